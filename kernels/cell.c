@@ -1,0 +1,60 @@
+/* The cell over a sequence, one operation after another. A backend that can do better replaces
+ * these two in its table. */
+#include "ops.h"
+
+static void *at_step(void *sequence, int step, size_t bytes) {
+    return (char *)sequence + (size_t)step * bytes;
+}
+
+static size_t operand_bytes(const backend *be, const cell *c, int gates) {
+    return be->operand_size * (size_t)gates * (size_t)c->hidden * (size_t)c->columns;
+}
+
+/* Where step t's activations of a stage are kept. */
+static void *kept(const cell *c, void *sequence, int t, size_t bytes) {
+    return at_step(sequence, c->keep ? t : 0, bytes);
+}
+
+void cell_forward_steps(backend *be, const cell *c) {
+    size_t state = operand_bytes(be, c, 1);
+    for (int t = 0; t < c->steps; t++) {
+        const void *x = at_step(c->h, t, state);
+        for (int s = 0; s < c->stages; s++) {
+            const stage *g = &c->stage[s];
+            void *raw = kept(c, g->raw, t, operand_bytes(be, c, g->gates));
+            void *sums = kept(c, g->sums, t, be->sums_bytes(be, g->gates, c->columns));
+            be->fprop(be, g->layout, g->weight, x, 1, c->columns, raw, OPERAND,
+                      g->layer_norm ? sums : NULL);
+            if (s + 1 == c->stages) {
+                be->gates(be, c, t);
+            } else {
+                be->activate(be, c, s, t);
+                x = kept(c, g->out, t, state);
+            }
+        }
+    }
+}
+
+void cell_backward_steps(backend *be, const cell *c) {
+    be->zero(be, c->dc, be->real_size * (size_t)c->hidden * (size_t)c->columns);
+    for (int t = c->steps - 1; t >= 0; t--) {
+        for (int s = c->stages - 1; s >= 0; s--) {
+            const stage *g = &c->stage[s];
+            if (s + 1 == c->stages) {
+                be->gates_backward(be, c, t);
+            } else {
+                be->activate_backward(be, c, s, t);
+            }
+            if (g->layer_norm) be->norm_backward(be, c, s, t);
+            if (t == 0 && s == 0) break; /* nothing asks for the gradient at h[0] */
+            void *draw = at_step(stage_draw(g), t, operand_bytes(be, c, g->gates));
+            be->dgrad(be, g->layout, g->weight, draw, 1, c->columns, c->dx, OPERAND);
+        }
+    }
+    for (int s = 0; s < c->stages; s++) {
+        const stage *g = &c->stage[s];
+        const void *x = s == 0 ? c->h : c->stage[s - 1].out;
+        be->wgrad(be, g->layout, stage_draw(g), x, c->steps, c->columns, g->dweight, c->workspace);
+        if (g->table_use != TABLE_NONE) be->table_backward(be, c, s);
+    }
+}

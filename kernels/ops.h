@@ -1,0 +1,233 @@
+/* The contract between the model and the hardware: every operation the model needs, as one table
+ * of functions. `cpu` and `cuda` implement it; nothing above this header knows which one runs.
+ *
+ * Data. Activations are feature-major: [feature][column], a column being one stream of the
+ * minibatch, and sequences are [step][feature][column]. `columns` is a multiple of
+ * `column_multiple`; columns added to reach it are ordinary streams that nothing scores.
+ *
+ * Types. `real` holds master weights, cell states, statistics and gradients of weights: 4 bytes (8
+ * in the reference). `operand` holds what products read: bf16 when the precision is BF16, else
+ * real. The CPU backend keeps bf16 values, rounded to nearest even, in 4 bytes. Wherever an
+ * operand is stored, its rounded value is what every later operation sees.
+ *
+ * Order. Operations run one after another in the order they are issued. Issuing returns at once on
+ * a GPU; `download` and `finish` wait. The same operations on the same data give the same bits. */
+#ifndef SMALLWORLD_KERNELS_OPS_H
+#define SMALLWORLD_KERNELS_OPS_H
+
+#include "core/error.h"
+#include "graph/layout.h"
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+enum { VOCABULARY = 256 }; /* bytes */
+
+typedef enum precision { FP32, BF16, FP64 } precision;
+typedef enum element { REAL, OPERAND } element;
+
+typedef struct backend backend;
+typedef struct device_layout device_layout; /* a backend's copy of a layout */
+typedef struct recording recording;         /* a fixed sequence of operations */
+
+/* ------------------------------------------------------------------------------------ cell
+ *
+ * A cell is a chain of stages, applied to h once per byte; the last one makes the four gates.
+ *
+ *   internal stage   y = act(combine(norm(W x) , table[byte]))
+ *   gate stage       z_g = norm_g(W_g x) + table_g[byte] + b_g   for g in i f o u
+ *                    c' = sigmoid(z_f) c + sigmoid(z_i) tanh(dropout(z_u)),  h' = sigmoid(z_o) tanh(c')
+ *
+ * where norm(v) = gain (v - mean) / sqrt(variance + 1e-6) + bias over the features of one column
+ * (Ba, Kiros, Hinton 2016), gain and normalisation left out without layer norm, and combine adds
+ * the table's entry, or multiplies by it, or does nothing. Rows of W x are in the layout's order;
+ * everything else is in the order of units.
+ *
+ *   lstm   gates only, with an added table                   (Hochreiter, Schmidhuber 1997)
+ *   mlstm  one multiplying stage, then the gates              (Krause et al. 2016)
+ *   deep   multiply, add and relu, relu ..., then the gates   (Gray et al. 2017) */
+
+enum { CELL_MAX_STAGES = 17, GATES = 4 };
+enum { GATE_I, GATE_F, GATE_O, GATE_U };
+
+typedef enum table_use { TABLE_NONE, TABLE_ADD, TABLE_MULTIPLY } table_use;
+
+typedef struct stage {
+    const device_layout *layout;
+    int block; /* the layout's out_block */
+    int gates; /* 1, or GATES in the last stage */
+    bool layer_norm, relu;
+    table_use table_use;
+    int table_stride; /* the table feeds every table_stride-th unit; it passes the others by */
+
+    const void *weight; /* operand, see layout.h */
+    const void *gain;   /* real [gates][hidden]; NULL without layer norm */
+    const void *bias;   /* real [gates][hidden], or NULL */
+    const void *table;  /* operand [gates][hidden / table_stride][VOCABULARY], or NULL */
+
+    /* Kept for every step where `cell.keep`, else only for the latest. */
+    void *raw;  /* operand [steps][gates * hidden][columns]: W x. Backward overwrites it, with layer
+                   norm, by its own gradient */
+    void *sums; /* [steps] x sums_bytes: per gate and column, the sums of raw and of its square */
+    void *out;  /* operand [steps][hidden][columns]: y; NULL for the gates */
+
+    /* Backward; all NULL without training. The gradients of weights are sums over steps and columns. */
+    void *dpre;   /* operand, like raw: the gradient at norm's result */
+    void *dentry; /* operand, like raw, for a multiplying table: the gradient at its entries */
+    void *dsums;  /* [steps] x sums_bytes: per gate and column, the sums of gain dpre and of that
+                     times the normalised raw */
+    void *dweight, *dgain, *dbias; /* real, like weight, gain, bias */
+    void *dtable;                  /* operand, like table */
+} stage;
+
+typedef struct cell {
+    int hidden, columns, steps;
+    bool keep; /* every step's activations are kept, for backward */
+    int stages;
+    stage stage[CELL_MAX_STAGES];
+    const uint8_t *bytes; /* [steps][columns] */
+    void *h;              /* operand [steps + 1][hidden][columns]; h[0] is given */
+    void *c;              /* real, likewise */
+    const void *dh;       /* operand [steps][hidden][columns]: what the head adds at h[1] ... */
+    void *dx;             /* operand [hidden][columns]: scratch, the gradient at a stage's input */
+    void *dc;             /* real [hidden][columns]: scratch */
+    void *workspace;      /* for wgrad */
+    double dropout;       /* probability; 0 outside training */
+    uint64_t seed;
+    const struct update_arguments *arguments; /* on the device; dropout reads the update's number */
+} cell;
+
+/* The gradient at W x once a step's backward is done: what dgrad and wgrad read. */
+static inline void *stage_draw(const stage *s) {
+    return s->layer_norm ? s->raw : s->dpre;
+}
+
+/* --------------------------------------------------------------------------------- updates */
+
+/* What changes from one update to the next; uploaded before each. */
+typedef struct update_arguments {
+    double learning_rate, beta1, beta2, epsilon;
+    double clip;           /* the largest gradient norm; 0: none */
+    double gradient_scale; /* 1 / predicted bytes: turns the sum of gradients into their mean */
+    double average;        /* the decay of the moving average of the weights */
+    uint64_t update;       /* from 0 */
+} update_arguments;
+
+/* What an update leaves behind; the trainer reads it when it logs. */
+typedef struct update_report {
+    double loss;          /* nats, summed over predicted bytes since last zeroed */
+    double gradient_norm; /* of the mean gradient, before clipping, in the last update */
+    double failed;        /* 1 + the first update whose loss or gradient was not finite, or 0 */
+} update_report;
+
+typedef enum pooling { POOL_LAST, POOL_MEAN, POOL_MAX } pooling;
+
+/* --------------------------------------------------------------------------------- backend */
+
+struct backend {
+    const char *name; /* "cpu" or "cuda" */
+    char device[96];  /* for people */
+    precision precision;
+    size_t real_size, operand_size; /* bytes */
+    int column_multiple;
+    size_t memory; /* bytes free when the backend was made */
+
+    /* Memory. allocate returns NULL when it does not fit. upload returns once `source` may be
+     * reused; download once `target` is filled. */
+    void *(*allocate)(backend *be, size_t bytes);
+    void (*release)(backend *be, void *block);
+    void (*zero)(backend *be, void *block, size_t bytes);
+    void (*copy)(backend *be, void *target, const void *source, size_t bytes);
+    void (*upload)(backend *be, void *target, const void *source, size_t bytes);
+    void (*download)(backend *be, void *target, const void *source, size_t bytes);
+
+    /* Waits for all that was issued; fails with the first error of the device, if there was one. */
+    bool (*finish)(backend *be, error *err);
+
+    /* Calls issue(argument) once and keeps the operations it issues; replay issues them again. */
+    recording *(*record)(backend *be, void (*issue)(void *argument), void *argument);
+    void (*replay)(backend *be, recording *r);
+    void (*recording_free)(backend *be, recording *r);
+
+    device_layout *(*layout_create)(backend *be, const layout *l);
+    void (*layout_free)(backend *be, device_layout *l);
+
+    /* Products of a block-sparse W over `steps` independent steps.
+     *   fprop   y[t] = W x[t]         x operand [steps][inputs][columns]; y of type `type`
+     *                                 [steps][rows][columns]; sums, if not NULL, as in stage.sums
+     *   dgrad   dx[t] = W' dy[t]      dy operand, dx of type `type`; rows a stride skips get zeros
+     *   wgrad   dW = sum_t dy[t] x[t]' on the non-zero blocks; dW real. `workspace` has
+     *                                 wgrad_workspace bytes (0: NULL will do) */
+    void (*fprop)(backend *be, const device_layout *l, const void *w, const void *x, int steps,
+                  int columns, void *y, element type, void *sums);
+    void (*dgrad)(backend *be, const device_layout *l, const void *w, const void *dy, int steps,
+                  int columns, void *dx, element type);
+    void (*wgrad)(backend *be, const device_layout *l, const void *dy, const void *x, int steps,
+                  int columns, void *dw, void *workspace);
+    size_t (*wgrad_workspace)(backend *be, const layout *l, int steps, int columns);
+    size_t (*sums_bytes)(backend *be, int gates, int columns); /* of one step */
+
+    /* The cell over its whole sequence, and what it is made of; stage s, step t from 0.
+     *   activate           raw[t], sums[t] -> out[t]
+     *   activate_backward  the gradient at out[t] in dx, raw, sums -> dpre[t], dentry[t], dsums[t];
+     *                      adds to dgain and dbias, or starts them at the last step
+     *   gates              raw[t], sums[t], c[t] -> c[t+1], h[t+1]
+     *   gates_backward     dh[t] + dx (except at the last step), dc -> dpre[t], dsums[t], dc
+     *   norm_backward      dpre[t], dsums[t], raw[t], sums[t] -> raw[t], now the gradient at W x
+     *   table_backward     dpre or dentry over all steps -> dtable, by byte
+     * cell_backward fills every dweight, dgain, dbias, dtable; gradients stop at h[0], c[0]. */
+    void (*cell_forward)(backend *be, const cell *c);
+    void (*cell_backward)(backend *be, const cell *c);
+    void (*activate)(backend *be, const cell *c, int s, int t);
+    void (*activate_backward)(backend *be, const cell *c, int s, int t);
+    void (*gates)(backend *be, const cell *c, int t);
+    void (*gates_backward)(backend *be, const cell *c, int t);
+    void (*norm_backward)(backend *be, const cell *c, int s, int t);
+    void (*table_backward)(backend *be, const cell *c, int s);
+
+    /* Per step and column: loss = -log softmax(logits + bias)[target], natural logarithm, and its
+     * gradient; where target is negative both are 0. dlogits may be NULL.
+     *   logits real [steps][VOCABULARY][columns]; bias real [VOCABULARY]; targets, losses (real)
+     *   [steps][columns]; dlogits operand, like logits */
+    void (*softmax_cross_entropy)(backend *be, const void *logits, const void *bias,
+                                  const int16_t *targets, int steps, int columns, void *losses,
+                                  void *dlogits);
+
+    /* out[r] = sum over steps and columns of x[t][r]; x operand, out real. */
+    void (*row_sums)(backend *be, const void *x, int steps, int rows, int columns, void *out);
+
+    /* *out += sum of x; x real [count], out double. */
+    void (*sum)(backend *be, const void *x, size_t count, double *out);
+
+    /* The features of documents: folds x[t] of each column's steps first <= t < last into `out`
+     * (real [rows][columns]): the latest, the sum, or the largest. x of type `type`. */
+    void (*pool)(backend *be, const void *x, element type, int steps, int rows, int columns,
+                 const int32_t *first, const int32_t *last, pooling how, void *out);
+
+    /* One step of Adam (Kingma, Ba 2014) with the norm of the gradient clipped, and the moving
+     * average; then `operands`, unless it is `weights` itself. All real but operands, [count].
+     * Where the loss or the gradient is not finite, now or since `report` was zeroed, nothing
+     * changes but the report. */
+    void (*adam)(backend *be, size_t count, void *weights, const void *gradient, void *moment1,
+                 void *moment2, void *average, void *operands, const update_arguments *arguments,
+                 update_report *report);
+
+    /* real -> operand */
+    void (*round)(backend *be, size_t count, const void *weights, void *operands);
+
+    void (*destroy)(backend *be);
+};
+
+/* `threads` 0: all processors. Never NULL. FP64 is the tests' reference and built for them alone. */
+backend *backend_cpu(precision precision, int threads);
+backend *backend_cpu_reference(int threads);
+
+/* NULL, with the reason, where there is no GPU or the program was built without CUDA. */
+backend *backend_cuda(precision precision, error *err);
+
+/* Steps of the cell through the backend's own operations; see kernels/cell.c. */
+void cell_forward_steps(backend *be, const cell *c);
+void cell_backward_steps(backend *be, const cell *c);
+
+#endif

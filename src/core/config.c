@@ -1,0 +1,532 @@
+#include "core/config.h"
+
+#include "core/json.h"
+#include "core/memory.h"
+
+#include <errno.h>
+#include <inttypes.h>
+#include <math.h>
+#include <stdarg.h>
+#include <stdlib.h>
+#include <string.h>
+#include <yaml.h>
+
+enum { MAX_DEPTH = 8 };
+
+/* ------------------------------------------------------------------------------------ names */
+
+static int edit_distance(const char *a, const char *b) {
+    size_t length = strlen(b);
+    int *row = mem_alloc(length + 1, sizeof *row);
+    for (size_t j = 0; j <= length; j++) row[j] = (int)j;
+    for (int i = 1; a[i - 1]; i++) {
+        int diagonal = row[0];
+        row[0] = i;
+        for (size_t j = 1; j <= length; j++) {
+            int best = diagonal + (a[i - 1] != b[j - 1]);
+            if (row[j] + 1 < best) best = row[j] + 1;
+            if (row[j - 1] + 1 < best) best = row[j - 1] + 1;
+            diagonal = row[j];
+            row[j] = best;
+        }
+    }
+    int distance = row[length];
+    free(row);
+    return distance;
+}
+
+const char *nearest_name(const char *wrong, const char *const *names, int count) {
+    const char *nearest = names[0];
+    int least = edit_distance(wrong, nearest);
+    for (int i = 1; i < count; i++) {
+        int distance = edit_distance(wrong, names[i]);
+        if (distance < least) {
+            least = distance;
+            nearest = names[i];
+        }
+    }
+    return nearest;
+}
+
+static int key_index(const config *c, const char *path) {
+    for (int i = 0; i < c->count; i++) {
+        if (strcmp(c->keys[i].path, path) == 0) return i;
+    }
+    return -1;
+}
+
+static bool unknown_key(const config *c, const char *path, const char *source, error *err) {
+    const char **names = mem_alloc((size_t)c->count, sizeof *names);
+    for (int i = 0; i < c->count; i++) names[i] = c->keys[i].path;
+    error_set(err, "%s: %s: unknown key; the nearest is %s", source, path,
+              nearest_name(path, names, c->count));
+    free(names);
+    return false;
+}
+
+/* Copies the `index`-th of space-separated `choices`; false past the last. */
+static bool choice_name(const char *choices, int index, char *name, size_t size) {
+    for (; index > 0 && choices; index--) {
+        choices = strchr(choices, ' ');
+        if (choices) choices++;
+    }
+    if (!choices) return false;
+    snprintf(name, size, "%.*s", (int)strcspn(choices, " "), choices);
+    return true;
+}
+
+/* ----------------------------------------------------------------------------------- values */
+
+/* A scalar or a sequence of scalars, as it stands in the YAML. */
+typedef struct value {
+    char **items;
+    int count;
+    bool sequence, quoted;
+} value;
+
+static void value_free(value *v) {
+    for (int i = 0; i < v->count; i++) free(v->items[i]);
+    free(v->items);
+    *v = (value){0};
+}
+
+static void value_append(value *v, const char *text) {
+    v->items = mem_resize(v->items, (size_t)v->count + 1, sizeof *v->items);
+    v->items[v->count++] = mem_string(text);
+}
+
+static void list_free(config_list *list) {
+    for (int i = 0; i < list->count; i++) free(list->items[i]);
+    free(list->items);
+    *list = (config_list){0};
+}
+
+/* The range of a numeric key in words, e.g. "above 0, at most 1". */
+static const char *range_text(const config_key *key, char *text, size_t size) {
+    char low[64] = "", high[64] = "";
+    if (key->minimum > -HUGE_VAL) {
+        snprintf(low, sizeof low, "%s %.10g",
+                 key->flags & CONFIG_ABOVE_MINIMUM ? "above" : "at least", key->minimum);
+    }
+    if (key->maximum < HUGE_VAL) {
+        snprintf(high, sizeof high, "%s %.10g",
+                 key->flags & CONFIG_BELOW_MAXIMUM ? "below" : "at most", key->maximum);
+    }
+    snprintf(text, size, "%s%s%s", low, *low && *high ? ", " : "", high);
+    return text;
+}
+
+static bool in_range(const config_key *key, double number) {
+    if (number < key->minimum || number > key->maximum) return false;
+    if ((key->flags & CONFIG_ABOVE_MINIMUM) && number == key->minimum) return false;
+    return !((key->flags & CONFIG_BELOW_MAXIMUM) && number == key->maximum);
+}
+
+/* Parses the one scalar of `v` into `slot`; returns NULL, or what was expected. */
+static const char *parse_scalar(const config_key *key, const value *v, void *slot, char *expected,
+                                size_t size) {
+    const char *text = v->items[0];
+    char *stop, range[160], name[64];
+    bool plain = !v->sequence && !v->quoted && *text;
+    errno = 0;
+    switch (key->type) {
+    case CONFIG_INTEGER: {
+        long long number = strtoll(text, &stop, 10);
+        snprintf(expected, size, "an integer %s", range_text(key, range, sizeof range));
+        if (!plain || *stop || errno || !in_range(key, (double)number)) return expected;
+        *(int64_t *)slot = number;
+        return NULL;
+    }
+    case CONFIG_NUMBER: {
+        double number = strtod(text, &stop);
+        snprintf(expected, size, "a finite number %s", range_text(key, range, sizeof range));
+        if (!plain || *stop || !isfinite(number) || !in_range(key, number)) return expected;
+        *(double *)slot = number;
+        return NULL;
+    }
+    case CONFIG_BOOLEAN:
+        if (!plain || (strcmp(text, "true") != 0 && strcmp(text, "false") != 0)) {
+            return "true or false";
+        }
+        *(bool *)slot = *text == 't';
+        return NULL;
+    case CONFIG_CHOICE:
+        for (int i = 0; !v->sequence && choice_name(key->choices, i, name, sizeof name); i++) {
+            if (strcmp(name, text) == 0) {
+                *(int *)slot = i;
+                return NULL;
+            }
+        }
+        snprintf(expected, size, "one of: %s", key->choices);
+        return expected;
+    case CONFIG_STRING:
+        if (v->sequence) return "a string";
+        free(*(char **)slot);
+        *(char **)slot = mem_string(text);
+        return NULL;
+    case CONFIG_LIST: break; /* taken whole by set_value */
+    }
+    return "a scalar";
+}
+
+static bool set_value(config *c, const char *path, value *v, const char *source, error *err) {
+    int index = key_index(c, path);
+    if (index < 0) return unknown_key(c, path, source, err);
+    const config_key *key = &c->keys[index];
+    void *slot = (char *)c->target + key->offset;
+    bool is_null = !v->sequence && !v->quoted &&
+                   (strcmp(v->items[0], "null") == 0 || strcmp(v->items[0], "~") == 0 ||
+                    v->items[0][0] == '\0');
+    if (is_null && !key->fallback) {
+        if (key->type == CONFIG_LIST) {
+            list_free(slot);
+        } else if (key->type == CONFIG_STRING) {
+            *(*(char **)slot) = '\0';
+        } else if (key->type == CONFIG_INTEGER) {
+            *(int64_t *)slot = 0;
+        } else if (key->type == CONFIG_NUMBER) {
+            *(double *)slot = 0;
+        }
+        free(c->source[index]);
+        c->source[index] = NULL;
+        return true;
+    }
+    if (key->type == CONFIG_LIST && !is_null) {
+        list_free(slot);
+        *(config_list *)slot = (config_list){v->items, v->count};
+        *v = (value){0};
+    } else {
+        char expected[256];
+        const char *problem = parse_scalar(key, v, slot, expected, sizeof expected);
+        if (problem) {
+            return error_set(err, "%s: %s: expected %s, got %s%s%s", source, path, problem,
+                             v->sequence ? "a list" : "'", v->sequence ? "" : v->items[0],
+                             v->sequence ? "" : "'");
+        }
+    }
+    free(c->source[index]);
+    c->source[index] = mem_string(source);
+    return true;
+}
+
+bool config_set(config *c, const char *path, const char *text, const char *source, error *err) {
+    value v = {0};
+    value_append(&v, text);
+    bool done = set_value(c, path, &v, source, err);
+    value_free(&v);
+    return done;
+}
+
+/* ------------------------------------------------------------------------------------- YAML */
+
+typedef struct loader {
+    config *c;
+    const char *file; /* for messages */
+    yaml_parser_t parser;
+    bool lines; /* whether a line number helps */
+    error *err;
+} loader;
+
+static const char *where(const loader *l, size_t line, char *text, size_t size) {
+    if (l->lines) {
+        snprintf(text, size, "%s:%zu", l->file, line + 1);
+    } else {
+        snprintf(text, size, "%s", l->file);
+    }
+    return text;
+}
+
+static bool refuse(const loader *l, size_t line, const char *path, const char *message) {
+    char text[512];
+    return error_set(l->err, "%s: %s%s%s", where(l, line, text, sizeof text), path,
+                     *path ? ": " : "", message);
+}
+
+static bool next_event(loader *l, yaml_event_t *event) {
+    if (yaml_parser_parse(&l->parser, event)) return true;
+    const char *problem = l->parser.problem ? l->parser.problem : "cannot read";
+    return refuse(l, l->parser.problem_mark.line, "not valid YAML", problem);
+}
+
+/* Reads scalars up to the end of a sequence. */
+static bool read_sequence(loader *l, const char *path, value *v) {
+    v->sequence = true;
+    for (;;) {
+        yaml_event_t event;
+        if (!next_event(l, &event)) return false;
+        size_t line = event.start_mark.line;
+        bool end = event.type == YAML_SEQUENCE_END_EVENT, scalar = event.type == YAML_SCALAR_EVENT;
+        if (scalar) value_append(v, (const char *)event.data.scalar.value);
+        yaml_event_delete(&event);
+        if (end) return true;
+        if (!scalar) return refuse(l, line, path, "expected a list of plain values");
+    }
+}
+
+static bool already_set(const loader *l, const char *path, const char *source) {
+    int index = key_index(l->c, path);
+    const char *earlier = index < 0 ? NULL : l->c->source[index];
+    size_t length = strlen(l->file);
+    if (!l->lines || !earlier || strncmp(earlier, l->file, length) != 0) return false;
+    error_set(l->err, "%s: %s: given twice, first at %s", source, path, earlier);
+    return true;
+}
+
+static bool read_mapping(loader *l, const char *path, int depth);
+
+/* The value of `path`, whose first event has been read. */
+static bool read_value(loader *l, const char *path, yaml_event_t *event, int depth) {
+    char source[512];
+    where(l, event->start_mark.line, source, sizeof source);
+    if (event->type == YAML_MAPPING_START_EVENT) return read_mapping(l, path, depth + 1);
+    value v = {0};
+    bool done;
+    if (event->type == YAML_SCALAR_EVENT) {
+        value_append(&v, (const char *)event->data.scalar.value);
+        v.quoted = event->data.scalar.style != YAML_PLAIN_SCALAR_STYLE;
+        done = true;
+    } else if (event->type == YAML_SEQUENCE_START_EVENT) {
+        done = read_sequence(l, path, &v);
+    } else {
+        done = refuse(l, event->start_mark.line, path, "YAML aliases are not supported");
+    }
+    if (done) done = !already_set(l, path, source) && set_value(l->c, path, &v, source, l->err);
+    value_free(&v);
+    return done;
+}
+
+static bool read_mapping(loader *l, const char *path, int depth) {
+    for (;;) {
+        yaml_event_t event;
+        char member[256];
+        if (!next_event(l, &event)) return false;
+        size_t line = event.start_mark.line;
+        bool end = event.type == YAML_MAPPING_END_EVENT, scalar = event.type == YAML_SCALAR_EVENT;
+        if (scalar) {
+            snprintf(member, sizeof member, "%s%s%s", path, *path ? "." : "",
+                     (const char *)event.data.scalar.value);
+        }
+        yaml_event_delete(&event);
+        if (end) return true;
+        if (!scalar || depth > MAX_DEPTH) return refuse(l, line, path, "expected a key");
+        if (!next_event(l, &event)) return false;
+        bool done = read_value(l, member, &event, depth);
+        yaml_event_delete(&event);
+        if (!done) return false;
+    }
+}
+
+/* One document: a mapping of keys or, where `path` is given, that key's value. */
+static bool read_document(loader *l, const char *path) {
+    yaml_event_t event;
+    yaml_event_type_t type;
+    do {
+        if (!next_event(l, &event)) return false;
+        type = event.type;
+        if (type == YAML_STREAM_START_EVENT || type == YAML_DOCUMENT_START_EVENT) {
+            yaml_event_delete(&event);
+        }
+    } while (type == YAML_STREAM_START_EVENT || type == YAML_DOCUMENT_START_EVENT);
+
+    size_t line = event.start_mark.line;
+    bool done;
+    if (type == YAML_STREAM_END_EVENT) {
+        done = error_set(l->err, "%s: empty: expected keys such as data.train", l->file);
+    } else if (*path == '\0' && type != YAML_MAPPING_START_EVENT) {
+        done = refuse(l, line, "", "expected keys such as data: {train: FILE}");
+    } else {
+        done = read_value(l, path, &event, 0);
+    }
+    yaml_event_delete(&event);
+
+    while (done) {
+        if (!next_event(l, &event)) return false;
+        type = event.type;
+        line = event.start_mark.line;
+        yaml_event_delete(&event);
+        if (type == YAML_STREAM_END_EVENT) break;
+        if (type == YAML_DOCUMENT_START_EVENT) {
+            done = refuse(l, line, "", "expected one YAML document, found a second");
+        }
+    }
+    return done;
+}
+
+bool config_load(config *c, const char *file, error *err) {
+    FILE *in = fopen(file, "rb");
+    if (!in) return error_system(err, "open", file);
+    if (fgetc(in) == EOF && ferror(in)) {
+        error_system(err, "read", file);
+        fclose(in);
+        return false;
+    }
+    rewind(in);
+    loader l = {.c = c, .file = file, .lines = true, .err = err};
+    yaml_parser_initialize(&l.parser);
+    yaml_parser_set_input_file(&l.parser, in);
+    bool done = read_document(&l, "");
+    yaml_parser_delete(&l.parser);
+    fclose(in);
+    return done;
+}
+
+bool config_assign(config *c, const char *assignment, error *err) {
+    const char *equals = strchr(assignment, '=');
+    if (!equals || equals == assignment) {
+        return error_usage(err, "--set %s: expected key.path=value", assignment);
+    }
+    char *path = mem_format("%.*s", (int)(equals - assignment), assignment);
+    const char *text = equals[1] ? equals + 1 : "\"\"";
+    loader l = {.c = c, .file = "--set", .err = err};
+    yaml_parser_initialize(&l.parser);
+    yaml_parser_set_input_string(&l.parser, (const unsigned char *)text, strlen(text));
+    bool done = read_document(&l, path);
+    if (!done) err->status = STATUS_USAGE;
+    yaml_parser_delete(&l.parser);
+    free(path);
+    return done;
+}
+
+/* --------------------------------------------------------------------------------- lifetime */
+
+void config_begin(config *c, const config_key *keys, int count, void *target) {
+    *c = (config){keys, count, target, mem_alloc((size_t)count, sizeof *c->source)};
+    for (int i = 0; i < count; i++) {
+        const config_key *key = &keys[i];
+        if (key->type == CONFIG_STRING) {
+            *(char **)((char *)target + key->offset) = mem_string("");
+        }
+        error err;
+        if (key->fallback && !config_set(c, key->path, key->fallback, "default", &err)) {
+            fprintf(stderr, "smallworld: %s\n", err.text); /* a mistake in our own table */
+            abort();
+        }
+        free(c->source[i]);
+        c->source[i] = NULL;
+    }
+}
+
+void config_end(config *c) {
+    for (int i = 0; i < c->count; i++) {
+        void *slot = (char *)c->target + c->keys[i].offset;
+        if (c->keys[i].type == CONFIG_STRING) free(*(char **)slot);
+        if (c->keys[i].type == CONFIG_LIST) list_free(slot);
+        free(c->source[i]);
+    }
+    free(c->source);
+    *c = (config){0};
+}
+
+bool config_is_set(const config *c, const char *path) {
+    int index = key_index(c, path);
+    return index >= 0 && c->source[index];
+}
+
+bool config_refuse(const config *c, error *err, const char *path, const char *format, ...) {
+    char message[512];
+    va_list arguments;
+    va_start(arguments, format);
+    vsnprintf(message, sizeof message, format, arguments);
+    va_end(arguments);
+    int index = key_index(c, path);
+    const char *source = index >= 0 && c->source[index] ? c->source[index] : "default";
+    return error_set(err, "%s: %s: %s", source, path, message);
+}
+
+/* ---------------------------------------------------------------------------------- writing */
+
+static void quote_yaml(FILE *out, const char *text) {
+    fputc('"', out);
+    for (; *text; text++) {
+        if (*text == '"' || *text == '\\') fputc('\\', out);
+        if ((unsigned char)*text < 0x20) {
+            fprintf(out, "\\x%02x", *text);
+        } else {
+            fputc(*text, out);
+        }
+    }
+    fputc('"', out);
+}
+
+char *config_text(const config *c, const config_key *key) {
+    const void *slot = (const char *)c->target + key->offset;
+    char number[64], *text;
+    size_t size;
+    FILE *out = open_memstream(&text, &size);
+    bool null = !key->fallback;
+    switch (key->type) {
+    case CONFIG_INTEGER:
+        null = null && *(const int64_t *)slot == 0;
+        fprintf(out, null ? "null" : "%" PRId64, *(const int64_t *)slot);
+        break;
+    case CONFIG_NUMBER:
+        null = null && *(const double *)slot == 0;
+        json_format_number(number, *(const double *)slot);
+        fputs(null ? "null" : number, out);
+        break;
+    case CONFIG_BOOLEAN: fputs(*(const bool *)slot ? "true" : "false", out); break;
+    case CONFIG_CHOICE:
+        choice_name(key->choices, *(const int *)slot, number, sizeof number);
+        fputs(number, out);
+        break;
+    case CONFIG_STRING:
+        null = null && **(char *const *)slot == '\0';
+        if (null) {
+            fputs("null", out);
+        } else {
+            quote_yaml(out, *(char *const *)slot);
+        }
+        break;
+    case CONFIG_LIST: {
+        const config_list *list = slot;
+        fputc('[', out);
+        for (int i = 0; i < list->count; i++) {
+            if (i) fputs(", ", out);
+            quote_yaml(out, list->items[i]);
+        }
+        fputc(']', out);
+        break;
+    }
+    }
+    fclose(out);
+    return text;
+}
+
+/* The name of key i's section where a new section starts, else NULL. */
+static const char *section_start(const config_key *keys, int i, char *section, size_t size) {
+    size_t length = strcspn(keys[i].path, ".");
+    if (i > 0 && strncmp(keys[i].path, keys[i - 1].path, length + 1) == 0) return NULL;
+    snprintf(section, size, "%.*s", (int)length, keys[i].path);
+    return section;
+}
+
+void config_write(const config *c, FILE *out) {
+    char section[64];
+    for (int i = 0; i < c->count; i++) {
+        if (section_start(c->keys, i, section, sizeof section)) fprintf(out, "%s:\n", section);
+        char *text = config_text(c, &c->keys[i]);
+        fprintf(out, "  %s: %s\n", strchr(c->keys[i].path, '.') + 1, text);
+        free(text);
+    }
+}
+
+void config_help(const config_key *keys, int count, FILE *out) {
+    char section[64], range[160];
+    for (int i = 0; i < count; i++) {
+        const config_key *key = &keys[i];
+        if (section_start(keys, i, section, sizeof section)) fprintf(out, "%s:\n", section);
+        fprintf(out, "  %-18s %s\n", strchr(key->path, '.') + 1, key->help);
+        fprintf(out, "  %-18s   ", "");
+        if (key->choices) fprintf(out, "%s; ", key->choices);
+        if (key->type == CONFIG_INTEGER || key->type == CONFIG_NUMBER) {
+            range_text(key, range, sizeof range);
+            fprintf(out, "%s, %s%s", key->type == CONFIG_INTEGER ? "integer" : "number", range,
+                    *range ? "; " : "");
+        }
+        if (key->type == CONFIG_BOOLEAN) fputs("true or false; ", out);
+        if (key->type == CONFIG_LIST) fputs("string or list of strings; ", out);
+        if (key->type == CONFIG_STRING) fputs("string; ", out);
+        if (key->unit) fprintf(out, "unit: %s; ", key->unit);
+        fprintf(out, "default: %s\n", key->fallback ? key->fallback : "null");
+    }
+}

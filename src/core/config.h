@@ -1,0 +1,80 @@
+/* Configuration: a table of keys that parses YAML files and `key.path=value` settings into a
+ * struct, refuses everything else by file, line and key, writes the resolved file, and prints its
+ * own help. The table is the only place that knows a key's name, type, default, range and unit. */
+#ifndef SMALLWORLD_CORE_CONFIG_H
+#define SMALLWORLD_CORE_CONFIG_H
+
+#include "core/error.h"
+
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+
+typedef enum config_type {
+    CONFIG_INTEGER, /* int64_t */
+    CONFIG_NUMBER,  /* double */
+    CONFIG_BOOLEAN, /* bool */
+    CONFIG_STRING,  /* char *, owned; never NULL */
+    CONFIG_CHOICE,  /* int: index into `choices` */
+    CONFIG_LIST     /* config_list of strings; a single string is a list of one */
+} config_type;
+
+typedef struct config_list {
+    char **items;
+    int count;
+} config_list;
+
+enum {
+    CONFIG_ABOVE_MINIMUM = 1, /* the minimum itself is refused */
+    CONFIG_BELOW_MAXIMUM = 2, /* the maximum itself is refused */
+    CONFIG_RESUMABLE = 4,     /* may change when a run is resumed */
+    CONFIG_IN_MODEL = 8       /* part of the model: kept in checkpoints */
+};
+
+typedef struct config_key {
+    const char *path; /* "train.lr" */
+    config_type type;
+    size_t offset;        /* of the value in the target struct */
+    const char *fallback; /* the default, as text; NULL: null, stored as 0, "" or an empty list */
+    double minimum, maximum;
+    const char *choices; /* "lstm mlstm deep" */
+    const char *unit;
+    const char *help;
+    unsigned flags;
+} config_key;
+
+typedef struct config {
+    const config_key *keys;
+    int count;
+    void *target;
+    char **source; /* [count]: "FILE:LINE" or "--set", where a key was set; NULL: by default */
+} config;
+
+/* Every value at its default. */
+void config_begin(config *c, const config_key *keys, int count, void *target);
+void config_end(config *c); /* frees the strings and lists in the target too */
+
+bool config_load(config *c, const char *file, error *err);
+
+/* `assignment` is "key.path=value", the value in YAML: `data.train=[a.txt, b.txt]`. */
+bool config_assign(config *c, const char *assignment, error *err);
+
+/* One value from text as YAML would have it; `source` as in config.source. */
+bool config_set(config *c, const char *path, const char *text, const char *source, error *err);
+
+bool config_is_set(const config *c, const char *path);
+
+/* Fails with "SOURCE: PATH: MESSAGE", for what no single key's range can refuse. */
+bool config_refuse(const config *c, error *err, const char *path, const char *format, ...)
+    __attribute__((format(printf, 4, 5)));
+
+/* The value as YAML text, in a string the caller frees. */
+char *config_text(const config *c, const config_key *key);
+
+void config_write(const config *c, FILE *out);
+void config_help(const config_key *keys, int count, FILE *out);
+
+/* Of `count` names, the one nearest to `wrong` in edit distance. */
+const char *nearest_name(const char *wrong, const char *const *names, int count);
+
+#endif

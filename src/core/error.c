@@ -1,0 +1,32 @@
+#include "core/error.h"
+
+#include <errno.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <string.h>
+
+static bool set(error *err, int status, const char *format, va_list arguments) {
+    err->status = status;
+    vsnprintf(err->text, sizeof err->text, format, arguments);
+    return false;
+}
+
+bool error_set(error *err, const char *format, ...) {
+    va_list arguments;
+    va_start(arguments, format);
+    set(err, STATUS_FAILED, format, arguments);
+    va_end(arguments);
+    return false;
+}
+
+bool error_usage(error *err, const char *format, ...) {
+    va_list arguments;
+    va_start(arguments, format);
+    set(err, STATUS_USAGE, format, arguments);
+    va_end(arguments);
+    return false;
+}
+
+bool error_system(error *err, const char *what, const char *path) {
+    return error_set(err, "cannot %s %s: %s", what, path, strerror(errno));
+}

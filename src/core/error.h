@@ -1,0 +1,23 @@
+/* Errors are values. A function that can fail takes `error *err` last, returns false (or NULL), and
+ * leaves one line of text that names the file, line, key or value at fault and what was expected.
+ * Only main turns an error into an exit status. */
+#ifndef SMALLWORLD_CORE_ERROR_H
+#define SMALLWORLD_CORE_ERROR_H
+
+#include <stdbool.h>
+
+enum { STATUS_OK = 0, STATUS_FAILED = 1, STATUS_USAGE = 2 };
+
+typedef struct error {
+    int status; /* the exit status this error asks for: STATUS_FAILED or STATUS_USAGE */
+    char text[1024];
+} error;
+
+/* Both set the error and return false, so that a caller can write `return error_set(...)`. */
+bool error_set(error *err, const char *format, ...) __attribute__((format(printf, 2, 3)));
+bool error_usage(error *err, const char *format, ...) __attribute__((format(printf, 2, 3)));
+
+/* "cannot WHAT PATH: <strerror(errno)>", e.g. error_system(err, "open", path). */
+bool error_system(error *err, const char *what, const char *path);
+
+#endif

@@ -1,0 +1,36 @@
+/* Files: read whole, map, and write so that a crash leaves either the old file or the new one. */
+#ifndef SMALLWORLD_CORE_FILE_H
+#define SMALLWORLD_CORE_FILE_H
+
+#include "core/error.h"
+
+#include <stdint.h>
+#include <stdio.h>
+
+/* An atomic write: everything goes to PATH.tmp, which file_commit flushes to the disk and renames
+ * to PATH, then flushes the folder. Until then PATH is untouched; file_abort removes the temporary
+ * file. Write to `stream` with stdio, or with file_write for the error check at once. */
+typedef struct file_writer {
+    FILE *stream;
+    char *path, *temporary;
+} file_writer;
+
+bool file_begin(file_writer *writer, const char *path, error *err);
+bool file_write(file_writer *writer, const void *bytes, size_t count, error *err);
+bool file_commit(file_writer *writer, error *err);
+void file_abort(file_writer *writer);
+
+/* A file mapped read-only, empty files included. */
+typedef struct file_map {
+    const uint8_t *bytes;
+    size_t size;
+} file_map;
+
+bool file_map_open(file_map *map, const char *path, error *err);
+void file_map_close(file_map *map);
+
+/* Makes the folder and those above it; one that exists is fine. */
+bool file_make_folder(const char *path, error *err);
+bool file_exists(const char *path);
+
+#endif

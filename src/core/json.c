@@ -1,0 +1,190 @@
+#include "core/json.h"
+
+#include <inttypes.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* ---------------------------------------------------------------------------------- writing */
+
+static void quote(FILE *out, const char *text) {
+    fputc('"', out);
+    for (const unsigned char *c = (const unsigned char *)text; *c; c++) {
+        if (*c == '"' || *c == '\\') {
+            fprintf(out, "\\%c", *c);
+        } else if (*c < 0x20) {
+            fprintf(out, "\\u%04x", *c);
+        } else {
+            fputc(*c, out);
+        }
+    }
+    fputc('"', out);
+}
+
+static void member(json_writer *w, const char *key) {
+    if (w->comma) fputs(", ", w->out);
+    w->comma = true;
+    if (!key) return;
+    quote(w->out, key);
+    fputs(": ", w->out);
+}
+
+static void begin(json_writer *w, const char *key, char bracket) {
+    member(w, key);
+    fputc(bracket, w->out);
+    w->comma = false;
+}
+
+static void end(json_writer *w, char bracket) {
+    fputc(bracket, w->out);
+    w->comma = true;
+}
+
+void json_object_begin(json_writer *w, const char *key) {
+    begin(w, key, '{');
+}
+
+void json_object_end(json_writer *w) {
+    end(w, '}');
+}
+
+void json_array_begin(json_writer *w, const char *key) {
+    begin(w, key, '[');
+}
+
+void json_array_end(json_writer *w) {
+    end(w, ']');
+}
+
+void json_string(json_writer *w, const char *key, const char *value) {
+    member(w, key);
+    quote(w->out, value);
+}
+
+void json_integer(json_writer *w, const char *key, int64_t value) {
+    member(w, key);
+    fprintf(w->out, "%" PRId64, value);
+}
+
+void json_format_number(char *text, double value) {
+    for (int digits = 6; digits <= 17; digits++) {
+        snprintf(text, 32, "%.*g", digits, value);
+        if (strtod(text, NULL) == value) return;
+    }
+}
+
+void json_number(json_writer *w, const char *key, double value) {
+    char text[32] = "null";
+    if (isfinite(value)) json_format_number(text, value);
+    member(w, key);
+    fputs(text, w->out);
+}
+
+/* ---------------------------------------------------------------------------------- reading */
+
+static bool fail(json_reader *r) {
+    r->failed = true;
+    return false;
+}
+
+/* Skips white space and takes `c` if it comes next. */
+static bool take(json_reader *r, char c) {
+    if (r->failed) return false;
+    while (r->next < r->end && strchr(" \t\r\n", *r->next) && *r->next) r->next++;
+    if (r->next == r->end || *r->next != c) return false;
+    r->next++;
+    return true;
+}
+
+bool json_read_object(json_reader *r) {
+    return take(r, '{') || fail(r);
+}
+
+bool json_read_array(json_reader *r) {
+    return take(r, '[') || fail(r);
+}
+
+/* Whether another member follows inside a container that opened with `open`: a comma, except right
+ * after the opening bracket, where the last byte taken is that bracket. */
+static bool another(json_reader *r, char open, char close) {
+    if (r->failed) return false;
+    const char *last = r->next - 1;
+    if (take(r, close)) return false;
+    if (*last != open && !take(r, ',')) return fail(r);
+    return true;
+}
+
+bool json_read_member(json_reader *r, char *key, size_t size) {
+    return another(r, '{', '}') && json_read_string(r, key, size) && (take(r, ':') || fail(r));
+}
+
+bool json_read_element(json_reader *r) {
+    return another(r, '[', ']');
+}
+
+/* One code point of a \u escape as UTF-8; surrogate pairs are not needed for what we read. */
+static int utf8(unsigned code, char *out) {
+    if (code < 0x80) {
+        out[0] = (char)code;
+        return 1;
+    }
+    if (code < 0x800) {
+        out[0] = (char)(0xC0 | code >> 6);
+        out[1] = (char)(0x80 | (code & 0x3F));
+        return 2;
+    }
+    out[0] = (char)(0xE0 | code >> 12);
+    out[1] = (char)(0x80 | (code >> 6 & 0x3F));
+    out[2] = (char)(0x80 | (code & 0x3F));
+    return 3;
+}
+
+static int escape(json_reader *r, char *out) {
+    static const char from[] = "\"\\/bfnrt", to[] = "\"\\/\b\f\n\r\t";
+    char c = *r->next++;
+    const char *found = c ? strchr(from, c) : NULL;
+    if (found) {
+        *out = to[found - from];
+        return 1;
+    }
+    if (c != 'u' || r->end - r->next < 4) return 0;
+    char digits[5] = {0}, *stop;
+    memcpy(digits, r->next, 4);
+    unsigned code = (unsigned)strtoul(digits, &stop, 16);
+    r->next += 4;
+    return *stop == '\0' && code != 0 ? utf8(code, out) : 0;
+}
+
+bool json_read_string(json_reader *r, char *text, size_t size) {
+    if (!take(r, '"')) return fail(r);
+    size_t length = 0;
+    while (r->next < r->end && *r->next != '"') {
+        char bytes[4];
+        int count = 1;
+        bytes[0] = *r->next++;
+        if ((unsigned char)bytes[0] < 0x20) return fail(r);
+        if (bytes[0] == '\\') count = r->next < r->end ? escape(r, bytes) : 0;
+        if (count == 0 || length + (size_t)count >= size) return fail(r);
+        memcpy(text + length, bytes, (size_t)count);
+        length += (size_t)count;
+    }
+    if (r->next == r->end) return fail(r);
+    r->next++;
+    text[length] = '\0';
+    return true;
+}
+
+bool json_read_integer(json_reader *r, int64_t *value) {
+    char digits[24];
+    size_t length = 0;
+    while (!r->failed && r->next < r->end && strchr(" \t\r\n", *r->next) && *r->next) r->next++;
+    while (r->next < r->end && length < sizeof digits - 1 && strchr("-0123456789", *r->next)) {
+        if (*r->next == '\0') break;
+        digits[length++] = *r->next++;
+    }
+    digits[length] = '\0';
+    char *stop;
+    *value = strtoll(digits, &stop, 10);
+    if (r->failed || length == 0 || *stop != '\0') return fail(r);
+    return true;
+}

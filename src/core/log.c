@@ -1,0 +1,67 @@
+#include "core/log.h"
+
+#include <stdarg.h>
+#include <stdio.h>
+#include <unistd.h>
+
+static bool progress_shown; /* the cursor stands at the end of a progress line */
+
+static void clear_progress(void) {
+    if (progress_shown) fputs("\r\033[K", stderr);
+    progress_shown = false;
+}
+
+void log_line(const char *format, ...) {
+    va_list arguments;
+    va_start(arguments, format);
+    clear_progress();
+    vfprintf(stderr, format, arguments);
+    fputc('\n', stderr);
+    va_end(arguments);
+}
+
+void log_warning(const char *format, ...) {
+    va_list arguments;
+    va_start(arguments, format);
+    clear_progress();
+    fputs("smallworld: warning: ", stderr);
+    vfprintf(stderr, format, arguments);
+    fputc('\n', stderr);
+    va_end(arguments);
+}
+
+void log_progress(const char *format, ...) {
+    va_list arguments;
+    va_start(arguments, format);
+    clear_progress();
+    vfprintf(stderr, format, arguments);
+    progress_shown = log_is_terminal();
+    if (!progress_shown) fputc('\n', stderr);
+    fflush(stderr);
+    va_end(arguments);
+}
+
+bool log_is_terminal(void) {
+    static int known = -1;
+    if (known < 0) known = isatty(STDERR_FILENO);
+    return known;
+}
+
+const char *log_bytes(char *text, double bytes) {
+    static const char *units[] = {"B", "KiB", "MiB", "GiB", "TiB", "PiB"};
+    int unit = 0;
+    for (; bytes >= 1024 && unit < 5; unit++) bytes /= 1024;
+    snprintf(text, 16, unit ? "%.1f %s" : "%.0f %s", bytes, units[unit]);
+    return text;
+}
+
+const char *log_duration(char *text, double seconds) {
+    long long whole = seconds > 0 && seconds < 1e12 ? (long long)(seconds + 0.5) : 0;
+    long long hours = whole / 3600, minutes = whole / 60 % 60;
+    if (hours) {
+        snprintf(text, 32, "%lld:%02lld:%02lld", hours, minutes, whole % 60);
+    } else {
+        snprintf(text, 32, "%lld:%02lld", minutes, whole % 60);
+    }
+    return text;
+}

@@ -1,0 +1,25 @@
+/* Messages for people, on stderr. Results go to stdout and are the commands' own business. */
+#ifndef SMALLWORLD_CORE_LOG_H
+#define SMALLWORLD_CORE_LOG_H
+
+#include <stdbool.h>
+
+/* One line. Clears the progress line, if one is shown, first. */
+void log_line(const char *format, ...) __attribute__((format(printf, 1, 2)));
+
+/* "smallworld: warning: ..." */
+void log_warning(const char *format, ...) __attribute__((format(printf, 1, 2)));
+
+/* On a terminal, replaces the progress line; otherwise a line of its own. */
+void log_progress(const char *format, ...) __attribute__((format(printf, 1, 2)));
+
+/* Whether stderr is a terminal, where progress may be shown often. */
+bool log_is_terminal(void);
+
+/* Bytes for people: "1.5 GiB". `text` holds 16 bytes; returned. */
+const char *log_bytes(char *text, double bytes);
+
+/* A duration for people: "1:02:03" or "2:03". `text` holds 32 bytes; returned. */
+const char *log_duration(char *text, double seconds);
+
+#endif

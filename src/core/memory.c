@@ -1,0 +1,41 @@
+#include "core/memory.h"
+
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+static void *check(void *block, size_t count, size_t size) {
+    if (block || count == 0 || size == 0) return block;
+    fprintf(stderr, "smallworld: out of memory: %zu x %zu bytes\n", count, size);
+    exit(1);
+}
+
+void *mem_alloc(size_t count, size_t size) {
+    return check(calloc(count, size), count, size);
+}
+
+void *mem_resize(void *block, size_t count, size_t size) {
+    return check(reallocarray(block, count, size), count, size);
+}
+
+void *mem_grow(void *block, size_t *capacity, size_t needed, size_t size) {
+    if (needed <= *capacity) return block;
+    size_t grown = *capacity ? *capacity : 16;
+    while (grown < needed) grown *= 2;
+    *capacity = grown;
+    return mem_resize(block, grown, size);
+}
+
+char *mem_string(const char *text) {
+    return check(strdup(text), strlen(text) + 1, 1);
+}
+
+char *mem_format(const char *format, ...) {
+    char *text = NULL;
+    va_list arguments;
+    va_start(arguments, format);
+    if (vasprintf(&text, format, arguments) < 0) text = NULL;
+    va_end(arguments);
+    return check(text, strlen(format), 1);
+}

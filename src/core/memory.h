@@ -1,0 +1,21 @@
+/* Host memory for tables and strings. Running out of it ends the program with one line: there is
+ * nothing sensible left to do. The model's own memory is planned and refused up front instead, see
+ * model/plan.h. */
+#ifndef SMALLWORLD_CORE_MEMORY_H
+#define SMALLWORLD_CORE_MEMORY_H
+
+#include <stddef.h>
+
+/* `count` zeroed elements of `size` bytes. */
+void *mem_alloc(size_t count, size_t size);
+
+/* Like realloc for `count` elements of `size` bytes; what is added is not zeroed. */
+void *mem_resize(void *block, size_t count, size_t size);
+
+/* Grows a dynamic array so that it holds at least `needed` elements; doubles `*capacity`. */
+void *mem_grow(void *block, size_t *capacity, size_t needed, size_t size);
+
+char *mem_string(const char *text);
+char *mem_format(const char *format, ...) __attribute__((format(printf, 1, 2)));
+
+#endif

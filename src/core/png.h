@@ -1,0 +1,12 @@
+/* 8-bit greyscale PNG files (ISO/IEC 15948), compressed by zlib. */
+#ifndef SMALLWORLD_CORE_PNG_H
+#define SMALLWORLD_CORE_PNG_H
+
+#include "core/error.h"
+
+#include <stdint.h>
+
+/* `pixels` [height][width], 0 black. Written atomically. */
+bool png_write(const char *path, const uint8_t *pixels, int width, int height, error *err);
+
+#endif

@@ -1,0 +1,275 @@
+#include "core/safetensors.h"
+
+#include "core/json.h"
+#include "core/memory.h"
+
+#include <stdlib.h>
+#include <string.h>
+#include <zlib.h>
+
+enum { PREFIX = 8, DIGITS = 8, MAX_HEADER = 100 << 20 };
+
+static const struct {
+    const char *name;
+    size_t bytes;
+} types[] = {[TENSOR_F32] = {"F32", 4}, [TENSOR_F64] = {"F64", 8}, [TENSOR_I32] = {"I32", 4},
+             [TENSOR_U8] = {"U8", 1}};
+
+static const char checksum_key[] = "\"checksum\": \"";
+
+size_t tensor_bytes(const tensor *t) {
+    size_t bytes = types[t->type].bytes;
+    for (int d = 0; d < t->dimensions; d++) bytes *= (size_t)t->shape[d];
+    return bytes;
+}
+
+/* zlib's crc32 takes at most 4 GiB at a time. */
+static unsigned long crc(unsigned long so_far, const void *bytes, size_t count) {
+    const unsigned char *next = bytes;
+    while (count > 0) {
+        size_t part = count < (1u << 30) ? count : (1u << 30);
+        so_far = crc32(so_far, next, (unsigned)part);
+        next += part;
+        count -= part;
+    }
+    return so_far;
+}
+
+/* ---------------------------------------------------------------------------------- writing */
+
+/* The 8-byte length and the header, padded with spaces so that the tensors start 8-byte aligned. */
+static char *build_header(const tensor *tensors, int tensor_count, const metadata *entries,
+                          int entry_count, size_t *size) {
+    char *text;
+    FILE *out = open_memstream(&text, size);
+    json_writer w = {out, false};
+    fwrite("\0\0\0\0\0\0\0", 1, PREFIX, out);
+    json_object_begin(&w, NULL);
+    json_object_begin(&w, "__metadata__");
+    json_string(&w, "checksum", "00000000");
+    for (int i = 0; i < entry_count; i++) json_string(&w, entries[i].key, entries[i].value);
+    json_object_end(&w);
+    size_t offset = 0;
+    for (const tensor *t = tensors; t < tensors + tensor_count; t++) {
+        json_object_begin(&w, t->name);
+        json_string(&w, "dtype", types[t->type].name);
+        json_array_begin(&w, "shape");
+        for (int d = 0; d < t->dimensions; d++) json_integer(&w, NULL, t->shape[d]);
+        json_array_end(&w);
+        json_array_begin(&w, "data_offsets");
+        json_integer(&w, NULL, (int64_t)offset);
+        offset += tensor_bytes(t);
+        json_integer(&w, NULL, (int64_t)offset);
+        json_array_end(&w);
+        json_object_end(&w);
+    }
+    json_object_end(&w);
+    while (ftell(out) % 8) fputc(' ', out);
+    fclose(out);
+    uint64_t length = *size - PREFIX;
+    for (int i = 0; i < PREFIX; i++) text[i] = (char)(length >> 8 * i & 255);
+    return text;
+}
+
+/* Where the checksum's digits stand in a header of `size` bytes, or NULL. */
+static char *checksum_digits(const char *header, size_t size) {
+    char *found = memmem(header, size, checksum_key, sizeof checksum_key - 1);
+    if (!found || found + sizeof checksum_key - 1 + DIGITS > header + size) return NULL;
+    return found + sizeof checksum_key - 1;
+}
+
+bool safetensors_write(const char *path, const tensor *tensors, int tensor_count,
+                       const metadata *entries, int entry_count, error *err) {
+    size_t size;
+    char *header = build_header(tensors, tensor_count, entries, entry_count, &size);
+    unsigned long sum = crc(0, header, size);
+    for (int i = 0; i < tensor_count; i++) {
+        sum = crc(sum, tensors[i].data, tensor_bytes(&tensors[i]));
+    }
+    char digits[DIGITS + 1];
+    snprintf(digits, sizeof digits, "%08lx", sum);
+    memcpy(checksum_digits(header, size), digits, DIGITS);
+
+    file_writer writer;
+    bool written = file_begin(&writer, path, err);
+    if (written) {
+        written = file_write(&writer, header, size, err);
+        for (int i = 0; i < tensor_count && written; i++) {
+            written = file_write(&writer, tensors[i].data, tensor_bytes(&tensors[i]), err);
+        }
+        if (written) {
+            written = file_commit(&writer, err);
+        } else {
+            file_abort(&writer);
+        }
+    }
+    free(header);
+    return written;
+}
+
+/* ---------------------------------------------------------------------------------- reading */
+
+static bool read_type(json_reader *r, tensor_type *type) {
+    char name[8];
+    if (!json_read_string(r, name, sizeof name)) return false;
+    for (size_t i = 0; i < sizeof types / sizeof types[0]; i++) {
+        if (strcmp(name, types[i].name) == 0) {
+            *type = (tensor_type)i;
+            return true;
+        }
+    }
+    return false;
+}
+
+static bool read_shape(json_reader *r, tensor *t, uint64_t *elements) {
+    *elements = 1;
+    if (!json_read_array(r)) return false;
+    while (json_read_element(r)) {
+        int64_t length;
+        if (t->dimensions == TENSOR_MAX_DIMENSIONS) return false;
+        if (!json_read_integer(r, &length) || length < 0) return false;
+        if (__builtin_mul_overflow(*elements, (uint64_t)length, elements)) return false;
+        t->shape[t->dimensions++] = length;
+    }
+    return !r->failed;
+}
+
+static bool read_offsets(json_reader *r, int64_t offsets[2]) {
+    if (!json_read_array(r)) return false;
+    for (int i = 0; i < 2; i++) {
+        if (!json_read_element(r) || !json_read_integer(r, &offsets[i])) return false;
+    }
+    return !json_read_element(r) && !r->failed;
+}
+
+/* One tensor; its bytes must follow the last one's directly, at `*end` of `size`. */
+static bool read_tensor(json_reader *r, tensor *t, const uint8_t *data, uint64_t *end,
+                        uint64_t size) {
+    char key[16];
+    int64_t offsets[2] = {-1, -1};
+    uint64_t elements = 0, bytes;
+    int seen = 0;
+    if (!json_read_object(r)) return false;
+    while (json_read_member(r, key, sizeof key)) {
+        bool read = false;
+        if (strcmp(key, "dtype") == 0) read = read_type(r, &t->type);
+        if (strcmp(key, "shape") == 0) read = read_shape(r, t, &elements);
+        if (strcmp(key, "data_offsets") == 0) read = read_offsets(r, offsets);
+        if (!read) return false;
+        seen++;
+    }
+    if (r->failed || seen != 3 || offsets[0] < 0 || (uint64_t)offsets[0] != *end) return false;
+    if (__builtin_mul_overflow(elements, (uint64_t)types[t->type].bytes, &bytes)) return false;
+    if (bytes > size - *end || (uint64_t)offsets[1] != *end + bytes) return false;
+    t->data = data + *end;
+    *end += bytes;
+    return true;
+}
+
+static bool read_metadata(json_reader *r, safetensors *file, size_t *capacity) {
+    metadata entry;
+    if (!json_read_object(r)) return false;
+    while (json_read_member(r, entry.key, sizeof entry.key)) {
+        if (!json_read_string(r, entry.value, sizeof entry.value)) return false;
+        size_t count = (size_t)file->entry_count++;
+        file->entries = mem_grow(file->entries, capacity, count + 1, sizeof entry);
+        file->entries[count] = entry;
+    }
+    return !r->failed;
+}
+
+static bool read_header(safetensors *file, const char *header, size_t length, const uint8_t *data,
+                        uint64_t size, uint64_t *end) {
+    json_reader r = {header, header + length, false};
+    size_t tensor_capacity = 0, entry_capacity = 0;
+    tensor t = {0};
+    *end = 0;
+    if (!json_read_object(&r)) return false;
+    while (json_read_member(&r, t.name, sizeof t.name)) {
+        if (strcmp(t.name, "__metadata__") == 0) {
+            if (!read_metadata(&r, file, &entry_capacity)) return false;
+        } else {
+            if (!read_tensor(&r, &t, data, end, size)) return false;
+            size_t count = (size_t)file->tensor_count++;
+            file->tensors = mem_grow(file->tensors, &tensor_capacity, count + 1, sizeof t);
+            file->tensors[count] = t;
+        }
+        t = (tensor){0};
+    }
+    return !r.failed;
+}
+
+static bool checksum_holds(const safetensors *file, size_t header_size) {
+    const char *stated = safetensors_metadata(file, "checksum");
+    if (!stated) return true; /* another program's file: its own format says what it is */
+    const char *bytes = (const char *)file->map.bytes;
+    const char *digits = checksum_digits(bytes, header_size);
+    if (!digits) return false;
+    size_t before = (size_t)(digits - bytes);
+    unsigned long sum = crc(0, bytes, before);
+    sum = crc(sum, "00000000", DIGITS);
+    sum = crc(sum, digits + DIGITS, file->map.size - before - DIGITS);
+    char expected[DIGITS + 1];
+    snprintf(expected, sizeof expected, "%08lx", sum);
+    return strcmp(expected, stated) == 0;
+}
+
+static bool check(safetensors *file, error *err) {
+    const uint8_t *bytes = file->map.bytes;
+    size_t size = file->map.size;
+    uint64_t length = 0, end;
+    if (size < PREFIX + 2) {
+        return error_set(err, "%s: not a safetensors file: only %zu bytes", file->path, size);
+    }
+    for (int i = 0; i < PREFIX; i++) length |= (uint64_t)bytes[i] << 8 * i;
+    if (length > MAX_HEADER || bytes[PREFIX] != '{') {
+        return error_set(err, "%s: not a safetensors file", file->path);
+    }
+    if (length > size - PREFIX) {
+        return error_set(err, "%s: truncated: its header has %llu bytes, the file only %zu",
+                         file->path, (unsigned long long)length, size);
+    }
+    const uint8_t *data = bytes + PREFIX + length;
+    uint64_t data_size = size - PREFIX - length;
+    if (!read_header(file, (const char *)bytes + PREFIX, length, data, data_size, &end)) {
+        return error_set(err, "%s: truncated or corrupt: its header does not describe its %zu bytes",
+                         file->path, size);
+    }
+    if (end != data_size) {
+        return error_set(err, "%s: corrupt: %llu bytes of tensors, %llu expected", file->path,
+                         (unsigned long long)data_size, (unsigned long long)end);
+    }
+    if (!checksum_holds(file, PREFIX + length)) {
+        return error_set(err, "%s: corrupt: its checksum does not match its content", file->path);
+    }
+    return true;
+}
+
+bool safetensors_open(safetensors *file, const char *path, error *err) {
+    *file = (safetensors){.path = mem_string(path)};
+    if (file_map_open(&file->map, path, err) && check(file, err)) return true;
+    safetensors_close(file);
+    return false;
+}
+
+void safetensors_close(safetensors *file) {
+    file_map_close(&file->map);
+    free(file->path);
+    free(file->tensors);
+    free(file->entries);
+    *file = (safetensors){0};
+}
+
+const tensor *safetensors_find(const safetensors *file, const char *name) {
+    for (int i = 0; i < file->tensor_count; i++) {
+        if (strcmp(file->tensors[i].name, name) == 0) return &file->tensors[i];
+    }
+    return NULL;
+}
+
+const char *safetensors_metadata(const safetensors *file, const char *key) {
+    for (int i = 0; i < file->entry_count; i++) {
+        if (strcmp(file->entries[i].key, key) == 0) return file->entries[i].value;
+    }
+    return NULL;
+}

@@ -1,0 +1,51 @@
+/* safetensors files (https://github.com/huggingface/safetensors): an 8-byte length, a JSON header
+ * of tensors and of string metadata, then the tensors' bytes without gaps.
+ *
+ * Ours carry metadata `checksum`: the CRC-32 of the whole file, in eight hexadecimal digits, taken
+ * with those digits as zeros. The same content always gives the same bytes. */
+#ifndef SMALLWORLD_CORE_SAFETENSORS_H
+#define SMALLWORLD_CORE_SAFETENSORS_H
+
+#include "core/file.h"
+
+enum { TENSOR_MAX_DIMENSIONS = 5 };
+
+typedef enum tensor_type { TENSOR_F32, TENSOR_F64, TENSOR_I32, TENSOR_U8 } tensor_type;
+
+typedef struct tensor {
+    char name[64];
+    tensor_type type;
+    int dimensions;
+    int64_t shape[TENSOR_MAX_DIMENSIONS];
+    const void *data; /* C order */
+} tensor;
+
+typedef struct metadata {
+    char key[64], value[256];
+} metadata;
+
+size_t tensor_bytes(const tensor *t);
+
+/* Writes atomically, see core/file.h. `checksum` is added to the metadata. */
+bool safetensors_write(const char *path, const tensor *tensors, int tensor_count,
+                       const metadata *entries, int entry_count, error *err);
+
+/* A mapped file. Tensors point into the map and live until safetensors_close. */
+typedef struct safetensors {
+    file_map map;
+    char *path;
+    tensor *tensors;
+    int tensor_count;
+    metadata *entries;
+    int entry_count;
+} safetensors;
+
+/* Refuses what is not a whole safetensors file: a bad header, tensors out of bounds, bytes missing
+ * or left over, or, where the metadata has one, a wrong checksum. */
+bool safetensors_open(safetensors *file, const char *path, error *err);
+void safetensors_close(safetensors *file);
+
+const tensor *safetensors_find(const safetensors *file, const char *name); /* NULL if absent */
+const char *safetensors_metadata(const safetensors *file, const char *key);
+
+#endif

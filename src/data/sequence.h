@@ -1,0 +1,23 @@
+/* The documents of a corpus joined into one sequence of bytes, in some order. */
+#ifndef SMALLWORLD_DATA_SEQUENCE_H
+#define SMALLWORLD_DATA_SEQUENCE_H
+
+#include "data/corpus.h"
+
+typedef struct sequence {
+    const corpus *corpus;
+    uint32_t *order; /* [count] documents */
+    uint64_t *start; /* [count + 1] where each begins */
+    size_t count;
+    uint64_t size; /* bytes */
+} sequence;
+
+/* In the files' order; or in the order of epoch `epoch`, a function of the seed alone. */
+sequence *sequence_in_order(const corpus *c);
+sequence *sequence_shuffled(const corpus *c, uint64_t seed, uint64_t epoch);
+void sequence_free(sequence *s);
+
+/* Copies bytes [position, position + count), which must lie inside, to `out`. */
+void sequence_copy(const sequence *s, uint64_t position, size_t count, uint8_t *out);
+
+#endif

@@ -1,0 +1,73 @@
+/* Small-world graphs: who feeds whom among the nodes of a recurrent layer, a node being a block of
+ * units. Every node feeds itself. The same options and seed give the same graph on every machine.
+ *
+ *   dense              every node feeds every node
+ *   random             edges one by one between nodes of lowest degree: degrees differ by at most 1 or 2
+ *   watts_strogatz     a ring of `degree` nearest neighbours, each edge rewired with probability
+ *                      `rewire` (Watts, Strogatz 1998)
+ *   watts_strogatz_2d  the same on a torus as square as the number of nodes allows, the nearest
+ *                      neighbours by distance
+ *   barabasi_albert    a complete core of `degree` / 2 nodes; each further node is wired to
+ *                      `degree` / 2 earlier ones, chosen in proportion to their degree
+ *                      (Barabasi, Albert 1999)
+ *   file               read from an edge list or a mask
+ *
+ * All but `file` are symmetric. A graph has a `degree`, the mean number of neighbours of a node
+ * without itself, or a `density`, the share of blocks that are there, self-blocks included. A density is
+ * met to one symmetric pair: the generator runs at the nearest lower degree, and random edges are
+ * added at the nodes of lowest degree. */
+#ifndef SMALLWORLD_GRAPH_GRAPH_H
+#define SMALLWORLD_GRAPH_GRAPH_H
+
+#include "core/error.h"
+
+#include <stdint.h>
+
+typedef enum graph_kind {
+    GRAPH_DENSE,
+    GRAPH_RANDOM,
+    GRAPH_WATTS_STROGATZ,
+    GRAPH_WATTS_STROGATZ_2D,
+    GRAPH_BARABASI_ALBERT,
+    GRAPH_FILE
+} graph_kind;
+
+#define GRAPH_KINDS "dense random watts_strogatz watts_strogatz_2d barabasi_albert file"
+
+typedef struct graph_options {
+    graph_kind kind;
+    int degree;       /* 0: density decides */
+    double density;   /* 0: degree decides */
+    double rewire;    /* probability */
+    const char *file; /* GRAPH_FILE */
+    uint64_t seed;
+    int pattern; /* graphs of one model differ by this number */
+} graph_options;
+
+/* Compressed rows: output node i reads input nodes column[start[i]] ... column[start[i + 1] - 1],
+ * ascending, itself among them. */
+typedef struct graph {
+    int nodes;
+    int *start;  /* [nodes + 1] */
+    int *column; /* [start[nodes]] */
+} graph;
+
+enum { GRAPH_MAX_NODES = 32768 };
+
+/* NULL where the options do not fit: a degree that is odd for a ring, or not below the number of
+ * nodes; a density below the self-blocks'; a bad file.
+ *
+ * A file is a .npy mask [output node][input node] of any integer or boolean type, or text: a line
+ * "OUTPUT INPUT" an edge, nodes from 0, `#` starts a comment. Self-edges need not be listed. */
+graph *graph_create(const graph_options *options, int nodes, error *err);
+
+/* From an explicit list of `count` blocks (output node, input node), as checkpoints keep it; the
+ * list must be ascending, without repeats, and hold every self-block. */
+graph *graph_from_blocks(int nodes, const int32_t (*blocks)[2], int count, error *err);
+void graph_free(graph *g);
+
+static inline int graph_blocks(const graph *g) {
+    return g->start[g->nodes];
+}
+
+#endif

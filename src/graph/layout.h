@@ -1,0 +1,61 @@
+/* The block layout of a weight matrix: which blocks are there, and the tables the three products
+ * walk. A layout is plain data on the host; a backend makes its own copy, see kernels/ops.h.
+ *
+ * The matrix has `out_nodes` x `in_nodes` blocks of `out_block` x `in_block`, of which `blocks` are
+ * non-zero, and stands for `gates` matrices that share this pattern. Its weights are stored as
+ *
+ *     weight [blocks][gates][out_block][in_block]
+ *
+ * in the order of the rows' tables (output node, then input node), and its product's rows as
+ * [out_nodes][gates][out_block], so that all gates of a node lie together.
+ *
+ * A dense matrix is one block of its whole size, with rows [gates][out_block]: the backends hand it
+ * to a BLAS. Only a dense matrix may have out_block != in_block, or read every `in_stride`-th row of
+ * its input. */
+#ifndef SMALLWORLD_GRAPH_LAYOUT_H
+#define SMALLWORLD_GRAPH_LAYOUT_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+struct graph;
+
+typedef struct layout {
+    int out_nodes, in_nodes;
+    int out_block, in_block;
+    int gates;
+    int in_stride;
+    int blocks;
+    int *row_start;    /* [out_nodes + 1] block k is in row i for row_start[i] <= k < row_start[i+1] */
+    int *row_column;   /* [blocks] the input node of block k, ascending within a row */
+    int *column_start; /* [in_nodes + 1] likewise by input node, for the transposed product */
+    int *column_row;   /* [blocks] the output node, ascending within a column */
+    int *column_block; /* [blocks] which block k it is */
+} layout;
+
+/* A complete graph becomes one dense block, any other one block of weights an edge or self-loop. */
+layout *layout_from_graph(const struct graph *g, int block, int gates);
+
+layout *layout_dense(int rows, int columns, int gates, int in_stride);
+void layout_free(layout *l);
+
+static inline bool layout_is_dense(const layout *l) {
+    return l->out_nodes == 1 && l->in_nodes == 1;
+}
+
+/* Rows of the product, gates included. */
+static inline size_t layout_rows(const layout *l) {
+    return (size_t)l->out_nodes * (size_t)l->gates * (size_t)l->out_block;
+}
+
+/* Rows of the input that the product reads from, strides included. */
+static inline size_t layout_inputs(const layout *l) {
+    return (size_t)l->in_nodes * (size_t)l->in_block * (size_t)l->in_stride;
+}
+
+static inline size_t layout_weights(const layout *l) {
+    return (size_t)l->blocks * (size_t)l->gates * (size_t)l->out_block * (size_t)l->in_block;
+}
+
+#endif
