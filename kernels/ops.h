@@ -89,7 +89,7 @@ typedef struct cell {
     const uint8_t *bytes; /* [steps][columns] */
     void *h;              /* operand [steps + 1][hidden][columns]; h[0] is given */
     void *c;              /* real, likewise */
-    const void *dh;       /* operand [steps][hidden][columns]: what the head adds at h[1] ... */
+    void *dh;             /* operand [steps][hidden][columns]: what the head adds at h[1] ... */
     void *dx;             /* operand [hidden][columns]: scratch, the gradient at a stage's input */
     void *dc;             /* real [hidden][columns]: scratch */
     void *workspace;      /* for wgrad */
@@ -145,7 +145,7 @@ struct backend {
     /* Waits for all that was issued; fails with the first error of the device, if there was one. */
     bool (*finish)(backend *be, error *err);
 
-    /* Calls issue(argument) once and keeps the operations it issues; replay issues them again. */
+    /* Keeps the operations that issue(argument) issues, without running them; replay runs them. */
     recording *(*record)(backend *be, void (*issue)(void *argument), void *argument);
     void (*replay)(backend *be, recording *r);
     void (*recording_free)(backend *be, recording *r);

@@ -13,9 +13,10 @@
  *   file               read from an edge list or a mask
  *
  * All but `file` are symmetric. A graph has a `degree`, the mean number of neighbours of a node
- * without itself, or a `density`, the share of blocks that are there, self-blocks included. A density is
- * met to one symmetric pair: the generator runs at the nearest lower degree, and random edges are
- * added at the nodes of lowest degree. */
+ * without itself (barabasi_albert falls a little short of it, since its first nodes find fewer to
+ * join), or a `density`, the share of blocks that are there, self-blocks included. A density is met
+ * to one symmetric pair: the generator runs at the nearest lower degree, and random edges are added
+ * at the nodes of lowest degree. */
 #ifndef SMALLWORLD_GRAPH_GRAPH_H
 #define SMALLWORLD_GRAPH_GRAPH_H
 

@@ -29,6 +29,9 @@ typedef struct graph_metrics {
 
 void graph_measure(const graph *g, graph_metrics *metrics);
 
+/* The number of parts alone, which is cheap. */
+int graph_components(const graph *g);
+
 /* Draws the blocks, one output node a row: each block a dark square of `scale` pixels. */
 bool graph_draw(const graph *g, int scale, const char *path, error *err);
 

@@ -1,0 +1,166 @@
+/* The CPU backend's table. */
+#include "cpu.h"
+
+#include "core/memory.h"
+
+#include <omp.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+static void *allocate(backend *be, size_t bytes) {
+    (void)be;
+    return aligned_alloc(64, (bytes + 63) / 64 * 64);
+}
+
+static void release(backend *be, void *block) {
+    (void)be;
+    free(block);
+}
+
+static void zero(backend *be, void *block, size_t bytes) {
+    (void)be;
+    memset(block, 0, bytes);
+}
+
+static void copy(backend *be, void *target, const void *source, size_t bytes) {
+    (void)be;
+    memcpy(target, source, bytes);
+}
+
+static bool finish(backend *be, error *err) {
+    (void)be, (void)err;
+    return true;
+}
+
+static recording *record(backend *be, void (*issue)(void *argument), void *argument) {
+    (void)be;
+    recording *r = mem_alloc(1, sizeof *r);
+    *r = (recording){issue, argument};
+    return r;
+}
+
+static void replay(backend *be, recording *r) {
+    (void)be;
+    r->issue(r->argument);
+}
+
+static void recording_free(backend *be, recording *r) {
+    (void)be;
+    free(r);
+}
+
+static int *copy_table(const int *table, size_t count) {
+    int *copied = mem_alloc(count, sizeof *copied);
+    memcpy(copied, table, count * sizeof *copied);
+    return copied;
+}
+
+static device_layout *layout_create(backend *be, const layout *l) {
+    (void)be;
+    device_layout *device = mem_alloc(1, sizeof *device);
+    size_t blocks = (size_t)l->blocks;
+    device->host = *l;
+    device->host.row_start = copy_table(l->row_start, (size_t)l->out_nodes + 1);
+    device->host.row_column = copy_table(l->row_column, blocks);
+    device->host.column_start = copy_table(l->column_start, (size_t)l->in_nodes + 1);
+    device->host.column_row = copy_table(l->column_row, blocks);
+    device->host.column_block = copy_table(l->column_block, blocks);
+    return device;
+}
+
+static void free_layout(backend *be, device_layout *device) {
+    (void)be;
+    if (!device) return;
+    free(device->host.row_start);
+    free(device->host.row_column);
+    free(device->host.column_start);
+    free(device->host.column_row);
+    free(device->host.column_block);
+    free(device);
+}
+
+static size_t sums_bytes(backend *be, int gates, int columns) {
+    (void)be;
+    return sizeof(real) * 2 * (size_t)gates * (size_t)columns;
+}
+
+static void destroy(backend *be) {
+    free(cpu_of(be)->partial);
+    free(cpu_of(be)->statistics);
+    free(be);
+}
+
+/* What the kernel thinks can be had without swapping. */
+static size_t available_memory(void) {
+    unsigned long long kilobytes = 0;
+    char line[128];
+    FILE *in = fopen("/proc/meminfo", "r");
+    if (!in) return SIZE_MAX;
+    while (fgets(line, sizeof line, in)) {
+        if (sscanf(line, "MemAvailable: %llu kB", &kilobytes) == 1) break;
+    }
+    fclose(in);
+    return kilobytes ? (size_t)kilobytes * 1024 : SIZE_MAX;
+}
+
+/* OpenBLAS threads itself unless told; other BLAS libraries do not have this function. */
+extern void openblas_set_num_threads(int threads) __attribute__((weak));
+
+static backend *create(precision precision, int threads) {
+    cpu_backend *cpu = mem_alloc(1, sizeof *cpu);
+    cpu->threads = threads > 0 ? threads : omp_get_num_procs();
+    if (openblas_set_num_threads) openblas_set_num_threads(1);
+    cpu->table = (backend){
+        .name = "cpu",
+        .precision = precision,
+        .real_size = sizeof(real),
+        .operand_size = sizeof(real),
+        .column_multiple = COLUMN_GROUP,
+        .memory = available_memory(),
+        .allocate = allocate,
+        .release = release,
+        .zero = zero,
+        .copy = copy,
+        .upload = copy,
+        .download = copy,
+        .finish = finish,
+        .record = record,
+        .replay = replay,
+        .recording_free = recording_free,
+        .layout_create = layout_create,
+        .layout_free = free_layout,
+        .fprop = CPU(fprop),
+        .dgrad = CPU(dgrad),
+        .wgrad = CPU(wgrad),
+        .wgrad_workspace = CPU(wgrad_workspace),
+        .sums_bytes = sums_bytes,
+        .cell_forward = cell_forward_steps,
+        .cell_backward = cell_backward_steps,
+        .activate = CPU(activate),
+        .activate_backward = CPU(activate_backward),
+        .gates = CPU(gates),
+        .gates_backward = CPU(gates_backward),
+        .norm_backward = CPU(norm_backward),
+        .table_backward = CPU(table_backward),
+        .softmax_cross_entropy = CPU(softmax_cross_entropy),
+        .row_sums = CPU(row_sums),
+        .sum = CPU(sum),
+        .pool = CPU(pool),
+        .adam = CPU(adam),
+        .round = CPU(round),
+        .destroy = destroy,
+    };
+    snprintf(cpu->table.device, sizeof cpu->table.device, "CPU, %d thread%s", cpu->threads,
+             cpu->threads == 1 ? "" : "s");
+    return &cpu->table;
+}
+
+#ifdef SMALLWORLD_REFERENCE
+backend *backend_cpu_reference(int threads) {
+    return create(FP64, threads);
+}
+#else
+backend *backend_cpu(precision precision, int threads) {
+    return create(precision, threads);
+}
+#endif

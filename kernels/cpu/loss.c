@@ -1,0 +1,142 @@
+/* Softmax cross-entropy, reductions, pooling, and Adam. */
+#include "cpu.h"
+
+#include "core/memory.h"
+
+#include <stdlib.h>
+
+enum { CHUNK = 4096 }; /* elements a reduction sums at a time */
+
+/* log sum exp over the vocabulary with the largest logit taken out. */
+void CPU(softmax_cross_entropy)(backend *be, const void *logits, const void *bias,
+                                const int16_t *targets, int steps, int columns, void *losses,
+                                void *dlogits) {
+    size_t width = (size_t)columns, groups = width / COLUMN_GROUP;
+    const real *b = bias;
+#pragma omp parallel for num_threads(cpu_of(be)->threads)
+    for (size_t task = 0; task < (size_t)steps * groups; task++) {
+        size_t t = task / groups, n0 = task % groups * COLUMN_GROUP;
+        size_t at = t * VOCABULARY * width + n0;
+        const real *in = (const real *)logits + at;
+        const int16_t *target = targets + t * width + n0;
+        real *loss = (real *)losses + t * width + n0;
+        real largest[COLUMN_GROUP], total[COLUMN_GROUP] = {0};
+        for (int n = 0; n < COLUMN_GROUP; n++) largest[n] = in[n] + b[0];
+        for (size_t v = 1; v < VOCABULARY; v++) {
+            for (int n = 0; n < COLUMN_GROUP; n++) {
+                real z = in[v * width + (size_t)n] + b[v];
+                largest[n] = z > largest[n] ? z : largest[n];
+            }
+        }
+        for (size_t v = 0; v < VOCABULARY; v++) {
+            for (int n = 0; n < COLUMN_GROUP; n++) {
+                total[n] += exp_(in[v * width + (size_t)n] + b[v] - largest[n]);
+            }
+        }
+        for (size_t n = 0; n < COLUMN_GROUP; n++) {
+            loss[n] = 0;
+            if (target[n] < 0) continue;
+            size_t hit = (size_t)target[n];
+            loss[n] = (real)log(total[n]) + largest[n] - (in[hit * width + n] + b[hit]);
+        }
+        if (!dlogits) continue;
+        real *out = (real *)dlogits + at;
+        for (size_t v = 0; v < VOCABULARY; v++) {
+            for (size_t n = 0; n < COLUMN_GROUP; n++) {
+                real p = exp_(in[v * width + n] + b[v] - largest[n]) / total[n];
+                out[v * width + n] = target[n] < 0 ? 0 : p - (target[n] == (int16_t)v);
+            }
+            round_operands(be, out + v * width, COLUMN_GROUP);
+        }
+    }
+}
+
+void CPU(row_sums)(backend *be, const void *x, int steps, int rows, int columns, void *out) {
+    const real *in = x;
+#pragma omp parallel for num_threads(cpu_of(be)->threads)
+    for (size_t r = 0; r < (size_t)rows; r++) {
+        double total = 0;
+        for (size_t t = 0; t < (size_t)steps; t++) {
+            const real *row = in + (t * (size_t)rows + r) * (size_t)columns;
+            real part = 0;
+            for (size_t n = 0; n < (size_t)columns; n++) part += row[n];
+            total += part;
+        }
+        ((real *)out)[r] = (real)total;
+    }
+}
+
+/* The sum of x, or of its square, chunk by chunk in a fixed order. */
+static double reduce(cpu_backend *be, const real *x, size_t count, bool square) {
+    size_t chunks = (count + CHUNK - 1) / CHUNK;
+    be->partial = mem_grow(be->partial, &be->partial_count, chunks, sizeof *be->partial);
+#pragma omp parallel for num_threads(be->threads)
+    for (size_t chunk = 0; chunk < chunks; chunk++) {
+        size_t end = (chunk + 1) * CHUNK < count ? (chunk + 1) * CHUNK : count;
+        double total = 0;
+        for (size_t i = chunk * CHUNK; i < end; i++) {
+            total += square ? (double)x[i] * x[i] : (double)x[i];
+        }
+        be->partial[chunk] = total;
+    }
+    double total = 0;
+    for (size_t chunk = 0; chunk < chunks; chunk++) total += be->partial[chunk];
+    return total;
+}
+
+void CPU(sum)(backend *be, const void *x, size_t count, double *out) {
+    *out += reduce(cpu_of(be), x, count, false);
+}
+
+void CPU(pool)(backend *be, const void *x, element type, int steps, int rows, int columns,
+               const int32_t *first, const int32_t *last, pooling how, void *out) {
+    (void)type, (void)steps;
+    size_t width = (size_t)columns;
+#pragma omp parallel for num_threads(cpu_of(be)->threads)
+    for (size_t r = 0; r < (size_t)rows; r++) {
+        real *row = (real *)out + r * width;
+        for (size_t n = 0; n < width; n++) {
+            for (int32_t t = first[n]; t < last[n]; t++) {
+                real value = ((const real *)x)[((size_t)t * (size_t)rows + r) * width + n];
+                if (how == POOL_LAST) row[n] = value;
+                if (how == POOL_MEAN) row[n] += value;
+                if (how == POOL_MAX) row[n] = value > row[n] ? value : row[n];
+            }
+        }
+    }
+}
+
+void CPU(adam)(backend *be, size_t count, void *weights, const void *gradient, void *moment1,
+               void *moment2, void *average, void *operands, const update_arguments *a,
+               update_report *report) {
+    const real *g = gradient;
+    real *w = weights, *m = moment1, *v = moment2, *mean = average;
+    double norm = sqrt(reduce(cpu_of(be), g, count, true)) * a->gradient_scale;
+    report->gradient_norm = norm;
+    if (report->failed == 0 && !(isfinite(norm) && isfinite(report->loss))) {
+        report->failed = (double)a->update + 1;
+    }
+    if (report->failed != 0) return;
+
+    double clip = a->clip > 0 && norm > a->clip ? a->clip / norm : 1;
+    double done = (double)a->update + 1;
+    real scale = (real)(a->gradient_scale * clip);
+    real beta1 = (real)a->beta1, beta2 = (real)a->beta2, epsilon = (real)a->epsilon;
+    real step = (real)(a->learning_rate / (1 - pow(a->beta1, done)));
+    real correction = (real)(1 / sqrt(1 - pow(a->beta2, done)));
+    real decay = (real)a->average;
+#pragma omp parallel for simd num_threads(cpu_of(be)->threads)
+    for (size_t i = 0; i < count; i++) {
+        real d = g[i] * scale;
+        m[i] = beta1 * m[i] + (1 - beta1) * d;
+        v[i] = beta2 * v[i] + (1 - beta2) * d * d;
+        w[i] -= step * m[i] / ((real)sqrt(v[i]) * correction + epsilon);
+        mean[i] = decay * mean[i] + (1 - decay) * w[i];
+    }
+    if (operands != weights) CPU(round)(be, count, weights, operands);
+}
+
+void CPU(round)(backend *be, size_t count, const void *weights, void *operands) {
+    if (operands != weights) memcpy(operands, weights, count * sizeof(real));
+    round_operands(be, operands, count);
+}

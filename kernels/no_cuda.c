@@ -1,0 +1,8 @@
+/* Stands in for kernels/cuda where the program is built without a CUDA toolkit. */
+#include "ops.h"
+
+backend *backend_cuda(precision precision, error *err) {
+    (void)precision;
+    error_set(err, "device cuda: this program was built without CUDA (12.8 or later)");
+    return NULL;
+}

@@ -1,0 +1,126 @@
+#include "cmd/cli.h"
+
+#include "core/memory.h"
+
+#include <errno.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* --------------------------------------------------------------------------- common options */
+
+enum { KEY_DEVICE = 0x100, KEY_PRECISION, KEY_BATCH, KEY_THREADS };
+
+static const struct argp_option model_options[] = {
+    {"device", KEY_DEVICE, "NAME", 0, "auto, cpu or cuda", 0},
+    {"precision", KEY_PRECISION, "NAME", 0, "auto, fp32 or bf16", 0},
+    {"batch", KEY_BATCH, "N", 0, "Streams, or documents, side by side", 0},
+    {"threads", KEY_THREADS, "N", 0, "CPU threads; 0: all processors", 0},
+    {0},
+};
+
+static error_t parse_model(int key, char *text, struct argp_state *state) {
+    cli_model *given = state->input;
+    switch (key) {
+    case KEY_DEVICE: given->device = text; return 0;
+    case KEY_PRECISION: given->precision = text; return 0;
+    case KEY_BATCH: given->batch = text; return 0;
+    case KEY_THREADS: given->threads = text; return 0;
+    default: return ARGP_ERR_UNKNOWN;
+    }
+}
+
+const struct argp cli_model_argp = {model_options, parse_model, NULL, NULL, NULL, NULL, NULL};
+
+bool cli_apply(const cli_model *given, options *o, error *err) {
+    const struct {
+        const char *text, *path, *option;
+    } all[] = {
+        {given->device, "run.device", "--device"},
+        {given->precision, "run.precision", "--precision"},
+        {given->batch, "train.batch", "--batch"},
+        {given->threads, "run.threads", "--threads"},
+    };
+    for (size_t i = 0; i < sizeof all / sizeof all[0]; i++) {
+        if (!all[i].text) continue;
+        if (!config_set(&o->config, all[i].path, all[i].text, all[i].option, err)) {
+            err->status = STATUS_USAGE;
+            return false;
+        }
+    }
+    return true;
+}
+
+/* ------------------------------------------------------------------------------------ models */
+
+bool cli_load(cli_loaded *loaded, const char *path, const cli_model *given, int batch, int steps,
+              error *err) {
+    memset(loaded, 0, sizeof *loaded);
+    if (!checkpoint_open(&loaded->checkpoint, path, err)) return false;
+    options *o = &loaded->checkpoint.options;
+    if (cli_apply(given, o, err)) loaded->be = options_backend(&o->run, err);
+    if (loaded->be) {
+        loaded->m = checkpoint_model(&loaded->checkpoint, loaded->be,
+                                     batch ? batch : (int)o->train.batch,
+                                     steps ? steps : (int)o->train.bptt, MODEL_INFERENCE, err);
+    }
+    if (loaded->m) return true;
+    cli_unload(loaded);
+    return false;
+}
+
+void cli_unload(cli_loaded *loaded) {
+    model_free(loaded->m);
+    if (loaded->be) loaded->be->destroy(loaded->be);
+    checkpoint_close(&loaded->checkpoint);
+}
+
+/* ---------------------------------------------------------------------------------- parsing */
+
+int cli_fail(const error *err, const char *command) {
+    fprintf(stderr, "smallworld: %s\n", err->text);
+    if (err->status == STATUS_USAGE) {
+        fprintf(stderr, "Try 'smallworld %s --help' for more information.\n", command);
+    }
+    return err->status;
+}
+
+int64_t cli_integer(struct argp_state *state, const char *option, const char *text, int64_t least,
+                    int64_t most) {
+    char *stop;
+    errno = 0;
+    long long value = strtoll(text, &stop, 10);
+    if (*text == '\0' || *stop || errno || value < least || value > most) {
+        argp_error(state, "%s: expected an integer from %lld to %lld, got '%s'", option,
+                   (long long)least, (long long)most, text);
+    }
+    return value;
+}
+
+double cli_number(struct argp_state *state, const char *option, const char *text, double least,
+                  double most) {
+    char *stop;
+    double value = strtod(text, &stop);
+    if (*text == '\0' || *stop || !isfinite(value) || value < least || value > most) {
+        argp_error(state, "%s: expected a number from %g to %g, got '%s'", option, least, most,
+                   text);
+    }
+    return value;
+}
+
+int cli_choice(struct argp_state *state, const char *option, const char *text,
+               const char *choices) {
+    int index = 0;
+    size_t length = strlen(text);
+    for (const char *c = choices; length; c += strcspn(c, " ") + 1, index++) {
+        if (strcspn(c, " ") == length && strncmp(c, text, length) == 0) return index;
+        if (c[strcspn(c, " ")] == '\0') break;
+    }
+    argp_error(state, "%s: expected one of: %s; got '%s'", option, choices, text);
+    return -1;
+}
+
+void cli_append(cli_list *list, char *item) {
+    list->items = mem_resize(list->items, (size_t)list->count + 1, sizeof *list->items);
+    list->items[list->count++] = item;
+}

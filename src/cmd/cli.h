@@ -1,0 +1,62 @@
+/* What the commands share: their table, their common options, and how they end. */
+#ifndef SMALLWORLD_CMD_CLI_H
+#define SMALLWORLD_CMD_CLI_H
+
+#include "core/json.h"
+#include "train/checkpoint.h"
+
+#include <argp.h>
+
+/* Each command parses its own arguments and returns the exit status. argv[0] is "smallworld NAME". */
+int cmd_train(int argc, char **argv);
+int cmd_eval(int argc, char **argv);
+int cmd_features(int argc, char **argv);
+int cmd_probe(int argc, char **argv);
+int cmd_generate(int argc, char **argv);
+int cmd_graph(int argc, char **argv);
+
+/* --device, --precision, --batch, --threads, which override a config or what a checkpoint says.
+ * Use `cli_model_argp` as an argp child with a cli_model as its input. */
+typedef struct cli_model {
+    const char *device, *precision, *batch, *threads; /* as given, or NULL */
+} cli_model;
+
+extern const struct argp cli_model_argp;
+
+/* Sets the options that were given. */
+bool cli_apply(const cli_model *given, options *o, error *err);
+
+/* Opens a checkpoint, applies the options, and makes the backend and the model. `batch` and `steps`
+ * 0: as in training. The caller frees with cli_unload. */
+typedef struct cli_loaded {
+    checkpoint checkpoint;
+    backend *be;
+    model *m;
+} cli_loaded;
+
+bool cli_load(cli_loaded *loaded, const char *path, const cli_model *given, int batch, int steps,
+              error *err);
+void cli_unload(cli_loaded *loaded);
+
+/* Prints "smallworld: TEXT" on stderr, and for a usage error where help is; returns the status. */
+int cli_fail(const error *err, const char *command);
+
+/* Ends the program as argp does on bad usage, if `text` is no whole number of that range. */
+int64_t cli_integer(struct argp_state *state, const char *option, const char *text, int64_t least,
+                    int64_t most);
+double cli_number(struct argp_state *state, const char *option, const char *text, double least,
+                  double most);
+
+/* The index of `text` among space-separated `choices`; ends the program if there is none. */
+int cli_choice(struct argp_state *state, const char *option, const char *text,
+               const char *choices);
+
+/* Appends a string to a NULL-terminated-by-count list. */
+typedef struct cli_list {
+    char **items;
+    int count;
+} cli_list;
+
+void cli_append(cli_list *list, char *item);
+
+#endif

@@ -1,0 +1,110 @@
+/* smallworld features: documents to a matrix that NumPy and scikit-learn open. */
+#include "cmd/cli.h"
+#include "probe/features.h"
+
+#include <stdlib.h>
+
+typedef struct arguments {
+    cli_model model;
+    const char *checkpoint, *prefix;
+    cli_list files;
+    feature_options how;
+    bool json;
+} arguments;
+
+enum { KEY_DATA = 1, KEY_OUT, KEY_STATE, KEY_POOL, KEY_FORMAT, KEY_JSON };
+
+static const struct argp_option option_table[] = {
+    {"data", KEY_DATA, "FILE...", 0, "Documents: .tsv or .tsv.gz, a line LABEL<TAB>TEXT each", 0},
+    {"out", KEY_OUT, "PREFIX", 0, "Writes PREFIX.npy and PREFIX.labels.npy, or PREFIX.svmlight", 0},
+    {"state", KEY_STATE, "NAME", 0, "cell (default) or hidden", 0},
+    {"pool", KEY_POOL, "NAME", 0, "last (default), mean or max over a document's bytes", 0},
+    {"format", KEY_FORMAT, "NAME", 0, "npy (default) or svmlight", 0},
+    {"json", KEY_JSON, NULL, 0, "End with one JSON object on stdout", 0},
+    {0},
+};
+
+static error_t parse(int key, char *text, struct argp_state *state) {
+    arguments *a = state->input;
+    switch (key) {
+    case KEY_DATA: cli_append(&a->files, text); return 0;
+    case KEY_OUT: a->prefix = text; return 0;
+    case KEY_STATE:
+        a->how.state = (feature_state)cli_choice(state, "--state", text, FEATURE_STATES);
+        return 0;
+    case KEY_POOL:
+        a->how.pool = (pooling)cli_choice(state, "--pool", text, FEATURE_POOLINGS);
+        return 0;
+    case KEY_FORMAT:
+        a->how.format = (feature_format)cli_choice(state, "--format", text, FEATURE_FORMATS);
+        return 0;
+    case KEY_JSON: a->json = true; return 0;
+    case ARGP_KEY_INIT: state->child_inputs[0] = &a->model; return 0;
+    case ARGP_KEY_ARG:
+        if (a->checkpoint) {
+            cli_append(&a->files, text);
+        } else {
+            a->checkpoint = text;
+        }
+        return 0;
+    case ARGP_KEY_END:
+        if (!a->checkpoint) argp_error(state, "expected a CHECKPOINT");
+        if (a->files.count == 0) argp_error(state, "expected --data FILE...");
+        if (!a->prefix) argp_error(state, "expected --out PREFIX");
+        return 0;
+    default: return ARGP_ERR_UNKNOWN;
+    }
+}
+
+/* The corpus, in which every file must hold documents. */
+static corpus *read_documents(const arguments *a, const options *o, error *err) {
+    corpus_options how = {.html_entities = o->data.html_entities};
+    corpus *c = corpus_read(a->files.items, a->files.count, &how, err);
+    for (size_t i = 0; c && i < c->count; i++) {
+        if (!c->documents[i].raw) continue;
+        error_set(err, "--data: expected .tsv or .tsv.gz files of documents, got raw text");
+        corpus_free(c);
+        return NULL;
+    }
+    return c;
+}
+
+int cmd_features(int argc, char **argv) {
+    static const struct argp_child children[] = {{&cli_model_argp, 0, "Device:", 0}, {0}};
+    static const struct argp argp = {
+        option_table, parse, "CHECKPOINT --data FILE... --out PREFIX",
+        "Export the features of labelled documents: the cell's state after each, from a zero state. "
+        "Rows are in input order and depend neither on it nor on --batch."
+        "\vExample:\n  smallworld features runs/quickstart/last.safetensors --data "
+        "data/reviews_test.tsv.gz --out runs/quickstart/test",
+        children, NULL, NULL};
+    arguments a = {.how = {FEATURE_CELL, POOL_LAST, FORMAT_NPY, true}};
+    argp_parse(&argp, argc, argv, 0, NULL, &a);
+    error err;
+    cli_loaded loaded;
+    feature_result r;
+    bool done = cli_load(&loaded, a.checkpoint, &a.model, 0, 0, &err);
+    if (done) {
+        corpus *c = read_documents(&a, &loaded.checkpoint.options, &err);
+        done = c && features_extract(loaded.m, c, &a.how, a.prefix, &r, &err);
+        if (c) corpus_free(c);
+        cli_unload(&loaded);
+    }
+    free(a.files.items);
+    if (!done) return cli_fail(&err, "features");
+    if (a.json) {
+        json_writer w = {stdout, false};
+        json_object_begin(&w, NULL);
+        json_integer(&w, "documents", (int64_t)r.documents);
+        json_integer(&w, "units", (int64_t)r.units);
+        json_integer(&w, "bytes", (int64_t)r.bytes);
+        json_number(&w, "seconds", r.seconds);
+        json_number(&w, "bytes_per_second", (double)r.bytes / r.seconds);
+        json_object_end(&w);
+        putchar('\n');
+    } else {
+        printf("%llu documents x %llu units (%.0f bytes/s)\n", (unsigned long long)r.documents,
+               (unsigned long long)r.units, (double)r.bytes / r.seconds);
+    }
+    return STATUS_OK;
+}

@@ -1,0 +1,162 @@
+/* smallworld generate: text, byte by byte from the model's distribution. */
+#include "cmd/cli.h"
+#include "core/memory.h"
+#include "core/philox.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+typedef struct arguments {
+    cli_model model;
+    const char *checkpoint, *prompt;
+    int64_t bytes, seed;
+    double temperature;
+    bool json;
+} arguments;
+
+enum { KEY_PROMPT = 1, KEY_BYTES, KEY_TEMPERATURE, KEY_SEED, KEY_JSON };
+
+static const struct argp_option option_table[] = {
+    {"prompt", KEY_PROMPT, "TEXT", 0, "Where to start; default: the start of a document", 0},
+    {"bytes", KEY_BYTES, "N", 0, "How many to write; default 500", 0},
+    {"temperature", KEY_TEMPERATURE, "T", 0, "Divides the logits; 0: the likeliest; default 1", 0},
+    {"seed", KEY_SEED, "S", 0, "Of the draws; default 1", 0},
+    {"json", KEY_JSON, NULL, 0, "End with one JSON object on stdout", 0},
+    {0},
+};
+
+static error_t parse(int key, char *text, struct argp_state *state) {
+    arguments *a = state->input;
+    switch (key) {
+    case KEY_PROMPT:
+        if (*text == '\0') argp_error(state, "--prompt: expected at least one byte");
+        a->prompt = text;
+        return 0;
+    case KEY_BYTES: a->bytes = cli_integer(state, "--bytes", text, 0, INT32_MAX); return 0;
+    case KEY_TEMPERATURE:
+        a->temperature = cli_number(state, "--temperature", text, 0, 1e6);
+        return 0;
+    case KEY_SEED: a->seed = cli_integer(state, "--seed", text, 0, INT64_MAX); return 0;
+    case KEY_JSON: a->json = true; return 0;
+    case ARGP_KEY_INIT: state->child_inputs[0] = &a->model; return 0;
+    case ARGP_KEY_ARG:
+        if (a->checkpoint) argp_error(state, "expected one CHECKPOINT, got also '%s'", text);
+        a->checkpoint = text;
+        return 0;
+    case ARGP_KEY_END:
+        if (!a->checkpoint) argp_error(state, "expected a CHECKPOINT");
+        return 0;
+    default: return ARGP_ERR_UNKNOWN;
+    }
+}
+
+static void forward(void *argument) {
+    model_forward(argument);
+}
+
+/* The logits, bias included, after feeding one byte to stream 0. */
+static bool feed(model *m, recording *r, uint8_t byte, const float *bias,
+                 double logits[VOCABULARY], error *err) {
+    backend *be = m->be;
+    size_t columns = (size_t)m->columns;
+    float *raw = mem_alloc(VOCABULARY * columns, sizeof *raw);
+    uint8_t *bytes = mem_alloc(columns, 1);
+    bytes[0] = byte;
+    be->upload(be, m->bytes, bytes, columns);
+    be->replay(be, r);
+    be->download(be, raw, m->logits, VOCABULARY * columns * sizeof *raw);
+    for (size_t v = 0; v < VOCABULARY; v++) logits[v] = (double)raw[v * columns] + bias[v];
+    free(bytes);
+    free(raw);
+    return be->finish(be, err);
+}
+
+static uint8_t draw(const double logits[VOCABULARY], double temperature, philox_stream *random) {
+    int best = 0;
+    for (int v = 1; v < VOCABULARY; v++) {
+        if (logits[v] > logits[best]) best = v;
+    }
+    if (temperature == 0) return (uint8_t)best;
+    double weights[VOCABULARY], total = 0;
+    for (int v = 0; v < VOCABULARY; v++) {
+        weights[v] = exp((logits[v] - logits[best]) / temperature);
+        total += weights[v];
+    }
+    double at = philox_uniform(random) * total;
+    for (int v = 0; v < VOCABULARY; v++) {
+        at -= weights[v];
+        if (at < 0) return (uint8_t)v;
+    }
+    return (uint8_t)best;
+}
+
+/* Prompt and continuation into `text`, which holds both. */
+static bool generate(const arguments *a, cli_loaded *loaded, const char *prompt, uint8_t *text,
+                     error *err) {
+    model *m = loaded->m;
+    const tensor *bias = safetensors_find(&loaded->checkpoint.file, "head.bias");
+    philox_stream random = philox_start((uint64_t)a->seed, PHILOX_GENERATE, 0, 0);
+    recording *r = m->be->record(m->be, forward, m);
+    size_t given = strlen(prompt), total = given + (size_t)a->bytes;
+    double logits[VOCABULARY];
+    bool done = true;
+    memcpy(text, prompt, given);
+    for (size_t i = 0; i + 1 < total && done; i++) {
+        done = feed(m, r, text[i], bias->data, logits, err);
+        if (done && i + 1 >= given) text[i + 1] = draw(logits, a->temperature, &random);
+    }
+    m->be->recording_free(m->be, r);
+    return done;
+}
+
+/* Bytes as a JSON string: valid where the text is, else byte by byte as Latin-1 code points. */
+static char *json_text(const uint8_t *text, size_t size) {
+    char *out = mem_alloc(size * 2 + 1, 1);
+    size_t used = 0;
+    for (size_t i = 0; i < size; i++) {
+        if (text[i] == 0) continue;
+        if (text[i] < 0x80) {
+            out[used++] = (char)text[i];
+        } else {
+            out[used++] = (char)(0xC0 | text[i] >> 6);
+            out[used++] = (char)(0x80 | (text[i] & 0x3F));
+        }
+    }
+    return out;
+}
+
+int cmd_generate(int argc, char **argv) {
+    static const struct argp_child children[] = {{&cli_model_argp, 0, "Device:", 0}, {0}};
+    static const struct argp argp = {
+        option_table, parse, "CHECKPOINT",
+        "Write text from the model, starting from a zero state and the prompt."
+        "\vExample:\n  smallworld generate runs/quickstart/last.safetensors --bytes 300 "
+        "--temperature 0.7\n\nWith --json, `text` holds each byte as one code point (Latin-1).",
+        children, NULL, NULL};
+    arguments a = {.bytes = 500, .seed = 1, .temperature = 1};
+    argp_parse(&argp, argc, argv, 0, NULL, &a);
+    error err;
+    cli_loaded loaded;
+    if (!cli_load(&loaded, a.checkpoint, &a.model, 1, 1, &err)) return cli_fail(&err, "generate");
+    const char *prompt = a.prompt ? a.prompt : "\n ";
+    size_t total = strlen(prompt) + (size_t)a.bytes;
+    uint8_t *text = mem_alloc(total, 1);
+    bool done = generate(&a, &loaded, prompt, text, &err);
+    cli_unload(&loaded);
+    if (done && a.json) {
+        char *quoted = json_text(text, total);
+        json_writer w = {stdout, false};
+        json_object_begin(&w, NULL);
+        json_string(&w, "text", quoted);
+        json_integer(&w, "bytes", a.bytes);
+        json_object_end(&w);
+        putchar('\n');
+        free(quoted);
+    } else if (done) {
+        fwrite(text, 1, total, stdout);
+        putchar('\n');
+    }
+    free(text);
+    return done ? STATUS_OK : cli_fail(&err, "generate");
+}

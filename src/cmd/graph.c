@@ -1,0 +1,188 @@
+/* smallworld graph: what the graphs of a model look like. */
+#include "cmd/cli.h"
+#include "core/file.h"
+#include "core/memory.h"
+#include "graph/metrics.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+typedef struct arguments {
+    const char *source, *png, *edges;
+    cli_list assignments;
+    bool json;
+} arguments;
+
+enum { KEY_SET = 1, KEY_PNG, KEY_EDGES, KEY_JSON };
+
+static const struct argp_option option_table[] = {
+    {"set", KEY_SET, "KEY.PATH=VALUE", 0, "Override a key of the config; may be repeated", 0},
+    {"png", KEY_PNG, "FILE", 0, "Draw the blocks; with several patterns, FILE's name gets theirs", 0},
+    {"edges", KEY_EDGES, "PREFIX", 0, "Write PREFIX.NUMBER.txt: a line OUTPUT INPUT a block", 0},
+    {"json", KEY_JSON, NULL, 0, "End with one JSON object on stdout", 0},
+    {0},
+};
+
+static error_t parse(int key, char *text, struct argp_state *state) {
+    arguments *a = state->input;
+    switch (key) {
+    case KEY_SET: cli_append(&a->assignments, text); return 0;
+    case KEY_PNG: a->png = text; return 0;
+    case KEY_EDGES: a->edges = text; return 0;
+    case KEY_JSON: a->json = true; return 0;
+    case ARGP_KEY_ARG:
+        if (a->source) argp_error(state, "expected one CONFIG or CHECKPOINT, got also '%s'", text);
+        a->source = text;
+        return 0;
+    case ARGP_KEY_END:
+        if (!a->source) argp_error(state, "expected a CONFIG.yaml or CHECKPOINT.safetensors");
+        return 0;
+    default: return ARGP_ERR_UNKNOWN;
+    }
+}
+
+static bool ends_with(const char *text, const char *ending) {
+    size_t length = strlen(text), tail = strlen(ending);
+    return length >= tail && strcmp(text + length - tail, ending) == 0;
+}
+
+/* Trained scalars of the weights that a pattern carries. */
+static int64_t pattern_parameters(const model_config *config, int stage, int blocks) {
+    int gates = stage == model_stages(config) - 1 ? GATES : 1;
+    return (int64_t)gates * blocks * config->block * config->block;
+}
+
+static void print_text(const model_config *config, int stage, const graph_metrics *g) {
+    char name[16];
+    printf("%s: %d nodes of %lld units, %d blocks (density %.4f), %lld parameters\n",
+           model_stage_name(config, stage, name), g->nodes, (long long)config->block, g->blocks,
+           g->density, (long long)pattern_parameters(config, stage, g->blocks));
+    printf("  degree      min %d, mean %.2f, max %d\n", g->degree_min, g->degree_mean,
+           g->degree_max);
+    printf("  clustering  %.4f\n", g->clustering);
+    printf("  path length mean %.3f, longest %d", g->path_mean, g->path_max);
+    if (g->components > 1) printf("; %d parts", g->components);
+    if (g->unreachable > 0) printf("; %.1f %% of pairs not joined", 100 * g->unreachable);
+    printf("\n  reach      ");
+    for (int k = 0; k < g->steps; k++) printf(" %d: %.1f %%", k + 1, 100 * g->reach[k]);
+    printf("\n");
+}
+
+static void print_json(json_writer *w, const model_config *config, int stage,
+                       const graph_metrics *g) {
+    char name[16];
+    json_object_begin(w, NULL);
+    json_string(w, "pattern", model_stage_name(config, stage, name));
+    json_integer(w, "nodes", g->nodes);
+    json_integer(w, "blocks", g->blocks);
+    json_number(w, "density", g->density);
+    json_integer(w, "parameters", pattern_parameters(config, stage, g->blocks));
+    json_integer(w, "degree_min", g->degree_min);
+    json_number(w, "degree_mean", g->degree_mean);
+    json_integer(w, "degree_max", g->degree_max);
+    json_number(w, "clustering", g->clustering);
+    json_number(w, "path_mean", g->path_mean);
+    json_integer(w, "path_max", g->path_max);
+    json_number(w, "unreachable", g->unreachable);
+    json_integer(w, "components", g->components);
+    json_array_begin(w, "reach");
+    for (int k = 0; k < g->steps; k++) json_number(w, NULL, g->reach[k]);
+    json_array_end(w);
+    json_object_end(w);
+}
+
+static bool write_edges(const graph *g, const char *prefix, int number, error *err) {
+    char *path = mem_format("%s.%d.txt", prefix, number);
+    file_writer writer;
+    bool written = file_begin(&writer, path, err);
+    if (written) {
+        for (int i = 0; i < g->nodes; i++) {
+            for (int k = g->start[i]; k < g->start[i + 1]; k++) {
+                fprintf(writer.stream, "%d %d\n", i, g->column[k]);
+            }
+        }
+        written = file_commit(&writer, err);
+    }
+    free(path);
+    return written;
+}
+
+static bool draw(const model_config *config, const graph *g, int stage, const char *png,
+                 error *err) {
+    char name[16], *path = mem_string(png);
+    if (model_stages(config) > 1) {
+        size_t stem = strlen(png) - (ends_with(png, ".png") ? 4 : 0);
+        free(path);
+        path = mem_format("%.*s.%s.png", (int)stem, png, model_stage_name(config, stage, name));
+    }
+    int scale = g->nodes < 512 ? 1024 / g->nodes : 1;
+    bool drawn = graph_draw(g, scale < 16 ? scale : 16, path, err);
+    free(path);
+    return drawn;
+}
+
+static bool describe(const arguments *a, const model_config *config, graph *const *graphs,
+                     error *err) {
+    json_writer w = {stdout, false};
+    graph_metrics g;
+    if (a->json) {
+        json_object_begin(&w, NULL);
+        json_array_begin(&w, "patterns");
+    }
+    bool done = true;
+    for (int s = 0; s < model_stages(config) && done; s++) {
+        graph_measure(graphs[s], &g);
+        if (a->json) {
+            print_json(&w, config, s, &g);
+        } else {
+            print_text(config, s, &g);
+        }
+        done = (!a->edges || write_edges(graphs[s], a->edges, s, err)) &&
+               (!a->png || draw(config, graphs[s], s, a->png, err));
+    }
+    if (a->json) {
+        json_array_end(&w);
+        json_object_end(&w);
+        putchar('\n');
+    }
+    return done;
+}
+
+static bool describe_checkpoint(const arguments *a, error *err) {
+    checkpoint c;
+    if (!checkpoint_open(&c, a->source, err)) return false;
+    bool done = describe(a, &c.options.model, c.graphs, err);
+    checkpoint_close(&c);
+    return done;
+}
+
+static bool describe_config(const arguments *a, error *err) {
+    options o;
+    graph *graphs[CELL_MAX_STAGES] = {0};
+    options_begin(&o);
+    bool done = options_load(&o, a->source, a->assignments.items, a->assignments.count, err) &&
+                model_graphs(&o.model, graphs, err);
+    if (done) {
+        done = describe(a, &o.model, graphs, err);
+        for (int s = 0; s < model_stages(&o.model); s++) graph_free(graphs[s]);
+    }
+    options_free(&o);
+    return done;
+}
+
+int cmd_graph(int argc, char **argv) {
+    static const struct argp argp = {
+        option_table, parse, "CONFIG|CHECKPOINT",
+        "Describe the graph of each pattern of a model: blocks, degrees, clustering, path lengths, "
+        "and the share of nodes that a unit's signal has reached after 1, 2, 3 ... steps."
+        "\vExample:\n  smallworld graph configs/quickstart.yaml --png pattern.png",
+        NULL, NULL, NULL};
+    arguments a = {0};
+    argp_parse(&argp, argc, argv, 0, NULL, &a);
+    error err;
+    bool done = ends_with(a.source, ".safetensors") ? describe_checkpoint(&a, &err)
+                                                    : describe_config(&a, &err);
+    free(a.assignments.items);
+    return done ? STATUS_OK : cli_fail(&err, "graph");
+}

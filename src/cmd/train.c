@@ -1,0 +1,118 @@
+/* smallworld train: from a config to a trained model. */
+#include "cmd/cli.h"
+#include "core/memory.h"
+#include "train/trainer.h"
+
+#include <libgen.h>
+#include <stdlib.h>
+#include <string.h>
+
+typedef struct arguments {
+    cli_model model;
+    const char *config, *folder;
+    cli_list assignments;
+    bool resume, overwrite, json, help_config;
+} arguments;
+
+enum { KEY_SET = 1, KEY_OUT, KEY_RESUME, KEY_OVERWRITE, KEY_JSON, KEY_HELP_CONFIG };
+
+static const struct argp_option option_table[] = {
+    {"set", KEY_SET, "KEY.PATH=VALUE", 0, "Override a key of the config; may be repeated", 0},
+    {"out", KEY_OUT, "DIR", 0, "Run folder; default: runs/<config name>", 0},
+    {"resume", KEY_RESUME, NULL, 0, "Go on from the run folder's last.state", 0},
+    {"overwrite", KEY_OVERWRITE, NULL, 0, "Start over in a folder that holds a run", 0},
+    {"json", KEY_JSON, NULL, 0, "End with one JSON object on stdout", 0},
+    {"help-config", KEY_HELP_CONFIG, NULL, 0, "List every key of a config, and exit", 0},
+    {0},
+};
+
+static error_t parse(int key, char *text, struct argp_state *state) {
+    arguments *a = state->input;
+    switch (key) {
+    case KEY_SET: cli_append(&a->assignments, text); return 0;
+    case KEY_OUT: a->folder = text; return 0;
+    case KEY_RESUME: a->resume = true; return 0;
+    case KEY_OVERWRITE: a->overwrite = true; return 0;
+    case KEY_JSON: a->json = true; return 0;
+    case KEY_HELP_CONFIG: a->help_config = true; return 0;
+    case ARGP_KEY_INIT: state->child_inputs[0] = &a->model; return 0;
+    case ARGP_KEY_ARG:
+        if (a->config) argp_error(state, "expected one CONFIG.yaml, got also '%s'", text);
+        a->config = text;
+        return 0;
+    case ARGP_KEY_END:
+        if (a->help_config) return 0;
+        if (!a->config) argp_error(state, "expected a CONFIG.yaml");
+        if (a->resume && a->overwrite) argp_error(state, "--resume or --overwrite, not both");
+        return 0;
+    default: return ARGP_ERR_UNKNOWN;
+    }
+}
+
+/* runs/<config name>, without the folder and the ending of the config's path. */
+static char *default_folder(const char *config) {
+    char *copy = mem_string(config), *name = basename(copy), *dot = strrchr(name, '.');
+    if (dot && dot != name) *dot = '\0';
+    char *folder = mem_format("runs/%s", name);
+    free(copy);
+    return folder;
+}
+
+static void print_json(const train_result *r) {
+    json_writer w = {stdout, false};
+    json_object_begin(&w, NULL);
+    json_integer(&w, "steps", r->steps);
+    json_integer(&w, "bytes", (int64_t)r->bytes);
+    json_number(&w, "epochs", r->epochs);
+    json_number(&w, "seconds", r->seconds);
+    json_number(&w, "bytes_per_second", r->bytes_per_second);
+    json_number(&w, "valid_bpc", r->valid_bpc);
+    json_integer(&w, "parameters", (int64_t)r->parameters);
+    json_string(&w, "checkpoint", r->checkpoint);
+    json_object_end(&w);
+    putchar('\n');
+}
+
+static int run(const arguments *a, const char *folder) {
+    error err;
+    options o;
+    train_result result;
+    train_start start =
+        a->resume ? TRAIN_RESUME : a->overwrite ? TRAIN_OVERWRITE : TRAIN_FRESH;
+    options_begin(&o);
+    bool done = options_load(&o, a->config, a->assignments.items, a->assignments.count, &err) &&
+                cli_apply(&a->model, &o, &err) && options_check(&o, &err);
+    if (done && o.data.train.count == 0) {
+        done = error_set(&err, "%s: data.train: required: the files to train on", a->config);
+    }
+    done = done && train(&o, folder, start, &result, &err);
+    options_free(&o);
+    if (!done) return cli_fail(&err, "train");
+    if (a->json) {
+        print_json(&result);
+    } else {
+        printf("%s\n", result.checkpoint);
+    }
+    return result.signal ? 128 + result.signal : STATUS_OK;
+}
+
+int cmd_train(int argc, char **argv) {
+    static const struct argp_child children[] = {{&cli_model_argp, 0, "Device:", 0}, {0}};
+    static const struct argp argp = {
+        option_table, parse, "CONFIG.yaml",
+        "Train a model. Progress goes to stderr; the run folder gets config.yaml, metrics.jsonl, "
+        "last.safetensors, best.safetensors (by validation) and last.state."
+        "\vExample:\n  smallworld train configs/quickstart.yaml --set train.lr=0.001 --out runs/a",
+        children, NULL, NULL};
+    arguments a = {0};
+    argp_parse(&argp, argc, argv, 0, NULL, &a);
+    if (a.help_config) {
+        config_help(option_keys, option_count, stdout);
+        return STATUS_OK;
+    }
+    char *folder = a.folder ? mem_string(a.folder) : default_folder(a.config);
+    int status = run(&a, folder);
+    free(folder);
+    free(a.assignments.items);
+    return status;
+}

@@ -1,0 +1,473 @@
+#include "data/corpus.h"
+
+#include "core/memory.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
+#include <zlib.h>
+
+enum { CHUNK = 1 << 17 }; /* bytes read at a time */
+
+static bool ends_in(const char *name, const char *ending) {
+    size_t length = strlen(name), tail = strlen(ending);
+    return length >= tail && strcmp(name + length - tail, ending) == 0;
+}
+
+/* ------------------------------------------------------------------------------------- hash
+ * 64-bit FNV-1a (Fowler, Noll, Vo), a byte at a time so that the order of bytes in a word does not
+ * matter, then the finalizer of splitmix64 (Steele, Lea, Flood 2014), which spreads it evenly over
+ * all bits. It decides splits: to change it is to change every split there is. */
+
+static const uint64_t hash_start = 0xcbf29ce484222325;
+
+static uint64_t hash_bytes(uint64_t hash, const uint8_t *bytes, size_t count) {
+    for (size_t i = 0; i < count; i++) hash = (hash ^ bytes[i]) * 0x100000001b3;
+    return hash;
+}
+
+static uint64_t hash_end(uint64_t hash) {
+    hash = (hash ^ hash >> 30) * 0xbf58476d1ce4e5b9;
+    hash = (hash ^ hash >> 27) * 0x94d049bb133111eb;
+    return hash ^ hash >> 31;
+}
+
+/* ----------------------------------------------------------------------------------- source
+ * A file's bytes, decompressed if it is a gzip of one or more members. What follows the last member
+ * must be another one: padding and other trailing bytes are refused, as damage would be. */
+
+typedef struct source {
+    const char *path;
+    FILE *file;
+    bool gzip, end; /* end: past the last member */
+    z_stream z;     /* its input side is the buffer's state for plain files too */
+    uint8_t input[CHUNK];
+} source;
+
+/* Adds to the input what the file has and the buffer holds. */
+static bool refill(source *s, error *err) {
+    memmove(s->input, s->z.next_in, s->z.avail_in);
+    s->z.next_in = s->input;
+    s->z.avail_in += (unsigned)fread(s->input + s->z.avail_in, 1, CHUNK - s->z.avail_in, s->file);
+    return !ferror(s->file) || error_system(err, "read", s->path);
+}
+
+/* Whether gzip's two magic bytes come next, or the one there is. */
+static bool at_magic(const source *s) {
+    return memcmp(s->z.next_in, "\x1f\x8b", s->z.avail_in < 2 ? s->z.avail_in : 2) == 0;
+}
+
+static void source_close(source *s) {
+    if (s->file) fclose(s->file);
+    if (s->gzip) inflateEnd(&s->z);
+}
+
+/* `s` is zeroed. Needs source_close even if it fails. */
+static bool source_open(source *s, const char *path, error *err) {
+    s->path = path;
+    s->file = fopen(path, "rb");
+    s->z.next_in = s->input;
+    if (!s->file) return error_system(err, "open", path);
+    if (!refill(s, err)) return false;
+    if (s->z.avail_in == 0) return error_set(err, "%s: empty", path);
+    if (!at_magic(s)) {
+        return !ends_in(path, ".gz") ||
+               error_set(err, "%s: not a gzip file, though its name ends in .gz", path);
+    }
+    s->gzip = inflateInit2(&s->z, 16 + MAX_WBITS) == Z_OK; /* 16: with gzip's header and checks */
+    return s->gzip || error_set(err, "%s: cannot start zlib", path);
+}
+
+static bool next_member(source *s, error *err) {
+    if (s->z.avail_in == 0 && !refill(s, err)) return false;
+    s->end = s->z.avail_in == 0;
+    if (s->end) return true;
+    if (!at_magic(s)) {
+        return error_set(err, "%s: corrupt gzip: bytes that are no gzip follow its end", s->path);
+    }
+    inflateReset(&s->z);
+    return true;
+}
+
+/* Up to `room` bytes; `*count` is 0 only at the end. */
+static bool source_read(source *s, uint8_t *out, size_t room, size_t *count, error *err) {
+    z_stream *z = &s->z;
+    if (!s->gzip) {
+        if (z->avail_in == 0 && !refill(s, err)) return false;
+        *count = z->avail_in < room ? z->avail_in : room;
+        memcpy(out, z->next_in, *count);
+        z->next_in += *count;
+        z->avail_in -= (unsigned)*count;
+        return true;
+    }
+    z->next_out = out;
+    z->avail_out = room < 1u << 30 ? (unsigned)room : 1u << 30;
+    while (z->avail_out > 0 && !s->end) {
+        if (z->avail_in == 0 && !refill(s, err)) return false;
+        if (z->avail_in == 0) {
+            return error_set(err, "%s: gzip cut short: the file ends before its data does",
+                             s->path);
+        }
+        int status = inflate(z, Z_NO_FLUSH);
+        if (status == Z_STREAM_END) {
+            if (!next_member(s, err)) return false;
+        } else if (status != Z_OK) {
+            return error_set(err, "%s: corrupt gzip: %s", s->path,
+                             z->msg ? z->msg : zError(status));
+        }
+    }
+    *count = (size_t)(z->next_out - out);
+    return true;
+}
+
+/* ------------------------------------------------------------------------------------ spool */
+
+struct spool {
+    uint8_t *bytes;
+    uint64_t size;
+    int users;
+};
+
+static void spool_release(spool *s) {
+    if (!s || --s->users > 0) return;
+    if (s->size > 0) munmap(s->bytes, s->size);
+    free(s);
+}
+
+/* A corpus while it is read: its size is the spool's so far. */
+typedef struct reading {
+    corpus *corpus;
+    size_t capacity; /* of its documents */
+    bool html_entities;
+    const char *folder; /* of the spool */
+    FILE *spool;
+} reading;
+
+static bool spool_failed(const reading *r, error *err) {
+    return error_set(err, "cannot write the spool file in %s: %s; TMPDIR can name another folder",
+                     r->folder, strerror(errno));
+}
+
+/* A TMPDIR that is set is obeyed: where it does not work, we do not fill another disk instead. */
+static bool spool_begin(reading *r, error *err) {
+    r->folder = getenv("TMPDIR");
+    if (!r->folder || !*r->folder) r->folder = access("/var/tmp", W_OK) == 0 ? "/var/tmp" : "/tmp";
+    char *path = mem_format("%s/smallworld-XXXXXX", r->folder);
+    int file = mkostemp(path, O_CLOEXEC);
+    if (file >= 0) {
+        unlink(path);
+        r->spool = fdopen(file, "w+b");
+    }
+    bool begun = r->spool || spool_failed(r, err);
+    free(path);
+    return begun;
+}
+
+static bool spool_write(reading *r, const void *bytes, size_t count, error *err) {
+    if (fwrite(bytes, 1, count, r->spool) != count) return spool_failed(r, err);
+    r->corpus->size += count;
+    return true;
+}
+
+/* Maps what was written, and closes the file: some file systems report a full disk only then. */
+static bool spool_finish(reading *r, error *err) {
+    corpus *c = r->corpus;
+    c->spool = mem_alloc(1, sizeof *c->spool);
+    *c->spool = (spool){.users = 1};
+    void *bytes = NULL;
+    bool written = fflush(r->spool) == 0;
+    if (written && c->size > 0) {
+        bytes = mmap(NULL, c->size, PROT_READ, MAP_SHARED, fileno(r->spool), 0);
+        written = bytes != MAP_FAILED;
+        if (written) *c->spool = (spool){bytes, c->size, 1};
+    }
+    if (!written) spool_failed(r, err);
+    if (fclose(r->spool) != 0 && written) written = spool_failed(r, err);
+    r->spool = NULL;
+    c->bytes = c->spool->bytes;
+    return written;
+}
+
+/* --------------------------------------------------------------------------------- entities */
+
+static const struct {
+    const char *name;
+    uint32_t code;
+} entities[] = {{"&amp;", '&'},  {"&lt;", '<'},    {"&gt;", '>'},
+                {"&quot;", '"'}, {"&apos;", '\''}, {"&nbsp;", 0xa0}};
+
+static int digit_value(uint8_t byte) {
+    if (byte >= '0' && byte <= '9') return byte - '0';
+    byte |= 'a' ^ 'A';
+    return byte >= 'a' && byte <= 'f' ? byte - 'a' + 10 : 16;
+}
+
+/* The length of "&#N;" or "&#xN;" at `text`, or 0 if there is none or N is no character. */
+static size_t number_at(const uint8_t *text, size_t length, uint32_t *code) {
+    if (length < 3 || text[1] != '#') return 0;
+    bool hexadecimal = text[2] == 'x' || text[2] == 'X';
+    size_t i = hexadecimal ? 3 : 2;
+    int base = hexadecimal ? 16 : 10;
+    *code = 0;
+    for (; i < length && digit_value(text[i]) < base && *code <= 0x10ffff; i++) {
+        *code = *code * (uint32_t)base + (uint32_t)digit_value(text[i]);
+    }
+    bool character = *code > 0 && *code <= 0x10ffff && (*code < 0xd800 || *code > 0xdfff);
+    return character && i < length && text[i] == ';' ? i + 1 : 0;
+}
+
+static size_t entity_at(const uint8_t *text, size_t length, uint32_t *code) {
+    for (size_t i = 0; i < sizeof entities / sizeof entities[0]; i++) {
+        size_t size = strlen(entities[i].name);
+        if (size <= length && memcmp(text, entities[i].name, size) == 0) {
+            *code = entities[i].code;
+            return size;
+        }
+    }
+    return number_at(text, length, code);
+}
+
+static size_t put_utf8(uint8_t *out, uint32_t code) {
+    int more = code < 0x80 ? 0 : code < 0x800 ? 1 : code < 0x10000 ? 2 : 3;
+    static const uint8_t lead[] = {0, 0xc0, 0xe0, 0xf0};
+    out[0] = (uint8_t)(lead[more] | code >> 6 * more);
+    for (int i = 1; i <= more; i++) out[i] = (uint8_t)(0x80 | (code >> 6 * (more - i) & 0x3f));
+    return (size_t)more + 1;
+}
+
+/* Decodes once, in place, since no entity is shorter than its UTF-8, and returns the new length.
+ * What is no whole entity stays as it is. */
+static size_t decode_entities(uint8_t *text, size_t length) {
+    size_t out = 0, in = 0;
+    while (in < length) {
+        uint8_t *found = memchr(text + in, '&', length - in);
+        size_t plain = found ? (size_t)(found - text) - in : length - in;
+        memmove(text + out, text + in, plain);
+        out += plain;
+        in += plain;
+        if (!found) break;
+        uint32_t code;
+        size_t size = entity_at(text + in, length - in, &code);
+        out += put_utf8(text + out, size ? code : '&');
+        in += size ? size : 1;
+    }
+    return out;
+}
+
+/* ---------------------------------------------------------------------------------- reading */
+
+static document *append(corpus *c, size_t *capacity) {
+    c->documents = mem_grow(c->documents, capacity, c->count + 1, sizeof *c->documents);
+    return &c->documents[c->count++];
+}
+
+static bool parse_label(const uint8_t *text, size_t length, int32_t *label) {
+    const int64_t limit = (int64_t)INT32_MAX + 1;
+    size_t sign = length > 0 && (text[0] == '-' || text[0] == '+');
+    int64_t value = 0;
+    for (size_t i = sign; i < length; i++) {
+        if (text[i] < '0' || text[i] > '9' || value > limit) return false;
+        value = 10 * value + (text[i] - '0');
+    }
+    if (sign && text[0] == '-') value = -value;
+    *label = (int32_t)value;
+    return length > sign && value == *label;
+}
+
+/* The first of some bytes, fit for a message. */
+static const char *shown(const uint8_t *bytes, size_t length, char *text, size_t size) {
+    size_t i = 0;
+    for (; i < length && i + 1 < size; i++) {
+        text[i] = (char)(bytes[i] >= ' ' && bytes[i] <= '~' ? bytes[i] : '?');
+    }
+    text[i] = '\0';
+    return text;
+}
+
+/* Adds the document of one line, which it changes. */
+static bool add_line(reading *r, const char *path, uint64_t number, uint8_t *line, size_t length,
+                     error *err) {
+    uint8_t *tab = memchr(line, '\t', length);
+    if (!tab) {
+        return error_set(err, "%s:%" PRIu64 ": expected LABEL<TAB>TEXT, found no tab", path,
+                         number);
+    }
+    document d = {.offset = r->corpus->size};
+    if (!parse_label(line, (size_t)(tab - line), &d.label)) {
+        char label[24];
+        return error_set(err, "%s:%" PRIu64 ": expected a 32-bit integer as label, got '%s'", path,
+                         number, shown(line, (size_t)(tab - line), label, sizeof label));
+    }
+    uint8_t *text = tab + 1;
+    length -= (size_t)(text - line);
+    d.hash = hash_end(hash_bytes(hash_start, text, length));
+    if (r->html_entities) length = decode_entities(text, length);
+    for (size_t i = 0; i < length; i++) {
+        if (text[i] == '\r' || text[i] == '\n') text[i] = ' '; /* \n: from an entity */
+    }
+    d.length = 2 + length + 1;
+    *append(r->corpus, &r->capacity) = d;
+    return spool_write(r, "\n ", 2, err) && spool_write(r, text, length, err) &&
+           spool_write(r, " ", 1, err);
+}
+
+/* The lines of a file: a buffer that grows to the longest. */
+typedef struct lines {
+    source *source;
+    uint8_t *buffer;
+    size_t capacity, begin, end; /* what is read and not yet taken: [begin, end) */
+    uint8_t *text;               /* the line, without its end; NULL after the last */
+    size_t length;
+} lines;
+
+static bool next_line(lines *l, error *err) {
+    for (size_t scanned = 0;;) {
+        size_t left = l->end - l->begin;
+        uint8_t *start = l->buffer + l->begin;
+        uint8_t *newline = left > scanned ? memchr(start + scanned, '\n', left - scanned) : NULL;
+        if (newline) {
+            l->text = start;
+            l->length = (size_t)(newline - start);
+            l->begin += l->length + 1;
+            if (l->length > 0 && newline[-1] == '\r') l->length--;
+            return true;
+        }
+        if (l->begin > 0) memmove(l->buffer, start, left);
+        l->buffer = mem_grow(l->buffer, &l->capacity, left + CHUNK, 1);
+        size_t room = l->capacity - left, count = 0;
+        if (!source_read(l->source, l->buffer + left, room, &count, err)) return false;
+        scanned = left;
+        l->begin = 0;
+        l->end = left + count;
+        if (count == 0) { /* the last line has no end of its own */
+            l->text = left > 0 ? l->buffer : NULL;
+            l->length = l->begin = left;
+            return true;
+        }
+    }
+}
+
+static bool read_documents(reading *r, source *s, error *err) {
+    lines l = {.source = s};
+    bool read;
+    for (uint64_t number = 1; (read = next_line(&l, err)) && l.text; number++) {
+        read = add_line(r, s->path, number, l.text, l.length, err);
+        if (!read) break;
+    }
+    free(l.buffer);
+    return read;
+}
+
+static bool read_raw(reading *r, source *s, error *err) {
+    document d = {.offset = r->corpus->size, .hash = hash_start, .raw = 1};
+    uint8_t *bytes = mem_alloc(CHUNK, 1);
+    size_t count = 0;
+    bool read;
+    while ((read = source_read(s, bytes, CHUNK, &count, err)) && count > 0) {
+        d.hash = hash_bytes(d.hash, bytes, count);
+        read = spool_write(r, bytes, count, err);
+        if (!read) break;
+    }
+    free(bytes);
+    d.hash = hash_end(d.hash);
+    d.length = r->corpus->size - d.offset;
+    *append(r->corpus, &r->capacity) = d;
+    return read;
+}
+
+static bool read_file(reading *r, const char *path, error *err) {
+    uint64_t before = r->corpus->size;
+    source *s = mem_alloc(1, sizeof *s);
+    bool read = source_open(s, path, err);
+    if (read && (ends_in(path, ".tsv") || ends_in(path, ".tsv.gz"))) {
+        read = read_documents(r, s, err);
+    } else if (read) {
+        read = read_raw(r, s, err);
+    }
+    source_close(s);
+    free(s);
+    if (read && r->corpus->size == before) read = error_set(err, "%s: empty", path);
+    return read;
+}
+
+corpus *corpus_read(char *const *files, int count, const corpus_options *options, error *err) {
+    reading r = {.corpus = mem_alloc(1, sizeof *r.corpus), .html_entities = options->html_entities};
+    bool read = spool_begin(&r, err);
+    for (int i = 0; i < count && read; i++) read = read_file(&r, files[i], err);
+    if (read && r.corpus->count > UINT32_MAX) read = error_set(err, "2^32 documents or more");
+    if (read) read = spool_finish(&r, err);
+    if (r.spool) fclose(r.spool);
+    if (!read) {
+        corpus_free(r.corpus);
+        return NULL;
+    }
+    r.corpus->documents = mem_resize(r.corpus->documents, r.corpus->count, sizeof(document));
+    return r.corpus;
+}
+
+void corpus_free(corpus *c) {
+    if (!c) return;
+    spool_release(c->spool);
+    free(c->documents);
+    free(c);
+}
+
+/* -------------------------------------------------------------------------------- selection */
+
+static int compare_hashes(const void *a, const void *b) {
+    const uint64_t *x = a, *y = b;
+    return (*x > *y) - (*x < *y);
+}
+
+int64_t corpus_exclude(corpus *c, char *const *files, int count, const corpus_options *options,
+                       error *err) {
+    corpus *other = corpus_read(files, count, options, err);
+    if (!other) return -1;
+    uint64_t *hashes = mem_alloc(other->count, sizeof *hashes);
+    for (size_t i = 0; i < other->count; i++) hashes[i] = other->documents[i].hash;
+    qsort(hashes, other->count, sizeof *hashes, compare_hashes);
+    size_t kept = 0, before = c->count;
+    for (size_t i = 0; i < before; i++) {
+        document d = c->documents[i];
+        if (bsearch(&d.hash, hashes, other->count, sizeof *hashes, compare_hashes)) {
+            c->size -= d.length;
+        } else {
+            c->documents[kept++] = d;
+        }
+    }
+    c->count = kept;
+    free(hashes);
+    corpus_free(other);
+    return (int64_t)(before - kept);
+}
+
+/* How many of a document's last bytes move: of a raw text a part, of others all or nothing. */
+static uint64_t bytes_to_move(const document *d, double fraction) {
+    if (d->raw) return (uint64_t)((double)d->length * fraction);
+    return (double)(d->hash >> 11) * 0x1p-53 < fraction ? d->length : 0;
+}
+
+/* Both parts of a raw text keep the hash of the whole: excluding it later drops both. */
+corpus *corpus_split(corpus *c, double fraction) {
+    corpus *part = mem_alloc(1, sizeof *part);
+    *part = (corpus){.spool = c->spool, .bytes = c->bytes};
+    part->spool->users++;
+    size_t kept = 0, capacity = 0;
+    for (size_t i = 0; i < c->count; i++) {
+        document rest = c->documents[i], moved = rest;
+        moved.length = bytes_to_move(&rest, fraction);
+        rest.length -= moved.length;
+        moved.offset += rest.length;
+        if (moved.length > 0) *append(part, &capacity) = moved;
+        if (rest.length > 0) c->documents[kept++] = rest;
+        part->size += moved.length;
+    }
+    c->count = kept;
+    c->size -= part->size;
+    return part;
+}

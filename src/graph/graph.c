@@ -1,0 +1,530 @@
+#include "graph/graph.h"
+
+#include "core/memory.h"
+#include "core/npy.h"
+#include "core/philox.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* ---------------------------------------------------------------------------------- builder
+ * A graph while it grows. Everything drawn at random is compared as integers, or as the exact
+ * multiples of 2^-53 that philox_uniform gives, so that every machine takes the same turns. */
+
+typedef struct builder {
+    int nodes;
+    size_t words;     /* of a row */
+    uint64_t *joined; /* [nodes][words] bit j of row i: i reads j; every node reads itself */
+    int *degree;      /* [nodes] neighbours without itself; for symmetric graphs only */
+    int64_t pairs;    /* of distinct nodes, joined both ways */
+    philox_stream random;
+} builder;
+
+static void set_bit(builder *b, int output, int input) {
+    b->joined[(size_t)output * b->words + (size_t)input / 64] |= 1ull << input % 64;
+}
+
+static void clear_bit(builder *b, int output, int input) {
+    b->joined[(size_t)output * b->words + (size_t)input / 64] &= ~(1ull << input % 64);
+}
+
+static bool is_joined(const builder *b, int output, int input) {
+    return b->joined[(size_t)output * b->words + (size_t)input / 64] >> input % 64 & 1;
+}
+
+static void join(builder *b, int i, int j) {
+    set_bit(b, i, j);
+    set_bit(b, j, i);
+    b->degree[i]++;
+    b->degree[j]++;
+    b->pairs++;
+}
+
+static void part(builder *b, int i, int j) {
+    clear_bit(b, i, j);
+    clear_bit(b, j, i);
+    b->degree[i]--;
+    b->degree[j]--;
+    b->pairs--;
+}
+
+static int draw_below(builder *b, int bound) {
+    return (int)philox_below(&b->random, (uint64_t)bound);
+}
+
+static void builder_begin(builder *b, int nodes, const graph_options *o) {
+    *b = (builder){.nodes = nodes, .words = ((size_t)nodes + 63) / 64};
+    b->joined = mem_alloc((size_t)nodes * b->words, sizeof *b->joined);
+    b->degree = mem_alloc((size_t)nodes, sizeof *b->degree);
+    b->random = philox_start(o->seed, PHILOX_GRAPH, (uint32_t)o->pattern, 0);
+    for (int i = 0; i < nodes; i++) set_bit(b, i, i);
+}
+
+static void builder_end(builder *b) {
+    free(b->joined);
+    free(b->degree);
+}
+
+static graph *new_graph(int nodes, int blocks) {
+    graph *g = mem_alloc(1, sizeof *g);
+    g->nodes = nodes;
+    g->start = mem_alloc((size_t)nodes + 1, sizeof *g->start);
+    g->column = mem_alloc((size_t)blocks, sizeof *g->column);
+    return g;
+}
+
+static graph *builder_graph(const builder *b) {
+    int blocks = 0;
+    size_t words = (size_t)b->nodes * b->words;
+    for (size_t w = 0; w < words; w++) blocks += __builtin_popcountll(b->joined[w]);
+    graph *g = new_graph(b->nodes, blocks);
+    int k = 0;
+    for (int i = 0; i < b->nodes; i++) {
+        for (size_t w = 0; w < b->words; w++) {
+            uint64_t bits = b->joined[(size_t)i * b->words + w];
+            for (; bits; bits &= bits - 1) g->column[k++] = (int)w * 64 + __builtin_ctzll(bits);
+        }
+        g->start[i + 1] = k;
+    }
+    return g;
+}
+
+/* --------------------------------------------------------------------- edges at lowest degree */
+
+/* One of `count` nodes that are not joined to `node`, each as likely; -1: none is left. Guesses
+ * find one at once while most are free; where they fail, all are looked through. */
+static int draw_free(builder *b, int node, const int *among, int count) {
+    enum { GUESSES = 16 };
+    for (int guess = 0; guess < GUESSES && guess < count; guess++) {
+        int other = among[draw_below(b, count)];
+        if (!is_joined(b, node, other)) return other;
+    }
+    int left = 0;
+    for (int i = 0; i < count; i++) left += !is_joined(b, node, among[i]);
+    if (left == 0) return -1;
+    int skip = draw_below(b, left);
+    while (is_joined(b, node, *among) || skip-- > 0) among++;
+    return *among;
+}
+
+/* The nodes by ascending degree. */
+typedef struct ranking {
+    int *order, *position; /* [nodes] each other's inverse */
+    int *first; /* [nodes + 1] of degree d are order[first[d]] ... order[first[d + 1] - 1] */
+} ranking;
+
+static void ranking_begin(ranking *r, const builder *b) {
+    size_t nodes = (size_t)b->nodes;
+    r->order = mem_alloc(nodes, sizeof *r->order);
+    r->position = mem_alloc(nodes, sizeof *r->position);
+    r->first = mem_alloc(nodes + 1, sizeof *r->first);
+    for (int i = 0; i < b->nodes; i++) r->first[b->degree[i] + 1]++;
+    for (int d = 0; d < b->nodes; d++) r->first[d + 1] += r->first[d];
+    int *next = mem_alloc(nodes, sizeof *next);
+    memcpy(next, r->first, nodes * sizeof *next);
+    for (int i = 0; i < b->nodes; i++) {
+        r->position[i] = next[b->degree[i]]++;
+        r->order[r->position[i]] = i;
+    }
+    free(next);
+}
+
+static void ranking_end(ranking *r) {
+    free(r->order);
+    free(r->position);
+    free(r->first);
+}
+
+/* `node` goes up from `degree` to the next: it trades places with the last of its equals. */
+static void ranking_raise(ranking *r, int node, int degree) {
+    int last = --r->first[degree + 1], other = r->order[last], place = r->position[node];
+    r->order[place] = other;
+    r->position[other] = place;
+    r->order[last] = node;
+    r->position[node] = last;
+}
+
+/* Joins a node of lowest degree to a node of lowest degree among those it is not joined to, ties
+ * drawn, until the graph has `pairs` of them. */
+static void join_lowest(builder *b, int64_t pairs) {
+    ranking r;
+    ranking_begin(&r, b);
+    while (b->pairs < pairs) {
+        int lowest = b->degree[r.order[0]], other = -1;
+        int node = r.order[draw_below(b, r.first[lowest + 1])];
+        for (int d = lowest; other < 0; d++) {
+            other = draw_free(b, node, r.order + r.first[d], r.first[d + 1] - r.first[d]);
+        }
+        ranking_raise(&r, node, b->degree[node]);
+        ranking_raise(&r, other, b->degree[other]);
+        join(b, node, other);
+    }
+    ranking_end(&r);
+}
+
+/* ------------------------------------------------------------------------------ Watts-Strogatz
+ * Node i stands at row i / columns, column i % columns of a torus; a ring is a torus of one row. */
+
+typedef struct offset {
+    int down, across, distance; /* the distance squared */
+    bool halfway;               /* its own opposite: it leads to one neighbour, others to two */
+} offset;
+
+static int by_distance(const void *a, const void *b) {
+    const offset *one = a, *two = b;
+    if (one->distance != two->distance) return one->distance < two->distance ? -1 : 1;
+    if (one->down != two->down) return one->down < two->down ? -1 : 1;
+    return one->across < two->across ? -1 : one->across > two->across;
+}
+
+/* One offset of each opposite two, nearest first, until every node has 2 `half` neighbours.
+ * Halfway offsets are taken two at a time, so that the degree stays even. */
+static offset *nearest_offsets(int rows, int columns, int half, int *count) {
+    offset *offsets = mem_alloc((size_t)rows * (size_t)columns, sizeof *offsets);
+    int found = 0;
+    for (int i = 1; i < rows * columns; i++) {
+        int down = i / columns, across = i % columns;
+        int up = (rows - down) % rows, back = (columns - across) % columns;
+        int opposite = up * columns + back;
+        if (opposite < i) continue;
+        int y = down < up ? down : up, x = across < back ? across : back;
+        offsets[found++] = (offset){down, across, y * y + x * x, opposite == i};
+    }
+    qsort(offsets, (size_t)found, sizeof *offsets, by_distance);
+
+    offset waiting = {0};
+    *count = 0;
+    for (int i = 0; half > 0; i++) {
+        offset next = offsets[i];
+        if (next.halfway && !waiting.halfway) {
+            waiting = next;
+            continue;
+        }
+        if (next.halfway) {
+            offsets[(*count)++] = waiting;
+            waiting.halfway = false;
+        }
+        offsets[(*count)++] = next;
+        half--;
+    }
+    return offsets;
+}
+
+/* The node at the other end of `node`'s edge; -1 where that end has listed the edge already. */
+static int far_end(int node, const offset *o, int rows, int columns) {
+    int row = (node / columns + o->down) % rows, column = (node % columns + o->across) % columns;
+    int other = row * columns + column;
+    return o->halfway && other < node ? -1 : other;
+}
+
+/* The `index`-th of the nodes that `node` is not joined to. */
+static int free_node(const builder *b, int node, int index) {
+    const uint64_t *row = b->joined + (size_t)node * b->words;
+    int word = 0;
+    for (;; word++) {
+        int zeros = 64 - __builtin_popcountll(row[word]);
+        if (index < zeros) break;
+        index -= zeros;
+    }
+    uint64_t zeros = ~row[word];
+    while (index-- > 0) zeros &= zeros - 1;
+    return word * 64 + __builtin_ctzll(zeros);
+}
+
+/* Joins each node to its 2 `half` nearest; then goes over the edges, the shortest first and within
+ * a length by node, and moves the far end of each, with probability `rewire`, to a node drawn from
+ * those not yet joined, as networkx's watts_strogatz_graph does. The number of edges stays. */
+static void watts_strogatz(builder *b, int rows, int half, double rewire) {
+    int columns = b->nodes / rows, count;
+    offset *offsets = nearest_offsets(rows, columns, half, &count);
+    for (int o = 0; o < count; o++) {
+        for (int i = 0; i < b->nodes; i++) {
+            int other = far_end(i, &offsets[o], rows, columns);
+            if (other >= 0) join(b, i, other);
+        }
+    }
+    for (int o = 0; o < count; o++) {
+        for (int i = 0; i < b->nodes; i++) {
+            int other = far_end(i, &offsets[o], rows, columns);
+            if (other < 0 || !(philox_uniform(&b->random) < rewire)) continue;
+            int left = b->nodes - 1 - b->degree[i];
+            if (left == 0) continue;
+            int target = free_node(b, i, draw_below(b, left));
+            part(b, i, other);
+            join(b, i, target);
+        }
+    }
+    free(offsets);
+}
+
+/* The largest divisor of `nodes` that is not above its square root. */
+static int torus_rows(int nodes) {
+    int rows = 1;
+    for (int r = 2; r * r <= nodes; r++) {
+        if (nodes % r == 0) rows = r;
+    }
+    return rows;
+}
+
+/* ----------------------------------------------------------------------------- Barabasi-Albert */
+
+/* The pairs that a core of `core` nodes, and as many targets for each further node, make. */
+static int64_t barabasi_albert_pairs(int nodes, int core) {
+    return (int64_t)core * nodes - (int64_t)core * (core + 1) / 2;
+}
+
+static void barabasi_albert(builder *b, int core) {
+    int *ends = mem_alloc((size_t)barabasi_albert_pairs(b->nodes, core) * 2, sizeof *ends);
+    int count = 0; /* of `ends`, which holds each node as often as it has neighbours */
+    for (int i = 0; i < b->nodes; i++) {
+        int targets = i < core ? i : core, listed = count;
+        for (int t = 0; t < targets; t++) {
+            int target = t; /* up to the first node after the core, all earlier ones */
+            if (i > core) {
+                do target = ends[draw_below(b, listed)];
+                while (is_joined(b, i, target));
+            }
+            join(b, i, target);
+            ends[count++] = i;
+            ends[count++] = target;
+        }
+    }
+    free(ends);
+}
+
+/* ---------------------------------------------------------------------------------- generators */
+
+static bool check_degree(const graph_options *o, int nodes, error *err) {
+    if (o->degree < 0 || o->degree >= nodes) {
+        return error_set(err,
+                         "model.degree: expected below %d, the number of nodes "
+                         "(model.hidden / model.block), got %d",
+                         nodes, o->degree);
+    }
+    if (o->degree % 2 == 0 || o->kind == GRAPH_RANDOM) return true;
+    if (o->kind == GRAPH_BARABASI_ALBERT) {
+        return error_set(err,
+                         "model.degree: expected an even number, since barabasi_albert wires "
+                         "each node to model.degree / 2 earlier ones, got %d",
+                         o->degree);
+    }
+    return error_set(err,
+                     "model.degree: expected an even number, since a node of watts_strogatz "
+                     "has as many neighbours on either side, got %d",
+                     o->degree);
+}
+
+/* The number of pairs that meets the density: the nearest block, then up to a whole pair. */
+static bool density_pairs(const graph_options *o, int nodes, int64_t *pairs, error *err) {
+    if (!(o->density <= 1)) {
+        return error_set(err, "model.density: expected at most 1, got %.10g", o->density);
+    }
+    int64_t blocks = llround(o->density * ((double)nodes * nodes));
+    if (blocks < nodes) {
+        return error_set(err,
+                         "model.density: expected at least %.6g, the share of the self-blocks "
+                         "of %d nodes (model.hidden / model.block), got %.10g",
+                         1.0 / nodes, nodes, o->density);
+    }
+    *pairs = (blocks - nodes + 1) / 2;
+    return true;
+}
+
+/* Runs the generator at the degree, or at the nearest one below the density, and completes a
+ * density; `random` is nothing but completion. */
+static bool generate(builder *b, const graph_options *o, error *err) {
+    bool ring = o->kind == GRAPH_WATTS_STROGATZ || o->kind == GRAPH_WATTS_STROGATZ_2D;
+    if (ring && !(o->rewire >= 0 && o->rewire <= 1)) {
+        return error_set(err, "model.rewire: expected a probability from 0 to 1, got %.10g",
+                         o->rewire);
+    }
+    if ((o->degree != 0) == (o->density != 0)) {
+        return error_set(err, "model.degree, model.density: expected one of them, got %s",
+                         o->degree ? "both" : "neither");
+    }
+    int half;
+    int64_t pairs = 0; /* to complete to; a degree needs no completion but `random`'s */
+    if (o->degree) {
+        if (!check_degree(o, b->nodes, err)) return false;
+        half = o->degree / 2;
+        if (o->kind == GRAPH_RANDOM) pairs = (int64_t)b->nodes * o->degree / 2;
+    } else {
+        if (!density_pairs(o, b->nodes, &pairs, err)) return false;
+        half = (int)(pairs / b->nodes);
+        while (o->kind == GRAPH_BARABASI_ALBERT && half < b->nodes &&
+               barabasi_albert_pairs(b->nodes, half + 1) <= pairs) {
+            half++;
+        }
+    }
+    if (ring) {
+        int rows = o->kind == GRAPH_WATTS_STROGATZ_2D ? torus_rows(b->nodes) : 1;
+        watts_strogatz(b, rows, half, o->rewire);
+    } else if (o->kind == GRAPH_BARABASI_ALBERT) {
+        barabasi_albert(b, half);
+    }
+    join_lowest(b, pairs);
+    return true;
+}
+
+/* --------------------------------------------------------------------------------------- files */
+
+static const char *skip_blanks(const char *next, const char *stop) {
+    while (next < stop && (*next == ' ' || *next == '\t' || *next == '\r')) next++;
+    return next;
+}
+
+/* Reads a decimal number and moves `*next` past it; -1 where there is none. Beyond the largest
+ * graph it does not grow. */
+static int read_node(const char **next, const char *stop) {
+    int node = -1;
+    for (; *next < stop && **next >= '0' && **next <= '9'; (*next)++) {
+        node = (node < 0 ? 0 : node * 10) + **next - '0';
+        if (node > GRAPH_MAX_NODES) node = GRAPH_MAX_NODES;
+    }
+    return node;
+}
+
+/* The edge on a line that is not blank. */
+static bool read_edge(const char *next, const char *stop, int nodes, int *output, int *input) {
+    *output = read_node(&next, stop);
+    next = skip_blanks(next, stop);
+    *input = read_node(&next, stop);
+    if (skip_blanks(next, stop) != stop) return false;
+    return *output >= 0 && *output < nodes && *input >= 0 && *input < nodes;
+}
+
+static bool read_edges(builder *b, const char *path, error *err) {
+    file_map map;
+    if (!file_map_open(&map, path, err)) return false;
+    const char *next = (const char *)map.bytes, *end = next + map.size;
+    bool done = true;
+    int edges = 0;
+    for (int line = 1; done && next < end; line++) {
+        const char *newline = memchr(next, '\n', (size_t)(end - next));
+        const char *stop = newline ? newline : end;
+        const char *comment = memchr(next, '#', (size_t)(stop - next));
+        if (comment) stop = comment;
+        next = skip_blanks(next, stop);
+        if (next < stop) {
+            int output, input;
+            if (read_edge(next, stop, b->nodes, &output, &input)) {
+                set_bit(b, output, input);
+                edges++;
+            } else {
+                done = error_set(err,
+                                 "%s:%d: expected an edge, \"OUTPUT INPUT\", of nodes from 0 "
+                                 "to %d",
+                                 path, line, b->nodes - 1);
+            }
+        }
+        next = newline ? newline + 1 : end;
+    }
+    if (done && edges == 0) {
+        done = error_set(err, "%s: expected lines \"OUTPUT INPUT\", found no edge", path);
+    }
+    file_map_close(&map);
+    return done;
+}
+
+static bool read_mask(builder *b, const char *path, error *err) {
+    npy mask;
+    if (!npy_open(&mask, path, err)) return false;
+    bool done = true, any = false;
+    if (!strchr("biu", mask.type[1])) {
+        done = error_set(err, "%s: expected integers or booleans, got %s", path, mask.type);
+    } else if (mask.rows != b->nodes || mask.columns != b->nodes) {
+        done = error_set(err,
+                         "%s: expected a mask of %d x %d nodes (model.hidden / model.block), "
+                         "got %lld x %lld",
+                         path, b->nodes, b->nodes, (long long)mask.rows, (long long)mask.columns);
+    } else {
+        const uint8_t *value = mask.data;
+        int width = atoi(mask.type + 2);
+        for (int i = 0; i < b->nodes; i++) {
+            for (int j = 0; j < b->nodes; j++, value += width) {
+                bool set = false; /* in any byte, so that the byte order does not matter */
+                for (int byte = 0; byte < width; byte++) set |= value[byte] != 0;
+                if (set) set_bit(b, i, j);
+                any |= set;
+            }
+        }
+        if (!any) done = error_set(err, "%s: expected a mask with edges, all of it is 0", path);
+    }
+    npy_close(&mask);
+    return done;
+}
+
+static bool read_file(builder *b, const char *path, error *err) {
+    if (!path || !*path) {
+        return error_set(err, "model.graph_file: expected a file, since model.graph is file");
+    }
+    size_t length = strlen(path);
+    bool mask = length >= 4 && strcmp(path + length - 4, ".npy") == 0;
+    return mask ? read_mask(b, path, err) : read_edges(b, path, err);
+}
+
+/* -------------------------------------------------------------------------------------- graphs */
+
+static bool check_nodes(int nodes, error *err) {
+    if (nodes >= 1 && nodes <= GRAPH_MAX_NODES) return true;
+    return error_set(err, "expected a graph of 1 to %d nodes (model.hidden / model.block), got %d",
+                     GRAPH_MAX_NODES, nodes);
+}
+
+graph *graph_create(const graph_options *options, int nodes, error *err) {
+    if (!check_nodes(nodes, err)) return NULL;
+    builder b;
+    bool done = true;
+    builder_begin(&b, nodes, options);
+    if (options->kind == GRAPH_DENSE) {
+        for (int i = 0; i < nodes; i++) {
+            for (int j = 0; j < nodes; j++) set_bit(&b, i, j);
+        }
+    } else if (options->kind == GRAPH_FILE) {
+        done = read_file(&b, options->file, err);
+    } else {
+        done = generate(&b, options, err);
+    }
+    graph *g = done ? builder_graph(&b) : NULL;
+    builder_end(&b);
+    return g;
+}
+
+static bool check_blocks(int nodes, const int32_t (*blocks)[2], int count, error *err) {
+    int selves = 0;
+    for (int k = 0; k < count; k++) {
+        int output = blocks[k][0], input = blocks[k][1];
+        if (output < 0 || output >= nodes || input < 0 || input >= nodes) {
+            return error_set(err, "block %d joins nodes %d and %d: expected 0 to %d", k, output,
+                             input, nodes - 1);
+        }
+        const int32_t *last = blocks[k > 0 ? k - 1 : 0];
+        if (k > 0 && (output < last[0] || (output == last[0] && input <= last[1]))) {
+            return error_set(err,
+                             "block %d (%d, %d) follows (%d, %d): expected ascending blocks "
+                             "without repeats",
+                             k, output, input, last[0], last[1]);
+        }
+        selves += output == input;
+    }
+    if (selves == nodes) return true;
+    return error_set(err, "%d self-blocks: expected one for each of %d nodes", selves, nodes);
+}
+
+graph *graph_from_blocks(int nodes, const int32_t (*blocks)[2], int count, error *err) {
+    if (!check_nodes(nodes, err) || !check_blocks(nodes, blocks, count, err)) return NULL;
+    graph *g = new_graph(nodes, count);
+    for (int k = 0; k < count; k++) {
+        g->start[blocks[k][0] + 1] = k + 1; /* every row has its self-block, so none is skipped */
+        g->column[k] = blocks[k][1];
+    }
+    return g;
+}
+
+void graph_free(graph *g) {
+    if (!g) return;
+    free(g->start);
+    free(g->column);
+    free(g);
+}

@@ -1,0 +1,176 @@
+#include "graph/metrics.h"
+
+#include "core/memory.h"
+#include "core/png.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+/* ----------------------------------------------------------------------------------- degrees */
+
+static void measure_degrees(const graph *g, graph_metrics *m) {
+    m->nodes = g->nodes;
+    m->blocks = graph_blocks(g);
+    m->density = m->blocks / ((double)g->nodes * g->nodes);
+    m->degree_mean = (double)(m->blocks - g->nodes) / g->nodes;
+    m->degree_min = g->nodes;
+    for (int i = 0; i < g->nodes; i++) {
+        int degree = g->start[i + 1] - g->start[i] - 1;
+        if (degree < m->degree_min) m->degree_min = degree;
+        if (degree > m->degree_max) m->degree_max = degree;
+    }
+}
+
+/* ------------------------------------------------------------------------------------- paths */
+
+/* Breadth-first searches from 64 nodes at once, a bit of a word each; a node's row is walked again
+ * only when a search has newly arrived there (Then et al., "The more the merrier: efficient
+ * multi-source graph traversal", 2014). The searches follow the rows, from output to input, against
+ * the signal: over all ordered pairs the distances are the same. */
+static void measure_paths(const graph *g, graph_metrics *m) {
+    size_t nodes = (size_t)g->nodes;
+    uint64_t *seen = mem_alloc(nodes, sizeof *seen);   /* searches that have been here */
+    uint64_t *fresh = mem_alloc(nodes, sizeof *fresh); /* that arrived in the last step */
+    uint64_t *next = mem_alloc(nodes, sizeof *next);   /* that arrive in this one, perhaps again */
+    int *active = mem_alloc(nodes, sizeof *active), *touched = mem_alloc(nodes, sizeof *touched);
+    int64_t arrivals[METRICS_MAX_STEPS] = {0}, paths = 0, length = 0;
+
+    for (int first = 0; first < g->nodes; first += 64) {
+        int active_count = 0;
+        memset(seen, 0, nodes * sizeof *seen);
+        for (int i = first; i < g->nodes && i < first + 64; i++) {
+            seen[i] = fresh[i] = 1ull << (i - first);
+            active[active_count++] = i;
+        }
+        for (int step = 1; active_count > 0; step++) {
+            int touched_count = 0;
+            for (int a = 0; a < active_count; a++) {
+                int node = active[a];
+                for (int k = g->start[node]; k < g->start[node + 1]; k++) {
+                    int input = g->column[k];
+                    if (!next[input]) touched[touched_count++] = input;
+                    next[input] |= fresh[node];
+                }
+            }
+            int64_t arrived = 0;
+            active_count = 0;
+            for (int t = 0; t < touched_count; t++) {
+                int node = touched[t];
+                fresh[node] = next[node] & ~seen[node];
+                next[node] = 0;
+                if (!fresh[node]) continue;
+                seen[node] |= fresh[node];
+                active[active_count++] = node;
+                arrived += __builtin_popcountll(fresh[node]);
+            }
+            if (arrived > 0 && step > m->path_max) m->path_max = step;
+            if (step <= METRICS_MAX_STEPS) arrivals[step - 1] += arrived;
+            paths += arrived;
+            length += arrived * step;
+        }
+    }
+    free(seen);
+    free(fresh);
+    free(next);
+    free(active);
+    free(touched);
+
+    int64_t pairs = (int64_t)g->nodes * (g->nodes - 1), reached = g->nodes;
+    m->path_mean = paths > 0 ? (double)length / (double)paths : 0;
+    m->unreachable = pairs > 0 ? (double)(pairs - paths) / (double)pairs : 0;
+    m->steps = m->path_max < 1 ? 1 : m->path_max;
+    if (m->steps > METRICS_MAX_STEPS) m->steps = METRICS_MAX_STEPS;
+    for (int k = 0; k < m->steps; k++) {
+        reached += arrivals[k];
+        m->reach[k] = (double)reached / ((double)g->nodes * g->nodes);
+    }
+}
+
+/* -------------------------------------------------------------------- clustering, components */
+
+static int popcount_both(const uint64_t *a, const uint64_t *b, size_t words) {
+    int count = 0;
+    for (size_t w = 0; w < words; w++) count += __builtin_popcountll(a[w] & b[w]);
+    return count;
+}
+
+/* Neighbours as bits, an edge in either direction making two; a node is not its own. */
+static void measure_clustering(const graph *g, graph_metrics *m) {
+    size_t nodes = (size_t)g->nodes, words = (nodes + 63) / 64;
+    uint64_t *joined = mem_alloc(nodes * words, sizeof *joined);
+    for (int i = 0; i < g->nodes; i++) {
+        for (int k = g->start[i]; k < g->start[i + 1]; k++) {
+            int j = g->column[k];
+            if (i == j) continue;
+            joined[(size_t)i * words + (size_t)j / 64] |= 1ull << j % 64;
+            joined[(size_t)j * words + (size_t)i / 64] |= 1ull << i % 64;
+        }
+    }
+    for (size_t i = 0; i < nodes; i++) {
+        const uint64_t *row = joined + i * words;
+        int64_t neighbours = 0, joined_pairs = 0; /* ordered pairs */
+        for (size_t w = 0; w < words; w++) {
+            for (uint64_t bits = row[w]; bits; bits &= bits - 1) {
+                size_t j = w * 64 + (size_t)__builtin_ctzll(bits);
+                joined_pairs += popcount_both(row, joined + j * words, words);
+                neighbours++;
+            }
+        }
+        if (neighbours < 2) continue;
+        m->clustering += (double)joined_pairs / (double)(neighbours * (neighbours - 1));
+    }
+    m->clustering /= g->nodes;
+    free(joined);
+}
+
+/* The node that stands for `node`'s part; paths are halved on the way. */
+static int find_root(int *parent, int node) {
+    while (parent[node] != node) node = parent[node] = parent[parent[node]];
+    return node;
+}
+
+int graph_components(const graph *g) {
+    int *parent = mem_alloc((size_t)g->nodes, sizeof *parent), components = g->nodes;
+    for (int i = 0; i < g->nodes; i++) parent[i] = i;
+    for (int i = 0; i < g->nodes; i++) {
+        for (int k = g->start[i]; k < g->start[i + 1]; k++) {
+            int one = find_root(parent, i), two = find_root(parent, g->column[k]);
+            if (one == two) continue;
+            parent[two] = one;
+            components--;
+        }
+    }
+    free(parent);
+    return components;
+}
+
+void graph_measure(const graph *g, graph_metrics *metrics) {
+    *metrics = (graph_metrics){0};
+    measure_degrees(g, metrics);
+    measure_paths(g, metrics);
+    measure_clustering(g, metrics);
+    metrics->components = graph_components(g);
+}
+
+/* ----------------------------------------------------------------------------------- drawing */
+
+bool graph_draw(const graph *g, int scale, const char *path, error *err) {
+    enum { MAX_SIDE = 1 << 15 };
+    if (scale < 1 || scale > MAX_SIDE / g->nodes) {
+        return error_set(err, "%s: cannot draw %d nodes %d pixels wide: expected 1 to %d", path,
+                         g->nodes, scale, MAX_SIDE / g->nodes);
+    }
+    size_t square = (size_t)scale, side = (size_t)g->nodes * square;
+    uint8_t *pixels = mem_alloc(side * side, 1);
+    memset(pixels, 255, side * side);
+    for (size_t i = 0; i < (size_t)g->nodes; i++) {
+        uint8_t *line = pixels + i * square * side;
+        for (int k = g->start[i]; k < g->start[i + 1]; k++) {
+            memset(line + (size_t)g->column[k] * square, 0, square);
+        }
+        for (size_t y = 1; y < square; y++) memcpy(line + y * side, line, side);
+    }
+    bool drawn = png_write(path, pixels, (int)side, (int)side, err);
+    free(pixels);
+    return drawn;
+}

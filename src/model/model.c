@@ -1,0 +1,549 @@
+#include "model/model.h"
+
+#include "core/memory.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* ------------------------------------------------------------------------------------ shape */
+
+int model_stages(const model_config *config) {
+    switch ((cell_kind)config->cell) {
+    case CELL_LSTM: return 1;
+    case CELL_MLSTM: return 2;
+    case CELL_DEEP: return (int)config->internal_steps + 1;
+    }
+    return 0;
+}
+
+const char *model_stage_name(const model_config *config, int stage, char name[16]) {
+    if (stage == model_stages(config) - 1) {
+        snprintf(name, 16, "gates");
+    } else {
+        snprintf(name, 16, "step%d", stage);
+    }
+    return name;
+}
+
+bool model_graphs(const model_config *config, graph *graphs[CELL_MAX_STAGES], error *err) {
+    int stages = model_stages(config);
+    for (int s = 0; s < stages; s++) {
+        graph_options options = {.kind = (graph_kind)config->graph,
+                                 .degree = (int)config->degree,
+                                 .density = config->density,
+                                 .rewire = config->rewire,
+                                 .file = config->graph_file,
+                                 .seed = (uint64_t)config->seed,
+                                 .pattern = s};
+        graphs[s] = graph_create(&options, (int)(config->hidden / config->block), err);
+        if (graphs[s]) continue;
+        while (s-- > 0) graph_free(graphs[s]);
+        return false;
+    }
+    return true;
+}
+
+/* The number of input tables, each a projection of the embedding for one gate or stage. */
+static int table_count(const model_config *config) {
+    static const int tables[] = {[CELL_LSTM] = GATES, [CELL_MLSTM] = 1 + GATES, [CELL_DEEP] = 2};
+    return tables[config->cell];
+}
+
+static int64_t table_units(const model_config *config) {
+    return config->hidden / config->input_stride;
+}
+
+/* ------------------------------------------------------------------------------- parameters */
+
+#define SHAPE(...) ((const int64_t[]){__VA_ARGS__, 0})
+
+static void add_parameters(model *m) {
+    const model_config *config = &m->config;
+    parameter_table *table = &m->parameters;
+    int64_t hidden = config->hidden, units = table_units(config), embedding = config->embedding;
+    bool deep = config->cell == CELL_DEEP, norm = config->layer_norm;
+    char stage[16], name[48];
+
+    parameter_add(table, "input.embedding", SHAPE(embedding, VOCABULARY), INIT_NORMAL, 1);
+    parameter_add(table, "input.projection", SHAPE(table_count(config), units, embedding),
+                  INIT_NORMAL, 1 / sqrt((double)embedding));
+    for (int i = 0; deep && i < 2; i++) {
+        const char *use = i ? "add" : "multiply";
+        snprintf(name, sizeof name, "input.%s.gain", use);
+        if (norm) parameter_add(table, name, SHAPE(units), INIT_CONSTANT, 1);
+        snprintf(name, sizeof name, "input.%s.bias", use);
+        parameter_add(table, name, SHAPE(units), INIT_CONSTANT, 0);
+    }
+    for (int s = 0; s < model_stages(config); s++) {
+        const layout *l = m->layouts[s];
+        bool gates = l->gates == GATES;
+        model_stage_name(config, s, stage);
+        snprintf(name, sizeof name, "cell.%s.weight", stage);
+        parameter *weight =
+            gates ? parameter_add(table, name, SHAPE(l->blocks, GATES, l->out_block, l->in_block),
+                                  INIT_IDENTITY, config->init_noise)
+                  : parameter_add(table, name, SHAPE(l->blocks, l->out_block, l->in_block),
+                                  INIT_IDENTITY, config->init_noise);
+        weight->layout = l;
+        weight->block = (int)config->block;
+        snprintf(name, sizeof name, "cell.%s.gain", stage);
+        if (norm && gates) parameter_add(table, name, SHAPE(GATES, hidden), INIT_CONSTANT, 1);
+        if (norm && !gates) parameter_add(table, name, SHAPE(hidden), INIT_CONSTANT, 1);
+        snprintf(name, sizeof name, "cell.%s.bias", stage);
+        if (gates) {
+            parameter_add(table, name, SHAPE(GATES, hidden), INIT_GATE_BIAS, config->forget_bias);
+        } else if (deep) {
+            parameter_add(table, name, SHAPE(hidden), INIT_CONSTANT, 0);
+        }
+    }
+    int64_t read = hidden / config->output_stride;
+    parameter_add(table, "head.weight", SHAPE(VOCABULARY, read), INIT_NORMAL,
+                  1 / sqrt((double)read));
+    parameter_add(table, "head.bias", SHAPE(VOCABULARY), INIT_CONSTANT, 0);
+}
+
+/* The place of a parameter in an arena of elements of `size` bytes; NULL if there is no such
+ * parameter or no arena. */
+static void *place(const model *m, const void *arena, size_t size, const char *format,
+                   const char *part) {
+    char name[48];
+    snprintf(name, sizeof name, format, part);
+    const parameter *p = parameter_find(&m->parameters, name);
+    return p && arena ? (char *)(uintptr_t)arena + p->offset * size : NULL;
+}
+
+static void *weight_place(const model *m, const char *name) {
+    return place(m, m->operands, m->be->operand_size, "%s", name);
+}
+
+static void *value_place(const model *m, const char *name) {
+    return place(m, m->bound, m->be->real_size, "%s", name);
+}
+
+static void *gradient_place(const model *m, const char *name) {
+    return place(m, m->gradient, m->be->real_size, "%s", name);
+}
+
+/* Points the cells at the arenas that forward reads, and at the gradients. */
+static void bind_parameters(model *m) {
+    const backend *be = m->be;
+    char name[16];
+    for (int s = 0; s < m->cell.stages; s++) {
+        stage *g = &m->cell.stage[s];
+        model_stage_name(&m->config, s, name);
+        g->weight = place(m, m->operands, be->operand_size, "cell.%s.weight", name);
+        g->gain = place(m, m->bound, be->real_size, "cell.%s.gain", name);
+        g->bias = place(m, m->bound, be->real_size, "cell.%s.bias", name);
+        g->dweight = place(m, m->gradient, be->real_size, "cell.%s.weight", name);
+        g->dgain = place(m, m->gradient, be->real_size, "cell.%s.gain", name);
+        g->dbias = place(m, m->gradient, be->real_size, "cell.%s.bias", name);
+    }
+    for (int i = 0; i < 2; i++) {
+        stage *g = &m->tables[i].stage[0];
+        const char *use = i ? "add" : "multiply";
+        g->gain = place(m, m->bound, be->real_size, "input.%s.gain", use);
+        g->bias = place(m, m->bound, be->real_size, "input.%s.bias", use);
+        g->dgain = place(m, m->gradient, be->real_size, "input.%s.gain", use);
+        g->dbias = place(m, m->gradient, be->real_size, "input.%s.bias", use);
+    }
+}
+
+/* ----------------------------------------------------------------------------------- memory */
+
+#define ADD(arena, bytes, pointer) plan_add(&m->plan, arena, bytes, (void **)&(pointer))
+
+static void plan_weights(model *m) {
+    const backend *be = m->be;
+    size_t reals = m->parameters.total * be->real_size;
+    ADD(PLAN_WEIGHTS, reals, m->weights);
+    if (be->precision == BF16) {
+        ADD(PLAN_WEIGHTS, m->parameters.total * be->operand_size, m->rounded);
+    }
+    if (m->use == MODEL_INFERENCE) return;
+    ADD(PLAN_OPTIMISER, reals, m->gradient);
+    ADD(PLAN_OPTIMISER, reals, m->moment1);
+    ADD(PLAN_OPTIMISER, reals, m->moment2);
+    ADD(PLAN_OPTIMISER, reals, m->average);
+}
+
+static size_t workspace_bytes(const model *m) {
+    backend *be = m->be;
+    size_t most = be->wgrad_workspace(be, m->projection_layout, 1, VOCABULARY);
+    for (int s = 0; s <= m->cell.stages; s++) {
+        const layout *l = s < m->cell.stages ? m->layouts[s] : m->head_layout;
+        size_t bytes = be->wgrad_workspace(be, l, m->steps, m->columns);
+        if (bytes > most) most = bytes;
+    }
+    return most;
+}
+
+static void plan_stage(model *m, stage *g, bool last) {
+    backend *be = m->be;
+    bool training = m->use == MODEL_TRAINING;
+    size_t kept = training ? (size_t)m->steps : 1;
+    size_t plane = (size_t)m->config.hidden * (size_t)m->columns * be->operand_size;
+    size_t sums = be->sums_bytes(be, g->gates, m->columns);
+    ADD(PLAN_ACTIVATIONS, kept * plane * (size_t)g->gates, g->raw);
+    if (g->layer_norm) ADD(PLAN_ACTIVATIONS, kept * sums, g->sums);
+    if (!last) ADD(PLAN_ACTIVATIONS, kept * plane, g->out);
+    if (!training) return;
+    ADD(PLAN_ACTIVATIONS, kept * plane * (size_t)g->gates, g->dpre);
+    if (g->table_use == TABLE_MULTIPLY) ADD(PLAN_ACTIVATIONS, kept * plane, g->dentry);
+    if (g->layer_norm) ADD(PLAN_ACTIVATIONS, kept * sums, g->dsums);
+}
+
+static void plan_cell(model *m) {
+    const backend *be = m->be;
+    cell *c = &m->cell;
+    size_t steps = (size_t)m->steps, plane = (size_t)m->config.hidden * (size_t)m->columns;
+    size_t operands = plane * be->operand_size, reals = plane * be->real_size;
+    for (int s = 0; s < c->stages; s++) plan_stage(m, &c->stage[s], s == c->stages - 1);
+    ADD(PLAN_ACTIVATIONS, (steps + 1) * operands, c->h);
+    ADD(PLAN_ACTIVATIONS, (steps + 1) * reals, c->c);
+    if (m->use == MODEL_INFERENCE) return;
+    ADD(PLAN_ACTIVATIONS, steps * operands, c->dh);
+    ADD(PLAN_ACTIVATIONS, operands, c->dx);
+    ADD(PLAN_ACTIVATIONS, reals, c->dc);
+    ADD(PLAN_ACTIVATIONS, operands + reals, m->carry);
+    ADD(PLAN_ACTIVATIONS, workspace_bytes(m), c->workspace);
+}
+
+/* Projected tables; in the deep cell also what their layer norms make of them. */
+static void plan_tables(model *m) {
+    backend *be = m->be;
+    bool training = m->use == MODEL_TRAINING, deep = m->config.cell == CELL_DEEP;
+    size_t tables = layout_rows(m->projection_layout) * VOCABULARY * be->operand_size;
+    ADD(PLAN_ACTIVATIONS, tables, m->projected);
+    if (training) ADD(PLAN_ACTIVATIONS, tables, m->dprojected);
+    if (!deep) return;
+    ADD(PLAN_ACTIVATIONS, be->sums_bytes(be, 2, VOCABULARY), m->table_sums);
+    for (int i = 0; i < 2; i++) {
+        stage *g = &m->tables[i].stage[0];
+        ADD(PLAN_ACTIVATIONS, tables / 2, g->out);
+        if (!training) continue;
+        ADD(PLAN_ACTIVATIONS, tables / 2, m->tables[i].dx);
+        ADD(PLAN_ACTIVATIONS, be->sums_bytes(be, 1, VOCABULARY), g->dsums);
+    }
+}
+
+static void plan_ends(model *m) {
+    const backend *be = m->be;
+    size_t positions = (size_t)m->steps * (size_t)m->columns;
+    ADD(PLAN_ACTIVATIONS, positions, m->bytes);
+    ADD(PLAN_ACTIVATIONS, positions * sizeof *m->targets, m->targets);
+    ADD(PLAN_ACTIVATIONS, positions * be->real_size, m->losses);
+    ADD(PLAN_ACTIVATIONS, positions * VOCABULARY * be->real_size, m->logits);
+    ADD(PLAN_ACTIVATIONS, VOCABULARY, m->no_bytes);
+    ADD(PLAN_ACTIVATIONS, sizeof *m->arguments, m->arguments);
+    ADD(PLAN_ACTIVATIONS, sizeof *m->report, m->report);
+    ADD(PLAN_ACTIVATIONS, sizeof *m->evaluation, m->evaluation);
+    if (m->use == MODEL_INFERENCE) return;
+    ADD(PLAN_ACTIVATIONS, positions * VOCABULARY * be->operand_size, m->dlogits);
+}
+
+/* What follows from where the arrays came to lie. */
+static void connect(model *m) {
+    backend *be = m->be;
+    cell *c = &m->cell;
+    size_t table = (size_t)table_units(&m->config) * VOCABULARY * be->operand_size;
+    char *projected = m->projected, *dprojected = m->dprojected;
+    c->bytes = m->bytes;
+    c->arguments = m->arguments;
+    if (m->config.cell == CELL_DEEP) {
+        for (int i = 0; i < 2; i++) {
+            stage *g = &m->tables[i].stage[0];
+            m->tables[i].bytes = m->no_bytes;
+            g->raw = projected + (size_t)i * table;
+            g->sums = (char *)m->table_sums + (size_t)i * be->sums_bytes(be, 1, VOCABULARY);
+            g->dpre = dprojected ? dprojected + (size_t)i * table : NULL;
+            c->stage[i].table = g->out;
+            c->stage[i].dtable = m->tables[i].dx;
+        }
+        return;
+    }
+    for (int s = 0; s < c->stages; s++) {
+        c->stage[s].table = projected;
+        c->stage[s].dtable = dprojected;
+        projected += (size_t)c->stage[s].gates * table;
+        if (dprojected) dprojected += (size_t)c->stage[s].gates * table;
+    }
+}
+
+/* --------------------------------------------------------------------------------- lifetime */
+
+static void describe_cell(model *m) {
+    const model_config *config = &m->config;
+    bool deep = config->cell == CELL_DEEP;
+    int stages = model_stages(config);
+    m->cell = (cell){.hidden = (int)config->hidden,
+                     .columns = m->columns,
+                     .steps = m->steps,
+                     .keep = m->use == MODEL_TRAINING,
+                     .stages = stages,
+                     .dropout = config->dropout,
+                     .seed = (uint64_t)config->seed};
+    for (int s = 0; s < stages; s++) {
+        bool last = s == stages - 1;
+        table_use use = last ? TABLE_ADD : s == 0 ? TABLE_MULTIPLY : TABLE_NONE;
+        if (deep) use = s == 0 ? TABLE_MULTIPLY : s == 1 ? TABLE_ADD : TABLE_NONE;
+        m->cell.stage[s] = (stage){.layout = m->devices[s],
+                                   .block = m->layouts[s]->out_block,
+                                   .gates = last ? GATES : 1,
+                                   .layer_norm = config->layer_norm,
+                                   .relu = deep && !last && s > 0,
+                                   .table_use = use,
+                                   .table_stride = (int)config->input_stride};
+    }
+    for (int i = 0; i < 2; i++) {
+        int units = (int)table_units(config);
+        m->tables[i] =
+            (cell){.hidden = units, .columns = VOCABULARY, .steps = 1, .keep = true, .stages = 1};
+        m->tables[i].stage[0] = (stage){.block = units,
+                                        .gates = 1,
+                                        .layer_norm = config->layer_norm,
+                                        .table_use = TABLE_NONE,
+                                        .table_stride = 1};
+    }
+}
+
+static void create_layouts(model *m) {
+    const model_config *config = &m->config;
+    backend *be = m->be;
+    int stages = model_stages(config);
+    for (int s = 0; s < stages; s++) {
+        int gates = s == stages - 1 ? GATES : 1;
+        m->layouts[s] = layout_from_graph(m->graphs[s], (int)config->block, gates);
+        m->devices[s] = be->layout_create(be, m->layouts[s]);
+    }
+    m->projection_layout = layout_dense((int)table_units(config), (int)config->embedding,
+                                        table_count(config), 1);
+    m->head_layout = layout_dense(VOCABULARY, (int)(config->hidden / config->output_stride), 1,
+                                  (int)config->output_stride);
+    m->projection_device = be->layout_create(be, m->projection_layout);
+    m->head_device = be->layout_create(be, m->head_layout);
+}
+
+model *model_create(backend *be, const model_config *config, graph *const *graphs, int batch,
+                    int steps, model_use use, error *err) {
+    model *m = mem_alloc(1, sizeof *m);
+    int multiple = be->column_multiple;
+    *m = (model){.be = be, .config = *config, .use = use, .batch = batch, .steps = steps};
+    m->columns = (batch + multiple - 1) / multiple * multiple;
+    if (graphs) {
+        memcpy(m->graphs, graphs, (size_t)model_stages(config) * sizeof *graphs);
+    } else if (!model_graphs(config, m->graphs, err)) {
+        free(m);
+        return NULL;
+    }
+    create_layouts(m);
+    add_parameters(m);
+    describe_cell(m);
+    plan_weights(m);
+    plan_cell(m);
+    plan_tables(m);
+    plan_ends(m);
+    if (!plan_commit(&m->plan, be, err)) {
+        model_free(m);
+        return NULL;
+    }
+    connect(m);
+    be->zero(be, m->no_bytes, VOCABULARY);
+    be->zero(be, m->bytes, (size_t)steps * (size_t)m->columns);
+    be->zero(be, m->arguments, sizeof *m->arguments);
+    be->zero(be, m->report, sizeof *m->report);
+    be->zero(be, m->evaluation, sizeof *m->evaluation);
+    model_zero_state(m);
+    return m;
+}
+
+void model_free(model *m) {
+    if (!m) return;
+    backend *be = m->be;
+    plan_release(&m->plan, be);
+    for (int s = 0; s < model_stages(&m->config); s++) {
+        be->layout_free(be, m->devices[s]);
+        layout_free(m->layouts[s]);
+        graph_free(m->graphs[s]);
+    }
+    be->layout_free(be, m->projection_device);
+    be->layout_free(be, m->head_device);
+    layout_free(m->projection_layout);
+    layout_free(m->head_layout);
+    free(m);
+}
+
+/* ---------------------------------------------------------------------------------- weights */
+
+static void upload_reals(model *m, void *target, const float *values) {
+    backend *be = m->be;
+    size_t count = m->parameters.total;
+    if (be->real_size == sizeof(float)) {
+        be->upload(be, target, values, count * sizeof(float));
+        return;
+    }
+    double *wide = mem_alloc(count, sizeof *wide);
+    for (size_t i = 0; i < count; i++) wide[i] = values[i];
+    be->upload(be, target, wide, count * sizeof *wide);
+    free(wide);
+}
+
+static void bind_arena(model *m, void *arena) {
+    m->bound = arena;
+    m->operands = m->rounded ? m->rounded : arena;
+    if (m->rounded) m->be->round(m->be, m->parameters.total, arena, m->rounded);
+    bind_parameters(m);
+}
+
+void model_use_weights(model *m) {
+    bind_arena(m, m->weights);
+}
+
+void model_use_average(model *m) {
+    bind_arena(m, m->average);
+}
+
+void model_load(model *m, const float *weights) {
+    backend *be = m->be;
+    size_t reals = m->parameters.total * be->real_size;
+    upload_reals(m, m->weights, weights);
+    if (m->use == MODEL_TRAINING) {
+        be->copy(be, m->average, m->weights, reals);
+        be->zero(be, m->gradient, reals);
+        be->zero(be, m->moment1, reals);
+        be->zero(be, m->moment2, reals);
+    }
+    model_use_weights(m);
+}
+
+void model_initialise(model *m) {
+    float *values = mem_alloc(m->parameters.total, sizeof *values);
+    parameter_initialise(&m->parameters, (uint64_t)m->config.seed, values);
+    model_load(m, values);
+    free(values);
+}
+
+/* ------------------------------------------------------------------------------------ state */
+
+static size_t plane_bytes(const model *m, size_t element) {
+    return (size_t)m->config.hidden * (size_t)m->columns * element;
+}
+
+void model_zero_state(model *m) {
+    backend *be = m->be;
+    be->zero(be, m->cell.h, plane_bytes(m, be->operand_size));
+    be->zero(be, m->cell.c, plane_bytes(m, be->real_size));
+}
+
+void model_save_state(model *m) {
+    backend *be = m->be;
+    size_t h = plane_bytes(m, be->operand_size);
+    be->copy(be, m->carry, m->cell.h, h);
+    be->copy(be, (char *)m->carry + h, m->cell.c, plane_bytes(m, be->real_size));
+}
+
+void model_restore_state(model *m) {
+    backend *be = m->be;
+    size_t h = plane_bytes(m, be->operand_size);
+    be->copy(be, m->cell.h, m->carry, h);
+    be->copy(be, m->cell.c, (char *)m->carry + h, plane_bytes(m, be->real_size));
+}
+
+/* The last step's state becomes the next call's first. */
+static void carry_state(model *m) {
+    backend *be = m->be;
+    size_t h = plane_bytes(m, be->operand_size), c = plane_bytes(m, be->real_size);
+    be->copy(be, m->cell.h, (char *)m->cell.h + (size_t)m->steps * h, h);
+    be->copy(be, m->cell.c, (char *)m->cell.c + (size_t)m->steps * c, c);
+}
+
+/* ------------------------------------------------------------------------ forward and backward */
+
+/* What the head reads: h[1] ... h[steps]. */
+static void *head_input(const model *m) {
+    return (char *)m->cell.h + plane_bytes(m, m->be->operand_size);
+}
+
+static void forward_tables(model *m) {
+    backend *be = m->be;
+    bool deep = m->config.cell == CELL_DEEP;
+    be->fprop(be, m->projection_device, weight_place(m, "input.projection"),
+              weight_place(m, "input.embedding"), 1, VOCABULARY, m->projected, OPERAND,
+              deep && m->config.layer_norm ? m->table_sums : NULL);
+    for (int i = 0; deep && i < 2; i++) be->activate(be, &m->tables[i], 0, 0);
+}
+
+static void forward_cell(model *m, const cell *c) {
+    forward_tables(m);
+    m->be->cell_forward(m->be, c);
+}
+
+static void forward_head(model *m, void *dlogits, double *loss) {
+    backend *be = m->be;
+    be->fprop(be, m->head_device, weight_place(m, "head.weight"), head_input(m), m->steps,
+              m->columns, m->logits, REAL, NULL);
+    be->softmax_cross_entropy(be, m->logits, value_place(m, "head.bias"), m->targets, m->steps,
+                              m->columns, m->losses, dlogits);
+    be->sum(be, m->losses, (size_t)m->steps * (size_t)m->columns, loss);
+}
+
+static void backward_tables(model *m) {
+    backend *be = m->be;
+    const void *gradient = m->dprojected;
+    if (m->config.cell == CELL_DEEP) {
+        for (int i = 0; i < 2; i++) {
+            be->activate_backward(be, &m->tables[i], 0, 0);
+            if (m->config.layer_norm) be->norm_backward(be, &m->tables[i], 0, 0);
+        }
+        gradient = stage_draw(&m->tables[0].stage[0]);
+    }
+    be->wgrad(be, m->projection_device, gradient, weight_place(m, "input.embedding"), 1, VOCABULARY,
+              gradient_place(m, "input.projection"), m->cell.workspace);
+    be->dgrad(be, m->projection_device, weight_place(m, "input.projection"), gradient, 1,
+              VOCABULARY, gradient_place(m, "input.embedding"), REAL);
+}
+
+static void backward(model *m) {
+    backend *be = m->be;
+    be->row_sums(be, m->dlogits, m->steps, VOCABULARY, m->columns, gradient_place(m, "head.bias"));
+    be->wgrad(be, m->head_device, m->dlogits, head_input(m), m->steps, m->columns,
+              gradient_place(m, "head.weight"), m->cell.workspace);
+    be->dgrad(be, m->head_device, weight_place(m, "head.weight"), m->dlogits, m->steps, m->columns,
+              m->cell.dh, OPERAND);
+    be->cell_backward(be, &m->cell);
+    backward_tables(m);
+}
+
+/* The cell as it runs outside training: no dropout, and of each step's activations only h and c. */
+static void forward_cell_alone(model *m) {
+    cell c = m->cell;
+    c.keep = false;
+    c.dropout = 0;
+    forward_cell(m, &c);
+}
+
+void model_run(model *m) {
+    forward_cell_alone(m);
+    carry_state(m);
+}
+
+void model_forward(model *m) {
+    forward_cell_alone(m);
+    forward_head(m, NULL, &m->evaluation->loss);
+    carry_state(m);
+}
+
+void model_gradient(model *m) {
+    forward_cell(m, &m->cell);
+    forward_head(m, m->dlogits, &m->report->loss);
+    backward(m);
+    carry_state(m);
+}
+
+void model_update(model *m) {
+    backend *be = m->be;
+    model_gradient(m);
+    be->adam(be, m->parameters.total, m->weights, m->gradient, m->moment1, m->moment2, m->average,
+             m->operands, m->arguments, m->report);
+}

@@ -1,0 +1,122 @@
+/* The model: bytes in, the next byte's distribution out. An embedding and its projections make the
+ * input tables; a recurrent cell of block-sparse stages (kernels/ops.h) runs over the sequence; a
+ * dense head turns h into 256 logits.
+ *
+ *   table = projection . embedding          [tables][hidden / input_stride][256]
+ *   h, c  = cell(table[byte], h, c)         for each of `steps` bytes, in `batch` streams
+ *   loss  = -log softmax(head . h + bias)[next byte]
+ *
+ * Parameters, in the arena's order; E embedding, H hidden, S input_stride, O output_stride:
+ *   input.embedding   [E][256]
+ *   input.projection  [tables][H / S][E]    lstm: i f o u; mlstm: m i f o u; deep: m a
+ *   input.multiply.gain, .bias; input.add.gain, .bias  [H / S]     deep: the tables' layer norm
+ *   cell.stepK.weight [blocks][block][block], .gain [H], .bias [H]  mlstm: K = 0, no bias; deep
+ *   cell.gates.weight [blocks][4][block][block], .gain [4][H], .bias [4][H]
+ *   head.weight       [256][H / O], head.bias [256]
+ * Gains are there with layer norm only. A dense pattern has one block of the whole size. */
+#ifndef SMALLWORLD_MODEL_MODEL_H
+#define SMALLWORLD_MODEL_MODEL_H
+
+#include "graph/graph.h"
+#include "model/parameters.h"
+#include "model/plan.h"
+#include "ops.h"
+
+typedef enum cell_kind { CELL_LSTM, CELL_MLSTM, CELL_DEEP } cell_kind;
+
+#define CELL_KINDS "lstm mlstm deep"
+
+typedef struct model_config {
+    int cell; /* cell_kind */
+    int64_t internal_steps;
+    int64_t hidden, block, embedding;
+    int64_t input_stride, output_stride;
+    int graph; /* graph_kind */
+    int64_t degree;
+    double density, rewire;
+    char *graph_file;
+    bool layer_norm;
+    double dropout, init_noise, forget_bias;
+    int64_t seed;
+} model_config;
+
+/* The number of patterns: one a stage of the cell. */
+int model_stages(const model_config *config);
+
+/* The graph of each stage, made from the config; the caller frees them. */
+bool model_graphs(const model_config *config, graph *graphs[CELL_MAX_STAGES], error *err);
+
+/* "step0", ..., "gates": the name of a stage, as in parameters' names. */
+const char *model_stage_name(const model_config *config, int stage, char name[16]);
+
+typedef enum model_use {
+    MODEL_INFERENCE, /* weights alone */
+    MODEL_TRAINING   /* also gradients, moments, the moving average, every step's activations */
+} model_use;
+
+typedef struct model {
+    backend *be;
+    model_config config;
+    model_use use;
+    int batch, columns, steps; /* streams; streams padded for the backend; bytes a call */
+
+    graph *graphs[CELL_MAX_STAGES];
+    layout *layouts[CELL_MAX_STAGES], *projection_layout, *head_layout;
+    device_layout *devices[CELL_MAX_STAGES], *projection_device, *head_device;
+    parameter_table parameters;
+    plan plan;
+
+    /* Arenas in the parameter table's order, real; `operands` is what products read: `weights` (or
+     * `average`) itself unless the precision is BF16. */
+    void *weights, *operands, *gradient, *moment1, *moment2, *average;
+    void *rounded;     /* the bf16 copies; NULL in other precisions */
+    const void *bound; /* the arena that forward reads: weights or average */
+
+    /* Inputs and results of a call, on the device. */
+    uint8_t *bytes;   /* [steps][columns] */
+    int16_t *targets; /* [steps][columns]; negative: not scored */
+    void *losses;     /* real [steps][columns], nats */
+    void *logits;     /* real [steps][256][columns], without the head's bias */
+    void *dlogits;    /* operand */
+    update_arguments *arguments;
+    update_report *report, *evaluation; /* of training; of forward without it */
+
+    cell cell;        /* h, c, and everything stages need */
+    void *carry;      /* where evaluation during training keeps h[0] and c[0] */
+    cell tables[2];   /* deep: the layer norms of M and A, as cells of one stage */
+    void *projected;  /* operand [tables][H / S][256]: projection . embedding */
+    void *table_sums; /* of `projected` */
+    void *dprojected; /* operand: its gradient */
+    uint8_t *no_bytes;
+} model;
+
+/* `graphs` from a checkpoint, which the model then owns, or NULL to make them. Parameters have no
+ * values yet. NULL where the model does not fit. */
+model *model_create(backend *be, const model_config *config, graph *const *graphs, int batch,
+                    int steps, model_use use, error *err);
+void model_free(model *m);
+
+/* Sets the arenas `weights` and, in training, `average` from host floats, and the rest to zero. */
+void model_load(model *m, const float *weights);
+void model_initialise(model *m);
+
+/* Chooses what forward reads. */
+void model_use_weights(model *m);
+void model_use_average(model *m);
+
+/* The carried state, for all streams. Save and restore frame an evaluation within training. */
+void model_zero_state(model *m);
+void model_save_state(model *m);
+void model_restore_state(model *m);
+
+/* Operations to be recorded or issued: from m->bytes, m->targets and the state at h[0], c[0].
+ *   run       the cell alone: h and c of every step; leaves the last state in h[0], c[0]
+ *   forward   also logits and losses; adds the losses to m->evaluation
+ *   update    forward, backward and one step of Adam by m->arguments; likewise with m->report
+ *   gradient  update without the optimiser, for tests */
+void model_run(model *m);
+void model_forward(model *m);
+void model_gradient(model *m);
+void model_update(model *m);
+
+#endif

@@ -1,0 +1,35 @@
+/* The model's memory, planned before any of it is taken: every array is asked for by name of its
+ * arena, then each arena is allocated as one block. A model that does not fit is refused with the
+ * numbers, and nothing is allocated later. */
+#ifndef SMALLWORLD_MODEL_PLAN_H
+#define SMALLWORLD_MODEL_PLAN_H
+
+#include "ops.h"
+
+typedef enum plan_arena { PLAN_WEIGHTS, PLAN_OPTIMISER, PLAN_ACTIVATIONS, PLAN_ARENAS } plan_arena;
+
+typedef struct plan_request {
+    plan_arena arena;
+    size_t offset;
+    void **pointer;
+} plan_request;
+
+typedef struct plan {
+    plan_request *requests;
+    size_t count, capacity;
+    size_t bytes[PLAN_ARENAS];
+    void *block[PLAN_ARENAS];
+} plan;
+
+/* Asks for `bytes`, aligned for every kernel; `*pointer` is set by plan_commit. */
+void plan_add(plan *p, plan_arena arena, size_t bytes, void **pointer);
+
+/* "model does not fit ..." with each arena's size and what is free, where it does not. */
+bool plan_commit(plan *p, backend *be, error *err);
+void plan_release(plan *p, backend *be);
+
+/* "weights 12.0 MiB, optimiser 48.0 MiB, activations 190.2 MiB: 250.2 MiB". `text` holds 128 bytes. */
+const char *plan_text(const plan *p, char *text);
+size_t plan_total(const plan *p);
+
+#endif

@@ -1,0 +1,268 @@
+#include "probe/features.h"
+
+#include "core/clock.h"
+#include "core/log.h"
+#include "core/memory.h"
+#include "core/npy.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+typedef struct extractor {
+    model *m;
+    const corpus *c;
+    const feature_options *how;
+    uint32_t *order;        /* [count] documents, longest first */
+    recording *step;        /* the cell over m->steps bytes, then pooling */
+    int32_t *first, *last;  /* [columns] on the device: which steps pooling takes */
+    void *pooled;           /* real [units][columns] on the device */
+    float *host, *rows;     /* [units][columns] as it comes back; [batch][units] as it is written */
+    uint8_t *bytes;         /* [steps][columns] */
+    int32_t *host_first, *host_last;
+    file_writer features;
+    int64_t start;          /* of the first row in the .npy file */
+} extractor;
+
+/* ----------------------------------------------------------------------------------- grouping */
+
+static int longest_first(const void *a, const void *b, void *corpus_) {
+    const corpus *c = corpus_;
+    uint32_t i = *(const uint32_t *)a, j = *(const uint32_t *)b;
+    uint64_t left = c->documents[i].length, right = c->documents[j].length;
+    if (left != right) return left < right ? 1 : -1;
+    return i < j ? -1 : 1;
+}
+
+static uint32_t *order_by_length(const corpus *c) {
+    uint32_t *order = mem_alloc(c->count, sizeof *order);
+    for (size_t i = 0; i < c->count; i++) order[i] = (uint32_t)i;
+    qsort_r(order, c->count, sizeof *order, longest_first, (void *)(uintptr_t)c);
+    return order;
+}
+
+/* ---------------------------------------------------------------------------------- extraction */
+
+static void issue_step(void *argument) {
+    extractor *e = argument;
+    model *m = e->m;
+    backend *be = m->be;
+    model_run(m);
+    bool cell = e->how->state == FEATURE_CELL;
+    size_t size = cell ? be->real_size : be->operand_size;
+    const char *states = cell ? m->cell.c : m->cell.h;
+    size_t plane = (size_t)m->config.hidden * (size_t)m->columns * size;
+    be->pool(be, states + plane, cell ? REAL : OPERAND, m->steps, (int)m->config.hidden, m->columns,
+             e->first, e->last, e->how->pool, e->pooled);
+}
+
+/* What pooling starts from: 0, or for the largest, minus infinity. */
+static void start_pooling(extractor *e) {
+    backend *be = e->m->be;
+    size_t count = (size_t)e->m->config.hidden * (size_t)e->m->columns;
+    if (e->how->pool != POOL_MAX) {
+        be->zero(be, e->pooled, count * sizeof(float));
+        return;
+    }
+    for (size_t i = 0; i < count; i++) e->host[i] = -INFINITY;
+    be->upload(be, e->pooled, e->host, count * sizeof(float));
+}
+
+/* Feeds the steps from `from` on of the group's documents. */
+static void run_step(extractor *e, const uint32_t *group, int count, uint64_t from) {
+    model *m = e->m;
+    backend *be = m->be;
+    size_t columns = (size_t)m->columns, steps = (size_t)m->steps;
+    memset(e->bytes, 0, steps * columns);
+    for (size_t k = 0; k < columns; k++) {
+        size_t here = 0;
+        if (k < (size_t)count) {
+            const document *d = &e->c->documents[group[k]];
+            uint64_t left = d->length > from ? d->length - from : 0;
+            here = left < steps ? (size_t)left : steps;
+            const uint8_t *text = e->c->bytes + d->offset + from;
+            for (size_t t = 0; t < here; t++) e->bytes[t * columns + k] = text[t];
+        }
+        e->host_first[k] = 0;
+        e->host_last[k] = (int32_t)here;
+        if (e->how->pool == POOL_LAST && here > 0) e->host_first[k] = (int32_t)here - 1;
+    }
+    be->upload(be, m->bytes, e->bytes, steps * columns);
+    be->upload(be, e->first, e->host_first, columns * sizeof *e->host_first);
+    be->upload(be, e->last, e->host_last, columns * sizeof *e->host_last);
+    be->replay(be, e->step);
+}
+
+static void collect_rows(extractor *e, const uint32_t *group, int count) {
+    backend *be = e->m->be;
+    size_t units = (size_t)e->m->config.hidden, columns = (size_t)e->m->columns;
+    be->download(be, e->host, e->pooled, units * columns * sizeof *e->host);
+#pragma omp parallel for
+    for (size_t k = 0; k < (size_t)count; k++) {
+        bool mean = e->how->pool == POOL_MEAN;
+        float scale = mean ? 1 / (float)e->c->documents[group[k]].length : 1;
+        for (size_t u = 0; u < units; u++) {
+            e->rows[k * units + u] = e->host[u * columns + k] * scale;
+        }
+    }
+}
+
+/* Rows go to their documents' places in the file. */
+static bool write_rows(extractor *e, const uint32_t *group, int count, error *err) {
+    size_t units = (size_t)e->m->config.hidden;
+    for (int k = 0; k < count; k++) {
+        off_t at = (off_t)e->start + (off_t)group[k] * (off_t)(units * sizeof *e->rows);
+        if (fseeko(e->features.stream, at, SEEK_SET) != 0) {
+            return error_system(err, "write", e->features.temporary);
+        }
+        const float *row = e->rows + (size_t)k * units;
+        if (!file_write(&e->features, row, units * sizeof *row, err)) return false;
+    }
+    return true;
+}
+
+static bool run_group(extractor *e, const uint32_t *group, int count, error *err) {
+    uint64_t longest = e->c->documents[group[0]].length;
+    model_zero_state(e->m);
+    start_pooling(e);
+    for (uint64_t from = 0; from < longest; from += (uint64_t)e->m->steps) {
+        run_step(e, group, count, from);
+    }
+    collect_rows(e, group, count);
+    return e->m->be->finish(e->m->be, err) && write_rows(e, group, count, err);
+}
+
+static void show(uint64_t done, uint64_t total, double seconds) {
+    char left[32];
+    double share = (double)done / (double)total;
+    log_progress("read %.1f %%, %.0f bytes/s, %s left", 100 * share, (double)done / seconds,
+                 log_duration(left, seconds / share * (1 - share)));
+}
+
+static bool run_groups(extractor *e, error *err) {
+    size_t batch = (size_t)e->m->batch;
+    double start = clock_seconds(), shown = start;
+    uint64_t done = 0;
+    for (size_t i = 0; i < e->c->count; i += batch) {
+        size_t count = e->c->count - i < batch ? e->c->count - i : batch;
+        if (!run_group(e, e->order + i, (int)count, err)) return false;
+        for (size_t k = 0; k < count; k++) done += e->c->documents[e->order[i + k]].length;
+        double now = clock_seconds(), pause = log_is_terminal() ? 0.5 : 20;
+        if (e->how->progress && now - shown > pause) {
+            show(done, e->c->size, now - start);
+            shown = now;
+        }
+    }
+    return true;
+}
+
+static bool take_memory(extractor *e, error *err) {
+    backend *be = e->m->be;
+    size_t columns = (size_t)e->m->columns, plane = (size_t)e->m->config.hidden * columns;
+    e->first = be->allocate(be, columns * sizeof *e->first);
+    e->last = be->allocate(be, columns * sizeof *e->last);
+    e->pooled = be->allocate(be, plane * sizeof(float));
+    e->host = mem_alloc(plane, sizeof *e->host);
+    e->rows = mem_alloc(plane, sizeof *e->rows);
+    e->bytes = mem_alloc((size_t)e->m->steps * columns, 1);
+    e->host_first = mem_alloc(columns, sizeof *e->host_first);
+    e->host_last = mem_alloc(columns, sizeof *e->host_last);
+    if (e->first && e->last && e->pooled) return true;
+    return error_set(err, "not enough memory for features on %s", be->device);
+}
+
+static void release_memory(extractor *e) {
+    backend *be = e->m->be;
+    if (e->first) be->release(be, e->first);
+    if (e->last) be->release(be, e->last);
+    if (e->pooled) be->release(be, e->pooled);
+    free(e->host);
+    free(e->rows);
+    free(e->bytes);
+    free(e->host_first);
+    free(e->host_last);
+}
+
+/* ------------------------------------------------------------------------------------- files */
+
+static bool write_labels(const corpus *c, const char *path, error *err) {
+    file_writer writer;
+    int64_t start;
+    if (!npy_begin(&writer, path, "<i4", (int64_t)c->count, 0, &start, err)) return false;
+    for (size_t i = 0; i < c->count; i++) {
+        if (!file_write(&writer, &c->documents[i].label, sizeof(int32_t), err)) {
+            file_abort(&writer);
+            return false;
+        }
+    }
+    return file_commit(&writer, err);
+}
+
+/* Rewrites a .npy of features as svmlight text: "LABEL UNIT:VALUE ...", units from 1, zeros left
+ * out, enough digits to read the same float back. */
+static bool write_svmlight(const corpus *c, const char *npy_path, const char *path, error *err) {
+    npy features;
+    file_writer writer;
+    if (!npy_open(&features, npy_path, err)) return false;
+    bool written = file_begin(&writer, path, err);
+    if (written) {
+        const float *row = features.data;
+        for (size_t i = 0; i < c->count; i++, row += features.columns) {
+            fprintf(writer.stream, "%d", c->documents[i].label);
+            for (int64_t u = 0; u < features.columns; u++) {
+                if (row[u] != 0) fprintf(writer.stream, " %lld:%.9g", (long long)u + 1, row[u]);
+            }
+            fputc('\n', writer.stream);
+        }
+        written = file_commit(&writer, err);
+    }
+    npy_close(&features);
+    return written;
+}
+
+static bool write_files(extractor *e, const char *prefix, error *err) {
+    char *npy_path = mem_format("%s.npy", prefix), *labels = mem_format("%s.labels.npy", prefix);
+    char *text = mem_format("%s.svmlight", prefix);
+    bool svmlight = e->how->format == FORMAT_SVMLIGHT;
+    const char *target = npy_path;
+    char *working = mem_format("%s.features", text);
+    if (svmlight) target = working;
+    bool done = npy_begin(&e->features, target, "<f4", (int64_t)e->c->count, e->m->config.hidden,
+                          &e->start, err);
+    if (done) {
+        done = run_groups(e, err);
+        if (done) {
+            done = file_commit(&e->features, err);
+        } else {
+            file_abort(&e->features);
+        }
+    }
+    if (done && svmlight) {
+        done = write_svmlight(e->c, working, text, err);
+    } else if (done) {
+        done = write_labels(e->c, labels, err);
+    }
+    if (svmlight) remove(working);
+    free(working);
+    free(text);
+    free(labels);
+    free(npy_path);
+    return done;
+}
+
+bool features_extract(model *m, const corpus *c, const feature_options *how, const char *prefix,
+                      feature_result *result, error *err) {
+    extractor e = {.m = m, .c = c, .how = how, .order = order_by_length(c)};
+    double start = clock_seconds();
+    bool done = take_memory(&e, err);
+    if (done) {
+        e.step = m->be->record(m->be, issue_step, &e);
+        done = write_files(&e, prefix, err);
+        m->be->recording_free(m->be, e.step);
+    }
+    release_memory(&e);
+    free(e.order);
+    *result = (feature_result){c->count, c->size, (uint64_t)m->config.hidden,
+                               clock_seconds() - start};
+    return done;
+}

@@ -1,0 +1,35 @@
+/* Features of documents: the cell's state after reading each one from a zero state.
+ *
+ * Documents are read side by side, in order of length, so that those of a group end together; what
+ * is written does not depend on how they were grouped. */
+#ifndef SMALLWORLD_PROBE_FEATURES_H
+#define SMALLWORLD_PROBE_FEATURES_H
+
+#include "data/corpus.h"
+#include "model/model.h"
+
+typedef enum feature_state { FEATURE_CELL, FEATURE_HIDDEN } feature_state;
+typedef enum feature_format { FORMAT_NPY, FORMAT_SVMLIGHT } feature_format;
+
+#define FEATURE_STATES   "cell hidden"
+#define FEATURE_POOLINGS "last mean max" /* in the order of enum pooling */
+#define FEATURE_FORMATS  "npy svmlight"
+
+typedef struct feature_options {
+    feature_state state;
+    pooling pool;
+    feature_format format;
+    bool progress;
+} feature_options;
+
+typedef struct feature_result {
+    uint64_t documents, bytes, units;
+    double seconds;
+} feature_result;
+
+/* Writes PREFIX.npy (documents x units, float32) and PREFIX.labels.npy (int32), or PREFIX.svmlight,
+ * in the corpus's order. `m` is made for inference. */
+bool features_extract(model *m, const corpus *c, const feature_options *how, const char *prefix,
+                      feature_result *result, error *err);
+
+#endif

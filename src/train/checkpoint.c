@@ -1,0 +1,356 @@
+#include "train/checkpoint.h"
+
+#include "core/json.h"
+#include "core/memory.h"
+
+#include <inttypes.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* --------------------------------------------------------------------------------- metadata */
+
+static void set_entry(metadata *entry, const char *key, const char *value) {
+    snprintf(entry->key, sizeof entry->key, "%s", key);
+    snprintf(entry->value, sizeof entry->value, "%s", value);
+}
+
+static int head(metadata *entries, const char *kind) {
+    set_entry(&entries[0], "format", "smallworld");
+    set_entry(&entries[1], "version", CHECKPOINT_VERSION);
+    set_entry(&entries[2], "kind", kind);
+    return 3;
+}
+
+/* Opens a file of ours, of this kind and version. */
+static bool open_kind(safetensors *file, const char *path, const char *kind, error *err) {
+    if (!safetensors_open(file, path, err)) return false;
+    const char *format = safetensors_metadata(file, "format");
+    const char *version = safetensors_metadata(file, "version");
+    const char *found = safetensors_metadata(file, "kind");
+    bool ours = format && version && found && strcmp(format, "smallworld") == 0;
+    if (!ours) {
+        error_set(err, "%s: not written by smallworld", path);
+    } else if (strcmp(version, CHECKPOINT_VERSION) != 0) {
+        ours = error_set(err, "%s: format version %s; this program reads version %s", path, version,
+                         CHECKPOINT_VERSION);
+    } else if (strcmp(found, kind) != 0) {
+        ours = error_set(err, "%s: a %s file; expected a %s file", path, found, kind);
+    } else if (!safetensors_metadata(file, "checksum")) {
+        ours = error_set(err, "%s: corrupt: it has no checksum", path);
+    }
+    if (!ours) safetensors_close(file);
+    return ours;
+}
+
+/* ------------------------------------------------------------------------------- host copies */
+
+/* An arena of reals as floats the caller frees. */
+static float *download_reals(const model *m, const void *arena, size_t count) {
+    backend *be = m->be;
+    float *values = mem_alloc(count, sizeof *values);
+    if (be->real_size == sizeof(float)) {
+        be->download(be, values, arena, count * sizeof *values);
+        return values;
+    }
+    double *wide = mem_alloc(count, sizeof *wide);
+    be->download(be, wide, arena, count * sizeof *wide);
+    for (size_t i = 0; i < count; i++) values[i] = (float)wide[i];
+    free(wide);
+    return values;
+}
+
+/* The columns of real streams of a [hidden][columns] state, and back. `size` 2 is bf16. */
+static float *download_state(const model *m, const void *state, size_t size) {
+    size_t hidden = (size_t)m->config.hidden, columns = (size_t)m->columns;
+    size_t batch = (size_t)m->batch;
+    char *raw = mem_alloc(hidden * columns, size);
+    float *values = mem_alloc(hidden * batch, sizeof *values);
+    m->be->download(m->be, raw, state, hidden * columns * size);
+    for (size_t u = 0; u < hidden; u++) {
+        for (size_t n = 0; n < batch; n++) {
+            uint32_t bits = 0;
+            memcpy((char *)&bits + 4 - size, raw + (u * columns + n) * size, size);
+            memcpy(&values[u * batch + n], &bits, sizeof bits);
+        }
+    }
+    free(raw);
+    return values;
+}
+
+static void upload_state(model *m, void *state, size_t size, const float *values) {
+    size_t hidden = (size_t)m->config.hidden, columns = (size_t)m->columns;
+    size_t batch = (size_t)m->batch;
+    char *raw = mem_alloc(hidden * columns, size);
+    for (size_t u = 0; u < hidden; u++) {
+        for (size_t n = 0; n < batch; n++) {
+            uint32_t bits;
+            memcpy(&bits, &values[u * batch + n], sizeof bits);
+            /* What was saved from bf16 fits it; a state saved in fp32 is rounded to nearest even. */
+            if (size == 2) bits += 0x7FFF + (bits >> 16 & 1);
+            memcpy(raw + (u * columns + n) * size, (char *)&bits + 4 - size, size);
+        }
+    }
+    m->be->upload(m->be, state, raw, hidden * columns * size);
+    free(raw);
+}
+
+/* ------------------------------------------------------------------------------------ model */
+
+/* The pattern of a stage as int32 [blocks][2]. */
+static int32_t *pattern_blocks(const graph *g) {
+    int32_t *blocks = mem_alloc((size_t)graph_blocks(g) * 2, sizeof *blocks), *next = blocks;
+    for (int i = 0; i < g->nodes; i++) {
+        for (int k = g->start[i]; k < g->start[i + 1]; k++) {
+            *next++ = i;
+            *next++ = g->column[k];
+        }
+    }
+    return blocks;
+}
+
+bool checkpoint_save_model(const model *m, const options *o, int64_t step, const char *path,
+                           error *err) {
+    const parameter_table *table = &m->parameters;
+    const void *arena = m->use == MODEL_TRAINING ? m->average : m->weights;
+    float *values = download_reals(m, arena, table->total);
+    tensor *tensors = mem_alloc((size_t)table->count + CELL_MAX_STAGES, sizeof *tensors);
+    int32_t *patterns[CELL_MAX_STAGES];
+    int count = 0, stages = model_stages(&m->config);
+    for (; count < table->count; count++) {
+        const parameter *p = &table->items[count];
+        tensor *t = &tensors[count];
+        snprintf(t->name, sizeof t->name, "%s", p->name);
+        t->type = TENSOR_F32;
+        t->dimensions = p->dimensions;
+        memcpy(t->shape, p->shape, sizeof t->shape);
+        t->data = values + p->offset;
+    }
+    for (int s = 0; s < stages; s++) {
+        char name[16];
+        patterns[s] = pattern_blocks(m->graphs[s]);
+        tensor *t = &tensors[count++];
+        *t = (tensor){.type = TENSOR_I32,
+                      .dimensions = 2,
+                      .shape = {graph_blocks(m->graphs[s]), 2},
+                      .data = patterns[s]};
+        snprintf(t->name, sizeof t->name, "pattern.%s", model_stage_name(&m->config, s, name));
+    }
+
+    metadata *entries = mem_alloc((size_t)option_count + 8, sizeof *entries);
+    int used = head(entries, "model");
+    set_entry(&entries[used++], "framing", FRAMING);
+    char number[32];
+    snprintf(number, sizeof number, "%" PRId64, step);
+    set_entry(&entries[used++], "step", number);
+    used += options_to_metadata(o, entries + used);
+    bool saved = m->be->finish(m->be, err) &&
+                 safetensors_write(path, tensors, count, entries, used, err);
+    for (int s = 0; s < stages; s++) free(patterns[s]);
+    free(entries);
+    free(tensors);
+    free(values);
+    return saved;
+}
+
+static bool load_graphs(checkpoint *c, error *err) {
+    const model_config *config = &c->options.model;
+    int nodes = (int)(config->hidden / config->block);
+    for (int s = 0; s < model_stages(config); s++) {
+        char stage[16], name[32];
+        snprintf(name, sizeof name, "pattern.%s", model_stage_name(config, s, stage));
+        const tensor *t = safetensors_find(&c->file, name);
+        if (!t || t->type != TENSOR_I32 || t->dimensions != 2 || t->shape[1] != 2 ||
+            t->shape[0] > INT32_MAX) {
+            return error_set(err, "%s: expected a tensor %s of int32 [blocks][2]", c->file.path,
+                             name);
+        }
+        error inner;
+        c->graphs[s] = graph_from_blocks(nodes, t->data, (int)t->shape[0], &inner);
+        if (!c->graphs[s]) return error_set(err, "%s: %s: %s", c->file.path, name, inner.text);
+    }
+    return true;
+}
+
+bool checkpoint_open(checkpoint *c, const char *path, error *err) {
+    memset(c, 0, sizeof *c);
+    if (!open_kind(&c->file, path, "model", err)) return false;
+    options_begin(&c->options);
+    if (options_from_metadata(&c->options, &c->file, err) && load_graphs(c, err)) return true;
+    checkpoint_close(c);
+    return false;
+}
+
+void checkpoint_close(checkpoint *c) {
+    for (int s = 0; s < CELL_MAX_STAGES; s++) {
+        if (c->graphs[s]) graph_free(c->graphs[s]);
+    }
+    options_free(&c->options);
+    safetensors_close(&c->file);
+}
+
+/* A shape as text, e.g. "[3, 4]". */
+static const char *shape_text(int dimensions, const int64_t *shape, char *text, size_t size) {
+    size_t used = 0;
+    text[0] = '\0';
+    for (int d = 0; d < dimensions && used < size; d++) {
+        used += (size_t)snprintf(text + used, size - used, "%s%" PRId64, d ? ", " : "[", shape[d]);
+    }
+    if (used < size) snprintf(text + used, size - used, dimensions ? "]" : "[]");
+    return text;
+}
+
+bool checkpoint_load_weights(const checkpoint *c, model *m, error *err) {
+    const parameter_table *table = &m->parameters;
+    float *values = mem_alloc(table->total, sizeof *values);
+    bool loaded = true;
+    for (int i = 0; i < table->count && loaded; i++) {
+        const parameter *p = &table->items[i];
+        const tensor *t = safetensors_find(&c->file, p->name);
+        bool same = t && t->type == TENSOR_F32 && t->dimensions == p->dimensions &&
+                    memcmp(t->shape, p->shape, sizeof t->shape) == 0;
+        if (same) {
+            memcpy(values + p->offset, t->data, p->count * sizeof *values);
+        } else {
+            char wanted[128], found[128] = "none";
+            if (t) shape_text(t->dimensions, t->shape, found, sizeof found);
+            loaded = error_set(err, "%s: tensor %s: expected float32 %s, found %s", c->file.path,
+                               p->name,
+                               shape_text(p->dimensions, p->shape, wanted, sizeof wanted), found);
+        }
+    }
+    if (loaded) model_load(m, values);
+    free(values);
+    return loaded;
+}
+
+model *checkpoint_model(checkpoint *c, backend *be, int batch, int steps, model_use use,
+                        error *err) {
+    model *m = model_create(be, &c->options.model, c->graphs, batch, steps, use, err);
+    /* The graphs are the model's now, also where it was not made. */
+    memset(c->graphs, 0, sizeof c->graphs);
+    if (!m || checkpoint_load_weights(c, m, err)) return m;
+    model_free(m);
+    return NULL;
+}
+
+/* ------------------------------------------------------------------------------------ state */
+
+enum { STATE_NUMBERS = 10 };
+
+/* The numbers of a run's state by name; int64_t and double both pass through text unharmed. */
+typedef struct state_number {
+    const char *key;
+    int64_t *integer;
+    double *real;
+} state_number;
+
+static void list_numbers(run_state *s, int64_t *finished, state_number list[STATE_NUMBERS]) {
+    const state_number numbers[STATE_NUMBERS] = {
+        {"step", &s->step, NULL},
+        {"total", &s->total, NULL},
+        {"seconds", NULL, &s->seconds},
+        {"minutes", NULL, &s->minutes},
+        {"loss", NULL, &s->loss},
+        {"loss_updates", &s->loss_updates, NULL},
+        {"valid_bpc", NULL, &s->valid_bpc},
+        {"best_bpc", NULL, &s->best_bpc},
+        {"metrics_bytes", &s->metrics_bytes, NULL},
+        {"finished", finished, NULL},
+    };
+    memcpy(list, numbers, sizeof numbers);
+}
+
+bool checkpoint_save_state(const model *m, const run_state *state, const char *path, error *err) {
+    const void *arenas[] = {m->weights, m->moment1, m->moment2, m->average};
+    static const char *const names[] = {"weights", "moment1", "moment2", "average", "h", "c"};
+    tensor tensors[6];
+    float *values[6];
+    for (int i = 0; i < 6; i++) {
+        tensor *t = &tensors[i];
+        *t = (tensor){.type = TENSOR_F32, .dimensions = 1};
+        snprintf(t->name, sizeof t->name, "%s", names[i]);
+        if (i < 4) {
+            values[i] = download_reals(m, arenas[i], m->parameters.total);
+            t->shape[0] = (int64_t)m->parameters.total;
+        } else {
+            values[i] = i == 4 ? download_state(m, m->cell.h, m->be->operand_size)
+                               : download_state(m, m->cell.c, m->be->real_size);
+            t->dimensions = 2;
+            t->shape[0] = m->config.hidden;
+            t->shape[1] = m->batch;
+        }
+        t->data = values[i];
+    }
+    metadata entries[STATE_NUMBERS + 3];
+    state_number numbers[STATE_NUMBERS];
+    run_state copy = *state;
+    int64_t finished = state->finished;
+    int used = head(entries, "state");
+    list_numbers(&copy, &finished, numbers);
+    for (int i = 0; i < STATE_NUMBERS; i++) {
+        char text[32];
+        if (numbers[i].integer) {
+            snprintf(text, sizeof text, "%" PRId64, *numbers[i].integer);
+        } else {
+            json_format_number(text, *numbers[i].real);
+        }
+        set_entry(&entries[used++], numbers[i].key, text);
+    }
+    bool saved =
+        m->be->finish(m->be, err) && safetensors_write(path, tensors, 6, entries, used, err);
+    for (int i = 0; i < 6; i++) free(values[i]);
+    return saved;
+}
+
+static const float *state_tensor(const safetensors *file, const char *name, int64_t rows,
+                                 int64_t columns, error *err) {
+    const tensor *t = safetensors_find(file, name);
+    if (t && t->type == TENSOR_F32 && t->shape[0] == rows && t->shape[1] == columns) return t->data;
+    error_set(err, "%s: tensor %s does not fit this model", file->path, name);
+    return NULL;
+}
+
+static bool read_numbers(const safetensors *file, run_state *state, error *err) {
+    state_number numbers[STATE_NUMBERS];
+    int64_t finished = 0;
+    list_numbers(state, &finished, numbers);
+    for (int i = 0; i < STATE_NUMBERS; i++) {
+        const char *text = safetensors_metadata(file, numbers[i].key);
+        if (!text) return error_set(err, "%s: metadata lacks %s", file->path, numbers[i].key);
+        if (numbers[i].integer) {
+            *numbers[i].integer = strtoll(text, NULL, 10);
+        } else {
+            *numbers[i].real = strtod(text, NULL);
+        }
+    }
+    state->finished = finished != 0;
+    return true;
+}
+
+bool checkpoint_load_state(model *m, run_state *state, const char *path, error *err) {
+    backend *be = m->be;
+    safetensors file;
+    if (!open_kind(&file, path, "state", err)) return false;
+    int64_t total = (int64_t)m->parameters.total, hidden = m->config.hidden;
+    const char *const names[] = {"moment1", "moment2", "average"};
+    void *const arenas[] = {m->moment1, m->moment2, m->average};
+    const float *weights = state_tensor(&file, "weights", total, 0, err);
+    bool loaded = weights && read_numbers(&file, state, err);
+    if (loaded) model_load(m, weights);
+    for (int i = 0; i < 3 && loaded; i++) {
+        const float *values = state_tensor(&file, names[i], total, 0, err);
+        loaded = values != NULL;
+        if (loaded) be->upload(be, arenas[i], values, (size_t)total * sizeof *values);
+    }
+    const float *h = loaded ? state_tensor(&file, "h", hidden, m->batch, err) : NULL;
+    const float *c = h ? state_tensor(&file, "c", hidden, m->batch, err) : NULL;
+    if (c) {
+        upload_state(m, m->cell.h, be->operand_size, h);
+        upload_state(m, m->cell.c, be->real_size, c);
+    }
+    loaded = c && be->finish(be, err);
+    safetensors_close(&file);
+    return loaded;
+}

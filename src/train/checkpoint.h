@@ -1,0 +1,57 @@
+/* Checkpoints: the model alone, which is all that eval, features and generate need, and a run's
+ * state, which is what resuming needs. Both are safetensors files (core/safetensors.h), written
+ * atomically and verified when read. Neither holds a time, a host or a path.
+ *
+ * MODEL.safetensors. Metadata: format "smallworld", kind "model", version, framing, step, and the
+ * model's config keys ("model.hidden" ...). Tensors, float32: the averaged weights by the names and
+ * shapes in model/model.h; int32: "pattern.STAGE" [blocks][2], each block's output and input node,
+ * in the order of the weights' blocks.
+ *
+ * last.state. Kind "state". Tensors, float32: weights, moment1, moment2, average, each an arena in
+ * the parameter table's order; h, c [hidden][batch]. Metadata: the run_state below. */
+#ifndef SMALLWORLD_TRAIN_CHECKPOINT_H
+#define SMALLWORLD_TRAIN_CHECKPOINT_H
+
+#include "train/options.h"
+
+#define CHECKPOINT_VERSION "1"
+#define FRAMING            "\\n TEXT " /* what a document is framed as, C escapes */
+
+/* Where a run stands, between updates. */
+typedef struct run_state {
+    int64_t step;          /* updates done */
+    int64_t total;         /* updates the run will have; INT64_MAX while not known */
+    double seconds;        /* spent on updates */
+    double minutes;        /* train.minutes when `total` was fixed */
+    double loss;           /* nats since the last line of metrics */
+    int64_t loss_updates;  /* updates since then */
+    double valid_bpc;      /* of the last validation; NaN before */
+    double best_bpc;       /* of the best; NaN before */
+    int64_t metrics_bytes; /* the length of metrics.jsonl */
+    bool finished;
+} run_state;
+
+/* Writes the model: in training its moving average, else its weights. */
+bool checkpoint_save_model(const model *m, const options *o, int64_t step, const char *path,
+                           error *err);
+
+/* Opens a model file: its options (on top of defaults) and its patterns. */
+typedef struct checkpoint {
+    safetensors file;
+    options options;
+    graph *graphs[CELL_MAX_STAGES]; /* until a model takes them */
+} checkpoint;
+
+bool checkpoint_open(checkpoint *c, const char *path, error *err);
+void checkpoint_close(checkpoint *c);
+
+/* Makes the model and loads its weights. */
+model *checkpoint_model(checkpoint *c, backend *be, int batch, int steps, model_use use, error *err);
+
+/* Loads the weights into a model that exists: train.init. Names the first tensor that differs. */
+bool checkpoint_load_weights(const checkpoint *c, model *m, error *err);
+
+bool checkpoint_save_state(const model *m, const run_state *state, const char *path, error *err);
+bool checkpoint_load_state(model *m, run_state *state, const char *path, error *err);
+
+#endif

@@ -1,0 +1,31 @@
+/* Bits per character of a sequence:
+ *
+ *   bpc = -(1/N) sum over bytes but the first of log2 p(byte | all earlier bytes)
+ *
+ * The N predicted bytes are cut into stripes that run side by side as streams. Each stripe but the
+ * first starts from a zero state on the WARM_UP bytes before it, which it does not score; every
+ * byte is scored exactly once. One stripe is exact. */
+#ifndef SMALLWORLD_TRAIN_EVALUATE_H
+#define SMALLWORLD_TRAIN_EVALUATE_H
+
+#include "data/sequence.h"
+#include "model/model.h"
+
+enum { EVALUATE_WARM_UP = 1024 };
+
+typedef struct evaluation {
+    double bpc;
+    uint64_t bytes; /* N */
+    double seconds;
+} evaluation;
+
+/* The operations of one forward pass with what the model is bound to now. */
+recording *evaluate_record(model *m);
+
+/* Scores the first `limit` bytes (0: all) in at most m->batch stripes; `exact`: in one. Leaves the
+ * carried state undefined. Fails where there are fewer than two bytes, or on a loss that is not
+ * finite. `progress`: show it on stderr. */
+bool evaluate(model *m, recording *forward, const sequence *s, uint64_t limit, bool exact,
+              bool progress, evaluation *result, error *err);
+
+#endif

@@ -1,0 +1,238 @@
+#include "train/options.h"
+
+#include "core/memory.h"
+#include "graph/graph.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* clang-format off */
+#define AT(member) offsetof(options, member)
+#define R CONFIG_RESUMABLE
+#define M CONFIG_IN_MODEL
+
+enum { MAX_HIDDEN = 1 << 20, MAX_COUNT = 1 << 16 };
+
+/* path, type, offset, default, minimum, maximum, choices, unit, help, flags */
+const config_key option_keys[] = {
+    {"run.seed", CONFIG_INTEGER, AT(model.seed), "1", 0, HUGE_VAL, NULL, NULL,
+     "seed of graphs, initial weights, data order and dropout", M},
+    {"run.device", CONFIG_CHOICE, AT(run.device), "auto", 0, 0, DEVICES, NULL,
+     "auto: a GPU if there is one", R},
+    {"run.precision", CONFIG_CHOICE, AT(run.precision), "auto", 0, 0, PRECISIONS, NULL,
+     "of products' operands; auto: bf16 on a GPU, fp32 on the CPU", 0},
+    {"run.threads", CONFIG_INTEGER, AT(run.threads), "0", 0, MAX_COUNT, NULL, "CPU threads",
+     "of the CPU backend; 0: all processors", R},
+
+    {"data.train", CONFIG_LIST, AT(data.train), NULL, 0, 0, NULL, NULL,
+     "files to train on: .tsv[.gz] is documents (LABEL<TAB>TEXT), all else raw text; required", 0},
+    {"data.valid", CONFIG_LIST, AT(data.valid), NULL, 0, 0, NULL, NULL,
+     "files to validate on; none: valid_fraction of the training files", 0},
+    {"data.valid_fraction", CONFIG_NUMBER, AT(data.valid_fraction), "0.01", 0, 1, NULL, "share",
+     "of documents split off for validation by a hash of their text (of raw text: its end)",
+     CONFIG_BELOW_MAXIMUM},
+    {"data.exclude", CONFIG_LIST, AT(data.exclude), NULL, 0, 0, NULL, NULL,
+     "skip training and validation documents whose text occurs in these files", 0},
+    {"data.html_entities", CONFIG_BOOLEAN, AT(data.html_entities), "false", 0, 0, NULL, NULL,
+     "decode HTML entities in documents", M},
+
+    {"model.cell", CONFIG_CHOICE, AT(model.cell), "lstm", 0, 0, CELL_KINDS, NULL,
+     "lstm, multiplicative lstm, or the deep cell with internal steps", M},
+    {"model.internal_steps", CONFIG_INTEGER, AT(model.internal_steps), "2", 2, CELL_MAX_STAGES - 1,
+     NULL, "products", "of the deep cell before its gates", M},
+    {"model.hidden", CONFIG_INTEGER, AT(model.hidden), "1024", 8, MAX_HIDDEN, NULL, "units",
+     "width; a multiple of model.block", M},
+    {"model.block", CONFIG_INTEGER, AT(model.block), "32", 8, 128, NULL, "units",
+     "side of a block of weights, a node of the graph: 8, 16, 32, 64 or 128", M},
+    {"model.embedding", CONFIG_INTEGER, AT(model.embedding), "64", 1, 4096, NULL, "features",
+     "of a byte's embedding", M},
+    {"model.graph", CONFIG_CHOICE, AT(model.graph), "watts_strogatz", 0, 0, GRAPH_KINDS, NULL,
+     "which blocks of the recurrent weights are there", M},
+    {"model.graph_file", CONFIG_STRING, AT(model.graph_file), NULL, 0, 0, NULL, NULL,
+     "edge list or .npy mask [output block][input block] of graph: file", 0},
+    {"model.degree", CONFIG_INTEGER, AT(model.degree), NULL, 1, GRAPH_MAX_NODES, NULL,
+     "neighbours", "of a node on average, without itself; or set density", M},
+    {"model.density", CONFIG_NUMBER, AT(model.density), NULL, 0, 1, NULL, "share",
+     "of blocks that are there, self-blocks included; with neither, 0.1", M | CONFIG_ABOVE_MINIMUM},
+    {"model.rewire", CONFIG_NUMBER, AT(model.rewire), "0.1", 0, 1, NULL, "probability",
+     "that an edge of a Watts-Strogatz graph is rewired", M},
+    {"model.layer_norm", CONFIG_BOOLEAN, AT(model.layer_norm), "true", 0, 0, NULL, NULL,
+     "normalise the gates and internal steps", M},
+    {"model.input_stride", CONFIG_INTEGER, AT(model.input_stride), "1", 1, MAX_HIDDEN, NULL,
+     "units", "the input feeds every so many-th unit", M},
+    {"model.output_stride", CONFIG_INTEGER, AT(model.output_stride), "1", 1, MAX_HIDDEN, NULL,
+     "units", "the head reads every so many-th unit", M},
+    {"model.dropout", CONFIG_NUMBER, AT(model.dropout), "0", 0, 1, NULL, "probability",
+     "of dropping an update u, in training", M | CONFIG_BELOW_MAXIMUM},
+    {"model.init_noise", CONFIG_NUMBER, AT(model.init_noise), "0", 0, 1e3, NULL, "deviation",
+     "of the initial recurrent weights outside self-blocks, which start as the identity", M},
+    {"model.forget_bias", CONFIG_NUMBER, AT(model.forget_bias), "1", -1e3, 1e3, NULL, NULL,
+     "initial bias of the forget gate", M},
+
+    {"train.batch", CONFIG_INTEGER, AT(train.batch), "64", 1, MAX_COUNT, NULL, "streams",
+     "of text read side by side", M},
+    {"train.bptt", CONFIG_INTEGER, AT(train.bptt), "128", 1, MAX_COUNT, NULL, "bytes",
+     "of a stream in an update, through which gradients flow back", M},
+    {"train.steps", CONFIG_INTEGER, AT(train.steps), NULL, 1, 1e12, NULL, "updates",
+     "limit; the first limit reached ends the run", R},
+    {"train.epochs", CONFIG_NUMBER, AT(train.epochs), NULL, 0, 1e6, NULL, "passes",
+     "limit; with no limit at all, 1", R | CONFIG_ABOVE_MINIMUM},
+    {"train.minutes", CONFIG_NUMBER, AT(train.minutes), NULL, 0, 1e6, NULL, "minutes",
+     "limit on updates and their input; fixes the number of steps early in the run",
+     R | CONFIG_ABOVE_MINIMUM},
+    {"train.lr", CONFIG_NUMBER, AT(train.lr), "0.002", 0, 1e3, NULL, NULL,
+     "largest learning rate of Adam", CONFIG_ABOVE_MINIMUM},
+    {"train.lr_final", CONFIG_NUMBER, AT(train.lr_final), "0", 0, 1, NULL, "share of lr",
+     "what the learning rate ends at", 0},
+    {"train.schedule", CONFIG_CHOICE, AT(train.schedule), "linear", 0, 0, SCHEDULES, NULL,
+     "decay of the learning rate after warm-up", 0},
+    {"train.warmup", CONFIG_INTEGER, AT(train.warmup), "100", 0, 1e9, NULL, "updates",
+     "over which the learning rate rises from 0", 0},
+    {"train.beta1", CONFIG_NUMBER, AT(train.beta1), "0.9", 0, 1, NULL, NULL,
+     "decay of Adam's first moment", CONFIG_BELOW_MAXIMUM},
+    {"train.beta2", CONFIG_NUMBER, AT(train.beta2), "0.999", 0, 1, NULL, NULL,
+     "decay of Adam's second moment", CONFIG_BELOW_MAXIMUM},
+    {"train.epsilon", CONFIG_NUMBER, AT(train.epsilon), "1e-8", 0, 1, NULL, NULL,
+     "added to Adam's denominator", CONFIG_ABOVE_MINIMUM},
+    {"train.clip", CONFIG_NUMBER, AT(train.clip), "1", 0, 1e9, NULL, "norm",
+     "largest norm of the gradient; 0: no clipping", 0},
+    {"train.average", CONFIG_NUMBER, AT(train.average), "0.999", 0, 1, NULL, NULL,
+     "decay of the moving average of the weights, which is what is evaluated and saved",
+     CONFIG_BELOW_MAXIMUM},
+    {"train.log_every", CONFIG_INTEGER, AT(train.log_every), "50", 1, 1e9, NULL, "updates",
+     "between lines of metrics.jsonl", R},
+    {"train.valid_every", CONFIG_INTEGER, AT(train.valid_every), "1000", 1, 1e9, NULL, "updates",
+     "between validations; there is one at the end too", 0},
+    {"train.valid_bytes", CONFIG_INTEGER, AT(train.valid_bytes), "1000000", 0, 1e15, NULL, "bytes",
+     "of validation text scored, from its beginning; 0: all", 0},
+    {"train.checkpoint_minutes", CONFIG_NUMBER, AT(train.checkpoint_minutes), "10", 0, 1e6, NULL,
+     "minutes", "between saves, which bounds what a killed run loses", R | CONFIG_ABOVE_MINIMUM},
+    {"train.init", CONFIG_STRING, AT(train.init), NULL, 0, 0, NULL, NULL,
+     "checkpoint to start from instead of initial weights", 0},
+};
+const int option_count = sizeof option_keys / sizeof option_keys[0];
+/* clang-format on */
+
+/* --------------------------------------------------------------------------------- lifetime */
+
+void options_begin(options *o) {
+    memset(o, 0, sizeof *o);
+    config_begin(&o->config, option_keys, option_count, o);
+}
+
+void options_free(options *o) {
+    config_end(&o->config);
+}
+
+bool options_load(options *o, const char *file, char *const *assignments, int count, error *err) {
+    if (!config_load(&o->config, file, err)) return false;
+    for (int i = 0; i < count; i++) {
+        if (!config_assign(&o->config, assignments[i], err)) return false;
+    }
+    return options_check(o, err);
+}
+
+/* ----------------------------------------------------------------------------------- checks */
+
+static bool check_graph(options *o, error *err) {
+    const config *c = &o->config;
+    model_config *m = &o->model;
+    bool sized = m->graph != GRAPH_DENSE && m->graph != GRAPH_FILE;
+    const char *size = m->degree ? "model.degree" : "model.density";
+    if (m->degree && m->density > 0) {
+        return config_refuse(c, err, "model.density", "set model.degree or model.density, not both");
+    }
+    if (!sized && (m->degree || m->density > 0)) {
+        return config_refuse(c, err, size, "has no meaning for model.graph: %s",
+                             m->graph == GRAPH_DENSE ? "dense" : "file");
+    }
+    if (m->graph == GRAPH_FILE && *m->graph_file == '\0') {
+        return config_refuse(c, err, "model.graph_file", "expected the file of model.graph: file");
+    }
+    if (m->graph != GRAPH_FILE && *m->graph_file) {
+        return config_refuse(c, err, "model.graph_file", "only for model.graph: file");
+    }
+    if (sized && !m->degree && m->density == 0) m->density = 0.1;
+    return true;
+}
+
+static bool check_model(const options *o, error *err) {
+    const config *c = &o->config;
+    const model_config *m = &o->model;
+    long long hidden = m->hidden, block = m->block;
+    if (block & (block - 1)) {
+        return config_refuse(c, err, "model.block", "expected 8, 16, 32, 64 or 128, got %lld", block);
+    }
+    if (hidden % block) {
+        return config_refuse(c, err, "model.hidden", "expected a multiple of model.block %lld, got %lld",
+                             block, hidden);
+    }
+    if (hidden / block > GRAPH_MAX_NODES) {
+        return config_refuse(c, err, "model.hidden", "expected at most %d blocks of %lld, got %lld",
+                             GRAPH_MAX_NODES, block, hidden / block);
+    }
+    if (hidden % m->input_stride) {
+        return config_refuse(c, err, "model.input_stride", "expected a divisor of model.hidden %lld",
+                             hidden);
+    }
+    if (hidden % m->output_stride) {
+        return config_refuse(c, err, "model.output_stride", "expected a divisor of model.hidden %lld",
+                             hidden);
+    }
+    return true;
+}
+
+bool options_check(options *o, error *err) {
+    train_options *t = &o->train;
+    if (!check_model(o, err) || !check_graph(o, err)) return false;
+    if (o->data.valid.count && config_is_set(&o->config, "data.valid_fraction") &&
+        o->data.valid_fraction > 0) {
+        return config_refuse(&o->config, err, "data.valid_fraction", "not together with data.valid");
+    }
+    if (o->data.valid.count) o->data.valid_fraction = 0;
+    if (t->steps == 0 && t->epochs == 0 && t->minutes == 0) t->epochs = 1;
+    return true;
+}
+
+/* --------------------------------------------------------------------------------- metadata */
+
+int options_to_metadata(const options *o, metadata *entries) {
+    int count = 0;
+    for (int i = 0; i < option_count; i++) {
+        if (!(option_keys[i].flags & CONFIG_IN_MODEL)) continue;
+        metadata *entry = &entries[count++];
+        char *text = config_text(&o->config, &option_keys[i]);
+        snprintf(entry->key, sizeof entry->key, "%s", option_keys[i].path);
+        snprintf(entry->value, sizeof entry->value, "%s", text);
+        free(text);
+    }
+    return count;
+}
+
+bool options_from_metadata(options *o, const safetensors *file, error *err) {
+    for (int i = 0; i < option_count; i++) {
+        const config_key *key = &option_keys[i];
+        if (!(key->flags & CONFIG_IN_MODEL)) continue;
+        const char *text = safetensors_metadata(file, key->path);
+        if (!text) return error_set(err, "%s: metadata lacks %s", file->path, key->path);
+        if (!config_set(&o->config, key->path, text, file->path, err)) return false;
+    }
+    /* The patterns themselves are tensors; a file's name is not kept. */
+    if (o->model.graph == GRAPH_FILE) {
+        return config_set(&o->config, "model.graph_file", "(in the checkpoint)", file->path, err) &&
+               options_check(o, err);
+    }
+    return options_check(o, err);
+}
+
+backend *options_backend(const run_options *run, error *err) {
+    precision wanted = run->precision == PRECISION_BF16 ? BF16 : FP32;
+    if (run->device != DEVICE_CPU) {
+        precision on_gpu = run->precision == PRECISION_AUTO ? BF16 : wanted;
+        backend *be = backend_cuda(on_gpu, err);
+        if (be || run->device == DEVICE_CUDA) return be;
+    }
+    return backend_cpu(wanted, (int)run->threads);
+}

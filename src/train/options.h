@@ -1,0 +1,69 @@
+/* Everything a run is told: the structs that a config file, `--set` and flags fill, and the table
+ * of their keys. */
+#ifndef SMALLWORLD_TRAIN_OPTIONS_H
+#define SMALLWORLD_TRAIN_OPTIONS_H
+
+#include "core/config.h"
+#include "core/safetensors.h"
+#include "model/model.h"
+
+typedef enum device_choice { DEVICE_AUTO, DEVICE_CPU, DEVICE_CUDA } device_choice;
+typedef enum precision_choice { PRECISION_AUTO, PRECISION_FP32, PRECISION_BF16 } precision_choice;
+typedef enum lr_schedule { SCHEDULE_LINEAR, SCHEDULE_COSINE, SCHEDULE_CONSTANT } lr_schedule;
+
+#define DEVICES    "auto cpu cuda"
+#define PRECISIONS "auto fp32 bf16"
+#define SCHEDULES  "linear cosine constant"
+
+typedef struct run_options {
+    int device, precision; /* device_choice, precision_choice */
+    int64_t threads;       /* 0: all processors */
+} run_options;
+
+typedef struct data_options {
+    config_list train, valid, exclude;
+    double valid_fraction;
+    bool html_entities;
+} data_options;
+
+typedef struct train_options {
+    int64_t batch, bptt;
+    int64_t steps;          /* limits; 0: none */
+    double epochs, minutes;
+    double lr, lr_final;
+    int schedule; /* lr_schedule */
+    int64_t warmup;
+    double beta1, beta2, epsilon, clip, average;
+    int64_t log_every, valid_every, valid_bytes;
+    double checkpoint_minutes;
+    char *init;
+} train_options;
+
+typedef struct options {
+    config config; /* where each value came from */
+    run_options run;
+    data_options data;
+    model_config model;
+    train_options train;
+} options;
+
+extern const config_key option_keys[];
+extern const int option_count;
+
+/* Defaults; options_free releases what any of these set. */
+void options_begin(options *o);
+void options_free(options *o);
+
+/* A config file and then `--set` assignments on top; then checks what no single key can. */
+bool options_load(options *o, const char *file, char *const *assignments, int count, error *err);
+bool options_check(options *o, error *err);
+
+/* The keys that are part of the model as a checkpoint's metadata, and back; `entries` holds
+ * `option_count`. Returns how many. */
+int options_to_metadata(const options *o, metadata *entries);
+bool options_from_metadata(options *o, const safetensors *file, error *err);
+
+/* The backend that `run` asks for. */
+backend *options_backend(const run_options *run, error *err);
+
+#endif

@@ -1,0 +1,551 @@
+#include "train/trainer.h"
+
+#include "core/clock.h"
+#include "core/json.h"
+#include "core/log.h"
+#include "core/memory.h"
+#include "data/reader.h"
+#include "data/sequence.h"
+#include "graph/metrics.h"
+#include "train/checkpoint.h"
+#include "train/evaluate.h"
+#include "train/schedule.h"
+
+#include <inttypes.h>
+#include <math.h>
+#include <signal.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+/* When train.minutes fixes the number of steps: after this share of the minutes, or seconds. */
+static const double plan_share = 0.05, plan_seconds = 15;
+enum { PLAN_SKIP = 3, PLAN_STEPS = 10 }; /* updates that are not typical, and that are measured */
+
+typedef struct trainer {
+    options *o;
+    const char *folder;
+    backend *be;
+    corpus *train, *valid;
+    int64_t excluded;
+    uint64_t epoch_updates;
+    model *m;
+    recording *update, *evaluation;
+    sequence *valid_text;
+    FILE *metrics;
+    run_state state;
+    int64_t limit;        /* steps that train.steps and train.epochs allow */
+    bool resumed;         /* from a state */
+    bool validated;       /* since the last line of metrics */
+    double segment_start; /* when the clock of updates was started */
+    double plan_from;     /* seconds at which the measured updates began; 0: not yet */
+    int64_t plan_step;
+    double saved, shown, shown_seconds; /* times of the last save and the last progress line */
+} trainer;
+
+/* ---------------------------------------------------------------------------------- signals */
+
+static volatile sig_atomic_t caught_signal;
+
+static void on_signal(int number) {
+    if (caught_signal) { /* the second one stops at once */
+        signal(number, SIG_DFL);
+        raise(number);
+    }
+    caught_signal = number;
+}
+
+static void catch_signals(void) {
+    struct sigaction action = {.sa_handler = on_signal, .sa_flags = SA_RESTART | SA_NODEFER};
+    caught_signal = 0;
+    sigaction(SIGINT, &action, NULL);
+    sigaction(SIGTERM, &action, NULL);
+}
+
+/* ------------------------------------------------------------------------------------ clock
+ * Only updates and their input count: the clock stops for validation and saving. */
+
+static double seconds_now(const trainer *tr) {
+    return tr->state.seconds + clock_seconds() - tr->segment_start;
+}
+
+static void clock_start(trainer *tr) {
+    tr->segment_start = clock_seconds();
+}
+
+static bool clock_stop(trainer *tr, error *err) {
+    bool done = tr->be->finish(tr->be, err);
+    tr->state.seconds = seconds_now(tr);
+    tr->segment_start = clock_seconds();
+    return done;
+}
+
+/* ------------------------------------------------------------------------------- run folder */
+
+static char *run_path(const trainer *tr, const char *name) {
+    return mem_format("%s/%s", tr->folder, name);
+}
+
+static bool run_has(const trainer *tr, const char *name) {
+    char *path = run_path(tr, name);
+    bool exists = file_exists(path);
+    free(path);
+    return exists;
+}
+
+static const char *const run_files[] = {"config.yaml", "metrics.jsonl", "last.safetensors",
+                                        "best.safetensors", "last.state"};
+enum { RUN_FILES = sizeof run_files / sizeof run_files[0] };
+
+/* What may not change on resuming must be what the run's config.yaml says. */
+static bool check_unchanged(trainer *tr, error *err) {
+    char *path = run_path(tr, "config.yaml");
+    options before;
+    options_begin(&before);
+    bool same = options_load(&before, path, NULL, 0, err);
+    for (int i = 0; i < option_count && same; i++) {
+        const config_key *key = &option_keys[i];
+        if (key->flags & CONFIG_RESUMABLE) continue;
+        char *old = config_text(&before.config, key), *new = config_text(&tr->o->config, key);
+        if (strcmp(old, new) != 0) {
+            same = error_set(err, "%s: cannot change on resuming: %s was %s, now %s", key->path,
+                             path, old, new);
+        }
+        free(old);
+        free(new);
+    }
+    options_free(&before);
+    free(path);
+    return same;
+}
+
+static bool check_folder(trainer *tr, train_start start, error *err) {
+    bool has_run = false;
+    for (int i = 0; i < RUN_FILES; i++) has_run = has_run || run_has(tr, run_files[i]);
+    if (has_run && start == TRAIN_FRESH) {
+        return error_set(err, "%s: already holds a run; --resume goes on, --overwrite starts over",
+                         tr->folder);
+    }
+    tr->resumed = start == TRAIN_RESUME && run_has(tr, "last.state");
+    if (tr->resumed && run_has(tr, "config.yaml")) return check_unchanged(tr, err);
+    return true;
+}
+
+static bool write_config(trainer *tr, error *err) {
+    char *path = run_path(tr, "config.yaml");
+    file_writer writer;
+    bool written = file_begin(&writer, path, err);
+    if (written) {
+        config_write(&tr->o->config, writer.stream);
+        written = file_commit(&writer, err);
+    }
+    free(path);
+    return written;
+}
+
+/* Opens metrics.jsonl at the state's place: lines of updates that were lost are cut off. */
+static bool open_metrics(trainer *tr, error *err) {
+    char *path = run_path(tr, "metrics.jsonl");
+    tr->metrics = fopen(path, tr->resumed ? "r+" : "w");
+    if (!tr->metrics && tr->resumed) tr->metrics = fopen(path, "w");
+    bool opened = tr->metrics && ftruncate(fileno(tr->metrics), tr->state.metrics_bytes) == 0 &&
+                  fseek(tr->metrics, 0, SEEK_END) == 0;
+    if (!opened) error_system(err, "write", path);
+    free(path);
+    return opened;
+}
+
+static bool prepare_folder(trainer *tr, error *err) {
+    if (!file_make_folder(tr->folder, err)) return false;
+    for (int i = 0; i < RUN_FILES && !tr->resumed; i++) {
+        char *path = run_path(tr, run_files[i]);
+        bool removed = unlink(path) == 0 || !file_exists(path);
+        if (!removed) error_system(err, "remove", path);
+        free(path);
+        if (!removed) return false;
+    }
+    return write_config(tr, err) && open_metrics(tr, err);
+}
+
+/* ------------------------------------------------------------------------------------- data */
+
+static bool read_data(trainer *tr, error *err) {
+    data_options *d = &tr->o->data;
+    const corpus_options how = {.html_entities = d->html_entities};
+    int batch = (int)tr->o->train.batch, bptt = (int)tr->o->train.bptt;
+    tr->train = corpus_read(d->train.items, d->train.count, &how, err);
+    if (!tr->train) return false;
+    if (d->valid.count) {
+        tr->valid = corpus_read(d->valid.items, d->valid.count, &how, err);
+        if (!tr->valid) return false;
+    }
+    if (d->exclude.count) {
+        for (int i = 0; i < 2; i++) {
+            corpus *c = i ? tr->valid : tr->train;
+            int64_t dropped =
+                c ? corpus_exclude(c, d->exclude.items, d->exclude.count, &how, err) : 0;
+            if (dropped < 0) return false;
+            tr->excluded += dropped;
+        }
+    }
+    if (!tr->valid && d->valid_fraction > 0) {
+        tr->valid = corpus_split(tr->train, d->valid_fraction);
+    }
+    tr->epoch_updates = reader_epoch_updates(tr->train, batch, bptt);
+    if (tr->epoch_updates == 0) {
+        return error_set(err,
+                         "data.train: %" PRIu64 " bytes are less than one minibatch: expected more "
+                         "than train.batch x train.bptt = %" PRIu64,
+                         tr->train->size, (uint64_t)batch * (uint64_t)bptt);
+    }
+    if (tr->valid && tr->valid->size >= 2) tr->valid_text = sequence_in_order(tr->valid);
+    return true;
+}
+
+/* ----------------------------------------------------------------------------------- set-up */
+
+static bool create_model(trainer *tr, error *err) {
+    options *o = tr->o;
+    int batch = (int)o->train.batch, bptt = (int)o->train.bptt;
+    bool from_checkpoint = *o->train.init && !tr->resumed;
+    checkpoint init;
+    if (from_checkpoint && !checkpoint_open(&init, o->train.init, err)) return false;
+    bool fits = !from_checkpoint || (init.options.model.cell == o->model.cell &&
+                                     init.options.model.hidden == o->model.hidden &&
+                                     init.options.model.block == o->model.block);
+    if (fits) {
+        tr->m = model_create(tr->be, &o->model, from_checkpoint ? init.graphs : NULL, batch, bptt,
+                             MODEL_TRAINING, err);
+        if (from_checkpoint) memset(init.graphs, 0, sizeof init.graphs);
+    } else {
+        config_refuse(&o->config, err, "train.init",
+                      "%s has another model.cell, model.hidden or model.block", o->train.init);
+    }
+    bool created = tr->m != NULL;
+    if (created && from_checkpoint) created = checkpoint_load_weights(&init, tr->m, err);
+    if (created && !from_checkpoint && !tr->resumed) model_initialise(tr->m);
+    if (from_checkpoint) checkpoint_close(&init);
+    return created && tr->be->finish(tr->be, err);
+}
+
+static bool load_state(trainer *tr, error *err) {
+    tr->state = (run_state){.total = INT64_MAX, .valid_bpc = NAN, .best_bpc = NAN};
+    if (!tr->resumed) return true;
+    char *path = run_path(tr, "last.state");
+    bool loaded = checkpoint_load_state(tr->m, &tr->state, path, err);
+    update_report report = {.loss = tr->state.loss};
+    if (loaded) tr->be->upload(tr->be, tr->m->report, &report, sizeof report);
+    free(path);
+    return loaded;
+}
+
+/* The number of steps, as far as the limits fix it now. */
+static void set_total(trainer *tr) {
+    const train_options *t = &tr->o->train;
+    run_state *s = &tr->state;
+    tr->limit = schedule_limit(t, tr->epoch_updates);
+    bool planned = s->minutes > 0 && s->minutes == t->minutes;
+    if (t->minutes == 0) {
+        s->total = tr->limit;
+        s->minutes = 0;
+    } else if (planned) {
+        if (tr->limit < s->total) s->total = tr->limit;
+    } else if (s->step > 0 && s->seconds > 0) { /* resumed with other minutes */
+        int64_t fit = schedule_plan(t, s->step, s->seconds);
+        s->total = fit < tr->limit ? fit : tr->limit;
+        s->minutes = t->minutes;
+    } else {
+        s->total = INT64_MAX;
+    }
+    if (s->step < s->total) s->finished = false;
+}
+
+static void describe(const trainer *tr) {
+    const model *m = tr->m;
+    const options *o = tr->o;
+    char text[128];
+    for (int s = 0; s < model_stages(&m->config); s++) {
+        int parts = graph_components(m->graphs[s]);
+        char name[16];
+        if (parts > 1) {
+            log_warning("the graph of %s is in %d parts that never hear of each other",
+                        model_stage_name(&m->config, s, name), parts);
+        }
+    }
+    log_line("device: %s, %s", tr->be->device, tr->be->precision == BF16 ? "bf16" : "fp32");
+    log_line("model: %s, %" PRId64 " units, %zu parameters",
+             (const char *[]){"lstm", "mlstm", "deep"}[m->config.cell], m->config.hidden,
+             parameter_scalars(&m->parameters));
+    log_line("memory: %s", plan_text(&m->plan, text));
+    log_line("data: %zu documents, %" PRIu64 " bytes to train on, %" PRIu64 " to validate on%s",
+             tr->train->count, tr->train->size, tr->valid_text ? tr->valid_text->size : 0,
+             tr->valid_text ? "" : " (no best.safetensors)");
+    if (tr->excluded) log_line("data: %" PRId64 " documents excluded", tr->excluded);
+    log_line("epoch: %" PRIu64 " updates of %" PRId64 " x %" PRId64 " bytes, %" PRIu64
+             " bytes dropped",
+             tr->epoch_updates, o->train.batch, o->train.bptt,
+             reader_epoch_dropped(tr->train, (int)o->train.batch, (int)o->train.bptt));
+    if (tr->resumed) log_line("resuming after step %" PRId64, tr->state.step);
+}
+
+/* -------------------------------------------------------------------------------- metrics */
+
+static uint64_t update_bytes(const trainer *tr) {
+    return (uint64_t)tr->o->train.batch * (uint64_t)tr->o->train.bptt;
+}
+
+static double bytes_done(const trainer *tr) {
+    return (double)tr->state.step * (double)update_bytes(tr);
+}
+
+/* Reads the device's report; fails where an update was not finite. */
+static bool read_report(trainer *tr, update_report *report, error *err) {
+    tr->be->download(tr->be, report, tr->m->report, sizeof *report);
+    if (!tr->be->finish(tr->be, err)) return false;
+    if (report->failed == 0) return true;
+    char *path = run_path(tr, "last.safetensors");
+    error_set(err, "step %.0f: the loss or its gradient is not finite; %s %s", report->failed,
+              file_exists(path) ? "the last good checkpoint is" : "no checkpoint yet in", path);
+    free(path);
+    return false;
+}
+
+static void show_progress(trainer *tr, double bpc, double lr) {
+    const run_state *s = &tr->state;
+    double now = clock_seconds(), rate = bytes_done(tr) / s->seconds;
+    bool last = s->step == s->total;
+    if (!last && now - tr->shown < (log_is_terminal() ? 0.2 : 5)) return;
+    tr->shown = now;
+    char left[48] = "", valid[32] = "";
+    if (s->total != INT64_MAX) {
+        log_duration(left, (double)(s->total - s->step) * s->seconds / (double)s->step);
+    } else {
+        log_duration(left, tr->o->train.minutes * 60 - s->seconds);
+    }
+    if (!isnan(s->valid_bpc)) snprintf(valid, sizeof valid, ", valid %.4f", s->valid_bpc);
+    if (s->total != INT64_MAX) {
+        log_progress("step %" PRId64 "/%" PRId64 "  bpc %.4f%s  lr %.2e  %.0f bytes/s  %s left",
+                     s->step, s->total, bpc, valid, lr, rate, left);
+    } else {
+        log_progress("step %" PRId64 "  bpc %.4f%s  lr %.2e  %.0f bytes/s  %s left", s->step, bpc,
+                     valid, lr, rate, left);
+    }
+}
+
+/* One line of metrics.jsonl, for the updates since the last. */
+static bool log_metrics(trainer *tr, error *err) {
+    run_state *s = &tr->state;
+    update_report report;
+    if (!clock_stop(tr, err) || !read_report(tr, &report, err)) return false;
+    double bpc = report.loss / ((double)s->loss_updates * (double)update_bytes(tr) * M_LN2);
+    double lr = schedule_lr(&tr->o->train, s->step - 1, s->total);
+    json_writer w = {tr->metrics, false};
+    json_object_begin(&w, NULL);
+    json_integer(&w, "step", s->step);
+    json_number(&w, "bytes", bytes_done(tr));
+    json_number(&w, "epoch", (double)s->step / (double)tr->epoch_updates);
+    json_number(&w, "seconds", s->seconds);
+    json_number(&w, "bpc", bpc);
+    json_number(&w, "lr", lr);
+    json_number(&w, "grad_norm", report.gradient_norm);
+    json_number(&w, "bytes_per_second", bytes_done(tr) / s->seconds);
+    json_number(&w, "valid_bpc", tr->validated ? s->valid_bpc : NAN);
+    json_object_end(&w);
+    fputc('\n', tr->metrics);
+    if (fflush(tr->metrics) != 0) return error_system(err, "write", "metrics.jsonl");
+    s->metrics_bytes = ftell(tr->metrics);
+    s->loss_updates = 0;
+    tr->validated = false;
+    tr->be->zero(tr->be, tr->m->report, sizeof report);
+    show_progress(tr, bpc, lr);
+    clock_start(tr);
+    return true;
+}
+
+/* ------------------------------------------------------------------------- validation, saving */
+
+static bool save_model(trainer *tr, const char *name, error *err) {
+    char *path = run_path(tr, name);
+    bool saved = checkpoint_save_model(tr->m, tr->o, tr->state.step, path, err);
+    free(path);
+    return saved;
+}
+
+static bool save(trainer *tr, error *err) {
+    run_state *s = &tr->state;
+    update_report report;
+    if (!clock_stop(tr, err) || !read_report(tr, &report, err)) return false;
+    s->loss = report.loss;
+    char *path = run_path(tr, "last.state");
+    bool saved = save_model(tr, "last.safetensors", err) &&
+                 checkpoint_save_state(tr->m, s, path, err);
+    free(path);
+    tr->saved = clock_seconds();
+    clock_start(tr);
+    return saved;
+}
+
+static bool validate(trainer *tr, error *err) {
+    run_state *s = &tr->state;
+    update_report report;
+    evaluation e;
+    if (!clock_stop(tr, err) || !read_report(tr, &report, err)) return false;
+    model_save_state(tr->m);
+    model_use_average(tr->m);
+    bool done = evaluate(tr->m, tr->evaluation, tr->valid_text,
+                         (uint64_t)tr->o->train.valid_bytes, false, false, &e, err);
+    model_use_weights(tr->m);
+    model_restore_state(tr->m);
+    if (!done) return false;
+    s->valid_bpc = e.bpc;
+    tr->validated = true;
+    if (isnan(s->best_bpc) || e.bpc < s->best_bpc) {
+        s->best_bpc = e.bpc;
+        if (!save_model(tr, "best.safetensors", err)) return false;
+    }
+    clock_start(tr);
+    return true;
+}
+
+/* ------------------------------------------------------------------------------------ loop */
+
+static void issue_update(void *argument) {
+    model_update(argument);
+}
+
+static void upload_update(trainer *tr, const minibatch *batch) {
+    backend *be = tr->be;
+    model *m = tr->m;
+    const train_options *t = &tr->o->train;
+    size_t positions = (size_t)m->steps * (size_t)m->columns;
+    double step = (double)tr->state.step;
+    update_arguments arguments = {
+        .learning_rate = schedule_lr(t, tr->state.step, tr->state.total),
+        .beta1 = t->beta1,
+        .beta2 = t->beta2,
+        .epsilon = t->epsilon,
+        .clip = t->clip,
+        .gradient_scale = 1 / (double)update_bytes(tr),
+        .average = fmin(t->average, (1 + step) / (10 + step)),
+        .update = (uint64_t)tr->state.step,
+    };
+    if (batch->update == 0) model_zero_state(m);
+    be->upload(be, m->bytes, batch->inputs, positions);
+    be->upload(be, m->targets, batch->targets, positions * sizeof *batch->targets);
+    be->upload(be, m->arguments, &arguments, sizeof arguments);
+}
+
+/* Fixes the number of steps for train.minutes once enough updates have been timed. */
+static bool plan_steps(trainer *tr, error *err) {
+    run_state *s = &tr->state;
+    const train_options *t = &tr->o->train;
+    if (s->total != INT64_MAX || t->minutes == 0) return true;
+    if (tr->plan_step == 0) {
+        if (s->step < PLAN_SKIP) return true;
+        if (!clock_stop(tr, err)) return false;
+        tr->plan_step = s->step;
+        tr->plan_from = s->seconds;
+        return true;
+    }
+    double elapsed = seconds_now(tr) - tr->plan_from;
+    bool enough = s->step >= tr->plan_step + PLAN_STEPS &&
+                  elapsed >= fmin(plan_seconds, plan_share * t->minutes * 60);
+    if (!enough && seconds_now(tr) < t->minutes * 60) return true;
+    if (!clock_stop(tr, err)) return false;
+    double typical = (s->seconds - tr->plan_from) / (double)(s->step - tr->plan_step);
+    int64_t fit = s->step + (int64_t)(fmax(0, t->minutes * 60 - s->seconds) / typical);
+    s->total = fit < tr->limit ? fit : tr->limit;
+    s->minutes = t->minutes;
+    log_line("%g minutes are %" PRId64 " steps at %.1f ms a step", t->minutes, s->total,
+             typical * 1e3);
+    return true;
+}
+
+/* What is due after an update, in an order that stopping and resuming keeps. */
+static bool after_update(trainer *tr, error *err) {
+    run_state *s = &tr->state;
+    const train_options *t = &tr->o->train;
+    if (!plan_steps(tr, err)) return false;
+    bool last = s->step >= s->total;
+    if (tr->valid_text && (last || s->step % t->valid_every == 0) && !validate(tr, err)) return false;
+    if ((last || s->step % t->log_every == 0) && !log_metrics(tr, err)) return false;
+    s->finished = last;
+    bool due = clock_seconds() - tr->saved > t->checkpoint_minutes * 60;
+    return !(last || due || caught_signal) || save(tr, err);
+}
+
+static bool run_updates(trainer *tr, error *err) {
+    model *m = tr->m;
+    reader *r = reader_start(tr->train, m->batch, m->columns, m->steps,
+                             (uint64_t)tr->o->model.seed, (uint64_t)tr->state.step);
+    bool done = true;
+    if (tr->valid_text) {
+        model_use_average(m);
+        tr->evaluation = evaluate_record(m);
+        model_use_weights(m);
+    }
+    tr->update = tr->be->record(tr->be, issue_update, m);
+    tr->saved = clock_seconds();
+    clock_start(tr);
+    while (done && tr->state.step < tr->state.total && !caught_signal) {
+        upload_update(tr, reader_next(r));
+        tr->be->replay(tr->be, tr->update);
+        tr->state.step++;
+        tr->state.loss_updates++;
+        done = after_update(tr, err);
+    }
+    reader_stop(r);
+    return done;
+}
+
+static void report_result(const trainer *tr, train_result *result) {
+    const run_state *s = &tr->state;
+    *result = (train_result){.steps = s->step,
+                             .bytes = (uint64_t)s->step * update_bytes(tr),
+                             .epochs = (double)s->step / (double)tr->epoch_updates,
+                             .seconds = s->seconds,
+                             .bytes_per_second = s->seconds > 0 ? bytes_done(tr) / s->seconds : 0,
+                             .valid_bpc = s->valid_bpc,
+                             .parameters = parameter_scalars(&tr->m->parameters),
+                             .signal = caught_signal};
+    snprintf(result->checkpoint, sizeof result->checkpoint, "%s/last.safetensors", tr->folder);
+}
+
+/* Everything that can be refused is refused before anything is printed or written. */
+static bool set_up(trainer *tr, train_start start, error *err) {
+    tr->be = NULL;
+    if (!check_folder(tr, start, err) || !read_data(tr, err)) return false;
+    tr->be = options_backend(&tr->o->run, err);
+    if (!tr->be || !create_model(tr, err) || !load_state(tr, err)) return false;
+    set_total(tr);
+    if (tr->state.finished) return true;
+    return prepare_folder(tr, err);
+}
+
+static void tear_down(trainer *tr) {
+    if (tr->update) tr->be->recording_free(tr->be, tr->update);
+    if (tr->evaluation) tr->be->recording_free(tr->be, tr->evaluation);
+    model_free(tr->m);
+    if (tr->be) tr->be->destroy(tr->be);
+    if (tr->valid_text) sequence_free(tr->valid_text);
+    if (tr->valid) corpus_free(tr->valid);
+    if (tr->train) corpus_free(tr->train);
+    if (tr->metrics) fclose(tr->metrics);
+}
+
+bool train(options *o, const char *folder, train_start start, train_result *result, error *err) {
+    trainer tr = {.o = o, .folder = folder};
+    catch_signals();
+    bool done = set_up(&tr, start, err);
+    if (done) {
+        describe(&tr);
+        if (tr.state.finished) {
+            log_line("%s: already finished at step %" PRId64, folder, tr.state.step);
+        } else {
+            done = run_updates(&tr, err);
+        }
+        if (done) report_result(&tr, result);
+    }
+    tear_down(&tr);
+    return done;
+}

@@ -1,0 +1,42 @@
+/* What the tests share: the backend under test, arrays that move between backends of different
+ * types, random numbers, temporary folders. */
+#ifndef SMALLWORLD_TESTS_SUPPORT_H
+#define SMALLWORLD_TESTS_SUPPORT_H
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+
+#include "core/philox.h"
+#include "ops.h"
+
+/* The backend that SMALLWORLD_TEST_DEVICE names, "cpu" unless set. Exits with 77, which ctest counts
+ * as skipped, where that is cuda and there is no GPU. */
+backend *test_backend(precision precision);
+bool test_device_is_cuda(void);
+
+/* Doubles on the host, and the same numbers as an array of a backend. A new array without values
+ * is poisoned with NaNs. */
+double *random_values(size_t count, double low, double high);
+void *put(backend *be, const double *values, size_t count, element type);
+void *put_poison(backend *be, size_t count, element type);
+double *get(backend *be, const void *array, size_t count, element type);
+
+/* |a - b| / |b| in the Euclidean norm; infinite where either has a NaN. */
+double relative_error(const double *a, const double *b, size_t count);
+
+/* Uniform integer below `bound`. Draws repeat from run to run; `random_restart` starts over. */
+uint64_t random_below(uint64_t bound);
+double random_uniform(void);
+void random_restart(uint64_t seed);
+
+/* A fresh folder, removed with all it holds when the program ends. */
+const char *temporary_folder(void);
+char *temporary_path(const char *name);
+void write_text(const char *path, const char *text);
+char *read_text(const char *path, size_t *size);
+
+#endif

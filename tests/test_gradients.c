@@ -1,0 +1,206 @@
+/* Gradients against finite differences, in double: of every parameter of every kind of cell, over
+ * several steps, through the whole model. */
+#include "support.h"
+
+#include "core/memory.h"
+#include "model/model.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { BATCH = 3, STEPS = 4 };
+
+static model_config small_config(void) {
+    return (model_config){.cell = CELL_LSTM,
+                          .internal_steps = 2,
+                          .hidden = 32,
+                          .block = 8,
+                          .embedding = 5,
+                          .input_stride = 1,
+                          .output_stride = 1,
+                          .graph = GRAPH_RANDOM,
+                          .degree = 1,
+                          .graph_file = "",
+                          .layer_norm = true,
+                          .init_noise = 0.3,
+                          .forget_bias = 1,
+                          .seed = 7};
+}
+
+typedef struct fixture {
+    backend *be;
+    model *m;
+    double *weights; /* what the gradient is taken at */
+    double *h, *c;   /* the state it starts from */
+} fixture;
+
+static void set_weights(fixture *f, const double *weights) {
+    f->be->upload(f->be, f->m->weights, weights, f->m->parameters.total * sizeof *weights);
+}
+
+/* The loss in nats from the fixture's state. */
+static double loss_of(fixture *f) {
+    backend *be = f->be;
+    size_t plane = (size_t)f->m->config.hidden * (size_t)f->m->columns * sizeof(double);
+    be->upload(be, f->m->cell.h, f->h, plane);
+    be->upload(be, f->m->cell.c, f->c, plane);
+    be->zero(be, f->m->report, sizeof *f->m->report);
+    model_gradient(f->m);
+    update_report report;
+    be->download(be, &report, f->m->report, sizeof report);
+    return report.loss;
+}
+
+static fixture create(const model_config *config) {
+    error err;
+    fixture f = {.be = backend_cpu_reference(1)};
+    f.m = model_create(f.be, config, NULL, BATCH, STEPS, MODEL_TRAINING, &err);
+    if (!f.m) fail_msg("%s", err.text);
+    model_initialise(f.m);
+    size_t total = f.m->parameters.total, positions = (size_t)(STEPS * f.m->columns);
+    size_t plane = (size_t)config->hidden * (size_t)f.m->columns;
+
+    /* Away from the initial values, which are special: identities, ones and zeros. */
+    f.weights = get(f.be, f.m->weights, total, REAL);
+    for (size_t i = 0; i < total; i++) f.weights[i] += 0.4 * (random_uniform() - 0.5);
+    set_weights(&f, f.weights);
+    f.h = random_values(plane, -1, 1);
+    f.c = random_values(plane, -1, 1);
+
+    uint8_t *bytes = mem_alloc(positions, 1);
+    int16_t *targets = mem_alloc(positions, sizeof *targets);
+    for (size_t i = 0; i < positions; i++) {
+        bool padding = i % (size_t)f.m->columns >= BATCH;
+        bytes[i] = (uint8_t)random_below(6); /* few, so that some repeat within a step */
+        targets[i] = padding || random_below(5) == 0 ? -1 : (int16_t)random_below(256);
+    }
+    f.be->upload(f.be, f.m->bytes, bytes, positions);
+    f.be->upload(f.be, f.m->targets, targets, positions * sizeof *targets);
+    free(bytes);
+    free(targets);
+    return f;
+}
+
+static void release(fixture *f) {
+    model_free(f->m);
+    f->be->destroy(f->be);
+    free(f->weights);
+    free(f->h);
+    free(f->c);
+}
+
+/* d loss / d (weights along `direction`), by central differences. */
+static double difference(fixture *f, const double *direction) {
+    const double step = 1e-5;
+    size_t total = f->m->parameters.total;
+    double *moved = mem_alloc(total, sizeof *moved), value[2];
+    for (int side = 0; side < 2; side++) {
+        for (size_t i = 0; i < total; i++) {
+            moved[i] = f->weights[i] + (side ? step : -step) * direction[i];
+        }
+        set_weights(f, moved);
+        value[side] = loss_of(f);
+    }
+    set_weights(f, f->weights);
+    free(moved);
+    return (value[1] - value[0]) / (2 * step);
+}
+
+/* For each parameter: along a random direction of the whole tensor and along single elements. */
+static void check_gradients(const model_config *config) {
+    fixture f = create(config);
+    size_t total = f.m->parameters.total;
+    loss_of(&f);
+    double *gradient = get(f.be, f.m->gradient, total, REAL);
+    double *direction = mem_alloc(total, sizeof *direction);
+    for (int p = 0; p < f.m->parameters.count; p++) {
+        const parameter *item = &f.m->parameters.items[p];
+        for (int trial = 0; trial < 5; trial++) {
+            memset(direction, 0, total * sizeof *direction);
+            size_t from = trial == 0 ? 0 : random_below(item->count);
+            size_t to = trial == 0 ? item->count : from + 1;
+            double expected = 0, size = 0;
+            for (size_t i = item->offset + from; i < item->offset + to; i++) {
+                direction[i] = trial == 0 ? random_uniform() - 0.5 : 1;
+                expected += direction[i] * gradient[i];
+                size += direction[i] * direction[i];
+            }
+            double found = difference(&f, direction);
+            if (fabs(found - expected) > 1e-6 * (fabs(expected) + sqrt(size))) {
+                fail_msg("%s, trial %d: gradient %.12g, finite difference %.12g", item->name, trial,
+                         expected, found);
+            }
+        }
+    }
+    free(direction);
+    free(gradient);
+    release(&f);
+}
+
+static void test_cells(void **state) {
+    (void)state;
+    for (int kind = CELL_LSTM; kind <= CELL_DEEP; kind++) {
+        for (int norm = 0; norm < 2; norm++) {
+            model_config config = small_config();
+            config.cell = kind;
+            config.layer_norm = norm;
+            check_gradients(&config);
+        }
+    }
+}
+
+static void test_more_internal_steps(void **state) {
+    (void)state;
+    model_config config = small_config();
+    config.cell = CELL_DEEP;
+    config.internal_steps = 4;
+    check_gradients(&config);
+}
+
+static void test_dense(void **state) {
+    (void)state;
+    for (int kind = CELL_LSTM; kind <= CELL_DEEP; kind++) {
+        model_config config = small_config();
+        config.cell = kind;
+        config.graph = GRAPH_DENSE;
+        config.degree = 0;
+        check_gradients(&config);
+    }
+}
+
+static void test_strides(void **state) {
+    (void)state;
+    for (int kind = CELL_LSTM; kind <= CELL_DEEP; kind++) {
+        model_config config = small_config();
+        config.cell = kind;
+        config.input_stride = 2;
+        config.output_stride = 4;
+        check_gradients(&config);
+    }
+}
+
+static void test_dropout(void **state) {
+    (void)state;
+    model_config config = small_config();
+    config.dropout = 0.4;
+    check_gradients(&config);
+}
+
+static void test_other_blocks(void **state) {
+    (void)state;
+    model_config config = small_config();
+    config.hidden = 64;
+    config.block = 16;
+    check_gradients(&config);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_cells),   cmocka_unit_test(test_more_internal_steps),
+        cmocka_unit_test(test_dense),   cmocka_unit_test(test_strides),
+        cmocka_unit_test(test_dropout), cmocka_unit_test(test_other_blocks),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
