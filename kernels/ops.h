@@ -58,7 +58,7 @@ typedef struct stage {
     int block; /* the layout's out_block */
     int gates; /* 1, or GATES in the last stage */
     bool layer_norm, relu;
-    table_use table_use;
+    enum table_use table_use;
     int table_stride; /* the table feeds every table_stride-th unit; it passes the others by */
 
     const void *weight; /* operand, see layout.h */
@@ -85,7 +85,7 @@ typedef struct cell {
     int hidden, columns, steps;
     bool keep; /* every step's activations are kept, for backward */
     int stages;
-    stage stage[CELL_MAX_STAGES];
+    struct stage stage[CELL_MAX_STAGES];
     const uint8_t *bytes; /* [steps][columns] */
     void *h;              /* operand [steps + 1][hidden][columns]; h[0] is given */
     void *c;              /* real, likewise */
@@ -128,7 +128,7 @@ typedef enum pooling { POOL_LAST, POOL_MEAN, POOL_MAX } pooling;
 struct backend {
     const char *name; /* "cpu" or "cuda" */
     char device[96];  /* for people */
-    precision precision;
+    enum precision precision;
     size_t real_size, operand_size; /* bytes */
     int column_multiple;
     size_t memory; /* bytes free when the backend was made */

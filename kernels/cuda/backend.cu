@@ -1,0 +1,272 @@
+/* The CUDA backend's table: memory, uploads that nobody waits for, recordings as CUDA graphs. */
+#include "cuda.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { BLAS_WORKSPACE = 32 << 20, MEMORY_RESERVE = 256 << 20 };
+
+/* ------------------------------------------------------------------------------------- errors */
+
+bool cuda_ok(backend *be, cudaError_t status, const char *what) {
+    cuda_backend *cuda = cuda_of(be);
+    if (status != cudaSuccess && !*cuda->failure) {
+        snprintf(cuda->failure, sizeof cuda->failure, "%s: %s", what, cudaGetErrorString(status));
+    }
+    return status == cudaSuccess;
+}
+
+bool cuda_blas_ok(backend *be, cublasStatus_t status, const char *what) {
+    cuda_backend *cuda = cuda_of(be);
+    if (status != CUBLAS_STATUS_SUCCESS && !*cuda->failure) {
+        snprintf(cuda->failure, sizeof cuda->failure, "%s: %s", what,
+                 cublasGetStatusString(status));
+    }
+    return status == CUBLAS_STATUS_SUCCESS;
+}
+
+static bool finish(backend *be, error *err) {
+    cuda_backend *cuda = cuda_of(be);
+    cuda_ok(be, cudaStreamSynchronize(cuda->stream), "synchronise");
+    return *cuda->failure ? error_set(err, "GPU: %s", cuda->failure) : true;
+}
+
+/* ------------------------------------------------------------------------------------- memory */
+
+static void *allocate(backend *be, size_t bytes) {
+    void *block = NULL;
+    (void)be;
+    if (cudaMalloc(&block, bytes ? bytes : 1) == cudaSuccess) return block;
+    cudaGetLastError(); /* not an error of what follows */
+    return NULL;
+}
+
+static void release(backend *be, void *block) {
+    cuda_ok(be, cudaFree(block), "free");
+}
+
+static void zero(backend *be, void *block, size_t bytes) {
+    cuda_ok(be, cudaMemsetAsync(block, 0, bytes, cuda_of(be)->stream), "zero");
+}
+
+static void copy(backend *be, void *target, const void *source, size_t bytes) {
+    cuda_ok(be,
+            cudaMemcpyAsync(target, source, bytes, cudaMemcpyDeviceToDevice, cuda_of(be)->stream),
+            "copy");
+}
+
+/* Through a ring of pinned slots: waits only for a slot whose last copy is still under way. */
+static void upload(backend *be, void *target, const void *source, size_t bytes) {
+    cuda_backend *cuda = cuda_of(be);
+    for (size_t done = 0; done < bytes; done += STAGING_BYTES) {
+        size_t part = bytes - done < STAGING_BYTES ? bytes - done : STAGING_BYTES;
+        int slot = cuda->next_slot++ % STAGING_SLOTS;
+        char *staging = cuda->staging + (size_t)slot * STAGING_BYTES;
+        cuda_ok(be, cudaEventSynchronize(cuda->staged[slot]), "upload");
+        memcpy(staging, (const char *)source + done, part);
+        cuda_ok(be,
+                cudaMemcpyAsync((char *)target + done, staging, part, cudaMemcpyHostToDevice,
+                                cuda->stream),
+                "upload");
+        cuda_ok(be, cudaEventRecord(cuda->staged[slot], cuda->stream), "upload");
+    }
+}
+
+static void download(backend *be, void *target, const void *source, size_t bytes) {
+    cuda_backend *cuda = cuda_of(be);
+    cuda_ok(be,
+            cudaMemcpyAsync(target, source, bytes, cudaMemcpyDeviceToHost, cuda->stream),
+            "download");
+    cuda_ok(be, cudaStreamSynchronize(cuda->stream), "download");
+}
+
+/* --------------------------------------------------------------------------------- recordings */
+
+static recording *record(backend *be, void (*issue)(void *argument), void *argument) {
+    cuda_backend *cuda = cuda_of(be);
+    recording *r = (recording *)calloc(1, sizeof *r);
+    if (!r) abort();
+    cuda_ok(be, cudaStreamBeginCapture(cuda->stream, cudaStreamCaptureModeThreadLocal), "record");
+    issue(argument);
+    cuda_ok(be, cudaStreamEndCapture(cuda->stream, &r->graph), "record");
+    if (!*cuda->failure) {
+        cuda_ok(be, cudaGraphInstantiate(&r->executable, r->graph, 0), "record");
+    }
+    return r;
+}
+
+static void replay(backend *be, recording *r) {
+    cuda_backend *cuda = cuda_of(be);
+    if (*cuda->failure) return;
+    cuda_ok(be, cudaGraphLaunch(r->executable, cuda->stream), "replay");
+}
+
+static void recording_free(backend *be, recording *r) {
+    if (r->executable) cuda_ok(be, cudaGraphExecDestroy(r->executable), "free");
+    if (r->graph) cuda_ok(be, cudaGraphDestroy(r->graph), "free");
+    free(r);
+}
+
+/* ------------------------------------------------------------------------------------ layouts */
+
+static int *to_device(backend *be, const int *table, int count) {
+    int *copied = (int *)allocate(be, count * sizeof *copied);
+    if (copied) {
+        upload(be, copied, table, count * sizeof *copied);
+    } else {
+        cuda_ok(be, cudaErrorMemoryAllocation, "layout");
+    }
+    return copied;
+}
+
+/* Groups of neighbouring blocks of a row, as many as a wgrad tile is wide. */
+static void build_tiles(backend *be, device_layout *device, const layout *l) {
+    int group = WGRAD_COLUMNS / l->in_block, tiles = 0;
+    int *block_row = (int *)calloc(l->blocks, sizeof *block_row);
+    int *tile_block = (int *)calloc((size_t)l->blocks + 1, sizeof *tile_block);
+    if (!block_row || !tile_block) abort();
+    for (int i = 0; i < l->out_nodes; i++) {
+        for (int k = l->row_start[i]; k < l->row_start[i + 1]; k++) {
+            block_row[k] = i;
+            if ((k - l->row_start[i]) % group == 0) tile_block[tiles++] = k;
+        }
+    }
+    tile_block[tiles] = l->blocks;
+    device->tiles = tiles;
+    device->block_row = to_device(be, block_row, l->blocks);
+    device->tile_block = to_device(be, tile_block, tiles + 1);
+    free(block_row);
+    free(tile_block);
+}
+
+static device_layout *layout_create(backend *be, const layout *l) {
+    device_layout *device = (device_layout *)calloc(1, sizeof *device);
+    if (!device) abort();
+    device->host = *l;
+    if (layout_is_dense(l)) {
+        device->host.row_start = device->host.row_column = device->host.column_start =
+            device->host.column_row = device->host.column_block = NULL;
+        return device;
+    }
+    device->host.row_start = to_device(be, l->row_start, l->out_nodes + 1);
+    device->host.row_column = to_device(be, l->row_column, l->blocks);
+    device->host.column_start = to_device(be, l->column_start, l->in_nodes + 1);
+    device->host.column_row = to_device(be, l->column_row, l->blocks);
+    device->host.column_block = to_device(be, l->column_block, l->blocks);
+    build_tiles(be, device, l);
+    return device;
+}
+
+static void free_layout(backend *be, device_layout *device) {
+    if (!device) return;
+    int *tables[] = {device->host.row_start,    device->host.row_column, device->host.column_start,
+                     device->host.column_row,   device->host.column_block, device->block_row,
+                     device->tile_block};
+    for (size_t i = 0; i < sizeof tables / sizeof tables[0]; i++) {
+        if (tables[i]) release(be, tables[i]);
+    }
+    free(device);
+}
+
+/* ----------------------------------------------------------------------------------- lifetime */
+
+static void destroy(backend *be) {
+    cuda_backend *cuda = cuda_of(be);
+    cudaStreamSynchronize(cuda->stream);
+    for (int i = 0; i < STAGING_SLOTS; i++) {
+        if (cuda->staged[i]) cudaEventDestroy(cuda->staged[i]);
+    }
+    if (cuda->blas) cublasDestroy(cuda->blas);
+    cudaFree(cuda->blas_workspace);
+    cudaFree(cuda->partial);
+    cudaFree(cuda->factors);
+    cudaFreeHost(cuda->staging);
+    if (cuda->stream) cudaStreamDestroy(cuda->stream);
+    free(cuda);
+}
+
+static void fill_table(backend *be, precision precision) {
+    be->name = "cuda";
+    be->precision = precision;
+    be->real_size = sizeof(float);
+    be->operand_size = precision == BF16 ? sizeof(bf16) : sizeof(float);
+    be->column_multiple = COLUMN_MULTIPLE;
+    be->allocate = allocate;
+    be->release = release;
+    be->zero = zero;
+    be->copy = copy;
+    be->upload = upload;
+    be->download = download;
+    be->finish = finish;
+    be->record = record;
+    be->replay = replay;
+    be->recording_free = recording_free;
+    be->layout_create = layout_create;
+    be->layout_free = free_layout;
+    be->fprop = cuda_fprop;
+    be->dgrad = cuda_dgrad;
+    be->wgrad = cuda_wgrad;
+    be->wgrad_workspace = cuda_wgrad_workspace;
+    be->sums_bytes = cuda_sums_bytes;
+    be->cell_forward = cuda_cell_forward;
+    be->cell_backward = cuda_cell_backward;
+    be->activate = cuda_activate;
+    be->activate_backward = cuda_activate_backward;
+    be->gates = cuda_gates;
+    be->gates_backward = cuda_gates_backward;
+    be->norm_backward = cuda_norm_backward;
+    be->table_backward = cuda_table_backward;
+    be->softmax_cross_entropy = cuda_softmax_cross_entropy;
+    be->row_sums = cuda_row_sums;
+    be->sum = cuda_sum;
+    be->pool = cuda_pool;
+    be->adam = cuda_adam;
+    be->round = cuda_round;
+    be->destroy = destroy;
+}
+
+/* Streams, handles and scratch; false with the first failure remembered. */
+static bool set_up(backend *be) {
+    cuda_backend *cuda = cuda_of(be);
+    cudaDeviceProp properties;
+    size_t available = 0, total = 0;
+    bool done = cuda_ok(be, cudaGetDeviceProperties(&properties, 0), "device") &&
+                cuda_ok(be, cudaStreamCreateWithFlags(&cuda->stream, cudaStreamNonBlocking),
+                        "stream") &&
+                cuda_ok(be, cudaMallocHost(&cuda->staging, (size_t)STAGING_SLOTS * STAGING_BYTES),
+                        "pinned memory") &&
+                cuda_ok(be, cudaMalloc(&cuda->partial, REDUCTION_BLOCKS * sizeof *cuda->partial),
+                        "memory") &&
+                cuda_ok(be, cudaMalloc(&cuda->factors, sizeof *cuda->factors), "memory") &&
+                cuda_ok(be, cudaMalloc(&cuda->blas_workspace, BLAS_WORKSPACE), "memory");
+    for (int i = 0; i < STAGING_SLOTS && done; i++) {
+        done = cuda_ok(be, cudaEventCreateWithFlags(&cuda->staged[i], cudaEventDisableTiming),
+                       "event");
+    }
+    done = done && cuda_blas_ok(be, cublasCreate(&cuda->blas), "cuBLAS") &&
+           cuda_blas_ok(be, cublasSetStream(cuda->blas, cuda->stream), "cuBLAS") &&
+           cuda_blas_ok(be, cublasSetWorkspace(cuda->blas, cuda->blas_workspace, BLAS_WORKSPACE),
+                        "cuBLAS") &&
+           cuda_ok(be, cudaMemGetInfo(&available, &total), "memory");
+    if (!done) return false;
+    cuda->processors = properties.multiProcessorCount;
+    be->memory = available > MEMORY_RESERVE ? available - MEMORY_RESERVE : 0;
+    snprintf(be->device, sizeof be->device, "%s", properties.name);
+    return true;
+}
+
+extern "C" backend *backend_cuda(precision precision, error *err) {
+    int devices = 0;
+    if (cudaGetDeviceCount(&devices) != cudaSuccess || devices == 0) {
+        error_set(err, "device cuda: no GPU found");
+        return NULL;
+    }
+    cuda_backend *cuda = (cuda_backend *)calloc(1, sizeof *cuda);
+    if (!cuda) abort();
+    fill_table(&cuda->table, precision);
+    if (set_up(&cuda->table)) return &cuda->table;
+    error_set(err, "device cuda: %s", cuda->failure);
+    destroy(&cuda->table);
+    return NULL;
+}

@@ -1,0 +1,193 @@
+/* The CUDA backend's own header: its state, and what its files share. Only this folder knows CUDA.
+ *
+ * One stream holds all work, so operations run in the order they are issued. A failed call is
+ * remembered, the first of them wins, and `finish` reports it; nothing is issued after that. */
+#ifndef SMALLWORLD_KERNELS_CUDA_H
+#define SMALLWORLD_KERNELS_CUDA_H
+
+extern "C" {
+#include "ops.h"
+}
+
+#include <cublas_v2.h>
+#include <cuda_bf16.h>
+#include <cuda_runtime.h>
+
+typedef __nv_bfloat16 bf16;
+
+enum {
+    COLUMN_MULTIPLE = 64,
+    STAGING_SLOTS = 32,
+    STAGING_BYTES = 512 << 10, /* a slot; larger uploads take several */
+    REDUCTION_BLOCKS = 1024,   /* partial sums of a reduction over an arena */
+    WGRAD_COLUMNS = 128        /* columns of W that a wgrad tile spans */
+};
+
+/* What Adam needs, made once an update by one thread. */
+typedef struct adam_factors {
+    float scale, step, correction, beta1, beta2, epsilon, average;
+    int apply;
+} adam_factors;
+
+typedef struct cuda_backend {
+    backend table; /* first: a cuda_backend is a backend */
+    cudaStream_t stream;
+    cublasHandle_t blas;
+    void *blas_workspace;
+    int processors;
+    bool sums_are_zero; /* inside a cell's sequence, which zeroes them all at once */
+    double *partial;    /* [REDUCTION_BLOCKS] */
+    adam_factors *factors;
+    char *staging; /* pinned, STAGING_SLOTS x STAGING_BYTES */
+    cudaEvent_t staged[STAGING_SLOTS];
+    int next_slot;
+    char failure[256]; /* the first error, or "" */
+} cuda_backend;
+
+struct device_layout {
+    layout host; /* its tables point to device memory */
+    int *block_row;  /* [blocks] the output node of block k */
+    int *tile_block; /* [tiles + 1] wgrad: the first block of each group of a row's blocks */
+    int tiles;
+};
+
+struct recording {
+    cudaGraph_t graph;
+    cudaGraphExec_t executable;
+};
+
+static inline cuda_backend *cuda_of(backend *be) {
+    return (cuda_backend *)be;
+}
+
+/* Remembers a failure; returns whether all is well so far. */
+bool cuda_ok(backend *be, cudaError_t status, const char *what);
+bool cuda_blas_ok(backend *be, cublasStatus_t status, const char *what);
+
+/* After a launch. */
+static inline void cuda_launched(backend *be, const char *what) {
+    cuda_ok(be, cudaGetLastError(), what);
+}
+
+/* ------------------------------------------------------------------------ layer norm's sums
+ *
+ * Sums over features come from many thread blocks. So that they do not depend on the order these
+ * finish in, each block's part is turned into 64-bit fixed point and added by integer atomics: a
+ * part of ordinary size to a fine sum, a large one to a coarse sum, 2^24 times coarser, so that
+ * either keeps at least fp32's precision. `coarse` says whether that one is in use. What does not
+ * even fit there, and NaN, raises `broken`, which makes the statistics NaN. Per gate:
+ *
+ *     int64 [which sum: 2][fine, coarse][columns]; int64 coarse, broken
+ *     float [mean, 1 / deviation][columns], which forward leaves for backward                      */
+
+typedef unsigned long long fixed;
+
+static __host__ __device__ inline size_t sums_gate(int columns) {
+    return (size_t)columns * 5 + 2;
+}
+
+/* Forward: sums of raw and of its square. Backward: sums of gain dpre and of that times v. */
+#define SCALE_SUM    0x1p28f
+#define SCALE_SQUARE 0x1p20f
+#define SCALE_DSUM   0x1p34f
+#define FIXED_LIMIT  0x1p47f /* of a part: 2^16 parts cannot overflow 2^63 */
+#define COARSER      0x1p-24f
+
+static __device__ inline void add_fixed(fixed *sums, int columns, int which, int column,
+                                        float value, float scale) {
+    fixed *fine = sums + (size_t)which * 2 * columns + column;
+    float scaled = value * scale;
+    if (fabsf(scaled) < FIXED_LIMIT) {
+        atomicAdd(fine, (fixed)__float2ll_rn(scaled));
+    } else if (fabsf(scaled * COARSER) < FIXED_LIMIT) {
+        atomicAdd(fine + columns, (fixed)__float2ll_rn(scaled * COARSER));
+        atomicOr(&sums[(size_t)columns * 4], 1ull);
+    } else {
+        atomicOr(&sums[(size_t)columns * 4 + 1], 1ull);
+    }
+}
+
+static __device__ inline float read_fixed(const fixed *sums, int columns, int which, int column,
+                                          float scale) {
+    const fixed *fine = sums + (size_t)which * 2 * columns + column;
+    if (sums[(size_t)columns * 4 + 1]) return __int_as_float(0x7FC00000);
+    float total = (float)(long long)fine[0] / scale;
+    if (!sums[(size_t)columns * 4]) return total;
+    return (float)((double)(long long)fine[0] / scale +
+                   (double)(long long)fine[columns] / ((double)scale * COARSER));
+}
+
+/* Where a gate keeps its statistics: [mean, 1 / deviation][columns]. */
+static __device__ inline float *kept_statistics(fixed *sums, int columns) {
+    return (float *)(sums + (size_t)columns * 4 + 2);
+}
+
+/* ------------------------------------------------------------------------------- the operations */
+
+void cuda_fprop(backend *be, const device_layout *l, const void *w, const void *x, int steps,
+                int columns, void *y, element type, void *sums);
+void cuda_dgrad(backend *be, const device_layout *l, const void *w, const void *dy, int steps,
+                int columns, void *dx, element type);
+void cuda_wgrad(backend *be, const device_layout *l, const void *dy, const void *x, int steps,
+                int columns, void *dw, void *workspace);
+
+/* Dense layouts, through cuBLAS. */
+void dense_fprop(backend *be, const layout *l, const void *w, const void *x, int steps,
+                 int columns, void *y, element type, void *sums);
+void dense_dgrad(backend *be, const layout *l, const void *w, const void *dy, int steps,
+                 int columns, void *dx, element type);
+void dense_wgrad(backend *be, const layout *l, const void *dy, const void *x, int steps,
+                 int columns, void *dw, void *workspace);
+size_t cuda_wgrad_workspace(backend *be, const layout *l, int steps, int columns);
+
+/* Layer norm's sums of y as stored, where the product did not make them; sums are zero before. */
+void cuda_column_sums(backend *be, const layout *l, const void *y, int steps, int columns,
+                      void *sums);
+size_t cuda_sums_bytes(backend *be, int gates, int columns);
+void cuda_zero_sums(backend *be, void *sums, int gates, int columns);
+void cuda_cell_forward(backend *be, const cell *c);
+void cuda_cell_backward(backend *be, const cell *c);
+void cuda_activate(backend *be, const cell *c, int s, int t);
+void cuda_activate_backward(backend *be, const cell *c, int s, int t);
+void cuda_gates(backend *be, const cell *c, int t);
+void cuda_gates_backward(backend *be, const cell *c, int t);
+void cuda_norm_backward(backend *be, const cell *c, int s, int t);
+void cuda_table_backward(backend *be, const cell *c, int s);
+
+void cuda_softmax_cross_entropy(backend *be, const void *logits, const void *bias,
+                                const int16_t *targets, int steps, int columns, void *losses,
+                                void *dlogits);
+void cuda_row_sums(backend *be, const void *x, int steps, int rows, int columns, void *out);
+void cuda_sum(backend *be, const void *x, size_t count, double *out);
+void cuda_pool(backend *be, const void *x, element type, int steps, int rows, int columns,
+               const int32_t *first, const int32_t *last, pooling how, void *out);
+void cuda_adam(backend *be, size_t count, void *weights, const void *gradient, void *moment1,
+               void *moment2, void *average, void *operands, const update_arguments *arguments,
+               update_report *report);
+void cuda_round(backend *be, size_t count, const void *weights, void *operands);
+
+/* ------------------------------------------------------------------------------------- types */
+
+static __device__ inline float to_float(float x) {
+    return x;
+}
+
+static __device__ inline float to_float(bf16 x) {
+    return __bfloat162float(x);
+}
+
+template <typename T> static __device__ inline T from_float(float x);
+
+template <> __device__ inline float from_float<float>(float x) {
+    return x;
+}
+
+template <> __device__ inline bf16 from_float<bf16>(float x) {
+    return __float2bfloat16_rn(x);
+}
+
+/* Calls a template with the operand's type: DISPATCH(be, function, arguments). */
+#define DISPATCH(be, function, ...)                                                                \
+    ((be)->precision == BF16 ? function<bf16>(__VA_ARGS__) : function<float>(__VA_ARGS__))
+
+#endif

@@ -1,0 +1,49 @@
+/* Every line of inline PTX for the portable tensor-core path (sm_80 and later), behind names.
+ * Reference: PTX ISA, "Warp-level matrix instructions" and "Asynchronous copy". */
+#ifndef SMALLWORLD_KERNELS_CUDA_PTX_CUH
+#define SMALLWORLD_KERNELS_CUDA_PTX_CUH
+
+#include <stdint.h>
+
+static __device__ inline uint32_t shared_address(const void *pointer) {
+    return (uint32_t)__cvta_generic_to_shared(pointer);
+}
+
+/* 16 bytes from global to shared memory; where `from` is NULL, 16 zero bytes. */
+static __device__ inline void copy_async(uint32_t to, const void *from) {
+    int bytes = from ? 16 : 0;
+    asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to), "l"(from), "r"(bytes));
+}
+
+static __device__ inline void copy_commit() {
+    asm volatile("cp.async.commit_group;");
+}
+
+/* Waits until at most `pending` of this thread's groups are under way. */
+template <int pending> static __device__ inline void copy_wait() {
+    asm volatile("cp.async.wait_group %0;" ::"n"(pending));
+}
+
+/* Four 8 x 8 matrices of 16-bit elements; lane i gives the address of row i % 8 of matrix i / 8. */
+static __device__ inline void load_matrices(uint32_t (&r)[4], uint32_t address) {
+    asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
+                 : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
+                 : "r"(address));
+}
+
+static __device__ inline void load_matrices_transposed(uint32_t (&r)[4], uint32_t address) {
+    asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
+                 : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
+                 : "r"(address));
+}
+
+/* sum [16 x 8] += a [16 x 16] b [16 x 8], bf16 with fp32 sums. */
+static __device__ inline void multiply_add(float (&sum)[4], const uint32_t (&a)[4], uint32_t b0,
+                                           uint32_t b1) {
+    asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 "
+                 "{%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
+                 : "+f"(sum[0]), "+f"(sum[1]), "+f"(sum[2]), "+f"(sum[3])
+                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+}
+
+#endif

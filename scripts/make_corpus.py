@@ -1,0 +1,371 @@
+#!/usr/bin/env python3
+"""A small corpus of labelled film reviews from a probabilistic grammar, and its exact floor.
+
+A review has a label, 1 (liked it) or 0 (did not), drawn with probability 1/2. All the label does
+is tilt the choice of some words, none of which gives it away. As the grammar is known, so is the
+probability of any text given either label, and with it
+  - the floor: bits per byte that no language model beats in expectation, and
+  - the Bayes error: the share of wrong labels that no classifier beats in expectation.
+"""
+
+import argparse
+import gzip
+import io
+import json
+import math
+import random
+import sys
+import zlib
+from collections import defaultdict
+from pathlib import Path
+
+# ---------------------------------------------------------------------------------- the grammar --
+# A review is a walk over kinds of sentence, from START to END, with one blank between sentences.
+# A sentence that can close a review never must: another may follow, so at the last blank the label
+# still matters to what comes next, and a language model has a reason to remember it.
+
+START, END = "start", "end"
+
+ORDER = {
+    START:     {"opening": 1.0},
+    "opening": {"story": 0.5, "cast": 0.5},
+    "story":   {"cast": 0.4, "feeling": 0.6},
+    "cast":    {"feeling": 1.0},
+    "feeling": {"advice": 0.6, END: 0.4},
+    "advice":  {"feeling": 0.3, END: 0.7},
+}
+
+# A sentence is one of its kind's templates, chosen by weight; a [slot] takes a word of that name.
+
+SENTENCES = {
+    "opening": [
+        (4, "What a [adjective], [adjective] [film]."),
+        (3, "A [adjective] [film], [much] [adjective]."),
+        (3, "This [film] is [adjective][join] [adjective]."),
+    ],
+    "story": [
+        (5, "The [part] [moves][join] the [craft] [moves]."),
+        (3, "The [part] is [much] [adjective]."),
+        (2, "Even the [craft] [moves][join] is [adjective]."),
+    ],
+    "cast": [
+        (5, "The [hero] [moves] like a [likeness]."),
+        (1, "The [hero] [moves] like a [thing]."),
+        (4, "The [hero] is [adjective][join] [adjective]."),
+    ],
+    "feeling": [
+        (5, "I [felt] and [felt]."),
+        (5, "I [felt][join] [company] [felt]."),
+    ],
+    "advice": [
+        (1, "[advice]."),
+    ],
+}
+
+# Plain slots: any of the words, each as likely as the next, whatever the label.
+
+WORDS = {
+    "film":    "film|movie|western|comedy|musical|thriller|romance|tale",
+    "part":    "plot|script|story|ending|middle|dialogue",
+    "craft":   "music|camera|sound|light|editing|scenery",
+    "hero":    "hero|villain|captain|ghost|robot|widow|sheriff|baker|duke|nurse|wizard|twin",
+    "thing":   "comet|lantern|damp sock|tax form",
+    "company": "my aunt|my boss|the usher|the row behind|our neighbour|the critic",
+}
+
+# Cues: with the probability given one of the label's own words, else one of the other label's. A
+# word that both have says nothing, and one that a plain slot may put in its place says less. But
+# for those, first letters keep to one side throughout: a small model soon learns what a side is.
+
+CUES = {  #  own word,  label 1,  label 0
+    "adjective": (0.83, "warm|bold|clever|lively|graceful", "flat|stale|dull|hollow|noisy"),
+    "much":      (0.78, "wholly|clearly|very", "sadly|too|very"),
+    "moves":     (0.84, "glows|charms|bounces|leaps", "drags|sags|fades|hobbles"),
+    "join":      (0.76, " and", ", but"),
+    "likeness":  (0.84, "kite|comet|lantern|wild pony",
+                        "damp sock|folding chair|tax form|stuck drawer"),
+    "felt":      (0.84, "laughed|cheered|grinned|beamed", "sighed|dozed|frowned|huffed"),
+    "advice":    (0.79, "Bring a friend|Go twice|Call your mother|Watch it again",
+                        "Find a pillow|Save your money|Do the dishes|Turn back"),
+}
+
+FILES = {  #   documents,  random stream
+    "reviews_train": (36000, 1),
+    "reviews_valid": (1500, 2),
+    "reviews_test":  (4000, 3),
+}
+SEED = 1847
+
+LABELS = (0, 1)
+PRIOR = (0.5, 0.5)
+
+
+# --------------------------------------------------------------------- the grammar as a machine --
+
+
+class Grammar:
+    """Writes reviews, and says how probable a text is.
+
+    order      kind -> {next kind: probability}
+    slots      name -> {word: (probability given label 0, given label 1)}
+    sentences  kind -> [(probability, [(literal, None) or (None, slot name), ...]), ...]
+    """
+
+    def __init__(self, order=ORDER, sentences=SENTENCES, words=WORDS, cues=CUES):
+        self.order = order
+        self.slots = {name: plain_slot(text) for name, text in words.items()}
+        self.slots.update((name, cue_slot(*cue)) for name, cue in cues.items())
+        self.sentences = {
+            kind: [(weight / sum(w for w, _ in templates), self._pieces(kind, template))
+                   for weight, template in templates]
+            for kind, templates in sentences.items()
+        }
+
+    def _pieces(self, kind, template):
+        """'The [hero].' -> [("The ", None), (None, "hero"), (".", None)]"""
+        pieces = []
+        for i, piece in enumerate(template.replace("]", "[").split("[")):
+            if i % 2 and piece not in self.slots:
+                raise ValueError(f"the grammar's {kind!r} has the unknown slot [{piece}]")
+            if piece:
+                pieces.append((None, piece) if i % 2 else (piece, None))
+        return pieces
+
+    def sample(self, rng, label):
+        """A text, and the probability, given the label, of the derivation that made it."""
+        text, probability = [], 1.0
+        kind, p = draw(rng, self.order[START].items())
+        while kind != END:
+            probability *= p
+            pieces, p = draw(rng, ((t, weight) for weight, t in self.sentences[kind]))
+            probability *= p
+            for literal, slot in pieces:
+                if slot:
+                    literal, p = draw(rng, ((w, ps[label]) for w, ps in self.slots[slot].items()))
+                    probability *= p
+                text.append(literal)
+            kind, p = draw(rng, self.order[kind].items())
+            if kind != END:
+                text.append(" ")
+        return "".join(text), probability * p
+
+    def likelihood(self, text):
+        """(p(text | 0), p(text | 1)): all derivations, and the end of the review, included.
+
+        The forward algorithm over bytes: mass[position][kind] is the probability, given each label,
+        of having written text[:position] and being about to write a sentence of that kind. No word
+        boundary is assumed: every way to cut the text that the grammar allows is counted.
+        """
+        total = [0.0, 0.0]
+        mass = defaultdict(lambda: defaultdict(lambda: [0.0, 0.0]))
+        for kind, p in self.order[START].items():
+            add(mass[0][kind], (p, p), (1.0, 1.0))
+        for position in range(len(text)):
+            for kind, reached in mass.pop(position, {}).items():
+                for end, written in self._sentence(text, position, kind, reached).items():
+                    for following, p in self.order[kind].items():
+                        if following == END:
+                            if end == len(text):
+                                add(total, (p, p), written)
+                        elif text.startswith(" ", end):
+                            add(mass[end + 1][following], (p, p), written)
+        return tuple(total)
+
+    def _sentence(self, text, start, kind, reached):
+        """{end: mass} for the sentences of the kind that text has at start."""
+        ends = defaultdict(lambda: [0.0, 0.0])
+        for weight, pieces in self.sentences[kind]:
+            front = {start: [weight * m for m in reached]}
+            for literal, slot in pieces:
+                after = defaultdict(lambda: [0.0, 0.0])
+                for position, m in front.items():
+                    for word, p in self.slots[slot].items() if slot else [(literal, (1.0, 1.0))]:
+                        if text.startswith(word, position):
+                            add(after[position + len(word)], p, m)
+                front = after
+            for end, m in front.items():
+                add(ends[end], (1.0, 1.0), m)
+        return ends
+
+
+def plain_slot(words):
+    words = words.split("|")
+    return {word: (1 / len(words),) * 2 for word in words}
+
+
+def cue_slot(strength, liked, disliked):
+    slot = defaultdict(lambda: [0.0, 0.0])
+    for side, words in (1, liked.split("|")), (0, disliked.split("|")):
+        for word in words:
+            for label in LABELS:
+                slot[word][label] += (strength if label == side else 1 - strength) / len(words)
+    return {word: tuple(ps) for word, ps in slot.items()}
+
+
+def draw(rng, choices):
+    """One of the (what, probability) pairs; by rng.random(), whose stream Python keeps for ever."""
+    choices, point = list(choices), rng.random()
+    for what, probability in choices:
+        point -= probability
+        if point < 0:
+            break
+    return what, probability
+
+
+def add(cell, factors, mass):
+    for label in LABELS:
+        cell[label] += factors[label] * mass[label]
+
+
+# --------------------------------------------------------------------------------- making files --
+
+
+def reviews(grammar, count, seed, stream):
+    """Yields (label, text), `count` times."""
+    rng = random.Random(1000 * seed + stream)
+    for _ in range(count):
+        label = int(rng.random() < PRIOR[1])
+        yield label, grammar.sample(rng, label)[0]
+
+
+def packed(lines):
+    """gzip without a name or a time, so that equal text gives equal files."""
+    buffer = io.BytesIO()
+    with gzip.GzipFile("", "wb", 9, buffer, mtime=0) as out:
+        out.write("".join(lines).encode("ascii"))
+    return buffer.getvalue()
+
+
+def make(out, seed=SEED):
+    """{path: bytes} of the three files."""
+    grammar = Grammar()
+    return {Path(out) / f"{name}.tsv.gz":
+            packed(f"{label}\t{text}\n" for label, text in reviews(grammar, count, seed, stream))
+            for name, (count, stream) in FILES.items()}
+
+
+# ------------------------------------------------------------------------------------ the floor --
+
+
+class BadInput(Exception):
+    pass
+
+
+def read_reviews(path):
+    """Yields (line number, label, text)."""
+    try:
+        with open(path, "rb") as file:
+            data = file.read()
+        if data[:2] == b"\x1f\x8b":
+            data = gzip.decompress(data)
+    except (OSError, EOFError, zlib.error) as problem:
+        reason = getattr(problem, "strerror", None) or problem
+        raise BadInput(f"{path}: cannot be read: {reason}") from None
+    if not data:
+        raise BadInput(f"{path}: is empty; expected lines LABEL<TAB>TEXT")
+    for number, line in enumerate(data.decode("latin-1").removesuffix("\n").split("\n"), 1):
+        label, tab, text = line.partition("\t")
+        if not tab or label not in ("0", "1"):
+            raise BadInput(f"{path}:{number}: expected LABEL<TAB>TEXT with label 0 or 1")
+        yield number, int(label), text
+
+
+def floor(path, grammar=None):
+    """What the best possible model and the best possible classifier reach on a file of reviews.
+
+    Documents are framed as "\\n " + text + " " and joined; every byte but the very first is
+    predicted, N in all. The frame itself is certain, so a document costs -log2 of its probability.
+    Its end is the line break that follows the last blank, where another sentence might have begun.
+    The floor's standard error is that of a ratio, total bits to total bytes, over the documents.
+    """
+    grammar = grammar or Grammar()
+    bits, lengths, risks, misses = [], [], [], []
+    for number, label, text in read_reviews(path):
+        joint = [prior * p for prior, p in zip(PRIOR, grammar.likelihood(text))]
+        if not sum(joint):
+            raise BadInput(f"{path}:{number}: the grammar cannot write this text: {text[:60]!a}")
+        bits.append(-math.log2(sum(joint)))
+        lengths.append(len(text) + 3)
+        risks.append(min(joint) / sum(joint))
+        misses.append(0.5 if joint[0] == joint[1] else joint[label] < max(joint))
+    predicted = sum(lengths) - 1
+    ratio = sum(bits) / predicted
+    spread = math.sqrt(sum((b - ratio * n)**2 for b, n in zip(bits, lengths)))
+    return {
+        "documents": len(bits),
+        "N": predicted,
+        "floor_bpc": ratio,
+        "floor_bpc_se": spread / predicted,
+        "bayes_error": mean(risks),
+        "bayes_error_se": standard_error(risks),
+        "bayes_error_realised": mean(misses),
+        "bayes_error_realised_se": standard_error(misses),
+    }
+
+
+def mean(values):
+    return sum(values) / len(values)
+
+
+def standard_error(values):
+    centre = mean(values)
+    return math.sqrt(sum((v - centre)**2 for v in values) / max(1, len(values) - 1) / len(values))
+
+
+# --------------------------------------------------------------------------------- command line --
+
+EXAMPLES = """examples:
+  make_corpus.py make --out data
+  make_corpus.py floor data/reviews_test.tsv.gz
+  make_corpus.py floor data/reviews_test.tsv.gz --json
+  make_corpus.py sample 5
+"""
+
+
+def main(argv=None):
+    parser = argparse.ArgumentParser(description=__doc__, epilog=EXAMPLES,
+                                     formatter_class=argparse.RawDescriptionHelpFormatter)
+    commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
+    command = commands.add_parser("make", help="write the three files of the corpus")
+    command.add_argument("--out", required=True, metavar="DIR", help="folder to write them to")
+    command.add_argument("--seed", type=int, default=SEED,
+                         help="default %(default)s, that of the shipped files")
+    command = commands.add_parser("floor", help="the exact floor and Bayes error of a file")
+    command.add_argument("file", metavar="FILE.tsv[.gz]")
+    command.add_argument("--json", action="store_true", help="print one JSON object")
+    command = commands.add_parser("sample", help="print some reviews")
+    command.add_argument("count", type=int, metavar="N")
+    command.add_argument("--seed", type=int, default=SEED)
+    args = parser.parse_args(argv)
+
+    try:
+        if args.command == "make":
+            files = make(args.out, args.seed)
+            Path(args.out).mkdir(parents=True, exist_ok=True)
+            for path, data in files.items():
+                path.write_bytes(data)
+                print(f"{path}: {len(data):,} bytes")
+        elif args.command == "sample":
+            for label, text in reviews(Grammar(), args.count, args.seed, 0):
+                print(label, text, sep="\t")
+        else:
+            report = floor(args.file)
+            print(json.dumps(report) if args.json else as_text(report))
+    except BrokenPipeError:
+        sys.stderr.close()  # the reader has had enough: not worth a word
+    except (BadInput, OSError) as problem:
+        sys.exit(f"make_corpus.py: {problem}")
+
+
+def as_text(report):
+    return "\n".join([
+        "documents             {documents:10,}",
+        "bytes predicted, N    {N:10,}",
+        "floor                 {floor_bpc:10.4f} +- {floor_bpc_se:.4f} bits per byte",
+        "Bayes error, expected {bayes_error:10.2%} +- {bayes_error_se:.2%}",
+        "Bayes error, realised {bayes_error_realised:10.2%} +- {bayes_error_realised_se:.2%}",
+    ]).format(**report)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,354 @@
+/* The whole model on a backend against a more trusted one: states, losses and every gradient, with
+ * all of the activations' and gradients' memory poisoned first; that recorded and issued updates
+ * agree; that runs repeat bit for bit; and that training learns. */
+#include "support.h"
+
+#include "core/memory.h"
+#include "model/model.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+static model_config base_config(void) {
+    return (model_config){.cell = CELL_LSTM,
+                          .internal_steps = 3,
+                          .hidden = 128,
+                          .block = 16,
+                          .embedding = 8,
+                          .input_stride = 1,
+                          .output_stride = 1,
+                          .graph = GRAPH_WATTS_STROGATZ,
+                          .degree = 4,
+                          .rewire = 0.2,
+                          .graph_file = "",
+                          .layer_norm = true,
+                          .init_noise = 0.1,
+                          .forget_bias = 1,
+                          .seed = 3};
+}
+
+static model *create(backend *be, const model_config *config, int batch, int steps) {
+    error err;
+    model *m = model_create(be, config, NULL, batch, steps, MODEL_TRAINING, &err);
+    if (!m) fail_msg("%s", err.text);
+    return m;
+}
+
+/* What both sides start from; sizes by streams of the batch, not by padded columns. */
+typedef struct inputs {
+    double *weights, *h, *c;
+    uint8_t *bytes;
+    int16_t *targets;
+} inputs;
+
+static inputs draw_inputs(const model *m) {
+    size_t total = m->parameters.total, batch = (size_t)m->batch;
+    size_t positions = (size_t)m->steps * batch, plane = (size_t)m->config.hidden * batch;
+    float *initial = mem_alloc(total, sizeof *initial);
+    parameter_initialise(&m->parameters, 3, initial);
+    inputs in = {.weights = mem_alloc(total, sizeof(double)),
+                 .h = random_values(plane, -1, 1),
+                 .c = random_values(plane, -1, 1),
+                 .bytes = mem_alloc(positions, 1),
+                 .targets = mem_alloc(positions, sizeof(int16_t))};
+    for (int i = 0; i < m->parameters.count; i++) {
+        const parameter *p = &m->parameters.items[i];
+        for (size_t k = p->offset; k < p->offset + p->count; k++) {
+            in.weights[k] = initial[k] + 0.2 * (random_uniform() - 0.5);
+        }
+    }
+    for (size_t i = 0; i < positions; i++) {
+        in.bytes[i] = (uint8_t)random_below(random_below(2) ? 5 : 256);
+        in.targets[i] = random_below(6) ? (int16_t)random_below(256) : -1;
+    }
+    free(initial);
+    return in;
+}
+
+static void free_inputs(inputs *in) {
+    free(in->weights);
+    free(in->h);
+    free(in->c);
+    free(in->bytes);
+    free(in->targets);
+}
+
+/* [rows][batch] on the host -> [rows][columns], other columns `fill`. */
+static double *widen(const double *values, size_t rows, size_t batch, size_t columns) {
+    double *wide = mem_alloc(rows * columns, sizeof *wide);
+    for (size_t r = 0; r < rows; r++) {
+        memcpy(wide + r * columns, values + r * batch, batch * sizeof *wide);
+    }
+    return wide;
+}
+
+static double *narrow(const double *values, size_t rows, size_t batch, size_t columns) {
+    double *tight = mem_alloc(rows * batch, sizeof *tight);
+    for (size_t r = 0; r < rows; r++) {
+        memcpy(tight + r * batch, values + r * columns, batch * sizeof *tight);
+    }
+    return tight;
+}
+
+/* Fills an array of the backend from one made by `put`. */
+static void set(backend *be, void *target, const double *values, size_t count, element type) {
+    void *made = put(be, values, count, type);
+    size_t size = type == REAL ? be->real_size : be->operand_size;
+    be->copy(be, target, made, count * size);
+    error err;
+    assert_true(be->finish(be, &err));
+    be->release(be, made);
+}
+
+static void poison(backend *be, void *block, size_t bytes) {
+    char *pattern = mem_alloc(bytes, 1);
+    memset(pattern, 0xFF, bytes); /* NaN in every floating-point type */
+    be->upload(be, block, pattern, bytes);
+    free(pattern);
+}
+
+static void load(model *m, const inputs *in) {
+    backend *be = m->be;
+    size_t batch = (size_t)m->batch, columns = (size_t)m->columns, steps = (size_t)m->steps;
+    size_t hidden = (size_t)m->config.hidden;
+    poison(be, m->plan.block[PLAN_ACTIVATIONS], m->plan.bytes[PLAN_ACTIVATIONS]);
+    for (int i = 0; i < m->parameters.count; i++) {
+        const parameter *p = &m->parameters.items[i];
+        poison(be, (char *)m->gradient + p->offset * be->real_size, p->count * be->real_size);
+    }
+    set(be, m->weights, in->weights, m->parameters.total, REAL);
+    model_use_weights(m);
+    be->zero(be, m->no_bytes, VOCABULARY);
+    be->zero(be, m->report, sizeof *m->report);
+    be->zero(be, m->evaluation, sizeof *m->evaluation);
+    be->zero(be, m->arguments, sizeof *m->arguments);
+    double *h = widen(in->h, hidden, batch, columns), *c = widen(in->c, hidden, batch, columns);
+    set(be, m->cell.h, h, hidden * columns, OPERAND);
+    set(be, m->cell.c, c, hidden * columns, REAL);
+    uint8_t *bytes = mem_alloc(steps * columns, 1);
+    int16_t *targets = mem_alloc(steps * columns, sizeof *targets);
+    for (size_t t = 0; t < steps; t++) {
+        for (size_t n = 0; n < columns; n++) {
+            bytes[t * columns + n] = n < batch ? in->bytes[t * batch + n] : 0;
+            targets[t * columns + n] = n < batch ? in->targets[t * batch + n] : -1;
+        }
+    }
+    be->upload(be, m->bytes, bytes, steps * columns);
+    be->upload(be, m->targets, targets, steps * columns * sizeof *targets);
+    free(h);
+    free(c);
+    free(bytes);
+    free(targets);
+}
+
+typedef struct outcome {
+    double *gradient, *h, *c, loss;
+} outcome;
+
+static outcome collect(model *m) {
+    backend *be = m->be;
+    size_t batch = (size_t)m->batch, columns = (size_t)m->columns;
+    size_t hidden = (size_t)m->config.hidden;
+    update_report report;
+    outcome o = {.gradient = get(be, m->gradient, m->parameters.total, REAL)};
+    double *h = get(be, m->cell.h, hidden * columns, OPERAND);
+    double *c = get(be, m->cell.c, hidden * columns, REAL);
+    o.h = narrow(h, hidden, batch, columns);
+    o.c = narrow(c, hidden, batch, columns);
+    be->download(be, &report, m->report, sizeof report);
+    o.loss = report.loss;
+    free(h);
+    free(c);
+    return o;
+}
+
+static void free_outcome(outcome *o) {
+    free(o->gradient);
+    free(o->h);
+    free(o->c);
+}
+
+/* `batch` is not a multiple of what any backend pads to. */
+static void compare(const model_config *config, precision precision, int batch, double tolerance) {
+    backend *be[2] = {test_backend(precision), test_device_is_cuda()
+                                                   ? backend_cpu(precision, 0)
+                                                   : backend_cpu_reference(0)};
+    outcome o[2];
+    model *m[2];
+    inputs in = {0};
+    random_restart(21);
+    for (int side = 0; side < 2; side++) {
+        m[side] = create(be[side], config, batch, 5);
+        if (side == 0) in = draw_inputs(m[0]);
+        load(m[side], &in);
+        model_gradient(m[side]);
+        o[side] = collect(m[side]);
+    }
+    size_t plane = (size_t)config->hidden * (size_t)batch;
+    double error = relative_error(o[0].h, o[1].h, plane);
+    if (error > tolerance) fail_msg("h: relative error %g", error);
+    error = relative_error(o[0].c, o[1].c, plane);
+    if (error > tolerance) fail_msg("c: relative error %g", error);
+    if (!(fabs(o[0].loss / o[1].loss - 1) <= tolerance)) {
+        fail_msg("loss: %.10g, expected %.10g", o[0].loss, o[1].loss);
+    }
+    for (int i = 0; i < m[0]->parameters.count; i++) {
+        const parameter *p = &m[0]->parameters.items[i];
+        error = relative_error(o[0].gradient + p->offset, o[1].gradient + p->offset, p->count);
+        if (error > 10 * tolerance) fail_msg("gradient of %s: relative error %g", p->name, error);
+    }
+    for (int side = 0; side < 2; side++) {
+        free_outcome(&o[side]);
+        model_free(m[side]);
+        be[side]->destroy(be[side]);
+    }
+    free_inputs(&in);
+}
+
+static void compare_all(precision precision, double tolerance) {
+    for (int kind = CELL_LSTM; kind <= CELL_DEEP; kind++) {
+        for (int variant = 0; variant < 5; variant++) {
+            model_config config = base_config();
+            config.cell = kind;
+            if (variant == 1) config.layer_norm = false;
+            if (variant == 2) {
+                config.graph = GRAPH_DENSE;
+                config.degree = 0;
+            }
+            if (variant == 3) {
+                config.input_stride = 2;
+                config.output_stride = 4;
+                config.block = 8;
+                config.dropout = 0.25;
+            }
+            if (variant == 4) {
+                config.hidden = 512;
+                config.block = 64;
+                config.degree = 2;
+            }
+            compare(&config, precision, variant == 4 ? 150 : 11, tolerance);
+        }
+    }
+}
+
+static void test_fp32(void **state) {
+    (void)state;
+    compare_all(FP32, 2e-5);
+}
+
+static void test_bf16(void **state) {
+    (void)state;
+    compare_all(BF16, 2e-2);
+}
+
+/* ----------------------------------------------------------------------------------- training */
+
+static void issue_update(void *argument) {
+    model_update(argument);
+}
+
+/* Learns to repeat a short text; returns the loss in bits per byte of the last of `updates`, and
+ * all weights if asked. */
+static double learn(precision precision, const model_config *config, int updates, bool recorded,
+                    double **weights) {
+    static const char text[] = "the cat sat on the mat. ";
+    enum { BATCH = 8, STEPS = 12 };
+    backend *be = test_backend(precision);
+    model *m = create(be, config, BATCH, STEPS);
+    size_t columns = (size_t)m->columns, length = sizeof text - 1, at = 0;
+    model_initialise(m);
+    recording *r = recorded ? be->record(be, issue_update, m) : NULL;
+    update_report report = {0};
+    uint8_t *bytes = mem_alloc(STEPS * columns, 1);
+    int16_t *targets = mem_alloc(STEPS * columns, sizeof *targets);
+    for (int u = 0; u < updates; u++) {
+        for (size_t t = 0; t < STEPS; t++, at++) {
+            for (size_t n = 0; n < columns; n++) {
+                bytes[t * columns + n] = (uint8_t)text[(at + n) % length];
+                targets[t * columns + n] = n < BATCH ? text[(at + n + 1) % length] : -1;
+            }
+        }
+        update_arguments arguments = {.learning_rate = 0.01, .beta1 = 0.9, .beta2 = 0.99,
+                                      .epsilon = 1e-8, .clip = 1, .average = 0.5,
+                                      .gradient_scale = 1.0 / (BATCH * STEPS),
+                                      .update = (uint64_t)u};
+        be->upload(be, m->bytes, bytes, STEPS * columns);
+        be->upload(be, m->targets, targets, STEPS * columns * sizeof *targets);
+        be->upload(be, m->arguments, &arguments, sizeof arguments);
+        be->zero(be, m->report, sizeof report);
+        if (recorded) {
+            be->replay(be, r);
+        } else {
+            model_update(m);
+        }
+    }
+    be->download(be, &report, m->report, sizeof report);
+    error err;
+    if (!be->finish(be, &err)) fail_msg("%s", err.text);
+    if (weights) *weights = get(be, m->weights, m->parameters.total, REAL);
+    free(bytes);
+    free(targets);
+    if (r) be->recording_free(be, r);
+    model_free(m);
+    be->destroy(be);
+    return report.loss / (BATCH * STEPS * M_LN2);
+}
+
+static void test_learns(void **state) {
+    (void)state;
+    for (int kind = CELL_LSTM; kind <= CELL_DEEP; kind++) {
+        for (int half = 0; half < 2; half++) {
+            model_config config = base_config();
+            config.cell = kind;
+            config.internal_steps = 2;
+            double bits = learn(half ? BF16 : FP32, &config, 150, true, NULL);
+            if (!(bits < 0.2)) fail_msg("cell %d: %g bits per byte after 150 updates", kind, bits);
+        }
+    }
+}
+
+static void test_repeats(void **state) {
+    (void)state;
+    for (int half = 0; half < 2; half++) {
+        model_config config = base_config();
+        double *weights[3];
+        config.dropout = 0.2;
+        for (int run = 0; run < 3; run++) {
+            learn(half ? BF16 : FP32, &config, 12, run != 2, &weights[run]);
+        }
+        backend *be = test_backend(FP32);
+        model *m = create(be, &config, 1, 1);
+        size_t bytes = m->parameters.total * sizeof(double);
+        assert_memory_equal(weights[0], weights[1], bytes);
+        assert_memory_equal(weights[0], weights[2], bytes);
+        model_free(m);
+        be->destroy(be);
+        for (int run = 0; run < 3; run++) free(weights[run]);
+    }
+}
+
+/* ------------------------------------------------------------------------------------ refusals */
+
+static void test_does_not_fit(void **state) {
+    (void)state;
+    backend *be = test_backend(FP32);
+    model_config config = base_config();
+    error err;
+    be->memory = 1000000;
+    assert_null(model_create(be, &config, NULL, 4, 4, MODEL_TRAINING, &err));
+    assert_non_null(strstr(err.text, "does not fit"));
+    assert_non_null(strstr(err.text, "weights"));
+    assert_non_null(strstr(err.text, "free"));
+    be->destroy(be);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_fp32),    cmocka_unit_test(test_bf16),
+        cmocka_unit_test(test_learns),  cmocka_unit_test(test_repeats),
+        cmocka_unit_test(test_does_not_fit),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

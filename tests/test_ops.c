@@ -1,0 +1,644 @@
+/* Every operation of a backend against a more trusted one, on random shapes and patterns, with all
+ * outputs poisoned first: the CPU in fp32 and bf16 against the reference in double, the GPU in each
+ * precision against the CPU in the same. */
+#include "support.h"
+
+#include "core/memory.h"
+#include "graph/graph.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+typedef struct pair {
+    backend *be, *trusted;
+    double tolerance; /* relative, in the norm */
+} pair;
+
+static pair open_pair(precision precision) {
+    pair p = {.be = test_backend(precision)};
+    if (test_device_is_cuda()) {
+        p.trusted = backend_cpu(precision, 0);
+        p.tolerance = precision == BF16 ? 2e-3 : 1e-5;
+    } else {
+        p.trusted = backend_cpu_reference(0);
+        p.tolerance = precision == BF16 ? 1e-2 : 1e-5;
+    }
+    return p;
+}
+
+static void close_pair(pair *p) {
+    p->be->destroy(p->be);
+    p->trusted->destroy(p->trusted);
+}
+
+static void assert_close(const pair *p, const char *what, const double *found,
+                         const double *expected, size_t count) {
+    double error = relative_error(found, expected, count);
+    if (error <= p->tolerance) return;
+    fail_msg("%s on %s: relative error %g, at most %g expected", what, p->be->name, error,
+             p->tolerance);
+}
+
+/* ---------------------------------------------------------------------------------- patterns */
+
+/* A graph with the given share of blocks, and, to be nasty, empty rows and columns, a row and a
+ * column that are full, and rows of one block. Not one that graph.h would make. */
+static graph *nasty_graph(int nodes, double share, bool hubs) {
+    graph *g = mem_alloc(1, sizeof *g);
+    g->nodes = nodes;
+    g->start = mem_alloc((size_t)nodes + 1, sizeof *g->start);
+    g->column = mem_alloc((size_t)nodes * (size_t)nodes, sizeof *g->column);
+    int count = 0;
+    for (int i = 0; i < nodes; i++) {
+        g->start[i] = count;
+        for (int j = 0; j < nodes; j++) {
+            bool there = random_uniform() < share;
+            if (i == 0) there = j == nodes - 1;          /* a single block */
+            if (i == 1) there = false;                   /* an empty row */
+            if (j == 2) there = false;                   /* an empty column */
+            if (hubs && (i == 3 || j == 4)) there = true; /* a full row, a full column */
+            if (there) g->column[count++] = j;
+        }
+    }
+    g->start[nodes] = count;
+    return g;
+}
+
+typedef struct shape {
+    int nodes, block, gates, columns, steps;
+    double share;
+    bool hubs;
+} shape;
+
+static void check_layout(pair *p, const layout *l, int columns, int steps, const char *name) {
+    size_t weights = layout_weights(l);
+    size_t in = layout_inputs(l) * (size_t)columns * (size_t)steps;
+    size_t out = layout_rows(l) * (size_t)columns * (size_t)steps;
+    double *w = random_values(weights, -1, 1), *x = random_values(in, -1, 1);
+    double *dy = random_values(out, -1, 1);
+    double *result[2][5];
+    for (int side = 0; side < 2; side++) {
+        backend *be = side ? p->trusted : p->be;
+        device_layout *d = be->layout_create(be, l);
+        void *dw = put(be, w, weights, OPERAND), *dx = put(be, x, in, OPERAND);
+        void *ddy = put(be, dy, out, OPERAND);
+        void *y[5] = {put_poison(be, out, OPERAND), put_poison(be, out, REAL),
+                      put_poison(be, in, OPERAND), put_poison(be, in, REAL),
+                      put_poison(be, weights, REAL)};
+        size_t room = be->wgrad_workspace(be, l, steps, columns);
+        void *workspace = room ? be->allocate(be, room) : NULL;
+        be->fprop(be, d, dw, dx, steps, columns, y[0], OPERAND, NULL);
+        be->fprop(be, d, dw, dx, steps, columns, y[1], REAL, NULL);
+        be->dgrad(be, d, dw, ddy, steps, columns, y[2], OPERAND);
+        be->dgrad(be, d, dw, ddy, steps, columns, y[3], REAL);
+        be->wgrad(be, d, ddy, dx, steps, columns, y[4], workspace);
+        const size_t sizes[5] = {out, out, in, in, weights};
+        for (int i = 0; i < 5; i++) {
+            result[side][i] = get(be, y[i], sizes[i], i == 0 || i == 2 ? OPERAND : REAL);
+            be->release(be, y[i]);
+        }
+        if (workspace) be->release(be, workspace);
+        be->release(be, dw);
+        be->release(be, dx);
+        be->release(be, ddy);
+        be->layout_free(be, d);
+    }
+    static const char *const what[5] = {"fprop", "fprop to real", "dgrad", "dgrad to real",
+                                        "wgrad"};
+    const size_t sizes[5] = {out, out, in, in, weights};
+    for (int i = 0; i < 5; i++) {
+        char text[160];
+        snprintf(text, sizeof text, "%s, %s, %d columns, %d steps", what[i], name, columns, steps);
+        assert_close(p, text, result[0][i], result[1][i], sizes[i]);
+        free(result[0][i]);
+        free(result[1][i]);
+    }
+    free(w);
+    free(x);
+    free(dy);
+}
+
+static void check_products(precision precision) {
+    pair p = open_pair(precision);
+    random_restart(3);
+    static const int blocks[] = {8, 16, 32, 64, 128};
+    int unit = p.be->column_multiple;
+    for (size_t b = 0; b < sizeof blocks / sizeof blocks[0]; b++) {
+        for (int gates = 1; gates <= 4; gates += 3) {
+            for (int columns = 1; columns <= 3; columns++) {
+                shape s = {.nodes = blocks[b] > 32 ? 6 : 11,
+                           .block = blocks[b],
+                           .gates = gates,
+                           .columns = columns * unit,
+                           .steps = columns == 2 ? 1 : 3,
+                           .share = 0.1 + 0.5 * random_uniform(),
+                           .hubs = columns != 1};
+                graph *g = nasty_graph(s.nodes, s.share, s.hubs);
+                layout *l = layout_from_graph(g, s.block, s.gates);
+                char name[64];
+                snprintf(name, sizeof name, "block %d, %d gates, %d blocks", s.block, s.gates,
+                         l->blocks);
+                check_layout(&p, l, s.columns, s.steps, name);
+                layout_free(l);
+                graph_free(g);
+            }
+        }
+    }
+    close_pair(&p);
+}
+
+static void test_products_fp32(void **state) {
+    (void)state;
+    check_products(FP32);
+}
+
+static void test_products_bf16(void **state) {
+    (void)state;
+    check_products(BF16);
+}
+
+static void test_dense_products(void **state) {
+    (void)state;
+    for (int i = 0; i < 2; i++) {
+        pair p = open_pair(i ? BF16 : FP32);
+        int unit = p.be->column_multiple;
+        random_restart(4);
+        layout *square = layout_dense(40, 40, 4, 1), *wide = layout_dense(256, 72, 1, 1);
+        layout *strided = layout_dense(256, 24, 1, 3);
+        check_layout(&p, square, unit, 3, "dense gates");
+        check_layout(&p, wide, 2 * unit, 2, "dense head");
+        check_layout(&p, wide, unit, 1, "dense head");
+        check_layout(&p, strided, unit, 2, "dense head with a stride");
+        layout_free(square);
+        layout_free(wide);
+        layout_free(strided);
+        close_pair(&p);
+    }
+}
+
+/* --------------------------------------------------------------------------------- cell's parts
+ * One step of a stage by itself, for every combination that a cell can have. */
+
+typedef struct part {
+    int gates, stride;
+    bool layer_norm, relu;
+    table_use use;
+    double dropout;
+} part;
+
+enum { PART_RESULTS = 10 };
+
+static void run_part(backend *be, const part *how, int hidden, int columns, double *const *in,
+                     const uint8_t *bytes, double *out[PART_RESULTS], size_t sizes[PART_RESULTS]) {
+    size_t plane = (size_t)hidden * (size_t)columns, gates = (size_t)how->gates;
+    size_t entries = (size_t)(hidden / how->stride) * VOCABULARY;
+    int block = 8;
+    graph *g = nasty_graph(hidden / block, 0.6, true);
+    layout *l = layout_from_graph(g, block, how->gates);
+    device_layout *d = be->layout_create(be, l);
+    update_arguments arguments = {.update = 5};
+    cell c = {.hidden = hidden, .columns = columns, .steps = 1, .keep = true, .stages = 1,
+              .dropout = how->dropout, .seed = 99};
+    stage *s = &c.stage[0];
+    *s = (stage){.layout = d, .block = block, .gates = how->gates, .layer_norm = how->layer_norm,
+                 .relu = how->relu, .table_use = how->use, .table_stride = how->stride};
+    void *device_bytes = be->allocate(be, (size_t)columns);
+    be->upload(be, device_bytes, bytes, (size_t)columns);
+    c.bytes = device_bytes;
+    void *device_arguments = be->allocate(be, sizeof arguments);
+    be->upload(be, device_arguments, &arguments, sizeof arguments);
+    c.arguments = device_arguments;
+    size_t weights = layout_weights(l), sums = be->sums_bytes(be, how->gates, columns);
+    s->weight = put(be, in[0], weights, OPERAND);
+    s->gain = how->layer_norm ? put(be, in[1], gates * (size_t)hidden, REAL) : NULL;
+    s->bias = put(be, in[2], gates * (size_t)hidden, REAL);
+    s->table = put(be, in[3], gates * entries, OPERAND);
+    s->raw = put_poison(be, gates * plane, OPERAND);
+    s->out = put_poison(be, plane, OPERAND);
+    s->dpre = put_poison(be, gates * plane, OPERAND);
+    s->dentry = put_poison(be, gates * plane, OPERAND);
+    s->dgain = put_poison(be, gates * (size_t)hidden, REAL);
+    s->dbias = put_poison(be, gates * (size_t)hidden, REAL);
+    s->dtable = put_poison(be, gates * entries, OPERAND);
+    s->sums = put_poison(be, sums / be->real_size + 1, REAL);
+    s->dsums = put_poison(be, sums / be->real_size + 1, REAL);
+    void *x = put(be, in[4], plane, OPERAND);
+    double *state = mem_alloc(2 * plane, sizeof *state);
+    memcpy(state, in[5], plane * sizeof *state);
+    for (size_t i = 0; i < plane; i++) state[plane + i] = NAN;
+    c.c = put(be, state, 2 * plane, REAL);
+    c.h = put_poison(be, 2 * plane, OPERAND);
+    c.dh = put(be, in[6], plane, OPERAND);
+    c.dx = put(be, in[7], plane, OPERAND);
+    c.dc = put(be, in[8], plane, REAL);
+
+    be->fprop(be, d, s->weight, x, 1, columns, s->raw, OPERAND, how->layer_norm ? s->sums : NULL);
+    if (how->gates == GATES) {
+        be->gates(be, &c, 0);
+        be->gates_backward(be, &c, 0);
+    } else {
+        be->activate(be, &c, 0, 0);
+        be->activate_backward(be, &c, 0, 0);
+    }
+    size_t count[PART_RESULTS] = {gates * plane, plane, 2 * plane, 2 * plane, gates * plane,
+                                  gates * (size_t)hidden, gates * (size_t)hidden, plane,
+                                  gates * plane, gates * entries};
+    out[0] = get(be, s->raw, count[0], OPERAND);
+    if (how->layer_norm) be->norm_backward(be, &c, 0, 0);
+    if (how->use != TABLE_NONE) be->table_backward(be, &c, 0);
+    out[1] = get(be, s->out, count[1], OPERAND);
+    out[2] = get(be, c.h, count[2], OPERAND);
+    out[3] = get(be, c.c, count[3], REAL);
+    out[4] = get(be, s->dpre, count[4], OPERAND);
+    out[5] = get(be, s->dgain, count[5], REAL);
+    out[6] = get(be, s->dbias, count[6], REAL);
+    out[7] = get(be, c.dc, count[7], REAL);
+    out[8] = get(be, s->raw, count[8], OPERAND);
+    out[9] = get(be, s->dtable, count[9], OPERAND);
+    /* What a stage of this kind does not write stays poisoned, on every backend. */
+    if (how->gates == GATES) count[1] = 0;
+    if (how->gates != GATES) count[2] = count[3] = 0;
+    if (how->use == TABLE_NONE) count[9] = 0;
+    memcpy(sizes, count, sizeof count);
+    void *arrays[] = {(void *)(uintptr_t)s->weight, (void *)(uintptr_t)s->gain,
+                      (void *)(uintptr_t)s->bias, (void *)(uintptr_t)s->table, s->raw, s->out,
+                      s->dpre, s->dentry, s->dgain, s->dbias, s->dtable, s->sums, s->dsums, x, c.c,
+                      c.h, c.dh, c.dx, c.dc, device_bytes, device_arguments};
+    for (size_t i = 0; i < sizeof arrays / sizeof arrays[0]; i++) {
+        if (arrays[i]) be->release(be, arrays[i]);
+    }
+    free(state);
+    be->layout_free(be, d);
+    layout_free(l);
+    graph_free(g);
+}
+
+static void check_part(pair *p, const part *how, int hidden, int columns) {
+    size_t plane = (size_t)hidden * (size_t)columns, gates = (size_t)how->gates;
+    size_t entries = (size_t)(hidden / how->stride) * VOCABULARY;
+    double *in[9] = {random_values(gates * (size_t)hidden * (size_t)hidden, -0.3, 0.3),
+                     random_values(gates * (size_t)hidden, 0.5, 1.5),
+                     random_values(gates * (size_t)hidden, -1, 1),
+                     random_values(gates * entries, -1, 1),
+                     random_values(plane, -1, 1),
+                     random_values(plane, -2, 2),
+                     random_values(plane, -1, 1),
+                     random_values(plane, -1, 1),
+                     random_values(plane, -1, 1)};
+    uint8_t *bytes = mem_alloc((size_t)columns, 1);
+    for (int n = 0; n < columns; n++) bytes[n] = (uint8_t)random_below(256);
+    double *result[2][PART_RESULTS];
+    size_t sizes[PART_RESULTS];
+    for (int side = 0; side < 2; side++) {
+        random_restart(17); /* the same pattern for both */
+        run_part(side ? p->trusted : p->be, how, hidden, columns, in, bytes, result[side], sizes);
+    }
+    static const char *const what[PART_RESULTS] = {"raw",   "out",   "h",  "c",         "dpre",
+                                                   "dgain", "dbias", "dc", "draw", "dtable"};
+    for (int i = 0; i < PART_RESULTS; i++) {
+        char text[160];
+        snprintf(text, sizeof text, "%s of %s%s%s, table %d by %d, dropout %g, %d x %d", what[i],
+                 how->gates == GATES ? "gates" : "a step", how->layer_norm ? " with norm" : "",
+                 how->relu ? " and relu" : "", how->use, how->stride, how->dropout, hidden, columns);
+        size_t skip = i == 2 ? plane : 0; /* h[0] is poison */
+        if (sizes[i] > skip) {
+            pair loose = *p;
+            if (i >= 4 && p->be->precision == BF16) {
+                /* Gradients are made of rounded values; and rounding moves some past relu's edge. */
+                loose.tolerance *= how->relu ? 20 : 4;
+            }
+            assert_close(&loose, text, result[0][i] + skip, result[1][i] + skip, sizes[i] - skip);
+        }
+        free(result[0][i]);
+        free(result[1][i]);
+    }
+    for (int i = 0; i < 9; i++) free(in[i]);
+    free(bytes);
+}
+
+static void check_parts(precision precision) {
+    pair p = open_pair(precision);
+    random_restart(5);
+    int unit = p.be->column_multiple;
+    const int sizes[][2] = {{64, unit}, {200, 2 * unit}, {1104, unit}, {64, 5 * unit}};
+    for (size_t i = 0; i < sizeof sizes / sizeof sizes[0]; i++) {
+        for (int norm = 0; norm < 2; norm++) {
+            part gates = {GATES, 1, norm, false, TABLE_ADD, 0};
+            part plain = {GATES, 1, norm, false, TABLE_NONE, 0};
+            part dropped = {GATES, 2, norm, false, TABLE_ADD, 0.3};
+            part multiply = {1, 1, norm, false, TABLE_MULTIPLY, 0};
+            part add = {1, 2, norm, true, TABLE_ADD, 0};
+            part strided = {1, 4, norm, false, TABLE_MULTIPLY, 0};
+            part relu = {1, 1, norm, true, TABLE_NONE, 0};
+            const part *all[] = {&gates, &plain, &dropped, &multiply, &add, &strided, &relu};
+            for (size_t k = 0; k < sizeof all / sizeof all[0]; k++) {
+                check_part(&p, all[k], sizes[i][0], sizes[i][1]);
+            }
+        }
+    }
+    close_pair(&p);
+}
+
+static void test_parts_fp32(void **state) {
+    (void)state;
+    check_parts(FP32);
+}
+
+static void test_parts_bf16(void **state) {
+    (void)state;
+    check_parts(BF16);
+}
+
+/* -------------------------------------------------------------------------------------- loss */
+
+static void test_softmax(void **state) {
+    (void)state;
+    for (int kind = 0; kind < 2; kind++) {
+        pair p = open_pair(kind ? BF16 : FP32);
+        random_restart(6);
+        int steps = 3, columns = 2 * p.be->column_multiple;
+        size_t positions = (size_t)(steps * columns), count = positions * VOCABULARY;
+        double *logits = random_values(count, -20, 20), *bias = random_values(VOCABULARY, -3, 3);
+        int16_t *targets = mem_alloc(positions, sizeof *targets);
+        for (size_t i = 0; i < positions; i++) {
+            targets[i] = random_below(4) ? (int16_t)random_below(256) : -1;
+        }
+        double *losses[2], *gradient[2], *sums[2], total[2] = {0};
+        for (int side = 0; side < 2; side++) {
+            backend *be = side ? p.trusted : p.be;
+            void *l = put(be, logits, count, REAL), *b = put(be, bias, VOCABULARY, REAL);
+            void *loss = put_poison(be, positions, REAL), *d = put_poison(be, count, OPERAND);
+            void *rows = put_poison(be, VOCABULARY, REAL);
+            int16_t *t = be->allocate(be, positions * sizeof *t);
+            double *sum = be->allocate(be, sizeof *sum), start = 100;
+            be->upload(be, t, targets, positions * sizeof *t);
+            be->upload(be, sum, &start, sizeof start);
+            be->softmax_cross_entropy(be, l, b, t, steps, columns, loss, d);
+            be->row_sums(be, d, steps, VOCABULARY, columns, rows);
+            be->sum(be, loss, positions, sum);
+            losses[side] = get(be, loss, positions, REAL);
+            gradient[side] = get(be, d, count, OPERAND);
+            sums[side] = get(be, rows, VOCABULARY, REAL);
+            be->download(be, &total[side], sum, sizeof *sum);
+            void *arrays[] = {l, b, loss, d, rows, t, sum};
+            for (size_t i = 0; i < 7; i++) be->release(be, arrays[i]);
+        }
+        pair exact = p;
+        exact.tolerance = 1e-5; /* losses and sums do not pass through bf16 */
+        assert_close(&exact, "losses", losses[0], losses[1], positions);
+        assert_close(&p, "dlogits", gradient[0], gradient[1], count);
+        assert_close(&p, "row sums", sums[0], sums[1], VOCABULARY);
+        assert_close(&exact, "sum", &total[0], &total[1], 1);
+        for (size_t i = 0; i < positions; i++) {
+            if (targets[i] < 0) assert_true(losses[0][i] == 0);
+        }
+        for (int side = 0; side < 2; side++) {
+            free(losses[side]);
+            free(gradient[side]);
+            free(sums[side]);
+        }
+        free(logits);
+        free(bias);
+        free(targets);
+        close_pair(&p);
+    }
+}
+
+static void test_nan_is_seen(void **state) {
+    (void)state;
+    backend *be = test_backend(FP32);
+    int columns = be->column_multiple;
+    size_t count = (size_t)columns * VOCABULARY;
+    double *values = random_values(count, -1, 1);
+    double *zeros = mem_alloc(VOCABULARY, sizeof *zeros);
+    int16_t *targets = mem_alloc((size_t)columns, sizeof *targets);
+    values[7 * columns + 3] = NAN;
+    void *l = put(be, values, count, REAL), *b = put(be, zeros, VOCABULARY, REAL);
+    void *loss = put_poison(be, (size_t)columns, REAL);
+    int16_t *t = be->allocate(be, (size_t)columns * sizeof *t);
+    be->upload(be, t, targets, (size_t)columns * sizeof *t);
+    be->softmax_cross_entropy(be, l, b, t, 1, columns, loss, NULL);
+    double *losses = get(be, loss, (size_t)columns, REAL);
+    for (int n = 0; n < columns; n++) assert_true(isnan(losses[n]) == (n == 3));
+    be->release(be, l);
+    be->release(be, b);
+    be->release(be, loss);
+    be->release(be, t);
+    free(values);
+    free(zeros);
+    free(targets);
+    free(losses);
+    be->destroy(be);
+}
+
+static void test_pool(void **state) {
+    (void)state;
+    pair p = open_pair(BF16);
+    random_restart(7);
+    int steps = 9, rows = 24, columns = p.be->column_multiple;
+    size_t plane = (size_t)(rows * columns);
+    double *x = random_values(plane * (size_t)steps, -1, 1);
+    double *start = random_values(plane, -1, 1);
+    int32_t *first = mem_alloc((size_t)columns, sizeof *first);
+    int32_t *last = mem_alloc((size_t)columns, sizeof *last);
+    for (int n = 0; n < columns; n++) {
+        first[n] = (int32_t)random_below(5);
+        last[n] = first[n] + (int32_t)random_below(5); /* none, for some */
+    }
+    for (int kind = 0; kind < 6; kind++) {
+        element type = kind % 2 ? OPERAND : REAL;
+        double *result[2];
+        for (int side = 0; side < 2; side++) {
+            backend *be = side ? p.trusted : p.be;
+            void *in = put(be, x, plane * (size_t)steps, type), *out = put(be, start, plane, REAL);
+            int32_t *f = be->allocate(be, (size_t)columns * 4);
+            int32_t *l = be->allocate(be, (size_t)columns * 4);
+            be->upload(be, f, first, (size_t)columns * 4);
+            be->upload(be, l, last, (size_t)columns * 4);
+            be->pool(be, in, type, steps, rows, columns, f, l, (pooling)(kind / 2), out);
+            result[side] = get(be, out, plane, REAL);
+            be->release(be, in);
+            be->release(be, out);
+            be->release(be, f);
+            be->release(be, l);
+        }
+        assert_close(&p, "pool", result[0], result[1], plane);
+        free(result[0]);
+        free(result[1]);
+    }
+    free(x);
+    free(start);
+    free(first);
+    free(last);
+    close_pair(&p);
+}
+
+/* -------------------------------------------------------------------------------------- Adam */
+
+static void check_adam(precision precision, double clip) {
+    pair p = open_pair(precision);
+    random_restart(8);
+    const size_t count = 5000;
+    double *host[5] = {random_values(count, -1, 1), random_values(count, -50, 50),
+                       random_values(count, -0.1, 0.1), random_values(count, 0, 0.1),
+                       random_values(count, -1, 1)};
+    double *result[2][5];
+    update_report reports[2];
+    update_arguments arguments = {.learning_rate = 0.01, .beta1 = 0.9, .beta2 = 0.99,
+                                  .epsilon = 1e-8, .clip = clip, .gradient_scale = 0.01,
+                                  .average = 0.97, .update = 4};
+    for (int side = 0; side < 2; side++) {
+        backend *be = side ? p.trusted : p.be;
+        void *a[5];
+        for (int i = 0; i < 5; i++) a[i] = put(be, host[i], count, REAL);
+        void *operands = precision == BF16 ? put_poison(be, count, OPERAND) : a[0];
+        update_arguments *args = be->allocate(be, sizeof *args);
+        update_report *report = be->allocate(be, sizeof *report);
+        be->upload(be, args, &arguments, sizeof *args);
+        be->zero(be, report, sizeof *report);
+        be->adam(be, count, a[0], a[1], a[2], a[3], a[4], operands, args, report);
+        const int kept[4] = {0, 2, 3, 4};
+        for (int i = 0; i < 4; i++) result[side][i] = get(be, a[kept[i]], count, REAL);
+        result[side][4] = get(be, operands, count, OPERAND);
+        be->download(be, &reports[side], report, sizeof *report);
+        for (int i = 0; i < 5; i++) be->release(be, a[i]);
+        if (precision == BF16) be->release(be, operands);
+        be->release(be, args);
+        be->release(be, report);
+    }
+    pair exact = p;
+    exact.tolerance = 1e-6;
+    static const char *const what[5] = {"weights", "moment1", "moment2", "average", "operands"};
+    for (int i = 0; i < 5; i++) {
+        assert_close(i < 4 ? &exact : &p, what[i], result[0][i], result[1][i], count);
+        free(result[0][i]);
+        free(result[1][i]);
+    }
+    assert_true(fabs(reports[0].gradient_norm / reports[1].gradient_norm - 1) < 1e-6);
+    assert_true(reports[0].failed == 0);
+    for (int i = 0; i < 5; i++) free(host[i]);
+    close_pair(&p);
+}
+
+static void test_adam(void **state) {
+    (void)state;
+    check_adam(FP32, 0);
+    check_adam(FP32, 1.5);
+    check_adam(BF16, 1.5);
+}
+
+/* A gradient or loss that is not finite changes nothing, now and from then on. */
+static void test_adam_refuses_nan(void **state) {
+    (void)state;
+    backend *be = test_backend(FP32);
+    const size_t count = 64;
+    for (int kind = 0; kind < 2; kind++) {
+        double *values = random_values(count, -1, 1);
+        void *w = put(be, values, count, REAL), *m = put(be, values, count, REAL);
+        void *v = put(be, values, count, REAL), *mean = put(be, values, count, REAL);
+        update_report seen = {.loss = kind ? INFINITY : 1};
+        update_arguments arguments = {.learning_rate = 1, .beta1 = 0.9, .beta2 = 0.9,
+                                      .epsilon = 1e-8, .gradient_scale = 1, .update = 11};
+        update_report *report = be->allocate(be, sizeof *report);
+        update_arguments *args = be->allocate(be, sizeof *args);
+        be->upload(be, report, &seen, sizeof seen);
+        be->upload(be, args, &arguments, sizeof arguments);
+        double *gradients = random_values(count, -1, 1);
+        if (kind == 0) gradients[40] = NAN;
+        void *g = put(be, gradients, count, REAL);
+        be->adam(be, count, w, g, m, v, mean, w, args, report);
+        be->download(be, &seen, report, sizeof seen);
+        assert_true(seen.failed == 12);
+        gradients[40] = 0;
+        be->release(be, g);
+        g = put(be, gradients, count, REAL);
+        seen.loss = 1;
+        be->upload(be, report, &seen, sizeof seen);
+        be->adam(be, count, w, g, m, v, mean, w, args, report);
+        be->download(be, &seen, report, sizeof seen);
+        assert_true(seen.failed == 12);
+        void *kept[] = {w, m, v, mean};
+        for (int i = 0; i < 4; i++) {
+            double *after = get(be, kept[i], count, REAL);
+            for (size_t k = 0; k < count; k++) assert_true((float)after[k] == (float)values[k]);
+            free(after);
+            be->release(be, kept[i]);
+        }
+        be->release(be, g);
+        be->release(be, report);
+        be->release(be, args);
+        free(gradients);
+        free(values);
+    }
+    be->destroy(be);
+}
+
+static void test_round(void **state) {
+    (void)state;
+    pair p = open_pair(BF16);
+    random_restart(9);
+    const size_t count = 1000;
+    double *values = random_values(count, -1e3, 1e3), *result[2];
+    for (int side = 0; side < 2; side++) {
+        backend *be = side ? p.trusted : p.be;
+        void *in = put(be, values, count, REAL), *out = put_poison(be, count, OPERAND);
+        be->round(be, count, in, out);
+        result[side] = get(be, out, count, OPERAND);
+        be->release(be, in);
+        be->release(be, out);
+    }
+    assert_close(&p, "round", result[0], result[1], count);
+    free(values);
+    free(result[0]);
+    free(result[1]);
+    close_pair(&p);
+}
+
+/* -------------------------------------------------------------------------------- recordings */
+
+typedef struct replayed {
+    backend *be;
+    void *x;
+    double *sum;
+} replayed;
+
+static void issue_sum(void *argument) {
+    replayed *r = argument;
+    r->be->sum(r->be, r->x, 100, r->sum);
+}
+
+static void test_recording(void **state) {
+    (void)state;
+    backend *be = test_backend(FP32);
+    double *ones = mem_alloc(100, sizeof *ones), total;
+    for (int i = 0; i < 100; i++) ones[i] = 1;
+    replayed r = {be, put(be, ones, 100, REAL), be->allocate(be, sizeof(double))};
+    be->zero(be, r.sum, sizeof *r.sum);
+    recording *recorded = be->record(be, issue_sum, &r);
+    be->download(be, &total, r.sum, sizeof total);
+    assert_true(total == 0); /* recording runs nothing */
+    for (int i = 0; i < 3; i++) be->replay(be, recorded);
+    be->download(be, &total, r.sum, sizeof total);
+    assert_true(total == 300);
+    error err;
+    assert_true(be->finish(be, &err));
+    be->recording_free(be, recorded);
+    be->release(be, r.x);
+    be->release(be, r.sum);
+    free(ones);
+    be->destroy(be);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_products_fp32),  cmocka_unit_test(test_products_bf16),
+        cmocka_unit_test(test_dense_products), cmocka_unit_test(test_parts_fp32),
+        cmocka_unit_test(test_parts_bf16),     cmocka_unit_test(test_softmax),
+        cmocka_unit_test(test_nan_is_seen),    cmocka_unit_test(test_pool),
+        cmocka_unit_test(test_adam),           cmocka_unit_test(test_adam_refuses_nan),
+        cmocka_unit_test(test_round),          cmocka_unit_test(test_recording),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
