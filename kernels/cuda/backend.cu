@@ -110,7 +110,7 @@ static void recording_free(backend *be, recording *r) {
 
 /* ------------------------------------------------------------------------------------ layouts */
 
-static int *to_device(backend *be, const int *table, int count) {
+int *cuda_table(backend *be, const int *table, int count) {
     int *copied = (int *)allocate(be, count * sizeof *copied);
     if (copied) {
         upload(be, copied, table, count * sizeof *copied);
@@ -134,8 +134,8 @@ static void build_tiles(backend *be, device_layout *device, const layout *l) {
     }
     tile_block[tiles] = l->blocks;
     device->tiles = tiles;
-    device->block_row = to_device(be, block_row, l->blocks);
-    device->tile_block = to_device(be, tile_block, tiles + 1);
+    device->block_row = cuda_table(be, block_row, l->blocks);
+    device->tile_block = cuda_table(be, tile_block, tiles + 1);
     free(block_row);
     free(tile_block);
 }
@@ -149,12 +149,13 @@ static device_layout *layout_create(backend *be, const layout *l) {
             device->host.column_row = device->host.column_block = NULL;
         return device;
     }
-    device->host.row_start = to_device(be, l->row_start, l->out_nodes + 1);
-    device->host.row_column = to_device(be, l->row_column, l->blocks);
-    device->host.column_start = to_device(be, l->column_start, l->in_nodes + 1);
-    device->host.column_row = to_device(be, l->column_row, l->blocks);
-    device->host.column_block = to_device(be, l->column_block, l->blocks);
+    device->host.row_start = cuda_table(be, l->row_start, l->out_nodes + 1);
+    device->host.row_column = cuda_table(be, l->row_column, l->blocks);
+    device->host.column_start = cuda_table(be, l->column_start, l->in_nodes + 1);
+    device->host.column_row = cuda_table(be, l->column_row, l->blocks);
+    device->host.column_block = cuda_table(be, l->column_block, l->blocks);
     build_tiles(be, device, l);
+    if (hopper_fits(be, l)) hopper_create(be, device, l);
     return device;
 }
 
@@ -162,7 +163,9 @@ static void free_layout(backend *be, device_layout *device) {
     if (!device) return;
     int *tables[] = {device->host.row_start,    device->host.row_column, device->host.column_start,
                      device->host.column_row,   device->host.column_block, device->block_row,
-                     device->tile_block};
+                     device->tile_block,         device->deep_start,
+                     device->forward.start,      device->forward.source,  device->forward.block,
+                     device->backward.start,     device->backward.source, device->backward.block};
     for (size_t i = 0; i < sizeof tables / sizeof tables[0]; i++) {
         if (tables[i]) release(be, tables[i]);
     }
@@ -226,6 +229,20 @@ static void fill_table(backend *be, precision precision) {
     be->destroy = destroy;
 }
 
+/* Whether this build holds sm_90a code and this is the GPU for it. SMALLWORLD_PORTABLE=1 says to use
+ * the portable kernels all the same, which the tests do. */
+static bool find_hopper(backend *be, const cudaDeviceProp *properties) {
+    cuda_backend *cuda = cuda_of(be);
+    cudaDriverEntryPointQueryResult found;
+    if (properties->major != 9 || getenv("SMALLWORLD_PORTABLE") || !hopper_compiled()) return false;
+    return cuda_ok(be,
+                   cudaGetDriverEntryPointByVersion("cuTensorMapEncodeTiled",
+                                                    (void **)&cuda->encode_map, 12000,
+                                                    cudaEnableDefault, &found),
+                   "find cuTensorMapEncodeTiled") &&
+           found == cudaDriverEntryPointSuccess;
+}
+
 /* Streams, handles and scratch; false with the first failure remembered. */
 static bool set_up(backend *be) {
     cuda_backend *cuda = cuda_of(be);
@@ -251,6 +268,7 @@ static bool set_up(backend *be) {
            cuda_ok(be, cudaMemGetInfo(&available, &total), "memory");
     if (!done) return false;
     cuda->processors = properties.multiProcessorCount;
+    cuda->hopper = find_hopper(be, &properties);
     be->memory = available > MEMORY_RESERVE ? available - MEMORY_RESERVE : 0;
     snprintf(be->device, sizeof be->device, "%s", properties.name);
     return true;

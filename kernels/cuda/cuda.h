@@ -10,6 +10,7 @@ extern "C" {
 }
 
 #include <cublas_v2.h>
+#include <cuda.h>
 #include <cuda_bf16.h>
 #include <cuda_runtime.h>
 
@@ -23,6 +24,12 @@ enum {
     WGRAD_COLUMNS = 128        /* columns of W that a wgrad tile spans */
 };
 
+typedef CUresult (*PFN_encode_map)(CUtensorMap *map, CUtensorMapDataType type, uint32_t rank,
+                                   void *base, const uint64_t *extent, const uint64_t *stride,
+                                   const uint32_t *box, const uint32_t *element_stride,
+                                   CUtensorMapInterleave interleave, CUtensorMapSwizzle swizzle,
+                                   CUtensorMapL2promotion promotion, CUtensorMapFloatOOBfill fill);
+
 /* What Adam needs, made once an update by one thread. */
 typedef struct adam_factors {
     float scale, step, correction, beta1, beta2, epsilon, average;
@@ -35,6 +42,8 @@ typedef struct cuda_backend {
     cublasHandle_t blas;
     void *blas_workspace;
     int processors;
+    bool hopper; /* the GPU and this build have sm_90a's instructions */
+    PFN_encode_map encode_map;
     bool sums_are_zero; /* inside a cell's sequence, which zeroes them all at once */
     double *partial;    /* [REDUCTION_BLOCKS] */
     adam_factors *factors;
@@ -44,11 +53,20 @@ typedef struct cuda_backend {
     char failure[256]; /* the first error, or "" */
 } cuda_backend;
 
+/* Neighbouring output nodes that one thread block takes together, see hopper.cu. */
+typedef struct hopper_groups {
+    int count, slots;
+    int *start, *source, *block;
+} hopper_groups;
+
 struct device_layout {
     layout host; /* its tables point to device memory */
     int *block_row;  /* [blocks] the output node of block k */
     int *tile_block; /* [tiles + 1] wgrad: the first block of each group of a row's blocks */
     int tiles;
+    hopper_groups forward, backward;
+    int *deep_start; /* [deep_tiles + 1] likewise for Hopper's wgrad */
+    int deep_tiles;
 };
 
 struct recording {
@@ -130,6 +148,20 @@ void cuda_dgrad(backend *be, const device_layout *l, const void *w, const void *
                 int columns, void *dx, element type);
 void cuda_wgrad(backend *be, const device_layout *l, const void *dy, const void *x, int steps,
                 int columns, void *dw, void *workspace);
+
+/* Hopper's kernels, for one step of a layout that fits; they return false if a launch failed. */
+bool hopper_compiled(void); /* whether this build has their code */
+bool hopper_fits(const backend *be, const layout *l);
+void hopper_create(backend *be, device_layout *device, const layout *l);
+bool hopper_fprop(backend *be, const device_layout *l, const void *w, const void *x, int columns,
+                  void *y, void *sums);
+bool hopper_dgrad(backend *be, const device_layout *l, const void *w, const void *dy, int columns,
+                  void *dx);
+bool hopper_wgrad(backend *be, const device_layout *l, const void *dy, const void *x, int steps,
+                  int columns, void *dw);
+
+/* A table of ints copied to the device. */
+int *cuda_table(backend *be, const int *table, int count);
 
 /* Dense layouts, through cuBLAS. */
 void dense_fprop(backend *be, const layout *l, const void *w, const void *x, int steps,

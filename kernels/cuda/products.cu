@@ -490,6 +490,12 @@ void cuda_fprop(backend *be, const device_layout *device, const void *w, const v
         dense_fprop(be, l, w, x, steps, columns, y, type, sums);
         return;
     }
+    if (sums) cuda_zero_sums(be, sums, l->gates * steps, columns);
+    if (steps == 1 && type == OPERAND && hopper_fits(be, l)) {
+        hopper_fprop(be, device, w, x, columns, y, sums);
+        cuda_launched(be, "fprop");
+        return;
+    }
     product p = product_of(l, steps, columns);
     p.left = w;
     p.right = x;
@@ -500,7 +506,6 @@ void cuda_fprop(backend *be, const device_layout *device, const void *w, const v
     p.out_step = layout_rows(l) * columns;
     p.real = type == REAL;
     p.sums = (fixed *)sums;
-    if (sums) cuda_zero_sums(be, sums, l->gates * steps, columns);
     launch_columns<fprop_tile>(be, p, p.rows, l->out_nodes, steps);
     cuda_launched(be, "fprop");
     if (sums && be->precision != BF16) cuda_column_sums(be, l, y, steps, columns, sums);
@@ -511,6 +516,11 @@ void cuda_dgrad(backend *be, const device_layout *device, const void *w, const v
     const layout *l = &device->host;
     if (layout_is_dense(l)) {
         dense_dgrad(be, l, w, dy, steps, columns, dx, type);
+        return;
+    }
+    if (steps == 1 && type == OPERAND && hopper_fits(be, l)) {
+        hopper_dgrad(be, device, w, dy, columns, dx);
+        cuda_launched(be, "dgrad");
         return;
     }
     product p = product_of(l, steps, columns);
@@ -532,6 +542,11 @@ void cuda_wgrad(backend *be, const device_layout *device, const void *dy, const 
     const layout *l = &device->host;
     if (layout_is_dense(l)) {
         dense_wgrad(be, l, dy, x, steps, columns, dw, workspace);
+        return;
+    }
+    if (hopper_fits(be, l) && l->gates * l->in_block >= 128) {
+        hopper_wgrad(be, device, dy, x, steps, columns, dw);
+        cuda_launched(be, "wgrad");
         return;
     }
     product p = product_of(l, steps, columns);

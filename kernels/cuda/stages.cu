@@ -346,7 +346,7 @@ static __global__ void __launch_bounds__(THREADS) gates_kernel(const __grid_cons
 }
 
 template <typename T, int VEC>
-static __global__ void __launch_bounds__(THREADS)
+static __global__ void __launch_bounds__(THREADS, 2)
     gates_backward_kernel(const __grid_constant__ view<T> v) {
     const int SPAN = 32 * VEC;
     typedef backward_sums<GATES, SPAN> sums_type;

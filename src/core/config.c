@@ -169,6 +169,13 @@ static const char *parse_scalar(const config_key *key, const value *v, void *slo
     return "a scalar";
 }
 
+static void set_null(const config_key *key, void *slot) {
+    if (key->type == CONFIG_LIST) list_free(slot);
+    if (key->type == CONFIG_STRING) **(char **)slot = '\0';
+    if (key->type == CONFIG_INTEGER) *(int64_t *)slot = 0;
+    if (key->type == CONFIG_NUMBER) *(double *)slot = 0;
+}
+
 static bool set_value(config *c, const char *path, value *v, const char *source, error *err) {
     int index = key_index(c, path);
     if (index < 0) return unknown_key(c, path, source, err);
@@ -178,20 +185,8 @@ static bool set_value(config *c, const char *path, value *v, const char *source,
                    (strcmp(v->items[0], "null") == 0 || strcmp(v->items[0], "~") == 0 ||
                     v->items[0][0] == '\0');
     if (is_null && !key->fallback) {
-        if (key->type == CONFIG_LIST) {
-            list_free(slot);
-        } else if (key->type == CONFIG_STRING) {
-            *(*(char **)slot) = '\0';
-        } else if (key->type == CONFIG_INTEGER) {
-            *(int64_t *)slot = 0;
-        } else if (key->type == CONFIG_NUMBER) {
-            *(double *)slot = 0;
-        }
-        free(c->source[index]);
-        c->source[index] = NULL;
-        return true;
-    }
-    if (key->type == CONFIG_LIST && !is_null) {
+        set_null(key, slot);
+    } else if (key->type == CONFIG_LIST && !is_null) {
         list_free(slot);
         *(config_list *)slot = (config_list){v->items, v->count};
         *v = (value){0};

@@ -43,9 +43,18 @@ static bool flush_folder(const char *path) {
     return done;
 }
 
+bool file_flush(file_writer *writer, error *err) {
+    FILE *stream = writer->stream;
+    bool written = fflush(stream) == 0 && fsync(fileno(stream)) == 0;
+    if (written && ferror(stream)) { /* of an earlier write, whose errno is gone */
+        errno = EIO;
+        written = false;
+    }
+    return written || error_system(err, "write", writer->temporary);
+}
+
 bool file_commit(file_writer *writer, error *err) {
-    bool written = fflush(writer->stream) == 0 && fsync(fileno(writer->stream)) == 0;
-    if (!written) error_system(err, "write", writer->temporary);
+    bool written = file_flush(writer, err);
     if (fclose(writer->stream) != 0 && written) {
         written = error_system(err, "write", writer->temporary);
     }

@@ -9,7 +9,8 @@
 
 /* An atomic write: everything goes to PATH.tmp, which file_commit flushes to the disk and renames
  * to PATH, then flushes the folder. Until then PATH is untouched; file_abort removes the temporary
- * file. Write to `stream` with stdio, or with file_write for the error check at once. */
+ * file, and so does a commit that fails. Write to `stream` with stdio, whose errors the commit
+ * finds, or with file_write for the error check at once. */
 typedef struct file_writer {
     FILE *stream;
     char *path, *temporary;
@@ -17,6 +18,7 @@ typedef struct file_writer {
 
 bool file_begin(file_writer *writer, const char *path, error *err);
 bool file_write(file_writer *writer, const void *bytes, size_t count, error *err);
+bool file_flush(file_writer *writer, error *err); /* what commits do first: all of it is on the disk */
 bool file_commit(file_writer *writer, error *err);
 void file_abort(file_writer *writer);
 

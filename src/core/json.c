@@ -1,5 +1,6 @@
 #include "core/json.h"
 
+#include <errno.h>
 #include <inttypes.h>
 #include <math.h>
 #include <stdlib.h>
@@ -7,17 +8,19 @@
 
 /* ---------------------------------------------------------------------------------- writing */
 
+static void put_byte(FILE *out, uint8_t byte) {
+    if (byte == '"' || byte == '\\') {
+        fprintf(out, "\\%c", byte);
+    } else if (byte < 0x20) {
+        fprintf(out, "\\u%04x", byte);
+    } else {
+        fputc(byte, out);
+    }
+}
+
 static void quote(FILE *out, const char *text) {
     fputc('"', out);
-    for (const unsigned char *c = (const unsigned char *)text; *c; c++) {
-        if (*c == '"' || *c == '\\') {
-            fprintf(out, "\\%c", *c);
-        } else if (*c < 0x20) {
-            fprintf(out, "\\u%04x", *c);
-        } else {
-            fputc(*c, out);
-        }
-    }
+    for (; *text; text++) put_byte(out, (uint8_t)*text);
     fputc('"', out);
 }
 
@@ -59,6 +62,20 @@ void json_array_end(json_writer *w) {
 void json_string(json_writer *w, const char *key, const char *value) {
     member(w, key);
     quote(w->out, value);
+}
+
+/* One code point a byte, whatever the bytes are. */
+void json_bytes(json_writer *w, const char *key, const uint8_t *bytes, size_t count) {
+    member(w, key);
+    fputc('"', w->out);
+    for (size_t i = 0; i < count; i++) {
+        if (bytes[i] < 0x7F) {
+            put_byte(w->out, bytes[i]);
+        } else {
+            fprintf(w->out, "\\u%04x", bytes[i]);
+        }
+    }
+    fputc('"', w->out);
 }
 
 void json_integer(json_writer *w, const char *key, int64_t value) {
@@ -139,6 +156,13 @@ static int utf8(unsigned code, char *out) {
     return 3;
 }
 
+static int hex_digit(char c) {
+    if (c >= '0' && c <= '9') return c - '0';
+    c |= 'a' ^ 'A';
+    return c >= 'a' && c <= 'f' ? c - 'a' + 10 : -1;
+}
+
+/* What follows a backslash, as bytes in `out`; returns how many, 0 if it is no escape. */
 static int escape(json_reader *r, char *out) {
     static const char from[] = "\"\\/bfnrt", to[] = "\"\\/\b\f\n\r\t";
     char c = *r->next++;
@@ -148,11 +172,13 @@ static int escape(json_reader *r, char *out) {
         return 1;
     }
     if (c != 'u' || r->end - r->next < 4) return 0;
-    char digits[5] = {0}, *stop;
-    memcpy(digits, r->next, 4);
-    unsigned code = (unsigned)strtoul(digits, &stop, 16);
-    r->next += 4;
-    return *stop == '\0' && code != 0 ? utf8(code, out) : 0;
+    unsigned code = 0;
+    for (int i = 0; i < 4; i++) {
+        int digit = hex_digit(*r->next++);
+        if (digit < 0) return 0;
+        code = 16 * code + (unsigned)digit;
+    }
+    return code != 0 ? utf8(code, out) : 0; /* our strings end at a 0 */
 }
 
 bool json_read_string(json_reader *r, char *text, size_t size) {
@@ -184,7 +210,8 @@ bool json_read_integer(json_reader *r, int64_t *value) {
     }
     digits[length] = '\0';
     char *stop;
+    errno = 0;
     *value = strtoll(digits, &stop, 10);
-    if (r->failed || length == 0 || *stop != '\0') return fail(r);
+    if (r->failed || length == 0 || *stop != '\0' || errno) return fail(r);
     return true;
 }

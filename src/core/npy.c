@@ -40,6 +40,7 @@ static const char *value_of(const char *header, const char *key) {
 static bool parse(npy *array) {
     const uint8_t *bytes = array->map.bytes;
     if (array->map.size < PREAMBLE + 2 || memcmp(bytes, "\x93NUMPY", 6) != 0) return false;
+    if (bytes[6] < 1 || bytes[6] > 3) return false; /* the version: 2 and 3 have a longer length */
     size_t offset = bytes[6] == 1 ? PREAMBLE : PREAMBLE + 2;
     size_t length = (size_t)bytes[8] | (size_t)bytes[9] << 8;
     if (bytes[6] > 1) length |= (size_t)bytes[10] << 16 | (size_t)bytes[11] << 24;
@@ -51,14 +52,16 @@ static bool parse(npy *array) {
     long long rows = 0, columns = 0;
     int width = 0, read = 0;
     const char *shape = value_of(header, "'shape'");
-    if (sscanf(shape, "(%lld, %lld)%n", &rows, &columns, &read) != 2 || read == 0) {
+    if (sscanf(shape, "(%lld, %lld)%n", &rows, &columns, &read) == 2 && read > 0) {
+        if (columns < 1) return false;
+    } else {
         columns = read = 0;
         if (sscanf(shape, "(%lld,)%n", &rows, &read) != 1 || read == 0) return false;
     }
     if (sscanf(value_of(header, "'descr'"), "'%7[^']'", array->type) != 1) return false;
     if (sscanf(array->type, "%*c%*c%d", &width) != 1 || width < 1 || width > 16) return false;
     if (strncmp(value_of(header, "'fortran_order'"), "False", 5) != 0) return false;
-    if (rows < 0 || columns < 0) return false;
+    if (rows < 0 || (offset + length) % (size_t)width) return false; /* elements lie aligned */
 
     int64_t count, bytes_needed;
     array->data = bytes + offset + length;

@@ -19,7 +19,8 @@ typedef struct npy {
     int64_t rows, columns; /* columns is 0 for one dimension */
 } npy;
 
-/* Refuses Fortran order, more than two dimensions and files shorter than their header says. */
+/* Refuses Fortran order, more than two dimensions, no columns, and files shorter than their header
+ * says. */
 bool npy_open(npy *array, const char *path, error *err);
 void npy_close(npy *array);
 

@@ -163,7 +163,7 @@ static bool read_tensor(json_reader *r, tensor *t, const uint8_t *data, uint64_t
     if (bytes > size - *end || (uint64_t)offsets[1] != *end + bytes) return false;
     t->data = data + *end;
     *end += bytes;
-    return true;
+    return (uintptr_t)t->data % types[t->type].bytes == 0;
 }
 
 static bool read_metadata(json_reader *r, safetensors *file, size_t *capacity) {

@@ -1,0 +1,193 @@
+/* Hopper's own instructions (sm_90a), behind names: barriers in shared memory, the tensor copy
+ * engine (TMA), and matrix products of a warpgroup (wgmma). All inline PTX of the fast path is here.
+ * Reference: PTX ISA, "Asynchronous warpgroup-level matrix instructions", "Tensor copy", "mbarrier". */
+#ifndef SMALLWORLD_KERNELS_CUDA_HOPPER_CUH
+#define SMALLWORLD_KERNELS_CUDA_HOPPER_CUH
+
+#include <cuda.h>
+#include <stdint.h>
+
+/* ------------------------------------------------------------------------------------ barriers */
+
+static __device__ inline void barrier_init(uint32_t barrier, int arrivals) {
+    asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(barrier), "r"(arrivals));
+}
+
+/* Makes initialised barriers visible to the copy engine; then synchronise the thread block. */
+static __device__ inline void barrier_init_done() {
+    asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
+    asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
+}
+
+static __device__ inline void barrier_arrive(uint32_t barrier) {
+    asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(barrier) : "memory");
+}
+
+/* Arrives and announces bytes that copies will bring. */
+static __device__ inline void barrier_expect(uint32_t barrier, int bytes) {
+    asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(barrier), "r"(bytes)
+                 : "memory");
+}
+
+/* Waits for the phase of this parity to complete. */
+static __device__ inline void barrier_wait(uint32_t barrier, int parity) {
+    asm volatile("{\n"
+                 ".reg .pred done;\n"
+                 "again:\n"
+                 "mbarrier.try_wait.parity.shared::cta.b64 done, [%0], %1;\n"
+                 "@done bra over;\n"
+                 "bra again;\n"
+                 "over:\n"
+                 "}" ::"r"(barrier),
+                 "r"(parity)
+                 : "memory");
+}
+
+/* -------------------------------------------------------------------------------------- copies */
+
+static __device__ inline void tensor_prefetch(const CUtensorMap *map) {
+    asm volatile("prefetch.tensormap [%0];" ::"l"(map));
+}
+
+/* A box of a tensor at these coordinates, innermost first, to shared memory. */
+static __device__ inline void tensor_load(uint32_t to, const CUtensorMap *map, uint32_t barrier,
+                                          int x, int y) {
+    asm volatile("cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes "
+                 "[%0], [%1, {%3, %4}], [%2];" ::"r"(to),
+                 "l"(map), "r"(barrier), "r"(x), "r"(y)
+                 : "memory");
+}
+
+static __device__ inline void tensor_load(uint32_t to, const CUtensorMap *map, uint32_t barrier,
+                                          int x, int y, int z) {
+    asm volatile("cp.async.bulk.tensor.3d.shared::cluster.global.mbarrier::complete_tx::bytes "
+                 "[%0], [%1, {%3, %4, %5}], [%2];" ::"r"(to),
+                 "l"(map), "r"(barrier), "r"(x), "r"(y), "r"(z)
+                 : "memory");
+}
+
+static __device__ inline void tensor_load(uint32_t to, const CUtensorMap *map, uint32_t barrier,
+                                          int x, int y, int z, int u, int v) {
+    asm volatile("cp.async.bulk.tensor.5d.shared::cluster.global.mbarrier::complete_tx::bytes "
+                 "[%0], [%1, {%3, %4, %5, %6, %7}], [%2];" ::"r"(to),
+                 "l"(map), "r"(barrier), "r"(x), "r"(y), "r"(z), "r"(u), "r"(v)
+                 : "memory");
+}
+
+/* ------------------------------------------------------------------------------------ products
+ *
+ * An operand in shared memory is described by where it starts, its swizzle, and two strides. With a
+ * row of 64 or 128 bytes (SWIZZLE_64, SWIZZLE_128) that runs along
+ *   k (K-major):    `stride` is the distance of groups of 8 rows; the next 16 of k are 32 bytes on
+ *   m or n (major): `stride` is the distance of groups of 8 steps of k, `leading` that of the next
+ *                   row's worth of m or n; the next 16 of k are 2 `stride` on                       */
+
+enum { SWIZZLE_128 = 1, SWIZZLE_64 = 2 };
+
+static __device__ inline uint64_t matrix_descriptor(uint32_t address, int swizzle, int leading,
+                                                    int stride) {
+    return (uint64_t)((address & 0x3FFFF) >> 4) | (uint64_t)(leading >> 4) << 16 |
+           (uint64_t)(stride >> 4) << 32 | (uint64_t)swizzle << 62;
+}
+
+static __device__ inline void product_fence() {
+    asm volatile("wgmma.fence.sync.aligned;" ::: "memory");
+}
+
+static __device__ inline void product_commit() {
+    asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
+}
+
+template <int pending> static __device__ inline void product_wait() {
+    asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(pending) : "memory");
+}
+
+#define F1(i)   "+f"(d[i])
+#define F4(i)   F1(i), F1(i + 1), F1(i + 2), F1(i + 3)
+#define F16(i)  F4(i), F4(i + 4), F4(i + 8), F4(i + 12)
+#define F64(i)  F16(i), F16(i + 16), F16(i + 32), F16(i + 48)
+#define R8(a)   "%" #a "0, %" #a "1, %" #a "2, %" #a "3, %" #a "4, %" #a "5, %" #a "6, %" #a "7"
+#define R10(a)  R8(a) ", %" #a "8, %" #a "9"
+#define R0_9    "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9"
+#define R0_99   R0_9 ", " R10(1) ", " R10(2) ", " R10(3) ", " R10(4) ", " R10(5) ", " R10(6) ", " \
+                R10(7) ", " R10(8) ", " R10(9)
+
+/* d [64 x n] += a [64 x 16] b [16 x n] in bf16 with fp32 sums, of one warpgroup. `major` 0: along k;
+ * 1: along m (a) or n (b). Thread i holds of row i / 32 * 16 + i % 32 / 4 (+ 8) the columns
+ * i % 4 * 2 (+ 1) of every 8: d[8 j / 2 + 2 half + e]. */
+template <int a_major, int b_major>
+static __device__ inline void warpgroup_multiply(float (&d)[16], uint64_t a, uint64_t b) {
+    asm volatile("wgmma.mma_async.sync.aligned.m64n32k16.f32.bf16.bf16 "
+                 "{" R0_9 ", %10, %11, %12, %13, %14, %15}, %16, %17, 1, 1, 1, %18, %19;"
+                 : F16(0)
+                 : "l"(a), "l"(b), "n"(a_major), "n"(b_major));
+}
+
+template <int a_major, int b_major>
+static __device__ inline void warpgroup_multiply(float (&d)[32], uint64_t a, uint64_t b) {
+    asm volatile("wgmma.mma_async.sync.aligned.m64n64k16.f32.bf16.bf16 "
+                 "{" R0_9 ", " R10(1) ", " R10(2) ", %30, %31}, %32, %33, 1, 1, 1, %34, %35;"
+                 : F16(0), F16(16)
+                 : "l"(a), "l"(b), "n"(a_major), "n"(b_major));
+}
+
+template <int a_major, int b_major>
+static __device__ inline void warpgroup_multiply(float (&d)[64], uint64_t a, uint64_t b) {
+    asm volatile("wgmma.mma_async.sync.aligned.m64n128k16.f32.bf16.bf16 "
+                 "{" R0_9 ", " R10(1) ", " R10(2) ", " R10(3) ", " R10(4) ", " R10(5)
+                 ", %60, %61, %62, %63}, %64, %65, 1, 1, 1, %66, %67;"
+                 : F64(0)
+                 : "l"(a), "l"(b), "n"(a_major), "n"(b_major));
+}
+
+template <int a_major, int b_major>
+static __device__ inline void warpgroup_multiply(float (&d)[128], uint64_t a, uint64_t b) {
+    asm volatile("wgmma.mma_async.sync.aligned.m64n256k16.f32.bf16.bf16 "
+                 "{" R0_99 ", " R10(10) ", " R10(11)
+                 ", %120, %121, %122, %123, %124, %125, %126, %127}, %128, %129, 1, 1, 1, %130, "
+                 "%131;"
+                 : F64(0), F64(64)
+                 : "l"(a), "l"(b), "n"(a_major), "n"(b_major));
+}
+
+#undef F1
+#undef F4
+#undef F16
+#undef F64
+#undef R8
+#undef R10
+#undef R0_9
+#undef R0_99
+
+/* ------------------------------------------------------------------------------------- others */
+
+/* Registers of this warpgroup's threads; every warp of it calls this. */
+template <int registers> static __device__ inline void registers_shrink() {
+    asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(registers));
+}
+
+template <int registers> static __device__ inline void registers_grow() {
+    asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(registers));
+}
+
+/* Four 8 x 8 matrices of 16-bit elements, held as products' sums are; lane i gives the address of
+ * row i % 8 of matrix i / 8, or with `transposed` of column i % 8. */
+static __device__ inline void store_matrices(uint32_t address, const uint32_t (&r)[4]) {
+    asm volatile("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(address),
+                 "r"(r[0]), "r"(r[1]), "r"(r[2]), "r"(r[3])
+                 : "memory");
+}
+
+static __device__ inline void store_matrices_transposed(uint32_t address, const uint32_t (&r)[4]) {
+    asm volatile("stmatrix.sync.aligned.m8n8.x4.trans.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(
+                     address),
+                 "r"(r[0]), "r"(r[1]), "r"(r[2]), "r"(r[3])
+                 : "memory");
+}
+
+/* Synchronises `threads` threads that use this number, of 1 to 15. */
+static __device__ inline void group_sync(int number, int threads) {
+    asm volatile("bar.sync %0, %1;" ::"r"(number), "r"(threads) : "memory");
+}
+
+#endif
