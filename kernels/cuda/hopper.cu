@@ -19,12 +19,6 @@
 
 #include <stdlib.h>
 
-#if defined __CUDA_ARCH_FEAT_SM90_ALL || !defined __CUDA_ARCH__
-#define ON_HOPPER 1
-#else
-#define ON_HOPPER 0 /* this pass compiles empty kernels, which the host never launches */
-#endif
-
 enum {
     CONSUMERS = 256, /* two warpgroups */
     THREADS = CONSUMERS + 128,

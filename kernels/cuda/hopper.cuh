@@ -7,6 +7,12 @@
 #include <cuda.h>
 #include <stdint.h>
 
+#if defined __CUDA_ARCH_FEAT_SM90_ALL || !defined __CUDA_ARCH__
+#define ON_HOPPER 1
+#else
+#define ON_HOPPER 0 /* this pass compiles empty kernels, which the host never launches */
+#endif
+
 /* ------------------------------------------------------------------------------------ barriers */
 
 static __device__ inline void barrier_init(uint32_t barrier, int arrivals) {
@@ -100,6 +106,12 @@ static __device__ inline void product_commit() {
 
 template <int pending> static __device__ inline void product_wait() {
     asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(pending) : "memory");
+}
+
+/* Makes this thread's ordinary stores to shared memory visible to products and copies; then
+ * synchronise. */
+static __device__ inline void shared_fence() {
+    asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
 }
 
 #define F1(i)   "+f"(d[i])

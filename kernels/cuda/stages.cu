@@ -2,7 +2,8 @@
  * and backward. The equations stand in ops.h, those of layer norm's gradient in kernels/cpu/stages.c.
  *
  * Floors, in bytes a unit and stream (bf16): gates 8 raw + 8 c + 2 h; gates_backward 8 raw + 8 dpre +
- * 8 c + 8 dc + 4 dh, dx; norm_backward 24. Besides, tables' rows of 512 bytes, one a unit and gate.
+ * 4 c + 8 dc + 4 dh, dx; norm_backward 24. Besides, tables' rows of 512 bytes, one a unit and gate, of
+ * which text touches about half: gathering them beats copying whole rows to shared memory.
  *
  * A warp takes a unit at a time and walks its columns, VEC to a lane, so that a row is read in one
  * stretch and sums over the columns stay within the warp. A thread block takes `units` units, keeps
@@ -384,16 +385,16 @@ static __global__ void __launch_bounds__(THREADS, 2)
         for (int unit = first + warp; unit < last; unit += WARPS) {
             size_t at = (size_t)unit * v.columns + n;
             gate_values<VEC> q;
-            float before[VEC], after[VEC], dh[VEC], dx[VEC] = {}, dc[VEC], d[GATES][VEC];
+            float before[VEC], dh[VEC], dx[VEC] = {}, dc[VEC], d[GATES][VEC];
             load(before, v.c_before + at);
-            load(after, v.c_after + at);
             load(dh, v.dh + at);
             load(dc, v.dc + at);
             if (!v.start) load(dx, v.dx + at);
             compute_gates(v, st, unit, n, bytes, q);
 #pragma unroll
             for (int i = 0; i < VEC; i++) {
-                float gradient = dh[i] + dx[i], squashed = tanh_<T>(after[i]);
+                float gradient = dh[i] + dx[i]; /* c_after is made anew, as forward made it */
+                float squashed = tanh_<T>(q.f[i] * before[i] + q.i[i] * q.u[i]);
                 float state = dc[i] + gradient * q.o[i] * (1 - squashed * squashed);
                 d[GATE_I][i] = state * q.u[i] * q.i[i] * (1 - q.i[i]);
                 d[GATE_F][i] = state * before[i] * q.f[i] * (1 - q.f[i]);
