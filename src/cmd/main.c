@@ -42,6 +42,8 @@ static int run_unknown(const char *name) {
     return STATUS_USAGE;
 }
 
+const char *argp_program_version = "smallworld " SMALLWORLD_VERSION; /* of each command */
+
 int main(int argc, char **argv) {
     argp_err_exit_status = STATUS_USAGE;
     if (argc < 2) {
@@ -54,7 +56,7 @@ int main(int argc, char **argv) {
         return STATUS_OK;
     }
     if (strcmp(argv[1], "--version") == 0) {
-        puts("smallworld " SMALLWORLD_VERSION);
+        puts(argp_program_version);
         return STATUS_OK;
     }
     for (int i = 0; i < COMMANDS; i++) {
