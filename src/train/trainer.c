@@ -250,7 +250,9 @@ static bool create_model(trainer *tr, error *err) {
     } else if (*o->train.init) {
         created = create_from(tr, o->train.init, err);
     } else {
-        tr->m = model_create(tr->be, &o->model, NULL, (int)o->train.batch, (int)o->train.bptt,
+        graph *graphs[CELL_MAX_STAGES];
+        if (!options_graphs(o, graphs, err)) return false;
+        tr->m = model_create(tr->be, &o->model, graphs, (int)o->train.batch, (int)o->train.bptt,
                              MODEL_TRAINING, err);
         created = tr->m != NULL;
         if (created) model_initialise(tr->m);
@@ -506,8 +508,8 @@ static bool after_update(trainer *tr, error *err) {
     const train_options *t = &tr->o->train;
     if (!plan_steps(tr, err)) return false;
     bool last = s->step >= s->total;
-    if (tr->valid_text && (last || s->step % t->valid_every == 0) && !validate(tr, err))
-        return false;
+    bool valid = tr->valid_text && (last || s->step % t->valid_every == 0);
+    if (valid && !validate(tr, err)) return false;
     bool log = s->loss_updates > 0 && (last || s->step % t->log_every == 0);
     if (log && !log_metrics(tr, err)) return false;
     s->finished = last;
