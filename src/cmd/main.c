@@ -39,10 +39,7 @@ static int run_unknown(const char *name) {
     return cli_fail(&err, NULL);
 }
 
-const char *argp_program_version = "smallworld " SMALLWORLD_VERSION; /* of each command */
-
-int main(int argc, char **argv) {
-    argp_err_exit_status = STATUS_USAGE;
+static int run(int argc, char **argv) {
     if (argc < 2) {
         error err;
         error_usage(&err, "expected a command");
@@ -63,11 +60,17 @@ int main(int argc, char **argv) {
         argv[1] = name; /* argp's messages start with it */
         int status = commands[i].run(argc - 1, argv + 1);
         free(name);
-        if (fflush(stdout) != 0) {
-            fprintf(stderr, "smallworld: cannot write standard output\n");
-            return STATUS_FAILED;
-        }
         return status;
     }
     return run_unknown(argv[1]);
+}
+
+const char *argp_program_version = "smallworld " SMALLWORLD_VERSION; /* of each command */
+
+int main(int argc, char **argv) {
+    argp_err_exit_status = STATUS_USAGE;
+    int status = run(argc, argv);
+    if (fflush(stdout) == 0 && !ferror(stdout)) return status;
+    fprintf(stderr, "smallworld: cannot write standard output\n");
+    return STATUS_FAILED;
 }
