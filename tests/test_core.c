@@ -448,7 +448,7 @@ static void test_npy(void **state) {
 
 /* A file with this header dictionary, padded as the format wants, and `bytes` of zeros. */
 static void write_header(const char *path, const char *dictionary, int version, size_t bytes) {
-    char file[1024] = "\x93NUMPY";
+    char file[2048] = "\x93NUMPY";
     size_t preamble = version == 1 ? 10 : 12, length = strlen(dictionary);
     size_t padded = (preamble + length + 64) / 64 * 64 - preamble;
     file[6] = (char)version;
