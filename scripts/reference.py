@@ -27,12 +27,13 @@ def read_checkpoint(path):
     digits = b'"checksum": "' + metadata["checksum"].encode()  # of the file with zeros in its place
     if zlib.crc32(data.replace(digits, b'"checksum": "00000000', 1)) != int(digits[-8:], 16):
         sys.exit(f"{path}: its checksum does not match its content")
-    types = {"F32": "<f4", "I32": "<i4"}
+    types = {"F32": ("<f4", "f8"), "I32": ("<i4", "i4")}  # in the file, in the computation
     tensors = {}
     for name, entry in header.items():
         begin, end = entry["data_offsets"]
-        values = np.frombuffer(data[start + begin:start + end], types[entry["dtype"]])
-        tensors[name] = values.reshape(entry["shape"]).astype("f8" if values.dtype == "f4" else "i4")
+        stored, wanted = types[entry["dtype"]]
+        values = np.frombuffer(data[start + begin:start + end], stored)
+        tensors[name] = values.reshape(entry["shape"]).astype(wanted)
     return metadata, tensors
 
 

@@ -125,7 +125,8 @@ class Case(unittest.TestCase):
             self.assertEqual(self.read(f"{one}/{name}"), self.read(f"{other}/{name}"), name)
         metrics = []
         for run in one, other:
-            metrics.append([json.loads(line) for line in self.read(f"{run}/metrics.jsonl").splitlines()])
+            lines = self.read(f"{run}/metrics.jsonl").splitlines()
+            metrics.append([json.loads(line) for line in lines])
             for line in metrics[-1]:
                 for key in TIMED:
                     del line[key]
@@ -342,8 +343,8 @@ class Train(Case):
         out, err = self.run_program("train", "config.yaml", "--out", "other", "--set",
                                     "train.init=nan.safetensors", status=1)
         self.assertEqual(out, "")
-        self.assertEqual(err.splitlines()[-1], "smallworld: step 1: the loss or its gradient is not "
-                         "finite; no checkpoint yet in other/last.safetensors")
+        self.assertEqual(err.splitlines()[-1], "smallworld: step 1: the loss or its gradient is "
+                         "not finite; no checkpoint yet in other/last.safetensors")
         self.refused("the loss is not finite", "eval", "nan.safetensors", "--data", "valid.tsv")
 
 
@@ -443,7 +444,8 @@ class Uses(Case):
     def test_eval(self):
         result = self.eval("--data", "valid.tsv", "--batch", "2")
         self.assertEqual(list(result), ["bpc", "bytes", "seconds", "bytes_per_second"])
-        size = sum(len(line) + 1 for line in documents(9, 2).splitlines())  # LABEL<TAB> becomes "\n "
+        # LABEL<TAB> becomes "\n ", and the end of the line a blank.
+        size = sum(len(line) + 1 for line in documents(9, 2).splitlines())
         self.assertEqual(result["bytes"], size - 1)
         self.assertAlmostEqual(result["bpc"], self.result["valid_bpc"], delta=1e-6)
         exact = self.eval("--data", "valid.tsv", "train.tsv", "--exact")
@@ -486,7 +488,9 @@ class Uses(Case):
         self.assertTrue((abs(kinds["hidden", "max"]) < 1).all())
         self.run_program("features", "m.safetensors", "--data", "some.tsv", "--out", "s",
                          "--format", "svmlight", *self.cpu)
-        for line, row, label in zip(self.read("s.svmlight").decode().splitlines(), features, labels):
+        lines = self.read("s.svmlight").decode().splitlines()
+        self.assertEqual(len(lines), 4)
+        for line, row, label in zip(lines, features, labels):
             first, *rest = line.split(" ")
             self.assertEqual(int(first), label)
             values = {int(unit): float(value) for unit, value in (pair.split(":") for pair in rest)}
@@ -640,8 +644,8 @@ class BadInput(Case):
                 self.refused(expected, "graph", "bad.yaml", "--json")
 
     def test_models(self):
-        self.refused_settings("bad.yaml:1: model.hidden: expected a multiple of model.block 8, got 36",
-                              model_hidden=36)
+        self.refused_settings("bad.yaml:1: model.hidden: expected a multiple of model.block 8, got "
+                              "36", model_hidden=36)
         self.refused_settings("model.block: expected 8, 16, 32, 64 or 128", model_block=12)
         for density in 0, -0.5, 1.5, "much":
             self.refused_settings("bad.yaml:1: model.density: expected a finite number above 0, at "
@@ -656,8 +660,8 @@ class BadInput(Case):
         self.refused_settings("model.hidden: expected at most 32768 blocks", model_hidden=2**20)
         self.refused_settings("train.batch: expected an integer", train_batch=2**31)
         self.refused_settings("train.bptt: expected an integer", train_bptt=2**40)
-        self.refused_settings("cannot open none.txt", model_graph="file", model_graph_file="none.txt",
-                              model_degree=None)
+        self.refused_settings("cannot open none.txt", model_graph="file",
+                              model_graph_file="none.txt", model_degree=None)
         self.write("edges", "0 1\n1 9\n")
         self.refused_settings("edges:2: expected an edge", model_graph="file",
                               model_graph_file="edges", model_degree=None)
@@ -700,8 +704,8 @@ class BadInput(Case):
 
     def test_nothing_left(self):
         self.config("bad.yaml", data_exclude="train.tsv")
-        self.refused("data.train: 0 bytes are less than one minibatch", "train", "bad.yaml", "--out",
-                     "run")
+        self.refused("data.train: 0 bytes are less than one minibatch", "train", "bad.yaml",
+                     "--out", "run")
 
     def test_names(self):
         """Messages stay one line, whatever a file is called."""

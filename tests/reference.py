@@ -72,14 +72,15 @@ def main():
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         (folder / "train.tsv").write_bytes(documents(80, 1))
-        (folder / "some.tsv.gz").write_bytes(gzip.compress(documents(5, 2) + b"7\t\r\n-1\t\x00\xff"))
+        odd = b"7\t\r\n-1\t\x00\xff"
+        (folder / "some.tsv.gz").write_bytes(gzip.compress(documents(5, 2) + odd))
         (folder / "raw.txt").write_bytes(b"raw\r\ntext &amp; \x00\xfe\n")
         for number, (kind, model) in enumerate(MODELS.items()):
             bpc, size, expected, predicted = compare(sys.argv[1], folder, model, number % 2 == 0)
             good = abs(bpc - expected) < TOLERANCE and size == predicted
             failed += not good
-            print(f"{'ok    ' if good else 'FAILED'} {kind}: {bpc:.6f} bits per character over {size} "
-                  f"bytes, in NumPy {expected:.6f} over {predicted}")
+            print(f"{'ok    ' if good else 'FAILED'} {kind}: {bpc:.6f} bits per character over "
+                  f"{size} bytes, in NumPy {expected:.6f} over {predicted}")
     return 1 if failed else 0
 
 

@@ -34,7 +34,7 @@ static void assert_contains(const char *text, const char *part) {
     if (!strstr(text, part)) fail_msg("expected '%s' in: %s", part, text);
 }
 
-/* A file that fails to be written, whole or in part: in the first 100 bytes, or when it is full. */
+/* Files cannot grow past `size` from now on, as on a disk that is full. */
 static void limit_file_size(rlim_t size) {
     struct rlimit limit;
     getrlimit(RLIMIT_FSIZE, &limit);
@@ -111,7 +111,7 @@ static void test_too_much_memory(void **state) {
             _exit(77);
         }
         close(ends[1]);
-        char text[4096], *line = text;
+        char text[4096];
         ssize_t count, size = 0;
         while ((count = read(ends[0], text + size, sizeof text - 1 - (size_t)size)) > 0) {
             size += count;
@@ -122,7 +122,8 @@ static void test_too_much_memory(void **state) {
         if (!WIFEXITED(status) || WEXITSTATUS(status) != 1) {
             fail_msg("way %d: status %x, '%s'", how, status, text);
         }
-        line = strstr(text, "smallworld: out of memory: "); /* after AddressSanitizer's warning */
+        char *line =
+            strstr(text, "smallworld: out of memory: "); /* after AddressSanitizer's warning */
         assert_non_null(line);
         assert_ptr_equal(strchr(line, '\n'), text + size - 1);
     }
