@@ -28,8 +28,8 @@ typedef struct bench {
     size_t cache;
 
     /* Random inputs, and outputs apart from them, so that values stay in their range. */
-    void *inputs, *outputs;
-    size_t input_bytes, output_bytes;
+    void *inputs, *outputs, *workspace;
+    size_t input_bytes, output_bytes, workspace_bytes;
 
     /* The latest pattern. */
     grid_cell latest;
@@ -146,7 +146,9 @@ static bool measure_ours(bench *b, matmul_row *row, error *err) {
     j.columns = pad(b->be, deep ? WGRAD_COLUMNS : n);
     j.steps = deep ? n / WGRAD_COLUMNS : 1;
     row->padded = j.columns * j.steps;
-    return place(b, row->cell.product, (double)layout_weights(l), (double)layout_rows(l),
+    size_t workspace = b->be->wgrad_workspace(b->be, l, j.steps, j.columns);
+    return grow(b, &b->workspace, &b->workspace_bytes, workspace, false, err) &&
+           place(b, row->cell.product, (double)layout_weights(l), (double)layout_rows(l),
                  (double)layout_inputs(l), row->padded, &j.at, err) &&
            time_operation(b->be, &b->options->how, issue_ours, &j, j.at.sets, &row->ours, err);
 }
@@ -310,8 +312,9 @@ static void close_backend(bench *b) {
     drop_pattern(b);
     if (b->inputs) be->release(be, b->inputs);
     if (b->outputs) be->release(be, b->outputs);
-    b->inputs = b->outputs = NULL;
-    b->input_bytes = b->output_bytes = 0;
+    if (b->workspace) be->release(be, b->workspace);
+    b->inputs = b->outputs = b->workspace = NULL;
+    b->input_bytes = b->output_bytes = b->workspace_bytes = 0;
     be->destroy(be);
     b->be = NULL;
 }
