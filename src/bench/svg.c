@@ -203,8 +203,10 @@ static void curves(const chart *c) {
         const char *colour = colours[number % CURVES];
         for (int what = MEASURES - 1; what >= 0; what--) curve(c, last, (measure)what, colour);
         double y = TOP + 12 + 24 * number++;
-        line(c, RIGHT + 20, y, RIGHT + 50, y, colour);
-        fprintf(c->out, "<text x=\"%d\" y=\"%.1f\">N = %d</text>\n", RIGHT + 58, y + 4, last);
+        fprintf(c->out,
+                "<line x1=\"%d\" y1=\"%.1f\" x2=\"%d\" y2=\"%.1f\" stroke=\"%s\" "
+                "stroke-width=\"2.2\"/>\n<text x=\"%d\" y=\"%.1f\">N = %d</text>\n",
+                RIGHT + 20, y, RIGHT + 50, y, colour, RIGHT + 58, y + 4, last);
     }
     for (int what = 0; what < MEASURES; what++) {
         double y = TOP + 36 + 24 * (number + what);
