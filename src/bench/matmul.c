@@ -39,6 +39,7 @@ typedef struct bench {
 
     char reasons[REASONS][160]; /* why a library was left out: each said once */
     int reason_count;
+    double shown; /* when the last progress line was */
 } bench;
 
 /* --------------------------------------------------------------------------------- operands */
@@ -281,9 +282,11 @@ static void find_floor(bench *b, matmul_row *row) {
     row->table_bytes = b->table_bytes;
 }
 
-static void show(const bench *b, const matmul_row *row) {
+static void show(bench *b, const matmul_row *row) {
     const grid_cell *c = &row->cell;
-    if (!b->options->progress) return;
+    double now = clock_seconds();
+    if (!b->options->progress || now - b->shown < (log_is_terminal() ? 0 : 10)) return;
+    b->shown = now;
     log_progress("%zu of %zu: %s %s, %d gate%s, %s, block %d, density %g, N = %d: %.1f us",
                  (size_t)(row - b->results->rows) + 1, b->g->count,
                  bench_precisions[c->precision].name, bench_product_names[c->product], c->gates,

@@ -29,10 +29,16 @@ enum {
     MOST_ROUNDS = 99,
     MOST_PARTS_RUNS = 40,
     MEAN_DOCUMENT = 1300, /* bytes, as film reviews have */
-    MOST_GROUPS = 16      /* of documents, each a minibatch */
+    MOST_GROUPS = 64      /* of documents, each a minibatch */
 };
 
 static const double most_features = 1e9; /* bytes that feature extraction may write */
+
+/* What a recording of a part is made from. */
+typedef struct part_call {
+    model *m;
+    update_part part;
+} part_call;
 
 typedef struct runner {
     const options *o;
@@ -45,6 +51,7 @@ typedef struct runner {
     int64_t step;
     recording *update, *forward;
     recording *parts[UPDATE_PARTS], *weight_gradient;
+    part_call calls[UPDATE_PARTS];
 } runner;
 
 static void say(const runner *b, const char *what) {
@@ -128,11 +135,6 @@ static bool time_random(runner *b, error *err) {
 
 /* ------------------------------------------------------------------------------------ parts */
 
-typedef struct part_call {
-    model *m;
-    update_part part;
-} part_call;
-
 static void issue_update(void *argument) {
     model_update(argument);
 }
@@ -187,10 +189,9 @@ static bool time_parts(runner *b, error *err) {
 
 static void record_all(runner *b) {
     backend *be = b->be;
-    static part_call calls[UPDATE_PARTS]; /* the CPU's recordings keep a pointer to them */
     for (int part = 0; part < UPDATE_PARTS; part++) {
-        calls[part] = (part_call){b->m, (update_part)part};
-        b->parts[part] = be->record(be, issue_part, &calls[part]);
+        b->calls[part] = (part_call){b->m, (update_part)part};
+        b->parts[part] = be->record(be, issue_part, &b->calls[part]);
     }
     b->weight_gradient = be->record(be, issue_weight_gradient, b->m);
     b->forward = evaluate_record(b->m);
