@@ -188,10 +188,13 @@ static void test_update_floor(void **state) {
     }
     assert_near(total, sum);
 
-    /* Weights that stay in the cache are not fetched again. */
-    update_floor_describe(m, 1 << 30, &f);
+    /* Weights that stay in the cache are not fetched again; nor is anything, if all of it stays. */
+    update_floor_describe(m, (size_t)weights * 4, &f);
     assert_near(find_line(&f, "gates fprop")->cost.memory, 4 * 4 * units);
     assert_near(find_line(&f, "gates dgrad")->cost.memory, 0);
+    update_floor_describe(m, 1 << 30, &f);
+    assert_near(find_line(&f, "Adam")->cost.memory, 0);
+    assert_near(find_line(&f, "Adam")->cost.cache, 40.0 * (double)m->parameters.total);
     model_free(m);
     be->destroy(be);
 }

@@ -104,11 +104,13 @@ static bool time_calls(runner *b, void (*run)(runner *b), int count, double *eac
 static bool time_rounds(runner *b, void (*run)(runner *b), double seconds, double *each,
                         error *err) {
     double rounds[MOST_ROUNDS];
-    if (!time_calls(b, run, 1, each, err) || !time_calls(b, run, 1, each, err)) return false;
+    if (!time_calls(b, run, 1, each, err)) return false;
+    if (*each > seconds) return true; /* too slow for more */
+    if (!time_calls(b, run, 1, each, err)) return false;
     double length = fmin(round_seconds, seconds / 4);
     int calls = (int)fmin(fmax(1, ceil(length / *each)), 1e6);
     int count = (int)fmin(floor(seconds / (*each * calls)), MOST_ROUNDS);
-    if (count < 1) return true; /* too slow for more: the second call stands */
+    if (count < 1) return true;
     for (int i = 0; i < count; i++) {
         if (!time_calls(b, run, calls, &rounds[i], err)) return false;
     }

@@ -1,5 +1,6 @@
 #include "bench/update_floor.h"
 
+#include <math.h>
 #include <stdarg.h>
 #include <stdio.h>
 
@@ -10,9 +11,10 @@ const char *const time_part_names[] = {"forward", "backward", "weight_gradient",
 typedef struct shape {
     const model *m;
     update_floor *f;
-    double units;  /* hidden x streams: one step's */
-    double s, r;   /* bytes of an operand and of a real */
-    bool resident; /* the recurrent weights stay in the L2 */
+    double units;      /* hidden x streams: one step's */
+    double s, r;       /* bytes of an operand and of a real */
+    bool resident;     /* the recurrent weights stay in the L2 */
+    bool all_resident; /* everything does */
 } shape;
 
 static void add(shape *p, time_part part, double times, cost c, const char *format, ...)
@@ -21,6 +23,7 @@ static void add(shape *p, time_part part, double times, cost c, const char *form
 static void add(shape *p, time_part part, double times, cost c, const char *format, ...) {
     floor_line *line = &p->f->lines[p->f->count++];
     va_list arguments;
+    if (p->all_resident) c = (cost){0, c.operations, fmax(c.cache, c.memory)};
     *line = (floor_line){.part = part, .times = times, .cost = c};
     va_start(arguments, format);
     vsnprintf(line->what, sizeof line->what, format, arguments);
@@ -132,6 +135,7 @@ void update_floor_describe(const model *m, size_t cache_size, update_floor *f) {
     double weights = 0;
     for (int s = 0; s < m->cell.stages; s++) weights += (double)layout_weights(m->layouts[s]);
     p.resident = weights * p.s <= (double)cache_size;
+    p.all_resident = plan_total(&m->plan) <= cache_size;
     f->count = 0;
     for (int s = 0; s < m->cell.stages; s++) add_stage(&p, s);
     add_tables(&p);

@@ -4,7 +4,8 @@
  * (operands) and r bytes (reals). Each line is so much memory traffic, so many operations and so
  * many bytes from the L2, over the measured ceilings; the largest of the three counts
  * (bench/cost.h), times how often it happens. What a step hands to the next operation stays in the
- * L2; to memory goes what backward needs, once each way.
+ * L2; to memory goes what backward needs, once each way. A model that fits in the L2 with all it
+ * needs never goes to memory.
  *
  *   recurrent fprop   T a stage  weights, unless those of all stages fit in the L2; writes W h, G s
  *                                bytes a unit and stream
