@@ -127,7 +127,8 @@ static void load_library(void) {
     snprintf(name, sizeof name, "libcusparse.so.%d", CUSPARSE_VER_MAJOR);
     void *file = open_library(name);
     if (!file) {
-        snprintf(sparse.failure, sizeof sparse.failure, "not found: %s", dlerror());
+        const char *why = dlerror();
+        snprintf(sparse.failure, sizeof sparse.failure, "not found: %s", why ? why : name);
         return;
     }
 #define LOAD(name)                                                                                 \

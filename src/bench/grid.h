@@ -49,8 +49,7 @@ typedef struct grid_axes {
     int block_count, columns_count, density_count;
 } grid_axes;
 
-/* The default: 12,288 units are not part of it; bf16, fprop, one gate, random, block 32, N = 32,
- * density 0.5 to 0.01. */
+/* bf16, fprop, one gate, random, block 32, N = 32, density 0.5 to 0.01. */
 extern const grid_axes grid_default;
 
 /* Adds the axes' combinations that are possible with `units`, each cell once. */
