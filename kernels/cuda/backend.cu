@@ -113,6 +113,7 @@ static void recording_free(backend *be, recording *r) {
 void *cuda_table(backend *be, const void *table, size_t bytes) {
     void *copied = allocate(be, bytes);
     if (copied) {
+        cuda_of(be)->table_bytes += bytes;
         upload(be, copied, table, bytes);
     } else {
         cuda_ok(be, cudaErrorMemoryAllocation, "layout");
@@ -211,6 +212,8 @@ static void fill_table(backend *be, precision precision) {
     be->record = record;
     be->replay = replay;
     be->recording_free = recording_free;
+    be->time = cuda_time;
+    be->bench = &cuda_bench_tools;
     be->layout_create = layout_create;
     be->layout_free = free_layout;
     be->fprop = cuda_fprop;

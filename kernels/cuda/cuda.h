@@ -54,6 +54,7 @@ typedef struct cuda_backend {
     char *staging; /* pinned, STAGING_SLOTS x STAGING_BYTES */
     cudaEvent_t staged[STAGING_SLOTS];
     int next_slot;
+    size_t table_bytes; /* of all layouts made so far */
     char failure[256]; /* the first error, or "" */
 } cuda_backend;
 
@@ -220,6 +221,10 @@ void cuda_adam(backend *be, size_t count, void *weights, const void *gradient, v
                void *moment2, void *average, void *operands, const update_arguments *arguments,
                update_report *report);
 void cuda_round(backend *be, size_t count, const void *weights, void *operands);
+
+/* For benchmarks, see bench.cu. */
+void cuda_time(backend *be, recording *const *r, int count, double *seconds);
+extern const bench_tools cuda_bench_tools;
 
 /* ------------------------------------------------------------------------------------- types */
 

@@ -16,6 +16,7 @@ static const struct {
     {"probe", cmd_probe, "fit a linear probe on features"},
     {"generate", cmd_generate, "write text"},
     {"graph", cmd_graph, "describe the graphs of a config or checkpoint"},
+    {"bench", cmd_bench, "measure the products and the update on this machine"},
 };
 
 enum { COMMANDS = sizeof commands / sizeof commands[0] };
