@@ -136,39 +136,14 @@ typedef struct rows_arguments {
     exchange shared;
 } rows_arguments;
 
-enum { KEPT_NODES = 512, KEPT_COLUMNS = 2048, KEPT_BYTES = (KEPT_NODES + KEPT_COLUMNS) * 4 };
-
 /* KC: of a block's b columns, those in a stage. N: columns of the tile. One warpgroup has the even
  * units, one the odd: so rows of 32 weights can be read two at a time, as 128 bytes. */
 template <int KC, int N> struct rows_shape {
     static const int W_BYTES = 128 * KC * 2, X_BYTES = KC * N * 2, STAGE = W_BYTES + X_BYTES;
     static const int PITCH = N * 2 + PADDING, STAGED = 128 * PITCH;
-    static const int FIT = (MOST_SHARED - 2048 - STAGED - KEPT_BYTES) / STAGE;
+    static const int FIT = (MOST_SHARED - 2048 - STAGED) / STAGE;
     static const int STAGES = FIT < 12 ? FIT : 12;
-    static const int KEPT = STAGES * STAGE + STAGED, BARRIERS = KEPT + KEPT_BYTES;
-    static const int BYTES = BARRIERS + 1024 + 256;
-};
-
-/* The tables of a part's nodes, from the last of them down. They are cold at every step and each
- * would be waited for, so all threads fetch them at once; very long ones stay in device memory. */
-struct row_tables {
-    int node0, last, first;     /* nodes [node0, last]; the first one's first block */
-    const int *start, *column;  /* [node - node0], [block - first] */
-
-    __device__ row_tables(const rows_arguments &p, int begin, int end, int *kept) {
-        int parts = p.b / 32;
-        node0 = p.row[begin / parts];
-        last = p.row[(end - 1) / parts];
-        first = p.start[node0];
-        start = p.start + node0;
-        column = p.column + first;
-        int nodes = last - node0 + 2, columns = p.start[last + 1] - first;
-        if (nodes > KEPT_NODES || columns > KEPT_COLUMNS) return;
-        for (int i = threadIdx.x; i < nodes; i += THREADS) kept[i] = start[i];
-        for (int i = threadIdx.x; i < columns; i += THREADS) kept[KEPT_NODES + i] = column[i];
-        start = kept;
-        column = kept + KEPT_NODES;
-    }
+    static const int BARRIERS = STAGES * STAGE + STAGED, BYTES = BARRIERS + 1024 + 256;
 };
 
 /* A stretch of one tile's list: blocks [begin, end) of those that stand from `row_begin`. A node of
@@ -178,16 +153,13 @@ struct stretch {
     int begin, end, row_begin, row_end;
 };
 
-/* The one before `end`, which is no earlier than `least`; `node` is its node or a later one. */
-static __device__ inline stretch stretch_before(const row_tables &t, int b, int least, int end,
-                                                int node) {
+static __device__ inline stretch stretch_before(const rows_arguments &p, int least, int end) {
     stretch s;
-    int parts = b / 32;
-    while (parts * t.start[node - t.node0] >= end) node--;
-    s.node = node;
-    s.first = t.start[node - t.node0];
-    int length = t.start[node + 1 - t.node0] - s.first;
-    s.part = (end - 1 - parts * s.first) / length;
+    int parts = p.b / 32, last = end - 1;
+    s.node = p.row[last / parts];
+    s.first = p.start[s.node];
+    int length = p.start[s.node + 1] - s.first;
+    s.part = (last - parts * s.first) / length;
     s.row_begin = parts * s.first + s.part * length;
     s.row_end = s.row_begin + length;
     s.begin = max(s.row_begin, least);
@@ -253,7 +225,6 @@ static __global__ void __launch_bounds__(THREADS, 1)
     const uint32_t base = shared_address(tiles), warp = threadIdx.x / 32;
     const int begin = part_begin(p, blockIdx.y), end = part_begin(p, blockIdx.y + 1);
     const int chunks = p.b / KC;
-    const row_tables tables(p, begin, end, (int *)(tiles + S::KEPT));
     ring<S::STAGES> stages;
     stages.create(base + S::BARRIERS);
     barrier_init_done();
@@ -261,16 +232,18 @@ static __global__ void __launch_bounds__(THREADS, 1)
 
     if (warp >= CONSUMER_WARPS) { /* the producer */
         registers_shrink<40>();
-        if (threadIdx.x != CONSUMERS) return;
-        const int column0 = blockIdx.x * N;
-        int use = 0, node = tables.last;
+        if (warp > CONSUMER_WARPS) return;
+        const int lane = threadIdx.x % 32, column0 = blockIdx.x * N;
+        int use = 0;
         for (int at = end; at > begin;) {
-            stretch s = stretch_before(tables, p.b, begin, at, node);
-            int k0 = s.first + s.begin - s.row_begin;
-            node = s.node;
+            stretch s = stretch_before(p, begin, at);
+            int k0 = s.first + s.begin - s.row_begin, columns_of_32 = 0;
             for (int i = 0; i < s.end - s.begin; i++) {
-                int column = tables.column[k0 + i - tables.first];
-                for (int chunk = 0; chunk < chunks; chunk++, use++) {
+                if (i % 32 == 0) {
+                    columns_of_32 = i + lane < s.end - s.begin ? p.column[k0 + i + lane] : 0;
+                }
+                int column = __shfl_sync(~0u, columns_of_32, i % 32);
+                for (int chunk = 0; chunk < chunks && lane == 0; chunk++, use++) {
                     stages.wait_empty(use);
                     uint32_t barrier = stages.announce(use, S::STAGE);
                     uint32_t to = base + stages.stage(use) * S::STAGE;
@@ -293,10 +266,9 @@ static __global__ void __launch_bounds__(THREADS, 1)
 
     registers_grow<232>();
     const int block = blockIdx.y * gridDim.x + blockIdx.x, slots = SHARED_FLOATS / (N / 2 * CONSUMERS);
-    int use = 0, node = tables.last;
+    int use = 0;
     for (int at = end; at > begin;) {
-        stretch s = stretch_before(tables, p.b, begin, at, node);
-        node = s.node;
+        stretch s = stretch_before(p, begin, at);
         float sum[N / 2] = {};
         for (int i = 0; i < (s.end - s.begin) * chunks; i++, use++) {
             uint32_t w = base + stages.stage(use) * S::STAGE, x = w + S::W_BYTES;
@@ -338,20 +310,15 @@ typedef struct columns_arguments {
     exchange shared;
 } columns_arguments;
 
-/* A part's sources are cold at every step too, and fetched by all threads at once. */
-enum { KEPT_SOURCES = 512, SOURCES_BYTES = KEPT_SOURCES * sizeof(hopper_source) };
-
 /* KS: rows of a source tile. B: units of a node. FORWARD: W is [B][rows], else [rows][B]. PAIRED: rows
  * of 32 weights are read two at a time, as 128 bytes, so the even rows of a source come before the odd. */
 template <int KS, int B, bool FORWARD> struct columns_shape {
     static const bool PAIRED = B == 32 && !FORWARD;
     static const int N = 128, SLOTS = B == 32 ? 6 : B == 64 ? 4 : 2; /* columns, most nodes */
     static const int X_BYTES = KS * N * 2, W_BYTES = KS * B * 2, STAGE = X_BYTES + SLOTS * W_BYTES;
-    static const int FIT = (MOST_SHARED - 2048 - SOURCES_BYTES) / STAGE;
-    static const int STAGES = FIT < 10 ? FIT : 10;
+    static const int FIT = (MOST_SHARED - 2048) / STAGE, STAGES = FIT < 10 ? FIT : 10;
     static const int PITCH = N * 2 + PADDING, STAGED = SLOTS * B * PITCH;
-    static const int KEPT = STAGES * STAGE > STAGED ? STAGES * STAGE : STAGED;
-    static const int BARRIERS = KEPT + SOURCES_BYTES;
+    static const int BARRIERS = STAGES * STAGE > STAGED ? STAGES * STAGE : STAGED;
     static const int BYTES = BARRIERS + 1024 + 256;
 };
 
@@ -377,12 +344,14 @@ static __device__ inline void multiply_block(float (&sum)[B / 2], uint32_t x, ui
 template <int KS, int B, bool FORWARD>
 static __device__ void produce_columns(const CUtensorMap &w_map, const CUtensorMap &x_map,
                                        const columns_arguments &p, const hopper_part &part,
-                                       const hopper_source *sources, uint32_t base,
+                                       uint32_t base,
                                        ring<columns_shape<KS, B, FORWARD>::STAGES> &stages) {
     typedef columns_shape<KS, B, FORWARD> S;
     const int column0 = blockIdx.x * S::N;
+    hopper_source next = p.source[part.first];
     for (int i = 0, use = 0; i < part.count; i++) {
-        hopper_source source = sources[i];
+        hopper_source source = next;
+        if (i + 1 < part.count) next = p.source[part.first + i + 1];
         int bytes = S::X_BYTES + __popc(source.mask) * S::W_BYTES;
         for (int slice = 0; slice < p.slices; slice++, use++) {
             stages.wait_empty(use);
@@ -425,13 +394,6 @@ static __global__ void __launch_bounds__(THREADS, 1)
     char *tiles = (char *)(((uintptr_t)unaligned + 1023) & ~(uintptr_t)1023);
     const uint32_t base = shared_address(tiles), warp = threadIdx.x / 32;
     const hopper_part part = p.part[blockIdx.y];
-    const hopper_source *sources = p.source + part.first;
-    if (part.count <= KEPT_SOURCES) {
-        uint4 *kept = (uint4 *)(tiles + S::KEPT);
-        int words = part.count * (int)(sizeof *sources / sizeof *kept);
-        for (int i = threadIdx.x; i < words; i += THREADS) kept[i] = ((const uint4 *)sources)[i];
-        sources = (const hopper_source *)kept;
-    }
     ring<S::STAGES> stages;
     stages.create(base + S::BARRIERS);
     barrier_init_done();
@@ -440,7 +402,7 @@ static __global__ void __launch_bounds__(THREADS, 1)
     if (warp >= CONSUMER_WARPS) { /* the producer */
         registers_shrink<40>();
         if (threadIdx.x == CONSUMERS) {
-            produce_columns<KS, B, FORWARD>(w_map, x_map, p, part, sources, base, stages);
+            produce_columns<KS, B, FORWARD>(w_map, x_map, p, part, base, stages);
         }
         return;
     }
@@ -448,8 +410,10 @@ static __global__ void __launch_bounds__(THREADS, 1)
     registers_grow<232>();
     const int group = warp / 4, lane = threadIdx.x % 32;
     float sum[S::SLOTS][B / 2] = {};
+    int next = p.source[part.first].mask;
     for (int i = 0, use = 0; i < part.count; i++) {
-        int mask = sources[i].mask;
+        int mask = next;
+        if (i + 1 < part.count) next = p.source[part.first + i + 1].mask;
         for (int slice = 0; slice < p.slices; slice++, use++) {
             uint32_t x = base + stages.stage(use) * S::STAGE, w = x + S::X_BYTES;
             x += group * KS * BOX_ROW;
