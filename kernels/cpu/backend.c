@@ -125,6 +125,7 @@ static backend *create(precision precision, int threads) {
         .real_size = sizeof(real),
         .operand_size = sizeof(real),
         .column_multiple = COLUMN_GROUP,
+        .product_multiple = COLUMN_GROUP,
         .memory = available_memory(),
         .allocate = allocate,
         .release = release,

@@ -202,6 +202,7 @@ static void fill_table(backend *be, precision precision) {
     be->real_size = sizeof(float);
     be->operand_size = precision == BF16 ? sizeof(bf16) : sizeof(float);
     be->column_multiple = COLUMN_MULTIPLE;
+    be->product_multiple = PRODUCT_MULTIPLE;
     be->allocate = allocate;
     be->release = release;
     be->zero = zero;

@@ -18,6 +18,7 @@ typedef __nv_bfloat16 bf16;
 
 enum {
     COLUMN_MULTIPLE = 64,
+    PRODUCT_MULTIPLE = 32, /* columns of a single product */
     STAGING_SLOTS = 32,
     STAGING_BYTES = 512 << 10, /* a slot; larger uploads take several */
     REDUCTION_BLOCKS = 1024,   /* partial sums of a reduction over an arena */
@@ -183,6 +184,13 @@ bool hopper_dgrad(backend *be, const device_layout *l, const void *w, const void
                   void *dx);
 bool hopper_wgrad(backend *be, const device_layout *l, const void *dy, const void *x, int steps,
                   int columns, void *dw);
+
+/* Few columns, one step, without layer norm's sums; see narrow.cu. */
+bool narrow_fits(const backend *be, const layout *l, int columns);
+void narrow_fprop(backend *be, const device_layout *l, const void *w, const void *x, int columns,
+                  void *y);
+void narrow_dgrad(backend *be, const device_layout *l, const void *w, const void *dy, int columns,
+                  void *dx);
 
 /* A table copied to the device. */
 void *cuda_table(backend *be, const void *table, size_t bytes);

@@ -134,8 +134,8 @@ static void issue_ours(void *argument, int set) {
     }
 }
 
-static int pad(const backend *be, int columns) {
-    int multiple = be->column_multiple;
+static int pad(const backend *be, bench_product product, int columns) {
+    int multiple = product == PRODUCT_WGRAD ? be->column_multiple : be->product_multiple;
     return (columns + multiple - 1) / multiple * multiple;
 }
 
@@ -144,7 +144,7 @@ static bool measure_ours(bench *b, matmul_row *row, error *err) {
     job j = {.b = b, .cell = &row->cell, .steps = 1};
     int n = row->cell.columns;
     bool deep = row->cell.product == PRODUCT_WGRAD && n > WGRAD_COLUMNS && n % WGRAD_COLUMNS == 0;
-    j.columns = pad(b->be, deep ? WGRAD_COLUMNS : n);
+    j.columns = pad(b->be, row->cell.product, deep ? WGRAD_COLUMNS : n);
     j.steps = deep ? n / WGRAD_COLUMNS : 1;
     row->padded = j.columns * j.steps;
     size_t workspace = b->be->wgrad_workspace(b->be, l, j.steps, j.columns);
