@@ -18,7 +18,8 @@ struct minimiser {
     size_t count;
     penalty penalty;
     history *past;
-    double *diagonal, share; /* of the loss, and how much of it the history reckons with */
+    const double *diagonal; /* of the loss's second derivatives, with `weight` */
+    double weight, share;   /* the share that `past` reckons with */
     double *w, *gradient;   /* the best point, and the smooth part's gradient there; with PENALTY_L2
                                the   penalty is part of it */
     double *target, *trial; /* where the model is least; w + step (target - w) */
@@ -30,29 +31,26 @@ struct minimiser {
     bool stalled;
 };
 
-/* The model's diagonal: a share of the loss's, and the ridge of PENALTY_L2. */
 static void set_share(minimiser *m, double share) {
     double *scratch = m->target, ridge = m->penalty == PENALTY_L2 ? 1 : 0;
-    for (size_t i = 0; i < m->count; i++) {
-        double both = share * m->diagonal[i] + ridge;
-        scratch[i] = both > 0 ? both : 1;
-    }
-    m->share = share;
-    history_set_diagonal(m->past, scratch);
+    m->share = fmax(share, 1e-6);
+    double weight = m->share * m->weight;
+    for (size_t i = 0; i < m->count; i++) scratch[i] = weight * m->diagonal[i] + ridge;
+    history_set_base(m->past, scratch, weight);
 }
 
 minimiser *minimiser_create(size_t count, penalty penalty, const double *start,
-                            const double *diagonal) {
+                            const double *diagonal, const double *factor, int rank, double weight) {
     minimiser *m = mem_alloc(1, sizeof *m);
-    *m = (minimiser){.count = count, .penalty = penalty, .objective = INFINITY};
-    double **arrays[] = {&m->w, &m->gradient, &m->target, &m->trial, &m->told, &m->diagonal};
+    *m = (minimiser){.count = count, .penalty = penalty, .diagonal = diagonal, .weight = weight};
+    m->objective = INFINITY;
+    double **arrays[] = {&m->w, &m->gradient, &m->target, &m->trial, &m->told};
     for (size_t i = 0; i < sizeof arrays / sizeof arrays[0]; i++) {
         *arrays[i] = mem_alloc(count, sizeof(double));
     }
     memcpy(m->trial, start, count * sizeof *start);
     memcpy(m->w, start, count * sizeof *start);
-    memcpy(m->diagonal, diagonal, count * sizeof *diagonal);
-    m->past = history_create(count);
+    m->past = history_create(count, factor, rank);
     set_share(m, 1);
     return m;
 }
@@ -65,7 +63,6 @@ void minimiser_free(minimiser *m) {
     free(m->target);
     free(m->trial);
     free(m->told);
-    free(m->diagonal);
     free(m);
 }
 
@@ -136,7 +133,8 @@ static void accept(minimiser *m, double objective, double share) {
     m->stalled = m->steps >= WINDOW && *earlier - objective < least_progress * objective;
     *earlier = objective;
     m->steps++;
-    if (share < 0.7 * m->share || share > 1.4 * m->share) set_share(m, share);
+    bool ridge = m->penalty == PENALTY_L2; /* else the history's scale does the same */
+    if (ridge && (share < 0.6 * m->share || share > 1.7 * m->share)) set_share(m, share);
     set_out(m);
 }
 
