@@ -2,7 +2,7 @@
 
 #include "core/memory.h"
 #include "core/philox.h"
-#include "probe/cholesky.h"
+#include "probe/linear.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -86,10 +86,10 @@ static void factorise(const double *q, double *moved, size_t units, int rank, do
                 root[i * n + j] = (core[i * n + j] + core[j * n + i]) / 2 + (i == j ? shift : 0);
             }
         }
-        rooted = cholesky(root, rank);
+        rooted = linear_cholesky(root, n);
     }
     for (size_t i = 0; i < n * units; i++) moved[i] = rooted ? moved[i] + shift * q[i] : 0;
-    if (rooted) cholesky_forward(root, rank, moved, units);
+    if (rooted) linear_forward(root, n, moved, units);
     free(core);
 }
 

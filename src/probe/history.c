@@ -1,19 +1,14 @@
 #include "probe/history.h"
 
 #include "core/memory.h"
-#include "probe/cholesky.h"
+#include "probe/l1_model.h"
+#include "probe/linear.h"
 
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
-enum {
-    PAIRS = 20,
-    MAX_SWEEPS = 500, /* of coordinate descent, and how many coordinates they may visit in all */
-    MAX_VISITS = 1 << 20
-};
-
-static const double sweep_tolerance = 1e-6; /* on a sweep's share of the model's decrease */
+enum { PAIRS = 20 };
 
 struct history {
     size_t count;
@@ -56,8 +51,8 @@ static void solve_base(const history *h, double *v) {
     for (size_t i = 0; i < h->count; i++) v[i] /= h->diagonal[i];
     if (h->weight > 0) {
         multiply_factor(h, v, x);
-        cholesky_forward(h->root, h->rank, x, 1);
-        cholesky_backward(h->root, h->rank, x, 1);
+        linear_forward(h->root, rank, x, 1);
+        linear_backward(h->root, rank, x, 1);
         for (size_t i = 0; i < h->count; i++) {
             v[i] -= dot(h->factor + i * rank, x, rank) / h->diagonal[i];
         }
@@ -76,7 +71,7 @@ static void find_root(history *h) {
         }
     }
     for (size_t r = 0; r < rank; r++) h->root[r * rank + r] += 1 / h->weight;
-    if (!cholesky(h->root, h->rank)) h->weight = 0; /* rounding: the diagonal alone will do */
+    if (!linear_cholesky(h->root, rank)) h->weight = 0; /* rounding: the diagonal alone will do */
 }
 
 static double base_product(const history *h, int i, int j) {
@@ -205,63 +200,23 @@ void history_newton(const history *h, const double *w, const double *gradient, d
 
 /* ----------------------------------------------------------------------------------- with |u|_1 */
 
-/* In place, by elimination with partial pivoting: x = a^-1 x for `columns` columns of x. */
-static void solve(int n, double a[][2 * PAIRS], double *x, size_t columns) {
-    for (int i = 0; i < n; i++) {
-        int pivot = i;
-        for (int r = i + 1; r < n; r++) {
-            if (fabs(a[r][i]) > fabs(a[pivot][i])) pivot = r;
-        }
-        for (int c = 0; c < n && pivot != i; c++) {
-            double swapped = a[i][c];
-            a[i][c] = a[pivot][c];
-            a[pivot][c] = swapped;
-        }
-        for (size_t c = 0; c < columns && pivot != i; c++) {
-            double swapped = x[(size_t)i * columns + c];
-            x[(size_t)i * columns + c] = x[(size_t)pivot * columns + c];
-            x[(size_t)pivot * columns + c] = swapped;
-        }
-        for (int r = i + 1; r < n; r++) {
-            double factor = a[r][i] / a[i][i];
-            for (int c = i; c < n; c++) a[r][c] -= factor * a[i][c];
-            for (size_t c = 0; c < columns; c++) {
-                x[(size_t)r * columns + c] -= factor * x[(size_t)i * columns + c];
-            }
-        }
-    }
-    for (int i = n - 1; i >= 0; i--) {
-        for (size_t c = 0; c < columns; c++) {
-            double sum = x[(size_t)i * columns + c];
-            for (int r = i + 1; r < n; r++) sum -= a[i][r] * x[(size_t)r * columns + c];
-            x[(size_t)i * columns + c] = sum / a[i][i];
-        }
-    }
-}
-
-/* B over the coordinates that may move, as a diagonal less left right'. */
-typedef struct l1_model {
-    size_t count, rank;
-    size_t *index;            /* [count] which coordinates */
-    double *base, *curvature; /* [count] the diagonals: that one, and B's */
-    double *left, *right;     /* [count][rank] W and F; W M^-1 and -scale weight F */
-} l1_model;
-
 /* M^-1, [2 pairs][2 pairs]. */
 static void find_middle(const history *h, double *inverse) {
-    int n = h->pairs;
-    double middle[2 * PAIRS][2 * PAIRS] = {0};
-    for (int i = 0; i < n; i++) {
-        for (int j = 0; j < n; j++) {
-            middle[i][j] = h->scale * h->sbs[i][j];
-            if (i > j) middle[i][n + j] = middle[n + j][i] = h->sy[i][j];
+    size_t n = (size_t)h->pairs, size = 2 * n;
+    double middle[4 * PAIRS * PAIRS] = {0};
+    for (size_t i = 0; i < n; i++) {
+        for (size_t j = 0; j < n; j++) {
+            middle[i * size + j] = h->scale * h->sbs[i][j];
+            if (i <= j) continue;
+            middle[i * size + n + j] = middle[(n + j) * size + i] = h->sy[i][j];
         }
-        middle[n + i][n + i] = -h->sy[i][i];
+        middle[(n + i) * size + n + i] = -h->sy[i][i];
     }
-    for (int i = 0; i < 2 * n; i++) inverse[i * 2 * n + i] = 1;
-    solve(2 * n, middle, inverse, 2 * (size_t)n);
+    for (size_t i = 0; i < size; i++) inverse[i * size + i] = 1;
+    linear_solve(middle, size, inverse, size);
 }
 
+/* Row i of W and F, and of W M^-1 and -scale weight F. */
 static void fill_row(const history *h, const double *inverse, size_t i, double base, double *left,
                      double *right) {
     size_t n = (size_t)h->pairs, rank = (size_t)h->rank;
@@ -279,61 +234,26 @@ static void fill_row(const history *h, const double *inverse, size_t i, double b
     }
 }
 
-static l1_model build_model(const history *h, const double *w, const double *gradient) {
-    l1_model m = {.rank = 2 * (size_t)h->pairs + (size_t)h->rank};
-    double inverse[2 * PAIRS * 2 * PAIRS] = {0};
-    m.index = mem_alloc(h->count, sizeof *m.index);
-    for (size_t i = 0; i < h->count; i++) {
-        if (w[i] != 0 || fabs(gradient[i]) > 1) m.index[m.count++] = i;
-    }
-    m.base = mem_alloc(2 * m.count + 1, sizeof *m.base);
-    m.curvature = m.base + m.count;
-    m.left = mem_alloc(2 * m.count * m.rank + 1, sizeof *m.left);
-    m.right = m.left + m.count * m.rank;
-    find_middle(h, inverse);
-    for (size_t a = 0; a < m.count; a++) {
-        double *left = m.left + a * m.rank, *right = m.right + a * m.rank;
-        m.base[a] = h->scale * h->diagonal[m.index[a]];
-        fill_row(h, inverse, m.index[a], m.base[a], left, right);
-        double curvature = m.base[a] - dot(left, right, m.rank);
-        m.curvature[a] = fmax(curvature, 1e-6 * m.base[a]); /* above 0 but for rounding */
-    }
-    return m;
-}
-
-/* One pass over the coordinates; `product` [rank] is right' (u - w). Returns twice the decrease,
- * about. */
-static double sweep(const l1_model *m, const double *w, const double *gradient, double *target,
-                    double *product) {
-    size_t rank = m->rank;
-    double moved = 0;
-    for (size_t a = 0; a < m->count; a++) {
-        size_t i = m->index[a];
-        double slope =
-            gradient[i] + m->base[a] * (target[i] - w[i]) - dot(m->left + a * rank, product, rank);
-        double free = target[i] - slope / m->curvature[a], shrink = 1 / m->curvature[a];
-        double to = free > shrink ? free - shrink : free < -shrink ? free + shrink : 0;
-        double step = to - target[i];
-        if (step == 0) continue;
-        target[i] = to;
-        moved += step * step * m->curvature[a];
-        for (size_t c = 0; c < rank; c++) product[c] += step * m->right[a * rank + c];
-    }
-    return moved;
-}
-
 void history_newton_l1(const history *h, const double *w, const double *gradient, double *target) {
-    l1_model m = build_model(h, w, gradient);
-    double *product = mem_alloc(m.rank + 1, sizeof *product), total = 0;
-    memcpy(target, w, h->count * sizeof *w);
-    size_t visits = 0;
-    for (int n = 0; n < MAX_SWEEPS && visits < MAX_VISITS; n++, visits += m.count) {
-        double moved = sweep(&m, w, gradient, target, product);
-        total += moved;
-        if (moved <= sweep_tolerance * total) break;
+    size_t *index = mem_alloc(h->count, sizeof *index), count = 0;
+    double inverse[4 * PAIRS * PAIRS] = {0};
+    for (size_t i = 0; i < h->count; i++) {
+        if (w[i] != 0 || fabs(gradient[i]) > 1) index[count++] = i;
     }
-    free(product);
-    free(m.left);
-    free(m.base);
-    free(m.index);
+    l1_model m = l1_model_create(count, 2 * (size_t)h->pairs + (size_t)h->rank);
+    find_middle(h, inverse);
+    for (size_t a = 0; a < count; a++) {
+        m.w[a] = w[index[a]];
+        m.gradient[a] = gradient[index[a]];
+        m.base[a] = h->scale * h->diagonal[index[a]];
+        fill_row(h, inverse, index[a], m.base[a], m.left + a * m.rank, m.right + a * m.rank);
+    }
+    double *u = mem_alloc(count, sizeof *u);
+    memcpy(u, m.w, count * sizeof *u);
+    l1_model_minimise(&m, u);
+    memcpy(target, w, h->count * sizeof *w);
+    for (size_t a = 0; a < count; a++) target[index[a]] = u[a];
+    free(u);
+    l1_model_free(&m);
+    free(index);
 }

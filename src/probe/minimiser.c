@@ -8,8 +8,8 @@
 #include <string.h>
 
 enum {
-    BACKTRACKS = 20, /* before a direction is given up */
-    WINDOW = 10      /* steps over which progress is judged */
+    BACKTRACKS = 6, /* before the history is given up */
+    WINDOW = 15     /* evaluations over which progress is judged */
 };
 
 static const double armijo = 1e-4, least_progress = 1e-7;
@@ -27,7 +27,7 @@ struct minimiser {
     double objective, step;
     double expected; /* the change of the objective from w to target, to first order; below 0 */
     double earlier[WINDOW];
-    int steps, backtracks;
+    int evaluations, backtracks;
     bool stalled;
 };
 
@@ -129,10 +129,6 @@ static void accept(minimiser *m, double objective, double share) {
     memcpy(m->w, m->trial, m->count * sizeof *m->w);
     memcpy(m->gradient, m->told, m->count * sizeof *m->gradient);
     m->objective = objective;
-    double *earlier = &m->earlier[m->steps % WINDOW];
-    m->stalled = m->steps >= WINDOW && *earlier - objective < least_progress * objective;
-    *earlier = objective;
-    m->steps++;
     bool ridge = m->penalty == PENALTY_L2; /* else the history's scale does the same */
     if (ridge && (share < 0.6 * m->share || share > 1.7 * m->share)) set_share(m, share);
     set_out(m);
@@ -141,8 +137,7 @@ static void accept(minimiser *m, double objective, double share) {
 /* Back to the minimum of the parabola through what is known of this line, within a tenth and a
  * half. */
 static void reject(minimiser *m, double objective) {
-    if (++m->backtracks > BACKTRACKS) {
-        m->stalled = history_is_empty(m->past);
+    if (++m->backtracks > BACKTRACKS && !history_is_empty(m->past)) {
         history_forget(m->past);
         set_out(m);
         return;
@@ -166,11 +161,16 @@ void minimiser_tell(minimiser *m, double loss, const double *gradient, double sh
             m->told[i] += m->trial[i];
         }
     }
-    bool descends = objective < m->objective &&
-                    (m->steps == 0 || objective <= m->objective + armijo * m->step * m->expected);
-    if (descends) {
+    double wanted = m->objective + armijo * m->step * m->expected; /* infinite at the start */
+    if (objective < m->objective && objective <= wanted) {
         accept(m, objective, share);
     } else {
         reject(m, objective);
     }
+    double *earlier = &m->earlier[m->evaluations % WINDOW];
+    if (m->evaluations >= WINDOW && *earlier - m->objective < least_progress * m->objective) {
+        m->stalled = true;
+    }
+    *earlier = m->objective;
+    m->evaluations++;
 }

@@ -43,8 +43,8 @@ void minimiser_tell(minimiser *m, double loss, const double *gradient, double sh
 const double *minimiser_best(const minimiser *m);
 double minimiser_objective(const minimiser *m);
 
-/* Whether progress has ended: no step descends, or the last ten took less than 1e-7 of the
- * objective off it. */
+/* Whether progress has ended: no step descends, or the last fifteen evaluations took less than 1e-7
+ * of the objective off it. */
 bool minimiser_stalled(const minimiser *m);
 
 #endif
