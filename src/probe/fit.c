@@ -1,0 +1,222 @@
+#include "probe/fit.h"
+
+#include "core/clock.h"
+#include "core/log.h"
+#include "core/memory.h"
+
+#include <math.h>
+#include <stdlib.h>
+
+enum { MAX_EVALUATIONS = 2000 };
+
+static const double enough = 1e-5, promised = 1e-4; /* gaps */
+
+/* ---------------------------------------------------------------------------------------- views */
+
+fit_view fit_view_create(const dataset *d, const int8_t *sign, bool standardize) {
+    fit_view view = {.standardize = standardize};
+    view.mean = mem_alloc(d->units, sizeof *view.mean);
+    view.deviation = mem_alloc(d->units, sizeof *view.deviation);
+    for (size_t i = 0; i < d->rows; i++) view.rows += sign[i] != 0;
+    dataset_moments(d, sign, view.mean, view.deviation);
+    return view;
+}
+
+void fit_view_free(fit_view *view) {
+    free(view->mean);
+    free(view->deviation);
+}
+
+static double center(const fit_view *view, size_t unit) {
+    return view->standardize ? view->mean[unit] : 0;
+}
+
+static double scale(const fit_view *view, size_t unit) {
+    return view->standardize && view->deviation[unit] > 0 ? view->deviation[unit] : 1;
+}
+
+/* Weights of what the view shows -> weights of the features themselves, as the product reads them.
+ */
+static void leave_view(const fit_view *view, size_t units, const double *seen, double *weights) {
+    weights[units] = seen[units];
+    for (size_t u = 0; u < units; u++) {
+        weights[u] = (float)(seen[u] / scale(view, u));
+        weights[units] -= center(view, u) * weights[u];
+    }
+}
+
+static void enter_view(const fit_view *view, size_t units, const double *weights, double *seen) {
+    seen[units] = weights[units];
+    for (size_t u = 0; u < units; u++) {
+        seen[u] = weights[u] * scale(view, u);
+        seen[units] += center(view, u) * weights[u];
+    }
+}
+
+/* The same for a gradient, in place and times C. */
+static void gradient_in_view(const fit_view *view, size_t units, double cost, double *gradient) {
+    for (size_t u = 0; u < units; u++) {
+        gradient[u] = cost * (gradient[u] - center(view, u) * gradient[units]) / scale(view, u);
+    }
+    gradient[units] *= cost;
+}
+
+/* An upper bound of the loss's second derivatives: those of the logistic function are at most 1/4.
+ */
+static void second_derivatives(const fit_view *view, size_t units, double cost, double *diagonal) {
+    for (size_t u = 0; u < units; u++) {
+        double deviation = view->deviation[u] / scale(view, u);
+        double mean = view->standardize ? 0 : view->mean[u];
+        diagonal[u] = cost / 4 * view->rows * (deviation * deviation + mean * mean);
+    }
+    diagonal[units] = cost / 4 * view->rows;
+}
+
+/* ---------------------------------------------------------------------------------------- fits */
+
+typedef struct fit {
+    logistic *l;
+    size_t units;
+    const int8_t *sign;
+    penalty penalty;
+    const fit_view *view;
+    const double *cost;
+    int models;
+    double *weights, *gradient;                         /* [models][units + 1] */
+    double *loss, *curvature, *dual, *shrink, *entropy; /* [models]; dual: the largest so far */
+    minimiser **minimisers;
+    fit_report *reports;
+} fit;
+
+static bool is_done(const fit *f, int k) {
+    return f->reports[k].gap <= enough || minimiser_stalled(f->minimisers[k]);
+}
+
+/* The dual of the problem, in a_i from [0, 1] (the loss's conjugate is the entropy H):
+ *     maximise  C sum H(a_i)  where  |q_j| <= 1 for every j,  or  C sum H(a_i) - q.q / 2,
+ * with q = C sum a_i y_i x_i. The slopes of the loss at any weights give such a_i, shrunk by what
+ * |q_j| exceeds 1 by: no minimum lies below that value. */
+static void find_duals(fit *f) {
+    size_t count = f->units + 1;
+    for (int k = 0; k < f->models; k++) {
+        double largest = 1;
+        for (size_t j = 0; j < count && f->penalty == PENALTY_L1; j++) {
+            largest = fmax(largest, fabs(f->gradient[(size_t)k * count + j]));
+        }
+        f->shrink[k] = 1 / largest;
+    }
+    logistic_entropy(f->l, f->models, f->sign, f->shrink, f->entropy);
+    for (int k = 0; k < f->models; k++) {
+        double dual = f->cost[k] * f->entropy[k];
+        for (size_t j = 0; j < count && f->penalty == PENALTY_L2; j++) {
+            double q = f->gradient[(size_t)k * count + j];
+            dual -= 0.5 * q * q;
+        }
+        f->dual[k] = fmax(f->dual[k], dual);
+    }
+}
+
+/* One evaluation of every model; returns how many are done, or -1 after an error of the device. */
+static int evaluate(fit *f, error *err) {
+    size_t count = f->units + 1;
+#pragma omp parallel for schedule(dynamic)
+    for (int k = 0; k < f->models; k++) {
+        leave_view(f->view, f->units, minimiser_trial(f->minimisers[k]),
+                   f->weights + (size_t)k * count);
+    }
+    if (!logistic_evaluate(f->l, f->weights, f->models, f->sign, f->loss, f->gradient, f->curvature,
+                           err)) {
+        return -1;
+    }
+    for (int k = 0; k < f->models; k++) {
+        gradient_in_view(f->view, f->units, f->cost[k], f->gradient + (size_t)k * count);
+    }
+    find_duals(f);
+    int done = 0;
+#pragma omp parallel for schedule(dynamic) reduction(+ : done)
+    for (int k = 0; k < f->models; k++) {
+        fit_report *r = &f->reports[k];
+        if (!is_done(f, k)) {
+            r->evaluations++;
+            minimiser_tell(f->minimisers[k], f->cost[k] * f->loss[k],
+                           f->gradient + (size_t)k * count, 4 * f->curvature[k]);
+            r->objective = minimiser_objective(f->minimisers[k]);
+            r->gap = (r->objective - f->dual[k]) / r->objective;
+        }
+        done += is_done(f, k);
+    }
+    return done;
+}
+
+static void show(const fit *f, int evaluations, int done, double *shown) {
+    double now = clock_seconds(), worst = 0;
+    if (now - *shown < (log_is_terminal() ? 0.5 : 20)) return;
+    *shown = now;
+    for (int k = 0; k < f->models; k++) worst = fmax(worst, f->reports[k].gap);
+    log_progress("fit: %d evaluations, %d of %d models done, largest gap %.1e", evaluations, done,
+                 f->models, worst);
+}
+
+static bool run(fit *f, bool progress, error *err) {
+    double shown = clock_seconds();
+    for (int n = 1, done = 0; n <= MAX_EVALUATIONS && done < f->models; n++) {
+        done = evaluate(f, err);
+        if (done < 0) return false;
+        if (progress) show(f, n, done, &shown);
+    }
+    return true;
+}
+
+static void start(fit *f) {
+    size_t count = f->units + 1;
+    double *seen = mem_alloc(count, sizeof *seen), *diagonal = mem_alloc(count, sizeof *diagonal);
+    for (int k = 0; k < f->models; k++) {
+        enter_view(f->view, f->units, f->weights + (size_t)k * count, seen);
+        second_derivatives(f->view, f->units, f->cost[k], diagonal);
+        f->minimisers[k] = minimiser_create(count, f->penalty, seen, diagonal);
+        f->reports[k] = (fit_report){.gap = INFINITY};
+        f->dual[k] = -INFINITY;
+    }
+    free(seen);
+    free(diagonal);
+}
+
+static void end(fit *f) {
+    for (int k = 0; k < f->models; k++) {
+        leave_view(f->view, f->units, minimiser_best(f->minimisers[k]),
+                   f->weights + (size_t)k * (f->units + 1));
+        minimiser_free(f->minimisers[k]);
+        if (f->reports[k].gap <= promised) continue;
+        log_warning("C = %g: the objective may be %.2g %% above its minimum after %d evaluations",
+                    f->cost[k], 100 * f->reports[k].gap, f->reports[k].evaluations);
+    }
+}
+
+bool fit_models(logistic *l, const dataset *d, const int8_t *sign, penalty penalty,
+                const fit_view *view, const double *cost, int models, double *weights,
+                fit_report *reports, bool progress, error *err) {
+    size_t count = (size_t)models;
+    fit f = {.l = l,
+             .units = d->units,
+             .sign = sign,
+             .penalty = penalty,
+             .view = view,
+             .cost = cost,
+             .models = models,
+             .weights = weights,
+             .reports = reports};
+    f.gradient = mem_alloc(count * (d->units + 1), sizeof *f.gradient);
+    f.loss = mem_alloc(5 * count, sizeof *f.loss);
+    f.curvature = f.loss + count;
+    f.dual = f.curvature + count;
+    f.shrink = f.dual + count;
+    f.entropy = f.shrink + count;
+    f.minimisers = mem_alloc(count, sizeof *f.minimisers);
+    start(&f);
+    bool fitted = run(&f, progress, err);
+    end(&f);
+    free(f.minimisers);
+    free(f.loss);
+    free(f.gradient);
+    return fitted;
+}

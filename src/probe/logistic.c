@@ -1,0 +1,261 @@
+#include "probe/logistic.h"
+
+#include "core/log.h"
+#include "core/memory.h"
+
+#include <assert.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* Documents of one product: on the CPU what a BLAS call packs well, on a GPU few transfers. Rows
+ * that one task of the host sums up: fixed, so that the order of sums is. */
+enum { CPU_PANEL = 1024, GPU_PANEL = 8192, CHUNK = 256, SUMS = 3 };
+
+struct logistic {
+    backend *be;
+    const dataset *d;
+    bool on_host;      /* the device reads the mapped features in place */
+    size_t columns;    /* models, padded */
+    size_t panel;      /* rows of a product */
+    layout *layout[2]; /* of a whole panel, and of what is left over */
+    device_layout *device[2];
+    float *x; /* the features, or a panel of them */
+    bool resident;
+    float *device_w, *device_z,
+        *device_g;   /* [units][columns], [panel][columns], [units][columns] */
+    float *w, *g;    /* the same on the host */
+    float *z;        /* [rows][columns]: products, then -y a */
+    double *total;   /* [units][columns]: the gradient over panels */
+    double *partial; /* [chunks][SUMS][columns] of losses, -y a, and a (1 - a) */
+    size_t chunks;
+};
+
+/* ------------------------------------------------------------------------------------ creation */
+
+static bool make_layout(logistic *l, int which, size_t rows) {
+    if (rows == 0) return true;
+    l->layout[which] = layout_dense((int)rows, (int)l->d->units, 1, 1);
+    l->device[which] = l->be->layout_create(l->be, l->layout[which]);
+    return l->device[which] != NULL;
+}
+
+static bool take_device_memory(logistic *l) {
+    backend *be = l->be;
+    size_t units = l->d->units, rows = l->resident ? l->d->rows : l->panel;
+    if (!l->on_host) {
+        l->x = be->allocate(be, rows * units * sizeof(float));
+        if (!l->x) return false;
+        if (l->resident) be->upload(be, l->x, l->d->x, rows * units * sizeof(float));
+    }
+    l->device_w = be->allocate(be, units * l->columns * sizeof(float));
+    l->device_z = be->allocate(be, l->panel * l->columns * sizeof(float));
+    l->device_g = be->allocate(be, units * l->columns * sizeof(float));
+    return l->device_w && l->device_z && l->device_g && make_layout(l, 0, l->panel) &&
+           make_layout(l, 1, l->d->rows % l->panel);
+}
+
+logistic *logistic_create(backend *be, const dataset *d, int models, bool resident, error *err) {
+    logistic *l = mem_alloc(1, sizeof *l);
+    size_t multiple = (size_t)be->column_multiple;
+    *l = (logistic){.be = be, .d = d, .resident = resident};
+    l->on_host = strcmp(be->name, "cpu") == 0;
+    l->columns = ((size_t)models + multiple - 1) / multiple * multiple;
+    l->panel = l->on_host ? CPU_PANEL : GPU_PANEL;
+    if (l->panel > d->rows) l->panel = d->rows;
+    l->w = mem_alloc(d->units * l->columns, sizeof *l->w);
+    l->g = mem_alloc(d->units * l->columns, sizeof *l->g);
+    l->z = mem_alloc(d->rows * l->columns, sizeof *l->z);
+    l->total = mem_alloc(d->units * l->columns, sizeof *l->total);
+    l->chunks = (d->rows + CHUNK - 1) / CHUNK;
+    l->partial = mem_alloc(l->chunks * SUMS * l->columns, sizeof *l->partial);
+    if (take_device_memory(l)) return l;
+    char size[16];
+    error_set(err, "%s: its features (%s) do not fit in the memory of %s", d->features_path,
+              log_bytes(size, (double)d->rows * (double)d->units * sizeof(float)), be->device);
+    logistic_free(l);
+    return NULL;
+}
+
+void logistic_free(logistic *l) {
+    if (!l) return;
+    float *device[] = {l->x, l->device_w, l->device_z, l->device_g};
+    for (size_t i = 0; i < sizeof device / sizeof device[0]; i++) {
+        if (device[i]) l->be->release(l->be, device[i]);
+    }
+    for (int i = 0; i < 2; i++) {
+        if (l->device[i]) l->be->layout_free(l->be, l->device[i]);
+        if (l->layout[i]) layout_free(l->layout[i]);
+    }
+    free(l->w);
+    free(l->g);
+    free(l->z);
+    free(l->total);
+    free(l->partial);
+    free(l);
+}
+
+/* ------------------------------------------------------------------------------------ products */
+
+static size_t panel_rows(const logistic *l, size_t row) {
+    return l->d->rows - row < l->panel ? l->d->rows - row : l->panel;
+}
+
+static const device_layout *panel_layout(const logistic *l, size_t row) {
+    return l->device[panel_rows(l, row) < l->panel];
+}
+
+static const float *panel_features(logistic *l, size_t row) {
+    const float *mapped = l->d->x + row * l->d->units;
+    if (l->on_host) return mapped;
+    if (l->resident) return l->x + row * l->d->units;
+    l->be->upload(l->be, l->x, mapped, panel_rows(l, row) * l->d->units * sizeof(float));
+    return l->x;
+}
+
+static void upload_weights(logistic *l, const double *weights, int models) {
+    size_t units = l->d->units;
+#pragma omp parallel for
+    for (size_t u = 0; u < units; u++) {
+        for (size_t k = 0; k < (size_t)models; k++) {
+            l->w[u * l->columns + k] = (float)weights[k * (units + 1) + u];
+        }
+    }
+    l->be->upload(l->be, l->device_w, l->w, units * l->columns * sizeof(float));
+}
+
+/* z = x w for the panel from `row` on. */
+static void multiply_panel(logistic *l, size_t row) {
+    backend *be = l->be;
+    be->fprop(be, panel_layout(l, row), panel_features(l, row), l->device_w, 1, (int)l->columns,
+              l->device_z, REAL, NULL);
+    be->download(be, l->z + row * l->columns, l->device_z,
+                 panel_rows(l, row) * l->columns * sizeof(float));
+}
+
+/* total += x' z for the panel from `row` on. */
+static void add_gradient(logistic *l, size_t row, int models) {
+    backend *be = l->be;
+    size_t units = l->d->units;
+    be->upload(be, l->device_z, l->z + row * l->columns,
+               panel_rows(l, row) * l->columns * sizeof(float));
+    be->dgrad(be, panel_layout(l, row), panel_features(l, row), l->device_z, 1, (int)l->columns,
+              l->device_g, REAL);
+    be->download(be, l->g, l->device_g, units * l->columns * sizeof(float));
+#pragma omp parallel for
+    for (size_t u = 0; u < units; u++) {
+        for (size_t i = u * l->columns; i < u * l->columns + (size_t)models; i++) {
+            l->total[i] += l->g[i];
+        }
+    }
+}
+
+bool logistic_margins(logistic *l, const double *weights, int models, double *margins, error *err) {
+    size_t units = l->d->units;
+    upload_weights(l, weights, models);
+    for (size_t row = 0; row < l->d->rows; row += l->panel) multiply_panel(l, row);
+    for (size_t i = 0; i < l->d->rows; i++) {
+        for (size_t k = 0; k < (size_t)models; k++) {
+            margins[i * (size_t)models + k] =
+                l->z[i * l->columns + k] + weights[k * (units + 1) + units];
+        }
+    }
+    return l->be->finish(l->be, err);
+}
+
+/* ---------------------------------------------------------------------------------------- loss */
+
+/* Turns the products of a chunk of rows into -y a, and sums losses and those. */
+static void chunk_loss(logistic *l, size_t chunk, const double *weights, int models,
+                       const int8_t *sign) {
+    size_t units = l->d->units, first = chunk * CHUNK;
+    size_t last = first + CHUNK < l->d->rows ? first + CHUNK : l->d->rows;
+    double *loss = l->partial + chunk * SUMS * l->columns, *sum = loss + l->columns;
+    double *second = sum + l->columns;
+    for (size_t k = 0; k < (size_t)models; k++) loss[k] = sum[k] = second[k] = 0;
+    for (size_t i = first; i < last; i++) {
+        float *z = l->z + i * l->columns;
+        double y = sign[i];
+        for (size_t k = 0; k < (size_t)models; k++) {
+            double margin = y * (z[k] + weights[k * (units + 1) + units]);
+            double small = exp(-fabs(margin)); /* never overflows */
+            z[k] = (float)(-y * (margin < 0 ? 1 : small) / (1 + small));
+            if (sign[i] == 0) continue;
+            loss[k] += log1p(small) + (margin < 0 ? -margin : 0);
+            sum[k] += z[k];
+            second[k] += small / ((1 + small) * (1 + small));
+        }
+    }
+}
+
+/* Panels hold whole chunks but the last. */
+static_assert(CPU_PANEL % CHUNK == 0 && GPU_PANEL % CHUNK == 0, "a panel is whole chunks");
+
+static void panel_loss(logistic *l, size_t row, const double *weights, int models,
+                       const int8_t *sign) {
+    size_t first = row / CHUNK, last = (row + panel_rows(l, row) + CHUNK - 1) / CHUNK;
+#pragma omp parallel for
+    for (size_t chunk = first; chunk < last; chunk++) {
+        chunk_loss(l, chunk, weights, models, sign);
+    }
+}
+
+static void collect(const logistic *l, int models, const int8_t *sign, double *loss,
+                    double *gradient, double *curvature) {
+    size_t units = l->d->units, rows = 0;
+    for (size_t i = 0; i < l->d->rows; i++) rows += sign[i] != 0;
+#pragma omp parallel for
+    for (size_t k = 0; k < (size_t)models; k++) {
+        double *g = gradient + k * (units + 1);
+        for (size_t u = 0; u < units; u++) g[u] = l->total[u * l->columns + k];
+        g[units] = loss[k] = curvature[k] = 0;
+        for (size_t chunk = 0; chunk < l->chunks; chunk++) {
+            const double *sums = l->partial + chunk * SUMS * l->columns + k;
+            loss[k] += sums[0];
+            g[units] += sums[l->columns];
+            curvature[k] += sums[2 * l->columns];
+        }
+        curvature[k] /= (double)rows;
+    }
+}
+
+bool logistic_evaluate(logistic *l, const double *weights, int models, const int8_t *sign,
+                       double *loss, double *gradient, double *curvature, error *err) {
+    upload_weights(l, weights, models);
+    memset(l->total, 0, l->d->units * l->columns * sizeof *l->total);
+    for (size_t row = 0; row < l->d->rows; row += l->panel) {
+        multiply_panel(l, row);
+        panel_loss(l, row, weights, models, sign);
+        add_gradient(l, row, models);
+    }
+    collect(l, models, sign, loss, gradient, curvature);
+    return l->be->finish(l->be, err);
+}
+
+static double entropy_of(double p) {
+    return p > 0 && p < 1 ? -p * log(p) - (1 - p) * log1p(-p) : 0;
+}
+
+void logistic_entropy(const logistic *l, int models, const int8_t *sign, const double *shrink,
+                      double *entropy) {
+#pragma omp parallel for
+    for (size_t chunk = 0; chunk < l->chunks; chunk++) {
+        size_t first = chunk * CHUNK,
+               last = first + CHUNK < l->d->rows ? first + CHUNK : l->d->rows;
+        double *sum = l->partial + chunk * SUMS * l->columns;
+        for (size_t k = 0; k < (size_t)models; k++) sum[k] = 0;
+        for (size_t i = first; i < last; i++) {
+            if (sign[i] == 0) continue;
+            const float *z = l->z + i * l->columns;
+            for (size_t k = 0; k < (size_t)models; k++) {
+                sum[k] += entropy_of(shrink[k] * fabs((double)z[k]));
+            }
+        }
+    }
+    for (size_t k = 0; k < (size_t)models; k++) {
+        entropy[k] = 0;
+        for (size_t chunk = 0; chunk < l->chunks; chunk++) {
+            entropy[k] += l->partial[chunk * SUMS * l->columns + k];
+        }
+    }
+}

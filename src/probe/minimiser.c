@@ -1,0 +1,178 @@
+#include "probe/minimiser.h"
+
+#include "core/memory.h"
+#include "probe/history.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum {
+    BACKTRACKS = 20, /* before a direction is given up */
+    WINDOW = 10      /* steps over which progress is judged */
+};
+
+static const double armijo = 1e-4, least_progress = 1e-7;
+
+struct minimiser {
+    size_t count;
+    penalty penalty;
+    history *past;
+    double *diagonal, share; /* of the loss, and how much of it the history reckons with */
+    double *w, *gradient;   /* the best point, and the smooth part's gradient there; with PENALTY_L2
+                               the   penalty is part of it */
+    double *target, *trial; /* where the model is least; w + step (target - w) */
+    double *told;           /* scratch: the smooth part's gradient at the trial */
+    double objective, step;
+    double expected; /* the change of the objective from w to target, to first order; below 0 */
+    double earlier[WINDOW];
+    int steps, backtracks;
+    bool stalled;
+};
+
+/* The model's diagonal: a share of the loss's, and the ridge of PENALTY_L2. */
+static void set_share(minimiser *m, double share) {
+    double *scratch = m->target, ridge = m->penalty == PENALTY_L2 ? 1 : 0;
+    for (size_t i = 0; i < m->count; i++) {
+        double both = share * m->diagonal[i] + ridge;
+        scratch[i] = both > 0 ? both : 1;
+    }
+    m->share = share;
+    history_set_diagonal(m->past, scratch);
+}
+
+minimiser *minimiser_create(size_t count, penalty penalty, const double *start,
+                            const double *diagonal) {
+    minimiser *m = mem_alloc(1, sizeof *m);
+    *m = (minimiser){.count = count, .penalty = penalty, .objective = INFINITY};
+    double **arrays[] = {&m->w, &m->gradient, &m->target, &m->trial, &m->told, &m->diagonal};
+    for (size_t i = 0; i < sizeof arrays / sizeof arrays[0]; i++) {
+        *arrays[i] = mem_alloc(count, sizeof(double));
+    }
+    memcpy(m->trial, start, count * sizeof *start);
+    memcpy(m->w, start, count * sizeof *start);
+    memcpy(m->diagonal, diagonal, count * sizeof *diagonal);
+    m->past = history_create(count);
+    set_share(m, 1);
+    return m;
+}
+
+void minimiser_free(minimiser *m) {
+    if (!m) return;
+    history_free(m->past);
+    free(m->w);
+    free(m->gradient);
+    free(m->target);
+    free(m->trial);
+    free(m->told);
+    free(m->diagonal);
+    free(m);
+}
+
+const double *minimiser_trial(const minimiser *m) {
+    return m->trial;
+}
+
+const double *minimiser_best(const minimiser *m) {
+    return m->w;
+}
+
+double minimiser_objective(const minimiser *m) {
+    return m->objective;
+}
+
+bool minimiser_stalled(const minimiser *m) {
+    return m->stalled;
+}
+
+/* --------------------------------------------------------------------------------------- steps */
+
+static double expected_change(const minimiser *m) {
+    double change = 0;
+    for (size_t i = 0; i < m->count; i++) {
+        change += m->gradient[i] * (m->target[i] - m->w[i]);
+        if (m->penalty == PENALTY_L1) change += fabs(m->target[i]) - fabs(m->w[i]);
+    }
+    return change;
+}
+
+static void find_target(minimiser *m) {
+    if (m->penalty == PENALTY_L1) {
+        history_newton_l1(m->past, m->w, m->gradient, m->target);
+    } else {
+        history_newton(m->past, m->w, m->gradient, m->target);
+    }
+    m->expected = expected_change(m);
+}
+
+static void make_trial(minimiser *m) {
+    for (size_t i = 0; i < m->count; i++) {
+        m->trial[i] = m->step == 1 ? m->target[i] /* so that zeros are exact */
+                                   : m->w[i] + m->step * (m->target[i] - m->w[i]);
+    }
+}
+
+/* A new direction from w. Without history its length says little: backtracking finds one. */
+static void set_out(minimiser *m) {
+    find_target(m);
+    if (!(m->expected < 0) && !history_is_empty(m->past)) {
+        history_forget(m->past);
+        find_target(m);
+    }
+    if (!(m->expected < 0)) m->stalled = true;
+    m->step = 1;
+    m->backtracks = 0;
+    make_trial(m);
+}
+
+static void accept(minimiser *m, double objective, double share) {
+    if (isfinite(m->objective)) {
+        history_add(m->past, m->w, m->trial, m->gradient, m->told);
+    }
+    memcpy(m->w, m->trial, m->count * sizeof *m->w);
+    memcpy(m->gradient, m->told, m->count * sizeof *m->gradient);
+    m->objective = objective;
+    double *earlier = &m->earlier[m->steps % WINDOW];
+    m->stalled = m->steps >= WINDOW && *earlier - objective < least_progress * objective;
+    *earlier = objective;
+    m->steps++;
+    if (share < 0.7 * m->share || share > 1.4 * m->share) set_share(m, share);
+    set_out(m);
+}
+
+/* Back to the minimum of the parabola through what is known of this line, within a tenth and a
+ * half. */
+static void reject(minimiser *m, double objective) {
+    if (++m->backtracks > BACKTRACKS) {
+        m->stalled = history_is_empty(m->past);
+        history_forget(m->past);
+        set_out(m);
+        return;
+    }
+    double above = objective - m->objective - m->expected * m->step;
+    double best = above > 0 ? -m->expected * m->step * m->step / (2 * above) : 0.5 * m->step;
+    if (!(best > 0.1 * m->step)) best = 0.1 * m->step;
+    if (best > 0.5 * m->step) best = 0.5 * m->step;
+    m->step = best;
+    make_trial(m);
+}
+
+void minimiser_tell(minimiser *m, double loss, const double *gradient, double share) {
+    double objective = loss;
+    for (size_t i = 0; i < m->count; i++) {
+        m->told[i] = gradient[i];
+        if (m->penalty == PENALTY_L1) {
+            objective += fabs(m->trial[i]);
+        } else {
+            objective += 0.5 * m->trial[i] * m->trial[i];
+            m->told[i] += m->trial[i];
+        }
+    }
+    bool descends = objective < m->objective &&
+                    (m->steps == 0 || objective <= m->objective + armijo * m->step * m->expected);
+    if (descends) {
+        accept(m, objective, share);
+    } else {
+        reject(m, objective);
+    }
+}

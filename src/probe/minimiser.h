@@ -1,0 +1,49 @@
+/* Minimises a smooth convex loss plus |w|_1 or |w|^2 / 2 over all of w by a quasi-Newton method.
+ * For the second penalty that is L-BFGS (Liu, Nocedal 1989). For the first each step minimises
+ * L-BFGS's quadratic model of the loss plus |w|_1, by coordinate descent (Scheinberg, Tang,
+ * "Practical inexact proximal quasi-Newton method with global complexity analysis", 2016); OWL-QN,
+ * which projects instead, stops short where features have means far from 0.
+ *
+ * The caller evaluates, so that many minimisers can share one pass over the data:
+ *
+ *     m = minimiser_create(...);
+ *     while (!minimiser_stalled(m) && the caller is not content)
+ *         minimiser_tell(m, loss and gradient at minimiser_trial(m));
+ *
+ * The model starts from a given diagonal, so features of very different size need no standardising
+ * for its sake. */
+#ifndef SMALLWORLD_PROBE_MINIMISER_H
+#define SMALLWORLD_PROBE_MINIMISER_H
+
+#include <stdbool.h>
+#include <stddef.h>
+
+typedef enum penalty { PENALTY_L1, PENALTY_L2 } penalty;
+
+#define PENALTIES "l1 l2"
+
+typedef struct minimiser minimiser;
+
+/* start [count]; diagonal [count]: estimates of the second derivatives of the loss, at least 0.
+ * Both are copied. */
+minimiser *minimiser_create(size_t count, penalty penalty, const double *start,
+                            const double *diagonal);
+void minimiser_free(minimiser *m);
+
+/* Where the loss is wanted next: [count], until the next minimiser_tell. */
+const double *minimiser_trial(const minimiser *m);
+
+/* The loss at the trial and its gradient [count], both without the penalty, and the share of the
+ * diagonal that holds there, in (0, 1]: a loss that flattens on its way down leaves the ridge to
+ * prevail. */
+void minimiser_tell(minimiser *m, double loss, const double *gradient, double share);
+
+/* The best point so far, [count], and loss plus penalty there. */
+const double *minimiser_best(const minimiser *m);
+double minimiser_objective(const minimiser *m);
+
+/* Whether progress has ended: no step descends, or the last ten took less than 1e-7 of the
+ * objective off it. */
+bool minimiser_stalled(const minimiser *m);
+
+#endif
