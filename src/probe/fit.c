@@ -9,7 +9,7 @@
 
 enum { MAX_EVALUATIONS = 2000 };
 
-static const double enough = 1e-5, promised = 1e-4; /* gaps */
+static const double enough = 1e-5; /* a gap */
 
 /* ---------------------------------------------------------------------------------------- views */
 
@@ -56,7 +56,9 @@ static void enter_view(const fit_view *view, size_t units, const double *weights
 /* The same for a gradient, in place and times C. */
 static void gradient_in_view(const fit_view *view, size_t units, double cost, double *gradient) {
     for (size_t u = 0; u < units; u++) {
-        gradient[u] = cost * (gradient[u] - center(view, u) * gradient[units]) / scale(view, u);
+        bool constant = view->standardize && view->deviation[u] == 0; /* exactly 0, not nearly */
+        double centered = gradient[u] - center(view, u) * gradient[units];
+        gradient[u] = constant ? 0 : cost * centered / scale(view, u);
     }
     gradient[units] *= cost;
 }
@@ -157,11 +159,23 @@ static void show(const fit *f, int evaluations, int done, double *shown) {
                  f->models, worst);
 }
 
-static bool run(fit *f, bool progress, error *err) {
+/* Later on a step that overflows is one that does not descend; at the start there is no other. */
+static bool start_is_finite(const fit *f) {
+    for (size_t i = 0; i < (size_t)f->models * (f->units + 1); i++) {
+        if (!isfinite(f->gradient[i])) return false;
+    }
+    return true;
+}
+
+static bool run(fit *f, const dataset *d, bool progress, error *err) {
     double shown = clock_seconds();
     for (int n = 1, done = 0; n <= MAX_EVALUATIONS && done < f->models; n++) {
         done = evaluate(f, err);
         if (done < 0) return false;
+        if (n == 1 && !start_is_finite(f)) {
+            return error_set(err, "%s: numbers so large that their sums overflow float32",
+                             d->features_path);
+        }
         if (progress) show(f, n, done, &shown);
     }
     return true;
@@ -183,12 +197,14 @@ static void start(fit *f) {
 
 static void end(fit *f) {
     for (int k = 0; k < f->models; k++) {
+        if (!is_done(f, k)) {
+            log_warning("C = %g: not converged after %d evaluations; the objective may be %.2g %% "
+                        "above its minimum",
+                        f->cost[k], f->reports[k].evaluations, 100 * f->reports[k].gap);
+        }
         leave_view(f->view, f->units, minimiser_best(f->minimisers[k]),
                    f->weights + (size_t)k * (f->units + 1));
         minimiser_free(f->minimisers[k]);
-        if (f->reports[k].gap <= promised) continue;
-        log_warning("C = %g: the objective may be %.2g %% above its minimum after %d evaluations",
-                    f->cost[k], 100 * f->reports[k].gap, f->reports[k].evaluations);
     }
 }
 
@@ -213,7 +229,7 @@ bool fit_models(logistic *l, const dataset *d, const int8_t *sign, penalty penal
     f.entropy = f.shrink + count;
     f.minimisers = mem_alloc(count, sizeof *f.minimisers);
     start(&f);
-    bool fitted = run(&f, progress, err);
+    bool fitted = run(&f, d, progress, err);
     end(&f);
     free(f.minimisers);
     free(f.loss);

@@ -27,14 +27,16 @@ void fit_view_free(fit_view *view);
 
 typedef struct fit_report {
     double objective;
-    double gap; /* by duality, objective is at most this share of itself above the minimum */
+    double gap; /* objective is at most this share of itself above the minimum, by duality, */
+                /* but for rounding; loose with PENALTY_L1: 1e-4 where the truth is 1e-8 */
     int evaluations;
 } fit_report;
 
 /* cost [models]: each model's C. weights [models][units + 1]: where to start, then the result. They
  * apply to the features as they are, standardised or not, the intercept last. Rows whose sign is 0
- * are left out. A fit ends once its gap is at most 1e-5, once rounding in fp32 ends its progress,
- * or after 2,000 evaluations; a gap over 1e-4 is warned of. */
+ * are left out. A fit ends once its gap is at most 1e-5, or once it stalls (see minimiser.h) near
+ * what fp32 can tell apart; one that did neither in 2,000 evaluations is warned of. Fails where
+ * sums of features overflow fp32. */
 bool fit_models(logistic *l, const dataset *d, const int8_t *sign, penalty penalty,
                 const fit_view *view, const double *cost, int models, double *weights,
                 fit_report *reports, bool progress, error *err);

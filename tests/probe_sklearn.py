@@ -1,0 +1,183 @@
+"""`smallworld probe` against scikit-learn's LogisticRegression(solver='liblinear').
+
+    /usr/bin/python3 tests/probe_sklearn.py BUILD/smallworld
+
+For each penalty, standardised or not, on features of several kinds: C and the errors are recomputed
+from the files the program wrote, and the objective of its weights is compared with that of
+scikit-learn's. Exits with 1 where one differs, after listing them all, and with 77, which ctest
+counts as skipped, where scikit-learn is missing.
+"""
+
+import json
+import subprocess
+import sys
+import tempfile
+import warnings
+from pathlib import Path
+
+try:
+    import numpy
+    import sklearn
+    from sklearn.linear_model import LogisticRegression
+except ImportError as missing:
+    print(f"skipped: {missing}")
+    sys.exit(77)
+
+TOLERANCE = 1e-4  # on the objective, relative
+COSTS = [2.0**k for k in range(-8, 1)]
+
+# documents, units, what is done to the units
+KINDS = {
+    "like cell states": (400, 60, lambda x: numpy.tanh(x)),
+    "more units than documents": (200, 300, lambda x: numpy.tanh(x)),
+    "scales from 0.003 to 300": (400, 40, lambda x: x * numpy.geomspace(3e-3, 3e2, x.shape[1])),
+    "means far from 0": (400, 40, lambda x: x + numpy.linspace(-10, 10, x.shape[1])),
+    "almost collinear": (400, 40, lambda x: x + 30 * x[:, :1]),
+}
+
+
+def make(random, documents, units, change):
+    """Three sets of features that share a few directions, one of which tells the labels."""
+    mix, direction = random.normal(size=(8, units)), random.normal(size=8)
+    sets = []
+    for count in (documents, documents // 2, documents // 2):
+        latent = random.normal(size=(count, 8))
+        labels = latent @ direction + random.normal(size=count) > 0
+        noise = 0.7 * random.normal(size=(count, units))
+        sets.append((change(0.4 * latent @ mix + noise).astype("float32"), labels.astype("int32")))
+    return sets
+
+
+def write(prefix, features, labels):
+    numpy.save(f"{prefix}.npy", features)
+    numpy.save(f"{prefix}.labels.npy", labels)
+
+
+def objective(features, labels, weights, cost, penalty):
+    margins = features @ weights[:-1] + weights[-1]
+    size = numpy.abs(weights).sum() if penalty == "l1" else weights @ weights / 2
+    return cost * numpy.logaddexp(0, margins * (1 - 2 * labels)).sum() + size
+
+
+def fit(features, labels, cost, penalty):
+    """scikit-learn's weights, the intercept last."""
+    model = LogisticRegression(penalty=penalty, C=cost, solver="liblinear", tol=1e-7,
+                               max_iter=20000, random_state=0).fit(features, labels)
+    return numpy.append(model.coef_[0], model.intercept_[0])
+
+
+def run(program, folder, options):
+    command = [program, "probe", "--train", f"{folder}/train", "--test", f"{folder}/test", "--json",
+               "--out", f"{folder}/out", "--device", "cpu", *options]
+    done = subprocess.run(command, capture_output=True, text=True)
+    if done.returncode != 0:
+        sys.exit(f"{' '.join(command)}: exit status {done.returncode}\n{done.stderr}")
+    return json.loads(done.stdout.splitlines()[-1])
+
+
+def compare(program, folder, sets, penalty, standardize, valid):
+    """Yields what differs."""
+    for name, (features, labels) in zip(("train", "test", "valid"), sets):
+        write(folder / name, features, labels)
+    options = ["--penalty", penalty] + ["--standardize"] * standardize
+    result = run(program, folder, options + ["--valid", f"{folder}/valid"] * valid)
+    weights = numpy.load(folder / "out.weights.npy")
+    predictions = numpy.load(folder / "out.predictions.npy")
+    (train, labels), (test, test_labels), (held, held_labels) = sets
+    train, test, held = (part.astype("float64") for part in (train, test, held))
+    cost = result["C"]
+
+    # What was written agrees with what was printed.
+    said = test @ weights[:-1] + weights[-1] > 0
+    if (said != predictions).mean() > 0.01:
+        yield "predictions do not follow from the weights"
+    if abs(100 * (predictions != test_labels).mean() - result["error"]) > 1e-9:
+        yield f"error: {result['error']}"
+    if numpy.count_nonzero(weights[:-1]) != result["nonzero"]:
+        yield f"nonzero: {result['nonzero']}"
+    sizes = numpy.abs(weights[:-1]) * train.std(0)
+    top = numpy.sort(sizes)[::-1][:len(result["top_units"])]
+    if not numpy.allclose(sizes[result["top_units"]], top, rtol=1e-6):
+        yield f"top_units: {result['top_units']}"
+
+    # The objective, where the penalty falls on the weights of standardised features.
+    if standardize:
+        mean, deviation = train.mean(0), train.std(0)
+        weights = numpy.append(weights[:-1] * deviation, weights[-1] + mean @ weights[:-1])
+        train, test, held = ((part - mean) / deviation for part in (train, test, held))
+    ours = objective(train, labels, weights, cost, penalty)
+    theirs_weights = fit(train, labels, cost, penalty)
+    theirs = objective(train, labels, theirs_weights, cost, penalty)
+    if ours > theirs * (1 + TOLERANCE):
+        yield f"objective at C = {cost}: {ours}, scikit-learn has {theirs}"
+    if abs(result["objective"] / ours - 1) > 1e-5:
+        yield f"objective: printed {result['objective']}, the weights give {ours}"
+    if (result["objective"] - ours * (1 - result["gap"])) < 0 or result["gap"] < -1e-5:
+        yield f"gap: {result['gap']}"
+    their_error = 100 * ((test @ theirs_weights[:-1] + theirs_weights[-1] > 0) != test_labels).mean()
+    if abs(their_error - result["error"]) > 100 * 2 / len(test):
+        yield f"error: {result['error']}, scikit-learn has {their_error}"
+
+    # The choice of C, to within two documents of validation.
+    if valid:
+        errors = []
+        for other in COSTS:
+            w = fit(train, labels, other, penalty)
+            errors.append(100 * ((held @ w[:-1] + w[-1] > 0) != held_labels).mean())
+        slack = 100 * 2 / len(held)
+        if abs(errors[COSTS.index(cost)] - result["valid_error"]) > slack:
+            yield f"valid_error: {result['valid_error']}, scikit-learn has {errors} for each C"
+        if result["valid_error"] > min(errors) + slack:
+            yield f"C = {cost}: scikit-learn has {errors} for each C"
+
+
+def check_refusals(program, folder):
+    """Yields what was not refused in one line with the right status."""
+    write(folder / "train", numpy.eye(4, dtype="float32"), numpy.array([0, 1, 0, 1], "int32"))
+    numbers = numpy.eye(4, dtype="float32")
+    numbers[2, 1] = numpy.inf
+    write(folder / "test", numbers, numpy.array([0, 1, 0, 1], "int32"))
+    train, test = ["--train", f"{folder}/train"], ["--test", f"{folder}/test"]
+    cases = [
+        (train, 2, "expected --test PREFIX"),
+        (test, 2, "expected --train PREFIX"),
+        (train + test + ["more"], 2, "unexpected argument 'more'"),
+        (train + test + ["--penalty", "l3"], 2, "expected one of: l1 l2; got 'l3'"),
+        (train + test + ["--seed", "-1"], 2, "--seed"),
+        (train + test + ["--device", "tpu"], 2, "--device"),
+        (train + test, 1, f"{folder}/test.npy: not a finite number in row 2, unit 1"),
+        (train + ["--test", f"{folder}/none"], 1, f"{folder}/none.npy"),
+    ]
+    for options, status, message in cases:
+        done = subprocess.run([program, "probe", *options], capture_output=True, text=True)
+        lines = done.stderr.splitlines()
+        if done.returncode != status or done.stdout or not lines or message not in lines[0]:
+            yield f"{options}: exit status {done.returncode}: {done.stdout}{done.stderr}"
+        elif status == 1 and len(lines) > 1:  # a usage error also says where help is
+            yield f"{options}: {done.stderr}"
+
+
+def main():
+    warnings.simplefilter("ignore")
+    random = numpy.random.default_rng(1)
+    compared = failed = 0
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        for kind, how in KINDS.items():
+            sets = make(random, *how)
+            for penalty in ("l1", "l2"):
+                for standardize in (False, True):
+                    valid = not (penalty == "l2" and standardize)  # else the split chooses
+                    compared += 1
+                    for what in compare(sys.argv[1], folder, sets, penalty, standardize, valid):
+                        failed += 1
+                        print(f"{kind}, {penalty}{', standardised' * standardize}: {what}")
+        for what in check_refusals(sys.argv[1], folder):
+            failed += 1
+            print(what)
+    print(f"{compared} probes compared with scikit-learn {sklearn.__version__}, {failed} differences")
+    return failed > 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
