@@ -19,7 +19,7 @@ test=data/reviews_test.tsv.gz
 smallworld=build/smallworld
 cpu=(--device cpu --threads 1)  # a process a core, where there are two things to do
 
-say() { printf '\n== %s\n' "$*" >&2; }
+say() { printf '\n== %d:%02d %s\n' $((SECONDS / 60)) $((SECONDS % 60)) "$*" >&2; }
 
 say "Installing what is missing, building $smallworld"
 scripts/install.sh
@@ -42,10 +42,14 @@ features_and_probe() { # FOLDER
 }
 
 say "Features and probes: of the model, and of the model untrained"
+set -m # a process group of its own, to be ended with this script
 features_and_probe $run/untrained 2>$run/untrained/probe.txt &
 untrained=$!
+set +m
+trap 'kill -- -$untrained 2>/dev/null || true' EXIT
 features_and_probe $run
 wait $untrained || { cat $run/untrained/probe.txt >&2; exit 1; }
+trap - EXIT
 
 say "What is possible, and what a compressor does"
 framed() { # as eval sees documents: "\n " + text + " "
