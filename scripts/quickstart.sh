@@ -33,7 +33,7 @@ mkdir -p $run
   --set train.steps=1 --set train.lr=1e-30 --set train.valid_bytes=1000 >/dev/null 2>&1
 
 say "Scoring $test"
-"$smallworld" eval $run/last.safetensors --data $test --device cpu --json >$run/eval.json
+"$smallworld" eval $run/last.safetensors --data $test "${cpu[@]}" --json >$run/eval.json
 
 features_and_probe() { # FOLDER
   "$smallworld" features $1/last.safetensors --data $train --out $1/train "${cpu[@]}" --json >/dev/null

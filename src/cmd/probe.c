@@ -1,0 +1,172 @@
+/* smallworld probe: a linear classifier on features, and its error. */
+#include "probe/probe.h"
+#include "cmd/cli.h"
+#include "core/memory.h"
+
+#include <math.h>
+#include <omp.h>
+
+typedef struct arguments {
+    cli_model model;
+    probe_options how;
+    bool json;
+} arguments;
+
+enum {
+    KEY_TRAIN = 1,
+    KEY_VALID,
+    KEY_TEST,
+    KEY_PENALTY,
+    KEY_STANDARDIZE,
+    KEY_SEED,
+    KEY_OUT,
+    KEY_JSON,
+    KEY_DEVICE,
+    KEY_THREADS
+};
+
+static const struct argp_option option_table[] = {
+    {"train", KEY_TRAIN, "PREFIX", 0, "Features to fit: PREFIX.npy and PREFIX.labels.npy", 0},
+    {"test", KEY_TEST, "PREFIX", 0, "Features to score, once", 0},
+    {"valid", KEY_VALID, "PREFIX", 0,
+     "Features that choose C; by default a stratified fifth of train does, and all of train is "
+     "then "
+     "fitted again",
+     0},
+    {"penalty", KEY_PENALTY, "NAME", 0,
+     "l1 (default, as in the sentiment neuron's protocol of 2017) or l2", 0},
+    {"standardize", KEY_STANDARDIZE, NULL, 0,
+     "Fit (x - mean) / deviation, both of the fitting part", 0},
+    {"seed", KEY_SEED, "N", 0, "Of the split of train; default 0", 0},
+    {"out", KEY_OUT, "PREFIX", 0,
+     "Writes PREFIX.weights.npy (units, then the intercept; for features as they are) and "
+     "PREFIX.predictions.npy (a label for every row of test, unlabelled ones too)",
+     0},
+    {"json", KEY_JSON, NULL, 0, "End with one JSON object on stdout", 0},
+    {"device", KEY_DEVICE, "NAME", 0, "auto, cpu or cuda", 0},
+    {"threads", KEY_THREADS, "N", 0, "CPU threads; 0: all processors", 0},
+    {0},
+};
+
+static error_t parse(int key, char *text, struct argp_state *state) {
+    arguments *a = state->input;
+    switch (key) {
+    case KEY_TRAIN:
+        a->how.train = text;
+        return 0;
+    case KEY_TEST:
+        a->how.test = text;
+        return 0;
+    case KEY_VALID:
+        a->how.valid = text;
+        return 0;
+    case KEY_PENALTY:
+        a->how.penalty = (penalty)cli_choice(state, "--penalty", text, PENALTIES);
+        return 0;
+    case KEY_STANDARDIZE:
+        a->how.standardize = true;
+        return 0;
+    case KEY_SEED:
+        a->how.seed = (uint64_t)cli_integer(state, "--seed", text, 0, INT64_MAX);
+        return 0;
+    case KEY_OUT:
+        a->how.out = text;
+        return 0;
+    case KEY_JSON:
+        a->json = true;
+        return 0;
+    case KEY_DEVICE:
+        a->model.device = text;
+        return 0;
+    case KEY_THREADS:
+        a->model.threads = text;
+        return 0;
+    case ARGP_KEY_ARG:
+        argp_error(state, "unexpected argument '%s'", text);
+        return 0;
+    case ARGP_KEY_END:
+        if (!a->how.train) argp_error(state, "expected --train PREFIX");
+        if (!a->how.test) argp_error(state, "expected --test PREFIX");
+        return 0;
+    default:
+        return ARGP_ERR_UNKNOWN;
+    }
+}
+
+static void print_json(const probe_options *how, const probe_result *r) {
+    json_writer w = {stdout, false};
+    json_object_begin(&w, NULL);
+    json_number(&w, "error", r->error);
+    json_number(&w, "valid_error", r->valid_error);
+    json_string(&w, "penalty", how->penalty == PENALTY_L1 ? "l1" : "l2");
+    json_number(&w, "C", r->cost);
+    json_integer(&w, "nonzero", (int64_t)r->nonzero);
+    json_array_begin(&w, "top_units");
+    for (int k = 0; k < r->top_count; k++) json_integer(&w, NULL, (int64_t)r->top_units[k]);
+    json_array_end(&w);
+    json_integer(&w, "units", (int64_t)r->units);
+    json_integer(&w, "train_documents", (int64_t)r->train_rows);
+    json_integer(&w, "valid_documents", (int64_t)r->valid_rows);
+    json_integer(&w, "test_documents", (int64_t)r->test_rows);
+    json_integer(&w, "dropped", (int64_t)r->dropped);
+    json_number(&w, "objective", r->objective);
+    json_number(&w, "gap", r->gap);
+    json_integer(&w, "evaluations", r->evaluations);
+    json_number(&w, "seconds", r->seconds);
+    json_object_end(&w);
+    putchar('\n');
+}
+
+static void print_text(const probe_options *how, const probe_result *r) {
+    printf("error %.2f %% of %zu documents (validation %.2f %% of %zu)\n", r->error, r->test_rows,
+           r->valid_error, r->valid_rows);
+    printf("%s, C = 2^%g, %zu of %zu weights, %zu documents in train, %zu unlabelled dropped\n",
+           how->penalty == PENALTY_L1 ? "l1" : "l2", log2(r->cost), r->nonzero, r->units,
+           r->train_rows, r->dropped);
+    printf("units of largest weight x deviation:");
+    for (int k = 0; k < r->top_count; k++) printf(" %zu", r->top_units[k]);
+    printf("\n");
+}
+
+/* The backend, in fp32 whatever the device prefers. */
+static backend *make_backend(const cli_model *given, error *err) {
+    options o;
+    backend *be = NULL;
+    options_begin(&o);
+    if (cli_apply(given, &o, err)) {
+        o.run.precision = PRECISION_FP32;
+        if (o.run.threads > 0) omp_set_num_threads((int)o.run.threads);
+        be = options_backend(&o.run, err);
+    }
+    options_free(&o);
+    return be;
+}
+
+int cmd_probe(int argc, char **argv) {
+    static const struct argp argp = {
+        option_table,
+        parse,
+        "--train PREFIX --test PREFIX",
+        "Fit logistic regression to two classes of documents and print its error in per cent. "
+        "The objective is that of scikit-learn's solver='liblinear'; C is chosen from 2^-8 ... "
+        "2^0, "
+        "the smallest on ties. Rows labelled -1 are dropped and counted."
+        "\vExample:\n  smallworld probe --train runs/quickstart/train --test runs/quickstart/test",
+        NULL,
+        NULL,
+        NULL};
+    arguments a = {.how = {.penalty = PENALTY_L1, .progress = true}};
+    argp_parse(&argp, argc, argv, 0, NULL, &a);
+    error err;
+    probe_result r;
+    backend *be = make_backend(&a.model, &err);
+    bool done = be && probe_run(be, &a.how, &r, &err);
+    if (be) be->destroy(be);
+    if (!done) return cli_fail(&err, "probe");
+    if (a.json) {
+        print_json(&a.how, &r);
+    } else {
+        print_text(&a.how, &r);
+    }
+    return STATUS_OK;
+}
