@@ -292,6 +292,11 @@ static void set_total(trainer *tr) {
     if (s->step < s->total) s->finished = false;
 }
 
+/* The step at which the learning rate's schedule ends; of minutes nobody knows before the plan. */
+static int64_t schedule_end(const trainer *tr) {
+    return tr->state.total != INT64_MAX ? tr->state.total : tr->limit;
+}
+
 static void describe(const trainer *tr) {
     const model *m = tr->m;
     const options *o = tr->o;
@@ -370,7 +375,7 @@ static bool log_metrics(trainer *tr, error *err) {
     update_report report;
     if (!clock_stop(tr, err) || !read_report(tr, &report, err)) return false;
     double bpc = report.loss / ((double)s->loss_updates * (double)update_bytes(tr) * M_LN2);
-    double lr = schedule_lr(&tr->o->train, s->step - 1, s->total);
+    double lr = schedule_lr(&tr->o->train, s->step - 1, schedule_end(tr));
     json_writer w = {tr->metrics, false};
     json_object_begin(&w, NULL);
     json_integer(&w, "step", s->step);
@@ -456,7 +461,7 @@ static void upload_update(trainer *tr, const minibatch *batch) {
     size_t positions = (size_t)m->steps * (size_t)m->columns;
     double step = (double)tr->state.step;
     update_arguments arguments = {
-        .learning_rate = schedule_lr(t, tr->state.step, tr->state.total),
+        .learning_rate = schedule_lr(t, tr->state.step, schedule_end(tr)),
         .beta1 = t->beta1,
         .beta2 = t->beta2,
         .epsilon = t->epsilon,

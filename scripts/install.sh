@@ -1,0 +1,47 @@
+#!/usr/bin/env bash
+# Installs what building, testing and the quickstart need on Debian 12 or Ubuntu 24.04, as root or
+# through sudo. Where all of it is there, it does nothing; a CUDA toolkit is left to you.
+set -euo pipefail
+
+packages=(
+  gcc g++ libc6-dev cmake ninja-build pkg-config  # to build
+  zlib1g-dev libyaml-dev libopenblas-dev          # the program's libraries
+  libcmocka-dev                                   # unit tests
+  python3 python3-numpy python3-sklearn python3-networkx  # tests against other programs
+  xz-utils                                        # the quickstart's comparison
+)
+
+if ! command -v apt-get >/dev/null; then
+  echo "install.sh: not Debian or Ubuntu: expecting to find ${packages[*]}" >&2
+  exit 0
+fi
+
+missing=()
+for package in "${packages[@]}"; do
+  status=$(dpkg-query -W -f '${db:Status-Status}' "$package" 2>/dev/null || true)
+  [ "$status" = installed ] || missing+=("$package")
+done
+[ ${#missing[@]} -gt 0 ] || exit 0
+
+as_root=()
+if [ "$(id -u)" -ne 0 ]; then
+  if ! command -v sudo >/dev/null; then
+    echo "install.sh: run it as root, or install sudo; missing: ${missing[*]}" >&2
+    exit 1
+  fi
+  as_root=(sudo)
+fi
+
+log=$(mktemp)
+trap 'rm -f "$log"' EXIT
+apt() {
+  "${as_root[@]}" env DEBIAN_FRONTEND=noninteractive NEEDRESTART_SUSPEND=1 apt-get -qq -y \
+    -o DPkg::Lock::Timeout=300 -o Acquire::Retries=3 "$@" >"$log" 2>&1 </dev/null
+}
+
+echo "install.sh: installing ${missing[*]}" >&2
+if ! { apt update && apt install --no-install-recommends "${missing[@]}"; }; then
+  cat "$log" >&2
+  echo "install.sh: apt-get failed (above)" >&2
+  exit 1
+fi

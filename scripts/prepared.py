@@ -1,0 +1,81 @@
+"""What the prepare_*.py scripts share: documents as smallworld reads them, and files that appear
+whole or not at all."""
+
+import bz2
+import contextlib
+import gzip
+import lzma
+import sys
+import tarfile
+import zipfile
+import zlib
+from pathlib import Path
+
+
+class BadInput(Exception):
+    """Ends the program with one line."""
+
+
+def document(label, text):
+    """A line LABEL<TAB>TEXT of bytes; line breaks inside the text become spaces."""
+    return b"%d\t%s\n" % (label, text.replace(b"\r\n", b" ").replace(b"\n", b" "))
+
+
+@contextlib.contextmanager
+def new_files(paths):
+    """Opens files for writing, .gz ones compressed, without a name or a time, so that equal text
+    gives equal files. They get their names only when all are complete."""
+    paths = [Path(path) for path in paths]
+    parts = [path.with_name(path.name + ".tmp") for path in paths]
+    try:
+        with contextlib.ExitStack() as stack:
+            files = []
+            for path, part in zip(paths, parts):
+                path.parent.mkdir(parents=True, exist_ok=True)
+                file = stack.enter_context(open(part, "wb"))
+                if path.suffix == ".gz":
+                    file = stack.enter_context(gzip.GzipFile("", "wb", 9, file, mtime=0))
+                files.append(file)
+            yield files
+        for part, path in zip(parts, paths):
+            part.replace(path)
+    finally:
+        for part in parts:
+            part.unlink(missing_ok=True)
+
+
+def run(main):
+    """Runs main(); what is wrong with its input or its files ends in one line and status 1."""
+    name = Path(sys.argv[0]).name
+    try:
+        main()
+    except KeyboardInterrupt:
+        sys.exit(130)
+    except BadInput as problem:
+        sys.exit(f"{name}: {problem}")
+    except OSError as problem:
+        where = f"{problem.filename}: " if problem.filename else ""
+        sys.exit(f"{name}: {where}{problem.strerror or problem}")
+
+
+@contextlib.contextmanager
+def reading(path):
+    """Turns what a damaged archive raises into BadInput that names it."""
+    try:
+        yield
+    except (EOFError, zlib.error, lzma.LZMAError, tarfile.TarError, zipfile.BadZipFile,
+            gzip.BadGzipFile) as problem:
+        raise BadInput(f"{path}: damaged or cut short: {problem}") from None
+
+
+def decompressed(path):
+    """A file as a binary stream, decompressed if its first bytes say gzip, bzip2 or xz."""
+    with open(path, "rb") as file:
+        magic = file.read(6)
+    if magic[:2] == b"\x1f\x8b":
+        return gzip.open(path)
+    if magic[:3] == b"BZh":
+        return bz2.open(path)
+    if magic == b"\xfd7zXZ\0":
+        return lzma.open(path)
+    return open(path, "rb")

@@ -1,0 +1,20 @@
+#!/usr/bin/env bash
+# Installs, builds and runs every test: scripts/test.sh [CMAKE OPTION...]
+#   BUILD=FOLDER                     builds there instead of in build/
+#   SMALLWORLD_REQUIRE_ALL_TESTS=1   makes a skipped test a failure, but for the GPU's without a GPU
+set -euo pipefail
+cd "$(dirname "$0")/.."
+
+build=${BUILD:-build}
+scripts/install.sh
+scripts/build.sh "$build" "$@"
+ctest --test-dir "$build" --output-on-failure --no-tests=error | tee "$build/tests.txt"
+
+if [ "${SMALLWORLD_REQUIRE_ALL_TESTS:-0}" = 1 ]; then
+  skipped=$(sed -nE 's/^.*- ([^ ]+) \((Skipped|Not Run|Disabled)\)$/\1/p' "$build/tests.txt")
+  nvidia-smi -L >/dev/null 2>&1 || skipped=$(grep -v '\.cuda$' <<<"$skipped" || true)
+  if [ -n "$skipped" ]; then
+    echo "test.sh: skipped, which is a failure here:" $skipped >&2
+    exit 1
+  fi
+fi

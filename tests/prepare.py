@@ -1,0 +1,194 @@
+#!/usr/bin/env python3
+"""The prepare_*.py scripts on small archives of the published shapes: exit status 0 if all holds."""
+
+import gzip
+import io
+import subprocess
+import sys
+import tarfile
+import tempfile
+import zipfile
+from pathlib import Path
+
+SCRIPTS = Path(__file__).resolve().parent.parent / "scripts"
+passed = failed = 0
+
+
+def check(what, holds, detail=""):
+    global passed, failed
+    passed, failed = passed + bool(holds), failed + (not holds)
+    if not holds:
+        print(f"FAILED {what}: {detail}", flush=True)
+
+
+def prepare(name, *arguments):
+    return subprocess.run([sys.executable, "-B", SCRIPTS / f"prepare_{name}.py",
+                           *map(str, arguments)], capture_output=True, text=True, check=False)
+
+
+def accepted(name, *arguments):
+    done = prepare(name, *arguments)
+    check(f"accepted: {name} {arguments}", done.returncode == 0, done.stderr)
+    return done
+
+
+def refused(why, name, *arguments):
+    done = prepare(name, *arguments)
+    one_line = done.stderr.startswith(f"prepare_{name}.py: ") and done.stderr.count("\n") == 1
+    check(f"refused: {arguments}", done.returncode == 1 and one_line and why in done.stderr
+          and not done.stdout, f"{done.returncode} {done.stderr}")
+
+
+def rows(path):
+    return [line.split(b"\t", 1) for line in gzip.decompress(path.read_bytes()).split(b"\n")[:-1]]
+
+
+# ----------------------------------------------------------------------------------------- IMDB --
+
+
+def imdb_reviews():
+    """{path in the archive: bytes}: of 1,000 numbers, the last with every kind of awkward byte."""
+    files = {}
+    for split, kinds in {"train": ("pos", "neg", "unsup"), "test": ("pos", "neg")}.items():
+        for kind in kinds:
+            for number in (0, 10, 9, 3):
+                text = f"{split} {kind} {number}".encode()
+                files[f"aclImdb/{split}/{kind}/{number}_7.txt"] = text
+    files["aclImdb/train/pos/9_7.txt"] = b"a\tb\nc\r\nd\x00\xff<br />"
+    files["aclImdb/train/urls_pos.txt"] = files["aclImdb/README"] = b"no review"
+    return files
+
+
+def test_imdb(folder):
+    archive, source = folder / "aclImdb_v1.tar.gz", folder / "source"
+    with tarfile.open(archive, "w:gz") as out:
+        for name, text in imdb_reviews().items():
+            member = tarfile.TarInfo(name)
+            member.size = len(text)
+            out.addfile(member, io.BytesIO(text))
+            (source / name).parent.mkdir(parents=True, exist_ok=True)
+            (source / name).write_bytes(text)
+
+    done = accepted("imdb", archive, "--out", folder / "a")
+    check("unusual counts are said", done.stderr.count("are published") == 5, done.stderr)
+    train = rows(folder / "a" / "imdb_train.tsv.gz")
+    check("train", train == [[b"1", b"train pos 0"], [b"0", b"train neg 0"],
+                             [b"1", b"train pos 3"], [b"0", b"train neg 3"],
+                             [b"1", b"a\tb c d\x00\xff<br />"], [b"0", b"train neg 9"],
+                             [b"1", b"train pos 10"], [b"0", b"train neg 10"]], train)
+    unsup = rows(folder / "a" / "imdb_unsup.tsv.gz")
+    check("unsup", unsup == [[b"-1", b"train unsup %d" % n] for n in (0, 3, 9, 10)], unsup)
+
+    accepted("imdb", source / "aclImdb", "--out", folder / "b", "--half-test")
+    for name in "imdb_train.tsv.gz", "imdb_unsup.tsv.gz":
+        check("a folder gives the archive's bytes",
+              (folder / "a" / name).read_bytes() == (folder / "b" / name).read_bytes(), name)
+    half = rows(folder / "b" / "imdb_test.tsv.gz")
+    check("half the test", half == [[label, b"test %s %d" % (kind, n)] for n in (0, 10)
+                                    for label, kind in ((b"1", b"pos"), (b"0", b"neg"))], half)
+
+    whole = archive.read_bytes()
+    (folder / "cut.tar.gz").write_bytes(whole[:-40])
+    (folder / "text.tar.gz").write_bytes(b"no archive at all")
+    refused("cut.tar.gz: damaged", "imdb", folder / "cut.tar.gz", "--out", folder / "c")
+    refused("text.tar.gz: damaged", "imdb", folder / "text.tar.gz", "--out", folder / "c")
+    refused("no reviews in aclImdb/train/pos", "imdb", folder / "a", "--out", folder / "c")
+    refused("No such file", "imdb", folder / "none", "--out", folder / "c")
+    check("what is refused writes nothing", not (folder / "c").exists())
+    accepted("imdb", "--help")
+
+
+# ------------------------------------------------------------------------------------------ SST --
+
+TREES = {
+    "train": "(3 (2 It) (4 (2 's) (3 (2 ``) (3 (2 caf\u00e9\u00a0noir) (2 '')))))\n"
+             "(2 (2 neutral) (2 .))\n"
+             "(0 (1 (2 Ca) (2 n't)) (2 -LRB-) (2 and\\/or) (2 -RRB-) (2 .))\n",
+    "dev":   "(4 (2 $) (2 5) (2 ,) (2 well) (2 spent) (2 ...))\n",
+    "test":  "(1 (2 the) (2 actors) (2 ') (2 worst) (2 !))",
+}
+
+
+def test_sst(folder):
+    archive = folder / "trees.zip"
+    with zipfile.ZipFile(archive, "w") as out:
+        for split, text in TREES.items():
+            out.writestr(f"trees/{split}.txt", text)
+    with zipfile.ZipFile(archive) as source:
+        source.extractall(folder / "source")
+
+    accepted("sst", archive, "--out", folder / "a")
+    train = rows(folder / "a" / "sst_train.tsv.gz")
+    check("train", train == [[b"1", 'It\'s "caf\u00e9\u00a0noir"'.encode()],
+                             [b"0", b"Can't (and/or)."]], train)
+    dev = rows(folder / "a" / "sst_dev.tsv.gz")
+    check("dev", dev == [[b"1", b"$5, well spent ..."]], dev)
+    test = rows(folder / "a" / "sst_test.tsv.gz")
+    check("test", test == [[b"0", b"the actors' worst!"]], test)
+
+    accepted("sst", folder / "source", "--out", folder / "b", "--tokens")
+    test = rows(folder / "b" / "sst_test.tsv.gz")
+    check("tokens", test == [[b"0", b"the actors ' worst !"]], test)
+
+    (folder / "source" / "trees" / "dev.txt").write_text("5 stars\n")
+    refused("dev.txt:1: expected a tree", "sst", folder / "source", "--out", folder / "c")
+    (folder / "cut.zip").write_bytes(archive.read_bytes()[:-30])
+    refused("cut.zip: damaged", "sst", folder / "cut.zip", "--out", folder / "c")
+    refused("has no train.txt", "sst", folder / "a", "--out", folder / "c")
+    check("what is refused leaves nothing", not any((folder / "c").glob("*")))
+    accepted("sst", "--help")
+
+
+# ----------------------------------------------------------------------------------------- text --
+
+
+def test_text(folder):
+    text = bytes(range(256)) * 10000
+    (folder / "my.book.txt").write_bytes(text)
+    (folder / "packed.gz").write_bytes(gzip.compress(text))
+    with zipfile.ZipFile(folder / "text.zip", "w", zipfile.ZIP_DEFLATED) as out:
+        out.writestr("text", text)
+    expected = {"train": text[:-256000], "valid": text[-256000:-128000], "test": text[-128000:]}
+    for source, name in ("my.book.txt", "my"), ("packed.gz", "packed"), ("text.zip", "text"):
+        accepted("text", folder / source, "--out", folder / name)
+        for split, part in expected.items():
+            check(f"{source}: {split}",
+                  (folder / name / f"{name}_{split}.txt").read_bytes() == part)
+
+    accepted("text", folder / "my.book.txt", "--name", "b", "--out", folder / "b",
+             "--valid", "1000", "--test", "0")
+    names = sorted(path.name for path in (folder / "b").iterdir())
+    check("no test file", names == ["b_train.txt", "b_valid.txt"], names)
+    check("sizes in bytes", (folder / "b" / "b_valid.txt").read_bytes() == text[-1000:])
+
+    with zipfile.ZipFile(folder / "two.zip", "w") as out:
+        out.writestr("one", b"1")
+        out.writestr("two", b"2")
+    (folder / "empty").write_bytes(b"")
+    (folder / "enwik8").write_bytes(text)
+    (folder / "cut.gz").write_bytes(gzip.compress(text)[:-20])
+    (folder / "cut.zip").write_bytes((folder / "text.zip").read_bytes()[:-30])
+    out = "--out", folder / "c"
+    refused("holds 2 files", "text", folder / "two.zip", *out)
+    refused("is empty", "text", folder / "empty", *out)
+    refused("is it whole?", "text", folder / "enwik8", *out)
+    refused("damaged", "text", folder / "cut.gz", *out)
+    refused("damaged", "text", folder / "cut.zip", *out)
+    refused("leave none to train on", "text", folder / "my.book.txt", "--test", "2560000", *out)
+    refused("No such file", "text", folder / "none", *out)
+    check("what is refused writes nothing", not (folder / "c").exists())
+    check("a bad size is a usage error",
+          prepare("text", folder / "empty", "--valid", "1.5").returncode == 2)
+    accepted("text", "--help")
+
+
+def main():
+    for test in test_imdb, test_sst, test_text:
+        with tempfile.TemporaryDirectory() as folder:
+            test(Path(folder))
+    print(f"{passed} passed, {failed} failed")
+    return 1 if failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
