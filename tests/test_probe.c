@@ -257,7 +257,9 @@ static double quadratic(const double *w, const double *a, const double *c, size_
 static void minimise(penalty penalty, const double *a, const double *c, size_t n, bool coupled,
                      double *w) {
     double *zero = mem_alloc(n, sizeof *zero), *gradient = mem_alloc(n, sizeof *gradient);
-    minimiser *m = minimiser_create(n, penalty, zero, a);
+    double *factor = mem_alloc(n, sizeof *factor);
+    for (size_t i = 0; i < n; i++) factor[i] = coupled ? 2 : 0.1; /* a guess, no more */
+    minimiser *m = minimiser_create(n, penalty, zero, a, factor, 1, 1);
     for (int k = 0; k < 400 && !minimiser_stalled(m); k++) {
         double loss = quadratic(minimiser_trial(m), a, c, n, coupled, gradient);
         minimiser_tell(m, loss, gradient, 1);
@@ -265,6 +267,7 @@ static void minimise(penalty penalty, const double *a, const double *c, size_t n
     assert_true(minimiser_stalled(m));
     memcpy(w, minimiser_best(m), n * sizeof *w);
     minimiser_free(m);
+    free(factor);
     free(zero);
     free(gradient);
 }
@@ -303,9 +306,13 @@ static void test_history_meets_the_secant_condition(void **state) {
     (void)state;
     enum { N = 6, PAIRS = 50 };
     random_restart(5);
-    history *h = history_create(N);
-    double diagonal[N], from[N], to[N], g0[N], g1[N], target[N];
-    for (int i = 0; i < N; i++) diagonal[i] = 1 + i;
+    double factor[N * 2], diagonal[N], from[N], to[N], g0[N], g1[N], target[N];
+    for (int i = 0; i < N; i++) {
+        diagonal[i] = 1 + i;
+        factor[2 * i] = normal();
+        factor[2 * i + 1] = normal();
+    }
+    history *h = history_create(N, factor, 2);
     for (int k = 0; k < PAIRS; k++) {
         double sum = 0;
         for (int i = 0; i < N; i++) {
@@ -318,7 +325,7 @@ static void test_history_meets_the_secant_condition(void **state) {
             g1[i] = g0[i] + (2 + i) * (to[i] - from[i]) + sum;
         }
         history_add(h, from, to, g0, g1);
-        if (k == PAIRS / 2) history_set_diagonal(h, diagonal);
+        if (k == PAIRS / 2) history_set_base(h, diagonal, 0.7);
     }
     double change[N];
     for (int i = 0; i < N; i++) change[i] = g0[i] - g1[i];
@@ -341,15 +348,15 @@ static const double costs[PROBE_COSTS] = {0x1p-8, 0x1p-7, 0x1p-6, 0x1p-5, 0x1p-4
 static double *fit_all(const problem *p, penalty penalty, bool standardize, fit_report *reports) {
     dataset d = as_dataset(p);
     error err;
-    fit_view view = fit_view_create(&d, p->sign, standardize);
+    view seen = view_create(&d, p->sign, standardize);
     logistic *l = logistic_create(be, &d, PROBE_COSTS, true, &err);
     double *weights = mem_alloc(PROBE_COSTS * (p->units + 1), sizeof *weights);
-    if (!l || !fit_models(l, &d, p->sign, penalty, &view, costs, PROBE_COSTS, weights, reports,
+    if (!l || !fit_models(l, &d, p->sign, penalty, &seen, costs, PROBE_COSTS, weights, reports,
                           false, &err)) {
         fail_msg("%s", err.text);
     }
     logistic_free(l);
-    fit_view_free(&view);
+    view_free(&seen);
     return weights;
 }
 

@@ -11,69 +11,6 @@ enum { MAX_EVALUATIONS = 2000 };
 
 static const double enough = 1e-5; /* a gap */
 
-/* ---------------------------------------------------------------------------------------- views */
-
-fit_view fit_view_create(const dataset *d, const int8_t *sign, bool standardize) {
-    fit_view view = {.standardize = standardize};
-    view.mean = mem_alloc(d->units, sizeof *view.mean);
-    view.deviation = mem_alloc(d->units, sizeof *view.deviation);
-    for (size_t i = 0; i < d->rows; i++) view.rows += sign[i] != 0;
-    dataset_moments(d, sign, view.mean, view.deviation);
-    return view;
-}
-
-void fit_view_free(fit_view *view) {
-    free(view->mean);
-    free(view->deviation);
-}
-
-static double center(const fit_view *view, size_t unit) {
-    return view->standardize ? view->mean[unit] : 0;
-}
-
-static double scale(const fit_view *view, size_t unit) {
-    return view->standardize && view->deviation[unit] > 0 ? view->deviation[unit] : 1;
-}
-
-/* Weights of what the view shows -> weights of the features themselves, as the product reads them.
- */
-static void leave_view(const fit_view *view, size_t units, const double *seen, double *weights) {
-    weights[units] = seen[units];
-    for (size_t u = 0; u < units; u++) {
-        weights[u] = (float)(seen[u] / scale(view, u));
-        weights[units] -= center(view, u) * weights[u];
-    }
-}
-
-static void enter_view(const fit_view *view, size_t units, const double *weights, double *seen) {
-    seen[units] = weights[units];
-    for (size_t u = 0; u < units; u++) {
-        seen[u] = weights[u] * scale(view, u);
-        seen[units] += center(view, u) * weights[u];
-    }
-}
-
-/* The same for a gradient, in place and times C. */
-static void gradient_in_view(const fit_view *view, size_t units, double cost, double *gradient) {
-    for (size_t u = 0; u < units; u++) {
-        bool constant = view->standardize && view->deviation[u] == 0; /* exactly 0, not nearly */
-        double centered = gradient[u] - center(view, u) * gradient[units];
-        gradient[u] = constant ? 0 : cost * centered / scale(view, u);
-    }
-    gradient[units] *= cost;
-}
-
-/* An upper bound of the loss's second derivatives: those of the logistic function are at most 1/4.
- */
-static void second_derivatives(const fit_view *view, size_t units, double cost, double *diagonal) {
-    for (size_t u = 0; u < units; u++) {
-        double deviation = view->deviation[u] / scale(view, u);
-        double mean = view->standardize ? 0 : view->mean[u];
-        diagonal[u] = cost / 4 * view->rows * (deviation * deviation + mean * mean);
-    }
-    diagonal[units] = cost / 4 * view->rows;
-}
-
 /* ---------------------------------------------------------------------------------------- fits */
 
 typedef struct fit {
@@ -81,11 +18,12 @@ typedef struct fit {
     size_t units;
     const int8_t *sign;
     penalty penalty;
-    const fit_view *view;
+    const view *view;
+    curvature curvature; /* of what the view shows */
     const double *cost;
     int models;
-    double *weights, *gradient;                         /* [models][units + 1] */
-    double *loss, *curvature, *dual, *shrink, *entropy; /* [models]; dual: the largest so far */
+    double *weights, *gradient;                      /* [models][units + 1] */
+    double *loss, *second, *dual, *shrink, *entropy; /* [models]; dual: the largest so far */
     minimiser **minimisers;
     fit_report *reports;
 } fit;
@@ -123,15 +61,16 @@ static int evaluate(fit *f, error *err) {
     size_t count = f->units + 1;
 #pragma omp parallel for schedule(dynamic)
     for (int k = 0; k < f->models; k++) {
-        leave_view(f->view, f->units, minimiser_trial(f->minimisers[k]),
-                   f->weights + (size_t)k * count);
+        view_leave(f->view, minimiser_trial(f->minimisers[k]), f->weights + (size_t)k * count);
     }
-    if (!logistic_evaluate(f->l, f->weights, f->models, f->sign, f->loss, f->gradient, f->curvature,
+    if (!logistic_evaluate(f->l, f->weights, f->models, f->sign, f->loss, f->gradient, f->second,
                            err)) {
         return -1;
     }
     for (int k = 0; k < f->models; k++) {
-        gradient_in_view(f->view, f->units, f->cost[k], f->gradient + (size_t)k * count);
+        double *gradient = f->gradient + (size_t)k * count;
+        view_gradient(f->view, gradient);
+        for (size_t j = 0; j < count; j++) gradient[j] *= f->cost[k];
     }
     find_duals(f);
     int done = 0;
@@ -141,7 +80,7 @@ static int evaluate(fit *f, error *err) {
         if (!is_done(f, k)) {
             r->evaluations++;
             minimiser_tell(f->minimisers[k], f->cost[k] * f->loss[k],
-                           f->gradient + (size_t)k * count, 4 * f->curvature[k]);
+                           f->gradient + (size_t)k * count, 4 * f->second[k]);
             r->objective = minimiser_objective(f->minimisers[k]);
             r->gap = (r->objective - f->dual[k]) / r->objective;
         }
@@ -181,18 +120,20 @@ static bool run(fit *f, const dataset *d, bool progress, error *err) {
     return true;
 }
 
+/* The logistic function's second derivative is at most 1/4, and that at 0. */
 static void start(fit *f) {
     size_t count = f->units + 1;
-    double *seen = mem_alloc(count, sizeof *seen), *diagonal = mem_alloc(count, sizeof *diagonal);
+    const curvature *c = &f->curvature;
+#pragma omp parallel for schedule(dynamic)
     for (int k = 0; k < f->models; k++) {
-        enter_view(f->view, f->units, f->weights + (size_t)k * count, seen);
-        second_derivatives(f->view, f->units, f->cost[k], diagonal);
-        f->minimisers[k] = minimiser_create(count, f->penalty, seen, diagonal);
+        double *seen = mem_alloc(count, sizeof *seen);
+        view_enter(f->view, f->weights + (size_t)k * count, seen);
+        f->minimisers[k] = minimiser_create(count, f->penalty, seen, c->diagonal, c->factor,
+                                            c->rank, f->cost[k] / 4);
         f->reports[k] = (fit_report){.gap = INFINITY};
         f->dual[k] = -INFINITY;
+        free(seen);
     }
-    free(seen);
-    free(diagonal);
 }
 
 static void end(fit *f) {
@@ -202,14 +143,14 @@ static void end(fit *f) {
                         "above its minimum",
                         f->cost[k], f->reports[k].evaluations, 100 * f->reports[k].gap);
         }
-        leave_view(f->view, f->units, minimiser_best(f->minimisers[k]),
+        view_leave(f->view, minimiser_best(f->minimisers[k]),
                    f->weights + (size_t)k * (f->units + 1));
         minimiser_free(f->minimisers[k]);
     }
 }
 
 bool fit_models(logistic *l, const dataset *d, const int8_t *sign, penalty penalty,
-                const fit_view *view, const double *cost, int models, double *weights,
+                const view *view, const double *cost, int models, double *weights,
                 fit_report *reports, bool progress, error *err) {
     size_t count = (size_t)models;
     fit f = {.l = l,
@@ -223,14 +164,18 @@ bool fit_models(logistic *l, const dataset *d, const int8_t *sign, penalty penal
              .reports = reports};
     f.gradient = mem_alloc(count * (d->units + 1), sizeof *f.gradient);
     f.loss = mem_alloc(5 * count, sizeof *f.loss);
-    f.curvature = f.loss + count;
-    f.dual = f.curvature + count;
+    f.second = f.loss + count;
+    f.dual = f.second + count;
     f.shrink = f.dual + count;
     f.entropy = f.shrink + count;
     f.minimisers = mem_alloc(count, sizeof *f.minimisers);
-    start(&f);
-    bool fitted = run(&f, d, progress, err);
-    end(&f);
+    bool fitted = curvature_find(&f.curvature, l, sign, view, err);
+    if (fitted) {
+        start(&f);
+        fitted = run(&f, d, progress, err);
+        end(&f);
+        curvature_free(&f.curvature);
+    }
     free(f.minimisers);
     free(f.loss);
     free(f.gradient);

@@ -12,18 +12,8 @@
 #ifndef SMALLWORLD_PROBE_FIT_H
 #define SMALLWORLD_PROBE_FIT_H
 
-#include "probe/logistic.h"
+#include "probe/curvature.h"
 #include "probe/minimiser.h"
-
-/* How the fitting part's features are seen: as they are, or standardised, which is never stored. */
-typedef struct fit_view {
-    bool standardize;         /* x becomes (x - mean) / deviation; a constant feature becomes 0 */
-    double rows;              /* that count */
-    double *mean, *deviation; /* [units] */
-} fit_view;
-
-fit_view fit_view_create(const dataset *d, const int8_t *sign, bool standardize);
-void fit_view_free(fit_view *view);
 
 typedef struct fit_report {
     double objective;
@@ -38,7 +28,7 @@ typedef struct fit_report {
  * what fp32 can tell apart; one that did neither in 2,000 evaluations is warned of. Fails where
  * sums of features overflow fp32. */
 bool fit_models(logistic *l, const dataset *d, const int8_t *sign, penalty penalty,
-                const fit_view *view, const double *cost, int models, double *weights,
+                const view *view, const double *cost, int models, double *weights,
                 fit_report *reports, bool progress, error *err);
 
 #endif

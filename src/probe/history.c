@@ -1,27 +1,28 @@
 #include "probe/history.h"
 
 #include "core/memory.h"
+#include "probe/l1_model.h"
+#include "probe/linear.h"
 
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
-enum {
-    PAIRS = 20,
-    MAX_SWEEPS = 500, /* of coordinate descent, and how many coordinates they may visit in all */
-    MAX_VISITS = 1 << 20
-};
-
-static const double sweep_tolerance = 1e-6; /* on a sweep's share of the model's decrease */
+enum { PAIRS = 20 };
 
 struct history {
     size_t count;
-    double *diagonal;
+    double *diagonal, weight; /* of B0 */
+    const double *factor;     /* [count][rank] */
+    int rank;
+    double *root; /* [rank][rank], of I / weight + F' diagonal^-1 F: see solve_base */
     double *s[PAIRS], *y[PAIRS]; /* from the oldest on */
-    double sds[PAIRS][PAIRS];    /* S' diagonal S */
+    double *fs[PAIRS];           /* F' s, [rank] */
+    double sbs[PAIRS][PAIRS];    /* S' B0 S / scale */
     double sy[PAIRS][PAIRS];     /* S' Y */
-    double scale;                /* B0 = scale diagonal */
+    double scale;
     int pairs;
+    double *scratch; /* [count + rank] */
 };
 
 static double dot(const double *a, const double *b, size_t count) {
@@ -30,15 +31,88 @@ static double dot(const double *a, const double *b, size_t count) {
     return sum;
 }
 
+/* ----------------------------------------------------------------------------------------- base */
+
+/* x [rank] = F' v. */
+static void multiply_factor(const history *h, const double *v, double *x) {
+    size_t rank = (size_t)h->rank;
+    for (size_t k = 0; k < rank; k++) x[k] = 0;
+    for (size_t i = 0; i < h->count; i++) {
+        if (v[i] == 0) continue;
+        for (size_t k = 0; k < rank; k++) x[k] += v[i] * h->factor[i * rank + k];
+    }
+}
+
+/* v becomes B0^-1 v, by Woodbury's identity:
+ *     (D + weight F F')^-1 = D^-1 - D^-1 F (I / weight + F' D^-1 F)^-1 F' D^-1. */
+static void solve_base(const history *h, double *v) {
+    double *x = h->scratch + h->count;
+    size_t rank = (size_t)h->rank;
+    for (size_t i = 0; i < h->count; i++) v[i] /= h->diagonal[i];
+    if (h->weight > 0) {
+        multiply_factor(h, v, x);
+        linear_forward(h->root, rank, x, 1);
+        linear_backward(h->root, rank, x, 1);
+        for (size_t i = 0; i < h->count; i++) {
+            v[i] -= dot(h->factor + i * rank, x, rank) / h->diagonal[i];
+        }
+    }
+    for (size_t i = 0; i < h->count; i++) v[i] /= h->scale;
+}
+
+static void find_root(history *h) {
+    size_t rank = (size_t)h->rank;
+    memset(h->root, 0, rank * rank * sizeof *h->root);
+    for (size_t i = 0; i < h->count; i++) {
+        const double *row = h->factor + i * rank;
+        for (size_t r = 0; r < rank; r++) {
+            double left = row[r] / h->diagonal[i];
+            for (size_t c = 0; c <= r; c++) h->root[r * rank + c] += left * row[c];
+        }
+    }
+    for (size_t r = 0; r < rank; r++) h->root[r * rank + r] += 1 / h->weight;
+    if (!linear_cholesky(h->root, rank)) h->weight = 0; /* rounding: the diagonal alone will do */
+}
+
+static double base_product(const history *h, int i, int j) {
+    double sum = h->weight * dot(h->fs[i], h->fs[j], (size_t)h->rank);
+    for (size_t k = 0; k < h->count; k++) sum += h->s[i][k] * h->diagonal[k] * h->s[j][k];
+    return sum;
+}
+
+/* So that B0 agrees with the latest pair in y' B0^-1 y = s' y. */
+static void find_scale(history *h) {
+    h->scale = 1;
+    if (h->pairs == 0) return;
+    int last = h->pairs - 1;
+    memcpy(h->scratch, h->y[last], h->count * sizeof *h->scratch);
+    solve_base(h, h->scratch);
+    h->scale = dot(h->scratch, h->y[last], h->count) / h->sy[last][last];
+}
+
+void history_set_base(history *h, const double *diagonal, double weight) {
+    memcpy(h->diagonal, diagonal, h->count * sizeof *diagonal);
+    h->weight = weight;
+    find_root(h);
+    for (int i = 0; i < h->pairs; i++) {
+        for (int j = 0; j <= i; j++) h->sbs[i][j] = h->sbs[j][i] = base_product(h, i, j);
+    }
+    find_scale(h);
+}
+
 /* ---------------------------------------------------------------------------------------- pairs */
 
-history *history_create(size_t count) {
+history *history_create(size_t count, const double *factor, int rank) {
     history *h = mem_alloc(1, sizeof *h);
-    *h = (history){.count = count, .scale = 1, .diagonal = mem_alloc(count, sizeof(double))};
+    *h = (history){.count = count, .factor = factor, .rank = rank, .scale = 1};
+    h->diagonal = mem_alloc(count, sizeof *h->diagonal);
+    h->scratch = mem_alloc(count + (size_t)rank, sizeof *h->scratch);
+    h->root = mem_alloc((size_t)rank * (size_t)rank, sizeof *h->root);
     for (size_t i = 0; i < count; i++) h->diagonal[i] = 1;
     for (int k = 0; k < PAIRS; k++) {
         h->s[k] = mem_alloc(count, sizeof(double));
         h->y[k] = mem_alloc(count, sizeof(double));
+        h->fs[k] = mem_alloc((size_t)rank, sizeof(double));
     }
     return h;
 }
@@ -48,39 +122,29 @@ void history_free(history *h) {
     for (int k = 0; k < PAIRS; k++) {
         free(h->s[k]);
         free(h->y[k]);
+        free(h->fs[k]);
     }
+    free(h->root);
+    free(h->scratch);
     free(h->diagonal);
     free(h);
 }
 
 static void drop_oldest(history *h) {
-    double *s = h->s[0], *y = h->y[0];
+    double *s = h->s[0], *y = h->y[0], *fs = h->fs[0];
     for (int i = 0; i + 1 < PAIRS; i++) {
         h->s[i] = h->s[i + 1];
         h->y[i] = h->y[i + 1];
+        h->fs[i] = h->fs[i + 1];
         for (int j = 0; j + 1 < PAIRS; j++) {
-            h->sds[i][j] = h->sds[i + 1][j + 1];
+            h->sbs[i][j] = h->sbs[i + 1][j + 1];
             h->sy[i][j] = h->sy[i + 1][j + 1];
         }
     }
     h->s[PAIRS - 1] = s;
     h->y[PAIRS - 1] = y;
+    h->fs[PAIRS - 1] = fs;
     h->pairs--;
-}
-
-static double scaled_dot(const history *h, const double *a, const double *b) {
-    double sum = 0;
-    for (size_t i = 0; i < h->count; i++) sum += a[i] * h->diagonal[i] * b[i];
-    return sum;
-}
-
-static void find_scale(history *h) {
-    h->scale = 1;
-    if (h->pairs == 0) return;
-    const double *y = h->y[h->pairs - 1];
-    double sum = 0;
-    for (size_t i = 0; i < h->count; i++) sum += y[i] * y[i] / h->diagonal[i];
-    h->scale = sum / h->sy[h->pairs - 1][h->pairs - 1];
 }
 
 void history_add(history *h, const double *from, const double *to, const double *old_gradient,
@@ -97,20 +161,11 @@ void history_add(history *h, const double *from, const double *to, const double 
         s[i] = to[i] - from[i];
         y[i] = new_gradient[i] - old_gradient[i];
     }
+    multiply_factor(h, s, h->fs[n]);
     for (int k = 0; k <= n; k++) {
-        h->sds[k][n] = h->sds[n][k] = scaled_dot(h, h->s[k], s);
+        h->sbs[k][n] = h->sbs[n][k] = base_product(h, k, n);
         h->sy[k][n] = dot(h->s[k], y, h->count);
         h->sy[n][k] = dot(s, h->y[k], h->count);
-    }
-    find_scale(h);
-}
-
-void history_set_diagonal(history *h, const double *diagonal) {
-    memcpy(h->diagonal, diagonal, h->count * sizeof *diagonal);
-    for (int i = 0; i < h->pairs; i++) {
-        for (int j = 0; j <= i; j++) {
-            h->sds[i][j] = h->sds[j][i] = scaled_dot(h, h->s[i], h->s[j]);
-        }
     }
     find_scale(h);
 }
@@ -135,7 +190,7 @@ void history_newton(const history *h, const double *w, const double *gradient, d
         alpha[k] = dot(h->s[k], target, h->count) / h->sy[k][k];
         for (size_t i = 0; i < h->count; i++) target[i] -= alpha[k] * h->y[k][i];
     }
-    for (size_t i = 0; i < h->count; i++) target[i] /= h->scale * h->diagonal[i];
+    solve_base(h, target);
     for (int k = 0; k < h->pairs; k++) {
         double beta = alpha[k] - dot(h->y[k], target, h->count) / h->sy[k][k];
         for (size_t i = 0; i < h->count; i++) target[i] += beta * h->s[k][i];
@@ -145,120 +200,60 @@ void history_newton(const history *h, const double *w, const double *gradient, d
 
 /* ----------------------------------------------------------------------------------- with |u|_1 */
 
-/* In place, by elimination with partial pivoting: x = a^-1 x for `columns` columns of x. */
-static void solve(int n, double a[][2 * PAIRS], double *x, size_t columns) {
-    for (int i = 0; i < n; i++) {
-        int pivot = i;
-        for (int r = i + 1; r < n; r++) {
-            if (fabs(a[r][i]) > fabs(a[pivot][i])) pivot = r;
+/* M^-1, [2 pairs][2 pairs]. */
+static void find_middle(const history *h, double *inverse) {
+    size_t n = (size_t)h->pairs, size = 2 * n;
+    double middle[4 * PAIRS * PAIRS] = {0};
+    for (size_t i = 0; i < n; i++) {
+        for (size_t j = 0; j < n; j++) {
+            middle[i * size + j] = h->scale * h->sbs[i][j];
+            if (i <= j) continue;
+            middle[i * size + n + j] = middle[(n + j) * size + i] = h->sy[i][j];
         }
-        for (int c = 0; c < n && pivot != i; c++) {
-            double swapped = a[i][c];
-            a[i][c] = a[pivot][c];
-            a[pivot][c] = swapped;
-        }
-        for (size_t c = 0; c < columns && pivot != i; c++) {
-            double swapped = x[(size_t)i * columns + c];
-            x[(size_t)i * columns + c] = x[(size_t)pivot * columns + c];
-            x[(size_t)pivot * columns + c] = swapped;
-        }
-        for (int r = i + 1; r < n; r++) {
-            double factor = a[r][i] / a[i][i];
-            for (int c = i; c < n; c++) a[r][c] -= factor * a[i][c];
-            for (size_t c = 0; c < columns; c++) {
-                x[(size_t)r * columns + c] -= factor * x[(size_t)i * columns + c];
-            }
-        }
+        middle[(n + i) * size + n + i] = -h->sy[i][i];
     }
-    for (int i = n - 1; i >= 0; i--) {
-        for (size_t c = 0; c < columns; c++) {
-            double sum = x[(size_t)i * columns + c];
-            for (int r = i + 1; r < n; r++) sum -= a[i][r] * x[(size_t)r * columns + c];
-            x[(size_t)i * columns + c] = sum / a[i][i];
-        }
-    }
+    for (size_t i = 0; i < size; i++) inverse[i * size + i] = 1;
+    linear_solve(middle, size, inverse, size);
 }
 
-/* The model over the coordinates that may move. */
-typedef struct l1_model {
-    size_t count;
-    int rank;
-    size_t *index;            /* [count] which coordinates */
-    double *base, *curvature; /* [count] of B0 and of B, their diagonals */
-    double *left, *right;     /* [count][rank] W, and W M^-1 */
-} l1_model;
-
-static l1_model build_model(const history *h, const double *w, const double *gradient) {
-    int n = h->pairs;
-    l1_model m = {.rank = 2 * n, .index = mem_alloc(h->count, sizeof(size_t))};
-    for (size_t i = 0; i < h->count; i++) {
-        if (w[i] != 0 || fabs(gradient[i]) > 1) m.index[m.count++] = i;
+/* Row i of W and F, and of W M^-1 and -scale weight F. */
+static void fill_row(const history *h, const double *inverse, size_t i, double base, double *left,
+                     double *right) {
+    size_t n = (size_t)h->pairs, rank = (size_t)h->rank;
+    const double *f = h->factor + i * rank;
+    for (size_t k = 0; k < n; k++) {
+        left[k] = base * h->s[k][i] + h->scale * h->weight * dot(f, h->fs[k], rank);
+        left[n + k] = h->y[k][i];
     }
-    size_t rank = (size_t)m.rank;
-    m.base = mem_alloc(2 * m.count + 1, sizeof *m.base);
-    m.curvature = m.base + m.count;
-    m.left = mem_alloc(2 * m.count * rank + 1, sizeof *m.left);
-    m.right = m.left + m.count * rank;
-    double middle[2 * PAIRS][2 * PAIRS] = {0}, inverse[2 * PAIRS * 2 * PAIRS] = {0};
-    for (int i = 0; i < n; i++) {
-        for (int j = 0; j < n; j++) {
-            middle[i][j] = h->scale * h->sds[i][j];
-            if (i > j) middle[i][n + j] = middle[n + j][i] = h->sy[i][j];
-        }
-        middle[n + i][n + i] = -h->sy[i][i];
-        inverse[(size_t)i * rank + (size_t)i] = 1;
-        inverse[(size_t)(n + i) * rank + (size_t)(n + i)] = 1;
+    for (size_t r = 0; r < 2 * n; r++) {
+        for (size_t c = 0; c < 2 * n; c++) right[c] += inverse[r * 2 * n + c] * left[r];
     }
-    solve(m.rank, middle, inverse, rank);
-    for (size_t a = 0; a < m.count; a++) {
-        size_t i = m.index[a];
-        double *left = m.left + a * rank, *right = m.right + a * rank;
-        m.base[a] = h->scale * h->diagonal[i];
-        for (int k = 0; k < n; k++) {
-            left[k] = m.base[a] * h->s[k][i];
-            left[n + k] = h->y[k][i];
-        }
-        for (size_t c = 0; c < rank; c++) {
-            for (size_t r = 0; r < rank; r++) right[c] += inverse[r * rank + c] * left[r];
-        }
-        m.curvature[a] = m.base[a] - dot(left, right, rank);
-        if (!(m.curvature[a] > 1e-6 * m.base[a])) m.curvature[a] = 1e-6 * m.base[a];
+    for (size_t k = 0; k < rank; k++) {
+        left[2 * n + k] = f[k];
+        right[2 * n + k] = -h->scale * h->weight * f[k];
     }
-    return m;
-}
-
-/* One pass over the coordinates; `product` [rank] is right' (u - w). Returns twice the decrease,
- * about. */
-static double sweep(const l1_model *m, const double *w, const double *gradient, double *target,
-                    double *product) {
-    size_t rank = (size_t)m->rank;
-    double moved = 0;
-    for (size_t a = 0; a < m->count; a++) {
-        size_t i = m->index[a];
-        double slope =
-            gradient[i] + m->base[a] * (target[i] - w[i]) - dot(m->left + a * rank, product, rank);
-        double free = target[i] - slope / m->curvature[a], shrink = 1 / m->curvature[a];
-        double to = free > shrink ? free - shrink : free < -shrink ? free + shrink : 0;
-        double step = to - target[i];
-        if (step == 0) continue;
-        target[i] = to;
-        moved += step * step * m->curvature[a];
-        for (size_t c = 0; c < rank; c++) product[c] += step * m->right[a * rank + c];
-    }
-    return moved;
 }
 
 void history_newton_l1(const history *h, const double *w, const double *gradient, double *target) {
-    l1_model m = build_model(h, w, gradient);
-    double product[2 * PAIRS] = {0}, total = 0;
-    memcpy(target, w, h->count * sizeof *w);
-    size_t visits = 0;
-    for (int n = 0; n < MAX_SWEEPS && visits < MAX_VISITS; n++, visits += m.count) {
-        double moved = sweep(&m, w, gradient, target, product);
-        total += moved;
-        if (moved <= sweep_tolerance * total) break;
+    size_t *index = mem_alloc(h->count, sizeof *index), count = 0;
+    double inverse[4 * PAIRS * PAIRS] = {0};
+    for (size_t i = 0; i < h->count; i++) {
+        if (w[i] != 0 || fabs(gradient[i]) > 1) index[count++] = i;
     }
-    free(m.left);
-    free(m.base);
-    free(m.index);
+    l1_model m = l1_model_create(count, 2 * (size_t)h->pairs + (size_t)h->rank);
+    find_middle(h, inverse);
+    for (size_t a = 0; a < count; a++) {
+        m.w[a] = w[index[a]];
+        m.gradient[a] = gradient[index[a]];
+        m.base[a] = h->scale * h->diagonal[index[a]];
+        fill_row(h, inverse, index[a], m.base[a], m.left + a * m.rank, m.right + a * m.rank);
+    }
+    double *u = mem_alloc(count, sizeof *u);
+    memcpy(u, m.w, count * sizeof *u);
+    l1_model_minimise(&m, u);
+    memcpy(target, w, h->count * sizeof *w);
+    for (size_t a = 0; a < count; a++) target[index[a]] = u[a];
+    free(u);
+    l1_model_free(&m);
+    free(index);
 }

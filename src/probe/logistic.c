@@ -10,7 +10,9 @@
 
 /* Documents of one product: on the CPU what a BLAS call packs well, on a GPU few transfers. Rows
  * that one task of the host sums up: fixed, so that the order of sums is. */
-enum { CPU_PANEL = 1024, GPU_PANEL = 8192, CHUNK = 256, SUMS = 3 };
+enum { CPU_PANEL = 1024, GPU_PANEL = 8192, CHUNK = 256 };
+
+enum { SUM_LOSS, SUM_SLOPE, SUM_CURVATURE, SUMS };
 
 struct logistic {
     backend *be;
@@ -163,6 +165,45 @@ bool logistic_margins(logistic *l, const double *weights, int models, double *ma
     return l->be->finish(l->be, err);
 }
 
+/* Panels hold whole chunks but the last. */
+static_assert(CPU_PANEL % CHUNK == 0 && GPU_PANEL % CHUNK == 0, "a panel is whole chunks");
+
+/* What becomes of the products of a chunk of rows before they are multiplied back. */
+typedef void chunk_function(logistic *l, size_t chunk, const double *weights, int models,
+                            const int8_t *sign);
+
+static void sweep_panels(logistic *l, const double *weights, int models, const int8_t *sign,
+                         chunk_function *work) {
+    upload_weights(l, weights, models);
+    memset(l->total, 0, l->d->units * l->columns * sizeof *l->total);
+    for (size_t row = 0; row < l->d->rows; row += l->panel) {
+        size_t first = row / CHUNK, last = (row + panel_rows(l, row) + CHUNK - 1) / CHUNK;
+        multiply_panel(l, row);
+#pragma omp parallel for
+        for (size_t chunk = first; chunk < last; chunk++) work(l, chunk, weights, models, sign);
+        add_gradient(l, row, models);
+    }
+}
+
+/* Of one of the sums over chunks, for model k. */
+static double total_of(const logistic *l, int which, int k) {
+    double total = 0;
+    for (size_t chunk = 0; chunk < l->chunks; chunk++) {
+        total += l->partial[(chunk * SUMS + (size_t)which) * l->columns + (size_t)k];
+    }
+    return total;
+}
+
+static void collect_gradient(const logistic *l, int models, double *gradient) {
+    size_t units = l->d->units;
+#pragma omp parallel for
+    for (int k = 0; k < models; k++) {
+        double *g = gradient + (size_t)k * (units + 1);
+        for (size_t u = 0; u < units; u++) g[u] = l->total[u * l->columns + (size_t)k];
+        g[units] = total_of(l, SUM_SLOPE, k);
+    }
+}
+
 /* ---------------------------------------------------------------------------------------- loss */
 
 /* Turns the products of a chunk of rows into -y a, and sums losses and those. */
@@ -177,10 +218,13 @@ static void chunk_loss(logistic *l, size_t chunk, const double *weights, int mod
         float *z = l->z + i * l->columns;
         double y = sign[i];
         for (size_t k = 0; k < (size_t)models; k++) {
+            if (sign[i] == 0) {
+                z[k] = 0;
+                continue;
+            }
             double margin = y * (z[k] + weights[k * (units + 1) + units]);
             double small = exp(-fabs(margin)); /* never overflows */
             z[k] = (float)(-y * (margin < 0 ? 1 : small) / (1 + small));
-            if (sign[i] == 0) continue;
             loss[k] += log1p(small) + (margin < 0 ? -margin : 0);
             sum[k] += z[k];
             second[k] += small / ((1 + small) * (1 + small));
@@ -188,49 +232,49 @@ static void chunk_loss(logistic *l, size_t chunk, const double *weights, int mod
     }
 }
 
-/* Panels hold whole chunks but the last. */
-static_assert(CPU_PANEL % CHUNK == 0 && GPU_PANEL % CHUNK == 0, "a panel is whole chunks");
-
-static void panel_loss(logistic *l, size_t row, const double *weights, int models,
-                       const int8_t *sign) {
-    size_t first = row / CHUNK, last = (row + panel_rows(l, row) + CHUNK - 1) / CHUNK;
-#pragma omp parallel for
-    for (size_t chunk = first; chunk < last; chunk++) {
-        chunk_loss(l, chunk, weights, models, sign);
-    }
-}
-
-static void collect(const logistic *l, int models, const int8_t *sign, double *loss,
-                    double *gradient, double *curvature) {
-    size_t units = l->d->units, rows = 0;
-    for (size_t i = 0; i < l->d->rows; i++) rows += sign[i] != 0;
-#pragma omp parallel for
-    for (size_t k = 0; k < (size_t)models; k++) {
-        double *g = gradient + k * (units + 1);
-        for (size_t u = 0; u < units; u++) g[u] = l->total[u * l->columns + k];
-        g[units] = loss[k] = curvature[k] = 0;
-        for (size_t chunk = 0; chunk < l->chunks; chunk++) {
-            const double *sums = l->partial + chunk * SUMS * l->columns + k;
-            loss[k] += sums[0];
-            g[units] += sums[l->columns];
-            curvature[k] += sums[2 * l->columns];
-        }
-        curvature[k] /= (double)rows;
-    }
-}
-
 bool logistic_evaluate(logistic *l, const double *weights, int models, const int8_t *sign,
                        double *loss, double *gradient, double *curvature, error *err) {
-    upload_weights(l, weights, models);
-    memset(l->total, 0, l->d->units * l->columns * sizeof *l->total);
-    for (size_t row = 0; row < l->d->rows; row += l->panel) {
-        multiply_panel(l, row);
-        panel_loss(l, row, weights, models, sign);
-        add_gradient(l, row, models);
+    size_t rows = 0;
+    for (size_t i = 0; i < l->d->rows; i++) rows += sign[i] != 0;
+    sweep_panels(l, weights, models, sign, chunk_loss);
+    collect_gradient(l, models, gradient);
+    for (int k = 0; k < models; k++) {
+        loss[k] = total_of(l, SUM_LOSS, k);
+        curvature[k] = total_of(l, SUM_CURVATURE, k) / (double)rows;
     }
-    collect(l, models, sign, loss, gradient, curvature);
     return l->be->finish(l->be, err);
 }
+
+/* ------------------------------------------------------------------------------------- moments */
+
+int logistic_columns(const logistic *l) {
+    return (int)l->columns;
+}
+
+/* Turns the products of a chunk of rows into margins, 0 for rows left out, and sums them. */
+static void chunk_moments(logistic *l, size_t chunk, const double *weights, int models,
+                          const int8_t *sign) {
+    size_t units = l->d->units, first = chunk * CHUNK;
+    size_t last = first + CHUNK < l->d->rows ? first + CHUNK : l->d->rows;
+    double *sum = l->partial + (chunk * SUMS + SUM_SLOPE) * l->columns;
+    for (size_t k = 0; k < (size_t)models; k++) sum[k] = 0;
+    for (size_t i = first; i < last; i++) {
+        float *z = l->z + i * l->columns;
+        for (size_t k = 0; k < (size_t)models; k++) {
+            z[k] = sign[i] ? (float)(z[k] + weights[k * (units + 1) + units]) : 0;
+            sum[k] += z[k];
+        }
+    }
+}
+
+bool logistic_moments(logistic *l, const double *weights, int models, const int8_t *sign,
+                      double *product, error *err) {
+    sweep_panels(l, weights, models, sign, chunk_moments);
+    collect_gradient(l, models, product);
+    return l->be->finish(l->be, err);
+}
+
+/* ------------------------------------------------------------------------------------- entropy */
 
 static double entropy_of(double p) {
     return p > 0 && p < 1 ? -p * log(p) - (1 - p) * log1p(-p) : 0;
@@ -240,8 +284,8 @@ void logistic_entropy(const logistic *l, int models, const int8_t *sign, const d
                       double *entropy) {
 #pragma omp parallel for
     for (size_t chunk = 0; chunk < l->chunks; chunk++) {
-        size_t first = chunk * CHUNK,
-               last = first + CHUNK < l->d->rows ? first + CHUNK : l->d->rows;
+        size_t first = chunk * CHUNK, end = first + CHUNK;
+        size_t last = end < l->d->rows ? end : l->d->rows;
         double *sum = l->partial + chunk * SUMS * l->columns;
         for (size_t k = 0; k < (size_t)models; k++) sum[k] = 0;
         for (size_t i = first; i < last; i++) {
@@ -252,10 +296,5 @@ void logistic_entropy(const logistic *l, int models, const int8_t *sign, const d
             }
         }
     }
-    for (size_t k = 0; k < (size_t)models; k++) {
-        entropy[k] = 0;
-        for (size_t chunk = 0; chunk < l->chunks; chunk++) {
-            entropy[k] += l->partial[chunk * SUMS * l->columns + k];
-        }
-    }
+    for (int k = 0; k < models; k++) entropy[k] = total_of(l, SUM_LOSS, k);
 }

@@ -38,4 +38,12 @@ bool logistic_evaluate(logistic *l, const double *weights, int models, const int
 void logistic_entropy(const logistic *l, int models, const int8_t *sign, const double *shrink,
                       double *entropy);
 
+/* How many models a call may have: those asked for, and what the backend rounds them up to. */
+int logistic_columns(const logistic *l);
+
+/* product [models][units + 1]: the second moments of the rows whose sign is not 0, each with a last
+ * feature of 1, times each model's weights. */
+bool logistic_moments(logistic *l, const double *weights, int models, const int8_t *sign,
+                      double *product, error *err);
+
 #endif

@@ -8,8 +8,8 @@
 #include <string.h>
 
 enum {
-    BACKTRACKS = 20, /* before a direction is given up */
-    WINDOW = 10      /* steps over which progress is judged */
+    BACKTRACKS = 6, /* before the history is given up */
+    WINDOW = 15     /* evaluations over which progress is judged */
 };
 
 static const double armijo = 1e-4, least_progress = 1e-7;
@@ -18,7 +18,8 @@ struct minimiser {
     size_t count;
     penalty penalty;
     history *past;
-    double *diagonal, share; /* of the loss, and how much of it the history reckons with */
+    const double *diagonal; /* of the loss's second derivatives, with `weight` */
+    double weight, share;   /* the share that `past` reckons with */
     double *w, *gradient;   /* the best point, and the smooth part's gradient there; with PENALTY_L2
                                the   penalty is part of it */
     double *target, *trial; /* where the model is least; w + step (target - w) */
@@ -26,33 +27,30 @@ struct minimiser {
     double objective, step;
     double expected; /* the change of the objective from w to target, to first order; below 0 */
     double earlier[WINDOW];
-    int steps, backtracks;
+    int evaluations, backtracks;
     bool stalled;
 };
 
-/* The model's diagonal: a share of the loss's, and the ridge of PENALTY_L2. */
 static void set_share(minimiser *m, double share) {
     double *scratch = m->target, ridge = m->penalty == PENALTY_L2 ? 1 : 0;
-    for (size_t i = 0; i < m->count; i++) {
-        double both = share * m->diagonal[i] + ridge;
-        scratch[i] = both > 0 ? both : 1;
-    }
-    m->share = share;
-    history_set_diagonal(m->past, scratch);
+    m->share = fmax(share, 1e-6);
+    double weight = m->share * m->weight;
+    for (size_t i = 0; i < m->count; i++) scratch[i] = weight * m->diagonal[i] + ridge;
+    history_set_base(m->past, scratch, weight);
 }
 
 minimiser *minimiser_create(size_t count, penalty penalty, const double *start,
-                            const double *diagonal) {
+                            const double *diagonal, const double *factor, int rank, double weight) {
     minimiser *m = mem_alloc(1, sizeof *m);
-    *m = (minimiser){.count = count, .penalty = penalty, .objective = INFINITY};
-    double **arrays[] = {&m->w, &m->gradient, &m->target, &m->trial, &m->told, &m->diagonal};
+    *m = (minimiser){.count = count, .penalty = penalty, .diagonal = diagonal, .weight = weight};
+    m->objective = INFINITY;
+    double **arrays[] = {&m->w, &m->gradient, &m->target, &m->trial, &m->told};
     for (size_t i = 0; i < sizeof arrays / sizeof arrays[0]; i++) {
         *arrays[i] = mem_alloc(count, sizeof(double));
     }
     memcpy(m->trial, start, count * sizeof *start);
     memcpy(m->w, start, count * sizeof *start);
-    memcpy(m->diagonal, diagonal, count * sizeof *diagonal);
-    m->past = history_create(count);
+    m->past = history_create(count, factor, rank);
     set_share(m, 1);
     return m;
 }
@@ -65,7 +63,6 @@ void minimiser_free(minimiser *m) {
     free(m->target);
     free(m->trial);
     free(m->told);
-    free(m->diagonal);
     free(m);
 }
 
@@ -132,19 +129,15 @@ static void accept(minimiser *m, double objective, double share) {
     memcpy(m->w, m->trial, m->count * sizeof *m->w);
     memcpy(m->gradient, m->told, m->count * sizeof *m->gradient);
     m->objective = objective;
-    double *earlier = &m->earlier[m->steps % WINDOW];
-    m->stalled = m->steps >= WINDOW && *earlier - objective < least_progress * objective;
-    *earlier = objective;
-    m->steps++;
-    if (share < 0.7 * m->share || share > 1.4 * m->share) set_share(m, share);
+    bool ridge = m->penalty == PENALTY_L2; /* else the history's scale does the same */
+    if (ridge && (share < 0.6 * m->share || share > 1.7 * m->share)) set_share(m, share);
     set_out(m);
 }
 
 /* Back to the minimum of the parabola through what is known of this line, within a tenth and a
  * half. */
 static void reject(minimiser *m, double objective) {
-    if (++m->backtracks > BACKTRACKS) {
-        m->stalled = history_is_empty(m->past);
+    if (++m->backtracks > BACKTRACKS && !history_is_empty(m->past)) {
         history_forget(m->past);
         set_out(m);
         return;
@@ -168,11 +161,16 @@ void minimiser_tell(minimiser *m, double loss, const double *gradient, double sh
             m->told[i] += m->trial[i];
         }
     }
-    bool descends = objective < m->objective &&
-                    (m->steps == 0 || objective <= m->objective + armijo * m->step * m->expected);
-    if (descends) {
+    double wanted = m->objective + armijo * m->step * m->expected; /* infinite at the start */
+    if (objective < m->objective && objective <= wanted) {
         accept(m, objective, share);
     } else {
         reject(m, objective);
     }
+    double *earlier = &m->earlier[m->evaluations % WINDOW];
+    if (m->evaluations >= WINDOW && *earlier - m->objective < least_progress * m->objective) {
+        m->stalled = true;
+    }
+    *earlier = m->objective;
+    m->evaluations++;
 }

@@ -10,8 +10,7 @@
  *     while (!minimiser_stalled(m) && the caller is not content)
  *         minimiser_tell(m, loss and gradient at minimiser_trial(m));
  *
- * The model starts from a given diagonal, so features of very different size need no standardising
- * for its sake. */
+ * It is as fast as the second derivatives it is given at the start are good. */
 #ifndef SMALLWORLD_PROBE_MINIMISER_H
 #define SMALLWORLD_PROBE_MINIMISER_H
 
@@ -24,26 +23,28 @@ typedef enum penalty { PENALTY_L1, PENALTY_L2 } penalty;
 
 typedef struct minimiser minimiser;
 
-/* start [count]; diagonal [count]: estimates of the second derivatives of the loss, at least 0.
- * Both are copied. */
+/* start [count], copied. The loss's second derivatives are about
+ *
+ *     share weight (diagonal + factor factor'),  diagonal [count] above 0, factor [count][rank],
+ *
+ * with a share in (0, 1] that minimiser_tell gives: a loss that flattens on its way down leaves the
+ * ridge to prevail. Both outlive the minimiser. */
 minimiser *minimiser_create(size_t count, penalty penalty, const double *start,
-                            const double *diagonal);
+                            const double *diagonal, const double *factor, int rank, double weight);
 void minimiser_free(minimiser *m);
 
 /* Where the loss is wanted next: [count], until the next minimiser_tell. */
 const double *minimiser_trial(const minimiser *m);
 
-/* The loss at the trial and its gradient [count], both without the penalty, and the share of the
- * diagonal that holds there, in (0, 1]: a loss that flattens on its way down leaves the ridge to
- * prevail. */
+/* The loss at the trial and its gradient [count], both without the penalty, and the share there. */
 void minimiser_tell(minimiser *m, double loss, const double *gradient, double share);
 
 /* The best point so far, [count], and loss plus penalty there. */
 const double *minimiser_best(const minimiser *m);
 double minimiser_objective(const minimiser *m);
 
-/* Whether progress has ended: no step descends, or the last ten took less than 1e-7 of the
- * objective off it. */
+/* Whether progress has ended: no step descends, or the last fifteen evaluations took less than 1e-7
+ * of the objective off it. */
 bool minimiser_stalled(const minimiser *m);
 
 #endif

@@ -127,12 +127,12 @@ static double *find_margins(probe *p, const dataset *d, const double *weights, i
 static bool fit_on(probe *p, const int8_t *sign, int first, int models, fit_report *reports,
                    error *err) {
     size_t units = p->train.d.units;
-    fit_view view = fit_view_create(&p->train.d, sign, p->how->standardize);
+    view seen = view_create(&p->train.d, sign, p->how->standardize);
     bool fitted =
-        fit_models(p->l, &p->train.d, sign, p->how->penalty, &view, p->cost + first, models,
+        fit_models(p->l, &p->train.d, sign, p->how->penalty, &seen, p->cost + first, models,
                    p->weights + (size_t)first * (units + 1), reports, p->how->progress, err);
-    memcpy(p->deviation, view.deviation, units * sizeof *p->deviation);
-    fit_view_free(&view);
+    memcpy(p->deviation, seen.deviation, units * sizeof *p->deviation);
+    view_free(&seen);
     for (int k = 0, most = 0; k < models; k++) {
         if (reports[k].evaluations <= most) continue;
         p->result->evaluations += reports[k].evaluations - most;

@@ -1,0 +1,72 @@
+#include "probe/linear.h"
+
+#include <math.h>
+
+/* to -= factor from */
+static void subtract(double *to, const double *from, double factor, size_t count) {
+    for (size_t c = 0; c < count; c++) to[c] -= factor * from[c];
+}
+
+static void divide(double *row, double by, size_t count) {
+    for (size_t c = 0; c < count; c++) row[c] /= by;
+}
+
+static void swap(double *a, double *b, size_t count) {
+    for (size_t c = 0; c < count; c++) {
+        double kept = a[c];
+        a[c] = b[c];
+        b[c] = kept;
+    }
+}
+
+bool linear_cholesky(double *a, size_t n) {
+    for (size_t i = 0; i < n; i++) {
+        for (size_t j = 0; j <= i; j++) {
+            double sum = a[i * n + j];
+            for (size_t k = 0; k < j; k++) sum -= a[i * n + k] * a[j * n + k];
+            if (i == j && !(sum > 0)) return false;
+            a[i * n + j] = i == j ? sqrt(sum) : sum / a[j * n + j];
+        }
+    }
+    return true;
+}
+
+void linear_forward(const double *r, size_t n, double *x, size_t columns) {
+    for (size_t i = 0; i < n; i++) {
+        double *row = x + i * columns;
+        for (size_t k = 0; k < i; k++) subtract(row, x + k * columns, r[i * n + k], columns);
+        divide(row, r[i * n + i], columns);
+    }
+}
+
+void linear_backward(const double *r, size_t n, double *x, size_t columns) {
+    for (size_t i = n; i-- > 0;) {
+        double *row = x + i * columns;
+        for (size_t k = i + 1; k < n; k++) subtract(row, x + k * columns, r[k * n + i], columns);
+        divide(row, r[i * n + i], columns);
+    }
+}
+
+/* By elimination with partial pivoting. */
+void linear_solve(double *a, size_t n, double *x, size_t columns) {
+    for (size_t i = 0; i < n; i++) {
+        size_t pivot = i;
+        for (size_t r = i + 1; r < n; r++) {
+            if (fabs(a[r * n + i]) > fabs(a[pivot * n + i])) pivot = r;
+        }
+        if (pivot != i) {
+            swap(a + i * n, a + pivot * n, n);
+            swap(x + i * columns, x + pivot * columns, columns);
+        }
+        for (size_t r = i + 1; r < n; r++) {
+            double factor = a[r * n + i] / a[i * n + i];
+            subtract(a + r * n + i, a + i * n + i, factor, n - i);
+            subtract(x + r * columns, x + i * columns, factor, columns);
+        }
+    }
+    for (size_t i = n; i-- > 0;) {
+        double *row = x + i * columns;
+        for (size_t k = i + 1; k < n; k++) subtract(row, x + k * columns, a[i * n + k], columns);
+        divide(row, a[i * n + i], columns);
+    }
+}
