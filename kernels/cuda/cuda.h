@@ -78,7 +78,7 @@ typedef struct alignas(16) hopper_source {
 } hopper_source;
 
 typedef struct hopper_parts {
-    int count;
+    int count, span; /* span: the most parts that one node's list lies in */
     hopper_part *part;
     hopper_source *source;
 } hopper_parts;

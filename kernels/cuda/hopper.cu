@@ -5,12 +5,18 @@
  * way into each multiprocessor, and two warpgroups multiply what has arrived.
  *
  *   rows_product     fprop of four gates: M = 128, the gates of 32 units; N = columns. A stage is one
- *                    block's weights (A) and the activation tile it gathers (B). Weights come in an
- *                    order that leaves all four gates of a unit in one thread.
+ *                    block's weights (A) and the activation tile it gathers (B).
  *   columns_product  dgrad, and fprop of one matrix: M = columns, N = the units of one node. With
- *                    activations as A, one gathered tile serves all of `slots` neighbouring nodes,
+ *                    activations as A, one gathered tile serves all of a part's neighbouring nodes,
  *                    whose sums stay in registers while the union of their sources goes by once.
  *   deep_product     wgrad: M = 128 rows of dy, N = up to 256 units of x; K = columns and steps.
+ *
+ * What holds them, at 18,432 units, block 32, 22,064 blocks of four gates and 128 columns on an H200:
+ * rows_product brings 361 MB into the multiprocessors in 80 us, half of it cold, and without its
+ * multiplications takes 76; columns_product brings 447 MB in 94 us, and without them 83. So loads
+ * set the pace, at about 4.6 TB/s, not arithmetic. Clusters of two thread blocks that share activation
+ * tiles by multicast move less and took longer (146 and 116 us): each stage then waits for the slower
+ * of two. deep_product runs at 88 % of the matrix rate.
  *
  * Operands are described to wgmma where they lie; no data is transposed on the way. */
 #include "cuda.h"
@@ -25,9 +31,9 @@ enum {
     CONSUMERS = 256, /* two warpgroups */
     THREADS = CONSUMERS + 128,
     CONSUMER_WARPS = CONSUMERS / 32,
-    BOX = 64,            /* columns of a box of activations: one swizzled row of 128 bytes */
-    BOX_ROW = BOX * 2,   /* its bytes */
-    PADDING = 16,        /* bytes between rows of a tile that is staged for storing */
+    BOX = 64,          /* columns of a box of activations: one swizzled row of 128 bytes */
+    BOX_ROW = BOX * 2, /* its bytes */
+    PADDING = 16,      /* bytes between rows of a tile that is staged for storing */
     MOST_SHARED = 227 << 10
 };
 
@@ -78,8 +84,9 @@ static __device__ inline uint32_t pack(float one, float two) {
 /* ------------------------------------------------------------------------------ shared tiles
  *
  * Work is cut into parts of equally many blocks, so that a part may begin or end inside a row. The
- * part in which a row's list ends owns the row's tile; those before it leave their sums in a ring of
- * slots, and the owner adds them up, nearest part first. A part only waits for parts before it. */
+ * part in which a row's list ends owns the row's tile; those before it leave their sums in a ring
+ * of slots, and the owner adds them up, nearest part first. A part only waits for parts before it.
+ */
 
 typedef struct exchange {
     float *sums; /* [SHARED_SLOTS][SHARED_FLOATS] */
@@ -101,7 +108,8 @@ static __device__ inline void set_flag(int *flag, int value) {
 }
 
 template <int K>
-static __device__ __forceinline__ void give_sums(const exchange &e, int block, int slots, const float (&sum)[K]) {
+static __device__ __forceinline__ void give_sums(const exchange &e, int block, int slots,
+                                                 const float (&sum)[K]) {
     int slot = block % slots;
     float4 *to = (float4 *)(e.sums + (size_t)slot * K * CONSUMERS) + threadIdx.x;
     wait_for(&e.full[slot], 0);
@@ -113,7 +121,8 @@ static __device__ __forceinline__ void give_sums(const exchange &e, int block, i
 }
 
 template <int K>
-static __device__ __forceinline__ void take_sums(const exchange &e, int block, int slots, float (&sum)[K]) {
+static __device__ __forceinline__ void take_sums(const exchange &e, int block, int slots,
+                                                 float (&sum)[K]) {
     int slot = block % slots;
     const float4 *from = (const float4 *)(e.sums + (size_t)slot * K * CONSUMERS) + threadIdx.x;
     wait_for(&e.full[slot], 1);
@@ -267,7 +276,8 @@ static __global__ void __launch_bounds__(THREADS, 1)
     }
 
     registers_grow<232>();
-    const int block = blockIdx.y * gridDim.x + blockIdx.x, slots = SHARED_FLOATS / (N / 2 * CONSUMERS);
+    const int block = blockIdx.y * gridDim.x + blockIdx.x,
+              slots = SHARED_FLOATS / (N / 2 * CONSUMERS);
     int use = 0;
     for (int at = end; at > begin;) {
         stretch s = stretch_before(p, begin, at);
@@ -309,18 +319,20 @@ typedef struct columns_arguments {
     const hopper_source *source;
     bf16 *y;
     int columns, rows, slices; /* rows: of a source node, `slices` times KS */
+    int tile0;                 /* of columns, the launch's first */
     exchange shared;
 } columns_arguments;
 
-/* KS: rows of a source tile. B: units of a node. FORWARD: W is [B][rows], else [rows][B]. PAIRED: rows
- * of 32 weights are read two at a time, as 128 bytes, so the even rows of a source come before the odd. */
+/* KS: rows of a source tile. B: units of a node. FORWARD: W is [B][rows], else [rows][B]. PAIRED:
+ * rows of 32 weights are read two at a time, as 128 bytes, so the even rows of a source come before
+ * the odd. */
 template <int KS, int B, bool FORWARD> struct columns_shape {
     static const bool PAIRED = B == 32 && !FORWARD;
     static const int N = 128, SLOTS = B == 32 ? 6 : B == 64 ? 4 : 2; /* columns, most nodes */
     static const int X_BYTES = KS * N * 2, W_BYTES = KS * B * 2, STAGE = X_BYTES + SLOTS * W_BYTES;
     static const int FIT = (MOST_SHARED - 2048) / STAGE, STAGES = FIT < 10 ? FIT : 10;
     static const int PITCH = N * 2 + PADDING, STAGED = SLOTS * B * PITCH;
-    static const int BARRIERS = STAGES * STAGE > STAGED ? STAGES * STAGE : STAGED;
+    static const int BARRIERS = STAGES * STAGE > STAGED ? STAGES *STAGE : STAGED;
     static const int BYTES = BARRIERS + 1024 + 256;
 };
 
@@ -332,7 +344,8 @@ static __device__ inline void multiply_block(float (&sum)[B / 2], uint32_t x, ui
         uint64_t a = matrix_descriptor(x + k * BOX_ROW, SWIZZLE_128, 16, 1024);
         if (FORWARD) { /* a box [B rows][KS] */
             const int row = KS * 2, swizzle = row == 128 ? SWIZZLE_128 : SWIZZLE_64;
-            warpgroup_multiply<1, 0>(sum, a, matrix_descriptor(w + k * 2, swizzle, 16, 8 * row), on);
+            warpgroup_multiply<1, 0>(sum, a, matrix_descriptor(w + k * 2, swizzle, 16, 8 * row),
+                                     on);
         } else if (columns_shape<KS, B, FORWARD>::PAIRED) { /* a box [KS / 2][row % 2][32 units] */
             uint32_t at = w + k % (KS / 2) * 128 + k / (KS / 2) * 64;
             warpgroup_multiply<1, 1>(sum, a, matrix_descriptor(at, SWIZZLE_128, 16, 1024), on);
@@ -349,7 +362,7 @@ static __device__ void produce_columns(const CUtensorMap &w_map, const CUtensorM
                                        uint32_t base,
                                        ring<columns_shape<KS, B, FORWARD>::STAGES> &stages) {
     typedef columns_shape<KS, B, FORWARD> S;
-    const int column0 = blockIdx.x * S::N;
+    const int column0 = (p.tile0 + blockIdx.x) * S::N;
     hopper_source next = p.source[part.first];
     for (int i = 0, use = 0; i < part.count; i++) {
         hopper_source source = next;
@@ -434,7 +447,8 @@ static __global__ void __launch_bounds__(THREADS, 1)
     product_wait<0>();
 
     /* Sums of the first and the last node may be shared with other parts; give before waiting. */
-    const int block = blockIdx.y * gridDim.x + blockIdx.x, slots = SHARED_FLOATS / (B / 2 * CONSUMERS);
+    const int block = blockIdx.y * gridDim.x + blockIdx.x,
+              slots = SHARED_FLOATS / (B / 2 * CONSUMERS);
     if (part.continues) {
         float last[B / 2];
 #pragma unroll
@@ -451,21 +465,23 @@ static __global__ void __launch_bounds__(THREADS, 1)
         take_sums(p.shared, (before - 1) * gridDim.x + blockIdx.x, slots, sum[0]);
     }
 
-    /* Tiles are staged as [slot][unit][column]; a thread holds columns, so matrices are transposed. */
+    /* Tiles are staged as [slot][unit][column]; a thread holds columns, so matrices are transposed.
+     */
     group_sync(1, CONSUMERS);
 #pragma unroll
     for (int slot = 0; slot < S::SLOTS; slot++) {
 #pragma unroll
         for (int j = 0; j < B / 8; j += 2) {
             const float *d = &sum[slot][j * 4];
-            uint32_t r[4] = {pack(d[0], d[1]), pack(d[2], d[3]), pack(d[4], d[5]), pack(d[6], d[7])};
+            uint32_t r[4] = {pack(d[0], d[1]), pack(d[2], d[3]), pack(d[4], d[5]),
+                             pack(d[6], d[7])};
             int unit = slot * B + (j + lane / 16) * 8 + lane % 8;
             int column = group * 64 + warp % 4 * 16 + lane / 8 % 2 * 8;
             store_matrices_transposed(base + unit * S::PITCH + column * 2, r);
         }
     }
     group_sync(1, CONSUMERS);
-    int whole = part.nodes - part.continues, column0 = blockIdx.x * S::N;
+    int whole = part.nodes - part.continues, column0 = (p.tile0 + blockIdx.x) * S::N;
     for (int i = threadIdx.x; i < whole * B * S::N / 8; i += CONSUMERS) {
         int unit = i / (S::N / 8), column = column0 + i % (S::N / 8) * 8;
         if (column >= p.columns) continue;
@@ -554,8 +570,8 @@ static __global__ void __launch_bounds__(THREADS, 1)
 #pragma unroll
             for (int q = 0; q < DEEP_N / 32; q++) {
                 if (q >= count) break;
-                tensor_load(to + DEEP_LEFT + q * p.b * BOX_ROW, &x_map, barrier, n,
-                            column[q] * p.b, t);
+                tensor_load(to + DEEP_LEFT + q * p.b * BOX_ROW, &x_map, barrier, n, column[q] * p.b,
+                            t);
             }
         }
         return;
@@ -586,7 +602,8 @@ static bool make_map(backend *be, CUtensorMap *map, const void *base, int rank,
     return cuda_ok(be, status == CUDA_SUCCESS ? cudaSuccess : cudaErrorInvalidValue, "tensor map");
 }
 
-/* Activations [steps][rows][columns], in boxes of 64 columns and `box_rows` rows; rank 2 is one step. */
+/* Activations [steps][rows][columns], in boxes of 64 columns and `box_rows` rows; rank 2 is one
+ * step. */
 static bool map_activations(backend *be, CUtensorMap *map, int rank, const void *x, size_t rows,
                             int columns, int steps, int box_rows) {
     const uint64_t extent[3] = {(uint64_t)columns, rows, (uint64_t)steps};
@@ -651,8 +668,8 @@ typedef struct node_lists {
     const int *start, *other, *block;
 } node_lists;
 
-/* Merges entries [begin, end), which are those of nodes [node, node + nodes), by source in ascending
- * order; returns how many sources there are. */
+/* Merges entries [begin, end), which are those of nodes [node, node + nodes), by source in
+ * ascending order; returns how many sources there are. */
 static int merge_sources(const node_lists *l, int node, int nodes, int begin, int end,
                          hopper_source *sources) {
     int at[PART_NODES], stop[PART_NODES], count = 0;
@@ -685,7 +702,8 @@ static int cut_parts(const node_lists *l, int count, int slots, hopper_part *par
     int total = l->start[l->nodes], made = 0, used = 0, node = 0, node_part = 0;
     for (int begin = 0, end; node < l->nodes; begin = end, made++) {
         int target = (int)((long long)total * (made + 1) / count), last = node;
-        while (last + 1 < l->nodes && last + 1 < node + slots && l->start[last + 1] < target) last++;
+        while (last + 1 < l->nodes && last + 1 < node + slots && l->start[last + 1] < target)
+            last++;
         end = l->start[last + 1] < target || target <= begin ? l->start[last + 1] : target;
         bool continues = end < l->start[last + 1];
         if (parts) {
@@ -713,6 +731,10 @@ static void build_parts(backend *be, hopper_parts *parts, const node_lists *l, i
     hopper_source *source = (hopper_source *)calloc((size_t)total + 1, sizeof *source);
     if (!part || !source) abort();
     parts->count = cut_parts(l, count, slots, part, source);
+    parts->span = 1;
+    for (int i = 0; i < parts->count; i++) {
+        parts->span = max(parts->span, i - part[i].first_part + 1);
+    }
     int used = parts->count ? part[parts->count - 1].first + part[parts->count - 1].count : 0;
     parts->part = (hopper_part *)cuda_table(be, part, (size_t)most * sizeof *part);
     parts->source = (hopper_source *)cuda_table(be, source, ((size_t)used + 1) * sizeof *source);
@@ -782,8 +804,9 @@ static bool launch_rows(backend *be, const device_layout *device, const CUtensor
     typedef rows_shape<KC, N> S;
     const layout *l = &device->host;
     CUtensorMap x_map;
-    rows_arguments p = {l->row_start, l->row_column, device->block_row, (bf16 *)y, (fixed *)sums,
-                        columns,      l->in_block,   l->blocks,         exchange_of(be)};
+    rows_arguments p = {l->row_start, l->row_column, device->block_row,
+                        (bf16 *)y,    (fixed *)sums, columns,
+                        l->in_block,  l->blocks,     exchange_of(be)};
     int tiles = columns / N, parts = cuda_of(be)->processors / tiles;
     int most = l->blocks * (l->in_block / 32); /* a block each */
     dim3 grid(tiles, parts < 1 ? 1 : parts < most ? parts : most);
@@ -812,13 +835,18 @@ static bool launch_columns(backend *be, const layout *l, const hopper_parts *par
     int rows = FORWARD ? B : l->gates * B;
     size_t x_rows = FORWARD ? layout_inputs(l) : layout_rows(l);
     columns_arguments p = {parts->part, parts->source, (bf16 *)y,      columns,
-                           rows,        rows / KS,     exchange_of(be)};
-    dim3 grid((columns + S::N - 1) / S::N, parts->count);
+                           rows,        rows / KS,     0,              exchange_of(be)};
+    const int slots = SHARED_FLOATS / (B / 2 * CONSUMERS); /* enough for the parts of a node, or a
+                                                              part might wait for one after it */
+    const int tiles = (columns + S::N - 1) / S::N, most = max(slots / parts->span, 1);
     if (!map_blocks(be, &w_map, l, w, FORWARD ? B : KS, S::PAIRED)) return false;
     if (!map_sources(be, &x_map, x, x_rows, columns, KS, S::PAIRED)) return false;
     allow_shared(be, (const void *)columns_product<KS, B, FORWARD>, S::BYTES);
-    columns_product<KS, B, FORWARD><<<grid, THREADS, S::BYTES, cuda_of(be)->stream>>>(w_map, x_map,
-                                                                                      p);
+    for (; p.tile0 < tiles; p.tile0 += most) {
+        dim3 grid(min(most, tiles - p.tile0), parts->count);
+        columns_product<KS, B, FORWARD>
+            <<<grid, THREADS, S::BYTES, cuda_of(be)->stream>>>(w_map, x_map, p);
+    }
     return true;
 }
 
@@ -827,14 +855,12 @@ bool hopper_fprop(backend *be, const device_layout *device, const void *w, const
     const layout *l = &device->host;
     const hopper_parts *parts = &device->forward;
     if (l->gates == GATES) {
-        return l->in_block == 32
-                   ? launch_rows_by_columns<32>(be, device, w, x, columns, y, sums)
-                   : launch_rows_by_columns<64>(be, device, w, x, columns, y, sums);
+        return l->in_block == 32 ? launch_rows_by_columns<32>(be, device, w, x, columns, y, sums)
+                                 : launch_rows_by_columns<64>(be, device, w, x, columns, y, sums);
     }
-    bool done = l->in_block == 32 ? launch_columns<32, 32, true>(be, l, parts, w, x, columns, y)
-                : l->in_block == 64
-                    ? launch_columns<64, 64, true>(be, l, parts, w, x, columns, y)
-                    : launch_columns<64, 128, true>(be, l, parts, w, x, columns, y);
+    bool done = l->in_block == 32   ? launch_columns<32, 32, true>(be, l, parts, w, x, columns, y)
+                : l->in_block == 64 ? launch_columns<64, 64, true>(be, l, parts, w, x, columns, y)
+                                    : launch_columns<64, 128, true>(be, l, parts, w, x, columns, y);
     if (done && sums) cuda_column_sums(be, l, y, 1, columns, sums);
     return done;
 }
@@ -856,10 +882,17 @@ bool hopper_wgrad(backend *be, const device_layout *device, const void *dy, cons
     const layout *l = &device->host;
     int rows = l->gates * l->in_block;
     CUtensorMap dy_map, x_map;
-    deep_arguments p = {device->deep_start, device->block_row, l->row_column, (float *)dw,
-                        columns,            steps,             l->in_block,   rows};
+    deep_arguments p = {device->deep_start,
+                        device->block_row,
+                        l->row_column,
+                        (float *)dw,
+                        columns,
+                        steps,
+                        l->in_block,
+                        rows};
     if (!map_activations(be, &dy_map, 3, dy, layout_rows(l), columns, steps, DEEP_M)) return false;
-    if (!map_activations(be, &x_map, 3, x, layout_inputs(l), columns, steps, l->in_block)) return false;
+    if (!map_activations(be, &x_map, 3, x, layout_inputs(l), columns, steps, l->in_block))
+        return false;
     allow_shared(be, (const void *)deep_product, DEEP_BYTES);
     deep_product<<<dim3(device->deep_tiles, rows / DEEP_M), THREADS, DEEP_BYTES,
                    cuda_of(be)->stream>>>(dy_map, x_map, p);

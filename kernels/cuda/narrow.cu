@@ -1,18 +1,20 @@
-/* fprop and dgrad of few columns (32 to 128) in bf16, on any GPU from sm_80 on, for all block sizes.
+/* fprop and dgrad of few columns (32 to 128) in bf16, on any GPU from sm_80 on, for all block
+ * sizes.
  *
  *   y [32 units][columns] = sum over k  A [32][k] X [k][columns],  A = W, or W' for dgrad
  *
- * Floor: memory. Weights pass once, and their blocks' activations come out of L2, as many bytes again
- * at block 32 and N = 32; arithmetic is a tenth of that. So nothing may stand between memory and the
- * tensor cores: no shared memory, no barriers. A thread block makes 32 units; its warps take turns at
- * stretches of 32 in k, each 16-byte load brings one lane's share, and several stretches are on their
- * way in registers while one is multiplied by mma.sync. Warps' sums meet in shared memory at the end,
- * in a fixed order.
+ * Floor: memory. Weights pass once, and their blocks' activations come out of L2, as many bytes
+ * again at block 32 and N = 32; arithmetic is a tenth of that. So nothing may stand between memory
+ * and the tensor cores: no shared memory, no barriers. A thread block makes 32 units; its warps
+ * take turns at stretches of 32 in k, each 16-byte load brings one lane's share, and several
+ * stretches are on their way in registers while one is multiplied by mma.sync. Warps' sums meet in
+ * shared memory at the end, in a fixed order.
  *
- * mma.sync wants pairs along k in a register. Weights have them: k may be taken in any order, as long as
- * W and X agree, so lane 4 g + t takes k = 8 t ... 8 t + 7 of row g. X runs along the columns, and W'
- * along its rows: movmatrix turns 8 x 8 of those over. Row k = 8 (g / 2) + 2 r + g % 2 of X in register
- * set r makes both orders the same; results then lie in 8 neighbouring columns a lane. */
+ * mma.sync wants pairs along k in a register. Weights have them: k may be taken in any order, as
+ * long as W and X agree, so lane 4 g + t takes k = 8 t ... 8 t + 7 of row g. X runs along the
+ * columns, and W' along its rows: movmatrix turns 8 x 8 of those over. Row k = 8 (g / 2) + 2 r + g
+ * % 2 of X in register set r makes both orders the same; results then lie in 8 neighbouring columns
+ * a lane. */
 #include "cuda.h"
 #include "ptx.cuh"
 
@@ -28,9 +30,7 @@ typedef struct narrow_arguments {
 } narrow_arguments;
 
 /* 32 of k: rows 8 r + g of W, or for dgrad rows of k, as those of X. */
-template <int SPANS> struct stretch {
-    uint4 w[4], x[SPANS][4];
-};
+template <int SPANS> struct stretch { uint4 w[4], x[SPANS][4]; };
 
 static __device__ inline uint32_t word(const uint4 &v, int i) {
     return i == 0 ? v.x : i == 1 ? v.y : i == 2 ? v.z : v.w;
@@ -51,8 +51,7 @@ struct place {
 
 template <int SPANS, bool FORWARD>
 static __device__ inline void fetch(const narrow_arguments &p, const place &left,
-                                    const place &right, int gate, int part,
-                                    stretch<SPANS> &s) {
+                                    const place &right, int gate, int part, stretch<SPANS> &s) {
     const int lane = threadIdx.x % 32, g = lane / 4, t = lane % 4;
     const uint4 zero = make_uint4(0, 0, 0, 0);
     const int size = min(p.b, UNITS), column0 = blockIdx.y * SPANS * 32;
@@ -81,9 +80,8 @@ static __device__ inline void multiply(const stretch<SPANS> &s, float (&sum)[SPA
         for (int i = 0; i < 2; i++) {
 #pragma unroll
             for (int q = 0; q < 4; q++) { /* q % 2: rows 8 on; q / 2: 8 of k on */
-                a[i][q] = FORWARD
-                              ? word(s.w[2 * i + q % 2], 2 * step + q / 2)
-                              : transpose_matrix(word(s.w[2 * step + q / 2], 2 * i + q % 2));
+                a[i][q] = FORWARD ? word(s.w[2 * i + q % 2], 2 * step + q / 2)
+                                  : transpose_matrix(word(s.w[2 * step + q / 2], 2 * i + q % 2));
             }
         }
 #pragma unroll
@@ -166,7 +164,8 @@ static __global__ void __launch_bounds__(THREADS, SPANS == 1 ? 3 : 2)
 }
 
 bool narrow_fits(const backend *be, const layout *l, int columns) {
-    bool few = columns == 32 || (columns <= 128 && l->gates == 1); /* beyond, tiles are worth sharing */
+    bool few =
+        columns == 32 || (columns <= 128 && l->gates == 1); /* beyond, tiles are worth sharing */
     return be->precision == BF16 && few && !layout_is_dense(l);
 }
 
@@ -190,9 +189,9 @@ void narrow_fprop(backend *be, const device_layout *device, const void *w, const
                   int columns, void *y) {
     const layout *l = &device->host;
     int b = l->in_block, parts = b > UNITS ? b / UNITS : 1;
-    narrow_arguments p = {(const bf16 *)w, (const bf16 *)x, (bf16 *)y, l->row_start, l->row_column,
-                          NULL,            b,               l->gates,  columns,      log2_of(b),
-                          l->gates * parts};
+    narrow_arguments p = {
+        (const bf16 *)w, (const bf16 *)x, (bf16 *)y,  l->row_start,    l->row_column, NULL, b,
+        l->gates,        columns,         log2_of(b), l->gates * parts};
     launch(be, p, l->out_nodes, true);
 }
 
@@ -200,16 +199,8 @@ void narrow_dgrad(backend *be, const device_layout *device, const void *w, const
                   int columns, void *dx) {
     const layout *l = &device->host;
     int b = l->in_block, parts = b > UNITS ? b / UNITS : 1;
-    narrow_arguments p = {(const bf16 *)w,
-                          (const bf16 *)dy,
-                          (bf16 *)dx,
-                          l->column_start,
-                          l->column_row,
-                          l->column_block,
-                          b,
-                          l->gates,
-                          columns,
-                          log2_of(b * l->gates),
-                          parts};
+    narrow_arguments p = {(const bf16 *)w, (const bf16 *)dy,      (bf16 *)dx, l->column_start,
+                          l->column_row,   l->column_block,       b,          l->gates,
+                          columns,         log2_of(b * l->gates), parts};
     launch(be, p, l->in_nodes, false);
 }

@@ -11,8 +11,8 @@
  * of 64, STAGES - 1 of them in flight by cp.async, and multiplies with mma.sync. An operation says
  * where the 16-byte chunks of the left and right tile of a panel come from, and what to do with the
  * sums. A panel may take its chunks from several blocks (b = 8, 16, 32) or from a part of one (b =
- * 128); chunks never straddle a block, as b is a multiple of 8. wgrad puts up to 128 / b blocks of a
- * row side by side, so that one tile of dy serves them all.
+ * 128); chunks never straddle a block, as b is a multiple of 8. wgrad puts up to 128 / b blocks of
+ * a row side by side, so that one tile of dy serves them all.
  *
  * True fp32 has the same shape with plain multiply-adds, 4 x 4 sums a thread. */
 #include "cuda.h"
@@ -30,7 +30,7 @@ typedef struct product {
     size_t left_step;
     int columns, steps;
     int b, log_b, rows, log_rows; /* rows: gates b */
-    int real; /* the result is fp32 */
+    int real;                     /* the result is fp32 */
 } product;
 
 /* --------------------------------------------------------------------------------- operations
@@ -217,8 +217,8 @@ template <int width> static __device__ inline int swizzle(int row, int c) {
 template <int M, int N> struct shape {
     static const int THREADS = 2 * N, WARPS = THREADS / 32;
     static const int WARP_ROWS = M >= 64 ? 2 : 1, WARP_COLUMNS = WARPS / WARP_ROWS;
-    static const int ROWS = M / WARP_ROWS, COLUMNS = N / WARP_COLUMNS; /* of a warp */
-    static const int TALL = ROWS / 16, WIDE = COLUMNS / 8;             /* mma tiles */
+    static const int ROWS = M / WARP_ROWS, COLUMNS = N / WARP_COLUMNS;    /* of a warp */
+    static const int TALL = ROWS / 16, WIDE = COLUMNS / 8;                /* mma tiles */
     static const int LEFT = M * PANEL / CHUNK, RIGHT = N * PANEL / CHUNK; /* chunks */
     static const size_t BYTES = (size_t)STAGES * (LEFT + RIGHT) * 16;
 };
@@ -246,8 +246,9 @@ static __device__ inline void load_panel(Tile &tile, int k0, uint32_t left, uint
 
 /* Multiplies one panel that has arrived. Lane i of a warp addresses row i % 8 of matrix i / 8. */
 template <int M, int N, typename Tile>
-static __device__ inline void multiply_panel(uint32_t left, uint32_t right, int row0, int column0,
-                                             float (&sum)[shape<M, N>::TALL][shape<M, N>::WIDE][4]) {
+static __device__ inline void
+multiply_panel(uint32_t left, uint32_t right, int row0, int column0,
+               float (&sum)[shape<M, N>::TALL][shape<M, N>::WIDE][4]) {
     typedef shape<M, N> S;
     int lane = threadIdx.x % 32, in = lane % 8, matrix = lane / 8;
     for (int k = 0; k < PANEL; k += 16) {
@@ -306,7 +307,8 @@ static __device__ void add_to_sums(const Tile &tile, int row0, int column0,
                     square[e] += value * value;
                 }
                 int next = row + 8;
-                bool ends = next >= row0 + S::ROWS || (tile.row0 + next) % p.b == 0 || !tile.valid(next);
+                bool ends =
+                    next >= row0 + S::ROWS || (tile.row0 + next) % p.b == 0 || !tile.valid(next);
                 if (!ends) continue;
 #pragma unroll
                 for (int e = 0; e < 2; e++) {
@@ -328,7 +330,7 @@ static __device__ void add_to_sums(const Tile &tile, int row0, int column0,
 }
 
 template <int M, int N, typename Tile>
-__global__ void __launch_bounds__(shape<M, N>::THREADS) 
+__global__ void __launch_bounds__(shape<M, N>::THREADS)
     tensor_product(const __grid_constant__ product p) {
     typedef shape<M, N> S;
     extern __shared__ __align__(128) char shared[];
@@ -363,8 +365,8 @@ __global__ void __launch_bounds__(shape<M, N>::THREADS)
             if (!tile.valid(row)) continue;
 #pragma unroll
             for (int j = 0; j < S::WIDE; j++) {
-                tile.template store<bf16>(row, column0 + j * 8 + lane % 4 * 2,
-                                          sum[i][j][half * 2], sum[i][j][half * 2 + 1]);
+                tile.template store<bf16>(row, column0 + j * 8 + lane % 4 * 2, sum[i][j][half * 2],
+                                          sum[i][j][half * 2 + 1]);
             }
         }
     }
@@ -377,8 +379,7 @@ enum { PLAIN_M = 32, PLAIN_N = 64, PLAIN_K = 16, PLAIN_THREADS = 128 };
 
 /* A 32 x 64 tile of the result, 4 x 4 sums a thread. The left tile is kept as [k][row]. */
 template <typename Tile>
-__global__ void __launch_bounds__(PLAIN_THREADS) 
-    plain_product(const __grid_constant__ product p) {
+__global__ void __launch_bounds__(PLAIN_THREADS) plain_product(const __grid_constant__ product p) {
     __shared__ float left[PLAIN_K][PLAIN_M + 4], right[PLAIN_K][PLAIN_N + 4];
     Tile tile(p, PLAIN_M, PLAIN_N);
     const int depth = tile.depth();

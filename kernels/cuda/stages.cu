@@ -1,14 +1,16 @@
 /* What a cell does between products: layer norm, the input table, activations and gates, forward
- * and backward. The equations stand in ops.h, those of layer norm's gradient in kernels/cpu/stages.c.
+ * and backward. The equations stand in ops.h, those of layer norm's gradient in
+ * kernels/cpu/stages.c.
  *
- * Floors, in bytes a unit and stream (bf16): gates 8 raw + 8 c + 2 h; gates_backward 8 raw + 8 dpre +
- * 4 c + 8 dc + 4 dh, dx; norm_backward 24. Besides, tables' rows of 512 bytes, one a unit and gate, of
- * which text touches about half: gathering them beats copying whole rows to shared memory.
+ * Floors, in bytes a unit and stream (bf16): gates 8 raw + 8 c + 2 h; gates_backward 8 raw + 8 dpre
+ * + 4 c + 8 dc + 4 dh, dx; norm_backward 24. Besides, tables' rows of 512 bytes, one a unit and
+ * gate, of which text touches about half: gathering them beats copying whole rows to shared memory.
  *
  * A warp takes a unit at a time and walks its columns, VEC to a lane, so that a row is read in one
  * stretch and sums over the columns stay within the warp. A thread block takes `units` units, keeps
- * the statistics of all columns in shared memory, and adds up the sums over its units before it adds
- * them to the totals. A column's byte selects a table entry out of one row, which stays in L1. */
+ * the statistics of all columns in shared memory, and adds up the sums over its units before it
+ * adds them to the totals. A column's byte selects a table entry out of one row, which stays in L1.
+ */
 #include "cuda.h"
 #include "ptx.cuh"
 
@@ -23,8 +25,8 @@ enum { WARPS = 8, THREADS = WARPS * 32, MOST_UNITS = 128 };
 /* One step of a stage, as a kernel sees it. */
 template <typename T> struct view {
     int hidden, columns, gates, units; /* units: of a thread block, at most MOST_UNITS */
-    int log_block, node_rows;          /* a node's first row lies node_rows after its first unit's number */
-    size_t gate_rows, gate_table;      /* elements from one gate of a unit to the next */
+    int log_block, node_rows; /* a node's first row lies node_rows after its first unit's number */
+    size_t gate_rows, gate_table; /* elements from one gate of a unit to the next */
     bool layer_norm, relu, start;
     table_use use;
     int stride;
@@ -49,7 +51,8 @@ template <typename T> static T *offset(void *array, size_t count) {
     return array ? (T *)array + count : NULL;
 }
 
-/* A dense matrix is one node of any size, whose units all have 0 as their number shifted by this. */
+/* A dense matrix is one node of any size, whose units all have 0 as their number shifted by this.
+ */
 static int log2_or_more(int n) {
     int log = 0;
     while (log < 31 && (long long)1 << log < n) log++;
@@ -100,8 +103,8 @@ template <typename T> static view<T> view_step(backend *be, const cell *c, int s
 
 /* ---------------------------------------------------------------------------- device helpers */
 
-/* For bf16 results two instructions' error of 2^-22 is nothing. For fp32 ones tanh goes near 0 by an
- * odd polynomial, where the difference would cancel; as the CPU does it. */
+/* For bf16 results two instructions' error of 2^-22 is nothing. For fp32 ones tanh goes near 0 by
+ * an odd polynomial, where the difference would cancel; as the CPU does it. */
 template <typename T> static __device__ inline float sigmoid_(float x) {
     if (sizeof(T) == 2) return reciprocal(1 + exponential2(-1.4426950f * x));
     return __fdividef(1, 1 + __expf(-x));
@@ -137,7 +140,8 @@ template <int VEC, typename T> static __device__ inline void store(T *to, const 
     *(packet *)to = p;
 }
 
-template <int VEC> static __device__ inline void load_bytes(uint8_t (&x)[VEC], const uint8_t *from) {
+template <int VEC>
+static __device__ inline void load_bytes(uint8_t (&x)[VEC], const uint8_t *from) {
     struct alignas(VEC) packet {
         uint8_t value[VEC];
     } p = *(const packet *)from;
@@ -158,7 +162,8 @@ template <typename T> static __device__ inline const T *unit_table(const view<T>
 }
 
 /* Mean and 1 / deviation of every gate and column into shared memory: [gates][2][columns]. Forward
- * makes them from the sums, and its first thread block keeps them for backward, which reads them. */
+ * makes them from the sums, and its first thread block keeps them for backward, which reads them.
+ */
 template <typename T> static __device__ void make_statistics(const view<T> &v, float *st) {
     for (int i = threadIdx.x; i < v.gates * v.columns; i += THREADS) {
         int gate = i / v.columns, n = i % v.columns;
@@ -185,7 +190,8 @@ template <typename T> static __device__ void read_statistics(const view<T> &v, f
     for (int i = threadIdx.x; i < v.gates * 2 * v.columns; i += THREADS) {
         int gate = i / (2 * v.columns), at = i % (2 * v.columns);
         st[i] = at >= v.columns;
-        if (v.layer_norm) st[i] = kept_statistics(v.sums + gate * sums_gate(v.columns), v.columns)[at];
+        if (v.layer_norm)
+            st[i] = kept_statistics(v.sums + gate * sums_gate(v.columns), v.columns)[at];
     }
     __syncthreads();
 }
@@ -215,7 +221,7 @@ template <typename T> static __device__ inline float bias_of(const view<T> &v, i
 
 /* What backward adds up: over the columns of each unit, and over the units of each column. */
 template <int GATES_, int SPAN> struct backward_sums {
-    float units[MOST_UNITS][GATES_][2];    /* of dpre, and of dpre times the normalised raw */
+    float units[MOST_UNITS][GATES_][2]; /* of dpre, and of dpre times the normalised raw */
     float features[WARPS][GATES_ * 2][SPAN];
 };
 
@@ -293,12 +299,12 @@ template <int VEC> struct gate_values {
 };
 
 template <int VEC, typename T>
-static __device__ inline void dropout_scale(const view<T> &v, int unit, int n, float (&scale)[VEC]) {
+static __device__ inline void dropout_scale(const view<T> &v, int unit, int n,
+                                            float (&scale)[VEC]) {
     uint32_t threshold = (uint32_t)((double)v.dropout * 4294967296.0);
     float kept = 1 / (1 - v.dropout);
-    philox_block block =
-        philox(v.seed, (uint32_t)unit, (uint32_t)n / 4, (uint32_t)v.arguments->update,
-               PHILOX_PURPOSE(PHILOX_DROPOUT, v.t));
+    philox_block block = philox(v.seed, (uint32_t)unit, (uint32_t)n / 4,
+                                (uint32_t)v.arguments->update, PHILOX_PURPOSE(PHILOX_DROPOUT, v.t));
 #pragma unroll
     for (int i = 0; i < VEC; i++) {
         uint32_t word = VEC == 4 || n % 4 == 0 ? block.word[i] : block.word[(2 + i) % 4];
@@ -553,8 +559,8 @@ static __global__ void __launch_bounds__(THREADS, 4)
 
 /* ----------------------------------------------------------------------------------- launches */
 
-/* As many units a thread block as fill `resident` thread blocks a multiprocessor once, or more often.
- * `shared`: bytes of shared memory. */
+/* As many units a thread block as fill `resident` thread blocks a multiprocessor once, or more
+ * often. `shared`: bytes of shared memory. */
 template <typename T>
 static void launch(backend *be, void (*kernel)(const view<T>), view<T> v, int resident,
                    size_t shared, const char *what) {

@@ -3,12 +3,12 @@
  *
  *   dtable = D onehot,   D [rows][steps columns], onehot [steps columns][256]
  *
- * Floor: D once, 2 bytes an element. On tensor cores: 512 rows operations a position, of which one in 256
- * counts, yet five times faster than adding into tables in shared memory, where each addition waits
- * for the last. A thread block makes 128 rows x 256 bytes and walks the positions 64 at a time; the
- * one-hot panels in shared memory, two in turn, change by 64 ones cleared and 64 set. On Hopper wgmma
- * multiplies a panel while the next is made. Sums are exact products with
- * 1 in fp32, in a fixed order. True fp32 adds into tables. */
+ * Floor: D once, 2 bytes an element. On tensor cores: 512 rows operations a position, of which one
+ * in 256 counts, yet five times faster than adding into tables in shared memory, where each
+ * addition waits for the last. A thread block makes 128 rows x 256 bytes and walks the positions 64
+ * at a time; the one-hot panels in shared memory, two in turn, change by 64 ones cleared and 64
+ * set. On Hopper wgmma multiplies a panel while the next is made. Sums are exact products with 1 in
+ * fp32, in a fixed order. True fp32 adds into tables. */
 #include "cuda.h"
 #include "hopper.cuh"
 #include "ptx.cuh"
@@ -74,7 +74,7 @@ static __device__ inline void multiply_portable(float (&sum)[128], uint32_t tile
         }
 #pragma unroll
         for (int i = 0; i < 32; i++) {
-            float (&d)[4] = *(float (*)[4])&sum[i * 4];
+            float(&d)[4] = *(float(*)[4]) & sum[i * 4];
             multiply_add(d, a[i / 8], b[i % 8 / 2][i % 2 * 2], b[i % 8 / 2][i % 2 * 2 + 1]);
         }
     }
@@ -112,8 +112,8 @@ static __global__ void __launch_bounds__(THREADS, 1)
         from[i] = (row < v.rows ? source_row(v, row) : 0) * v.columns + threadIdx.x % 8 * CHUNK;
     }
     auto load_panel = [&](int panel) {
-        size_t at = (size_t)(panel / spans) * v.gates * v.hidden * v.columns +
-                    panel % spans * PANEL;
+        size_t at =
+            (size_t)(panel / spans) * v.gates * v.hidden * v.columns + panel % spans * PANEL;
         uint32_t to = left + panel % STAGES * LEFT_BYTES;
         for (int i = 0; i < 4; i++) {
             copy_async(to + chunk_at(threadIdx.x / 8 + i * 32, threadIdx.x % 8),
@@ -128,7 +128,8 @@ static __global__ void __launch_bounds__(THREADS, 1)
         if (s < panels) load_panel(s);
         copy_commit();
     }
-    int set = -1, before = -1; /* where this thread's ones of the last panels stand, one in each hot */
+    int set = -1,
+        before = -1; /* where this thread's ones of the last panels stand, one in each hot */
     for (int p = 0; p < panels; p++) {
         bf16 *hot = hots + p % HOTS * HOT_BYTES / 2;
         copy_wait<AHEAD - 1>();
@@ -219,8 +220,7 @@ void cuda_table_backward(backend *be, const cell *c, int s) {
     const void *kernel = !tensor  ? (const void *)plain_kernel
                          : hopper ? (const void *)one_hot_kernel<true>
                                   : (const void *)one_hot_kernel<false>;
-    cuda_ok(be,
-            cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes),
+    cuda_ok(be, cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes),
             "table_backward");
     int tiles = (v.rows + ROWS - 1) / ROWS;
     if (tensor && hopper) {
