@@ -30,6 +30,7 @@ typedef enum element { REAL, OPERAND } element;
 typedef struct backend backend;
 typedef struct device_layout device_layout; /* a backend's copy of a layout */
 typedef struct recording recording;         /* a fixed sequence of operations */
+typedef struct bench_tools bench_tools;     /* see bench.h */
 
 /* ------------------------------------------------------------------------------------ cell
  *
@@ -131,6 +132,7 @@ struct backend {
     enum precision precision;
     size_t real_size, operand_size; /* bytes */
     int column_multiple;
+    int product_multiple; /* of columns, of fprop and dgrad without sums */
     size_t memory; /* bytes free when the backend was made */
 
     /* Memory. allocate returns NULL when it does not fit. upload returns once `source` may be
@@ -149,6 +151,10 @@ struct backend {
     recording *(*record)(backend *be, void (*issue)(void *argument), void *argument);
     void (*replay)(backend *be, recording *r);
     void (*recording_free)(backend *be, recording *r);
+
+    /* Replays `count` recordings one after another and waits; seconds[i] is what recording i took
+     * by the device's clock, from the end of the one before it. */
+    void (*time)(backend *be, recording *const *r, int count, double *seconds);
 
     device_layout *(*layout_create)(backend *be, const layout *l);
     void (*layout_free)(backend *be, device_layout *l);
@@ -215,6 +221,8 @@ struct backend {
 
     /* real -> operand */
     void (*round)(backend *be, size_t count, const void *weights, void *operands);
+
+    const bench_tools *bench; /* NULL: no GPU */
 
     void (*destroy)(backend *be);
 };

@@ -149,11 +149,16 @@ char *temporary_path(const char *name) {
     return mem_format("%s/%s", temporary_folder(), name);
 }
 
-void write_text(const char *path, const char *text) {
+void write_bytes(const char *path, const void *bytes, size_t size) {
+    remove(path); /* some file systems flush a file that is written over */
     FILE *out = fopen(path, "wb");
     assert_non_null(out);
-    assert_int_equal(fwrite(text, 1, strlen(text), out), strlen(text));
+    assert_int_equal(fwrite(bytes, 1, size, out), size);
     assert_int_equal(fclose(out), 0);
+}
+
+void write_text(const char *path, const char *text) {
+    write_bytes(path, text, strlen(text));
 }
 
 char *read_text(const char *path, size_t *size) {

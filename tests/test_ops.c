@@ -79,6 +79,7 @@ static void check_layout(pair *p, const layout *l, int columns, int steps, const
     double *w = random_values(weights, -1, 1), *x = random_values(in, -1, 1);
     double *dy = random_values(out, -1, 1);
     double *result[2][5];
+    bool narrow = columns % p->be->column_multiple; /* for single products, but wgrad */
     for (int side = 0; side < 2; side++) {
         backend *be = side ? p->trusted : p->be;
         device_layout *d = be->layout_create(be, l);
@@ -93,7 +94,7 @@ static void check_layout(pair *p, const layout *l, int columns, int steps, const
         be->fprop(be, d, dw, dx, steps, columns, y[1], REAL, NULL);
         be->dgrad(be, d, dw, ddy, steps, columns, y[2], OPERAND);
         be->dgrad(be, d, dw, ddy, steps, columns, y[3], REAL);
-        be->wgrad(be, d, ddy, dx, steps, columns, y[4], workspace);
+        if (!narrow) be->wgrad(be, d, ddy, dx, steps, columns, y[4], workspace);
         const size_t sizes[5] = {out, out, in, in, weights};
         for (int i = 0; i < 5; i++) {
             result[side][i] = get(be, y[i], sizes[i], i == 0 || i == 2 ? OPERAND : REAL);
@@ -111,7 +112,7 @@ static void check_layout(pair *p, const layout *l, int columns, int steps, const
     for (int i = 0; i < 5; i++) {
         char text[160];
         snprintf(text, sizeof text, "%s, %s, %d columns, %d steps", what[i], name, columns, steps);
-        assert_close(p, text, result[0][i], result[1][i], sizes[i]);
+        if (i < 4 || !narrow) assert_close(p, text, result[0][i], result[1][i], sizes[i]);
         free(result[0][i]);
         free(result[1][i]);
     }
@@ -125,16 +126,17 @@ static void check_products(precision precision) {
     random_restart(3);
     static const int blocks[] = {8, 16, 32, 64, 128};
     int unit = p.be->column_multiple;
+    const int columns[] = {p.be->product_multiple, unit, 2 * unit, unit, 3 * unit};
     for (size_t b = 0; b < sizeof blocks / sizeof blocks[0]; b++) {
         for (int gates = 1; gates <= 4; gates += 3) {
-            for (int columns = 1; columns <= 3; columns++) {
+            for (int i = 0; i < 5; i++) {
                 shape s = {.nodes = blocks[b] > 32 ? 6 : 11,
                            .block = blocks[b],
                            .gates = gates,
-                           .columns = columns * unit,
-                           .steps = columns == 2 ? 1 : 3,
+                           .columns = columns[i],
+                           .steps = i < 3 ? 1 : 3,
                            .share = 0.1 + 0.5 * random_uniform(),
-                           .hubs = columns != 1};
+                           .hubs = i != 1};
                 graph *g = nasty_graph(s.nodes, s.share, s.hubs);
                 layout *l = layout_from_graph(g, s.block, s.gates);
                 char name[64];

@@ -3,6 +3,7 @@
 #include "core/memory.h"
 #include "core/npy.h"
 #include "probe/history.h"
+#include "probe/linear.h"
 #include "probe/probe.h"
 #include "support.h"
 
@@ -240,6 +241,76 @@ static void test_gradient_by_differences(void **state) {
     free_problem(&p);
 }
 
+/* With fewer units than directions nothing is left to the diagonal. */
+static void test_curvature_is_that_of_the_moments(void **state) {
+    (void)state;
+    enum { UNITS = 12, COUNT = UNITS + 1 };
+    problem p = make_problem(400, UNITS, 100, 5, 4);
+    dataset d = as_dataset(&p);
+    for (size_t i = 0; i < p.rows; i += 5) p.sign[i] = 0;
+    error err;
+    logistic *l = logistic_create(be, &d, 5, true, &err);
+    for (int standardize = 0; standardize < 2; standardize++) {
+        view v = view_create(&d, p.sign, standardize);
+        curvature c;
+        assert_true(curvature_find(&c, l, p.sign, &v, &err));
+        double moments[COUNT][COUNT] = {0};
+        for (size_t i = 0; i < p.rows; i++) {
+            double x[COUNT] = {[UNITS] = 1};
+            for (size_t u = 0; u < UNITS; u++) {
+                x[u] = p.x[i * UNITS + u];
+                if (standardize) x[u] = (x[u] - v.mean[u]) / v.deviation[u];
+            }
+            for (size_t j = 0; j < COUNT && p.sign[i] != 0; j++) {
+                for (size_t k = 0; k < COUNT; k++) moments[j][k] += x[j] * x[k];
+            }
+        }
+        for (size_t j = 0; j < COUNT; j++) {
+            for (size_t k = 0; k < COUNT; k++) {
+                double sum = j == k ? c.diagonal[j] : 0, size = moments[j][j] * moments[k][k];
+                for (size_t r = 0; r < (size_t)c.rank; r++) {
+                    sum += c.factor[j * (size_t)c.rank + r] * c.factor[k * (size_t)c.rank + r];
+                }
+                assert_true(fabs(sum - moments[j][k]) < 1e-3 * sqrt(size));
+            }
+        }
+        curvature_free(&c);
+        view_free(&v);
+    }
+    logistic_free(l);
+    free_problem(&p);
+}
+
+static void test_linear_systems(void **state) {
+    (void)state;
+    enum { N = 9, COLUMNS = 3 };
+    random_restart(6);
+    double *a = random_values(N * N, -1, 1), *x = random_values(N * COLUMNS, -1, 1);
+    double b[N * COLUMNS] = {0}, c[N * COLUMNS] = {0}, symmetric[N * N] = {0};
+    a[0] = 0; /* needs a pivot */
+    for (int i = 0; i < N; i++) {
+        for (int k = 0; k < N; k++) {
+            for (int j = 0; j < N; j++) symmetric[i * N + k] += a[i * N + j] * a[k * N + j];
+            for (int j = 0; j < COLUMNS; j++)
+                b[i * COLUMNS + j] += a[i * N + k] * x[k * COLUMNS + j];
+        }
+    }
+    for (int i = 0; i < N * COLUMNS; i++) {
+        for (int k = 0; k < N; k++) {
+            c[i] += symmetric[i / COLUMNS * N + k] * x[k * COLUMNS + i % COLUMNS];
+        }
+    }
+    linear_solve(a, N, b, COLUMNS);
+    assert_true(relative_error(b, x, N * COLUMNS) < 1e-10);
+    assert_true(linear_cholesky(symmetric, N));
+    linear_forward(symmetric, N, c, COLUMNS);
+    linear_backward(symmetric, N, c, COLUMNS);
+    assert_true(relative_error(c, x, N * COLUMNS) < 1e-8);
+    assert_false(linear_cholesky((double[]){1, 0, 2, 1}, 2));
+    free(a);
+    free(x);
+}
+
 /* -------------------------------------------------------------------------------- the minimiser */
 
 /* The sum of (w_i - c_i)^2 a_i / 2, coupled by (sum of w)^2 / 2 where asked. */
@@ -348,15 +419,15 @@ static const double costs[PROBE_COSTS] = {0x1p-8, 0x1p-7, 0x1p-6, 0x1p-5, 0x1p-4
 static double *fit_all(const problem *p, penalty penalty, bool standardize, fit_report *reports) {
     dataset d = as_dataset(p);
     error err;
-    view seen = view_create(&d, p->sign, standardize);
+    view v = view_create(&d, p->sign, standardize);
     logistic *l = logistic_create(be, &d, PROBE_COSTS, true, &err);
     double *weights = mem_alloc(PROBE_COSTS * (p->units + 1), sizeof *weights);
-    if (!l || !fit_models(l, &d, p->sign, penalty, &seen, costs, PROBE_COSTS, weights, reports,
-                          false, &err)) {
+    if (!l || !fit_models(l, &d, p->sign, penalty, &v, costs, PROBE_COSTS, weights, reports, false,
+                          &err)) {
         fail_msg("%s", err.text);
     }
     logistic_free(l);
-    view_free(&seen);
+    view_free(&v);
     return weights;
 }
 
@@ -814,6 +885,8 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_loss),
         cmocka_unit_test(test_gradient_by_differences),
+        cmocka_unit_test(test_curvature_is_that_of_the_moments),
+        cmocka_unit_test(test_linear_systems),
         cmocka_unit_test(test_minimiser_on_quadratics),
         cmocka_unit_test(test_history_meets_the_secant_condition),
         cmocka_unit_test(test_l2_meets_newton),

@@ -1,6 +1,7 @@
 /* The CPU backend's table. */
 #include "cpu.h"
 
+#include "core/clock.h"
 #include "core/memory.h"
 
 #include <omp.h>
@@ -47,6 +48,14 @@ static void replay(backend *be, recording *r) {
 static void recording_free(backend *be, recording *r) {
     (void)be;
     free(r);
+}
+
+static void time_recordings(backend *be, recording *const *r, int count, double *seconds) {
+    for (int i = 0; i < count; i++) {
+        double start = clock_seconds();
+        replay(be, r[i]);
+        seconds[i] = clock_seconds() - start;
+    }
 }
 
 static int *copy_table(const int *table, size_t count) {
@@ -116,6 +125,7 @@ static backend *create(precision precision, int threads) {
         .real_size = sizeof(real),
         .operand_size = sizeof(real),
         .column_multiple = COLUMN_GROUP,
+        .product_multiple = COLUMN_GROUP,
         .memory = available_memory(),
         .allocate = allocate,
         .release = release,
@@ -127,6 +137,7 @@ static backend *create(precision precision, int threads) {
         .record = record,
         .replay = replay,
         .recording_free = recording_free,
+        .time = time_recordings,
         .layout_create = layout_create,
         .layout_free = free_layout,
         .fprop = CPU(fprop),

@@ -69,7 +69,8 @@ static inline real exp_(real x) {
 #ifdef SMALLWORLD_REFERENCE
     return exp(x);
 #else
-    float clamped = x < -87.0f ? -87.0f : x > 88.0f ? 88.0f : x;
+    float clamped = x > -87.0f ? x : -87.0f; /* so is a NaN, until the end */
+    clamped = clamped < 88.0f ? clamped : 88.0f;
     float n = __builtin_rintf(clamped * 1.44269504f);
     float r = clamped - n * 0.693145752f - n * 1.42860677e-6f;
     float p = 0.00139345438f;

@@ -110,14 +110,19 @@ static void recording_free(backend *be, recording *r) {
 
 /* ------------------------------------------------------------------------------------ layouts */
 
-int *cuda_table(backend *be, const int *table, int count) {
-    int *copied = (int *)allocate(be, count * sizeof *copied);
+void *cuda_table(backend *be, const void *table, size_t bytes) {
+    void *copied = allocate(be, bytes);
     if (copied) {
-        upload(be, copied, table, count * sizeof *copied);
+        cuda_of(be)->table_bytes += bytes;
+        upload(be, copied, table, bytes);
     } else {
         cuda_ok(be, cudaErrorMemoryAllocation, "layout");
     }
     return copied;
+}
+
+static int *int_table(backend *be, const int *table, int count) {
+    return (int *)cuda_table(be, table, (size_t)count * sizeof *table);
 }
 
 /* Groups of neighbouring blocks of a row, as many as a wgrad tile is wide. */
@@ -134,8 +139,8 @@ static void build_tiles(backend *be, device_layout *device, const layout *l) {
     }
     tile_block[tiles] = l->blocks;
     device->tiles = tiles;
-    device->block_row = cuda_table(be, block_row, l->blocks);
-    device->tile_block = cuda_table(be, tile_block, tiles + 1);
+    device->block_row = int_table(be, block_row, l->blocks);
+    device->tile_block = int_table(be, tile_block, tiles + 1);
     free(block_row);
     free(tile_block);
 }
@@ -149,11 +154,11 @@ static device_layout *layout_create(backend *be, const layout *l) {
             device->host.column_row = device->host.column_block = NULL;
         return device;
     }
-    device->host.row_start = cuda_table(be, l->row_start, l->out_nodes + 1);
-    device->host.row_column = cuda_table(be, l->row_column, l->blocks);
-    device->host.column_start = cuda_table(be, l->column_start, l->in_nodes + 1);
-    device->host.column_row = cuda_table(be, l->column_row, l->blocks);
-    device->host.column_block = cuda_table(be, l->column_block, l->blocks);
+    device->host.row_start = int_table(be, l->row_start, l->out_nodes + 1);
+    device->host.row_column = int_table(be, l->row_column, l->blocks);
+    device->host.column_start = int_table(be, l->column_start, l->in_nodes + 1);
+    device->host.column_row = int_table(be, l->column_row, l->blocks);
+    device->host.column_block = int_table(be, l->column_block, l->blocks);
     build_tiles(be, device, l);
     if (hopper_fits(be, l)) hopper_create(be, device, l);
     return device;
@@ -161,11 +166,11 @@ static device_layout *layout_create(backend *be, const layout *l) {
 
 static void free_layout(backend *be, device_layout *device) {
     if (!device) return;
-    int *tables[] = {device->host.row_start,    device->host.row_column, device->host.column_start,
+    void *tables[] = {device->host.row_start,    device->host.row_column, device->host.column_start,
                      device->host.column_row,   device->host.column_block, device->block_row,
                      device->tile_block,         device->deep_start,
-                     device->forward.start,      device->forward.source,  device->forward.block,
-                     device->backward.start,     device->backward.source, device->backward.block};
+                     device->forward.part,       device->forward.source,
+                     device->backward.part,      device->backward.source};
     for (size_t i = 0; i < sizeof tables / sizeof tables[0]; i++) {
         if (tables[i]) release(be, tables[i]);
     }
@@ -184,6 +189,8 @@ static void destroy(backend *be) {
     cudaFree(cuda->blas_workspace);
     cudaFree(cuda->partial);
     cudaFree(cuda->factors);
+    cudaFree(cuda->shared_sums);
+    cudaFree(cuda->shared_full);
     cudaFreeHost(cuda->staging);
     if (cuda->stream) cudaStreamDestroy(cuda->stream);
     free(cuda);
@@ -195,6 +202,7 @@ static void fill_table(backend *be, precision precision) {
     be->real_size = sizeof(float);
     be->operand_size = precision == BF16 ? sizeof(bf16) : sizeof(float);
     be->column_multiple = COLUMN_MULTIPLE;
+    be->product_multiple = PRODUCT_MULTIPLE;
     be->allocate = allocate;
     be->release = release;
     be->zero = zero;
@@ -205,6 +213,8 @@ static void fill_table(backend *be, precision precision) {
     be->record = record;
     be->replay = replay;
     be->recording_free = recording_free;
+    be->time = cuda_time;
+    be->bench = &cuda_bench_tools;
     be->layout_create = layout_create;
     be->layout_free = free_layout;
     be->fprop = cuda_fprop;
@@ -269,6 +279,13 @@ static bool set_up(backend *be) {
     if (!done) return false;
     cuda->processors = properties.multiProcessorCount;
     cuda->hopper = find_hopper(be, &properties);
+    if (cuda->hopper) {
+        size_t flags = SHARED_SLOTS * sizeof *cuda->shared_full;
+        cuda_ok(be, cudaMalloc(&cuda->shared_sums, SHARED_FLOATS * sizeof(float)), "memory");
+        cuda_ok(be, cudaMalloc(&cuda->shared_full, flags), "memory");
+        zero(be, cuda->shared_full, flags);
+        if (*cuda->failure) return false;
+    }
     be->memory = available > MEMORY_RESERVE ? available - MEMORY_RESERVE : 0;
     snprintf(be->device, sizeof be->device, "%s", properties.name);
     return true;

@@ -18,10 +18,13 @@ typedef __nv_bfloat16 bf16;
 
 enum {
     COLUMN_MULTIPLE = 64,
+    PRODUCT_MULTIPLE = 32, /* columns of a single product */
     STAGING_SLOTS = 32,
     STAGING_BYTES = 512 << 10, /* a slot; larger uploads take several */
     REDUCTION_BLOCKS = 1024,   /* partial sums of a reduction over an arena */
-    WGRAD_COLUMNS = 128        /* columns of W that a wgrad tile spans */
+    WGRAD_COLUMNS = 128,       /* columns of W that a wgrad tile spans */
+    SHARED_FLOATS = 8 << 20,   /* a tile of 128 x 64 or more takes a slot */
+    SHARED_SLOTS = SHARED_FLOATS / (128 * 32)
 };
 
 typedef CUresult (*PFN_encode_map)(CUtensorMap *map, CUtensorMapDataType type, uint32_t rank,
@@ -44,27 +47,49 @@ typedef struct cuda_backend {
     int processors;
     bool hopper; /* the GPU and this build have sm_90a's instructions */
     PFN_encode_map encode_map;
+    float *shared_sums; /* [SHARED_FLOATS]: sums that thread blocks hand on, and whether they are there */
+    int *shared_full;   /* [SHARED_SLOTS] */
     bool sums_are_zero; /* inside a cell's sequence, which zeroes them all at once */
     double *partial;    /* [REDUCTION_BLOCKS] */
     adam_factors *factors;
     char *staging; /* pinned, STAGING_SLOTS x STAGING_BYTES */
     cudaEvent_t staged[STAGING_SLOTS];
     int next_slot;
+    size_t table_bytes; /* of all layouts made so far */
     char failure[256]; /* the first error, or "" */
 } cuda_backend;
 
-/* Neighbouring output nodes that one thread block takes together, see hopper.cu. */
-typedef struct hopper_groups {
-    int count, slots;
-    int *start, *source, *block;
-} hopper_groups;
+/* Work on output nodes' lists, cut into equal parts for Hopper's columns_product: neighbouring nodes,
+ * of which the first may begin in an earlier part and the last continue in the next, and the union of
+ * their sources. */
+enum { PART_NODES = 6 };
+
+typedef struct hopper_part {
+    int first, count;      /* sources */
+    int node, nodes;       /* output nodes */
+    int first_part;        /* where the first node's list begins */
+    int continues;         /* whether the last one's goes on */
+    int unused[2];
+} hopper_part;
+
+typedef struct alignas(16) hopper_source {
+    int node, mask;        /* bit i: there is a block for the part's i-th node ... */
+    int block[PART_NODES]; /* ... this one */
+} hopper_source;
+
+typedef struct hopper_parts {
+    int count;
+    hopper_part *part;
+    hopper_source *source;
+} hopper_parts;
 
 struct device_layout {
     layout host; /* its tables point to device memory */
     int *block_row;  /* [blocks] the output node of block k */
     int *tile_block; /* [tiles + 1] wgrad: the first block of each group of a row's blocks */
     int tiles;
-    hopper_groups forward, backward;
+    hopper_parts forward, backward;
+    bool empty_rows;
     int *deep_start; /* [deep_tiles + 1] likewise for Hopper's wgrad */
     int deep_tiles;
 };
@@ -160,8 +185,15 @@ bool hopper_dgrad(backend *be, const device_layout *l, const void *w, const void
 bool hopper_wgrad(backend *be, const device_layout *l, const void *dy, const void *x, int steps,
                   int columns, void *dw);
 
-/* A table of ints copied to the device. */
-int *cuda_table(backend *be, const int *table, int count);
+/* Few columns, one step, without layer norm's sums; see narrow.cu. */
+bool narrow_fits(const backend *be, const layout *l, int columns);
+void narrow_fprop(backend *be, const device_layout *l, const void *w, const void *x, int columns,
+                  void *y);
+void narrow_dgrad(backend *be, const device_layout *l, const void *w, const void *dy, int columns,
+                  void *dx);
+
+/* A table copied to the device. */
+void *cuda_table(backend *be, const void *table, size_t bytes);
 
 /* Dense layouts, through cuBLAS. */
 void dense_fprop(backend *be, const layout *l, const void *w, const void *x, int steps,
@@ -197,6 +229,10 @@ void cuda_adam(backend *be, size_t count, void *weights, const void *gradient, v
                void *moment2, void *average, void *operands, const update_arguments *arguments,
                update_report *report);
 void cuda_round(backend *be, size_t count, const void *weights, void *operands);
+
+/* For benchmarks, see bench.cu. */
+void cuda_time(backend *be, recording *const *r, int count, double *seconds);
+extern const bench_tools cuda_bench_tools;
 
 /* ------------------------------------------------------------------------------------- types */
 

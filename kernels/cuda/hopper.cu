@@ -19,11 +19,7 @@
 
 #include <stdlib.h>
 
-#if defined __CUDA_ARCH_FEAT_SM90_ALL || !defined __CUDA_ARCH__
-#define ON_HOPPER 1
-#else
-#define ON_HOPPER 0 /* this pass compiles empty kernels, which the host never launches */
-#endif
+#pragma nv_diag_suppress 177 /* passes for other GPUs leave the helpers unused */
 
 enum {
     CONSUMERS = 256, /* two warpgroups */
@@ -79,122 +75,133 @@ static __device__ inline uint32_t pack(float one, float two) {
     return *(uint32_t *)&pair;
 }
 
+/* ------------------------------------------------------------------------------ shared tiles
+ *
+ * Work is cut into parts of equally many blocks, so that a part may begin or end inside a row. The
+ * part in which a row's list ends owns the row's tile; those before it leave their sums in a ring of
+ * slots, and the owner adds them up, nearest part first. A part only waits for parts before it. */
+
+typedef struct exchange {
+    float *sums; /* [SHARED_SLOTS][SHARED_FLOATS] */
+    int *full;   /* [SHARED_SLOTS]; all 0 between launches */
+} exchange;
+
+static __device__ inline void wait_for(int *flag, int value) {
+    if (threadIdx.x == 0) {
+        while (atomicAdd(flag, 0) != value) __nanosleep(100);
+        __threadfence();
+    }
+    group_sync(1, CONSUMERS);
+}
+
+static __device__ inline void set_flag(int *flag, int value) {
+    __threadfence();
+    group_sync(1, CONSUMERS);
+    if (threadIdx.x == 0) atomicExch(flag, value);
+}
+
+template <int K>
+static __device__ __forceinline__ void give_sums(const exchange &e, int block, int slots, const float (&sum)[K]) {
+    int slot = block % slots;
+    float4 *to = (float4 *)(e.sums + (size_t)slot * K * CONSUMERS) + threadIdx.x;
+    wait_for(&e.full[slot], 0);
+#pragma unroll
+    for (int j = 0; j < K; j += 4) {
+        __stcg(to + j / 4 * CONSUMERS, make_float4(sum[j], sum[j + 1], sum[j + 2], sum[j + 3]));
+    }
+    set_flag(&e.full[slot], 1);
+}
+
+template <int K>
+static __device__ __forceinline__ void take_sums(const exchange &e, int block, int slots, float (&sum)[K]) {
+    int slot = block % slots;
+    const float4 *from = (const float4 *)(e.sums + (size_t)slot * K * CONSUMERS) + threadIdx.x;
+    wait_for(&e.full[slot], 1);
+#pragma unroll
+    for (int j = 0; j < K; j += 4) {
+        float4 v = __ldcg(from + j / 4 * CONSUMERS);
+        sum[j] += v.x;
+        sum[j + 1] += v.y;
+        sum[j + 2] += v.z;
+        sum[j + 3] += v.w;
+    }
+    set_flag(&e.full[slot], 0);
+}
+
 /* ------------------------------------------------------------------------------- rows_product */
 
 typedef struct rows_arguments {
-    const int *start, *column;
+    const int *start, *column, *row; /* row: of each block */
     bf16 *y;
     fixed *sums;
-    int columns, b;
+    int columns, b, blocks;
+    exchange shared;
 } rows_arguments;
 
-/* KC: of a block's b columns, those in a stage. N: columns of the tile. */
+/* KC: of a block's b columns, those in a stage. N: columns of the tile. One warpgroup has the even
+ * units, one the odd: so rows of 32 weights can be read two at a time, as 128 bytes. */
 template <int KC, int N> struct rows_shape {
-    static const int HALF = N / 2; /* columns of a warpgroup */
     static const int W_BYTES = 128 * KC * 2, X_BYTES = KC * N * 2, STAGE = W_BYTES + X_BYTES;
-    static const int BLOCKS = N <= 128 ? 2 : 1; /* thread blocks a multiprocessor */
     static const int PITCH = N * 2 + PADDING, STAGED = 128 * PITCH;
-    static const int FIT = (MOST_SHARED / BLOCKS - 2048) / STAGE;
-    static const int STAGES = FIT < 8 ? FIT : 8;
-    static const int BYTES = (STAGES * STAGE > STAGED ? STAGES * STAGE : STAGED) + 1024 + 256;
+    static const int FIT = (MOST_SHARED - 2048 - STAGED) / STAGE;
+    static const int STAGES = FIT < 12 ? FIT : 12;
+    static const int BARRIERS = STAGES * STAGE + STAGED, BYTES = BARRIERS + 1024 + 256;
 };
 
+/* A stretch of one tile's list: blocks [begin, end) of those that stand from `row_begin`. A node of
+ * b > 32 units is b / 32 tiles, whose lists are the same; blocks are counted over all of them. */
+struct stretch {
+    int node, part, first; /* first: the node's first block */
+    int begin, end, row_begin, row_end;
+};
+
+static __device__ inline stretch stretch_before(const rows_arguments &p, int least, int end) {
+    stretch s;
+    int parts = p.b / 32, last = end - 1;
+    s.node = p.row[last / parts];
+    s.first = p.start[s.node];
+    int length = p.start[s.node + 1] - s.first;
+    s.part = (last - parts * s.first) / length;
+    s.row_begin = parts * s.first + s.part * length;
+    s.row_end = s.row_begin + length;
+    s.begin = max(s.row_begin, least);
+    s.end = end;
+    return s;
+}
+
+static __device__ inline int part_begin(const rows_arguments &p, int part) {
+    return (int)((long long)p.blocks * (p.b / 32) * part / gridDim.y);
+}
+
+/* A finished tile of 4 gates x 32 units: layer norm's sums, and the values in bf16. Of the rows
+ * [gate][unit] a warp holds every second unit of one gate. */
 template <int KC, int N>
-static __global__ void __launch_bounds__(THREADS, (rows_shape<KC, N>::BLOCKS))
-    rows_product(const __grid_constant__ CUtensorMap w_map,
-                 const __grid_constant__ CUtensorMap x_map,
-                 const __grid_constant__ rows_arguments p) {
-#if ON_HOPPER
+static __device__ void finish_rows(const rows_arguments &p, const stretch &s, char *staged,
+                                   const float (&sum)[N / 2]) {
     typedef rows_shape<KC, N> S;
-    extern __shared__ char unaligned[];
-    char *tiles = (char *)(((uintptr_t)unaligned + 1023) & ~(uintptr_t)1023);
-    const uint32_t base = shared_address(tiles), warp = threadIdx.x / 32;
-    const int parts = p.b / 32, node = blockIdx.y / parts, part = blockIdx.y % parts;
-    const int column0 = blockIdx.x * N, first = p.start[node], chunks = p.b / KC;
-    const int uses = (p.start[node + 1] - first) * chunks;
-    ring<S::STAGES> stages;
-    stages.create(base + S::BYTES - 1024 - 256);
-    barrier_init_done();
-    __syncthreads();
-
-    if (warp >= CONSUMER_WARPS) { /* the producer */
-        if (S::BLOCKS == 2) {
-            registers_shrink<32>();
-        } else {
-            registers_shrink<40>();
-        }
-        if (warp > CONSUMER_WARPS) return;
-        int lane = threadIdx.x % 32, columns_of_32 = 0;
-        for (int use = 0; use < uses; use++) {
-            int k = use / chunks;
-            if (use % (32 * chunks) == 0) {
-                bool there = first + k + lane < p.start[node + 1];
-                columns_of_32 = there ? p.column[first + k + lane] : 0;
-            }
-            int column = __shfl_sync(~0u, columns_of_32, k % 32);
-            if (lane) continue;
-            stages.wait_empty(use);
-            uint32_t barrier = stages.announce(use, S::STAGE), kc = use % chunks * KC;
-            uint32_t to = base + stages.stage(use) * S::STAGE;
-            tensor_load(to, &w_map, barrier, kc, 0, 0, part * 4, 2 * (first + k));
-            for (int box = 0; box < N / BOX; box++) {
-                tensor_load(to + S::W_BYTES + box * KC * BOX_ROW, &x_map, barrier,
-                            column0 + box * BOX, column * p.b + kc);
-            }
-        }
-        return;
-    }
-
-    if (S::BLOCKS == 2) {
-        registers_grow<104>();
-    } else {
-        registers_grow<232>();
-    }
-    const int group = warp / 4;
-    const int swizzle = KC == 32 ? SWIZZLE_64 : SWIZZLE_128, eight_rows = KC * 2 * 8;
-    float sum[2][S::HALF / 2] = {};
-    for (int use = 0; use < uses; use++) {
-        uint32_t w = base + stages.stage(use) * S::STAGE, x = w + S::W_BYTES;
-        x += S::HALF < BOX ? group * S::HALF * 2 : group * (S::HALF / BOX) * KC * BOX_ROW;
-        stages.wait_full(use);
-        product_fence();
-#pragma unroll
-        for (int k = 0; k < KC; k += 16) {
-            uint64_t b = matrix_descriptor(x + k * BOX_ROW, SWIZZLE_128, KC * BOX_ROW, 1024);
-#pragma unroll
-            for (int pair = 0; pair < 2; pair++) {
-                uint64_t a = matrix_descriptor(w + pair * 64 * KC * 2 + k * 2, swizzle, 16,
-                                               eight_rows);
-                warpgroup_multiply<0, 1>(sum[pair], a, b);
-            }
-        }
-        product_commit();
-        product_wait<1>();
-        if (use > 0) stages.release(use - 1);
-    }
-    product_wait<0>();
-
-    /* Rows of the tile are [gate][unit]; a thread holds gates 2 pair + half of unit 8 warp + lane / 4. */
+    const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, column0 = blockIdx.x * N;
     group_sync(1, CONSUMERS);
-    const int lane = threadIdx.x % 32;
 #pragma unroll
-    for (int pair = 0; pair < 2; pair++) {
-#pragma unroll
-        for (int j = 0; j < S::HALF / 8; j += 2) {
-            const float *d = &sum[pair][j * 4];
-            uint32_t r[4] = {pack(d[0], d[1]), pack(d[2], d[3]), pack(d[4], d[5]), pack(d[6], d[7])};
-            int row = (2 * pair + lane / 8 % 2) * 32 + warp % 4 * 8 + lane % 8;
-            int column = group * S::HALF + (j + lane / 16) * 8;
-            store_matrices(base + row * S::PITCH + column * 2, r);
-        }
+    for (int j = 0; j < N / 8; j += 2) {
+        const float *d = &sum[j * 4];
+        uint32_t r[4] = {pack(d[0], d[1]), pack(d[2], d[3]), pack(d[4], d[5]), pack(d[6], d[7])};
+        int row = warp % 4 * 32 + lane % 16 * 2 + warp / 4, column = (j + lane / 16) * 8;
+        store_matrices(shared_address(staged) + row * S::PITCH + column * 2, r);
     }
     group_sync(1, CONSUMERS);
-    for (int i = threadIdx.x; p.sums && i < 4 * N / 2; i += CONSUMERS) {
+    for (int i = threadIdx.x; i < 128 * N / 8; i += CONSUMERS) {
+        int row = i / (N / 8), chunk = i % (N / 8), gate = row / 32, unit = s.part * 32 + row % 32;
+        size_t to =
+            ((size_t)(s.node * GATES + gate) * p.b + unit) * p.columns + column0 + chunk * 8;
+        *(uint4 *)(p.y + to) = *(const uint4 *)(staged + row * S::PITCH + chunk * 16);
+    }
+    for (int i = threadIdx.x; p.sums && i < GATES * N / 2; i += CONSUMERS) {
         int gate = i / (N / 2), column = i % (N / 2) * 2;
         float total[2] = {}, square[2] = {};
+#pragma unroll 8
         for (int unit = 0; unit < 32; unit++) {
             float2 v = __bfloat1622float2(
-                *(__nv_bfloat162 *)(tiles + (gate * 32 + unit) * S::PITCH + column * 2));
+                *(__nv_bfloat162 *)(staged + (gate * 32 + unit) * S::PITCH + column * 2));
             total[0] += v.x;
             total[1] += v.y;
             square[0] += v.x * v.x;
@@ -206,10 +213,91 @@ static __global__ void __launch_bounds__(THREADS, (rows_shape<KC, N>::BLOCKS))
             add_fixed(sums, p.columns, 1, column0 + column + e, square[e], SCALE_SQUARE);
         }
     }
-    for (int i = threadIdx.x; i < 128 * N / 8; i += CONSUMERS) {
-        int row = i / (N / 8), chunk = i % (N / 8), gate = row / 32, unit = part * 32 + row % 32;
-        size_t to = ((size_t)(node * GATES + gate) * p.b + unit) * p.columns + column0 + chunk * 8;
-        *(uint4 *)(p.y + to) = *(const uint4 *)(tiles + row * S::PITCH + chunk * 16);
+}
+
+template <int KC, int N>
+static __global__ void __launch_bounds__(THREADS, 1)
+    rows_product(const __grid_constant__ CUtensorMap w_map,
+                 const __grid_constant__ CUtensorMap x_map,
+                 const __grid_constant__ rows_arguments p) {
+#if ON_HOPPER
+    typedef rows_shape<KC, N> S;
+    extern __shared__ char unaligned[];
+    char *tiles = (char *)(((uintptr_t)unaligned + 1023) & ~(uintptr_t)1023);
+    const uint32_t base = shared_address(tiles), warp = threadIdx.x / 32;
+    const int begin = part_begin(p, blockIdx.y), end = part_begin(p, blockIdx.y + 1);
+    const int chunks = p.b / KC;
+    ring<S::STAGES> stages;
+    stages.create(base + S::BARRIERS);
+    barrier_init_done();
+    __syncthreads();
+
+    if (warp >= CONSUMER_WARPS) { /* the producer */
+        registers_shrink<40>();
+        if (warp > CONSUMER_WARPS) return;
+        const int lane = threadIdx.x % 32, column0 = blockIdx.x * N;
+        int use = 0;
+        for (int at = end; at > begin;) {
+            stretch s = stretch_before(p, begin, at);
+            int k0 = s.first + s.begin - s.row_begin, columns_of_32 = 0;
+            for (int i = 0; i < s.end - s.begin; i++) {
+                if (i % 32 == 0) {
+                    columns_of_32 = i + lane < s.end - s.begin ? p.column[k0 + i + lane] : 0;
+                }
+                int column = __shfl_sync(~0u, columns_of_32, i % 32);
+                for (int chunk = 0; chunk < chunks && lane == 0; chunk++, use++) {
+                    stages.wait_empty(use);
+                    uint32_t barrier = stages.announce(use, S::STAGE);
+                    uint32_t to = base + stages.stage(use) * S::STAGE;
+                    if (KC == 32) {
+                        tensor_load(to, &w_map, barrier, 0, (k0 + i) * 64);
+                    } else {
+                        tensor_load(to, &w_map, barrier, chunk * KC, s.part * 16, GATES * (k0 + i),
+                                    0);
+                    }
+                    for (int box = 0; box < N / BOX; box++) {
+                        tensor_load(to + S::W_BYTES + box * KC * BOX_ROW, &x_map, barrier,
+                                    column0 + box * BOX, column * p.b + chunk * KC);
+                    }
+                }
+            }
+            at = s.begin;
+        }
+        return;
+    }
+
+    registers_grow<232>();
+    const int block = blockIdx.y * gridDim.x + blockIdx.x, slots = SHARED_FLOATS / (N / 2 * CONSUMERS);
+    int use = 0;
+    for (int at = end; at > begin;) {
+        stretch s = stretch_before(p, begin, at);
+        float sum[N / 2] = {};
+        for (int i = 0; i < (s.end - s.begin) * chunks; i++, use++) {
+            uint32_t w = base + stages.stage(use) * S::STAGE, x = w + S::W_BYTES;
+            w += warp / 4 * (KC == 32 ? 64 : S::W_BYTES / 2);
+            stages.wait_full(use);
+            product_fence();
+#pragma unroll
+            for (int k = 0; k < KC; k += 16) {
+                warpgroup_multiply<0, 1>(
+                    sum, matrix_descriptor(w + k * 2, SWIZZLE_128, 16, 1024),
+                    matrix_descriptor(x + k * BOX_ROW, SWIZZLE_128, KC * BOX_ROW, 1024));
+            }
+            product_commit();
+            product_wait<1>();
+            if (i > 0) stages.release(use - 1);
+        }
+        product_wait<0>();
+        stages.release(use - 1);
+        if (s.end < s.row_end) {
+            give_sums(p.shared, block, slots, sum);
+        } else {
+            for (int part = blockIdx.y; part_begin(p, part) > s.row_begin; part--) {
+                take_sums(p.shared, (part - 1) * gridDim.x + blockIdx.x, slots, sum);
+            }
+            finish_rows<KC, N>(p, s, tiles + S::STAGES * S::STAGE, sum);
+        }
+        at = s.begin;
     }
 #endif
 }
@@ -217,47 +305,84 @@ static __global__ void __launch_bounds__(THREADS, (rows_shape<KC, N>::BLOCKS))
 /* ---------------------------------------------------------------------------- columns_product */
 
 typedef struct columns_arguments {
-    const int *start;  /* [groups + 1] into the two below */
-    const int *source; /* the source tile of each block: a node's rows, or a slice of them */
-    const int *block;  /* (row of W in slices) << 4 | slot << 1 | whether the source is new */
+    const hopper_part *part;
+    const hopper_source *source;
     bf16 *y;
-    int columns, nodes, slots;
+    int columns, rows, slices; /* rows: of a source node, `slices` times KS */
+    exchange shared;
 } columns_arguments;
 
-enum { FRESH = 1, SLOT_SHIFT = 1, SLOT_MASK = 7, BLOCK_SHIFT = 4 };
-
-/* KS: rows of a source tile. B: units of a node. FORWARD: W is [B][KS], else [KS][B]. */
+/* KS: rows of a source tile. B: units of a node. FORWARD: W is [B][rows], else [rows][B]. PAIRED: rows
+ * of 32 weights are read two at a time, as 128 bytes, so the even rows of a source come before the odd. */
 template <int KS, int B, bool FORWARD> struct columns_shape {
-    static const int N = 128;                                  /* columns of the tile */
-    static const int SLOTS = B == 32 ? 6 : B == 64 ? 3 : 1;    /* nodes, at most */
-    static const int X_BYTES = KS * N * 2, W_BYTES = KS * B * 2;
-    static const int X_STAGES = KS == 128 ? 3 : 6, W_STAGES = W_BYTES >= (32 << 10) ? 3 : 8;
-    static const int PITCH = N * 2 + PADDING;
-    static const int RINGS = X_STAGES * X_BYTES + W_STAGES * W_BYTES;
-    static const int STAGED = SLOTS * B * PITCH;
-    static const int TILES = RINGS > STAGED ? RINGS : STAGED;
-    static const int BYTES = TILES + 1024 + 512;
+    static const bool PAIRED = B == 32 && !FORWARD;
+    static const int N = 128, SLOTS = B == 32 ? 6 : B == 64 ? 4 : 2; /* columns, most nodes */
+    static const int X_BYTES = KS * N * 2, W_BYTES = KS * B * 2, STAGE = X_BYTES + SLOTS * W_BYTES;
+    static const int FIT = (MOST_SHARED - 2048) / STAGE, STAGES = FIT < 10 ? FIT : 10;
+    static const int PITCH = N * 2 + PADDING, STAGED = SLOTS * B * PITCH;
+    static const int BARRIERS = STAGES * STAGE > STAGED ? STAGES * STAGE : STAGED;
+    static const int BYTES = BARRIERS + 1024 + 256;
 };
 
 /* sum += X' W over one block: X [KS][64 columns of a warpgroup], W as FORWARD says. */
 template <int KS, int B, bool FORWARD>
-static __device__ inline void multiply_block(float (&sum)[B / 2], uint32_t x, uint32_t w) {
-    const int row = B >= 64 ? 128 : 64; /* bytes of a row of W's box */
-    const int swizzle = B >= 64 ? SWIZZLE_128 : SWIZZLE_64;
-    product_fence();
+static __device__ inline void multiply_block(float (&sum)[B / 2], uint32_t x, uint32_t w, int on) {
 #pragma unroll
     for (int k = 0; k < KS; k += 16) {
         uint64_t a = matrix_descriptor(x + k * BOX_ROW, SWIZZLE_128, 16, 1024);
-        if (FORWARD) { /* boxes [B rows][64 of k] */
-            uint32_t at = w + k / 64 * B * row + k % 64 * 2;
-            warpgroup_multiply<1, 0>(sum, a, matrix_descriptor(at, swizzle, 16, 8 * row));
+        if (FORWARD) { /* a box [B rows][KS] */
+            const int row = KS * 2, swizzle = row == 128 ? SWIZZLE_128 : SWIZZLE_64;
+            warpgroup_multiply<1, 0>(sum, a, matrix_descriptor(w + k * 2, swizzle, 16, 8 * row), on);
+        } else if (columns_shape<KS, B, FORWARD>::PAIRED) { /* a box [KS / 2][row % 2][32 units] */
+            uint32_t at = w + k % (KS / 2) * 128 + k / (KS / 2) * 64;
+            warpgroup_multiply<1, 1>(sum, a, matrix_descriptor(at, SWIZZLE_128, 16, 1024), on);
         } else { /* boxes [KS rows][64 units] */
-            warpgroup_multiply<1, 1>(sum, a,
-                                     matrix_descriptor(w + k * row, swizzle, KS * row, 8 * row));
+            uint64_t b = matrix_descriptor(w + k * 128, SWIZZLE_128, KS * 128, 1024);
+            warpgroup_multiply<1, 1>(sum, a, b, on);
         }
     }
-    product_commit();
-    product_wait<0>(); /* the sums of slots would else be in flight across branches */
+}
+
+template <int KS, int B, bool FORWARD>
+static __device__ void produce_columns(const CUtensorMap &w_map, const CUtensorMap &x_map,
+                                       const columns_arguments &p, const hopper_part &part,
+                                       uint32_t base,
+                                       ring<columns_shape<KS, B, FORWARD>::STAGES> &stages) {
+    typedef columns_shape<KS, B, FORWARD> S;
+    const int column0 = blockIdx.x * S::N;
+    hopper_source next = p.source[part.first];
+    for (int i = 0, use = 0; i < part.count; i++) {
+        hopper_source source = next;
+        if (i + 1 < part.count) next = p.source[part.first + i + 1];
+        int bytes = S::X_BYTES + __popc(source.mask) * S::W_BYTES;
+        for (int slice = 0; slice < p.slices; slice++, use++) {
+            stages.wait_empty(use);
+            uint32_t barrier = stages.announce(use, bytes);
+            uint32_t to = base + stages.stage(use) * S::STAGE;
+            for (int box = 0; box < S::N / BOX; box++) {
+                int row = source.node * p.rows + slice * KS, at = to + box * KS * BOX_ROW;
+                if (S::PAIRED) {
+                    tensor_load(at, &x_map, barrier, column0 + box * BOX, row / 2, 0);
+                } else {
+                    tensor_load(at, &x_map, barrier, column0 + box * BOX, row);
+                }
+            }
+            to += S::X_BYTES;
+#pragma unroll
+            for (int slot = 0; slot < S::SLOTS; slot++, to += S::W_BYTES) {
+                if (!(source.mask >> slot & 1)) continue;
+                int row = source.block[slot] * (FORWARD ? B : p.rows) + (FORWARD ? 0 : slice * KS);
+                if (FORWARD) {
+                    tensor_load(to, &w_map, barrier, slice * KS, row);
+                } else if (S::PAIRED) {
+                    tensor_load(to, &w_map, barrier, 0, row / 2);
+                } else {
+                    tensor_load(to, &w_map, barrier, 0, row);
+                    if (B == 128) tensor_load(to + KS * BOX_ROW, &w_map, barrier, 64, row);
+                }
+            }
+        }
+    }
 }
 
 template <int KS, int B, bool FORWARD>
@@ -270,79 +395,64 @@ static __global__ void __launch_bounds__(THREADS, 1)
     extern __shared__ char unaligned[];
     char *tiles = (char *)(((uintptr_t)unaligned + 1023) & ~(uintptr_t)1023);
     const uint32_t base = shared_address(tiles), warp = threadIdx.x / 32;
-    const uint32_t w_base = base + S::X_STAGES * S::X_BYTES;
-    volatile int *slots = (volatile int *)(tiles + S::TILES + 256); /* of each W stage */
-    const int first = p.start[blockIdx.y], count = p.start[blockIdx.y + 1] - first;
-    const int column0 = blockIdx.x * S::N;
-    ring<S::X_STAGES> sources;
-    ring<S::W_STAGES> blocks;
-    sources.create(base + S::TILES);
-    blocks.create(base + S::TILES + S::X_STAGES * 16);
+    const hopper_part part = p.part[blockIdx.y];
+    ring<S::STAGES> stages;
+    stages.create(base + S::BARRIERS);
     barrier_init_done();
     __syncthreads();
 
     if (warp >= CONSUMER_WARPS) { /* the producer */
         registers_shrink<40>();
-        if (warp > CONSUMER_WARPS) return;
-        int lane = threadIdx.x % 32, source_of_32 = 0, block_of_32 = 0, fresh = 0;
-        for (int i = 0; i < count; i++) {
-            if (i % 32 == 0) {
-                bool there = i + lane < count;
-                source_of_32 = there ? p.source[first + i + lane] : 0;
-                block_of_32 = there ? p.block[first + i + lane] : 0;
-            }
-            int source = __shfl_sync(~0u, source_of_32, i % 32);
-            int block = __shfl_sync(~0u, block_of_32, i % 32);
-            if (lane) continue;
-            if (block & FRESH) {
-                sources.wait_empty(fresh);
-                uint32_t barrier = sources.announce(fresh, S::X_BYTES);
-                uint32_t to = base + sources.stage(fresh) * S::X_BYTES;
-                for (int box = 0; box < S::N / BOX; box++) {
-                    tensor_load(to + box * KS * BOX_ROW, &x_map, barrier, column0 + box * BOX,
-                                source * KS);
-                }
-                fresh++;
-            }
-            blocks.wait_empty(i);
-            slots[blocks.stage(i)] = block;
-            uint32_t barrier = blocks.announce(i, S::W_BYTES);
-            uint32_t to = w_base + blocks.stage(i) * S::W_BYTES;
-            int row = (block >> BLOCK_SHIFT) * (FORWARD ? B : KS);
-            for (int part = 0; part < (B > 64 ? 2 : 1); part++) {
-                tensor_load(to + part * S::W_BYTES / 2, &w_map, barrier, part * 64, row);
-            }
+        if (threadIdx.x == CONSUMERS) {
+            produce_columns<KS, B, FORWARD>(w_map, x_map, p, part, base, stages);
         }
         return;
     }
 
     registers_grow<232>();
-    const int group = warp / 4;
+    const int group = warp / 4, lane = threadIdx.x % 32;
     float sum[S::SLOTS][B / 2] = {};
-    int fresh = -1; /* the use of `sources` that this block needs */
-    for (int i = 0; i < count; i++) {
-        blocks.wait_full(i);
-        int block = slots[blocks.stage(i)];
-        if (block & FRESH) {
-            if (fresh >= 0) sources.release(fresh);
-            sources.wait_full(++fresh);
+    int next = p.source[part.first].mask;
+    for (int i = 0, use = 0; i < part.count; i++) {
+        int mask = next;
+        if (i + 1 < part.count) next = p.source[part.first + i + 1].mask;
+        for (int slice = 0; slice < p.slices; slice++, use++) {
+            uint32_t x = base + stages.stage(use) * S::STAGE, w = x + S::X_BYTES;
+            x += group * KS * BOX_ROW;
+            stages.wait_full(use);
+            product_fence();
+#pragma unroll
+            for (int slot = 0; slot < S::SLOTS; slot++) {
+                multiply_block<KS, B, FORWARD>(sum[slot], x, w + slot * S::W_BYTES,
+                                               mask >> slot & 1);
+            }
+            product_commit();
+            product_wait<1>();
+            if (use > 0) stages.release(use - 1);
         }
-        uint32_t x = base + sources.stage(fresh) * S::X_BYTES + group * KS * BOX_ROW;
-        uint32_t w = w_base + blocks.stage(i) * S::W_BYTES;
-        switch (block >> SLOT_SHIFT & SLOT_MASK) {
-        case 0: multiply_block<KS, B, FORWARD>(sum[0], x, w); break;
-        case 1: multiply_block<KS, B, FORWARD>(sum[1 % S::SLOTS], x, w); break;
-        case 2: multiply_block<KS, B, FORWARD>(sum[2 % S::SLOTS], x, w); break;
-        case 3: multiply_block<KS, B, FORWARD>(sum[3 % S::SLOTS], x, w); break;
-        case 4: multiply_block<KS, B, FORWARD>(sum[4 % S::SLOTS], x, w); break;
-        default: multiply_block<KS, B, FORWARD>(sum[5 % S::SLOTS], x, w); break;
+    }
+    product_wait<0>();
+
+    /* Sums of the first and the last node may be shared with other parts; give before waiting. */
+    const int block = blockIdx.y * gridDim.x + blockIdx.x, slots = SHARED_FLOATS / (B / 2 * CONSUMERS);
+    if (part.continues) {
+        float last[B / 2];
+#pragma unroll
+        for (int slot = 0; slot < S::SLOTS; slot++) {
+#pragma unroll
+            for (int j = 0; j < B / 2; j++) {
+                if (slot == 0 || slot == part.nodes - 1) last[j] = sum[slot][j];
+            }
         }
-        blocks.release(i);
+        give_sums(p.shared, block, slots, last);
+    }
+    for (int before = blockIdx.y; !(part.continues && part.nodes == 1) && before > part.first_part;
+         before--) {
+        take_sums(p.shared, (before - 1) * gridDim.x + blockIdx.x, slots, sum[0]);
     }
 
     /* Tiles are staged as [slot][unit][column]; a thread holds columns, so matrices are transposed. */
     group_sync(1, CONSUMERS);
-    const int lane = threadIdx.x % 32;
 #pragma unroll
     for (int slot = 0; slot < S::SLOTS; slot++) {
 #pragma unroll
@@ -355,11 +465,11 @@ static __global__ void __launch_bounds__(THREADS, 1)
         }
     }
     group_sync(1, CONSUMERS);
-    int node0 = blockIdx.y * p.slots, nodes = min(p.slots, p.nodes - node0);
-    for (int i = threadIdx.x; i < nodes * B * S::N / 8; i += CONSUMERS) {
+    int whole = part.nodes - part.continues, column0 = blockIdx.x * S::N;
+    for (int i = threadIdx.x; i < whole * B * S::N / 8; i += CONSUMERS) {
         int unit = i / (S::N / 8), column = column0 + i % (S::N / 8) * 8;
         if (column >= p.columns) continue;
-        *(uint4 *)(p.y + ((size_t)node0 * B + unit) * p.columns + column) =
+        *(uint4 *)(p.y + ((size_t)part.node * B + unit) * p.columns + column) =
             *(const uint4 *)(tiles + unit * S::PITCH + i % (S::N / 8) * 16);
     }
 #endif
@@ -485,28 +595,43 @@ static bool map_activations(backend *be, CUtensorMap *map, int rank, const void 
     return make_map(be, map, x, rank, extent, stride, box, CU_TENSOR_MAP_SWIZZLE_128B);
 }
 
-static CUtensorMapSwizzle weight_swizzle(int b) {
-    return b >= 64 ? CU_TENSOR_MAP_SWIZZLE_128B : CU_TENSOR_MAP_SWIZZLE_64B;
+/* W with rows of 32, two of them at a time: `rows` rows of 64 numbers. */
+static bool map_pairs(backend *be, CUtensorMap *map, const void *w, uint64_t rows, int box_rows) {
+    const uint64_t extent[2] = {64, rows}, stride[1] = {128};
+    const uint32_t box[2] = {64, (uint32_t)box_rows};
+    return make_map(be, map, w, 2, extent, stride, box, CU_TENSOR_MAP_SWIZZLE_128B);
 }
 
-/* W for rows_product: boxes of 32 units and four gates, in the order [gates i f | o u][8 units]
- * [two gates][unit][min(b, 64)]. */
+/* W for rows_product, 32 units of four gates at a time: for b = 32 a whole block, [gate][unit / 2]
+ * [unit % 2][32 of k]; else [unit % 2][gate][unit / 2][64 of k]. */
 static bool map_gates(backend *be, CUtensorMap *map, const layout *l, const void *w) {
-    const uint64_t b = (uint64_t)l->in_block, row = b * 2, gate = b * row;
-    const uint64_t extent[5] = {b, 8, 2, b / 8, 2 * (uint64_t)l->blocks};
-    const uint64_t stride[4] = {row, gate, 8 * row, 2 * gate};
-    const uint32_t box[5] = {b >= 64 ? 64u : 32u, 8, 2, 4, 2};
-    return make_map(be, map, w, 5, extent, stride, box, weight_swizzle(l->in_block));
+    const uint64_t b = (uint64_t)l->in_block, gates = GATES * (uint64_t)l->blocks;
+    if (b == 32) return map_pairs(be, map, w, gates * 16, 64);
+    const uint64_t extent[4] = {b, b / 2, gates, 2};
+    const uint64_t stride[3] = {b * 4, b * b * 2, b * 2};
+    const uint32_t box[4] = {64, 16, GATES, 2};
+    return make_map(be, map, w, 4, extent, stride, box, CU_TENSOR_MAP_SWIZZLE_128B);
 }
 
 /* W for columns_product: all rows of all blocks, in boxes of `box_rows`. */
-static bool map_blocks(backend *be, CUtensorMap *map, const layout *l, const void *w,
-                       int box_rows) {
-    const uint64_t b = (uint64_t)l->in_block;
-    const uint64_t extent[2] = {b, b * (uint64_t)l->gates * (uint64_t)l->blocks};
-    const uint64_t stride[1] = {b * 2};
+static bool map_blocks(backend *be, CUtensorMap *map, const layout *l, const void *w, int box_rows,
+                       bool paired) {
+    const uint64_t b = (uint64_t)l->in_block, rows = b * (uint64_t)l->gates * (uint64_t)l->blocks;
+    const uint64_t extent[2] = {b, rows}, stride[1] = {b * 2};
     const uint32_t box[2] = {b >= 64 ? 64u : 32u, (uint32_t)box_rows};
-    return make_map(be, map, w, 2, extent, stride, box, weight_swizzle(l->in_block));
+    if (paired) return map_pairs(be, map, w, rows / 2, box_rows / 2);
+    return make_map(be, map, w, 2, extent, stride, box,
+                    b >= 64 ? CU_TENSOR_MAP_SWIZZLE_128B : CU_TENSOR_MAP_SWIZZLE_64B);
+}
+
+/* One step's activations for it; paired: first the even rows of a box, then the odd ones. */
+static bool map_sources(backend *be, CUtensorMap *map, const void *x, size_t rows, int columns,
+                        int box_rows, bool paired) {
+    if (!paired) return map_activations(be, map, 2, x, rows, columns, 1, box_rows);
+    const uint64_t row = (uint64_t)columns * 2, extent[3] = {(uint64_t)columns, rows / 2, 2};
+    const uint64_t stride[2] = {2 * row, row};
+    const uint32_t box[3] = {BOX, (uint32_t)box_rows / 2, 2};
+    return make_map(be, map, x, 3, extent, stride, box, CU_TENSOR_MAP_SWIZZLE_128B);
 }
 
 /* ------------------------------------------------------------------------------------- tables */
@@ -519,50 +644,80 @@ static int *host_table(size_t count) {
     return table;
 }
 
-/* Groups of `slots` output nodes, and for each the union of their sources in ascending order, with
- * the blocks that each source feeds. start/other: the output nodes' lists; block: which block of W.
- * A source of more than 128 rows is several, one a slice. */
-static void build_groups(backend *be, hopper_groups *groups, int nodes, const int *start,
-                         const int *other, const int *block, int slots, int slices) {
-    int count = (nodes + slots - 1) / slots, used = 0;
-    int blocks = start[nodes];
-    int *group_start = host_table((size_t)count + 1);
-    int *source = host_table((size_t)blocks * slices), *op = host_table((size_t)blocks * slices);
-    for (int g = 0; g < count; g++) {
-        int at[8], node0 = g * slots, members = nodes - node0 < slots ? nodes - node0 : slots;
-        group_start[g] = used;
-        for (int m = 0; m < members; m++) at[m] = start[node0 + m];
-        for (;;) {
-            int next = -1; /* the smallest source not yet taken */
-            for (int m = 0; m < members; m++) {
-                bool left = at[m] < start[node0 + m + 1];
-                if (left && (next < 0 || other[at[m]] < next)) next = other[at[m]];
-            }
-            if (next < 0) break;
-            for (int slice = 0; slice < slices; slice++) {
-                int fresh = FRESH;
-                for (int m = 0; m < members; m++) {
-                    if (at[m] == start[node0 + m + 1] || other[at[m]] != next) continue;
-                    int row = (block ? block[at[m]] : at[m]) * slices + slice;
-                    source[used] = next * slices + slice;
-                    op[used++] = row << BLOCK_SHIFT | m << SLOT_SHIFT | fresh;
-                    fresh = 0;
-                }
-            }
-            for (int m = 0; m < members; m++) {
-                if (at[m] < start[node0 + m + 1] && other[at[m]] == next) at[m]++;
-            }
-        }
+/* The output nodes' lists as columns_product walks them: start/other are the lists, `block` says
+ * which block of W each entry is (NULL: in order). */
+typedef struct node_lists {
+    int nodes;
+    const int *start, *other, *block;
+} node_lists;
+
+/* Merges entries [begin, end), which are those of nodes [node, node + nodes), by source in ascending
+ * order; returns how many sources there are. */
+static int merge_sources(const node_lists *l, int node, int nodes, int begin, int end,
+                         hopper_source *sources) {
+    int at[PART_NODES], stop[PART_NODES], count = 0;
+    for (int m = 0; m < nodes; m++) {
+        at[m] = l->start[node + m] > begin ? l->start[node + m] : begin;
+        stop[m] = l->start[node + m + 1] < end ? l->start[node + m + 1] : end;
     }
-    group_start[count] = used;
-    groups->count = count;
-    groups->slots = slots;
-    groups->start = cuda_table(be, group_start, count + 1);
-    groups->source = cuda_table(be, source, used);
-    groups->block = cuda_table(be, op, used);
-    free(group_start);
+    for (;; count++) {
+        hopper_source next = {};
+        next.node = -1;
+        for (int m = 0; m < nodes; m++) {
+            bool left = at[m] < stop[m];
+            if (left && (next.node < 0 || l->other[at[m]] < next.node)) next.node = l->other[at[m]];
+        }
+        if (next.node < 0) return count;
+        for (int m = 0; m < nodes; m++) {
+            if (at[m] >= stop[m] || l->other[at[m]] != next.node) continue;
+            next.mask |= 1 << m;
+            next.block[m] = l->block ? l->block[at[m]] : at[m];
+            at[m]++;
+        }
+        sources[count] = next;
+    }
+}
+
+/* Cuts the lists into about `count` parts of equally many entries and at most `slots` nodes, and
+ * returns how many it took; without `parts`, only counts. */
+static int cut_parts(const node_lists *l, int count, int slots, hopper_part *parts,
+                     hopper_source *sources) {
+    int total = l->start[l->nodes], made = 0, used = 0, node = 0, node_part = 0;
+    for (int begin = 0, end; node < l->nodes; begin = end, made++) {
+        int target = (int)((long long)total * (made + 1) / count), last = node;
+        while (last + 1 < l->nodes && last + 1 < node + slots && l->start[last + 1] < target) last++;
+        end = l->start[last + 1] < target || target <= begin ? l->start[last + 1] : target;
+        bool continues = end < l->start[last + 1];
+        if (parts) {
+            hopper_part part = {used, 0, node, last - node + 1, node_part, continues};
+            part.count = merge_sources(l, node, part.nodes, begin, end, sources + used);
+            used += part.count;
+            parts[made] = part;
+        }
+        if (!continues) {
+            node_part = made + 1;
+        } else if (last > node || begin == l->start[node]) {
+            node_part = made;
+        }
+        node = continues ? last : last + 1;
+    }
+    return made;
+}
+
+/* As many parts as keep every multiprocessor equally busy. */
+static void build_parts(backend *be, hopper_parts *parts, const node_lists *l, int slots) {
+    int processors = cuda_of(be)->processors, total = l->start[l->nodes], count = processors;
+    while (count < total && cut_parts(l, count, slots, NULL, NULL) > count) count += processors;
+    int most = cut_parts(l, count, slots, NULL, NULL);
+    hopper_part *part = (hopper_part *)calloc((size_t)most, sizeof *part);
+    hopper_source *source = (hopper_source *)calloc((size_t)total + 1, sizeof *source);
+    if (!part || !source) abort();
+    parts->count = cut_parts(l, count, slots, part, source);
+    int used = parts->count ? part[parts->count - 1].first + part[parts->count - 1].count : 0;
+    parts->part = (hopper_part *)cuda_table(be, part, (size_t)most * sizeof *part);
+    parts->source = (hopper_source *)cuda_table(be, source, ((size_t)used + 1) * sizeof *source);
+    free(part);
     free(source);
-    free(op);
 }
 
 static void build_deep(backend *be, device_layout *device, const layout *l) {
@@ -575,7 +730,7 @@ static void build_deep(backend *be, device_layout *device, const layout *l) {
     }
     first[tiles] = l->blocks;
     device->deep_tiles = tiles;
-    device->deep_start = cuda_table(be, first, tiles + 1);
+    device->deep_start = (int *)cuda_table(be, first, ((size_t)tiles + 1) * sizeof *first);
     free(first);
 }
 
@@ -593,21 +748,16 @@ bool hopper_fits(const backend *be, const layout *l) {
            l->in_block >= 32 && !layout_is_dense(l);
 }
 
-/* As many neighbours a thread block as keep every multiprocessor busy, and registers hold. */
-static int group_slots(const cuda_backend *cuda, int nodes, int b) {
-    int most = b == 32 ? 6 : b == 64 ? 3 : 1;
-    int slots = (nodes + cuda->processors - 1) / cuda->processors;
-    return slots < 1 ? 1 : slots < most ? slots : most;
-}
-
 void hopper_create(backend *be, device_layout *device, const layout *l) {
-    const cuda_backend *cuda = cuda_of(be);
-    int b = l->in_block, rows = l->gates * b;
-    build_groups(be, &device->backward, l->in_nodes, l->column_start, l->column_row,
-                 l->column_block, group_slots(cuda, l->in_nodes, b), rows > 128 ? rows / 128 : 1);
+    int b = l->in_block, slots = b == 32 ? 6 : b == 64 ? 4 : 2;
+    node_lists columns = {l->in_nodes, l->column_start, l->column_row, l->column_block};
+    build_parts(be, &device->backward, &columns, slots);
     if (l->gates == 1) {
-        build_groups(be, &device->forward, l->out_nodes, l->row_start, l->row_column, NULL,
-                     group_slots(cuda, l->out_nodes, b), 1);
+        node_lists rows = {l->out_nodes, l->row_start, l->row_column, NULL};
+        build_parts(be, &device->forward, &rows, slots);
+    }
+    for (int i = 0; i < l->out_nodes; i++) {
+        device->empty_rows |= l->row_start[i] == l->row_start[i + 1];
     }
     build_deep(be, device, l);
 }
@@ -621,15 +771,24 @@ static bool allow_shared(backend *be, const void *kernel, int bytes) {
                    "raise the limit on shared memory");
 }
 
+static exchange exchange_of(backend *be) {
+    exchange e = {cuda_of(be)->shared_sums, cuda_of(be)->shared_full};
+    return e;
+}
+
 template <int KC, int N>
 static bool launch_rows(backend *be, const device_layout *device, const CUtensorMap &w_map,
                         const void *x, int columns, void *y, void *sums) {
     typedef rows_shape<KC, N> S;
     const layout *l = &device->host;
     CUtensorMap x_map;
-    rows_arguments p = {l->row_start, l->row_column, (bf16 *)y, (fixed *)sums, columns, l->in_block};
-    dim3 grid(columns / N, l->out_nodes * (l->in_block / 32));
+    rows_arguments p = {l->row_start, l->row_column, device->block_row, (bf16 *)y, (fixed *)sums,
+                        columns,      l->in_block,   l->blocks,         exchange_of(be)};
+    int tiles = columns / N, parts = cuda_of(be)->processors / tiles;
+    int most = l->blocks * (l->in_block / 32); /* a block each */
+    dim3 grid(tiles, parts < 1 ? 1 : parts < most ? parts : most);
     if (!map_activations(be, &x_map, 2, x, layout_inputs(l), columns, 1, KC)) return false;
+    if (device->empty_rows) be->zero(be, y, layout_rows(l) * columns * sizeof(bf16));
     allow_shared(be, (const void *)rows_product<KC, N>, S::BYTES);
     rows_product<KC, N><<<grid, THREADS, S::BYTES, cuda_of(be)->stream>>>(w_map, x_map, p);
     return true;
@@ -646,16 +805,17 @@ static bool launch_rows_by_columns(backend *be, const device_layout *device, con
 }
 
 template <int KS, int B, bool FORWARD>
-static bool launch_columns(backend *be, const layout *l, const hopper_groups *groups,
-                           const void *w, const void *x, size_t x_rows, int nodes, int columns,
-                           void *y) {
+static bool launch_columns(backend *be, const layout *l, const hopper_parts *parts, const void *w,
+                           const void *x, int columns, void *y) {
     typedef columns_shape<KS, B, FORWARD> S;
     CUtensorMap w_map, x_map;
-    columns_arguments p = {groups->start, groups->source, groups->block, (bf16 *)y,
-                           columns,       nodes,          groups->slots};
-    dim3 grid((columns + S::N - 1) / S::N, groups->count);
-    if (!map_blocks(be, &w_map, l, w, FORWARD ? B : KS)) return false;
-    if (!map_activations(be, &x_map, 2, x, x_rows, columns, 1, KS)) return false;
+    int rows = FORWARD ? B : l->gates * B;
+    size_t x_rows = FORWARD ? layout_inputs(l) : layout_rows(l);
+    columns_arguments p = {parts->part, parts->source, (bf16 *)y,      columns,
+                           rows,        rows / KS,     exchange_of(be)};
+    dim3 grid((columns + S::N - 1) / S::N, parts->count);
+    if (!map_blocks(be, &w_map, l, w, FORWARD ? B : KS, S::PAIRED)) return false;
+    if (!map_sources(be, &x_map, x, x_rows, columns, KS, S::PAIRED)) return false;
     allow_shared(be, (const void *)columns_product<KS, B, FORWARD>, S::BYTES);
     columns_product<KS, B, FORWARD><<<grid, THREADS, S::BYTES, cuda_of(be)->stream>>>(w_map, x_map,
                                                                                       p);
@@ -665,23 +825,16 @@ static bool launch_columns(backend *be, const layout *l, const hopper_groups *gr
 bool hopper_fprop(backend *be, const device_layout *device, const void *w, const void *x,
                   int columns, void *y, void *sums) {
     const layout *l = &device->host;
-    const hopper_groups *groups = &device->forward;
-    size_t rows = layout_inputs(l);
-    int b = l->in_block, nodes = l->out_nodes;
-    if (l->gates == GATES && b == 32) {
-        return launch_rows_by_columns<32>(be, device, w, x, columns, y, sums);
-    }
+    const hopper_parts *parts = &device->forward;
     if (l->gates == GATES) {
-        return launch_rows_by_columns<64>(be, device, w, x, columns, y, sums);
+        return l->in_block == 32
+                   ? launch_rows_by_columns<32>(be, device, w, x, columns, y, sums)
+                   : launch_rows_by_columns<64>(be, device, w, x, columns, y, sums);
     }
-    bool done = false;
-    if (b == 32) {
-        done = launch_columns<32, 32, true>(be, l, groups, w, x, rows, nodes, columns, y);
-    } else if (b == 64) {
-        done = launch_columns<64, 64, true>(be, l, groups, w, x, rows, nodes, columns, y);
-    } else {
-        done = launch_columns<128, 128, true>(be, l, groups, w, x, rows, nodes, columns, y);
-    }
+    bool done = l->in_block == 32 ? launch_columns<32, 32, true>(be, l, parts, w, x, columns, y)
+                : l->in_block == 64
+                    ? launch_columns<64, 64, true>(be, l, parts, w, x, columns, y)
+                    : launch_columns<64, 128, true>(be, l, parts, w, x, columns, y);
     if (done && sums) cuda_column_sums(be, l, y, 1, columns, sums);
     return done;
 }
@@ -689,19 +842,13 @@ bool hopper_fprop(backend *be, const device_layout *device, const void *w, const
 bool hopper_dgrad(backend *be, const device_layout *device, const void *w, const void *dy,
                   int columns, void *dx) {
     const layout *l = &device->host;
-    const hopper_groups *groups = &device->backward;
-    size_t rows = layout_rows(l);
-    int b = l->in_block, nodes = l->in_nodes;
-    bool wide = l->gates * b >= 128;
-    if (b == 32) {
-        return wide ? launch_columns<128, 32, false>(be, l, groups, w, dy, rows, nodes, columns, dx)
-                    : launch_columns<32, 32, false>(be, l, groups, w, dy, rows, nodes, columns, dx);
+    const hopper_parts *parts = &device->backward;
+    if (l->in_block == 32 && l->gates == 1) {
+        return launch_columns<32, 32, false>(be, l, parts, w, dy, columns, dx);
     }
-    if (b == 64) {
-        return wide ? launch_columns<128, 64, false>(be, l, groups, w, dy, rows, nodes, columns, dx)
-                    : launch_columns<64, 64, false>(be, l, groups, w, dy, rows, nodes, columns, dx);
-    }
-    return launch_columns<128, 128, false>(be, l, groups, w, dy, rows, nodes, columns, dx);
+    return l->in_block == 32   ? launch_columns<64, 32, false>(be, l, parts, w, dy, columns, dx)
+           : l->in_block == 64 ? launch_columns<64, 64, false>(be, l, parts, w, dy, columns, dx)
+                               : launch_columns<64, 128, false>(be, l, parts, w, dy, columns, dx);
 }
 
 bool hopper_wgrad(backend *be, const device_layout *device, const void *dy, const void *x,

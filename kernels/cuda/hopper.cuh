@@ -7,6 +7,12 @@
 #include <cuda.h>
 #include <stdint.h>
 
+#if defined __CUDA_ARCH_FEAT_SM90_ALL || !defined __CUDA_ARCH__
+#define ON_HOPPER 1
+#else
+#define ON_HOPPER 0 /* this pass compiles empty kernels, which the host never launches */
+#endif
+
 /* ------------------------------------------------------------------------------------ barriers */
 
 static __device__ inline void barrier_init(uint32_t barrier, int arrivals) {
@@ -67,10 +73,10 @@ static __device__ inline void tensor_load(uint32_t to, const CUtensorMap *map, u
 }
 
 static __device__ inline void tensor_load(uint32_t to, const CUtensorMap *map, uint32_t barrier,
-                                          int x, int y, int z, int u, int v) {
-    asm volatile("cp.async.bulk.tensor.5d.shared::cluster.global.mbarrier::complete_tx::bytes "
-                 "[%0], [%1, {%3, %4, %5, %6, %7}], [%2];" ::"r"(to),
-                 "l"(map), "r"(barrier), "r"(x), "r"(y), "r"(z), "r"(u), "r"(v)
+                                          int x, int y, int z, int u) {
+    asm volatile("cp.async.bulk.tensor.4d.shared::cluster.global.mbarrier::complete_tx::bytes "
+                 "[%0], [%1, {%3, %4, %5, %6}], [%2];" ::"r"(to),
+                 "l"(map), "r"(barrier), "r"(x), "r"(y), "r"(z), "r"(u)
                  : "memory");
 }
 
@@ -102,6 +108,12 @@ template <int pending> static __device__ inline void product_wait() {
     asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(pending) : "memory");
 }
 
+/* Makes this thread's ordinary stores to shared memory visible to products and copies; then
+ * synchronise. */
+static __device__ inline void shared_fence() {
+    asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
+}
+
 #define F1(i)   "+f"(d[i])
 #define F4(i)   F1(i), F1(i + 1), F1(i + 2), F1(i + 3)
 #define F16(i)  F4(i), F4(i + 4), F4(i + 8), F4(i + 12)
@@ -112,42 +124,46 @@ template <int pending> static __device__ inline void product_wait() {
 #define R0_99   R0_9 ", " R10(1) ", " R10(2) ", " R10(3) ", " R10(4) ", " R10(5) ", " R10(6) ", " \
                 R10(7) ", " R10(8) ", " R10(9)
 
-/* d [64 x n] += a [64 x 16] b [16 x n] in bf16 with fp32 sums, of one warpgroup. `major` 0: along k;
- * 1: along m (a) or n (b). Thread i holds of row i / 32 * 16 + i % 32 / 4 (+ 8) the columns
- * i % 4 * 2 (+ 1) of every 8: d[8 j / 2 + 2 half + e]. */
+/* d [64 x n] += a [64 x 16] b [16 x n] in bf16 with fp32 sums, of one warpgroup; nothing, without a
+ * branch, where `on` is 0, which is the same in all its threads. `major` 0: along k; 1: along m (a)
+ * or n (b). Thread i holds of row i / 32 * 16 + i % 32 / 4 (+ 8) the columns i % 4 * 2 (+ 1) of every
+ * 8: d[8 j / 2 + 2 half + e]. */
 template <int a_major, int b_major>
-static __device__ inline void warpgroup_multiply(float (&d)[16], uint64_t a, uint64_t b) {
-    asm volatile("wgmma.mma_async.sync.aligned.m64n32k16.f32.bf16.bf16 "
-                 "{" R0_9 ", %10, %11, %12, %13, %14, %15}, %16, %17, 1, 1, 1, %18, %19;"
+static __device__ inline void warpgroup_multiply(float (&d)[16], uint64_t a, uint64_t b, int on = 1) {
+    asm volatile("{\n.reg .pred on;\nsetp.ne.b32 on, %18, 0;\n"
+                 "@on wgmma.mma_async.sync.aligned.m64n32k16.f32.bf16.bf16 "
+                 "{" R0_9 ", %10, %11, %12, %13, %14, %15" "}, %16, %17, 1, 1, 1, %19, %20;\n}"
                  : F16(0)
-                 : "l"(a), "l"(b), "n"(a_major), "n"(b_major));
+                 : "l"(a), "l"(b), "r"(on), "n"(a_major), "n"(b_major));
 }
 
 template <int a_major, int b_major>
-static __device__ inline void warpgroup_multiply(float (&d)[32], uint64_t a, uint64_t b) {
-    asm volatile("wgmma.mma_async.sync.aligned.m64n64k16.f32.bf16.bf16 "
-                 "{" R0_9 ", " R10(1) ", " R10(2) ", %30, %31}, %32, %33, 1, 1, 1, %34, %35;"
+static __device__ inline void warpgroup_multiply(float (&d)[32], uint64_t a, uint64_t b, int on = 1) {
+    asm volatile("{\n.reg .pred on;\nsetp.ne.b32 on, %34, 0;\n"
+                 "@on wgmma.mma_async.sync.aligned.m64n64k16.f32.bf16.bf16 "
+                 "{" R0_9 ", " R10(1) ", " R10(2) ", %30, %31" "}, %32, %33, 1, 1, 1, %35, %36;\n}"
                  : F16(0), F16(16)
-                 : "l"(a), "l"(b), "n"(a_major), "n"(b_major));
+                 : "l"(a), "l"(b), "r"(on), "n"(a_major), "n"(b_major));
 }
 
 template <int a_major, int b_major>
-static __device__ inline void warpgroup_multiply(float (&d)[64], uint64_t a, uint64_t b) {
-    asm volatile("wgmma.mma_async.sync.aligned.m64n128k16.f32.bf16.bf16 "
+static __device__ inline void warpgroup_multiply(float (&d)[64], uint64_t a, uint64_t b, int on = 1) {
+    asm volatile("{\n.reg .pred on;\nsetp.ne.b32 on, %66, 0;\n"
+                 "@on wgmma.mma_async.sync.aligned.m64n128k16.f32.bf16.bf16 "
                  "{" R0_9 ", " R10(1) ", " R10(2) ", " R10(3) ", " R10(4) ", " R10(5)
-                 ", %60, %61, %62, %63}, %64, %65, 1, 1, 1, %66, %67;"
+                 ", %60, %61, %62, %63" "}, %64, %65, 1, 1, 1, %67, %68;\n}"
                  : F64(0)
-                 : "l"(a), "l"(b), "n"(a_major), "n"(b_major));
+                 : "l"(a), "l"(b), "r"(on), "n"(a_major), "n"(b_major));
 }
 
 template <int a_major, int b_major>
-static __device__ inline void warpgroup_multiply(float (&d)[128], uint64_t a, uint64_t b) {
-    asm volatile("wgmma.mma_async.sync.aligned.m64n256k16.f32.bf16.bf16 "
+static __device__ inline void warpgroup_multiply(float (&d)[128], uint64_t a, uint64_t b, int on = 1) {
+    asm volatile("{\n.reg .pred on;\nsetp.ne.b32 on, %130, 0;\n"
+                 "@on wgmma.mma_async.sync.aligned.m64n256k16.f32.bf16.bf16 "
                  "{" R0_99 ", " R10(10) ", " R10(11)
-                 ", %120, %121, %122, %123, %124, %125, %126, %127}, %128, %129, 1, 1, 1, %130, "
-                 "%131;"
+                 ", %120, %121, %122, %123, %124, %125, %126, %127" "}, %128, %129, 1, 1, 1, %131, %132;\n}"
                  : F64(0), F64(64)
-                 : "l"(a), "l"(b), "n"(a_major), "n"(b_major));
+                 : "l"(a), "l"(b), "r"(on), "n"(a_major), "n"(b_major));
 }
 
 #undef F1

@@ -88,7 +88,7 @@ struct fprop_tile {
 
     template <typename T> __device__ const T *right(int k, int column) const {
         int q = (k0 + k) >> p.log_b;
-        if (q >= count) return NULL;
+        if (q >= count || column0 + column >= p.columns) return NULL;
         size_t row = ((size_t)p.other[first + q] << p.log_b) + ((k0 + k) & (p.b - 1));
         return (const T *)p.right + blockIdx.z * p.right_step + row * p.columns + column0 + column;
     }
@@ -99,6 +99,7 @@ struct fprop_tile {
 
     template <typename T> __device__ void store(int row, int column, float one, float two) const {
         size_t at = (node * p.rows + row0 + row) * p.columns + column0 + column;
+        if (column0 + column >= p.columns) return;
         store_result<T>(p, blockIdx.z * p.out_step + at, one, two);
     }
 };
@@ -135,7 +136,7 @@ struct dgrad_tile {
 
     template <typename T> __device__ const T *right(int k, int column) const {
         int q = (k0 + k) >> p.log_rows;
-        if (q >= count) return NULL;
+        if (q >= count || column0 + column >= p.columns) return NULL;
         size_t row = ((size_t)p.other[first + q] << p.log_rows) + ((k0 + k) & (p.rows - 1));
         return (const T *)p.right + blockIdx.z * p.right_step + row * p.columns + column0 + column;
     }
@@ -146,6 +147,7 @@ struct dgrad_tile {
 
     template <typename T> __device__ void store(int row, int column, float one, float two) const {
         size_t at = (node * p.b + row0 + row) * p.columns + column0 + column;
+        if (column0 + column >= p.columns) return;
         store_result<T>(p, blockIdx.z * p.out_step + at, one, two);
     }
 };
@@ -474,12 +476,12 @@ static void launch_columns(backend *be, const product &p, int m, int nodes, int 
     int tiles = m > 128 ? m / 128 : 1;
     if (be->precision != BF16) {
         tiles = (m + PLAIN_M - 1) / PLAIN_M;
-        dim3 grid(nodes * tiles, p.columns / PLAIN_N, steps);
+        dim3 grid(nodes * tiles, (p.columns + PLAIN_N - 1) / PLAIN_N, steps);
         plain_product<Tile><<<grid, PLAIN_THREADS, 0, cuda_of(be)->stream>>>(p);
     } else if (p.columns % 128 == 0) {
         launch_rows<128, Tile>(be, p, m, dim3(nodes * tiles, p.columns / 128, steps));
     } else {
-        launch_rows<64, Tile>(be, p, m, dim3(nodes * tiles, p.columns / 64, steps));
+        launch_rows<64, Tile>(be, p, m, dim3(nodes * tiles, (p.columns + 63) / 64, steps));
     }
 }
 
@@ -491,6 +493,12 @@ void cuda_fprop(backend *be, const device_layout *device, const void *w, const v
         return;
     }
     if (sums) cuda_zero_sums(be, sums, l->gates * steps, columns);
+    if (steps == 1 && type == OPERAND && narrow_fits(be, l, columns) && !(sums && l->gates > 1)) {
+        narrow_fprop(be, device, w, x, columns, y);
+        cuda_launched(be, "fprop");
+        if (sums) cuda_column_sums(be, l, y, 1, columns, sums);
+        return;
+    }
     if (steps == 1 && type == OPERAND && hopper_fits(be, l)) {
         hopper_fprop(be, device, w, x, columns, y, sums);
         cuda_launched(be, "fprop");
@@ -516,6 +524,11 @@ void cuda_dgrad(backend *be, const device_layout *device, const void *w, const v
     const layout *l = &device->host;
     if (layout_is_dense(l)) {
         dense_dgrad(be, l, w, dy, steps, columns, dx, type);
+        return;
+    }
+    if (steps == 1 && type == OPERAND && narrow_fits(be, l, columns)) {
+        narrow_dgrad(be, device, w, dy, columns, dx);
+        cuda_launched(be, "dgrad");
         return;
     }
     if (steps == 1 && type == OPERAND && hopper_fits(be, l)) {

@@ -37,6 +37,26 @@ static __device__ inline void load_matrices_transposed(uint32_t (&r)[4], uint32_
                  : "r"(address));
 }
 
+/* An 8 x 8 matrix of 16-bit elements, two of a row to a lane, turned over. */
+static __device__ inline uint32_t transpose_matrix(uint32_t r) {
+    uint32_t turned;
+    asm("movmatrix.sync.aligned.m8n8.trans.b16 %0, %1;" : "=r"(turned) : "r"(r));
+    return turned;
+}
+
+/* 2^x and 1 / x to about 2^-22, in one instruction each; 2^128 and more is infinite, its inverse 0. */
+static __device__ inline float exponential2(float x) {
+    float y;
+    asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+    return y;
+}
+
+static __device__ inline float reciprocal(float x) {
+    float y;
+    asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+    return y;
+}
+
 /* sum [16 x 8] += a [16 x 16] b [16 x 8], bf16 with fp32 sums. */
 static __device__ inline void multiply_add(float (&sum)[4], const uint32_t (&a)[4], uint32_t b0,
                                            uint32_t b1) {

@@ -2,23 +2,29 @@
  * and backward. The equations stand in ops.h, those of layer norm's gradient in kernels/cpu/stages.c.
  *
  * Floors, in bytes a unit and stream (bf16): gates 8 raw + 8 c + 2 h; gates_backward 8 raw + 8 dpre +
- * 8 c + 8 dc + 4 dh, dx; norm_backward 24. Besides, tables' rows of 512 bytes, one a unit and gate.
+ * 4 c + 8 dc + 4 dh, dx; norm_backward 24. Besides, tables' rows of 512 bytes, one a unit and gate, of
+ * which text touches about half: gathering them beats copying whole rows to shared memory.
  *
  * A warp takes a unit at a time and walks its columns, VEC to a lane, so that a row is read in one
  * stretch and sums over the columns stay within the warp. A thread block takes `units` units, keeps
  * the statistics of all columns in shared memory, and adds up the sums over its units before it adds
  * them to the totals. A column's byte selects a table entry out of one row, which stays in L1. */
 #include "cuda.h"
+#include "ptx.cuh"
 
 extern "C" {
 #include "core/philox.h"
 }
 
-enum { WARPS = 8, THREADS = WARPS * 32, MOST_UNITS = 32 };
+#include <limits.h>
+
+enum { WARPS = 8, THREADS = WARPS * 32, MOST_UNITS = 128 };
 
 /* One step of a stage, as a kernel sees it. */
 template <typename T> struct view {
-    int hidden, columns, gates, block, units; /* units: of a thread block, at most MOST_UNITS */
+    int hidden, columns, gates, units; /* units: of a thread block, at most MOST_UNITS */
+    int log_block, node_rows;          /* a node's first row lies node_rows after its first unit's number */
+    size_t gate_rows, gate_table;      /* elements from one gate of a unit to the next */
     bool layer_norm, relu, start;
     table_use use;
     int stride;
@@ -43,11 +49,11 @@ template <typename T> static T *offset(void *array, size_t count) {
     return array ? (T *)array + count : NULL;
 }
 
-/* Few units a thread block where there are few in all, so that every multiprocessor has some. */
-static int units_per_block(const cuda_backend *cuda, int hidden) {
-    int units = MOST_UNITS;
-    while (units > WARPS && hidden / units < 2 * cuda->processors) units /= 2;
-    return units;
+/* A dense matrix is one node of any size, whose units all have 0 as their number shifted by this. */
+static int log2_or_more(int n) {
+    int log = 0;
+    while (log < 31 && (long long)1 << log < n) log++;
+    return log;
 }
 
 template <typename T> static view<T> view_step(backend *be, const cell *c, int s, int t) {
@@ -58,8 +64,10 @@ template <typename T> static view<T> view_step(backend *be, const cell *c, int s
     v.hidden = c->hidden;
     v.columns = c->columns;
     v.gates = g->gates;
-    v.block = g->block;
-    v.units = units_per_block(cuda_of(be), c->hidden);
+    v.log_block = log2_or_more(g->block < c->hidden ? g->block : INT_MAX);
+    v.node_rows = (g->gates - 1) * g->block;
+    v.gate_rows = (size_t)g->block * columns;
+    v.gate_table = (size_t)(c->hidden / g->table_stride) * VOCABULARY;
     v.layer_norm = g->layer_norm;
     v.relu = g->relu;
     v.start = t == c->steps - 1;
@@ -92,12 +100,15 @@ template <typename T> static view<T> view_step(backend *be, const cell *c, int s
 
 /* ---------------------------------------------------------------------------- device helpers */
 
-static __device__ inline float sigmoid_(float x) {
+/* For bf16 results two instructions' error of 2^-22 is nothing. For fp32 ones tanh goes near 0 by an
+ * odd polynomial, where the difference would cancel; as the CPU does it. */
+template <typename T> static __device__ inline float sigmoid_(float x) {
+    if (sizeof(T) == 2) return reciprocal(1 + exponential2(-1.4426950f * x));
     return __fdividef(1, 1 + __expf(-x));
 }
 
-/* Through exp, but near 0 by an odd polynomial, where that would cancel; as the CPU does it. */
-static __device__ inline float tanh_(float x) {
+template <typename T> static __device__ inline float tanh_(float x) {
+    if (sizeof(T) == 2) return 1 - 2 * reciprocal(1 + exponential2(2.8853901f * x));
     float z = x * x;
     float p = -0.0060536987f;
     p = p * z + 0.0209681876f;
@@ -134,52 +145,65 @@ template <int VEC> static __device__ inline void load_bytes(uint8_t (&x)[VEC], c
     for (int i = 0; i < VEC; i++) x[i] = p.value[i];
 }
 
-template <typename T> static __device__ inline size_t row_of(const view<T> &v, int gate, int unit) {
-    return (size_t)(unit / v.block * v.gates + gate) * v.block + unit % v.block;
+/* Where a unit's row of gate 0 begins. */
+template <typename T> static __device__ inline size_t unit_row(const view<T> &v, int unit) {
+    return (size_t)(unit + (unit >> v.log_block) * v.node_rows) * v.columns;
+}
+
+/* A unit's table of gate 0; NULL if it has none. */
+template <typename T> static __device__ inline const T *unit_table(const view<T> &v, int unit) {
+    if (v.use == TABLE_NONE) return NULL;
+    if (v.stride == 1) return v.table + (size_t)unit * VOCABULARY;
+    return unit % v.stride ? NULL : v.table + (size_t)(unit / v.stride) * VOCABULARY;
 }
 
 /* Mean and 1 / deviation of every gate and column into shared memory: [gates][2][columns]. Forward
  * makes them from the sums, and its first thread block keeps them for backward, which reads them. */
 template <typename T> static __device__ void make_statistics(const view<T> &v, float *st) {
-    if (!v.layer_norm) return;
     for (int i = threadIdx.x; i < v.gates * v.columns; i += THREADS) {
         int gate = i / v.columns, n = i % v.columns;
-        fixed *sums = v.sums + gate * sums_gate(v.columns);
-        float mean = read_fixed(sums, v.columns, 0, n, SCALE_SUM) / v.hidden;
-        float square = read_fixed(sums, v.columns, 1, n, SCALE_SQUARE) / v.hidden;
-        float variance = square - mean * mean;
-        if (variance < 0) variance = 0; /* by rounding; NaN stays NaN */
-        float scale = rsqrtf(variance + 1e-6f);
+        float mean = 0, scale = 1;
+        if (v.layer_norm) {
+            fixed *sums = v.sums + gate * sums_gate(v.columns);
+            mean = read_fixed(sums, v.columns, 0, n, SCALE_SUM) / v.hidden;
+            float square = read_fixed(sums, v.columns, 1, n, SCALE_SQUARE) / v.hidden;
+            float variance = square - mean * mean;
+            if (variance < 0) variance = 0; /* by rounding; NaN stays NaN */
+            scale = rsqrtf(variance + 1e-6f);
+            if (blockIdx.x == 0) {
+                kept_statistics(sums, v.columns)[n] = mean;
+                kept_statistics(sums, v.columns)[v.columns + n] = scale;
+            }
+        }
         st[gate * 2 * v.columns + n] = mean;
         st[(gate * 2 + 1) * v.columns + n] = scale;
-        if (blockIdx.x) continue;
-        kept_statistics(sums, v.columns)[n] = mean;
-        kept_statistics(sums, v.columns)[v.columns + n] = scale;
     }
     __syncthreads();
 }
 
 template <typename T> static __device__ void read_statistics(const view<T> &v, float *st) {
-    if (!v.layer_norm) return;
     for (int i = threadIdx.x; i < v.gates * 2 * v.columns; i += THREADS) {
-        int gate = i / (2 * v.columns);
-        st[i] = kept_statistics(v.sums + gate * sums_gate(v.columns),
-                                v.columns)[i % (2 * v.columns)];
+        int gate = i / (2 * v.columns), at = i % (2 * v.columns);
+        st[i] = at >= v.columns;
+        if (v.layer_norm) st[i] = kept_statistics(v.sums + gate * sums_gate(v.columns), v.columns)[at];
     }
     __syncthreads();
 }
 
-/* raw -> (raw - mean) / deviation, in place; nothing without layer norm. */
-template <int VEC, typename T>
-static __device__ inline void normalise(const view<T> &v, const float *st, int gate, int n,
-                                        float (&x)[VEC]) {
-    if (!v.layer_norm) return;
+/* Of VEC columns of one gate. */
+template <int VEC> struct statistics {
     float mean[VEC], scale[VEC];
-    load(mean, st + gate * 2 * v.columns + n);
-    load(scale, st + (gate * 2 + 1) * v.columns + n);
+
+    __device__ statistics(const float *st, int columns, int gate, int n) {
+        load(mean, st + gate * 2 * columns + n);
+        load(scale, st + (gate * 2 + 1) * columns + n);
+    }
+
+    __device__ void normalise(float (&x)[VEC]) const {
 #pragma unroll
-    for (int i = 0; i < VEC; i++) x[i] = (x[i] - mean[i]) * scale[i];
-}
+        for (int i = 0; i < VEC; i++) x[i] = (x[i] - mean[i]) * scale[i];
+    }
+};
 
 template <typename T> static __device__ inline float gain_of(const view<T> &v, int gate, int unit) {
     return v.gain ? v.gain[gate * v.hidden + unit] : 1;
@@ -187,13 +211,6 @@ template <typename T> static __device__ inline float gain_of(const view<T> &v, i
 
 template <typename T> static __device__ inline float bias_of(const view<T> &v, int gate, int unit) {
     return v.bias ? v.bias[gate * v.hidden + unit] : 0;
-}
-
-template <typename T>
-static __device__ inline const T *table_row(const view<T> &v, int gate, int unit) {
-    if (v.use == TABLE_NONE || unit % v.stride) return NULL;
-    size_t row = (size_t)gate * (v.hidden / v.stride) + unit / v.stride;
-    return v.table + row * VOCABULARY;
 }
 
 /* What backward adds up: over the columns of each unit, and over the units of each column. */
@@ -291,20 +308,19 @@ static __device__ inline void dropout_scale(const view<T> &v, int unit, int n, f
 
 template <int VEC, typename T>
 static __device__ inline void compute_gates(const view<T> &v, const float *st, int unit, int n,
-                                            gate_values<VEC> &q) {
+                                            const uint8_t (&bytes)[VEC], gate_values<VEC> &q) {
     float z[GATES][VEC];
-    uint8_t bytes[VEC];
-    load_bytes(bytes, v.bytes + n);
+    const T *raw = v.raw + unit_row(v, unit) + n, *table = unit_table(v, unit);
+#pragma unroll
+    for (int gate = 0; gate < GATES; gate++) load(q.value[gate], raw + gate * v.gate_rows);
 #pragma unroll
     for (int gate = 0; gate < GATES; gate++) {
         float gain = gain_of(v, gate, unit), bias = bias_of(v, gate, unit);
-        const T *table = table_row(v, gate, unit);
-        load(q.value[gate], v.raw + row_of(v, gate, unit) * v.columns + n);
-        normalise(v, st, gate, n, q.value[gate]);
+        statistics<VEC>(st, v.columns, gate, n).normalise(q.value[gate]);
 #pragma unroll
         for (int i = 0; i < VEC; i++) {
             z[gate][i] = gain * q.value[gate][i] + bias;
-            if (table) z[gate][i] += to_float(table[bytes[i]]);
+            if (table) z[gate][i] += to_float(table[gate * v.gate_table + bytes[i]]);
         }
     }
     if (v.dropout > 0) {
@@ -314,30 +330,34 @@ static __device__ inline void compute_gates(const view<T> &v, const float *st, i
     }
 #pragma unroll
     for (int i = 0; i < VEC; i++) {
-        q.i[i] = sigmoid_(z[GATE_I][i]);
-        q.f[i] = sigmoid_(z[GATE_F][i]);
-        q.o[i] = sigmoid_(z[GATE_O][i]);
-        q.u[i] = tanh_(z[GATE_U][i]);
+        q.i[i] = sigmoid_<T>(z[GATE_I][i]);
+        q.f[i] = sigmoid_<T>(z[GATE_F][i]);
+        q.o[i] = sigmoid_<T>(z[GATE_O][i]);
+        q.u[i] = tanh_<T>(z[GATE_U][i]);
     }
 }
 
 template <typename T, int VEC>
-static __global__ void __launch_bounds__(THREADS) gates_kernel(const __grid_constant__ view<T> v) {
+static __global__ void __launch_bounds__(THREADS, 4)
+    gates_kernel(const __grid_constant__ view<T> v) {
     extern __shared__ __align__(16) float st[];
     make_statistics(v, st);
     int warp = threadIdx.x / 32, lane = threadIdx.x % 32, first = blockIdx.x * v.units;
     int last = min(first + v.units, v.hidden);
-    for (int unit = first + warp; unit < last; unit += WARPS) {
-        for (int n = lane * VEC; n < v.columns; n += 32 * VEC) {
+    for (int n = lane * VEC; n < v.columns; n += 32 * VEC) {
+        uint8_t bytes[VEC];
+        load_bytes(bytes, v.bytes + n);
+#pragma unroll 1
+        for (int unit = first + warp; unit < last; unit += WARPS) {
             size_t at = (size_t)unit * v.columns + n;
             gate_values<VEC> q;
             float state[VEC], h[VEC];
             load(state, v.c_before + at);
-            compute_gates(v, st, unit, n, q);
+            compute_gates(v, st, unit, n, bytes, q);
 #pragma unroll
             for (int i = 0; i < VEC; i++) {
                 state[i] = q.f[i] * state[i] + q.i[i] * q.u[i];
-                h[i] = q.o[i] * tanh_(state[i]);
+                h[i] = q.o[i] * tanh_<T>(state[i]);
             }
             store(v.c_after + at, state);
             store(v.h + at, h);
@@ -359,20 +379,22 @@ static __global__ void __launch_bounds__(THREADS, 2)
     for (int span = 0; span < v.columns / SPAN; span++) {
         int n = span * SPAN + lane * VEC;
         float part[GATES * 2][VEC] = {};
+        uint8_t bytes[VEC];
+        load_bytes(bytes, v.bytes + n);
 #pragma unroll 1
         for (int unit = first + warp; unit < last; unit += WARPS) {
             size_t at = (size_t)unit * v.columns + n;
             gate_values<VEC> q;
-            float before[VEC], after[VEC], dh[VEC], dx[VEC] = {}, dc[VEC], d[GATES][VEC];
+            float before[VEC], dh[VEC], dx[VEC] = {}, dc[VEC], d[GATES][VEC];
             load(before, v.c_before + at);
-            load(after, v.c_after + at);
             load(dh, v.dh + at);
             load(dc, v.dc + at);
             if (!v.start) load(dx, v.dx + at);
-            compute_gates(v, st, unit, n, q);
+            compute_gates(v, st, unit, n, bytes, q);
 #pragma unroll
             for (int i = 0; i < VEC; i++) {
-                float gradient = dh[i] + dx[i], squashed = tanh_(after[i]);
+                float gradient = dh[i] + dx[i]; /* c_after is made anew, as forward made it */
+                float squashed = tanh_<T>(q.f[i] * before[i] + q.i[i] * q.u[i]);
                 float state = dc[i] + gradient * q.o[i] * (1 - squashed * squashed);
                 d[GATE_I][i] = state * q.u[i] * q.i[i] * (1 - q.i[i]);
                 d[GATE_F][i] = state * before[i] * q.f[i] * (1 - q.f[i]);
@@ -383,10 +405,11 @@ static __global__ void __launch_bounds__(THREADS, 2)
             }
             store(v.dc + at, dc);
             float unit_sums[GATES * 2] = {};
+            T *dpre = v.dpre + unit_row(v, unit) + n;
 #pragma unroll
             for (int gate = 0; gate < GATES; gate++) {
                 float gain = gain_of(v, gate, unit);
-                store(v.dpre + row_of(v, gate, unit) * v.columns + n, d[gate]);
+                store(dpre + gate * v.gate_rows, d[gate]);
 #pragma unroll
                 for (int i = 0; i < VEC; i++) {
                     float kept = to_float(from_float<T>(d[gate][i]));
@@ -415,14 +438,14 @@ static __global__ void __launch_bounds__(THREADS)
     int last = min(first + v.units, v.hidden);
     for (int unit = first + warp; unit < last; unit += WARPS) {
         float gain = gain_of(v, 0, unit), bias = bias_of(v, 0, unit);
-        const T *table = table_row(v, 0, unit);
+        const T *table = unit_table(v, unit);
         for (int n = lane * VEC; n < v.columns; n += 32 * VEC) {
             size_t at = (size_t)unit * v.columns + n;
             float y[VEC];
             uint8_t bytes[VEC];
             load(y, v.raw + at);
             load_bytes(bytes, v.bytes + n);
-            normalise(v, st, 0, n, y);
+            statistics<VEC>(st, v.columns, 0, n).normalise(y);
 #pragma unroll
             for (int i = 0; i < VEC; i++) {
                 y[i] = gain * y[i] + bias;
@@ -455,11 +478,11 @@ static __global__ void __launch_bounds__(THREADS)
         for (int unit = first + warp; unit < last; unit += WARPS) {
             size_t at = (size_t)unit * v.columns + n;
             float gain = gain_of(v, 0, unit), bias = bias_of(v, 0, unit);
-            const T *table = table_row(v, 0, unit);
+            const T *table = unit_table(v, unit);
             float value[VEC], d[VEC], y[VEC], unit_sums[2] = {};
             load(value, v.raw + at);
             load(d, v.dx + at);
-            normalise(v, st, 0, n, value);
+            statistics<VEC>(st, v.columns, 0, n).normalise(value);
             if (v.relu) {
                 load(y, v.out + at);
 #pragma unroll
@@ -492,7 +515,7 @@ static __global__ void __launch_bounds__(THREADS)
 /* ------------------------------------------------------------------------------- norm_backward */
 
 template <typename T, int VEC>
-static __global__ void __launch_bounds__(THREADS)
+static __global__ void __launch_bounds__(THREADS, 4)
     norm_backward_kernel(const __grid_constant__ view<T> v) {
     extern __shared__ __align__(16) float st[]; /* statistics; [gates][2][columns] means of dsums */
     float *means = st + v.gates * 2 * v.columns;
@@ -504,34 +527,42 @@ static __global__ void __launch_bounds__(THREADS)
     read_statistics(v, st);
     int warp = threadIdx.x / 32, lane = threadIdx.x % 32, first = blockIdx.x * v.units;
     int last = min(first + v.units, v.hidden);
-    for (int i = warp; i < (last - first) * v.gates; i += WARPS) {
-        int unit = first + i / v.gates, gate = i % v.gates;
-        float gain = gain_of(v, gate, unit);
-        size_t row = row_of(v, gate, unit) * v.columns;
-        for (int n = lane * VEC; n < v.columns; n += 32 * VEC) {
-            float value[VEC], d[VEC], mean[VEC], product[VEC], scale[VEC];
-            load(value, v.raw + row + n);
-            load(d, v.dpre + row + n);
+    for (int n = lane * VEC; n < v.columns; n += 32 * VEC) {
+        for (int gate = 0; gate < v.gates; gate++) {
+            statistics<VEC> kept(st, v.columns, gate, n);
+            float mean[VEC], product[VEC];
             load(mean, means + gate * 2 * v.columns + n);
             load(product, means + (gate * 2 + 1) * v.columns + n);
-            load(scale, st + (gate * 2 + 1) * v.columns + n);
-            normalise(v, st, gate, n, value);
+            const size_t offset = gate * v.gate_rows + n;
+#pragma unroll 2
+            for (int unit = first + warp; unit < last; unit += WARPS) {
+                float value[VEC], d[VEC], gain = gain_of(v, gate, unit);
+                size_t at = unit_row(v, unit) + offset;
+                load(value, v.raw + at);
+                load(d, v.dpre + at);
+                kept.normalise(value);
 #pragma unroll
-            for (int k = 0; k < VEC; k++) {
-                d[k] = (gain * d[k] - mean[k] - value[k] * product[k]) * scale[k];
+                for (int k = 0; k < VEC; k++) {
+                    d[k] = (gain * d[k] - mean[k] - value[k] * product[k]) * kept.scale[k];
+                }
+                store(v.raw + at, d);
             }
-            store(v.raw + row + n, d);
         }
     }
 }
 
 /* ----------------------------------------------------------------------------------- launches */
 
-/* `shared`: bytes of shared memory. */
+/* As many units a thread block as fill `resident` thread blocks a multiprocessor once, or more often.
+ * `shared`: bytes of shared memory. */
 template <typename T>
-static void launch(backend *be, void (*kernel)(const view<T>), const view<T> &v, size_t shared,
-                   const char *what) {
-    int blocks = (v.hidden + v.units - 1) / v.units;
+static void launch(backend *be, void (*kernel)(const view<T>), view<T> v, int resident,
+                   size_t shared, const char *what) {
+    int blocks = cuda_of(be)->processors * resident;
+    while (v.hidden > blocks * MOST_UNITS) blocks *= 2;
+    v.units = (v.hidden + blocks - 1) / blocks;
+    v.units = (v.units + WARPS - 1) / WARPS * WARPS;
+    blocks = (v.hidden + v.units - 1) / v.units;
     if (shared > 40 << 10) {
         cuda_ok(be,
                 cudaFuncSetAttribute((const void *)kernel,
@@ -543,12 +574,12 @@ static void launch(backend *be, void (*kernel)(const view<T>), const view<T> &v,
 }
 
 /* Launches KERNEL<T, 4> where rows are whole spans of 128 columns, else KERNEL<T, 2>. */
-#define LAUNCH(be, KERNEL, v, shared4, shared2, what)                                              \
+#define LAUNCH(be, KERNEL, v, resident, shared4, shared2, what)                                    \
     do {                                                                                           \
         if ((v).columns % 128 == 0) {                                                              \
-            launch(be, KERNEL<T, 4>, v, shared4, what);                                            \
+            launch(be, KERNEL<T, 4>, v, resident, shared4, what);                                  \
         } else {                                                                                   \
-            launch(be, KERNEL<T, 2>, v, shared2, what);                                            \
+            launch(be, KERNEL<T, 2>, v, resident, shared2, what);                                  \
         }                                                                                          \
     } while (0)
 
@@ -561,31 +592,31 @@ template <typename T> static size_t per_column(const view<T> &v, int arrays) {
 
 template <typename T> static void run_gates(backend *be, const cell *c, int t) {
     view<T> v = view_step<T>(be, c, c->stages - 1, t);
-    LAUNCH(be, gates_kernel, v, per_column(v, 2), per_column(v, 2), "gates");
+    LAUNCH(be, gates_kernel, v, 4, per_column(v, 2), per_column(v, 2), "gates");
 }
 
 template <typename T> static void run_gates_backward(backend *be, const cell *c, int t) {
     view<T> v = view_step<T>(be, c, c->stages - 1, t);
     size_t st = per_column(v, 2);
-    LAUNCH(be, gates_backward_kernel, v, st + sizeof(backward_sums<GATES, 128>),
+    LAUNCH(be, gates_backward_kernel, v, 2, st + sizeof(backward_sums<GATES, 128>),
            st + sizeof(backward_sums<GATES, 64>), "gates_backward");
 }
 
 template <typename T> static void run_activate(backend *be, const cell *c, int s, int t) {
     view<T> v = view_step<T>(be, c, s, t);
-    LAUNCH(be, activate_kernel, v, per_column(v, 2), per_column(v, 2), "activate");
+    LAUNCH(be, activate_kernel, v, 4, per_column(v, 2), per_column(v, 2), "activate");
 }
 
 template <typename T> static void run_activate_backward(backend *be, const cell *c, int s, int t) {
     view<T> v = view_step<T>(be, c, s, t);
     size_t st = per_column(v, 2);
-    LAUNCH(be, activate_backward_kernel, v, st + sizeof(backward_sums<1, 128>),
+    LAUNCH(be, activate_backward_kernel, v, 2, st + sizeof(backward_sums<1, 128>),
            st + sizeof(backward_sums<1, 64>), "activate_backward");
 }
 
 template <typename T> static void run_norm_backward(backend *be, const cell *c, int s, int t) {
     view<T> v = view_step<T>(be, c, s, t);
-    LAUNCH(be, norm_backward_kernel, v, per_column(v, 4), per_column(v, 4), "norm_backward");
+    LAUNCH(be, norm_backward_kernel, v, 4, per_column(v, 4), per_column(v, 4), "norm_backward");
 }
 
 static void zero_dsums(backend *be, const cell *c, int s, int t) {

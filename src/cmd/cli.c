@@ -80,7 +80,8 @@ void cli_unload(cli_loaded *loaded) {
 int cli_fail(const error *err, const char *command) {
     fprintf(stderr, "smallworld: %s\n", err->text);
     if (err->status == STATUS_USAGE) {
-        fprintf(stderr, "Try 'smallworld %s --help' for more information.\n", command);
+        fprintf(stderr, "Try 'smallworld %s%s--help' for more information.\n",
+                command ? command : "", command ? " " : "");
     }
     return err->status;
 }

@@ -14,6 +14,7 @@ int cmd_features(int argc, char **argv);
 int cmd_probe(int argc, char **argv);
 int cmd_generate(int argc, char **argv);
 int cmd_graph(int argc, char **argv);
+int cmd_bench(int argc, char **argv);
 
 /* --device, --precision, --batch, --threads, which override a config or what a checkpoint says.
  * Use `cli_model_argp` as an argp child with a cli_model as its input. */
@@ -38,7 +39,8 @@ bool cli_load(cli_loaded *loaded, const char *path, const cli_model *given, int 
               error *err);
 void cli_unload(cli_loaded *loaded);
 
-/* Prints "smallworld: TEXT" on stderr, and for a usage error where help is; returns the status. */
+/* Prints "smallworld: TEXT" on stderr, and for a usage error where help is: a command's, or with NULL
+ * the program's. Returns the status. */
 int cli_fail(const error *err, const char *command);
 
 /* Ends the program as argp does on bad usage, if `text` is no whole number of that range. */

@@ -110,22 +110,6 @@ static bool generate(const arguments *a, cli_loaded *loaded, const char *prompt,
     return done;
 }
 
-/* Bytes as a JSON string: valid where the text is, else byte by byte as Latin-1 code points. */
-static char *json_text(const uint8_t *text, size_t size) {
-    char *out = mem_alloc(size * 2 + 1, 1);
-    size_t used = 0;
-    for (size_t i = 0; i < size; i++) {
-        if (text[i] == 0) continue;
-        if (text[i] < 0x80) {
-            out[used++] = (char)text[i];
-        } else {
-            out[used++] = (char)(0xC0 | text[i] >> 6);
-            out[used++] = (char)(0x80 | (text[i] & 0x3F));
-        }
-    }
-    return out;
-}
-
 int cmd_generate(int argc, char **argv) {
     static const struct argp_child children[] = {{&cli_model_argp, 0, "Device:", 0}, {0}};
     static const struct argp argp = {
@@ -145,14 +129,12 @@ int cmd_generate(int argc, char **argv) {
     bool done = generate(&a, &loaded, prompt, text, &err);
     cli_unload(&loaded);
     if (done && a.json) {
-        char *quoted = json_text(text, total);
         json_writer w = {stdout, false};
         json_object_begin(&w, NULL);
-        json_string(&w, "text", quoted);
+        json_bytes(&w, "text", text, total);
         json_integer(&w, "bytes", a.bytes);
         json_object_end(&w);
         putchar('\n');
-        free(quoted);
     } else if (done) {
         fwrite(text, 1, total, stdout);
         putchar('\n');

@@ -124,29 +124,30 @@ static bool draw(const model_config *config, const graph *g, int stage, const ch
 
 static bool describe(const arguments *a, const model_config *config, graph *const *graphs,
                      error *err) {
+    for (int s = 0; s < model_stages(config); s++) {
+        if (a->edges && !write_edges(graphs[s], a->edges, s, err)) return false;
+        if (a->png && !draw(config, graphs[s], s, a->png, err)) return false;
+    }
     json_writer w = {stdout, false};
     graph_metrics g;
     if (a->json) {
         json_object_begin(&w, NULL);
         json_array_begin(&w, "patterns");
     }
-    bool done = true;
-    for (int s = 0; s < model_stages(config) && done; s++) {
+    for (int s = 0; s < model_stages(config); s++) {
         graph_measure(graphs[s], &g);
         if (a->json) {
             print_json(&w, config, s, &g);
         } else {
             print_text(config, s, &g);
         }
-        done = (!a->edges || write_edges(graphs[s], a->edges, s, err)) &&
-               (!a->png || draw(config, graphs[s], s, a->png, err));
     }
     if (a->json) {
         json_array_end(&w);
         json_object_end(&w);
         putchar('\n');
     }
-    return done;
+    return true;
 }
 
 static bool describe_checkpoint(const arguments *a, error *err) {
@@ -162,7 +163,7 @@ static bool describe_config(const arguments *a, error *err) {
     graph *graphs[CELL_MAX_STAGES] = {0};
     options_begin(&o);
     bool done = options_load(&o, a->source, a->assignments.items, a->assignments.count, err) &&
-                model_graphs(&o.model, graphs, err);
+                options_graphs(&o, graphs, err);
     if (done) {
         done = describe(a, &o.model, graphs, err);
         for (int s = 0; s < model_stages(&o.model); s++) graph_free(graphs[s]);

@@ -16,45 +16,43 @@ static const struct {
     {"probe", cmd_probe, "fit a linear probe on features"},
     {"generate", cmd_generate, "write text"},
     {"graph", cmd_graph, "describe the graphs of a config or checkpoint"},
+    {"bench", cmd_bench, "measure the products and the update on this machine"},
 };
 
 enum { COMMANDS = sizeof commands / sizeof commands[0] };
 
-static void print_help(FILE *out) {
-    fputs("Usage: smallworld COMMAND [OPTION...]\n"
-          "Trains wide LSTMs that are block-sparse along small-world graphs, on bytes.\n\n",
-          out);
+static void print_help(void) {
+    puts("Usage: smallworld COMMAND [OPTION...]\n"
+         "Trains wide LSTMs that are block-sparse along small-world graphs, on bytes.\n");
     for (int i = 0; i < COMMANDS; i++) {
-        fprintf(out, "  %-10s %s\n", commands[i].name, commands[i].summary);
+        printf("  %-10s %s\n", commands[i].name, commands[i].summary);
     }
-    fputs("\n'smallworld COMMAND --help' describes a command, with an example.\n"
-          "'smallworld --version' prints the version.\n",
-          out);
+    puts("\n'smallworld COMMAND --help' describes a command, with an example.\n"
+         "'smallworld --version' prints the version.");
 }
 
 static int run_unknown(const char *name) {
     const char *names[COMMANDS];
+    error err;
     for (int i = 0; i < COMMANDS; i++) names[i] = commands[i].name;
-    fprintf(stderr,
-            "smallworld: unknown command '%s'; the nearest is '%s'\n"
-            "Try 'smallworld --help' for more information.\n",
-            name, nearest_name(name, names, COMMANDS));
-    return STATUS_USAGE;
+    error_usage(&err, "unknown command '%s'; the nearest is '%s'", name,
+                nearest_name(name, names, COMMANDS));
+    return cli_fail(&err, NULL);
 }
 
-int main(int argc, char **argv) {
-    argp_err_exit_status = STATUS_USAGE;
+static int run(int argc, char **argv) {
     if (argc < 2) {
-        print_help(stderr);
-        return STATUS_USAGE;
+        error err;
+        error_usage(&err, "expected a command");
+        return cli_fail(&err, NULL);
     }
     if (strcmp(argv[1], "--help") == 0 || strcmp(argv[1], "-h") == 0 ||
         strcmp(argv[1], "help") == 0) {
-        print_help(stdout);
+        print_help();
         return STATUS_OK;
     }
     if (strcmp(argv[1], "--version") == 0) {
-        puts("smallworld " SMALLWORLD_VERSION);
+        puts(argp_program_version);
         return STATUS_OK;
     }
     for (int i = 0; i < COMMANDS; i++) {
@@ -63,11 +61,17 @@ int main(int argc, char **argv) {
         argv[1] = name; /* argp's messages start with it */
         int status = commands[i].run(argc - 1, argv + 1);
         free(name);
-        if (fflush(stdout) != 0) {
-            fprintf(stderr, "smallworld: cannot write standard output\n");
-            return STATUS_FAILED;
-        }
         return status;
     }
     return run_unknown(argv[1]);
+}
+
+const char *argp_program_version = "smallworld " SMALLWORLD_VERSION; /* of each command */
+
+int main(int argc, char **argv) {
+    argp_err_exit_status = STATUS_USAGE;
+    int status = run(argc, argv);
+    if (fflush(stdout) == 0 && !ferror(stdout)) return status;
+    fprintf(stderr, "smallworld: cannot write standard output\n");
+    return STATUS_FAILED;
 }

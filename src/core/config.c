@@ -125,7 +125,7 @@ static bool in_range(const config_key *key, double number) {
 /* Parses the one scalar of `v` into `slot`; returns NULL, or what was expected. */
 static const char *parse_scalar(const config_key *key, const value *v, void *slot, char *expected,
                                 size_t size) {
-    const char *text = v->items[0];
+    const char *text = v->count > 0 ? v->items[0] : ""; /* of an empty list */
     char *stop, range[160], name[64];
     bool plain = !v->sequence && !v->quoted && *text;
     errno = 0;
@@ -434,7 +434,7 @@ static void quote_yaml(FILE *out, const char *text) {
     fputc('"', out);
     for (; *text; text++) {
         if (*text == '"' || *text == '\\') fputc('\\', out);
-        if ((unsigned char)*text < 0x20) {
+        if ((unsigned char)*text < 0x20 || *text == 0x7F) {
             fprintf(out, "\\x%02x", *text);
         } else {
             fputc(*text, out);

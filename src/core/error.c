@@ -5,9 +5,13 @@
 #include <stdio.h>
 #include <string.h>
 
+/* Names may hold anything; what a terminal would obey, or would break the line, becomes '?'. */
 static bool set(error *err, int status, const char *format, va_list arguments) {
     err->status = status;
     vsnprintf(err->text, sizeof err->text, format, arguments);
+    for (char *c = err->text; *c; c++) {
+        if ((unsigned char)*c < ' ' || *c == 0x7F) *c = '?';
+    }
     return false;
 }
 

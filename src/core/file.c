@@ -29,7 +29,7 @@ bool file_begin(file_writer *writer, const char *path, error *err) {
 }
 
 bool file_write(file_writer *writer, const void *bytes, size_t count, error *err) {
-    if (fwrite(bytes, 1, count, writer->stream) == count) return true;
+    if (count == 0 || fwrite(bytes, 1, count, writer->stream) == count) return true;
     return error_system(err, "write", writer->temporary);
 }
 

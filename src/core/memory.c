@@ -1,6 +1,7 @@
 #include "core/memory.h"
 
 #include <stdarg.h>
+#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -22,7 +23,7 @@ void *mem_resize(void *block, size_t count, size_t size) {
 void *mem_grow(void *block, size_t *capacity, size_t needed, size_t size) {
     if (needed <= *capacity) return block;
     size_t grown = *capacity ? *capacity : 16;
-    while (grown < needed) grown *= 2;
+    while (grown < needed) grown = grown > SIZE_MAX / 2 ? needed : 2 * grown;
     *capacity = grown;
     return mem_resize(block, grown, size);
 }

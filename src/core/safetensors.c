@@ -12,7 +12,9 @@ enum { PREFIX = 8, DIGITS = 8, MAX_HEADER = 100 << 20 };
 static const struct {
     const char *name;
     size_t bytes;
-} types[] = {[TENSOR_F32] = {"F32", 4}, [TENSOR_F64] = {"F64", 8}, [TENSOR_I32] = {"I32", 4},
+} types[] = {[TENSOR_F32] = {"F32", 4},
+             [TENSOR_F64] = {"F64", 8},
+             [TENSOR_I32] = {"I32", 4},
              [TENSOR_U8] = {"U8", 1}};
 
 static const char checksum_key[] = "\"checksum\": \"";
@@ -148,17 +150,19 @@ static bool read_tensor(json_reader *r, tensor *t, const uint8_t *data, uint64_t
     char key[16];
     int64_t offsets[2] = {-1, -1};
     uint64_t elements = 0, bytes;
+    enum { TYPE = 1, SHAPE = 2, OFFSETS = 4 };
     int seen = 0;
     if (!json_read_object(r)) return false;
     while (json_read_member(r, key, sizeof key)) {
-        bool read = false;
-        if (strcmp(key, "dtype") == 0) read = read_type(r, &t->type);
-        if (strcmp(key, "shape") == 0) read = read_shape(r, t, &elements);
-        if (strcmp(key, "data_offsets") == 0) read = read_offsets(r, offsets);
-        if (!read) return false;
-        seen++;
+        int field = 0;
+        if (strcmp(key, "dtype") == 0 && read_type(r, &t->type)) field = TYPE;
+        if (strcmp(key, "shape") == 0 && read_shape(r, t, &elements)) field = SHAPE;
+        if (strcmp(key, "data_offsets") == 0 && read_offsets(r, offsets)) field = OFFSETS;
+        if (field == 0 || (seen & field)) return false;
+        seen |= field;
     }
-    if (r->failed || seen != 3 || offsets[0] < 0 || (uint64_t)offsets[0] != *end) return false;
+    if (r->failed || seen != (TYPE | SHAPE | OFFSETS)) return false;
+    if (offsets[0] < 0 || (uint64_t)offsets[0] != *end) return false;
     if (__builtin_mul_overflow(elements, (uint64_t)types[t->type].bytes, &bytes)) return false;
     if (bytes > size - *end || (uint64_t)offsets[1] != *end + bytes) return false;
     t->data = data + *end;
@@ -189,6 +193,7 @@ static bool read_header(safetensors *file, const char *header, size_t length, co
         if (strcmp(t.name, "__metadata__") == 0) {
             if (!read_metadata(&r, file, &entry_capacity)) return false;
         } else {
+            if (safetensors_find(file, t.name)) return false; /* given twice */
             if (!read_tensor(&r, &t, data, end, size)) return false;
             size_t count = (size_t)file->tensor_count++;
             file->tensors = mem_grow(file->tensors, &tensor_capacity, count + 1, sizeof t);
@@ -232,7 +237,8 @@ static bool check(safetensors *file, error *err) {
     const uint8_t *data = bytes + PREFIX + length;
     uint64_t data_size = size - PREFIX - length;
     if (!read_header(file, (const char *)bytes + PREFIX, length, data, data_size, &end)) {
-        return error_set(err, "%s: truncated or corrupt: its header does not describe its %zu bytes",
+        return error_set(err,
+                         "%s: truncated or corrupt: its header does not describe its %zu bytes",
                          file->path, size);
     }
     if (end != data_size) {

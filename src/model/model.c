@@ -11,9 +11,12 @@
 
 int model_stages(const model_config *config) {
     switch ((cell_kind)config->cell) {
-    case CELL_LSTM: return 1;
-    case CELL_MLSTM: return 2;
-    case CELL_DEEP: return (int)config->internal_steps + 1;
+    case CELL_LSTM:
+        return 1;
+    case CELL_MLSTM:
+        return 2;
+    case CELL_DEEP:
+        return (int)config->internal_steps + 1;
     }
     return 0;
 }
@@ -317,8 +320,8 @@ static void create_layouts(model *m) {
         m->layouts[s] = layout_from_graph(m->graphs[s], (int)config->block, gates);
         m->devices[s] = be->layout_create(be, m->layouts[s]);
     }
-    m->projection_layout = layout_dense((int)table_units(config), (int)config->embedding,
-                                        table_count(config), 1);
+    m->projection_layout =
+        layout_dense((int)table_units(config), (int)config->embedding, table_count(config), 1);
     m->head_layout = layout_dense(VOCABULARY, (int)(config->hidden / config->output_stride), 1,
                                   (int)config->output_stride);
     m->projection_device = be->layout_create(be, m->projection_layout);
@@ -504,15 +507,13 @@ static void backward_tables(model *m) {
               VOCABULARY, gradient_place(m, "input.embedding"), REAL);
 }
 
-static void backward(model *m) {
+static void backward_head(model *m) {
     backend *be = m->be;
     be->row_sums(be, m->dlogits, m->steps, VOCABULARY, m->columns, gradient_place(m, "head.bias"));
     be->wgrad(be, m->head_device, m->dlogits, head_input(m), m->steps, m->columns,
               gradient_place(m, "head.weight"), m->cell.workspace);
     be->dgrad(be, m->head_device, weight_place(m, "head.weight"), m->dlogits, m->steps, m->columns,
               m->cell.dh, OPERAND);
-    be->cell_backward(be, &m->cell);
-    backward_tables(m);
 }
 
 /* The cell as it runs outside training: no dropout, and of each step's activations only h and c. */
@@ -534,16 +535,35 @@ void model_forward(model *m) {
     carry_state(m);
 }
 
+void model_update_part(model *m, update_part part) {
+    backend *be = m->be;
+    switch (part) {
+    case UPDATE_FORWARD:
+        forward_cell(m, &m->cell);
+        return;
+    case UPDATE_HEAD:
+        forward_head(m, m->dlogits, &m->report->loss);
+        backward_head(m);
+        return;
+    case UPDATE_BACKWARD:
+        be->cell_backward(be, &m->cell);
+        backward_tables(m);
+        carry_state(m);
+        return;
+    case UPDATE_OPTIMISER:
+        be->adam(be, m->parameters.total, m->weights, m->gradient, m->moment1, m->moment2,
+                 m->average, m->operands, m->arguments, m->report);
+        return;
+    case UPDATE_PARTS:
+        return;
+    }
+}
+
 void model_gradient(model *m) {
-    forward_cell(m, &m->cell);
-    forward_head(m, m->dlogits, &m->report->loss);
-    backward(m);
-    carry_state(m);
+    for (int part = 0; part < UPDATE_OPTIMISER; part++) model_update_part(m, (update_part)part);
 }
 
 void model_update(model *m) {
-    backend *be = m->be;
     model_gradient(m);
-    be->adam(be, m->parameters.total, m->weights, m->gradient, m->moment1, m->moment2, m->average,
-             m->operands, m->arguments, m->report);
+    model_update_part(m, UPDATE_OPTIMISER);
 }

@@ -119,4 +119,16 @@ void model_forward(model *m);
 void model_gradient(model *m);
 void model_update(model *m);
 
+/* An update is these parts in this order; the benchmark times them apart. The head's is forward and
+ * backward, the backward's all the rest of the gradient. */
+typedef enum update_part {
+    UPDATE_FORWARD,
+    UPDATE_HEAD,
+    UPDATE_BACKWARD,
+    UPDATE_OPTIMISER,
+    UPDATE_PARTS
+} update_part;
+
+void model_update_part(model *m, update_part part);
+
 #endif

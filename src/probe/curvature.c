@@ -12,7 +12,7 @@ enum { DIRECTIONS = 64 };
 
 static const double least_residual = 1e-4; /* of a unit's second moment, left to the diagonal */
 
-/* Orthonormal rows [rank][units]: random signs, Gram-Schmidt. */
+/* Orthonormal rows [rank][units], by Gram-Schmidt. */
 static double *random_directions(size_t units, int rank) {
     double *q = mem_alloc((size_t)rank * units, sizeof *q);
     philox_stream draws = philox_start(0, PHILOX_PROBE, 0, 0);
@@ -34,8 +34,7 @@ static double deviation(const view *v, size_t u) {
     return v->deviation[u] > 0 ? v->deviation[u] : 1;
 }
 
-/* moved [rank][units] = directions times the moments of standardised features, whatever the view.
- */
+/* moved [rank][units] = directions times the moments of standardised features, in either view. */
 static bool multiply_by_moments(logistic *l, const int8_t *sign, const view *v,
                                 const double *directions, int rank, double *moved, error *err) {
     size_t units = v->units, count = units + 1, group = (size_t)logistic_columns(l);
@@ -64,8 +63,8 @@ static bool multiply_by_moments(logistic *l, const int8_t *sign, const view *v,
 }
 
 /* Nystrom: with Q the directions and Y = K Q, K ~ Y (Q'Y)^-1 Y' = F F', F' = chol(Q'Y)^-1 Y'. In
- * place, moved becomes F'. A shift keeps rounding from making Q'Y indefinite;
- * where none does (sums that overflow), F is 0. */
+ * place, moved becomes F'. A shift keeps rounding from making Q'Y indefinite; where none does (sums
+ * that overflow), F is 0. */
 static void factorise(const double *q, double *moved, size_t units, int rank, double trace) {
     size_t n = (size_t)rank;
     double *core = mem_alloc(2 * n * n, sizeof *core), *root = core + n * n;

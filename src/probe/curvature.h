@@ -5,8 +5,7 @@
  *
  * The directions come from one product of the moments with random ones (Frangella, Tropp, Udell,
  * "Randomized Nystrom preconditioning", 2021). Units of a recurrent net are near collinear, with
- * means far from 0: from this start a fit takes some thirtieth of the steps that it takes from a
- * diagonal. */
+ * means far from 0: from here a fit takes a tenth of the steps that it takes from a diagonal. */
 #ifndef SMALLWORLD_PROBE_CURVATURE_H
 #define SMALLWORLD_PROBE_CURVATURE_H
 

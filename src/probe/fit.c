@@ -11,8 +11,6 @@ enum { MAX_EVALUATIONS = 2000 };
 
 static const double enough = 1e-5; /* a gap */
 
-/* ---------------------------------------------------------------------------------------- fits */
-
 typedef struct fit {
     logistic *l;
     size_t units;
@@ -136,9 +134,9 @@ static void start(fit *f) {
     }
 }
 
-static void end(fit *f) {
+static void end(fit *f, bool fitted) {
     for (int k = 0; k < f->models; k++) {
-        if (!is_done(f, k)) {
+        if (fitted && !is_done(f, k)) {
             log_warning("C = %g: not converged after %d evaluations; the objective may be %.2g %% "
                         "above its minimum",
                         f->cost[k], f->reports[k].evaluations, 100 * f->reports[k].gap);
@@ -173,7 +171,7 @@ bool fit_models(logistic *l, const dataset *d, const int8_t *sign, penalty penal
     if (fitted) {
         start(&f);
         fitted = run(&f, d, progress, err);
-        end(&f);
+        end(&f, fitted);
         curvature_free(&f.curvature);
     }
     free(f.minimisers);

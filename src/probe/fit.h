@@ -1,8 +1,8 @@
 /* Logistic regression as scikit-learn's LogisticRegression(solver='liblinear') poses it, for
  * several C at once:
  *
- *     minimise  C sum over i of log(1 + exp(-y_i (w . x_i + b)))  +  |w|_1 + |b|  or  (w.w + b^2) /
- * 2
+ *     minimise  C sum over i of log(1 + exp(-y_i (w . x_i + b))) + penalty,
+ *     penalty = |w|_1 + |b|  or  (w . w + b^2) / 2
  *
  * (Fan et al., "LIBLINEAR: a library for large linear classification", JMLR 2008): the intercept is
  * penalised as the weight of a feature that is always 1.

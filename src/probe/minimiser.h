@@ -1,8 +1,8 @@
 /* Minimises a smooth convex loss plus |w|_1 or |w|^2 / 2 over all of w by a quasi-Newton method.
  * For the second penalty that is L-BFGS (Liu, Nocedal 1989). For the first each step minimises
- * L-BFGS's quadratic model of the loss plus |w|_1, by coordinate descent (Scheinberg, Tang,
- * "Practical inexact proximal quasi-Newton method with global complexity analysis", 2016); OWL-QN,
- * which projects instead, stops short where features have means far from 0.
+ * L-BFGS's quadratic model of the loss plus |w|_1 (Scheinberg, Tang, "Practical inexact proximal
+ * quasi-Newton method with global complexity analysis", 2016); OWL-QN, which projects L-BFGS's step
+ * instead, stops short where features have means far from 0.
  *
  * The caller evaluates, so that many minimisers can share one pass over the data:
  *
@@ -10,7 +10,7 @@
  *     while (!minimiser_stalled(m) && the caller is not content)
  *         minimiser_tell(m, loss and gradient at minimiser_trial(m));
  *
- * It is as fast as the second derivatives it is given at the start are good. */
+ * How fast it is depends on how good the second derivatives are that it is given. */
 #ifndef SMALLWORLD_PROBE_MINIMISER_H
 #define SMALLWORLD_PROBE_MINIMISER_H
 

@@ -127,12 +127,12 @@ static double *find_margins(probe *p, const dataset *d, const double *weights, i
 static bool fit_on(probe *p, const int8_t *sign, int first, int models, fit_report *reports,
                    error *err) {
     size_t units = p->train.d.units;
-    view seen = view_create(&p->train.d, sign, p->how->standardize);
+    view v = view_create(&p->train.d, sign, p->how->standardize);
     bool fitted =
-        fit_models(p->l, &p->train.d, sign, p->how->penalty, &seen, p->cost + first, models,
+        fit_models(p->l, &p->train.d, sign, p->how->penalty, &v, p->cost + first, models,
                    p->weights + (size_t)first * (units + 1), reports, p->how->progress, err);
-    memcpy(p->deviation, seen.deviation, units * sizeof *p->deviation);
-    view_free(&seen);
+    memcpy(p->deviation, v.deviation, units * sizeof *p->deviation);
+    view_free(&v);
     for (int k = 0, most = 0; k < models; k++) {
         if (reports[k].evaluations <= most) continue;
         p->result->evaluations += reports[k].evaluations - most;
@@ -228,6 +228,12 @@ static const double *run(probe *p, error *err) {
     p->weights = mem_alloc(PROBE_COSTS * (units + 1), sizeof *p->weights);
     p->deviation = mem_alloc(units, sizeof *p->deviation);
     p->prediction = mem_alloc(p->test.d.rows, sizeof *p->prediction);
+    if (p->how->progress) {
+        char size[16];
+        log_line("%zu documents x %zu units (%s) on %s", p->train.d.rows, units,
+                 log_bytes(size, (double)p->train.d.rows * (double)units * sizeof(float)),
+                 p->be->device);
+    }
     p->l = logistic_create(p->be, &p->train.d, PROBE_COSTS, true, err);
     if (!p->l) return NULL;
     fit_report report;

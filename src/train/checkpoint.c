@@ -87,7 +87,8 @@ static void upload_state(model *m, void *state, size_t size, const float *values
         for (size_t n = 0; n < batch; n++) {
             uint32_t bits;
             memcpy(&bits, &values[u * batch + n], sizeof bits);
-            /* What was saved from bf16 fits it; a state saved in fp32 is rounded to nearest even. */
+            /* What was saved from bf16 fits it; a state saved in fp32 is rounded to nearest even.
+             */
             if (size == 2) bits += 0x7FFF + (bits >> 16 & 1);
             memcpy(raw + (u * columns + n) * size, (char *)&bits + 4 - size, size);
         }
@@ -145,8 +146,8 @@ bool checkpoint_save_model(const model *m, const options *o, int64_t step, const
     snprintf(number, sizeof number, "%" PRId64, step);
     set_entry(&entries[used++], "step", number);
     used += options_to_metadata(o, entries + used);
-    bool saved = m->be->finish(m->be, err) &&
-                 safetensors_write(path, tensors, count, entries, used, err);
+    bool saved =
+        m->be->finish(m->be, err) && safetensors_write(path, tensors, count, entries, used, err);
     for (int s = 0; s < stages; s++) free(patterns[s]);
     free(entries);
     free(tensors);
@@ -216,8 +217,8 @@ bool checkpoint_load_weights(const checkpoint *c, model *m, error *err) {
             char wanted[128], found[128] = "none";
             if (t) shape_text(t->dimensions, t->shape, found, sizeof found);
             loaded = error_set(err, "%s: tensor %s: expected float32 %s, found %s", c->file.path,
-                               p->name,
-                               shape_text(p->dimensions, p->shape, wanted, sizeof wanted), found);
+                               p->name, shape_text(p->dimensions, p->shape, wanted, sizeof wanted),
+                               found);
         }
     }
     if (loaded) model_load(m, values);
@@ -237,7 +238,7 @@ model *checkpoint_model(checkpoint *c, backend *be, int batch, int steps, model_
 
 /* ------------------------------------------------------------------------------------ state */
 
-enum { STATE_NUMBERS = 10 };
+enum { STATE_NUMBERS = 11 };
 
 /* The numbers of a run's state by name; int64_t and double both pass through text unharmed. */
 typedef struct state_number {
@@ -246,7 +247,8 @@ typedef struct state_number {
     double *real;
 } state_number;
 
-static void list_numbers(run_state *s, int64_t *finished, state_number list[STATE_NUMBERS]) {
+static void list_numbers(run_state *s, int64_t *validated, int64_t *finished,
+                         state_number list[STATE_NUMBERS]) {
     const state_number numbers[STATE_NUMBERS] = {
         {"step", &s->step, NULL},
         {"total", &s->total, NULL},
@@ -257,6 +259,7 @@ static void list_numbers(run_state *s, int64_t *finished, state_number list[STAT
         {"valid_bpc", NULL, &s->valid_bpc},
         {"best_bpc", NULL, &s->best_bpc},
         {"metrics_bytes", &s->metrics_bytes, NULL},
+        {"validated", validated, NULL},
         {"finished", finished, NULL},
     };
     memcpy(list, numbers, sizeof numbers);
@@ -286,9 +289,9 @@ bool checkpoint_save_state(const model *m, const run_state *state, const char *p
     metadata entries[STATE_NUMBERS + 3];
     state_number numbers[STATE_NUMBERS];
     run_state copy = *state;
-    int64_t finished = state->finished;
+    int64_t validated = state->validated, finished = state->finished;
     int used = head(entries, "state");
-    list_numbers(&copy, &finished, numbers);
+    list_numbers(&copy, &validated, &finished, numbers);
     for (int i = 0; i < STATE_NUMBERS; i++) {
         char text[32];
         if (numbers[i].integer) {
@@ -314,8 +317,8 @@ static const float *state_tensor(const safetensors *file, const char *name, int6
 
 static bool read_numbers(const safetensors *file, run_state *state, error *err) {
     state_number numbers[STATE_NUMBERS];
-    int64_t finished = 0;
-    list_numbers(state, &finished, numbers);
+    int64_t validated = 0, finished = 0;
+    list_numbers(state, &validated, &finished, numbers);
     for (int i = 0; i < STATE_NUMBERS; i++) {
         const char *text = safetensors_metadata(file, numbers[i].key);
         if (!text) return error_set(err, "%s: metadata lacks %s", file->path, numbers[i].key);
@@ -325,6 +328,7 @@ static bool read_numbers(const safetensors *file, run_state *state, error *err) 
             *numbers[i].real = strtod(text, NULL);
         }
     }
+    state->validated = validated != 0;
     state->finished = finished != 0;
     return true;
 }

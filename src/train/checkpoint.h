@@ -28,6 +28,7 @@ typedef struct run_state {
     double valid_bpc;      /* of the last validation; NaN before */
     double best_bpc;       /* of the best; NaN before */
     int64_t metrics_bytes; /* the length of metrics.jsonl */
+    bool validated;        /* since the last line of metrics */
     bool finished;
 } run_state;
 

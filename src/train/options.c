@@ -196,6 +196,19 @@ bool options_check(options *o, error *err) {
     return true;
 }
 
+bool options_graphs(const options *o, graph *graphs[CELL_MAX_STAGES], error *err) {
+    if (model_graphs(&o->model, graphs, err)) return true;
+    error reason = *err;
+    char *message = strstr(reason.text, ": ");
+    if (!message) return false;
+    *message = '\0';
+    for (int i = 0; i < option_count; i++) {
+        if (strcmp(option_keys[i].path, reason.text) != 0) continue;
+        return config_refuse(&o->config, err, reason.text, "%s", message + 2);
+    }
+    return false;
+}
+
 /* --------------------------------------------------------------------------------- metadata */
 
 int options_to_metadata(const options *o, metadata *entries) {

@@ -58,6 +58,9 @@ void options_free(options *o);
 bool options_load(options *o, const char *file, char *const *assignments, int count, error *err);
 bool options_check(options *o, error *err);
 
+/* model_graphs, its error preceded by where the key that it names was set. */
+bool options_graphs(const options *o, graph *graphs[CELL_MAX_STAGES], error *err);
+
 /* The keys that are part of the model as a checkpoint's metadata, and back; `entries` holds
  * `option_count`. Returns how many. */
 int options_to_metadata(const options *o, metadata *entries);

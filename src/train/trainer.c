@@ -36,7 +36,6 @@ typedef struct trainer {
     run_state state;
     int64_t limit;        /* steps that train.steps and train.epochs allow */
     bool resumed;         /* from a state */
-    bool validated;       /* since the last line of metrics */
     double segment_start; /* when the clock of updates was started */
     double plan_from;     /* seconds at which the measured updates began; 0: not yet */
     int64_t plan_step;
@@ -131,13 +130,30 @@ static bool check_folder(trainer *tr, train_start start, error *err) {
     return true;
 }
 
+/* What an earlier run left. */
+static bool remove_run(const trainer *tr, error *err) {
+    bool removed = true;
+    for (int i = 0; i < RUN_FILES && removed; i++) {
+        char *path = run_path(tr, run_files[i]);
+        removed = unlink(path) == 0 || !file_exists(path) || error_system(err, "remove", path);
+        free(path);
+    }
+    return removed;
+}
+
+/* An earlier run is removed only once this one's first file is safely on the disk. */
 static bool write_config(trainer *tr, error *err) {
     char *path = run_path(tr, "config.yaml");
     file_writer writer;
     bool written = file_begin(&writer, path, err);
     if (written) {
         config_write(&tr->o->config, writer.stream);
-        written = file_commit(&writer, err);
+        written = file_flush(&writer, err) && (tr->resumed || remove_run(tr, err));
+        if (written) {
+            written = file_commit(&writer, err);
+        } else {
+            file_abort(&writer);
+        }
     }
     free(path);
     return written;
@@ -156,15 +172,7 @@ static bool open_metrics(trainer *tr, error *err) {
 }
 
 static bool prepare_folder(trainer *tr, error *err) {
-    if (!file_make_folder(tr->folder, err)) return false;
-    for (int i = 0; i < RUN_FILES && !tr->resumed; i++) {
-        char *path = run_path(tr, run_files[i]);
-        bool removed = unlink(path) == 0 || !file_exists(path);
-        if (!removed) error_system(err, "remove", path);
-        free(path);
-        if (!removed) return false;
-    }
-    return write_config(tr, err) && open_metrics(tr, err);
+    return file_make_folder(tr->folder, err) && write_config(tr, err) && open_metrics(tr, err);
 }
 
 /* ------------------------------------------------------------------------------------- data */
@@ -204,27 +212,51 @@ static bool read_data(trainer *tr, error *err) {
 
 /* ----------------------------------------------------------------------------------- set-up */
 
-static bool create_model(trainer *tr, error *err) {
-    options *o = tr->o;
-    int batch = (int)o->train.batch, bptt = (int)o->train.bptt;
-    bool from_checkpoint = *o->train.init && !tr->resumed;
-    checkpoint init;
-    if (from_checkpoint && !checkpoint_open(&init, o->train.init, err)) return false;
-    bool fits = !from_checkpoint || (init.options.model.cell == o->model.cell &&
-                                     init.options.model.hidden == o->model.hidden &&
-                                     init.options.model.block == o->model.block);
-    if (fits) {
-        tr->m = model_create(tr->be, &o->model, from_checkpoint ? init.graphs : NULL, batch, bptt,
-                             MODEL_TRAINING, err);
-        if (from_checkpoint) memset(init.graphs, 0, sizeof init.graphs);
+/* The key in which a checkpoint's cell is another than the config's, or NULL. Its patterns may be
+ * others, and what else differs shows in its tensors' shapes. */
+static const char *other_cell(const model_config *ours, const model_config *theirs) {
+    if (theirs->cell != ours->cell) return "model.cell";
+    if (model_stages(theirs) != model_stages(ours)) return "model.internal_steps";
+    if (theirs->hidden != ours->hidden) return "model.hidden";
+    if (theirs->block != ours->block) return "model.block";
+    return theirs->layer_norm != ours->layer_norm ? "model.layer_norm" : NULL;
+}
+
+/* Makes the model with the patterns of `source`, and, where it is train.init, with its weights. */
+static bool create_from(trainer *tr, const char *source, error *err) {
+    const options *o = tr->o;
+    checkpoint c;
+    if (!checkpoint_open(&c, source, err)) return false;
+    const char *other = other_cell(&o->model, &c.options.model);
+    if (other) {
+        error_set(err, "%s: its %s is another than the config's", source, other);
     } else {
-        config_refuse(&o->config, err, "train.init",
-                      "%s has another model.cell, model.hidden or model.block", o->train.init);
+        tr->m = model_create(tr->be, &o->model, c.graphs, (int)o->train.batch, (int)o->train.bptt,
+                             MODEL_TRAINING, err);
+        memset(c.graphs, 0, sizeof c.graphs); /* the model's now */
     }
-    bool created = tr->m != NULL;
-    if (created && from_checkpoint) created = checkpoint_load_weights(&init, tr->m, err);
-    if (created && !from_checkpoint && !tr->resumed) model_initialise(tr->m);
-    if (from_checkpoint) checkpoint_close(&init);
+    bool created = tr->m && (tr->resumed || checkpoint_load_weights(&c, tr->m, err));
+    checkpoint_close(&c);
+    return created;
+}
+
+static bool create_model(trainer *tr, error *err) {
+    const options *o = tr->o;
+    bool created;
+    if (tr->resumed) { /* from the run's own patterns: train.init or a graph's file may be gone */
+        char *path = run_path(tr, "last.safetensors");
+        created = create_from(tr, path, err);
+        free(path);
+    } else if (*o->train.init) {
+        created = create_from(tr, o->train.init, err);
+    } else {
+        graph *graphs[CELL_MAX_STAGES];
+        if (!options_graphs(o, graphs, err)) return false;
+        tr->m = model_create(tr->be, &o->model, graphs, (int)o->train.batch, (int)o->train.bptt,
+                             MODEL_TRAINING, err);
+        created = tr->m != NULL;
+        if (created) model_initialise(tr->m);
+    }
     return created && tr->be->finish(tr->be, err);
 }
 
@@ -347,20 +379,20 @@ static bool log_metrics(trainer *tr, error *err) {
     json_writer w = {tr->metrics, false};
     json_object_begin(&w, NULL);
     json_integer(&w, "step", s->step);
-    json_number(&w, "bytes", bytes_done(tr));
+    json_integer(&w, "bytes", (int64_t)bytes_done(tr));
     json_number(&w, "epoch", (double)s->step / (double)tr->epoch_updates);
     json_number(&w, "seconds", s->seconds);
     json_number(&w, "bpc", bpc);
     json_number(&w, "lr", lr);
     json_number(&w, "grad_norm", report.gradient_norm);
     json_number(&w, "bytes_per_second", bytes_done(tr) / s->seconds);
-    json_number(&w, "valid_bpc", tr->validated ? s->valid_bpc : NAN);
+    json_number(&w, "valid_bpc", s->validated ? s->valid_bpc : NAN);
     json_object_end(&w);
     fputc('\n', tr->metrics);
     if (fflush(tr->metrics) != 0) return error_system(err, "write", "metrics.jsonl");
     s->metrics_bytes = ftell(tr->metrics);
     s->loss_updates = 0;
-    tr->validated = false;
+    s->validated = false;
     tr->be->zero(tr->be, tr->m->report, sizeof report);
     show_progress(tr, bpc, lr);
     clock_start(tr);
@@ -382,8 +414,9 @@ static bool save(trainer *tr, error *err) {
     if (!clock_stop(tr, err) || !read_report(tr, &report, err)) return false;
     s->loss = report.loss;
     char *path = run_path(tr, "last.state");
-    bool saved = save_model(tr, "last.safetensors", err) &&
-                 checkpoint_save_state(tr->m, s, path, err);
+    fsync(fileno(tr->metrics)); /* where it cannot be flushed, at least the checkpoint may be */
+    bool saved =
+        save_model(tr, "last.safetensors", err) && checkpoint_save_state(tr->m, s, path, err);
     free(path);
     tr->saved = clock_seconds();
     clock_start(tr);
@@ -397,13 +430,16 @@ static bool validate(trainer *tr, error *err) {
     if (!clock_stop(tr, err) || !read_report(tr, &report, err)) return false;
     model_save_state(tr->m);
     model_use_average(tr->m);
-    bool done = evaluate(tr->m, tr->evaluation, tr->valid_text,
-                         (uint64_t)tr->o->train.valid_bytes, false, false, &e, err);
+    bool done = evaluate(tr->m, tr->evaluation, tr->valid_text, (uint64_t)tr->o->train.valid_bytes,
+                         false, false, &e, err);
     model_use_weights(tr->m);
     model_restore_state(tr->m);
-    if (!done) return false;
+    if (!done) {
+        error reason = *err;
+        return error_set(err, "step %" PRId64 ": validation: %s", s->step, reason.text);
+    }
     s->valid_bpc = e.bpc;
-    tr->validated = true;
+    s->validated = true;
     if (isnan(s->best_bpc) || e.bpc < s->best_bpc) {
         s->best_bpc = e.bpc;
         if (!save_model(tr, "best.safetensors", err)) return false;
@@ -445,6 +481,11 @@ static bool plan_steps(trainer *tr, error *err) {
     run_state *s = &tr->state;
     const train_options *t = &tr->o->train;
     if (s->total != INT64_MAX || t->minutes == 0) return true;
+    if (s->step >= tr->limit) { /* another limit came first */
+        s->total = tr->limit;
+        s->minutes = t->minutes;
+        return true;
+    }
     if (tr->plan_step == 0) {
         if (s->step < PLAN_SKIP) return true;
         if (!clock_stop(tr, err)) return false;
@@ -472,17 +513,19 @@ static bool after_update(trainer *tr, error *err) {
     const train_options *t = &tr->o->train;
     if (!plan_steps(tr, err)) return false;
     bool last = s->step >= s->total;
-    if (tr->valid_text && (last || s->step % t->valid_every == 0) && !validate(tr, err)) return false;
-    if ((last || s->step % t->log_every == 0) && !log_metrics(tr, err)) return false;
+    bool valid = tr->valid_text && (last || s->step % t->valid_every == 0);
+    if (valid && !validate(tr, err)) return false;
+    bool log = s->loss_updates > 0 && (last || s->step % t->log_every == 0);
+    if (log && !log_metrics(tr, err)) return false;
     s->finished = last;
     bool due = clock_seconds() - tr->saved > t->checkpoint_minutes * 60;
-    return !(last || due || caught_signal) || save(tr, err);
+    return !(last || due) || save(tr, err);
 }
 
 static bool run_updates(trainer *tr, error *err) {
     model *m = tr->m;
-    reader *r = reader_start(tr->train, m->batch, m->columns, m->steps,
-                             (uint64_t)tr->o->model.seed, (uint64_t)tr->state.step);
+    reader *r = reader_start(tr->train, m->batch, m->columns, m->steps, (uint64_t)tr->o->model.seed,
+                             (uint64_t)tr->state.step);
     bool done = true;
     if (tr->valid_text) {
         model_use_average(m);
@@ -492,12 +535,17 @@ static bool run_updates(trainer *tr, error *err) {
     tr->update = tr->be->record(tr->be, issue_update, m);
     tr->saved = clock_seconds();
     clock_start(tr);
+    if (tr->state.step >= tr->state.total) done = after_update(tr, err); /* a limit was lowered */
     while (done && tr->state.step < tr->state.total && !caught_signal) {
         upload_update(tr, reader_next(r));
         tr->be->replay(tr->be, tr->update);
         tr->state.step++;
         tr->state.loss_updates++;
         done = after_update(tr, err);
+    }
+    if (done && !tr->state.finished) { /* a signal, which may come between any two lines above */
+        done = save(tr, err);
+        if (done) log_line("stopped after step %" PRId64 "; --resume goes on", tr->state.step);
     }
     reader_stop(r);
     return done;

@@ -1,0 +1,61 @@
+/* What the benchmark asks of a GPU beyond the model's operations: random data, the means to measure
+ * what the hardware can do, and the libraries' own products to be held against. The CUDA backend
+ * has a table of these (backend.bench); the CPU backend has none. */
+#ifndef SMALLWORLD_KERNELS_BENCH_H
+#define SMALLWORLD_KERNELS_BENCH_H
+
+#include "ops.h"
+
+/* How a product is computed: its operands' type and the units that multiply them. */
+typedef enum bench_math { MATH_BF16, MATH_TF32, MATH_FP32, MATHS } bench_math;
+
+/*   fprop  y = W x      left W,  right x,  out y
+ *   dgrad  dx = W' dy   left W,  right dy, out dx
+ *   wgrad  dW = dy x'   left dy, right x,  out dW, real */
+typedef enum bench_product { PRODUCT_FPROP, PRODUCT_DGRAD, PRODUCT_WGRAD, PRODUCTS } bench_product;
+
+/* A library and the format it keeps W in. cuSPARSE is loaded when first asked for; its dgrad gets W
+ * transposed ready-made, and it has no wgrad. */
+typedef enum bench_library {
+    LIBRARY_CUBLAS,
+    LIBRARY_BLOCKED_ELL,
+    LIBRARY_BSR,
+    LIBRARIES
+} bench_library;
+
+typedef struct bench_problem {
+    bench_product product;
+    bench_math math;
+    const layout *layout; /* on the host */
+    int columns;
+    bool by_column; /* activations [columns][features], else [features][columns] as ours */
+} bench_problem;
+
+/* A library's product, ready to run. */
+typedef struct rival rival;
+
+struct bench_tools {
+    size_t (*cache_bytes)(backend *be); /* of the L2 */
+    int (*processors)(backend *be);     /* multiprocessors */
+    size_t (*table_bytes)(backend *be); /* of all layouts made so far */
+
+    /* Uniform in [-1, 1): `count` elements of the type that `math` reads. */
+    void (*randomise)(backend *be, void *x, bench_math math, size_t count, uint64_t seed);
+
+    /* Reads all of `x` `times` times over, past the caches of the multiprocessors. */
+    void (*read)(backend *be, const void *x, size_t bytes, int times);
+
+    /* A kernel that does nothing, 256 threads on every multiprocessor. */
+    void (*nothing)(backend *be);
+
+    /* NULL, with the reason, where the library is missing or does not have the product. Of a
+     * rival's W, `rival_weights` elements are read, padding included. The first run must not be
+     * recorded; it fails where the library refuses. */
+    rival *(*rival_create)(backend *be, bench_library library, const bench_problem *problem,
+                           error *err);
+    size_t (*rival_weights)(const rival *r);
+    bool (*rival_run)(rival *r, const void *left, const void *right, void *out, error *err);
+    void (*rival_free)(rival *r);
+};
+
+#endif

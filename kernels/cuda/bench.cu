@@ -1,0 +1,138 @@
+/* What only a GPU can tell a benchmark, see bench.h: times by events around replays of graphs,
+ * random data made where it is needed, and kernels that measure a ceiling each.
+ *
+ *   read     every multiprocessor reads its share of an array 16 bytes a thread, past its own
+ * cache; each round it takes another's share. Floor: the bytes over the L2's bandwidth, or the
+ *            memory's where the array does not fit there
+ *   nothing  an empty kernel: what a node of a graph costs */
+#include "cuda.h"
+#include "rivals.h"
+
+extern "C" {
+#include "core/philox.h"
+}
+
+#include <stdlib.h>
+
+enum { THREADS = 256, READ_THREADS = 512, READ_BLOCKS = 2 /* a multiprocessor */, UNROLL = 8 };
+
+/* ------------------------------------------------------------------------------------- timing */
+
+/* All is queued before anything is waited for, so that the host stays ahead of the GPU. */
+void cuda_time(backend *be, recording *const *r, int count, double *seconds) {
+    cuda_backend *cuda = cuda_of(be);
+    cudaEvent_t *events = (cudaEvent_t *)calloc((size_t)count + 1, sizeof *events);
+    if (!events) abort();
+    for (int i = 0; i <= count; i++) cuda_ok(be, cudaEventCreate(&events[i]), "event");
+    cuda_ok(be, cudaEventRecord(events[0], cuda->stream), "event");
+    for (int i = 0; i < count; i++) {
+        be->replay(be, r[i]);
+        cuda_ok(be, cudaEventRecord(events[i + 1], cuda->stream), "event");
+    }
+    cuda_ok(be, cudaStreamSynchronize(cuda->stream), "time");
+    for (int i = 0; i < count; i++) {
+        float milliseconds = 0;
+        cuda_ok(be, cudaEventElapsedTime(&milliseconds, events[i], events[i + 1]), "time");
+        seconds[i] = milliseconds * 1e-3;
+    }
+    for (int i = 0; i <= count; i++) {
+        if (events[i]) cuda_ok(be, cudaEventDestroy(events[i]), "event");
+    }
+    free(events);
+}
+
+/* ------------------------------------------------------------------------------------- device */
+
+static int attribute(backend *be, cudaDeviceAttr which) {
+    int value = 0;
+    cuda_ok(be, cudaDeviceGetAttribute(&value, which, 0), "device");
+    return value;
+}
+
+static size_t cache_bytes(backend *be) {
+    return (size_t)attribute(be, cudaDevAttrL2CacheSize);
+}
+
+static int processors(backend *be) {
+    return cuda_of(be)->processors;
+}
+
+static size_t table_bytes(backend *be) {
+    return cuda_of(be)->table_bytes;
+}
+
+/* ---------------------------------------------------------------------------------- randomise */
+
+/* [-1, 1) in steps of 2^-23. */
+static __device__ inline float unit_value(uint32_t word) {
+    return (float)(int)(word >> 8) * 0x1p-23f - 1;
+}
+
+/* Each thread fills 4 neighbours at a time; T: float or bf16. */
+template <typename T> static __global__ void randomise_kernel(T *x, size_t count, uint64_t seed) {
+    size_t quads = (count + 3) / 4, step = (size_t)gridDim.x * THREADS;
+    for (size_t i = (size_t)blockIdx.x * THREADS + threadIdx.x; i < quads; i += step) {
+        philox_block block =
+            philox(seed, (uint32_t)i, (uint32_t)(i >> 32), 0, PHILOX_PURPOSE(PHILOX_BENCH, 0));
+        for (int k = 0; k < 4; k++) {
+            if (i * 4 + k < count) x[i * 4 + k] = from_float<T>(unit_value(block.word[k]));
+        }
+    }
+}
+
+static void randomise(backend *be, void *x, bench_math math, size_t count, uint64_t seed) {
+    cuda_backend *cuda = cuda_of(be);
+    int blocks = cuda->processors * 8;
+    if (math == MATH_BF16) {
+        randomise_kernel<<<blocks, THREADS, 0, cuda->stream>>>((bf16 *)x, count, seed);
+    } else {
+        randomise_kernel<<<blocks, THREADS, 0, cuda->stream>>>((float *)x, count, seed);
+    }
+    cuda_launched(be, "randomise");
+}
+
+/* ----------------------------------------------------------------------------------- ceilings */
+
+/* x: `count` vectors of 16 bytes. `sink` is never written: no sum of random bytes is that value,
+ * and if one were, nothing would be lost. */
+static __global__ void __launch_bounds__(READ_THREADS, READ_BLOCKS)
+    read_kernel(const uint4 *x, size_t count, int times, uint32_t *sink) {
+    size_t step = (size_t)gridDim.x * READ_THREADS;
+    uint32_t sum = 0;
+    for (int round = 0; round < times; round++) {
+        size_t block = (blockIdx.x + (size_t)round * 61) % gridDim.x;
+        size_t i = block * READ_THREADS + threadIdx.x;
+        for (; i < count; i += UNROLL * step) {
+            uint4 v[UNROLL];
+#pragma unroll
+            for (int k = 0; k < UNROLL; k++) {
+                bool there = i + k * step < count;
+                v[k] = there ? __ldcg(x + i + k * step) : make_uint4(0, 0, 0, 0);
+            }
+#pragma unroll
+            for (int k = 0; k < UNROLL; k++) sum ^= v[k].x ^ v[k].y ^ v[k].z ^ v[k].w;
+        }
+        sum = sum * 2654435761u + round; /* rounds do not cancel */
+    }
+    if (sum == 0xDEADBEEF) *sink = sum;
+}
+
+static void read_array(backend *be, const void *x, size_t bytes, int times) {
+    cuda_backend *cuda = cuda_of(be);
+    read_kernel<<<cuda->processors * READ_BLOCKS, READ_THREADS, 0, cuda->stream>>>(
+        (const uint4 *)x, bytes / sizeof(uint4), times, (uint32_t *)cuda->partial);
+    cuda_launched(be, "read");
+}
+
+static __global__ void empty_kernel() {}
+
+static void nothing(backend *be) {
+    cuda_backend *cuda = cuda_of(be);
+    empty_kernel<<<cuda->processors, THREADS, 0, cuda->stream>>>();
+    cuda_launched(be, "nothing");
+}
+
+const bench_tools cuda_bench_tools = {
+    cache_bytes, processors,   table_bytes,   randomise, read_array,
+    nothing,     rival_create, rival_weights, rival_run, rival_free,
+};

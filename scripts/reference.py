@@ -1,0 +1,149 @@
+#!/usr/bin/env python3
+"""Scores text with a checkpoint, in NumPy alone: the proof of the checkpoint's format.
+
+    scripts/reference.py CHECKPOINT.safetensors FILE...
+
+Prints what `smallworld eval CHECKPOINT --data FILE... --exact` does, byte by byte and slowly.
+"""
+
+import gzip
+import json
+import re
+import sys
+import zlib
+
+import numpy as np
+
+# ------------------------------------------------------------------------------------- the file --
+
+
+def read_checkpoint(path):
+    """Metadata and tensors: an 8-byte length, a JSON header, the tensors' bytes."""
+    with open(path, "rb") as file:
+        data = file.read()
+    start = 8 + int.from_bytes(data[:8], "little")
+    header = json.loads(data[8:start])
+    metadata = header.pop("__metadata__")
+    digits = b'"checksum": "' + metadata["checksum"].encode()  # of the file with zeros in its place
+    if zlib.crc32(data.replace(digits, b'"checksum": "00000000', 1)) != int(digits[-8:], 16):
+        sys.exit(f"{path}: its checksum does not match its content")
+    types = {"F32": ("<f4", "f8"), "I32": ("<i4", "i4")}  # in the file, in the computation
+    tensors = {}
+    for name, entry in header.items():
+        begin, end = entry["data_offsets"]
+        stored, wanted = types[entry["dtype"]]
+        values = np.frombuffer(data[start + begin:start + end], stored)
+        tensors[name] = values.reshape(entry["shape"]).astype(wanted)
+    return metadata, tensors
+
+
+# ------------------------------------------------------------------------------------- the text --
+
+ENTITIES = {b"amp": 38, b"lt": 60, b"gt": 62, b"quot": 34, b"apos": 39, b"nbsp": 160}
+
+
+def decode_entity(match):
+    name = match[1].lower()
+    if name.startswith(b"#"):
+        code = int(name[2:], 16) if name.startswith(b"#x") else int(name[1:])
+    else:
+        code = ENTITIES[name]
+    return chr(code).encode() if 0 < code < 0xD800 or 0xDFFF < code < 0x110000 else match[0]
+
+
+def read_text(path, html_entities):
+    """A file's bytes; the documents of a .tsv[.gz], lines LABEL<TAB>TEXT, framed and joined."""
+    with open(path, "rb") as file:
+        data = file.read()
+    if data[:2] == b"\x1f\x8b":
+        data = gzip.decompress(data)
+    if not path.endswith((".tsv", ".tsv.gz")):
+        return data
+    framed = b""
+    for line in data.replace(b"\r\n", b"\n").removesuffix(b"\n").split(b"\n"):
+        text = line.split(b"\t", 1)[1]
+        if html_entities:
+            pattern = rb"&(amp|lt|gt|quot|apos|nbsp|#[0-9]+|#[xX][0-9a-fA-F]+);"
+            text = re.sub(pattern, decode_entity, text)
+        framed += b"\n " + text.translate(bytes.maketrans(b"\r\n", b"  ")) + b" "
+    return framed
+
+
+# ------------------------------------------------------------------------------------ the model --
+
+
+def sigmoid(x):
+    return 1 / (1 + np.exp(-x))
+
+
+class Model:
+    def __init__(self, metadata, tensors):
+        self.tensors = tensors
+        self.cell = metadata["model.cell"]
+        self.hidden = int(metadata["model.hidden"])
+        self.input_stride = int(metadata["model.input_stride"])
+        self.output_stride = int(metadata["model.output_stride"])
+        self.steps = {"lstm": 0, "mlstm": 1, "deep": int(metadata["model.internal_steps"])}[self.cell]
+        tables = tensors["input.projection"] @ tensors["input.embedding"]
+        if self.cell == "deep":
+            tables = np.stack([self.norm("input.multiply", tables[0].T).T,
+                               self.norm("input.add", tables[1].T).T])
+        self.tables = tables  # [table][hidden / input_stride][byte]
+
+    def norm(self, name, v):
+        """Layer norm over the last axis, if the checkpoint has a gain; and the bias, if it has one."""
+        if name + ".gain" in self.tensors:
+            v = (v - v.mean(-1, keepdims=True)) / np.sqrt(v.var(-1, keepdims=True) + 1e-6)
+            v = v * self.tensors[name + ".gain"]
+        return v + self.tensors.get(name + ".bias", 0)
+
+    def product(self, stage, x):
+        """Norm(W x), [gates][hidden]: weights [block][gate][row][column], at (output, input) nodes."""
+        weight, pattern = self.tensors[f"cell.{stage}.weight"], self.tensors[f"pattern.{stage}"]
+        if len(weight) != len(pattern):
+            pattern = np.zeros((1, 2), int)  # a dense pattern: one block of the whole size
+        blocks, side = len(weight), weight.shape[-1]
+        weight = weight.reshape(blocks, -1, side)  # gates and rows together
+        parts = weight @ x.reshape(-1, side)[pattern[:, 1], :, None]
+        y = np.zeros((self.hidden // side, weight.shape[1]))
+        np.add.at(y, pattern[:, 0], parts[:, :, 0])
+        y = y.reshape(self.hidden // side, -1, side).swapaxes(0, 1).reshape(-1, self.hidden)
+        return self.norm(f"cell.{stage}", y)
+
+    def step(self, byte, h, c):
+        """Reads a byte: the next state, and the natural logarithms of the next byte's distribution."""
+        fed = np.s_[..., ::self.input_stride]
+        for k in range(self.steps):
+            h = self.product(f"step{k}", h)[0]
+            if k == 0:
+                h[fed] *= self.tables[0, :, byte]
+            elif k == 1:
+                h[fed] += self.tables[1, :, byte]
+            h = np.maximum(h, 0) if k > 0 else h
+        gates = self.product("gates", h)
+        if self.cell != "deep":
+            gates[fed] += self.tables[-4:, :, byte]
+        i, f, o, u = gates
+        c = sigmoid(f) * c + sigmoid(i) * np.tanh(u)
+        h = sigmoid(o) * np.tanh(c)
+        logits = self.tensors["head.weight"] @ h[::self.output_stride] + self.tensors["head.bias"]
+        return h, c, logits - np.logaddexp.reduce(logits)
+
+
+def main():
+    if len(sys.argv) < 3:
+        sys.exit(__doc__)
+    metadata, tensors = read_checkpoint(sys.argv[1])
+    model = Model(metadata, tensors)
+    html_entities = metadata["data.html_entities"] == "true"
+    text = b"".join(read_text(path, html_entities) for path in sys.argv[2:])
+    h, c, nats = np.zeros(model.hidden), np.zeros(model.hidden), 0.0
+    for byte, following in zip(text, text[1:]):
+        h, c, logarithms = model.step(byte, h, c)
+        nats -= logarithms[following]
+    predicted = len(text) - 1
+    print(f"{nats / predicted / np.log(2):.6f} bits per character over {predicted} bytes")
+
+
+if __name__ == "__main__":
+    main()

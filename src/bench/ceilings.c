@@ -1,0 +1,235 @@
+#include "bench/ceilings.h"
+
+#include "bench/timing.h"
+#include "core/memory.h"
+#include "core/philox.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <unistd.h>
+
+const char *const math_names[] = {"bf16", "tf32", "fp32"};
+
+enum {
+    GPU_COPY = 2047 << 20, /* bytes; far more than any cache */
+    CPU_COPY = 96 << 20,
+    GPU_SIDE = 8192, /* of a square product that fills the device */
+    CPU_SIDE = 768,
+    FRESH = 1 << 16, /* random values on the CPU */
+    READS = 64,      /* of what fits in the L2, in a kernel */
+    NODES = 1000     /* empty ones in a recording */
+};
+
+static const timing gpu_timing = {9, 0.02, 10}, cpu_timing = {5, 0.02, 10};
+
+static const timing *how(const backend *be) {
+    return be->bench ? &gpu_timing : &cpu_timing;
+}
+
+bench_math math_of(const backend *be) {
+    return be->precision == BF16 ? MATH_BF16 : MATH_FP32;
+}
+
+size_t ceilings_cache_size(backend *be) {
+    if (be->bench) return be->bench->cache_bytes(be);
+    long bytes = sysconf(_SC_LEVEL3_CACHE_SIZE);
+    return bytes > 0 ? (size_t)bytes : 0;
+}
+
+/* Random values; on the CPU the same few again and again. */
+static void fill(backend *be, void *x, bench_math math, size_t count) {
+    if (be->bench) {
+        be->bench->randomise(be, x, math, count, 1);
+        return;
+    }
+    philox_stream random = philox_start(1, PHILOX_BENCH, 0, 0);
+    float *values = x;
+    for (size_t i = 0; i < count; i++) {
+        values[i] = i < FRESH ? (float)philox_uniform(&random) - 0.5f : values[i - FRESH];
+    }
+}
+
+/* Up to three arrays, taken together or not at all. */
+static bool take(backend *be, void **arrays, size_t bytes, int count, error *err) {
+    for (int i = 0; i < count; i++) {
+        arrays[i] = be->allocate(be, bytes);
+        if (arrays[i]) continue;
+        while (i-- > 0) be->release(be, arrays[i]);
+        return error_set(err, "no memory on %s to measure its ceilings", be->device);
+    }
+    return true;
+}
+
+static void give_back(backend *be, void **arrays, int count) {
+    for (int i = 0; i < count; i++) be->release(be, arrays[i]);
+}
+
+/* --------------------------------------------------------------------------------- bandwidths */
+
+typedef struct bytes_job {
+    backend *be;
+    void *arrays[2];
+    size_t bytes;
+} bytes_job;
+
+static void issue_copy(void *argument, int set) {
+    const bytes_job *job = argument;
+    (void)set;
+    job->be->copy(job->be, job->arrays[1], job->arrays[0], job->bytes);
+}
+
+static void issue_read(void *argument, int set) {
+    const bytes_job *job = argument;
+    (void)set;
+    job->be->bench->read(job->be, job->arrays[0], job->bytes, READS);
+}
+
+static void issue_nothing(void *argument, int set) {
+    const bytes_job *job = argument;
+    (void)set;
+    job->be->bench->nothing(job->be);
+}
+
+static bool measure_copy(backend *be, ceilings *c, error *err) {
+    bytes_job job = {.be = be, .bytes = be->bench ? GPU_COPY : CPU_COPY};
+    while (job.bytes > be->memory / 4) job.bytes /= 2;
+    if (!take(be, job.arrays, job.bytes, 2, err)) return false;
+    for (int i = 0; i < 2; i++) fill(be, job.arrays[i], MATH_FP32, job.bytes / sizeof(float));
+    double seconds = 0;
+    bool done = time_operation(be, how(be), issue_copy, &job, 1, &seconds, err);
+    c->memory = 2 * (double)job.bytes / seconds;
+    give_back(be, job.arrays, 2);
+    return done;
+}
+
+/* The fastest of a quarter, half and three quarters of the L2: how much of it one array can fill is
+ * the hardware's secret. */
+static bool measure_cache(backend *be, ceilings *c, error *err) {
+    size_t cache = be->bench->cache_bytes(be);
+    bytes_job job = {.be = be};
+    if (!take(be, job.arrays, cache, 1, err)) return false;
+    fill(be, job.arrays[0], MATH_FP32, cache / sizeof(float));
+    bool done = true;
+    for (int quarters = 1; quarters <= 3 && done; quarters++) {
+        double seconds = 0;
+        job.bytes = cache / 4 * (size_t)quarters / 1024 * 1024;
+        done = time_operation(be, how(be), issue_read, &job, 1, &seconds, err);
+        if (done) c->cache = fmax(c->cache, READS * (double)job.bytes / seconds);
+    }
+    give_back(be, job.arrays, 1);
+    return done;
+}
+
+static bool measure_node(backend *be, ceilings *c, error *err) {
+    bytes_job job = {.be = be};
+    return time_operation(be, how(be), issue_nothing, &job, NODES, &c->node, err);
+}
+
+/* ----------------------------------------------------------------------------------- products */
+
+typedef struct product_job {
+    backend *be;
+    device_layout *device;
+    rival *rival;
+    void *arrays[3];
+    int columns;
+    error err;
+} product_job;
+
+static void issue_product(void *argument, int set) {
+    product_job *job = argument;
+    backend *be = job->be;
+    void **at = job->arrays;
+    (void)set;
+    if (job->rival) {
+        be->bench->rival_run(job->rival, at[0], at[1], at[2], &job->err);
+    } else {
+        be->fprop(be, job->device, at[0], at[1], 1, job->columns, at[2], OPERAND, NULL);
+    }
+}
+
+/* The library's, in whichever order of its operands is faster. */
+static bool time_library(product_job *job, const layout *l, bench_math math, double *seconds,
+                         error *err) {
+    const bench_tools *tools = job->be->bench;
+    bool done = true;
+    *seconds = INFINITY;
+    for (int by_column = 0; by_column < 2 && done; by_column++) {
+        bench_problem problem = {PRODUCT_FPROP, math, l, job->columns, by_column};
+        double found = 0;
+        job->rival = tools->rival_create(job->be, LIBRARY_CUBLAS, &problem, err);
+        if (!job->rival) return false;
+        done = time_operation(job->be, how(job->be), issue_product, job, 1, &found, err);
+        *seconds = fmin(*seconds, found);
+        tools->rival_free(job->rival);
+    }
+    return done;
+}
+
+static bool time_backend(product_job *job, const layout *l, double *seconds, error *err) {
+    backend *be = job->be;
+    job->device = be->layout_create(be, l);
+    bool done = time_operation(be, how(be), issue_product, job, 1, seconds, err);
+    be->layout_free(be, job->device);
+    return done;
+}
+
+static bool measure_rate(backend *be, bench_math math, ceilings *c, error *err) {
+    int side = be->bench ? GPU_SIDE : CPU_SIDE;
+    size_t count = (size_t)side * (size_t)side;
+    layout *l = layout_dense(side, side, 1, 1);
+    product_job job = {.be = be, .columns = side};
+    bool done = take(be, job.arrays, count * sizeof(float), 3, err);
+    if (done) {
+        double seconds = 0;
+        for (int i = 0; i < 2; i++) fill(be, job.arrays[i], math, count);
+        done = be->bench ? time_library(&job, l, math, &seconds, err)
+                         : time_backend(&job, l, &seconds, err);
+        c->rate[math] = 2.0 * side * side * side / seconds;
+        give_back(be, job.arrays, 3);
+    }
+    layout_free(l);
+    return done;
+}
+
+bool ceilings_measure(backend *be, ceilings *c, error *err) {
+    *c = (ceilings){0};
+    if (!measure_copy(be, c, err)) return false;
+    if (!be->bench) return measure_rate(be, math_of(be), c, err);
+    for (int math = 0; math < MATHS; math++) {
+        if (!measure_rate(be, (bench_math)math, c, err)) return false;
+    }
+    return measure_cache(be, c, err) && measure_node(be, c, err);
+}
+
+/* ------------------------------------------------------------------------------------ reports */
+
+const char *ceilings_text(const ceilings *c, char *text) {
+    size_t size = 160, used = (size_t)snprintf(text, size, "copy %.3g TB/s", c->memory * 1e-12);
+    if (c->cache > 0) {
+        used += (size_t)snprintf(text + used, size - used, ", L2 %.3g TB/s", c->cache * 1e-12);
+    }
+    for (int math = 0; math < MATHS; math++) {
+        if (c->rate[math] == 0) continue;
+        used += (size_t)snprintf(text + used, size - used, ", %s %.3g TFLOP/s", math_names[math],
+                                 c->rate[math] * 1e-12);
+    }
+    if (c->node > 0) {
+        snprintf(text + used, size - used, ", an empty graph node %.2f us", c->node * 1e6);
+    }
+    return text;
+}
+
+void ceilings_json(const ceilings *c, json_writer *w) {
+    json_object_begin(w, "ceilings");
+    json_number(w, "copy_bytes_per_second", c->memory);
+    json_number(w, "l2_bytes_per_second", c->cache > 0 ? c->cache : NAN);
+    for (int math = 0; math < MATHS; math++) {
+        char key[48];
+        snprintf(key, sizeof key, "%s_operations_per_second", math_names[math]);
+        json_number(w, key, c->rate[math] > 0 ? c->rate[math] : NAN);
+    }
+    json_number(w, "graph_node_us", c->node > 0 ? c->node * 1e6 : NAN);
+    json_object_end(w);
+}

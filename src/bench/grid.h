@@ -1,0 +1,66 @@
+/* The cells of the products' benchmark: which products of which shapes are measured. */
+#ifndef SMALLWORLD_BENCH_GRID_H
+#define SMALLWORLD_BENCH_GRID_H
+
+#include "bench.h"
+#include "graph/graph.h"
+
+#define BENCH_PRODUCTS   "fprop dgrad wgrad" /* in the order of enum bench_product */
+#define BENCH_PRECISIONS "bf16 fp32"         /* in the order of bench_precisions */
+#define BENCH_PATTERNS   "random watts_strogatz barabasi_albert" /* of bench_patterns */
+
+/* A precision of the backend, and what the libraries are asked for in its place. */
+typedef struct bench_precision {
+    const char *name;
+    precision precision;
+    bench_math math;
+} bench_precision;
+
+typedef struct bench_pattern {
+    const char *name;
+    graph_kind kind;
+} bench_pattern;
+
+extern const bench_precision bench_precisions[];
+extern const bench_pattern bench_patterns[];
+extern const char *const bench_product_names[];
+
+typedef struct grid_cell {
+    int precision, pattern; /* indices into the tables above */
+    bench_product product;
+    int gates, block, columns;
+    double density; /* asked for; the graph comes as near as it can */
+} grid_cell;
+
+typedef struct grid {
+    int units;
+    grid_cell *cells;
+    size_t count, capacity;
+} grid;
+
+/* The values that each axis takes, `counts` of them: all combinations are cells. */
+enum { AXIS_MOST = 16 };
+
+typedef struct grid_axes {
+    int precisions[AXIS_MOST], products[AXIS_MOST], gates[AXIS_MOST], patterns[AXIS_MOST];
+    int blocks[AXIS_MOST], columns[AXIS_MOST];
+    double densities[AXIS_MOST];
+    int precision_count, product_count, gates_count, pattern_count;
+    int block_count, columns_count, density_count;
+} grid_axes;
+
+/* bf16, fprop, one gate, random, block 32, N = 32, density 0.5 to 0.01. */
+extern const grid_axes grid_default;
+
+/* Adds the axes' combinations that are possible with `units`, each cell once. */
+void grid_add(grid *g, const grid_axes *axes);
+
+/* Adds slices of all that the products are for: each axis in full with the others at a few of their
+ * values, since the whole product of the axes is 7,560 cells. */
+void grid_add_full(grid *g);
+
+/* Sorts for measuring: what shares a backend, then a pattern, together. */
+void grid_sort(grid *g);
+void grid_free(grid *g);
+
+#endif

@@ -1,0 +1,159 @@
+#include "bench/report.h"
+
+#include "core/file.h"
+
+#include <math.h>
+#include <string.h>
+
+static const char *pattern_name(const matmul_row *row) {
+    return bench_patterns[row->cell.pattern].name;
+}
+
+/* ------------------------------------------------------------------------------------- text */
+
+static bool same_table(const grid_cell *a, const grid_cell *b) {
+    return a->precision == b->precision && a->product == b->product && a->gates == b->gates &&
+           a->pattern == b->pattern && a->block == b->block && a->columns == b->columns;
+}
+
+static void print_head(const matmul_row *row, FILE *out) {
+    const grid_cell *c = &row->cell;
+    fprintf(out, "\n%s %s, %d gate%s, %s, block %d, N = %d", bench_precisions[c->precision].name,
+            bench_product_names[c->product], c->gates, c->gates == 1 ? "" : "s", pattern_name(row),
+            c->block, c->columns);
+    if (row->padded != c->columns) fprintf(out, " (ours padded to %d)", row->padded);
+    fprintf(out, "; microseconds\n%8s %8s %9s %9s %7s %9s %9s | %8s %8s %8s %8s %6s  %s\n",
+            "density", "blocks", "ours", "cuBLAS", "x", "ELL", "BSR", "memory", "arith.", "L2",
+            "floor", "share", "held by");
+}
+
+/* Right-aligned microseconds, "-" where there are none. */
+static void print_time(FILE *out, int width, double seconds) {
+    if (isnan(seconds)) {
+        fprintf(out, " %*s", width, "-");
+    } else {
+        fprintf(out, " %*.*f", width, seconds < 1e-2 ? 1 : 0, seconds * 1e6);
+    }
+}
+
+static void print_row(const matmul_results *results, const matmul_row *row, FILE *out) {
+    fprintf(out, "%8.4f %8d", row->density, row->blocks);
+    print_time(out, 9, row->ours);
+    print_time(out, 9, row->library[LIBRARY_CUBLAS]);
+    fprintf(out, " %7.2f", row->library[LIBRARY_CUBLAS] / row->ours);
+    print_time(out, 9, row->library[LIBRARY_BLOCKED_ELL]);
+    print_time(out, 9, row->library[LIBRARY_BSR]);
+    fputs(" |", out);
+    print_time(out, 8, row->parts[LIMIT_MEMORY]);
+    print_time(out, 8, row->parts[LIMIT_ARITHMETIC]);
+    print_time(out, 8, row->parts[LIMIT_CACHE]);
+    print_time(out, 8, row->floor);
+    fprintf(out, " %4.0f %%  %s\n", 100 * row->floor / row->ours, matmul_limit(results, row));
+}
+
+void report_text(const matmul_results *results, FILE *out) {
+    char text[160];
+    fprintf(out, "%s; %d units; %s\nmeasured: %s\n", results->device, results->units,
+            results->hot ? "hot: one set of operands"
+                         : "cold: operands rotated through more than twice the L2",
+            ceilings_text(&results->ceilings, text));
+    fputs("floor: the larger of memory and arithmetic, and an empty graph node; L2: what must be "
+          "gathered from it\n",
+          out);
+    for (size_t i = 0; i < results->count; i++) {
+        const matmul_row *row = &results->rows[i];
+        if (i == 0 || !same_table(&row->cell, &row[-1].cell)) print_head(row, out);
+        print_row(results, row, out);
+    }
+    fprintf(out, "\n%zu cells in %.0f s\n", results->count, results->seconds);
+}
+
+/* ----------------------------------------------------------------------------------- fields */
+
+/* A row's numbers by name, in the order of the CSV. NAN: none. */
+typedef struct field {
+    const char *name;
+    double value;
+} field;
+
+enum { FIELDS = 21 };
+
+static void fields_of(const matmul_row *row, field fields[FIELDS]) {
+    const grid_cell *c = &row->cell;
+    double cublas = row->library[LIBRARY_CUBLAS];
+    const field all[FIELDS] = {
+        {"gates", c->gates},
+        {"block", c->block},
+        {"columns", c->columns},
+        {"padded_columns", row->padded},
+        {"density", row->density},
+        {"blocks", row->blocks},
+        {"ours_us", row->ours * 1e6},
+        {"cublas_us", cublas * 1e6},
+        {"blocked_ell_us", row->library[LIBRARY_BLOCKED_ELL] * 1e6},
+        {"bsr_us", row->library[LIBRARY_BSR] * 1e6},
+        {"speedup", cublas / row->ours},
+        {"memory_us", row->parts[LIMIT_MEMORY] * 1e6},
+        {"arithmetic_us", row->parts[LIMIT_ARITHMETIC] * 1e6},
+        {"l2_us", row->parts[LIMIT_CACHE] * 1e6},
+        {"floor_us", row->floor * 1e6},
+        {"share", row->floor / row->ours},
+        {"tflops", row->operations / row->ours * 1e-12},
+        {"weight_bytes", row->weight_bytes},
+        {"table_bytes", row->table_bytes},
+        {"table_share", row->table_bytes / row->weight_bytes},
+        {"asked_density", c->density},
+    };
+    memcpy(fields, all, sizeof all);
+}
+
+void report_json(const matmul_results *results, FILE *out) {
+    json_writer w = {out, false};
+    json_object_begin(&w, NULL);
+    json_string(&w, "device", results->device);
+    json_integer(&w, "units", results->units);
+    json_string(&w, "operands", results->hot ? "hot" : "cold");
+    ceilings_json(&results->ceilings, &w);
+    json_array_begin(&w, "rows");
+    for (size_t i = 0; i < results->count; i++) {
+        const matmul_row *row = &results->rows[i];
+        field fields[FIELDS];
+        fields_of(row, fields);
+        json_object_begin(&w, NULL);
+        json_string(&w, "precision", bench_precisions[row->cell.precision].name);
+        json_string(&w, "product", bench_product_names[row->cell.product]);
+        json_string(&w, "pattern", pattern_name(row));
+        for (int k = 0; k < FIELDS; k++) json_number(&w, fields[k].name, fields[k].value);
+        json_string(&w, "held_by", matmul_limit(results, row));
+        json_object_end(&w);
+    }
+    json_array_end(&w);
+    json_number(&w, "seconds", results->seconds);
+    json_object_end(&w);
+    fputc('\n', out);
+}
+
+bool report_csv(const matmul_results *results, const char *path, error *err) {
+    file_writer writer;
+    field fields[FIELDS];
+    if (!file_begin(&writer, path, err)) return false;
+    FILE *out = writer.stream;
+    for (size_t i = 0; i < results->count; i++) {
+        const matmul_row *row = &results->rows[i];
+        fields_of(row, fields);
+        if (i == 0) {
+            fputs("precision,product,pattern", out);
+            for (int k = 0; k < FIELDS; k++) fprintf(out, ",%s", fields[k].name);
+            fputs(",held_by\n", out);
+        }
+        fprintf(out, "%s,%s,%s", bench_precisions[row->cell.precision].name,
+                bench_product_names[row->cell.product], pattern_name(row));
+        for (int k = 0; k < FIELDS; k++) {
+            char text[32] = "";
+            if (isfinite(fields[k].value)) json_format_number(text, fields[k].value);
+            fprintf(out, ",%s", text);
+        }
+        fprintf(out, ",%s\n", matmul_limit(results, row));
+    }
+    return file_commit(&writer, err);
+}

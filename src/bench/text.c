@@ -1,0 +1,109 @@
+#include "bench/text.h"
+
+#include "core/memory.h"
+#include "core/philox.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+enum { WORD = 5, SENTENCE = 14 }; /* mean letters and words */
+
+/* Each letter as many times as it occurs in a hundred or so of English text. */
+static const char letters[] = "eeeeeeeeeeeeettttttttttaaaaaaaaaooooooooiiiiiiinnnnnnnsssssssrrrrrr"
+                              "hhhhhhllllldddduuucccmmmfffwwggyyppbbvk";
+
+/* A writer of English letters; it is either inside a word or after one. */
+typedef struct prose {
+    philox_stream random;
+    bool capital, space;
+} prose;
+
+static char next_letter(prose *p) {
+    uint64_t draw = philox_next(&p->random);
+    bool ends = !p->space && (draw >> 32) % (WORD + 1) == 0;
+    if (ends) {
+        p->space = true;
+        if ((draw >> 48) % SENTENCE == 0) {
+            p->capital = true;
+            return '.';
+        }
+        return ' ';
+    }
+    if (p->capital && p->space) { /* after the full stop */
+        p->space = false;
+        return ' ';
+    }
+    char letter = letters[(uint32_t)draw % (sizeof letters - 1)];
+    if (p->capital) letter = (char)(letter - 'a' + 'A');
+    p->capital = p->space = false;
+    return letter;
+}
+
+/* ------------------------------------------------------------------------------------- files */
+
+/* A temporary file, read back as a corpus and removed. */
+typedef struct scratch {
+    char *path;
+    FILE *out;
+} scratch;
+
+static bool scratch_open(scratch *s, const char *ending, error *err) {
+    const char *folder = getenv("TMPDIR");
+    s->path =
+        mem_format("%s/smallworld-bench-XXXXXX%s", folder && *folder ? folder : "/var/tmp", ending);
+    int file = mkstemps(s->path, (int)strlen(ending));
+    s->out = file >= 0 ? fdopen(file, "wb") : NULL;
+    if (s->out) return true;
+    error_system(err, "write", s->path);
+    if (file >= 0) close(file);
+    free(s->path);
+    return false;
+}
+
+static corpus *scratch_read(scratch *s, error *err) {
+    corpus_options how = {0};
+    corpus *c = NULL;
+    bool written = !ferror(s->out);
+    if (fclose(s->out) != 0 || !written) {
+        error_system(err, "write", s->path);
+    } else {
+        c = corpus_read(&s->path, 1, &how, err);
+    }
+    unlink(s->path);
+    free(s->path);
+    return c;
+}
+
+corpus *text_corpus(text_kind kind, uint64_t bytes, error *err) {
+    scratch s;
+    prose p = {philox_start(1, PHILOX_BENCH, 1, 0), true, false};
+    if (!scratch_open(&s, ".txt", err)) return NULL;
+    for (uint64_t i = 0; i < bytes; i++) {
+        fputc(kind == TEXT_ENGLISH ? next_letter(&p) : (int)(philox_next(&p.random) & 0xFF), s.out);
+    }
+    return scratch_read(&s, err);
+}
+
+/* Box and Muller's. */
+static double normal(philox_stream *random) {
+    double radius = sqrt(-2 * log(1 - philox_uniform(random)));
+    return radius * cos(2 * M_PI * philox_uniform(random));
+}
+
+corpus *text_documents(int count, double mean, error *err) {
+    const double deviation = 0.65;
+    scratch s;
+    prose p = {philox_start(1, PHILOX_BENCH, 2, 0), true, false};
+    if (!scratch_open(&s, ".tsv", err)) return NULL;
+    for (int i = 0; i < count; i++) {
+        double length = mean * exp(deviation * normal(&p.random) - deviation * deviation / 2);
+        length = fmin(fmax(length, 1), 6 * mean);
+        fprintf(s.out, "%d\t", i % 2);
+        for (int k = 0; k < (int)length; k++) fputc(next_letter(&p), s.out);
+        fputc('\n', s.out);
+    }
+    return scratch_read(&s, err);
+}

@@ -1,0 +1,385 @@
+#include "bench/update.h"
+
+#include "bench/text.h"
+#include "bench/timing.h"
+#include "core/clock.h"
+#include "core/log.h"
+#include "core/memory.h"
+#include "data/reader.h"
+#include "probe/features.h"
+#include "train/evaluate.h"
+#include "train/schedule.h"
+
+#include <inttypes.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
+
+/* Shares of the time to measure for; the rest is for the ceilings and for making data. */
+static const double text_share = 0.25, random_share = 0.1, parts_share = 0.2, forward_share = 0.1,
+                    features_share = 0.15;
+
+static const double round_seconds = 0.25; /* of updates between waits for the device */
+
+enum {
+    TEXT_BYTES = 8 << 20, /* of made-up text, or four minibatches */
+    MOST_ROUNDS = 99,
+    MOST_PARTS_RUNS = 40,
+    MEAN_DOCUMENT = 1300, /* bytes, as film reviews have */
+    MOST_GROUPS = 64      /* of documents, each a minibatch */
+};
+
+static const double most_features = 1e9; /* bytes that feature extraction may write */
+
+/* What a recording of a part is made from. */
+typedef struct part_call {
+    model *m;
+    update_part part;
+} part_call;
+
+typedef struct runner {
+    const options *o;
+    const update_options *how;
+    update_results *r;
+    backend *be;
+    model *m;
+    corpus *text;
+    reader *reader;
+    int64_t step;
+    recording *update, *forward;
+    recording *parts[UPDATE_PARTS], *weight_gradient;
+    part_call calls[UPDATE_PARTS];
+} runner;
+
+static void say(const runner *b, const char *what) {
+    if (b->how->progress) log_progress("measuring %s", what);
+}
+
+/* ---------------------------------------------------------------------------------- updates */
+
+static void upload_minibatch(runner *b) {
+    const minibatch *batch = reader_next(b->reader);
+    backend *be = b->be;
+    model *m = b->m;
+    const train_options *t = &b->o->train;
+    size_t positions = (size_t)m->steps * (size_t)m->columns;
+    update_arguments arguments = {.learning_rate = schedule_lr(t, b->step, INT64_MAX),
+                                  .beta1 = t->beta1,
+                                  .beta2 = t->beta2,
+                                  .epsilon = t->epsilon,
+                                  .clip = t->clip,
+                                  .gradient_scale = 1 / ((double)m->steps * m->batch),
+                                  .average = t->average,
+                                  .update = (uint64_t)b->step};
+    if (batch->update == 0) model_zero_state(m);
+    be->upload(be, m->bytes, batch->inputs, positions);
+    be->upload(be, m->targets, batch->targets, positions * sizeof *batch->targets);
+    be->upload(be, m->arguments, &arguments, sizeof arguments);
+}
+
+static void run_update(runner *b) {
+    upload_minibatch(b);
+    b->be->replay(b->be, b->update);
+    b->step++;
+}
+
+static void run_forward(runner *b) {
+    upload_minibatch(b);
+    b->be->replay(b->be, b->forward);
+}
+
+static bool time_calls(runner *b, void (*run)(runner *b), int count, double *each, error *err) {
+    double start = clock_seconds();
+    for (int i = 0; i < count; i++) run(b);
+    bool done = b->be->finish(b->be, err);
+    *each = (clock_seconds() - start) / count;
+    return done;
+}
+
+/* The median over rounds that last `seconds` together; a round waits for the device only at its
+ * end, as training does. */
+static bool time_rounds(runner *b, void (*run)(runner *b), double seconds, double *each,
+                        error *err) {
+    double rounds[MOST_ROUNDS];
+    if (!time_calls(b, run, 1, each, err)) return false;
+    if (*each > seconds) return true; /* too slow for more */
+    if (!time_calls(b, run, 1, each, err)) return false;
+    double length = fmin(round_seconds, seconds / 4);
+    int calls = (int)fmin(fmax(1, ceil(length / *each)), 1e6);
+    int count = (int)fmin(floor(seconds / (*each * calls)), MOST_ROUNDS);
+    if (count < 1) return true;
+    for (int i = 0; i < count; i++) {
+        if (!time_calls(b, run, calls, &rounds[i], err)) return false;
+    }
+    *each = median(rounds, count);
+    return true;
+}
+
+static void start_reader(runner *b, const corpus *c) {
+    if (b->reader) reader_stop(b->reader);
+    b->reader = reader_start(c, b->m->batch, b->m->columns, b->m->steps, 1, 0);
+}
+
+static bool time_random(runner *b, error *err) {
+    say(b, "updates on random bytes");
+    corpus *random = text_corpus(TEXT_RANDOM, b->text->size, err);
+    if (!random) return false;
+    start_reader(b, random);
+    bool done =
+        time_rounds(b, run_update, random_share * b->how->seconds, &b->r->random_update, err);
+    start_reader(b, b->text);
+    corpus_free(random);
+    return done;
+}
+
+/* ------------------------------------------------------------------------------------ parts */
+
+static void issue_update(void *argument) {
+    model_update(argument);
+}
+
+static void issue_part(void *argument) {
+    const part_call *call = argument;
+    model_update_part(call->m, call->part);
+}
+
+/* The recurrent weights' gradient, made again from what backward left. */
+static void issue_weight_gradient(void *argument) {
+    const model *m = argument;
+    backend *be = m->be;
+    const cell *c = &m->cell;
+    for (int s = 0; s < c->stages; s++) {
+        const stage *g = &c->stage[s];
+        be->wgrad(be, g->layout, stage_draw(g), s == 0 ? c->h : c->stage[s - 1].out, c->steps,
+                  c->columns, g->dweight, c->workspace);
+    }
+}
+
+/* An update in separate recordings. The weights' gradient runs once more in between, and once
+ * before, so that the device is busy while the rest is queued. */
+static bool time_parts(runner *b, error *err) {
+    enum { CALLS = UPDATE_PARTS + 2 };
+    recording *order[CALLS] = {b->weight_gradient,    b->parts[UPDATE_FORWARD],
+                               b->parts[UPDATE_HEAD], b->parts[UPDATE_BACKWARD],
+                               b->weight_gradient,    b->parts[UPDATE_OPTIMISER]};
+    double all[CALLS][MOST_PARTS_RUNS], seconds[CALLS], typical[CALLS];
+    double budget = parts_share * b->how->seconds / b->r->update;
+    int runs = (int)fmin(fmax(1, budget), MOST_PARTS_RUNS);
+    say(b, "parts of an update");
+    for (int i = -1; i < runs;
+         i++) { /* the first is a warm-up, unless one is all there is time for */
+        if (i < 0 && budget < 2) continue;
+        upload_minibatch(b);
+        b->be->time(b->be, order, CALLS, seconds);
+        b->step++;
+        for (int k = 0; k < CALLS && i >= 0; k++) all[k][i] = seconds[k];
+    }
+    for (int k = 0; k < CALLS; k++) typical[k] = median(all[k], runs);
+    double *parts = b->r->parts;
+    parts[TIME_FORWARD] = typical[1];
+    parts[TIME_HEAD] = typical[2];
+    parts[TIME_WEIGHT_GRADIENT] = typical[4];
+    parts[TIME_BACKWARD] = typical[3] - typical[4];
+    parts[TIME_OPTIMISER] = typical[5];
+    b->r->idle = b->r->update;
+    for (int part = 0; part < TIME_PARTS; part++) b->r->idle -= parts[part];
+    return b->be->finish(b->be, err);
+}
+
+static void record_all(runner *b) {
+    backend *be = b->be;
+    for (int part = 0; part < UPDATE_PARTS; part++) {
+        b->calls[part] = (part_call){b->m, (update_part)part};
+        b->parts[part] = be->record(be, issue_part, &b->calls[part]);
+    }
+    b->weight_gradient = be->record(be, issue_weight_gradient, b->m);
+    b->forward = evaluate_record(b->m);
+}
+
+static void free_recordings(runner *b) {
+    backend *be = b->be;
+    recording *all[] = {b->update, b->forward, b->weight_gradient};
+    for (size_t i = 0; i < sizeof all / sizeof all[0]; i++) {
+        if (all[i]) be->recording_free(be, all[i]);
+    }
+    for (int part = 0; part < UPDATE_PARTS; part++) {
+        if (b->parts[part]) be->recording_free(be, b->parts[part]);
+    }
+}
+
+/* --------------------------------------------------------------------------------- features */
+
+static void remove_files(const char *folder) {
+    static const char *const names[] = {"f.npy", "f.npy.tmp", "f.labels.npy", "f.labels.npy.tmp"};
+    for (size_t i = 0; i < sizeof names / sizeof names[0]; i++) {
+        char *path = mem_format("%s/%s", folder, names[i]);
+        unlink(path);
+        free(path);
+    }
+    rmdir(folder);
+}
+
+/* As many minibatches of documents as there is time for; where there is not even time for one,
+ * shorter documents. */
+static corpus *make_documents(const runner *b, double seconds, error *err) {
+    double rate = (double)b->m->batch * b->m->steps / b->r->forward, bytes = rate * seconds;
+    double group = (double)b->m->batch * MEAN_DOCUMENT;
+    double row = (double)b->m->config.hidden * sizeof(float);
+    double groups = fmin(floor(bytes / group), MOST_GROUPS);
+    groups = fmax(1, fmin(groups, floor(most_features / (row * b->m->batch))));
+    /* The longest of a group is about three times the mean. */
+    double mean = bytes < group ? fmax(1, bytes / b->m->batch / 3) : MEAN_DOCUMENT;
+    return text_documents((int)groups * b->m->batch, mean, err);
+}
+
+static bool time_features(runner *b, error *err) {
+    const feature_options how = {FEATURE_CELL, POOL_LAST, FORMAT_NPY, false};
+    const char *parent = getenv("TMPDIR");
+    feature_result found;
+    say(b, "feature extraction");
+    corpus *documents = make_documents(b, features_share * b->how->seconds, err);
+    if (!documents) return false;
+    char *folder =
+        mem_format("%s/smallworld-bench-XXXXXX", parent && *parent ? parent : "/var/tmp");
+    bool done = mkdtemp(folder) || error_system(err, "make", folder);
+    if (done) {
+        char *prefix = mem_format("%s/f", folder);
+        done = features_extract(b->m, documents, &how, prefix, &found, err);
+        if (done) b->r->features_rate = (double)found.bytes / found.seconds;
+        free(prefix);
+        remove_files(folder);
+    }
+    free(folder);
+    corpus_free(documents);
+    return done;
+}
+
+/* ----------------------------------------------------------------------------------- set-up */
+
+static bool read_text(runner *b, error *err) {
+    const options *o = b->o;
+    double start = clock_seconds();
+    uint64_t positions = (uint64_t)o->train.batch * (uint64_t)o->train.bptt;
+    if (b->how->count) {
+        const corpus_options how = {.html_entities = o->data.html_entities};
+        b->text = corpus_read(b->how->files, b->how->count, &how, err);
+    } else {
+        uint64_t bytes = 4 * positions + 1;
+        b->text = text_corpus(TEXT_ENGLISH, bytes > TEXT_BYTES ? bytes : TEXT_BYTES, err);
+    }
+    b->r->indexing = clock_seconds() - start;
+    if (!b->text || reader_epoch_updates(b->text, (int)o->train.batch, (int)o->train.bptt)) {
+        return b->text != NULL;
+    }
+    return error_set(err, "--data: %" PRIu64 " bytes are less than one minibatch of %" PRIu64,
+                     b->text->size, positions);
+}
+
+/* Seconds since this process began; NAN where the system does not say. */
+static double process_age(void) {
+    char line[1024] = "";
+    unsigned long long ticks = 0;
+    struct timespec now;
+    FILE *in = fopen("/proc/self/stat", "r");
+    if (!in) return NAN;
+    size_t length = fread(line, 1, sizeof line - 1, in);
+    fclose(in);
+    line[length] = '\0';
+    const char *after = strrchr(line, ')'); /* the program's name may hold anything */
+    if (!after || sscanf(after + 1,
+                         " %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s "
+                         "%*s %llu",
+                         &ticks) != 1) {
+        return NAN;
+    }
+    clock_gettime(CLOCK_BOOTTIME, &now);
+    double age = (double)now.tv_sec + (double)now.tv_nsec * 1e-9 -
+                 (double)ticks / (double)sysconf(_SC_CLK_TCK);
+    return age >= 0 ? age : NAN;
+}
+
+static void describe(const runner *b) {
+    static const char *const cells[] = {"lstm", "mlstm", "deep"};
+    static const char *const graphs[] = {
+        "dense", "random", "watts_strogatz", "watts_strogatz_2d", "barabasi_albert", "file"};
+    update_results *r = b->r;
+    const model *m = b->m;
+    r->math = math_of(b->be);
+    r->hidden = m->config.hidden;
+    r->parameters = (int64_t)parameter_scalars(&m->parameters);
+    r->batch = m->batch;
+    r->bptt = m->steps;
+    memcpy(r->memory, m->plan.bytes, sizeof r->memory);
+    snprintf(r->device, sizeof r->device, "%s", b->be->device);
+    snprintf(r->description, sizeof r->description,
+             "%s%s, %" PRId64 " units, block %" PRId64 ", %s, %.4g M parameters, B = %d, T = %d",
+             cells[m->config.cell], m->config.layer_norm ? "" : " without layer norm", r->hidden,
+             m->config.block, graphs[m->config.graph], (double)r->parameters * 1e-6, m->batch,
+             m->steps);
+}
+
+/* Up to the first update, in the order in which training gets there. */
+static bool start(runner *b, error *err) {
+    const options *o = b->o;
+    if (!read_text(b, err)) return false;
+    b->be = options_backend(&o->run, err);
+    if (!b->be) return false;
+    b->m = model_create(b->be, &o->model, NULL, (int)o->train.batch, (int)o->train.bptt,
+                        MODEL_TRAINING, err);
+    if (!b->m) return false;
+    model_initialise(b->m);
+    start_reader(b, b->text);
+    b->update = b->be->record(b->be, issue_update, b->m);
+    run_update(b);
+    if (!b->be->finish(b->be, err)) return false;
+    b->r->startup = process_age() - b->r->indexing;
+    describe(b);
+    update_floor_describe(b->m, ceilings_cache_size(b->be), &b->r->floor);
+    return true;
+}
+
+/* All losses and gradients were finite. */
+static bool check_report(const runner *b, error *err) {
+    update_report report;
+    b->be->download(b->be, &report, b->m->report, sizeof report);
+    if (!b->be->finish(b->be, err)) return false;
+    if (report.failed == 0) return true;
+    return error_set(err, "update %.0f: the loss or its gradient is not finite", report.failed);
+}
+
+static bool measure(runner *b, error *err) {
+    double seconds = b->how->seconds;
+    record_all(b);
+    say(b, "updates on text");
+    if (!time_rounds(b, run_update, text_share * seconds, &b->r->update, err) ||
+        !time_parts(b, err) || !time_random(b, err) || !check_report(b, err)) {
+        return false;
+    }
+    say(b, "scoring");
+    return time_rounds(b, run_forward, forward_share * seconds, &b->r->forward, err) &&
+           time_features(b, err);
+}
+
+static void free_model(runner *b) {
+    if (b->reader) reader_stop(b->reader);
+    if (b->be) free_recordings(b);
+    model_free(b->m);
+    b->m = NULL;
+}
+
+bool update_measure(options *o, const update_options *how, update_results *results, error *err) {
+    runner b = {.o = o, .how = how, .r = results};
+    *results = (update_results){0};
+    bool done = start(&b, err) && measure(&b, err);
+    free_model(&b); /* the ceilings need room */
+    if (done) {
+        say(&b, "ceilings");
+        done = ceilings_measure(b.be, &results->ceilings, err);
+    }
+    if (b.be) b.be->destroy(b.be);
+    if (b.text) corpus_free(b.text);
+    return done;
+}

@@ -1,0 +1,47 @@
+/* The benchmark of a training update: real updates of a model on made-up bytes, whole and in parts,
+ * against their floor; scoring without training; and feature extraction. */
+#ifndef SMALLWORLD_BENCH_UPDATE_H
+#define SMALLWORLD_BENCH_UPDATE_H
+
+#include "bench/update_floor.h"
+#include "train/options.h"
+
+typedef struct update_options {
+    double seconds;     /* to measure for, roughly; a single update may take longer */
+    char *const *files; /* text instead of the made-up one; `count` of them, or none */
+    int count;
+    bool progress;
+} update_options;
+
+typedef struct update_results {
+    char device[96], description[160]; /* of the device and of the model, for people */
+    bench_math math;
+    int64_t hidden, parameters, batch, bptt;
+    size_t memory[PLAN_ARENAS]; /* planned bytes, which are the peak */
+
+    /* Seconds. An update with its input, by the wall clock: medians of rounds of many. */
+    double update, random_update; /* on text, and on bytes that are all alike */
+    double parts[TIME_PARTS];     /* medians, each apart */
+    double idle;                  /* update less parts */
+    double forward;               /* a minibatch scored, input included */
+    double indexing;              /* reading the text */
+    double startup;               /* the program's start to the first update, without indexing */
+
+    double features_rate; /* bytes per second */
+
+    ceilings ceilings;
+    update_floor floor;
+} update_results;
+
+/* Makes the backend and the model that `o` describes; nothing of its data is read. */
+bool update_measure(options *o, const update_options *how, update_results *results, error *err);
+
+double update_bytes_per_second(const update_results *r);
+double update_floor_share(const update_results *r);
+double update_tflops(const update_results *r); /* 6 operations a parameter and byte */
+
+void update_text(const update_results *r, FILE *out);
+void update_explain(const update_results *r, FILE *out); /* every line of the floor */
+void update_json(const update_results *r, FILE *out);
+
+#endif

@@ -1,0 +1,179 @@
+#include "bench/update_floor.h"
+
+#include <math.h>
+#include <stdarg.h>
+#include <stdio.h>
+
+const char *const time_part_names[] = {"forward", "backward", "weight_gradient", "head",
+                                       "optimiser"};
+
+/* What lines are made from. */
+typedef struct shape {
+    const model *m;
+    update_floor *f;
+    double units;      /* hidden x streams: one step's */
+    double s, r;       /* bytes of an operand and of a real */
+    bool resident;     /* the recurrent weights stay in the L2 */
+    bool all_resident; /* everything does */
+} shape;
+
+static void add(shape *p, time_part part, double times, cost c, const char *format, ...)
+    __attribute__((format(printf, 5, 6)));
+
+static void add(shape *p, time_part part, double times, cost c, const char *format, ...) {
+    floor_line *line = &p->f->lines[p->f->count++];
+    va_list arguments;
+    if (p->all_resident) c = (cost){0, c.operations, fmax(c.cache, c.memory)};
+    *line = (floor_line){.part = part, .times = times, .cost = c};
+    va_start(arguments, format);
+    vsnprintf(line->what, sizeof line->what, format, arguments);
+    va_end(arguments);
+}
+
+/* ------------------------------------------------------------------------------- recurrent part */
+
+/* fprop or dgrad of one step: of its memory traffic the weights, and of fprop W h. */
+static cost recurrent(const shape *p, const layout *l, bench_product product) {
+    cost c = cost_of_product(l, product, p->m->batch, (size_t)p->s, (size_t)p->s);
+    c.memory = p->resident ? 0 : (double)layout_weights(l) * p->s;
+    if (product == PRODUCT_FPROP) c.memory += (double)l->gates * p->units * p->s;
+    return c;
+}
+
+static cost gates_forward(const shape *p, const stage *g) {
+    double s = p->s, r = p->r, table = (double)GATES / g->table_stride;
+    double kept = s + r, handed = GATES * s + table * s + r + kept;
+    return (cost){p->units * kept, 0, p->units * handed};
+}
+
+static cost gates_backward(const shape *p, const stage *g) {
+    double s = p->s, r = p->r, table = (double)GATES / g->table_stride;
+    double kept = s + GATES * s + r + GATES * s;
+    double handed = 2 * s + GATES * s + table * s + 2 * r + 2 * r + GATES * s;
+    if (g->layer_norm) {
+        kept += GATES * s;
+        handed += 3 * GATES * s;
+    }
+    return (cost){p->units * kept, 0, p->units * handed};
+}
+
+static cost stage_forward(const shape *p, const stage *g) {
+    double s = p->s, table = g->table_use == TABLE_NONE ? 0 : 1.0 / g->table_stride;
+    return (cost){p->units * s, 0, p->units * s * (2 + table)};
+}
+
+static cost stage_backward(const shape *p, const stage *g) {
+    double s = p->s, table = g->table_use == TABLE_NONE ? 0 : 1.0 / g->table_stride;
+    double entry = g->table_use == TABLE_MULTIPLY ? 1 : 0;
+    double kept = 2 + entry, handed = 3 + table + entry;
+    if (g->layer_norm) {
+        kept += 1;
+        handed += 3;
+    }
+    return (cost){p->units * s * kept, 0, p->units * s * handed};
+}
+
+static void add_stage(shape *p, int s) {
+    const model *m = p->m;
+    const stage *g = &m->cell.stage[s];
+    const layout *l = m->layouts[s];
+    bool last = s == m->cell.stages - 1;
+    double steps = m->steps, entries = (double)g->gates / g->table_stride;
+    char name[16];
+    model_stage_name(&m->config, s, name);
+    add(p, TIME_FORWARD, steps, recurrent(p, l, PRODUCT_FPROP), "%s fprop", name);
+    add(p, TIME_FORWARD, steps, last ? gates_forward(p, g) : stage_forward(p, g), "%s", name);
+    add(p, TIME_BACKWARD, steps, last ? gates_backward(p, g) : stage_backward(p, g), "%s backward",
+        name);
+    /* Nothing asks for the gradient at h[0]. */
+    add(p, TIME_BACKWARD, s == 0 ? steps - 1 : steps, recurrent(p, l, PRODUCT_DGRAD), "%s dgrad",
+        name);
+    add(p, TIME_WEIGHT_GRADIENT, 1,
+        cost_of_product(l, PRODUCT_WGRAD, m->batch * m->steps, (size_t)p->s, (size_t)p->r),
+        "%s wgrad", name);
+    if (g->table_use == TABLE_NONE) return;
+    double table = entries * (double)m->config.hidden * VOCABULARY;
+    add(p, TIME_BACKWARD, 1, (cost){p->s * (entries * p->units * steps + table), 0, 0},
+        "%s table gradient", name);
+}
+
+/* ------------------------------------------------------------------------------------ the rest */
+
+static void add_tables(shape *p) {
+    const layout *l = p->m->projection_layout;
+    size_t s = (size_t)p->s, r = (size_t)p->r;
+    add(p, TIME_FORWARD, 1, cost_of_product(l, PRODUCT_FPROP, VOCABULARY, s, s), "input tables");
+    add(p, TIME_BACKWARD, 1,
+        cost_sum(cost_of_product(l, PRODUCT_DGRAD, VOCABULARY, s, r),
+                 cost_of_product(l, PRODUCT_WGRAD, VOCABULARY, s, r)),
+        "input tables backward");
+}
+
+static void add_head(shape *p) {
+    const model *m = p->m;
+    const layout *l = m->head_layout;
+    size_t s = (size_t)p->s, r = (size_t)p->r;
+    int positions = m->batch * m->steps;
+    double logits = (double)VOCABULARY * positions;
+    add(p, TIME_HEAD, 1, cost_of_product(l, PRODUCT_FPROP, positions, s, r), "head fprop");
+    add(p, TIME_HEAD, 1, (cost){logits * (p->r + p->s), 0, 0}, "softmax");
+    add(p, TIME_HEAD, 1, cost_of_product(l, PRODUCT_WGRAD, positions, s, r), "head wgrad");
+    add(p, TIME_HEAD, 1, cost_of_product(l, PRODUCT_DGRAD, positions, s, s), "head dgrad");
+}
+
+static void add_optimiser(shape *p) {
+    double each = 10 * p->r + (p->m->rounded ? p->s : 0);
+    add(p, TIME_OPTIMISER, 1, (cost){(double)p->m->parameters.total * each, 0, 0}, "Adam");
+}
+
+void update_floor_describe(const model *m, size_t cache_size, update_floor *f) {
+    shape p = {.m = m,
+               .f = f,
+               .units = (double)m->config.hidden * (double)m->batch,
+               .s = (double)m->be->operand_size,
+               .r = (double)m->be->real_size};
+    double weights = 0;
+    for (int s = 0; s < m->cell.stages; s++) weights += (double)layout_weights(m->layouts[s]);
+    p.resident = weights * p.s <= (double)cache_size;
+    p.all_resident = plan_total(&m->plan) <= cache_size;
+    f->count = 0;
+    for (int s = 0; s < m->cell.stages; s++) add_stage(&p, s);
+    add_tables(&p);
+    add_head(&p);
+    add_optimiser(&p);
+}
+
+double update_floor_seconds(const update_floor *f, const ceilings *c, bench_math math,
+                            double parts[TIME_PARTS]) {
+    double total = 0;
+    for (int i = 0; parts && i < TIME_PARTS; i++) parts[i] = 0;
+    for (int i = 0; i < f->count; i++) {
+        const floor_line *line = &f->lines[i];
+        double seconds = line->times * cost_floor(line->cost, c, math, NULL);
+        if (parts) parts[line->part] += seconds;
+        total += seconds;
+    }
+    return total;
+}
+
+void update_floor_print(const update_floor *f, const ceilings *c, bench_math math, FILE *out) {
+    char text[160];
+    double parts[TIME_PARTS];
+    fprintf(out, "ceilings: %s\n", ceilings_text(c, text));
+    fprintf(out, "%-24s %6s %10s %10s %10s %10s  %s\n", "floor of an update", "times", "memory MB",
+            "GFLOP", "L2 MB", "us each", "held by");
+    double total = update_floor_seconds(f, c, math, parts);
+    for (int part = 0; part < TIME_PARTS; part++) {
+        fprintf(out, "%s: %.3f ms\n", time_part_names[part], parts[part] * 1e3);
+        for (int i = 0; i < f->count; i++) {
+            const floor_line *line = &f->lines[i];
+            if (line->part != (time_part)part) continue;
+            limit by;
+            double seconds = cost_floor(line->cost, c, math, &by);
+            fprintf(out, "  %-22s %6.0f %10.3f %10.3f %10.3f %10.2f  %s\n", line->what, line->times,
+                    line->cost.memory * 1e-6, line->cost.operations * 1e-9, line->cost.cache * 1e-6,
+                    seconds * 1e6, limit_names[by]);
+        }
+    }
+    fprintf(out, "in all: %.3f ms\n", total * 1e3);
+}

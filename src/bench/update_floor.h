@@ -1,0 +1,67 @@
+/* The least time of a training update, part by part and with its derivation.
+ *
+ * H units, B streams, T steps, G gates or 1, E input tables, P parameters; elements of s bytes
+ * (operands) and r bytes (reals). Each line is so much memory traffic, so many operations and so
+ * many bytes from the L2, over the measured ceilings; the largest of the three counts
+ * (bench/cost.h), times how often it happens. What a step hands to the next operation stays in the
+ * L2; to memory goes what backward needs, once each way. A model that fits in the L2 with all it
+ * needs never goes to memory.
+ *
+ *   recurrent fprop   T a stage  weights, unless those of all stages fit in the L2; writes W h, G s
+ *                                bytes a unit and stream
+ *   gates             T          writes h and c; L2: W h, table, c, h
+ *   stage             T a stage  writes its output; L2: W x, table, output
+ *   gates backward    T          reads dh, W h, c, writes the gradient at the norm's result and,
+ * with layer norm, at W h; L2: those, dx, table, dc, and once more what waits for the norm's sums
+ *   stage backward    T a stage  likewise
+ *   recurrent dgrad   T a stage  weights, as above
+ *   wgrad             a stage    depth T B: its inputs, and dW in reals
+ *   table gradient    a stage    reads the gradient at the table's entries
+ *   input tables      1          the projections, forward and backward
+ *   head              1          fprop, softmax, dgrad and wgrad over T B columns
+ *   optimiser         1          10 r + s bytes a parameter: reads weight, moments, average, and
+ *                                the gradient twice (its norm first); writes all but the gradient
+ */
+#ifndef SMALLWORLD_BENCH_UPDATE_FLOOR_H
+#define SMALLWORLD_BENCH_UPDATE_FLOOR_H
+
+#include "bench/ceilings.h"
+#include "model/model.h"
+
+/* The parts of an update as they are measured and printed. */
+typedef enum time_part {
+    TIME_FORWARD,
+    TIME_BACKWARD,
+    TIME_WEIGHT_GRADIENT,
+    TIME_HEAD,
+    TIME_OPTIMISER,
+    TIME_PARTS
+} time_part;
+
+extern const char *const time_part_names[]; /* "forward", "backward", "weight_gradient" ... */
+
+typedef struct floor_line {
+    time_part part;
+    char what[40];
+    double times;
+    cost cost; /* of one */
+} floor_line;
+
+enum { FLOOR_MOST_LINES = 8 * CELL_MAX_STAGES + 16 };
+
+typedef struct update_floor {
+    floor_line lines[FLOOR_MOST_LINES];
+    int count;
+} update_floor;
+
+/* `cache_size`: bytes of the L2. */
+void update_floor_describe(const model *m, size_t cache_size, update_floor *f);
+
+/* Seconds in all; those of each part in `parts`, if not NULL. */
+double update_floor_seconds(const update_floor *f, const ceilings *c, bench_math math,
+                            double parts[TIME_PARTS]);
+
+/* A line each: how often, bytes and operations, microseconds, and what holds it. */
+void update_floor_print(const update_floor *f, const ceilings *c, bench_math math, FILE *out);
+
+#endif

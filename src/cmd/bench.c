@@ -1,0 +1,357 @@
+/* smallworld bench: the products and the update, measured against their floors. */
+#include "bench/report.h"
+#include "bench/update.h"
+#include "cmd/cli.h"
+#include "core/log.h"
+#include "core/memory.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+/* ----------------------------------------------------------------------------------- matmul */
+
+typedef struct matmul_arguments {
+    grid_axes axes;
+    const char *csv, *svg;
+    int64_t units;
+    bool full, chosen, hot, no_cusparse, json;
+} matmul_arguments;
+
+enum {
+    KEY_UNITS = 1,
+    KEY_PRECISION,
+    KEY_PRODUCT,
+    KEY_GATES,
+    KEY_PATTERN,
+    KEY_BLOCK,
+    KEY_DENSITY,
+    KEY_COLUMNS,
+    KEY_FULL,
+    KEY_HOT,
+    KEY_NO_CUSPARSE,
+    KEY_JSON,
+    KEY_CSV,
+    KEY_SVG
+};
+
+static const struct argp_option matmul_options_table[] = {
+    {"units", KEY_UNITS, "N", 0, "Rows and columns of a gate's W; 12288", 0},
+    {"precision", KEY_PRECISION, "LIST", 0, "Of " BENCH_PRECISIONS "; bf16", 0},
+    {"product", KEY_PRODUCT, "LIST", 0, "Of " BENCH_PRODUCTS "; fprop", 0},
+    {"gates", KEY_GATES, "LIST", 0, "Matrices that share a pattern, 1 or 4; 1", 0},
+    {"pattern", KEY_PATTERN, "LIST", 0, "Of " BENCH_PATTERNS "; random", 0},
+    {"block", KEY_BLOCK, "LIST", 0, "Of 8, 16, 32, 64, 128; 32", 0},
+    {"density", KEY_DENSITY, "LIST", 0, "Shares of the blocks; 0.5,0.2,0.1,0.05,0.03,0.01", 0},
+    {"columns", KEY_COLUMNS, "LIST", 0, "N, the width of the minibatch or wgrad's depth; 32", 0},
+    {"full", KEY_FULL, NULL, 0, "Slices of the whole grid instead; some minutes", 0},
+    {"hot", KEY_HOT, NULL, 0, "Do not rotate operands; the memory's floor is then the L2's", 0},
+    {"no-cusparse", KEY_NO_CUSPARSE, NULL, 0, "Compare with cuBLAS alone", 0},
+    {"json", KEY_JSON, NULL, 0, "Print one JSON object instead of the table", 0},
+    {"csv", KEY_CSV, "FILE", 0, "Write the table's rows", 0},
+    {"svg", KEY_SVG, "FILE", 0, "Draw the speed-up over cuBLAS against sparsity", 0},
+    {0},
+};
+
+/* Each word of a comma-separated list in turn; NULL after the last. `list` is used up. */
+static char *next_word(char **list) {
+    return strsep(list, ",");
+}
+
+static void parse_choices(struct argp_state *state, const char *option, char *list,
+                          const char *choices, int *values, int *count) {
+    *count = 0;
+    for (char *word; (word = next_word(&list));) {
+        if (*count == AXIS_MOST) argp_error(state, "%s: at most %d values", option, AXIS_MOST);
+        values[(*count)++] = cli_choice(state, option, word, choices);
+    }
+}
+
+static void parse_integers(struct argp_state *state, const char *option, char *list, int64_t least,
+                           int64_t most, int *values, int *count) {
+    *count = 0;
+    for (char *word; (word = next_word(&list));) {
+        if (*count == AXIS_MOST) argp_error(state, "%s: at most %d values", option, AXIS_MOST);
+        values[(*count)++] = (int)cli_integer(state, option, word, least, most);
+    }
+}
+
+static void parse_densities(struct argp_state *state, char *list, grid_axes *axes) {
+    axes->density_count = 0;
+    for (char *word; (word = next_word(&list));) {
+        if (axes->density_count == AXIS_MOST) {
+            argp_error(state, "--density: at most %d values", AXIS_MOST);
+        }
+        axes->densities[axes->density_count++] = cli_number(state, "--density", word, 1e-4, 0.99);
+    }
+}
+
+static void check_shapes(struct argp_state *state, const grid_axes *axes) {
+    for (int i = 0; i < axes->gates_count; i++) {
+        if (axes->gates[i] != 1 && axes->gates[i] != GATES) {
+            argp_error(state, "--gates: expected 1 or 4, got %d", axes->gates[i]);
+        }
+    }
+    for (int i = 0; i < axes->block_count; i++) {
+        if (axes->blocks[i] & (axes->blocks[i] - 1)) {
+            argp_error(state, "--block: expected 8, 16, 32, 64 or 128, got %d", axes->blocks[i]);
+        }
+    }
+}
+
+static error_t parse_matmul(int key, char *text, struct argp_state *state) {
+    matmul_arguments *a = state->input;
+    grid_axes *x = &a->axes;
+    a->chosen = a->chosen || (key >= KEY_PRECISION && key <= KEY_COLUMNS);
+    switch (key) {
+    case KEY_UNITS:
+        a->units = cli_integer(state, "--units", text, 256, 1 << 20);
+        return 0;
+    case KEY_PRECISION:
+        parse_choices(state, "--precision", text, BENCH_PRECISIONS, x->precisions,
+                      &x->precision_count);
+        return 0;
+    case KEY_PRODUCT:
+        parse_choices(state, "--product", text, BENCH_PRODUCTS, x->products, &x->product_count);
+        return 0;
+    case KEY_GATES:
+        parse_integers(state, "--gates", text, 1, 4, x->gates, &x->gates_count);
+        return 0;
+    case KEY_PATTERN:
+        parse_choices(state, "--pattern", text, BENCH_PATTERNS, x->patterns, &x->pattern_count);
+        return 0;
+    case KEY_BLOCK:
+        parse_integers(state, "--block", text, 8, 128, x->blocks, &x->block_count);
+        return 0;
+    case KEY_DENSITY:
+        parse_densities(state, text, x);
+        return 0;
+    case KEY_COLUMNS:
+        parse_integers(state, "--columns", text, 1, 1 << 16, x->columns, &x->columns_count);
+        return 0;
+    case KEY_FULL:
+        a->full = true;
+        return 0;
+    case KEY_HOT:
+        a->hot = true;
+        return 0;
+    case KEY_NO_CUSPARSE:
+        a->no_cusparse = true;
+        return 0;
+    case KEY_JSON:
+        a->json = true;
+        return 0;
+    case KEY_CSV:
+        a->csv = text;
+        return 0;
+    case KEY_SVG:
+        a->svg = text;
+        return 0;
+    case ARGP_KEY_ARG:
+        argp_error(state, "expected no arguments, got '%s'", text);
+        return 0;
+    case ARGP_KEY_END:
+        check_shapes(state, x);
+        if (a->full && a->chosen) argp_error(state, "--full chooses the grid itself");
+        return 0;
+    default:
+        return ARGP_ERR_UNKNOWN;
+    }
+}
+
+static const char matmul_help[] =
+    "Measure the block-sparse products against cuBLAS (dense, same precision), cuSPARSE "
+    "(blocked-ELL and BSR, each in the faster order of the activations) and their floors, on this "
+    "machine's GPU: medians over replays of CUDA graphs, on random data, with operands rotated "
+    "through more than twice the L2."
+    "\vA list is separated by commas; all combinations of the lists are measured. --full measures "
+    "with bf16, one gate, random patterns and blocks of 32 every product at N = 8 to 8192; then "
+    "four gates, each other pattern, each other block and fp32 at some N.\n\n"
+    "The floor is the larger of memory (weights, inputs and outputs once, over the measured copy "
+    "bandwidth) and arithmetic (2 N operations a weight, over the measured rate of a dense "
+    "product), "
+    "and one empty graph node. L2 is the least that must be gathered from there into the "
+    "multiprocessors, given what neighbouring rows of the pattern share, over its measured "
+    "bandwidth. wgrad's N is its depth.\n\n"
+    "Examples:\n  smallworld bench matmul --svg speedup.svg\n"
+    "  smallworld bench matmul --product fprop,wgrad --gates 4 --columns 128,8192 --json";
+
+static bool report(const matmul_arguments *a, const matmul_results *results, error *err) {
+    if (a->json) {
+        report_json(results, stdout);
+    } else {
+        report_text(results, stdout);
+    }
+    return (!a->csv || report_csv(results, a->csv, err)) &&
+           (!a->svg || report_svg(results, a->svg, err));
+}
+
+static int bench_matmul(int argc, char **argv) {
+    static const struct argp argp = {
+        matmul_options_table, parse_matmul, "", matmul_help, NULL, NULL, NULL};
+    matmul_arguments a = {.axes = grid_default, .units = 12288};
+    argp_parse(&argp, argc, argv, 0, NULL, &a);
+    error err;
+    matmul_results results;
+    grid g = {.units = (int)a.units};
+    matmul_options options = {a.hot, !a.no_cusparse, !a.json || log_is_terminal(), {9, 2e-3, 1}};
+    if (a.full) {
+        options.how = (timing){5, 5e-4, 0.1};
+        grid_add_full(&g);
+    } else {
+        grid_add(&g, &a.axes);
+    }
+    bool done =
+        g.count > 0 || error_usage(&err, "no cell of this grid is possible: --block must "
+                                         "divide --units, and rows need two blocks or more");
+    if (done) {
+        done = matmul_run(&g, &options, &results, &err) && report(&a, &results, &err);
+        matmul_free(&results);
+    }
+    grid_free(&g);
+    return done ? STATUS_OK : cli_fail(&err, "bench matmul");
+}
+
+/* ------------------------------------------------------------------------------------ train */
+
+typedef struct train_arguments {
+    cli_model model;
+    const char *config;
+    cli_list assignments, files;
+    double seconds;
+    bool json, explain;
+} train_arguments;
+
+enum { KEY_SET = 1, KEY_DATA, KEY_SECONDS, KEY_EXPLAIN, KEY_TRAIN_JSON };
+
+static const struct argp_option train_options_table[] = {
+    {"set", KEY_SET, "KEY.PATH=VALUE", 0, "Override a key of the config; may be repeated", 0},
+    {"data", KEY_DATA, "FILE", 0, "Train on this instead of made-up text; may be repeated", 0},
+    {"seconds", KEY_SECONDS, "S", 0, "To measure for, roughly; 30", 0},
+    {"explain", KEY_EXPLAIN, NULL, 0, "Print the floor's derivation", 0},
+    {"json", KEY_TRAIN_JSON, NULL, 0, "End with one JSON object on stdout", 0},
+    {0},
+};
+
+static error_t parse_train(int key, char *text, struct argp_state *state) {
+    train_arguments *a = state->input;
+    switch (key) {
+    case KEY_SET:
+        cli_append(&a->assignments, text);
+        return 0;
+    case KEY_DATA:
+        cli_append(&a->files, text);
+        return 0;
+    case KEY_SECONDS:
+        a->seconds = cli_number(state, "--seconds", text, 0.1, 3600);
+        return 0;
+    case KEY_EXPLAIN:
+        a->explain = true;
+        return 0;
+    case KEY_TRAIN_JSON:
+        a->json = true;
+        return 0;
+    case ARGP_KEY_INIT:
+        state->child_inputs[0] = &a->model;
+        return 0;
+    case ARGP_KEY_ARG:
+        if (a->config) argp_error(state, "expected one CONFIG.yaml, got also '%s'", text);
+        a->config = text;
+        return 0;
+    case ARGP_KEY_END:
+        if (!a->config) argp_error(state, "expected a CONFIG.yaml");
+        return 0;
+    default:
+        return ARGP_ERR_UNKNOWN;
+    }
+}
+
+static const char train_help[] =
+    "Run real updates of a model on made-up text and print how fast they are, where the time goes, "
+    "and how near that is to the least the hardware allows. Nothing is written; the config's data "
+    "files are not needed."
+    "\vParts are timed apart, within updates: backward is all of it but the recurrent weights' "
+    "gradient, which is timed by making it twice; head is forward and backward; idle is what is "
+    "left "
+    "of the wall time of a whole update with its input, and a little below zero where parts cost "
+    "more apart than together.\n\n"
+    "The floor adds up, over steps and products, the largest of memory bytes, operations and bytes "
+    "gathered from the L2, each over what is measured here; for gates and layer norm the bytes a "
+    "unit and stream; the head; and the optimiser's bytes. --explain prints every line of it.\n\n"
+    "tflops counts 6 operations a parameter and byte. forward is scoring as eval does; features is "
+    "smallworld features on made-up reviews, sorting and writing included.\n\n"
+    "Example:\n  smallworld bench train configs/quickstart.yaml --set train.batch=64 --explain";
+
+static int bench_train(int argc, char **argv) {
+    static const struct argp_child children[] = {{&cli_model_argp, 0, "Device:", 0}, {0}};
+    static const struct argp argp = {
+        train_options_table, parse_train, "CONFIG.yaml", train_help, children, NULL, NULL};
+    train_arguments a = {.seconds = 30};
+    argp_parse(&argp, argc, argv, 0, NULL, &a);
+    error err;
+    options o;
+    update_results results;
+    update_options how = {a.seconds, a.files.items, a.files.count, !a.json || log_is_terminal()};
+    options_begin(&o);
+    bool done = options_load(&o, a.config, a.assignments.items, a.assignments.count, &err) &&
+                cli_apply(&a.model, &o, &err) && options_check(&o, &err) &&
+                update_measure(&o, &how, &results, &err);
+    options_free(&o);
+    free(a.assignments.items);
+    free(a.files.items);
+    if (!done) return cli_fail(&err, "bench train");
+    if (a.explain) update_explain(&results, a.json ? stderr : stdout);
+    if (a.json) {
+        update_json(&results, stdout);
+    } else {
+        update_text(&results, stdout);
+    }
+    return STATUS_OK;
+}
+
+/* ---------------------------------------------------------------------------------- dispatch */
+
+static const struct {
+    const char *name;
+    int (*run)(int argc, char **argv);
+    const char *summary;
+} benches[] = {
+    {"matmul", bench_matmul, "the block-sparse products against cuBLAS, cuSPARSE and their floors"},
+    {"train", bench_train, "updates of a model: speed, parts, share of the floor, memory"},
+};
+
+enum { BENCHES = sizeof benches / sizeof benches[0] };
+
+static void print_help(FILE *out) {
+    fputs("Usage: smallworld bench NAME [OPTION...]\nMeasure this machine's speed.\n\n", out);
+    for (int i = 0; i < BENCHES; i++) {
+        fprintf(out, "  %-10s %s\n", benches[i].name, benches[i].summary);
+    }
+    fputs("\n'smallworld bench NAME --help' describes a benchmark, with an example.\n", out);
+}
+
+int cmd_bench(int argc, char **argv) {
+    const char *name = argc > 1 ? argv[1] : NULL;
+    if (name && (strcmp(name, "--help") == 0 || strcmp(name, "-?") == 0)) {
+        print_help(stdout);
+        return STATUS_OK;
+    }
+    for (int i = 0; name && i < BENCHES; i++) {
+        if (strcmp(name, benches[i].name) != 0) continue;
+        char *full = mem_format("%s %s", argv[0], name);
+        argv[1] = full; /* argp's messages start with it */
+        int status = benches[i].run(argc - 1, argv + 1);
+        free(full);
+        return status;
+    }
+    if (!name) {
+        print_help(stderr);
+        return STATUS_USAGE;
+    }
+    const char *names[BENCHES];
+    for (int i = 0; i < BENCHES; i++) names[i] = benches[i].name;
+    fprintf(stderr,
+            "smallworld bench: unknown benchmark '%s'; the nearest is '%s'\n"
+            "Try 'smallworld bench --help' for more information.\n",
+            name, nearest_name(name, names, BENCHES));
+    return STATUS_USAGE;
+}

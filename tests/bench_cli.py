@@ -1,0 +1,108 @@
+#!/usr/bin/env python3
+"""smallworld bench as a user meets it, on a machine without a GPU: bench_cli.py PROGRAM."""
+
+import json
+import os
+import subprocess
+import sys
+import unittest
+from pathlib import Path
+
+PROGRAM = None
+ROOT = Path(__file__).resolve().parent.parent
+
+PARTS = ["forward", "backward", "weight_gradient", "head", "optimiser"]
+
+KEYS = ["bytes_per_second", "ms_per_update", "forward_bytes_per_second",
+        "features_bytes_per_second", "tflops", "floor_share", "peak_memory"]
+
+
+def run(*arguments):
+    """The program's result, with any GPU hidden from it."""
+    hidden = dict(os.environ, CUDA_VISIBLE_DEVICES="", OMP_NUM_THREADS="2")
+    return subprocess.run([PROGRAM, "bench", *arguments], cwd=ROOT, env=hidden, text=True,
+                          capture_output=True, timeout=300)
+
+
+class Matmul(unittest.TestCase):
+    def test_without_a_gpu(self):
+        result = run("matmul")
+        self.assertEqual(result.returncode, 1)
+        self.assertEqual(result.stdout, "")
+        self.assertEqual(result.stderr.count("\n"), 1)
+        self.assertIn("device cuda", result.stderr)
+
+    def test_usage(self):
+        for arguments in (["--gates", "2"], ["--block", "24"], ["--density", "2"], ["word"],
+                          ["--columns", "32,"], ["--product", "both"], ["--full", "--block", "32"],
+                          ["--units", "1000"], [*["--columns", ",".join(["8"] * 17)]]):
+            result = run("matmul", *arguments)
+            self.assertEqual(result.returncode, 2, arguments)
+            self.assertIn("smallworld", result.stderr)
+
+
+class Dispatch(unittest.TestCase):
+    def test_help(self):
+        for arguments in (["--help"], ["matmul", "--help"], ["train", "--help"]):
+            result = run(*arguments)
+            self.assertEqual(result.returncode, 0)
+            self.assertIn("Usage: smallworld bench", result.stdout)
+
+    def test_unknown(self):
+        self.assertEqual(run().returncode, 2)
+        result = run("trian")
+        self.assertEqual(result.returncode, 2)
+        self.assertIn("'train'", result.stderr)
+
+
+class Train(unittest.TestCase):
+    SMALL = ["train", "configs/quickstart.yaml", "--device", "cpu", "--set", "model.hidden=128"]
+
+    def measure(self, *arguments):
+        result = run(*self.SMALL, "--seconds", "2", "--json", *arguments)
+        self.assertEqual(result.returncode, 0, result.stderr)
+        return json.loads(result.stdout)
+
+    def check(self, found):
+        for key in KEYS:
+            self.assertGreater(found[key], 0, key)
+        parts = found["parts_ms"]
+        self.assertEqual(sorted(parts), sorted(PARTS + ["idle"]))
+        self.assertAlmostEqual(sum(parts.values()) / found["ms_per_update"], 1, places=6)
+        self.assertAlmostEqual(sum(found["floor_parts_ms"].values()) / found["floor_ms"], 1,
+                               places=6)
+        self.assertAlmostEqual(found["floor_ms"] / found["ms_per_update"] / found["floor_share"],
+                               1, places=6)
+        size = found["batch"] * found["bptt"]
+        self.assertAlmostEqual(size / found["ms_per_update"] * 1e3 / found["bytes_per_second"], 1,
+                               places=6)
+        self.assertAlmostEqual(6 * found["parameters"] * found["bytes_per_second"] * 1e-12 /
+                               found["tflops"], 1, places=6)
+        self.assertEqual(sum(found["memory"].values()), found["peak_memory"])
+
+    def test_lstm(self):
+        self.check(self.measure())
+
+    def test_deep_bf16(self):
+        found = self.measure("--set", "model.cell=deep", "--precision", "bf16")
+        self.check(found)
+        self.assertIn("deep", found["model"])
+
+    def test_real_text(self):
+        self.check(self.measure("--data", "data/reviews_valid.tsv.gz"))
+
+    def test_explain(self):
+        result = run(*self.SMALL, "--seconds", "0.5", "--explain")
+        self.assertEqual(result.returncode, 0, result.stderr)
+        for words in ("gates fprop", "held by", "Adam", "bytes/s", "of the floor"):
+            self.assertIn(words, result.stdout)
+
+    def test_too_little_text(self):
+        result = run(*self.SMALL, "--data", "LICENSE", "--set", "train.batch=4096")
+        self.assertEqual(result.returncode, 1)
+        self.assertIn("less than one minibatch", result.stderr)
+
+
+if __name__ == "__main__":
+    PROGRAM = os.path.abspath(sys.argv.pop(1))
+    unittest.main()

@@ -1,0 +1,776 @@
+"""The program from outside: options, exit statuses, what goes to stdout and stderr, signals, kills,
+full disks, bad input and odd input.
+
+    /usr/bin/python3 tests/cli.py BUILD/smallworld [CLASS.TEST...]
+"""
+
+import gzip
+import json
+import os
+import random
+import re
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+import unittest
+import zlib
+from pathlib import Path
+
+import needs
+
+numpy = needs.module("numpy")
+
+PROGRAM = None  # set by main, before any test
+COMMANDS = ["train", "eval", "features", "probe", "generate", "graph"]
+RUN_FILES = ["best.safetensors", "config.yaml", "last.safetensors", "last.state", "metrics.jsonl"]
+TIMED = ["seconds", "bytes_per_second"]
+
+# ------------------------------------------------------------------------------------- helpers --
+
+
+def documents(count, seed):
+    """Labelled lines from few words; what a tiny model learns a little of in a few updates."""
+    draw = random.Random(seed)
+    words = ["the", "cat", "dog", "sat", "ran", "on", "a", "mat"]
+    return "".join(f"{i % 2}\t{' '.join(draw.choices(words, k=draw.randint(3, 11)))}.\n"
+                   for i in range(count)).encode()
+
+
+def settings(**changes):
+    """A tiny config; a change names a key as SECTION_KEY, and None leaves the key out."""
+    config = {
+        "run": {"device": "cpu", "threads": 1},
+        "data": {"train": "train.tsv", "valid": "valid.tsv"},
+        "model": {"hidden": 32, "block": 8, "degree": 2, "embedding": 4},
+        "train": {"batch": 2, "bptt": 16, "steps": 12, "warmup": 2, "lr": 0.01, "log_every": 3,
+                  "valid_every": 5, "average": 0.9},
+    }
+    for path, value in changes.items():
+        section, key = path.split("_", 1)
+        if value is None:
+            del config[section][key]
+        else:
+            config[section][key] = value
+    return config
+
+
+class Case(unittest.TestCase):
+    """Every test has a folder of its own, which is where the program runs."""
+
+    cpu = ["--device", "cpu", "--threads", "1"]  # for commands without a config
+
+    def setUp(self):
+        holder = tempfile.TemporaryDirectory()
+        self.addCleanup(holder.cleanup)
+        self.folder = Path(holder.name)
+        self.write("train.tsv", documents(60, 1))
+        self.write("valid.tsv", documents(9, 2))
+        self.config("config.yaml")
+
+    def write(self, name, content):
+        path = self.folder / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(content if isinstance(content, bytes) else content.encode())
+        return name
+
+    def read(self, name):
+        return (self.folder / name).read_bytes()
+
+    def config(self, name, **changes):
+        return self.write(name, json.dumps(settings(**changes)))  # JSON is YAML
+
+    def start(self, *arguments, **options):
+        return subprocess.Popen([PROGRAM, *map(str, arguments)], cwd=self.folder, text=True,
+                                errors="surrogateescape", stdout=subprocess.PIPE,
+                                stderr=subprocess.PIPE, **options)
+
+    def run_program(self, *arguments, status=0, **options):
+        process = self.start(*arguments, **options)
+        out, err = process.communicate(timeout=120)
+        self.assertEqual(process.returncode, status, f"{arguments}: {err}")
+        return out, err
+
+    def results(self, *arguments, **options):
+        """The JSON object that --json ends with."""
+        out, _ = self.run_program(*arguments, "--json", **options)
+        return json.loads(out.rstrip("\n").split("\n")[-1])
+
+    def train(self, *arguments, **options):
+        return self.results("train", "config.yaml", "--out", "run", *arguments, **options)
+
+    def snapshot(self):
+        return {str(path.relative_to(self.folder)): path.lstat().st_mtime_ns if path.is_dir()
+                else (path.lstat().st_mtime_ns, path.read_bytes())
+                for path in sorted(self.folder.rglob("*")) if not path.is_symlink()}
+
+    def refused(self, expected, *arguments, status=1, **options):
+        """One line that says `expected`, nothing else printed, no file changed."""
+        before = self.snapshot()
+        out, err = self.run_program(*arguments, status=status, **options)
+        self.assertEqual(out, "", arguments)
+        lines = err.splitlines()
+        self.assertTrue(lines and lines[0].startswith("smallworld"), err)
+        self.assertIn(expected, lines[0])
+        if status == 2:  # then where help is, which argp may wrap
+            self.assertRegex(" ".join(lines[1:]), r"^Try .*--help.* for more information\.$")
+        else:
+            self.assertEqual(len(lines), 1, err)
+        self.assertEqual(self.snapshot(), before)
+
+    def assert_same_run(self, one, other):
+        """All that a run leaves, but for the time it took."""
+        for name in ["config.yaml", "last.safetensors", "best.safetensors"]:
+            self.assertEqual(self.read(f"{one}/{name}"), self.read(f"{other}/{name}"), name)
+        metrics = []
+        for run in one, other:
+            lines = self.read(f"{run}/metrics.jsonl").splitlines()
+            metrics.append([json.loads(line) for line in lines])
+            for line in metrics[-1]:
+                for key in TIMED:
+                    del line[key]
+        self.assertEqual(metrics[0], metrics[1])
+        states = []
+        for run in one, other:
+            header, data = split_safetensors(self.read(f"{run}/last.state"))
+            for key in ["seconds", "checksum", "metrics_bytes"]:
+                del header["__metadata__"][key]
+            states.append((header, data))
+        self.assertEqual(states[0], states[1])
+
+
+def split_safetensors(content):
+    start = 8 + int.from_bytes(content[:8], "little")
+    return json.loads(content[8:start]), content[start:]
+
+
+def change_metadata(content, key, value):
+    """A checkpoint with another value of the same length, and the checksum that fits."""
+    changed = content.replace(f'"{key}": "'.encode(), f'"{key}": "{value}'.encode(), 1)
+    at = changed.index(f'"{key}": "{value}'.encode()) + len(f'"{key}": "{value}')
+    changed = changed[:at] + changed[at + len(value):]
+    at = changed.index(b'"checksum": "') + len(b'"checksum": "')
+    changed = changed[:at] + b"00000000" + changed[at + 8:]
+    return changed[:at] + f"{zlib.crc32(changed):08x}".encode() + changed[at + 8:]
+
+
+# --------------------------------------------------------------------------------------- usage --
+
+
+class Usage(Case):
+    def test_help_and_version(self):
+        for option in "--help", "-h", "help":
+            out, err = self.run_program(option)
+            self.assertEqual(err, "")
+            for command in COMMANDS:
+                self.assertRegex(out, rf"(?m)^  {command} ")
+        version = self.run_program("--version")[0]
+        self.assertRegex(version, r"^smallworld \d+\.\d+\.\d+\n$")
+        for command in COMMANDS:
+            out, err = self.run_program(command, "--help")
+            self.assertEqual(err, "")
+            self.assertIn(f"Usage: smallworld {command} ", out)
+            self.assertIn("Example:\n", out)
+            self.assertEqual(self.run_program(command, "--version")[0], version)
+
+    def test_help_config(self):
+        out, err = self.run_program("train", "--help-config")
+        self.assertEqual(err, "")
+        for section, keys in settings().items():
+            self.assertRegex(out, rf"(?m)^{section}:$")
+            for key in keys:
+                self.assertRegex(out, rf"(?m)^  {key} +\S")
+
+    def test_bad_usage(self):
+        for expected, *arguments in [
+            ("expected a command",),
+            ("unknown command 'trian'; the nearest is 'train'", "trian"),
+            ("unrecognized option '--fast'", "train", "--fast"),
+            ("expected a CONFIG.yaml", "train"),
+            ("expected one CONFIG.yaml, got also 'b'", "train", "a", "b"),
+            ("--resume or --overwrite, not both", "train", "a", "--resume", "--overwrite"),
+            ("--set model.hidden: expected key.path=value", "train", "config.yaml", "--set",
+             "model.hidden"),
+            ("--set: modle.hidden: unknown key; the nearest is model.hidden", "train",
+             "config.yaml", "--set", "modle.hidden=8"),
+            ("--batch: train.batch: expected an integer", "train", "config.yaml", "--batch", "0"),
+            ("--device: run.device: expected one of: auto cpu cuda, got 'tpu'", "train",
+             "config.yaml", "--device", "tpu"),
+            ("expected a CHECKPOINT", "eval"),
+            ("expected --data FILE...", "eval", "a.safetensors"),
+            ("--limit: expected an integer from 2", "eval", "a", "--data", "b", "--limit", "1"),
+            ("--limit: expected an integer", "eval", "a", "--data", "b", "--limit", "9" * 30),
+            ("expected --out PREFIX", "features", "a", "--data", "b"),
+            ("--pool: expected one of: last mean max; got 'sum'", "features", "a", "--pool", "sum"),
+            ("--state: expected one of: cell hidden; got ''", "features", "a", "--state", ""),
+            ("--temperature: expected a number", "generate", "a", "--temperature", "nan"),
+            ("--temperature: expected a number", "generate", "a", "--temperature", "-1"),
+            ("--prompt: expected at least one byte", "generate", "a", "--prompt", ""),
+            ("--bytes: expected an integer", "generate", "a", "--bytes", "1e3"),
+            ("expected a CONFIG.yaml or CHECKPOINT.safetensors", "graph"),
+        ]:
+            with self.subTest(arguments=arguments):
+                self.refused(expected, *arguments, status=2)
+
+
+# -------------------------------------------------------------------------------------- running --
+
+
+class Train(Case):
+    def test_what_a_run_leaves(self):
+        out, err = self.run_program("train", "config.yaml", "--json")
+        self.assertEqual(out.count("\n"), 1)
+        result = json.loads(out)
+        self.assertEqual(list(result), ["steps", "bytes", "epochs", "seconds", "bytes_per_second",
+                                        "valid_bpc", "parameters", "checkpoint"])
+        self.assertEqual((result["steps"], result["bytes"]), (12, 12 * 32))
+        self.assertEqual(result["checkpoint"], "runs/config/last.safetensors")
+        self.assertRegex(err, r"(?m)^memory: weights .*, optimiser .*, activations .*: ")
+        self.assertRegex(err, r"(?m)^step 12/12  bpc .* lr .* bytes/s ")
+        self.assertNotIn("\r", err)
+        run = self.folder / "runs" / "config"
+        self.assertEqual(sorted(path.name for path in run.iterdir()), RUN_FILES)
+        lines = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+        self.assertEqual([line["step"] for line in lines], [3, 6, 9, 12])
+        for line in lines:
+            self.assertEqual(list(line), ["step", "bytes", "epoch", "seconds", "bpc", "lr",
+                                          "grad_norm", "bytes_per_second", "valid_bpc"])
+        self.assertEqual([line["valid_bpc"] is None for line in lines], [True, False, True, False])
+        self.assertEqual(lines[-1]["valid_bpc"], result["valid_bpc"])
+        out, _ = self.run_program("train", "config.yaml", "--out", "other")
+        self.assertEqual(out, "other/last.safetensors\n")
+        self.assert_same_run("runs/config", "other")
+        for name in "last.safetensors", "best.safetensors":  # no time, host or path
+            header, _ = split_safetensors(self.read(f"other/{name}"))
+            self.assertNotIn(str(self.folder), json.dumps(header))
+            self.assertNotIn("other", header["__metadata__"].values())
+
+    def test_flags_override(self):
+        self.train("--set", "train.steps=2", "--batch", "3", "--precision", "bf16", "--threads",
+                   "2", "--set", "data.train=[train.tsv, valid.tsv]", "--set", "data.valid=null",
+                   "--set", "data.valid_fraction=0.1")
+        text = self.read("run/config.yaml").decode()
+        for line in ["steps: 2", "batch: 3", "precision: bf16", "threads: 2", "valid: []",
+                     'train: ["train.tsv", "valid.tsv"]', "valid_fraction: 0.1"]:
+            self.assertIn(f"  {line}\n", text)
+        # The resolved config stands for the run.
+        again = self.results("train", "run/config.yaml", "--out", "again")
+        self.assertEqual(again["steps"], 2)
+        self.assert_same_run("run", "again")
+
+    def test_resume_of_a_finished_run(self):
+        first = self.train()
+        before = self.snapshot()
+        out, err = self.run_program("train", "config.yaml", "--out", "run", "--resume", "--json")
+        self.assertEqual(json.loads(out), first)
+        self.assertIn("already finished at step 12", err)
+        self.assertEqual(self.snapshot(), before)
+
+    def test_resume(self):
+        self.train("--resume")  # without a checkpoint: from the beginning
+        for key, value in [("train.lr", "0.02"), ("model.hidden", "64"), ("run.seed", "2"),
+                           ("data.train", "valid.tsv"), ("train.valid_every", "4")]:
+            self.refused(f"{key}: cannot change on resuming", "train", "config.yaml", "--out",
+                         "run", "--resume", "--set", f"{key}={value}", "--set", "train.steps=20")
+        result = self.train("--resume", "--set", "train.steps=16", "--set", "train.log_every=1",
+                            "--set", "train.checkpoint_minutes=3", "--threads", "2")
+        self.assertEqual(result["steps"], 16)
+        result = self.train("--resume", "--set", "train.steps=null", "--set", "train.epochs=0.5",
+                            "--set", "train.log_every=1")
+        self.assertEqual(result["epochs"], 0.5)
+
+    def test_folder_in_use(self):
+        self.train()
+        self.refused("run: already holds a run; --resume goes on, --overwrite starts over",
+                     "train", "config.yaml", "--out", "run")
+        (self.folder / "run" / "last.state").unlink()
+        self.refused("run: already holds a run", "train", "config.yaml", "--out", "run")
+        self.train("--overwrite", "--set", "train.steps=3")
+        self.assertEqual(self.read("run/metrics.jsonl").count(b"\n"), 1)
+
+    def test_damaged_run(self):
+        self.train()
+        for name in "last.state", "last.safetensors", "config.yaml":
+            with self.subTest(name=name):
+                whole = self.read(f"run/{name}")
+                self.write(f"run/{name}", whole[:-9])
+                self.refused(f"run/{name}", "train", "config.yaml", "--out", "run", "--resume",
+                             "--set", "train.steps=20")
+                self.write(f"run/{name}", whole)
+        self.assertEqual(self.train("--resume", "--set", "train.steps=20")["steps"], 20)
+
+    def test_folders_that_cannot_be(self):
+        self.write("file", "")
+        self.refused("file: not a folder", "train", "config.yaml", "--out", "file")
+        self.refused("file", "train", "config.yaml", "--out", "file/run")
+        self.refused("cannot make folder /proc/run", "train", "config.yaml", "--out", "/proc/run")
+        if os.geteuid() != 0:  # root writes anywhere
+            (self.folder / "locked").mkdir(mode=0o555)
+            self.refused("locked", "train", "config.yaml", "--out", "locked")
+            self.refused("locked", "train", "config.yaml", "--out", "locked/run")
+
+    def test_full_disk(self):
+        self.train()
+        (self.folder / "run" / "config.yaml.tmp").symlink_to("/dev/full")
+        before = {name: self.read(f"run/{name}") for name in RUN_FILES}
+        out, err = self.run_program("train", "config.yaml", "--out", "run", "--overwrite", status=1)
+        self.assertEqual(out, "")
+        self.assertEqual(err, "smallworld: cannot write run/config.yaml.tmp: "
+                              "No space left on device\n")
+        self.assertEqual(before, {name: self.read(f"run/{name}") for name in RUN_FILES})
+        self.assertEqual(sorted(path.name for path in (self.folder / "run").iterdir()), RUN_FILES)
+
+        # In the middle of a run: what was saved before stays, and the run can go on.
+        for name in "last.safetensors", "last.state":
+            (self.folder / "run" / f"{name}.tmp").symlink_to("/dev/full")
+            out, err = self.run_program("train", "config.yaml", "--out", "run", "--resume", "--set",
+                                        "train.steps=20", status=1)
+            self.assertEqual(out, "")
+            self.assertEqual(err.splitlines()[-1], f"smallworld: cannot write run/{name}.tmp: "
+                                                   "No space left on device")
+            self.assertEqual(before["last.state"], self.read("run/last.state"))
+        self.assertEqual(self.train("--resume", "--set", "train.steps=20")["steps"], 20)
+
+    def test_not_finite(self):
+        self.train()
+        content = self.read("run/last.safetensors")
+        header, _ = split_safetensors(content)
+        bias = len(content) - header["pattern.gates"]["data_offsets"][1]
+        bias += header["head.bias"]["data_offsets"][0]
+        content = content[:bias] + b"\0\0\xc0\x7f" + content[bias + 4:]  # a NaN
+        self.write("nan.safetensors", change_metadata(content, "version", "1"))
+        out, err = self.run_program("train", "config.yaml", "--out", "other", "--set",
+                                    "train.init=nan.safetensors", status=1)
+        self.assertEqual(out, "")
+        self.assertEqual(err.splitlines()[-1], "smallworld: step 1: the loss or its gradient is "
+                         "not finite; no checkpoint yet in other/last.safetensors")
+        self.refused("the loss is not finite", "eval", "nan.safetensors", "--data", "valid.tsv")
+
+
+class Signals(Case):
+    """Stopped in the middle of a run that takes a second or two, and gone on with."""
+
+    STEPS = 300
+
+    def setUp(self):
+        super().setUp()
+        self.config("config.yaml", model_hidden=64, train_steps=self.STEPS, train_log_every=1,
+                    train_valid_every=37, model_dropout=0.2)
+
+    def start_and_wait(self, lines, *arguments):
+        """A run, once it has written so many lines of metrics."""
+        process = self.start("train", "config.yaml", "--out", "run", "--json", *arguments)
+        self.addCleanup(lambda: process.poll() is None and process.kill())
+        metrics = self.folder / "run" / "metrics.jsonl"
+        for _ in range(20000):
+            if metrics.exists() and metrics.read_bytes().count(b"\n") >= lines:
+                return process
+            self.assertIsNone(process.poll(), "over before the signal")
+            time.sleep(0.002)
+        self.fail("no metrics")
+
+    def test_stop_and_resume(self):
+        self.run_program("train", "config.yaml", "--out", "whole")
+        arguments = []
+        for lines, number in (10, signal.SIGINT), (120, signal.SIGTERM):
+            process = self.start_and_wait(lines, *arguments)
+            process.send_signal(number)
+            out, err = process.communicate(timeout=60)
+            self.assertEqual(process.returncode, 128 + number)
+            steps = json.loads(out)["steps"]
+            self.assertTrue(lines <= steps < self.STEPS)
+            self.assertIn(f"stopped after step {steps}; --resume goes on", err)
+            arguments = ["--resume"]
+        self.assertEqual(self.train("--resume")["steps"], self.STEPS)
+        self.assert_same_run("whole", "run")
+
+    def test_kill_and_resume(self):
+        self.run_program("train", "config.yaml", "--out", "whole")
+        process = self.start_and_wait(40, "--set", "train.checkpoint_minutes=0.00001")
+        process.kill()
+        process.communicate()
+        self.assertEqual(process.returncode, -signal.SIGKILL)
+        self.assertEqual(self.train("--resume", "--set", "train.checkpoint_minutes=10")["steps"],
+                         self.STEPS)
+        text = self.read("run/config.yaml").replace(b"checkpoint_minutes: 1e-05",
+                                                    b"checkpoint_minutes: 10")
+        self.write("run/config.yaml", text)
+        self.assert_same_run("whole", "run")
+
+    def test_second_signal(self):
+        self.write("train.txt", random.Random(1).randbytes(200000))
+        self.config("slow.yaml", data_train="train.txt", data_valid=None, model_hidden=2048,
+                    model_graph="dense", model_degree=None, train_batch=64, train_bptt=512)
+        process = self.start("train", "slow.yaml", "--out", "run")
+        self.addCleanup(lambda: process.poll() is None and process.kill())
+        for line in process.stderr:
+            if line.startswith("epoch:"):
+                break
+        time.sleep(0.3)  # into the first update, which takes many seconds
+        process.send_signal(signal.SIGTERM)
+        time.sleep(0.3)
+        self.assertIsNone(process.poll(), "the first signal waits for the update")
+        sent = time.monotonic()
+        process.send_signal(signal.SIGINT)
+        process.communicate(timeout=60)
+        self.assertLess(time.monotonic() - sent, 5)
+        self.assertEqual(process.returncode, -signal.SIGINT)
+
+
+class Uses(Case):
+    """eval, features, generate and graph, on a model that is trained once."""
+
+    @classmethod
+    def setUpClass(cls):
+        cls.holder = tempfile.TemporaryDirectory()
+        cls.addClassCleanup(cls.holder.cleanup)
+        folder = Path(cls.holder.name)
+        (folder / "train.tsv").write_bytes(documents(60, 1))
+        (folder / "valid.tsv").write_bytes(documents(9, 2))
+        (folder / "config.yaml").write_text(json.dumps(settings(train_valid_bytes=0)))
+        done = subprocess.run([PROGRAM, "train", "config.yaml", "--json", "--out", "run"],
+                              cwd=folder, capture_output=True, text=True, check=True)
+        cls.result = json.loads(done.stdout)
+        cls.checkpoint = (folder / "run" / "last.safetensors").read_bytes()
+
+    def setUp(self):
+        super().setUp()
+        self.write("m.safetensors", self.checkpoint)
+
+    def eval(self, *arguments):
+        return self.results("eval", "m.safetensors", *self.cpu, *arguments)
+
+    def test_eval(self):
+        result = self.eval("--data", "valid.tsv", "--batch", "2")
+        self.assertEqual(list(result), ["bpc", "bytes", "seconds", "bytes_per_second"])
+        # LABEL<TAB> becomes "\n ", and the end of the line a blank.
+        size = sum(len(line) + 1 for line in documents(9, 2).splitlines())
+        self.assertEqual(result["bytes"], size - 1)
+        self.assertAlmostEqual(result["bpc"], self.result["valid_bpc"], delta=1e-6)
+        exact = self.eval("--data", "valid.tsv", "train.tsv", "--exact")
+        self.assertAlmostEqual(self.eval("--data", "valid.tsv", "train.tsv")["bpc"], exact["bpc"],
+                               delta=2e-3)
+        other = self.eval("--data", "train.tsv", "valid.tsv", "--exact")
+        self.assertEqual(other["bytes"], exact["bytes"])
+        self.assertNotEqual(other["bpc"], exact["bpc"])
+        self.assertEqual(self.eval("--data", "train.tsv", "--limit", "100")["bytes"], 99)
+        half = self.eval("--data", "valid.tsv", "--precision", "bf16")["bpc"]
+        self.assertAlmostEqual(half, result["bpc"], delta=0.05)
+        self.assertNotEqual(half, result["bpc"])
+        out, _ = self.run_program("eval", "m.safetensors", "--data", "valid.tsv", *self.cpu)
+        self.assertRegex(out, rf"^{result['bpc']:.4f} bits per character over {size - 1} bytes ")
+
+    def test_features(self):
+        self.write("some.tsv", b"1\tgood\n-1\t\n0\tsome longer text\n2147483647\tx\n")
+        result = self.results("features", "m.safetensors", "--data", "some.tsv", "--out", "f",
+                              *self.cpu)
+        self.assertEqual((result["documents"], result["units"]), (4, 32))
+        features = numpy.load(self.folder / "f.npy")
+        labels = numpy.load(self.folder / "f.labels.npy")
+        self.assertEqual((features.shape, features.dtype), ((4, 32), numpy.float32))
+        self.assertEqual(labels.tolist(), [1, -1, 0, 2**31 - 1])
+        self.assertTrue(numpy.isfinite(features).all() and features.any())
+        for batch in 1, 3, 100:
+            self.run_program("features", "m.safetensors", "--data", "some.tsv", "--out", "g",
+                             "--batch", batch, *self.cpu)
+            self.assertEqual(self.read("g.npy"), self.read("f.npy"))
+        kinds = {}
+        for state in "cell", "hidden":
+            for pool in "last", "mean", "max":
+                self.run_program("features", "m.safetensors", "--data", "some.tsv", "--out", "g",
+                                 "--state", state, "--pool", pool, *self.cpu)
+                kinds[state, pool] = numpy.load(self.folder / "g.npy")
+        self.assertTrue((kinds["cell", "last"] == features).all())
+        for state in "cell", "hidden":
+            self.assertTrue((kinds[state, "max"] >= kinds[state, "last"]).all())
+            self.assertTrue((kinds[state, "max"] >= kinds[state, "mean"] - 1e-6).all())
+        self.assertTrue((abs(kinds["hidden", "max"]) < 1).all())
+        self.run_program("features", "m.safetensors", "--data", "some.tsv", "--out", "s",
+                         "--format", "svmlight", *self.cpu)
+        lines = self.read("s.svmlight").decode().splitlines()
+        self.assertEqual(len(lines), 4)
+        for line, row, label in zip(lines, features, labels):
+            first, *rest = line.split(" ")
+            self.assertEqual(int(first), label)
+            values = {int(unit): float(value) for unit, value in (pair.split(":") for pair in rest)}
+            self.assertEqual([values.get(unit + 1, 0) for unit in range(32)],
+                             [float(f"{value:.9g}") for value in row])
+        self.refused("expected .tsv or .tsv.gz files of documents", "features", "m.safetensors",
+                     "--data", "config.yaml", "--out", "f")
+
+    def test_generate(self):
+        def generate(*arguments):
+            return self.run_program("generate", "m.safetensors", *self.cpu, *arguments)[0]
+
+        text = generate("--bytes", "40", "--prompt", "the cat", "--seed", "3")
+        self.assertTrue(text.startswith("the cat"))
+        self.assertEqual(text, generate("--bytes", "40", "--prompt", "the cat", "--seed", "3"))
+        self.assertNotEqual(text, generate("--bytes", "40", "--prompt", "the cat", "--seed", "4"))
+        likeliest = generate("--bytes", "40", "--temperature", "0", "--seed", "3")
+        self.assertEqual(likeliest, generate("--bytes", "40", "--temperature", "0", "--seed", "4"))
+        self.assertEqual(generate("--bytes", "0", "--prompt", "x"), "x\n")
+        result = self.results("generate", "m.safetensors", "--bytes", "300", "--temperature", "9",
+                              *self.cpu)
+        self.assertEqual(result["bytes"], 300)
+        self.assertEqual(len(result["text"]), 302)  # one code point a byte, the prompt included
+
+    def test_graph(self):
+        for source in "config.yaml", "m.safetensors":
+            patterns = self.results("graph", source)["patterns"]
+            self.assertEqual([p["pattern"] for p in patterns], ["gates"])
+            self.assertEqual((patterns[0]["nodes"], patterns[0]["blocks"]), (4, 12))
+            self.assertEqual(patterns[0]["parameters"], 12 * 4 * 64)
+            self.assertIn("4 nodes of 8 units, 12 blocks", self.run_program("graph", source)[0])
+        self.config("deep.yaml", model_cell="deep", model_hidden=64, model_internal_steps=2)
+        self.run_program("graph", "deep.yaml", "--png", "p.png", "--edges", "e")
+        for stage in "step0", "step1", "gates":
+            self.assertEqual(self.read(f"p.{stage}.png")[:4], b"\x89PNG")
+        self.refused("cannot write none/p.png.tmp", "graph", "config.yaml", "--png", "none/p.png")
+        self.refused("cannot write none/e.0.txt.tmp", "graph", "deep.yaml", "--json", "--edges",
+                     "none/e")
+
+    def test_full_disk(self):
+        with open("/dev/full", "w") as full:
+            for command in (["eval", "m.safetensors", "--data", "valid.tsv", *self.cpu],
+                            ["graph", "config.yaml"], ["--help"], ["train", "--help-config"]):
+                done = subprocess.run([PROGRAM, *command], cwd=self.folder, stdout=full, text=True,
+                                      stderr=subprocess.PIPE)
+                self.assertEqual(done.returncode, 1, command)
+                self.assertEqual(done.stderr.splitlines()[-1],
+                                 "smallworld: cannot write standard output")
+        self.write("f.npy", "old")
+        (self.folder / "f.npy.tmp").symlink_to("/dev/full")
+        out, err = self.run_program("features", "m.safetensors", "--data", "valid.tsv", "--out",
+                                    "f", *self.cpu, status=1)
+        self.assertEqual((out, err.count("\n")), ("", 1))
+        self.assertIn("cannot write f.npy.tmp: No space left on device", err)
+        self.assertEqual(self.read("f.npy"), b"old")
+        self.refused("cannot write none/f.npy.tmp", "features", "m.safetensors", "--data",
+                     "valid.tsv", "--out", "none/f", *self.cpu)
+
+    def test_bad_checkpoints(self):
+        whole, size = self.checkpoint, len(self.checkpoint)
+        header = int.from_bytes(whole[:8], "little")
+        other = b'{"weight": {"dtype": "F32", "shape": [1], "data_offsets": [0, 4]}}'
+        other = other.ljust(72)
+        damaged = {
+            "empty": (b"", "only 0 bytes"),
+            "text": (documents(20, 1), "not a safetensors file"),
+            "other program's": (len(other).to_bytes(8, "little") + other + bytes(4),
+                                "not written by smallworld"),
+            "other version's": (change_metadata(whole, "version", "9"),
+                                "format version 9; this program reads version 1"),
+            "state": (change_metadata(whole, "kind", "state"), "a state file; expected a model"),
+            "odd": (change_metadata(whole, "model.hidden", "33"), "expected a multiple of"),
+            "longer": (whole + b"\0", "corrupt"),
+        }
+        for length in 7, 8, 100, 8 + header, size // 2, size - 1:
+            damaged[f"cut to {length}"] = (whole[:length], ":")
+        for at in 0, 9, 100, 8 + header - 60, 8 + header + 5, size // 2, size - 1:
+            flipped = bytearray(whole)
+            flipped[at] ^= 4
+            damaged[f"flipped at {at}"] = (bytes(flipped), ":")
+        for name, (content, expected) in damaged.items():
+            with self.subTest(name=name):
+                self.write("bad.safetensors", content)
+                self.refused(expected, "eval", "bad.safetensors", "--data", "valid.tsv", *self.cpu)
+        self.write("f.npy", "old")
+        for *command, last in (["features", "--data", "valid.tsv", "--out", "f"],
+                               ["generate", "--bytes=5"], ["graph", "--json"]):
+            self.refused("bad.safetensors: corrupt", *command, last, "bad.safetensors")
+            self.refused("cannot open none.safetensors: No such file", *command, last,
+                         "none.safetensors")
+        self.refused("bad.safetensors: corrupt", "train", "config.yaml", "--out", "run", "--set",
+                     "train.init=bad.safetensors")
+        (self.folder / "folder.safetensors").mkdir()
+        self.refused("not a regular file", "eval", "folder.safetensors", "--data", "valid.tsv")
+
+    def test_bad_text(self):
+        self.write("one.txt", "x")
+        self.refused("at least 2 expected", "eval", "m.safetensors", "--data", "one.txt", *self.cpu)
+        self.refused("cannot open none.txt", "eval", "m.safetensors", "--data", "none.txt")
+        self.write("bad.tsv", "1\tfine\nno tab\n")
+        self.refused("bad.tsv:2: expected LABEL<TAB>TEXT", "features", "m.safetensors", "--data",
+                     "bad.tsv", "--out", "f")
+
+    def test_without_a_gpu(self):
+        hidden = os.environ | {"CUDA_VISIBLE_DEVICES": ""}
+        self.refused("", "eval", "m.safetensors", "--data", "valid.tsv", "--device", "cuda",
+                     env=hidden)
+        self.refused("", "train", "config.yaml", "--out", "run", "--device", "cuda", env=hidden)
+        self.run_program("eval", "m.safetensors", "--data", "valid.tsv", "--device", "auto",
+                         "--threads", "1", env=hidden)
+
+    def test_does_not_fit(self):
+        self.refused("does not fit", "train", "config.yaml", "--out", "run", "--set",
+                     "model.hidden=131072", "--set", "model.block=128", "--set",
+                     "model.graph=dense", "--set", "model.degree=null")
+
+
+# ------------------------------------------------------------------------------------ bad input --
+
+
+class BadInput(Case):
+    def refused_config(self, expected, text):
+        self.write("bad.yaml", text)
+        self.refused(expected, "train", "bad.yaml", "--out", "run")
+
+    def test_configs(self):
+        self.refused("cannot open none.yaml: No such file", "train", "none.yaml")
+        self.refused("cannot read .: Is a directory", "train", ".")
+        self.refused("cannot read /proc/self/mem: ", "train", "/proc/self/mem")
+        self.refused_config("bad.yaml: empty", "")
+        self.refused_config("bad.yaml: empty", "# nothing\n")
+        self.refused_config("bad.yaml: data.train: required", "{}")
+        self.refused_config("bad.yaml: data.train: required", "data: {train: []}")
+        self.refused_config("bad.yaml:2: not valid YAML", "model:\n\thidden: 8\n")
+        self.refused_config("bad.yaml:1: not valid YAML", b"\xff\xfe\x00")
+        self.refused_config("bad.yaml:3: model.hiden: unknown key; the nearest is model.hidden",
+                            "data: {train: train.tsv}\nmodel:\n  hiden: 64\n")
+        self.refused_config("bad.yaml:2: train.lr: expected a finite number above 0",
+                            "data: {train: train.tsv}\ntrain: {lr: .nan}\n")
+        self.refused_config("bad.yaml:2: model.hidden: expected an integer",
+                            "data: {train: train.tsv}\nmodel: {hidden: []}\n")
+        if os.geteuid() != 0:
+            (self.folder / "bad.yaml").chmod(0)
+            self.refused("Permission denied", "train", "bad.yaml")
+
+    def refused_settings(self, expected, **changes):
+        self.config("bad.yaml", **changes)
+        with self.subTest(changes=changes):
+            self.refused(expected, "train", "bad.yaml", "--out", "run")
+            if any(path.startswith("model") for path in changes):
+                self.refused(expected, "graph", "bad.yaml", "--json")
+
+    def test_models(self):
+        self.refused_settings("bad.yaml:1: model.hidden: expected a multiple of model.block 8, got "
+                              "36", model_hidden=36)
+        self.refused_settings("model.block: expected 8, 16, 32, 64 or 128", model_block=12)
+        for density in 0, -0.5, 1.5, "much":
+            self.refused_settings("bad.yaml:1: model.density: expected a finite number above 0, at "
+                                  "most 1", model_density=density, model_degree=None)
+        self.refused_settings("bad.yaml:1: model.density: expected at least 0.25",
+                              model_density=0.2, model_degree=None)
+        self.refused_settings("set model.degree or model.density, not both", model_density=0.5)
+        self.refused_settings("bad.yaml:1: model.degree: expected an even number", model_degree=3)
+        self.refused_settings("bad.yaml:1: model.degree: expected below 4", model_degree=4)
+        self.refused_settings("model.hidden: expected an integer", model_hidden=10**12)
+        self.refused_settings("model.hidden: expected an integer", model_hidden=2**64)
+        self.refused_settings("model.hidden: expected at most 32768 blocks", model_hidden=2**20)
+        self.refused_settings("train.batch: expected an integer", train_batch=2**31)
+        self.refused_settings("train.bptt: expected an integer", train_bptt=2**40)
+        self.refused_settings("cannot open none.txt", model_graph="file",
+                              model_graph_file="none.txt", model_degree=None)
+        self.write("edges", "0 1\n1 9\n")
+        self.refused_settings("edges:2: expected an edge", model_graph="file",
+                              model_graph_file="edges", model_degree=None)
+
+    def test_data(self):
+        long = gzip.compress(documents(300, 3))
+        for name, content, expected in [
+            ("none.txt", None, "cannot open none.txt: No such file or directory"),
+            ("empty.txt", b"", "empty.txt: empty"),
+            ("empty.tsv", b"", "empty.tsv: empty"),
+            ("empty.tsv.gz", gzip.compress(b""), "empty.tsv.gz: empty"),
+            ("cut.tsv.gz", long[:-1], "cut.tsv.gz: gzip cut short"),
+            ("cut.txt.gz", long[:len(long) // 2], "cut.txt.gz: gzip cut short"),
+            ("hidden", long[:-9], "hidden: gzip cut short"),
+            ("corrupt.tsv.gz", long[:40] + b"\0" * 30 + long[70:], "corrupt.tsv.gz: corrupt gzip"),
+            ("plain.tsv.gz", documents(9, 1), "plain.tsv.gz: not a gzip file"),
+            ("tab.tsv", documents(9, 1) + b"1 no tab\n", "tab.tsv:10: expected LABEL<TAB>TEXT"),
+            ("blank.tsv", documents(9, 1) + b"\n", "blank.tsv:10: expected LABEL<TAB>TEXT"),
+            ("label.tsv", b"1\ta\n1.5\tb\n", "label.tsv:2: expected a 32-bit integer as label"),
+            ("label.tsv", b"\ta\n", "label.tsv:1: expected a 32-bit integer as label"),
+            ("large.tsv", b"2147483648\ta\n", "large.tsv:1: expected a 32-bit integer as label"),
+            ("short.txt", b"x" * 32, "32 bytes are less than one minibatch"),
+            (".", None, "Is a directory"),
+            ("/proc/self/mem", None, "cannot read /proc/self/mem"),
+        ]:
+            with self.subTest(name=name):
+                if content is not None:
+                    self.write(name, content)
+                self.config("bad.yaml", data_train=name)
+                self.refused(expected, "train", "bad.yaml", "--out", "run")
+                if "minibatch" in expected:
+                    continue
+                self.config("bad.yaml", data_valid=["valid.tsv", name])
+                self.refused(expected, "train", "bad.yaml", "--out", "run")
+                self.config("bad.yaml", data_exclude=name)
+                self.refused(expected, "train", "bad.yaml", "--out", "run")
+        self.write("just.txt", b"x" * 33)
+        self.config("good.yaml", data_train="just.txt", train_steps=1)
+        self.run_program("train", "good.yaml")
+
+    def test_nothing_left(self):
+        self.config("bad.yaml", data_exclude="train.tsv")
+        self.refused("data.train: 0 bytes are less than one minibatch", "train", "bad.yaml",
+                     "--out", "run")
+
+    def test_names(self):
+        """Messages stay one line, whatever a file is called."""
+        self.refused("cannot open no?such\u00e9: ", "train", "no\nsuch\u00e9")
+        self.refused("unknown key", "train", "config.yaml", "--set", "a\nb=1", status=2)
+
+
+# ------------------------------------------------------------------------------------ odd input --
+
+
+class OddInput(Case):
+    def test_documents(self):
+        odd = b"\n".join([b"0\t", b"1\t\r", b"-1\t\x00\x00", b"0\t\xff\xfe\x80", b"1\ttab\tinside",
+                          b"+7\t a ", b"0\tline\r", b"1\t" + b"long " * 400, b"0\tno end"])
+        self.write("odd.tsv", odd)
+        self.config("odd.yaml", data_train=["odd.tsv", "train.tsv"], data_valid="odd.tsv")
+        result = self.results("train", "odd.yaml", "--out", "run")
+        self.assertTrue(0 < result["valid_bpc"] < 16)
+        lengths = [0, 0, 2, 3, 10, 3, 4, 2000, 6]
+        scored = self.results("eval", "run/last.safetensors", "--data", "odd.tsv", *self.cpu)
+        self.assertEqual(scored["bytes"], sum(lengths) + 3 * len(lengths) - 1)
+        self.run_program("features", "run/last.safetensors", "--data", "odd.tsv", "--out", "f",
+                         *self.cpu)
+        features = numpy.load(self.folder / "f.npy")
+        self.assertEqual(features.shape, (9, 32))
+        self.assertTrue((features[0] == features[1]).all())  # both are framing only
+        self.assertTrue(numpy.isfinite(features).all())
+
+    def test_raw_bytes(self):
+        self.write("raw.bin", bytes(range(256)) * 9)
+        self.write("raw.gz", gzip.compress(b"\r\n\x00" * 500))
+        self.config("raw.yaml", data_train=["raw.bin", "raw.gz"], data_valid=None)
+        self.run_program("train", "raw.yaml", "--out", "run")
+        scored = self.results("eval", "run/last.safetensors", "--data", "raw.bin", "raw.gz",
+                              *self.cpu)
+        self.assertEqual(scored["bytes"], 256 * 9 + 1500 - 1)
+
+    def test_graph_in_parts(self):
+        self.write("edges", "0 1\n1 0\n")
+        self.config("parts.yaml", model_graph="file", model_graph_file="edges", model_degree=None)
+        _, err = self.run_program("train", "parts.yaml", "--out", "run")
+        self.assertRegex(err, r"(?m)^smallworld: warning: the graph of gates is in 3 parts ")
+        self.assertEqual(self.results("graph", "parts.yaml")["patterns"][0]["components"], 3)
+        # The pattern is in the checkpoint: the file is not needed again, not to resume either.
+        (self.folder / "edges").unlink()
+        self.results("eval", "run/last.safetensors", "--data", "valid.tsv", *self.cpu)
+        self.run_program("train", "parts.yaml", "--out", "run", "--resume", "--set",
+                         "train.steps=15")
+        mask = numpy.ones((4, 4), bool)
+        numpy.save(self.folder / "mask.npy", mask)
+        self.config("mask.yaml", model_graph="file", model_graph_file="mask.npy", model_degree=None)
+        _, err = self.run_program("train", "mask.yaml", "--out", "masked")
+        self.assertNotIn("warning", err)
+
+    def test_no_validation(self):
+        self.config("none.yaml", data_valid=None, data_valid_fraction=0)
+        result = self.results("train", "none.yaml", "--out", "run")
+        self.assertIsNone(result["valid_bpc"])
+        self.assertFalse((self.folder / "run" / "best.safetensors").exists())
+        self.assertEqual(self.results("train", "none.yaml", "--out", "run", "--resume"), result)
+
+
+if __name__ == "__main__":
+    if len(sys.argv) < 2:
+        sys.exit(__doc__)
+    PROGRAM = Path(sys.argv.pop(1)).resolve()
+    os.environ.setdefault("OMP_WAIT_POLICY", "passive")  # other tests may be running
+    unittest.main()

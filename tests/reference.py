@@ -1,0 +1,88 @@
+"""scripts/reference.py, which knows a checkpoint only by its format, against `eval --exact`.
+
+    /usr/bin/python3 tests/reference.py BUILD/smallworld
+
+Trains a tiny model of each kind of cell, scores documents with both, and exits with 1 where their
+bits per character differ by 1e-4 or more.
+"""
+
+import gzip
+import json
+import random
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+import needs
+
+needs.module("numpy")
+
+REFERENCE = Path(__file__).resolve().parent.parent / "scripts" / "reference.py"
+TOLERANCE = 1e-4
+
+MODELS = {
+    "lstm": {"degree": 4},
+    "lstm with strides, no layer norm": {"degree": 4, "input_stride": 2, "output_stride": 4,
+                                         "layer_norm": False},
+    "dense lstm": {"graph": "dense"},
+    "mlstm": {"cell": "mlstm", "degree": 2, "input_stride": 2},
+    "dense mlstm, no layer norm": {"cell": "mlstm", "graph": "dense", "layer_norm": False},
+    "deep": {"cell": "deep", "internal_steps": 3, "degree": 2, "init_noise": 0.1,
+             "input_stride": 2, "output_stride": 2},
+    "deep, no layer norm": {"cell": "deep", "degree": 4, "layer_norm": False, "init_noise": 0.1},
+}
+
+
+def documents(count, seed):
+    draw = random.Random(seed)
+    words = ["the", "cat &amp; dog", "sat", "\u00e9t\u00e9", "&#x2019;", "&#55555;", "&no;", "on\r"]
+    lines = (" ".join(draw.choice(words) for _ in range(12)) for _ in range(count))
+    return "".join(f"{i % 2}\t{line}\n" for i, line in enumerate(lines)).encode()
+
+
+def run(*command):
+    done = subprocess.run(command, capture_output=True, text=True)
+    if done.returncode != 0:
+        sys.exit(f"{' '.join(map(str, command))}: exit status {done.returncode}\n{done.stderr}")
+    return done.stdout.splitlines()[-1]
+
+
+def compare(program, folder, model, entities):
+    config = folder / "config.yaml"
+    config.write_text(json.dumps({  # JSON is YAML
+        "run": {"device": "cpu", "precision": "fp32", "threads": 1},
+        "data": {"train": str(folder / "train.tsv"), "html_entities": entities},
+        "model": {"hidden": 64, "block": 8, "embedding": 6} | model,
+        "train": {"batch": 4, "bptt": 32, "steps": 30, "warmup": 5, "lr": 0.01, "average": 0.9},
+    }))
+    run(program, "train", config, "--out", folder / "run", "--overwrite")
+    checkpoint = folder / "run" / "last.safetensors"
+    files = [folder / "some.tsv.gz", folder / "raw.txt"]
+    ours = json.loads(run(program, "eval", checkpoint, "--data", *files, "--exact", "--json",
+                          "--precision", "fp32", "--device", "cpu", "--threads", "1"))
+    words = run(sys.executable, REFERENCE, checkpoint, *files).split()
+    return ours["bpc"], ours["bytes"], float(words[0]), int(words[-2])
+
+
+def main():
+    if len(sys.argv) != 2:
+        sys.exit(__doc__)
+    failed = 0
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        (folder / "train.tsv").write_bytes(documents(80, 1))
+        odd = b"7\t\r\n-1\t\x00\xff"
+        (folder / "some.tsv.gz").write_bytes(gzip.compress(documents(5, 2) + odd))
+        (folder / "raw.txt").write_bytes(b"raw\r\ntext &amp; \x00\xfe\n")
+        for number, (kind, model) in enumerate(MODELS.items()):
+            bpc, size, expected, predicted = compare(sys.argv[1], folder, model, number % 2 == 0)
+            good = abs(bpc - expected) < TOLERANCE and size == predicted
+            failed += not good
+            print(f"{'ok    ' if good else 'FAILED'} {kind}: {bpc:.6f} bits per character over "
+                  f"{size} bytes, in NumPy {expected:.6f} over {predicted}")
+    return 1 if failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
