@@ -171,7 +171,8 @@ static void check_loss(size_t rows, size_t units, bool resident) {
     problem p = make_problem(rows, units, 10, 1, rows);
     dataset d = as_dataset(&p);
     for (size_t i = 3; i < rows; i += 7) p.sign[i] = 0;
-    double *w = random_values(MODELS * (units + 1), -0.5, 0.5);
+    double size = 0.5 / sqrt((double)units); /* margins that saturate say little */
+    double *w = random_values(MODELS * (units + 1), -size, size);
     for (size_t i = 0; i < MODELS * (units + 1); i++) w[i] = (float)w[i];
     double loss[MODELS], curvature[MODELS], entropy[MODELS];
     double *gradient = mem_alloc(MODELS * (units + 1), sizeof *gradient);
@@ -213,9 +214,9 @@ static void test_loss(void **state) {
     (void)state;
     check_loss(1, 1, true);
     check_loss(255, 33, true);
-    check_loss(2500, 5, true); /* several panels on the CPU */
+    check_loss(1500, 20000, true); /* several panels on the CPU */
     check_loss(2500, 5, false);
-    check_loss(9000, 3, true); /* and on the GPU */
+    check_loss(9000, 3, true); /* and everywhere */
     check_loss(9000, 3, false);
 }
 

@@ -8,9 +8,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Documents of one product: on the CPU what a BLAS call packs well, on a GPU few transfers. Rows
- * that one task of the host sums up: fixed, so that the order of sums is. */
-enum { CPU_PANEL = 1024, GPU_PANEL = 8192, CHUNK = 256 };
+/* Documents of one product: many, for few transfers and waits; but on the CPU no more than a BLAS
+ * call packs well. Rows that one task of the host sums up: fixed, so that the order of sums is. */
+enum { LEAST_PANEL = 1024, MOST_PANEL = 8192, PANEL_NUMBERS = 1 << 24, CHUNK = 256 };
 
 enum { SUM_LOSS, SUM_SLOPE, SUM_CURVATURE, SUMS };
 
@@ -63,7 +63,11 @@ logistic *logistic_create(backend *be, const dataset *d, int models, bool reside
     *l = (logistic){.be = be, .d = d, .resident = resident};
     l->on_host = strcmp(be->name, "cpu") == 0;
     l->columns = ((size_t)models + multiple - 1) / multiple * multiple;
-    l->panel = l->on_host ? CPU_PANEL : GPU_PANEL;
+    l->panel = MOST_PANEL;
+    if (l->on_host && PANEL_NUMBERS / d->units < MOST_PANEL) {
+        l->panel = PANEL_NUMBERS / d->units / CHUNK * CHUNK;
+        if (l->panel < LEAST_PANEL) l->panel = LEAST_PANEL;
+    }
     if (l->panel > d->rows) l->panel = d->rows;
     l->w = mem_alloc(d->units * l->columns, sizeof *l->w);
     l->g = mem_alloc(d->units * l->columns, sizeof *l->g);
@@ -166,7 +170,7 @@ bool logistic_margins(logistic *l, const double *weights, int models, double *ma
 }
 
 /* Panels hold whole chunks but the last. */
-static_assert(CPU_PANEL % CHUNK == 0 && GPU_PANEL % CHUNK == 0, "a panel is whole chunks");
+static_assert(LEAST_PANEL % CHUNK == 0 && MOST_PANEL % CHUNK == 0, "a panel is whole chunks");
 
 /* What becomes of the products of a chunk of rows before they are multiplied back. */
 typedef void chunk_function(logistic *l, size_t chunk, const double *weights, int models,
