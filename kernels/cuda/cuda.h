@@ -103,6 +103,12 @@ static inline cuda_backend *cuda_of(backend *be) {
     return (cuda_backend *)be;
 }
 
+static inline int log2_of(int power) {
+    int log = 0;
+    while (1 << log < power) log++;
+    return log;
+}
+
 /* Remembers a failure; returns whether all is well so far. */
 bool cuda_ok(backend *be, cudaError_t status, const char *what);
 bool cuda_blas_ok(backend *be, cublasStatus_t status, const char *what);

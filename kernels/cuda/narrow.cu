@@ -179,12 +179,6 @@ static void launch(backend *be, const narrow_arguments &p, int nodes, bool forwa
     if (!forward && spans == 2) narrow_kernel<2, false><<<grid, THREADS, 0, stream>>>(p);
 }
 
-static int log2_of(int power) {
-    int log = 0;
-    while (1 << log < power) log++;
-    return log;
-}
-
 void narrow_fprop(backend *be, const device_layout *device, const void *w, const void *x,
                   int columns, void *y) {
     const layout *l = &device->host;

@@ -427,12 +427,6 @@ __global__ void __launch_bounds__(PLAIN_THREADS) plain_product(const __grid_cons
 
 /* ------------------------------------------------------------------------------------ launches */
 
-static int log2_of(int power) {
-    int log = 0;
-    while (1 << log < power) log++;
-    return log;
-}
-
 static product product_of(const layout *l, int steps, int columns) {
     product p = {};
     p.columns = columns;

@@ -18,8 +18,6 @@ extern "C" {
 #include "core/philox.h"
 }
 
-#include <limits.h>
-
 enum { WARPS = 8, THREADS = WARPS * 32, MOST_UNITS = 128 };
 
 /* One step of a stage, as a kernel sees it. */
@@ -51,14 +49,6 @@ template <typename T> static T *offset(void *array, size_t count) {
     return array ? (T *)array + count : NULL;
 }
 
-/* A dense matrix is one node of any size, whose units all have 0 as their number shifted by this.
- */
-static int log2_or_more(int n) {
-    int log = 0;
-    while (log < 31 && (long long)1 << log < n) log++;
-    return log;
-}
-
 template <typename T> static view<T> view_step(backend *be, const cell *c, int s, int t) {
     const stage *g = &c->stage[s];
     size_t columns = c->columns, gates = g->gates, plane = (size_t)c->hidden * columns;
@@ -67,7 +57,7 @@ template <typename T> static view<T> view_step(backend *be, const cell *c, int s
     v.hidden = c->hidden;
     v.columns = c->columns;
     v.gates = g->gates;
-    v.log_block = log2_or_more(g->block < c->hidden ? g->block : INT_MAX);
+    v.log_block = g->block < c->hidden ? log2_of(g->block) : 31; /* one node of any size: number 0 */
     v.node_rows = (g->gates - 1) * g->block;
     v.gate_rows = (size_t)g->block * columns;
     v.gate_table = (size_t)(c->hidden / g->table_stride) * VOCABULARY;
