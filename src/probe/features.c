@@ -185,17 +185,17 @@ static void release_memory(extractor *e) {
 
 /* ------------------------------------------------------------------------------------- files */
 
-static bool write_labels(const corpus *c, const char *path, error *err) {
-    file_writer writer;
+/* Brings the labels to the disk; the caller commits or aborts. */
+static bool write_labels(const corpus *c, const char *path, file_writer *writer, error *err) {
     int64_t start;
-    if (!npy_begin(&writer, path, "<i4", (int64_t)c->count, 0, &start, err)) return false;
-    for (size_t i = 0; i < c->count; i++) {
-        if (!file_write(&writer, &c->documents[i].label, sizeof(int32_t), err)) {
-            file_abort(&writer);
-            return false;
-        }
+    if (!npy_begin(writer, path, "<i4", (int64_t)c->count, 0, &start, err)) return false;
+    bool done = true;
+    for (size_t i = 0; i < c->count && done; i++) {
+        done = file_write(writer, &c->documents[i].label, sizeof(int32_t), err);
     }
-    return file_commit(&writer, err);
+    done = done && file_flush(writer, err);
+    if (!done) file_abort(writer);
+    return done;
 }
 
 /* Rewrites a .npy of features as svmlight text: "LABEL UNIT:VALUE ...", units from 1, zeros left
@@ -227,20 +227,22 @@ static bool write_files(extractor *e, const char *prefix, error *err) {
     const char *target = npy_path;
     char *working = mem_format("%s.features", text);
     if (svmlight) target = working;
+    file_writer label_file;
     bool done = npy_begin(&e->features, target, "<f4", (int64_t)e->c->count, e->m->config.hidden,
                           &e->start, err);
     if (done) {
-        done = run_groups(e, err);
-        if (done) {
-            done = file_commit(&e->features, err);
-        } else {
-            file_abort(&e->features);
-        }
+        done = run_groups(e, err) && (svmlight || write_labels(e->c, labels, &label_file, err));
+        if (!done) file_abort(&e->features);
     }
-    if (done && svmlight) {
-        done = write_svmlight(e->c, working, text, err);
-    } else if (done) {
-        done = write_labels(e->c, labels, err);
+    if (done) { /* labels last, and only with their features */
+        done = file_commit(&e->features, err);
+        if (svmlight) {
+            done = done && write_svmlight(e->c, working, text, err);
+        } else if (done) {
+            done = file_commit(&label_file, err);
+        } else {
+            file_abort(&label_file);
+        }
     }
     if (svmlight) remove(working);
     free(working);
