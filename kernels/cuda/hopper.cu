@@ -465,8 +465,7 @@ static __global__ void __launch_bounds__(THREADS, 1)
         take_sums(p.shared, (before - 1) * gridDim.x + blockIdx.x, slots, sum[0]);
     }
 
-    /* Tiles are staged as [slot][unit][column]; a thread holds columns, so matrices are transposed.
-     */
+    /* Tiles are staged as [slot][unit][column]; a thread holds columns: matrices are turned over. */
     group_sync(1, CONSUMERS);
 #pragma unroll
     for (int slot = 0; slot < S::SLOTS; slot++) {

@@ -1,5 +1,4 @@
-/* fprop and dgrad of few columns (32 to 128) in bf16, on any GPU from sm_80 on, for all block
- * sizes.
+/* fprop and dgrad of few columns (32 to 128) in bf16, on any GPU from sm_80 on, for all block sizes.
  *
  *   y [32 units][columns] = sum over k  A [32][k] X [k][columns],  A = W, or W' for dgrad
  *
@@ -8,13 +7,17 @@
  * and the tensor cores: no shared memory, no barriers. A thread block makes 32 units; its warps
  * take turns at stretches of 32 in k, each 16-byte load brings one lane's share, and several
  * stretches are on their way in registers while one is multiplied by mma.sync. Warps' sums meet in
- * shared memory at the end, in a fixed order.
+ * shared memory at the end, in a fixed order. What is lost at low density is three waits for cold
+ * memory, one after another: the row's start, its columns, the activations.
  *
  * mma.sync wants pairs along k in a register. Weights have them: k may be taken in any order, as
  * long as W and X agree, so lane 4 g + t takes k = 8 t ... 8 t + 7 of row g. X runs along the
- * columns, and W' along its rows: movmatrix turns 8 x 8 of those over. Row k = 8 (g / 2) + 2 r + g
- * % 2 of X in register set r makes both orders the same; results then lie in 8 neighbouring columns
- * a lane. */
+ * columns, and W' along its rows: movmatrix turns 8 x 8 of those over. Row
+ *
+ *   k = 8 (g / 2) + 2 r + g % 2
+ *
+ * of X in register set r makes both orders the same; results then lie in 8 neighbouring columns a
+ * lane. */
 #include "cuda.h"
 #include "ptx.cuh"
 

@@ -128,8 +128,7 @@ static __global__ void __launch_bounds__(THREADS, 1)
         if (s < panels) load_panel(s);
         copy_commit();
     }
-    int set = -1,
-        before = -1; /* where this thread's ones of the last panels stand, one in each hot */
+    int set = -1, before = -1; /* where this thread's ones of the last panels stand */
     for (int p = 0; p < panels; p++) {
         bf16 *hot = hots + p % HOTS * HOT_BYTES / 2;
         copy_wait<AHEAD - 1>();
