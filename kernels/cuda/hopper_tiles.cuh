@@ -1,0 +1,190 @@
+/* What Hopper's products share: rings of tiles in shared memory that a producer warp fills and two
+ * warpgroups empty, sums that thread blocks hand on to each other, and tensors as TMA sees them. */
+#ifndef SMALLWORLD_KERNELS_CUDA_HOPPER_TILES_CUH
+#define SMALLWORLD_KERNELS_CUDA_HOPPER_TILES_CUH
+
+#include "cuda.h"
+#include "hopper.cuh"
+#include "ptx.cuh"
+
+#include <stdlib.h>
+
+#pragma nv_diag_suppress 177 /* passes for other GPUs leave the helpers unused */
+
+enum {
+    CONSUMERS = 256, /* two warpgroups */
+    THREADS = CONSUMERS + 128,
+    CONSUMER_WARPS = CONSUMERS / 32,
+    BOX = 64,          /* columns of a box of activations: one swizzled row of 128 bytes */
+    BOX_ROW = BOX * 2, /* its bytes */
+    PADDING = 16,      /* bytes between rows of a tile that is staged for storing */
+    MOST_SHARED = 227 << 10
+};
+
+/* ----------------------------------------------------------------------------------- rings */
+
+/* A ring of stages: the producer fills, the consumers empty. Both count uses from 0. */
+template <int STAGES> struct ring {
+    uint32_t full, empty; /* barriers, 8 bytes each */
+
+    __device__ void create(uint32_t at) {
+        full = at;
+        empty = at + STAGES * 8;
+        if (threadIdx.x == 0) {
+            for (int s = 0; s < STAGES; s++) {
+                barrier_init(full + s * 8, 1);
+                barrier_init(empty + s * 8, CONSUMER_WARPS);
+            }
+        }
+    }
+
+    static __device__ int stage(int use) {
+        return use % STAGES;
+    }
+
+    __device__ void wait_empty(int use) {
+        barrier_wait(empty + stage(use) * 8, (use / STAGES & 1) ^ 1);
+    }
+
+    __device__ uint32_t announce(int use, int bytes) {
+        barrier_expect(full + stage(use) * 8, bytes);
+        return full + stage(use) * 8;
+    }
+
+    __device__ void wait_full(int use) {
+        barrier_wait(full + stage(use) * 8, use / STAGES & 1);
+    }
+
+    __device__ void release(int use) {
+        if (threadIdx.x % 32 == 0) barrier_arrive(empty + stage(use) * 8);
+    }
+};
+
+static __device__ inline uint32_t pack(float one, float two) {
+    __nv_bfloat162 pair = __floats2bfloat162_rn(one, two);
+    return *(uint32_t *)&pair;
+}
+
+/* ------------------------------------------------------------------------------ shared tiles
+ *
+ * Work is cut into parts of equally many blocks, so that a part may begin or end inside a row. The
+ * part in which a row's list ends owns the row's tile; those before it leave their sums in a ring
+ * of slots, and the owner adds them up, nearest part first. A part only waits for parts before it.
+ */
+
+typedef struct exchange {
+    float *sums; /* [SHARED_SLOTS][SHARED_FLOATS] */
+    int *full;   /* [SHARED_SLOTS]; all 0 between launches */
+} exchange;
+
+static __device__ inline void wait_for(int *flag, int value) {
+    if (threadIdx.x == 0) {
+        while (atomicAdd(flag, 0) != value) __nanosleep(100);
+        __threadfence();
+    }
+    group_sync(1, CONSUMERS);
+}
+
+static __device__ inline void set_flag(int *flag, int value) {
+    __threadfence();
+    group_sync(1, CONSUMERS);
+    if (threadIdx.x == 0) atomicExch(flag, value);
+}
+
+template <int K>
+static __device__ __forceinline__ void give_sums(const exchange &e, int block, int slots,
+                                                 const float (&sum)[K]) {
+    int slot = block % slots;
+    float4 *to = (float4 *)(e.sums + (size_t)slot * K * CONSUMERS) + threadIdx.x;
+    wait_for(&e.full[slot], 0);
+#pragma unroll
+    for (int j = 0; j < K; j += 4) {
+        __stcg(to + j / 4 * CONSUMERS, make_float4(sum[j], sum[j + 1], sum[j + 2], sum[j + 3]));
+    }
+    set_flag(&e.full[slot], 1);
+}
+
+template <int K>
+static __device__ __forceinline__ void take_sums(const exchange &e, int block, int slots,
+                                                 float (&sum)[K]) {
+    int slot = block % slots;
+    const float4 *from = (const float4 *)(e.sums + (size_t)slot * K * CONSUMERS) + threadIdx.x;
+    wait_for(&e.full[slot], 1);
+#pragma unroll
+    for (int j = 0; j < K; j += 4) {
+        float4 v = __ldcg(from + j / 4 * CONSUMERS);
+        sum[j] += v.x;
+        sum[j + 1] += v.y;
+        sum[j + 2] += v.z;
+        sum[j + 3] += v.w;
+    }
+    set_flag(&e.full[slot], 0);
+}
+
+/* ------------------------------------------------------------------------------------- on the host */
+
+static inline exchange exchange_of(backend *be) {
+    exchange e = {cuda_of(be)->shared_sums, cuda_of(be)->shared_full};
+    return e;
+}
+
+/* A tensor of bf16 as TMA sees it: `rank` dimensions, innermost first; strides in bytes, of all but
+ * the innermost. */
+static inline bool make_map(backend *be, CUtensorMap *map, const void *base, int rank,
+                     const uint64_t *extent, const uint64_t *stride, const uint32_t *box,
+                     CUtensorMapSwizzle swizzle) {
+    static const uint32_t ones[5] = {1, 1, 1, 1, 1};
+    CUresult status = cuda_of(be)->encode_map(
+        map, CU_TENSOR_MAP_DATA_TYPE_BFLOAT16, (uint32_t)rank, (void *)(uintptr_t)base, extent,
+        stride, box, ones, CU_TENSOR_MAP_INTERLEAVE_NONE, swizzle,
+        CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
+    return cuda_ok(be, status == CUDA_SUCCESS ? cudaSuccess : cudaErrorInvalidValue, "tensor map");
+}
+
+/* Activations [steps][rows][columns], in boxes of 64 columns and `box_rows` rows; rank 2 is one
+ * step. */
+static inline bool map_activations(backend *be, CUtensorMap *map, int rank, const void *x, size_t rows,
+                            int columns, int steps, int box_rows) {
+    const uint64_t extent[3] = {(uint64_t)columns, rows, (uint64_t)steps};
+    const uint64_t stride[2] = {(uint64_t)columns * 2, (uint64_t)columns * rows * 2};
+    const uint32_t box[3] = {BOX, (uint32_t)box_rows, 1};
+    return make_map(be, map, x, rank, extent, stride, box, CU_TENSOR_MAP_SWIZZLE_128B);
+}
+
+/* W with rows of 32, two of them at a time: `rows` rows of 64 numbers. */
+static inline bool map_pairs(backend *be, CUtensorMap *map, const void *w, uint64_t rows, int box_rows) {
+    const uint64_t extent[2] = {64, rows}, stride[1] = {128};
+    const uint32_t box[2] = {64, (uint32_t)box_rows};
+    return make_map(be, map, w, 2, extent, stride, box, CU_TENSOR_MAP_SWIZZLE_128B);
+}
+
+/* Raises the limit on shared memory the first time. */
+static inline bool allow_shared(backend *be, const void *kernel, int bytes) {
+    return cuda_ok(be,
+                   cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes),
+                   "raise the limit on shared memory");
+}
+
+static inline int *host_table(size_t count) {
+    int *table = (int *)calloc(count ? count : 1, sizeof *table);
+    if (!table) abort();
+    return table;
+}
+
+/* ---------------------------------------------------------------------------------- the products */
+
+bool rows_fprop(backend *be, const device_layout *device, const void *w, const void *x, int columns,
+                void *y, void *sums);
+
+void columns_create(backend *be, device_layout *device, const layout *l);
+bool columns_fprop(backend *be, const device_layout *device, const void *w, const void *x,
+                   int columns, void *y);
+bool columns_dgrad(backend *be, const device_layout *device, const void *w, const void *dy,
+                   int columns, void *dx);
+
+bool deep_compiled(void); /* whether this build has sm_90a's code */
+void deep_create(backend *be, device_layout *device, const layout *l);
+bool deep_wgrad(backend *be, const device_layout *device, const void *dy, const void *x, int steps,
+                int columns, void *dw);
+
+#endif
