@@ -4,7 +4,7 @@
  *
  * With activations as the left operand, one gathered tile serves every node of a part: their sums stay
  * in registers while the union of their sources goes by once. Where a source has no block for a node,
- * that node's multiplications are left out, without a branch in the code; see hopper.cu. */
+ * that node's multiplications are predicated off; see hopper.cu. */
 #include "hopper_tiles.cuh"
 
 typedef struct columns_arguments {
