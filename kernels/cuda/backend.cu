@@ -26,6 +26,13 @@ bool cuda_blas_ok(backend *be, cublasStatus_t status, const char *what) {
     return status == CUBLAS_STATUS_SUCCESS;
 }
 
+void cuda_allow_shared(backend *be, const void *kernel, size_t bytes) {
+    if (bytes <= 40 << 10) return; /* 48 KB are allowed, with what a kernel has statically */
+    cuda_ok(be,
+            cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)bytes),
+            "raise the limit on shared memory");
+}
+
 static bool finish(backend *be, error *err) {
     cuda_backend *cuda = cuda_of(be);
     cuda_ok(be, cudaStreamSynchronize(cuda->stream), "synchronise");
@@ -75,8 +82,7 @@ static void upload(backend *be, void *target, const void *source, size_t bytes) 
 
 static void download(backend *be, void *target, const void *source, size_t bytes) {
     cuda_backend *cuda = cuda_of(be);
-    cuda_ok(be,
-            cudaMemcpyAsync(target, source, bytes, cudaMemcpyDeviceToHost, cuda->stream),
+    cuda_ok(be, cudaMemcpyAsync(target, source, bytes, cudaMemcpyDeviceToHost, cuda->stream),
             "download");
     cuda_ok(be, cudaStreamSynchronize(cuda->stream), "download");
 }
@@ -166,11 +172,10 @@ static device_layout *layout_create(backend *be, const layout *l) {
 
 static void free_layout(backend *be, device_layout *device) {
     if (!device) return;
-    void *tables[] = {device->host.row_start,    device->host.row_column, device->host.column_start,
-                     device->host.column_row,   device->host.column_block, device->block_row,
-                     device->tile_block,         device->deep_start,
-                     device->forward.part,       device->forward.source,
-                     device->backward.part,      device->backward.source};
+    void *tables[] = {device->host.row_start,  device->host.row_column,   device->host.column_start,
+                      device->host.column_row, device->host.column_block, device->block_row,
+                      device->tile_block,      device->deep_start,        device->forward.part,
+                      device->forward.source,  device->backward.part,     device->backward.source};
     for (size_t i = 0; i < sizeof tables / sizeof tables[0]; i++) {
         if (tables[i]) release(be, tables[i]);
     }
@@ -239,8 +244,8 @@ static void fill_table(backend *be, precision precision) {
     be->destroy = destroy;
 }
 
-/* Whether this build holds sm_90a code and this is the GPU for it. SMALLWORLD_PORTABLE=1 says to use
- * the portable kernels all the same, which the tests do. */
+/* Whether this build holds sm_90a code and this is the GPU for it. SMALLWORLD_PORTABLE=1 says to
+ * use the portable kernels all the same, which the tests do. */
 static bool find_hopper(backend *be, const cudaDeviceProp *properties) {
     cuda_backend *cuda = cuda_of(be);
     cudaDriverEntryPointQueryResult found;
@@ -258,15 +263,15 @@ static bool set_up(backend *be) {
     cuda_backend *cuda = cuda_of(be);
     cudaDeviceProp properties;
     size_t available = 0, total = 0;
-    bool done = cuda_ok(be, cudaGetDeviceProperties(&properties, 0), "device") &&
-                cuda_ok(be, cudaStreamCreateWithFlags(&cuda->stream, cudaStreamNonBlocking),
-                        "stream") &&
-                cuda_ok(be, cudaMallocHost(&cuda->staging, (size_t)STAGING_SLOTS * STAGING_BYTES),
-                        "pinned memory") &&
-                cuda_ok(be, cudaMalloc(&cuda->partial, REDUCTION_BLOCKS * sizeof *cuda->partial),
-                        "memory") &&
-                cuda_ok(be, cudaMalloc(&cuda->factors, sizeof *cuda->factors), "memory") &&
-                cuda_ok(be, cudaMalloc(&cuda->blas_workspace, BLAS_WORKSPACE), "memory");
+    bool done =
+        cuda_ok(be, cudaGetDeviceProperties(&properties, 0), "device") &&
+        cuda_ok(be, cudaStreamCreateWithFlags(&cuda->stream, cudaStreamNonBlocking), "stream") &&
+        cuda_ok(be, cudaMallocHost(&cuda->staging, (size_t)STAGING_SLOTS * STAGING_BYTES),
+                "pinned memory") &&
+        cuda_ok(be, cudaMalloc(&cuda->partial, REDUCTION_BLOCKS * sizeof *cuda->partial),
+                "memory") &&
+        cuda_ok(be, cudaMalloc(&cuda->factors, sizeof *cuda->factors), "memory") &&
+        cuda_ok(be, cudaMalloc(&cuda->blas_workspace, BLAS_WORKSPACE), "memory");
     for (int i = 0; i < STAGING_SLOTS && done; i++) {
         done = cuda_ok(be, cudaEventCreateWithFlags(&cuda->staged[i], cudaEventDisableTiming),
                        "event");

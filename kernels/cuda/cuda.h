@@ -23,7 +23,7 @@ enum {
     STAGING_BYTES = 512 << 10, /* a slot; larger uploads take several */
     REDUCTION_BLOCKS = 1024,   /* partial sums of a reduction over an arena */
     WGRAD_COLUMNS = 128,       /* columns of W that a wgrad tile spans */
-    SHARED_FLOATS = 8 << 20,   /* a tile of 128 x 64 or more takes a slot */
+    SHARED_FLOATS = 8 << 20,   /* of all slots; a tile of 128 x 32 or more takes one */
     SHARED_SLOTS = SHARED_FLOATS / (128 * 32)
 };
 
@@ -47,8 +47,8 @@ typedef struct cuda_backend {
     int processors;
     bool hopper; /* the GPU and this build have sm_90a's instructions */
     PFN_encode_map encode_map;
-    float *shared_sums; /* [SHARED_FLOATS]: sums that thread blocks hand on, and whether they are there */
-    int *shared_full;   /* [SHARED_SLOTS] */
+    float *shared_sums; /* [SHARED_FLOATS]: sums that thread blocks hand on; on Hopper alone */
+    int *shared_full;   /* [SHARED_SLOTS]: whether they are there */
     bool sums_are_zero; /* inside a cell's sequence, which zeroes them all at once */
     double *partial;    /* [REDUCTION_BLOCKS] */
     adam_factors *factors;
@@ -112,6 +112,9 @@ static inline int log2_of(int power) {
 /* Remembers a failure; returns whether all is well so far. */
 bool cuda_ok(backend *be, cudaError_t status, const char *what);
 bool cuda_blas_ok(backend *be, cublasStatus_t status, const char *what);
+
+/* Before a launch with `bytes` of dynamic shared memory: raises the kernel's limit if it must. */
+void cuda_allow_shared(backend *be, const void *kernel, size_t bytes);
 
 /* After a launch. */
 static inline void cuda_launched(backend *be, const char *what) {

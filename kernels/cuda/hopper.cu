@@ -21,10 +21,6 @@
  * Operands are described to wgmma where they lie; no data is transposed on the way. */
 #include "hopper_tiles.cuh"
 
-bool hopper_compiled(void) {
-    return deep_compiled();
-}
-
 bool hopper_fits(const backend *be, const layout *l) {
     return cuda_of((backend *)(uintptr_t)be)->hopper && be->precision == BF16 &&
            l->in_block >= 32 && !layout_is_dense(l);
@@ -45,14 +41,4 @@ bool hopper_fprop(backend *be, const device_layout *device, const void *w, const
     bool done = columns_fprop(be, device, w, x, columns, y);
     if (done && sums) cuda_column_sums(be, l, y, 1, columns, sums);
     return done;
-}
-
-bool hopper_dgrad(backend *be, const device_layout *device, const void *w, const void *dy,
-                  int columns, void *dx) {
-    return columns_dgrad(be, device, w, dy, columns, dx);
-}
-
-bool hopper_wgrad(backend *be, const device_layout *device, const void *dy, const void *x,
-                  int steps, int columns, void *dw) {
-    return deep_wgrad(be, device, dy, x, steps, columns, dw);
 }

@@ -2,9 +2,9 @@
  *
  *   y' [N columns][b units of a node] = sum over sources  x' [N][rows]  W [rows][b]
  *
- * With activations as the left operand, one gathered tile serves every node of a part: their sums stay
- * in registers while the union of their sources goes by once. Where a source has no block for a node,
- * that node's multiplications are predicated off; see hopper.cu. */
+ * With activations as the left operand, one gathered tile serves every node of a part: their sums
+ * stay in registers while the union of their sources goes by once. Where a source has no block for
+ * a node, that node's multiplications are predicated off; see hopper.cu. */
 #include "hopper_tiles.cuh"
 
 typedef struct columns_arguments {
@@ -16,12 +16,17 @@ typedef struct columns_arguments {
     exchange shared;
 } columns_arguments;
 
+/* How many nodes' sums a thread block has registers for. */
+static constexpr __host__ __device__ int nodes_of_part(int b) {
+    return b == 32 ? PART_NODES : b == 64 ? 4 : 2;
+}
+
 /* KS: rows of a source tile. B: units of a node. FORWARD: W is [B][rows], else [rows][B]. PAIRED:
  * rows of 32 weights are read two at a time, as 128 bytes, so the even rows of a source come before
  * the odd. */
 template <int KS, int B, bool FORWARD> struct columns_shape {
     static const bool PAIRED = B == 32 && !FORWARD;
-    static const int N = 128, SLOTS = B == 32 ? 6 : B == 64 ? 4 : 2; /* columns, most nodes */
+    static const int N = 128, SLOTS = nodes_of_part(B); /* columns, most nodes */
     static const int X_BYTES = KS * N * 2, W_BYTES = KS * B * 2, STAGE = X_BYTES + SLOTS * W_BYTES;
     static const int FIT = (MOST_SHARED - 2048) / STAGE, STAGES = FIT < 10 ? FIT : 10;
     static const int PITCH = N * 2 + PADDING, STAGED = SLOTS * B * PITCH;
@@ -140,8 +145,7 @@ static __global__ void __launch_bounds__(THREADS, 1)
     product_wait<0>();
 
     /* Sums of the first and the last node may be shared with other parts; give before waiting. */
-    const int block = blockIdx.y * gridDim.x + blockIdx.x,
-              slots = SHARED_FLOATS / (B / 2 * CONSUMERS);
+    const int block = blockIdx.y * gridDim.x + blockIdx.x;
     if (part.continues) {
         float last[B / 2];
 #pragma unroll
@@ -151,14 +155,15 @@ static __global__ void __launch_bounds__(THREADS, 1)
                 if (slot == 0 || slot == part.nodes - 1) last[j] = sum[slot][j];
             }
         }
-        give_sums(p.shared, block, slots, last);
+        give_sums(p.shared, block, last);
     }
     for (int before = blockIdx.y; !(part.continues && part.nodes == 1) && before > part.first_part;
          before--) {
-        take_sums(p.shared, (before - 1) * gridDim.x + blockIdx.x, slots, sum[0]);
+        take_sums(p.shared, (before - 1) * gridDim.x + blockIdx.x, sum[0]);
     }
 
-    /* Tiles are staged as [slot][unit][column]; a thread holds columns: matrices are turned over. */
+    /* Tiles are staged as [slot][unit][column]; a thread holds columns: matrices are turned over.
+     */
     group_sync(1, CONSUMERS);
 #pragma unroll
     for (int slot = 0; slot < S::SLOTS; slot++) {
@@ -249,9 +254,12 @@ static int cut_parts(const node_lists *l, int count, int slots, hopper_part *par
 /* As many parts as keep every multiprocessor equally busy. */
 static void build_parts(backend *be, hopper_parts *parts, const node_lists *l, int slots) {
     int processors = cuda_of(be)->processors, total = l->start[l->nodes], count = processors;
-    while (count < total && cut_parts(l, count, slots, NULL, NULL) > count) count += processors;
-    int most = cut_parts(l, count, slots, NULL, NULL);
-    hopper_part *part = (hopper_part *)calloc((size_t)most, sizeof *part);
+    int made = cut_parts(l, count, slots, NULL, NULL);
+    while (count < total && made > count) {
+        count += processors;
+        made = cut_parts(l, count, slots, NULL, NULL);
+    }
+    hopper_part *part = (hopper_part *)calloc((size_t)made, sizeof *part);
     hopper_source *source = (hopper_source *)calloc((size_t)total + 1, sizeof *source);
     if (!part || !source) abort();
     parts->count = cut_parts(l, count, slots, part, source);
@@ -260,14 +268,14 @@ static void build_parts(backend *be, hopper_parts *parts, const node_lists *l, i
         parts->span = max(parts->span, i - part[i].first_part + 1);
     }
     int used = parts->count ? part[parts->count - 1].first + part[parts->count - 1].count : 0;
-    parts->part = (hopper_part *)cuda_table(be, part, (size_t)most * sizeof *part);
+    parts->part = (hopper_part *)cuda_table(be, part, (size_t)made * sizeof *part);
     parts->source = (hopper_source *)cuda_table(be, source, ((size_t)used + 1) * sizeof *source);
     free(part);
     free(source);
 }
 
 void columns_create(backend *be, device_layout *device, const layout *l) {
-    int b = l->in_block, slots = b == 32 ? 6 : b == 64 ? 4 : 2;
+    int slots = nodes_of_part(l->in_block);
     node_lists columns = {l->in_nodes, l->column_start, l->column_row, l->column_block};
     build_parts(be, &device->backward, &columns, slots);
     if (l->gates == 1) {
@@ -306,14 +314,14 @@ static bool launch_columns(backend *be, const layout *l, const hopper_parts *par
     CUtensorMap w_map, x_map;
     int rows = FORWARD ? B : l->gates * B;
     size_t x_rows = FORWARD ? layout_inputs(l) : layout_rows(l);
-    columns_arguments p = {parts->part, parts->source, (bf16 *)y,      columns,
-                           rows,        rows / KS,     0,              exchange_of(be)};
-    const int slots = SHARED_FLOATS / (B / 2 * CONSUMERS); /* enough for the parts of a node, or a
-                                                              part might wait for one after it */
-    const int tiles = (columns + S::N - 1) / S::N, most = max(slots / parts->span, 1);
+    columns_arguments p = {parts->part, parts->source, (bf16 *)y, columns,
+                           rows,        rows / KS,     0,         exchange_of(be)};
+    /* With slots enough for all parts of a node, or a part might wait for one after it. */
+    const int tiles = (columns + S::N - 1) / S::N;
+    const int most = max(shared_slots(B / 2) / parts->span, 1);
     if (!map_blocks(be, &w_map, l, w, FORWARD ? B : KS, S::PAIRED)) return false;
     if (!map_sources(be, &x_map, x, x_rows, columns, KS, S::PAIRED)) return false;
-    allow_shared(be, (const void *)columns_product<KS, B, FORWARD>, S::BYTES);
+    cuda_allow_shared(be, (const void *)columns_product<KS, B, FORWARD>, S::BYTES);
     for (; p.tile0 < tiles; p.tile0 += most) {
         dim3 grid(min(most, tiles - p.tile0), parts->count);
         columns_product<KS, B, FORWARD>
@@ -331,8 +339,8 @@ bool columns_fprop(backend *be, const device_layout *device, const void *w, cons
                                : launch_columns<64, 128, true>(be, l, parts, w, x, columns, y);
 }
 
-bool columns_dgrad(backend *be, const device_layout *device, const void *w, const void *dy,
-                   int columns, void *dx) {
+bool hopper_dgrad(backend *be, const device_layout *device, const void *w, const void *dy,
+                  int columns, void *dx) {
     const layout *l = &device->host;
     const hopper_parts *parts = &device->backward;
     if (l->in_block == 32 && l->gates == 1) {

@@ -1,9 +1,10 @@
 /* deep_product: wgrad on Hopper.
  *
- *   dW [128 rows][up to 256 units of x] = sum over steps  dy[t] [128][columns]  x[t]' [columns][256]
+ *   dW [128 rows][up to 256 units of x] = sum over steps  dy[t] [128][columns]  x[t]'
+ * [columns][256]
  *
- * Up to 256 / b blocks of a row lie side by side, so that one tile of dy serves them all; 88 % of the
- * matrix rate at 18,432 units and a depth of 16,384. */
+ * Up to 256 / b blocks of a row lie side by side, so that one tile of dy serves them all; 88 % of
+ * the matrix rate at 18,432 units and a depth of 16,384. */
 #include "hopper_tiles.cuh"
 
 typedef struct deep_arguments {
@@ -114,7 +115,7 @@ void deep_create(backend *be, device_layout *device, const layout *l) {
     free(first);
 }
 
-bool deep_compiled(void) {
+bool hopper_compiled(void) {
     cudaFuncAttributes attributes;
     if (cudaFuncGetAttributes(&attributes, deep_product) == cudaSuccess) {
         return attributes.numRegs > 100; /* an empty kernel has few */
@@ -123,7 +124,7 @@ bool deep_compiled(void) {
     return false;
 }
 
-bool deep_wgrad(backend *be, const device_layout *device, const void *dy, const void *x,
+bool hopper_wgrad(backend *be, const device_layout *device, const void *dy, const void *x,
                   int steps, int columns, void *dw) {
     const layout *l = &device->host;
     int rows = l->gates * l->in_block;
@@ -139,7 +140,7 @@ bool deep_wgrad(backend *be, const device_layout *device, const void *dy, const 
     if (!map_activations(be, &dy_map, 3, dy, layout_rows(l), columns, steps, DEEP_M)) return false;
     if (!map_activations(be, &x_map, 3, x, layout_inputs(l), columns, steps, l->in_block))
         return false;
-    allow_shared(be, (const void *)deep_product, DEEP_BYTES);
+    cuda_allow_shared(be, (const void *)deep_product, DEEP_BYTES);
     deep_product<<<dim3(device->deep_tiles, rows / DEEP_M), THREADS, DEEP_BYTES,
                    cuda_of(be)->stream>>>(dy_map, x_map, p);
     return true;

@@ -2,8 +2,8 @@
  *
  *   y [128 rows: 4 gates x 32 units][N columns] = sum over blocks (i, j)  W_ij [128][b] x_j [b][N]
  *
- * A stage is one block's weights, or a part of them, and the activation tile it gathers. Each thread
- * block walks a part of the list of all blocks, as long as every other's; see hopper.cu. */
+ * A stage is one block's weights, or a part of them, and the activation tile it gathers. Each
+ * thread block walks a part of the list of all blocks, as long as every other's; see hopper.cu. */
 #include "hopper_tiles.cuh"
 
 typedef struct rows_arguments {
@@ -143,8 +143,7 @@ static __global__ void __launch_bounds__(THREADS, 1)
     }
 
     registers_grow<232>();
-    const int block = blockIdx.y * gridDim.x + blockIdx.x,
-              slots = SHARED_FLOATS / (N / 2 * CONSUMERS);
+    const int block = blockIdx.y * gridDim.x + blockIdx.x;
     int use = 0;
     for (int at = end; at > begin;) {
         stretch s = stretch_before(p, begin, at);
@@ -167,10 +166,10 @@ static __global__ void __launch_bounds__(THREADS, 1)
         product_wait<0>();
         stages.release(use - 1);
         if (s.end < s.row_end) {
-            give_sums(p.shared, block, slots, sum);
+            give_sums(p.shared, block, sum);
         } else {
             for (int part = blockIdx.y; part_begin(p, part) > s.row_begin; part--) {
-                take_sums(p.shared, (part - 1) * gridDim.x + blockIdx.x, slots, sum);
+                take_sums(p.shared, (part - 1) * gridDim.x + blockIdx.x, sum);
             }
             finish_rows<KC, N>(p, s, tiles + S::STAGES * S::STAGE, sum);
         }
@@ -204,7 +203,7 @@ static bool launch_rows(backend *be, const device_layout *device, const CUtensor
     dim3 grid(tiles, parts < 1 ? 1 : parts < most ? parts : most);
     if (!map_activations(be, &x_map, 2, x, layout_inputs(l), columns, 1, KC)) return false;
     if (device->empty_rows) be->zero(be, y, layout_rows(l) * columns * sizeof(bf16));
-    allow_shared(be, (const void *)rows_product<KC, N>, S::BYTES);
+    cuda_allow_shared(be, (const void *)rows_product<KC, N>, S::BYTES);
     rows_product<KC, N><<<grid, THREADS, S::BYTES, cuda_of(be)->stream>>>(w_map, x_map, p);
     return true;
 }

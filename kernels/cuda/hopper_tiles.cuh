@@ -73,9 +73,14 @@ static __device__ inline uint32_t pack(float one, float two) {
  */
 
 typedef struct exchange {
-    float *sums; /* [SHARED_SLOTS][SHARED_FLOATS] */
-    int *full;   /* [SHARED_SLOTS]; all 0 between launches */
+    float *sums; /* slots of K floats for each of a thread block's consumers, see shared_slots */
+    int *full;   /* of each slot; all 0 between launches */
 } exchange;
+
+/* How many slots there are for K sums a thread. */
+static constexpr __host__ __device__ int shared_slots(int k) {
+    return SHARED_FLOATS / (k * CONSUMERS);
+}
 
 static __device__ inline void wait_for(int *flag, int value) {
     if (threadIdx.x == 0) {
@@ -92,9 +97,9 @@ static __device__ inline void set_flag(int *flag, int value) {
 }
 
 template <int K>
-static __device__ __forceinline__ void give_sums(const exchange &e, int block, int slots,
+static __device__ __forceinline__ void give_sums(const exchange &e, int block,
                                                  const float (&sum)[K]) {
-    int slot = block % slots;
+    const int slots = shared_slots(K), slot = block % slots;
     float4 *to = (float4 *)(e.sums + (size_t)slot * K * CONSUMERS) + threadIdx.x;
     wait_for(&e.full[slot], 0);
 #pragma unroll
@@ -105,9 +110,8 @@ static __device__ __forceinline__ void give_sums(const exchange &e, int block, i
 }
 
 template <int K>
-static __device__ __forceinline__ void take_sums(const exchange &e, int block, int slots,
-                                                 float (&sum)[K]) {
-    int slot = block % slots;
+static __device__ __forceinline__ void take_sums(const exchange &e, int block, float (&sum)[K]) {
+    const int slots = shared_slots(K), slot = block % slots;
     const float4 *from = (const float4 *)(e.sums + (size_t)slot * K * CONSUMERS) + threadIdx.x;
     wait_for(&e.full[slot], 1);
 #pragma unroll
@@ -121,7 +125,8 @@ static __device__ __forceinline__ void take_sums(const exchange &e, int block, i
     set_flag(&e.full[slot], 0);
 }
 
-/* ------------------------------------------------------------------------------------- on the host */
+/* ------------------------------------------------------------------------------------- on the host
+ */
 
 static inline exchange exchange_of(backend *be) {
     exchange e = {cuda_of(be)->shared_sums, cuda_of(be)->shared_full};
@@ -131,8 +136,8 @@ static inline exchange exchange_of(backend *be) {
 /* A tensor of bf16 as TMA sees it: `rank` dimensions, innermost first; strides in bytes, of all but
  * the innermost. */
 static inline bool make_map(backend *be, CUtensorMap *map, const void *base, int rank,
-                     const uint64_t *extent, const uint64_t *stride, const uint32_t *box,
-                     CUtensorMapSwizzle swizzle) {
+                            const uint64_t *extent, const uint64_t *stride, const uint32_t *box,
+                            CUtensorMapSwizzle swizzle) {
     static const uint32_t ones[5] = {1, 1, 1, 1, 1};
     CUresult status = cuda_of(be)->encode_map(
         map, CU_TENSOR_MAP_DATA_TYPE_BFLOAT16, (uint32_t)rank, (void *)(uintptr_t)base, extent,
@@ -143,8 +148,8 @@ static inline bool make_map(backend *be, CUtensorMap *map, const void *base, int
 
 /* Activations [steps][rows][columns], in boxes of 64 columns and `box_rows` rows; rank 2 is one
  * step. */
-static inline bool map_activations(backend *be, CUtensorMap *map, int rank, const void *x, size_t rows,
-                            int columns, int steps, int box_rows) {
+static inline bool map_activations(backend *be, CUtensorMap *map, int rank, const void *x,
+                                   size_t rows, int columns, int steps, int box_rows) {
     const uint64_t extent[3] = {(uint64_t)columns, rows, (uint64_t)steps};
     const uint64_t stride[2] = {(uint64_t)columns * 2, (uint64_t)columns * rows * 2};
     const uint32_t box[3] = {BOX, (uint32_t)box_rows, 1};
@@ -152,17 +157,11 @@ static inline bool map_activations(backend *be, CUtensorMap *map, int rank, cons
 }
 
 /* W with rows of 32, two of them at a time: `rows` rows of 64 numbers. */
-static inline bool map_pairs(backend *be, CUtensorMap *map, const void *w, uint64_t rows, int box_rows) {
+static inline bool map_pairs(backend *be, CUtensorMap *map, const void *w, uint64_t rows,
+                             int box_rows) {
     const uint64_t extent[2] = {64, rows}, stride[1] = {128};
     const uint32_t box[2] = {64, (uint32_t)box_rows};
     return make_map(be, map, w, 2, extent, stride, box, CU_TENSOR_MAP_SWIZZLE_128B);
-}
-
-/* Raises the limit on shared memory the first time. */
-static inline bool allow_shared(backend *be, const void *kernel, int bytes) {
-    return cuda_ok(be,
-                   cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes),
-                   "raise the limit on shared memory");
 }
 
 static inline int *host_table(size_t count) {
@@ -171,7 +170,7 @@ static inline int *host_table(size_t count) {
     return table;
 }
 
-/* ---------------------------------------------------------------------------------- the products */
+/* ----------------------------------------------------------------------------- products, apart */
 
 bool rows_fprop(backend *be, const device_layout *device, const void *w, const void *x, int columns,
                 void *y, void *sums);
@@ -179,12 +178,6 @@ bool rows_fprop(backend *be, const device_layout *device, const void *w, const v
 void columns_create(backend *be, device_layout *device, const layout *l);
 bool columns_fprop(backend *be, const device_layout *device, const void *w, const void *x,
                    int columns, void *y);
-bool columns_dgrad(backend *be, const device_layout *device, const void *w, const void *dy,
-                   int columns, void *dx);
-
-bool deep_compiled(void); /* whether this build has sm_90a's code */
 void deep_create(backend *be, device_layout *device, const layout *l);
-bool deep_wgrad(backend *be, const device_layout *device, const void *dy, const void *x, int steps,
-                int columns, void *dw);
 
 #endif

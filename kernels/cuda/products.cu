@@ -441,14 +441,7 @@ static product product_of(const layout *l, int steps, int columns) {
 template <int M, int N, typename Tile>
 static void launch_tensor(backend *be, const product &p, dim3 grid) {
     typedef shape<M, N> S;
-    static bool raised; /* the limit on shared memory, once a kernel */
-    if (!raised) {
-        raised = cuda_ok(be,
-                         cudaFuncSetAttribute(tensor_product<M, N, Tile>,
-                                              cudaFuncAttributeMaxDynamicSharedMemorySize,
-                                              (int)S::BYTES),
-                         "raise the limit on shared memory");
-    }
+    cuda_allow_shared(be, (const void *)tensor_product<M, N, Tile>, S::BYTES);
     tensor_product<M, N, Tile><<<grid, S::THREADS, S::BYTES, cuda_of(be)->stream>>>(p);
 }
 

@@ -559,12 +559,7 @@ static void launch(backend *be, void (*kernel)(const view<T>), view<T> v, int re
     v.units = (v.hidden + blocks - 1) / blocks;
     v.units = (v.units + WARPS - 1) / WARPS * WARPS;
     blocks = (v.hidden + v.units - 1) / v.units;
-    if (shared > 40 << 10) {
-        cuda_ok(be,
-                cudaFuncSetAttribute((const void *)kernel,
-                                     cudaFuncAttributeMaxDynamicSharedMemorySize, (int)shared),
-                what);
-    }
+    cuda_allow_shared(be, (const void *)kernel, shared);
     kernel<<<blocks, THREADS, shared, cuda_of(be)->stream>>>(v);
     cuda_launched(be, what);
 }

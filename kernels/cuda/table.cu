@@ -219,8 +219,7 @@ void cuda_table_backward(backend *be, const cell *c, int s) {
     const void *kernel = !tensor  ? (const void *)plain_kernel
                          : hopper ? (const void *)one_hot_kernel<true>
                                   : (const void *)one_hot_kernel<false>;
-    cuda_ok(be, cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes),
-            "table_backward");
+    cuda_allow_shared(be, kernel, bytes);
     int tiles = (v.rows + ROWS - 1) / ROWS;
     if (tensor && hopper) {
         one_hot_kernel<true><<<tiles, THREADS, bytes, stream>>>(v);
