@@ -13,6 +13,11 @@
 #define ON_HOPPER 0 /* this pass compiles empty kernels, which the host never launches */
 #endif
 
+/* Swizzled tiles begin at multiples of 1024 bytes: ask for that much more shared memory. */
+static __device__ inline char *aligned_tiles(char *shared) {
+    return (char *)(((uintptr_t)shared + 1023) & ~(uintptr_t)1023);
+}
+
 /* ------------------------------------------------------------------------------------ barriers */
 
 static __device__ inline void barrier_init(uint32_t barrier, int arrivals) {

@@ -104,7 +104,7 @@ static __global__ void __launch_bounds__(THREADS, 1)
 #if ON_HOPPER
     typedef columns_shape<KS, B, FORWARD> S;
     extern __shared__ char unaligned[];
-    char *tiles = (char *)(((uintptr_t)unaligned + 1023) & ~(uintptr_t)1023);
+    char *tiles = aligned_tiles(unaligned);
     const uint32_t base = shared_address(tiles), warp = threadIdx.x / 32;
     const hopper_part part = p.part[blockIdx.y];
     ring<S::STAGES> stages;

@@ -60,7 +60,7 @@ static __global__ void __launch_bounds__(THREADS, 1)
                  const __grid_constant__ deep_arguments p) {
 #if ON_HOPPER
     extern __shared__ char unaligned[];
-    char *tiles = (char *)(((uintptr_t)unaligned + 1023) & ~(uintptr_t)1023);
+    char *tiles = aligned_tiles(unaligned);
     const uint32_t base = shared_address(tiles), warp = threadIdx.x / 32;
     const int first = p.start[blockIdx.x], count = p.start[blockIdx.x + 1] - first;
     const int node = p.row[first], spans = p.columns / BOX, uses = p.steps * spans;

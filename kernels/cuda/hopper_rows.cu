@@ -99,7 +99,7 @@ static __global__ void __launch_bounds__(THREADS, 1)
 #if ON_HOPPER
     typedef rows_shape<KC, N> S;
     extern __shared__ char unaligned[];
-    char *tiles = (char *)(((uintptr_t)unaligned + 1023) & ~(uintptr_t)1023);
+    char *tiles = aligned_tiles(unaligned);
     const uint32_t base = shared_address(tiles), warp = threadIdx.x / 32;
     const int begin = part_begin(p, blockIdx.y), end = part_begin(p, blockIdx.y + 1);
     const int chunks = p.b / KC;

@@ -97,7 +97,7 @@ template <bool HOPPER>
 static __global__ void __launch_bounds__(THREADS, 1)
     one_hot_kernel(const __grid_constant__ table_view v) {
     extern __shared__ char unaligned[];
-    char *shared = (char *)(((uintptr_t)unaligned + 1023) & ~(uintptr_t)1023);
+    char *shared = aligned_tiles(unaligned);
     bf16 *hots = (bf16 *)(shared + STAGES * LEFT_BYTES); /* [HOTS][byte][position], swizzled */
     const uint32_t left = shared_address(shared), hot_address = shared_address(hots);
     const int panels = v.steps * v.columns / PANEL, spans = v.columns / PANEL;
