@@ -1,5 +1,6 @@
 #include "bench/text.h"
 
+#include "core/file.h"
 #include "core/memory.h"
 #include "core/philox.h"
 
@@ -51,9 +52,7 @@ typedef struct scratch {
 } scratch;
 
 static bool scratch_open(scratch *s, const char *ending, error *err) {
-    const char *folder = getenv("TMPDIR");
-    s->path =
-        mem_format("%s/smallworld-bench-XXXXXX%s", folder && *folder ? folder : "/var/tmp", ending);
+    s->path = mem_format("%s/smallworld-bench-XXXXXX%s", file_scratch_folder(), ending);
     int file = mkstemps(s->path, (int)strlen(ending));
     s->out = file >= 0 ? fdopen(file, "wb") : NULL;
     if (s->out) return true;

@@ -3,6 +3,7 @@
 #include "bench/text.h"
 #include "bench/timing.h"
 #include "core/clock.h"
+#include "core/file.h"
 #include "core/log.h"
 #include "core/memory.h"
 #include "data/reader.h"
@@ -237,13 +238,11 @@ static corpus *make_documents(const runner *b, double seconds, error *err) {
 
 static bool time_features(runner *b, error *err) {
     const feature_options how = {FEATURE_CELL, POOL_LAST, FORMAT_NPY, false};
-    const char *parent = getenv("TMPDIR");
     feature_result found;
     say(b, "feature extraction");
     corpus *documents = make_documents(b, features_share * b->how->seconds, err);
     if (!documents) return false;
-    char *folder =
-        mem_format("%s/smallworld-bench-XXXXXX", parent && *parent ? parent : "/var/tmp");
+    char *folder = mem_format("%s/smallworld-bench-XXXXXX", file_scratch_folder());
     bool done = mkdtemp(folder) || error_system(err, "make", folder);
     if (done) {
         char *prefix = mem_format("%s/f", folder);

@@ -132,3 +132,9 @@ bool file_make_folder(const char *path, error *err) {
 bool file_exists(const char *path) {
     return access(path, F_OK) == 0;
 }
+
+const char *file_scratch_folder(void) {
+    const char *folder = getenv("TMPDIR");
+    if (folder && *folder) return folder;
+    return access("/var/tmp", W_OK) == 0 ? "/var/tmp" : "/tmp";
+}

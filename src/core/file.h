@@ -35,4 +35,8 @@ void file_map_close(file_map *map);
 bool file_make_folder(const char *path, error *err);
 bool file_exists(const char *path);
 
+/* Where large scratch files go: $TMPDIR, which is obeyed even where it does not work, so that no other
+ * disk is filled instead; without it /var/tmp, or /tmp. */
+const char *file_scratch_folder(void);
+
 #endif

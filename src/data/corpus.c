@@ -1,5 +1,6 @@
 #include "data/corpus.h"
 
+#include "core/file.h"
 #include "core/memory.h"
 
 #include <errno.h>
@@ -153,10 +154,8 @@ static bool spool_failed(const reading *r, error *err) {
                      r->folder, strerror(errno));
 }
 
-/* A TMPDIR that is set is obeyed: where it does not work, we do not fill another disk instead. */
 static bool spool_begin(reading *r, error *err) {
-    r->folder = getenv("TMPDIR");
-    if (!r->folder || !*r->folder) r->folder = access("/var/tmp", W_OK) == 0 ? "/var/tmp" : "/tmp";
+    r->folder = file_scratch_folder();
     char *path = mem_format("%s/smallworld-XXXXXX", r->folder);
     int file = mkostemp(path, O_CLOEXEC);
     if (file >= 0) {
