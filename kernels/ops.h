@@ -133,7 +133,7 @@ struct backend {
     size_t real_size, operand_size; /* bytes */
     int column_multiple;
     int product_multiple; /* of columns, of fprop and dgrad without sums */
-    size_t memory; /* bytes free when the backend was made */
+    size_t memory;        /* bytes free when the backend was made */
 
     /* Memory. allocate returns NULL when it does not fit. upload returns once `source` may be
      * reused; download once `target` is filled. */

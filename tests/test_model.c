@@ -172,9 +172,8 @@ static void free_outcome(outcome *o) {
 
 /* `batch` is not a multiple of what any backend pads to. */
 static void compare(const model_config *config, precision precision, int batch, double tolerance) {
-    backend *be[2] = {test_backend(precision), test_device_is_cuda()
-                                                   ? backend_cpu(precision, 0)
-                                                   : backend_cpu_reference(0)};
+    backend *be[2] = {test_backend(precision),
+                      test_device_is_cuda() ? backend_cpu(precision, 0) : backend_cpu_reference(0)};
     outcome o[2];
     model *m[2];
     inputs in = {0};
@@ -270,8 +269,12 @@ static double learn(precision precision, const model_config *config, int updates
                 targets[t * columns + n] = n < BATCH ? text[(at + n + 1) % length] : -1;
             }
         }
-        update_arguments arguments = {.learning_rate = 0.01, .beta1 = 0.9, .beta2 = 0.99,
-                                      .epsilon = 1e-8, .clip = 1, .average = 0.5,
+        update_arguments arguments = {.learning_rate = 0.01,
+                                      .beta1 = 0.9,
+                                      .beta2 = 0.99,
+                                      .epsilon = 1e-8,
+                                      .clip = 1,
+                                      .average = 0.5,
                                       .gradient_scale = 1.0 / (BATCH * STEPS),
                                       .update = (uint64_t)u};
         be->upload(be, m->bytes, bytes, STEPS * columns);
@@ -346,8 +349,8 @@ static void test_does_not_fit(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_fp32),    cmocka_unit_test(test_bf16),
-        cmocka_unit_test(test_learns),  cmocka_unit_test(test_repeats),
+        cmocka_unit_test(test_fp32),         cmocka_unit_test(test_bf16),
+        cmocka_unit_test(test_learns),       cmocka_unit_test(test_repeats),
         cmocka_unit_test(test_does_not_fit),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -55,9 +55,9 @@ static graph *nasty_graph(int nodes, double share, bool hubs) {
         g->start[i] = count;
         for (int j = 0; j < nodes; j++) {
             bool there = random_uniform() < share;
-            if (i == 0) there = j == nodes - 1;          /* a single block */
-            if (i == 1) there = false;                   /* an empty row */
-            if (j == 2) there = false;                   /* an empty column */
+            if (i == 0) there = j == nodes - 1;           /* a single block */
+            if (i == 1) there = false;                    /* an empty row */
+            if (j == 2) there = false;                    /* an empty column */
             if (hubs && (i == 3 || j == 4)) there = true; /* a full row, a full column */
             if (there) g->column[count++] = j;
         }
@@ -201,11 +201,21 @@ static void run_part(backend *be, const part *how, int hidden, int columns, doub
     layout *l = layout_from_graph(g, block, how->gates);
     device_layout *d = be->layout_create(be, l);
     update_arguments arguments = {.update = 5};
-    cell c = {.hidden = hidden, .columns = columns, .steps = 1, .keep = true, .stages = 1,
-              .dropout = how->dropout, .seed = 99};
+    cell c = {.hidden = hidden,
+              .columns = columns,
+              .steps = 1,
+              .keep = true,
+              .stages = 1,
+              .dropout = how->dropout,
+              .seed = 99};
     stage *s = &c.stage[0];
-    *s = (stage){.layout = d, .block = block, .gates = how->gates, .layer_norm = how->layer_norm,
-                 .relu = how->relu, .table_use = how->use, .table_stride = how->stride};
+    *s = (stage){.layout = d,
+                 .block = block,
+                 .gates = how->gates,
+                 .layer_norm = how->layer_norm,
+                 .relu = how->relu,
+                 .table_use = how->use,
+                 .table_stride = how->stride};
     void *device_bytes = be->allocate(be, (size_t)columns);
     be->upload(be, device_bytes, bytes, (size_t)columns);
     c.bytes = device_bytes;
@@ -244,9 +254,16 @@ static void run_part(backend *be, const part *how, int hidden, int columns, doub
         be->activate(be, &c, 0, 0);
         be->activate_backward(be, &c, 0, 0);
     }
-    size_t count[PART_RESULTS] = {gates * plane, plane, 2 * plane, 2 * plane, gates * plane,
-                                  gates * (size_t)hidden, gates * (size_t)hidden, plane,
-                                  gates * plane, gates * entries};
+    size_t count[PART_RESULTS] = {gates * plane,
+                                  plane,
+                                  2 * plane,
+                                  2 * plane,
+                                  gates * plane,
+                                  gates * (size_t)hidden,
+                                  gates * (size_t)hidden,
+                                  plane,
+                                  gates * plane,
+                                  gates * entries};
     out[0] = get(be, s->raw, count[0], OPERAND);
     if (how->layer_norm) be->norm_backward(be, &c, 0, 0);
     if (how->use != TABLE_NONE) be->table_backward(be, &c, 0);
@@ -264,10 +281,27 @@ static void run_part(backend *be, const part *how, int hidden, int columns, doub
     if (how->gates != GATES) count[2] = count[3] = 0;
     if (how->use == TABLE_NONE) count[9] = 0;
     memcpy(sizes, count, sizeof count);
-    void *arrays[] = {(void *)(uintptr_t)s->weight, (void *)(uintptr_t)s->gain,
-                      (void *)(uintptr_t)s->bias, (void *)(uintptr_t)s->table, s->raw, s->out,
-                      s->dpre, s->dentry, s->dgain, s->dbias, s->dtable, s->sums, s->dsums, x, c.c,
-                      c.h, c.dh, c.dx, c.dc, device_bytes, device_arguments};
+    void *arrays[] = {(void *)(uintptr_t)s->weight,
+                      (void *)(uintptr_t)s->gain,
+                      (void *)(uintptr_t)s->bias,
+                      (void *)(uintptr_t)s->table,
+                      s->raw,
+                      s->out,
+                      s->dpre,
+                      s->dentry,
+                      s->dgain,
+                      s->dbias,
+                      s->dtable,
+                      s->sums,
+                      s->dsums,
+                      x,
+                      c.c,
+                      c.h,
+                      c.dh,
+                      c.dx,
+                      c.dc,
+                      device_bytes,
+                      device_arguments};
     for (size_t i = 0; i < sizeof arrays / sizeof arrays[0]; i++) {
         if (arrays[i]) be->release(be, arrays[i]);
     }
@@ -297,13 +331,14 @@ static void check_part(pair *p, const part *how, int hidden, int columns) {
         random_restart(17); /* the same pattern for both */
         run_part(side ? p->trusted : p->be, how, hidden, columns, in, bytes, result[side], sizes);
     }
-    static const char *const what[PART_RESULTS] = {"raw",   "out",   "h",  "c",         "dpre",
+    static const char *const what[PART_RESULTS] = {"raw",   "out",   "h",  "c",    "dpre",
                                                    "dgain", "dbias", "dc", "draw", "dtable"};
     for (int i = 0; i < PART_RESULTS; i++) {
         char text[160];
         snprintf(text, sizeof text, "%s of %s%s%s, table %d by %d, dropout %g, %d x %d", what[i],
                  how->gates == GATES ? "gates" : "a step", how->layer_norm ? " with norm" : "",
-                 how->relu ? " and relu" : "", how->use, how->stride, how->dropout, hidden, columns);
+                 how->relu ? " and relu" : "", how->use, how->stride, how->dropout, hidden,
+                 columns);
         size_t skip = i == 2 ? plane : 0; /* h[0] is poison */
         if (sizes[i] > skip) {
             pair loose = *p;
@@ -488,9 +523,14 @@ static void check_adam(precision precision, double clip) {
                        random_values(count, -1, 1)};
     double *result[2][5];
     update_report reports[2];
-    update_arguments arguments = {.learning_rate = 0.01, .beta1 = 0.9, .beta2 = 0.99,
-                                  .epsilon = 1e-8, .clip = clip, .gradient_scale = 0.01,
-                                  .average = 0.97, .update = 4};
+    update_arguments arguments = {.learning_rate = 0.01,
+                                  .beta1 = 0.9,
+                                  .beta2 = 0.99,
+                                  .epsilon = 1e-8,
+                                  .clip = clip,
+                                  .gradient_scale = 0.01,
+                                  .average = 0.97,
+                                  .update = 4};
     for (int side = 0; side < 2; side++) {
         backend *be = side ? p.trusted : p.be;
         void *a[5];
@@ -541,8 +581,12 @@ static void test_adam_refuses_nan(void **state) {
         void *w = put(be, values, count, REAL), *m = put(be, values, count, REAL);
         void *v = put(be, values, count, REAL), *mean = put(be, values, count, REAL);
         update_report seen = {.loss = kind ? INFINITY : 1};
-        update_arguments arguments = {.learning_rate = 1, .beta1 = 0.9, .beta2 = 0.9,
-                                      .epsilon = 1e-8, .gradient_scale = 1, .update = 11};
+        update_arguments arguments = {.learning_rate = 1,
+                                      .beta1 = 0.9,
+                                      .beta2 = 0.9,
+                                      .epsilon = 1e-8,
+                                      .gradient_scale = 1,
+                                      .update = 11};
         update_report *report = be->allocate(be, sizeof *report);
         update_arguments *args = be->allocate(be, sizeof *args);
         be->upload(be, report, &seen, sizeof seen);

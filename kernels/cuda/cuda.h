@@ -56,7 +56,7 @@ typedef struct cuda_backend {
     cudaEvent_t staged[STAGING_SLOTS];
     int next_slot;
     size_t table_bytes; /* of all layouts made so far */
-    char failure[256]; /* the first error, or "" */
+    char failure[256];  /* the first error, or "" */
 } cuda_backend;
 
 /* Work on output nodes' lists, cut into equal parts for Hopper's columns_product: neighbouring nodes,
@@ -65,10 +65,10 @@ typedef struct cuda_backend {
 enum { PART_NODES = 6 };
 
 typedef struct hopper_part {
-    int first, count;      /* sources */
-    int node, nodes;       /* output nodes */
-    int first_part;        /* where the first node's list begins */
-    int continues;         /* whether the last one's goes on */
+    int first, count; /* sources */
+    int node, nodes;  /* output nodes */
+    int first_part;   /* where the first node's list begins */
+    int continues;    /* whether the last one's goes on */
     int unused[2];
 } hopper_part;
 
@@ -84,7 +84,7 @@ typedef struct hopper_parts {
 } hopper_parts;
 
 struct device_layout {
-    layout host; /* its tables point to device memory */
+    layout host;     /* its tables point to device memory */
     int *block_row;  /* [blocks] the output node of block k */
     int *tile_block; /* [tiles + 1] wgrad: the first block of each group of a row's blocks */
     int tiles;
@@ -205,8 +205,8 @@ void narrow_dgrad(backend *be, const device_layout *l, const void *w, const void
 void *cuda_table(backend *be, const void *table, size_t bytes);
 
 /* Dense layouts, through cuBLAS. */
-void dense_fprop(backend *be, const layout *l, const void *w, const void *x, int steps,
-                 int columns, void *y, element type, void *sums);
+void dense_fprop(backend *be, const layout *l, const void *w, const void *x, int steps, int columns,
+                 void *y, element type, void *sums);
 void dense_dgrad(backend *be, const layout *l, const void *w, const void *dy, int steps,
                  int columns, void *dx, element type);
 void dense_wgrad(backend *be, const layout *l, const void *dy, const void *x, int steps,

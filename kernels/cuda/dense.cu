@@ -6,8 +6,8 @@ static cudaDataType operand_type(const backend *be) {
     return be->precision == BF16 ? CUDA_R_16BF : CUDA_R_32F;
 }
 
-void dense_fprop(backend *be, const layout *l, const void *w, const void *x, int steps,
-                 int columns, void *y, element type, void *sums) {
+void dense_fprop(backend *be, const layout *l, const void *w, const void *x, int steps, int columns,
+                 void *y, element type, void *sums) {
     const float one = 1, zero = 0;
     int rows = (int)layout_rows(l), depth = l->in_block, stride = columns * l->in_stride;
     cudaDataType from = operand_type(be), to = type == REAL ? CUDA_R_32F : from;
@@ -72,9 +72,8 @@ void dense_wgrad(backend *be, const layout *l, const void *dy, const void *x, in
     dy = DISPATCH(be, pack_steps, be, dy, steps, rows, 1, columns, workspace);
     x = DISPATCH(be, pack_steps, be, x, steps, width, l->in_stride, columns, second);
     cudaDataType from = operand_type(be);
-    cublasStatus_t status = cublasGemmEx(cuda_of(be)->blas, CUBLAS_OP_T, CUBLAS_OP_N, width, rows,
-                                         depth, &one, x, from, depth, dy, from, depth, &zero, dw,
-                                         CUDA_R_32F, width, CUBLAS_COMPUTE_32F,
-                                         CUBLAS_GEMM_DEFAULT);
+    cublasStatus_t status = cublasGemmEx(
+        cuda_of(be)->blas, CUBLAS_OP_T, CUBLAS_OP_N, width, rows, depth, &one, x, from, depth, dy,
+        from, depth, &zero, dw, CUDA_R_32F, width, CUBLAS_COMPUTE_32F, CUBLAS_GEMM_DEFAULT);
     cuda_blas_ok(be, status, "dense wgrad");
 }

@@ -119,6 +119,7 @@ static __device__ inline void shared_fence() {
     asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
 }
 
+/* clang-format off */
 #define F1(i)   "+f"(d[i])
 #define F4(i)   F1(i), F1(i + 1), F1(i + 2), F1(i + 3)
 #define F16(i)  F4(i), F4(i + 4), F4(i + 8), F4(i + 12)
@@ -179,6 +180,7 @@ static __device__ inline void warpgroup_multiply(float (&d)[128], uint64_t a, ui
 #undef R10
 #undef R0_9
 #undef R0_99
+/* clang-format on */
 
 /* ------------------------------------------------------------------------------------- others */
 
@@ -200,10 +202,10 @@ static __device__ inline void store_matrices(uint32_t address, const uint32_t (&
 }
 
 static __device__ inline void store_matrices_transposed(uint32_t address, const uint32_t (&r)[4]) {
-    asm volatile("stmatrix.sync.aligned.m8n8.x4.trans.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(
-                     address),
-                 "r"(r[0]), "r"(r[1]), "r"(r[2]), "r"(r[3])
-                 : "memory");
+    asm volatile(
+        "stmatrix.sync.aligned.m8n8.x4.trans.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(address),
+        "r"(r[0]), "r"(r[1]), "r"(r[2]), "r"(r[3])
+        : "memory");
 }
 
 /* Synchronises `threads` threads that use this number, of 1 to 15. */

@@ -105,8 +105,8 @@ static __global__ void row_sums_kernel(const T *x, int steps, int rows, int colu
 
 template <typename T>
 static void run_row_sums(backend *be, const void *x, int steps, int rows, int columns, void *out) {
-    row_sums_kernel<T><<<rows, REDUCE_THREADS, 0, cuda_of(be)->stream>>>(
-        (const T *)x, steps, rows, columns, (float *)out);
+    row_sums_kernel<T><<<rows, REDUCE_THREADS, 0, cuda_of(be)->stream>>>((const T *)x, steps, rows,
+                                                                         columns, (float *)out);
     cuda_launched(be, "row_sums");
 }
 
@@ -139,8 +139,8 @@ static __global__ void add_kernel(const double *partial, int count, double *out)
 static int launch_partials(backend *be, const void *x, size_t count, bool square) {
     size_t wanted = (count + 4 * REDUCE_THREADS - 1) / (4 * REDUCE_THREADS);
     int blocks = wanted < REDUCTION_BLOCKS ? (int)wanted : REDUCTION_BLOCKS;
-    partial_kernel<<<blocks, REDUCE_THREADS, 0, cuda_of(be)->stream>>>((const float *)x, count,
-                                                                       square, cuda_of(be)->partial);
+    partial_kernel<<<blocks, REDUCE_THREADS, 0, cuda_of(be)->stream>>>(
+        (const float *)x, count, square, cuda_of(be)->partial);
     cuda_launched(be, "sum");
     return blocks;
 }

@@ -312,12 +312,9 @@ rival *rival_create(backend *be, bench_library library, const bench_problem *pro
 size_t rival_weights(const rival *r) {
     size_t block = (size_t)r->block * (size_t)r->block;
     switch (r->library) {
-    case LIBRARY_BLOCKED_ELL:
-        return block * (size_t)r->block_rows * (size_t)r->longest;
-    case LIBRARY_BSR:
-        return block * (size_t)r->blocks;
-    default:
-        return (size_t)r->rows * (size_t)r->inputs;
+    case LIBRARY_BLOCKED_ELL: return block * (size_t)r->block_rows * (size_t)r->longest;
+    case LIBRARY_BSR: return block * (size_t)r->blocks;
+    default: return (size_t)r->rows * (size_t)r->inputs;
     }
 }
 

@@ -57,7 +57,8 @@ template <typename T> static view<T> view_step(backend *be, const cell *c, int s
     v.hidden = c->hidden;
     v.columns = c->columns;
     v.gates = g->gates;
-    v.log_block = g->block < c->hidden ? log2_of(g->block) : 31; /* one node of any size: number 0 */
+    v.log_block =
+        g->block < c->hidden ? log2_of(g->block) : 31; /* one node of any size: number 0 */
     v.node_rows = (g->gates - 1) * g->block;
     v.gate_rows = (size_t)g->block * columns;
     v.gate_table = (size_t)(c->hidden / g->table_stride) * VOCABULARY;

@@ -78,24 +78,18 @@ static double cache_elements(const layout *l, bench_product product, double colu
     double weights = (double)layout_weights(l);
     if (layout_is_dense(l)) {
         switch (product) {
-        case PRODUCT_FPROP:
-            return dense_elements(rows, columns, inputs);
-        case PRODUCT_DGRAD:
-            return dense_elements(inputs, columns, rows);
-        default:
-            return dense_elements(rows, inputs, columns);
+        case PRODUCT_FPROP: return dense_elements(rows, columns, inputs);
+        case PRODUCT_DGRAD: return dense_elements(inputs, columns, rows);
+        default: return dense_elements(rows, inputs, columns);
         }
     }
     double out = (double)l->gates * l->out_block, in = l->in_block;
     side by_row = {l->row_start, l->row_column, l->out_nodes, l->in_nodes, out, in};
     side by_column = {l->column_start, l->column_row, l->in_nodes, l->out_nodes, in, out};
     switch (product) {
-    case PRODUCT_FPROP:
-        return gather_elements(&by_row, weights, columns);
-    case PRODUCT_DGRAD:
-        return gather_elements(&by_column, weights, columns);
-    default:
-        return wgrad_elements(&by_row, columns);
+    case PRODUCT_FPROP: return gather_elements(&by_row, weights, columns);
+    case PRODUCT_DGRAD: return gather_elements(&by_column, weights, columns);
+    default: return wgrad_elements(&by_row, columns);
     }
 }
 
@@ -105,15 +99,9 @@ cost cost_of_product(const layout *l, bench_product product, int columns, size_t
     double y = (double)layout_rows(l) * n, x = (double)l->in_nodes * l->in_block * n;
     double in = (double)operand, out = (double)result, memory = 0;
     switch (product) {
-    case PRODUCT_FPROP:
-        memory = in * (weights + x) + out * y;
-        break;
-    case PRODUCT_DGRAD:
-        memory = in * (weights + y) + out * x;
-        break;
-    default:
-        memory = in * (x + y) + out * weights;
-        break;
+    case PRODUCT_FPROP: memory = in * (weights + x) + out * y; break;
+    case PRODUCT_DGRAD: memory = in * (weights + y) + out * x; break;
+    default: memory = in * (x + y) + out * weights; break;
     }
     return (cost){memory, 2 * weights * n, in * cache_elements(l, product, n)};
 }

@@ -29,12 +29,10 @@ static const char *const dashes[] = {"", " stroke-dasharray=\"7 5\"", " stroke-d
 static double speedup(const matmul_row *row, measure what) {
     double cublas = row->library[LIBRARY_CUBLAS];
     switch (what) {
-    case OURS:
-        return cublas / row->ours;
+    case OURS: return cublas / row->ours;
     case CUSPARSE:
         return cublas / fmin(row->library[LIBRARY_BLOCKED_ELL], row->library[LIBRARY_BSR]);
-    default:
-        return cublas / row->floor;
+    default: return cublas / row->floor;
     }
 }
 
@@ -100,17 +98,10 @@ static void fit_axes(chart *c) {
 static void escaped(FILE *out, const char *text) {
     for (; *text; text++) {
         switch (*text) {
-        case '&':
-            fputs("&amp;", out);
-            break;
-        case '<':
-            fputs("&lt;", out);
-            break;
-        case '>':
-            fputs("&gt;", out);
-            break;
-        default:
-            fputc(*text, out);
+        case '&': fputs("&amp;", out); break;
+        case '<': fputs("&lt;", out); break;
+        case '>': fputs("&gt;", out); break;
+        default: fputc(*text, out);
         }
     }
 }

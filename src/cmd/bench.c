@@ -103,9 +103,7 @@ static error_t parse_matmul(int key, char *text, struct argp_state *state) {
     grid_axes *x = &a->axes;
     a->chosen = a->chosen || (key >= KEY_PRECISION && key <= KEY_COLUMNS);
     switch (key) {
-    case KEY_UNITS:
-        a->units = cli_integer(state, "--units", text, 256, 1 << 20);
-        return 0;
+    case KEY_UNITS: a->units = cli_integer(state, "--units", text, 256, 1 << 20); return 0;
     case KEY_PRECISION:
         parse_choices(state, "--precision", text, BENCH_PRECISIONS, x->precisions,
                       &x->precision_count);
@@ -122,39 +120,22 @@ static error_t parse_matmul(int key, char *text, struct argp_state *state) {
     case KEY_BLOCK:
         parse_integers(state, "--block", text, 8, 128, x->blocks, &x->block_count);
         return 0;
-    case KEY_DENSITY:
-        parse_densities(state, text, x);
-        return 0;
+    case KEY_DENSITY: parse_densities(state, text, x); return 0;
     case KEY_COLUMNS:
         parse_integers(state, "--columns", text, 1, 1 << 16, x->columns, &x->columns_count);
         return 0;
-    case KEY_FULL:
-        a->full = true;
-        return 0;
-    case KEY_HOT:
-        a->hot = true;
-        return 0;
-    case KEY_NO_CUSPARSE:
-        a->no_cusparse = true;
-        return 0;
-    case KEY_JSON:
-        a->json = true;
-        return 0;
-    case KEY_CSV:
-        a->csv = text;
-        return 0;
-    case KEY_SVG:
-        a->svg = text;
-        return 0;
-    case ARGP_KEY_ARG:
-        argp_error(state, "expected no arguments, got '%s'", text);
-        return 0;
+    case KEY_FULL: a->full = true; return 0;
+    case KEY_HOT: a->hot = true; return 0;
+    case KEY_NO_CUSPARSE: a->no_cusparse = true; return 0;
+    case KEY_JSON: a->json = true; return 0;
+    case KEY_CSV: a->csv = text; return 0;
+    case KEY_SVG: a->svg = text; return 0;
+    case ARGP_KEY_ARG: argp_error(state, "expected no arguments, got '%s'", text); return 0;
     case ARGP_KEY_END:
         check_shapes(state, x);
         if (a->full && a->chosen) argp_error(state, "--full chooses the grid itself");
         return 0;
-    default:
-        return ARGP_ERR_UNKNOWN;
+    default: return ARGP_ERR_UNKNOWN;
     }
 }
 
@@ -235,24 +216,12 @@ static const struct argp_option train_options_table[] = {
 static error_t parse_train(int key, char *text, struct argp_state *state) {
     train_arguments *a = state->input;
     switch (key) {
-    case KEY_SET:
-        cli_append(&a->assignments, text);
-        return 0;
-    case KEY_DATA:
-        cli_append(&a->files, text);
-        return 0;
-    case KEY_SECONDS:
-        a->seconds = cli_number(state, "--seconds", text, 0.1, 3600);
-        return 0;
-    case KEY_EXPLAIN:
-        a->explain = true;
-        return 0;
-    case KEY_TRAIN_JSON:
-        a->json = true;
-        return 0;
-    case ARGP_KEY_INIT:
-        state->child_inputs[0] = &a->model;
-        return 0;
+    case KEY_SET: cli_append(&a->assignments, text); return 0;
+    case KEY_DATA: cli_append(&a->files, text); return 0;
+    case KEY_SECONDS: a->seconds = cli_number(state, "--seconds", text, 0.1, 3600); return 0;
+    case KEY_EXPLAIN: a->explain = true; return 0;
+    case KEY_TRAIN_JSON: a->json = true; return 0;
+    case ARGP_KEY_INIT: state->child_inputs[0] = &a->model; return 0;
     case ARGP_KEY_ARG:
         if (a->config) argp_error(state, "expected one CONFIG.yaml, got also '%s'", text);
         a->config = text;
@@ -260,8 +229,7 @@ static error_t parse_train(int key, char *text, struct argp_state *state) {
     case ARGP_KEY_END:
         if (!a->config) argp_error(state, "expected a CONFIG.yaml");
         return 0;
-    default:
-        return ARGP_ERR_UNKNOWN;
+    default: return ARGP_ERR_UNKNOWN;
     }
 }
 

@@ -60,9 +60,9 @@ bool cli_load(cli_loaded *loaded, const char *path, const cli_model *given, int 
     options *o = &loaded->checkpoint.options;
     if (cli_apply(given, o, err)) loaded->be = options_backend(&o->run, err);
     if (loaded->be) {
-        loaded->m = checkpoint_model(&loaded->checkpoint, loaded->be,
-                                     batch ? batch : (int)o->train.batch,
-                                     steps ? steps : (int)o->train.bptt, MODEL_INFERENCE, err);
+        loaded->m =
+            checkpoint_model(&loaded->checkpoint, loaded->be, batch ? batch : (int)o->train.batch,
+                             steps ? steps : (int)o->train.bptt, MODEL_INFERENCE, err);
     }
     if (loaded->m) return true;
     cli_unload(loaded);

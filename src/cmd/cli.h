@@ -50,8 +50,7 @@ double cli_number(struct argp_state *state, const char *option, const char *text
                   double most);
 
 /* The index of `text` among space-separated `choices`; ends the program if there is none. */
-int cli_choice(struct argp_state *state, const char *option, const char *text,
-               const char *choices);
+int cli_choice(struct argp_state *state, const char *option, const char *text, const char *choices);
 
 /* Appends a string to a NULL-terminated-by-count list. */
 typedef struct cli_list {

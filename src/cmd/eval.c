@@ -17,7 +17,8 @@ typedef struct arguments {
 enum { KEY_DATA = 1, KEY_EXACT, KEY_LIMIT, KEY_JSON };
 
 static const struct argp_option option_table[] = {
-    {"data", KEY_DATA, "FILE...", 0, "Text, or documents where the name ends in .tsv or .tsv.gz", 0},
+    {"data", KEY_DATA, "FILE...", 0, "Text, or documents where the name ends in .tsv or .tsv.gz",
+     0},
     {"exact", KEY_EXACT, NULL, 0, "One stripe, nothing approximated; slow", 0},
     {"limit", KEY_LIMIT, "BYTES", 0, "Score only so many bytes from the start", 0},
     {"json", KEY_JSON, NULL, 0, "End with one JSON object on stdout", 0},
@@ -53,8 +54,7 @@ static bool score(const arguments *a, cli_loaded *loaded, evaluation *e, error *
     if (!text) return false;
     sequence *s = sequence_in_order(text);
     recording *forward = evaluate_record(loaded->m);
-    bool done =
-        evaluate(loaded->m, forward, s, (uint64_t)a->limit, a->exact, !a->json, e, err);
+    bool done = evaluate(loaded->m, forward, s, (uint64_t)a->limit, a->exact, !a->json, e, err);
     loaded->be->recording_free(loaded->be, forward);
     sequence_free(s);
     corpus_free(text);
@@ -64,13 +64,17 @@ static bool score(const arguments *a, cli_loaded *loaded, evaluation *e, error *
 int cmd_eval(int argc, char **argv) {
     static const struct argp_child children[] = {{&cli_model_argp, 0, "Device:", 0}, {0}};
     static const struct argp argp = {
-        option_table, parse, "CHECKPOINT --data FILE...",
+        option_table,
+        parse,
+        "CHECKPOINT --data FILE...",
         "Score text in bits per character. The files in order form one sequence; every byte but "
         "the first is predicted once. The sequence is cut into --batch stripes, each warmed up on "
         "the 1,024 bytes before it."
         "\vExample:\n  smallworld eval runs/quickstart/last.safetensors --data "
         "data/reviews_test.tsv.gz --json",
-        children, NULL, NULL};
+        children,
+        NULL,
+        NULL};
     arguments a = {0};
     argp_parse(&argp, argc, argv, 0, NULL, &a);
     error err;

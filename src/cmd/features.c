@@ -1,6 +1,6 @@
 /* smallworld features: documents to a matrix that NumPy and scikit-learn open. */
-#include "cmd/cli.h"
 #include "probe/features.h"
+#include "cmd/cli.h"
 
 #include <stdlib.h>
 
@@ -72,12 +72,17 @@ static corpus *read_documents(const arguments *a, const options *o, error *err) 
 int cmd_features(int argc, char **argv) {
     static const struct argp_child children[] = {{&cli_model_argp, 0, "Device:", 0}, {0}};
     static const struct argp argp = {
-        option_table, parse, "CHECKPOINT --data FILE... --out PREFIX",
-        "Export the features of labelled documents: the cell's state after each, from a zero state. "
+        option_table,
+        parse,
+        "CHECKPOINT --data FILE... --out PREFIX",
+        "Export the features of labelled documents: the cell's state after each, from a zero "
+        "state. "
         "Rows are in input order and depend neither on it nor on --batch."
         "\vExample:\n  smallworld features runs/quickstart/last.safetensors --data "
         "data/reviews_test.tsv.gz --out runs/quickstart/test",
-        children, NULL, NULL};
+        children,
+        NULL,
+        NULL};
     arguments a = {.how = {FEATURE_CELL, POOL_LAST, FORMAT_NPY, true}};
     argp_parse(&argp, argc, argv, 0, NULL, &a);
     error err;

@@ -56,8 +56,8 @@ static void forward(void *argument) {
 }
 
 /* The logits, bias included, after feeding one byte to stream 0. */
-static bool feed(model *m, recording *r, uint8_t byte, const float *bias,
-                 double logits[VOCABULARY], error *err) {
+static bool feed(model *m, recording *r, uint8_t byte, const float *bias, double logits[VOCABULARY],
+                 error *err) {
     backend *be = m->be;
     size_t columns = (size_t)m->columns;
     float *raw = mem_alloc(VOCABULARY * columns, sizeof *raw);
@@ -113,11 +113,15 @@ static bool generate(const arguments *a, cli_loaded *loaded, const char *prompt,
 int cmd_generate(int argc, char **argv) {
     static const struct argp_child children[] = {{&cli_model_argp, 0, "Device:", 0}, {0}};
     static const struct argp argp = {
-        option_table, parse, "CHECKPOINT",
+        option_table,
+        parse,
+        "CHECKPOINT",
         "Write text from the model, starting from a zero state and the prompt."
         "\vExample:\n  smallworld generate runs/quickstart/last.safetensors --bytes 300 "
         "--temperature 0.7\n\nWith --json, `text` holds each byte as one code point (Latin-1).",
-        children, NULL, NULL};
+        children,
+        NULL,
+        NULL};
     arguments a = {.bytes = 500, .seed = 1, .temperature = 1};
     argp_parse(&argp, argc, argv, 0, NULL, &a);
     error err;

@@ -18,7 +18,8 @@ enum { KEY_SET = 1, KEY_PNG, KEY_EDGES, KEY_JSON };
 
 static const struct argp_option option_table[] = {
     {"set", KEY_SET, "KEY.PATH=VALUE", 0, "Override a key of the config; may be repeated", 0},
-    {"png", KEY_PNG, "FILE", 0, "Draw the blocks; with several patterns, FILE's name gets theirs", 0},
+    {"png", KEY_PNG, "FILE", 0, "Draw the blocks; with several patterns, FILE's name gets theirs",
+     0},
     {"edges", KEY_EDGES, "PREFIX", 0, "Write PREFIX.NUMBER.txt: a line OUTPUT INPUT a block", 0},
     {"json", KEY_JSON, NULL, 0, "End with one JSON object on stdout", 0},
     {0},
@@ -174,11 +175,15 @@ static bool describe_config(const arguments *a, error *err) {
 
 int cmd_graph(int argc, char **argv) {
     static const struct argp argp = {
-        option_table, parse, "CONFIG|CHECKPOINT",
+        option_table,
+        parse,
+        "CONFIG|CHECKPOINT",
         "Describe the graph of each pattern of a model: blocks, degrees, clustering, path lengths, "
         "and the share of nodes that a unit's signal has reached after 1, 2, 3 ... steps."
         "\vExample:\n  smallworld graph configs/quickstart.yaml --png pattern.png",
-        NULL, NULL, NULL};
+        NULL,
+        NULL,
+        NULL};
     arguments a = {0};
     argp_parse(&argp, argc, argv, 0, NULL, &a);
     error err;

@@ -51,45 +51,26 @@ static const struct argp_option option_table[] = {
 static error_t parse(int key, char *text, struct argp_state *state) {
     arguments *a = state->input;
     switch (key) {
-    case KEY_TRAIN:
-        a->how.train = text;
-        return 0;
-    case KEY_TEST:
-        a->how.test = text;
-        return 0;
-    case KEY_VALID:
-        a->how.valid = text;
-        return 0;
+    case KEY_TRAIN: a->how.train = text; return 0;
+    case KEY_TEST: a->how.test = text; return 0;
+    case KEY_VALID: a->how.valid = text; return 0;
     case KEY_PENALTY:
         a->how.penalty = (penalty)cli_choice(state, "--penalty", text, PENALTIES);
         return 0;
-    case KEY_STANDARDIZE:
-        a->how.standardize = true;
-        return 0;
+    case KEY_STANDARDIZE: a->how.standardize = true; return 0;
     case KEY_SEED:
         a->how.seed = (uint64_t)cli_integer(state, "--seed", text, 0, INT64_MAX);
         return 0;
-    case KEY_OUT:
-        a->how.out = text;
-        return 0;
-    case KEY_JSON:
-        a->json = true;
-        return 0;
-    case KEY_DEVICE:
-        a->model.device = text;
-        return 0;
-    case KEY_THREADS:
-        a->model.threads = text;
-        return 0;
-    case ARGP_KEY_ARG:
-        argp_error(state, "unexpected argument '%s'", text);
-        return 0;
+    case KEY_OUT: a->how.out = text; return 0;
+    case KEY_JSON: a->json = true; return 0;
+    case KEY_DEVICE: a->model.device = text; return 0;
+    case KEY_THREADS: a->model.threads = text; return 0;
+    case ARGP_KEY_ARG: argp_error(state, "unexpected argument '%s'", text); return 0;
     case ARGP_KEY_END:
         if (!a->how.train) argp_error(state, "expected --train PREFIX");
         if (!a->how.test) argp_error(state, "expected --test PREFIX");
         return 0;
-    default:
-        return ARGP_ERR_UNKNOWN;
+    default: return ARGP_ERR_UNKNOWN;
     }
 }
 

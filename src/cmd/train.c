@@ -77,8 +77,7 @@ static int run(const arguments *a, const char *folder) {
     error err;
     options o;
     train_result result;
-    train_start start =
-        a->resume ? TRAIN_RESUME : a->overwrite ? TRAIN_OVERWRITE : TRAIN_FRESH;
+    train_start start = a->resume ? TRAIN_RESUME : a->overwrite ? TRAIN_OVERWRITE : TRAIN_FRESH;
     options_begin(&o);
     bool done = options_load(&o, a->config, a->assignments.items, a->assignments.count, &err) &&
                 cli_apply(&a->model, &o, &err) && options_check(&o, &err);
@@ -99,11 +98,15 @@ static int run(const arguments *a, const char *folder) {
 int cmd_train(int argc, char **argv) {
     static const struct argp_child children[] = {{&cli_model_argp, 0, "Device:", 0}, {0}};
     static const struct argp argp = {
-        option_table, parse, "CONFIG.yaml",
+        option_table,
+        parse,
+        "CONFIG.yaml",
         "Train a model. Progress goes to stderr; the run folder gets config.yaml, metrics.jsonl, "
         "last.safetensors, best.safetensors (by validation) and last.state."
         "\vExample:\n  smallworld train configs/quickstart.yaml --set train.lr=0.001 --out runs/a",
-        children, NULL, NULL};
+        children,
+        NULL,
+        NULL};
     arguments a = {0};
     argp_parse(&argp, argc, argv, 0, NULL, &a);
     if (a.help_config) {

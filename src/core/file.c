@@ -117,7 +117,8 @@ bool file_make_folder(const char *path, error *err) {
         if (*end != '/' && *end != '\0') continue;
         char kept = *end;
         *end = '\0';
-        if (mkdir(copy, 0777) != 0 && errno != EEXIST) made = error_system(err, "make folder", copy);
+        if (mkdir(copy, 0777) != 0 && errno != EEXIST)
+            made = error_system(err, "make folder", copy);
         *end = kept;
         if (kept == '\0') break;
     }

@@ -18,7 +18,8 @@ typedef struct file_writer {
 
 bool file_begin(file_writer *writer, const char *path, error *err);
 bool file_write(file_writer *writer, const void *bytes, size_t count, error *err);
-bool file_flush(file_writer *writer, error *err); /* what commits do first: all of it is on the disk */
+bool file_flush(file_writer *writer,
+                error *err); /* what commits do first: all of it is on the disk */
 bool file_commit(file_writer *writer, error *err);
 void file_abort(file_writer *writer);
 

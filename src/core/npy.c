@@ -19,8 +19,8 @@ bool npy_begin(file_writer *writer, const char *path, const char *type, int64_t 
     int length = (PREAMBLE + used + 1 + ALIGNMENT - 1) / ALIGNMENT * ALIGNMENT - PREAMBLE;
     memset(header + used, ' ', (size_t)(length - used));
     header[length - 1] = '\n';
-    const char preamble[PREAMBLE] = {'\x93', 'N', 'U', 'M', 'P', 'Y', 1, 0, (char)(length & 255),
-                                     (char)(length >> 8)};
+    const char preamble[PREAMBLE] = {
+        '\x93', 'N', 'U', 'M', 'P', 'Y', 1, 0, (char)(length & 255), (char)(length >> 8)};
     *start = PREAMBLE + length;
     if (!file_begin(writer, path, err)) return false;
     if (file_write(writer, preamble, PREAMBLE, err) &&

@@ -62,8 +62,8 @@ PHILOX_INLINE philox_stream philox_start(uint64_t key, int purpose, uint32_t det
 }
 
 PHILOX_INLINE uint64_t philox_next(philox_stream *stream) {
-    philox_block block = philox(stream->key, (uint32_t)stream->draw,
-                                (uint32_t)(stream->draw >> 32), stream->c2, stream->c3);
+    philox_block block = philox(stream->key, (uint32_t)stream->draw, (uint32_t)(stream->draw >> 32),
+                                stream->c2, stream->c3);
     stream->draw++;
     return (uint64_t)block.word[1] << 32 | block.word[0];
 }

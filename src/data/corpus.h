@@ -34,7 +34,8 @@ typedef struct corpus {
 } corpus;
 
 typedef struct corpus_options {
-    bool html_entities; /* decode &amp; &lt; &gt; &quot; &apos; &nbsp; &#N; &#xN; in documents' text */
+    bool
+        html_entities; /* decode &amp; &lt; &gt; &quot; &apos; &nbsp; &#N; &#xN; in documents' text */
 } corpus_options;
 
 /* Refuses, by file and line: what cannot be read, is empty, is a gzip cut short or corrupt, or a TSV

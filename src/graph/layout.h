@@ -27,7 +27,7 @@ typedef struct layout {
     int gates;
     int in_stride;
     int blocks;
-    int *row_start;    /* [out_nodes + 1] block k is in row i for row_start[i] <= k < row_start[i+1] */
+    int *row_start; /* [out_nodes + 1] block k is in row i for row_start[i] <= k < row_start[i+1] */
     int *row_column;   /* [blocks] the input node of block k, ascending within a row */
     int *column_start; /* [in_nodes + 1] likewise by input node, for the transposed product */
     int *column_row;   /* [blocks] the output node, ascending within a column */

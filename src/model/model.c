@@ -11,12 +11,9 @@
 
 int model_stages(const model_config *config) {
     switch ((cell_kind)config->cell) {
-    case CELL_LSTM:
-        return 1;
-    case CELL_MLSTM:
-        return 2;
-    case CELL_DEEP:
-        return (int)config->internal_steps + 1;
+    case CELL_LSTM: return 1;
+    case CELL_MLSTM: return 2;
+    case CELL_DEEP: return (int)config->internal_steps + 1;
     }
     return 0;
 }
@@ -538,9 +535,7 @@ void model_forward(model *m) {
 void model_update_part(model *m, update_part part) {
     backend *be = m->be;
     switch (part) {
-    case UPDATE_FORWARD:
-        forward_cell(m, &m->cell);
-        return;
+    case UPDATE_FORWARD: forward_cell(m, &m->cell); return;
     case UPDATE_HEAD:
         forward_head(m, m->dlogits, &m->report->loss);
         backward_head(m);
@@ -554,8 +549,7 @@ void model_update_part(model *m, update_part part) {
         be->adam(be, m->parameters.total, m->weights, m->gradient, m->moment1, m->moment2,
                  m->average, m->operands, m->arguments, m->report);
         return;
-    case UPDATE_PARTS:
-        return;
+    case UPDATE_PARTS: return;
     }
 }
 

@@ -13,15 +13,15 @@ typedef struct extractor {
     model *m;
     const corpus *c;
     const feature_options *how;
-    uint32_t *order;        /* [count] documents, longest first */
-    recording *step;        /* the cell over m->steps bytes, then pooling */
-    int32_t *first, *last;  /* [columns] on the device: which steps pooling takes */
-    void *pooled;           /* real [units][columns] on the device */
-    float *host, *rows;     /* [units][columns] as it comes back; [batch][units] as it is written */
-    uint8_t *bytes;         /* [steps][columns] */
+    uint32_t *order;       /* [count] documents, longest first */
+    recording *step;       /* the cell over m->steps bytes, then pooling */
+    int32_t *first, *last; /* [columns] on the device: which steps pooling takes */
+    void *pooled;          /* real [units][columns] on the device */
+    float *host, *rows;    /* [units][columns] as it comes back; [batch][units] as it is written */
+    uint8_t *bytes;        /* [steps][columns] */
     int32_t *host_first, *host_last;
     file_writer features;
-    int64_t start;          /* of the first row in the .npy file */
+    int64_t start; /* of the first row in the .npy file */
 } extractor;
 
 /* ----------------------------------------------------------------------------------- grouping */
@@ -264,7 +264,7 @@ bool features_extract(model *m, const corpus *c, const feature_options *how, con
     }
     release_memory(&e);
     free(e.order);
-    *result = (feature_result){c->count, c->size, (uint64_t)m->config.hidden,
-                               clock_seconds() - start};
+    *result =
+        (feature_result){c->count, c->size, (uint64_t)m->config.hidden, clock_seconds() - start};
     return done;
 }

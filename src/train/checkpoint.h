@@ -47,7 +47,8 @@ bool checkpoint_open(checkpoint *c, const char *path, error *err);
 void checkpoint_close(checkpoint *c);
 
 /* Makes the model and loads its weights. */
-model *checkpoint_model(checkpoint *c, backend *be, int batch, int steps, model_use use, error *err);
+model *checkpoint_model(checkpoint *c, backend *be, int batch, int steps, model_use use,
+                        error *err);
 
 /* Loads the weights into a model that exists: train.init. Names the first tensor that differs. */
 bool checkpoint_load_weights(const checkpoint *c, model *m, error *err);

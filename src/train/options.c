@@ -142,7 +142,8 @@ static bool check_graph(options *o, error *err) {
     bool sized = m->graph != GRAPH_DENSE && m->graph != GRAPH_FILE;
     const char *size = m->degree ? "model.degree" : "model.density";
     if (m->degree && m->density > 0) {
-        return config_refuse(c, err, "model.density", "set model.degree or model.density, not both");
+        return config_refuse(c, err, "model.density",
+                             "set model.degree or model.density, not both");
     }
     if (!sized && (m->degree || m->density > 0)) {
         return config_refuse(c, err, size, "has no meaning for model.graph: %s",
@@ -163,23 +164,24 @@ static bool check_model(const options *o, error *err) {
     const model_config *m = &o->model;
     long long hidden = m->hidden, block = m->block;
     if (block & (block - 1)) {
-        return config_refuse(c, err, "model.block", "expected 8, 16, 32, 64 or 128, got %lld", block);
+        return config_refuse(c, err, "model.block", "expected 8, 16, 32, 64 or 128, got %lld",
+                             block);
     }
     if (hidden % block) {
-        return config_refuse(c, err, "model.hidden", "expected a multiple of model.block %lld, got %lld",
-                             block, hidden);
+        return config_refuse(c, err, "model.hidden",
+                             "expected a multiple of model.block %lld, got %lld", block, hidden);
     }
     if (hidden / block > GRAPH_MAX_NODES) {
         return config_refuse(c, err, "model.hidden", "expected at most %d blocks of %lld, got %lld",
                              GRAPH_MAX_NODES, block, hidden / block);
     }
     if (hidden % m->input_stride) {
-        return config_refuse(c, err, "model.input_stride", "expected a divisor of model.hidden %lld",
-                             hidden);
+        return config_refuse(c, err, "model.input_stride",
+                             "expected a divisor of model.hidden %lld", hidden);
     }
     if (hidden % m->output_stride) {
-        return config_refuse(c, err, "model.output_stride", "expected a divisor of model.hidden %lld",
-                             hidden);
+        return config_refuse(c, err, "model.output_stride",
+                             "expected a divisor of model.hidden %lld", hidden);
     }
     return true;
 }
@@ -189,7 +191,8 @@ bool options_check(options *o, error *err) {
     if (!check_model(o, err) || !check_graph(o, err)) return false;
     if (o->data.valid.count && config_is_set(&o->config, "data.valid_fraction") &&
         o->data.valid_fraction > 0) {
-        return config_refuse(&o->config, err, "data.valid_fraction", "not together with data.valid");
+        return config_refuse(&o->config, err, "data.valid_fraction",
+                             "not together with data.valid");
     }
     if (o->data.valid.count) o->data.valid_fraction = 0;
     if (t->steps == 0 && t->epochs == 0 && t->minutes == 0) t->epochs = 1;
