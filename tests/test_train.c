@@ -803,8 +803,9 @@ static void test_features(void **state) {
     write_mixed(backwards, true);
     const feature_options how = {FEATURE_CELL, POOL_LAST, FORMAT_NPY, false};
     for (int i = 0; i < 4; i++) {
-        /* A BLAS, and a GPU, may sum in another order where the number of columns differs. */
-        double tolerance = test_device_is_cuda() ? 1e-3 : models[i].dense ? 1e-5 : 0;
+        /* A BLAS may sum in another order where the number of columns differs: cuBLAS's choice came
+         * to 1.3e-5 at a document's end. Our products do not. */
+        double tolerance = !models[i].dense ? 0 : test_device_is_cuda() ? 1e-4 : 1e-5;
         const char *name = models[i].settings;
         run("featured", TRAIN_OVERWRITE, models[i].settings);
         char *base = extract("featured", forwards, "base", 1, 16, how);
