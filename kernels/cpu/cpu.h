@@ -37,6 +37,8 @@ typedef struct cpu_backend {
     size_t partial_count;
     struct statistics *statistics; /* scratch of layer norm */
     size_t statistics_count;
+    double *marks; /* seconds */
+    size_t mark_count;
 } cpu_backend;
 
 static inline cpu_backend *cpu_of(backend *be) {
@@ -127,6 +129,7 @@ void CPU(softmax_cross_entropy)(backend *be, const void *logits, const void *bia
                                 const int16_t *targets, int steps, int columns, void *losses,
                                 void *dlogits);
 void CPU(row_sums)(backend *be, const void *x, int steps, int rows, int columns, void *out);
+void CPU(add)(backend *be, size_t count, void *total, const void *x);
 void CPU(sum)(backend *be, const void *x, size_t count, double *out);
 void CPU(pool)(backend *be, const void *x, element type, int steps, int rows, int columns,
                const int32_t *first, const int32_t *last, pooling how, void *out);

@@ -278,7 +278,7 @@ static void dropout_scale(const cell *c, size_t unit, size_t n0, int t, real sca
     for (size_t n = 0; n < COLUMN_GROUP; n += 4) {
         philox_block block =
             philox(c->seed, (uint32_t)unit, (uint32_t)((n0 + n) / 4),
-                   (uint32_t)c->arguments->update, PHILOX_PURPOSE(PHILOX_DROPOUT, t));
+                   (uint32_t)c->arguments->update, PHILOX_PURPOSE(PHILOX_DROPOUT, c->first + t));
         for (size_t i = 0; i < 4; i++) scale[n + i] = block.word[i] < threshold ? 0 : kept;
     }
 }
@@ -345,7 +345,7 @@ void CPU(gates_backward)(backend *be, const cell *c, int t) {
     const real *dh = (const real *)c->dh + (size_t)t * plane, *dx = c->dx;
     double *partials = feature_partials(be, &v);
     real *dc = c->dc;
-    bool last = t == c->steps - 1;
+    bool last = t == c->steps - 1, asked = !last || c->more_after;
 #pragma omp parallel for num_threads(cpu_of(be)->threads)
     for (int chunk = 0; chunk < CHUNKS; chunk++) {
         part p = part_of(&v, chunk);
@@ -360,7 +360,7 @@ void CPU(gates_backward)(backend *be, const cell *c, int t) {
                 compute_gates(c, &v, unit, n0, t, &q);
                 for (size_t n = 0; n < COLUMN_GROUP; n++) {
                     size_t at = unit * v.columns + n0 + n;
-                    real gradient = dh[at] + (last ? 0 : dx[at]), squashed = tanh_(after[at]);
+                    real gradient = dh[at] + (asked ? dx[at] : 0), squashed = tanh_(after[at]);
                     real state = dc[at] + gradient * q.o[n] * (1 - squashed * squashed);
                     d[GATE_I][n] = state * q.u[n] * q.i[n] * (1 - q.i[n]);
                     d[GATE_F][n] = state * before[at] * q.f[n] * (1 - q.f[n]);
