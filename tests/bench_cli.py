@@ -68,7 +68,8 @@ class Train(unittest.TestCase):
             self.assertGreater(found[key], 0, key)
         parts = found["parts_ms"]
         self.assertEqual(sorted(parts), sorted(PARTS + ["idle"]))
-        self.assertAlmostEqual(sum(parts.values()) / found["ms_per_update"], 1, places=6)
+        self.assertGreaterEqual(parts["idle"], 0)
+        self.assertLess(abs(sum(parts.values()) / found["ms_per_update"] - 1), 0.25)
         self.assertAlmostEqual(sum(found["floor_parts_ms"].values()) / found["floor_ms"], 1,
                                places=6)
         self.assertAlmostEqual(found["floor_ms"] / found["ms_per_update"] / found["floor_share"],

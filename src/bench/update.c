@@ -33,6 +33,7 @@ enum {
     TEXT_BYTES = 8 << 20, /* of made-up text, or four minibatches */
     MOST_ROUNDS = 99,
     MOST_GRADIENTS = 9,   /* runs of the weights' gradient */
+    REVIEWS = 25000,      /* documents that features are measured for, by some groups of them */
     MEAN_DOCUMENT = 1300, /* bytes, as film reviews have */
     MOST_GROUPS = 64,     /* of documents, each a minibatch */
     DENSE_DEPTH = 1 << 14,
@@ -40,6 +41,13 @@ enum {
 };
 
 static const double most_features = 1e9; /* bytes that feature extraction may write */
+
+/* An update with marks between its parts: from `first` on, one more than it has pieces. */
+typedef struct marked_update {
+    struct runner *b;
+    recording *recorded;
+    int first;
+} marked_update;
 
 typedef struct runner {
     const options *o;
@@ -50,11 +58,13 @@ typedef struct runner {
     corpus *text;
     reader *reader;
     int64_t step;
-    recording *update, *forward, *weight_gradient;
-    update_part *pieces; /* [piece_count] of an update, in order; mark i is where i begins */
+    marked_update updates[2]; /* run in turn, so that the time between two can be told */
+    recording *forward, *weight_gradient;
+    update_part *pieces; /* [piece_count] of an update, in order */
     size_t piece_capacity;
     int piece_count;
-    double samples[UPDATE_PARTS][MOST_ROUNDS]; /* seconds of each part, in one update a round */
+    double samples[UPDATE_PARTS + 1][MOST_ROUNDS]; /* seconds of each part and between updates, once
+                                                      a round */
     int sample_count;
 } runner;
 
@@ -86,7 +96,7 @@ static void upload_minibatch(runner *b) {
 
 static void run_update(runner *b) {
     upload_minibatch(b);
-    b->be->replay(b->be, b->update);
+    b->be->replay(b->be, b->updates[b->step % 2].recorded);
     b->step++;
 }
 
@@ -144,31 +154,41 @@ static bool time_random(runner *b, error *err) {
 }
 
 /* ------------------------------------------------------------------------------------ parts
- * Marks stand between the parts of the very update that is timed, so parts add up to what the device
- * is busy for, at the clocks and with the caches of training. */
+ * Marks stand between the parts of the very updates that are timed, at the clocks and with the caches
+ * of training. */
 
 static void part_begins(void *argument, update_part part) {
-    runner *b = argument;
+    const marked_update *u = argument;
+    runner *b = u->b;
     size_t needed = (size_t)b->piece_count + 1;
     b->pieces = mem_grow(b->pieces, &b->piece_capacity, needed, sizeof *b->pieces);
     b->pieces[b->piece_count] = part;
-    b->be->mark(b->be, b->piece_count++);
+    b->be->mark(b->be, u->first + b->piece_count++);
 }
 
 static void issue_update(void *argument) {
-    runner *b = argument;
+    marked_update *u = argument;
+    runner *b = u->b;
     b->piece_count = 0;
-    model_update_parts(b->m, part_begins, b);
-    b->be->mark(b->be, b->piece_count);
+    model_update_parts(b->m, part_begins, u);
+    b->be->mark(b->be, u->first + b->piece_count);
 }
 
-/* Reads the marks of a round's last update. */
+static void record_update(runner *b, int which, int first) {
+    marked_update *u = &b->updates[which];
+    *u = (marked_update){.b = b, .first = first};
+    u->recorded = b->be->record(b->be, issue_update, u);
+}
+
+/* Reads the marks of a round's last update, and what lies between it and the one before. */
 static void take_sample(runner *b) {
-    int at = b->sample_count++;
+    int at = b->sample_count++, last = (int)((b->step - 1) % 2), first = b->updates[last].first;
     for (int part = 0; part < UPDATE_PARTS; part++) b->samples[part][at] = 0;
     for (int i = 0; i < b->piece_count; i++) {
-        b->samples[b->pieces[i]][at] += b->be->elapsed(b->be, i, i + 1);
+        b->samples[b->pieces[i]][at] += b->be->elapsed(b->be, first + i, first + i + 1);
     }
+    int before = b->updates[1 - last].first + b->piece_count;
+    b->samples[UPDATE_PARTS][at] = b->be->elapsed(b->be, before, first);
 }
 
 /* The recurrent weights' gradient, made again from what backward left: of the first segment. */
@@ -176,13 +196,13 @@ static void issue_weight_gradient(void *argument) {
     const runner *b = argument;
     backend *be = b->be;
     const cell *c = &b->m->cell;
-    be->mark(be, b->piece_count + 1);
+    be->mark(be, 2 * b->piece_count + 2);
     for (int s = 0; s < c->stages; s++) {
         const stage *g = &c->stage[s];
         be->wgrad(be, g->layout, stage_draw(g), s == 0 ? c->h : c->stage[s - 1].out, c->steps,
                   c->columns, g->dweight, c->workspace);
     }
-    be->mark(be, b->piece_count + 2);
+    be->mark(be, 2 * b->piece_count + 3);
 }
 
 static bool time_weight_gradient(runner *b, double *seconds, error *err) {
@@ -192,7 +212,7 @@ static bool time_weight_gradient(runner *b, double *seconds, error *err) {
     for (int i = 0; i < runs; i++) {
         run_update(b); /* what comes before it in training */
         b->be->replay(b->be, b->weight_gradient);
-        all[i] = b->be->elapsed(b->be, b->piece_count + 1, b->piece_count + 2);
+        all[i] = b->be->elapsed(b->be, 2 * b->piece_count + 2, 2 * b->piece_count + 3);
     }
     *seconds = median(all, runs) * b->m->steps / b->m->cell.steps;
     return b->be->finish(b->be, err);
@@ -206,18 +226,18 @@ static bool time_updates(runner *b, error *err) {
         !time_weight_gradient(b, &gradient, err)) {
         return false;
     }
-    double typical[UPDATE_PARTS];
+    double typical[UPDATE_PARTS], between = 0;
     for (int part = 0; part < UPDATE_PARTS; part++) {
         typical[part] = median(b->samples[part], b->sample_count);
     }
+    for (int i = 0; i < b->sample_count; i++) between += b->samples[UPDATE_PARTS][i];
     parts[TIME_FORWARD] = typical[UPDATE_FORWARD];
     parts[TIME_RECOMPUTE] = typical[UPDATE_RECOMPUTE];
     parts[TIME_WEIGHT_GRADIENT] = gradient;
     parts[TIME_BACKWARD] = typical[UPDATE_BACKWARD] - gradient;
     parts[TIME_HEAD] = typical[UPDATE_HEAD];
     parts[TIME_OPTIMISER] = typical[UPDATE_OPTIMISER];
-    r->idle = r->update;
-    for (int part = 0; part < TIME_PARTS; part++) r->idle -= parts[part];
+    r->idle = between / b->sample_count;
     return true;
 }
 
@@ -241,9 +261,8 @@ static corpus *make_documents(const runner *b, double seconds, error *err) {
     double row = (double)b->m->config.hidden * sizeof(float);
     double groups = fmin(floor(bytes / group), MOST_GROUPS);
     groups = fmax(1, fmin(groups, floor(most_features / (row * b->m->batch))));
-    /* The longest of a group is about three times the mean. */
-    double mean = bytes < group ? fmax(1, bytes / b->m->batch / 3) : MEAN_DOCUMENT;
-    return text_documents((int)groups * b->m->batch, mean, err);
+    double mean = bytes < group ? fmax(1, bytes / b->m->batch) : MEAN_DOCUMENT;
+    return text_documents(REVIEWS, b->m->batch, (int)groups, mean, err);
 }
 
 static bool time_features(runner *b, error *err) {
@@ -342,7 +361,7 @@ static bool start(runner *b, error *err) {
     if (!b->m) return false;
     model_initialise(b->m);
     start_reader(b, b->text);
-    b->update = b->be->record(b->be, issue_update, b);
+    record_update(b, 0, 0);
     run_update(b);
     if (!b->be->finish(b->be, err)) return false;
     b->r->startup = process_age() - b->r->indexing;
@@ -361,7 +380,8 @@ static bool check_report(const runner *b, error *err) {
 }
 
 static void free_model(runner *b) {
-    recording **all[] = {&b->update, &b->forward, &b->weight_gradient};
+    recording **all[] = {&b->updates[0].recorded, &b->updates[1].recorded, &b->forward,
+                         &b->weight_gradient};
     for (size_t i = 0; i < sizeof all / sizeof all[0]; i++) {
         if (*all[i]) b->be->recording_free(b->be, *all[i]);
         *all[i] = NULL;
@@ -374,6 +394,7 @@ static void free_model(runner *b) {
 
 static bool measure_training(runner *b, error *err) {
     if (!start(b, err)) return false;
+    record_update(b, 1, b->piece_count + 1);
     b->weight_gradient = b->be->record(b->be, issue_weight_gradient, b);
     return time_updates(b, err) && time_random(b, err) && check_report(b, err);
 }

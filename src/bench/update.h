@@ -23,7 +23,7 @@ typedef struct update_results {
     /* Seconds. An update with its input, by the wall clock: the median of rounds of many. */
     double update, random_update; /* on text, and on bytes that are all alike */
     double parts[TIME_PARTS];     /* by the device's clock, within one update of each round */
-    double idle;                  /* update less parts: waiting for input and for the host */
+    double idle;                  /* from one update's end to the next one's begin */
     double forward;               /* a minibatch scored, input included */
     double indexing;              /* reading the text */
     double startup;               /* the program's start to the first update, without indexing */
