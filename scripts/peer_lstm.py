@@ -4,7 +4,8 @@
     python3 scripts/peer_lstm.py --program build/smallworld configs/imdb-100m.yaml --batch 128
 
 runs `smallworld bench train` on the config, then the peer with the same parameters (within 1 %),
-streams and steps, with one layer and with two, on the same GPU, and prints one table. Without
+streams and steps, with one layer and with two, on the same GPU, and prints one table. A second row
+is the same model without layer norm, since cuDNN has none; --also asks for others instead. Without
 --program it times the peer alone, at --parameters.
 
 The peer's update: bytes from pinned memory, embedding of 64, LSTM, 256 logits, cross-entropy,
@@ -16,6 +17,7 @@ included, after a warm-up.
 
 import argparse
 import json
+import re
 import statistics
 import subprocess
 import sys
@@ -143,11 +145,11 @@ def measure(parameters, layers, batch, steps, seconds):
 
 # -------------------------------------------------------------------------------------- the table --
 
-def smallworld(options):
-    """What `smallworld bench train` finds."""
+def smallworld(options, more=()):
+    """What `smallworld bench train` finds, with more assignments."""
     command = [options.program, "bench", "train", options.config, "--device", "cuda", "--json",
                "--seconds", str(max(15, 3 * options.seconds))]
-    assignments = list(options.set)
+    assignments = [*options.set, *more]
     if options.batch:
         assignments.append(f"train.batch={options.batch}")
     if options.steps:
@@ -162,15 +164,22 @@ def smallworld(options):
     return found
 
 
+def name_of(row):
+    """Of ours, without what has a column or is the same in all rows."""
+    if "device" not in row:
+        return row["model"]
+    kept = [part for part in row["model"].split(", ")
+            if not re.match(r"[\d.e+]+ (units|M parameters)|[BT] = ", part)]
+    return ", ".join(kept)
+
+
 def print_table(rows, best, out):
-    ours = rows[0] if len(rows) > 2 else None
-    print(f"{'':44} {'units':>7} {'parameters':>11} {'ms/update':>10} {'bytes/s':>10} "
+    print(f"{'':54} {'units':>7} {'parameters':>11} {'ms/update':>10} {'bytes/s':>10} "
           f"{'scoring':>10} {'TFLOP/s':>8} {'ratio':>6} {'scoring':>7}", file=out)
     for row in rows:
         tflops = 6e-12 * row["parameters"] * row["bytes_per_second"]
         ratios = [row[key] / best[key] for key in ("bytes_per_second", "forward_bytes_per_second")]
-        name = f"smallworld {row['device']}" if row is ours else row["model"]
-        print(f"{name:44} {row['units']:7} {row['parameters']:11} {row['ms_per_update']:10.2f} "
+        print(f"{name_of(row):54} {row['units']:7} {row['parameters']:11} {row['ms_per_update']:10.2f} "
               f"{row['bytes_per_second']:10.0f} {row['forward_bytes_per_second']:10.0f} "
               f"{tflops:8.1f} {ratios[0]:6.2f} {ratios[1]:7.2f}", file=out)
     print("ratios are to the faster dense LSTM, in updates and in scoring each", file=out)
@@ -182,6 +191,9 @@ def main():
     parser.add_argument("--program", help="smallworld; without it, the peer alone")
     parser.add_argument("--set", action="append", default=[], metavar="KEY.PATH=VALUE",
                         help="override a key of the config; may be repeated")
+    parser.add_argument("--also", action="append", metavar="KEY.PATH=VALUE,...",
+                        help="a row more, with these keys; may be repeated; default: "
+                             "model.layer_norm=false")
     parser.add_argument("--batch", type=int, help="streams; default: the config's, or 128")
     parser.add_argument("--steps", type=int, help="bytes of a stream; default: likewise")
     parser.add_argument("--parameters", type=float, default=1e8, help="without --program")
@@ -199,6 +211,8 @@ def main():
         found = smallworld(options)
         rows.append(found)
         parameters, batch, steps = found["parameters"], found["batch"], found["bptt"]
+        for more in options.also or ["model.layer_norm=false"]:
+            rows.append(smallworld(options, more.split(",")))
     peers = []
     for layers in (1, 2):
         peers.append(measure(parameters, layers, batch, steps, options.seconds))
@@ -212,7 +226,7 @@ def main():
     if options.json:
         result = {"batch": batch, "steps": steps, "peers": peers}
         if rows:
-            result["smallworld"] = rows[0]
+            result["smallworld"], result["also"] = rows[0], rows[1:]
             result["ratio"] = rows[0]["bytes_per_second"] / best["bytes_per_second"]
             result["forward_ratio"] = (rows[0]["forward_bytes_per_second"] /
                                        best["forward_bytes_per_second"])

@@ -123,7 +123,7 @@ static bool time_rounds(runner *b, void (*run)(runner *b), double seconds, void 
     if (*each <= seconds) { /* there is time for more than the first */
         if (!time_calls(b, run, 1, each, err)) return false;
         double length = fmin(round_seconds, seconds / 4);
-        calls = (int)fmin(fmax(1, ceil(length / *each)), 1e6);
+        calls = (int)fmin(fmax(2, ceil(length / *each)), 1e6); /* the first may wait to be queued */
         count = (int)fmin(fmax(1, floor(seconds / (*each * calls))), MOST_ROUNDS);
         for (int i = 0; i < count; i++) {
             if (!time_calls(b, run, calls, &rounds[i], err)) return false;
@@ -399,24 +399,30 @@ static bool measure_training(runner *b, error *err) {
     return time_updates(b, err) && time_random(b, err) && check_report(b, err);
 }
 
-/* Scoring and features, with a model as eval and features make it. */
+/* In place of the one before. */
+static bool make_for_inference(runner *b, int steps, error *err) {
+    const options *o = b->o;
+    free_model(b);
+    b->m =
+        model_create(b->be, &o->model, NULL, (int)o->train.batch, steps, 1, MODEL_INFERENCE, err);
+    if (b->m) model_initialise(b->m);
+    return b->m != NULL;
+}
+
+/* Scoring and features, with models as eval and features make them. */
 static bool measure_inference(runner *b, error *err) {
     const options *o = b->o;
     int steps = b->m->cell.steps;
     double seconds;
     say(b, "scoring");
-    free_model(b);
-    b->m =
-        model_create(b->be, &o->model, NULL, (int)o->train.batch, steps, 1, MODEL_INFERENCE, err);
-    if (!b->m) return false;
-    model_initialise(b->m);
+    if (!make_for_inference(b, steps, err)) return false;
     start_reader(b, b->text);
     b->forward = evaluate_record(b->m);
     if (!time_rounds(b, run_forward, forward_share * b->how->seconds, NULL, &seconds, err)) {
         return false;
     }
     b->r->forward = seconds * (double)o->train.bptt / steps;
-    return time_features(b, err);
+    return make_for_inference(b, FEATURES_STEPS, err) && time_features(b, err);
 }
 
 /* Where one costs too much, or has no room, all are NAN: that is no failure. */

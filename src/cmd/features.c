@@ -88,7 +88,7 @@ int cmd_features(int argc, char **argv) {
     error err;
     cli_loaded loaded;
     feature_result r;
-    bool done = cli_load(&loaded, a.checkpoint, &a.model, 0, 0, &err);
+    bool done = cli_load(&loaded, a.checkpoint, &a.model, 0, FEATURES_STEPS, &err);
     if (done) {
         corpus *c = read_documents(&a, &loaded.checkpoint.options, &err);
         done = c && features_extract(loaded.m, c, &a.how, a.prefix, &r, &err);

@@ -11,6 +11,9 @@
 typedef enum feature_state { FEATURE_CELL, FEATURE_HIDDEN } feature_state;
 typedef enum feature_format { FORMAT_NPY, FORMAT_SVMLIGHT } feature_format;
 
+/* What `m` is best made for: documents end within a call, and the rest of it is in vain. */
+enum { FEATURES_STEPS = 64 };
+
 #define FEATURE_STATES   "cell hidden"
 #define FEATURE_POOLINGS "last mean max" /* in the order of enum pooling */
 #define FEATURE_FORMATS  "npy svmlight"
@@ -28,7 +31,7 @@ typedef struct feature_result {
 } feature_result;
 
 /* Writes PREFIX.npy (documents x units, float32) and PREFIX.labels.npy (int32), or PREFIX.svmlight,
- * in the corpus's order. `m` is made for inference. */
+ * in the corpus's order. `m` is made for inference, in one segment. */
 bool features_extract(model *m, const corpus *c, const feature_options *how, const char *prefix,
                       feature_result *result, error *err);
 
