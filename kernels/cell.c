@@ -36,7 +36,7 @@ void cell_forward_steps(backend *be, const cell *c) {
 }
 
 void cell_backward_steps(backend *be, const cell *c) {
-    be->zero(be, c->dc, be->real_size * (size_t)c->hidden * (size_t)c->columns);
+    if (!c->more_after) be->zero(be, c->dc, be->real_size * (size_t)c->hidden * (size_t)c->columns);
     for (int t = c->steps - 1; t >= 0; t--) {
         for (int s = c->stages - 1; s >= 0; s--) {
             const stage *g = &c->stage[s];
@@ -46,7 +46,7 @@ void cell_backward_steps(backend *be, const cell *c) {
                 be->activate_backward(be, c, s, t);
             }
             if (g->layer_norm) be->norm_backward(be, c, s, t);
-            if (t == 0 && s == 0) break; /* nothing asks for the gradient at h[0] */
+            if (t == 0 && s == 0 && !c->more_before) break; /* nothing asks for that at h[0] */
             void *draw = at_step(stage_draw(g), t, operand_bytes(be, c, g->gates));
             be->dgrad(be, g->layout, g->weight, draw, 1, c->columns, c->dx, OPERAND);
         }

@@ -84,15 +84,20 @@ typedef struct stage {
 
 typedef struct cell {
     int hidden, columns, steps;
+    int first; /* the number of step 0 within its update; dropout draws by it */
     bool keep; /* every step's activations are kept, for backward */
+    bool
+        more_after; /* steps follow whose backward is done: dx and dc hold what they ask of the last
+                        h and c */
+    bool more_before; /* steps go before: leaves in dx and dc what is asked of h[0] and c[0] */
     int stages;
     struct stage stage[CELL_MAX_STAGES];
     const uint8_t *bytes; /* [steps][columns] */
     void *h;              /* operand [steps + 1][hidden][columns]; h[0] is given */
     void *c;              /* real, likewise */
     void *dh;             /* operand [steps][hidden][columns]: what the head adds at h[1] ... */
-    void *dx;             /* operand [hidden][columns]: scratch, the gradient at a stage's input */
-    void *dc;             /* real [hidden][columns]: scratch */
+    void *dx;             /* operand [hidden][columns]: the gradient at a stage's input */
+    void *dc;             /* real [hidden][columns]: the gradient at c */
     void *workspace;      /* for wgrad */
     double dropout;       /* probability; 0 outside training */
     uint64_t seed;
@@ -152,9 +157,11 @@ struct backend {
     void (*replay)(backend *be, recording *r);
     void (*recording_free)(backend *be, recording *r);
 
-    /* Replays `count` recordings one after another and waits; seconds[i] is what recording i took
-     * by the device's clock, from the end of the one before it. */
-    void (*time)(backend *be, recording *const *r, int count, double *seconds);
+    /* Marks a moment by the device's clock, once all that was issued before it is done; in a
+     * recording, at each replay. `elapsed` waits, and says how many seconds after mark `from` mark
+     * `to` last came. Numbers are small. */
+    void (*mark)(backend *be, int number);
+    double (*elapsed)(backend *be, int from, int to);
 
     device_layout *(*layout_create)(backend *be, const layout *l);
     void (*layout_free)(backend *be, device_layout *l);
@@ -179,10 +186,12 @@ struct backend {
      *   activate_backward  the gradient at out[t] in dx, raw, sums -> dpre[t], dentry[t], dsums[t];
      *                      adds to dgain and dbias, or starts them at the last step
      *   gates              raw[t], sums[t], c[t] -> c[t+1], h[t+1]
-     *   gates_backward     dh[t] + dx (except at the last step), dc -> dpre[t], dsums[t], dc
+     *   gates_backward     dh[t] + dx (not at the last step unless more_after), dc -> dpre[t],
+     *                      dsums[t], dc
      *   norm_backward      dpre[t], dsums[t], raw[t], sums[t] -> raw[t], now the gradient at W x
      *   table_backward     dpre or dentry over all steps -> dtable, by byte
-     * cell_backward fills every dweight, dgain, dbias, dtable; gradients stop at h[0], c[0]. */
+     * cell_backward fills every dweight, dgain, dbias, dtable; gradients stop at h[0], c[0] unless
+     * more_before. */
     void (*cell_forward)(backend *be, const cell *c);
     void (*cell_backward)(backend *be, const cell *c);
     void (*activate)(backend *be, const cell *c, int s, int t);
@@ -202,6 +211,9 @@ struct backend {
 
     /* out[r] = sum over steps and columns of x[t][r]; x operand, out real. */
     void (*row_sums)(backend *be, const void *x, int steps, int rows, int columns, void *out);
+
+    /* total += x; both real [count]. */
+    void (*add)(backend *be, size_t count, void *total, const void *x);
 
     /* *out += sum of x; x real [count], out double. */
     void (*sum)(backend *be, const void *x, size_t count, double *out);

@@ -486,6 +486,8 @@ static void test_combinations(void **state) {
     options_refused("train.lr=0", "train.lr: expected a finite number above 0");
     options_refused("train.steps=0", "train.steps: expected an integer at least 1");
     options_refused("train.minutes=0", "train.minutes: expected a finite number above 0");
+    options_refused("train.bptt=16 train.recompute=17",
+                    "train.recompute: expected at most train.bptt = 16, got 17");
     options_refused("train.batch=0", "train.batch: expected an integer at least 1");
     options_refused("model.cell=deep model.internal_steps=1", "model.internal_steps");
     options_refused("model.cell=deep model.internal_steps=17", "model.internal_steps");
@@ -521,7 +523,7 @@ static bool try_model(const char *settings, error *err) {
     if (!load_options(&o, "data: {train: x.txt}\n", settings, err)) fail_msg("%s", err->text);
     backend *be = backend_cpu(FP32, 1);
     be->memory = (size_t)64 << 30;
-    model *m = model_create(be, &o.model, NULL, (int)o.train.batch, (int)o.train.bptt,
+    model *m = model_create(be, &o.model, NULL, (int)o.train.batch, (int)o.train.bptt, 1,
                             MODEL_TRAINING, err);
     if (m) model_free(m);
     be->destroy(be);

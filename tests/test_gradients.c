@@ -1,5 +1,5 @@
 /* Gradients against finite differences, in double: of every parameter of every kind of cell, over
- * several steps, through the whole model. */
+ * several steps, through the whole model, in one segment of steps and in several. */
 #include "support.h"
 
 #include "core/memory.h"
@@ -10,7 +10,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { BATCH = 3, STEPS = 4 };
+enum { BATCH = 3, STEPS = 5 };
 
 static model_config small_config(void) {
     return (model_config){.cell = CELL_LSTM,
@@ -53,10 +53,10 @@ static double loss_of(fixture *f) {
     return report.loss;
 }
 
-static fixture create(const model_config *config) {
+static fixture create(const model_config *config, int segments) {
     error err;
     fixture f = {.be = backend_cpu_reference(1)};
-    f.m = model_create(f.be, config, NULL, BATCH, STEPS, MODEL_TRAINING, &err);
+    f.m = model_create(f.be, config, NULL, BATCH, STEPS, segments, MODEL_TRAINING, &err);
     if (!f.m) fail_msg("%s", err.text);
     model_initialise(f.m);
     size_t total = f.m->parameters.total, positions = (size_t)(STEPS * f.m->columns);
@@ -109,8 +109,8 @@ static double difference(fixture *f, const double *direction) {
 }
 
 /* For each parameter: along a random direction of the whole tensor and along single elements. */
-static void check_gradients(const model_config *config) {
-    fixture f = create(config);
+static void check_gradients(const model_config *config, int segments) {
+    fixture f = create(config, segments);
     size_t total = f.m->parameters.total;
     loss_of(&f);
     double *gradient = get(f.be, f.m->gradient, total, REAL);
@@ -146,7 +146,8 @@ static void test_cells(void **state) {
             model_config config = small_config();
             config.cell = kind;
             config.layer_norm = norm;
-            check_gradients(&config);
+            check_gradients(&config, 1);
+            check_gradients(&config, 2); /* of three steps and two */
         }
     }
 }
@@ -156,7 +157,7 @@ static void test_more_internal_steps(void **state) {
     model_config config = small_config();
     config.cell = CELL_DEEP;
     config.internal_steps = 4;
-    check_gradients(&config);
+    check_gradients(&config, 1);
 }
 
 static void test_dense(void **state) {
@@ -166,7 +167,7 @@ static void test_dense(void **state) {
         config.cell = kind;
         config.graph = GRAPH_DENSE;
         config.degree = 0;
-        check_gradients(&config);
+        check_gradients(&config, 1);
     }
 }
 
@@ -177,7 +178,7 @@ static void test_strides(void **state) {
         config.cell = kind;
         config.input_stride = 2;
         config.output_stride = 4;
-        check_gradients(&config);
+        check_gradients(&config, 1);
     }
 }
 
@@ -185,7 +186,8 @@ static void test_dropout(void **state) {
     (void)state;
     model_config config = small_config();
     config.dropout = 0.4;
-    check_gradients(&config);
+    check_gradients(&config, 1);
+    check_gradients(&config, STEPS);
 }
 
 static void test_other_blocks(void **state) {
@@ -193,7 +195,7 @@ static void test_other_blocks(void **state) {
     model_config config = small_config();
     config.hidden = 64;
     config.block = 16;
-    check_gradients(&config);
+    check_gradients(&config, 1);
 }
 
 int main(void) {

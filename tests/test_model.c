@@ -1,6 +1,7 @@
 /* The whole model on a backend against a more trusted one: states, losses and every gradient, with
  * all of the activations' and gradients' memory poisoned first; that recorded and issued updates
- * agree; that runs repeat bit for bit; and that training learns. */
+ * agree; that runs repeat bit for bit; that recomputation changes nothing but the order of sums; and that
+ * training learns. */
 #include "support.h"
 
 #include "core/memory.h"
@@ -29,9 +30,9 @@ static model_config base_config(void) {
                           .seed = 3};
 }
 
-static model *create(backend *be, const model_config *config, int batch, int steps) {
+static model *create(backend *be, const model_config *config, int batch, int steps, int segments) {
     error err;
-    model *m = model_create(be, config, NULL, batch, steps, MODEL_TRAINING, &err);
+    model *m = model_create(be, config, NULL, batch, steps, segments, MODEL_TRAINING, &err);
     if (!m) fail_msg("%s", err.text);
     return m;
 }
@@ -116,7 +117,9 @@ static void load(model *m, const inputs *in) {
     poison(be, m->plan.block[PLAN_ACTIVATIONS], m->plan.bytes[PLAN_ACTIVATIONS]);
     for (int i = 0; i < m->parameters.count; i++) {
         const parameter *p = &m->parameters.items[i];
-        poison(be, (char *)m->gradient + p->offset * be->real_size, p->count * be->real_size);
+        size_t from = p->offset * be->real_size, bytes = p->count * be->real_size;
+        poison(be, (char *)m->gradient + from, bytes);
+        if (m->share) poison(be, (char *)m->share + from, bytes);
     }
     set(be, m->weights, in->weights, m->parameters.total, REAL);
     model_use_weights(m);
@@ -179,7 +182,7 @@ static void compare(const model_config *config, precision precision, int batch, 
     inputs in = {0};
     random_restart(21);
     for (int side = 0; side < 2; side++) {
-        m[side] = create(be[side], config, batch, 5);
+        m[side] = create(be[side], config, batch, 5, 1);
         if (side == 0) in = draw_inputs(m[0]);
         load(m[side], &in);
         model_gradient(m[side]);
@@ -242,6 +245,59 @@ static void test_bf16(void **state) {
     compare_all(BF16, 2e-2);
 }
 
+/* ---------------------------------------------------------------------------------- recompute */
+
+/* Five steps at once and in segments of two, two and one. */
+static void compare_segments(const model_config *config, precision precision, double tolerance) {
+    backend *be = test_backend(precision);
+    outcome o[2];
+    model *m[2];
+    inputs in = {0};
+    random_restart(22);
+    for (int side = 0; side < 2; side++) {
+        m[side] = create(be, config, 11, 5, side ? 3 : 1);
+        if (side == 0) in = draw_inputs(m[0]);
+        load(m[side], &in);
+        model_gradient(m[side]);
+        o[side] = collect(m[side]);
+    }
+    assert_int_equal(m[1]->segments, 3);
+    size_t plane = (size_t)config->hidden * 11;
+    assert_memory_equal(o[0].h, o[1].h, plane * sizeof *o[0].h);
+    assert_memory_equal(o[0].c, o[1].c, plane * sizeof *o[0].c);
+    assert_memory_equal(&o[0].loss, &o[1].loss, sizeof o[0].loss);
+    for (int i = 0; i < m[0]->parameters.count; i++) {
+        const parameter *p = &m[0]->parameters.items[i];
+        double error =
+            relative_error(o[1].gradient + p->offset, o[0].gradient + p->offset, p->count);
+        if (error > tolerance) fail_msg("gradient of %s: relative error %g", p->name, error);
+    }
+    for (int side = 0; side < 2; side++) {
+        free_outcome(&o[side]);
+        model_free(m[side]);
+    }
+    free_inputs(&in);
+    be->destroy(be);
+}
+
+static void test_recompute(void **state) {
+    (void)state;
+    for (int kind = CELL_LSTM; kind <= CELL_DEEP; kind++) {
+        for (int variant = 0; variant < 4; variant++) {
+            model_config config = base_config();
+            config.cell = kind;
+            if (variant == 1) config.layer_norm = false;
+            if (variant == 2) config.dropout = 0.25;
+            if (variant == 3) {
+                config.graph = GRAPH_DENSE;
+                config.degree = 0;
+            }
+            compare_segments(&config, FP32, 1e-6);
+            compare_segments(&config, BF16, 1e-2); /* a segment's table gradients are rounded */
+        }
+    }
+}
+
 /* ----------------------------------------------------------------------------------- training */
 
 static void issue_update(void *argument) {
@@ -250,12 +306,12 @@ static void issue_update(void *argument) {
 
 /* Learns to repeat a short text; returns the loss in bits per byte of the last of `updates`, and
  * all weights if asked. */
-static double learn(precision precision, const model_config *config, int updates, bool recorded,
-                    double **weights) {
+static double learn(precision precision, const model_config *config, int segments, int updates,
+                    bool recorded, double **weights) {
     static const char text[] = "the cat sat on the mat. ";
     enum { BATCH = 8, STEPS = 12 };
     backend *be = test_backend(precision);
-    model *m = create(be, config, BATCH, STEPS);
+    model *m = create(be, config, BATCH, STEPS, segments);
     size_t columns = (size_t)m->columns, length = sizeof text - 1, at = 0;
     model_initialise(m);
     recording *r = recorded ? be->record(be, issue_update, m) : NULL;
@@ -306,7 +362,8 @@ static void test_learns(void **state) {
             model_config config = base_config();
             config.cell = kind;
             config.internal_steps = 2;
-            double bits = learn(half ? BF16 : FP32, &config, 150, true, NULL);
+            double bits =
+                learn(half ? BF16 : FP32, &config, kind == CELL_LSTM ? 1 : 3, 150, true, NULL);
             if (!(bits < 0.2)) fail_msg("cell %d: %g bits per byte after 150 updates", kind, bits);
         }
     }
@@ -319,10 +376,10 @@ static void test_repeats(void **state) {
         double *weights[3];
         config.dropout = 0.2;
         for (int run = 0; run < 3; run++) {
-            learn(half ? BF16 : FP32, &config, 12, run != 2, &weights[run]);
+            learn(half ? BF16 : FP32, &config, 2, 12, run != 2, &weights[run]);
         }
         backend *be = test_backend(FP32);
-        model *m = create(be, &config, 1, 1);
+        model *m = create(be, &config, 1, 1, 1);
         size_t bytes = m->parameters.total * sizeof(double);
         assert_memory_equal(weights[0], weights[1], bytes);
         assert_memory_equal(weights[0], weights[2], bytes);
@@ -340,18 +397,33 @@ static void test_does_not_fit(void **state) {
     model_config config = base_config();
     error err;
     be->memory = 1000000;
-    assert_null(model_create(be, &config, NULL, 4, 4, MODEL_TRAINING, &err));
+    assert_null(model_create(be, &config, NULL, 4, 4, 1, MODEL_TRAINING, &err));
     assert_non_null(strstr(err.text, "does not fit"));
     assert_non_null(strstr(err.text, "weights"));
     assert_non_null(strstr(err.text, "free"));
+    assert_null(strstr(err.text, "recompute")); /* which would not help */
+
+    be->memory = (size_t)1 << 40;
+    model *m = create(be, &config, 40, 100, 1);
+    be->memory = plan_total(&m->plan) / 3;
+    model_free(m);
+    assert_null(model_create(be, &config, NULL, 40, 100, 1, MODEL_TRAINING, &err));
+    const char *advice = strstr(err.text, "train.recompute: ");
+    assert_non_null(advice);
+    int segments = atoi(strchr(advice, ' '));
+    assert_in_range(segments, 2, 100);
+    assert_null(model_create(be, &config, NULL, 40, 100, segments / 2, MODEL_TRAINING, &err));
+    m = create(be, &config, 40, 100, segments);
+    assert_true(plan_total(&m->plan) <= be->memory);
+    model_free(m);
     be->destroy(be);
 }
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_fp32),         cmocka_unit_test(test_bf16),
-        cmocka_unit_test(test_learns),       cmocka_unit_test(test_repeats),
-        cmocka_unit_test(test_does_not_fit),
+        cmocka_unit_test(test_fp32),      cmocka_unit_test(test_bf16),
+        cmocka_unit_test(test_recompute), cmocka_unit_test(test_learns),
+        cmocka_unit_test(test_repeats),   cmocka_unit_test(test_does_not_fit),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -642,6 +642,28 @@ static void test_round(void **state) {
     close_pair(&p);
 }
 
+static void test_add(void **state) {
+    (void)state;
+    pair p = open_pair(FP32);
+    random_restart(10);
+    const size_t count = 5 * 256;
+    double *total = random_values(count, -1e3, 1e3), *x = random_values(count, -1, 1), *result[2];
+    for (int side = 0; side < 2; side++) {
+        backend *be = side ? p.trusted : p.be;
+        void *to = put(be, total, count, REAL), *from = put(be, x, count, REAL);
+        be->add(be, count, to, from);
+        result[side] = get(be, to, count, REAL);
+        be->release(be, to);
+        be->release(be, from);
+    }
+    assert_close(&p, "add", result[0], result[1], count);
+    free(total);
+    free(x);
+    free(result[0]);
+    free(result[1]);
+    close_pair(&p);
+}
+
 /* -------------------------------------------------------------------------------- recordings */
 
 typedef struct replayed {
@@ -677,6 +699,41 @@ static void test_recording(void **state) {
     be->destroy(be);
 }
 
+/* A recording with marks before, between and after work of two sizes. */
+typedef struct marked {
+    backend *be;
+    void *x;
+    size_t bytes;
+} marked;
+
+static void issue_marked(void *argument) {
+    const marked *m = argument;
+    m->be->mark(m->be, 0);
+    m->be->zero(m->be, m->x, m->bytes);
+    m->be->mark(m->be, 1);
+    for (int i = 0; i < 50; i++) m->be->zero(m->be, m->x, m->bytes);
+    m->be->mark(m->be, 20);
+}
+
+static void test_marks(void **state) {
+    (void)state;
+    backend *be = test_backend(FP32);
+    marked m = {be, be->allocate(be, 16 << 20), 16 << 20};
+    recording *recorded = be->record(be, issue_marked, &m);
+    for (int i = 0; i < 3; i++) be->replay(be, recorded);
+    double one = be->elapsed(be, 0, 1), fifty = be->elapsed(be, 1, 20),
+           all = be->elapsed(be, 0, 20);
+    assert_true(one > 0 && fifty > 10 * one);
+    assert_true(fabs(one + fifty - all) < 0.01 * all);
+    be->mark(be, 2); /* outside of a recording */
+    assert_true(be->elapsed(be, 20, 2) >= 0);
+    error err;
+    assert_true(be->finish(be, &err));
+    be->recording_free(be, recorded);
+    be->release(be, m.x);
+    be->destroy(be);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_products_fp32),  cmocka_unit_test(test_products_bf16),
@@ -684,7 +741,8 @@ int main(void) {
         cmocka_unit_test(test_parts_bf16),     cmocka_unit_test(test_softmax),
         cmocka_unit_test(test_nan_is_seen),    cmocka_unit_test(test_pool),
         cmocka_unit_test(test_adam),           cmocka_unit_test(test_adam_refuses_nan),
-        cmocka_unit_test(test_round),          cmocka_unit_test(test_recording),
+        cmocka_unit_test(test_round),          cmocka_unit_test(test_add),
+        cmocka_unit_test(test_recording),      cmocka_unit_test(test_marks),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -313,6 +313,7 @@ static void test_resume_fp32(void **state) {
     check_resume("run.precision=fp32", some_stops);
     check_resume("run.precision=fp32 model.cell=mlstm model.dropout=0.3", some_stops);
     check_resume("run.precision=fp32 model.cell=deep model.dropout=0.3", one_stop);
+    check_resume("run.precision=fp32 train.recompute=3 model.dropout=0.3", one_stop);
     check_resume("run.precision=fp32 model.graph=dense model.degree=null train.batch=3 "
                  "train.schedule=cosine",
                  one_stop);
@@ -323,6 +324,7 @@ static void test_resume_bf16(void **state) {
     check_resume("run.precision=bf16 model.dropout=0.3", some_stops);
     check_resume("run.precision=bf16 model.cell=mlstm", one_stop);
     check_resume("run.precision=bf16 model.cell=deep model.dropout=0.3", one_stop);
+    check_resume("run.precision=bf16 model.cell=mlstm train.recompute=4", one_stop);
 }
 
 /* Stopped by a limit instead, with a schedule that does not depend on it. */
@@ -447,6 +449,8 @@ static void test_refused_changes(void **state) {
     assert_run_fails("refused", TRAIN_RESUME, "run.seed=3", "run.seed: cannot change");
     assert_run_fails("refused", TRAIN_RESUME, "train.batch=5", "train.batch: cannot change");
     assert_run_fails("refused", TRAIN_RESUME, "model.hidden=128", "model.hidden: cannot change");
+    assert_run_fails("refused", TRAIN_RESUME, "train.recompute=2",
+                     "train.recompute: cannot change");
     assert_run_fails("refused", TRAIN_RESUME, "run.precision=bf16", "run.precision: cannot change");
     assert_run_fails("refused", TRAIN_RESUME, "data.exclude=x", "data.exclude: cannot change");
     assert_run_fails("refused", TRAIN_OVERWRITE, "data.train=absent.txt", "cannot open absent.txt");

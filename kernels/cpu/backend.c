@@ -50,12 +50,14 @@ static void recording_free(backend *be, recording *r) {
     free(r);
 }
 
-static void time_recordings(backend *be, recording *const *r, int count, double *seconds) {
-    for (int i = 0; i < count; i++) {
-        double start = clock_seconds();
-        replay(be, r[i]);
-        seconds[i] = clock_seconds() - start;
-    }
+static void mark(backend *be, int number) {
+    cpu_backend *cpu = cpu_of(be);
+    cpu->marks = mem_grow(cpu->marks, &cpu->mark_count, (size_t)number + 1, sizeof *cpu->marks);
+    cpu->marks[number] = clock_seconds();
+}
+
+static double elapsed(backend *be, int from, int to) {
+    return cpu_of(be)->marks[to] - cpu_of(be)->marks[from];
 }
 
 static int *copy_table(const int *table, size_t count) {
@@ -96,6 +98,7 @@ static size_t sums_bytes(backend *be, int gates, int columns) {
 static void destroy(backend *be) {
     free(cpu_of(be)->partial);
     free(cpu_of(be)->statistics);
+    free(cpu_of(be)->marks);
     free(be);
 }
 
@@ -137,7 +140,8 @@ static backend *create(precision precision, int threads) {
         .record = record,
         .replay = replay,
         .recording_free = recording_free,
-        .time = time_recordings,
+        .mark = mark,
+        .elapsed = elapsed,
         .layout_create = layout_create,
         .layout_free = free_layout,
         .fprop = CPU(fprop),
@@ -155,6 +159,7 @@ static backend *create(precision precision, int threads) {
         .table_backward = CPU(table_backward),
         .softmax_cross_entropy = CPU(softmax_cross_entropy),
         .row_sums = CPU(row_sums),
+        .add = CPU(add),
         .sum = CPU(sum),
         .pool = CPU(pool),
         .adam = CPU(adam),

@@ -84,6 +84,13 @@ static double reduce(cpu_backend *be, const real *x, size_t count, bool square) 
     return total;
 }
 
+void CPU(add)(backend *be, size_t count, void *total, const void *x) {
+    real *to = total;
+    const real *from = x;
+#pragma omp parallel for simd num_threads(cpu_of(be)->threads)
+    for (size_t i = 0; i < count; i++) to[i] += from[i];
+}
+
 void CPU(sum)(backend *be, const void *x, size_t count, double *out) {
     *out += reduce(cpu_of(be), x, count, false);
 }

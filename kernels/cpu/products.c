@@ -7,12 +7,13 @@
  * Floor: 2 blocks gates block^2 columns operations each. fprop and dgrad share one inner kernel, a
  * tile of ROWS x COLUMN_GROUP sums held in registers while it walks the blocks of its row (or
  * column): each step loads ROWS weights and a group of columns, and does ROWS x COLUMN_GROUP
- * multiply-adds. wgrad holds a tile of dot products over the columns instead, and walks the steps in
- * panels that fit the first-level cache. */
+ * multiply-adds. wgrad holds a tile of dot products over the columns and steps instead, in panels that
+ * it packs, so that rows are long. */
 #include "cpu.h"
 
 #include <assert.h>
 #include <cblas.h>
+#include <omp.h>
 #include <stdlib.h>
 
 #if defined __AVX512F__
@@ -28,8 +29,9 @@ typedef real vec __attribute__((vector_size(VECTOR_BYTES), aligned(sizeof(real))
 enum {
     LANES = VECTOR_BYTES / sizeof(real),
     VECTORS = COLUMN_GROUP / LANES,
-    ROWS = VECTORS == 1 ? 8 : 4, /* 8 independent sums hide the latency of a multiply-add */
-    PANEL = 256                  /* columns x steps that wgrad sums at a time */
+    ROWS = VECTORS == 1 ? 8 : 4,       /* 8 independent sums hide the latency of a multiply-add */
+    DOTS = VECTOR_BYTES == 64 ? 4 : 2, /* columns of W that wgrad makes at a time, of 4 rows */
+    PANEL = 1024                       /* columns x steps that it sums at a time */
 };
 
 static_assert(COLUMN_GROUP % LANES == 0, "a column group is whole vectors");
@@ -83,48 +85,68 @@ static void sparse_dgrad_column(const layout *l, int j, const real *w, const rea
     }
 }
 
-static inline real add_lanes(vec v) {
-    real total = 0;
-    for (int i = 0; i < LANES; i++) total += v[i];
-    return total;
-}
-
-/* dw[r][0..1] += over steps t0..t1 and columns, dy row r times the two x rows. */
-static inline void dot_tile(const real *dy, size_t dy_step, const real *x, size_t x_step,
-                            size_t columns, int t0, int t1, real *dw, size_t b) {
-    enum { U = 4, V = 2 };
+/* dw[r][0..DOTS-1] += over `depth`, row r of dy times the rows of x. */
+static inline void dot_tile(const real *dy, const real *x, size_t stride, size_t depth, real *dw,
+                            size_t b) {
+    enum { U = 4, V = DOTS };
     vec sum[U][V] = {0};
-    for (int t = t0; t < t1; t++) {
-        for (size_t n = 0; n < columns; n += LANES) {
-            const real *left = dy + (size_t)t * dy_step + n, *right = x + (size_t)t * x_step + n;
-            vec in[V];
-            for (int v = 0; v < V; v++) in[v] = *(const vec *)(right + (size_t)v * columns);
-            for (int u = 0; u < U; u++) {
-                vec out = *(const vec *)(left + (size_t)u * columns);
-                for (int v = 0; v < V; v++) sum[u][v] += out * in[v];
-            }
+    for (size_t n = 0; n < depth; n += LANES) {
+        vec in[V];
+        for (size_t v = 0; v < V; v++) in[v] = *(const vec *)(x + v * stride + n);
+        for (size_t u = 0; u < U; u++) {
+            vec out = *(const vec *)(dy + u * stride + n);
+            for (size_t v = 0; v < V; v++) sum[u][v] += out * in[v];
         }
     }
     for (size_t u = 0; u < U; u++) {
-        for (size_t v = 0; v < V; v++) dw[u * b + v] += add_lanes(sum[u][v]);
+        for (size_t v = 0; v < V; v++) dw[u * b + v] += add_up((const real *)&sum[u][v], LANES);
     }
 }
 
-static void sparse_wgrad_block(const layout *l, int i, int k, const real *dy, const real *x,
-                               int steps, size_t columns, real *dw) {
-    size_t b = (size_t)l->in_block, rows = (size_t)l->gates * b;
-    size_t dy_step = layout_rows(l) * columns, x_step = layout_inputs(l) * columns;
-    dy += (size_t)i * rows * columns;
-    x += (size_t)l->row_column[k] * b * columns;
-    dw += (size_t)k * rows * b;
-    memset(dw, 0, rows * b * sizeof *dw);
+/* The steps that wgrad sums at a time, and how far apart it then packs rows: not by a power of two,
+ * at which they would meet in the same places of the caches, as steps of the activations do. */
+static int panel_steps(int steps, size_t columns) {
     int panel = (int)(PANEL / columns ? PANEL / columns : 1);
+    return panel < steps ? panel : steps;
+}
+
+static size_t panel_stride(int steps, size_t columns) {
+    return (size_t)panel_steps(steps, columns) * columns + COLUMN_GROUP;
+}
+
+/* `rows` rows of steps t0 ... t1 - 1, `step` apart -> [rows][stride]. */
+static void pack_panel(const real *x, size_t step, size_t rows, size_t columns, int t0, int t1,
+                       size_t stride, real *packed) {
+    for (int t = t0; t < t1; t++) {
+        const real *from = x + (size_t)t * step;
+        real *to = packed + (size_t)(t - t0) * columns;
+        for (size_t r = 0; r < rows; r++, from += columns, to += stride) {
+            for (size_t n = 0; n < columns; n += LANES) *(vec *)(to + n) = *(const vec *)(from + n);
+        }
+    }
+}
+
+/* The blocks of row i. `packed`: room for a panel of the rows of an output and of an input node. */
+static void sparse_wgrad_row(const layout *l, int i, const real *dy, const real *x, int steps,
+                             size_t columns, real *dw, real *packed) {
+    size_t b = (size_t)l->in_block, rows = (size_t)l->gates * b, block = rows * b;
+    size_t stride = panel_stride(steps, columns);
+    int first = l->row_start[i], last = l->row_start[i + 1], panel = panel_steps(steps, columns);
+    real *packed_x = packed + rows * stride;
+    memset(dw + (size_t)first * block, 0, (size_t)(last - first) * block * sizeof *dw);
     for (int t0 = 0; t0 < steps; t0 += panel) {
         int t1 = t0 + panel < steps ? t0 + panel : steps;
-        for (size_t u = 0; u < rows; u += 4) {
-            for (size_t v = 0; v < b; v += 2) {
-                dot_tile(dy + u * columns, dy_step, x + v * columns, x_step, columns, t0, t1,
-                         dw + u * b + v, b);
+        size_t depth = (size_t)(t1 - t0) * columns;
+        pack_panel(dy + (size_t)i * rows * columns, layout_rows(l) * columns, rows, columns, t0, t1,
+                   stride, packed);
+        for (int k = first; k < last; k++) {
+            pack_panel(x + (size_t)l->row_column[k] * b * columns, layout_inputs(l) * columns, b,
+                       columns, t0, t1, stride, packed_x);
+            for (size_t u = 0; u < rows; u += 4) {
+                for (size_t v = 0; v < b; v += DOTS) {
+                    dot_tile(packed + u * stride, packed_x + v * stride, stride, depth,
+                             dw + (size_t)k * block + u * b + v, b);
+                }
             }
         }
     }
@@ -179,9 +201,16 @@ static void dense_wgrad(int threads, const layout *l, const real *dy, const real
          (int)depth, dw, l->in_block);
 }
 
+/* Of a thread's panels. */
+static size_t packed_count(const layout *l, int steps, int columns) {
+    size_t rows = (size_t)(l->gates + 1) * (size_t)l->in_block;
+    return rows * panel_stride(steps, (size_t)columns);
+}
+
 size_t CPU(wgrad_workspace)(backend *be, const layout *l, int steps, int columns) {
-    (void)be;
-    if (!layout_is_dense(l)) return 0;
+    if (!layout_is_dense(l)) {
+        return sizeof(real) * packed_count(l, steps, columns) * (size_t)cpu_of(be)->threads;
+    }
     return sizeof(real) * (layout_rows(l) + (size_t)l->in_block) * (size_t)steps * (size_t)columns;
 }
 
@@ -261,10 +290,10 @@ void CPU(wgrad)(backend *be, const device_layout *device, const void *dy, const 
         dense_wgrad(threads, l, dy, x, steps, columns, dw, workspace);
         return;
     }
+    size_t packed = packed_count(l, steps, columns);
 #pragma omp parallel for num_threads(threads) schedule(dynamic)
     for (int i = 0; i < l->out_nodes; i++) {
-        for (int k = l->row_start[i]; k < l->row_start[i + 1]; k++) {
-            sparse_wgrad_block(l, i, k, dy, x, steps, (size_t)columns, dw);
-        }
+        sparse_wgrad_row(l, i, dy, x, steps, (size_t)columns, dw,
+                         (real *)workspace + (size_t)omp_get_thread_num() * packed);
     }
 }

@@ -125,38 +125,41 @@ static inline const real *table_row(const view *v, size_t gate, size_t unit) {
 
 /* What backward sums up: over the columns of one unit, and over the units of one part. */
 typedef struct sums {
-    real bias, gain;  /* of a unit's gate: dpre, and dpre times the normalised raw */
-    double *features; /* [gates][2][columns] of a part */
+    real bias, gain; /* of a unit's gate: dpre, and dpre times the normalised raw */
+    real *features;  /* [gates][2][columns] of a part */
 } sums;
 
-static double *feature_partials(backend *be, const view *v) {
+static real *feature_partials(backend *be, const view *v) {
     cpu_backend *cpu = cpu_of(be);
     size_t count = CHUNKS * v->gates * 2 * v->columns;
     cpu->partial = mem_grow(cpu->partial, &cpu->partial_count, count, sizeof *cpu->partial);
-    memset(cpu->partial, 0, count * sizeof *cpu->partial);
-    return cpu->partial;
+    memset(cpu->partial, 0, count * sizeof(real));
+    return (real *)cpu->partial;
+}
+
+/* total += x, of a group of columns. */
+static inline void add_to(real *total, const real x[COLUMN_GROUP]) {
+    real sum[COLUMN_GROUP];
+    memcpy(sum, total, sizeof sum);
+    for (int n = 0; n < COLUMN_GROUP; n++) sum[n] += x[n];
+    memcpy(total, sum, sizeof sum);
 }
 
 /* Stores the gradient `d` at norm's result, as an operand, and adds what it adds to the sums. */
 static inline void keep_dpre(backend *be, const view *v, size_t gate, size_t unit, size_t n0,
                              real d[COLUMN_GROUP], const real value[COLUMN_GROUP], sums *add) {
+    real product[COLUMN_GROUP], gain = gain_of(v, gate, unit);
     round_operands(be, d, COLUMN_GROUP);
     memcpy(v->dpre + row_of(v, gate, unit) * v->columns + n0, d, COLUMN_GROUP * sizeof *d);
-    real bias = 0, product = 0;
-#pragma omp simd reduction(+ : bias, product)
-    for (int n = 0; n < COLUMN_GROUP; n++) {
-        bias += d[n];
-        product += d[n] * value[n];
-    }
-    add->bias += bias;
-    add->gain += product;
+    for (int n = 0; n < COLUMN_GROUP; n++) product[n] = d[n] * value[n];
+    add->bias += add_up(d, COLUMN_GROUP);
+    add->gain += add_up(product, COLUMN_GROUP);
     if (!v->g->layer_norm) return;
-    double *totals = add->features + gate * 2 * v->columns + n0, *products = totals + v->columns;
-    real gain = gain_of(v, gate, unit);
-    for (int n = 0; n < COLUMN_GROUP; n++) {
-        totals[n] += gain * d[n];
-        products[n] += gain * d[n] * value[n];
-    }
+    real *totals = add->features + gate * 2 * v->columns + n0, scaled[COLUMN_GROUP];
+    for (int n = 0; n < COLUMN_GROUP; n++) scaled[n] = gain * d[n];
+    add_to(totals, scaled);
+    for (int n = 0; n < COLUMN_GROUP; n++) scaled[n] = gain * product[n];
+    add_to(totals + v->columns, scaled);
 }
 
 /* The gradients of a unit's bias and gain; the last step starts them, the ones before it add. */
@@ -167,7 +170,7 @@ static void keep_unit(const view *v, size_t gate, size_t unit, const sums *add, 
     if (dgain) dgain[at] = (start ? 0 : dgain[at]) + add->gain;
 }
 
-static void keep_features(const view *v, const double *partials) {
+static void keep_features(const view *v, const real *partials) {
     if (!v->g->layer_norm) return;
     size_t count = v->gates * 2 * v->columns;
     for (size_t i = 0; i < count; i++) {
@@ -236,7 +239,7 @@ void CPU(activate_backward)(backend *be, const cell *c, int s, int t) {
     view v = view_step(be, c, s, t);
     const stage *g = v.g;
     const real *dx = c->dx;
-    double *partials = feature_partials(be, &v);
+    real *partials = feature_partials(be, &v);
 #pragma omp parallel for num_threads(cpu_of(be)->threads)
     for (int chunk = 0; chunk < CHUNKS; chunk++) {
         part p = part_of(&v, chunk);
@@ -278,7 +281,7 @@ static void dropout_scale(const cell *c, size_t unit, size_t n0, int t, real sca
     for (size_t n = 0; n < COLUMN_GROUP; n += 4) {
         philox_block block =
             philox(c->seed, (uint32_t)unit, (uint32_t)((n0 + n) / 4),
-                   (uint32_t)c->arguments->update, PHILOX_PURPOSE(PHILOX_DROPOUT, t));
+                   (uint32_t)c->arguments->update, PHILOX_PURPOSE(PHILOX_DROPOUT, c->first + t));
         for (size_t i = 0; i < 4; i++) scale[n + i] = block.word[i] < threshold ? 0 : kept;
     }
 }
@@ -326,13 +329,16 @@ void CPU(gates)(backend *be, const cell *c, int t) {
             for (size_t n0 = 0; n0 < v.columns; n0 += COLUMN_GROUP) {
                 size_t at = unit * v.columns + n0;
                 gate_values q;
+                real state[COLUMN_GROUP], out[COLUMN_GROUP];
+                memcpy(state, before + at, sizeof state);
                 compute_gates(c, &v, unit, n0, t, &q);
-                for (size_t n = 0; n < COLUMN_GROUP; n++) {
-                    real state = q.f[n] * before[at + n] + q.i[n] * q.u[n];
-                    after[at + n] = state;
-                    h[at + n] = q.o[n] * tanh_(state);
+                for (int n = 0; n < COLUMN_GROUP; n++) {
+                    state[n] = q.f[n] * state[n] + q.i[n] * q.u[n];
+                    out[n] = q.o[n] * tanh_(state[n]);
                 }
-                round_operands(be, h + at, COLUMN_GROUP);
+                round_operands(be, out, COLUMN_GROUP);
+                memcpy(after + at, state, sizeof state);
+                memcpy(h + at, out, sizeof out);
             }
         }
     }
@@ -343,9 +349,9 @@ void CPU(gates_backward)(backend *be, const cell *c, int t) {
     size_t plane = v.hidden * v.columns;
     const real *before = (const real *)c->c + (size_t)t * plane, *after = before + plane;
     const real *dh = (const real *)c->dh + (size_t)t * plane, *dx = c->dx;
-    double *partials = feature_partials(be, &v);
+    real *partials = feature_partials(be, &v);
     real *dc = c->dc;
-    bool last = t == c->steps - 1;
+    bool last = t == c->steps - 1, asked = !last || c->more_after;
 #pragma omp parallel for num_threads(cpu_of(be)->threads)
     for (int chunk = 0; chunk < CHUNKS; chunk++) {
         part p = part_of(&v, chunk);
@@ -355,19 +361,27 @@ void CPU(gates_backward)(backend *be, const cell *c, int t) {
                 add[gate] = (sums){0, 0, partials + (size_t)chunk * GATES * 2 * v.columns};
             }
             for (size_t n0 = 0; n0 < v.columns; n0 += COLUMN_GROUP) {
+                size_t at = unit * v.columns + n0;
                 gate_values q;
-                real d[GATES][COLUMN_GROUP];
+                real d[GATES][COLUMN_GROUP], gradient[COLUMN_GROUP], later[COLUMN_GROUP] = {0};
+                real old[COLUMN_GROUP], new[COLUMN_GROUP], state[COLUMN_GROUP];
+                memcpy(gradient, dh + at, sizeof gradient);
+                memcpy(old, before + at, sizeof old);
+                memcpy(new, after + at, sizeof new);
+                memcpy(state, dc + at, sizeof state);
+                if (asked) memcpy(later, dx + at, sizeof later);
                 compute_gates(c, &v, unit, n0, t, &q);
-                for (size_t n = 0; n < COLUMN_GROUP; n++) {
-                    size_t at = unit * v.columns + n0 + n;
-                    real gradient = dh[at] + (last ? 0 : dx[at]), squashed = tanh_(after[at]);
-                    real state = dc[at] + gradient * q.o[n] * (1 - squashed * squashed);
-                    d[GATE_I][n] = state * q.u[n] * q.i[n] * (1 - q.i[n]);
-                    d[GATE_F][n] = state * before[at] * q.f[n] * (1 - q.f[n]);
-                    d[GATE_O][n] = gradient * squashed * q.o[n] * (1 - q.o[n]);
-                    d[GATE_U][n] = state * q.i[n] * (1 - q.u[n] * q.u[n]);
-                    dc[at] = state * q.f[n];
+                for (int n = 0; n < COLUMN_GROUP; n++) {
+                    real squashed = tanh_(new[n]);
+                    gradient[n] += later[n];
+                    state[n] += gradient[n] * q.o[n] * (1 - squashed * squashed);
+                    d[GATE_I][n] = state[n] * q.u[n] * q.i[n] * (1 - q.i[n]);
+                    d[GATE_F][n] = state[n] * old[n] * q.f[n] * (1 - q.f[n]);
+                    d[GATE_O][n] = gradient[n] * squashed * q.o[n] * (1 - q.o[n]);
+                    d[GATE_U][n] = state[n] * q.i[n] * (1 - q.u[n] * q.u[n]);
+                    state[n] *= q.f[n];
                 }
+                memcpy(dc + at, state, sizeof state);
                 if (c->dropout > 0) {
                     for (int n = 0; n < COLUMN_GROUP; n++) d[GATE_U][n] *= q.dropout[n];
                 }
@@ -385,23 +399,42 @@ void CPU(gates_backward)(backend *be, const cell *c, int t) {
 
 /* ------------------------------------------------------------------------------------- table */
 
+enum { TABLE_ROWS = 4 }; /* added to side by side: a repeated byte waits for its last sum */
+
+static inline void add_by_byte(const cell *c, size_t step, const real *const *in, real *const *out,
+                               int rows) {
+    size_t columns = (size_t)c->columns;
+    for (size_t t = 0; t < (size_t)c->steps; t++) {
+        const uint8_t *bytes = c->bytes + t * columns;
+        for (size_t n = 0; n < columns; n++) {
+            for (int r = 0; r < rows; r++) out[r][bytes[n]] += in[r][t * step + n];
+        }
+    }
+}
+
 void CPU(table_backward)(backend *be, const cell *c, int s) {
     const stage *g = &c->stage[s];
     size_t columns = (size_t)c->columns, hidden = (size_t)c->hidden;
     size_t stride = (size_t)g->table_stride, entries = hidden / stride;
-    size_t step = (size_t)g->gates * hidden * columns;
+    size_t step = (size_t)g->gates * hidden * columns, rows = (size_t)g->gates * entries;
     view v = {.block = (size_t)g->block, .gates = (size_t)g->gates};
     const real *gradient = g->table_use == TABLE_MULTIPLY ? g->dentry : g->dpre;
 #pragma omp parallel for num_threads(cpu_of(be)->threads)
-    for (size_t row = 0; row < v.gates * entries; row++) {
-        real *out = (real *)g->dtable + row * VOCABULARY;
-        const real *in = gradient + row_of(&v, row / entries, row % entries * stride) * columns;
-        memset(out, 0, VOCABULARY * sizeof *out);
-        for (size_t t = 0; t < (size_t)c->steps; t++) {
-            for (size_t n = 0; n < columns; n++) {
-                out[c->bytes[t * columns + n]] += in[t * step + n];
-            }
+    for (size_t first = 0; first < rows; first += TABLE_ROWS) {
+        size_t count = rows - first < TABLE_ROWS ? rows - first : TABLE_ROWS;
+        const real *in[TABLE_ROWS];
+        real *out[TABLE_ROWS], *table = (real *)g->dtable + first * VOCABULARY;
+        for (size_t r = 0; r < count; r++) {
+            size_t row = first + r;
+            out[r] = table + r * VOCABULARY;
+            in[r] = gradient + row_of(&v, row / entries, row % entries * stride) * columns;
         }
-        round_operands(be, out, VOCABULARY);
+        memset(table, 0, count * VOCABULARY * sizeof *table);
+        if (count == TABLE_ROWS) {
+            add_by_byte(c, step, in, out, TABLE_ROWS);
+        } else {
+            add_by_byte(c, step, in, out, (int)count);
+        }
+        round_operands(be, table, count * VOCABULARY);
     }
 }

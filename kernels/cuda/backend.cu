@@ -190,6 +190,10 @@ static void destroy(backend *be) {
     for (int i = 0; i < STAGING_SLOTS; i++) {
         if (cuda->staged[i]) cudaEventDestroy(cuda->staged[i]);
     }
+    for (int i = 0; i < cuda->mark_count; i++) {
+        if (cuda->marks[i]) cudaEventDestroy(cuda->marks[i]);
+    }
+    free(cuda->marks);
     if (cuda->blas) cublasDestroy(cuda->blas);
     cudaFree(cuda->blas_workspace);
     cudaFree(cuda->partial);
@@ -218,7 +222,8 @@ static void fill_table(backend *be, precision precision) {
     be->record = record;
     be->replay = replay;
     be->recording_free = recording_free;
-    be->time = cuda_time;
+    be->mark = cuda_mark;
+    be->elapsed = cuda_elapsed;
     be->bench = &cuda_bench_tools;
     be->layout_create = layout_create;
     be->layout_free = free_layout;
@@ -237,6 +242,7 @@ static void fill_table(backend *be, precision precision) {
     be->table_backward = cuda_table_backward;
     be->softmax_cross_entropy = cuda_softmax_cross_entropy;
     be->row_sums = cuda_row_sums;
+    be->add = cuda_add;
     be->sum = cuda_sum;
     be->pool = cuda_pool;
     be->adam = cuda_adam;

@@ -1,4 +1,4 @@
-/* What only a GPU can tell a benchmark, see bench.h: times by events around replays of graphs,
+/* What only a GPU can tell a benchmark, see bench.h: times by events,
  * random data made where it is needed, and kernels that measure a ceiling each.
  *
  *   read     every multiprocessor reads its share of an array 16 bytes a thread, past its own
@@ -18,27 +18,32 @@ enum { THREADS = 256, READ_THREADS = 512, READ_BLOCKS = 2 /* a multiprocessor */
 
 /* ------------------------------------------------------------------------------------- timing */
 
-/* All is queued before anything is waited for, so that the host stays ahead of the GPU. */
-void cuda_time(backend *be, recording *const *r, int count, double *seconds) {
+/* Marks are events. In a recording they become nodes of its graph, so that each replay sets them
+ * anew. */
+void cuda_mark(backend *be, int number) {
     cuda_backend *cuda = cuda_of(be);
-    cudaEvent_t *events = (cudaEvent_t *)calloc((size_t)count + 1, sizeof *events);
-    if (!events) abort();
-    for (int i = 0; i <= count; i++) cuda_ok(be, cudaEventCreate(&events[i]), "event");
-    cuda_ok(be, cudaEventRecord(events[0], cuda->stream), "event");
-    for (int i = 0; i < count; i++) {
-        be->replay(be, r[i]);
-        cuda_ok(be, cudaEventRecord(events[i + 1], cuda->stream), "event");
+    cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
+    if (number >= cuda->mark_count) {
+        int count = 2 * number + 16;
+        cuda->marks = (cudaEvent_t *)realloc(cuda->marks, (size_t)count * sizeof *cuda->marks);
+        if (!cuda->marks) abort();
+        for (int i = cuda->mark_count; i < count; i++) cuda->marks[i] = NULL;
+        cuda->mark_count = count;
     }
+    cudaEvent_t *event = &cuda->marks[number];
+    if (!*event) cuda_ok(be, cudaEventCreate(event), "event");
+    cuda_ok(be, cudaStreamIsCapturing(cuda->stream, &status), "event");
+    unsigned how =
+        status == cudaStreamCaptureStatusNone ? cudaEventRecordDefault : cudaEventRecordExternal;
+    cuda_ok(be, cudaEventRecordWithFlags(*event, cuda->stream, how), "event");
+}
+
+double cuda_elapsed(backend *be, int from, int to) {
+    cuda_backend *cuda = cuda_of(be);
+    float milliseconds = 0;
     cuda_ok(be, cudaStreamSynchronize(cuda->stream), "time");
-    for (int i = 0; i < count; i++) {
-        float milliseconds = 0;
-        cuda_ok(be, cudaEventElapsedTime(&milliseconds, events[i], events[i + 1]), "time");
-        seconds[i] = milliseconds * 1e-3;
-    }
-    for (int i = 0; i <= count; i++) {
-        if (events[i]) cuda_ok(be, cudaEventDestroy(events[i]), "event");
-    }
-    free(events);
+    cuda_ok(be, cudaEventElapsedTime(&milliseconds, cuda->marks[from], cuda->marks[to]), "time");
+    return milliseconds * 1e-3;
 }
 
 /* ------------------------------------------------------------------------------------- device */

@@ -56,7 +56,9 @@ typedef struct cuda_backend {
     cudaEvent_t staged[STAGING_SLOTS];
     int next_slot;
     size_t table_bytes; /* of all layouts made so far */
-    char failure[256];  /* the first error, or "" */
+    cudaEvent_t *marks; /* [mark_count]; NULL until first used */
+    int mark_count;
+    char failure[256]; /* the first error, or "" */
 } cuda_backend;
 
 /* Work on output nodes' lists, cut into equal parts for Hopper's columns_product: neighbouring nodes,
@@ -231,6 +233,7 @@ void cuda_softmax_cross_entropy(backend *be, const void *logits, const void *bia
                                 const int16_t *targets, int steps, int columns, void *losses,
                                 void *dlogits);
 void cuda_row_sums(backend *be, const void *x, int steps, int rows, int columns, void *out);
+void cuda_add(backend *be, size_t count, void *total, const void *x);
 void cuda_sum(backend *be, const void *x, size_t count, double *out);
 void cuda_pool(backend *be, const void *x, element type, int steps, int rows, int columns,
                const int32_t *first, const int32_t *last, pooling how, void *out);
@@ -240,7 +243,8 @@ void cuda_adam(backend *be, size_t count, void *weights, const void *gradient, v
 void cuda_round(backend *be, size_t count, const void *weights, void *operands);
 
 /* For benchmarks, see bench.cu. */
-void cuda_time(backend *be, recording *const *r, int count, double *seconds);
+void cuda_mark(backend *be, int number);
+double cuda_elapsed(backend *be, int from, int to);
 extern const bench_tools cuda_bench_tools;
 
 /* ------------------------------------------------------------------------------------- types */

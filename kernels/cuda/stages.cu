@@ -25,7 +25,8 @@ template <typename T> struct view {
     int hidden, columns, gates, units; /* units: of a thread block, at most MOST_UNITS */
     int log_block, node_rows; /* a node's first row lies node_rows after its first unit's number */
     size_t gate_rows, gate_table; /* elements from one gate of a unit to the next */
-    bool layer_norm, relu, start;
+    bool layer_norm, relu;
+    bool start, asked; /* dgain and dbias start here; dx asks something of h */
     table_use use;
     int stride;
     const float *gain, *bias;
@@ -65,6 +66,7 @@ template <typename T> static view<T> view_step(backend *be, const cell *c, int s
     v.layer_norm = g->layer_norm;
     v.relu = g->relu;
     v.start = t == c->steps - 1;
+    v.asked = !v.start || c->more_after;
     v.use = g->table_use;
     v.stride = g->table_stride;
     v.gain = (const float *)g->gain;
@@ -88,7 +90,7 @@ template <typename T> static view<T> view_step(backend *be, const cell *c, int s
     v.dropout = (float)c->dropout;
     v.seed = c->seed;
     v.arguments = c->arguments;
-    v.t = t;
+    v.t = c->first + t;
     return v;
 }
 
@@ -386,7 +388,7 @@ static __global__ void __launch_bounds__(THREADS, 2)
             load(before, v.c_before + at);
             load(dh, v.dh + at);
             load(dc, v.dc + at);
-            if (!v.start) load(dx, v.dx + at);
+            if (v.asked) load(dx, v.dx + at);
             compute_gates(v, st, unit, n, bytes, q);
 #pragma unroll
             for (int i = 0; i < VEC; i++) {

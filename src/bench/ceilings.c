@@ -1,8 +1,6 @@
 #include "bench/ceilings.h"
 
-#include "bench/timing.h"
-#include "core/memory.h"
-#include "core/philox.h"
+#include "bench/dense.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -16,9 +14,8 @@ enum {
     CPU_COPY = 96 << 20,
     GPU_SIDE = 8192, /* of a square product that fills the device */
     CPU_SIDE = 768,
-    FRESH = 1 << 16, /* random values on the CPU */
-    READS = 64,      /* of what fits in the L2, in a kernel */
-    NODES = 1000     /* empty ones in a recording */
+    READS = 64,  /* of what fits in the L2, in a kernel */
+    NODES = 1000 /* empty ones in a recording */
 };
 
 static const timing gpu_timing = {9, 0.02, 10}, cpu_timing = {5, 0.02, 10};
@@ -37,20 +34,7 @@ size_t ceilings_cache_size(backend *be) {
     return bytes > 0 ? (size_t)bytes : 0;
 }
 
-/* Random values; on the CPU the same few again and again. */
-static void fill(backend *be, void *x, bench_math math, size_t count) {
-    if (be->bench) {
-        be->bench->randomise(be, x, math, count, 1);
-        return;
-    }
-    philox_stream random = philox_start(1, PHILOX_BENCH, 0, 0);
-    float *values = x;
-    for (size_t i = 0; i < count; i++) {
-        values[i] = i < FRESH ? (float)philox_uniform(&random) - 0.5f : values[i - FRESH];
-    }
-}
-
-/* Up to three arrays, taken together or not at all. */
+/* Up to two arrays, taken together or not at all. */
 static bool take(backend *be, void **arrays, size_t bytes, int count, error *err) {
     for (int i = 0; i < count; i++) {
         arrays[i] = be->allocate(be, bytes);
@@ -95,7 +79,8 @@ static bool measure_copy(backend *be, ceilings *c, error *err) {
     bytes_job job = {.be = be, .bytes = be->bench ? GPU_COPY : CPU_COPY};
     while (job.bytes > be->memory / 4) job.bytes /= 2;
     if (!take(be, job.arrays, job.bytes, 2, err)) return false;
-    for (int i = 0; i < 2; i++) fill(be, job.arrays[i], MATH_FP32, job.bytes / sizeof(float));
+    for (int i = 0; i < 2; i++)
+        dense_randomise(be, job.arrays[i], MATH_FP32, job.bytes / sizeof(float));
     double seconds = 0;
     bool done = time_operation(be, how(be), issue_copy, &job, 1, &seconds, err);
     c->memory = 2 * (double)job.bytes / seconds;
@@ -109,7 +94,7 @@ static bool measure_cache(backend *be, ceilings *c, error *err) {
     size_t cache = be->bench->cache_bytes(be);
     bytes_job job = {.be = be};
     if (!take(be, job.arrays, cache, 1, err)) return false;
-    fill(be, job.arrays[0], MATH_FP32, cache / sizeof(float));
+    dense_randomise(be, job.arrays[0], MATH_FP32, cache / sizeof(float));
     bool done = true;
     for (int quarters = 1; quarters <= 3 && done; quarters++) {
         double seconds = 0;
@@ -126,69 +111,12 @@ static bool measure_node(backend *be, ceilings *c, error *err) {
     return time_operation(be, how(be), issue_nothing, &job, NODES, &c->node, err);
 }
 
-/* ----------------------------------------------------------------------------------- products */
-
-typedef struct product_job {
-    backend *be;
-    device_layout *device;
-    rival *rival;
-    void *arrays[3];
-    int columns;
-    error err;
-} product_job;
-
-static void issue_product(void *argument, int set) {
-    product_job *job = argument;
-    backend *be = job->be;
-    void **at = job->arrays;
-    (void)set;
-    if (job->rival) {
-        be->bench->rival_run(job->rival, at[0], at[1], at[2], &job->err);
-    } else {
-        be->fprop(be, job->device, at[0], at[1], 1, job->columns, at[2], OPERAND, NULL);
-    }
-}
-
-/* The library's, in whichever order of its operands is faster. */
-static bool time_library(product_job *job, const layout *l, bench_math math, double *seconds,
-                         error *err) {
-    const bench_tools *tools = job->be->bench;
-    bool done = true;
-    *seconds = INFINITY;
-    for (int by_column = 0; by_column < 2 && done; by_column++) {
-        bench_problem problem = {PRODUCT_FPROP, math, l, job->columns, by_column};
-        double found = 0;
-        job->rival = tools->rival_create(job->be, LIBRARY_CUBLAS, &problem, err);
-        if (!job->rival) return false;
-        done = time_operation(job->be, how(job->be), issue_product, job, 1, &found, err);
-        *seconds = fmin(*seconds, found);
-        tools->rival_free(job->rival);
-    }
-    return done;
-}
-
-static bool time_backend(product_job *job, const layout *l, double *seconds, error *err) {
-    backend *be = job->be;
-    job->device = be->layout_create(be, l);
-    bool done = time_operation(be, how(be), issue_product, job, 1, seconds, err);
-    be->layout_free(be, job->device);
-    return done;
-}
-
 static bool measure_rate(backend *be, bench_math math, ceilings *c, error *err) {
     int side = be->bench ? GPU_SIDE : CPU_SIDE;
-    size_t count = (size_t)side * (size_t)side;
     layout *l = layout_dense(side, side, 1, 1);
-    product_job job = {.be = be, .columns = side};
-    bool done = take(be, job.arrays, count * sizeof(float), 3, err);
-    if (done) {
-        double seconds = 0;
-        for (int i = 0; i < 2; i++) fill(be, job.arrays[i], math, count);
-        done = be->bench ? time_library(&job, l, math, &seconds, err)
-                         : time_backend(&job, l, &seconds, err);
-        c->rate[math] = 2.0 * side * side * side / seconds;
-        give_back(be, job.arrays, 3);
-    }
+    double seconds = 0;
+    bool done = dense_time(be, l, PRODUCT_FPROP, math, side, how(be), &seconds, err);
+    if (done) c->rate[math] = 2.0 * side * side * side / seconds;
     layout_free(l);
     return done;
 }

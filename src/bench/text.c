@@ -92,17 +92,36 @@ static double normal(philox_stream *random) {
     return radius * cos(2 * M_PI * philox_uniform(random));
 }
 
-corpus *text_documents(int count, double mean, error *err) {
+static int ascending(const void *a, const void *b) {
+    return *(const int *)a - *(const int *)b;
+}
+
+static int *draw_lengths(int count, double mean) {
     const double deviation = 0.65;
+    philox_stream random = philox_start(1, PHILOX_BENCH, 3, 0);
+    int *lengths = mem_alloc((size_t)count, sizeof *lengths);
+    for (int i = 0; i < count; i++) {
+        double length = mean * exp(deviation * normal(&random) - deviation * deviation / 2);
+        lengths[i] = (int)fmin(fmax(length, 1), 6 * mean);
+    }
+    qsort(lengths, (size_t)count, sizeof *lengths, ascending);
+    return lengths;
+}
+
+corpus *text_documents(int count, int batch, int groups, double mean, error *err) {
     scratch s;
     prose p = {philox_start(1, PHILOX_BENCH, 2, 0), true, false};
     if (!scratch_open(&s, ".tsv", err)) return NULL;
-    for (int i = 0; i < count; i++) {
-        double length = mean * exp(deviation * normal(&p.random) - deviation * deviation / 2);
-        length = fmin(fmax(length, 1), 6 * mean);
-        fprintf(s.out, "%d\t", i % 2);
-        for (int k = 0; k < (int)length; k++) fputc(next_letter(&p), s.out);
-        fputc('\n', s.out);
+    int all = count / batch > groups ? count / batch : groups;
+    int *lengths = draw_lengths(all * batch, mean);
+    for (int i = 0; i < groups; i++) {
+        int group = (int)((double)all * (i + 0.5) / groups);
+        for (int k = group * batch; k < (group + 1) * batch; k++) {
+            fprintf(s.out, "%d\t", k % 2);
+            for (int n = 0; n < lengths[k]; n++) fputc(next_letter(&p), s.out);
+            fputc('\n', s.out);
+        }
     }
+    free(lengths);
     return scratch_read(&s, err);
 }

@@ -12,8 +12,9 @@ typedef enum text_kind {
 /* One raw text of `bytes` bytes. */
 corpus *text_corpus(text_kind kind, uint64_t bytes, error *err);
 
-/* `count` labelled documents of English letters, of about `mean` bytes each; their lengths are
- * spread like those of film reviews (log-normal, deviation of the logarithm 0.65), in no order. */
-corpus *text_documents(int count, double mean, error *err);
+/* Of `count` documents of about `mean` bytes, whose lengths are spread like those of film reviews
+ * (log-normal, deviation of the logarithm 0.65), in order of length: `groups` groups of `batch`
+ * neighbours, from evenly spread places, as one corpus of labelled documents of English letters. */
+corpus *text_documents(int count, int batch, int groups, double mean, error *err);
 
 #endif

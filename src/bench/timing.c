@@ -31,17 +31,19 @@ static void issue_passes(void *argument) {
     }
 }
 
-/* The median over `replays` of a recording of the rotation, the first replay left out. */
+/* The median over `replays` of a recording of the rotation, the first replay left out. All is
+ * queued before anything is waited for, so that the host stays ahead of a GPU. */
 static double time_rotation(backend *be, rotation *r, int replays) {
     recording *recorded = be->record(be, issue_passes, r);
-    recording **all = mem_alloc((size_t)replays + 1, sizeof(recording *));
-    double *seconds = mem_alloc((size_t)replays + 1, sizeof *seconds);
-    for (int i = 0; i <= replays; i++) all[i] = recorded;
-    be->time(be, all, replays + 1, seconds);
-    double typical = median(seconds + 1, replays);
+    double *seconds = mem_alloc((size_t)replays, sizeof *seconds);
+    for (int i = 0; i <= replays; i++) {
+        be->replay(be, recorded);
+        be->mark(be, i);
+    }
+    for (int i = 0; i < replays; i++) seconds[i] = be->elapsed(be, i, i + 1);
+    double typical = median(seconds, replays);
     be->recording_free(be, recorded);
     free(seconds);
-    free(all);
     return typical;
 }
 

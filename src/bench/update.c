@@ -1,5 +1,6 @@
 #include "bench/update.h"
 
+#include "bench/dense.h"
 #include "bench/text.h"
 #include "bench/timing.h"
 #include "core/clock.h"
@@ -20,26 +21,33 @@
 #include <unistd.h>
 
 /* Shares of the time to measure for; the rest is for the ceilings and for making data. */
-static const double text_share = 0.25, random_share = 0.1, parts_share = 0.2, forward_share = 0.1,
-                    features_share = 0.15;
+static const double text_share = 0.35, random_share = 0.1, gradient_share = 0.1,
+                    forward_share = 0.1, features_share = 0.15;
+
+static const timing dense_timing = {5, 0.01, 1};
+static const double dense_most = 0.25; /* seconds of a dense product that is not worth its time */
 
 static const double round_seconds = 0.25; /* of updates between waits for the device */
 
 enum {
     TEXT_BYTES = 8 << 20, /* of made-up text, or four minibatches */
     MOST_ROUNDS = 99,
-    MOST_PARTS_RUNS = 40,
+    MOST_GRADIENTS = 9,   /* runs of the weights' gradient */
+    REVIEWS = 25000,      /* documents that features are measured for, by some groups of them */
     MEAN_DOCUMENT = 1300, /* bytes, as film reviews have */
-    MOST_GROUPS = 64      /* of documents, each a minibatch */
+    MOST_GROUPS = 64,     /* of documents, each a minibatch */
+    DENSE_DEPTH = 1 << 14,
+    CPU_DENSE_DEPTH = 1 << 8 /* of a dense wgrad, at most */
 };
 
 static const double most_features = 1e9; /* bytes that feature extraction may write */
 
-/* What a recording of a part is made from. */
-typedef struct part_call {
-    model *m;
-    update_part part;
-} part_call;
+/* An update with marks between its parts: from `first` on, one more than it has pieces. */
+typedef struct marked_update {
+    struct runner *b;
+    recording *recorded;
+    int first;
+} marked_update;
 
 typedef struct runner {
     const options *o;
@@ -50,9 +58,14 @@ typedef struct runner {
     corpus *text;
     reader *reader;
     int64_t step;
-    recording *update, *forward;
-    recording *parts[UPDATE_PARTS], *weight_gradient;
-    part_call calls[UPDATE_PARTS];
+    marked_update updates[2]; /* run in turn, so that the time between two can be told */
+    recording *forward, *weight_gradient;
+    update_part *pieces; /* [piece_count] of an update, in order */
+    size_t piece_capacity;
+    int piece_count;
+    double samples[UPDATE_PARTS + 1][MOST_ROUNDS]; /* seconds of each part and between updates, once
+                                                      a round */
+    int sample_count;
 } runner;
 
 static void say(const runner *b, const char *what) {
@@ -83,7 +96,7 @@ static void upload_minibatch(runner *b) {
 
 static void run_update(runner *b) {
     upload_minibatch(b);
-    b->be->replay(b->be, b->update);
+    b->be->replay(b->be, b->updates[b->step % 2].recorded);
     b->step++;
 }
 
@@ -100,22 +113,26 @@ static bool time_calls(runner *b, void (*run)(runner *b), int count, double *eac
     return done;
 }
 
-/* The median over rounds that last `seconds` together; a round waits for the device only at its
- * end, as training does. */
-static bool time_rounds(runner *b, void (*run)(runner *b), double seconds, double *each,
-                        error *err) {
+/* Rounds that last `seconds` together, each told to `after` (NULL: nobody); returns their median. A
+ * round waits for the device only at its end, as training does. */
+static bool time_rounds(runner *b, void (*run)(runner *b), double seconds, void (*after)(runner *b),
+                        double *each, error *err) {
     double rounds[MOST_ROUNDS];
+    int calls = 1, count = 1;
     if (!time_calls(b, run, 1, each, err)) return false;
-    if (*each > seconds) return true; /* too slow for more */
-    if (!time_calls(b, run, 1, each, err)) return false;
-    double length = fmin(round_seconds, seconds / 4);
-    int calls = (int)fmin(fmax(1, ceil(length / *each)), 1e6);
-    int count = (int)fmin(floor(seconds / (*each * calls)), MOST_ROUNDS);
-    if (count < 1) return true;
-    for (int i = 0; i < count; i++) {
-        if (!time_calls(b, run, calls, &rounds[i], err)) return false;
+    if (*each <= seconds) { /* there is time for more than the first */
+        if (!time_calls(b, run, 1, each, err)) return false;
+        double length = fmin(round_seconds, seconds / 4);
+        calls = (int)fmin(fmax(1, ceil(length / *each)), 1e6);
+        count = (int)fmin(fmax(1, floor(seconds / (*each * calls))), MOST_ROUNDS);
+        for (int i = 0; i < count; i++) {
+            if (!time_calls(b, run, calls, &rounds[i], err)) return false;
+            if (after) after(b);
+        }
+        *each = median(rounds, count);
+    } else if (after) {
+        after(b);
     }
-    *each = median(rounds, count);
     return true;
 }
 
@@ -130,85 +147,98 @@ static bool time_random(runner *b, error *err) {
     if (!random) return false;
     start_reader(b, random);
     bool done =
-        time_rounds(b, run_update, random_share * b->how->seconds, &b->r->random_update, err);
+        time_rounds(b, run_update, random_share * b->how->seconds, NULL, &b->r->random_update, err);
     start_reader(b, b->text);
     corpus_free(random);
     return done;
 }
 
-/* ------------------------------------------------------------------------------------ parts */
+/* ------------------------------------------------------------------------------------ parts
+ * Marks stand between the parts of the very updates that are timed, at the clocks and with the caches
+ * of training. */
+
+static void part_begins(void *argument, update_part part) {
+    const marked_update *u = argument;
+    runner *b = u->b;
+    size_t needed = (size_t)b->piece_count + 1;
+    b->pieces = mem_grow(b->pieces, &b->piece_capacity, needed, sizeof *b->pieces);
+    b->pieces[b->piece_count] = part;
+    b->be->mark(b->be, u->first + b->piece_count++);
+}
 
 static void issue_update(void *argument) {
-    model_update(argument);
+    marked_update *u = argument;
+    runner *b = u->b;
+    b->piece_count = 0;
+    model_update_parts(b->m, part_begins, u);
+    b->be->mark(b->be, u->first + b->piece_count);
 }
 
-static void issue_part(void *argument) {
-    const part_call *call = argument;
-    model_update_part(call->m, call->part);
+static void record_update(runner *b, int which, int first) {
+    marked_update *u = &b->updates[which];
+    *u = (marked_update){.b = b, .first = first};
+    u->recorded = b->be->record(b->be, issue_update, u);
 }
 
-/* The recurrent weights' gradient, made again from what backward left. */
+/* Reads the marks of a round's last update, and what lies between it and the one before. */
+static void take_sample(runner *b) {
+    int at = b->sample_count++, last = (int)((b->step - 1) % 2), first = b->updates[last].first;
+    for (int part = 0; part < UPDATE_PARTS; part++) b->samples[part][at] = 0;
+    for (int i = 0; i < b->piece_count; i++) {
+        b->samples[b->pieces[i]][at] += b->be->elapsed(b->be, first + i, first + i + 1);
+    }
+    int before = b->updates[1 - last].first + b->piece_count;
+    b->samples[UPDATE_PARTS][at] = b->be->elapsed(b->be, before, first);
+}
+
+/* The recurrent weights' gradient, made again from what backward left: of the first segment. */
 static void issue_weight_gradient(void *argument) {
-    const model *m = argument;
-    backend *be = m->be;
-    const cell *c = &m->cell;
+    const runner *b = argument;
+    backend *be = b->be;
+    const cell *c = &b->m->cell;
+    be->mark(be, 2 * b->piece_count + 2);
     for (int s = 0; s < c->stages; s++) {
         const stage *g = &c->stage[s];
         be->wgrad(be, g->layout, stage_draw(g), s == 0 ? c->h : c->stage[s - 1].out, c->steps,
                   c->columns, g->dweight, c->workspace);
     }
+    be->mark(be, 2 * b->piece_count + 3);
 }
 
-/* An update in separate recordings. The weights' gradient runs once more in between, and once
- * before, so that the device is busy while the rest is queued. */
-static bool time_parts(runner *b, error *err) {
-    enum { CALLS = UPDATE_PARTS + 2 };
-    recording *order[CALLS] = {b->weight_gradient,    b->parts[UPDATE_FORWARD],
-                               b->parts[UPDATE_HEAD], b->parts[UPDATE_BACKWARD],
-                               b->weight_gradient,    b->parts[UPDATE_OPTIMISER]};
-    double all[CALLS][MOST_PARTS_RUNS], seconds[CALLS], typical[CALLS];
-    double budget = parts_share * b->how->seconds / b->r->update;
-    int runs = (int)fmin(fmax(1, budget), MOST_PARTS_RUNS);
-    say(b, "parts of an update");
-    for (int i = -1; i < runs;
-         i++) { /* the first is a warm-up, unless one is all there is time for */
-        if (i < 0 && budget < 2) continue;
-        upload_minibatch(b);
-        b->be->time(b->be, order, CALLS, seconds);
-        b->step++;
-        for (int k = 0; k < CALLS && i >= 0; k++) all[k][i] = seconds[k];
+static bool time_weight_gradient(runner *b, double *seconds, error *err) {
+    double all[MOST_GRADIENTS], budget = gradient_share * b->how->seconds / b->r->update;
+    int runs = (int)fmin(fmax(1, budget), MOST_GRADIENTS);
+    say(b, "the weights' gradient");
+    for (int i = 0; i < runs; i++) {
+        run_update(b); /* what comes before it in training */
+        b->be->replay(b->be, b->weight_gradient);
+        all[i] = b->be->elapsed(b->be, 2 * b->piece_count + 2, 2 * b->piece_count + 3);
     }
-    for (int k = 0; k < CALLS; k++) typical[k] = median(all[k], runs);
-    double *parts = b->r->parts;
-    parts[TIME_FORWARD] = typical[1];
-    parts[TIME_HEAD] = typical[2];
-    parts[TIME_WEIGHT_GRADIENT] = typical[4];
-    parts[TIME_BACKWARD] = typical[3] - typical[4];
-    parts[TIME_OPTIMISER] = typical[5];
-    b->r->idle = b->r->update;
-    for (int part = 0; part < TIME_PARTS; part++) b->r->idle -= parts[part];
+    *seconds = median(all, runs) * b->m->steps / b->m->cell.steps;
     return b->be->finish(b->be, err);
 }
 
-static void record_all(runner *b) {
-    backend *be = b->be;
+static bool time_updates(runner *b, error *err) {
+    update_results *r = b->r;
+    double gradient, *parts = r->parts;
+    say(b, "updates");
+    if (!time_rounds(b, run_update, text_share * b->how->seconds, take_sample, &r->update, err) ||
+        !time_weight_gradient(b, &gradient, err)) {
+        return false;
+    }
+    double typical[UPDATE_PARTS], between = 0;
     for (int part = 0; part < UPDATE_PARTS; part++) {
-        b->calls[part] = (part_call){b->m, (update_part)part};
-        b->parts[part] = be->record(be, issue_part, &b->calls[part]);
+        typical[part] = median(b->samples[part], b->sample_count);
     }
-    b->weight_gradient = be->record(be, issue_weight_gradient, b->m);
-    b->forward = evaluate_record(b->m);
-}
-
-static void free_recordings(runner *b) {
-    backend *be = b->be;
-    recording *all[] = {b->update, b->forward, b->weight_gradient};
-    for (size_t i = 0; i < sizeof all / sizeof all[0]; i++) {
-        if (all[i]) be->recording_free(be, all[i]);
-    }
-    for (int part = 0; part < UPDATE_PARTS; part++) {
-        if (b->parts[part]) be->recording_free(be, b->parts[part]);
-    }
+    for (int i = 0; i < b->sample_count; i++) between += b->samples[UPDATE_PARTS][i];
+    parts[TIME_FORWARD] = typical[UPDATE_FORWARD];
+    parts[TIME_RECOMPUTE] = typical[UPDATE_RECOMPUTE];
+    parts[TIME_WEIGHT_GRADIENT] = gradient;
+    parts[TIME_BACKWARD] = typical[UPDATE_BACKWARD] - gradient;
+    parts[TIME_HEAD] = typical[UPDATE_HEAD];
+    parts[TIME_OPTIMISER] = typical[UPDATE_OPTIMISER];
+    r->idle = between / b->sample_count;
+    return true;
 }
 
 /* --------------------------------------------------------------------------------- features */
@@ -226,14 +256,13 @@ static void remove_files(const char *folder) {
 /* As many minibatches of documents as there is time for; where there is not even time for one,
  * shorter documents. */
 static corpus *make_documents(const runner *b, double seconds, error *err) {
-    double rate = (double)b->m->batch * b->m->steps / b->r->forward, bytes = rate * seconds;
+    double rate = (double)(b->r->batch * b->r->bptt) / b->r->forward, bytes = rate * seconds;
     double group = (double)b->m->batch * MEAN_DOCUMENT;
     double row = (double)b->m->config.hidden * sizeof(float);
     double groups = fmin(floor(bytes / group), MOST_GROUPS);
     groups = fmax(1, fmin(groups, floor(most_features / (row * b->m->batch))));
-    /* The longest of a group is about three times the mean. */
-    double mean = bytes < group ? fmax(1, bytes / b->m->batch / 3) : MEAN_DOCUMENT;
-    return text_documents((int)groups * b->m->batch, mean, err);
+    double mean = bytes < group ? fmax(1, bytes / b->m->batch) : MEAN_DOCUMENT;
+    return text_documents(REVIEWS, b->m->batch, (int)groups, mean, err);
 }
 
 static bool time_features(runner *b, error *err) {
@@ -311,6 +340,7 @@ static void describe(const runner *b) {
     r->parameters = (int64_t)parameter_scalars(&m->parameters);
     r->batch = m->batch;
     r->bptt = m->steps;
+    r->segments = m->segments;
     memcpy(r->memory, m->plan.bytes, sizeof r->memory);
     snprintf(r->device, sizeof r->device, "%s", b->be->device);
     snprintf(r->description, sizeof r->description,
@@ -327,11 +357,11 @@ static bool start(runner *b, error *err) {
     b->be = options_backend(&o->run, err);
     if (!b->be) return false;
     b->m = model_create(b->be, &o->model, NULL, (int)o->train.batch, (int)o->train.bptt,
-                        MODEL_TRAINING, err);
+                        (int)o->train.recompute, MODEL_TRAINING, err);
     if (!b->m) return false;
     model_initialise(b->m);
     start_reader(b, b->text);
-    b->update = b->be->record(b->be, issue_update, b->m);
+    record_update(b, 0, 0);
     run_update(b);
     if (!b->be->finish(b->be, err)) return false;
     b->r->startup = process_age() - b->r->indexing;
@@ -349,36 +379,80 @@ static bool check_report(const runner *b, error *err) {
     return error_set(err, "update %.0f: the loss or its gradient is not finite", report.failed);
 }
 
-static bool measure(runner *b, error *err) {
-    double seconds = b->how->seconds;
-    record_all(b);
-    say(b, "updates on text");
-    if (!time_rounds(b, run_update, text_share * seconds, &b->r->update, err) ||
-        !time_parts(b, err) || !time_random(b, err) || !check_report(b, err)) {
-        return false;
+static void free_model(runner *b) {
+    recording **all[] = {&b->updates[0].recorded, &b->updates[1].recorded, &b->forward,
+                         &b->weight_gradient};
+    for (size_t i = 0; i < sizeof all / sizeof all[0]; i++) {
+        if (*all[i]) b->be->recording_free(b->be, *all[i]);
+        *all[i] = NULL;
     }
-    say(b, "scoring");
-    return time_rounds(b, run_forward, forward_share * seconds, &b->r->forward, err) &&
-           time_features(b, err);
+    if (b->reader) reader_stop(b->reader);
+    model_free(b->m);
+    b->reader = NULL;
+    b->m = NULL;
 }
 
-static void free_model(runner *b) {
-    if (b->reader) reader_stop(b->reader);
-    if (b->be) free_recordings(b);
-    model_free(b->m);
-    b->m = NULL;
+static bool measure_training(runner *b, error *err) {
+    if (!start(b, err)) return false;
+    record_update(b, 1, b->piece_count + 1);
+    b->weight_gradient = b->be->record(b->be, issue_weight_gradient, b);
+    return time_updates(b, err) && time_random(b, err) && check_report(b, err);
+}
+
+/* Scoring and features, with a model as eval and features make it. */
+static bool measure_inference(runner *b, error *err) {
+    const options *o = b->o;
+    int steps = b->m->cell.steps;
+    double seconds;
+    say(b, "scoring");
+    free_model(b);
+    b->m =
+        model_create(b->be, &o->model, NULL, (int)o->train.batch, steps, 1, MODEL_INFERENCE, err);
+    if (!b->m) return false;
+    model_initialise(b->m);
+    start_reader(b, b->text);
+    b->forward = evaluate_record(b->m);
+    if (!time_rounds(b, run_forward, forward_share * b->how->seconds, NULL, &seconds, err)) {
+        return false;
+    }
+    b->r->forward = seconds * (double)o->train.bptt / steps;
+    return time_features(b, err);
+}
+
+/* Where one costs too much, or has no room, all are NAN: that is no failure. */
+static void measure_dense(runner *b) {
+    backend *be = b->be;
+    update_results *r = b->r;
+    int hidden = (int)r->hidden, batch = (int)r->batch;
+    int64_t depth = r->batch * r->bptt, most = be->bench ? DENSE_DEPTH : CPU_DENSE_DEPTH;
+    int measured = (int)(depth < most ? depth : most);
+    layout *l = layout_dense(GATES * hidden, hidden, 1, 1);
+    say(b, "dense products");
+    for (int product = 0; product < PRODUCTS; product++) {
+        int columns = product == PRODUCT_WGRAD ? measured : batch;
+        double operations = 2 * (double)layout_weights(l) * columns;
+        error none;
+        bool done =
+            operations < dense_most * r->ceilings.rate[r->math] &&
+            dense_time(be, l, product, r->math, columns, &dense_timing, &r->dense[product], &none);
+        if (!done) r->dense[product] = NAN;
+    }
+    r->dense[PRODUCT_WGRAD] *= (double)r->batch / measured;
+    layout_free(l);
 }
 
 bool update_measure(options *o, const update_options *how, update_results *results, error *err) {
     runner b = {.o = o, .how = how, .r = results};
     *results = (update_results){0};
-    bool done = start(&b, err) && measure(&b, err);
+    bool done = measure_training(&b, err) && measure_inference(&b, err);
     free_model(&b); /* the ceilings need room */
     if (done) {
         say(&b, "ceilings");
         done = ceilings_measure(b.be, &results->ceilings, err);
     }
+    if (done) measure_dense(&b);
     if (b.be) b.be->destroy(b.be);
     if (b.text) corpus_free(b.text);
+    free(b.pieces);
     return done;
 }

@@ -17,15 +17,20 @@ typedef struct update_results {
     char device[96], description[160]; /* of the device and of the model, for people */
     bench_math math;
     int64_t hidden, parameters, batch, bptt;
+    int segments;
     size_t memory[PLAN_ARENAS]; /* planned bytes, which are the peak */
 
-    /* Seconds. An update with its input, by the wall clock: medians of rounds of many. */
+    /* Seconds. An update with its input, by the wall clock: the median of rounds of many. */
     double update, random_update; /* on text, and on bytes that are all alike */
-    double parts[TIME_PARTS];     /* medians, each apart */
-    double idle;                  /* update less parts */
+    double parts[TIME_PARTS];     /* by the device's clock, within one update of each round */
+    double idle;                  /* from one update's end to the next one's begin */
     double forward;               /* a minibatch scored, input included */
     double indexing;              /* reading the text */
     double startup;               /* the program's start to the first update, without indexing */
+
+    /* What a dense model of equal width spends on recurrent products alone: seconds of one step's
+     * fprop and dgrad, and of wgrad divided by the steps; NAN where that was too much to measure. */
+    double dense[PRODUCTS];
 
     double features_rate; /* bytes per second */
 
@@ -38,7 +43,8 @@ bool update_measure(options *o, const update_options *how, update_results *resul
 
 double update_bytes_per_second(const update_results *r);
 double update_floor_share(const update_results *r);
-double update_tflops(const update_results *r); /* 6 operations a parameter and byte */
+double update_dense_seconds(const update_results *r); /* an update's, or NAN */
+double update_tflops(const update_results *r);        /* 6 operations a parameter and byte */
 
 void update_text(const update_results *r, FILE *out);
 void update_explain(const update_results *r, FILE *out); /* every line of the floor */

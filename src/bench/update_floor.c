@@ -4,8 +4,8 @@
 #include <stdarg.h>
 #include <stdio.h>
 
-const char *const time_part_names[] = {"forward", "backward", "weight_gradient", "head",
-                                       "optimiser"};
+const char *const time_part_names[] = {"forward",         "recompute", "backward",
+                                       "weight_gradient", "head",      "optimiser"};
 
 /* What lines are made from. */
 typedef struct shape {
@@ -32,11 +32,10 @@ static void add(shape *p, time_part part, double times, cost c, const char *form
 
 /* ------------------------------------------------------------------------------- recurrent part */
 
-/* fprop or dgrad of one step: of its memory traffic the weights, and of fprop W h. */
+/* fprop or dgrad of one step: of its memory traffic the weights. */
 static cost recurrent(const shape *p, const layout *l, bench_product product) {
     cost c = cost_of_product(l, product, p->m->batch, (size_t)p->s, (size_t)p->s);
     c.memory = p->resident ? 0 : (double)layout_weights(l) * p->s;
-    if (product == PRODUCT_FPROP) c.memory += (double)l->gates * p->units * p->s;
     return c;
 }
 
@@ -73,16 +72,35 @@ static cost stage_backward(const shape *p, const stage *g) {
     return (cost){p->units * s * kept, 0, p->units * s * handed};
 }
 
+static void add_forward(shape *p, time_part part, int s, double steps, bool kept, const char *how) {
+    const model *m = p->m;
+    const stage *g = &m->cell.stage[s];
+    cost product = recurrent(p, m->layouts[s], PRODUCT_FPROP);
+    cost rest = s == m->cell.stages - 1 ? gates_forward(p, g) : stage_forward(p, g);
+    char name[16];
+    if (steps == 0) return;
+    model_stage_name(&m->config, s, name);
+    if (kept) {
+        product.memory += (double)g->gates * p->units * p->s;
+    } else {
+        rest.memory = 0;
+    }
+    add(p, part, steps, product, "%s fprop%s", name, how);
+    add(p, part, steps, rest, "%s%s", name, how);
+}
+
 static void add_stage(shape *p, int s) {
     const model *m = p->m;
     const stage *g = &m->cell.stage[s];
     const layout *l = m->layouts[s];
     bool last = s == m->cell.stages - 1;
     double steps = m->steps, entries = (double)g->gates / g->table_stride;
+    double before = (double)(m->segments - 1) * m->cell.steps; /* the last segment */
     char name[16];
     model_stage_name(&m->config, s, name);
-    add(p, TIME_FORWARD, steps, recurrent(p, l, PRODUCT_FPROP), "%s fprop", name);
-    add(p, TIME_FORWARD, steps, last ? gates_forward(p, g) : stage_forward(p, g), "%s", name);
+    add_forward(p, TIME_FORWARD, s, before, false, ", not kept");
+    add_forward(p, TIME_FORWARD, s, steps - before, true, "");
+    add_forward(p, TIME_RECOMPUTE, s, before, true, ", again");
     add(p, TIME_BACKWARD, steps, last ? gates_backward(p, g) : stage_backward(p, g), "%s backward",
         name);
     /* Nothing asks for the gradient at h[0]. */
@@ -121,6 +139,23 @@ static void add_head(shape *p) {
     add(p, TIME_HEAD, 1, cost_of_product(l, PRODUCT_DGRAD, positions, s, s), "head dgrad");
 }
 
+static void add_segments(shape *p) {
+    double others = p->m->segments - 1;
+    if (others == 0) return;
+    add(p, TIME_BACKWARD, others, (cost){(double)p->m->parameters.total * 3 * p->r, 0, 0},
+        "segments' sum");
+}
+
+static void add_waits(shape *p) {
+    const model *m = p->m;
+    update_floor *f = p->f;
+    double steps = m->steps, before = (double)(m->segments - 1) * m->cell.steps;
+    f->waits = m->cell.stages * (m->config.layer_norm ? 2 : 1);
+    for (int part = 0; part < TIME_PARTS; part++) f->waited[part] = 0;
+    f->waited[TIME_FORWARD] = f->waited[TIME_BACKWARD] = steps * f->waits;
+    f->waited[TIME_RECOMPUTE] = before * f->waits;
+}
+
 static void add_optimiser(shape *p) {
     double each = 10 * p->r + (p->m->rounded ? p->s : 0);
     add(p, TIME_OPTIMISER, 1, (cost){(double)p->m->parameters.total * each, 0, 0}, "Adam");
@@ -140,7 +175,9 @@ void update_floor_describe(const model *m, size_t cache_size, update_floor *f) {
     for (int s = 0; s < m->cell.stages; s++) add_stage(&p, s);
     add_tables(&p);
     add_head(&p);
+    add_segments(&p);
     add_optimiser(&p);
+    add_waits(&p);
 }
 
 double update_floor_seconds(const update_floor *f, const ceilings *c, bench_math math,
@@ -156,6 +193,13 @@ double update_floor_seconds(const update_floor *f, const ceilings *c, bench_math
     return total;
 }
 
+double update_floor_chain(const update_floor *f, const ceilings *c, bench_math math,
+                          time_part part) {
+    double parts[TIME_PARTS];
+    update_floor_seconds(f, c, math, parts);
+    return parts[part] + f->waited[part] * c->node;
+}
+
 void update_floor_print(const update_floor *f, const ceilings *c, bench_math math, FILE *out) {
     char text[160];
     double parts[TIME_PARTS];
@@ -164,6 +208,7 @@ void update_floor_print(const update_floor *f, const ceilings *c, bench_math mat
             "GFLOP", "L2 MB", "us each", "held by");
     double total = update_floor_seconds(f, c, math, parts);
     for (int part = 0; part < TIME_PARTS; part++) {
+        if (part == TIME_RECOMPUTE && f->waited[part] == 0) continue;
         fprintf(out, "%s: %.3f ms\n", time_part_names[part], parts[part] * 1e3);
         for (int i = 0; i < f->count; i++) {
             const floor_line *line = &f->lines[i];
@@ -176,4 +221,9 @@ void update_floor_print(const update_floor *f, const ceilings *c, bench_math mat
         }
     }
     fprintf(out, "in all: %.3f ms\n", total * 1e3);
+    fprintf(out,
+            "the chain: %d waits a step in each direction, of %.2f us each: forward %.3f ms, "
+            "backward %.3f ms\n",
+            f->waits, c->node * 1e6, update_floor_chain(f, c, math, TIME_FORWARD) * 1e3,
+            update_floor_chain(f, c, math, TIME_BACKWARD) * 1e3);
 }

@@ -11,6 +11,8 @@
  *                                bytes a unit and stream
  *   gates             T          writes h and c; L2: W h, table, c, h
  *   stage             T a stage  writes its output; L2: W x, table, output
+ *   ..., not kept                the same where recomputation keeps nothing: no writes
+ *   ..., again                   the same as recomputation runs it again
  *   gates backward    T          reads dh, W h, c, writes the gradient at the norm's result and,
  * with layer norm, at W h; L2: those, dx, table, dc, and once more what waits for the norm's sums
  *   stage backward    T a stage  likewise
@@ -18,10 +20,15 @@
  *   wgrad             a stage    depth T B: its inputs, and dW in reals
  *   table gradient    a stage    reads the gradient at the table's entries
  *   input tables      1          the projections, forward and backward
+ *   segments' sum     segments-1 recomputation adds a gradient to a gradient: 3 r a parameter
  *   head              1          fprop, softmax, dgrad and wgrad over T B columns
  *   optimiser         1          10 r + s bytes a parameter: reads weight, moments, average, and
  *                                the gradient twice (its norm first); writes all but the gradient
- */
+ *
+ * That knows nothing of the order of work. Within a step, though, no unit of a product can be made
+ * before all units of its input are there, and no unit can be normalised before all are summed: each
+ * stage waits for the whole device twice, once without layer norm, forward as well as backward. The
+ * chain's floor adds the time of an empty node of a graph for each of these waits. */
 #ifndef SMALLWORLD_BENCH_UPDATE_FLOOR_H
 #define SMALLWORLD_BENCH_UPDATE_FLOOR_H
 
@@ -31,6 +38,7 @@
 /* The parts of an update as they are measured and printed. */
 typedef enum time_part {
     TIME_FORWARD,
+    TIME_RECOMPUTE,
     TIME_BACKWARD,
     TIME_WEIGHT_GRADIENT,
     TIME_HEAD,
@@ -38,7 +46,7 @@ typedef enum time_part {
     TIME_PARTS
 } time_part;
 
-extern const char *const time_part_names[]; /* "forward", "backward", "weight_gradient" ... */
+extern const char *const time_part_names[]; /* "forward", "recompute", "backward" ... */
 
 typedef struct floor_line {
     time_part part;
@@ -47,11 +55,13 @@ typedef struct floor_line {
     cost cost; /* of one */
 } floor_line;
 
-enum { FLOOR_MOST_LINES = 8 * CELL_MAX_STAGES + 16 };
+enum { FLOOR_MOST_LINES = 10 * CELL_MAX_STAGES + 16 };
 
 typedef struct update_floor {
     floor_line lines[FLOOR_MOST_LINES];
     int count;
+    int waits;                 /* of a step in one direction */
+    double waited[TIME_PARTS]; /* of an update */
 } update_floor;
 
 /* `cache_size`: bytes of the L2. */
@@ -60,6 +70,10 @@ void update_floor_describe(const model *m, size_t cache_size, update_floor *f);
 /* Seconds in all; those of each part in `parts`, if not NULL. */
 double update_floor_seconds(const update_floor *f, const ceilings *c, bench_math math,
                             double parts[TIME_PARTS]);
+
+/* With the chain's waits; of one part. */
+double update_floor_chain(const update_floor *f, const ceilings *c, bench_math math,
+                          time_part part);
 
 /* A line each: how often, bytes and operations, microseconds, and what holds it. */
 void update_floor_print(const update_floor *f, const ceilings *c, bench_math math, FILE *out);

@@ -26,6 +26,21 @@ double update_tflops(const update_results *r) {
     return 6 * (double)r->parameters * update_bytes_per_second(r) * 1e-12;
 }
 
+double update_dense_seconds(const update_results *r) {
+    double step = 0;
+    for (int product = 0; product < PRODUCTS; product++) step += r->dense[product];
+    return step * (double)r->bptt;
+}
+
+/* A step's microseconds in one direction, and the least of them with the chain's waits. */
+static double step_time(const update_results *r, time_part part) {
+    return r->parts[part] / (double)r->bptt * 1e6;
+}
+
+static double step_floor(const update_results *r, time_part part) {
+    return update_floor_chain(&r->floor, &r->ceilings, r->math, part) / (double)r->bptt * 1e6;
+}
+
 static double peak_memory(const update_results *r) {
     double total = 0;
     for (int a = 0; a < PLAN_ARENAS; a++) total += (double)r->memory[a];
@@ -36,32 +51,78 @@ void update_explain(const update_results *r, FILE *out) {
     update_floor_print(&r->floor, &r->ceilings, r->math, out);
 }
 
-void update_text(const update_results *r, FILE *out) {
-    char text[160];
+static void text_parts(const update_results *r, FILE *out) {
     double floors[TIME_PARTS], floor = floor_of(r, floors);
-    fprintf(out, "%s, %s\n%s\nmeasured: %s\n", r->device, math_names[r->math], r->description,
-            ceilings_text(&r->ceilings, text));
-    fprintf(out, "memory:");
-    for (int a = 0; a < PLAN_ARENAS; a++) {
-        fprintf(out, " %s %s,", arena_keys[a], log_bytes(text, (double)r->memory[a]));
-    }
-    fprintf(out, " at most %s\n\n%-18s %10s %8s %10s\n", log_bytes(text, peak_memory(r)), "", "ms",
-            "share", "floor ms");
+    fprintf(out, "%-18s %10s %8s %10s\n", "", "ms", "share", "floor ms");
     for (int part = 0; part < TIME_PARTS; part++) {
+        if (part == TIME_RECOMPUTE && r->segments == 1) continue;
         fprintf(out, "%-18s %10.3f %6.1f %% %10.3f\n",
                 part == TIME_WEIGHT_GRADIENT ? "weight gradient" : time_part_names[part],
                 r->parts[part] * 1e3, 100 * r->parts[part] / r->update, floors[part] * 1e3);
     }
     fprintf(out, "%-18s %10.3f %6.1f %%\n", "idle", r->idle * 1e3, 100 * r->idle / r->update);
     fprintf(out, "%-18s %10.3f %8s %10.3f\n\n", "update", r->update * 1e3, "", floor * 1e3);
+}
+
+static void text_steps(const update_results *r, FILE *out) {
+    static const time_part parts[] = {TIME_FORWARD, TIME_BACKWARD};
+    fputs("a step:", out);
+    for (int i = 0; i < 2; i++) {
+        double time = step_time(r, parts[i]), least = step_floor(r, parts[i]);
+        fprintf(out, "%s %s %.1f us, floor %.1f (%.0f %%)", i ? "," : "", time_part_names[parts[i]],
+                time, least, 100 * least / time);
+    }
+    if (r->ceilings.node > 0) fprintf(out, "; %d waits each way", r->floor.waits);
+    fputc('\n', out);
+}
+
+static void text_dense(const update_results *r, FILE *out) {
+    double dense = update_dense_seconds(r);
+    if (isnan(dense)) return;
+    fprintf(
+        out,
+        "a dense layer of %lld units: %.3f ms an update for its recurrent products alone (fprop "
+        "%.1f, dgrad %.1f, wgrad %.1f us a step), %.2f times this update\n",
+        (long long)r->hidden, dense * 1e3, r->dense[PRODUCT_FPROP] * 1e6,
+        r->dense[PRODUCT_DGRAD] * 1e6, r->dense[PRODUCT_WGRAD] * 1e6, dense / r->update);
+}
+
+void update_text(const update_results *r, FILE *out) {
+    char text[160];
+    double scoring = bytes_of_update(r) / r->forward;
+    fprintf(out, "%s, %s\n%s\nmeasured: %s\n", r->device, math_names[r->math], r->description,
+            ceilings_text(&r->ceilings, text));
+    fprintf(out, "memory:");
+    for (int a = 0; a < PLAN_ARENAS; a++) {
+        fprintf(out, " %s %s,", arena_keys[a], log_bytes(text, (double)r->memory[a]));
+    }
+    fprintf(out, " at most %s\n\n", log_bytes(text, peak_memory(r)));
+    text_parts(r, out);
     fprintf(out, "training        %12.0f bytes/s (%.0f on random bytes)\n",
             update_bytes_per_second(r), bytes_of_update(r) / r->random_update);
-    fprintf(out, "scoring         %12.0f bytes/s\n", bytes_of_update(r) / r->forward);
-    fprintf(out, "features        %12.0f bytes/s\n", r->features_rate);
+    fprintf(out, "scoring         %12.0f bytes/s\n", scoring);
+    fprintf(out, "features        %12.0f bytes/s, %.2f times scoring's time\n", r->features_rate,
+            scoring / r->features_rate);
     fprintf(out, "%.3g TFLOP/s at 6 operations a parameter and byte; %.0f %% of the floor\n",
             update_tflops(r), 100 * update_floor_share(r));
+    text_steps(r, out);
+    text_dense(r, out);
     fprintf(out, "the first update ended %.2f s after the start, besides %.2f s for the text\n",
             r->startup, r->indexing);
+}
+
+static void json_steps(const update_results *r, json_writer *w) {
+    static const time_part parts[] = {TIME_FORWARD, TIME_BACKWARD};
+    json_object_begin(w, "step");
+    json_integer(w, "waits", r->floor.waits);
+    for (int i = 0; i < 2; i++) {
+        char key[48];
+        snprintf(key, sizeof key, "%s_us", time_part_names[parts[i]]);
+        json_number(w, key, step_time(r, parts[i]));
+        snprintf(key, sizeof key, "%s_floor_us", time_part_names[parts[i]]);
+        json_number(w, key, step_floor(r, parts[i]));
+    }
+    json_object_end(w);
 }
 
 void update_json(const update_results *r, FILE *out) {
@@ -75,6 +136,7 @@ void update_json(const update_results *r, FILE *out) {
     json_integer(&w, "parameters", r->parameters);
     json_integer(&w, "batch", r->batch);
     json_integer(&w, "bptt", r->bptt);
+    json_integer(&w, "segments", r->segments);
     json_number(&w, "bytes_per_second", update_bytes_per_second(r));
     json_number(&w, "random_bytes_per_second", bytes_of_update(r) / r->random_update);
     json_number(&w, "ms_per_update", r->update * 1e3);
@@ -94,6 +156,8 @@ void update_json(const update_results *r, FILE *out) {
     }
     json_object_end(&w);
     json_number(&w, "floor_share", update_floor_share(r));
+    json_steps(r, &w);
+    json_number(&w, "dense_products_ms", update_dense_seconds(r) * 1e3);
     json_number(&w, "peak_memory", peak_memory(r));
     json_object_begin(&w, "memory");
     for (int a = 0; a < PLAN_ARENAS; a++) {

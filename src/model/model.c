@@ -123,10 +123,10 @@ static void *value_place(const model *m, const char *name) {
 }
 
 static void *gradient_place(const model *m, const char *name) {
-    return place(m, m->gradient, m->be->real_size, "%s", name);
+    return place(m, m->into, m->be->real_size, "%s", name);
 }
 
-/* Points the cells at the arenas that forward reads, and at the gradients. */
+/* Points the cells at the arenas that forward reads. */
 static void bind_parameters(model *m) {
     const backend *be = m->be;
     char name[16];
@@ -136,17 +136,32 @@ static void bind_parameters(model *m) {
         g->weight = place(m, m->operands, be->operand_size, "cell.%s.weight", name);
         g->gain = place(m, m->bound, be->real_size, "cell.%s.gain", name);
         g->bias = place(m, m->bound, be->real_size, "cell.%s.bias", name);
-        g->dweight = place(m, m->gradient, be->real_size, "cell.%s.weight", name);
-        g->dgain = place(m, m->gradient, be->real_size, "cell.%s.gain", name);
-        g->dbias = place(m, m->gradient, be->real_size, "cell.%s.bias", name);
     }
     for (int i = 0; i < 2; i++) {
         stage *g = &m->tables[i].stage[0];
         const char *use = i ? "add" : "multiply";
         g->gain = place(m, m->bound, be->real_size, "input.%s.gain", use);
         g->bias = place(m, m->bound, be->real_size, "input.%s.bias", use);
-        g->dgain = place(m, m->gradient, be->real_size, "input.%s.gain", use);
-        g->dbias = place(m, m->gradient, be->real_size, "input.%s.bias", use);
+    }
+}
+
+/* Points backward at the arena that it fills. */
+static void bind_gradients(model *m, void *arena) {
+    size_t size = m->be->real_size;
+    char name[16];
+    m->into = arena;
+    for (int s = 0; s < m->cell.stages; s++) {
+        stage *g = &m->cell.stage[s];
+        model_stage_name(&m->config, s, name);
+        g->dweight = place(m, arena, size, "cell.%s.weight", name);
+        g->dgain = place(m, arena, size, "cell.%s.gain", name);
+        g->dbias = place(m, arena, size, "cell.%s.bias", name);
+    }
+    for (int i = 0; i < 2; i++) {
+        stage *g = &m->tables[i].stage[0];
+        const char *use = i ? "add" : "multiply";
+        g->dgain = place(m, arena, size, "input.%s.gain", use);
+        g->dbias = place(m, arena, size, "input.%s.bias", use);
     }
 }
 
@@ -163,6 +178,7 @@ static void plan_weights(model *m) {
     }
     if (m->use == MODEL_INFERENCE) return;
     ADD(PLAN_OPTIMISER, reals, m->gradient);
+    if (m->segments > 1) ADD(PLAN_OPTIMISER, reals, m->share);
     ADD(PLAN_OPTIMISER, reals, m->moment1);
     ADD(PLAN_OPTIMISER, reals, m->moment2);
     ADD(PLAN_OPTIMISER, reals, m->average);
@@ -173,7 +189,7 @@ static size_t workspace_bytes(const model *m) {
     size_t most = be->wgrad_workspace(be, m->projection_layout, 1, VOCABULARY);
     for (int s = 0; s <= m->cell.stages; s++) {
         const layout *l = s < m->cell.stages ? m->layouts[s] : m->head_layout;
-        size_t bytes = be->wgrad_workspace(be, l, m->steps, m->columns);
+        size_t bytes = be->wgrad_workspace(be, l, m->cell.steps, m->columns);
         if (bytes > most) most = bytes;
     }
     return most;
@@ -182,7 +198,7 @@ static size_t workspace_bytes(const model *m) {
 static void plan_stage(model *m, stage *g, bool last) {
     backend *be = m->be;
     bool training = m->use == MODEL_TRAINING;
-    size_t kept = training ? (size_t)m->steps : 1;
+    size_t kept = training ? (size_t)m->cell.steps : 1;
     size_t plane = (size_t)m->config.hidden * (size_t)m->columns * be->operand_size;
     size_t sums = be->sums_bytes(be, g->gates, m->columns);
     ADD(PLAN_ACTIVATIONS, kept * plane * (size_t)g->gates, g->raw);
@@ -197,7 +213,7 @@ static void plan_stage(model *m, stage *g, bool last) {
 static void plan_cell(model *m) {
     const backend *be = m->be;
     cell *c = &m->cell;
-    size_t steps = (size_t)m->steps, plane = (size_t)m->config.hidden * (size_t)m->columns;
+    size_t steps = (size_t)c->steps, plane = (size_t)m->config.hidden * (size_t)m->columns;
     size_t operands = plane * be->operand_size, reals = plane * be->real_size;
     for (int s = 0; s < c->stages; s++) plan_stage(m, &c->stage[s], s == c->stages - 1);
     ADD(PLAN_ACTIVATIONS, (steps + 1) * operands, c->h);
@@ -207,6 +223,9 @@ static void plan_cell(model *m) {
     ADD(PLAN_ACTIVATIONS, operands, c->dx);
     ADD(PLAN_ACTIVATIONS, reals, c->dc);
     ADD(PLAN_ACTIVATIONS, operands + reals, m->carry);
+    if (m->segments > 1) {
+        ADD(PLAN_ACTIVATIONS, (size_t)(m->segments - 1) * (operands + reals), m->borders);
+    }
     ADD(PLAN_ACTIVATIONS, workspace_bytes(m), c->workspace);
 }
 
@@ -231,16 +250,17 @@ static void plan_tables(model *m) {
 static void plan_ends(model *m) {
     const backend *be = m->be;
     size_t positions = (size_t)m->steps * (size_t)m->columns;
+    size_t logits = (size_t)m->cell.steps * (size_t)m->columns * VOCABULARY;
     ADD(PLAN_ACTIVATIONS, positions, m->bytes);
     ADD(PLAN_ACTIVATIONS, positions * sizeof *m->targets, m->targets);
     ADD(PLAN_ACTIVATIONS, positions * be->real_size, m->losses);
-    ADD(PLAN_ACTIVATIONS, positions * VOCABULARY * be->real_size, m->logits);
+    ADD(PLAN_ACTIVATIONS, logits * be->real_size, m->logits);
     ADD(PLAN_ACTIVATIONS, VOCABULARY, m->no_bytes);
     ADD(PLAN_ACTIVATIONS, sizeof *m->arguments, m->arguments);
     ADD(PLAN_ACTIVATIONS, sizeof *m->report, m->report);
     ADD(PLAN_ACTIVATIONS, sizeof *m->evaluation, m->evaluation);
     if (m->use == MODEL_INFERENCE) return;
-    ADD(PLAN_ACTIVATIONS, positions * VOCABULARY * be->operand_size, m->dlogits);
+    ADD(PLAN_ACTIVATIONS, logits * be->operand_size, m->dlogits);
 }
 
 /* What follows from where the arrays came to lie. */
@@ -279,7 +299,6 @@ static void describe_cell(model *m) {
     int stages = model_stages(config);
     m->cell = (cell){.hidden = (int)config->hidden,
                      .columns = m->columns,
-                     .steps = m->steps,
                      .keep = m->use == MODEL_TRAINING,
                      .stages = stages,
                      .dropout = config->dropout,
@@ -325,8 +344,38 @@ static void create_layouts(model *m) {
     m->head_device = be->layout_create(be, m->head_layout);
 }
 
+static void plan_model(model *m, int segments) {
+    m->plan = (plan){0};
+    m->cell.steps = (m->steps + segments - 1) / segments;
+    m->segments = (m->steps + m->cell.steps - 1) / m->cell.steps;
+    plan_weights(m);
+    plan_cell(m);
+    plan_tables(m);
+    plan_ends(m);
+}
+
+/* The fewest segments, of twice as many again and again, with which the model fits, or 0. */
+static int segments_that_fit(model *m) {
+    for (int segments = m->segments; segments < m->steps;) {
+        segments = segments > m->steps / 2 ? m->steps : 2 * segments;
+        plan_model(m, segments);
+        bool fits = plan_total(&m->plan) <= m->be->memory;
+        plan_release(&m->plan, m->be);
+        if (fits) return segments;
+    }
+    return 0;
+}
+
+static void suggest_segments(model *m, error *err) {
+    int segments = m->use == MODEL_TRAINING ? segments_that_fit(m) : 0;
+    size_t used = strlen(err->text);
+    if (segments == 0) return;
+    snprintf(err->text + used, sizeof err->text - used, "; with train.recompute: %d it would",
+             segments);
+}
+
 model *model_create(backend *be, const model_config *config, graph *const *graphs, int batch,
-                    int steps, model_use use, error *err) {
+                    int steps, int segments, model_use use, error *err) {
     model *m = mem_alloc(1, sizeof *m);
     int multiple = be->column_multiple;
     *m = (model){.be = be, .config = *config, .use = use, .batch = batch, .steps = steps};
@@ -340,11 +389,9 @@ model *model_create(backend *be, const model_config *config, graph *const *graph
     create_layouts(m);
     add_parameters(m);
     describe_cell(m);
-    plan_weights(m);
-    plan_cell(m);
-    plan_tables(m);
-    plan_ends(m);
+    plan_model(m, segments);
     if (!plan_commit(&m->plan, be, err)) {
+        suggest_segments(m, err);
         model_free(m);
         return NULL;
     }
@@ -394,6 +441,7 @@ static void bind_arena(model *m, void *arena) {
     m->operands = m->rounded ? m->rounded : arena;
     if (m->rounded) m->be->round(m->be, m->parameters.total, arena, m->rounded);
     bind_parameters(m);
+    bind_gradients(m, m->gradient);
 }
 
 void model_use_weights(model *m) {
@@ -411,6 +459,7 @@ void model_load(model *m, const float *weights) {
     if (m->use == MODEL_TRAINING) {
         be->copy(be, m->average, m->weights, reals);
         be->zero(be, m->gradient, reals);
+        if (m->share) be->zero(be, m->share, reals);
         be->zero(be, m->moment1, reals);
         be->zero(be, m->moment2, reals);
     }
@@ -436,29 +485,56 @@ void model_zero_state(model *m) {
     be->zero(be, m->cell.c, plane_bytes(m, be->real_size));
 }
 
-void model_save_state(model *m) {
+/* Copies the state after `step` steps to `to`: h, then c. */
+static void keep_state(model *m, int step, void *to) {
+    backend *be = m->be;
+    size_t h = plane_bytes(m, be->operand_size), c = plane_bytes(m, be->real_size);
+    be->copy(be, to, (char *)m->cell.h + (size_t)step * h, h);
+    be->copy(be, (char *)to + h, (char *)m->cell.c + (size_t)step * c, c);
+}
+
+static void begin_with_state(model *m, const void *from) {
     backend *be = m->be;
     size_t h = plane_bytes(m, be->operand_size);
-    be->copy(be, m->carry, m->cell.h, h);
-    be->copy(be, (char *)m->carry + h, m->cell.c, plane_bytes(m, be->real_size));
+    be->copy(be, m->cell.h, from, h);
+    be->copy(be, m->cell.c, (const char *)from + h, plane_bytes(m, be->real_size));
+}
+
+void model_save_state(model *m) {
+    keep_state(m, 0, m->carry);
 }
 
 void model_restore_state(model *m) {
-    backend *be = m->be;
-    size_t h = plane_bytes(m, be->operand_size);
-    be->copy(be, m->cell.h, m->carry, h);
-    be->copy(be, m->cell.c, (char *)m->carry + h, plane_bytes(m, be->real_size));
-}
-
-/* The last step's state becomes the next call's first. */
-static void carry_state(model *m) {
-    backend *be = m->be;
-    size_t h = plane_bytes(m, be->operand_size), c = plane_bytes(m, be->real_size);
-    be->copy(be, m->cell.h, (char *)m->cell.h + (size_t)m->steps * h, h);
-    be->copy(be, m->cell.c, (char *)m->cell.c + (size_t)m->steps * c, c);
+    begin_with_state(m, m->carry);
 }
 
 /* ------------------------------------------------------------------------ forward and backward */
+
+/* The cell over segment k. */
+static cell segment_of(const model *m, int k) {
+    cell c = m->cell;
+    int left = m->steps - k * c.steps;
+    c.first = k * c.steps;
+    if (c.steps > left) c.steps = left;
+    c.bytes = m->bytes + (size_t)c.first * (size_t)m->columns;
+    c.more_before = k > 0;
+    c.more_after = k < m->segments - 1;
+    return c;
+}
+
+/* The state after the segment becomes that before the next. */
+static void carry_state(model *m, const cell *c) {
+    backend *be = m->be;
+    size_t h = plane_bytes(m, be->operand_size), r = plane_bytes(m, be->real_size);
+    be->copy(be, c->h, (char *)c->h + (size_t)c->steps * h, h);
+    be->copy(be, c->c, (char *)c->c + (size_t)c->steps * r, r);
+}
+
+/* Where the state that segment k begins with is kept. */
+static void *border(const model *m, int k) {
+    size_t state = plane_bytes(m, m->be->operand_size) + plane_bytes(m, m->be->real_size);
+    return (char *)m->borders + (size_t)k * state;
+}
 
 /* What the head reads: h[1] ... h[steps]. */
 static void *head_input(const model *m) {
@@ -474,18 +550,19 @@ static void forward_tables(model *m) {
     for (int i = 0; deep && i < 2; i++) be->activate(be, &m->tables[i], 0, 0);
 }
 
-static void forward_cell(model *m, const cell *c) {
-    forward_tables(m);
-    m->be->cell_forward(m->be, c);
+static void forward_head(model *m, const cell *c, void *dlogits) {
+    backend *be = m->be;
+    size_t from = (size_t)c->first * (size_t)m->columns;
+    be->fprop(be, m->head_device, weight_place(m, "head.weight"), head_input(m), c->steps,
+              m->columns, m->logits, REAL, NULL);
+    be->softmax_cross_entropy(be, m->logits, value_place(m, "head.bias"), m->targets + from,
+                              c->steps, m->columns, (char *)m->losses + from * be->real_size,
+                              dlogits);
 }
 
-static void forward_head(model *m, void *dlogits, double *loss) {
-    backend *be = m->be;
-    be->fprop(be, m->head_device, weight_place(m, "head.weight"), head_input(m), m->steps,
-              m->columns, m->logits, REAL, NULL);
-    be->softmax_cross_entropy(be, m->logits, value_place(m, "head.bias"), m->targets, m->steps,
-                              m->columns, m->losses, dlogits);
-    be->sum(be, m->losses, (size_t)m->steps * (size_t)m->columns, loss);
+/* Adds up the losses of all steps. */
+static void sum_losses(model *m, double *loss) {
+    m->be->sum(m->be, m->losses, (size_t)m->steps * (size_t)m->columns, loss);
 }
 
 static void backward_tables(model *m) {
@@ -504,60 +581,118 @@ static void backward_tables(model *m) {
               VOCABULARY, gradient_place(m, "input.embedding"), REAL);
 }
 
-static void backward_head(model *m) {
+static void backward_head(model *m, const cell *c) {
     backend *be = m->be;
-    be->row_sums(be, m->dlogits, m->steps, VOCABULARY, m->columns, gradient_place(m, "head.bias"));
-    be->wgrad(be, m->head_device, m->dlogits, head_input(m), m->steps, m->columns,
-              gradient_place(m, "head.weight"), m->cell.workspace);
-    be->dgrad(be, m->head_device, weight_place(m, "head.weight"), m->dlogits, m->steps, m->columns,
-              m->cell.dh, OPERAND);
+    be->row_sums(be, m->dlogits, c->steps, VOCABULARY, m->columns, gradient_place(m, "head.bias"));
+    be->wgrad(be, m->head_device, m->dlogits, head_input(m), c->steps, m->columns,
+              gradient_place(m, "head.weight"), c->workspace);
+    be->dgrad(be, m->head_device, weight_place(m, "head.weight"), m->dlogits, c->steps, m->columns,
+              c->dh, OPERAND);
 }
 
-/* The cell as it runs outside training: no dropout, and of each step's activations only h and c. */
-static void forward_cell_alone(model *m) {
-    cell c = m->cell;
+/* The cell over segment k as it runs outside training: no dropout, and of each step's activations
+ * only h and c. */
+static void run_segment(model *m, int k, bool head) {
+    cell c = segment_of(m, k);
     c.keep = false;
     c.dropout = 0;
-    forward_cell(m, &c);
+    m->be->cell_forward(m->be, &c);
+    if (head) forward_head(m, &c, NULL);
+    carry_state(m, &c);
 }
 
 void model_run(model *m) {
-    forward_cell_alone(m);
-    carry_state(m);
+    forward_tables(m);
+    for (int k = 0; k < m->segments; k++) run_segment(m, k, false);
 }
 
 void model_forward(model *m) {
-    forward_cell_alone(m);
-    forward_head(m, NULL, &m->evaluation->loss);
-    carry_state(m);
+    forward_tables(m);
+    for (int k = 0; k < m->segments; k++) run_segment(m, k, true);
+    sum_losses(m, &m->evaluation->loss);
 }
 
-void model_update_part(model *m, update_part part) {
-    backend *be = m->be;
-    switch (part) {
-    case UPDATE_FORWARD: forward_cell(m, &m->cell); return;
-    case UPDATE_HEAD:
-        forward_head(m, m->dlogits, &m->report->loss);
-        backward_head(m);
-        return;
-    case UPDATE_BACKWARD:
-        be->cell_backward(be, &m->cell);
-        backward_tables(m);
-        carry_state(m);
-        return;
-    case UPDATE_OPTIMISER:
-        be->adam(be, m->parameters.total, m->weights, m->gradient, m->moment1, m->moment2,
-                 m->average, m->operands, m->arguments, m->report);
-        return;
-    case UPDATE_PARTS: return;
+/* ---------------------------------------------------------------------------------- the update */
+
+/* Segment k for the first time. Of all but the last only h and c, whose memory the next one takes;
+ * the last one's end is the update's. */
+static void forward_segment(model *m, int k) {
+    cell c = segment_of(m, k);
+    bool last = k == m->segments - 1;
+    if (k == 0) forward_tables(m);
+    if (!last) keep_state(m, 0, border(m, k));
+    c.keep = last;
+    m->be->cell_forward(m->be, &c);
+    if (!last) {
+        carry_state(m, &c);
+    } else if (k > 0) { /* where other segments will begin */
+        keep_state(m, c.steps, m->carry);
     }
 }
 
+static void recompute_segment(model *m, int k) {
+    cell c = segment_of(m, k);
+    begin_with_state(m, border(m, k));
+    forward_tables(m); /* where they have a norm, its backward overwrote them */
+    m->be->cell_forward(m->be, &c);
+}
+
+static void head_of_segment(model *m, int k) {
+    cell c = segment_of(m, k);
+    bind_gradients(m, k == m->segments - 1 ? m->gradient : m->share);
+    forward_head(m, &c, m->dlogits);
+    backward_head(m, &c);
+    if (k == 0) sum_losses(m, &m->report->loss);
+}
+
+static void backward_segment(model *m, int k) {
+    backend *be = m->be;
+    cell c = segment_of(m, k);
+    be->cell_backward(be, &c);
+    backward_tables(m);
+    if (m->into == m->share) be->add(be, m->parameters.total, m->gradient, m->share);
+    if (m->segments == 1) {
+        carry_state(m, &c);
+    } else if (k == 0) {
+        begin_with_state(m, m->carry);
+    }
+}
+
+static void nothing_begins(void *argument, update_part part) {
+    (void)argument, (void)part;
+}
+
+static void gradient_parts(model *m, void (*begins)(void *argument, update_part part),
+                           void *argument) {
+    int last = m->segments - 1;
+    for (int k = 0; k <= last; k++) {
+        begins(argument, UPDATE_FORWARD);
+        forward_segment(m, k);
+    }
+    for (int k = last; k >= 0; k--) {
+        if (k < last) {
+            begins(argument, UPDATE_RECOMPUTE);
+            recompute_segment(m, k);
+        }
+        begins(argument, UPDATE_HEAD);
+        head_of_segment(m, k);
+        begins(argument, UPDATE_BACKWARD);
+        backward_segment(m, k);
+    }
+}
+
+void model_update_parts(model *m, void (*begins)(void *argument, update_part part),
+                        void *argument) {
+    gradient_parts(m, begins, argument);
+    begins(argument, UPDATE_OPTIMISER);
+    m->be->adam(m->be, m->parameters.total, m->weights, m->gradient, m->moment1, m->moment2,
+                m->average, m->operands, m->arguments, m->report);
+}
+
 void model_gradient(model *m) {
-    for (int part = 0; part < UPDATE_OPTIMISER; part++) model_update_part(m, (update_part)part);
+    gradient_parts(m, nothing_begins, NULL);
 }
 
 void model_update(model *m) {
-    model_gradient(m);
-    model_update_part(m, UPDATE_OPTIMISER);
+    model_update_parts(m, nothing_begins, NULL);
 }

@@ -13,7 +13,15 @@
  *   cell.stepK.weight [blocks][block][block], .gain [H], .bias [H]  mlstm: K = 0, no bias; deep
  *   cell.gates.weight [blocks][4][block][block], .gain [4][H], .bias [4][H]
  *   head.weight       [256][H / O], head.bias [256]
- * Gains are there with layer norm only. A dense pattern has one block of the whole size. */
+ * Gains are there with layer norm only. A dense pattern has one block of the whole size.
+ *
+ * Training keeps what every step did, for backward. Where that is too much, the steps are cut into
+ * `segments` (Chen et al. 2016): forward keeps only the states that segments begin with, and all of
+ * the last segment; then, from the last to the first, a segment is run forward again, keeping
+ * everything, and backward. What a segment's backward asks of the state before it goes on to the
+ * segment there, so gradients flow as far as without segments, and every h, c and loss is the same
+ * to the last bit. The gradient is summed segment by segment: in another order, so the same to
+ * rounding. */
 #ifndef SMALLWORLD_MODEL_MODEL_H
 #define SMALLWORLD_MODEL_MODEL_H
 
@@ -59,6 +67,7 @@ typedef struct model {
     model_config config;
     model_use use;
     int batch, columns, steps; /* streams; streams padded for the backend; bytes a call */
+    int segments;              /* of cell.steps each, the last one maybe shorter */
 
     graph *graphs[CELL_MAX_STAGES];
     layout *layouts[CELL_MAX_STAGES], *projection_layout, *head_layout;
@@ -69,6 +78,8 @@ typedef struct model {
     /* Arenas in the parameter table's order, real; `operands` is what products read: `weights` (or
      * `average`) itself unless the precision is BF16. */
     void *weights, *operands, *gradient, *moment1, *moment2, *average;
+    void *share;       /* the gradient of one segment; NULL where there is only one */
+    void *into;        /* the arena that backward fills: gradient or share */
     void *rounded;     /* the bf16 copies; NULL in other precisions */
     const void *bound; /* the arena that forward reads: weights or average */
 
@@ -76,13 +87,15 @@ typedef struct model {
     uint8_t *bytes;   /* [steps][columns] */
     int16_t *targets; /* [steps][columns]; negative: not scored */
     void *losses;     /* real [steps][columns], nats */
-    void *logits;     /* real [steps][256][columns], without the head's bias */
+    void *logits;     /* real [a segment's steps][256][columns], without the head's bias */
     void *dlogits;    /* operand */
     update_arguments *arguments;
     update_report *report, *evaluation; /* of training; of forward without it */
 
-    cell cell;        /* h, c, and everything stages need */
-    void *carry;      /* where evaluation during training keeps h[0] and c[0] */
+    cell cell;        /* h, c, and everything stages need, of one segment */
+    void *carry;      /* where evaluation during training keeps h[0] and c[0], and an update the
+                         state it ends with */
+    void *borders;    /* [segments - 1] the states that segments begin with, but for the last */
     cell tables[2];   /* deep: the layer norms of M and A, as cells of one stage */
     void *projected;  /* operand [tables][H / S][256]: projection . embedding */
     void *table_sums; /* of `projected` */
@@ -90,10 +103,10 @@ typedef struct model {
     uint8_t *no_bytes;
 } model;
 
-/* `graphs` from a checkpoint, which the model then owns, or NULL to make them. Parameters have no
- * values yet. NULL where the model does not fit. */
+/* `graphs` from a checkpoint, which the model then owns, or NULL to make them. `segments`, at most
+ * `steps`: about so many. Parameters have no values yet. NULL where the model does not fit. */
 model *model_create(backend *be, const model_config *config, graph *const *graphs, int batch,
-                    int steps, model_use use, error *err);
+                    int steps, int segments, model_use use, error *err);
 void model_free(model *m);
 
 /* Sets the arenas `weights` and, in training, `average` from host floats, and the rest to zero. */
@@ -109,8 +122,9 @@ void model_zero_state(model *m);
 void model_save_state(model *m);
 void model_restore_state(model *m);
 
-/* Operations to be recorded or issued: from m->bytes, m->targets and the state at h[0], c[0].
- *   run       the cell alone: h and c of every step; leaves the last state in h[0], c[0]
+/* Operations to be recorded or issued: from m->bytes, m->targets and the state at h[0], c[0], where
+ * they leave the last state.
+ *   run       the cell alone: h and c of every step (of the last segment)
  *   forward   also logits and losses; adds the losses to m->evaluation
  *   update    forward, backward and one step of Adam by m->arguments; likewise with m->report
  *   gradient  update without the optimiser, for tests */
@@ -119,16 +133,18 @@ void model_forward(model *m);
 void model_gradient(model *m);
 void model_update(model *m);
 
-/* An update is these parts in this order; the benchmark times them apart. The head's is forward and
- * backward, the backward's all the rest of the gradient. */
+/* What an update is made of; the head is forward and backward, backward all the rest of the
+ * gradient. */
 typedef enum update_part {
     UPDATE_FORWARD,
+    UPDATE_RECOMPUTE, /* forward again */
     UPDATE_HEAD,
     UPDATE_BACKWARD,
     UPDATE_OPTIMISER,
     UPDATE_PARTS
 } update_part;
 
-void model_update_part(model *m, update_part part);
+/* model_update, for the benchmark: calls `begins` before each part. */
+void model_update_parts(model *m, void (*begins)(void *argument, update_part part), void *argument);
 
 #endif

@@ -228,7 +228,7 @@ bool checkpoint_load_weights(const checkpoint *c, model *m, error *err) {
 
 model *checkpoint_model(checkpoint *c, backend *be, int batch, int steps, model_use use,
                         error *err) {
-    model *m = model_create(be, &c->options.model, c->graphs, batch, steps, use, err);
+    model *m = model_create(be, &c->options.model, c->graphs, batch, steps, 1, use, err);
     /* The graphs are the model's now, also where it was not made. */
     memset(c->graphs, 0, sizeof c->graphs);
     if (!m || checkpoint_load_weights(c, m, err)) return m;

@@ -75,6 +75,8 @@ const config_key option_keys[] = {
      "of text read side by side", M},
     {"train.bptt", CONFIG_INTEGER, AT(train.bptt), "128", 1, MAX_COUNT, NULL, "bytes",
      "of a stream in an update, through which gradients flow back", M},
+    {"train.recompute", CONFIG_INTEGER, AT(train.recompute), "1", 1, MAX_COUNT, NULL, "segments",
+     "that bptt is cut into; more than 1: activations of one at a time, and forward runs twice", 0},
     {"train.steps", CONFIG_INTEGER, AT(train.steps), NULL, 1, 1e12, NULL, "updates",
      "limit; the first limit reached ends the run", R},
     {"train.epochs", CONFIG_NUMBER, AT(train.epochs), NULL, 0, 1e6, NULL, "passes",
@@ -195,6 +197,11 @@ bool options_check(options *o, error *err) {
                              "not together with data.valid");
     }
     if (o->data.valid.count) o->data.valid_fraction = 0;
+    if (t->recompute > t->bptt) {
+        return config_refuse(&o->config, err, "train.recompute",
+                             "expected at most train.bptt = %lld, got %lld", (long long)t->bptt,
+                             (long long)t->recompute);
+    }
     if (t->steps == 0 && t->epochs == 0 && t->minutes == 0) t->epochs = 1;
     return true;
 }

@@ -27,7 +27,7 @@ typedef struct data_options {
 } data_options;
 
 typedef struct train_options {
-    int64_t batch, bptt;
+    int64_t batch, bptt, recompute;
     int64_t steps; /* limits; 0: none */
     double epochs, minutes;
     double lr, lr_final;

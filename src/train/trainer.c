@@ -222,6 +222,12 @@ static const char *other_cell(const model_config *ours, const model_config *thei
     return theirs->layer_norm != ours->layer_norm ? "model.layer_norm" : NULL;
 }
 
+static model *training_model(const trainer *tr, graph *const *graphs, error *err) {
+    const train_options *t = &tr->o->train;
+    return model_create(tr->be, &tr->o->model, graphs, (int)t->batch, (int)t->bptt,
+                        (int)t->recompute, MODEL_TRAINING, err);
+}
+
 /* Makes the model with the patterns of `source`, and, where it is train.init, with its weights. */
 static bool create_from(trainer *tr, const char *source, error *err) {
     const options *o = tr->o;
@@ -231,8 +237,7 @@ static bool create_from(trainer *tr, const char *source, error *err) {
     if (other) {
         error_set(err, "%s: its %s is another than the config's", source, other);
     } else {
-        tr->m = model_create(tr->be, &o->model, c.graphs, (int)o->train.batch, (int)o->train.bptt,
-                             MODEL_TRAINING, err);
+        tr->m = training_model(tr, c.graphs, err);
         memset(c.graphs, 0, sizeof c.graphs); /* the model's now */
     }
     bool created = tr->m && (tr->resumed || checkpoint_load_weights(&c, tr->m, err));
@@ -252,8 +257,7 @@ static bool create_model(trainer *tr, error *err) {
     } else {
         graph *graphs[CELL_MAX_STAGES];
         if (!options_graphs(o, graphs, err)) return false;
-        tr->m = model_create(tr->be, &o->model, graphs, (int)o->train.batch, (int)o->train.bptt,
-                             MODEL_TRAINING, err);
+        tr->m = training_model(tr, graphs, err);
         created = tr->m != NULL;
         if (created) model_initialise(tr->m);
     }
@@ -314,6 +318,10 @@ static void describe(const trainer *tr) {
              (const char *[]){"lstm", "mlstm", "deep"}[m->config.cell], m->config.hidden,
              parameter_scalars(&m->parameters));
     log_line("memory: %s", plan_text(&m->plan, text));
+    if (m->segments > 1) {
+        log_line("recompute: %d segments of %d steps, of which one keeps its activations",
+                 m->segments, m->cell.steps);
+    }
     log_line("data: %zu documents, %" PRIu64 " bytes to train on, %" PRIu64 " to validate on%s",
              tr->train->count, tr->train->size, tr->valid_text ? tr->valid_text->size : 0,
              tr->valid_text ? "" : " (no best.safetensors)");
