@@ -6,8 +6,16 @@
 #include "core/npy.h"
 
 #include <math.h>
+#include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
+
+/* Documents that are read side by side, one a column. */
+typedef struct group {
+    const uint32_t *documents;
+    int count;
+    float *pooled; /* [units][columns], as it comes back from the device */
+} group;
 
 typedef struct extractor {
     model *m;
@@ -17,11 +25,18 @@ typedef struct extractor {
     recording *step;       /* the cell over m->steps bytes, then pooling */
     int32_t *first, *last; /* [columns] on the device: which steps pooling takes */
     void *pooled;          /* real [units][columns] on the device */
-    float *host, *rows;    /* [units][columns] as it comes back; [batch][units] as it is written */
+    float *host[2];        /* [units][columns]: one is read into, one written from */
     uint8_t *bytes;        /* [steps][columns] */
     int32_t *host_first, *host_last;
+
+    /* A thread writes the rows of one group while the backend reads the next. */
+    pthread_t writer;
+    bool writing, written; /* written: and without an error */
+    group handed;          /* to the writer */
+    float *rows;           /* [batch][units], as they are written */
     file_writer features;
     int64_t start; /* of the first row in the .npy file */
+    error write_error;
 } extractor;
 
 /* ----------------------------------------------------------------------------------- grouping */
@@ -56,28 +71,28 @@ static void issue_step(void *argument) {
              e->first, e->last, e->how->pool, e->pooled);
 }
 
-/* What pooling starts from: 0, or for the largest, minus infinity. */
-static void start_pooling(extractor *e) {
+/* What pooling starts from: 0, or for the largest, minus infinity, by way of `host`. */
+static void start_pooling(extractor *e, float *host) {
     backend *be = e->m->be;
     size_t count = (size_t)e->m->config.hidden * (size_t)e->m->columns;
     if (e->how->pool != POOL_MAX) {
         be->zero(be, e->pooled, count * sizeof(float));
         return;
     }
-    for (size_t i = 0; i < count; i++) e->host[i] = -INFINITY;
-    be->upload(be, e->pooled, e->host, count * sizeof(float));
+    for (size_t i = 0; i < count; i++) host[i] = -INFINITY;
+    be->upload(be, e->pooled, host, count * sizeof(float));
 }
 
 /* Feeds the steps from `from` on of the group's documents. */
-static void run_step(extractor *e, const uint32_t *group, int count, uint64_t from) {
+static void run_step(extractor *e, const group *g, uint64_t from) {
     model *m = e->m;
     backend *be = m->be;
     size_t columns = (size_t)m->columns, steps = (size_t)m->steps;
     memset(e->bytes, 0, steps * columns);
     for (size_t k = 0; k < columns; k++) {
         size_t here = 0;
-        if (k < (size_t)count) {
-            const document *d = &e->c->documents[group[k]];
+        if (k < (size_t)g->count) {
+            const document *d = &e->c->documents[g->documents[k]];
             uint64_t left = d->length > from ? d->length - from : 0;
             here = left < steps ? (size_t)left : steps;
             const uint8_t *text = e->c->bytes + d->offset + from;
@@ -93,25 +108,38 @@ static void run_step(extractor *e, const uint32_t *group, int count, uint64_t fr
     be->replay(be, e->step);
 }
 
-static void collect_rows(extractor *e, const uint32_t *group, int count) {
+static void run_group(extractor *e, const group *g) {
     backend *be = e->m->be;
-    size_t units = (size_t)e->m->config.hidden, columns = (size_t)e->m->columns;
-    be->download(be, e->host, e->pooled, units * columns * sizeof *e->host);
-#pragma omp parallel for
-    for (size_t k = 0; k < (size_t)count; k++) {
-        bool mean = e->how->pool == POOL_MEAN;
-        float scale = mean ? 1 / (float)e->c->documents[group[k]].length : 1;
-        for (size_t u = 0; u < units; u++) {
-            e->rows[k * units + u] = e->host[u * columns + k] * scale;
+    size_t count = (size_t)e->m->config.hidden * (size_t)e->m->columns;
+    uint64_t longest = e->c->documents[g->documents[0]].length;
+    model_zero_state(e->m);
+    start_pooling(e, g->pooled);
+    for (uint64_t from = 0; from < longest; from += (uint64_t)e->m->steps) run_step(e, g, from);
+    be->download(be, g->pooled, e->pooled, count * sizeof(float));
+}
+
+/* ------------------------------------------------------------------------------------- rows */
+
+/* The group's features as rows; 16 units at a time, so that a cache line is filled at once. */
+static void turn_over(const extractor *e, const group *g) {
+    const size_t units = (size_t)e->m->config.hidden, columns = (size_t)e->m->columns, tile = 16;
+    for (size_t u0 = 0; u0 < units; u0 += tile) {
+        size_t u1 = u0 + tile < units ? u0 + tile : units;
+        for (size_t k = 0; k < (size_t)g->count; k++) {
+            bool mean = e->how->pool == POOL_MEAN;
+            float scale = mean ? 1 / (float)e->c->documents[g->documents[k]].length : 1;
+            for (size_t u = u0; u < u1; u++) {
+                e->rows[k * units + u] = g->pooled[u * columns + k] * scale;
+            }
         }
     }
 }
 
 /* Rows go to their documents' places in the file. */
-static bool write_rows(extractor *e, const uint32_t *group, int count, error *err) {
+static bool write_rows(extractor *e, const group *g, error *err) {
     size_t units = (size_t)e->m->config.hidden;
-    for (int k = 0; k < count; k++) {
-        off_t at = (off_t)e->start + (off_t)group[k] * (off_t)(units * sizeof *e->rows);
+    for (int k = 0; k < g->count; k++) {
+        off_t at = (off_t)e->start + (off_t)g->documents[k] * (off_t)(units * sizeof *e->rows);
         if (fseeko(e->features.stream, at, SEEK_SET) != 0) {
             return error_system(err, "write", e->features.temporary);
         }
@@ -121,15 +149,28 @@ static bool write_rows(extractor *e, const uint32_t *group, int count, error *er
     return true;
 }
 
-static bool run_group(extractor *e, const uint32_t *group, int count, error *err) {
-    uint64_t longest = e->c->documents[group[0]].length;
-    model_zero_state(e->m);
-    start_pooling(e);
-    for (uint64_t from = 0; from < longest; from += (uint64_t)e->m->steps) {
-        run_step(e, group, count, from);
-    }
-    collect_rows(e, group, count);
-    return e->m->be->finish(e->m->be, err) && write_rows(e, group, count, err);
+static void *write_group(void *argument) {
+    extractor *e = argument;
+    turn_over(e, &e->handed);
+    e->written = write_rows(e, &e->handed, &e->write_error);
+    return NULL;
+}
+
+/* Waits for the group that was handed over last. */
+static bool finish_writing(extractor *e, error *err) {
+    if (!e->writing) return true;
+    pthread_join(e->writer, NULL);
+    e->writing = false;
+    if (!e->written) *err = e->write_error;
+    return e->written;
+}
+
+static bool hand_over(extractor *e, const group *g, error *err) {
+    if (!finish_writing(e, err)) return false;
+    e->handed = *g;
+    int status = pthread_create(&e->writer, NULL, write_group, e);
+    e->writing = status == 0;
+    return e->writing || error_set(err, "start a thread: %s", strerror(status));
 }
 
 static void show(uint64_t done, uint64_t total, double seconds) {
@@ -143,17 +184,21 @@ static bool run_groups(extractor *e, error *err) {
     size_t batch = (size_t)e->m->batch;
     double start = clock_seconds(), shown = start;
     uint64_t done = 0;
-    for (size_t i = 0; i < e->c->count; i += batch) {
+    bool going = true;
+    for (size_t i = 0, n = 0; i < e->c->count && going; i += batch, n++) {
         size_t count = e->c->count - i < batch ? e->c->count - i : batch;
-        if (!run_group(e, e->order + i, (int)count, err)) return false;
-        for (size_t k = 0; k < count; k++) done += e->c->documents[e->order[i + k]].length;
+        group g = {e->order + i, (int)count, e->host[n % 2]};
+        run_group(e, &g);
+        going = e->m->be->finish(e->m->be, err) && hand_over(e, &g, err);
+        for (size_t k = 0; k < count; k++) done += e->c->documents[g.documents[k]].length;
         double now = clock_seconds(), pause = log_is_terminal() ? 0.5 : 20;
         if (e->how->progress && now - shown > pause) {
             show(done, e->c->size, now - start);
             shown = now;
         }
     }
-    return true;
+    error ignored;
+    return finish_writing(e, going ? err : &ignored) && going;
 }
 
 static bool take_memory(extractor *e, error *err) {
@@ -162,7 +207,7 @@ static bool take_memory(extractor *e, error *err) {
     e->first = be->allocate(be, columns * sizeof *e->first);
     e->last = be->allocate(be, columns * sizeof *e->last);
     e->pooled = be->allocate(be, plane * sizeof(float));
-    e->host = mem_alloc(plane, sizeof *e->host);
+    for (int i = 0; i < 2; i++) e->host[i] = mem_alloc(plane, sizeof *e->host[i]);
     e->rows = mem_alloc(plane, sizeof *e->rows);
     e->bytes = mem_alloc((size_t)e->m->steps * columns, 1);
     e->host_first = mem_alloc(columns, sizeof *e->host_first);
@@ -176,7 +221,7 @@ static void release_memory(extractor *e) {
     if (e->first) be->release(be, e->first);
     if (e->last) be->release(be, e->last);
     if (e->pooled) be->release(be, e->pooled);
-    free(e->host);
+    for (int i = 0; i < 2; i++) free(e->host[i]);
     free(e->rows);
     free(e->bytes);
     free(e->host_first);
