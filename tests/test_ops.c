@@ -161,6 +161,33 @@ static void test_products_bf16(void **state) {
     check_products(BF16);
 }
 
+/* wgrad of one gate with more blocks than a GPU makes at a time, so that its thread blocks make
+ * several tasks, full ones and the last of a row group, and columns are split among them. */
+static void test_many_blocks(void **state) {
+    (void)state;
+    if (!test_device_is_cuda()) skip();
+    pair p = open_pair(BF16);
+    random_restart(10);
+    int unit = p.be->column_multiple;
+    const shape shapes[] = {
+        {.nodes = 132, .block = 32, .columns = 3 * unit, .steps = 1, .share = 0.75, .hubs = true},
+        {.nodes = 150, .block = 32, .columns = unit, .steps = 2, .share = 0.3},
+        {.nodes = 310, .block = 32, .columns = unit, .steps = 1, .share = 0.02, .hubs = true},
+        {.nodes = 65, .block = 64, .columns = unit, .steps = 2, .share = 0.5, .hubs = true},
+    };
+    for (size_t i = 0; i < sizeof shapes / sizeof shapes[0]; i++) {
+        const shape *s = &shapes[i];
+        graph *g = nasty_graph(s->nodes, s->share, s->hubs);
+        layout *l = layout_from_graph(g, s->block, 1);
+        char name[64];
+        snprintf(name, sizeof name, "block %d, %d blocks", s->block, l->blocks);
+        check_layout(&p, l, s->columns, s->steps, name);
+        layout_free(l);
+        graph_free(g);
+    }
+    close_pair(&p);
+}
+
 static void test_dense_products(void **state) {
     (void)state;
     for (int i = 0; i < 2; i++) {
@@ -736,13 +763,21 @@ static void test_marks(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_products_fp32),  cmocka_unit_test(test_products_bf16),
-        cmocka_unit_test(test_dense_products), cmocka_unit_test(test_parts_fp32),
-        cmocka_unit_test(test_parts_bf16),     cmocka_unit_test(test_softmax),
-        cmocka_unit_test(test_nan_is_seen),    cmocka_unit_test(test_pool),
-        cmocka_unit_test(test_adam),           cmocka_unit_test(test_adam_refuses_nan),
-        cmocka_unit_test(test_round),          cmocka_unit_test(test_add),
-        cmocka_unit_test(test_recording),      cmocka_unit_test(test_marks),
+        cmocka_unit_test(test_products_fp32),
+        cmocka_unit_test(test_products_bf16),
+        cmocka_unit_test(test_many_blocks),
+        cmocka_unit_test(test_dense_products),
+        cmocka_unit_test(test_parts_fp32),
+        cmocka_unit_test(test_parts_bf16),
+        cmocka_unit_test(test_softmax),
+        cmocka_unit_test(test_nan_is_seen),
+        cmocka_unit_test(test_pool),
+        cmocka_unit_test(test_adam),
+        cmocka_unit_test(test_adam_refuses_nan),
+        cmocka_unit_test(test_round),
+        cmocka_unit_test(test_add),
+        cmocka_unit_test(test_recording),
+        cmocka_unit_test(test_marks),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -175,7 +175,8 @@ static void free_layout(backend *be, device_layout *device) {
     void *tables[] = {device->host.row_start,  device->host.row_column,   device->host.column_start,
                       device->host.column_row, device->host.column_block, device->block_row,
                       device->tile_block,      device->deep_start,        device->forward.part,
-                      device->forward.source,  device->backward.part,     device->backward.source};
+                      device->forward.source,  device->backward.part,     device->backward.source,
+                      device->sampled.task,    device->sampled.tile,      device->sampled.slot};
     for (size_t i = 0; i < sizeof tables / sizeof tables[0]; i++) {
         if (tables[i]) release(be, tables[i]);
     }

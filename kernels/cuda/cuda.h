@@ -85,6 +85,27 @@ typedef struct hopper_parts {
     hopper_source *source;
 } hopper_parts;
 
+/* Work for Hopper's sampled_product: tasks, each of a few rows of the pattern in tiles of EDGE x
+ * EDGE, whose tiles are made in batches. */
+enum { EDGE = 32, SAMPLED_BATCHES = 3 };
+
+typedef struct sampled_task {
+    int first, rows,
+        inputs[SAMPLED_BATCHES]; /* where its list of rows, then inputs of each batch begins */
+} sampled_task;
+
+typedef struct sampled_slot {
+    int out;        /* where in dW the tile begins, in units of EDGE; -1: none */
+    uint32_t place; /* which of the task's rows << 16 | which of its batch's inputs */
+} sampled_slot;
+
+typedef struct sampled_tables {
+    int tasks, batches, rows, inputs; /* rows, inputs: the most that a task, a batch has */
+    sampled_task *task;
+    int *tile;          /* the tasks' lists */
+    sampled_slot *slot; /* [tasks][batches][warps][tiles of a warp] */
+} sampled_tables;
+
 struct device_layout {
     layout host;     /* its tables point to device memory */
     int *block_row;  /* [blocks] the output node of block k */
@@ -94,6 +115,7 @@ struct device_layout {
     bool empty_rows;
     int *deep_start; /* [deep_tiles + 1] likewise for Hopper's wgrad */
     int deep_tiles;
+    sampled_tables sampled;
 };
 
 struct recording {

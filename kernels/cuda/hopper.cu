@@ -9,7 +9,9 @@
  *   columns_product  dgrad, and fprop of one matrix: M = columns, N = the units of one node. With
  *                    activations as A, one gathered tile serves all of a part's neighbouring nodes,
  *                    whose sums stay in registers while the union of their sources goes by once.
- *   deep_product     wgrad: M = 128 rows of dy, N = up to 256 units of x; K = columns and steps.
+ *   deep_product     wgrad of four gates, or blocks of 128: M = 128 rows of dy, N = up to 256 units
+ *                    of x; K = columns and steps.
+ *   sampled_product  wgrad of one gate, blocks of 32 and 64: tiles of 32 x 32, by mma.sync.
  *
  * What holds them, at 18,432 units, block 32, 22,064 blocks of four gates and 128 columns on an H200:
  * rows_product brings 361 MB into the multiprocessors in 80 us, half of it cold, and without its
@@ -26,9 +28,18 @@ bool hopper_fits(const backend *be, const layout *l) {
            l->in_block >= 32 && !layout_is_dense(l);
 }
 
+/* Whether a node's rows fill deep_product's tiles. */
+static bool is_deep(const layout *l) {
+    return l->gates * l->in_block % 128 == 0;
+}
+
 void hopper_create(backend *be, device_layout *device, const layout *l) {
     columns_create(be, device, l);
-    deep_create(be, device, l);
+    if (is_deep(l)) {
+        deep_create(be, device, l);
+    } else {
+        sampled_create(be, device, l);
+    }
     for (int i = 0; i < l->out_nodes; i++) {
         device->empty_rows |= l->row_start[i] == l->row_start[i + 1];
     }
@@ -41,4 +52,10 @@ bool hopper_fprop(backend *be, const device_layout *device, const void *w, const
     bool done = columns_fprop(be, device, w, x, columns, y);
     if (done && sums) cuda_column_sums(be, l, y, 1, columns, sums);
     return done;
+}
+
+bool hopper_wgrad(backend *be, const device_layout *device, const void *dy, const void *x,
+                  int steps, int columns, void *dw) {
+    return is_deep(&device->host) ? deep_wgrad(be, device, dy, x, steps, columns, dw)
+                                  : sampled_wgrad(be, device, dy, x, steps, columns, dw);
 }

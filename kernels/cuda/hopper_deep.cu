@@ -124,8 +124,8 @@ bool hopper_compiled(void) {
     return false;
 }
 
-bool hopper_wgrad(backend *be, const device_layout *device, const void *dy, const void *x,
-                  int steps, int columns, void *dw) {
+bool deep_wgrad(backend *be, const device_layout *device, const void *dy, const void *x, int steps,
+                int columns, void *dw) {
     const layout *l = &device->host;
     int rows = l->gates * l->in_block;
     CUtensorMap dy_map, x_map;

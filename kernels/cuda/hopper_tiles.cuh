@@ -178,6 +178,13 @@ bool rows_fprop(backend *be, const device_layout *device, const void *w, const v
 void columns_create(backend *be, device_layout *device, const layout *l);
 bool columns_fprop(backend *be, const device_layout *device, const void *w, const void *x,
                    int columns, void *y);
+
 void deep_create(backend *be, device_layout *device, const layout *l);
+bool deep_wgrad(backend *be, const device_layout *device, const void *dy, const void *x, int steps,
+                int columns, void *dw);
+
+void sampled_create(backend *be, device_layout *device, const layout *l);
+bool sampled_wgrad(backend *be, const device_layout *device, const void *dy, const void *x,
+                   int steps, int columns, void *dw);
 
 #endif

@@ -545,7 +545,7 @@ void cuda_wgrad(backend *be, const device_layout *device, const void *dy, const 
         dense_wgrad(be, l, dy, x, steps, columns, dw, workspace);
         return;
     }
-    if (hopper_fits(be, l) && l->gates * l->in_block >= 128) {
+    if (hopper_fits(be, l)) {
         hopper_wgrad(be, device, dy, x, steps, columns, dw);
         cuda_launched(be, "wgrad");
         return;

@@ -31,6 +31,14 @@ static __device__ inline void load_matrices(uint32_t (&r)[4], uint32_t address) 
                  : "r"(address));
 }
 
+/* Loads nothing, without a branch, where `on` is 0, which is the same in all lanes. */
+static __device__ inline void load_matrices_if(uint32_t (&r)[4], uint32_t address, int on) {
+    asm volatile("{\n.reg .pred on;\nsetp.ne.b32 on, %5, 0;\n"
+                 "@on ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];\n}"
+                 : "+r"(r[0]), "+r"(r[1]), "+r"(r[2]), "+r"(r[3])
+                 : "r"(address), "r"(on));
+}
+
 static __device__ inline void load_matrices_transposed(uint32_t (&r)[4], uint32_t address) {
     asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
                  : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
