@@ -10,6 +10,10 @@
  * real. The CPU backend keeps bf16 values, rounded to nearest even, in 4 bytes. Wherever an
  * operand is stored, its rounded value is what every later operation sees.
  *
+ * TF32 is FP32 but for the products, which on a GPU round their operands to tf32 (10 bits of
+ * mantissa, fp32's range), to nearest, as they read them, and sum in fp32; a dense product leaves
+ * the rounding to cuBLAS. The CPU has no such units: a backend asked for TF32 there is FP32.
+ *
  * Order. Operations run one after another in the order they are issued. Issuing returns at once on
  * a GPU; `download` and `finish` wait. The same operations on the same data give the same bits. */
 #ifndef SMALLWORLD_KERNELS_OPS_H
@@ -24,7 +28,7 @@
 
 enum { VOCABULARY = 256 }; /* bytes */
 
-typedef enum precision { FP32, BF16, FP64 } precision;
+typedef enum precision { FP32, TF32, BF16, FP64 } precision;
 typedef enum element { REAL, OPERAND } element;
 
 typedef struct backend backend;

@@ -1,6 +1,6 @@
 /* Every operation of a backend against a more trusted one, on random shapes and patterns, with all
  * outputs poisoned first: the CPU in fp32 and bf16 against the reference in double, the GPU in each
- * precision against the CPU in the same. */
+ * precision against the CPU in the same, and in tf32 against the CPU in fp32. */
 #include "support.h"
 
 #include "core/memory.h"
@@ -16,11 +16,14 @@ typedef struct pair {
     double tolerance; /* relative, in the norm */
 } pair;
 
+/* Products of uniform operands rounded to tf32 are 2.6e-4 off, of truncated ones 7e-4. */
+static const double tf32_rounded = 4e-4, tf32_truncated = 1.5e-3;
+
 static pair open_pair(precision precision) {
     pair p = {.be = test_backend(precision)};
     if (test_device_is_cuda()) {
         p.trusted = backend_cpu(precision, 0);
-        p.tolerance = precision == BF16 ? 2e-3 : 1e-5;
+        p.tolerance = precision == BF16 ? 2e-3 : precision == TF32 ? tf32_rounded : 1e-5;
     } else {
         p.trusted = backend_cpu_reference(0);
         p.tolerance = precision == BF16 ? 1e-2 : 1e-5;
@@ -126,17 +129,18 @@ static void check_products(precision precision) {
     random_restart(3);
     static const int blocks[] = {8, 16, 32, 64, 128};
     int unit = p.be->column_multiple;
-    const int columns[] = {p.be->product_multiple, unit, 2 * unit, unit, 3 * unit};
+    int few = p.be->product_multiple;
+    const int columns[] = {few, 3 * few, unit, 2 * unit, 17 * few, unit, 3 * unit};
     for (size_t b = 0; b < sizeof blocks / sizeof blocks[0]; b++) {
         for (int gates = 1; gates <= 4; gates += 3) {
-            for (int i = 0; i < 5; i++) {
+            for (int i = 0; i < 7; i++) {
                 shape s = {.nodes = blocks[b] > 32 ? 6 : 11,
                            .block = blocks[b],
                            .gates = gates,
                            .columns = columns[i],
-                           .steps = i < 3 ? 1 : 3,
+                           .steps = i < 5 ? 1 : 3,
                            .share = 0.1 + 0.5 * random_uniform(),
-                           .hubs = i != 1};
+                           .hubs = i != 2};
                 graph *g = nasty_graph(s.nodes, s.share, s.hubs);
                 layout *l = layout_from_graph(g, s.block, s.gates);
                 char name[64];
@@ -154,6 +158,11 @@ static void check_products(precision precision) {
 static void test_products_fp32(void **state) {
     (void)state;
     check_products(FP32);
+}
+
+static void test_products_tf32(void **state) {
+    (void)state;
+    check_products(TF32);
 }
 
 static void test_products_bf16(void **state) {
@@ -190,8 +199,9 @@ static void test_many_blocks(void **state) {
 
 static void test_dense_products(void **state) {
     (void)state;
-    for (int i = 0; i < 2; i++) {
-        pair p = open_pair(i ? BF16 : FP32);
+    for (int i = 0; i < 3; i++) {
+        pair p = open_pair((const precision[]){FP32, TF32, BF16}[i]);
+        if (i == 1 && test_device_is_cuda()) p.tolerance = tf32_truncated; /* cuBLAS may */
         int unit = p.be->column_multiple;
         random_restart(4);
         layout *square = layout_dense(40, 40, 4, 1), *wide = layout_dense(256, 72, 1, 1);
@@ -369,7 +379,7 @@ static void check_part(pair *p, const part *how, int hidden, int columns) {
         size_t skip = i == 2 ? plane : 0; /* h[0] is poison */
         if (sizes[i] > skip) {
             pair loose = *p;
-            if (i >= 4 && p->be->precision == BF16) {
+            if (i >= 4 && p->be->precision != FP32) {
                 /* Gradients are made of rounded values; and rounding moves some past relu's edge. */
                 loose.tolerance *= how->relu ? 20 : 4;
             }
@@ -408,6 +418,11 @@ static void check_parts(precision precision) {
 static void test_parts_fp32(void **state) {
     (void)state;
     check_parts(FP32);
+}
+
+static void test_parts_tf32(void **state) {
+    (void)state;
+    check_parts(TF32);
 }
 
 static void test_parts_bf16(void **state) {
@@ -764,10 +779,12 @@ static void test_marks(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_products_fp32),
+        cmocka_unit_test(test_products_tf32),
         cmocka_unit_test(test_products_bf16),
         cmocka_unit_test(test_many_blocks),
         cmocka_unit_test(test_dense_products),
         cmocka_unit_test(test_parts_fp32),
+        cmocka_unit_test(test_parts_tf32),
         cmocka_unit_test(test_parts_bf16),
         cmocka_unit_test(test_softmax),
         cmocka_unit_test(test_nan_is_seen),

@@ -177,6 +177,6 @@ backend *backend_cpu_reference(int threads) {
 }
 #else
 backend *backend_cpu(precision precision, int threads) {
-    return create(precision, threads);
+    return create(precision == TF32 ? FP32 : precision, threads);
 }
 #endif

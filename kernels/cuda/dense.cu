@@ -6,6 +6,10 @@ static cudaDataType operand_type(const backend *be) {
     return be->precision == BF16 ? CUDA_R_16BF : CUDA_R_32F;
 }
 
+static cublasComputeType_t compute_type(const backend *be) {
+    return be->precision == TF32 ? CUBLAS_COMPUTE_32F_FAST_TF32 : CUBLAS_COMPUTE_32F;
+}
+
 void dense_fprop(backend *be, const layout *l, const void *w, const void *x, int steps, int columns,
                  void *y, element type, void *sums) {
     const float one = 1, zero = 0;
@@ -14,7 +18,7 @@ void dense_fprop(backend *be, const layout *l, const void *w, const void *x, int
     cublasStatus_t status = cublasGemmStridedBatchedEx(
         cuda_of(be)->blas, CUBLAS_OP_N, CUBLAS_OP_N, columns, rows, depth, &one, x, from, stride,
         (long long)layout_inputs(l) * columns, w, from, depth, 0, &zero, y, to, columns,
-        (long long)rows * columns, steps, CUBLAS_COMPUTE_32F, CUBLAS_GEMM_DEFAULT);
+        (long long)rows * columns, steps, compute_type(be), CUBLAS_GEMM_DEFAULT);
     cuda_blas_ok(be, status, "dense fprop");
     if (!sums) return;
     cuda_zero_sums(be, sums, l->gates * steps, columns);
@@ -33,7 +37,7 @@ void dense_dgrad(backend *be, const layout *l, const void *w, const void *dy, in
     cublasStatus_t status = cublasGemmStridedBatchedEx(
         cuda_of(be)->blas, CUBLAS_OP_N, CUBLAS_OP_T, columns, rows, depth, &one, dy, from, columns,
         (long long)depth * columns, w, from, rows, 0, &zero, dx, to, stride, (long long)inputs,
-        steps, CUBLAS_COMPUTE_32F, CUBLAS_GEMM_DEFAULT);
+        steps, compute_type(be), CUBLAS_GEMM_DEFAULT);
     cuda_blas_ok(be, status, "dense dgrad");
 }
 
@@ -72,8 +76,8 @@ void dense_wgrad(backend *be, const layout *l, const void *dy, const void *x, in
     dy = DISPATCH(be, pack_steps, be, dy, steps, rows, 1, columns, workspace);
     x = DISPATCH(be, pack_steps, be, x, steps, width, l->in_stride, columns, second);
     cudaDataType from = operand_type(be);
-    cublasStatus_t status = cublasGemmEx(
-        cuda_of(be)->blas, CUBLAS_OP_T, CUBLAS_OP_N, width, rows, depth, &one, x, from, depth, dy,
-        from, depth, &zero, dw, CUDA_R_32F, width, CUBLAS_COMPUTE_32F, CUBLAS_GEMM_DEFAULT);
+    cublasStatus_t status = cublasGemmEx(cuda_of(be)->blas, CUBLAS_OP_T, CUBLAS_OP_N, width, rows,
+                                         depth, &one, x, from, depth, dy, from, depth, &zero, dw,
+                                         CUDA_R_32F, width, compute_type(be), CUBLAS_GEMM_DEFAULT);
     cuda_blas_ok(be, status, "dense wgrad");
 }

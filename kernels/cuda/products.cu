@@ -14,24 +14,12 @@
  * 128); chunks never straddle a block, as b is a multiple of 8. wgrad puts up to 128 / b blocks of
  * a row side by side, so that one tile of dy serves them all.
  *
- * True fp32 has the same shape with plain multiply-adds, 4 x 4 sums a thread. */
-#include "cuda.h"
+ * This file also chooses among the kernels of all products: tf32.cu and plain.cu take operands of 4
+ * bytes, narrow.cu few columns of bf16, hopper.cu what else it can, this file the rest. */
+#include "products.cuh"
 #include "ptx.cuh"
 
 enum { PANEL = 64, STAGES = 3, CHUNK = 8 /* bf16 in 16 bytes */ };
-
-/* What an operation works on, as its kernel needs it. */
-typedef struct product {
-    const void *left, *right; /* W and x; W and dy; dy and x */
-    void *out;
-    const int *start, *other, *block; /* tables of the row or column that a tile belongs to */
-    fixed *sums;
-    size_t right_step, out_step; /* elements between steps */
-    size_t left_step;
-    int columns, steps;
-    int b, log_b, rows, log_rows; /* rows: gates b */
-    int real;                     /* the result is fp32 */
-} product;
 
 /* --------------------------------------------------------------------------------- operations
  * An operation's tile: after seek(k0), left(row, k) is where the left tile's chunk with element
@@ -46,13 +34,12 @@ static __device__ inline void store_pair(bf16 *to, float one, float two) {
     *(__nv_bfloat162 *)to = __floats2bfloat162_rn(one, two);
 }
 
-/* Two neighbours in a row of the result, of type T or fp32. */
-template <typename T>
+/* Two neighbours in a row of the result, in bf16 or fp32. */
 static __device__ inline void store_result(const product &p, size_t at, float one, float two) {
     if (p.real) {
         store_pair((float *)p.out + at, one, two);
     } else {
-        store_pair((T *)p.out + at, one, two);
+        store_pair((bf16 *)p.out + at, one, two);
     }
 }
 
@@ -79,28 +66,29 @@ struct fprop_tile {
         k0 = k;
     }
 
-    template <typename T> __device__ const T *left(int row, int k) const {
+    __device__ const bf16 *left(int row, int k) const {
         int q = (k0 + k) >> p.log_b;
         if (q >= count || row0 + row >= p.rows) return NULL;
-        return (const T *)p.left + (((size_t)(first + q) * p.rows + row0 + row) << p.log_b) +
+        return (const bf16 *)p.left + (((size_t)(first + q) * p.rows + row0 + row) << p.log_b) +
                ((k0 + k) & (p.b - 1));
     }
 
-    template <typename T> __device__ const T *right(int k, int column) const {
+    __device__ const bf16 *right(int k, int column) const {
         int q = (k0 + k) >> p.log_b;
         if (q >= count || column0 + column >= p.columns) return NULL;
         size_t row = ((size_t)p.other[first + q] << p.log_b) + ((k0 + k) & (p.b - 1));
-        return (const T *)p.right + blockIdx.z * p.right_step + row * p.columns + column0 + column;
+        return (const bf16 *)p.right + blockIdx.z * p.right_step + row * p.columns + column0 +
+               column;
     }
 
     __device__ bool valid(int row) const {
         return row0 + row < p.rows;
     }
 
-    template <typename T> __device__ void store(int row, int column, float one, float two) const {
+    __device__ void store(int row, int column, float one, float two) const {
         size_t at = (node * p.rows + row0 + row) * p.columns + column0 + column;
         if (column0 + column >= p.columns) return;
-        store_result<T>(p, blockIdx.z * p.out_step + at, one, two);
+        store_result(p, blockIdx.z * p.out_step + at, one, two);
     }
 };
 
@@ -127,28 +115,29 @@ struct dgrad_tile {
         k0 = k;
     }
 
-    template <typename T> __device__ const T *left(int row, int k) const {
+    __device__ const bf16 *left(int row, int k) const {
         int q = (k0 + k) >> p.log_rows;
         if (q >= count || row0 + row >= p.b) return NULL;
         size_t at = ((size_t)p.block[first + q] << p.log_rows) + ((k0 + k) & (p.rows - 1));
-        return (const T *)p.left + (at << p.log_b) + row0 + row;
+        return (const bf16 *)p.left + (at << p.log_b) + row0 + row;
     }
 
-    template <typename T> __device__ const T *right(int k, int column) const {
+    __device__ const bf16 *right(int k, int column) const {
         int q = (k0 + k) >> p.log_rows;
         if (q >= count || column0 + column >= p.columns) return NULL;
         size_t row = ((size_t)p.other[first + q] << p.log_rows) + ((k0 + k) & (p.rows - 1));
-        return (const T *)p.right + blockIdx.z * p.right_step + row * p.columns + column0 + column;
+        return (const bf16 *)p.right + blockIdx.z * p.right_step + row * p.columns + column0 +
+               column;
     }
 
     __device__ bool valid(int row) const {
         return row0 + row < p.b;
     }
 
-    template <typename T> __device__ void store(int row, int column, float one, float two) const {
+    __device__ void store(int row, int column, float one, float two) const {
         size_t at = (node * p.b + row0 + row) * p.columns + column0 + column;
         if (column0 + column >= p.columns) return;
-        store_result<T>(p, blockIdx.z * p.out_step + at, one, two);
+        store_result(p, blockIdx.z * p.out_step + at, one, two);
     }
 };
 
@@ -179,23 +168,23 @@ struct wgrad_tile {
         right_at = t * p.right_step + n;
     }
 
-    template <typename T> __device__ const T *left(int row, int k) const {
+    __device__ const bf16 *left(int row, int k) const {
         if (row0 + row >= p.rows) return NULL;
-        return (const T *)p.left + left_at + (size_t)row * p.columns + k;
+        return (const bf16 *)p.left + left_at + (size_t)row * p.columns + k;
     }
 
-    template <typename T> __device__ const T *right(int k, int column) const {
+    __device__ const bf16 *right(int k, int column) const {
         int q = (column0 + column) >> p.log_b;
         if (q >= count) return NULL;
         size_t row = ((size_t)p.other[first + q] << p.log_b) + ((column0 + column) & (p.b - 1));
-        return (const T *)p.right + right_at + row * p.columns + k;
+        return (const bf16 *)p.right + right_at + row * p.columns + k;
     }
 
     __device__ bool valid(int row) const {
         return row0 + row < p.rows;
     }
 
-    template <typename T> __device__ void store(int row, int column, float one, float two) const {
+    __device__ void store(int row, int column, float one, float two) const {
         int q = (column0 + column) >> p.log_b;
         if (q >= count) return;
         size_t at = (((size_t)(first + q) * p.rows + row0 + row) << p.log_b) +
@@ -231,15 +220,15 @@ static __device__ inline void load_panel(Tile &tile, int k0, uint32_t left, uint
     for (int i = threadIdx.x; i < S::LEFT; i += S::THREADS) {
         const int width = Tile::LEFT_BY_K ? PANEL / CHUNK : M / CHUNK;
         int line = i / width, c = i % width;
-        const bf16 *from = Tile::LEFT_BY_K ? tile.template left<bf16>(line, c * CHUNK)
-                                           : tile.template left<bf16>(c * CHUNK, line);
+        const bf16 *from =
+            Tile::LEFT_BY_K ? tile.left(line, c * CHUNK) : tile.left(c * CHUNK, line);
         copy_async(left + swizzle<width>(line, c) * 16, from);
     }
     for (int i = threadIdx.x; i < S::RIGHT; i += S::THREADS) {
         const int width = Tile::RIGHT_BY_K ? PANEL / CHUNK : N / CHUNK;
         int line = i / width, c = i % width;
-        const bf16 *from = Tile::RIGHT_BY_K ? tile.template right<bf16>(c * CHUNK, line)
-                                            : tile.template right<bf16>(line, c * CHUNK);
+        const bf16 *from =
+            Tile::RIGHT_BY_K ? tile.right(c * CHUNK, line) : tile.right(line, c * CHUNK);
         copy_async(right + swizzle<width>(line, c) * 16, from);
     }
 }
@@ -365,64 +354,12 @@ __global__ void __launch_bounds__(shape<M, N>::THREADS)
             if (!tile.valid(row)) continue;
 #pragma unroll
             for (int j = 0; j < S::WIDE; j++) {
-                tile.template store<bf16>(row, column0 + j * 8 + lane % 4 * 2, sum[i][j][half * 2],
-                                          sum[i][j][half * 2 + 1]);
+                tile.store(row, column0 + j * 8 + lane % 4 * 2, sum[i][j][half * 2],
+                           sum[i][j][half * 2 + 1]);
             }
         }
     }
     if (Tile::HAS_SUMS && p.sums) add_to_sums<M, N>(tile, row0, column0, sum);
-}
-
-/* ---------------------------------------------------------------------------------- true fp32 */
-
-enum { PLAIN_M = 32, PLAIN_N = 64, PLAIN_K = 16, PLAIN_THREADS = 128 };
-
-/* A 32 x 64 tile of the result, 4 x 4 sums a thread. The left tile is kept as [k][row]. */
-template <typename Tile>
-__global__ void __launch_bounds__(PLAIN_THREADS) plain_product(const __grid_constant__ product p) {
-    __shared__ float left[PLAIN_K][PLAIN_M + 4], right[PLAIN_K][PLAIN_N + 4];
-    Tile tile(p, PLAIN_M, PLAIN_N);
-    const int depth = tile.depth();
-    const int row0 = threadIdx.x / 16 * 4, column0 = threadIdx.x % 16 * 4;
-    float sum[4][4] = {};
-
-    for (int k0 = 0; k0 < depth; k0 += PLAIN_K) {
-        tile.seek(k0);
-        for (int i = threadIdx.x; i < PLAIN_M * PLAIN_K; i += PLAIN_THREADS) {
-            int row = Tile::LEFT_BY_K ? i / PLAIN_K : i % PLAIN_M;
-            int k = Tile::LEFT_BY_K ? i % PLAIN_K : i / PLAIN_M;
-            const float *from = tile.template left<float>(row, k);
-            left[k][row] = from ? *from : 0;
-        }
-        for (int i = threadIdx.x; i < PLAIN_N * PLAIN_K; i += PLAIN_THREADS) {
-            int column = Tile::RIGHT_BY_K ? i / PLAIN_K : i % PLAIN_N;
-            int k = Tile::RIGHT_BY_K ? i % PLAIN_K : i / PLAIN_N;
-            const float *from = tile.template right<float>(k, column);
-            right[k][column] = from ? *from : 0;
-        }
-        __syncthreads();
-#pragma unroll
-        for (int k = 0; k < PLAIN_K; k++) {
-            float a[4], b[4];
-#pragma unroll
-            for (int i = 0; i < 4; i++) {
-                a[i] = left[k][row0 + i];
-                b[i] = right[k][column0 + i];
-            }
-#pragma unroll
-            for (int i = 0; i < 4; i++) {
-#pragma unroll
-                for (int j = 0; j < 4; j++) sum[i][j] += a[i] * b[j];
-            }
-        }
-        __syncthreads();
-    }
-#pragma unroll
-    for (int i = 0; i < 4; i++) {
-        if (!tile.valid(row0 + i)) continue;
-        tile.template store<float>(row0 + i, column0, sum[i][0], sum[i][1]);
-        tile.template store<float>(row0 + i, column0 + 2, sum[i][2], sum[i][3]);
-    }
 }
 
 /* ------------------------------------------------------------------------------------ launches */
@@ -460,16 +397,21 @@ static void launch_rows(backend *be, const product &p, int m, dim3 grid) {
 }
 
 template <typename Tile>
-static void launch_columns(backend *be, const product &p, int m, int nodes, int steps) {
+static void launch_columns(backend *be, const product &p, int m, int nodes) {
     int tiles = m > 128 ? m / 128 : 1;
-    if (be->precision != BF16) {
-        tiles = (m + PLAIN_M - 1) / PLAIN_M;
-        dim3 grid(nodes * tiles, (p.columns + PLAIN_N - 1) / PLAIN_N, steps);
-        plain_product<Tile><<<grid, PLAIN_THREADS, 0, cuda_of(be)->stream>>>(p);
-    } else if (p.columns % 128 == 0) {
-        launch_rows<128, Tile>(be, p, m, dim3(nodes * tiles, p.columns / 128, steps));
+    if (p.columns % 128 == 0) {
+        launch_rows<128, Tile>(be, p, m, dim3(nodes * tiles, p.columns / 128, p.steps));
     } else {
-        launch_rows<64, Tile>(be, p, m, dim3(nodes * tiles, (p.columns + 63) / 64, steps));
+        launch_rows<64, Tile>(be, p, m, dim3(nodes * tiles, (p.columns + 63) / 64, p.steps));
+    }
+}
+
+/* Products with operands of 4 bytes; `tiles` as in products.cuh. */
+static void launch_floats(backend *be, const product &p, operation op, int tiles) {
+    if (be->precision == TF32) {
+        tf32_product(be, p, op, tiles);
+    } else {
+        plain_product(be, p, op, tiles);
     }
 }
 
@@ -487,7 +429,7 @@ void cuda_fprop(backend *be, const device_layout *device, const void *w, const v
         if (sums) cuda_column_sums(be, l, y, 1, columns, sums);
         return;
     }
-    if (steps == 1 && type == OPERAND && hopper_fits(be, l)) {
+    if (steps == 1 && type == OPERAND && columns % COLUMN_MULTIPLE == 0 && hopper_fits(be, l)) {
         hopper_fprop(be, device, w, x, columns, y, sums);
         cuda_launched(be, "fprop");
         return;
@@ -502,7 +444,11 @@ void cuda_fprop(backend *be, const device_layout *device, const void *w, const v
     p.out_step = layout_rows(l) * columns;
     p.real = type == REAL;
     p.sums = (fixed *)sums;
-    launch_columns<fprop_tile>(be, p, p.rows, l->out_nodes, steps);
+    if (be->precision == BF16) {
+        launch_columns<fprop_tile>(be, p, p.rows, l->out_nodes);
+    } else {
+        launch_floats(be, p, FPROP, l->out_nodes);
+    }
     cuda_launched(be, "fprop");
     if (sums && be->precision != BF16) cuda_column_sums(be, l, y, steps, columns, sums);
 }
@@ -519,7 +465,7 @@ void cuda_dgrad(backend *be, const device_layout *device, const void *w, const v
         cuda_launched(be, "dgrad");
         return;
     }
-    if (steps == 1 && type == OPERAND && hopper_fits(be, l)) {
+    if (steps == 1 && type == OPERAND && columns % COLUMN_MULTIPLE == 0 && hopper_fits(be, l)) {
         hopper_dgrad(be, device, w, dy, columns, dx);
         cuda_launched(be, "dgrad");
         return;
@@ -534,7 +480,11 @@ void cuda_dgrad(backend *be, const device_layout *device, const void *w, const v
     p.right_step = layout_rows(l) * columns;
     p.out_step = layout_inputs(l) * columns;
     p.real = type == REAL;
-    launch_columns<dgrad_tile>(be, p, p.b, l->in_nodes, steps);
+    if (be->precision == BF16) {
+        launch_columns<dgrad_tile>(be, p, p.b, l->in_nodes);
+    } else {
+        launch_floats(be, p, DGRAD, l->in_nodes);
+    }
     cuda_launched(be, "dgrad");
 }
 
@@ -563,8 +513,7 @@ void cuda_wgrad(backend *be, const device_layout *device, const void *dy, const 
         int tiles = p.rows > 128 ? p.rows / 128 : 1;
         launch_rows<128, wgrad_tile>(be, p, p.rows, dim3(device->tiles, tiles));
     } else {
-        dim3 grid(device->tiles, (p.rows + PLAIN_M - 1) / PLAIN_M, WGRAD_COLUMNS / PLAIN_N);
-        plain_product<wgrad_tile><<<grid, PLAIN_THREADS, 0, cuda_of(be)->stream>>>(p);
+        launch_floats(be, p, WGRAD, device->tiles);
     }
     cuda_launched(be, "wgrad");
 }

@@ -25,7 +25,7 @@ static const timing *how(const backend *be) {
 }
 
 bench_math math_of(const backend *be) {
-    return be->precision == BF16 ? MATH_BF16 : MATH_FP32;
+    return be->precision == BF16 ? MATH_BF16 : be->precision == TF32 ? MATH_TF32 : MATH_FP32;
 }
 
 size_t ceilings_cache_size(backend *be) {

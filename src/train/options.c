@@ -22,7 +22,8 @@ const config_key option_keys[] = {
     {"run.device", CONFIG_CHOICE, AT(run.device), "auto", 0, 0, DEVICES, NULL,
      "auto: a GPU if there is one", R},
     {"run.precision", CONFIG_CHOICE, AT(run.precision), "auto", 0, 0, PRECISIONS, NULL,
-     "of products' operands; auto: bf16 on a GPU, fp32 on the CPU", 0},
+     "of products: fp32, tf32 (fp32 rounded for a GPU's tensor cores; fp32 on the CPU) or bf16; "
+     "auto: bf16 on a GPU, fp32 on the CPU", 0},
     {"run.threads", CONFIG_INTEGER, AT(run.threads), "0", 0, MAX_COUNT, NULL, "CPU threads",
      "of the CPU backend; 0: all processors", R},
 
@@ -251,7 +252,11 @@ bool options_from_metadata(options *o, const safetensors *file, error *err) {
 }
 
 backend *options_backend(const run_options *run, error *err) {
-    precision wanted = run->precision == PRECISION_BF16 ? BF16 : FP32;
+    static const precision named[] = {[PRECISION_AUTO] = FP32,
+                                      [PRECISION_FP32] = FP32,
+                                      [PRECISION_TF32] = TF32,
+                                      [PRECISION_BF16] = BF16};
+    precision wanted = named[run->precision];
     if (run->device != DEVICE_CPU) {
         precision on_gpu = run->precision == PRECISION_AUTO ? BF16 : wanted;
         backend *be = backend_cuda(on_gpu, err);
