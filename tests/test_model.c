@@ -240,6 +240,11 @@ static void test_fp32(void **state) {
     compare_all(FP32, 2e-5);
 }
 
+static void test_tf32(void **state) {
+    (void)state;
+    compare_all(TF32, test_device_is_cuda() ? 2.5e-3 : 2e-5);
+}
+
 static void test_bf16(void **state) {
     (void)state;
     compare_all(BF16, 2e-2);
@@ -421,9 +426,10 @@ static void test_does_not_fit(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_fp32),      cmocka_unit_test(test_bf16),
-        cmocka_unit_test(test_recompute), cmocka_unit_test(test_learns),
-        cmocka_unit_test(test_repeats),   cmocka_unit_test(test_does_not_fit),
+        cmocka_unit_test(test_fp32),         cmocka_unit_test(test_tf32),
+        cmocka_unit_test(test_bf16),         cmocka_unit_test(test_recompute),
+        cmocka_unit_test(test_learns),       cmocka_unit_test(test_repeats),
+        cmocka_unit_test(test_does_not_fit),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
