@@ -382,7 +382,7 @@ static void check_part(pair *p, const part *how, int hidden, int columns) {
             if (i >= 4 && p->be->precision != FP32) {
                 /* Gradients are made of rounded values; and rounding moves some past relu's edge, a
                  * share like its own error, and each is wholly wrong. */
-                loose.tolerance = how->relu ? sqrt(loose.tolerance) : 4 * loose.tolerance;
+                loose.tolerance = how->relu ? 2 * sqrt(loose.tolerance) : 4 * loose.tolerance;
             }
             assert_close(&loose, text, result[0][i] + skip, result[1][i] + skip, sizes[i] - skip);
         }

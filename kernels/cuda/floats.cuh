@@ -142,25 +142,29 @@ template <typename S> static __device__ inline int right_row(const task<WGRAD, S
     return (p.other[t.first + q] << p.log_b) + (column & (p.b - 1));
 }
 
-/* The next kernel's thread blocks may start now; this one's may go on to what earlier kernels wrote. */
-static __device__ inline void let_next_start() {
-#if !defined __CUDA_ARCH__ || __CUDA_ARCH__ >= 900
-    asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
-#endif
-}
-
-static __device__ inline void wait_for_earlier() {
-#if !defined __CUDA_ARCH__ || __CUDA_ARCH__ >= 900
-    asm volatile("griddepcontrol.wait;" ::: "memory");
-#endif
-}
-
 template <operation OP, typename S> static dim3 grid_of(const product &p, int tiles) {
     const int rows = OP == DGRAD ? p.b : p.rows, tall = ROWS * S::MS;
     const int parts = rows > tall ? rows / tall : 1;
     if (OP == WGRAD) return dim3(tiles, parts);
     const int groups = (min(p.columns, SLAB) + S::COLUMNS - 1) / S::COLUMNS;
     return dim3(tiles * parts * groups, p.steps, (p.columns + SLAB - 1) / SLAB);
+}
+
+/* Where the GPU can, the kernel starts while the one before it ends, and looks at tables until then. */
+static inline void launch_kernel(backend *be, void (*kernel)(product), dim3 grid, int threads,
+                                 size_t shared, const product &p) {
+    cudaLaunchConfig_t how = {};
+    cudaLaunchAttribute early = {};
+    cuda_allow_shared(be, (const void *)kernel, shared);
+    early.id = cudaLaunchAttributeProgrammaticStreamSerialization;
+    early.val.programmaticStreamSerializationAllowed = 1;
+    how.gridDim = grid;
+    how.blockDim = threads;
+    how.dynamicSmemBytes = shared;
+    how.stream = cuda_of(be)->stream;
+    how.attrs = &early;
+    how.numAttrs = cuda_of(be)->hopper;
+    cuda_ok(be, cudaLaunchKernelEx(&how, kernel, p), "product");
 }
 
 #endif

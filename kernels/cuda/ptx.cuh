@@ -15,6 +15,12 @@ static __device__ inline void copy_async(uint32_t to, const void *from) {
     asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to), "l"(from), "r"(bytes));
 }
 
+/* The same, kept in the first-level cache too. */
+static __device__ inline void copy_async_cached(uint32_t to, const void *from) {
+    int bytes = from ? 16 : 0;
+    asm volatile("cp.async.ca.shared.global [%0], [%1], 16, %2;" ::"r"(to), "l"(from), "r"(bytes));
+}
+
 static __device__ inline void copy_commit() {
     asm volatile("cp.async.commit_group;");
 }
@@ -72,6 +78,35 @@ static __device__ inline void multiply_add(float (&sum)[4], const uint32_t (&a)[
                  "{%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
                  : "+f"(sum[0]), "+f"(sum[1]), "+f"(sum[2]), "+f"(sum[3])
                  : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+}
+
+/* To nearest. */
+static __device__ inline uint32_t to_tf32(float x) {
+    uint32_t rounded;
+    asm("cvt.rna.tf32.f32 %0, %1;" : "=r"(rounded) : "f"(x));
+    return rounded;
+}
+
+/* sum [16 x 8] += a [16 x 8] b [8 x 8], tf32 with fp32 sums. */
+static __device__ inline void multiply_add_tf32(float (&sum)[4], const uint32_t (&a)[4],
+                                                uint32_t b0, uint32_t b1) {
+    asm volatile("mma.sync.aligned.m16n8k8.row.col.f32.tf32.tf32.f32 "
+                 "{%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
+                 : "+f"(sum[0]), "+f"(sum[1]), "+f"(sum[2]), "+f"(sum[3])
+                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+}
+
+/* From sm_90 on: the next kernel's thread blocks may start now; wait for all earlier kernels. */
+static __device__ inline void let_next_start() {
+#if defined __CUDA_ARCH__ && __CUDA_ARCH__ >= 900
+    asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
+#endif
+}
+
+static __device__ inline void wait_for_earlier() {
+#if defined __CUDA_ARCH__ && __CUDA_ARCH__ >= 900
+    asm volatile("griddepcontrol.wait;" ::: "memory");
+#endif
 }
 
 #endif

@@ -1,46 +1,63 @@
 /* The three products through tf32 tensor cores, on any GPU from sm_80 on.
  *
- * Operands go from memory to registers and into mma.sync as they are: k may be taken in any order and
- * a tile's rows and columns too, as long as both operands agree, and then the four neighbours that a
- * 16-byte load brings are what a lane needs. They are rounded to nearest on the way. */
+ * Floors are those of products.cu with 4 bytes an element: at block 32 every block gathers as many
+ * bytes from L2 as it has itself for each 32 columns, so few columns are bound by memory and many by
+ * L2, long before arithmetic. Hence no tile is shared: a warp makes 32 rows by 32 or more columns, and
+ * a thread block's warps take turns in k, or lie side by side where the first-level cache then serves
+ * what they have in common.
+ *
+ * mma.sync takes single elements of 4 bytes, and k, rows and columns in any order, as long as both
+ * operands and the result agree. So each lane copies just the chunks of four neighbours that it will
+ * multiply: those of row g or g + 8 at k = 4 t ... 4 t + 3 where k runs along memory (lane 4 g + t),
+ * or of columns 4 g ... 4 g + 3 at four such k where columns do. Two chunks' first elements are one
+ * fragment, their second ones the next. Chunks wait in a ring that is the lane's own, so that nothing
+ * but its own copies is ever waited for. Operands are rounded to nearest as they are read. */
 #include "floats.cuh"
+#include "ptx.cuh"
 
-static __device__ inline uint32_t to_tf32(float x) {
-    uint32_t rounded;
-    asm("cvt.rna.tf32.f32 %0, %1;" : "=r"(rounded) : "f"(x));
-    return rounded;
+/* A stage of a warp's ring: 16 of k, as chunks of four neighbours, for every lane four of the left
+ * tile, then four of each span of the right one. */
+template <int WIDE> static constexpr __host__ __device__ int stage_chunks() {
+    return (4 + 4 * WIDE) * 32;
 }
 
-/* sum [16 x 8] += a [16 x 8] b [8 x 8], tf32 with fp32 sums. */
-static __device__ inline void multiply_add(float (&sum)[4], const uint32_t (&a)[4], uint32_t b0,
-                                           uint32_t b1) {
-    asm volatile("mma.sync.aligned.m16n8k8.row.col.f32.tf32.tf32.f32 "
-                 "{%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
-                 : "+f"(sum[0]), "+f"(sum[1]), "+f"(sum[2]), "+f"(sum[3])
-                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+/* Where a lane's chunk lies among those that 32 lanes copy at once: where k runs along memory in the
+ * lanes' order; else four lines of eight, turned so that lanes that read together find different
+ * banks. */
+static __device__ inline int chunk_at(bool by_k) {
+    const int lane = threadIdx.x % 32, g = lane / 4, t = lane % 4;
+    return by_k ? lane : t * 8 + (g ^ 2 * t);
 }
-
-/* 16 of k: four neighbours of four rows of the left tile, and of each span of the right one. */
-template <int WIDE> struct stretch { float4 left[4], right[WIDE][4]; };
 
 static __device__ inline float word(const float4 &v, int i) {
     return i == 0 ? v.x : i == 1 ? v.y : i == 2 ? v.z : v.w;
 }
 
+/* Through the first-level cache where other warps want the same. */
+template <bool CACHED> static __device__ inline void copy(uint32_t to, const void *from) {
+    if (CACHED) {
+        copy_async_cached(to, from);
+    } else {
+        copy_async(to, from);
+    }
+}
+
+/* Starts a lane's copies of a stage; `at` is its place in k. */
 template <operation OP, typename S>
 static __device__ inline void fetch(const task<OP, S> &task, const place &at,
-                                    const int (&x_row)[S::WIDE][4], stretch<S::WIDE> &s) {
+                                    const int (&x_row)[S::WIDE][4], uint32_t to) {
     const product &p = task.p;
-    const int lane = threadIdx.x % 32, g = lane / 4, t = lane % 4;
-    const float4 zero = make_float4(0, 0, 0, 0);
+    const int g = threadIdx.x % 32 / 4;
     const bool there = at.block >= 0;
     const int stride = left_stride<OP>(p);
     const float *left = left_at(task, at, OP == DGRAD ? 4 * g : g);
+    const uint32_t left_to = to + chunk_at(OP != DGRAD) * 16;
+    const uint32_t right_to = to + (4 * 32 + chunk_at(OP == WGRAD)) * 16;
 #pragma unroll
     for (int r = 0; r < 4; r++) {
         bool has = there && task.has_row(OP == DGRAD ? 4 * g : 8 * r + g);
-        const float4 *from = (const float4 *)(left + (OP == DGRAD ? r : 8 * r) * stride);
-        s.left[r] = !has ? zero : OP == WGRAD || S::NS > 1 ? __ldg(from) : __ldcs(from);
+        const float *from = left + (OP == DGRAD ? r : 8 * r) * stride;
+        copy<(S::NS > 1)>(left_to + r * 32 * 16, has ? from : NULL);
     }
 #pragma unroll
     for (int span = 0; span < S::WIDE; span++) {
@@ -50,21 +67,29 @@ static __device__ inline void fetch(const task<OP, S> &task, const place &at,
             for (int r = 0; r < 4; r++) {
                 bool has = there && x_row[span][r] >= 0;
                 const float *from = x + (size_t)x_row[span][r] * p.columns;
-                s.right[span][r] = has ? __ldg((const float4 *)from) : zero;
+                copy<(S::MS > 1)>(right_to + (span * 4 + r) * 32 * 16, has ? from : NULL);
             }
         } else {
             bool has = there && task.has_column(span * SPAN);
             const float *from = right_at(task, at, span * SPAN + 4 * g);
 #pragma unroll
             for (int r = 0; r < 4; r++) {
-                s.right[span][r] = has ? __ldg((const float4 *)(from + r * p.columns)) : zero;
+                copy<(S::MS > 1)>(right_to + (span * 4 + r) * 32 * 16,
+                                  has ? from + r * p.columns : NULL);
             }
         }
     }
 }
 
 template <operation OP, int WIDE>
-static __device__ inline void multiply(const stretch<WIDE> &s, float (&sum)[WIDE][2][4][4]) {
+static __device__ inline void multiply(const float4 *stage, float (&sum)[WIDE][2][4][4]) {
+    float4 left[4], right[WIDE][4];
+#pragma unroll
+    for (int r = 0; r < 4; r++) left[r] = stage[r * 32 + chunk_at(OP != DGRAD)];
+#pragma unroll
+    for (int r = 0; r < 4 * WIDE; r++) {
+        right[r / 4][r % 4] = stage[(4 + r) * 32 + chunk_at(OP == WGRAD)];
+    }
 #pragma unroll
     for (int step = 0; step < 2; step++) { /* 8 of k: those at 2 step, then at 2 step + 1 */
         uint32_t a[2][4];
@@ -72,8 +97,8 @@ static __device__ inline void multiply(const stretch<WIDE> &s, float (&sum)[WIDE
         for (int i = 0; i < 2; i++) {
 #pragma unroll
             for (int q = 0; q < 4; q++) { /* q % 2: rows 8 on; q / 2: 4 of k on */
-                float v = OP == DGRAD ? word(s.left[2 * step + q / 2], 2 * i + q % 2)
-                                      : word(s.left[2 * i + q % 2], 2 * step + q / 2);
+                float v = OP == DGRAD ? word(left[2 * step + q / 2], 2 * i + q % 2)
+                                      : word(left[2 * i + q % 2], 2 * step + q / 2);
                 a[i][q] = to_tf32(v);
             }
         }
@@ -81,12 +106,12 @@ static __device__ inline void multiply(const stretch<WIDE> &s, float (&sum)[WIDE
         for (int span = 0; span < WIDE; span++) {
 #pragma unroll
             for (int j = 0; j < 4; j++) {
-                const float4(&x)[4] = s.right[span];
+                const float4(&x)[4] = right[span];
                 float v0 = OP == WGRAD ? word(x[j], 2 * step) : word(x[2 * step], j);
                 float v1 = OP == WGRAD ? word(x[j], 2 * step + 1) : word(x[2 * step + 1], j);
                 uint32_t b0 = to_tf32(v0), b1 = to_tf32(v1);
-                multiply_add(sum[span][0][j], a[0], b0, b1);
-                multiply_add(sum[span][1][j], a[1], b0, b1);
+                multiply_add_tf32(sum[span][0][j], a[0], b0, b1);
+                multiply_add_tf32(sum[span][1][j], a[1], b0, b1);
             }
         }
     }
@@ -115,12 +140,13 @@ static __device__ inline void store_row(const task<OP, S> &task, int span, int i
 
 /* Adds up the sums of the warps that took turns at a tile; each of them stores some of its rows. */
 template <operation OP, typename S>
-static __device__ inline void finish(const task<OP, S> &task,
+static __device__ inline void finish(const task<OP, S> &task, float *memory,
                                      const float (&sum)[S::WIDE][2][4][4]) {
-    __shared__ float shared[S::KS > 1 ? S::WARPS : 1][S::KS > 1 ? S::WIDE * 32 : 1][32];
+    float(*shared)[S::WIDE * 32][32] = (float(*)[S::WIDE * 32][32]) memory;
     const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
     if (S::KS > 1) {
         const float *mine = &sum[0][0][0][0];
+        __syncthreads(); /* the rings are done with */
 #pragma unroll
         for (int e = 0; e < S::WIDE * 32; e++) shared[warp][e][lane] = mine[e];
         __syncthreads();
@@ -148,15 +174,21 @@ static __device__ inline void finish(const task<OP, S> &task,
     }
 }
 
+template <typename S, int STAGES> static constexpr size_t shared_bytes() {
+    return (size_t)S::WARPS * STAGES * stage_chunks<S::WIDE>() * 16;
+}
+
 template <operation OP, typename S, int STAGES, int BLOCKS>
 static __global__ void __launch_bounds__(S::THREADS, BLOCKS)
     tf32_kernel(const __grid_constant__ product p) {
-    const int lane = threadIdx.x % 32;
+    extern __shared__ float4 shared[];
+    const int lane = threadIdx.x % 32, chunks = stage_chunks<S::WIDE>();
+    const float4 *ring = shared + threadIdx.x / 32 * STAGES * chunks;
+    const uint32_t ring_at = shared_address(ring);
     let_next_start();
     const task<OP, S> task(p);
     const int stages = task.stages();
     float sum[S::WIDE][2][4][4] = {};
-    stretch<S::WIDE> ring[STAGES];
     int x_row[S::WIDE][4];
 #pragma unroll
     for (int j = 0; j < S::WIDE * 4; j++) {
@@ -164,45 +196,55 @@ static __global__ void __launch_bounds__(S::THREADS, BLOCKS)
     }
 
     /* Places are looked up one stage before they are needed. */
-    int next = task.turn;
+    int next = task.turn, into = 0, from = 0;
     place at = find_place(task, next * DEPTH + 4 * (lane % 4));
-    auto fetch_next = [&](stretch<S::WIDE> &s) {
+    auto fetch_next = [&]() {
         place now = at;
+        int which = next;
         next += S::KS;
         at = find_place(task, next * DEPTH + 4 * (lane % 4));
-        fetch(task, now, x_row, s);
+        if (which < stages) fetch(task, now, x_row, ring_at + into * chunks * 16);
+        copy_commit();
+        into = into + 1 == STAGES ? 0 : into + 1;
     };
     wait_for_earlier();
 #pragma unroll
-    for (int s = 0; s < STAGES - 1; s++) fetch_next(ring[s]);
-    for (int i = task.turn; i < stages; i += STAGES * S::KS) {
-#pragma unroll
-        for (int s = 0; s < STAGES; s++) {
-            fetch_next(ring[(s + STAGES - 1) % STAGES]);
-            multiply<OP, S::WIDE>(ring[s], sum);
-        }
+    for (int s = 0; s < STAGES - 1; s++) fetch_next();
+    for (int i = task.turn; i < stages; i += S::KS) {
+        copy_wait<STAGES - 2>();
+        fetch_next();
+        multiply<OP, S::WIDE>(ring + from * chunks, sum);
+        from = from + 1 == STAGES ? 0 : from + 1;
     }
-    finish(task, sum);
+    copy_wait<0>();
+    finish(task, (float *)shared, sum);
 }
 
 template <operation OP, typename S, int STAGES, int BLOCKS>
 static void launch(backend *be, const product &p, int tiles) {
-    tf32_kernel<OP, S, STAGES, BLOCKS>
-        <<<grid_of<OP, S>(p, tiles), S::THREADS, 0, cuda_of(be)->stream>>>(p);
+    launch_kernel(be, tf32_kernel<OP, S, STAGES, BLOCKS>, grid_of<OP, S>(p, tiles), S::THREADS,
+                  shared_bytes<S, STAGES>(), p);
 }
 
 template <operation OP> static void launch_columns(backend *be, const product &p, int tiles) {
-    if (p.columns >= 256) {
-        launch<OP, split<2, 1, 4, 1>, 1, 4>(be, p, tiles);
+    if (p.columns > SLAB) {
+        launch<OP, split<4, 1, 2, 1>, 2, 4>(be, p, tiles);
     } else if (p.columns > 64) {
-        launch<OP, split<2, 1, 1, 4>, 2, 2>(be, p, tiles);
+        launch<OP, split<2, 1, 2, 2>, 3, 3>(be, p, tiles);
+    } else if (p.columns > 32) {
+        launch<OP, split<2, 1, 1, 4>, 3, 3>(be, p, tiles);
     } else {
-        launch<OP, split<1, 1, 1, 4>, 3, 3>(be, p, tiles);
+        launch<OP, split<1, 1, 1, 4>, 4, 3>(be, p, tiles);
     }
 }
 
 void tf32_product(backend *be, const product &p, operation op, int tiles) {
+    const int deep = 512; /* of wgrad: from here on wide tiles pay */
     if (op == FPROP) launch_columns<FPROP>(be, p, tiles);
     if (op == DGRAD) launch_columns<DGRAD>(be, p, tiles);
-    if (op == WGRAD) launch<WGRAD, split<1, 1, 4, 1>, 2, 4>(be, p, tiles);
+    if (op == WGRAD && p.steps * p.columns > deep) {
+        launch<WGRAD, split<4, 1, 1, 2>, 2, 4>(be, p, tiles);
+    } else if (op == WGRAD) {
+        launch<WGRAD, split<2, 1, 2, 1>, 3, 6>(be, p, tiles);
+    }
 }
