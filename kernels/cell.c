@@ -44,8 +44,8 @@ void cell_backward_steps(backend *be, const cell *c) {
                 be->gates_backward(be, c, t);
             } else {
                 be->activate_backward(be, c, s, t);
+                if (g->layer_norm) be->norm_backward(be, c, s, t);
             }
-            if (g->layer_norm) be->norm_backward(be, c, s, t);
             if (t == 0 && s == 0 && !c->more_before) break; /* nothing asks for that at h[0] */
             void *draw = at_step(stage_draw(g), t, operand_bytes(be, c, g->gates));
             be->dgrad(be, g->layout, g->weight, draw, 1, c->columns, c->dx, OPERAND);

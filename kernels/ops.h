@@ -26,7 +26,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-enum { VOCABULARY = 256 }; /* bytes */
+enum { VOCABULARY = 256 /* bytes */, TABLE_WORKSPACE = 16 /* what table_backward needs */ };
 
 typedef enum precision { FP32, TF32, BF16, FP64 } precision;
 typedef enum element { REAL, OPERAND } element;
@@ -102,7 +102,8 @@ typedef struct cell {
     void *dh;             /* operand [steps][hidden][columns]: what the head adds at h[1] ... */
     void *dx;             /* operand [hidden][columns]: the gradient at a stage's input */
     void *dc;             /* real [hidden][columns]: the gradient at c */
-    void *workspace;      /* for wgrad */
+    void *workspace;      /* for wgrad, and TABLE_WORKSPACE bytes a step and column */
+    void *entries;        /* operand, like the gates' table, if they have one: scratch */
     double dropout;       /* probability; 0 outside training */
     uint64_t seed;
     const struct update_arguments *arguments; /* on the device; dropout reads the update's number */
@@ -191,8 +192,9 @@ struct backend {
      *                      adds to dgain and dbias, or starts them at the last step
      *   gates              raw[t], sums[t], c[t] -> c[t+1], h[t+1]
      *   gates_backward     dh[t] + dx (not at the last step unless more_after), dc -> dpre[t],
-     *                      dsums[t], dc
-     *   norm_backward      dpre[t], dsums[t], raw[t], sums[t] -> raw[t], now the gradient at W x
+     *                      dsums[t], dc; and with layer norm what norm_backward does
+     *   norm_backward      dpre[t], dsums[t], raw[t], sums[t] -> raw[t], now the gradient at W x;
+     *                      of an internal stage
      *   table_backward     dpre or dentry over all steps -> dtable, by byte
      * cell_backward fills every dweight, dgain, dbias, dtable; gradients stop at h[0], c[0] unless
      * more_before. */

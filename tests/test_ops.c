@@ -264,6 +264,9 @@ static void run_part(backend *be, const part *how, int hidden, int columns, doub
     s->gain = how->layer_norm ? put(be, in[1], gates * (size_t)hidden, REAL) : NULL;
     s->bias = put(be, in[2], gates * (size_t)hidden, REAL);
     s->table = put(be, in[3], gates * entries, OPERAND);
+    c.entries = put_poison(be, gates * entries, OPERAND);
+    size_t workspace = TABLE_WORKSPACE * (size_t)columns;
+    c.workspace = put_poison(be, workspace / be->real_size, REAL);
     s->raw = put_poison(be, gates * plane, OPERAND);
     s->out = put_poison(be, plane, OPERAND);
     s->dpre = put_poison(be, gates * plane, OPERAND);
@@ -286,10 +289,8 @@ static void run_part(backend *be, const part *how, int hidden, int columns, doub
     be->fprop(be, d, s->weight, x, 1, columns, s->raw, OPERAND, how->layer_norm ? s->sums : NULL);
     if (how->gates == GATES) {
         be->gates(be, &c, 0);
-        be->gates_backward(be, &c, 0);
     } else {
         be->activate(be, &c, 0, 0);
-        be->activate_backward(be, &c, 0, 0);
     }
     size_t count[PART_RESULTS] = {gates * plane,
                                   plane,
@@ -302,7 +303,12 @@ static void run_part(backend *be, const part *how, int hidden, int columns, doub
                                   gates * plane,
                                   gates * entries};
     out[0] = get(be, s->raw, count[0], OPERAND);
-    if (how->layer_norm) be->norm_backward(be, &c, 0, 0);
+    if (how->gates == GATES) {
+        be->gates_backward(be, &c, 0);
+    } else {
+        be->activate_backward(be, &c, 0, 0);
+        if (how->layer_norm) be->norm_backward(be, &c, 0, 0);
+    }
     if (how->use != TABLE_NONE) be->table_backward(be, &c, 0);
     out[1] = get(be, s->out, count[1], OPERAND);
     out[2] = get(be, c.h, count[2], OPERAND);
@@ -322,6 +328,8 @@ static void run_part(backend *be, const part *how, int hidden, int columns, doub
                       (void *)(uintptr_t)s->gain,
                       (void *)(uintptr_t)s->bias,
                       (void *)(uintptr_t)s->table,
+                      c.entries,
+                      c.workspace,
                       s->raw,
                       s->out,
                       s->dpre,
@@ -415,6 +423,9 @@ static void check_parts(precision precision) {
             }
         }
     }
+    part wide = {GATES, 1, true, false, TABLE_ADD, 0}; /* more than shared memory keeps of a step */
+    check_part(&p, &wide, 64, 16 * unit);
+    check_part(&p, &wide, 64, 17 * unit);
     close_pair(&p);
 }
 

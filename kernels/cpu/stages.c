@@ -395,6 +395,7 @@ void CPU(gates_backward)(backend *be, const cell *c, int t) {
         }
     }
     keep_features(&v, partials);
+    if (c->stage[c->stages - 1].layer_norm) CPU(norm_backward)(be, c, c->stages - 1, t);
 }
 
 /* ------------------------------------------------------------------------------------- table */

@@ -290,6 +290,7 @@ static bool set_up(backend *be) {
            cuda_ok(be, cudaMemGetInfo(&available, &total), "memory");
     if (!done) return false;
     cuda->processors = properties.multiProcessorCount;
+    cuda->shared_limit = properties.sharedMemPerBlockOptin;
     cuda->hopper = find_hopper(be, &properties);
     if (cuda->hopper) {
         size_t flags = SHARED_SLOTS * sizeof *cuda->shared_full;

@@ -47,10 +47,11 @@ typedef struct cuda_backend {
     int processors;
     bool hopper; /* the GPU and this build have sm_90a's instructions */
     PFN_encode_map encode_map;
-    float *shared_sums; /* [SHARED_FLOATS]: sums that thread blocks hand on; on Hopper alone */
-    int *shared_full;   /* [SHARED_SLOTS]: whether they are there */
-    bool sums_are_zero; /* inside a cell's sequence, which zeroes them all at once */
-    double *partial;    /* [REDUCTION_BLOCKS] */
+    float *shared_sums;  /* [SHARED_FLOATS]: sums that thread blocks hand on; on Hopper alone */
+    int *shared_full;    /* [SHARED_SLOTS]: whether they are there */
+    size_t shared_limit; /* bytes of shared memory that a thread block may have */
+    bool sums_are_zero, entries_are_made; /* by a cell's sequence, at once for all steps */
+    double *partial;                      /* [REDUCTION_BLOCKS] */
     adam_factors *factors;
     char *staging; /* pinned, STAGING_SLOTS x STAGING_BYTES */
     cudaEvent_t staged[STAGING_SLOTS];
@@ -140,6 +141,25 @@ bool cuda_blas_ok(backend *be, cublasStatus_t status, const char *what);
 /* Before a launch with `bytes` of dynamic shared memory: raises the kernel's limit if it must. */
 void cuda_allow_shared(backend *be, const void *kernel, size_t bytes);
 
+/* A launch of a kernel that calls wait_for_earlier. EARLY: where the GPU can, it begins while the
+ * kernel before it ends. */
+template <typename... P>
+static inline void cuda_launch(backend *be, const char *what, bool early, void (*kernel)(P...),
+                               dim3 grid, int threads, size_t shared, P... arguments) {
+    cudaLaunchAttribute attribute = {};
+    cudaLaunchConfig_t config = {};
+    attribute.id = cudaLaunchAttributeProgrammaticStreamSerialization;
+    attribute.val.programmaticStreamSerializationAllowed = 1;
+    config.gridDim = grid;
+    config.blockDim = threads;
+    config.dynamicSmemBytes = shared;
+    config.stream = cuda_of(be)->stream;
+    config.attrs = &attribute;
+    config.numAttrs = early && cuda_of(be)->hopper;
+    cuda_allow_shared(be, (const void *)kernel, shared);
+    cuda_ok(be, cudaLaunchKernelEx(&config, kernel, arguments...), what);
+}
+
 /* After a launch. */
 static inline void cuda_launched(backend *be, const char *what) {
     cuda_ok(be, cudaGetLastError(), what);
@@ -154,12 +174,13 @@ static inline void cuda_launched(backend *be, const char *what) {
  * even fit there, and NaN, raises `broken`, which makes the statistics NaN. Per gate:
  *
  *     int64 [which sum: 2][fine, coarse][columns]; int64 coarse, broken
- *     float [mean, 1 / deviation][columns], which forward leaves for backward                      */
+ *     float [mean, 1 / deviation][columns], which forward leaves for backward
+ *     int64 arrivals of thread blocks, see all_arrive; int64 of nothing                             */
 
 typedef unsigned long long fixed;
 
 static __host__ __device__ inline size_t sums_gate(int columns) {
-    return (size_t)columns * 5 + 2;
+    return (size_t)columns * 5 + 4;
 }
 
 /* Forward: sums of raw and of its square. Backward: sums of gain dpre and of that times v. */
@@ -196,6 +217,30 @@ static __device__ inline float read_fixed(const fixed *sums, int columns, int wh
 /* Where a gate keeps its statistics: [mean, 1 / deviation][columns]. */
 static __device__ inline float *kept_statistics(fixed *sums, int columns) {
     return (float *)(sums + (size_t)columns * 4 + 2);
+}
+
+/* Where thread blocks that add to sums count themselves; 0 before. */
+static __device__ inline fixed *arrivals(fixed *sums, int columns) {
+    return sums + (size_t)columns * 5 + 2;
+}
+
+/* A barrier of all thread blocks of a grid, in two halves: what a thread block wrote before it
+ * arrives, all see after they have waited. The grid has no more thread blocks than there are
+ * multiprocessors, and no later kernel begins before they all have. */
+static __device__ inline void all_arrive(fixed *arrived) {
+    __syncthreads();
+    if (threadIdx.x > 0) return;
+    __threadfence();
+    atomicAdd(arrived, 1);
+}
+
+static __device__ inline void all_wait(fixed *arrived) {
+    if (threadIdx.x == 0) {
+        while (*(volatile fixed *)arrived < gridDim.x) {
+        }
+        __threadfence();
+    }
+    __syncthreads();
 }
 
 /* ------------------------------------------------------------------------------- the operations */
@@ -248,6 +293,7 @@ void cuda_activate(backend *be, const cell *c, int s, int t);
 void cuda_activate_backward(backend *be, const cell *c, int s, int t);
 void cuda_gates(backend *be, const cell *c, int t);
 void cuda_gates_backward(backend *be, const cell *c, int t);
+void cuda_gates_table(backend *be, const cell *c); /* table -> entries, for the gates */
 void cuda_norm_backward(backend *be, const cell *c, int s, int t);
 void cuda_table_backward(backend *be, const cell *c, int s);
 

@@ -42,22 +42,36 @@ void dense_dgrad(backend *be, const layout *l, const void *w, const void *dy, in
 }
 
 /* [steps][rows with a stride][columns] -> [rows][steps * columns], so that one product sums over
- * all steps. */
-template <typename T>
-static __global__ void pack(const T *x, int steps, int rows, int stride, int columns, T *packed) {
-    size_t row = blockIdx.x, t = blockIdx.y;
-    const T *from = x + (t * rows + row) * stride * columns;
-    T *to = packed + (row * steps + t) * columns;
-    for (int n = threadIdx.x; n < columns; n += blockDim.x) to[n] = from[n];
+ * all steps. A row is `pieces` of 16 bytes; a thread copies one of them at STEPS_AT_ONCE steps, so
+ * that as many loads are under way. */
+enum { PACK_THREADS = 256, STEPS_AT_ONCE = 4 };
+
+static __global__ void __launch_bounds__(PACK_THREADS)
+    pack_kernel(const uint4 *x, int steps, int rows, int stride, int pieces, uint4 *packed) {
+    size_t i = (size_t)blockIdx.x * PACK_THREADS + threadIdx.x, row = i / pieces,
+           piece = i % pieces;
+    int t0 = blockIdx.y * STEPS_AT_ONCE, count = min(steps - t0, (int)STEPS_AT_ONCE);
+    if (row >= rows) return;
+    uint4 value[STEPS_AT_ONCE];
+#pragma unroll
+    for (int k = 0; k < STEPS_AT_ONCE; k++) {
+        if (k < count)
+            value[k] = __ldcs(x + ((t0 + k) * (size_t)rows + row) * stride * pieces + piece);
+    }
+#pragma unroll
+    for (int k = 0; k < STEPS_AT_ONCE; k++) {
+        if (k < count) packed[(row * steps + t0 + k) * pieces + piece] = value[k];
+    }
 }
 
-template <typename T>
 static const void *pack_steps(backend *be, const void *x, int steps, int rows, int stride,
                               int columns, void *packed) {
     if (steps == 1 && stride == 1) return x;
-    int threads = columns < 256 ? columns : 256;
-    pack<T><<<dim3(rows, steps), threads, 0, cuda_of(be)->stream>>>((const T *)x, steps, rows,
-                                                                    stride, columns, (T *)packed);
+    int pieces = (int)(columns * be->operand_size / sizeof(uint4));
+    dim3 grid((unsigned)(((size_t)rows * pieces + PACK_THREADS - 1) / PACK_THREADS),
+              (steps + STEPS_AT_ONCE - 1) / STEPS_AT_ONCE);
+    pack_kernel<<<grid, PACK_THREADS, 0, cuda_of(be)->stream>>>((const uint4 *)x, steps, rows,
+                                                                stride, pieces, (uint4 *)packed);
     cuda_launched(be, "pack");
     return packed;
 }
@@ -73,8 +87,8 @@ void dense_wgrad(backend *be, const layout *l, const void *dy, const void *x, in
     const float one = 1, zero = 0;
     int rows = (int)layout_rows(l), width = l->in_block, depth = steps * columns;
     char *second = (char *)workspace + (size_t)rows * depth * be->operand_size;
-    dy = DISPATCH(be, pack_steps, be, dy, steps, rows, 1, columns, workspace);
-    x = DISPATCH(be, pack_steps, be, x, steps, width, l->in_stride, columns, second);
+    dy = pack_steps(be, dy, steps, rows, 1, columns, workspace);
+    x = pack_steps(be, x, steps, width, l->in_stride, columns, second);
     cudaDataType from = operand_type(be);
     cublasStatus_t status = cublasGemmEx(cuda_of(be)->blas, CUBLAS_OP_T, CUBLAS_OP_N, width, rows,
                                          depth, &one, x, from, depth, dy, from, depth, &zero, dw,

@@ -150,21 +150,4 @@ template <operation OP, typename S> static dim3 grid_of(const product &p, int ti
     return dim3(tiles * parts * groups, p.steps, (p.columns + SLAB - 1) / SLAB);
 }
 
-/* Where the GPU can, the kernel starts while the one before it ends, and looks at tables until then. */
-static inline void launch_kernel(backend *be, void (*kernel)(product), dim3 grid, int threads,
-                                 size_t shared, const product &p) {
-    cudaLaunchConfig_t how = {};
-    cudaLaunchAttribute early = {};
-    cuda_allow_shared(be, (const void *)kernel, shared);
-    early.id = cudaLaunchAttributeProgrammaticStreamSerialization;
-    early.val.programmaticStreamSerializationAllowed = 1;
-    how.gridDim = grid;
-    how.blockDim = threads;
-    how.dynamicSmemBytes = shared;
-    how.stream = cuda_of(be)->stream;
-    how.attrs = &early;
-    how.numAttrs = cuda_of(be)->hopper;
-    cuda_ok(be, cudaLaunchKernelEx(&how, kernel, p), "product");
-}
-
 #endif

@@ -182,7 +182,6 @@ static __global__ void __launch_bounds__(S::THREADS, BLOCKS)
     const int lane = threadIdx.x % 32;
     float4 *ring = chunks + threadIdx.x / 32 * STAGES * T::STAGE;
     const uint32_t ring_at = shared_address(ring);
-    let_next_start();
     const task<OP, S> task(p);
     const int stages = task.stages();
     float sum[8][8] = {};
@@ -200,6 +199,7 @@ static __global__ void __launch_bounds__(S::THREADS, BLOCKS)
         into = into + 1 == STAGES ? 0 : into + 1;
     };
     wait_for_earlier();
+    let_next_start();
     for (int s = 0; s < STAGES - 1; s++) copy_next();
     for (int i = task.turn; i < stages; i += S::KS) {
         copy_wait<STAGES - 2>();
@@ -214,8 +214,8 @@ static __global__ void __launch_bounds__(S::THREADS, BLOCKS)
 
 template <operation OP, typename S, int STAGES, int BLOCKS>
 static void launch(backend *be, const product &p, int tiles) {
-    launch_kernel(be, plain_kernel<OP, S, STAGES, BLOCKS>, grid_of<OP, S>(p, tiles), S::THREADS,
-                  shared_bytes<OP, S, STAGES>(), p);
+    cuda_launch(be, "product", true, plain_kernel<OP, S, STAGES, BLOCKS>, grid_of<OP, S>(p, tiles),
+                S::THREADS, shared_bytes<OP, S, STAGES>(), p);
 }
 
 template <operation OP> static void launch_columns(backend *be, const product &p, int tiles) {

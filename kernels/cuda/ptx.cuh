@@ -96,7 +96,11 @@ static __device__ inline void multiply_add_tf32(float (&sum)[4], const uint32_t 
                  : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
 }
 
-/* From sm_90 on: the next kernel's thread blocks may start now; wait for all earlier kernels. */
+/* Between two kernels the GPU drains and fills again, which takes some microseconds. From sm_90 on, a
+ * kernel that says let_next_start allows the next one's thread blocks onto multiprocessors with
+ * room. These get ready, and read only what kernels before this one wrote, until they
+ * wait_for_earlier: all kernels before theirs, whose writes they then see. For that each kernel lets
+ * the next one start only after it has waited itself. */
 static __device__ inline void let_next_start() {
 #if defined __CUDA_ARCH__ && __CUDA_ARCH__ >= 900
     asm volatile("griddepcontrol.launch_dependents;" ::: "memory");

@@ -1,210 +1,232 @@
 /* The gradient of an input table: by unit and byte, the sum over steps and columns where that byte
  * stands.
  *
- *   dtable = D onehot,   D [rows][steps columns], onehot [steps columns][256]
+ *   dtable [rows][byte] = sum over positions p with bytes[p] = byte of D [row][p],  p = step, column
  *
- * Floor: D once, 2 bytes an element. On tensor cores: 512 rows operations a position, of which one
- * in 256 counts, yet five times faster than adding into tables in shared memory, where each
- * addition waits for the last. A thread block makes 128 rows x 256 bytes and walks the positions 64
- * at a time; the one-hot panels in shared memory, two in turn, change by 64 ones cleared and 64
- * set. On Hopper wgmma multiplies a panel while the next is made. Sums are exact products with 1 in
- * fp32, in a fixed order. True fp32 adds into tables. */
+ * Floor: D once. All rows share one string of bytes, so it is cut into chunks of positions, and those
+ * of each chunk are put in the order of their bytes, once. A thread block has 64 rows and keeps
+ * their 256 sums each in shared memory. It turns a chunk of D over, so that a lane holds two rows at
+ * one position, while the next chunk is on its way; then its warps share the list: each adds up
+ * runs of equal bytes in registers and adds them to the sums. No byte of a chunk belongs to two
+ * warps, so the order of every sum is fixed. A product with one-hot columns on tensor cores does
+ * 256 times the additions, and took twice as long. */
 #include "cuda.h"
-#include "hopper.cuh"
-#include "ptx.cuh"
 
 enum {
-    ROWS = 128,
-    PANEL = 64,
-    STAGES = 5,
-    AHEAD = STAGES - 2, /* panels on their way; one more is being multiplied */
-    HOTS = 2,
-    THREADS = 256,
-    CHUNK = 8,
-    LEFT_BYTES = ROWS * PANEL * 2,
-    HOT_BYTES = VOCABULARY * PANEL * 2,
-    TILE_BYTES = STAGES * LEFT_BYTES + HOTS * HOT_BYTES + 1024
+    WARPS = 8,
+    THREADS = WARPS * 32,
+    ROWS = 64,        /* of a thread block: two a lane */
+    LOADS = 4,        /* of 16 bytes, a thread, row and chunk */
+    PITCH = ROWS + 2, /* floats between the sums of two bytes */
+    BATCH = 4         /* positions read at once */
 };
 
-/* What a kernel needs of a stage. Row r of the table is row source(r) of a step's gradient. */
+/* What a kernel needs of a stage. Row r of the table is row source_row(r) of a step's gradient. */
 typedef struct table_view {
     const void *gradient;
     const uint8_t *bytes;
-    void *dtable;
+    void *dtable, *order;
     int rows, entries, gates, block, hidden, stride, columns, steps;
 } table_view;
+
+/* The positions of a chunk by ascending byte, and where each warp's share begins. */
+template <typename T> struct alignas(16) chunk_order {
+    static const int PIECE = 16 / sizeof(T), POSITIONS = WARPS * LOADS * PIECE;
+    uint16_t entry[POSITIONS]; /* byte << 8 | position in the chunk */
+    uint16_t start[WARPS + 1];
+};
+
+template <typename T>
+static __global__ void order_kernel(const uint8_t *bytes, int positions, chunk_order<T> *orders) {
+    const int MOST = chunk_order<T>::POSITIONS, i = threadIdx.x, first = blockIdx.x * MOST;
+    const int count = min(positions - first, MOST);
+    __shared__ uint16_t key[MOST], sorted[MOST];
+    chunk_order<T> &order = orders[blockIdx.x];
+    if (i < count) key[i] = (uint16_t)(bytes[first + i] << 8 | i);
+    __syncthreads();
+    if (i < count) {
+        int rank = 0;
+        for (int k = 0; k < count; k++) rank += key[k] < key[i];
+        sorted[rank] = key[i];
+        order.entry[rank] = key[i];
+    }
+    __syncthreads();
+    if (i > WARPS) return;
+    int at = count * i / WARPS;
+    while (at > 0 && at < count && sorted[at] >> 8 == sorted[at - 1] >> 8) at++;
+    order.start[i] = (uint16_t)at;
+}
 
 static __device__ inline size_t source_row(const table_view &v, int row) {
     int gate = row / v.entries, unit = row % v.entries * v.stride;
     return (size_t)(unit / v.block * v.gates + gate) * v.block + unit % v.block;
 }
 
-/* Tiles of rows of 64 bf16: 8 chunks of 16 bytes, swizzled so that ldmatrix meets no conflicts. */
-static __device__ inline uint32_t chunk_at(int row, int chunk) {
-    return (row * 8 + (chunk ^ (row & 7))) * 16;
-}
+/* Two rows' values at one position. */
+template <typename T> struct pair_of;
 
-/* How the 128 sums of a thread lie: 16 x 8 tiles, as mma.sync and wgmma leave them, `WIDE` of them
- * beside each other. */
-template <bool HOPPER> struct warp_tile {
-    static const int WIDE = HOPPER ? 32 : 8;
-    int row, column;
+template <> struct pair_of<bf16> {
+    uint32_t both;
 
-    __device__ warp_tile() {
-        int warp = threadIdx.x / 32;
-        row = HOPPER ? warp * 16 : warp / 4 * 64;
-        column = HOPPER ? 0 : warp % 4 * 64;
+    __device__ void set(const uint4 &one, const uint4 &two, int i) {
+        const uint32_t a[4] = {one.x, one.y, one.z, one.w}, b[4] = {two.x, two.y, two.z, two.w};
+        both = __byte_perm(a[i / 2], b[i / 2], i % 2 ? 0x7632 : 0x5410);
+    }
+
+    __device__ float2 get() const {
+        return make_float2(__uint_as_float(both << 16), __uint_as_float(both & 0xFFFF0000u));
     }
 };
 
-static __device__ inline void multiply_portable(float (&sum)[128], uint32_t tile, uint32_t hot) {
-    const warp_tile<false> at;
-    const int lane = threadIdx.x % 32, in = lane % 8, matrix = lane / 8;
-    for (int k = 0; k < PANEL; k += 16) {
-        uint32_t a[4][4], b[4][4];
-#pragma unroll
-        for (int i = 0; i < 4; i++) {
-            int row = at.row + i * 16 + matrix % 2 * 8 + in;
-            load_matrices(a[i], tile + chunk_at(row, (k + matrix / 2 * 8) / CHUNK));
-        }
-#pragma unroll
-        for (int j = 0; j < 4; j++) {
-            int column = at.column + j * 16 + matrix / 2 * 8 + in;
-            load_matrices(b[j], hot + chunk_at(column, (k + matrix % 2 * 8) / CHUNK));
-        }
-#pragma unroll
-        for (int i = 0; i < 32; i++) {
-            float(&d)[4] = *(float(*)[4]) & sum[i * 4];
-            multiply_add(d, a[i / 8], b[i % 8 / 2][i % 2 * 2], b[i % 8 / 2][i % 2 * 2 + 1]);
-        }
+template <> struct pair_of<float> {
+    float2 both;
+
+    __device__ void set(const uint4 &one, const uint4 &two, int i) {
+        const uint32_t a[4] = {one.x, one.y, one.z, one.w}, b[4] = {two.x, two.y, two.z, two.w};
+        both = make_float2(__uint_as_float(a[i]), __uint_as_float(b[i]));
     }
+
+    __device__ float2 get() const {
+        return both;
+    }
+};
+
+/* A chunk on its way: of a lane's two rows, LOADS neighbouring pieces; and a piece of the order. */
+template <typename T> struct chunk_loads {
+    typedef chunk_order<T> order_type;
+    static const int ORDER_PIECES = sizeof(order_type) / 16;
+    uint4 one[LOADS], two[LOADS], order;
+
+    __device__ void fetch(const table_view &v, const T *const (&row)[2], int chunk) {
+        const int positions = v.steps * v.columns, warp = threadIdx.x / 32;
+#pragma unroll
+        for (int j = 0; j < LOADS; j++) {
+            int p = chunk * order_type::POSITIONS + (warp * LOADS + j) * order_type::PIECE;
+            if (p >= positions) continue;
+            size_t at = (size_t)(p / v.columns) * v.gates * v.hidden * v.columns + p % v.columns;
+            one[j] = *(const uint4 *)(row[0] + at);
+            two[j] = *(const uint4 *)(row[1] + at);
+        }
+        const uint4 *orders = (const uint4 *)v.order + (size_t)chunk * ORDER_PIECES;
+        if (threadIdx.x < ORDER_PIECES) order = orders[threadIdx.x];
+    }
+
+    __device__ void turn_over(pair_of<T> *turned, order_type *to) const {
+        const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+#pragma unroll
+        for (int j = 0; j < LOADS; j++) {
+#pragma unroll
+            for (int i = 0; i < order_type::PIECE; i++) {
+                int position = (warp * LOADS + j) * order_type::PIECE + i;
+                turned[position * 32 + lane].set(one[j], two[j], i);
+            }
+        }
+        if (threadIdx.x < ORDER_PIECES) ((uint4 *)to)[threadIdx.x] = order;
+    }
+};
+
+static __device__ inline void add_run(float *sums, int byte, float2 run) {
+    float2 *at = (float2 *)(sums + byte * PITCH) + threadIdx.x % 32, sum = *at;
+    *at = make_float2(sum.x + run.x, sum.y + run.y);
 }
 
-static __device__ inline void multiply_hopper(float (&sum)[128], uint32_t tile, uint32_t hot) {
-#if ON_HOPPER
-    tile += threadIdx.x / 128 * 64 * PANEL * 2;
-    product_fence();
+/* A warp's share of a chunk. */
+template <typename T>
+static __device__ void add_chunk(const pair_of<T> *turned, const chunk_order<T> &order,
+                                 float *sums) {
+    const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+    const int begin = order.start[warp], end = order.start[warp + 1];
+    if (begin == end) return;
+    int byte = order.entry[begin] >> 8;
+    float2 run = make_float2(0, 0);
+    for (int i = begin; i < end; i += BATCH) {
+        int entry[BATCH];
+        float2 value[BATCH];
 #pragma unroll
-    for (int k = 0; k < PANEL; k += 16) {
-        warpgroup_multiply<0, 0>(sum, matrix_descriptor(tile + k * 2, SWIZZLE_128, 16, 1024),
-                                 matrix_descriptor(hot + k * 2, SWIZZLE_128, 16, 1024));
+        for (int k = 0; k < BATCH; k++) {
+            entry[k] = order.entry[min(i + k, end - 1)];
+            value[k] = turned[(entry[k] & 255) * 32 + lane].get();
+        }
+#pragma unroll
+        for (int k = 0; k < BATCH; k++) {
+            if (i + k >= end) break;
+            if (entry[k] >> 8 != byte) {
+                add_run(sums, byte, run);
+                run = make_float2(0, 0);
+                byte = entry[k] >> 8;
+            }
+            run.x += value[k].x;
+            run.y += value[k].y;
+        }
     }
-    product_commit();
-#endif
+    add_run(sums, byte, run);
 }
 
-template <bool HOPPER>
-static __global__ void __launch_bounds__(THREADS, 1)
-    one_hot_kernel(const __grid_constant__ table_view v) {
-    extern __shared__ char unaligned[];
-    char *shared = aligned_tiles(unaligned);
-    bf16 *hots = (bf16 *)(shared + STAGES * LEFT_BYTES); /* [HOTS][byte][position], swizzled */
-    const uint32_t left = shared_address(shared), hot_address = shared_address(hots);
-    const int panels = v.steps * v.columns / PANEL, spans = v.columns / PANEL;
-    const bf16 *gradient = (const bf16 *)v.gradient;
-    constexpr bool WGMMA = HOPPER && ON_HOPPER;
-    float sum[128] = {};
+template <typename T> struct table_arrays {
+    static const int SUMS = VOCABULARY * PITCH * sizeof(float);
+    static const int TURNED = chunk_order<T>::POSITIONS * 32 * sizeof(pair_of<T>);
+    static const int BYTES = SUMS + TURNED + sizeof(chunk_order<T>);
+};
 
-    /* Each thread copies 4 chunks of a panel, always of the same rows. */
-    size_t from[4];
-    for (int i = 0; i < 4; i++) {
-        int row = blockIdx.x * ROWS + threadIdx.x / 8 + i * 32;
-        from[i] = (row < v.rows ? source_row(v, row) : 0) * v.columns + threadIdx.x % 8 * CHUNK;
+template <typename T>
+static __global__ void __launch_bounds__(THREADS, 2)
+    table_kernel(const __grid_constant__ table_view v) {
+    typedef table_arrays<T> arrays;
+    extern __shared__ __align__(16) char shared[];
+    float *sums = (float *)shared; /* [VOCABULARY][PITCH], a row and that 32 below it together */
+    pair_of<T> *turned = (pair_of<T> *)(shared + arrays::SUMS); /* [POSITIONS][32] */
+    chunk_order<T> *order = (chunk_order<T> *)(shared + arrays::SUMS + arrays::TURNED);
+    const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, first = blockIdx.x * ROWS;
+    const int positions = v.steps * v.columns;
+    const int chunks = (positions + chunk_order<T>::POSITIONS - 1) / chunk_order<T>::POSITIONS;
+    const T *row[2];
+#pragma unroll
+    for (int half = 0; half < 2; half++) {
+        int r = min(first + half * 32 + lane, v.rows - 1);
+        row[half] = (const T *)v.gradient + source_row(v, r) * v.columns;
     }
-    auto load_panel = [&](int panel) {
-        size_t at =
-            (size_t)(panel / spans) * v.gates * v.hidden * v.columns + panel % spans * PANEL;
-        uint32_t to = left + panel % STAGES * LEFT_BYTES;
-        for (int i = 0; i < 4; i++) {
-            copy_async(to + chunk_at(threadIdx.x / 8 + i * 32, threadIdx.x % 8),
-                       gradient + at + from[i]);
-        }
-    };
-
-    for (int i = threadIdx.x; i < HOTS * HOT_BYTES / 16; i += THREADS) {
-        ((uint4 *)hots)[i] = make_uint4(0, 0, 0, 0);
-    }
-    for (int s = 0; s < AHEAD; s++) {
-        if (s < panels) load_panel(s);
-        copy_commit();
-    }
-    int set = -1, before = -1; /* where this thread's ones of the last panels stand */
-    for (int p = 0; p < panels; p++) {
-        bf16 *hot = hots + p % HOTS * HOT_BYTES / 2;
-        copy_wait<AHEAD - 1>();
-        if (WGMMA) product_wait<1>();
-        __syncthreads(); /* all have multiplied panel p - 2 */
-        if (p + AHEAD < panels) load_panel(p + AHEAD);
-        copy_commit();
-        if (threadIdx.x < PANEL) {
-            int byte = v.bytes[(size_t)p * PANEL + threadIdx.x];
-            if (before >= 0) hot[before] = __float2bfloat16_rn(0);
-            before = set;
-            set = chunk_at(byte, threadIdx.x / CHUNK) / 2 + threadIdx.x % CHUNK;
-            hot[set] = __float2bfloat16_rn(1);
-        }
-        if (WGMMA) shared_fence();
+    chunk_loads<T> next;
+    next.fetch(v, row, 0);
+    for (int i = threadIdx.x; i < VOCABULARY * PITCH; i += THREADS) sums[i] = 0;
+    for (int chunk = 0; chunk < chunks; chunk++) {
         __syncthreads();
-        uint32_t tile = left + p % STAGES * LEFT_BYTES;
-        if (WGMMA) {
-            multiply_hopper(sum, tile, hot_address + p % HOTS * HOT_BYTES);
-        } else {
-            multiply_portable(sum, tile, hot_address + p % HOTS * HOT_BYTES);
-        }
+        next.turn_over(turned, order);
+        __syncthreads();
+        if (chunk + 1 < chunks) next.fetch(v, row, chunk + 1);
+        add_chunk(turned, *order, sums);
     }
-    if (WGMMA) product_wait<0>();
-    const warp_tile<HOPPER> at;
-    const int lane = threadIdx.x % 32;
-#pragma unroll
-    for (int i = 0; i < 32; i++) {
-#pragma unroll
-        for (int half = 0; half < 2; half++) {
-            int row = blockIdx.x * ROWS + at.row + i / at.WIDE * 16 + half * 8 + lane / 4;
-            int column = at.column + i % at.WIDE * 8 + lane % 4 * 2;
-            if (row >= v.rows) continue;
-            *(__nv_bfloat162 *)((bf16 *)v.dtable + (size_t)row * VOCABULARY + column) =
-                __floats2bfloat162_rn(sum[i * 4 + half * 2], sum[i * 4 + half * 2 + 1]);
+    __syncthreads();
+    for (int r = warp; r < ROWS && first + r < v.rows; r += WARPS) {
+        T *out = (T *)v.dtable + (size_t)(first + r) * VOCABULARY;
+        for (int byte = lane; byte < VOCABULARY; byte += 32) {
+            out[byte] = from_float<T>(sums[byte * PITCH + r % 32 * 2 + r / 32]);
         }
     }
 }
 
-/* True fp32: a lane keeps one row's 256 sums in shared memory and adds its row's values one after
- * another; no two lanes share a sum, and a warp's lanes hit different banks. */
-
-enum { PLAIN_WARPS = 4, PLAIN_VEC = 4, PLAIN_BYTES = PLAIN_WARPS * VOCABULARY * 32 * 4 };
-
-static __global__ void plain_kernel(const __grid_constant__ table_view v) {
-    extern __shared__ __align__(16) float sums[]; /* [PLAIN_WARPS][VOCABULARY][32] */
-    int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
-    float *mine = sums + warp * VOCABULARY * 32 + lane;
-    int row = (blockIdx.x * PLAIN_WARPS + warp) * 32 + lane;
-    for (int byte = 0; byte < VOCABULARY; byte++) mine[byte * 32] = 0;
-    if (row >= v.rows) return;
-    size_t from = source_row(v, row);
-    for (int t = 0; t < v.steps; t++) {
-        const float *in =
-            (const float *)v.gradient + ((size_t)t * v.gates * v.hidden + from) * v.columns;
-        const uint8_t *bytes = v.bytes + (size_t)t * v.columns;
-        for (int n = 0; n < v.columns; n += PLAIN_VEC) {
-            float4 values = *(const float4 *)(in + n);
-            uchar4 at = *(const uchar4 *)(bytes + n);
-            mine[at.x * 32] += values.x;
-            mine[at.y * 32] += values.y;
-            mine[at.z * 32] += values.z;
-            mine[at.w * 32] += values.w;
-        }
-    }
-    float *out = (float *)v.dtable + (size_t)row * VOCABULARY;
-    for (int byte = 0; byte < VOCABULARY; byte++) out[byte] = mine[byte * 32];
+template <typename T> static void run_table(backend *be, const table_view &v) {
+    typedef chunk_order<T> order_type;
+    cudaStream_t stream = cuda_of(be)->stream;
+    int positions = v.steps * v.columns;
+    order_kernel<T>
+        <<<(positions + order_type::POSITIONS - 1) / order_type::POSITIONS, order_type::POSITIONS,
+           0, stream>>>(v.bytes, positions, (order_type *)v.order);
+    cuda_launched(be, "order of bytes");
+    cuda_allow_shared(be, (const void *)table_kernel<T>, table_arrays<T>::BYTES);
+    table_kernel<T><<<(v.rows + ROWS - 1) / ROWS, THREADS, table_arrays<T>::BYTES, stream>>>(v);
+    cuda_launched(be, "table_backward");
 }
+
+static_assert(sizeof(chunk_order<bf16>) <= TABLE_WORKSPACE * COLUMN_MULTIPLE,
+              "the smallest sequence's order fits");
 
 void cuda_table_backward(backend *be, const cell *c, int s) {
     const stage *g = &c->stage[s];
-    cudaStream_t stream = cuda_of(be)->stream;
     table_view v = {};
     v.gradient = g->table_use == TABLE_MULTIPLY ? g->dentry : g->dpre;
     v.bytes = c->bytes;
     v.dtable = g->dtable;
+    v.order = c->workspace;
     v.entries = c->hidden / g->table_stride;
     v.rows = g->gates * v.entries;
     v.gates = g->gates;
@@ -213,21 +235,5 @@ void cuda_table_backward(backend *be, const cell *c, int s) {
     v.stride = g->table_stride;
     v.columns = c->columns;
     v.steps = c->steps;
-    bool tensor = be->precision == BF16;
-    int bytes = tensor ? (int)TILE_BYTES : (int)PLAIN_BYTES;
-    bool hopper = cuda_of(be)->hopper;
-    const void *kernel = !tensor  ? (const void *)plain_kernel
-                         : hopper ? (const void *)one_hot_kernel<true>
-                                  : (const void *)one_hot_kernel<false>;
-    cuda_allow_shared(be, kernel, bytes);
-    int tiles = (v.rows + ROWS - 1) / ROWS;
-    if (tensor && hopper) {
-        one_hot_kernel<true><<<tiles, THREADS, bytes, stream>>>(v);
-    } else if (tensor) {
-        one_hot_kernel<false><<<tiles, THREADS, bytes, stream>>>(v);
-    } else {
-        int rows = PLAIN_WARPS * 32;
-        plain_kernel<<<(v.rows + rows - 1) / rows, rows, bytes, stream>>>(v);
-    }
-    cuda_launched(be, "table_backward");
+    DISPATCH(be, run_table, be, v);
 }

@@ -185,7 +185,6 @@ static __global__ void __launch_bounds__(S::THREADS, BLOCKS)
     const int lane = threadIdx.x % 32, chunks = stage_chunks<S::WIDE>();
     const float4 *ring = shared + threadIdx.x / 32 * STAGES * chunks;
     const uint32_t ring_at = shared_address(ring);
-    let_next_start();
     const task<OP, S> task(p);
     const int stages = task.stages();
     float sum[S::WIDE][2][4][4] = {};
@@ -208,6 +207,7 @@ static __global__ void __launch_bounds__(S::THREADS, BLOCKS)
         into = into + 1 == STAGES ? 0 : into + 1;
     };
     wait_for_earlier();
+    let_next_start();
 #pragma unroll
     for (int s = 0; s < STAGES - 1; s++) fetch_next();
     for (int i = task.turn; i < stages; i += S::KS) {
@@ -222,8 +222,8 @@ static __global__ void __launch_bounds__(S::THREADS, BLOCKS)
 
 template <operation OP, typename S, int STAGES, int BLOCKS>
 static void launch(backend *be, const product &p, int tiles) {
-    launch_kernel(be, tf32_kernel<OP, S, STAGES, BLOCKS>, grid_of<OP, S>(p, tiles), S::THREADS,
-                  shared_bytes<S, STAGES>(), p);
+    cuda_launch(be, "product", true, tf32_kernel<OP, S, STAGES, BLOCKS>, grid_of<OP, S>(p, tiles),
+                S::THREADS, shared_bytes<S, STAGES>(), p);
 }
 
 template <operation OP> static void launch_columns(backend *be, const product &p, int tiles) {

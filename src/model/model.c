@@ -187,6 +187,8 @@ static void plan_weights(model *m) {
 static size_t workspace_bytes(const model *m) {
     backend *be = m->be;
     size_t most = be->wgrad_workspace(be, m->projection_layout, 1, VOCABULARY);
+    size_t table = TABLE_WORKSPACE * (size_t)m->cell.steps * (size_t)m->columns;
+    if (table > most) most = table;
     for (int s = 0; s <= m->cell.stages; s++) {
         const layout *l = s < m->cell.stages ? m->layouts[s] : m->head_layout;
         size_t bytes = be->wgrad_workspace(be, l, m->cell.steps, m->columns);
@@ -236,7 +238,10 @@ static void plan_tables(model *m) {
     size_t tables = layout_rows(m->projection_layout) * VOCABULARY * be->operand_size;
     ADD(PLAN_ACTIVATIONS, tables, m->projected);
     if (training) ADD(PLAN_ACTIVATIONS, tables, m->dprojected);
-    if (!deep) return;
+    if (!deep) {
+        ADD(PLAN_ACTIVATIONS, tables / table_count(&m->config) * GATES, m->cell.entries);
+        return;
+    }
     ADD(PLAN_ACTIVATIONS, be->sums_bytes(be, 2, VOCABULARY), m->table_sums);
     for (int i = 0; i < 2; i++) {
         stage *g = &m->tables[i].stage[0];

@@ -1,0 +1,304 @@
+/* One step of a stage, as the kernels between products see it, and what they share: layer norm's
+ * statistics, and rows of a few columns a thread. See stages.cu and gates.cu. */
+#ifndef SMALLWORLD_KERNELS_CUDA_STAGES_CUH
+#define SMALLWORLD_KERNELS_CUDA_STAGES_CUH
+
+#include "cuda.h"
+#include "ptx.cuh"
+
+/* One step of a stage, as a kernel sees it. */
+template <typename T> struct view {
+    int hidden, columns, gates, units; /* units: of a thread block */
+    int log_block, node_rows; /* a node's first row lies node_rows after its first unit's number */
+    size_t gate_rows, gate_table; /* elements from one gate of a unit to the next */
+    bool layer_norm, relu;
+    bool start, asked; /* dgain and dbias start here; dx asks something of h */
+    table_use use;
+    int stride;
+    const float *gain, *bias;
+    const T *table;
+    T *raw, *out, *dpre, *dentry;
+    fixed *sums, *dsums;
+    float *dgain, *dbias;
+    const uint8_t *bytes;
+    /* gates only */
+    const T *entries; /* [hidden / stride][VOCABULARY][GATES]: the table, interleaved; or NULL */
+    int kept;         /* units of a warp whose raw and dpre stay in shared memory */
+    const float *c_before;
+    float *c_after, *dc;
+    T *h;
+    const T *dh, *dx;
+    float dropout;
+    uint64_t seed;
+    const update_arguments *arguments;
+    int t;
+};
+
+template <typename T> static T *offset(void *array, size_t count) {
+    return array ? (T *)array + count : NULL;
+}
+
+template <typename T> static view<T> view_step(backend *be, const cell *c, int s, int t) {
+    const stage *g = &c->stage[s];
+    size_t columns = c->columns, gates = g->gates, plane = (size_t)c->hidden * columns;
+    size_t kept = c->keep ? t : 0, sums = gates * sums_gate(c->columns);
+    view<T> v = {};
+    v.hidden = c->hidden;
+    v.columns = c->columns;
+    v.gates = g->gates;
+    v.log_block =
+        g->block < c->hidden ? log2_of(g->block) : 31; /* one node of any size: number 0 */
+    v.node_rows = (g->gates - 1) * g->block;
+    v.gate_rows = (size_t)g->block * columns;
+    v.gate_table = (size_t)(c->hidden / g->table_stride) * VOCABULARY;
+    v.layer_norm = g->layer_norm;
+    v.relu = g->relu;
+    v.start = t == c->steps - 1;
+    v.asked = !v.start || c->more_after;
+    v.use = g->table_use;
+    v.stride = g->table_stride;
+    v.gain = (const float *)g->gain;
+    v.bias = (const float *)g->bias;
+    v.table = (const T *)g->table;
+    v.raw = offset<T>(g->raw, kept * gates * plane);
+    v.out = offset<T>(g->out, kept * plane);
+    v.dpre = offset<T>(g->dpre, kept * gates * plane);
+    v.dentry = offset<T>(g->dentry, kept * gates * plane);
+    v.sums = offset<fixed>(g->sums, kept * sums);
+    v.dsums = offset<fixed>(g->dsums, kept * sums);
+    v.dgain = (float *)g->dgain;
+    v.dbias = (float *)g->dbias;
+    v.bytes = c->bytes + (size_t)t * columns;
+    v.entries = g->table_use == TABLE_ADD ? (const T *)c->entries : NULL;
+    v.c_before = offset<float>(c->c, t * plane);
+    v.c_after = offset<float>(c->c, (t + 1) * plane);
+    v.h = offset<T>(c->h, (t + 1) * plane);
+    v.dh = offset<T>(c->dh, t * plane);
+    v.dx = (const T *)c->dx;
+    v.dc = (float *)c->dc;
+    v.dropout = (float)c->dropout;
+    v.seed = c->seed;
+    v.arguments = c->arguments;
+    v.t = c->first + t;
+    return v;
+}
+
+/* ---------------------------------------------------------------------------- device helpers */
+
+/* For bf16 results two instructions' error of 2^-22 is nothing. For fp32 ones tanh goes near 0 by
+ * an odd polynomial, where the difference would cancel; as the CPU does it. */
+template <typename T> static __device__ inline float sigmoid_(float x) {
+    if (sizeof(T) == 2) return reciprocal(1 + exponential2(-1.4426950f * x));
+    return __fdividef(1, 1 + __expf(-x));
+}
+
+template <typename T> static __device__ inline float tanh_(float x) {
+    if (sizeof(T) == 2) return 1 - 2 * reciprocal(1 + exponential2(2.8853901f * x));
+    float z = x * x;
+    float p = -0.0060536987f;
+    p = p * z + 0.0209681876f;
+    p = p * z - 0.0538449883f;
+    p = p * z + 0.133327335f;
+    p = p * z - 0.333333284f;
+    float far = 1 - __fdividef(2, 1 + __expf(2 * fminf(x, 40.0f)));
+    return z < 0.36f ? x + x * z * p : far;
+}
+
+/* COUNT neighbours as they lie in memory, moved in one instruction: the compiler would split a
+ * struct of bf16 into stores of two bytes. A load need not be waited for until a value is used. */
+template <typename T, int COUNT> struct alignas(COUNT * sizeof(T)) packet {
+    static const int WORDS = COUNT * sizeof(T) / 4;
+    uint32_t word[WORDS];
+
+    __device__ float value(int i) const {
+        if (sizeof(T) == 4) return __uint_as_float(word[i]);
+        return __uint_as_float(i % 2 ? word[i / 2] & 0xFFFF0000u : word[i / 2] << 16);
+    }
+};
+
+template <typename T, int COUNT>
+static __device__ inline void load_packet(packet<T, COUNT> &p, const T *from) {
+    uint4 x = {};
+    if (p.WORDS == 1) x.x = *(const uint32_t *)from;
+    if (p.WORDS == 2) *(uint2 *)&x = *(const uint2 *)from;
+    if (p.WORDS == 4) x = *(const uint4 *)from;
+    const uint32_t words[4] = {x.x, x.y, x.z, x.w};
+#pragma unroll
+    for (int i = 0; i < p.WORDS; i++) p.word[i] = words[i];
+}
+
+template <typename T, int COUNT>
+static __device__ inline void store_packet(T *to, const packet<T, COUNT> &p) {
+    const uint32_t *w = p.word;
+    if (p.WORDS == 1) __stwb((uint32_t *)to, w[0]);
+    if (p.WORDS == 2) __stwb((uint2 *)to, make_uint2(w[0], w[p.WORDS / 2]));
+    if (p.WORDS == 4) {
+        __stwb((uint4 *)to, make_uint4(w[0], w[p.WORDS / 4], w[p.WORDS / 2], w[p.WORDS - 1]));
+    }
+}
+
+template <typename T, int COUNT>
+static __device__ inline void store_shared(T *to, const packet<T, COUNT> &p) {
+    const uint32_t *w = p.word;
+    if (p.WORDS == 1) *(uint32_t *)to = w[0];
+    if (p.WORDS == 2) *(uint2 *)to = make_uint2(w[0], w[p.WORDS / 2]);
+    if (p.WORDS == 4)
+        *(uint4 *)to = make_uint4(w[0], w[p.WORDS / 4], w[p.WORDS / 2], w[p.WORDS - 1]);
+}
+
+template <typename T, int COUNT>
+static __device__ inline void unpack(const packet<T, COUNT> &p, float (&x)[COUNT]) {
+#pragma unroll
+    for (int i = 0; i < COUNT; i++) x[i] = p.value(i);
+}
+
+template <int COUNT>
+static __device__ inline void pack(packet<float, COUNT> &p, const float (&x)[COUNT]) {
+#pragma unroll
+    for (int i = 0; i < COUNT; i++) p.word[i] = __float_as_uint(x[i]);
+}
+
+template <int COUNT>
+static __device__ inline void pack(packet<bf16, COUNT> &p, const float (&x)[COUNT]) {
+#pragma unroll
+    for (int i = 0; i < COUNT; i += 2) {
+        __nv_bfloat162 pair = __floats2bfloat162_rn(x[i], x[i + 1]);
+        p.word[i / 2] = *(uint32_t *)&pair;
+    }
+}
+
+template <int VEC, typename T> static __device__ inline void load(float (&x)[VEC], const T *from) {
+    packet<T, VEC> p;
+    load_packet(p, from);
+    unpack(p, x);
+}
+
+template <int VEC, typename T> static __device__ inline void store(T *to, const float (&x)[VEC]) {
+    packet<T, VEC> p;
+    pack(p, x);
+    store_packet(to, p);
+}
+
+template <int VEC> static __device__ inline void store_shared(float *to, const float (&x)[VEC]) {
+    packet<float, VEC> p;
+    pack(p, x);
+    store_shared(to, p);
+}
+
+template <int VEC>
+static __device__ inline void load_bytes(uint8_t (&x)[VEC], const uint8_t *from) {
+    struct alignas(VEC) packet {
+        uint8_t value[VEC];
+    } p = *(const packet *)from;
+#pragma unroll
+    for (int i = 0; i < VEC; i++) x[i] = p.value[i];
+}
+
+/* Where a unit's row of gate 0 begins. */
+template <typename T> static __device__ inline size_t unit_row(const view<T> &v, int unit) {
+    return (size_t)(unit + (unit >> v.log_block) * v.node_rows) * v.columns;
+}
+
+/* A unit's table of gate 0; NULL if it has none. */
+template <typename T> static __device__ inline const T *unit_table(const view<T> &v, int unit) {
+    if (v.use == TABLE_NONE) return NULL;
+    if (v.stride == 1) return v.table + (size_t)unit * VOCABULARY;
+    return unit % v.stride ? NULL : v.table + (size_t)(unit / v.stride) * VOCABULARY;
+}
+
+/* A unit's entries for all gates, likewise. */
+template <typename T> static __device__ inline const T *unit_entries(const view<T> &v, int unit) {
+    if (!v.entries || (v.stride > 1 && unit % v.stride)) return NULL;
+    int entry = v.stride > 1 ? unit / v.stride : unit;
+    return v.entries + (size_t)entry * VOCABULARY * GATES;
+}
+
+/* Mean and 1 / deviation of every gate and column into shared memory: [gates][2][columns]. Forward
+ * makes them from the sums, and its first thread block keeps them for backward, which reads them.
+ */
+template <typename T> static __device__ void make_statistics(const view<T> &v, float *st) {
+    for (int i = threadIdx.x; i < v.gates * v.columns; i += blockDim.x) {
+        int gate = i / v.columns, n = i % v.columns;
+        float mean = 0, scale = 1;
+        if (v.layer_norm) {
+            fixed *sums = v.sums + gate * sums_gate(v.columns);
+            mean = read_fixed(sums, v.columns, 0, n, SCALE_SUM) / v.hidden;
+            float square = read_fixed(sums, v.columns, 1, n, SCALE_SQUARE) / v.hidden;
+            float variance = square - mean * mean;
+            if (variance < 0) variance = 0; /* by rounding; NaN stays NaN */
+            scale = rsqrtf(variance + 1e-6f);
+            if (blockIdx.x == 0) {
+                kept_statistics(sums, v.columns)[n] = mean;
+                kept_statistics(sums, v.columns)[v.columns + n] = scale;
+            }
+        }
+        st[gate * 2 * v.columns + n] = mean;
+        st[(gate * 2 + 1) * v.columns + n] = scale;
+    }
+    __syncthreads();
+}
+
+template <typename T> static __device__ void read_statistics(const view<T> &v, float *st) {
+    for (int i = threadIdx.x; i < v.gates * 2 * v.columns; i += blockDim.x) {
+        int gate = i / (2 * v.columns), at = i % (2 * v.columns);
+        st[i] = at >= v.columns;
+        if (v.layer_norm)
+            st[i] = kept_statistics(v.sums + gate * sums_gate(v.columns), v.columns)[at];
+    }
+    __syncthreads();
+}
+
+/* Backward: [gates][2][columns] means over the units of gain dpre, and of that times v. */
+template <typename T> static __device__ void read_means(const view<T> &v, float *means) {
+    for (int i = threadIdx.x; i < v.gates * 2 * v.columns; i += blockDim.x) {
+        int gate = i / (2 * v.columns), which = i / v.columns % 2, n = i % v.columns;
+        const fixed *sums = v.dsums + gate * sums_gate(v.columns);
+        means[i] = read_fixed(sums, v.columns, which, n, SCALE_DSUM) / v.hidden;
+    }
+}
+
+/* Of VEC columns of one gate. */
+template <int VEC> struct statistics {
+    float mean[VEC], scale[VEC];
+
+    __device__ statistics(const float *st, int columns, int gate, int n) {
+        load(mean, st + gate * 2 * columns + n);
+        load(scale, st + (gate * 2 + 1) * columns + n);
+    }
+
+    __device__ void normalise(float (&x)[VEC]) const {
+#pragma unroll
+        for (int i = 0; i < VEC; i++) x[i] = (x[i] - mean[i]) * scale[i];
+    }
+};
+
+template <typename T> static __device__ inline float gain_of(const view<T> &v, int gate, int unit) {
+    return v.gain ? v.gain[gate * v.hidden + unit] : 1;
+}
+
+template <typename T> static __device__ inline float bias_of(const view<T> &v, int gate, int unit) {
+    return v.bias ? v.bias[gate * v.hidden + unit] : 0;
+}
+
+/* Sums K values over a warp's lanes at once, halving the values a lane holds at each exchange; the
+ * total of value k ends up in x[0] of the lanes with lane / (32 / K) == k. K is a power of two. */
+template <int K> static __device__ inline void warp_sums(float (&x)[K]) {
+    int lane = threadIdx.x % 32, step = 16;
+#pragma unroll
+    for (int half = K / 2; half > 0; half /= 2, step /= 2) {
+        bool upper = lane & step;
+#pragma unroll
+        for (int i = 0; i < half; i++) {
+            float kept = upper ? x[half + i] : x[i], given = upper ? x[i] : x[half + i];
+            x[i] = kept + __shfl_xor_sync(~0u, given, step);
+        }
+    }
+    for (; step > 0; step /= 2) x[0] += __shfl_xor_sync(~0u, x[0], step);
+}
+
+/* ----------------------------------------------------------------------------------- sequences */
+
+/* Before a step: zeroes its sums, unless the sequence has zeroed all of them. */
+void cuda_zero_dsums(backend *be, const cell *c, int s, int t);
+
+#endif
