@@ -428,8 +428,8 @@ static __global__ void __launch_bounds__(BACKWARD_WARPS * 32, 1)
 
 /* ----------------------------------------------------------------------------------- launches */
 
-/* Inside a sequence a product comes just before, and wrote nothing that these kernels read before
- * they wait; but before the first step backward, the gradient at h may have been written. */
+/* Inside a sequence the kernel just before is a product, which writes nothing that these kernels read
+ * before they wait; but the first step backward follows what made the gradient at h. */
 static bool starts_early(backend *be) {
     return cuda_of(be)->entries_are_made;
 }
