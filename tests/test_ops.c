@@ -197,6 +197,122 @@ static void test_many_blocks(void **state) {
     close_pair(&p);
 }
 
+/* Few columns, and lists so long that several thread blocks share one. */
+static void test_long_lists(void **state) {
+    (void)state;
+    pair p = open_pair(BF16);
+    random_restart(11);
+    int few = p.be->product_multiple;
+    const shape shapes[] = {
+        {.nodes = 300, .block = 8, .gates = 1, .columns = few, .share = 0.02},
+        {.nodes = 150, .block = 8, .gates = 4, .columns = few, .share = 0.05},
+        {.nodes = 200, .block = 8, .gates = 1, .columns = 2 * few, .share = 0.1},
+        {.nodes = 170, .block = 8, .gates = 1, .columns = 4 * few, .share = 0.03},
+        {.nodes = 140, .block = 16, .gates = 1, .columns = few, .share = 0.1},
+        {.nodes = 140, .block = 16, .gates = 1, .columns = 2 * few, .share = 0.1},
+        {.nodes = 100, .block = 16, .gates = 1, .columns = 3 * few, .share = 0.02},
+        {.nodes = 110, .block = 16, .gates = 1, .columns = 4 * few, .share = 0.05},
+        {.nodes = 90, .block = 32, .gates = 1, .columns = few, .share = 0.5},
+        {.nodes = 80, .block = 32, .gates = 1, .columns = 2 * few, .share = 0.3},
+        {.nodes = 70, .block = 32, .gates = 1, .columns = 4 * few, .share = 0.1},
+        {.nodes = 20, .block = 64, .gates = 4, .columns = few, .share = 0.2},
+        {.nodes = 20, .block = 128, .gates = 1, .columns = 2 * few, .share = 0.3},
+    };
+    for (size_t i = 0; i < sizeof shapes / sizeof shapes[0]; i++) {
+        const shape *s = &shapes[i];
+        graph *g = nasty_graph(s->nodes, s->share, true);
+        layout *l = layout_from_graph(g, s->block, s->gates);
+        char name[64];
+        snprintf(name, sizeof name, "block %d, %d gates, %d blocks", s->block, s->gates, l->blocks);
+        check_layout(&p, l, s->columns, 1, name);
+        layout_free(l);
+        graph_free(g);
+    }
+    close_pair(&p);
+}
+
+/* Products that each read what the one before wrote, and weights just made, twice: kernels that begin
+ * early must still see all of it. */
+enum { CHAIN = 24 };
+
+typedef struct chain {
+    backend *be;
+    const device_layout *layout;
+    void *real[2]; /* of the first and the second half */
+    void *weights, *x[CHAIN + 1];
+    size_t count;
+    int columns;
+} chain;
+
+static void issue_product(const chain *c, int i) {
+    backend *be = c->be;
+    if (i % (CHAIN / 2) == 0) be->round(be, c->count, c->real[i / (CHAIN / 2)], c->weights);
+    if (i % 2 == 0) {
+        be->fprop(be, c->layout, c->weights, c->x[i], 1, c->columns, c->x[i + 1], OPERAND, NULL);
+    } else {
+        be->dgrad(be, c->layout, c->weights, c->x[i], 1, c->columns, c->x[i + 1], OPERAND);
+    }
+}
+
+static void issue_chain(void *argument) {
+    for (int i = 0; i < CHAIN; i++) issue_product(argument, i);
+}
+
+static void test_chain(void **state) {
+    (void)state;
+    pair p = open_pair(BF16);
+    random_restart(12);
+    const int blocks[] = {8, 32};
+    for (int b = 0; b < 2; b++) {
+        graph *g = nasty_graph(40, 0.1, true);
+        layout *l = layout_from_graph(g, blocks[b], 1);
+        int columns = p.be->product_multiple;
+        size_t count = layout_weights(l), plane = layout_rows(l) * (size_t)columns;
+        double *w[] = {random_values(count, -0.3, 0.3), random_values(count, -0.3, 0.3)};
+        double *x = random_values(plane, -1, 1), *result[2][CHAIN];
+        for (int side = 0; side < 2; side++) {
+            backend *be = side ? p.trusted : p.be;
+            device_layout *d = be->layout_create(be, l);
+            chain c = {.be = be, .layout = d, .count = count, .columns = columns};
+            for (int i = 0; i < 2; i++) c.real[i] = put(be, w[i], count, REAL);
+            c.weights = put_poison(be, count, OPERAND);
+            c.x[0] = put(be, x, plane, OPERAND);
+            for (int i = 1; i <= CHAIN; i++) c.x[i] = put_poison(be, plane, OPERAND);
+            if (!side) {
+                recording *recorded = be->record(be, issue_chain, &c);
+                for (int i = 0; i < 3; i++) be->replay(be, recorded);
+                be->recording_free(be, recorded);
+            }
+            for (int i = 0; i < CHAIN; i++) {
+                if (side && i > 0) { /* it goes on from what the other found */
+                    void *found = put(be, result[0][i - 1], plane, OPERAND);
+                    be->copy(be, c.x[i], found, plane * be->operand_size);
+                    be->release(be, found);
+                }
+                if (side) issue_product(&c, i);
+                result[side][i] = get(be, c.x[i + 1], plane, OPERAND);
+            }
+            for (int i = 0; i < 2; i++) be->release(be, c.real[i]);
+            be->release(be, c.weights);
+            for (int i = 0; i <= CHAIN; i++) be->release(be, c.x[i]);
+            be->layout_free(be, d);
+        }
+        for (int i = 0; i < CHAIN; i++) {
+            char text[64];
+            snprintf(text, sizeof text, "product %d of a chain, block %d", i, blocks[b]);
+            assert_close(&p, text, result[0][i], result[1][i], plane);
+            free(result[0][i]);
+            free(result[1][i]);
+        }
+        free(w[0]);
+        free(w[1]);
+        free(x);
+        layout_free(l);
+        graph_free(g);
+    }
+    close_pair(&p);
+}
+
 static void test_dense_products(void **state) {
     (void)state;
     for (int i = 0; i < 3; i++) {
@@ -796,6 +912,8 @@ int main(void) {
         cmocka_unit_test(test_products_tf32),
         cmocka_unit_test(test_products_bf16),
         cmocka_unit_test(test_many_blocks),
+        cmocka_unit_test(test_long_lists),
+        cmocka_unit_test(test_chain),
         cmocka_unit_test(test_dense_products),
         cmocka_unit_test(test_parts_fp32),
         cmocka_unit_test(test_parts_tf32),

@@ -54,10 +54,12 @@ static void release(backend *be, void *block) {
 }
 
 static void zero(backend *be, void *block, size_t bytes) {
+    cuda_weights_change(be);
     cuda_ok(be, cudaMemsetAsync(block, 0, bytes, cuda_of(be)->stream), "zero");
 }
 
 static void copy(backend *be, void *target, const void *source, size_t bytes) {
+    cuda_weights_change(be);
     cuda_ok(be,
             cudaMemcpyAsync(target, source, bytes, cudaMemcpyDeviceToDevice, cuda_of(be)->stream),
             "copy");
@@ -66,6 +68,7 @@ static void copy(backend *be, void *target, const void *source, size_t bytes) {
 /* Through a ring of pinned slots: waits only for a slot whose last copy is still under way. */
 static void upload(backend *be, void *target, const void *source, size_t bytes) {
     cuda_backend *cuda = cuda_of(be);
+    cuda_weights_change(be);
     for (size_t done = 0; done < bytes; done += STAGING_BYTES) {
         size_t part = bytes - done < STAGING_BYTES ? bytes - done : STAGING_BYTES;
         int slot = cuda->next_slot++ % STAGING_SLOTS;
@@ -94,7 +97,9 @@ static recording *record(backend *be, void (*issue)(void *argument), void *argum
     recording *r = (recording *)calloc(1, sizeof *r);
     if (!r) abort();
     cuda_ok(be, cudaStreamBeginCapture(cuda->stream, cudaStreamCaptureModeThreadLocal), "record");
+    cuda_weights_change(be);
     issue(argument);
+    cuda_weights_change(be); /* what was recorded has not run */
     cuda_ok(be, cudaStreamEndCapture(cuda->stream, &r->graph), "record");
     if (!*cuda->failure) {
         cuda_ok(be, cudaGraphInstantiate(&r->executable, r->graph, 0), "record");
@@ -105,6 +110,7 @@ static recording *record(backend *be, void (*issue)(void *argument), void *argum
 static void replay(backend *be, recording *r) {
     cuda_backend *cuda = cuda_of(be);
     if (*cuda->failure) return;
+    cuda_weights_change(be);
     cuda_ok(be, cudaGraphLaunch(r->executable, cuda->stream), "replay");
 }
 
@@ -167,16 +173,19 @@ static device_layout *layout_create(backend *be, const layout *l) {
     device->host.column_block = int_table(be, l->column_block, l->blocks);
     build_tiles(be, device, l);
     if (hopper_fits(be, l)) hopper_create(be, device, l);
+    if (be->precision == BF16 && !layout_is_dense(l)) narrow_create(be, device, l);
     return device;
 }
 
 static void free_layout(backend *be, device_layout *device) {
     if (!device) return;
-    void *tables[] = {device->host.row_start,  device->host.row_column,   device->host.column_start,
-                      device->host.column_row, device->host.column_block, device->block_row,
-                      device->tile_block,      device->deep_start,        device->forward.part,
-                      device->forward.source,  device->backward.part,     device->backward.source,
-                      device->sampled.task,    device->sampled.tile,      device->sampled.slot};
+    void *tables[] = {
+        device->host.row_start,   device->host.row_column,    device->host.column_start,
+        device->host.column_row,  device->host.column_block,  device->block_row,
+        device->tile_block,       device->deep_start,         device->forward.part,
+        device->forward.source,   device->backward.part,      device->backward.source,
+        device->sampled.task,     device->sampled.tile,       device->sampled.slot,
+        device->narrow_rows.task, device->narrow_columns.task};
     for (size_t i = 0; i < sizeof tables / sizeof tables[0]; i++) {
         if (tables[i]) release(be, tables[i]);
     }
@@ -292,13 +301,11 @@ static bool set_up(backend *be) {
     cuda->processors = properties.multiProcessorCount;
     cuda->shared_limit = properties.sharedMemPerBlockOptin;
     cuda->hopper = find_hopper(be, &properties);
-    if (cuda->hopper) {
-        size_t flags = SHARED_SLOTS * sizeof *cuda->shared_full;
-        cuda_ok(be, cudaMalloc(&cuda->shared_sums, SHARED_FLOATS * sizeof(float)), "memory");
-        cuda_ok(be, cudaMalloc(&cuda->shared_full, flags), "memory");
-        zero(be, cuda->shared_full, flags);
-        if (*cuda->failure) return false;
-    }
+    size_t flags = SHARED_SLOTS * sizeof *cuda->shared_full;
+    cuda_ok(be, cudaMalloc(&cuda->shared_sums, SHARED_FLOATS * sizeof(float)), "memory");
+    cuda_ok(be, cudaMalloc(&cuda->shared_full, flags), "memory");
+    zero(be, cuda->shared_full, flags);
+    if (*cuda->failure) return false;
     be->memory = available > MEMORY_RESERVE ? available - MEMORY_RESERVE : 0;
     snprintf(be->device, sizeof be->device, "%s", properties.name);
     return true;

@@ -87,6 +87,7 @@ template <typename T> static __global__ void randomise_kernel(T *x, size_t count
 
 static void randomise(backend *be, void *x, bench_math math, size_t count, uint64_t seed) {
     cuda_backend *cuda = cuda_of(be);
+    cuda_weights_change(be);
     int blocks = cuda->processors * 8;
     if (math == MATH_BF16) {
         randomise_kernel<<<blocks, THREADS, 0, cuda->stream>>>((bf16 *)x, count, seed);

@@ -45,11 +45,12 @@ typedef struct cuda_backend {
     cublasHandle_t blas;
     void *blas_workspace;
     int processors;
-    bool hopper; /* the GPU and this build have sm_90a's instructions */
+    bool hopper;          /* the GPU and this build have sm_90a's instructions */
+    bool weights_settled; /* see cuda_weights_change */
     PFN_encode_map encode_map;
-    float *shared_sums;  /* [SHARED_FLOATS]: sums that thread blocks hand on; on Hopper alone */
-    int *shared_full;    /* [SHARED_SLOTS]: whether they are there */
-    size_t shared_limit; /* bytes of shared memory that a thread block may have */
+    float *shared_sums;                   /* [SHARED_FLOATS]: sums that thread blocks hand on */
+    int *shared_full;                     /* [SHARED_SLOTS]: whether they are there */
+    size_t shared_limit;                  /* bytes of shared memory that a thread block may have */
     bool sums_are_zero, entries_are_made; /* by a cell's sequence, at once for all steps */
     double *partial;                      /* [REDUCTION_BLOCKS] */
     adam_factors *factors;
@@ -107,6 +108,19 @@ typedef struct sampled_tables {
     sampled_slot *slot; /* [tasks][batches][warps][tiles of a warp] */
 } sampled_tables;
 
+/* Work for narrow.cu: a node's list of entries, or a share of it, and up to 32 rows of the result. */
+typedef struct alignas(16) narrow_task {
+    int first, row; /* entry, row of the result */
+    int slot;       /* where the first share of its list hands its sums on */
+    uint16_t count;
+    unsigned char part, parts; /* of the shares of a list; the last one adds them up */
+} narrow_task;
+
+typedef struct narrow_tasks {
+    int count;
+    narrow_task *task;
+} narrow_tasks;
+
 struct device_layout {
     layout host;     /* its tables point to device memory */
     int *block_row;  /* [blocks] the output node of block k */
@@ -117,6 +131,7 @@ struct device_layout {
     int *deep_start; /* [deep_tiles + 1] likewise for Hopper's wgrad */
     int deep_tiles;
     sampled_tables sampled;
+    narrow_tasks narrow_rows, narrow_columns;
 };
 
 struct recording {
@@ -158,6 +173,13 @@ static inline void cuda_launch(backend *be, const char *what, bool early, void (
     config.numAttrs = early && cuda_of(be)->hopper;
     cuda_allow_shared(be, (const void *)kernel, shared);
     cuda_ok(be, cudaLaunchKernelEx(&config, kernel, arguments...), what);
+}
+
+/* Before anything is issued that writes what products may read as weights. A product that overlaps
+ * with the kernel before reads its weights without waiting for that kernel: it may do so once another
+ * product has waited for all that was issued before. */
+static inline void cuda_weights_change(backend *be) {
+    cuda_of(be)->weights_settled = false;
 }
 
 /* After a launch. */
@@ -264,6 +286,7 @@ bool hopper_wgrad(backend *be, const device_layout *l, const void *dy, const voi
                   int columns, void *dw);
 
 /* Few columns, one step, without layer norm's sums; see narrow.cu. */
+void narrow_create(backend *be, device_layout *device, const layout *l);
 bool narrow_fits(const backend *be, const layout *l, int columns);
 void narrow_fprop(backend *be, const device_layout *l, const void *w, const void *x, int columns,
                   void *y);

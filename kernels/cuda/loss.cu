@@ -245,6 +245,7 @@ static __global__ void adam_kernel(size_t quads, float4 *weights, const float4 *
 void cuda_adam(backend *be, size_t count, void *weights, const void *gradient, void *moment1,
                void *moment2, void *average, void *operands, const update_arguments *arguments,
                update_report *report) {
+    cuda_weights_change(be);
     cuda_backend *cuda = cuda_of(be);
     size_t quads = count / 4;
     int blocks = launch_partials(be, gradient, count, true);
@@ -277,6 +278,7 @@ static __global__ void round_kernel(size_t count, const float *from, bf16 *to) {
 }
 
 void cuda_round(backend *be, size_t count, const void *weights, void *operands) {
+    cuda_weights_change(be);
     if (be->precision != BF16) {
         if (operands != weights) be->copy(be, operands, weights, count * sizeof(float));
         return;

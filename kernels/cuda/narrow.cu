@@ -1,170 +1,374 @@
 /* fprop and dgrad of few columns (32 to 128) in bf16, on any GPU from sm_80 on, for all block sizes.
  *
- *   y [32 units][columns] = sum over k  A [32][k] X [k][columns],  A = W, or W' for dgrad
+ *   y' [N columns][units] = sum over k  x' [N][k]  A [k][units],  A = W' for fprop, W for dgrad
  *
- * Floor: memory. Weights pass once, and their blocks' activations come out of L2, as many bytes
- * again at block 32 and N = 32; arithmetic is a tenth of that. So nothing may stand between memory
- * and the tensor cores: no shared memory, no barriers. A thread block makes 32 units; its warps
- * take turns at stretches of 32 in k, each 16-byte load brings one lane's share, and several
- * stretches are on their way in registers while one is multiplied by mma.sync. Warps' sums meet in
- * shared memory at the end, in a fixed order. What is lost at low density is three waits for cold
- * memory, one after another: the row's start, its columns, the activations.
+ * Floors: weights, x and y once through memory; and what L2 delivers to the multiprocessors, where
+ * every block of b x b weights gathers b x N activations: at block 32 and N = 32 as many bytes as the
+ * weights, at block 8 or N = 128 four times as many. Arithmetic is a tenth of that.
  *
- * mma.sync wants pairs along k in a register. Weights have them: k may be taken in any order, as
- * long as W and X agree, so lane 4 g + t takes k = 8 t ... 8 t + 7 of row g. X runs along the
- * columns, and W' along its rows: movmatrix turns 8 x 8 of those over. Row
+ * So the tiling keeps loads on their way. A task is a node's list, or a share of a long one; it
+ * belongs to a thread block and makes up to 32 units. The list is cut evenly among the warps, and each
+ * warp walks its share alone, in stages of a few blocks: a ring of its own in shared memory that it
+ * fills by cp.async and empties by ldmatrix and mma.sync, with no barrier but its own. All of the ring
+ * is on its way before the first product, which is all there is at low density. Columns are the rows
+ * of the matrix product, so that 8 units fill its width and small blocks waste nothing. Warps' sums
+ * meet in shared memory at the end, in a fixed order; shares of a list meet in global memory,
+ * likewise in order.
  *
- *   k = 8 (g / 2) + 2 r + g % 2
+ * Products of one step take a few microseconds, of which launching, looking up lists and the first
+ * weights from memory are half. On Hopper these overlap with the kernel before: a thread block begins
+ * while that one ends, looks up its list and fetches weights, and only then waits for it.
  *
- * of X in register set r makes both orders the same; results then lie in 8 neighbouring columns a
- * lane. */
+ * On an H200, block 32 and density 0.5, N = 32 is at 96 % of memory's floor; N = 64 and 128 are at 97
+ * and 83 % of L2's measured bandwidth, 9.3 TB/s. To go beyond, rows would have to share activations. */
 #include "cuda.h"
 #include "ptx.cuh"
 
-enum { WARPS = 4, THREADS = WARPS * 32, UNITS = 32, DEPTH = 32 };
+#include <stdlib.h>
+
+enum {
+    WARPS = 4,
+    THREADS = WARPS * 32,
+    MOST_UNITS = 32,       /* of a task */
+    LEAST_DEPTH = 512,     /* of k, that is worth a task of its own */
+    MOST_COUNT = 65535,    /* entries of a task */
+    MOST_PARTS = 255,      /* tasks that share a list */
+    MOST_COLUMN_TILES = 4, /* of a product */
+};
 
 typedef struct narrow_arguments {
     const bf16 *w, *x;
     bf16 *y;
-    const int *start, *other, *block; /* the output nodes' lists; block: NULL in order */
+    const narrow_task *task;
+    const int *other, *block; /* the lists; block: NULL in order */
     int b, gates, columns;
-    int log_k; /* of k a block: b, or for dgrad gates b */
-    int tiles; /* of 32 units a node, gates counted for fprop */
+    int log_k;   /* of k a block: b, or for dgrad gates b */
+    int weights; /* of a block */
+    int overlap; /* weights may be read before the kernel before this one ends */
+    float *sums; /* of tasks that share a list, and whether they are there */
+    int *full;
 } narrow_arguments;
 
-/* 32 of k: rows 8 r + g of W, or for dgrad rows of k, as those of X. */
-template <int SPANS> struct stretch { uint4 w[4], x[SPANS][4]; };
+/* B: units of a task. A stage is DEPTH of k: W [DEPTH / SLICE][B][SLICE], or for dgrad [..][SLICE][B],
+ * and x [DEPTH][N]. What comes from one block is SLICE deep. */
+template <int B, int N> struct narrow_shape {
+    static const int DEPTH = B < 32 && N == 32 ? 64 : 32, SLICE = B, SLICES = DEPTH / SLICE;
+    static const int STAGES = N == 128 ? 2 : N == 64 ? 3 : B == 32 ? 4 : B == 16 ? 3 : 2;
+    static const int W_BYTES = DEPTH * B * 2, X_BYTES = DEPTH * N * 2, STAGE = W_BYTES + X_BYTES;
+    static const int TILES = B / 8 * (N / 16), SUMS = TILES * 512; /* of sums: [B / 8][N / 16] */
+    static const int RING = STAGES * STAGE > SUMS ? STAGES *STAGE : SUMS; /* of a warp */
+    static const int BYTES = WARPS * RING;
+    static const int RESIDENT = N == 128 ? 2 : B == 8 ? 4 : 3; /* thread blocks a multiprocessor */
+};
 
-static __device__ inline uint32_t word(const uint4 &v, int i) {
-    return i == 0 ? v.x : i == 1 ? v.y : i == 2 ? v.z : v.w;
-}
+/* ------------------------------------------------------------------------------------- a share
+ * of a list, as a warp walks it. */
 
-/* Where a lane finds its blocks of a stretch: eight of k never straddle two. */
-struct place {
-    int block, other, offset; /* offset: of k in the block; block < 0: past the end */
+template <int B, int N, bool FORWARD> struct walker {
+    typedef narrow_shape<B, N> S;
+    const narrow_arguments &p;
+    const narrow_task &task;
+    uint32_t ring;
+    int lane, depth, begin, end;      /* stages [begin, end) of the list's `depth` of k */
+    int window, other = 0, block = 0; /* a lane's entry: window + lane */
 
-    __device__ place(const narrow_arguments &p, int first, int count, int k) {
-        int entry = k >> p.log_k;
-        bool there = entry < count;
-        offset = k & ((1 << p.log_k) - 1);
-        block = !there ? -1 : p.block ? p.block[first + entry] : first + entry;
-        other = there ? p.other[first + entry] : 0;
+    __device__ walker(const narrow_arguments &p_, const narrow_task &task_, uint32_t ring_)
+        : p(p_), task(task_), ring(ring_), lane(threadIdx.x % 32) {
+        const int warp = threadIdx.x / 32;
+        depth = task.count << p.log_k;
+        int stages = (depth + S::DEPTH - 1) / S::DEPTH;
+        begin = stages * warp / WARPS;
+        end = stages * (warp + 1) / WARPS;
+        window = begin * S::DEPTH >> p.log_k;
+        look_up();
+    }
+
+    __device__ void look_up() {
+        int entry = window + lane;
+        if (entry >= task.count) return;
+        other = __ldg(p.other + task.first + entry);
+        block = p.block ? __ldg(p.block + task.first + entry) : task.first + entry;
+    }
+
+    /* A short list waits for little but the first activations: have them come into L2. */
+    __device__ void prefetch_activations() const {
+        const int entry = window + lane, rows = 1 << p.log_k;
+        if (end - begin > 2 || entry * rows >= min(end * S::DEPTH, depth)) return;
+        prefetch(p.x + (size_t)other * rows * p.columns, rows * p.columns * 2);
+    }
+
+    /* Before what follows is asked about stage i. */
+    __device__ void reach(int i) {
+        if ((i * S::DEPTH >> p.log_k) - window < 32) return;
+        window += 32;
+        look_up();
+    }
+
+    __device__ int of_entry(int value, int k) const {
+        return __shfl_sync(~0u, value, (k >> p.log_k) - window);
+    }
+
+    __device__ int offset(int k) const { /* in its block */
+        return k & ((1 << p.log_k) - 1);
+    }
+
+    __device__ bool is_there(int k) const { /* lists end at whole blocks */
+        return S::SLICES == 1 || k < depth;
+    }
+
+    /* Lanes take neighbouring chunks of 8: those of a line, then of the next lines. */
+    __device__ void load_weights(int i, int slot) const {
+        const int width = (FORWARD ? S::SLICE : B) / 8, chunks = B * S::SLICE / 8; /* of a slice */
+        const int row = task.row % (FORWARD ? p.gates * p.b : p.b);
+        const uint32_t to = ring + slot * S::STAGE;
+#pragma unroll
+        for (int j = 0; j < S::W_BYTES / 512; j++) {
+            const int in = j * 32 % chunks + lane % chunks;
+            const int slice = j * 32 / chunks + lane / chunks, line = in / width, c = in % width;
+            const int k = i * S::DEPTH + slice * S::SLICE;
+            const bf16 *from = p.w + (size_t)of_entry(block, k) * p.weights;
+            from += FORWARD ? offset(k) + (row + line) * p.b : (offset(k) + line) * p.b + row;
+            const int at = slice * chunks + swizzle<width>(line, c);
+            copy_async(to + at * 16, is_there(k) ? from + c * 8 : NULL);
+        }
+    }
+
+    __device__ void load_activations(int i, int slot) const {
+        const int width = N / 8;
+        const uint32_t to = ring + slot * S::STAGE + S::W_BYTES;
+#pragma unroll
+        for (int j = 0; j < S::X_BYTES / 512; j++) {
+            const int first = j * 32 / width, line = first + lane / width, c = lane % width;
+            const int k = i * S::DEPTH + first / S::SLICE * S::SLICE;
+            const int row = (of_entry(other, k) << p.log_k) + offset(k);
+            const bf16 *from = p.x + (size_t)row * p.columns + blockIdx.y * N;
+            from += line % S::SLICE * p.columns + c * 8;
+            copy_async(to + swizzle<width>(line, c) * 16, is_there(k) ? from : NULL);
+        }
+    }
+
+    /* Lane i of a warp gives the address of row i % 8 of matrix i / 8. */
+    __device__ void multiply(int slot, float (&sum)[N / 16][B / 8][4]) const {
+        const uint32_t w = ring + slot * S::STAGE, x = w + S::W_BYTES;
+        const int in = lane % 8, matrix = lane / 8;
+#pragma unroll
+        for (int k = 0; k < S::DEPTH; k += 16) {
+            uint32_t right[B / 8][2];
+#pragma unroll
+            for (int u = 0; u < B / 8; u += 2) {
+                uint32_t r[4];
+                const int width = (FORWARD ? S::SLICE : B) / 8;
+                int along = B == 8 ? in : matrix / 2 * 8 + in, by_k = k % S::SLICE + matrix % 2 * 8;
+                int at = k / S::SLICE * B * width;
+                if (B == 8) { /* k of two slices; the other two matrices are spare */
+                    at += matrix % 2 * 8 + in;
+                } else if (FORWARD) {
+                    at += swizzle<width>(u * 8 + along, by_k / 8);
+                } else {
+                    at += swizzle<width>(by_k + in, u + matrix / 2);
+                }
+                if (FORWARD) {
+                    load_matrices(r, w + at * 16);
+                } else {
+                    load_matrices_transposed(r, w + at * 16);
+                }
+#pragma unroll
+                for (int e = 0; e < (B == 8 ? 2 : 4); e++) right[u + e / 2][e % 2] = r[e];
+            }
+#pragma unroll
+            for (int c = 0; c < N / 16; c++) {
+                uint32_t left[4];
+                int at = swizzle<N / 8>(k + matrix / 2 * 8 + in, c * 2 + matrix % 2);
+                load_matrices_transposed(left, x + at * 16);
+#pragma unroll
+                for (int u = 0; u < B / 8; u++) {
+                    multiply_add(sum[c][u], left, right[u][0], right[u][1]);
+                }
+            }
+        }
     }
 };
 
-template <int SPANS, bool FORWARD>
-static __device__ inline void fetch(const narrow_arguments &p, const place &left,
-                                    const place &right, int gate, int part, stretch<SPANS> &s) {
+/* ---------------------------------------------------------------------------------- the kernel */
+
+static __device__ inline void add(float4 &sum, float4 more) {
+    sum.x += more.x;
+    sum.y += more.y;
+    sum.z += more.z;
+    sum.w += more.w;
+}
+
+/* Of 16 columns and 8 units, as multiply_add leaves them: units 2 t, 2 t + 1 of column g, and of g + 8. */
+static __device__ inline void write_tile(bf16 *y, int columns, float4 sums) {
     const int lane = threadIdx.x % 32, g = lane / 4, t = lane % 4;
-    const uint4 zero = make_uint4(0, 0, 0, 0);
-    const int size = min(p.b, UNITS), column0 = blockIdx.y * SPANS * 32;
-#pragma unroll
-    for (int r = 0; r < 4; r++) {
-        int row = FORWARD ? part * UNITS + 8 * r + g : left.offset + 2 * r + g % 2;
-        int column = FORWARD ? left.offset : part * UNITS + 8 * t;
-        bool there = left.block >= 0 && (FORWARD ? 8 * r + g : 8 * t) < size;
-        size_t base = FORWARD ? (size_t)left.block * p.gates + gate : (size_t)left.block * p.gates;
-        s.w[r] = there ? __ldcs((const uint4 *)(p.w + (base * p.b + row) * p.b + column)) : zero;
-        size_t from = ((size_t)right.other << p.log_k) + right.offset + 2 * r + g % 2;
-#pragma unroll
-        for (int span = 0; span < SPANS; span++) {
-            const bf16 *x = p.x + from * p.columns + column0 + span * 32 + 8 * t;
-            s.x[span][r] = right.block >= 0 ? __ldg((const uint4 *)x) : zero;
-        }
-    }
+    __nv_bfloat162 low = __floats2bfloat162_rn(sums.x, sums.y);
+    __nv_bfloat162 high = __floats2bfloat162_rn(sums.z, sums.w);
+    y += (size_t)g * columns + t * 2;
+    *(uint32_t *)y = transpose_matrix(*(uint32_t *)&low);
+    *(uint32_t *)(y + 8) = transpose_matrix(*(uint32_t *)&high);
 }
 
-template <int SPANS, bool FORWARD>
-static __device__ inline void multiply(const stretch<SPANS> &s, float (&sum)[SPANS][2][4][4]) {
-#pragma unroll
-    for (int step = 0; step < 2; step++) { /* 16 of k */
-        uint32_t a[2][4];
-#pragma unroll
-        for (int i = 0; i < 2; i++) {
-#pragma unroll
-            for (int q = 0; q < 4; q++) { /* q % 2: rows 8 on; q / 2: 8 of k on */
-                a[i][q] = FORWARD ? word(s.w[2 * i + q % 2], 2 * step + q / 2)
-                                  : transpose_matrix(word(s.w[2 * step + q / 2], 2 * i + q % 2));
-            }
-        }
-#pragma unroll
-        for (int span = 0; span < SPANS; span++) {
-#pragma unroll
-            for (int c = 0; c < 4; c++) {
-                uint32_t b0 = transpose_matrix(word(s.x[span][2 * step], c));
-                uint32_t b1 = transpose_matrix(word(s.x[span][2 * step + 1], c));
-                multiply_add(sum[span][0][c], a[0], b0, b1);
-                multiply_add(sum[span][1][c], a[1], b0, b1);
-            }
-        }
+/* A task's sums: handed on by all but the last of a list's tasks, which adds them up. */
+template <int B, int N>
+static __device__ void finish(const narrow_arguments &p, const narrow_task &task,
+                              const char *staged) {
+    typedef narrow_shape<B, N> S;
+    const bool last = task.part + 1 == task.parts;
+    const int slot0 = task.slot * gridDim.y + blockIdx.y; /* those of a list: gridDim.y apart */
+    if (last && threadIdx.x + 1 < task.parts) {
+        int *flag = p.full + slot0 + threadIdx.x * gridDim.y;
+        while (atomicAdd(flag, 0) == 0) __nanosleep(100);
+        __threadfence();
+        *flag = 0;
     }
-}
-
-template <int SPANS, bool FORWARD>
-static __global__ void __launch_bounds__(THREADS, SPANS == 1 ? 3 : 2)
-    narrow_kernel(const __grid_constant__ narrow_arguments p) {
-    const int STAGES = SPANS == 1 ? 3 : 2;
-    __shared__ float shared[WARPS][SPANS * 32][32];
-    const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, g = lane / 4, t = lane % 4;
-    const int node = blockIdx.x / p.tiles, tile = blockIdx.x % p.tiles;
-    const int parts = p.b > UNITS ? p.b / UNITS : 1, gate = tile / parts, part = tile % parts;
-    const int first = p.start[node], count = p.start[node + 1] - first;
-    const int stretches = ((count << p.log_k) + DEPTH - 1) / DEPTH;
-    float sum[SPANS][2][4][4] = {};
-    stretch<SPANS> ring[STAGES];
-
-    /* Places are looked up one stretch before they are needed. */
-    auto left_of = [&](int i) {
-        return place(p, first, count, i * DEPTH + 8 * (FORWARD ? t : g / 2));
-    };
-    auto right_of = [&](int i) { return place(p, first, count, i * DEPTH + 8 * (g / 2)); };
-    place left = left_of(warp), right = right_of(warp);
-    int next = warp;
-    auto fetch_next = [&](stretch<SPANS> &s) {
-        place l = left, r = right;
-        next += WARPS;
-        left = left_of(next);
-        right = right_of(next);
-        fetch<SPANS, FORWARD>(p, l, r, gate, part, s);
-    };
+    if (last && task.parts > 1) __syncthreads();
+    const int share = (S::TILES + WARPS - 1) / WARPS, first = threadIdx.x / 32 * share;
+    const size_t step = (size_t)gridDim.y * B * N / 4;
 #pragma unroll
-    for (int s = 0; s < STAGES - 1; s++) fetch_next(ring[s]);
-    for (int i = warp; i < stretches; i += STAGES * WARPS) {
+    for (int tile = first; tile < first + share; tile++) {
+        if (tile >= S::TILES) break;
+        const int at = tile * 32 + threadIdx.x % 32;
+        float4 total = {};
 #pragma unroll
-        for (int s = 0; s < STAGES; s++) {
-            fetch_next(ring[(s + STAGES - 1) % STAGES]);
-            multiply<SPANS, FORWARD>(ring[s], sum);
+        for (int w = 0; w < WARPS; w++) add(total, ((const float4 *)(staged + w * S::RING))[at]);
+        float4 *slot = (float4 *)(p.sums + (size_t)slot0 * B * N) + at;
+        if (!last) {
+            __stcg(slot + task.part * step, total);
+            continue;
         }
+        for (int part = 0; part + 1 < task.parts; part++) add(total, __ldcg(slot + part * step));
+        const int unit = task.row + tile / (N / 16) * 8, column = tile % (N / 16) * 16;
+        write_tile(p.y + (size_t)unit * p.columns + blockIdx.y * N + column, p.columns, total);
     }
-
-    float *mine = &sum[0][0][0][0];
-#pragma unroll
-    for (int i = 0; i < SPANS * 32; i++) shared[warp][i][lane] = mine[i];
+    if (last) return;
+    __threadfence();
     __syncthreads();
-
-    /* Warp w ends with rows g of 8 w: tile w / 2, its half w % 2. */
-    int unit = FORWARD ? 8 * warp + g : 8 * (g / 2) + 2 * warp + g % 2;
-    if (unit >= p.b) return;
-#pragma unroll
-    for (int span = 0; span < SPANS; span++) {
-        uint32_t packed[4];
-#pragma unroll
-        for (int c = 0; c < 4; c++) {
-            float total[2] = {};
-#pragma unroll
-            for (int e = 0; e < 2; e++) {
-                int at = ((span * 2 + warp / 2) * 4 + c) * 4 + warp % 2 * 2 + e;
-#pragma unroll
-                for (int w = 0; w < WARPS; w++) total[e] += shared[w][at][lane];
-            }
-            __nv_bfloat162 pair = __floats2bfloat162_rn(total[0], total[1]);
-            packed[c] = *(uint32_t *)&pair;
-        }
-        size_t row = ((size_t)node * (FORWARD ? p.gates : 1) + gate) * p.b + part * UNITS + unit;
-        *(uint4 *)(p.y + row * p.columns + (blockIdx.y * SPANS + span) * 32 + 8 * t) =
-            make_uint4(packed[0], packed[1], packed[2], packed[3]);
-    }
+    if (threadIdx.x == 0) atomicExch(p.full + slot0 + task.part * gridDim.y, 1);
 }
+
+template <int B, int N, bool FORWARD>
+static __global__ void __launch_bounds__(THREADS, narrow_shape<B, N>::RESIDENT)
+    narrow_kernel(const __grid_constant__ narrow_arguments p) {
+    typedef narrow_shape<B, N> S;
+    extern __shared__ __align__(128) char shared[];
+    const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+    const narrow_task task = p.task[blockIdx.x];
+    walker<B, N, FORWARD> walk(p, task, shared_address(shared) + warp * S::RING);
+
+    /* The first stages lie in the first window of 32 entries. */
+    if (p.overlap) {
+#pragma unroll
+        for (int s = 0; s < S::STAGES; s++) {
+            if (walk.begin + s < walk.end) walk.load_weights(walk.begin + s, s);
+        }
+    }
+    walk.prefetch_activations();
+    wait_for_earlier();
+    let_next_start();
+#pragma unroll
+    for (int s = 0; s < S::STAGES; s++) {
+        if (walk.begin + s < walk.end) {
+            if (!p.overlap) walk.load_weights(walk.begin + s, s);
+            walk.load_activations(walk.begin + s, s);
+        }
+        copy_commit();
+    }
+
+    float sum[N / 16][B / 8][4] = {};
+    for (int i = walk.begin, slot = 0; i < walk.end; i++) {
+        const int ahead = i + S::STAGES;
+        copy_wait<S::STAGES - 1>();
+        __syncwarp();
+        walk.multiply(slot, sum);
+        __syncwarp();
+        if (ahead < walk.end) {
+            walk.reach(ahead);
+            walk.load_weights(ahead, slot);
+            walk.load_activations(ahead, slot);
+        }
+        copy_commit();
+        slot = slot + 1 == S::STAGES ? 0 : slot + 1;
+    }
+
+    copy_wait<0>();
+    __syncwarp();
+    float4 *staged = (float4 *)(shared + warp * S::RING) + lane;
+#pragma unroll
+    for (int c = 0; c < N / 16; c++) {
+#pragma unroll
+        for (int u = 0; u < B / 8; u++) {
+            const float *of = sum[c][u];
+            staged[(u * (N / 16) + c) * 32] = make_float4(of[0], of[1], of[2], of[3]);
+        }
+    }
+    __syncthreads();
+    finish<B, N>(p, task, shared);
+}
+
+/* --------------------------------------------------------------------------------------- tasks */
+
+/* The longest first; tasks of a list one after another. */
+static int by_count(const void *a, const void *b) {
+    const narrow_task *x = (const narrow_task *)a, *y = (const narrow_task *)b;
+    if (x->count != y->count) return y->count - x->count;
+    if (x->row != y->row) return x->row < y->row ? -1 : 1;
+    return x->first - y->first;
+}
+
+static int tasks_of_list(int count, int most) {
+    return count ? (count + most - 1) / most : 1;
+}
+
+/* How many tasks hand their sums on where none has more than `most` entries. */
+static int count_handed_on(const int *start, int nodes, int tiles, int most) {
+    int handed = 0;
+    for (int i = 0; i < nodes; i++) handed += tasks_of_list(start[i + 1] - start[i], most) - 1;
+    return handed * tiles;
+}
+
+/* Of nodes whose results are `tiles` tiles of `units` each; an entry is 2^log_k of k. */
+static void build_tasks(backend *be, narrow_tasks *made, const int *start, int nodes, int tiles,
+                        int units, int log_k) {
+    int longest = 0, most = start[nodes] / (2 * cuda_of(be)->processors) * tiles;
+    for (int i = 0; i < nodes; i++) longest = max(longest, start[i + 1] - start[i]);
+    most = max(max(most, LEAST_DEPTH >> log_k), (longest + MOST_PARTS - 1) / MOST_PARTS);
+    most = min(max(most, 1), MOST_COUNT);
+    while (count_handed_on(start, nodes, tiles, most) > SHARED_SLOTS / MOST_COLUMN_TILES) most *= 2;
+    int handed = count_handed_on(start, nodes, tiles, most), count = nodes * tiles + handed, at = 0;
+    narrow_task *task = (narrow_task *)calloc((size_t)count, sizeof *task);
+    if (!task) abort();
+    for (int tile = 0, slot = 0; tile < nodes * tiles; tile++) {
+        int first = start[tile / tiles], entries = start[tile / tiles + 1] - first;
+        int parts = tasks_of_list(entries, most);
+        for (int part = 0; part < parts; part++) {
+            int begin = (int)((long long)entries * part / parts);
+            int end = (int)((long long)entries * (part + 1) / parts);
+            narrow_task next = {first + begin,       tile * units, slot, (uint16_t)(end - begin), 0,
+                                (unsigned char)parts};
+            task[at++] = next;
+        }
+        slot += parts - 1;
+    }
+    qsort(task, (size_t)count, sizeof *task, by_count);
+    /* Who waits for others comes last: its thread block begins after theirs. */
+    unsigned char *parts = (unsigned char *)calloc((size_t)(nodes * tiles), 1);
+    if (!parts) abort();
+    for (int i = 0; i < count; i++) task[i].part = parts[task[i].row / units]++;
+    made->count = count;
+    made->task = (narrow_task *)cuda_table(be, task, (size_t)count * sizeof *task);
+    free(parts);
+    free(task);
+}
+
+void narrow_create(backend *be, device_layout *device, const layout *l) {
+    int units = min(l->in_block, MOST_UNITS), parts = l->in_block / units;
+    build_tasks(be, &device->narrow_rows, l->row_start, l->out_nodes, l->gates * parts, units,
+                log2_of(l->in_block));
+    build_tasks(be, &device->narrow_columns, l->column_start, l->in_nodes, parts, units,
+                log2_of(l->gates * l->in_block));
+}
+
+/* ------------------------------------------------------------------------------------ launches */
 
 bool narrow_fits(const backend *be, const layout *l, int columns) {
     bool few =
@@ -172,32 +376,74 @@ bool narrow_fits(const backend *be, const layout *l, int columns) {
     return be->precision == BF16 && few && !layout_is_dense(l);
 }
 
-static void launch(backend *be, const narrow_arguments &p, int nodes, bool forward) {
-    cudaStream_t stream = cuda_of(be)->stream;
-    int spans = p.columns % 64 == 0 ? 2 : 1;
-    dim3 grid(nodes * p.tiles, p.columns / (spans * 32));
-    if (forward && spans == 1) narrow_kernel<1, true><<<grid, THREADS, 0, stream>>>(p);
-    if (forward && spans == 2) narrow_kernel<2, true><<<grid, THREADS, 0, stream>>>(p);
-    if (!forward && spans == 1) narrow_kernel<1, false><<<grid, THREADS, 0, stream>>>(p);
-    if (!forward && spans == 2) narrow_kernel<2, false><<<grid, THREADS, 0, stream>>>(p);
+template <int B, int N, bool FORWARD>
+static void launch(backend *be, const narrow_arguments &p, int tasks) {
+    void (*kernel)(narrow_arguments) = narrow_kernel<B, N, FORWARD>;
+    cuda_ok(be,
+            cudaFuncSetAttribute((const void *)kernel,
+                                 cudaFuncAttributePreferredSharedMemoryCarveout, 100),
+            "prefer shared memory");
+    cuda_launch(be, "narrow product", true, kernel, dim3(tasks, p.columns / N), THREADS,
+                narrow_shape<B, N>::BYTES, p);
+}
+
+template <int B, bool FORWARD>
+static void launch_by_columns(backend *be, const narrow_arguments &p, int tasks) {
+    if (p.columns % 128 == 0) {
+        launch<B, 128, FORWARD>(be, p, tasks);
+    } else if (p.columns % 64 == 0) {
+        launch<B, 64, FORWARD>(be, p, tasks);
+    } else {
+        launch<B, 32, FORWARD>(be, p, tasks);
+    }
+}
+
+template <bool FORWARD>
+static void launch_by_block(backend *be, narrow_arguments *p, const narrow_tasks *tasks) {
+    cuda_backend *cuda = cuda_of(be);
+    p->task = tasks->task;
+    p->sums = cuda->shared_sums;
+    p->full = cuda->shared_full;
+    p->overlap = cuda->hopper && cuda->weights_settled;
+    if (p->b == 8) {
+        launch_by_columns<8, FORWARD>(be, *p, tasks->count);
+    } else if (p->b == 16) {
+        launch_by_columns<16, FORWARD>(be, *p, tasks->count);
+    } else {
+        launch_by_columns<32, FORWARD>(be, *p, tasks->count);
+    }
+    cuda->weights_settled = true;
 }
 
 void narrow_fprop(backend *be, const device_layout *device, const void *w, const void *x,
                   int columns, void *y) {
     const layout *l = &device->host;
-    int b = l->in_block, parts = b > UNITS ? b / UNITS : 1;
-    narrow_arguments p = {
-        (const bf16 *)w, (const bf16 *)x, (bf16 *)y,  l->row_start,    l->row_column, NULL, b,
-        l->gates,        columns,         log2_of(b), l->gates * parts};
-    launch(be, p, l->out_nodes, true);
+    narrow_arguments p = {};
+    p.w = (const bf16 *)w;
+    p.x = (const bf16 *)x;
+    p.y = (bf16 *)y;
+    p.other = l->row_column;
+    p.b = l->in_block;
+    p.gates = l->gates;
+    p.columns = columns;
+    p.log_k = log2_of(p.b);
+    p.weights = p.b * p.b * p.gates;
+    launch_by_block<true>(be, &p, &device->narrow_rows);
 }
 
 void narrow_dgrad(backend *be, const device_layout *device, const void *w, const void *dy,
                   int columns, void *dx) {
     const layout *l = &device->host;
-    int b = l->in_block, parts = b > UNITS ? b / UNITS : 1;
-    narrow_arguments p = {(const bf16 *)w, (const bf16 *)dy,      (bf16 *)dx, l->column_start,
-                          l->column_row,   l->column_block,       b,          l->gates,
-                          columns,         log2_of(b * l->gates), parts};
-    launch(be, p, l->in_nodes, false);
+    narrow_arguments p = {};
+    p.w = (const bf16 *)w;
+    p.x = (const bf16 *)dy;
+    p.y = (bf16 *)dx;
+    p.other = l->column_row;
+    p.block = l->column_block;
+    p.b = l->in_block;
+    p.gates = l->gates;
+    p.columns = columns;
+    p.log_k = log2_of(p.b * p.gates);
+    p.weights = p.b * p.b * p.gates;
+    launch_by_block<false>(be, &p, &device->narrow_columns);
 }

@@ -195,14 +195,6 @@ struct wgrad_tile {
 
 /* ------------------------------------------------------------------------------ tensor cores */
 
-/* Where chunk `c` of row `row` lies in a tile whose rows have `width` chunks: permuted so that the
- * eight rows that ldmatrix reads at once fall into different banks. */
-template <int width> static __device__ inline int swizzle(int row, int c) {
-    const int rows = width >= 8 ? 1 : 8 / width; /* that fill all banks */
-    const int spread = width >= 8 ? 8 : width;
-    return row * width + (c ^ (row / rows % spread));
-}
-
 template <int M, int N> struct shape {
     static const int THREADS = 2 * N, WARPS = THREADS / 32;
     static const int WARP_ROWS = M >= 64 ? 2 : 1, WARP_COLUMNS = WARPS / WARP_ROWS;

@@ -30,6 +30,21 @@ template <int pending> static __device__ inline void copy_wait() {
     asm volatile("cp.async.wait_group %0;" ::"n"(pending));
 }
 
+/* Multiples of 16 bytes come into L2; from sm_90 on. */
+static __device__ inline void prefetch(const void *from, uint32_t bytes) {
+#if defined __CUDA_ARCH__ && __CUDA_ARCH__ >= 900
+    asm volatile("cp.async.bulk.prefetch.L2.global [%0], %1;" ::"l"(from), "r"(bytes) : "memory");
+#endif
+}
+
+/* Where chunk `c` of row `row` lies in a tile whose rows have `width` chunks: permuted so that the
+ * eight rows that ldmatrix reads at once fall into different banks. */
+template <int width> static __device__ inline int swizzle(int row, int c) {
+    const int rows = width >= 8 ? 1 : 8 / width; /* that fill all banks */
+    const int spread = width >= 8 ? 8 : width;
+    return row * width + (c ^ (row / rows % spread));
+}
+
 /* Four 8 x 8 matrices of 16-bit elements; lane i gives the address of row i % 8 of matrix i / 8. */
 static __device__ inline void load_matrices(uint32_t (&r)[4], uint32_t address) {
     asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
