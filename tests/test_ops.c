@@ -171,7 +171,8 @@ static void test_products_bf16(void **state) {
 }
 
 /* wgrad of one gate with more blocks than a GPU makes at a time, so that its thread blocks make
- * several tasks, full ones and the last of a row group, and columns are split among them. */
+ * several tasks, full ones and the last of a row group, and columns are split among them; then few
+ * blocks and more depth than shared memory holds at a time. */
 static void test_many_blocks(void **state) {
     (void)state;
     if (!test_device_is_cuda()) skip();
@@ -183,6 +184,8 @@ static void test_many_blocks(void **state) {
         {.nodes = 150, .block = 32, .columns = unit, .steps = 2, .share = 0.3},
         {.nodes = 310, .block = 32, .columns = unit, .steps = 1, .share = 0.02, .hubs = true},
         {.nodes = 65, .block = 64, .columns = unit, .steps = 2, .share = 0.5, .hubs = true},
+        {.nodes = 40, .block = 32, .columns = 2 * unit, .steps = 11, .share = 0.3, .hubs = true},
+        {.nodes = 12, .block = 64, .columns = 9 * unit, .steps = 2, .share = 0.3, .hubs = true},
     };
     for (size_t i = 0; i < sizeof shapes / sizeof shapes[0]; i++) {
         const shape *s = &shapes[i];
