@@ -170,31 +170,48 @@ static void test_products_bf16(void **state) {
     check_products(BF16);
 }
 
-/* wgrad of one gate with more blocks than a GPU makes at a time, so that its thread blocks make
- * several tasks, full ones and the last of a row group, and columns are split among them. */
-static void test_many_blocks(void **state) {
-    (void)state;
-    if (!test_device_is_cuda()) skip();
+static void check_shapes(const shape *shapes, size_t count, uint64_t seed) {
     pair p = open_pair(BF16);
-    random_restart(10);
-    int unit = p.be->column_multiple;
-    const shape shapes[] = {
-        {.nodes = 132, .block = 32, .columns = 3 * unit, .steps = 1, .share = 0.75, .hubs = true},
-        {.nodes = 150, .block = 32, .columns = unit, .steps = 2, .share = 0.3},
-        {.nodes = 310, .block = 32, .columns = unit, .steps = 1, .share = 0.02, .hubs = true},
-        {.nodes = 65, .block = 64, .columns = unit, .steps = 2, .share = 0.5, .hubs = true},
-    };
-    for (size_t i = 0; i < sizeof shapes / sizeof shapes[0]; i++) {
+    random_restart(seed);
+    for (size_t i = 0; i < count; i++) {
         const shape *s = &shapes[i];
         graph *g = nasty_graph(s->nodes, s->share, s->hubs);
-        layout *l = layout_from_graph(g, s->block, 1);
+        layout *l = layout_from_graph(g, s->block, s->gates);
         char name[64];
-        snprintf(name, sizeof name, "block %d, %d blocks", s->block, l->blocks);
+        snprintf(name, sizeof name, "block %d, %d gates, %d blocks", s->block, s->gates, l->blocks);
         check_layout(&p, l, s->columns, s->steps, name);
         layout_free(l);
         graph_free(g);
     }
     close_pair(&p);
+}
+
+/* wgrad of one gate with more blocks than a GPU makes at a time, so that its thread blocks make
+ * several tasks, full ones and the last of a row group, and columns are split among them. */
+static void test_many_blocks(void **state) {
+    (void)state;
+    if (!test_device_is_cuda()) skip();
+    const shape shapes[] = {
+        {132, 32, 1, 192, 1, 0.75, true},
+        {150, 32, 1, 64, 2, 0.3, false},
+        {310, 32, 1, 64, 1, 0.02, true},
+        {65, 64, 1, 64, 2, 0.5, true},
+    };
+    check_shapes(shapes, sizeof shapes / sizeof shapes[0], 10);
+}
+
+/* dgrad of four gates whose thread blocks have as many nodes as they can, share the list of a hub,
+ * or make several tiles of columns one after the other, of which the last is not full. */
+static void test_many_gates(void **state) {
+    (void)state;
+    if (!test_device_is_cuda()) skip();
+    const shape shapes[] = {
+        {700, 32, 4, 64, 1, 0.001, true},  {700, 32, 4, 128, 1, 0.002, false},
+        {40, 32, 4, 320, 1, 0.1, true},    {410, 64, 4, 64, 1, 0.001, false},
+        {40, 64, 4, 320, 1, 0.02, true},   {270, 128, 4, 64, 1, 0.001, false},
+        {20, 128, 4, 192, 1, 0.1, true},
+    };
+    check_shapes(shapes, sizeof shapes / sizeof shapes[0], 11);
 }
 
 static void test_dense_products(void **state) {
@@ -796,6 +813,7 @@ int main(void) {
         cmocka_unit_test(test_products_tf32),
         cmocka_unit_test(test_products_bf16),
         cmocka_unit_test(test_many_blocks),
+        cmocka_unit_test(test_many_gates),
         cmocka_unit_test(test_dense_products),
         cmocka_unit_test(test_parts_fp32),
         cmocka_unit_test(test_parts_tf32),
