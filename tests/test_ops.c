@@ -170,6 +170,19 @@ static void test_products_bf16(void **state) {
     check_products(BF16);
 }
 
+static void check_shapes(pair *p, const shape *shapes, size_t count) {
+    for (size_t i = 0; i < count; i++) {
+        const shape *s = &shapes[i];
+        graph *g = nasty_graph(s->nodes, s->share, s->hubs);
+        layout *l = layout_from_graph(g, s->block, s->gates);
+        char name[64];
+        snprintf(name, sizeof name, "block %d, %d gates, %d blocks", s->block, s->gates, l->blocks);
+        check_layout(p, l, s->columns, s->steps, name);
+        layout_free(l);
+        graph_free(g);
+    }
+}
+
 /* wgrad of one gate with more blocks than a GPU makes at a time, so that its thread blocks make
  * several tasks, full ones and the last of a row group, and columns are split among them; then few
  * blocks and more depth than shared memory holds at a time. */
@@ -180,23 +193,29 @@ static void test_many_blocks(void **state) {
     random_restart(10);
     int unit = p.be->column_multiple;
     const shape shapes[] = {
-        {.nodes = 132, .block = 32, .columns = 3 * unit, .steps = 1, .share = 0.75, .hubs = true},
-        {.nodes = 150, .block = 32, .columns = unit, .steps = 2, .share = 0.3},
-        {.nodes = 310, .block = 32, .columns = unit, .steps = 1, .share = 0.02, .hubs = true},
-        {.nodes = 65, .block = 64, .columns = unit, .steps = 2, .share = 0.5, .hubs = true},
-        {.nodes = 40, .block = 32, .columns = 2 * unit, .steps = 11, .share = 0.3, .hubs = true},
-        {.nodes = 12, .block = 64, .columns = 9 * unit, .steps = 2, .share = 0.3, .hubs = true},
+        {132, 32, 1, 3 * unit, 1, 0.75, true}, {150, 32, 1, unit, 2, 0.3, false},
+        {310, 32, 1, unit, 1, 0.02, true},     {65, 64, 1, unit, 2, 0.5, true},
+        {40, 32, 1, 2 * unit, 11, 0.3, true},  {12, 64, 1, 9 * unit, 2, 0.3, true},
     };
-    for (size_t i = 0; i < sizeof shapes / sizeof shapes[0]; i++) {
-        const shape *s = &shapes[i];
-        graph *g = nasty_graph(s->nodes, s->share, s->hubs);
-        layout *l = layout_from_graph(g, s->block, 1);
-        char name[64];
-        snprintf(name, sizeof name, "block %d, %d blocks", s->block, l->blocks);
-        check_layout(&p, l, s->columns, s->steps, name);
-        layout_free(l);
-        graph_free(g);
-    }
+    check_shapes(&p, shapes, sizeof shapes / sizeof shapes[0]);
+    close_pair(&p);
+}
+
+/* dgrad of four gates whose thread blocks have as many nodes as they can, share the list of a hub,
+ * or make several tiles of columns one after the other, of which the last is not full. */
+static void test_many_gates(void **state) {
+    (void)state;
+    if (!test_device_is_cuda()) skip();
+    pair p = open_pair(BF16);
+    random_restart(11);
+    int unit = p.be->column_multiple;
+    const shape shapes[] = {
+        {700, 32, 4, unit, 1, 0.001, true},   {700, 32, 4, 2 * unit, 1, 0.002, false},
+        {40, 32, 4, 5 * unit, 1, 0.1, true},  {410, 64, 4, unit, 1, 0.001, false},
+        {40, 64, 4, 5 * unit, 1, 0.02, true}, {270, 128, 4, unit, 1, 0.001, false},
+        {20, 128, 4, 3 * unit, 1, 0.1, true},
+    };
+    check_shapes(&p, shapes, sizeof shapes / sizeof shapes[0]);
     close_pair(&p);
 }
 
@@ -204,33 +223,36 @@ static void test_many_blocks(void **state) {
 static void test_long_lists(void **state) {
     (void)state;
     pair p = open_pair(BF16);
-    random_restart(11);
+    random_restart(12);
     int few = p.be->product_multiple;
     const shape shapes[] = {
-        {.nodes = 300, .block = 8, .gates = 1, .columns = few, .share = 0.02},
-        {.nodes = 150, .block = 8, .gates = 4, .columns = few, .share = 0.05},
-        {.nodes = 200, .block = 8, .gates = 1, .columns = 2 * few, .share = 0.1},
-        {.nodes = 170, .block = 8, .gates = 1, .columns = 4 * few, .share = 0.03},
-        {.nodes = 140, .block = 16, .gates = 1, .columns = few, .share = 0.1},
-        {.nodes = 140, .block = 16, .gates = 1, .columns = 2 * few, .share = 0.1},
-        {.nodes = 100, .block = 16, .gates = 1, .columns = 3 * few, .share = 0.02},
-        {.nodes = 110, .block = 16, .gates = 1, .columns = 4 * few, .share = 0.05},
-        {.nodes = 90, .block = 32, .gates = 1, .columns = few, .share = 0.5},
-        {.nodes = 80, .block = 32, .gates = 1, .columns = 2 * few, .share = 0.3},
-        {.nodes = 70, .block = 32, .gates = 1, .columns = 4 * few, .share = 0.1},
-        {.nodes = 20, .block = 64, .gates = 4, .columns = few, .share = 0.2},
-        {.nodes = 20, .block = 128, .gates = 1, .columns = 2 * few, .share = 0.3},
+        {300, 8, 1, few, 1, 0.02, true},      {150, 8, 4, few, 1, 0.05, true},
+        {200, 8, 1, 2 * few, 1, 0.1, true},   {170, 8, 1, 4 * few, 1, 0.03, true},
+        {140, 16, 1, few, 1, 0.1, true},      {140, 16, 1, 2 * few, 1, 0.1, true},
+        {100, 16, 1, 3 * few, 1, 0.02, true}, {110, 16, 1, 4 * few, 1, 0.05, true},
+        {90, 32, 1, few, 1, 0.5, true},       {80, 32, 1, 2 * few, 1, 0.3, true},
+        {70, 32, 1, 4 * few, 1, 0.1, true},   {20, 64, 4, few, 1, 0.2, true},
+        {20, 128, 1, 2 * few, 1, 0.3, true},
     };
-    for (size_t i = 0; i < sizeof shapes / sizeof shapes[0]; i++) {
-        const shape *s = &shapes[i];
-        graph *g = nasty_graph(s->nodes, s->share, true);
-        layout *l = layout_from_graph(g, s->block, s->gates);
-        char name[64];
-        snprintf(name, sizeof name, "block %d, %d gates, %d blocks", s->block, s->gates, l->blocks);
-        check_layout(&p, l, s->columns, 1, name);
-        layout_free(l);
-        graph_free(g);
-    }
+    check_shapes(&p, shapes, sizeof shapes / sizeof shapes[0]);
+    close_pair(&p);
+}
+
+/* fprop and dgrad of one gate and many columns: thread blocks that make several tiles, or none, of
+ * columns that end anywhere, and lists longer than what a kernel has on its way. */
+static void test_many_columns(void **state) {
+    (void)state;
+    if (!test_device_is_cuda()) skip();
+    pair p = open_pair(BF16);
+    random_restart(13);
+    int few = p.be->product_multiple;
+    const shape shapes[] = {
+        {200, 32, 1, 25 * few, 1, 0.01, true}, {300, 32, 1, 4 * few, 1, 0.01, true},
+        {90, 32, 1, 5 * few, 1, 0.3, false},   {96, 32, 1, 16 * few, 1, 0.1, true},
+        {102, 64, 1, 25 * few, 1, 0.01, true}, {24, 64, 1, 13 * few, 1, 0.3, false},
+        {34, 128, 1, 25 * few, 1, 0.03, true}, {12, 128, 1, 4 * few, 1, 0.3, false},
+    };
+    check_shapes(&p, shapes, sizeof shapes / sizeof shapes[0]);
     close_pair(&p);
 }
 
@@ -915,7 +937,9 @@ int main(void) {
         cmocka_unit_test(test_products_tf32),
         cmocka_unit_test(test_products_bf16),
         cmocka_unit_test(test_many_blocks),
+        cmocka_unit_test(test_many_gates),
         cmocka_unit_test(test_long_lists),
+        cmocka_unit_test(test_many_columns),
         cmocka_unit_test(test_chain),
         cmocka_unit_test(test_dense_products),
         cmocka_unit_test(test_parts_fp32),

@@ -63,7 +63,7 @@ typedef struct cuda_backend {
     char failure[256]; /* the first error, or "" */
 } cuda_backend;
 
-/* Work on output nodes' lists, cut into equal parts for Hopper's columns_product: neighbouring nodes,
+/* Work on output nodes' lists, cut into equal parts for Hopper's products: neighbouring nodes,
  * of which the first may begin in an earlier part and the last continue in the next, and the union of
  * their sources. */
 enum { PART_NODES = 6 };

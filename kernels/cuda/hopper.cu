@@ -6,17 +6,19 @@
  *
  *   rows_product     fprop of four gates: M = 128, the gates of 32 units; N = columns. A stage is one
  *                    block's weights (A) and the activation tile it gathers (B).
- *   columns_product  dgrad, and fprop of one matrix: M = columns, N = the units of one node. With
- *                    activations as A, one gathered tile serves all of a part's neighbouring nodes,
- *                    whose sums stay in registers while the union of their sources goes by once.
+ *   transposed_product
+ *                    dgrad of four gates: M = columns, N = the units of one node. With activations as
+ *                    A, one gathered tile serves all of a part's neighbouring nodes, whose sums stay
+ *                    in registers while the union of their sources goes by once.
+ *   columns_product  the same for fprop and dgrad of one matrix.
  *   deep_product     wgrad of four gates, or blocks of 128: M = 128 rows of dy, N = up to 256 units
  *                    of x; K = columns and steps.
  *   sampled_product  wgrad of one gate, blocks of 32 and 64: tiles of 32 x 32, by mma.sync.
  *
  * What holds them, at 18,432 units, block 32, 22,064 blocks of four gates and 128 columns on an H200:
  * rows_product brings 361 MB into the multiprocessors in 80 us, half of it cold, and without its
- * multiplications takes 76; columns_product brings 447 MB in 94 us, and without them 83. So loads
- * set the pace, at about 4.6 TB/s, not arithmetic. Clusters of two thread blocks that share activation
+ * multiplications takes 76; transposed_product brings 427 MB in 72 us, and without them 61. So loads
+ * set the pace, at 5 to 7 TB/s, not arithmetic. Clusters of two thread blocks that share activation
  * tiles by multicast move less and took longer (146 and 116 us): each stage then waits for the slower
  * of two. deep_product runs at 88 % of the matrix rate.
  *
@@ -34,7 +36,11 @@ static bool is_deep(const layout *l) {
 }
 
 void hopper_create(backend *be, device_layout *device, const layout *l) {
-    columns_create(be, device, l);
+    if (l->gates == GATES) {
+        transposed_create(be, device, l);
+    } else {
+        columns_create(be, device, l);
+    }
     if (is_deep(l)) {
         deep_create(be, device, l);
     } else {
@@ -52,6 +58,12 @@ bool hopper_fprop(backend *be, const device_layout *device, const void *w, const
     bool done = columns_fprop(be, device, w, x, columns, y);
     if (done && sums) cuda_column_sums(be, l, y, 1, columns, sums);
     return done;
+}
+
+bool hopper_dgrad(backend *be, const device_layout *device, const void *w, const void *dy,
+                  int columns, void *dx) {
+    return device->host.gates == GATES ? transposed_dgrad(be, device, w, dy, columns, dx)
+                                       : columns_dgrad(be, device, w, dy, columns, dx);
 }
 
 bool hopper_wgrad(backend *be, const device_layout *device, const void *dy, const void *x,

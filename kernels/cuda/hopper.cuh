@@ -85,6 +85,16 @@ static __device__ inline void tensor_load(uint32_t to, const CUtensorMap *map, u
                  : "memory");
 }
 
+/* The same of what is read but once: the L2 gives it up first. */
+static __device__ inline void tensor_load_once(uint32_t to, const CUtensorMap *map,
+                                               uint32_t barrier, int x, int y) {
+    const uint64_t evict_first = 0x12F0000000000000;
+    asm volatile("cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes"
+                 ".L2::cache_hint [%0], [%1, {%3, %4}], [%2], %5;" ::"r"(to),
+                 "l"(map), "r"(barrier), "r"(x), "r"(y), "l"(evict_first)
+                 : "memory");
+}
+
 /* ------------------------------------------------------------------------------------ products
  *
  * An operand in shared memory is described by where it starts, its swizzle, and two strides. With a
@@ -212,5 +222,47 @@ static __device__ inline void store_matrices_transposed(uint32_t address, const 
 static __device__ inline void group_sync(int number, int threads) {
     asm volatile("bar.sync %0, %1;" ::"r"(number), "r"(threads) : "memory");
 }
+
+/* ------------------------------------------------------------------- products from registers
+ *
+ * d [64 x n] += a [64 x 16] b [16 x n], a held by the warpgroup's threads: of row
+ * i / 32 * 16 + i % 32 / 4 the columns i % 4 * 2 (+ 1) in a[0], 8 rows further in a[1]; 8 columns
+ * further in a[2] and a[3]. */
+
+/* clang-format off */
+#define D4(i)   "+f"(d[i]), "+f"(d[i + 1]), "+f"(d[i + 2]), "+f"(d[i + 3])
+#define D16(i)  D4(i), D4(i + 4), D4(i + 8), D4(i + 12)
+
+template <int b_major>
+static __device__ inline void warpgroup_multiply(float (&d)[16], const uint32_t (&a)[4], uint64_t b) {
+    asm volatile("wgmma.mma_async.sync.aligned.m64n32k16.f32.bf16.bf16 "
+                 "{%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15}, {%16, %17, %18, %19}, %20, 1, 1, 1, %21;"
+                 : D16(0)
+                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "n"(b_major));
+}
+
+template <int b_major>
+static __device__ inline void warpgroup_multiply(float (&d)[32], const uint32_t (&a)[4], uint64_t b) {
+    asm volatile("wgmma.mma_async.sync.aligned.m64n64k16.f32.bf16.bf16 "
+                 "{%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, "
+                 "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31}, {%32, %33, %34, %35}, %36, 1, 1, 1, %37;"
+                 : D16(0), D16(16)
+                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "n"(b_major));
+}
+
+template <int b_major>
+static __device__ inline void warpgroup_multiply(float (&d)[64], const uint32_t (&a)[4], uint64_t b) {
+    asm volatile("wgmma.mma_async.sync.aligned.m64n128k16.f32.bf16.bf16 "
+                 "{%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, "
+                 "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, "
+                 "%32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, "
+                 "%48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63}, {%64, %65, %66, %67}, %68, 1, 1, 1, %69;"
+                 : D16(0), D16(16), D16(32), D16(48)
+                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "n"(b_major));
+}
+
+#undef D4
+#undef D16
+/* clang-format on */
 
 #endif

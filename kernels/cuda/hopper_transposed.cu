@@ -1,0 +1,325 @@
+/* transposed_product: dgrad of four gates that share a pattern, on Hopper.
+ *
+ *   dx' [N columns][b units of a node] = sum over sources  dy' [N][4 b rows]  W [4 b rows][b]
+ *
+ * with a source for each block in the node's column of W: the four gates' rows of an output node,
+ * 64 at a time. A part of neighbouring nodes shares what they gather: their sums stay in registers
+ * while the union of their sources goes by once.
+ *
+ * Floors, at 18,432 units, block 32, 22,064 blocks, 128 columns on an H200: W is 181 MB out of
+ * memory, 42 us. Patterns of small worlds, in parts of five nodes, gather 246 MB of dy from the L2,
+ * which with the weights is 427 MB into the multiprocessors, 56 us. It takes 72, and without its
+ * multiplications 61. What brought it there, from 90:
+ *
+ *   The left operand, activations, lies in registers: products from there run at the full rate, from
+ *   shared memory at two thirds of it. ldmatrix turns it over on the way, once for all nodes.
+ *   A branch leaves out nodes that the source has no block for; by predicates, each product
+ *   waited for the one before.
+ *   Weights that nobody reads again leave the L2 first, so that dy stays there.
+ *   The producer runs on into the thread block's next part while this one's sums are stored.
+ *   With more columns a warpgroup makes two boxes of them: weights enter half as often. */
+#include "hopper_tiles.cuh"
+
+enum { DEPTH = 64 }; /* rows of a source that a stage brings */
+
+/* The most nodes of a part: more of them gather less, fewer leave room for more stages. */
+static constexpr __host__ __device__ int nodes_of_part(int b) {
+    return b == 32 ? 5 : b == 64 ? 3 : 2;
+}
+
+typedef struct transposed_arguments {
+    const hopper_part *part;
+    const hopper_source *source;
+    bf16 *dx;
+    int columns, column0, tiles; /* the launch's first column, and tiles of columns */
+    int works;                   /* tiles x parts */
+    exchange shared;
+} transposed_arguments;
+
+/* B: units of a node. BOXES: of columns, that a warpgroup makes. Shared memory: stages, finished
+ * sums of one box of each warpgroup on their way out, barriers. */
+template <int B, int BOXES> struct transposed_shape {
+    static const int NODES = nodes_of_part(B), SLICES = GATES * B / DEPTH;
+    static const int ALL_BOXES = CONSUMERS / 128 * BOXES, TILE = ALL_BOXES * BOX;
+    static const int SUMS = BOXES * B / 2; /* a thread's, of a node */
+    static const int BOX_BYTES = DEPTH * BOX_ROW, W_BYTES = DEPTH * B * 2;
+    static const int X_BYTES = ALL_BOXES * BOX_BYTES, STAGE = X_BYTES + NODES * W_BYTES;
+    static const int STAGED = CONSUMERS / 128 * BOX; /* columns */
+    static const int PITCH = STAGED * 2 + PADDING, OUT_BYTES = NODES * B * PITCH;
+    static const int STAGES = (MOST_SHARED - 2048 - OUT_BYTES) / STAGE;
+    static const int OUT = STAGES * STAGE, BARRIERS = OUT + OUT_BYTES;
+    static const int BYTES = BARRIERS + STAGES * 16 + 1024;
+};
+
+/* A thread block's work: a part of the nodes, in one tile of columns. */
+template <typename S> struct transposed_work {
+    hopper_part part;
+    int column0, boxes; /* those of them that there are */
+
+    __device__ transposed_work(const transposed_arguments &p, int work) {
+        part = p.part[work / p.tiles];
+        column0 = p.column0 + work % p.tiles * S::TILE;
+        boxes = min(S::ALL_BOXES, (p.columns - column0 + BOX - 1) / BOX);
+    }
+};
+
+/* ONCE: no other thread block reads the same weights. */
+template <int B, int BOXES, bool ONCE>
+static __device__ void produce_transposed(const CUtensorMap &w_map, const CUtensorMap &x_map,
+                                          const transposed_arguments &p, uint32_t base,
+                                          ring<transposed_shape<B, BOXES>::STAGES> &stages) {
+    typedef transposed_shape<B, BOXES> S;
+    int use = 0;
+    for (int number = blockIdx.x; number < p.works; number += gridDim.x) {
+        const transposed_work<S> work(p, number);
+        const hopper_source *source = p.source + work.part.first;
+        hopper_source next = *source;
+        for (int i = 0; i < work.part.count; i++) {
+            const hopper_source now = next;
+            if (i + 1 < work.part.count) next = *++source;
+            const int bytes = work.boxes * S::BOX_BYTES + __popc(now.mask) * S::W_BYTES;
+            for (int slice = 0; slice < S::SLICES; slice++, use++) {
+                stages.wait_empty(use);
+                const uint32_t barrier = stages.announce(use, bytes);
+                const uint32_t x = base + stages.stage(use) * S::STAGE, w = x + S::X_BYTES;
+                const int row = (now.node * S::SLICES + slice) * DEPTH;
+#pragma unroll
+                for (int box = 0; box < S::ALL_BOXES; box++) {
+                    uint32_t to = x + box * S::BOX_BYTES;
+                    int column = work.column0 + box * BOX;
+                    if (box >= work.boxes) break;
+                    if (B == 32) {
+                        tensor_load(to, &x_map, barrier, column, row / 2, 0);
+                    } else {
+                        tensor_load(to, &x_map, barrier, column, row);
+                    }
+                }
+#pragma unroll
+                for (int node = 0; node < S::NODES; node++) {
+                    if (!(now.mask >> node & 1)) continue;
+                    int from = (now.block[node] * S::SLICES + slice) * DEPTH;
+                    if (B == 32) from /= 2;
+#pragma unroll
+                    for (int unit = 0; unit < B; unit += 64) {
+                        uint32_t to = w + node * S::W_BYTES + unit * DEPTH * 2;
+                        if (ONCE) {
+                            tensor_load_once(to, &w_map, barrier, unit, from);
+                        } else {
+                            tensor_load(to, &w_map, barrier, unit, from);
+                        }
+                    }
+                }
+            }
+        }
+    }
+}
+
+/* a = this warp's 16 columns of a box [DEPTH][64 columns]. Columns run along a swizzled row: those
+ * 16 are two of its eight chunks. */
+static __device__ inline void load_columns(uint32_t (&a)[DEPTH / 16][4], uint32_t x) {
+    const int lane = threadIdx.x % 32, warp = threadIdx.x / 32 % 4;
+    uint32_t at =
+        x + (lane / 16 * 8 + lane % 8) * BOX_ROW + (((warp * 2 + lane / 8 % 2) ^ (lane % 8)) << 4);
+#pragma unroll
+    for (int k = 0; k < DEPTH / 16; k++) load_matrices_transposed(a[k], at + k * 16 * BOX_ROW);
+}
+
+/* sum += X' W for the nodes that the source has a block for, of one box. */
+template <int B, int BOXES>
+static __device__ inline void
+multiply_box(float (&sum)[transposed_shape<B, BOXES>::NODES][BOXES][B / 2], int box,
+             const uint32_t (&a)[DEPTH / 16][4], uint32_t w, int mask) {
+    typedef transposed_shape<B, BOXES> S;
+#pragma unroll
+    for (int node = 0; node < S::NODES; node++, w += S::W_BYTES) {
+        if (!(mask >> node & 1)) continue;
+        product_fence();
+#pragma unroll
+        for (int k = 0; k < DEPTH; k += 16) { /* [DEPTH / 2][row % 2][32 units], or [DEPTH][64] */
+            uint32_t from = w + (B == 32 ? k % (DEPTH / 2) * 128 + k / (DEPTH / 2) * 64 : k * 128);
+            warpgroup_multiply<1>(sum[node][box], a[k / 16],
+                                  matrix_descriptor(from, SWIZZLE_128, DEPTH * 128, 1024));
+        }
+        product_commit();
+    }
+}
+
+/* Sums of the first and the last node may be shared with other parts; gives before it waits. */
+template <int B, int BOXES>
+static __device__ inline void
+share_sums(const transposed_arguments &p, const hopper_part &part, int number,
+           float (&sum)[transposed_shape<B, BOXES>::NODES][BOXES][B / 2]) {
+    typedef transposed_shape<B, BOXES> S;
+    typedef float sums[S::SUMS];
+    const int before = number / p.tiles - part.first_part;
+    if (part.continues) {
+        float last[S::SUMS];
+#pragma unroll
+        for (int node = 0; node < S::NODES; node++) {
+#pragma unroll
+            for (int j = 0; j < S::SUMS; j++) {
+                if (node == 0 || node == part.nodes - 1)
+                    last[j] = sum[node][j / (B / 2)][j % (B / 2)];
+            }
+        }
+        give_sums(p.shared, number, last);
+    }
+    if (part.continues && part.nodes == 1) return;
+    for (int i = 1; i <= before; i++) {
+        take_sums(p.shared, number - i * p.tiles, *(sums *)&sum[0][0][0]);
+    }
+}
+
+/* The finished sums in bf16, staged as [node][unit][column]. A thread holds columns: matrices are
+ * turned over. */
+template <int B, int BOXES>
+static __device__ inline void
+store_sums(const transposed_arguments &p, const transposed_work<transposed_shape<B, BOXES>> &work,
+           char *out, const float (&sum)[transposed_shape<B, BOXES>::NODES][BOXES][B / 2]) {
+    typedef transposed_shape<B, BOXES> S;
+    enum { CHUNK = 8, CHUNKS = S::STAGED / CHUNK }; /* 16 bytes */
+    const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+    const int whole = work.part.nodes - work.part.continues;
+    const uint32_t to = shared_address(out) + (warp * 16 + lane / 8 % 2 * 8) * 2;
+#pragma unroll
+    for (int box = 0; box < BOXES; box++) {
+        group_sync(1, CONSUMERS);
+#pragma unroll
+        for (int node = 0; node < S::NODES; node++) {
+#pragma unroll
+            for (int j = 0; j < B / 8; j += 2) {
+                const float *d = &sum[node][box][j * 4];
+                uint32_t r[4] = {pack(d[0], d[1]), pack(d[2], d[3]), pack(d[4], d[5]),
+                                 pack(d[6], d[7])};
+                int unit = node * B + (j + lane / 16) * 8 + lane % 8;
+                store_matrices_transposed(to + unit * S::PITCH, r);
+            }
+        }
+        group_sync(1, CONSUMERS);
+        for (int i = threadIdx.x; i < whole * B * CHUNKS; i += CONSUMERS) {
+            int unit = i / CHUNKS, staged = i % CHUNKS * CHUNK;
+            int column = work.column0 + (staged / BOX * BOXES + box) * BOX + staged % BOX;
+            if (column >= p.columns) continue;
+            *(uint4 *)(p.dx + ((size_t)work.part.node * B + unit) * p.columns + column) =
+                *(const uint4 *)(out + unit * S::PITCH + staged * 2);
+        }
+    }
+}
+
+template <int B, int BOXES, bool ONCE>
+static __global__ void __launch_bounds__(THREADS, 1)
+    transposed_product(const __grid_constant__ CUtensorMap w_map,
+                       const __grid_constant__ CUtensorMap x_map,
+                       const __grid_constant__ transposed_arguments p) {
+#if ON_HOPPER
+    typedef transposed_shape<B, BOXES> S;
+    extern __shared__ char unaligned[];
+    char *tiles = aligned_tiles(unaligned);
+    const uint32_t base = shared_address(tiles), warp = threadIdx.x / 32;
+    ring<S::STAGES> stages;
+    stages.create(base + S::BARRIERS);
+    barrier_init_done();
+    __syncthreads();
+    wait_for_earlier();
+    let_next_start();
+
+    if (warp >= CONSUMER_WARPS) { /* the producer */
+        registers_shrink<40>();
+        if (threadIdx.x == CONSUMERS)
+            produce_transposed<B, BOXES, ONCE>(w_map, x_map, p, base, stages);
+        return;
+    }
+
+    registers_grow<232>();
+    const int box0 = warp / 4 * BOXES; /* this warpgroup's */
+    int use = 0;
+    for (int number = blockIdx.x; number < p.works; number += gridDim.x) {
+        const transposed_work<S> work(p, number);
+        const hopper_source *source = p.source + work.part.first;
+        float sum[S::NODES][BOXES][B / 2] = {};
+        int next = source->mask;
+        for (int i = 0; i < work.part.count; i++) {
+            const int mask = next;
+            if (i + 1 < work.part.count) next = (++source)->mask;
+            for (int slice = 0; slice < S::SLICES; slice++, use++) {
+                const uint32_t x = base + stages.stage(use) * S::STAGE, w = x + S::X_BYTES;
+                uint32_t a[BOXES][DEPTH / 16][4];
+                stages.wait_full(use);
+#pragma unroll
+                for (int box = 0; box < BOXES; box++) {
+                    if (box0 + box >= work.boxes) break;
+                    load_columns(a[box], x + (box0 + box) * S::BOX_BYTES);
+                    multiply_box<B, BOXES>(sum, box, a[box], w, mask);
+                }
+                product_wait<0>();
+                stages.release(use);
+            }
+        }
+        share_sums<B, BOXES>(p, work.part, number, sum);
+        store_sums<B, BOXES>(p, work, tiles + S::OUT, sum);
+    }
+#endif
+}
+
+/* ----------------------------------------------------------------------------------- on the host */
+
+/* W: all rows of all blocks, in boxes of DEPTH rows; rows of 32 two at a time, as 128 bytes. */
+static bool map_blocks(backend *be, CUtensorMap *map, const layout *l, const void *w) {
+    const uint64_t b = (uint64_t)l->in_block, rows = b * GATES * (uint64_t)l->blocks;
+    const uint64_t extent[2] = {b, rows}, stride[1] = {b * 2};
+    const uint32_t box[2] = {64, DEPTH};
+    if (b == 32) return map_pairs(be, map, w, rows / 2, DEPTH / 2);
+    return make_map(be, map, w, 2, extent, stride, box, CU_TENSOR_MAP_SWIZZLE_128B);
+}
+
+/* dy; where rows of W come in pairs, first the even rows of a box, then the odd ones. */
+static bool map_sources(backend *be, CUtensorMap *map, const layout *l, const void *dy,
+                        int columns) {
+    const uint64_t rows = layout_rows(l), row = (uint64_t)columns * 2;
+    const uint64_t extent[3] = {(uint64_t)columns, rows / 2, 2}, stride[2] = {2 * row, row};
+    const uint32_t box[3] = {BOX, DEPTH / 2, 2};
+    if (l->in_block > 32) return map_activations(be, map, 2, dy, rows, columns, 1, DEPTH);
+    return make_map(be, map, dy, 3, extent, stride, box, CU_TENSOR_MAP_SWIZZLE_128B);
+}
+
+template <int B, int BOXES, bool ONCE>
+static bool launch_tiles(backend *be, const device_layout *device, const void *w, const void *dy,
+                         int columns, void *dx) {
+    typedef transposed_shape<B, BOXES> S;
+    const hopper_parts *parts = &device->backward;
+    CUtensorMap w_map, x_map;
+    if (!map_blocks(be, &w_map, &device->host, w)) return false;
+    if (!map_sources(be, &x_map, &device->host, dy, columns)) return false;
+    /* With slots enough for all parts of a node, or a part might wait for one after it. */
+    const int tiles = (columns + S::TILE - 1) / S::TILE;
+    const int most = max(shared_slots(S::SUMS) / parts->span, 1);
+    for (int tile = 0; tile < tiles; tile += most) {
+        const int now = min(most, tiles - tile), works = now * parts->count;
+        transposed_arguments p = {parts->part,    parts->source, (bf16 *)dx, columns,
+                                  tile * S::TILE, now,           works,      exchange_of(be)};
+        cuda_launch(be, "dgrad", true, transposed_product<B, BOXES, ONCE>,
+                    min(works, cuda_of(be)->processors), THREADS, S::BYTES, w_map, x_map, p);
+    }
+    return true;
+}
+
+template <int B, int BOXES>
+static bool launch_transposed(backend *be, const device_layout *device, const void *w,
+                              const void *dy, int columns, void *dx) {
+    return columns <= transposed_shape<B, BOXES>::TILE
+               ? launch_tiles<B, BOXES, true>(be, device, w, dy, columns, dx)
+               : launch_tiles<B, BOXES, false>(be, device, w, dy, columns, dx);
+}
+
+void transposed_create(backend *be, device_layout *device, const layout *l) {
+    parts_of_columns(be, &device->backward, l, nodes_of_part(l->in_block));
+}
+
+bool transposed_dgrad(backend *be, const device_layout *device, const void *w, const void *dy,
+                      int columns, void *dx) {
+    const int b = device->host.in_block;
+    if (b == 128) return launch_transposed<128, 1>(be, device, w, dy, columns, dx);
+    if (b == 64) return launch_transposed<64, 1>(be, device, w, dy, columns, dx);
+    return columns <= 128 ? launch_transposed<32, 1>(be, device, w, dy, columns, dx)
+                          : launch_transposed<32, 2>(be, device, w, dy, columns, dx);
+}
