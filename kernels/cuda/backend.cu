@@ -176,10 +176,16 @@ static void free_layout(backend *be, device_layout *device) {
                       device->host.column_row, device->host.column_block, device->block_row,
                       device->tile_block,      device->deep_start,        device->forward.part,
                       device->forward.source,  device->backward.part,     device->backward.source,
-                      device->sampled.task,    device->sampled.tile,      device->sampled.slot};
+                      device->sampled.task,    device->sampled.tile,      device->sampled.slot,
+                      device->single.source,   device->single.band,       device->paired.source,
+                      device->paired.band};
     for (size_t i = 0; i < sizeof tables / sizeof tables[0]; i++) {
         if (tables[i]) release(be, tables[i]);
     }
+    free(device->single.host_band);
+    free(device->single.cost);
+    free(device->paired.host_band);
+    free(device->paired.cost);
     free(device);
 }
 

@@ -14,9 +14,8 @@
  *   sampled_product  wgrad of one gate, blocks of 32 and 64: tiles of 32 x 32, by mma.sync.
  *
  * What holds them, at 18,432 units, block 32, 22,064 blocks of four gates and 128 columns on an H200:
- * rows_product brings 361 MB into the multiprocessors in 80 us, half of it cold, and without its
- * multiplications takes 76; columns_product brings 447 MB in 94 us, and without them 83. So loads
- * set the pace, at about 4.6 TB/s, not arithmetic. Clusters of two thread blocks that share activation
+ * rows_product brings 361 MB into the multiprocessors in 65 us, half of it cold; columns_product brings
+ * 447 MB in 94 us, and without its multiplications takes 83. So loads set the pace, not arithmetic. Clusters of two thread blocks that share activation
  * tiles by multicast move less and took longer (146 and 116 us): each stage then waits for the slower
  * of two. deep_product runs at 88 % of the matrix rate.
  *
@@ -34,6 +33,7 @@ static bool is_deep(const layout *l) {
 }
 
 void hopper_create(backend *be, device_layout *device, const layout *l) {
+    if (l->gates == GATES) rows_create(be, device, l);
     columns_create(be, device, l);
     if (is_deep(l)) {
         deep_create(be, device, l);

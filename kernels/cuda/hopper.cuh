@@ -213,4 +213,9 @@ static __device__ inline void group_sync(int number, int threads) {
     asm volatile("bar.sync %0, %1;" ::"r"(number), "r"(threads) : "memory");
 }
 
+/* The same for one that does not wait for the others. */
+static __device__ inline void group_arrive(int number, int threads) {
+    asm volatile("bar.arrive %0, %1;" ::"r"(number), "r"(threads) : "memory");
+}
+
 #endif
