@@ -338,6 +338,45 @@ static void test_chain(void **state) {
     close_pair(&p);
 }
 
+/* Four gates in blocks for which a GPU has kernels of its own: few columns and many, sums of a few long
+ * rows that are made in parts, and rows enough, alike enough, that two may be made together. */
+static const struct {
+    int nodes, block, units; /* units: of columns */
+    double share;
+} gate_shapes[] = {
+    {11, 32, 1, 0.15}, {11, 32, 2, 0.8}, {12, 32, 4, 0.8}, {71, 32, 2, 0.15}, {71, 32, 4, 0.15},
+    {35, 32, 15, 0.8}, {5, 64, 1, 0.8},  {6, 64, 2, 0.15}, {5, 64, 4, 0.8},   {47, 64, 12, 0.1},
+    {5, 128, 1, 0.8},  {6, 128, 2, 0.2}, {5, 128, 4, 0.8},
+};
+
+enum { GATE_SHAPES = sizeof gate_shapes / sizeof gate_shapes[0] };
+
+static void test_gate_products(void **state) {
+    (void)state;
+    if (!test_device_is_cuda()) skip();
+    pair p = open_pair(BF16);
+    random_restart(11);
+    for (int i = 0; i < GATE_SHAPES; i++) {
+        graph *g = nasty_graph(gate_shapes[i].nodes, gate_shapes[i].share, i % 3 > 0);
+        layout *l = layout_from_graph(g, gate_shapes[i].block, GATES);
+        char name[64];
+        snprintf(name, sizeof name, "four gates, block %d, %d blocks", l->in_block, l->blocks);
+        check_layout(&p, l, gate_shapes[i].units * p.be->column_multiple, 1, name);
+        layout_free(l);
+        graph_free(g);
+    }
+    error err;
+    graph_options ring = {.kind = GRAPH_WATTS_STROGATZ, .density = 0.05, .rewire = 0.1, .seed = 1};
+    graph *g = graph_create(&ring, 301, &err);
+    layout *l = layout_from_graph(g, 32, GATES);
+    for (int units = 1; units <= 4; units++) {
+        check_layout(&p, l, units * p.be->column_multiple, 1, "four gates of a small world");
+    }
+    layout_free(l);
+    graph_free(g);
+    close_pair(&p);
+}
+
 static void test_dense_products(void **state) {
     (void)state;
     for (int i = 0; i < 3; i++) {
@@ -366,6 +405,8 @@ typedef struct part {
     bool layer_norm, relu;
     table_use use;
     double dropout;
+    int block;    /* of the pattern ... */
+    double share; /* ... and of its blocks, those that are there */
 } part;
 
 enum { PART_RESULTS = 10 };
@@ -374,8 +415,8 @@ static void run_part(backend *be, const part *how, int hidden, int columns, doub
                      const uint8_t *bytes, double *out[PART_RESULTS], size_t sizes[PART_RESULTS]) {
     size_t plane = (size_t)hidden * (size_t)columns, gates = (size_t)how->gates;
     size_t entries = (size_t)(hidden / how->stride) * VOCABULARY;
-    int block = 8;
-    graph *g = nasty_graph(hidden / block, 0.6, true);
+    int block = how->block;
+    graph *g = nasty_graph(hidden / block, how->share, true);
     layout *l = layout_from_graph(g, block, how->gates);
     device_layout *d = be->layout_create(be, l);
     update_arguments arguments = {.update = 5};
@@ -551,13 +592,13 @@ static void check_parts(precision precision) {
     const int sizes[][2] = {{64, unit}, {200, 2 * unit}, {1104, unit}, {64, 5 * unit}};
     for (size_t i = 0; i < sizeof sizes / sizeof sizes[0]; i++) {
         for (int norm = 0; norm < 2; norm++) {
-            part gates = {GATES, 1, norm, false, TABLE_ADD, 0};
-            part plain = {GATES, 1, norm, false, TABLE_NONE, 0};
-            part dropped = {GATES, 2, norm, false, TABLE_ADD, 0.3};
-            part multiply = {1, 1, norm, false, TABLE_MULTIPLY, 0};
-            part add = {1, 2, norm, true, TABLE_ADD, 0};
-            part strided = {1, 4, norm, false, TABLE_MULTIPLY, 0};
-            part relu = {1, 1, norm, true, TABLE_NONE, 0};
+            part gates = {GATES, 1, norm, false, TABLE_ADD, 0, 8, 0.6};
+            part plain = {GATES, 1, norm, false, TABLE_NONE, 0, 8, 0.6};
+            part dropped = {GATES, 2, norm, false, TABLE_ADD, 0.3, 8, 0.6};
+            part multiply = {1, 1, norm, false, TABLE_MULTIPLY, 0, 8, 0.6};
+            part add = {1, 2, norm, true, TABLE_ADD, 0, 8, 0.6};
+            part strided = {1, 4, norm, false, TABLE_MULTIPLY, 0, 8, 0.6};
+            part relu = {1, 1, norm, true, TABLE_NONE, 0, 8, 0.6};
             const part *all[] = {&gates, &plain, &dropped, &multiply, &add, &strided, &relu};
             for (size_t k = 0; k < sizeof all / sizeof all[0]; k++) {
                 check_part(&p, all[k], sizes[i][0], sizes[i][1]);
@@ -583,6 +624,21 @@ static void test_parts_tf32(void **state) {
 static void test_parts_bf16(void **state) {
     (void)state;
     check_parts(BF16);
+}
+
+/* The same shapes with layer norm, whose sums those kernels make. */
+static void test_gate_sums(void **state) {
+    (void)state;
+    if (!test_device_is_cuda()) skip();
+    pair p = open_pair(BF16);
+    random_restart(12);
+    for (int i = 0; i < GATE_SHAPES; i++) {
+        part how = {
+            GATES, 1, true, false, TABLE_NONE, 0, gate_shapes[i].block, gate_shapes[i].share};
+        check_part(&p, &how, gate_shapes[i].nodes * how.block,
+                   gate_shapes[i].units * p.be->column_multiple);
+    }
+    close_pair(&p);
 }
 
 /* -------------------------------------------------------------------------------------- loss */
@@ -941,10 +997,12 @@ int main(void) {
         cmocka_unit_test(test_long_lists),
         cmocka_unit_test(test_many_columns),
         cmocka_unit_test(test_chain),
+        cmocka_unit_test(test_gate_products),
         cmocka_unit_test(test_dense_products),
         cmocka_unit_test(test_parts_fp32),
         cmocka_unit_test(test_parts_tf32),
         cmocka_unit_test(test_parts_bf16),
+        cmocka_unit_test(test_gate_sums),
         cmocka_unit_test(test_softmax),
         cmocka_unit_test(test_nan_is_seen),
         cmocka_unit_test(test_pool),

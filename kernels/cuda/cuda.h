@@ -87,6 +87,26 @@ typedef struct hopper_parts {
     hopper_source *source;
 } hopper_parts;
 
+/* Work for Hopper's rows_product: bands of one or two neighbouring tiles of rows, each band with the
+ * union of its tiles' sources. */
+enum { BAND_TILES = 2 };
+
+typedef struct band_source {
+    int node, block[BAND_TILES]; /* the tile's part of W; -1: none */
+} band_source;
+
+typedef struct hopper_band {
+    int first, tile; /* its first source, its first tile */
+} hopper_band;
+
+typedef struct hopper_bands {
+    int count, sources;
+    band_source *source;
+    hopper_band *band;      /* [count + 1] */
+    hopper_band *host_band; /* the same, on the host */
+    int *cost;              /* [sources + 1], on the host: bytes of all sources before, relative */
+} hopper_bands;
+
 /* Work for Hopper's sampled_product: tasks, each of a few rows of the pattern in tiles of EDGE x
  * EDGE, whose tiles are made in batches. */
 enum { EDGE = 32, SAMPLED_BATCHES = 3 };
@@ -126,6 +146,7 @@ struct device_layout {
     int *block_row;  /* [blocks] the output node of block k */
     int *tile_block; /* [tiles + 1] wgrad: the first block of each group of a row's blocks */
     int tiles;
+    hopper_bands single, paired; /* paired: none if tiles share too few sources */
     hopper_parts forward, backward;
     bool empty_rows;
     int *deep_start; /* [deep_tiles + 1] likewise for Hopper's wgrad */

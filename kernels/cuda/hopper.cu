@@ -16,9 +16,9 @@
  *   sampled_product  wgrad of one gate, blocks of 32 and 64: tiles of 32 x 32, by mma.sync.
  *
  * What holds them, at 18,432 units, block 32, 22,064 blocks of four gates and 128 columns on an H200:
- * rows_product brings 361 MB into the multiprocessors in 80 us, half of it cold, and without its
- * multiplications takes 76; transposed_product brings 427 MB in 72 us, and without them 61. So loads
- * set the pace, at 5 to 7 TB/s, not arithmetic. Clusters of two thread blocks that share activation
+ * rows_product brings 361 MB into the multiprocessors in 65 us, half of it cold; transposed_product
+ * brings 427 MB in 72 us, and without its multiplications takes 61. So loads set the pace, at 5 to 7
+ * TB/s, not arithmetic. Clusters of two thread blocks that share activation
  * tiles by multicast move less and took longer (146 and 116 us): each stage then waits for the slower
  * of two. deep_product runs at 88 % of the matrix rate.
  *
@@ -37,6 +37,7 @@ static bool is_deep(const layout *l) {
 
 void hopper_create(backend *be, device_layout *device, const layout *l) {
     if (l->gates == GATES) {
+        rows_create(be, device, l);
         transposed_create(be, device, l);
     } else {
         columns_create(be, device, l);

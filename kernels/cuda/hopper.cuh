@@ -223,6 +223,11 @@ static __device__ inline void group_sync(int number, int threads) {
     asm volatile("bar.sync %0, %1;" ::"r"(number), "r"(threads) : "memory");
 }
 
+/* The same for one that does not wait for the others. */
+static __device__ inline void group_arrive(int number, int threads) {
+    asm volatile("bar.arrive %0, %1;" ::"r"(number), "r"(threads) : "memory");
+}
+
 /* ------------------------------------------------------------------- products from registers
  *
  * d [64 x n] += a [64 x 16] b [16 x n], a held by the warpgroup's threads: of row

@@ -172,6 +172,7 @@ static inline int *host_table(size_t count) {
 
 /* ----------------------------------------------------------------------------- products, apart */
 
+void rows_create(backend *be, device_layout *device, const layout *l);
 bool rows_fprop(backend *be, const device_layout *device, const void *w, const void *x, int columns,
                 void *y, void *sums);
 
