@@ -141,13 +141,33 @@ typedef struct narrow_tasks {
     narrow_task *task;
 } narrow_tasks;
 
+/* Work for Hopper's wide_product: parts of the output nodes, whose results a thread block makes
+ * together, and the union of their sources. The nodes are cut in several ways, for one tile of
+ * columns, for two, and for more. */
+enum { WIDE_NODES = 6, WIDE_CUTS = 3 };
+
+typedef struct wide_part {
+    int first, count;                        /* sources */
+    int nodes, cost;                         /* output nodes; a measure of the time it takes */
+    int node[WIDE_NODES], start[WIDE_NODES]; /* which nodes, and where their lists start */
+} wide_part;
+
+typedef uint32_t wide_source; /* its node << 16 | which of the part's nodes have a block for it */
+
+typedef struct wide_parts {
+    int count;
+    wide_part *part;
+    wide_source *source;
+} wide_parts;
+
 struct device_layout {
     layout host;     /* its tables point to device memory */
     int *block_row;  /* [blocks] the output node of block k */
     int *tile_block; /* [tiles + 1] wgrad: the first block of each group of a row's blocks */
     int tiles;
     hopper_bands single, paired; /* paired: none if tiles share too few sources */
-    hopper_parts forward, backward;
+    hopper_parts backward;
+    wide_parts wide_forward[WIDE_CUTS], wide_backward[WIDE_CUTS];
     bool empty_rows;
     int *deep_start; /* [deep_tiles + 1] likewise for Hopper's wgrad */
     int deep_tiles;
@@ -295,9 +315,11 @@ void cuda_dgrad(backend *be, const device_layout *l, const void *w, const void *
 void cuda_wgrad(backend *be, const device_layout *l, const void *dy, const void *x, int steps,
                 int columns, void *dw, void *workspace);
 
-/* Hopper's kernels, for one step of a layout that fits; they return false if a launch failed. */
+/* Hopper's kernels, for layouts that fit; fprop and dgrad of one step, and of columns that they take.
+ * They return false if a launch failed. */
 bool hopper_compiled(void); /* whether this build has their code */
 bool hopper_fits(const backend *be, const layout *l);
+bool hopper_takes(const backend *be, const layout *l, int columns);
 void hopper_create(backend *be, device_layout *device, const layout *l);
 bool hopper_fprop(backend *be, const device_layout *l, const void *w, const void *x, int columns,
                   void *y, void *sums);

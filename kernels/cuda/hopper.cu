@@ -10,7 +10,9 @@
  *                    dgrad of four gates: M = columns, N = the units of one node. With activations as
  *                    A, one gathered tile serves all of a part's neighbouring nodes, whose sums stay
  *                    in registers while the union of their sources goes by once.
- *   columns_product  the same for fprop and dgrad of one matrix.
+ *   wide_product     fprop and dgrad of one matrix, from 128 columns on: the same with activations
+ *                    from registers, more nodes and columns a thread block, and nodes in an order
+ *                    of likeness.
  *   deep_product     wgrad of four gates, or blocks of 128: M = 128 rows of dy, N = up to 256 units
  *                    of x; K = columns and steps.
  *   sampled_product  wgrad of one gate, blocks of 32 and 64: tiles of 32 x 32, by mma.sync.
@@ -18,16 +20,22 @@
  * What holds them, at 18,432 units, block 32, 22,064 blocks of four gates and 128 columns on an H200:
  * rows_product brings 361 MB into the multiprocessors in 65 us, half of it cold; transposed_product
  * brings 427 MB in 72 us, and without its multiplications takes 61. So loads set the pace, at 5 to 7
- * TB/s, not arithmetic. Clusters of two thread blocks that share activation
- * tiles by multicast move less and took longer (146 and 116 us): each stage then waits for the slower
- * of two. deep_product runs at 88 % of the matrix rate.
+ * TB/s, not arithmetic. Clusters of two thread blocks that share activation tiles by multicast move
+ * less and took longer (146 and 116 us): each stage then waits for the slower of two. deep_product
+ * runs at 88 % of the matrix rate.
  *
  * Operands are described to wgmma where they lie; no data is transposed on the way. */
 #include "hopper_tiles.cuh"
 
 bool hopper_fits(const backend *be, const layout *l) {
+    const int most = 1 << 16; /* nodes, in a wide_source */
     return cuda_of((backend *)(uintptr_t)be)->hopper && be->precision == BF16 &&
-           l->in_block >= 32 && !layout_is_dense(l);
+           l->in_block >= 32 && l->in_nodes <= most && l->out_nodes <= most && !layout_is_dense(l);
+}
+
+bool hopper_takes(const backend *be, const layout *l, int columns) {
+    return hopper_fits(be, l) &&
+           (l->gates == GATES ? columns % COLUMN_MULTIPLE == 0 : columns >= WIDE_LEAST);
 }
 
 /* Whether a node's rows fill deep_product's tiles. */
@@ -40,7 +48,7 @@ void hopper_create(backend *be, device_layout *device, const layout *l) {
         rows_create(be, device, l);
         transposed_create(be, device, l);
     } else {
-        columns_create(be, device, l);
+        wide_create(be, device, l);
     }
     if (is_deep(l)) {
         deep_create(be, device, l);
@@ -56,7 +64,7 @@ bool hopper_fprop(backend *be, const device_layout *device, const void *w, const
                   int columns, void *y, void *sums) {
     const layout *l = &device->host;
     if (l->gates == GATES) return rows_fprop(be, device, w, x, columns, y, sums);
-    bool done = columns_fprop(be, device, w, x, columns, y);
+    bool done = wide_fprop(be, device, w, x, columns, y);
     if (done && sums) cuda_column_sums(be, l, y, 1, columns, sums);
     return done;
 }
@@ -64,7 +72,7 @@ bool hopper_fprop(backend *be, const device_layout *device, const void *w, const
 bool hopper_dgrad(backend *be, const device_layout *device, const void *w, const void *dy,
                   int columns, void *dx) {
     return device->host.gates == GATES ? transposed_dgrad(be, device, w, dy, columns, dx)
-                                       : columns_dgrad(be, device, w, dy, columns, dx);
+                                       : wide_dgrad(be, device, w, dy, columns, dx);
 }
 
 bool hopper_wgrad(backend *be, const device_layout *device, const void *dy, const void *x,

@@ -40,6 +40,16 @@ static __device__ inline void barrier_expect(uint32_t barrier, int bytes) {
                  : "memory");
 }
 
+static __device__ inline void shared_store(uint32_t to, uint32_t word) {
+    asm volatile("st.shared.b32 [%0], %1;" ::"r"(to), "r"(word) : "memory");
+}
+
+static __device__ inline uint32_t shared_load(uint32_t from) {
+    uint32_t word;
+    asm volatile("ld.shared.b32 %0, [%1];" : "=r"(word) : "r"(from) : "memory");
+    return word;
+}
+
 /* Waits for the phase of this parity to complete. */
 static __device__ inline void barrier_wait(uint32_t barrier, int parity) {
     asm volatile("{\n"
@@ -192,43 +202,7 @@ static __device__ inline void warpgroup_multiply(float (&d)[128], uint64_t a, ui
 #undef R0_99
 /* clang-format on */
 
-/* ------------------------------------------------------------------------------------- others */
-
-/* Registers of this warpgroup's threads; every warp of it calls this. */
-template <int registers> static __device__ inline void registers_shrink() {
-    asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(registers));
-}
-
-template <int registers> static __device__ inline void registers_grow() {
-    asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(registers));
-}
-
-/* Four 8 x 8 matrices of 16-bit elements, held as products' sums are; lane i gives the address of
- * row i % 8 of matrix i / 8, or with `transposed` of column i % 8. */
-static __device__ inline void store_matrices(uint32_t address, const uint32_t (&r)[4]) {
-    asm volatile("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(address),
-                 "r"(r[0]), "r"(r[1]), "r"(r[2]), "r"(r[3])
-                 : "memory");
-}
-
-static __device__ inline void store_matrices_transposed(uint32_t address, const uint32_t (&r)[4]) {
-    asm volatile(
-        "stmatrix.sync.aligned.m8n8.x4.trans.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(address),
-        "r"(r[0]), "r"(r[1]), "r"(r[2]), "r"(r[3])
-        : "memory");
-}
-
-/* Synchronises `threads` threads that use this number, of 1 to 15. */
-static __device__ inline void group_sync(int number, int threads) {
-    asm volatile("bar.sync %0, %1;" ::"r"(number), "r"(threads) : "memory");
-}
-
-/* The same for one that does not wait for the others. */
-static __device__ inline void group_arrive(int number, int threads) {
-    asm volatile("bar.arrive %0, %1;" ::"r"(number), "r"(threads) : "memory");
-}
-
-/* ------------------------------------------------------------------- products from registers
+/* ----------------------------------------------------------------- products from registers
  *
  * d [64 x n] += a [64 x 16] b [16 x n], a held by the warpgroup's threads: of row
  * i / 32 * 16 + i % 32 / 4 the columns i % 4 * 2 (+ 1) in a[0], 8 rows further in a[1]; 8 columns
@@ -269,5 +243,65 @@ static __device__ inline void warpgroup_multiply(float (&d)[64], const uint32_t 
 #undef D4
 #undef D16
 /* clang-format on */
+
+/* -------------------------------------------------------------------------------------- stores */
+
+/* Shared memory to a box of a tensor; what lies outside it is left out. */
+static __device__ inline void tensor_store(const CUtensorMap *map, uint32_t from, int x, int y) {
+    asm volatile(
+        "cp.async.bulk.tensor.2d.global.shared::cta.bulk_group [%0, {%2, %3}], [%1];" ::"l"(map),
+        "r"(from), "r"(x), "r"(y)
+        : "memory");
+}
+
+static __device__ inline void store_commit() {
+    asm volatile("cp.async.bulk.commit_group;" ::: "memory");
+}
+
+/* Waits until at most `pending` of this thread's groups of stores still read shared memory. */
+template <int pending> static __device__ inline void store_wait() {
+    asm volatile("cp.async.bulk.wait_group.read %0;" ::"n"(pending) : "memory");
+}
+
+/* ... until they are done. */
+static __device__ inline void store_finish() {
+    asm volatile("cp.async.bulk.wait_group 0;" ::: "memory");
+}
+
+/* ------------------------------------------------------------------------------------- others */
+
+/* Registers of this warpgroup's threads; every warp of it calls this. */
+template <int registers> static __device__ inline void registers_shrink() {
+    asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(registers));
+}
+
+template <int registers> static __device__ inline void registers_grow() {
+    asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(registers));
+}
+
+/* Four 8 x 8 matrices of 16-bit elements, held as products' sums are; lane i gives the address of
+ * row i % 8 of matrix i / 8, or with `transposed` of column i % 8. */
+static __device__ inline void store_matrices(uint32_t address, const uint32_t (&r)[4]) {
+    asm volatile("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(address),
+                 "r"(r[0]), "r"(r[1]), "r"(r[2]), "r"(r[3])
+                 : "memory");
+}
+
+static __device__ inline void store_matrices_transposed(uint32_t address, const uint32_t (&r)[4]) {
+    asm volatile(
+        "stmatrix.sync.aligned.m8n8.x4.trans.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(address),
+        "r"(r[0]), "r"(r[1]), "r"(r[2]), "r"(r[3])
+        : "memory");
+}
+
+/* Synchronises `threads` threads that use this number, of 1 to 15. */
+static __device__ inline void group_sync(int number, int threads) {
+    asm volatile("bar.sync %0, %1;" ::"r"(number), "r"(threads) : "memory");
+}
+
+/* The same for one that does not wait for the others. */
+static __device__ inline void group_arrive(int number, int threads) {
+    asm volatile("bar.arrive %0, %1;" ::"r"(number), "r"(threads) : "memory");
+}
 
 #endif

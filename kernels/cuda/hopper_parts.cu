@@ -3,34 +3,28 @@
  * last continue in the next, so that a hub's list is shared out too. */
 #include "hopper_tiles.cuh"
 
-/* The output nodes' lists as a product walks them: start/other are the lists, `block` says
- * which block of W each entry is (NULL: in order). */
-typedef struct node_lists {
-    int nodes;
-    const int *start, *other, *block;
-} node_lists;
-
 /* Merges entries [begin, end), which are those of nodes [node, node + nodes), by source in
  * ascending order; returns how many sources there are. */
-static int merge_sources(const node_lists *l, int node, int nodes, int begin, int end,
+static int merge_sources(const layout *l, int node, int nodes, int begin, int end,
                          hopper_source *sources) {
     int at[PART_NODES], stop[PART_NODES], count = 0;
     for (int m = 0; m < nodes; m++) {
-        at[m] = l->start[node + m] > begin ? l->start[node + m] : begin;
-        stop[m] = l->start[node + m + 1] < end ? l->start[node + m + 1] : end;
+        at[m] = l->column_start[node + m] > begin ? l->column_start[node + m] : begin;
+        stop[m] = l->column_start[node + m + 1] < end ? l->column_start[node + m + 1] : end;
     }
     for (;; count++) {
         hopper_source next = {};
         next.node = -1;
         for (int m = 0; m < nodes; m++) {
             bool left = at[m] < stop[m];
-            if (left && (next.node < 0 || l->other[at[m]] < next.node)) next.node = l->other[at[m]];
+            if (left && (next.node < 0 || l->column_row[at[m]] < next.node))
+                next.node = l->column_row[at[m]];
         }
         if (next.node < 0) return count;
         for (int m = 0; m < nodes; m++) {
-            if (at[m] >= stop[m] || l->other[at[m]] != next.node) continue;
+            if (at[m] >= stop[m] || l->column_row[at[m]] != next.node) continue;
             next.mask |= 1 << m;
-            next.block[m] = l->block ? l->block[at[m]] : at[m];
+            next.block[m] = l->column_block[at[m]];
             at[m]++;
         }
         sources[count] = next;
@@ -39,15 +33,17 @@ static int merge_sources(const node_lists *l, int node, int nodes, int begin, in
 
 /* Cuts the lists into about `count` parts of equally many entries and at most `slots` nodes, and
  * returns how many it took; without `parts`, only counts. */
-static int cut_parts(const node_lists *l, int count, int slots, hopper_part *parts,
+static int cut_parts(const layout *l, int count, int slots, hopper_part *parts,
                      hopper_source *sources) {
-    int total = l->start[l->nodes], made = 0, used = 0, node = 0, node_part = 0;
-    for (int begin = 0, end; node < l->nodes; begin = end, made++) {
+    int total = l->column_start[l->in_nodes], made = 0, used = 0, node = 0, node_part = 0;
+    for (int begin = 0, end; node < l->in_nodes; begin = end, made++) {
         int target = (int)((long long)total * (made + 1) / count), last = node;
-        while (last + 1 < l->nodes && last + 1 < node + slots && l->start[last + 1] < target)
+        while (last + 1 < l->in_nodes && last + 1 < node + slots &&
+               l->column_start[last + 1] < target)
             last++;
-        end = l->start[last + 1] < target || target <= begin ? l->start[last + 1] : target;
-        bool continues = end < l->start[last + 1];
+        end = l->column_start[last + 1] < target || target <= begin ? l->column_start[last + 1]
+                                                                    : target;
+        bool continues = end < l->column_start[last + 1];
         if (parts) {
             hopper_part part = {used, 0, node, last - node + 1, node_part, continues};
             part.count = merge_sources(l, node, part.nodes, begin, end, sources + used);
@@ -56,7 +52,7 @@ static int cut_parts(const node_lists *l, int count, int slots, hopper_part *par
         }
         if (!continues) {
             node_part = made + 1;
-        } else if (last > node || begin == l->start[node]) {
+        } else if (last > node || begin == l->column_start[node]) {
             node_part = made;
         }
         node = continues ? last : last + 1;
@@ -65,8 +61,9 @@ static int cut_parts(const node_lists *l, int count, int slots, hopper_part *par
 }
 
 /* As many parts as keep every multiprocessor equally busy. */
-static void build_parts(backend *be, hopper_parts *parts, const node_lists *l, int slots) {
-    int processors = cuda_of(be)->processors, total = l->start[l->nodes], count = processors;
+void parts_create(backend *be, hopper_parts *parts, const layout *l, int slots) {
+    int processors = cuda_of(be)->processors, total = l->column_start[l->in_nodes],
+        count = processors;
     int made = cut_parts(l, count, slots, NULL, NULL);
     while (count < total && made > count) {
         count += processors;
@@ -85,14 +82,4 @@ static void build_parts(backend *be, hopper_parts *parts, const node_lists *l, i
     parts->source = (hopper_source *)cuda_table(be, source, ((size_t)used + 1) * sizeof *source);
     free(part);
     free(source);
-}
-
-void parts_of_columns(backend *be, hopper_parts *parts, const layout *l, int slots) {
-    node_lists columns = {l->in_nodes, l->column_start, l->column_row, l->column_block};
-    build_parts(be, parts, &columns, slots);
-}
-
-void parts_of_rows(backend *be, hopper_parts *parts, const layout *l, int slots) {
-    node_lists rows = {l->out_nodes, l->row_start, l->row_column, NULL};
-    build_parts(be, parts, &rows, slots);
 }

@@ -176,19 +176,19 @@ void rows_create(backend *be, device_layout *device, const layout *l);
 bool rows_fprop(backend *be, const device_layout *device, const void *w, const void *x, int columns,
                 void *y, void *sums);
 
-/* See hopper_parts.cu: dgrad's output nodes, and fprop's; at most `slots` of them in a part. */
-void parts_of_columns(backend *be, hopper_parts *parts, const layout *l, int slots);
-void parts_of_rows(backend *be, hopper_parts *parts, const layout *l, int slots);
-
-void columns_create(backend *be, device_layout *device, const layout *l);
-bool columns_fprop(backend *be, const device_layout *device, const void *w, const void *x,
-                   int columns, void *y);
-bool columns_dgrad(backend *be, const device_layout *device, const void *w, const void *dy,
-                   int columns, void *dx);
+/* See hopper_parts.cu: dgrad's output nodes, at most `slots` of them in a part. */
+void parts_create(backend *be, hopper_parts *parts, const layout *l, int slots);
 
 void transposed_create(backend *be, device_layout *device, const layout *l);
 bool transposed_dgrad(backend *be, const device_layout *device, const void *w, const void *dy,
                       int columns, void *dx);
+
+enum { WIDE_LEAST = 128 }; /* columns */
+void wide_create(backend *be, device_layout *device, const layout *l);
+bool wide_fprop(backend *be, const device_layout *device, const void *w, const void *x, int columns,
+                void *y);
+bool wide_dgrad(backend *be, const device_layout *device, const void *w, const void *dy,
+                int columns, void *dx);
 
 void deep_create(backend *be, device_layout *device, const layout *l);
 bool deep_wgrad(backend *be, const device_layout *device, const void *dy, const void *x, int steps,

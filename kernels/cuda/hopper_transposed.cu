@@ -312,7 +312,7 @@ static bool launch_transposed(backend *be, const device_layout *device, const vo
 }
 
 void transposed_create(backend *be, device_layout *device, const layout *l) {
-    parts_of_columns(be, &device->backward, l, nodes_of_part(l->in_block));
+    parts_create(be, &device->backward, l, nodes_of_part(l->in_block));
 }
 
 bool transposed_dgrad(backend *be, const device_layout *device, const void *w, const void *dy,

@@ -415,15 +415,15 @@ void cuda_fprop(backend *be, const device_layout *device, const void *w, const v
         return;
     }
     if (sums) cuda_zero_sums(be, sums, l->gates * steps, columns);
+    if (steps == 1 && type == OPERAND && hopper_takes(be, l, columns)) {
+        hopper_fprop(be, device, w, x, columns, y, sums);
+        cuda_launched(be, "fprop");
+        return;
+    }
     if (steps == 1 && type == OPERAND && narrow_fits(be, l, columns) && !(sums && l->gates > 1)) {
         narrow_fprop(be, device, w, x, columns, y);
         cuda_launched(be, "fprop");
         if (sums) cuda_column_sums(be, l, y, 1, columns, sums);
-        return;
-    }
-    if (steps == 1 && type == OPERAND && columns % COLUMN_MULTIPLE == 0 && hopper_fits(be, l)) {
-        hopper_fprop(be, device, w, x, columns, y, sums);
-        cuda_launched(be, "fprop");
         return;
     }
     product p = product_of(l, steps, columns);
@@ -452,13 +452,13 @@ void cuda_dgrad(backend *be, const device_layout *device, const void *w, const v
         dense_dgrad(be, l, w, dy, steps, columns, dx, type);
         return;
     }
-    if (steps == 1 && type == OPERAND && narrow_fits(be, l, columns)) {
-        narrow_dgrad(be, device, w, dy, columns, dx);
+    if (steps == 1 && type == OPERAND && hopper_takes(be, l, columns)) {
+        hopper_dgrad(be, device, w, dy, columns, dx);
         cuda_launched(be, "dgrad");
         return;
     }
-    if (steps == 1 && type == OPERAND && columns % COLUMN_MULTIPLE == 0 && hopper_fits(be, l)) {
-        hopper_dgrad(be, device, w, dy, columns, dx);
+    if (steps == 1 && type == OPERAND && narrow_fits(be, l, columns)) {
+        narrow_dgrad(be, device, w, dy, columns, dx);
         cuda_launched(be, "dgrad");
         return;
     }
