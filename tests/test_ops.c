@@ -605,8 +605,8 @@ static void check_parts(precision precision) {
             }
         }
     }
-    part wide = {GATES,     1, true, false,
-                 TABLE_ADD, 0, 8,    0.6}; /* more than shared memory keeps of a step */
+    /* more than shared memory keeps of a step */
+    part wide = {GATES, 1, true, false, TABLE_ADD, 0, 8, 0.6};
     check_part(&p, &wide, 64, 16 * unit);
     check_part(&p, &wide, 64, 17 * unit);
     close_pair(&p);
