@@ -327,7 +327,9 @@ static __global__ void __launch_bounds__(THREADS, 1)
         for (int i = (at - first) * slices, done = 0; done < i; done++, use++) {
             const uint32_t x = base + stages.stage(use) * S::STAGE, w = x + S::X_BYTES;
             stages.wait_full(use);
-            if (TILES == 1 || (__shfl_sync(~0u, present[stages.stage(use)], 0) >> group & 1)) {
+            /* read by the lane that releases the stage */
+            int here = TILES > 1 && threadIdx.x % 32 == 0 ? present[stages.stage(use)] : 0;
+            if (TILES == 1 || (__shfl_sync(~0u, here, 0) >> group & 1)) {
                 product_fence();
 #pragma unroll
                 for (int k = 0; k < KC; k += 16) {
