@@ -148,7 +148,7 @@ def measure(parameters, layers, batch, steps, seconds):
 def smallworld(options, more=()):
     """What `smallworld bench train` finds, with more assignments."""
     command = [options.program, "bench", "train", options.config, "--device", "cuda", "--json",
-               "--seconds", str(max(15, 3 * options.seconds))]
+               "--seconds", str(3 * options.seconds)]
     assignments = [*options.set, *more]
     if options.batch:
         assignments.append(f"train.batch={options.batch}")
