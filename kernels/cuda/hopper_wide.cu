@@ -78,7 +78,7 @@ template <int B, int SLOTS, int TILES> struct wide_shape {
     /* Whether there are registers for two sources' activations. */
     static const bool AHEAD = SLOTS * TILES * B / 2 + TILES * 16 < 200;
     /* Else a producer might be so far ahead of another that it takes a stage's phase for the one
-     * before. */
+     * after. */
     static_assert(STAGES >= PRODUCERS, "a stage for each");
 };
 
@@ -249,6 +249,7 @@ static __global__ void __launch_bounds__(THREADS, 1)
                     }
                     if (S::AHEAD) product_wait<0>();
                     if (whole) {
+                        __syncwarp(); /* all lanes have read */
                         if (lane == 0) barrier_arrive(empty + stage * 8);
                         stage = next;
                         stages--;
