@@ -31,12 +31,6 @@ typedef struct wide_arguments {
 
 enum { CONSUMER_REGISTERS = 240, PRODUCER_REGISTERS = 24, PRODUCERS = 4 /* warps */ };
 
-/* Keeps the compiler from making a value anew wherever it is used. */
-static __device__ inline uint32_t kept(uint32_t value) {
-    asm volatile("mov.b32 %0, %0;" : "+r"(value));
-    return value;
-}
-
 /* How many nodes' sums a warpgroup has registers for. */
 static constexpr int wide_slots(int b) {
     return WIDE_NODES * 32 / b;
