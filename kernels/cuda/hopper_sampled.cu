@@ -282,7 +282,7 @@ static int by_count(const void *one, const void *two) {
  * Returns how many columns; lowers *room. */
 static int take_columns(tile_column *columns, int count, int most, int *room, tile_column *taken) {
     int made = 0, part = -1;
-    for (int i = 0; i<count && * room> 0 && made < most; i++) {
+    for (int i = 0; *room > 0 && i < count && made < most; i++) {
         int tiles = __builtin_popcount(columns[i].mask);
         if (tiles > *room) part = i;
         if (tiles == 0 || tiles > *room) continue;

@@ -102,7 +102,7 @@ static __device__ __forceinline__ void produce_wide(const CUtensorMap &w_map,
                 if (use % PRODUCERS != mine) continue;
                 const int stage = use % S::STAGES;
                 const uint32_t barrier = full + stage * 8, to = base + stage * S::STAGE;
-                barrier_wait(empty + stage * 8, use / S::STAGES & 1 ^ 1);
+                barrier_wait(empty + stage * 8, (use / S::STAGES & 1) ^ 1);
                 if (lane == 0) {
                     shared_store(base + S::MASKS + stage * 4, mask);
                     barrier_expect(barrier, S::X_BYTES + __popc(mask) * S::W_BYTES);
@@ -169,12 +169,7 @@ static __global__ void __launch_bounds__(THREADS, 1)
     const uint32_t warp = threadIdx.x / 32;
     const uint32_t full = base + S::BARRIERS, empty = full + S::STAGES * 8;
     const int KS = S::KS, HALVES = KS / 32;
-    if (threadIdx.x == 0) {
-        for (int s = 0; s < S::STAGES; s++) {
-            barrier_init(full + s * 8, 1);
-            barrier_init(empty + s * 8, CONSUMER_WARPS);
-        }
-    }
+    ring<S::STAGES>().create(full);
     barrier_init_done();
     __syncthreads();
 
@@ -188,7 +183,7 @@ static __global__ void __launch_bounds__(THREADS, 1)
         const uint32_t weights = (base + S::X_BYTES) >> 4 | (layout_of::LEADING >> 4) << 16;
         const uint64_t above = (uint64_t)(layout_of::STRIDE >> 4 | layout_of::SWIZZLE << 30) << 32;
         const uint32_t left = base + group * TILES * KS * BOX_ROW;
-        const bool leader = threadIdx.x % 128 == 0;
+        const bool leader = threadIdx.x % GROUP == 0;
         int stage = 0, phase = 0, stored = 0;
         for (int turn = 0;; turn++) {
             const wide_tile tile = tile_of(p, turn);
@@ -262,7 +257,7 @@ static __global__ void __launch_bounds__(THREADS, 1)
                     for (int slice = 0; slice < S::SLICES; slice++, stored++) {
                         const uint32_t to = out + stored % S::OUTS * S::OUT;
                         if (leader) store_wait<S::OUTS - 1>();
-                        group_sync(1 + group, 128);
+                        group_sync(1 + group, GROUP);
 #pragma unroll
                         for (int j = 0; j < KS / 8; j += 2) {
                             const float *d = &sum[slot][t][(slice * KS / 8 + j) * 4];
@@ -274,7 +269,7 @@ static __global__ void __launch_bounds__(THREADS, 1)
                                 to + unit * BOX_ROW + ((piece ^ (unit % 8)) * 16), r);
                         }
                         shared_fence();
-                        group_sync(1 + group, 128);
+                        group_sync(1 + group, GROUP);
                         if (leader) {
                             tensor_store(&y_map, to, column + t * 64, row + slice * KS);
                             store_commit();

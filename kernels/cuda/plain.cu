@@ -86,11 +86,7 @@ static __device__ inline void multiply(const float4 *stage, float (&sum)[8][8]) 
     const int lane = threadIdx.x % 32, half = lane / (4 * T::ACROSS);
     const int i = lane / T::ACROSS % 4, j = lane % T::ACROSS;
     const float4 *left = stage, *right = stage + T::LEFT;
-#ifdef K_UNROLL
-#pragma unroll K_UNROLL
-#else
 #pragma unroll
-#endif
     for (int k0 = 0; k0 < DEPTH / T::HALVES; k0 += 4) {
         const int k = half * 8 + k0;
         float a[8][4], b[8][4];
