@@ -63,9 +63,9 @@ typedef struct cuda_backend {
     char failure[256]; /* the first error, or "" */
 } cuda_backend;
 
-/* Work for Hopper's transposed_product: the lists of the nodes it makes, cut into equal parts. A part
- * has neighbouring nodes, of which the first may begin in an earlier part and the last continue in
- * the next, and the union of their sources. */
+/* Work for Hopper's transposed_product: the lists of the nodes it makes, cut into equal parts. A
+ * part has neighbouring nodes, of which the first may begin in an earlier part and the last
+ * continue in the next, and the union of their sources. */
 enum { PART_NODES = 6 }; /* at most */
 
 typedef struct transposed_part {
@@ -87,8 +87,8 @@ typedef struct transposed_parts {
     transposed_source *source;
 } transposed_parts;
 
-/* Work for Hopper's rows_product: bands of one or two neighbouring tiles of rows, each band with the
- * union of its tiles' sources. */
+/* Work for Hopper's rows_product: bands of one or two neighbouring tiles of rows, each band with
+ * the union of its tiles' sources. */
 enum { BAND_TILES = 2 };
 
 typedef struct rows_source {
@@ -128,7 +128,8 @@ typedef struct sampled_tables {
     sampled_slot *slot; /* [tasks][batches][warps][tiles of a warp] */
 } sampled_tables;
 
-/* Work for narrow.cu: a node's list of entries, or a share of it, and up to 32 rows of the result. */
+/* Work for narrow.cu: a node's list of entries, or a share of it, and up to 32 rows of the
+ * result. */
 typedef struct alignas(16) narrow_task {
     int first, row; /* entry, row of the result */
     int slot;       /* where the first share of its list hands its sums on */
@@ -217,8 +218,8 @@ static inline void cuda_launch(backend *be, const char *what, bool early, void (
 }
 
 /* Before anything is issued that writes what products may read as weights. A product that overlaps
- * with the kernel before reads its weights without waiting for that kernel: it may do so once another
- * product has waited for all that was issued before. */
+ * with the kernel before reads its weights without waiting for that kernel: it may do so once
+ * another product has waited for all that was issued before. */
 static inline void cuda_weights_change(backend *be) {
     cuda_of(be)->weights_settled = false;
 }
@@ -238,7 +239,7 @@ static inline void cuda_launched(backend *be, const char *what) {
  *
  *     int64 [which sum: 2][fine, coarse][columns]; int64 coarse, broken
  *     float [mean, 1 / deviation][columns], which forward leaves for backward
- *     int64 arrivals of thread blocks, see all_arrive; int64 of nothing                             */
+ *     int64 arrivals of thread blocks, see all_arrive; int64 of nothing */
 
 typedef unsigned long long fixed;
 
@@ -315,8 +316,9 @@ void cuda_dgrad(backend *be, const device_layout *l, const void *w, const void *
 void cuda_wgrad(backend *be, const device_layout *l, const void *dy, const void *x, int steps,
                 int columns, void *dw, void *workspace);
 
-/* Hopper's kernels, for layouts that fit; fprop and dgrad of one step, and of columns that they take.
- * They return false if a tensor could not be described to TMA, which is remembered as a failure. */
+/* Hopper's kernels, for layouts that fit; fprop and dgrad of one step, and of columns that they
+ * take. They return false if a tensor could not be described to TMA, which is remembered as a
+ * failure. */
 bool hopper_compiled(void); /* whether this build has their code */
 bool hopper_fits(const backend *be, const layout *l);
 bool hopper_takes(const backend *be, const layout *l, int columns);

@@ -1,7 +1,7 @@
 /* Hopper's own instructions (sm_90a), behind names: barriers in shared memory, the tensor copy
- * engine (TMA), and matrix products of a warpgroup (wgmma). Inline PTX of Hopper's products is here,
- * or where older GPUs have it too in ptx.cuh. Reference: PTX ISA, "Asynchronous warpgroup-level matrix
- * instructions", "Tensor copy", "mbarrier". */
+ * engine (TMA), and matrix products of a warpgroup (wgmma). Inline PTX of Hopper's products is
+ * here, or where older GPUs have it too in ptx.cuh. Reference: PTX ISA, "Asynchronous
+ * warpgroup-level matrix instructions", "Tensor copy", "mbarrier". */
 #ifndef SMALLWORLD_KERNELS_CUDA_HOPPER_CUH
 #define SMALLWORLD_KERNELS_CUDA_HOPPER_CUH
 
@@ -148,8 +148,8 @@ static __device__ inline void shared_fence() {
 
 /* d [64 x n] += a [64 x 16] b [16 x n] in bf16 with fp32 sums, of one warpgroup; nothing, without a
  * branch, where `on` is 0, which is the same in all its threads. `major` 0: along k; 1: along m (a)
- * or n (b). Thread i holds of row i / 32 * 16 + i % 32 / 4 (+ 8) the columns i % 4 * 2 (+ 1) of every
- * 8: of the j-th 8 those of the row at d[4 j] and d[4 j + 1], of the one 8 on the next two. */
+ * or n (b). Thread i holds of row i / 32 * 16 + i % 32 / 4 (+ 8 half) the columns
+ * 8 j + i % 4 * 2 (+ e), for every j: d[4 j + 2 half + e]. */
 template <int a_major, int b_major>
 static __device__ inline void warpgroup_multiply(float (&d)[32], uint64_t a, uint64_t b,
                                                  int on = 1) {

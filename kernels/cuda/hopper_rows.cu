@@ -4,19 +4,20 @@
  *       = sum over blocks (i, j)  W_ij [128][b] x_j [b][N]
  *
  * Floors: W, x and y once through memory; into the multiprocessors W once for each N columns, and a
- * tile of x for every tile of W. A stage is one block's weights, or a part of them, and the tile of x
- * that it gathers; each thread block walks a part of the list of all blocks, as long as every other's.
- * N is 256 where that fits, so that W comes in once.
+ * tile of x for every tile of W. A stage is one block's weights, or a part of them, and the tile of
+ * x that it gathers; each thread block walks a part of the list of all blocks, as long as every
+ * other's. N is 256 where that fits, so that W comes in once.
  *
- * Two neighbouring tiles may go together, in a band: one tile of x then serves both where both have a
- * block for it. That pays for tiles of one node, or of nodes beside each other in a small world, but
- * leaves registers for half the columns, and makes the sums that parts hand on twice as large: so it
- * is for narrow batches and for blocks of 64.
+ * Two neighbouring tiles may go together, in a band: one tile of x then serves both where both have
+ * a block for it. That pays for tiles of one node, or of nodes beside each other in a small world,
+ * but leaves registers for half the columns, and makes the sums that parts hand on twice as large:
+ * so it is for columns that are no multiple of 128, and for blocks of 64.
  *
- * At 18,432 units, block 32, 22,064 blocks, layer norm's sums included, on an H200, in us at 128, 256
- * and 512 columns: 65, 87, 150; without handing sums on 61, 77, 141; nor finishing tiles 56, 66, 122.
- * Finished tiles must cost their bytes alone: registers give layer norm's sums, and a thread block adds
- * them up over all its tiles; staged in shared memory for each tile they took 77, 110, 186. */
+ * At 18,432 units, block 32, 22,064 blocks, layer norm's sums included, on an H200, in us at 128,
+ * 256 and 512 columns: 65, 87, 150; without handing sums on 61, 77, 141; nor finishing tiles 56,
+ * 66, 122. Finished tiles must cost their bytes alone: registers give layer norm's sums, and a
+ * thread block adds them up over all its tiles; staged in shared memory for each tile they took 77,
+ * 109, 186. */
 #include "hopper_tiles.cuh"
 
 enum {
@@ -167,9 +168,10 @@ template <int HALF> static __device__ __forceinline__ void fold(float (&v)[16], 
     }
 }
 
-/* Adds a tile's values to layer norm's sums of this thread block: a lane keeps of every 32 columns two
- * neighbouring ones' totals (lanes 0 to 15) or squares. The rows of a column lie in 8 lanes, 4 apart;
- * at each step of the sum a lane hands half of its columns to another and keeps the other half. */
+/* Adds a tile's values to layer norm's sums of this thread block: a lane keeps of every 32 columns
+ * two neighbouring ones' totals (lanes 0 to 15) or squares. The rows of a column lie in 8 lanes, 4
+ * apart; at each step of the sum a lane hands half of its columns to another and keeps the other
+ * half. */
 template <int N, int TILES>
 static __device__ __forceinline__ void sum_columns(const rows_arguments &p, int gate,
                                                    const uint32_t (&value)[TILES][N / 4],
@@ -224,8 +226,8 @@ static __device__ __forceinline__ void sum_columns(const rows_arguments &p, int 
     }
 }
 
-/* Of a tile's rows [gate][unit] a warp holds one gate's: in a band of two its 32 units, first the even
- * ones, else every second unit. It stores them by itself, 16 rows of 64 columns at a time. */
+/* Of a tile's rows [gate][unit] a warp holds one gate's: in a band of two its 32 units, first the
+ * even ones, else every second unit. It stores them by itself, 16 rows of 64 columns at a time. */
 template <int N, int TILES>
 static __device__ __forceinline__ void finish_rows(const rows_arguments &p, int tile, char *staged,
                                                    const float (&sum)[TILES][N / 2],

@@ -68,10 +68,10 @@ static __device__ inline uint32_t pack(float one, float two) {
 
 /* -------------------------------------------------------------------------------- shared sums
  *
- * Work is cut into parts of equally many blocks, so that a part may begin or end inside a node's list.
- * The part in which the list ends owns the node's results; those before it leave their sums, and the
- * owner adds them up, nearest part first. A part only waits for parts before it. Where a part leaves
- * its sums, each product says. */
+ * Work is cut into parts of equally many blocks, so that a part may begin or end inside a node's
+ * list. The part in which the list ends owns the node's results; those before it leave their sums,
+ * and the owner adds them up, nearest part first. A part only waits for parts before it. Where a
+ * part leaves its sums, each product says. */
 
 typedef struct exchange {
     float *sums; /* slots of equal size */

@@ -1,4 +1,4 @@
-/* wide_product: fprop and dgrad of one matrix on Hopper, of 128 columns and more.
+/* wide_product: fprop and dgrad of one gate on Hopper, of 128 columns and more.
  *
  *   y' [columns][b units of a node] = sum over its sources  x' [columns][b] W [b][b]
  *
@@ -7,7 +7,7 @@
  * columns has all its sums in the registers of two warpgroups. The union of its nodes' sources goes
  * by once: of each, 32 rows of activations (16 KB), which every node that has a block for them
  * shares, and those blocks (2 KB each). Of 12,288 units at density 0.1, a part of six random rows
- * has 230 blocks of 155 sources: 3 MB for 0.12 GFLOP, so that 9.2 TB/s out of L2 hold it at 370
+ * has 230 blocks of 155 sources: 3 MB for 0.12 GFLOP, so that 9.3 TB/s out of L2 hold it at 370
  * TFLOP/s. Larger parts would gather less, but sums have no more room; so nodes with like sources
  * are put together instead.
  *
@@ -483,28 +483,28 @@ static bool launch_wide(backend *be, const device_layout *device, const void *w,
 }
 
 template <int B, bool FORWARD>
-static bool wide_choice(backend *be, const device_layout *device, const void *w, const void *x,
-                        int columns, void *y) {
+static bool launch_by_columns(backend *be, const device_layout *device, const void *w,
+                              const void *x, int columns, void *y) {
     enum { SLOTS = wide_slots(B) };
     return columns <= 2 * BOX ? launch_wide<B, FORWARD, SLOTS, 1>(be, device, w, x, columns, y)
                               : launch_wide<B, FORWARD, SLOTS, 2>(be, device, w, x, columns, y);
 }
 
 template <bool FORWARD>
-static bool wide_any(backend *be, const device_layout *device, const void *w, const void *x,
-                     int columns, void *y) {
+static bool launch_by_block(backend *be, const device_layout *device, const void *w, const void *x,
+                            int columns, void *y) {
     const int b = device->host.in_block;
-    return b == 32   ? wide_choice<32, FORWARD>(be, device, w, x, columns, y)
-           : b == 64 ? wide_choice<64, FORWARD>(be, device, w, x, columns, y)
-                     : wide_choice<128, FORWARD>(be, device, w, x, columns, y);
+    return b == 32   ? launch_by_columns<32, FORWARD>(be, device, w, x, columns, y)
+           : b == 64 ? launch_by_columns<64, FORWARD>(be, device, w, x, columns, y)
+                     : launch_by_columns<128, FORWARD>(be, device, w, x, columns, y);
 }
 
 bool wide_fprop(backend *be, const device_layout *device, const void *w, const void *x, int columns,
                 void *y) {
-    return wide_any<true>(be, device, w, x, columns, y);
+    return launch_by_block<true>(be, device, w, x, columns, y);
 }
 
 bool wide_dgrad(backend *be, const device_layout *device, const void *w, const void *dy,
                 int columns, void *dx) {
-    return wide_any<false>(be, device, w, dy, columns, dx);
+    return launch_by_block<false>(be, device, w, dy, columns, dx);
 }
