@@ -146,38 +146,31 @@ static __device__ inline void shared_fence() {
                 R10(7) ", " R10(8) ", " R10(9) ", " R10(10) ", " R10(11) \
                 ", %120, %121, %122, %123, %124, %125, %126, %127"
 
-/* d [64 x n] += a [64 x 16] b [16 x n] in bf16 with fp32 sums, of one warpgroup; nothing, without a
- * branch, where `on` is 0, which is the same in all its threads. `major` 0: along k; 1: along m (a)
- * or n (b). Thread i holds of row i / 32 * 16 + i % 32 / 4 (+ 8 half) the columns
+/* d [64 x n] += a [64 x 16] b [16 x n] in bf16 with fp32 sums, of one warpgroup. `major` 0: along k;
+ * 1: along m (a) or n (b). Thread i holds of row i / 32 * 16 + i % 32 / 4 (+ 8 half) the columns
  * 8 j + i % 4 * 2 (+ e), for every j: d[4 j + 2 half + e]. */
 template <int a_major, int b_major>
-static __device__ inline void warpgroup_multiply(float (&d)[32], uint64_t a, uint64_t b,
-                                                 int on = 1) {
-    asm volatile("{\n.reg .pred on;\nsetp.ne.b32 on, %34, 0;\n"
-                 "@on wgmma.mma_async.sync.aligned.m64n64k16.f32.bf16.bf16 "
-                 "{" R0_31 "}, %32, %33, 1, 1, 1, %35, %36;\n}"
+static __device__ inline void warpgroup_multiply(float (&d)[32], uint64_t a, uint64_t b) {
+    asm volatile("wgmma.mma_async.sync.aligned.m64n64k16.f32.bf16.bf16 "
+                 "{" R0_31 "}, %32, %33, 1, 1, 1, %34, %35;"
                  : F16(0), F16(16)
-                 : "l"(a), "l"(b), "r"(on), "n"(a_major), "n"(b_major));
+                 : "l"(a), "l"(b), "n"(a_major), "n"(b_major));
 }
 
 template <int a_major, int b_major>
-static __device__ inline void warpgroup_multiply(float (&d)[64], uint64_t a, uint64_t b,
-                                                 int on = 1) {
-    asm volatile("{\n.reg .pred on;\nsetp.ne.b32 on, %66, 0;\n"
-                 "@on wgmma.mma_async.sync.aligned.m64n128k16.f32.bf16.bf16 "
-                 "{" R0_63 "}, %64, %65, 1, 1, 1, %67, %68;\n}"
+static __device__ inline void warpgroup_multiply(float (&d)[64], uint64_t a, uint64_t b) {
+    asm volatile("wgmma.mma_async.sync.aligned.m64n128k16.f32.bf16.bf16 "
+                 "{" R0_63 "}, %64, %65, 1, 1, 1, %66, %67;"
                  : F64(0)
-                 : "l"(a), "l"(b), "r"(on), "n"(a_major), "n"(b_major));
+                 : "l"(a), "l"(b), "n"(a_major), "n"(b_major));
 }
 
 template <int a_major, int b_major>
-static __device__ inline void warpgroup_multiply(float (&d)[128], uint64_t a, uint64_t b,
-                                                 int on = 1) {
-    asm volatile("{\n.reg .pred on;\nsetp.ne.b32 on, %130, 0;\n"
-                 "@on wgmma.mma_async.sync.aligned.m64n256k16.f32.bf16.bf16 "
-                 "{" R0_127 "}, %128, %129, 1, 1, 1, %131, %132;\n}"
+static __device__ inline void warpgroup_multiply(float (&d)[128], uint64_t a, uint64_t b) {
+    asm volatile("wgmma.mma_async.sync.aligned.m64n256k16.f32.bf16.bf16 "
+                 "{" R0_127 "}, %128, %129, 1, 1, 1, %130, %131;"
                  : F64(0), F64(64)
-                 : "l"(a), "l"(b), "r"(on), "n"(a_major), "n"(b_major));
+                 : "l"(a), "l"(b), "n"(a_major), "n"(b_major));
 }
 
 /* The same with a held by the warpgroup's threads: of row i / 32 * 16 + i % 32 / 4 the columns
