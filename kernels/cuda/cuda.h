@@ -361,7 +361,6 @@ void cuda_activate(backend *be, const cell *c, int s, int t);
 void cuda_activate_backward(backend *be, const cell *c, int s, int t);
 void cuda_gates(backend *be, const cell *c, int t);
 void cuda_gates_backward(backend *be, const cell *c, int t);
-void cuda_gates_table(backend *be, const cell *c); /* table -> entries, for the gates */
 void cuda_norm_backward(backend *be, const cell *c, int s, int t);
 void cuda_table_backward(backend *be, const cell *c, int s);
 

@@ -1,4 +1,4 @@
-/* What Hopper's products share: rings of tiles in shared memory that a producer warp fills and two
+/* What Hopper's products share: rings of tiles in shared memory that producer warps fill and two
  * warpgroups empty, sums that thread blocks hand on to each other, and tensors as TMA sees them. */
 #ifndef SMALLWORLD_KERNELS_CUDA_HOPPER_TILES_CUH
 #define SMALLWORLD_KERNELS_CUDA_HOPPER_TILES_CUH
@@ -18,7 +18,6 @@ enum {
     CONSUMER_WARPS = CONSUMERS / 32,
     BOX = 64,          /* columns of a box of activations: one swizzled row of 128 bytes */
     BOX_ROW = BOX * 2, /* its bytes */
-    PADDING = 16,      /* bytes between rows of a tile that is staged for storing */
     MOST_SHARED = 227 << 10
 };
 
@@ -108,7 +107,7 @@ static inline bool map_activations(backend *be, CUtensorMap *map, int rank, cons
     return make_map(be, map, x, rank, extent, stride, box, CU_TENSOR_MAP_SWIZZLE_128B);
 }
 
-/* W with rows of 32, two of them at a time: `rows` rows of 64 numbers. */
+/* W with rows of 32, two of them at a time: `rows` rows of 64 elements. */
 static inline bool map_pairs(backend *be, CUtensorMap *map, const void *w, uint64_t rows,
                              int box_rows) {
     const uint64_t extent[2] = {64, rows}, stride[1] = {128};

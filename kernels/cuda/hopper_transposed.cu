@@ -20,7 +20,10 @@
  *   With more columns a warpgroup makes two boxes of them: weights enter half as often. */
 #include "hopper_tiles.cuh"
 
-enum { DEPTH = 64 }; /* rows of a source that a stage brings */
+enum {
+    DEPTH = 64,  /* rows of a source that a stage brings */
+    PADDING = 16 /* bytes between rows of a tile that is staged for storing */
+};
 
 /* The most nodes of a part: more of them gather less, fewer leave room for more stages. */
 static constexpr __host__ __device__ int nodes_of_part(int b) {
