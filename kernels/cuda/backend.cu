@@ -173,19 +173,19 @@ static device_layout *layout_create(backend *be, const layout *l) {
     device->host.column_block = int_table(be, l->column_block, l->blocks);
     build_tiles(be, device, l);
     if (hopper_fits(be, l)) hopper_create(be, device, l);
-    if (be->precision == BF16 && !layout_is_dense(l)) narrow_create(be, device, l);
+    if (be->precision == BF16) narrow_create(be, device, l);
     return device;
 }
 
 static void free_layout(backend *be, device_layout *device) {
     if (!device) return;
     void *tables[] = {
-        device->host.row_start,  device->host.row_column,   device->host.column_start,
-        device->host.column_row, device->host.column_block, device->block_row,
-        device->tile_block,      device->deep_start,        device->backward.part,
-        device->backward.source, device->sampled.task,      device->sampled.tile,
-        device->sampled.slot,    device->narrow_rows.task,  device->narrow_columns.task,
-        device->single.source,   device->single.band,       device->paired.source,
+        device->host.row_start,    device->host.row_column,   device->host.column_start,
+        device->host.column_row,   device->host.column_block, device->block_row,
+        device->tile_block,        device->deep_start,        device->transposed.part,
+        device->transposed.source, device->sampled.task,      device->sampled.tile,
+        device->sampled.slot,      device->narrow_rows.task,  device->narrow_columns.task,
+        device->single.source,     device->single.band,       device->paired.source,
         device->paired.band};
     for (size_t i = 0; i < sizeof tables / sizeof tables[0]; i++) {
         if (tables[i]) release(be, tables[i]);
@@ -197,9 +197,8 @@ static void free_layout(backend *be, device_layout *device) {
     for (int i = 0; i < WIDE_CUTS; i++) {
         const wide_parts *both[2] = {&device->wide_forward[i], &device->wide_backward[i]};
         for (int side = 0; side < 2; side++) {
-            if (!both[side]->count) continue;
-            release(be, both[side]->part);
-            release(be, both[side]->source);
+            if (both[side]->part) release(be, both[side]->part);
+            if (both[side]->source) release(be, both[side]->source);
         }
     }
     free(device);

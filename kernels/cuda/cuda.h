@@ -63,57 +63,57 @@ typedef struct cuda_backend {
     char failure[256]; /* the first error, or "" */
 } cuda_backend;
 
-/* Work on output nodes' lists, cut into equal parts for Hopper's products: neighbouring nodes,
- * of which the first may begin in an earlier part and the last continue in the next, and the union of
- * their sources. */
-enum { PART_NODES = 6 };
+/* Work for Hopper's transposed_product: the lists of the nodes it makes, cut into equal parts. A
+ * part has neighbouring nodes, of which the first may begin in an earlier part and the last
+ * continue in the next, and the union of their sources. */
+enum { PART_NODES = 6 }; /* at most */
 
-typedef struct hopper_part {
+typedef struct transposed_part {
     int first, count; /* sources */
-    int node, nodes;  /* output nodes */
+    int node, nodes;  /* those it makes */
     int first_part;   /* where the first node's list begins */
     int continues;    /* whether the last one's goes on */
-    int unused[2];
-} hopper_part;
+    int unused[2];    /* to 32 bytes */
+} transposed_part;
 
-typedef struct alignas(16) hopper_source {
+typedef struct alignas(16) transposed_source {
     int node, mask;        /* bit i: there is a block for the part's i-th node ... */
     int block[PART_NODES]; /* ... this one */
-} hopper_source;
+} transposed_source;
 
-typedef struct hopper_parts {
+typedef struct transposed_parts {
     int count, span; /* span: the most parts that one node's list lies in */
-    hopper_part *part;
-    hopper_source *source;
-} hopper_parts;
+    transposed_part *part;
+    transposed_source *source;
+} transposed_parts;
 
-/* Work for Hopper's rows_product: bands of one or two neighbouring tiles of rows, each band with the
- * union of its tiles' sources. */
+/* Work for Hopper's rows_product: bands of one or two neighbouring tiles of rows, each band with
+ * the union of its tiles' sources. */
 enum { BAND_TILES = 2 };
 
-typedef struct band_source {
+typedef struct rows_source {
     int node, block[BAND_TILES]; /* the tile's part of W; -1: none */
-} band_source;
+} rows_source;
 
-typedef struct hopper_band {
+typedef struct rows_band {
     int first, tile; /* its first source, its first tile */
-} hopper_band;
+} rows_band;
 
-typedef struct hopper_bands {
+typedef struct rows_bands {
     int count, sources;
-    band_source *source;
-    hopper_band *band;      /* [count + 1] */
-    hopper_band *host_band; /* the same, on the host */
-    int *cost;              /* [sources + 1], on the host: bytes of all sources before, relative */
-} hopper_bands;
+    rows_source *source;
+    rows_band *band;      /* [count + 1] */
+    rows_band *host_band; /* the same, on the host */
+    int *cost;            /* [sources + 1], on the host: bytes of all sources before, relative */
+} rows_bands;
 
 /* Work for Hopper's sampled_product: tasks, each of a few rows of the pattern in tiles of EDGE x
  * EDGE, whose tiles are made in batches. */
 enum { EDGE = 32, SAMPLED_BATCHES = 3 };
 
 typedef struct sampled_task {
-    int first, rows,
-        inputs[SAMPLED_BATCHES]; /* where its list of rows, then inputs of each batch begins */
+    int first; /* where its list begins: of its rows, then of each batch's inputs */
+    int rows, inputs[SAMPLED_BATCHES];
 } sampled_task;
 
 typedef struct sampled_slot {
@@ -128,7 +128,8 @@ typedef struct sampled_tables {
     sampled_slot *slot; /* [tasks][batches][warps][tiles of a warp] */
 } sampled_tables;
 
-/* Work for narrow.cu: a node's list of entries, or a share of it, and up to 32 rows of the result. */
+/* Work for narrow.cu: a node's list of entries, or a share of it, and up to 32 rows of the
+ * result. */
 typedef struct alignas(16) narrow_task {
     int first, row; /* entry, row of the result */
     int slot;       /* where the first share of its list hands its sums on */
@@ -165,14 +166,14 @@ struct device_layout {
     int *block_row;  /* [blocks] the output node of block k */
     int *tile_block; /* [tiles + 1] wgrad: the first block of each group of a row's blocks */
     int tiles;
-    hopper_bands single, paired; /* paired: none if tiles share too few sources */
-    hopper_parts backward;
+    narrow_tasks narrow_rows, narrow_columns;
+    rows_bands single, paired; /* of one tile, of two */
+    bool empty_rows;           /* which rows_product does not reach */
+    transposed_parts transposed;
     wide_parts wide_forward[WIDE_CUTS], wide_backward[WIDE_CUTS];
-    bool empty_rows;
-    int *deep_start; /* [deep_tiles + 1] likewise for Hopper's wgrad */
+    int *deep_start; /* [deep_tiles + 1] as tile_block, for deep_product */
     int deep_tiles;
     sampled_tables sampled;
-    narrow_tasks narrow_rows, narrow_columns;
 };
 
 struct recording {
@@ -217,8 +218,8 @@ static inline void cuda_launch(backend *be, const char *what, bool early, void (
 }
 
 /* Before anything is issued that writes what products may read as weights. A product that overlaps
- * with the kernel before reads its weights without waiting for that kernel: it may do so once another
- * product has waited for all that was issued before. */
+ * with the kernel before reads its weights without waiting for that kernel: it may do so once
+ * another product has waited for all that was issued before. */
 static inline void cuda_weights_change(backend *be) {
     cuda_of(be)->weights_settled = false;
 }
@@ -238,7 +239,7 @@ static inline void cuda_launched(backend *be, const char *what) {
  *
  *     int64 [which sum: 2][fine, coarse][columns]; int64 coarse, broken
  *     float [mean, 1 / deviation][columns], which forward leaves for backward
- *     int64 arrivals of thread blocks, see all_arrive; int64 of nothing                             */
+ *     int64 arrivals of thread blocks, see all_arrive; int64 of nothing */
 
 typedef unsigned long long fixed;
 
@@ -315,8 +316,9 @@ void cuda_dgrad(backend *be, const device_layout *l, const void *w, const void *
 void cuda_wgrad(backend *be, const device_layout *l, const void *dy, const void *x, int steps,
                 int columns, void *dw, void *workspace);
 
-/* Hopper's kernels, for layouts that fit; fprop and dgrad of one step, and of columns that they take.
- * They return false if a launch failed. */
+/* Hopper's kernels, for layouts that fit; fprop and dgrad of one step, and of columns that they
+ * take. They return false if a tensor could not be described to TMA, which is remembered as a
+ * failure. */
 bool hopper_compiled(void); /* whether this build has their code */
 bool hopper_fits(const backend *be, const layout *l);
 bool hopper_takes(const backend *be, const layout *l, int columns);
@@ -359,7 +361,6 @@ void cuda_activate(backend *be, const cell *c, int s, int t);
 void cuda_activate_backward(backend *be, const cell *c, int s, int t);
 void cuda_gates(backend *be, const cell *c, int t);
 void cuda_gates_backward(backend *be, const cell *c, int t);
-void cuda_gates_table(backend *be, const cell *c); /* table -> entries, for the gates */
 void cuda_norm_backward(backend *be, const cell *c, int s, int t);
 void cuda_table_backward(backend *be, const cell *c, int s);
 

@@ -1,9 +1,10 @@
-/* What the products with operands of 4 bytes share: which part of the result a warp makes, and where
- * its operands lie.
+/* What the products with operands of 4 bytes share: which part of the result a warp makes, and
+ * where its operands lie.
  *
- * A warp's tile is ROWS rows of the result by WIDE times SPAN of its columns (of wgrad's, units of x).
- * A thread block has MS x NS of them side by side, and for each KS warps that take turns at stages of
- * DEPTH in k. A lane's four neighbours in k never straddle two blocks, as b is a multiple of 8. */
+ * A warp's tile is ROWS rows of the result by WIDE times SPAN of its columns (of wgrad's, units of
+ * x). A thread block has MS x NS of them side by side, and for each KS warps that take turns at
+ * stages of DEPTH in k. A lane's four neighbours in k never straddle two blocks, as b is a multiple
+ * of 8. */
 #ifndef SMALLWORLD_KERNELS_CUDA_FLOATS_CUH
 #define SMALLWORLD_KERNELS_CUDA_FLOATS_CUH
 
@@ -104,8 +105,8 @@ static __device__ inline place find_place(const task<OP, S> &t, int k) {
     return at;
 }
 
-/* The left tile's element at `row` and this place. Neighbours lie along k (fprop, wgrad) or along the
- * rows (dgrad); steps of the other one are left_stride apart. */
+/* The left tile's element at `row` and this place. Neighbours lie along k (fprop, wgrad) or along
+ * the rows (dgrad); steps of the other one are left_stride apart. */
 template <operation OP, typename S>
 static __device__ inline const float *left_at(const task<OP, S> &t, const place &at, int row) {
     const product &p = t.p;

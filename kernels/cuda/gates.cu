@@ -1,19 +1,19 @@
-/* The gates of a cell, forward and backward, with layer norm. The equations stand in ops.h, those of
- * layer norm's gradient in kernels/cpu/stages.c.
+/* The gates of a cell, forward and backward, with layer norm. The equations stand in ops.h, those
+ * of layer norm's gradient in kernels/cpu/stages.c.
  *
- * Floors, in bytes a unit and stream (bf16): forward 8 raw + 8 c + 2 h; backward 8 raw + 4 c + 8 dc +
- * 4 dh, dx + 8 dpre, and with layer norm 8 for the gradient at raw. Besides, the input table's
+ * Floors, in bytes a unit and stream (bf16): forward 8 raw, 8 c, 2 h; backward 8 raw, 4 c, 8 dc,
+ * 4 dh and dx, 8 dpre, and with layer norm 8 for the gradient at raw. Besides, the input table's
  * entries, of which a step of text touches about a third.
  *
  * A warp takes a unit at a time, VEC columns to a lane, so that a row is read in one stretch and
- * sums over the columns stay within the warp. All that it needs of the next unit is on its way while
- * it computes this one. For that a lane reads its column's entries of all four gates at once, from a
- * copy of the table in which they lie side by side; it is made once a sequence.
+ * sums over the columns stay within the warp. All that it needs of the next unit is on its way
+ * while it computes this one. For that a lane reads its column's entries of all four gates at once,
+ * from a copy of the table in which they lie side by side; it is made once a sequence.
  *
  * Layer norm's gradient needs two sums over all units of each gate and column. Backward therefore
  * runs as one thread block a multiprocessor, all at the same time: each adds its part to the sums,
- * waits for the others, and finishes the gradients. In between, raw and dpre of as many units as fit
- * stay in shared memory; those of the rest, the latest, come again from the L2. */
+ * waits for the others, and finishes the gradients. In between, raw and dpre of as many units as
+ * fit stay in shared memory; those of the rest, the latest, come again from the L2. */
 #include "stages.cuh"
 
 extern "C" {
@@ -213,11 +213,10 @@ template <typename T, int VEC> struct alignas(16) kept_unit {
 
 /* The thread block's arrays in shared memory. */
 template <typename T, int VEC> struct backward_arrays {
-    float *st;    /* [GATES][2][columns] */
-    float *gains; /* [units][gains of the gates, biases] */
-    float
-        *units; /* [units][GATES][2]: over columns, of dpre and of dpre times the normalised raw */
-    float *features;         /* [FEATURE_WARPS][K][SPAN]; later the means [GATES][2][columns] */
+    float *st;       /* [GATES][2][columns] */
+    float *gains;    /* [units][gains of the gates, biases] */
+    float *units;    /* [units][GATES][2]: sums over columns, of dpre and dpre times value */
+    float *features; /* [FEATURE_WARPS][K][SPAN]; later the means [GATES][2][columns] */
     kept_unit<T, VEC> *kept; /* [BACKWARD_WARPS][v.kept] */
 
     static const int SPAN = 32 * VEC;
@@ -428,8 +427,8 @@ static __global__ void __launch_bounds__(BACKWARD_WARPS * 32, 1)
 
 /* ----------------------------------------------------------------------------------- launches */
 
-/* Inside a sequence the kernel just before is a product, which writes nothing that these kernels read
- * before they wait; but the first step backward follows what made the gradient at h. */
+/* Inside a sequence the kernel just before is a product, which writes nothing that these kernels
+ * read before they wait; but the first step backward follows what made the gradient at h. */
 static bool starts_early(backend *be) {
     return cuda_of(be)->entries_are_made;
 }

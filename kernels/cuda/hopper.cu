@@ -1,30 +1,34 @@
-/* The three products on Hopper (sm_90a): blocks of 32, 64 and 128 in bf16, by TMA and wgmma.
+/* The three products on Hopper (sm_90a): blocks of 32, 64 and 128 in bf16, by TMA and tensor cores.
  *
- * Floors are those of products.cu. What these kernels add is width: a producer warp runs ahead
- * with bulk copies through a ring of stages in shared memory, so that 64 KB and more are on their
- * way into each multiprocessor, and two warpgroups multiply what has arrived.
+ * Floors are those of products.cu. What these kernels add is width: producer warps run ahead with
+ * bulk copies through a ring of stages in shared memory, so that 64 KB and more are on their way
+ * into each multiprocessor, and two warpgroups multiply what has arrived. Each product has a file:
  *
- *   rows_product     fprop of four gates: M = 128, the gates of 32 units; N = columns. A stage is one
- *                    block's weights (A) and the activation tile it gathers (B).
- *   transposed_product
- *                    dgrad of four gates: M = columns, N = the units of one node. With activations as
- *                    A, one gathered tile serves all of a part's neighbouring nodes, whose sums stay
- *                    in registers while the union of their sources goes by once.
- *   wide_product     fprop and dgrad of one matrix, from 128 columns on: the same with activations
- *                    from registers, more nodes and columns a thread block, and nodes in an order
- *                    of likeness.
- *   deep_product     wgrad of four gates, or blocks of 128: M = 128 rows of dy, N = up to 256 units
- *                    of x; K = columns and steps.
- *   sampled_product  wgrad of one gate, blocks of 32 and 64: tiles of 32 x 32, by mma.sync.
+ *   rows_product        fprop of four gates: M = 128, the gates of 32 units; N = columns. A stage
+ *                       is one block's weights (A) and the activation tile it gathers (B).
+ *   transposed_product  dgrad of four gates: M = columns, N = the units of one node. With
+ *                       activations as A, one gathered tile serves all of a part's neighbouring
+ *                       nodes, whose sums stay in registers while the union of their sources goes
+ *                       by once.
+ *   wide_product        fprop and dgrad of one gate, from 128 columns on: the same with more
+ *                       columns and nodes a thread block, and nodes in an order of likeness.
+ *   deep_product        wgrad of four gates, or blocks of 128: M = 128 rows of dy, N = up to 256
+ *                       units of x; K = columns and steps.
+ *   sampled_product     wgrad of one gate, blocks of 32 and 64: tiles of 32 x 32, by mma.sync.
  *
- * What holds them, at 18,432 units, block 32, 22,064 blocks of four gates and 128 columns on an H200:
- * rows_product brings 361 MB into the multiprocessors in 65 us, half of it cold; transposed_product
- * brings 427 MB in 72 us, and without its multiplications takes 61. So loads set the pace, at 5 to 7
- * TB/s, not arithmetic. Clusters of two thread blocks that share activation tiles by multicast move
- * less and took longer (146 and 116 us): each stage then waits for the slower of two. deep_product
- * runs at 88 % of the matrix rate.
+ * narrow.cu has fprop and dgrad of one gate with fewer columns, and of four gates with 32;
+ * products.cu what is left: several steps at once, results in fp32, four gates with 96 columns and
+ * the like.
  *
- * Operands are described to wgmma where they lie; no data is transposed on the way. */
+ * What holds the first two, at 18,432 units, block 32, 22,064 blocks of four gates and 128 columns
+ * on an H200: rows_product brings 361 MB into the multiprocessors in 65 us, half of it cold;
+ * transposed_product brings 427 MB in 72 us, and without its multiplications takes 61. So loads set
+ * the pace, at 5 to 7 TB/s, not arithmetic. Clusters of two thread blocks that share activation
+ * tiles by multicast move less and took longer (146 us for fprop and 116 for dgrad, when the
+ * kernels without them took 80 and 94): each stage then waits for the slower of two.
+ *
+ * Operands are described to wgmma where they lie, or go through ldmatrix into registers, which
+ * turns them over where it must: nothing is transposed in memory. */
 #include "hopper_tiles.cuh"
 
 bool hopper_fits(const backend *be, const layout *l) {

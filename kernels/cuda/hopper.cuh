@@ -1,6 +1,7 @@
 /* Hopper's own instructions (sm_90a), behind names: barriers in shared memory, the tensor copy
- * engine (TMA), and matrix products of a warpgroup (wgmma). All inline PTX of the fast path is here.
- * Reference: PTX ISA, "Asynchronous warpgroup-level matrix instructions", "Tensor copy", "mbarrier". */
+ * engine (TMA), and matrix products of a warpgroup (wgmma). Inline PTX of Hopper's products is
+ * here, or where older GPUs have it too in ptx.cuh. Reference: PTX ISA, "Asynchronous
+ * warpgroup-level matrix instructions", "Tensor copy", "mbarrier". */
 #ifndef SMALLWORLD_KERNELS_CUDA_HOPPER_CUH
 #define SMALLWORLD_KERNELS_CUDA_HOPPER_CUH
 
@@ -40,16 +41,6 @@ static __device__ inline void barrier_expect(uint32_t barrier, int bytes) {
                  : "memory");
 }
 
-static __device__ inline void shared_store(uint32_t to, uint32_t word) {
-    asm volatile("st.shared.b32 [%0], %1;" ::"r"(to), "r"(word) : "memory");
-}
-
-static __device__ inline uint32_t shared_load(uint32_t from) {
-    uint32_t word;
-    asm volatile("ld.shared.b32 %0, [%1];" : "=r"(word) : "r"(from) : "memory");
-    return word;
-}
-
 /* Waits for the phase of this parity to complete. */
 static __device__ inline void barrier_wait(uint32_t barrier, int parity) {
     asm volatile("{\n"
@@ -65,10 +56,6 @@ static __device__ inline void barrier_wait(uint32_t barrier, int parity) {
 }
 
 /* -------------------------------------------------------------------------------------- copies */
-
-static __device__ inline void tensor_prefetch(const CUtensorMap *map) {
-    asm volatile("prefetch.tensormap [%0];" ::"l"(map));
-}
 
 /* A box of a tensor at these coordinates, innermost first, to shared memory. */
 static __device__ inline void tensor_load(uint32_t to, const CUtensorMap *map, uint32_t barrier,
@@ -111,7 +98,7 @@ static __device__ inline void tensor_load_once(uint32_t to, const CUtensorMap *m
  * row of 64 or 128 bytes (SWIZZLE_64, SWIZZLE_128) that runs along
  *   k (K-major):    `stride` is the distance of groups of 8 rows; the next 16 of k are 32 bytes on
  *   m or n (major): `stride` is the distance of groups of 8 steps of k, `leading` that of the next
- *                   row's worth of m or n; the next 16 of k are 2 `stride` on                       */
+ *                   row's worth of m or n; the next 16 of k are 2 `stride` on */
 
 enum { SWIZZLE_128 = 1, SWIZZLE_64 = 2 };
 
@@ -147,49 +134,68 @@ static __device__ inline void shared_fence() {
 #define R8(a)   "%" #a "0, %" #a "1, %" #a "2, %" #a "3, %" #a "4, %" #a "5, %" #a "6, %" #a "7"
 #define R10(a)  R8(a) ", %" #a "8, %" #a "9"
 #define R0_9    "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9"
-#define R0_99   R0_9 ", " R10(1) ", " R10(2) ", " R10(3) ", " R10(4) ", " R10(5) ", " R10(6) ", " \
-                R10(7) ", " R10(8) ", " R10(9)
+#define R0_15   R0_9 ", %10, %11, %12, %13, %14, %15"
+#define R0_31   R0_9 ", " R10(1) ", " R10(2) ", %30, %31"
+#define R0_63   R0_9 ", " R10(1) ", " R10(2) ", " R10(3) ", " R10(4) ", " R10(5) \
+                ", %60, %61, %62, %63"
+#define R0_127  R0_9 ", " R10(1) ", " R10(2) ", " R10(3) ", " R10(4) ", " R10(5) ", " R10(6) ", " \
+                R10(7) ", " R10(8) ", " R10(9) ", " R10(10) ", " R10(11) \
+                ", %120, %121, %122, %123, %124, %125, %126, %127"
 
-/* d [64 x n] += a [64 x 16] b [16 x n] in bf16 with fp32 sums, of one warpgroup; nothing, without a
- * branch, where `on` is 0, which is the same in all its threads. `major` 0: along k; 1: along m (a)
- * or n (b). Thread i holds of row i / 32 * 16 + i % 32 / 4 (+ 8) the columns i % 4 * 2 (+ 1) of every
- * 8: d[8 j / 2 + 2 half + e]. */
+/* d [64 x n] += a [64 x 16] b [16 x n] in bf16 with fp32 sums, of one warpgroup. `major` 0: along k;
+ * 1: along m (a) or n (b). Thread i holds of row i / 32 * 16 + i % 32 / 4 (+ 8 half) the columns
+ * 8 j + i % 4 * 2 (+ e), for every j: d[4 j + 2 half + e]. */
 template <int a_major, int b_major>
-static __device__ inline void warpgroup_multiply(float (&d)[16], uint64_t a, uint64_t b, int on = 1) {
-    asm volatile("{\n.reg .pred on;\nsetp.ne.b32 on, %18, 0;\n"
-                 "@on wgmma.mma_async.sync.aligned.m64n32k16.f32.bf16.bf16 "
-                 "{" R0_9 ", %10, %11, %12, %13, %14, %15" "}, %16, %17, 1, 1, 1, %19, %20;\n}"
-                 : F16(0)
-                 : "l"(a), "l"(b), "r"(on), "n"(a_major), "n"(b_major));
-}
-
-template <int a_major, int b_major>
-static __device__ inline void warpgroup_multiply(float (&d)[32], uint64_t a, uint64_t b, int on = 1) {
-    asm volatile("{\n.reg .pred on;\nsetp.ne.b32 on, %34, 0;\n"
-                 "@on wgmma.mma_async.sync.aligned.m64n64k16.f32.bf16.bf16 "
-                 "{" R0_9 ", " R10(1) ", " R10(2) ", %30, %31" "}, %32, %33, 1, 1, 1, %35, %36;\n}"
+static __device__ inline void warpgroup_multiply(float (&d)[32], uint64_t a, uint64_t b) {
+    asm volatile("wgmma.mma_async.sync.aligned.m64n64k16.f32.bf16.bf16 "
+                 "{" R0_31 "}, %32, %33, 1, 1, 1, %34, %35;"
                  : F16(0), F16(16)
-                 : "l"(a), "l"(b), "r"(on), "n"(a_major), "n"(b_major));
+                 : "l"(a), "l"(b), "n"(a_major), "n"(b_major));
 }
 
 template <int a_major, int b_major>
-static __device__ inline void warpgroup_multiply(float (&d)[64], uint64_t a, uint64_t b, int on = 1) {
-    asm volatile("{\n.reg .pred on;\nsetp.ne.b32 on, %66, 0;\n"
-                 "@on wgmma.mma_async.sync.aligned.m64n128k16.f32.bf16.bf16 "
-                 "{" R0_9 ", " R10(1) ", " R10(2) ", " R10(3) ", " R10(4) ", " R10(5)
-                 ", %60, %61, %62, %63" "}, %64, %65, 1, 1, 1, %67, %68;\n}"
+static __device__ inline void warpgroup_multiply(float (&d)[64], uint64_t a, uint64_t b) {
+    asm volatile("wgmma.mma_async.sync.aligned.m64n128k16.f32.bf16.bf16 "
+                 "{" R0_63 "}, %64, %65, 1, 1, 1, %66, %67;"
                  : F64(0)
-                 : "l"(a), "l"(b), "r"(on), "n"(a_major), "n"(b_major));
+                 : "l"(a), "l"(b), "n"(a_major), "n"(b_major));
 }
 
 template <int a_major, int b_major>
-static __device__ inline void warpgroup_multiply(float (&d)[128], uint64_t a, uint64_t b, int on = 1) {
-    asm volatile("{\n.reg .pred on;\nsetp.ne.b32 on, %130, 0;\n"
-                 "@on wgmma.mma_async.sync.aligned.m64n256k16.f32.bf16.bf16 "
-                 "{" R0_99 ", " R10(10) ", " R10(11)
-                 ", %120, %121, %122, %123, %124, %125, %126, %127" "}, %128, %129, 1, 1, 1, %131, %132;\n}"
+static __device__ inline void warpgroup_multiply(float (&d)[128], uint64_t a, uint64_t b) {
+    asm volatile("wgmma.mma_async.sync.aligned.m64n256k16.f32.bf16.bf16 "
+                 "{" R0_127 "}, %128, %129, 1, 1, 1, %130, %131;"
                  : F64(0), F64(64)
-                 : "l"(a), "l"(b), "r"(on), "n"(a_major), "n"(b_major));
+                 : "l"(a), "l"(b), "n"(a_major), "n"(b_major));
+}
+
+/* The same with a held by the warpgroup's threads: of row i / 32 * 16 + i % 32 / 4 the columns
+ * i % 4 * 2 (+ 1) in a[0], 8 rows further in a[1]; 8 columns further in a[2] and a[3]. */
+template <int b_major>
+static __device__ inline void warpgroup_multiply(float (&d)[16], const uint32_t (&a)[4],
+                                                 uint64_t b) {
+    asm volatile("wgmma.mma_async.sync.aligned.m64n32k16.f32.bf16.bf16 "
+                 "{" R0_15 "}, {%16, %17, %18, %19}, %20, 1, 1, 1, %21;"
+                 : F16(0)
+                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "n"(b_major));
+}
+
+template <int b_major>
+static __device__ inline void warpgroup_multiply(float (&d)[32], const uint32_t (&a)[4],
+                                                 uint64_t b) {
+    asm volatile("wgmma.mma_async.sync.aligned.m64n64k16.f32.bf16.bf16 "
+                 "{" R0_31 "}, {%32, %33, %34, %35}, %36, 1, 1, 1, %37;"
+                 : F16(0), F16(16)
+                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "n"(b_major));
+}
+
+template <int b_major>
+static __device__ inline void warpgroup_multiply(float (&d)[64], const uint32_t (&a)[4],
+                                                 uint64_t b) {
+    asm volatile("wgmma.mma_async.sync.aligned.m64n128k16.f32.bf16.bf16 "
+                 "{" R0_63 "}, {%64, %65, %66, %67}, %68, 1, 1, 1, %69;"
+                 : F64(0)
+                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "n"(b_major));
 }
 
 #undef F1
@@ -199,49 +205,10 @@ static __device__ inline void warpgroup_multiply(float (&d)[128], uint64_t a, ui
 #undef R8
 #undef R10
 #undef R0_9
-#undef R0_99
-/* clang-format on */
-
-/* ----------------------------------------------------------------- products from registers
- *
- * d [64 x n] += a [64 x 16] b [16 x n], a held by the warpgroup's threads: of row
- * i / 32 * 16 + i % 32 / 4 the columns i % 4 * 2 (+ 1) in a[0], 8 rows further in a[1]; 8 columns
- * further in a[2] and a[3]. */
-
-/* clang-format off */
-#define D4(i)   "+f"(d[i]), "+f"(d[i + 1]), "+f"(d[i + 2]), "+f"(d[i + 3])
-#define D16(i)  D4(i), D4(i + 4), D4(i + 8), D4(i + 12)
-
-template <int b_major>
-static __device__ inline void warpgroup_multiply(float (&d)[16], const uint32_t (&a)[4], uint64_t b) {
-    asm volatile("wgmma.mma_async.sync.aligned.m64n32k16.f32.bf16.bf16 "
-                 "{%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15}, {%16, %17, %18, %19}, %20, 1, 1, 1, %21;"
-                 : D16(0)
-                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "n"(b_major));
-}
-
-template <int b_major>
-static __device__ inline void warpgroup_multiply(float (&d)[32], const uint32_t (&a)[4], uint64_t b) {
-    asm volatile("wgmma.mma_async.sync.aligned.m64n64k16.f32.bf16.bf16 "
-                 "{%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, "
-                 "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31}, {%32, %33, %34, %35}, %36, 1, 1, 1, %37;"
-                 : D16(0), D16(16)
-                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "n"(b_major));
-}
-
-template <int b_major>
-static __device__ inline void warpgroup_multiply(float (&d)[64], const uint32_t (&a)[4], uint64_t b) {
-    asm volatile("wgmma.mma_async.sync.aligned.m64n128k16.f32.bf16.bf16 "
-                 "{%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, "
-                 "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, "
-                 "%32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, "
-                 "%48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63}, {%64, %65, %66, %67}, %68, 1, 1, 1, %69;"
-                 : D16(0), D16(16), D16(32), D16(48)
-                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "n"(b_major));
-}
-
-#undef D4
-#undef D16
+#undef R0_15
+#undef R0_31
+#undef R0_63
+#undef R0_127
 /* clang-format on */
 
 /* -------------------------------------------------------------------------------------- stores */
@@ -269,6 +236,22 @@ static __device__ inline void store_finish() {
 }
 
 /* ------------------------------------------------------------------------------------- others */
+
+static __device__ inline void shared_store(uint32_t to, uint32_t word) {
+    asm volatile("st.shared.b32 [%0], %1;" ::"r"(to), "r"(word) : "memory");
+}
+
+static __device__ inline uint32_t shared_load(uint32_t from) {
+    uint32_t word;
+    asm volatile("ld.shared.b32 %0, [%1];" : "=r"(word) : "r"(from) : "memory");
+    return word;
+}
+
+/* Keeps the compiler from making a value anew wherever it is used. */
+static __device__ inline uint32_t kept(uint32_t value) {
+    asm volatile("mov.b32 %0, %0;" : "+r"(value));
+    return value;
+}
 
 /* Registers of this warpgroup's threads; every warp of it calls this. */
 template <int registers> static __device__ inline void registers_shrink() {

@@ -1,10 +1,15 @@
-/* deep_product: wgrad on Hopper.
+/* deep_product: wgrad on Hopper where a node's rows fill tiles of 128: of four gates, and of one in
+ * blocks of 128.
  *
- *   dW [128 rows][up to 256 units of x] = sum over steps  dy[t] [128][columns]  x[t]'
- * [columns][256]
+ *   dW [128 rows][up to 256 units of x]
+ *       = sum over steps  dy[t] [128][columns]  x[t]' [columns][units]
  *
- * Up to 256 / b blocks of a row lie side by side, so that one tile of dy serves them all; 88 % of
- * the matrix rate at 18,432 units and a depth of 16,384. */
+ * Floors: 2 blocks gates b^2 depth operations; dy, x and dW once through memory; and what L2 brings
+ * into the multiprocessors. A tile of 128 x 256 brings 768 bytes of dy and x a column for 65,536
+ * operations, 85 a byte, at which L2 and the matrix rate are about even. Hence the largest tile
+ * there is room for: each of two warpgroups has 64 of its rows, 128 sums a thread. Up to 256 / b
+ * blocks of a row lie side by side, so that one tile of dy serves them all, and thread blocks walk
+ * the depth at the same pace. 88 % of the matrix rate at 18,432 units and a depth of 16,384. */
 #include "hopper_tiles.cuh"
 
 typedef struct deep_arguments {
@@ -115,6 +120,7 @@ void deep_create(backend *be, device_layout *device, const layout *l) {
     free(first);
 }
 
+/* Here, as a kernel must be asked. */
 bool hopper_compiled(void) {
     cudaFuncAttributes attributes;
     if (cudaFuncGetAttributes(&attributes, deep_product) == cudaSuccess) {

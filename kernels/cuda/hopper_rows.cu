@@ -4,33 +4,33 @@
  *       = sum over blocks (i, j)  W_ij [128][b] x_j [b][N]
  *
  * Floors: W, x and y once through memory; into the multiprocessors W once for each N columns, and a
- * tile of x for every tile of W. A stage is one block's weights, or a part of them, and the tile of x
- * that it gathers; each thread block walks a part of the list of all blocks, as long as every other's.
- * N is 256 where that fits, so that W comes in once.
+ * tile of x for every tile of W. A stage is one block's weights, or a part of them, and the tile of
+ * x that it gathers; each thread block walks a part of the list of all blocks, as long as every
+ * other's. N is 256 where that fits, so that W comes in once.
  *
- * Two neighbouring tiles may go together, in a band: one tile of x then serves both where both have a
- * block for it. That pays for tiles of one node, or of nodes beside each other in a small world, but
- * leaves registers for half the columns, and makes the sums that parts hand on twice as large: so it
- * is for narrow batches and for blocks of 64.
+ * Two neighbouring tiles may go together, in a band: one tile of x then serves both where both have
+ * a block for it. That pays for tiles of one node, or of nodes beside each other in a small world,
+ * but leaves registers for half the columns, and makes the sums that parts hand on twice as large:
+ * so it is for columns that are no multiple of 128, and for blocks of 64.
  *
- * At 18,432 units, block 32, 22,064 blocks, layer norm's sums included, on an H200, in us at 128, 256
- * and 512 columns: 65, 87, 150; without handing sums on 61, 77, 141; nor finishing tiles 56, 66, 122.
- * Finished tiles must cost their bytes alone: registers give layer norm's sums, and a thread block adds
- * them up over all its tiles; staged in shared memory for each tile they took 77, 110, 186. */
+ * At 18,432 units, block 32, 22,064 blocks, layer norm's sums included, on an H200, in us at 128,
+ * 256 and 512 columns: 65, 87, 150; without handing sums on 61, 77, 141; nor finishing tiles 56,
+ * 66, 122. Finished tiles must cost their bytes alone: registers give layer norm's sums, and a
+ * thread block adds them up over all its tiles; staged in shared memory for each tile they took 77,
+ * 109, 186. */
 #include "hopper_tiles.cuh"
 
 enum {
     UNITS = 32,
     TILE_ROWS = GATES * UNITS,
     MOST_PARTS = 160,
-    GROUP = 128,      /* a warpgroup */
     STAGED_ROWS = 16, /* a warp stages 16 rows of 64 columns for storing ... */
     WARP_STAGED = 2 * STAGED_ROWS * BOX_ROW /* ... and the next while it stores these */
 };
 
 typedef struct rows_arguments {
-    const band_source *source;
-    const hopper_band *band;
+    const rows_source *source;
+    const rows_band *band;
     bf16 *y;
     fixed *sums;
     int columns, b;
@@ -62,10 +62,10 @@ static __device__ void produce_rows(const CUtensorMap &w_map, const CUtensorMap 
     typedef rows_shape<KC, N, TILES> S;
     const int begin = p.begin[blockIdx.y], end = p.begin[blockIdx.y + 1], lane = threadIdx.x % 32;
     const int slices = p.b / KC, parts = p.b / UNITS;
-    band_source next = p.source[max(end - 1 - lane, 0)];
+    rows_source next = p.source[max(end - 1 - lane, 0)];
     int use = 0;
     for (int at = end; at > begin; at -= 32) {
-        band_source mine = next;
+        rows_source mine = next;
         next = p.source[max(at - 33 - lane, 0)];
         for (int i = 0; i < min(32, at - begin); i++) {
             int node = __shfl_sync(~0u, mine.node, i), block[TILES], count = 0, mask = 0;
@@ -168,9 +168,10 @@ template <int HALF> static __device__ __forceinline__ void fold(float (&v)[16], 
     }
 }
 
-/* Adds a tile's values to layer norm's sums of this thread block: a lane keeps of every 32 columns two
- * neighbouring ones' totals (lanes 0 to 15) or squares. The rows of a column lie in 8 lanes, 4 apart;
- * at each step of the sum a lane hands half of its columns to another and keeps the other half. */
+/* Adds a tile's values to layer norm's sums of this thread block: a lane keeps of every 32 columns
+ * two neighbouring ones' totals (lanes 0 to 15) or squares. The rows of a column lie in 8 lanes, 4
+ * apart; at each step of the sum a lane hands half of its columns to another and keeps the other
+ * half. */
 template <int N, int TILES>
 static __device__ __forceinline__ void sum_columns(const rows_arguments &p, int gate,
                                                    const uint32_t (&value)[TILES][N / 4],
@@ -225,8 +226,8 @@ static __device__ __forceinline__ void sum_columns(const rows_arguments &p, int 
     }
 }
 
-/* Of a tile's rows [gate][unit] a warp holds one gate's: in a band of two its 32 units, first the even
- * ones, else every second unit. It stores them by itself, 16 rows of 64 columns at a time. */
+/* Of a tile's rows [gate][unit] a warp holds one gate's: in a band of two its 32 units, first the
+ * even ones, else every second unit. It stores them by itself, 16 rows of 64 columns at a time. */
 template <int N, int TILES>
 static __device__ __forceinline__ void finish_rows(const rows_arguments &p, int tile, char *staged,
                                                    const float (&sum)[TILES][N / 2],
@@ -244,20 +245,20 @@ static __device__ __forceinline__ void finish_rows(const rows_arguments &p, int 
     __syncwarp();
 #pragma unroll
     for (int i = 0; i < N / BOX * TILES; i++) {
-        char *tile = staged + i % 2 * STAGED_ROWS * BOX_ROW;
+        char *half = staged + i % 2 * STAGED_ROWS * BOX_ROW;
         const int box = i / TILES, e = i % TILES, parity = TILES == 2 ? e : warp / 4;
 #pragma unroll
         for (int j = 0; j < 8; j += 2) {
             const uint32_t *from = &value[e][(box * 8 + j) * 2];
             uint32_t r[4] = {from[0], from[1], from[2], from[3]};
             int row = lane % 16, chunk = (j + lane / 16) ^ (row & 7);
-            store_matrices(shared_address(tile) + row * BOX_ROW + chunk * 16, r);
+            store_matrices(shared_address(half) + row * BOX_ROW + chunk * 16, r);
         }
         __syncwarp();
 #pragma unroll
         for (int row = lane / 8; row < STAGED_ROWS; row += 4) {
             *(uint4 *)(y + (size_t)(row * 2 + parity) * p.columns + box * BOX + lane % 8 * 8) =
-                *(const uint4 *)(tile + row * BOX_ROW + (lane % 8 ^ (row & 7)) * 16);
+                *(const uint4 *)(half + row * BOX_ROW + (lane % 8 ^ (row & 7)) * 16);
         }
     }
 }
@@ -320,7 +321,7 @@ static __global__ void __launch_bounds__(THREADS, 1)
     fixed running[N / 32][2] = {};
     int use = 0;
     for (int at = end, which = p.last[blockIdx.y]; at > begin; which--) {
-        const hopper_band band = p.band[which];
+        const rows_band band = p.band[which];
         const int band_end = p.band[which + 1].first, first = max(band.first, begin);
         float sum[TILES][N / 2] = {};
 #pragma unroll 1
@@ -375,12 +376,12 @@ static __global__ void __launch_bounds__(THREADS, 1)
 /* ------------------------------------------------------------------------------------- tables */
 
 /* Tiles of the same node, or neighbours, in bands of `tiles`. */
-static hopper_bands build_bands(backend *be, const layout *l, int tiles) {
+static rows_bands build_bands(backend *be, const layout *l, int tiles) {
     const int parts = l->out_block / UNITS, all = l->out_nodes * parts;
     const size_t most = (size_t)l->blocks * (size_t)parts + 1;
-    band_source *source = (band_source *)calloc(most, sizeof *source);
-    hopper_bands bands = {};
-    bands.host_band = (hopper_band *)calloc((size_t)all + 1, sizeof *bands.host_band);
+    rows_source *source = (rows_source *)calloc(most, sizeof *source);
+    rows_bands bands = {};
+    bands.host_band = (rows_band *)calloc((size_t)all + 1, sizeof *bands.host_band);
     if (!source || !bands.host_band) abort();
     bands.cost = host_table(most);
     for (int tile = 0; tile < all; tile += tiles) {
@@ -390,7 +391,7 @@ static hopper_bands build_bands(backend *be, const layout *l, int tiles) {
             stop[t] = l->row_start[(tile + t) / parts + 1];
         }
         for (;;) {
-            band_source next = {l->in_nodes, {-1, -1}};
+            rows_source next = {l->in_nodes, {-1, -1}};
             int cost = 1;
             for (int t = 0; t < tiles; t++) {
                 if (at[t] < stop[t]) next.node = min(next.node, l->row_column[at[t]]);
@@ -405,14 +406,14 @@ static hopper_bands build_bands(backend *be, const layout *l, int tiles) {
             source[bands.sources++] = next;
         }
         if (bands.sources == first) continue;
-        hopper_band band = {first, tile};
+        rows_band band = {first, tile};
         bands.host_band[bands.count++] = band;
     }
     bands.host_band[bands.count].first = bands.sources;
     bands.source =
-        (band_source *)cuda_table(be, source, (size_t)(bands.sources + 1) * sizeof *source);
-    bands.band = (hopper_band *)cuda_table(be, bands.host_band,
-                                           (size_t)(bands.count + 1) * sizeof *bands.band);
+        (rows_source *)cuda_table(be, source, (size_t)(bands.sources + 1) * sizeof *source);
+    bands.band = (rows_band *)cuda_table(be, bands.host_band,
+                                         (size_t)(bands.count + 1) * sizeof *bands.band);
     free(source);
     return bands;
 }
@@ -425,7 +426,7 @@ void rows_create(backend *be, device_layout *device, const layout *l) {
 /* Whether bands of two tiles are faster: tiles share sources, there are bands enough that most are
  * not cut, and the band's columns are no loss. */
 static bool pairs_pay(backend *be, const device_layout *device, int columns) {
-    const hopper_bands *single = &device->single, *paired = &device->paired;
+    const rows_bands *single = &device->single, *paired = &device->paired;
     const int tiles = columns % 128 == 0 ? columns / 128 : columns / 64;
     return paired->sources < 0.7 * single->sources &&
            paired->count * tiles > 2 * cuda_of(be)->processors &&
@@ -446,7 +447,7 @@ static int first_from(const int *table, int from, int to, long long value) {
 }
 
 /* Cuts the sources into `parts` of equal cost, none of them empty. */
-static void cut_bands(const hopper_bands *bands, int parts, rows_arguments *p) {
+static void cut_bands(const rows_bands *bands, int parts, rows_arguments *p) {
     const long long whole = bands->cost[bands->sources];
     for (int i = 0, band = 0; i < parts; i++) {
         p->begin[i + 1] = first_from(bands->cost, p->begin[i] + 1, bands->sources - (parts - 1 - i),
@@ -483,7 +484,7 @@ static bool launch_rows(backend *be, const device_layout *device, const void *w,
                         int columns, void *y, void *sums) {
     typedef rows_shape<KC, N, TILES> S;
     const layout *l = &device->host;
-    const hopper_bands *bands = TILES == 1 ? &device->single : &device->paired;
+    const rows_bands *bands = TILES == 1 ? &device->single : &device->paired;
     CUtensorMap w_map, x_map;
     rows_arguments p = {bands->source,
                         bands->band,

@@ -2,20 +2,22 @@
  *
  *   dW_ij [32][32] = sum over steps  dy_i[t] [32][columns]  x_j[t]' [columns][32]
  *
- * in tiles of 32 x 32; a block of 64 is four of them. With one gate no tile of dy is tall enough for
- * a warpgroup's product (64 rows), and pairing rows wastes up to half of it. So warps multiply by
- * themselves (mma.sync), each its own few tiles, whose sums stay in registers for the whole depth.
+ * in tiles of 32 x 32; a block of 64 is four of them. With one gate no tile of dy is tall enough
+ * for a warpgroup's product (64 rows), and pairing rows wastes up to half of it. So warps multiply
+ * by themselves (mma.sync), each its own few tiles, whose sums stay in registers for the whole
+ * depth.
  *
  * Floors: 2 tiles 32^2 depth operations, at about 0.6 of wgmma's rate; and what L2 brings into the
- * multiprocessors. A tile that had to bring both its operands by itself would bring 64 bytes for 32^2
- * operations of a column, so a thread block makes up to 48 at a time, a task, chosen to share rows
- * of dy and of x: it reads each once. Tasks of random patterns bring 0.4 / 0.6 / 0.8 / 1.0 operand
- * tiles for each tile they make at density 0.5 / 0.2 / 0.1 / 0.05. All thread blocks walk the depth
- * at the same pace, so that memory is read once for each round of tasks.
+ * multiprocessors. A tile that had to bring both its operands by itself would bring 64 bytes for
+ * 32^2 operations of a column, so a thread block makes up to 48 at a time, a task, chosen to share
+ * rows of dy and of x: it reads each once. Tasks of random patterns bring 0.4 / 0.6 / 0.8 / 1.0
+ * operand tiles for each tile they make at density 0.5 / 0.2 / 0.1 / 0.05. All thread blocks walk
+ * the depth at the same pace, so that memory is read once for each round of tasks.
  *
  * Operands are tiles of 32 rows x 64 columns, 4 KB, in two rings: a stage of the one has a task's
  * rows of dy, a stage of the other the rows of x that one batch of the task's tiles needs. In a
- * batch, a warp makes `SLOTS` tiles, mostly of the same row, and loads dy's fragments once for them. */
+ * batch, a warp makes `SLOTS` tiles, mostly of the same row, and loads dy's fragments once for
+ * them. */
 #include "hopper_tiles.cuh"
 
 #include <math.h>
@@ -282,7 +284,7 @@ static int by_count(const void *one, const void *two) {
  * Returns how many columns; lowers *room. */
 static int take_columns(tile_column *columns, int count, int most, int *room, tile_column *taken) {
     int made = 0, part = -1;
-    for (int i = 0; i<count && * room> 0 && made < most; i++) {
+    for (int i = 0; *room > 0 && i < count && made < most; i++) {
         int tiles = __builtin_popcount(columns[i].mask);
         if (tiles > *room) part = i;
         if (tiles == 0 || tiles > *room) continue;
@@ -401,7 +403,7 @@ static void cut_tasks(sampled_plan *p, const tile_lists *l) {
  * task loads and multiplications go on side by side, and where both take equally long, that is a
  * fifth more than either. The more rows, the fewer warps have two tiles of one. Halfway between the
  * average multiprocessor and the busiest, as those that end early leave more of L2 to the others.
- * Measured on an H200: 9 TB/s from L2, 450 TFLOP/s. */
+ * Measured on an H200: about 9 TB/s from L2, 450 TFLOP/s. */
 static double plan_cost(const sampled_plan *p, int processors) {
     const double multiplication = 0.6 * (1 + p->group / 200.0), turn = 1;
     const double products = pow(p->batches * BATCH * multiplication, 4);
@@ -427,9 +429,9 @@ static sampled_plan choose_plan(const tile_lists *l, int processors, int *listed
     for (int batches = 1; batches <= SAMPLED_BATCHES; batches++) {
         const int full = batches * BATCH, rounds = tiles / (full * processors) + 1;
         for (size_t g = 0; g < sizeof groups / sizeof groups[0] * 2; g++) {
-            for (int try_ = 0, target = 0; try_ < 6 && target < full; try_++) {
-                double even = (double)tiles / ((rounds + try_ / 3) * processors);
-                int next = min(full, (int)(even * (1 + 0.04 * (try_ % 3)) + 1));
+            for (int attempt = 0, target = 0; attempt < 6 && target < full; attempt++) {
+                double even = (double)tiles / ((rounds + attempt / 3) * processors);
+                int next = min(full, (int)(even * (1 + 0.04 * (attempt % 3)) + 1));
                 if (next == target) continue;
                 target = next;
                 sampled_plan plan = {groups[g / 2], batches, target, g % 2 == 1};

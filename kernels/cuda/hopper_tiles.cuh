@@ -1,4 +1,4 @@
-/* What Hopper's products share: rings of tiles in shared memory that a producer warp fills and two
+/* What Hopper's products share: rings of tiles in shared memory that producer warps fill and two
  * warpgroups empty, sums that thread blocks hand on to each other, and tensors as TMA sees them. */
 #ifndef SMALLWORLD_KERNELS_CUDA_HOPPER_TILES_CUH
 #define SMALLWORLD_KERNELS_CUDA_HOPPER_TILES_CUH
@@ -12,12 +12,12 @@
 #pragma nv_diag_suppress 177 /* passes for other GPUs leave the helpers unused */
 
 enum {
-    CONSUMERS = 256, /* two warpgroups */
-    THREADS = CONSUMERS + 128,
+    GROUP = 128,           /* a warpgroup */
+    CONSUMERS = 2 * GROUP, /* who multiply */
+    THREADS = CONSUMERS + GROUP,
     CONSUMER_WARPS = CONSUMERS / 32,
     BOX = 64,          /* columns of a box of activations: one swizzled row of 128 bytes */
     BOX_ROW = BOX * 2, /* its bytes */
-    PADDING = 16,      /* bytes between rows of a tile that is staged for storing */
     MOST_SHARED = 227 << 10
 };
 
@@ -65,68 +65,19 @@ static __device__ inline uint32_t pack(float one, float two) {
     return *(uint32_t *)&pair;
 }
 
-/* ------------------------------------------------------------------------------ shared tiles
+/* -------------------------------------------------------------------------------- shared sums
  *
- * Work is cut into parts of equally many blocks, so that a part may begin or end inside a row. The
- * part in which a row's list ends owns the row's tile; those before it leave their sums in a ring
- * of slots, and the owner adds them up, nearest part first. A part only waits for parts before it.
- */
+ * Work is cut into parts of equally many blocks, so that a part may begin or end inside a node's
+ * list. The part in which the list ends owns the node's results; those before it leave their sums,
+ * and the owner adds them up, nearest part first. A part only waits for parts before it. Where a
+ * part leaves its sums, each product says. */
 
 typedef struct exchange {
-    float *sums; /* slots of K floats for each of a thread block's consumers, see shared_slots */
+    float *sums; /* slots of equal size */
     int *full;   /* of each slot; all 0 between launches */
 } exchange;
 
-/* How many slots there are for K sums a thread. */
-static constexpr __host__ __device__ int shared_slots(int k) {
-    return SHARED_FLOATS / (k * CONSUMERS);
-}
-
-static __device__ inline void wait_for(int *flag, int value) {
-    if (threadIdx.x == 0) {
-        while (atomicAdd(flag, 0) != value) __nanosleep(100);
-        __threadfence();
-    }
-    group_sync(1, CONSUMERS);
-}
-
-static __device__ inline void set_flag(int *flag, int value) {
-    __threadfence();
-    group_sync(1, CONSUMERS);
-    if (threadIdx.x == 0) atomicExch(flag, value);
-}
-
-template <int K>
-static __device__ __forceinline__ void give_sums(const exchange &e, int block,
-                                                 const float (&sum)[K]) {
-    const int slots = shared_slots(K), slot = block % slots;
-    float4 *to = (float4 *)(e.sums + (size_t)slot * K * CONSUMERS) + threadIdx.x;
-    wait_for(&e.full[slot], 0);
-#pragma unroll
-    for (int j = 0; j < K; j += 4) {
-        __stcg(to + j / 4 * CONSUMERS, make_float4(sum[j], sum[j + 1], sum[j + 2], sum[j + 3]));
-    }
-    set_flag(&e.full[slot], 1);
-}
-
-template <int K>
-static __device__ __forceinline__ void take_sums(const exchange &e, int block, float (&sum)[K]) {
-    const int slots = shared_slots(K), slot = block % slots;
-    const float4 *from = (const float4 *)(e.sums + (size_t)slot * K * CONSUMERS) + threadIdx.x;
-    wait_for(&e.full[slot], 1);
-#pragma unroll
-    for (int j = 0; j < K; j += 4) {
-        float4 v = __ldcg(from + j / 4 * CONSUMERS);
-        sum[j] += v.x;
-        sum[j + 1] += v.y;
-        sum[j + 2] += v.z;
-        sum[j + 3] += v.w;
-    }
-    set_flag(&e.full[slot], 0);
-}
-
-/* ------------------------------------------------------------------------------------- on the host
- */
+/* -------------------------------------------------------------------------------- on the host */
 
 static inline exchange exchange_of(backend *be) {
     exchange e = {cuda_of(be)->shared_sums, cuda_of(be)->shared_full};
@@ -156,7 +107,7 @@ static inline bool map_activations(backend *be, CUtensorMap *map, int rank, cons
     return make_map(be, map, x, rank, extent, stride, box, CU_TENSOR_MAP_SWIZZLE_128B);
 }
 
-/* W with rows of 32, two of them at a time: `rows` rows of 64 numbers. */
+/* W with rows of 32, two of them at a time: `rows` rows of 64 elements. */
 static inline bool map_pairs(backend *be, CUtensorMap *map, const void *w, uint64_t rows,
                              int box_rows) {
     const uint64_t extent[2] = {64, rows}, stride[1] = {128};
@@ -175,9 +126,6 @@ static inline int *host_table(size_t count) {
 void rows_create(backend *be, device_layout *device, const layout *l);
 bool rows_fprop(backend *be, const device_layout *device, const void *w, const void *x, int columns,
                 void *y, void *sums);
-
-/* See hopper_parts.cu: dgrad's output nodes, at most `slots` of them in a part. */
-void parts_create(backend *be, hopper_parts *parts, const layout *l, int slots);
 
 void transposed_create(backend *be, device_layout *device, const layout *l);
 bool transposed_dgrad(backend *be, const device_layout *device, const void *w, const void *dy,

@@ -8,11 +8,11 @@
  *
  * Floors, at 18,432 units, block 32, 22,064 blocks, 128 columns on an H200: W is 181 MB out of
  * memory, 42 us. Patterns of small worlds, in parts of five nodes, gather 246 MB of dy from the L2,
- * which with the weights is 427 MB into the multiprocessors, 56 us. It takes 72, and without its
- * multiplications 61. What brought it there, from 90:
+ * which with the weights is 427 MB into the multiprocessors, 56 us at the 7.6 TB/s that L2 gives to
+ * plain reads. It takes 72, and without its multiplications 61. What brought it there, from 90:
  *
- *   The left operand, activations, lies in registers: products from there run at the full rate, from
- *   shared memory at two thirds of it. ldmatrix turns it over on the way, once for all nodes.
+ *   The left operand, activations, lies in registers: products from there run at the full rate,
+ *   from shared memory at two thirds of it. ldmatrix turns it over on the way, once for all nodes.
  *   A branch leaves out nodes that the source has no block for; by predicates, each product
  *   waited for the one before.
  *   Weights that nobody reads again leave the L2 first, so that dy stays there.
@@ -20,16 +20,21 @@
  *   With more columns a warpgroup makes two boxes of them: weights enter half as often. */
 #include "hopper_tiles.cuh"
 
-enum { DEPTH = 64 }; /* rows of a source that a stage brings */
+enum {
+    DEPTH = 64,  /* rows of a source that a stage brings */
+    PADDING = 16 /* bytes between rows of a tile that is staged for storing */
+};
 
 /* The most nodes of a part: more of them gather less, fewer leave room for more stages. */
 static constexpr __host__ __device__ int nodes_of_part(int b) {
     return b == 32 ? 5 : b == 64 ? 3 : 2;
 }
 
+static_assert(nodes_of_part(32) <= PART_NODES, "a source has a block for each");
+
 typedef struct transposed_arguments {
-    const hopper_part *part;
-    const hopper_source *source;
+    const transposed_part *part;
+    const transposed_source *source;
     bf16 *dx;
     int columns, column0, tiles; /* the launch's first column, and tiles of columns */
     int works;                   /* tiles x parts */
@@ -40,11 +45,11 @@ typedef struct transposed_arguments {
  * sums of one box of each warpgroup on their way out, barriers. */
 template <int B, int BOXES> struct transposed_shape {
     static const int NODES = nodes_of_part(B), SLICES = GATES * B / DEPTH;
-    static const int ALL_BOXES = CONSUMERS / 128 * BOXES, TILE = ALL_BOXES * BOX;
+    static const int ALL_BOXES = CONSUMERS / GROUP * BOXES, TILE = ALL_BOXES * BOX;
     static const int SUMS = BOXES * B / 2; /* a thread's, of a node */
     static const int BOX_BYTES = DEPTH * BOX_ROW, W_BYTES = DEPTH * B * 2;
     static const int X_BYTES = ALL_BOXES * BOX_BYTES, STAGE = X_BYTES + NODES * W_BYTES;
-    static const int STAGED = CONSUMERS / 128 * BOX; /* columns */
+    static const int STAGED = CONSUMERS / GROUP * BOX; /* columns */
     static const int PITCH = STAGED * 2 + PADDING, OUT_BYTES = NODES * B * PITCH;
     static const int STAGES = (MOST_SHARED - 2048 - OUT_BYTES) / STAGE;
     static const int OUT = STAGES * STAGE, BARRIERS = OUT + OUT_BYTES;
@@ -53,7 +58,7 @@ template <int B, int BOXES> struct transposed_shape {
 
 /* A thread block's work: a part of the nodes, in one tile of columns. */
 template <typename S> struct transposed_work {
-    hopper_part part;
+    transposed_part part;
     int column0, boxes; /* those of them that there are */
 
     __device__ transposed_work(const transposed_arguments &p, int work) {
@@ -72,10 +77,10 @@ static __device__ void produce_transposed(const CUtensorMap &w_map, const CUtens
     int use = 0;
     for (int number = blockIdx.x; number < p.works; number += gridDim.x) {
         const transposed_work<S> work(p, number);
-        const hopper_source *source = p.source + work.part.first;
-        hopper_source next = *source;
+        const transposed_source *source = p.source + work.part.first;
+        transposed_source next = *source;
         for (int i = 0; i < work.part.count; i++) {
-            const hopper_source now = next;
+            const transposed_source now = next;
             if (i + 1 < work.part.count) next = *++source;
             const int bytes = work.boxes * S::BOX_BYTES + __popc(now.mask) * S::W_BYTES;
             for (int slice = 0; slice < S::SLICES; slice++, use++) {
@@ -144,10 +149,59 @@ multiply_box(float (&sum)[transposed_shape<B, BOXES>::NODES][BOXES][B / 2], int 
     }
 }
 
+/* Sums that parts hand on lie in a ring of slots, each of K floats for every consumer; a part's
+ * slot follows from its number. How many slots there are: */
+static constexpr __host__ __device__ int shared_slots(int k) {
+    return SHARED_FLOATS / (k * CONSUMERS);
+}
+
+static __device__ inline void wait_for(int *flag, int value) {
+    if (threadIdx.x == 0) {
+        while (atomicAdd(flag, 0) != value) __nanosleep(100);
+        __threadfence();
+    }
+    group_sync(1, CONSUMERS);
+}
+
+static __device__ inline void set_flag(int *flag, int value) {
+    __threadfence();
+    group_sync(1, CONSUMERS);
+    if (threadIdx.x == 0) atomicExch(flag, value);
+}
+
+template <int K>
+static __device__ __forceinline__ void give_sums(const exchange &e, int block,
+                                                 const float (&sum)[K]) {
+    const int slots = shared_slots(K), slot = block % slots;
+    float4 *to = (float4 *)(e.sums + (size_t)slot * K * CONSUMERS) + threadIdx.x;
+    wait_for(&e.full[slot], 0);
+#pragma unroll
+    for (int j = 0; j < K; j += 4) {
+        __stcg(to + j / 4 * CONSUMERS, make_float4(sum[j], sum[j + 1], sum[j + 2], sum[j + 3]));
+    }
+    set_flag(&e.full[slot], 1);
+}
+
+template <int K>
+static __device__ __forceinline__ void take_sums(const exchange &e, int block, float (&sum)[K]) {
+    const int slots = shared_slots(K), slot = block % slots;
+    const float4 *from = (const float4 *)(e.sums + (size_t)slot * K * CONSUMERS) + threadIdx.x;
+    wait_for(&e.full[slot], 1);
+#pragma unroll
+    for (int j = 0; j < K; j += 4) {
+        float4 v = __ldcg(from + j / 4 * CONSUMERS);
+        sum[j] += v.x;
+        sum[j + 1] += v.y;
+        sum[j + 2] += v.z;
+        sum[j + 3] += v.w;
+    }
+    set_flag(&e.full[slot], 0);
+}
+
 /* Sums of the first and the last node may be shared with other parts; gives before it waits. */
 template <int B, int BOXES>
 static __device__ inline void
-share_sums(const transposed_arguments &p, const hopper_part &part, int number,
+share_sums(const transposed_arguments &p, const transposed_part &part, int number,
            float (&sum)[transposed_shape<B, BOXES>::NODES][BOXES][B / 2]) {
     typedef transposed_shape<B, BOXES> S;
     typedef float sums[S::SUMS];
@@ -235,7 +289,7 @@ static __global__ void __launch_bounds__(THREADS, 1)
     int use = 0;
     for (int number = blockIdx.x; number < p.works; number += gridDim.x) {
         const transposed_work<S> work(p, number);
-        const hopper_source *source = p.source + work.part.first;
+        const transposed_source *source = p.source + work.part.first;
         float sum[S::NODES][BOXES][B / 2] = {};
         int next = source->mask;
         for (int i = 0; i < work.part.count; i++) {
@@ -261,7 +315,93 @@ static __global__ void __launch_bounds__(THREADS, 1)
 #endif
 }
 
-/* ----------------------------------------------------------------------------------- on the host */
+/* -------------------------------------------------------------------------------------- tables */
+
+/* Merges entries [begin, end), which are those of nodes [node, node + nodes), by source in
+ * ascending order; returns how many sources there are. */
+static int merge_sources(const layout *l, int node, int nodes, int begin, int end,
+                         transposed_source *sources) {
+    int at[PART_NODES], stop[PART_NODES], count = 0;
+    for (int m = 0; m < nodes; m++) {
+        at[m] = max(l->column_start[node + m], begin);
+        stop[m] = min(l->column_start[node + m + 1], end);
+    }
+    for (;; count++) {
+        transposed_source next = {};
+        next.node = -1;
+        for (int m = 0; m < nodes; m++) {
+            bool left = at[m] < stop[m];
+            if (left && (next.node < 0 || l->column_row[at[m]] < next.node))
+                next.node = l->column_row[at[m]];
+        }
+        if (next.node < 0) return count;
+        for (int m = 0; m < nodes; m++) {
+            if (at[m] >= stop[m] || l->column_row[at[m]] != next.node) continue;
+            next.mask |= 1 << m;
+            next.block[m] = l->column_block[at[m]];
+            at[m]++;
+        }
+        sources[count] = next;
+    }
+}
+
+/* Cuts the lists into about `count` parts of equally many entries and at most `slots` nodes, and
+ * returns how many it took; without `parts`, only counts. */
+static int cut_parts(const layout *l, int count, int slots, transposed_part *parts,
+                     transposed_source *sources) {
+    int total = l->column_start[l->in_nodes], made = 0, used = 0, node = 0, node_part = 0;
+    for (int begin = 0, end; node < l->in_nodes; begin = end, made++) {
+        int target = (int)((long long)total * (made + 1) / count), last = node;
+        while (last + 1 < l->in_nodes && last + 1 < node + slots &&
+               l->column_start[last + 1] < target) {
+            last++;
+        }
+        end = l->column_start[last + 1] < target || target <= begin ? l->column_start[last + 1]
+                                                                    : target;
+        bool continues = end < l->column_start[last + 1];
+        if (parts) {
+            transposed_part part = {used, 0, node, last - node + 1, node_part, continues};
+            part.count = merge_sources(l, node, part.nodes, begin, end, sources + used);
+            used += part.count;
+            parts[made] = part;
+        }
+        if (!continues) {
+            node_part = made + 1;
+        } else if (last > node || begin == l->column_start[node]) {
+            node_part = made;
+        }
+        node = continues ? last : last + 1;
+    }
+    return made;
+}
+
+/* As many parts as keep every multiprocessor equally busy. */
+void transposed_create(backend *be, device_layout *device, const layout *l) {
+    transposed_parts *parts = &device->transposed;
+    const int slots = nodes_of_part(l->in_block), processors = cuda_of(be)->processors;
+    int total = l->column_start[l->in_nodes], count = processors;
+    int made = cut_parts(l, count, slots, NULL, NULL);
+    while (count < total && made > count) {
+        count += processors;
+        made = cut_parts(l, count, slots, NULL, NULL);
+    }
+    transposed_part *part = (transposed_part *)calloc((size_t)made, sizeof *part);
+    transposed_source *source = (transposed_source *)calloc((size_t)total + 1, sizeof *source);
+    if (!part || !source) abort();
+    parts->count = cut_parts(l, count, slots, part, source);
+    parts->span = 1;
+    for (int i = 0; i < parts->count; i++) {
+        parts->span = max(parts->span, i - part[i].first_part + 1);
+    }
+    int used = parts->count ? part[parts->count - 1].first + part[parts->count - 1].count : 0;
+    parts->part = (transposed_part *)cuda_table(be, part, (size_t)made * sizeof *part);
+    parts->source =
+        (transposed_source *)cuda_table(be, source, ((size_t)used + 1) * sizeof *source);
+    free(part);
+    free(source);
+}
+
+/* ------------------------------------------------------------------------------------ launches */
 
 /* W: all rows of all blocks, in boxes of DEPTH rows; rows of 32 two at a time, as 128 bytes. */
 static bool map_blocks(backend *be, CUtensorMap *map, const layout *l, const void *w) {
@@ -286,7 +426,7 @@ template <int B, int BOXES, bool ONCE>
 static bool launch_tiles(backend *be, const device_layout *device, const void *w, const void *dy,
                          int columns, void *dx) {
     typedef transposed_shape<B, BOXES> S;
-    const hopper_parts *parts = &device->backward;
+    const transposed_parts *parts = &device->transposed;
     CUtensorMap w_map, x_map;
     if (!map_blocks(be, &w_map, &device->host, w)) return false;
     if (!map_sources(be, &x_map, &device->host, dy, columns)) return false;
@@ -309,10 +449,6 @@ static bool launch_transposed(backend *be, const device_layout *device, const vo
     return columns <= transposed_shape<B, BOXES>::TILE
                ? launch_tiles<B, BOXES, true>(be, device, w, dy, columns, dx)
                : launch_tiles<B, BOXES, false>(be, device, w, dy, columns, dx);
-}
-
-void transposed_create(backend *be, device_layout *device, const layout *l) {
-    parts_create(be, &device->backward, l, nodes_of_part(l->in_block));
 }
 
 bool transposed_dgrad(backend *be, const device_layout *device, const void *w, const void *dy,

@@ -1,4 +1,4 @@
-/* wide_product: fprop and dgrad of one matrix on Hopper, of 128 columns and more.
+/* wide_product: fprop and dgrad of one gate on Hopper, of 128 columns and more.
  *
  *   y' [columns][b units of a node] = sum over its sources  x' [columns][b] W [b][b]
  *
@@ -7,7 +7,7 @@
  * columns has all its sums in the registers of two warpgroups. The union of its nodes' sources goes
  * by once: of each, 32 rows of activations (16 KB), which every node that has a block for them
  * shares, and those blocks (2 KB each). Of 12,288 units at density 0.1, a part of six random rows
- * has 230 blocks of 155 sources: 3 MB for 0.12 GFLOP, so that 9.2 TB/s out of L2 hold it at 370
+ * has 230 blocks of 155 sources: 3 MB for 0.12 GFLOP, so that 9.3 TB/s out of L2 hold it at 370
  * TFLOP/s. Larger parts would gather less, but sums have no more room; so nodes with like sources
  * are put together instead.
  *
@@ -30,12 +30,6 @@ typedef struct wide_arguments {
 } wide_arguments;
 
 enum { CONSUMER_REGISTERS = 240, PRODUCER_REGISTERS = 24, PRODUCERS = 4 /* warps */ };
-
-/* Keeps the compiler from making a value anew wherever it is used. */
-static __device__ inline uint32_t kept(uint32_t value) {
-    asm volatile("mov.b32 %0, %0;" : "+r"(value));
-    return value;
-}
 
 /* How many nodes' sums a warpgroup has registers for. */
 static constexpr int wide_slots(int b) {
@@ -108,7 +102,7 @@ static __device__ __forceinline__ void produce_wide(const CUtensorMap &w_map,
                 if (use % PRODUCERS != mine) continue;
                 const int stage = use % S::STAGES;
                 const uint32_t barrier = full + stage * 8, to = base + stage * S::STAGE;
-                barrier_wait(empty + stage * 8, use / S::STAGES & 1 ^ 1);
+                barrier_wait(empty + stage * 8, (use / S::STAGES & 1) ^ 1);
                 if (lane == 0) {
                     shared_store(base + S::MASKS + stage * 4, mask);
                     barrier_expect(barrier, S::X_BYTES + __popc(mask) * S::W_BYTES);
@@ -175,12 +169,7 @@ static __global__ void __launch_bounds__(THREADS, 1)
     const uint32_t warp = threadIdx.x / 32;
     const uint32_t full = base + S::BARRIERS, empty = full + S::STAGES * 8;
     const int KS = S::KS, HALVES = KS / 32;
-    if (threadIdx.x == 0) {
-        for (int s = 0; s < S::STAGES; s++) {
-            barrier_init(full + s * 8, 1);
-            barrier_init(empty + s * 8, CONSUMER_WARPS);
-        }
-    }
+    ring<S::STAGES>().create(full);
     barrier_init_done();
     __syncthreads();
 
@@ -194,7 +183,7 @@ static __global__ void __launch_bounds__(THREADS, 1)
         const uint32_t weights = (base + S::X_BYTES) >> 4 | (layout_of::LEADING >> 4) << 16;
         const uint64_t above = (uint64_t)(layout_of::STRIDE >> 4 | layout_of::SWIZZLE << 30) << 32;
         const uint32_t left = base + group * TILES * KS * BOX_ROW;
-        const bool leader = threadIdx.x % 128 == 0;
+        const bool leader = threadIdx.x % GROUP == 0;
         int stage = 0, phase = 0, stored = 0;
         for (int turn = 0;; turn++) {
             const wide_tile tile = tile_of(p, turn);
@@ -268,7 +257,7 @@ static __global__ void __launch_bounds__(THREADS, 1)
                     for (int slice = 0; slice < S::SLICES; slice++, stored++) {
                         const uint32_t to = out + stored % S::OUTS * S::OUT;
                         if (leader) store_wait<S::OUTS - 1>();
-                        group_sync(1 + group, 128);
+                        group_sync(1 + group, GROUP);
 #pragma unroll
                         for (int j = 0; j < KS / 8; j += 2) {
                             const float *d = &sum[slot][t][(slice * KS / 8 + j) * 4];
@@ -280,7 +269,7 @@ static __global__ void __launch_bounds__(THREADS, 1)
                                 to + unit * BOX_ROW + ((piece ^ (unit % 8)) * 16), r);
                         }
                         shared_fence();
-                        group_sync(1 + group, 128);
+                        group_sync(1 + group, GROUP);
                         if (leader) {
                             tensor_store(&y_map, to, column + t * 64, row + slice * KS);
                             store_commit();
@@ -494,28 +483,28 @@ static bool launch_wide(backend *be, const device_layout *device, const void *w,
 }
 
 template <int B, bool FORWARD>
-static bool wide_choice(backend *be, const device_layout *device, const void *w, const void *x,
-                        int columns, void *y) {
+static bool launch_by_columns(backend *be, const device_layout *device, const void *w,
+                              const void *x, int columns, void *y) {
     enum { SLOTS = wide_slots(B) };
     return columns <= 2 * BOX ? launch_wide<B, FORWARD, SLOTS, 1>(be, device, w, x, columns, y)
                               : launch_wide<B, FORWARD, SLOTS, 2>(be, device, w, x, columns, y);
 }
 
 template <bool FORWARD>
-static bool wide_any(backend *be, const device_layout *device, const void *w, const void *x,
-                     int columns, void *y) {
+static bool launch_by_block(backend *be, const device_layout *device, const void *w, const void *x,
+                            int columns, void *y) {
     const int b = device->host.in_block;
-    return b == 32   ? wide_choice<32, FORWARD>(be, device, w, x, columns, y)
-           : b == 64 ? wide_choice<64, FORWARD>(be, device, w, x, columns, y)
-                     : wide_choice<128, FORWARD>(be, device, w, x, columns, y);
+    return b == 32   ? launch_by_columns<32, FORWARD>(be, device, w, x, columns, y)
+           : b == 64 ? launch_by_columns<64, FORWARD>(be, device, w, x, columns, y)
+                     : launch_by_columns<128, FORWARD>(be, device, w, x, columns, y);
 }
 
 bool wide_fprop(backend *be, const device_layout *device, const void *w, const void *x, int columns,
                 void *y) {
-    return wide_any<true>(be, device, w, x, columns, y);
+    return launch_by_block<true>(be, device, w, x, columns, y);
 }
 
 bool wide_dgrad(backend *be, const device_layout *device, const void *w, const void *dy,
                 int columns, void *dx) {
-    return wide_any<false>(be, device, w, dy, columns, dx);
+    return launch_by_block<false>(be, device, w, dy, columns, dx);
 }

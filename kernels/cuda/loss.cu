@@ -5,8 +5,8 @@
 #include "cuda.h"
 
 /* -------------------------------------------------------------------------------- softmax
- * A thread block takes 32 columns of one step, PARTS threads a column, each with 256 / PARTS logits in
- * registers. */
+ * A thread block takes 32 columns of one step, PARTS threads a column, each with 256 / PARTS logits
+ * in registers. */
 
 enum { PARTS = 8, SLICE = VOCABULARY / PARTS };
 

@@ -1,26 +1,28 @@
-/* fprop and dgrad of few columns (32 to 128) in bf16, on any GPU from sm_80 on, for all block sizes.
+/* fprop and dgrad of few columns in bf16, on any GPU from sm_80 on, for all block sizes: up to 128
+ * of one gate (on Hopper, blocks of 32 and more leave 128 to wide_product), 32 of four.
  *
  *   y' [N columns][units] = sum over k  x' [N][k]  A [k][units],  A = W' for fprop, W for dgrad
  *
  * Floors: weights, x and y once through memory; and what L2 delivers to the multiprocessors, where
- * every block of b x b weights gathers b x N activations: at block 32 and N = 32 as many bytes as the
- * weights, at block 8 or N = 128 four times as many. Arithmetic is a tenth of that.
+ * every block of b x b weights gathers b x N activations: at block 32 and N = 32 as many bytes as
+ * the weights, at block 8 or N = 128 four times as many. Arithmetic is a tenth of that.
  *
  * So the tiling keeps loads on their way. A task is a node's list, or a share of a long one; it
- * belongs to a thread block and makes up to 32 units. The list is cut evenly among the warps, and each
- * warp walks its share alone, in stages of a few blocks: a ring of its own in shared memory that it
- * fills by cp.async and empties by ldmatrix and mma.sync, with no barrier but its own. All of the ring
- * is on its way before the first product, which is all there is at low density. Columns are the rows
- * of the matrix product, so that 8 units fill its width and small blocks waste nothing. Warps' sums
- * meet in shared memory at the end, in a fixed order; shares of a list meet in global memory,
- * likewise in order.
+ * belongs to a thread block and makes up to 32 units. The list is cut evenly among the warps, and
+ * each warp walks its share alone, in stages of a few blocks: a ring of its own in shared memory
+ * that it fills by cp.async and empties by ldmatrix and mma.sync, with no barrier but its own. All
+ * of the ring is on its way before the first product, which is all there is at low density. Columns
+ * are the rows of the matrix product, so that 8 units fill its width and small blocks waste
+ * nothing. Warps' sums meet in shared memory at the end, in a fixed order; shares of a list meet in
+ * global memory, likewise in order.
  *
  * Products of one step take a few microseconds, of which launching, looking up lists and the first
- * weights from memory are half. On Hopper these overlap with the kernel before: a thread block begins
- * while that one ends, looks up its list and fetches weights, and only then waits for it.
+ * weights from memory are half. On Hopper these overlap with the kernel before: a thread block
+ * begins while that one ends, looks up its list and fetches weights, and only then waits for it.
  *
- * On an H200, block 32 and density 0.5, N = 32 is at 96 % of memory's floor; N = 64 and 128 are at 97
- * and 83 % of L2's measured bandwidth, 9.3 TB/s. To go beyond, rows would have to share activations. */
+ * On an H200, block 32 and density 0.5, N = 32 is at 96 % of memory's floor; N = 64 and 128 are at
+ * 97 and 83 % of L2's measured bandwidth, 9.3 TB/s. To go beyond, rows would have to share
+ * activations. */
 #include "cuda.h"
 #include "ptx.cuh"
 
@@ -29,11 +31,11 @@
 enum {
     WARPS = 4,
     THREADS = WARPS * 32,
-    MOST_UNITS = 32,       /* of a task */
-    LEAST_DEPTH = 512,     /* of k, that is worth a task of its own */
-    MOST_COUNT = 65535,    /* entries of a task */
-    MOST_PARTS = 255,      /* tasks that share a list */
-    MOST_COLUMN_TILES = 4, /* of a product */
+    MOST_UNITS = 32,      /* of a task */
+    LEAST_DEPTH = 512,    /* of k, that is worth a task of its own */
+    MOST_COUNT = 65535,   /* entries of a task */
+    MOST_PARTS = 255,     /* tasks that share a list */
+    MOST_COLUMN_TILES = 4 /* of a product */
 };
 
 typedef struct narrow_arguments {
@@ -49,14 +51,14 @@ typedef struct narrow_arguments {
     int *full;
 } narrow_arguments;
 
-/* B: units of a task. A stage is DEPTH of k: W [DEPTH / SLICE][B][SLICE], or for dgrad [..][SLICE][B],
- * and x [DEPTH][N]. What comes from one block is SLICE deep. */
+/* B: units of a task. A stage is DEPTH of k: W [DEPTH / SLICE][B][SLICE], or for dgrad
+ * [..][SLICE][B], and x [DEPTH][N]. What comes from one block is SLICE deep. */
 template <int B, int N> struct narrow_shape {
     static const int DEPTH = B < 32 && N == 32 ? 64 : 32, SLICE = B, SLICES = DEPTH / SLICE;
     static const int STAGES = N == 128 ? 2 : N == 64 ? 3 : B == 32 ? 4 : B == 16 ? 3 : 2;
     static const int W_BYTES = DEPTH * B * 2, X_BYTES = DEPTH * N * 2, STAGE = W_BYTES + X_BYTES;
     static const int TILES = B / 8 * (N / 16), SUMS = TILES * 512; /* of sums: [B / 8][N / 16] */
-    static const int RING = STAGES * STAGE > SUMS ? STAGES *STAGE : SUMS; /* of a warp */
+    static const int FULL = STAGES * STAGE, RING = FULL > SUMS ? FULL : SUMS; /* of a warp */
     static const int BYTES = WARPS * RING;
     static const int RESIDENT = N == 128 ? 2 : B == 8 ? 4 : 3; /* thread blocks a multiprocessor */
 };
@@ -198,7 +200,8 @@ static __device__ inline void add(float4 &sum, float4 more) {
     sum.w += more.w;
 }
 
-/* Of 16 columns and 8 units, as multiply_add leaves them: units 2 t, 2 t + 1 of column g, and of g + 8. */
+/* Of 16 columns and 8 units, as multiply_add leaves them: of columns g and g + 8 the units 2 t and
+ * 2 t + 1. */
 static __device__ inline void write_tile(bf16 *y, int columns, float4 sums) {
     const int lane = threadIdx.x % 32, g = lane / 4, t = lane % 4;
     __nv_bfloat162 low = __floats2bfloat162_rn(sums.x, sums.y);
@@ -371,9 +374,8 @@ void narrow_create(backend *be, device_layout *device, const layout *l) {
 /* ------------------------------------------------------------------------------------ launches */
 
 bool narrow_fits(const backend *be, const layout *l, int columns) {
-    bool few =
-        columns == 32 || (columns <= 128 && l->gates == 1); /* beyond, tiles are worth sharing */
-    return be->precision == BF16 && few && !layout_is_dense(l);
+    const int most = l->gates == 1 ? 128 : 32; /* beyond, tiles are worth sharing */
+    return be->precision == BF16 && columns <= most && !layout_is_dense(l);
 }
 
 template <int B, int N, bool FORWARD>

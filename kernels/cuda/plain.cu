@@ -1,16 +1,16 @@
 /* The three products in true fp32, by plain multiply-adds, on any GPU from sm_80 on.
  *
- * Floors are those of products.cu with 4 bytes an element and the rate of multiply-adds, a fourteenth
- * of tf32's here: at 32 columns memory and arithmetic take the same time, beyond them arithmetic rules.
- * So what counts is multiply-adds an instruction issued: a lane has 8 x 8 sums and loads 16 numbers from
- * shared memory for 64 of them. A warp makes 32 rows by 64 columns, or by 32 with its halves at
- * different k; every warp has a ring of stages that it alone fills and empties, so no warp waits for
- * another before the sums meet, in a fixed order, at the end. */
+ * Floors are those of products.cu with 4 bytes an element and the rate of multiply-adds, a
+ * fourteenth of tf32's here: at 32 columns memory and arithmetic take the same time, beyond them
+ * arithmetic rules. So what counts is multiply-adds an instruction issued: a lane has 8 x 8 sums
+ * and loads 16 numbers from shared memory for 64 of them. A warp makes 32 rows by 64 columns, or by
+ * 32 with its halves at different k; every warp has a ring of stages that it alone fills and
+ * empties, so no warp waits for another before the sums meet, in a fixed order, at the end. */
 #include "floats.cuh"
 #include "ptx.cuh"
 
-/* A stage of a warp's ring, in chunks of four floats: left [32 rows][16 k], or for dgrad [16 k][32 rows]; right
- * [16 k][columns], or for wgrad [columns][16 k]. */
+/* A stage of a warp's ring, in chunks of four floats: left [32 rows][16 k], or for dgrad
+ * [16 k][32 rows]; right [16 k][columns], or for wgrad [columns][16 k]. */
 template <operation OP, typename S> struct shape {
     static const bool LEFT_BY_K = OP != DGRAD, RIGHT_BY_K = OP == WGRAD;
     static const int WIDE = S::WIDE, HALVES = WIDE == 1 ? 2 : 1; /* of a warp, on their own k */
@@ -86,11 +86,7 @@ static __device__ inline void multiply(const float4 *stage, float (&sum)[8][8]) 
     const int lane = threadIdx.x % 32, half = lane / (4 * T::ACROSS);
     const int i = lane / T::ACROSS % 4, j = lane % T::ACROSS;
     const float4 *left = stage, *right = stage + T::LEFT;
-#ifdef K_UNROLL
-#pragma unroll K_UNROLL
-#else
 #pragma unroll
-#endif
     for (int k0 = 0; k0 < DEPTH / T::HALVES; k0 += 4) {
         const int k = half * 8 + k0;
         float a[8][4], b[8][4];

@@ -1,5 +1,6 @@
-/* Every line of inline PTX for the portable tensor-core path (sm_80 and later), behind names.
- * Reference: PTX ISA, "Warp-level matrix instructions" and "Asynchronous copy". */
+/* Inline PTX of sm_80 and later, behind names; what came with sm_90 and is of use to all kernels
+ * does nothing before. What only Hopper has is in hopper.cuh. Reference: PTX ISA, "Warp-level
+ * matrix instructions", "Asynchronous copy", "griddepcontrol". */
 #ifndef SMALLWORLD_KERNELS_CUDA_PTX_CUH
 #define SMALLWORLD_KERNELS_CUDA_PTX_CUH
 
@@ -73,7 +74,8 @@ static __device__ inline uint32_t transpose_matrix(uint32_t r) {
     return turned;
 }
 
-/* 2^x and 1 / x to about 2^-22, in one instruction each; 2^128 and more is infinite, its inverse 0. */
+/* 2^x and 1 / x to about 2^-22, in one instruction each; 2^128 and more is infinite, and 0 the
+ * inverse of that. */
 static __device__ inline float exponential2(float x) {
     float y;
     asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
@@ -111,11 +113,11 @@ static __device__ inline void multiply_add_tf32(float (&sum)[4], const uint32_t 
                  : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
 }
 
-/* Between two kernels the GPU drains and fills again, which takes some microseconds. From sm_90 on, a
- * kernel that says let_next_start allows the next one's thread blocks onto multiprocessors with
+/* Between two kernels the GPU drains and fills again, which takes some microseconds. From sm_90 on,
+ * a kernel that says let_next_start allows the next one's thread blocks onto multiprocessors with
  * room. These get ready, and read only what kernels before this one wrote, until they
- * wait_for_earlier: all kernels before theirs, whose writes they then see. For that each kernel lets
- * the next one start only after it has waited itself. */
+ * wait_for_earlier: all kernels before theirs, whose writes they then see. For that each kernel
+ * lets the next one start only after it has waited itself. */
 static __device__ inline void let_next_start() {
 #if defined __CUDA_ARCH__ && __CUDA_ARCH__ >= 900
     asm volatile("griddepcontrol.launch_dependents;" ::: "memory");

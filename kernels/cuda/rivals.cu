@@ -1,8 +1,8 @@
 /* What our products are held against: cuBLAS with a dense W, and cuSPARSE with W in its blocked-ELL
  * and BSR formats. Each runs as a user would call it, with a workspace set aside before.
  *
- * cuSPARSE's blocked-ELL product of fp32 is off by 2.6e-4, as operands rounded to tf32 make it: it is
- * held against ours in tf32. Its BSR product is true fp32, and a choice for tf32 too.
+ * cuSPARSE's blocked-ELL product of fp32 is off by 2.6e-4, as operands rounded to tf32 make it: it
+ * is held against ours in tf32. Its BSR product is true fp32, and a choice for tf32 too.
  *
  * cuSPARSE is loaded at run time, so that the program neither needs it nor pays for it at start. */
 #include "cuda.h"

@@ -3,14 +3,14 @@
  * those of layer norm's gradient in kernels/cpu/stages.c.
  *
  * Floors, in bytes a unit and stream (bf16): activate 4; activate_backward 6, with a table that
- * multiplies 8, with relu 2 more; norm_backward 6. Besides, tables' rows of 512 bytes, one a unit, of
- * which text touches about half: gathering them beats copying whole rows to shared memory.
+ * multiplies 8, with relu 2 more; norm_backward 6. Besides, tables' rows of 512 bytes, one a unit,
+ * of which text touches about half: gathering them beats copying whole rows to shared memory.
  *
  * A warp takes a unit at a time and walks its columns, VEC to a lane, so that a row is read in one
  * stretch and sums over the columns stay within the warp. A thread block takes `units` units, keeps
  * the statistics of all columns in shared memory, and adds up the sums over its units before it
- * adds them to the totals. A column's byte selects a table entry out of one row, which stays in L1.
- */
+ * adds them to the totals. A column's byte selects a table entry out of one row, which stays in
+ * L1. */
 #include "stages.cuh"
 
 enum { WARPS = 8, THREADS = WARPS * 32, MOST_UNITS = 128 };

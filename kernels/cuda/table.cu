@@ -1,15 +1,15 @@
 /* The gradient of an input table: by unit and byte, the sum over steps and columns where that byte
  * stands.
  *
- *   dtable [rows][byte] = sum over positions p with bytes[p] = byte of D [row][p],  p = step, column
+ *   dtable [row][byte] = sum over positions p with bytes[p] = byte of D [row][p];  p: step, column
  *
- * Floor: D once. All rows share one string of bytes, so it is cut into chunks of positions, and those
- * of each chunk are put in the order of their bytes, once. A thread block has 64 rows and keeps
- * their 256 sums each in shared memory. It turns a chunk of D over, so that a lane holds two rows at
- * one position, while the next chunk is on its way; then its warps share the list: each adds up
- * runs of equal bytes in registers and adds them to the sums. No byte of a chunk belongs to two
- * warps, so the order of every sum is fixed. A product with one-hot columns on tensor cores does
- * 256 times the additions, and took twice as long. */
+ * Floor: D once. All rows share one string of bytes, so it is cut into chunks of positions, and
+ * those of each chunk are put in the order of their bytes, once. A thread block has 64 rows and
+ * keeps their 256 sums each in shared memory. It turns a chunk of D over, so that a lane holds two
+ * rows at one position, while the next chunk is on its way; then its warps share the list: each
+ * adds up runs of equal bytes in registers and adds them to the sums. No byte of a chunk belongs to
+ * two warps, so the order of every sum is fixed. A product with one-hot columns on tensor cores
+ * does 256 times the additions, and took twice as long. */
 #include "cuda.h"
 
 enum {

@@ -1,17 +1,18 @@
 /* The three products through tf32 tensor cores, on any GPU from sm_80 on.
  *
  * Floors are those of products.cu with 4 bytes an element: at block 32 every block gathers as many
- * bytes from L2 as it has itself for each 32 columns, so few columns are bound by memory and many by
- * L2, long before arithmetic. Hence no tile is shared: a warp makes 32 rows by 32 or more columns, and
- * a thread block's warps take turns in k, or lie side by side where the first-level cache then serves
- * what they have in common.
+ * bytes from L2 as it has itself for each 32 columns, so few columns are bound by memory and many
+ * by L2, long before arithmetic. Hence no tile is shared: a warp makes 32 rows by 32 or more
+ * columns, and a thread block's warps take turns in k, or lie side by side where the first-level
+ * cache then serves what they have in common.
  *
  * mma.sync takes single elements of 4 bytes, and k, rows and columns in any order, as long as both
- * operands and the result agree. So each lane copies just the chunks of four neighbours that it will
- * multiply: those of row g or g + 8 at k = 4 t ... 4 t + 3 where k runs along memory (lane 4 g + t),
- * or of columns 4 g ... 4 g + 3 at four such k where columns do. Two chunks' first elements are one
- * fragment, their second ones the next. Chunks wait in a ring that is the lane's own, so that nothing
- * but its own copies is ever waited for. Operands are rounded to nearest as they are read. */
+ * operands and the result agree. So each lane copies just the chunks of four neighbours that it
+ * will multiply: where k runs along memory, those of row g or g + 8 at k = 4 t ... 4 t + 3, the
+ * lane being 4 g + t; where columns do, those of columns 4 g ... 4 g + 3 at four such k. Two
+ * chunks' first elements are one fragment, their second ones the next. Chunks wait in a ring that
+ * is the lane's own, so that nothing but its own copies is ever waited for. Operands are rounded to
+ * nearest as they are read. */
 #include "floats.cuh"
 #include "ptx.cuh"
 
@@ -21,9 +22,9 @@ template <int WIDE> static constexpr __host__ __device__ int stage_chunks() {
     return (4 + 4 * WIDE) * 32;
 }
 
-/* Where a lane's chunk lies among those that 32 lanes copy at once: where k runs along memory in the
- * lanes' order; else four lines of eight, turned so that lanes that read together find different
- * banks. */
+/* Where a lane's chunk lies among those that 32 lanes copy at once: where k runs along memory in
+ * the lanes' order; else four lines of eight, turned so that lanes that read together find
+ * different banks. */
 static __device__ inline int chunk_at(bool by_k) {
     const int lane = threadIdx.x % 32, g = lane / 4, t = lane % 4;
     return by_k ? lane : t * 8 + (g ^ 2 * t);
