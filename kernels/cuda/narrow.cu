@@ -401,51 +401,42 @@ static void launch_by_columns(backend *be, const narrow_arguments &p, int tasks)
 }
 
 template <bool FORWARD>
-static void launch_by_block(backend *be, narrow_arguments *p, const narrow_tasks *tasks) {
+static void narrow_product(backend *be, const device_layout *device, const void *w, const void *x,
+                           int columns, void *y) {
     cuda_backend *cuda = cuda_of(be);
-    p->task = tasks->task;
-    p->sums = cuda->shared_sums;
-    p->full = cuda->shared_full;
-    p->overlap = cuda->hopper && cuda->weights_settled;
-    if (p->b == 8) {
-        launch_by_columns<8, FORWARD>(be, *p, tasks->count);
-    } else if (p->b == 16) {
-        launch_by_columns<16, FORWARD>(be, *p, tasks->count);
+    const layout *l = &device->host;
+    const narrow_tasks *tasks = FORWARD ? &device->narrow_rows : &device->narrow_columns;
+    narrow_arguments p = {};
+    p.w = (const bf16 *)w;
+    p.x = (const bf16 *)x;
+    p.y = (bf16 *)y;
+    p.other = FORWARD ? l->row_column : l->column_row;
+    p.block = FORWARD ? NULL : l->column_block;
+    p.b = l->in_block;
+    p.gates = l->gates;
+    p.columns = columns;
+    p.log_k = log2_of(FORWARD ? p.b : p.b * p.gates);
+    p.weights = p.b * p.b * p.gates;
+    p.task = tasks->task;
+    p.sums = cuda->shared_sums;
+    p.full = cuda->shared_full;
+    p.overlap = cuda->hopper && cuda->weights_settled;
+    if (p.b == 8) {
+        launch_by_columns<8, FORWARD>(be, p, tasks->count);
+    } else if (p.b == 16) {
+        launch_by_columns<16, FORWARD>(be, p, tasks->count);
     } else {
-        launch_by_columns<32, FORWARD>(be, *p, tasks->count);
+        launch_by_columns<32, FORWARD>(be, p, tasks->count);
     }
     cuda->weights_settled = true;
 }
 
 void narrow_fprop(backend *be, const device_layout *device, const void *w, const void *x,
                   int columns, void *y) {
-    const layout *l = &device->host;
-    narrow_arguments p = {};
-    p.w = (const bf16 *)w;
-    p.x = (const bf16 *)x;
-    p.y = (bf16 *)y;
-    p.other = l->row_column;
-    p.b = l->in_block;
-    p.gates = l->gates;
-    p.columns = columns;
-    p.log_k = log2_of(p.b);
-    p.weights = p.b * p.b * p.gates;
-    launch_by_block<true>(be, &p, &device->narrow_rows);
+    narrow_product<true>(be, device, w, x, columns, y);
 }
 
 void narrow_dgrad(backend *be, const device_layout *device, const void *w, const void *dy,
                   int columns, void *dx) {
-    const layout *l = &device->host;
-    narrow_arguments p = {};
-    p.w = (const bf16 *)w;
-    p.x = (const bf16 *)dy;
-    p.y = (bf16 *)dx;
-    p.other = l->column_row;
-    p.block = l->column_block;
-    p.b = l->in_block;
-    p.gates = l->gates;
-    p.columns = columns;
-    p.log_k = log2_of(p.b * p.gates);
-    p.weights = p.b * p.b * p.gates;
-    launch_by_block<false>(be, &p, &device->narrow_columns);
+    narrow_product<false>(be, device, w, dy, columns, dx);
 }
