@@ -490,19 +490,33 @@ void model_zero_state(model *m) {
     be->zero(be, m->cell.c, plane_bytes(m, be->real_size));
 }
 
-/* Copies the state after `step` steps to `to`: h, then c. */
-static void keep_state(model *m, int step, void *to) {
-    backend *be = m->be;
-    size_t h = plane_bytes(m, be->operand_size), c = plane_bytes(m, be->real_size);
-    be->copy(be, to, (char *)m->cell.h + (size_t)step * h, h);
-    be->copy(be, (char *)to + h, (char *)m->cell.c + (size_t)step * c, c);
+typedef struct state_place {
+    void *h, *c;
+} state_place;
+
+/* Where the cell has the state after `step` steps. */
+static state_place state_after(const model *m, int step) {
+    size_t h = plane_bytes(m, m->be->operand_size), c = plane_bytes(m, m->be->real_size);
+    return (state_place){(char *)m->cell.h + (size_t)step * h,
+                         (char *)m->cell.c + (size_t)step * c};
 }
 
-static void begin_with_state(model *m, const void *from) {
-    backend *be = m->be;
-    size_t h = plane_bytes(m, be->operand_size);
-    be->copy(be, m->cell.h, from, h);
-    be->copy(be, m->cell.c, (const char *)from + h, plane_bytes(m, be->real_size));
+/* In an array of its own: h, then c. */
+static state_place state_in(const model *m, void *array) {
+    return (state_place){array, (char *)array + plane_bytes(m, m->be->operand_size)};
+}
+
+static void copy_state(model *m, state_place to, state_place from) {
+    m->be->copy(m->be, to.h, from.h, plane_bytes(m, m->be->operand_size));
+    m->be->copy(m->be, to.c, from.c, plane_bytes(m, m->be->real_size));
+}
+
+static void keep_state(model *m, int step, void *to) {
+    copy_state(m, state_in(m, to), state_after(m, step));
+}
+
+static void begin_with_state(model *m, void *from) {
+    copy_state(m, state_after(m, 0), state_in(m, from));
 }
 
 void model_save_state(model *m) {
@@ -529,10 +543,7 @@ static cell segment_of(const model *m, int k) {
 
 /* The state after the segment becomes that before the next. */
 static void carry_state(model *m, const cell *c) {
-    backend *be = m->be;
-    size_t h = plane_bytes(m, be->operand_size), r = plane_bytes(m, be->real_size);
-    be->copy(be, c->h, (char *)c->h + (size_t)c->steps * h, h);
-    be->copy(be, c->c, (char *)c->c + (size_t)c->steps * r, r);
+    copy_state(m, state_after(m, 0), state_after(m, c->steps));
 }
 
 /* Where the state that segment k begins with is kept. */
@@ -543,7 +554,7 @@ static void *border(const model *m, int k) {
 
 /* What the head reads: h[1] ... h[steps]. */
 static void *head_input(const model *m) {
-    return (char *)m->cell.h + plane_bytes(m, m->be->operand_size);
+    return state_after(m, 1).h;
 }
 
 static void forward_tables(model *m) {
