@@ -594,6 +594,14 @@ static void check_parts(precision precision) {
     part wide = {GATES, 1, true, false, TABLE_ADD, 0, 8, 0.6};
     check_part(&p, &wide, 64, 16 * unit);
     check_part(&p, &wide, 64, 17 * unit);
+    /* several spans of columns, each shared by thread blocks that have several units */
+    part bare = {GATES, 2, false, false, TABLE_ADD, 0, 8, 0.6};
+    check_part(&p, &wide, 1104, 6 * unit);
+    check_part(&p, &bare, 1104, 6 * unit);
+    check_part(&p, &bare, 64, 17 * unit);
+    /* more columns than shared memory has room for statistics */
+    check_part(&p, &wide, 64, 60 * unit);
+    check_part(&p, &wide, 64, 61 * unit);
     close_pair(&p);
 }
 

@@ -268,14 +268,26 @@ static __device__ inline void add_fixed(fixed *sums, int columns, int which, int
     }
 }
 
-static __device__ inline float read_fixed(const fixed *sums, int columns, int which, int column,
-                                          float scale) {
+/* One sum as it lies in memory. Fetch all that are needed before the first is decoded: then they
+ * come together. */
+typedef struct fixed_sum {
+    fixed fine, is_coarse, broken;
+    const fixed *coarse;
+} fixed_sum;
+
+static __device__ inline fixed_sum fetch_fixed(const fixed *sums, int columns, int which,
+                                               int column) {
     const fixed *fine = sums + (size_t)which * 2 * columns + column;
-    if (sums[(size_t)columns * 4 + 1]) return __int_as_float(0x7FC00000);
-    float total = (float)(long long)fine[0] / scale;
-    if (!sums[(size_t)columns * 4]) return total;
-    return (float)((double)(long long)fine[0] / scale +
-                   (double)(long long)fine[columns] / ((double)scale * COARSER));
+    const fixed *flags = sums + (size_t)columns * 4;
+    fixed_sum s = {fine[0], flags[0], flags[1], fine + columns};
+    return s;
+}
+
+static __device__ inline float decode_fixed(const fixed_sum &s, float scale) {
+    if (s.broken) return __int_as_float(0x7FC00000);
+    if (!s.is_coarse) return (float)(long long)s.fine / scale;
+    return (float)((double)(long long)s.fine / scale +
+                   (double)(long long)*s.coarse / ((double)scale * COARSER));
 }
 
 /* Where a gate keeps its statistics: [mean, 1 / deviation][columns]. */

@@ -10,10 +10,15 @@
  * while it computes this one. For that a lane reads its column's entries of all four gates at once,
  * from a copy of the table in which they lie side by side; it is made once a sequence.
  *
+ * Forward's thread blocks take a span of columns each, as wide as a warp, so that each makes layer
+ * norm's statistics of that span alone.
+ *
  * Layer norm's gradient needs two sums over all units of each gate and column. Backward therefore
  * runs as one thread block a multiprocessor, all at the same time: each adds its part to the sums,
  * waits for the others, and finishes the gradients. In between, raw and dpre of as many units as
- * fit stay in shared memory; those of the rest, the latest, come again from the L2. */
+ * fit stay in shared memory; those of the rest, the latest, come again from the L2. It takes all
+ * columns, since it adds up each unit's gradients over them, but has statistics of a few spans of
+ * them at a time. */
 #include "stages.cuh"
 
 extern "C" {
@@ -23,8 +28,10 @@ extern "C" {
 enum {
     FORWARD_WARPS = 8,
     FORWARD_RESIDENT = 3,
+    FORWARD_UNITS = 512, /* at most, whose gains have room */
     BACKWARD_WARPS = 12,
     FEATURE_WARPS = 4, /* whose sums over units have room at a time */
+    HELD_SPANS = 4,    /* of which backward has statistics at a time */
     K = GATES * 2
 };
 
@@ -101,7 +108,8 @@ static __device__ inline void dropout_scale(const view<T> &v, int unit, int n,
     }
 }
 
-/* gains: this unit's gains and biases, see load_gains. */
+/* st: the statistics from this lane's columns on, [GATES][2][32 VEC]. gains: this unit's gains and
+ * biases, see fetch_gains. */
 template <int VEC, typename T>
 static __device__ inline void compute_gates(const view<T> &v, const float *st, const float *gains,
                                             const gate_inputs<T, VEC> &in, int unit, int n,
@@ -113,7 +121,7 @@ static __device__ inline void compute_gates(const view<T> &v, const float *st, c
 #pragma unroll
     for (int gate = 0; gate < GATES; gate++) {
         unpack(in.raw[gate], q.value[gate]);
-        statistics<VEC>(st, v.columns, gate, n).normalise(q.value[gate]);
+        statistics<VEC>(st, 32 * VEC, gate).normalise(q.value[gate]);
 #pragma unroll
         for (int i = 0; i < VEC; i++) {
             z[gate][i] = gain[gate] * q.value[gate][i] + bias[gate] + in.entry[i].value(gate);
@@ -133,55 +141,66 @@ static __device__ inline void compute_gates(const view<T> &v, const float *st, c
     }
 }
 
-/* The thread block's gains and biases: [unit][gains of the gates, biases]. */
+/* The thread block's gains and biases: [unit][gains of the gates, biases]. They are there after
+ * copy_wait<0> and a barrier. */
 template <typename T>
-static __device__ void load_gains(const view<T> &v, int first, int count, float *gains) {
-    for (int i = threadIdx.x; i < count * K; i += blockDim.x) {
-        int unit = i % count, gate = i / count % GATES;
-        gains[unit * K + i / count] =
-            i / count < GATES ? gain_of(v, gate, first + unit) : bias_of(v, gate, first + unit);
+static __device__ void fetch_gains(const view<T> &v, int first, int count, float *gains) {
+    for (int unit = threadIdx.x; unit < count; unit += blockDim.x) {
+#pragma unroll
+        for (int k = 0; k < K; k++) {
+            const float *from = k < GATES ? v.gain : v.bias;
+            float *to = gains + unit * K + k;
+            if (from) {
+                from += k % GATES * v.hidden + first + unit;
+                copy_word_async(shared_address(to), from);
+            } else {
+                *to = k < GATES;
+            }
+        }
     }
+    copy_commit();
 }
 
 template <typename T, int VEC>
 static __global__ void __launch_bounds__(FORWARD_WARPS * 32, FORWARD_RESIDENT)
     gates_kernel(const __grid_constant__ view<T> v) {
-    extern __shared__ __align__(16) float st[];
-    float *gains = st + K * v.columns;
+    const int SPAN = 32 * VEC, PER_THREAD = GATES * SPAN / (FORWARD_WARPS * 32);
+    extern __shared__ __align__(16) float st[]; /* [GATES][2][SPAN] */
+    float *gains = st + K * SPAN;
     const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
     const int first = blockIdx.x * v.units, last = min(first + v.units, v.hidden);
-    load_gains(v, first, last - first, gains);
-    for (int n = lane * VEC; n < v.columns; n += 32 * VEC) {
-        uint8_t bytes[VEC];
-        load_bytes(bytes, v.bytes + n);
-        int unit = first + warp;
-        gate_inputs<T, VEC> next;
-        if (unit < last) next.fetch_rest(v, unit, n, bytes);
-        if (n < 32 * VEC) { /* the first span */
-            wait_for_earlier();
-            let_next_start();
-        }
-        if (unit < last) next.fetch_raw(v, unit, n);
-        if (n < 32 * VEC) make_statistics(v, st);
+    const int n0 = blockIdx.y * SPAN, n = n0 + lane * VEC;
+    uint8_t bytes[VEC];
+    load_bytes(bytes, v.bytes + n);
+    fetch_gains(v, first, last - first, gains);
+    int unit = first + warp;
+    gate_inputs<T, VEC> next;
+    if (unit < last) next.fetch_rest(v, unit, n, bytes);
+    wait_for_earlier();
+    let_next_start();
+    if (unit < last) next.fetch_raw(v, unit, n);
+    make_statistics<PER_THREAD>(v, threadIdx.x / SPAN * PER_THREAD, n0 + threadIdx.x % SPAN, SPAN,
+                                st + threadIdx.x % SPAN);
+    copy_wait<0>();
+    __syncthreads();
 #pragma unroll 1
-        for (; unit < last; unit += FORWARD_WARPS) {
-            const gate_inputs<T, VEC> in = next;
-            if (unit + FORWARD_WARPS < last) {
-                next.fetch_raw(v, unit + FORWARD_WARPS, n);
-                next.fetch_rest(v, unit + FORWARD_WARPS, n, bytes);
-            }
-            size_t at = (size_t)unit * v.columns + n;
-            gate_values<VEC> q;
-            float state[VEC], h[VEC];
-            compute_gates(v, st, gains + (unit - first) * K, in, unit, n, q);
-#pragma unroll
-            for (int i = 0; i < VEC; i++) {
-                state[i] = q.f[i] * in.c.value(i) + q.i[i] * q.u[i];
-                h[i] = q.o[i] * tanh_<T>(state[i]);
-            }
-            store(v.c_after + at, state);
-            store(v.h + at, h);
+    for (; unit < last; unit += FORWARD_WARPS) {
+        const gate_inputs<T, VEC> in = next;
+        if (unit + FORWARD_WARPS < last) {
+            next.fetch_raw(v, unit + FORWARD_WARPS, n);
+            next.fetch_rest(v, unit + FORWARD_WARPS, n, bytes);
         }
+        size_t at = (size_t)unit * v.columns + n;
+        gate_values<VEC> q;
+        float state[VEC], h[VEC];
+        compute_gates(v, st + lane * VEC, gains + (unit - first) * K, in, unit, n, q);
+#pragma unroll
+        for (int i = 0; i < VEC; i++) {
+            state[i] = q.f[i] * in.c.value(i) + q.i[i] * q.u[i];
+            h[i] = q.o[i] * tanh_<T>(state[i]);
+        }
+        store(v.c_after + at, state);
+        store(v.h + at, h);
     }
 }
 
@@ -213,32 +232,55 @@ template <typename T, int VEC> struct alignas(16) kept_unit {
 
 /* The thread block's arrays in shared memory. */
 template <typename T, int VEC> struct backward_arrays {
-    float *st;       /* [GATES][2][columns] */
+    float *st;       /* [HELD_SPANS, or fewer][GATES][2][SPAN] */
     float *gains;    /* [units][gains of the gates, biases] */
     float *units;    /* [units][GATES][2]: sums over columns, of dpre and dpre times value */
-    float *features; /* [FEATURE_WARPS][K][SPAN]; later the means [GATES][2][columns] */
+    float *features; /* [FEATURE_WARPS][K][SPAN]; later the means, as st */
     kept_unit<T, VEC> *kept; /* [BACKWARD_WARPS][v.kept] */
 
     static const int SPAN = 32 * VEC;
 
-    static __host__ __device__ size_t features_floats(int columns) {
-        int sums = FEATURE_WARPS * K * SPAN, means = K * columns;
-        return sums > means ? sums : means;
+    static __host__ __device__ size_t st_floats(int columns) {
+        return (size_t)K * min(columns, (int)HELD_SPANS * SPAN);
     }
 
     static size_t bytes(const view<T> &v) {
-        size_t floats =
-            (size_t)K * v.columns + 2 * (size_t)K * v.units + features_floats(v.columns);
+        size_t floats = st_floats(v.columns) + 2 * (size_t)K * v.units + FEATURE_WARPS * K * SPAN;
         return floats * sizeof(float) + BACKWARD_WARPS * v.kept * sizeof(kept_unit<T, VEC>);
     }
 
     __device__ backward_arrays(const view<T> &v, float *shared) {
+        static_assert(HELD_SPANS <= FEATURE_WARPS, "means have room in place of features");
         st = shared;
-        gains = st + K * v.columns;
+        gains = st + st_floats(v.columns);
         units = gains + K * v.units;
         features = units + K * v.units;
-        kept = (kept_unit<T, VEC> *)(features + features_floats(v.columns));
+        kept = (kept_unit<T, VEC> *)(features + FEATURE_WARPS * K * SPAN);
         kept += threadIdx.x / 32 * v.kept;
+    }
+
+    /* Where a span begins in st, and in the means. */
+    static __device__ int place(int span) {
+        return span % HELD_SPANS * K * SPAN;
+    }
+
+    /* Statistics of the span's group of HELD_SPANS, and then their means. */
+    __device__ void hold_statistics(const view<T> &v, int span) const {
+        for (int n = span / HELD_SPANS * HELD_SPANS * SPAN + threadIdx.x; is_held(v, span, n);
+             n += blockDim.x) {
+            read_statistics<GATES>(v, n, SPAN, st + place(n / SPAN) + n % SPAN);
+        }
+    }
+
+    __device__ void hold_means(const view<T> &v, int span) const {
+        for (int n = span / HELD_SPANS * HELD_SPANS * SPAN + threadIdx.x; is_held(v, span, n);
+             n += blockDim.x) {
+            read_means<GATES>(v, n, SPAN, features + place(n / SPAN) + n % SPAN);
+        }
+    }
+
+    static __device__ bool is_held(const view<T> &v, int span, int n) {
+        return n < v.columns && n / SPAN / HELD_SPANS == span / HELD_SPANS;
     }
 };
 
@@ -308,17 +350,25 @@ static __device__ void finish_gradient(const view<T> &v, const backward_arrays<T
                                        int first, int last) {
     const int SPAN = 32 * VEC, warp = threadIdx.x / 32, lane = threadIdx.x % 32;
     const int rounds = (last - first - warp + BACKWARD_WARPS - 1) / BACKWARD_WARPS;
-    const float *means = a.features;
-    for (int span = v.columns / SPAN - 1; span >= 0; span--) {
-        const int n = span * SPAN + lane * VEC;
+    const int spans = v.columns / SPAN;
+    for (int span = spans - 1; span >= 0; span--) {
+        if (span == spans - 1 || span % HELD_SPANS == HELD_SPANS - 1) {
+            if (span < spans - 1) { /* st has those of the last group */
+                __syncthreads();
+                a.hold_statistics(v, span);
+            }
+            a.hold_means(v, span);
+            __syncthreads();
+        }
+        const int n = span * SPAN + lane * VEC, held = a.place(span) + lane * VEC;
         float mean[GATES][VEC], scale[GATES][VEC], gradient[GATES][VEC], product[GATES][VEC];
 #pragma unroll
         for (int gate = 0; gate < GATES; gate++) {
-            const int at = gate * 2 * v.columns + n;
+            const int at = held + gate * 2 * SPAN;
             load(mean[gate], a.st + at);
-            load(scale[gate], a.st + at + v.columns);
-            load(gradient[gate], means + at);
-            load(product[gate], means + at + v.columns);
+            load(scale[gate], a.st + at + SPAN);
+            load(gradient[gate], a.features + at);
+            load(product[gate], a.features + at + SPAN);
         }
 #pragma unroll 1
         for (int round = rounds - 1; round >= 0; round--) {
@@ -360,9 +410,8 @@ static __global__ void __launch_bounds__(BACKWARD_WARPS * 32, 1)
     const backward_arrays<T, VEC> a(v, shared);
     const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
     const int first = blockIdx.x * v.units, last = min(first + v.units, v.hidden);
-    load_gains(v, first, last - first, a.gains);
+    fetch_gains(v, first, last - first, a.gains);
     for (int i = threadIdx.x; i < v.units * K; i += blockDim.x) a.units[i] = 0;
-    read_statistics(v, a.st);
     int use = 0;
     for (int span = 0; span < v.columns / SPAN; span++) {
         const int n = span * SPAN + lane * VEC;
@@ -372,6 +421,12 @@ static __global__ void __launch_bounds__(BACKWARD_WARPS * 32, 1)
         int unit = first + warp;
         backward_inputs<T, VEC> next;
         if (unit < last) next.fetch_rest(v, unit, n, bytes);
+        if (span % HELD_SPANS == 0) {
+            if (span > 0) __syncthreads();
+            a.hold_statistics(v, span);
+            copy_wait<0>();
+            __syncthreads();
+        }
         if (span == 0) {
             wait_for_earlier();
             let_next_start();
@@ -387,7 +442,7 @@ static __global__ void __launch_bounds__(BACKWARD_WARPS * 32, 1)
             const float *gains = a.gains + (unit - first) * K;
             gate_values<VEC> q;
             float d[GATES][VEC], dc[VEC], unit_sums[K] = {};
-            compute_gates(v, a.st, gains, in.gates, unit, n, q);
+            compute_gates(v, a.st + a.place(span) + lane * VEC, gains, in.gates, unit, n, q);
             differentiate(v, in, q, d, dc);
             store(v.dc + (size_t)unit * v.columns + n, dc);
             T *dpre = v.dpre + unit_row(v, unit) + n;
@@ -419,8 +474,6 @@ static __global__ void __launch_bounds__(BACKWARD_WARPS * 32, 1)
     add_units(v, first, last - first, a.units);
     if (NORM) {
         all_wait(arrivals(v.dsums, v.columns));
-        read_means(v, a.features);
-        __syncthreads();
         finish_gradient(v, a, first, last);
     }
 }
@@ -434,12 +487,12 @@ static bool starts_early(backend *be) {
 }
 
 template <typename T, int VEC> static void launch_gates(backend *be, view<T> v) {
-    int blocks = cuda_of(be)->processors * FORWARD_RESIDENT;
-    v.units = (v.hidden + blocks - 1) / blocks;
-    size_t shared = (size_t)K * (v.columns + v.units) * sizeof(float);
+    const int span = 32 * VEC, spans = v.columns / span;
+    int blocks = max(cuda_of(be)->processors * FORWARD_RESIDENT / spans, 1); /* of a span */
+    v.units = min((v.hidden + blocks - 1) / blocks, (int)FORWARD_UNITS);
     blocks = (v.hidden + v.units - 1) / v.units;
-    cuda_launch(be, "gates", starts_early(be), gates_kernel<T, VEC>, blocks, FORWARD_WARPS * 32,
-                shared, v);
+    cuda_launch(be, "gates", starts_early(be), gates_kernel<T, VEC>, dim3(blocks, spans),
+                FORWARD_WARPS * 32, (size_t)K * (span + v.units) * sizeof(float), v);
 }
 
 template <typename T> static void run_gates(backend *be, const cell *c, int t) {

@@ -22,6 +22,11 @@ static __device__ inline void copy_async_cached(uint32_t to, const void *from) {
     asm volatile("cp.async.ca.shared.global [%0], [%1], 16, %2;" ::"r"(to), "l"(from), "r"(bytes));
 }
 
+/* 4 bytes. */
+static __device__ inline void copy_word_async(uint32_t to, const void *from) {
+    asm volatile("cp.async.ca.shared.global [%0], [%1], 4;" ::"r"(to), "l"(from) : "memory");
+}
+
 static __device__ inline void copy_commit() {
     asm volatile("cp.async.commit_group;");
 }

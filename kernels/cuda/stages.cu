@@ -75,7 +75,10 @@ template <typename T, int VEC>
 static __global__ void __launch_bounds__(THREADS)
     activate_kernel(const __grid_constant__ view<T> v) {
     extern __shared__ __align__(16) float st[];
-    make_statistics(v, st);
+    for (int n = threadIdx.x; n < v.columns; n += THREADS) {
+        make_statistics<1>(v, 0, n, v.columns, st + n);
+    }
+    __syncthreads();
     int warp = threadIdx.x / 32, lane = threadIdx.x % 32, first = blockIdx.x * v.units;
     int last = min(first + v.units, v.hidden);
     for (int unit = first + warp; unit < last; unit += WARPS) {
@@ -87,7 +90,7 @@ static __global__ void __launch_bounds__(THREADS)
             uint8_t bytes[VEC];
             load(y, v.raw + at);
             load_bytes(bytes, v.bytes + n);
-            statistics<VEC>(st, v.columns, 0, n).normalise(y);
+            statistics<VEC>(st + n, v.columns, 0).normalise(y);
 #pragma unroll
             for (int i = 0; i < VEC; i++) {
                 y[i] = gain * y[i] + bias;
@@ -107,7 +110,9 @@ static __global__ void __launch_bounds__(THREADS)
     typedef backward_sums<SPAN> sums_type;
     extern __shared__ __align__(16) float st[];
     sums_type *sums = (sums_type *)(st + 2 * v.columns);
-    read_statistics(v, st);
+    for (int n = threadIdx.x; n < v.columns; n += THREADS) {
+        read_statistics<1>(v, n, v.columns, st + n);
+    }
     start_units(v, sums);
     int warp = threadIdx.x / 32, lane = threadIdx.x % 32, first = blockIdx.x * v.units;
     int last = min(first + v.units, v.hidden);
@@ -124,7 +129,7 @@ static __global__ void __launch_bounds__(THREADS)
             float value[VEC], d[VEC], y[VEC], unit_sums[2] = {};
             load(value, v.raw + at);
             load(d, v.dx + at);
-            statistics<VEC>(st, v.columns, 0, n).normalise(value);
+            statistics<VEC>(st + n, v.columns, 0).normalise(value);
             if (v.relu) {
                 load(y, v.out + at);
 #pragma unroll
@@ -161,12 +166,15 @@ static __global__ void __launch_bounds__(THREADS, 4)
     norm_backward_kernel(const __grid_constant__ view<T> v) {
     extern __shared__ __align__(16) float st[]; /* statistics; [2][columns] means of dsums */
     float *means = st + 2 * v.columns;
-    read_means(v, means);
-    read_statistics(v, st);
+    for (int n = threadIdx.x; n < v.columns; n += THREADS) {
+        read_means<1>(v, n, v.columns, means + n);
+        read_statistics<1>(v, n, v.columns, st + n);
+    }
+    __syncthreads();
     int warp = threadIdx.x / 32, lane = threadIdx.x % 32, first = blockIdx.x * v.units;
     int last = min(first + v.units, v.hidden);
     for (int n = lane * VEC; n < v.columns; n += 32 * VEC) {
-        statistics<VEC> kept(st, v.columns, 0, n);
+        statistics<VEC> kept(st + n, v.columns, 0);
         float mean[VEC], product[VEC];
         load(mean, means + n);
         load(product, means + v.columns + n);
