@@ -16,15 +16,28 @@ static bool same_table(const grid_cell *a, const grid_cell *b) {
            a->pattern == b->pattern && a->block == b->block && a->columns == b->columns;
 }
 
-static void print_head(const matmul_row *row, FILE *out) {
+/* The largest share of its weights' bytes that a layout's tables take, in the table from `first`. */
+static double largest_table_share(const matmul_results *results, size_t first) {
+    const matmul_row *row = results->rows;
+    double share = 0;
+    for (size_t i = first; i < results->count && same_table(&row[i].cell, &row[first].cell); i++) {
+        share = fmax(share, row[i].table_bytes / row[i].weight_bytes);
+    }
+    return share;
+}
+
+static void print_head(const matmul_results *results, size_t first, FILE *out) {
+    const matmul_row *row = &results->rows[first];
     const grid_cell *c = &row->cell;
     fprintf(out, "\n%s %s, %d gate%s, %s, block %d, N = %d", bench_precisions[c->precision].name,
             bench_product_names[c->product], c->gates, c->gates == 1 ? "" : "s", pattern_name(row),
             c->block, c->columns);
     if (row->padded != c->columns) fprintf(out, " (ours padded to %d)", row->padded);
-    fprintf(out, "; microseconds\n%8s %8s %9s %9s %7s %9s %9s | %8s %8s %8s %8s %6s  %s\n",
-            "density", "blocks", "ours", "cuBLAS", "x", "ELL", "BSR", "memory", "arith.", "L2",
-            "floor", "share", "held by");
+    fprintf(out, "; layouts' tables: at most %.1f %% of the weights; microseconds\n",
+            100 * largest_table_share(results, first));
+    fprintf(out, "%8s %8s %9s %9s %7s %9s %9s | %8s %8s %8s %8s %6s  %s\n", "density", "blocks",
+            "ours", "cuBLAS", "x", "ELL", "BSR", "memory", "arith.", "L2", "floor", "share",
+            "held by");
 }
 
 /* Right-aligned microseconds, "-" where there are none. */
@@ -62,7 +75,7 @@ void report_text(const matmul_results *results, FILE *out) {
           out);
     for (size_t i = 0; i < results->count; i++) {
         const matmul_row *row = &results->rows[i];
-        if (i == 0 || !same_table(&row->cell, &row[-1].cell)) print_head(row, out);
+        if (i == 0 || !same_table(&row->cell, &row[-1].cell)) print_head(results, i, out);
         print_row(results, row, out);
     }
     fprintf(out, "\n%zu cells in %.0f s\n", results->count, results->seconds);
