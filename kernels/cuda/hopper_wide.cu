@@ -194,7 +194,7 @@ static __global__ void __launch_bounds__(THREADS, 1)
             uint32_t a[1 + S::AHEAD][TILES][2][4], mask = 0;
             if (stages) {
                 barrier_wait(full + stage * 8, phase);
-                if (lane == 0) mask = shared_load(base + S::MASKS + stage * 4);
+                mask = shared_load(base + S::MASKS + stage * 4);
                 load_left<TILES, KS, layout_of::PAIRED>(a[0], left + stage * S::STAGE);
             }
             while (stages) {
@@ -202,7 +202,7 @@ static __global__ void __launch_bounds__(THREADS, 1)
                 for (int parity = 0; parity < 2; parity++) {
                     if (HALVES == 1 && parity && !stages) break;
                     const bool whole = HALVES == 1 || parity;
-                    const uint32_t now = __reduce_or_sync(~0u, mask); /* lane 0's */
+                    const uint32_t now = __reduce_or_sync(~0u, mask); /* the same in all lanes */
                     uint32_t w = weights + stage * (S::STAGE / 16) +
                                  (HALVES == 2 && parity ? layout_of::HALF : 0);
 #pragma unroll
@@ -228,7 +228,7 @@ static __global__ void __launch_bounds__(THREADS, 1)
                     if (whole && wraps) phase ^= 1;
                     if (whole && more) {
                         barrier_wait(full + next * 8, phase);
-                        if (lane == 0) mask = shared_load(base + S::MASKS + next * 4);
+                        mask = shared_load(base + S::MASKS + next * 4);
                     }
                     if (!S::AHEAD) product_wait<0>();
                     if (!whole || more) {
@@ -238,7 +238,7 @@ static __global__ void __launch_bounds__(THREADS, 1)
                     }
                     if (S::AHEAD) product_wait<0>();
                     if (whole) {
-                        __syncwarp(); /* all lanes have read their rows */
+                        __syncwarp(); /* all lanes have read */
                         if (lane == 0) barrier_arrive(empty + stage * 8);
                         stage = next;
                         stages--;
