@@ -213,14 +213,16 @@ static void test_many_gates(void **state) {
 }
 
 /* fprop and dgrad of one gate and many columns: thread blocks that make several tiles, or none, of
- * columns that end anywhere, and lists longer than what a kernel has on its way. */
+ * columns that end anywhere, lists longer than what a kernel has on its way, and nodes so many that
+ * neighbours in a list are far apart. */
 static void test_many_columns(void **state) {
     (void)state;
     static const shape shapes[] = {
-        {200, 32, 1, 25, 1, 0.01, true}, {300, 32, 1, 4, 1, 0.01, true},
-        {90, 32, 1, 5, 1, 0.3, false},   {96, 32, 1, 16, 1, 0.1, true},
-        {102, 64, 1, 25, 1, 0.01, true}, {24, 64, 1, 13, 1, 0.3, false},
-        {34, 128, 1, 25, 1, 0.03, true}, {12, 128, 1, 4, 1, 0.3, false},
+        {200, 32, 1, 25, 1, 0.01, true},    {300, 32, 1, 4, 1, 0.01, true},
+        {90, 32, 1, 5, 1, 0.3, false},      {96, 32, 1, 16, 1, 0.1, true},
+        {102, 64, 1, 25, 1, 0.01, true},    {24, 64, 1, 13, 1, 0.3, false},
+        {34, 128, 1, 25, 1, 0.03, true},    {12, 128, 1, 4, 1, 0.3, false},
+        {1300, 32, 1, 4, 1, 0.0007, false},
     };
     check_gpu_shapes(13, shapes, sizeof shapes / sizeof shapes[0]);
 }

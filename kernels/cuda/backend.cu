@@ -137,24 +137,30 @@ static int *int_table(backend *be, const int *table, int count) {
     return (int *)cuda_table(be, table, (size_t)count * sizeof *table);
 }
 
-/* Groups of neighbouring blocks of a row, as many as a wgrad tile is wide. */
+int *cuda_block_rows(backend *be, const layout *l) {
+    int *row = (int *)calloc(l->blocks, sizeof *row);
+    if (!row) abort();
+    for (int i = 0; i < l->out_nodes; i++) {
+        for (int k = l->row_start[i]; k < l->row_start[i + 1]; k++) row[k] = i;
+    }
+    int *table = int_table(be, row, l->blocks);
+    free(row);
+    return table;
+}
+
+/* For wgrad: groups of neighbouring blocks of a row, as many as a tile is wide. */
 static void build_tiles(backend *be, device_layout *device, const layout *l) {
     int group = WGRAD_COLUMNS / l->in_block, tiles = 0;
-    int *block_row = (int *)calloc(l->blocks, sizeof *block_row);
-    int *tile_block = (int *)calloc((size_t)l->blocks + 1, sizeof *tile_block);
-    if (!block_row || !tile_block) abort();
+    int *first = (int *)calloc((size_t)l->blocks + 1, sizeof *first);
+    if (!first) abort();
     for (int i = 0; i < l->out_nodes; i++) {
-        for (int k = l->row_start[i]; k < l->row_start[i + 1]; k++) {
-            block_row[k] = i;
-            if ((k - l->row_start[i]) % group == 0) tile_block[tiles++] = k;
-        }
+        for (int k = l->row_start[i]; k < l->row_start[i + 1]; k += group) first[tiles++] = k;
     }
-    tile_block[tiles] = l->blocks;
+    first[tiles] = l->blocks;
     device->tiles = tiles;
-    device->block_row = int_table(be, block_row, l->blocks);
-    device->tile_block = int_table(be, tile_block, tiles + 1);
-    free(block_row);
-    free(tile_block);
+    device->tile_block = int_table(be, first, tiles + 1);
+    device->block_row = cuda_block_rows(be, l);
+    free(first);
 }
 
 static device_layout *layout_create(backend *be, const layout *l) {
@@ -171,8 +177,11 @@ static device_layout *layout_create(backend *be, const layout *l) {
     device->host.column_start = int_table(be, l->column_start, l->in_nodes + 1);
     device->host.column_row = int_table(be, l->column_row, l->blocks);
     device->host.column_block = int_table(be, l->column_block, l->blocks);
-    build_tiles(be, device, l);
-    if (hopper_fits(be, l)) hopper_create(be, device, l);
+    if (hopper_fits(be, l)) {
+        hopper_create(be, device, l);
+    } else {
+        build_tiles(be, device, l);
+    }
     if (be->precision == BF16) narrow_create(be, device, l);
     return device;
 }

@@ -139,6 +139,7 @@ typedef struct alignas(16) narrow_task {
 
 typedef struct narrow_tasks {
     int count;
+    bool small_rings; /* of stages in shared memory */
     narrow_task *task;
 } narrow_tasks;
 
@@ -148,12 +149,15 @@ typedef struct narrow_tasks {
 enum { WIDE_NODES = 6, WIDE_CUTS = 3 };
 
 typedef struct wide_part {
-    int first, count;                        /* sources */
-    int nodes, cost;                         /* output nodes; a measure of the time it takes */
-    int node[WIDE_NODES], start[WIDE_NODES]; /* which nodes, and where their lists start */
+    int first, count;      /* sources */
+    int start[WIDE_NODES]; /* where the nodes' lists begin */
+    uint16_t nodes, node[WIDE_NODES];
 } wide_part;
 
-typedef uint32_t wide_source; /* its node << 16 | which of the part's nodes have a block for it */
+/* How far its node is from that of the source before it (from 0 for a part's first), and in the low
+ * bits which of the part's nodes have a block for it. Longer ways are gone in several steps, to
+ * sources that no node has a block for. */
+typedef uint16_t wide_source;
 
 typedef struct wide_parts {
     int count;
@@ -163,7 +167,7 @@ typedef struct wide_parts {
 
 struct device_layout {
     layout host;     /* its tables point to device memory */
-    int *block_row;  /* [blocks] the output node of block k */
+    int *block_row;  /* [blocks] the output node of block k; NULL where nothing reads it */
     int *tile_block; /* [tiles + 1] wgrad: the first block of each group of a row's blocks */
     int tiles;
     narrow_tasks narrow_rows, narrow_columns;
@@ -352,6 +356,7 @@ void narrow_dgrad(backend *be, const device_layout *l, const void *w, const void
 
 /* A table copied to the device. */
 void *cuda_table(backend *be, const void *table, size_t bytes);
+int *cuda_block_rows(backend *be, const layout *l); /* [blocks] the output node of each */
 
 /* Dense layouts, through cuBLAS. */
 void dense_fprop(backend *be, const layout *l, const void *w, const void *x, int steps, int columns,

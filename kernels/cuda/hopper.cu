@@ -32,7 +32,7 @@
 #include "hopper_tiles.cuh"
 
 bool hopper_fits(const backend *be, const layout *l) {
-    const int most = 1 << 16; /* nodes, in a wide_source */
+    const int most = 1 << 15; /* nodes, by the way from one to the next in a wide_source */
     return cuda_of((backend *)(uintptr_t)be)->hopper && be->precision == BF16 &&
            l->in_block >= 32 && l->in_nodes <= most && l->out_nodes <= most && !layout_is_dense(l);
 }

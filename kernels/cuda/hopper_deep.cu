@@ -117,6 +117,7 @@ void deep_create(backend *be, device_layout *device, const layout *l) {
     first[tiles] = l->blocks;
     device->deep_tiles = tiles;
     device->deep_start = (int *)cuda_table(be, first, ((size_t)tiles + 1) * sizeof *first);
+    device->block_row = cuda_block_rows(be, l);
     free(first);
 }
 

@@ -32,7 +32,7 @@ typedef struct wide_arguments {
 enum { CONSUMER_REGISTERS = 240, PRODUCER_REGISTERS = 24, PRODUCERS = 4 /* warps */ };
 
 /* How many nodes' sums a warpgroup has registers for. */
-static constexpr int wide_slots(int b) {
+static constexpr __host__ __device__ int wide_slots(int b) {
     return WIDE_NODES * 32 / b;
 }
 
@@ -76,6 +76,24 @@ template <int B, int SLOTS, int TILES> struct wide_shape {
     static_assert(STAGES >= PRODUCERS, "a stage for each");
 };
 
+/* The next 32 of `left` sources, one to a lane: its node, and in the low bits who has a block for
+ * it. `last`: the last node so far. */
+template <int SLOTS>
+static __device__ __forceinline__ uint32_t read_sources(const wide_arguments &p, int from, int left,
+                                                        int *last) {
+    const int lane = threadIdx.x % 32;
+    const uint32_t mine = lane < left ? p.source[from + lane] : 0;
+    int node = mine >> SLOTS;
+#pragma unroll
+    for (int step = 1; step < 32; step *= 2) {
+        int before = __shfl_up_sync(~0u, node, step);
+        if (lane >= step) node += before;
+    }
+    node += *last;
+    *last = __shfl_sync(~0u, node, 31);
+    return node << SLOTS | (mine & ((1 << SLOTS) - 1));
+}
+
 /* Lanes bring in their blocks, the last lanes the activations. */
 template <int B, bool FORWARD, int SLOTS, int TILES>
 static __device__ __forceinline__ void produce_wide(const CUtensorMap &w_map,
@@ -91,12 +109,12 @@ static __device__ __forceinline__ void produce_wide(const CUtensorMap &w_map,
         const wide_part *part = p.part + tile.part;
         const int column = tile.column * S::COLUMNS + box * BOX;
         const int first = part->first, count = part->count;
-        int entry = lane < SLOTS ? part->start[lane] : 0;
-        wide_source sources = 0;
+        int entry = lane < SLOTS ? part->start[lane] : 0, last = 0;
+        uint32_t sources = 0;
         for (int i = 0; i < count; i++) {
-            if (i % 32 == 0 && i + lane < count) sources = p.source[first + i + lane];
-            const wide_source source = __shfl_sync(~0u, sources, i % 32);
-            const uint32_t mask = source & 0xFFFF;
+            if (i % 32 == 0) sources = read_sources<SLOTS>(p, first + i, count - i, &last);
+            const uint32_t source = __shfl_sync(~0u, sources, i % 32);
+            const uint32_t mask = source & ((1 << SLOTS) - 1);
             const bool weights = mask >> lane & 1;
             for (int slice = 0; slice < S::SLICES; slice++, use++) {
                 if (use % PRODUCERS != mine) continue;
@@ -110,7 +128,7 @@ static __device__ __forceinline__ void produce_wide(const CUtensorMap &w_map,
                 __syncwarp();
                 if (box < S::BOXES) {
                     tensor_load(to + box * S::KS * BOX_ROW, &x_map, barrier, column,
-                                (source >> 16) * B + slice * S::KS);
+                                (source >> SLOTS) * B + slice * S::KS);
                 } else if (weights) {
                     const int before = __popc(mask & ((1u << lane) - 1));
                     const uint32_t block = to + S::X_BYTES + before * S::W_BYTES;
@@ -290,13 +308,19 @@ typedef struct node_lists {
     const int *start, *other;
 } node_lists;
 
+/* The furthest that a wide_source's node may be from the one before. */
+static int longest_way(int slots) {
+    return 0xFFFF >> slots;
+}
+
 /* Merges the lists of a part's nodes by source, in ascending order; returns how many there are. */
-static int merge_lists(const node_lists *l, const wide_part *part, wide_source *sources) {
-    int at[WIDE_NODES], count = 0;
+static int merge_lists(const node_lists *l, const wide_part *part, int slots,
+                       wide_source *sources) {
+    const int most = longest_way(slots);
+    int at[WIDE_NODES], count = 0, last = 0;
     memcpy(at, part->start, sizeof at);
-    for (;; count++) {
-        int next = INT32_MAX;
-        wide_source mask = 0;
+    for (;;) {
+        int next = INT32_MAX, mask = 0;
         for (int m = 0; m < part->nodes; m++) {
             if (at[m] == l->start[part->node[m] + 1]) continue;
             int other = l->other[at[m]];
@@ -304,11 +328,13 @@ static int merge_lists(const node_lists *l, const wide_part *part, wide_source *
                 next = other;
                 mask = 0;
             }
-            if (other == next) mask |= 1u << m;
+            if (other == next) mask |= 1 << m;
         }
         if (!mask) return count;
         for (int m = 0; m < part->nodes; m++) at[m] += mask >> m & 1;
-        sources[count] = (wide_source)next << 16 | mask;
+        for (; next - last > most; last += most) sources[count++] = (wide_source)(most << slots);
+        sources[count++] = (wide_source)((next - last) << slots | mask);
+        last = next;
     }
 }
 
@@ -354,29 +380,37 @@ static void order_by_likeness(const node_lists *l, int slots, int *order) {
     free(seen);
 }
 
+/* A part, and a measure of the time it takes. */
+typedef struct costed_part {
+    wide_part part;
+    int cost;
+} costed_part;
+
 static int by_cost(const void *one, const void *two) {
-    return ((const wide_part *)two)->cost - ((const wide_part *)one)->cost;
+    return ((const costed_part *)two)->cost - ((const costed_part *)one)->cost;
 }
 
 /* Cuts the nodes in this order into parts of at most `slots`, none above cost `most` unless it is
  * one node's; returns how many. The costliest come first. */
-static int cut_nodes(const node_lists *l, const int *order, int slots, int most, wide_part *parts) {
+static int cut_nodes(const node_lists *l, const int *order, int slots, int most,
+                     costed_part *parts) {
     enum { PART_COST = 40, SOURCE_COST = 3, BLOCK_COST = 1 }; /* as measured */
     int *seen = host_table(l->sources), made = 0;
-    wide_part *part = NULL;
+    costed_part *latest = NULL;
     for (int i = 0; i < l->nodes; i++) {
         const int node = order[i], first = l->start[node], last = l->start[node + 1];
         int more = (last - first) * BLOCK_COST;
         for (int k = first; k < last; k++) more += seen[l->other[k]] == made ? 0 : SOURCE_COST;
-        if (!part || part->nodes == slots || part->cost + more > most) {
-            part = &parts[made++];
-            memset(part, 0, sizeof *part);
-            part->cost = PART_COST;
+        if (!made || latest->part.nodes == slots || latest->cost + more > most) {
+            latest = &parts[made++];
+            memset(latest, 0, sizeof *latest);
+            latest->cost = PART_COST;
             more = (last - first) * (BLOCK_COST + SOURCE_COST);
         }
-        part->node[part->nodes] = node;
+        wide_part *part = &latest->part;
+        part->node[part->nodes] = (uint16_t)node;
         part->start[part->nodes++] = first;
-        part->cost += more;
+        latest->cost += more;
         for (int k = first; k < last; k++) seen[l->other[k]] = made;
     }
     free(seen);
@@ -385,7 +419,7 @@ static int cut_nodes(const node_lists *l, const int *order, int slots, int most,
 }
 
 /* The time of all parts of `columns` column tiles, as thread blocks take them; see tile_of. */
-static int time_of(const wide_part *parts, int count, int columns, int processors) {
+static int time_of(const costed_part *parts, int count, int columns, int processors) {
     const int tiles = count * columns, grid = min(tiles, processors);
     int *load = host_table((size_t)grid), longest = 0;
     for (int i = 0; i < tiles; i++) {
@@ -400,28 +434,33 @@ static int time_of(const wide_part *parts, int count, int columns, int processor
 /* Parts for products of this many column tiles; from WIDE_CUTS on, the whole ones, as then there
  * are enough to go round. Else smaller ones may be better, although they have fewer sources in
  * common: bounds on their cost are tried from high to low. */
-static void build_wide(backend *be, wide_parts *parts, const node_lists *l, const int *order,
+static void build_wide(backend *be, wide_parts *made, const node_lists *l, const int *order,
                        int slots, int columns) {
-    const int processors = cuda_of(be)->processors, total = l->start[l->nodes];
+    const int processors = cuda_of(be)->processors;
+    const size_t most_sources = (size_t)l->start[l->nodes] + 1 +
+                                (size_t)l->nodes * (size_t)(l->sources / longest_way(slots));
+    costed_part *cut = (costed_part *)calloc((size_t)l->nodes, sizeof *cut);
     wide_part *part = (wide_part *)calloc((size_t)l->nodes, sizeof *part);
-    wide_source *source = (wide_source *)calloc((size_t)total + 1, sizeof *source);
-    if (!part || !source) abort();
-    int count = cut_nodes(l, order, slots, INT32_MAX, part), most = part[0].cost;
-    int best = time_of(part, count, columns, processors), used = 0;
+    wide_source *source = (wide_source *)calloc(most_sources, sizeof *source);
+    if (!cut || !part || !source) abort();
+    int count = cut_nodes(l, order, slots, INT32_MAX, cut), most = cut[0].cost;
+    int best = time_of(cut, count, columns, processors), used = 0;
     for (int bound = most; columns < WIDE_CUTS && bound > most / 8; bound -= bound / 32 + 1) {
-        int time = time_of(part, cut_nodes(l, order, slots, bound, part), columns, processors);
+        int time = time_of(cut, cut_nodes(l, order, slots, bound, cut), columns, processors);
         if (time >= best) continue;
         best = time;
         most = bound;
     }
-    parts->count = cut_nodes(l, order, slots, most, part);
-    for (int i = 0; i < parts->count; i++) {
+    made->count = cut_nodes(l, order, slots, most, cut);
+    for (int i = 0; i < made->count; i++) {
+        part[i] = cut[i].part;
         part[i].first = used;
-        part[i].count = merge_lists(l, &part[i], source + used);
+        part[i].count = merge_lists(l, &part[i], slots, source + used);
         used += part[i].count;
     }
-    parts->part = (wide_part *)cuda_table(be, part, (size_t)parts->count * sizeof *part);
-    parts->source = (wide_source *)cuda_table(be, source, ((size_t)used + 1) * sizeof *source);
+    made->part = (wide_part *)cuda_table(be, part, (size_t)made->count * sizeof *part);
+    made->source = (wide_source *)cuda_table(be, source, ((size_t)used + 1) * sizeof *source);
+    free(cut);
     free(part);
     free(source);
 }

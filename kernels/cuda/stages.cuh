@@ -235,7 +235,7 @@ static __device__ void make_statistics(const view<T> &v, int gate, int n, int st
             mean = decode_fixed(sums[i][0], SCALE_SUM) / v.hidden;
             float square = decode_fixed(sums[i][1], SCALE_SQUARE) / v.hidden;
             float variance = fmaf(-mean, mean, square); /* whatever the compiler would choose */
-            if (variance < 0) variance = 0; /* by rounding; NaN stays NaN */
+            if (variance < 0) variance = 0;             /* by rounding; NaN stays NaN */
             scale = rsqrtf(variance + 1e-6f);
             if (blockIdx.x == 0) {
                 fixed *of = v.sums + (gate + i) * sums_gate(v.columns);
