@@ -636,6 +636,109 @@ static void test_gate_sums(void **state) {
     close_pair(&p);
 }
 
+/* ----------------------------------------------------------------------------- table's gradient */
+
+/* Text of one byte, of a few that are far apart, of ASCII's letters but for another byte now and
+ * then, or of any. */
+typedef enum text { ONE_BYTE, FEW_BYTES, ALMOST_ASCII, ANY_BYTES } text;
+
+typedef struct table_shape {
+    int hidden, block, gates, stride;
+    int columns, steps; /* columns: in multiples of those that a backend takes */
+    text text;
+} table_shape;
+
+static uint8_t draw_byte(text text) {
+    switch (text) {
+    case ONE_BYTE: return 200;
+    case FEW_BYTES: return (uint8_t)(85 * random_below(4));
+    case ALMOST_ASCII:
+        return (uint8_t)(random_below(100) ? 64 + random_below(64) : random_below(256));
+    default: return (uint8_t)random_below(256);
+    }
+}
+
+/* `gradient` [steps][gates][hidden][columns] -> [gates][hidden / stride][VOCABULARY]. */
+static double *run_table(backend *be, const table_shape *how, int columns, const double *gradient,
+                         const uint8_t *bytes) {
+    size_t positions = (size_t)(how->steps * columns);
+    size_t entries = (size_t)(how->gates * how->hidden / how->stride) * VOCABULARY;
+    size_t count = (size_t)(how->gates * how->hidden) * positions;
+    cell c = {.hidden = how->hidden, .columns = columns, .steps = how->steps, .stages = 1};
+    stage *s = &c.stage[0];
+    *s = (stage){.block = how->block,
+                 .gates = how->gates,
+                 .table_use = how->gates == 1 ? TABLE_MULTIPLY : TABLE_ADD,
+                 .table_stride = how->stride};
+    void *device_bytes = be->allocate(be, positions), *in = put(be, gradient, count, OPERAND);
+    be->upload(be, device_bytes, bytes, positions);
+    c.bytes = device_bytes;
+    c.workspace = put_poison(be, TABLE_WORKSPACE * positions / be->real_size, REAL);
+    s->dtable = put_poison(be, entries, OPERAND);
+    *(how->gates == 1 ? &s->dentry : &s->dpre) = in;
+    be->table_backward(be, &c, 0);
+    double *result = get(be, s->dtable, entries, OPERAND);
+    be->release(be, device_bytes);
+    be->release(be, in);
+    be->release(be, c.workspace);
+    be->release(be, s->dtable);
+    return result;
+}
+
+/* Of whole numbers, whose sums are the same in every order: a GPU makes the very bits of a CPU. */
+static void check_table(pair *p, const table_shape *how) {
+    int columns = how->columns * p->be->column_multiple;
+    size_t positions = (size_t)(how->steps * columns);
+    size_t count = (size_t)(how->gates * how->hidden) * positions;
+    size_t entries = (size_t)(how->gates * how->hidden / how->stride) * VOCABULARY;
+    double *gradient = random_values(count, -8, 8), *result[2];
+    uint8_t *bytes = mem_alloc(positions, 1);
+    for (size_t i = 0; i < count; i++) gradient[i] = round(gradient[i]);
+    for (size_t i = 0; i < positions; i++) bytes[i] = draw_byte(how->text);
+    for (int side = 0; side < 2; side++) {
+        result[side] = run_table(side ? p->trusted : p->be, how, columns, gradient, bytes);
+    }
+    char name[160];
+    snprintf(
+        name, sizeof name,
+        "dtable of %d units in blocks of %d, %d gates, stride %d, %d columns, %d steps, text %d",
+        how->hidden, how->block, how->gates, how->stride, columns, how->steps, how->text);
+    pair exact = *p;
+    if (test_device_is_cuda()) exact.tolerance = 0;
+    assert_close(&exact, name, result[0], result[1], entries);
+    free(result[0]);
+    free(result[1]);
+    free(gradient);
+    free(bytes);
+}
+
+/* Rows fewer than a GPU's tile, a multiple of it, and not; blocks that are, and are not, multiples
+ * of the stride; texts shorter and longer than what is on its way, or read, at once. */
+static void check_tables(precision precision) {
+    pair p = open_pair(precision);
+    random_restart(14);
+    static const table_shape shapes[] = {
+        {16, 8, 1, 1, 1, 1, ANY_BYTES},     {16, 8, 4, 1, 1, 1, ONE_BYTE},
+        {72, 8, 4, 1, 1, 3, FEW_BYTES},     {96, 32, 4, 1, 2, 9, ALMOST_ASCII},
+        {96, 32, 1, 1, 1, 14, ANY_BYTES},   {64, 64, 4, 1, 3, 13, ONE_BYTE},
+        {64, 32, 4, 2, 2, 7, ALMOST_ASCII}, {64, 64, 1, 4, 1, 13, ANY_BYTES},
+        {40, 8, 1, 8, 1, 5, FEW_BYTES},     {48, 8, 4, 3, 1, 5, ANY_BYTES},
+        {33, 33, 4, 1, 2, 5, ALMOST_ASCII}, {16, 16, 4, 1, 1, 100, ALMOST_ASCII},
+    };
+    for (size_t i = 0; i < sizeof shapes / sizeof shapes[0]; i++) check_table(&p, &shapes[i]);
+    close_pair(&p);
+}
+
+static void test_table_fp32(void **state) {
+    (void)state;
+    check_tables(FP32);
+}
+
+static void test_table_bf16(void **state) {
+    (void)state;
+    check_tables(BF16);
+}
+
 /* -------------------------------------------------------------------------------------- loss */
 
 static void test_softmax(void **state) {
@@ -991,7 +1094,8 @@ int main(void) {
         cmocka_unit_test(test_gate_products),  cmocka_unit_test(test_small_world),
         cmocka_unit_test(test_dense_products), cmocka_unit_test(test_parts_fp32),
         cmocka_unit_test(test_parts_tf32),     cmocka_unit_test(test_parts_bf16),
-        cmocka_unit_test(test_gate_sums),      cmocka_unit_test(test_softmax),
+        cmocka_unit_test(test_gate_sums),      cmocka_unit_test(test_table_fp32),
+        cmocka_unit_test(test_table_bf16),     cmocka_unit_test(test_softmax),
         cmocka_unit_test(test_nan_is_seen),    cmocka_unit_test(test_pool),
         cmocka_unit_test(test_adam),           cmocka_unit_test(test_adam_refuses_nan),
         cmocka_unit_test(test_round),          cmocka_unit_test(test_add),

@@ -346,6 +346,10 @@ bool hopper_dgrad(backend *be, const device_layout *l, const void *w, const void
 bool hopper_wgrad(backend *be, const device_layout *l, const void *dy, const void *x, int steps,
                   int columns, void *dw);
 
+/* The gradient of a stage's table from that at its entries; see hopper_table.cu. */
+bool hopper_takes_table(const backend *be, const stage *g);
+bool hopper_table_backward(backend *be, const cell *c, int s, const void *gradient);
+
 /* Few columns, one step, without layer norm's sums; see narrow.cu. */
 void narrow_create(backend *be, device_layout *device, const layout *l);
 bool narrow_fits(const backend *be, const layout *l, int columns);

@@ -8,8 +8,7 @@
  * keeps their 256 sums each in shared memory. It turns a chunk of D over, so that a lane holds two
  * rows at one position, while the next chunk is on its way; then its warps share the list: each
  * adds up runs of equal bytes in registers and adds them to the sums. No byte of a chunk belongs to
- * two warps, so the order of every sum is fixed. A product with one-hot columns on tensor cores
- * does 256 times the additions, and took twice as long. */
+ * two warps, so the order of every sum is fixed. On Hopper, hopper_table.cu does bf16. */
 #include "cuda.h"
 
 enum {
@@ -222,8 +221,14 @@ static_assert(sizeof(chunk_order<bf16>) <= TABLE_WORKSPACE * COLUMN_MULTIPLE,
 
 void cuda_table_backward(backend *be, const cell *c, int s) {
     const stage *g = &c->stage[s];
+    const void *gradient = g->table_use == TABLE_MULTIPLY ? g->dentry : g->dpre;
+    if (hopper_takes_table(be, g)) {
+        hopper_table_backward(be, c, s, gradient);
+        cuda_launched(be, "table_backward");
+        return;
+    }
     table_view v = {};
-    v.gradient = g->table_use == TABLE_MULTIPLY ? g->dentry : g->dpre;
+    v.gradient = gradient;
     v.bytes = c->bytes;
     v.dtable = g->dtable;
     v.order = c->workspace;
