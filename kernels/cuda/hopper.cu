@@ -21,7 +21,7 @@
  * the like.
  *
  * What holds the first two, at 18,432 units, block 32, 22,064 blocks of four gates and 128 columns
- * on an H200: rows_product brings 361 MB into the multiprocessors in 65 us, half of it cold;
+ * on an H200: rows_product brings 361 MB into the multiprocessors in 60 us, half of it cold;
  * transposed_product brings 427 MB in 72 us, and without its multiplications takes 61. So loads set
  * the pace, at 5 to 7 TB/s, not arithmetic. Clusters of two thread blocks that share activation
  * tiles by multicast move less and took longer (146 us for fprop and 116 for dgrad, when the

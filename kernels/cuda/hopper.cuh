@@ -92,6 +92,20 @@ static __device__ inline void tensor_load_once(uint32_t to, const CUtensorMap *m
                  : "memory");
 }
 
+/* Neighbouring bytes, a multiple of 16, to shared memory. */
+static __device__ inline void bulk_load(uint32_t to, const void *from, int bytes,
+                                        uint32_t barrier) {
+    asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes "
+                 "[%0], [%1], %2, [%3];" ::"r"(to),
+                 "l"(from), "r"(bytes), "r"(barrier)
+                 : "memory");
+}
+
+/* Makes what ordinary stores left in global memory, and this thread has seen, visible to copies. */
+static __device__ inline void global_fence() {
+    asm volatile("fence.proxy.async.global;" ::: "memory");
+}
+
 /* ------------------------------------------------------------------------------------ products
  *
  * An operand in shared memory is described by where it starts, its swizzle, and two strides. With a
@@ -221,6 +235,14 @@ static __device__ inline void tensor_store(const CUtensorMap *map, uint32_t from
         : "memory");
 }
 
+static __device__ inline void tensor_store(const CUtensorMap *map, uint32_t from, int x, int y,
+                                           int z) {
+    asm volatile("cp.async.bulk.tensor.3d.global.shared::cta.bulk_group [%0, {%2, %3, %4}], "
+                 "[%1];" ::"l"(map),
+                 "r"(from), "r"(x), "r"(y), "r"(z)
+                 : "memory");
+}
+
 static __device__ inline void store_commit() {
     asm volatile("cp.async.bulk.commit_group;" ::: "memory");
 }
@@ -245,6 +267,32 @@ static __device__ inline uint32_t shared_load(uint32_t from) {
     uint32_t word;
     asm volatile("ld.shared.b32 %0, [%1];" : "=r"(word) : "r"(from) : "memory");
     return word;
+}
+
+static __device__ inline uint2 shared_load2(uint32_t from) {
+    uint2 v;
+    asm volatile("ld.shared.v2.b32 {%0, %1}, [%2];" : "=r"(v.x), "=r"(v.y) : "r"(from) : "memory");
+    return v;
+}
+
+static __device__ inline float4 shared_load4(uint32_t from) {
+    float4 v;
+    asm volatile("ld.shared.v4.f32 {%0, %1, %2, %3}, [%4];"
+                 : "=f"(v.x), "=f"(v.y), "=f"(v.z), "=f"(v.w)
+                 : "r"(from)
+                 : "memory");
+    return v;
+}
+
+/* True in one lane of the warp, all of which call this. ptxas knows that it is one, as it does not
+ * of lane 0, and issues that lane's copies and stores without a loop over lanes. */
+static __device__ inline bool elected() {
+    uint32_t one = 0;
+    asm volatile("{\n.reg .pred one;\n"
+                 "elect.sync _|one, 0xFFFFFFFF;\n"
+                 "@one mov.u32 %0, 1;\n}"
+                 : "+r"(one));
+    return one;
 }
 
 /* Keeps the compiler from making a value anew wherever it is used. */

@@ -13,25 +13,30 @@
  * but leaves registers for half the columns, and makes the sums that parts hand on twice as large:
  * so it is for columns that are no multiple of 128, and for blocks of 64.
  *
+ * One warp issues every copy, so it must be quick: with its loops rolled, stages counted instead of
+ * divided, and an elected lane, the product alone takes 47 us at 128 columns instead of 58.
+ *
+ * Those who multiply only round a finished tile and leave it in shared memory. Three warps beside
+ * the producer store it and add it to layer norm's sums, which they keep over all tiles. What other
+ * parts hand on arrives as further stages, ahead of time as weights do.
+ *
  * At 18,432 units, block 32, 22,064 blocks, layer norm's sums included, on an H200, in us at 128,
- * 256 and 512 columns: 65, 87, 150; without handing sums on 61, 77, 141; nor finishing tiles 56,
- * 66, 122. Finished tiles must cost their bytes alone: registers give layer norm's sums, and a
- * thread block adds them up over all its tiles; staged in shared memory for each tile they took 77,
- * 109, 186. */
+ * 256 and 512 columns: 60, 87, 147; without handing sums on 56, 81, 141; nor finishing tiles 50,
+ * 68, 124. */
 #include "hopper_tiles.cuh"
 
 enum {
     UNITS = 32,
     TILE_ROWS = GATES * UNITS,
     MOST_PARTS = 160,
-    STAGED_ROWS = 16, /* a warp stages 16 rows of 64 columns for storing ... */
-    WARP_STAGED = 2 * STAGED_ROWS * BOX_ROW /* ... and the next while it stores these */
+    FINISHERS = 3,               /* warps beside the producer */
+    BOX_BYTES = UNITS * BOX_ROW, /* of a finished tile, a gate's units and 64 columns */
+    SUM_ROW = GROUP * 16         /* sums that parts hand on: four of each thread */
 };
 
 typedef struct rows_arguments {
     const rows_source *source;
     const rows_band *band;
-    bf16 *y;
     fixed *sums;
     int columns, b;
     int tiles; /* of rows: the last band of two may have but one */
@@ -44,26 +49,178 @@ typedef struct rows_arguments {
 template <int KC, int N, int TILES> struct rows_shape {
     static const int W_BYTES = TILE_ROWS * KC * 2, X_BYTES = KC * N * 2;
     static const int STAGE = TILES * W_BYTES + X_BYTES;
-    static const int STAGED = CONSUMER_WARPS * WARP_STAGED;
+    /* An outlet is a ring of finished boxes of one gate and one of the band's tiles. */
+    static const int OUTLETS = GATES * TILES, SLOTS = TILES == 1 ? N / BOX : 1;
+    static const int STAGED = OUTLETS * SLOTS * BOX_BYTES;
     static const int FIT = (MOST_SHARED - 2048 - STAGED) / STAGE, MOST = 12 / TILES;
     static const int STAGES = FIT < MOST ? FIT : MOST;
-    static const int BARRIERS = STAGES * STAGE + STAGED, PRESENT = BARRIERS + 256;
-    static const int BYTES = PRESENT + 64 + 1024;
+    static const int BOXES = STAGES * STAGE, BARRIERS = BOXES + STAGED;
+    static const int BOX_BARRIERS = BARRIERS + STAGES * 16;
+    static const int PRESENT = BOX_BARRIERS + OUTLETS * SLOTS * 16, BYTES = PRESENT + 64 + 1024;
+    /* Rows of sums in a stage, for either warpgroup, and stages that a tile's take. */
+    static const int SUM_ROWS = STAGE < 8 * SUM_ROW ? 2 : 4;
+    static const int SUM_BYTES = SUM_ROWS * SUM_ROW, SUM_STAGES = TILES * N / 8 / SUM_ROWS;
 };
+
+/* A ring with the stage whose turn it is. */
+template <int STAGES> struct cursor : ring<STAGES> {
+    int at = 0, parity = 0;
+
+    __device__ void next() {
+        if (++at == STAGES) {
+            at = 0;
+            parity ^= 1;
+        }
+    }
+
+    __device__ void wait_empty() {
+        barrier_wait(this->empty + at * 8, parity ^ 1);
+    }
+
+    __device__ uint32_t announce(int bytes) {
+        barrier_expect(this->full + at * 8, bytes);
+        return this->full + at * 8;
+    }
+
+    __device__ void wait_full() {
+        barrier_wait(this->full + at * 8, parity);
+    }
+
+    __device__ void release(int stage) {
+        if (threadIdx.x % 32 == 0) barrier_arrive(this->empty + stage * 8);
+    }
+};
+
+template <int SLOTS> struct outlet {
+    uint32_t full, empty, boxes;
+
+    __device__ void create(int writers) {
+        for (int s = 0; s < SLOTS; s++) {
+            barrier_init(full + s * 8, writers);
+            barrier_init(empty + s * 8, 1);
+        }
+    }
+
+    __device__ uint32_t box(int use) {
+        return boxes + use % SLOTS * BOX_BYTES;
+    }
+
+    __device__ void wait_empty(int use) {
+        barrier_wait(empty + use % SLOTS * 8, (use / SLOTS & 1) ^ 1);
+    }
+
+    __device__ void fill(int use) {
+        barrier_arrive(full + use % SLOTS * 8);
+    }
+
+    __device__ void wait_full(int use) {
+        barrier_wait(full + use % SLOTS * 8, use / SLOTS & 1);
+    }
+
+    __device__ void release(int use) {
+        barrier_arrive(empty + use % SLOTS * 8);
+    }
+};
+
+template <typename S>
+static __device__ inline outlet<S::SLOTS> outlet_of(uint32_t base, int tile, int gate) {
+    const int number = tile * GATES + gate;
+    const uint32_t barriers = base + S::BOX_BARRIERS + number * S::SLOTS * 16;
+    return {barriers, barriers + S::SLOTS * 8, base + S::BOXES + number * S::SLOTS * BOX_BYTES};
+}
+
+/* ------------------------------------------------------------------- sums of bands that are cut */
+
+template <int TILES, int K>
+static __device__ __forceinline__ void give_tile(const exchange &e, int slot,
+                                                 const float (&sum)[TILES][K]) {
+    float4 *to = (float4 *)(e.sums + (size_t)slot * TILES * K * GROUP) + threadIdx.x % GROUP;
+#pragma unroll
+    for (int j = 0; j < TILES * K; j += 4) {
+        const float *v = &sum[j / K][j % K];
+        __stcg(to + j / 4 * GROUP, make_float4(v[0], v[1], v[2], v[3]));
+    }
+}
+
+/* A finisher says that a warpgroup's sums are there, once they are. */
+static __device__ void pass_sums(const rows_arguments &p, int group) {
+    const int slot = (blockIdx.y * gridDim.x + blockIdx.x) * 2 + group;
+    if (p.begin[blockIdx.y + 1] == p.band[p.last[blockIdx.y] + 1].first) return;
+    group_sync(1 + group, GROUP + 32);
+    if (threadIdx.x % 32 == 0) {
+        __threadfence();
+        atomicExch(&p.shared.full[slot], 1);
+    }
+    __syncwarp();
+}
+
+/* The sums of parts before this one come last, as further stages. One lane calls this. */
+template <int KC, int N, int TILES>
+static __device__ void produce_sums(const rows_arguments &p, uint32_t base,
+                                    cursor<rows_shape<KC, N, TILES>::STAGES> &stages) {
+    typedef rows_shape<KC, N, TILES> S;
+    if (blockIdx.y == 0) return;
+    const int begin = p.begin[blockIdx.y], end = p.begin[blockIdx.y + 1];
+    const int before = p.last[blockIdx.y - 1], band_end = p.band[before + 1].first;
+    if (begin >= band_end || end < band_end) return;
+    for (int part = blockIdx.y; p.begin[part] > p.band[before].first; part--) {
+        const int slot = ((part - 1) * gridDim.x + blockIdx.x) * 2;
+        for (int group = 0; group < 2; group++) {
+            int *flag = &p.shared.full[slot + group];
+            while (atomicAdd(flag, 0) == 0) __nanosleep(64);
+            atomicExch(flag, 0);
+        }
+        __threadfence();
+        global_fence();
+        const char *from =
+            (const char *)p.shared.sums + (size_t)slot * S::SUM_STAGES * S::SUM_BYTES;
+#pragma unroll 1
+        for (int i = 0; i < S::SUM_STAGES; i++, stages.next(), from += S::SUM_BYTES) {
+            stages.wait_empty();
+            uint32_t to = base + stages.at * S::STAGE, full = stages.announce(2 * S::SUM_BYTES);
+            bulk_load(to, from, S::SUM_BYTES, full);
+            bulk_load(to + S::SUM_BYTES, from + S::SUM_STAGES * S::SUM_BYTES, S::SUM_BYTES, full);
+        }
+    }
+}
+
+/* Adds what another part gave. */
+template <int KC, int N, int TILES>
+static __device__ __forceinline__ void take_tile(uint32_t base, int group,
+                                                 cursor<rows_shape<KC, N, TILES>::STAGES> &stages,
+                                                 float (&sum)[TILES][N / 2]) {
+    typedef rows_shape<KC, N, TILES> S;
+#pragma unroll
+    for (int i = 0; i < S::SUM_STAGES; i++, stages.next()) {
+        const uint32_t from = base + stages.at * S::STAGE + group * S::SUM_BYTES;
+        stages.wait_full();
+#pragma unroll
+        for (int j = 0; j < S::SUM_ROWS; j++) {
+            const int at = (i * S::SUM_ROWS + j) * 4;
+            float *s = &sum[at / (N / 2)][at % (N / 2)];
+            float4 v = shared_load4(from + j * SUM_ROW + threadIdx.x % GROUP * 16);
+            s[0] += v.x;
+            s[1] += v.y;
+            s[2] += v.z;
+            s[3] += v.w;
+        }
+        __syncwarp();
+        stages.release(stages.at);
+    }
+}
 
 /* --------------------------------------------------------------------------------- the producer */
 
 /* Sources are read 32 at a time, a lane each, a batch ahead; `present` tells the consumers of each
- * stage which of the band's tiles have weights there. Unrolled, these loops cost fprop 1 to 2 %. */
+ * stage which of the band's tiles have weights there. Unrolled, these loops are slower. */
 template <int KC, int N, int TILES>
 static __device__ void produce_rows(const CUtensorMap &w_map, const CUtensorMap &x_map,
                                     const rows_arguments &p, uint32_t base, int *present,
-                                    ring<rows_shape<KC, N, TILES>::STAGES> &stages) {
+                                    cursor<rows_shape<KC, N, TILES>::STAGES> &stages) {
     typedef rows_shape<KC, N, TILES> S;
     const int begin = p.begin[blockIdx.y], end = p.begin[blockIdx.y + 1], lane = threadIdx.x % 32;
     const int slices = p.b / KC, parts = p.b / UNITS;
     rows_source next = p.source[max(end - 1 - lane, 0)];
-    int use = 0;
 #pragma unroll 1
     for (int at = end; at > begin; at -= 32) {
         rows_source mine = next;
@@ -77,13 +234,13 @@ static __device__ void produce_rows(const CUtensorMap &w_map, const CUtensorMap 
                 count += block[t] >= 0;
                 mask |= (block[t] >= 0) << t;
             }
-            if (lane > 0) continue;
 #pragma unroll 1
-            for (int slice = 0; slice < slices; slice++, use++) {
-                stages.wait_empty(use);
-                if (TILES > 1) present[stages.stage(use)] = mask;
-                uint32_t barrier = stages.announce(use, S::X_BYTES + count * S::W_BYTES);
-                uint32_t to = base + stages.stage(use) * S::STAGE;
+            for (int slice = 0; slice < slices; slice++, stages.next()) {
+                stages.wait_empty();
+                if (!elected()) continue;
+                if (TILES > 1) present[stages.at] = mask;
+                uint32_t barrier = stages.announce(S::X_BYTES + count * S::W_BYTES);
+                uint32_t to = base + stages.at * S::STAGE;
                 tensor_load(to, &x_map, barrier, 0, node * p.b + slice * KC,
                             blockIdx.x * (N / BOX));
                 to += S::X_BYTES;
@@ -100,191 +257,165 @@ static __device__ void produce_rows(const CUtensorMap &w_map, const CUtensorMap 
             }
         }
     }
-}
-
-/* ------------------------------------------------------------------- sums of bands that are cut */
-
-template <int TILES, int K>
-static __device__ __forceinline__ void give_tile(const exchange &e, int slot,
-                                                 const float (&sum)[TILES][K]) {
-    float4 *to = (float4 *)(e.sums + (size_t)slot * TILES * K * GROUP) + threadIdx.x % GROUP;
-#pragma unroll
-    for (int j = 0; j < TILES * K; j += 4) {
-        const float *v = &sum[j / K][j % K];
-        __stcg(to + j / 4 * GROUP, make_float4(v[0], v[1], v[2], v[3]));
-    }
-}
-
-template <int TILES, int K>
-static __device__ __forceinline__ void take_tile(const exchange &e, int slot,
-                                                 float (&sum)[TILES][K]) {
-    const float4 *from =
-        (const float4 *)(e.sums + (size_t)slot * TILES * K * GROUP) + threadIdx.x % GROUP;
-#pragma unroll
-    for (int j = 0; j < TILES * K; j += 4) {
-        float4 v = __ldcg(from + j / 4 * GROUP);
-        float *s = &sum[j / K][j % K];
-        s[0] += v.x;
-        s[1] += v.y;
-        s[2] += v.z;
-        s[3] += v.w;
-    }
-}
-
-/* A warpgroup's helper: a warp that says that its sums are there once they are, and waits for those
- * of parts before. */
-static __device__ void pass_sums(const rows_arguments &p, int group) {
-    const int begin = p.begin[blockIdx.y], end = p.begin[blockIdx.y + 1];
-    const int slots = gridDim.x * 2, slot = blockIdx.x * 2 + group, lane = threadIdx.x % 32;
-    if (end < p.band[p.last[blockIdx.y] + 1].first) {
-        group_sync(1 + group, GROUP + 32);
-        if (lane == 0) {
-            __threadfence();
-            atomicExch(&p.shared.full[blockIdx.y * slots + slot], 1);
-        }
-        __syncwarp();
-    }
-    if (blockIdx.y == 0) return;
-    const int before = p.last[blockIdx.y - 1], band_end = p.band[before + 1].first;
-    if (begin >= band_end || end < band_end) return;
-    if (lane == 0) {
-        for (int part = blockIdx.y; p.begin[part] > p.band[before].first; part--) {
-            int *flag = &p.shared.full[(part - 1) * slots + slot];
-            while (atomicAdd(flag, 0) == 0) __nanosleep(64);
-            atomicExch(flag, 0);
-        }
-        __threadfence();
-    }
-    __syncwarp();
-    group_sync(3 + group, GROUP + 32);
+    if (lane == 0) produce_sums<KC, N, TILES>(p, base, stages);
 }
 
 /* ------------------------------------------------------------------------------- finished tiles */
 
-/* Adds up two lanes' values, of which either keeps half. */
-template <int HALF> static __device__ __forceinline__ void fold(float (&v)[16], int step) {
-    const bool upper = threadIdx.x & step;
+/* Of a tile's rows [gate][unit] a warp holds one gate's: in a band of two its 32 units, else every
+ * second one. In a box the even units come first, so that stores fall into different banks. */
+template <int KC, int N, int TILES>
+static __device__ __forceinline__ void hand_out(uint32_t base, int &use,
+                                                const float (&sum)[TILES][N / 2]) {
+    typedef rows_shape<KC, N, TILES> S;
+    const int warp = threadIdx.x / 32, gate = warp % 4, lane = threadIdx.x % 32, row = lane % 16;
+    outlet<S::SLOTS> out = outlet_of<S>(base, TILES == 2 ? warp / 4 : 0, gate);
 #pragma unroll
-    for (int i = 0; i < HALF; i++) {
-        float mine = upper ? v[i + HALF] : v[i], theirs = upper ? v[i] : v[i + HALF];
-        v[i] = mine + __shfl_xor_sync(~0u, theirs, step);
+    for (int box = 0; box < N / BOX; box++, use++) {
+        out.wait_empty(use);
+#pragma unroll
+        for (int e = 0; e < TILES; e++) {
+            const int parity = TILES == 2 ? e : warp / 4;
+            const uint32_t to = out.box(use) + (parity * UNITS / 2 + row) * BOX_ROW;
+#pragma unroll
+            for (int j = 0; j < 8; j += 2) {
+                const float *v = &sum[e][(box * 8 + j) * 4];
+                uint32_t r[4] = {pack(v[0], v[1]), pack(v[2], v[3]), pack(v[4], v[5]),
+                                 pack(v[6], v[7])};
+                store_matrices(to + ((j + lane / 16) ^ (row & 7)) * 16, r);
+            }
+        }
+        shared_fence();
+        __syncwarp();
+        if (lane == 0) out.fill(use);
     }
 }
 
-/* Adds a tile's values to layer norm's sums of this thread block: a lane keeps of every 32 columns
- * two neighbouring ones' totals (lanes 0 to 15) or squares. The rows of a column lie in 8 lanes, 4
- * apart; at each step of the sum a lane hands half of its columns to another and keeps the other
- * half. */
-template <int N, int TILES>
-static __device__ __forceinline__ void sum_columns(const rows_arguments &p, int gate,
-                                                   const uint32_t (&value)[TILES][N / 4],
-                                                   fixed (&running)[N / 32][2]) {
-    const int lane = threadIdx.x % 32;
-    const bool squares = lane >= 16;
-    const float scale = squares ? SCALE_SQUARE : SCALE_SUM;
-    float scaled[N / 32][2];
-    bool fits = true;
+/* Totals of four columns and of their squares, over the rows ROW, ROW + STEP, ... of 16: always in
+ * the same order, by halves. */
+template <int ROW, int STEP>
+static __device__ __forceinline__ void add_rows(uint32_t rows, float (&sum)[8]) {
+    if constexpr (STEP == UNITS / 2) {
+        uint2 four = shared_load2((rows ^ (ROW & 7) << 4) + ROW * BOX_ROW);
 #pragma unroll
-    for (int q = 0; q < N / 32; q++) {
-        float v[16]; /* 8 totals, 8 squares */
-#pragma unroll
-        for (int j = 0; j < 4; j++) {
-            float2 total = {}, square = {};
-#pragma unroll
-            for (int i = 0; i < 2 * TILES; i++) {
-                uint32_t two = value[i / 2][(q * 4 + j) * 2 + i % 2];
-                float one = __uint_as_float(two << 16);
-                float other = __uint_as_float(two & 0xFFFF0000u);
-                total.x += one;
-                total.y += other;
-                square.x += one * one;
-                square.y += other * other;
-            }
-            v[j * 2] = total.x;
-            v[j * 2 + 1] = total.y;
-            v[j * 2 + 8] = square.x;
-            v[j * 2 + 9] = square.y;
+        for (int i = 0; i < 4; i++) {
+            uint32_t two = i < 2 ? four.x : four.y;
+            float v = __uint_as_float(i % 2 ? two & 0xFFFF0000u : two << 16);
+            sum[i] = v;
+            sum[4 + i] = v * v;
         }
-        fold<8>(v, 16);
-        fold<4>(v, 8);
-        fold<2>(v, 4);
+    } else {
+        float other[8];
+        add_rows<ROW, STEP * 2>(rows, sum);
+        add_rows<ROW + STEP, STEP * 2>(rows, other);
 #pragma unroll
-        for (int e = 0; e < 2; e++) {
-            scaled[q][e] = v[e] * scale;
-            fits &= fabsf(scaled[q][e]) < FIXED_LIMIT;
-        }
+        for (int i = 0; i < 8; i++) sum[i] += other[i];
     }
-    if (__all_sync(~0u, fits)) {
+}
+
+/* Adds a box to what a warp keeps of layer norm's sums: half of the lanes add up the even units,
+ * half the odd ones, each of four columns. */
+static __device__ __forceinline__ void sum_box(uint32_t box, fixed *sums, int columns,
+                                               fixed (&kept)[8]) {
+    const int lane = threadIdx.x % 32;
+    float sum[8];
+    bool fits = true;
+    add_rows<0, 1>(box + lane / 16 * (BOX_BYTES / 2) + lane % 16 * 8, sum);
 #pragma unroll
-        for (int i = 0; i < N / 16; i++) {
-            running[i / 2][i % 2] += (fixed)__float2ll_rn(scaled[i / 2][i % 2]);
-        }
+    for (int i = 0; i < 8; i++) {
+        sum[i] *= i < 4 ? SCALE_SUM : SCALE_SQUARE;
+        fits &= fabsf(sum[i]) < FIXED_LIMIT;
+    }
+    if (fits) {
+#pragma unroll
+        for (int i = 0; i < 8; i++) kept[i] += (fixed)__float2ll_rn(sum[i]);
         return;
     }
 #pragma unroll
-    for (int i = 0; i < N / 16; i++) {
-        int column = blockIdx.x * N + i / 2 * 32 + lane % 16 * 2 + i % 2;
-        add_fixed(p.sums + gate * sums_gate(p.columns), p.columns, squares, column,
-                  scaled[i / 2][i % 2] / scale, scale);
+    for (int i = 0; i < 8; i++) {
+        const float scale = i < 4 ? SCALE_SUM : SCALE_SQUARE;
+        add_fixed(sums, columns, i / 4, lane % 16 * 4 + i % 4, sum[i] / scale, scale);
     }
 }
 
-/* Of a tile's rows [gate][unit] a warp holds one gate's: in a band of two its 32 units, first the
- * even ones, else every second unit. It stores them by itself, 16 rows of 64 columns at a time. */
-template <int N, int TILES>
-static __device__ __forceinline__ void finish_rows(const rows_arguments &p, int tile, char *staged,
-                                                   const float (&sum)[TILES][N / 2],
-                                                   fixed (&running)[N / 32][2]) {
-    const int warp = threadIdx.x / 32, gate = warp % 4, lane = threadIdx.x % 32;
-    const int parts = p.b / UNITS, node = tile / parts, unit0 = tile % parts * UNITS;
-    uint32_t value[TILES][N / 4]; /* two neighbours in bf16 */
+/* Adds what a warp kept of a gate's 64 columns, through shared memory: lanes in the order of the
+ * columns. */
+static __device__ __forceinline__ void add_sums(fixed *sums, int columns, fixed *shared,
+                                                const fixed (&kept)[8]) {
+    const int lane = threadIdx.x % 32;
+    for (int odd = 0; odd < 2; odd++) {
+        if (lane / 16 == odd) {
 #pragma unroll
-    for (int i = 0; i < TILES * N / 4; i++) {
-        const float *two = &sum[i / (N / 4)][i % (N / 4) * 2];
-        value[i / (N / 4)][i % (N / 4)] = pack(two[0], two[1]);
-    }
-    if (p.sums) sum_columns<N, TILES>(p, gate, value, running);
-    bf16 *y = p.y + ((size_t)(node * GATES + gate) * p.b + unit0) * p.columns + blockIdx.x * N;
-    __syncwarp();
-#pragma unroll
-    for (int i = 0; i < N / BOX * TILES; i++) {
-        char *half = staged + i % 2 * STAGED_ROWS * BOX_ROW;
-        const int box = i / TILES, e = i % TILES, parity = TILES == 2 ? e : warp / 4;
-#pragma unroll
-        for (int j = 0; j < 8; j += 2) {
-            const uint32_t *from = &value[e][(box * 8 + j) * 2];
-            uint32_t r[4] = {from[0], from[1], from[2], from[3]};
-            int row = lane % 16, chunk = (j + lane / 16) ^ (row & 7);
-            store_matrices(shared_address(half) + row * BOX_ROW + chunk * 16, r);
+            for (int i = 0; i < 8; i++) {
+                fixed *to = shared + i / 4 * BOX + lane % 16 * 4 + i % 4;
+                *to = kept[i] + (odd ? *to : 0);
+            }
         }
         __syncwarp();
-#pragma unroll
-        for (int row = lane / 8; row < STAGED_ROWS; row += 4) {
-            *(uint4 *)(y + (size_t)(row * 2 + parity) * p.columns + box * BOX + lane % 8 * 8) =
-                *(const uint4 *)(half + row * BOX_ROW + (lane % 8 ^ (row & 7)) * 16);
-        }
     }
+#pragma unroll
+    for (int i = 0; i < 2 * BOX; i += 32) { /* [total, square][column] */
+        atomicAdd(sums + (size_t)(i / BOX) * 2 * columns + i % BOX + lane, shared[i + lane]);
+    }
+    __syncwarp();
 }
 
-/* Adds what a thread block's tiles came to: first over its warpgroups, in shared memory. */
-template <int N>
-static __device__ __forceinline__ void add_sums(const rows_arguments &p, fixed *kept,
-                                                const fixed (&running)[N / 32][2]) {
-    const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
-    fixed *mine = kept + warp % 4 * N * 2 + lane % 16 * 2 + lane / 16 * N;
-    group_sync(5, CONSUMERS); /* all stages have been read */
+/* A finisher stores every third box of those that come out, and adds up its columns. */
+template <int KC, int N, int TILES>
+static __device__ void finish_rows(const CUtensorMap &y_map, const rows_arguments &p, char *tiles,
+                                   int finisher) {
+    typedef rows_shape<KC, N, TILES> S;
+    const int boxes = GATES * N / BOX, mine = (boxes + FINISHERS - 1) / FINISHERS;
+    const int begin = p.begin[blockIdx.y], end = p.begin[blockIdx.y + 1], lane = threadIdx.x % 32;
+    const int parts = p.b / UNITS;
+    const uint32_t base = shared_address(tiles);
+    uint32_t box = base + S::BOXES + finisher * S::SLOTS * BOX_BYTES; /* the last of this warp */
+    fixed kept[mine][8] = {};
+    int use[TILES] = {};
+    for (int at = end, which = p.last[blockIdx.y]; at > begin; which--) {
+        const rows_band band = p.band[which];
+        const bool finished = at == p.band[which + 1].first;
+        at = max(band.first, begin);
+        if (!finished) continue;
 #pragma unroll
-    for (int i = 0; i < N / 16; i++) {
-        if (warp >= 4) mine[i / 2 * 32 + i % 2] = running[i / 2][i % 2];
+        for (int k = 0; k < mine; k++) {
+            const int i = k * FINISHERS + finisher, gate = i % GATES;
+            const int column = blockIdx.x * N + i / GATES * BOX;
+            if (i >= boxes) break;
+#pragma unroll
+            for (int t = 0; t < TILES; t++) {
+                const int tile = band.tile + t, turn = use[t] + i / GATES;
+                if (tile >= p.tiles) continue;
+                outlet<S::SLOTS> out = outlet_of<S>(base, t, gate);
+                box = out.box(turn);
+                out.wait_full(turn);
+                if (lane == 0) {
+                    int row = (tile / parts * GATES + gate) * p.b + tile % parts * UNITS;
+                    tensor_store(&y_map, box, column, row / 2, 0);
+                    store_commit();
+                }
+                if (p.sums) {
+                    sum_box(box, p.sums + gate * sums_gate(p.columns) + column, p.columns, kept[k]);
+                }
+                __syncwarp();
+                if (lane == 0) {
+                    store_wait<0>();
+                    out.release(turn);
+                }
+            }
+        }
+#pragma unroll
+        for (int t = 0; t < TILES; t++) use[t] += band.tile + t < p.tiles ? N / BOX : 0;
     }
-    group_sync(5, CONSUMERS);
-    if (warp >= 4) return;
-#pragma unroll
-    for (int i = 0; i < N / 16; i++) mine[i / 2 * 32 + i % 2] += running[i / 2][i % 2];
     __syncwarp();
-    fixed *sums = p.sums + warp * sums_gate(p.columns) + blockIdx.x * N;
-    for (int i = lane; i < 2 * N; i += 32) { /* [total, square][N] */
-        atomicAdd(sums + (size_t)(i / N) * 2 * p.columns + i % N, kept[warp * N * 2 + i]);
+    if (!p.sums) return;
+    fixed *shared = (fixed *)(tiles + (box - base)); /* has been stored, and is filled no more */
+#pragma unroll
+    for (int k = 0; k < mine; k++) {
+        const int i = k * FINISHERS + finisher;
+        if (i >= boxes) break;
+        add_sums(p.sums + i % GATES * sums_gate(p.columns) + blockIdx.x * N + i / GATES * BOX,
+                 p.columns, shared, kept[k]);
     }
 }
 
@@ -294,6 +425,7 @@ template <int KC, int N, int TILES>
 static __global__ void __launch_bounds__(THREADS, 1)
     rows_product(const __grid_constant__ CUtensorMap w_map,
                  const __grid_constant__ CUtensorMap x_map,
+                 const __grid_constant__ CUtensorMap y_map,
                  const __grid_constant__ rows_arguments p) {
 #if ON_HOPPER
     typedef rows_shape<KC, N, TILES> S;
@@ -302,37 +434,40 @@ static __global__ void __launch_bounds__(THREADS, 1)
     const uint32_t base = shared_address(tiles), warp = threadIdx.x / 32;
     const int begin = p.begin[blockIdx.y], end = p.begin[blockIdx.y + 1];
     int *present = (int *)(tiles + S::PRESENT);
-    ring<S::STAGES> stages;
+    cursor<S::STAGES> stages;
     stages.create(base + S::BARRIERS);
+    if (threadIdx.x < S::OUTLETS) {
+        outlet_of<S>(base, threadIdx.x / GATES, threadIdx.x % GATES).create(TILES == 2 ? 1 : 2);
+    }
     barrier_init_done();
     __syncthreads();
 
+    if (warp == CONSUMER_WARPS + FINISHERS) {
+        produce_rows<KC, N, TILES>(w_map, x_map, p, base, present, stages);
+        return;
+    }
     if (warp >= CONSUMER_WARPS) {
-        registers_shrink<56>();
-        if (warp == CONSUMER_WARPS) {
-            produce_rows<KC, N, TILES>(w_map, x_map, p, base, present, stages);
-        } else if (warp <= CONSUMER_WARPS + 2) {
-            pass_sums(p, warp - CONSUMER_WARPS - 1);
-        }
+        const int finisher = __shfl_sync(~0u, warp - CONSUMER_WARPS, 0);
+        if (finisher < 2) pass_sums(p, finisher);
+        finish_rows<KC, N, TILES>(y_map, p, tiles, finisher);
         return;
     }
 
-    registers_grow<224>();
     const int group = __shfl_sync(~0u, warp / 4, 0), slices = p.b / KC;
-    const int slots = gridDim.x * 2, slot = blockIdx.x * 2 + group;
+    const int slot = (blockIdx.y * gridDim.x + blockIdx.x) * 2 + group;
     const int pending = TILES == 1; /* products may run while the next stage is waited for */
-    fixed running[N / 32][2] = {};
-    int use = 0;
+    int boxes = 0;
     for (int at = end, which = p.last[blockIdx.y]; at > begin; which--) {
         const rows_band band = p.band[which];
         const int band_end = p.band[which + 1].first, first = max(band.first, begin);
         float sum[TILES][N / 2] = {};
+        int before = 0; /* the stage before */
 #pragma unroll 1
-        for (int i = (at - first) * slices, done = 0; done < i; done++, use++) {
-            const uint32_t x = base + stages.stage(use) * S::STAGE, w = x + S::X_BYTES;
-            stages.wait_full(use);
+        for (int i = (at - first) * slices, done = 0; done < i; done++, stages.next()) {
+            const uint32_t x = base + stages.at * S::STAGE, w = x + S::X_BYTES;
+            stages.wait_full();
             /* read by the lane that releases the stage */
-            int here = TILES > 1 && threadIdx.x % 32 == 0 ? present[stages.stage(use)] : 0;
+            int here = TILES > 1 && threadIdx.x % 32 == 0 ? present[stages.at] : 0;
             if (TILES == 1 || (__shfl_sync(~0u, here, 0) >> group & 1)) {
                 product_fence();
 #pragma unroll
@@ -350,29 +485,26 @@ static __global__ void __launch_bounds__(THREADS, 1)
                 product_commit();
                 product_wait<pending>();
             }
-            if (done >= pending) stages.release(use - pending);
+            if (done >= pending) stages.release(pending ? before : stages.at);
+            before = stages.at;
         }
         if (pending) {
             product_wait<0>();
-            stages.release(use - 1);
+            stages.release(before);
         }
         if (at == band_end && band.first < begin) {
-            group_sync(3 + group, GROUP + 32);
             for (int part = blockIdx.y; p.begin[part] > band.first; part--) {
-                take_tile(p.shared, (part - 1) * slots + slot, sum);
+                take_tile<KC, N, TILES>(base, group, stages, sum);
             }
         }
-        const int tile = band.tile + (TILES == 2 ? group : 0);
         if (at < band_end) {
-            give_tile(p.shared, blockIdx.y * slots + slot, sum);
+            give_tile(p.shared, slot, sum);
             group_arrive(1 + group, GROUP + 32);
-        } else if (tile < p.tiles) {
-            finish_rows<N, TILES>(p, tile, tiles + S::STAGES * S::STAGE + warp * WARP_STAGED, sum,
-                                  running);
+        } else if (band.tile + (TILES == 2 ? group : 0) < p.tiles) {
+            hand_out<KC, N, TILES>(base, boxes, sum);
         }
         at = first;
     }
-    if (p.sums) add_sums<N>(p, (fixed *)tiles, running);
 #endif
 }
 
@@ -482,30 +614,35 @@ static bool map_tiles(backend *be, CUtensorMap *map, const void *x, size_t rows,
     return make_map(be, map, x, 3, extent, stride, box, CU_TENSOR_MAP_SWIZZLE_128B);
 }
 
+/* y, a gate's even units before its odd ones. */
+static bool map_finished(backend *be, CUtensorMap *map, const void *y, size_t rows, int columns) {
+    const uint64_t extent[3] = {(uint64_t)columns, rows / 2, 2};
+    const uint64_t stride[2] = {(uint64_t)columns * 4, (uint64_t)columns * 2};
+    const uint32_t box[3] = {BOX, UNITS / 2, 2};
+    return make_map(be, map, y, 3, extent, stride, box, CU_TENSOR_MAP_SWIZZLE_128B);
+}
+
 template <int KC, int N, int TILES>
 static bool launch_rows(backend *be, const device_layout *device, const void *w, const void *x,
                         int columns, void *y, void *sums) {
     typedef rows_shape<KC, N, TILES> S;
     const layout *l = &device->host;
     const rows_bands *bands = TILES == 1 ? &device->single : &device->paired;
-    CUtensorMap w_map, x_map;
-    rows_arguments p = {bands->source,
-                        bands->band,
-                        (bf16 *)y,
-                        (fixed *)sums,
-                        columns,
-                        l->in_block,
-                        l->out_nodes * (l->out_block / UNITS),
+    CUtensorMap w_map, x_map, y_map;
+    rows_arguments p = {bands->source,  bands->band, (fixed *)sums,
+                        columns,        l->in_block, l->out_nodes * (l->out_block / UNITS),
                         exchange_of(be)};
     int parts = min(cuda_of(be)->processors, (int)MOST_PARTS) / (columns / N);
     parts = min(max(parts, 1), bands->sources);
     cut_bands(bands, parts, &p);
     if (!map_gates(be, &w_map, l, w)) return false;
     if (!map_tiles(be, &x_map, x, layout_inputs(l), columns, KC, N)) return false;
+    if (!map_finished(be, &y_map, y, layout_rows(l), columns)) return false;
     if (device->empty_rows) be->zero(be, y, layout_rows(l) * columns * sizeof(bf16));
     cuda_allow_shared(be, (const void *)rows_product<KC, N, TILES>, S::BYTES);
     rows_product<KC, N, TILES>
-        <<<dim3(columns / N, parts), THREADS, S::BYTES, cuda_of(be)->stream>>>(w_map, x_map, p);
+        <<<dim3(columns / N, parts), THREADS, S::BYTES, cuda_of(be)->stream>>>(w_map, x_map, y_map,
+                                                                               p);
     return true;
 }
 
