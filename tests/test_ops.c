@@ -207,7 +207,8 @@ static void test_many_gates(void **state) {
         {700, 32, 4, 2, 1, 0.001, true}, {700, 32, 4, 4, 1, 0.002, false},
         {40, 32, 4, 10, 1, 0.1, true},   {410, 64, 4, 2, 1, 0.001, false},
         {40, 64, 4, 10, 1, 0.02, true},  {270, 128, 4, 2, 1, 0.001, false},
-        {20, 128, 4, 6, 1, 0.1, true},
+        {20, 128, 4, 6, 1, 0.1, true},   {60, 32, 4, 8, 1, 0.05, true},
+        {60, 32, 4, 7, 1, 0.03, false},  {150, 32, 4, 5, 1, 0.005, true},
     };
     check_gpu_shapes(11, shapes, sizeof shapes / sizeof shapes[0]);
 }

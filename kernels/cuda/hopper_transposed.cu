@@ -9,20 +9,36 @@
  * Floors, at 18,432 units, block 32, 22,064 blocks, 128 columns on an H200: W is 181 MB out of
  * memory, 42 us. Patterns of small worlds, in parts of five nodes, gather 246 MB of dy from the L2,
  * which with the weights is 427 MB into the multiprocessors, 56 us at the 7.6 TB/s that L2 gives to
- * plain reads. It takes 72, and without its multiplications 61. What brought it there, from 90:
+ * plain reads. It takes 74, and without its multiplications 70. What brought it there, from 90:
  *
  *   The left operand, activations, lies in registers: products from there run at the full rate,
  *   from shared memory at two thirds of it. ldmatrix turns it over on the way, once for all nodes.
  *   A branch leaves out nodes that the source has no block for; by predicates, each product
  *   waited for the one before.
- *   Weights that nobody reads again leave the L2 first, so that dy stays there.
  *   The producer runs on into the thread block's next part while this one's sums are stored.
- *   With more columns a warpgroup makes two boxes of them: weights enter half as often. */
+ *
+ * With more columns a warpgroup makes two boxes of them: weights enter half as often. At 256 and
+ * 512 columns that took 119 and 234 us, and takes 111 and 206:
+ *
+ *   One branch leads to straight code for each set of nodes, where no product waits for another. It
+ *   is not worth it for one box.
+ *   Weights leave the L2 first, also where thread blocks side by side read them: 512 columns of dy
+ *   are 75 MB, more than it holds.
+ *
+ * For all blocks, each warp stages 1 KB for storing, not a part all its sums: that leaves room for
+ * one more stage, and takes 7 % off blocks of 128.
+ *
+ * Loads hold it here too: forms like this one took 188 to 194 us at 512 columns without their
+ * multiplications, 173 without loads. Slower than 206 were 128 columns of ten nodes (265), in
+ * clusters of two or four that share weights (340), and sources of many and of few nodes taking
+ * turns (226). */
 #include "hopper_tiles.cuh"
 
 enum {
-    DEPTH = 64,  /* rows of a source that a stage brings */
-    PADDING = 16 /* bytes between rows of a tile that is staged for storing */
+    DEPTH = 64,        /* rows of a source that a stage brings */
+    SLAB = 32,         /* units that a warp stages for storing ... */
+    SLAB_COLUMNS = 16, /* ... of these columns */
+    SLAB_ROW = SLAB_COLUMNS * 2
 };
 
 /* The most nodes of a part: more of them gather less, fewer leave room for more stages. */
@@ -41,16 +57,15 @@ typedef struct transposed_arguments {
     exchange shared;
 } transposed_arguments;
 
-/* B: units of a node. BOXES: of columns, that a warpgroup makes. Shared memory: stages, finished
- * sums of one box of each warpgroup on their way out, barriers. */
+/* B: units of a node. BOXES: of columns, that a warpgroup makes. Shared memory: stages, each
+ * warp's slab on its way out, barriers. */
 template <int B, int BOXES> struct transposed_shape {
     static const int NODES = nodes_of_part(B), SLICES = GATES * B / DEPTH;
     static const int ALL_BOXES = CONSUMERS / GROUP * BOXES, TILE = ALL_BOXES * BOX;
     static const int SUMS = BOXES * B / 2; /* a thread's, of a node */
     static const int BOX_BYTES = DEPTH * BOX_ROW, W_BYTES = DEPTH * B * 2;
     static const int X_BYTES = ALL_BOXES * BOX_BYTES, STAGE = X_BYTES + NODES * W_BYTES;
-    static const int STAGED = CONSUMERS / GROUP * BOX; /* columns */
-    static const int PITCH = STAGED * 2 + PADDING, OUT_BYTES = NODES * B * PITCH;
+    static const int OUT_BYTES = CONSUMER_WARPS * SLAB * SLAB_ROW;
     static const int STAGES = (MOST_SHARED - 2048 - OUT_BYTES) / STAGE;
     static const int OUT = STAGES * STAGE, BARRIERS = OUT + OUT_BYTES;
     static const int BYTES = BARRIERS + STAGES * 16 + 1024;
@@ -68,8 +83,7 @@ template <typename S> struct transposed_work {
     }
 };
 
-/* ONCE: no other thread block reads the same weights. */
-template <int B, int BOXES, bool ONCE>
+template <int B, int BOXES>
 static __device__ void produce_transposed(const CUtensorMap &w_map, const CUtensorMap &x_map,
                                           const transposed_arguments &p, uint32_t base,
                                           ring<transposed_shape<B, BOXES>::STAGES> &stages) {
@@ -107,11 +121,7 @@ static __device__ void produce_transposed(const CUtensorMap &w_map, const CUtens
 #pragma unroll
                     for (int unit = 0; unit < B; unit += 64) {
                         uint32_t to = w + node * S::W_BYTES + unit * DEPTH * 2;
-                        if (ONCE) {
-                            tensor_load_once(to, &w_map, barrier, unit, from);
-                        } else {
-                            tensor_load(to, &w_map, barrier, unit, from);
-                        }
+                        tensor_load_once(to, &w_map, barrier, unit, from);
                     }
                 }
             }
@@ -147,6 +157,49 @@ multiply_box(float (&sum)[transposed_shape<B, BOXES>::NODES][BOXES][B / 2], int 
         }
         product_commit();
     }
+}
+
+/* The same of all boxes for the nodes of MASK, which is known: nothing waits in between. */
+template <int B, int BOXES, int MASK>
+static __device__ __forceinline__ void
+multiply_mask(float (&sum)[transposed_shape<B, BOXES>::NODES][BOXES][B / 2],
+              const uint32_t (&a)[BOXES][DEPTH / 16][4], uint32_t w) {
+    typedef transposed_shape<B, BOXES> S;
+    product_fence();
+#pragma unroll
+    for (int k = 0; k < DEPTH; k += 16) {
+#pragma unroll
+        for (int node = 0; node < S::NODES; node++) {
+            if (!(MASK >> node & 1)) continue;
+            uint32_t from = w + node * S::W_BYTES +
+                            (B == 32 ? k % (DEPTH / 2) * 128 + k / (DEPTH / 2) * 64 : k * 128);
+#pragma unroll
+            for (int box = 0; box < BOXES; box++) {
+                warpgroup_multiply<1>(sum[node][box], a[box][k / 16],
+                                      matrix_descriptor(from, SWIZZLE_128, DEPTH * 128, 1024));
+            }
+        }
+    }
+    product_commit();
+    product_wait<0>();
+}
+
+/* By one branch to straight code for each mask. */
+template <int B, int BOXES>
+static __device__ __forceinline__ void
+multiply_boxes(float (&sum)[transposed_shape<B, BOXES>::NODES][BOXES][B / 2],
+               const uint32_t (&a)[BOXES][DEPTH / 16][4], uint32_t w, int mask) {
+    static_assert(transposed_shape<B, BOXES>::NODES == 5, "31 masks");
+#define CASE(m)                                                                                    \
+    case m:                                                                                        \
+        multiply_mask<B, BOXES, m>(sum, a, w);                                                     \
+        break;
+#define CASES(m) CASE(m) CASE((m) + 1) CASE((m) + 2) CASE((m) + 3)
+    switch (mask) {
+        CASE(1) CASE(2) CASE(3) CASES(4) CASES(8) CASES(12) CASES(16) CASES(20) CASES(24) CASES(28)
+    }
+#undef CASE
+#undef CASES
 }
 
 /* Sums that parts hand on lie in a ring of slots, each of K floats for every consumer; a part's
@@ -198,69 +251,76 @@ static __device__ __forceinline__ void take_sums(const exchange &e, int block, f
     set_flag(&e.full[slot], 0);
 }
 
-/* Sums of the first and the last node may be shared with other parts; gives before it waits. */
+/* A node's finished sums of one box in bf16: slabs of 32 units, each warp's 16 columns. A thread
+ * holds columns: matrices are turned over on the way to shared memory, where the halves of a row
+ * swap places every four rows, so that eight rows fill all banks. */
+template <int B>
+static __device__ __forceinline__ void store_node(const transposed_arguments &p, int node,
+                                                  int column, uint32_t staged,
+                                                  const float (&sum)[B / 2]) {
+    const int lane = threadIdx.x % 32;
+#pragma unroll
+    for (int slab = 0; slab < B / SLAB; slab++) {
+        __syncwarp();
+#pragma unroll
+        for (int j = 0; j < SLAB / 8; j += 2) {
+            const float *d = &sum[slab * SLAB / 2 + j * 4];
+            uint32_t r[4] = {pack(d[0], d[1]), pack(d[2], d[3]), pack(d[4], d[5]),
+                             pack(d[6], d[7])};
+            int unit = (j + lane / 16) * 8 + lane % 8, half = lane / 8 % 2 ^ unit / 4 % 2;
+            store_matrices_transposed(staged + unit * SLAB_ROW + half * 16, r);
+        }
+        __syncwarp();
+#pragma unroll
+        for (int i = 0; i < 2; i++) {
+            int unit = i * 16 + lane / 2, half = lane % 2, at = column + half * 8;
+            if (at >= p.columns) continue;
+            *(float4 *)(p.dx + ((size_t)node * B + slab * SLAB + unit) * p.columns + at) =
+                shared_load4(staged + unit * SLAB_ROW + (half ^ unit / 4 % 2) * 16);
+        }
+    }
+}
+
+/* Sums of the first and the last node may be shared with other parts: gives before it waits, and
+ * stores what is its own in between. */
 template <int B, int BOXES>
-static __device__ inline void
-share_sums(const transposed_arguments &p, const transposed_part &part, int number,
-           float (&sum)[transposed_shape<B, BOXES>::NODES][BOXES][B / 2]) {
+static __device__ __forceinline__ void
+finish_part(const transposed_arguments &p, const transposed_work<transposed_shape<B, BOXES>> &work,
+            int number, uint32_t out,
+            float (&sum)[transposed_shape<B, BOXES>::NODES][BOXES][B / 2]) {
     typedef transposed_shape<B, BOXES> S;
     typedef float sums[S::SUMS];
-    const int before = number / p.tiles - part.first_part;
-    if (part.continues) {
+    const int warp = threadIdx.x / 32, before = number / p.tiles - work.part.first_part;
+    const int column = work.column0 + warp / 4 * BOXES * BOX + warp % 4 * SLAB_COLUMNS;
+    const int whole = work.part.nodes - work.part.continues;
+    const uint32_t staged = out + warp * SLAB * SLAB_ROW;
+    if (work.part.continues) {
         float last[S::SUMS];
 #pragma unroll
         for (int node = 0; node < S::NODES; node++) {
 #pragma unroll
             for (int j = 0; j < S::SUMS; j++) {
-                if (node == 0 || node == part.nodes - 1)
+                if (node == 0 || node == work.part.nodes - 1)
                     last[j] = sum[node][j / (B / 2)][j % (B / 2)];
             }
         }
         give_sums(p.shared, number, last);
     }
-    if (part.continues && part.nodes == 1) return;
-    for (int i = 1; i <= before; i++) {
-        take_sums(p.shared, number - i * p.tiles, *(sums *)&sum[0][0][0]);
+#pragma unroll
+    for (int i = 1; i <= S::NODES; i++) {
+        const int node = i % S::NODES; /* the first one last */
+        if (node >= whole) continue;
+        for (int k = 1; node == 0 && k <= before; k++) {
+            take_sums(p.shared, number - k * p.tiles, *(sums *)&sum[0][0][0]);
+        }
+#pragma unroll
+        for (int box = 0; box < BOXES; box++) {
+            store_node<B>(p, work.part.node + node, column + box * BOX, staged, sum[node][box]);
+        }
     }
 }
 
-/* The finished sums in bf16, staged as [node][unit][column]. A thread holds columns: matrices are
- * turned over. */
 template <int B, int BOXES>
-static __device__ inline void
-store_sums(const transposed_arguments &p, const transposed_work<transposed_shape<B, BOXES>> &work,
-           char *out, const float (&sum)[transposed_shape<B, BOXES>::NODES][BOXES][B / 2]) {
-    typedef transposed_shape<B, BOXES> S;
-    enum { CHUNK = 8, CHUNKS = S::STAGED / CHUNK }; /* 16 bytes */
-    const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
-    const int whole = work.part.nodes - work.part.continues;
-    const uint32_t to = shared_address(out) + (warp * 16 + lane / 8 % 2 * 8) * 2;
-#pragma unroll
-    for (int box = 0; box < BOXES; box++) {
-        group_sync(1, CONSUMERS);
-#pragma unroll
-        for (int node = 0; node < S::NODES; node++) {
-#pragma unroll
-            for (int j = 0; j < B / 8; j += 2) {
-                const float *d = &sum[node][box][j * 4];
-                uint32_t r[4] = {pack(d[0], d[1]), pack(d[2], d[3]), pack(d[4], d[5]),
-                                 pack(d[6], d[7])};
-                int unit = node * B + (j + lane / 16) * 8 + lane % 8;
-                store_matrices_transposed(to + unit * S::PITCH, r);
-            }
-        }
-        group_sync(1, CONSUMERS);
-        for (int i = threadIdx.x; i < whole * B * CHUNKS; i += CONSUMERS) {
-            int unit = i / CHUNKS, staged = i % CHUNKS * CHUNK;
-            int column = work.column0 + (staged / BOX * BOXES + box) * BOX + staged % BOX;
-            if (column >= p.columns) continue;
-            *(uint4 *)(p.dx + ((size_t)work.part.node * B + unit) * p.columns + column) =
-                *(const uint4 *)(out + unit * S::PITCH + staged * 2);
-        }
-    }
-}
-
-template <int B, int BOXES, bool ONCE>
 static __global__ void __launch_bounds__(THREADS, 1)
     transposed_product(const __grid_constant__ CUtensorMap w_map,
                        const __grid_constant__ CUtensorMap x_map,
@@ -279,8 +339,7 @@ static __global__ void __launch_bounds__(THREADS, 1)
 
     if (warp >= CONSUMER_WARPS) { /* the producer */
         registers_shrink<40>();
-        if (threadIdx.x == CONSUMERS)
-            produce_transposed<B, BOXES, ONCE>(w_map, x_map, p, base, stages);
+        if (threadIdx.x == CONSUMERS) produce_transposed<B, BOXES>(w_map, x_map, p, base, stages);
         return;
     }
 
@@ -299,18 +358,23 @@ static __global__ void __launch_bounds__(THREADS, 1)
                 const uint32_t x = base + stages.stage(use) * S::STAGE, w = x + S::X_BYTES;
                 uint32_t a[BOXES][DEPTH / 16][4];
                 stages.wait_full(use);
+                if constexpr (BOXES == 1) {
+                    if (box0 < work.boxes) {
+                        load_columns(a[0], x + box0 * S::BOX_BYTES);
+                        multiply_box<B, BOXES>(sum, 0, a[0], w, mask);
+                    }
+                    product_wait<0>();
+                } else { /* columns beyond the last come out as anything, and are not stored */
 #pragma unroll
-                for (int box = 0; box < BOXES; box++) {
-                    if (box0 + box >= work.boxes) break;
-                    load_columns(a[box], x + (box0 + box) * S::BOX_BYTES);
-                    multiply_box<B, BOXES>(sum, box, a[box], w, mask);
+                    for (int box = 0; box < BOXES; box++) {
+                        load_columns(a[box], x + (box0 + box) * S::BOX_BYTES);
+                    }
+                    multiply_boxes<B, BOXES>(sum, a, w, mask);
                 }
-                product_wait<0>();
                 stages.release(use);
             }
         }
-        share_sums<B, BOXES>(p, work.part, number, sum);
-        store_sums<B, BOXES>(p, work, tiles + S::OUT, sum);
+        finish_part<B, BOXES>(p, work, number, base + S::OUT, sum);
     }
 #endif
 }
@@ -422,9 +486,9 @@ static bool map_sources(backend *be, CUtensorMap *map, const layout *l, const vo
     return make_map(be, map, dy, 3, extent, stride, box, CU_TENSOR_MAP_SWIZZLE_128B);
 }
 
-template <int B, int BOXES, bool ONCE>
-static bool launch_tiles(backend *be, const device_layout *device, const void *w, const void *dy,
-                         int columns, void *dx) {
+template <int B, int BOXES>
+static bool launch_transposed(backend *be, const device_layout *device, const void *w,
+                              const void *dy, int columns, void *dx) {
     typedef transposed_shape<B, BOXES> S;
     const transposed_parts *parts = &device->transposed;
     CUtensorMap w_map, x_map;
@@ -437,18 +501,10 @@ static bool launch_tiles(backend *be, const device_layout *device, const void *w
         const int now = min(most, tiles - tile), works = now * parts->count;
         transposed_arguments p = {parts->part,    parts->source, (bf16 *)dx, columns,
                                   tile * S::TILE, now,           works,      exchange_of(be)};
-        cuda_launch(be, "dgrad", true, transposed_product<B, BOXES, ONCE>,
+        cuda_launch(be, "dgrad", true, transposed_product<B, BOXES>,
                     min(works, cuda_of(be)->processors), THREADS, S::BYTES, w_map, x_map, p);
     }
     return true;
-}
-
-template <int B, int BOXES>
-static bool launch_transposed(backend *be, const device_layout *device, const void *w,
-                              const void *dy, int columns, void *dx) {
-    return columns <= transposed_shape<B, BOXES>::TILE
-               ? launch_tiles<B, BOXES, true>(be, device, w, dy, columns, dx)
-               : launch_tiles<B, BOXES, false>(be, device, w, dy, columns, dx);
 }
 
 bool transposed_dgrad(backend *be, const device_layout *device, const void *w, const void *dy,
