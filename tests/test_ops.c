@@ -187,14 +187,17 @@ static void check_gpu_shapes(uint64_t seed, const shape *shapes, size_t count) {
 }
 
 /* wgrad of one gate with more blocks than a GPU makes at a time, so that its thread blocks make
- * several tasks, full ones and the last of a row group, and columns are split among them; then few
- * blocks and more depth than shared memory holds at a time. */
+ * several tasks, full ones and the last of a row group, and columns are split among them: of dense
+ * patterns in pairs, of sparse ones by single tiles; then few blocks and more depth than shared
+ * memory holds at a time, by either. */
 static void test_many_blocks(void **state) {
     (void)state;
     static const shape shapes[] = {
         {132, 32, 1, 6, 1, 0.75, true}, {150, 32, 1, 2, 2, 0.3, false},
         {310, 32, 1, 2, 1, 0.02, true}, {65, 64, 1, 2, 2, 0.5, true},
+        {200, 32, 1, 2, 1, 0.1, true},  {100, 64, 1, 2, 1, 0.1, false},
         {40, 32, 1, 4, 11, 0.3, true},  {12, 64, 1, 18, 2, 0.3, true},
+        {80, 32, 1, 2, 5, 0.5, true},
     };
     check_gpu_shapes(10, shapes, sizeof shapes / sizeof shapes[0]);
 }

@@ -189,13 +189,13 @@ static device_layout *layout_create(backend *be, const layout *l) {
 static void free_layout(backend *be, device_layout *device) {
     if (!device) return;
     void *tables[] = {
-        device->host.row_start,    device->host.row_column,   device->host.column_start,
-        device->host.column_row,   device->host.column_block, device->block_row,
-        device->tile_block,        device->deep_start,        device->transposed.part,
-        device->transposed.source, device->sampled.task,      device->sampled.tile,
-        device->sampled.slot,      device->narrow_rows.task,  device->narrow_columns.task,
-        device->single.source,     device->single.band,       device->paired.source,
-        device->paired.band};
+        device->host.row_start,      device->host.row_column,   device->host.column_start,
+        device->host.column_row,     device->host.column_block, device->block_row,
+        device->tile_block,          device->deep_start,        device->transposed.part,
+        device->transposed.source,   device->sampled.task,      device->sampled.tile,
+        device->sampled.slot,        device->sampled.pair,      device->narrow_rows.task,
+        device->narrow_columns.task, device->single.source,     device->single.band,
+        device->paired.source,       device->paired.band};
     for (size_t i = 0; i < sizeof tables / sizeof tables[0]; i++) {
         if (tables[i]) release(be, tables[i]);
     }

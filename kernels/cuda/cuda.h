@@ -107,25 +107,34 @@ typedef struct rows_bands {
     int *cost;            /* [sources + 1], on the host: bytes of all sources before, relative */
 } rows_bands;
 
-/* Work for Hopper's sampled_product: tasks, each of a few rows of the pattern in tiles of EDGE x
- * EDGE, whose tiles are made in batches. */
+/* Work for Hopper's sampled_product and paired_product: tasks, each of a few rows of the pattern in
+ * tiles of EDGE x EDGE, whose tiles are made in batches. A tile's position is that of its block in
+ * the row's list; NO_TILE: none. */
 enum { EDGE = 32, SAMPLED_BATCHES = 3 };
 
 typedef struct sampled_task {
     int first; /* where its list begins: of its rows, then of each batch's inputs */
-    int rows, inputs[SAMPLED_BATCHES];
+    uint16_t rows, inputs[SAMPLED_BATCHES];
 } sampled_task;
 
 typedef struct sampled_slot {
-    int out;        /* where in dW the tile begins, in units of EDGE; -1: none */
-    uint32_t place; /* which of the task's rows << 16 | which of its batch's inputs */
+    uint16_t position;
+    unsigned char row, column; /* which of the task's rows, of its batch's inputs */
 } sampled_slot;
 
+typedef struct sampled_pair {
+    uint16_t position[2];
+    uint16_t place; /* the two rows and the column, 5 bits each */
+} sampled_pair;
+
 typedef struct sampled_tables {
-    int tasks, batches, rows, inputs; /* rows, inputs: the most that a task, a batch has */
+    int tasks, batches; /* batches: of a task of single tiles; 0: tasks are of pairs */
+    int rows, inputs;   /* the most that a task, a batch has */
+    int row_tiles;      /* of the operand tiles in shared memory */
     sampled_task *task;
-    int *tile;          /* the tasks' lists */
+    uint16_t *tile;     /* the tasks' lists */
     sampled_slot *slot; /* [tasks][batches][warps][tiles of a warp] */
+    sampled_pair *pair; /* [tasks][warpgroups][pairs of one] */
 } sampled_tables;
 
 /* Work for narrow.cu: a node's list of entries, or a share of it, and up to 32 rows of the

@@ -14,7 +14,9 @@
  *                       columns and nodes a thread block, and nodes in an order of likeness.
  *   deep_product        wgrad of four gates, or blocks of 128: M = 128 rows of dy, N = up to 256
  *                       units of x; K = columns and steps.
- *   sampled_product     wgrad of one gate, blocks of 32 and 64: tiles of 32 x 32, by mma.sync.
+ *   paired_product      wgrad of one gate, blocks of 32 and 64: tiles of 32 x 32, two of a column
+ *                       of W to a product.
+ *   sampled_product     the same by mma.sync, of patterns whose tiles have few partners.
  *
  * narrow.cu has fprop and dgrad of one gate with fewer columns, and of four gates with 32;
  * products.cu what is left: several steps at once, results in fp32, four gates with 96 columns and
