@@ -434,10 +434,13 @@ static void run_part(backend *be, const part *how, int hidden, int columns, doub
     be->upload(be, device_arguments, &arguments, sizeof arguments);
     c.arguments = device_arguments;
     size_t weights = layout_weights(l), sums = be->sums_bytes(be, how->gates, columns);
-    s->weight = put(be, in[0], weights, OPERAND);
-    s->gain = how->layer_norm ? put(be, in[1], gates * (size_t)hidden, REAL) : NULL;
-    s->bias = put(be, in[2], gates * (size_t)hidden, REAL);
-    s->table = put(be, in[3], gates * entries, OPERAND);
+    const double most = how->huge ? 1000 : 0.3;
+    double *w = random_values(weights, -most, most); /* the same for both sides, as the pattern */
+    s->weight = put(be, w, weights, OPERAND);
+    free(w);
+    s->gain = how->layer_norm ? put(be, in[0], gates * (size_t)hidden, REAL) : NULL;
+    s->bias = put(be, in[1], gates * (size_t)hidden, REAL);
+    s->table = put(be, in[2], gates * entries, OPERAND);
     c.entries = put_poison(be, gates * entries, OPERAND);
     size_t workspace = TABLE_WORKSPACE * (size_t)columns;
     c.workspace = put_poison(be, workspace / be->real_size, REAL);
@@ -450,15 +453,15 @@ static void run_part(backend *be, const part *how, int hidden, int columns, doub
     s->dtable = put_poison(be, gates * entries, OPERAND);
     s->sums = put_poison(be, sums / be->real_size + 1, REAL);
     s->dsums = put_poison(be, sums / be->real_size + 1, REAL);
-    void *x = put(be, in[4], plane, OPERAND);
+    void *x = put(be, in[3], plane, OPERAND);
     double *state = mem_alloc(2 * plane, sizeof *state);
-    memcpy(state, in[5], plane * sizeof *state);
+    memcpy(state, in[4], plane * sizeof *state);
     for (size_t i = 0; i < plane; i++) state[plane + i] = NAN;
     c.c = put(be, state, 2 * plane, REAL);
     c.h = put_poison(be, 2 * plane, OPERAND);
-    c.dh = put(be, in[6], plane, OPERAND);
-    c.dx = put(be, in[7], plane, OPERAND);
-    c.dc = put(be, in[8], plane, REAL);
+    c.dh = put(be, in[5], plane, OPERAND);
+    c.dx = put(be, in[6], plane, OPERAND);
+    c.dc = put(be, in[7], plane, REAL);
 
     be->fprop(be, d, s->weight, x, 1, columns, s->raw, OPERAND, how->layer_norm ? s->sums : NULL);
     if (how->gates == GATES) {
@@ -533,9 +536,7 @@ static void run_part(backend *be, const part *how, int hidden, int columns, doub
 static void check_part(pair *p, const part *how, int hidden, int columns) {
     size_t plane = (size_t)hidden * (size_t)columns, gates = (size_t)how->gates;
     size_t entries = (size_t)(hidden / how->stride) * VOCABULARY;
-    const double most = how->huge ? 1000 : 0.3;
-    double *in[9] = {random_values(gates * (size_t)hidden * (size_t)hidden, -most, most),
-                     random_values(gates * (size_t)hidden, 0.5, 1.5),
+    double *in[8] = {random_values(gates * (size_t)hidden, 0.5, 1.5),
                      random_values(gates * (size_t)hidden, -1, 1),
                      random_values(gates * entries, -1, 1),
                      random_values(plane, -1, 1),
@@ -548,7 +549,7 @@ static void check_part(pair *p, const part *how, int hidden, int columns) {
     double *result[2][PART_RESULTS];
     size_t sizes[PART_RESULTS];
     for (int side = 0; side < 2; side++) {
-        random_restart(17); /* the same pattern for both */
+        random_restart(17); /* the same pattern and weights for both */
         run_part(side ? p->trusted : p->be, how, hidden, columns, in, bytes, result[side], sizes);
     }
     static const char *const what[PART_RESULTS] = {"raw",   "out",   "h",  "c",    "dpre",
@@ -574,7 +575,7 @@ static void check_part(pair *p, const part *how, int hidden, int columns) {
         free(result[0][i]);
         free(result[1][i]);
     }
-    for (int i = 0; i < 9; i++) free(in[i]);
+    for (int i = 0; i < 8; i++) free(in[i]);
     free(bytes);
 }
 
@@ -626,6 +627,25 @@ static void test_parts_tf32(void **state) {
 static void test_parts_bf16(void **state) {
     (void)state;
     check_parts(BF16);
+}
+
+/* Units enough that a GPU's thread blocks have several in turn, and more than their shared memory
+ * keeps until layer norm's sums are there, in several spans of columns. */
+static void test_many_units(void **state) {
+    (void)state;
+    if (!test_device_is_cuda()) skip();
+    const struct {
+        precision precision;
+        int hidden, columns, block;
+    } cases[] = {
+        {BF16, 3360, 6, 32}, {BF16, 3360, 3, 32}, {BF16, 14592, 2, 64}, {FP32, 9728, 4, 64}};
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        pair p = open_pair(cases[i].precision);
+        random_restart(13);
+        part how = {GATES, 8, true, false, TABLE_ADD, 0.1, cases[i].block, 0.002, false};
+        check_part(&p, &how, cases[i].hidden, cases[i].columns * p.be->column_multiple);
+        close_pair(&p);
+    }
 }
 
 /* gate_shapes with layer norm, whose sums those kernels make. */
@@ -1097,19 +1117,33 @@ static void test_marks(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_products_fp32),  cmocka_unit_test(test_products_tf32),
-        cmocka_unit_test(test_products_bf16),  cmocka_unit_test(test_many_blocks),
-        cmocka_unit_test(test_many_gates),     cmocka_unit_test(test_many_columns),
-        cmocka_unit_test(test_long_lists),     cmocka_unit_test(test_chain),
-        cmocka_unit_test(test_gate_products),  cmocka_unit_test(test_small_world),
-        cmocka_unit_test(test_dense_products), cmocka_unit_test(test_parts_fp32),
-        cmocka_unit_test(test_parts_tf32),     cmocka_unit_test(test_parts_bf16),
-        cmocka_unit_test(test_gate_sums),      cmocka_unit_test(test_table_fp32),
-        cmocka_unit_test(test_table_bf16),     cmocka_unit_test(test_softmax),
-        cmocka_unit_test(test_nan_is_seen),    cmocka_unit_test(test_pool),
-        cmocka_unit_test(test_adam),           cmocka_unit_test(test_adam_refuses_nan),
-        cmocka_unit_test(test_round),          cmocka_unit_test(test_add),
-        cmocka_unit_test(test_recording),      cmocka_unit_test(test_marks),
+        cmocka_unit_test(test_products_fp32),
+        cmocka_unit_test(test_products_tf32),
+        cmocka_unit_test(test_products_bf16),
+        cmocka_unit_test(test_many_blocks),
+        cmocka_unit_test(test_many_gates),
+        cmocka_unit_test(test_many_columns),
+        cmocka_unit_test(test_long_lists),
+        cmocka_unit_test(test_chain),
+        cmocka_unit_test(test_gate_products),
+        cmocka_unit_test(test_small_world),
+        cmocka_unit_test(test_dense_products),
+        cmocka_unit_test(test_parts_fp32),
+        cmocka_unit_test(test_parts_tf32),
+        cmocka_unit_test(test_parts_bf16),
+        cmocka_unit_test(test_many_units),
+        cmocka_unit_test(test_gate_sums),
+        cmocka_unit_test(test_table_fp32),
+        cmocka_unit_test(test_table_bf16),
+        cmocka_unit_test(test_softmax),
+        cmocka_unit_test(test_nan_is_seen),
+        cmocka_unit_test(test_pool),
+        cmocka_unit_test(test_adam),
+        cmocka_unit_test(test_adam_refuses_nan),
+        cmocka_unit_test(test_round),
+        cmocka_unit_test(test_add),
+        cmocka_unit_test(test_recording),
+        cmocka_unit_test(test_marks),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

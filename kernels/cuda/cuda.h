@@ -251,13 +251,14 @@ static inline void cuda_launched(backend *be, const char *what) {
  * even fit there, and NaN, raises `broken`, which makes the statistics NaN. Per gate:
  *
  *     int64 [which sum: 2][fine, coarse][columns]; int64 coarse, broken
- *     float [mean, 1 / deviation][columns], which forward leaves for backward
+ *     float [- mean / deviation, 1 / deviation][columns], which forward leaves for backward
  *     int64 arrivals of thread blocks, see all_arrive; int64 of nothing */
 
 typedef unsigned long long fixed;
 
+/* Whole spans of 64 columns, so that backward may keep the sums of each by themselves. */
 static __host__ __device__ inline size_t sums_gate(int columns) {
-    return (size_t)columns * 5 + 4;
+    return (size_t)((columns + 63) / 64) * (64 * 5 + 4);
 }
 
 /* Forward: sums of raw and of its square. Backward: sums of gain dpre and of that times v. */
@@ -303,7 +304,7 @@ static __device__ inline float decode_fixed(const fixed_sum &s, float scale) {
                    (double)(long long)*s.coarse / ((double)scale * COARSER));
 }
 
-/* Where a gate keeps its statistics: [mean, 1 / deviation][columns]. */
+/* Where a gate keeps its statistics: [- mean / deviation, 1 / deviation][columns]. */
 static __device__ inline float *kept_statistics(fixed *sums, int columns) {
     return (float *)(sums + (size_t)columns * 4 + 2);
 }

@@ -93,7 +93,7 @@ template <typename T> static __device__ inline float sigmoid_(float x) {
 }
 
 template <typename T> static __device__ inline float tanh_(float x) {
-    if (sizeof(T) == 2) return 1 - 2 * reciprocal(1 + exponential2(2.8853901f * x));
+    if (sizeof(T) == 2) return fmaf(-2, reciprocal(1 + exponential2(2.8853901f * x)), 1);
     float z = x * x;
     float p = -0.0060536987f;
     p = p * z + 0.0209681876f;
@@ -217,8 +217,8 @@ template <typename T> static __device__ inline const T *unit_entries(const view<
  * and means point to the column. Its sums of COUNT gates are fetched together, since each trip to
  * the L2 takes most of a microsecond. */
 
-/* Mean and 1 / deviation, of COUNT gates from `gate` on. Forward makes them from the sums, and the
- * first thread block that has the column keeps them for backward, which reads them. */
+/* - mean / deviation and 1 / deviation, of COUNT gates from `gate` on. Forward makes them from the
+ * sums, and the first thread block that has the column keeps them for backward, which reads them. */
 template <int COUNT, typename T>
 static __device__ void make_statistics(const view<T> &v, int gate, int n, int stride, float *st) {
     fixed_sum sums[COUNT][2] = {};
@@ -230,20 +230,21 @@ static __device__ void make_statistics(const view<T> &v, int gate, int n, int st
     }
 #pragma unroll
     for (int i = 0; i < COUNT; i++) {
-        float mean = 0, scale = 1;
+        float shift = 0, scale = 1;
         if (v.layer_norm) {
-            mean = decode_fixed(sums[i][0], SCALE_SUM) / v.hidden;
+            float mean = decode_fixed(sums[i][0], SCALE_SUM) / v.hidden;
             float square = decode_fixed(sums[i][1], SCALE_SQUARE) / v.hidden;
             float variance = fmaf(-mean, mean, square); /* whatever the compiler would choose */
             if (variance < 0) variance = 0;             /* by rounding; NaN stays NaN */
             scale = rsqrtf(variance + 1e-6f);
+            shift = -mean * scale;
             if (blockIdx.x == 0) {
                 fixed *of = v.sums + (gate + i) * sums_gate(v.columns);
-                kept_statistics(of, v.columns)[n] = mean;
+                kept_statistics(of, v.columns)[n] = shift;
                 kept_statistics(of, v.columns)[v.columns + n] = scale;
             }
         }
-        st[(gate + i) * 2 * stride] = mean;
+        st[(gate + i) * 2 * stride] = shift;
         st[((gate + i) * 2 + 1) * stride] = scale;
     }
 }
@@ -279,16 +280,16 @@ static __device__ void read_means(const view<T> &v, int n, int stride, float *me
 
 /* Of VEC columns of one gate; st points to the first of them. */
 template <int VEC> struct statistics {
-    float mean[VEC], scale[VEC];
+    float shift[VEC], scale[VEC];
 
     __device__ statistics(const float *st, int stride, int gate) {
-        load(mean, st + gate * 2 * stride);
+        load(shift, st + gate * 2 * stride);
         load(scale, st + (gate * 2 + 1) * stride);
     }
 
     __device__ void normalise(float (&x)[VEC]) const {
 #pragma unroll
-        for (int i = 0; i < VEC; i++) x[i] = (x[i] - mean[i]) * scale[i];
+        for (int i = 0; i < VEC; i++) x[i] = x[i] * scale[i] + shift[i];
     }
 };
 
