@@ -18,14 +18,16 @@
  *                       of W to a product.
  *   sampled_product     the same by mma.sync, of patterns whose tiles have few partners.
  *
+ * hopper_table.cu, besides, has the gradient of an input table, a product with one-hot columns.
+ *
  * narrow.cu has fprop and dgrad of one gate with fewer columns, and of four gates with 32;
  * products.cu what is left: several steps at once, results in fp32, four gates with 96 columns and
  * the like.
  *
  * What holds the first two, at 18,432 units, block 32, 22,064 blocks of four gates and 128 columns
  * on an H200: rows_product brings 361 MB into the multiprocessors in 60 us, half of it cold;
- * transposed_product brings 427 MB in 72 us, and without its multiplications takes 61. So loads set
- * the pace, at 5 to 7 TB/s, not arithmetic. Clusters of two thread blocks that share activation
+ * transposed_product brings 427 MB in 74 us, and without its multiplications takes 70. So loads set
+ * the pace, at about 6 TB/s, not arithmetic. Clusters of two thread blocks that share activation
  * tiles by multicast move less and took longer (146 us for fprop and 116 for dgrad, when the
  * kernels without them took 80 and 94): each stage then waits for the slower of two.
  *
