@@ -85,25 +85,6 @@ template <typename T> static view<T> view_step(backend *be, const cell *c, int s
 
 /* ---------------------------------------------------------------------------- device helpers */
 
-/* For bf16 results two instructions' error of 2^-22 is nothing. For fp32 ones tanh goes near 0 by
- * an odd polynomial, where the difference would cancel; as the CPU does it. */
-template <typename T> static __device__ inline float sigmoid_(float x) {
-    if (sizeof(T) == 2) return reciprocal(1 + exponential2(-1.4426950f * x));
-    return __fdividef(1, 1 + __expf(-x));
-}
-
-template <typename T> static __device__ inline float tanh_(float x) {
-    if (sizeof(T) == 2) return fmaf(-2, reciprocal(1 + exponential2(2.8853901f * x)), 1);
-    float z = x * x;
-    float p = -0.0060536987f;
-    p = p * z + 0.0209681876f;
-    p = p * z - 0.0538449883f;
-    p = p * z + 0.133327335f;
-    p = p * z - 0.333333284f;
-    float far = 1 - __fdividef(2, 1 + __expf(2 * fminf(x, 40.0f)));
-    return z < 0.36f ? x + x * z * p : far;
-}
-
 /* COUNT neighbours as they lie in memory, moved in one instruction: the compiler would split a
  * struct of bf16 into stores of two bytes. A load need not be waited for until a value is used. */
 template <typename T, int COUNT> struct alignas(COUNT * sizeof(T)) packet {
