@@ -64,20 +64,31 @@ static __device__ inline uint32_t chunk_at(int row, int chunk) {
     return row * BOX_ROW + (chunk ^ (row & 7)) * 16;
 }
 
+/* The barriers of a ring, room for as many batches as it may have. */
+struct ring_barriers {
+    uint32_t full; /* of full batches, then of empty ones */
+
+    __device__ explicit ring_barriers(uint32_t at) : full(at) {
+        if (threadIdx.x < RING_BATCHES) {
+            barrier_init(full + threadIdx.x * 8, 1);
+            barrier_init(empty(threadIdx.x), CONSUMER_WARPS);
+        }
+    }
+
+    __device__ uint32_t empty(int batch) const {
+        return full + (RING_BATCHES + batch) * 8;
+    }
+};
+
 /* -------------------------------------------------------------------------------------- pairs */
 
 /* A ring of tiles in which batches follow each other, each as large as it is. */
-struct tile_ring {
-    uint32_t tiles, full; /* barriers of full batches, then of empty ones */
+struct tile_ring : ring_barriers {
+    uint32_t tiles;
     int size, slot, phase, at;
 
     __device__ tile_ring(uint32_t tiles_, uint32_t barriers, int size_)
-        : tiles(tiles_), full(barriers), size(size_), slot(0), phase(0), at(0) {
-        if (threadIdx.x < RING_BATCHES) {
-            barrier_init(full + threadIdx.x * 8, 1);
-            barrier_init(full + (RING_BATCHES + threadIdx.x) * 8, CONSUMER_WARPS);
-        }
-    }
+        : ring_barriers(barriers), tiles(tiles_), size(size_), slot(0), phase(0), at(0) {}
 
     __device__ void next(int count) {
         at += count;
@@ -98,11 +109,11 @@ struct tile_ring {
 
     /* Until all have left batch `which`. */
     __device__ void wait_empty(int which, int parity) const {
-        barrier_wait(full + (RING_BATCHES + which) * 8, parity);
+        barrier_wait(empty(which), parity);
     }
 
     __device__ void release() const {
-        if (threadIdx.x % 32 == 0) barrier_arrive(full + (RING_BATCHES + slot) * 8);
+        if (threadIdx.x % 32 == 0) barrier_arrive(empty(slot));
     }
 };
 
@@ -222,16 +233,10 @@ static __global__ void __launch_bounds__(THREADS, 1)
 /* ------------------------------------------------------------------------------------- single */
 
 /* A ring of stages of equal size, whose number is known at run time; see ring. */
-struct runtime_ring {
-    uint32_t full; /* barriers of full stages, then of empty ones */
+struct runtime_ring : ring_barriers {
     int stage, phase;
 
-    __device__ explicit runtime_ring(uint32_t at) : full(at), stage(0), phase(0) {
-        if (threadIdx.x < RING_BATCHES) {
-            barrier_init(full + threadIdx.x * 8, 1);
-            barrier_init(full + (RING_BATCHES + threadIdx.x) * 8, CONSUMER_WARPS);
-        }
-    }
+    __device__ explicit runtime_ring(uint32_t at) : ring_barriers(at), stage(0), phase(0) {}
 
     __device__ void next(int stages) {
         if (++stage < stages) return;
@@ -244,14 +249,14 @@ struct runtime_ring {
     }
 
     __device__ void release() const {
-        if (threadIdx.x % 32 == 0) barrier_arrive(full + (RING_BATCHES + stage) * 8);
+        if (threadIdx.x % 32 == 0) barrier_arrive(empty(stage));
     }
 
     /* Fills the stage at `to` with `count` tiles from the list; all lanes of a warp. */
     __device__ void fill(uint32_t to, const CUtensorMap *map, const uint16_t *list, int count,
                          int n, int t) const {
         const uint32_t barrier = full + stage * 8, lane = threadIdx.x % 32;
-        barrier_wait(full + (RING_BATCHES + stage) * 8, phase ^ 1);
+        barrier_wait(empty(stage), phase ^ 1);
         if (lane == 0) barrier_expect(barrier, count * TILE_BYTES);
         __syncwarp();
         if ((int)lane < count) {
