@@ -340,7 +340,7 @@ static const shape gate_shapes[] = {
     {5, 64, GATES, 2, 1, 0.8, false},   {6, 64, GATES, 4, 1, 0.15, true},
     {5, 64, GATES, 8, 1, 0.8, true},    {47, 64, GATES, 24, 1, 0.1, false},
     {5, 128, GATES, 2, 1, 0.8, true},   {6, 128, GATES, 4, 1, 0.2, true},
-    {5, 128, GATES, 8, 1, 0.8, false},
+    {5, 128, GATES, 8, 1, 0.8, false},  {5, 128, GATES, 10, 1, 0.5, true},
 };
 
 enum { GATE_SHAPES = sizeof gate_shapes / sizeof gate_shapes[0] };

@@ -62,35 +62,6 @@ template <int KC, int N, int TILES> struct rows_shape {
     static const int SUM_BYTES = SUM_ROWS * SUM_ROW, SUM_STAGES = TILES * N / 8 / SUM_ROWS;
 };
 
-/* A ring with the stage whose turn it is. */
-template <int STAGES> struct cursor : ring<STAGES> {
-    int at = 0, parity = 0;
-
-    __device__ void next() {
-        if (++at == STAGES) {
-            at = 0;
-            parity ^= 1;
-        }
-    }
-
-    __device__ void wait_empty() {
-        barrier_wait(this->empty + at * 8, parity ^ 1);
-    }
-
-    __device__ uint32_t announce(int bytes) {
-        barrier_expect(this->full + at * 8, bytes);
-        return this->full + at * 8;
-    }
-
-    __device__ void wait_full() {
-        barrier_wait(this->full + at * 8, parity);
-    }
-
-    __device__ void release(int stage) {
-        if (threadIdx.x % 32 == 0) barrier_arrive(this->empty + stage * 8);
-    }
-};
-
 template <int SLOTS> struct outlet {
     uint32_t full, empty, boxes;
 

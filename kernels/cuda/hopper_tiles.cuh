@@ -60,6 +60,35 @@ template <int STAGES> struct ring {
     }
 };
 
+/* A ring with the stage whose turn it is. */
+template <int STAGES> struct cursor : ring<STAGES> {
+    int at = 0, parity = 0;
+
+    __device__ void next() {
+        if (++at == STAGES) {
+            at = 0;
+            parity ^= 1;
+        }
+    }
+
+    __device__ void wait_empty() {
+        barrier_wait(this->empty + at * 8, parity ^ 1);
+    }
+
+    __device__ uint32_t announce(int bytes) {
+        barrier_expect(this->full + at * 8, bytes);
+        return this->full + at * 8;
+    }
+
+    __device__ void wait_full() {
+        barrier_wait(this->full + at * 8, parity);
+    }
+
+    __device__ void release(int stage) {
+        if (threadIdx.x % 32 == 0) barrier_arrive(this->empty + stage * 8);
+    }
+};
+
 static __device__ inline uint32_t pack(float one, float two) {
     __nv_bfloat162 pair = __floats2bfloat162_rn(one, two);
     return *(uint32_t *)&pair;

@@ -9,7 +9,7 @@
  * Floors, at 18,432 units, block 32, 22,064 blocks, 128 columns on an H200: W is 181 MB out of
  * memory, 42 us. Patterns of small worlds, in parts of five nodes, gather 246 MB of dy from the L2,
  * which with the weights is 427 MB into the multiprocessors, 56 us at the 7.6 TB/s that L2 gives to
- * plain reads. It takes 74, and without its multiplications 70. What brought it there, from 90:
+ * plain reads. It takes 72. What brought it there, from 90:
  *
  *   The left operand, activations, lies in registers: products from there run at the full rate,
  *   from shared memory at two thirds of it. ldmatrix turns it over on the way, once for all nodes.
@@ -18,24 +18,30 @@
  *   The producer runs on into the thread block's next part while this one's sums are stored.
  *
  * With more columns a warpgroup makes two boxes of them: weights enter half as often. At 256 and
- * 512 columns that took 119 and 234 us, and takes 111 and 206:
+ * 512 columns that took 119 and 234 us, and takes 99 and 186:
  *
  *   One branch leads to straight code for each set of nodes, where no product waits for another. It
  *   is not worth it for one box.
- *   Weights leave the L2 first, also where thread blocks side by side read them: 512 columns of dy
- *   are 75 MB, more than it holds.
+ *   512 columns of dy are 75 MB, more than the L2 holds. So weights leave it first, and all thread
+ *   blocks go through the sources in an order of PHASES, at the same pace: those whose nodes are
+ *   near each other in a small world, and so have sources in common, ask for them at the same time.
+ *   In ascending order, where each begins with its own, it took 203.
+ *   For the same reason columns come at most 1,024 at a time: 8,192 of them took 1.5 to 1.8 times
+ *   as long when all of a part's came before the next part.
  *
  * For all blocks, each warp stages 1 KB for storing, not a part all its sums: that leaves room for
  * one more stage, and takes 7 % off blocks of 128.
  *
- * Loads hold it here too: forms like this one took 188 to 194 us at 512 columns without their
- * multiplications, 173 without loads. Slower than 206 were 128 columns of ten nodes (265), in
- * clusters of two or four that share weights (340), and sources of many and of few nodes taking
- * turns (226). */
+ * Loads hold it: at 128 columns it took 74 us, and without its multiplications 70. Slower than 206
+ * at 512 were 128 columns of ten nodes (265), in clusters of two or four that share weights (340),
+ * sources of many and of few nodes taking turns (226), and wide_product with four times as many
+ * sources (250; at 128 columns 95, or 86 in equal parts that hand on all their sums). */
 #include "hopper_tiles.cuh"
 
 enum {
-    DEPTH = 64,        /* rows of a source that a stage brings */
+    DEPTH = 64,  /* rows of a source that a stage brings */
+    PHASES = 16, /* see above */
+    COLUMNS_AT_ONCE = 1024,
     SLAB = 32,         /* units that a warp stages for storing ... */
     SLAB_COLUMNS = 16, /* ... of these columns */
     SLAB_ROW = SLAB_COLUMNS * 2
@@ -83,24 +89,28 @@ template <typename S> struct transposed_work {
     }
 };
 
+/* One warp issues every copy. Unrolled, these loops are slower. */
 template <int B, int BOXES>
 static __device__ void produce_transposed(const CUtensorMap &w_map, const CUtensorMap &x_map,
                                           const transposed_arguments &p, uint32_t base,
-                                          ring<transposed_shape<B, BOXES>::STAGES> &stages) {
+                                          cursor<transposed_shape<B, BOXES>::STAGES> &stages) {
     typedef transposed_shape<B, BOXES> S;
-    int use = 0;
+#pragma unroll 1
     for (int number = blockIdx.x; number < p.works; number += gridDim.x) {
         const transposed_work<S> work(p, number);
         const transposed_source *source = p.source + work.part.first;
         transposed_source next = *source;
+#pragma unroll 1
         for (int i = 0; i < work.part.count; i++) {
             const transposed_source now = next;
             if (i + 1 < work.part.count) next = *++source;
             const int bytes = work.boxes * S::BOX_BYTES + __popc(now.mask) * S::W_BYTES;
-            for (int slice = 0; slice < S::SLICES; slice++, use++) {
-                stages.wait_empty(use);
-                const uint32_t barrier = stages.announce(use, bytes);
-                const uint32_t x = base + stages.stage(use) * S::STAGE, w = x + S::X_BYTES;
+#pragma unroll 1
+            for (int slice = 0; slice < S::SLICES; slice++, stages.next()) {
+                stages.wait_empty();
+                if (!elected()) continue;
+                const uint32_t barrier = stages.announce(bytes);
+                const uint32_t x = base + stages.at * S::STAGE, w = x + S::X_BYTES;
                 const int row = (now.node * S::SLICES + slice) * DEPTH;
 #pragma unroll
                 for (int box = 0; box < S::ALL_BOXES; box++) {
@@ -330,7 +340,7 @@ static __global__ void __launch_bounds__(THREADS, 1)
     extern __shared__ char unaligned[];
     char *tiles = aligned_tiles(unaligned);
     const uint32_t base = shared_address(tiles), warp = threadIdx.x / 32;
-    ring<S::STAGES> stages;
+    cursor<S::STAGES> stages;
     stages.create(base + S::BARRIERS);
     barrier_init_done();
     __syncthreads();
@@ -339,13 +349,12 @@ static __global__ void __launch_bounds__(THREADS, 1)
 
     if (warp >= CONSUMER_WARPS) { /* the producer */
         registers_shrink<40>();
-        if (threadIdx.x == CONSUMERS) produce_transposed<B, BOXES>(w_map, x_map, p, base, stages);
+        if (warp == CONSUMER_WARPS) produce_transposed<B, BOXES>(w_map, x_map, p, base, stages);
         return;
     }
 
     registers_grow<232>();
     const int box0 = warp / 4 * BOXES; /* this warpgroup's */
-    int use = 0;
     for (int number = blockIdx.x; number < p.works; number += gridDim.x) {
         const transposed_work<S> work(p, number);
         const transposed_source *source = p.source + work.part.first;
@@ -354,10 +363,10 @@ static __global__ void __launch_bounds__(THREADS, 1)
         for (int i = 0; i < work.part.count; i++) {
             const int mask = next;
             if (i + 1 < work.part.count) next = (++source)->mask;
-            for (int slice = 0; slice < S::SLICES; slice++, use++) {
-                const uint32_t x = base + stages.stage(use) * S::STAGE, w = x + S::X_BYTES;
+            for (int slice = 0; slice < S::SLICES; slice++, stages.next()) {
+                const uint32_t x = base + stages.at * S::STAGE, w = x + S::X_BYTES;
                 uint32_t a[BOXES][DEPTH / 16][4];
-                stages.wait_full(use);
+                stages.wait_full();
                 if constexpr (BOXES == 1) {
                     if (box0 < work.boxes) {
                         load_columns(a[0], x + box0 * S::BOX_BYTES);
@@ -371,7 +380,7 @@ static __global__ void __launch_bounds__(THREADS, 1)
                     }
                     multiply_boxes<B, BOXES>(sum, a, w, mask);
                 }
-                stages.release(use);
+                stages.release(stages.at);
             }
         }
         finish_part<B, BOXES>(p, work, number, base + S::OUT, sum);
@@ -381,8 +390,15 @@ static __global__ void __launch_bounds__(THREADS, 1)
 
 /* -------------------------------------------------------------------------------------- tables */
 
-/* Merges entries [begin, end), which are those of nodes [node, node + nodes), by source in
- * ascending order; returns how many sources there are. */
+/* Sources in the order of their numbers modulo PHASES. */
+static int by_phase(const void *one, const void *two) {
+    const int a = ((const transposed_source *)one)->node,
+              b = ((const transposed_source *)two)->node;
+    return a % PHASES != b % PHASES ? a % PHASES - b % PHASES : a - b;
+}
+
+/* Merges entries [begin, end), which are those of nodes [node, node + nodes), by source; returns
+ * how many there are. */
 static int merge_sources(const layout *l, int node, int nodes, int begin, int end,
                          transposed_source *sources) {
     int at[PART_NODES], stop[PART_NODES], count = 0;
@@ -398,7 +414,7 @@ static int merge_sources(const layout *l, int node, int nodes, int begin, int en
             if (left && (next.node < 0 || l->column_row[at[m]] < next.node))
                 next.node = l->column_row[at[m]];
         }
-        if (next.node < 0) return count;
+        if (next.node < 0) break;
         for (int m = 0; m < nodes; m++) {
             if (at[m] >= stop[m] || l->column_row[at[m]] != next.node) continue;
             next.mask |= 1 << m;
@@ -407,6 +423,8 @@ static int merge_sources(const layout *l, int node, int nodes, int begin, int en
         }
         sources[count] = next;
     }
+    qsort(sources, (size_t)count, sizeof *sources, by_phase);
+    return count;
 }
 
 /* Cuts the lists into about `count` parts of equally many entries and at most `slots` nodes, and
@@ -494,9 +512,10 @@ static bool launch_transposed(backend *be, const device_layout *device, const vo
     CUtensorMap w_map, x_map;
     if (!map_blocks(be, &w_map, &device->host, w)) return false;
     if (!map_sources(be, &x_map, &device->host, dy, columns)) return false;
-    /* With slots enough for all parts of a node, or a part might wait for one after it. */
+    /* So few tiles that the L2 keeps their columns of dy, and that there are slots enough for all
+     * parts of a node, or a part might wait for one after it. */
     const int tiles = (columns + S::TILE - 1) / S::TILE;
-    const int most = max(shared_slots(S::SUMS) / parts->span, 1);
+    const int most = max(min(shared_slots(S::SUMS) / parts->span, COLUMNS_AT_ONCE / S::TILE), 1);
     for (int tile = 0; tile < tiles; tile += most) {
         const int now = min(most, tiles - tile), works = now * parts->count;
         transposed_arguments p = {parts->part,    parts->source, (bf16 *)dx, columns,

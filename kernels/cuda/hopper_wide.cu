@@ -29,7 +29,12 @@ typedef struct wide_arguments {
     int parts, columns; /* columns: tiles of them */
 } wide_arguments;
 
-enum { CONSUMER_REGISTERS = 240, PRODUCER_REGISTERS = 24, PRODUCERS = 4 /* warps */ };
+enum {
+    CONSUMER_REGISTERS = 240,
+    PRODUCER_REGISTERS = 24,
+    PRODUCERS = 4, /* warps */
+    ABREAST = 4
+};
 
 /* How many nodes' sums a warpgroup has registers for. */
 static constexpr __host__ __device__ int wide_slots(int b) {
@@ -42,7 +47,7 @@ static constexpr __host__ __device__ int rows_of_slice(int b) {
 }
 
 /* The tile that a thread block makes in a turn: which part and which column tile; part < 0: none.
- * Costly parts come first, side by side for two column tiles, so that these share weights in L2.
+ * Costly parts come first, side by side for ABREAST column tiles, so that these share weights in L2.
  * Every other turn runs backwards: who had a costly part gets a cheap one, or none. */
 typedef struct wide_tile {
     int part, column;
@@ -50,11 +55,10 @@ typedef struct wide_tile {
 
 static __device__ inline wide_tile tile_of(const wide_arguments &p, int turn) {
     const int place = turn % 2 ? gridDim.x - 1 - blockIdx.x : blockIdx.x;
-    const int i = turn * gridDim.x + place, pair = i / (2 * p.parts), within = i % (2 * p.parts);
-    const bool single = 2 * pair + 1 == p.columns;
-    wide_tile none = {-1, 0};
-    wide_tile tile = {single ? within : within / 2, 2 * pair + (single ? 0 : within % 2)};
-    return i < p.parts * p.columns ? tile : none;
+    const int i = turn * gridDim.x + place, first = i / (ABREAST * p.parts) * ABREAST;
+    const int within = i - first * p.parts, abreast = min(ABREAST, p.columns - first);
+    if (abreast <= 0 || within >= p.parts * abreast) return {-1, 0};
+    return {within / abreast, first + within % abreast};
 }
 
 /* B: units of a node. SLOTS: nodes whose sums a warpgroup has registers for. TILES: of 64 columns
@@ -190,6 +194,8 @@ static __global__ void __launch_bounds__(THREADS, 1)
     ring<S::STAGES>().create(full);
     barrier_init_done();
     __syncthreads();
+    wait_for_earlier();
+    let_next_start();
 
     if (warp >= CONSUMER_WARPS) {
         registers_shrink<PRODUCER_REGISTERS>();
@@ -514,10 +520,9 @@ static bool launch_wide(backend *be, const device_layout *device, const void *w,
         !map_activations(be, &x_map, 2, x, in, columns, 1, S::KS) ||
         !map_activations(be, &y_map, 2, y, out, columns, 1, S::KS))
         return false;
-    cuda_allow_shared(be, (const void *)wide_product<B, FORWARD, SLOTS, TILES>, S::BYTES);
-    wide_product<B, FORWARD, SLOTS, TILES>
-        <<<min(cuda_of(be)->processors, tiles * parts->count), THREADS, S::BYTES,
-           cuda_of(be)->stream>>>(w_map, x_map, y_map, p);
+    cuda_launch(be, FORWARD ? "fprop" : "dgrad", true, wide_product<B, FORWARD, SLOTS, TILES>,
+                min(cuda_of(be)->processors, tiles * parts->count), THREADS, S::BYTES, w_map, x_map,
+                y_map, p);
     return true;
 }
 
