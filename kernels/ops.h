@@ -72,10 +72,11 @@ typedef struct stage {
     const void *table;  /* operand [gates][hidden / table_stride][VOCABULARY], or NULL */
 
     /* Kept for every step where `cell.keep`, else only for the latest. */
-    void *raw;  /* operand [steps][gates * hidden][columns]: W x. Backward overwrites it, with layer
-                   norm, by its own gradient */
+    void *raw; /* operand [steps][gates * hidden][columns]: W x. Backward overwrites it, with layer
+                  norm, by its own gradient */
+    void *out; /* operand [steps][hidden][columns]: y; NULL for the gates */
+
     void *sums; /* [steps] x sums_bytes: per gate and column, the sums of raw and of its square */
-    void *out;  /* operand [steps][hidden][columns]: y; NULL for the gates */
 
     /* Backward; all NULL without training. The gradients of weights are sums over steps and columns. */
     void *dpre;   /* operand, like raw: the gradient at norm's result */

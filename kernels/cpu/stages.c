@@ -77,7 +77,7 @@ static view view_step(backend *be, const cell *c, int s, int t) {
               .block = (size_t)g->block,
               .gates = gates,
               .raw = offset(g->raw, kept * gates * plane),
-              .sums = offset(g->sums, kept * 2 * gates * columns),
+              .sums = offset(g->sums, (size_t)t * 2 * gates * columns),
               .out = offset(g->out, kept * plane),
               .dpre = offset(g->dpre, kept * gates * plane),
               .dentry = offset(g->dentry, kept * gates * plane),

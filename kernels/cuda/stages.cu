@@ -331,18 +331,15 @@ void cuda_column_sums(backend *be, const layout *l, const void *y, int steps, in
 static void zero_all(backend *be, const cell *c, bool backward) {
     for (int s = 0; s < c->stages; s++) {
         const stage *g = &c->stage[s];
-        int kept = c->keep ? c->steps : 1;
         if (!g->layer_norm) continue;
-        cuda_zero_sums(be, backward ? g->dsums : g->sums, g->gates * kept, c->columns);
+        cuda_zero_sums(be, backward ? g->dsums : g->sums, g->gates * c->steps, c->columns);
     }
 }
 
 void cuda_cell_forward(backend *be, const cell *c) {
-    bool at_once = c->keep; /* a stage that keeps one step zeroes its sums at each */
-    if (at_once) zero_all(be, c, false);
+    zero_all(be, c, false);
     cuda_gates_table(be, c);
-    cuda_of(be)->sums_are_zero = at_once;
-    cuda_of(be)->entries_are_made = true;
+    cuda_of(be)->sums_are_zero = cuda_of(be)->entries_are_made = true;
     cell_forward_steps(be, c);
     cuda_of(be)->sums_are_zero = cuda_of(be)->entries_are_made = false;
 }

@@ -204,7 +204,7 @@ static void plan_stage(model *m, stage *g, bool last) {
     size_t plane = (size_t)m->config.hidden * (size_t)m->columns * be->operand_size;
     size_t sums = be->sums_bytes(be, g->gates, m->columns);
     ADD(PLAN_ACTIVATIONS, kept * plane * (size_t)g->gates, g->raw);
-    if (g->layer_norm) ADD(PLAN_ACTIVATIONS, kept * sums, g->sums);
+    if (g->layer_norm) ADD(PLAN_ACTIVATIONS, (size_t)m->cell.steps * sums, g->sums);
     if (!last) ADD(PLAN_ACTIVATIONS, kept * plane, g->out);
     if (!training) return;
     ADD(PLAN_ACTIVATIONS, kept * plane * (size_t)g->gates, g->dpre);
