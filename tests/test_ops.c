@@ -375,7 +375,7 @@ static void test_dense_products(void **state) {
         if (i == 1 && test_device_is_cuda()) p.tolerance = tf32_truncated; /* cuBLAS may */
         int unit = p.be->column_multiple;
         random_restart(4);
-        layout *square = layout_dense(40, 40, 4, 1), *wide = layout_dense(256, 72, 1, 1);
+        layout *square = layout_dense(40, 40, 4, 1), *wide = layout_dense(256, 328, 1, 1);
         layout *strided = layout_dense(256, 24, 1, 3);
         check_layout(&p, square, unit, 3, "dense gates");
         check_layout(&p, wide, 2 * unit, 2, "dense head");

@@ -1,4 +1,4 @@
-/* Products with a dense W, through cuBLAS. Its matrices are column-major, so what we call
+/* Products with a dense W, through cuBLAS; but for wgrad in bf16 on Hopper, see hopper_dense.cu. Its matrices are column-major, so what we call
  * Y [rows][columns] = W X it sees as Y' = X' W'. Floor: 2 rows inputs columns operations. */
 #include "cuda.h"
 
@@ -77,7 +77,7 @@ static const void *pack_steps(backend *be, const void *x, int steps, int rows, i
 }
 
 size_t cuda_wgrad_workspace(backend *be, const layout *l, int steps, int columns) {
-    if (!layout_is_dense(l)) return 0;
+    if (!layout_is_dense(l) || hopper_takes_dense(be, l, steps)) return 0;
     return be->operand_size * (layout_rows(l) + (size_t)l->in_block) * (size_t)steps *
            (size_t)columns;
 }
@@ -86,6 +86,10 @@ void dense_wgrad(backend *be, const layout *l, const void *dy, const void *x, in
                  int columns, void *dw, void *workspace) {
     const float one = 1, zero = 0;
     int rows = (int)layout_rows(l), width = l->in_block, depth = steps * columns;
+    if (hopper_takes_dense(be, l, steps)) {
+        hopper_dense_wgrad(be, l, dy, x, steps, columns, dw);
+        return;
+    }
     char *second = (char *)workspace + (size_t)rows * depth * be->operand_size;
     dy = pack_steps(be, dy, steps, rows, 1, columns, workspace);
     x = pack_steps(be, x, steps, width, l->in_stride, columns, second);

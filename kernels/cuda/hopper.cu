@@ -18,7 +18,8 @@
  *                       of W to a product.
  *   sampled_product     the same by mma.sync, of patterns whose tiles have few partners.
  *
- * hopper_table.cu, besides, has the gradient of an input table, a product with one-hot columns.
+ * hopper_table.cu, besides, has the gradient of an input table, a product with one-hot columns;
+ * hopper_dense.cu wgrad of dense layers.
  *
  * narrow.cu has fprop and dgrad of one gate with fewer columns, and of four gates with 32;
  * products.cu what is left: several steps at once, results in fp32, four gates with 96 columns and

@@ -152,6 +152,7 @@ static __device__ inline void shared_fence() {
 #define R0_31   R0_9 ", " R10(1) ", " R10(2) ", %30, %31"
 #define R0_63   R0_9 ", " R10(1) ", " R10(2) ", " R10(3) ", " R10(4) ", " R10(5) \
                 ", %60, %61, %62, %63"
+#define R0_71   R0_63 ", %64, %65, %66, %67, %68, %69, %70, %71"
 #define R0_127  R0_9 ", " R10(1) ", " R10(2) ", " R10(3) ", " R10(4) ", " R10(5) ", " R10(6) ", " \
                 R10(7) ", " R10(8) ", " R10(9) ", " R10(10) ", " R10(11) \
                 ", %120, %121, %122, %123, %124, %125, %126, %127"
@@ -172,6 +173,14 @@ static __device__ inline void warpgroup_multiply(float (&d)[64], uint64_t a, uin
     asm volatile("wgmma.mma_async.sync.aligned.m64n128k16.f32.bf16.bf16 "
                  "{" R0_63 "}, %64, %65, 1, 1, 1, %66, %67;"
                  : F64(0)
+                 : "l"(a), "l"(b), "n"(a_major), "n"(b_major));
+}
+
+template <int a_major, int b_major>
+static __device__ inline void warpgroup_multiply(float (&d)[72], uint64_t a, uint64_t b) {
+    asm volatile("wgmma.mma_async.sync.aligned.m64n144k16.f32.bf16.bf16 "
+                 "{" R0_71 "}, %72, %73, 1, 1, 1, %74, %75;"
+                 : F64(0), F4(64), F4(68)
                  : "l"(a), "l"(b), "n"(a_major), "n"(b_major));
 }
 
@@ -222,6 +231,7 @@ static __device__ inline void warpgroup_multiply(float (&d)[64], const uint32_t 
 #undef R0_15
 #undef R0_31
 #undef R0_63
+#undef R0_71
 #undef R0_127
 /* clang-format on */
 
