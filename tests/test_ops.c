@@ -381,6 +381,11 @@ static void test_dense_products(void **state) {
         check_layout(&p, wide, 2 * unit, 2, "dense head");
         check_layout(&p, wide, unit, 1, "dense head");
         check_layout(&p, strided, unit, 2, "dense head with a stride");
+        if (p.be->precision == BF16) { /* more tiles than a GPU makes at a time */
+            layout *wider = layout_dense(256, 9224, 1, 1);
+            check_layout(&p, wider, unit, 2, "wide dense head");
+            layout_free(wider);
+        }
         layout_free(square);
         layout_free(wide);
         layout_free(strided);

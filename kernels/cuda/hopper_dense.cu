@@ -1,6 +1,6 @@
 /* dense_product: wgrad of a dense layer over several steps, on Hopper.
  *
- *   dW [256 rows][144 inputs]
+ *   dW [256 rows][144 or 64 inputs]
  *       = sum over steps  dy[t] [256][columns]  x[t]' [columns][inputs]
  *
  * cuBLAS sums over one dimension only. For it the steps would have to be packed side by side, and
@@ -9,9 +9,9 @@
  *
  * Floors: 2 rows inputs steps columns operations; dy, x and dW once through memory; and what L2
  * brings into the multiprocessors, 800 bytes a column for 73,728 operations. All of the head's 256
- * rows are one tile, so that x comes once, and 18,432 inputs are 128 tiles for 132 multiprocessors.
- * Each of two warpgroups has 128 rows, 144 sums a thread. Thread blocks walk the depth at the same
- * pace, so that dy stays in the L2. */
+ * rows are one tile, so that x comes once, and 18,432 inputs are 128 tiles for 132 multiprocessors;
+ * so are 8,192 by 64. Each of two warpgroups has 128 rows, 144 sums a thread. Thread blocks walk the
+ * depth at the same pace, so that dy stays in the L2. */
 #include "hopper_tiles.cuh"
 
 typedef struct dense_arguments {
@@ -22,22 +22,26 @@ typedef struct dense_arguments {
 
 enum {
     DENSE_M = 256,
-    DENSE_N = 144,
     DENSE_HALF = 64 * BOX_ROW, /* of a warpgroup's rows of dy */
     DENSE_LEFT = DENSE_M * BOX_ROW,
-    DENSE_STAGE = DENSE_LEFT + DENSE_N * BOX_ROW,
-    DENSE_STAGES = 4,
-    DENSE_BYTES = DENSE_STAGES * DENSE_STAGE + 1024 + 256
+    DENSE_STAGES = 4
 };
 
+/* N: inputs of a tile. */
+template <int N> struct dense_shape {
+    static const int STAGE = DENSE_LEFT + N * BOX_ROW, BARRIERS = DENSE_STAGES * STAGE;
+    static const int BYTES = BARRIERS + DENSE_STAGES * 16 + 1024;
+};
+
+template <int N>
 static __device__ inline void dense_consume(const dense_arguments &p, cursor<DENSE_STAGES> &stages,
                                             uint32_t base) {
     const int warp = threadIdx.x / 32, group = warp / 4, lane = threadIdx.x % 32;
     const int uses = p.steps * (p.columns / BOX);
-    float sum[2][DENSE_N / 2] = {};
+    float sum[2][N / 2] = {};
     int before = 0;
     for (int use = 0; use < uses; use++, stages.next()) {
-        const uint32_t stage = base + stages.at * DENSE_STAGE, right = stage + DENSE_LEFT;
+        const uint32_t stage = base + stages.at * dense_shape<N>::STAGE, right = stage + DENSE_LEFT;
         const uint32_t left = stage + group * 2 * DENSE_HALF;
         stages.wait_full();
         product_fence();
@@ -63,8 +67,8 @@ static __device__ inline void dense_consume(const dense_arguments &p, cursor<DEN
                         half % 2 * 8 + lane / 4;
         if (row >= p.rows) continue;
 #pragma unroll
-        for (int j = 0; j < DENSE_N / 8; j++) {
-            const int input = blockIdx.x * DENSE_N + j * 8 + lane % 4 * 2;
+        for (int j = 0; j < N / 8; j++) {
+            const int input = blockIdx.x * N + j * 8 + lane % 4 * 2;
             const float *v = &sum[half / 2][j * 4 + half % 2 * 2];
             if (input >= p.inputs) continue;
             *(float2 *)(p.dw + (size_t)row * p.inputs + input) = make_float2(v[0], v[1]);
@@ -72,22 +76,24 @@ static __device__ inline void dense_consume(const dense_arguments &p, cursor<DEN
     }
 }
 
+template <int N>
 static __global__ void __launch_bounds__(THREADS, 1)
     dense_product(const __grid_constant__ CUtensorMap dy_map,
                   const __grid_constant__ CUtensorMap x_map,
                   const __grid_constant__ dense_arguments p) {
 #if ON_HOPPER
+    typedef dense_shape<N> S;
     extern __shared__ char unaligned[];
     char *tiles = aligned_tiles(unaligned);
     const uint32_t base = shared_address(tiles), warp = threadIdx.x / 32;
     cursor<DENSE_STAGES> stages;
-    stages.create(base + DENSE_STAGES * DENSE_STAGE);
+    stages.create(base + S::BARRIERS);
     barrier_init_done();
     __syncthreads();
 
     if (warp < CONSUMER_WARPS) {
         registers_grow<232>();
-        dense_consume(p, stages, base);
+        dense_consume<N>(p, stages, base);
         return;
     }
     registers_shrink<40>();
@@ -96,13 +102,17 @@ static __global__ void __launch_bounds__(THREADS, 1)
         for (int n = 0; n < p.columns; n += BOX, stages.next()) {
             stages.wait_empty();
             if (!elected()) continue;
-            const uint32_t to = base + stages.at * DENSE_STAGE;
-            const uint32_t barrier = stages.announce(DENSE_STAGE);
+            const uint32_t to = base + stages.at * S::STAGE;
+            const uint32_t barrier = stages.announce(S::STAGE);
             tensor_load(to, &dy_map, barrier, n, blockIdx.y * DENSE_M, t);
-            tensor_load(to + DENSE_LEFT, &x_map, barrier, n, blockIdx.x * DENSE_N, t);
+            tensor_load(to + DENSE_LEFT, &x_map, barrier, n, blockIdx.x * N, t);
         }
     }
 #endif
+}
+
+static int tiles_of(int extent, int tile) {
+    return (extent + tile - 1) / tile;
 }
 
 bool hopper_takes_dense(const backend *be, const layout *l, int steps) {
@@ -110,22 +120,32 @@ bool hopper_takes_dense(const backend *be, const layout *l, int steps) {
            l->in_block % 2 == 0 && (steps > 1 || l->in_stride > 1);
 }
 
-bool hopper_dense_wgrad(backend *be, const layout *l, const void *dy, const void *x, int steps,
-                        int columns, void *dw) {
+template <int N>
+static bool launch_dense(backend *be, const layout *l, const void *dy, const void *x, int steps,
+                         int columns, void *dw) {
     const int rows = (int)layout_rows(l), inputs = l->in_block;
     const uint64_t row = (uint64_t)columns * 2 * (uint64_t)l->in_stride;
     const uint64_t extent[3] = {(uint64_t)columns, (uint64_t)inputs, (uint64_t)steps};
     const uint64_t stride[2] = {row, row * (uint64_t)inputs};
-    const uint32_t box[3] = {BOX, DENSE_N, 1};
+    const uint32_t box[3] = {BOX, N, 1};
     CUtensorMap dy_map, x_map;
     if (!map_activations(be, &dy_map, 3, dy, (size_t)rows, columns, steps, DENSE_M) ||
         !make_map(be, &x_map, x, 3, extent, stride, box, CU_TENSOR_MAP_SWIZZLE_128B)) {
         return false;
     }
     const dense_arguments p = {(float *)dw, rows, inputs, columns, steps};
-    const dim3 grid((inputs + DENSE_N - 1) / DENSE_N, (rows + DENSE_M - 1) / DENSE_M);
-    cuda_allow_shared(be, (const void *)dense_product, DENSE_BYTES);
-    dense_product<<<grid, THREADS, DENSE_BYTES, cuda_of(be)->stream>>>(dy_map, x_map, p);
+    const dim3 grid(tiles_of(inputs, N), tiles_of(rows, DENSE_M));
+    cuda_allow_shared(be, (const void *)dense_product<N>, dense_shape<N>::BYTES);
+    dense_product<N>
+        <<<grid, THREADS, dense_shape<N>::BYTES, cuda_of(be)->stream>>>(dy_map, x_map, p);
     cuda_launched(be, "dense wgrad");
     return true;
+}
+
+/* Narrow tiles where there is a multiprocessor for each. */
+bool hopper_dense_wgrad(backend *be, const layout *l, const void *dy, const void *x, int steps,
+                        int columns, void *dw) {
+    const int tiles = tiles_of(l->in_block, 64) * tiles_of((int)layout_rows(l), DENSE_M);
+    return tiles <= cuda_of(be)->processors ? launch_dense<64>(be, l, dy, x, steps, columns, dw)
+                                            : launch_dense<144>(be, l, dy, x, steps, columns, dw);
 }
