@@ -176,14 +176,19 @@ static void test_products_bf16(void **state) {
     check_products(BF16);
 }
 
-/* Shapes for which a GPU has kernels of its own, in bf16. Products take columns by 32 there, wgrad
- * by 64: it is left out for odd multiples. */
-static void check_gpu_shapes(uint64_t seed, const shape *shapes, size_t count) {
+/* Shapes for which a GPU has kernels of its own. Products take columns by 32 there, wgrad by 64: it
+ * is left out for odd multiples. */
+static void check_gpu_shapes_in(precision precision, uint64_t seed, const shape *shapes,
+                                size_t count) {
     if (!test_device_is_cuda()) skip();
-    pair p = open_pair(BF16);
+    pair p = open_pair(precision);
     random_restart(seed);
     check_shapes(&p, shapes, count);
     close_pair(&p);
+}
+
+static void check_gpu_shapes(uint64_t seed, const shape *shapes, size_t count) {
+    check_gpu_shapes_in(BF16, seed, shapes, count);
 }
 
 /* wgrad of one gate with more blocks than a GPU makes at a time, so that its thread blocks make
@@ -249,6 +254,31 @@ static void test_long_lists(void **state) {
     close_pair(&p);
 }
 
+/* tf32 whose thread blocks share activations: parts of several nodes or of one, more of them than
+ * are made at a time, or with nothing to do, lists longer than what is on its way, columns that end
+ * within a tile; pieces of larger blocks and of gates. */
+static void test_shared_activations(void **state) {
+    (void)state;
+    static const shape shapes[] = {
+        {400, 32, 1, 4, 1, 0.02, false},    {420, 32, 1, 5, 1, 0.01, true},
+        {90, 32, 1, 9, 1, 0.4, true},       {60, 32, 4, 4, 1, 0.1, true},
+        {40, 64, 1, 13, 1, 0.2, false},     {20, 128, 4, 5, 1, 0.2, true},
+        {1300, 32, 1, 4, 1, 0.0007, false},
+    };
+    check_gpu_shapes_in(TF32, 14, shapes, sizeof shapes / sizeof shapes[0]);
+}
+
+/* fp32 with lists longer than a warp looks up at a time, gates, several steps. */
+static void test_plain_tiles(void **state) {
+    (void)state;
+    static const shape shapes[] = {
+        {300, 32, 1, 1, 1, 0.1, true}, {90, 32, 1, 5, 1, 0.4, false}, {60, 32, 4, 1, 1, 0.2, true},
+        {40, 32, 1, 1, 3, 0.2, false}, {60, 64, 1, 2, 1, 0.3, true},  {20, 128, 4, 3, 3, 0.2, true},
+        {80, 32, 1, 18, 2, 0.1, true},
+    };
+    check_gpu_shapes_in(FP32, 15, shapes, sizeof shapes / sizeof shapes[0]);
+}
+
 /* Products that each read what the one before wrote, and weights just made, twice: kernels that
  * begin early must still see all of it. */
 enum { CHAIN = 24 };
@@ -276,59 +306,66 @@ static void issue_chain(void *argument) {
     for (int i = 0; i < CHAIN; i++) issue_product(argument, i);
 }
 
-static void test_chain(void **state) {
-    (void)state;
-    pair p = open_pair(BF16);
+static void check_chain(precision precision, int block, int multiple) {
+    pair p = open_pair(precision);
     random_restart(12);
-    const int blocks[] = {8, 32};
-    for (int b = 0; b < 2; b++) {
-        graph *g = nasty_graph(40, 0.1, true);
-        layout *l = layout_from_graph(g, blocks[b], 1);
-        int columns = p.be->product_multiple;
-        size_t count = layout_weights(l), plane = layout_rows(l) * (size_t)columns;
-        double *w[] = {random_values(count, -0.3, 0.3), random_values(count, -0.3, 0.3)};
-        double *x = random_values(plane, -1, 1), *result[2][CHAIN];
-        for (int side = 0; side < 2; side++) {
-            backend *be = side ? p.trusted : p.be;
-            device_layout *d = be->layout_create(be, l);
-            chain c = {.be = be, .layout = d, .count = count, .columns = columns};
-            for (int i = 0; i < 2; i++) c.real[i] = put(be, w[i], count, REAL);
-            c.weights = put_poison(be, count, OPERAND);
-            c.x[0] = put(be, x, plane, OPERAND);
-            for (int i = 1; i <= CHAIN; i++) c.x[i] = put_poison(be, plane, OPERAND);
-            if (!side) {
-                recording *recorded = be->record(be, issue_chain, &c);
-                for (int i = 0; i < 3; i++) be->replay(be, recorded);
-                be->recording_free(be, recorded);
-            }
-            for (int i = 0; i < CHAIN; i++) {
-                if (side && i > 0) { /* it goes on from what the other found */
-                    void *found = put(be, result[0][i - 1], plane, OPERAND);
-                    be->copy(be, c.x[i], found, plane * be->operand_size);
-                    be->release(be, found);
-                }
-                if (side) issue_product(&c, i);
-                result[side][i] = get(be, c.x[i + 1], plane, OPERAND);
-            }
-            for (int i = 0; i < 2; i++) be->release(be, c.real[i]);
-            be->release(be, c.weights);
-            for (int i = 0; i <= CHAIN; i++) be->release(be, c.x[i]);
-            be->layout_free(be, d);
+    graph *g = nasty_graph(40, 0.1, true);
+    layout *l = layout_from_graph(g, block, 1);
+    int columns = multiple * p.be->product_multiple;
+    size_t count = layout_weights(l), plane = layout_rows(l) * (size_t)columns;
+    double *w[] = {random_values(count, -0.3, 0.3), random_values(count, -0.3, 0.3)};
+    double *x = random_values(plane, -1, 1), *result[2][CHAIN];
+    for (int side = 0; side < 2; side++) {
+        backend *be = side ? p.trusted : p.be;
+        device_layout *d = be->layout_create(be, l);
+        chain c = {.be = be, .layout = d, .count = count, .columns = columns};
+        for (int i = 0; i < 2; i++) c.real[i] = put(be, w[i], count, REAL);
+        c.weights = put_poison(be, count, OPERAND);
+        c.x[0] = put(be, x, plane, OPERAND);
+        for (int i = 1; i <= CHAIN; i++) c.x[i] = put_poison(be, plane, OPERAND);
+        if (!side) {
+            recording *recorded = be->record(be, issue_chain, &c);
+            for (int i = 0; i < 3; i++) be->replay(be, recorded);
+            be->recording_free(be, recorded);
         }
         for (int i = 0; i < CHAIN; i++) {
-            char text[64];
-            snprintf(text, sizeof text, "product %d of a chain, block %d", i, blocks[b]);
-            assert_close(&p, text, result[0][i], result[1][i], plane);
-            free(result[0][i]);
-            free(result[1][i]);
+            if (side && i > 0) { /* it goes on from what the other found */
+                void *found = put(be, result[0][i - 1], plane, OPERAND);
+                be->copy(be, c.x[i], found, plane * be->operand_size);
+                be->release(be, found);
+            }
+            if (side) issue_product(&c, i);
+            result[side][i] = get(be, c.x[i + 1], plane, OPERAND);
         }
-        free(w[0]);
-        free(w[1]);
-        free(x);
-        layout_free(l);
-        graph_free(g);
+        for (int i = 0; i < 2; i++) be->release(be, c.real[i]);
+        be->release(be, c.weights);
+        for (int i = 0; i <= CHAIN; i++) be->release(be, c.x[i]);
+        be->layout_free(be, d);
     }
+    for (int i = 0; i < CHAIN; i++) {
+        char text[80];
+        snprintf(text, sizeof text, "product %d of a chain, block %d, %d columns", i, block,
+                 columns);
+        assert_close(&p, text, result[0][i], result[1][i], plane);
+        free(result[0][i]);
+        free(result[1][i]);
+    }
+    free(w[0]);
+    free(w[1]);
+    free(x);
+    layout_free(l);
+    graph_free(g);
     close_pair(&p);
+}
+
+static void test_chain(void **state) {
+    (void)state;
+    check_chain(BF16, 8, 1);
+    check_chain(BF16, 32, 1);
+    check_chain(TF32, 32, 1);
+    check_chain(TF32, 32, 4);
+    check_chain(FP32, 8, 1);
+    check_chain(FP32, 32, 1);
 }
 
 /* Four gates in blocks for which a GPU has kernels of its own: few columns and many, sums of a few
@@ -1129,6 +1166,8 @@ int main(void) {
         cmocka_unit_test(test_many_gates),
         cmocka_unit_test(test_many_columns),
         cmocka_unit_test(test_long_lists),
+        cmocka_unit_test(test_shared_activations),
+        cmocka_unit_test(test_plain_tiles),
         cmocka_unit_test(test_chain),
         cmocka_unit_test(test_gate_products),
         cmocka_unit_test(test_small_world),

@@ -183,6 +183,7 @@ static device_layout *layout_create(backend *be, const layout *l) {
         build_tiles(be, device, l);
     }
     if (be->precision == BF16) narrow_create(be, device, l);
+    if (shared_fits(be, l)) shared_create(be, device, l);
     return device;
 }
 
@@ -210,6 +211,13 @@ static void free_layout(backend *be, device_layout *device) {
             if (both[side]->source) release(be, both[side]->source);
         }
     }
+    for (int i = 0; i < SHARED_CUTS; i++) {
+        const shared_parts *both[2] = {&device->shared_forward[i], &device->shared_backward[i]};
+        for (int side = 0; side < 2; side++) {
+            if (both[side]->part) release(be, both[side]->part);
+            if (both[side]->source) release(be, both[side]->source);
+        }
+    }
     free(device);
 }
 
@@ -231,6 +239,7 @@ static void destroy(backend *be) {
     cudaFree(cuda->factors);
     cudaFree(cuda->shared_sums);
     cudaFree(cuda->shared_full);
+    cudaFree(cuda->handed_on);
     cudaFreeHost(cuda->staging);
     if (cuda->stream) cudaStreamDestroy(cuda->stream);
     free(cuda);
@@ -326,6 +335,9 @@ static bool set_up(backend *be) {
     cuda_ok(be, cudaMalloc(&cuda->shared_sums, SHARED_FLOATS * sizeof(float)), "memory");
     cuda_ok(be, cudaMalloc(&cuda->shared_full, flags), "memory");
     zero(be, cuda->shared_full, flags);
+    const size_t handed = HANDED_FLOATS * sizeof(float);
+    cuda_ok(be, cudaMalloc(&cuda->handed_on, handed), "memory");
+    cuda_ok(be, cudaMemsetAsync(cuda->handed_on, 0xFF, handed, cuda->stream), "memset");
     if (*cuda->failure) return false;
     be->memory = available > MEMORY_RESERVE ? available - MEMORY_RESERVE : 0;
     snprintf(be->device, sizeof be->device, "%s", properties.name);

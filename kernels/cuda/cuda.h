@@ -24,7 +24,9 @@ enum {
     REDUCTION_BLOCKS = 1024,   /* partial sums of a reduction over an arena */
     WGRAD_COLUMNS = 128,       /* columns of W that a wgrad tile spans */
     SHARED_FLOATS = 8 << 20,   /* of all slots; a tile of 128 x 32 or more takes one */
-    SHARED_SLOTS = SHARED_FLOATS / (128 * 32)
+    SHARED_SLOTS = SHARED_FLOATS / (128 * 32),
+    HANDED_SLOTS = 512, /* of a narrow product, 32 units x 128 columns at most */
+    HANDED_FLOATS = HANDED_SLOTS * 32 * 128
 };
 
 typedef CUresult (*PFN_encode_map)(CUtensorMap *map, CUtensorMapDataType type, uint32_t rank,
@@ -50,6 +52,7 @@ typedef struct cuda_backend {
     PFN_encode_map encode_map;
     float *shared_sums;                   /* [SHARED_FLOATS]: sums that thread blocks hand on */
     int *shared_full;                     /* [SHARED_SLOTS]: whether they are there */
+    float *handed_on;                     /* [HANDED_FLOATS]: all bits set between launches */
     size_t shared_limit;                  /* bytes of shared memory that a thread block may have */
     bool sums_are_zero, entries_are_made; /* by a cell's sequence, at once for all steps */
     double *partial;                      /* [REDUCTION_BLOCKS] */
@@ -174,6 +177,28 @@ typedef struct wide_parts {
     wide_source *source;
 } wide_parts;
 
+/* Work for Hopper's shared_product: a share of the sources of a part of the output nodes, in pieces
+ * of 32. */
+enum { SHARED_NODES = 6, SHARED_CUTS = 2 };
+
+typedef struct shared_part {
+    int first, count;        /* sources */
+    int start[SHARED_NODES]; /* where the nodes' lists begin */
+    int nodes, node[SHARED_NODES];
+} shared_part;
+
+typedef struct shared_source {
+    uint32_t node;  /* and in the low bits which of the part's nodes have a block for it */
+    uint32_t where; /* in the ring, and from bit 8 on how far before it in the list is the source
+                     * whose place it takes */
+} shared_source;
+
+typedef struct shared_parts {
+    int count; /* of whole parts */
+    shared_part *part;
+    shared_source *source;
+} shared_parts;
+
 struct device_layout {
     layout host;     /* its tables point to device memory */
     int *block_row;  /* [blocks] the output node of block k; NULL where nothing reads it */
@@ -184,6 +209,7 @@ struct device_layout {
     bool empty_rows;           /* which rows_product does not reach */
     transposed_parts transposed;
     wide_parts wide_forward[WIDE_CUTS], wide_backward[WIDE_CUTS];
+    shared_parts shared_forward[SHARED_CUTS], shared_backward[SHARED_CUTS];
     int *deep_start; /* [deep_tiles + 1] as tile_block, for deep_product */
     int deep_tiles;
     sampled_tables sampled;
@@ -355,6 +381,15 @@ bool hopper_dgrad(backend *be, const device_layout *l, const void *w, const void
                   void *dx);
 bool hopper_wgrad(backend *be, const device_layout *l, const void *dy, const void *x, int steps,
                   int columns, void *dw);
+
+/* fprop and dgrad of one step in tf32 on Hopper; as above. */
+bool shared_fits(const backend *be, const layout *l);
+bool shared_takes(const backend *be, const layout *l, int columns);
+void shared_create(backend *be, device_layout *device, const layout *l);
+bool shared_fprop(backend *be, const device_layout *device, const void *w, const void *x,
+                  int columns, void *y);
+bool shared_dgrad(backend *be, const device_layout *device, const void *w, const void *dy,
+                  int columns, void *dx);
 
 /* The gradient of a stage's table from that at its entries; see hopper_table.cu. */
 bool hopper_takes_table(const backend *be, const stage *g);

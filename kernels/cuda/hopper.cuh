@@ -294,6 +294,41 @@ static __device__ inline float4 shared_load4(uint32_t from) {
     return v;
 }
 
+static __device__ inline void shared_store4(uint32_t to, float4 v) {
+    asm volatile("st.shared.v4.f32 [%0], {%1, %2, %3, %4};" ::"r"(to), "f"(v.x), "f"(v.y), "f"(v.z),
+                 "f"(v.w)
+                 : "memory");
+}
+
+/* Of a cluster: a thread block's number; where another one has what this one has at an address; and
+ * a barrier of all threads, after which they see each other's shared memory. */
+static __device__ inline uint32_t cluster_rank() {
+    uint32_t rank;
+    asm volatile("mov.u32 %0, %%cluster_ctarank;" : "=r"(rank));
+    return rank;
+}
+
+static __device__ inline uint32_t cluster_address(uint32_t address, uint32_t rank) {
+    uint32_t there;
+    asm volatile("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(there) : "r"(address), "r"(rank));
+    return there;
+}
+
+static __device__ inline float4 cluster_load4(uint32_t from) {
+    float4 v;
+    asm volatile("ld.shared::cluster.v4.f32 {%0, %1, %2, %3}, [%4];"
+                 : "=f"(v.x), "=f"(v.y), "=f"(v.z), "=f"(v.w)
+                 : "r"(from)
+                 : "memory");
+    return v;
+}
+
+static __device__ inline void cluster_sync() {
+    asm volatile("barrier.cluster.arrive.release;\n"
+                 "barrier.cluster.wait.acquire;" ::
+                     : "memory");
+}
+
 /* True in one lane of the warp, all of which call this. ptxas knows that it is one, as it does not
  * of lane 0, and issues that lane's copies and stores without a loop over lanes. */
 static __device__ inline bool elected() {

@@ -31,11 +31,11 @@
 enum {
     WARPS = 4,
     THREADS = WARPS * 32,
-    MOST_UNITS = 32,      /* of a task */
-    LEAST_DEPTH = 512,    /* of k, that is worth a task of its own */
-    MOST_COUNT = 65535,   /* entries of a task */
-    MOST_PARTS = 255,     /* tasks that share a list */
-    MOST_COLUMN_TILES = 4 /* of a product */
+    MOST_UNITS = 32,    /* of a task */
+    LEAST_DEPTH = 512,  /* of k, that is worth a task of its own */
+    MOST_COUNT = 65535, /* entries of a task */
+    MOST_PARTS = 255,   /* tasks that share a list */
+    AT_ONCE = 8         /* of whose sums so many are fetched at a time */
 };
 
 typedef struct narrow_arguments {
@@ -47,8 +47,7 @@ typedef struct narrow_arguments {
     int log_k;   /* of k a block: b, or for dgrad gates b */
     int weights; /* of a block */
     int overlap; /* weights may be read before the kernel before this one ends */
-    float *sums; /* of tasks that share a list, and whether they are there */
-    int *full;
+    float *sums; /* of tasks that share a list */
 } narrow_arguments;
 
 /* B: units of a task. A stage is DEPTH of k: W [DEPTH / SLICE][B][SLICE], or for dgrad
@@ -213,20 +212,24 @@ static __device__ inline void write_tile(bf16 *y, int columns, float4 sums) {
     *(uint32_t *)(y + 8) = transpose_matrix(*(uint32_t *)&high);
 }
 
+/* What is handed on says itself that it is there: before, all bits are set, which sums never have,
+ * not even those that are no number. */
+static __device__ inline float4 nothing_yet() {
+    const float none = __int_as_float(-1);
+    return make_float4(none, none, none, none);
+}
+
+static __device__ inline bool is_there(float4 v) {
+    return __float_as_int(v.x) != -1 && __float_as_int(v.y) != -1 && __float_as_int(v.z) != -1 &&
+           __float_as_int(v.w) != -1;
+}
+
 /* A task's sums: handed on by all but the last of a list's tasks, which adds them up. */
 template <int B, int N, bool SMALL>
 static __device__ void finish(const narrow_arguments &p, const narrow_task &task,
                               const char *staged) {
     typedef narrow_shape<B, N, SMALL> S;
-    const bool last = task.part + 1 == task.parts;
     const int slot0 = task.slot * gridDim.y + blockIdx.y; /* those of a list: gridDim.y apart */
-    if (last && threadIdx.x + 1 < task.parts) {
-        int *flag = p.full + slot0 + threadIdx.x * gridDim.y;
-        while (atomicAdd(flag, 0) == 0) __nanosleep(100);
-        __threadfence();
-        *flag = 0;
-    }
-    if (last && task.parts > 1) __syncthreads();
     const int share = (S::TILES + WARPS - 1) / WARPS, first = threadIdx.x / 32 * share;
     const size_t step = (size_t)gridDim.y * B * N / 4;
 #pragma unroll
@@ -237,18 +240,32 @@ static __device__ void finish(const narrow_arguments &p, const narrow_task &task
 #pragma unroll
         for (int w = 0; w < WARPS; w++) add(total, ((const float4 *)(staged + w * S::RING))[at]);
         float4 *slot = (float4 *)(p.sums + (size_t)slot0 * B * N) + at;
-        if (!last) {
+        if (task.part + 1 < task.parts) {
             __stcg(slot + task.part * step, total);
             continue;
         }
-        for (int part = 0; part + 1 < task.parts; part++) add(total, __ldcg(slot + part * step));
+        for (int part = 0; part + 1 < task.parts; part += AT_ONCE) {
+            float4 more[AT_ONCE];
+            const int parts = min(task.parts - 1 - part, (int)AT_ONCE);
+            for (bool all = false; !all;) {
+                all = true;
+#pragma unroll
+                for (int i = 0; i < AT_ONCE; i++) {
+                    if (i < parts) more[i] = load_relaxed(slot + (part + i) * step);
+                }
+#pragma unroll
+                for (int i = 0; i < AT_ONCE; i++) all &= i >= parts || is_there(more[i]);
+            }
+#pragma unroll
+            for (int i = 0; i < AT_ONCE; i++) {
+                if (i >= parts) break;
+                add(total, more[i]);
+                __stcg(slot + (part + i) * step, nothing_yet());
+            }
+        }
         const int unit = task.row + tile / (N / 16) * 8, column = tile % (N / 16) * 16;
         write_tile(p.y + (size_t)unit * p.columns + blockIdx.y * N + column, p.columns, total);
     }
-    if (last) return;
-    __threadfence();
-    __syncthreads();
-    if (threadIdx.x == 0) atomicExch(p.full + slot0 + task.part * gridDim.y, 1);
 }
 
 template <int B, int N, bool SMALL, bool FORWARD>
@@ -332,13 +349,12 @@ static int count_handed_on(const int *start, int nodes, int tiles, int most) {
 }
 
 /* Whether rings one stage smaller are faster. They leave room on a multiprocessor for a thread block
- * of the kernel after, which pays where a warp's share is a few stages: with more of them the larger
- * ring keeps more on its way, with one alone neither matters. On an H200, 12,288 units in blocks of
- * 32 and 32 columns, at density 0.1, 0.05, 0.03 and 0.01, in us: 10.3, 5.6, 4.3, 2.7, and with the
- * larger rings 9.0, 6.0, 4.5, 2.7; at 64 columns 12.3, 7.6, 5.9, 3.9 and 12.1, 7.8, 6.1, 3.9. */
+ * of the kernel after, or of a hub, which pays where a warp's share is at most a few stages; with
+ * more of them the larger ring keeps more on its way. On an H200, 12,288 units in blocks of 32 and
+ * 32 columns, at density 0.1, 0.05, 0.03 and 0.01, in us: 10.3, 5.6, 4.3, 2.7, and with the larger
+ * rings 9.0, 6.0, 4.5, 2.7; at 64 columns 12.3, 7.6, 5.9, 3.9 and 12.1, 7.8, 6.1, 3.9. */
 static bool has_small_rings(long long depth, int tasks) {
-    const double share = (double)depth / tasks / WARPS / 32;
-    return share > 1.5 && share < 6;
+    return (double)depth / tasks / WARPS / 32 < 6;
 }
 
 /* Of nodes whose results are `tiles` tiles of `units` each; an entry is 2^log_k of k. */
@@ -348,7 +364,7 @@ static void build_tasks(backend *be, narrow_tasks *made, const int *start, int n
     for (int i = 0; i < nodes; i++) longest = max(longest, start[i + 1] - start[i]);
     most = max(max(most, LEAST_DEPTH >> log_k), (longest + MOST_PARTS - 1) / MOST_PARTS);
     most = min(max(most, 1), MOST_COUNT);
-    while (count_handed_on(start, nodes, tiles, most) > SHARED_SLOTS / MOST_COLUMN_TILES) most *= 2;
+    while (count_handed_on(start, nodes, tiles, most) > HANDED_SLOTS) most *= 2;
     int handed = count_handed_on(start, nodes, tiles, most), count = nodes * tiles + handed, at = 0;
     narrow_task *task = (narrow_task *)calloc((size_t)count, sizeof *task);
     if (!task) abort();
@@ -431,8 +447,7 @@ static void narrow_product(backend *be, const device_layout *device, const void 
     p.log_k = log2_of(FORWARD ? p.b : p.b * p.gates);
     p.weights = p.b * p.b * p.gates;
     p.task = tasks->task;
-    p.sums = cuda->shared_sums;
-    p.full = cuda->shared_full;
+    p.sums = cuda->handed_on;
     p.overlap = cuda->hopper && cuda->weights_settled;
     if (p.b == 8) {
         launch_by_columns<8, false, FORWARD>(be, p, tasks->count);

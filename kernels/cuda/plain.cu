@@ -1,4 +1,5 @@
-/* The three products in true fp32, by plain multiply-adds, on any GPU from sm_80 on.
+/* The three products in true fp32, by plain multiply-adds, on any GPU from sm_80 on; on Hopper,
+ * hopper_plain.cu has fprop and dgrad of 32 columns.
  *
  * Floors are those of products.cu with 4 bytes an element and the rate of multiply-adds, a
  * fourteenth of tf32's here: at 32 columns memory and arithmetic take the same time, beyond them
@@ -27,47 +28,60 @@ template <operation OP, typename S> struct shape {
     }
 };
 
+/* Where a lane's chunks of a stage come from. */
+struct places {
+    place left, right;
+};
+
 template <operation OP, typename S>
-static __device__ inline void copy_stage(const task<OP, S> &task, int k0,
+static __device__ inline places find_places(const task<OP, S> &task, int k0) {
+    const int lane = threadIdx.x % 32;
+    const place far = find_place(task, k0 + 4 * (lane / 8)); /* along the rows or columns */
+    const place near = OP == DGRAD ? far : find_place(task, k0 + 4 * (lane % 4)); /* along k */
+    return {near, OP == WGRAD ? near : far};
+}
+
+template <operation OP, typename S>
+static __device__ inline void copy_left(const task<OP, S> &task, const place &at, uint32_t to) {
+    typedef shape<OP, S> T;
+    const int lane = threadIdx.x % 32, by_k = 4 * (lane % 4), by_line = 4 * (lane / 8);
+    const int row0 = T::LEFT_BY_K ? lane / 4 : 4 * (lane % 8);
+    const float *left = left_at(task, at, row0);
+    const int stride = left_stride<OP>(task.p);
+#pragma unroll
+    for (int r = 0; r < 4; r++) {
+        int row = row0 + (T::LEFT_BY_K ? 8 * r : 0);
+        bool has = at.block >= 0 && task.has_row(row);
+        int chunk = T::LEFT_BY_K ? T::by_k(row, by_k) : T::template by_line<ROWS>(by_line + r, row);
+        copy_async(to + chunk * 16, has ? left + (T::LEFT_BY_K ? 8 * r : r) * stride : NULL);
+    }
+}
+
+template <operation OP, typename S>
+static __device__ inline void copy_right(const task<OP, S> &task, const place &at,
                                          const int (&x_row)[S::WIDE * 4], uint32_t to) {
     typedef shape<OP, S> T;
     const product &p = task.p;
-    const int lane = threadIdx.x % 32;
-    const int by_k = 4 * (lane % 4), by_line = 4 * (lane / 8);
-    const place far = find_place(task, k0 + by_line); /* of chunks along the rows or columns */
-    const place near = OP == DGRAD ? far : find_place(task, k0 + by_k);
-    const int line = 4 * (lane % 8);
-    {
-        const int row0 = T::LEFT_BY_K ? lane / 4 : line;
-        const float *left = left_at(task, near, row0);
-        const int stride = left_stride<OP>(p);
-#pragma unroll
-        for (int r = 0; r < 4; r++) {
-            int row = row0 + (T::LEFT_BY_K ? 8 * r : 0);
-            bool has = near.block >= 0 && task.has_row(row);
-            int at =
-                T::LEFT_BY_K ? T::by_k(row, by_k) : T::template by_line<ROWS>(by_line + r, line);
-            copy_async(to + at * 16, has ? left + (T::LEFT_BY_K ? 8 * r : r) * stride : NULL);
-        }
-    }
+    const int lane = threadIdx.x % 32, by_k = 4 * (lane % 4), by_line = 4 * (lane / 8);
     to += T::LEFT * 16;
     if constexpr (OP == WGRAD) {
-        const float *x = (const float *)p.right + near.block * p.right_step + near.offset;
+        const float *x = (const float *)p.right + at.block * p.right_step + at.offset;
 #pragma unroll
         for (int r = 0; r < S::WIDE * 4; r++) {
-            bool has = near.block >= 0 && x_row[r] >= 0;
+            bool has = at.block >= 0 && x_row[r] >= 0;
             copy_async(to + T::by_k(lane / 4 + 8 * r, by_k) * 16,
                        has ? x + (size_t)x_row[r] * p.columns : NULL);
         }
     } else {
+        const int line = 4 * (lane % 8);
 #pragma unroll
         for (int span = 0; span < S::WIDE; span++) {
-            bool has = far.block >= 0 && task.has_column(span * SPAN);
-            const float *x = right_at(task, far, span * SPAN + line);
+            bool has = at.block >= 0 && task.has_column(span * SPAN);
+            const float *x = right_at(task, at, span * SPAN + line);
 #pragma unroll
             for (int r = 0; r < 4; r++) {
-                int at = T::template by_line<S::WIDE * SPAN>(by_line + r, span * SPAN + line);
-                copy_async(to + at * 16, has ? x + r * p.columns : NULL);
+                int chunk = T::template by_line<S::WIDE * SPAN>(by_line + r, span * SPAN + line);
+                copy_async(to + chunk * 16, has ? x + r * p.columns : NULL);
             }
         }
     }
@@ -187,20 +201,31 @@ static __global__ void __launch_bounds__(S::THREADS, BLOCKS)
         if constexpr (OP == WGRAD) x_row[r] = right_row(task, lane / 4 + 8 * r);
     }
 
+    /* The first left tiles may be fetched before the kernel before this one ends. */
+    const int stage_bytes = T::STAGE * 16;
+    for (int s = 0; s + 1 < STAGES && p.overlap; s++) {
+        const places at = find_places(task, (task.turn + s * S::KS) * DEPTH);
+        copy_left(task, at.left, ring_at + s * stage_bytes);
+    }
+    wait_for_earlier();
+    let_next_start();
     int next = task.turn, into = 0, from = 0;
-    auto copy_next = [&]() {
-        if (next < stages) copy_stage(task, next * DEPTH, x_row, ring_at + into * T::STAGE * 16);
+    auto copy_next = [&](bool left) {
+        if (next < stages) {
+            const places at = find_places(task, next * DEPTH);
+            const uint32_t to = ring_at + into * stage_bytes;
+            if (left) copy_left(task, at.left, to);
+            copy_right(task, at.right, x_row, to);
+        }
         copy_commit();
         next += S::KS;
         into = into + 1 == STAGES ? 0 : into + 1;
     };
-    wait_for_earlier();
-    let_next_start();
-    for (int s = 0; s < STAGES - 1; s++) copy_next();
+    for (int s = 0; s + 1 < STAGES; s++) copy_next(!p.overlap);
     for (int i = task.turn; i < stages; i += S::KS) {
         copy_wait<STAGES - 2>();
         __syncwarp();
-        copy_next();
+        copy_next(true);
         multiply<OP, S>(ring + from * T::STAGE, sum);
         from = from + 1 == STAGES ? 0 : from + 1;
     }

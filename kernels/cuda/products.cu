@@ -14,8 +14,8 @@
  * 128); chunks never straddle a block, as b is a multiple of 8. wgrad puts up to 128 / b blocks of
  * a row side by side, so that one tile of dy serves them all.
  *
- * This file also chooses among the kernels of all products: tf32.cu and plain.cu take operands of 4
- * bytes; of bf16 hopper.cu takes what it can, narrow.cu few columns, this file the rest; dense.cu
+ * This file also chooses among the kernels of all products: tf32.cu and plain.cu, and on Hopper
+ * hopper_tf32.cu and hopper_plain.cu, take operands of 4 bytes; of bf16 hopper.cu takes what it can, narrow.cu few columns, this file the rest; dense.cu
  * has layouts that are dense. */
 #include "products.cuh"
 #include "ptx.cuh"
@@ -400,12 +400,16 @@ static void launch_columns(backend *be, const product &p, int m, int nodes) {
 }
 
 /* Products with operands of 4 bytes; `tiles` as in products.cuh. */
-static void launch_floats(backend *be, const product &p, operation op, int tiles) {
+static void launch_floats(backend *be, product p, operation op, int tiles, int blocks) {
+    p.overlap = op != WGRAD && cuda_of(be)->hopper && cuda_of(be)->weights_settled;
     if (be->precision == TF32) {
         tf32_product(be, p, op, tiles);
+    } else if (hopper_plain_takes(be, p, op)) {
+        hopper_plain_product(be, p, op, tiles, blocks);
     } else {
         plain_product(be, p, op, tiles);
     }
+    cuda_of(be)->weights_settled = true;
 }
 
 void cuda_fprop(backend *be, const device_layout *device, const void *w, const void *x, int steps,
@@ -427,6 +431,12 @@ void cuda_fprop(backend *be, const device_layout *device, const void *w, const v
         if (sums) cuda_column_sums(be, l, y, 1, columns, sums);
         return;
     }
+    if (steps == 1 && shared_takes(be, l, columns)) {
+        shared_fprop(be, device, w, x, columns, y);
+        cuda_launched(be, "fprop");
+        if (sums) cuda_column_sums(be, l, y, steps, columns, sums);
+        return;
+    }
     product p = product_of(l, steps, columns);
     p.left = w;
     p.right = x;
@@ -440,7 +450,7 @@ void cuda_fprop(backend *be, const device_layout *device, const void *w, const v
     if (be->precision == BF16) {
         launch_columns<fprop_tile>(be, p, p.rows, l->out_nodes);
     } else {
-        launch_floats(be, p, FPROP, l->out_nodes);
+        launch_floats(be, p, FPROP, l->out_nodes, l->blocks);
     }
     cuda_launched(be, "fprop");
     if (sums && be->precision != BF16) cuda_column_sums(be, l, y, steps, columns, sums);
@@ -463,6 +473,11 @@ void cuda_dgrad(backend *be, const device_layout *device, const void *w, const v
         cuda_launched(be, "dgrad");
         return;
     }
+    if (steps == 1 && shared_takes(be, l, columns)) {
+        shared_dgrad(be, device, w, dy, columns, dx);
+        cuda_launched(be, "dgrad");
+        return;
+    }
     product p = product_of(l, steps, columns);
     p.left = w;
     p.right = dy;
@@ -476,7 +491,7 @@ void cuda_dgrad(backend *be, const device_layout *device, const void *w, const v
     if (be->precision == BF16) {
         launch_columns<dgrad_tile>(be, p, p.b, l->in_nodes);
     } else {
-        launch_floats(be, p, DGRAD, l->in_nodes);
+        launch_floats(be, p, DGRAD, l->in_nodes, l->blocks);
     }
     cuda_launched(be, "dgrad");
 }
@@ -506,7 +521,7 @@ void cuda_wgrad(backend *be, const device_layout *device, const void *dy, const 
         int tiles = p.rows > 128 ? p.rows / 128 : 1;
         launch_rows<128, wgrad_tile>(be, p, p.rows, dim3(device->tiles, tiles));
     } else {
-        launch_floats(be, p, WGRAD, device->tiles);
+        launch_floats(be, p, WGRAD, device->tiles, l->blocks);
     }
     cuda_launched(be, "wgrad");
 }

@@ -15,6 +15,7 @@ typedef struct product {
     int columns, steps;
     int b, log_b, rows, log_rows; /* rows: gates b */
     int real;                     /* the result is fp32 */
+    int overlap; /* `left` may be read before the kernel before ends; see cuda_weights_change */
 } product;
 
 /* Which one. Its tiles: fprop's and dgrad's output nodes; wgrad's groups of a row's blocks. */
@@ -23,5 +24,9 @@ typedef enum operation { FPROP, DGRAD, WGRAD } operation;
 /* With operands of 4 bytes: through tf32 tensor cores, and in true fp32. */
 void tf32_product(backend *be, const product &p, operation op, int tiles);
 void plain_product(backend *be, const product &p, operation op, int tiles);
+
+/* The latter on Hopper, of 32 columns; `blocks`: of W. */
+bool hopper_plain_takes(backend *be, const product &p, operation op);
+void hopper_plain_product(backend *be, const product &p, operation op, int tiles, int blocks);
 
 #endif

@@ -43,6 +43,16 @@ static __device__ inline void prefetch(const void *from, uint32_t bytes) {
 #endif
 }
 
+/* What other thread blocks may be writing; words are whole, the four of them need not be of a time. */
+static __device__ inline float4 load_relaxed(const float4 *from) {
+    float4 v;
+    asm volatile("ld.relaxed.gpu.global.v4.f32 {%0, %1, %2, %3}, [%4];"
+                 : "=f"(v.x), "=f"(v.y), "=f"(v.z), "=f"(v.w)
+                 : "l"(from)
+                 : "memory");
+    return v;
+}
+
 /* Where chunk `c` of row `row` lies in a tile whose rows have `width` chunks: permuted so that the
  * eight rows that ldmatrix reads at once fall into different banks. */
 template <int width> static __device__ inline int swizzle(int row, int c) {

@@ -1,4 +1,5 @@
-/* The three products through tf32 tensor cores, on any GPU from sm_80 on.
+/* The three products through tf32 tensor cores, on any GPU from sm_80 on; on Hopper, hopper_tf32.cu
+ * has fprop and dgrad of 128 columns and more.
  *
  * Floors are those of products.cu with 4 bytes an element: at block 32 every block gathers as many
  * bytes from L2 as it has itself for each 32 columns, so few columns are bound by memory and many
@@ -43,23 +44,27 @@ template <bool CACHED> static __device__ inline void copy(uint32_t to, const voi
     }
 }
 
-/* Starts a lane's copies of a stage; `at` is its place in k. */
+/* Starts a lane's copies of a stage's left tile; `at` is its place in k. */
 template <operation OP, typename S>
-static __device__ inline void fetch(const task<OP, S> &task, const place &at,
-                                    const int (&x_row)[S::WIDE][4], uint32_t to) {
+static __device__ inline void fetch_left(const task<OP, S> &task, const place &at, uint32_t to) {
+    const int g = threadIdx.x % 32 / 4, stride = left_stride<OP>(task.p);
+    const float *left = left_at(task, at, OP == DGRAD ? 4 * g : g);
+    to += chunk_at(OP != DGRAD) * 16;
+#pragma unroll
+    for (int r = 0; r < 4; r++) {
+        bool has = at.block >= 0 && task.has_row(OP == DGRAD ? 4 * g : 8 * r + g);
+        const float *from = left + (OP == DGRAD ? r : 8 * r) * stride;
+        copy<(S::NS > 1)>(to + r * 32 * 16, has ? from : NULL);
+    }
+}
+
+template <operation OP, typename S>
+static __device__ inline void fetch_right(const task<OP, S> &task, const place &at,
+                                          const int (&x_row)[S::WIDE][4], uint32_t to) {
     const product &p = task.p;
     const int g = threadIdx.x % 32 / 4;
     const bool there = at.block >= 0;
-    const int stride = left_stride<OP>(p);
-    const float *left = left_at(task, at, OP == DGRAD ? 4 * g : g);
-    const uint32_t left_to = to + chunk_at(OP != DGRAD) * 16;
-    const uint32_t right_to = to + (4 * 32 + chunk_at(OP == WGRAD)) * 16;
-#pragma unroll
-    for (int r = 0; r < 4; r++) {
-        bool has = there && task.has_row(OP == DGRAD ? 4 * g : 8 * r + g);
-        const float *from = left + (OP == DGRAD ? r : 8 * r) * stride;
-        copy<(S::NS > 1)>(left_to + r * 32 * 16, has ? from : NULL);
-    }
+    to += (4 * 32 + chunk_at(OP == WGRAD)) * 16;
 #pragma unroll
     for (int span = 0; span < S::WIDE; span++) {
         if (OP == WGRAD) {
@@ -68,15 +73,14 @@ static __device__ inline void fetch(const task<OP, S> &task, const place &at,
             for (int r = 0; r < 4; r++) {
                 bool has = there && x_row[span][r] >= 0;
                 const float *from = x + (size_t)x_row[span][r] * p.columns;
-                copy<(S::MS > 1)>(right_to + (span * 4 + r) * 32 * 16, has ? from : NULL);
+                copy<(S::MS > 1)>(to + (span * 4 + r) * 32 * 16, has ? from : NULL);
             }
         } else {
             bool has = there && task.has_column(span * SPAN);
             const float *from = right_at(task, at, span * SPAN + 4 * g);
 #pragma unroll
             for (int r = 0; r < 4; r++) {
-                copy<(S::MS > 1)>(right_to + (span * 4 + r) * 32 * 16,
-                                  has ? from + r * p.columns : NULL);
+                copy<(S::MS > 1)>(to + (span * 4 + r) * 32 * 16, has ? from + r * p.columns : NULL);
             }
         }
     }
@@ -195,25 +199,37 @@ static __global__ void __launch_bounds__(S::THREADS, BLOCKS)
         if constexpr (OP == WGRAD) x_row[j / 4][j % 4] = right_row(task, 8 * j + lane / 4);
     }
 
-    /* Places are looked up one stage before they are needed. */
-    int next = task.turn, into = 0, from = 0;
-    place at = find_place(task, next * DEPTH + 4 * (lane % 4));
-    auto fetch_next = [&]() {
-        place now = at;
-        int which = next;
-        next += S::KS;
-        at = find_place(task, next * DEPTH + 4 * (lane % 4));
-        if (which < stages) fetch(task, now, x_row, ring_at + into * chunks * 16);
-        copy_commit();
-        into = into + 1 == STAGES ? 0 : into + 1;
-    };
+    /* Places are looked up one stage before they are needed; those of the first stages, and where
+     * it may be their left tiles, before the kernel before this one ends. */
+    const int stage_bytes = chunks * 16;
+    place first[STAGES];
+#pragma unroll
+    for (int s = 0; s < STAGES; s++) {
+        first[s] = find_place(task, (task.turn + s * S::KS) * DEPTH + 4 * (lane % 4));
+        if (s + 1 < STAGES && p.overlap) fetch_left(task, first[s], ring_at + s * stage_bytes);
+    }
     wait_for_earlier();
     let_next_start();
 #pragma unroll
-    for (int s = 0; s < STAGES - 1; s++) fetch_next();
+    for (int s = 0; s + 1 < STAGES; s++) {
+        if (!p.overlap) fetch_left(task, first[s], ring_at + s * stage_bytes);
+        fetch_right(task, first[s], x_row, ring_at + s * stage_bytes);
+        copy_commit();
+    }
+    place next = first[STAGES - 1];
+    int ahead = task.turn + (STAGES - 1) * S::KS, into = STAGES - 1, from = 0;
     for (int i = task.turn; i < stages; i += S::KS) {
+        const uint32_t to = ring_at + into * stage_bytes;
+        const place at = next;
         copy_wait<STAGES - 2>();
-        fetch_next();
+        next = find_place(task, (ahead + S::KS) * DEPTH + 4 * (lane % 4));
+        if (ahead < stages) {
+            fetch_left(task, at, to);
+            fetch_right(task, at, x_row, to);
+        }
+        copy_commit();
+        ahead += S::KS;
+        into = into + 1 == STAGES ? 0 : into + 1;
         multiply<OP, S::WIDE>(ring + from * chunks, sum);
         from = from + 1 == STAGES ? 0 : from + 1;
     }
