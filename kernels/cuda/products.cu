@@ -15,8 +15,8 @@
  * a row side by side, so that one tile of dy serves them all.
  *
  * This file also chooses among the kernels of all products: tf32.cu and plain.cu, and on Hopper
- * hopper_tf32.cu and hopper_plain.cu, take operands of 4 bytes; of bf16 hopper.cu takes what it can, narrow.cu few columns, this file the rest; dense.cu
- * has layouts that are dense. */
+ * hopper_tf32.cu and hopper_plain.cu, take operands of 4 bytes; of bf16 hopper.cu takes what it
+ * can, narrow.cu few columns, this file the rest; dense.cu has layouts that are dense. */
 #include "products.cuh"
 #include "ptx.cuh"
 
