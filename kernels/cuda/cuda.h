@@ -407,7 +407,8 @@ void narrow_dgrad(backend *be, const device_layout *l, const void *w, const void
 void *cuda_table(backend *be, const void *table, size_t bytes);
 int *cuda_block_rows(backend *be, const layout *l); /* [blocks] the output node of each */
 
-/* wgrad of a dense layout in bf16, of several steps or of inputs with a stride; see hopper_dense.cu. */
+/* wgrad of a dense layout in bf16, of several steps or of inputs with a stride; see
+ * hopper_dense.cu. */
 bool hopper_takes_dense(const backend *be, const layout *l, int steps);
 bool hopper_dense_wgrad(backend *be, const layout *l, const void *dy, const void *x, int steps,
                         int columns, void *dw);

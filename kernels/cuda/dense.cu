@@ -1,5 +1,6 @@
-/* Products with a dense W, through cuBLAS; but for wgrad in bf16 on Hopper, see hopper_dense.cu. Its matrices are column-major, so what we call
- * Y [rows][columns] = W X it sees as Y' = X' W'. Floor: 2 rows inputs columns operations. */
+/* Products with a dense W, through cuBLAS; but for wgrad in bf16 on Hopper, see hopper_dense.cu. Its
+ * matrices are column-major, so what we call Y [rows][columns] = W X it sees as Y' = X' W'. Floor: 2
+ * rows inputs columns operations. */
 #include "cuda.h"
 
 static cudaDataType operand_type(const backend *be) {
