@@ -441,6 +441,7 @@ typedef struct part {
     int block;    /* of the pattern ... */
     double share; /* ... and of its blocks, those that are there */
     bool huge;    /* sums of squares that only the coarse ones hold */
+    double steep; /* the size of gradients */
 } part;
 
 enum { PART_RESULTS = 10 };
@@ -576,6 +577,7 @@ static void run_part(backend *be, const part *how, int hidden, int columns, doub
 }
 
 static void check_part(pair *p, const part *how, int hidden, int columns) {
+    const double steep = how->steep;
     size_t plane = (size_t)hidden * (size_t)columns, gates = (size_t)how->gates;
     size_t entries = (size_t)(hidden / how->stride) * VOCABULARY;
     double *in[8] = {random_values(gates * (size_t)hidden, 0.5, 1.5),
@@ -583,9 +585,9 @@ static void check_part(pair *p, const part *how, int hidden, int columns) {
                      random_values(gates * entries, -1, 1),
                      random_values(plane, -1, 1),
                      random_values(plane, -2, 2),
-                     random_values(plane, -1, 1),
-                     random_values(plane, -1, 1),
-                     random_values(plane, -1, 1)};
+                     random_values(plane, -steep, steep),
+                     random_values(plane, -steep, steep),
+                     random_values(plane, -steep, steep)};
     uint8_t *bytes = mem_alloc((size_t)columns, 1);
     for (int n = 0; n < columns; n++) bytes[n] = (uint8_t)random_below(256);
     double *result[2][PART_RESULTS];
@@ -628,13 +630,13 @@ static void check_parts(precision precision) {
     const int sizes[][2] = {{64, unit}, {200, 2 * unit}, {1104, unit}, {64, 5 * unit}};
     for (size_t i = 0; i < sizeof sizes / sizeof sizes[0]; i++) {
         for (int norm = 0; norm < 2; norm++) {
-            part gates = {GATES, 1, norm, false, TABLE_ADD, 0, 8, 0.6, false};
-            part plain = {GATES, 1, norm, false, TABLE_NONE, 0, 8, 0.6, false};
-            part dropped = {GATES, 2, norm, false, TABLE_ADD, 0.3, 8, 0.6, false};
-            part multiply = {1, 1, norm, false, TABLE_MULTIPLY, 0, 8, 0.6, false};
-            part add = {1, 2, norm, true, TABLE_ADD, 0, 8, 0.6, false};
-            part strided = {1, 4, norm, false, TABLE_MULTIPLY, 0, 8, 0.6, false};
-            part relu = {1, 1, norm, true, TABLE_NONE, 0, 8, 0.6, false};
+            part gates = {GATES, 1, norm, false, TABLE_ADD, 0, 8, 0.6, false, 1};
+            part plain = {GATES, 1, norm, false, TABLE_NONE, 0, 8, 0.6, false, 1};
+            part dropped = {GATES, 2, norm, false, TABLE_ADD, 0.3, 8, 0.6, false, 1};
+            part multiply = {1, 1, norm, false, TABLE_MULTIPLY, 0, 8, 0.6, false, 1};
+            part add = {1, 2, norm, true, TABLE_ADD, 0, 8, 0.6, false, 1};
+            part strided = {1, 4, norm, false, TABLE_MULTIPLY, 0, 8, 0.6, false, 1};
+            part relu = {1, 1, norm, true, TABLE_NONE, 0, 8, 0.6, false, 1};
             const part *all[] = {&gates, &plain, &dropped, &multiply, &add, &strided, &relu};
             for (size_t k = 0; k < sizeof all / sizeof all[0]; k++) {
                 check_part(&p, all[k], sizes[i][0], sizes[i][1]);
@@ -642,17 +644,22 @@ static void check_parts(precision precision) {
         }
     }
     /* more than shared memory keeps of a step */
-    part wide = {GATES, 1, true, false, TABLE_ADD, 0, 8, 0.6, false};
+    part wide = {GATES, 1, true, false, TABLE_ADD, 0, 8, 0.6, false, 1};
     check_part(&p, &wide, 64, 16 * unit);
     check_part(&p, &wide, 64, 17 * unit);
     /* several spans of columns, each shared by thread blocks that have several units */
-    part bare = {GATES, 2, false, false, TABLE_ADD, 0, 8, 0.6, false};
+    part bare = {GATES, 2, false, false, TABLE_ADD, 0, 8, 0.6, false, 1};
     check_part(&p, &wide, 1104, 6 * unit);
     check_part(&p, &bare, 1104, 6 * unit);
     check_part(&p, &bare, 64, 17 * unit);
     /* more columns than shared memory has room for statistics */
     check_part(&p, &wide, 64, 60 * unit);
     check_part(&p, &wide, 64, 61 * unit);
+    /* gradients whose sums are coarse, some of them or all */
+    part steep = {GATES, 1, true, false, TABLE_ADD, 0, 8, 0.6, false, 30};
+    check_part(&p, &steep, 1104, 3 * unit);
+    steep.steep = 1e6;
+    check_part(&p, &steep, 1104, 2 * unit);
     close_pair(&p);
 }
 
@@ -684,7 +691,7 @@ static void test_many_units(void **state) {
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
         pair p = open_pair(cases[i].precision);
         random_restart(13);
-        part how = {GATES, 8, true, false, TABLE_ADD, 0.1, cases[i].block, 0.002, false};
+        part how = {GATES, 8, true, false, TABLE_ADD, 0.1, cases[i].block, 0.002, false, 1};
         check_part(&p, &how, cases[i].hidden, cases[i].columns * p.be->column_multiple);
         close_pair(&p);
     }
@@ -698,11 +705,11 @@ static void test_gate_sums(void **state) {
     random_restart(12);
     for (int i = 0; i < GATE_SHAPES; i++) {
         const shape *s = &gate_shapes[i];
-        part how = {GATES, 1, true, false, TABLE_NONE, 0, s->block, s->share, false};
+        part how = {GATES, 1, true, false, TABLE_NONE, 0, s->block, s->share, false, 1};
         check_part(&p, &how, s->nodes * s->block, s->columns * p.be->product_multiple);
     }
     for (int columns = 4; columns <= 8; columns *= 2) {
-        part how = {GATES, 1, true, false, TABLE_NONE, 0, 32, 0.15, true};
+        part how = {GATES, 1, true, false, TABLE_NONE, 0, 32, 0.15, true, 1};
         check_part(&p, &how, 71 * 32, columns * p.be->product_multiple);
     }
     close_pair(&p);

@@ -7,8 +7,9 @@
  *
  * A warp takes a unit at a time, VEC columns to a lane, so that a row is read in one stretch and
  * sums over the columns stay within the warp. All that it needs of the next unit is on its way
- * while it computes this one. For that a lane reads its column's entries of all four gates at once,
- * from a copy of the table in which they lie side by side; it is made once a sequence.
+ * while it computes this one, into registers that this one has just left. A lane reads its column's
+ * entries of all four gates at once, from a copy of the table in which they lie side by side; it is
+ * made once a sequence.
  *
  * The columns come in spans as wide as a warp, each with statistics of its own. Forward's thread
  * blocks take one span each, so that each makes layer norm's statistics of that span alone.
@@ -16,11 +17,15 @@
  * Layer norm's gradient needs two sums over all units of each gate and column. Backward therefore
  * runs as one thread block a multiprocessor, all at the same time, and takes the spans in turn,
  * since one span's raw and dpre fit on the chip: each thread block adds its part to the span's
- * sums, and when all have done so finishes the span's gradients. Meanwhile it begins with the next
- * span. raw and dpre of as many units as fit stay in shared memory; those of the rest come again
- * from the L2. At 18,432 units and 512 columns on an H200 a step so reads and writes 400 MB of
- * memory instead of 480. Spans of 64 columns, which shared memory keeps whole, took longer there:
- * 190 us a step, when taking all columns at once took 170. */
+ * sums, and when they have all parts, finishes the span's gradients. Meanwhile it begins with the
+ * next span. raw and dpre of as many units as fit stay in shared memory; those of the rest come
+ * again from the L2. At 18,432 units and 512 columns on an H200 a step so reads and writes 400 MB
+ * of memory instead of 480. Spans of 64 columns, which shared memory keeps whole, took longer there:
+ * 190 us a step, when taking all columns at once took 170.
+ *
+ * At 128 columns there, of 38 us a step the gradients take 23, and with what they read in the L2 or
+ * without their stores 16: memory holds them. Then 6 pass until the sums are there, and 8 for the
+ * gradients at raw, for whose writes alone a copy takes 7. */
 #include "stages.cuh"
 
 extern "C" {
@@ -32,9 +37,9 @@ enum {
     FORWARD_RESIDENT = 3,
     FORWARD_UNITS = 512, /* at most, whose gains have room */
     BACKWARD_WARPS = 12,
-    FEATURE_WARPS = 4, /* whose sums over units have room at a time */
-    HELD_SPANS = 2,    /* of which backward has statistics: this and the next */
-    EARLY_ROUNDS = 2,  /* of the next span, while sums are on their way */
+    BACKWARD_THREADS = BACKWARD_WARPS * 32,
+    HELD_SPANS = 2,   /* of which backward has statistics: this and the next */
+    EARLY_ROUNDS = 2, /* of the next span, while sums are on their way */
     K = GATES * 2
 };
 
@@ -66,7 +71,7 @@ void cuda_gates_table(backend *be, const cell *c) {
 
 /* ------------------------------------------------------------------------------------- gates */
 
-/* What a lane needs of one unit. */
+/* What a lane needs of one unit. Each part is fetched for the unit after as soon as it was used. */
 template <typename T, int VEC> struct gate_inputs {
     packet<T, VEC> raw[GATES];
     packet<T, GATES> entry[VEC];
@@ -78,16 +83,20 @@ template <typename T, int VEC> struct gate_inputs {
         for (int gate = 0; gate < GATES; gate++) load_packet(raw[gate], row + gate * v.gate_rows);
     }
 
-    __device__ void fetch_rest(const view<T> &v, int unit, int n, const uint8_t (&bytes)[VEC]) {
-        load_packet(c, v.c_before + (size_t)unit * v.columns + n);
+    __device__ void fetch_entries(const view<T> &v, int unit, uint32_t bytes) {
         const T *entries = unit_entries(v, unit);
         if (entries) {
 #pragma unroll
-            for (int i = 0; i < VEC; i++) load_packet(entry[i], entries + bytes[i] * GATES);
+            for (int i = 0; i < VEC; i++)
+                load_packet(entry[i], entries + byte_of(bytes, i) * GATES);
         } else {
 #pragma unroll
             for (int i = 0; i < VEC; i++) entry[i] = packet<T, GATES>();
         }
+    }
+
+    __device__ void fetch_c(const view<T> &v, int unit, int n) {
+        load_packet(c, v.c_before + (size_t)unit * v.columns + n);
     }
 };
 
@@ -139,13 +148,12 @@ template <typename T> static __device__ inline float tanh_(float x) {
     return squash_tanh<T>(slope<T>(GATE_U) * x);
 }
 
-/* st: the statistics from this lane's columns on, [GATES][2][32 VEC]. gains: this unit's gains and
- * biases, see fetch_gains. */
+/* What is to be squashed. st: the statistics from this lane's columns on, [GATES][2][32 VEC].
+ * gains: this unit's gains and biases, see fetch_gains. */
 template <int VEC, typename T>
-static __device__ inline void compute_gates(const view<T> &v, const float *st, const float *gains,
-                                            const gate_inputs<T, VEC> &in, int unit, int n,
-                                            gate_values<VEC> &q) {
-    float z[GATES][VEC];
+static __device__ inline void preactivate(const view<T> &v, const float *st, const float *gains,
+                                          const gate_inputs<T, VEC> &in, int unit, int n,
+                                          gate_values<VEC> &q, float (&z)[GATES][VEC]) {
     const float4 gain4 = *(const float4 *)gains, bias4 = *(const float4 *)(gains + GATES);
     const float gain[GATES] = {gain4.x, gain4.y, gain4.z, gain4.w};
     const float bias[GATES] = {bias4.x, bias4.y, bias4.z, bias4.w};
@@ -164,6 +172,10 @@ static __device__ inline void compute_gates(const view<T> &v, const float *st, c
 #pragma unroll
         for (int i = 0; i < VEC; i++) z[GATE_U][i] *= q.dropout[i];
     }
+}
+
+template <typename T, int VEC>
+static __device__ inline void squash(const float (&z)[GATES][VEC], gate_values<VEC> &q) {
 #pragma unroll
     for (int i = 0; i < VEC; i++) {
         q.i[i] = squash_sigmoid<T>(z[GATE_I][i]);
@@ -211,35 +223,39 @@ static __global__ void __launch_bounds__(FORWARD_WARPS * 32, FORWARD_RESIDENT)
     const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
     const int first = blockIdx.x * v.units, last = min(first + v.units, v.hidden);
     const int n0 = blockIdx.y * SPAN, n = n0 + lane * VEC;
-    uint8_t bytes[VEC];
-    load_bytes(bytes, v.bytes + n);
+    const uint32_t bytes = load_bytes<VEC>(v.bytes + n);
     fetch_gains(v, first, last - first, gains);
     int unit = first + warp;
-    gate_inputs<T, VEC> next;
-    if (unit < last) next.fetch_rest(v, unit, n, bytes);
+    gate_inputs<T, VEC> in;
+    if (unit < last) {
+        in.fetch_entries(v, unit, bytes);
+        in.fetch_c(v, unit, n);
+    }
     wait_for_earlier();
     let_next_start();
-    if (unit < last) next.fetch_raw(v, unit, n);
+    if (unit < last) in.fetch_raw(v, unit, n);
     make_statistics<PER_THREAD>(v, threadIdx.x / SPAN * PER_THREAD, n0 + threadIdx.x % SPAN, SPAN,
                                 st + threadIdx.x % SPAN);
     scale_gains<T>(last - first, gains);
     __syncthreads();
 #pragma unroll 1
     for (; unit < last; unit += FORWARD_WARPS) {
-        const gate_inputs<T, VEC> in = next;
-        if (unit + FORWARD_WARPS < last) {
-            next.fetch_raw(v, unit + FORWARD_WARPS, n);
-            next.fetch_rest(v, unit + FORWARD_WARPS, n, bytes);
-        }
-        size_t at = (size_t)unit * v.columns + n;
+        const int after = unit + FORWARD_WARPS;
+        const size_t at = (size_t)unit * v.columns + n;
         gate_values<VEC> q;
-        float state[VEC], h[VEC];
-        compute_gates(v, st + lane * VEC, gains + (unit - first) * K, in, unit, n, q);
+        float z[GATES][VEC], state[VEC], h[VEC];
+        preactivate(v, st + lane * VEC, gains + (unit - first) * K, in, unit, n, q, z);
+        if (after < last) {
+            in.fetch_raw(v, after, n);
+            in.fetch_entries(v, after, bytes);
+        }
+        squash<T>(z, q);
 #pragma unroll
         for (int i = 0; i < VEC; i++) {
             state[i] = q.f[i] * in.c.value(i) + q.i[i] * q.u[i];
             h[i] = q.o[i] * tanh_<T>(state[i]);
         }
+        if (after < last) in.fetch_c(v, after, n);
         store(v.c_after + at, state);
         store(v.h + at, h);
     }
@@ -249,20 +265,23 @@ static __global__ void __launch_bounds__(FORWARD_WARPS * 32, FORWARD_RESIDENT)
 
 template <typename T, int VEC> struct backward_inputs {
     gate_inputs<T, VEC> gates;
-    packet<T, VEC> dh, dx;
+    packet<T, VEC> dh, dx; /* dx: 0 where nothing is asked of h */
     packet<float, VEC> dc;
 
-    __device__ void fetch_dx(const view<T> &v, int unit, int n) {
-        dx = packet<T, VEC>();
-        if (v.asked) load_packet(dx, v.dx + (size_t)unit * v.columns + n);
+    __device__ void fetch_gates(const view<T> &v, int unit, int n, uint32_t bytes) {
+        gates.fetch_raw(v, unit, n);
+        gates.fetch_entries(v, unit, bytes);
     }
 
-    __device__ void fetch_rest(const view<T> &v, int unit, int n, const uint8_t (&bytes)[VEC]) {
-        size_t at = (size_t)unit * v.columns + n;
-        gates.fetch_raw(v, unit, n);
-        gates.fetch_rest(v, unit, n, bytes);
+    __device__ void fetch_state(const view<T> &v, int unit, int n) {
+        const size_t at = (size_t)unit * v.columns + n;
+        gates.fetch_c(v, unit, n);
         load_packet(dc, v.dc + at);
         load_packet(dh, v.dh + at);
+    }
+
+    __device__ void fetch_dx(const view<T> &v, int unit, int n) {
+        if (v.asked) load_packet(dx, v.dx + (size_t)unit * v.columns + n);
     }
 };
 
@@ -271,44 +290,51 @@ template <typename T, int VEC> struct alignas(16) kept_unit {
     T raw[GATES][32 * VEC], dpre[GATES][32 * VEC];
 };
 
-/* A span's sums, by themselves in the step's. */
-template <typename T>
-static __device__ inline fixed *span_sums(const view<T> &v, int width, int span) {
-    return v.dsums + (size_t)span * GATES * sums_gate(width);
+/* The same in all lanes, and the compiler knows. */
+static __device__ inline int warp_index() {
+    return __shfl_sync(~0u, threadIdx.x / 32, 0);
 }
 
-/* The thread block's arrays in shared memory, and its units. */
+/* The thread block's arrays in shared memory, its units and the warp's. */
 template <typename T, int VEC> struct backward_arrays {
-    float *st;       /* [HELD_SPANS][GATES][2][SPAN] */
-    float *features; /* [FEATURE_WARPS][K][SPAN]; then the means, [GATES][2][SPAN] */
-    float *gains;    /* [units][gains of the gates, biases] */
-    float *units;    /* [units][GATES][2]: sums over columns, of dpre and dpre times value */
+    float *st;               /* [HELD_SPANS][GATES][2][SPAN] */
+    float *features;         /* [BACKWARD_WARPS][K][SPAN]: the warps' sums over their units */
+    float *means;            /* [K][SPAN]: over all units */
+    float *gains;            /* [units][gains of the gates, biases] */
+    float *units;            /* [units][K]: sums over columns, of dpre and dpre times value */
     kept_unit<T, VEC> *kept; /* [BACKWARD_WARPS][v.kept] */
-    int first, last, rounds; /* rounds: how many of the units are this warp's */
+    int first, last, leader, rounds; /* leader: the warp's first unit; rounds: how many it has */
 
     static const int SPAN = 32 * VEC;
 
     static size_t bytes(const view<T> &v) {
-        size_t floats = K * SPAN * (HELD_SPANS + FEATURE_WARPS) + 2 * (size_t)K * v.units;
+        size_t floats = K * SPAN * (HELD_SPANS + BACKWARD_WARPS + 1) + 2 * (size_t)K * v.units;
         return floats * sizeof(float) + BACKWARD_WARPS * v.kept * sizeof(kept_unit<T, VEC>);
     }
 
     __device__ backward_arrays(const view<T> &v, float *shared) {
-        const int warp = threadIdx.x / 32;
+        const int warp = warp_index();
         st = shared;
         features = st + HELD_SPANS * K * SPAN;
-        gains = features + FEATURE_WARPS * K * SPAN;
+        means = features + BACKWARD_WARPS * K * SPAN;
+        gains = means + K * SPAN;
         units = gains + K * v.units;
         kept = (kept_unit<T, VEC> *)(units + K * v.units) + warp * v.kept;
         first = blockIdx.x * v.units;
         last = min(first + v.units, v.hidden);
-        rounds = (last - first - warp + BACKWARD_WARPS - 1) / BACKWARD_WARPS;
+        leader = first + warp;
+        rounds = (last - leader + BACKWARD_WARPS - 1) / BACKWARD_WARPS;
     }
 
     /* Which of the warp's kept units that of a round is, if 0 <= it < v.kept. A span's first rounds
      * come before the last span is done with these. */
     static __device__ int place(int round) {
         return round - EARLY_ROUNDS;
+    }
+
+    /* One gate's sums of a span, which lie by themselves in the step's. */
+    static __device__ fixed *gate_sums(const view<T> &v, int span, int gate) {
+        return v.dsums + (size_t)(span * GATES + gate) * sums_gate(SPAN);
     }
 
     __device__ float *statistics_of(int span) const {
@@ -331,16 +357,44 @@ template <typename T, int VEC> struct backward_arrays {
         copy_commit();
     }
 
+    /* Waits until all thread blocks have added theirs. */
     __device__ void hold_means(const view<T> &v, int span) const {
-        for (int i = threadIdx.x; i < GATES * SPAN; i += blockDim.x) {
-            const int gate = i / SPAN, column = i % SPAN;
-            const fixed *sums = span_sums(v, SPAN, span) + gate * sums_gate(SPAN);
-            fixed_sum both[2] = {fetch_fixed(sums, SPAN, 0, column),
-                                 fetch_fixed(sums, SPAN, 1, column)};
+        const int EACH = (K * SPAN + BACKWARD_THREADS - 1) / BACKWARD_THREADS;
+        fixed sum[EACH];
+        bool all;
+        do {
+            all = true;
 #pragma unroll
-            for (int k = 0; k < 2; k++) {
-                features[(gate * 2 + k) * SPAN + column] =
-                    decode_fixed(both[k], SCALE_DSUM) / v.hidden;
+            for (int k = 0; k < EACH; k++) {
+                const int i = min(threadIdx.x + k * BACKWARD_THREADS, K * SPAN - 1);
+                sum[k] =
+                    fetch_counted(gate_sums(v, span, i / SPAN / 2), SPAN, i / SPAN % 2, i % SPAN);
+            }
+#pragma unroll
+            for (int k = 0; k < EACH; k++) all = all && parts_of(sum[k]) == gridDim.x;
+        } while (!all);
+#pragma unroll
+        for (int k = 0; k < EACH; k++) {
+            const int i = min(threadIdx.x + k * BACKWARD_THREADS, K * SPAN - 1);
+            means[i] = decode_counted(sum[k], gate_sums(v, span, i / SPAN / 2), SPAN, i / SPAN % 2,
+                                      i % SPAN) /
+                       v.hidden;
+        }
+    }
+
+    /* To memory, the warp's dpre that only shared memory has so far. */
+    __device__ void store_dpre(const view<T> &v, int span) const {
+        const int LANE = 16 / sizeof(T); /* elements that a lane moves at a time */
+        const int lane = threadIdx.x % 32, count = min(v.kept, rounds - EARLY_ROUNDS);
+#pragma unroll 2
+        for (int place = 0; place < count; place++) {
+            const int unit = leader + (EARLY_ROUNDS + place) * BACKWARD_WARPS;
+            T *row = v.dpre + unit_row(v, unit) + span * SPAN;
+#pragma unroll
+            for (int i = lane * LANE; i < GATES * SPAN; i += 32 * LANE) {
+                packet<T, LANE> dpre;
+                load_packet(dpre, kept[place].dpre[0] + i);
+                store_packet(row + i / SPAN * v.gate_rows + i % SPAN, dpre);
             }
         }
     }
@@ -349,31 +403,21 @@ template <typename T, int VEC> struct backward_arrays {
 /* One span's sums over the thread block's units, with gains as scale_gains made them, to the
  * totals. */
 template <typename T, int VEC>
-static __device__ void add_features(const view<T> &v, float *features, int span,
+static __device__ void add_features(const view<T> &v, const backward_arrays<T, VEC> &a, int span,
                                     const float (&part)[K][VEC]) {
     const int SPAN = 32 * VEC, warp = threadIdx.x / 32, lane = threadIdx.x % 32;
-    for (int turn = 0; turn * FEATURE_WARPS < BACKWARD_WARPS; turn++) {
-        if (warp / FEATURE_WARPS == turn) {
 #pragma unroll
-            for (int i = 0; i < K; i++) {
-                float sum[VEC], *at = features + (warp % FEATURE_WARPS * K + i) * SPAN + lane * VEC;
-                if (turn > 0) load(sum, at);
-#pragma unroll
-                for (int j = 0; j < VEC; j++) sum[j] = turn > 0 ? sum[j] + part[i][j] : part[i][j];
-                store_shared(at, sum);
-            }
-        }
-        __syncthreads();
-    }
-    for (int i = threadIdx.x; i < K * SPAN; i += blockDim.x) {
-        int value = i / SPAN, column = i % SPAN;
-        const float inverse = 1 / slope<T>(value / 2 == GATE_U ? GATE_U : GATE_I);
-        float total = 0;
-        for (int w = 0; w < FEATURE_WARPS; w++) total += features[w * K * SPAN + i];
-        add_fixed(span_sums(v, SPAN, span) + value / 2 * sums_gate(SPAN), SPAN, value % 2, column,
-                  total * inverse, SCALE_DSUM);
+    for (int i = 0; i < K; i++) {
+        store_shared(a.features + (warp * K + i) * SPAN + lane * VEC, part[i]);
     }
     __syncthreads();
+    for (int i = threadIdx.x; i < K * SPAN; i += BACKWARD_THREADS) {
+        const int value = i / SPAN, column = i % SPAN;
+        const float inverse = 1 / slope<T>(value / 2 == GATE_U ? GATE_U : GATE_I);
+        float total = 0;
+        for (int w = 0; w < BACKWARD_WARPS; w++) total += a.features[w * K * SPAN + i];
+        add_counted(a.gate_sums(v, span, value / 2), SPAN, value % 2, column, total * inverse);
+    }
 }
 
 /* The gradients at norm's result and at c of one unit, from what its gates were. */
@@ -397,15 +441,21 @@ static __device__ inline void differentiate(const view<T> &v, const backward_inp
     }
 }
 
-/* Adds the thread block's sums over columns to the gradients of gains and biases. */
+/* Adds the thread block's sums over columns to the gradients of gains and biases, which no other
+ * thread block adds to. */
 template <typename T>
 static __device__ void add_units(const view<T> &v, int first, int count, const float *units) {
-    for (int i = threadIdx.x; i < count * K; i += blockDim.x) {
-        int unit = i % count, gate = i / count % GATES, which = i / count / GATES;
+    for (int i = threadIdx.x; i < count * K; i += BACKWARD_THREADS) {
+        const int unit = i % count, gate = i / count % GATES, which = i / count / GATES;
+        const float sum = units[(unit * GATES + gate) * 2 + which];
         float *to = which ? v.dgain : v.dbias;
         if (!to) continue;
         to += gate * v.hidden + first + unit;
-        *to = (v.start ? 0 : *to) + units[(unit * GATES + gate) * 2 + which];
+        if (v.start) {
+            *to = sum;
+        } else {
+            atomicAdd(to, sum); /* not waited for */
+        }
     }
 }
 
@@ -413,17 +463,16 @@ static __device__ void add_units(const view<T> &v, int first, int count, const f
 template <typename T, int VEC> struct finished_unit {
     packet<T, VEC> raw[GATES], dpre[GATES];
 
-    __device__ void fetch(const view<T> &v, const backward_arrays<T, VEC> &a, int round, int n) {
-        const int unit = a.first + threadIdx.x / 32 + round * BACKWARD_WARPS;
-        const int place = a.place(round), lane = threadIdx.x % 32;
-        if (place >= 0 && place < v.kept) {
+    /* keep: where the unit is kept, if it is. row: else, of gate 0 from this lane's columns on. */
+    __device__ void fetch(const view<T> &v, const kept_unit<T, VEC> *keep, bool kept, size_t row) {
+        const int column = threadIdx.x % 32 * VEC;
+        if (kept) {
 #pragma unroll
             for (int gate = 0; gate < GATES; gate++) {
-                load_packet(raw[gate], &a.kept[place].raw[gate][lane * VEC]);
-                load_packet(dpre[gate], &a.kept[place].dpre[gate][lane * VEC]);
+                load_packet(raw[gate], keep->raw[gate] + column);
+                load_packet(dpre[gate], keep->dpre[gate] + column);
             }
         } else {
-            const size_t row = unit_row(v, unit) + n;
 #pragma unroll
             for (int gate = 0; gate < GATES; gate++) {
                 load_packet(raw[gate], v.raw + row + gate * v.gate_rows);
@@ -433,71 +482,84 @@ template <typename T, int VEC> struct finished_unit {
     }
 };
 
+/* What finishes the gradients of a lane's columns, of one span. */
+template <typename T, int VEC> struct finish_factors {
+    float scale[GATES][VEC], shift[GATES][VEC], slant[GATES][VEC];
+
+    /* st, means: from this lane's columns on. */
+    __device__ finish_factors(const float *st, const float *means) {
+        const int SPAN = 32 * VEC;
+#pragma unroll
+        for (int gate = 0; gate < GATES; gate++) {
+            statistics<VEC> of(st, SPAN, gate);
+            float mean[VEC], product[VEC];
+            load(mean, means + gate * 2 * SPAN);
+            load(product, means + (gate * 2 + 1) * SPAN);
+#pragma unroll
+            for (int i = 0; i < VEC; i++) {
+                scale[gate][i] = of.scale[i];
+                shift[gate][i] = of.scale[i] * (mean[i] + product[i] * of.shift[i]);
+                slant[gate][i] = of.scale[i] * of.scale[i] * product[i];
+            }
+        }
+    }
+
+    /* gains: the unit's, as scale_gains made them. to: its raw, from this lane's columns on. */
+    __device__ void finish(const view<T> &v, const finished_unit<T, VEC> &in, const float *gains,
+                           T *to) const {
+        const float4 gain4 = *(const float4 *)gains;
+        const float gain[GATES] = {gain4.x, gain4.y, gain4.z, gain4.w};
+#pragma unroll
+        for (int gate = 0; gate < GATES; gate++) {
+            const float of = gain[gate] * (1 / slope<T>(gate));
+            float draw[VEC];
+#pragma unroll
+            for (int i = 0; i < VEC; i++) {
+                draw[i] = of * in.dpre[gate].value(i) * scale[gate][i] -
+                          (slant[gate][i] * in.raw[gate].value(i) + shift[gate][i]);
+            }
+            store(to + gate * v.gate_rows, draw);
+        }
+    }
+};
+
 /* Layer norm's gradient at raw for one span, once its sums are known:
  *
- *   scale (gain dpre - mean - value product) = scale gain dpre - (slant raw + shift) */
+ *   scale (gain dpre - mean - value product) = scale gain dpre - (slant raw + shift)
+ *
+ * What the last unit takes is on its way while the sums are waited for. */
 template <typename T, int VEC>
 static __device__ void finish_gradient(const view<T> &v, const backward_arrays<T, VEC> &a,
                                        int span) {
-    const int SPAN = 32 * VEC, lane = threadIdx.x % 32, n = span * SPAN + lane * VEC;
-    float scale[GATES][VEC], shift[GATES][VEC], slant[GATES][VEC];
-#pragma unroll
-    for (int gate = 0; gate < GATES; gate++) {
-        const int at = gate * 2 * SPAN + lane * VEC;
-        statistics<VEC> of(a.statistics_of(span) + lane * VEC, SPAN, gate);
-        float mean[VEC], product[VEC];
-        load(mean, a.features + at);
-        load(product, a.features + at + SPAN);
-#pragma unroll
-        for (int i = 0; i < VEC; i++) {
-            scale[gate][i] = of.scale[i];
-            shift[gate][i] = of.scale[i] * (mean[i] + product[i] * of.shift[i]);
-            slant[gate][i] = of.scale[i] * of.scale[i] * product[i];
-        }
+    const int column = threadIdx.x % 32 * VEC, n = span * 32 * VEC + column;
+    int place = a.place(a.rounds - 1), unit = a.leader + (a.rounds - 1) * BACKWARD_WARPS;
+    const kept_unit<T, VEC> *keep = a.kept + place;
+    finished_unit<T, VEC> last;
+    if (a.rounds > 0) {
+        last.fetch(v, keep, (unsigned)place < (unsigned)v.kept, unit_row(v, unit) + n);
     }
+    a.hold_means(v, span);
+    __syncthreads();
+    const finish_factors<T, VEC> factors(a.statistics_of(span) + column, a.means + column);
     __syncthreads(); /* what these came from may be overwritten */
+    if (a.rounds > 0) {
+        factors.finish(v, last, a.gains + (unit - a.first) * K, v.raw + unit_row(v, unit) + n);
+    }
+    unit -= BACKWARD_WARPS, place--, keep--;
 #pragma unroll 2
-    for (int round = a.rounds - 1; round >= 0; round--) {
+    for (; unit >= a.first; unit -= BACKWARD_WARPS, place--, keep--) {
+        const size_t row = unit_row(v, unit) + n;
         finished_unit<T, VEC> in;
-        in.fetch(v, a, round, n);
-        const int unit = a.first + threadIdx.x / 32 + round * BACKWARD_WARPS;
-#pragma unroll
-        for (int gate = 0; gate < GATES; gate++) {
-            float gain = a.gains[(unit - a.first) * K + gate] * (1 / slope<T>(gate)), draw[VEC];
-#pragma unroll
-            for (int i = 0; i < VEC; i++) {
-                draw[i] = gain * in.dpre[gate].value(i) * scale[gate][i] -
-                          (slant[gate][i] * in.raw[gate].value(i) + shift[gate][i]);
-            }
-            store(v.raw + unit_row(v, unit) + n + gate * v.gate_rows, draw);
-        }
+        in.fetch(v, keep, (unsigned)place < (unsigned)v.kept, row);
+        factors.finish(v, in, a.gains + (unit - a.first) * K, v.raw + row);
     }
 }
 
-/* The bytes of a lane's columns, from column n on, in one register. */
-template <int VEC, typename T>
-static __device__ inline uint32_t load_bytes_of(const view<T> &v, int n) {
-    const uint8_t *from = v.bytes + n + threadIdx.x % 32 * VEC;
-    return VEC == 4 ? *(const uint32_t *)from : *(const uint16_t *)from;
-}
-
-/* What a warp has under way: what its next unit needs, and sums over the span's units so far. */
+/* What a warp has under way: what its unit needs, and sums over the span's units so far. */
 template <typename T, int VEC> struct backward_state {
-    backward_inputs<T, VEC> next;
+    backward_inputs<T, VEC> in;
     float part[K][VEC];
     uint32_t bytes, bytes_after; /* of the lane's columns in this span, and in the next */
-
-    __device__ void fetch_rest(const view<T> &v, int unit, int n, uint32_t of) {
-        uint8_t each[VEC];
-#pragma unroll
-        for (int i = 0; i < VEC; i++) each[i] = (uint8_t)(of >> 8 * i);
-        next.fetch_rest(v, unit, n, each);
-    }
-
-    __device__ void fetch(const view<T> &v, int unit, int n, uint32_t of) {
-        fetch_rest(v, unit, n, of);
-        next.fetch_dx(v, unit, n);
-    }
 
     __device__ void start_part() {
 #pragma unroll
@@ -508,7 +570,9 @@ template <typename T, int VEC> struct backward_state {
     __device__ void turn_bytes(const view<T> &v, int span) {
         const int after = (span + 2) * 32 * VEC;
         bytes = bytes_after;
-        if (after < v.columns) bytes_after = load_bytes_of<VEC>(v, after);
+        if (after < v.columns) {
+            bytes_after = load_bytes<VEC>(v.bytes + after + threadIdx.x % 32 * VEC);
+        }
     }
 };
 
@@ -519,37 +583,48 @@ static __device__ __forceinline__ void
 gates_gradient(const view<T> &v, const backward_arrays<T, VEC> &a, backward_state<T, VEC> &s,
                int span, int from, int to) {
     const int SPAN = 32 * VEC, lane = threadIdx.x % 32, n = span * SPAN + lane * VEC;
-    const int leader = a.first + threadIdx.x / 32;
+    const int end = a.leader + to * BACKWARD_WARPS;
+    int unit = a.leader + from * BACKWARD_WARPS, place = a.place(from);
+    kept_unit<T, VEC> *keep = a.kept + place;
 #pragma unroll 1
-    for (int round = from; round < to; round++) {
-        const int unit = leader + round * BACKWARD_WARPS, place = a.place(round);
-        const backward_inputs<T, VEC> in = s.next;
-        if (round + 1 < a.rounds) {
-            s.fetch(v, unit + BACKWARD_WARPS, n, s.bytes);
-        } else if (n + SPAN < v.columns) {
-            s.fetch(v, leader, n + SPAN, s.bytes_after);
-        }
+    for (; unit < end; unit += BACKWARD_WARPS, place++, keep++) {
+        const bool done = unit + BACKWARD_WARPS >= a.last, more = !done || n + SPAN < v.columns;
+        const int after = done ? a.leader : unit + BACKWARD_WARPS, n_after = done ? n + SPAN : n;
+        const bool kept = NORM && (unsigned)place < (unsigned)v.kept;
         const float *gains = a.gains + (unit - a.first) * K;
         gate_values<VEC> q;
-        float d[GATES][VEC], dc[VEC], unit_sums[K] = {};
-        compute_gates(v, a.statistics_of(span) + lane * VEC, gains, in.gates, unit, n, q);
-        differentiate(v, in, q, d, dc);
+        float z[GATES][VEC], d[GATES][VEC], dc[VEC], unit_sums[K];
+        if (kept) {
+#pragma unroll
+            for (int gate = 0; gate < GATES; gate++) {
+                store_shared(keep->raw[gate] + lane * VEC, s.in.gates.raw[gate]);
+            }
+        }
+        preactivate(v, a.statistics_of(span) + lane * VEC, gains, s.in.gates, unit, n, q, z);
+        if (more) s.in.fetch_gates(v, after, n_after, done ? s.bytes_after : s.bytes);
+        squash<T>(z, q);
+        differentiate(v, s.in, q, d, dc);
+        if (more) {
+            s.in.fetch_state(v, after, n_after);
+            s.in.fetch_dx(v, after, n_after);
+        }
         store(v.dc + (size_t)unit * v.columns + n, dc);
         T *dpre = v.dpre + unit_row(v, unit) + n;
 #pragma unroll
         for (int gate = 0; gate < GATES; gate++) {
             packet<T, VEC> rounded;
             pack(rounded, d[gate]);
-            store_packet(dpre + gate * v.gate_rows, rounded);
-            if (NORM && place >= 0 && place < v.kept) {
-                store_shared(&a.kept[place].raw[gate][lane * VEC], in.gates.raw[gate]);
-                store_shared(&a.kept[place].dpre[gate][lane * VEC], rounded);
+            if (kept) {
+                store_shared(keep->dpre[gate] + lane * VEC, rounded);
+            } else {
+                store_packet(dpre + gate * v.gate_rows, rounded);
             }
 #pragma unroll
             for (int i = 0; i < VEC; i++) {
-                float value = q.value[gate][i], weighted = gains[gate] * d[gate][i];
-                unit_sums[gate * 2] += d[gate][i];
-                unit_sums[gate * 2 + 1] += d[gate][i] * value;
+                const float value = q.value[gate][i], weighted = gains[gate] * d[gate][i];
+                float *of = unit_sums + gate * 2; /* not zeroed before, which would cost adding */
+                of[0] = i > 0 ? of[0] + d[gate][i] : d[gate][i];
+                of[1] = i > 0 ? of[1] + d[gate][i] * value : d[gate][i] * value;
                 s.part[gate * 2][i] += weighted;
                 s.part[gate * 2 + 1][i] += weighted * value;
             }
@@ -561,24 +636,28 @@ gates_gradient(const view<T> &v, const backward_arrays<T, VEC> &a, backward_stat
 
 /* NORM: with layer norm. */
 template <typename T, int VEC, bool NORM>
-static __global__ void __launch_bounds__(BACKWARD_WARPS * 32, 1)
+static __global__ void __launch_bounds__(BACKWARD_THREADS, 1)
     gates_backward_kernel(const __grid_constant__ view<T> v) {
     const int SPAN = 32 * VEC, column = threadIdx.x % 32 * VEC, spans = v.columns / SPAN;
     extern __shared__ __align__(16) float shared[];
     const backward_arrays<T, VEC> a(v, shared);
-    const int leader = a.first + threadIdx.x / 32, early = NORM ? min(EARLY_ROUNDS, a.rounds) : 0;
+    const int early = NORM ? min(EARLY_ROUNDS, a.rounds) : 0;
     backward_state<T, VEC> s;
     fetch_gains(v, a.first, a.last - a.first, a.gains);
     a.fetch_statistics(v, 0);
-    for (int i = threadIdx.x; i < v.units * K; i += blockDim.x) a.units[i] = 0;
-    s.bytes_after = load_bytes_of<VEC>(v, 0);
+    for (int i = threadIdx.x; i < v.units * K; i += BACKWARD_THREADS) a.units[i] = 0;
+    s.bytes_after = load_bytes<VEC>(v.bytes + column);
     s.turn_bytes(v, -1);
-    if (a.rounds > 0) s.fetch_rest(v, leader, column, s.bytes);
+    if (a.rounds > 0) {
+        s.in.fetch_gates(v, a.leader, column, s.bytes);
+        s.in.fetch_state(v, a.leader, column);
+    }
     scale_gains<T>(a.last - a.first, a.gains);
     __syncthreads();
     wait_for_earlier();
     let_next_start();
-    if (a.rounds > 0) s.next.fetch_dx(v, leader, column);
+    s.in.dx = packet<T, VEC>();
+    if (a.rounds > 0) s.in.fetch_dx(v, a.leader, column);
     s.start_part();
     /* A span in two phases: the rest of its rounds, then the first ones of the next. */
 #pragma unroll 1
@@ -589,26 +668,21 @@ static __global__ void __launch_bounds__(BACKWARD_WARPS * 32, 1)
             gates_gradient<NORM>(v, a, s, span + ahead, ahead ? 0 : begun,
                                  ahead ? early : a.rounds);
         }
-        fixed *arrived = arrivals(span_sums(v, SPAN, span), SPAN);
         if (!ahead) {
             copy_wait<0>();
             s.turn_bytes(v, span);
             if (NORM) {
-                add_features(v, a.features, span, s.part);
+                add_features(v, a, span, s.part);
                 s.start_part();
-                all_arrive(arrived);
+                a.store_dpre(v, span);
             } else {
                 __syncthreads();
             }
-        } else if (NORM) {
-            all_wait(arrived);
-            a.hold_means(v, span);
-            __syncthreads();
-            finish_gradient(v, a, span);
+        } else {
+            if (span + 1 == spans) add_units(v, a.first, a.last - a.first, a.units);
+            if (NORM) finish_gradient(v, a, span);
         }
     }
-    __syncthreads();
-    add_units(v, a.first, a.last - a.first, a.units);
 }
 
 /* ----------------------------------------------------------------------------------- launches */
@@ -633,11 +707,12 @@ template <typename T> static void run_gates(backend *be, const cell *c, int t) {
     v.columns % 128 == 0 ? launch_gates<T, 4>(be, v) : launch_gates<T, 2>(be, v);
 }
 
-/* A thread block a multiprocessor. */
+/* A thread block a multiprocessor: they wait for each other. */
 template <typename T, int VEC, bool NORM> static void launch_backward(backend *be, view<T> v) {
     typedef backward_arrays<T, VEC> arrays;
     cuda_backend *cuda = cuda_of(be);
-    v.units = (v.hidden + cuda->processors - 1) / cuda->processors;
+    const int most = min(cuda->processors, (int)COUNTED_PARTS);
+    v.units = (v.hidden + most - 1) / most;
     size_t rest = arrays::bytes(v), round = BACKWARD_WARPS * sizeof(kept_unit<T, VEC>);
     if (NORM && rest < cuda->shared_limit) {
         int rounds = (v.units + BACKWARD_WARPS - 1) / BACKWARD_WARPS;
@@ -645,7 +720,7 @@ template <typename T, int VEC, bool NORM> static void launch_backward(backend *b
     }
     cuda_launch(be, "gates_backward", !v.start && starts_early(be),
                 gates_backward_kernel<T, VEC, NORM>, (v.hidden + v.units - 1) / v.units,
-                BACKWARD_WARPS * 32, arrays::bytes(v), v);
+                BACKWARD_THREADS, arrays::bytes(v), v);
 }
 
 template <typename T> static void run_backward(backend *be, const cell *c, int t) {

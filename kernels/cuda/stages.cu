@@ -87,15 +87,14 @@ static __global__ void __launch_bounds__(THREADS)
         for (int n = lane * VEC; n < v.columns; n += 32 * VEC) {
             size_t at = (size_t)unit * v.columns + n;
             float y[VEC];
-            uint8_t bytes[VEC];
+            const uint32_t bytes = load_bytes<VEC>(v.bytes + n);
             load(y, v.raw + at);
-            load_bytes(bytes, v.bytes + n);
             statistics<VEC>(st + n, v.columns, 0).normalise(y);
 #pragma unroll
             for (int i = 0; i < VEC; i++) {
                 y[i] = gain * y[i] + bias;
-                if (table && v.use == TABLE_ADD) y[i] += to_float(table[bytes[i]]);
-                if (table && v.use == TABLE_MULTIPLY) y[i] *= to_float(table[bytes[i]]);
+                if (table && v.use == TABLE_ADD) y[i] += to_float(table[byte_of(bytes, i)]);
+                if (table && v.use == TABLE_MULTIPLY) y[i] *= to_float(table[byte_of(bytes, i)]);
                 if (v.relu && y[i] < 0) y[i] = 0;
             }
             store(v.out + at, y);
@@ -111,7 +110,7 @@ static __global__ void __launch_bounds__(THREADS)
     extern __shared__ __align__(16) float st[];
     sums_type *sums = (sums_type *)(st + 2 * v.columns);
     for (int n = threadIdx.x; n < v.columns; n += THREADS) {
-        read_statistics<1>(v, n, v.columns, st + n);
+        read_statistics(v, n, v.columns, st + n);
     }
     start_units(v, sums);
     int warp = threadIdx.x / 32, lane = threadIdx.x % 32, first = blockIdx.x * v.units;
@@ -119,8 +118,7 @@ static __global__ void __launch_bounds__(THREADS)
     for (int span = 0; span < v.columns / SPAN; span++) {
         int n = span * SPAN + lane * VEC;
         float part[2][VEC] = {};
-        uint8_t bytes[VEC];
-        load_bytes(bytes, v.bytes + n);
+        const uint32_t bytes = load_bytes<VEC>(v.bytes + n);
 #pragma unroll 1
         for (int unit = first + warp; unit < last; unit += WARPS) {
             size_t at = (size_t)unit * v.columns + n;
@@ -139,7 +137,7 @@ static __global__ void __launch_bounds__(THREADS)
 #pragma unroll
                 for (int i = 0; i < VEC; i++) {
                     y[i] = table ? d[i] * (gain * value[i] + bias) : 0;
-                    if (table) d[i] *= to_float(table[bytes[i]]);
+                    if (table) d[i] *= to_float(table[byte_of(bytes, i)]);
                 }
                 store(v.dentry + at, y);
             }
@@ -167,8 +165,8 @@ static __global__ void __launch_bounds__(THREADS, 4)
     extern __shared__ __align__(16) float st[]; /* statistics; [2][columns] means of dsums */
     float *means = st + 2 * v.columns;
     for (int n = threadIdx.x; n < v.columns; n += THREADS) {
-        read_means<1>(v, n, v.columns, means + n);
-        read_statistics<1>(v, n, v.columns, st + n);
+        read_means(v, n, v.columns, means + n);
+        read_statistics(v, n, v.columns, st + n);
     }
     __syncthreads();
     int warp = threadIdx.x / 32, lane = threadIdx.x % 32, first = blockIdx.x * v.units;

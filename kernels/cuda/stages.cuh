@@ -10,7 +10,7 @@
 template <typename T> struct view {
     int hidden, columns, gates, units; /* units: of a thread block */
     int log_block, node_rows; /* a node's first row lies node_rows after its first unit's number */
-    size_t gate_rows, gate_table; /* elements from one gate of a unit to the next */
+    size_t gate_rows;         /* elements from one gate of a unit to the next */
     bool layer_norm, relu;
     bool start, asked; /* dgain and dbias start here; dx asks something of h */
     table_use use;
@@ -50,7 +50,6 @@ template <typename T> static view<T> view_step(backend *be, const cell *c, int s
         g->block < c->hidden ? log2_of(g->block) : 31; /* one node of any size: number 0 */
     v.node_rows = (g->gates - 1) * g->block;
     v.gate_rows = (size_t)g->block * columns;
-    v.gate_table = (size_t)(c->hidden / g->table_stride) * VOCABULARY;
     v.layer_norm = g->layer_norm;
     v.relu = g->relu;
     v.start = t == c->steps - 1;
@@ -166,13 +165,13 @@ template <int VEC> static __device__ inline void store_shared(float *to, const f
     store_shared(to, p);
 }
 
-template <int VEC>
-static __device__ inline void load_bytes(uint8_t (&x)[VEC], const uint8_t *from) {
-    struct alignas(VEC) packet {
-        uint8_t value[VEC];
-    } p = *(const packet *)from;
-#pragma unroll
-    for (int i = 0; i < VEC; i++) x[i] = p.value[i];
+/* The bytes of VEC columns. */
+template <int VEC> static __device__ inline uint32_t load_bytes(const uint8_t *from) {
+    return VEC == 4 ? *(const uint32_t *)from : *(const uint16_t *)from;
+}
+
+static __device__ inline int byte_of(uint32_t bytes, int i) {
+    return bytes >> 8 * i & 255;
 }
 
 /* Where a unit's row of gate 0 begins. */
@@ -230,33 +229,21 @@ static __device__ void make_statistics(const view<T> &v, int gate, int n, int st
     }
 }
 
-template <int COUNT, typename T>
+/* Of a stage's one gate. */
+template <typename T>
 static __device__ void read_statistics(const view<T> &v, int n, int stride, float *st) {
-    float value[COUNT * 2];
+    const float *kept = kept_statistics(v.sums, v.columns) + n;
 #pragma unroll
-    for (int i = 0; i < COUNT * 2; i++) {
-        value[i] = i % 2;
-        if (v.layer_norm) {
-            value[i] = kept_statistics(v.sums + i / 2 * sums_gate(v.columns),
-                                       v.columns)[i % 2 * v.columns + n];
-        }
-    }
-#pragma unroll
-    for (int i = 0; i < COUNT * 2; i++) st[i * stride] = value[i];
+    for (int i = 0; i < 2; i++) st[i * stride] = v.layer_norm ? kept[i * v.columns] : i;
 }
 
-/* Backward: means over the units of gain dpre, and of that times v. */
-template <int COUNT, typename T>
+/* Backward, likewise: means over the units of gain dpre, and of that times v. */
+template <typename T>
 static __device__ void read_means(const view<T> &v, int n, int stride, float *means) {
-    fixed_sum sums[COUNT * 2];
+    const fixed_sum sums[2] = {fetch_fixed(v.dsums, v.columns, 0, n),
+                               fetch_fixed(v.dsums, v.columns, 1, n)};
 #pragma unroll
-    for (int i = 0; i < COUNT * 2; i++) {
-        sums[i] = fetch_fixed(v.dsums + i / 2 * sums_gate(v.columns), v.columns, i % 2, n);
-    }
-#pragma unroll
-    for (int i = 0; i < COUNT * 2; i++) {
-        means[i * stride] = decode_fixed(sums[i], SCALE_DSUM) / v.hidden;
-    }
+    for (int i = 0; i < 2; i++) means[i * stride] = decode_fixed(sums[i], SCALE_DSUM) / v.hidden;
 }
 
 /* Of VEC columns of one gate; st points to the first of them. */
