@@ -236,6 +236,24 @@ static void test_many_columns(void **state) {
     check_gpu_shapes(13, shapes, sizeof shapes / sizeof shapes[0]);
 }
 
+/* fprop and dgrad of blocks of 8 and 16 and many columns: as many thread blocks as there are tiles,
+ * or shares of tiles, or both; columns that end anywhere in a tile, or inside of 64; parts and
+ * stages that are full, or hold a single node or source. */
+static void test_small_blocks(void **state) {
+    (void)state;
+    static const shape shapes[] = {
+        {400, 8, 1, 4, 1, 0.3, true},    {600, 8, 1, 5, 1, 0.05, false},
+        {600, 8, 1, 48, 1, 0.01, true},  {300, 8, 1, 8, 1, 0.5, true},
+        {49, 8, 1, 25, 1, 0.02, true},   {24, 8, 1, 16, 1, 0.9, false},
+        {150, 8, 4, 6, 1, 0.1, true},    {300, 8, 4, 4, 1, 0.02, false},
+        {25, 8, 4, 21, 1, 0.3, true},    {330, 16, 1, 4, 1, 0.4, true},
+        {200, 16, 1, 9, 1, 0.5, true},   {340, 16, 1, 46, 1, 0.01, false},
+        {25, 16, 1, 18, 1, 0.05, true},  {70, 16, 4, 13, 1, 0.3, true},
+        {120, 16, 4, 4, 1, 0.05, false}, {13, 16, 4, 24, 1, 0.9, true},
+    };
+    check_gpu_shapes(15, shapes, sizeof shapes / sizeof shapes[0]);
+}
+
 /* Few columns, and lists so long that several thread blocks share one. */
 static void test_long_lists(void **state) {
     (void)state;
@@ -712,6 +730,10 @@ static void test_gate_sums(void **state) {
         part how = {GATES, 1, true, false, TABLE_NONE, 0, 32, 0.15, true, 1};
         check_part(&p, &how, 71 * 32, columns * p.be->product_multiple);
     }
+    for (int i = 0; i < 4; i++) { /* blocks of 8 and 16, one gate and four */
+        part how = {i % 2 ? GATES : 1, 1, true, false, TABLE_NONE, 0, i < 2 ? 8 : 16, 0.1, true};
+        check_part(&p, &how, 40 * how.block, (4 + 6 * i) * p.be->product_multiple);
+    }
     close_pair(&p);
 }
 
@@ -1172,6 +1194,7 @@ int main(void) {
         cmocka_unit_test(test_many_blocks),
         cmocka_unit_test(test_many_gates),
         cmocka_unit_test(test_many_columns),
+        cmocka_unit_test(test_small_blocks),
         cmocka_unit_test(test_long_lists),
         cmocka_unit_test(test_shared_activations),
         cmocka_unit_test(test_plain_tiles),

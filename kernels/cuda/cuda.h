@@ -199,6 +199,22 @@ typedef struct shared_parts {
     shared_source *source;
 } shared_parts;
 
+/* Work for Hopper's small_product: parts of 192 units of the result, from long to short, each with
+ * the union of its nodes' sources in stages. Gates of four count as nodes (fprop) or sources
+ * (dgrad) of their own. */
+enum { SMALL_UNITS = 192 };
+
+typedef struct small_parts {
+    int count, stages; /* stages: of all parts together */
+    int *stage;        /* [count + 1] a part's first stage */
+    int *host_stage;   /* the same, on the host */
+    uint32_t *list;    /* [stages] its entries: the first of them, and in 8 bits how many */
+    uint16_t *node;    /* [count][192 / b]; 0xFFFF: none */
+    uint16_t *source;  /* [stages][64 / b]; 0xFFFF: none */
+    uint8_t *has;      /* [stages][192 / b] for which of these sources a node has a block */
+    uint32_t *entry;   /* [blocks] as they are used: a block's number, and in 8 bits its place */
+} small_parts;
+
 struct device_layout {
     layout host;     /* its tables point to device memory */
     int *block_row;  /* [blocks] the output node of block k; NULL where nothing reads it */
@@ -210,6 +226,7 @@ struct device_layout {
     transposed_parts transposed;
     wide_parts wide_forward[WIDE_CUTS], wide_backward[WIDE_CUTS];
     shared_parts shared_forward[SHARED_CUTS], shared_backward[SHARED_CUTS];
+    small_parts small_forward, small_backward;
     int *deep_start; /* [deep_tiles + 1] as tile_block, for deep_product */
     int deep_tiles;
     sampled_tables sampled;
@@ -417,6 +434,15 @@ bool shared_fprop(backend *be, const device_layout *device, const void *w, const
                   int columns, void *y);
 bool shared_dgrad(backend *be, const device_layout *device, const void *w, const void *dy,
                   int columns, void *dx);
+
+/* fprop and dgrad of blocks of 8 and 16 on Hopper; see hopper_small.cu. They return as above. */
+bool small_fits(const backend *be, const layout *l);
+void small_create(backend *be, device_layout *device, const layout *l);
+bool small_takes(const device_layout *l, int columns, bool forward);
+bool small_fprop(backend *be, const device_layout *l, const void *w, const void *x, int columns,
+                 void *y);
+bool small_dgrad(backend *be, const device_layout *l, const void *w, const void *dy, int columns,
+                 void *dx);
 
 /* The gradient of a stage's table from that at its entries; see hopper_table.cu. */
 bool hopper_takes_table(const backend *be, const stage *g);

@@ -20,7 +20,7 @@
  *
  * hopper_tf32.cu and hopper_plain.cu have fprop and dgrad of operands of 4 bytes;
  * hopper_table.cu, besides, has the gradient of an input table, a product with one-hot columns;
- * hopper_dense.cu wgrad of dense layers.
+ * hopper_dense.cu wgrad of dense layers; hopper_small.cu fprop and dgrad of blocks of 8 and 16.
  *
  * narrow.cu has fprop and dgrad of one gate with fewer columns, and of four gates with 32;
  * products.cu what is left: several steps at once, results in fp32, four gates with 96 columns and

@@ -15,8 +15,9 @@
  * a row side by side, so that one tile of dy serves them all.
  *
  * This file also chooses among the kernels of all products: tf32.cu and plain.cu, and on Hopper
- * hopper_tf32.cu and hopper_plain.cu, take operands of 4 bytes; of bf16 hopper.cu takes what it
- * can, narrow.cu few columns, this file the rest; dense.cu has layouts that are dense. */
+ * hopper_tf32.cu and hopper_plain.cu, take operands of 4 bytes; of bf16 hopper.cu and
+ * hopper_small.cu take what they can, narrow.cu few columns, this file the rest; dense.cu has
+ * layouts that are dense. */
 #include "products.cuh"
 #include "ptx.cuh"
 
@@ -425,6 +426,12 @@ void cuda_fprop(backend *be, const device_layout *device, const void *w, const v
         cuda_launched(be, "fprop");
         return;
     }
+    if (steps == 1 && type == OPERAND && small_takes(device, columns, true)) {
+        small_fprop(be, device, w, x, columns, y);
+        cuda_launched(be, "fprop");
+        if (sums) cuda_column_sums(be, l, y, 1, columns, sums);
+        return;
+    }
     if (steps == 1 && type == OPERAND && narrow_fits(be, l, columns) && !(sums && l->gates > 1)) {
         narrow_fprop(be, device, w, x, columns, y);
         cuda_launched(be, "fprop");
@@ -465,6 +472,11 @@ void cuda_dgrad(backend *be, const device_layout *device, const void *w, const v
     }
     if (steps == 1 && type == OPERAND && hopper_takes(be, l, columns)) {
         hopper_dgrad(be, device, w, dy, columns, dx);
+        cuda_launched(be, "dgrad");
+        return;
+    }
+    if (steps == 1 && type == OPERAND && small_takes(device, columns, false)) {
+        small_dgrad(be, device, w, dy, columns, dx);
         cuda_launched(be, "dgrad");
         return;
     }
