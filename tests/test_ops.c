@@ -731,7 +731,7 @@ static void test_gate_sums(void **state) {
         check_part(&p, &how, 71 * 32, columns * p.be->product_multiple);
     }
     for (int i = 0; i < 4; i++) { /* blocks of 8 and 16, one gate and four */
-        part how = {i % 2 ? GATES : 1, 1, true, false, TABLE_NONE, 0, i < 2 ? 8 : 16, 0.1, true};
+        part how = {i % 2 ? GATES : 1, 1, true, false, TABLE_NONE, 0, i < 2 ? 8 : 16, 0.1, true, 1};
         check_part(&p, &how, 40 * how.block, (4 + 6 * i) * p.be->product_multiple);
     }
     close_pair(&p);
