@@ -29,6 +29,7 @@
  * each step's products before it loads the next weights, as registers for both are not to be had;
  * the other two fill only part of this gap. */
 #include "hopper_tiles.cuh"
+#include "likeness.h"
 
 #include <string.h>
 
@@ -513,36 +514,21 @@ static __global__ void __launch_bounds__(SMALL_THREADS, 1)
 
 /* --------------------------------------------------------------------------------------- tables */
 
-/* Lists of sources as the kernel sees them: gates are nodes of their own, or sources. */
+/* Fprop's or dgrad's lists, of which the kernel sees gates as nodes of their own, or as sources. */
 typedef struct small_lists {
     const layout *l;
     bool forward;
+    node_lists of;
 } small_lists;
-
-static int list_nodes(const small_lists *s) {
-    return s->forward ? s->l->out_nodes : s->l->in_nodes;
-}
-
-static int list_sources(const small_lists *s) {
-    return s->forward ? s->l->in_nodes : s->l->out_nodes;
-}
-
-static const int *list_start(const small_lists *s) {
-    return s->forward ? s->l->row_start : s->l->column_start;
-}
-
-static const int *list_other(const small_lists *s) {
-    return s->forward ? s->l->row_column : s->l->column_row;
-}
 
 /* An order in which each `group` successive nodes have many sources in common. Groups take turns,
  * each with that node of those left which shares most with the group so far, so that what is left in
  * the end, and shares little, is spread over all groups: they stay about equal. */
-static void order_small(const small_lists *s, int group, int *order) {
+static void order_in_turns(const node_lists *l, int group, int *order) {
     enum { MOST_WINDOW = 1024, MOST_WORK = 1 << 27 }; /* nodes looked at; sources, in all */
-    const int nodes = list_nodes(s), *start = list_start(s), *other = list_other(s);
-    const int window = max(1, min(MOST_WINDOW, MOST_WORK / max(1, start[nodes])));
-    const int groups = (nodes + group - 1) / group, words = (list_sources(s) + 31) / 32;
+    const int nodes = l->nodes, *other = l->other;
+    const int window = max(1, min(MOST_WINDOW, MOST_WORK / max(1, l->end[nodes - 1])));
+    const int groups = (nodes + group - 1) / group, words = (l->sources + 31) / 32;
     uint32_t *seen = (uint32_t *)calloc((size_t)groups * (size_t)words, sizeof *seen);
     int *left = host_table((size_t)nodes), count = nodes;
     if (!seen) abort();
@@ -552,7 +538,7 @@ static void order_small(const small_lists *s, int group, int *order) {
             uint32_t *of_group = seen + (size_t)g * (size_t)words;
             int best = 0, best_gain = INT32_MIN;
             for (int m = 0; m < min(count, window); m++) {
-                const int first = start[left[m]], last = start[left[m] + 1];
+                const int first = l->begin[left[m]], last = l->end[left[m]];
                 int shared = 0;
                 for (int i = first; i < last; i++) {
                     shared += of_group[other[i] / 32] >> other[i] % 32 & 1;
@@ -565,7 +551,7 @@ static void order_small(const small_lists *s, int group, int *order) {
             const int node = left[best];
             left[best] = left[--count];
             order[g * group + k] = node;
-            for (int i = start[node]; i < start[node + 1]; i++) {
+            for (int i = l->begin[node]; i < l->end[node]; i++) {
                 of_group[other[i] / 32] |= 1u << other[i] % 32;
             }
         }
@@ -574,31 +560,14 @@ static void order_small(const small_lists *s, int group, int *order) {
     free(left);
 }
 
-/* How many sources the lists of each `group` successive nodes have together. */
-static long long count_union(const small_lists *s, const int *order, int group) {
-    const int nodes = list_nodes(s), *start = list_start(s), *other = list_other(s);
-    int *seen = host_table((size_t)list_sources(s));
-    long long count = 0;
-    for (int i = 0; i < nodes; i++) {
-        for (int k = start[order[i]]; k < start[order[i] + 1]; k++) {
-            int *at = &seen[other[k]];
-            count += *at != i / group + 1;
-            *at = i / group + 1;
-        }
-    }
-    free(seen);
-    return count;
-}
-
 /* The union of the sources of nodes `order[0 .. count)`: in seen, which of these have a block. */
-static int unite(const small_lists *s, const int *order, int count, uint32_t *seen) {
-    const int *start = list_start(s), *other = list_other(s);
+static int unite(const node_lists *l, const int *order, int count, uint32_t *seen) {
     int sources = 0;
-    memset(seen, 0, (size_t)list_sources(s) * sizeof *seen);
+    memset(seen, 0, (size_t)l->sources * sizeof *seen);
     for (int i = 0; i < count; i++) {
-        for (int k = start[order[i]]; k < start[order[i] + 1]; k++) {
-            sources += !seen[other[k]];
-            seen[other[k]] |= 1u << i;
+        for (int k = l->begin[order[i]]; k < l->end[order[i]]; k++) {
+            sources += !seen[l->other[k]];
+            seen[l->other[k]] |= 1u << i;
         }
     }
     return sources;
@@ -634,8 +603,8 @@ static void build_part(small_tables *t, const small_lists *s, const int *order, 
     const int depth = DEPTH / t->b, nodes = SMALL_UNITS / t->b, gates = l->gates;
     const int node_gates = s->forward ? gates : 1, source_gates = s->forward ? 1 : gates;
     int in = 0, first = t->entries; /* of the latest stage: its sources, its first entry */
-    for (int i = 0; i < count; i++) at[i] = list_start(s)[order[i]];
-    for (int j = 0; j < list_sources(s); j++) {
+    for (int i = 0; i < count; i++) at[i] = s->of.begin[order[i]];
+    for (int j = 0; j < s->of.sources; j++) {
         if (!seen[j]) continue;
         for (int g = 0; g < source_gates; g++) {
             for (int i = 0; i < count; i++) {
@@ -661,26 +630,26 @@ static void build_part(small_tables *t, const small_lists *s, const int *order, 
 }
 
 static void build_small(backend *be, small_parts *made, const small_lists *s, int b) {
-    const int nodes = list_nodes(s), gates = s->l->gates, depth = DEPTH / b;
+    const int nodes = s->of.nodes, gates = s->l->gates, depth = DEPTH / b;
     const int node_gates = s->forward ? gates : 1, source_gates = s->forward ? 1 : gates;
     const int slots = SMALL_UNITS / b, together = slots / node_gates;
     const int parts = (nodes + together - 1) / together;
     int *order = host_table((size_t)nodes);
     for (int i = 0; i < nodes; i++) order[i] = i;
-    const long long natural = count_union(s, order, together);
-    order_small(s, together, order);
-    if (count_union(s, order, together) >= natural) {
+    const int natural = count_sources(&s->of, order, together);
+    order_in_turns(&s->of, together, order);
+    if (count_sources(&s->of, order, together) >= natural) {
         for (int i = 0; i < nodes; i++) order[i] = i;
     }
 
-    uint32_t *seen = (uint32_t *)calloc((size_t)list_sources(s), sizeof *seen);
+    uint32_t *seen = (uint32_t *)calloc((size_t)s->of.sources, sizeof *seen);
     small_group *group = (small_group *)calloc((size_t)parts, sizeof *group);
     if (!seen || !group) abort();
     size_t stages = 0;
     for (int i = 0; i < parts; i++) {
         group[i].first = i * together;
         group[i].count = min(together, nodes - i * together);
-        group[i].sources = unite(s, order + group[i].first, group[i].count, seen);
+        group[i].sources = unite(&s->of, order + group[i].first, group[i].count, seen);
         stages += (size_t)max(1, (group[i].sources * source_gates + depth - 1) / depth);
     }
     qsort(group, (size_t)parts, sizeof *group, by_sources);
@@ -704,7 +673,7 @@ static void build_small(backend *be, small_parts *made, const small_lists *s, in
             t.node[i * slots + k] =
                 (uint16_t)(members[k / node_gates] * node_gates + k % node_gates);
         }
-        unite(s, members, group[i].count, seen);
+        unite(&s->of, members, group[i].count, seen);
         build_part(&t, s, members, group[i].count, seen, at);
         if (t.stages == before) end_stage(&t, t.entries); /* every part has a stage */
         t.stage[i + 1] = t.stages;
@@ -738,7 +707,7 @@ bool small_fits(const backend *be, const layout *l) {
 }
 
 void small_create(backend *be, device_layout *device, const layout *l) {
-    const small_lists rows = {l, true}, columns = {l, false};
+    const small_lists rows = {l, true, row_lists(l)}, columns = {l, false, column_lists(l)};
     build_small(be, &device->small_forward, &rows, l->in_block);
     build_small(be, &device->small_backward, &columns, l->in_block);
 }

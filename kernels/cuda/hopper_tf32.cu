@@ -24,6 +24,7 @@
  * takes 28 us, and 32 with products. At density 0.5 these are 82 and 97 us, where memory alone takes
  * 73; dgrad's 145 there are 133 without turning, and 90 without products too. */
 #include "hopper_floats.cuh"
+#include "likeness.h"
 
 #include <string.h>
 
@@ -297,26 +298,6 @@ static __global__ void IN_CLUSTERS __launch_bounds__(ALL_THREADS, 1)
 
 /* ------------------------------------------------------------------------------------- tables */
 
-/* Nodes and sources of 32: `start` and `other` as in a layout. */
-typedef struct node_lists {
-    int nodes, sources, *start, *other;
-} node_lists;
-
-/* From lists of nodes and sources of `side` and `depth` times 32. */
-static node_lists lists_of(int nodes, int sources, const int *start, const int *other, int side,
-                           int depth) {
-    node_lists l = {nodes * side, sources * depth, host_table((size_t)nodes * side * 2),
-                    host_table((size_t)start[nodes] * depth)};
-    for (int k = 0; k < start[nodes] * depth; k++) {
-        l.other[k] = other[k / depth] * depth + k % depth;
-    }
-    for (int v = 0; v < l.nodes; v++) {
-        l.start[2 * v] = start[v / side] * depth;
-        l.start[2 * v + 1] = start[v / side + 1] * depth;
-    }
-    return l;
-}
-
 /* A part, and a measure of the time it takes: boxes, besides its beginning and end. */
 typedef struct whole_part {
     int nodes, node[SLOTS], sources, cost;
@@ -349,14 +330,14 @@ static int merge_lists(const node_lists *l, const whole_part *part, shared_part 
                        shared_source *sources, int used) {
     int at[SLOTS], boxes = 0, made = used, share = 0, all = BOXES * part->sources;
     for (int m = 0; m < part->nodes; m++) {
-        all += l->start[2 * part->node[m] + 1] - l->start[2 * part->node[m]];
+        all += l->end[part->node[m]] - l->begin[part->node[m]];
     }
-    for (int m = 0; m < part->nodes; m++) at[m] = l->start[2 * part->node[m]];
+    for (int m = 0; m < part->nodes; m++) at[m] = l->begin[part->node[m]];
     for (;;) {
         int next = INT32_MAX;
         uint32_t mask = 0;
         for (int m = 0; m < part->nodes; m++) {
-            if (at[m] == l->start[2 * part->node[m] + 1]) continue;
+            if (at[m] == l->end[part->node[m]]) continue;
             int other = l->other[at[m]];
             if (other < next) {
                 next = other;
@@ -392,7 +373,7 @@ static int cut_nodes(const node_lists *l, const int *order, int most, whole_part
     int *seen = host_table((size_t)l->sources), made = 0;
     whole_part *part = NULL;
     for (int i = 0; i < l->nodes; i++) {
-        const int first = l->start[2 * order[i]], last = l->start[2 * order[i] + 1];
+        const int first = l->begin[order[i]], last = l->end[order[i]];
         int fresh = 0;
         for (int k = first; k < last; k++) fresh += seen[l->other[k]] != made;
         int more = BOXES * fresh + last - first;
@@ -410,33 +391,6 @@ static int cut_nodes(const node_lists *l, const int *order, int most, whole_part
     free(seen);
     qsort(parts, (size_t)made, sizeof *parts, by_cost);
     return made;
-}
-
-/* An order in which each `slots` successive nodes have many sources in common: the longest list
- * left, then one by one that which shares most with those before it. */
-static void order_by_likeness(const node_lists *l, int slots, int *order) {
-    enum { WINDOW = 1024 }; /* of nodes that are looked at */
-    int *seen = host_table((size_t)l->sources);
-    for (int i = 0; i < l->nodes; i++) order[i] = i;
-    for (int i = 0; i < l->nodes; i++) {
-        int best = i, best_gain = INT32_MIN, group = i / slots + 1;
-        for (int m = i; m < l->nodes && m < i + WINDOW; m++) {
-            int first = l->start[2 * order[m]], last = l->start[2 * order[m] + 1];
-            int gain = last - first;
-            for (int k = first; i % slots && k < last; k++) {
-                gain -= seen[l->other[k]] != group ? 2 : 0;
-            }
-            if (gain > best_gain) {
-                best_gain = gain;
-                best = m;
-            }
-        }
-        int node = order[best];
-        order[best] = order[i];
-        order[i] = node;
-        for (int k = l->start[2 * node]; k < l->start[2 * node + 1]; k++) seen[l->other[k]] = group;
-    }
-    free(seen);
 }
 
 /* About how long these parts take, of as many column tiles: each goes to the cluster that is free
@@ -484,21 +438,31 @@ static void build_parts(backend *be, shared_parts *made, const node_lists *l, co
     free(source);
 }
 
-static void build_side(backend *be, shared_parts *made, node_lists l) {
-    int *order = host_table((size_t)l.nodes);
-    order_by_likeness(&l, SLOTS, order);
-    for (int i = 0; i < SHARED_CUTS; i++) build_parts(be, &made[i], &l, order, i + 1);
+/* Of nodes in `side` pieces, sources in `depth`. */
+static void build_side(backend *be, shared_parts *made, const node_lists *whole, int side,
+                       int depth) {
+    const int nodes = whole->nodes * side, entries = whole->end[whole->nodes - 1] * depth;
+    int *begin = host_table((size_t)nodes), *end = host_table((size_t)nodes);
+    int *other = host_table((size_t)entries), *order = host_table((size_t)nodes);
+    for (int i = 0; i < nodes; i++) {
+        begin[i] = whole->begin[i / side] * depth;
+        end[i] = whole->end[i / side] * depth;
+    }
+    for (int k = 0; k < entries; k++) other[k] = whole->other[k / depth] * depth + k % depth;
+    const node_lists pieces = {nodes, whole->sources * depth, begin, end, other};
+    order_nodes(&pieces, SLOTS, order);
+    for (int i = 0; i < SHARED_CUTS; i++) build_parts(be, &made[i], &pieces, order, i + 1);
+    free(begin);
+    free(end);
+    free(other);
     free(order);
-    free(l.start);
-    free(l.other);
 }
 
 void shared_create(backend *be, device_layout *device, const layout *l) {
     const int side = l->gates * l->in_block / TILE, depth = l->in_block / TILE;
-    build_side(be, device->shared_forward,
-               lists_of(l->out_nodes, l->in_nodes, l->row_start, l->row_column, side, depth));
-    build_side(be, device->shared_backward,
-               lists_of(l->in_nodes, l->out_nodes, l->column_start, l->column_row, depth, side));
+    const node_lists rows = row_lists(l), columns = column_lists(l);
+    build_side(be, device->shared_forward, &rows, side, depth);
+    build_side(be, device->shared_backward, &columns, depth, side);
 }
 
 /* ----------------------------------------------------------------------------------- launches */

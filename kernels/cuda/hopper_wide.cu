@@ -19,6 +19,7 @@
  *
  * With few column tiles, parts are cut, and dealt out to thread blocks, by their cost. */
 #include "hopper_tiles.cuh"
+#include "likeness.h"
 
 #include <string.h>
 
@@ -309,11 +310,6 @@ static __global__ void __launch_bounds__(THREADS, 1)
 
 /* ------------------------------------------------------------------------------------- tables */
 
-typedef struct node_lists {
-    int nodes, sources;
-    const int *start, *other;
-} node_lists;
-
 /* The furthest that a wide_source's node may be from the one before. */
 static int longest_way(int slots) {
     return 0xFFFF >> slots;
@@ -328,7 +324,7 @@ static int merge_lists(const node_lists *l, const wide_part *part, int slots,
     for (;;) {
         int next = INT32_MAX, mask = 0;
         for (int m = 0; m < part->nodes; m++) {
-            if (at[m] == l->start[part->node[m] + 1]) continue;
+            if (at[m] == l->end[part->node[m]]) continue;
             int other = l->other[at[m]];
             if (other < next) {
                 next = other;
@@ -342,48 +338,6 @@ static int merge_lists(const node_lists *l, const wide_part *part, int slots,
         sources[count++] = (wide_source)((next - last) << slots | mask);
         last = next;
     }
-}
-
-/* How many sources the lists of each `slots` successive nodes have together. */
-static int count_sources(const node_lists *l, const int *order, int slots) {
-    int *seen = host_table(l->sources), count = 0;
-    for (int i = 0; i < l->nodes; i++) {
-        for (int k = l->start[order[i]]; k < l->start[order[i] + 1]; k++) {
-            int group = i / slots + 1, *at = &seen[l->other[k]];
-            count += *at != group;
-            *at = group;
-        }
-    }
-    free(seen);
-    return count;
-}
-
-/* An order in which each `slots` successive nodes have many sources in common: the longest list
- * left, then one by one that which shares most with those before it. Random patterns have a sixth
- * to a fifth fewer sources so. */
-static void order_by_likeness(const node_lists *l, int slots, int *order) {
-    enum { WINDOW = 1024 }; /* of nodes that are looked at */
-    int *seen = host_table(l->sources);
-    for (int i = 0; i < l->nodes; i++) {
-        int best = i, best_gain = INT32_MIN, group = i / slots + 1;
-        for (int m = i; m < l->nodes && m < i + WINDOW; m++) {
-            int length = l->start[order[m] + 1] - l->start[order[m]], gain = length;
-            if (i % slots) {
-                for (int k = l->start[order[m]]; k < l->start[order[m] + 1]; k++) {
-                    gain -= seen[l->other[k]] != group ? 2 : 0;
-                }
-            }
-            if (gain > best_gain) {
-                best_gain = gain;
-                best = m;
-            }
-        }
-        int node = order[best];
-        order[best] = order[i];
-        order[i] = node;
-        for (int k = l->start[node]; k < l->start[node + 1]; k++) seen[l->other[k]] = group;
-    }
-    free(seen);
 }
 
 /* A part, and a measure of the time it takes. */
@@ -404,7 +358,7 @@ static int cut_nodes(const node_lists *l, const int *order, int slots, int most,
     int *seen = host_table(l->sources), made = 0;
     costed_part *latest = NULL;
     for (int i = 0; i < l->nodes; i++) {
-        const int node = order[i], first = l->start[node], last = l->start[node + 1];
+        const int node = order[i], first = l->begin[node], last = l->end[node];
         int more = (last - first) * BLOCK_COST;
         for (int k = first; k < last; k++) more += seen[l->other[k]] == made ? 0 : SOURCE_COST;
         if (!made || latest->part.nodes == slots || latest->cost + more > most) {
@@ -443,7 +397,7 @@ static int time_of(const costed_part *parts, int count, int columns, int process
 static void build_wide(backend *be, wide_parts *made, const node_lists *l, const int *order,
                        int slots, int columns) {
     const int processors = cuda_of(be)->processors;
-    const size_t most_sources = (size_t)l->start[l->nodes] + 1 +
+    const size_t most_sources = (size_t)l->end[l->nodes - 1] + 1 +
                                 (size_t)l->nodes * (size_t)(l->sources / longest_way(slots));
     costed_part *cut = (costed_part *)calloc((size_t)l->nodes, sizeof *cut);
     wide_part *part = (wide_part *)calloc((size_t)l->nodes, sizeof *part);
@@ -473,20 +427,14 @@ static void build_wide(backend *be, wide_parts *made, const node_lists *l, const
 
 static void build_side(backend *be, wide_parts *parts, const node_lists *l, int slots) {
     int *order = host_table(l->nodes);
-    for (int i = 0; i < l->nodes; i++) order[i] = i;
-    int natural = count_sources(l, order, slots);
-    order_by_likeness(l, slots, order);
-    if (count_sources(l, order, slots) >= natural) {
-        for (int i = 0; i < l->nodes; i++) order[i] = i;
-    }
+    order_nodes(l, slots, order);
     for (int i = 0; i < WIDE_CUTS; i++) build_wide(be, &parts[i], l, order, slots, i + 1);
     free(order);
 }
 
 void wide_create(backend *be, device_layout *device, const layout *l) {
     int slots = wide_slots(l->in_block);
-    node_lists columns = {l->in_nodes, l->out_nodes, l->column_start, l->column_row};
-    node_lists rows = {l->out_nodes, l->in_nodes, l->row_start, l->row_column};
+    const node_lists rows = row_lists(l), columns = column_lists(l);
     build_side(be, device->wide_forward, &rows, slots);
     build_side(be, device->wide_backward, &columns, slots);
 }
