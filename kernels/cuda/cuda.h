@@ -413,40 +413,39 @@ void cuda_wgrad(backend *be, const device_layout *l, const void *dy, const void 
                 int columns, void *dw, void *workspace);
 
 /* Hopper's kernels, for layouts that fit; fprop and dgrad of one step, and of columns that they
- * take. They return false if a tensor could not be described to TMA, which is remembered as a
- * failure. */
+ * take. That a tensor could not be described to TMA is remembered as a failure. */
 bool hopper_compiled(void); /* whether this build has their code */
 bool hopper_fits(const backend *be, const layout *l);
 bool hopper_takes(const backend *be, const layout *l, int columns);
 void hopper_create(backend *be, device_layout *device, const layout *l);
-bool hopper_fprop(backend *be, const device_layout *l, const void *w, const void *x, int columns,
+void hopper_fprop(backend *be, const device_layout *l, const void *w, const void *x, int columns,
                   void *y, void *sums);
-bool hopper_dgrad(backend *be, const device_layout *l, const void *w, const void *dy, int columns,
+void hopper_dgrad(backend *be, const device_layout *l, const void *w, const void *dy, int columns,
                   void *dx);
-bool hopper_wgrad(backend *be, const device_layout *l, const void *dy, const void *x, int steps,
+void hopper_wgrad(backend *be, const device_layout *l, const void *dy, const void *x, int steps,
                   int columns, void *dw);
 
 /* fprop and dgrad of one step in tf32 on Hopper; as above. */
 bool shared_fits(const backend *be, const layout *l);
 bool shared_takes(const backend *be, const layout *l, int columns);
 void shared_create(backend *be, device_layout *device, const layout *l);
-bool shared_fprop(backend *be, const device_layout *device, const void *w, const void *x,
+void shared_fprop(backend *be, const device_layout *device, const void *w, const void *x,
                   int columns, void *y);
-bool shared_dgrad(backend *be, const device_layout *device, const void *w, const void *dy,
+void shared_dgrad(backend *be, const device_layout *device, const void *w, const void *dy,
                   int columns, void *dx);
 
 /* fprop and dgrad of blocks of 8 and 16 on Hopper; see hopper_small.cu. They return as above. */
 bool small_fits(const backend *be, const layout *l);
 void small_create(backend *be, device_layout *device, const layout *l);
 bool small_takes(const device_layout *l, int columns, bool forward);
-bool small_fprop(backend *be, const device_layout *l, const void *w, const void *x, int columns,
+void small_fprop(backend *be, const device_layout *l, const void *w, const void *x, int columns,
                  void *y);
-bool small_dgrad(backend *be, const device_layout *l, const void *w, const void *dy, int columns,
+void small_dgrad(backend *be, const device_layout *l, const void *w, const void *dy, int columns,
                  void *dx);
 
 /* The gradient of a stage's table from that at its entries; see hopper_table.cu. */
 bool hopper_takes_table(const backend *be, const stage *g);
-bool hopper_table_backward(backend *be, const cell *c, int s, const void *gradient);
+void hopper_table_backward(backend *be, const cell *c, int s, const void *gradient);
 
 /* Few columns, one step, without layer norm's sums; see narrow.cu. */
 void narrow_create(backend *be, device_layout *device, const layout *l);
@@ -463,7 +462,7 @@ int *cuda_block_rows(backend *be, const layout *l); /* [blocks] the output node 
 /* wgrad of a dense layout in bf16, of several steps or of inputs with a stride; see
  * hopper_dense.cu. */
 bool hopper_takes_dense(const backend *be, const layout *l, int steps);
-bool hopper_dense_wgrad(backend *be, const layout *l, const void *dy, const void *x, int steps,
+void hopper_dense_wgrad(backend *be, const layout *l, const void *dy, const void *x, int steps,
                         int columns, void *dw);
 
 /* Dense layouts, else through cuBLAS. */

@@ -70,23 +70,31 @@ void hopper_create(backend *be, device_layout *device, const layout *l) {
     }
 }
 
-bool hopper_fprop(backend *be, const device_layout *device, const void *w, const void *x,
+void hopper_fprop(backend *be, const device_layout *device, const void *w, const void *x,
                   int columns, void *y, void *sums) {
     const layout *l = &device->host;
-    if (l->gates == GATES) return rows_fprop(be, device, w, x, columns, y, sums);
-    bool done = wide_fprop(be, device, w, x, columns, y);
-    if (done && sums) cuda_column_sums(be, l, y, 1, columns, sums);
-    return done;
+    if (l->gates == GATES) {
+        rows_fprop(be, device, w, x, columns, y, sums);
+    } else {
+        wide_fprop(be, device, w, x, columns, y);
+        if (sums) cuda_column_sums(be, l, y, 1, columns, sums);
+    }
 }
 
-bool hopper_dgrad(backend *be, const device_layout *device, const void *w, const void *dy,
+void hopper_dgrad(backend *be, const device_layout *device, const void *w, const void *dy,
                   int columns, void *dx) {
-    return device->host.gates == GATES ? transposed_dgrad(be, device, w, dy, columns, dx)
-                                       : wide_dgrad(be, device, w, dy, columns, dx);
+    if (device->host.gates == GATES) {
+        transposed_dgrad(be, device, w, dy, columns, dx);
+    } else {
+        wide_dgrad(be, device, w, dy, columns, dx);
+    }
 }
 
-bool hopper_wgrad(backend *be, const device_layout *device, const void *dy, const void *x,
+void hopper_wgrad(backend *be, const device_layout *device, const void *dy, const void *x,
                   int steps, int columns, void *dw) {
-    return is_deep(&device->host) ? deep_wgrad(be, device, dy, x, steps, columns, dw)
-                                  : sampled_wgrad(be, device, dy, x, steps, columns, dw);
+    if (is_deep(&device->host)) {
+        deep_wgrad(be, device, dy, x, steps, columns, dw);
+    } else {
+        sampled_wgrad(be, device, dy, x, steps, columns, dw);
+    }
 }

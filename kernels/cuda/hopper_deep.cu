@@ -131,7 +131,7 @@ bool hopper_compiled(void) {
     return false;
 }
 
-bool deep_wgrad(backend *be, const device_layout *device, const void *dy, const void *x, int steps,
+void deep_wgrad(backend *be, const device_layout *device, const void *dy, const void *x, int steps,
                 int columns, void *dw) {
     const layout *l = &device->host;
     int rows = l->gates * l->in_block;
@@ -144,11 +144,9 @@ bool deep_wgrad(backend *be, const device_layout *device, const void *dy, const 
                         steps,
                         l->in_block,
                         rows};
-    if (!map_activations(be, &dy_map, 3, dy, layout_rows(l), columns, steps, DEEP_M)) return false;
-    if (!map_activations(be, &x_map, 3, x, layout_inputs(l), columns, steps, l->in_block))
-        return false;
+    if (!map_activations(be, &dy_map, 3, dy, layout_rows(l), columns, steps, DEEP_M)) return;
+    if (!map_activations(be, &x_map, 3, x, layout_inputs(l), columns, steps, l->in_block)) return;
     cuda_allow_shared(be, (const void *)deep_product, DEEP_BYTES);
     deep_product<<<dim3(device->deep_tiles, rows / DEEP_M), THREADS, DEEP_BYTES,
                    cuda_of(be)->stream>>>(dy_map, x_map, p);
-    return true;
 }

@@ -121,7 +121,7 @@ bool hopper_takes_dense(const backend *be, const layout *l, int steps) {
 }
 
 template <int N>
-static bool launch_dense(backend *be, const layout *l, const void *dy, const void *x, int steps,
+static void launch_dense(backend *be, const layout *l, const void *dy, const void *x, int steps,
                          int columns, void *dw) {
     const int rows = (int)layout_rows(l), inputs = l->in_block;
     const uint64_t row = (uint64_t)columns * 2 * (uint64_t)l->in_stride;
@@ -131,7 +131,7 @@ static bool launch_dense(backend *be, const layout *l, const void *dy, const voi
     CUtensorMap dy_map, x_map;
     if (!map_activations(be, &dy_map, 3, dy, (size_t)rows, columns, steps, DENSE_M) ||
         !make_map(be, &x_map, x, 3, extent, stride, box, CU_TENSOR_MAP_SWIZZLE_128B)) {
-        return false;
+        return;
     }
     const dense_arguments p = {(float *)dw, rows, inputs, columns, steps};
     const dim3 grid(tiles_of(inputs, N), tiles_of(rows, DENSE_M));
@@ -139,13 +139,15 @@ static bool launch_dense(backend *be, const layout *l, const void *dy, const voi
     dense_product<N>
         <<<grid, THREADS, dense_shape<N>::BYTES, cuda_of(be)->stream>>>(dy_map, x_map, p);
     cuda_launched(be, "dense wgrad");
-    return true;
 }
 
 /* Narrow tiles where there is a multiprocessor for each. */
-bool hopper_dense_wgrad(backend *be, const layout *l, const void *dy, const void *x, int steps,
+void hopper_dense_wgrad(backend *be, const layout *l, const void *dy, const void *x, int steps,
                         int columns, void *dw) {
     const int tiles = tiles_of(l->in_block, 64) * tiles_of((int)layout_rows(l), DENSE_M);
-    return tiles <= cuda_of(be)->processors ? launch_dense<64>(be, l, dy, x, steps, columns, dw)
-                                            : launch_dense<144>(be, l, dy, x, steps, columns, dw);
+    if (tiles <= cuda_of(be)->processors) {
+        launch_dense<64>(be, l, dy, x, steps, columns, dw);
+    } else {
+        launch_dense<144>(be, l, dy, x, steps, columns, dw);
+    }
 }

@@ -604,7 +604,7 @@ static bool map_finished(backend *be, CUtensorMap *map, const bf16 *y, size_t ro
 }
 
 template <int KC, int N, int TILES>
-static bool launch_rows(backend *be, const device_layout *device, const void *w, const void *x,
+static void launch_rows(backend *be, const device_layout *device, const void *w, const void *x,
                         column_range of, void *y, void *sums) {
     typedef rows_shape<KC, N, TILES> S;
     const layout *l = &device->host;
@@ -616,38 +616,44 @@ static bool launch_rows(backend *be, const device_layout *device, const void *w,
     int parts = min(cuda_of(be)->processors, (int)MOST_PARTS) / (of.count / N);
     parts = min(max(parts, 1), bands->sources);
     cut_bands(bands, parts, &p);
-    if (!map_gates(be, &w_map, l, w)) return false;
-    if (!map_tiles(be, &x_map, (const bf16 *)x, layout_inputs(l), of, KC, N)) return false;
-    if (!map_finished(be, &y_map, (const bf16 *)y, layout_rows(l), of)) return false;
+    if (!map_gates(be, &w_map, l, w)) return;
+    if (!map_tiles(be, &x_map, (const bf16 *)x, layout_inputs(l), of, KC, N)) return;
+    if (!map_finished(be, &y_map, (const bf16 *)y, layout_rows(l), of)) return;
     cuda_allow_shared(be, (const void *)rows_product<KC, N, TILES>, S::BYTES);
     rows_product<KC, N, TILES>
         <<<dim3(of.count / N, parts), THREADS, S::BYTES, cuda_of(be)->stream>>>(w_map, x_map, y_map,
                                                                                 p);
-    return true;
 }
 
 template <int KC>
-static bool launch_rows_by_columns(backend *be, const device_layout *device, const void *w,
+static void launch_rows_by_columns(backend *be, const device_layout *device, const void *w,
                                    const void *x, column_range of, void *y, void *sums) {
     if (pairs_pay(be, device, of.count)) {
         enum { WIDE = KC == 64 ? 128 : 64 }; /* blocks of 32 pair for odd multiples of 64 alone */
-        return of.count % WIDE == 0 ? launch_rows<KC, WIDE, 2>(be, device, w, x, of, y, sums)
-                                    : launch_rows<KC, 64, 2>(be, device, w, x, of, y, sums);
+        if (of.count % WIDE == 0) {
+            launch_rows<KC, WIDE, 2>(be, device, w, x, of, y, sums);
+        } else {
+            launch_rows<KC, 64, 2>(be, device, w, x, of, y, sums);
+        }
+    } else if (of.count % 256 == 0) {
+        launch_rows<KC, 256, 1>(be, device, w, x, of, y, sums);
+    } else if (of.count % 128 == 0) {
+        launch_rows<KC, 128, 1>(be, device, w, x, of, y, sums);
+    } else {
+        launch_rows<KC, 64, 1>(be, device, w, x, of, y, sums);
     }
-    if (of.count % 256 == 0) return launch_rows<KC, 256, 1>(be, device, w, x, of, y, sums);
-    if (of.count % 128 == 0) return launch_rows<KC, 128, 1>(be, device, w, x, of, y, sums);
-    return launch_rows<KC, 64, 1>(be, device, w, x, of, y, sums);
 }
 
-bool rows_fprop(backend *be, const device_layout *device, const void *w, const void *x, int columns,
+void rows_fprop(backend *be, const device_layout *device, const void *w, const void *x, int columns,
                 void *y, void *sums) {
     const layout *l = &device->host;
-    bool done = true;
     if (device->empty_rows) be->zero(be, y, layout_rows(l) * columns * sizeof(bf16));
-    for (int first = 0; first < columns && done; first += COLUMNS_AT_ONCE) {
+    for (int first = 0; first < columns; first += COLUMNS_AT_ONCE) {
         const column_range of = {columns, first, min(columns - first, (int)COLUMNS_AT_ONCE)};
-        done = l->in_block == 32 ? launch_rows_by_columns<32>(be, device, w, x, of, y, sums)
-                                 : launch_rows_by_columns<64>(be, device, w, x, of, y, sums);
+        if (l->in_block == 32) {
+            launch_rows_by_columns<32>(be, device, w, x, of, y, sums);
+        } else {
+            launch_rows_by_columns<64>(be, device, w, x, of, y, sums);
+        }
     }
-    return done;
 }

@@ -399,11 +399,11 @@ static __global__ void __launch_bounds__(THREADS, 1)
 
 typedef void sampled_kernel(CUtensorMap dy_map, CUtensorMap x_map, sampled_arguments p);
 
-bool sampled_wgrad(backend *be, const device_layout *device, const void *dy, const void *x,
+void sampled_wgrad(backend *be, const device_layout *device, const void *dy, const void *x,
                    int steps, int columns, void *dw) {
     const layout *l = &device->host;
     const sampled_tables *t = &device->sampled;
-    if (t->tasks == 0) return true;
+    if (t->tasks == 0) return;
     CUtensorMap dy_map, x_map;
     const sampled_arguments p = {*t,
                                  l->row_start,
@@ -414,13 +414,12 @@ bool sampled_wgrad(backend *be, const device_layout *device, const void *dy, con
                                  l->gates * l->in_block / EDGE,
                                  t->row_tiles / t->rows,
                                  min((TILES - t->row_tiles) / t->inputs, (int)RING_BATCHES)};
-    if (!map_activations(be, &dy_map, 3, dy, layout_rows(l), columns, steps, EDGE)) return false;
-    if (!map_activations(be, &x_map, 3, x, layout_inputs(l), columns, steps, EDGE)) return false;
+    if (!map_activations(be, &dy_map, 3, dy, layout_rows(l), columns, steps, EDGE)) return;
+    if (!map_activations(be, &x_map, 3, x, layout_inputs(l), columns, steps, EDGE)) return;
     static sampled_kernel *const kernels[] = {paired_product, sampled_product<1>,
                                               sampled_product<2>, sampled_product<3>};
     sampled_kernel *kernel = kernels[t->batches];
     const int grid = min(t->tasks, cuda_of(be)->processors);
     cuda_allow_shared(be, (const void *)kernel, BYTES);
     kernel<<<grid, THREADS, BYTES, cuda_of(be)->stream>>>(dy_map, x_map, p);
-    return true;
 }

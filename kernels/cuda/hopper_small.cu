@@ -784,7 +784,7 @@ static void launch_small(backend *be, const small_arguments &p, const CUtensorMa
 /* In tiles of 256 or of 128 columns, whichever take less time: a stage of 256 takes 7 / 5 as long as
  * one of 128, as measured. */
 template <int B, bool FORWARD>
-static bool multiply(backend *be, const device_layout *device, const void *w, const void *x,
+static void multiply(backend *be, const device_layout *device, const void *w, const void *x,
                      int columns, void *y) {
     const layout *l = &device->host;
     const int most = SHARED_FLOATS / (SMALL_UNITS * 256); /* thread blocks that hand sums on */
@@ -801,13 +801,12 @@ static bool multiply(backend *be, const device_layout *device, const void *w, co
     if (n == 128) p = half;
     p.boxes = columns % BOX ? n / BOX : 1;
     if (!map_small(be, &x_map, x, FORWARD ? layout_inputs(l) : layout_rows(l), columns, B, n))
-        return false;
+        return;
     if (n == 256) {
         launch_small<B, 256, FORWARD>(be, p, x_map);
     } else {
         launch_small<B, 128, FORWARD>(be, p, x_map);
     }
-    return true;
 }
 
 /* Up to 128 columns of one gate, narrow.cu is faster unless a source's activations, once they are
@@ -820,14 +819,20 @@ bool small_takes(const device_layout *device, int columns, bool forward) {
     return l->gates > 1 || columns > 128 || gathered > 3.5 * DEPTH * parts->stages;
 }
 
-bool small_fprop(backend *be, const device_layout *device, const void *w, const void *x,
+void small_fprop(backend *be, const device_layout *device, const void *w, const void *x,
                  int columns, void *y) {
-    return device->host.in_block == 8 ? multiply<8, true>(be, device, w, x, columns, y)
-                                      : multiply<16, true>(be, device, w, x, columns, y);
+    if (device->host.in_block == 8) {
+        multiply<8, true>(be, device, w, x, columns, y);
+    } else {
+        multiply<16, true>(be, device, w, x, columns, y);
+    }
 }
 
-bool small_dgrad(backend *be, const device_layout *device, const void *w, const void *dy,
+void small_dgrad(backend *be, const device_layout *device, const void *w, const void *dy,
                  int columns, void *dx) {
-    return device->host.in_block == 8 ? multiply<8, false>(be, device, w, dy, columns, dx)
-                                      : multiply<16, false>(be, device, w, dy, columns, dx);
+    if (device->host.in_block == 8) {
+        multiply<8, false>(be, device, w, dy, columns, dx);
+    } else {
+        multiply<16, false>(be, device, w, dy, columns, dx);
+    }
 }

@@ -210,7 +210,7 @@ bool hopper_takes_table(const backend *be, const stage *g) {
            g->block % g->table_stride == 0;
 }
 
-bool hopper_table_backward(backend *be, const cell *c, int s, const void *gradient) {
+void hopper_table_backward(backend *be, const cell *c, int s, const void *gradient) {
     const stage *g = &c->stage[s];
     table_arguments p = {};
     p.bytes = c->bytes;
@@ -227,10 +227,9 @@ bool hopper_table_backward(backend *be, const cell *c, int s, const void *gradie
     const uint32_t box[] = {BOX, TABLE_ROWS, 1};
     CUtensorMap map;
     if (!make_map(be, &map, gradient, 3, extent, stride, box, CU_TENSOR_MAP_SWIZZLE_128B)) {
-        return false;
+        return;
     }
     cuda_allow_shared(be, (const void *)table_product, TABLE_BYTES);
     table_product<<<(p.rows + TABLE_ROWS - 1) / TABLE_ROWS, THREADS, TABLE_BYTES,
                     cuda_of(be)->stream>>>(map, p);
-    return true;
 }

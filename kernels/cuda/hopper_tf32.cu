@@ -477,7 +477,7 @@ bool shared_takes(const backend *be, const layout *l, int columns) {
 }
 
 template <bool FORWARD>
-static bool launch(backend *be, const device_layout *device, const void *w, const void *x,
+static void launch(backend *be, const device_layout *device, const void *w, const void *x,
                    int columns, void *y) {
     const layout *l = &device->host;
     const int side = l->gates * l->in_block / TILE, depth = l->in_block / TILE;
@@ -499,20 +499,19 @@ static bool launch(backend *be, const device_layout *device, const void *w, cons
     if (!map_floats(be, &w_map, rounded, w, (size_t)l->blocks * l->gates * l->in_block, l->in_block,
                     1) ||
         !map_floats(be, &x_map, rounded, x, in, columns, 1))
-        return false;
+        return;
     cuda_launch(be, "shared product", true, shared_product<FORWARD>,
                 dim3((unsigned)(SHARES * parts->count * tiles)), ALL_THREADS, BYTES, w_map, x_map,
                 p);
     cuda_of(be)->weights_settled = true;
-    return true;
 }
 
-bool shared_fprop(backend *be, const device_layout *device, const void *w, const void *x,
+void shared_fprop(backend *be, const device_layout *device, const void *w, const void *x,
                   int columns, void *y) {
-    return launch<true>(be, device, w, x, columns, y);
+    launch<true>(be, device, w, x, columns, y);
 }
 
-bool shared_dgrad(backend *be, const device_layout *device, const void *w, const void *dy,
+void shared_dgrad(backend *be, const device_layout *device, const void *w, const void *dy,
                   int columns, void *dx) {
-    return launch<false>(be, device, w, dy, columns, dx);
+    launch<false>(be, device, w, dy, columns, dx);
 }

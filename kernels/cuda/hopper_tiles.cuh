@@ -153,26 +153,26 @@ static inline int *host_table(size_t count) {
 /* ----------------------------------------------------------------------------- products, apart */
 
 void rows_create(backend *be, device_layout *device, const layout *l);
-bool rows_fprop(backend *be, const device_layout *device, const void *w, const void *x, int columns,
+void rows_fprop(backend *be, const device_layout *device, const void *w, const void *x, int columns,
                 void *y, void *sums);
 
 void transposed_create(backend *be, device_layout *device, const layout *l);
-bool transposed_dgrad(backend *be, const device_layout *device, const void *w, const void *dy,
+void transposed_dgrad(backend *be, const device_layout *device, const void *w, const void *dy,
                       int columns, void *dx);
 
 enum { WIDE_LEAST = 128 }; /* columns */
 void wide_create(backend *be, device_layout *device, const layout *l);
-bool wide_fprop(backend *be, const device_layout *device, const void *w, const void *x, int columns,
+void wide_fprop(backend *be, const device_layout *device, const void *w, const void *x, int columns,
                 void *y);
-bool wide_dgrad(backend *be, const device_layout *device, const void *w, const void *dy,
+void wide_dgrad(backend *be, const device_layout *device, const void *w, const void *dy,
                 int columns, void *dx);
 
 void deep_create(backend *be, device_layout *device, const layout *l);
-bool deep_wgrad(backend *be, const device_layout *device, const void *dy, const void *x, int steps,
+void deep_wgrad(backend *be, const device_layout *device, const void *dy, const void *x, int steps,
                 int columns, void *dw);
 
 void sampled_create(backend *be, device_layout *device, const layout *l);
-bool sampled_wgrad(backend *be, const device_layout *device, const void *dy, const void *x,
+void sampled_wgrad(backend *be, const device_layout *device, const void *dy, const void *x,
                    int steps, int columns, void *dw);
 
 #endif

@@ -505,13 +505,13 @@ static bool map_sources(backend *be, CUtensorMap *map, const layout *l, const vo
 }
 
 template <int B, int BOXES>
-static bool launch_transposed(backend *be, const device_layout *device, const void *w,
+static void launch_transposed(backend *be, const device_layout *device, const void *w,
                               const void *dy, int columns, void *dx) {
     typedef transposed_shape<B, BOXES> S;
     const transposed_parts *parts = &device->transposed;
     CUtensorMap w_map, x_map;
-    if (!map_blocks(be, &w_map, &device->host, w)) return false;
-    if (!map_sources(be, &x_map, &device->host, dy, columns)) return false;
+    if (!map_blocks(be, &w_map, &device->host, w)) return;
+    if (!map_sources(be, &x_map, &device->host, dy, columns)) return;
     /* So few tiles that the L2 keeps their columns of dy, and that there are slots enough for all
      * parts of a node, or a part might wait for one after it. */
     const int tiles = (columns + S::TILE - 1) / S::TILE;
@@ -523,14 +523,18 @@ static bool launch_transposed(backend *be, const device_layout *device, const vo
         cuda_launch(be, "dgrad", true, transposed_product<B, BOXES>,
                     min(works, cuda_of(be)->processors), THREADS, S::BYTES, w_map, x_map, p);
     }
-    return true;
 }
 
-bool transposed_dgrad(backend *be, const device_layout *device, const void *w, const void *dy,
+void transposed_dgrad(backend *be, const device_layout *device, const void *w, const void *dy,
                       int columns, void *dx) {
     const int b = device->host.in_block;
-    if (b == 128) return launch_transposed<128, 1>(be, device, w, dy, columns, dx);
-    if (b == 64) return launch_transposed<64, 1>(be, device, w, dy, columns, dx);
-    return columns <= 128 ? launch_transposed<32, 1>(be, device, w, dy, columns, dx)
-                          : launch_transposed<32, 2>(be, device, w, dy, columns, dx);
+    if (b == 128) {
+        launch_transposed<128, 1>(be, device, w, dy, columns, dx);
+    } else if (b == 64) {
+        launch_transposed<64, 1>(be, device, w, dy, columns, dx);
+    } else if (columns <= 128) {
+        launch_transposed<32, 1>(be, device, w, dy, columns, dx);
+    } else {
+        launch_transposed<32, 2>(be, device, w, dy, columns, dx);
+    }
 }

@@ -452,7 +452,7 @@ static bool map_wide(backend *be, CUtensorMap *map, const layout *l, const void 
 }
 
 template <int B, bool FORWARD, int SLOTS, int TILES>
-static bool launch_wide(backend *be, const device_layout *device, const void *w, const void *x,
+static void launch_wide(backend *be, const device_layout *device, const void *w, const void *x,
                         int columns, void *y) {
     typedef wide_shape<B, SLOTS, TILES> S;
     const layout *l = &device->host;
@@ -467,36 +467,39 @@ static bool launch_wide(backend *be, const device_layout *device, const void *w,
     if (!map_wide(be, &w_map, l, w, FORWARD) ||
         !map_activations(be, &x_map, 2, x, in, columns, 1, S::KS) ||
         !map_activations(be, &y_map, 2, y, out, columns, 1, S::KS))
-        return false;
+        return;
     cuda_launch(be, FORWARD ? "fprop" : "dgrad", true, wide_product<B, FORWARD, SLOTS, TILES>,
                 min(cuda_of(be)->processors, tiles * parts->count), THREADS, S::BYTES, w_map, x_map,
                 y_map, p);
-    return true;
 }
 
 template <int B, bool FORWARD>
-static bool launch_by_columns(backend *be, const device_layout *device, const void *w,
+static void launch_by_columns(backend *be, const device_layout *device, const void *w,
                               const void *x, int columns, void *y) {
     enum { SLOTS = wide_slots(B) };
-    return columns <= 2 * BOX ? launch_wide<B, FORWARD, SLOTS, 1>(be, device, w, x, columns, y)
-                              : launch_wide<B, FORWARD, SLOTS, 2>(be, device, w, x, columns, y);
+    if (columns <= 2 * BOX) {
+        launch_wide<B, FORWARD, SLOTS, 1>(be, device, w, x, columns, y);
+    } else {
+        launch_wide<B, FORWARD, SLOTS, 2>(be, device, w, x, columns, y);
+    }
 }
 
 template <bool FORWARD>
-static bool launch_by_block(backend *be, const device_layout *device, const void *w, const void *x,
+static void launch_by_block(backend *be, const device_layout *device, const void *w, const void *x,
                             int columns, void *y) {
-    const int b = device->host.in_block;
-    return b == 32   ? launch_by_columns<32, FORWARD>(be, device, w, x, columns, y)
-           : b == 64 ? launch_by_columns<64, FORWARD>(be, device, w, x, columns, y)
-                     : launch_by_columns<128, FORWARD>(be, device, w, x, columns, y);
+    switch (device->host.in_block) {
+    case 32: launch_by_columns<32, FORWARD>(be, device, w, x, columns, y); break;
+    case 64: launch_by_columns<64, FORWARD>(be, device, w, x, columns, y); break;
+    default: launch_by_columns<128, FORWARD>(be, device, w, x, columns, y);
+    }
 }
 
-bool wide_fprop(backend *be, const device_layout *device, const void *w, const void *x, int columns,
+void wide_fprop(backend *be, const device_layout *device, const void *w, const void *x, int columns,
                 void *y) {
-    return launch_by_block<true>(be, device, w, x, columns, y);
+    launch_by_block<true>(be, device, w, x, columns, y);
 }
 
-bool wide_dgrad(backend *be, const device_layout *device, const void *w, const void *dy,
+void wide_dgrad(backend *be, const device_layout *device, const void *w, const void *dy,
                 int columns, void *dx) {
-    return launch_by_block<false>(be, device, w, dy, columns, dx);
+    launch_by_block<false>(be, device, w, dy, columns, dx);
 }
