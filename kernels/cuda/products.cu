@@ -413,6 +413,50 @@ static void launch_floats(backend *be, product p, operation op, int tiles, int b
     cuda_of(be)->weights_settled = true;
 }
 
+/* By a kernel for one step, if one takes it. */
+static bool fprop_step(backend *be, const device_layout *device, const void *w, const void *x,
+                       int columns, void *y, void *sums) {
+    const layout *l = &device->host;
+    if (hopper_takes(be, l, columns)) {
+        hopper_fprop(be, device, w, x, columns, y, sums);
+        sums = NULL; /* are made */
+    } else if (small_takes(device, columns, true)) {
+        small_fprop(be, device, w, x, columns, y);
+    } else if (narrow_fits(be, l, columns) && !(sums && l->gates > 1)) {
+        narrow_fprop(be, device, w, x, columns, y);
+    } else if (shared_takes(be, l, columns)) {
+        shared_fprop(be, device, w, x, columns, y);
+    } else {
+        return false;
+    }
+    cuda_launched(be, "fprop");
+    if (sums) cuda_column_sums(be, l, y, 1, columns, sums);
+    return true;
+}
+
+static bool dgrad_step(backend *be, const device_layout *device, const void *w, const void *dy,
+                       int columns, void *dx) {
+    const layout *l = &device->host;
+    if (hopper_takes(be, l, columns)) {
+        hopper_dgrad(be, device, w, dy, columns, dx);
+    } else if (small_takes(device, columns, false)) {
+        small_dgrad(be, device, w, dy, columns, dx);
+    } else if (narrow_fits(be, l, columns)) {
+        narrow_dgrad(be, device, w, dy, columns, dx);
+    } else if (shared_takes(be, l, columns)) {
+        shared_dgrad(be, device, w, dy, columns, dx);
+    } else {
+        return false;
+    }
+    cuda_launched(be, "dgrad");
+    return true;
+}
+
+/* Kernels for one step make operands. */
+static bool is_step(const backend *be, int steps, element type) {
+    return steps == 1 && (type == OPERAND || be->precision != BF16);
+}
+
 void cuda_fprop(backend *be, const device_layout *device, const void *w, const void *x, int steps,
                 int columns, void *y, element type, void *sums) {
     const layout *l = &device->host;
@@ -421,29 +465,7 @@ void cuda_fprop(backend *be, const device_layout *device, const void *w, const v
         return;
     }
     if (sums) cuda_zero_sums(be, sums, l->gates * steps, columns);
-    if (steps == 1 && type == OPERAND && hopper_takes(be, l, columns)) {
-        hopper_fprop(be, device, w, x, columns, y, sums);
-        cuda_launched(be, "fprop");
-        return;
-    }
-    if (steps == 1 && type == OPERAND && small_takes(device, columns, true)) {
-        small_fprop(be, device, w, x, columns, y);
-        cuda_launched(be, "fprop");
-        if (sums) cuda_column_sums(be, l, y, 1, columns, sums);
-        return;
-    }
-    if (steps == 1 && type == OPERAND && narrow_fits(be, l, columns) && !(sums && l->gates > 1)) {
-        narrow_fprop(be, device, w, x, columns, y);
-        cuda_launched(be, "fprop");
-        if (sums) cuda_column_sums(be, l, y, 1, columns, sums);
-        return;
-    }
-    if (steps == 1 && shared_takes(be, l, columns)) {
-        shared_fprop(be, device, w, x, columns, y);
-        cuda_launched(be, "fprop");
-        if (sums) cuda_column_sums(be, l, y, steps, columns, sums);
-        return;
-    }
+    if (is_step(be, steps, type) && fprop_step(be, device, w, x, columns, y, sums)) return;
     product p = product_of(l, steps, columns);
     p.left = w;
     p.right = x;
@@ -470,26 +492,7 @@ void cuda_dgrad(backend *be, const device_layout *device, const void *w, const v
         dense_dgrad(be, l, w, dy, steps, columns, dx, type);
         return;
     }
-    if (steps == 1 && type == OPERAND && hopper_takes(be, l, columns)) {
-        hopper_dgrad(be, device, w, dy, columns, dx);
-        cuda_launched(be, "dgrad");
-        return;
-    }
-    if (steps == 1 && type == OPERAND && small_takes(device, columns, false)) {
-        small_dgrad(be, device, w, dy, columns, dx);
-        cuda_launched(be, "dgrad");
-        return;
-    }
-    if (steps == 1 && type == OPERAND && narrow_fits(be, l, columns)) {
-        narrow_dgrad(be, device, w, dy, columns, dx);
-        cuda_launched(be, "dgrad");
-        return;
-    }
-    if (steps == 1 && shared_takes(be, l, columns)) {
-        shared_dgrad(be, device, w, dy, columns, dx);
-        cuda_launched(be, "dgrad");
-        return;
-    }
+    if (is_step(be, steps, type) && dgrad_step(be, device, w, dy, columns, dx)) return;
     product p = product_of(l, steps, columns);
     p.left = w;
     p.right = dy;
