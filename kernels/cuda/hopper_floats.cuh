@@ -39,12 +39,8 @@ static inline bool map_floats(backend *be, CUtensorMap *map, CUtensorMapDataType
     const uint64_t row = (uint64_t)columns * 4;
     const uint64_t extent[3] = {(uint64_t)columns, rows, (uint64_t)steps};
     const uint64_t stride[2] = {row, row * rows};
-    const uint32_t box[3] = {TILE, TILE, 1}, ones[3] = {1, 1, 1};
-    CUresult status = cuda_of(be)->encode_map(
-        map, type, 3, (void *)(uintptr_t)base, extent, stride, box, ones,
-        CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B,
-        CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
-    return cuda_ok(be, status == CUDA_SUCCESS ? cudaSuccess : cudaErrorInvalidValue, "tensor map");
+    const uint32_t box[3] = {TILE, TILE, 1};
+    return make_map_of(type, be, map, base, 3, extent, stride, box, CU_TENSOR_MAP_SWIZZLE_128B);
 }
 
 #endif

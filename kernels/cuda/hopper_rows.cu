@@ -27,13 +27,13 @@
  * 256 and 512 columns: 60, 87, 147; without handing sums on 56, 81, 141; nor finishing tiles 50,
  * 68, 124. */
 #include "hopper_tiles.cuh"
+#include "node_lists.h"
 
 enum {
     UNITS = 32,
     TILE_ROWS = GATES * UNITS,
     MOST_PARTS = 160,
     FINISHERS = 3,               /* warps beside the producer */
-    COLUMNS_AT_ONCE = 1024,      /* see above */
     BOX_BYTES = UNITS * BOX_ROW, /* of a finished tile, a gate's units and 64 columns */
     SUM_ROW = GROUP * 16         /* sums that parts hand on: four of each thread */
 };
@@ -495,24 +495,20 @@ static rows_bands build_bands(backend *be, const layout *l, int tiles) {
     if (!source || !bands.host_band) abort();
     bands.cost = host_table(most);
     for (int tile = 0; tile < all; tile += tiles) {
-        int at[BAND_TILES] = {}, stop[BAND_TILES] = {}, first = bands.sources;
+        int at[BAND_TILES] = {}, stop[BAND_TILES] = {}, first = bands.sources, node;
+        uint32_t mask;
         for (int t = 0; t < tiles && tile + t < all; t++) {
             at[t] = l->row_start[(tile + t) / parts];
             stop[t] = l->row_start[(tile + t) / parts + 1];
         }
-        for (;;) {
-            rows_source next = {l->in_nodes, {-1, -1}};
-            int cost = 1;
+        while ((node = next_source(l->row_column, tiles, at, stop, &mask)) >= 0) {
+            rows_source next = {node, {-1, -1}};
             for (int t = 0; t < tiles; t++) {
-                if (at[t] < stop[t]) next.node = min(next.node, l->row_column[at[t]]);
+                if (mask >> t & 1) next.block[t] = at[t] * parts + (tile + t) % parts;
             }
-            if (next.node == l->in_nodes) break;
-            for (int t = 0; t < tiles; t++) {
-                if (at[t] == stop[t] || l->row_column[at[t]] != next.node) continue;
-                next.block[t] = at[t]++ * parts + (tile + t) % parts;
-                cost++;
-            }
-            bands.cost[bands.sources + 1] = bands.cost[bands.sources] + cost;
+            step_past(mask, tiles, at);
+            bands.cost[bands.sources + 1] =
+                bands.cost[bands.sources] + 1 + __builtin_popcount(mask);
             source[bands.sources++] = next;
         }
         if (bands.sources == first) continue;

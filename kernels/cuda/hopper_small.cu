@@ -29,7 +29,7 @@
  * each step's products before it loads the next weights, as registers for both are not to be had;
  * the other two fill only part of this gap. */
 #include "hopper_tiles.cuh"
-#include "likeness.h"
+#include "node_lists.h"
 
 #include <string.h>
 
@@ -635,12 +635,8 @@ static void build_small(backend *be, small_parts *made, const small_lists *s, in
     const int slots = SMALL_UNITS / b, together = slots / node_gates;
     const int parts = (nodes + together - 1) / together;
     int *order = host_table((size_t)nodes);
-    for (int i = 0; i < nodes; i++) order[i] = i;
-    const int natural = count_sources(&s->of, order, together);
     order_in_turns(&s->of, together, order);
-    if (count_sources(&s->of, order, together) >= natural) {
-        for (int i = 0; i < nodes; i++) order[i] = i;
-    }
+    keep_if_fewer(&s->of, together, order);
 
     uint32_t *seen = (uint32_t *)calloc((size_t)s->of.sources, sizeof *seen);
     small_group *group = (small_group *)calloc((size_t)parts, sizeof *group);

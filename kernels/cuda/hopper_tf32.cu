@@ -24,7 +24,7 @@
  * takes 28 us, and 32 with products. At density 0.5 these are 82 and 97 us, where memory alone takes
  * 73; dgrad's 145 there are 133 without turning, and 90 without products too. */
 #include "hopper_floats.cuh"
-#include "likeness.h"
+#include "node_lists.h"
 
 #include <string.h>
 
@@ -328,23 +328,16 @@ static void place_sources(shared_source *sources, int count) {
 /* Merges the lists of a part's nodes by source, in ascending order. */
 static int merge_lists(const node_lists *l, const whole_part *part, shared_part *shares,
                        shared_source *sources, int used) {
-    int at[SLOTS], boxes = 0, made = used, share = 0, all = BOXES * part->sources;
+    int at[SLOTS], stop[SLOTS];
+    int boxes = 0, made = used, share = 0, all = BOXES * part->sources;
     for (int m = 0; m < part->nodes; m++) {
-        all += l->end[part->node[m]] - l->begin[part->node[m]];
+        at[m] = l->begin[part->node[m]];
+        stop[m] = l->end[part->node[m]];
+        all += stop[m] - at[m];
     }
-    for (int m = 0; m < part->nodes; m++) at[m] = l->begin[part->node[m]];
     for (;;) {
-        int next = INT32_MAX;
-        uint32_t mask = 0;
-        for (int m = 0; m < part->nodes; m++) {
-            if (at[m] == l->end[part->node[m]]) continue;
-            int other = l->other[at[m]];
-            if (other < next) {
-                next = other;
-                mask = 0;
-            }
-            if (other == next) mask |= 1u << m;
-        }
+        uint32_t mask;
+        const int next = next_source(l->other, part->nodes, at, stop, &mask);
         for (; share < SHARES && (!mask || boxes * SHARES >= all * share); share++) {
             shares[share].first = made;
             shares[share].nodes = part->nodes;
@@ -354,7 +347,7 @@ static int merge_lists(const node_lists *l, const whole_part *part, shared_part 
             }
         }
         if (!mask) break;
-        for (int m = 0; m < part->nodes; m++) at[m] += mask >> m & 1;
+        step_past(mask, part->nodes, at);
         sources[made++].node = (uint32_t)next << SLOTS | mask;
         boxes += boxes_of(mask);
     }

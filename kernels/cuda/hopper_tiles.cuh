@@ -18,7 +18,8 @@ enum {
     CONSUMER_WARPS = CONSUMERS / 32,
     BOX = 64,          /* columns of a box of activations: one swizzled row of 128 bytes */
     BOX_ROW = BOX * 2, /* its bytes */
-    MOST_SHARED = 227 << 10
+    MOST_SHARED = 227 << 10,
+    COLUMNS_AT_ONCE = 1024 /* of a launch for four gates, whose activations stay in the L2 */
 };
 
 /* ----------------------------------------------------------------------------------- rings */
@@ -113,17 +114,26 @@ static inline exchange exchange_of(backend *be) {
     return e;
 }
 
-/* A tensor of bf16 as TMA sees it: `rank` dimensions, innermost first; strides in bytes, of all but
- * the innermost. */
+/* A tensor as TMA sees it: `rank` dimensions, innermost first; strides in bytes, of all but the
+ * innermost. */
+static inline bool make_map_of(CUtensorMapDataType type, backend *be, CUtensorMap *map,
+                               const void *base, int rank, const uint64_t *extent,
+                               const uint64_t *stride, const uint32_t *box,
+                               CUtensorMapSwizzle swizzle) {
+    static const uint32_t ones[5] = {1, 1, 1, 1, 1};
+    CUresult status = cuda_of(be)->encode_map(
+        map, type, (uint32_t)rank, (void *)(uintptr_t)base, extent, stride, box, ones,
+        CU_TENSOR_MAP_INTERLEAVE_NONE, swizzle, CU_TENSOR_MAP_L2_PROMOTION_L2_256B,
+        CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
+    return cuda_ok(be, status == CUDA_SUCCESS ? cudaSuccess : cudaErrorInvalidValue, "tensor map");
+}
+
+/* Of bf16. */
 static inline bool make_map(backend *be, CUtensorMap *map, const void *base, int rank,
                             const uint64_t *extent, const uint64_t *stride, const uint32_t *box,
                             CUtensorMapSwizzle swizzle) {
-    static const uint32_t ones[5] = {1, 1, 1, 1, 1};
-    CUresult status = cuda_of(be)->encode_map(
-        map, CU_TENSOR_MAP_DATA_TYPE_BFLOAT16, (uint32_t)rank, (void *)(uintptr_t)base, extent,
-        stride, box, ones, CU_TENSOR_MAP_INTERLEAVE_NONE, swizzle,
-        CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
-    return cuda_ok(be, status == CUDA_SUCCESS ? cudaSuccess : cudaErrorInvalidValue, "tensor map");
+    return make_map_of(CU_TENSOR_MAP_DATA_TYPE_BFLOAT16, be, map, base, rank, extent, stride, box,
+                       swizzle);
 }
 
 /* Activations [steps][rows][columns], in boxes of 64 columns and `box_rows` rows; rank 2 is one

@@ -37,11 +37,11 @@
  * sources of many and of few nodes taking turns (226), and wide_product with four times as many
  * sources (250; at 128 columns 95, or 86 in equal parts that hand on all their sums). */
 #include "hopper_tiles.cuh"
+#include "node_lists.h"
 
 enum {
-    DEPTH = 64,  /* rows of a source that a stage brings */
-    PHASES = 16, /* see above */
-    COLUMNS_AT_ONCE = 1024,
+    DEPTH = 64,        /* rows of a source that a stage brings */
+    PHASES = 16,       /* see above */
     SLAB = 32,         /* units that a warp stages for storing ... */
     SLAB_COLUMNS = 16, /* ... of these columns */
     SLAB_ROW = SLAB_COLUMNS * 2
@@ -401,27 +401,20 @@ static int by_phase(const void *one, const void *two) {
  * how many there are. */
 static int merge_sources(const layout *l, int node, int nodes, int begin, int end,
                          transposed_source *sources) {
-    int at[PART_NODES], stop[PART_NODES], count = 0;
+    int at[PART_NODES], stop[PART_NODES], count = 0, next;
+    uint32_t mask;
     for (int m = 0; m < nodes; m++) {
         at[m] = max(l->column_start[node + m], begin);
         stop[m] = min(l->column_start[node + m + 1], end);
     }
-    for (;; count++) {
-        transposed_source next = {};
-        next.node = -1;
+    while ((next = next_source(l->column_row, nodes, at, stop, &mask)) >= 0) {
+        transposed_source *source = &sources[count++];
+        source->node = next;
+        source->mask = (int)mask;
         for (int m = 0; m < nodes; m++) {
-            bool left = at[m] < stop[m];
-            if (left && (next.node < 0 || l->column_row[at[m]] < next.node))
-                next.node = l->column_row[at[m]];
+            source->block[m] = mask >> m & 1 ? l->column_block[at[m]] : 0;
         }
-        if (next.node < 0) break;
-        for (int m = 0; m < nodes; m++) {
-            if (at[m] >= stop[m] || l->column_row[at[m]] != next.node) continue;
-            next.mask |= 1 << m;
-            next.block[m] = l->column_block[at[m]];
-            at[m]++;
-        }
-        sources[count] = next;
+        step_past(mask, nodes, at);
     }
     qsort(sources, (size_t)count, sizeof *sources, by_phase);
     return count;

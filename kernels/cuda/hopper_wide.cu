@@ -19,7 +19,7 @@
  *
  * With few column tiles, parts are cut, and dealt out to thread blocks, by their cost. */
 #include "hopper_tiles.cuh"
-#include "likeness.h"
+#include "node_lists.h"
 
 #include <string.h>
 
@@ -319,25 +319,17 @@ static int longest_way(int slots) {
 static int merge_lists(const node_lists *l, const wide_part *part, int slots,
                        wide_source *sources) {
     const int most = longest_way(slots);
-    int at[WIDE_NODES], count = 0, last = 0;
+    int at[WIDE_NODES], stop[WIDE_NODES], count = 0, last = 0, next;
+    uint32_t mask;
     memcpy(at, part->start, sizeof at);
-    for (;;) {
-        int next = INT32_MAX, mask = 0;
-        for (int m = 0; m < part->nodes; m++) {
-            if (at[m] == l->end[part->node[m]]) continue;
-            int other = l->other[at[m]];
-            if (other < next) {
-                next = other;
-                mask = 0;
-            }
-            if (other == next) mask |= 1 << m;
-        }
-        if (!mask) return count;
-        for (int m = 0; m < part->nodes; m++) at[m] += mask >> m & 1;
+    for (int m = 0; m < part->nodes; m++) stop[m] = l->end[part->node[m]];
+    while ((next = next_source(l->other, part->nodes, at, stop, &mask)) >= 0) {
+        step_past(mask, part->nodes, at);
         for (; next - last > most; last += most) sources[count++] = (wide_source)(most << slots);
-        sources[count++] = (wide_source)((next - last) << slots | mask);
+        sources[count++] = (wide_source)((next - last) << slots | (int)mask);
         last = next;
     }
+    return count;
 }
 
 /* A part, and a measure of the time it takes. */

@@ -1,4 +1,4 @@
-#include "likeness.h"
+#include "node_lists.h"
 
 #include <stdlib.h>
 
@@ -10,6 +10,21 @@ node_lists column_lists(const layout *l) {
     return {l->in_nodes, l->out_nodes, l->column_start, l->column_start + 1, l->column_row};
 }
 
+int next_source(const int *other, int count, const int *at, const int *stop, uint32_t *mask) {
+    int next = -1;
+    *mask = 0;
+    for (int m = 0; m < count; m++) {
+        if (at[m] >= stop[m]) continue;
+        const int source = other[at[m]];
+        if (next < 0 || source < next) {
+            next = source;
+            *mask = 0;
+        }
+        if (source == next) *mask |= 1u << m;
+    }
+    return next;
+}
+
 /* Of each source the latest group that has it, from 1 on. */
 static int *no_groups(const node_lists *l) {
     int *seen = (int *)calloc((size_t)l->sources + 1, sizeof *seen);
@@ -17,7 +32,8 @@ static int *no_groups(const node_lists *l) {
     return seen;
 }
 
-int count_sources(const node_lists *l, const int *order, int group) {
+/* How many sources each `group` successive nodes have together, over all groups. */
+static int count_sources(const node_lists *l, const int *order, int group) {
     int *seen = no_groups(l), count = 0;
     for (int i = 0; i < l->nodes; i++) {
         for (int k = l->begin[order[i]]; k < l->end[order[i]]; k++) {
@@ -57,10 +73,20 @@ static void order_by_likeness(const node_lists *l, int group, int *order) {
     free(seen);
 }
 
+static void own_order(const node_lists *l, int *order) {
+    for (int i = 0; i < l->nodes; i++) order[i] = i;
+}
+
+void keep_if_fewer(const node_lists *l, int group, int *order) {
+    int *own = (int *)calloc((size_t)l->nodes + 1, sizeof *own);
+    if (!own) abort();
+    own_order(l, own);
+    if (count_sources(l, order, group) >= count_sources(l, own, group)) own_order(l, order);
+    free(own);
+}
+
 void order_nodes(const node_lists *l, int group, int *order) {
-    for (int i = 0; i < l->nodes; i++) order[i] = i;
-    const int own = count_sources(l, order, group);
+    own_order(l, order);
     order_by_likeness(l, group, order);
-    if (count_sources(l, order, group) < own) return;
-    for (int i = 0; i < l->nodes; i++) order[i] = i;
+    keep_if_fewer(l, group, order);
 }
