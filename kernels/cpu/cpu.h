@@ -7,6 +7,7 @@
 #define SMALLWORLD_KERNELS_CPU_H
 
 #include "ops.h"
+#include "tanh.h"
 
 #include <math.h>
 #include <string.h>
@@ -97,14 +98,10 @@ static inline real tanh_(real x) {
     return tanh(x);
 #else
     float z = x * x;
-    float p = -0.0060536987f;
-    p = p * z + 0.0209681876f;
-    p = p * z - 0.0538449883f;
-    p = p * z + 0.133327335f;
-    p = p * z - 0.333333284f;
+    float p = tanh_polynomial(z);
     float near = x + x * z * p;
     float far = 1 - 2 / (1 + exp_(2 * x));
-    return z < 0.36f ? near : far;
+    return z < TANH_NEAR ? near : far;
 #endif
 }
 

@@ -81,7 +81,7 @@ static view view_step(backend *be, const cell *c, int s, int t) {
               .out = offset(g->out, kept * plane),
               .dpre = offset(g->dpre, kept * gates * plane),
               .dentry = offset(g->dentry, kept * gates * plane),
-              .dsums = offset(g->dsums, kept * 2 * gates * columns),
+              .dsums = offset(g->dsums, (size_t)t * 2 * gates * columns),
               .bytes = c->bytes ? c->bytes + (size_t)t * columns : NULL};
     if (g->layer_norm) load_statistics(be, &v);
     return v;

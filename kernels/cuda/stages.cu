@@ -247,7 +247,7 @@ void cuda_zero_dsums(backend *be, const cell *c, int s, int t) {
     const stage *g = &c->stage[s];
     size_t step = cuda_sums_bytes(be, g->gates, c->columns);
     if (g->layer_norm) {
-        cuda_zero_sums(be, (char *)g->dsums + (c->keep ? t : 0) * step, g->gates, c->columns);
+        cuda_zero_sums(be, (char *)g->dsums + t * step, g->gates, c->columns);
     }
 }
 

@@ -64,7 +64,7 @@ template <typename T> static view<T> view_step(backend *be, const cell *c, int s
     v.dpre = offset<T>(g->dpre, kept * gates * plane);
     v.dentry = offset<T>(g->dentry, kept * gates * plane);
     v.sums = offset<fixed>(g->sums, t * sums);
-    v.dsums = offset<fixed>(g->dsums, kept * sums);
+    v.dsums = offset<fixed>(g->dsums, t * sums);
     v.dgain = (float *)g->dgain;
     v.dbias = (float *)g->dbias;
     v.bytes = c->bytes + (size_t)t * columns;
