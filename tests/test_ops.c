@@ -208,7 +208,8 @@ static void test_many_blocks(void **state) {
 }
 
 /* dgrad of four gates whose thread blocks have as many nodes as they can, share the list of a hub,
- * or make several tiles of columns one after the other, of which the last is not full. */
+ * or make several tiles of columns one after the other, of which the last is not full; fprop of more
+ * tiles than there are thread blocks. */
 static void test_many_gates(void **state) {
     (void)state;
     static const shape shapes[] = {
@@ -217,6 +218,7 @@ static void test_many_gates(void **state) {
         {40, 64, 4, 10, 1, 0.02, true},  {270, 128, 4, 2, 1, 0.001, false},
         {20, 128, 4, 6, 1, 0.1, true},   {60, 32, 4, 8, 1, 0.05, true},
         {60, 32, 4, 7, 1, 0.03, false},  {150, 32, 4, 5, 1, 0.005, true},
+        {300, 64, 4, 4, 1, 0.01, false}, {150, 128, 4, 4, 1, 0.02, false},
     };
     check_gpu_shapes(11, shapes, sizeof shapes / sizeof shapes[0]);
 }
@@ -386,8 +388,8 @@ static void test_chain(void **state) {
     check_chain(FP32, 32, 1);
 }
 
-/* Four gates in blocks for which a GPU has kernels of its own: few columns and many, sums of a few
- * long rows that are made in parts, rows enough and alike enough that two may be made together. */
+/* Four gates in blocks for which a GPU has kernels of its own: few columns and many, odd multiples of
+ * 64 of them, sums of a few long rows that are made in parts. */
 static const shape gate_shapes[] = {
     {11, 32, GATES, 2, 1, 0.15, false}, {11, 32, GATES, 4, 1, 0.8, true},
     {12, 32, GATES, 8, 1, 0.8, true},   {71, 32, GATES, 4, 1, 0.15, false},
@@ -405,7 +407,7 @@ static void test_gate_products(void **state) {
     check_gpu_shapes(11, gate_shapes, GATE_SHAPES);
 }
 
-/* Rows as alike as a small world's: two are made together where columns are no multiple of 128. */
+/* Rows as alike as a small world's, whose tables are made in the nodes' own order. */
 static void test_small_world(void **state) {
     (void)state;
     if (!test_device_is_cuda()) skip();

@@ -190,25 +190,25 @@ static device_layout *layout_create(backend *be, const layout *l) {
 
 static void free_layout(backend *be, device_layout *device) {
     if (!device) return;
-    void *tables[] = {
-        device->host.row_start,      device->host.row_column,     device->host.column_start,
-        device->host.column_row,     device->host.column_block,   device->block_row,
-        device->tile_block,          device->deep_start,          device->transposed.part,
-        device->transposed.source,   device->sampled.task,        device->sampled.tile,
-        device->sampled.slot,        device->sampled.pair,        device->narrow_rows.task,
-        device->narrow_columns.task, device->single.source,       device->single.band,
-        device->paired.source,       device->paired.band,         device->small_forward.stage,
-        device->small_forward.list,  device->small_forward.node,  device->small_forward.source,
-        device->small_forward.has,   device->small_forward.entry, device->small_backward.stage,
-        device->small_backward.list, device->small_backward.node, device->small_backward.source,
-        device->small_backward.has,  device->small_backward.entry};
+    void *tables[] = {device->host.row_start,       device->host.row_column,
+                      device->host.column_start,    device->host.column_row,
+                      device->host.column_block,    device->block_row,
+                      device->tile_block,           device->deep_start,
+                      device->transposed.part,      device->transposed.source,
+                      device->sampled.task,         device->sampled.tile,
+                      device->sampled.slot,         device->sampled.pair,
+                      device->narrow_rows.task,     device->narrow_columns.task,
+                      device->rows.source,          device->rows.tile,
+                      device->small_forward.stage,  device->small_forward.list,
+                      device->small_forward.node,   device->small_forward.source,
+                      device->small_forward.has,    device->small_forward.entry,
+                      device->small_backward.stage, device->small_backward.list,
+                      device->small_backward.node,  device->small_backward.source,
+                      device->small_backward.has,   device->small_backward.entry};
     for (size_t i = 0; i < sizeof tables / sizeof tables[0]; i++) {
         if (tables[i]) release(be, tables[i]);
     }
-    free(device->single.host_band);
-    free(device->single.cost);
-    free(device->paired.host_band);
-    free(device->paired.cost);
+    free(device->rows.host_tile);
     free(device->small_forward.host_stage);
     free(device->small_backward.host_stage);
     for (int i = 0; i < WIDE_CUTS; i++) {

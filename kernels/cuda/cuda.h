@@ -90,25 +90,21 @@ typedef struct transposed_parts {
     transposed_source *source;
 } transposed_parts;
 
-/* Work for Hopper's rows_product: bands of one or two neighbouring tiles of rows, each band with
- * the union of its tiles' sources. */
-enum { BAND_TILES = 2 };
-
+/* Work for Hopper's rows_product: tiles of 128 rows, those that have blocks, and what each reads. */
 typedef struct rows_source {
-    int node, block[BAND_TILES]; /* the tile's part of W; -1: none */
+    int node, block; /* block: the tile's part of it */
 } rows_source;
 
-typedef struct rows_band {
-    int first, tile; /* its first source, its first tile */
-} rows_band;
+typedef struct rows_tile {
+    int first, number; /* first: of its sources */
+} rows_tile;
 
-typedef struct rows_bands {
-    int count, sources;
+typedef struct rows_lists {
+    int count, sources; /* count: of tiles */
     rows_source *source;
-    rows_band *band;      /* [count + 1] */
-    rows_band *host_band; /* the same, on the host */
-    int *cost;            /* [sources + 1], on the host: bytes of all sources before, relative */
-} rows_bands;
+    rows_tile *tile;      /* [count + 1] */
+    rows_tile *host_tile; /* the same, on the host */
+} rows_lists;
 
 /* Work for Hopper's sampled_product and paired_product: tasks, each of a few rows of the pattern in
  * tiles of EDGE x EDGE, whose tiles are made in batches. A tile's position is that of its block in
@@ -221,8 +217,8 @@ struct device_layout {
     int *tile_block; /* [tiles + 1] wgrad: the first block of each group of a row's blocks */
     int tiles;
     narrow_tasks narrow_rows, narrow_columns;
-    rows_bands single, paired; /* of one tile, of two */
-    bool empty_rows;           /* which rows_product does not reach */
+    rows_lists rows;
+    bool empty_rows; /* which rows_product does not reach */
     transposed_parts transposed;
     wide_parts wide_forward[WIDE_CUTS], wide_backward[WIDE_CUTS];
     shared_parts shared_forward[SHARED_CUTS], shared_backward[SHARED_CUTS];

@@ -8,10 +8,10 @@
  * x that it gathers; each thread block walks a part of the list of all blocks, as long as every
  * other's. N is 256 where that fits, so that W comes in once.
  *
- * Two neighbouring tiles may go together, in a band: one tile of x then serves both where both have
- * a block for it. That pays for tiles of one node, or of nodes beside each other in a small world,
- * but leaves registers for half the columns, and makes the sums that parts hand on twice as large:
- * so it is for columns that are no multiple of 128, and for blocks of 64.
+ * Two neighbouring tiles that share what they gather would leave registers for half the columns, and
+ * make the sums that parts hand on twice as large: blocks of 64 then took 66, 97 and 188 us at 128,
+ * 256 and 512 columns, and take 58, 89 and 166. In clusters of two thread blocks that bring x to both
+ * by multicast they took 59, 92 and 168.
  *
  * One warp issues every copy, so it must be quick: with its loops rolled, stages counted instead of
  * divided, and an elected lane, the product alone takes 47 us at 128 columns instead of 58.
@@ -27,7 +27,6 @@
  * 256 and 512 columns: 60, 87, 147; without handing sums on 56, 81, 141; nor finishing tiles 50,
  * 68, 124. */
 #include "hopper_tiles.cuh"
-#include "node_lists.h"
 
 enum {
     UNITS = 32,
@@ -40,38 +39,37 @@ enum {
 
 typedef struct rows_arguments {
     const rows_source *source;
-    const rows_band *band;
+    const rows_tile *tile;
     fixed *sums;
     int columns, b;
-    int tiles; /* of rows: the last band of two may have but one */
     exchange shared;
     int begin[MOST_PARTS + 1]; /* a part's sources ... */
-    int last[MOST_PARTS];      /* ... and the band of the last of them */
+    int last[MOST_PARTS];      /* ... and the tile of the last of them */
 } rows_arguments;
 
-/* KC: of a block's b columns, those in a stage. N: columns of a tile. TILES: of a band. */
-template <int KC, int N, int TILES> struct rows_shape {
+/* KC: of a block's b columns, those in a stage. N: columns of a tile. */
+template <int KC, int N> struct rows_shape {
     static const int W_BYTES = TILE_ROWS * KC * 2, X_BYTES = KC * N * 2;
-    static const int STAGE = TILES * W_BYTES + X_BYTES;
-    /* An outlet is a ring of finished boxes of one gate and one of the band's tiles. */
-    static const int OUTLETS = GATES * TILES, SLOTS = TILES == 1 ? N / BOX : 1;
-    static const int STAGED = OUTLETS * SLOTS * BOX_BYTES;
-    static const int FIT = (MOST_SHARED - 2048 - STAGED) / STAGE, MOST = 12 / TILES;
+    static const int STAGE = X_BYTES + W_BYTES;
+    static const int SLOTS = N / BOX; /* of each gate's ring of finished boxes */
+    static const int STAGED = GATES * SLOTS * BOX_BYTES;
+    static const int FIT = (MOST_SHARED - 2048 - STAGED) / STAGE, MOST = 12;
     static const int STAGES = FIT < MOST ? FIT : MOST;
     static const int BOXES = STAGES * STAGE, BARRIERS = BOXES + STAGED;
     static const int BOX_BARRIERS = BARRIERS + STAGES * 16;
-    static const int PRESENT = BOX_BARRIERS + OUTLETS * SLOTS * 16, BYTES = PRESENT + 64 + 1024;
+    static const int BYTES = BOX_BARRIERS + GATES * SLOTS * 16 + 1024;
     /* Rows of sums in a stage, for either warpgroup, and stages that a tile's take. */
     static const int SUM_ROWS = STAGE < 8 * SUM_ROW ? 2 : 4;
-    static const int SUM_BYTES = SUM_ROWS * SUM_ROW, SUM_STAGES = TILES * N / 8 / SUM_ROWS;
+    static const int SUM_BYTES = SUM_ROWS * SUM_ROW, SUM_STAGES = N / 8 / SUM_ROWS;
 };
 
+/* Where a gate's finished boxes come out. */
 template <int SLOTS> struct outlet {
     uint32_t full, empty, boxes;
 
-    __device__ void create(int writers) {
+    __device__ void create() {
         for (int s = 0; s < SLOTS; s++) {
-            barrier_init(full + s * 8, writers);
+            barrier_init(full + s * 8, 2); /* a warp of each warpgroup writes */
             barrier_init(empty + s * 8, 1);
         }
     }
@@ -97,30 +95,27 @@ template <int SLOTS> struct outlet {
     }
 };
 
-template <typename S>
-static __device__ inline outlet<S::SLOTS> outlet_of(uint32_t base, int tile, int gate) {
-    const int number = tile * GATES + gate;
-    const uint32_t barriers = base + S::BOX_BARRIERS + number * S::SLOTS * 16;
-    return {barriers, barriers + S::SLOTS * 8, base + S::BOXES + number * S::SLOTS * BOX_BYTES};
+template <typename S> static __device__ inline outlet<S::SLOTS> outlet_of(uint32_t base, int gate) {
+    const uint32_t barriers = base + S::BOX_BARRIERS + gate * S::SLOTS * 16;
+    return {barriers, barriers + S::SLOTS * 8, base + S::BOXES + gate * S::SLOTS * BOX_BYTES};
 }
 
-/* ------------------------------------------------------------------- sums of bands that are cut */
+/* ------------------------------------------------------------------- sums of tiles that are cut */
 
-template <int TILES, int K>
+template <int K>
 static __device__ __forceinline__ void give_tile(const exchange &e, int slot,
-                                                 const float (&sum)[TILES][K]) {
-    float4 *to = (float4 *)(e.sums + (size_t)slot * TILES * K * GROUP) + threadIdx.x % GROUP;
+                                                 const float (&sum)[K]) {
+    float4 *to = (float4 *)(e.sums + (size_t)slot * K * GROUP) + threadIdx.x % GROUP;
 #pragma unroll
-    for (int j = 0; j < TILES * K; j += 4) {
-        const float *v = &sum[j / K][j % K];
-        __stcg(to + j / 4 * GROUP, make_float4(v[0], v[1], v[2], v[3]));
+    for (int j = 0; j < K; j += 4) {
+        __stcg(to + j / 4 * GROUP, make_float4(sum[j], sum[j + 1], sum[j + 2], sum[j + 3]));
     }
 }
 
 /* A finisher says that a warpgroup's sums are there, once they are. */
 static __device__ void pass_sums(const rows_arguments &p, int group) {
     const int slot = (blockIdx.y * gridDim.x + blockIdx.x) * 2 + group;
-    if (p.begin[blockIdx.y + 1] == p.band[p.last[blockIdx.y] + 1].first) return;
+    if (p.begin[blockIdx.y + 1] == p.tile[p.last[blockIdx.y] + 1].first) return;
     group_sync(1 + group, GROUP + 32);
     if (threadIdx.x % 32 == 0) {
         __threadfence();
@@ -130,15 +125,15 @@ static __device__ void pass_sums(const rows_arguments &p, int group) {
 }
 
 /* The sums of parts before this one come last, as further stages. One lane calls this. */
-template <int KC, int N, int TILES>
+template <int KC, int N>
 static __device__ void produce_sums(const rows_arguments &p, uint32_t base,
-                                    cursor<rows_shape<KC, N, TILES>::STAGES> &stages) {
-    typedef rows_shape<KC, N, TILES> S;
+                                    cursor<rows_shape<KC, N>::STAGES> &stages) {
+    typedef rows_shape<KC, N> S;
     if (blockIdx.y == 0) return;
     const int begin = p.begin[blockIdx.y], end = p.begin[blockIdx.y + 1];
-    const int before = p.last[blockIdx.y - 1], band_end = p.band[before + 1].first;
-    if (begin >= band_end || end < band_end) return;
-    for (int part = blockIdx.y; p.begin[part] > p.band[before].first; part--) {
+    const int before = p.last[blockIdx.y - 1], tile_end = p.tile[before + 1].first;
+    if (begin >= tile_end || end < tile_end) return;
+    for (int part = blockIdx.y; p.begin[part] > p.tile[before].first; part--) {
         const int slot = ((part - 1) * gridDim.x + blockIdx.x) * 2;
         for (int group = 0; group < 2; group++) {
             int *flag = &p.shared.full[slot + group];
@@ -160,19 +155,18 @@ static __device__ void produce_sums(const rows_arguments &p, uint32_t base,
 }
 
 /* Adds what another part gave. */
-template <int KC, int N, int TILES>
+template <int KC, int N>
 static __device__ __forceinline__ void take_tile(uint32_t base, int group,
-                                                 cursor<rows_shape<KC, N, TILES>::STAGES> &stages,
-                                                 float (&sum)[TILES][N / 2]) {
-    typedef rows_shape<KC, N, TILES> S;
+                                                 cursor<rows_shape<KC, N>::STAGES> &stages,
+                                                 float (&sum)[N / 2]) {
+    typedef rows_shape<KC, N> S;
 #pragma unroll
     for (int i = 0; i < S::SUM_STAGES; i++, stages.next()) {
         const uint32_t from = base + stages.at * S::STAGE + group * S::SUM_BYTES;
         stages.wait_full();
 #pragma unroll
         for (int j = 0; j < S::SUM_ROWS; j++) {
-            const int at = (i * S::SUM_ROWS + j) * 4;
-            float *s = &sum[at / (N / 2)][at % (N / 2)];
+            float *s = &sum[(i * S::SUM_ROWS + j) * 4];
             float4 v = shared_load4(from + j * SUM_ROW + threadIdx.x % GROUP * 16);
             s[0] += v.x;
             s[1] += v.y;
@@ -186,13 +180,12 @@ static __device__ __forceinline__ void take_tile(uint32_t base, int group,
 
 /* --------------------------------------------------------------------------------- the producer */
 
-/* Sources are read 32 at a time, a lane each, a batch ahead; `present` tells the consumers of each
- * stage which of the band's tiles have weights there. Unrolled, these loops are slower. */
-template <int KC, int N, int TILES>
+/* Sources are read 32 at a time, a lane each, a batch ahead. Unrolled, these loops are slower. */
+template <int KC, int N>
 static __device__ void produce_rows(const CUtensorMap &w_map, const CUtensorMap &x_map,
-                                    const rows_arguments &p, uint32_t base, int *present,
-                                    cursor<rows_shape<KC, N, TILES>::STAGES> &stages) {
-    typedef rows_shape<KC, N, TILES> S;
+                                    const rows_arguments &p, uint32_t base,
+                                    cursor<rows_shape<KC, N>::STAGES> &stages) {
+    typedef rows_shape<KC, N> S;
     const int begin = p.begin[blockIdx.y], end = p.begin[blockIdx.y + 1], lane = threadIdx.x % 32;
     const int slices = p.b / KC, parts = p.b / UNITS;
     rows_source next = p.source[max(end - 1 - lane, 0)];
@@ -202,63 +195,53 @@ static __device__ void produce_rows(const CUtensorMap &w_map, const CUtensorMap 
         next = p.source[max(at - 33 - lane, 0)];
 #pragma unroll 1
         for (int i = 0; i < min(32, at - begin); i++) {
-            int node = __shfl_sync(~0u, mine.node, i), block[TILES], count = 0, mask = 0;
-#pragma unroll
-            for (int t = 0; t < TILES; t++) {
-                block[t] = __shfl_sync(~0u, mine.block[t], i);
-                count += block[t] >= 0;
-                mask |= (block[t] >= 0) << t;
-            }
+            const int node = __shfl_sync(~0u, mine.node, i);
+            const int block = __shfl_sync(~0u, mine.block, i);
 #pragma unroll 1
             for (int slice = 0; slice < slices; slice++, stages.next()) {
                 stages.wait_empty();
                 if (!elected()) continue;
-                if (TILES > 1) present[stages.at] = mask;
-                uint32_t barrier = stages.announce(S::X_BYTES + count * S::W_BYTES);
-                uint32_t to = base + stages.at * S::STAGE;
-                tensor_load(to, &x_map, barrier, 0, node * p.b + slice * KC,
-                            blockIdx.x * (N / BOX));
-                to += S::X_BYTES;
-#pragma unroll
-                for (int t = 0; t < TILES; t++, to += S::W_BYTES) {
-                    if (block[t] < 0) continue;
-                    if (KC == 32) {
-                        tensor_load(to, &w_map, barrier, 0, block[t] * 64);
-                    } else {
-                        tensor_load(to, &w_map, barrier, slice * KC, block[t] % parts * 16,
-                                    GATES * (block[t] / parts), 0);
-                    }
+                const uint32_t barrier = stages.announce(S::STAGE);
+                const uint32_t x = base + stages.at * S::STAGE, w = x + S::X_BYTES;
+                tensor_load(x, &x_map, barrier, 0, node * p.b + slice * KC, blockIdx.x * (N / BOX));
+                if (KC == 32) {
+                    tensor_load(w, &w_map, barrier, 0, block * 64);
+                } else {
+                    tensor_load(w, &w_map, barrier, slice * KC, block % parts * 16,
+                                GATES * (block / parts), 0);
                 }
             }
         }
     }
-    if (lane == 0) produce_sums<KC, N, TILES>(p, base, stages);
+    if (lane == 0) produce_sums<KC, N>(p, base, stages);
 }
 
 /* ------------------------------------------------------------------------------- finished tiles */
 
-/* Of a tile's rows [gate][unit] a warp holds one gate's: in a band of two its 32 units, else every
- * second one. In a box the even units come first, so that stores fall into different banks. */
-template <int KC, int N, int TILES>
+/* Of a tile's rows [gate][unit] a warp holds every second one of a gate's. In a box the even units
+ * come first, so that stores fall into different banks.
+ *
+ * There is a place for each of a tile's boxes, so that a warp waits here for boxes of the tile before
+ * alone, which both warpgroups have multiplied. It must not wait for products still to be made: the
+ * other warps of its warpgroup go on to the next one, which then holds the tensor cores until all
+ * four are there. */
+template <int KC, int N>
 static __device__ __forceinline__ void hand_out(uint32_t base, int &use,
-                                                const float (&sum)[TILES][N / 2]) {
-    typedef rows_shape<KC, N, TILES> S;
-    const int warp = threadIdx.x / 32, gate = warp % 4, lane = threadIdx.x % 32, row = lane % 16;
-    outlet<S::SLOTS> out = outlet_of<S>(base, TILES == 2 ? warp / 4 : 0, gate);
+                                                const float (&sum)[N / 2]) {
+    typedef rows_shape<KC, N> S;
+    const int warp = threadIdx.x / 32, gate = warp % 4, parity = warp / 4;
+    const int lane = threadIdx.x % 32, row = lane % 16;
+    outlet<S::SLOTS> out = outlet_of<S>(base, gate);
 #pragma unroll
     for (int box = 0; box < N / BOX; box++, use++) {
         out.wait_empty(use);
+        const uint32_t to = out.box(use) + (parity * UNITS / 2 + row) * BOX_ROW;
 #pragma unroll
-        for (int e = 0; e < TILES; e++) {
-            const int parity = TILES == 2 ? e : warp / 4;
-            const uint32_t to = out.box(use) + (parity * UNITS / 2 + row) * BOX_ROW;
-#pragma unroll
-            for (int j = 0; j < 8; j += 2) {
-                const float *v = &sum[e][(box * 8 + j) * 4];
-                uint32_t r[4] = {pack(v[0], v[1]), pack(v[2], v[3]), pack(v[4], v[5]),
-                                 pack(v[6], v[7])};
-                store_matrices(to + ((j + lane / 16) ^ (row & 7)) * 16, r);
-            }
+        for (int j = 0; j < 8; j += 2) {
+            const float *v = &sum[(box * 8 + j) * 4];
+            uint32_t r[4] = {pack(v[0], v[1]), pack(v[2], v[3]), pack(v[4], v[5]),
+                             pack(v[6], v[7])};
+            store_matrices(to + ((j + lane / 16) ^ (row & 7)) * 16, r);
         }
         shared_fence();
         __syncwarp();
@@ -336,51 +319,46 @@ static __device__ __forceinline__ void add_sums(fixed *sums, int columns, fixed 
 }
 
 /* A finisher stores every third box of those that come out, and adds up its columns. */
-template <int KC, int N, int TILES>
+template <int KC, int N>
 static __device__ void finish_rows(const CUtensorMap &y_map, const rows_arguments &p, char *tiles,
                                    int finisher) {
-    typedef rows_shape<KC, N, TILES> S;
+    typedef rows_shape<KC, N> S;
     const int boxes = GATES * N / BOX, mine = (boxes + FINISHERS - 1) / FINISHERS;
     const int begin = p.begin[blockIdx.y], end = p.begin[blockIdx.y + 1], lane = threadIdx.x % 32;
     const int parts = p.b / UNITS;
     const uint32_t base = shared_address(tiles);
     uint32_t box = base + S::BOXES + finisher * S::SLOTS * BOX_BYTES; /* the last of this warp */
     fixed kept[mine][8] = {};
-    int use[TILES] = {};
+    int use = 0;
     for (int at = end, which = p.last[blockIdx.y]; at > begin; which--) {
-        const rows_band band = p.band[which];
-        const bool finished = at == p.band[which + 1].first;
-        at = max(band.first, begin);
+        const rows_tile tile = p.tile[which];
+        const bool finished = at == p.tile[which + 1].first;
+        at = max(tile.first, begin);
         if (!finished) continue;
 #pragma unroll
         for (int k = 0; k < mine; k++) {
-            const int i = k * FINISHERS + finisher, gate = i % GATES;
+            const int i = k * FINISHERS + finisher, gate = i % GATES, turn = use + i / GATES;
             const int column = blockIdx.x * N + i / GATES * BOX;
             if (i >= boxes) break;
-#pragma unroll
-            for (int t = 0; t < TILES; t++) {
-                const int tile = band.tile + t, turn = use[t] + i / GATES;
-                if (tile >= p.tiles) continue;
-                outlet<S::SLOTS> out = outlet_of<S>(base, t, gate);
-                box = out.box(turn);
-                out.wait_full(turn);
-                if (lane == 0) {
-                    int row = (tile / parts * GATES + gate) * p.b + tile % parts * UNITS;
-                    tensor_store(&y_map, box, column, row / 2, 0);
-                    store_commit();
-                }
-                if (p.sums) {
-                    sum_box(box, p.sums + gate * sums_gate(p.columns) + column, p.columns, kept[k]);
-                }
-                __syncwarp();
-                if (lane == 0) {
-                    store_wait<0>();
-                    out.release(turn);
-                }
+            outlet<S::SLOTS> out = outlet_of<S>(base, gate);
+            box = out.box(turn);
+            out.wait_full(turn);
+            if (lane == 0) {
+                int row = (tile.number / parts * GATES + gate) * p.b + tile.number % parts * UNITS;
+                tensor_store(&y_map, box, column, row / 2, 0);
+                store_commit();
             }
+            if (p.sums) {
+                sum_box(box, p.sums + gate * sums_gate(p.columns) + column, p.columns, kept[k]);
+            }
+            __syncwarp();
+            if (lane == 0) {
+                store_wait<0>();
+                out.release(turn);
+            }
+            __syncwarp(); /* lanes that wait for the next box should not hold up lane 0 */
         }
-#pragma unroll
-        for (int t = 0; t < TILES; t++) use[t] += band.tile + t < p.tiles ? N / BOX : 0;
+        use += N / BOX;
     }
     __syncwarp();
     if (!p.sums) return;
@@ -396,87 +374,72 @@ static __device__ void finish_rows(const CUtensorMap &y_map, const rows_argument
 
 /* ---------------------------------------------------------------------------------- the product */
 
-template <int KC, int N, int TILES>
+template <int KC, int N>
 static __global__ void __launch_bounds__(THREADS, 1)
     rows_product(const __grid_constant__ CUtensorMap w_map,
                  const __grid_constant__ CUtensorMap x_map,
                  const __grid_constant__ CUtensorMap y_map,
                  const __grid_constant__ rows_arguments p) {
 #if ON_HOPPER
-    typedef rows_shape<KC, N, TILES> S;
+    typedef rows_shape<KC, N> S;
     extern __shared__ char unaligned[];
     char *tiles = aligned_tiles(unaligned);
     const uint32_t base = shared_address(tiles), warp = threadIdx.x / 32;
     const int begin = p.begin[blockIdx.y], end = p.begin[blockIdx.y + 1];
-    int *present = (int *)(tiles + S::PRESENT);
     cursor<S::STAGES> stages;
     stages.create(base + S::BARRIERS);
-    if (threadIdx.x < S::OUTLETS) {
-        outlet_of<S>(base, threadIdx.x / GATES, threadIdx.x % GATES).create(TILES == 2 ? 1 : 2);
-    }
+    if (threadIdx.x < GATES) outlet_of<S>(base, threadIdx.x).create();
     barrier_init_done();
     __syncthreads();
 
     if (warp == CONSUMER_WARPS + FINISHERS) {
-        produce_rows<KC, N, TILES>(w_map, x_map, p, base, present, stages);
+        produce_rows<KC, N>(w_map, x_map, p, base, stages);
         return;
     }
     if (warp >= CONSUMER_WARPS) {
         const int finisher = __shfl_sync(~0u, warp - CONSUMER_WARPS, 0);
         if (finisher < 2) pass_sums(p, finisher);
-        finish_rows<KC, N, TILES>(y_map, p, tiles, finisher);
+        finish_rows<KC, N>(y_map, p, tiles, finisher);
         return;
     }
 
-    const int group = __shfl_sync(~0u, warp / 4, 0), slices = p.b / KC;
+    const int group = __shfl_sync(~0u, warp / 4, 0), slices = p.b / KC; /* group: even, odd units */
     const int slot = (blockIdx.y * gridDim.x + blockIdx.x) * 2 + group;
-    const int pending = TILES == 1; /* products may run while the next stage is waited for */
     int boxes = 0;
     for (int at = end, which = p.last[blockIdx.y]; at > begin; which--) {
-        const rows_band band = p.band[which];
-        const int band_end = p.band[which + 1].first, first = max(band.first, begin);
-        float sum[TILES][N / 2] = {};
-        int before = 0; /* the stage before */
+        const rows_tile tile = p.tile[which];
+        const int tile_end = p.tile[which + 1].first, first = max(tile.first, begin);
+        float sum[N / 2] = {};
+        int before = 0; /* the stage before: its products run while the next one is waited for */
 #pragma unroll 1
         for (int i = (at - first) * slices, done = 0; done < i; done++, stages.next()) {
-            const uint32_t x = base + stages.at * S::STAGE, w = x + S::X_BYTES;
+            const uint32_t x = base + stages.at * S::STAGE;
+            const uint32_t w = x + S::X_BYTES + group * (KC == 32 ? 64 : S::W_BYTES / 2);
             stages.wait_full();
-            /* read by the lane that releases the stage */
-            int here = TILES > 1 && threadIdx.x % 32 == 0 ? present[stages.at] : 0;
-            if (TILES == 1 || (__shfl_sync(~0u, here, 0) >> group & 1)) {
-                product_fence();
+            product_fence();
 #pragma unroll
-                for (int k = 0; k < KC; k += 16) {
-#pragma unroll
-                    for (int e = 0; e < TILES; e++) {
-                        int half = group * TILES + e; /* even and odd units of the tiles */
-                        uint32_t from = w + half / 2 * S::W_BYTES +
-                                        half % 2 * (KC == 32 ? 64 : S::W_BYTES / 2) + k * 2;
-                        warpgroup_multiply<0, 1>(
-                            sum[e], matrix_descriptor(from, SWIZZLE_128, 16, 1024),
-                            matrix_descriptor(x + k * BOX_ROW, SWIZZLE_128, KC * BOX_ROW, 1024));
-                    }
-                }
-                product_commit();
-                product_wait<pending>();
+            for (int k = 0; k < KC; k += 16) {
+                warpgroup_multiply<0, 1>(
+                    sum, matrix_descriptor(w + k * 2, SWIZZLE_128, 16, 1024),
+                    matrix_descriptor(x + k * BOX_ROW, SWIZZLE_128, KC * BOX_ROW, 1024));
             }
-            if (done >= pending) stages.release(pending ? before : stages.at);
+            product_commit();
+            product_wait<1>();
+            if (done > 0) stages.release(before);
             before = stages.at;
         }
-        if (pending) {
-            product_wait<0>();
-            stages.release(before);
-        }
-        if (at == band_end && band.first < begin) {
-            for (int part = blockIdx.y; p.begin[part] > band.first; part--) {
-                take_tile<KC, N, TILES>(base, group, stages, sum);
+        product_wait<0>();
+        stages.release(before);
+        if (at == tile_end && tile.first < begin) {
+            for (int part = blockIdx.y; p.begin[part] > tile.first; part--) {
+                take_tile<KC, N>(base, group, stages, sum);
             }
         }
-        if (at < band_end) {
+        if (at < tile_end) {
             give_tile(p.shared, slot, sum);
             group_arrive(1 + group, GROUP + 32);
-        } else if (band.tile + (TILES == 2 ? group : 0) < p.tiles) {
-            hand_out<KC, N, TILES>(base, boxes, sum);
+        } else {
+            hand_out<KC, N>(base, boxes, sum);
         }
         at = first;
     }
@@ -485,81 +448,34 @@ static __global__ void __launch_bounds__(THREADS, 1)
 
 /* ------------------------------------------------------------------------------------- tables */
 
-/* Tiles of the same node, or neighbours, in bands of `tiles`. */
-static rows_bands build_bands(backend *be, const layout *l, int tiles) {
-    const int parts = l->out_block / UNITS, all = l->out_nodes * parts;
-    const size_t most = (size_t)l->blocks * (size_t)parts + 1;
-    rows_source *source = (rows_source *)calloc(most, sizeof *source);
-    rows_bands bands = {};
-    bands.host_band = (rows_band *)calloc((size_t)all + 1, sizeof *bands.host_band);
-    if (!source || !bands.host_band) abort();
-    bands.cost = host_table(most);
-    for (int tile = 0; tile < all; tile += tiles) {
-        int at[BAND_TILES] = {}, stop[BAND_TILES] = {}, first = bands.sources, node;
-        uint32_t mask;
-        for (int t = 0; t < tiles && tile + t < all; t++) {
-            at[t] = l->row_start[(tile + t) / parts];
-            stop[t] = l->row_start[(tile + t) / parts + 1];
-        }
-        while ((node = next_source(l->row_column, tiles, at, stop, &mask)) >= 0) {
-            rows_source next = {node, {-1, -1}};
-            for (int t = 0; t < tiles; t++) {
-                if (mask >> t & 1) next.block[t] = at[t] * parts + (tile + t) % parts;
-            }
-            step_past(mask, tiles, at);
-            bands.cost[bands.sources + 1] =
-                bands.cost[bands.sources] + 1 + __builtin_popcount(mask);
-            source[bands.sources++] = next;
-        }
-        if (bands.sources == first) continue;
-        rows_band band = {first, tile};
-        bands.host_band[bands.count++] = band;
-    }
-    bands.host_band[bands.count].first = bands.sources;
-    bands.source =
-        (rows_source *)cuda_table(be, source, (size_t)(bands.sources + 1) * sizeof *source);
-    bands.band = (rows_band *)cuda_table(be, bands.host_band,
-                                         (size_t)(bands.count + 1) * sizeof *bands.band);
-    free(source);
-    return bands;
-}
-
 void rows_create(backend *be, device_layout *device, const layout *l) {
-    device->single = build_bands(be, l, 1);
-    device->paired = build_bands(be, l, 2);
-}
-
-/* Whether bands of two tiles are faster: tiles share sources, there are bands enough that most are
- * not cut, and the band's columns are no loss. */
-static bool pairs_pay(backend *be, const device_layout *device, int columns) {
-    const rows_bands *single = &device->single, *paired = &device->paired;
-    const int tiles = columns % 128 == 0 ? columns / 128 : columns / 64;
-    return paired->sources < 0.7 * single->sources &&
-           paired->count * tiles > 2 * cuda_of(be)->processors &&
-           (columns % 128 != 0 || device->host.in_block == 64);
-}
-
-/* The first entry of an ascending table, of those in [from, to], that is at least `value`. */
-static int first_from(const int *table, int from, int to, long long value) {
-    while (from < to) {
-        int middle = (from + to) / 2;
-        if (table[middle] < value) {
-            from = middle + 1;
-        } else {
-            to = middle;
+    const int parts = l->out_block / UNITS; /* tiles of a node */
+    rows_source *source = (rows_source *)calloc((size_t)l->blocks * parts + 1, sizeof *source);
+    rows_tile *tile = (rows_tile *)calloc((size_t)l->out_nodes * parts + 1, sizeof *tile);
+    if (!source || !tile) abort();
+    rows_lists *lists = &device->rows;
+    for (int number = 0; number < l->out_nodes * parts; number++) {
+        const int first = l->row_start[number / parts], end = l->row_start[number / parts + 1];
+        if (first == end) continue;
+        tile[lists->count++] = {lists->sources, number};
+        for (int k = first; k < end; k++) {
+            source[lists->sources++] = {l->row_column[k], k * parts + number % parts};
         }
     }
-    return from;
+    tile[lists->count].first = lists->sources;
+    lists->source =
+        (rows_source *)cuda_table(be, source, ((size_t)lists->sources + 1) * sizeof *source);
+    lists->tile = (rows_tile *)cuda_table(be, tile, ((size_t)lists->count + 1) * sizeof *tile);
+    lists->host_tile = tile;
+    free(source);
 }
 
-/* Cuts the sources into `parts` of equal cost, none of them empty. */
-static void cut_bands(const rows_bands *bands, int parts, rows_arguments *p) {
-    const long long whole = bands->cost[bands->sources];
-    for (int i = 0, band = 0; i < parts; i++) {
-        p->begin[i + 1] = first_from(bands->cost, p->begin[i] + 1, bands->sources - (parts - 1 - i),
-                                     whole * (i + 1) / parts);
-        while (bands->host_band[band + 1].first < p->begin[i + 1]) band++;
-        p->last[i] = band;
+/* Cuts the sources into so many parts, of which none is empty. */
+static void cut_lists(const rows_lists *lists, int parts, rows_arguments *p) {
+    for (int i = 0, tile = 0; i < parts; i++) {
+        p->begin[i + 1] = (int)((long long)lists->sources * (i + 1) / parts);
+        while (lists->host_tile[tile + 1].first < p->begin[i + 1]) tile++;
+        p->last[i] = tile;
     }
 }
 
@@ -599,53 +515,50 @@ static bool map_finished(backend *be, CUtensorMap *map, const bf16 *y, size_t ro
     return make_map(be, map, y + of.first, 3, extent, stride, box, CU_TENSOR_MAP_SWIZZLE_128B);
 }
 
-template <int KC, int N, int TILES>
+template <int KC, int N>
 static void launch_rows(backend *be, const device_layout *device, const void *w, const void *x,
                         column_range of, void *y, void *sums) {
-    typedef rows_shape<KC, N, TILES> S;
+    typedef rows_shape<KC, N> S;
     const layout *l = &device->host;
-    const rows_bands *bands = TILES == 1 ? &device->single : &device->paired;
+    const rows_lists *lists = &device->rows;
     CUtensorMap w_map, x_map, y_map;
-    rows_arguments p = {bands->source,  bands->band, sums ? (fixed *)sums + of.first : NULL,
-                        of.columns,     l->in_block, l->out_nodes * (l->out_block / UNITS),
-                        exchange_of(be)};
+    rows_arguments p = {lists->source, lists->tile, sums ? (fixed *)sums + of.first : NULL,
+                        of.columns,    l->in_block, exchange_of(be)};
     int parts = min(cuda_of(be)->processors, (int)MOST_PARTS) / (of.count / N);
-    parts = min(max(parts, 1), bands->sources);
-    cut_bands(bands, parts, &p);
+    parts = min(max(parts, 1), lists->sources);
+    cut_lists(lists, parts, &p);
     if (!map_gates(be, &w_map, l, w)) return;
     if (!map_tiles(be, &x_map, (const bf16 *)x, layout_inputs(l), of, KC, N)) return;
     if (!map_finished(be, &y_map, (const bf16 *)y, layout_rows(l), of)) return;
-    cuda_allow_shared(be, (const void *)rows_product<KC, N, TILES>, S::BYTES);
-    rows_product<KC, N, TILES>
-        <<<dim3(of.count / N, parts), THREADS, S::BYTES, cuda_of(be)->stream>>>(w_map, x_map, y_map,
-                                                                                p);
+    cuda_allow_shared(be, (const void *)rows_product<KC, N>, S::BYTES);
+    rows_product<KC, N><<<dim3(of.count / N, parts), THREADS, S::BYTES, cuda_of(be)->stream>>>(
+        w_map, x_map, y_map, p);
 }
 
 template <int KC>
 static void launch_rows_by_columns(backend *be, const device_layout *device, const void *w,
                                    const void *x, column_range of, void *y, void *sums) {
-    if (pairs_pay(be, device, of.count)) {
-        enum { WIDE = KC == 64 ? 128 : 64 }; /* blocks of 32 pair for odd multiples of 64 alone */
-        if (of.count % WIDE == 0) {
-            launch_rows<KC, WIDE, 2>(be, device, w, x, of, y, sums);
-        } else {
-            launch_rows<KC, 64, 2>(be, device, w, x, of, y, sums);
-        }
-    } else if (of.count % 256 == 0) {
-        launch_rows<KC, 256, 1>(be, device, w, x, of, y, sums);
+    if (of.count % 256 == 0) {
+        launch_rows<KC, 256>(be, device, w, x, of, y, sums);
     } else if (of.count % 128 == 0) {
-        launch_rows<KC, 128, 1>(be, device, w, x, of, y, sums);
+        launch_rows<KC, 128>(be, device, w, x, of, y, sums);
     } else {
-        launch_rows<KC, 64, 1>(be, device, w, x, of, y, sums);
+        launch_rows<KC, 64>(be, device, w, x, of, y, sums);
     }
+}
+
+/* The last 64 of an odd multiple of 64 go by themselves, as wider tiles are faster. */
+static int columns_at_once(int left) {
+    return left < 128 ? left : min(left / 128 * 128, (int)COLUMNS_AT_ONCE);
 }
 
 void rows_fprop(backend *be, const device_layout *device, const void *w, const void *x, int columns,
                 void *y, void *sums) {
     const layout *l = &device->host;
     if (device->empty_rows) be->zero(be, y, layout_rows(l) * columns * sizeof(bf16));
-    for (int first = 0; first < columns; first += COLUMNS_AT_ONCE) {
-        const column_range of = {columns, first, min(columns - first, (int)COLUMNS_AT_ONCE)};
+    for (int first = 0, count; first < columns; first += count) {
+        count = columns_at_once(columns - first);
+        const column_range of = {columns, first, count};
         if (l->in_block == 32) {
             launch_rows_by_columns<32>(be, device, w, x, of, y, sums);
         } else {
