@@ -250,23 +250,44 @@ bool cuda_blas_ok(backend *be, cublasStatus_t status, const char *what);
 /* Before a launch with `bytes` of dynamic shared memory: raises the kernel's limit if it must. */
 void cuda_allow_shared(backend *be, const void *kernel, size_t bytes);
 
+/* A launch with an attribute, or NULL. */
+template <typename... P>
+static inline void cuda_launch_with(backend *be, const char *what, cudaLaunchAttribute *attribute,
+                                    void (*kernel)(P...), dim3 grid, int threads, size_t shared,
+                                    P... arguments) {
+    cudaLaunchConfig_t config = {};
+    config.gridDim = grid;
+    config.blockDim = threads;
+    config.dynamicSmemBytes = shared;
+    config.stream = cuda_of(be)->stream;
+    config.attrs = attribute;
+    config.numAttrs = attribute != NULL;
+    cuda_allow_shared(be, (const void *)kernel, shared);
+    cuda_ok(be, cudaLaunchKernelEx(&config, kernel, arguments...), what);
+}
+
 /* A launch of a kernel that calls wait_for_earlier. EARLY: where the GPU can, it begins while the
  * kernel before it ends. */
 template <typename... P>
 static inline void cuda_launch(backend *be, const char *what, bool early, void (*kernel)(P...),
                                dim3 grid, int threads, size_t shared, P... arguments) {
     cudaLaunchAttribute attribute = {};
-    cudaLaunchConfig_t config = {};
     attribute.id = cudaLaunchAttributeProgrammaticStreamSerialization;
     attribute.val.programmaticStreamSerializationAllowed = 1;
-    config.gridDim = grid;
-    config.blockDim = threads;
-    config.dynamicSmemBytes = shared;
-    config.stream = cuda_of(be)->stream;
-    config.attrs = &attribute;
-    config.numAttrs = early && cuda_of(be)->hopper;
-    cuda_allow_shared(be, (const void *)kernel, shared);
-    cuda_ok(be, cudaLaunchKernelEx(&config, kernel, arguments...), what);
+    cuda_launch_with(be, what, early && cuda_of(be)->hopper ? &attribute : NULL, kernel, grid,
+                     threads, shared, arguments...);
+}
+
+/* A launch in clusters of so many thread blocks. */
+template <typename... P>
+static inline void cuda_launch_clusters(backend *be, const char *what, int cluster,
+                                        void (*kernel)(P...), dim3 grid, int threads, size_t shared,
+                                        P... arguments) {
+    cudaLaunchAttribute attribute = {};
+    attribute.id = cudaLaunchAttributeClusterDimension;
+    attribute.val.clusterDim.x = (unsigned)cluster;
+    attribute.val.clusterDim.y = attribute.val.clusterDim.z = 1;
+    cuda_launch_with(be, what, &attribute, kernel, grid, threads, shared, arguments...);
 }
 
 /* Before anything is issued that writes what products may read as weights. A product that overlaps

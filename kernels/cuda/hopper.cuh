@@ -35,6 +35,11 @@ static __device__ inline void barrier_arrive(uint32_t barrier) {
     asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(barrier) : "memory");
 }
 
+/* At a barrier of any of the cluster's thread blocks. */
+static __device__ inline void barrier_arrive_at(uint32_t barrier) {
+    asm volatile("mbarrier.arrive.shared::cluster.b64 _, [%0];" ::"r"(barrier) : "memory");
+}
+
 /* Arrives and announces bytes that copies will bring. */
 static __device__ inline void barrier_expect(uint32_t barrier, int bytes) {
     asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(barrier), "r"(bytes)
@@ -79,6 +84,16 @@ static __device__ inline void tensor_load(uint32_t to, const CUtensorMap *map, u
     asm volatile("cp.async.bulk.tensor.4d.shared::cluster.global.mbarrier::complete_tx::bytes "
                  "[%0], [%1, {%3, %4, %5, %6}], [%2];" ::"r"(to),
                  "l"(map), "r"(barrier), "r"(x), "r"(y), "r"(z), "r"(u)
+                 : "memory");
+}
+
+/* To the same place in the thread blocks of the cluster that the mask says, each of whose barriers
+ * hears of it. */
+static __device__ inline void tensor_load_all(uint32_t to, const CUtensorMap *map, uint32_t barrier,
+                                              int x, int y, int z, int mask) {
+    asm volatile("cp.async.bulk.tensor.3d.shared::cluster.global.mbarrier::complete_tx::bytes"
+                 ".multicast::cluster [%0], [%1, {%3, %4, %5}], [%2], %6;" ::"r"(to),
+                 "l"(map), "r"(barrier), "r"(x), "r"(y), "r"(z), "h"((uint16_t)mask)
                  : "memory");
 }
 

@@ -9,13 +9,19 @@
  * operations, 85 a byte, at which L2 and the matrix rate are about even. Hence the largest tile
  * there is room for: each of two warpgroups has 64 of its rows, 128 sums a thread. Up to 256 / b
  * blocks of a row lie side by side, so that one tile of dy serves them all, and thread blocks walk
- * the depth at the same pace. 88 % of the matrix rate at 18,432 units and a depth of 16,384. */
+ * the depth at the same pace. 88 % of the matrix rate at 18,432 units and a depth of 16,384.
+ *
+ * Tiles below each other, of blocks of 64 and 128, read the same x. Thread blocks with two of them
+ * make a cluster, and each brings half of x to both. At 18,432 units, blocks of 128 and a depth of
+ * 65,536 that took 17.2 to 17.7 ms in three runs; without clusters 17.2 to 18.9; and 27.5 where a
+ * node's tiles did not run at the same time. */
 #include "hopper_tiles.cuh"
 
 typedef struct deep_arguments {
     const int *start, *row, *column; /* first block of each tile; each block's nodes */
     float *dw;
     int columns, steps, b, rows; /* rows: gates b */
+    int down;                    /* tiles of a node's rows */
 } deep_arguments;
 
 enum {
@@ -28,15 +34,16 @@ enum {
 };
 
 /* N: columns of W that a tile has, of which the last may be nobody's. */
-template <int N>
-static __device__ inline void deep_consume(const deep_arguments &p, ring<DEEP_STAGES> &stages,
-                                           uint32_t base, int uses, int first, int count) {
+template <int N, int SHARES>
+static __device__ inline void deep_consume(const deep_arguments &p, cursor<DEEP_STAGES> &stages,
+                                           uint32_t base, int first, int count) {
     const int warp = threadIdx.x / 32, group = warp / 4, lane = threadIdx.x % 32;
     float sum[N / 2] = {};
-    for (int use = 0; use < uses; use++) {
-        uint32_t left = base + stages.stage(use) * DEEP_STAGE + group * 64 * BOX_ROW;
-        uint32_t right = base + stages.stage(use) * DEEP_STAGE + DEEP_LEFT;
-        stages.wait_full(use);
+    int before = -1; /* the stage before */
+    for (int use = p.steps * (p.columns / BOX); use > 0; use--, stages.next()) {
+        uint32_t left = base + stages.at * DEEP_STAGE + group * 64 * BOX_ROW;
+        uint32_t right = base + stages.at * DEEP_STAGE + DEEP_LEFT;
+        stages.wait_full();
         product_fence();
 #pragma unroll
         for (int k = 0; k < BOX; k += 16) {
@@ -45,10 +52,11 @@ static __device__ inline void deep_consume(const deep_arguments &p, ring<DEEP_ST
         }
         product_commit();
         product_wait<1>();
-        if (use > 0) stages.release(use - 1);
+        if (before >= 0) release_everywhere<SHARES>(stages, before);
+        before = stages.at;
     }
     product_wait<0>();
-    int row = blockIdx.y * DEEP_M + group * 64 + warp % 4 * 16 + lane / 4;
+    int row = blockIdx.x % p.down * DEEP_M + group * 64 + warp % 4 * 16 + lane / 4;
 #pragma unroll
     for (int j = 0; j < N / 8; j++) {
         int column = j * 8 + lane % 4 * 2, q = column / p.b;
@@ -59,50 +67,68 @@ static __device__ inline void deep_consume(const deep_arguments &p, ring<DEEP_ST
     }
 }
 
+/* Its own rows of dy, and its share of x for all of the cluster. One thread calls this. */
+template <int SHARES>
+static __device__ inline void deep_produce(const CUtensorMap &dy_map, const CUtensorMap &x_map,
+                                           const deep_arguments &p, cursor<DEEP_STAGES> &stages,
+                                           uint32_t base, int first, int count) {
+    const int units = p.b / SHARES, share = SHARES > 1 ? cluster_rank() * units : 0;
+    const int row = p.row[first] * p.rows + blockIdx.x % p.down * DEEP_M;
+    const int bytes = DEEP_LEFT + count * p.b * BOX_ROW;
+    int unit[DEEP_N / 32];
+    for (int q = 0; q < DEEP_N / 32; q++) {
+        unit[q] = q < count ? p.column[first + q] * p.b + share : 0;
+    }
+    for (int t = 0; t < p.steps; t++) {
+        for (int n = 0; n < p.columns; n += BOX, stages.next()) {
+            stages.wait_empty();
+            const uint32_t barrier = stages.announce(bytes), to = base + stages.at * DEEP_STAGE;
+            tensor_load(to, &dy_map, barrier, n, row, t);
+#pragma unroll
+            for (int q = 0; q < DEEP_N / 32; q++) {
+                if (q >= count) break;
+                const uint32_t right = to + DEEP_LEFT + (q * p.b + share) * BOX_ROW;
+                if (SHARES == 1) {
+                    tensor_load(right, &x_map, barrier, n, unit[q], t);
+                } else {
+                    tensor_load_all(right, &x_map, barrier, n, unit[q], t, (1 << SHARES) - 1);
+                }
+            }
+        }
+    }
+}
+
+template <int SHARES>
 static __global__ void __launch_bounds__(THREADS, 1)
     deep_product(const __grid_constant__ CUtensorMap dy_map,
                  const __grid_constant__ CUtensorMap x_map,
                  const __grid_constant__ deep_arguments p) {
 #if ON_HOPPER
     extern __shared__ char unaligned[];
-    char *tiles = aligned_tiles(unaligned);
-    const uint32_t base = shared_address(tiles), warp = threadIdx.x / 32;
-    const int first = p.start[blockIdx.x], count = p.start[blockIdx.x + 1] - first;
-    const int node = p.row[first], spans = p.columns / BOX, uses = p.steps * spans;
-    ring<DEEP_STAGES> stages;
-    stages.create(base + DEEP_STAGES * DEEP_STAGE);
+    const uint32_t base = shared_address(aligned_tiles(unaligned)), warp = threadIdx.x / 32;
+    const int tile = blockIdx.x / p.down, first = p.start[tile], count = p.start[tile + 1] - first;
+    cursor<DEEP_STAGES> stages;
+    stages.create(base + DEEP_STAGES * DEEP_STAGE, SHARES * CONSUMER_WARPS);
     barrier_init_done();
     __syncthreads();
+    if (SHARES > 1) cluster_sync();
 
-    if (warp >= CONSUMER_WARPS) { /* the producer */
+    if (warp >= CONSUMER_WARPS) {
         registers_shrink<40>();
-        if (threadIdx.x != CONSUMERS) return;
-        int bytes = DEEP_LEFT + count * p.b * BOX_ROW, column[DEEP_N / 32];
-        for (int q = 0; q < DEEP_N / 32; q++) column[q] = q < count ? p.column[first + q] : 0;
-        int row = node * p.rows + blockIdx.y * DEEP_M;
-        for (int use = 0; use < uses; use++) {
-            int t = use / spans, n = use % spans * BOX;
-            stages.wait_empty(use);
-            uint32_t barrier = stages.announce(use, bytes);
-            uint32_t to = base + stages.stage(use) * DEEP_STAGE;
-            tensor_load(to, &dy_map, barrier, n, row, t);
-#pragma unroll
-            for (int q = 0; q < DEEP_N / 32; q++) {
-                if (q >= count) break;
-                tensor_load(to + DEEP_LEFT + q * p.b * BOX_ROW, &x_map, barrier, n, column[q] * p.b,
-                            t);
-            }
+        if (threadIdx.x == CONSUMERS) {
+            deep_produce<SHARES>(dy_map, x_map, p, stages, base, first, count);
         }
-        return;
-    }
-    registers_grow<232>();
-    if (count * p.b > 128) {
-        deep_consume<256>(p, stages, base, uses, first, count);
-    } else if (count * p.b > 64) {
-        deep_consume<128>(p, stages, base, uses, first, count);
     } else {
-        deep_consume<64>(p, stages, base, uses, first, count);
+        registers_grow<232>();
+        if (count * p.b > 128) {
+            deep_consume<256, SHARES>(p, stages, base, first, count);
+        } else if (count * p.b > 64) {
+            deep_consume<128, SHARES>(p, stages, base, first, count);
+        } else {
+            deep_consume<64, SHARES>(p, stages, base, first, count);
+        }
     }
+    if (SHARES > 1) cluster_sync(); /* the other may still fill, or ask for, a stage here */
 #endif
 }
 
@@ -124,29 +150,42 @@ void deep_create(backend *be, device_layout *device, const layout *l) {
 /* Here, as a kernel must be asked. */
 bool hopper_compiled(void) {
     cudaFuncAttributes attributes;
-    if (cudaFuncGetAttributes(&attributes, deep_product) == cudaSuccess) {
+    if (cudaFuncGetAttributes(&attributes, deep_product<1>) == cudaSuccess) {
         return attributes.numRegs > 100; /* an empty kernel has few */
     }
     cudaGetLastError();
     return false;
 }
 
+template <int SHARES>
+static void launch_deep(backend *be, const device_layout *device, const void *dy, const void *x,
+                        deep_arguments p) {
+    const layout *l = &device->host;
+    CUtensorMap dy_map, x_map;
+    if (!map_activations(be, &dy_map, 3, dy, layout_rows(l), p.columns, p.steps, DEEP_M)) return;
+    if (!map_activations(be, &x_map, 3, x, layout_inputs(l), p.columns, p.steps, p.b / SHARES)) {
+        return;
+    }
+    cuda_launch_clusters(be, "wgrad", SHARES, deep_product<SHARES>,
+                         dim3(device->deep_tiles * p.down), THREADS, DEEP_BYTES, dy_map, x_map, p);
+}
+
 void deep_wgrad(backend *be, const device_layout *device, const void *dy, const void *x, int steps,
                 int columns, void *dw) {
     const layout *l = &device->host;
-    int rows = l->gates * l->in_block;
-    CUtensorMap dy_map, x_map;
-    deep_arguments p = {device->deep_start,
-                        device->block_row,
-                        l->row_column,
-                        (float *)dw,
-                        columns,
-                        steps,
-                        l->in_block,
-                        rows};
-    if (!map_activations(be, &dy_map, 3, dy, layout_rows(l), columns, steps, DEEP_M)) return;
-    if (!map_activations(be, &x_map, 3, x, layout_inputs(l), columns, steps, l->in_block)) return;
-    cuda_allow_shared(be, (const void *)deep_product, DEEP_BYTES);
-    deep_product<<<dim3(device->deep_tiles, rows / DEEP_M), THREADS, DEEP_BYTES,
-                   cuda_of(be)->stream>>>(dy_map, x_map, p);
+    const int rows = l->gates * l->in_block, down = rows / DEEP_M;
+    const deep_arguments p = {device->deep_start,
+                              device->block_row,
+                              l->row_column,
+                              (float *)dw,
+                              columns,
+                              steps,
+                              l->in_block,
+                              rows,
+                              down};
+    if (down % 2 == 0) {
+        launch_deep<2>(be, device, dy, x, p);
+    } else {
+        launch_deep<1>(be, device, dy, x, p);
+    }
 }

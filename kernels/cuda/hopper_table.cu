@@ -114,29 +114,28 @@ static __device__ inline void multiply_box(float (&sum)[TABLE_ROWS / 2],
     }
 }
 
-static __device__ inline void sum_boxes(const table_arguments &p, ring<TABLE_STAGES> &stages,
+static __device__ inline void sum_boxes(const table_arguments &p, cursor<TABLE_STAGES> &stages,
                                         uint32_t tiles, span_text *text,
                                         float (&sum)[HELD][TABLE_ROWS / 2]) {
     const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, warpgroup = warp / 4;
     const int member = warpgroup * MEMBERS + warp % 4 * 16 + lane / 4;
-    for (int use = 0; use < p.boxes; use++) {
-        const int box = use % SPAN;
+    for (int number = 0; number < p.boxes; number++, stages.next()) {
+        const int box = number % SPAN;
         if (box == 0) {
             group_sync(1, CONSUMERS); /* all have read the last span */
-            read_text(p, use, text);
+            read_text(p, number, text);
             group_sync(1, CONSUMERS);
         }
         const uint32_t groups = text->groups[box] >> warpgroup;
-        stages.wait_full(use);
+        stages.wait_full();
 #pragma unroll
         for (int h = 0; h < HELD; h++) {
             const int byte = member + h * 2 * MEMBERS;
             if (groups >> h * 2 & 1) {
-                multiply_box(sum[h], text->pair[box], label(byte, byte),
-                             tiles + stages.stage(use) * TILE);
+                multiply_box(sum[h], text->pair[box], label(byte, byte), tiles + stages.at * TILE);
             }
         }
-        stages.release(use);
+        stages.release(stages.at);
     }
 }
 
@@ -180,7 +179,7 @@ static __global__ void __launch_bounds__(THREADS, 2)
     __shared__ span_text text;
     char *tiles = aligned_tiles(unaligned);
     const uint32_t base = shared_address(tiles);
-    ring<TABLE_STAGES> stages;
+    cursor<TABLE_STAGES> stages;
     stages.create(base + TABLE_BARRIERS);
     barrier_init_done();
     __syncthreads();
@@ -188,12 +187,11 @@ static __global__ void __launch_bounds__(THREADS, 2)
     if (threadIdx.x >= CONSUMERS) { /* the producer */
         registers_shrink<32>();
         if (threadIdx.x != CONSUMERS) return;
-        for (int use = 0; use < p.boxes; use++) {
-            const int stage = stages.stage(use);
-            stages.wait_empty(use);
-            uint32_t barrier = stages.announce(use, TILE);
-            tensor_load(base + stage * TILE, &d_map, barrier, use % p.step_boxes * BOX,
-                        blockIdx.x * TABLE_ROWS, use / p.step_boxes);
+        for (int number = 0; number < p.boxes; number++, stages.next()) {
+            stages.wait_empty();
+            uint32_t barrier = stages.announce(TILE);
+            tensor_load(base + stages.at * TILE, &d_map, barrier, number % p.step_boxes * BOX,
+                        blockIdx.x * TABLE_ROWS, number / p.step_boxes);
         }
         return;
     }

@@ -24,46 +24,23 @@ enum {
 
 /* ----------------------------------------------------------------------------------- rings */
 
-/* A ring of stages: the producer fills, the consumers empty. Both count uses from 0. */
-template <int STAGES> struct ring {
+/* A ring of stages that a producer fills and the consumers' warps empty, and the stage whose turn it
+ * is for whoever holds this. */
+template <int STAGES> struct cursor {
     uint32_t full, empty; /* barriers, 8 bytes each */
+    int at = 0, parity = 0;
 
-    __device__ void create(uint32_t at) {
-        full = at;
-        empty = at + STAGES * 8;
+    /* `releases`: how many warps must be done with a stage. */
+    __device__ void create(uint32_t barriers, int releases = CONSUMER_WARPS) {
+        full = barriers;
+        empty = barriers + STAGES * 8;
         if (threadIdx.x == 0) {
             for (int s = 0; s < STAGES; s++) {
                 barrier_init(full + s * 8, 1);
-                barrier_init(empty + s * 8, CONSUMER_WARPS);
+                barrier_init(empty + s * 8, releases);
             }
         }
     }
-
-    static __device__ int stage(int use) {
-        return use % STAGES;
-    }
-
-    __device__ void wait_empty(int use) {
-        barrier_wait(empty + stage(use) * 8, (use / STAGES & 1) ^ 1);
-    }
-
-    __device__ uint32_t announce(int use, int bytes) {
-        barrier_expect(full + stage(use) * 8, bytes);
-        return full + stage(use) * 8;
-    }
-
-    __device__ void wait_full(int use) {
-        barrier_wait(full + stage(use) * 8, use / STAGES & 1);
-    }
-
-    __device__ void release(int use) {
-        if (threadIdx.x % 32 == 0) barrier_arrive(empty + stage(use) * 8);
-    }
-};
-
-/* A ring with the stage whose turn it is. */
-template <int STAGES> struct cursor : ring<STAGES> {
-    int at = 0, parity = 0;
 
     __device__ void next() {
         if (++at == STAGES) {
@@ -73,22 +50,33 @@ template <int STAGES> struct cursor : ring<STAGES> {
     }
 
     __device__ void wait_empty() {
-        barrier_wait(this->empty + at * 8, parity ^ 1);
+        barrier_wait(empty + at * 8, parity ^ 1);
     }
 
     __device__ uint32_t announce(int bytes) {
-        barrier_expect(this->full + at * 8, bytes);
-        return this->full + at * 8;
+        barrier_expect(full + at * 8, bytes);
+        return full + at * 8;
     }
 
     __device__ void wait_full() {
-        barrier_wait(this->full + at * 8, parity);
+        barrier_wait(full + at * 8, parity);
     }
 
     __device__ void release(int stage) {
-        if (threadIdx.x % 32 == 0) barrier_arrive(this->empty + stage * 8);
+        if (threadIdx.x % 32 == 0) barrier_arrive(empty + stage * 8);
     }
 };
+
+/* In clusters whose thread blocks fill each other's stages, all of them must be done with one. */
+template <int SHARES, int STAGES>
+static __device__ inline void release_everywhere(const cursor<STAGES> &stages, int stage) {
+    const uint32_t lane = threadIdx.x % 32, barrier = stages.empty + stage * 8;
+    if (SHARES == 1) {
+        if (lane == 0) barrier_arrive(barrier);
+    } else if (lane < SHARES) {
+        barrier_arrive_at(cluster_address(barrier, lane));
+    }
+}
 
 static __device__ inline uint32_t pack(float one, float two) {
     __nv_bfloat162 pair = __floats2bfloat162_rn(one, two);

@@ -192,7 +192,7 @@ static __global__ void __launch_bounds__(THREADS, 1)
     const uint32_t warp = threadIdx.x / 32;
     const uint32_t full = base + S::BARRIERS, empty = full + S::STAGES * 8;
     const int KS = S::KS, HALVES = KS / 32;
-    ring<S::STAGES>().create(full);
+    cursor<S::STAGES>().create(full);
     barrier_init_done();
     __syncthreads();
     wait_for_earlier();
