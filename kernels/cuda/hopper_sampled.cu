@@ -114,6 +114,7 @@ struct tile_ring : ring_barriers {
 
     __device__ void release() const {
         if (threadIdx.x % 32 == 0) barrier_arrive(empty(slot));
+        __syncwarp(); /* a ring of one batch: lanes that wait for the next might hold lane 0 up */
     }
 };
 
@@ -250,6 +251,7 @@ struct runtime_ring : ring_barriers {
 
     __device__ void release() const {
         if (threadIdx.x % 32 == 0) barrier_arrive(empty(stage));
+        __syncwarp(); /* as above */
     }
 
     /* Fills the stage at `to` with `count` tiles from the list; all lanes of a warp. */
