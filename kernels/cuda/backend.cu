@@ -337,6 +337,7 @@ static bool set_up(backend *be) {
     if (!done) return false;
     cuda->processors = properties.multiProcessorCount;
     cuda->shared_limit = properties.sharedMemPerBlockOptin;
+    cuda->l2_bytes = (size_t)properties.l2CacheSize;
     cuda->hopper = find_hopper(be, &properties);
     size_t flags = SHARED_SLOTS * sizeof *cuda->shared_full;
     cuda_ok(be, cudaMalloc(&cuda->shared_sums, SHARED_FLOATS * sizeof(float)), "memory");

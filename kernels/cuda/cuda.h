@@ -54,6 +54,7 @@ typedef struct cuda_backend {
     int *shared_full;                     /* [SHARED_SLOTS]: whether they are there */
     float *handed_on;                     /* [HANDED_FLOATS]: all bits set between launches */
     size_t shared_limit;                  /* bytes of shared memory that a thread block may have */
+    size_t l2_bytes;                      /* of the L2 */
     bool sums_are_zero, entries_are_made; /* by a cell's sequence, at once for all steps */
     double *partial;                      /* [REDUCTION_BLOCKS] */
     adam_factors *factors;

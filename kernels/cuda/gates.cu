@@ -25,7 +25,16 @@
  *
  * At 128 columns there, of 38 us a step the gradients take 23, and with what they read in the L2 or
  * without their stores 16: memory holds them. Then 6 pass until the sums are there, and 8 for the
- * gradients at raw, for whose writes alone a copy takes 7. */
+ * gradients at raw, for whose writes alone a copy takes 7. While the sums come, registers are free:
+ * they take what the L2 has of six units.
+ *
+ * What backward reads for the last time, and dpre, the L2 gives up first; dc, where it fits, last.
+ *
+ * What did not help there, in us a step with its product, at 128, 256 and 512 columns: to have the
+ * L2 fetch each unit's rows two rounds ahead (backward 4, 10 and 22 longer); to have it fetch the
+ * first weights of the next product, now or at the end (16 MB: forward 1 and backward 2 longer at
+ * 128), since with all weights in the L2 a step takes but 4.3 and 3.4 less; to finish a span within
+ * the next one's loop (3 longer at 256, 5 at 512). Not to wait for the sums would save .5. */
 #include "stages.cuh"
 #include "tanh.h"
 
@@ -35,7 +44,6 @@ extern "C" {
 
 enum {
     FORWARD_WARPS = 8,
-    FORWARD_RESIDENT = 3,
     FORWARD_UNITS = 512, /* at most, whose gains have room */
     BACKWARD_WARPS = 12,
     BACKWARD_THREADS = BACKWARD_WARPS * 32,
@@ -43,6 +51,12 @@ enum {
     EARLY_ROUNDS = 2, /* of the next span, while sums are on their way */
     K = GATES * 2
 };
+
+/* Forward's thread blocks on a multiprocessor. Four of bf16 are 1 us a step faster than three from
+ * 256 columns on; those of fp32 would spill registers. */
+template <typename T> static constexpr __host__ __device__ int forward_resident() {
+    return sizeof(T) == 2 ? 4 : 3;
+}
 
 /* ------------------------------------------------------------------------------------ entries */
 
@@ -212,7 +226,7 @@ template <typename T> static __device__ void scale_gains(int count, float *gains
 }
 
 template <typename T, int VEC>
-static __global__ void __launch_bounds__(FORWARD_WARPS * 32, FORWARD_RESIDENT)
+static __global__ void __launch_bounds__(FORWARD_WARPS * 32, forward_resident<T>())
     gates_kernel(const __grid_constant__ view<T> v) {
     const int SPAN = 32 * VEC, PER_THREAD = GATES * SPAN / (FORWARD_WARPS * 32);
     extern __shared__ __align__(16) float st[]; /* [GATES][2][SPAN] */
@@ -272,13 +286,13 @@ template <typename T, int VEC> struct backward_inputs {
 
     __device__ void fetch_state(const view<T> &v, int unit, int n) {
         const size_t at = (size_t)unit * v.columns + n;
-        gates.fetch_c(v, unit, n);
+        load_packet_once(gates.c, v.c_before + at);
         load_packet(dc, v.dc + at);
-        load_packet(dh, v.dh + at);
+        load_packet_once(dh, v.dh + at);
     }
 
     __device__ void fetch_dx(const view<T> &v, int unit, int n) {
-        if (v.asked) load_packet(dx, v.dx + (size_t)unit * v.columns + n);
+        if (v.asked) load_packet_once(dx, v.dx + (size_t)unit * v.columns + n);
     }
 };
 
@@ -327,6 +341,10 @@ template <typename T, int VEC> struct backward_arrays {
      * come before the last span is done with these. */
     static __device__ int place(int round) {
         return round - EARLY_ROUNDS;
+    }
+
+    __device__ int unit(int round) const {
+        return leader + round * BACKWARD_WARPS;
     }
 
     /* One gate's sums of a span, which lie by themselves in the step's. */
@@ -389,9 +407,8 @@ template <typename T, int VEC> struct backward_arrays {
             T *row = v.dpre + unit_row(v, unit) + span * SPAN;
 #pragma unroll
             for (int i = lane * LANE; i < GATES * SPAN; i += 32 * LANE) {
-                packet<T, LANE> dpre;
-                load_packet(dpre, kept[place].dpre[0] + i);
-                store_packet(row + i / SPAN * v.gate_rows + i % SPAN, dpre);
+                const uint4 dpre = *(const uint4 *)(kept[place].dpre[0] + i);
+                __stcs((uint4 *)(row + i / SPAN * v.gate_rows + i % SPAN), dpre);
             }
         }
     }
@@ -524,27 +541,38 @@ template <typename T, int VEC> struct finish_factors {
  *
  *   scale (gain dpre - mean - value product) = scale gain dpre - (slant raw + shift)
  *
- * What the last unit takes is on its way while the sums are waited for. */
-template <typename T, int VEC>
-static __device__ void finish_gradient(const view<T> &v, const backward_arrays<T, VEC> &a,
-                                       int span) {
+ * What AHEAD of the warp's units take is on its way while the sums are waited for: units of the
+ * last rounds, and if there is room of the first ones, which shared memory does not keep. */
+template <int AHEAD, typename T, int VEC>
+static __device__ __forceinline__ void finish_gradient(const view<T> &v,
+                                                       const backward_arrays<T, VEC> &a, int span) {
+    const int FIRST = AHEAD > EARLY_ROUNDS ? EARLY_ROUNDS : 0;
     const int column = threadIdx.x % 32 * VEC, n = span * 32 * VEC + column;
-    int place = a.place(a.rounds - 1), unit = a.leader + (a.rounds - 1) * BACKWARD_WARPS;
-    const kept_unit<T, VEC> *keep = a.kept + place;
-    finished_unit<T, VEC> last;
-    if (a.rounds > 0) {
-        last.fetch(v, keep, (unsigned)place < (unsigned)v.kept, unit_row(v, unit) + n);
+    const bool enough = a.rounds >= AHEAD;
+    finished_unit<T, VEC> ahead[AHEAD];
+#pragma unroll
+    for (int i = 0; i < AHEAD; i++) {
+        const int round = i < FIRST ? i : a.rounds - 1 - (i - FIRST), place = a.place(round);
+        if (!enough) break;
+        ahead[i].fetch(v, a.kept + place, (unsigned)place < (unsigned)v.kept,
+                       unit_row(v, a.unit(round)) + n);
     }
     a.hold_means(v, span);
     __syncthreads();
     const finish_factors<T, VEC> factors(a.statistics_of(span) + column, a.means + column);
     __syncthreads(); /* what these came from may be overwritten */
-    if (a.rounds > 0) {
-        factors.finish(v, last, a.gains + (unit - a.first) * K, v.raw + unit_row(v, unit) + n);
+#pragma unroll
+    for (int i = 0; i < AHEAD; i++) {
+        const int round = i < FIRST ? i : a.rounds - 1 - (i - FIRST), unit = a.unit(round);
+        if (!enough) break;
+        factors.finish(v, ahead[i], a.gains + (unit - a.first) * K, v.raw + unit_row(v, unit) + n);
     }
-    unit -= BACKWARD_WARPS, place--, keep--;
+    const int last = a.rounds - 1 - (enough ? AHEAD - FIRST : 0);
+    const int end = a.unit(enough ? FIRST : 0);
+    int place = a.place(last), unit = a.unit(last);
+    const kept_unit<T, VEC> *keep = a.kept + place;
 #pragma unroll 2
-    for (; unit >= a.first; unit -= BACKWARD_WARPS, place--, keep--) {
+    for (; unit >= end; unit -= BACKWARD_WARPS, place--, keep--) {
         const size_t row = unit_row(v, unit) + n;
         finished_unit<T, VEC> in;
         in.fetch(v, keep, (unsigned)place < (unsigned)v.kept, row);
@@ -605,7 +633,8 @@ gates_gradient(const view<T> &v, const backward_arrays<T, VEC> &a, backward_stat
             s.in.fetch_state(v, after, n_after);
             s.in.fetch_dx(v, after, n_after);
         }
-        store(v.dc + (size_t)unit * v.columns + n, dc);
+        float *dc_at = v.dc + (size_t)unit * v.columns + n;
+        v.lasting ? store_lasting(dc_at, dc) : store(dc_at, dc);
         T *dpre = v.dpre + unit_row(v, unit) + n;
 #pragma unroll
         for (int gate = 0; gate < GATES; gate++) {
@@ -658,13 +687,10 @@ static __global__ void __launch_bounds__(BACKWARD_THREADS, 1)
     s.start_part();
     /* A span in two phases: the rest of its rounds, then the first ones of the next. */
 #pragma unroll 1
-    for (int phase = 0; phase < 2 * spans; phase++) {
+    for (int phase = 0; phase < 2 * spans - 1; phase++) {
         const int span = phase / 2, ahead = phase % 2, begun = phase > 0 ? early : 0;
         if (!ahead && span + 1 < spans) a.fetch_statistics(v, span + 1);
-        if (span + ahead < spans) {
-            gates_gradient<NORM>(v, a, s, span + ahead, ahead ? 0 : begun,
-                                 ahead ? early : a.rounds);
-        }
+        gates_gradient<NORM>(v, a, s, span + ahead, ahead ? 0 : begun, ahead ? early : a.rounds);
         if (!ahead) {
             copy_wait<0>();
             s.turn_bytes(v, span);
@@ -675,11 +701,12 @@ static __global__ void __launch_bounds__(BACKWARD_THREADS, 1)
             } else {
                 __syncthreads();
             }
-        } else {
-            if (span + 1 == spans) add_units(v, a.first, a.last - a.first, a.units);
-            if (NORM) finish_gradient(v, a, span);
+        } else if (NORM) {
+            finish_gradient<1>(v, a, span);
         }
     }
+    add_units(v, a.first, a.last - a.first, a.units);
+    if (NORM) finish_gradient<sizeof(T) == 2 ? 6 : 1>(v, a, spans - 1); /* registers are free */
 }
 
 /* ----------------------------------------------------------------------------------- launches */
@@ -692,7 +719,7 @@ static bool starts_early(backend *be) {
 
 template <typename T, int VEC> static void launch_gates(backend *be, view<T> v) {
     const int span = 32 * VEC, spans = v.columns / span;
-    int blocks = max(cuda_of(be)->processors * FORWARD_RESIDENT / spans, 1); /* of a span */
+    int blocks = max(cuda_of(be)->processors * forward_resident<T>() / spans, 1); /* of a span */
     v.units = min((v.hidden + blocks - 1) / blocks, (int)FORWARD_UNITS);
     blocks = (v.hidden + v.units - 1) / v.units;
     cuda_launch(be, "gates", starts_early(be), gates_kernel<T, VEC>, dim3(blocks, spans),
@@ -715,6 +742,7 @@ template <typename T, int VEC, bool NORM> static void launch_backward(backend *b
         int rounds = (v.units + BACKWARD_WARPS - 1) / BACKWARD_WARPS;
         v.kept = min((int)((cuda->shared_limit - rest) / round), max(rounds - EARLY_ROUNDS, 0));
     }
+    v.lasting = (size_t)v.hidden * v.columns * sizeof *v.dc <= cuda->l2_bytes / 5;
     cuda_launch(be, "gates_backward", !v.start && starts_early(be),
                 gates_backward_kernel<T, VEC, NORM>, (v.hidden + v.units - 1) / v.units,
                 BACKWARD_THREADS, arrays::bytes(v), v);

@@ -36,6 +36,29 @@ template <int pending> static __device__ inline void copy_wait() {
     asm volatile("cp.async.wait_group %0;" ::"n"(pending));
 }
 
+/* What the L2 gives up last; from sm_90 on. */
+static __device__ inline void store_lasting(uint2 *to, uint2 x) {
+#if defined __CUDA_ARCH__ && __CUDA_ARCH__ >= 900
+    const uint64_t evict_last = 0x14F0000000000000;
+    asm volatile("st.global.L2::cache_hint.v2.b32 [%0], {%1, %2}, %3;" ::"l"(to), "r"(x.x),
+                 "r"(x.y), "l"(evict_last)
+                 : "memory");
+#else
+    *to = x;
+#endif
+}
+
+static __device__ inline void store_lasting(uint4 *to, uint4 x) {
+#if defined __CUDA_ARCH__ && __CUDA_ARCH__ >= 900
+    const uint64_t evict_last = 0x14F0000000000000;
+    asm volatile("st.global.L2::cache_hint.v4.b32 [%0], {%1, %2, %3, %4}, %5;" ::"l"(to), "r"(x.x),
+                 "r"(x.y), "r"(x.z), "r"(x.w), "l"(evict_last)
+                 : "memory");
+#else
+    *to = x;
+#endif
+}
+
 /* Multiples of 16 bytes come into L2; from sm_90 on. */
 static __device__ inline void prefetch(const void *from, uint32_t bytes) {
 #if defined __CUDA_ARCH__ && __CUDA_ARCH__ >= 900

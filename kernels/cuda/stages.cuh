@@ -24,6 +24,7 @@ template <typename T> struct view {
     /* gates only */
     const T *entries; /* [hidden / stride][VOCABULARY][GATES]: the table, interleaved; or NULL */
     int kept;         /* units of a warp whose raw and dpre stay in shared memory */
+    bool lasting;     /* dc stays in the L2 until the next step */
     const float *c_before;
     float *c_after, *dc;
     T *h;
@@ -97,14 +98,29 @@ template <typename T, int COUNT> struct alignas(COUNT * sizeof(T)) packet {
 };
 
 template <typename T, int COUNT>
+static __device__ inline void set_packet(packet<T, COUNT> &p, uint4 x) {
+    const uint32_t words[4] = {x.x, x.y, x.z, x.w};
+#pragma unroll
+    for (int i = 0; i < p.WORDS; i++) p.word[i] = words[i];
+}
+
+template <typename T, int COUNT>
 static __device__ inline void load_packet(packet<T, COUNT> &p, const T *from) {
     uint4 x = {};
     if (p.WORDS == 1) x.x = *(const uint32_t *)from;
     if (p.WORDS == 2) *(uint2 *)&x = *(const uint2 *)from;
     if (p.WORDS == 4) x = *(const uint4 *)from;
-    const uint32_t words[4] = {x.x, x.y, x.z, x.w};
-#pragma unroll
-    for (int i = 0; i < p.WORDS; i++) p.word[i] = words[i];
+    set_packet(p, x);
+}
+
+/* What is not read again soon: the L2 gives it up first. */
+template <typename T, int COUNT>
+static __device__ inline void load_packet_once(packet<T, COUNT> &p, const T *from) {
+    uint4 x = {};
+    if (p.WORDS == 1) x.x = __ldcs((const uint32_t *)from);
+    if (p.WORDS == 2) *(uint2 *)&x = __ldcs((const uint2 *)from);
+    if (p.WORDS == 4) x = __ldcs((const uint4 *)from);
+    set_packet(p, x);
 }
 
 template <typename T, int COUNT>
@@ -157,6 +173,15 @@ template <int VEC, typename T> static __device__ inline void store(T *to, const 
     packet<T, VEC> p;
     pack(p, x);
     store_packet(to, p);
+}
+
+/* Of fp32: what the L2 gives up last. */
+template <int VEC> static __device__ inline void store_lasting(float *to, const float (&x)[VEC]) {
+    packet<float, VEC> p;
+    pack(p, x);
+    const uint32_t *w = p.word;
+    if (VEC == 2) store_lasting((uint2 *)to, make_uint2(w[0], w[1]));
+    if (VEC == 4) store_lasting((uint4 *)to, make_uint4(w[0], w[1], w[VEC / 2], w[VEC - 1]));
 }
 
 template <int VEC> static __device__ inline void store_shared(float *to, const float (&x)[VEC]) {
