@@ -551,6 +551,7 @@ static void test_layout_of_a_graph(void **state) {
         assert_int_equal(l->in_block, 32);
         assert_int_equal(l->in_stride, 1);
         assert_false(layout_is_dense(l));
+        assert_true(layout_is_symmetric(l) == (i == 0));
         assert_int_equal(layout_rows(l), (size_t)g->nodes * 4 * 32);
         assert_int_equal(layout_inputs(l), (size_t)g->nodes * 32);
         assert_int_equal(layout_weights(l), (size_t)graph_blocks(g) * 4 * 32 * 32);

@@ -274,6 +274,32 @@ static void test_long_lists(void **state) {
     close_pair(&p);
 }
 
+/* Patterns that are the same by rows and by columns, so that fprop and dgrad share tables; with
+ * hubs. */
+static void test_symmetric_patterns(void **state) {
+    (void)state;
+    static const struct {
+        int nodes, block;
+        double density;
+    } patterns[] = {{400, 8, 0.02}, {200, 16, 0.05}, {130, 32, 0.06}, {40, 64, 0.2}};
+    pair p = open_pair(BF16);
+    random_restart(16);
+    for (int i = 0; i < 4; i++) {
+        error err;
+        graph_options hubs = {
+            .kind = GRAPH_BARABASI_ALBERT, .density = patterns[i].density, .seed = 1};
+        graph *g = graph_create(&hubs, patterns[i].nodes, &err);
+        layout *l = layout_from_graph(g, patterns[i].block, 1);
+        assert_true(layout_is_symmetric(l));
+        for (int units = 1; units <= 8; units *= 2) {
+            check_layout(&p, l, units * p.be->product_multiple, 1, "a symmetric pattern");
+        }
+        layout_free(l);
+        graph_free(g);
+    }
+    close_pair(&p);
+}
+
 /* tf32 whose thread blocks share activations: parts of several nodes or of one, more of them than
  * are made at a time, or with nothing to do, lists longer than what is on its way, columns that end
  * within a tile; pieces of larger blocks and of gates. */
@@ -1198,6 +1224,7 @@ int main(void) {
         cmocka_unit_test(test_many_columns),
         cmocka_unit_test(test_small_blocks),
         cmocka_unit_test(test_long_lists),
+        cmocka_unit_test(test_symmetric_patterns),
         cmocka_unit_test(test_shared_activations),
         cmocka_unit_test(test_plain_tiles),
         cmocka_unit_test(test_chain),

@@ -174,8 +174,13 @@ static device_layout *layout_create(backend *be, const layout *l) {
     }
     device->host.row_start = int_table(be, l->row_start, l->out_nodes + 1);
     device->host.row_column = int_table(be, l->row_column, l->blocks);
-    device->host.column_start = int_table(be, l->column_start, l->in_nodes + 1);
-    device->host.column_row = int_table(be, l->column_row, l->blocks);
+    if (layout_is_symmetric(l)) {
+        device->host.column_start = device->host.row_start;
+        device->host.column_row = device->host.row_column;
+    } else {
+        device->host.column_start = int_table(be, l->column_start, l->in_nodes + 1);
+        device->host.column_row = int_table(be, l->column_row, l->blocks);
+    }
     device->host.column_block = int_table(be, l->column_block, l->blocks);
     if (hopper_fits(be, l)) {
         hopper_create(be, device, l);
@@ -188,43 +193,51 @@ static device_layout *layout_create(backend *be, const layout *l) {
     return device;
 }
 
+/* Tables that both directions of a symmetric pattern share are released once. */
+static void release_tables(backend *be, void *const *tables, int count) {
+    for (int i = 0; i < count; i++) {
+        bool released = !tables[i];
+        for (int k = 0; k < i; k++) released |= tables[k] == tables[i];
+        if (!released) release(be, tables[i]);
+    }
+}
+
 static void free_layout(backend *be, device_layout *device) {
     if (!device) return;
-    void *tables[] = {device->host.row_start,       device->host.row_column,
-                      device->host.column_start,    device->host.column_row,
-                      device->host.column_block,    device->block_row,
-                      device->tile_block,           device->deep_start,
-                      device->transposed.part,      device->transposed.source,
-                      device->sampled.task,         device->sampled.tile,
-                      device->sampled.slot,         device->sampled.pair,
-                      device->narrow_rows.task,     device->narrow_columns.task,
-                      device->rows.source,          device->rows.tile,
-                      device->small_forward.stage,  device->small_forward.list,
-                      device->small_forward.node,   device->small_forward.source,
-                      device->small_forward.has,    device->small_forward.entry,
-                      device->small_backward.stage, device->small_backward.list,
-                      device->small_backward.node,  device->small_backward.source,
-                      device->small_backward.has,   device->small_backward.entry};
-    for (size_t i = 0; i < sizeof tables / sizeof tables[0]; i++) {
-        if (tables[i]) release(be, tables[i]);
+    enum { OTHERS = 30 };
+    void *tables[OTHERS + 4 * (WIDE_CUTS + SHARED_CUTS)] = {
+        device->host.row_start,       device->host.row_column,
+        device->host.column_start,    device->host.column_row,
+        device->host.column_block,    device->block_row,
+        device->tile_block,           device->deep_start,
+        device->transposed.part,      device->transposed.source,
+        device->sampled.task,         device->sampled.tile,
+        device->sampled.slot,         device->sampled.pair,
+        device->narrow_rows.task,     device->narrow_columns.task,
+        device->rows.source,          device->rows.tile,
+        device->small_forward.stage,  device->small_forward.list,
+        device->small_forward.node,   device->small_forward.source,
+        device->small_forward.has,    device->small_forward.entry,
+        device->small_backward.stage, device->small_backward.list,
+        device->small_backward.node,  device->small_backward.source,
+        device->small_backward.has,   device->small_backward.entry};
+    int count = OTHERS;
+    for (int i = 0; i < WIDE_CUTS; i++) {
+        tables[count++] = device->wide_forward[i].part;
+        tables[count++] = device->wide_forward[i].source;
+        tables[count++] = device->wide_backward[i].part;
+        tables[count++] = device->wide_backward[i].source;
     }
+    for (int i = 0; i < SHARED_CUTS; i++) {
+        tables[count++] = device->shared_forward[i].part;
+        tables[count++] = device->shared_forward[i].source;
+        tables[count++] = device->shared_backward[i].part;
+        tables[count++] = device->shared_backward[i].source;
+    }
+    release_tables(be, tables, count);
     free(device->rows.host_tile);
     free(device->small_forward.host_stage);
     free(device->small_backward.host_stage);
-    for (int i = 0; i < WIDE_CUTS; i++) {
-        const wide_parts *both[2] = {&device->wide_forward[i], &device->wide_backward[i]};
-        for (int side = 0; side < 2; side++) {
-            if (both[side]->part) release(be, both[side]->part);
-            if (both[side]->source) release(be, both[side]->source);
-        }
-    }
-    for (int i = 0; i < SHARED_CUTS; i++) {
-        const shared_parts *both[2] = {&device->shared_forward[i], &device->shared_backward[i]};
-        for (int side = 0; side < 2; side++) {
-            if (both[side]->part) release(be, both[side]->part);
-            if (both[side]->source) release(be, both[side]->source);
-        }
-    }
     free(device);
 }
 

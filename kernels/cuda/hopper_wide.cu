@@ -428,7 +428,11 @@ void wide_create(backend *be, device_layout *device, const layout *l) {
     int slots = wide_slots(l->in_block);
     const node_lists rows = row_lists(l), columns = column_lists(l);
     build_side(be, device->wide_forward, &rows, slots);
-    build_side(be, device->wide_backward, &columns, slots);
+    if (layout_is_symmetric(l)) {
+        memcpy(device->wide_backward, device->wide_forward, sizeof device->wide_backward);
+    } else {
+        build_side(be, device->wide_backward, &columns, slots);
+    }
 }
 
 /* ----------------------------------------------------------------------------------- launches */

@@ -396,6 +396,10 @@ void narrow_create(backend *be, device_layout *device, const layout *l) {
     int units = min(l->in_block, MOST_UNITS), parts = l->in_block / units;
     build_tasks(be, &device->narrow_rows, l->row_start, l->out_nodes, l->gates * parts, units,
                 log2_of(l->in_block));
+    if (l->gates == 1 && layout_is_symmetric(l)) {
+        device->narrow_columns = device->narrow_rows;
+        return;
+    }
     build_tasks(be, &device->narrow_columns, l->column_start, l->in_nodes, parts, units,
                 log2_of(l->gates * l->in_block));
 }

@@ -62,6 +62,12 @@ layout *layout_dense(int rows, int columns, int gates, int in_stride) {
     return l;
 }
 
+bool layout_is_symmetric(const layout *l) {
+    return l->out_nodes == l->in_nodes &&
+           memcmp(l->row_start, l->column_start, ((size_t)l->out_nodes + 1) * sizeof(int)) == 0 &&
+           memcmp(l->row_column, l->column_row, (size_t)l->blocks * sizeof(int)) == 0;
+}
+
 void layout_free(layout *l) {
     if (!l) return;
     free(l->row_start);

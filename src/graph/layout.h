@@ -45,6 +45,10 @@ static inline bool layout_is_dense(const layout *l) {
     return l->out_nodes == 1 && l->in_nodes == 1;
 }
 
+/* Whether who reads a node is also read by it, as in the graphs made here: the columns' lists are
+ * then the rows'. */
+bool layout_is_symmetric(const layout *l);
+
 /* Rows of the product, gates included. */
 static inline size_t layout_rows(const layout *l) {
     return (size_t)l->out_nodes * (size_t)l->gates * (size_t)l->out_block;
