@@ -259,7 +259,6 @@ static void destroy(backend *be) {
     cudaFree(cuda->factors);
     cudaFree(cuda->shared_sums);
     cudaFree(cuda->shared_full);
-    cudaFree(cuda->handed_on);
     cudaFreeHost(cuda->staging);
     if (cuda->stream) cudaStreamDestroy(cuda->stream);
     free(cuda);
@@ -356,9 +355,6 @@ static bool set_up(backend *be) {
     cuda_ok(be, cudaMalloc(&cuda->shared_sums, SHARED_FLOATS * sizeof(float)), "memory");
     cuda_ok(be, cudaMalloc(&cuda->shared_full, flags), "memory");
     zero(be, cuda->shared_full, flags);
-    const size_t handed = HANDED_FLOATS * sizeof(float);
-    cuda_ok(be, cudaMalloc(&cuda->handed_on, handed), "memory");
-    cuda_ok(be, cudaMemsetAsync(cuda->handed_on, 0xFF, handed, cuda->stream), "memset");
     if (*cuda->failure) return false;
     be->memory = available > MEMORY_RESERVE ? available - MEMORY_RESERVE : 0;
     snprintf(be->device, sizeof be->device, "%s", properties.name);

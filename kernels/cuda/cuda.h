@@ -24,9 +24,7 @@ enum {
     REDUCTION_BLOCKS = 1024,   /* partial sums of a reduction over an arena */
     WGRAD_COLUMNS = 128,       /* columns of W that a wgrad tile spans */
     SHARED_FLOATS = 8 << 20,   /* of all slots; a tile of 128 x 32 or more takes one */
-    SHARED_SLOTS = SHARED_FLOATS / (128 * 32),
-    HANDED_SLOTS = 512, /* of a narrow product, 32 units x 128 columns at most */
-    HANDED_FLOATS = HANDED_SLOTS * 32 * 128
+    SHARED_SLOTS = SHARED_FLOATS / (128 * 32)
 };
 
 typedef CUresult (*PFN_encode_map)(CUtensorMap *map, CUtensorMapDataType type, uint32_t rank,
@@ -52,7 +50,6 @@ typedef struct cuda_backend {
     PFN_encode_map encode_map;
     float *shared_sums;                   /* [SHARED_FLOATS]: sums that thread blocks hand on */
     int *shared_full;                     /* [SHARED_SLOTS]: whether they are there */
-    float *handed_on;                     /* [HANDED_FLOATS]: all bits set between launches */
     size_t shared_limit;                  /* bytes of shared memory that a thread block may have */
     size_t l2_bytes;                      /* of the L2 */
     bool sums_are_zero, entries_are_made; /* by a cell's sequence, at once for all steps */
@@ -140,15 +137,13 @@ typedef struct sampled_tables {
 /* Work for narrow.cu: a node's list of entries, or a share of it, and up to 32 rows of the
  * result. */
 typedef struct alignas(16) narrow_task {
-    int first, row; /* entry, row of the result */
-    int slot;       /* where the first share of its list hands its sums on */
-    uint16_t count;
-    unsigned char part, parts; /* of the shares of a list; the last one adds them up */
+    int first, row, count; /* its first entry; of the result; entries */
+    int log_parts;         /* of the list's parts; < 0: this is no task */
 } narrow_task;
 
 typedef struct narrow_tasks {
-    int count;
-    bool small_rings; /* of stages in shared memory */
+    int count, cluster; /* cluster: how many tasks are one */
+    int depth;          /* of k, the mean of a task */
     narrow_task *task;
 } narrow_tasks;
 
@@ -251,44 +246,37 @@ bool cuda_blas_ok(backend *be, cublasStatus_t status, const char *what);
 /* Before a launch with `bytes` of dynamic shared memory: raises the kernel's limit if it must. */
 void cuda_allow_shared(backend *be, const void *kernel, size_t bytes);
 
-/* A launch with an attribute, or NULL. */
+/* A launch in clusters of so many thread blocks. EARLY, of a kernel that calls wait_for_earlier:
+ * where the GPU can, it begins while the kernel before it ends. */
 template <typename... P>
-static inline void cuda_launch_with(backend *be, const char *what, cudaLaunchAttribute *attribute,
-                                    void (*kernel)(P...), dim3 grid, int threads, size_t shared,
-                                    P... arguments) {
+static inline void cuda_launch_clusters(backend *be, const char *what, bool early, int cluster,
+                                        void (*kernel)(P...), dim3 grid, int threads, size_t shared,
+                                        P... arguments) {
+    cudaLaunchAttribute attribute[2] = {};
     cudaLaunchConfig_t config = {};
+    if (early && cuda_of(be)->hopper) {
+        cudaLaunchAttribute *next = &attribute[config.numAttrs++];
+        next->id = cudaLaunchAttributeProgrammaticStreamSerialization;
+        next->val.programmaticStreamSerializationAllowed = 1;
+    }
+    if (cluster > 1) {
+        cudaLaunchAttribute *next = &attribute[config.numAttrs++];
+        next->id = cudaLaunchAttributeClusterDimension;
+        next->val.clusterDim = {(unsigned)cluster, 1, 1};
+    }
     config.gridDim = grid;
     config.blockDim = threads;
     config.dynamicSmemBytes = shared;
     config.stream = cuda_of(be)->stream;
     config.attrs = attribute;
-    config.numAttrs = attribute != NULL;
     cuda_allow_shared(be, (const void *)kernel, shared);
     cuda_ok(be, cudaLaunchKernelEx(&config, kernel, arguments...), what);
 }
 
-/* A launch of a kernel that calls wait_for_earlier. EARLY: where the GPU can, it begins while the
- * kernel before it ends. */
 template <typename... P>
 static inline void cuda_launch(backend *be, const char *what, bool early, void (*kernel)(P...),
                                dim3 grid, int threads, size_t shared, P... arguments) {
-    cudaLaunchAttribute attribute = {};
-    attribute.id = cudaLaunchAttributeProgrammaticStreamSerialization;
-    attribute.val.programmaticStreamSerializationAllowed = 1;
-    cuda_launch_with(be, what, early && cuda_of(be)->hopper ? &attribute : NULL, kernel, grid,
-                     threads, shared, arguments...);
-}
-
-/* A launch in clusters of so many thread blocks. */
-template <typename... P>
-static inline void cuda_launch_clusters(backend *be, const char *what, int cluster,
-                                        void (*kernel)(P...), dim3 grid, int threads, size_t shared,
-                                        P... arguments) {
-    cudaLaunchAttribute attribute = {};
-    attribute.id = cudaLaunchAttributeClusterDimension;
-    attribute.val.clusterDim.x = (unsigned)cluster;
-    attribute.val.clusterDim.y = attribute.val.clusterDim.z = 1;
-    cuda_launch_with(be, what, &attribute, kernel, grid, threads, shared, arguments...);
+    cuda_launch_clusters(be, what, early, 1, kernel, grid, threads, shared, arguments...);
 }
 
 /* Before anything is issued that writes what products may read as weights. A product that overlaps

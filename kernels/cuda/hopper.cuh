@@ -344,6 +344,38 @@ static __device__ inline void cluster_sync() {
                      : "memory");
 }
 
+/* 16 bytes to another thread block's shared memory, of which they tell a barrier there. */
+static __device__ inline void cluster_send4(uint32_t to, float4 v, uint32_t barrier) {
+    asm volatile("st.async.shared::cluster.mbarrier::complete_tx::bytes.v4.f32 "
+                 "[%0], {%1, %2, %3, %4}, [%5];" ::"r"(to),
+                 "f"(v.x), "f"(v.y), "f"(v.z), "f"(v.w), "r"(barrier)
+                 : "memory");
+}
+
+/* Waits for the first phase of a barrier that the cluster's thread blocks send to. */
+static __device__ inline void cluster_receive(uint32_t barrier) {
+    asm volatile("{\n"
+                 ".reg .pred done;\n"
+                 "again:\n"
+                 "mbarrier.try_wait.parity.acquire.cluster.shared::cta.b64 done, [%0], 0;\n"
+                 "@done bra over;\n"
+                 "bra again;\n"
+                 "over:\n"
+                 "}" ::"r"(barrier)
+                 : "memory");
+}
+
+/* Barriers made before one's own arrival are there for all who have waited. */
+static __device__ inline void cluster_arrive() {
+    asm volatile("fence.mbarrier_init.release.cluster;\n"
+                 "barrier.cluster.arrive.relaxed;" ::
+                     : "memory");
+}
+
+static __device__ inline void cluster_wait() {
+    asm volatile("barrier.cluster.wait.acquire;" ::: "memory");
+}
+
 /* True in one lane of the warp, all of which call this. ptxas knows that it is one, as it does not
  * of lane 0, and issues that lane's copies and stores without a loop over lanes. */
 static __device__ inline bool elected() {

@@ -166,7 +166,7 @@ static void launch_deep(backend *be, const device_layout *device, const void *dy
     if (!map_activations(be, &x_map, 3, x, layout_inputs(l), p.columns, p.steps, p.b / SHARES)) {
         return;
     }
-    cuda_launch_clusters(be, "wgrad", SHARES, deep_product<SHARES>,
+    cuda_launch_clusters(be, "wgrad", false, SHARES, deep_product<SHARES>,
                          dim3(device->deep_tiles * p.down), THREADS, DEEP_BYTES, dy_map, x_map, p);
 }
 

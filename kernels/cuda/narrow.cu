@@ -7,23 +7,26 @@
  * every block of b x b weights gathers b x N activations: at block 32 and N = 32 as many bytes as
  * the weights, at block 8 or N = 128 four times as many. Arithmetic is a tenth of that.
  *
- * So the tiling keeps loads on their way. A task is a node's list, or a share of a long one; it
+ * So the tiling keeps loads on their way. A task is a node's list, or a part of a long one; it
  * belongs to a thread block and makes up to 32 units. The list is cut evenly among the warps, and
  * each warp walks its share alone, in stages of a few blocks: a ring of its own in shared memory
  * that it fills by cp.async and empties by ldmatrix and mma.sync, with no barrier but its own. All
  * of the ring is on its way before the first product, which is all there is at low density. Columns
  * are the rows of the matrix product, so that 8 units fill its width and small blocks waste
- * nothing. Warps' sums meet in shared memory at the end, in a fixed order; shares of a list meet in
- * global memory, likewise in order.
+ * nothing. Warps' sums meet in shared memory at the end, in a fixed order. Parts of a list, as hubs
+ * have them, are thread blocks of a cluster: each sends its sums on to where they are finished. That
+ * is one way between two multiprocessors; by way of global memory it took about 2 us more.
  *
  * Products of one step take a few microseconds, of which launching, looking up lists and the first
  * weights from memory are half. On Hopper these overlap with the kernel before: a thread block
  * begins while that one ends, looks up its list and fetches weights, and only then waits for it.
+ * Instructions count, too: at density 0.01 a warp has one block to multiply.
  *
- * On an H200, block 32 and density 0.5, N = 32 is at 96 % of memory's floor; N = 64 and 128 are at
+ * On an H200, block 32 and density 0.5, N = 32 is at 97 % of memory's floor; N = 64 and 128 are at
  * 97 and 83 % of L2's measured bandwidth, 9.3 TB/s. To go beyond, rows would have to share
  * activations. */
 #include "cuda.h"
+#include "hopper.cuh"
 #include "ptx.cuh"
 
 #include <stdlib.h>
@@ -32,10 +35,10 @@ enum {
     WARPS = 4,
     THREADS = WARPS * 32,
     MOST_UNITS = 32,    /* of a task */
-    LEAST_DEPTH = 512,  /* of k, that is worth a task of its own */
-    MOST_COUNT = 65535, /* entries of a task */
-    MOST_PARTS = 255,   /* tasks that share a list */
-    AT_ONCE = 8         /* of whose sums so many are fetched at a time */
+    PAIR = 1024,        /* bytes of sums of 8 units and 32 columns */
+    LEAST_DEPTH = 512,  /* of k, that is worth a task of its own ... */
+    LEAST_SMALL = 2048, /* ... of small blocks, of which there are many */
+    MOST_PARTS = WARPS  /* tasks that share a list */
 };
 
 typedef struct narrow_arguments {
@@ -47,43 +50,48 @@ typedef struct narrow_arguments {
     int log_k;   /* of k a block: b, or for dgrad gates b */
     int weights; /* of a block */
     int overlap; /* weights may be read before the kernel before this one ends */
-    float *sums; /* of tasks that share a list */
+    int cluster; /* thread blocks of one */
 } narrow_arguments;
 
 /* B: units of a task. A stage is DEPTH of k: W [DEPTH / SLICE][B][SLICE], or for dgrad
- * [..][SLICE][B], and x [DEPTH][N]. What comes from one block is SLICE deep. SMALL: a ring that is
- * one stage smaller, see has_small_rings. */
-template <int B, int N, bool SMALL> struct narrow_shape {
+ * [..][SLICE][B], and x [DEPTH][N]. What comes from one block is SLICE deep. */
+template <int B, int N, int STAGES_> struct narrow_shape {
     static const int DEPTH = B < 32 && N == 32 ? 64 : 32, SLICE = B, SLICES = DEPTH / SLICE;
-    static const int MOST = N == 128 ? 2 : N == 64 ? 3 : B == 32 ? 4 : B == 16 ? 3 : 2;
-    static const int STAGES = MOST - SMALL;
+    static const int STAGES = STAGES_;
+    static const int WIDTH = B / 8, CHUNKS = B * WIDTH; /* of 8 weights: of a line, of a slice */
     static const int W_BYTES = DEPTH * B * 2, X_BYTES = DEPTH * N * 2, STAGE = W_BYTES + X_BYTES;
-    static const int TILES = B / 8 * (N / 16), SUMS = TILES * 512; /* of sums: [B / 8][N / 16] */
+    static const int PAIRS = B / 8 * (N / 32); /* of tiles of 8 x 16 sums */
+    static const int SUMS = PAIRS * PAIR;      /* [B / 8][N / 16] tiles */
     static const int FULL = STAGES * STAGE, RING = FULL > SUMS ? FULL : SUMS; /* of a warp */
     static const int BYTES = WARPS * RING;
-    static const int RESIDENT = N == 128 ? 2 : B == 8 ? 4 : 3; /* thread blocks a multiprocessor */
+    static const int INBOX = (PAIRS > MOST_PARTS ? SUMS : MOST_PARTS * PAIR) / 4 * 3; /* at most */
 };
 
 /* ------------------------------------------------------------------------------------- a share
  * of a list, as a warp walks it. */
 
-template <int B, int N, bool SMALL, bool FORWARD> struct walker {
-    typedef narrow_shape<B, N, SMALL> S;
+template <int B, int N, int STAGES, bool FORWARD> struct walker {
+    typedef narrow_shape<B, N, STAGES> S;
     const narrow_arguments &p;
     const narrow_task &task;
     uint32_t ring;
     int lane, depth, begin, end;      /* stages [begin, end) of the list's `depth` of k */
     int window, other = 0, block = 0; /* a lane's entry: window + lane */
+    int in_block, in_x;               /* where a lane's first chunk lies there */
 
     __device__ walker(const narrow_arguments &p_, const narrow_task &task_, uint32_t ring_)
         : p(p_), task(task_), ring(ring_), lane(threadIdx.x % 32) {
-        const int warp = threadIdx.x / 32;
+        const int warp = threadIdx.x / 32, rows = FORWARD ? p.gates * p.b : p.b;
+        const int row = task.row & (rows - 1), line = lane % S::CHUNKS / S::WIDTH;
         depth = task.count << p.log_k;
         int stages = (depth + S::DEPTH - 1) / S::DEPTH;
         begin = stages * warp / WARPS;
         end = stages * (warp + 1) / WARPS;
         window = begin * S::DEPTH >> p.log_k;
         look_up();
+        in_block = FORWARD ? (row + line) * p.b : line * p.b + row;
+        in_block += lane % S::WIDTH * 8;
+        in_x = lane / (N / 8) * p.columns + blockIdx.y * N + lane % (N / 8) * 8;
     }
 
     __device__ void look_up() {
@@ -93,10 +101,11 @@ template <int B, int N, bool SMALL, bool FORWARD> struct walker {
         block = p.block ? __ldg(p.block + task.first + entry) : task.first + entry;
     }
 
-    /* A short list waits for little but the first activations: have them come into L2. */
+    /* A short list waits for little but the first activations: have them come into L2. Of small
+     * blocks these are too many pieces. */
     __device__ void prefetch_activations() const {
         const int entry = window + lane, rows = 1 << p.log_k;
-        if (end - begin > 2 || entry * rows >= min(end * S::DEPTH, depth)) return;
+        if (B < 32 || end - begin > 2 || entry * rows >= min(end * S::DEPTH, depth)) return;
         prefetch(p.x + (size_t)other * rows * p.columns, rows * p.columns * 2);
     }
 
@@ -115,38 +124,45 @@ template <int B, int N, bool SMALL, bool FORWARD> struct walker {
         return k & ((1 << p.log_k) - 1);
     }
 
-    __device__ bool is_there(int k) const { /* lists end at whole blocks */
-        return S::SLICES == 1 || k < depth;
+    /* Lists end at whole blocks, stages of several slices need not. */
+    __device__ void load(uint32_t to, const bf16 *from, int k) const {
+        if (S::SLICES == 1) {
+            copy_async_whole(to, from);
+        } else {
+            copy_async(to, k < depth ? from : NULL);
+        }
     }
 
-    /* Lanes take neighbouring chunks of 8: those of a line, then of the next lines. */
+    /* Lanes take neighbouring chunks of 8: those of a line, then of the next lines; of a slice and
+     * the next ones, or several times of one. */
     __device__ void load_weights(int i, int slot) const {
-        const int width = (FORWARD ? S::SLICE : B) / 8, chunks = B * S::SLICE / 8; /* of a slice */
-        const int row = task.row % (FORWARD ? p.gates * p.b : p.b);
-        const uint32_t to = ring + slot * S::STAGE;
+        const int width = S::WIDTH, at_once = S::CHUNKS < 32 ? 32 / S::CHUNKS : 1;
+        const int line = lane % S::CHUNKS / width, c = lane % width;
 #pragma unroll
-        for (int j = 0; j < S::W_BYTES / 512; j++) {
-            const int in = j * 32 % chunks + lane % chunks;
-            const int slice = j * 32 / chunks + lane / chunks, line = in / width, c = in % width;
-            const int k = i * S::DEPTH + slice * S::SLICE;
-            const bf16 *from = p.w + (size_t)of_entry(block, k) * p.weights;
-            from += FORWARD ? offset(k) + (row + line) * p.b : (offset(k) + line) * p.b + row;
-            const int at = slice * chunks + swizzle<width>(line, c);
-            copy_async(to + at * 16, is_there(k) ? from + c * 8 : NULL);
+        for (int s = 0; s < S::SLICES; s += at_once) {
+            const int slice = s + lane / S::CHUNKS, k = i * S::DEPTH + slice * S::SLICE;
+            const bf16 *from = p.w + (size_t)of_entry(block, k) * p.weights + in_block;
+            const uint32_t to = ring + slot * S::STAGE + slice * S::CHUNKS * 16;
+            from += FORWARD ? offset(k) : offset(k) * p.b;
+#pragma unroll
+            for (int l = 0; l < S::SLICE; l += 32 * at_once / width) {
+                load(to + swizzle<width>(l + line, c) * 16, from + l * p.b, k);
+            }
         }
     }
 
     __device__ void load_activations(int i, int slot) const {
-        const int width = N / 8;
+        const int width = N / 8, line = lane / width, c = lane % width;
         const uint32_t to = ring + slot * S::STAGE + S::W_BYTES;
 #pragma unroll
-        for (int j = 0; j < S::X_BYTES / 512; j++) {
-            const int first = j * 32 / width, line = first + lane / width, c = lane % width;
-            const int k = i * S::DEPTH + first / S::SLICE * S::SLICE;
+        for (int s = 0; s < S::SLICES; s++) {
+            const int k = i * S::DEPTH + s * S::SLICE, first = s * S::SLICE;
             const int row = (of_entry(other, k) << p.log_k) + offset(k);
-            const bf16 *from = p.x + (size_t)row * p.columns + blockIdx.y * N;
-            from += line % S::SLICE * p.columns + c * 8;
-            copy_async(to + swizzle<width>(line, c) * 16, is_there(k) ? from : NULL);
+            const bf16 *from = p.x + (size_t)row * p.columns + in_x;
+#pragma unroll
+            for (int l = 0; l < S::SLICE; l += 32 / width) {
+                load(to + swizzle<width>(first + l + line, c) * 16, from + l * p.columns, k);
+            }
         }
     }
 
@@ -160,7 +176,7 @@ template <int B, int N, bool SMALL, bool FORWARD> struct walker {
 #pragma unroll
             for (int u = 0; u < B / 8; u += 2) {
                 uint32_t r[4];
-                const int width = (FORWARD ? S::SLICE : B) / 8;
+                const int width = S::WIDTH;
                 int along = B == 8 ? in : matrix / 2 * 8 + in, by_k = k % S::SLICE + matrix % 2 * 8;
                 int at = k / S::SLICE * B * width;
                 if (B == 8) { /* k of two slices; the other two matrices are spare */
@@ -201,81 +217,134 @@ static __device__ inline void add(float4 &sum, float4 more) {
     sum.w += more.w;
 }
 
-/* Of 16 columns and 8 units, as multiply_add leaves them: of columns g and g + 8 the units 2 t and
- * 2 t + 1. */
-static __device__ inline void write_tile(bf16 *y, int columns, float4 sums) {
-    const int lane = threadIdx.x % 32, g = lane / 4, t = lane % 4;
-    __nv_bfloat162 low = __floats2bfloat162_rn(sums.x, sums.y);
-    __nv_bfloat162 high = __floats2bfloat162_rn(sums.z, sums.w);
-    y += (size_t)g * columns + t * 2;
-    *(uint32_t *)y = transpose_matrix(*(uint32_t *)&low);
-    *(uint32_t *)(y + 8) = transpose_matrix(*(uint32_t *)&high);
-}
-
-/* What is handed on says itself that it is there: before, all bits are set, which sums never have,
- * not even those that are no number. */
-static __device__ inline float4 nothing_yet() {
-    const float none = __int_as_float(-1);
-    return make_float4(none, none, none, none);
-}
-
-static __device__ inline bool is_there(float4 v) {
-    return __float_as_int(v.x) != -1 && __float_as_int(v.y) != -1 && __float_as_int(v.z) != -1 &&
-           __float_as_int(v.w) != -1;
-}
-
-/* A task's sums: handed on by all but the last of a list's tasks, which adds them up. */
-template <int B, int N, bool SMALL>
-static __device__ void finish(const narrow_arguments &p, const narrow_task &task,
-                              const char *staged) {
-    typedef narrow_shape<B, N, SMALL> S;
-    const int slot0 = task.slot * gridDim.y + blockIdx.y; /* those of a list: gridDim.y apart */
-    const int share = (S::TILES + WARPS - 1) / WARPS, first = threadIdx.x / 32 * share;
-    const size_t step = (size_t)gridDim.y * B * N / 4;
-#pragma unroll
-    for (int tile = first; tile < first + share; tile++) {
-        if (tile >= S::TILES) break;
-        const int at = tile * 32 + threadIdx.x % 32;
-        float4 total = {};
-#pragma unroll
-        for (int w = 0; w < WARPS; w++) add(total, ((const float4 *)(staged + w * S::RING))[at]);
-        float4 *slot = (float4 *)(p.sums + (size_t)slot0 * B * N) + at;
-        if (task.part + 1 < task.parts) {
-            __stcg(slot + task.part * step, total);
-            continue;
-        }
-        for (int part = 0; part + 1 < task.parts; part += AT_ONCE) {
-            float4 more[AT_ONCE];
-            const int parts = min(task.parts - 1 - part, (int)AT_ONCE);
-            for (bool all = false; !all;) {
-                all = true;
-#pragma unroll
-                for (int i = 0; i < AT_ONCE; i++) {
-                    if (i < parts) more[i] = load_relaxed(slot + (part + i) * step);
-                }
-#pragma unroll
-                for (int i = 0; i < AT_ONCE; i++) all &= i >= parts || is_there(more[i]);
-            }
-#pragma unroll
-            for (int i = 0; i < AT_ONCE; i++) {
-                if (i >= parts) break;
-                add(total, more[i]);
-                __stcg(slot + (part + i) * step, nothing_yet());
-            }
-        }
-        const int unit = task.row + tile / (N / 16) * 8, column = tile % (N / 16) * 16;
-        write_tile(p.y + (size_t)unit * p.columns + blockIdx.y * N + column, p.columns, total);
+/* Of lanes `distance` apart: those below keep `low` and trade `high` for the other's `low`. */
+static __device__ inline void trade(bool above, int distance, uint32_t &low, uint32_t &high) {
+    const uint32_t other = __shfl_xor_sync(~0u, above ? low : high, distance);
+    if (above) {
+        low = other;
+    } else {
+        high = other;
     }
 }
 
-template <int B, int N, bool SMALL, bool FORWARD>
-static __global__ void __launch_bounds__(THREADS, narrow_shape<B, N, SMALL>::RESIDENT)
+/* Of two tiles of 16 columns and 8 units, as multiply_add leaves them: of columns g and g + 8 the
+ * units 2 t and 2 t + 1. Turned over, a lane has unit g's columns 2 t and 2 t + 1 of each 8; the
+ * four lanes of a unit trade these for all of one 8 each. */
+static __device__ inline void write_pair(bf16 *y, int columns, float4 one, float4 two) {
+    const int lane = threadIdx.x % 32, g = lane / 4, t = lane % 4;
+    const float2 sums[4] = {{one.x, one.y}, {one.z, one.w}, {two.x, two.y}, {two.z, two.w}};
+    uint32_t r[4];
+#pragma unroll
+    for (int i = 0; i < 4; i++) {
+        const __nv_bfloat162 rounded = __floats2bfloat162_rn(sums[i].x, sums[i].y);
+        r[i] = transpose_matrix(*(const uint32_t *)&rounded);
+    }
+    trade(t & 1, 1, r[0], r[1]);
+    trade(t & 1, 1, r[2], r[3]);
+    trade(t & 2, 2, r[0], r[2]);
+    trade(t & 2, 2, r[1], r[3]);
+    *(uint4 *)(y + (size_t)g * columns + t * 8) = make_uint4(r[0], r[1], r[2], r[3]);
+}
+
+/* A thread's share of tile `tile`, of all warps' sums. */
+template <typename S> static __device__ inline float4 add_warps(const char *shared, int tile) {
+    float4 total = {};
+#pragma unroll
+    for (int w = 0; w < WARPS; w++) {
+        add(total, ((const float4 *)(shared + w * S::RING))[tile * 32 + threadIdx.x % 32]);
+    }
+    return total;
+}
+
+/* ------------------------------------------------------------------- parts of a list, in a cluster
+ *
+ * Part i finishes every pair of tiles that is i mod `parts`, and is sent what the others have of
+ * these. Warps are a multiple of the parts, so that one warp's pairs are all its own or all
+ * another's. */
+
+#if ON_HOPPER
+static_assert(WARPS % MOST_PARTS == 0, "a warp sends or receives");
+
+static __device__ inline int part_of(const narrow_task &task) {
+    return cluster_rank() & ((1 << task.log_parts) - 1);
+}
+
+/* Where a pair of tiles lies in its part's inbox: first what comes from the part after it. */
+static __device__ inline int place_in_inbox(const narrow_task &task, int pair) {
+    return (pair >> task.log_parts) * ((1 << task.log_parts) - 1) * PAIR + threadIdx.x % 32 * 16;
+}
+
+template <typename S>
+static __device__ inline void open_inbox(const narrow_task &task, uint32_t barrier) {
+    if (threadIdx.x == 0 && task.log_parts) {
+        const int others = (1 << task.log_parts) - 1;
+        const int pairs = (S::PAIRS - part_of(task) + others) >> task.log_parts;
+        barrier_init(barrier, 1);
+        barrier_expect(barrier, pairs * others * PAIR);
+    }
+    cluster_arrive();
+}
+
+static __device__ inline void send(const narrow_task &task, int pair, uint32_t inbox,
+                                   uint32_t barrier, float4 one, float4 two) {
+    const int others = (1 << task.log_parts) - 1, part = part_of(task), to = pair & others;
+    const int at = place_in_inbox(task, pair) + ((part - to - 1) & others) * PAIR;
+    const int rank = cluster_rank() - part + to;
+    const uint32_t there = cluster_address(inbox + at, rank);
+    barrier = cluster_address(barrier, rank);
+    cluster_send4(there, one, barrier);
+    cluster_send4(there + PAIR / 2, two, barrier);
+}
+
+static __device__ inline void receive(const narrow_task &task, int pair, uint32_t inbox,
+                                      uint32_t barrier, float4 &one, float4 &two) {
+    const uint32_t at = inbox + place_in_inbox(task, pair);
+    cluster_receive(barrier);
+    for (int i = 0; i < (1 << task.log_parts) - 1; i++) {
+        add(one, shared_load4(at + i * PAIR));
+        add(two, shared_load4(at + i * PAIR + PAIR / 2));
+    }
+}
+#endif
+
+/* Adds up the sums and writes the result. */
+template <typename S, int N>
+static __device__ void finish(const narrow_arguments &p, const narrow_task &task,
+                              const char *shared) {
+    const int warp = threadIdx.x / 32;
+#if ON_HOPPER
+    const uint32_t inbox = shared_address(shared) + S::BYTES, barrier = inbox + S::INBOX;
+    const bool alone = task.log_parts == 0;
+    const bool mine = alone || (warp & ((1 << task.log_parts) - 1)) == part_of(task);
+    if (!alone) cluster_wait();
+#endif
+#pragma unroll
+    for (int pair = warp; pair < S::PAIRS; pair += WARPS) {
+        float4 one = add_warps<S>(shared, pair * 2), two = add_warps<S>(shared, pair * 2 + 1);
+#if ON_HOPPER
+        if (!mine) {
+            send(task, pair, inbox, barrier, one, two);
+            continue;
+        }
+        if (!alone) receive(task, pair, inbox, barrier, one, two);
+#endif
+        const int unit = task.row + pair / (N / 32) * 8, column = pair % (N / 32) * 32;
+        write_pair(p.y + (size_t)unit * p.columns + blockIdx.y * N + column, p.columns, one, two);
+    }
+}
+
+template <int B, int N, int STAGES, int RESIDENT, bool FORWARD>
+static __global__ void __launch_bounds__(THREADS, RESIDENT)
     narrow_kernel(const __grid_constant__ narrow_arguments p) {
-    typedef narrow_shape<B, N, SMALL> S;
+    typedef narrow_shape<B, N, STAGES> S;
     extern __shared__ __align__(128) char shared[];
     const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
     const narrow_task task = p.task[blockIdx.x];
-    walker<B, N, SMALL, FORWARD> walk(p, task, shared_address(shared) + warp * S::RING);
+    if (task.log_parts < 0) return;
+#if ON_HOPPER
+    if (p.cluster > 1) open_inbox<S>(task, shared_address(shared) + S::BYTES + S::INBOX);
+#endif
+    walker<B, N, STAGES, FORWARD> walk(p, task, shared_address(shared) + warp * S::RING);
 
     /* The first stages lie in the first window of 32 entries. */
     if (p.overlap) {
@@ -324,71 +393,55 @@ static __global__ void __launch_bounds__(THREADS, narrow_shape<B, N, SMALL>::RES
         }
     }
     __syncthreads();
-    finish<B, N, SMALL>(p, task, shared);
+    finish<S, N>(p, task, shared);
 }
 
 /* --------------------------------------------------------------------------------------- tasks */
 
-/* The longest first; tasks of a list one after another. */
-static int by_count(const void *a, const void *b) {
+/* Lists in the most parts first, so that each lies within a cluster; then the longest. */
+static int by_length(const void *a, const void *b) {
     const narrow_task *x = (const narrow_task *)a, *y = (const narrow_task *)b;
+    if (x->log_parts != y->log_parts) return y->log_parts - x->log_parts;
     if (x->count != y->count) return y->count - x->count;
-    if (x->row != y->row) return x->row < y->row ? -1 : 1;
-    return x->first - y->first;
+    return x->row - y->row;
 }
 
-static int tasks_of_list(int count, int most) {
-    return count ? (count + most - 1) / most : 1;
-}
-
-/* How many tasks hand their sums on where none has more than `most` entries. */
-static int count_handed_on(const int *start, int nodes, int tiles, int most) {
-    int handed = 0;
-    for (int i = 0; i < nodes; i++) handed += tasks_of_list(start[i + 1] - start[i], most) - 1;
-    return handed * tiles;
-}
-
-/* Whether rings one stage smaller are faster. They leave room on a multiprocessor for a thread block
- * of the kernel after, or of a hub, which pays where a warp's share is at most a few stages; with
- * more of them the larger ring keeps more on its way. On an H200, 12,288 units in blocks of 32 and
- * 32 columns, at density 0.1, 0.05, 0.03 and 0.01, in us: 10.3, 5.6, 4.3, 2.7, and with the larger
- * rings 9.0, 6.0, 4.5, 2.7; at 64 columns 12.3, 7.6, 5.9, 3.9 and 12.1, 7.8, 6.1, 3.9. */
-static bool has_small_rings(long long depth, int tasks) {
-    return (double)depth / tasks / WARPS / 32 < 6;
-}
-
-/* Of nodes whose results are `tiles` tiles of `units` each; an entry is 2^log_k of k. */
+/* Of nodes whose results are `tiles` tiles of `units` each; an entry is 2^log_k of k. Lists above
+ * `most` entries are cut in parts, as many as a power of two. Clusters are as large as the most of
+ * them, and the last is filled up. */
 static void build_tasks(backend *be, narrow_tasks *made, const int *start, int nodes, int tiles,
                         int units, int log_k) {
-    int longest = 0, most = start[nodes] / (2 * cuda_of(be)->processors) * tiles;
-    for (int i = 0; i < nodes; i++) longest = max(longest, start[i + 1] - start[i]);
-    most = max(max(most, LEAST_DEPTH >> log_k), (longest + MOST_PARTS - 1) / MOST_PARTS);
-    most = min(max(most, 1), MOST_COUNT);
-    while (count_handed_on(start, nodes, tiles, most) > HANDED_SLOTS) most *= 2;
-    int handed = count_handed_on(start, nodes, tiles, most), count = nodes * tiles + handed, at = 0;
-    narrow_task *task = (narrow_task *)calloc((size_t)count, sizeof *task);
-    if (!task) abort();
-    for (int tile = 0, slot = 0; tile < nodes * tiles; tile++) {
-        int first = start[tile / tiles], entries = start[tile / tiles + 1] - first;
-        int parts = tasks_of_list(entries, most);
-        for (int part = 0; part < parts; part++) {
-            int begin = (int)((long long)entries * part / parts);
-            int end = (int)((long long)entries * (part + 1) / parts);
-            narrow_task next = {first + begin,       tile * units, slot, (uint16_t)(end - begin), 0,
-                                (unsigned char)parts};
-            task[at++] = next;
-        }
-        slot += parts - 1;
+    const int share = start[nodes] / (2 * cuda_of(be)->processors) * tiles, lists = nodes * tiles;
+    const int most = max(max(share, (units < 32 ? LEAST_SMALL : LEAST_DEPTH) >> log_k), 1);
+    const int most_parts = cuda_of(be)->hopper ? MOST_PARTS : 1;
+    narrow_task *list = (narrow_task *)calloc((size_t)lists, sizeof *list);
+    narrow_task *task = (narrow_task *)calloc((size_t)(lists + 1) * MOST_PARTS, sizeof *task);
+    if (!list || !task) abort();
+    for (int i = 0; i < lists; i++) {
+        const int first = start[i / tiles], count = start[i / tiles + 1] - first;
+        int parts = 1;
+        while (parts < most_parts && count > parts * most) parts *= 2;
+        list[i] = {first, i * units, count, log2_of(parts)};
     }
-    qsort(task, (size_t)count, sizeof *task, by_count);
-    /* Who waits for others comes last: its thread block begins after theirs. */
-    unsigned char *parts = (unsigned char *)calloc((size_t)(nodes * tiles), 1);
-    if (!parts) abort();
-    for (int i = 0; i < count; i++) task[i].part = parts[task[i].row / units]++;
+    qsort(list, (size_t)lists, sizeof *list, by_length);
+    const int cluster = 1 << list[0].log_parts;
+    int count = 0;
+    for (int i = 0; i < lists; i++) {
+        const int parts = 1 << list[i].log_parts;
+        for (int part = 0; part < parts; part++) {
+            const int begin = (int)((long long)list[i].count * part / parts);
+            const int end = (int)((long long)list[i].count * (part + 1) / parts);
+            task[count] = list[i];
+            task[count].first += begin;
+            task[count++].count = end - begin;
+        }
+    }
+    made->depth = (int)(((long long)start[nodes] * tiles << log_k) / count);
+    made->cluster = cluster;
+    while (count % cluster) task[count++].log_parts = -1;
     made->count = count;
-    made->small_rings = has_small_rings(((long long)start[nodes] * tiles) << log_k, count);
     made->task = (narrow_task *)cuda_table(be, task, (size_t)count * sizeof *task);
-    free(parts);
+    free(list);
     free(task);
 }
 
@@ -411,25 +464,55 @@ bool narrow_fits(const backend *be, const layout *l, int columns) {
     return be->precision == BF16 && columns <= most && !layout_is_dense(l);
 }
 
-template <int B, int N, bool SMALL, bool FORWARD>
-static void launch(backend *be, const narrow_arguments &p, int tasks) {
-    void (*kernel)(narrow_arguments) = narrow_kernel<B, N, SMALL, FORWARD>;
+template <int B, int N, int STAGES, int RESIDENT, bool FORWARD>
+static void launch(backend *be, const narrow_arguments &p, const narrow_tasks *tasks) {
+    typedef narrow_shape<B, N, STAGES> S;
+    void (*kernel)(narrow_arguments) = narrow_kernel<B, N, STAGES, RESIDENT, FORWARD>;
     cuda_ok(be,
             cudaFuncSetAttribute((const void *)kernel,
                                  cudaFuncAttributePreferredSharedMemoryCarveout, 100),
             "prefer shared memory");
-    cuda_launch(be, "narrow product", true, kernel, dim3(tasks, p.columns / N), THREADS,
-                narrow_shape<B, N, SMALL>::BYTES, p);
+    cuda_launch_clusters(be, "narrow product", true, tasks->cluster, kernel,
+                         dim3(tasks->count, p.columns / N), THREADS,
+                         S::BYTES + (tasks->cluster > 1 ? S::INBOX + 8 : 0), p);
 }
 
-template <int B, bool SMALL, bool FORWARD>
-static void launch_by_columns(backend *be, const narrow_arguments &p, int tasks) {
+/* Rings of few stages leave room on a multiprocessor for more thread blocks, of hubs or of the
+ * kernel after; with long lists larger rings keep more on their way. The bounds are as measured on
+ * an H200 with 12,288 units at densities from 0.5 to 0.01, random and Barabasi-Albert. */
+template <int B, bool FORWARD>
+static void launch_by_columns(backend *be, const narrow_arguments &p, const narrow_tasks *tasks) {
+    const int depth = tasks->depth / WARPS; /* of a warp */
+    const bool many = tasks->cluster > 1 || tasks->count > 3 * cuda_of(be)->processors;
+    const bool by_64 = p.columns % 64 == 0;
     if (p.columns % 128 == 0) {
-        launch<B, 128, false, FORWARD>(be, p, tasks);
-    } else if (p.columns % 64 == 0) {
-        launch<B, 64, SMALL, FORWARD>(be, p, tasks);
+        launch<B, 128, 2, 2, FORWARD>(be, p, tasks);
+    } else if constexpr (B == 8) {
+        if (by_64) {
+            launch<B, 64, 3, 3, FORWARD>(be, p, tasks);
+        } else {
+            launch<B, 32, 2, 4, FORWARD>(be, p, tasks);
+        }
+    } else if constexpr (B == 16) {
+        if (by_64) {
+            launch<B, 64, 3, 3, FORWARD>(be, p, tasks);
+        } else if (depth < 6 * 64) {
+            launch<B, 32, 2, 6, FORWARD>(be, p, tasks);
+        } else {
+            launch<B, 32, 3, 3, FORWARD>(be, p, tasks);
+        }
+    } else if (by_64) {
+        if (many && depth < 6 * 32) {
+            launch<B, 64, 2, 4, FORWARD>(be, p, tasks);
+        } else {
+            launch<B, 64, 2, 3, FORWARD>(be, p, tasks);
+        }
+    } else if (depth >= 6 * 32) {
+        launch<B, 32, 4, 3, FORWARD>(be, p, tasks);
+    } else if (depth >= 2 * 32 && depth < 4 * 32 && !many) {
+        launch<B, 32, 2, 6, FORWARD>(be, p, tasks);
     } else {
-        launch<B, 32, SMALL, FORWARD>(be, p, tasks);
+        launch<B, 32, 3, 4, FORWARD>(be, p, tasks);
     }
 }
 
@@ -451,16 +534,14 @@ static void narrow_product(backend *be, const device_layout *device, const void 
     p.log_k = log2_of(FORWARD ? p.b : p.b * p.gates);
     p.weights = p.b * p.b * p.gates;
     p.task = tasks->task;
-    p.sums = cuda->handed_on;
     p.overlap = cuda->hopper && cuda->weights_settled;
+    p.cluster = tasks->cluster;
     if (p.b == 8) {
-        launch_by_columns<8, false, FORWARD>(be, p, tasks->count);
+        launch_by_columns<8, FORWARD>(be, p, tasks);
     } else if (p.b == 16) {
-        launch_by_columns<16, false, FORWARD>(be, p, tasks->count);
-    } else if (tasks->small_rings) {
-        launch_by_columns<32, true, FORWARD>(be, p, tasks->count);
+        launch_by_columns<16, FORWARD>(be, p, tasks);
     } else {
-        launch_by_columns<32, false, FORWARD>(be, p, tasks->count);
+        launch_by_columns<32, FORWARD>(be, p, tasks);
     }
     cuda->weights_settled = true;
 }

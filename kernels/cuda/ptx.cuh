@@ -10,7 +10,12 @@ static __device__ inline uint32_t shared_address(const void *pointer) {
     return (uint32_t)__cvta_generic_to_shared(pointer);
 }
 
-/* 16 bytes from global to shared memory; where `from` is NULL, 16 zero bytes. */
+/* 16 bytes from global to shared memory. */
+static __device__ inline void copy_async_whole(uint32_t to, const void *from) {
+    asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(to), "l"(from));
+}
+
+/* The same; where `from` is NULL, 16 zero bytes. */
 static __device__ inline void copy_async(uint32_t to, const void *from) {
     int bytes = from ? 16 : 0;
     asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to), "l"(from), "r"(bytes));
@@ -64,16 +69,6 @@ static __device__ inline void prefetch(const void *from, uint32_t bytes) {
 #if defined __CUDA_ARCH__ && __CUDA_ARCH__ >= 900
     asm volatile("cp.async.bulk.prefetch.L2.global [%0], %1;" ::"l"(from), "r"(bytes) : "memory");
 #endif
-}
-
-/* What other thread blocks may be writing; words are whole, the four of them need not be of a time. */
-static __device__ inline float4 load_relaxed(const float4 *from) {
-    float4 v;
-    asm volatile("ld.relaxed.gpu.global.v4.f32 {%0, %1, %2, %3}, [%4];"
-                 : "=f"(v.x), "=f"(v.y), "=f"(v.z), "=f"(v.w)
-                 : "l"(from)
-                 : "memory");
-    return v;
 }
 
 /* Where chunk `c` of row `row` lies in a tile whose rows have `width` chunks: permuted so that the
