@@ -33,14 +33,17 @@ static __device__ __forceinline__ void turn_tile(uint32_t tile) {
     }
 }
 
-/* A matrix of floats, of each step, in tiles; the copy engine can round them to tf32. */
+/* A matrix of floats, of each step, in tiles of 32 x 32, or of so many columns, 16 or 32, and rows;
+ * the copy engine can round them to tf32. */
 static inline bool map_floats(backend *be, CUtensorMap *map, CUtensorMapDataType type,
-                              const void *base, size_t rows, int columns, int steps) {
+                              const void *base, size_t rows, int columns, int steps,
+                              int across = TILE, int down = TILE) {
     const uint64_t row = (uint64_t)columns * 4;
     const uint64_t extent[3] = {(uint64_t)columns, rows, (uint64_t)steps};
     const uint64_t stride[2] = {row, row * rows};
-    const uint32_t box[3] = {TILE, TILE, 1};
-    return make_map_of(type, be, map, base, 3, extent, stride, box, CU_TENSOR_MAP_SWIZZLE_128B);
+    const uint32_t box[3] = {(uint32_t)across, (uint32_t)down, 1};
+    return make_map_of(type, be, map, base, 3, extent, stride, box,
+                       across == TILE ? CU_TENSOR_MAP_SWIZZLE_128B : CU_TENSOR_MAP_SWIZZLE_64B);
 }
 
 #endif

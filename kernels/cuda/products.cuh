@@ -25,7 +25,7 @@ typedef enum operation { FPROP, DGRAD, WGRAD } operation;
 void tf32_product(backend *be, const product &p, operation op, int tiles);
 void plain_product(backend *be, const product &p, operation op, int tiles);
 
-/* The latter on Hopper, of 32 columns; `blocks`: of W. */
+/* The latter on Hopper, of blocks of 32 and more; `blocks`: of W. */
 bool hopper_plain_takes(backend *be, const product &p, operation op);
 void hopper_plain_product(backend *be, const product &p, operation op, int tiles, int blocks);
 
