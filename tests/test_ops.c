@@ -309,7 +309,10 @@ static void test_shared_activations(void **state) {
         {400, 32, 1, 4, 1, 0.02, false},    {420, 32, 1, 5, 1, 0.01, true},
         {90, 32, 1, 9, 1, 0.4, true},       {60, 32, 4, 4, 1, 0.1, true},
         {40, 64, 1, 13, 1, 0.2, false},     {20, 128, 4, 5, 1, 0.2, true},
-        {1300, 32, 1, 4, 1, 0.0007, false},
+        {1300, 32, 1, 4, 1, 0.0007, false}, {400, 32, 1, 2, 1, 0.02, false},
+        {420, 32, 1, 2, 1, 0.01, true},     {90, 32, 1, 2, 1, 0.4, true},
+        {60, 32, 4, 2, 1, 0.1, true},       {40, 64, 1, 2, 1, 0.2, false},
+        {20, 128, 4, 2, 1, 0.2, true},
     };
     check_gpu_shapes_in(TF32, 14, shapes, sizeof shapes / sizeof shapes[0]);
 }

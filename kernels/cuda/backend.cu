@@ -205,7 +205,7 @@ static void release_tables(backend *be, void *const *tables, int count) {
 static void free_layout(backend *be, device_layout *device) {
     if (!device) return;
     enum { OTHERS = 30 };
-    void *tables[OTHERS + 4 * (WIDE_CUTS + SHARED_CUTS)] = {
+    void *tables[OTHERS + 4 * WIDE_CUTS + 6 * SHARED_CUTS] = {
         device->host.row_start,       device->host.row_column,
         device->host.column_start,    device->host.column_row,
         device->host.column_block,    device->block_row,
@@ -231,8 +231,10 @@ static void free_layout(backend *be, device_layout *device) {
     for (int i = 0; i < SHARED_CUTS; i++) {
         tables[count++] = device->shared_forward[i].part;
         tables[count++] = device->shared_forward[i].source;
+        tables[count++] = device->shared_forward[i].block;
         tables[count++] = device->shared_backward[i].part;
         tables[count++] = device->shared_backward[i].source;
+        tables[count++] = device->shared_backward[i].block;
     }
     release_tables(be, tables, count);
     free(device->rows.host_tile);

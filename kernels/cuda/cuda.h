@@ -171,11 +171,11 @@ typedef struct wide_parts {
 
 /* Work for Hopper's shared_product: a share of the sources of a part of the output nodes, in pieces
  * of 32. */
-enum { SHARED_NODES = 6, SHARED_CUTS = 2 };
+enum { SHARED_NODES = 6, SHARED_CUTS = 3 };
 
 typedef struct shared_part {
-    int first, count;        /* sources */
-    int start[SHARED_NODES]; /* where the nodes' lists begin */
+    int first, count; /* sources */
+    int block;        /* the first of theirs */
     int nodes, node[SHARED_NODES];
 } shared_part;
 
@@ -189,6 +189,7 @@ typedef struct shared_parts {
     int count; /* of whole parts */
     shared_part *part;
     shared_source *source;
+    uint32_t *block; /* where the sources' blocks lie in W */
 } shared_parts;
 
 /* Work for Hopper's small_product: parts of 192 units of the result, from long to short, each with
@@ -433,7 +434,7 @@ void hopper_wgrad(backend *be, const device_layout *l, const void *dy, const voi
 
 /* fprop and dgrad of one step in tf32 on Hopper; as above. */
 bool shared_fits(const backend *be, const layout *l);
-bool shared_takes(const backend *be, const layout *l, int columns);
+bool shared_takes(const device_layout *l, int columns, bool forward);
 void shared_create(backend *be, device_layout *device, const layout *l);
 void shared_fprop(backend *be, const device_layout *device, const void *w, const void *x,
                   int columns, void *y);

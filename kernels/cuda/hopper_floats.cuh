@@ -7,31 +7,47 @@
 
 enum { TILE = 32, TILE_ROW = TILE * 4, TILE_BYTES = TILE * TILE_ROW };
 
-/* Turns one over where it lies, by pieces of 4 x 4: in each step those that change places among
+/* How a lane turns tiles over where they lie, by pieces of 4 x 4: those that change places among
  * themselves. Lanes that read or write together find different banks. */
-static __device__ __forceinline__ void turn_tile(uint32_t tile) {
-    const int lane = threadIdx.x % 32, one = lane % 8;
-#pragma unroll
-    for (int half = 0; half < 2; half++) {
-        const int two = one ^ (lane / 8 + half * 4);
-        float4 v[4];
+struct turning {
+    uint32_t from[4], to[4];    /* lines of its first piece, before and after */
+    int from_second, to_second; /* how far the second one's are from there */
+
+    __device__ turning() {
+        const int lane = threadIdx.x % 32, one = lane % 8, two = one ^ lane / 8;
 #pragma unroll
         for (int i = 0; i < 4; i++) {
-            const int row = 4 * two + i;
-            v[i] = shared_load4(tile + row * TILE_ROW + ((one ^ (row % 8)) * 16));
+            const int row = 4 * two + i, turned = 4 * one + i;
+            from[i] = kept(row * TILE_ROW + (one ^ row % 8) * 16);
+            to[i] = kept(turned * TILE_ROW + (two ^ turned % 8) * 16);
+        }
+        from_second = two & 4 ? -16 * TILE_ROW : 16 * TILE_ROW;
+        to_second = (two ^ 4 * one) & 4 ? -64 : 64;
+    }
+
+    __device__ void turn(uint32_t tile) const {
+        float4 v[2][4];
+#pragma unroll
+        for (int piece = 0; piece < 2; piece++) {
+#pragma unroll
+            for (int i = 0; i < 4; i++) {
+                v[piece][i] = shared_load4(tile + from[i] + piece * from_second);
+            }
         }
         __syncwarp();
-        const float4 turned[4] = {{v[0].x, v[1].x, v[2].x, v[3].x},
-                                  {v[0].y, v[1].y, v[2].y, v[3].y},
-                                  {v[0].z, v[1].z, v[2].z, v[3].z},
-                                  {v[0].w, v[1].w, v[2].w, v[3].w}};
 #pragma unroll
-        for (int i = 0; i < 4; i++) {
-            const int row = 4 * one + i;
-            shared_store4(tile + row * TILE_ROW + ((two ^ (row % 8)) * 16), turned[i]);
+        for (int piece = 0; piece < 2; piece++) {
+            const float4 *u = v[piece], turned[4] = {{u[0].x, u[1].x, u[2].x, u[3].x},
+                                                     {u[0].y, u[1].y, u[2].y, u[3].y},
+                                                     {u[0].z, u[1].z, u[2].z, u[3].z},
+                                                     {u[0].w, u[1].w, u[2].w, u[3].w}};
+#pragma unroll
+            for (int i = 0; i < 4; i++) {
+                shared_store4(tile + to[i] + piece * to_second, turned[i]);
+            }
         }
     }
-}
+};
 
 /* A matrix of floats, of each step, in tiles of 32 x 32, or of so many columns, 16 or 32, and rows;
  * the copy engine can round them to tf32. */

@@ -1,28 +1,29 @@
-/* shared_product: fprop and dgrad in tf32 on Hopper, of 128 columns and more, blocks of 32 and more.
+/* shared_product: fprop and dgrad in tf32 on Hopper, of 128 columns and more, blocks of 32 and more;
+ * of 64 columns where tf32.cu would take longer: dense layouts, and long lists.
  *
  *   y' [columns][32 units of a node] = sum over its sources  x' [columns][32] W [32][32]
  *
  * Floors are those of products.cu with 4 bytes an element. What L2 delivers decides: at block 32 and
  * 128 columns every block of 4 KB gathers 16 KB of activations. So a thread block makes a part of up
- * to six nodes times 128 columns, with all sums in registers, and the union of their sources goes by
- * once: of each, 32 rows of activations, which every node that has a block for them shares, and
- * those blocks. Nodes with like sources are put together. Nodes and sources are pieces of 32 here,
- * so that larger blocks, and gates of one pattern, are nodes with equal lists.
+ * to six nodes times 128 columns, or 64, with all sums in registers, and the union of their sources
+ * goes by once: of each, 32 rows of activations, which every node that has a block for them shares,
+ * and those blocks. Nodes with like sources are put together. Nodes and sources are pieces of 32
+ * here, so that larger blocks, and gates of one pattern, are nodes with equal lists.
  *
  * Parts are fewer than multiprocessors, so a cluster of two thread blocks shares one: each goes
  * through half of the sources, then each adds up half of the nodes, in a fixed order.
  *
- * Boxes of 32 x 32 lie in shared memory one after another, round and round: a source takes four for
- * its activations and one a block, so that nothing is left empty and 224 KB are on their way. The
- * copy engine rounds them to tf32 (the type of its maps says so). Activations are the left operand,
- * from registers, which is wgmma's full rate also for 32 units; their columns are dealt to lanes
- * such that these find different banks. The right operand must lie along k: so weights do for fprop,
- * and for dgrad two warps turn them over. Four warpgroups, each with half of the columns and of the
+ * Boxes of 32 x 32 lie in shared memory one after another, round and round: a source takes four, or
+ * two, for its activations and one a block, so that nothing is left empty and 224 KB are on their
+ * way. The copy engine rounds them to tf32 (the type of its maps says so). Activations are the left
+ * operand, from registers, which is wgmma's full rate also for 32 units; their columns are dealt to
+ * lanes such that these find different banks. The right operand must lie along k: so weights do for
+ * fprop, and for dgrad two warps turn them over. Warpgroups, each with 64 columns and half of the
  * nodes, fill each other's gaps.
  *
  * On an H200, 12,288 units at density 0.1 and 128 columns, 231 MB come into the multiprocessors; that
- * takes 28 us, and 32 with products. At density 0.5 these are 82 and 97 us, where memory alone takes
- * 73; dgrad's 145 there are 133 without turning, and 90 without products too. */
+ * takes 28 us, and 34 with products. At density 0.5 these are 82 and 108 us, where memory alone takes
+ * 73, and dgrad takes 126; 64 columns take 80 and 88 us of memory's 72. */
 #include "hopper_floats.cuh"
 #include "node_lists.h"
 
@@ -31,38 +32,41 @@
 enum {
     SHARES = 2, /* of a part, a cluster */
     SLOTS = SHARED_NODES,
-    TEAMS = 2,               /* of two warpgroups, for 64 columns each ... */
-    OWN = SLOTS / TEAMS,     /* ... and so many nodes */
-    WORKERS = TEAMS * 2 * 4, /* their warps */
-    HELPERS = 4,             /* warps that bring in sources ... */
-    TURNERS = 2,             /* ... or, these of dgrad, turn their weights over */
-    ALL_THREADS = (WORKERS + HELPERS) * 32,
-    WORKER_REGISTERS = 104,
-    HELPER_REGISTERS = 64,
-    COLUMNS = 128,
-    BOXES = COLUMNS / TILE, /* of a source's activations */
-    PLACES = 56,            /* for boxes, in shared memory */
-    STAGES = 12,            /* sources that lie there at most */
+    TEAMS = 2,           /* of warpgroups, for half of the nodes each: */
+    OWN = SLOTS / TEAMS, /* so many */
+    HALF = 64,           /* columns of a warpgroup */
+    HELPERS = 4,         /* warps that do not multiply */
+    PLACES = 56,         /* for boxes, in shared memory */
+    STAGES = 16,         /* sources that lie there at most */
+    WINDOW = 16,         /* sources that are looked up at a time ... */
+    BLOCKS = 32,         /* ... and blocks, one a lane */
     BARRIERS = PLACES * TILE_BYTES,
     WORDS = BARRIERS + 3 * STAGES * 8, /* of each stage: its first place, and who has blocks */
     BYTES = WORDS + STAGES * 4 + 1024
 };
 
-template <bool FORWARD> static constexpr __host__ __device__ int producers_of() {
-    return FORWARD ? (int)HELPERS : HELPERS - TURNERS;
-}
-
-/* Else a producer might be so far ahead of another that it takes a stage's phase for the one
- * after. */
-static_assert(PLACES / (BOXES + SLOTS) >= HELPERS, "room for the sources of all");
+/* Of tiles of 64 or 128 columns. */
+template <bool FORWARD_, int COLUMNS_> struct shared_shape {
+    static const bool FORWARD = FORWARD_;
+    static const int COLUMNS = COLUMNS_, BOXES = COLUMNS / TILE; /* of a source's activations */
+    static const int GROUPS = COLUMNS / HALF;                    /* warpgroups of a team */
+    static const int WORKERS = TEAMS * GROUPS * 4;               /* warps */
+    static const int TURNERS = FORWARD ? 0 : 2;                  /* warps that turn weights over */
+    static const int PRODUCERS = HELPERS - TURNERS;              /* ... that bring in sources */
+    static const int ALL_THREADS = (WORKERS + HELPERS) * 32;
+    static const int WORKER_REGISTERS = GROUPS == 1 ? 128 : 104;
+    static const int HELPER_REGISTERS = GROUPS == 1 ? 88 : 64;
+    /* Else a producer might be so far ahead of another that it takes a stage's phase for the one
+     * after. */
+    static_assert(PLACES / (BOXES + SLOTS) >= PRODUCERS, "room for the sources of all");
+};
 
 typedef struct shared_arguments {
     const shared_part *part;
     const shared_source *source;
-    const int *block;    /* of each entry of the lists; NULL: in order */
-    int log_k, log_side; /* how many sources and nodes a block has */
-    int tiles, columns;  /* tiles: of the columns */
-    int overlap;         /* weights may be read before the kernel before this one ends */
+    const uint32_t *block; /* where those lie that the sources have, one after another */
+    int tiles, columns;    /* tiles: of the columns */
+    int overlap;           /* weights may be read before the kernel before this one ends */
     float *y;
 } shared_arguments;
 
@@ -88,65 +92,78 @@ static __device__ inline uint32_t place_after(uint32_t place, int after) {
     return (next < PLACES ? next : next - PLACES) * TILE_BYTES;
 }
 
-/* Lanes bring in their blocks, the last lanes the activations. */
-template <bool FORWARD>
+/* Lanes bring in a block each, the last lanes the activations. */
+template <typename S>
 static __device__ __forceinline__ void produce(const CUtensorMap &w_map, const CUtensorMap &x_map,
-                                               const shared_arguments &p, const shared_part *part,
-                                               int column0, uint32_t base, barriers ring) {
-    const int lane = threadIdx.x % 32, box = 31 - lane, mine = threadIdx.x / 32 - WORKERS;
-    const int producers = producers_of<FORWARD>();
+                                               const shared_arguments &p, int share, int column0,
+                                               uint32_t base, barriers ring) {
+    const int lane = threadIdx.x % 32, box = 31 - lane, mine = threadIdx.x / 32 - S::WORKERS;
+    const shared_part *part = p.part + share;
     const int count = part->count, first = part->first;
-    const int sides = 1 << p.log_side, piece = lane < SLOTS ? part->node[lane] & (sides - 1) : 0;
-    int entry = lane < SLOTS ? part->start[lane] : 0;
-    shared_source window = {}; /* a lane's, of 32 */
+    const uint32_t *block = p.block + part->block + lane;
+    /* Lanes' windows, of sources and blocks; the next ones are looked up before they are used. */
+    const shared_source *source = p.source + first + lane % WINDOW;
+    shared_source window = p.source[share * WINDOW + lane % WINDOW], next = source[WINDOW];
+    uint32_t blocks = __ldg(p.block + share * BLOCKS + lane), next_blocks = __ldg(block + BLOCKS);
+    int used = 0; /* of these blocks */
     if (!p.overlap) wait_for_earlier();
     for (int i = 0; i < count; i++) {
-        if (i % 32 == 0 && lane < count - i) window = p.source[first + i + lane];
-        const uint32_t node = __shfl_sync(~0u, window.node, i % 32);
-        const uint32_t where = __shfl_sync(~0u, window.where, i % 32);
+        if (i && i % WINDOW == 0) {
+            window = next;
+            next = source[i + WINDOW];
+        }
+        const uint32_t node = __shfl_sync(~0u, window.node, i % WINDOW);
+        const uint32_t where = __shfl_sync(~0u, window.where, i % WINDOW);
         const uint32_t mask = node & ((1 << SLOTS) - 1), place = where & 255;
-        const bool weights = mask >> lane & 1;
-        if (i % producers == mine) {
-            const int stage = i % STAGES, along = entry & ((1 << p.log_k) - 1);
-            const int before = i - (int)(where >> 8); /* who must be done with */
+        const int has = __popc(mask);
+        if (i % S::PRODUCERS == mine) {
+            const int stage = i % STAGES, before = i - (int)(where >> 8); /* to be done with */
             const uint32_t barrier = ring.full + stage * 8;
-            int block = entry >> p.log_k;
-            if (!FORWARD && weights) block = __ldg(p.block + block);
+            uint32_t at = __shfl_sync(~0u, blocks, (used + lane) % BLOCKS);
+            if (used + has > BLOCKS) {
+                const uint32_t later = __shfl_sync(~0u, next_blocks, (used + lane) % BLOCKS);
+                if (used + lane >= BLOCKS) at = later;
+            }
             if (before >= 0) {
                 barrier_wait(ring.empty + before % STAGES * 8, before / STAGES & 1);
             }
             if (lane == 0) {
                 shared_store(base + WORDS + stage * 4, place << SLOTS | mask);
-                barrier_expect(barrier, (BOXES + __popc(mask)) * TILE_BYTES);
+                barrier_expect(barrier, (S::BOXES + has) * TILE_BYTES);
             }
             __syncwarp();
-            if (weights) {
-                const int after = BOXES + __popc(mask & ((1u << lane) - 1));
-                const int row =
-                    FORWARD ? (block << p.log_side) + piece : (block << p.log_k) + along;
-                tensor_load(base + place_after(place, after), &w_map, barrier,
-                            (FORWARD ? along : piece) * TILE, row * TILE, 0);
+            if (lane < has) {
+                tensor_load(base + place_after(place, S::BOXES + lane), &w_map, barrier,
+                            (int)(at % 4) * TILE, (int)(at / 4) * TILE, 0);
             }
-            if (p.overlap && i < producers) wait_for_earlier();
-            if (box < BOXES) {
+            if (p.overlap && i < S::PRODUCERS) wait_for_earlier();
+            if (box < S::BOXES) {
                 tensor_load(base + place_after(place, box), &x_map, barrier, column0 + box * TILE,
                             (node >> SLOTS) * TILE, 0);
             }
         }
-        entry += weights;
+        used += has;
+        if (used >= BLOCKS) {
+            used -= BLOCKS;
+            block += BLOCKS;
+            blocks = next_blocks;
+            next_blocks = __ldg(block + BLOCKS);
+        }
     }
 }
 
 /* Sources' blocks are dealt to the turners. */
+template <typename S>
 static __device__ __forceinline__ void turn(int count, uint32_t base, barriers ring) {
-    const int mine = threadIdx.x / 32 % TURNERS;
+    const int mine = threadIdx.x / 32 - S::WORKERS - S::PRODUCERS;
+    const turning own;
     for (int i = 0; i < count; i++) {
         const int stage = i % STAGES;
         barrier_wait(ring.full + stage * 8, i / STAGES & 1);
         const uint32_t word = shared_load(base + WORDS + stage * 4);
         const int blocks = __popc(word & ((1 << SLOTS) - 1));
-        for (int block = (mine + i) % TURNERS; block < blocks; block += TURNERS) {
-            turn_tile(base + place_after(word >> SLOTS, BOXES + block));
+        for (int block = (mine + i) % S::TURNERS; block < blocks; block += S::TURNERS) {
+            own.turn(base + place_after(word >> SLOTS, S::BOXES + block));
         }
         shared_fence();
         __syncwarp();
@@ -189,9 +206,11 @@ static __device__ __forceinline__ void multiply(float (&sum)[16], const uint32_t
 }
 
 /* Adds up what the cluster's thread blocks have of a part, each for half of the nodes. */
+template <typename S>
 static __device__ __forceinline__ void finish(const shared_arguments &p, const shared_part *part,
                                               int column0, uint32_t base, float (&sum)[OWN][16]) {
-    const int group = threadIdx.x / GROUP, warp = threadIdx.x / 32 % 4, first = group / 2 * OWN;
+    const int group = threadIdx.x / GROUP, warp = threadIdx.x / 32 % 4;
+    const int first = group / S::GROUPS * OWN, WORKERS = S::WORKERS;
     const int rank = cluster_rank(), t = threadIdx.x % 4, nodes = part->nodes;
     const uint32_t mine = base + threadIdx.x * 16, other = cluster_address(mine, rank ^ 1);
     group_sync(1, WORKERS * 32); /* the ring is done with */
@@ -206,7 +225,7 @@ static __device__ __forceinline__ void finish(const shared_arguments &p, const s
         }
     }
     cluster_sync();
-    const int column = column0 + group % 2 * 64 + warp / 2 * TILE + own_column();
+    const int column = column0 + group % S::GROUPS * HALF + warp / 2 * TILE + own_column();
     if (column < p.columns) {
 #pragma unroll
         for (int slot = 0; slot < OWN; slot++) {
@@ -230,8 +249,8 @@ static __device__ __forceinline__ void finish(const shared_arguments &p, const s
 #define IN_CLUSTERS
 #endif
 
-template <bool FORWARD>
-static __global__ void IN_CLUSTERS __launch_bounds__(ALL_THREADS, 1)
+template <typename S>
+static __global__ void IN_CLUSTERS __launch_bounds__(S::ALL_THREADS, 1)
     shared_product(const __grid_constant__ CUtensorMap w_map,
                    const __grid_constant__ CUtensorMap x_map,
                    const __grid_constant__ shared_arguments p) {
@@ -241,32 +260,33 @@ static __global__ void IN_CLUSTERS __launch_bounds__(ALL_THREADS, 1)
     const int warp = threadIdx.x / 32;
     const barriers ring = {base + BARRIERS, base + BARRIERS + STAGES * 8,
                            base + BARRIERS + 2 * STAGES * 8};
-    const shared_part *part = p.part + blockIdx.x / SHARES / p.tiles * SHARES + blockIdx.x % SHARES;
-    const int column0 = blockIdx.x / SHARES % p.tiles * COLUMNS;
+    const int share = blockIdx.x / SHARES / p.tiles * SHARES + blockIdx.x % SHARES;
+    const shared_part *part = p.part + share;
+    const int column0 = blockIdx.x / SHARES % p.tiles * S::COLUMNS;
     if (threadIdx.x == 0) {
         for (int s = 0; s < STAGES; s++) {
             barrier_init(ring.full + s * 8, 1);
-            barrier_init(ring.turned + s * 8, TURNERS);
-            barrier_init(ring.empty + s * 8, WORKERS);
+            barrier_init(ring.turned + s * 8, S::TURNERS);
+            barrier_init(ring.empty + s * 8, S::WORKERS);
         }
     }
     barrier_init_done();
     __syncthreads();
 
-    if (warp >= WORKERS) {
-        registers_shrink<HELPER_REGISTERS>();
-        if (warp < WORKERS + producers_of<FORWARD>()) {
-            produce<FORWARD>(w_map, x_map, p, part, column0, base, ring);
-        } else {
-            turn(part->count, base, ring);
+    if (warp >= S::WORKERS) {
+        registers_shrink<S::HELPER_REGISTERS>();
+        if (warp < S::WORKERS + S::PRODUCERS) {
+            produce<S>(w_map, x_map, p, share, column0, base, ring);
+        } else if constexpr (!S::FORWARD) {
+            turn<S>(part->count, base, ring);
         }
         cluster_sync();
     } else {
-        registers_grow<WORKER_REGISTERS>();
+        registers_grow<S::WORKER_REGISTERS>();
         wait_for_earlier(); /* who reads y, too */
         let_next_start();
-        const int group = warp / 4, first = group / 2 * OWN, count = part->count;
-        const int box = group % 2 * 2 + warp % 4 / 2;
+        const int group = warp / 4, first = group / S::GROUPS * OWN, count = part->count;
+        const int box = group % S::GROUPS * 2 + warp % 4 / 2;
         float sum[OWN][16] = {};
         for (int i = 0, stage = 0, phase = 0; i < count; i++) {
             barrier_wait(ring.full + stage * 8, phase);
@@ -276,8 +296,8 @@ static __global__ void IN_CLUSTERS __launch_bounds__(ALL_THREADS, 1)
             if (mine) {
                 uint32_t a[4][4];
                 load_left(a, base + place_after(word >> SLOTS, box));
-                int after = BOXES + __popc(word & ((1 << first) - 1));
-                if (!FORWARD) barrier_wait(ring.turned + stage * 8, phase);
+                int after = S::BOXES + __popc(word & ((1 << first) - 1));
+                if (!S::FORWARD) barrier_wait(ring.turned + stage * 8, phase);
 #pragma unroll
                 for (int slot = 0; slot < OWN; slot++) {
                     if (mine >> slot & 1) {
@@ -290,13 +310,31 @@ static __global__ void IN_CLUSTERS __launch_bounds__(ALL_THREADS, 1)
             stage = stage + 1 == STAGES ? 0 : stage + 1;
             if (stage == 0) phase ^= 1;
         }
-        finish(p, part, column0, base, sum);
+        finish<S>(p, part, column0, base, sum);
     }
     cluster_sync(); /* no thread block ends while the other reads its sums */
 #endif
 }
 
 /* ------------------------------------------------------------------------------------- tables */
+
+/* The lists of nodes and sources in pieces of 32, of blocks in side x depth of them, and how many
+ * boxes a source's activations take. */
+typedef struct pieces {
+    node_lists lists;
+    const int *block; /* of each entry of the whole lists; NULL: in order */
+    int side, depth;  /* pieces of a node, of a source */
+    bool forward;
+    int boxes;
+} pieces;
+
+/* Where an entry of a node's list lies among the weights: its 32 rows, and 32 columns of four. */
+static uint32_t place_of(const pieces *l, int node, int entry) {
+    const int whole = entry / l->depth, along = entry % l->depth, piece = node % l->side;
+    const uint32_t block = (uint32_t)(l->block ? l->block[whole] : whole);
+    return l->forward ? (block * l->side + piece) * 4 + along
+                      : (block * l->depth + along) * 4 + piece;
+}
 
 /* A part, and a measure of the time it takes: boxes, besides its beginning and end. */
 typedef struct whole_part {
@@ -307,17 +345,17 @@ static int by_cost(const void *one, const void *two) {
     return ((const whole_part *)two)->cost - ((const whole_part *)one)->cost;
 }
 
-static int boxes_of(uint32_t mask) {
-    return BOXES + __builtin_popcount(mask & ((1 << SLOTS) - 1));
+static int boxes_of(const pieces *l, uint32_t mask) {
+    return l->boxes + __builtin_popcount(mask & ((1 << SLOTS) - 1));
 }
 
 /* Where sources lie in shared memory, one after another, round and round; and how many places in
  * the list before each the one is that must be done with first. */
-static void place_sources(shared_source *sources, int count) {
+static void place_sources(const pieces *l, shared_source *sources, int count) {
     for (int i = 0, oldest = 0, place = 0, taken = 0; i < count; i++) {
-        int boxes = boxes_of(sources[i].node);
+        int boxes = boxes_of(l, sources[i].node);
         for (; taken + boxes > PLACES || i - oldest == STAGES; oldest++) {
-            taken -= boxes_of(sources[oldest].node);
+            taken -= boxes_of(l, sources[oldest].node);
         }
         sources[i].where = (uint32_t)(place | (i - oldest + 1) << 8);
         taken += boxes;
@@ -325,56 +363,103 @@ static void place_sources(shared_source *sources, int count) {
     }
 }
 
+/* What parts are made of, as it grows. */
+typedef struct part_tables {
+    shared_part *part;
+    shared_source *source;
+    uint32_t *block;
+    int parts, sources, blocks; /* so far */
+} part_tables;
+
 /* Merges the lists of a part's nodes by source, in ascending order. */
-static int merge_lists(const node_lists *l, const whole_part *part, shared_part *shares,
-                       shared_source *sources, int used) {
+static void merge_lists(const pieces *l, const whole_part *part, part_tables *made) {
+    shared_part *shares = made->part + made->parts * SHARES;
     int at[SLOTS], stop[SLOTS];
-    int boxes = 0, made = used, share = 0, all = BOXES * part->sources;
+    int boxes = 0, share = 0, all = l->boxes * part->sources;
     for (int m = 0; m < part->nodes; m++) {
-        at[m] = l->begin[part->node[m]];
-        stop[m] = l->end[part->node[m]];
+        at[m] = l->lists.begin[part->node[m]];
+        stop[m] = l->lists.end[part->node[m]];
         all += stop[m] - at[m];
     }
     for (;;) {
         uint32_t mask;
-        const int next = next_source(l->other, part->nodes, at, stop, &mask);
+        const int next = next_source(l->lists.other, part->nodes, at, stop, &mask);
         for (; share < SHARES && (!mask || boxes * SHARES >= all * share); share++) {
-            shares[share].first = made;
+            shares[share].first = made->sources;
+            shares[share].block = made->blocks;
             shares[share].nodes = part->nodes;
-            for (int m = 0; m < part->nodes; m++) {
-                shares[share].node[m] = part->node[m];
-                shares[share].start[m] = at[m];
-            }
+            for (int m = 0; m < part->nodes; m++) shares[share].node[m] = part->node[m];
         }
         if (!mask) break;
+        for (int m = 0; m < part->nodes; m++) {
+            if (mask >> m & 1) made->block[made->blocks++] = place_of(l, part->node[m], at[m]);
+        }
         step_past(mask, part->nodes, at);
-        sources[made++].node = (uint32_t)next << SLOTS | mask;
-        boxes += boxes_of(mask);
+        made->source[made->sources++].node = (uint32_t)next << SLOTS | mask;
+        boxes += boxes_of(l, mask);
     }
     for (share = 0; share < SHARES; share++) {
-        int end = share + 1 < SHARES ? shares[share + 1].first : made;
+        int end = share + 1 < SHARES ? shares[share + 1].first : made->sources;
         shares[share].count = end - shares[share].first;
-        place_sources(sources + shares[share].first, shares[share].count);
+        place_sources(l, made->source + shares[share].first, shares[share].count);
     }
-    return made;
+    made->parts++;
+}
+
+/* The first window of each share's list goes where the share's number says, so that it can be looked
+ * up at once; what is left of the lists follows after all of those. Returns the place of the latter,
+ * less a window. */
+template <typename T>
+static int place_list(T *placed, const T *list, int count, int share, int window, int *used) {
+    const int first = min(count, window), rest = count - first, at = *used;
+    memcpy(placed + share * window, list, (size_t)first * sizeof *list);
+    memcpy(placed + at, list + first, (size_t)rest * sizeof *list);
+    *used += rest;
+    return at - window;
+}
+
+/* Of what was made, with room for as far as is looked. */
+static void place_lists(part_tables *made) {
+    const int shares = made->parts * SHARES;
+    int sources = shares * WINDOW, blocks = shares * BLOCKS;
+    shared_source *source =
+        (shared_source *)calloc((size_t)(sources + made->sources + 2 * WINDOW), sizeof *source);
+    uint32_t *block =
+        (uint32_t *)calloc((size_t)(blocks + made->blocks + 2 * BLOCKS), sizeof *block);
+    if (!source || !block) abort();
+    for (int i = 0; i < shares; i++) {
+        shared_part *share = &made->part[i];
+        const int end = i + 1 < shares ? share[1].block : made->blocks;
+        share->first =
+            place_list(source, made->source + share->first, share->count, i, WINDOW, &sources);
+        share->block =
+            place_list(block, made->block + share->block, end - share->block, i, BLOCKS, &blocks);
+    }
+    free(made->source);
+    free(made->block);
+    made->source = source;
+    made->block = block;
+    made->sources = sources + 2 * WINDOW;
+    made->blocks = blocks + 2 * BLOCKS;
 }
 
 /* Cuts the nodes in this order into parts of at most SLOTS, none above cost `most` unless it is one
  * node's; returns how many. The costliest come first. */
-static int cut_nodes(const node_lists *l, const int *order, int most, whole_part *parts) {
+static int cut_nodes(const pieces *pieces, const int *order, int most, whole_part *parts) {
     enum { PART_COST = 100 }; /* as measured */
+    const node_lists *l = &pieces->lists;
     int *seen = host_table((size_t)l->sources), made = 0;
     whole_part *part = NULL;
     for (int i = 0; i < l->nodes; i++) {
         const int first = l->begin[order[i]], last = l->end[order[i]];
         int fresh = 0;
         for (int k = first; k < last; k++) fresh += seen[l->other[k]] != made;
-        int more = BOXES * fresh + last - first;
+        int more = pieces->boxes * fresh + last - first;
         if (!made || part->nodes == SLOTS || part->cost + more > most) {
             part = &parts[made++];
             memset(part, 0, sizeof *part);
             fresh = last - first;
-            more = PART_COST + BOXES * fresh + last - first;
+            more = PART_COST + pieces->boxes * fresh + last - first;
         }
         part->node[part->nodes++] = order[i];
         part->sources += fresh;
@@ -400,15 +485,29 @@ static int time_of(const whole_part *parts, int count, int tiles, int clusters) 
     return longest;
 }
 
+/* Whether tf32.cu, where no tile is shared and a list is one thread block's, would take less, by the
+ * same measure: where columns are few it may. It takes for an entry of a long list as long as a
+ * cluster for eleven boxes. Turning weights over takes half as long as bringing them. */
+static bool is_faster_apart(const pieces *l, int entries, int longest, int clusters, int time) {
+    if (l->boxes > 2) return false;
+    if (!l->forward) time += entries / 2 / clusters;
+    return time + time / 6 >= max(entries * (l->boxes + 1) / clusters, longest * 11);
+}
+
 /* Large parts share most; smaller ones may be better dealt out. Bounds on their cost are tried from
  * high to low. */
-static void build_parts(backend *be, shared_parts *made, const node_lists *l, const int *order,
+static void build_parts(backend *be, shared_parts *made, const pieces *l, const int *order,
                         int tiles) {
-    whole_part *whole = (whole_part *)calloc((size_t)l->nodes, sizeof *whole);
-    shared_part *part = (shared_part *)calloc((size_t)l->nodes * SHARES, sizeof *part);
-    if (!whole || !part) abort();
+    whole_part *whole = (whole_part *)calloc((size_t)l->lists.nodes, sizeof *whole);
+    if (!whole) abort();
     const int clusters = cuda_of(be)->processors / SHARES;
-    int count = cut_nodes(l, order, INT32_MAX, whole), bound = whole[0].cost, used = 0;
+    int entries = 0, longest = 0;
+    for (int i = 0; i < l->lists.nodes; i++) {
+        const int list = l->lists.end[i] - l->lists.begin[i];
+        entries += list;
+        longest = max(longest, list);
+    }
+    int count = cut_nodes(l, order, INT32_MAX, whole), bound = whole[0].cost;
     int best = time_of(whole, count, tiles, clusters);
     for (int most = bound, least = most / 16; most > least; most -= most / 32 + 1) {
         int time = time_of(whole, cut_nodes(l, order, most, whole), tiles, clusters);
@@ -416,24 +515,31 @@ static void build_parts(backend *be, shared_parts *made, const node_lists *l, co
         best = time;
         bound = most;
     }
-    made->count = cut_nodes(l, order, bound, whole);
-    size_t sources = 1;
-    for (int i = 0; i < made->count; i++) sources += (size_t)whole[i].sources;
-    shared_source *source = (shared_source *)calloc(sources, sizeof *source);
-    if (!source) abort();
-    for (int i = 0; i < made->count; i++) {
-        used = merge_lists(l, &whole[i], part + i * SHARES, source, used);
+    if (is_faster_apart(l, entries, longest, clusters, best)) {
+        free(whole);
+        return;
     }
-    made->part = (shared_part *)cuda_table(be, part, (size_t)made->count * SHARES * sizeof *part);
-    made->source = (shared_source *)cuda_table(be, source, ((size_t)used + 1) * sizeof *source);
+    made->count = cut_nodes(l, order, bound, whole);
+    size_t sources = 1, shares = (size_t)made->count * SHARES;
+    for (int i = 0; i < made->count; i++) sources += (size_t)whole[i].sources;
+    part_tables t = {(shared_part *)calloc(shares, sizeof *t.part),
+                     (shared_source *)calloc(sources, sizeof *t.source),
+                     (uint32_t *)calloc((size_t)entries + 1, sizeof *t.block)};
+    if (!t.part || !t.source || !t.block) abort();
+    for (int i = 0; i < made->count; i++) merge_lists(l, &whole[i], &t);
+    place_lists(&t);
+    made->part = (shared_part *)cuda_table(be, t.part, shares * sizeof *t.part);
+    made->source = (shared_source *)cuda_table(be, t.source, (size_t)t.sources * sizeof *t.source);
+    made->block = (uint32_t *)cuda_table(be, t.block, (size_t)t.blocks * sizeof *t.block);
     free(whole);
-    free(part);
-    free(source);
+    free(t.part);
+    free(t.source);
+    free(t.block);
 }
 
 /* Of nodes in `side` pieces, sources in `depth`. */
-static void build_side(backend *be, shared_parts *made, const node_lists *whole, int side,
-                       int depth) {
+static void build_side(backend *be, shared_parts *made, const node_lists *whole, const int *block,
+                       int side, int depth, bool forward) {
     const int nodes = whole->nodes * side, entries = whole->end[whole->nodes - 1] * depth;
     int *begin = host_table((size_t)nodes), *end = host_table((size_t)nodes);
     int *other = host_table((size_t)entries), *order = host_table((size_t)nodes);
@@ -442,9 +548,12 @@ static void build_side(backend *be, shared_parts *made, const node_lists *whole,
         end[i] = whole->end[i / side] * depth;
     }
     for (int k = 0; k < entries; k++) other[k] = whole->other[k / depth] * depth + k % depth;
-    const node_lists pieces = {nodes, whole->sources * depth, begin, end, other};
-    order_nodes(&pieces, SLOTS, order);
-    for (int i = 0; i < SHARED_CUTS; i++) build_parts(be, &made[i], &pieces, order, i + 1);
+    pieces l = {{nodes, whole->sources * depth, begin, end, other}, block, side, depth, forward, 4};
+    order_nodes(&l.lists, SLOTS, order);
+    build_parts(be, &made[1], &l, order, 1);
+    build_parts(be, &made[2], &l, order, 2);
+    l.boxes = 2;
+    build_parts(be, &made[0], &l, order, 1);
     free(begin);
     free(end);
     free(other);
@@ -454,8 +563,8 @@ static void build_side(backend *be, shared_parts *made, const node_lists *whole,
 void shared_create(backend *be, device_layout *device, const layout *l) {
     const int side = l->gates * l->in_block / TILE, depth = l->in_block / TILE;
     const node_lists rows = row_lists(l), columns = column_lists(l);
-    build_side(be, device->shared_forward, &rows, side, depth);
-    build_side(be, device->shared_backward, &columns, depth, side);
+    build_side(be, device->shared_forward, &rows, NULL, side, depth, true);
+    build_side(be, device->shared_backward, &columns, l->column_block, depth, side, false);
 }
 
 /* ----------------------------------------------------------------------------------- launches */
@@ -465,46 +574,51 @@ bool shared_fits(const backend *be, const layout *l) {
            l->in_block >= TILE && !layout_is_dense(l);
 }
 
-bool shared_takes(const backend *be, const layout *l, int columns) {
-    return shared_fits(be, l) && columns >= COLUMNS;
+bool shared_takes(const device_layout *device, int columns, bool forward) {
+    const shared_parts *parts = forward ? device->shared_forward : device->shared_backward;
+    if (columns == HALF) return parts[0].part != NULL;
+    return columns >= 2 * HALF && parts[1].part;
 }
 
-template <bool FORWARD>
+template <typename S>
 static void launch(backend *be, const device_layout *device, const void *w, const void *x,
                    int columns, void *y) {
     const layout *l = &device->host;
-    const int side = l->gates * l->in_block / TILE, depth = l->in_block / TILE;
-    const int tiles = (columns + COLUMNS - 1) / COLUMNS;
-    const shared_parts *parts = FORWARD ? device->shared_forward : device->shared_backward;
-    parts += min(tiles, SHARED_CUTS) - 1;
-    const shared_arguments p = {parts->part,
-                                parts->source,
-                                FORWARD ? NULL : l->column_block,
-                                log2_of(FORWARD ? depth : side),
-                                log2_of(FORWARD ? side : depth),
-                                tiles,
-                                columns,
-                                cuda_of(be)->weights_settled,
+    const int tiles = (columns + S::COLUMNS - 1) / S::COLUMNS;
+    const shared_parts *parts = S::FORWARD ? device->shared_forward : device->shared_backward;
+    parts += S::COLUMNS == HALF ? 0 : min(tiles, 2);
+    const shared_arguments p = {parts->part, parts->source, parts->block,
+                                tiles,       columns,       cuda_of(be)->weights_settled,
                                 (float *)y};
     const CUtensorMapDataType rounded = CU_TENSOR_MAP_DATA_TYPE_TFLOAT32;
     CUtensorMap w_map, x_map;
-    const size_t in = FORWARD ? layout_inputs(l) : layout_rows(l);
+    const size_t in = S::FORWARD ? layout_inputs(l) : layout_rows(l);
     if (!map_floats(be, &w_map, rounded, w, (size_t)l->blocks * l->gates * l->in_block, l->in_block,
                     1) ||
         !map_floats(be, &x_map, rounded, x, in, columns, 1))
         return;
-    cuda_launch(be, "shared product", true, shared_product<FORWARD>,
-                dim3((unsigned)(SHARES * parts->count * tiles)), ALL_THREADS, BYTES, w_map, x_map,
-                p);
+    cuda_launch(be, "shared product", true, shared_product<S>,
+                dim3((unsigned)(SHARES * parts->count * tiles)), S::ALL_THREADS, BYTES, w_map,
+                x_map, p);
     cuda_of(be)->weights_settled = true;
+}
+
+template <bool FORWARD>
+static void launch_columns(backend *be, const device_layout *device, const void *w, const void *x,
+                           int columns, void *y) {
+    if (columns == HALF) {
+        launch<shared_shape<FORWARD, HALF>>(be, device, w, x, columns, y);
+    } else {
+        launch<shared_shape<FORWARD, 2 * HALF>>(be, device, w, x, columns, y);
+    }
 }
 
 void shared_fprop(backend *be, const device_layout *device, const void *w, const void *x,
                   int columns, void *y) {
-    launch<true>(be, device, w, x, columns, y);
+    launch_columns<true>(be, device, w, x, columns, y);
 }
 
 void shared_dgrad(backend *be, const device_layout *device, const void *w, const void *dy,
                   int columns, void *dx) {
-    launch<false>(be, device, w, dy, columns, dx);
+    launch_columns<false>(be, device, w, dy, columns, dx);
 }

@@ -424,7 +424,7 @@ static bool fprop_step(backend *be, const device_layout *device, const void *w, 
         small_fprop(be, device, w, x, columns, y);
     } else if (narrow_fits(be, l, columns) && !(sums && l->gates > 1)) {
         narrow_fprop(be, device, w, x, columns, y);
-    } else if (shared_takes(be, l, columns)) {
+    } else if (shared_takes(device, columns, true)) {
         shared_fprop(be, device, w, x, columns, y);
     } else {
         return false;
@@ -443,7 +443,7 @@ static bool dgrad_step(backend *be, const device_layout *device, const void *w, 
         small_dgrad(be, device, w, dy, columns, dx);
     } else if (narrow_fits(be, l, columns)) {
         narrow_dgrad(be, device, w, dy, columns, dx);
-    } else if (shared_takes(be, l, columns)) {
+    } else if (shared_takes(device, columns, false)) {
         shared_dgrad(be, device, w, dy, columns, dx);
     } else {
         return false;
