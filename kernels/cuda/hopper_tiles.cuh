@@ -24,19 +24,19 @@ enum {
 
 /* ----------------------------------------------------------------------------------- rings */
 
-/* A ring of stages that a producer fills and the consumers' warps empty, and the stage whose turn it
- * is for whoever holds this. */
+/* A ring of stages that producers fill and the consumers' warps empty, and the stage whose turn it is
+ * for whoever holds this. */
 template <int STAGES> struct cursor {
     uint32_t full, empty; /* barriers, 8 bytes each */
     int at = 0, parity = 0;
 
-    /* `releases`: how many warps must be done with a stage. */
-    __device__ void create(uint32_t barriers, int releases = CONSUMER_WARPS) {
+    /* `releases`: how many warps must be done with a stage; `fillers`: how many announce theirs. */
+    __device__ void create(uint32_t barriers, int releases = CONSUMER_WARPS, int fillers = 1) {
         full = barriers;
         empty = barriers + STAGES * 8;
         if (threadIdx.x == 0) {
             for (int s = 0; s < STAGES; s++) {
-                barrier_init(full + s * 8, 1);
+                barrier_init(full + s * 8, fillers);
                 barrier_init(empty + s * 8, releases);
             }
         }

@@ -9,28 +9,40 @@
  * Floors, at 18,432 units, block 32, 22,064 blocks, 128 columns on an H200: W is 181 MB out of
  * memory, 42 us. Patterns of small worlds, in parts of five nodes, gather 246 MB of dy from the L2,
  * which with the weights is 427 MB into the multiprocessors, 56 us at the 7.6 TB/s that L2 gives to
- * plain reads. It takes 72. What brought it there, from 90:
+ * plain reads. It takes 63. What brought it there, from 90:
  *
  *   The left operand, activations, lies in registers: products from there run at the full rate,
  *   from shared memory at two thirds of it. ldmatrix turns it over on the way, once for all nodes.
  *   A branch leaves out nodes that the source has no block for; by predicates, each product
  *   waited for the one before.
- *   The producer runs on into the thread block's next part while this one's sums are stored.
+ *   The producers run on into the thread block's next part while this one's sums are stored.
+ *   Weights do not wait for the kernel before, so that the first stages have theirs while that one
+ *   still ends: hence a producer for them alone, which takes 3 us off.
+ *   Sums that another part left arrive as further stages, and a warp beside the producers looks
+ *   after the flags: with the former, 63 instead of 72, and 107 for 135 where there are hubs.
  *
  * With more columns a warpgroup makes two boxes of them: weights enter half as often. At 256 and
- * 512 columns that took 119 and 234 us, and takes 99 and 186:
+ * 512 columns that took 119 and 234 us, and takes 94 and 180:
  *
  *   One branch leads to straight code for each set of nodes, where no product waits for another. It
- *   is not worth it for one box.
+ *   is not worth it for one box and five nodes; blocks of 128 take 164 us with it instead of 168.
  *   512 columns of dy are 75 MB, more than the L2 holds. So weights leave it first, and all thread
  *   blocks go through the sources in an order of PHASES, at the same pace: those whose nodes are
  *   near each other in a small world, and so have sources in common, ask for them at the same time.
- *   In ascending order, where each begins with its own, it took 203.
+ *   In ascending order, where each begins with its own, it took 203. Nor may a part begin with the
+ *   sources of the node whose sums it hands on, to do so early: that takes 200.
  *   For the same reason columns come at most 1,024 at a time: 8,192 of them took 1.5 to 1.8 times
  *   as long when all of a part's came before the next part.
  *
  * For all blocks, each warp stages 1 KB for storing, not a part all its sums: that leaves room for
  * one more stage, and takes 7 % off blocks of 128.
+ *
+ * Blocks of 64 and of 128 take, at 128, 256 and 512 columns, 60, 98, 175 and 60, 95, 167 us. There
+ * loads hold it, too: blocks of 128 took 57 us at 128 columns without handing sums on, 50 without
+ * dy, 39 without W, 58 without multiplications; at 512 columns, 1.44 GB into the multiprocessors,
+ * 150, 144, 146 and 169. Pairs of nodes, whose common list parts cut anywhere and so gather a third
+ * less, hand on twice the sums: 70 and 180 us. With weights that go to two or four thread blocks of
+ * a cluster at once, 512 columns of blocks of 64 took 550 and 1,030 us.
  *
  * Loads hold it: at 128 columns it took 74 us, and without its multiplications 70. Slower than 206
  * at 512 were 128 columns of ten nodes (265), in clusters of two or four that share weights (340),
@@ -44,7 +56,8 @@ enum {
     PHASES = 16,       /* see above */
     SLAB = 32,         /* units that a warp stages for storing ... */
     SLAB_COLUMNS = 16, /* ... of these columns */
-    SLAB_ROW = SLAB_COLUMNS * 2
+    SLAB_ROW = SLAB_COLUMNS * 2,
+    SUM_ROW = CONSUMERS * 16 /* sums that parts hand on: four of each thread */
 };
 
 /* The most nodes of a part: more of them gather less, fewer leave room for more stages. */
@@ -60,11 +73,13 @@ typedef struct transposed_arguments {
     bf16 *dx;
     int columns, column0, tiles; /* the launch's first column, and tiles of columns */
     int works;                   /* tiles x parts */
+    int overlap;                 /* see cuda_weights_change */
+    uint32_t nothing;            /* 0, which the compiler does not know */
     exchange shared;
 } transposed_arguments;
 
 /* B: units of a node. BOXES: of columns, that a warpgroup makes. Shared memory: stages, each
- * warp's slab on its way out, barriers. */
+ * warp's slab on its way out, barriers. A node's sums from another part take SUM_STAGES. */
 template <int B, int BOXES> struct transposed_shape {
     static const int NODES = nodes_of_part(B), SLICES = GATES * B / DEPTH;
     static const int ALL_BOXES = CONSUMERS / GROUP * BOXES, TILE = ALL_BOXES * BOX;
@@ -73,6 +88,9 @@ template <int B, int BOXES> struct transposed_shape {
     static const int X_BYTES = ALL_BOXES * BOX_BYTES, STAGE = X_BYTES + NODES * W_BYTES;
     static const int OUT_BYTES = CONSUMER_WARPS * SLAB * SLAB_ROW;
     static const int STAGES = (MOST_SHARED - 2048 - OUT_BYTES) / STAGE;
+    static const int SUM_STAGES = (SUMS * CONSUMERS * 4 + STAGE - 1) / STAGE;
+    static const int SUM_ROWS = SUMS / 4 / SUM_STAGES, SUM_BYTES = SUM_ROWS * SUM_ROW;
+    static_assert(SUM_ROWS * SUM_STAGES * 4 == SUMS, "equal stages");
     static const int OUT = STAGES * STAGE, BARRIERS = OUT + OUT_BYTES;
     static const int BYTES = BARRIERS + STAGES * 16 + 1024;
 };
@@ -89,11 +107,37 @@ template <typename S> struct transposed_work {
     }
 };
 
-/* One warp issues every copy. Unrolled, these loops are slower. */
+/* Sums that parts hand on lie in a ring of slots, each of a node's sums for every consumer; a
+ * work's slot follows from its number, and its flag is that number and 1 while they are there. How
+ * many slots there are: */
+template <typename S> static constexpr __host__ __device__ int shared_slots() {
+    return SHARED_FLOATS / (S::SUMS * CONSUMERS);
+}
+
+template <typename S>
+static __device__ inline int *flag_of(const transposed_arguments &p, int number) {
+    return &p.shared.full[number % shared_slots<S>()];
+}
+
+template <typename S>
+static __device__ inline float *slot_of(const transposed_arguments &p, int number) {
+    return p.shared.sums + (size_t)(number % shared_slots<S>()) * S::SUMS * CONSUMERS;
+}
+
+/* How many parts before this one hand on sums of its first node to it. */
+template <typename S>
+static __device__ inline int takes_of(const transposed_arguments &p, const transposed_work<S> &work,
+                                      int number) {
+    const bool owns = work.part.nodes > work.part.continues;
+    return owns ? number / p.tiles - work.part.first_part : 0;
+}
+
+/* One warp issues the copies of W, one those of dy, into the same stages. Unrolled, these loops are
+ * slower. */
 template <int B, int BOXES>
-static __device__ void produce_transposed(const CUtensorMap &w_map, const CUtensorMap &x_map,
-                                          const transposed_arguments &p, uint32_t base,
-                                          cursor<transposed_shape<B, BOXES>::STAGES> &stages) {
+static __device__ void produce_weights(const CUtensorMap &w_map, const transposed_arguments &p,
+                                       uint32_t base,
+                                       cursor<transposed_shape<B, BOXES>::STAGES> &stages) {
     typedef transposed_shape<B, BOXES> S;
 #pragma unroll 1
     for (int number = blockIdx.x; number < p.works; number += gridDim.x) {
@@ -104,25 +148,13 @@ static __device__ void produce_transposed(const CUtensorMap &w_map, const CUtens
         for (int i = 0; i < work.part.count; i++) {
             const transposed_source now = next;
             if (i + 1 < work.part.count) next = *++source;
-            const int bytes = work.boxes * S::BOX_BYTES + __popc(now.mask) * S::W_BYTES;
+            const int bytes = __popc(now.mask) * S::W_BYTES;
 #pragma unroll 1
             for (int slice = 0; slice < S::SLICES; slice++, stages.next()) {
                 stages.wait_empty();
                 if (!elected()) continue;
                 const uint32_t barrier = stages.announce(bytes);
-                const uint32_t x = base + stages.at * S::STAGE, w = x + S::X_BYTES;
-                const int row = (now.node * S::SLICES + slice) * DEPTH;
-#pragma unroll
-                for (int box = 0; box < S::ALL_BOXES; box++) {
-                    uint32_t to = x + box * S::BOX_BYTES;
-                    int column = work.column0 + box * BOX;
-                    if (box >= work.boxes) break;
-                    if (B == 32) {
-                        tensor_load(to, &x_map, barrier, column, row / 2, 0);
-                    } else {
-                        tensor_load(to, &x_map, barrier, column, row);
-                    }
-                }
+                const uint32_t w = base + stages.at * S::STAGE + S::X_BYTES;
 #pragma unroll
                 for (int node = 0; node < S::NODES; node++) {
                     if (!(now.mask >> node & 1)) continue;
@@ -136,6 +168,92 @@ static __device__ void produce_transposed(const CUtensorMap &w_map, const CUtens
                 }
             }
         }
+        const int takes = takes_of(p, work, number) * S::SUM_STAGES;
+#pragma unroll 1
+        for (int i = 0; i < takes; i++, stages.next()) { /* to which this warp adds nothing */
+            stages.wait_empty();
+            if (elected()) stages.announce(0);
+        }
+    }
+}
+
+/* Sums that another part left, as further stages. */
+template <typename S>
+static __device__ void produce_sums(const transposed_arguments &p, int number, uint32_t base,
+                                    cursor<S::STAGES> &stages) {
+    const char *from = (const char *)slot_of<S>(p, number);
+    if (elected()) {
+        while (atomicAdd(flag_of<S>(p, number), 0) != number + 1) __nanosleep(64);
+        __threadfence();
+        global_fence();
+    }
+    __syncwarp();
+#pragma unroll 1
+    for (int i = 0; i < S::SUM_STAGES; i++, stages.next(), from += S::SUM_BYTES) {
+        stages.wait_empty();
+        if (!elected()) continue;
+        bulk_load(base + stages.at * S::STAGE, from, S::SUM_BYTES, stages.announce(S::SUM_BYTES));
+    }
+}
+
+template <int B, int BOXES>
+static __device__ void produce_activations(const CUtensorMap &x_map, const transposed_arguments &p,
+                                           uint32_t base,
+                                           cursor<transposed_shape<B, BOXES>::STAGES> &stages) {
+    typedef transposed_shape<B, BOXES> S;
+#pragma unroll 1
+    for (int number = blockIdx.x; number < p.works; number += gridDim.x) {
+        const transposed_work<S> work(p, number);
+        const transposed_source *source = p.source + work.part.first;
+        int next = source->node;
+#pragma unroll 1
+        for (int i = 0; i < work.part.count; i++) {
+            const int now = next;
+            if (i + 1 < work.part.count) next = (++source)->node;
+#pragma unroll 1
+            for (int slice = 0; slice < S::SLICES; slice++, stages.next()) {
+                stages.wait_empty();
+                if (!elected()) continue;
+                const uint32_t barrier = stages.announce(work.boxes * S::BOX_BYTES);
+                const uint32_t x = base + stages.at * S::STAGE;
+                const int row = (now * S::SLICES + slice) * DEPTH;
+#pragma unroll
+                for (int box = 0; box < S::ALL_BOXES; box++) {
+                    uint32_t to = x + box * S::BOX_BYTES;
+                    int column = work.column0 + box * BOX;
+                    if (box >= work.boxes) break;
+                    if (B == 32) {
+                        tensor_load(to, &x_map, barrier, column, row / 2, 0);
+                    } else {
+                        tensor_load(to, &x_map, barrier, column, row);
+                    }
+                }
+            }
+        }
+        const int takes = takes_of(p, work, number);
+#pragma unroll 1
+        for (int k = 1; k <= takes; k++) produce_sums<S>(p, number - k * p.tiles, base, stages);
+    }
+}
+
+/* Barriers of a warpgroup and the warp that looks after the flags: */
+enum { SLOT_FREE = 1, SUMS_LEFT = 3, WATCHERS = GROUP + 32 };
+
+template <typename S> static __device__ void watch_flags(const transposed_arguments &p) {
+    const bool one = threadIdx.x % 32 == 0;
+#pragma unroll 1
+    for (int number = blockIdx.x; number < p.works; number += gridDim.x) {
+        if (!p.part[number / p.tiles].continues) continue;
+        int *flag = flag_of<S>(p, number);
+        while (one && atomicAdd(flag, 0) != 0) __nanosleep(64);
+        __syncwarp();
+        for (int group = 0; group < 2; group++) group_arrive(SLOT_FREE + group, WATCHERS);
+        for (int group = 0; group < 2; group++) group_sync(SUMS_LEFT + group, WATCHERS);
+        if (one) {
+            __threadfence();
+            atomicExch(flag, number + 1);
+        }
+        __syncwarp();
     }
 }
 
@@ -199,12 +317,13 @@ template <int B, int BOXES>
 static __device__ __forceinline__ void
 multiply_boxes(float (&sum)[transposed_shape<B, BOXES>::NODES][BOXES][B / 2],
                const uint32_t (&a)[BOXES][DEPTH / 16][4], uint32_t w, int mask) {
-    static_assert(transposed_shape<B, BOXES>::NODES == 5, "31 masks");
+    const int nodes = transposed_shape<B, BOXES>::NODES;
+    static_assert(nodes <= 5, "31 masks");
 #define CASE(m)                                                                                    \
     case m:                                                                                        \
-        multiply_mask<B, BOXES, m>(sum, a, w);                                                     \
+        if constexpr (m < 1 << nodes) multiply_mask<B, BOXES, m>(sum, a, w);                       \
         break;
-#define CASES(m) CASE(m) CASE((m) + 1) CASE((m) + 2) CASE((m) + 3)
+#define CASES(m) CASE(m) CASE(m + 1) CASE(m + 2) CASE(m + 3)
     switch (mask) {
         CASE(1) CASE(2) CASE(3) CASES(4) CASES(8) CASES(12) CASES(16) CASES(20) CASES(24) CASES(28)
     }
@@ -212,53 +331,47 @@ multiply_boxes(float (&sum)[transposed_shape<B, BOXES>::NODES][BOXES][B / 2],
 #undef CASES
 }
 
-/* Sums that parts hand on lie in a ring of slots, each of K floats for every consumer; a part's
- * slot follows from its number. How many slots there are: */
-static constexpr __host__ __device__ int shared_slots(int k) {
-    return SHARED_FLOATS / (k * CONSUMERS);
-}
-
-static __device__ inline void wait_for(int *flag, int value) {
-    if (threadIdx.x == 0) {
-        while (atomicAdd(flag, 0) != value) __nanosleep(100);
-        __threadfence();
-    }
-    group_sync(1, CONSUMERS);
-}
-
-static __device__ inline void set_flag(int *flag, int value) {
-    __threadfence();
-    group_sync(1, CONSUMERS);
-    if (threadIdx.x == 0) atomicExch(flag, value);
-}
-
-template <int K>
-static __device__ __forceinline__ void give_sums(const exchange &e, int block,
-                                                 const float (&sum)[K]) {
-    const int slots = shared_slots(K), slot = block % slots;
-    float4 *to = (float4 *)(e.sums + (size_t)slot * K * CONSUMERS) + threadIdx.x;
-    wait_for(&e.full[slot], 0);
+template <typename S>
+static __device__ __forceinline__ void give_sums(const transposed_arguments &p, int number,
+                                                 const float (&sum)[S::SUMS]) {
+    const int group = threadIdx.x / GROUP;
+    float4 *to = (float4 *)slot_of<S>(p, number) + threadIdx.x;
+    group_sync(SLOT_FREE + group, WATCHERS);
 #pragma unroll
-    for (int j = 0; j < K; j += 4) {
+    for (int j = 0; j < S::SUMS; j += 4) {
         __stcg(to + j / 4 * CONSUMERS, make_float4(sum[j], sum[j + 1], sum[j + 2], sum[j + 3]));
     }
-    set_flag(&e.full[slot], 1);
+    __threadfence(); /* that of the watching warp is not enough */
+    group_arrive(SUMS_LEFT + group, WATCHERS);
 }
 
-template <int K>
-static __device__ __forceinline__ void take_sums(const exchange &e, int block, float (&sum)[K]) {
-    const int slots = shared_slots(K), slot = block % slots;
-    const float4 *from = (const float4 *)(e.sums + (size_t)slot * K * CONSUMERS) + threadIdx.x;
-    wait_for(&e.full[slot], 1);
+/* A load that is still under way does not hold up a later arrival: the stage is released at an
+ * address made from what was loaded. */
+template <typename S>
+static __device__ __forceinline__ void take_sums(const transposed_arguments &p, int number,
+                                                 uint32_t base, cursor<S::STAGES> &stages,
+                                                 float (&sum)[S::SUMS]) {
 #pragma unroll
-    for (int j = 0; j < K; j += 4) {
-        float4 v = __ldcg(from + j / 4 * CONSUMERS);
-        sum[j] += v.x;
-        sum[j + 1] += v.y;
-        sum[j + 2] += v.z;
-        sum[j + 3] += v.w;
+    for (int i = 0; i < S::SUM_STAGES; i++, stages.next()) {
+        const uint32_t from = base + stages.at * S::STAGE + threadIdx.x * 16;
+        stages.wait_full();
+        uint32_t seen = 0;
+#pragma unroll
+        for (int j = 0; j < S::SUM_ROWS; j++) {
+            float *s = &sum[(i * S::SUM_ROWS + j) * 4];
+            float4 v = shared_load4(from + j * SUM_ROW);
+            seen |= __float_as_uint(v.x);
+            s[0] += v.x;
+            s[1] += v.y;
+            s[2] += v.z;
+            s[3] += v.w;
+        }
+        __syncwarp();
+        if (threadIdx.x % 32 == 0) {
+            barrier_arrive(stages.empty + stages.at * 8 + (seen & p.nothing));
+        }
     }
-    set_flag(&e.full[slot], 0);
+    if (threadIdx.x == 0) atomicExch(flag_of<S>(p, number), 0);
 }
 
 /* A node's finished sums of one box in bf16: slabs of 32 units, each warp's 16 columns. A thread
@@ -296,14 +409,14 @@ static __device__ __forceinline__ void store_node(const transposed_arguments &p,
 template <int B, int BOXES>
 static __device__ __forceinline__ void
 finish_part(const transposed_arguments &p, const transposed_work<transposed_shape<B, BOXES>> &work,
-            int number, uint32_t out,
+            int number, uint32_t base, cursor<transposed_shape<B, BOXES>::STAGES> &stages,
             float (&sum)[transposed_shape<B, BOXES>::NODES][BOXES][B / 2]) {
     typedef transposed_shape<B, BOXES> S;
     typedef float sums[S::SUMS];
-    const int warp = threadIdx.x / 32, before = number / p.tiles - work.part.first_part;
+    const int warp = threadIdx.x / 32, takes = takes_of(p, work, number);
     const int column = work.column0 + warp / 4 * BOXES * BOX + warp % 4 * SLAB_COLUMNS;
     const int whole = work.part.nodes - work.part.continues;
-    const uint32_t staged = out + warp * SLAB * SLAB_ROW;
+    const uint32_t staged = base + S::OUT + warp * SLAB * SLAB_ROW;
     if (work.part.continues) {
         float last[S::SUMS];
 #pragma unroll
@@ -314,14 +427,14 @@ finish_part(const transposed_arguments &p, const transposed_work<transposed_shap
                     last[j] = sum[node][j / (B / 2)][j % (B / 2)];
             }
         }
-        give_sums(p.shared, number, last);
+        give_sums<S>(p, number, last);
     }
 #pragma unroll
     for (int i = 1; i <= S::NODES; i++) {
         const int node = i % S::NODES; /* the first one last */
         if (node >= whole) continue;
-        for (int k = 1; node == 0 && k <= before; k++) {
-            take_sums(p.shared, number - k * p.tiles, *(sums *)&sum[0][0][0]);
+        for (int k = 1; node == 0 && k <= takes; k++) {
+            take_sums<S>(p, number - k * p.tiles, base, stages, *(sums *)&sum[0][0][0]);
         }
 #pragma unroll
         for (int box = 0; box < BOXES; box++) {
@@ -341,19 +454,22 @@ static __global__ void __launch_bounds__(THREADS, 1)
     char *tiles = aligned_tiles(unaligned);
     const uint32_t base = shared_address(tiles), warp = threadIdx.x / 32;
     cursor<S::STAGES> stages;
-    stages.create(base + S::BARRIERS);
+    stages.create(base + S::BARRIERS, CONSUMER_WARPS, 2);
     barrier_init_done();
     __syncthreads();
-    wait_for_earlier();
-    let_next_start();
 
-    if (warp >= CONSUMER_WARPS) { /* the producer */
+    if (warp >= CONSUMER_WARPS) {
         registers_shrink<40>();
-        if (warp == CONSUMER_WARPS) produce_transposed<B, BOXES>(w_map, x_map, p, base, stages);
+        if (warp > CONSUMER_WARPS || !p.overlap) wait_for_earlier();
+        if (warp == CONSUMER_WARPS) produce_weights<B, BOXES>(w_map, p, base, stages);
+        if (warp == CONSUMER_WARPS + 1) produce_activations<B, BOXES>(x_map, p, base, stages);
+        if (warp == CONSUMER_WARPS + 2) watch_flags<S>(p);
         return;
     }
 
     registers_grow<232>();
+    wait_for_earlier();
+    let_next_start();
     const int box0 = warp / 4 * BOXES; /* this warpgroup's */
     for (int number = blockIdx.x; number < p.works; number += gridDim.x) {
         const transposed_work<S> work(p, number);
@@ -367,7 +483,7 @@ static __global__ void __launch_bounds__(THREADS, 1)
                 const uint32_t x = base + stages.at * S::STAGE, w = x + S::X_BYTES;
                 uint32_t a[BOXES][DEPTH / 16][4];
                 stages.wait_full();
-                if constexpr (BOXES == 1) {
+                if constexpr (B == 32 && BOXES == 1) {
                     if (box0 < work.boxes) {
                         load_columns(a[0], x + box0 * S::BOX_BYTES);
                         multiply_box<B, BOXES>(sum, 0, a[0], w, mask);
@@ -383,7 +499,7 @@ static __global__ void __launch_bounds__(THREADS, 1)
                 stages.release(stages.at);
             }
         }
-        finish_part<B, BOXES>(p, work, number, base + S::OUT, sum);
+        finish_part<B, BOXES>(p, work, number, base, stages, sum);
     }
 #endif
 }
@@ -508,13 +624,22 @@ static void launch_transposed(backend *be, const device_layout *device, const vo
     /* So few tiles that the L2 keeps their columns of dy, and that there are slots enough for all
      * parts of a node, or a part might wait for one after it. */
     const int tiles = (columns + S::TILE - 1) / S::TILE;
-    const int most = max(min(shared_slots(S::SUMS) / parts->span, COLUMNS_AT_ONCE / S::TILE), 1);
+    const int most = max(min(shared_slots<S>() / parts->span, COLUMNS_AT_ONCE / S::TILE), 1);
     for (int tile = 0; tile < tiles; tile += most) {
         const int now = min(most, tiles - tile), works = now * parts->count;
-        transposed_arguments p = {parts->part,    parts->source, (bf16 *)dx, columns,
-                                  tile * S::TILE, now,           works,      exchange_of(be)};
+        transposed_arguments p = {parts->part,
+                                  parts->source,
+                                  (bf16 *)dx,
+                                  columns,
+                                  tile * S::TILE,
+                                  now,
+                                  works,
+                                  cuda_of(be)->weights_settled,
+                                  0,
+                                  exchange_of(be)};
         cuda_launch(be, "dgrad", true, transposed_product<B, BOXES>,
                     min(works, cuda_of(be)->processors), THREADS, S::BYTES, w_map, x_map, p);
+        cuda_of(be)->weights_settled = true;
     }
 }
 
