@@ -28,10 +28,11 @@
  *
  * What holds the first two, at 18,432 units, block 32, 22,064 blocks of four gates and 128 columns
  * on an H200: rows_product brings 361 MB into the multiprocessors in 60 us, half of it cold;
- * transposed_product brings 427 MB in 72 us, and of 74 took 70 without its multiplications. So
- * loads set the pace, at about 6 TB/s, not arithmetic. Clusters of two thread blocks that share
- * activation tiles by multicast move less and took longer (146 us for fprop and 116 for dgrad, when
- * the kernels without them took 80 and 94): each stage then waits for the slower of two.
+ * transposed_product brings 427 MB in 63 us, and when that took 74, 70 were left without its
+ * multiplications. So loads set the pace, at about 6 TB/s, not arithmetic. Clusters of two thread
+ * blocks that share activation tiles by multicast move less and took longer (146 us for fprop and
+ * 116 for dgrad, when the kernels without them took 80 and 94): each stage then waits for the slower
+ * of two.
  *
  * Operands are described to wgmma where they lie, or go through ldmatrix into registers, which
  * turns them over where it must: nothing is transposed in memory. */

@@ -37,17 +37,18 @@
  * For all blocks, each warp stages 1 KB for storing, not a part all its sums: that leaves room for
  * one more stage, and takes 7 % off blocks of 128.
  *
- * Blocks of 64 and of 128 take, at 128, 256 and 512 columns, 60, 98, 175 and 60, 95, 167 us. There
- * loads hold it, too: blocks of 128 took 57 us at 128 columns without handing sums on, 50 without
+ * Blocks of 64 and of 128 take, at 128, 256 and 512 columns, 60, 98, 175 and 60, 95, 167 us. Loads
+ * hold these: blocks of 128 took 57 us at 128 columns without handing sums on, 50 without
  * dy, 39 without W, 58 without multiplications; at 512 columns, 1.44 GB into the multiprocessors,
  * 150, 144, 146 and 169. Pairs of nodes, whose common list parts cut anywhere and so gather a third
  * less, hand on twice the sums: 70 and 180 us. With weights that go to two or four thread blocks of
  * a cluster at once, 512 columns of blocks of 64 took 550 and 1,030 us.
  *
- * Loads hold it: at 128 columns it took 74 us, and without its multiplications 70. Slower than 206
- * at 512 were 128 columns of ten nodes (265), in clusters of two or four that share weights (340),
- * sources of many and of few nodes taking turns (226), and wide_product with four times as many
- * sources (250; at 128 columns 95, or 86 in equal parts that hand on all their sums). */
+ * With blocks of 32 loads hold it as well: of 74 us at 128 columns, when it took so many, 70 were
+ * left without multiplications. Slower than the 206 that 512 columns took then were 128 columns of
+ * ten nodes (265), clusters of two or four that share weights (340), sources of many and of few
+ * nodes taking turns (226), and wide_product with four times as many sources (250; at 128 columns
+ * 95, or 86 in equal parts that hand on all their sums). */
 #include "hopper_tiles.cuh"
 #include "node_lists.h"
 
