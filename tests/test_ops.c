@@ -69,6 +69,15 @@ static graph *nasty_graph(int nodes, double share, bool hubs) {
     return g;
 }
 
+static layout *pattern_layout(const graph_options *options, int nodes, int block, int gates) {
+    error err;
+    graph *g = graph_create(options, nodes, &err);
+    assert_non_null(g);
+    layout *l = layout_from_graph(g, block, gates);
+    graph_free(g);
+    return l;
+}
+
 typedef struct shape {
     int nodes, block, gates;
     int columns, steps; /* columns: in multiples of those that a product takes */
@@ -287,17 +296,14 @@ static void test_symmetric_patterns(void **state) {
     pair p = open_pair(BF16);
     random_restart(16);
     for (int i = 0; i < 4; i++) {
-        error err;
         graph_options hubs = {
             .kind = GRAPH_BARABASI_ALBERT, .density = patterns[i].density, .seed = 1};
-        graph *g = graph_create(&hubs, patterns[i].nodes, &err);
-        layout *l = layout_from_graph(g, patterns[i].block, 1);
+        layout *l = pattern_layout(&hubs, patterns[i].nodes, patterns[i].block, 1);
         assert_true(layout_is_symmetric(l));
         for (int units = 1; units <= 8; units *= 2) {
             check_layout(&p, l, units * p.be->product_multiple, 1, "a symmetric pattern");
         }
         layout_free(l);
-        graph_free(g);
     }
     close_pair(&p);
 }
@@ -444,15 +450,12 @@ static void test_small_world(void **state) {
     if (!test_device_is_cuda()) skip();
     pair p = open_pair(BF16);
     random_restart(14);
-    error err;
     graph_options ring = {.kind = GRAPH_WATTS_STROGATZ, .density = 0.08, .rewire = 0.1, .seed = 1};
-    graph *g = graph_create(&ring, 181, &err);
-    layout *l = layout_from_graph(g, 32, GATES);
+    layout *l = pattern_layout(&ring, 181, 32, GATES);
     for (int units = 2; units <= 3; units++) {
         check_layout(&p, l, units * p.be->column_multiple, 1, "four gates of a small world");
     }
     layout_free(l);
-    graph_free(g);
     close_pair(&p);
 }
 

@@ -274,6 +274,7 @@ static inline void cuda_launch_clusters(backend *be, const char *what, bool earl
     cuda_ok(be, cudaLaunchKernelEx(&config, kernel, arguments...), what);
 }
 
+/* The same of thread blocks by themselves. */
 template <typename... P>
 static inline void cuda_launch(backend *be, const char *what, bool early, void (*kernel)(P...),
                                dim3 grid, int threads, size_t shared, P... arguments) {

@@ -338,10 +338,13 @@ static __device__ inline float4 cluster_load4(uint32_t from) {
     return v;
 }
 
+static __device__ inline void cluster_wait() {
+    asm volatile("barrier.cluster.wait.acquire;" ::: "memory");
+}
+
 static __device__ inline void cluster_sync() {
-    asm volatile("barrier.cluster.arrive.release;\n"
-                 "barrier.cluster.wait.acquire;" ::
-                     : "memory");
+    asm volatile("barrier.cluster.arrive.release;" ::: "memory");
+    cluster_wait();
 }
 
 /* 16 bytes to another thread block's shared memory, of which they tell a barrier there. */
@@ -370,10 +373,6 @@ static __device__ inline void cluster_arrive() {
     asm volatile("fence.mbarrier_init.release.cluster;\n"
                  "barrier.cluster.arrive.relaxed;" ::
                      : "memory");
-}
-
-static __device__ inline void cluster_wait() {
-    asm volatile("barrier.cluster.wait.acquire;" ::: "memory");
 }
 
 /* True in one lane of the warp, all of which call this. ptxas knows that it is one, as it does not
