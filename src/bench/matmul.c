@@ -3,6 +3,7 @@
 #include "core/clock.h"
 #include "core/log.h"
 #include "core/memory.h"
+#include "core/stop.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -39,7 +40,7 @@ typedef struct bench {
 
     char reasons[REASONS][160]; /* why a library was left out: each said once */
     int reason_count;
-    double shown; /* when the last progress line was */
+    double started, shown; /* when all began, and when the last progress line was */
 } bench;
 
 /* --------------------------------------------------------------------------------- operands */
@@ -281,11 +282,14 @@ static void show(bench *b, const matmul_row *row) {
     double now = clock_seconds();
     if (!b->options->progress || now - b->shown < (log_is_terminal() ? 0 : 10)) return;
     b->shown = now;
-    log_progress("%zu of %zu: %s %s, %d gate%s, %s, block %d, density %g, N = %d: %.1f us",
-                 (size_t)(row - b->results->rows) + 1, b->g->count,
-                 bench_precisions[c->precision].name, bench_product_names[c->product], c->gates,
-                 c->gates == 1 ? "" : "s", bench_patterns[c->pattern].name, c->block, c->density,
-                 c->columns, row->ours * 1e6);
+    size_t made = (size_t)(row - b->results->rows) + 1;
+    char left[32];
+    log_duration(left, (now - b->started) / (double)made * (double)(b->g->count - made));
+    log_progress("%zu of %zu: %s %s, %d gate%s, %s, block %d, density %g, N = %d: %.1f us, ETA %s",
+                 made, b->g->count, bench_precisions[c->precision].name,
+                 bench_product_names[c->product], c->gates, c->gates == 1 ? "" : "s",
+                 bench_patterns[c->pattern].name, c->block, c->density, c->columns, row->ours * 1e6,
+                 left);
 }
 
 static bool measure_cell(bench *b, const grid_cell *cell, error *err) {
@@ -342,12 +346,13 @@ static int reading_order(const void *a, const void *b) {
 
 bool matmul_run(grid *g, const matmul_options *options, matmul_results *results, error *err) {
     double start = clock_seconds();
+    stop_catch();
     *results = (matmul_results){.units = g->units, .hot = options->hot};
     results->rows = mem_alloc(g->count, sizeof *results->rows);
-    bench b = {.options = options, .results = results, .g = g};
+    bench b = {.options = options, .results = results, .g = g, .started = start};
     grid_sort(g);
     bool done = true;
-    for (size_t i = 0; i < g->count && done; i++) {
+    for (size_t i = 0; i < g->count && done && !stop_signal(); i++) {
         const grid_cell *cell = &g->cells[i];
         if (!b.be || b.precision != cell->precision) done = open_backend(&b, cell->precision, err);
         done = done && measure_cell(&b, cell, err);

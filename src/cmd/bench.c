@@ -4,6 +4,7 @@
 #include "cmd/cli.h"
 #include "core/log.h"
 #include "core/memory.h"
+#include "core/stop.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -185,11 +186,18 @@ static int bench_matmul(int argc, char **argv) {
         g.count > 0 || error_usage(&err, "no cell of this grid is possible: --block must "
                                          "divide --units, and rows need two blocks or more");
     if (done) {
-        done = matmul_run(&g, &options, &results, &err) && report(&a, &results, &err);
+        done = matmul_run(&g, &options, &results, &err);
+        /* What was measured before a failure is worth having; that failure is the one to tell. */
+        bool told = results.count == 0 || report(&a, &results, done ? &err : &(error){0});
+        done = done && told;
+        if (done && results.count < g.count) {
+            log_line("stopped after %zu of %zu cells", results.count, g.count);
+        }
         matmul_free(&results);
     }
     grid_free(&g);
-    return done ? STATUS_OK : cli_fail(&err, "bench matmul");
+    if (!done) return cli_fail(&err, "bench matmul");
+    return stop_signal() ? 128 + stop_signal() : STATUS_OK;
 }
 
 /* ------------------------------------------------------------------------------------ train */

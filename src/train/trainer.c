@@ -4,6 +4,7 @@
 #include "core/json.h"
 #include "core/log.h"
 #include "core/memory.h"
+#include "core/stop.h"
 #include "data/reader.h"
 #include "data/sequence.h"
 #include "graph/metrics.h"
@@ -13,7 +14,6 @@
 
 #include <inttypes.h>
 #include <math.h>
-#include <signal.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -41,25 +41,6 @@ typedef struct trainer {
     int64_t plan_step;
     double saved, shown, shown_seconds; /* times of the last save and the last progress line */
 } trainer;
-
-/* ---------------------------------------------------------------------------------- signals */
-
-static volatile sig_atomic_t caught_signal;
-
-static void on_signal(int number) {
-    if (caught_signal) { /* the second one stops at once */
-        signal(number, SIG_DFL);
-        raise(number);
-    }
-    caught_signal = number;
-}
-
-static void catch_signals(void) {
-    struct sigaction action = {.sa_handler = on_signal, .sa_flags = SA_RESTART | SA_NODEFER};
-    caught_signal = 0;
-    sigaction(SIGINT, &action, NULL);
-    sigaction(SIGTERM, &action, NULL);
-}
 
 /* ------------------------------------------------------------------------------------ clock
  * Only updates and their input count: the clock stops for validation and saving. */
@@ -545,7 +526,7 @@ static bool run_updates(trainer *tr, error *err) {
     tr->saved = clock_seconds();
     clock_start(tr);
     if (tr->state.step >= tr->state.total) done = after_update(tr, err); /* a limit was lowered */
-    while (done && tr->state.step < tr->state.total && !caught_signal) {
+    while (done && tr->state.step < tr->state.total && !stop_signal()) {
         upload_update(tr, reader_next(r));
         tr->be->replay(tr->be, tr->update);
         tr->state.step++;
@@ -569,7 +550,7 @@ static void report_result(const trainer *tr, train_result *result) {
                              .bytes_per_second = s->seconds > 0 ? bytes_done(tr) / s->seconds : 0,
                              .valid_bpc = s->valid_bpc,
                              .parameters = parameter_scalars(&tr->m->parameters),
-                             .signal = caught_signal};
+                             .signal = stop_signal()};
     snprintf(result->checkpoint, sizeof result->checkpoint, "%s/last.safetensors", tr->folder);
 }
 
@@ -597,7 +578,7 @@ static void tear_down(trainer *tr) {
 
 bool train(options *o, const char *folder, train_start start, train_result *result, error *err) {
     trainer tr = {.o = o, .folder = folder};
-    catch_signals();
+    stop_catch();
     bool done = set_up(&tr, start, err);
     if (done) {
         describe(&tr);
