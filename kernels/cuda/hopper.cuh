@@ -149,8 +149,8 @@ template <int pending> static __device__ inline void product_wait() {
     asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(pending) : "memory");
 }
 
-/* Makes this thread's ordinary stores to shared memory visible to products and copies; then
- * synchronise. */
+/* Makes this thread's ordinary stores to shared memory visible to products and copies, which also
+ * come after its ordinary loads; then synchronise. */
 static __device__ inline void shared_fence() {
     asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
 }

@@ -173,7 +173,7 @@ static __device__ __forceinline__ void take_tile(uint32_t base, int group,
             s[2] += v.z;
             s[3] += v.w;
         }
-        __syncwarp();
+        finish_loads();
         stages.release(stages.at);
     }
 }

@@ -24,6 +24,13 @@ enum {
 
 /* ----------------------------------------------------------------------------------- rings */
 
+/* Before a warp releases what it read by ordinary loads, unless something has waited for all they
+ * loaded: an arrival may overtake such a load, which then finds what the next copy brought. */
+static __device__ inline void finish_loads() {
+    shared_fence();
+    __syncwarp();
+}
+
 /* A ring of stages that producers fill and the consumers' warps empty, and the stage whose turn it is
  * for whoever holds this. */
 template <int STAGES> struct cursor {

@@ -75,7 +75,6 @@ typedef struct transposed_arguments {
     int columns, column0, tiles; /* the launch's first column, and tiles of columns */
     int works;                   /* tiles x parts */
     int overlap;                 /* see cuda_weights_change */
-    uint32_t nothing;            /* 0, which the compiler does not know */
     exchange shared;
 } transposed_arguments;
 
@@ -346,8 +345,6 @@ static __device__ __forceinline__ void give_sums(const transposed_arguments &p, 
     group_arrive(SUMS_LEFT + group, WATCHERS);
 }
 
-/* A load that is still under way does not hold up a later arrival: the stage is released at an
- * address made from what was loaded. */
 template <typename S>
 static __device__ __forceinline__ void take_sums(const transposed_arguments &p, int number,
                                                  uint32_t base, cursor<S::STAGES> &stages,
@@ -356,21 +353,17 @@ static __device__ __forceinline__ void take_sums(const transposed_arguments &p, 
     for (int i = 0; i < S::SUM_STAGES; i++, stages.next()) {
         const uint32_t from = base + stages.at * S::STAGE + threadIdx.x * 16;
         stages.wait_full();
-        uint32_t seen = 0;
 #pragma unroll
         for (int j = 0; j < S::SUM_ROWS; j++) {
             float *s = &sum[(i * S::SUM_ROWS + j) * 4];
             float4 v = shared_load4(from + j * SUM_ROW);
-            seen |= __float_as_uint(v.x);
             s[0] += v.x;
             s[1] += v.y;
             s[2] += v.z;
             s[3] += v.w;
         }
-        __syncwarp();
-        if (threadIdx.x % 32 == 0) {
-            barrier_arrive(stages.empty + stages.at * 8 + (seen & p.nothing));
-        }
+        finish_loads();
+        stages.release(stages.at);
     }
     if (threadIdx.x == 0) atomicExch(flag_of<S>(p, number), 0);
 }
@@ -628,16 +621,10 @@ static void launch_transposed(backend *be, const device_layout *device, const vo
     const int most = max(min(shared_slots<S>() / parts->span, COLUMNS_AT_ONCE / S::TILE), 1);
     for (int tile = 0; tile < tiles; tile += most) {
         const int now = min(most, tiles - tile), works = now * parts->count;
-        transposed_arguments p = {parts->part,
-                                  parts->source,
-                                  (bf16 *)dx,
-                                  columns,
-                                  tile * S::TILE,
-                                  now,
-                                  works,
-                                  cuda_of(be)->weights_settled,
-                                  0,
-                                  exchange_of(be)};
+        transposed_arguments p = {
+            parts->part,    parts->source, (bf16 *)dx, columns,
+            tile * S::TILE, now,           works,      cuda_of(be)->weights_settled,
+            exchange_of(be)};
         cuda_launch(be, "dgrad", true, transposed_product<B, BOXES>,
                     min(works, cuda_of(be)->processors), THREADS, S::BYTES, w_map, x_map, p);
         cuda_of(be)->weights_settled = true;
