@@ -341,7 +341,6 @@ static __device__ __forceinline__ void give_sums(const transposed_arguments &p, 
     for (int j = 0; j < S::SUMS; j += 4) {
         __stcg(to + j / 4 * CONSUMERS, make_float4(sum[j], sum[j + 1], sum[j + 2], sum[j + 3]));
     }
-    __threadfence(); /* that of the watching warp is not enough */
     group_arrive(SUMS_LEFT + group, WATCHERS);
 }
 
