@@ -372,6 +372,7 @@ static __global__ void __launch_bounds__(THREADS, 1)
                     right[s] = x_stage + (place & 255) * TILE_BYTES;
                 }
                 multiply_batch(sum[h], left, right);
+                finish_loads();
                 inputs.release();
                 inputs.next(p.input_stages);
             }
