@@ -268,17 +268,19 @@ static void test_small_blocks(void **state) {
     check_gpu_shapes(15, shapes, sizeof shapes / sizeof shapes[0]);
 }
 
-/* Few columns, and lists so long that thread blocks share them, two to as many as a cluster has. */
+/* Few columns, and lists so long that thread blocks share them, two to as many as a cluster has; at
+ * last short ones. */
 static void test_long_lists(void **state) {
     (void)state;
     static const shape shapes[] = {
-        {300, 8, 1, 1, 1, 0.005, true}, {150, 8, 4, 1, 1, 0.01, true},
-        {200, 8, 1, 2, 1, 0.02, true},  {170, 8, 1, 4, 1, 0.01, true},
-        {140, 16, 1, 1, 1, 0.02, true}, {90, 16, 1, 2, 1, 0.1, true},
-        {100, 16, 1, 3, 1, 0.02, true}, {50, 16, 1, 4, 1, 0.05, true},
-        {140, 32, 1, 1, 1, 0.01, true}, {40, 32, 1, 2, 1, 0.3, true},
-        {70, 32, 1, 4, 1, 0.02, true},  {30, 32, 1, 1, 1, 0.1, true},
-        {20, 64, 4, 1, 1, 0.1, true},   {20, 128, 1, 2, 1, 0.1, true},
+        {300, 8, 1, 1, 1, 0.005, true},  {150, 8, 4, 1, 1, 0.01, true},
+        {200, 8, 1, 2, 1, 0.02, true},   {170, 8, 1, 4, 1, 0.01, true},
+        {140, 16, 1, 1, 1, 0.02, true},  {90, 16, 1, 2, 1, 0.1, true},
+        {100, 16, 1, 3, 1, 0.02, true},  {50, 16, 1, 4, 1, 0.05, true},
+        {140, 32, 1, 1, 1, 0.01, true},  {40, 32, 1, 2, 1, 0.3, true},
+        {70, 32, 1, 4, 1, 0.02, true},   {30, 32, 1, 1, 1, 0.1, true},
+        {20, 64, 4, 1, 1, 0.1, true},    {20, 128, 1, 2, 1, 0.1, true},
+        {300, 32, 1, 2, 1, 0.01, false}, {70, 64, 1, 2, 1, 0.02, false},
     };
     pair p = open_pair(BF16);
     random_restart(12);

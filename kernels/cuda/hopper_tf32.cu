@@ -14,16 +14,19 @@
  * through half of the sources, then each adds up half of the nodes, in a fixed order.
  *
  * Boxes of 32 x 32 lie in shared memory one after another, round and round: a source takes four, or
- * two, for its activations and one a block, so that nothing is left empty and 224 KB are on their
- * way. The copy engine rounds them to tf32 (the type of its maps says so). Activations are the left
- * operand, from registers, which is wgmma's full rate also for 32 units; their columns are dealt to
- * lanes such that these find different banks. The right operand must lie along k: so weights do for
- * fprop, and for dgrad two warps turn them over. Warpgroups, each with 64 columns and half of the
- * nodes, fill each other's gaps.
+ * two, for its activations, together, as one copy brings them, and one a block, so that little is
+ * left empty and 224 KB are on their way. The copy engine rounds them to tf32 (the type of its maps
+ * says so). Activations are the left operand, from registers, which is wgmma's full rate also for 32
+ * units; their columns are dealt to lanes such that these find different banks. The right operand
+ * must lie along k: so weights do for fprop, and for dgrad two warps turn them over. A warpgroup has
+ * a third of the nodes and all of the columns: so it waits once, for two products of 64 columns, for
+ * each block, and warpgroups fill each other's gaps.
  *
- * On an H200, 12,288 units at density 0.1 and 128 columns, 231 MB come into the multiprocessors; that
- * takes 28 us, and 34 with products. At density 0.5 these are 82 and 108 us, where memory alone takes
- * 73, and dgrad takes 126; 64 columns take 80 and 88 us of memory's 72. */
+ * On an H200, 12,288 units at density 0.1 and 128 columns, 231 MB come into the multiprocessors; with
+ * products that takes 33 us, and dgrad 35, of which 6 go before the first and after the last product;
+ * at density 0.03 these 6 are of 15.5. At density 0.5 fprop takes 103 and dgrad 129 us, where memory
+ * alone takes 73; 64 columns take 79 and 99 us of memory's 72. Sums that are sent to the other thread
+ * block, rather than fetched by it, gained nothing, nor did maps of tensors fetched ahead. */
 #include "hopper_floats.cuh"
 #include "node_lists.h"
 
@@ -32,14 +35,18 @@
 enum {
     SHARES = 2, /* of a part, a cluster */
     SLOTS = SHARED_NODES,
-    TEAMS = 2,           /* of warpgroups, for half of the nodes each: */
+    TEAMS = 3,           /* warpgroups, for a third of the nodes each: */
     OWN = SLOTS / TEAMS, /* so many */
-    HALF = 64,           /* columns of a warpgroup */
-    HELPERS = 4,         /* warps that do not multiply */
-    PLACES = 56,         /* for boxes, in shared memory */
-    STAGES = 16,         /* sources that lie there at most */
-    WINDOW = 16,         /* sources that are looked up at a time ... */
-    BLOCKS = 32,         /* ... and blocks, one a lane */
+    HALF = 64,           /* columns of a product */
+    WORKERS = TEAMS * 4, /* warps that multiply */
+    HELPERS = 4,         /* warps that do not */
+    ALL_THREADS = (WORKERS + HELPERS) * 32,
+    WORKER_REGISTERS = 144,
+    HELPER_REGISTERS = 80,
+    PLACES = 56, /* for boxes, in shared memory */
+    STAGES = 16, /* sources that lie there at most */
+    WINDOW = 16, /* sources that are looked up at a time ... */
+    BLOCKS = 32, /* ... and blocks, one a lane */
     BARRIERS = PLACES * TILE_BYTES,
     WORDS = BARRIERS + 3 * STAGES * 8, /* of each stage: its first place, and who has blocks */
     BYTES = WORDS + STAGES * 4 + 1024
@@ -49,16 +56,12 @@ enum {
 template <bool FORWARD_, int COLUMNS_> struct shared_shape {
     static const bool FORWARD = FORWARD_;
     static const int COLUMNS = COLUMNS_, BOXES = COLUMNS / TILE; /* of a source's activations */
-    static const int GROUPS = COLUMNS / HALF;                    /* warpgroups of a team */
-    static const int WORKERS = TEAMS * GROUPS * 4;               /* warps */
-    static const int TURNERS = FORWARD ? 0 : 2;                  /* warps that turn weights over */
-    static const int PRODUCERS = HELPERS - TURNERS;              /* ... that bring in sources */
-    static const int ALL_THREADS = (WORKERS + HELPERS) * 32;
-    static const int WORKER_REGISTERS = GROUPS == 1 ? 128 : 104;
-    static const int HELPER_REGISTERS = GROUPS == 1 ? 88 : 64;
+    static const int HALVES = COLUMNS / HALF;
+    static const int TURNERS = FORWARD ? 0 : 2;     /* warps that turn weights over */
+    static const int PRODUCERS = HELPERS - TURNERS; /* ... that bring in sources */
     /* Else a producer might be so far ahead of another that it takes a stage's phase for the one
      * after. */
-    static_assert(PLACES / (BOXES + SLOTS) >= PRODUCERS, "room for the sources of all");
+    static_assert(PLACES / (2 * BOXES - 1 + SLOTS) >= PRODUCERS, "room for the sources of all");
 };
 
 typedef struct shared_arguments {
@@ -92,12 +95,12 @@ static __device__ inline uint32_t place_after(uint32_t place, int after) {
     return (next < PLACES ? next : next - PLACES) * TILE_BYTES;
 }
 
-/* Lanes bring in a block each, the last lanes the activations. */
+/* Lanes bring in a block each, the last one the activations. */
 template <typename S>
 static __device__ __forceinline__ void produce(const CUtensorMap &w_map, const CUtensorMap &x_map,
                                                const shared_arguments &p, int share, int column0,
                                                uint32_t base, barriers ring) {
-    const int lane = threadIdx.x % 32, box = 31 - lane, mine = threadIdx.x / 32 - S::WORKERS;
+    const int lane = threadIdx.x % 32, mine = threadIdx.x / 32 - WORKERS;
     const shared_part *part = p.part + share;
     const int count = part->count, first = part->first;
     const uint32_t *block = p.block + part->block + lane;
@@ -137,9 +140,9 @@ static __device__ __forceinline__ void produce(const CUtensorMap &w_map, const C
                             (int)(at % 4) * TILE, (int)(at / 4) * TILE, 0);
             }
             if (p.overlap && i < S::PRODUCERS) wait_for_earlier();
-            if (box < S::BOXES) {
-                tensor_load(base + place_after(place, box), &x_map, barrier, column0 + box * TILE,
-                            (node >> SLOTS) * TILE, 0);
+            if (lane == 31) {
+                tensor_load(base + place * TILE_BYTES, &x_map, barrier, 0, (node >> SLOTS) * TILE,
+                            column0 / TILE);
             }
         }
         used += has;
@@ -155,7 +158,7 @@ static __device__ __forceinline__ void produce(const CUtensorMap &w_map, const C
 /* Sources' blocks are dealt to the turners. */
 template <typename S>
 static __device__ __forceinline__ void turn(int count, uint32_t base, barriers ring) {
-    const int mine = threadIdx.x / 32 - S::WORKERS - S::PRODUCERS;
+    const int mine = threadIdx.x / 32 - WORKERS - S::PRODUCERS;
     const turning own;
     for (int i = 0; i < count; i++) {
         const int stage = i % STAGES;
@@ -194,12 +197,15 @@ static __device__ __forceinline__ void load_left(uint32_t (&a)[4][4], uint32_t x
 }
 
 /* sum += a W, of a block of weights. */
-static __device__ __forceinline__ void multiply(float (&sum)[16], const uint32_t (&a)[4][4],
-                                                uint32_t block) {
+template <int HALVES>
+static __device__ __forceinline__ void multiply(float (&sum)[HALVES][16],
+                                                const uint32_t (&a)[HALVES][4][4], uint32_t block) {
     product_fence();
 #pragma unroll
     for (int k = 0; k < 4; k++) {
-        multiply_tf32(sum, a[k], matrix_descriptor(block + k * 32, SWIZZLE_128, 16, 8 * TILE_ROW));
+        const uint64_t w = matrix_descriptor(block + k * 32, SWIZZLE_128, 16, 8 * TILE_ROW);
+#pragma unroll
+        for (int half = 0; half < HALVES; half++) multiply_tf32(sum[half], a[half][k], w);
     }
     product_commit();
     product_wait<0>(); /* in this branch, lest the compiler wait after every product */
@@ -208,9 +214,9 @@ static __device__ __forceinline__ void multiply(float (&sum)[16], const uint32_t
 /* Adds up what the cluster's thread blocks have of a part, each for half of the nodes. */
 template <typename S>
 static __device__ __forceinline__ void finish(const shared_arguments &p, const shared_part *part,
-                                              int column0, uint32_t base, float (&sum)[OWN][16]) {
-    const int group = threadIdx.x / GROUP, warp = threadIdx.x / 32 % 4;
-    const int first = group / S::GROUPS * OWN, WORKERS = S::WORKERS;
+                                              int column0, uint32_t base,
+                                              float (&sum)[OWN][S::HALVES][16]) {
+    const int first = threadIdx.x / GROUP * OWN, warp = threadIdx.x / 32 % 4;
     const int rank = cluster_rank(), t = threadIdx.x % 4, nodes = part->nodes;
     const uint32_t mine = base + threadIdx.x * 16, other = cluster_address(mine, rank ^ 1);
     group_sync(1, WORKERS * 32); /* the ring is done with */
@@ -218,27 +224,26 @@ static __device__ __forceinline__ void finish(const shared_arguments &p, const s
     for (int slot = 0; slot < OWN; slot++) {
         if ((first + slot) % SHARES == rank || first + slot >= nodes) continue;
 #pragma unroll
-        for (int j = 0; j < 4; j++) {
-            const float *d = &sum[slot][4 * j];
-            shared_store4(mine + (slot * 4 + j) * WORKERS * 32 * 16,
+        for (int j = 0; j < 4 * S::HALVES; j++) {
+            const float *d = &sum[slot][j / 4][j % 4 * 4];
+            shared_store4(mine + (slot * 4 * S::HALVES + j) * WORKERS * 32 * 16,
                           make_float4(d[0], d[1], d[2], d[3]));
         }
     }
     cluster_sync();
-    const int column = column0 + group % S::GROUPS * HALF + warp / 2 * TILE + own_column();
-    if (column < p.columns) {
+    const int column = column0 + warp / 2 * TILE + own_column();
 #pragma unroll
-        for (int slot = 0; slot < OWN; slot++) {
-            if ((first + slot) % SHARES != rank || first + slot >= nodes) continue;
-            float *y = p.y + (size_t)(part->node[first + slot] * TILE + 2 * t) * p.columns + column;
+    for (int slot = 0; slot < OWN; slot++) {
+        if ((first + slot) % SHARES != rank || first + slot >= nodes) continue;
+        float *y = p.y + (size_t)(part->node[first + slot] * TILE + 2 * t) * p.columns + column;
 #pragma unroll
-            for (int j = 0; j < 4; j++) {
-                const float *d = &sum[slot][4 * j];
-                float4 v = cluster_load4(other + (slot * 4 + j) * WORKERS * 32 * 16);
-                float *to = y + (size_t)(8 * j) * p.columns;
-                *(float2 *)to = make_float2(d[0] + v.x, d[2] + v.z);
-                *(float2 *)(to + p.columns) = make_float2(d[1] + v.y, d[3] + v.w);
-            }
+        for (int j = 0; j < 4 * S::HALVES; j++) {
+            const float *d = &sum[slot][j / 4][j % 4 * 4];
+            if (column + j / 4 * HALF >= p.columns) continue;
+            float4 v = cluster_load4(other + (slot * 4 * S::HALVES + j) * WORKERS * 32 * 16);
+            float *to = y + (size_t)(j % 4 * 8) * p.columns + j / 4 * HALF;
+            *(float2 *)to = make_float2(d[0] + v.x, d[2] + v.z);
+            *(float2 *)(to + p.columns) = make_float2(d[1] + v.y, d[3] + v.w);
         }
     }
 }
@@ -250,7 +255,7 @@ static __device__ __forceinline__ void finish(const shared_arguments &p, const s
 #endif
 
 template <typename S>
-static __global__ void IN_CLUSTERS __launch_bounds__(S::ALL_THREADS, 1)
+static __global__ void IN_CLUSTERS __launch_bounds__(ALL_THREADS, 1)
     shared_product(const __grid_constant__ CUtensorMap w_map,
                    const __grid_constant__ CUtensorMap x_map,
                    const __grid_constant__ shared_arguments p) {
@@ -267,35 +272,37 @@ static __global__ void IN_CLUSTERS __launch_bounds__(S::ALL_THREADS, 1)
         for (int s = 0; s < STAGES; s++) {
             barrier_init(ring.full + s * 8, 1);
             barrier_init(ring.turned + s * 8, S::TURNERS);
-            barrier_init(ring.empty + s * 8, S::WORKERS);
+            barrier_init(ring.empty + s * 8, WORKERS);
         }
     }
     barrier_init_done();
     __syncthreads();
 
-    if (warp >= S::WORKERS) {
-        registers_shrink<S::HELPER_REGISTERS>();
-        if (warp < S::WORKERS + S::PRODUCERS) {
+    if (warp >= WORKERS) {
+        registers_shrink<HELPER_REGISTERS>();
+        if (warp < WORKERS + S::PRODUCERS) {
             produce<S>(w_map, x_map, p, share, column0, base, ring);
         } else if constexpr (!S::FORWARD) {
             turn<S>(part->count, base, ring);
         }
         cluster_sync();
     } else {
-        registers_grow<S::WORKER_REGISTERS>();
+        registers_grow<WORKER_REGISTERS>();
         wait_for_earlier(); /* who reads y, too */
         let_next_start();
-        const int group = warp / 4, first = group / S::GROUPS * OWN, count = part->count;
-        const int box = group % S::GROUPS * 2 + warp % 4 / 2;
-        float sum[OWN][16] = {};
+        const int first = warp / 4 * OWN, box = warp % 4 / 2, count = part->count;
+        float sum[OWN][S::HALVES][16] = {};
         for (int i = 0, stage = 0, phase = 0; i < count; i++) {
             barrier_wait(ring.full + stage * 8, phase);
             uint32_t word = shared_load(base + WORDS + stage * 4);
             word = __reduce_or_sync(~0u, word); /* the same in all lanes */
             const uint32_t mine = word >> first & ((1 << OWN) - 1);
             if (mine) {
-                uint32_t a[4][4];
-                load_left(a, base + place_after(word >> SLOTS, box));
+                uint32_t a[S::HALVES][4][4];
+#pragma unroll
+                for (int half = 0; half < S::HALVES; half++) {
+                    load_left(a[half], base + ((word >> SLOTS) + 2 * half + box) * TILE_BYTES);
+                }
                 int after = S::BOXES + __popc(word & ((1 << first) - 1));
                 if (!S::FORWARD) barrier_wait(ring.turned + stage * 8, phase);
 #pragma unroll
@@ -352,15 +359,19 @@ static int boxes_of(const pieces *l, uint32_t mask) {
 /* Where sources lie in shared memory, one after another, round and round; and how many places in
  * the list before each the one is that must be done with first. */
 static void place_sources(const pieces *l, shared_source *sources, int count) {
+    int *boxes = host_table((size_t)count);
     for (int i = 0, oldest = 0, place = 0, taken = 0; i < count; i++) {
-        int boxes = boxes_of(l, sources[i].node);
-        for (; taken + boxes > PLACES || i - oldest == STAGES; oldest++) {
-            taken -= boxes_of(l, sources[oldest].node);
+        boxes[i] = boxes_of(l, sources[i].node);
+        if (place + l->boxes > PLACES) {
+            boxes[i] += PLACES - place;
+            place = 0;
         }
+        for (; taken + boxes[i] > PLACES || i - oldest == STAGES; oldest++) taken -= boxes[oldest];
         sources[i].where = (uint32_t)(place | (i - oldest + 1) << 8);
-        taken += boxes;
-        place = (place + boxes) % PLACES;
+        taken += boxes[i];
+        place = (place + boxes_of(l, sources[i].node)) % PLACES;
     }
+    free(boxes);
 }
 
 /* What parts are made of, as it grows. */
@@ -580,6 +591,15 @@ bool shared_takes(const device_layout *device, int columns, bool forward) {
     return columns >= 2 * HALF && parts[1].part;
 }
 
+/* Activations as boxes of 32 columns side by side, of which one copy brings `boxes`. */
+static bool map_boxes(backend *be, CUtensorMap *map, CUtensorMapDataType type, const void *x,
+                      size_t rows, int columns, int boxes) {
+    const uint64_t extent[3] = {TILE, rows, (uint64_t)columns / TILE};
+    const uint64_t stride[2] = {(uint64_t)columns * 4, TILE_ROW};
+    const uint32_t box[3] = {TILE, TILE, (uint32_t)boxes};
+    return make_map_of(type, be, map, x, 3, extent, stride, box, CU_TENSOR_MAP_SWIZZLE_128B);
+}
+
 template <typename S>
 static void launch(backend *be, const device_layout *device, const void *w, const void *x,
                    int columns, void *y) {
@@ -595,11 +615,11 @@ static void launch(backend *be, const device_layout *device, const void *w, cons
     const size_t in = S::FORWARD ? layout_inputs(l) : layout_rows(l);
     if (!map_floats(be, &w_map, rounded, w, (size_t)l->blocks * l->gates * l->in_block, l->in_block,
                     1) ||
-        !map_floats(be, &x_map, rounded, x, in, columns, 1))
+        !map_boxes(be, &x_map, rounded, x, in, columns, S::BOXES))
         return;
     cuda_launch(be, "shared product", true, shared_product<S>,
-                dim3((unsigned)(SHARES * parts->count * tiles)), S::ALL_THREADS, BYTES, w_map,
-                x_map, p);
+                dim3((unsigned)(SHARES * parts->count * tiles)), ALL_THREADS, BYTES, w_map, x_map,
+                p);
     cuda_of(be)->weights_settled = true;
 }
 

@@ -32,13 +32,12 @@
 #include <stdlib.h>
 
 enum {
-    WARPS = 4,
-    THREADS = WARPS * 32,
+    MOST_WARPS = 4,     /* of a thread block */
     MOST_UNITS = 32,    /* of a task */
     PAIR = 1024,        /* bytes of sums of 8 units and 32 columns */
     LEAST_DEPTH = 512,  /* of k, that is worth a task of its own ... */
     LEAST_SMALL = 2048, /* ... of small blocks, of which there are many */
-    MOST_PARTS = WARPS  /* tasks that share a list */
+    MOST_PARTS = 4      /* tasks that share a list */
 };
 
 typedef struct narrow_arguments {
@@ -55,9 +54,9 @@ typedef struct narrow_arguments {
 
 /* B: units of a task. A stage is DEPTH of k: W [DEPTH / SLICE][B][SLICE], or for dgrad
  * [..][SLICE][B], and x [DEPTH][N]. What comes from one block is SLICE deep. */
-template <int B, int N, int STAGES_> struct narrow_shape {
+template <int B, int N, int WARPS_, int STAGES_> struct narrow_shape {
     static const int DEPTH = B < 32 && N == 32 ? 64 : 32, SLICE = B, SLICES = DEPTH / SLICE;
-    static const int STAGES = STAGES_;
+    static const int WARPS = WARPS_, STAGES = STAGES_;
     static const int WIDTH = B / 8, CHUNKS = B * WIDTH; /* of 8 weights: of a line, of a slice */
     static const int W_BYTES = DEPTH * B * 2, X_BYTES = DEPTH * N * 2, STAGE = W_BYTES + X_BYTES;
     static const int PAIRS = B / 8 * (N / 32); /* of tiles of 8 x 16 sums */
@@ -70,8 +69,8 @@ template <int B, int N, int STAGES_> struct narrow_shape {
 /* ------------------------------------------------------------------------------------- a share
  * of a list, as a warp walks it. */
 
-template <int B, int N, int STAGES, bool FORWARD> struct walker {
-    typedef narrow_shape<B, N, STAGES> S;
+template <int B, int N, int WARPS, int STAGES, bool FORWARD> struct walker {
+    typedef narrow_shape<B, N, WARPS, STAGES> S;
     const narrow_arguments &p;
     const narrow_task &task;
     uint32_t ring;
@@ -250,7 +249,7 @@ static __device__ inline void write_pair(bf16 *y, int columns, float4 one, float
 template <typename S> static __device__ inline float4 add_warps(const char *shared, int tile) {
     float4 total = {};
 #pragma unroll
-    for (int w = 0; w < WARPS; w++) {
+    for (int w = 0; w < S::WARPS; w++) {
         add(total, ((const float4 *)(shared + w * S::RING))[tile * 32 + threadIdx.x % 32]);
     }
     return total;
@@ -259,12 +258,9 @@ template <typename S> static __device__ inline float4 add_warps(const char *shar
 /* ------------------------------------------------------------------- parts of a list, in a cluster
  *
  * Part i finishes every pair of tiles that is i mod `parts`, and is sent what the others have of
- * these. Warps are a multiple of the parts, so that one warp's pairs are all its own or all
- * another's. */
+ * these. */
 
 #if ON_HOPPER
-static_assert(WARPS % MOST_PARTS == 0, "a warp sends or receives");
-
 static __device__ inline int part_of(const narrow_task &task) {
     return cluster_rank() & ((1 << task.log_parts) - 1);
 }
@@ -315,14 +311,13 @@ static __device__ void finish(const narrow_arguments &p, const narrow_task &task
 #if ON_HOPPER
     const uint32_t inbox = shared_address(shared) + S::BYTES, barrier = inbox + S::INBOX;
     const bool alone = task.log_parts == 0;
-    const bool mine = alone || (warp & ((1 << task.log_parts) - 1)) == part_of(task);
     if (!alone) cluster_wait();
 #endif
 #pragma unroll
-    for (int pair = warp; pair < S::PAIRS; pair += WARPS) {
+    for (int pair = warp; pair < S::PAIRS; pair += S::WARPS) {
         float4 one = add_warps<S>(shared, pair * 2), two = add_warps<S>(shared, pair * 2 + 1);
 #if ON_HOPPER
-        if (!mine) {
+        if (!alone && (pair & ((1 << task.log_parts) - 1)) != part_of(task)) {
             send(task, pair, inbox, barrier, one, two);
             continue;
         }
@@ -333,10 +328,10 @@ static __device__ void finish(const narrow_arguments &p, const narrow_task &task
     }
 }
 
-template <int B, int N, int STAGES, int RESIDENT, bool FORWARD>
-static __global__ void __launch_bounds__(THREADS, RESIDENT)
+template <int B, int N, int WARPS, int STAGES, int RESIDENT, bool FORWARD>
+static __global__ void __launch_bounds__(WARPS * 32, RESIDENT)
     narrow_kernel(const __grid_constant__ narrow_arguments p) {
-    typedef narrow_shape<B, N, STAGES> S;
+    typedef narrow_shape<B, N, WARPS, STAGES> S;
     extern __shared__ __align__(128) char shared[];
     const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
     const narrow_task task = p.task[blockIdx.x];
@@ -344,7 +339,7 @@ static __global__ void __launch_bounds__(THREADS, RESIDENT)
 #if ON_HOPPER
     if (p.cluster > 1) open_inbox<S>(task, shared_address(shared) + S::BYTES + S::INBOX);
 #endif
-    walker<B, N, STAGES, FORWARD> walk(p, task, shared_address(shared) + warp * S::RING);
+    walker<B, N, WARPS, STAGES, FORWARD> walk(p, task, shared_address(shared) + warp * S::RING);
 
     /* The first stages lie in the first window of 32 entries. */
     if (p.overlap) {
@@ -464,55 +459,59 @@ bool narrow_fits(const backend *be, const layout *l, int columns) {
     return be->precision == BF16 && columns <= most && !layout_is_dense(l);
 }
 
-template <int B, int N, int STAGES, int RESIDENT, bool FORWARD>
+template <int B, int N, int WARPS, int STAGES, int RESIDENT, bool FORWARD>
 static void launch(backend *be, const narrow_arguments &p, const narrow_tasks *tasks) {
-    typedef narrow_shape<B, N, STAGES> S;
-    void (*kernel)(narrow_arguments) = narrow_kernel<B, N, STAGES, RESIDENT, FORWARD>;
+    typedef narrow_shape<B, N, WARPS, STAGES> S;
+    void (*kernel)(narrow_arguments) = narrow_kernel<B, N, WARPS, STAGES, RESIDENT, FORWARD>;
     cuda_ok(be,
             cudaFuncSetAttribute((const void *)kernel,
                                  cudaFuncAttributePreferredSharedMemoryCarveout, 100),
             "prefer shared memory");
     cuda_launch_clusters(be, "narrow product", true, tasks->cluster, kernel,
-                         dim3(tasks->count, p.columns / N), THREADS,
+                         dim3(tasks->count, p.columns / N), WARPS * 32,
                          S::BYTES + (tasks->cluster > 1 ? S::INBOX + 8 : 0), p);
 }
 
 /* Rings of few stages leave room on a multiprocessor for more thread blocks, of hubs or of the
- * kernel after; with long lists larger rings keep more on their way. The bounds are as measured on
- * an H200 with 12,288 units at densities from 0.5 to 0.01, random and Barabasi-Albert. */
+ * kernel after; with long lists larger rings keep more on their way. Of 64 columns four warps' sums
+ * take so many registers that the kernel after finds no room: short lists have two warps. The bounds
+ * are as measured on an H200 with 12,288 units at densities from 0.5 to 0.01, random and
+ * Barabasi-Albert. */
 template <int B, bool FORWARD>
 static void launch_by_columns(backend *be, const narrow_arguments &p, const narrow_tasks *tasks) {
-    const int depth = tasks->depth / WARPS; /* of a warp */
+    const int depth = tasks->depth / MOST_WARPS; /* of a warp */
     const bool many = tasks->cluster > 1 || tasks->count > 3 * cuda_of(be)->processors;
     const bool by_64 = p.columns % 64 == 0;
     if (p.columns % 128 == 0) {
-        launch<B, 128, 2, 2, FORWARD>(be, p, tasks);
+        launch<B, 128, 4, 2, 2, FORWARD>(be, p, tasks);
     } else if constexpr (B == 8) {
         if (by_64) {
-            launch<B, 64, 3, 3, FORWARD>(be, p, tasks);
+            launch<B, 64, 4, 3, 3, FORWARD>(be, p, tasks);
         } else {
-            launch<B, 32, 2, 4, FORWARD>(be, p, tasks);
+            launch<B, 32, 4, 2, 4, FORWARD>(be, p, tasks);
         }
     } else if constexpr (B == 16) {
         if (by_64) {
-            launch<B, 64, 3, 3, FORWARD>(be, p, tasks);
+            launch<B, 64, 4, 3, 3, FORWARD>(be, p, tasks);
         } else if (depth < 6 * 64) {
-            launch<B, 32, 2, 6, FORWARD>(be, p, tasks);
+            launch<B, 32, 4, 2, 6, FORWARD>(be, p, tasks);
         } else {
-            launch<B, 32, 3, 3, FORWARD>(be, p, tasks);
+            launch<B, 32, 4, 3, 3, FORWARD>(be, p, tasks);
         }
     } else if (by_64) {
-        if (many && depth < 6 * 32) {
-            launch<B, 64, 2, 4, FORWARD>(be, p, tasks);
+        if (tasks->cluster == 1 && depth < 3 * 32) {
+            launch<B, 64, 2, 4, 6, FORWARD>(be, p, tasks);
+        } else if (many && depth < 6 * 32) {
+            launch<B, 64, 4, 2, 4, FORWARD>(be, p, tasks);
         } else {
-            launch<B, 64, 2, 3, FORWARD>(be, p, tasks);
+            launch<B, 64, 4, 2, 3, FORWARD>(be, p, tasks);
         }
     } else if (depth >= 6 * 32) {
-        launch<B, 32, 4, 3, FORWARD>(be, p, tasks);
+        launch<B, 32, 4, 4, 3, FORWARD>(be, p, tasks);
     } else if (depth >= 2 * 32 && depth < 4 * 32 && !many) {
-        launch<B, 32, 2, 6, FORWARD>(be, p, tasks);
+        launch<B, 32, 4, 2, 6, FORWARD>(be, p, tasks);
     } else {
-        launch<B, 32, 3, 4, FORWARD>(be, p, tasks);
+        launch<B, 32, 4, 3, 4, FORWARD>(be, p, tasks);
     }
 }
 
