@@ -258,9 +258,12 @@ template <typename S> static __device__ inline float4 add_warps(const char *shar
 /* ------------------------------------------------------------------- parts of a list, in a cluster
  *
  * Part i finishes every pair of tiles that is i mod `parts`, and is sent what the others have of
- * these. */
+ * these. Warps are a multiple of the parts, so that one warp's pairs are all its own or all
+ * another's, and none waits before it has sent: two warps are for lists that are whole. */
 
 #if ON_HOPPER
+static_assert(MOST_WARPS % MOST_PARTS == 0, "a warp sends or receives");
+
 static __device__ inline int part_of(const narrow_task &task) {
     return cluster_rank() & ((1 << task.log_parts) - 1);
 }
@@ -311,13 +314,14 @@ static __device__ void finish(const narrow_arguments &p, const narrow_task &task
 #if ON_HOPPER
     const uint32_t inbox = shared_address(shared) + S::BYTES, barrier = inbox + S::INBOX;
     const bool alone = task.log_parts == 0;
+    const bool mine = alone || (warp & ((1 << task.log_parts) - 1)) == part_of(task);
     if (!alone) cluster_wait();
 #endif
 #pragma unroll
     for (int pair = warp; pair < S::PAIRS; pair += S::WARPS) {
         float4 one = add_warps<S>(shared, pair * 2), two = add_warps<S>(shared, pair * 2 + 1);
 #if ON_HOPPER
-        if (!alone && (pair & ((1 << task.log_parts) - 1)) != part_of(task)) {
+        if (!mine) {
             send(task, pair, inbox, barrier, one, two);
             continue;
         }
