@@ -245,7 +245,9 @@ static void test_many_columns(void **state) {
         {90, 32, 1, 5, 1, 0.3, false},      {96, 32, 1, 16, 1, 0.1, true},
         {102, 64, 1, 25, 1, 0.01, true},    {24, 64, 1, 13, 1, 0.3, false},
         {34, 128, 1, 25, 1, 0.03, true},    {12, 128, 1, 4, 1, 0.3, false},
-        {1300, 32, 1, 4, 1, 0.0007, false},
+        {1300, 32, 1, 4, 1, 0.0007, false}, {160, 32, 1, 4, 1, 0.5, true},
+        {120, 32, 1, 6, 1, 0.7, false},     {395, 32, 1, 4, 1, 0.005, true},
+        {120, 32, 1, 33, 1, 0.7, false},
     };
     check_gpu_shapes(13, shapes, sizeof shapes / sizeof shapes[0]);
 }
@@ -422,6 +424,7 @@ static void test_chain(void **state) {
     (void)state;
     check_chain(BF16, 8, 1);
     check_chain(BF16, 32, 1);
+    check_chain(BF16, 32, 4);
     check_chain(TF32, 32, 1);
     check_chain(TF32, 32, 4);
     check_chain(FP32, 8, 1);

@@ -148,9 +148,10 @@ typedef struct narrow_tasks {
 } narrow_tasks;
 
 /* Work for Hopper's wide_product: parts of the output nodes, whose results a thread block makes
- * together, and the union of their sources. The nodes are cut in several ways, for one tile of
- * columns, for two, and for more. */
-enum { WIDE_NODES = 6, WIDE_CUTS = 3 };
+ * together, and the union of their sources. The nodes are cut in several ways: for up to half a
+ * tile of columns, for one tile, for two, and for more. Where thread blocks share a part, each has
+ * an entry of its own for its share of the sources. */
+enum { WIDE_NODES = 6, WIDE_CUTS = 4 };
 
 typedef struct wide_part {
     int first, count;      /* sources */
@@ -164,7 +165,8 @@ typedef struct wide_part {
 typedef uint16_t wide_source;
 
 typedef struct wide_parts {
-    int count;
+    int count;           /* of whole parts */
+    short slots, shares; /* the most nodes of a part; thread blocks that share one */
     wide_part *part;
     wide_source *source;
 } wide_parts;

@@ -18,54 +18,18 @@
  * gap.
  *
  * With few column tiles, parts are cut, and dealt out to thread blocks, by their cost. */
-#include "hopper_tiles.cuh"
+#include "hopper_wide.cuh"
 #include "node_lists.h"
 
 #include <string.h>
 
-typedef struct wide_arguments {
-    const wide_part *part;
-    const wide_source *source;
-    const int *block;   /* of each entry of the lists; NULL: in order */
-    int parts, columns; /* columns: tiles of them */
-} wide_arguments;
-
-enum {
-    CONSUMER_REGISTERS = 240,
-    PRODUCER_REGISTERS = 24,
-    PRODUCERS = 4, /* warps */
-    ABREAST = 4
-};
-
-/* How many nodes' sums a warpgroup has registers for. */
-static constexpr __host__ __device__ int wide_slots(int b) {
-    return WIDE_NODES * 32 / b;
-}
-
-/* How many rows of a source are brought in at a time. */
-static constexpr __host__ __device__ int rows_of_slice(int b) {
-    return b < 128 ? 32 : 64;
-}
-
-/* The tile that a thread block makes in a turn: which part and which column tile; part < 0: none.
- * Costly parts come first, side by side for ABREAST column tiles, so that these share weights in L2.
- * Every other turn runs backwards: who had a costly part gets a cheap one, or none. */
-typedef struct wide_tile {
-    int part, column;
-} wide_tile;
-
-static __device__ inline wide_tile tile_of(const wide_arguments &p, int turn) {
-    const int place = turn % 2 ? gridDim.x - 1 - blockIdx.x : blockIdx.x;
-    const int i = turn * gridDim.x + place, first = i / (ABREAST * p.parts) * ABREAST;
-    const int within = i - first * p.parts, abreast = min(ABREAST, p.columns - first);
-    if (abreast <= 0 || within >= p.parts * abreast) return {-1, 0};
-    return {within / abreast, first + within % abreast};
-}
+enum { CONSUMER_REGISTERS = 240, PRODUCER_REGISTERS = 24 };
 
 /* B: units of a node. SLOTS: nodes whose sums a warpgroup has registers for. TILES: of 64 columns
  * that it has of each. A stage is KS rows of a source's activations, and its blocks of weights, as
  * many as there are, one after another. */
-template <int B, int SLOTS, int TILES> struct wide_shape {
+template <int B, int SLOTS_, int TILES> struct wide_shape {
+    static const int SLOTS = SLOTS_, SHARES = 1; /* SHARES: thread blocks that share a part */
     static const int KS = rows_of_slice(B), SLICES = B / KS;
     static const int BOXES = 2 * TILES, COLUMNS = BOXES * BOX;
     static const int X_BYTES = KS * COLUMNS * 2, W_BYTES = KS * B * 2;
@@ -79,103 +43,6 @@ template <int B, int SLOTS, int TILES> struct wide_shape {
     /* Else a producer might be so far ahead of another that it takes a stage's phase for the one
      * after. */
     static_assert(STAGES >= PRODUCERS, "a stage for each");
-};
-
-/* The next 32 of `left` sources, one to a lane: its node, and in the low bits who has a block for
- * it. `last`: the last node so far. */
-template <int SLOTS>
-static __device__ __forceinline__ uint32_t read_sources(const wide_arguments &p, int from, int left,
-                                                        int *last) {
-    const int lane = threadIdx.x % 32;
-    const uint32_t mine = lane < left ? p.source[from + lane] : 0;
-    int node = mine >> SLOTS;
-#pragma unroll
-    for (int step = 1; step < 32; step *= 2) {
-        int before = __shfl_up_sync(~0u, node, step);
-        if (lane >= step) node += before;
-    }
-    node += *last;
-    *last = __shfl_sync(~0u, node, 31);
-    return node << SLOTS | (mine & ((1 << SLOTS) - 1));
-}
-
-/* Lanes bring in their blocks, the last lanes the activations. */
-template <int B, bool FORWARD, int SLOTS, int TILES>
-static __device__ __forceinline__ void produce_wide(const CUtensorMap &w_map,
-                                                    const CUtensorMap &x_map,
-                                                    const wide_arguments &p, uint32_t base) {
-    typedef wide_shape<B, SLOTS, TILES> S;
-    const int lane = threadIdx.x % 32, box = 31 - lane, mine = threadIdx.x / 32 - CONSUMER_WARPS;
-    const uint32_t full = base + S::BARRIERS, empty = full + S::STAGES * 8;
-    int use = 0;
-    for (int turn = 0;; turn++) {
-        const wide_tile tile = tile_of(p, turn);
-        if (tile.part < 0) break;
-        const wide_part *part = p.part + tile.part;
-        const int column = tile.column * S::COLUMNS + box * BOX;
-        const int first = part->first, count = part->count;
-        int entry = lane < SLOTS ? part->start[lane] : 0, last = 0;
-        uint32_t sources = 0;
-        for (int i = 0; i < count; i++) {
-            if (i % 32 == 0) sources = read_sources<SLOTS>(p, first + i, count - i, &last);
-            const uint32_t source = __shfl_sync(~0u, sources, i % 32);
-            const uint32_t mask = source & ((1 << SLOTS) - 1);
-            const bool weights = mask >> lane & 1;
-            for (int slice = 0; slice < S::SLICES; slice++, use++) {
-                if (use % PRODUCERS != mine) continue;
-                const int stage = use % S::STAGES;
-                const uint32_t barrier = full + stage * 8, to = base + stage * S::STAGE;
-                barrier_wait(empty + stage * 8, (use / S::STAGES & 1) ^ 1);
-                if (lane == 0) {
-                    shared_store(base + S::MASKS + stage * 4, mask);
-                    barrier_expect(barrier, S::X_BYTES + __popc(mask) * S::W_BYTES);
-                }
-                __syncwarp();
-                if (box < S::BOXES) {
-                    tensor_load(to + box * S::KS * BOX_ROW, &x_map, barrier, column,
-                                (source >> SLOTS) * B + slice * S::KS);
-                } else if (weights) {
-                    const int before = __popc(mask & ((1u << lane) - 1));
-                    const uint32_t block = to + S::X_BYTES + before * S::W_BYTES;
-                    if (FORWARD) {
-                        tensor_load(block, &w_map, barrier, slice * S::KS, entry * B);
-                    } else {
-                        const int row = __ldg(p.block + entry) * B + slice * S::KS;
-                        tensor_load(block, &w_map, barrier, 0, B == 32 ? row / 2 : row);
-                        if (B == 128)
-                            tensor_load(block + S::KS * BOX_ROW, &w_map, barrier, 64, row);
-                    }
-                }
-            }
-            entry += weights;
-        }
-    }
-}
-
-/* Of source tiles [KS rows][64 columns], 32 rows for products from registers. */
-template <int TILES, int KS, bool PAIRED>
-static __device__ __forceinline__ void load_left(uint32_t (&a)[TILES][2][4], uint32_t x) {
-    const int lane = threadIdx.x % 32, warp = threadIdx.x / 32 % 4;
-    const int piece = warp * 2 + lane / 8 % 2;
-#pragma unroll
-    for (int k = 0; k < 2; k++) {
-        int row = lane / 16 * 8 + lane % 8;
-        row = PAIRED ? row * 2 + k : row + k * 16;
-        const uint32_t at = x + row * BOX_ROW + ((piece ^ (row % 8)) * 16);
-#pragma unroll
-        for (int t = 0; t < TILES; t++) load_matrices_transposed(a[t][k], at + t * KS * BOX_ROW);
-    }
-}
-
-/* How a block of weights lies in shared memory: a descriptor's words, and how far on the next 16
- * and 32 of k are, in 16 bytes. */
-template <int B, bool FORWARD> struct weights_in_shared {
-    static const bool PAIRED = B == 32 && !FORWARD; /* [16][row % 2][32 units] */
-    static const int KS = rows_of_slice(B);
-    static const int SWIZZLE = KS == 32 && FORWARD ? SWIZZLE_64 : SWIZZLE_128;
-    static const int STRIDE = SWIZZLE == SWIZZLE_64 ? 512 : 1024;
-    static const int LEADING = FORWARD || PAIRED ? 16 : KS * 128;
-    static const int NEXT = FORWARD ? 2 : PAIRED ? 4 : 128, HALF = FORWARD ? 4 : 256;
 };
 
 template <int B, bool FORWARD, int SLOTS, int TILES>
@@ -200,7 +67,7 @@ static __global__ void __launch_bounds__(THREADS, 1)
 
     if (warp >= CONSUMER_WARPS) {
         registers_shrink<PRODUCER_REGISTERS>();
-        produce_wide<B, FORWARD, SLOTS, TILES>(w_map, x_map, p, base);
+        produce_wide<B, FORWARD, S>(w_map, x_map, p, base);
     } else {
         registers_grow<CONSUMER_REGISTERS>();
         const int group = warp / 4, lane = threadIdx.x % 32;
@@ -211,7 +78,7 @@ static __global__ void __launch_bounds__(THREADS, 1)
         const bool leader = threadIdx.x % GROUP == 0;
         int stage = 0, phase = 0, stored = 0;
         for (int turn = 0;; turn++) {
-            const wide_tile tile = tile_of(p, turn);
+            const wide_tile tile = tile_of<1>(p, turn);
             if (tile.part < 0) break;
             const wide_part *part = p.part + tile.part;
             int stages = part->count * S::SLICES;
@@ -310,21 +177,25 @@ static __global__ void __launch_bounds__(THREADS, 1)
 
 /* ------------------------------------------------------------------------------------- tables */
 
+/* Shares of the time that a part takes, as measured. */
+enum { PART_COST = 40, SOURCE_COST = 3, BLOCK_COST = 1 };
+
 /* The furthest that a wide_source's node may be from the one before. */
 static int longest_way(int slots) {
     return 0xFFFF >> slots;
 }
 
-/* Merges the lists of a part's nodes by source, in ascending order; returns how many there are. */
-static int merge_lists(const node_lists *l, const wide_part *part, int slots,
-                       wide_source *sources) {
+/* Merges the lists of a part's nodes by source, in ascending order, from where it starts, up to a
+ * measure of the time that takes; leaves in `at` where it stopped. Returns how many there are. */
+static int merge_lists(const node_lists *l, const wide_part *part, int *at, int slots,
+                       int most_cost, wide_source *sources) {
     const int most = longest_way(slots);
-    int at[WIDE_NODES], stop[WIDE_NODES], count = 0, last = 0, next;
+    int stop[WIDE_NODES], count = 0, last = 0, cost = 0, next;
     uint32_t mask;
-    memcpy(at, part->start, sizeof at);
     for (int m = 0; m < part->nodes; m++) stop[m] = l->end[part->node[m]];
-    while ((next = next_source(l->other, part->nodes, at, stop, &mask)) >= 0) {
+    while (cost < most_cost && (next = next_source(l->other, part->nodes, at, stop, &mask)) >= 0) {
         step_past(mask, part->nodes, at);
+        cost += SOURCE_COST + BLOCK_COST * __builtin_popcount(mask);
         for (; next - last > most; last += most) sources[count++] = (wide_source)(most << slots);
         sources[count++] = (wide_source)((next - last) << slots | (int)mask);
         last = next;
@@ -346,7 +217,6 @@ static int by_cost(const void *one, const void *two) {
  * one node's; returns how many. The costliest come first. */
 static int cut_nodes(const node_lists *l, const int *order, int slots, int most,
                      costed_part *parts) {
-    enum { PART_COST = 40, SOURCE_COST = 3, BLOCK_COST = 1 }; /* as measured */
     int *seen = host_table(l->sources), made = 0;
     costed_part *latest = NULL;
     for (int i = 0; i < l->nodes; i++) {
@@ -383,81 +253,141 @@ static int time_of(const costed_part *parts, int count, int columns, int process
     return longest;
 }
 
-/* Parts for products of this many column tiles; from WIDE_CUTS on, the whole ones, as then there
- * are enough to go round. Else smaller ones may be better, although they have fewer sources in
- * common: bounds on their cost are tried from high to low. */
-static void build_wide(backend *be, wide_parts *made, const node_lists *l, const int *order,
-                       int slots, int columns) {
-    const int processors = cuda_of(be)->processors;
-    const size_t most_sources = (size_t)l->end[l->nodes - 1] + 1 +
-                                (size_t)l->nodes * (size_t)(l->sources / longest_way(slots));
-    costed_part *cut = (costed_part *)calloc((size_t)l->nodes, sizeof *cut);
-    wide_part *part = (wide_part *)calloc((size_t)l->nodes, sizeof *part);
-    wide_source *source = (wide_source *)calloc(most_sources, sizeof *source);
-    if (!cut || !part || !source) abort();
-    int count = cut_nodes(l, order, slots, INT32_MAX, cut), most = cut[0].cost;
-    int best = time_of(cut, count, columns, processors), used = 0;
-    for (int bound = most; columns < WIDE_CUTS && bound > most / 8; bound -= bound / 32 + 1) {
-        int time = time_of(cut, cut_nodes(l, order, slots, bound, cut), columns, processors);
-        if (time >= best) continue;
-        best = time;
-        most = bound;
+/* The lists of nodes, and orders of them in which so many successive ones have many sources in
+ * common, each made when it is first asked for. */
+typedef struct ordered_lists {
+    node_lists lists;
+    int *order[WIDE_NODES + 1];
+} ordered_lists;
+
+static const int *order_of(ordered_lists *l, int group) {
+    group = max(1, min(group, WIDE_NODES));
+    if (!l->order[group]) {
+        l->order[group] = host_table(l->lists.nodes);
+        order_in_turns(&l->lists, group, l->order[group]);
+        keep_if_fewer(&l->lists, group, l->order[group]);
     }
-    made->count = cut_nodes(l, order, slots, most, cut);
-    for (int i = 0; i < made->count; i++) {
-        part[i] = cut[i].part;
+    return l->order[group];
+}
+
+/* A way to cut the nodes, and a measure of the time it takes. */
+typedef struct wide_plan {
+    int slots, shares, most; /* see cut_nodes */
+    const int *order;
+    int time;
+} wide_plan;
+
+/* As many nodes to a part as there are thread blocks for, or fewer: bounds on their cost are tried
+ * from high to low. */
+static wide_plan plan_parts(ordered_lists *l, int slots, int columns, int blocks,
+                            costed_part *parts) {
+    const int even = (l->lists.nodes * columns + blocks - 1) / blocks;
+    wide_plan plan = {slots, 1, INT32_MAX, order_of(l, min(slots, even))};
+    const int count = cut_nodes(&l->lists, plan.order, slots, INT32_MAX, parts);
+    const int most = parts[0].cost;
+    plan.time = time_of(parts, count, columns, blocks);
+    for (int bound = most; columns < WIDE_CUTS - 1 && bound > most / 8; bound -= bound / 32 + 1) {
+        const int now = cut_nodes(&l->lists, plan.order, slots, bound, parts);
+        const int time = time_of(parts, now, columns, blocks);
+        if (time >= plan.time) continue;
+        plan.time = time;
+        plan.most = bound;
+    }
+    return plan;
+}
+
+/* Blocks of 32 may be for parted_product: where lists are long, whole parts, each for two thread
+ * blocks, if all find room at once, as they must to trade sums but once; where lists are short, small
+ * parts. The bounds are as measured on an H200 with 12,288 units at densities from 0.5 to 0.01. */
+static wide_plan choose_plan(ordered_lists *l, int b, int columns, bool few, int processors,
+                             costed_part *parts) {
+    const node_lists *lists = &l->lists;
+    const int slots = wide_slots(b), long_list = few ? 32 : 64, short_list = 24;
+    const int whole = (lists->nodes + slots - 1) / slots;
+    int blocks = 0;
+    for (int i = 0; i < lists->nodes; i++) blocks += lists->end[i] - lists->begin[i];
+    const int mean = blocks / lists->nodes;
+    const bool exact = columns < WIDE_CUTS - 1; /* else for more column tiles, too */
+    if (b == 32 && mean >= long_list && exact && 2 * whole * columns <= processors) {
+        wide_plan plan = {slots, 2, INT32_MAX, order_of(l, slots), 0};
+        return plan;
+    }
+    if (b == 32 && few && mean < short_list && whole <= processors)
+        return plan_parts(l, slots / 2, columns, 2 * processors, parts);
+    return plan_parts(l, slots, columns, processors, parts);
+}
+
+/* Parts for products of this many column tiles; few: of half as many columns. */
+static void build_wide(backend *be, wide_parts *made, ordered_lists *l, int b, int columns,
+                       bool few) {
+    const node_lists *lists = &l->lists;
+    costed_part *cut = (costed_part *)calloc((size_t)lists->nodes, sizeof *cut);
+    if (!cut) abort();
+    const wide_plan plan = choose_plan(l, b, columns, few, cuda_of(be)->processors, cut);
+    const int count = cut_nodes(lists, plan.order, plan.slots, plan.most, cut);
+    if (columns == WIDE_CUTS - 1 && made[-1].count == count && made[-1].shares == plan.shares) {
+        *made = made[-1]; /* whole parts, too */
+        free(cut);
+        return;
+    }
+    const size_t most_sources =
+        (size_t)lists->end[lists->nodes - 1] + 1 +
+        (size_t)(count * plan.shares) * (size_t)(lists->sources / longest_way(plan.slots));
+    wide_part *part = (wide_part *)calloc((size_t)(count * plan.shares), sizeof *part);
+    wide_source *source = (wide_source *)calloc(most_sources, sizeof *source);
+    if (!part || !source) abort();
+    int used = 0;
+    for (int i = 0; i < count * plan.shares; i++) {
+        const costed_part *of = &cut[i / plan.shares];
+        const bool last = i % plan.shares == plan.shares - 1;
+        int at[WIDE_NODES];
+        memcpy(at, i % plan.shares ? part[i].start : of->part.start, sizeof at);
+        part[i] = of->part;
+        memcpy(part[i].start, at, sizeof at);
         part[i].first = used;
-        part[i].count = merge_lists(l, &part[i], slots, source + used);
+        part[i].count =
+            merge_lists(lists, &part[i], at, plan.slots,
+                        last ? INT32_MAX : (of->cost - PART_COST) / plan.shares, source + used);
+        if (!last) memcpy(part[i + 1].start, at, sizeof at);
         used += part[i].count;
     }
-    made->part = (wide_part *)cuda_table(be, part, (size_t)made->count * sizeof *part);
+    made->count = count;
+    made->slots = plan.slots;
+    made->shares = plan.shares;
+    made->part = (wide_part *)cuda_table(be, part, (size_t)(count * plan.shares) * sizeof *part);
     made->source = (wide_source *)cuda_table(be, source, ((size_t)used + 1) * sizeof *source);
     free(cut);
     free(part);
     free(source);
 }
 
-static void build_side(backend *be, wide_parts *parts, const node_lists *l, int slots) {
-    int *order = host_table(l->nodes);
-    order_nodes(l, slots, order);
-    for (int i = 0; i < WIDE_CUTS; i++) build_wide(be, &parts[i], l, order, slots, i + 1);
-    free(order);
+static void build_side(backend *be, wide_parts *parts, const node_lists *lists, int b) {
+    ordered_lists l = {*lists};
+    for (int i = 0; i < WIDE_CUTS; i++) build_wide(be, &parts[i], &l, b, max(i, 1), i == 0);
+    for (int i = 0; i <= WIDE_NODES; i++) free(l.order[i]);
 }
 
 void wide_create(backend *be, device_layout *device, const layout *l) {
-    int slots = wide_slots(l->in_block);
     const node_lists rows = row_lists(l), columns = column_lists(l);
-    build_side(be, device->wide_forward, &rows, slots);
+    build_side(be, device->wide_forward, &rows, l->in_block);
     if (layout_is_symmetric(l)) {
         memcpy(device->wide_backward, device->wide_forward, sizeof device->wide_backward);
     } else {
-        build_side(be, device->wide_backward, &columns, slots);
+        build_side(be, device->wide_backward, &columns, l->in_block);
     }
 }
 
 /* ----------------------------------------------------------------------------------- launches */
 
-static bool map_wide(backend *be, CUtensorMap *map, const layout *l, const void *w, bool forward) {
-    const uint64_t b = (uint64_t)l->in_block, rows = b * (uint64_t)l->blocks;
-    const uint64_t extent[2] = {b, rows}, stride[1] = {b * 2};
-    const uint32_t ks = (uint32_t)rows_of_slice(l->in_block);
-    const uint32_t box[2] = {forward ? ks : b < 64 ? 32 : 64, forward ? (uint32_t)b : ks};
-    if (b == 32 && !forward) return map_pairs(be, map, w, rows / 2, 16);
-    return make_map(be, map, w, 2, extent, stride, box,
-                    box[0] == 64 ? CU_TENSOR_MAP_SWIZZLE_128B : CU_TENSOR_MAP_SWIZZLE_64B);
-}
-
 template <int B, bool FORWARD, int SLOTS, int TILES>
-static void launch_wide(backend *be, const device_layout *device, const void *w, const void *x,
-                        int columns, void *y) {
+static void launch_wide(backend *be, const device_layout *device, const wide_parts *parts,
+                        const void *w, const void *x, int columns, void *y) {
     typedef wide_shape<B, SLOTS, TILES> S;
     const layout *l = &device->host;
     CUtensorMap w_map, x_map, y_map;
     const int tiles = (columns + S::COLUMNS - 1) / S::COLUMNS; /* of columns */
-    const wide_parts *parts = FORWARD ? device->wide_forward : device->wide_backward;
-    parts += min(tiles, WIDE_CUTS) - 1;
-    const wide_arguments p = {parts->part, parts->source, FORWARD ? NULL : l->column_block,
-                              parts->count, tiles};
+    const wide_arguments p = {parts->part,  parts->source, FORWARD ? NULL : l->column_block,
+                              parts->count, tiles,         0};
     const size_t in = FORWARD ? layout_inputs(l) : layout_rows(l);
     const size_t out = FORWARD ? layout_rows(l) : layout_inputs(l);
     if (!map_wide(be, &w_map, l, w, FORWARD) ||
@@ -473,10 +403,15 @@ template <int B, bool FORWARD>
 static void launch_by_columns(backend *be, const device_layout *device, const void *w,
                               const void *x, int columns, void *y) {
     enum { SLOTS = wide_slots(B) };
-    if (columns <= 2 * BOX) {
-        launch_wide<B, FORWARD, SLOTS, 1>(be, device, w, x, columns, y);
+    const wide_parts *parts = FORWARD ? device->wide_forward : device->wide_backward;
+    const bool few = columns <= 2 * BOX;
+    parts += few ? 0 : min((columns + 4 * BOX - 1) / (4 * BOX), WIDE_CUTS - 1);
+    if (parts->shares > 1 || parts->slots < SLOTS) {
+        parted_product(be, device, parts, FORWARD, w, x, columns, y);
+    } else if (few) {
+        launch_wide<B, FORWARD, SLOTS, 1>(be, device, parts, w, x, columns, y);
     } else {
-        launch_wide<B, FORWARD, SLOTS, 2>(be, device, w, x, columns, y);
+        launch_wide<B, FORWARD, SLOTS, 2>(be, device, parts, w, x, columns, y);
     }
 }
 

@@ -85,6 +85,42 @@ void keep_if_fewer(const node_lists *l, int group, int *order) {
     free(own);
 }
 
+void order_in_turns(const node_lists *l, int group, int *order) {
+    enum { MOST_WINDOW = 1024, MOST_WORK = 1 << 27 }; /* nodes looked at; sources, in all */
+    const int nodes = l->nodes, *other = l->other;
+    const int window = max(1, min(MOST_WINDOW, MOST_WORK / max(1, l->end[nodes - 1])));
+    const int groups = (nodes + group - 1) / group, words = (l->sources + 31) / 32;
+    uint32_t *seen = (uint32_t *)calloc((size_t)groups * (size_t)words, sizeof *seen);
+    int *left = (int *)calloc((size_t)nodes, sizeof *left), count = nodes;
+    if (!seen || !left) abort();
+    for (int i = 0; i < nodes; i++) left[i] = i;
+    for (int k = 0; k < group; k++) {
+        for (int g = 0; g < groups && g * group + k < nodes; g++) {
+            uint32_t *of_group = seen + (size_t)g * (size_t)words;
+            int best = 0, best_gain = INT32_MIN;
+            for (int m = 0; m < min(count, window); m++) {
+                const int first = l->begin[left[m]], last = l->end[left[m]];
+                int shared = 0;
+                for (int i = first; i < last; i++) {
+                    shared += of_group[other[i] / 32] >> other[i] % 32 & 1;
+                }
+                const int gain = k ? 2 * shared - (last - first) : last - first;
+                if (gain <= best_gain) continue;
+                best_gain = gain;
+                best = m;
+            }
+            const int node = left[best];
+            left[best] = left[--count];
+            order[g * group + k] = node;
+            for (int i = l->begin[node]; i < l->end[node]; i++) {
+                of_group[other[i] / 32] |= 1u << other[i] % 32;
+            }
+        }
+    }
+    free(seen);
+    free(left);
+}
+
 void order_nodes(const node_lists *l, int group, int *order) {
     own_order(l, order);
     order_by_likeness(l, group, order);

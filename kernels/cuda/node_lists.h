@@ -31,4 +31,9 @@ void keep_if_fewer(const node_lists *l, int group, int *order);
 /* An order in which each `group` successive nodes have many sources in common, if it has fewer so. */
 void order_nodes(const node_lists *l, int group, int *order);
 
+/* The same with groups of about equally many sources: they take turns, each with that node of those
+ * left which shares most with the group so far, so that what is left in the end, and shares little,
+ * is spread over all groups. */
+void order_in_turns(const node_lists *l, int group, int *order);
+
 #endif

@@ -1,0 +1,160 @@
+/* What wide_product and parted_product share. */
+#ifndef SMALLWORLD_KERNELS_CUDA_HOPPER_WIDE_CUH
+#define SMALLWORLD_KERNELS_CUDA_HOPPER_WIDE_CUH
+
+#include "hopper_tiles.cuh"
+
+typedef struct wide_arguments {
+    const wide_part *part;
+    const wide_source *source;
+    const int *block;   /* of each entry of the lists; NULL: in order */
+    int parts, columns; /* columns: tiles of them */
+    int overlap;        /* see cuda_weights_change */
+} wide_arguments;
+
+enum {
+    PRODUCERS = 4, /* warps */
+    ABREAST = 4
+};
+
+/* How many nodes' sums a warpgroup has registers for. */
+static constexpr __host__ __device__ int wide_slots(int b) {
+    return WIDE_NODES * 32 / b;
+}
+
+/* How many rows of a source are brought in at a time. */
+static constexpr __host__ __device__ int rows_of_slice(int b) {
+    return b < 128 ? 32 : 64;
+}
+
+/* The tile that a thread block makes in a turn: which part and which column tile; part < 0: none.
+ * Costly parts come first, side by side for ABREAST column tiles, so that these share weights in L2.
+ * Every other turn runs backwards: who had a costly part gets a cheap one, or none. */
+typedef struct wide_tile {
+    int part, column;
+} wide_tile;
+
+template <int SHARES>
+static __device__ inline wide_tile tile_of(const wide_arguments &p, int turn) {
+    const int grid = gridDim.x / SHARES, at = blockIdx.x / SHARES;
+    const int i = turn * grid + (turn % 2 ? grid - 1 - at : at),
+              first = i / (ABREAST * p.parts) * ABREAST;
+    const int within = i - first * p.parts, abreast = min(ABREAST, p.columns - first);
+    if (abreast <= 0 || within >= p.parts * abreast) return {-1, 0};
+    return {within / abreast, first + within % abreast};
+}
+
+/* The next 32 of `left` sources, one to a lane: its node, and in the low bits who has a block for
+ * it. `last`: the last node so far. */
+template <int SLOTS>
+static __device__ __forceinline__ uint32_t read_sources(const wide_arguments &p, int from, int left,
+                                                        int *last) {
+    const int lane = threadIdx.x % 32;
+    const uint32_t mine = lane < left ? p.source[from + lane] : 0;
+    int node = mine >> SLOTS;
+#pragma unroll
+    for (int step = 1; step < 32; step *= 2) {
+        int before = __shfl_up_sync(~0u, node, step);
+        if (lane >= step) node += before;
+    }
+    node += *last;
+    *last = __shfl_sync(~0u, node, 31);
+    return node << SLOTS | (mine & ((1 << SLOTS) - 1));
+}
+
+/* Lanes bring in their blocks, the last lanes the activations. */
+template <int B, bool FORWARD, typename S>
+static __device__ __forceinline__ void produce_wide(const CUtensorMap &w_map,
+                                                    const CUtensorMap &x_map,
+                                                    const wide_arguments &p, uint32_t base) {
+    const int SLOTS = S::SLOTS;
+    const int lane = threadIdx.x % 32, box = 31 - lane, mine = threadIdx.x / 32 - CONSUMER_WARPS;
+    const uint32_t full = base + S::BARRIERS, empty = full + S::STAGES * 8;
+    int use = 0;
+    for (int turn = 0;; turn++) {
+        const wide_tile tile = tile_of<S::SHARES>(p, turn);
+        if (tile.part < 0) break;
+        const wide_part *part = p.part + tile.part * S::SHARES + blockIdx.x % S::SHARES;
+        const int column = tile.column * S::COLUMNS + box * BOX;
+        const int first = part->first, count = part->count;
+        int entry = lane < SLOTS ? part->start[lane] : 0, last = 0;
+        uint32_t sources = 0;
+        for (int i = 0; i < count; i++) {
+            if (i % 32 == 0) sources = read_sources<SLOTS>(p, first + i, count - i, &last);
+            const uint32_t source = __shfl_sync(~0u, sources, i % 32);
+            const uint32_t mask = source & ((1 << SLOTS) - 1);
+            const bool weights = mask >> lane & 1;
+            for (int slice = 0; slice < S::SLICES; slice++, use++) {
+                if (use % PRODUCERS != mine) continue;
+                const int stage = use % S::STAGES;
+                const uint32_t barrier = full + stage * 8, to = base + stage * S::STAGE;
+                barrier_wait(empty + stage * 8, (use / S::STAGES & 1) ^ 1);
+                if (lane == 0) {
+                    shared_store(base + S::MASKS + stage * 4, mask);
+                    barrier_expect(barrier, S::X_BYTES + __popc(mask) * S::W_BYTES);
+                }
+                __syncwarp();
+                if (box < S::BOXES) {
+                    tensor_load(to + box * S::KS * BOX_ROW, &x_map, barrier, column,
+                                (source >> SLOTS) * B + slice * S::KS);
+                } else if (weights) {
+                    const int before = __popc(mask & ((1u << lane) - 1));
+                    const uint32_t block = to + S::X_BYTES + before * S::W_BYTES;
+                    if (FORWARD) {
+                        tensor_load(block, &w_map, barrier, slice * S::KS, entry * B);
+                    } else {
+                        const int row = __ldg(p.block + entry) * B + slice * S::KS;
+                        tensor_load(block, &w_map, barrier, 0, B == 32 ? row / 2 : row);
+                        if (B == 128)
+                            tensor_load(block + S::KS * BOX_ROW, &w_map, barrier, 64, row);
+                    }
+                }
+            }
+            entry += weights;
+        }
+    }
+}
+
+/* Of source tiles [KS rows][64 columns], 32 rows for products from registers. */
+template <int TILES, int KS, bool PAIRED>
+static __device__ __forceinline__ void load_left(uint32_t (&a)[TILES][2][4], uint32_t x) {
+    const int lane = threadIdx.x % 32, warp = threadIdx.x / 32 % 4;
+    const int piece = warp * 2 + lane / 8 % 2;
+#pragma unroll
+    for (int k = 0; k < 2; k++) {
+        int row = lane / 16 * 8 + lane % 8;
+        row = PAIRED ? row * 2 + k : row + k * 16;
+        const uint32_t at = x + row * BOX_ROW + ((piece ^ (row % 8)) * 16);
+#pragma unroll
+        for (int t = 0; t < TILES; t++) load_matrices_transposed(a[t][k], at + t * KS * BOX_ROW);
+    }
+}
+
+/* How a block of weights lies in shared memory: a descriptor's words, and how far on the next 16
+ * and 32 of k are, in 16 bytes. */
+template <int B, bool FORWARD> struct weights_in_shared {
+    static const bool PAIRED = B == 32 && !FORWARD; /* [16][row % 2][32 units] */
+    static const int KS = rows_of_slice(B);
+    static const int SWIZZLE = KS == 32 && FORWARD ? SWIZZLE_64 : SWIZZLE_128;
+    static const int STRIDE = SWIZZLE == SWIZZLE_64 ? 512 : 1024;
+    static const int LEADING = FORWARD || PAIRED ? 16 : KS * 128;
+    static const int NEXT = FORWARD ? 2 : PAIRED ? 4 : 128, HALF = FORWARD ? 4 : 256;
+};
+
+/* W, in boxes of a slice of a block's rows. */
+static inline bool map_wide(backend *be, CUtensorMap *map, const layout *l, const void *w,
+                            bool forward) {
+    const uint64_t b = (uint64_t)l->in_block, rows = b * (uint64_t)l->blocks;
+    const uint64_t extent[2] = {b, rows}, stride[1] = {b * 2};
+    const uint32_t ks = (uint32_t)rows_of_slice(l->in_block);
+    const uint32_t box[2] = {forward ? ks : b < 64 ? 32 : 64, forward ? (uint32_t)b : ks};
+    if (b == 32 && !forward) return map_pairs(be, map, w, rows / 2, 16);
+    return make_map(be, map, w, 2, extent, stride, box,
+                    box[0] == 64 ? CU_TENSOR_MAP_SWIZZLE_128B : CU_TENSOR_MAP_SWIZZLE_64B);
+}
+
+/* Products of 32 units whose parts are shared by two thread blocks, or half as large. */
+void parted_product(backend *be, const device_layout *device, const wide_parts *parts, bool forward,
+                    const void *w, const void *x, int columns, void *y);
+
+#endif
