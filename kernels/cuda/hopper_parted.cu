@@ -57,20 +57,7 @@ template <int SLOTS> struct source_window {
         list = p.source + part->first + lane;
         const uint32_t first = lane < count ? list[0] : 0;
         next = 32 + lane < count ? list[32] : 0;
-        decode(first);
-    }
-
-    __device__ void decode(uint32_t mine) {
-        const int lane = threadIdx.x % 32;
-        int node = mine >> SLOTS;
-#pragma unroll
-        for (int step = 1; step < 32; step *= 2) {
-            int before = __shfl_up_sync(~0u, node, step);
-            if (lane >= step) node += before;
-        }
-        node += last;
-        last = __shfl_sync(~0u, node, 31);
-        source = node << SLOTS | (mine & ((1 << SLOTS) - 1));
+        source = decode_sources<SLOTS>(first, &last);
     }
 
     __device__ void advance() {
@@ -78,7 +65,7 @@ template <int SLOTS> struct source_window {
         from += 32;
         next = 0;
         if (from + 32 + (int)(threadIdx.x % 32) < count) next = list[from + 32];
-        decode(mine);
+        source = decode_sources<SLOTS>(mine, &last);
     }
 };
 
@@ -312,25 +299,9 @@ static __global__ void __launch_bounds__(THREADS, S::RESIDENT)
                     if (parity && !stages) break;
                     /* The same in all lanes, which the compiler knows of a reduction. */
                     const uint32_t now = __reduce_or_sync(~0u, mask);
-                    uint32_t w = weights + stage * (S::STAGE / 16);
-#pragma unroll
-                    for (int slot = 0; slot < S::SLOTS; slot++) {
-                        if (now >> slot & 1) {
-                            product_fence();
-#pragma unroll
-                            for (int t = 0; t < TILES; t++) {
-#pragma unroll
-                                for (int k = 0; k < 2; k++) {
-                                    warpgroup_multiply<!FORWARD>(sum[slot][t],
-                                                                 a[S::AHEAD ? parity : 0][t][k],
-                                                                 above | (w + k * layout_of::NEXT));
-                                }
-                            }
-                            product_commit();
-                            w += S::W_BYTES / 16;
-                        }
-                    }
-
+                    const uint32_t w = weights + stage * (S::STAGE / 16);
+                    multiply_nodes<FORWARD, layout_of::NEXT, S::W_BYTES>(
+                        sum, a[S::AHEAD ? parity : 0], now, w, above);
                     /* The next rows: beside these products where registers allow it, else after. */
                     const int next = stage + 1 == S::STAGES ? 0 : stage + 1;
                     const bool more = stages > 1;

@@ -160,22 +160,8 @@ static __device__ __forceinline__ void take_tile(uint32_t base, int group,
                                                  cursor<rows_shape<KC, N>::STAGES> &stages,
                                                  float (&sum)[N / 2]) {
     typedef rows_shape<KC, N> S;
-#pragma unroll
-    for (int i = 0; i < S::SUM_STAGES; i++, stages.next()) {
-        const uint32_t from = base + stages.at * S::STAGE + group * S::SUM_BYTES;
-        stages.wait_full();
-#pragma unroll
-        for (int j = 0; j < S::SUM_ROWS; j++) {
-            float *s = &sum[(i * S::SUM_ROWS + j) * 4];
-            float4 v = shared_load4(from + j * SUM_ROW + threadIdx.x % GROUP * 16);
-            s[0] += v.x;
-            s[1] += v.y;
-            s[2] += v.z;
-            s[3] += v.w;
-        }
-        finish_loads();
-        stages.release(stages.at);
-    }
+    const uint32_t mine = group * S::SUM_BYTES + threadIdx.x % GROUP * 16;
+    add_handed_on<S::STAGE, S::SUM_STAGES, S::SUM_ROWS, SUM_ROW>(base, mine, stages, sum);
 }
 
 /* --------------------------------------------------------------------------------- the producer */

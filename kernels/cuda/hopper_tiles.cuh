@@ -102,6 +102,29 @@ typedef struct exchange {
     int *full;   /* of each slot; all 0 between launches */
 } exchange;
 
+/* Adds what another part left: it arrives as stages of so many rows, four sums of each thread in a
+ * row. `mine`: where this thread's lie in a stage at `base`. */
+template <int STAGE, int SUM_STAGES, int SUM_ROWS, int SUM_ROW, int STAGES, int K>
+static __device__ __forceinline__ void add_handed_on(uint32_t base, uint32_t mine,
+                                                     cursor<STAGES> &stages, float (&sum)[K]) {
+#pragma unroll
+    for (int i = 0; i < SUM_STAGES; i++, stages.next()) {
+        const uint32_t from = base + stages.at * STAGE + mine;
+        stages.wait_full();
+#pragma unroll
+        for (int j = 0; j < SUM_ROWS; j++) {
+            float *s = &sum[(i * SUM_ROWS + j) * 4];
+            float4 v = shared_load4(from + j * SUM_ROW);
+            s[0] += v.x;
+            s[1] += v.y;
+            s[2] += v.z;
+            s[3] += v.w;
+        }
+        finish_loads();
+        stages.release(stages.at);
+    }
+}
+
 /* -------------------------------------------------------------------------------- on the host */
 
 static inline exchange exchange_of(backend *be) {

@@ -353,22 +353,8 @@ template <typename S>
 static __device__ __forceinline__ void take_sums(const transposed_arguments &p, int number,
                                                  uint32_t base, cursor<S::STAGES> &stages,
                                                  float (&sum)[S::SUMS]) {
-#pragma unroll
-    for (int i = 0; i < S::SUM_STAGES; i++, stages.next()) {
-        const uint32_t from = base + stages.at * S::STAGE + threadIdx.x * 16;
-        stages.wait_full();
-#pragma unroll
-        for (int j = 0; j < S::SUM_ROWS; j++) {
-            float *s = &sum[(i * S::SUM_ROWS + j) * 4];
-            float4 v = shared_load4(from + j * SUM_ROW);
-            s[0] += v.x;
-            s[1] += v.y;
-            s[2] += v.z;
-            s[3] += v.w;
-        }
-        finish_loads();
-        stages.release(stages.at);
-    }
+    add_handed_on<S::STAGE, S::SUM_STAGES, S::SUM_ROWS, SUM_ROW>(base, threadIdx.x * 16, stages,
+                                                                 sum);
     if (threadIdx.x == 0) atomicExch(flag_of<S>(p, number), 0);
 }
 

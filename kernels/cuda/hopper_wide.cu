@@ -95,25 +95,10 @@ static __global__ void __launch_bounds__(THREADS, 1)
                     if (HALVES == 1 && parity && !stages) break;
                     const bool whole = HALVES == 1 || parity;
                     const uint32_t now = __reduce_or_sync(~0u, mask); /* the same in all lanes */
-                    uint32_t w = weights + stage * (S::STAGE / 16) +
-                                 (HALVES == 2 && parity ? layout_of::HALF : 0);
-#pragma unroll
-                    for (int slot = 0; slot < SLOTS; slot++) {
-                        if (SLOTS == 1 || (now >> slot & 1)) {
-                            product_fence();
-#pragma unroll
-                            for (int t = 0; t < TILES; t++) {
-#pragma unroll
-                                for (int k = 0; k < 2; k++) {
-                                    warpgroup_multiply<!FORWARD>(sum[slot][t],
-                                                                 a[S::AHEAD ? parity : 0][t][k],
-                                                                 above | (w + k * layout_of::NEXT));
-                                }
-                            }
-                            product_commit();
-                            w += S::W_BYTES / 16;
-                        }
-                    }
+                    const uint32_t w = weights + stage * (S::STAGE / 16) +
+                                       (HALVES == 2 && parity ? layout_of::HALF : 0);
+                    multiply_nodes<FORWARD, layout_of::NEXT, S::W_BYTES>(
+                        sum, a[S::AHEAD ? parity : 0], now, w, above);
                     /* The next rows: beside these products where registers allow it, else after. */
                     const bool wraps = stage + 1 == S::STAGES, more = stages > 1;
                     const int next = !whole ? stage : wraps ? 0 : stage + 1;

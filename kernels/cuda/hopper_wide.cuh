@@ -44,13 +44,11 @@ static __device__ inline wide_tile tile_of(const wide_arguments &p, int turn) {
     return {within / abreast, first + within % abreast};
 }
 
-/* The next 32 of `left` sources, one to a lane: its node, and in the low bits who has a block for
- * it. `last`: the last node so far. */
+/* Of 32 successive sources, one to a lane, as the list has them: the lane's node, and in the low bits
+ * who has a block for it. `last`: the last node so far. */
 template <int SLOTS>
-static __device__ __forceinline__ uint32_t read_sources(const wide_arguments &p, int from, int left,
-                                                        int *last) {
+static __device__ __forceinline__ uint32_t decode_sources(uint32_t mine, int *last) {
     const int lane = threadIdx.x % 32;
-    const uint32_t mine = lane < left ? p.source[from + lane] : 0;
     int node = mine >> SLOTS;
 #pragma unroll
     for (int step = 1; step < 32; step *= 2) {
@@ -60,6 +58,14 @@ static __device__ __forceinline__ uint32_t read_sources(const wide_arguments &p,
     node += *last;
     *last = __shfl_sync(~0u, node, 31);
     return node << SLOTS | (mine & ((1 << SLOTS) - 1));
+}
+
+/* The next 32 of `left` sources. */
+template <int SLOTS>
+static __device__ __forceinline__ uint32_t read_sources(const wide_arguments &p, int from, int left,
+                                                        int *last) {
+    const int lane = threadIdx.x % 32;
+    return decode_sources<SLOTS>(lane < left ? p.source[from + lane] : 0, last);
 }
 
 /* Lanes bring in their blocks, the last lanes the activations. */
@@ -127,6 +133,29 @@ static __device__ __forceinline__ void load_left(uint32_t (&a)[TILES][2][4], uin
         const uint32_t at = x + row * BOX_ROW + ((piece ^ (row % 8)) * 16);
 #pragma unroll
         for (int t = 0; t < TILES; t++) load_matrices_transposed(a[t][k], at + t * KS * BOX_ROW);
+    }
+}
+
+/* sum += a W of the nodes in the mask, of one 32 of k. w, above: a descriptor's halves, of the first
+ * node's block; the others' follow BYTES apart. */
+template <bool FORWARD, int NEXT, int BYTES, int SLOTS, int TILES, int SUMS>
+static __device__ __forceinline__ void multiply_nodes(float (&sum)[SLOTS][TILES][SUMS],
+                                                      const uint32_t (&a)[TILES][2][4],
+                                                      uint32_t mask, uint32_t w, uint64_t above) {
+#pragma unroll
+    for (int slot = 0; slot < SLOTS; slot++) {
+        if (SLOTS == 1 || (mask >> slot & 1)) {
+            product_fence();
+#pragma unroll
+            for (int t = 0; t < TILES; t++) {
+#pragma unroll
+                for (int k = 0; k < 2; k++) {
+                    warpgroup_multiply<!FORWARD>(sum[slot][t], a[t][k], above | (w + k * NEXT));
+                }
+            }
+            product_commit();
+            w += BYTES / 16;
+        }
     }
 }
 
