@@ -1,5 +1,5 @@
 /* One step of a stage, as the kernels between products see it, and what they share: layer norm's
- * statistics, and rows of a few columns a thread. See stages.cu and gates.cu. */
+ * statistics, and rows of a few columns a thread. See stages.cu and gates.cuh. */
 #ifndef SMALLWORLD_KERNELS_CUDA_STAGES_CUH
 #define SMALLWORLD_KERNELS_CUDA_STAGES_CUH
 
