@@ -153,12 +153,6 @@ typedef struct narrow_tasks {
  * an entry of its own for its share of the sources. */
 enum { WIDE_NODES = 6, WIDE_CUTS = 4 };
 
-typedef struct wide_part {
-    int first, count;      /* sources */
-    int start[WIDE_NODES]; /* where the nodes' lists begin */
-    uint16_t nodes, node[WIDE_NODES];
-} wide_part;
-
 /* How far its node is from that of the source before it (from 0 for a part's first), and in the low
  * bits which of the part's nodes have a block for it. Longer ways are gone in several steps, to
  * sources that no node has a block for. */
@@ -167,7 +161,7 @@ typedef uint16_t wide_source;
 typedef struct wide_parts {
     int count;           /* of whole parts */
     short slots, shares; /* the most nodes of a part; thread blocks that share one */
-    wide_part *part;
+    void *part;          /* packed_part of as many slots */
     wide_source *source;
 } wide_parts;
 

@@ -51,7 +51,8 @@ template <int SLOTS> struct source_window {
     uint32_t next;         /* a lane's of the window after this */
     uint32_t source;       /* a lane's: its node, and in the low bits who has a block for it */
 
-    __device__ source_window(const wide_arguments &p, const wide_part *part) : from(0), last(0) {
+    __device__ source_window(const wide_arguments &p, const packed_part<SLOTS> *part)
+        : from(0), last(0) {
         const int lane = threadIdx.x % 32;
         count = part->count;
         list = p.source + part->first + lane;
@@ -83,7 +84,7 @@ static __device__ __forceinline__ void produce_small(const CUtensorMap &w_map,
     for (int turn = 0;; turn++) {
         const wide_tile tile = tile_of<S::SHARES>(p, turn);
         if (tile.part < 0) break;
-        const wide_part *part = p.part + tile.part * S::SHARES + blockIdx.x % S::SHARES;
+        const auto *part = part_at<SLOTS>(p, tile.part * S::SHARES + blockIdx.x % S::SHARES);
         int entry = lane < SLOTS ? part->start[lane] : 0; /* of a lane's node, the window's first */
         int block[SLOTS];                                 /* of a lane's source and each node */
         source_window<SLOTS> window(p, part);
@@ -284,7 +285,7 @@ static __global__ void __launch_bounds__(THREADS, S::RESIDENT)
             const wide_tile tile = tile_of<S::SHARES>(p, turn);
             if (tile.part < 0) break;
             const int rank = blockIdx.x % S::SHARES;
-            const wide_part *part = p.part + tile.part * S::SHARES + rank;
+            const auto *part = part_at<S::SLOTS>(p, tile.part * S::SHARES + rank);
             int stages = part->count;
             float sum[S::SLOTS][TILES][SUMS] = {};
             uint32_t a[1 + S::AHEAD][TILES][2][4], mask = 0;
@@ -323,13 +324,12 @@ static __global__ void __launch_bounds__(THREADS, S::RESIDENT)
                 }
             }
             const int column = tile.column * S::COLUMNS + group * TILES * BOX;
-            const int nodes = part->nodes;
             if (S::SHARES > 1) trade_sums<S>(sum, base, rank);
 #pragma unroll
             for (int k = 0; k < S::KEPT; k++) {
                 const int slot = rank * S::KEPT + k;
                 if (S::SHARES > 1) take_sums<S>(sum[k], base, k);
-                if (slot >= nodes) continue;
+                if (part->node[slot] == NO_NODE) continue;
 #pragma unroll
                 for (int t = 0; t < TILES; t++) {
                     store_parted<S>(y_map, sum[k][t], out, column + t * BOX,

@@ -80,7 +80,7 @@ static __global__ void __launch_bounds__(THREADS, 1)
         for (int turn = 0;; turn++) {
             const wide_tile tile = tile_of<1>(p, turn);
             if (tile.part < 0) break;
-            const wide_part *part = p.part + tile.part;
+            const auto *part = part_at<SLOTS>(p, tile.part);
             int stages = part->count * S::SLICES;
             float sum[SLOTS][TILES][B / 2] = {};
             uint32_t a[1 + S::AHEAD][TILES][2][4], mask = 0;
@@ -123,10 +123,9 @@ static __global__ void __launch_bounds__(THREADS, 1)
                 }
             }
             const int column = tile.column * S::COLUMNS + group * TILES * 64;
-            const int nodes = part->nodes;
 #pragma unroll
             for (int slot = 0; slot < SLOTS; slot++) {
-                if (slot >= nodes) break;
+                if (part->node[slot] == NO_NODE) break;
                 const int row = part->node[slot] * B;
 #pragma unroll
                 for (int t = 0; t < TILES; t++) {
@@ -161,6 +160,12 @@ static __global__ void __launch_bounds__(THREADS, 1)
 }
 
 /* ------------------------------------------------------------------------------------- tables */
+
+typedef struct wide_part {
+    int first, count;      /* sources */
+    int start[WIDE_NODES]; /* where the nodes' lists begin */
+    uint16_t nodes, node[WIDE_NODES];
+} wide_part;
 
 /* Shares of the time that a part takes, as measured. */
 enum { PART_COST = 40, SOURCE_COST = 3, BLOCK_COST = 1 };
@@ -302,6 +307,22 @@ static wide_plan choose_plan(ordered_lists *l, int b, int columns, bool few, int
     return plan_parts(l, slots, columns, processors, parts);
 }
 
+template <int SLOTS> static void *pack_parts(backend *be, const wide_part *part, int count) {
+    packed_part<SLOTS> *packed = (packed_part<SLOTS> *)calloc((size_t)count, sizeof *packed);
+    if (!packed) abort();
+    for (int i = 0; i < count; i++) {
+        packed[i].first = part[i].first;
+        packed[i].count = (uint16_t)part[i].count;
+        for (int m = 0; m < SLOTS; m++) {
+            packed[i].start[m] = part[i].start[m];
+            packed[i].node[m] = m < part[i].nodes ? part[i].node[m] : (uint16_t)NO_NODE;
+        }
+    }
+    void *table = cuda_table(be, packed, (size_t)count * sizeof *packed);
+    free(packed);
+    return table;
+}
+
 /* Parts for products of this many column tiles; few: of half as many columns. */
 static void build_wide(backend *be, wide_parts *made, ordered_lists *l, int b, int columns,
                        bool few) {
@@ -339,7 +360,10 @@ static void build_wide(backend *be, wide_parts *made, ordered_lists *l, int b, i
     made->count = count;
     made->slots = plan.slots;
     made->shares = plan.shares;
-    made->part = (wide_part *)cuda_table(be, part, (size_t)(count * plan.shares) * sizeof *part);
+    const int parts = count * plan.shares;
+    made->part = plan.slots == 6   ? pack_parts<6>(be, part, parts)
+                 : plan.slots == 3 ? pack_parts<3>(be, part, parts)
+                                   : pack_parts<1>(be, part, parts);
     made->source = (wide_source *)cuda_table(be, source, ((size_t)used + 1) * sizeof *source);
     free(cut);
     free(part);

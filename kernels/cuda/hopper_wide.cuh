@@ -4,8 +4,16 @@
 
 #include "hopper_tiles.cuh"
 
+/* A part as it lies in memory, of as many nodes as there are slots; NO_NODE: none. */
+enum { NO_NODE = 0xFFFF };
+
+template <int SLOTS> struct packed_part {
+    int first, start[SLOTS];     /* its sources; where the nodes' lists begin */
+    uint16_t count, node[SLOTS]; /* count: of sources */
+};
+
 typedef struct wide_arguments {
-    const wide_part *part;
+    const void *part; /* packed_part */
     const wide_source *source;
     const int *block;   /* of each entry of the lists; NULL: in order */
     int parts, columns; /* columns: tiles of them */
@@ -44,6 +52,11 @@ static __device__ inline wide_tile tile_of(const wide_arguments &p, int turn) {
     return {within / abreast, first + within % abreast};
 }
 
+template <int SLOTS>
+static __device__ inline const packed_part<SLOTS> *part_at(const wide_arguments &p, int number) {
+    return (const packed_part<SLOTS> *)p.part + number;
+}
+
 /* Of 32 successive sources, one to a lane, as the list has them: the lane's node, and in the low bits
  * who has a block for it. `last`: the last node so far. */
 template <int SLOTS>
@@ -80,7 +93,7 @@ static __device__ __forceinline__ void produce_wide(const CUtensorMap &w_map,
     for (int turn = 0;; turn++) {
         const wide_tile tile = tile_of<S::SHARES>(p, turn);
         if (tile.part < 0) break;
-        const wide_part *part = p.part + tile.part * S::SHARES + blockIdx.x % S::SHARES;
+        const auto *part = part_at<SLOTS>(p, tile.part * S::SHARES + blockIdx.x % S::SHARES);
         const int column = tile.column * S::COLUMNS + box * BOX;
         const int first = part->first, count = part->count;
         int entry = lane < SLOTS ? part->start[lane] : 0, last = 0;
