@@ -217,9 +217,9 @@ static void test_many_blocks(void **state) {
     check_gpu_shapes(10, shapes, sizeof shapes / sizeof shapes[0]);
 }
 
-/* dgrad of four gates whose thread blocks have as many nodes as they can, share the list of a hub,
- * or make several tiles of columns one after the other, of which the last is not full; fprop of more
- * tiles than there are thread blocks. */
+/* dgrad of four gates whose thread blocks have as many nodes as they can, whole or neighbours, share
+ * the list of a hub, or make several tiles of columns one after the other, of which the last is not
+ * full, nor the last group of tiles; fprop of more tiles than there are thread blocks. */
 static void test_many_gates(void **state) {
     (void)state;
     static const shape shapes[] = {
@@ -230,7 +230,8 @@ static void test_many_gates(void **state) {
         {60, 32, 4, 7, 1, 0.03, false},   {150, 32, 4, 5, 1, 0.005, true},
         {24, 128, 4, 4, 1, 0.25, true},   {60, 64, 4, 4, 1, 0.1, true},
         {13, 128, 4, 20, 1, 0.95, true},  {300, 64, 4, 4, 1, 0.01, false},
-        {150, 128, 4, 4, 1, 0.02, false},
+        {150, 128, 4, 4, 1, 0.02, false}, {90, 32, 4, 34, 1, 0.02, true},
+        {130, 32, 4, 34, 1, 0.01, false}, {60, 64, 4, 20, 1, 0.1, true},
     };
     check_gpu_shapes(11, shapes, sizeof shapes / sizeof shapes[0]);
 }
@@ -475,7 +476,7 @@ static void test_repeated_dgrad(void **state) {
         .kind = GRAPH_WATTS_STROGATZ, .density = 0.0665, .rewire = 0.1, .seed = 1};
     layout *l = pattern_layout(&ring, 288, 64, GATES);
     device_layout *device = be->layout_create(be, l);
-    enum { COLUMNS = 512, TIMES = 300 };
+    enum { COLUMNS = 256, TIMES = 300 };
     size_t weights = layout_weights(l), units = layout_inputs(l), rows = layout_rows(l);
     void *w = be->allocate(be, weights * be->operand_size);
     void *dy = be->allocate(be, rows * COLUMNS * be->operand_size);

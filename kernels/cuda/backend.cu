@@ -204,13 +204,12 @@ static void release_tables(backend *be, void *const *tables, int count) {
 
 static void free_layout(backend *be, device_layout *device) {
     if (!device) return;
-    enum { OTHERS = 30 };
-    void *tables[OTHERS + 4 * WIDE_CUTS + 6 * SHARED_CUTS] = {
+    enum { OTHERS = 28 };
+    void *tables[OTHERS + 3 * TRANSPOSED_CUTS + 4 * WIDE_CUTS + 6 * SHARED_CUTS] = {
         device->host.row_start,       device->host.row_column,
         device->host.column_start,    device->host.column_row,
         device->host.column_block,    device->block_row,
         device->tile_block,           device->deep_start,
-        device->transposed.part,      device->transposed.source,
         device->sampled.task,         device->sampled.tile,
         device->sampled.slot,         device->sampled.pair,
         device->narrow_rows.task,     device->narrow_columns.task,
@@ -222,6 +221,11 @@ static void free_layout(backend *be, device_layout *device) {
         device->small_backward.node,  device->small_backward.source,
         device->small_backward.has,   device->small_backward.entry};
     int count = OTHERS;
+    for (int i = 0; i < TRANSPOSED_CUTS; i++) {
+        tables[count++] = device->transposed[i].part;
+        tables[count++] = device->transposed[i].source;
+        tables[count++] = device->transposed[i].block;
+    }
     for (int i = 0; i < WIDE_CUTS; i++) {
         tables[count++] = device->wide_forward[i].part;
         tables[count++] = device->wide_forward[i].source;

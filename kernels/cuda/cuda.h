@@ -64,28 +64,26 @@ typedef struct cuda_backend {
     char failure[256]; /* the first error, or "" */
 } cuda_backend;
 
-/* Work for Hopper's transposed_product: the lists of the nodes it makes, cut into equal parts. A
- * part has neighbouring nodes, of which the first may begin in an earlier part and the last
- * continue in the next, and the union of their sources. */
-enum { PART_NODES = 6 }; /* at most */
+/* Work for Hopper's transposed_product: parts of the nodes it makes, and the union of their sources.
+ * Either nodes are whole, in an order of likeness; or their lists, one after another, are cut into
+ * equal parts, of which the first node may begin in an earlier part and the last continue in the
+ * next. Cut for one tile of columns, for two, for four, and for more. */
+enum { PART_NODES = 5, TRANSPOSED_CUTS = 4 }; /* PART_NODES: at most */
 
 typedef struct transposed_part {
-    int first, count; /* sources */
-    int node, nodes;  /* those it makes */
-    int first_part;   /* where the first node's list begins */
-    int continues;    /* whether the last one's goes on */
-    int unused[2];    /* to 32 bytes */
+    int first, block;               /* its sources; their blocks */
+    int first_part;                 /* where the first node's list begins */
+    uint16_t count;                 /* of sources */
+    unsigned char nodes, continues; /* continues: whether the last one's list goes on */
+    uint16_t node[PART_NODES];
 } transposed_part;
-
-typedef struct alignas(16) transposed_source {
-    int node, mask;        /* bit i: there is a block for the part's i-th node ... */
-    int block[PART_NODES]; /* ... this one */
-} transposed_source;
 
 typedef struct transposed_parts {
     int count, span; /* span: the most parts that one node's list lies in */
+    bool whole;      /* whether nodes are */
     transposed_part *part;
-    transposed_source *source;
+    uint32_t *source; /* its node, and in the low PART_NODES bits who has a block for it */
+    int *block;       /* as they are used */
 } transposed_parts;
 
 /* Work for Hopper's rows_product: tiles of 128 rows, those that have blocks, and what each reads. */
@@ -212,7 +210,7 @@ struct device_layout {
     narrow_tasks narrow_rows, narrow_columns;
     rows_lists rows;
     bool empty_rows; /* which rows_product does not reach */
-    transposed_parts transposed;
+    transposed_parts transposed[TRANSPOSED_CUTS];
     wide_parts wide_forward[WIDE_CUTS], wide_backward[WIDE_CUTS];
     shared_parts shared_forward[SHARED_CUTS], shared_backward[SHARED_CUTS];
     small_parts small_forward, small_backward;

@@ -7,9 +7,9 @@
  *   rows_product        fprop of four gates: M = 128, the gates of 32 units; N = columns. A stage
  *                       is one block's weights (A) and the activation tile it gathers (B).
  *   transposed_product  dgrad of four gates: M = columns, N = the units of one node. With
- *                       activations as A, one gathered tile serves all of a part's neighbouring
- *                       nodes, whose sums stay in registers while the union of their sources goes
- *                       by once.
+ *                       activations as A, one gathered tile serves all of a part's nodes,
+ *                       neighbours or of like sources, whose sums stay in registers while the
+ *                       union of their sources goes by once.
  *   wide_product        fprop and dgrad of one gate, from 128 columns on: the same with more
  *                       columns and nodes a thread block, and nodes in an order of likeness.
  *   parted_product      the same of up to 256 columns and blocks of 32, where two thread blocks

@@ -3,8 +3,18 @@
  *   dx' [N columns][b units of a node] = sum over sources  dy' [N][4 b rows]  W [4 b rows][b]
  *
  * with a source for each block in the node's column of W: the four gates' rows of an output node,
- * 64 at a time. A part of neighbouring nodes shares what they gather: their sums stay in registers
- * while the union of their sources goes by once.
+ * 64 at a time. A part of a few nodes shares what they gather: their sums stay in registers while
+ * the union of their sources goes by once. Parts are cut in the way that should be faster, see
+ * choose_plan:
+ *
+ *   evenly: neighbouring nodes' lists, one after another, into as many equal parts as there are
+ *   thread blocks. Sums of a node whose list is cut are handed on. So in small worlds, where
+ *   neighbours have the most in common, and where there are hubs.
+ *   whole: nodes with like sources. Of 384 random nodes, five so gather 37 % less than they would
+ *   alone at density 0.01, 29 % less at 0.1, and hand nothing on. At densities 0.01, 0.1 and 0.5,
+ *   12,288 units and 128, 512 and 8,192 columns took 13.5, 68, 216; 46, 226, 714; 816, 3,617,
+ *   12,160 us when all parts were even, and take 11.0, 58, 205; 33, 199, 671; 477, 2,827, 8,583.
+ *   Exchanging nodes between parts, where that gathers less, takes off but 0.5 % more from 0.03 on.
  *
  * Floors, at 18,432 units, block 32, 22,064 blocks, 128 columns on an H200: W is 181 MB out of
  * memory, 42 us. Patterns of small worlds, in parts of five nodes, gather 246 MB of dy from the L2,
@@ -31,8 +41,10 @@
  *   near each other in a small world, and so have sources in common, ask for them at the same time.
  *   In ascending order, where each begins with its own, it took 203. Nor may a part begin with the
  *   sources of the node whose sums it hands on, to do so early: that takes 200.
- *   For the same reason columns come at most 1,024 at a time: 8,192 of them took 1.5 to 1.8 times
- *   as long when all of a part's came before the next part.
+ *   For the same reason all parts of a tile of columns come before the next tile where there are
+ *   many, unless weights are, too; see tiles_abreast. Four tiles at a time share weights: 8,192
+ *   columns of 12,288 units took 3,519 us so instead of 2,838 at density 0.1, but 8,886 instead of
+ *   9,323 at 0.5.
  *
  * For all blocks, each warp stages 1 KB for storing, not a part all its sums: that leaves room for
  * one more stage, and takes 7 % off blocks of 128.
@@ -57,12 +69,16 @@
 #include "hopper_tiles.cuh"
 #include "node_lists.h"
 
+#include <math.h>
+
 enum {
     DEPTH = 64,        /* rows of a source that a stage brings */
     PHASES = 16,       /* see above */
     SLAB = 32,         /* units that a warp stages for storing ... */
     SLAB_COLUMNS = 16, /* ... of these columns */
     SLAB_ROW = SLAB_COLUMNS * 2,
+    SHARING = 1024,          /* columns whose tiles share weights, if they do */
+    AHEAD = 32,              /* blocks that a warp looks up at once, however few are left */
     SUM_ROW = CONSUMERS * 16 /* sums that parts hand on: four of each thread */
 };
 
@@ -71,15 +87,18 @@ static constexpr __host__ __device__ int nodes_of_part(int b) {
     return b == 32 ? 5 : b == 64 ? 3 : 2;
 }
 
-static_assert(nodes_of_part(32) <= PART_NODES, "a source has a block for each");
+static_assert(nodes_of_part(32) <= PART_NODES, "a source has a bit for each");
 
 typedef struct transposed_arguments {
     const transposed_part *part;
-    const transposed_source *source;
+    const uint32_t *source;
+    const int *block;
     bf16 *dx;
-    int columns, column0, tiles; /* the launch's first column, and tiles of columns */
-    int works;                   /* tiles x parts */
-    int overlap;                 /* see cuda_weights_change */
+    int columns, tiles; /* tiles of columns */
+    int parts, works;   /* works: tiles x parts */
+    int abreast;        /* tiles whose parts take turns */
+    bool whole;         /* parts cost more or less, the costliest first */
+    int overlap;        /* see cuda_weights_change */
     exchange shared;
 } transposed_arguments;
 
@@ -100,15 +119,37 @@ template <int B, int BOXES> struct transposed_shape {
     static const int BYTES = BARRIERS + STAGES * 16 + 1024;
 };
 
-/* A thread block's work: a part of the nodes, in one tile of columns. */
+/* What a thread block makes in a turn: a part of the nodes, in one tile of columns. Tiles come
+ * `abreast` at a time, and of these all that a part has before the next part. Of whole parts every
+ * other turn runs backwards: who had a costly one gets a cheap one, or none. */
 template <typename S> struct transposed_work {
+    int number;         /* of all */
+    int stride;         /* the next part's is so far on */
+    int place;          /* which part */
+    int column0, boxes; /* boxes: those of its columns that there are */
     transposed_part part;
-    int column0, boxes; /* those of them that there are */
 
-    __device__ transposed_work(const transposed_arguments &p, int work) {
-        part = p.part[work / p.tiles];
-        column0 = p.column0 + work % p.tiles * S::TILE;
+    __device__ transposed_work(const transposed_arguments &p, int turn) {
+        const bool backwards = p.whole && turn % 2;
+        number = turn * gridDim.x + (backwards ? gridDim.x - 1 - blockIdx.x : blockIdx.x);
+        if (!exists(p)) return;
+        const int tile0 = number / (p.abreast * p.parts) * p.abreast;
+        const int within = number - tile0 * p.parts;
+        stride = min(p.abreast, p.tiles - tile0);
+        place = within / stride;
+        column0 = (tile0 + within % stride) * S::TILE;
         boxes = min(S::ALL_BOXES, (p.columns - column0 + BOX - 1) / BOX);
+        part = p.part[place];
+    }
+
+    __device__ bool exists(const transposed_arguments &p) const {
+        return number < p.works;
+    }
+
+    /* How many parts before this one hand on sums of its first node to it. */
+    __device__ int takes() const {
+        const bool owns = part.nodes > part.continues;
+        return owns ? place - part.first_part : 0;
     }
 };
 
@@ -129,14 +170,6 @@ static __device__ inline float *slot_of(const transposed_arguments &p, int numbe
     return p.shared.sums + (size_t)(number % shared_slots<S>()) * S::SUMS * CONSUMERS;
 }
 
-/* How many parts before this one hand on sums of its first node to it. */
-template <typename S>
-static __device__ inline int takes_of(const transposed_arguments &p, const transposed_work<S> &work,
-                                      int number) {
-    const bool owns = work.part.nodes > work.part.continues;
-    return owns ? number / p.tiles - work.part.first_part : 0;
-}
-
 /* One warp issues the copies of W, one those of dy, into the same stages. Unrolled, these loops are
  * slower. */
 template <int B, int BOXES>
@@ -145,25 +178,36 @@ static __device__ void produce_weights(const CUtensorMap &w_map, const transpose
                                        cursor<transposed_shape<B, BOXES>::STAGES> &stages) {
     typedef transposed_shape<B, BOXES> S;
 #pragma unroll 1
-    for (int number = blockIdx.x; number < p.works; number += gridDim.x) {
-        const transposed_work<S> work(p, number);
-        const transposed_source *source = p.source + work.part.first;
-        transposed_source next = *source;
+    for (int turn = 0;; turn++) {
+        const transposed_work<S> work(p, turn);
+        if (!work.exists(p)) break;
+        const int takes = work.takes() * S::SUM_STAGES, lane = threadIdx.x % 32;
+        int source = work.part.first, block = work.part.block + lane, ahead = p.block[block];
+        uint32_t next = p.source[source];
 #pragma unroll 1
         for (int i = 0; i < work.part.count; i++) {
-            const transposed_source now = next;
-            if (i + 1 < work.part.count) next = *++source;
-            const int bytes = __popc(now.mask) * S::W_BYTES;
+            const uint32_t mask = next % (1 << PART_NODES);
+            int now[S::NODES];
+#pragma unroll
+            for (int k = 0; k < S::NODES; k++) now[k] = __shfl_sync(~0u, ahead, k);
+            block += __popc(mask);
+            if (i + 1 < work.part.count) {
+                next = p.source[++source];
+                ahead = p.block[block];
+            }
+            const int bytes = __popc(mask) * S::W_BYTES;
 #pragma unroll 1
             for (int slice = 0; slice < S::SLICES; slice++, stages.next()) {
                 stages.wait_empty();
                 if (!elected()) continue;
                 const uint32_t barrier = stages.announce(bytes);
                 const uint32_t w = base + stages.at * S::STAGE + S::X_BYTES;
+                uint32_t left = mask;
 #pragma unroll
-                for (int node = 0; node < S::NODES; node++) {
-                    if (!(now.mask >> node & 1)) continue;
-                    int from = (now.block[node] * S::SLICES + slice) * DEPTH;
+                for (int k = 0; k < S::NODES; k++, left &= left - 1) {
+                    if (!left) break;
+                    const int node = __ffs(left) - 1;
+                    int from = (now[k] * S::SLICES + slice) * DEPTH;
                     if (B == 32) from /= 2;
 #pragma unroll
                     for (int unit = 0; unit < B; unit += 64) {
@@ -173,7 +217,6 @@ static __device__ void produce_weights(const CUtensorMap &w_map, const transpose
                 }
             }
         }
-        const int takes = takes_of(p, work, number) * S::SUM_STAGES;
 #pragma unroll 1
         for (int i = 0; i < takes; i++, stages.next()) { /* to which this warp adds nothing */
             stages.wait_empty();
@@ -207,14 +250,16 @@ static __device__ void produce_activations(const CUtensorMap &x_map, const trans
                                            cursor<transposed_shape<B, BOXES>::STAGES> &stages) {
     typedef transposed_shape<B, BOXES> S;
 #pragma unroll 1
-    for (int number = blockIdx.x; number < p.works; number += gridDim.x) {
-        const transposed_work<S> work(p, number);
-        const transposed_source *source = p.source + work.part.first;
-        int next = source->node;
+    for (int turn = 0;; turn++) {
+        const transposed_work<S> work(p, turn);
+        if (!work.exists(p)) break;
+        const uint32_t *source = p.source + work.part.first;
+        uint32_t next = *source;
+        if (turn == 0) wait_for_earlier(); /* tables do not wait */
 #pragma unroll 1
         for (int i = 0; i < work.part.count; i++) {
-            const int now = next;
-            if (i + 1 < work.part.count) next = (++source)->node;
+            const int now = (int)(next >> PART_NODES);
+            if (i + 1 < work.part.count) next = *++source;
 #pragma unroll 1
             for (int slice = 0; slice < S::SLICES; slice++, stages.next()) {
                 stages.wait_empty();
@@ -235,9 +280,11 @@ static __device__ void produce_activations(const CUtensorMap &x_map, const trans
                 }
             }
         }
-        const int takes = takes_of(p, work, number);
+        const int takes = work.takes();
 #pragma unroll 1
-        for (int k = 1; k <= takes; k++) produce_sums<S>(p, number - k * p.tiles, base, stages);
+        for (int k = 1; k <= takes; k++) {
+            produce_sums<S>(p, work.number - k * work.stride, base, stages);
+        }
     }
 }
 
@@ -247,16 +294,18 @@ enum { SLOT_FREE = 1, SUMS_LEFT = 3, WATCHERS = GROUP + 32 };
 template <typename S> static __device__ void watch_flags(const transposed_arguments &p) {
     const bool one = threadIdx.x % 32 == 0;
 #pragma unroll 1
-    for (int number = blockIdx.x; number < p.works; number += gridDim.x) {
-        if (!p.part[number / p.tiles].continues) continue;
-        int *flag = flag_of<S>(p, number);
+    for (int turn = 0;; turn++) {
+        const transposed_work<S> work(p, turn);
+        if (!work.exists(p)) break;
+        if (!work.part.continues) continue;
+        int *flag = flag_of<S>(p, work.number);
         while (one && atomicAdd(flag, 0) != 0) __nanosleep(64);
         __syncwarp();
         for (int group = 0; group < 2; group++) group_arrive(SLOT_FREE + group, WATCHERS);
         for (int group = 0; group < 2; group++) group_sync(SUMS_LEFT + group, WATCHERS);
         if (one) {
             __threadfence();
-            atomicExch(flag, number + 1);
+            atomicExch(flag, work.number + 1);
         }
         __syncwarp();
     }
@@ -393,11 +442,11 @@ static __device__ __forceinline__ void store_node(const transposed_arguments &p,
 template <int B, int BOXES>
 static __device__ __forceinline__ void
 finish_part(const transposed_arguments &p, const transposed_work<transposed_shape<B, BOXES>> &work,
-            int number, uint32_t base, cursor<transposed_shape<B, BOXES>::STAGES> &stages,
+            uint32_t base, cursor<transposed_shape<B, BOXES>::STAGES> &stages,
             float (&sum)[transposed_shape<B, BOXES>::NODES][BOXES][B / 2]) {
     typedef transposed_shape<B, BOXES> S;
     typedef float sums[S::SUMS];
-    const int warp = threadIdx.x / 32, takes = takes_of(p, work, number);
+    const int warp = threadIdx.x / 32, takes = work.takes();
     const int column = work.column0 + warp / 4 * BOXES * BOX + warp % 4 * SLAB_COLUMNS;
     const int whole = work.part.nodes - work.part.continues;
     const uint32_t staged = base + S::OUT + warp * SLAB * SLAB_ROW;
@@ -411,18 +460,18 @@ finish_part(const transposed_arguments &p, const transposed_work<transposed_shap
                     last[j] = sum[node][j / (B / 2)][j % (B / 2)];
             }
         }
-        give_sums<S>(p, number, last);
+        give_sums<S>(p, work.number, last);
     }
 #pragma unroll
     for (int i = 1; i <= S::NODES; i++) {
         const int node = i % S::NODES; /* the first one last */
         if (node >= whole) continue;
         for (int k = 1; node == 0 && k <= takes; k++) {
-            take_sums<S>(p, number - k * p.tiles, base, stages, *(sums *)&sum[0][0][0]);
+            take_sums<S>(p, work.number - k * work.stride, base, stages, *(sums *)&sum[0][0][0]);
         }
 #pragma unroll
         for (int box = 0; box < BOXES; box++) {
-            store_node<B>(p, work.part.node + node, column + box * BOX, staged, sum[node][box]);
+            store_node<B>(p, work.part.node[node], column + box * BOX, staged, sum[node][box]);
         }
     }
 }
@@ -444,7 +493,7 @@ static __global__ void __launch_bounds__(THREADS, 1)
 
     if (warp >= CONSUMER_WARPS) {
         registers_shrink<40>();
-        if (warp > CONSUMER_WARPS || !p.overlap) wait_for_earlier();
+        if (warp > CONSUMER_WARPS + 1 || (warp == CONSUMER_WARPS && !p.overlap)) wait_for_earlier();
         if (warp == CONSUMER_WARPS) produce_weights<B, BOXES>(w_map, p, base, stages);
         if (warp == CONSUMER_WARPS + 1) produce_activations<B, BOXES>(x_map, p, base, stages);
         if (warp == CONSUMER_WARPS + 2) watch_flags<S>(p);
@@ -452,17 +501,20 @@ static __global__ void __launch_bounds__(THREADS, 1)
     }
 
     registers_grow<232>();
-    wait_for_earlier();
-    let_next_start();
     const int box0 = warp / 4 * BOXES; /* this warpgroup's */
-    for (int number = blockIdx.x; number < p.works; number += gridDim.x) {
-        const transposed_work<S> work(p, number);
-        const transposed_source *source = p.source + work.part.first;
+    for (int turn = 0;; turn++) {
+        const transposed_work<S> work(p, turn);
+        if (!work.exists(p)) break;
+        const uint32_t *source = p.source + work.part.first;
         float sum[S::NODES][BOXES][B / 2] = {};
-        int next = source->mask;
+        uint32_t next = *source;
+        if (turn == 0) {
+            wait_for_earlier();
+            let_next_start();
+        }
         for (int i = 0; i < work.part.count; i++) {
-            const int mask = next;
-            if (i + 1 < work.part.count) next = (++source)->mask;
+            const int mask = (int)(next % (1 << PART_NODES));
+            if (i + 1 < work.part.count) next = *++source;
             for (int slice = 0; slice < S::SLICES; slice++, stages.next()) {
                 const uint32_t x = base + stages.at * S::STAGE, w = x + S::X_BYTES;
                 uint32_t a[BOXES][DEPTH / 16][4];
@@ -483,38 +535,47 @@ static __global__ void __launch_bounds__(THREADS, 1)
                 stages.release(stages.at);
             }
         }
-        finish_part<B, BOXES>(p, work, number, base, stages, sum);
+        finish_part<B, BOXES>(p, work, base, stages, sum);
     }
 #endif
 }
 
 /* -------------------------------------------------------------------------------------- tables */
 
+/* A part as it is cut: entries [begin, end) of its nodes' lists, and how long it takes. */
+typedef struct cut_part {
+    transposed_part part;
+    int begin, end;
+    double cost;
+} cut_part;
+
+/* A source and the blocks of it. */
+typedef struct merged_source {
+    int node, mask, block[PART_NODES];
+} merged_source;
+
 /* Sources in the order of their numbers modulo PHASES. */
 static int by_phase(const void *one, const void *two) {
-    const int a = ((const transposed_source *)one)->node,
-              b = ((const transposed_source *)two)->node;
+    const int a = ((const merged_source *)one)->node, b = ((const merged_source *)two)->node;
     return a % PHASES != b % PHASES ? a % PHASES - b % PHASES : a - b;
 }
 
-/* Merges entries [begin, end), which are those of nodes [node, node + nodes), by source; returns
- * how many there are. */
-static int merge_sources(const layout *l, int node, int nodes, int begin, int end,
-                         transposed_source *sources) {
+/* Merges a part's lists by source; returns how many there are. */
+static int merge_sources(const layout *l, const cut_part *cut, merged_source *sources) {
     int at[PART_NODES], stop[PART_NODES], count = 0, next;
     uint32_t mask;
-    for (int m = 0; m < nodes; m++) {
-        at[m] = max(l->column_start[node + m], begin);
-        stop[m] = min(l->column_start[node + m + 1], end);
+    for (int m = 0; m < cut->part.nodes; m++) {
+        at[m] = max(l->column_start[cut->part.node[m]], cut->begin);
+        stop[m] = min(l->column_start[cut->part.node[m] + 1], cut->end);
     }
-    while ((next = next_source(l->column_row, nodes, at, stop, &mask)) >= 0) {
-        transposed_source *source = &sources[count++];
+    while ((next = next_source(l->column_row, cut->part.nodes, at, stop, &mask)) >= 0) {
+        merged_source *source = &sources[count++];
         source->node = next;
         source->mask = (int)mask;
-        for (int m = 0; m < nodes; m++) {
-            source->block[m] = mask >> m & 1 ? l->column_block[at[m]] : 0;
+        for (int m = 0, k = 0; m < cut->part.nodes; m++) {
+            if (mask >> m & 1) source->block[k++] = l->column_block[at[m]];
         }
-        step_past(mask, nodes, at);
+        step_past(mask, cut->part.nodes, at);
     }
     qsort(sources, (size_t)count, sizeof *sources, by_phase);
     return count;
@@ -522,9 +583,8 @@ static int merge_sources(const layout *l, int node, int nodes, int begin, int en
 
 /* Cuts the lists into about `count` parts of equally many entries and at most `slots` nodes, and
  * returns how many it took; without `parts`, only counts. */
-static int cut_parts(const layout *l, int count, int slots, transposed_part *parts,
-                     transposed_source *sources) {
-    int total = l->column_start[l->in_nodes], made = 0, used = 0, node = 0, node_part = 0;
+static int cut_evenly(const layout *l, int count, int slots, cut_part *parts) {
+    int total = l->column_start[l->in_nodes], made = 0, node = 0, node_part = 0;
     for (int begin = 0, end; node < l->in_nodes; begin = end, made++) {
         int target = (int)((long long)total * (made + 1) / count), last = node;
         while (last + 1 < l->in_nodes && last + 1 < node + slots &&
@@ -535,10 +595,13 @@ static int cut_parts(const layout *l, int count, int slots, transposed_part *par
                                                                     : target;
         bool continues = end < l->column_start[last + 1];
         if (parts) {
-            transposed_part part = {used, 0, node, last - node + 1, node_part, continues};
-            part.count = merge_sources(l, node, part.nodes, begin, end, sources + used);
-            used += part.count;
-            parts[made] = part;
+            cut_part *cut = &parts[made];
+            cut->begin = begin;
+            cut->end = end;
+            cut->part.nodes = (unsigned char)(last - node + 1);
+            for (int m = 0; node + m <= last; m++) cut->part.node[m] = (uint16_t)(node + m);
+            cut->part.first_part = node_part;
+            cut->part.continues = continues;
         }
         if (!continues) {
             node_part = made + 1;
@@ -551,29 +614,155 @@ static int cut_parts(const layout *l, int count, int slots, transposed_part *par
 }
 
 /* As many parts as keep every multiprocessor equally busy. */
-void transposed_create(backend *be, device_layout *device, const layout *l) {
-    transposed_parts *parts = &device->transposed;
-    const int slots = nodes_of_part(l->in_block), processors = cuda_of(be)->processors;
+static int even_parts(const layout *l, int slots, int processors) {
     int total = l->column_start[l->in_nodes], count = processors;
-    int made = cut_parts(l, count, slots, NULL, NULL);
+    int made = cut_evenly(l, count, slots, NULL);
     while (count < total && made > count) {
         count += processors;
-        made = cut_parts(l, count, slots, NULL, NULL);
+        made = cut_evenly(l, count, slots, NULL);
     }
-    transposed_part *part = (transposed_part *)calloc((size_t)made, sizeof *part);
-    transposed_source *source = (transposed_source *)calloc((size_t)total + 1, sizeof *source);
+    return count;
+}
+
+static int by_cost(const void *one, const void *two) {
+    const double a = ((const cut_part *)one)->cost, b = ((const cut_part *)two)->cost;
+    return a < b ? 1 : a > b ? -1 : 0;
+}
+
+/* Whole nodes in this order, so many to a part; returns how many parts. */
+static int cut_whole(const layout *l, const int *order, int slots, cut_part *parts) {
+    int made = 0;
+    for (int i = 0; i < l->in_nodes; i += slots, made++) {
+        cut_part cut = {};
+        cut.end = l->column_start[l->in_nodes];
+        cut.part.nodes = (unsigned char)min(slots, l->in_nodes - i);
+        for (int m = 0; m < cut.part.nodes; m++) cut.part.node[m] = (uint16_t)order[i + m];
+        parts[made] = cut;
+    }
+    return made;
+}
+
+/* A way to cut the nodes, and a measure of the time it takes. */
+typedef struct transposed_plan {
+    const int *order; /* NULL: evenly */
+    int slots, count; /* nodes of a part; parts */
+    double time;
+} transposed_plan;
+
+/* Cuts the nodes, the costliest parts first if they are whole; returns how many. What a part takes
+ * is what it gathers, and sums that it hands on: written and read in fp32, these are as many bytes
+ * as a source's activations. `columns`: of a tile. */
+static int cut_parts(const layout *l, const transposed_plan *plan, int columns, cut_part *parts,
+                     merged_source *merged) {
+    const int made = plan->order ? cut_whole(l, plan->order, plan->slots, parts)
+                                 : cut_evenly(l, plan->count, plan->slots, parts);
+    for (int i = 0; i < made; i++) {
+        const int count = merge_sources(l, &parts[i], merged);
+        parts[i].cost = (double)(count + parts[i].part.continues) * columns;
+        for (int k = 0; k < count; k++) {
+            parts[i].cost += (double)l->in_block * __builtin_popcount(merged[k].mask);
+        }
+    }
+    if (plan->order) qsort(parts, (size_t)made, sizeof *parts, by_cost);
+    return made;
+}
+
+/* The time of all parts of so many tiles of columns. Even parts keep all thread blocks equally
+ * busy; whole ones are nearer to the busiest than to the mean, though who ends early leaves more of
+ * the L2 to the others. */
+static double time_of(const cut_part *parts, int count, int tiles, int processors, bool whole) {
+    double *load = (double *)calloc((size_t)processors, sizeof *load), sum = 0, most = 0;
+    if (!load) abort();
+    const int works = count * tiles, grid = min(works, processors);
+    for (int i = 0; i < works; i++) {
+        const double cost = parts[i % count].cost;
+        double *of = &load[i / grid % 2 ? grid - 1 - i % grid : i % grid];
+        *of += cost;
+        sum += cost;
+        most = fmax(most, *of);
+    }
+    free(load);
+    return whole ? (sum / processors + 3 * most) / 4 : sum / processors;
+}
+
+/* Even parts, or so many whole nodes to a part as should be the fastest. */
+static transposed_plan choose_plan(const layout *l, int tiles, int *const *orders, int processors,
+                                   cut_part *parts, merged_source *merged) {
+    const int slots = nodes_of_part(l->in_block);
+    const int columns = l->in_block == 32 && tiles > 1 ? 4 * BOX : 2 * BOX; /* of a tile */
+    transposed_plan best = {NULL, slots, even_parts(l, slots, processors)};
+    int made = cut_parts(l, &best, columns, parts, merged);
+    best.time = time_of(parts, made, tiles, processors, false);
+    for (int nodes = 2; nodes <= slots; nodes++) {
+        transposed_plan plan = {orders[nodes], nodes};
+        made = cut_parts(l, &plan, columns, parts, merged);
+        plan.time = time_of(parts, made, tiles, processors, true);
+        if (plan.time < best.time) best = plan;
+    }
+    return best;
+}
+
+/* Writes down the parts and their lists. */
+static void build_lists(backend *be, transposed_parts *made, const layout *l, bool whole,
+                        const cut_part *cut, merged_source *merged) {
+    const size_t total = (size_t)l->column_start[l->in_nodes];
+    transposed_part *part = (transposed_part *)calloc((size_t)made->count, sizeof *part);
+    uint32_t *source = (uint32_t *)calloc(total + 1, sizeof *source);
+    int *block = host_table(total + AHEAD), used = 0, blocks = 0;
     if (!part || !source) abort();
-    parts->count = cut_parts(l, count, slots, part, source);
-    parts->span = 1;
-    for (int i = 0; i < parts->count; i++) {
-        parts->span = max(parts->span, i - part[i].first_part + 1);
+    made->whole = whole;
+    made->span = 1;
+    for (int i = 0; i < made->count; i++) {
+        const int count = merge_sources(l, &cut[i], merged);
+        part[i] = cut[i].part;
+        part[i].first = used;
+        part[i].block = blocks;
+        part[i].count = (uint16_t)count;
+        if (whole) part[i].first_part = i;
+        made->span = max(made->span, i - part[i].first_part + 1);
+        for (int k = 0; k < count; k++) {
+            source[used++] = (uint32_t)(merged[k].node << PART_NODES | merged[k].mask);
+            for (int m = 0; m < __builtin_popcount(merged[k].mask); m++) {
+                block[blocks++] = merged[k].block[m];
+            }
+        }
     }
-    int used = parts->count ? part[parts->count - 1].first + part[parts->count - 1].count : 0;
-    parts->part = (transposed_part *)cuda_table(be, part, (size_t)made * sizeof *part);
-    parts->source =
-        (transposed_source *)cuda_table(be, source, ((size_t)used + 1) * sizeof *source);
+    made->part = (transposed_part *)cuda_table(be, part, (size_t)made->count * sizeof *part);
+    made->source = (uint32_t *)cuda_table(be, source, ((size_t)used + 1) * sizeof *source);
+    made->block = (int *)cuda_table(be, block, ((size_t)blocks + AHEAD) * sizeof *block);
     free(part);
     free(source);
+    free(block);
+}
+
+void transposed_create(backend *be, device_layout *device, const layout *l) {
+    static const int tiles[TRANSPOSED_CUTS] = {1, 2, 4, 32};
+    const node_lists lists = column_lists(l);
+    const int slots = nodes_of_part(l->in_block), processors = cuda_of(be)->processors;
+    const int even = cut_evenly(l, even_parts(l, slots, processors), slots, NULL);
+    cut_part *cut = (cut_part *)calloc((size_t)max(even, l->in_nodes), sizeof *cut);
+    merged_source *merged = (merged_source *)calloc((size_t)l->out_nodes, sizeof *merged);
+    int *orders[PART_NODES + 1] = {};
+    if (!cut || !merged) abort();
+    for (int nodes = 2; nodes <= slots; nodes++) {
+        orders[nodes] = host_table((size_t)l->in_nodes);
+        order_in_turns(&lists, nodes, orders[nodes]);
+        keep_if_fewer(&lists, nodes, orders[nodes]);
+    }
+    transposed_plan plan[TRANSPOSED_CUTS];
+    for (int i = 0; i < TRANSPOSED_CUTS; i++) {
+        transposed_parts *made = &device->transposed[i];
+        plan[i] = choose_plan(l, tiles[i], orders, processors, cut, merged);
+        if (i && plan[i].order == plan[i - 1].order) {
+            *made = made[-1];
+            continue;
+        }
+        made->count = cut_parts(l, &plan[i], 2 * BOX, cut, merged);
+        build_lists(be, made, l, plan[i].order != NULL, cut, merged);
+    }
+    for (int nodes = 2; nodes <= slots; nodes++) free(orders[nodes]);
+    free(cut);
+    free(merged);
 }
 
 /* ------------------------------------------------------------------------------------ launches */
@@ -597,28 +786,44 @@ static bool map_sources(backend *be, CUtensorMap *map, const layout *l, const vo
     return make_map(be, map, dy, 3, extent, stride, box, CU_TENSOR_MAP_SWIZZLE_128B);
 }
 
+/* Tiles of columns whose parts take turns share weights; those that follow each other have more of
+ * their activations in the L2. Worth it where that is nearly large enough for all activations, or
+ * weights are many. As measured with 12,288 units at densities from 0.5 to 0.01, and 18,432. */
+static int tiles_abreast(backend *be, const layout *l, int columns, int tile) {
+    const double l2 = (double)cuda_of(be)->l2_bytes;
+    const double activations = (double)layout_rows(l) * columns * sizeof(bf16);
+    const double weights = (double)layout_weights(l) * sizeof(bf16);
+    return activations <= 1.5 * l2 || weights > 8 * l2 ? SHARING / tile : 1;
+}
+
 template <int B, int BOXES>
 static void launch_transposed(backend *be, const device_layout *device, const void *w,
                               const void *dy, int columns, void *dx) {
     typedef transposed_shape<B, BOXES> S;
-    const transposed_parts *parts = &device->transposed;
+    const int tiles = (columns + S::TILE - 1) / S::TILE;
+    const int cut = tiles <= 2 ? tiles - 1 : tiles <= 4 ? 2 : 3;
+    const transposed_parts *parts = &device->transposed[cut];
     CUtensorMap w_map, x_map;
     if (!map_blocks(be, &w_map, &device->host, w)) return;
     if (!map_sources(be, &x_map, &device->host, dy, columns)) return;
-    /* So few tiles that the L2 keeps their columns of dy, and that there are slots enough for all
-     * parts of a node, or a part might wait for one after it. */
-    const int tiles = (columns + S::TILE - 1) / S::TILE;
-    const int most = max(min(shared_slots<S>() / parts->span, COLUMNS_AT_ONCE / S::TILE), 1);
-    for (int tile = 0; tile < tiles; tile += most) {
-        const int now = min(most, tiles - tile), works = now * parts->count;
-        transposed_arguments p = {
-            parts->part,    parts->source, (bf16 *)dx, columns,
-            tile * S::TILE, now,           works,      cuda_of(be)->weights_settled,
-            exchange_of(be)};
-        cuda_launch(be, "dgrad", true, transposed_product<B, BOXES>,
-                    min(works, cuda_of(be)->processors), THREADS, S::BYTES, w_map, x_map, p);
-        cuda_of(be)->weights_settled = true;
-    }
+    /* There must be slots enough for all parts of a node, or a part might wait for one after it. */
+    const int most = max(shared_slots<S>() / parts->span, 1);
+    const int abreast = min(most, tiles_abreast(be, &device->host, columns, S::TILE));
+    const transposed_arguments p = {parts->part,
+                                    parts->source,
+                                    parts->block,
+                                    (bf16 *)dx,
+                                    columns,
+                                    tiles,
+                                    parts->count,
+                                    tiles * parts->count,
+                                    abreast,
+                                    parts->whole,
+                                    cuda_of(be)->weights_settled,
+                                    exchange_of(be)};
+    cuda_launch(be, "dgrad", true, transposed_product<B, BOXES>,
+                min(p.works, cuda_of(be)->processors), THREADS, S::BYTES, w_map, x_map, p);
+    cuda_of(be)->weights_settled = true;
 }
 
 void transposed_dgrad(backend *be, const device_layout *device, const void *w, const void *dy,
