@@ -62,14 +62,14 @@ static __global__ void __launch_bounds__(THREADS, 1)
     cursor<S::STAGES>().create(full);
     barrier_init_done();
     __syncthreads();
-    wait_for_earlier();
-    let_next_start();
 
     if (warp >= CONSUMER_WARPS) {
         registers_shrink<PRODUCER_REGISTERS>();
         produce_wide<B, FORWARD, S>(w_map, x_map, p, base);
     } else {
         registers_grow<CONSUMER_REGISTERS>();
+        wait_for_earlier();
+        let_next_start();
         const int group = warp / 4, lane = threadIdx.x % 32;
         const uint32_t out = base + S::Y + group * S::OUTS * S::OUT;
         const uint32_t weights = (base + S::X_BYTES) >> 4 | (layout_of::LEADING >> 4) << 16;
@@ -288,11 +288,12 @@ static wide_plan plan_parts(ordered_lists *l, int slots, int columns, int blocks
 
 /* Blocks of 32 may be for parted_product: where lists are long, whole parts, each for two thread
  * blocks, if all find room at once, as they must to trade sums but once; where lists are short, small
- * parts. The bounds are as measured on an H200 with 12,288 units at densities from 0.5 to 0.01. */
+ * parts, unless these gather too much more. The bounds are as measured on an H200 with 12,288 units
+ * at densities from 0.5 to 0.01, random, Watts-Strogatz and Barabasi-Albert. */
 static wide_plan choose_plan(ordered_lists *l, int b, int columns, bool few, int processors,
                              costed_part *parts) {
     const node_lists *lists = &l->lists;
-    const int slots = wide_slots(b), long_list = few ? 32 : 64, short_list = 24;
+    const int slots = wide_slots(b), long_list = few ? 32 : 64, short_list = 24, shortest_list = 16;
     const int whole = (lists->nodes + slots - 1) / slots;
     int blocks = 0;
     for (int i = 0; i < lists->nodes; i++) blocks += lists->end[i] - lists->begin[i];
@@ -302,9 +303,10 @@ static wide_plan choose_plan(ordered_lists *l, int b, int columns, bool few, int
         wide_plan plan = {slots, 2, INT32_MAX, order_of(l, slots), 0};
         return plan;
     }
-    if (b == 32 && few && mean < short_list && whole <= processors)
-        return plan_parts(l, slots / 2, columns, 2 * processors, parts);
-    return plan_parts(l, slots, columns, processors, parts);
+    const wide_plan plan = plan_parts(l, slots, columns, processors, parts);
+    if (b != 32 || !few || mean >= short_list || whole > processors) return plan;
+    const wide_plan halves = plan_parts(l, slots / 2, columns, 2 * processors, parts);
+    return mean < shortest_list || halves.time < 0.77 * plan.time ? halves : plan;
 }
 
 template <int SLOTS> static void *pack_parts(backend *be, const wide_part *part, int count) {

@@ -97,9 +97,10 @@ static __device__ __forceinline__ void produce_wide(const CUtensorMap &w_map,
         const int column = tile.column * S::COLUMNS + box * BOX;
         const int first = part->first, count = part->count;
         int entry = lane < SLOTS ? part->start[lane] : 0, last = 0;
-        uint32_t sources = 0;
+        uint32_t sources = read_sources<SLOTS>(p, first, count, &last);
+        if (turn == 0) wait_for_earlier(); /* tables do not wait */
         for (int i = 0; i < count; i++) {
-            if (i % 32 == 0) sources = read_sources<SLOTS>(p, first + i, count - i, &last);
+            if (i && i % 32 == 0) sources = read_sources<SLOTS>(p, first + i, count - i, &last);
             const uint32_t source = __shfl_sync(~0u, sources, i % 32);
             const uint32_t mask = source & ((1 << SLOTS) - 1);
             const bool weights = mask >> lane & 1;
@@ -107,6 +108,8 @@ static __device__ __forceinline__ void produce_wide(const CUtensorMap &w_map,
                 if (use % PRODUCERS != mine) continue;
                 const int stage = use % S::STAGES;
                 const uint32_t barrier = full + stage * 8, to = base + stage * S::STAGE;
+                int row = entry;
+                if (!FORWARD && weights) row = __ldg(p.block + entry);
                 barrier_wait(empty + stage * 8, (use / S::STAGES & 1) ^ 1);
                 if (lane == 0) {
                     shared_store(base + S::MASKS + stage * 4, mask);
@@ -122,7 +125,7 @@ static __device__ __forceinline__ void produce_wide(const CUtensorMap &w_map,
                     if (FORWARD) {
                         tensor_load(block, &w_map, barrier, slice * S::KS, entry * B);
                     } else {
-                        const int row = __ldg(p.block + entry) * B + slice * S::KS;
+                        row = row * B + slice * S::KS;
                         tensor_load(block, &w_map, barrier, 0, B == 32 ? row / 2 : row);
                         if (B == 128)
                             tensor_load(block + S::KS * BOX_ROW, &w_map, barrier, 64, row);
