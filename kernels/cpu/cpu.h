@@ -7,16 +7,17 @@
 #define SMALLWORLD_KERNELS_CPU_H
 
 #include "ops.h"
-#include "tanh.h"
 
 #include <math.h>
 #include <string.h>
 
 #ifdef SMALLWORLD_REFERENCE
 typedef double real;
+typedef int64_t lane; /* a whole number as wide as a real */
 #define CPU(name) reference_##name
 #else
 typedef float real;
+typedef int32_t lane;
 #define CPU(name) cpu_##name
 #endif
 
@@ -40,6 +41,7 @@ typedef struct cpu_backend {
     size_t statistics_count;
     double *marks; /* seconds */
     size_t mark_count;
+    bool entries_are_made; /* the gates' table is interleaved, for all steps */
 } cpu_backend;
 
 static inline cpu_backend *cpu_of(backend *be) {
@@ -64,28 +66,37 @@ static inline void round_operands(const backend *be, real *x, size_t count) {
 }
 
 /* ---------------------------------------------------------------------------- exp and friends
- * For float, without branches, so that loops over columns vectorise. exp: x = n log 2 + r, a
- * polynomial of degree 6 in r (relative error 1.2e-7). tanh: an odd polynomial near 0 (9e-8), else
- * through exp. The coefficients are Chebyshev fits. */
+ * For float, without branches, so that loops over columns vectorise: x = n log 2 + r, and e^x = 2^n
+ * e^r, with a polynomial of degree 6 in r, a Chebyshev fit (relative error 1.2e-7). */
 
-static inline real exp_(real x) {
-#ifdef SMALLWORLD_REFERENCE
-    return exp(x);
-#else
-    float clamped = x > -87.0f ? x : -87.0f; /* so is a NaN, until the end */
-    clamped = clamped < 88.0f ? clamped : 88.0f;
-    float n = __builtin_rintf(clamped * 1.44269504f);
+#ifndef SMALLWORLD_REFERENCE
+/* e^r - 1, and 2^n in `scale`. A NaN stays one. */
+static inline float exp_parts(float x, float *scale) {
+    const float rounder = 0x1.8p23f; /* what is added to it is rounded to a whole number, which
+                                        then stands in the low bits */
+    float clamped = x < -87.0f ? -87.0f : x;
+    clamped = clamped > 88.0f ? 88.0f : clamped;
+    float rounded = clamped * 1.44269504f + rounder, n = rounded - rounder;
     float r = clamped - n * 0.693145752f - n * 1.42860677e-6f;
     float p = 0.00139345438f;
     p = p * r + 0.00836377684f;
     p = p * r + 0.0416664556f;
     p = p * r + 0.166665733f;
     p = p * r + 0.5f;
-    p = p * r * r + r + 1.0f;
-    int32_t exponent = ((int32_t)n + 127) << 23;
-    float scale;
-    memcpy(&scale, &exponent, sizeof scale);
-    return x != x ? x : p * scale;
+    uint32_t bits;
+    memcpy(&bits, &rounded, sizeof bits);
+    bits = (bits + 127) << 23;
+    memcpy(scale, &bits, sizeof *scale);
+    return p * r * r + r;
+}
+#endif
+
+static inline real exp_(real x) {
+#ifdef SMALLWORLD_REFERENCE
+    return exp(x);
+#else
+    float scale, part = exp_parts(x, &scale);
+    return part * scale + scale;
 #endif
 }
 
@@ -93,22 +104,68 @@ static inline real sigmoid_(real x) {
     return 1 / (1 + exp_(-x));
 }
 
+/* (e - 1) / (e + 1) of e = e^2x, whose e - 1 does not cancel near 0. */
 static inline real tanh_(real x) {
 #ifdef SMALLWORLD_REFERENCE
     return tanh(x);
 #else
-    float z = x * x;
-    float p = tanh_polynomial(z);
-    float near = x + x * z * p;
-    float far = 1 - 2 / (1 + exp_(2 * x));
-    return z < TANH_NEAR ? near : far;
+    float scale, part = exp_parts(2 * x, &scale);
+    float less = part * scale + (scale - 1);
+    return less / (less + 2);
 #endif
+}
+
+/* ------------------------------------------------------------------------------------- tiles
+ * Passed by address alone: how a long vector is passed by value depends on the processor. */
+
+enum { TILE = 8 };
+
+typedef real octet __attribute__((vector_size(TILE * sizeof(real))));
+typedef octet octet_at __attribute__((aligned(sizeof(real)))); /* anywhere in memory */
+typedef real quad __attribute__((vector_size(4 * sizeof(real))));
+
+/* Picks lanes of two vectors, numbered as if side by side. */
+#if defined __clang__ || __GNUC__ >= 12
+#define SHUFFLE __builtin_shufflevector
+#else
+#define SHUFFLE(a, b, ...)                                                                         \
+    __builtin_shuffle(a, b, (lane __attribute__((vector_size(sizeof(a))))){__VA_ARGS__})
+#endif
+
+static inline octet_at *octets(real *x) {
+    return (octet_at *)x;
+}
+
+static inline void tile_load(octet x[TILE], const real *from, size_t stride) {
+    for (int r = 0; r < TILE; r++, from += stride) memcpy(&x[r], from, sizeof x[r]);
+}
+
+static inline void tile_store(const octet x[TILE], real *to, size_t stride) {
+    for (int r = 0; r < TILE; r++, to += stride) memcpy(to, &x[r], sizeof x[r]);
+}
+
+/* x[r][n] becomes x[n][r]. Each pass is an instruction a vector where vectors are long enough. */
+static inline void tile_transpose(octet x[TILE]) {
+    octet y[TILE], z[TILE];
+    for (int r = 0; r < TILE; r += 2) { /* lanes of two neighbours side by side ... */
+        y[r] = SHUFFLE(x[r], x[r + 1], 0, 8, 1, 9, 4, 12, 5, 13);
+        y[r + 1] = SHUFFLE(x[r], x[r + 1], 2, 10, 3, 11, 6, 14, 7, 15);
+    }
+    for (int r = 0; r < TILE; r += 4) { /* ... of four ... */
+        for (int i = 0; i < 2; i++) {
+            z[r + 2 * i] = SHUFFLE(y[r + i], y[r + i + 2], 0, 1, 8, 9, 4, 5, 12, 13);
+            z[r + 2 * i + 1] = SHUFFLE(y[r + i], y[r + i + 2], 2, 3, 10, 11, 6, 7, 14, 15);
+        }
+    }
+    for (int r = 0; r < TILE / 2; r++) { /* ... of eight */
+        x[r] = SHUFFLE(z[r], z[r + 4], 0, 1, 2, 3, 8, 9, 10, 11);
+        x[r + 4] = SHUFFLE(z[r], z[r + 4], 4, 5, 6, 7, 12, 13, 14, 15);
+    }
 }
 
 /* The sum of `count` values, a multiple of 4, four chains side by side: what compilers make of a
  * plain loop is one chain of scalars. */
 static inline real add_up(const real *x, int count) {
-    typedef real quad __attribute__((vector_size(4 * sizeof(real))));
     quad sum = {0}, next;
     for (int n = 0; n < count; n += 4) {
         memcpy(&next, x + n, sizeof next);
@@ -127,6 +184,8 @@ void CPU(wgrad)(backend *be, const device_layout *l, const void *dy, const void 
                 int columns, void *dw, void *workspace);
 size_t CPU(wgrad_workspace)(backend *be, const layout *l, int steps, int columns);
 
+void CPU(cell_forward)(backend *be, const cell *c);
+void CPU(cell_backward)(backend *be, const cell *c);
 void CPU(activate)(backend *be, const cell *c, int s, int t);
 void CPU(activate_backward)(backend *be, const cell *c, int s, int t);
 void CPU(gates)(backend *be, const cell *c, int t);

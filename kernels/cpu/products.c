@@ -4,16 +4,16 @@
  *   dgrad  dx_j = sum over blocks (i, j)  W_ij' dy_i
  *   wgrad  dW_ij = sum over t             dy_i[t] x_j[t]'
  *
- * Floor: 2 blocks gates block^2 columns operations each. fprop and dgrad share one inner kernel, a
- * tile of ROWS x COLUMN_GROUP sums held in registers while it walks the blocks of its row (or
- * column): each step loads ROWS weights and a group of columns, and does ROWS x COLUMN_GROUP
- * multiply-adds. wgrad holds a tile of dot products over the columns and steps instead, in panels that
- * it packs, so that rows are long. */
+ * Floor: 2 blocks gates block^2 columns operations each. All share one inner kernel, a tile of ROWS x
+ * COLUMN_GROUP sums held in registers: each step loads ROWS numbers of the one operand and a group of
+ * the other's, and does ROWS x COLUMN_GROUP multiply-adds. In fprop (dgrad) the tile's columns are
+ * streams, and it walks the blocks of its row (column). In wgrad they are units of x_j, and it walks
+ * streams and steps; so that these units lie side by side, x is packed with units and streams
+ * exchanged, a panel of steps at a time, once for all rows that read it. */
 #include "cpu.h"
 
 #include <assert.h>
 #include <cblas.h>
-#include <omp.h>
 #include <stdlib.h>
 
 #if defined __AVX512F__
@@ -29,9 +29,8 @@ typedef real vec __attribute__((vector_size(VECTOR_BYTES), aligned(sizeof(real))
 enum {
     LANES = VECTOR_BYTES / sizeof(real),
     VECTORS = COLUMN_GROUP / LANES,
-    ROWS = VECTORS == 1 ? 8 : 4,       /* 8 independent sums hide the latency of a multiply-add */
-    DOTS = VECTOR_BYTES == 64 ? 4 : 2, /* columns of W that wgrad makes at a time, of 4 rows */
-    PANEL = 1024                       /* columns x steps that it sums at a time */
+    ROWS = VECTORS == 1 ? 8 : 4, /* 8 independent sums hide the latency of a multiply-add */
+    PANEL = 128                  /* columns x steps that wgrad sums at a time */
 };
 
 static_assert(COLUMN_GROUP % LANES == 0, "a column group is whole vectors");
@@ -85,68 +84,107 @@ static void sparse_dgrad_column(const layout *l, int j, const real *w, const rea
     }
 }
 
-/* dw[r][0..DOTS-1] += over `depth`, row r of dy times the rows of x. */
-static inline void dot_tile(const real *dy, const real *x, size_t stride, size_t depth, real *dw,
-                            size_t b) {
-    enum { U = 4, V = DOTS };
-    vec sum[U][V] = {0};
-    for (size_t n = 0; n < depth; n += LANES) {
-        vec in[V];
-        for (size_t v = 0; v < V; v++) in[v] = *(const vec *)(x + v * stride + n);
-        for (size_t u = 0; u < U; u++) {
-            vec out = *(const vec *)(dy + u * stride + n);
-            for (size_t v = 0; v < V; v++) sum[u][v] += out * in[v];
-        }
-    }
-    for (size_t u = 0; u < U; u++) {
-        for (size_t v = 0; v < V; v++) dw[u * b + v] += add_up((const real *)&sum[u][v], LANES);
-    }
-}
-
-/* The steps that wgrad sums at a time, and how far apart it then packs rows: not by a power of two,
- * at which they would meet in the same places of the caches, as steps of the activations do. */
+/* The steps that wgrad sums at a time. Sums of a panel are made in registers and added up, so that
+ * small numbers are not lost one by one in the sum of a long text. */
 static int panel_steps(int steps, size_t columns) {
     int panel = (int)(PANEL / columns ? PANEL / columns : 1);
     return panel < steps ? panel : steps;
 }
 
-static size_t panel_stride(int steps, size_t columns) {
-    return (size_t)panel_steps(steps, columns) * columns + COLUMN_GROUP;
+/* Units of an input that lie side by side in a packed panel. */
+static inline size_t panel_width(size_t b) {
+    return b < COLUMN_GROUP ? TILE : COLUMN_GROUP;
 }
 
-/* `rows` rows of steps t0 ... t1 - 1, `step` apart -> [rows][stride]. */
-static void pack_panel(const real *x, size_t step, size_t rows, size_t columns, int t0, int t1,
-                       size_t stride, real *packed) {
-    for (int t = t0; t < t1; t++) {
-        const real *from = x + (size_t)t * step;
-        real *to = packed + (size_t)(t - t0) * columns;
-        for (size_t r = 0; r < rows; r++, from += columns, to += stride) {
-            for (size_t n = 0; n < columns; n += LANES) *(vec *)(to + n) = *(const vec *)(from + n);
+/* `steps` steps of an input node -> [block / width][steps][columns][width]. */
+static void pack_node(const layout *l, int j, const real *x, size_t columns, int steps,
+                      real *packed) {
+    size_t b = (size_t)l->in_block, width = panel_width(b);
+    for (size_t v = 0; v < b; v += width) {
+        for (size_t t = 0; t < (size_t)steps; t++) {
+            const real *from = x + (t * layout_inputs(l) + (size_t)j * b + v) * columns;
+            for (size_t n = 0; n < columns; n += TILE, packed += TILE * width) {
+                for (size_t u = 0; u < width; u += TILE) {
+                    octet tile[TILE];
+                    tile_load(tile, from + u * columns + n, columns);
+                    tile_transpose(tile);
+                    tile_store(tile, packed + u, width);
+                }
+            }
         }
     }
 }
 
-/* The blocks of row i. `packed`: room for a panel of the rows of an output and of an input node. */
-static void sparse_wgrad_row(const layout *l, int i, const real *dy, const real *x, int steps,
-                             size_t columns, real *dw, real *packed) {
-    size_t b = (size_t)l->in_block, rows = (size_t)l->gates * b, block = rows * b;
-    size_t stride = panel_stride(steps, columns);
-    int first = l->row_start[i], last = l->row_start[i + 1], panel = panel_steps(steps, columns);
-    real *packed_x = packed + rows * stride;
-    memset(dw + (size_t)first * block, 0, (size_t)(last - first) * block * sizeof *dw);
-    for (int t0 = 0; t0 < steps; t0 += panel) {
-        int t1 = t0 + panel < steps ? t0 + panel : steps;
-        size_t depth = (size_t)(t1 - t0) * columns;
-        pack_panel(dy + (size_t)i * rows * columns, layout_rows(l) * columns, rows, columns, t0, t1,
-                   stride, packed);
-        for (int k = first; k < last; k++) {
-            pack_panel(x + (size_t)l->row_column[k] * b * columns, layout_inputs(l) * columns, b,
-                       columns, t0, t1, stride, packed_x);
-            for (size_t u = 0; u < rows; u += 4) {
-                for (size_t v = 0; v < b; v += DOTS) {
-                    dot_tile(packed + u * stride, packed_x + v * stride, stride, depth,
-                             dw + (size_t)k * block + u * b + v, b);
+/* Stores a tile of sums, or adds it to what is there. */
+static inline void keep_tile(const real *sum, size_t rows, size_t width, bool add, real *y,
+                             size_t stride) {
+    for (size_t r = 0; r < rows; r++, y += stride, sum += width) {
+        for (size_t v = 0; v < width; v++) y[v] = add ? y[v] + sum[v] : sum[v];
+    }
+}
+
+/* dw, ROWS x COLUMN_GROUP of a block, from rows of dy that are `step` apart from step to step, and a
+ * packed panel. */
+static inline void wgrad_tile(const real *dy, size_t step, const real *x, size_t columns, int steps,
+                              bool add, real *dw, size_t b) {
+    vec sum[ROWS][VECTORS] = {0};
+    for (int t = 0; t < steps; t++, dy += step, x += columns * COLUMN_GROUP) {
+        multiply_tile(sum, dy, columns, 1, x, COLUMN_GROUP, (int)columns);
+    }
+    keep_tile((const real *)sum, ROWS, COLUMN_GROUP, add, dw, b);
+}
+
+/* Likewise TILE x TILE, of blocks that have no more columns. */
+static inline void wgrad_small_tile(const real *dy, size_t step, const real *x, size_t columns,
+                                    int steps, bool add, real *dw, size_t b) {
+    octet sum[TILE] = {0}, in;
+    for (int t = 0; t < steps; t++, dy += step) {
+        for (size_t n = 0; n < columns; n++, x += TILE) {
+            memcpy(&in, x, sizeof in);
+            for (size_t r = 0; r < TILE; r++) sum[r] += dy[r * columns + n] * in;
+        }
+    }
+    keep_tile((const real *)sum, TILE, TILE, add, dw, b);
+}
+
+/* What `steps` steps add to the blocks of row i, or, of the first panel, start them with. */
+static void sparse_wgrad_row(const layout *l, int i, const real *dy, const real *packed,
+                             size_t columns, int steps, bool add, real *dw) {
+    size_t b = (size_t)l->in_block, rows = (size_t)l->gates * b, step = layout_rows(l) * columns;
+    size_t width = panel_width(b), height = width == TILE ? TILE : ROWS;
+    const real *dy_i = dy + (size_t)i * rows * columns;
+    for (int k = l->row_start[i]; k < l->row_start[i + 1]; k++) {
+        for (size_t v = 0; v < b; v += width) {
+            const real *x = packed + ((size_t)l->row_column[k] * b + v) * (size_t)steps * columns;
+            for (size_t row = 0; row < rows; row += height) {
+                real *tile = dw + ((size_t)k * rows + row) * b + v;
+                if (width == TILE) {
+                    wgrad_small_tile(dy_i + row * columns, step, x, columns, steps, add, tile, b);
+                } else {
+                    wgrad_tile(dy_i + row * columns, step, x, columns, steps, add, tile, b);
                 }
+            }
+        }
+    }
+}
+
+static void sparse_wgrad(int threads, const layout *l, const real *dy, const real *x, int steps,
+                         size_t columns, real *dw, real *workspace) {
+    int panel = panel_steps(steps, columns);
+    for (int t0 = 0; t0 < steps; t0 += panel) {
+        int count = steps - t0 < panel ? steps - t0 : panel;
+        size_t node = (size_t)l->in_block * (size_t)count * columns;
+        const real *x0 = x + (size_t)t0 * layout_inputs(l) * columns;
+        const real *dy0 = dy + (size_t)t0 * layout_rows(l) * columns;
+#pragma omp parallel num_threads(threads)
+        {
+#pragma omp for
+            for (int j = 0; j < l->in_nodes; j++) {
+                pack_node(l, j, x0, columns, count, workspace + (size_t)j * node);
+            }
+#pragma omp for schedule(dynamic)
+            for (int i = 0; i < l->out_nodes; i++) {
+                sparse_wgrad_row(l, i, dy0, workspace, columns, count, t0 > 0, dw);
             }
         }
     }
@@ -161,15 +199,19 @@ static void sparse_wgrad_row(const layout *l, int i, const real *dy, const real 
 #define GEMM cblas_sgemm
 #endif
 
-enum { ROW_CHUNK = 64 };
+/* The rows of a call, by the shape alone, so that bits do not depend on the threads. Every call packs
+ * all of the right-hand side: where that is much, a call has more rows. */
+static int row_chunk(int rows, int columns) {
+    return rows >= 1024 && columns >= 512 ? 256 : 64;
+}
 
 static void gemm(int threads, bool left_transposed, bool right_transposed, int rows, int columns,
                  int depth, const real *left, int left_stride, const real *right, int right_stride,
                  real *out, int out_stride) {
-    int chunks = (rows + ROW_CHUNK - 1) / ROW_CHUNK;
+    int most = row_chunk(rows, columns), chunks = (rows + most - 1) / most;
 #pragma omp parallel for num_threads(threads) schedule(dynamic)
     for (int chunk = 0; chunk < chunks; chunk++) {
-        int row = chunk * ROW_CHUNK, count = rows - row < ROW_CHUNK ? rows - row : ROW_CHUNK;
+        int row = chunk * most, count = rows - row < most ? rows - row : most;
         size_t skip = (size_t)row * (left_transposed ? 1 : (size_t)left_stride);
         GEMM(CblasRowMajor, left_transposed ? CblasTrans : CblasNoTrans,
              right_transposed ? CblasTrans : CblasNoTrans, count, columns, depth, 1, left + skip,
@@ -194,27 +236,30 @@ static void pack(int threads, const real *x, int steps, size_t rows, size_t stri
 static void dense_wgrad(int threads, const layout *l, const real *dy, const real *x, int steps,
                         int columns, real *dw, real *workspace) {
     size_t rows = layout_rows(l), depth = (size_t)steps * (size_t)columns;
-    real *packed_dy = workspace, *packed_x = workspace + rows * depth;
-    pack(threads, dy, steps, rows, 1, (size_t)columns, packed_dy);
-    pack(threads, x, steps, (size_t)l->in_block, (size_t)l->in_stride, (size_t)columns, packed_x);
-    gemm(threads, false, true, (int)rows, l->in_block, (int)depth, packed_dy, (int)depth, packed_x,
-         (int)depth, dw, l->in_block);
-}
-
-/* Of a thread's panels. */
-static size_t packed_count(const layout *l, int steps, int columns) {
-    size_t rows = (size_t)(l->gates + 1) * (size_t)l->in_block;
-    return rows * panel_stride(steps, (size_t)columns);
+    int x_stride = columns * l->in_stride;
+    if (steps > 1) {
+        real *packed_dy = workspace, *packed_x = workspace + rows * depth;
+        pack(threads, dy, steps, rows, 1, (size_t)columns, packed_dy);
+        pack(threads, x, steps, (size_t)l->in_block, (size_t)l->in_stride, (size_t)columns,
+             packed_x);
+        dy = packed_dy, x = packed_x, x_stride = (int)depth;
+    }
+    gemm(threads, false, true, (int)rows, l->in_block, (int)depth, dy, (int)depth, x, x_stride, dw,
+         l->in_block);
 }
 
 size_t CPU(wgrad_workspace)(backend *be, const layout *l, int steps, int columns) {
+    (void)be;
     if (!layout_is_dense(l)) {
-        return sizeof(real) * packed_count(l, steps, columns) * (size_t)cpu_of(be)->threads;
+        size_t panel = (size_t)panel_steps(steps, (size_t)columns);
+        return sizeof(real) * layout_inputs(l) * panel * (size_t)columns;
     }
     return sizeof(real) * (layout_rows(l) + (size_t)l->in_block) * (size_t)steps * (size_t)columns;
 }
 
 /* ------------------------------------------------------------------------------ the operations */
+
+enum { SUM_ROWS = 16 }; /* added up as they are, before they are added to sums in double */
 
 /* Per gate and column, the sums of y and of its square: real [gates][2][columns]. */
 static void column_sums(int threads, const layout *l, const real *y, size_t columns, real *sums) {
@@ -224,11 +269,22 @@ static void column_sums(int threads, const layout *l, const real *y, size_t colu
         size_t g = task / groups, n0 = task % groups * COLUMN_GROUP;
         double total[2][COLUMN_GROUP] = {0};
         for (size_t i = 0; i < (size_t)l->out_nodes; i++) {
-            for (size_t u = 0; u < b; u++) {
-                const real *row = y + ((i * (size_t)l->gates + g) * b + u) * columns + n0;
+            const real *row = y + (i * (size_t)l->gates + g) * b * columns + n0;
+            for (size_t u = 0; u < b; u += SUM_ROWS) {
+                vec part[2][VECTORS] = {0};
+                size_t past = u + SUM_ROWS < b ? u + SUM_ROWS : b;
+                for (size_t r = u; r < past; r++, row += columns) {
+                    const vec *in = (const vec *)row;
+                    for (int v = 0; v < VECTORS; v++) {
+                        part[0][v] += in[v];
+                        part[1][v] += in[v] * in[v];
+                    }
+                }
+                real sum[2][COLUMN_GROUP];
+                memcpy(sum, part, sizeof sum);
                 for (int n = 0; n < COLUMN_GROUP; n++) {
-                    total[0][n] += row[n];
-                    total[1][n] += (double)row[n] * row[n];
+                    total[0][n] += sum[0][n];
+                    total[1][n] += sum[1][n];
                 }
             }
         }
@@ -288,12 +344,7 @@ void CPU(wgrad)(backend *be, const device_layout *device, const void *dy, const 
     int threads = cpu_of(be)->threads;
     if (layout_is_dense(l)) {
         dense_wgrad(threads, l, dy, x, steps, columns, dw, workspace);
-        return;
-    }
-    size_t packed = packed_count(l, steps, columns);
-#pragma omp parallel for num_threads(threads) schedule(dynamic)
-    for (int i = 0; i < l->out_nodes; i++) {
-        sparse_wgrad_row(l, i, dy, x, steps, (size_t)columns, dw,
-                         (real *)workspace + (size_t)omp_get_thread_num() * packed);
+    } else {
+        sparse_wgrad(threads, l, dy, x, steps, (size_t)columns, dw, workspace);
     }
 }

@@ -7,12 +7,14 @@
  * so backward needs two sums over the features, which `dsums` holds, before it can finish.
  *
  * Every operation is one loop over units, in CHUNKS parallel parts, and within a unit over groups of
- * columns. Floor: each of raw, dpre, c, h and dx once through memory. */
+ * columns. Floor: each of raw, dpre, c, h and dx once through memory; for gates, also five
+ * exponentials and divisions an element in each direction. */
 #include "cpu.h"
 
 #include "core/memory.h"
 #include "core/philox.h"
 
+#include <assert.h>
 #include <stdlib.h>
 
 #define EPSILON ((real)1e-6)
@@ -24,13 +26,14 @@ typedef struct statistics {
     real mean[GATES][COLUMN_GROUP], scale[GATES][COLUMN_GROUP];
 } statistics;
 
-/* One step of a stage, as pointers. */
+/* One step of a stage, as pointers. Each thread has a copy, which then no store can change, as far as
+ * the compiler knows. */
 typedef struct view {
     const stage *g;
     size_t hidden, columns, block, gates;
     real *raw, *sums, *out, *dpre, *dentry, *dsums;
     const uint8_t *bytes;
-    const statistics *st; /* [columns / COLUMN_GROUP] */
+    statistics *st; /* [columns / COLUMN_GROUP] */
 } view;
 
 /* The units of one of the CHUNKS parts: first <= unit < last. */
@@ -123,12 +126,6 @@ static inline const real *table_row(const view *v, size_t gate, size_t unit) {
 
 /* ---------------------------------------------------------------------------------- backward */
 
-/* What backward sums up: over the columns of one unit, and over the units of one part. */
-typedef struct sums {
-    real bias, gain; /* of a unit's gate: dpre, and dpre times the normalised raw */
-    real *features;  /* [gates][2][columns] of a part */
-} sums;
-
 static real *feature_partials(backend *be, const view *v) {
     cpu_backend *cpu = cpu_of(be);
     size_t count = CHUNKS * v->gates * 2 * v->columns;
@@ -137,68 +134,78 @@ static real *feature_partials(backend *be, const view *v) {
     return (real *)cpu->partial;
 }
 
-/* total += x, of a group of columns. */
-static inline void add_to(real *total, const real x[COLUMN_GROUP]) {
-    real sum[COLUMN_GROUP];
-    memcpy(sum, total, sizeof sum);
-    for (int n = 0; n < COLUMN_GROUP; n++) sum[n] += x[n];
-    memcpy(total, sum, sizeof sum);
-}
+/* What a unit's gate adds to the gradients of its bias and gain: dpre, and dpre times the normalised
+ * raw; columns TILE apart are added up. */
+typedef struct shares {
+    octet bias, gain;
+} shares;
 
-/* Stores the gradient `d` at norm's result, as an operand, and adds what it adds to the sums. */
+/* Stores the gradient `d` at norm's result, as an operand, and adds what it adds to the shares and
+ * to a part's sums over its units, [gates][2][columns]. */
 static inline void keep_dpre(backend *be, const view *v, size_t gate, size_t unit, size_t n0,
-                             real d[COLUMN_GROUP], const real value[COLUMN_GROUP], sums *add) {
-    real product[COLUMN_GROUP], gain = gain_of(v, gate, unit);
+                             real d[COLUMN_GROUP], real value[COLUMN_GROUP], shares *add,
+                             real *features) {
+    real gain = gain_of(v, gate, unit), *sums = features + gate * 2 * v->columns + n0;
+    octet_at *total = octets(sums), *product = octets(sums + v->columns);
     round_operands(be, d, COLUMN_GROUP);
     memcpy(v->dpre + row_of(v, gate, unit) * v->columns + n0, d, COLUMN_GROUP * sizeof *d);
-    for (int n = 0; n < COLUMN_GROUP; n++) product[n] = d[n] * value[n];
-    add->bias += add_up(d, COLUMN_GROUP);
-    add->gain += add_up(product, COLUMN_GROUP);
-    if (!v->g->layer_norm) return;
-    real *totals = add->features + gate * 2 * v->columns + n0, scaled[COLUMN_GROUP];
-    for (int n = 0; n < COLUMN_GROUP; n++) scaled[n] = gain * d[n];
-    add_to(totals, scaled);
-    for (int n = 0; n < COLUMN_GROUP; n++) scaled[n] = gain * product[n];
-    add_to(totals + v->columns, scaled);
+    for (int n = 0; n < COLUMN_GROUP / TILE; n++) {
+        octet here = octets(d)[n], scaled = here * octets(value)[n];
+        add->bias += here;
+        add->gain += scaled;
+        if (!v->g->layer_norm) continue;
+        total[n] += gain * here;
+        product[n] += gain * scaled;
+    }
 }
 
 /* The gradients of a unit's bias and gain; the last step starts them, the ones before it add. */
-static void keep_unit(const view *v, size_t gate, size_t unit, const sums *add, bool start) {
+static inline void keep_unit(const view *v, size_t gate, size_t unit, real bias, real gain,
+                             bool start) {
     size_t at = gate * v->hidden + unit;
     real *dbias = v->g->dbias, *dgain = v->g->dgain;
-    if (dbias) dbias[at] = (start ? 0 : dbias[at]) + add->bias;
-    if (dgain) dgain[at] = (start ? 0 : dgain[at]) + add->gain;
+    if (dbias) dbias[at] = (start ? 0 : dbias[at]) + bias;
+    if (dgain) dgain[at] = (start ? 0 : dgain[at]) + gain;
 }
 
 static void keep_features(const view *v, const real *partials) {
     if (!v->g->layer_norm) return;
     size_t count = v->gates * 2 * v->columns;
-    for (size_t i = 0; i < count; i++) {
-        double total = 0;
-        for (size_t chunk = 0; chunk < CHUNKS; chunk++) total += partials[chunk * count + i];
-        v->dsums[i] = (real)total;
+    for (size_t i = 0; i < count; i += COLUMN_GROUP) {
+        double total[COLUMN_GROUP] = {0};
+        for (size_t chunk = 0; chunk < CHUNKS; chunk++) {
+            const real *partial = partials + chunk * count + i;
+            for (int n = 0; n < COLUMN_GROUP; n++) total[n] += partial[n];
+        }
+        for (int n = 0; n < COLUMN_GROUP; n++) v->dsums[i + (size_t)n] = (real)total[n];
+    }
+}
+
+static inline void norm_backward_row(backend *be, const view *v, size_t gate, size_t unit) {
+    real gain = gain_of(v, gate, unit), share = 1 / (real)v->hidden;
+    for (size_t n0 = 0; n0 < v->columns; n0 += COLUMN_GROUP) {
+        size_t at = row_of(v, gate, unit) * v->columns + n0, sum = gate * 2 * v->columns + n0;
+        statistics *st = &v->st[n0 / COLUMN_GROUP];
+        const octet_at *mean = octets(st->mean[gate]), *scale = octets(st->scale[gate]);
+        const octet_at *d = octets(v->dpre + at), *total = octets(v->dsums + sum);
+        const octet_at *product = octets(v->dsums + v->columns + sum);
+        octet_at *raw = octets(v->raw + at);
+        for (int n = 0; n < COLUMN_GROUP / TILE; n++) {
+            octet value = (raw[n] - mean[n]) * scale[n];
+            raw[n] = (gain * d[n] - (total[n] + value * product[n]) * share) * scale[n];
+        }
+        round_operands(be, v->raw + at, COLUMN_GROUP);
     }
 }
 
 void CPU(norm_backward)(backend *be, const cell *c, int s, int t) {
     view v = view_step(be, c, s, t);
-#pragma omp parallel for num_threads(cpu_of(be)->threads)
+#pragma omp parallel for num_threads(cpu_of(be)->threads) firstprivate(v)
     for (int chunk = 0; chunk < CHUNKS; chunk++) {
         part p = part_of(&v, chunk);
-        for (size_t i = p.first * v.gates; i < p.last * v.gates; i++) {
-            size_t unit = i / v.gates, gate = i % v.gates;
-            real gain = gain_of(&v, gate, unit), share = 1 / (real)v.hidden;
-            for (size_t n0 = 0; n0 < v.columns; n0 += COLUMN_GROUP) {
-                const real *scale = v.st[n0 / COLUMN_GROUP].scale[gate];
-                const real *total = v.dsums + gate * 2 * v.columns + n0;
-                const real *product = total + v.columns;
-                size_t at = row_of(&v, gate, unit) * v.columns + n0;
-                real *draw = v.raw + at, *d = v.dpre + at, value[COLUMN_GROUP];
-                normalise(&v, gate, unit, n0, value);
-                for (int n = 0; n < COLUMN_GROUP; n++) {
-                    draw[n] = (gain * d[n] - (total[n] + value[n] * product[n]) * share) * scale[n];
-                }
-                round_operands(be, draw, COLUMN_GROUP);
+        for (size_t gate = 0; gate < v.gates; gate++) { /* whose rows lie together */
+            for (size_t unit = p.first; unit < p.last; unit++) {
+                norm_backward_row(be, &v, gate, unit);
             }
         }
     }
@@ -209,7 +216,7 @@ void CPU(norm_backward)(backend *be, const cell *c, int s, int t) {
 void CPU(activate)(backend *be, const cell *c, int s, int t) {
     view v = view_step(be, c, s, t);
     const stage *g = v.g;
-#pragma omp parallel for num_threads(cpu_of(be)->threads)
+#pragma omp parallel for num_threads(cpu_of(be)->threads) firstprivate(v)
     for (int chunk = 0; chunk < CHUNKS; chunk++) {
         part p = part_of(&v, chunk);
         for (size_t unit = p.first; unit < p.last; unit++) {
@@ -240,13 +247,13 @@ void CPU(activate_backward)(backend *be, const cell *c, int s, int t) {
     const stage *g = v.g;
     const real *dx = c->dx;
     real *partials = feature_partials(be, &v);
-#pragma omp parallel for num_threads(cpu_of(be)->threads)
+#pragma omp parallel for num_threads(cpu_of(be)->threads) firstprivate(v)
     for (int chunk = 0; chunk < CHUNKS; chunk++) {
         part p = part_of(&v, chunk);
         for (size_t unit = p.first; unit < p.last; unit++) {
             const real *table = table_row(&v, 0, unit);
             real gain = gain_of(&v, 0, unit), bias = bias_of(&v, 0, unit);
-            sums add = {0, 0, partials + (size_t)chunk * 2 * v.columns};
+            shares add = {0};
             for (size_t n0 = 0; n0 < v.columns; n0 += COLUMN_GROUP) {
                 size_t at = unit * v.columns + n0;
                 real value[COLUMN_GROUP], d[COLUMN_GROUP];
@@ -264,15 +271,92 @@ void CPU(activate_backward)(backend *be, const cell *c, int s, int t) {
                     }
                     round_operands(be, entry, COLUMN_GROUP);
                 }
-                keep_dpre(be, &v, 0, unit, n0, d, value, &add);
+                keep_dpre(be, &v, 0, unit, n0, d, value, &add,
+                          partials + (size_t)chunk * 2 * v.columns);
             }
-            keep_unit(&v, 0, unit, &add, t == c->steps - 1);
+            keep_unit(&v, 0, unit, add_up((const real *)&add.bias, TILE),
+                      add_up((const real *)&add.gain, TILE), t == c->steps - 1);
         }
     }
     keep_features(&v, partials);
 }
 
-/* ------------------------------------------------------------------------------------- gates */
+/* ------------------------------------------------------------------------------------- gates
+ * All four gates of a unit are needed at once, so their entries of the table lie side by side in a
+ * copy of it. RUN units fetch theirs before the first of them is computed: what was stored in small
+ * pieces can be loaded as one vector only once it has left the processor's store buffer. */
+
+enum {
+    RUN = 4,
+    AHEAD = 8 /* units whose activations are prefetched: they come from memory */
+};
+
+/* table [gates][entries][VOCABULARY] -> entries [entries][VOCABULARY][gates] */
+static void interleave_table(backend *be, const cell *c) {
+    const stage *g = &c->stage[c->stages - 1];
+    if (g->table_use == TABLE_NONE) return;
+    size_t count = (size_t)(c->hidden / g->table_stride) * VOCABULARY;
+    const real *table = g->table;
+    real *entries = c->entries;
+#pragma omp parallel for num_threads(cpu_of(be)->threads)
+    for (size_t i = 0; i < count; i++) {
+        for (size_t gate = 0; gate < GATES; gate++) {
+            entries[i * GATES + gate] = table[gate * count + i];
+        }
+    }
+}
+
+void CPU(cell_forward)(backend *be, const cell *c) {
+    interleave_table(be, c);
+    cpu_of(be)->entries_are_made = true;
+    cell_forward_steps(be, c);
+    cpu_of(be)->entries_are_made = false;
+}
+
+void CPU(cell_backward)(backend *be, const cell *c) {
+    cpu_of(be)->entries_are_made = true; /* by forward */
+    cell_backward_steps(be, c);
+    cpu_of(be)->entries_are_made = false;
+}
+
+static void ensure_entries(backend *be, const cell *c) {
+    if (!cpu_of(be)->entries_are_made) interleave_table(be, c);
+}
+
+/* The table's entries of a unit for a group of columns; zeros where the table passes it by. */
+static inline void fetch_unit(const cell *c, const view *v, size_t unit, size_t n0,
+                              real out[GATES][COLUMN_GROUP]) {
+    size_t stride = (size_t)v->g->table_stride;
+    if (v->g->table_use == TABLE_NONE || unit % stride) {
+        memset(out, 0, sizeof(real) * GATES * COLUMN_GROUP);
+        return;
+    }
+    const real *entries = (const real *)c->entries + unit / stride * VOCABULARY * GATES;
+    const uint8_t *bytes = v->bytes + n0;
+    for (int n = 0; n < COLUMN_GROUP; n += 4, bytes += 4) { /* 4 columns x 4 gates, exchanged */
+        quad x[4], y[4];
+        for (int i = 0; i < 4; i++) memcpy(&x[i], entries + bytes[i] * GATES, sizeof x[i]);
+        for (int i = 0; i < 4; i += 2) {
+            y[i] = SHUFFLE(x[i], x[i + 1], 0, 4, 1, 5);
+            y[i + 1] = SHUFFLE(x[i], x[i + 1], 2, 6, 3, 7);
+        }
+        for (int i = 0; i < 2; i++) {
+            x[2 * i] = SHUFFLE(y[i], y[i + 2], 0, 1, 4, 5);
+            x[2 * i + 1] = SHUFFLE(y[i], y[i + 2], 2, 3, 6, 7);
+        }
+        for (int gate = 0; gate < GATES; gate++) memcpy(out[gate] + n, &x[gate], sizeof x[gate]);
+    }
+}
+
+/* Likewise of the units first <= unit < past, at most RUN. */
+static inline void fetch_entries(const cell *c, const view *v, size_t first, size_t past, size_t n0,
+                                 real out[RUN][GATES][COLUMN_GROUP]) {
+    for (size_t unit = first; unit < past; unit++) fetch_unit(c, v, unit, n0, out[unit - first]);
+}
+
+static inline size_t run_end(const part *p, size_t first) {
+    return first + RUN < p->last ? first + RUN : p->last;
+}
 
 /* What dropout multiplies the update by: 0 with probability `dropout`, else 1 / (1 - dropout). */
 static void dropout_scale(const cell *c, size_t unit, size_t n0, int t, real scale[COLUMN_GROUP]) {
@@ -294,15 +378,14 @@ typedef struct gate_values {
 } gate_values;
 
 static inline void compute_gates(const cell *c, const view *v, size_t unit, size_t n0, int t,
-                                 gate_values *q) {
+                                 const real entry[GATES][COLUMN_GROUP], gate_values *q) {
     real z[GATES][COLUMN_GROUP];
     for (size_t gate = 0; gate < GATES; gate++) {
-        const real *table = table_row(v, gate, unit);
         real gain = gain_of(v, gate, unit), bias = bias_of(v, gate, unit);
         normalise(v, gate, unit, n0, q->value[gate]);
-        for (int n = 0; n < COLUMN_GROUP; n++) z[gate][n] = gain * q->value[gate][n] + bias;
-        if (!table) continue;
-        for (int n = 0; n < COLUMN_GROUP; n++) z[gate][n] += table[v->bytes[n0 + (size_t)n]];
+        for (int n = 0; n < COLUMN_GROUP; n++) {
+            z[gate][n] = gain * q->value[gate][n] + bias + entry[gate][n];
+        }
     }
     if (c->dropout > 0) {
         dropout_scale(c, unit, n0, t, q->dropout);
@@ -316,81 +399,142 @@ static inline void compute_gates(const cell *c, const view *v, size_t unit, size
     }
 }
 
+/* A step's arrays [hidden][columns]. */
+typedef struct forward_step {
+    const real *before;
+    real *after, *h;
+} forward_step;
+
+static inline void forward_unit(backend *be, const cell *c, const view *v, const forward_step *f,
+                                size_t unit, size_t n0, int t,
+                                const real entry[GATES][COLUMN_GROUP]) {
+    size_t at = unit * v->columns + n0;
+    gate_values q;
+    real state[COLUMN_GROUP], out[COLUMN_GROUP];
+    memcpy(state, f->before + at, sizeof state);
+    compute_gates(c, v, unit, n0, t, entry, &q);
+    for (int n = 0; n < COLUMN_GROUP; n++) {
+        state[n] = q.f[n] * state[n] + q.i[n] * q.u[n];
+        out[n] = q.o[n] * tanh_(state[n]);
+    }
+    round_operands(be, out, COLUMN_GROUP);
+    memcpy(f->after + at, state, sizeof state);
+    memcpy(f->h + at, out, sizeof out);
+}
+
 void CPU(gates)(backend *be, const cell *c, int t) {
+    ensure_entries(be, c);
     view v = view_step(be, c, c->stages - 1, t);
     size_t plane = v.hidden * v.columns;
-    const real *before = (const real *)c->c + (size_t)t * plane;
-    real *after = (real *)c->c + ((size_t)t + 1) * plane;
-    real *h = (real *)c->h + ((size_t)t + 1) * plane;
-#pragma omp parallel for num_threads(cpu_of(be)->threads)
+    real *before = (real *)c->c + (size_t)t * plane;
+    forward_step f = {before, before + plane, (real *)c->h + ((size_t)t + 1) * plane};
+#pragma omp parallel for num_threads(cpu_of(be)->threads) firstprivate(v, f)
     for (int chunk = 0; chunk < CHUNKS; chunk++) {
         part p = part_of(&v, chunk);
-        for (size_t unit = p.first; unit < p.last; unit++) {
+        for (size_t first = p.first; first < p.last; first += RUN) {
+            size_t past = run_end(&p, first);
             for (size_t n0 = 0; n0 < v.columns; n0 += COLUMN_GROUP) {
-                size_t at = unit * v.columns + n0;
-                gate_values q;
-                real state[COLUMN_GROUP], out[COLUMN_GROUP];
-                memcpy(state, before + at, sizeof state);
-                compute_gates(c, &v, unit, n0, t, &q);
-                for (int n = 0; n < COLUMN_GROUP; n++) {
-                    state[n] = q.f[n] * state[n] + q.i[n] * q.u[n];
-                    out[n] = q.o[n] * tanh_(state[n]);
+                real entry[RUN][GATES][COLUMN_GROUP];
+                fetch_entries(c, &v, first, past, n0, entry);
+                for (size_t unit = first; unit < past; unit++) {
+                    forward_unit(be, c, &v, &f, unit, n0, t, entry[unit - first]);
                 }
-                round_operands(be, out, COLUMN_GROUP);
-                memcpy(after + at, state, sizeof state);
-                memcpy(h + at, out, sizeof out);
             }
         }
     }
 }
 
+typedef struct backward_step {
+    const real *before, *after, *dh;
+    const real *dx; /* NULL where nothing is asked */
+    real *dc;
+    bool start;
+} backward_step;
+
+static inline void backward_unit(backend *be, const cell *c, const view *v, const backward_step *b,
+                                 size_t unit, size_t n0, int t,
+                                 const real entry[GATES][COLUMN_GROUP], shares add[GATES],
+                                 real *features) {
+    size_t at = unit * v->columns + n0;
+    gate_values q;
+    real d[GATES][COLUMN_GROUP], gradient[COLUMN_GROUP], later[COLUMN_GROUP] = {0};
+    real old[COLUMN_GROUP], new[COLUMN_GROUP], state[COLUMN_GROUP];
+    /* Not a function: GCC 12 drops calls of one that does nothing else. */
+    size_t ahead = unit + AHEAD < v->hidden ? unit + AHEAD : unit;
+    for (size_t gate = 0; gate < GATES; gate++) {
+        size_t row = row_of(v, gate, ahead) * v->columns + n0;
+        __builtin_prefetch(v->raw + row);
+        __builtin_prefetch(v->dpre + row, 1);
+    }
+    __builtin_prefetch(b->dh + ahead * v->columns + n0);
+    __builtin_prefetch(b->before + ahead * v->columns + n0);
+    memcpy(gradient, b->dh + at, sizeof gradient);
+    memcpy(old, b->before + at, sizeof old);
+    memcpy(new, b->after + at, sizeof new);
+    memcpy(state, b->dc + at, sizeof state);
+    if (b->dx) memcpy(later, b->dx + at, sizeof later);
+    compute_gates(c, v, unit, n0, t, entry, &q);
+    for (int n = 0; n < COLUMN_GROUP; n++) {
+        real squashed = tanh_(new[n]);
+        gradient[n] += later[n];
+        state[n] += gradient[n] * q.o[n] * (1 - squashed * squashed);
+        d[GATE_I][n] = state[n] * q.u[n] * q.i[n] * (1 - q.i[n]);
+        d[GATE_F][n] = state[n] * old[n] * q.f[n] * (1 - q.f[n]);
+        d[GATE_O][n] = gradient[n] * squashed * q.o[n] * (1 - q.o[n]);
+        d[GATE_U][n] = state[n] * q.i[n] * (1 - q.u[n] * q.u[n]);
+        state[n] *= q.f[n];
+    }
+    memcpy(b->dc + at, state, sizeof state);
+    if (c->dropout > 0) {
+        for (int n = 0; n < COLUMN_GROUP; n++) d[GATE_U][n] *= q.dropout[n];
+    }
+    for (size_t gate = 0; gate < GATES; gate++) {
+        keep_dpre(be, v, gate, unit, n0, d[gate], q.value[gate], &add[gate], features);
+    }
+}
+
+/* The gradients of the biases and gains of a unit's gates. */
+static inline void keep_gates(const view *v, size_t unit, const shares add[GATES], bool start) {
+    static_assert(sizeof(shares[GATES]) == sizeof(octet[TILE]), "a tile of shares");
+    octet x[TILE];
+    memcpy(x, add, sizeof x);
+    tile_transpose(x);
+    x[0] = ((x[0] + x[1]) + (x[2] + x[3])) + ((x[4] + x[5]) + (x[6] + x[7]));
+    for (size_t gate = 0; gate < GATES; gate++) {
+        keep_unit(v, gate, unit, x[0][2 * gate], x[0][2 * gate + 1], start);
+    }
+}
+
 void CPU(gates_backward)(backend *be, const cell *c, int t) {
+    ensure_entries(be, c);
     view v = view_step(be, c, c->stages - 1, t);
     size_t plane = v.hidden * v.columns;
-    const real *before = (const real *)c->c + (size_t)t * plane, *after = before + plane;
-    const real *dh = (const real *)c->dh + (size_t)t * plane, *dx = c->dx;
+    const real *before = (const real *)c->c + (size_t)t * plane;
+    bool last = t == c->steps - 1;
+    backward_step b = {.before = before,
+                       .after = before + plane,
+                       .dh = (const real *)c->dh + (size_t)t * plane,
+                       .dx = !last || c->more_after ? c->dx : NULL,
+                       .dc = c->dc,
+                       .start = last};
     real *partials = feature_partials(be, &v);
-    real *dc = c->dc;
-    bool last = t == c->steps - 1, asked = !last || c->more_after;
-#pragma omp parallel for num_threads(cpu_of(be)->threads)
+#pragma omp parallel for num_threads(cpu_of(be)->threads) firstprivate(v, b)
     for (int chunk = 0; chunk < CHUNKS; chunk++) {
         part p = part_of(&v, chunk);
-        for (size_t unit = p.first; unit < p.last; unit++) {
-            sums add[GATES];
-            for (int gate = 0; gate < GATES; gate++) {
-                add[gate] = (sums){0, 0, partials + (size_t)chunk * GATES * 2 * v.columns};
-            }
+        real *features = partials + (size_t)chunk * GATES * 2 * v.columns;
+        for (size_t first = p.first; first < p.last; first += RUN) {
+            size_t past = run_end(&p, first);
+            shares add[RUN][GATES] = {0};
             for (size_t n0 = 0; n0 < v.columns; n0 += COLUMN_GROUP) {
-                size_t at = unit * v.columns + n0;
-                gate_values q;
-                real d[GATES][COLUMN_GROUP], gradient[COLUMN_GROUP], later[COLUMN_GROUP] = {0};
-                real old[COLUMN_GROUP], new[COLUMN_GROUP], state[COLUMN_GROUP];
-                memcpy(gradient, dh + at, sizeof gradient);
-                memcpy(old, before + at, sizeof old);
-                memcpy(new, after + at, sizeof new);
-                memcpy(state, dc + at, sizeof state);
-                if (asked) memcpy(later, dx + at, sizeof later);
-                compute_gates(c, &v, unit, n0, t, &q);
-                for (int n = 0; n < COLUMN_GROUP; n++) {
-                    real squashed = tanh_(new[n]);
-                    gradient[n] += later[n];
-                    state[n] += gradient[n] * q.o[n] * (1 - squashed * squashed);
-                    d[GATE_I][n] = state[n] * q.u[n] * q.i[n] * (1 - q.i[n]);
-                    d[GATE_F][n] = state[n] * old[n] * q.f[n] * (1 - q.f[n]);
-                    d[GATE_O][n] = gradient[n] * squashed * q.o[n] * (1 - q.o[n]);
-                    d[GATE_U][n] = state[n] * q.i[n] * (1 - q.u[n] * q.u[n]);
-                    state[n] *= q.f[n];
-                }
-                memcpy(dc + at, state, sizeof state);
-                if (c->dropout > 0) {
-                    for (int n = 0; n < COLUMN_GROUP; n++) d[GATE_U][n] *= q.dropout[n];
-                }
-                for (size_t gate = 0; gate < GATES; gate++) {
-                    keep_dpre(be, &v, gate, unit, n0, d[gate], q.value[gate], &add[gate]);
+                real entry[RUN][GATES][COLUMN_GROUP];
+                fetch_entries(c, &v, first, past, n0, entry);
+                for (size_t unit = first; unit < past; unit++) {
+                    backward_unit(be, c, &v, &b, unit, n0, t, entry[unit - first],
+                                  add[unit - first], features);
                 }
             }
-            for (size_t gate = 0; gate < GATES; gate++) {
-                keep_unit(&v, gate, unit, &add[gate], last);
+            for (size_t unit = first; unit < past; unit++) {
+                keep_gates(&v, unit, add[unit - first], b.start);
             }
         }
     }
@@ -400,15 +544,24 @@ void CPU(gates_backward)(backend *be, const cell *c, int t) {
 
 /* ------------------------------------------------------------------------------------- table */
 
-enum { TABLE_ROWS = 4 }; /* added to side by side: a repeated byte waits for its last sum */
+enum { STEPS_AHEAD = 4 }; /* prefetched: they are pages apart */
 
-static inline void add_by_byte(const cell *c, size_t step, const real *const *in, real *const *out,
-                               int rows) {
-    size_t columns = (size_t)c->columns;
-    for (size_t t = 0; t < (size_t)c->steps; t++) {
+/* Adds the rows' columns of all steps to the entries that their bytes name. Side by side the rows
+ * share a load, an addition and a store of their sums. */
+static inline void add_by_byte(const cell *c, size_t step, const real *const in[TILE],
+                               octet sums[VOCABULARY]) {
+    size_t columns = (size_t)c->columns, steps = (size_t)c->steps;
+    for (size_t t = 0; t < steps; t++) {
+        size_t ahead = (t + STEPS_AHEAD < steps ? t + STEPS_AHEAD : t) * step;
         const uint8_t *bytes = c->bytes + t * columns;
-        for (size_t n = 0; n < columns; n++) {
-            for (int r = 0; r < rows; r++) out[r][bytes[n]] += in[r][t * step + n];
+        for (size_t n = 0; n < columns; n += TILE) {
+            octet x[TILE];
+            for (int r = 0; r < TILE; r++) {
+                __builtin_prefetch(in[r] + ahead + n);
+                memcpy(&x[r], in[r] + t * step + n, sizeof x[r]);
+            }
+            tile_transpose(x);
+            for (size_t i = 0; i < TILE; i++) sums[bytes[n + i]] += x[i];
         }
     }
 }
@@ -421,21 +574,21 @@ void CPU(table_backward)(backend *be, const cell *c, int s) {
     view v = {.block = (size_t)g->block, .gates = (size_t)g->gates};
     const real *gradient = g->table_use == TABLE_MULTIPLY ? g->dentry : g->dpre;
 #pragma omp parallel for num_threads(cpu_of(be)->threads)
-    for (size_t first = 0; first < rows; first += TABLE_ROWS) {
-        size_t count = rows - first < TABLE_ROWS ? rows - first : TABLE_ROWS;
-        const real *in[TABLE_ROWS];
-        real *out[TABLE_ROWS], *table = (real *)g->dtable + first * VOCABULARY;
-        for (size_t r = 0; r < count; r++) {
-            size_t row = first + r;
-            out[r] = table + r * VOCABULARY;
+    for (size_t first = 0; first < rows; first += TILE) {
+        const real *in[TILE];
+        octet sums[VOCABULARY] = {0};
+        for (size_t r = 0; r < TILE; r++) {
+            size_t row = first + r < rows ? first + r : first; /* twice: not stored */
             in[r] = gradient + row_of(&v, row / entries, row % entries * stride) * columns;
         }
-        memset(table, 0, count * VOCABULARY * sizeof *table);
-        if (count == TABLE_ROWS) {
-            add_by_byte(c, step, in, out, TABLE_ROWS);
-        } else {
-            add_by_byte(c, step, in, out, (int)count);
+        add_by_byte(c, step, in, sums);
+        for (size_t byte = 0; byte < VOCABULARY; byte += TILE) {
+            real *table = (real *)g->dtable + first * VOCABULARY + byte;
+            tile_transpose(sums + byte);
+            for (size_t r = 0; r < TILE && first + r < rows; r++) {
+                round_operands(be, (real *)&sums[byte + r], TILE);
+                memcpy(table + r * VOCABULARY, &sums[byte + r], sizeof sums[byte + r]);
+            }
         }
-        round_operands(be, table, count * VOCABULARY);
     }
 }
