@@ -246,6 +246,11 @@ struct backend {
     void (*destroy)(backend *be);
 };
 
+/* Of columns, of wgrad. */
+static inline int wgrad_multiple(const backend *be) {
+    return be->precision == BF16 ? be->column_multiple : be->product_multiple;
+}
+
 /* `threads` 0: all processors. Never NULL. FP64 is the tests' reference and built for them alone. */
 backend *backend_cpu(precision precision, int threads);
 backend *backend_cpu_reference(int threads);

@@ -93,7 +93,7 @@ static void check_layout(pair *p, const layout *l, int columns, int steps, const
     double *w = random_values(weights, -1, 1), *x = random_values(in, -1, 1);
     double *dy = random_values(out, -1, 1);
     double *result[2][5];
-    bool narrow = columns % p->be->column_multiple; /* for single products, but wgrad */
+    bool narrow = columns % wgrad_multiple(p->be); /* for single products, but wgrad */
     for (int side = 0; side < 2; side++) {
         backend *be = side ? p->trusted : p->be;
         device_layout *d = be->layout_create(be, l);
@@ -152,7 +152,7 @@ static void check_products(precision precision) {
     pair p = open_pair(precision);
     random_restart(3);
     static const int blocks[] = {8, 16, 32, 64, 128};
-    const int unit = p.be->column_multiple / p.be->product_multiple; /* what wgrad takes */
+    const int unit = wgrad_multiple(p.be) / p.be->product_multiple; /* what wgrad takes */
     const int columns[] = {1, 3, unit, 2 * unit, 17, unit, 3 * unit};
     for (size_t b = 0; b < sizeof blocks / sizeof blocks[0]; b++) {
         for (int gates = 1; gates <= 4; gates += 3) {
@@ -186,8 +186,8 @@ static void test_products_bf16(void **state) {
     check_products(BF16);
 }
 
-/* Shapes for which a GPU has kernels of its own. Products take columns by 32 there, wgrad by 64: it
- * is left out for odd multiples. */
+/* Shapes for which a GPU has kernels of its own. Products take columns by 32 there, wgrad of
+ * bf16 by 64: it is left out for odd multiples. */
 static void check_gpu_shapes_in(precision precision, uint64_t seed, const shape *shapes,
                                 size_t count) {
     if (!test_device_is_cuda()) skip();
@@ -208,13 +208,27 @@ static void check_gpu_shapes(uint64_t seed, const shape *shapes, size_t count) {
 static void test_many_blocks(void **state) {
     (void)state;
     static const shape shapes[] = {
-        {132, 32, 1, 6, 1, 0.75, true}, {150, 32, 1, 2, 2, 0.3, false},
-        {310, 32, 1, 2, 1, 0.02, true}, {65, 64, 1, 2, 2, 0.5, true},
-        {200, 32, 1, 2, 1, 0.1, true},  {100, 64, 1, 2, 1, 0.1, false},
-        {40, 32, 1, 4, 11, 0.3, true},  {12, 64, 1, 18, 2, 0.3, true},
+        {132, 32, 1, 6, 1, 0.75, true}, {310, 32, 1, 6, 1, 0.02, true},
+        {200, 32, 1, 6, 1, 0.1, true},  {100, 64, 1, 6, 1, 0.1, false},
+        {40, 32, 1, 4, 11, 0.3, true},  {150, 32, 1, 2, 6, 0.3, false},
+        {65, 64, 1, 2, 6, 0.5, true},   {12, 64, 1, 18, 2, 0.3, true},
         {80, 32, 1, 2, 5, 0.5, true},
     };
     check_gpu_shapes(10, shapes, sizeof shapes / sizeof shapes[0]);
+    check_gpu_shapes_in(TF32, 10, shapes, 5);
+}
+
+/* wgrad of few columns: of more tiles than there are warps, or fewer; steps; rows of a node's gates,
+ * and larger blocks. */
+static void test_few_columns(void **state) {
+    (void)state;
+    static const shape shapes[] = {
+        {132, 32, 1, 2, 1, 0.3, true}, {130, 32, 1, 4, 1, 0.1, false}, {15, 32, 1, 2, 1, 0.2, true},
+        {50, 64, 1, 2, 2, 0.1, false}, {12, 128, 1, 2, 1, 0.3, true},  {33, 32, 4, 4, 1, 0.1, true},
+        {11, 64, 4, 2, 1, 0.3, true},  {150, 32, 1, 2, 2, 0.1, true},  {90, 32, 1, 1, 1, 0.3, true},
+    };
+    check_gpu_shapes(17, shapes, sizeof shapes / sizeof shapes[0]);
+    check_gpu_shapes_in(TF32, 17, shapes, sizeof shapes / sizeof shapes[0]);
 }
 
 /* dgrad of four gates whose thread blocks have as many nodes as they can, whole or neighbours, share
@@ -449,6 +463,7 @@ enum { GATE_SHAPES = sizeof gate_shapes / sizeof gate_shapes[0] };
 static void test_gate_products(void **state) {
     (void)state;
     check_gpu_shapes(11, gate_shapes, GATE_SHAPES);
+    check_gpu_shapes_in(TF32, 11, gate_shapes, GATE_SHAPES);
 }
 
 /* Rows as alike as a small world's, whose tables are made in the nodes' own order. */
@@ -1269,6 +1284,7 @@ int main(void) {
         cmocka_unit_test(test_products_tf32),
         cmocka_unit_test(test_products_bf16),
         cmocka_unit_test(test_many_blocks),
+        cmocka_unit_test(test_few_columns),
         cmocka_unit_test(test_many_gates),
         cmocka_unit_test(test_many_columns),
         cmocka_unit_test(test_small_blocks),

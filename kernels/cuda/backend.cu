@@ -182,11 +182,13 @@ static device_layout *layout_create(backend *be, const layout *l) {
         device->host.column_row = int_table(be, l->column_row, l->blocks);
     }
     device->host.column_block = int_table(be, l->column_block, l->blocks);
-    if (hopper_fits(be, l)) {
-        hopper_create(be, device, l);
+    if (hopper_fits(be, l)) hopper_create(be, device, l);
+    if (hopper_fits_wgrad(be, l)) {
+        hopper_create_wgrad(be, device, l);
     } else {
         build_tiles(be, device, l);
     }
+    if (hopper_fits_wgrad(be, l)) runs_create(be, device, l);
     if (small_fits(be, l)) small_create(be, device, l);
     if (be->precision == BF16) narrow_create(be, device, l);
     if (shared_fits(be, l)) shared_create(be, device, l);
@@ -205,7 +207,7 @@ static void release_tables(backend *be, void *const *tables, int count) {
 static void free_layout(backend *be, device_layout *device) {
     if (!device) return;
     enum { OTHERS = 28 };
-    void *tables[OTHERS + 3 * TRANSPOSED_CUTS + 4 * WIDE_CUTS + 6 * SHARED_CUTS] = {
+    void *tables[OTHERS + 1 + 3 * TRANSPOSED_CUTS + 4 * WIDE_CUTS + 6 * SHARED_CUTS] = {
         device->host.row_start,       device->host.row_column,
         device->host.column_start,    device->host.column_row,
         device->host.column_block,    device->block_row,
@@ -221,6 +223,7 @@ static void free_layout(backend *be, device_layout *device) {
         device->small_backward.node,  device->small_backward.source,
         device->small_backward.has,   device->small_backward.entry};
     int count = OTHERS;
+    tables[count++] = device->run_row;
     for (int i = 0; i < TRANSPOSED_CUTS; i++) {
         tables[count++] = device->transposed[i].part;
         tables[count++] = device->transposed[i].source;

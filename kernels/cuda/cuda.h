@@ -202,6 +202,8 @@ typedef struct small_parts {
     uint32_t *entry;   /* [blocks] as they are used: a block's number, and in 8 bits its place */
 } small_parts;
 
+enum { RUN_BLOCKS = 8 }; /* see hopper_runs.cuh */
+
 struct device_layout {
     layout host;     /* its tables point to device memory */
     int *block_row;  /* [blocks] the output node of block k; NULL where nothing reads it */
@@ -217,6 +219,7 @@ struct device_layout {
     int *deep_start; /* [deep_tiles + 1] as tile_block, for deep_product */
     int deep_tiles;
     sampled_tables sampled;
+    uint16_t *run_row; /* [blocks / RUN_BLOCKS + 1] the output node of every such block */
 };
 
 struct recording {
@@ -424,8 +427,13 @@ void hopper_fprop(backend *be, const device_layout *l, const void *w, const void
                   void *y, void *sums);
 void hopper_dgrad(backend *be, const device_layout *l, const void *w, const void *dy, int columns,
                   void *dx);
+
+/* wgrad of bf16 and tf32. */
+bool hopper_fits_wgrad(const backend *be, const layout *l);
+void hopper_create_wgrad(backend *be, device_layout *device, const layout *l);
 void hopper_wgrad(backend *be, const device_layout *l, const void *dy, const void *x, int steps,
                   int columns, void *dw);
+void runs_create(backend *be, device_layout *device, const layout *l);
 
 /* fprop and dgrad of one step in tf32 on Hopper; as above. */
 bool shared_fits(const backend *be, const layout *l);

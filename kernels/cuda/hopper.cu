@@ -1,4 +1,5 @@
-/* The three products on Hopper (sm_90a): blocks of 32, 64 and 128 in bf16, by TMA and tensor cores.
+/* The three products on Hopper (sm_90a): blocks of 32, 64 and 128 in bf16, and their wgrad in tf32
+ * too, by TMA and tensor cores.
  *
  * Floors are those of products.cu. What these kernels add is width: producer warps run ahead with
  * bulk copies through a ring of stages in shared memory, so that 64 KB and more are on their way
@@ -16,6 +17,7 @@
  *                       share a part's sources, or parts are small.
  *   deep_product        wgrad of four gates, or blocks of 128: M = 128 rows of dy, N = up to 256
  *                       units of x; K = columns and steps.
+ *   shallow_product     wgrad of few columns: M = N = 32, K = up to four panels of 128 bytes.
  *   paired_product      wgrad of one gate, blocks of 32 and 64: tiles of 32 x 32, two of a column
  *                       of W to a product.
  *   sampled_product     the same by mma.sync, of patterns whose tiles have few partners.
@@ -40,10 +42,16 @@
  * turns them over where it must: nothing is transposed in memory. */
 #include "hopper_tiles.cuh"
 
+bool hopper_fits_wgrad(const backend *be, const layout *l) {
+    const int most = 1 << 15; /* nodes, by the way from one to the next in a wide_source, and by the
+                                 numbers of tiles in a task */
+    return cuda_of((backend *)(uintptr_t)be)->hopper &&
+           (be->precision == BF16 || be->precision == TF32) && l->in_block >= 32 &&
+           l->in_nodes <= most && l->out_nodes <= most && !layout_is_dense(l);
+}
+
 bool hopper_fits(const backend *be, const layout *l) {
-    const int most = 1 << 15; /* nodes, by the way from one to the next in a wide_source */
-    return cuda_of((backend *)(uintptr_t)be)->hopper && be->precision == BF16 &&
-           l->in_block >= 32 && l->in_nodes <= most && l->out_nodes <= most && !layout_is_dense(l);
+    return be->precision == BF16 && hopper_fits_wgrad(be, l);
 }
 
 bool hopper_takes(const backend *be, const layout *l, int columns) {
@@ -63,13 +71,16 @@ void hopper_create(backend *be, device_layout *device, const layout *l) {
     } else {
         wide_create(be, device, l);
     }
+    for (int i = 0; i < l->out_nodes; i++) {
+        device->empty_rows |= l->row_start[i] == l->row_start[i + 1];
+    }
+}
+
+void hopper_create_wgrad(backend *be, device_layout *device, const layout *l) {
     if (is_deep(l)) {
         deep_create(be, device, l);
     } else {
         sampled_create(be, device, l);
-    }
-    for (int i = 0; i < l->out_nodes; i++) {
-        device->empty_rows |= l->row_start[i] == l->row_start[i + 1];
     }
 }
 
@@ -95,7 +106,9 @@ void hopper_dgrad(backend *be, const device_layout *device, const void *w, const
 
 void hopper_wgrad(backend *be, const device_layout *device, const void *dy, const void *x,
                   int steps, int columns, void *dw) {
-    if (is_deep(&device->host)) {
+    if (shallow_takes(be, device, steps, columns)) {
+        shallow_wgrad(be, device, dy, x, steps, columns, dw);
+    } else if (is_deep(&device->host)) {
         deep_wgrad(be, device, dy, x, steps, columns, dw);
     } else {
         sampled_wgrad(be, device, dy, x, steps, columns, dw);

@@ -241,6 +241,36 @@ static __device__ inline void warpgroup_multiply(float (&d)[64], const uint32_t 
                  : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "n"(b_major));
 }
 
+/* The same in tf32, rounded before: the instruction truncates. a [64 x 8], b [8 x n], both along k. */
+static __device__ inline void warpgroup_multiply_tf32(float (&d)[16], const uint32_t (&a)[4],
+                                                      uint64_t b) {
+    asm volatile("wgmma.mma_async.sync.aligned.m64n32k8.f32.tf32.tf32 "
+                 "{" R0_15 "}, {%16, %17, %18, %19}, %20, 1, 1, 1;"
+                 : F16(0)
+                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b));
+}
+
+static __device__ inline void warpgroup_multiply_tf32(float (&d)[32], uint64_t a, uint64_t b) {
+    asm volatile("wgmma.mma_async.sync.aligned.m64n64k8.f32.tf32.tf32 "
+                 "{" R0_31 "}, %32, %33, 1, 1, 1;"
+                 : F16(0), F16(16)
+                 : "l"(a), "l"(b));
+}
+
+static __device__ inline void warpgroup_multiply_tf32(float (&d)[64], uint64_t a, uint64_t b) {
+    asm volatile("wgmma.mma_async.sync.aligned.m64n128k8.f32.tf32.tf32 "
+                 "{" R0_63 "}, %64, %65, 1, 1, 1;"
+                 : F64(0)
+                 : "l"(a), "l"(b));
+}
+
+static __device__ inline void warpgroup_multiply_tf32(float (&d)[128], uint64_t a, uint64_t b) {
+    asm volatile("wgmma.mma_async.sync.aligned.m64n256k8.f32.tf32.tf32 "
+                 "{" R0_127 "}, %128, %129, 1, 1, 1;"
+                 : F64(0), F64(64)
+                 : "l"(a), "l"(b));
+}
+
 #undef F1
 #undef F4
 #undef F16
@@ -303,6 +333,10 @@ static __device__ inline uint2 shared_load2(uint32_t from) {
     uint2 v;
     asm volatile("ld.shared.v2.b32 {%0, %1}, [%2];" : "=r"(v.x), "=r"(v.y) : "r"(from) : "memory");
     return v;
+}
+
+static __device__ inline void shared_store2(uint32_t to, float one, float two) {
+    asm volatile("st.shared.v2.f32 [%0], {%1, %2};" ::"r"(to), "f"(one), "f"(two) : "memory");
 }
 
 static __device__ inline float4 shared_load4(uint32_t from) {

@@ -1,12 +1,13 @@
-/* deep_product: wgrad on Hopper where a node's rows fill tiles of 128: of four gates, and of one in
- * blocks of 128.
+/* deep_product: wgrad on Hopper, in bf16 and tf32, where a node's rows fill tiles of 128: of four
+ * gates, and of one in blocks of 128.
  *
  *   dW [128 rows][up to 256 units of x]
  *       = sum over steps  dy[t] [128][columns]  x[t]' [columns][units]
  *
  * Floors: 2 blocks gates b^2 depth operations; dy, x and dW once through memory; and what L2 brings
- * into the multiprocessors. A tile of 128 x 256 brings 768 bytes of dy and x a column for 65,536
- * operations, 85 a byte, at which L2 and the matrix rate are about even. Hence the largest tile
+ * into the multiprocessors. A tile of 128 x 256 brings 768 bytes of dy and x a column, in bf16, for
+ * 65,536 operations, 85 a byte, at which L2 and the matrix rate are about even; tf32 has half of
+ * both. Hence the largest tile
  * there is room for: each of two warpgroups has 64 of its rows, 128 sums a thread. Up to 256 / b
  * blocks of a row lie side by side, so that one tile of dy serves them all, and thread blocks walk
  * the depth at the same pace. 88 % of the matrix rate at 18,432 units and a depth of 16,384.
@@ -21,6 +22,7 @@ typedef struct deep_arguments {
     const int *start, *row, *column; /* first block of each tile; each block's nodes */
     float *dw;
     int columns, steps, b, rows; /* rows: gates b */
+    int box;                     /* columns of a stage */
     int down;                    /* tiles of a node's rows */
 } deep_arguments;
 
@@ -34,21 +36,26 @@ enum {
 };
 
 /* N: columns of W that a tile has, of which the last may be nobody's. */
-template <int N, int SHARES>
+template <typename T, int N, int SHARES>
 static __device__ inline void deep_consume(const deep_arguments &p, cursor<DEEP_STAGES> &stages,
                                            uint32_t base, int first, int count) {
     const int warp = threadIdx.x / 32, group = warp / 4, lane = threadIdx.x % 32;
     float sum[N / 2] = {};
     int before = -1; /* the stage before */
-    for (int use = p.steps * (p.columns / BOX); use > 0; use--, stages.next()) {
+    for (int use = p.steps * (p.columns / p.box); use > 0; use--, stages.next()) {
         uint32_t left = base + stages.at * DEEP_STAGE + group * 64 * BOX_ROW;
         uint32_t right = base + stages.at * DEEP_STAGE + DEEP_LEFT;
         stages.wait_full();
         product_fence();
 #pragma unroll
-        for (int k = 0; k < BOX; k += 16) {
-            warpgroup_multiply<0, 0>(sum, matrix_descriptor(left + k * 2, SWIZZLE_128, 16, 1024),
-                                     matrix_descriptor(right + k * 2, SWIZZLE_128, 16, 1024));
+        for (int k = 0; k < BOX_ROW; k += 32) {
+            const uint64_t a = matrix_descriptor(left + k, SWIZZLE_128, 16, 1024);
+            const uint64_t b = matrix_descriptor(right + k, SWIZZLE_128, 16, 1024);
+            if constexpr (sizeof(T) == 2) {
+                warpgroup_multiply<0, 0>(sum, a, b);
+            } else {
+                warpgroup_multiply_tf32(sum, a, b);
+            }
         }
         product_commit();
         product_wait<1>();
@@ -80,7 +87,7 @@ static __device__ inline void deep_produce(const CUtensorMap &dy_map, const CUte
         unit[q] = q < count ? p.column[first + q] * p.b + share : 0;
     }
     for (int t = 0; t < p.steps; t++) {
-        for (int n = 0; n < p.columns; n += BOX, stages.next()) {
+        for (int n = 0; n < p.columns; n += p.box, stages.next()) {
             stages.wait_empty();
             const uint32_t barrier = stages.announce(bytes), to = base + stages.at * DEEP_STAGE;
             tensor_load(to, &dy_map, barrier, n, row, t);
@@ -98,7 +105,7 @@ static __device__ inline void deep_produce(const CUtensorMap &dy_map, const CUte
     }
 }
 
-template <int SHARES>
+template <typename T, int SHARES>
 static __global__ void __launch_bounds__(THREADS, 1)
     deep_product(const __grid_constant__ CUtensorMap dy_map,
                  const __grid_constant__ CUtensorMap x_map,
@@ -121,11 +128,11 @@ static __global__ void __launch_bounds__(THREADS, 1)
     } else {
         registers_grow<232>();
         if (count * p.b > 128) {
-            deep_consume<256, SHARES>(p, stages, base, first, count);
+            deep_consume<T, 256, SHARES>(p, stages, base, first, count);
         } else if (count * p.b > 64) {
-            deep_consume<128, SHARES>(p, stages, base, first, count);
+            deep_consume<T, 128, SHARES>(p, stages, base, first, count);
         } else {
-            deep_consume<64, SHARES>(p, stages, base, first, count);
+            deep_consume<T, 64, SHARES>(p, stages, base, first, count);
         }
     }
     if (SHARES > 1) cluster_sync(); /* the other may still fill, or ask for, a stage here */
@@ -150,14 +157,14 @@ void deep_create(backend *be, device_layout *device, const layout *l) {
 /* Here, as a kernel must be asked. */
 bool hopper_compiled(void) {
     cudaFuncAttributes attributes;
-    if (cudaFuncGetAttributes(&attributes, deep_product<1>) == cudaSuccess) {
+    if (cudaFuncGetAttributes(&attributes, deep_product<bf16, 1>) == cudaSuccess) {
         return attributes.numRegs > 100; /* an empty kernel has few */
     }
     cudaGetLastError();
     return false;
 }
 
-template <int SHARES>
+template <typename T, int SHARES>
 static void launch_deep(backend *be, const device_layout *device, const void *dy, const void *x,
                         deep_arguments p) {
     const layout *l = &device->host;
@@ -166,8 +173,18 @@ static void launch_deep(backend *be, const device_layout *device, const void *dy
     if (!map_activations(be, &x_map, 3, x, layout_inputs(l), p.columns, p.steps, p.b / SHARES)) {
         return;
     }
-    cuda_launch_clusters(be, "wgrad", false, SHARES, deep_product<SHARES>,
+    cuda_launch_clusters(be, "wgrad", false, SHARES, deep_product<T, SHARES>,
                          dim3(device->deep_tiles * p.down), THREADS, DEEP_BYTES, dy_map, x_map, p);
+}
+
+template <typename T>
+static void launch_shares(backend *be, const device_layout *device, const void *dy, const void *x,
+                          const deep_arguments &p) {
+    if (p.down % 2 == 0) {
+        launch_deep<T, 2>(be, device, dy, x, p);
+    } else {
+        launch_deep<T, 1>(be, device, dy, x, p);
+    }
 }
 
 void deep_wgrad(backend *be, const device_layout *device, const void *dy, const void *x, int steps,
@@ -182,10 +199,11 @@ void deep_wgrad(backend *be, const device_layout *device, const void *dy, const 
                               steps,
                               l->in_block,
                               rows,
+                              BOX_ROW / (int)be->operand_size,
                               down};
-    if (down % 2 == 0) {
-        launch_deep<2>(be, device, dy, x, p);
+    if (be->precision == TF32) {
+        launch_shares<float>(be, device, dy, x, p);
     } else {
-        launch_deep<1>(be, device, dy, x, p);
+        launch_shares<bf16>(be, device, dy, x, p);
     }
 }

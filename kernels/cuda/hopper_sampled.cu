@@ -1,4 +1,5 @@
-/* sampled_product, paired_product: wgrad of one gate on Hopper, for blocks of 32 and 64.
+/* sampled_product, paired_product: wgrad of one gate on Hopper, for blocks of 32 and 64, in bf16 and
+ * tf32.
  *
  *   dW_ij [32][32] = sum over steps  dy_i[t] [32][columns]  x_j[t]' [columns][32]
  *
@@ -10,9 +11,14 @@
  * 1.0 operand tiles for each tile they make at density 0.5 / 0.2 / 0.1 / 0.05. All thread blocks
  * walk the depth at about the same pace, so that memory is read once for each round of tasks.
  *
- * Operands are tiles of 32 rows x 64 columns, 4 KB, in two rings: a stage of the one has a task's
- * rows of dy, a stage of the other the rows of x that one batch of the task's tiles needs. Pairs are
- * made in one batch.
+ * Operands are tiles of 32 rows x 128 bytes, 64 columns of bf16 or 32 of tf32, in two rings: a stage
+ * of the one has a task's rows of dy, a stage of the other the rows of x that one batch of the task's
+ * tiles needs. Pairs are made in one batch. Bytes lie alike in both types, so that what loads them
+ * does not know which it is; the copy engine rounds floats to tf32 (the type of its maps says so).
+ *
+ * Results leave through the copy engine, 16 rows of 32 at a time: whole lines, and the warp goes on.
+ * At few columns they are most of the bytes: tf32 at density 0.5 takes 137 us of 128 columns so, and
+ * 192 by stores of lanes, 369 us of 512 columns and 441.
  *
  *   paired_product   wgmma, whose products have 64 rows: of two tiles in one column of W. Any two
  *                    of the task's rows make a pair, as the left operand comes from registers: two
@@ -27,41 +33,69 @@
 #include "hopper_tasks.cuh"
 
 enum {
-    PANEL = 64, /* columns of a tile */
-    TILE_BYTES = EDGE * PANEL * 2,
+    STEPS = 4, /* products of a tile: 16 columns of bf16, or 8 of tf32, 32 bytes of its rows */
+    TILE_BYTES = EDGE * BOX_ROW,
     BARRIERS = TILES * TILE_BYTES, /* where they are */
     RING_BARRIERS = 2 * RING_BATCHES * 8,
-    BYTES = BARRIERS + 2 * RING_BARRIERS + 1024
+    STAGED = BARRIERS + 2 * RING_BARRIERS + 512, /* results; tiles begin at multiples of 1024 */
+    TARGETS = STAGED + CONSUMER_WARPS * STAGED_BYTES, /* where these go, two words each */
+    BYTES = TARGETS + CONSUMER_WARPS * PAIRS * 8 + 1024
 };
 
 typedef struct sampled_arguments {
     sampled_tables tables;
-    const int *start; /* of the layout's rows */
-    float *dw;
+    const int *start;             /* of the layout's rows */
     int columns, steps, b, down;  /* down: tiles of a node's rows */
+    int panel;                    /* columns of an operand's tile */
     int row_stages, input_stages; /* of sampled_product */
 } sampled_arguments;
 
-/* Where a task's tile lies in dW: given its row and column in tiles, and the number of its block in
- * the row's list. */
-static __device__ inline float *tile_in_dw(const sampled_arguments &p, int row, int column,
-                                           int position) {
-    const size_t block = (size_t)p.start[row / p.down] + position;
-    return p.dw + (block * p.down + row % p.down) * EDGE * p.b + column % (p.b / EDGE) * EDGE;
-}
+/* A warp's way out for its results, 16 rows at a time. */
+struct way_out {
+    const CUtensorMap *map;
+    uint32_t staged, targets;
 
-/* Two rows of 32: d as products leave them. */
-static __device__ inline void store_rows(float *to, int b, const float (&d)[4][4]) {
-#pragma unroll
-    for (int j = 0; j < 4; j++) {
-        *(float2 *)(to + j * 8) = make_float2(d[j][0], d[j][1]);
-        *(float2 *)(to + 8 * b + j * 8) = make_float2(d[j][2], d[j][3]);
+    __device__ way_out(const CUtensorMap *map_, uint32_t base)
+        : map(map_), staged(base + STAGED + threadIdx.x / 32 * STAGED_BYTES),
+          targets(base + TARGETS + threadIdx.x / 32 * PAIRS * 8) {}
+
+    /* Where a task's tile goes: given its row and column in tiles, and the number of its block in
+     * the row's list. */
+    __device__ void aim(int number, const sampled_arguments &p, int row, int column,
+                        int position) const {
+        const int block = p.start[row / p.down] + position;
+        shared_store(targets + number * 8, column % (p.b / EDGE) * EDGE);
+        shared_store(targets + number * 8 + 4, (block * p.down + row % p.down) * EDGE);
     }
-}
 
-/* Where TMA put a row's chunk of 16 bytes. */
-static __device__ inline uint32_t chunk_at(int row, int chunk) {
-    return row * BOX_ROW + (chunk ^ (row & 7)) * 16;
+    __device__ void aim_nowhere(int number) const {
+        shared_store(targets + number * 8, ~0u);
+    }
+
+    /* A tile's 16 rows from `below` on. */
+    __device__ void store(int number, int below, const float (&d)[4][4]) const {
+        const uint2 target = shared_load2(targets + number * 8);
+        if (__shfl_sync(~0u, target.x, 0) == ~0u) return; /* the same in all lanes */
+        if (threadIdx.x % 32 == 0) store_wait<0>();       /* until what went before is read */
+        __syncwarp();
+        stage_rows(staged, d);
+        shared_fence();
+        __syncwarp();
+        if (threadIdx.x % 32 == 0) {
+            tensor_store(map, staged, (int)target.x, (int)target.y + below);
+            store_commit();
+        }
+    }
+};
+
+/* Products of 32 bytes of the operands' rows, which lie alike in bf16 and, as floats, in tf32. */
+template <typename T>
+static __device__ inline void multiply_pair(float (&sum)[16], const uint32_t (&a)[4], uint64_t b) {
+    if constexpr (sizeof(T) == 2) {
+        warpgroup_multiply<0>(sum, a, b);
+    } else {
+        warpgroup_multiply_tf32(sum, a, b);
+    }
 }
 
 /* The barriers of a ring, room for as many batches as it may have. */
@@ -132,7 +166,7 @@ static __device__ inline void produce(tile_ring ring, const CUtensorMap &map,
         const uint16_t *list = p.tables.tile + task.first + (inputs ? task.rows : 0);
         const int row = lane < count ? list[lane] * EDGE : 0;
         for (int t = 0; t < p.steps; t++) {
-            for (int n = 0; n < p.columns; n += PANEL) {
+            for (int n = 0; n < p.columns; n += p.panel) {
                 while (free < room || under_way == RING_BATCHES) {
                     ring.wait_empty(oldest, phase);
                     free += __shfl_sync(~0u, sizes, oldest);
@@ -153,9 +187,11 @@ static __device__ inline void produce(tile_ring ring, const CUtensorMap &map,
     }
 }
 
+template <typename T>
 static __global__ void __launch_bounds__(THREADS, 1)
     paired_product(const __grid_constant__ CUtensorMap dy_map,
                    const __grid_constant__ CUtensorMap x_map,
+                   const __grid_constant__ CUtensorMap dw_map,
                    const __grid_constant__ sampled_arguments p) {
 #if ON_HOPPER
     extern __shared__ char unaligned[];
@@ -169,15 +205,20 @@ static __global__ void __launch_bounds__(THREADS, 1)
 
     if (warp >= CONSUMER_WARPS) { /* the producers */
         registers_shrink<24>();
+        wait_for_earlier();
         if (warp == CONSUMER_WARPS) produce(rows, dy_map, p, false);
         if (warp == CONSUMER_WARPS + 1) produce(inputs, x_map, p, true);
         return;
     }
 
     registers_grow<240>();
-    const int panels = p.steps * ((p.columns + PANEL - 1) / PANEL);
+    wait_for_earlier();
+    let_next_start();
+    const int panels = p.steps * ((p.columns + p.panel - 1) / p.panel);
     const int group = warp / 4, upper = warp / 2 % 2; /* upper: rows 32 - 63 of the products */
-    const uint32_t dy_lane = chunk_at(warp % 2 * 16 + lane % 16, lane / 16);
+    const uint32_t dy_lane =
+        chunk_at(warp % 2 * 16 + lane / 8 % 2 * 8 + own_row(lane % 8), lane / 16);
+    way_out out(&dw_map, base);
     const uint64_t above = (uint64_t)(1024 >> 4 | SWIZZLE_128 << 30) << 32;
     for (int i = blockIdx.x; i < p.tables.tasks; i += gridDim.x) {
         const sampled_task &task = p.tables.task[i];
@@ -190,8 +231,19 @@ static __global__ void __launch_bounds__(THREADS, 1)
             const uint32_t row = pair[s].place >> upper * 5 & 31, column = pair[s].place >> 10;
             places[s / 3] |= (row << 5 | column) << s % 3 * 10;
         }
+        const uint16_t *list = p.tables.tile + task.first;
+        if (lane < PAIRS) {
+            const int position = pair[lane].position[upper], place = pair[lane].place;
+            if (position == NO_TILE) {
+                out.aim_nowhere(lane);
+            } else {
+                out.aim(lane, p, list[place >> upper * 5 & 31], list[task.rows + (place >> 10)],
+                        position);
+            }
+        }
+        __syncwarp();
         for (int panel = 0; panel < panels; panel++) {
-            uint32_t a[PANEL / 16][4], last = 0;
+            uint32_t a[STEPS][4], last = 0;
             rows.wait_full();
             inputs.wait_full();
 #pragma unroll
@@ -202,13 +254,13 @@ static __global__ void __launch_bounds__(THREADS, 1)
                     const uint32_t left = rows.tile(row) + dy_lane;
                     product_wait<0>(); /* which read the fragments before */
 #pragma unroll
-                    for (int k = 0; k < PANEL / 16; k++) load_matrices(a[k], left ^ (k * 32));
+                    for (int k = 0; k < STEPS; k++) load_matrices(a[k], left ^ (k * 32));
                 }
                 last = row;
                 product_fence();
 #pragma unroll
-                for (int k = 0; k < PANEL / 16; k++) {
-                    warpgroup_multiply<0>((float(&)[16])sum[s], a[k], right + k * 2);
+                for (int k = 0; k < STEPS; k++) {
+                    multiply_pair<T>((float(&)[16])sum[s], a[k], right + k * 2);
                 }
                 product_commit();
             }
@@ -218,16 +270,10 @@ static __global__ void __launch_bounds__(THREADS, 1)
             rows.release();
             rows.next(p.tables.rows);
         }
-        const uint16_t *list = p.tables.tile + task.first;
 #pragma unroll
-        for (int s = 0; s < PAIRS; s++) {
-            const int position = pair[s].position[upper], place = pair[s].place;
-            if (position == NO_TILE) continue;
-            float *to = tile_in_dw(p, list[place >> upper * 5 & 31],
-                                   list[task.rows + (place >> 10)], position);
-            store_rows(to + (warp % 2 * 16 + lane / 4) * p.b + lane % 4 * 2, p.b, sum[s]);
-        }
+        for (int s = 0; s < PAIRS; s++) out.store(s, warp % 2 * 16, sum[s]);
     }
+    if (lane == 0) store_finish();
 #endif
 }
 
@@ -276,6 +322,7 @@ static __device__ inline void load_half_tiles(uint32_t (&r)[2][4], uint32_t addr
 /* One batch's panel: sum[s] += dy x' for the warp's tiles; left and right say where. Fragments of
  * the next product are loaded before this one's multiplications, those of dy only where the row
  * changes. */
+template <typename T>
 static __device__ inline void multiply_batch(float (&sum)[SLOTS][2][4][4],
                                              const uint32_t (&left)[SLOTS],
                                              const uint32_t (&right)[SLOTS]) {
@@ -283,16 +330,16 @@ static __device__ inline void multiply_batch(float (&sum)[SLOTS][2][4][4],
     load_half_tiles(b[0], right[0]);
     load_half_tiles(a, left[0]);
 #pragma unroll
-    for (int i = 0; i < PANEL / 16 * SLOTS; i++) {
+    for (int i = 0; i < STEPS * SLOTS; i++) {
         const int s = i % SLOTS, next = (i + 1) % SLOTS, turn = (i + 1) / SLOTS * 32;
-        const bool more = i + 1 < PANEL / 16 * SLOTS;
+        const bool more = i + 1 < STEPS * SLOTS;
         if (more) load_half_tiles(b[(i + 1) % 2], right[next] ^ turn);
 #pragma unroll
         for (int m = 0; m < 2; m++) {
 #pragma unroll
             for (int j = 0; j < 4; j++) {
                 const uint32_t(&half)[4] = b[i % 2][j / 2];
-                multiply_add(sum[s][m][j], a[m], half[j % 2 * 2], half[j % 2 * 2 + 1]);
+                multiply_single<T>(sum[s][m][j], a[m], half[j % 2 * 2], half[j % 2 * 2 + 1]);
             }
             uint32_t from = (left[next] ^ turn) + m * 16 * BOX_ROW;
             if (more) load_matrices_if(a[m], from, next == 0 || left[next] != left[s]);
@@ -300,14 +347,15 @@ static __device__ inline void multiply_batch(float (&sum)[SLOTS][2][4][4],
     }
 }
 
-template <int BATCHES>
+template <typename T, int BATCHES>
 static __global__ void __launch_bounds__(THREADS, 1)
     sampled_product(const __grid_constant__ CUtensorMap dy_map,
                     const __grid_constant__ CUtensorMap x_map,
+                    const __grid_constant__ CUtensorMap dw_map,
                     const __grid_constant__ sampled_arguments p) {
 #if ON_HOPPER
     extern __shared__ char unaligned[];
-    const uint32_t dy = shared_address(aligned_tiles(unaligned));
+    const uint32_t dy = kept(shared_address(aligned_tiles(unaligned)));
     const uint32_t x = dy + p.tables.row_tiles * TILE_BYTES;
     const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
     runtime_ring rows(dy + BARRIERS);
@@ -318,11 +366,12 @@ static __global__ void __launch_bounds__(THREADS, 1)
     if (warp >= CONSUMER_WARPS) { /* the producer */
         registers_shrink<24>();
         if (warp > CONSUMER_WARPS) return;
+        wait_for_earlier();
         for (int i = blockIdx.x; i < p.tables.tasks; i += gridDim.x) {
             const sampled_task task = p.tables.task[i];
             const uint16_t *list = p.tables.tile + task.first;
             for (int t = 0; t < p.steps; t++) {
-                for (int n = 0; n < p.columns; n += PANEL) {
+                for (int n = 0; n < p.columns; n += p.panel) {
                     rows.fill(dy + rows.stage * p.tables.rows * TILE_BYTES, &dy_map, list,
                               task.rows, n, t);
                     rows.next(p.row_stages);
@@ -341,8 +390,11 @@ static __global__ void __launch_bounds__(THREADS, 1)
     }
 
     registers_grow<240>();
-    const int panels = p.steps * ((p.columns + PANEL - 1) / PANEL);
-    const uint32_t dy_lane = dy + chunk_at(lane % 16, lane / 16);
+    wait_for_earlier();
+    let_next_start();
+    const int panels = p.steps * ((p.columns + p.panel - 1) / p.panel);
+    const uint32_t dy_lane = dy + chunk_at(lane / 8 % 2 * 8 + own_row(lane % 8), lane / 16);
+    way_out out(&dw_map, dy);
     const uint32_t x_lane = x + chunk_at(lane % 8 + lane / 16 * 8, lane / 8 % 2);
     for (int i = blockIdx.x; i < p.tables.tasks; i += gridDim.x) {
         const sampled_slot *slot =
@@ -357,6 +409,18 @@ static __global__ void __launch_bounds__(THREADS, 1)
                 places[h] |= (uint32_t)(c.row << 8 | c.column) << s * 16;
             }
         }
+        const sampled_task &task = p.tables.task[i];
+        if (lane < BATCHES * SLOTS) {
+            const sampled_slot c = slot[lane / SLOTS * BATCH + lane % SLOTS];
+            const uint16_t *row = p.tables.tile + task.first, *column = row + task.rows;
+            for (int h = 0; h < lane / SLOTS; h++) column += task.inputs[h];
+            if (c.position == NO_TILE) {
+                out.aim_nowhere(lane);
+            } else {
+                out.aim(lane, p, row[c.row], column[c.column], c.position);
+            }
+        }
+        __syncwarp();
         for (int panel = 0; panel < panels; panel++) {
             rows.wait_full();
             const uint32_t dy_stage = dy_lane + rows.stage * p.tables.rows * TILE_BYTES;
@@ -371,7 +435,7 @@ static __global__ void __launch_bounds__(THREADS, 1)
                     left[s] = dy_stage + (place >> 8 & 255) * TILE_BYTES;
                     right[s] = x_stage + (place & 255) * TILE_BYTES;
                 }
-                multiply_batch(sum[h], left, right);
+                multiply_batch<T>(sum[h], left, right);
                 finish_loads();
                 inputs.release();
                 inputs.next(p.input_stages);
@@ -379,50 +443,50 @@ static __global__ void __launch_bounds__(THREADS, 1)
             rows.release();
             rows.next(p.row_stages);
         }
-        const sampled_task &task = p.tables.task[i];
-        const uint16_t *row = p.tables.tile + task.first, *column = row + task.rows;
 #pragma unroll
         for (int h = 0; h < BATCHES; h++) {
 #pragma unroll
             for (int s = 0; s < SLOTS; s++) {
-                const sampled_slot c = slot[h * BATCH + s];
-                if (c.position == NO_TILE) continue;
-                float *to = tile_in_dw(p, row[c.row], column[c.column], c.position);
-                to += lane / 4 * p.b + lane % 4 * 2;
 #pragma unroll
-                for (int m = 0; m < 2; m++) store_rows(to + m * 16 * p.b, p.b, sum[h][s][m]);
+                for (int m = 0; m < 2; m++) out.store(h * SLOTS + s, m * 16, sum[h][s][m]);
             }
-            column += task.inputs[h];
         }
     }
+    if (lane == 0) store_finish();
 #endif
 }
 
 /* ------------------------------------------------------------------------------------- launch */
 
-typedef void sampled_kernel(CUtensorMap dy_map, CUtensorMap x_map, sampled_arguments p);
+typedef void sampled_kernel(CUtensorMap dy_map, CUtensorMap x_map, CUtensorMap dw_map,
+                            sampled_arguments p);
 
 void sampled_wgrad(backend *be, const device_layout *device, const void *dy, const void *x,
                    int steps, int columns, void *dw) {
     const layout *l = &device->host;
     const sampled_tables *t = &device->sampled;
     if (t->tasks == 0) return;
-    CUtensorMap dy_map, x_map;
+    CUtensorMap dy_map, x_map, dw_map;
     const sampled_arguments p = {*t,
                                  l->row_start,
-                                 (float *)dw,
                                  columns,
                                  steps,
                                  l->in_block,
                                  l->gates * l->in_block / EDGE,
+                                 BOX_ROW / (int)be->operand_size,
                                  t->row_tiles / t->rows,
                                  min((TILES - t->row_tiles) / t->inputs, (int)RING_BATCHES)};
-    if (!map_activations(be, &dy_map, 3, dy, layout_rows(l), columns, steps, EDGE)) return;
-    if (!map_activations(be, &x_map, 3, x, layout_inputs(l), columns, steps, EDGE)) return;
-    static sampled_kernel *const kernels[] = {paired_product, sampled_product<1>,
-                                              sampled_product<2>, sampled_product<3>};
-    sampled_kernel *kernel = kernels[t->batches];
+    if (!map_activations(be, &dy_map, 3, dy, layout_rows(l), columns, steps, EDGE) ||
+        !map_activations(be, &x_map, 3, x, layout_inputs(l), columns, steps, EDGE) ||
+        !map_results(be, &dw_map, l, dw, STAGED_BYTES / STAGED_ROW))
+        return;
+    static sampled_kernel *const kernels[2][4] = {
+        {paired_product<bf16>, sampled_product<bf16, 1>, sampled_product<bf16, 2>,
+         sampled_product<bf16, 3>},
+        {paired_product<float>, sampled_product<float, 1>, sampled_product<float, 2>,
+         sampled_product<float, 3>}};
+    sampled_kernel *kernel = kernels[be->precision == TF32][t->batches];
     const int grid = min(t->tasks, cuda_of(be)->processors);
-    cuda_allow_shared(be, (const void *)kernel, BYTES);
-    kernel<<<grid, THREADS, BYTES, cuda_of(be)->stream>>>(dy_map, x_map, p);
+    cuda_launch(be, "wgrad", true, kernel, dim3(grid), THREADS, (size_t)BYTES, dy_map, x_map,
+                dw_map, p);
 }

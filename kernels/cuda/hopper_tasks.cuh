@@ -5,7 +5,7 @@
 #include "hopper_tiles.cuh"
 
 enum {
-    TILES = 56,        /* operand tiles in shared memory */
+    TILES = 52,        /* operand tiles in shared memory */
     RING_BATCHES = 16, /* that a ring has, at most */
     PAIRS = 12,        /* that a warpgroup of paired_product makes */
     SLOTS = 2,         /* tiles that a warp of sampled_product makes in a batch */

@@ -90,6 +90,44 @@ static __device__ inline uint32_t pack(float one, float two) {
     return *(uint32_t *)&pair;
 }
 
+/* ------------------------------------------------------------------------------------- tiles
+ *
+ * wgrad's results leave by the copy engine, in tiles of 32 columns. Row g of a product's eight is
+ * row own_row(g) of dy's: then lanes that leave a tile in shared memory together find different
+ * banks. */
+enum { STAGED_ROW = 32 * 4, STAGED_BYTES = 16 * STAGED_ROW /* of 16 rows */ };
+
+static __device__ inline int own_row(int g) {
+    return 2 * (g % 4) + g / 4;
+}
+
+/* Where TMA puts a row's chunk of 16 bytes, and takes it from. */
+static __device__ inline uint32_t chunk_at(int row, int chunk) {
+    return row * BOX_ROW + (chunk ^ (row & 7)) * 16;
+}
+
+/* A product of 16 x 8 by one warp. */
+template <typename T>
+static __device__ inline void multiply_single(float (&sum)[4], const uint32_t (&a)[4], uint32_t b0,
+                                              uint32_t b1) {
+    if constexpr (sizeof(T) == 2) {
+        multiply_add(sum, a, b0, b1);
+    } else {
+        multiply_add_tf32(sum, a, b0, b1);
+    }
+}
+
+/* 16 rows: d as products leave them. */
+static __device__ inline void stage_rows(uint32_t to, const float (&d)[4][4]) {
+    const int lane = threadIdx.x % 32, t = lane % 4;
+    to += chunk_at(own_row(lane / 4), t / 2) + t % 2 * 8;
+#pragma unroll
+    for (int j = 0; j < 4; j++) {
+        shared_store2(to ^ j * 32, d[j][0], d[j][1]);
+        shared_store2((to ^ j * 32) + 8 * STAGED_ROW, d[j][2], d[j][3]);
+    }
+}
+
 /* -------------------------------------------------------------------------------- shared sums
  *
  * Work is cut into parts of equally many blocks, so that a part may begin or end inside a node's
@@ -154,14 +192,28 @@ static inline bool make_map(backend *be, CUtensorMap *map, const void *base, int
                        swizzle);
 }
 
-/* Activations [steps][rows][columns], in boxes of 64 columns and `box_rows` rows; rank 2 is one
- * step. */
+/* Activations [steps][rows][columns], in boxes of one swizzled row's columns, 64 in bf16 and 32 in
+ * tf32, which are rounded on their way, and `box_rows` rows; rank 2 is one step. */
 static inline bool map_activations(backend *be, CUtensorMap *map, int rank, const void *x,
                                    size_t rows, int columns, int steps, int box_rows) {
+    const CUtensorMapDataType type =
+        be->precision == TF32 ? CU_TENSOR_MAP_DATA_TYPE_TFLOAT32 : CU_TENSOR_MAP_DATA_TYPE_BFLOAT16;
+    const uint64_t row = (uint64_t)columns * be->operand_size;
     const uint64_t extent[3] = {(uint64_t)columns, rows, (uint64_t)steps};
-    const uint64_t stride[2] = {(uint64_t)columns * 2, (uint64_t)columns * rows * 2};
-    const uint32_t box[3] = {BOX, (uint32_t)box_rows, 1};
-    return make_map(be, map, x, rank, extent, stride, box, CU_TENSOR_MAP_SWIZZLE_128B);
+    const uint64_t stride[2] = {row, row * rows};
+    const uint32_t box[3] = {BOX_ROW / (uint32_t)be->operand_size, (uint32_t)box_rows, 1};
+    return make_map_of(type, be, map, x, rank, extent, stride, box, CU_TENSOR_MAP_SWIZZLE_128B);
+}
+
+/* dW, of fp32, in boxes of 32 columns and so many rows. */
+static inline bool map_results(backend *be, CUtensorMap *map, const layout *l, void *dw,
+                               int box_rows) {
+    const uint64_t rows = (uint64_t)l->blocks * (uint64_t)(l->gates * l->in_block);
+    const uint64_t row = (uint64_t)l->in_block * sizeof(float);
+    const uint64_t extent[2] = {(uint64_t)l->in_block, rows}, stride[1] = {row};
+    const uint32_t box[2] = {32, (uint32_t)box_rows};
+    return make_map_of(CU_TENSOR_MAP_DATA_TYPE_FLOAT32, be, map, dw, 2, extent, stride, box,
+                       CU_TENSOR_MAP_SWIZZLE_128B);
 }
 
 /* W with rows of 32, two of them at a time: `rows` rows of 64 elements. */
@@ -198,6 +250,10 @@ void wide_dgrad(backend *be, const device_layout *device, const void *w, const v
 void deep_create(backend *be, device_layout *device, const layout *l);
 void deep_wgrad(backend *be, const device_layout *device, const void *dy, const void *x, int steps,
                 int columns, void *dw);
+
+bool shallow_takes(const backend *be, const device_layout *device, int steps, int columns);
+void shallow_wgrad(backend *be, const device_layout *device, const void *dy, const void *x,
+                   int steps, int columns, void *dw);
 
 void sampled_create(backend *be, device_layout *device, const layout *l);
 void sampled_wgrad(backend *be, const device_layout *device, const void *dy, const void *x,

@@ -518,7 +518,7 @@ void cuda_wgrad(backend *be, const device_layout *device, const void *dy, const 
         dense_wgrad(be, l, dy, x, steps, columns, dw, workspace);
         return;
     }
-    if (hopper_fits(be, l)) {
+    if (hopper_fits_wgrad(be, l)) {
         hopper_wgrad(be, device, dy, x, steps, columns, dw);
         cuda_launched(be, "wgrad");
         return;

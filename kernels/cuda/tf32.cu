@@ -1,5 +1,6 @@
 /* The three products through tf32 tensor cores, on any GPU from sm_80 on; on Hopper, hopper_tf32.cu
- * has fprop and dgrad of 128 columns and more, and of 64 where that is faster.
+ * has fprop and dgrad of 128 columns and more, and of 64 where that is faster, of blocks of 32 and
+ * more, and hopper.cu's kernels for bf16 their wgrad.
  *
  * Floors are those of products.cu with 4 bytes an element: at block 32 every block gathers as many
  * bytes from L2 as it has itself for each 32 columns, so few columns are bound by memory and many

@@ -130,7 +130,7 @@ static void issue_ours(void *argument, int set) {
 }
 
 static int pad(const backend *be, bench_product product, int columns) {
-    int multiple = product == PRODUCT_WGRAD ? be->column_multiple : be->product_multiple;
+    int multiple = product == PRODUCT_WGRAD ? wgrad_multiple(be) : be->product_multiple;
     return (columns + multiple - 1) / multiple * multiple;
 }
 
