@@ -330,7 +330,7 @@ static void test_symmetric_patterns(void **state) {
 
 /* tf32 whose thread blocks share activations: parts of several nodes or of one, more of them than
  * are made at a time, or with nothing to do, lists longer than what is on its way, columns that end
- * within a tile; pieces of larger blocks and of gates. */
+ * within a tile, many of these; pieces of larger blocks and of gates. */
 static void test_shared_activations(void **state) {
     (void)state;
     static const shape shapes[] = {
@@ -340,7 +340,9 @@ static void test_shared_activations(void **state) {
         {1300, 32, 1, 4, 1, 0.0007, false}, {400, 32, 1, 2, 1, 0.02, false},
         {420, 32, 1, 2, 1, 0.01, true},     {90, 32, 1, 2, 1, 0.4, true},
         {60, 32, 4, 2, 1, 0.1, true},       {40, 64, 1, 2, 1, 0.2, false},
-        {20, 128, 4, 2, 1, 0.2, true},
+        {20, 128, 4, 2, 1, 0.2, true},      {400, 32, 1, 15, 1, 0.02, true},
+        {90, 32, 1, 16, 1, 0.4, true},      {40, 64, 1, 11, 1, 0.2, true},
+        {800, 32, 1, 8, 1, 0.002, false},
     };
     check_gpu_shapes_in(TF32, 14, shapes, sizeof shapes / sizeof shapes[0]);
 }

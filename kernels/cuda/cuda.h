@@ -165,7 +165,7 @@ typedef struct wide_parts {
 
 /* Work for Hopper's shared_product: a share of the sources of a part of the output nodes, in pieces
  * of 32. */
-enum { SHARED_NODES = 6, SHARED_CUTS = 3 };
+enum { SHARED_NODES = 6, SHARED_CUTS = 2 };
 
 typedef struct shared_part {
     int first, count; /* sources */
@@ -173,14 +173,12 @@ typedef struct shared_part {
     int nodes, node[SHARED_NODES];
 } shared_part;
 
-typedef struct shared_source {
-    uint32_t node;  /* and in the low bits which of the part's nodes have a block for it */
-    uint32_t where; /* in the ring, and from bit 8 on how far before it in the list is the source
-                     * whose place it takes */
-} shared_source;
+/* Its node, and in the low bits which of the part's nodes have a block for it. */
+typedef uint32_t shared_source;
 
 typedef struct shared_parts {
-    int count; /* of whole parts */
+    int count;            /* of whole parts */
+    short window, blocks; /* how far apart the shares' first sources, and their blocks, begin */
     shared_part *part;
     shared_source *source;
     uint32_t *block; /* where the sources' blocks lie in W */

@@ -10,12 +10,14 @@
  * and those blocks. Nodes with like sources are put together. Nodes and sources are pieces of 32
  * here, so that larger blocks, and gates of one pattern, are nodes with equal lists.
  *
- * Parts are fewer than multiprocessors, so a cluster of two thread blocks shares one: each goes
- * through half of the sources, then each adds up half of the nodes, in a fixed order.
+ * Parts are fewer than multiprocessors, so where there is one tile of columns a cluster of two thread
+ * blocks shares a part: its sources are two lists, and each goes through one, then adds up half of
+ * the nodes, in a fixed order. Where there are more tiles, thread blocks go through both lists and
+ * make one tile after the other, whose first sources come while the last one's results leave.
  *
  * Boxes of 32 x 32 lie in shared memory one after another, round and round: a source takes four, or
  * two, for its activations, together, as one copy brings them, and one a block, so that little is
- * left empty and 224 KB are on their way. The copy engine rounds them to tf32 (the type of its maps
+ * left empty and 224 KB are on their way, across tiles. The copy engine rounds them to tf32 (the type of its maps
  * says so). Activations are the left operand, from registers, which is wgmma's full rate also for 32
  * units; their columns are dealt to lanes such that these find different banks. The right operand
  * must lie along k: so weights do for fprop, and for dgrad two warps turn them over. A warpgroup has
@@ -23,17 +25,21 @@
  * each block, and warpgroups fill each other's gaps.
  *
  * On an H200, 12,288 units at density 0.1 and 128 columns, 231 MB come into the multiprocessors; with
- * products that takes 33 us, and dgrad 35, of which 6 go before the first and after the last product;
- * at density 0.03 these 6 are of 15.5. At density 0.5 fprop takes 103 and dgrad 129 us, where memory
- * alone takes 73; 64 columns take 79 and 99 us of memory's 72. Sums that are sent to the other thread
- * block, rather than fetched by it, gained nothing, nor did maps of tensors fetched ahead. */
+ * products that takes 33 us, and dgrad 37, of which 6 go before the first and after the last product;
+ * at density 0.03 these 6 are of 15.5. At density 0.5 fprop takes 103 and dgrad 119 us, where memory
+ * alone takes 73; 64 columns take 79 and 110 us of memory's 72. 512 columns take 22 us at density 0.01
+ * and 43 at 0.03, and 38 and 63 where each tile has its own thread blocks, in clusters.
+ *
+ * Without gain: sums that are sent to the other thread block, rather than fetched by it; maps of
+ * tensors fetched ahead; clusters whose thread blocks make two tiles of a part and bring half of the
+ * weights each to both (512 columns at density 0.5: 443 us, alone 447; dgrad 576, 526). */
 #include "hopper_floats.cuh"
 #include "node_lists.h"
 
 #include <string.h>
 
 enum {
-    SHARES = 2, /* of a part, a cluster */
+    SHARES = 2, /* lists of a part */
     SLOTS = SHARED_NODES,
     TEAMS = 3,           /* warpgroups, for a third of the nodes each: */
     OWN = SLOTS / TEAMS, /* so many */
@@ -52,9 +58,10 @@ enum {
     BYTES = WORDS + STAGES * 4 + 1024
 };
 
-/* Of tiles of 64 or 128 columns. */
-template <bool FORWARD_, int COLUMNS_> struct shared_shape {
-    static const bool FORWARD = FORWARD_;
+/* Of tiles of 64 or 128 columns; SHARED: by clusters, whose thread blocks go through a list each. */
+template <bool FORWARD_, int COLUMNS_, bool SHARED_> struct shared_shape {
+    static const bool FORWARD = FORWARD_, SHARED = SHARED_;
+    static const int CLUSTER = SHARED ? SHARES : 1, LISTS = SHARES / CLUSTER;
     static const int COLUMNS = COLUMNS_, BOXES = COLUMNS / TILE; /* of a source's activations */
     static const int HALVES = COLUMNS / HALF;
     static const int TURNERS = FORWARD ? 0 : 2;     /* warps that turn weights over */
@@ -68,8 +75,10 @@ typedef struct shared_arguments {
     const shared_part *part;
     const shared_source *source;
     const uint32_t *block; /* where those lie that the sources have, one after another */
-    int tiles, columns;    /* tiles: of the columns */
-    int overlap;           /* weights may be read before the kernel before this one ends */
+    int window, blocks;    /* see shared_parts */
+    int tiles, items;      /* tiles: of the columns; items: of all parts */
+    int columns;
+    int overlap; /* weights may be read before the kernel before this one ends */
     float *y;
 } shared_arguments;
 
@@ -78,15 +87,22 @@ struct barriers {
     uint32_t full, turned, empty;
 };
 
-/* d [64 x 32] += a [64 x 8] b [8 x 32], tf32 with fp32 sums. */
-static __device__ inline void multiply_tf32(float (&d)[16], const uint32_t (&a)[4], uint64_t b) {
-    asm volatile("wgmma.mma_async.sync.aligned.m64n32k8.f32.tf32.tf32 "
-                 "{%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15}, "
-                 "{%16, %17, %18, %19}, %20, 1, 1, 1;"
-                 : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3]), "+f"(d[4]), "+f"(d[5]),
-                   "+f"(d[6]), "+f"(d[7]), "+f"(d[8]), "+f"(d[9]), "+f"(d[10]), "+f"(d[11]),
-                   "+f"(d[12]), "+f"(d[13]), "+f"(d[14]), "+f"(d[15])
-                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b));
+/* What a thread block makes in its turn: a part's tile of columns. The costliest come first, so
+ * every second turn goes the other way. */
+template <typename S> static __device__ inline int item_of(int turn) {
+    const int mine = blockIdx.x / S::CLUSTER, all = gridDim.x / S::CLUSTER;
+    return turn % 2 ? (turn + 1) * all - 1 - mine : turn * all + mine;
+}
+
+/* The first of the lists of an item that this thread block goes through. */
+template <typename S> static __device__ inline int list_of(const shared_arguments &p, int item) {
+    return item / p.tiles * SHARES + blockIdx.x % S::CLUSTER;
+}
+
+/* Their sources. */
+template <typename S> static __device__ inline int count_of(const shared_arguments &p, int item) {
+    const shared_part *part = p.part + list_of<S>(p, item);
+    return part->count + (S::LISTS > 1 ? part[1].count : 0);
 }
 
 /* Where the box lies that is `after` boxes on. */
@@ -95,56 +111,86 @@ static __device__ inline uint32_t place_after(uint32_t place, int after) {
     return (next < PLACES ? next : next - PLACES) * TILE_BYTES;
 }
 
+/* Where sources lie in shared memory: one after another, round and round, each one's activations in
+ * one piece. Places are counted on and on. */
+template <typename S> struct places {
+    int source = 0, place = 0; /* the next source's number, and place in the ring */
+    int begins = 0;            /* how many places were taken before it */
+    int before = -PLACES;      /* lane i: the same of the latest source in stage i */
+
+    /* Has the next source begin where its activations lie in one piece. */
+    __device__ void begin() {
+        if (place + S::BOXES <= PLACES) return;
+        begins += PLACES - place;
+        place = 0;
+    }
+
+    /* Which source must be done with before this one, of so many boxes, comes: all are that begin
+     * where it will lie, and the one whose stage it takes. */
+    __device__ int source_before(int boxes) const {
+        const bool overlaps = (int)threadIdx.x % 32 < STAGES && before < begins + boxes - PLACES;
+        return source - STAGES + max(__popc(__ballot_sync(~0u, overlaps)) - 1, 0);
+    }
+
+    __device__ void next(int boxes) {
+        if ((int)threadIdx.x % 32 == source % STAGES) before = begins;
+        source++;
+        begins += boxes;
+        place += boxes;
+        if (place >= PLACES) place -= PLACES;
+    }
+};
+
 /* Lanes bring in a block each, the last one the activations. */
 template <typename S>
-static __device__ __forceinline__ void produce(const CUtensorMap &w_map, const CUtensorMap &x_map,
-                                               const shared_arguments &p, int share, int column0,
-                                               uint32_t base, barriers ring) {
+static __device__ __forceinline__ void
+produce_list(const CUtensorMap &w_map, const CUtensorMap &x_map, const shared_arguments &p,
+             int list, int column0, uint32_t base, barriers ring, places<S> &at) {
     const int lane = threadIdx.x % 32, mine = threadIdx.x / 32 - WORKERS;
-    const shared_part *part = p.part + share;
+    const shared_part *part = p.part + list;
     const int count = part->count, first = part->first;
     const uint32_t *block = p.block + part->block + lane;
     /* Lanes' windows, of sources and blocks; the next ones are looked up before they are used. */
     const shared_source *source = p.source + first + lane % WINDOW;
-    shared_source window = p.source[share * WINDOW + lane % WINDOW], next = source[WINDOW];
-    uint32_t blocks = __ldg(p.block + share * BLOCKS + lane), next_blocks = __ldg(block + BLOCKS);
+    shared_source window = p.source[list * p.window + lane % WINDOW], next = source[WINDOW];
+    uint32_t blocks = __ldg(p.block + list * p.blocks + lane), next_blocks = __ldg(block + BLOCKS);
     int used = 0; /* of these blocks */
-    if (!p.overlap) wait_for_earlier();
     for (int i = 0; i < count; i++) {
         if (i && i % WINDOW == 0) {
             window = next;
             next = source[i + WINDOW];
         }
-        const uint32_t node = __shfl_sync(~0u, window.node, i % WINDOW);
-        const uint32_t where = __shfl_sync(~0u, window.where, i % WINDOW);
-        const uint32_t mask = node & ((1 << SLOTS) - 1), place = where & 255;
-        const int has = __popc(mask);
-        if (i % S::PRODUCERS == mine) {
-            const int stage = i % STAGES, before = i - (int)(where >> 8); /* to be done with */
+        const uint32_t node = __shfl_sync(~0u, window, i % WINDOW);
+        const uint32_t mask = node & ((1 << SLOTS) - 1);
+        const int has = __popc(mask), number = at.source;
+        at.begin();
+        if (number % S::PRODUCERS == mine) {
+            const int stage = number % STAGES, before = at.source_before(S::BOXES + has);
             const uint32_t barrier = ring.full + stage * 8;
-            uint32_t at = __shfl_sync(~0u, blocks, (used + lane) % BLOCKS);
+            uint32_t of = __shfl_sync(~0u, blocks, (used + lane) % BLOCKS);
             if (used + has > BLOCKS) {
                 const uint32_t later = __shfl_sync(~0u, next_blocks, (used + lane) % BLOCKS);
-                if (used + lane >= BLOCKS) at = later;
+                if (used + lane >= BLOCKS) of = later;
             }
             if (before >= 0) {
                 barrier_wait(ring.empty + before % STAGES * 8, before / STAGES & 1);
             }
             if (lane == 0) {
-                shared_store(base + WORDS + stage * 4, place << SLOTS | mask);
+                shared_store(base + WORDS + stage * 4, at.place << SLOTS | mask);
                 barrier_expect(barrier, (S::BOXES + has) * TILE_BYTES);
             }
             __syncwarp();
             if (lane < has) {
-                tensor_load(base + place_after(place, S::BOXES + lane), &w_map, barrier,
-                            (int)(at % 4) * TILE, (int)(at / 4) * TILE, 0);
+                tensor_load(base + place_after(at.place, S::BOXES + lane), &w_map, barrier,
+                            (int)(of % 4) * TILE, (int)(of / 4) * TILE, 0);
             }
-            if (p.overlap && i < S::PRODUCERS) wait_for_earlier();
+            if (p.overlap && number < S::PRODUCERS) wait_for_earlier();
             if (lane == 31) {
-                tensor_load(base + place * TILE_BYTES, &x_map, barrier, 0, (node >> SLOTS) * TILE,
-                            column0 / TILE);
+                tensor_load(base + at.place * TILE_BYTES, &x_map, barrier, 0,
+                            (node >> SLOTS) * TILE, column0 / TILE);
             }
         }
+        at.next(S::BOXES + has);
         used += has;
         if (used >= BLOCKS) {
             used -= BLOCKS;
@@ -155,22 +201,43 @@ static __device__ __forceinline__ void produce(const CUtensorMap &w_map, const C
     }
 }
 
+template <typename S>
+static __device__ __forceinline__ void produce(const CUtensorMap &w_map, const CUtensorMap &x_map,
+                                               const shared_arguments &p, uint32_t base,
+                                               barriers ring) {
+    places<S> at;
+    if (!p.overlap) wait_for_earlier();
+    for (int turn = 0, item; (item = item_of<S>(turn)) < p.items; turn++) {
+        for (int i = 0; i < S::LISTS; i++) {
+            produce_list<S>(w_map, x_map, p, list_of<S>(p, item) + i, item % p.tiles * S::COLUMNS,
+                            base, ring, at);
+        }
+    }
+}
+
 /* Sources' blocks are dealt to the turners. */
 template <typename S>
-static __device__ __forceinline__ void turn(int count, uint32_t base, barriers ring) {
+static __device__ __forceinline__ void turn(const shared_arguments &p, uint32_t base,
+                                            barriers ring) {
     const int mine = threadIdx.x / 32 - WORKERS - S::PRODUCERS;
     const turning own;
-    for (int i = 0; i < count; i++) {
-        const int stage = i % STAGES;
-        barrier_wait(ring.full + stage * 8, i / STAGES & 1);
-        const uint32_t word = shared_load(base + WORDS + stage * 4);
-        const int blocks = __popc(word & ((1 << SLOTS) - 1));
-        for (int block = (mine + i) % S::TURNERS; block < blocks; block += S::TURNERS) {
-            own.turn(base + place_after(word >> SLOTS, S::BOXES + block));
+    int i = 0, last = 0;
+    for (int turn = 0, item; (item = item_of<S>(turn)) < p.items; turn++) {
+        for (last += count_of<S>(p, item); i < last; i++) {
+            const int stage = i % STAGES;
+            barrier_wait(ring.full + stage * 8, i / STAGES & 1);
+            const uint32_t word = shared_load(base + WORDS + stage * 4);
+            const int blocks = __popc(word & ((1 << SLOTS) - 1));
+            for (int block = (mine + i) % S::TURNERS; block < blocks; block += S::TURNERS) {
+                own.turn(base + place_after(word >> SLOTS, S::BOXES + block));
+            }
+            shared_fence();
+            __syncwarp();
+            if (threadIdx.x % 32 == 0) {
+                barrier_arrive(ring.turned + stage * 8);
+                barrier_arrive(ring.empty + stage * 8);
+            }
         }
-        shared_fence();
-        __syncwarp();
-        if (threadIdx.x % 32 == 0) barrier_arrive(ring.turned + stage * 8);
     }
 }
 
@@ -205,57 +272,100 @@ static __device__ __forceinline__ void multiply(float (&sum)[HALVES][16],
     for (int k = 0; k < 4; k++) {
         const uint64_t w = matrix_descriptor(block + k * 32, SWIZZLE_128, 16, 8 * TILE_ROW);
 #pragma unroll
-        for (int half = 0; half < HALVES; half++) multiply_tf32(sum[half], a[half][k], w);
+        for (int half = 0; half < HALVES; half++) warpgroup_multiply_tf32(sum[half], a[half][k], w);
     }
     product_commit();
     product_wait<0>(); /* in this branch, lest the compiler wait after every product */
 }
 
-/* Adds up what the cluster's thread blocks have of a part, each for half of the nodes. */
+/* A thread's results of a node, of which it has the first column: what it made itself, and what the
+ * other thread block left at `other`, if there is one. */
 template <typename S>
-static __device__ __forceinline__ void finish(const shared_arguments &p, const shared_part *part,
-                                              int column0, uint32_t base,
-                                              float (&sum)[OWN][S::HALVES][16]) {
-    const int first = threadIdx.x / GROUP * OWN, warp = threadIdx.x / 32 % 4;
-    const int rank = cluster_rank(), t = threadIdx.x % 4, nodes = part->nodes;
-    const uint32_t mine = base + threadIdx.x * 16, other = cluster_address(mine, rank ^ 1);
-    group_sync(1, WORKERS * 32); /* the ring is done with */
+static __device__ __forceinline__ void store_node(const shared_arguments &p, int node, int column,
+                                                  const float (&sum)[S::HALVES][16],
+                                                  uint32_t other) {
+    float *y = p.y + (size_t)(node * TILE + threadIdx.x % 4 * 2) * p.columns + column;
 #pragma unroll
-    for (int slot = 0; slot < OWN; slot++) {
-        if ((first + slot) % SHARES == rank || first + slot >= nodes) continue;
-#pragma unroll
-        for (int j = 0; j < 4 * S::HALVES; j++) {
-            const float *d = &sum[slot][j / 4][j % 4 * 4];
-            shared_store4(mine + (slot * 4 * S::HALVES + j) * WORKERS * 32 * 16,
-                          make_float4(d[0], d[1], d[2], d[3]));
-        }
-    }
-    cluster_sync();
-    const int column = column0 + warp / 2 * TILE + own_column();
-#pragma unroll
-    for (int slot = 0; slot < OWN; slot++) {
-        if ((first + slot) % SHARES != rank || first + slot >= nodes) continue;
-        float *y = p.y + (size_t)(part->node[first + slot] * TILE + 2 * t) * p.columns + column;
-#pragma unroll
-        for (int j = 0; j < 4 * S::HALVES; j++) {
-            const float *d = &sum[slot][j / 4][j % 4 * 4];
-            if (column + j / 4 * HALF >= p.columns) continue;
-            float4 v = cluster_load4(other + (slot * 4 * S::HALVES + j) * WORKERS * 32 * 16);
-            float *to = y + (size_t)(j % 4 * 8) * p.columns + j / 4 * HALF;
-            *(float2 *)to = make_float2(d[0] + v.x, d[2] + v.z);
-            *(float2 *)(to + p.columns) = make_float2(d[1] + v.y, d[3] + v.w);
-        }
+    for (int j = 0; j < 4 * S::HALVES; j++) {
+        const float *d = &sum[j / 4][j % 4 * 4];
+        if (column + j / 4 * HALF >= p.columns) continue;
+        float4 v = make_float4(0, 0, 0, 0);
+        if (S::SHARED) v = cluster_load4(other + j * WORKERS * 32 * 16);
+        float *to = y + (size_t)(j % 4 * 8) * p.columns + j / 4 * HALF;
+        *(float2 *)to = make_float2(d[0] + v.x, d[2] + v.z);
+        *(float2 *)(to + p.columns) = make_float2(d[1] + v.y, d[3] + v.w);
     }
 }
 
-#if ON_HOPPER
-#define IN_CLUSTERS __cluster_dims__(SHARES, 1, 1)
-#else
-#define IN_CLUSTERS
-#endif
+/* Stores a part's results: adds up what the cluster's thread blocks have, each for half of the
+ * nodes. */
+template <typename S>
+static __device__ __forceinline__ void finish(const shared_arguments &p, int item, uint32_t base,
+                                              const float (&sum)[OWN][S::HALVES][16]) {
+    const shared_part *part = p.part + list_of<S>(p, item);
+    const int first = threadIdx.x / GROUP * OWN, nodes = part->nodes;
+    const int rank = S::SHARED ? cluster_rank() : 0, slot_bytes = 4 * S::HALVES * WORKERS * 512;
+    const int column = item % p.tiles * S::COLUMNS + threadIdx.x / 64 % 2 * TILE + own_column();
+    const uint32_t mine = base + threadIdx.x * 16;
+    uint32_t other = 0;
+    if (S::SHARED) {
+        other = cluster_address(mine, rank ^ 1);
+        group_sync(1, WORKERS * 32); /* the ring is done with */
+#pragma unroll
+        for (int slot = 0; slot < OWN; slot++) {
+            if ((first + slot) % SHARES == rank || first + slot >= nodes) continue;
+#pragma unroll
+            for (int j = 0; j < 4 * S::HALVES; j++) {
+                const float *d = &sum[slot][j / 4][j % 4 * 4];
+                shared_store4(mine + slot * slot_bytes + j * WORKERS * 512,
+                              make_float4(d[0], d[1], d[2], d[3]));
+            }
+        }
+        cluster_sync();
+    }
+#pragma unroll
+    for (int slot = 0; slot < OWN; slot++) {
+        if (S::SHARED && (first + slot) % SHARES != rank) continue;
+        if (first + slot >= nodes) continue;
+        store_node<S>(p, part->node[first + slot], column, sum[slot], other + slot * slot_bytes);
+    }
+}
+
+/* A warp's share of an item: two nodes, and of 64 columns each 16. */
+template <typename S>
+static __device__ __forceinline__ void multiply_item(int count, uint32_t base, barriers ring,
+                                                     int &stage, int &phase,
+                                                     float (&sum)[OWN][S::HALVES][16]) {
+    const int first = threadIdx.x / GROUP * OWN, box = threadIdx.x / 64 % 2;
+    for (int i = 0; i < count; i++) {
+        barrier_wait(ring.full + stage * 8, phase);
+        uint32_t word = shared_load(base + WORDS + stage * 4);
+        word = __reduce_or_sync(~0u, word); /* the same in all lanes */
+        const uint32_t mine = word >> first & ((1 << OWN) - 1);
+        if (mine) {
+            uint32_t a[S::HALVES][4][4];
+#pragma unroll
+            for (int half = 0; half < S::HALVES; half++) {
+                load_left(a[half], base + ((word >> SLOTS) + 2 * half + box) * TILE_BYTES);
+            }
+            int after = S::BOXES + __popc(word & ((1 << first) - 1));
+            if (!S::FORWARD) barrier_wait(ring.turned + stage * 8, phase);
+#pragma unroll
+            for (int slot = 0; slot < OWN; slot++) {
+                if (mine >> slot & 1) {
+                    multiply(sum[slot], a, base + place_after(word >> SLOTS, after++));
+                }
+            }
+        }
+        __syncwarp(); /* all lanes have read */
+        if (threadIdx.x % 32 == 0) barrier_arrive(ring.empty + stage * 8);
+        stage = stage + 1 == STAGES ? 0 : stage + 1;
+        if (stage == 0) phase ^= 1;
+    }
+}
 
 template <typename S>
-static __global__ void IN_CLUSTERS __launch_bounds__(ALL_THREADS, 1)
+static __global__ void __launch_bounds__(ALL_THREADS, 1)
     shared_product(const __grid_constant__ CUtensorMap w_map,
                    const __grid_constant__ CUtensorMap x_map,
                    const __grid_constant__ shared_arguments p) {
@@ -265,14 +375,11 @@ static __global__ void IN_CLUSTERS __launch_bounds__(ALL_THREADS, 1)
     const int warp = threadIdx.x / 32;
     const barriers ring = {base + BARRIERS, base + BARRIERS + STAGES * 8,
                            base + BARRIERS + 2 * STAGES * 8};
-    const int share = blockIdx.x / SHARES / p.tiles * SHARES + blockIdx.x % SHARES;
-    const shared_part *part = p.part + share;
-    const int column0 = blockIdx.x / SHARES % p.tiles * S::COLUMNS;
     if (threadIdx.x == 0) {
         for (int s = 0; s < STAGES; s++) {
             barrier_init(ring.full + s * 8, 1);
             barrier_init(ring.turned + s * 8, S::TURNERS);
-            barrier_init(ring.empty + s * 8, WORKERS);
+            barrier_init(ring.empty + s * 8, WORKERS + S::TURNERS);
         }
     }
     barrier_init_done();
@@ -281,45 +388,23 @@ static __global__ void IN_CLUSTERS __launch_bounds__(ALL_THREADS, 1)
     if (warp >= WORKERS) {
         registers_shrink<HELPER_REGISTERS>();
         if (warp < WORKERS + S::PRODUCERS) {
-            produce<S>(w_map, x_map, p, share, column0, base, ring);
+            produce<S>(w_map, x_map, p, base, ring);
         } else if constexpr (!S::FORWARD) {
-            turn<S>(part->count, base, ring);
+            turn<S>(p, base, ring);
         }
-        cluster_sync();
+        if (S::SHARED) cluster_sync();
     } else {
         registers_grow<WORKER_REGISTERS>();
         wait_for_earlier(); /* who reads y, too */
         let_next_start();
-        const int first = warp / 4 * OWN, box = warp % 4 / 2, count = part->count;
-        float sum[OWN][S::HALVES][16] = {};
-        for (int i = 0, stage = 0, phase = 0; i < count; i++) {
-            barrier_wait(ring.full + stage * 8, phase);
-            uint32_t word = shared_load(base + WORDS + stage * 4);
-            word = __reduce_or_sync(~0u, word); /* the same in all lanes */
-            const uint32_t mine = word >> first & ((1 << OWN) - 1);
-            if (mine) {
-                uint32_t a[S::HALVES][4][4];
-#pragma unroll
-                for (int half = 0; half < S::HALVES; half++) {
-                    load_left(a[half], base + ((word >> SLOTS) + 2 * half + box) * TILE_BYTES);
-                }
-                int after = S::BOXES + __popc(word & ((1 << first) - 1));
-                if (!S::FORWARD) barrier_wait(ring.turned + stage * 8, phase);
-#pragma unroll
-                for (int slot = 0; slot < OWN; slot++) {
-                    if (mine >> slot & 1) {
-                        multiply(sum[slot], a, base + place_after(word >> SLOTS, after++));
-                    }
-                }
-            }
-            __syncwarp(); /* all lanes have read */
-            if (threadIdx.x % 32 == 0) barrier_arrive(ring.empty + stage * 8);
-            stage = stage + 1 == STAGES ? 0 : stage + 1;
-            if (stage == 0) phase ^= 1;
+        int stage = 0, phase = 0;
+        for (int turn = 0, item; (item = item_of<S>(turn)) < p.items; turn++) {
+            float sum[OWN][S::HALVES][16] = {};
+            multiply_item<S>(count_of<S>(p, item), base, ring, stage, phase, sum);
+            finish<S>(p, item, base, sum);
         }
-        finish<S>(p, part, column0, base, sum);
     }
-    cluster_sync(); /* no thread block ends while the other reads its sums */
+    if (S::SHARED) cluster_sync(); /* none ends while the other reads its sums */
 #endif
 }
 
@@ -356,30 +441,13 @@ static int boxes_of(const pieces *l, uint32_t mask) {
     return l->boxes + __builtin_popcount(mask & ((1 << SLOTS) - 1));
 }
 
-/* Where sources lie in shared memory, one after another, round and round; and how many places in
- * the list before each the one is that must be done with first. */
-static void place_sources(const pieces *l, shared_source *sources, int count) {
-    int *boxes = host_table((size_t)count);
-    for (int i = 0, oldest = 0, place = 0, taken = 0; i < count; i++) {
-        boxes[i] = boxes_of(l, sources[i].node);
-        if (place + l->boxes > PLACES) {
-            boxes[i] += PLACES - place;
-            place = 0;
-        }
-        for (; taken + boxes[i] > PLACES || i - oldest == STAGES; oldest++) taken -= boxes[oldest];
-        sources[i].where = (uint32_t)(place | (i - oldest + 1) << 8);
-        taken += boxes[i];
-        place = (place + boxes_of(l, sources[i].node)) % PLACES;
-    }
-    free(boxes);
-}
-
 /* What parts are made of, as it grows. */
 typedef struct part_tables {
     shared_part *part;
     shared_source *source;
     uint32_t *block;
     int parts, sources, blocks; /* so far */
+    int longest, most;          /* sources of a share, blocks of one */
 } part_tables;
 
 /* Merges the lists of a part's nodes by source, in ascending order. */
@@ -406,33 +474,37 @@ static void merge_lists(const pieces *l, const whole_part *part, part_tables *ma
             if (mask >> m & 1) made->block[made->blocks++] = place_of(l, part->node[m], at[m]);
         }
         step_past(mask, part->nodes, at);
-        made->source[made->sources++].node = (uint32_t)next << SLOTS | mask;
+        made->source[made->sources++] = (uint32_t)next << SLOTS | mask;
         boxes += boxes_of(l, mask);
     }
     for (share = 0; share < SHARES; share++) {
         int end = share + 1 < SHARES ? shares[share + 1].first : made->sources;
+        const int past = share + 1 < SHARES ? shares[share + 1].block : made->blocks;
         shares[share].count = end - shares[share].first;
-        place_sources(l, made->source + shares[share].first, shares[share].count);
+        made->longest = max(made->longest, shares[share].count);
+        made->most = max(made->most, past - shares[share].block);
     }
     made->parts++;
 }
 
 /* The first window of each share's list goes where the share's number says, so that it can be looked
- * up at once; what is left of the lists follows after all of those. Returns the place of the latter,
- * less a window. */
+ * up at once; what is left of the lists follows after all of those. Returns the place of the
+ * latter. */
 template <typename T>
 static int place_list(T *placed, const T *list, int count, int share, int window, int *used) {
     const int first = min(count, window), rest = count - first, at = *used;
     memcpy(placed + share * window, list, (size_t)first * sizeof *list);
     memcpy(placed + at, list + first, (size_t)rest * sizeof *list);
     *used += rest;
-    return at - window;
+    return at;
 }
 
-/* Of what was made, with room for as far as is looked. */
+/* Of what was made, with room for as far as is looked; windows are no longer than a list needs. */
 static void place_lists(part_tables *made) {
     const int shares = made->parts * SHARES;
-    int sources = shares * WINDOW, blocks = shares * BLOCKS;
+    made->longest = min(made->longest, (int)WINDOW);
+    made->most = min(made->most, (int)BLOCKS);
+    int sources = shares * made->longest, blocks = shares * made->most;
     shared_source *source =
         (shared_source *)calloc((size_t)(sources + made->sources + 2 * WINDOW), sizeof *source);
     uint32_t *block =
@@ -441,10 +513,12 @@ static void place_lists(part_tables *made) {
     for (int i = 0; i < shares; i++) {
         shared_part *share = &made->part[i];
         const int end = i + 1 < shares ? share[1].block : made->blocks;
-        share->first =
-            place_list(source, made->source + share->first, share->count, i, WINDOW, &sources);
-        share->block =
-            place_list(block, made->block + share->block, end - share->block, i, BLOCKS, &blocks);
+        share->first = place_list(source, made->source + share->first, share->count, i,
+                                  made->longest, &sources) -
+                       WINDOW;
+        share->block = place_list(block, made->block + share->block, end - share->block, i,
+                                  made->most, &blocks) -
+                       BLOCKS;
     }
     free(made->source);
     free(made->block);
@@ -482,14 +556,13 @@ static int cut_nodes(const pieces *pieces, const int *order, int most, whole_par
     return made;
 }
 
-/* About how long these parts take, of as many column tiles: each goes to the cluster that is free
- * first. */
-static int time_of(const whole_part *parts, int count, int tiles, int clusters) {
+/* About how long these parts take: each goes to the cluster that is free first. */
+static int time_of(const whole_part *parts, int count, int clusters) {
     int *busy = host_table((size_t)clusters), longest = 0;
-    for (int i = 0; i < count * tiles; i++) {
+    for (int i = 0; i < count; i++) {
         int next = 0;
         for (int c = 1; c < clusters; c++) next = busy[c] < busy[next] ? c : next;
-        busy[next] += parts[i / tiles].cost;
+        busy[next] += parts[i].cost;
         longest = max(longest, busy[next]);
     }
     free(busy);
@@ -505,12 +578,9 @@ static bool is_faster_apart(const pieces *l, int entries, int longest, int clust
     return time + time / 6 >= max(entries * (l->boxes + 1) / clusters, longest * 11);
 }
 
-/* Large parts share most; smaller ones may be better dealt out. Bounds on their cost are tried from
- * high to low. */
-static void build_parts(backend *be, shared_parts *made, const pieces *l, const int *order,
-                        int tiles) {
-    whole_part *whole = (whole_part *)calloc((size_t)l->lists.nodes, sizeof *whole);
-    if (!whole) abort();
+/* The bound on parts' cost, or 0 where nothing need be shared. Large parts
+ * share most; smaller ones may be better dealt out. Bounds are tried from high to low. */
+static int choose_bound(backend *be, const pieces *l, const int *order, whole_part *whole) {
     const int clusters = cuda_of(be)->processors / SHARES;
     int entries = 0, longest = 0;
     for (int i = 0; i < l->lists.nodes; i++) {
@@ -519,30 +589,35 @@ static void build_parts(backend *be, shared_parts *made, const pieces *l, const 
         longest = max(longest, list);
     }
     int count = cut_nodes(l, order, INT32_MAX, whole), bound = whole[0].cost;
-    int best = time_of(whole, count, tiles, clusters);
+    int best = time_of(whole, count, clusters);
     for (int most = bound, least = most / 16; most > least; most -= most / 32 + 1) {
-        int time = time_of(whole, cut_nodes(l, order, most, whole), tiles, clusters);
+        int time = time_of(whole, cut_nodes(l, order, most, whole), clusters);
         if (time >= best) continue;
         best = time;
         bound = most;
     }
-    if (is_faster_apart(l, entries, longest, clusters, best)) {
-        free(whole);
-        return;
-    }
+    return is_faster_apart(l, entries, longest, clusters, best) ? 0 : bound;
+}
+
+static void build_parts(backend *be, shared_parts *made, const pieces *l, const int *order,
+                        int bound, whole_part *whole) {
+    if (!bound) return;
     made->count = cut_nodes(l, order, bound, whole);
-    size_t sources = 1, shares = (size_t)made->count * SHARES;
+    size_t sources = 1, entries = 1, shares = (size_t)made->count * SHARES;
     for (int i = 0; i < made->count; i++) sources += (size_t)whole[i].sources;
+    for (int i = 0; i < l->lists.nodes; i++)
+        entries += (size_t)(l->lists.end[i] - l->lists.begin[i]);
     part_tables t = {(shared_part *)calloc(shares, sizeof *t.part),
                      (shared_source *)calloc(sources, sizeof *t.source),
-                     (uint32_t *)calloc((size_t)entries + 1, sizeof *t.block)};
+                     (uint32_t *)calloc(entries, sizeof *t.block)};
     if (!t.part || !t.source || !t.block) abort();
     for (int i = 0; i < made->count; i++) merge_lists(l, &whole[i], &t);
     place_lists(&t);
+    made->window = (short)t.longest;
+    made->blocks = (short)t.most;
     made->part = (shared_part *)cuda_table(be, t.part, shares * sizeof *t.part);
     made->source = (shared_source *)cuda_table(be, t.source, (size_t)t.sources * sizeof *t.source);
     made->block = (uint32_t *)cuda_table(be, t.block, (size_t)t.blocks * sizeof *t.block);
-    free(whole);
     free(t.part);
     free(t.source);
     free(t.block);
@@ -561,10 +636,12 @@ static void build_side(backend *be, shared_parts *made, const node_lists *whole,
     for (int k = 0; k < entries; k++) other[k] = whole->other[k / depth] * depth + k % depth;
     pieces l = {{nodes, whole->sources * depth, begin, end, other}, block, side, depth, forward, 4};
     order_nodes(&l.lists, SLOTS, order);
-    build_parts(be, &made[1], &l, order, 1);
-    build_parts(be, &made[2], &l, order, 2);
+    whole_part *parts = (whole_part *)calloc((size_t)nodes, sizeof *parts);
+    if (!parts) abort();
+    build_parts(be, &made[1], &l, order, choose_bound(be, &l, order, parts), parts);
     l.boxes = 2;
-    build_parts(be, &made[0], &l, order, 1);
+    build_parts(be, &made[0], &l, order, choose_bound(be, &l, order, parts), parts);
+    free(parts);
     free(begin);
     free(end);
     free(other);
@@ -600,26 +677,28 @@ static bool map_boxes(backend *be, CUtensorMap *map, CUtensorMapDataType type, c
     return make_map_of(type, be, map, x, 3, extent, stride, box, CU_TENSOR_MAP_SWIZZLE_128B);
 }
 
-template <typename S>
+template <bool FORWARD, int COLUMNS, bool SHARED>
 static void launch(backend *be, const device_layout *device, const void *w, const void *x,
                    int columns, void *y) {
+    typedef shared_shape<FORWARD, COLUMNS, SHARED> S;
     const layout *l = &device->host;
-    const int tiles = (columns + S::COLUMNS - 1) / S::COLUMNS;
-    const shared_parts *parts = S::FORWARD ? device->shared_forward : device->shared_backward;
-    parts += S::COLUMNS == HALF ? 0 : min(tiles, 2);
-    const shared_arguments p = {parts->part, parts->source, parts->block,
-                                tiles,       columns,       cuda_of(be)->weights_settled,
+    const shared_parts *made = FORWARD ? device->shared_forward : device->shared_backward;
+    const shared_parts *parts = &made[COLUMNS > HALF];
+    const int tiles = (columns + COLUMNS - 1) / COLUMNS, items = parts->count * tiles;
+    const int grid = SHARED ? SHARES * items : min(items, cuda_of(be)->processors);
+    const shared_arguments p = {parts->part,   parts->source, parts->block,
+                                parts->window, parts->blocks, tiles,
+                                items,         columns,       cuda_of(be)->weights_settled,
                                 (float *)y};
     const CUtensorMapDataType rounded = CU_TENSOR_MAP_DATA_TYPE_TFLOAT32;
     CUtensorMap w_map, x_map;
-    const size_t in = S::FORWARD ? layout_inputs(l) : layout_rows(l);
+    const size_t in = FORWARD ? layout_inputs(l) : layout_rows(l);
     if (!map_floats(be, &w_map, rounded, w, (size_t)l->blocks * l->gates * l->in_block, l->in_block,
                     1) ||
         !map_boxes(be, &x_map, rounded, x, in, columns, S::BOXES))
         return;
-    cuda_launch(be, "shared product", true, shared_product<S>,
-                dim3((unsigned)(SHARES * parts->count * tiles)), ALL_THREADS, BYTES, w_map, x_map,
-                p);
+    cuda_launch_clusters(be, "shared product", true, S::CLUSTER, shared_product<S>, dim3(grid),
+                         ALL_THREADS, BYTES, w_map, x_map, p);
     cuda_of(be)->weights_settled = true;
 }
 
@@ -627,9 +706,11 @@ template <bool FORWARD>
 static void launch_columns(backend *be, const device_layout *device, const void *w, const void *x,
                            int columns, void *y) {
     if (columns == HALF) {
-        launch<shared_shape<FORWARD, HALF>>(be, device, w, x, columns, y);
+        launch<FORWARD, HALF, true>(be, device, w, x, columns, y);
+    } else if (columns <= 2 * HALF) {
+        launch<FORWARD, 2 * HALF, true>(be, device, w, x, columns, y);
     } else {
-        launch<shared_shape<FORWARD, 2 * HALF>>(be, device, w, x, columns, y);
+        launch<FORWARD, 2 * HALF, false>(be, device, w, x, columns, y);
     }
 }
 
