@@ -347,13 +347,16 @@ static void test_shared_activations(void **state) {
     check_gpu_shapes_in(TF32, 14, shapes, sizeof shapes / sizeof shapes[0]);
 }
 
-/* fp32 with lists longer than a warp looks up at a time, gates, several steps. */
+/* fp32 with lists longer than a warp looks up at a time, gates, several steps; wgrad of so many tiles
+ * that warps have some each. */
 static void test_plain_tiles(void **state) {
     (void)state;
     static const shape shapes[] = {
-        {300, 32, 1, 1, 1, 0.1, true}, {90, 32, 1, 5, 1, 0.4, false}, {60, 32, 4, 1, 1, 0.2, true},
-        {40, 32, 1, 1, 3, 0.2, false}, {60, 64, 1, 2, 1, 0.3, true},  {20, 128, 4, 3, 3, 0.2, true},
-        {80, 32, 1, 18, 2, 0.1, true},
+        {300, 32, 1, 1, 1, 0.1, true},  {90, 32, 1, 5, 1, 0.4, false},
+        {60, 32, 4, 1, 1, 0.2, true},   {40, 32, 1, 1, 3, 0.2, false},
+        {60, 64, 1, 2, 1, 0.3, true},   {20, 128, 4, 3, 3, 0.2, true},
+        {80, 32, 1, 18, 2, 0.1, true},  {130, 32, 1, 2, 2, 0.4, true},
+        {100, 64, 1, 3, 2, 0.2, false},
     };
     check_gpu_shapes_in(FP32, 15, shapes, sizeof shapes / sizeof shapes[0]);
 }

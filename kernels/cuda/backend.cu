@@ -188,7 +188,7 @@ static device_layout *layout_create(backend *be, const layout *l) {
     } else {
         build_tiles(be, device, l);
     }
-    if (hopper_fits_wgrad(be, l)) runs_create(be, device, l);
+    if (hopper_fits_wgrad(be, l) || plain_wgrad_fits(be, l)) runs_create(be, device, l);
     if (small_fits(be, l)) small_create(be, device, l);
     if (be->precision == BF16) narrow_create(be, device, l);
     if (shared_fits(be, l)) shared_create(be, device, l);

@@ -431,6 +431,14 @@ bool hopper_fits_wgrad(const backend *be, const layout *l);
 void hopper_create_wgrad(backend *be, device_layout *device, const layout *l);
 void hopper_wgrad(backend *be, const device_layout *l, const void *dy, const void *x, int steps,
                   int columns, void *dw);
+
+/* wgrad in true fp32 on Hopper; see hopper_plain_wgrad.cu. */
+bool plain_wgrad_fits(const backend *be, const layout *l);
+bool plain_wgrad_takes(const backend *be, const layout *l, int steps, int columns);
+void hopper_plain_wgrad(backend *be, const device_layout *l, const void *dy, const void *x,
+                        int steps, int columns, void *dw);
+
+/* For both. */
 void runs_create(backend *be, device_layout *device, const layout *l);
 
 /* fprop and dgrad of one step in tf32 on Hopper; as above. */

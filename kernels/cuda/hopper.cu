@@ -22,7 +22,8 @@
  *                       of W to a product.
  *   sampled_product     the same by mma.sync, of patterns whose tiles have few partners.
  *
- * hopper_tf32.cu and hopper_plain.cu have fprop and dgrad of operands of 4 bytes;
+ * hopper_tf32.cu and hopper_plain.cu have fprop and dgrad of operands of 4 bytes, and
+ * hopper_plain_wgrad.cu wgrad in true fp32;
  * hopper_table.cu, besides, has the gradient of an input table, a product with one-hot columns;
  * hopper_dense.cu wgrad of dense layers; hopper_small.cu fprop and dgrad of blocks of 8 and 16.
  *

@@ -49,6 +49,12 @@ struct turning {
     }
 };
 
+static __device__ inline void load_four(float *to, uint32_t from) {
+    asm volatile("ld.shared.v4.f32 {%0, %1, %2, %3}, [%4];"
+                 : "=f"(to[0]), "=f"(to[1]), "=f"(to[2]), "=f"(to[3])
+                 : "r"(from));
+}
+
 /* A matrix of floats, of each step, in tiles of 32 x 32, or of so many columns, 16 or 32, and rows;
  * the copy engine can round them to tf32. */
 static inline bool map_floats(backend *be, CUtensorMap *map, CUtensorMapDataType type,

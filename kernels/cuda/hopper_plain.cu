@@ -111,12 +111,6 @@ template <operation OP, typename S> struct stage_walker {
     }
 };
 
-static __device__ inline void load_four(float *to, uint32_t from) {
-    asm volatile("ld.shared.v4.f32 {%0, %1, %2, %3}, [%4];"
-                 : "=f"(to[0]), "=f"(to[1]), "=f"(to[2]), "=f"(to[3])
-                 : "r"(from));
-}
-
 /* Registers that a lane's addresses in a tile lie a constant from. */
 template <int COUNT> struct addresses {
     uint32_t from[COUNT];

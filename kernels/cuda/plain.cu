@@ -1,5 +1,5 @@
 /* The three products in true fp32, by plain multiply-adds, on any GPU from sm_80 on; on Hopper,
- * hopper_plain.cu has fprop and dgrad of blocks of 32 and more.
+ * hopper_plain.cu has fprop and dgrad of blocks of 32 and more, hopper_plain_wgrad.cu their wgrad.
  *
  * Floors are those of products.cu with 4 bytes an element and the rate of multiply-adds, a
  * fourteenth of tf32's here: at 32 columns memory and arithmetic take the same time, beyond them

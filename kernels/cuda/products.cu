@@ -523,6 +523,11 @@ void cuda_wgrad(backend *be, const device_layout *device, const void *dy, const 
         cuda_launched(be, "wgrad");
         return;
     }
+    if (plain_wgrad_takes(be, l, steps, columns)) {
+        hopper_plain_wgrad(be, device, dy, x, steps, columns, dw);
+        cuda_launched(be, "wgrad");
+        return;
+    }
     product p = product_of(l, steps, columns);
     p.left = dy;
     p.right = x;
