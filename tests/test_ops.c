@@ -285,6 +285,26 @@ static void test_small_blocks(void **state) {
     check_gpu_shapes(15, shapes, sizeof shapes / sizeof shapes[0]);
 }
 
+/* wgrad of blocks of 8 and 16, one gate and four: thread blocks that make several tasks, groups of as
+ * many rows as there may be, or of one that is cut among tasks, inputs of as many rows as a stage has
+ * room for, more steps than stages; and patterns so full that all is multiplied, of rows and columns
+ * that end inside a tile. */
+static void test_small_gradients(void **state) {
+    (void)state;
+    static const shape shapes[] = {
+        {700, 8, 1, 2, 1, 0.2, true},     {1500, 8, 1, 2, 1, 0.01, true},
+        {900, 8, 1, 4, 3, 0.03, false},   {400, 8, 1, 6, 5, 0.1, true},
+        {1100, 8, 1, 2, 1, 0.002, false}, {61, 8, 1, 4, 9, 0.15, true},
+        {300, 8, 1, 2, 2, 0.6, true},     {299, 8, 1, 4, 1, 0.95, false},
+        {200, 8, 4, 2, 2, 0.1, true},     {131, 8, 4, 4, 1, 0.6, true},
+        {400, 16, 1, 2, 1, 0.2, true},    {700, 16, 1, 2, 1, 0.02, true},
+        {500, 16, 1, 4, 3, 0.05, false},  {41, 16, 1, 6, 7, 0.2, true},
+        {150, 16, 1, 2, 2, 0.8, true},    {133, 16, 1, 4, 1, 0.95, false},
+        {90, 16, 4, 2, 3, 0.1, true},     {65, 16, 4, 2, 1, 0.95, true},
+    };
+    check_gpu_shapes(17, shapes, sizeof shapes / sizeof shapes[0]);
+}
+
 /* Few columns, and lists so long that thread blocks share them, two to as many as a cluster has; at
  * last short ones. */
 static void test_long_lists(void **state) {
@@ -1293,6 +1313,7 @@ int main(void) {
         cmocka_unit_test(test_many_gates),
         cmocka_unit_test(test_many_columns),
         cmocka_unit_test(test_small_blocks),
+        cmocka_unit_test(test_small_gradients),
         cmocka_unit_test(test_long_lists),
         cmocka_unit_test(test_symmetric_patterns),
         cmocka_unit_test(test_shared_activations),

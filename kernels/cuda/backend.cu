@@ -185,11 +185,13 @@ static device_layout *layout_create(backend *be, const layout *l) {
     if (hopper_fits(be, l)) hopper_create(be, device, l);
     if (hopper_fits_wgrad(be, l)) {
         hopper_create_wgrad(be, device, l);
+    } else if (small_fits(be, l)) {
+        small_create(be, device, l);
+        strips_create(be, device, l);
     } else {
         build_tiles(be, device, l);
     }
     if (hopper_fits_wgrad(be, l) || plain_wgrad_fits(be, l)) runs_create(be, device, l);
-    if (small_fits(be, l)) small_create(be, device, l);
     if (be->precision == BF16) narrow_create(be, device, l);
     if (shared_fits(be, l)) shared_create(be, device, l);
     return device;
@@ -206,8 +208,8 @@ static void release_tables(backend *be, void *const *tables, int count) {
 
 static void free_layout(backend *be, device_layout *device) {
     if (!device) return;
-    enum { OTHERS = 28 };
-    void *tables[OTHERS + 1 + 3 * TRANSPOSED_CUTS + 4 * WIDE_CUTS + 6 * SHARED_CUTS] = {
+    enum { OTHERS = 34 };
+    void *tables[OTHERS + 3 * TRANSPOSED_CUTS + 4 * WIDE_CUTS + 6 * SHARED_CUTS] = {
         device->host.row_start,       device->host.row_column,
         device->host.column_start,    device->host.column_row,
         device->host.column_block,    device->block_row,
@@ -221,9 +223,11 @@ static void free_layout(backend *be, device_layout *device) {
         device->small_forward.has,    device->small_forward.entry,
         device->small_backward.stage, device->small_backward.list,
         device->small_backward.node,  device->small_backward.source,
-        device->small_backward.has,   device->small_backward.entry};
+        device->small_backward.has,   device->small_backward.entry,
+        device->strips.task,          device->strips.box,
+        device->strips.place,         device->strips.position,
+        device->deep_spans,           device->run_row};
     int count = OTHERS;
-    tables[count++] = device->run_row;
     for (int i = 0; i < TRANSPOSED_CUTS; i++) {
         tables[count++] = device->transposed[i].part;
         tables[count++] = device->transposed[i].source;

@@ -200,6 +200,36 @@ typedef struct small_parts {
     uint32_t *entry;   /* [blocks] as they are used: a block's number, and in 8 bits its place */
 } small_parts;
 
+/* Of a row of small blocks, 256 units of columns: which blocks there are, and the first of them. */
+typedef struct deep_span {
+    int first;
+    uint32_t mask;
+} deep_span;
+
+/* Work for Hopper's strip_product: tasks, each of some rows of blocks and some columns, whose operands
+ * come in boxes of one of them or of LARGE_BOX that are neighbours, and the strips of b rows x 16 units
+ * of dW that a thread block makes from them: a block of 16, or up to two of 8. A block's position is
+ * that in its row's list. */
+enum { LARGE_BOX = 8, NO_POSITION = 0xFFFF };
+#define NO_BLOCK (~0u)
+
+typedef struct strip_task {
+    int first, slot;   /* where its list of boxes begins, and its strips */
+    uint16_t boxes[4]; /* large and single ones of rows, then of columns */
+    uint16_t slots, unused;
+} strip_task;
+
+typedef struct strip_tables {
+    int tasks;
+    int tiles, slots; /* the most operand tiles of 8 rows that a task has, strips that a warp has */
+    int panel;        /* columns of a stage */
+    strip_task *task;
+    uint16_t *box;      /* the tasks' lists: a box's first row or column */
+    uint32_t *place;    /* of each strip: which of the task's rows, and which two tiles of its
+                         * columns; a byte each */
+    uint16_t *position; /* of its blocks: one, or two */
+} strip_tables;
+
 enum { RUN_BLOCKS = 8 }; /* see hopper_runs.cuh */
 
 struct device_layout {
@@ -217,6 +247,8 @@ struct device_layout {
     int *deep_start; /* [deep_tiles + 1] as tile_block, for deep_product */
     int deep_tiles;
     sampled_tables sampled;
+    strip_tables strips;
+    deep_span *deep_spans;
     uint16_t *run_row; /* [blocks / RUN_BLOCKS + 1] the output node of every such block */
 };
 
@@ -458,6 +490,11 @@ void small_fprop(backend *be, const device_layout *l, const void *w, const void 
                  void *y);
 void small_dgrad(backend *be, const device_layout *l, const void *w, const void *dy, int columns,
                  void *dx);
+
+/* wgrad of the same; see hopper_strips.cu. */
+void strips_create(backend *be, device_layout *device, const layout *l);
+void strips_wgrad(backend *be, const device_layout *device, const void *dy, const void *x,
+                  int steps, int columns, void *dw);
 
 /* The gradient of a stage's table from that at its entries; see hopper_table.cu. */
 bool hopper_takes_table(const backend *be, const stage *g);

@@ -22,6 +22,8 @@
  *                       of W to a product.
  *   sampled_product     the same by mma.sync, of patterns whose tiles have few partners.
  *
+ * hopper_strips.cu has wgrad of blocks of 8 and 16; where nearly all of W is there, deep_product.
+ *
  * hopper_tf32.cu and hopper_plain.cu have fprop and dgrad of operands of 4 bytes, and
  * hopper_plain_wgrad.cu wgrad in true fp32;
  * hopper_table.cu, besides, has the gradient of an input table, a product with one-hot columns;

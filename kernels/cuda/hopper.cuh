@@ -335,6 +335,16 @@ static __device__ inline uint2 shared_load2(uint32_t from) {
     return v;
 }
 
+/* Four words. */
+static __device__ inline uint4 shared_words(uint32_t from) {
+    uint4 v;
+    asm volatile("ld.shared.v4.b32 {%0, %1, %2, %3}, [%4];"
+                 : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w)
+                 : "r"(from)
+                 : "memory");
+    return v;
+}
+
 static __device__ inline void shared_store2(uint32_t to, float one, float two) {
     asm volatile("st.shared.v2.f32 [%0], {%1, %2};" ::"r"(to), "f"(one), "f"(two) : "memory");
 }

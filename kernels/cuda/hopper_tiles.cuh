@@ -251,6 +251,11 @@ void deep_create(backend *be, device_layout *device, const layout *l);
 void deep_wgrad(backend *be, const device_layout *device, const void *dy, const void *x, int steps,
                 int columns, void *dw);
 
+int deep_span_tiles(const layout *l); /* of 128 x 256 */
+void deep_create_spans(backend *be, device_layout *device, const layout *l);
+void deep_wgrad_spans(backend *be, const device_layout *device, const void *dy, const void *x,
+                      int steps, int columns, void *dw);
+
 bool shallow_takes(const backend *be, const device_layout *device, int steps, int columns);
 void shallow_wgrad(backend *be, const device_layout *device, const void *dy, const void *x,
                    int steps, int columns, void *dw);

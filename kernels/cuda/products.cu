@@ -15,8 +15,8 @@
  * a row side by side, so that one tile of dy serves them all.
  *
  * This file also chooses among the kernels of all products: tf32.cu and plain.cu, and on Hopper
- * hopper_tf32.cu and hopper_plain.cu, take operands of 4 bytes; of bf16 hopper.cu and
- * hopper_small.cu take what they can, narrow.cu few columns, this file the rest; dense.cu has
+ * hopper_tf32.cu and hopper_plain.cu, take operands of 4 bytes; of bf16 hopper.cu, hopper_small.cu
+ * and hopper_strips.cu take what they can, narrow.cu few columns, this file the rest; dense.cu has
  * layouts that are dense. */
 #include "products.cuh"
 #include "ptx.cuh"
@@ -520,6 +520,11 @@ void cuda_wgrad(backend *be, const device_layout *device, const void *dy, const 
     }
     if (hopper_fits_wgrad(be, l)) {
         hopper_wgrad(be, device, dy, x, steps, columns, dw);
+        cuda_launched(be, "wgrad");
+        return;
+    }
+    if (small_fits(be, l)) {
+        strips_wgrad(be, device, dy, x, steps, columns, dw);
         cuda_launched(be, "wgrad");
         return;
     }
