@@ -14,6 +14,8 @@ typedef enum bench_math { MATH_BF16, MATH_TF32, MATH_FP32, MATHS } bench_math;
  *   wgrad  dW = dy x'   left dy, right x,  out dW, real */
 typedef enum bench_product { PRODUCT_FPROP, PRODUCT_DGRAD, PRODUCT_WGRAD, PRODUCTS } bench_product;
 
+enum { EXCHANGE_BYTES = 4096 };
+
 /* A library and the format it keeps W in. cuSPARSE is loaded when first asked for; its dgrad gets W
  * transposed ready-made, and it has no wgrad. */
 typedef enum bench_library {
@@ -47,6 +49,10 @@ struct bench_tools {
 
     /* A kernel that does nothing, 256 threads on every multiprocessor. */
     void (*nothing)(backend *be);
+
+    /* All multiprocessors wait for each other `times` times over: each leaves a word and reads all
+     * others' until they are there. `words`: EXCHANGE_BYTES, zeroed before the first time. */
+    void (*exchange)(backend *be, void *words, int times);
 
     /* NULL, with the reason, where the library is missing or does not have the product. Of a
      * rival's W, `rival_weights` elements are read, padding included. The first run must not be

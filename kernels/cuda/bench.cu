@@ -4,7 +4,9 @@
  *   read     every multiprocessor reads its share of an array 16 bytes a thread, past its own
  * cache; each round it takes another's share. Floor: the bytes over the L2's bandwidth, or the
  *            memory's where the array does not fit there
- *   nothing  an empty kernel: what a node of a graph costs */
+ *   nothing  an empty kernel: what a node of a graph costs
+ *   exchange a thread block a multiprocessor; in each round it leaves a number and waits until it
+ *            has read at least that of all others: a way to the L2, and one back */
 #include "cuda.h"
 #include "rivals.h"
 
@@ -138,7 +140,27 @@ static void nothing(backend *be) {
     cuda_launched(be, "nothing");
 }
 
+static __global__ void __launch_bounds__(THREADS) exchange_kernel(uint32_t *words, int times) {
+    volatile uint32_t *all = words;
+    const uint32_t before = all[blockIdx.x];
+    for (int round = 1; round <= times; round++) {
+        __syncthreads(); /* all have read what the number follows, and the others' */
+        if (threadIdx.x == 0) all[blockIdx.x] = before + round;
+        for (int i = threadIdx.x; i < gridDim.x; i += THREADS) {
+            while ((int)(all[i] - before) < round) continue;
+        }
+    }
+}
+
+static void exchange(backend *be, void *words, int times) {
+    cuda_backend *cuda = cuda_of(be);
+    const int most = EXCHANGE_BYTES / sizeof(uint32_t);
+    exchange_kernel<<<min(cuda->processors, most), THREADS, 0, cuda->stream>>>((uint32_t *)words,
+                                                                               times);
+    cuda_launched(be, "exchange");
+}
+
 const bench_tools cuda_bench_tools = {
-    cache_bytes, processors,   table_bytes,   randomise, read_array,
-    nothing,     rival_create, rival_weights, rival_run, rival_free,
+    cache_bytes, processors,   table_bytes,   randomise, read_array, nothing,
+    exchange,    rival_create, rival_weights, rival_run, rival_free,
 };

@@ -16,7 +16,8 @@ enum {
     CPU_SIDE = 768,
     CPU_ROWS = 4096, /* shared out among threads, each of which packs the other operand */
     READS = 64,      /* of what fits in the L2, in a kernel */
-    NODES = 1000     /* empty ones in a recording */
+    NODES = 1000,    /* empty ones in a recording */
+    EXCHANGES = 1000 /* in a kernel */
 };
 
 static const timing gpu_timing = {9, 0.02, 10}, cpu_timing = {5, 0.02, 10};
@@ -70,6 +71,12 @@ static void issue_read(void *argument, int set) {
     job->be->bench->read(job->be, job->arrays[0], job->bytes, READS);
 }
 
+static void issue_exchange(void *argument, int set) {
+    const bytes_job *job = argument;
+    (void)set;
+    job->be->bench->exchange(job->be, job->arrays[0], EXCHANGES);
+}
+
 static void issue_nothing(void *argument, int set) {
     const bytes_job *job = argument;
     (void)set;
@@ -112,6 +119,16 @@ static bool measure_node(backend *be, ceilings *c, error *err) {
     return time_operation(be, how(be), issue_nothing, &job, NODES, &c->node, err);
 }
 
+static bool measure_exchange(backend *be, ceilings *c, error *err) {
+    bytes_job job = {.be = be};
+    if (!take(be, job.arrays, EXCHANGE_BYTES, 1, err)) return false;
+    be->zero(be, job.arrays[0], EXCHANGE_BYTES);
+    bool done = time_operation(be, how(be), issue_exchange, &job, 1, &c->exchange, err);
+    c->exchange /= EXCHANGES;
+    give_back(be, job.arrays, 1);
+    return done;
+}
+
 static bool measure_rate(backend *be, bench_math math, ceilings *c, error *err) {
     int side = be->bench ? GPU_SIDE : CPU_SIDE, rows = be->bench ? GPU_SIDE : CPU_ROWS;
     layout *l = layout_dense(rows, side, 1, 1);
@@ -129,7 +146,7 @@ bool ceilings_measure(backend *be, ceilings *c, error *err) {
     for (int math = 0; math < MATHS; math++) {
         if (!measure_rate(be, (bench_math)math, c, err)) return false;
     }
-    return measure_cache(be, c, err) && measure_node(be, c, err);
+    return measure_cache(be, c, err) && measure_node(be, c, err) && measure_exchange(be, c, err);
 }
 
 /* ------------------------------------------------------------------------------------ reports */
@@ -145,7 +162,11 @@ const char *ceilings_text(const ceilings *c, char *text) {
                                  c->rate[math] * 1e-12);
     }
     if (c->node > 0) {
-        snprintf(text + used, size - used, ", an empty graph node %.2f us", c->node * 1e6);
+        used += (size_t)snprintf(text + used, size - used, ", an empty graph node %.2f us",
+                                 c->node * 1e6);
+    }
+    if (c->exchange > 0) {
+        snprintf(text + used, size - used, ", an exchange %.2f us", c->exchange * 1e6);
     }
     return text;
 }
@@ -160,5 +181,6 @@ void ceilings_json(const ceilings *c, json_writer *w) {
         json_number(w, key, c->rate[math] > 0 ? c->rate[math] : NAN);
     }
     json_number(w, "graph_node_us", c->node > 0 ? c->node * 1e6 : NAN);
+    json_number(w, "exchange_us", c->exchange > 0 ? c->exchange * 1e6 : NAN);
     json_object_end(w);
 }

@@ -24,6 +24,7 @@ typedef struct ceilings {
     double rate[MATHS]; /* a large dense product */
     double cache;       /* repeated reads of what fits in the L2 */
     double node;        /* seconds of an empty kernel in a recording */
+    double exchange;    /* seconds until all multiprocessors know something of all others */
 } ceilings;
 
 typedef enum limit { LIMIT_MEMORY, LIMIT_ARITHMETIC, LIMIT_CACHE, LIMITS } limit;

@@ -197,7 +197,7 @@ double update_floor_chain(const update_floor *f, const ceilings *c, bench_math m
                           time_part part) {
     double parts[TIME_PARTS];
     update_floor_seconds(f, c, math, parts);
-    return parts[part] + f->waited[part] * c->node;
+    return parts[part] + f->waited[part] * c->exchange;
 }
 
 void update_floor_print(const update_floor *f, const ceilings *c, bench_math math, FILE *out) {
@@ -224,6 +224,6 @@ void update_floor_print(const update_floor *f, const ceilings *c, bench_math mat
     fprintf(out,
             "the chain: %d waits a step in each direction, of %.2f us each: forward %.3f ms, "
             "backward %.3f ms\n",
-            f->waits, c->node * 1e6, update_floor_chain(f, c, math, TIME_FORWARD) * 1e3,
+            f->waits, c->exchange * 1e6, update_floor_chain(f, c, math, TIME_FORWARD) * 1e3,
             update_floor_chain(f, c, math, TIME_BACKWARD) * 1e3);
 }

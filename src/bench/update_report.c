@@ -72,7 +72,7 @@ static void text_steps(const update_results *r, FILE *out) {
         fprintf(out, "%s %s %.1f us, floor %.1f (%.0f %%)", i ? "," : "", time_part_names[parts[i]],
                 time, least, 100 * least / time);
     }
-    if (r->ceilings.node > 0) fprintf(out, "; %d waits each way", r->floor.waits);
+    if (r->ceilings.exchange > 0) fprintf(out, "; %d waits each way", r->floor.waits);
     fputc('\n', out);
 }
 
