@@ -51,6 +51,10 @@ void cell_backward_steps(backend *be, const cell *c) {
             be->dgrad(be, g->layout, g->weight, draw, 1, c->columns, c->dx, OPERAND);
         }
     }
+    cell_backward_weights(be, c);
+}
+
+void cell_backward_weights(backend *be, const cell *c) {
     for (int s = 0; s < c->stages; s++) {
         const stage *g = &c->stage[s];
         const void *x = s == 0 ? c->h : c->stage[s - 1].out;

@@ -261,5 +261,6 @@ backend *backend_cuda(precision precision, error *err);
 /* Steps of the cell through the backend's own operations; see kernels/cell.c. */
 void cell_forward_steps(backend *be, const cell *c);
 void cell_backward_steps(backend *be, const cell *c);
+void cell_backward_weights(backend *be, const cell *c); /* what follows all steps */
 
 #endif

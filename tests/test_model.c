@@ -173,7 +173,7 @@ static void free_outcome(outcome *o) {
     free(o->c);
 }
 
-/* `batch` is not a multiple of what any backend pads to. */
+/* A second time the gradient is the same. `batch` is not a multiple of what any backend pads to. */
 static void compare(const model_config *config, precision precision, int batch, double tolerance,
                     double of_gradients) {
     backend *be[2] = {test_backend(precision),
@@ -189,6 +189,12 @@ static void compare(const model_config *config, precision precision, int batch, 
         model_gradient(m[side]);
         o[side] = collect(m[side]);
     }
+    load(m[0], &in);
+    model_gradient(m[0]);
+    outcome again = collect(m[0]);
+    assert_memory_equal(again.gradient, o[0].gradient,
+                        m[0]->parameters.total * sizeof *again.gradient);
+    free_outcome(&again);
     size_t plane = (size_t)config->hidden * (size_t)batch;
     double error = relative_error(o[0].h, o[1].h, plane);
     if (error > tolerance) fail_msg("h: relative error %g", error);
@@ -214,8 +220,9 @@ static void compare(const model_config *config, precision precision, int batch, 
  * wrong. */
 static void compare_all(precision precision, double tolerance, double of_gradients) {
     for (int kind = CELL_LSTM; kind <= CELL_DEEP; kind++) {
-        for (int variant = 0; variant < 5; variant++) {
+        for (int variant = 0; variant < (precision == BF16 ? 7 : 5); variant++) {
             model_config config = base_config();
+            const int batch[] = {11, 11, 11, 11, 150, 100, 11};
             config.cell = kind;
             if (variant == 1) config.layer_norm = false;
             if (variant == 2) {
@@ -233,7 +240,17 @@ static void compare_all(precision precision, double tolerance, double of_gradien
                 config.block = 64;
                 config.degree = 2;
             }
-            compare(&config, precision, variant == 4 ? 150 : 11, tolerance, of_gradients);
+            if (variant >= 5) { /* hubs, and a kernel for all internal stages of a step */
+                config.hidden = 1344;
+                config.block = 32;
+                config.graph = GRAPH_BARABASI_ALBERT;
+                config.degree = 6;
+            }
+            if (variant == 6) {
+                config.input_stride = 2;
+                config.internal_steps = 2;
+            }
+            compare(&config, precision, batch[variant], tolerance, of_gradients);
         }
     }
 }

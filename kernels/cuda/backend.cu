@@ -194,6 +194,7 @@ static device_layout *layout_create(backend *be, const layout *l) {
     if (hopper_fits_wgrad(be, l) || plain_wgrad_fits(be, l)) runs_create(be, device, l);
     if (be->precision == BF16) narrow_create(be, device, l);
     if (shared_fits(be, l)) shared_create(be, device, l);
+    chain_create(be, device, l);
     return device;
 }
 
@@ -208,8 +209,8 @@ static void release_tables(backend *be, void *const *tables, int count) {
 
 static void free_layout(backend *be, device_layout *device) {
     if (!device) return;
-    enum { OTHERS = 34 };
-    void *tables[OTHERS + 3 * TRANSPOSED_CUTS + 4 * WIDE_CUTS + 6 * SHARED_CUTS] = {
+    enum { OTHERS = 34, OF_PRODUCTS = 3 * TRANSPOSED_CUTS + 4 * WIDE_CUTS + 6 * SHARED_CUTS };
+    void *tables[OTHERS + OF_PRODUCTS + 2 * CHAIN_CUTS + 1] = {
         device->host.row_start,       device->host.row_column,
         device->host.column_start,    device->host.column_row,
         device->host.column_block,    device->block_row,
@@ -247,6 +248,11 @@ static void free_layout(backend *be, device_layout *device) {
         tables[count++] = device->shared_backward[i].source;
         tables[count++] = device->shared_backward[i].block;
     }
+    for (int i = 0; i < CHAIN_CUTS; i++) {
+        tables[count++] = device->chain_forward[i].part;
+        tables[count++] = device->chain_backward[i].part;
+    }
+    tables[count++] = device->unit_sums;
     release_tables(be, tables, count);
     free(device->rows.host_tile);
     free(device->small_forward.host_stage);
@@ -272,6 +278,7 @@ static void destroy(backend *be) {
     cudaFree(cuda->factors);
     cudaFree(cuda->shared_sums);
     cudaFree(cuda->shared_full);
+    cudaFree(cuda->chain_words);
     cudaFreeHost(cuda->staging);
     if (cuda->stream) cudaStreamDestroy(cuda->stream);
     free(cuda);
@@ -367,6 +374,7 @@ static bool set_up(backend *be) {
     size_t flags = SHARED_SLOTS * sizeof *cuda->shared_full;
     cuda_ok(be, cudaMalloc(&cuda->shared_sums, SHARED_FLOATS * sizeof(float)), "memory");
     cuda_ok(be, cudaMalloc(&cuda->shared_full, flags), "memory");
+    cuda_ok(be, cudaMalloc(&cuda->chain_words, CHAIN_WORDS * sizeof *cuda->chain_words), "memory");
     zero(be, cuda->shared_full, flags);
     if (*cuda->failure) return false;
     be->memory = available > MEMORY_RESERVE ? available - MEMORY_RESERVE : 0;

@@ -61,7 +61,9 @@ typedef struct cuda_backend {
     size_t table_bytes; /* of all layouts made so far */
     cudaEvent_t *marks; /* [mark_count]; NULL until first used */
     int mark_count;
-    char failure[256]; /* the first error, or "" */
+    char failure[256];               /* the first error, or "" */
+    unsigned long long *chain_words; /* [CHAIN_WORDS]: see chain.cu */
+    bool stages_whole;               /* in this sequence, see stages.cu */
 } cuda_backend;
 
 /* Work for Hopper's transposed_product: parts of the nodes it makes, and the union of their sources.
@@ -232,6 +234,30 @@ typedef struct strip_tables {
 
 enum { RUN_BLOCKS = 8 }; /* see hopper_runs.cuh */
 
+/* Work for chain.cu: nodes that a thread block makes for 32 columns, from a list of their blocks one
+ * after another, and tasks, some for each node. */
+enum {
+    CHAIN_STAGES = 8, /* internal ones, at most */
+    CHAIN_NODES = 10, /* of a part, at most */
+    CHAIN_SLOTS = 76, /* for its blocks */
+    CHAIN_CUTS = 2,   /* for 64 columns, and for 128 */
+    CHAIN_PARTS = 256 /* of all column slices */
+};
+
+typedef struct chain_part {
+    uint32_t first[CHAIN_NODES]; /* of the layout's list of a node */
+    uint16_t nodes, node[CHAIN_NODES];
+    uint16_t slot[CHAIN_NODES + 1], task[CHAIN_NODES + 1]; /* where a node's begin */
+    uint16_t unused;                                       /* to whole words */
+} chain_part;
+
+enum { CHAIN_WORDS = CHAIN_PARTS * 65 /* sums of 32 columns, and a flag */ };
+
+typedef struct chain_parts {
+    int count, slots; /* slots: the most blocks of a part; count 0: they do not fit */
+    chain_part *part;
+} chain_parts;
+
 struct device_layout {
     layout host;     /* its tables point to device memory */
     int *block_row;  /* [blocks] the output node of block k; NULL where nothing reads it */
@@ -250,6 +276,9 @@ struct device_layout {
     strip_tables strips;
     deep_span *deep_spans;
     uint16_t *run_row; /* [blocks / RUN_BLOCKS + 1] the output node of every such block */
+
+    chain_parts chain_forward[CHAIN_CUTS], chain_backward[CHAIN_CUTS];
+    float *unit_sums; /* see chain.cu */
 };
 
 struct recording {
@@ -386,8 +415,8 @@ static __device__ inline float *kept_statistics(fixed *sums, int columns) {
     return (float *)(sums + (size_t)columns * 4 + 2);
 }
 
-/* Backward's sums of the gates: every thread block of a grid adds one part to each, at about the
- * same time, and then needs them all. A fine sum counts its parts, so it is read until they are all
+/* Sums of kernels that need them at once: every thread block of a grid adds one part to each, at
+ * about the same time, and then needs them all. A fine sum counts its parts, so it is read until they are all
  * there, which takes neither a barrier nor a second way to the L2:
  *
  *     48 bits of the sum, 8 of how many parts went elsewhere, 8 of how many there are
@@ -399,9 +428,9 @@ enum { COUNTED_PARTS = 255 };
 #define COUNTED_COARSER 0x1p-15f
 
 static __device__ inline void add_counted(fixed *sums, int columns, int which, int column,
-                                          float value) {
+                                          float value, float scale = SCALE_DSUM) {
     fixed *fine = sums + (size_t)which * 2 * columns + column;
-    float scaled = value * SCALE_DSUM, coarse = scaled * COUNTED_COARSER;
+    float scaled = value * scale, coarse = scaled * COUNTED_COARSER;
     if (fabsf(scaled) < COUNTED_LIMIT) {
         atomicAdd(fine, ((fixed)__float2ll_rn(scaled) << 16) + 1);
         return;
@@ -426,16 +455,15 @@ static __device__ inline unsigned parts_of(fixed sum) {
 
 /* A sum whose parts are all there. */
 static __device__ inline float decode_counted(fixed sum, const fixed *sums, int columns, int which,
-                                              int column) {
+                                              int column, float scale = SCALE_DSUM) {
     const long long fine = (long long)sum >> 16;
-    if ((sum >> 8 & 255) == 0) return (float)fine / SCALE_DSUM;
+    if ((sum >> 8 & 255) == 0) return (float)fine / scale;
     __threadfence();
     if (*(const volatile fixed *)(sums + (size_t)columns * 4 + 1)) {
         return __int_as_float(0x7FC00000);
     }
     const long long coarse = (long long)fetch_counted(sums + columns, columns, which, column);
-    return (float)((double)fine / SCALE_DSUM +
-                   (double)coarse / ((double)SCALE_DSUM * COUNTED_COARSER));
+    return (float)((double)fine / scale + (double)coarse / ((double)scale * COUNTED_COARSER));
 }
 
 /* ------------------------------------------------------------------------------- the operations */
@@ -499,6 +527,12 @@ void strips_wgrad(backend *be, const device_layout *device, const void *dy, cons
 /* The gradient of a stage's table from that at its entries; see hopper_table.cu. */
 bool hopper_takes_table(const backend *be, const stage *g);
 void hopper_table_backward(backend *be, const cell *c, int s, const void *gradient);
+
+/* The cell's sequences where its internal stages are one kernel a step; see chain.cu. */
+void chain_create(backend *be, device_layout *device, const layout *l);
+bool chain_takes(backend *be, const cell *c);
+void chain_cell_forward(backend *be, const cell *c);
+void chain_cell_backward(backend *be, const cell *c);
 
 /* Few columns, one step, without layer norm's sums; see narrow.cu. */
 void narrow_create(backend *be, device_layout *device, const layout *l);

@@ -460,6 +460,7 @@ static bool is_step(const backend *be, int steps, element type) {
 void cuda_fprop(backend *be, const device_layout *device, const void *w, const void *x, int steps,
                 int columns, void *y, element type, void *sums) {
     const layout *l = &device->host;
+    if (l->gates == 1 && cuda_of(be)->stages_whole) sums = NULL; /* the stage makes them */
     if (layout_is_dense(l)) {
         dense_fprop(be, l, w, x, steps, columns, y, type, sums);
         return;

@@ -222,8 +222,30 @@ template <typename T> static __device__ inline const T *unit_entries(const view<
  * and means point to the column. Its sums of COUNT gates are fetched together, since each trip to
  * the L2 takes most of a microsecond. */
 
-/* - mean / deviation and 1 / deviation, of COUNT gates from `gate` on. Forward makes them from the
- * sums, and the first thread block that has the column keeps them for backward, which reads them. */
+/* - mean / deviation and 1 / deviation from a column's means of values and of their squares. */
+static __device__ inline void find_statistics(float mean, float square, float &shift,
+                                              float &scale) {
+    float variance = fmaf(-mean, mean, square); /* whatever the compiler would choose */
+    if (variance < 0) variance = 0;             /* by rounding; NaN stays NaN */
+    scale = rsqrtf(variance + 1e-6f);
+    shift = -mean * scale;
+}
+
+/* The same; the first thread block that has the column keeps them for backward. */
+template <typename T>
+static __device__ inline void finish_statistics(const view<T> &v, float mean, float square,
+                                                int gate, int n, float *st, int stride) {
+    float shift, scale;
+    find_statistics(mean, square, shift, scale);
+    st[0] = shift;
+    st[stride] = scale;
+    if (blockIdx.x > 0) return;
+    float *kept = kept_statistics(v.sums + gate * sums_gate(v.columns), v.columns);
+    kept[n] = shift;
+    kept[v.columns + n] = scale;
+}
+
+/* Of COUNT gates from `gate` on: forward makes them from the sums, backward reads them. */
 template <int COUNT, typename T>
 static __device__ void make_statistics(const view<T> &v, int gate, int n, int stride, float *st) {
     fixed_sum sums[COUNT][2] = {};
@@ -235,22 +257,13 @@ static __device__ void make_statistics(const view<T> &v, int gate, int n, int st
     }
 #pragma unroll
     for (int i = 0; i < COUNT; i++) {
-        float shift = 0, scale = 1;
-        if (v.layer_norm) {
-            float mean = decode_fixed(sums[i][0], SCALE_SUM) / v.hidden;
-            float square = decode_fixed(sums[i][1], SCALE_SQUARE) / v.hidden;
-            float variance = fmaf(-mean, mean, square); /* whatever the compiler would choose */
-            if (variance < 0) variance = 0;             /* by rounding; NaN stays NaN */
-            scale = rsqrtf(variance + 1e-6f);
-            shift = -mean * scale;
-            if (blockIdx.x == 0) {
-                fixed *of = v.sums + (gate + i) * sums_gate(v.columns);
-                kept_statistics(of, v.columns)[n] = shift;
-                kept_statistics(of, v.columns)[v.columns + n] = scale;
-            }
-        }
-        st[(gate + i) * 2 * stride] = shift;
-        st[((gate + i) * 2 + 1) * stride] = scale;
+        float *of = st + (gate + i) * 2 * stride;
+        of[0] = 0;
+        of[stride] = 1;
+        if (!v.layer_norm) continue;
+        finish_statistics(v, decode_fixed(sums[i][0], SCALE_SUM) / v.hidden,
+                          decode_fixed(sums[i][1], SCALE_SQUARE) / v.hidden, gate + i, n, of,
+                          stride);
     }
 }
 
