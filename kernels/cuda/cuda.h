@@ -416,8 +416,8 @@ static __device__ inline float *kept_statistics(fixed *sums, int columns) {
 }
 
 /* Sums of kernels that need them at once: every thread block of a grid adds one part to each, at
- * about the same time, and then needs them all. A fine sum counts its parts, so it is read until they are all
- * there, which takes neither a barrier nor a second way to the L2:
+ * about the same time, and then needs them all. A fine sum counts its parts, so it is read until
+ * they are all there, which takes neither a barrier nor a second way to the L2:
  *
  *     48 bits of the sum, 8 of how many parts went elsewhere, 8 of how many there are
  *

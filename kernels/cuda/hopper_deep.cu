@@ -7,10 +7,10 @@
  * Floors: 2 blocks gates b^2 depth operations; dy, x and dW once through memory; and what L2 brings
  * into the multiprocessors. A tile of 128 x 256 brings 768 bytes of dy and x a column, in bf16, for
  * 65,536 operations, 85 a byte, at which L2 and the matrix rate are about even; tf32 has half of
- * both. Hence the largest tile
- * there is room for: each of two warpgroups has 64 of its rows, 128 sums a thread. Up to 256 / b
- * blocks of a row lie side by side, so that one tile of dy serves them all, and thread blocks walk
- * the depth at the same pace. 88 % of the matrix rate at 18,432 units and a depth of 16,384.
+ * both. Hence the largest tile there is room for: each of two warpgroups has 64 of its rows, 128
+ * sums a thread. Up to 256 / b blocks of a row lie side by side, so that one tile of dy serves them
+ * all, and thread blocks walk the depth at the same pace. 88 % of the matrix rate at 18,432 units
+ * and a depth of 16,384.
  *
  * Tiles below each other, of blocks of 64 and 128, read the same x. Thread blocks with two of them
  * make a cluster, and each brings half of x to both. At 18,432 units, blocks of 128 and a depth of

@@ -17,12 +17,12 @@
  *
  * Boxes of 32 x 32 lie in shared memory one after another, round and round: a source takes four, or
  * two, for its activations, together, as one copy brings them, and one a block, so that little is
- * left empty and 224 KB are on their way, across tiles. The copy engine rounds them to tf32 (the type of its maps
- * says so). Activations are the left operand, from registers, which is wgmma's full rate also for 32
- * units; their columns are dealt to lanes such that these find different banks. The right operand
- * must lie along k: so weights do for fprop, and for dgrad two warps turn them over. A warpgroup has
- * a third of the nodes and all of the columns: so it waits once, for two products of 64 columns, for
- * each block, and warpgroups fill each other's gaps.
+ * left empty and 224 KB are on their way, across tiles. The copy engine rounds them to tf32 (the
+ * type of its maps says so). Activations are the left operand, from registers, which is wgmma's full
+ * rate also for 32 units; their columns are dealt to lanes such that these find different banks. The
+ * right operand must lie along k: so weights do for fprop, and for dgrad two warps turn them over. A
+ * warpgroup has a third of the nodes and all of the columns: so it waits once, for two products of
+ * 64 columns, for each block, and warpgroups fill each other's gaps.
  *
  * On an H200, 12,288 units at density 0.1 and 128 columns, 231 MB come into the multiprocessors; with
  * products that takes 33 us, and dgrad 37, of which 6 go before the first and after the last product;
