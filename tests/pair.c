@@ -1,0 +1,60 @@
+#include "pair.h"
+
+#include "core/memory.h"
+#include "graph/graph.h"
+
+pair open_pair(precision precision) {
+    pair p = {.be = test_backend(precision)};
+    if (test_device_is_cuda()) {
+        p.trusted = backend_cpu(precision, 0);
+        p.tolerance = precision == BF16 ? 2e-3 : precision == TF32 ? TF32_ROUNDED : 1e-5;
+    } else {
+        p.trusted = backend_cpu_reference(0);
+        p.tolerance = precision == BF16 ? 1e-2 : 1e-5;
+    }
+    return p;
+}
+
+void close_pair(pair *p) {
+    p->be->destroy(p->be);
+    p->trusted->destroy(p->trusted);
+}
+
+void assert_close(const pair *p, const char *what, const double *found, const double *expected,
+                  size_t count) {
+    double error = relative_error(found, expected, count);
+    if (error <= p->tolerance) return;
+    fail_msg("%s on %s: relative error %g, at most %g expected", what, p->be->name, error,
+             p->tolerance);
+}
+
+graph *nasty_graph(int nodes, double share, bool hubs) {
+    graph *g = mem_alloc(1, sizeof *g);
+    g->nodes = nodes;
+    g->start = mem_alloc((size_t)nodes + 1, sizeof *g->start);
+    g->column = mem_alloc((size_t)nodes * (size_t)nodes, sizeof *g->column);
+    int count = 0;
+    for (int i = 0; i < nodes; i++) {
+        g->start[i] = count;
+        for (int j = 0; j < nodes; j++) {
+            bool there = random_uniform() < share;
+            if (i == 0) there = j == nodes - 1;           /* a single block */
+            if (i == 1) there = false;                    /* an empty row */
+            if (j == 2) there = false;                    /* an empty column */
+            if (hubs && (i == 3 || j == 4)) there = true; /* a full row, a full column */
+            if (there) g->column[count++] = j;
+        }
+    }
+    g->start[nodes] = count;
+    return g;
+}
+
+const shape gate_shapes[GATE_SHAPES] = {
+    {11, 32, GATES, 2, 1, 0.15, false}, {11, 32, GATES, 4, 1, 0.8, true},
+    {12, 32, GATES, 8, 1, 0.8, true},   {71, 32, GATES, 4, 1, 0.15, false},
+    {71, 32, GATES, 8, 1, 0.15, true},  {35, 32, GATES, 30, 1, 0.8, true},
+    {5, 64, GATES, 2, 1, 0.8, false},   {6, 64, GATES, 4, 1, 0.15, true},
+    {5, 64, GATES, 8, 1, 0.8, true},    {47, 64, GATES, 24, 1, 0.1, false},
+    {5, 128, GATES, 2, 1, 0.8, true},   {6, 128, GATES, 4, 1, 0.2, true},
+    {5, 128, GATES, 8, 1, 0.8, false},  {5, 128, GATES, 10, 1, 0.5, true},
+};

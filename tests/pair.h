@@ -1,0 +1,43 @@
+/* A backend under test and a more trusted one: the CPU in fp32 and bf16 against the reference in
+ * double, the GPU in each precision against the CPU in the same, and in tf32 against it in fp32. */
+#ifndef SMALLWORLD_TESTS_PAIR_H
+#define SMALLWORLD_TESTS_PAIR_H
+
+#include "support.h"
+
+struct graph;
+
+typedef struct pair {
+    backend *be, *trusted;
+    double tolerance; /* relative, in the norm */
+} pair;
+
+/* Products of uniform operands rounded to tf32 are 2.6e-4 off, of truncated ones 7e-4. */
+#define TF32_ROUNDED   4e-4
+#define TF32_TRUNCATED 1.5e-3
+
+/* Of a layer and what a product of it reads. */
+typedef struct shape {
+    int nodes, block, gates;
+    int columns, steps; /* columns: in multiples of those that a product takes */
+    double share;
+    bool hubs;
+} shape;
+
+/* Four gates in blocks for which a GPU has kernels of its own: few columns and many, odd multiples of
+ * 64 of them, sums of a few long rows that are made in parts. */
+enum { GATE_SHAPES = 14 };
+extern const shape gate_shapes[GATE_SHAPES];
+
+pair open_pair(precision precision);
+void close_pair(pair *p);
+
+/* Fails, and says what differs, unless both backends found the same within the pair's tolerance. */
+void assert_close(const pair *p, const char *what, const double *found, const double *expected,
+                  size_t count);
+
+/* A graph with the given share of blocks, and, to be nasty, empty rows and columns, a row and a
+ * column that are full, and rows of one block. Not one that graph.h would make. */
+struct graph *nasty_graph(int nodes, double share, bool hubs);
+
+#endif

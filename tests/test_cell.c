@@ -1,0 +1,413 @@
+/* A cell's steps, and the gradients of its input tables, by a backend and by a more trusted one, see
+ * pair.h, on random shapes and patterns, with all outputs poisoned first. */
+#include "pair.h"
+
+#include "core/memory.h"
+#include "graph/graph.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* --------------------------------------------------------------------------------- cell's parts
+ * One step of a stage by itself, for every combination that a cell can have. */
+
+typedef struct part {
+    int gates, stride;
+    bool layer_norm, relu;
+    table_use use;
+    double dropout;
+    int block;    /* of the pattern ... */
+    double share; /* ... and of its blocks, those that are there */
+    bool huge;    /* sums of squares that only the coarse ones hold */
+    double steep; /* the size of gradients */
+} part;
+
+enum { PART_RESULTS = 10 };
+
+static void run_part(backend *be, const part *how, int hidden, int columns, double *const *in,
+                     const uint8_t *bytes, double *out[PART_RESULTS], size_t sizes[PART_RESULTS]) {
+    size_t plane = (size_t)hidden * (size_t)columns, gates = (size_t)how->gates;
+    size_t entries = (size_t)(hidden / how->stride) * VOCABULARY;
+    int block = how->block;
+    graph *g = nasty_graph(hidden / block, how->share, true);
+    layout *l = layout_from_graph(g, block, how->gates);
+    device_layout *d = be->layout_create(be, l);
+    update_arguments arguments = {.update = 5};
+    cell c = {.hidden = hidden,
+              .columns = columns,
+              .steps = 1,
+              .keep = true,
+              .stages = 1,
+              .dropout = how->dropout,
+              .seed = 99};
+    stage *s = &c.stage[0];
+    *s = (stage){.layout = d,
+                 .block = block,
+                 .gates = how->gates,
+                 .layer_norm = how->layer_norm,
+                 .relu = how->relu,
+                 .table_use = how->use,
+                 .table_stride = how->stride};
+    void *device_bytes = be->allocate(be, (size_t)columns);
+    be->upload(be, device_bytes, bytes, (size_t)columns);
+    c.bytes = device_bytes;
+    void *device_arguments = be->allocate(be, sizeof arguments);
+    be->upload(be, device_arguments, &arguments, sizeof arguments);
+    c.arguments = device_arguments;
+    size_t weights = layout_weights(l), sums = be->sums_bytes(be, how->gates, columns);
+    const double most = how->huge ? 1000 : 0.3;
+    double *w = random_values(weights, -most, most); /* the same for both sides, as the pattern */
+    s->weight = put(be, w, weights, OPERAND);
+    free(w);
+    s->gain = how->layer_norm ? put(be, in[0], gates * (size_t)hidden, REAL) : NULL;
+    s->bias = put(be, in[1], gates * (size_t)hidden, REAL);
+    s->table = put(be, in[2], gates * entries, OPERAND);
+    c.entries = put_poison(be, gates * entries, OPERAND);
+    size_t workspace = TABLE_WORKSPACE * (size_t)columns;
+    c.workspace = put_poison(be, workspace / be->real_size, REAL);
+    s->raw = put_poison(be, gates * plane, OPERAND);
+    s->out = put_poison(be, plane, OPERAND);
+    s->dpre = put_poison(be, gates * plane, OPERAND);
+    s->dentry = put_poison(be, gates * plane, OPERAND);
+    s->dgain = put_poison(be, gates * (size_t)hidden, REAL);
+    s->dbias = put_poison(be, gates * (size_t)hidden, REAL);
+    s->dtable = put_poison(be, gates * entries, OPERAND);
+    s->sums = put_poison(be, sums / be->real_size + 1, REAL);
+    s->dsums = put_poison(be, sums / be->real_size + 1, REAL);
+    void *x = put(be, in[3], plane, OPERAND);
+    double *state = mem_alloc(2 * plane, sizeof *state);
+    memcpy(state, in[4], plane * sizeof *state);
+    for (size_t i = 0; i < plane; i++) state[plane + i] = NAN;
+    c.c = put(be, state, 2 * plane, REAL);
+    c.h = put_poison(be, 2 * plane, OPERAND);
+    c.dh = put(be, in[5], plane, OPERAND);
+    c.dx = put(be, in[6], plane, OPERAND);
+    c.dc = put(be, in[7], plane, REAL);
+
+    be->fprop(be, d, s->weight, x, 1, columns, s->raw, OPERAND, how->layer_norm ? s->sums : NULL);
+    if (how->gates == GATES) {
+        be->gates(be, &c, 0);
+    } else {
+        be->activate(be, &c, 0, 0);
+    }
+    size_t count[PART_RESULTS] = {gates * plane,
+                                  plane,
+                                  2 * plane,
+                                  2 * plane,
+                                  gates * plane,
+                                  gates * (size_t)hidden,
+                                  gates * (size_t)hidden,
+                                  plane,
+                                  gates * plane,
+                                  gates * entries};
+    out[0] = get(be, s->raw, count[0], OPERAND);
+    if (how->gates == GATES) {
+        be->gates_backward(be, &c, 0);
+    } else {
+        be->activate_backward(be, &c, 0, 0);
+        if (how->layer_norm) be->norm_backward(be, &c, 0, 0);
+    }
+    if (how->use != TABLE_NONE) be->table_backward(be, &c, 0);
+    out[1] = get(be, s->out, count[1], OPERAND);
+    out[2] = get(be, c.h, count[2], OPERAND);
+    out[3] = get(be, c.c, count[3], REAL);
+    out[4] = get(be, s->dpre, count[4], OPERAND);
+    out[5] = get(be, s->dgain, count[5], REAL);
+    out[6] = get(be, s->dbias, count[6], REAL);
+    out[7] = get(be, c.dc, count[7], REAL);
+    out[8] = get(be, s->raw, count[8], OPERAND);
+    out[9] = get(be, s->dtable, count[9], OPERAND);
+    /* What a stage of this kind does not write stays poisoned, on every backend. */
+    if (how->gates == GATES) count[1] = 0;
+    if (how->gates != GATES) count[2] = count[3] = 0;
+    if (how->use == TABLE_NONE) count[9] = 0;
+    memcpy(sizes, count, sizeof count);
+    void *arrays[] = {(void *)(uintptr_t)s->weight,
+                      (void *)(uintptr_t)s->gain,
+                      (void *)(uintptr_t)s->bias,
+                      (void *)(uintptr_t)s->table,
+                      c.entries,
+                      c.workspace,
+                      s->raw,
+                      s->out,
+                      s->dpre,
+                      s->dentry,
+                      s->dgain,
+                      s->dbias,
+                      s->dtable,
+                      s->sums,
+                      s->dsums,
+                      x,
+                      c.c,
+                      c.h,
+                      c.dh,
+                      c.dx,
+                      c.dc,
+                      device_bytes,
+                      device_arguments};
+    for (size_t i = 0; i < sizeof arrays / sizeof arrays[0]; i++) {
+        if (arrays[i]) be->release(be, arrays[i]);
+    }
+    free(state);
+    be->layout_free(be, d);
+    layout_free(l);
+    graph_free(g);
+}
+
+static void check_part(pair *p, const part *how, int hidden, int columns) {
+    const double steep = how->steep;
+    size_t plane = (size_t)hidden * (size_t)columns, gates = (size_t)how->gates;
+    size_t entries = (size_t)(hidden / how->stride) * VOCABULARY;
+    double *in[8] = {random_values(gates * (size_t)hidden, 0.5, 1.5),
+                     random_values(gates * (size_t)hidden, -1, 1),
+                     random_values(gates * entries, -1, 1),
+                     random_values(plane, -1, 1),
+                     random_values(plane, -2, 2),
+                     random_values(plane, -steep, steep),
+                     random_values(plane, -steep, steep),
+                     random_values(plane, -steep, steep)};
+    uint8_t *bytes = mem_alloc((size_t)columns, 1);
+    for (int n = 0; n < columns; n++) bytes[n] = (uint8_t)random_below(256);
+    double *result[2][PART_RESULTS];
+    size_t sizes[PART_RESULTS];
+    for (int side = 0; side < 2; side++) {
+        random_restart(17); /* the same pattern and weights for both */
+        run_part(side ? p->trusted : p->be, how, hidden, columns, in, bytes, result[side], sizes);
+    }
+    static const char *const what[PART_RESULTS] = {"raw",   "out",   "h",  "c",    "dpre",
+                                                   "dgain", "dbias", "dc", "draw", "dtable"};
+    for (int i = 0; i < PART_RESULTS; i++) {
+        char text[160];
+        snprintf(text, sizeof text, "%s of %s%s%s, table %d by %d, dropout %g, %d x %d", what[i],
+                 how->gates == GATES ? "gates" : "a step", how->layer_norm ? " with norm" : "",
+                 how->relu ? " and relu" : "", how->use, how->stride, how->dropout, hidden,
+                 columns);
+        size_t skip = i == 2 ? plane : 0; /* h[0] is poison */
+        if (sizes[i] > skip) {
+            pair loose = *p;
+            if (i >= 4 && how->relu) {
+                /* Rounding moves some past relu's edge, a share like its own error, and each is
+                 * wholly wrong: the norm sees that by its root. */
+                loose.tolerance = 2 * sqrt(p->tolerance);
+            } else if (i >= 4 && p->be->precision != FP32) {
+                loose.tolerance *= 4; /* gradients are made of rounded values */
+            }
+            assert_close(&loose, text, result[0][i] + skip, result[1][i] + skip, sizes[i] - skip);
+        }
+        free(result[0][i]);
+        free(result[1][i]);
+    }
+    for (int i = 0; i < 8; i++) free(in[i]);
+    free(bytes);
+}
+
+static void check_parts(precision precision) {
+    pair p = open_pair(precision);
+    random_restart(5);
+    int unit = p.be->column_multiple;
+    const int sizes[][2] = {{64, unit}, {200, 2 * unit}, {1104, unit}, {64, 5 * unit}};
+    for (size_t i = 0; i < sizeof sizes / sizeof sizes[0]; i++) {
+        for (int norm = 0; norm < 2; norm++) {
+            part gates = {GATES, 1, norm, false, TABLE_ADD, 0, 8, 0.6, false, 1};
+            part plain = {GATES, 1, norm, false, TABLE_NONE, 0, 8, 0.6, false, 1};
+            part dropped = {GATES, 2, norm, false, TABLE_ADD, 0.3, 8, 0.6, false, 1};
+            part multiply = {1, 1, norm, false, TABLE_MULTIPLY, 0, 8, 0.6, false, 1};
+            part add = {1, 2, norm, true, TABLE_ADD, 0, 8, 0.6, false, 1};
+            part strided = {1, 4, norm, false, TABLE_MULTIPLY, 0, 8, 0.6, false, 1};
+            part relu = {1, 1, norm, true, TABLE_NONE, 0, 8, 0.6, false, 1};
+            const part *all[] = {&gates, &plain, &dropped, &multiply, &add, &strided, &relu};
+            for (size_t k = 0; k < sizeof all / sizeof all[0]; k++) {
+                check_part(&p, all[k], sizes[i][0], sizes[i][1]);
+            }
+        }
+    }
+    /* more than shared memory keeps of a step */
+    part wide = {GATES, 1, true, false, TABLE_ADD, 0, 8, 0.6, false, 1};
+    check_part(&p, &wide, 64, 16 * unit);
+    check_part(&p, &wide, 64, 17 * unit);
+    /* several spans of columns, each shared by thread blocks that have several units */
+    part bare = {GATES, 2, false, false, TABLE_ADD, 0, 8, 0.6, false, 1};
+    check_part(&p, &wide, 1104, 6 * unit);
+    check_part(&p, &bare, 1104, 6 * unit);
+    check_part(&p, &bare, 64, 17 * unit);
+    /* more columns than shared memory has room for statistics */
+    check_part(&p, &wide, 64, 60 * unit);
+    check_part(&p, &wide, 64, 61 * unit);
+    /* gradients whose sums are coarse, some of them or all */
+    part steep = {GATES, 1, true, false, TABLE_ADD, 0, 8, 0.6, false, 30};
+    check_part(&p, &steep, 1104, 3 * unit);
+    steep.steep = 1e6;
+    check_part(&p, &steep, 1104, 2 * unit);
+    close_pair(&p);
+}
+
+static void test_parts_fp32(void **state) {
+    (void)state;
+    check_parts(FP32);
+}
+
+static void test_parts_tf32(void **state) {
+    (void)state;
+    check_parts(TF32);
+}
+
+static void test_parts_bf16(void **state) {
+    (void)state;
+    check_parts(BF16);
+}
+
+/* Units enough that a GPU's thread blocks have several in turn, and more than their shared memory
+ * keeps until layer norm's sums are there, in several spans of columns. */
+static void test_many_units(void **state) {
+    (void)state;
+    if (!test_device_is_cuda()) skip();
+    const struct {
+        precision precision;
+        int hidden, columns, block;
+    } cases[] = {
+        {BF16, 3360, 6, 32}, {BF16, 3360, 3, 32}, {BF16, 14592, 2, 64}, {FP32, 9728, 4, 64}};
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        pair p = open_pair(cases[i].precision);
+        random_restart(13);
+        part how = {GATES, 8, true, false, TABLE_ADD, 0.1, cases[i].block, 0.002, false, 1};
+        check_part(&p, &how, cases[i].hidden, cases[i].columns * p.be->column_multiple);
+        close_pair(&p);
+    }
+}
+
+/* gate_shapes with layer norm, whose sums those kernels make. */
+static void test_gate_sums(void **state) {
+    (void)state;
+    if (!test_device_is_cuda()) skip();
+    pair p = open_pair(BF16);
+    random_restart(12);
+    for (int i = 0; i < GATE_SHAPES; i++) {
+        const shape *s = &gate_shapes[i];
+        part how = {GATES, 1, true, false, TABLE_NONE, 0, s->block, s->share, false, 1};
+        check_part(&p, &how, s->nodes * s->block, s->columns * p.be->product_multiple);
+    }
+    for (int columns = 4; columns <= 8; columns *= 2) {
+        part how = {GATES, 1, true, false, TABLE_NONE, 0, 32, 0.15, true, 1};
+        check_part(&p, &how, 71 * 32, columns * p.be->product_multiple);
+    }
+    for (int i = 0; i < 4; i++) { /* blocks of 8 and 16, one gate and four */
+        part how = {i % 2 ? GATES : 1, 1, true, false, TABLE_NONE, 0, i < 2 ? 8 : 16, 0.1, true, 1};
+        check_part(&p, &how, 40 * how.block, (4 + 6 * i) * p.be->product_multiple);
+    }
+    close_pair(&p);
+}
+
+/* ----------------------------------------------------------------------------- table's gradient */
+
+/* Text of one byte, of a few that are far apart, of ASCII's letters but for another byte now and
+ * then, or of any. */
+typedef enum text { ONE_BYTE, FEW_BYTES, ALMOST_ASCII, ANY_BYTES } text;
+
+typedef struct table_shape {
+    int hidden, block, gates, stride;
+    int columns, steps; /* columns: in multiples of those that a backend takes */
+    text text;
+} table_shape;
+
+static uint8_t draw_byte(text text) {
+    switch (text) {
+    case ONE_BYTE: return 200;
+    case FEW_BYTES: return (uint8_t)(85 * random_below(4));
+    case ALMOST_ASCII:
+        return (uint8_t)(random_below(100) ? 64 + random_below(64) : random_below(256));
+    default: return (uint8_t)random_below(256);
+    }
+}
+
+/* `gradient` [steps][gates][hidden][columns] -> [gates][hidden / stride][VOCABULARY]. */
+static double *run_table(backend *be, const table_shape *how, int columns, const double *gradient,
+                         const uint8_t *bytes) {
+    size_t positions = (size_t)(how->steps * columns);
+    size_t entries = (size_t)(how->gates * how->hidden / how->stride) * VOCABULARY;
+    size_t count = (size_t)(how->gates * how->hidden) * positions;
+    cell c = {.hidden = how->hidden, .columns = columns, .steps = how->steps, .stages = 1};
+    stage *s = &c.stage[0];
+    *s = (stage){.block = how->block,
+                 .gates = how->gates,
+                 .table_use = how->gates == 1 ? TABLE_MULTIPLY : TABLE_ADD,
+                 .table_stride = how->stride};
+    void *device_bytes = be->allocate(be, positions), *in = put(be, gradient, count, OPERAND);
+    be->upload(be, device_bytes, bytes, positions);
+    c.bytes = device_bytes;
+    c.workspace = put_poison(be, TABLE_WORKSPACE * positions / be->real_size, REAL);
+    s->dtable = put_poison(be, entries, OPERAND);
+    *(how->gates == 1 ? &s->dentry : &s->dpre) = in;
+    be->table_backward(be, &c, 0);
+    double *result = get(be, s->dtable, entries, OPERAND);
+    be->release(be, device_bytes);
+    be->release(be, in);
+    be->release(be, c.workspace);
+    be->release(be, s->dtable);
+    return result;
+}
+
+/* Of whole numbers, whose sums are the same in every order: a GPU makes the very bits of a CPU. */
+static void check_table(pair *p, const table_shape *how) {
+    int columns = how->columns * p->be->column_multiple;
+    size_t positions = (size_t)(how->steps * columns);
+    size_t count = (size_t)(how->gates * how->hidden) * positions;
+    size_t entries = (size_t)(how->gates * how->hidden / how->stride) * VOCABULARY;
+    double *gradient = random_values(count, -8, 8), *result[2];
+    uint8_t *bytes = mem_alloc(positions, 1);
+    for (size_t i = 0; i < count; i++) gradient[i] = round(gradient[i]);
+    for (size_t i = 0; i < positions; i++) bytes[i] = draw_byte(how->text);
+    for (int side = 0; side < 2; side++) {
+        result[side] = run_table(side ? p->trusted : p->be, how, columns, gradient, bytes);
+    }
+    char name[160];
+    snprintf(
+        name, sizeof name,
+        "dtable of %d units in blocks of %d, %d gates, stride %d, %d columns, %d steps, text %d",
+        how->hidden, how->block, how->gates, how->stride, columns, how->steps, how->text);
+    pair exact = *p;
+    if (test_device_is_cuda()) exact.tolerance = 0;
+    assert_close(&exact, name, result[0], result[1], entries);
+    free(result[0]);
+    free(result[1]);
+    free(gradient);
+    free(bytes);
+}
+
+/* Rows fewer than a GPU's tile, a multiple of it, and not; blocks that are, and are not, multiples
+ * of the stride; texts shorter and longer than what is on its way, or read, at once. */
+static void check_tables(precision precision) {
+    pair p = open_pair(precision);
+    random_restart(14);
+    static const table_shape shapes[] = {
+        {16, 8, 1, 1, 1, 1, ANY_BYTES},     {16, 8, 4, 1, 1, 1, ONE_BYTE},
+        {72, 8, 4, 1, 1, 3, FEW_BYTES},     {96, 32, 4, 1, 2, 9, ALMOST_ASCII},
+        {96, 32, 1, 1, 1, 14, ANY_BYTES},   {64, 64, 4, 1, 3, 13, ONE_BYTE},
+        {64, 32, 4, 2, 2, 7, ALMOST_ASCII}, {64, 64, 1, 4, 1, 13, ANY_BYTES},
+        {40, 8, 1, 8, 1, 5, FEW_BYTES},     {48, 8, 4, 3, 1, 5, ANY_BYTES},
+        {33, 33, 4, 1, 2, 5, ALMOST_ASCII}, {16, 16, 4, 1, 1, 100, ALMOST_ASCII},
+    };
+    for (size_t i = 0; i < sizeof shapes / sizeof shapes[0]; i++) check_table(&p, &shapes[i]);
+    close_pair(&p);
+}
+
+static void test_table_fp32(void **state) {
+    (void)state;
+    check_tables(FP32);
+}
+
+static void test_table_bf16(void **state) {
+    (void)state;
+    check_tables(BF16);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_parts_fp32), cmocka_unit_test(test_parts_tf32),
+        cmocka_unit_test(test_parts_bf16), cmocka_unit_test(test_many_units),
+        cmocka_unit_test(test_gate_sums),  cmocka_unit_test(test_table_fp32),
+        cmocka_unit_test(test_table_bf16),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,499 @@
+/* The three products of a backend against those of a more trusted one, see pair.h, on random shapes
+ * and patterns, with all outputs poisoned first. */
+#include "pair.h"
+
+#include "bench.h"
+#include "core/memory.h"
+#include "graph/graph.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+
+static layout *pattern_layout(const graph_options *options, int nodes, int block, int gates) {
+    error err;
+    graph *g = graph_create(options, nodes, &err);
+    assert_non_null(g);
+    layout *l = layout_from_graph(g, block, gates);
+    graph_free(g);
+    return l;
+}
+
+static void check_layout(pair *p, const layout *l, int columns, int steps, const char *name) {
+    size_t weights = layout_weights(l);
+    size_t in = layout_inputs(l) * (size_t)columns * (size_t)steps;
+    size_t out = layout_rows(l) * (size_t)columns * (size_t)steps;
+    double *w = random_values(weights, -1, 1), *x = random_values(in, -1, 1);
+    double *dy = random_values(out, -1, 1);
+    double *result[2][5];
+    bool narrow = columns % wgrad_multiple(p->be); /* for single products, but wgrad */
+    for (int side = 0; side < 2; side++) {
+        backend *be = side ? p->trusted : p->be;
+        device_layout *d = be->layout_create(be, l);
+        void *dw = put(be, w, weights, OPERAND), *dx = put(be, x, in, OPERAND);
+        void *ddy = put(be, dy, out, OPERAND);
+        void *y[5] = {put_poison(be, out, OPERAND), put_poison(be, out, REAL),
+                      put_poison(be, in, OPERAND), put_poison(be, in, REAL),
+                      put_poison(be, weights, REAL)};
+        size_t room = be->wgrad_workspace(be, l, steps, columns);
+        void *workspace = room ? be->allocate(be, room) : NULL;
+        be->fprop(be, d, dw, dx, steps, columns, y[0], OPERAND, NULL);
+        be->fprop(be, d, dw, dx, steps, columns, y[1], REAL, NULL);
+        be->dgrad(be, d, dw, ddy, steps, columns, y[2], OPERAND);
+        be->dgrad(be, d, dw, ddy, steps, columns, y[3], REAL);
+        if (!narrow) be->wgrad(be, d, ddy, dx, steps, columns, y[4], workspace);
+        const size_t sizes[5] = {out, out, in, in, weights};
+        for (int i = 0; i < 5; i++) {
+            result[side][i] = get(be, y[i], sizes[i], i == 0 || i == 2 ? OPERAND : REAL);
+            be->release(be, y[i]);
+        }
+        if (workspace) be->release(be, workspace);
+        be->release(be, dw);
+        be->release(be, dx);
+        be->release(be, ddy);
+        be->layout_free(be, d);
+    }
+    static const char *const what[5] = {"fprop", "fprop to real", "dgrad", "dgrad to real",
+                                        "wgrad"};
+    const size_t sizes[5] = {out, out, in, in, weights};
+    for (int i = 0; i < 5; i++) {
+        char text[160];
+        snprintf(text, sizeof text, "%s, %s, %d columns, %d steps", what[i], name, columns, steps);
+        if (i < 4 || !narrow) assert_close(p, text, result[0][i], result[1][i], sizes[i]);
+        free(result[0][i]);
+        free(result[1][i]);
+    }
+    free(w);
+    free(x);
+    free(dy);
+}
+
+static void check_shapes(pair *p, const shape *shapes, size_t count) {
+    for (size_t i = 0; i < count; i++) {
+        const shape *s = &shapes[i];
+        graph *g = nasty_graph(s->nodes, s->share, s->hubs);
+        layout *l = layout_from_graph(g, s->block, s->gates);
+        char name[64];
+        snprintf(name, sizeof name, "block %d, %d gates, %d blocks", s->block, s->gates, l->blocks);
+        check_layout(p, l, s->columns * p->be->product_multiple, s->steps, name);
+        layout_free(l);
+        graph_free(g);
+    }
+}
+
+static void check_products(precision precision) {
+    pair p = open_pair(precision);
+    random_restart(3);
+    static const int blocks[] = {8, 16, 32, 64, 128};
+    const int unit = wgrad_multiple(p.be) / p.be->product_multiple; /* what wgrad takes */
+    const int columns[] = {1, 3, unit, 2 * unit, 17, unit, 3 * unit};
+    for (size_t b = 0; b < sizeof blocks / sizeof blocks[0]; b++) {
+        for (int gates = 1; gates <= 4; gates += 3) {
+            for (int i = 0; i < 7; i++) {
+                const shape s = {.nodes = blocks[b] > 32 ? 6 : 11,
+                                 .block = blocks[b],
+                                 .gates = gates,
+                                 .columns = columns[i],
+                                 .steps = i < 5 ? 1 : 3,
+                                 .share = 0.1 + 0.5 * random_uniform(),
+                                 .hubs = i != 2};
+                check_shapes(&p, &s, 1);
+            }
+        }
+    }
+    close_pair(&p);
+}
+
+static void test_products_fp32(void **state) {
+    (void)state;
+    check_products(FP32);
+}
+
+static void test_products_tf32(void **state) {
+    (void)state;
+    check_products(TF32);
+}
+
+static void test_products_bf16(void **state) {
+    (void)state;
+    check_products(BF16);
+}
+
+/* Shapes for which a GPU has kernels of its own. Products take columns by 32 there, wgrad of
+ * bf16 by 64: it is left out for odd multiples. */
+static void check_gpu_shapes_in(precision precision, uint64_t seed, const shape *shapes,
+                                size_t count) {
+    if (!test_device_is_cuda()) skip();
+    pair p = open_pair(precision);
+    random_restart(seed);
+    check_shapes(&p, shapes, count);
+    close_pair(&p);
+}
+
+static void check_gpu_shapes(uint64_t seed, const shape *shapes, size_t count) {
+    check_gpu_shapes_in(BF16, seed, shapes, count);
+}
+
+/* wgrad of one gate with more blocks than a GPU makes at a time, so that its thread blocks make
+ * several tasks, full ones and the last of a row group, and columns are split among them: of dense
+ * patterns in pairs, of sparse ones by single tiles; then few blocks and more depth than shared
+ * memory holds at a time, by either. */
+static void test_many_blocks(void **state) {
+    (void)state;
+    static const shape shapes[] = {
+        {132, 32, 1, 6, 1, 0.75, true}, {310, 32, 1, 6, 1, 0.02, true},
+        {200, 32, 1, 6, 1, 0.1, true},  {100, 64, 1, 6, 1, 0.1, false},
+        {40, 32, 1, 4, 11, 0.3, true},  {150, 32, 1, 2, 6, 0.3, false},
+        {65, 64, 1, 2, 6, 0.5, true},   {12, 64, 1, 18, 2, 0.3, true},
+        {80, 32, 1, 2, 5, 0.5, true},
+    };
+    check_gpu_shapes(10, shapes, sizeof shapes / sizeof shapes[0]);
+    check_gpu_shapes_in(TF32, 10, shapes, 5);
+}
+
+/* wgrad of few columns: of more tiles than there are warps, or fewer; steps; rows of a node's gates,
+ * and larger blocks. */
+static void test_few_columns(void **state) {
+    (void)state;
+    static const shape shapes[] = {
+        {132, 32, 1, 2, 1, 0.3, true}, {130, 32, 1, 4, 1, 0.1, false}, {15, 32, 1, 2, 1, 0.2, true},
+        {50, 64, 1, 2, 2, 0.1, false}, {12, 128, 1, 2, 1, 0.3, true},  {33, 32, 4, 4, 1, 0.1, true},
+        {11, 64, 4, 2, 1, 0.3, true},  {150, 32, 1, 2, 2, 0.1, true},  {90, 32, 1, 1, 1, 0.3, true},
+    };
+    check_gpu_shapes(17, shapes, sizeof shapes / sizeof shapes[0]);
+    check_gpu_shapes_in(TF32, 17, shapes, sizeof shapes / sizeof shapes[0]);
+}
+
+/* dgrad of four gates whose thread blocks have as many nodes as they can, whole or neighbours, share
+ * the list of a hub, or make several tiles of columns one after the other, of which the last is not
+ * full, nor the last group of tiles; fprop of more tiles than there are thread blocks. */
+static void test_many_gates(void **state) {
+    (void)state;
+    static const shape shapes[] = {
+        {700, 32, 4, 2, 1, 0.001, true},  {700, 32, 4, 4, 1, 0.002, false},
+        {40, 32, 4, 10, 1, 0.1, true},    {410, 64, 4, 2, 1, 0.001, false},
+        {40, 64, 4, 10, 1, 0.02, true},   {270, 128, 4, 2, 1, 0.001, false},
+        {20, 128, 4, 6, 1, 0.1, true},    {60, 32, 4, 8, 1, 0.05, true},
+        {60, 32, 4, 7, 1, 0.03, false},   {150, 32, 4, 5, 1, 0.005, true},
+        {24, 128, 4, 4, 1, 0.25, true},   {60, 64, 4, 4, 1, 0.1, true},
+        {13, 128, 4, 20, 1, 0.95, true},  {300, 64, 4, 4, 1, 0.01, false},
+        {150, 128, 4, 4, 1, 0.02, false}, {90, 32, 4, 34, 1, 0.02, true},
+        {130, 32, 4, 34, 1, 0.01, false}, {60, 64, 4, 20, 1, 0.1, true},
+    };
+    check_gpu_shapes(11, shapes, sizeof shapes / sizeof shapes[0]);
+}
+
+/* fprop and dgrad of one gate and many columns: thread blocks that make several tiles, or none, of
+ * columns that end anywhere, lists longer than what a kernel has on its way, and nodes so many that
+ * neighbours in a list are far apart. */
+static void test_many_columns(void **state) {
+    (void)state;
+    static const shape shapes[] = {
+        {200, 32, 1, 25, 1, 0.01, true},    {300, 32, 1, 4, 1, 0.01, true},
+        {90, 32, 1, 5, 1, 0.3, false},      {96, 32, 1, 16, 1, 0.1, true},
+        {102, 64, 1, 25, 1, 0.01, true},    {24, 64, 1, 13, 1, 0.3, false},
+        {34, 128, 1, 25, 1, 0.03, true},    {12, 128, 1, 4, 1, 0.3, false},
+        {1300, 32, 1, 4, 1, 0.0007, false}, {160, 32, 1, 4, 1, 0.5, true},
+        {120, 32, 1, 6, 1, 0.7, false},     {395, 32, 1, 4, 1, 0.005, true},
+        {120, 32, 1, 33, 1, 0.7, false},
+    };
+    check_gpu_shapes(13, shapes, sizeof shapes / sizeof shapes[0]);
+}
+
+/* fprop and dgrad of blocks of 8 and 16 and many columns: as many thread blocks as there are tiles,
+ * or shares of tiles, or both; columns that end anywhere in a tile, or inside of 64; parts and
+ * stages that are full, or hold a single node or source. */
+static void test_small_blocks(void **state) {
+    (void)state;
+    static const shape shapes[] = {
+        {400, 8, 1, 4, 1, 0.3, true},    {600, 8, 1, 5, 1, 0.05, false},
+        {600, 8, 1, 48, 1, 0.01, true},  {300, 8, 1, 8, 1, 0.5, true},
+        {49, 8, 1, 25, 1, 0.02, true},   {24, 8, 1, 16, 1, 0.9, false},
+        {150, 8, 4, 6, 1, 0.1, true},    {300, 8, 4, 4, 1, 0.02, false},
+        {25, 8, 4, 21, 1, 0.3, true},    {330, 16, 1, 4, 1, 0.4, true},
+        {200, 16, 1, 9, 1, 0.5, true},   {340, 16, 1, 46, 1, 0.01, false},
+        {25, 16, 1, 18, 1, 0.05, true},  {70, 16, 4, 13, 1, 0.3, true},
+        {120, 16, 4, 4, 1, 0.05, false}, {13, 16, 4, 24, 1, 0.9, true},
+    };
+    check_gpu_shapes(15, shapes, sizeof shapes / sizeof shapes[0]);
+}
+
+/* wgrad of blocks of 8 and 16, one gate and four: thread blocks that make several tasks, groups of as
+ * many rows as there may be, or of one that is cut among tasks, inputs of as many rows as a stage has
+ * room for, more steps than stages; and patterns so full that all is multiplied, of rows and columns
+ * that end inside a tile. */
+static void test_small_gradients(void **state) {
+    (void)state;
+    static const shape shapes[] = {
+        {700, 8, 1, 2, 1, 0.2, true},     {1500, 8, 1, 2, 1, 0.01, true},
+        {900, 8, 1, 4, 3, 0.03, false},   {400, 8, 1, 6, 5, 0.1, true},
+        {1100, 8, 1, 2, 1, 0.002, false}, {61, 8, 1, 4, 9, 0.15, true},
+        {300, 8, 1, 2, 2, 0.6, true},     {299, 8, 1, 4, 1, 0.95, false},
+        {200, 8, 4, 2, 2, 0.1, true},     {131, 8, 4, 4, 1, 0.6, true},
+        {400, 16, 1, 2, 1, 0.2, true},    {700, 16, 1, 2, 1, 0.02, true},
+        {500, 16, 1, 4, 3, 0.05, false},  {41, 16, 1, 6, 7, 0.2, true},
+        {150, 16, 1, 2, 2, 0.8, true},    {133, 16, 1, 4, 1, 0.95, false},
+        {90, 16, 4, 2, 3, 0.1, true},     {65, 16, 4, 2, 1, 0.95, true},
+    };
+    check_gpu_shapes(17, shapes, sizeof shapes / sizeof shapes[0]);
+}
+
+/* Few columns, and lists so long that thread blocks share them, two to as many as a cluster has; at
+ * last short ones. */
+static void test_long_lists(void **state) {
+    (void)state;
+    static const shape shapes[] = {
+        {300, 8, 1, 1, 1, 0.005, true},  {150, 8, 4, 1, 1, 0.01, true},
+        {200, 8, 1, 2, 1, 0.02, true},   {170, 8, 1, 4, 1, 0.01, true},
+        {140, 16, 1, 1, 1, 0.02, true},  {90, 16, 1, 2, 1, 0.1, true},
+        {100, 16, 1, 3, 1, 0.02, true},  {50, 16, 1, 4, 1, 0.05, true},
+        {140, 32, 1, 1, 1, 0.01, true},  {40, 32, 1, 2, 1, 0.3, true},
+        {70, 32, 1, 4, 1, 0.02, true},   {30, 32, 1, 1, 1, 0.1, true},
+        {20, 64, 4, 1, 1, 0.1, true},    {20, 128, 1, 2, 1, 0.1, true},
+        {300, 32, 1, 2, 1, 0.01, false}, {70, 64, 1, 2, 1, 0.02, false},
+    };
+    pair p = open_pair(BF16);
+    random_restart(12);
+    check_shapes(&p, shapes, sizeof shapes / sizeof shapes[0]);
+    close_pair(&p);
+}
+
+/* Patterns that are the same by rows and by columns, so that fprop and dgrad share tables; with
+ * hubs. */
+static void test_symmetric_patterns(void **state) {
+    (void)state;
+    static const struct {
+        int nodes, block;
+        double density;
+    } patterns[] = {{400, 8, 0.02}, {200, 16, 0.05}, {130, 32, 0.06}, {40, 64, 0.2}};
+    pair p = open_pair(BF16);
+    random_restart(16);
+    for (int i = 0; i < 4; i++) {
+        graph_options hubs = {
+            .kind = GRAPH_BARABASI_ALBERT, .density = patterns[i].density, .seed = 1};
+        layout *l = pattern_layout(&hubs, patterns[i].nodes, patterns[i].block, 1);
+        assert_true(layout_is_symmetric(l));
+        for (int units = 1; units <= 8; units *= 2) {
+            check_layout(&p, l, units * p.be->product_multiple, 1, "a symmetric pattern");
+        }
+        layout_free(l);
+    }
+    close_pair(&p);
+}
+
+/* tf32 whose thread blocks share activations: parts of several nodes or of one, more of them than
+ * are made at a time, or with nothing to do, lists longer than what is on its way, columns that end
+ * within a tile, many of these; pieces of larger blocks and of gates. */
+static void test_shared_activations(void **state) {
+    (void)state;
+    static const shape shapes[] = {
+        {400, 32, 1, 4, 1, 0.02, false},    {420, 32, 1, 5, 1, 0.01, true},
+        {90, 32, 1, 9, 1, 0.4, true},       {60, 32, 4, 4, 1, 0.1, true},
+        {40, 64, 1, 13, 1, 0.2, false},     {20, 128, 4, 5, 1, 0.2, true},
+        {1300, 32, 1, 4, 1, 0.0007, false}, {400, 32, 1, 2, 1, 0.02, false},
+        {420, 32, 1, 2, 1, 0.01, true},     {90, 32, 1, 2, 1, 0.4, true},
+        {60, 32, 4, 2, 1, 0.1, true},       {40, 64, 1, 2, 1, 0.2, false},
+        {20, 128, 4, 2, 1, 0.2, true},      {400, 32, 1, 15, 1, 0.02, true},
+        {90, 32, 1, 16, 1, 0.4, true},      {40, 64, 1, 11, 1, 0.2, true},
+        {800, 32, 1, 8, 1, 0.002, false},
+    };
+    check_gpu_shapes_in(TF32, 14, shapes, sizeof shapes / sizeof shapes[0]);
+}
+
+/* fp32 with lists longer than a warp looks up at a time, gates, several steps; wgrad of so many tiles
+ * that warps have some each. */
+static void test_plain_tiles(void **state) {
+    (void)state;
+    static const shape shapes[] = {
+        {300, 32, 1, 1, 1, 0.1, true},  {90, 32, 1, 5, 1, 0.4, false},
+        {60, 32, 4, 1, 1, 0.2, true},   {40, 32, 1, 1, 3, 0.2, false},
+        {60, 64, 1, 2, 1, 0.3, true},   {20, 128, 4, 3, 3, 0.2, true},
+        {80, 32, 1, 18, 2, 0.1, true},  {130, 32, 1, 2, 2, 0.4, true},
+        {100, 64, 1, 3, 2, 0.2, false},
+    };
+    check_gpu_shapes_in(FP32, 15, shapes, sizeof shapes / sizeof shapes[0]);
+}
+
+/* Products that each read what the one before wrote, and weights just made, twice: kernels that
+ * begin early must still see all of it. */
+enum { CHAIN = 24 };
+
+typedef struct chain {
+    backend *be;
+    const device_layout *layout;
+    void *real[2]; /* of the first and the second half */
+    void *weights, *x[CHAIN + 1];
+    size_t count;
+    int columns;
+} chain;
+
+static void issue_product(const chain *c, int i) {
+    backend *be = c->be;
+    if (i % (CHAIN / 2) == 0) be->round(be, c->count, c->real[i / (CHAIN / 2)], c->weights);
+    if (i % 2 == 0) {
+        be->fprop(be, c->layout, c->weights, c->x[i], 1, c->columns, c->x[i + 1], OPERAND, NULL);
+    } else {
+        be->dgrad(be, c->layout, c->weights, c->x[i], 1, c->columns, c->x[i + 1], OPERAND);
+    }
+}
+
+static void issue_chain(void *argument) {
+    for (int i = 0; i < CHAIN; i++) issue_product(argument, i);
+}
+
+static void check_chain(precision precision, int block, int multiple) {
+    pair p = open_pair(precision);
+    random_restart(12);
+    graph *g = nasty_graph(40, 0.1, true);
+    layout *l = layout_from_graph(g, block, 1);
+    int columns = multiple * p.be->product_multiple;
+    size_t count = layout_weights(l), plane = layout_rows(l) * (size_t)columns;
+    double *w[] = {random_values(count, -0.3, 0.3), random_values(count, -0.3, 0.3)};
+    double *x = random_values(plane, -1, 1), *result[2][CHAIN];
+    for (int side = 0; side < 2; side++) {
+        backend *be = side ? p.trusted : p.be;
+        device_layout *d = be->layout_create(be, l);
+        chain c = {.be = be, .layout = d, .count = count, .columns = columns};
+        for (int i = 0; i < 2; i++) c.real[i] = put(be, w[i], count, REAL);
+        c.weights = put_poison(be, count, OPERAND);
+        c.x[0] = put(be, x, plane, OPERAND);
+        for (int i = 1; i <= CHAIN; i++) c.x[i] = put_poison(be, plane, OPERAND);
+        if (!side) {
+            recording *recorded = be->record(be, issue_chain, &c);
+            for (int i = 0; i < 3; i++) be->replay(be, recorded);
+            be->recording_free(be, recorded);
+        }
+        for (int i = 0; i < CHAIN; i++) {
+            if (side && i > 0) { /* it goes on from what the other found */
+                void *found = put(be, result[0][i - 1], plane, OPERAND);
+                be->copy(be, c.x[i], found, plane * be->operand_size);
+                be->release(be, found);
+            }
+            if (side) issue_product(&c, i);
+            result[side][i] = get(be, c.x[i + 1], plane, OPERAND);
+        }
+        for (int i = 0; i < 2; i++) be->release(be, c.real[i]);
+        be->release(be, c.weights);
+        for (int i = 0; i <= CHAIN; i++) be->release(be, c.x[i]);
+        be->layout_free(be, d);
+    }
+    for (int i = 0; i < CHAIN; i++) {
+        char text[80];
+        snprintf(text, sizeof text, "product %d of a chain, block %d, %d columns", i, block,
+                 columns);
+        assert_close(&p, text, result[0][i], result[1][i], plane);
+        free(result[0][i]);
+        free(result[1][i]);
+    }
+    free(w[0]);
+    free(w[1]);
+    free(x);
+    layout_free(l);
+    graph_free(g);
+    close_pair(&p);
+}
+
+static void test_chain(void **state) {
+    (void)state;
+    check_chain(BF16, 8, 1);
+    check_chain(BF16, 32, 1);
+    check_chain(BF16, 32, 4);
+    check_chain(TF32, 32, 1);
+    check_chain(TF32, 32, 4);
+    check_chain(FP32, 8, 1);
+    check_chain(FP32, 32, 1);
+}
+
+static void test_gate_products(void **state) {
+    (void)state;
+    check_gpu_shapes(11, gate_shapes, GATE_SHAPES);
+    check_gpu_shapes_in(TF32, 11, gate_shapes, GATE_SHAPES);
+}
+
+/* Rows as alike as a small world's, whose tables are made in the nodes' own order. */
+static void test_small_world(void **state) {
+    (void)state;
+    if (!test_device_is_cuda()) skip();
+    pair p = open_pair(BF16);
+    random_restart(14);
+    graph_options ring = {.kind = GRAPH_WATTS_STROGATZ, .density = 0.08, .rewire = 0.1, .seed = 1};
+    layout *l = pattern_layout(&ring, 181, 32, GATES);
+    for (int units = 2; units <= 3; units++) {
+        check_layout(&p, l, units * p.be->column_multiple, 1, "four gates of a small world");
+    }
+    layout_free(l);
+    close_pair(&p);
+}
+
+/* The same bits, however often, from parts that hand on their sums, of a model's size: about one time
+ * in thirty something else was read where these arrive, before loads were waited for. */
+static void test_repeated_dgrad(void **state) {
+    (void)state;
+    if (!test_device_is_cuda()) skip();
+    backend *be = test_backend(BF16);
+    graph_options ring = {
+        .kind = GRAPH_WATTS_STROGATZ, .density = 0.0665, .rewire = 0.1, .seed = 1};
+    layout *l = pattern_layout(&ring, 288, 64, GATES);
+    device_layout *device = be->layout_create(be, l);
+    enum { COLUMNS = 256, TIMES = 300 };
+    size_t weights = layout_weights(l), units = layout_inputs(l), rows = layout_rows(l);
+    void *w = be->allocate(be, weights * be->operand_size);
+    void *dy = be->allocate(be, rows * COLUMNS * be->operand_size);
+    void *dx = be->allocate(be, units * COLUMNS * be->operand_size);
+    void *sums = be->allocate(be, units * be->real_size);
+    float *first = mem_alloc(units, sizeof *first), *again = mem_alloc(units, sizeof *again);
+    be->bench->randomise(be, w, MATH_BF16, weights, 1);
+    be->bench->randomise(be, dy, MATH_BF16, rows * COLUMNS, 2);
+    for (int i = 0; i < TIMES; i++) {
+        be->dgrad(be, device, w, dy, 1, COLUMNS, dx, OPERAND);
+        be->row_sums(be, dx, 1, (int)units, COLUMNS, sums);
+        be->download(be, i ? again : first, sums, units * sizeof *first);
+        if (i) assert_memory_equal(again, first, units * sizeof *first);
+    }
+    void *arrays[] = {w, dy, dx, sums};
+    for (int i = 0; i < 4; i++) be->release(be, arrays[i]);
+    free(first);
+    free(again);
+    be->layout_free(be, device);
+    layout_free(l);
+    be->destroy(be);
+}
+
+static void test_dense_products(void **state) {
+    (void)state;
+    for (int i = 0; i < 3; i++) {
+        pair p = open_pair((const precision[]){FP32, TF32, BF16}[i]);
+        if (i == 1 && test_device_is_cuda()) p.tolerance = TF32_TRUNCATED; /* cuBLAS may */
+        int unit = p.be->column_multiple;
+        random_restart(4);
+        layout *square = layout_dense(40, 40, 4, 1), *wide = layout_dense(256, 328, 1, 1);
+        layout *strided = layout_dense(256, 24, 1, 3);
+        check_layout(&p, square, unit, 3, "dense gates");
+        check_layout(&p, wide, 2 * unit, 2, "dense head");
+        check_layout(&p, wide, unit, 1, "dense head");
+        check_layout(&p, strided, unit, 2, "dense head with a stride");
+        if (p.be->precision == BF16) { /* more tiles than a GPU makes at a time */
+            layout *wider = layout_dense(256, 9224, 1, 1);
+            check_layout(&p, wider, unit, 2, "wide dense head");
+            layout_free(wider);
+        }
+        layout_free(square);
+        layout_free(wide);
+        layout_free(strided);
+        close_pair(&p);
+    }
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_products_fp32),      cmocka_unit_test(test_products_tf32),
+        cmocka_unit_test(test_products_bf16),      cmocka_unit_test(test_many_blocks),
+        cmocka_unit_test(test_few_columns),        cmocka_unit_test(test_many_gates),
+        cmocka_unit_test(test_many_columns),       cmocka_unit_test(test_small_blocks),
+        cmocka_unit_test(test_small_gradients),    cmocka_unit_test(test_long_lists),
+        cmocka_unit_test(test_symmetric_patterns), cmocka_unit_test(test_shared_activations),
+        cmocka_unit_test(test_plain_tiles),        cmocka_unit_test(test_chain),
+        cmocka_unit_test(test_gate_products),      cmocka_unit_test(test_small_world),
+        cmocka_unit_test(test_repeated_dgrad),     cmocka_unit_test(test_dense_products),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
