@@ -50,9 +50,11 @@ struct turning {
 };
 
 static __device__ inline void load_four(float *to, uint32_t from) {
-    asm volatile("ld.shared.v4.f32 {%0, %1, %2, %3}, [%4];"
-                 : "=f"(to[0]), "=f"(to[1]), "=f"(to[2]), "=f"(to[3])
-                 : "r"(from));
+    const float4 v = shared_load4(from);
+    to[0] = v.x;
+    to[1] = v.y;
+    to[2] = v.z;
+    to[3] = v.w;
 }
 
 /* A matrix of floats, of each step, in tiles of 32 x 32, or of so many columns, 16 or 32, and rows;

@@ -129,11 +129,7 @@ static __global__ void __launch_bounds__(WARPS * 32, 1)
     const uint32_t ring = base + WARPS * 2 * TILE_BYTES + warp * STAGES * STAGE;
     const uint32_t full = base + BARRIERS + warp * STAGES * 8;
     const uint32_t words = base + WORDS + warp * STAGES * 8;
-    if (lane == 0) {
-        for (int s = 0; s < STAGES; s++) barrier_init(full + s * 8, 1);
-        barrier_init_done();
-    }
-    __syncwarp();
+    create_ring(full, STAGES);
     plain_cursor cursor(p);
     wait_for_earlier();
     let_next_start();

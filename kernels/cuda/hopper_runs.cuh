@@ -66,6 +66,15 @@ struct tile_walker {
     }
 };
 
+/* The barriers of a warp's own ring of `count` stages. */
+static __device__ inline void create_ring(uint32_t full, int count) {
+    if (threadIdx.x % 32 == 0) {
+        for (int s = 0; s < count; s++) barrier_init(full + s * 8, 1);
+        barrier_init_done();
+    }
+    __syncwarp();
+}
+
 /* A tile of dW from shared memory. */
 static __device__ inline void store_tile(const CUtensorMap *dw_map, const run_arguments &p,
                                          uint32_t from, int place) {

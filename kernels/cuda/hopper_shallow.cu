@@ -96,11 +96,7 @@ static __global__ void __launch_bounds__(S::WARPS * 32, 1)
     const uint32_t ring = base + warp * S::ROOM, results = ring + S::ITEMS * S::ITEM;
     const uint32_t full = base + S::BARRIERS + warp * S::ITEMS * 8;
     const uint32_t words = base + S::WORDS + warp * S::ITEMS * 4;
-    if (lane == 0) {
-        for (int s = 0; s < S::ITEMS; s++) barrier_init(full + s * 8, 1);
-        barrier_init_done();
-    }
-    __syncwarp();
+    create_ring(full, S::ITEMS);
     tile_walker walk(p, blockIdx.x * S::WARPS + warp, gridDim.x * S::WARPS);
     wait_for_earlier();
     let_next_start();

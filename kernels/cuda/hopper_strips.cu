@@ -68,7 +68,7 @@ template <int PANEL> struct strip_tile {
     static const int ROW = PANEL * 2, BYTES = 8 * ROW;
 
     static __device__ uint32_t chunk_at(int row, int chunk) {
-        return row * ROW + (PANEL == 64 ? chunk ^ (row & 7) : chunk ^ (row >> 1 & 3)) * 16;
+        return PANEL == 64 ? ::chunk_at(row, chunk) : row * ROW + (chunk ^ (row >> 1 & 3)) * 16;
     }
 };
 
