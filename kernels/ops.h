@@ -26,7 +26,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-enum { VOCABULARY = 256 /* bytes */, TABLE_WORKSPACE = 16 /* what table_backward needs */ };
+enum { VOCABULARY = 256 /* bytes */, TABLE_WORKSPACE = 16 /* bytes, see cell.workspace */ };
 
 typedef enum precision { FP32, TF32, BF16, FP64 } precision;
 typedef enum element { REAL, OPERAND } element;
@@ -79,12 +79,14 @@ typedef struct stage {
     void *sums; /* [steps] x sums_bytes: per gate and column, the sums of raw and of its square */
 
     /* Backward; all NULL without training. The gradients of weights are sums over steps and columns. */
-    void *dpre;   /* operand, like raw: the gradient at norm's result */
+    void *dpre;   /* operand, like raw: the gradient at norm's result; where not keeps_dpre, scratch
+                     for one step */
     void *dentry; /* operand, like raw, for a multiplying table: the gradient at its entries */
     void *dsums;  /* [steps] x sums_bytes: per gate and column, the sums of gain dpre and of that
                      times the normalised raw */
     void *dweight, *dgain, *dbias; /* real, like weight, gain, bias */
     void *dtable;                  /* operand, like table */
+    void *table_sums;              /* real, scratch: table_sums_count of them, if sums_table */
 } stage;
 
 typedef struct cell {
@@ -103,7 +105,7 @@ typedef struct cell {
     void *dh;             /* operand [steps][hidden][columns]: what the head adds at h[1] ... */
     void *dx;             /* operand [hidden][columns]: the gradient at a stage's input */
     void *dc;             /* real [hidden][columns]: the gradient at c */
-    void *workspace;      /* for wgrad, and TABLE_WORKSPACE bytes a step and column */
+    void *workspace;      /* for wgrad, and TABLE_WORKSPACE bytes a step and column for tables */
     void *entries;        /* operand, like the gates' table, if they have one: scratch */
     double dropout;       /* probability; 0 outside training */
     uint64_t seed;
@@ -145,6 +147,7 @@ struct backend {
     int column_multiple;
     int product_multiple; /* of columns, of fprop and dgrad without sums */
     size_t memory;        /* bytes free when the backend was made */
+    bool sums_tables;     /* gates_backward sums the gradient of the gates' table as it goes */
 
     /* Memory. allocate returns NULL when it does not fit. upload returns once `source` may be
      * reused; download once `target` is filled. */
@@ -196,7 +199,7 @@ struct backend {
      *                      dsums[t], dc; and with layer norm what norm_backward does
      *   norm_backward      dpre[t], dsums[t], raw[t], sums[t] -> raw[t], now the gradient at W x;
      *                      of an internal stage
-     *   table_backward     dpre or dentry over all steps -> dtable, by byte
+     *   table_backward     dpre or dentry over all steps, or table_sums -> dtable, by byte
      * cell_backward fills every dweight, dgain, dbias, dtable; gradients stop at h[0], c[0] unless
      * more_before. */
     void (*cell_forward)(backend *be, const cell *c);
@@ -249,6 +252,20 @@ struct backend {
 /* Of columns, of wgrad. */
 static inline int wgrad_multiple(const backend *be) {
     return be->precision == BF16 ? be->column_multiple : be->product_multiple;
+}
+
+/* Whether the gradient of a stage's table is summed as backward goes; whether dpre is there for all
+ * steps afterwards. */
+static inline bool sums_table(const backend *be, const stage *g) {
+    return be->sums_tables && g->gates == GATES && g->table_use == TABLE_ADD;
+}
+
+static inline bool keeps_dpre(const backend *be, const stage *g) {
+    return !(be->sums_tables && g->gates == GATES && g->layer_norm);
+}
+
+static inline size_t table_sums_count(int hidden) {
+    return (size_t)(hidden + hidden % 2) * GATES * VOCABULARY;
 }
 
 /* `threads` 0: all processors. Never NULL. FP64 is the tests' reference and built for them alone. */

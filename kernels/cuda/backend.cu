@@ -291,6 +291,7 @@ static void fill_table(backend *be, precision precision) {
     be->operand_size = precision == BF16 ? sizeof(bf16) : sizeof(float);
     be->column_multiple = COLUMN_MULTIPLE;
     be->product_multiple = PRODUCT_MULTIPLE;
+    be->sums_tables = precision == BF16;
     be->allocate = allocate;
     be->release = release;
     be->zero = zero;

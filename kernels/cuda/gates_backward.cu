@@ -1,8 +1,8 @@
 /* The gates of a cell backward, with layer norm. The equations stand in ops.h, those of layer norm's
  * gradient in kernels/cpu/stages.c; how units and columns are shared out, in gates.cuh.
  *
- * Floor, in bytes a unit and stream (bf16): 8 raw, 4 c, 8 dc, 4 dh and dx, 8 dpre, and with layer
- * norm 8 for the gradient at raw. Besides, the input table's entries.
+ * Floor, in bytes a unit and stream (bf16): 8 raw, 4 c, 8 dc, 4 dh and dx, and 8 for the gradient at
+ * raw. Besides, the input table's entries, and the sums of their gradients, see table_sums.cuh.
  *
  * Layer norm's gradient needs two sums over all units of each gate and column. Backward therefore
  * runs as one thread block a multiprocessor, all at the same time, and takes the spans in turn,
@@ -24,7 +24,8 @@
  * L2 fetch each unit's rows two rounds ahead (4, 10 and 22 longer); to have it fetch the first
  * weights of the next product, now or at the end (16 MB: 2 longer at 128), since with all weights
  * in the L2 a step takes but 3.4 less; to finish a span within the next one's loop (3 longer at
- * 256, 5 at 512). Not to wait for the sums would save .5.
+ * 256, 5 at 512). Not to wait for the sums would save .5. 16 warps, of 128 registers, which add up
+ * layer norm's sums in shared memory, are 5 % faster alone at 256 columns, but not in updates.
  *
  * Nor did spans that shared memory keeps whole and the copy engine feeds, with warps of their own
  * for the copies, the gradients, and the sums and the finish of the span before, which the next
@@ -32,6 +33,7 @@
  * of 64 columns, and 66, 128 and 242 in spans of 32. From a span's last part to its sums 2 pass at
  * first, but 5 to 9 beside the traffic of other spans. */
 #include "gates.cuh"
+#include "table_sums.cuh"
 
 enum {
     BACKWARD_WARPS = 12,
@@ -62,10 +64,16 @@ template <typename T, int VEC> struct backward_inputs {
     }
 };
 
-/* What is kept of a unit until layer norm's sums are known. */
+/* What is kept of a unit until layer norm's sums are known; dpre as dpre_place says. */
 template <typename T, int VEC> struct alignas(16) kept_unit {
-    T raw[GATES][32 * VEC], dpre[GATES][32 * VEC];
+    T raw[GATES][32 * VEC], dpre[GATES * 32 * VEC];
 };
+
+/* Where a lane's columns of a gate are in shared memory, in a unit's dpre, in elements. */
+template <typename T, int VEC> static __device__ inline int dpre_place(int round, int gate) {
+    if (sizeof(T) == 2) return quad_place<VEC>(round, gate);
+    return (gate * 32 + threadIdx.x % 32) * VEC;
+}
 
 /* The same in all lanes, and the compiler knows. */
 static __device__ inline int warp_index() {
@@ -74,19 +82,22 @@ static __device__ inline int warp_index() {
 
 /* The thread block's arrays in shared memory, its units and the warp's. */
 template <typename T, int VEC> struct backward_arrays {
-    float *st;               /* [HELD_SPANS][GATES][2][SPAN] */
-    float *features;         /* [BACKWARD_WARPS][K][SPAN]: the warps' sums over their units */
-    float *means;            /* [K][SPAN]: over all units */
-    float *gains;            /* [units][gains of the gates, biases] */
-    float *units;            /* [units][K]: sums over columns, of dpre and dpre times value */
-    kept_unit<T, VEC> *kept; /* [BACKWARD_WARPS][v.kept] */
+    float *st;                   /* [HELD_SPANS][GATES][2][SPAN] */
+    float *features;             /* [BACKWARD_WARPS][K][SPAN]: the warps' sums over their units */
+    float *means;                /* [K][SPAN]: over all units */
+    float *gains;                /* [units][gains of the gates, biases] */
+    float *units;                /* [units][K]: sums over columns, of dpre and dpre times value */
+    kept_unit<T, VEC> *kept;     /* [BACKWARD_WARPS][v.kept] */
+    column_text<32 * VEC> *text; /* [HELD_SPANS]; only where a table is summed */
     int first, last, leader, rounds; /* leader: the warp's first unit; rounds: how many it has */
 
-    static const int SPAN = 32 * VEC;
+    static const int SPAN = 32 * VEC,
+                     STEP = PAIR * BACKWARD_WARPS; /* from pair to pair of a warp */
 
     static size_t bytes(const view<T> &v) {
         size_t floats = K * SPAN * (HELD_SPANS + BACKWARD_WARPS + 1) + 2 * (size_t)K * v.units;
-        return floats * sizeof(float) + BACKWARD_WARPS * v.kept * sizeof(kept_unit<T, VEC>);
+        return floats * sizeof(float) + HELD_SPANS * sizeof(column_text<SPAN>) +
+               BACKWARD_WARPS * v.kept * sizeof(kept_unit<T, VEC>);
     }
 
     __device__ backward_arrays(const view<T> &v, float *shared) {
@@ -96,11 +107,13 @@ template <typename T, int VEC> struct backward_arrays {
         means = features + BACKWARD_WARPS * K * SPAN;
         gains = means + K * SPAN;
         units = gains + K * v.units;
-        kept = (kept_unit<T, VEC> *)(units + K * v.units) + warp * v.kept;
+        text = (column_text<SPAN> *)(units + K * v.units);
+        kept = (kept_unit<T, VEC> *)(text + HELD_SPANS) + warp * v.kept;
         first = blockIdx.x * v.units;
         last = min(first + v.units, v.hidden);
-        leader = first + warp;
-        rounds = (last - leader + BACKWARD_WARPS - 1) / BACKWARD_WARPS;
+        leader = first + warp * PAIR;
+        const int units_left = max(last - leader, 0);
+        rounds = units_left / STEP * PAIR + min(units_left % STEP, (int)PAIR);
     }
 
     /* Which of the warp's kept units that of a round is, if 0 <= it < v.kept. A span's first rounds
@@ -110,7 +123,27 @@ template <typename T, int VEC> struct backward_arrays {
     }
 
     __device__ int unit(int round) const {
-        return leader + round * BACKWARD_WARPS;
+        return leader + round / PAIR * STEP + round % PAIR;
+    }
+
+    /* A round's dpre on the way to the table's sums: where it is kept, or where the warp's features
+     * will be. */
+    __device__ T *staged(const view<T> &v, int round) const {
+        const int at = place(round);
+        T *here = (T *)(features + threadIdx.x / 32 * K * SPAN) + round % QUAD * GATES * SPAN;
+        return (unsigned)at < (unsigned)v.kept ? kept[at].dpre : here;
+    }
+
+    /* Where this lane's columns of a unit's dpre are in memory, gate 0, if they are there; and how
+     * far the next gate's are. */
+    static __device__ T *dpre_row(const view<T> &v, int unit, int span) {
+        const int column = threadIdx.x % 32 * VEC;
+        if (!v.scratch) return v.dpre + unit_row(v, unit) + span * SPAN + column;
+        return v.dpre + ((size_t)(span % HELD_SPANS) * v.hidden + unit) * GATES * SPAN + column;
+    }
+
+    static __device__ size_t dpre_gate(const view<T> &v) {
+        return v.scratch ? SPAN : v.gate_rows;
     }
 
     /* One gate's sums of a span, which lie by themselves in the step's. */
@@ -133,6 +166,13 @@ template <typename T, int VEC> struct backward_arrays {
                            kept_statistics(sums, v.columns) + k % 2 * v.columns + n);
             } else {
                 *(float4 *)to = k % 2 ? make_float4(1, 1, 1, 1) : make_float4(0, 0, 0, 0);
+            }
+        }
+        if (v.table_sums) {
+            const char *from = (const char *)((const column_text<SPAN> *)v.texts + span);
+            const uint32_t to = shared_address(&text[span % HELD_SPANS]);
+            for (int i = threadIdx.x * 16; i < (int)sizeof *text; i += BACKWARD_THREADS * 16) {
+                copy_async_whole(to + i, from + i);
             }
         }
         copy_commit();
@@ -163,17 +203,17 @@ template <typename T, int VEC> struct backward_arrays {
         }
     }
 
-    /* To memory, the warp's dpre that only shared memory has so far. */
+    /* To memory, the warp's dpre that only shared memory has so far, where it is asked for. */
     __device__ void store_dpre(const view<T> &v, int span) const {
+        if (v.scratch) return;
         const int LANE = 16 / sizeof(T); /* elements that a lane moves at a time */
         const int lane = threadIdx.x % 32, count = min(v.kept, rounds - EARLY_ROUNDS);
 #pragma unroll 2
         for (int place = 0; place < count; place++) {
-            const int unit = leader + (EARLY_ROUNDS + place) * BACKWARD_WARPS;
-            T *row = v.dpre + unit_row(v, unit) + span * SPAN;
+            T *row = v.dpre + unit_row(v, unit(EARLY_ROUNDS + place)) + span * SPAN;
 #pragma unroll
             for (int i = lane * LANE; i < GATES * SPAN; i += 32 * LANE) {
-                const uint4 dpre = *(const uint4 *)(kept[place].dpre[0] + i);
+                const uint4 dpre = *(const uint4 *)(kept[place].dpre + i);
                 __stcs((uint4 *)(row + i / SPAN * v.gate_rows + i % SPAN), dpre);
             }
         }
@@ -243,20 +283,23 @@ static __device__ void add_units(const view<T> &v, int first, int count, const f
 template <typename T, int VEC> struct finished_unit {
     packet<T, VEC> raw[GATES], dpre[GATES];
 
-    /* keep: where the unit is kept, if it is. row: else, of gate 0 from this lane's columns on. */
-    __device__ void fetch(const view<T> &v, const kept_unit<T, VEC> *keep, bool kept, size_t row) {
-        const int column = threadIdx.x % 32 * VEC;
-        if (kept) {
+    __device__ void fetch(const view<T> &v, const backward_arrays<T, VEC> &a, int span, int round) {
+        const int column = threadIdx.x % 32 * VEC, place = a.place(round), unit = a.unit(round);
+        if ((unsigned)place < (unsigned)v.kept) {
+            const kept_unit<T, VEC> *keep = a.kept + place;
 #pragma unroll
             for (int gate = 0; gate < GATES; gate++) {
                 load_packet(raw[gate], keep->raw[gate] + column);
-                load_packet(dpre[gate], keep->dpre[gate] + column);
+                load_packet(dpre[gate], keep->dpre + dpre_place<T, VEC>(round, gate));
             }
         } else {
+            const T *raw_row = v.raw + unit_row(v, unit) + span * 32 * VEC + column;
+            const T *dpre_row = a.dpre_row(v, unit, span);
+            const size_t dpre_gate = a.dpre_gate(v);
 #pragma unroll
             for (int gate = 0; gate < GATES; gate++) {
-                load_packet(raw[gate], v.raw + row + gate * v.gate_rows);
-                load_packet(dpre[gate], v.dpre + row + gate * v.gate_rows);
+                load_packet(raw[gate], raw_row + gate * v.gate_rows);
+                load_packet(dpre[gate], dpre_row + gate * dpre_gate);
             }
         }
     }
@@ -318,10 +361,8 @@ static __device__ __forceinline__ void finish_gradient(const view<T> &v,
     finished_unit<T, VEC> ahead[AHEAD];
 #pragma unroll
     for (int i = 0; i < AHEAD; i++) {
-        const int round = i < FIRST ? i : a.rounds - 1 - (i - FIRST), place = a.place(round);
         if (!enough) break;
-        ahead[i].fetch(v, a.kept + place, (unsigned)place < (unsigned)v.kept,
-                       unit_row(v, a.unit(round)) + n);
+        ahead[i].fetch(v, a, span, i < FIRST ? i : a.rounds - 1 - (i - FIRST));
     }
     a.hold_means(v, span);
     __syncthreads();
@@ -333,16 +374,13 @@ static __device__ __forceinline__ void finish_gradient(const view<T> &v,
         if (!enough) break;
         factors.finish(v, ahead[i], a.gains + (unit - a.first) * K, v.raw + unit_row(v, unit) + n);
     }
-    const int last = a.rounds - 1 - (enough ? AHEAD - FIRST : 0);
-    const int end = a.unit(enough ? FIRST : 0);
-    int place = a.place(last), unit = a.unit(last);
-    const kept_unit<T, VEC> *keep = a.kept + place;
+    const int last = a.rounds - 1 - (enough ? AHEAD - FIRST : 0), end = enough ? FIRST : 0;
 #pragma unroll 2
-    for (; unit >= end; unit -= BACKWARD_WARPS, place--, keep--) {
-        const size_t row = unit_row(v, unit) + n;
+    for (int round = last; round >= end; round--) {
+        const int unit = a.unit(round);
         finished_unit<T, VEC> in;
-        in.fetch(v, keep, (unsigned)place < (unsigned)v.kept, row);
-        factors.finish(v, in, a.gains + (unit - a.first) * K, v.raw + row);
+        in.fetch(v, a, span, round);
+        factors.finish(v, in, a.gains + (unit - a.first) * K, v.raw + unit_row(v, unit) + n);
     }
 }
 
@@ -367,20 +405,34 @@ template <typename T, int VEC> struct backward_state {
     }
 };
 
+/* dpre of a quad's units, of which that of `round` is the last, to the table's sums. */
+template <int VEC>
+static __device__ __forceinline__ void
+add_quad(const view<bf16> &v, const backward_arrays<bf16, VEC> &a, int span, int round) {
+    const int first = round - round % QUAD, lane = threadIdx.x % 32;
+    const int rows_of = min(first + lane % 8 / 2, round), sums_of = min(first + lane % 4, round);
+    float *to = v.table_sums + (size_t)a.unit(sums_of) / PAIR * VOCABULARY * PAIR_VALUES +
+                a.unit(sums_of) % PAIR * GATES;
+    add_by_byte(a.text[span % HELD_SPANS], a.staged(v, rows_of), round - first + 1, to);
+}
+
+template <int VEC>
+static __device__ inline void add_quad(const view<float> &, const backward_arrays<float, VEC> &,
+                                       int, int) {}
+
 /* The gradients at norm's results of a span, in some of its rounds. After the last one the next
  * span's first unit is on its way. */
-template <bool NORM, typename T, int VEC>
+template <bool NORM, bool TABLE, typename T, int VEC>
 static __device__ __forceinline__ void
 gates_gradient(const view<T> &v, const backward_arrays<T, VEC> &a, backward_state<T, VEC> &s,
                int span, int from, int to) {
     const int SPAN = 32 * VEC, lane = threadIdx.x % 32, n = span * SPAN + lane * VEC;
-    const int end = a.leader + to * BACKWARD_WARPS;
-    int unit = a.leader + from * BACKWARD_WARPS, place = a.place(from);
-    kept_unit<T, VEC> *keep = a.kept + place;
+    const size_t dpre_gate = a.dpre_gate(v);
 #pragma unroll 1
-    for (; unit < end; unit += BACKWARD_WARPS, place++, keep++) {
-        const bool done = unit + BACKWARD_WARPS >= a.last, more = !done || n + SPAN < v.columns;
-        const int after = done ? a.leader : unit + BACKWARD_WARPS, n_after = done ? n + SPAN : n;
+    for (int round = from; round < to; round++) {
+        const int unit = a.unit(round), place = a.place(round);
+        const bool done = round + 1 == a.rounds, more = !done || n + SPAN < v.columns;
+        const int after = done ? a.leader : a.unit(round + 1), n_after = done ? n + SPAN : n;
         const bool kept = NORM && (unsigned)place < (unsigned)v.kept;
         const float *gains = a.gains + (unit - a.first) * K;
         gate_values<VEC> q;
@@ -388,7 +440,7 @@ gates_gradient(const view<T> &v, const backward_arrays<T, VEC> &a, backward_stat
         if (kept) {
 #pragma unroll
             for (int gate = 0; gate < GATES; gate++) {
-                store_shared(keep->raw[gate] + lane * VEC, s.in.gates.raw[gate]);
+                store_shared(a.kept[place].raw[gate] + lane * VEC, s.in.gates.raw[gate]);
             }
         }
         preactivate(v, a.statistics_of(span) + lane * VEC, gains, s.in.gates, unit, n, q, z);
@@ -401,16 +453,15 @@ gates_gradient(const view<T> &v, const backward_arrays<T, VEC> &a, backward_stat
         }
         float *dc_at = v.dc + (size_t)unit * v.columns + n;
         v.lasting ? store_lasting(dc_at, dc) : store(dc_at, dc);
-        T *dpre = v.dpre + unit_row(v, unit) + n;
+        T *dpre = a.dpre_row(v, unit, span), *staged = a.staged(v, round);
 #pragma unroll
         for (int gate = 0; gate < GATES; gate++) {
             packet<T, VEC> rounded;
             pack(rounded, d[gate]);
-            if (kept) {
-                store_shared(keep->dpre[gate] + lane * VEC, rounded);
-            } else {
-                store_packet(dpre + gate * v.gate_rows, rounded);
+            if (kept || TABLE) {
+                store_shared(staged + dpre_place<T, VEC>(round, gate), rounded);
             }
+            if (!kept) store_packet(dpre + gate * dpre_gate, rounded);
 #pragma unroll
             for (int i = 0; i < VEC; i++) {
                 const float value = q.value[gate][i], weighted = gains[gate] * d[gate][i];
@@ -423,11 +474,15 @@ gates_gradient(const view<T> &v, const backward_arrays<T, VEC> &a, backward_stat
         }
         warp_sums(unit_sums);
         if (lane % (32 / K) == 0) a.units[(unit - a.first) * K + lane / (32 / K)] += unit_sums[0];
+        if (TABLE && (round % QUAD == QUAD - 1 || done)) {
+            __syncwarp();
+            add_quad(v, a, span, round);
+        }
     }
 }
 
-/* NORM: with layer norm. */
-template <typename T, int VEC, bool NORM>
+/* NORM: with layer norm. TABLE: whose gradient is summed here. */
+template <typename T, int VEC, bool NORM, bool TABLE>
 static __global__ void __launch_bounds__(BACKWARD_THREADS, 1)
     gates_backward_kernel(const __grid_constant__ view<T> v) {
     const int SPAN = 32 * VEC, column = threadIdx.x % 32 * VEC, spans = v.columns / SPAN;
@@ -456,13 +511,15 @@ static __global__ void __launch_bounds__(BACKWARD_THREADS, 1)
     for (int phase = 0; phase < 2 * spans - 1; phase++) {
         const int span = phase / 2, ahead = phase % 2, begun = phase > 0 ? early : 0;
         if (!ahead && span + 1 < spans) a.fetch_statistics(v, span + 1);
-        gates_gradient<NORM>(v, a, s, span + ahead, ahead ? 0 : begun, ahead ? early : a.rounds);
+        gates_gradient<NORM, TABLE>(v, a, s, span + ahead, ahead ? 0 : begun,
+                                    ahead ? early : a.rounds);
         if (!ahead) {
             copy_wait<0>();
             s.turn_bytes(v, span);
             if (NORM) {
                 add_features(v, a, span, s.part);
                 s.start_part();
+                if (TABLE) __syncthreads(); /* features are staged dpre from here on */
                 a.store_dpre(v, span);
             } else {
                 __syncthreads();
@@ -478,29 +535,44 @@ static __global__ void __launch_bounds__(BACKWARD_THREADS, 1)
 /* ------------------------------------------------------------------------------------ launch */
 
 /* A thread block a multiprocessor: they wait for each other. */
-template <typename T, int VEC, bool NORM> static void launch_backward(backend *be, view<T> v) {
+template <typename T, int VEC, bool NORM, bool TABLE>
+static void launch_backward(backend *be, view<T> v) {
     typedef backward_arrays<T, VEC> arrays;
     cuda_backend *cuda = cuda_of(be);
     const int most = min(cuda->processors, (int)COUNTED_PARTS);
-    v.units = (v.hidden + most - 1) / most;
+    v.units = ((v.hidden + most - 1) / most + PAIR - 1) / PAIR * PAIR;
     size_t rest = arrays::bytes(v), round = BACKWARD_WARPS * sizeof(kept_unit<T, VEC>);
     if (NORM && rest < cuda->shared_limit) {
-        int rounds = (v.units + BACKWARD_WARPS - 1) / BACKWARD_WARPS;
+        int rounds = (v.units + arrays::STEP - 1) / arrays::STEP * PAIR;
         v.kept = min((int)((cuda->shared_limit - rest) / round), max(rounds - EARLY_ROUNDS, 0));
     }
     v.lasting = (size_t)v.hidden * v.columns * sizeof *v.dc <= cuda->l2_bytes / 5;
     cuda_launch(be, "gates_backward", !v.start && starts_early(be),
-                gates_backward_kernel<T, VEC, NORM>, (v.hidden + v.units - 1) / v.units,
+                gates_backward_kernel<T, VEC, NORM, TABLE>, (v.hidden + v.units - 1) / v.units,
                 BACKWARD_THREADS, arrays::bytes(v), v);
+}
+
+template <typename T, int VEC>
+static void launch_spans(backend *be, const cell *c, int t, view<T> v) {
+    if (v.table_sums) {
+        if (v.start) cuda_start_table_sums(be, c, 32 * VEC);
+        v.texts = (const column_text<32 * VEC> *)c->workspace + t * v.columns / (32 * VEC);
+#if VARIANT == 5
+        const bool TABLE = false;
+#else
+        const bool TABLE = sizeof(T) == 2;
+#endif
+        v.layer_norm ? launch_backward<T, VEC, true, TABLE>(be, v)
+                     : launch_backward<T, VEC, false, TABLE>(be, v);
+    } else {
+        v.layer_norm ? launch_backward<T, VEC, true, false>(be, v)
+                     : launch_backward<T, VEC, false, false>(be, v);
+    }
 }
 
 template <typename T> static void run_backward(backend *be, const cell *c, int t) {
     view<T> v = view_step<T>(be, c, c->stages - 1, t);
-    if (v.columns % 128 == 0) {
-        v.layer_norm ? launch_backward<T, 4, true>(be, v) : launch_backward<T, 4, false>(be, v);
-    } else {
-        v.layer_norm ? launch_backward<T, 2, true>(be, v) : launch_backward<T, 2, false>(be, v);
-    }
+    v.columns % 128 == 0 ? launch_spans<T, 4>(be, c, t, v) : launch_spans<T, 2>(be, c, t, v);
 }
 
 void cuda_gates_backward(backend *be, const cell *c, int t) {

@@ -5,9 +5,11 @@
  * A box is 64 columns of a step; H has a 1 where a column's byte is, else 0; D [step][row][column]
  * is the gradient at the table's entries, in bf16. Products by 1 and 0 are exact, sums in fp32.
  *
- * Floor: D once, 18.9 MB a step at 18,432 units and 128 columns. H, as A, is never stored: a byte
- * is made a number in bf16, and one comparison of two such pairs makes a register of H. D, as B, is
- * multiplied where it lies. So nothing but D and bytes passes into the multiprocessors, once.
+ * It is of a stage of one gate: what feeds the four is summed as backward goes, see table_sums.cu.
+ *
+ * Floor: D once, 18.9 MB a step at 73,728 rows and 128 columns. H, as A, is never stored, see
+ * one_hot.cuh. D, as B, is multiplied where it lies. So nothing but D and bytes passes into the
+ * multiprocessors, once.
  *
  * All 256 bytes would be 512 operations for each number of D: 0.9 ms for 128 steps at 700 TFLOP/s,
  * where D takes 0.56 ms at 4.3 TB/s. But text is seldom of all bytes: a quarter of them is a group,
@@ -15,16 +17,16 @@
  * two warpgroups; the other two are what else UTF-8 needs.
  *
  * A thread block has 64 rows, so that two share a multiprocessor: one's loads go on while the other
- * begins or ends, and their 1,152 come out nearly even on 132 multiprocessors. Sums of all bytes
- * stay in registers for all of D.
+ * begins or ends. Sums of all bytes stay in registers for all of D.
  *
- * On an H200, 128 steps of 18,432 units' four gates, 128 columns: 637 us on IMDB's reviews, 1,063
+ * On an H200, 128 steps of 73,728 rows, 128 columns: 637 us on IMDB's reviews, 1,063
  * on random bytes; loads alone 589, every group for every box 914, table.cu 2,332. 512 columns:
  * 2,450, 4,181; 2,290, 3,573, 9,931. Groups by how often bytes occur are 3 % faster on reviews and
  * 9 % on random bytes, but need a kernel that ranks.
  *
  * A gradient that is not finite makes NaN of its row of the table, not of one entry only. */
 #include "hopper_tiles.cuh"
+#include "one_hot.cuh"
 
 enum {
     MEMBERS = 64, /* bytes of a group */
@@ -54,13 +56,11 @@ typedef struct table_arguments {
     const uint8_t *bytes; /* of all boxes */
     bf16 *dtable;
     int boxes, step_boxes; /* of all steps, of one */
-    int rows, entries, gates;
-    int node; /* rows of a gate that lie together */
+    int rows;              /* of the table */
 } table_arguments;
 
-/* Two bytes as numbers in bf16, no two the same, none a NaN. */
-static __device__ inline uint32_t label(uint32_t one, uint32_t two) {
-    return 0x3F003F00u | one | two << 16;
+static __device__ inline uint32_t label_pair(uint32_t one, uint32_t two) {
+    return label(one) | label(two) << 16;
 }
 
 /* A thread reads 16 bytes of the span from box `first` on. */
@@ -73,18 +73,12 @@ static __device__ inline void read_text(const table_arguments &p, int first, spa
 #pragma unroll
     for (int i = 0; i < 8; i++) {
         const uint32_t half = four[i / 2] >> i % 2 * 16, one = half % 256, two = half / 256 % 256;
-        text->pair[box][i % 4 * 8 + quarter * 2 + i / 4] = label(one, two);
+        text->pair[box][i % 4 * 8 + quarter * 2 + i / 4] = label_pair(one, two);
         groups |= 1u << one / MEMBERS | 1u << two / MEMBERS;
     }
     groups |= __shfl_xor_sync(~0u, groups, 1);
     groups |= __shfl_xor_sync(~0u, groups, 2);
     if (quarter == 0) text->groups[box] = groups;
-}
-
-/* Two numbers in bf16 that say where those of `x` equal those of `y`, by 1 and 0. */
-static __device__ inline uint32_t equal(uint32_t x, uint32_t y) {
-    __nv_bfloat162 same = __heq2(*(__nv_bfloat162 *)&x, *(__nv_bfloat162 *)&y);
-    return *(uint32_t *)&same;
 }
 
 /* Adds a box's part to the sums of one group, half of the columns at a time, as registers go. Of
@@ -132,17 +126,12 @@ static __device__ inline void sum_boxes(const table_arguments &p, cursor<TABLE_S
         for (int h = 0; h < HELD; h++) {
             const int byte = member + h * 2 * MEMBERS;
             if (groups >> h * 2 & 1) {
-                multiply_box(sum[h], text->pair[box], label(byte, byte), tiles + stages.at * TILE);
+                multiply_box(sum[h], text->pair[box], label_pair(byte, byte),
+                             tiles + stages.at * TILE);
             }
         }
         stages.release(stages.at);
     }
-}
-
-/* Where a row of D, of those that the table feeds, is in the table. */
-static __device__ inline int table_row(const table_arguments &p, int row) {
-    int part = row / p.node;
-    return part % p.gates * p.entries + part / p.gates * p.node + row % p.node;
 }
 
 /* Turns the sums over, in shared memory, and writes whole rows of the table. */
@@ -166,7 +155,7 @@ static __device__ inline void store_table(const table_arguments &p, char *result
     for (int r = warp; r < TABLE_ROWS; r += CONSUMER_WARPS) {
         const int row = blockIdx.x * TABLE_ROWS + r;
         if (row >= p.rows) return;
-        uint4 *to = (uint4 *)(p.dtable + (size_t)table_row(p, row) * VOCABULARY);
+        uint4 *to = (uint4 *)(p.dtable + (size_t)row * VOCABULARY);
         to[lane] = ((const uint4 *)(result + r * RESULT_ROW))[lane];
     }
 }
@@ -202,10 +191,8 @@ static __global__ void __launch_bounds__(THREADS, 2)
 #endif
 }
 
-/* The rows that a table feeds lie at equal distances if they do so within a node. */
 bool hopper_takes_table(const backend *be, const stage *g) {
-    return cuda_of((backend *)(uintptr_t)be)->hopper && be->precision == BF16 &&
-           g->block % g->table_stride == 0;
+    return cuda_of((backend *)(uintptr_t)be)->hopper && be->precision == BF16 && g->gates == 1;
 }
 
 void hopper_table_backward(backend *be, const cell *c, int s, const void *gradient) {
@@ -215,13 +202,10 @@ void hopper_table_backward(backend *be, const cell *c, int s, const void *gradie
     p.dtable = (bf16 *)g->dtable;
     p.step_boxes = c->columns / BOX;
     p.boxes = c->steps * p.step_boxes;
-    p.entries = c->hidden / g->table_stride;
-    p.gates = g->gates;
-    p.rows = p.gates * p.entries;
-    p.node = g->block / g->table_stride;
+    p.rows = c->hidden / g->table_stride;
     const uint64_t row_bytes = (uint64_t)c->columns * sizeof(bf16);
     const uint64_t extent[] = {(uint64_t)c->columns, (uint64_t)p.rows, (uint64_t)c->steps};
-    const uint64_t stride[] = {row_bytes * g->table_stride, row_bytes * g->gates * c->hidden};
+    const uint64_t stride[] = {row_bytes * g->table_stride, row_bytes * c->hidden};
     const uint32_t box[] = {BOX, TABLE_ROWS, 1};
     CUtensorMap map;
     if (!make_map(be, &map, gradient, 3, extent, stride, box, CU_TENSOR_MAP_SWIZZLE_128B)) {

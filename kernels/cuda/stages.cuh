@@ -24,7 +24,10 @@ template <typename T> struct view {
     /* gates only */
     const T *entries; /* [hidden / stride][VOCABULARY][GATES]: the table, interleaved; or NULL */
     int kept;         /* units of a warp whose raw and dpre stay in shared memory */
-    bool lasting;     /* dc stays in the L2 until the next step */
+    bool scratch;     /* dpre is that of a span and the next: [2][unit][GATES][columns of a span] */
+    float *table_sums;
+    const void *texts; /* of the step's spans, see table_sums.cuh */
+    bool lasting;      /* dc stays in the L2 until the next step */
     const float *c_before;
     float *c_after, *dc;
     T *h;
@@ -62,7 +65,9 @@ template <typename T> static view<T> view_step(backend *be, const cell *c, int s
     v.table = (const T *)g->table;
     v.raw = offset<T>(g->raw, kept * gates * plane);
     v.out = offset<T>(g->out, kept * plane);
-    v.dpre = offset<T>(g->dpre, kept * gates * plane);
+    v.scratch = !keeps_dpre(be, g);
+    v.dpre = offset<T>(g->dpre, v.scratch ? 0 : kept * gates * plane);
+    v.table_sums = sums_table(be, g) ? (float *)g->table_sums : NULL;
     v.dentry = offset<T>(g->dentry, kept * gates * plane);
     v.sums = offset<fixed>(g->sums, t * sums);
     v.dsums = offset<fixed>(g->dsums, t * sums);

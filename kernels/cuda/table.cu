@@ -10,6 +10,7 @@
  * adds up runs of equal bytes in registers and adds them to the sums. No byte of a chunk belongs to
  * two warps, so the order of every sum is fixed. On Hopper, hopper_table.cu does bf16. */
 #include "cuda.h"
+#include "table_sums.cuh"
 
 enum {
     WARPS = 8,
@@ -222,6 +223,10 @@ static_assert(sizeof(chunk_order<bf16>) <= TABLE_WORKSPACE * COLUMN_MULTIPLE,
 void cuda_table_backward(backend *be, const cell *c, int s) {
     const stage *g = &c->stage[s];
     const void *gradient = g->table_use == TABLE_MULTIPLY ? g->dentry : g->dpre;
+    if (sums_table(be, g)) {
+        cuda_finish_table_sums(be, c);
+        return;
+    }
     if (hopper_takes_table(be, g)) {
         hopper_table_backward(be, c, s, gradient);
         cuda_launched(be, "table_backward");

@@ -50,7 +50,7 @@ static cost gates_backward(const shape *p, const stage *g) {
     double kept = s + GATES * s + r + GATES * s;
     double handed = 2 * s + GATES * s + table * s + 2 * r + 2 * r + GATES * s;
     if (g->layer_norm) { /* raw and dpre wait on chip for the sums */
-        kept += GATES * s;
+        kept += keeps_dpre(p->m->be, g) ? GATES * s : 0;
         handed += GATES * s;
     }
     return (cost){p->units * kept, 0, p->units * handed};
@@ -111,8 +111,8 @@ static void add_stage(shape *p, int s) {
         "%s wgrad", name);
     if (g->table_use == TABLE_NONE) return;
     double table = entries * (double)m->config.hidden * VOCABULARY;
-    add(p, TIME_BACKWARD, 1, (cost){p->s * (entries * p->units * steps + table), 0, 0},
-        "%s table gradient", name);
+    double gradients = sums_table(m->be, g) ? 0 : entries * p->units * steps;
+    add(p, TIME_BACKWARD, 1, (cost){p->s * (gradients + table), 0, 0}, "%s table gradient", name);
 }
 
 /* ------------------------------------------------------------------------------------ the rest */

@@ -207,7 +207,10 @@ static void plan_stage(model *m, stage *g, bool last) {
     if (g->layer_norm) ADD(PLAN_ACTIVATIONS, (size_t)m->cell.steps * sums, g->sums);
     if (!last) ADD(PLAN_ACTIVATIONS, kept * plane, g->out);
     if (!training) return;
-    ADD(PLAN_ACTIVATIONS, kept * plane * (size_t)g->gates, g->dpre);
+    ADD(PLAN_ACTIVATIONS, (keeps_dpre(be, g) ? kept : 1) * plane * (size_t)g->gates, g->dpre);
+    if (sums_table(be, g)) {
+        ADD(PLAN_ACTIVATIONS, table_sums_count(m->cell.hidden) * be->real_size, g->table_sums);
+    }
     if (g->table_use == TABLE_MULTIPLY) ADD(PLAN_ACTIVATIONS, kept * plane, g->dentry);
     if (g->layer_norm) ADD(PLAN_ACTIVATIONS, kept * sums, g->dsums);
 }
