@@ -195,8 +195,9 @@ struct backend {
      *   activate_backward  the gradient at out[t] in dx, raw, sums -> dpre[t], dentry[t], dsums[t];
      *                      adds to dgain and dbias, or starts them at the last step
      *   gates              raw[t], sums[t], c[t] -> c[t+1], h[t+1]
-     *   gates_backward     dh[t] + dx (not at the last step unless more_after), dc -> dpre[t],
-     *                      dsums[t], dc; and with layer norm what norm_backward does
+     *   gates_backward     dh[t] + dx (not at the last step unless more_after), dc -> dpre[t] if it is
+     *                      kept, dsums[t], dc, adds to table_sums; and with layer norm what
+     *                      norm_backward does
      *   norm_backward      dpre[t], dsums[t], raw[t], sums[t] -> raw[t], now the gradient at W x;
      *                      of an internal stage
      *   table_backward     dpre or dentry over all steps, or table_sums -> dtable, by byte
