@@ -127,7 +127,7 @@ template <typename T, int VEC> struct backward_arrays {
     }
 
     /* A round's dpre on the way to the table's sums: where it is kept, or where the warp's features
-     * will be. */
+     * will be. Lanes may ask for different rounds, so this must not shuffle, as warp_index does. */
     __device__ T *staged(const view<T> &v, int round) const {
         const int at = place(round);
         T *here = (T *)(features + threadIdx.x / 32 * K * SPAN) + round % QUAD * GATES * SPAN;
@@ -416,10 +416,6 @@ add_quad(const view<bf16> &v, const backward_arrays<bf16, VEC> &a, int span, int
     add_by_byte(a.text[span % HELD_SPANS], a.staged(v, rows_of), round - first + 1, to);
 }
 
-template <int VEC>
-static __device__ inline void add_quad(const view<float> &, const backward_arrays<float, VEC> &,
-                                       int, int) {}
-
 /* The gradients at norm's results of a span, in some of its rounds. After the last one the next
  * span's first unit is on its way. */
 template <bool NORM, bool TABLE, typename T, int VEC>
@@ -474,9 +470,11 @@ gates_gradient(const view<T> &v, const backward_arrays<T, VEC> &a, backward_stat
         }
         warp_sums(unit_sums);
         if (lane % (32 / K) == 0) a.units[(unit - a.first) * K + lane / (32 / K)] += unit_sums[0];
-        if (TABLE && (round % QUAD == QUAD - 1 || done)) {
-            __syncwarp();
-            add_quad(v, a, span, round);
+        if constexpr (TABLE) {
+            if (round % QUAD == QUAD - 1 || done) {
+                __syncwarp();
+                add_quad(v, a, span, round);
+            }
         }
     }
 }
@@ -557,11 +555,7 @@ static void launch_spans(backend *be, const cell *c, int t, view<T> v) {
     if (v.table_sums) {
         if (v.start) cuda_start_table_sums(be, c, 32 * VEC);
         v.texts = (const column_text<32 * VEC> *)c->workspace + t * v.columns / (32 * VEC);
-#if VARIANT == 5
-        const bool TABLE = false;
-#else
-        const bool TABLE = sizeof(T) == 2;
-#endif
+        const bool TABLE = sizeof(T) == 2; /* fp32's tables are not summed */
         v.layer_norm ? launch_backward<T, VEC, true, TABLE>(be, v)
                      : launch_backward<T, VEC, false, TABLE>(be, v);
     } else {

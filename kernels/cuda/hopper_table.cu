@@ -59,10 +59,6 @@ typedef struct table_arguments {
     int rows;              /* of the table */
 } table_arguments;
 
-static __device__ inline uint32_t label_pair(uint32_t one, uint32_t two) {
-    return label(one) | label(two) << 16;
-}
-
 /* A thread reads 16 bytes of the span from box `first` on. */
 static __device__ inline void read_text(const table_arguments &p, int first, span_text *text) {
     const int box = threadIdx.x / 4, quarter = threadIdx.x % 4;

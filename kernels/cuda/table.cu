@@ -222,11 +222,11 @@ static_assert(sizeof(chunk_order<bf16>) <= TABLE_WORKSPACE * COLUMN_MULTIPLE,
 
 void cuda_table_backward(backend *be, const cell *c, int s) {
     const stage *g = &c->stage[s];
-    const void *gradient = g->table_use == TABLE_MULTIPLY ? g->dentry : g->dpre;
     if (sums_table(be, g)) {
         cuda_finish_table_sums(be, c);
         return;
     }
+    const void *gradient = g->table_use == TABLE_MULTIPLY ? g->dentry : g->dpre;
     if (hopper_takes_table(be, g)) {
         hopper_table_backward(be, c, s, gradient);
         cuda_launched(be, "table_backward");

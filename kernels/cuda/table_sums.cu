@@ -40,7 +40,7 @@ static __global__ void column_text_kernel(const uint8_t *bytes, column_text<SPAN
     if (occurs[i / 32] >> i % 32 & 1) text->label[before] = (uint16_t)label(i);
     if (i >= count) text->label[i] = 0;
     if (i < SPAN / 2) {
-        text->pair[pair_place(i)] = label(bytes[i * 2]) | label(bytes[i * 2 + 1]) << 16;
+        text->pair[pair_place(i)] = label_pair(bytes[i * 2], bytes[i * 2 + 1]);
     }
     if (i == 0) text->count = count;
 }
