@@ -401,10 +401,130 @@ static void check_tables(precision precision) {
         {48, 8, 1, 3, 1, 5, ANY_BYTES},     {160, 32, 1, 1, 2, 9, ALMOST_ASCII},
     };
     for (size_t i = 0; i < sizeof shapes / sizeof shapes[0]; i++) {
-        if (shapes[i].gates == GATES && p.be->sums_tables) continue; /* see check_parts */
+        if (shapes[i].gates == GATES && p.be->sums_tables) continue; /* see test_gates_table */
         check_table(&p, &shapes[i]);
     }
     close_pair(&p);
+}
+
+/* The gates' steps without layer norm: then dpre is kept whether the table's gradient is summed as
+ * backward goes or after it, and dtable must be the sums of dpre by byte. Returns both. */
+static void run_gates_table(backend *be, const table_shape *how, int columns, const uint8_t *bytes,
+                            double **dpre, double **dtable) {
+    size_t steps = (size_t)how->steps, plane = (size_t)(how->hidden * columns);
+    size_t entries = (size_t)(GATES * how->hidden / how->stride) * VOCABULARY;
+    size_t count[] = {steps * GATES * plane, (steps + 1) * plane, entries, steps * plane};
+    cell c = {
+        .hidden = how->hidden, .columns = columns, .steps = how->steps, .keep = true, .stages = 1};
+    stage *s = &c.stage[0];
+    *s = (stage){
+        .block = how->block, .gates = GATES, .table_use = TABLE_ADD, .table_stride = how->stride};
+    double *raw = random_values(count[0], -2, 2), *state = random_values(count[1], -1, 1);
+    double *table = random_values(entries, -1, 1), *dh = random_values(count[3], -1, 1);
+    update_arguments arguments = {.update = 1};
+    void *device_bytes = be->allocate(be, steps * (size_t)columns);
+    void *device_arguments = be->allocate(be, sizeof arguments);
+    be->upload(be, device_bytes, bytes, steps * (size_t)columns);
+    be->upload(be, device_arguments, &arguments, sizeof arguments);
+    c.bytes = device_bytes;
+    c.arguments = device_arguments;
+    s->raw = put(be, raw, count[0], OPERAND);
+    s->table = put(be, table, entries, OPERAND);
+    s->dpre = put_poison(be, count[0], OPERAND);
+    s->dbias = put_poison(be, (size_t)(GATES * how->hidden), REAL);
+    s->dtable = put_poison(be, entries, OPERAND);
+    s->table_sums = sums_table(be, s) ? put_poison(be, table_sums_count(how->hidden), REAL) : NULL;
+    c.c = put(be, state, count[1], REAL);
+    c.h = put_poison(be, count[1], OPERAND);
+    c.dh = put(be, dh, count[3], OPERAND);
+    c.dx = put(be, dh, plane, OPERAND);
+    c.dc = put(be, dh, plane, REAL);
+    c.entries = put_poison(be, entries, OPERAND);
+    c.workspace = put_poison(be, TABLE_WORKSPACE * steps * (size_t)columns / be->real_size, REAL);
+    for (int t = 0; t < how->steps; t++) be->gates(be, &c, t);
+    for (int t = how->steps - 1; t >= 0; t--) be->gates_backward(be, &c, t);
+    be->table_backward(be, &c, 0);
+    *dpre = get(be, s->dpre, count[0], OPERAND);
+    *dtable = get(be, s->dtable, entries, OPERAND);
+    void *arrays[] = {s->raw,
+                      (void *)(uintptr_t)s->table,
+                      s->dpre,
+                      s->dbias,
+                      s->dtable,
+                      s->table_sums,
+                      c.c,
+                      c.h,
+                      c.dh,
+                      c.dx,
+                      c.dc,
+                      c.entries,
+                      c.workspace,
+                      device_bytes,
+                      device_arguments};
+    for (size_t i = 0; i < sizeof arrays / sizeof arrays[0]; i++) {
+        if (arrays[i]) be->release(be, arrays[i]);
+    }
+    free(raw);
+    free(state);
+    free(table);
+    free(dh);
+}
+
+/* Within what rounding the sums to operands, and fp32, allow. */
+static void check_gates_table(backend *be, const table_shape *how) {
+    const int columns = how->columns * be->column_multiple, hidden = how->hidden;
+    const double rounding = be->precision == BF16 ? 1.0 / 256 : 0;
+    double *dpre, *dtable;
+    uint8_t *bytes = mem_alloc((size_t)(how->steps * columns), 1);
+    for (int i = 0; i < how->steps * columns; i++) bytes[i] = draw_byte(how->text);
+    run_gates_table(be, how, columns, bytes, &dpre, &dtable);
+    for (int row = 0; row < GATES * hidden; row++) {
+        const int node = row / (GATES * how->block), gate = row / how->block % GATES;
+        const int unit = node * how->block + row % how->block;
+        double sum[VOCABULARY] = {0}, size[VOCABULARY] = {0};
+        if (unit % how->stride) continue;
+        for (int t = 0; t < how->steps; t++) {
+            const double *d =
+                dpre + ((size_t)t * GATES * (size_t)hidden + (size_t)row) * (size_t)columns;
+            for (int n = 0; n < columns; n++) {
+                sum[bytes[t * columns + n]] += d[n];
+                size[bytes[t * columns + n]] += fabs(d[n]);
+            }
+        }
+        const size_t entry = (size_t)(gate * (hidden / how->stride) + unit / how->stride);
+        for (int byte = 0; byte < VOCABULARY; byte++) {
+            const double made = dtable[entry * VOCABULARY + (size_t)byte];
+            const double allowed = rounding * fabs(sum[byte]) + 1e-5 * size[byte];
+            if (fabs(made - sum[byte]) <= allowed) continue;
+            fail_msg(
+                "dtable of %d units in blocks of %d, %d columns, %d steps, text %d: gate %d, unit "
+                "%d, byte %d is %g instead of %g",
+                hidden, how->block, columns, how->steps, how->text, gate, unit, byte, made,
+                sum[byte]);
+        }
+    }
+    free(bytes);
+    free(dpre);
+    free(dtable);
+}
+
+/* Few units and so many that a GPU's warps have several fours of them; one span of columns and
+ * several; texts of fewer and of more bytes than are summed at once. */
+static void test_gates_table(void **state) {
+    (void)state;
+    static const table_shape shapes[] = {
+        {8, 8, GATES, 1, 1, 1, ONE_BYTE},        {72, 8, GATES, 3, 2, 7, ANY_BYTES},
+        {1104, 8, GATES, 2, 6, 3, ALMOST_ASCII}, {3360, 32, GATES, 1, 6, 2, ANY_BYTES},
+        {9728, 64, GATES, 1, 2, 2, FEW_BYTES},
+    };
+    random_restart(15);
+    for (int precision = FP32; precision <= BF16; precision++) {
+        backend *be = test_backend((enum precision)precision);
+        for (size_t i = 0; i < sizeof shapes / sizeof shapes[0]; i++) {
+            check_gates_table(be, &shapes[i]);
+        }
+        be->destroy(be);
+    }
 }
 
 static void test_table_fp32(void **state) {
@@ -422,7 +542,7 @@ int main(void) {
         cmocka_unit_test(test_parts_fp32), cmocka_unit_test(test_parts_tf32),
         cmocka_unit_test(test_parts_bf16), cmocka_unit_test(test_many_units),
         cmocka_unit_test(test_gate_sums),  cmocka_unit_test(test_table_fp32),
-        cmocka_unit_test(test_table_bf16),
+        cmocka_unit_test(test_table_bf16), cmocka_unit_test(test_gates_table),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
