@@ -183,8 +183,8 @@ static void test_many_gates(void **state) {
 }
 
 /* fprop and dgrad of one gate and many columns: thread blocks that make several tiles, or none, of
- * columns that end anywhere, lists longer than what a kernel has on its way, and nodes so many that
- * neighbours in a list are far apart. */
+ * columns that end anywhere, lists longer than what a kernel has on its way, hubs whose lists are cut,
+ * and nodes so many that neighbours in a list are far apart. */
 static void test_many_columns(void **state) {
     (void)state;
     static const shape shapes[] = {
@@ -194,7 +194,9 @@ static void test_many_columns(void **state) {
         {34, 128, 1, 25, 1, 0.03, true},    {12, 128, 1, 4, 1, 0.3, false},
         {1300, 32, 1, 4, 1, 0.0007, false}, {160, 32, 1, 4, 1, 0.5, true},
         {120, 32, 1, 6, 1, 0.7, false},     {395, 32, 1, 4, 1, 0.005, true},
-        {120, 32, 1, 33, 1, 0.7, false},
+        {120, 32, 1, 33, 1, 0.7, false},    {300, 32, 1, 8, 1, 0.01, true},
+        {300, 32, 1, 15, 1, 0.02, true},    {395, 32, 1, 16, 1, 0.005, true},
+        {150, 64, 1, 16, 1, 0.02, true},    {80, 128, 1, 15, 1, 0.05, true},
     };
     check_gpu_shapes(13, shapes, sizeof shapes / sizeof shapes[0]);
 }

@@ -148,9 +148,9 @@ typedef struct narrow_tasks {
 } narrow_tasks;
 
 /* Work for Hopper's wide_product: parts of the output nodes, whose results a thread block makes
- * together, and the union of their sources. The nodes are cut in several ways: for up to half a
- * tile of columns, for one tile, for two, and for more. Where thread blocks share a part, each has
- * an entry of its own for its share of the sources. */
+ * together, and the union of their sources. The nodes are cut in several ways: for up to half of
+ * 256 columns, for 256, for 512, and for more. Where thread blocks share a part, each has an entry of
+ * its own for its share of the sources. */
 enum { WIDE_NODES = 6, WIDE_CUTS = 4 };
 
 /* How far its node is from that of the source before it (from 0 for a part's first), and in the low
@@ -161,6 +161,8 @@ typedef uint16_t wide_source;
 typedef struct wide_parts {
     int count;           /* of whole parts */
     short slots, shares; /* the most nodes of a part; thread blocks that share one */
+    short boxes;         /* of 64 columns, that a warpgroup makes */
+    bool hubs;           /* whose lists are cut */
     void *part;          /* packed_part of as many slots */
     wide_source *source;
 } wide_parts;

@@ -22,10 +22,12 @@
 enum { UNITS = 32, SUMS = UNITS / 2 /* a thread's, of a node and 64 columns */ };
 
 /* SLOTS: nodes of a part, of which a thread block finishes KEPT; TILES: of 64 columns that a
- * warpgroup has; SHARES: thread blocks of a part; RESIDENT: those of a multiprocessor. A stage is a
- * source's activations, and its blocks of weights, as many as there are, one after another. */
-template <int SLOTS_, int TILES_, int SHARES_, int RESIDENT_> struct parted_shape {
+ * warpgroup has; SHARES: thread blocks of a part; RESIDENT: those of a multiprocessor; HUBS: whether
+ * there are parts that give. A stage is a source's activations, and its blocks of weights, as many as
+ * there are, one after another. */
+template <int SLOTS_, int TILES_, int SHARES_, int RESIDENT_, bool HUBS_> struct parted_shape {
     static const int SLOTS = SLOTS_, TILES = TILES_, SHARES = SHARES_, RESIDENT = RESIDENT_;
+    static const bool HUBS = HUBS_;
     static const int KEPT = SLOTS / SHARES;
     static const int CONSUMER_REGISTERS = RESIDENT == 2 ? 104 : TILES == 2 ? 240 : 232;
     static const int PRODUCER_REGISTERS = RESIDENT == 2 ? 32 : TILES == 2 ? 24 : 40;
@@ -326,6 +328,7 @@ static __global__ void __launch_bounds__(THREADS, S::RESIDENT)
             }
             const int column = tile.column * S::COLUMNS + group * TILES * BOX;
             if (S::SHARES > 1) trade_sums<S>(sum, base, rank);
+            if (S::HUBS && !gather_hub(p, part, tile.column, sum[0])) continue;
 #pragma unroll
             for (int k = 0; k < S::KEPT; k++) {
                 const int slot = rank * S::KEPT + k;
@@ -351,8 +354,9 @@ static void launch_parted(backend *be, const device_layout *device, const wide_p
     const layout *l = &device->host;
     CUtensorMap w_map, x_map, y_map;
     const int tiles = (columns + S::COLUMNS - 1) / S::COLUMNS; /* of columns */
-    const wide_arguments p = {parts->part,  parts->source, FORWARD ? NULL : l->column_block,
-                              parts->count, tiles,         cuda_of(be)->weights_settled};
+    const wide_arguments p = {parts->part,    parts->source, FORWARD ? NULL : l->column_block,
+                              parts->count,   tiles,         cuda_of(be)->weights_settled,
+                              exchange_of(be)};
     const size_t in = FORWARD ? layout_inputs(l) : layout_rows(l);
     const size_t out = FORWARD ? layout_rows(l) : layout_inputs(l);
     if (!map_wide(be, &w_map, l, w, FORWARD) ||
@@ -370,13 +374,18 @@ template <bool FORWARD>
 static void launch_by_parts(backend *be, const device_layout *device, const wide_parts *parts,
                             const void *w, const void *x, int columns, void *y) {
     enum { SLOTS = wide_slots(UNITS) };
-    if (parts->shares == 1) {
-        launch_parted<FORWARD, parted_shape<SLOTS / 2, 1, 1, 2>>(be, device, parts, w, x, columns,
-                                                                 y);
-    } else if (columns <= 2 * BOX) {
-        launch_parted<FORWARD, parted_shape<SLOTS, 1, 2, 1>>(be, device, parts, w, x, columns, y);
+    if (parts->hubs) {
+        launch_parted<FORWARD, parted_shape<SLOTS / 2, 1, 1, 2, true>>(be, device, parts, w, x,
+                                                                       columns, y);
+    } else if (parts->shares == 1) {
+        launch_parted<FORWARD, parted_shape<SLOTS / 2, 1, 1, 2, false>>(be, device, parts, w, x,
+                                                                        columns, y);
+    } else if (parts->boxes == 1) {
+        launch_parted<FORWARD, parted_shape<SLOTS, 1, 2, 1, false>>(be, device, parts, w, x,
+                                                                    columns, y);
     } else {
-        launch_parted<FORWARD, parted_shape<SLOTS, 2, 2, 1>>(be, device, parts, w, x, columns, y);
+        launch_parted<FORWARD, parted_shape<SLOTS, 2, 2, 1, false>>(be, device, parts, w, x,
+                                                                    columns, y);
     }
 }
 

@@ -17,7 +17,11 @@
  * branches, so the compiler waits for what was multiplied before; the other warpgroup fills this
  * gap.
  *
- * With few column tiles, parts are cut, and dealt out to thread blocks, by their cost. */
+ * With few column tiles, parts are cut, and dealt out to thread blocks, by their cost. A hub's list
+ * then takes longer than all else, so it is cut into parts, too, whose sums the last one takes. At
+ * 12,288 units, densities .05, .03 and .01, Barabasi-Albert, 128 columns took 21.9, 18.1 and 12.0 us
+ * without, and take 12.2, 9.6 and 7.8; 256 took 27.2, 22.9 and 15.7, and take 22.1, 15.0 and 9.3. Where
+ * no list is cut there is a kernel without this: all was 3 to 8 % slower with it. */
 #include "hopper_wide.cuh"
 #include "node_lists.h"
 
@@ -45,7 +49,7 @@ template <int B, int SLOTS_, int TILES> struct wide_shape {
     static_assert(STAGES >= PRODUCERS, "a stage for each");
 };
 
-template <int B, bool FORWARD, int SLOTS, int TILES>
+template <int B, bool FORWARD, int SLOTS, int TILES, bool HUBS>
 static __global__ void __launch_bounds__(THREADS, 1)
     wide_product(const __grid_constant__ CUtensorMap w_map,
                  const __grid_constant__ CUtensorMap x_map,
@@ -122,6 +126,7 @@ static __global__ void __launch_bounds__(THREADS, 1)
                     }
                 }
             }
+            if (HUBS && !gather_hub(p, part, tile.column, sum[0])) continue;
             const int column = tile.column * S::COLUMNS + group * TILES * 64;
 #pragma unroll
             for (int slot = 0; slot < SLOTS; slot++) {
@@ -162,13 +167,17 @@ static __global__ void __launch_bounds__(THREADS, 1)
 /* ------------------------------------------------------------------------------------- tables */
 
 typedef struct wide_part {
-    int first, count;      /* sources */
-    int start[WIDE_NODES]; /* where the nodes' lists begin */
+    int first, count;                        /* sources */
+    int start[WIDE_NODES], stop[WIDE_NODES]; /* where the nodes' lists begin and end */
     uint16_t nodes, node[WIDE_NODES];
+    uint8_t given, takes; /* see packed_part */
+    bool gives;
 } wide_part;
 
 /* Shares of the time that a part takes, as measured. */
-enum { PART_COST = 40, SOURCE_COST = 3, BLOCK_COST = 1 };
+enum { PART_COST = 40, SOURCE_COST = 3, BLOCK_COST = 1, GIVING_COST = 30 };
+
+enum { MOST_PIECES = 8 /* of a hub's list */ };
 
 /* The furthest that a wide_source's node may be from the one before. */
 static int longest_way(int slots) {
@@ -180,10 +189,10 @@ static int longest_way(int slots) {
 static int merge_lists(const node_lists *l, const wide_part *part, int *at, int slots,
                        int most_cost, wide_source *sources) {
     const int most = longest_way(slots);
-    int stop[WIDE_NODES], count = 0, last = 0, cost = 0, next;
+    int count = 0, last = 0, cost = 0, next;
     uint32_t mask;
-    for (int m = 0; m < part->nodes; m++) stop[m] = l->end[part->node[m]];
-    while (cost < most_cost && (next = next_source(l->other, part->nodes, at, stop, &mask)) >= 0) {
+    while (cost < most_cost &&
+           (next = next_source(l->other, part->nodes, at, part->stop, &mask)) >= 0) {
         step_past(mask, part->nodes, at);
         cost += SOURCE_COST + BLOCK_COST * __builtin_popcount(mask);
         for (; next - last > most; last += most) sources[count++] = (wide_source)(most << slots);
@@ -196,32 +205,80 @@ static int merge_lists(const node_lists *l, const wide_part *part, int *at, int 
 /* A part, and a measure of the time it takes. */
 typedef struct costed_part {
     wide_part part;
-    int cost;
+    int cost, number; /* number: how many were cut before it */
 } costed_part;
 
+/* Those of a hub stay in their order. */
 static int by_cost(const void *one, const void *two) {
-    return ((const costed_part *)two)->cost - ((const costed_part *)one)->cost;
+    const costed_part *a = (const costed_part *)one, *b = (const costed_part *)two;
+    return a->cost != b->cost ? b->cost - a->cost : a->number - b->number;
 }
 
-/* Cuts the nodes in this order into parts of at most `slots`, none above cost `most` unless it is
- * one node's; returns how many. The costliest come first. */
-static int cut_nodes(const node_lists *l, const int *order, int slots, int most,
-                     costed_part *parts) {
-    int *seen = host_table(l->sources), made = 0;
+static costed_part *add_part(costed_part *parts, int *made, int cost) {
+    costed_part *added = &parts[*made];
+    memset(added, 0, sizeof *added);
+    added->cost = cost;
+    added->number = (*made)++;
+    return added;
+}
+
+static void add_node(wide_part *part, int node, int start, int stop) {
+    part->node[part->nodes] = (uint16_t)node;
+    part->start[part->nodes] = start;
+    part->stop[part->nodes++] = stop;
+}
+
+/* How many parts a list of so many sources should be, for none to be above cost `most`. */
+static int pieces_of(int sources, int most) {
+    const int cost = sources * (BLOCK_COST + SOURCE_COST), room = most - PART_COST - GIVING_COST;
+    if (PART_COST + cost <= most || room <= 0) return 1;
+    return min((cost + room - 1) / room, (int)MOST_PIECES);
+}
+
+/* Cuts a hub's list; `given`: the parts so far that give. */
+static void cut_hub(const node_lists *l, int node, int pieces, costed_part *parts, int *made,
+                    int *given) {
+    const int first = l->begin[node], sources = l->end[node] - first;
+    const int longest = (sources + pieces - 1) / pieces;
+    const int cost = PART_COST + GIVING_COST + longest * (BLOCK_COST + SOURCE_COST);
+    for (int i = 0; i < pieces; i++) {
+        wide_part *part = &add_part(parts, made, cost)->part;
+        add_node(part, node, first + sources * i / pieces, first + sources * (i + 1) / pieces);
+        part->gives = i < pieces - 1;
+        part->given = (uint8_t)(*given + (part->gives ? i : 0));
+        part->takes = (uint8_t)(part->gives ? 0 : i);
+    }
+    *given += pieces - 1;
+}
+
+/* A way to cut the nodes, and a measure of the time it takes. */
+typedef struct wide_plan {
+    int slots, shares, boxes; /* see wide_parts */
+    const int *order;         /* of the nodes */
+    int most;                 /* cost of a part of several nodes, and of hubs' parts */
+    bool hubs;                /* whether their lists are cut */
+    int time;
+} wide_plan;
+
+/* Returns how many parts there are. The costliest come first. */
+static int cut_nodes(const node_lists *l, const wide_plan *plan, costed_part *parts) {
+    int *seen = host_table(l->sources), made = 0, given = 0;
     costed_part *latest = NULL;
     for (int i = 0; i < l->nodes; i++) {
-        const int node = order[i], first = l->begin[node], last = l->end[node];
+        const int node = plan->order[i], first = l->begin[node], last = l->end[node];
+        const int pieces = plan->hubs ? pieces_of(last - first, plan->most) : 1;
+        if (pieces > 1 && given + pieces - 1 <= MOST_GIVEN) {
+            cut_hub(l, node, pieces, parts, &made, &given);
+            latest = NULL;
+            continue;
+        }
         int more = (last - first) * BLOCK_COST;
         for (int k = first; k < last; k++) more += seen[l->other[k]] == made ? 0 : SOURCE_COST;
-        if (!made || latest->part.nodes == slots || latest->cost + more > most) {
-            latest = &parts[made++];
-            memset(latest, 0, sizeof *latest);
-            latest->cost = PART_COST;
+        if (!latest || latest->part.nodes == plan->slots || latest->cost + more > plan->most) {
+            latest = add_part(parts, &made, PART_COST);
             more = (last - first) * (BLOCK_COST + SOURCE_COST);
         }
-        wide_part *part = &latest->part;
-        part->node[part->nodes] = (uint16_t)node;
-        part->start[part->nodes++] = first;
+        add_node(&latest->part, node, first, last);
         latest->cost += more;
         for (int k = first; k < last; k++) seen[l->other[k]] = made;
     }
@@ -260,53 +317,66 @@ static const int *order_of(ordered_lists *l, int group) {
     return l->order[group];
 }
 
-/* A way to cut the nodes, and a measure of the time it takes. */
-typedef struct wide_plan {
-    int slots, shares, most; /* see cut_nodes */
-    const int *order;
-    int time;
-} wide_plan;
-
-/* As many nodes to a part as there are thread blocks for, or fewer: bounds on their cost are tried
- * from high to low. */
-static wide_plan plan_parts(ordered_lists *l, int slots, int columns, int blocks,
-                            costed_part *parts) {
-    const int even = (l->lists.nodes * columns + blocks - 1) / blocks;
-    wide_plan plan = {slots, 1, INT32_MAX, order_of(l, min(slots, even))};
-    const int count = cut_nodes(&l->lists, plan.order, slots, INT32_MAX, parts);
+/* Tries bounds on the cost of parts from that of the costliest down. */
+static void bound_parts(const node_lists *l, wide_plan *plan, int columns, int blocks,
+                        costed_part *parts) {
     const int most = parts[0].cost;
-    plan.time = time_of(parts, count, columns, blocks);
-    for (int bound = most; columns < WIDE_CUTS - 1 && bound > most / 8; bound -= bound / 32 + 1) {
-        const int now = cut_nodes(&l->lists, plan.order, slots, bound, parts);
-        const int time = time_of(parts, now, columns, blocks);
-        if (time >= plan.time) continue;
-        plan.time = time;
-        plan.most = bound;
+    wide_plan tried = *plan;
+    for (int bound = most; bound > most / 8; bound -= bound / 32 + 1) {
+        tried.most = bound;
+        const int count = cut_nodes(l, &tried, parts);
+        tried.time = time_of(parts, count, columns, blocks);
+        if (tried.time < plan->time) *plan = tried;
     }
-    return plan;
+}
+
+/* As many nodes to a part as there are thread blocks for, or fewer; bounded, unless more column tiles
+ * may come. Hubs' lists are cut where that saves much: what is handed on costs more than is
+ * counted. */
+static wide_plan plan_parts(ordered_lists *l, int slots, int boxes, int columns, bool exact,
+                            int blocks, costed_part *parts) {
+    const int even = (l->lists.nodes * columns + blocks - 1) / blocks;
+    wide_plan plan = {slots, 1, boxes, order_of(l, min(slots, even)), INT32_MAX, false, 0};
+    plan.time = time_of(parts, cut_nodes(&l->lists, &plan, parts), columns, blocks);
+    if (!exact) return plan;
+    wide_plan cut = plan;
+    cut.hubs = true;
+    bound_parts(&l->lists, &cut, columns, blocks, parts);
+    cut_nodes(&l->lists, &plan, parts);
+    bound_parts(&l->lists, &plan, columns, blocks, parts);
+    return cut.time < 0.85 * plan.time ? cut : plan;
 }
 
 /* Blocks of 32 may be for parted_product: where lists are long, whole parts, each for two thread
  * blocks, if all find room at once, as they must to trade sums but once; where lists are short, small
- * parts, unless these gather too much more. The bounds are as measured on an H200 with 12,288 units
- * at densities from 0.5 to 0.01, random, Watts-Strogatz and Barabasi-Albert. */
+ * parts, unless these gather too much more. Blocks of 128 whose tiles would fill the multiprocessors
+ * once, and then in part, come in tiles of half as many columns: 512 columns at densities .5, .1 and
+ * .05 took 153, 35 and 22.6 us in whole ones, and take 124, 32 and 19.5. The bounds are as measured on
+ * an H200 with 12,288 units at densities from 0.5 to 0.01, random, Watts-Strogatz and
+ * Barabasi-Albert. */
 static wide_plan choose_plan(ordered_lists *l, int b, int columns, bool few, int processors,
                              costed_part *parts) {
     const node_lists *lists = &l->lists;
-    const int slots = wide_slots(b), long_list = few ? 32 : 64, short_list = 24, shortest_list = 16;
+    const int slots = wide_slots(b), boxes = few ? 1 : 2;
+    const int long_list = few ? 32 : 64, short_list = 24;
     const int whole = (lists->nodes + slots - 1) / slots;
     int blocks = 0;
     for (int i = 0; i < lists->nodes; i++) blocks += lists->end[i] - lists->begin[i];
     const int mean = blocks / lists->nodes;
     const bool exact = columns < WIDE_CUTS - 1; /* else for more column tiles, too */
     if (b == 32 && mean >= long_list && exact && 2 * whole * columns <= processors) {
-        wide_plan plan = {slots, 2, INT32_MAX, order_of(l, slots), 0};
-        return plan;
+        return {slots, 2, boxes, order_of(l, slots), INT32_MAX, false, 0};
     }
-    const wide_plan plan = plan_parts(l, slots, columns, processors, parts);
-    if (b != 32 || !few || mean >= short_list || whole > processors) return plan;
-    const wide_plan halves = plan_parts(l, slots / 2, columns, 2 * processors, parts);
-    return mean < shortest_list || halves.time < 0.77 * plan.time ? halves : plan;
+    if (b == 128 && columns == 2 && lists->nodes * columns > processors &&
+        lists->nodes * columns < 2 * processors) {
+        return plan_parts(l, slots, 1, 2 * columns, exact, processors, parts);
+    }
+    const wide_plan plan = plan_parts(l, slots, boxes, columns, exact, processors, parts);
+    if (b != 32 || !exact || mean >= short_list || whole > processors) return plan;
+    const wide_plan small =
+        plan_parts(l, slots / 2, 1, boxes * columns, exact, 2 * processors, parts);
+    const bool shortest = mean < (few ? 16 : 8) && (columns == 1 || plan.hubs);
+    return shortest || (few && small.time < 0.77 * plan.time) ? small : plan;
 }
 
 template <int SLOTS> static void *pack_parts(backend *be, const wide_part *part, int count) {
@@ -319,6 +389,9 @@ template <int SLOTS> static void *pack_parts(backend *be, const wide_part *part,
             packed[i].start[m] = part[i].start[m];
             packed[i].node[m] = m < part[i].nodes ? part[i].node[m] : (uint16_t)NO_NODE;
         }
+        packed[i].given = part[i].given;
+        packed[i].takes = part[i].takes;
+        packed[i].gives = part[i].gives;
     }
     void *table = cuda_table(be, packed, (size_t)count * sizeof *packed);
     free(packed);
@@ -329,11 +402,12 @@ template <int SLOTS> static void *pack_parts(backend *be, const wide_part *part,
 static void build_wide(backend *be, wide_parts *made, ordered_lists *l, int b, int columns,
                        bool few) {
     const node_lists *lists = &l->lists;
-    costed_part *cut = (costed_part *)calloc((size_t)lists->nodes, sizeof *cut);
+    costed_part *cut = (costed_part *)calloc((size_t)lists->nodes + MOST_GIVEN, sizeof *cut);
     if (!cut) abort();
     const wide_plan plan = choose_plan(l, b, columns, few, cuda_of(be)->processors, cut);
-    const int count = cut_nodes(lists, plan.order, plan.slots, plan.most, cut);
-    if (columns == WIDE_CUTS - 1 && made[-1].count == count && made[-1].shares == plan.shares) {
+    const int count = cut_nodes(lists, &plan, cut);
+    if (columns == WIDE_CUTS - 1 && made[-1].count == count && made[-1].shares == plan.shares &&
+        made[-1].boxes == plan.boxes && !made[-1].hubs) {
         *made = made[-1]; /* whole parts, too */
         free(cut);
         return;
@@ -362,6 +436,8 @@ static void build_wide(backend *be, wide_parts *made, ordered_lists *l, int b, i
     made->count = count;
     made->slots = plan.slots;
     made->shares = plan.shares;
+    made->boxes = (short)plan.boxes;
+    for (int i = 0; i < count; i++) made->hubs |= cut[i].part.gives;
     const int parts = count * plan.shares;
     made->part = plan.slots == 6   ? pack_parts<6>(be, part, parts)
                  : plan.slots == 3 ? pack_parts<3>(be, part, parts)
@@ -390,39 +466,49 @@ void wide_create(backend *be, device_layout *device, const layout *l) {
 
 /* ----------------------------------------------------------------------------------- launches */
 
-template <int B, bool FORWARD, int SLOTS, int TILES>
+template <int B, bool FORWARD, int SLOTS, int TILES, bool HUBS>
 static void launch_wide(backend *be, const device_layout *device, const wide_parts *parts,
                         const void *w, const void *x, int columns, void *y) {
     typedef wide_shape<B, SLOTS, TILES> S;
     const layout *l = &device->host;
     CUtensorMap w_map, x_map, y_map;
     const int tiles = (columns + S::COLUMNS - 1) / S::COLUMNS; /* of columns */
-    const wide_arguments p = {parts->part,  parts->source, FORWARD ? NULL : l->column_block,
-                              parts->count, tiles,         0};
+    const wide_arguments p = {parts->part,    parts->source, FORWARD ? NULL : l->column_block,
+                              parts->count,   tiles,         0,
+                              exchange_of(be)};
     const size_t in = FORWARD ? layout_inputs(l) : layout_rows(l);
     const size_t out = FORWARD ? layout_rows(l) : layout_inputs(l);
     if (!map_wide(be, &w_map, l, w, FORWARD) ||
         !map_activations(be, &x_map, 2, x, in, columns, 1, S::KS) ||
         !map_activations(be, &y_map, 2, y, out, columns, 1, S::KS))
         return;
-    cuda_launch(be, FORWARD ? "fprop" : "dgrad", true, wide_product<B, FORWARD, SLOTS, TILES>,
+    cuda_launch(be, FORWARD ? "fprop" : "dgrad", true, wide_product<B, FORWARD, SLOTS, TILES, HUBS>,
                 min(cuda_of(be)->processors, tiles * parts->count), THREADS, S::BYTES, w_map, x_map,
                 y_map, p);
+}
+
+template <int B, bool FORWARD, bool HUBS>
+static void launch_by_boxes(backend *be, const device_layout *device, const wide_parts *parts,
+                            const void *w, const void *x, int columns, void *y) {
+    enum { SLOTS = wide_slots(B) };
+    if (parts->boxes == 1) {
+        launch_wide<B, FORWARD, SLOTS, 1, HUBS>(be, device, parts, w, x, columns, y);
+    } else {
+        launch_wide<B, FORWARD, SLOTS, 2, HUBS>(be, device, parts, w, x, columns, y);
+    }
 }
 
 template <int B, bool FORWARD>
 static void launch_by_columns(backend *be, const device_layout *device, const void *w,
                               const void *x, int columns, void *y) {
-    enum { SLOTS = wide_slots(B) };
     const wide_parts *parts = FORWARD ? device->wide_forward : device->wide_backward;
-    const bool few = columns <= 2 * BOX;
-    parts += few ? 0 : min((columns + 4 * BOX - 1) / (4 * BOX), WIDE_CUTS - 1);
-    if (parts->shares > 1 || parts->slots < SLOTS) {
+    parts += columns <= 2 * BOX ? 0 : min((columns + 4 * BOX - 1) / (4 * BOX), WIDE_CUTS - 1);
+    if (parts->shares > 1 || parts->slots < wide_slots(B)) {
         parted_product(be, device, parts, FORWARD, w, x, columns, y);
-    } else if (few) {
-        launch_wide<B, FORWARD, SLOTS, 1>(be, device, parts, w, x, columns, y);
+    } else if (parts->hubs) {
+        launch_by_boxes<B, FORWARD, true>(be, device, parts, w, x, columns, y);
     } else {
-        launch_wide<B, FORWARD, SLOTS, 2>(be, device, parts, w, x, columns, y);
+        launch_by_boxes<B, FORWARD, false>(be, device, parts, w, x, columns, y);
     }
 }
 

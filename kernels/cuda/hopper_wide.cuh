@@ -4,12 +4,18 @@
 
 #include "hopper_tiles.cuh"
 
-/* A part as it lies in memory, of as many nodes as there are slots; NO_NODE: none. */
-enum { NO_NODE = 0xFFFF };
+/* A part as it lies in memory, of as many nodes as there are slots; NO_NODE: none.
+ *
+ * A hub's list may be cut into several parts, of this node alone. All but the last give their sums
+ * to that one, which adds them to its own in their order and finishes the node. They come before it,
+ * so that who waits for them never keeps them waiting. */
+enum { NO_NODE = 0xFFFF, MOST_GIVEN = 128 /* parts that give */ };
 
 template <int SLOTS> struct packed_part {
     int first, start[SLOTS];     /* its sources; where the nodes' lists begin */
     uint16_t count, node[SLOTS]; /* count: of sources */
+    uint8_t given, takes;        /* its place among those that give, or its givers': how many */
+    bool gives;
 };
 
 typedef struct wide_arguments {
@@ -18,6 +24,7 @@ typedef struct wide_arguments {
     const int *block;   /* of each entry of the lists; NULL: in order */
     int parts, columns; /* columns: tiles of them */
     int overlap;        /* see cuda_weights_change */
+    exchange shared;    /* of hubs' sums */
 } wide_arguments;
 
 enum {
@@ -173,6 +180,90 @@ static __device__ __forceinline__ void multiply_nodes(float (&sum)[SLOTS][TILES]
             w += BYTES / 16;
         }
     }
+}
+
+/* ----------------------------------------------------------------------------------- hubs' sums */
+
+/* Lists are cut for at most 512 columns, eight warpgroups' sums of 64 columns to a node. */
+static_assert(MOST_GIVEN * 8 * 64 * 128 <= SHARED_FLOATS && MOST_GIVEN * 8 <= SHARED_SLOTS,
+              "a slot for each");
+
+/* Where a warpgroup leaves its sums of column tile `column`, TILES boxes, and their flag. */
+template <int TILES, int SUMS> struct hub_slot {
+    float4 *sums; /* this thread's first */
+    int *flag;
+
+    __device__ hub_slot(const wide_arguments &p, int given, int column) {
+        const int slot = (given * p.columns + column) * 2 + threadIdx.x / GROUP;
+        sums = (float4 *)p.shared.sums + slot * (TILES * SUMS / 4 * GROUP) + threadIdx.x % GROUP;
+        flag = &p.shared.full[slot];
+    }
+};
+
+template <int TILES, int SUMS>
+static __device__ __forceinline__ void give_hub(const wide_arguments &p, int given, int column,
+                                                const float (&sum)[TILES][SUMS]) {
+    const hub_slot<TILES, SUMS> to(p, given, column);
+#pragma unroll
+    for (int j = 0; j < TILES * SUMS; j += 4) {
+        const float *s = &sum[j / SUMS][j % SUMS];
+        __stcg(to.sums + j / 4 * GROUP, make_float4(s[0], s[1], s[2], s[3]));
+    }
+    group_sync(1 + threadIdx.x / GROUP, GROUP);
+    if (threadIdx.x % GROUP == 0) {
+        __threadfence();
+        atomicExch(to.flag, 1);
+    }
+}
+
+/* Several givers' at a time, as registers allow: each time takes as long as the L2 does. */
+template <int TILES, int SUMS>
+static __device__ __forceinline__ void take_hub(const wide_arguments &p, int given, int takes,
+                                                int column, float (&sum)[TILES][SUMS]) {
+    typedef hub_slot<TILES, SUMS> slot;
+    const int ALL = TILES * SUMS, ABREAST_HERE = ALL < 64 ? 64 / ALL : 1;
+    const int thread = threadIdx.x % GROUP;
+    if (thread < takes) {
+        int *flag = slot(p, given + thread, column).flag;
+        while (atomicAdd(flag, 0) == 0) __nanosleep(32);
+        __threadfence();
+        atomicExch(flag, 0);
+    }
+    group_sync(1 + threadIdx.x / GROUP, GROUP);
+    for (int i = 0; i < takes; i += ABREAST_HERE) {
+        float4 v[ABREAST_HERE][ALL / 4];
+#pragma unroll
+        for (int k = 0; k < ABREAST_HERE; k++) {
+            const float4 *from = slot(p, given + i + k, column).sums;
+#pragma unroll
+            for (int j = 0; j < ALL / 4; j++) {
+                v[k][j] = i + k < takes ? __ldcg(from + j * GROUP) : make_float4(0, 0, 0, 0);
+            }
+        }
+#pragma unroll
+        for (int k = 0; k < ABREAST_HERE; k++) {
+#pragma unroll
+            for (int j = 0; j < ALL / 4; j++) {
+                float *s = &sum[j * 4 / SUMS][j * 4 % SUMS];
+                s[0] += v[k][j].x;
+                s[1] += v[k][j].y;
+                s[2] += v[k][j].z;
+                s[3] += v[k][j].w;
+            }
+        }
+    }
+}
+
+/* Whether a part's sums, with what was given to it, are all of its nodes'; else it gives them. */
+template <typename Part, int TILES, int SUMS>
+static __device__ __forceinline__ bool gather_hub(const wide_arguments &p, const Part *part,
+                                                  int column, float (&sum)[TILES][SUMS]) {
+    if (part->gives) {
+        give_hub(p, part->given, column, sum);
+    } else if (part->takes) {
+        take_hub(p, part->given, part->takes, column, sum);
+    }
+    return !part->gives;
 }
 
 /* How a block of weights lies in shared memory: a descriptor's words, and how far on the next 16

@@ -410,7 +410,7 @@ static int by_length(const void *a, const void *b) {
  * them, and the last is filled up. */
 static void build_tasks(backend *be, narrow_tasks *made, const int *start, int nodes, int tiles,
                         int units, int log_k) {
-    const int share = start[nodes] / (2 * cuda_of(be)->processors) * tiles, lists = nodes * tiles;
+    const int lists = nodes * tiles, share = start[nodes] * tiles / (2 * cuda_of(be)->processors);
     const int most = max(max(share, (units < 32 ? LEAST_SMALL : LEAST_DEPTH) >> log_k), 1);
     const int most_parts = cuda_of(be)->hopper ? MOST_PARTS : 1;
     narrow_task *list = (narrow_task *)calloc((size_t)lists, sizeof *list);
