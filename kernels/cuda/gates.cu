@@ -77,9 +77,10 @@ static __global__ void __launch_bounds__(FORWARD_WARPS * 32, forward_resident<T>
 #pragma unroll 1
     for (; unit < last; unit += FORWARD_WARPS) {
         const int after = unit + FORWARD_WARPS;
-        const size_t at = (size_t)unit * v.columns + n;
+        const uint32_t at = state_row(v, unit) + n;
         gate_values<VEC> q;
         float z[GATES][VEC], state[VEC], h[VEC];
+        q.take_raw(in);
         preactivate(v, st + lane * VEC, gains + (unit - first) * K, in, unit, n, q, z);
         if (after < last) {
             in.fetch_raw(v, after, n);

@@ -27,31 +27,37 @@ template <typename T, int VEC> struct gate_inputs {
     packet<float, VEC> c;
 
     __device__ void fetch_raw(const view<T> &v, int unit, int n) {
-        const T *row = v.raw + unit_row(v, unit) + n;
+        const uint32_t row = unit_row(v, unit) + n;
 #pragma unroll
-        for (int gate = 0; gate < GATES; gate++) load_packet(raw[gate], row + gate * v.gate_rows);
+        for (int gate = 0; gate < GATES; gate++) {
+            load_packet(raw[gate], v.raw + (row + gate * v.gate_rows));
+        }
     }
 
     __device__ void fetch_entries(const view<T> &v, int unit, uint32_t bytes) {
-        const T *entries = unit_entries(v, unit);
-        if (entries) {
+        uint32_t at;
+        const bool has = find_entries(v, unit, at);
 #pragma unroll
-            for (int i = 0; i < VEC; i++)
-                load_packet(entry[i], entries + byte_of(bytes, i) * GATES);
-        } else {
-#pragma unroll
-            for (int i = 0; i < VEC; i++) entry[i] = packet<T, GATES>();
+        for (int i = 0; i < VEC; i++) {
+            entry[i] = packet<T, GATES>();
+            if (has) load_packet(entry[i], v.entries + (at + byte_of(bytes, i) * GATES));
         }
     }
 
     __device__ void fetch_c(const view<T> &v, int unit, int n) {
-        load_packet(c, v.c_before + (size_t)unit * v.columns + n);
+        load_packet(c, v.c_before + (state_row(v, unit) + n));
     }
 };
 
 template <int VEC> struct gate_values {
-    float value[GATES][VEC]; /* normalised, before gain */
+    float value[GATES][VEC]; /* raw, then normalised, before gain */
     float i[VEC], f[VEC], o[VEC], u[VEC], dropout[VEC];
+
+    /* What held raw may then be fetched anew. */
+    template <typename T> __device__ void take_raw(const gate_inputs<T, VEC> &in) {
+#pragma unroll
+        for (int gate = 0; gate < GATES; gate++) unpack(in.raw[gate], value[gate]);
+    }
 };
 
 template <int VEC, typename T>
@@ -93,7 +99,8 @@ template <typename T> static __device__ inline float tanh_(float x) {
     return squash_tanh<T>(slope<T>(GATE_U) * x);
 }
 
-/* What is to be squashed. st: the statistics from this lane's columns on, [GATES][2][32 VEC].
+/* What is to be squashed, once raw was taken. st: the statistics from this lane's columns on,
+ * [GATES][2][32 VEC].
  * gains: this unit's gains and biases, see fetch_gains. */
 template <int VEC, typename T>
 static __device__ inline void preactivate(const view<T> &v, const float *st, const float *gains,
@@ -104,7 +111,6 @@ static __device__ inline void preactivate(const view<T> &v, const float *st, con
     const float bias[GATES] = {bias4.x, bias4.y, bias4.z, bias4.w};
 #pragma unroll
     for (int gate = 0; gate < GATES; gate++) {
-        unpack(in.raw[gate], q.value[gate]);
         statistics<VEC>(st, 32 * VEC, gate).normalise(q.value[gate]);
 #pragma unroll
         for (int i = 0; i < VEC; i++) {

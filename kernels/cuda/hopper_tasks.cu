@@ -369,14 +369,16 @@ static void cut_tasks(sampled_plan *p, const tile_lists *l, const column_groups 
 /* How long a task takes, in units of a multiprocessor's time for one operand tile from L2, at about
  * 8.5 TB/s for all. Loads and multiplications go on side by side; where both take equally long, that
  * is a fifth or a quarter more than either. By single warps, the more rows, the fewer of them have
- * two tiles of one. Pairs are made so fast that it matters how many tiles have room to be on their
+ * two tiles of one. Where shared memory has room for two panels of a task of one batch, but not three,
+ * they come too late. Pairs are made so fast that it matters how many tiles have room to be on their
  * way beside those in use. Fits what was measured on an H200 to about 15 %. */
 static double task_cost(const sampled_plan *p, int operands) {
     const int products = p->batches * batch_width(p);
     if (!p->pairs) {
         const double multiply = products * 0.6 * (1 + p->group / 200.0);
         const double loads = (double)operands * operands;
-        return sqrt(sqrt(loads * loads + pow(multiply, 4)));
+        const bool late = p->batches == 1 && 3 * (p->rows + p->inputs) > TILES;
+        return (late ? 1.12 : 1) * sqrt(sqrt(loads * loads + pow(multiply, 4)));
     }
     const double loads = 0.85 * operands, waits = 34.0 * operands / (TILES - operands);
     return cbrt(pow(0.7 * products, 3) + pow(loads, 3) + pow(waits, 3));

@@ -10,7 +10,7 @@
 template <typename T> struct view {
     int hidden, columns, gates, units; /* units: of a thread block */
     int log_block, node_rows; /* a node's first row lies node_rows after its first unit's number */
-    size_t gate_rows;         /* elements from one gate of a unit to the next */
+    uint32_t gate_rows;       /* elements from one gate of a unit to the next */
     bool layer_norm, relu;
     bool start, asked; /* dgain and dbias start here; dx asks something of h */
     table_use use;
@@ -47,13 +47,15 @@ template <typename T> static view<T> view_step(backend *be, const cell *c, int s
     size_t columns = c->columns, gates = g->gates, plane = (size_t)c->hidden * columns;
     size_t kept = c->keep ? t : 0, sums = gates * sums_gate(c->columns);
     view<T> v = {};
+    cuda_ok(be, gates * plane <= UINT32_MAX ? cudaSuccess : cudaErrorInvalidValue,
+            "a step's gates, of more than 2^32 values");
     v.hidden = c->hidden;
     v.columns = c->columns;
     v.gates = g->gates;
     v.log_block =
         g->block < c->hidden ? log2_of(g->block) : 31; /* one node of any size: number 0 */
     v.node_rows = (g->gates - 1) * g->block;
-    v.gate_rows = (size_t)g->block * columns;
+    v.gate_rows = (uint32_t)((size_t)g->block * columns);
     v.layer_norm = g->layer_norm;
     v.relu = g->relu;
     v.start = t == c->steps - 1;
@@ -204,9 +206,14 @@ static __device__ inline int byte_of(uint32_t bytes, int i) {
     return bytes >> 8 * i & 255;
 }
 
-/* Where a unit's row of gate 0 begins. */
-template <typename T> static __device__ inline size_t unit_row(const view<T> &v, int unit) {
-    return (size_t)(unit + (unit >> v.log_block) * v.node_rows) * v.columns;
+/* Where a unit's row begins, in elements: of arrays [hidden][columns], and of gate 0 in raw and dpre.
+ * A step has fewer than 2^32 of them; in 64 bits the kernels of the gates are 8 % longer. */
+template <typename T> static __device__ inline uint32_t state_row(const view<T> &v, int unit) {
+    return (uint32_t)unit * (uint32_t)v.columns;
+}
+
+template <typename T> static __device__ inline uint32_t unit_row(const view<T> &v, int unit) {
+    return (uint32_t)(unit + (unit >> v.log_block) * v.node_rows) * (uint32_t)v.columns;
 }
 
 /* A unit's table of gate 0; NULL if it has none. */
@@ -216,11 +223,17 @@ template <typename T> static __device__ inline const T *unit_table(const view<T>
     return unit % v.stride ? NULL : v.table + (size_t)(unit / v.stride) * VOCABULARY;
 }
 
-/* A unit's entries for all gates, likewise. */
-template <typename T> static __device__ inline const T *unit_entries(const view<T> &v, int unit) {
-    if (!v.entries || (v.stride > 1 && unit % v.stride)) return NULL;
-    int entry = v.stride > 1 ? unit / v.stride : unit;
-    return v.entries + (size_t)entry * VOCABULARY * GATES;
+/* Whether a unit has entries, of all gates, and where they begin. */
+template <typename T>
+static __device__ inline bool find_entries(const view<T> &v, int unit, uint32_t &at) {
+    int entry = unit;
+    bool has = v.entries != NULL;
+    if (v.stride > 1) {
+        entry = unit / v.stride;
+        has = has && entry * v.stride == unit;
+    }
+    at = (uint32_t)entry * (VOCABULARY * GATES);
+    return has;
 }
 
 /* What a thread block needs of column n into shared memory: arrays [gates][2][stride], in which st
