@@ -13,7 +13,7 @@
  *                       union of their sources goes by once.
  *   wide_product        fprop and dgrad of one gate, from 128 columns on: the same with more
  *                       columns and nodes a thread block, and nodes in an order of likeness.
- *   parted_product      the same of up to 256 columns and blocks of 32, where two thread blocks
+ *   parted_product      the same of up to 512 columns and blocks of 32, where two thread blocks
  *                       share a part's sources, or parts are small.
  *   deep_product        wgrad of four gates, or blocks of 128: M = 128 rows of dy, N = up to 256
  *                       units of x; K = columns and steps.
