@@ -149,6 +149,14 @@ char *temporary_path(const char *name) {
     return mem_format("%s/%s", temporary_folder(), name);
 }
 
+char *path_of(const char *name) {
+    static char paths[8][512];
+    static int next;
+    char *path = paths[next++ % 8];
+    snprintf(path, sizeof paths[0], "%s/%s", temporary_folder(), name);
+    return path;
+}
+
 void write_bytes(const char *path, const void *bytes, size_t size) {
     remove(path); /* some file systems flush a file that is written over */
     FILE *out = fopen(path, "wb");

@@ -36,6 +36,7 @@ void random_restart(uint64_t seed);
 /* A fresh folder, removed with all it holds when the program ends. */
 const char *temporary_folder(void);
 char *temporary_path(const char *name);
+char *path_of(const char *name); /* the same, in one of eight buffers in turn */
 void write_bytes(const char *path, const void *bytes, size_t size);
 void write_text(const char *path, const char *text);
 char *read_text(const char *path, size_t *size);

@@ -1,15 +1,11 @@
+/* Corpora: what is read from files, and what is left out of it. */
 #include "core/memory.h"
-#include "core/philox.h"
-#include "data/corpus.h"
-#include "data/reader.h"
-#include "data/sequence.h"
+#include "corpora.h"
+#include "support.h"
 
 #include <dirent.h>
-#include <ftw.h>
 #include <inttypes.h>
-#include <setjmp.h>
 #include <signal.h>
-#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -18,45 +14,11 @@
 #include <unistd.h>
 #include <zlib.h>
 
-#include <cmocka.h> /* needs setjmp.h and stdarg.h before it */
-
-/* ---------------------------------------------------------------------------------- helpers */
-
-static char folder[256]; /* of this run; its subfolder "spool" is TMPDIR */
-
-static char *path_of(const char *name) { /* one of eight buffers in turn */
-    static char paths[8][512];
-    static int next;
-    char *path = paths[next++ % 8];
-    snprintf(path, sizeof paths[0], "%s/%s", folder, name);
-    return path;
-}
-
-typedef struct buffer {
-    uint8_t *bytes;
-    size_t size, capacity;
-} buffer;
-
-static void add(buffer *b, const void *bytes, size_t size) {
-    b->bytes = mem_grow(b->bytes, &b->capacity, b->size + size + 1, 1);
-    memcpy(b->bytes + b->size, bytes, size);
-    b->size += size;
-}
-
-static void add_text(buffer *b, const char *text) {
-    add(b, text, strlen(text));
-}
-
-static void write_file(const char *name, const void *bytes, size_t size) {
-    remove(path_of(name)); /* some file systems flush a file that is written over */
-    FILE *out = fopen(path_of(name), "wb");
-    assert_non_null(out);
-    assert_int_equal(fwrite(bytes, 1, size, out), size);
-    assert_int_equal(fclose(out), 0);
-}
-
-static void write_text(const char *name, const char *text) {
-    write_file(name, text, strlen(text));
+/* Where corpora keep their text. */
+static int make_spool(void **state) {
+    (void)state;
+    if (mkdir(path_of("spool"), 0777) != 0) return -1;
+    return setenv("TMPDIR", path_of("spool"), 1);
 }
 
 static void add_gzip(buffer *b, const void *bytes, size_t size) {
@@ -67,37 +29,24 @@ static void add_gzip(buffer *b, const void *bytes, size_t size) {
     z.next_out = out;
     z.avail_out = (unsigned)bound;
     assert_int_equal(deflate(&z, Z_FINISH), Z_STREAM_END);
-    add(b, out, bound - z.avail_out);
+    buffer_add(b, out, bound - z.avail_out);
     deflateEnd(&z);
     free(out);
 }
 
-static const corpus_options plain = {0}, decoding = {.html_entities = true};
-
-static corpus *read_files(const corpus_options *options, int count, const char *const *names) {
-    char *files[8];
-    error err = {0};
-    for (int i = 0; i < count; i++) files[i] = path_of(names[i]);
-    corpus *c = corpus_read(files, count, options, &err);
-    if (!c) fail_msg("refused: %s", err.text);
-    return c;
-}
-
-static corpus *read_one(const char *name) {
-    return read_files(&plain, 1, &name);
-}
+static const corpus_options decoding = {.html_entities = true};
 
 /* Reads a TSV with this content. */
 static corpus *read_tsv(const corpus_options *options, const char *text) {
     const char *name = "given.tsv";
-    write_text(name, text);
+    write_text(path_of(name), text);
     return read_files(options, 1, &name);
 }
 
 static void assert_refused(const char *name, const char *expected) {
     error err = {0};
     char *file = path_of(name);
-    assert_null(corpus_read(&file, 1, &plain, &err));
+    assert_null(corpus_read(&file, 1, &plain_text, &err));
     if (!strstr(err.text, file) || !strstr(err.text, expected)) {
         fail_msg("expected %s and '%s' in: %s", file, expected, err.text);
     }
@@ -105,7 +54,7 @@ static void assert_refused(const char *name, const char *expected) {
 }
 
 static void assert_tsv_refused(const char *text, const char *expected) {
-    write_text("wrong.tsv", text);
+    write_text(path_of("wrong.tsv"), text);
     assert_refused("wrong.tsv", expected);
 }
 
@@ -144,42 +93,12 @@ static int files_in(const char *name) {
     return count;
 }
 
-/* Random bytes without line ends. */
-static void add_random_text(buffer *b, philox_stream *draws, size_t size) {
-    for (size_t i = 0; i < size; i++) {
-        uint8_t byte = (uint8_t)philox_below(draws, 256);
-        if (byte == '\n' || byte == '\r') byte = 'n';
-        add(b, &byte, 1);
-    }
-}
-
-/* Writes `count` documents of random text, up to `longest` bytes; label i for document i. Adds
- * their framed bytes to `framed`, if given. */
-static void write_random(const char *name, size_t count, size_t longest, buffer *framed) {
-    philox_stream draws = philox_start(count, PHILOX_TEST, 0, (uint32_t)longest);
-    buffer file = {0};
-    for (size_t i = 0; i < count; i++) {
-        char label[32];
-        snprintf(label, sizeof label, "%zu\t", i);
-        add_text(&file, label);
-        size_t before = file.size;
-        add_random_text(&file, &draws, philox_below(&draws, longest + 1));
-        if (framed) {
-            add_text(framed, "\n ");
-            add(framed, file.bytes + before, file.size - before);
-            add_text(framed, " ");
-        }
-        add_text(&file, "\n");
-    }
-    write_file(name, file.bytes, file.size);
-    free(file.bytes);
-}
-
-/* ------------------------------------------------------------------------------- corpus_read */
+/* ------------------------------------------------------------------------------------- reading */
 
 static void test_framing(void **state) {
     (void)state;
-    corpus *c = read_tsv(&plain, "1\tgood\n-1\tbad\r\n0\ta\rb\r\r\n7\t\n+3\tx\ty &lt;\n2\tno end");
+    corpus *c =
+        read_tsv(&plain_text, "1\tgood\n-1\tbad\r\n0\ta\rb\r\r\n7\t\n+3\tx\ty &lt;\n2\tno end");
     assert_int_equal(c->count, 6);
     assert_text(c, 0, 1, "\n good ");
     assert_text(c, 1, -1, "\n bad ");
@@ -190,13 +109,13 @@ static void test_framing(void **state) {
     assert_consistent(c);
     corpus_free(c);
 
-    c = read_tsv(&plain, "-2147483648\t\r\n2147483647\tz\r");
+    c = read_tsv(&plain_text, "-2147483648\t\r\n2147483647\tz\r");
     assert_text(c, 0, INT32_MIN, "\n  ");
     assert_text(c, 1, INT32_MAX, "\n z  "); /* no line feed: the CR is text */
     corpus_free(c);
 
     static const char odd[] = "4\t\0\xff\xc3\n5\t\xfe\0\n";
-    write_file("odd.tsv", odd, sizeof odd - 1);
+    write_bytes(path_of("odd.tsv"), odd, sizeof odd - 1);
     c = read_one("odd.tsv");
     assert_int_equal(c->count, 2);
     assert_document(c, 0, 4, "\n \0\xff\xc3 ", 6);
@@ -222,20 +141,20 @@ static void test_long_line(void **state) {
     (void)state;
     size_t length = 5 << 20;
     buffer file = {0};
-    add_text(&file, "1\tbefore\n2\t");
+    buffer_add_text(&file, "1\tbefore\n2\t");
     uint8_t *text = mem_alloc(length, 1);
     memset(text, 'x', length);
     text[length - 1] = 'y';
-    add(&file, text, length);
-    add_text(&file, "\r\n3\tafter\n");
-    write_file("long.tsv", file.bytes, file.size);
+    buffer_add(&file, text, length);
+    buffer_add_text(&file, "\r\n3\tafter\n");
+    write_bytes(path_of("long.tsv"), file.bytes, file.size);
     corpus *c = read_one("long.tsv");
     assert_int_equal(c->count, 3);
     assert_text(c, 0, 1, "\n before ");
     assert_int_equal(c->documents[1].length, length + 3);
     assert_memory_equal(c->bytes + c->documents[1].offset + 2, text, length);
     assert_text(c, 2, 3, "\n after ");
-    write_file("long.txt", text, length);
+    write_bytes(path_of("long.txt"), text, length);
     corpus *raw = read_one("long.txt");
     assert_document(raw, 0, 0, text, length);
     assert_true(raw->documents[0].hash == c->documents[1].hash);
@@ -256,9 +175,9 @@ static void test_line_at_chunk_end(void **state) {
         line[1] = '\t';
         for (int ending = 0; ending < 2; ending++) {
             buffer file = {0};
-            add(&file, line, length);
-            add_text(&file, ending ? "\r\n2\ta\r\n" : "\n2\ta\n");
-            write_file("chunk.tsv", file.bytes, file.size);
+            buffer_add(&file, line, length);
+            buffer_add_text(&file, ending ? "\r\n2\ta\r\n" : "\n2\ta\n");
+            write_bytes(path_of("chunk.tsv"), file.bytes, file.size);
             corpus *c = read_one("chunk.tsv");
             assert_int_equal(c->count, 2);
             assert_int_equal(c->documents[0].length, length - 2 + 3);
@@ -275,11 +194,11 @@ static void test_raw_text(void **state) {
     (void)state;
     static const char text[] = "\r\nno\tframing &amp;\r\0\xff";
     const char *names[] = {"a.txt", "b.tsv", "c.txt.gz"};
-    write_file("a.txt", text, sizeof text - 1);
-    write_text("b.tsv", "1\tone\n");
+    write_bytes(path_of("a.txt"), text, sizeof text - 1);
+    write_text(path_of("b.tsv"), "1\tone\n");
     buffer zipped = {0};
     add_gzip(&zipped, text, sizeof text - 1);
-    write_file("c.txt.gz", zipped.bytes, zipped.size);
+    write_bytes(path_of("c.txt.gz"), zipped.bytes, zipped.size);
     free(zipped.bytes);
     corpus *c = read_files(&decoding, 3, names);
     assert_int_equal(c->count, 3);
@@ -303,7 +222,7 @@ static void test_hash(void **state) {
     assert_text(c, 3, 3, "\n A ");
     assert_true(c->documents[3].hash != c->documents[4].hash); /* taken before decoding */
     corpus_free(c);
-    write_text("hash.txt", "foobar");
+    write_text(path_of("hash.txt"), "foobar");
     c = read_one("hash.txt");
     assert_true(c->documents[0].hash == 0x404da9e3b74078c2);
     corpus_free(c);
@@ -339,7 +258,7 @@ static void test_entities(void **state) {
         corpus *c = read_tsv(&decoding, line);
         assert_text(c, 0, 9, framed);
         corpus_free(c);
-        c = read_tsv(&plain, line);
+        c = read_tsv(&plain_text, line);
         assert_text(c, 0, 9, kept);
         corpus_free(c);
         free(line);
@@ -389,31 +308,31 @@ static void test_unreadable(void **state) {
     assert_refused("absent.txt", "No such file or directory");
     assert_refused("spool", "cannot read");
     assert_refused("spool", "Is a directory");
-    write_text("empty.txt", "");
-    write_text("empty.tsv", "");
-    write_text("empty.tsv.gz", "");
+    write_text(path_of("empty.txt"), "");
+    write_text(path_of("empty.tsv"), "");
+    write_text(path_of("empty.tsv.gz"), "");
     assert_refused("empty.txt", ": empty");
     assert_refused("empty.tsv", ": empty");
     assert_refused("empty.tsv.gz", ": empty");
     buffer nothing = {0};
     add_gzip(&nothing, "", 0);
-    write_file("nothing.txt.gz", nothing.bytes, nothing.size);
-    write_file("nothing.tsv.gz", nothing.bytes, nothing.size);
+    write_bytes(path_of("nothing.txt.gz"), nothing.bytes, nothing.size);
+    write_bytes(path_of("nothing.tsv.gz"), nothing.bytes, nothing.size);
     assert_refused("nothing.txt.gz", ": empty");
     assert_refused("nothing.tsv.gz", ": empty");
     free(nothing.bytes);
     if (geteuid() != 0) { /* root reads everything */
-        write_text("secret.txt", "x");
+        write_text(path_of("secret.txt"), "x");
         chmod(path_of("secret.txt"), 0);
         assert_refused("secret.txt", "Permission denied");
     }
 
-    write_text("good.txt", "x");
+    write_text(path_of("good.txt"), "x");
     char *files[] = {path_of("good.txt"), path_of("absent.txt")};
     error err = {0};
-    assert_null(corpus_read(files, 2, &plain, &err));
+    assert_null(corpus_read(files, 2, &plain_text, &err));
     assert_non_null(strstr(err.text, files[1]));
-    corpus *none = corpus_read(files, 0, &plain, &err);
+    corpus *none = corpus_read(files, 0, &plain_text, &err);
     assert_non_null(none);
     assert_int_equal(none->count + none->size, 0);
     corpus_free(none);
@@ -434,11 +353,12 @@ static void test_spool(void **state) {
     for (int i = 0; i < 2; i++) {
         small = (struct rlimit){sizes[i], limit.rlim_max};
         char *file = path_of(i == 0 ? "framed.tsv" : "spooled.tsv");
-        write_text("framed.tsv", "1\tThis document is a little longer than what the limit above "
-                                 "lets the spool file hold, framing included.");
+        write_text(path_of("framed.tsv"),
+                   "1\tThis document is a little longer than what the limit above "
+                   "lets the spool file hold, framing included.");
         error err = {0};
         setrlimit(RLIMIT_FSIZE, &small);
-        corpus *refused = corpus_read(&file, 1, &plain, &err);
+        corpus *refused = corpus_read(&file, 1, &plain_text, &err);
         setrlimit(RLIMIT_FSIZE, &limit);
         assert_null(refused);
         assert_non_null(strstr(err.text, "cannot write the spool file in "));
@@ -450,16 +370,16 @@ static void test_spool(void **state) {
     char *file = path_of("spooled.tsv");
     error err = {0};
     setenv("TMPDIR", path_of("absent"), 1);
-    assert_null(corpus_read(&file, 1, &plain, &err));
+    assert_null(corpus_read(&file, 1, &plain_text, &err));
     assert_non_null(strstr(err.text, path_of("absent")));
     setenv("TMPDIR", "", 1);
-    c = corpus_read(&file, 1, &plain, &err);
+    c = corpus_read(&file, 1, &plain_text, &err);
     setenv("TMPDIR", path_of("spool"), 1);
     assert_non_null(c);
     corpus_free(c);
 }
 
-/* ------------------------------------------------------------------------------------- gzip */
+/* ---------------------------------------------------------------------------------------- gzip */
 
 static const char two_lines[] = "1\tfirst document, first document\n0\tsecond\n";
 
@@ -475,13 +395,13 @@ static void test_gzip(void **state) {
     add_gzip(&zipped, two_lines, sizeof two_lines - 1);
     static const char *names[] = {"zipped.tsv.gz", "zipped.tsv"}; /* content decides */
     for (int i = 0; i < 2; i++) {
-        write_file(names[i], zipped.bytes, zipped.size);
+        write_bytes(path_of(names[i]), zipped.bytes, zipped.size);
         corpus *c = read_one(names[i]);
         assert_two_lines(c);
         corpus_free(c);
     }
     free(zipped.bytes);
-    write_text("text.tsv.gz", two_lines);
+    write_text(path_of("text.tsv.gz"), two_lines);
     assert_refused("text.tsv.gz", "not a gzip file, though its name ends in .gz");
 }
 
@@ -493,14 +413,14 @@ static void test_gzip_members(void **state) {
     add_gzip(&zipped, "", 0);
     size_t second = zipped.size;
     add_gzip(&zipped, two_lines + 10, sizeof two_lines - 1 - 10);
-    write_file("members.tsv.gz", zipped.bytes, zipped.size);
+    write_bytes(path_of("members.tsv.gz"), zipped.bytes, zipped.size);
     corpus *c = read_one("members.tsv.gz");
     assert_two_lines(c);
     corpus_free(c);
 
     for (size_t size = 1; size < zipped.size; size++) { /* cut short at every byte */
-        write_file("cut.tsv.gz", zipped.bytes, size);
-        write_file("cut.raw", zipped.bytes, size);
+        write_bytes(path_of("cut.tsv.gz"), zipped.bytes, size);
+        write_bytes(path_of("cut.raw"), zipped.bytes, size);
         if (size == first || size == second) { /* whole members: nothing shows what is missing */
             c = read_one("cut.tsv.gz");
             assert_text(c, 0, 1, "\n first do ");
@@ -514,14 +434,14 @@ static void test_gzip_members(void **state) {
     static const char *tails[] = {"garbage", "\n", "\x1f\x8c"};
     for (int i = 0; i < 3; i++) {
         buffer longer = {0};
-        add(&longer, zipped.bytes, zipped.size);
-        add_text(&longer, tails[i]);
-        write_file("longer.tsv.gz", longer.bytes, longer.size);
+        buffer_add(&longer, zipped.bytes, zipped.size);
+        buffer_add_text(&longer, tails[i]);
+        write_bytes(path_of("longer.tsv.gz"), longer.bytes, longer.size);
         assert_refused("longer.tsv.gz", "bytes that are no gzip follow its end");
         free(longer.bytes);
     }
-    add(&zipped, "\0", 1); /* padding */
-    write_file("longer.tsv.gz", zipped.bytes, zipped.size);
+    buffer_add(&zipped, "\0", 1); /* padding */
+    write_bytes(path_of("longer.tsv.gz"), zipped.bytes, zipped.size);
     assert_refused("longer.tsv.gz", "bytes that are no gzip follow its end");
     free(zipped.bytes);
 }
@@ -534,11 +454,11 @@ static void test_gzip_corrupt(void **state) {
     int refused = 0;
     for (size_t bit = 0; bit < 8 * zipped.size; bit++) {
         zipped.bytes[bit / 8] ^= (uint8_t)(1 << bit % 8);
-        write_file("corrupt.tsv.gz", zipped.bytes, zipped.size);
+        write_bytes(path_of("corrupt.tsv.gz"), zipped.bytes, zipped.size);
         zipped.bytes[bit / 8] ^= (uint8_t)(1 << bit % 8);
         error err = {0};
         char *file = path_of("corrupt.tsv.gz");
-        corpus *c = corpus_read(&file, 1, &plain, &err);
+        corpus *c = corpus_read(&file, 1, &plain_text, &err);
         if (c) {
             assert_two_lines(c);
             corpus_free(c);
@@ -552,7 +472,7 @@ static void test_gzip_corrupt(void **state) {
     assert_in_range(refused, 8 * (zipped.size - 10 - 1), 8 * zipped.size);
 
     zipped.bytes[zipped.size - 8] ^= 1;
-    write_file("crc.tsv.gz", zipped.bytes, zipped.size);
+    write_bytes(path_of("crc.tsv.gz"), zipped.bytes, zipped.size);
     assert_refused("crc.tsv.gz", "corrupt gzip: incorrect data check");
     free(zipped.bytes);
 }
@@ -565,35 +485,36 @@ static void test_gzip_long(void **state) {
     FILE *in = fopen(path_of("source.tsv"), "rb");
     uint8_t bytes[70001];
     for (size_t count; (count = fread(bytes, 1, sizeof bytes, in)) > 0;) {
-        add(&file, bytes, count);
+        buffer_add(&file, bytes, count);
         add_gzip(&zipped, bytes, count);
     }
     fclose(in);
-    write_file("long.tsv.gz", zipped.bytes, zipped.size);
+    write_bytes(path_of("long.tsv.gz"), zipped.bytes, zipped.size);
     corpus *c = read_one("long.tsv.gz");
     assert_int_equal(c->size, framed.size);
     assert_memory_equal(c->bytes, framed.bytes, framed.size);
     corpus_free(c);
-    write_file("long.gz", zipped.bytes, zipped.size);
+    write_bytes(path_of("long.gz"), zipped.bytes, zipped.size);
     c = read_one("long.gz");
     assert_document(c, 0, 0, file.bytes, file.size);
     corpus_free(c);
-    write_file("long.tsv.gz", zipped.bytes, zipped.size / 2);
+    write_bytes(path_of("long.tsv.gz"), zipped.bytes, zipped.size / 2);
     assert_refused("long.tsv.gz", "gzip cut short");
     free(framed.bytes);
     free(zipped.bytes);
     free(file.bytes);
 }
 
-/* -------------------------------------------------------------------------------- selection */
+/* ----------------------------------------------------------------------------------- selection */
 
 static void test_exclude(void **state) {
     (void)state;
-    write_text("test.tsv", "1\tseen\r\n0\ttwice\n0\ttwice\n1\t&lt;\n");
-    write_text("test.txt", "a raw text");
-    write_text("train.tsv", "0\tfirst\n0\tseen\n1\ttwice\n-1\ttwice\n0\tseen \n0\t<\n0\t&lt;\n");
-    write_text("same.txt", "a raw text");
-    write_text("other.txt", "another raw text");
+    write_text(path_of("test.tsv"), "1\tseen\r\n0\ttwice\n0\ttwice\n1\t&lt;\n");
+    write_text(path_of("test.txt"), "a raw text");
+    write_text(path_of("train.tsv"),
+               "0\tfirst\n0\tseen\n1\ttwice\n-1\ttwice\n0\tseen \n0\t<\n0\t&lt;\n");
+    write_text(path_of("same.txt"), "a raw text");
+    write_text(path_of("other.txt"), "another raw text");
     char *files[] = {path_of("test.tsv"), path_of("test.txt"), path_of("absent.tsv")};
     const char *names[] = {"train.tsv", "same.txt", "other.txt"};
     error err = {0};
@@ -609,10 +530,10 @@ static void test_exclude(void **state) {
     assert_text(c, 2, 0, "\n < "); /* another text in the file, though it reads the same */
     assert_document(c, 3, 0, "another raw text", 16);
     assert_consistent(c);
-    assert_int_equal(corpus_exclude(c, files, 2, &plain, &err), 0);
-    assert_int_equal(corpus_exclude(c, files, 0, &plain, &err), 0);
+    assert_int_equal(corpus_exclude(c, files, 2, &plain_text, &err), 0);
+    assert_int_equal(corpus_exclude(c, files, 0, &plain_text, &err), 0);
     char *rest[] = {path_of("train.tsv"), path_of("other.txt")};
-    assert_int_equal(corpus_exclude(c, rest, 2, &plain, &err), 4);
+    assert_int_equal(corpus_exclude(c, rest, 2, &plain_text, &err), 4);
     assert_int_equal(c->count, 0);
     assert_int_equal(c->size, 0);
     corpus_free(c);
@@ -672,9 +593,9 @@ static void test_split_repeats(void **state) {
     for (int i = 0; i < 2000; i++) {
         char line[64];
         snprintf(line, sizeof line, "%d\ttext %d\n", i, i % 100);
-        add_text(&file, line);
+        buffer_add_text(&file, line);
     }
-    write_file("repeats.tsv", file.bytes, file.size);
+    write_bytes(path_of("repeats.tsv"), file.bytes, file.size);
     free(file.bytes);
     corpus *c = read_one("repeats.tsv"), *part = corpus_split(c, 0.5);
     int side[100] = {0};
@@ -693,10 +614,10 @@ static void test_split_repeats(void **state) {
 static void test_split_raw_text(void **state) {
     (void)state;
     const char *names[] = {"one.txt", "short.txt", "two.txt"};
-    write_text("one.txt", "0123456789");
-    write_text("short.txt", "abc");
-    write_text("two.txt", "ABCDEFGHIJ");
-    corpus *c = read_files(&plain, 3, names), *part = corpus_split(c, 0.25);
+    write_text(path_of("one.txt"), "0123456789");
+    write_text(path_of("short.txt"), "abc");
+    write_text(path_of("two.txt"), "ABCDEFGHIJ");
+    corpus *c = read_files(&plain_text, 3, names), *part = corpus_split(c, 0.25);
     assert_int_equal(c->count, 3);
     assert_int_equal(part->count, 2);
     assert_document(c, 0, 0, "01234567", 8);
@@ -716,309 +637,17 @@ static void test_split_raw_text(void **state) {
     corpus_free(part);
 }
 
-/* --------------------------------------------------------------------------------- sequence */
-
-/* 301 documents of 0 to 40 bytes and two raw texts, one longer than all of them. */
-static corpus *mixed_corpus(void) {
-    const char *names[] = {"mixed.tsv", "mixed.txt", "mixed_long.txt"};
-    write_random("mixed.tsv", 301, 40, NULL);
-    write_text("mixed.txt", "x");
-    buffer text = {0};
-    philox_stream draws = philox_start(1, PHILOX_TEST, 0, 0);
-    add_random_text(&text, &draws, 9001);
-    write_file("mixed_long.txt", text.bytes, text.size);
-    free(text.bytes);
-    return read_files(&plain, 3, names);
-}
-
-static buffer concatenation(const sequence *s) {
-    buffer b = {.bytes = mem_alloc(s->size + 1, 1), .capacity = s->size + 1};
-    for (size_t i = 0; i < s->count; i++) {
-        const document *d = &s->corpus->documents[s->order[i]];
-        add(&b, s->corpus->bytes + d->offset, d->length);
-    }
-    return b;
-}
-
-static void assert_copies(const sequence *s) {
-    buffer whole = concatenation(s);
-    assert_int_equal(s->size, whole.size);
-    uint8_t *out = mem_alloc(whole.size + 1, 1);
-    philox_stream draws = philox_start(2, PHILOX_TEST, 0, 0);
-    for (int i = 0; i < 2000; i++) {
-        size_t position = philox_below(&draws, whole.size + 1);
-        size_t longest = i % 2 ? whole.size - position : 60;
-        if (longest > whole.size - position) longest = whole.size - position;
-        size_t count = philox_below(&draws, longest + 1);
-        memset(out, 0xee, whole.size + 1);
-        sequence_copy(s, position, count, out);
-        assert_memory_equal(out, whole.bytes + position, count);
-        assert_int_equal(out[count], 0xee);
-    }
-    for (size_t i = 0; i <= s->count; i++) { /* from each document's start to the end */
-        sequence_copy(s, s->start[i], whole.size - s->start[i], out);
-        assert_memory_equal(out, whole.bytes + s->start[i], whole.size - s->start[i]);
-    }
-    free(out);
-    free(whole.bytes);
-}
-
-static void test_sequence_in_order(void **state) {
-    (void)state;
-    corpus *c = mixed_corpus();
-    sequence *s = sequence_in_order(c);
-    assert_int_equal(s->count, 303);
-    for (size_t i = 0; i < s->count; i++) assert_int_equal(s->order[i], i);
-    assert_int_equal(s->size, c->size);
-    buffer whole = concatenation(s); /* nothing was dropped from this corpus: it is the spool */
-    assert_memory_equal(whole.bytes, c->bytes, c->size);
-    free(whole.bytes);
-    assert_copies(s);
-    sequence_free(s);
-
-    corpus *part = corpus_split(c, 0.5); /* documents with gaps between them */
-    s = sequence_in_order(c);
-    assert_copies(s);
-    sequence_free(s);
-    s = sequence_in_order(part);
-    assert_copies(s);
-    sequence_free(s);
-    corpus_free(part);
-    corpus_free(c);
-
-    corpus nothing = {0};
-    s = sequence_in_order(&nothing);
-    assert_int_equal(s->size, 0);
-    sequence_copy(s, 0, 0, NULL);
-    sequence_free(s);
-    sequence_free(NULL);
-}
-
-static int places_in_common(const sequence *a, const sequence *b) {
-    int common = 0;
-    for (size_t i = 0; i < a->count; i++) common += a->order[i] == b->order[i];
-    return common;
-}
-
-static void test_sequence_shuffled(void **state) {
-    (void)state;
-    corpus *c = mixed_corpus();
-    sequence *s = sequence_shuffled(c, 5, 3), *same = sequence_shuffled(c, 5, 3);
-    sequence *epoch = sequence_shuffled(c, 5, 4), *seed = sequence_shuffled(c, 6, 3);
-    sequence *in_order = sequence_in_order(c);
-    assert_memory_equal(s->order, same->order, s->count * sizeof *s->order);
-    assert_in_range(places_in_common(s, epoch), 0, 12); /* 1 expected */
-    assert_in_range(places_in_common(s, seed), 0, 12);
-    assert_in_range(places_in_common(s, in_order), 0, 12);
-    uint8_t seen[303] = {0};
-    for (size_t i = 0; i < s->count; i++) {
-        assert_in_range(s->order[i], 0, 302);
-        assert_int_equal(seen[s->order[i]]++, 0);
-    }
-    assert_int_equal(s->size, c->size);
-    assert_copies(s);
-    sequence_free(s);
-    sequence_free(same);
-    sequence_free(epoch);
-    sequence_free(seed);
-    sequence_free(in_order);
-    corpus_free(c);
-}
-
-/* Runs repeat on any machine: these orders must never change. */
-static void test_sequence_pinned(void **state) {
-    (void)state;
-    static const uint32_t orders[2][10] = {{6, 8, 4, 7, 9, 0, 3, 2, 1, 5},
-                                           {0, 3, 1, 2, 4, 8, 9, 6, 7, 5}};
-    write_random("ten.tsv", 10, 5, NULL);
-    corpus *c = read_one("ten.tsv");
-    for (uint64_t epoch = 0; epoch < 2; epoch++) {
-        sequence *s = sequence_shuffled(c, 7, epoch);
-        assert_memory_equal(s->order, orders[epoch], sizeof orders[epoch]);
-        sequence_free(s);
-    }
-    corpus_free(c);
-}
-
-/* ----------------------------------------------------------------------------------- reader */
-
-enum { BATCH = 6, COLUMNS = 8, STEPS = 11, SEED = 21 };
-
-static void assert_minibatch(const minibatch *m, const uint8_t *whole, size_t size) {
-    size_t stripe = (size - 1) / BATCH;
-    for (size_t t = 0; t < STEPS; t++) {
-        for (size_t k = 0; k < COLUMNS; k++) {
-            size_t position = k * stripe + m->update * STEPS + t, at = t * COLUMNS + k;
-            assert_int_equal(m->inputs[at], k < BATCH ? whole[position] : 0);
-            assert_int_equal(m->targets[at], k < BATCH ? whole[position + 1] : -1);
-        }
-    }
-}
-
-static void test_reader(void **state) {
-    (void)state;
-    corpus *c = mixed_corpus();
-    uint64_t updates = reader_epoch_updates(c, BATCH, STEPS);
-    assert_int_equal(updates, (c->size - 1) / BATCH / STEPS);
-    assert_in_range(updates, 100, 1000);
-    reader *r = reader_start(c, BATCH, COLUMNS, STEPS, SEED, 0);
-    for (uint64_t epoch = 0; epoch < 2; epoch++) {
-        sequence *s = sequence_shuffled(c, SEED, epoch);
-        buffer whole = concatenation(s);
-        for (uint64_t update = 0; update < updates; update++) {
-            const minibatch *m = reader_next(r);
-            assert_int_equal(m->epoch, epoch);
-            assert_int_equal(m->update, update);
-            assert_minibatch(m, whole.bytes, whole.size);
-            if (update == updates / 2) { /* it stays as it is while the thread runs ahead */
-                usleep(20000);
-                assert_int_equal(m->update, update);
-                assert_minibatch(m, whole.bytes, whole.size);
-            }
-        }
-        free(whole.bytes);
-        sequence_free(s);
-    }
-    assert_true(reader_waited(r) >= 0 && reader_waited(r) < 60);
-    reader_stop(r);
-    corpus_free(c);
-}
-
-/* Every predicted byte is predicted once, and those that are not are counted. */
-static void test_reader_dropped(void **state) {
-    (void)state;
-    write_random("small.tsv", 20, 40, NULL);
-    corpus *c = read_one("small.tsv");
-    uint64_t size = c->size;
-    for (int batch = 1; batch < 12; batch++) {
-        for (int steps = 1; steps < 40; steps += 3) {
-            uint64_t updates = reader_epoch_updates(c, batch, steps);
-            uint8_t *predicted = mem_alloc(size, 1);
-            for (uint64_t k = 0; k < (uint64_t)batch; k++) {
-                for (uint64_t t = 0; t < updates * (uint64_t)steps; t++) {
-                    uint64_t target = k * ((size - 1) / (uint64_t)batch) + t + 1;
-                    assert_in_range(target, 1, size - 1);
-                    assert_int_equal(predicted[target]++, 0);
-                }
-            }
-            uint64_t dropped = 0;
-            for (uint64_t i = 0; i < size; i++) dropped += !predicted[i];
-            assert_int_equal(reader_epoch_dropped(c, batch, steps), dropped);
-            assert_in_range(dropped, 1, (uint64_t)(batch * steps + batch));
-            free(predicted);
-        }
-    }
-    assert_int_equal(reader_epoch_updates(c, 1, (int)size - 1), 1);
-    assert_int_equal(reader_epoch_dropped(c, 1, (int)size - 1), 1);
-    assert_int_equal(reader_epoch_updates(c, 1, (int)size), 0);
-    assert_int_equal(reader_epoch_dropped(c, 1, (int)size), size);
-    assert_int_equal(reader_epoch_updates(c, (int)size, 1), 0);
-    corpus_free(c);
-    corpus nothing = {0};
-    assert_int_equal(reader_epoch_updates(&nothing, 4, 4), 0);
-    assert_int_equal(reader_epoch_dropped(&nothing, 4, 4), 0);
-}
-
-static void test_reader_first(void **state) {
-    (void)state;
-    corpus *c = mixed_corpus();
-    uint64_t updates = reader_epoch_updates(c, BATCH, STEPS);
-    uint64_t firsts[] = {1, updates - 1, updates, updates + updates / 2, 3 * updates - 1};
-    for (int i = 0; i < 5; i++) {
-        reader *all = reader_start(c, BATCH, COLUMNS, STEPS, SEED, 0);
-        for (uint64_t skipped = 0; skipped < firsts[i]; skipped++) reader_next(all);
-        reader *later = reader_start(c, BATCH, COLUMNS, STEPS, SEED, firsts[i]);
-        for (uint64_t n = 0; n < updates + 5; n++) {
-            const minibatch *a = reader_next(all), *b = reader_next(later);
-            assert_int_equal(b->epoch, (firsts[i] + n) / updates);
-            assert_int_equal(b->update, (firsts[i] + n) % updates);
-            assert_int_equal(a->epoch, b->epoch);
-            assert_int_equal(a->update, b->update);
-            assert_memory_equal(a->inputs, b->inputs, STEPS * COLUMNS);
-            assert_memory_equal(a->targets, b->targets, STEPS * COLUMNS * sizeof *a->targets);
-        }
-        reader_stop(all);
-        reader_stop(later);
-    }
-    corpus_free(c);
-}
-
-/* A deadlock ends in main's alarm. */
-static void test_reader_stop(void **state) {
-    (void)state;
-    corpus *c = mixed_corpus();
-    for (int i = 0; i < 300; i++) {
-        reader *r = reader_start(c, BATCH, COLUMNS, STEPS, SEED, (uint64_t)i);
-        for (int n = 0; n < i % 7; n++) reader_next(r);
-        if (i % 10 == 0) usleep(2000); /* the ring is full, the thread asleep */
-        reader_stop(r);
-    }
-    reader_stop(NULL);
-
-    /* an epoch of one update: each minibatch has an order of its own */
-    reader *r = reader_start(c, 1, 1, (int)c->size - 1, SEED, 0);
-    for (uint64_t epoch = 0; epoch < 10; epoch++) {
-        const minibatch *m = reader_next(r);
-        sequence *s = sequence_shuffled(c, SEED, epoch);
-        buffer whole = concatenation(s);
-        assert_int_equal(m->epoch, epoch);
-        assert_int_equal(m->update, 0);
-        assert_memory_equal(m->inputs, whole.bytes, whole.size - 1);
-        free(whole.bytes);
-        sequence_free(s);
-    }
-    reader_stop(r);
-    corpus_free(c);
-}
-
-/* ------------------------------------------------------------------------------------- main */
-
-static int make_folder(void **state) {
-    (void)state;
-    const char *parent = getenv("TMPDIR");
-    snprintf(folder, sizeof folder, "%s/test_data-XXXXXX", parent && *parent ? parent : "/tmp");
-    if (!mkdtemp(folder) || mkdir(path_of("spool"), 0777) != 0) return -1;
-    return setenv("TMPDIR", path_of("spool"), 1);
-}
-
-static int remove_entry(const char *path, const struct stat *status, int kind, struct FTW *walk) {
-    (void)status, (void)kind, (void)walk;
-    return remove(path);
-}
-
-static int remove_folder(void **state) {
-    (void)state;
-    return nftw(folder, remove_entry, 16, FTW_DEPTH | FTW_PHYS);
-}
-
 int main(void) {
-    alarm(300); /* a deadlock ends the tests */
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_framing),
-        cmocka_unit_test(test_many_documents),
-        cmocka_unit_test(test_long_line),
-        cmocka_unit_test(test_line_at_chunk_end),
-        cmocka_unit_test(test_raw_text),
-        cmocka_unit_test(test_hash),
-        cmocka_unit_test(test_entities),
-        cmocka_unit_test(test_wrong_lines),
-        cmocka_unit_test(test_unreadable),
-        cmocka_unit_test(test_spool),
-        cmocka_unit_test(test_gzip),
-        cmocka_unit_test(test_gzip_members),
-        cmocka_unit_test(test_gzip_corrupt),
-        cmocka_unit_test(test_gzip_long),
-        cmocka_unit_test(test_exclude),
-        cmocka_unit_test(test_split),
-        cmocka_unit_test(test_split_repeats),
-        cmocka_unit_test(test_split_raw_text),
-        cmocka_unit_test(test_sequence_in_order),
-        cmocka_unit_test(test_sequence_shuffled),
-        cmocka_unit_test(test_sequence_pinned),
-        cmocka_unit_test(test_reader),
-        cmocka_unit_test(test_reader_dropped),
-        cmocka_unit_test(test_reader_first),
-        cmocka_unit_test(test_reader_stop),
+        cmocka_unit_test(test_framing),       cmocka_unit_test(test_many_documents),
+        cmocka_unit_test(test_long_line),     cmocka_unit_test(test_line_at_chunk_end),
+        cmocka_unit_test(test_raw_text),      cmocka_unit_test(test_hash),
+        cmocka_unit_test(test_entities),      cmocka_unit_test(test_wrong_lines),
+        cmocka_unit_test(test_unreadable),    cmocka_unit_test(test_spool),
+        cmocka_unit_test(test_gzip),          cmocka_unit_test(test_gzip_members),
+        cmocka_unit_test(test_gzip_corrupt),  cmocka_unit_test(test_gzip_long),
+        cmocka_unit_test(test_exclude),       cmocka_unit_test(test_split),
+        cmocka_unit_test(test_split_repeats), cmocka_unit_test(test_split_raw_text),
     };
-    return cmocka_run_group_tests(tests, make_folder, remove_folder);
+    return cmocka_run_group_tests(tests, make_spool, NULL);
 }

@@ -1,0 +1,39 @@
+/* Corpora for tests: text files in the temporary folder, by their names there, and what is read from
+ * them. */
+#ifndef SMALLWORLD_TESTS_CORPORA_H
+#define SMALLWORLD_TESTS_CORPORA_H
+
+#include "data/corpus.h"
+#include "data/sequence.h"
+
+#include "core/philox.h"
+
+/* Bytes that are added to. The caller frees them. */
+typedef struct buffer {
+    uint8_t *bytes;
+    size_t size, capacity;
+} buffer;
+
+void buffer_add(buffer *b, const void *bytes, size_t size);
+void buffer_add_text(buffer *b, const char *text);
+
+/* Random bytes without line ends. */
+void buffer_add_random(buffer *b, philox_stream *draws, size_t size);
+
+extern const corpus_options plain_text;
+
+/* Fails the test where a file is refused. */
+corpus *read_files(const corpus_options *options, int count, const char *const *names);
+corpus *read_one(const char *name);
+
+/* Writes `count` documents of random text, up to `longest` bytes; label i for document i. Adds
+ * their framed bytes to `framed`, if given. */
+void write_random(const char *name, size_t count, size_t longest, buffer *framed);
+
+/* 301 documents of 0 to 40 bytes and two raw texts, one longer than all of them. */
+corpus *mixed_corpus(void);
+
+/* A sequence's documents in its order. */
+buffer concatenation(const sequence *s);
+
+#endif

@@ -1,0 +1,150 @@
+/* The reader's minibatches. */
+#include "data/reader.h"
+
+#include "core/memory.h"
+#include "corpora.h"
+#include "support.h"
+
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+enum { BATCH = 6, COLUMNS = 8, STEPS = 11, SEED = 21 };
+
+static void assert_minibatch(const minibatch *m, const uint8_t *whole, size_t size) {
+    size_t stripe = (size - 1) / BATCH;
+    for (size_t t = 0; t < STEPS; t++) {
+        for (size_t k = 0; k < COLUMNS; k++) {
+            size_t position = k * stripe + m->update * STEPS + t, at = t * COLUMNS + k;
+            assert_int_equal(m->inputs[at], k < BATCH ? whole[position] : 0);
+            assert_int_equal(m->targets[at], k < BATCH ? whole[position + 1] : -1);
+        }
+    }
+}
+
+static void test_reader(void **state) {
+    (void)state;
+    corpus *c = mixed_corpus();
+    uint64_t updates = reader_epoch_updates(c, BATCH, STEPS);
+    assert_int_equal(updates, (c->size - 1) / BATCH / STEPS);
+    assert_in_range(updates, 100, 1000);
+    reader *r = reader_start(c, BATCH, COLUMNS, STEPS, SEED, 0);
+    for (uint64_t epoch = 0; epoch < 2; epoch++) {
+        sequence *s = sequence_shuffled(c, SEED, epoch);
+        buffer whole = concatenation(s);
+        for (uint64_t update = 0; update < updates; update++) {
+            const minibatch *m = reader_next(r);
+            assert_int_equal(m->epoch, epoch);
+            assert_int_equal(m->update, update);
+            assert_minibatch(m, whole.bytes, whole.size);
+            if (update == updates / 2) { /* it stays as it is while the thread runs ahead */
+                usleep(20000);
+                assert_int_equal(m->update, update);
+                assert_minibatch(m, whole.bytes, whole.size);
+            }
+        }
+        free(whole.bytes);
+        sequence_free(s);
+    }
+    assert_true(reader_waited(r) >= 0 && reader_waited(r) < 60);
+    reader_stop(r);
+    corpus_free(c);
+}
+
+/* Every predicted byte is predicted once, and those that are not are counted. */
+static void test_reader_dropped(void **state) {
+    (void)state;
+    write_random("small.tsv", 20, 40, NULL);
+    corpus *c = read_one("small.tsv");
+    uint64_t size = c->size;
+    for (int batch = 1; batch < 12; batch++) {
+        for (int steps = 1; steps < 40; steps += 3) {
+            uint64_t updates = reader_epoch_updates(c, batch, steps);
+            uint8_t *predicted = mem_alloc(size, 1);
+            for (uint64_t k = 0; k < (uint64_t)batch; k++) {
+                for (uint64_t t = 0; t < updates * (uint64_t)steps; t++) {
+                    uint64_t target = k * ((size - 1) / (uint64_t)batch) + t + 1;
+                    assert_in_range(target, 1, size - 1);
+                    assert_int_equal(predicted[target]++, 0);
+                }
+            }
+            uint64_t dropped = 0;
+            for (uint64_t i = 0; i < size; i++) dropped += !predicted[i];
+            assert_int_equal(reader_epoch_dropped(c, batch, steps), dropped);
+            assert_in_range(dropped, 1, (uint64_t)(batch * steps + batch));
+            free(predicted);
+        }
+    }
+    assert_int_equal(reader_epoch_updates(c, 1, (int)size - 1), 1);
+    assert_int_equal(reader_epoch_dropped(c, 1, (int)size - 1), 1);
+    assert_int_equal(reader_epoch_updates(c, 1, (int)size), 0);
+    assert_int_equal(reader_epoch_dropped(c, 1, (int)size), size);
+    assert_int_equal(reader_epoch_updates(c, (int)size, 1), 0);
+    corpus_free(c);
+    corpus nothing = {0};
+    assert_int_equal(reader_epoch_updates(&nothing, 4, 4), 0);
+    assert_int_equal(reader_epoch_dropped(&nothing, 4, 4), 0);
+}
+
+static void test_reader_first(void **state) {
+    (void)state;
+    corpus *c = mixed_corpus();
+    uint64_t updates = reader_epoch_updates(c, BATCH, STEPS);
+    uint64_t firsts[] = {1, updates - 1, updates, updates + updates / 2, 3 * updates - 1};
+    for (int i = 0; i < 5; i++) {
+        reader *all = reader_start(c, BATCH, COLUMNS, STEPS, SEED, 0);
+        for (uint64_t skipped = 0; skipped < firsts[i]; skipped++) reader_next(all);
+        reader *later = reader_start(c, BATCH, COLUMNS, STEPS, SEED, firsts[i]);
+        for (uint64_t n = 0; n < updates + 5; n++) {
+            const minibatch *a = reader_next(all), *b = reader_next(later);
+            assert_int_equal(b->epoch, (firsts[i] + n) / updates);
+            assert_int_equal(b->update, (firsts[i] + n) % updates);
+            assert_int_equal(a->epoch, b->epoch);
+            assert_int_equal(a->update, b->update);
+            assert_memory_equal(a->inputs, b->inputs, STEPS * COLUMNS);
+            assert_memory_equal(a->targets, b->targets, STEPS * COLUMNS * sizeof *a->targets);
+        }
+        reader_stop(all);
+        reader_stop(later);
+    }
+    corpus_free(c);
+}
+
+/* A deadlock ends in main's alarm. */
+static void test_reader_stop(void **state) {
+    (void)state;
+    corpus *c = mixed_corpus();
+    for (int i = 0; i < 300; i++) {
+        reader *r = reader_start(c, BATCH, COLUMNS, STEPS, SEED, (uint64_t)i);
+        for (int n = 0; n < i % 7; n++) reader_next(r);
+        if (i % 10 == 0) usleep(2000); /* the ring is full, the thread asleep */
+        reader_stop(r);
+    }
+    reader_stop(NULL);
+
+    /* an epoch of one update: each minibatch has an order of its own */
+    reader *r = reader_start(c, 1, 1, (int)c->size - 1, SEED, 0);
+    for (uint64_t epoch = 0; epoch < 10; epoch++) {
+        const minibatch *m = reader_next(r);
+        sequence *s = sequence_shuffled(c, SEED, epoch);
+        buffer whole = concatenation(s);
+        assert_int_equal(m->epoch, epoch);
+        assert_int_equal(m->update, 0);
+        assert_memory_equal(m->inputs, whole.bytes, whole.size - 1);
+        free(whole.bytes);
+        sequence_free(s);
+    }
+    reader_stop(r);
+    corpus_free(c);
+}
+
+int main(void) {
+    alarm(300); /* a deadlock ends the tests */
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_reader),
+        cmocka_unit_test(test_reader_dropped),
+        cmocka_unit_test(test_reader_first),
+        cmocka_unit_test(test_reader_stop),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
