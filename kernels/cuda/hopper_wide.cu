@@ -349,16 +349,16 @@ static wide_plan plan_parts(ordered_lists *l, int slots, int boxes, int columns,
 
 /* Blocks of 32 may be for parted_product: where lists are long, whole parts, each for two thread
  * blocks, if all find room at once, as they must to trade sums but once; where lists are short, small
- * parts, unless these gather too much more. Blocks of 128 whose tiles would fill the multiprocessors
- * once, and then in part, come in tiles of half as many columns: 512 columns at densities .5, .1 and
- * .05 took 153, 35 and 22.6 us in whole ones, and take 124, 32 and 19.5. The bounds are as measured on
- * an H200 with 12,288 units at densities from 0.5 to 0.01, random, Watts-Strogatz and
- * Barabasi-Albert. */
+ * parts, unless these gather too much more, or with 512 columns only for hubs' sake. Blocks of 128
+ * whose tiles would fill the multiprocessors once, and then in part, come in tiles of half as many
+ * columns: 512 columns at densities .5, .1 and .05 took 153, 35 and 22.6 us in whole ones, and take
+ * 124, 32 and 19.5. The bounds are as measured on an H200 with 12,288 units at densities from 0.5 to
+ * 0.01, random, Watts-Strogatz and Barabasi-Albert. */
 static wide_plan choose_plan(ordered_lists *l, int b, int columns, bool few, int processors,
                              costed_part *parts) {
     const node_lists *lists = &l->lists;
     const int slots = wide_slots(b), boxes = few ? 1 : 2;
-    const int long_list = few ? 32 : 64, short_list = 24;
+    const int long_list = few ? 32 : 64, short_list = few ? 24 : 8, shortest_list = few ? 16 : 8;
     const int whole = (lists->nodes + slots - 1) / slots;
     int blocks = 0;
     for (int i = 0; i < lists->nodes; i++) blocks += lists->end[i] - lists->begin[i];
@@ -373,10 +373,10 @@ static wide_plan choose_plan(ordered_lists *l, int b, int columns, bool few, int
     }
     const wide_plan plan = plan_parts(l, slots, boxes, columns, exact, processors, parts);
     if (b != 32 || !exact || mean >= short_list || whole > processors) return plan;
+    if (columns > 1 && !plan.hubs) return plan;
     const wide_plan small =
         plan_parts(l, slots / 2, 1, boxes * columns, exact, 2 * processors, parts);
-    const bool shortest = mean < (few ? 16 : 8) && (columns == 1 || plan.hubs);
-    return shortest || (few && small.time < 0.77 * plan.time) ? small : plan;
+    return mean < shortest_list || small.time < 0.77 * plan.time ? small : plan;
 }
 
 template <int SLOTS> static void *pack_parts(backend *be, const wide_part *part, int count) {

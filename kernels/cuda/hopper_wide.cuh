@@ -14,8 +14,8 @@ enum { NO_NODE = 0xFFFF, MOST_GIVEN = 128 /* parts that give */ };
 template <int SLOTS> struct packed_part {
     int first, start[SLOTS];     /* its sources; where the nodes' lists begin */
     uint16_t count, node[SLOTS]; /* count: of sources */
-    uint8_t given, takes;        /* its place among those that give, or its givers': how many */
-    bool gives;
+    uint8_t given, takes; /* its place among all that give, or of the first that it takes from */
+    bool gives;           /* takes: from how many */
 };
 
 typedef struct wide_arguments {
@@ -221,7 +221,7 @@ template <int TILES, int SUMS>
 static __device__ __forceinline__ void take_hub(const wide_arguments &p, int given, int takes,
                                                 int column, float (&sum)[TILES][SUMS]) {
     typedef hub_slot<TILES, SUMS> slot;
-    const int ALL = TILES * SUMS, ABREAST_HERE = ALL < 64 ? 64 / ALL : 1;
+    const int ALL = TILES * SUMS, AT_ONCE = ALL < 64 ? 64 / ALL : 1;
     const int thread = threadIdx.x % GROUP;
     if (thread < takes) {
         int *flag = slot(p, given + thread, column).flag;
@@ -230,10 +230,10 @@ static __device__ __forceinline__ void take_hub(const wide_arguments &p, int giv
         atomicExch(flag, 0);
     }
     group_sync(1 + threadIdx.x / GROUP, GROUP);
-    for (int i = 0; i < takes; i += ABREAST_HERE) {
-        float4 v[ABREAST_HERE][ALL / 4];
+    for (int i = 0; i < takes; i += AT_ONCE) {
+        float4 v[AT_ONCE][ALL / 4];
 #pragma unroll
-        for (int k = 0; k < ABREAST_HERE; k++) {
+        for (int k = 0; k < AT_ONCE; k++) {
             const float4 *from = slot(p, given + i + k, column).sums;
 #pragma unroll
             for (int j = 0; j < ALL / 4; j++) {
@@ -241,7 +241,7 @@ static __device__ __forceinline__ void take_hub(const wide_arguments &p, int giv
             }
         }
 #pragma unroll
-        for (int k = 0; k < ABREAST_HERE; k++) {
+        for (int k = 0; k < AT_ONCE; k++) {
 #pragma unroll
             for (int j = 0; j < ALL / 4; j++) {
                 float *s = &sum[j * 4 / SUMS][j * 4 % SUMS];
