@@ -317,11 +317,20 @@ static const int *order_of(ordered_lists *l, int group) {
     return l->order[group];
 }
 
+static int longest_list(const node_lists *l) {
+    int longest = 0;
+    for (int i = 0; i < l->nodes; i++) longest = max(longest, l->end[i] - l->begin[i]);
+    return longest;
+}
+
 /* Tries bounds on the cost of parts from that of the costliest down. */
 static void bound_parts(const node_lists *l, wide_plan *plan, int columns, int blocks,
                         costed_part *parts) {
-    const int most = parts[0].cost;
     wide_plan tried = *plan;
+    tried.hubs = false;
+    cut_nodes(l, &tried, parts);
+    const int most = parts[0].cost;
+    tried.hubs = plan->hubs;
     for (int bound = most; bound > most / 8; bound -= bound / 32 + 1) {
         tried.most = bound;
         const int count = cut_nodes(l, &tried, parts);
@@ -340,10 +349,10 @@ static wide_plan plan_parts(ordered_lists *l, int slots, int boxes, int columns,
     plan.time = time_of(parts, cut_nodes(&l->lists, &plan, parts), columns, blocks);
     if (!exact) return plan;
     wide_plan cut = plan;
+    bound_parts(&l->lists, &plan, columns, blocks, parts);
+    if (longest_list(&l->lists) * (BLOCK_COST + SOURCE_COST) < plan.time / 2) return plan;
     cut.hubs = true;
     bound_parts(&l->lists, &cut, columns, blocks, parts);
-    cut_nodes(&l->lists, &plan, parts);
-    bound_parts(&l->lists, &plan, columns, blocks, parts);
     return cut.time < 0.85 * plan.time ? cut : plan;
 }
 
