@@ -197,6 +197,8 @@ static void test_many_columns(void **state) {
         {120, 32, 1, 33, 1, 0.7, false},    {300, 32, 1, 8, 1, 0.01, true},
         {300, 32, 1, 15, 1, 0.02, true},    {395, 32, 1, 16, 1, 0.005, true},
         {150, 64, 1, 16, 1, 0.02, true},    {80, 128, 1, 15, 1, 0.05, true},
+        {150, 32, 1, 4, 1, 0.19, true},     {150, 64, 1, 4, 1, 0.02, true},
+        {80, 128, 1, 8, 1, 0.05, true},
     };
     check_gpu_shapes(13, shapes, sizeof shapes / sizeof shapes[0]);
 }
