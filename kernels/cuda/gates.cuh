@@ -100,8 +100,7 @@ template <typename T> static __device__ inline float tanh_(float x) {
 }
 
 /* What is to be squashed, once raw was taken. st: the statistics from this lane's columns on,
- * [GATES][2][32 VEC].
- * gains: this unit's gains and biases, see fetch_gains. */
+ * [GATES][2][32 VEC]. gains: this unit's gains and biases, see fetch_gains. */
 template <int VEC, typename T>
 static __device__ inline void preactivate(const view<T> &v, const float *st, const float *gains,
                                           const gate_inputs<T, VEC> &in, int unit, int n,

@@ -229,12 +229,8 @@ static __device__ __forceinline__ void take_sums(float (&sum)[S::TILES][SUMS], u
     for (int t = 0; t < S::TILES; t++) {
 #pragma unroll
         for (int j = 0; j < SUMS; j += 4) {
-            const float4 v = shared_load4(base + threadIdx.x * 16 +
-                                          ((k * S::TILES + t) * SUMS / 4 + j / 4) * CONSUMERS * 16);
-            sum[t][j] += v.x;
-            sum[t][j + 1] += v.y;
-            sum[t][j + 2] += v.z;
-            sum[t][j + 3] += v.w;
+            const int row = (k * S::TILES + t) * SUMS / 4 + j / 4;
+            add_four_sums(&sum[t][j], shared_load4(base + threadIdx.x * 16 + row * CONSUMERS * 16));
         }
     }
 }

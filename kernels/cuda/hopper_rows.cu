@@ -113,11 +113,7 @@ template <typename S> static __device__ inline outlet<S::SLOTS> outlet_of(uint32
 template <int K>
 static __device__ __forceinline__ void give_tile(const exchange &e, int slot,
                                                  const float (&sum)[K]) {
-    float4 *to = (float4 *)(e.sums + (size_t)slot * K * GROUP) + threadIdx.x % GROUP;
-#pragma unroll
-    for (int j = 0; j < K; j += 4) {
-        __stcg(to + j / 4 * GROUP, make_float4(sum[j], sum[j + 1], sum[j + 2], sum[j + 3]));
-    }
+    leave_sums<GROUP>((float4 *)(e.sums + (size_t)slot * K * GROUP) + threadIdx.x % GROUP, sum);
 }
 
 /* A finisher says that a warpgroup's sums are there, once they are. */

@@ -348,9 +348,8 @@ template <int N>
 static __device__ __forceinline__ void hand_on(const exchange &e, const float (&sum)[N / 128][64]) {
     float4 *to = (float4 *)e.sums + (size_t)blockIdx.x * (SMALL_UNITS * N / 4) + threadIdx.x;
 #pragma unroll
-    for (int i = 0; i < N / 8; i++) {
-        const float *d = &sum[i / 16][i % 16 * 4];
-        __stcg(to + i * SMALL_CONSUMERS, make_float4(d[0], d[1], d[2], d[3]));
+    for (int i = 0; i < N / 128; i++) {
+        leave_sums<SMALL_CONSUMERS>(to + i * 16 * SMALL_CONSUMERS, sum[i]);
     }
     __threadfence();
     group_sync(1, SMALL_CONSUMERS);
@@ -371,12 +370,7 @@ static __device__ __forceinline__ void take_over(const exchange &e, const small_
         const float4 *from = (float4 *)e.sums + (size_t)i * (SMALL_UNITS * N / 4) + threadIdx.x;
 #pragma unroll
         for (int j = 0; j < N / 8; j++) {
-            const float4 more = __ldcg(from + j * SMALL_CONSUMERS);
-            float *d = &sum[j / 16][j % 16 * 4];
-            d[0] += more.x;
-            d[1] += more.y;
-            d[2] += more.z;
-            d[3] += more.w;
+            add_four_sums(&sum[j / 16][j % 16 * 4], __ldcg(from + j * SMALL_CONSUMERS));
         }
         group_sync(1, SMALL_CONSUMERS);
         if (threadIdx.x == 0) e.full[i] = 0;

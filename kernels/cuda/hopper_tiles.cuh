@@ -140,6 +140,22 @@ typedef struct exchange {
     int *full;   /* of each slot; all 0 between launches */
 } exchange;
 
+/* Leaves a thread's sums, four in a row of STRIDE threads'. */
+template <int STRIDE, int K>
+static __device__ __forceinline__ void leave_sums(float4 *to, const float (&sum)[K]) {
+#pragma unroll
+    for (int j = 0; j < K; j += 4) {
+        __stcg(to + j / 4 * STRIDE, make_float4(sum[j], sum[j + 1], sum[j + 2], sum[j + 3]));
+    }
+}
+
+static __device__ __forceinline__ void add_four_sums(float *sum, float4 more) {
+    sum[0] += more.x;
+    sum[1] += more.y;
+    sum[2] += more.z;
+    sum[3] += more.w;
+}
+
 /* Adds what another part left: it arrives as stages of so many rows, four sums of each thread in a
  * row. `mine`: where this thread's lie in a stage at `base`. */
 template <int STAGE, int SUM_STAGES, int SUM_ROWS, int SUM_ROW, int STAGES, int K>
@@ -151,12 +167,7 @@ static __device__ __forceinline__ void add_handed_on(uint32_t base, uint32_t min
         stages.wait_full();
 #pragma unroll
         for (int j = 0; j < SUM_ROWS; j++) {
-            float *s = &sum[(i * SUM_ROWS + j) * 4];
-            float4 v = shared_load4(from + j * SUM_ROW);
-            s[0] += v.x;
-            s[1] += v.y;
-            s[2] += v.z;
-            s[3] += v.w;
+            add_four_sums(&sum[(i * SUM_ROWS + j) * 4], shared_load4(from + j * SUM_ROW));
         }
         finish_loads();
         stages.release(stages.at);

@@ -379,10 +379,7 @@ static __device__ __forceinline__ void give_sums(const transposed_arguments &p, 
     const int group = threadIdx.x / GROUP;
     float4 *to = (float4 *)slot_of<S>(p, number) + threadIdx.x;
     group_sync(SLOT_FREE + group, WATCHERS);
-#pragma unroll
-    for (int j = 0; j < S::SUMS; j += 4) {
-        __stcg(to + j / 4 * CONSUMERS, make_float4(sum[j], sum[j + 1], sum[j + 2], sum[j + 3]));
-    }
+    leave_sums<CONSUMERS>(to, sum);
     group_arrive(SUMS_LEFT + group, WATCHERS);
 }
 

@@ -323,36 +323,33 @@ static int longest_list(const node_lists *l) {
     return longest;
 }
 
-/* Tries bounds on the cost of parts from that of the costliest down. */
-static void bound_parts(const node_lists *l, wide_plan *plan, int columns, int blocks,
+/* Bounds the cost of the plan's parts by what takes the least time, if at all: tries bounds from the
+ * cost of the costliest down, unless more column tiles may come. */
+static void bound_parts(const node_lists *l, wide_plan *plan, int columns, bool exact, int blocks,
                         costed_part *parts) {
-    wide_plan tried = *plan;
-    tried.hubs = false;
-    cut_nodes(l, &tried, parts);
+    plan->most = INT32_MAX; /* no list is cut either */
+    plan->time = time_of(parts, cut_nodes(l, plan, parts), columns, blocks);
     const int most = parts[0].cost;
-    tried.hubs = plan->hubs;
-    for (int bound = most; bound > most / 8; bound -= bound / 32 + 1) {
+    wide_plan tried = *plan;
+    for (int bound = most; exact && bound > most / 8; bound -= bound / 32 + 1) {
         tried.most = bound;
-        const int count = cut_nodes(l, &tried, parts);
-        tried.time = time_of(parts, count, columns, blocks);
+        tried.time = time_of(parts, cut_nodes(l, &tried, parts), columns, blocks);
         if (tried.time < plan->time) *plan = tried;
     }
 }
 
-/* As many nodes to a part as there are thread blocks for, or fewer; bounded, unless more column tiles
- * may come. Hubs' lists are cut where that saves much: what is handed on costs more than is
- * counted. */
+/* As many nodes to a part as there are thread blocks for, or fewer. Hubs' lists are cut where that saves
+ * much: what is handed on costs more than is counted. */
 static wide_plan plan_parts(ordered_lists *l, int slots, int boxes, int columns, bool exact,
                             int blocks, costed_part *parts) {
     const int even = (l->lists.nodes * columns + blocks - 1) / blocks;
     wide_plan plan = {slots, 1, boxes, order_of(l, min(slots, even)), INT32_MAX, false, 0};
-    plan.time = time_of(parts, cut_nodes(&l->lists, &plan, parts), columns, blocks);
-    if (!exact) return plan;
+    bound_parts(&l->lists, &plan, columns, exact, blocks, parts);
+    const int longest = longest_list(&l->lists) * (BLOCK_COST + SOURCE_COST);
+    if (!exact || longest < plan.time / 2) return plan;
     wide_plan cut = plan;
-    bound_parts(&l->lists, &plan, columns, blocks, parts);
-    if (longest_list(&l->lists) * (BLOCK_COST + SOURCE_COST) < plan.time / 2) return plan;
     cut.hubs = true;
-    bound_parts(&l->lists, &cut, columns, blocks, parts);
+    bound_parts(&l->lists, &cut, columns, exact, blocks, parts);
     return cut.time < 0.85 * plan.time ? cut : plan;
 }
 
@@ -445,8 +442,8 @@ static void build_wide(backend *be, wide_parts *made, ordered_lists *l, int b, i
     made->count = count;
     made->slots = plan.slots;
     made->shares = plan.shares;
-    made->boxes = (short)plan.boxes;
-    for (int i = 0; i < count; i++) made->hubs |= cut[i].part.gives;
+    made->boxes = plan.boxes;
+    made->hubs = plan.hubs;
     const int parts = count * plan.shares;
     made->part = plan.slots == 6   ? pack_parts<6>(be, part, parts)
                  : plan.slots == 3 ? pack_parts<3>(be, part, parts)

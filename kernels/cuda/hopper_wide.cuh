@@ -205,10 +205,7 @@ static __device__ __forceinline__ void give_hub(const wide_arguments &p, int giv
                                                 const float (&sum)[TILES][SUMS]) {
     const hub_slot<TILES, SUMS> to(p, given, column);
 #pragma unroll
-    for (int j = 0; j < TILES * SUMS; j += 4) {
-        const float *s = &sum[j / SUMS][j % SUMS];
-        __stcg(to.sums + j / 4 * GROUP, make_float4(s[0], s[1], s[2], s[3]));
-    }
+    for (int t = 0; t < TILES; t++) leave_sums<GROUP>(to.sums + t * SUMS / 4 * GROUP, sum[t]);
     group_sync(1 + threadIdx.x / GROUP, GROUP);
     if (threadIdx.x % GROUP == 0) {
         __threadfence();
@@ -244,11 +241,7 @@ static __device__ __forceinline__ void take_hub(const wide_arguments &p, int giv
         for (int k = 0; k < AT_ONCE; k++) {
 #pragma unroll
             for (int j = 0; j < ALL / 4; j++) {
-                float *s = &sum[j * 4 / SUMS][j * 4 % SUMS];
-                s[0] += v[k][j].x;
-                s[1] += v[k][j].y;
-                s[2] += v[k][j].z;
-                s[3] += v[k][j].w;
+                add_four_sums(&sum[j * 4 / SUMS][j * 4 % SUMS], v[k][j]);
             }
         }
     }
