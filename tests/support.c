@@ -91,6 +91,12 @@ double *get(backend *be, const void *array, size_t count, element type) {
     return values;
 }
 
+void release_all(backend *be, void *const *arrays, size_t count) {
+    for (size_t i = 0; i < count; i++) {
+        if (arrays[i]) be->release(be, arrays[i]);
+    }
+}
+
 double relative_error(const double *a, const double *b, size_t count) {
     double difference = 0, norm = 0;
     for (size_t i = 0; i < count; i++) {

@@ -24,6 +24,7 @@ double *random_values(size_t count, double low, double high);
 void *put(backend *be, const double *values, size_t count, element type);
 void *put_poison(backend *be, size_t count, element type);
 double *get(backend *be, const void *array, size_t count, element type);
+void release_all(backend *be, void *const *arrays, size_t count); /* but NULL */
 
 /* |a - b| / |b| in the Euclidean norm; infinite where either has a NaN. */
 double relative_error(const double *a, const double *b, size_t count);

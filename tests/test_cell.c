@@ -164,9 +164,7 @@ static void run_part(backend *be, const part *how, int hidden, int columns, doub
                       c.dc,
                       device_bytes,
                       device_arguments};
-    for (size_t i = 0; i < sizeof arrays / sizeof arrays[0]; i++) {
-        if (arrays[i]) be->release(be, arrays[i]);
-    }
+    release_all(be, arrays, sizeof arrays / sizeof arrays[0]);
     free(state);
     be->layout_free(be, d);
     layout_free(l);
@@ -461,9 +459,7 @@ static void run_gates_table(backend *be, const table_shape *how, int columns, co
                       c.workspace,
                       device_bytes,
                       device_arguments};
-    for (size_t i = 0; i < sizeof arrays / sizeof arrays[0]; i++) {
-        if (arrays[i]) be->release(be, arrays[i]);
-    }
+    release_all(be, arrays, sizeof arrays / sizeof arrays[0]);
     free(raw);
     free(state);
     free(table);

@@ -638,6 +638,7 @@ static void test_split_raw_text(void **state) {
 }
 
 int main(void) {
+    alarm(300); /* what does not end ends the tests */
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_framing),       cmocka_unit_test(test_many_documents),
         cmocka_unit_test(test_long_line),     cmocka_unit_test(test_line_at_chunk_end),

@@ -40,7 +40,7 @@ static void test_softmax(void **state) {
             sums[side] = get(be, rows, VOCABULARY, REAL);
             be->download(be, &total[side], sum, sizeof *sum);
             void *arrays[] = {l, b, loss, d, rows, t, sum};
-            for (size_t i = 0; i < 7; i++) be->release(be, arrays[i]);
+            release_all(be, arrays, sizeof arrays / sizeof arrays[0]);
         }
         pair exact = p;
         exact.tolerance = 1e-5; /* losses and sums do not pass through bf16 */

@@ -454,7 +454,7 @@ static void test_repeated_dgrad(void **state) {
         if (i) assert_memory_equal(again, first, units * sizeof *first);
     }
     void *arrays[] = {w, dy, dx, sums};
-    for (int i = 0; i < 4; i++) be->release(be, arrays[i]);
+    release_all(be, arrays, sizeof arrays / sizeof arrays[0]);
     free(first);
     free(again);
     be->layout_free(be, device);
