@@ -232,8 +232,8 @@ template <bool FORWARD> struct chain {
         return part.node[node_of(i)] * UNITS + warp % 8 * 4 + lane / 8;
     }
 
-    __device__ size_t place_of(int unit) {
-        return (size_t)unit * p.columns + slice * SLICE + lane % 8 * COLUMNS;
+    __device__ uint32_t place_of(int unit) {
+        return (uint32_t)unit * (uint32_t)p.columns + slice * SLICE + lane % 8 * COLUMNS;
     }
 
     /* What the tasks of a row's node have left, rounded as it would be stored. */
@@ -350,7 +350,7 @@ template <bool FORWARD> struct chain_inputs {
         for (int i = 0; i < ROUNDS; i++) {
             if (c.node_of(i) >= part.nodes) break;
             const int unit = c.unit_of(part, i);
-            const size_t at = c.place_of(unit);
+            const uint32_t at = c.place_of(unit);
             if (!FORWARD) load_packet(raw[i], v.raw + at);
             if (!FORWARD && v.relu) {
                 packet<bf16, COLUMNS> out;
@@ -526,7 +526,7 @@ static __global__ void __launch_bounds__(THREADS, 1)
         for (int i = 0; i < ROUNDS; i++) {
             if (c.node_of(i) >= part.nodes) break;
             const int unit = c.unit_of(part, i);
-            const size_t at = c.place_of(unit);
+            const uint32_t at = c.place_of(unit);
             float of_unit[2] = {};
             if (first) {
                 load(d[i], p.dx + at);

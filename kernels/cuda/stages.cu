@@ -91,7 +91,7 @@ template <typename T, int VEC>
 static __device__ __forceinline__ void
 differentiate_columns(const view<T> &v, int unit, int n, uint32_t bytes, const float (&value)[VEC],
                       float (&d)[VEC]) {
-    const size_t at = (size_t)unit * v.columns + n;
+    const uint32_t at = state_row(v, unit) + n;
     const T *table = unit_table(v, unit);
     float y[VEC];
     load(d, v.dx + at);
@@ -123,7 +123,7 @@ static __global__ void __launch_bounds__(THREADS)
     int last = min(first + v.units, v.hidden);
     for (int unit = first + warp; unit < last; unit += WARPS) {
         for (int n = lane * VEC; n < v.columns; n += 32 * VEC) {
-            size_t at = (size_t)unit * v.columns + n;
+            uint32_t at = state_row(v, unit) + n;
             float y[VEC];
             load(y, v.raw + at);
             statistics<VEC>(st + n, v.columns, 0).normalise(y);
@@ -152,7 +152,7 @@ static __global__ void __launch_bounds__(THREADS)
         const uint32_t bytes = load_bytes<VEC>(v.bytes + n);
 #pragma unroll 1
         for (int unit = first + warp; unit < last; unit += WARPS) {
-            size_t at = (size_t)unit * v.columns + n;
+            uint32_t at = state_row(v, unit) + n;
             float value[VEC], d[VEC], unit_sums[2] = {}, gain = gain_of(v, 0, unit);
             load(value, v.raw + at);
             statistics<VEC>(st + n, v.columns, 0).normalise(value);
@@ -195,7 +195,7 @@ static __global__ void __launch_bounds__(THREADS, 4)
 #pragma unroll 2
         for (int unit = first + warp; unit < last; unit += WARPS) {
             float value[VEC], d[VEC], gain = gain_of(v, 0, unit);
-            size_t at = (size_t)unit * v.columns + n;
+            uint32_t at = state_row(v, unit) + n;
             load(value, v.raw + at);
             load(d, v.dpre + at);
             kept.normalise(value);
@@ -294,7 +294,7 @@ static __global__ void __launch_bounds__(WHOLE_THREADS, 1)
 #pragma unroll 4
         for (int unit = a.first + a.warp; unit < a.last; unit += WHOLE_WARPS) {
             packet<T, VEC> raw;
-            load_packet(raw, v.raw + (size_t)unit * v.columns + n);
+            load_packet(raw, v.raw + (state_row(v, unit) + n));
             a.row(0, v, unit, n) = raw;
 #pragma unroll
             for (int i = 0; i < VEC; i++) {
@@ -319,7 +319,7 @@ static __global__ void __launch_bounds__(WHOLE_THREADS, 1)
             unpack(a.row(0, v, unit, n), y);
             st.normalise(y);
             activate_columns(v, unit, bytes, y);
-            store(v.out + (size_t)unit * v.columns + n, y);
+            store(v.out + (state_row(v, unit) + n), y);
         }
     }
 }
@@ -351,7 +351,7 @@ static __global__ void __launch_bounds__(WHOLE_THREADS, 1)
         for (int unit = a.first + a.warp; unit < a.last; unit += WHOLE_WARPS) {
             packet<T, VEC> raw, kept;
             float value[VEC], d[VEC], unit_sums[2] = {}, gain = gain_of(v, 0, unit);
-            load_packet(raw, v.raw + (size_t)unit * v.columns + n);
+            load_packet(raw, v.raw + (state_row(v, unit) + n));
             a.row(0, v, unit, n) = raw;
             unpack(raw, value);
             st.normalise(value);
@@ -359,7 +359,7 @@ static __global__ void __launch_bounds__(WHOLE_THREADS, 1)
             pack(kept, d);
             a.row(1, v, unit, n) = kept;
             /* Nothing reads the gradient at norm's result of a table that multiplies. */
-            if (v.use != TABLE_MULTIPLY) store_packet(v.dpre + (size_t)unit * v.columns + n, kept);
+            if (v.use != TABLE_MULTIPLY) store_packet(v.dpre + (state_row(v, unit) + n), kept);
 #pragma unroll
             for (int i = 0; i < VEC; i++) {
                 const float product = kept.value(i) * value[i];
@@ -396,7 +396,7 @@ static __global__ void __launch_bounds__(WHOLE_THREADS, 1)
             for (int k = 0; k < VEC; k++) {
                 d[k] = (gain * kept.value(k) - mean[k] - value[k] * product[k]) * st.scale[k];
             }
-            store(v.raw + (size_t)unit * v.columns + n, d);
+            store(v.raw + (state_row(v, unit) + n), d);
         }
     }
 }

@@ -236,10 +236,6 @@ static __device__ inline bool find_entries(const view<T> &v, int unit, uint32_t 
     return has;
 }
 
-/* What a thread block needs of column n into shared memory: arrays [gates][2][stride], in which st
- * and means point to the column. Its sums of COUNT gates are fetched together, since each trip to
- * the L2 takes most of a microsecond. */
-
 /* - mean / deviation and 1 / deviation from a column's means of values and of their squares. */
 static __device__ inline void find_statistics(float mean, float square, float &shift,
                                               float &scale) {
@@ -263,7 +259,9 @@ static __device__ inline void finish_statistics(const view<T> &v, float mean, fl
     kept[v.columns + n] = scale;
 }
 
-/* Of COUNT gates from `gate` on: forward makes them from the sums, backward reads them. */
+/* What a thread block needs of column n into shared memory, of COUNT gates from `gate` on: forward
+ * makes it from the sums, backward reads it. In arrays [gates][2][stride], st points to the column.
+ * The sums are fetched together, since each trip to the L2 takes most of a microsecond. */
 template <int COUNT, typename T>
 static __device__ void make_statistics(const view<T> &v, int gate, int n, int stride, float *st) {
     fixed_sum sums[COUNT][2] = {};
