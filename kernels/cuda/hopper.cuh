@@ -35,9 +35,28 @@ static __device__ inline void barrier_arrive(uint32_t barrier) {
     asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(barrier) : "memory");
 }
 
-/* At a barrier of any of the cluster's thread blocks. */
-static __device__ inline void barrier_arrive_at(uint32_t barrier) {
-    asm volatile("mbarrier.arrive.shared::cluster.b64 _, [%0];" ::"r"(barrier) : "memory");
+/* Of a warp the first lane arrives for all, after __syncwarp, which orders what the others did before
+ * it. Racecheck takes an arrival for that lane's alone, and reports the others' reads and writes: for
+ * its sake SMALLWORLD_RACECHECK has every lane arrive. */
+#ifdef SMALLWORLD_RACECHECK
+enum { WARP_ARRIVALS = 32 };
+#else
+enum { WARP_ARRIVALS = 1 };
+#endif
+
+/* A barrier at which so many warps arrive. */
+static __device__ inline void barrier_init_warps(uint32_t barrier, int warps) {
+    barrier_init(barrier, warps * WARP_ARRIVALS);
+}
+
+static __device__ inline void barrier_arrive_warp(uint32_t barrier) {
+    if (threadIdx.x % 32 < WARP_ARRIVALS) barrier_arrive(barrier);
+}
+
+/* At a barrier of any of the cluster's thread blocks, so many times. */
+static __device__ inline void barrier_arrive_at(uint32_t barrier, int times) {
+    asm volatile("mbarrier.arrive.shared::cluster.b64 _, [%0], %1;" ::"r"(barrier), "r"(times)
+                 : "memory");
 }
 
 /* Arrives and announces bytes that copies will bring. */

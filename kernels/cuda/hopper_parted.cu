@@ -319,7 +319,7 @@ static __global__ void __launch_bounds__(THREADS, S::RESIDENT)
                     }
                     if (S::AHEAD) product_wait<0>();
                     __syncwarp(); /* all lanes have read */
-                    if (lane == 0) barrier_arrive(empty + stage * 8);
+                    barrier_arrive_warp(empty + stage * 8);
                     stage = next;
                     stages--;
                 }

@@ -105,7 +105,7 @@ struct ring_barriers {
     __device__ explicit ring_barriers(uint32_t at) : full(at) {
         if (threadIdx.x < RING_BATCHES) {
             barrier_init(full + threadIdx.x * 8, 1);
-            barrier_init(empty(threadIdx.x), CONSUMER_WARPS);
+            barrier_init_warps(empty(threadIdx.x), CONSUMER_WARPS);
         }
     }
 
@@ -147,7 +147,7 @@ struct tile_ring : ring_barriers {
     }
 
     __device__ void release() const {
-        if (threadIdx.x % 32 == 0) barrier_arrive(empty(slot));
+        barrier_arrive_warp(empty(slot));
         __syncwarp(); /* a ring of one batch: lanes that wait for the next might hold lane 0 up */
     }
 };
@@ -232,6 +232,7 @@ static __global__ void __launch_bounds__(THREADS, 1)
             places[s / 3] |= (row << 5 | column) << s % 3 * 10;
         }
         const uint16_t *list = p.tables.tile + task.first;
+        __syncwarp(); /* all lanes have read where the task's before went */
         if (lane < PAIRS) {
             const int position = pair[lane].position[upper], place = pair[lane].place;
             if (position == NO_TILE) {
@@ -296,7 +297,7 @@ struct runtime_ring : ring_barriers {
     }
 
     __device__ void release() const {
-        if (threadIdx.x % 32 == 0) barrier_arrive(empty(stage));
+        barrier_arrive_warp(empty(stage));
         __syncwarp(); /* as above */
     }
 
@@ -410,6 +411,7 @@ static __global__ void __launch_bounds__(THREADS, 1)
             }
         }
         const sampled_task &task = p.tables.task[i];
+        __syncwarp(); /* as above */
         if (lane < BATCHES * SLOTS) {
             const sampled_slot c = slot[lane / SLOTS * BATCH + lane % SLOTS];
             const uint16_t *row = p.tables.tile + task.first, *column = row + task.rows;

@@ -440,7 +440,7 @@ static __global__ void __launch_bounds__(SMALL_THREADS, 1)
     if (threadIdx.x == 0) {
         for (int s = 0; s < S::STAGES; s++) {
             barrier_init(full + s * 8, 32 + 1);
-            barrier_init(empty + s * 8, SMALL_CONSUMERS / 32);
+            barrier_init_warps(empty + s * 8, SMALL_CONSUMERS / 32);
         }
     }
     if (threadIdx.x < 4) shared_store(base + S::ZERO + threadIdx.x * 4, 0);
@@ -485,7 +485,7 @@ static __global__ void __launch_bounds__(SMALL_THREADS, 1)
                     product_wait<0>();
                 }
                 __syncwarp(); /* all lanes have read */
-                if (threadIdx.x % 32 == 0) barrier_arrive(empty + slot * 8);
+                barrier_arrive_warp(empty + slot * 8);
                 slot = slot + 1 == S::STAGES ? 0 : slot + 1;
                 phase ^= slot == 0;
             }

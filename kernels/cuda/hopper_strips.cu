@@ -276,7 +276,7 @@ static __device__ inline void strip_consume(const strip_arguments &p, strip_ring
                 multiply_strips<PANEL, B, SLOTS, HALVES>(sum, count, words, at, half * 64);
             }
             finish_loads();
-            if (lane == 0) barrier_arrive(ring.empty());
+            barrier_arrive_warp(ring.empty());
             __syncwarp();
         }
         __syncwarp();
@@ -294,7 +294,7 @@ static __global__ void __launch_bounds__(STRIP_THREADS, 1)
     strip_ring ring = {base + STRIP_BARRIERS, 0, 0};
     if (threadIdx.x < MOST_STAGES) {
         barrier_init(ring.full + threadIdx.x * 8, PRODUCERS);
-        barrier_init(ring.full + (MOST_STAGES + threadIdx.x) * 8, STRIP_WARPS);
+        barrier_init_warps(ring.full + (MOST_STAGES + threadIdx.x) * 8, STRIP_WARPS);
     }
     barrier_init_done();
     __syncthreads();

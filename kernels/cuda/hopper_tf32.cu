@@ -227,10 +227,8 @@ static __device__ __forceinline__ void turn(const shared_arguments &p, uint32_t 
             }
             shared_fence();
             __syncwarp();
-            if (threadIdx.x % 32 == 0) {
-                barrier_arrive(ring.turned + stage * 8);
-                barrier_arrive(ring.empty + stage * 8);
-            }
+            barrier_arrive_warp(ring.turned + stage * 8);
+            barrier_arrive_warp(ring.empty + stage * 8);
         }
     }
 }
@@ -352,7 +350,7 @@ static __device__ __forceinline__ void multiply_item(int count, uint32_t base, b
             }
         }
         __syncwarp(); /* all lanes have read */
-        if (threadIdx.x % 32 == 0) barrier_arrive(ring.empty + stage * 8);
+        barrier_arrive_warp(ring.empty + stage * 8);
         stage = stage + 1 == STAGES ? 0 : stage + 1;
         if (stage == 0) phase ^= 1;
     }
@@ -372,8 +370,8 @@ static __global__ void __launch_bounds__(ALL_THREADS, 1)
     if (threadIdx.x == 0) {
         for (int s = 0; s < STAGES; s++) {
             barrier_init(ring.full + s * 8, 1);
-            barrier_init(ring.turned + s * 8, S::TURNERS);
-            barrier_init(ring.empty + s * 8, WORKERS + S::TURNERS);
+            barrier_init_warps(ring.turned + s * 8, S::TURNERS);
+            barrier_init_warps(ring.empty + s * 8, WORKERS + S::TURNERS);
         }
     }
     barrier_init_done();

@@ -44,7 +44,7 @@ template <int STAGES> struct cursor {
         if (threadIdx.x == 0) {
             for (int s = 0; s < STAGES; s++) {
                 barrier_init(full + s * 8, fillers);
-                barrier_init(empty + s * 8, releases);
+                barrier_init_warps(empty + s * 8, releases);
             }
         }
     }
@@ -70,7 +70,7 @@ template <int STAGES> struct cursor {
     }
 
     __device__ void release(int stage) {
-        if (threadIdx.x % 32 == 0) barrier_arrive(empty + stage * 8);
+        barrier_arrive_warp(empty + stage * 8);
     }
 };
 
@@ -79,9 +79,9 @@ template <int SHARES, int STAGES>
 static __device__ inline void release_everywhere(const cursor<STAGES> &stages, int stage) {
     const uint32_t lane = threadIdx.x % 32, barrier = stages.empty + stage * 8;
     if (SHARES == 1) {
-        if (lane == 0) barrier_arrive(barrier);
+        barrier_arrive_warp(barrier);
     } else if (lane < SHARES) {
-        barrier_arrive_at(cluster_address(barrier, lane));
+        barrier_arrive_at(cluster_address(barrier, lane), WARP_ARRIVALS);
     }
 }
 

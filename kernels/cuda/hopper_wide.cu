@@ -120,7 +120,7 @@ static __global__ void __launch_bounds__(THREADS, 1)
                     if (S::AHEAD) product_wait<0>();
                     if (whole) {
                         __syncwarp(); /* all lanes have read */
-                        if (lane == 0) barrier_arrive(empty + stage * 8);
+                        barrier_arrive_warp(empty + stage * 8);
                         stage = next;
                         stages--;
                     }
