@@ -1,12 +1,15 @@
 #include "support.h"
 
+#include "core/file.h"
 #include "core/memory.h"
 
 #include <ftw.h>
 #include <math.h>
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -107,6 +110,10 @@ double relative_error(const double *a, const double *b, size_t count) {
     return isfinite(error) ? error : INFINITY;
 }
 
+void assert_contains(const char *text, const char *part) {
+    if (!strstr(text, part)) fail_msg("expected '%s' in: %s", part, text);
+}
+
 /* ----------------------------------------------------------------------------------- random */
 
 static philox_stream draws = {1, 0, 0, PHILOX_PURPOSE(PHILOX_TEST, 0)};
@@ -151,16 +158,11 @@ const char *temporary_folder(void) {
     return folder;
 }
 
-char *temporary_path(const char *name) {
-    return mem_format("%s/%s", temporary_folder(), name);
-}
-
 char *path_of(const char *name) {
-    static char paths[8][512];
-    static int next;
-    char *path = paths[next++ % 8];
-    snprintf(path, sizeof paths[0], "%s/%s", temporary_folder(), name);
-    return path;
+    static char **paths;
+    static size_t count, capacity;
+    paths = mem_grow(paths, &capacity, count + 1, sizeof *paths);
+    return paths[count++] = mem_format("%s/%s", temporary_folder(), name);
 }
 
 void write_bytes(const char *path, const void *bytes, size_t size) {
@@ -185,4 +187,27 @@ char *read_text(const char *path, size_t *size) {
     assert_int_equal(fread(text, 1, *size, in), *size);
     fclose(in);
     return text;
+}
+
+void assert_file(const char *path, const char *expected) {
+    size_t size;
+    char *text = read_text(path, &size);
+    assert_int_equal(size, strlen(expected));
+    assert_memory_equal(text, expected, size);
+    free(text);
+}
+
+void assert_no_temporary(const char *path) {
+    char *name = mem_format("%s.tmp", path);
+    if (file_exists(name)) fail_msg("%s was left behind", name);
+    free(name);
+}
+
+void limit_file_size(size_t size) {
+    const rlim_t bytes = size == SIZE_MAX ? RLIM_INFINITY : (rlim_t)size;
+    struct rlimit limit;
+    assert_int_equal(getrlimit(RLIMIT_FSIZE, &limit), 0);
+    limit.rlim_cur = bytes;
+    assert_int_equal(setrlimit(RLIMIT_FSIZE, &limit), 0);
+    signal(SIGXFSZ, size == SIZE_MAX ? SIG_DFL : SIG_IGN);
 }

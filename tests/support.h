@@ -1,5 +1,5 @@
 /* What the tests share: the backend under test, arrays that move between backends of different
- * types, random numbers, temporary folders. */
+ * types, random numbers, files and what is asserted of them. */
 #ifndef SMALLWORLD_TESTS_SUPPORT_H
 #define SMALLWORLD_TESTS_SUPPORT_H
 
@@ -34,12 +34,19 @@ uint64_t random_below(uint64_t bound);
 double random_uniform(void);
 void random_restart(uint64_t seed);
 
-/* A fresh folder, removed with all it holds when the program ends. */
+void assert_contains(const char *text, const char *part);
+
+/* A fresh folder, removed with all it holds when the program ends, and the path of a file in it, which
+ * is not for the caller to free. */
 const char *temporary_folder(void);
-char *temporary_path(const char *name);
-char *path_of(const char *name); /* the same, in one of eight buffers in turn */
+char *path_of(const char *name);
 void write_bytes(const char *path, const void *bytes, size_t size);
 void write_text(const char *path, const char *text);
 char *read_text(const char *path, size_t *size);
+void assert_file(const char *path, const char *expected);
+void assert_no_temporary(const char *path); /* that file_begin would have made for it */
+
+/* Files cannot grow past `size` from now on, as on a disk that is full. SIZE_MAX: they can. */
+void limit_file_size(size_t size);
 
 #endif

@@ -605,20 +605,8 @@ static void test_split_of_few(void **state) {
 
 /* ------------------------------------------------------------------------------------ protocol */
 
-/* Paths in the temporary folder that live until the program ends. */
-static const char *in_folder(const char *name) {
-    static char *paths[32];
-    for (int i = 0; i < 32; i++) {
-        if (!paths[i]) paths[i] = temporary_path(name);
-        if (strcmp(strrchr(paths[i], '/') + 1, name) == 0) return paths[i];
-    }
-    fail_msg("too many paths");
-    return NULL;
-}
-
 static probe_options options_of(penalty penalty) {
-    return (probe_options){
-        .train = in_folder("train"), .test = in_folder("test"), .penalty = penalty};
+    return (probe_options){.train = path_of("train"), .test = path_of("test"), .penalty = penalty};
 }
 
 static probe_result run_probe(const probe_options *how) {
@@ -651,7 +639,7 @@ static void test_chooses_the_smallest_best_cost(void **state) {
         problem train, valid, test;
         write_three(&train, &valid, &test);
         probe_options how = options_of(penalty);
-        how.valid = in_folder("valid");
+        how.valid = path_of("valid");
         probe_result r = run_probe(&how);
         fit_report reports[PROBE_COSTS];
         double *weights = fit_all(&train, penalty, false, reports);
@@ -695,7 +683,7 @@ static void test_ties_go_to_the_smallest_cost(void **state) {
     write_problem("train", &p);
     write_problem("test", &p);
     probe_options how = options_of(PENALTY_L2);
-    how.out = in_folder("out");
+    how.out = path_of("out");
     probe_result r = run_probe(&how);
     assert_true(r.cost == 0x1p-8 && r.error == 0 && r.valid_error == 0);
     assert_int_equal(r.top_count, 3);
@@ -703,7 +691,7 @@ static void test_ties_go_to_the_smallest_cost(void **state) {
     assert_int_equal(r.valid_rows, 20);
     npy said;
     error err;
-    assert_true(npy_open(&said, in_folder("out.predictions.npy"), &err));
+    assert_true(npy_open(&said, path_of("out.predictions.npy"), &err));
     assert_string_equal(said.type, "<i4");
     assert_int_equal(said.rows, 100);
     assert_memory_equal(said.data, p.label, 100 * sizeof *p.label);
@@ -712,7 +700,7 @@ static void test_ties_go_to_the_smallest_cost(void **state) {
 }
 
 static char *bytes_of(const char *name, size_t *size) {
-    return read_text(in_folder(name), size);
+    return read_text(path_of(name), size);
 }
 
 static void test_same_seed_same_bytes(void **state) {
@@ -720,7 +708,7 @@ static void test_same_seed_same_bytes(void **state) {
     problem train, valid, test;
     write_three(&train, &valid, &test);
     probe_options how = options_of(PENALTY_L1);
-    how.out = in_folder("out");
+    how.out = path_of("out");
     how.seed = 3;
     size_t sizes[2], same[2];
     run_probe(&how);
@@ -750,7 +738,7 @@ static void test_unlabelled_rows_are_dropped(void **state) {
     write_three(&train, &valid, &test);
     probe_options how = options_of(PENALTY_L2);
     how.standardize = true;
-    how.out = in_folder("out");
+    how.out = path_of("out");
     probe_result without = run_probe(&how);
     for (int which = 0; which < 2; which++) {
         problem *p = which ? &test : &train;
@@ -773,7 +761,7 @@ static void test_unlabelled_rows_are_dropped(void **state) {
     assert_true(fabs(with.objective / without.objective - 1) < 2e-5);
     npy said;
     error err;
-    assert_true(npy_open(&said, in_folder("out.predictions.npy"), &err));
+    assert_true(npy_open(&said, path_of("out.predictions.npy"), &err));
     assert_int_equal(said.rows, 300);
     for (int i = 0; i < 300; i++) {
         assert_in_range(((const int32_t *)said.data)[i], 0, 1);
@@ -794,9 +782,9 @@ static void check_refused(const probe_options *how, const char *file, const char
         fail_msg("expected '%s' and '%s' in: %s", file, why, err.text);
     }
     assert_int_equal(err.status, STATUS_FAILED);
-    assert_false(file_exists(in_folder("refused.weights.npy")));
-    assert_false(file_exists(in_folder("refused.predictions.npy")));
-    assert_false(file_exists(in_folder("refused.weights.npy.tmp")));
+    assert_false(file_exists(path_of("refused.weights.npy")));
+    assert_false(file_exists(path_of("refused.predictions.npy")));
+    assert_false(file_exists(path_of("refused.weights.npy.tmp")));
 }
 
 static void test_refusals(void **state) {
@@ -807,12 +795,12 @@ static void test_refusals(void **state) {
     write_problem("test", &good);
     write_problem("bad", &good);
     probe_options how = options_of(PENALTY_L1);
-    how.out = in_folder("refused");
+    how.out = path_of("refused");
 
-    how.test = in_folder("none");
+    how.test = path_of("none");
     check_refused(&how, "none.npy", "No such file");
-    how.test = in_folder("bad");
-    remove(in_folder("bad.labels.npy"));
+    how.test = path_of("bad");
+    remove(path_of("bad.labels.npy"));
     check_refused(&how, "bad.labels.npy", "No such file");
     write_npy("bad", ".labels.npy", "<i4", 19, 0, good.label, 19 * 4);
     check_refused(&how, "bad.labels.npy", "19 labels for the 20 documents");
@@ -849,7 +837,7 @@ static void test_refusals(void **state) {
     write_problem("bad", &good);
     check_refused(&how, "bad.labels.npy", "every document is unlabelled");
 
-    how.train = how.test = in_folder("bad");
+    how.train = how.test = path_of("bad");
     check_refused(&how, "bad.labels.npy", "every document is unlabelled");
     good.label[3] = 1;
     write_problem("bad", &good);
@@ -867,13 +855,13 @@ static void test_refusals(void **state) {
     write_problem("bad", &good);
     check_refused(&how, "bad.npy", "overflow");
 
-    how.train = in_folder("train");
-    how.test = in_folder("test");
-    how.valid = in_folder("bad");
+    how.train = path_of("train");
+    how.test = path_of("test");
+    how.valid = path_of("bad");
     write_npy("bad", ".npy", "<f4", 20, 2, good.x, 20 * 2 * 4);
     check_refused(&how, "bad.npy", "2 units, but");
     how.valid = NULL;
-    how.out = in_folder("no such folder");
+    how.out = path_of("no such folder");
     char *inside = mem_format("%s/refused", how.out);
     how.out = inside;
     check_refused(&how, "no such folder", "No such file");

@@ -71,8 +71,8 @@ static int write_files(void **state) {
     (void)state;
     backend *be = test_backend(FP32); /* exits where there is no such device */
     be->destroy(be);
-    train_file = temporary_path("train.tsv");
-    valid_file = temporary_path("valid.tsv");
+    train_file = path_of("train.tsv");
+    valid_file = path_of("valid.tsv");
     write_documents(train_file, 60, 1);
     write_documents(valid_file, 9, 2);
     return 0;
@@ -82,13 +82,6 @@ static int reset_interventions(void **state) {
     (void)state;
     signal_step = spoil_step = -1;
     signal_first = false;
-    return 0;
-}
-
-static int free_paths(void **state) {
-    (void)state;
-    free(train_file);
-    free(valid_file);
     return 0;
 }
 
@@ -116,11 +109,9 @@ static void begin_options(options *o, const char *settings) {
 static bool try_run(const char *name, train_start start, const char *settings, train_result *result,
                     error *err) {
     options o;
-    char *folder = temporary_path(name);
     begin_options(&o, settings);
-    bool done = train(&o, folder, start, result, err);
+    bool done = train(&o, path_of(name), start, result, err);
     options_free(&o);
-    free(folder);
     return done;
 }
 
@@ -142,14 +133,13 @@ static void assert_run_fails(const char *name, train_start start, const char *se
 /* ------------------------------------------------------------------------------------ files */
 
 static char *run_file(const char *name, const char *file) {
-    char *path = mem_format("%s/%s/%s", temporary_folder(), name, file);
+    char *below = mem_format("%s/%s", name, file), *path = path_of(below);
+    free(below);
     return path;
 }
 
 static char *read_run_file(const char *name, const char *file, size_t *size) {
-    char *path = run_file(name, file), *bytes = read_text(path, size);
-    free(path);
-    return bytes;
+    return read_text(run_file(name, file), size);
 }
 
 static bool same_file(const char *one, const char *other, const char *file) {
@@ -185,10 +175,8 @@ static bool same_metrics(const char *one, const char *other) {
 }
 
 static void open_run(safetensors *file, const char *name, const char *which) {
-    char *path = run_file(name, which);
     error err;
-    if (!safetensors_open(file, path, &err)) fail_msg("%s", err.text);
-    free(path);
+    if (!safetensors_open(file, run_file(name, which), &err)) fail_msg("%s", err.text);
 }
 
 static bool same_tensor(const tensor *a, const tensor *b) {
@@ -409,20 +397,16 @@ static void test_lost_updates(void **state) {
     run("whole", TRAIN_OVERWRITE, "");
     signal_step = 20;
     run("killed", TRAIN_FRESH, "");
-    char *path = run_file("killed", "metrics.jsonl");
-    FILE *out = fopen(path, "ab");
+    FILE *out = fopen(run_file("killed", "metrics.jsonl"), "ab");
     fputs("{\"step\": 24, \"bytes\"", out);
     fclose(out);
-    free(path);
     run("killed", TRAIN_RESUME, "");
     assert_same_run("whole", "killed");
 
     /* Without a state, from the beginning. */
     signal_step = 20;
     run("killed", TRAIN_OVERWRITE, "run.seed=5");
-    char *state_path = run_file("killed", "last.state");
-    assert_int_equal(remove(state_path), 0);
-    free(state_path);
+    assert_int_equal(remove(run_file("killed", "last.state")), 0);
     run("killed", TRAIN_RESUME, "");
     assert_same_run("whole", "killed");
 }
@@ -563,14 +547,12 @@ static void test_init(void **state) {
         assert_run_fails("other", TRAIN_FRESH, settings, others[i][1]);
         free(settings);
     }
-    free(path);
 
     run("saved", TRAIN_OVERWRITE, "train.steps=1 model.cell=deep");
     path = run_file("saved", "last.safetensors");
     settings = mem_format("train.init=%s model.cell=deep model.internal_steps=4", path);
     assert_run_fails("other", TRAIN_FRESH, settings, "its model.internal_steps is another");
     free(settings);
-    free(path);
 }
 
 /* ------------------------------------------------------------------------------- evaluation */
@@ -582,13 +564,11 @@ typedef struct loaded {
 } loaded;
 
 static void load(loaded *l, const char *name, int batch, int steps) {
-    char *path = run_file(name, "last.safetensors");
     error err;
     l->be = test_device_is_cuda() ? test_backend(FP32) : backend_cpu(FP32, 1);
-    if (!checkpoint_open(&l->c, path, &err)) fail_msg("%s", err.text);
+    if (!checkpoint_open(&l->c, run_file(name, "last.safetensors"), &err)) fail_msg("%s", err.text);
     l->m = checkpoint_model(&l->c, l->be, batch, steps, MODEL_INFERENCE, &err);
     if (!l->m) fail_msg("%s", err.text);
-    free(path);
 }
 
 static void unload(loaded *l) {
@@ -629,7 +609,7 @@ static void test_evaluation(void **state) {
     if (!(fabs(e.bpc - r.valid_bpc) < 1e-6)) fail_msg("%.9g, in training %.9g", e.bpc, r.valid_bpc);
 
     /* Long enough for 8 stripes of 1,024 bytes and more. */
-    char *path = temporary_path("long.tsv");
+    char *path = path_of("long.tsv");
     write_documents(path, 400, 3);
     corpus *c = read_corpus(path);
     uint64_t size = c->size;
@@ -651,7 +631,7 @@ static void test_evaluation(void **state) {
     assert_true(fabs(one.bpc - exact.bpc) < 1e-6);
 
     /* A limit is a prefix; 2 bytes are the least, and predict 1. */
-    char *prefix = temporary_path("prefix.txt"), *whole = temporary_path("whole.txt");
+    char *prefix = path_of("prefix.txt"), *whole = path_of("whole.txt");
     c = read_corpus(path);
     write_bytes(whole, c->bytes, (size_t)size);
     write_bytes(prefix, c->bytes, 777);
@@ -663,9 +643,6 @@ static void test_evaluation(void **state) {
     assert_int_equal(score("scored", path, 4, 16, size + 5, true).bytes, size - 1);
     /* A TSV is its framed documents, joined. */
     assert_true(fabs(score("scored", whole, 1, 50, 0, true).bpc - exact.bpc) < 1e-9);
-    free(prefix);
-    free(whole);
-    free(path);
 }
 
 /* After one update the average is a tenth of the first weights and the rest of the new ones. */
@@ -710,7 +687,7 @@ static char *extract(const char *name, char *path, const char *prefix, int batch
     corpus *c = read_corpus(path);
     feature_result r;
     error err;
-    char *out = temporary_path(prefix);
+    char *out = path_of(prefix);
     if (!features_extract(l.m, c, &how, out, &r, &err)) fail_msg("%s", err.text);
     assert_int_equal(r.documents, c->count);
     assert_int_equal(r.bytes, c->size);
@@ -803,7 +780,7 @@ static void test_features(void **state) {
         {"train.steps=9 model.cell=deep model.layer_norm=false model.init_noise=0.1", false},
         {"train.steps=9 model.graph=dense model.degree=null", true},
     };
-    char *forwards = temporary_path("mixed.tsv"), *backwards = temporary_path("backwards.tsv");
+    char *forwards = path_of("mixed.tsv"), *backwards = path_of("backwards.tsv");
     write_mixed(forwards, false);
     write_mixed(backwards, true);
     const feature_options how = {FEATURE_CELL, POOL_LAST, FORMAT_NPY, false};
@@ -817,11 +794,8 @@ static void test_features(void **state) {
         check_against_model("featured", forwards, base);
         char *other = extract("featured", forwards, "other", 5, 7, how);
         compare_features(name, base, other, false, tolerance);
-        free(other);
         other = extract("featured", backwards, "other", 70, 64, how);
         compare_features(name, base, other, true, tolerance);
-        free(other);
-        free(base);
     }
     /* The other kinds, by batch and order alone. */
     for (int s = 0; s < 2; s++) {
@@ -830,17 +804,13 @@ static void test_features(void **state) {
             char *base = extract("featured", forwards, "base", 2, 16, kind);
             char *other = extract("featured", backwards, "other", 9, 16, kind);
             compare_features("kinds", base, other, true, 1e-5);
-            free(base);
-            free(other);
         }
     }
-    free(forwards);
-    free(backwards);
 }
 
 static void test_svmlight(void **state) {
     (void)state;
-    char *path = temporary_path("mixed.tsv");
+    char *path = path_of("mixed.tsv");
     write_mixed(path, false);
     run("svmlight", TRAIN_FRESH, "train.steps=2");
     const feature_options how = {FEATURE_CELL, POOL_LAST, FORMAT_NPY, false};
@@ -866,9 +836,6 @@ static void test_svmlight(void **state) {
     npy_close(&array);
     free(lines);
     free(file);
-    free(base);
-    free(prefix);
-    free(path);
 }
 
 /* ------------------------------------------------------------------------------ checkpoints */
@@ -920,7 +887,7 @@ static void test_checkpoint_refusals(void **state) {
         {"model.cell", "mlstm", "expected a tensor pattern.step0"},
     };
     run("refusing", TRAIN_FRESH, "train.steps=1");
-    char *path = run_file("refusing", "last.safetensors"), *copy = temporary_path("a.safetensors");
+    char *path = run_file("refusing", "last.safetensors"), *copy = path_of("a.safetensors");
     rewrite(path, copy, "none", NULL);
     checkpoint c;
     error err;
@@ -951,14 +918,11 @@ static void test_checkpoint_refusals(void **state) {
     free(bytes);
     write_text(copy, "");
     assert_not_opened(copy, "only 0 bytes");
-    free(path);
     path = run_file("refusing", "last.state");
     assert_not_opened(path, "a state file; expected a model file");
     rename(path, copy);
     rewrite(copy, path, "loss_updates", NULL);
     assert_run_fails("refusing", TRAIN_RESUME, "train.steps=1", "metadata lacks loss_updates");
-    free(path);
-    free(copy);
 }
 
 /* --------------------------------------------------------------------------------- schedule */
@@ -1025,5 +989,5 @@ int main(void) {
         TEST(test_checkpoint_refusals),
         TEST(test_schedule),
     };
-    return cmocka_run_group_tests(tests, write_files, free_paths);
+    return cmocka_run_group_tests(tests, write_files, NULL);
 }

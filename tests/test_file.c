@@ -1,0 +1,124 @@
+/* Files: written whole or not at all, mapped, and their folders. */
+#include "support.h"
+
+#include "core/file.h"
+
+#include <stdio.h>
+#include <unistd.h>
+
+static void test_atomic_write(void **state) {
+    (void)state;
+    const char *path = path_of("written");
+    file_writer writer;
+    error err;
+    write_text(path, "old");
+    assert_true(file_begin(&writer, path, &err));
+    assert_true(file_write(&writer, "new text", 8, &err));
+    assert_file(path, "old");
+    assert_true(file_flush(&writer, &err));
+    assert_file(path, "old");
+    assert_true(file_commit(&writer, &err));
+    assert_file(path, "new text");
+    assert_no_temporary(path);
+
+    assert_true(file_begin(&writer, path, &err));
+    assert_true(file_write(&writer, "newer", 5, &err));
+    file_abort(&writer);
+    assert_file(path, "new text");
+    assert_no_temporary(path);
+}
+
+static void test_write_failures(void **state) {
+    (void)state;
+    const char *path = path_of("kept"), *temporary = path_of("kept.tmp");
+    file_writer writer;
+    error err;
+    write_text(path, "kept");
+
+    /* No room: found by a write, and, as the text is short, only by the commit. */
+    static char block[1 << 16];
+    for (size_t size = sizeof block; size > 0; size = size > 100 ? 100 : 0) {
+        limit_file_size(50);
+        bool begun = file_begin(&writer, path, &err);
+        bool written = begun && file_write(&writer, block, size, &err);
+        if (size == 100) assert_true(written);
+        bool committed = file_commit(&writer, &err);
+        limit_file_size(SIZE_MAX);
+        assert_true(begun);
+        assert_false(committed);
+        assert_contains(err.text, "cannot write ");
+        assert_contains(err.text, path);
+        assert_file(path, "kept");
+        assert_no_temporary(path);
+    }
+    assert_int_equal(symlink("/dev/full", temporary), 0);
+    assert_true(file_begin(&writer, path, &err));
+    fputs("text", writer.stream);
+    assert_false(file_commit(&writer, &err));
+    assert_contains(err.text, "No space left on device");
+    assert_file(path, "kept");
+    assert_no_temporary(path);
+
+    /* No such folder, and a target that is one. */
+    const char *absent = path_of("absent/file"), *folder = path_of("a.folder");
+    assert_false(file_begin(&writer, absent, &err));
+    assert_contains(err.text, absent);
+    assert_contains(err.text, "No such file or directory");
+    assert_true(file_make_folder(folder, &err));
+    assert_true(file_begin(&writer, folder, &err));
+    assert_false(file_commit(&writer, &err));
+    assert_contains(err.text, "cannot rename to ");
+    assert_no_temporary(folder);
+}
+
+static void test_map(void **state) {
+    (void)state;
+    const char *path = path_of("mapped"), *absent = path_of("absent");
+    file_map map;
+    error err;
+    write_text(path, "some bytes");
+    assert_true(file_map_open(&map, path, &err));
+    assert_int_equal(map.size, 10);
+    assert_memory_equal(map.bytes, "some bytes", 10);
+    file_map_close(&map);
+    write_text(path, "");
+    assert_true(file_map_open(&map, path, &err));
+    assert_int_equal(map.size, 0);
+    assert_non_null(map.bytes);
+    file_map_close(&map);
+    assert_false(file_map_open(&map, absent, &err));
+    assert_contains(err.text, "No such file or directory");
+    assert_false(file_map_open(&map, temporary_folder(), &err));
+    assert_contains(err.text, "not a regular file");
+    assert_false(file_map_open(&map, "/dev/zero", &err));
+    assert_contains(err.text, "not a regular file");
+}
+
+static void test_make_folder(void **state) {
+    (void)state;
+    const char *deep = path_of("one/two/three"), *file = path_of("one/file");
+    const char *below = path_of("one/file/folder"), *slash = path_of("one/four/");
+    error err;
+    assert_true(file_make_folder(deep, &err));
+    assert_true(file_make_folder(deep, &err));
+    assert_true(file_exists(deep));
+    assert_true(file_make_folder(slash, &err));
+    assert_true(file_exists(slash));
+    write_text(file, "");
+    assert_false(file_make_folder(file, &err));
+    assert_contains(err.text, "not a folder");
+    assert_false(file_make_folder(below, &err));
+    assert_contains(err.text, file);
+    assert_false(file_make_folder("/proc/absent/run", &err));
+    assert_contains(err.text, "cannot make folder /proc/absent");
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_atomic_write),
+        cmocka_unit_test(test_write_failures),
+        cmocka_unit_test(test_map),
+        cmocka_unit_test(test_make_folder),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,83 @@
+/* Memory, above all where there is not enough. */
+#include "support.h"
+
+#include "core/memory.h"
+
+#include <stdlib.h>
+#include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+/* AddressSanitizer's allocator would end the program before ours can. */
+const char *__asan_default_options(void);
+
+const char *__asan_default_options(void) {
+    return "allocator_may_return_null=1";
+}
+
+static void take_too_much(int how) {
+    size_t capacity = 0;
+    if (how == 0) mem_alloc(SIZE_MAX / 2, 16);
+    if (how == 1) mem_resize(NULL, SIZE_MAX / 8, 16);
+    if (how == 2) mem_grow(NULL, &capacity, SIZE_MAX / 2 + 2, 1);
+}
+
+/* Too much ends the program with one line, also where the size would overflow. */
+static void test_too_much_memory(void **state) {
+    (void)state;
+    for (int how = 0; how < 3; how++) {
+        int ends[2], status;
+        assert_int_equal(pipe(ends), 0);
+        pid_t child = fork();
+        assert_true(child >= 0);
+        if (child == 0) {
+            dup2(ends[1], STDERR_FILENO);
+            alarm(10);
+            take_too_much(how);
+            _exit(77);
+        }
+        close(ends[1]);
+        char text[4096];
+        ssize_t count, size = 0;
+        while ((count = read(ends[0], text + size, sizeof text - 1 - (size_t)size)) > 0) {
+            size += count;
+        }
+        text[size] = '\0';
+        close(ends[0]);
+        assert_int_equal(waitpid(child, &status, 0), child);
+        if (!WIFEXITED(status) || WEXITSTATUS(status) != 1) {
+            fail_msg("way %d: status %x, '%s'", how, status, text);
+        }
+        char *line =
+            strstr(text, "smallworld: out of memory: "); /* after AddressSanitizer's warning */
+        assert_non_null(line);
+        assert_ptr_equal(strchr(line, '\n'), text + size - 1);
+    }
+}
+
+static void test_memory(void **state) {
+    (void)state;
+    char *zeroed = mem_alloc(3, 5);
+    for (int i = 0; i < 15; i++) assert_int_equal(zeroed[i], 0);
+    free(zeroed);
+    size_t capacity = 0;
+    int *numbers = NULL;
+    for (size_t i = 0; i < 100; i++) {
+        numbers = mem_grow(numbers, &capacity, i + 1, sizeof *numbers);
+        numbers[i] = (int)i;
+    }
+    assert_in_range(capacity, 100, 200);
+    for (int i = 0; i < 100; i++) assert_int_equal(numbers[i], i);
+    free(numbers);
+    char *text = mem_format("%s %d", "number", 5);
+    assert_string_equal(text, "number 5");
+    free(text);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_too_much_memory),
+        cmocka_unit_test(test_memory),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

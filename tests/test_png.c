@@ -1,0 +1,75 @@
+/* PNG, as its specification has it. */
+#include "support.h"
+
+#include "core/png.h"
+
+#include <stdlib.h>
+#include <zlib.h>
+
+static uint32_t big_endian(const char *bytes) {
+    const uint8_t *b = (const uint8_t *)bytes;
+    return (uint32_t)b[0] << 24 | (uint32_t)b[1] << 16 | (uint32_t)b[2] << 8 | b[3];
+}
+
+/* Reads the chunk at `*at`: checks its sum, returns its length. */
+static uint32_t read_chunk(const char *file, size_t size, size_t *at, const char *type,
+                           const char **data) {
+    assert_true(*at + 12 <= size);
+    uint32_t length = big_endian(file + *at);
+    assert_true(*at + 12 + length <= size);
+    assert_memory_equal(file + *at + 4, type, 4);
+    *data = file + *at + 8;
+    assert_int_equal(crc32(0, (const Bytef *)file + *at + 4, length + 4),
+                     big_endian(*data + length));
+    *at += 12 + length;
+    return length;
+}
+
+static void test_png(void **state) {
+    (void)state;
+    enum { WIDTH = 5, HEIGHT = 3 };
+    const char *path = path_of("picture.png");
+    const char *data;
+    uint8_t pixels[HEIGHT * WIDTH], lines[HEIGHT][WIDTH + 1];
+    size_t size, at = 8;
+    uLongf expanded = sizeof lines;
+    error err;
+    for (int i = 0; i < WIDTH * HEIGHT; i++) pixels[i] = (uint8_t)(17 * i);
+    assert_true(png_write(path, pixels, WIDTH, HEIGHT, &err));
+    char *file = read_text(path, &size);
+    assert_memory_equal(file, "\x89PNG\r\n\x1a\n", 8);
+    assert_int_equal(read_chunk(file, size, &at, "IHDR", &data), 13);
+    assert_int_equal(big_endian(data), WIDTH);
+    assert_int_equal(big_endian(data + 4), HEIGHT);
+    assert_memory_equal(data + 8, "\x08\0\0\0\0", 5); /* 8 bits of grey, nothing unusual */
+    uint32_t length = read_chunk(file, size, &at, "IDAT", &data);
+    assert_int_equal(uncompress(lines[0], &expanded, (const Bytef *)data, length), Z_OK);
+    assert_int_equal(expanded, sizeof lines);
+    for (int y = 0; y < HEIGHT; y++) {
+        assert_int_equal(lines[y][0], 0);
+        assert_memory_equal(lines[y] + 1, pixels + y * WIDTH, WIDTH);
+    }
+    assert_int_equal(read_chunk(file, size, &at, "IEND", &data), 0);
+    assert_int_equal(at, size);
+
+    assert_false(png_write(path, pixels, 0, 3, &err));
+    assert_false(png_write(path, pixels, 5, -1, &err));
+    assert_false(png_write(path, pixels, 1 << 20, 1 << 20, &err));
+    assert_contains(err.text, "cannot write an image of 1048576 x 1048576 pixels");
+    limit_file_size(20);
+    bool written = png_write(path, pixels, WIDTH, HEIGHT, &err);
+    limit_file_size(SIZE_MAX);
+    assert_false(written);
+    assert_no_temporary(path);
+    char *again = read_text(path, &size);
+    assert_memory_equal(again, file, size);
+    free(again);
+    free(file);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_png),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
