@@ -411,6 +411,28 @@ static void test_lost_updates(void **state) {
     assert_same_run("whole", "killed");
 }
 
+/* Metrics that were lost, all or the end of them, stay so, and what is left is lines. */
+static void test_lost_metrics(void **state) {
+    (void)state;
+    const char *path = run_file("short", "metrics.jsonl");
+    static const char *const settings[] = {"train.steps=20", "train.steps=30", "train.steps=40"};
+    size_t size;
+    run("short", TRAIN_FRESH, settings[0]);
+    for (int i = 1; i < 3; i++) {
+        char *before = read_text(path, &size);
+        write_bytes(path, before, i == 1 ? 0 : size - 10);
+        free(before);
+        run("short", TRAIN_RESUME, settings[i]);
+        char *text = read_text(path, &size), *rest = text;
+        assert_int_equal(strlen(text), size);
+        for (char *line; (line = strsep(&rest, "\n")) && *line;) {
+            assert_int_equal(strncmp(line, "{\"step\": ", 9), 0);
+            assert_int_equal(line[strlen(line) - 1], '}');
+        }
+        free(text);
+    }
+}
+
 static void test_minutes(void **state) {
     (void)state;
     const char *settings = "train.steps=null train.minutes=0.003 train.valid_every=1000000";
@@ -419,6 +441,19 @@ static void test_minutes(void **state) {
     assert_true(r.steps > 3);
     r = run("minutes", TRAIN_OVERWRITE, "train.steps=6 train.minutes=0.003");
     assert_int_equal(r.steps, 6);
+
+    /* Limits in steps come and go on resuming, before and after minutes were found to be steps. */
+    run("minutes", TRAIN_OVERWRITE, "train.steps=6 train.minutes=5");
+    r = run("minutes", TRAIN_RESUME, "train.steps=9 train.minutes=5");
+    assert_int_equal(r.steps, 9);
+    run("minutes", TRAIN_OVERWRITE, "train.steps=null train.minutes=0.01");
+    r = run("minutes", TRAIN_RESUME, "train.steps=3 train.minutes=0.02");
+    signal_first = true;
+    r = run("minutes", TRAIN_RESUME, "train.steps=null train.minutes=0.02");
+    assert_int_equal(r.signal, SIGINT);
+    const int64_t done = r.steps;
+    r = run("minutes", TRAIN_RESUME, "train.steps=null train.minutes=0.02");
+    assert_true(r.steps > done);
 }
 
 /* ------------------------------------------------------------------------------- refusals */
@@ -567,7 +602,7 @@ static void load(loaded *l, const char *name, int batch, int steps) {
     error err;
     l->be = test_device_is_cuda() ? test_backend(FP32) : backend_cpu(FP32, 1);
     if (!checkpoint_open(&l->c, run_file(name, "last.safetensors"), &err)) fail_msg("%s", err.text);
-    l->m = checkpoint_model(&l->c, l->be, batch, steps, MODEL_INFERENCE, &err);
+    l->m = checkpoint_model(&l->c, l->be, batch, steps, &err);
     if (!l->m) fail_msg("%s", err.text);
 }
 
@@ -901,7 +936,7 @@ static void test_checkpoint_refusals(void **state) {
     rewrite(path, copy, "model.embedding", "16");
     assert_true(checkpoint_open(&c, copy, &err));
     backend *be = test_backend(FP32);
-    assert_null(checkpoint_model(&c, be, 1, 1, MODEL_INFERENCE, &err));
+    assert_null(checkpoint_model(&c, be, 1, 1, &err));
     assert_non_null(strstr(err.text, "tensor input.embedding: expected float32 [16, 256]"));
     be->destroy(be);
     checkpoint_close(&c);
@@ -940,6 +975,7 @@ static void test_schedule(void **state) {
     assert_lr(&t, 10, 110, 0.5);
     assert_lr(&t, 60, 110, 0.275);
     assert_lr(&t, 110, 110, 0.05);
+    assert_lr(&t, 300, 110, 0.05);
     assert_lr(&t, 60, INT64_MAX, 0.5);
     assert_lr(&t, 5, 8, 0.3);
     t.schedule = SCHEDULE_COSINE;
@@ -978,6 +1014,7 @@ int main(void) {
         TEST(test_finished),
         TEST(test_signal_between_updates),
         TEST(test_lost_updates),
+        TEST(test_lost_metrics),
         TEST(test_minutes),
         TEST(test_refused_changes),
         TEST(test_not_finite),

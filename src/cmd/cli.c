@@ -1,5 +1,6 @@
 #include "cmd/cli.h"
 
+#include "core/log.h"
 #include "core/memory.h"
 
 #include <errno.h>
@@ -62,7 +63,7 @@ bool cli_load(cli_loaded *loaded, const char *path, const cli_model *given, int 
     if (loaded->be) {
         loaded->m =
             checkpoint_model(&loaded->checkpoint, loaded->be, batch ? batch : (int)o->train.batch,
-                             steps ? steps : (int)o->train.bptt, MODEL_INFERENCE, err);
+                             steps ? steps : (int)o->train.bptt, err);
     }
     if (loaded->m) return true;
     cli_unload(loaded);
@@ -78,6 +79,7 @@ void cli_unload(cli_loaded *loaded) {
 /* ---------------------------------------------------------------------------------- parsing */
 
 int cli_fail(const error *err, const char *command) {
+    log_end();
     fprintf(stderr, "smallworld: %s\n", err->text);
     if (err->status == STATUS_USAGE) {
         fprintf(stderr, "Try 'smallworld %s%s--help' for more information.\n",

@@ -226,9 +226,9 @@ bool checkpoint_load_weights(const checkpoint *c, model *m, error *err) {
     return loaded;
 }
 
-model *checkpoint_model(checkpoint *c, backend *be, int batch, int steps, model_use use,
-                        error *err) {
-    model *m = model_create(be, &c->options.model, c->graphs, batch, steps, 1, use, err);
+model *checkpoint_model(checkpoint *c, backend *be, int batch, int steps, error *err) {
+    model *m =
+        model_create(be, &c->options.model, c->graphs, batch, steps, 1, MODEL_INFERENCE, err);
     /* The graphs are the model's now, also where it was not made. */
     memset(c->graphs, 0, sizeof c->graphs);
     if (!m || checkpoint_load_weights(c, m, err)) return m;

@@ -1,6 +1,6 @@
 /* Checkpoints: the model alone, which is all that eval, features and generate need, and a run's
  * state, which is what resuming needs. Both are safetensors files (core/safetensors.h), written
- * atomically and verified when read. Neither holds a time, a host or a path.
+ * atomically and verified when read. Neither holds a host or a path, the model no time either.
  *
  * MODEL.safetensors. Metadata: format "smallworld", kind "model", version, framing, step, and the
  * model's config keys ("model.hidden" ...). Tensors, float32: the averaged weights by the names and
@@ -20,9 +20,9 @@
 /* Where a run stands, between updates. */
 typedef struct run_state {
     int64_t step;          /* updates done */
-    int64_t total;         /* updates the run will have; INT64_MAX while not known */
+    int64_t total;         /* updates that fit into train.minutes; INT64_MAX while not known */
     double seconds;        /* spent on updates */
-    double minutes;        /* train.minutes when `total` was fixed */
+    double minutes;        /* train.minutes when `total` was found, or 0 */
     double loss;           /* nats since the last line of metrics */
     int64_t loss_updates;  /* updates since then */
     double valid_bpc;      /* of the last validation; NaN before */
@@ -46,9 +46,8 @@ typedef struct checkpoint {
 bool checkpoint_open(checkpoint *c, const char *path, error *err);
 void checkpoint_close(checkpoint *c);
 
-/* Makes the model and loads its weights. */
-model *checkpoint_model(checkpoint *c, backend *be, int batch, int steps, model_use use,
-                        error *err);
+/* Makes the model, for inference, and loads its weights. */
+model *checkpoint_model(checkpoint *c, backend *be, int batch, int steps, error *err);
 
 /* Loads the weights into a model that exists: train.init. Names the first tensor that differs. */
 bool checkpoint_load_weights(const checkpoint *c, model *m, error *err);

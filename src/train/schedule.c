@@ -19,7 +19,7 @@ int64_t schedule_plan(const train_options *t, int64_t steps, double seconds) {
 double schedule_lr(const train_options *t, int64_t step, int64_t total) {
     if (step < t->warmup) return t->lr * (double)(step + 1) / (double)t->warmup;
     if (t->schedule == SCHEDULE_CONSTANT || total == INT64_MAX || total <= t->warmup) return t->lr;
-    double done = (double)(step - t->warmup) / (double)(total - t->warmup);
+    double done = fmin(1, (double)(step - t->warmup) / (double)(total - t->warmup));
     double left = t->schedule == SCHEDULE_COSINE ? (1 + cos(M_PI * done)) / 2 : 1 - done;
     return t->lr * (t->lr_final + (1 - t->lr_final) * left);
 }

@@ -16,6 +16,7 @@
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 /* When train.minutes fixes the number of steps: after this share of the minutes, or seconds. */
@@ -34,13 +35,17 @@ typedef struct trainer {
     sequence *valid_text;
     FILE *metrics;
     run_state state;
-    int64_t limit;        /* steps that train.steps and train.epochs allow */
+    int64_t end;          /* the run's last step, as far as it is known: INT64_MAX */
     bool resumed;         /* from a state */
     double segment_start; /* when the clock of updates was started */
     double plan_from;     /* seconds at which the measured updates began; 0: not yet */
     int64_t plan_step;
     double saved, shown, shown_seconds; /* times of the last save and the last progress line */
 } trainer;
+
+static int64_t least(int64_t a, int64_t b) {
+    return a < b ? a : b;
+}
 
 /* ------------------------------------------------------------------------------------ clock
  * Only updates and their input count: the clock stops for validation and saving. */
@@ -140,13 +145,24 @@ static bool write_config(trainer *tr, error *err) {
     return written;
 }
 
+/* To so many bytes, if there are as many, and to whole lines. */
+static bool cut_metrics(FILE *file, int64_t bytes) {
+    struct stat status;
+    if (fstat(fileno(file), &status) != 0) return false;
+    int64_t length = least(status.st_size, bytes);
+    for (; length > 0; length--) {
+        if (fseek(file, length - 1, SEEK_SET) != 0) return false;
+        if (fgetc(file) == '\n') break;
+    }
+    return ftruncate(fileno(file), length) == 0 && fseek(file, 0, SEEK_END) == 0;
+}
+
 /* Opens metrics.jsonl at the state's place: lines of updates that were lost are cut off. */
 static bool open_metrics(trainer *tr, error *err) {
     char *path = run_path(tr, "metrics.jsonl");
     tr->metrics = fopen(path, tr->resumed ? "r+" : "w");
     if (!tr->metrics && tr->resumed) tr->metrics = fopen(path, "w");
-    bool opened = tr->metrics && ftruncate(fileno(tr->metrics), tr->state.metrics_bytes) == 0 &&
-                  fseek(tr->metrics, 0, SEEK_END) == 0;
+    bool opened = tr->metrics && cut_metrics(tr->metrics, tr->state.metrics_bytes);
     if (!opened) error_system(err, "write", path);
     free(path);
     return opened;
@@ -250,36 +266,24 @@ static bool load_state(trainer *tr, error *err) {
     if (!tr->resumed) return true;
     char *path = run_path(tr, "last.state");
     bool loaded = checkpoint_load_state(tr->m, &tr->state, path, err);
-    update_report report = {.loss = tr->state.loss};
+    update_report report = {.loss = tr->state.loss, .gradient_norm = NAN};
     if (loaded) tr->be->upload(tr->be, tr->m->report, &report, sizeof report);
     free(path);
     return loaded;
 }
 
-/* The number of steps, as far as the limits fix it now. */
-static void set_total(trainer *tr) {
+/* Where the run ends, and with it the learning rate's schedule: what fits into train.minutes was found
+ * once and stays, whatever other limits come and go on resuming. */
+static void set_end(trainer *tr) {
     const train_options *t = &tr->o->train;
     run_state *s = &tr->state;
-    tr->limit = schedule_limit(t, tr->epoch_updates);
-    bool planned = s->minutes > 0 && s->minutes == t->minutes;
-    if (t->minutes == 0) {
-        s->total = tr->limit;
-        s->minutes = 0;
-    } else if (planned) {
-        if (tr->limit < s->total) s->total = tr->limit;
-    } else if (s->step > 0 && s->seconds > 0) { /* resumed with other minutes */
-        int64_t fit = schedule_plan(t, s->step, s->seconds);
-        s->total = fit < tr->limit ? fit : tr->limit;
-        s->minutes = t->minutes;
-    } else {
-        s->total = INT64_MAX;
+    if (t->minutes == 0 || s->minutes != t->minutes) {
+        const bool timed = t->minutes > 0 && s->step > 0 && s->seconds > 0;
+        s->total = timed ? schedule_plan(t, s->step, s->seconds) : INT64_MAX;
+        s->minutes = timed ? t->minutes : 0;
     }
-    if (s->step < s->total) s->finished = false;
-}
-
-/* The step at which the learning rate's schedule ends; of minutes nobody knows before the plan. */
-static int64_t schedule_end(const trainer *tr) {
-    return tr->state.total != INT64_MAX ? tr->state.total : tr->limit;
+    tr->end = least(s->total, schedule_limit(t, tr->epoch_updates));
+    if (s->step < tr->end) s->finished = false;
 }
 
 static void describe(const trainer *tr) {
@@ -340,19 +344,18 @@ static bool read_report(trainer *tr, update_report *report, error *err) {
 static void show_progress(trainer *tr, double bpc, double lr) {
     const run_state *s = &tr->state;
     double now = clock_seconds(), rate = bytes_done(tr) / s->seconds;
-    bool last = s->step == s->total;
+    bool last = s->step == tr->end;
     if (!last && now - tr->shown < (log_is_terminal() ? 0.2 : 5)) return;
     tr->shown = now;
     char left[48] = "", valid[32] = "";
-    if (s->total != INT64_MAX) {
-        log_duration(left, (double)(s->total - s->step) * s->seconds / (double)s->step);
-    } else {
-        log_duration(left, tr->o->train.minutes * 60 - s->seconds);
-    }
+    double minutes = tr->o->train.minutes, seconds = INFINITY;
+    if (tr->end != INT64_MAX) seconds = (double)(tr->end - s->step) * s->seconds / (double)s->step;
+    if (minutes > 0 && s->total == INT64_MAX) seconds = fmin(seconds, minutes * 60 - s->seconds);
+    log_duration(left, seconds);
     if (!isnan(s->valid_bpc)) snprintf(valid, sizeof valid, ", valid %.4f", s->valid_bpc);
-    if (s->total != INT64_MAX) {
+    if (tr->end != INT64_MAX) {
         log_progress("step %" PRId64 "/%" PRId64 "  bpc %.4f%s  lr %.2e  %.0f bytes/s  %s left",
-                     s->step, s->total, bpc, valid, lr, rate, left);
+                     s->step, tr->end, bpc, valid, lr, rate, left);
     } else {
         log_progress("step %" PRId64 "  bpc %.4f%s  lr %.2e  %.0f bytes/s  %s left", s->step, bpc,
                      valid, lr, rate, left);
@@ -365,7 +368,7 @@ static bool log_metrics(trainer *tr, error *err) {
     update_report report;
     if (!clock_stop(tr, err) || !read_report(tr, &report, err)) return false;
     double bpc = report.loss / ((double)s->loss_updates * (double)update_bytes(tr) * M_LN2);
-    double lr = schedule_lr(&tr->o->train, s->step - 1, schedule_end(tr));
+    double lr = schedule_lr(&tr->o->train, s->step - 1, tr->end);
     json_writer w = {tr->metrics, false};
     json_object_begin(&w, NULL);
     json_integer(&w, "step", s->step);
@@ -451,7 +454,7 @@ static void upload_update(trainer *tr, const minibatch *batch) {
     size_t positions = (size_t)m->steps * (size_t)m->columns;
     double step = (double)tr->state.step;
     update_arguments arguments = {
-        .learning_rate = schedule_lr(t, tr->state.step, schedule_end(tr)),
+        .learning_rate = schedule_lr(t, tr->state.step, tr->end),
         .beta1 = t->beta1,
         .beta2 = t->beta2,
         .epsilon = t->epsilon,
@@ -466,16 +469,12 @@ static void upload_update(trainer *tr, const minibatch *batch) {
     be->upload(be, m->arguments, &arguments, sizeof arguments);
 }
 
-/* Fixes the number of steps for train.minutes once enough updates have been timed. */
+/* Finds the number of steps for train.minutes once enough updates have been timed, unless another limit
+ * comes first. */
 static bool plan_steps(trainer *tr, error *err) {
     run_state *s = &tr->state;
     const train_options *t = &tr->o->train;
-    if (s->total != INT64_MAX || t->minutes == 0) return true;
-    if (s->step >= tr->limit) { /* another limit came first */
-        s->total = tr->limit;
-        s->minutes = t->minutes;
-        return true;
-    }
+    if (s->total != INT64_MAX || t->minutes == 0 || s->step >= tr->end) return true;
     if (tr->plan_step == 0) {
         if (s->step < PLAN_SKIP) return true;
         if (!clock_stop(tr, err)) return false;
@@ -489,9 +488,9 @@ static bool plan_steps(trainer *tr, error *err) {
     if (!enough && seconds_now(tr) < t->minutes * 60) return true;
     if (!clock_stop(tr, err)) return false;
     double typical = (s->seconds - tr->plan_from) / (double)(s->step - tr->plan_step);
-    int64_t fit = s->step + (int64_t)(fmax(0, t->minutes * 60 - s->seconds) / typical);
-    s->total = fit < tr->limit ? fit : tr->limit;
+    s->total = s->step + (int64_t)(fmax(0, t->minutes * 60 - s->seconds) / typical);
     s->minutes = t->minutes;
+    tr->end = least(s->total, tr->end);
     log_line("%g minutes are %" PRId64 " steps at %.1f ms a step", t->minutes, s->total,
              typical * 1e3);
     return true;
@@ -502,7 +501,7 @@ static bool after_update(trainer *tr, error *err) {
     run_state *s = &tr->state;
     const train_options *t = &tr->o->train;
     if (!plan_steps(tr, err)) return false;
-    bool last = s->step >= s->total;
+    bool last = s->step >= tr->end;
     bool valid = tr->valid_text && (last || s->step % t->valid_every == 0);
     if (valid && !validate(tr, err)) return false;
     bool log = s->loss_updates > 0 && (last || s->step % t->log_every == 0);
@@ -525,8 +524,8 @@ static bool run_updates(trainer *tr, error *err) {
     tr->update = tr->be->record(tr->be, issue_update, m);
     tr->saved = clock_seconds();
     clock_start(tr);
-    if (tr->state.step >= tr->state.total) done = after_update(tr, err); /* a limit was lowered */
-    while (done && tr->state.step < tr->state.total && !stop_signal()) {
+    if (tr->state.step >= tr->end) done = after_update(tr, err); /* a limit was lowered */
+    while (done && tr->state.step < tr->end && !stop_signal()) {
         upload_update(tr, reader_next(r));
         tr->be->replay(tr->be, tr->update);
         tr->state.step++;
@@ -560,7 +559,7 @@ static bool set_up(trainer *tr, train_start start, error *err) {
     if (!check_folder(tr, start, err) || !read_data(tr, err)) return false;
     tr->be = options_backend(&tr->o->run, err);
     if (!tr->be || !create_model(tr, err) || !load_state(tr, err)) return false;
-    set_total(tr);
+    set_end(tr);
     if (tr->state.finished) return true;
     return prepare_folder(tr, err);
 }
