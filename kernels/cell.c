@@ -22,9 +22,11 @@ void cell_forward_steps(backend *be, const cell *c) {
         for (int s = 0; s < c->stages; s++) {
             const stage *g = &c->stage[s];
             void *raw = kept(c, g->raw, t, operand_bytes(be, c, g->gates));
-            void *sums = at_step(g->sums, t, be->sums_bytes(be, g->gates, c->columns));
-            be->fprop(be, g->layout, g->weight, x, 1, c->columns, raw, OPERAND,
-                      g->layer_norm ? sums : NULL);
+            void *sums = NULL;
+            if (g->layer_norm) {
+                sums = at_step(g->sums, t, be->sums_bytes(be, g->gates, c->columns));
+            }
+            be->fprop(be, g->layout, g->weight, x, 1, c->columns, raw, OPERAND, sums);
             if (s + 1 == c->stages) {
                 be->gates(be, c, t);
             } else {

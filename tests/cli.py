@@ -7,6 +7,7 @@ full disks, bad input and odd input.
 import gzip
 import json
 import os
+import pty
 import random
 import re
 import signal
@@ -258,6 +259,34 @@ class Train(Case):
         again = self.results("train", "run/config.yaml", "--out", "again")
         self.assertEqual(again["steps"], 2)
         self.assert_same_run("run", "again")
+
+    def test_config_from_a_pipe(self):
+        readable, writable = os.pipe()
+        os.write(writable, self.read("config.yaml"))
+        os.close(writable)
+        self.train()
+        self.run_program("train", "/dev/stdin", "--out", "piped", stdin=readable)
+        os.close(readable)
+        self.assert_same_run("run", "piped")
+
+    def test_progress_on_a_terminal(self):
+        """What comes after the progress line begins a line of its own."""
+        terminal, other = pty.openpty()
+        process = subprocess.Popen([PROGRAM, "train", "config.yaml", "--out", "run", "--set",
+                                    "train.log_every=1"], cwd=self.folder, stdout=other,
+                                   stderr=other)
+        os.close(other)
+        text = b""
+        try:
+            while piece := os.read(terminal, 4096):
+                text += piece
+        except OSError:  # the other end is closed
+            pass
+        self.assertEqual(process.wait(), 0)
+        os.close(terminal)
+        lines = text.decode().split("\r\n")
+        self.assertRegex(lines[-3], r"\r\x1b\[Kstep 12/12 .* left$")
+        self.assertEqual(lines[-2:], ["run/last.safetensors", ""])
 
     def test_resume_of_a_finished_run(self):
         first = self.train()
@@ -514,6 +543,8 @@ class Uses(Case):
                               *self.cpu)
         self.assertEqual(result["bytes"], 300)
         self.assertEqual(len(result["text"]), 302)  # one code point a byte, the prompt included
+        self.refused("--batch: one text is written", "generate", "m.safetensors", "--batch", "2",
+                     status=2)
 
     def test_graph(self):
         for source in "config.yaml", "m.safetensors":
@@ -526,6 +557,8 @@ class Uses(Case):
         self.run_program("graph", "deep.yaml", "--png", "p.png", "--edges", "e")
         for stage in "step0", "step1", "gates":
             self.assertEqual(self.read(f"p.{stage}.png")[:4], b"\x89PNG")
+        self.refused("m.safetensors is a checkpoint, whose graphs are made", "graph",
+                     "m.safetensors", "--set", "model.degree=6", status=2)
         self.refused("cannot write none/p.png.tmp", "graph", "config.yaml", "--png", "none/p.png")
         self.refused("cannot write none/e.0.txt.tmp", "graph", "deep.yaml", "--json", "--edges",
                      "none/e")

@@ -479,6 +479,9 @@ static void test_combinations(void **state) {
     options_refused("train.lr=0", "train.lr: expected a finite number above 0");
     options_refused("train.steps=0", "train.steps: expected an integer at least 1");
     options_refused("train.minutes=0", "train.minutes: expected a finite number above 0");
+    options_refused("train.valid_bytes=1", "train.valid_bytes: expected 0 or at least 2");
+    options_refused("train.epsilon=1e-50",
+                    "train.epsilon: expected a finite number at least 1e-30");
     options_refused("train.bptt=16 train.recompute=17",
                     "train.recompute: expected at most train.bptt = 16, got 17");
     options_refused("train.batch=0", "train.batch: expected an integer at least 1");

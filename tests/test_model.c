@@ -415,6 +415,23 @@ static void test_repeats(void **state) {
     }
 }
 
+/* Targets, which index the logits, are 0 where nobody sets them: generate does not. */
+static void test_no_targets(void **state) {
+    (void)state;
+    backend *be = test_backend(FP32);
+    model_config config = base_config();
+    error err;
+    model *m = create(be, &config, 3, 5, 1);
+    size_t positions = (size_t)m->steps * (size_t)m->columns;
+    int16_t *targets = mem_alloc(positions, sizeof *targets);
+    be->download(be, targets, m->targets, positions * sizeof *targets);
+    if (!be->finish(be, &err)) fail_msg("%s", err.text);
+    for (size_t i = 0; i < positions; i++) assert_int_equal(targets[i], 0);
+    free(targets);
+    model_free(m);
+    be->destroy(be);
+}
+
 /* ------------------------------------------------------------------------------------ refusals */
 
 static void test_does_not_fit(void **state) {
@@ -447,10 +464,10 @@ static void test_does_not_fit(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_fp32),         cmocka_unit_test(test_tf32),
-        cmocka_unit_test(test_bf16),         cmocka_unit_test(test_recompute),
-        cmocka_unit_test(test_learns),       cmocka_unit_test(test_repeats),
-        cmocka_unit_test(test_does_not_fit),
+        cmocka_unit_test(test_fp32),       cmocka_unit_test(test_tf32),
+        cmocka_unit_test(test_bf16),       cmocka_unit_test(test_recompute),
+        cmocka_unit_test(test_learns),     cmocka_unit_test(test_repeats),
+        cmocka_unit_test(test_no_targets), cmocka_unit_test(test_does_not_fit),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -158,6 +158,7 @@ static const char matmul_help[] =
     "  smallworld bench matmul --product fprop,wgrad --gates 4 --columns 128,8192 --json";
 
 static bool report(const matmul_arguments *a, const matmul_results *results, error *err) {
+    log_end();
     if (a->json) {
         report_json(results, stdout);
     } else {
@@ -279,6 +280,7 @@ static int bench_train(int argc, char **argv) {
     free(a.assignments.items);
     free(a.files.items);
     if (!done) return cli_fail(&err, "bench train");
+    log_end();
     if (a.explain) update_explain(&results, a.json ? stderr : stdout);
     if (a.json) {
         update_json(&results, stdout);

@@ -43,6 +43,7 @@ static error_t parse(int key, char *text, struct argp_state *state) {
     case ARGP_KEY_END:
         if (!a->checkpoint) argp_error(state, "expected a CHECKPOINT");
         if (a->files.count == 0) argp_error(state, "expected --data FILE...");
+        if (a->exact && a->model.batch) argp_error(state, "--batch: --exact has one stripe");
         return 0;
     default: return ARGP_ERR_UNKNOWN;
     }
@@ -87,6 +88,7 @@ int cmd_eval(int argc, char **argv) {
     }
     free(a.files.items);
     if (!done) return cli_fail(&err, "eval");
+    log_end();
     if (a.json) {
         json_writer w = {stdout, false};
         json_object_begin(&w, NULL);

@@ -1,6 +1,7 @@
 /* smallworld features: documents to a matrix that NumPy and scikit-learn open. */
 #include "probe/features.h"
 #include "cmd/cli.h"
+#include "core/log.h"
 
 #include <stdlib.h>
 
@@ -97,6 +98,7 @@ int cmd_features(int argc, char **argv) {
     }
     free(a.files.items);
     if (!done) return cli_fail(&err, "features");
+    log_end();
     if (a.json) {
         json_writer w = {stdout, false};
         json_object_begin(&w, NULL);

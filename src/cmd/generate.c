@@ -2,6 +2,7 @@
 #include "cmd/cli.h"
 #include "core/memory.h"
 #include "core/philox.h"
+#include "train/evaluate.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -46,13 +47,10 @@ static error_t parse(int key, char *text, struct argp_state *state) {
         return 0;
     case ARGP_KEY_END:
         if (!a->checkpoint) argp_error(state, "expected a CHECKPOINT");
+        if (a->model.batch) argp_error(state, "--batch: one text is written");
         return 0;
     default: return ARGP_ERR_UNKNOWN;
     }
-}
-
-static void forward(void *argument) {
-    model_forward(argument);
 }
 
 /* The logits, bias included, after feeding one byte to stream 0. */
@@ -97,7 +95,7 @@ static bool generate(const arguments *a, cli_loaded *loaded, const char *prompt,
     model *m = loaded->m;
     const tensor *bias = safetensors_find(&loaded->checkpoint.file, "head.bias");
     philox_stream random = philox_start((uint64_t)a->seed, PHILOX_GENERATE, 0, 0);
-    recording *r = m->be->record(m->be, forward, m);
+    recording *r = evaluate_record(m);
     size_t given = strlen(prompt), total = given + (size_t)a->bytes;
     double logits[VOCABULARY];
     bool done = true;

@@ -43,11 +43,6 @@ static error_t parse(int key, char *text, struct argp_state *state) {
     }
 }
 
-static bool ends_with(const char *text, const char *ending) {
-    size_t length = strlen(text), tail = strlen(ending);
-    return length >= tail && strcmp(text + length - tail, ending) == 0;
-}
-
 /* Trained scalars of the weights that a pattern carries. */
 static int64_t pattern_parameters(const model_config *config, int stage, int blocks) {
     int gates = stage == model_stages(config) - 1 ? GATES : 1;
@@ -113,7 +108,7 @@ static bool draw(const model_config *config, const graph *g, int stage, const ch
                  error *err) {
     char name[16], *path = mem_string(png);
     if (model_stages(config) > 1) {
-        size_t stem = strlen(png) - (ends_with(png, ".png") ? 4 : 0);
+        size_t stem = strlen(png) - (file_ends_in(png, ".png") ? 4 : 0);
         free(path);
         path = mem_format("%.*s.%s.png", (int)stem, png, model_stage_name(config, stage, name));
     }
@@ -153,6 +148,10 @@ static bool describe(const arguments *a, const model_config *config, graph *cons
 
 static bool describe_checkpoint(const arguments *a, error *err) {
     checkpoint c;
+    if (a->assignments.count) {
+        return error_usage(err, "--set %s: %s is a checkpoint, whose graphs are made",
+                           a->assignments.items[0], a->source);
+    }
     if (!checkpoint_open(&c, a->source, err)) return false;
     bool done = describe(a, &c.options.model, c.graphs, err);
     checkpoint_close(&c);
@@ -187,8 +186,8 @@ int cmd_graph(int argc, char **argv) {
     arguments a = {0};
     argp_parse(&argp, argc, argv, 0, NULL, &a);
     error err;
-    bool done = ends_with(a.source, ".safetensors") ? describe_checkpoint(&a, &err)
-                                                    : describe_config(&a, &err);
+    bool done = file_ends_in(a.source, ".safetensors") ? describe_checkpoint(&a, &err)
+                                                       : describe_config(&a, &err);
     free(a.assignments.items);
     return done ? STATUS_OK : cli_fail(&err, "graph");
 }

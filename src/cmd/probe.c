@@ -1,10 +1,10 @@
 /* smallworld probe: a linear classifier on features, and its error. */
 #include "probe/probe.h"
 #include "cmd/cli.h"
+#include "core/log.h"
 #include "core/memory.h"
 
 #include <math.h>
-#include <omp.h>
 
 typedef struct arguments {
     cli_model model;
@@ -116,7 +116,6 @@ static backend *make_backend(const cli_model *given, error *err) {
     options_begin(&o);
     if (cli_apply(given, &o, err)) {
         o.run.precision = PRECISION_FP32;
-        if (o.run.threads > 0) omp_set_num_threads((int)o.run.threads);
         be = options_backend(&o.run, err);
     }
     options_free(&o);
@@ -144,6 +143,7 @@ int cmd_probe(int argc, char **argv) {
     bool done = be && probe_run(be, &a.how, &r, &err);
     if (be) be->destroy(be);
     if (!done) return cli_fail(&err, "probe");
+    log_end();
     if (a.json) {
         print_json(&a.how, &r);
     } else {

@@ -1,5 +1,6 @@
 /* smallworld train: from a config to a trained model. */
 #include "cmd/cli.h"
+#include "core/log.h"
 #include "core/memory.h"
 #include "train/trainer.h"
 
@@ -87,6 +88,7 @@ static int run(const arguments *a, const char *folder) {
     done = done && train(&o, folder, start, &result, &err);
     options_free(&o);
     if (!done) return cli_fail(&err, "train");
+    log_end();
     if (a->json) {
         print_json(&result);
     } else {

@@ -350,12 +350,13 @@ static bool read_document(loader *l, const char *path) {
 bool config_load(config *c, const char *file, error *err) {
     FILE *in = fopen(file, "rb");
     if (!in) return error_system(err, "open", file);
-    if (fgetc(in) == EOF && ferror(in)) {
+    const int first = fgetc(in); /* says whether it can be read at all */
+    if (first == EOF && ferror(in)) {
         error_system(err, "read", file);
         fclose(in);
         return false;
     }
-    rewind(in);
+    if (first != EOF) ungetc(first, in); /* it may be a pipe */
     loader l = {.c = c, .file = file, .lines = true, .err = err};
     yaml_parser_initialize(&l.parser);
     yaml_parser_set_input_file(&l.parser, in);

@@ -130,6 +130,11 @@ bool file_make_folder(const char *path, error *err) {
     return made;
 }
 
+bool file_ends_in(const char *path, const char *ending) {
+    size_t length = strlen(path), tail = strlen(ending);
+    return length >= tail && strcmp(path + length - tail, ending) == 0;
+}
+
 bool file_exists(const char *path) {
     return access(path, F_OK) == 0;
 }

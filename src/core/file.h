@@ -1,4 +1,4 @@
-/* Files: read whole, map, and write so that a crash leaves either the old file or the new one. */
+/* Files: mapped, and written so that a crash leaves either the old file or the new one; and paths. */
 #ifndef SMALLWORLD_CORE_FILE_H
 #define SMALLWORLD_CORE_FILE_H
 
@@ -18,8 +18,7 @@ typedef struct file_writer {
 
 bool file_begin(file_writer *writer, const char *path, error *err);
 bool file_write(file_writer *writer, const void *bytes, size_t count, error *err);
-bool file_flush(file_writer *writer,
-                error *err); /* what commits do first: all of it is on the disk */
+bool file_flush(file_writer *writer, error *err); /* what commits do first: it is on the disk */
 bool file_commit(file_writer *writer, error *err);
 void file_abort(file_writer *writer);
 
@@ -35,6 +34,8 @@ void file_map_close(file_map *map);
 /* Makes the folder and those above it; one that exists is fine. */
 bool file_make_folder(const char *path, error *err);
 bool file_exists(const char *path);
+
+bool file_ends_in(const char *path, const char *ending);
 
 /* Where large scratch files go: $TMPDIR, which is obeyed even where it does not work, so that no other
  * disk is filled instead; without it /var/tmp, or /tmp. */

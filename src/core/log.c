@@ -11,6 +11,11 @@ static void clear_progress(void) {
     progress_shown = false;
 }
 
+void log_end(void) {
+    if (progress_shown) fputc('\n', stderr);
+    progress_shown = false;
+}
+
 void log_line(const char *format, ...) {
     va_list arguments;
     va_start(arguments, format);

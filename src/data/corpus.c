@@ -15,11 +15,6 @@
 
 enum { CHUNK = 1 << 17 }; /* bytes read at a time */
 
-static bool ends_in(const char *name, const char *ending) {
-    size_t length = strlen(name), tail = strlen(ending);
-    return length >= tail && strcmp(name + length - tail, ending) == 0;
-}
-
 /* ------------------------------------------------------------------------------------- hash
  * 64-bit FNV-1a (Fowler, Noll, Vo), a byte at a time so that the order of bytes in a word does not
  * matter, then the finalizer of splitmix64 (Steele, Lea, Flood 2014), which spreads it evenly over
@@ -77,7 +72,7 @@ static bool source_open(source *s, const char *path, error *err) {
     if (!refill(s, err)) return false;
     if (s->z.avail_in == 0) return error_set(err, "%s: empty", path);
     if (!at_magic(s)) {
-        return !ends_in(path, ".gz") ||
+        return !file_ends_in(path, ".gz") ||
                error_set(err, "%s: not a gzip file, though its name ends in .gz", path);
     }
     s->gzip = inflateInit2(&s->z, 16 + MAX_WBITS) == Z_OK; /* 16: with gzip's header and checks */
@@ -161,6 +156,7 @@ static bool spool_begin(reading *r, error *err) {
     if (file >= 0) {
         unlink(path);
         r->spool = fdopen(file, "w+b");
+        if (!r->spool) close(file);
     }
     bool begun = r->spool || spool_failed(r, err);
     free(path);
@@ -327,7 +323,7 @@ typedef struct lines {
 static bool next_line(lines *l, error *err) {
     for (size_t scanned = 0;;) {
         size_t left = l->end - l->begin;
-        uint8_t *start = l->buffer + l->begin;
+        uint8_t *start = l->buffer ? l->buffer + l->begin : NULL; /* NULL: before the first read */
         uint8_t *newline = left > scanned ? memchr(start + scanned, '\n', left - scanned) : NULL;
         if (newline) {
             l->text = start;
@@ -383,7 +379,7 @@ static bool read_file(reading *r, const char *path, error *err) {
     uint64_t before = r->corpus->size;
     source *s = mem_alloc(1, sizeof *s);
     bool read = source_open(s, path, err);
-    if (read && (ends_in(path, ".tsv") || ends_in(path, ".tsv.gz"))) {
+    if (read && (file_ends_in(path, ".tsv") || file_ends_in(path, ".tsv.gz"))) {
         read = read_documents(r, s, err);
     } else if (read) {
         read = read_raw(r, s, err);

@@ -1,6 +1,5 @@
 #include "data/reader.h"
 
-#include "core/clock.h"
 #include "core/memory.h"
 #include "data/sequence.h"
 
@@ -19,7 +18,6 @@ struct reader {
     uint64_t stripe;  /* bytes between the starts of two stripes */
     minibatch ring[RING];
     pthread_t thread;
-    double waited;
 
     pthread_mutex_t lock; /* for what follows */
     pthread_cond_t changed;
@@ -117,19 +115,11 @@ reader *reader_start(const corpus *c, int batch, int columns, int steps, uint64_
 
 const minibatch *reader_next(reader *r) {
     pthread_mutex_lock(&r->lock);
-    if (r->made == r->taken) {
-        double start = clock_seconds();
-        while (r->made == r->taken) pthread_cond_wait(&r->changed, &r->lock);
-        r->waited += clock_seconds() - start;
-    }
+    while (r->made == r->taken) pthread_cond_wait(&r->changed, &r->lock);
     const minibatch *m = &r->ring[r->taken++ % RING];
     pthread_cond_signal(&r->changed);
     pthread_mutex_unlock(&r->lock);
     return m;
-}
-
-double reader_waited(const reader *r) {
-    return r->waited;
 }
 
 void reader_stop(reader *r) {

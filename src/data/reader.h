@@ -32,8 +32,6 @@ reader *reader_start(const corpus *c, int batch, int columns, int steps, uint64_
 /* The next minibatch, valid until the next call. Waits if it is not ready yet. */
 const minibatch *reader_next(reader *r);
 
-/* Seconds reader_next has spent waiting. */
-double reader_waited(const reader *r);
 void reader_stop(reader *r);
 
 #endif

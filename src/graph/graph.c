@@ -1,5 +1,6 @@
 #include "graph/graph.h"
 
+#include "core/file.h"
 #include "core/memory.h"
 #include "core/npy.h"
 #include "core/philox.h"
@@ -459,9 +460,7 @@ static bool read_file(builder *b, const char *path, error *err) {
     if (!path || !*path) {
         return error_set(err, "model.graph_file: expected a file, since model.graph is file");
     }
-    size_t length = strlen(path);
-    bool mask = length >= 4 && strcmp(path + length - 4, ".npy") == 0;
-    return mask ? read_mask(b, path, err) : read_edges(b, path, err);
+    return file_ends_in(path, ".npy") ? read_mask(b, path, err) : read_edges(b, path, err);
 }
 
 /* -------------------------------------------------------------------------------------- graphs */

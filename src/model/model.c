@@ -406,6 +406,7 @@ model *model_create(backend *be, const model_config *config, graph *const *graph
     connect(m);
     be->zero(be, m->no_bytes, VOCABULARY);
     be->zero(be, m->bytes, (size_t)steps * (size_t)m->columns);
+    be->zero(be, m->targets, (size_t)steps * (size_t)m->columns * sizeof *m->targets);
     be->zero(be, m->arguments, sizeof *m->arguments);
     be->zero(be, m->report, sizeof *m->report);
     be->zero(be, m->evaluation, sizeof *m->evaluation);

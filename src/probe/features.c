@@ -170,7 +170,7 @@ static bool hand_over(extractor *e, const group *g, error *err) {
     e->handed = *g;
     int status = pthread_create(&e->writer, NULL, write_group, e);
     e->writing = status == 0;
-    return e->writing || error_set(err, "start a thread: %s", strerror(status));
+    return e->writing || error_set(err, "cannot start a thread: %s", strerror(status));
 }
 
 static void show(uint64_t done, uint64_t total, double seconds) {

@@ -133,7 +133,7 @@ static bool fit_on(probe *p, const int8_t *sign, int first, int models, fit_repo
                    p->weights + (size_t)first * (units + 1), reports, p->how->progress, err);
     memcpy(p->deviation, v.deviation, units * sizeof *p->deviation);
     view_free(&v);
-    for (int k = 0, most = 0; k < models; k++) {
+    for (int k = 0, most = 0; fitted && k < models; k++) {
         if (reports[k].evaluations <= most) continue;
         p->result->evaluations += reports[k].evaluations - most;
         most = reports[k].evaluations;
@@ -266,8 +266,10 @@ static bool run_and_write(probe *p, error *err) {
     if (npy_begin(&weights_file, weights_path, "<f8", (int64_t)count, 0, &start, err)) {
         if (npy_begin(&predictions_file, predictions_path, "<i4", (int64_t)rows, 0, &start, err)) {
             const double *weights = run(p, err);
-            done = weights && file_write(&weights_file, weights, count * sizeof *weights, err) &&
-                   file_write(&predictions_file, p->prediction, rows * sizeof *p->prediction, err);
+            done =
+                weights && file_write(&weights_file, weights, count * sizeof *weights, err) &&
+                file_write(&predictions_file, p->prediction, rows * sizeof *p->prediction, err) &&
+                file_flush(&weights_file, err);
             if (done) {
                 done = file_commit(&predictions_file, err);
             } else {

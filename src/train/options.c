@@ -4,6 +4,7 @@
 #include "graph/graph.h"
 
 #include <math.h>
+#include <omp.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -97,8 +98,8 @@ const config_key option_keys[] = {
      "decay of Adam's first moment", CONFIG_BELOW_MAXIMUM},
     {"train.beta2", CONFIG_NUMBER, AT(train.beta2), "0.999", 0, 1, NULL, NULL,
      "decay of Adam's second moment", CONFIG_BELOW_MAXIMUM},
-    {"train.epsilon", CONFIG_NUMBER, AT(train.epsilon), "1e-8", 0, 1, NULL, NULL,
-     "added to Adam's denominator", CONFIG_ABOVE_MINIMUM},
+    {"train.epsilon", CONFIG_NUMBER, AT(train.epsilon), "1e-8", 1e-30, 1, NULL, NULL,
+     "added to Adam's denominator", 0},
     {"train.clip", CONFIG_NUMBER, AT(train.clip), "1", 0, 1e9, NULL, "norm",
      "largest norm of the gradient; 0: no clipping", 0},
     {"train.average", CONFIG_NUMBER, AT(train.average), "0.999", 0, 1, NULL, NULL,
@@ -198,6 +199,10 @@ bool options_check(options *o, error *err) {
                              "not together with data.valid");
     }
     if (o->data.valid.count) o->data.valid_fraction = 0;
+    if (t->valid_bytes == 1) {
+        return config_refuse(&o->config, err, "train.valid_bytes",
+                             "expected 0 or at least 2, of which one is predicted, got 1");
+    }
     if (t->recompute > t->bptt) {
         return config_refuse(&o->config, err, "train.recompute",
                              "expected at most train.bptt = %lld, got %lld", (long long)t->bptt,
@@ -257,6 +262,8 @@ backend *options_backend(const run_options *run, error *err) {
                                       [PRECISION_TF32] = TF32,
                                       [PRECISION_BF16] = BF16};
     precision wanted = named[run->precision];
+    /* What the host computes outside the backend, first weights and the probe, has as many threads. */
+    omp_set_num_threads(run->threads > 0 ? (int)run->threads : omp_get_num_procs());
     if (run->device != DEVICE_CPU) {
         precision on_gpu = run->precision == PRECISION_AUTO ? BF16 : wanted;
         backend *be = backend_cuda(on_gpu, err);
