@@ -28,9 +28,11 @@ bool cuda_blas_ok(backend *be, cublasStatus_t status, const char *what) {
 
 void cuda_allow_shared(backend *be, const void *kernel, size_t bytes) {
     if (bytes <= 40 << 10) return; /* 48 KB are allowed, with what a kernel has statically */
+    const bool fits = bytes <= cuda_of(be)->shared_limit;
     cuda_ok(be,
             cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)bytes),
-            "raise the limit on shared memory");
+            fits ? "set the limit on shared memory"
+                 : "more units or streams than this GPU's shared memory has room for");
 }
 
 static bool finish(backend *be, error *err) {
@@ -385,8 +387,10 @@ static bool set_up(backend *be) {
 
 extern "C" backend *backend_cuda(precision precision, error *err) {
     int devices = 0;
-    if (cudaGetDeviceCount(&devices) != cudaSuccess || devices == 0) {
-        error_set(err, "device cuda: no GPU found");
+    const cudaError_t found = cudaGetDeviceCount(&devices);
+    if (found != cudaSuccess || devices == 0) {
+        error_set(err, "device cuda: no GPU found%s%s", found == cudaSuccess ? "" : ": ",
+                  found == cudaSuccess ? "" : cudaGetErrorString(found));
         return NULL;
     }
     cuda_backend *cuda = (cuda_backend *)calloc(1, sizeof *cuda);

@@ -1,7 +1,7 @@
 /* The CUDA backend's own header: its state, and what its files share. Only this folder knows CUDA.
  *
  * One stream holds all work, so operations run in the order they are issued. A failed call is
- * remembered, the first of them wins, and `finish` reports it; nothing is issued after that. */
+ * remembered, the first of them wins, and `finish` reports it; nothing is replayed after that. */
 #ifndef SMALLWORLD_KERNELS_CUDA_H
 #define SMALLWORLD_KERNELS_CUDA_H
 
@@ -302,7 +302,7 @@ static inline int log2_of(int power) {
 bool cuda_ok(backend *be, cudaError_t status, const char *what);
 bool cuda_blas_ok(backend *be, cublasStatus_t status, const char *what);
 
-/* Before a launch with `bytes` of dynamic shared memory: raises the kernel's limit if it must. */
+/* Before a launch with `bytes` of dynamic shared memory: sets the kernel's limit if it must. */
 void cuda_allow_shared(backend *be, const void *kernel, size_t bytes);
 
 /* A launch in clusters of so many thread blocks. EARLY, of a kernel that calls wait_for_earlier:

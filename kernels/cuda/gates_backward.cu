@@ -554,8 +554,6 @@ template <typename T, int VEC, bool NORM, bool TABLE>
 static void launch_backward(backend *be, view<T> v) {
     typedef backward_arrays<T, VEC> arrays;
     cuda_backend *cuda = cuda_of(be);
-    const int most = min(cuda->processors, (int)COUNTED_PARTS);
-    v.units = ((v.hidden + most - 1) / most + PAIR - 1) / PAIR * PAIR;
     size_t rest = arrays::bytes(v), round = BACKWARD_WARPS * sizeof(kept_unit<T, VEC>);
     if (NORM && rest < cuda->shared_limit) {
         int rounds = (v.units + arrays::STEP - 1) / arrays::STEP * PAIR;
@@ -581,9 +579,17 @@ static void launch_spans(backend *be, const cell *c, int t, view<T> v) {
     }
 }
 
+/* Spans of 128 columns, where a thread block's units leave room in shared memory for what they sum. */
 template <typename T> static void run_backward(backend *be, const cell *c, int t) {
+    const cuda_backend *cuda = cuda_of(be);
+    const int most = min(cuda->processors, (int)COUNTED_PARTS);
     view<T> v = view_step<T>(be, c, c->stages - 1, t);
-    v.columns % 128 == 0 ? launch_spans<T, 4>(be, c, t, v) : launch_spans<T, 2>(be, c, t, v);
+    v.units = ((v.hidden + most - 1) / most + PAIR - 1) / PAIR * PAIR;
+    if (v.columns % 128 == 0 && backward_arrays<T, 4>::bytes(v) <= cuda->shared_limit) {
+        launch_spans<T, 4>(be, c, t, v);
+    } else {
+        launch_spans<T, 2>(be, c, t, v);
+    }
 }
 
 void cuda_gates_backward(backend *be, const cell *c, int t) {

@@ -75,10 +75,6 @@ struct plain_cursor {
 
 /* A lane's eight rows of a tile of dy: 2 own, 2 own + 1, and so on every 8; and of two tiles of x
  * every eighth from `own` on. Chunks of four columns are swizzled. */
-static __device__ inline int swizzled(int row, int chunk) {
-    return row * ROW + (chunk ^ row / 2 % 4) * 16;
-}
-
 static __device__ inline void multiply(uint32_t stage, float (&sum)[SUMS][SUMS]) {
     const int i = threadIdx.x % 32 / 8, j = threadIdx.x % 8;
     const uint32_t dy = stage + 2 * i * ROW, x = stage + OPERAND_BYTES + j * ROW;

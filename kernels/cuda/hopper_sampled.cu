@@ -280,7 +280,7 @@ static __global__ void __launch_bounds__(THREADS, 1)
 
 /* ------------------------------------------------------------------------------------- single */
 
-/* A ring of stages of equal size, whose number is known at run time; see ring. */
+/* A ring of stages of equal size, whose number is known at run time. */
 struct runtime_ring : ring_barriers {
     int stage, phase;
 

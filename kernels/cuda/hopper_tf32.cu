@@ -1,5 +1,5 @@
 /* shared_product: fprop and dgrad in tf32 on Hopper, of 128 columns and more, blocks of 32 and more;
- * of 64 columns where tf32.cu would take longer: dense layouts, and long lists.
+ * of 64 columns where tf32.cu would take longer: dense patterns, and long lists.
  *
  *   y' [columns][32 units of a node] = sum over its sources  x' [columns][32] W [32][32]
  *

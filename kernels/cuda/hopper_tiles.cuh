@@ -18,8 +18,7 @@ enum {
     CONSUMER_WARPS = CONSUMERS / 32,
     BOX = 64,          /* columns of a box of activations: one swizzled row of 128 bytes */
     BOX_ROW = BOX * 2, /* its bytes */
-    MOST_SHARED = 227 << 10,
-    COLUMNS_AT_ONCE = 1024 /* of a launch for four gates, whose activations stay in the L2 */
+    MOST_SHARED = 227 << 10
 };
 
 /* ----------------------------------------------------------------------------------- rings */

@@ -566,8 +566,7 @@ static void launch_transposed(backend *be, const device_layout *device, const vo
     CUtensorMap w_map, x_map;
     if (!map_blocks(be, &w_map, &device->host, w)) return;
     if (!map_sources(be, &x_map, &device->host, dy, columns)) return;
-    /* There must be slots enough for all parts of a node, or a part might wait for one after it. */
-    const int most = max(shared_slots<S>() / parts->span, 1);
+    const int most = shared_slots<S>() / parts->span; /* tiles that there are slots for */
     const int abreast = min(most, tiles_abreast(be, &device->host, columns, S::TILE));
     const transposed_arguments p = {parts->part,
                                     parts->source,

@@ -153,14 +153,24 @@ static double time_of(const cut_part *parts, int count, int tiles, int processor
     return whole ? (sum / processors + 3 * most) / 4 : sum / processors;
 }
 
-/* Even parts, or so many whole nodes to a part as should be the fastest. */
+/* The most parts, one after another, that a node's list lies in, of parts that are cut evenly. */
+static int longest_span(const cut_part *parts, int count) {
+    int longest = 1;
+    for (int i = 0; i < count; i++) longest = max(longest, i - parts[i].part.first_part + 1);
+    return longest;
+}
+
+/* Even parts, or so many whole nodes to a part as should be the fastest. There must be slots enough for
+ * the sums that the parts of a node hand on, or a part would wait for one after it. */
 static transposed_plan choose_plan(const layout *l, int tiles, int *const *orders, int processors,
                                    cut_part *parts, merged_source *merged) {
     const int slots = nodes_of_part(l->in_block);
     const int columns = l->in_block == 32 && tiles > 1 ? 4 * BOX : 2 * BOX; /* of a tile */
+    const int widest = l->in_block == 32 ? 4 * BOX : 2 * BOX;
     transposed_plan best = {NULL, slots, even_parts(l, slots, processors)};
     int made = cut_parts(l, &best, columns, parts, merged);
     best.time = time_of(parts, made, tiles, processors, false);
+    if (longest_span(parts, made) > SHARED_FLOATS / (l->in_block * widest)) best.time = INFINITY;
     for (int nodes = 2; nodes <= slots; nodes++) {
         transposed_plan plan = {orders[nodes], nodes};
         made = cut_parts(l, &plan, columns, parts, merged);
@@ -179,7 +189,7 @@ static void build_lists(backend *be, transposed_parts *made, const layout *l, bo
     int *block = host_table(total + LOOK_UP), used = 0, blocks = 0;
     if (!part || !source) abort();
     made->whole = whole;
-    made->span = 1;
+    made->span = whole ? 1 : longest_span(cut, made->count);
     for (int i = 0; i < made->count; i++) {
         const int count = merge_sources(l, &cut[i], merged);
         part[i] = cut[i].part;
@@ -187,7 +197,6 @@ static void build_lists(backend *be, transposed_parts *made, const layout *l, bo
         part[i].block = blocks;
         part[i].count = (uint16_t)count;
         if (whole) part[i].first_part = i;
-        made->span = max(made->span, i - part[i].first_part + 1);
         for (int k = 0; k < count; k++) {
             source[used++] = (uint32_t)(merged[k].node << PART_NODES | merged[k].mask);
             for (int m = 0; m < __builtin_popcount(merged[k].mask); m++) {

@@ -435,13 +435,13 @@ template <typename T> static size_t per_column(const view<T> &v, int arrays) {
     return (size_t)arrays * v.columns * sizeof(float);
 }
 
-/* A whole stage. In its sequence the kernel before is a product, which writes nothing that this one
- * reads before it waits. */
-template <typename T> static int whole_units(const backend *be, const cell *c) {
+static int whole_units(const backend *be, const cell *c) {
     const int most = min(cuda_of((backend *)(uintptr_t)be)->processors, (int)COUNTED_PARTS);
     return (c->hidden + most - 1) / most;
 }
 
+/* A whole stage. In its sequence the kernel before is a product, which writes nothing that this one
+ * reads before it waits. */
 template <typename T, int VEC> static void launch_whole(backend *be, view<T> v, bool forward) {
     const int blocks = (v.hidden + v.units - 1) / v.units;
     cuda_launch(be, forward ? "activate" : "activate_backward", true,
@@ -451,7 +451,7 @@ template <typename T, int VEC> static void launch_whole(backend *be, view<T> v, 
 }
 
 template <typename T> static void run_whole(backend *be, view<T> v, const cell *c, bool forward) {
-    v.units = whole_units<T>(be, c);
+    v.units = whole_units(be, c);
     if (v.columns % 128 == 0) {
         launch_whole<T, 4>(be, v, forward);
     } else {
@@ -464,7 +464,7 @@ template <typename T> static bool whole_fits(const backend *be, const cell *c, b
     view<T> v = {};
     if (c->stages < 2 || !c->stage[0].layer_norm) return false;
     v.columns = c->columns;
-    v.units = whole_units<T>(be, c);
+    v.units = whole_units(be, c);
     return (forward ? whole_stage<T, 4, 1>::bytes(v) : whole_stage<T, 4, 2>::bytes(v)) <=
            cuda_of((backend *)(uintptr_t)be)->shared_limit;
 }

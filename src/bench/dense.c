@@ -14,6 +14,7 @@ typedef struct dense_job {
     int columns;
     void *left, *right, *out, *workspace;
     error err;
+    bool failed; /* the library, for err's reason */
 } dense_job;
 
 void dense_randomise(backend *be, void *x, bench_math math, size_t count) {
@@ -33,7 +34,8 @@ static void issue_product(void *argument, int set) {
     backend *be = j->be;
     (void)set;
     if (j->rival) {
-        be->bench->rival_run(j->rival, j->left, j->right, j->out, &j->err);
+        j->failed =
+            j->failed || !be->bench->rival_run(j->rival, j->left, j->right, j->out, &j->err);
         return;
     }
     switch (j->product) {
@@ -62,6 +64,10 @@ static bool time_library(dense_job *j, const layout *l, bench_math math, const t
         done = time_operation(j->be, how, issue_product, j, 1, &found, err);
         *seconds = fmin(*seconds, found);
         tools->rival_free(j->rival);
+        if (done && j->failed) {
+            *err = j->err;
+            done = false;
+        }
     }
     return done;
 }

@@ -56,7 +56,7 @@ extern const grid_axes grid_default;
 void grid_add(grid *g, const grid_axes *axes);
 
 /* Adds slices of all that the products are for: each axis in full with the others at a few of their
- * values, since the whole product of the axes is 7,560 cells. */
+ * values, since the whole product of the axes is 11,340 cells. */
 void grid_add_full(grid *g);
 
 /* Sorts for measuring: what shares a backend, then a pattern, together. */

@@ -125,7 +125,7 @@ static void issue_ours(void *argument, int set) {
     switch (j->cell->product) {
     case PRODUCT_FPROP: be->fprop(be, l, left, right, 1, j->columns, out, OPERAND, NULL); return;
     case PRODUCT_DGRAD: be->dgrad(be, l, left, right, 1, j->columns, out, OPERAND); return;
-    default: be->wgrad(be, l, left, right, j->steps, j->columns, out, NULL); return;
+    default: be->wgrad(be, l, left, right, j->steps, j->columns, out, j->b->workspace); return;
     }
 }
 
@@ -169,7 +169,7 @@ static void give_reason(bench *b, const char *text) {
     log_line("note: %s", text);
 }
 
-/* One library and order of the activations; what it refuses is no failure. */
+/* One library and order of the activations; what it refuses, or has no memory for, is no failure. */
 static bool measure_rival(bench *b, matmul_row *row, bench_library library, bool by_column,
                           const layout *l, error *err) {
     const bench_tools *tools = b->be->bench;
@@ -183,10 +183,11 @@ static bool measure_rival(bench *b, matmul_row *row, bench_library library, bool
         return true;
     }
     double seconds = 0;
-    bool done =
-        place(b, cell->product, (double)tools->rival_weights(j.rival), (double)layout_rows(l),
-              (double)layout_inputs(l), cell->columns, &j.at, err) &&
-        time_operation(b->be, &b->options->how, issue_rival, &j, j.at.sets, &seconds, err);
+    j.failed =
+        !place(b, cell->product, (double)tools->rival_weights(j.rival), (double)layout_rows(l),
+               (double)layout_inputs(l), cell->columns, &j.at, &j.err);
+    bool done = j.failed ||
+                time_operation(b->be, &b->options->how, issue_rival, &j, j.at.sets, &seconds, err);
     tools->rival_free(j.rival);
     if (done && j.failed) give_reason(b, j.err.text);
     if (done && !j.failed) row->library[library] = fmin(row->library[library], seconds);

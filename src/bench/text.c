@@ -57,7 +57,10 @@ static bool scratch_open(scratch *s, const char *ending, error *err) {
     s->out = file >= 0 ? fdopen(file, "wb") : NULL;
     if (s->out) return true;
     error_system(err, "write", s->path);
-    if (file >= 0) close(file);
+    if (file >= 0) {
+        close(file);
+        unlink(s->path);
+    }
     free(s->path);
     return false;
 }

@@ -141,9 +141,16 @@ static void start_reader(runner *b, const corpus *c) {
     b->reader = reader_start(c, b->m->batch, b->m->columns, b->m->steps, 1, 0);
 }
 
+/* Of made-up text. */
+static uint64_t text_bytes(const runner *b) {
+    const train_options *t = &b->o->train;
+    const uint64_t needed = 4 * (uint64_t)t->batch * (uint64_t)t->bptt + 1;
+    return needed > TEXT_BYTES ? needed : TEXT_BYTES;
+}
+
 static bool time_random(runner *b, error *err) {
     say(b, "updates on random bytes");
-    corpus *random = text_corpus(TEXT_RANDOM, b->text->size, err);
+    corpus *random = text_corpus(TEXT_RANDOM, text_bytes(b), err);
     if (!random) return false;
     start_reader(b, random);
     bool done =
@@ -295,8 +302,7 @@ static bool read_text(runner *b, error *err) {
         const corpus_options how = {.html_entities = o->data.html_entities};
         b->text = corpus_read(b->how->files, b->how->count, &how, err);
     } else {
-        uint64_t bytes = 4 * positions + 1;
-        b->text = text_corpus(TEXT_ENGLISH, bytes > TEXT_BYTES ? bytes : TEXT_BYTES, err);
+        b->text = text_corpus(TEXT_ENGLISH, text_bytes(b), err);
     }
     b->r->indexing = clock_seconds() - start;
     if (!b->text || reader_epoch_updates(b->text, (int)o->train.batch, (int)o->train.bptt)) {
