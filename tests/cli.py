@@ -309,6 +309,17 @@ class Train(Case):
                             "--set", "train.log_every=1")
         self.assertEqual(result["epochs"], 0.5)
 
+    def test_two_runs_in_a_folder(self):
+        first = self.start("train", "config.yaml", "--out", "run", "--set", "train.steps=100000")
+        while not (self.folder / "run/metrics.jsonl").exists():
+            time.sleep(0.01)
+        for start in [], ["--resume"], ["--overwrite"]:
+            out, err = self.run_program("train", "config.yaml", "--out", "run", *start, status=1)
+            self.assertEqual((out, err), ("", "smallworld: run: another run is using it\n"))
+        first.send_signal(signal.SIGINT)
+        first.communicate()
+        self.assertEqual(first.returncode, 128 + signal.SIGINT)
+
     def test_folder_in_use(self):
         self.train()
         self.refused("run: already holds a run; --resume goes on, --overwrite starts over",
@@ -369,12 +380,19 @@ class Train(Case):
         bias += header["head.bias"]["data_offsets"][0]
         content = content[:bias] + b"\0\0\xc0\x7f" + content[bias + 4:]  # a NaN
         self.write("nan.safetensors", change_metadata(content, "version", "1"))
-        out, err = self.run_program("train", "config.yaml", "--out", "other", "--set",
-                                    "train.init=nan.safetensors", status=1)
-        self.assertEqual(out, "")
-        self.assertEqual(err.splitlines()[-1], "smallworld: step 1: the loss or its gradient is "
-                         "not finite; no checkpoint yet in other/last.safetensors")
-        self.refused("the loss is not finite", "eval", "nan.safetensors", "--data", "valid.tsv")
+        expected = "nan.safetensors: tensor head.bias: expected finite numbers, found others"
+        self.refused(expected, "train", "config.yaml", "--out", "other", "--set",
+                     "train.init=nan.safetensors")
+        self.refused(expected, "eval", "nan.safetensors", "--data", "valid.tsv")
+        self.refused(expected, "generate", "nan.safetensors")
+
+    def test_closed_streams(self):
+        """Files opened later are not taken for the standard ones."""
+        command = f'"{PROGRAM}" train config.yaml --out run >&- 2>&- <&-'
+        status = subprocess.run(["sh", "-c", command], cwd=self.folder).returncode
+        self.assertEqual(status, 0)
+        for line in self.read("run/metrics.jsonl").splitlines():
+            json.loads(line)
 
 
 class Signals(Case):

@@ -65,10 +65,11 @@ static void test_write_failures(void **state) {
     assert_contains(err.text, absent);
     assert_contains(err.text, "No such file or directory");
     assert_true(file_make_folder(folder, &err));
-    assert_true(file_begin(&writer, folder, &err));
-    assert_false(file_commit(&writer, &err));
-    assert_contains(err.text, "cannot rename to ");
+    assert_false(file_begin(&writer, folder, &err));
+    assert_contains(err.text, "not a regular file");
     assert_no_temporary(folder);
+    assert_false(file_begin(&writer, "/dev/null", &err));
+    assert_contains(err.text, "cannot write /dev/null: ");
 }
 
 static void test_map(void **state) {

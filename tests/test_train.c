@@ -405,10 +405,15 @@ static void test_lost_updates(void **state) {
 
     /* Without a state, from the beginning. */
     signal_step = 20;
-    run("killed", TRAIN_OVERWRITE, "run.seed=5");
+    run("killed", TRAIN_OVERWRITE, "");
     assert_int_equal(remove(run_file("killed", "last.state")), 0);
+    assert_run_fails("killed", TRAIN_RESUME, "run.seed=5", "run.seed: cannot change on resuming");
     run("killed", TRAIN_RESUME, "");
     assert_same_run("whole", "killed");
+
+    /* But not without what says whether it is the same run. */
+    assert_int_equal(remove(run_file("killed", "config.yaml")), 0);
+    assert_run_fails("killed", TRAIN_RESUME, "", "killed/config.yaml: missing");
 }
 
 /* Metrics that were lost, all or the end of them, stay so, and what is left is lines. */
@@ -573,6 +578,8 @@ static void test_init(void **state) {
         {"model.block=16", "its model.block is another"},
         {"model.cell=mlstm", "its model.cell is another"},
         {"model.layer_norm=false", "its model.layer_norm is another"},
+        {"model.graph=random", "its model.graph is another"},
+        {"model.degree=6", "its model.degree is another"},
         {"model.embedding=16",
          "tensor input.embedding: expected float32 [16, 256], found [8, 256]"},
         {"model.output_stride=2", "tensor head.weight: expected float32 [256, 32]"},

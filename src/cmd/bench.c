@@ -155,7 +155,8 @@ static const char matmul_help[] =
     "multiprocessors, given what neighbouring rows of the pattern share, over its measured "
     "bandwidth. wgrad's N is its depth.\n\n"
     "Examples:\n  smallworld bench matmul --svg speedup.svg\n"
-    "  smallworld bench matmul --product fprop,wgrad --gates 4 --columns 128,8192 --json";
+    "  smallworld bench matmul --product fprop,wgrad --gates 4 \\\n"
+    "      --columns 128,8192 --json";
 
 static bool report(const matmul_arguments *a, const matmul_results *results, error *err) {
     log_end();
@@ -262,7 +263,8 @@ static const char train_help[] =
     "tflops counts 6 operations a parameter and byte. forward is scoring as eval does; features is "
     "smallworld features on groups out of 25,000 made-up reviews, writing included. Without layer "
     "norm: --set model.layer_norm=false.\n\n"
-    "Example:\n  smallworld bench train configs/quickstart.yaml --set train.batch=64 --explain";
+    "Example:\n  smallworld bench train configs/quickstart.yaml --set train.batch=64 \\\n"
+    "      --explain";
 
 static int bench_train(int argc, char **argv) {
     static const struct argp_child children[] = {{&cli_model_argp, 0, "Device:", 0}, {0}};

@@ -71,8 +71,8 @@ int cmd_eval(int argc, char **argv) {
         "Score text in bits per character. The files in order form one sequence; every byte but "
         "the first is predicted once. The sequence is cut into --batch stripes, each warmed up on "
         "the 1,024 bytes before it."
-        "\vExample:\n  smallworld eval runs/quickstart/last.safetensors --data "
-        "data/reviews_test.tsv.gz --json",
+        "\vExample:\n  smallworld eval runs/quickstart/last.safetensors \\\n"
+        "      --data data/reviews_test.tsv.gz --json",
         children,
         NULL,
         NULL};

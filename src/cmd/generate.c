@@ -115,8 +115,9 @@ int cmd_generate(int argc, char **argv) {
         parse,
         "CHECKPOINT",
         "Write text from the model, starting from a zero state and the prompt."
-        "\vExample:\n  smallworld generate runs/quickstart/last.safetensors --bytes 300 "
-        "--temperature 0.7\n\nWith --json, `text` holds each byte as one code point (Latin-1).",
+        "\vExample:\n  smallworld generate runs/quickstart/last.safetensors \\\n"
+        "      --bytes 300 --temperature 0.7\n\nWith --json, `text` holds each byte as one code "
+        "point (Latin-1).",
         children,
         NULL,
         NULL};

@@ -2,8 +2,10 @@
 #include "cmd/cli.h"
 #include "core/memory.h"
 
+#include <fcntl.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 static const struct {
     const char *name;
@@ -68,7 +70,15 @@ static int run(int argc, char **argv) {
 
 const char *argp_program_version = "smallworld " SMALLWORLD_VERSION; /* of each command */
 
+/* Files opened later must not be taken for standard input, output or error, where these are closed. */
+static void open_standard(void) {
+    int file;
+    while ((file = open("/dev/null", O_RDWR)) >= 0 && file <= STDERR_FILENO) continue;
+    if (file >= 0) close(file);
+}
+
 int main(int argc, char **argv) {
+    open_standard();
     argp_err_exit_status = STATUS_USAGE;
     int status = run(argc, argv);
     if (fflush(stdout) == 0 && !ferror(stdout)) return status;

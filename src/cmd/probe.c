@@ -131,7 +131,8 @@ int cmd_probe(int argc, char **argv) {
         "The objective is that of scikit-learn's solver='liblinear'; C is chosen from 2^-8 ... "
         "2^0, "
         "the smallest on ties. Rows labelled -1 are dropped and counted."
-        "\vExample:\n  smallworld probe --train runs/quickstart/train --test runs/quickstart/test",
+        "\vExample:\n  smallworld probe --train runs/quickstart/train \\\n"
+        "      --test runs/quickstart/test",
         NULL,
         NULL,
         NULL};

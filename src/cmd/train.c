@@ -105,7 +105,8 @@ int cmd_train(int argc, char **argv) {
         "CONFIG.yaml",
         "Train a model. Progress goes to stderr; the run folder gets config.yaml, metrics.jsonl, "
         "last.safetensors, best.safetensors (by validation) and last.state."
-        "\vExample:\n  smallworld train configs/quickstart.yaml --set train.lr=0.001 --out runs/a",
+        "\vExample:\n  smallworld train configs/quickstart.yaml --set train.lr=0.001 \\\n"
+        "      --out runs/a",
         children,
         NULL,
         NULL};

@@ -426,7 +426,9 @@ bool config_refuse(const config *c, error *err, const char *path, const char *fo
     va_end(arguments);
     int index = key_index(c, path);
     const char *source = index >= 0 && c->source[index] ? c->source[index] : "default";
-    return error_set(err, "%s: %s: %s", source, path, message);
+    const bool option = strncmp(source, "--", 2) == 0;
+    return option ? error_usage(err, "%s: %s: %s", source, path, message)
+                  : error_set(err, "%s: %s: %s", source, path, message);
 }
 
 /* ---------------------------------------------------------------------------------- writing */

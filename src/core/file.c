@@ -7,6 +7,7 @@
 #include <libgen.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/file.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -20,6 +21,11 @@ static void release(file_writer *writer) {
 }
 
 bool file_begin(file_writer *writer, const char *path, error *err) {
+    struct stat there;
+    if (stat(path, &there) == 0 && !S_ISREG(there.st_mode)) {
+        return error_set(err, "cannot write %s: there is something that is not a regular file",
+                         path);
+    }
     *writer = (file_writer){.path = mem_string(path), .temporary = mem_format("%s.tmp", path)};
     writer->stream = fopen(writer->temporary, "wb");
     if (writer->stream) return true;
@@ -128,6 +134,20 @@ bool file_make_folder(const char *path, error *err) {
         made = error_set(err, "%s: not a folder", path);
     }
     return made;
+}
+
+int file_lock_folder(const char *path, error *err) {
+    int folder = open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    if (folder < 0 && errno == ENOTDIR) {
+        error_set(err, "%s: not a folder", path);
+    } else if (folder < 0) {
+        error_system(err, "open", path);
+    } else if (flock(folder, LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK) {
+        error_set(err, "%s: another run is using it", path);
+        close(folder);
+        folder = -1;
+    }
+    return folder;
 }
 
 bool file_ends_in(const char *path, const char *ending) {

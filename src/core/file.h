@@ -16,7 +16,8 @@ typedef struct file_writer {
     char *path, *temporary;
 } file_writer;
 
-bool file_begin(file_writer *writer, const char *path, error *err);
+bool file_begin(file_writer *writer, const char *path,
+                error *err); /* refuses a device, a folder ... */
 bool file_write(file_writer *writer, const void *bytes, size_t count, error *err);
 bool file_flush(file_writer *writer, error *err); /* what commits do first: it is on the disk */
 bool file_commit(file_writer *writer, error *err);
@@ -36,6 +37,10 @@ bool file_make_folder(const char *path, error *err);
 bool file_exists(const char *path);
 
 bool file_ends_in(const char *path, const char *ending);
+
+/* Locks a folder against other processes until the descriptor is closed, or this process ends; -1 where
+ * another has it. On file systems without locks nothing is locked. */
+int file_lock_folder(const char *path, error *err);
 
 /* Where large scratch files go: $TMPDIR, which is obeyed even where it does not work, so that no other
  * disk is filled instead; without it /var/tmp, or /tmp. */

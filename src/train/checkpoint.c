@@ -202,6 +202,13 @@ static const char *shape_text(int dimensions, const int64_t *shape, char *text, 
     return text;
 }
 
+static bool all_finite(const float *values, size_t count) {
+    for (size_t i = 0; i < count; i++) {
+        if (!isfinite(values[i])) return false;
+    }
+    return true;
+}
+
 bool checkpoint_load_weights(const checkpoint *c, model *m, error *err) {
     const parameter_table *table = &m->parameters;
     float *values = mem_alloc(table->total, sizeof *values);
@@ -211,7 +218,10 @@ bool checkpoint_load_weights(const checkpoint *c, model *m, error *err) {
         const tensor *t = safetensors_find(&c->file, p->name);
         bool same = t && t->type == TENSOR_F32 && t->dimensions == p->dimensions &&
                     memcmp(t->shape, p->shape, sizeof t->shape) == 0;
-        if (same) {
+        if (same && !all_finite(t->data, p->count)) {
+            loaded = error_set(err, "%s: tensor %s: expected finite numbers, found others",
+                               c->file.path, p->name);
+        } else if (same) {
             memcpy(values + p->offset, t->data, p->count * sizeof *values);
         } else {
             char wanted[128], found[128] = "none";

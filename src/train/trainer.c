@@ -35,7 +35,9 @@ typedef struct trainer {
     sequence *valid_text;
     FILE *metrics;
     run_state state;
-    int64_t end;          /* the run's last step, as far as it is known: INT64_MAX */
+    int64_t end; /* the run's last step, as far as it is known: INT64_MAX */
+    train_start start;
+    int lock;             /* of the folder; -1: none */
     bool resumed;         /* from a state */
     double segment_start; /* when the clock of updates was started */
     double plan_from;     /* seconds at which the measured updates began; 0: not yet */
@@ -78,8 +80,9 @@ static bool run_has(const trainer *tr, const char *name) {
     return exists;
 }
 
-static const char *const run_files[] = {"config.yaml", "metrics.jsonl", "last.safetensors",
-                                        "best.safetensors", "last.state"};
+/* In the order in which they are removed: without its state a run is not resumed. */
+static const char *const run_files[] = {"last.state", "last.safetensors", "best.safetensors",
+                                        "metrics.jsonl", "config.yaml"};
 enum { RUN_FILES = sizeof run_files / sizeof run_files[0] };
 
 /* What may not change on resuming must be what the run's config.yaml says. */
@@ -104,16 +107,33 @@ static bool check_unchanged(trainer *tr, error *err) {
     return same;
 }
 
-static bool check_folder(trainer *tr, train_start start, error *err) {
-    bool has_run = false;
-    for (int i = 0; i < RUN_FILES; i++) has_run = has_run || run_has(tr, run_files[i]);
-    if (has_run && start == TRAIN_FRESH) {
-        return error_set(err, "%s: already holds a run; --resume goes on, --overwrite starts over",
-                         tr->folder);
+static bool lock_folder(trainer *tr, error *err) {
+    if (tr->lock < 0) tr->lock = file_lock_folder(tr->folder, err);
+    return tr->lock >= 0;
+}
+
+static bool check_no_run(const trainer *tr, error *err) {
+    for (int i = 0; i < RUN_FILES; i++) {
+        if (run_has(tr, run_files[i])) {
+            return error_set(err,
+                             "%s: already holds a run; --resume goes on, --overwrite starts over",
+                             tr->folder);
+        }
     }
-    tr->resumed = start == TRAIN_RESUME && run_has(tr, "last.state");
-    if (tr->resumed && run_has(tr, "config.yaml")) return check_unchanged(tr, err);
     return true;
+}
+
+/* A run without a state is resumed from its beginning. */
+static bool check_folder(trainer *tr, error *err) {
+    if (file_exists(tr->folder) && !lock_folder(tr, err)) return false;
+    if (tr->start == TRAIN_FRESH) return check_no_run(tr, err);
+    if (tr->start == TRAIN_OVERWRITE) return true;
+    tr->resumed = run_has(tr, "last.state");
+    if (run_has(tr, "config.yaml")) return check_unchanged(tr, err);
+    return !tr->resumed || error_set(err,
+                                     "%s/config.yaml: missing, which resuming compares with; "
+                                     "--overwrite starts over",
+                                     tr->folder);
 }
 
 /* What an earlier run left. */
@@ -168,8 +188,11 @@ static bool open_metrics(trainer *tr, error *err) {
     return opened;
 }
 
+/* Another run may have come first since check_folder. */
 static bool prepare_folder(trainer *tr, error *err) {
-    return file_make_folder(tr->folder, err) && write_config(tr, err) && open_metrics(tr, err);
+    return file_make_folder(tr->folder, err) && lock_folder(tr, err) &&
+           (tr->start != TRAIN_FRESH || check_no_run(tr, err)) && write_config(tr, err) &&
+           open_metrics(tr, err);
 }
 
 /* ------------------------------------------------------------------------------------- data */
@@ -209,13 +232,17 @@ static bool read_data(trainer *tr, error *err) {
 
 /* ----------------------------------------------------------------------------------- set-up */
 
-/* The key in which a checkpoint's cell is another than the config's, or NULL. Its patterns may be
- * others, and what else differs shows in its tensors' shapes. */
+/* The key in which a checkpoint's cell, or the kind of its patterns, is another than the config's, or
+ * NULL. What else differs shows in its tensors' shapes. */
 static const char *other_cell(const model_config *ours, const model_config *theirs) {
     if (theirs->cell != ours->cell) return "model.cell";
     if (model_stages(theirs) != model_stages(ours)) return "model.internal_steps";
     if (theirs->hidden != ours->hidden) return "model.hidden";
     if (theirs->block != ours->block) return "model.block";
+    if (theirs->graph != ours->graph) return "model.graph";
+    if (theirs->degree != ours->degree) return "model.degree";
+    if (theirs->density != ours->density) return "model.density";
+    if (theirs->rewire != ours->rewire) return "model.rewire";
     return theirs->layer_norm != ours->layer_norm ? "model.layer_norm" : NULL;
 }
 
@@ -304,6 +331,9 @@ static void describe(const trainer *tr) {
              (const char *[]){"lstm", "mlstm", "deep"}[m->config.cell], m->config.hidden,
              parameter_scalars(&m->parameters));
     log_line("memory: %s", plan_text(&m->plan, text));
+    if (tr->start == TRAIN_RESUME && !tr->resumed) {
+        log_line("resume: no %s/last.state: from the beginning", tr->folder);
+    }
     if (m->segments > 1) {
         log_line("recompute: %d segments of %d steps, of which one keeps its activations",
                  m->segments, m->cell.steps);
@@ -554,9 +584,8 @@ static void report_result(const trainer *tr, train_result *result) {
 }
 
 /* Everything that can be refused is refused before anything is printed or written. */
-static bool set_up(trainer *tr, train_start start, error *err) {
-    tr->be = NULL;
-    if (!check_folder(tr, start, err) || !read_data(tr, err)) return false;
+static bool set_up(trainer *tr, error *err) {
+    if (!check_folder(tr, err) || !read_data(tr, err)) return false;
     tr->be = options_backend(&tr->o->run, err);
     if (!tr->be || !create_model(tr, err) || !load_state(tr, err)) return false;
     set_end(tr);
@@ -573,12 +602,13 @@ static void tear_down(trainer *tr) {
     if (tr->valid) corpus_free(tr->valid);
     if (tr->train) corpus_free(tr->train);
     if (tr->metrics) fclose(tr->metrics);
+    if (tr->lock >= 0) close(tr->lock);
 }
 
 bool train(options *o, const char *folder, train_start start, train_result *result, error *err) {
-    trainer tr = {.o = o, .folder = folder};
+    trainer tr = {.o = o, .folder = folder, .start = start, .lock = -1};
     stop_catch();
-    bool done = set_up(&tr, start, err);
+    bool done = set_up(&tr, err);
     if (done) {
         describe(&tr);
         if (tr.state.finished) {
