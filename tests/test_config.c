@@ -195,7 +195,7 @@ static void test_assignments(void **state) {
     assign_refused("a.integer=x", "--set: a.integer: expected an integer");
     assign_refused("a.integer=", "expected an integer");
     assign_refused("a.integer={x: 1}", "unknown key");
-    assign_refused("b.list=[open", "not valid YAML");
+    assign_refused("b.list=[open", "--set: b.list: not valid YAML");
     assert_int_equal(t.integer, 10);
 }
 
@@ -479,6 +479,7 @@ static void test_combinations(void **state) {
     options_refused("train.lr=0", "train.lr: expected a finite number above 0");
     options_refused("train.steps=0", "train.steps: expected an integer at least 1");
     options_refused("train.minutes=0", "train.minutes: expected a finite number above 0");
+    options_refused("data.train=", "data.train: expected names of files");
     options_refused("train.valid_bytes=1", "train.valid_bytes: expected 0 or at least 2");
     options_refused("train.epsilon=1e-50",
                     "train.epsilon: expected a finite number at least 1e-30");

@@ -472,6 +472,10 @@ static void test_refused_changes(void **state) {
     assert_run_fails("refused", TRAIN_RESUME, "train.steps=4 train.lr=0.02",
                      "train.lr: cannot change on resuming");
     assert_run_fails("refused", TRAIN_RESUME, "run.seed=3", "run.seed: cannot change");
+    write_documents(train_file, 61, 1);
+    assert_run_fails("refused", TRAIN_RESUME, "train.steps=8",
+                     "data.train: cannot change on resuming");
+    write_documents(train_file, 60, 1);
     assert_run_fails("refused", TRAIN_RESUME, "train.batch=5", "train.batch: cannot change");
     assert_run_fails("refused", TRAIN_RESUME, "model.hidden=128", "model.hidden: cannot change");
     assert_run_fails("refused", TRAIN_RESUME, "train.recompute=2",

@@ -218,7 +218,8 @@ typedef struct loader {
     config *c;
     const char *file; /* for messages */
     yaml_parser_t parser;
-    bool lines; /* whether a line number helps */
+    bool lines;      /* whether a line number helps */
+    const char *key; /* of an assignment, or NULL */
     error *err;
 } loader;
 
@@ -240,6 +241,7 @@ static bool refuse(const loader *l, size_t line, const char *path, const char *m
 static bool next_event(loader *l, yaml_event_t *event) {
     if (yaml_parser_parse(&l->parser, event)) return true;
     const char *problem = l->parser.problem ? l->parser.problem : "cannot read";
+    if (l->key) return error_set(l->err, "%s: %s: not valid YAML: %s", l->file, l->key, problem);
     return refuse(l, l->parser.problem_mark.line, "not valid YAML", problem);
 }
 
@@ -373,7 +375,7 @@ bool config_assign(config *c, const char *assignment, error *err) {
     }
     char *path = mem_format("%.*s", (int)(equals - assignment), assignment);
     const char *text = equals[1] ? equals + 1 : "\"\"";
-    loader l = {.c = c, .file = "--set", .err = err};
+    loader l = {.c = c, .file = "--set", .key = path, .err = err};
     yaml_parser_initialize(&l.parser);
     yaml_parser_set_input_string(&l.parser, (const unsigned char *)text, strlen(text));
     bool done = read_document(&l, path);

@@ -248,7 +248,7 @@ model *checkpoint_model(checkpoint *c, backend *be, int batch, int steps, error 
 
 /* ------------------------------------------------------------------------------------ state */
 
-enum { STATE_NUMBERS = 11 };
+enum { STATE_NUMBERS = 12 };
 
 /* The numbers of a run's state by name; int64_t and double both pass through text unharmed. */
 typedef struct state_number {
@@ -261,6 +261,7 @@ static void list_numbers(run_state *s, int64_t *validated, int64_t *finished,
                          state_number list[STATE_NUMBERS]) {
     const state_number numbers[STATE_NUMBERS] = {
         {"step", &s->step, NULL},
+        {"train_bytes", &s->train_bytes, NULL},
         {"total", &s->total, NULL},
         {"seconds", NULL, &s->seconds},
         {"minutes", NULL, &s->minutes},

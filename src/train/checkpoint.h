@@ -20,6 +20,7 @@
 /* Where a run stands, between updates. */
 typedef struct run_state {
     int64_t step;          /* updates done */
+    int64_t train_bytes;   /* of the text to train on */
     int64_t total;         /* updates that fit into train.minutes; INT64_MAX while not known */
     double seconds;        /* spent on updates */
     double minutes;        /* train.minutes when `total` was found, or 0 */

@@ -190,8 +190,21 @@ static bool check_model(const options *o, error *err) {
     return true;
 }
 
+static bool check_files(options *o, error *err) {
+    const config_list *lists[] = {&o->data.train, &o->data.valid, &o->data.exclude};
+    static const char *const keys[] = {"data.train", "data.valid", "data.exclude"};
+    for (int i = 0; i < 3; i++) {
+        for (int k = 0; k < lists[i]->count; k++) {
+            if (*lists[i]->items[k]) continue;
+            return config_refuse(&o->config, err, keys[i], "expected names of files, got ''");
+        }
+    }
+    return true;
+}
+
 bool options_check(options *o, error *err) {
     train_options *t = &o->train;
+    if (!check_files(o, err)) return false;
     if (!check_model(o, err) || !check_graph(o, err)) return false;
     if (o->data.valid.count && config_is_set(&o->config, "data.valid_fraction") &&
         o->data.valid_fraction > 0) {

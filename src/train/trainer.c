@@ -289,12 +289,20 @@ static bool create_model(trainer *tr, error *err) {
 }
 
 static bool load_state(trainer *tr, error *err) {
-    tr->state = (run_state){.total = INT64_MAX, .valid_bpc = NAN, .best_bpc = NAN};
+    const int64_t bytes = (int64_t)tr->train->size;
+    tr->state =
+        (run_state){.train_bytes = bytes, .total = INT64_MAX, .valid_bpc = NAN, .best_bpc = NAN};
     if (!tr->resumed) return true;
     char *path = run_path(tr, "last.state");
     bool loaded = checkpoint_load_state(tr->m, &tr->state, path, err);
     update_report report = {.loss = tr->state.loss, .gradient_norm = NAN};
     if (loaded) tr->be->upload(tr->be, tr->m->report, &report, sizeof report);
+    if (loaded && tr->state.train_bytes != bytes) {
+        loaded = error_set(err,
+                           "data.train: cannot change on resuming: %s was trained on %" PRId64
+                           " bytes, now there are %" PRId64,
+                           path, tr->state.train_bytes, bytes);
+    }
     free(path);
     return loaded;
 }
