@@ -528,7 +528,8 @@ static bool plan_steps(trainer *tr, error *err) {
     double typical = (s->seconds - tr->plan_from) / (double)(s->step - tr->plan_step);
     s->total = s->step + (int64_t)(fmax(0, t->minutes * 60 - s->seconds) / typical);
     s->minutes = t->minutes;
-    tr->end = least(s->total, tr->end);
+    if (s->total > tr->end) return true; /* another limit will come first */
+    tr->end = s->total;
     log_line("%g minutes are %" PRId64 " steps at %.1f ms a step", t->minutes, s->total,
              typical * 1e3);
     return true;
