@@ -204,10 +204,9 @@ void assert_no_temporary(const char *path) {
 }
 
 void limit_file_size(size_t size) {
-    const rlim_t bytes = size == SIZE_MAX ? RLIM_INFINITY : (rlim_t)size;
     struct rlimit limit;
     assert_int_equal(getrlimit(RLIMIT_FSIZE, &limit), 0);
-    limit.rlim_cur = bytes;
+    limit.rlim_cur = size == SIZE_MAX ? limit.rlim_max : (rlim_t)size;
     assert_int_equal(setrlimit(RLIMIT_FSIZE, &limit), 0);
     signal(SIGXFSZ, size == SIZE_MAX ? SIG_DFL : SIG_IGN);
 }

@@ -303,7 +303,7 @@ static void test_svg(void **state) {
     assert_true(report_svg(&r, path, &err));
     char *text = read_text(path, &size);
     assert_true(is_well_formed(text));
-    assert_non_null(strstr(text, "A &lt;GPU&gt; &amp; more"));
+    assert_contains(text, "A &lt;GPU&gt; &amp; more");
     assert_int_equal(occurrences(text, "<circle"), ROWS);
     assert_int_equal(occurrences(text, "<polyline"), 6); /* ours, cuSPARSE, floor; two N */
     assert_int_equal(occurrences(text, "N = "), 2);

@@ -14,14 +14,19 @@ static void near(double value, double expected) {
     if (!(fabs(value - expected) <= 1e-12)) fail_msg("%.15g, expected %.15g", value, expected);
 }
 
+/* The metrics of a graph, which goes. */
+static graph_metrics measure(graph *g) {
+    graph_metrics m = metrics_of(g);
+    graph_free(g);
+    return m;
+}
+
 static void test_metrics_of_a_ring(void **state) {
     (void)state;
     static const int cases[][2] = {{9, 2}, {30, 6}, {101, 2}, {200, 8}, {129, 16}};
     for (size_t c = 0; c < sizeof cases / sizeof cases[0]; c++) {
         int nodes = cases[c][0], degree = cases[c][1], half = degree / 2, sum = 0;
-        graph *g = graph_of_degree(GRAPH_WATTS_STROGATZ, nodes, degree, 0);
-        graph_metrics m = metrics_of(g);
-        graph_free(g);
+        graph_metrics m = measure(graph_of_degree(GRAPH_WATTS_STROGATZ, nodes, degree, 0));
         for (int d = 1; d < nodes; d++) {
             sum += ((d <= nodes / 2 ? d : nodes - d) + half - 1) / half;
         }
@@ -46,9 +51,7 @@ static void test_metrics_of_a_ring(void **state) {
 
 static void test_metrics_of_a_complete_graph(void **state) {
     (void)state;
-    graph *g = make_graph((graph_options){.kind = GRAPH_DENSE}, 70);
-    graph_metrics m = metrics_of(g);
-    graph_free(g);
+    graph_metrics m = measure(make_graph((graph_options){.kind = GRAPH_DENSE}, 70));
     near(m.density, 1);
     assert_int_equal(m.degree_min, 69);
     near(m.clustering, 1);
@@ -60,9 +63,7 @@ static void test_metrics_of_a_complete_graph(void **state) {
 
 static void test_metrics_of_a_star(void **state) {
     (void)state;
-    graph *g = graph_from_text("0 1\n0 2\n0 3\n0 4\n1 0\n2 0\n3 0\n4 0\n", 5);
-    graph_metrics m = metrics_of(g);
-    graph_free(g);
+    graph_metrics m = measure(graph_from_text("0 1\n0 2\n0 3\n0 4\n1 0\n2 0\n3 0\n4 0\n", 5));
     assert_int_equal(m.degree_min, 1);
     assert_int_equal(m.degree_max, 4);
     near(m.degree_mean, 1.6);
@@ -75,9 +76,8 @@ static void test_metrics_of_a_star(void **state) {
 
 static void test_metrics_of_two_parts(void **state) {
     (void)state;
-    graph *g = graph_from_text("0 1\n1 0\n1 2\n2 1\n0 2\n2 0\n3 4\n4 3\n", 6); /* node 5 is alone */
-    graph_metrics m = metrics_of(g);
-    graph_free(g);
+    /* Node 5 is alone. */
+    graph_metrics m = measure(graph_from_text("0 1\n1 0\n1 2\n2 1\n0 2\n2 0\n3 4\n4 3\n", 6));
     assert_int_equal(m.components, 3);
     assert_int_equal(m.degree_min, 0);
     near(m.clustering, 0.5);
@@ -90,9 +90,7 @@ static void test_metrics_of_two_parts(void **state) {
 /* Node i + 1 reads node i: a signal runs up the chain, never down. */
 static void test_metrics_of_a_chain(void **state) {
     (void)state;
-    graph *g = graph_from_text("1 0\n2 1\n3 2\n4 3\n", 5);
-    graph_metrics m = metrics_of(g);
-    graph_free(g);
+    graph_metrics m = measure(graph_from_text("1 0\n2 1\n3 2\n4 3\n", 5));
     assert_int_equal(m.degree_min, 0);
     assert_int_equal(m.degree_max, 1);
     near(m.degree_mean, 0.8);
@@ -110,9 +108,7 @@ static void test_metrics_of_a_chain(void **state) {
 
 static void test_metrics_of_one_node(void **state) {
     (void)state;
-    graph *g = make_graph((graph_options){.kind = GRAPH_DENSE}, 1);
-    graph_metrics m = metrics_of(g);
-    graph_free(g);
+    graph_metrics m = measure(make_graph((graph_options){.kind = GRAPH_DENSE}, 1));
     near(m.density, 1);
     near(m.clustering, 0);
     near(m.path_mean, 0);
@@ -133,9 +129,7 @@ static void test_metrics_against_plain_ones(void **state) {
         mask[random_below(NODES)][random_below(NODES)] = 1;
     }
     const char *path = write_mask("|u1", NODES, NODES, mask, sizeof mask);
-    graph *g = make_graph((graph_options){.kind = GRAPH_FILE, .file = path}, NODES);
-    graph_metrics m = metrics_of(g);
-    graph_free(g);
+    graph_metrics m = measure(make_graph((graph_options){.kind = GRAPH_FILE, .file = path}, NODES));
 
     for (int i = 0; i < NODES; i++) {
         for (int j = 0; j < NODES; j++) distance[i][j] = i == j ? 0 : mask[i][j] ? 1 : UNREACHED;
