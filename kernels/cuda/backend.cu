@@ -389,8 +389,8 @@ extern "C" backend *backend_cuda(precision precision, error *err) {
     int devices = 0;
     const cudaError_t found = cudaGetDeviceCount(&devices);
     if (found != cudaSuccess || devices == 0) {
-        error_set(err, "device cuda: no GPU found%s%s", found == cudaSuccess ? "" : ": ",
-                  found == cudaSuccess ? "" : cudaGetErrorString(found));
+        error_set(err, "device cuda: no GPU found: %s",
+                  cudaGetErrorString(found == cudaSuccess ? cudaErrorNoDevice : found));
         return NULL;
     }
     cuda_backend *cuda = (cuda_backend *)calloc(1, sizeof *cuda);

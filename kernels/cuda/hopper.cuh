@@ -1,7 +1,7 @@
 /* Hopper's own instructions (sm_90a), behind names: barriers in shared memory, the tensor copy
- * engine (TMA), and matrix products of a warpgroup (wgmma). Inline PTX that
- * several of Hopper's kernels share is here, or where older GPUs have it too in ptx.cuh. Reference: PTX ISA, "Asynchronous
- * warpgroup-level matrix instructions", "Tensor copy", "mbarrier". */
+ * engine (TMA), and matrix products of a warpgroup (wgmma). Inline PTX that several of Hopper's
+ * kernels share is here, or where older GPUs have it too in ptx.cuh. Reference: PTX ISA,
+ * "Asynchronous warpgroup-level matrix instructions", "Tensor copy", "mbarrier". */
 #ifndef SMALLWORLD_KERNELS_CUDA_HOPPER_CUH
 #define SMALLWORLD_KERNELS_CUDA_HOPPER_CUH
 

@@ -165,8 +165,8 @@ static int longest_span(const cut_part *parts, int count) {
 static transposed_plan choose_plan(const layout *l, int tiles, int *const *orders, int processors,
                                    cut_part *parts, merged_source *merged) {
     const int slots = nodes_of_part(l->in_block);
-    const int columns = l->in_block == 32 && tiles > 1 ? 4 * BOX : 2 * BOX; /* of a tile */
-    const int widest = l->in_block == 32 ? 4 * BOX : 2 * BOX;
+    const int widest = l->in_block == 32 ? 4 * BOX : 2 * BOX; /* of tiles, in columns */
+    const int columns = tiles > 1 ? widest : 2 * BOX;
     transposed_plan best = {NULL, slots, even_parts(l, slots, processors)};
     int made = cut_parts(l, &best, columns, parts, merged);
     best.time = time_of(parts, made, tiles, processors, false);

@@ -295,14 +295,14 @@ static bool load_state(trainer *tr, error *err) {
     if (!tr->resumed) return true;
     char *path = run_path(tr, "last.state");
     bool loaded = checkpoint_load_state(tr->m, &tr->state, path, err);
-    update_report report = {.loss = tr->state.loss, .gradient_norm = NAN};
-    if (loaded) tr->be->upload(tr->be, tr->m->report, &report, sizeof report);
     if (loaded && tr->state.train_bytes != bytes) {
         loaded = error_set(err,
                            "data.train: cannot change on resuming: %s was trained on %" PRId64
                            " bytes, now there are %" PRId64,
                            path, tr->state.train_bytes, bytes);
     }
+    update_report report = {.loss = tr->state.loss, .gradient_norm = NAN};
+    if (loaded) tr->be->upload(tr->be, tr->m->report, &report, sizeof report);
     free(path);
     return loaded;
 }
@@ -312,7 +312,7 @@ static bool load_state(trainer *tr, error *err) {
 static void set_end(trainer *tr) {
     const train_options *t = &tr->o->train;
     run_state *s = &tr->state;
-    if (t->minutes == 0 || s->minutes != t->minutes) {
+    if (s->minutes != t->minutes) {
         const bool timed = t->minutes > 0 && s->step > 0 && s->seconds > 0;
         s->total = timed ? schedule_plan(t, s->step, s->seconds) : INT64_MAX;
         s->minutes = timed ? t->minutes : 0;
