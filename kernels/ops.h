@@ -26,7 +26,11 @@
 #include <stddef.h>
 #include <stdint.h>
 
-enum { VOCABULARY = 256 /* bytes */, TABLE_WORKSPACE = 16 /* bytes, see cell.workspace */ };
+enum {
+    VOCABULARY = 256,     /* bytes */
+    TABLE_WORKSPACE = 16, /* bytes, see cell.workspace */
+    DECAY_GROUP = 256     /* neighbouring weights that decay together, see adam */
+};
 
 typedef enum precision { FP32, TF32, BF16, FP64 } precision;
 typedef enum element { REAL, OPERAND } element;
@@ -125,6 +129,8 @@ typedef struct update_arguments {
     double clip;           /* the largest gradient norm; 0: none */
     double gradient_scale; /* 1 / predicted bytes: turns the sum of gradients into their mean */
     double average;        /* the decay of the moving average of the weights */
+    double weight_decay;   /* decoupled (Loshchilov, Hutter 2019): weights shrink by learning_rate *
+                              weight_decay of themselves, where `decays` says so */
     uint64_t update;       /* from 0 */
 } update_arguments;
 
@@ -234,13 +240,15 @@ struct backend {
     void (*pool)(backend *be, const void *x, element type, int steps, int rows, int columns,
                  const int32_t *first, const int32_t *last, pooling how, void *out);
 
-    /* One step of Adam (Kingma, Ba 2014) with the norm of the gradient clipped, and the moving
-     * average; then `operands`, unless it is `weights` itself. All real but operands, [count].
+    /* One step of Adam (Kingma, Ba 2014) with the norm of the gradient clipped, decoupled weight
+     * decay, and the moving average; then `operands`, unless it is `weights` itself. All real but
+     * operands, [count]. `decays` [count / DECAY_GROUP, rounded up] is 1 where the weights of a group
+     * decay, else 0; NULL: nowhere.
      * Where the loss or the gradient is not finite, now or since `report` was zeroed, nothing
      * changes but the report. */
     void (*adam)(backend *be, size_t count, void *weights, const void *gradient, void *moment1,
-                 void *moment2, void *average, void *operands, const update_arguments *arguments,
-                 update_report *report);
+                 void *moment2, void *average, void *operands, const uint8_t *decays,
+                 const update_arguments *arguments, update_report *report);
 
     /* real -> operand */
     void (*round)(backend *be, size_t count, const void *weights, void *operands);

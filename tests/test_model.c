@@ -462,12 +462,50 @@ static void test_does_not_fit(void **state) {
     be->destroy(be);
 }
 
+/* With no gradient, an update only shrinks what decays: the recurrent weights of every stage. */
+static void test_weight_decay(void **state) {
+    (void)state;
+    backend *be = test_backend(FP32);
+    model_config config = base_config();
+    config.cell = CELL_DEEP;
+    model *m = create(be, &config, 2, 3, 1);
+    size_t total = m->parameters.total;
+    float *before = mem_alloc(total, sizeof *before);
+    parameter_initialise(&m->parameters, (uint64_t)config.seed, before);
+    model_load(m, before);
+    const update_arguments arguments = {.learning_rate = 0.5,
+                                        .weight_decay = 0.25,
+                                        .beta1 = 0.9,
+                                        .beta2 = 0.9,
+                                        .epsilon = 1e-8,
+                                        .gradient_scale = 1};
+    be->upload(be, m->arguments, &arguments, sizeof arguments);
+    be->adam(be, total, m->weights, m->gradient, m->moment1, m->moment2, m->average, m->operands,
+             m->decays, m->arguments, m->report);
+    double *after = get(be, m->weights, total, REAL);
+    int decayed = 0;
+    for (int i = 0; i < m->parameters.count; i++) {
+        const parameter *p = &m->parameters.items[i];
+        bool recurrent = strncmp(p->name, "cell.", 5) == 0 && strstr(p->name, ".weight");
+        decayed += recurrent;
+        for (size_t k = p->offset; k < p->offset + p->count; k++) {
+            assert_true((float)after[k] == before[k] * (recurrent ? 0.875f : 1));
+        }
+    }
+    assert_int_equal(decayed, 4); /* three internal steps and the gates */
+    free(after);
+    free(before);
+    model_free(m);
+    be->destroy(be);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_fp32),       cmocka_unit_test(test_tf32),
-        cmocka_unit_test(test_bf16),       cmocka_unit_test(test_recompute),
-        cmocka_unit_test(test_learns),     cmocka_unit_test(test_repeats),
-        cmocka_unit_test(test_no_targets), cmocka_unit_test(test_does_not_fit),
+        cmocka_unit_test(test_fp32),         cmocka_unit_test(test_tf32),
+        cmocka_unit_test(test_bf16),         cmocka_unit_test(test_recompute),
+        cmocka_unit_test(test_weight_decay), cmocka_unit_test(test_learns),
+        cmocka_unit_test(test_repeats),      cmocka_unit_test(test_no_targets),
+        cmocka_unit_test(test_does_not_fit),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -134,19 +134,22 @@ static void test_pool(void **state) {
 
 /* -------------------------------------------------------------------------------------- Adam */
 
-static void check_adam(precision precision, double clip) {
+static void check_adam(precision precision, double clip, double weight_decay) {
     pair p = open_pair(precision);
     random_restart(8);
     const size_t count = 5000;
     double *host[5] = {random_values(count, -1, 1), random_values(count, -50, 50),
                        random_values(count, -0.1, 0.1), random_values(count, 0, 0.1),
                        random_values(count, -1, 1)};
+    uint8_t decays[(5000 + DECAY_GROUP - 1) / DECAY_GROUP];
+    for (size_t g = 0; g < sizeof decays; g++) decays[g] = g % 3 == 1;
     double *result[2][5];
     update_report reports[2];
     update_arguments arguments = {.learning_rate = 0.01,
                                   .beta1 = 0.9,
                                   .beta2 = 0.99,
                                   .epsilon = 1e-8,
+                                  .weight_decay = weight_decay,
                                   .clip = clip,
                                   .gradient_scale = 0.01,
                                   .average = 0.97,
@@ -160,7 +163,9 @@ static void check_adam(precision precision, double clip) {
         update_report *report = be->allocate(be, sizeof *report);
         be->upload(be, args, &arguments, sizeof *args);
         be->zero(be, report, sizeof *report);
-        be->adam(be, count, a[0], a[1], a[2], a[3], a[4], operands, args, report);
+        uint8_t *where = be->allocate(be, sizeof decays);
+        be->upload(be, where, decays, sizeof decays);
+        be->adam(be, count, a[0], a[1], a[2], a[3], a[4], operands, where, args, report);
         const int kept[4] = {0, 2, 3, 4};
         for (int i = 0; i < 4; i++) result[side][i] = get(be, a[kept[i]], count, REAL);
         result[side][4] = get(be, operands, count, OPERAND);
@@ -168,6 +173,7 @@ static void check_adam(precision precision, double clip) {
         for (int i = 0; i < 5; i++) be->release(be, a[i]);
         if (precision == BF16) be->release(be, operands);
         be->release(be, args);
+        be->release(be, where);
         be->release(be, report);
     }
     pair exact = p;
@@ -186,9 +192,10 @@ static void check_adam(precision precision, double clip) {
 
 static void test_adam(void **state) {
     (void)state;
-    check_adam(FP32, 0);
-    check_adam(FP32, 1.5);
-    check_adam(BF16, 1.5);
+    check_adam(FP32, 0, 0);
+    check_adam(FP32, 1.5, 0);
+    check_adam(FP32, 1.5, 20);
+    check_adam(BF16, 1.5, 20);
 }
 
 /* A gradient or loss that is not finite changes nothing, now and from then on. */
@@ -214,7 +221,7 @@ static void test_adam_refuses_nan(void **state) {
         double *gradients = random_values(count, -1, 1);
         if (kind == 0) gradients[40] = NAN;
         void *g = put(be, gradients, count, REAL);
-        be->adam(be, count, w, g, m, v, mean, w, args, report);
+        be->adam(be, count, w, g, m, v, mean, w, NULL, args, report);
         be->download(be, &seen, report, sizeof seen);
         assert_true(seen.failed == 12);
         gradients[40] = 0;
@@ -222,7 +229,7 @@ static void test_adam_refuses_nan(void **state) {
         g = put(be, gradients, count, REAL);
         seen.loss = 1;
         be->upload(be, report, &seen, sizeof seen);
-        be->adam(be, count, w, g, m, v, mean, w, args, report);
+        be->adam(be, count, w, g, m, v, mean, w, NULL, args, report);
         be->download(be, &seen, report, sizeof seen);
         assert_true(seen.failed == 12);
         void *kept[] = {w, m, v, mean};

@@ -202,8 +202,8 @@ void CPU(sum)(backend *be, const void *x, size_t count, double *out);
 void CPU(pool)(backend *be, const void *x, element type, int steps, int rows, int columns,
                const int32_t *first, const int32_t *last, pooling how, void *out);
 void CPU(adam)(backend *be, size_t count, void *weights, const void *gradient, void *moment1,
-               void *moment2, void *average, void *operands, const update_arguments *arguments,
-               update_report *report);
+               void *moment2, void *average, void *operands, const uint8_t *decays,
+               const update_arguments *arguments, update_report *report);
 void CPU(round)(backend *be, size_t count, const void *weights, void *operands);
 
 #endif

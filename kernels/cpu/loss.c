@@ -114,8 +114,8 @@ void CPU(pool)(backend *be, const void *x, element type, int steps, int rows, in
 }
 
 void CPU(adam)(backend *be, size_t count, void *weights, const void *gradient, void *moment1,
-               void *moment2, void *average, void *operands, const update_arguments *a,
-               update_report *report) {
+               void *moment2, void *average, void *operands, const uint8_t *decays,
+               const update_arguments *a, update_report *report) {
     const real *g = gradient;
     real *w = weights, *m = moment1, *v = moment2, *mean = average;
     double norm = sqrt(reduce(cpu_of(be), g, count, true)) * a->gradient_scale;
@@ -131,14 +131,21 @@ void CPU(adam)(backend *be, size_t count, void *weights, const void *gradient, v
     real beta1 = (real)a->beta1, beta2 = (real)a->beta2, epsilon = (real)a->epsilon;
     real step = (real)(a->learning_rate / (1 - pow(a->beta1, done)));
     real correction = (real)(1 / sqrt(1 - pow(a->beta2, done)));
-    real decay = (real)a->average;
-#pragma omp parallel for simd num_threads(cpu_of(be)->threads)
-    for (size_t i = 0; i < count; i++) {
-        real d = g[i] * scale;
-        m[i] = beta1 * m[i] + (1 - beta1) * d;
-        v[i] = beta2 * v[i] + (1 - beta2) * d * d;
-        w[i] -= step * m[i] / ((real)sqrt(v[i]) * correction + epsilon);
-        mean[i] = decay * mean[i] + (1 - decay) * w[i];
+    real decay = (real)a->average, shrink = (real)(a->learning_rate * a->weight_decay);
+    size_t groups = (count + DECAY_GROUP - 1) / DECAY_GROUP;
+#pragma omp parallel for num_threads(cpu_of(be)->threads)
+    for (size_t group = 0; group < groups; group++) {
+        real kept = decays && decays[group] ? 1 - shrink : 1;
+        size_t first = group * DECAY_GROUP;
+        size_t last = first + DECAY_GROUP < count ? first + DECAY_GROUP : count;
+#pragma omp simd
+        for (size_t i = first; i < last; i++) {
+            real d = g[i] * scale;
+            m[i] = beta1 * m[i] + (1 - beta1) * d;
+            v[i] = beta2 * v[i] + (1 - beta2) * d * d;
+            w[i] = kept * w[i] - step * m[i] / ((real)sqrt(v[i]) * correction + epsilon);
+            mean[i] = decay * mean[i] + (1 - decay) * w[i];
+        }
     }
     if (operands != weights) CPU(round)(be, count, weights, operands);
 }

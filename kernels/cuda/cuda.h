@@ -36,6 +36,7 @@ typedef CUresult (*PFN_encode_map)(CUtensorMap *map, CUtensorMapDataType type, u
 /* What Adam needs, made once an update by one thread. */
 typedef struct adam_factors {
     float scale, step, correction, beta1, beta2, epsilon, average;
+    float kept; /* of a weight that decays */
     int apply;
 } adam_factors;
 
@@ -586,8 +587,8 @@ void cuda_sum(backend *be, const void *x, size_t count, double *out);
 void cuda_pool(backend *be, const void *x, element type, int steps, int rows, int columns,
                const int32_t *first, const int32_t *last, pooling how, void *out);
 void cuda_adam(backend *be, size_t count, void *weights, const void *gradient, void *moment1,
-               void *moment2, void *average, void *operands, const update_arguments *arguments,
-               update_report *report);
+               void *moment2, void *average, void *operands, const uint8_t *decays,
+               const update_arguments *arguments, update_report *report);
 void cuda_round(backend *be, size_t count, const void *weights, void *operands);
 
 /* For benchmarks, see bench.cu. */

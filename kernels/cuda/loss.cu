@@ -207,29 +207,32 @@ static __global__ void factors_kernel(const double *partial, int count, const up
     f->beta2 = (float)a->beta2;
     f->epsilon = (float)a->epsilon;
     f->average = (float)a->average;
+    f->kept = 1 - (float)(a->learning_rate * a->weight_decay);
 }
 
-static __device__ inline void adam_element(const adam_factors &f, float g, float &w, float &m,
-                                           float &v, float &mean) {
+static __device__ inline void adam_element(const adam_factors &f, float kept, float g, float &w,
+                                           float &m, float &v, float &mean) {
     float d = g * f.scale;
     m = f.beta1 * m + (1 - f.beta1) * d;
     v = f.beta2 * v + (1 - f.beta2) * d * d;
-    w -= f.step * m / (sqrtf(v) * f.correction + f.epsilon);
+    w = kept * w - f.step * m / (sqrtf(v) * f.correction + f.epsilon);
     mean = f.average * mean + (1 - f.average) * w;
 }
 
 /* Four weights a thread. `operands` is NULL where the operands are the weights. */
 static __global__ void adam_kernel(size_t quads, float4 *weights, const float4 *gradient,
                                    float4 *moment1, float4 *moment2, float4 *average,
-                                   bf16 *operands, const adam_factors *factors) {
+                                   bf16 *operands, const uint8_t *decays,
+                                   const adam_factors *factors) {
     size_t i = (size_t)blockIdx.x * blockDim.x + threadIdx.x;
     const adam_factors f = *factors;
     if (i >= quads || !f.apply) return;
+    const float kept = decays && decays[i / (DECAY_GROUP / 4)] ? f.kept : 1;
     float4 g = gradient[i], w = weights[i], m = moment1[i], v = moment2[i], a = average[i];
-    adam_element(f, g.x, w.x, m.x, v.x, a.x);
-    adam_element(f, g.y, w.y, m.y, v.y, a.y);
-    adam_element(f, g.z, w.z, m.z, v.z, a.z);
-    adam_element(f, g.w, w.w, m.w, v.w, a.w);
+    adam_element(f, kept, g.x, w.x, m.x, v.x, a.x);
+    adam_element(f, kept, g.y, w.y, m.y, v.y, a.y);
+    adam_element(f, kept, g.z, w.z, m.z, v.z, a.z);
+    adam_element(f, kept, g.w, w.w, m.w, v.w, a.w);
     weights[i] = w;
     moment1[i] = m;
     moment2[i] = v;
@@ -243,8 +246,8 @@ static __global__ void adam_kernel(size_t quads, float4 *weights, const float4 *
 
 /* `count` is a multiple of 4: arenas are padded. */
 void cuda_adam(backend *be, size_t count, void *weights, const void *gradient, void *moment1,
-               void *moment2, void *average, void *operands, const update_arguments *arguments,
-               update_report *report) {
+               void *moment2, void *average, void *operands, const uint8_t *decays,
+               const update_arguments *arguments, update_report *report) {
     cuda_weights_change(be);
     cuda_backend *cuda = cuda_of(be);
     size_t quads = count / 4;
@@ -253,7 +256,8 @@ void cuda_adam(backend *be, size_t count, void *weights, const void *gradient, v
                                                            cuda->factors);
     adam_kernel<<<(unsigned)((quads + 255) / 256), 256, 0, cuda->stream>>>(
         quads, (float4 *)weights, (const float4 *)gradient, (float4 *)moment1, (float4 *)moment2,
-        (float4 *)average, operands == weights ? NULL : (bf16 *)operands, cuda->factors);
+        (float4 *)average, operands == weights ? NULL : (bf16 *)operands, decays,
+        cuda->factors);
     cuda_launched(be, "adam");
 }
 

@@ -88,6 +88,7 @@ static void add_parameters(model *m) {
                                   INIT_IDENTITY, config->init_noise);
         weight->layout = l;
         weight->block = (int)config->block;
+        weight->decays = true;
         snprintf(name, sizeof name, "cell.%s.gain", stage);
         if (norm && gates) parameter_add(table, name, SHAPE(GATES, hidden), INIT_CONSTANT, 1);
         if (norm && !gates) parameter_add(table, name, SHAPE(hidden), INIT_CONSTANT, 1);
@@ -182,6 +183,7 @@ static void plan_weights(model *m) {
     ADD(PLAN_OPTIMISER, reals, m->moment1);
     ADD(PLAN_OPTIMISER, reals, m->moment2);
     ADD(PLAN_OPTIMISER, reals, m->average);
+    ADD(PLAN_OPTIMISER, (m->parameters.total + DECAY_GROUP - 1) / DECAY_GROUP, m->decays);
 }
 
 static size_t workspace_bytes(const model *m) {
@@ -382,6 +384,19 @@ static void suggest_segments(model *m, error *err) {
              segments);
 }
 
+/* The recurrent weights decay; embedding, projection, head, gains and biases do not. */
+static void choose_decays(model *m) {
+    size_t groups = (m->parameters.total + DECAY_GROUP - 1) / DECAY_GROUP;
+    uint8_t *decays = mem_alloc(groups, 1);
+    for (int i = 0; i < m->parameters.count; i++) {
+        const parameter *p = &m->parameters.items[i];
+        if (!p->decays) continue;
+        memset(decays + p->offset / DECAY_GROUP, 1, (p->count + DECAY_GROUP - 1) / DECAY_GROUP);
+    }
+    m->be->upload(m->be, m->decays, decays, groups);
+    free(decays);
+}
+
 model *model_create(backend *be, const model_config *config, graph *const *graphs, int batch,
                     int steps, int segments, model_use use, error *err) {
     model *m = mem_alloc(1, sizeof *m);
@@ -404,6 +419,7 @@ model *model_create(backend *be, const model_config *config, graph *const *graph
         return NULL;
     }
     connect(m);
+    if (use == MODEL_TRAINING) choose_decays(m);
     be->zero(be, m->no_bytes, VOCABULARY);
     be->zero(be, m->bytes, (size_t)steps * (size_t)m->columns);
     be->zero(be, m->targets, (size_t)steps * (size_t)m->columns * sizeof *m->targets);
@@ -706,7 +722,7 @@ void model_update_parts(model *m, void (*begins)(void *argument, update_part par
     gradient_parts(m, begins, argument);
     begins(argument, UPDATE_OPTIMISER);
     m->be->adam(m->be, m->parameters.total, m->weights, m->gradient, m->moment1, m->moment2,
-                m->average, m->operands, m->arguments, m->report);
+                m->average, m->operands, m->decays, m->arguments, m->report);
 }
 
 void model_gradient(model *m) {

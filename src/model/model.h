@@ -78,6 +78,7 @@ typedef struct model {
     /* Arenas in the parameter table's order, real; `operands` is what products read: `weights` (or
      * `average`) itself unless the precision is BF16. */
     void *weights, *operands, *gradient, *moment1, *moment2, *average;
+    uint8_t *decays;   /* [groups] which weights decay: the recurrent ones, see adam in ops.h */
     void *share;       /* the gradient of one segment; NULL where there is only one */
     void *into;        /* the arena that backward fills: gradient or share */
     void *rounded;     /* the bf16 copies; NULL in other precisions */

@@ -1,13 +1,12 @@
 #include "model/parameters.h"
 
 #include "core/philox.h"
+#include "ops.h"
 
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-
-enum { ALIGNMENT = 256 }; /* elements */
 
 parameter *parameter_add(parameter_table *table, const char *name, const int64_t *shape,
                          initialiser initialiser, double scale) {
@@ -20,7 +19,7 @@ parameter *parameter_add(parameter_table *table, const char *name, const int64_t
         p->count *= (size_t)shape[p->dimensions];
     }
     p->offset = table->total;
-    table->total += (p->count + ALIGNMENT - 1) / ALIGNMENT * ALIGNMENT;
+    table->total += (p->count + DECAY_GROUP - 1) / DECAY_GROUP * DECAY_GROUP;
     return p;
 }
 

@@ -100,6 +100,9 @@ const config_key option_keys[] = {
      "decay of Adam's second moment", 0},
     {"train.epsilon", CONFIG_NUMBER, AT(train.epsilon), "1e-8", 1e-30, 1, NULL, NULL,
      "added to Adam's denominator", 0},
+    {"train.weight_decay", CONFIG_NUMBER, AT(train.weight_decay), "0", 0, 1e3, NULL, NULL,
+     "decoupled: recurrent weights, and no others, shrink by lr x weight_decay of themselves an "
+     "update", 0},
     {"train.clip", CONFIG_NUMBER, AT(train.clip), "1", 0, 1e9, NULL, "norm",
      "largest norm of the gradient; 0: no clipping", 0},
     {"train.average", CONFIG_NUMBER, AT(train.average), "0.999", 0, 1, NULL, NULL,

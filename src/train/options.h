@@ -38,7 +38,7 @@ typedef struct train_options {
     double lr, lr_final;
     int schedule; /* lr_schedule */
     int64_t warmup;
-    double beta1, beta2, epsilon, clip, average;
+    double beta1, beta2, epsilon, weight_decay, clip, average;
     int64_t log_every, valid_every, valid_bytes;
     double checkpoint_minutes;
     char *init;

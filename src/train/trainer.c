@@ -496,6 +496,7 @@ static void upload_update(trainer *tr, const minibatch *batch) {
         .beta1 = t->beta1,
         .beta2 = t->beta2,
         .epsilon = t->epsilon,
+        .weight_decay = t->weight_decay,
         .clip = t->clip,
         .gradient_scale = 1 / (double)update_bytes(tr),
         .average = fmin(t->average, (1 + step) / (10 + step)),
