@@ -31,6 +31,10 @@ MODELS = {
                                "rewire": 0.1},
     "scale-free": {"hidden": 1600, "graph": "barabasi_albert", "degree": 6},
     "scale-free, by density": {"hidden": 800, "graph": "barabasi_albert", "density": 0.2},
+    "core and periphery": {"hidden": 800, "graph": "core_periphery", "density": 0.3, "core": 0.3},
+    "core and small-world periphery": {"hidden": 640, "graph": "core_periphery", "density": 0.2,
+                                       "core": 0.2, "core_reads": 0.1, "periphery_reads": 0.4,
+                                       "periphery": "watts_strogatz"},
     "deep": {"hidden": 480, "graph": "watts_strogatz", "degree": 6, "rewire": 0.3, "cell": "deep",
              "internal_steps": 3},
     "directed, in parts": {"hidden": 64, "graph": "file", "graph_file": "edges"},
@@ -67,6 +71,10 @@ def measure(nodes, blocks):
     signal.add_nodes_from(range(nodes))
     signal.add_edges_from((i, o) for o, i in blocks if o != i)
     degrees = [degree for _, degree in signal.in_degree()]
+    out_degrees = [degree for _, degree in signal.out_degree()]
+    core = 1
+    while core < nodes and len(signal.subgraph(range(core + 1)).edges) == core * (core + 1):
+        core += 1
     lengths = [length for _, reached in networkx.all_pairs_shortest_path_length(signal)
                for length in reached.values()]  # 0 to a node itself
     paths = [length for length in lengths if length > 0]
@@ -83,6 +91,9 @@ def measure(nodes, blocks):
         "degree_min": min(degrees),
         "degree_mean": sum(degrees) / nodes,
         "degree_max": max(degrees),
+        "out_degree_min": min(out_degrees),
+        "out_degree_max": max(out_degrees),
+        "core": core,
         "clustering": networkx.average_clustering(signal.to_undirected()),
         "path_mean": path_mean,
         "path_max": path_max,

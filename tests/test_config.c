@@ -450,6 +450,40 @@ static void test_minimal(void **state) {
     options_free(&o);
 }
 
+/* One override makes a config's dense twin; model.parameters finds what is left open, and what it
+ * found is what the run's own config holds. */
+static void test_twins(void **state) {
+    (void)state;
+    static const char text[] = "data: {train: x.txt}\n"
+                               "model: {hidden: 512, graph: random, density: 0.25}\n";
+    options o;
+    error err;
+    assert_true(load_options(&o, text, "model.graph=dense", &err));
+    assert_true(o.model.density == 0 && o.model.hidden == 512);
+    options_free(&o);
+    assert_true(load_options(&o, text, "model.graph=dense model.parameters=2e6", &err));
+    assert_int_equal(o.model.hidden, 640);
+    assert_true(o.parameters == 0 && !config_is_set(&o.config, "model.parameters"));
+    options_free(&o);
+    assert_true(load_options(&o, "data: {train: x.txt}\n",
+                             "model.density=0.25 model.parameters=2e6", &err));
+    assert_int_equal(o.model.hidden, 1184);
+    options_free(&o);
+    assert_true(
+        load_options(&o, "data: {train: x.txt}\n", "model.hidden=2048 model.parameters=2e6", &err));
+    assert_int_equal(o.model.hidden, 2048);
+    assert_true(fabs(o.model.density - 0.055) < 0.01);
+    options_free(&o);
+    assert_false(load_options(&o, text, "model.parameters=2e6", &err));
+    assert_contains(err.text, "--set: model.parameters: leave either model.hidden or model.density "
+                              "to be found, both are set");
+    options_free(&o);
+    options_refused("model.hidden=256 model.parameters=1e9",
+                    "--set: model.parameters: expected from ");
+    options_refused("model.graph=dense model.parameters=1e15", "of the widest model");
+    options_refused("model.graph=file model.graph_file=x model.parameters=1e6", "no meaning");
+}
+
 static void test_combinations(void **state) {
     (void)state;
     options_refused("model.hidden=100",
@@ -613,6 +647,7 @@ int main(void) {
         TEST(test_help),
         cmocka_unit_test(test_fixed_paths),
         cmocka_unit_test(test_minimal),
+        cmocka_unit_test(test_twins),
         cmocka_unit_test(test_combinations),
         cmocka_unit_test(test_absurd_sizes),
         cmocka_unit_test(test_does_not_fit),

@@ -239,6 +239,13 @@ static void test_graphs_are_pinned(void **state) {
         {{.kind = GRAPH_WATTS_STROGATZ, .density = 0.3, .rewire = 0.7}, 0x24b0a4bf0aeace17ull},
         {{.kind = GRAPH_WATTS_STROGATZ_2D, .density = 0.3, .rewire = 0.7}, 0x852ddad90c12310bull},
         {{.kind = GRAPH_BARABASI_ALBERT, .density = 0.3}, 0x9daddbf05e05b63dull},
+        {{.kind = GRAPH_CORE_PERIPHERY,
+          .density = 0.3,
+          .core = 0.3,
+          .core_reads = 0.1,
+          .periphery_reads = 0.7,
+          .periphery = GRAPH_RANDOM},
+         0xc5398d18c95040bbull},
     };
     for (size_t p = 0; p < sizeof pins / sizeof pins[0]; p++) {
         graph_options options = pins[p].options;
@@ -249,6 +256,86 @@ static void test_graphs_are_pinned(void **state) {
             fail_msg("pin %zu: 0x%016llxull", p, (unsigned long long)hash);
         }
     }
+}
+
+static int count_blocks(const graph *g, int first_output, int end_output, int first_input,
+                        int end_input) {
+    int count = 0;
+    for (int i = first_output; i < end_output; i++) {
+        for (int k = g->start[i]; k < g->start[i + 1]; k++) {
+            count += g->column[k] >= first_input && g->column[k] < end_input;
+        }
+    }
+    return count;
+}
+
+/* The core is complete, the blocks outside are divided as asked, and no node reads or is read much
+ * more than its equals. */
+static void test_core_and_periphery(void **state) {
+    (void)state;
+    graph_options options = {.kind = GRAPH_CORE_PERIPHERY,
+                             .density = 0.3,
+                             .core = 0.25,
+                             .core_reads = 0.1,
+                             .periphery_reads = 0.6,
+                             .seed = 5};
+    static const graph_kind peripheries[] = {GRAPH_RANDOM, GRAPH_WATTS_STROGATZ,
+                                             GRAPH_WATTS_STROGATZ_2D, GRAPH_BARABASI_ALBERT};
+    const int nodes = 80, core = 20, rest = 1920 - 400 - 60;
+    for (size_t p = 0; p < sizeof peripheries / sizeof peripheries[0]; p++) {
+        options.periphery = peripheries[p];
+        graph *g = make_graph(options, nodes);
+        check_form(g);
+        assert_int_equal(graph_blocks(g), 1920);
+        assert_int_equal(count_blocks(g, 0, core, 0, core), core * core);
+        assert_int_equal(count_blocks(g, 0, core, core, nodes), rest / 10);
+        assert_int_equal(count_blocks(g, core, nodes, 0, core), rest * 6 / 10);
+        for (int i = 0; i < core; i++) {
+            assert_in_range(count_blocks(g, i, i + 1, core, nodes), 7, 8);   /* 146 / 20 */
+            assert_in_range(count_blocks(g, core, nodes, i, i + 1), 42, 46); /* 876 / 20 */
+        }
+        for (int i = core; i < nodes; i++) {
+            assert_in_range(count_blocks(g, i, i + 1, 0, core), 14, 15); /* 876 / 60 */
+            assert_in_range(count_blocks(g, 0, core, i, i + 1), 1, 4);   /* 146 / 60 */
+        }
+        graph_free(g);
+    }
+}
+
+/* From the least that a core allows to all blocks, in ones where the last pair allows it. */
+static void test_core_and_periphery_density(void **state) {
+    (void)state;
+    for (int blocks = 16 + 6; blocks <= 100; blocks++) {
+        graph_options options = {.kind = GRAPH_CORE_PERIPHERY,
+                                 .density = blocks / 100.0,
+                                 .core = 0.4,
+                                 .core_reads = 0.2,
+                                 .periphery_reads = 0.5,
+                                 .periphery = GRAPH_RANDOM,
+                                 .seed = (uint64_t)blocks};
+        graph *g = make_graph(options, 10);
+        check_form(g);
+        assert_in_range(graph_blocks(g), blocks - 1, blocks);
+        assert_int_equal(metrics_of(g).core >= 4, 1);
+        graph_free(g);
+    }
+    graph_options options = {.kind = GRAPH_CORE_PERIPHERY, .core = 0.5, .degree = 9};
+    graph *g = make_graph(options, 20); /* a core of ten and nothing of the shares set */
+    assert_int_equal(graph_blocks(g), 200);
+    graph_free(g);
+    refused((graph_options){.kind = GRAPH_CORE_PERIPHERY, .core = 0.5, .density = 0.2}, 20,
+            "model.core: a core of 10 of 20 nodes and the self-blocks of the others are a density "
+            "of 0.275, more than model.density allows (0.2)");
+    refused((graph_options){.kind = GRAPH_CORE_PERIPHERY, .core = 1.5, .density = 0.2}, 20,
+            "model.core: expected a share of nodes above 0 and at most 1, got 1.5");
+    refused((graph_options){.kind = GRAPH_CORE_PERIPHERY,
+                            .core = 0.1,
+                            .density = 0.2,
+                            .core_reads = 0.6,
+                            .periphery_reads = 0.5},
+            20,
+            "model.core_reads, model.periphery_reads: expected shares that sum to at most 1, got "
+            "0.6 and 0.5");
 }
 
 static void test_seed_and_pattern_matter(void **state) {
@@ -445,6 +532,8 @@ int main(void) {
         cmocka_unit_test(test_torus_of_a_prime_is_a_ring),
         cmocka_unit_test(test_barabasi_albert),
         cmocka_unit_test(test_graphs_are_pinned),
+        cmocka_unit_test(test_core_and_periphery),
+        cmocka_unit_test(test_core_and_periphery_density),
         cmocka_unit_test(test_seed_and_pattern_matter),
         cmocka_unit_test(test_dense_and_tiny),
         cmocka_unit_test(test_options_are_refused),

@@ -54,8 +54,11 @@ static void print_text(const model_config *config, int stage, const graph_metric
     printf("%s: %d nodes of %lld units, %d blocks (density %.4f), %lld parameters\n",
            model_stage_name(config, stage, name), g->nodes, (long long)config->block, g->blocks,
            g->density, (long long)pattern_parameters(config, stage, g->blocks));
-    printf("  degree      min %d, mean %.2f, max %d\n", g->degree_min, g->degree_mean,
+    printf("  core        %d nodes\n", g->core);
+    printf("  inputs      min %d, mean %.2f, max %d\n", g->degree_min, g->degree_mean,
            g->degree_max);
+    printf("  outputs     min %d, mean %.2f, max %d\n", g->out_degree_min, g->degree_mean,
+           g->out_degree_max);
     printf("  clustering  %.4f\n", g->clustering);
     printf("  path length mean %.3f, longest %d", g->path_mean, g->path_max);
     if (g->components > 1) printf("; %d parts", g->components);
@@ -77,6 +80,9 @@ static void print_json(json_writer *w, const model_config *config, int stage,
     json_integer(w, "degree_min", g->degree_min);
     json_number(w, "degree_mean", g->degree_mean);
     json_integer(w, "degree_max", g->degree_max);
+    json_integer(w, "out_degree_min", g->out_degree_min);
+    json_integer(w, "out_degree_max", g->out_degree_max);
+    json_integer(w, "core", g->core);
     json_number(w, "clustering", g->clustering);
     json_number(w, "path_mean", g->path_mean);
     json_integer(w, "path_max", g->path_max);

@@ -415,6 +415,19 @@ void config_end(config *c) {
     *c = (config){0};
 }
 
+bool config_is_assigned(const config *c, const char *path) {
+    int index = key_index(c, path);
+    return index >= 0 && c->source[index] && strncmp(c->source[index], "--", 2) == 0;
+}
+
+void config_unset(config *c, const char *path) {
+    const config_key *key = &c->keys[key_index(c, path)];
+    error err;
+    config_set(c, path, key->fallback ? key->fallback : "null", "default", &err);
+    free(c->source[key - c->keys]);
+    c->source[key - c->keys] = NULL;
+}
+
 bool config_is_set(const config *c, const char *path) {
     int index = key_index(c, path);
     return index >= 0 && c->source[index];

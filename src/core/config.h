@@ -28,7 +28,8 @@ enum {
     CONFIG_ABOVE_MINIMUM = 1, /* the minimum itself is refused */
     CONFIG_BELOW_MAXIMUM = 2, /* the maximum itself is refused */
     CONFIG_RESUMABLE = 4,     /* may change when a run is resumed */
-    CONFIG_IN_MODEL = 8       /* part of the model: kept in checkpoints */
+    CONFIG_IN_MODEL = 8,      /* part of the model: kept in checkpoints */
+    CONFIG_LATER = 16         /* some checkpoints were written before there was this key */
 };
 
 typedef struct config_key {
@@ -63,6 +64,12 @@ bool config_assign(config *c, const char *assignment, error *err);
 bool config_set(config *c, const char *path, const char *text, const char *source, error *err);
 
 bool config_is_set(const config *c, const char *path);
+
+/* Whether an assignment set it, over whatever a file says. */
+bool config_is_assigned(const config *c, const char *path);
+
+/* Back to its default. */
+void config_unset(config *c, const char *path);
 
 /* Fails with "SOURCE: PATH: MESSAGE", for what no single key's range can refuse. */
 bool config_refuse(const config *c, error *err, const char *path, const char *format, ...)

@@ -4,6 +4,7 @@
 #include "core/memory.h"
 #include "core/npy.h"
 #include "core/philox.h"
+#include "graph/core_periphery.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -303,7 +304,8 @@ static bool check_degree(const graph_options *o, int nodes, error *err) {
                          "(model.hidden / model.block), got %d",
                          nodes, o->degree);
     }
-    if (o->degree % 2 == 0 || o->kind == GRAPH_RANDOM) return true;
+    if (o->degree % 2 == 0 || o->kind == GRAPH_RANDOM || o->kind == GRAPH_CORE_PERIPHERY)
+        return true;
     if (o->kind == GRAPH_BARABASI_ALBERT) {
         return error_set(err,
                          "model.degree: expected an even number, since barabasi_albert wires "
@@ -316,8 +318,7 @@ static bool check_degree(const graph_options *o, int nodes, error *err) {
                      o->degree);
 }
 
-/* The number of pairs that meets the density: the nearest block, then up to a whole pair. */
-static bool density_pairs(const graph_options *o, int nodes, int64_t *pairs, error *err) {
+static bool check_density(const graph_options *o, int nodes, error *err) {
     if (!(o->density <= 1)) {
         return error_set(err, "model.density: expected at most 1, got %.10g", o->density);
     }
@@ -328,8 +329,21 @@ static bool density_pairs(const graph_options *o, int nodes, int64_t *pairs, err
                          "of %d nodes (model.hidden / model.block), got %.10g",
                          1.0 / nodes, nodes, o->density);
     }
-    *pairs = (blocks - nodes + 1) / 2;
     return true;
+}
+
+/* How many blocks there are to be is said in one of two ways. */
+static bool check_size(const graph_options *o, int nodes, error *err) {
+    if ((o->degree != 0) == (o->density != 0)) {
+        return error_set(err, "model.degree, model.density: expected one of them, got %s",
+                         o->degree ? "both" : "neither");
+    }
+    return o->degree ? check_degree(o, nodes, err) : check_density(o, nodes, err);
+}
+
+/* The number of pairs that meets the density: the nearest block, then up to a whole pair. */
+static int64_t density_pairs(const graph_options *o, int nodes) {
+    return (llround(o->density * ((double)nodes * nodes)) - nodes + 1) / 2;
 }
 
 /* Runs the generator at the degree, or at the nearest one below the density, and completes a
@@ -340,18 +354,14 @@ static bool generate(builder *b, const graph_options *o, error *err) {
         return error_set(err, "model.rewire: expected a probability from 0 to 1, got %.10g",
                          o->rewire);
     }
-    if ((o->degree != 0) == (o->density != 0)) {
-        return error_set(err, "model.degree, model.density: expected one of them, got %s",
-                         o->degree ? "both" : "neither");
-    }
+    if (!check_size(o, b->nodes, err)) return false;
     int half;
     int64_t pairs = 0; /* to complete to; a degree needs no completion but `random`'s */
     if (o->degree) {
-        if (!check_degree(o, b->nodes, err)) return false;
         half = o->degree / 2;
         if (o->kind == GRAPH_RANDOM) pairs = (int64_t)b->nodes * o->degree / 2;
     } else {
-        if (!density_pairs(o, b->nodes, &pairs, err)) return false;
+        pairs = density_pairs(o, b->nodes);
         half = (int)(pairs / b->nodes);
         while (o->kind == GRAPH_BARABASI_ALBERT && half < b->nodes &&
                barabasi_albert_pairs(b->nodes, half + 1) <= pairs) {
@@ -473,6 +483,9 @@ static bool check_nodes(int nodes, error *err) {
 
 graph *graph_create(const graph_options *options, int nodes, error *err) {
     if (!check_nodes(nodes, err)) return NULL;
+    if (options->kind == GRAPH_CORE_PERIPHERY) {
+        return check_size(options, nodes, err) ? core_periphery_create(options, nodes, err) : NULL;
+    }
     builder b;
     bool done = true;
     builder_begin(&b, nodes, options);

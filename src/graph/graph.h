@@ -10,9 +10,14 @@
  *   barabasi_albert    a complete core of `degree` / 2 nodes; each further node is wired to
  *                      `degree` / 2 earlier ones, chosen in proportion to their degree
  *                      (Barabasi, Albert 1999)
+ *   core_periphery     the first nodes, a share `core` of all, are joined to each other; of the
+ *                      blocks left, core nodes read the periphery through a share `core_reads`,
+ *                      periphery nodes the core through a share `periphery_reads`, both at random
+ *                      and evenly, and the rest joins periphery nodes as another generator,
+ *                      `periphery`, would
  *   file               read from an edge list or a mask
  *
- * All but `file` are symmetric. A graph has a `degree`, the mean number of neighbours of a node
+ * All but `core_periphery` and `file` are symmetric. A graph has a `degree`, the mean number of neighbours of a node
  * without itself (barabasi_albert falls a little short of it, since its first nodes find fewer to
  * join), or a `density`, the share of blocks that are there, self-blocks included. A density is met
  * to one symmetric pair: the generator runs at the nearest lower degree, and random edges are added
@@ -30,17 +35,24 @@ typedef enum graph_kind {
     GRAPH_WATTS_STROGATZ,
     GRAPH_WATTS_STROGATZ_2D,
     GRAPH_BARABASI_ALBERT,
+    GRAPH_CORE_PERIPHERY,
     GRAPH_FILE
 } graph_kind;
 
-#define GRAPH_KINDS "dense random watts_strogatz watts_strogatz_2d barabasi_albert file"
+#define GRAPH_KINDS                                                                                \
+    "dense random watts_strogatz watts_strogatz_2d barabasi_albert core_periphery file"
+
+/* The generators of a core_periphery graph's periphery. */
+#define PERIPHERY_KINDS "random watts_strogatz watts_strogatz_2d barabasi_albert"
 
 typedef struct graph_options {
     graph_kind kind;
-    int degree;       /* 0: density decides */
-    double density;   /* 0: degree decides */
-    double rewire;    /* probability */
-    const char *file; /* GRAPH_FILE */
+    int degree;                               /* 0: density decides */
+    double density;                           /* 0: degree decides */
+    double rewire;                            /* probability */
+    double core, core_reads, periphery_reads; /* shares, of core_periphery */
+    graph_kind periphery;                     /* random, watts_strogatz... or barabasi_albert */
+    const char *file;                         /* GRAPH_FILE */
     uint64_t seed;
     int pattern; /* graphs of one model differ by this number */
 } graph_options;

@@ -8,17 +8,44 @@
 
 /* ----------------------------------------------------------------------------------- degrees */
 
+static int smallest(int a, int b) {
+    return a < b ? a : b;
+}
+
+static int largest(int a, int b) {
+    return a > b ? a : b;
+}
+
 static void measure_degrees(const graph *g, graph_metrics *m) {
     m->nodes = g->nodes;
     m->blocks = graph_blocks(g);
     m->density = m->blocks / ((double)g->nodes * g->nodes);
     m->degree_mean = (double)(m->blocks - g->nodes) / g->nodes;
-    m->degree_min = g->nodes;
+    m->degree_min = m->out_degree_min = g->nodes;
+    int *readers = mem_alloc((size_t)g->nodes, sizeof *readers); /* of a node, itself included */
+    for (int k = 0; k < m->blocks; k++) readers[g->column[k]]++;
     for (int i = 0; i < g->nodes; i++) {
         int degree = g->start[i + 1] - g->start[i] - 1;
-        if (degree < m->degree_min) m->degree_min = degree;
-        if (degree > m->degree_max) m->degree_max = degree;
+        m->degree_min = smallest(m->degree_min, degree);
+        m->degree_max = largest(m->degree_max, degree);
+        m->out_degree_min = smallest(m->out_degree_min, readers[i] - 1);
+        m->out_degree_max = largest(m->out_degree_max, readers[i] - 1);
     }
+    free(readers);
+}
+
+/* Node i belongs to the core if it reads all nodes before it and they all read it. */
+static void measure_core(const graph *g, graph_metrics *m) {
+    int *readers =
+        mem_alloc((size_t)g->nodes, sizeof *readers); /* of a node, among those before i */
+    for (int i = 0; i < g->nodes; i++) {
+        int reads = 0;
+        for (int k = g->start[i]; k < g->start[i + 1]; k++) reads += g->column[k] < i;
+        if (reads < i || readers[i] < i) break;
+        for (int k = g->start[i]; k < g->start[i + 1]; k++) readers[g->column[k]]++;
+        m->core = i + 1;
+    }
+    free(readers);
 }
 
 /* ------------------------------------------------------------------------------------- paths */
@@ -147,6 +174,7 @@ int graph_components(const graph *g) {
 void graph_measure(const graph *g, graph_metrics *metrics) {
     *metrics = (graph_metrics){0};
     measure_degrees(g, metrics);
+    measure_core(g, metrics);
     measure_paths(g, metrics);
     measure_clustering(g, metrics);
     metrics->components = graph_components(g);

@@ -9,9 +9,11 @@ enum { METRICS_MAX_STEPS = 16 };
 typedef struct graph_metrics {
     int nodes, blocks;
     double density; /* blocks / nodes^2 */
-    /* Neighbours of a node without itself; of a directed graph, the inputs. */
-    int degree_min, degree_max;
+    /* Neighbours of a node without itself: nodes that it reads, and nodes that read it. The means
+     * are equal. */
+    int degree_min, degree_max, out_degree_min, out_degree_max;
     double degree_mean;
+    int core; /* the first nodes, as many as are all joined to each other in both directions */
     /* The mean over nodes of the share of a node's pairs of neighbours that are themselves joined,
      * 0 where there are fewer than two (Watts, Strogatz 1998); edges count in either direction. */
     double clustering;

@@ -34,6 +34,10 @@ bool model_graphs(const model_config *config, graph *graphs[CELL_MAX_STAGES], er
                                  .degree = (int)config->degree,
                                  .density = config->density,
                                  .rewire = config->rewire,
+                                 .core = config->core,
+                                 .core_reads = config->core_reads,
+                                 .periphery_reads = config->periphery_reads,
+                                 .periphery = (graph_kind)(GRAPH_RANDOM + config->periphery),
                                  .file = config->graph_file,
                                  .seed = (uint64_t)config->seed,
                                  .pattern = s};
@@ -45,8 +49,7 @@ bool model_graphs(const model_config *config, graph *graphs[CELL_MAX_STAGES], er
     return true;
 }
 
-/* The number of input tables, each a projection of the embedding for one gate or stage. */
-static int table_count(const model_config *config) {
+int model_tables(const model_config *config) {
     static const int tables[] = {[CELL_LSTM] = GATES, [CELL_MLSTM] = 1 + GATES, [CELL_DEEP] = 2};
     return tables[config->cell];
 }
@@ -67,7 +70,7 @@ static void add_parameters(model *m) {
     char stage[16], name[48];
 
     parameter_add(table, "input.embedding", SHAPE(embedding, VOCABULARY), INIT_NORMAL, 1);
-    parameter_add(table, "input.projection", SHAPE(table_count(config), units, embedding),
+    parameter_add(table, "input.projection", SHAPE(model_tables(config), units, embedding),
                   INIT_NORMAL, 1 / sqrt((double)embedding));
     for (int i = 0; deep && i < 2; i++) {
         const char *use = i ? "add" : "multiply";
@@ -244,7 +247,7 @@ static void plan_tables(model *m) {
     ADD(PLAN_ACTIVATIONS, tables, m->projected);
     if (training) ADD(PLAN_ACTIVATIONS, tables, m->dprojected);
     if (!deep) {
-        ADD(PLAN_ACTIVATIONS, tables / table_count(&m->config) * GATES, m->cell.entries);
+        ADD(PLAN_ACTIVATIONS, tables / model_tables(&m->config) * GATES, m->cell.entries);
         return;
     }
     ADD(PLAN_ACTIVATIONS, be->sums_bytes(be, 2, VOCABULARY), m->table_sums);
@@ -347,7 +350,7 @@ static void create_layouts(model *m) {
         m->devices[s] = be->layout_create(be, m->layouts[s]);
     }
     m->projection_layout =
-        layout_dense((int)table_units(config), (int)config->embedding, table_count(config), 1);
+        layout_dense((int)table_units(config), (int)config->embedding, model_tables(config), 1);
     m->head_layout = layout_dense(VOCABULARY, (int)(config->hidden / config->output_stride), 1,
                                   (int)config->output_stride);
     m->projection_device = be->layout_create(be, m->projection_layout);

@@ -42,6 +42,8 @@ typedef struct model_config {
     int graph; /* graph_kind */
     int64_t degree;
     double density, rewire;
+    double core, core_reads, periphery_reads; /* of graph: core_periphery */
+    int periphery;                            /* index into PERIPHERY_KINDS */
     char *graph_file;
     bool layer_norm;
     double dropout, init_noise, forget_bias;
@@ -50,6 +52,9 @@ typedef struct model_config {
 
 /* The number of patterns: one a stage of the cell. */
 int model_stages(const model_config *config);
+
+/* The number of input tables, each a projection of the embedding for one gate or stage. */
+int model_tables(const model_config *config);
 
 /* The graph of each stage, made from the config; the caller frees them. */
 bool model_graphs(const model_config *config, graph *graphs[CELL_MAX_STAGES], error *err);

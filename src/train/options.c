@@ -2,6 +2,7 @@
 
 #include "core/memory.h"
 #include "graph/graph.h"
+#include "model/size.h"
 
 #include <math.h>
 #include <omp.h>
@@ -13,6 +14,7 @@
 #define AT(member) offsetof(options, member)
 #define R CONFIG_RESUMABLE
 #define M CONFIG_IN_MODEL
+#define L CONFIG_LATER
 
 enum { MAX_HIDDEN = 1 << 20, MAX_COUNT = 1 << 16 };
 
@@ -60,6 +62,19 @@ const config_key option_keys[] = {
      "of blocks that are there, self-blocks included; with neither, 0.1", M | CONFIG_ABOVE_MINIMUM},
     {"model.rewire", CONFIG_NUMBER, AT(model.rewire), "0.1", 0, 1, NULL, "probability",
      "that an edge of a Watts-Strogatz graph is rewired", M},
+    {"model.core", CONFIG_NUMBER, AT(model.core), "0.5", 0, 1, NULL, "share",
+     "of nodes that are the core of a core_periphery graph, all joined to each other",
+     M | CONFIG_ABOVE_MINIMUM | L},
+    {"model.core_reads", CONFIG_NUMBER, AT(model.core_reads), "0.05", 0, 1, NULL, "share",
+     "of the blocks outside the core: those through which core nodes read the periphery", M | L},
+    {"model.periphery_reads", CONFIG_NUMBER, AT(model.periphery_reads), "0.75", 0, 1, NULL, "share",
+     "of the blocks outside the core: those through which periphery nodes read the core; the rest "
+     "joins periphery nodes to each other", M | L},
+    {"model.periphery", CONFIG_CHOICE, AT(model.periphery), "random", 0, 0, PERIPHERY_KINDS, NULL,
+     "graph among the periphery nodes of a core_periphery graph", M | L},
+    {"model.parameters", CONFIG_NUMBER, AT(parameters), NULL, 0, 1e15, NULL, "scalars",
+     "to train in all: finds model.hidden where model.density or model.degree is set or the graph is "
+     "dense, else model.density; the run's config.yaml holds what was found", CONFIG_ABOVE_MINIMUM},
     {"model.layer_norm", CONFIG_BOOLEAN, AT(model.layer_norm), "true", 0, 0, NULL, NULL,
      "normalise the gates and internal steps", M},
     {"model.input_stride", CONFIG_INTEGER, AT(model.input_stride), "1", 1, MAX_HIDDEN, NULL,
@@ -143,10 +158,20 @@ bool options_load(options *o, const char *file, char *const *assignments, int co
 
 /* ----------------------------------------------------------------------------------- checks */
 
+/* `--set model.graph=dense` alone makes a config's dense twin: what the file says of another graph's
+ * size falls away. */
+static void drop_size(config *c) {
+    static const char *const keys[] = {"model.degree", "model.density"};
+    for (int i = 0; i < 2; i++) {
+        if (!config_is_assigned(c, keys[i])) config_unset(c, keys[i]);
+    }
+}
+
 static bool check_graph(options *o, error *err) {
-    const config *c = &o->config;
+    config *c = &o->config;
     model_config *m = &o->model;
     bool sized = m->graph != GRAPH_DENSE && m->graph != GRAPH_FILE;
+    if (!sized && config_is_assigned(c, "model.graph")) drop_size(&o->config);
     const char *size = m->degree ? "model.degree" : "model.density";
     if (m->degree && m->density > 0) {
         return config_refuse(c, err, "model.density",
@@ -162,18 +187,46 @@ static bool check_graph(options *o, error *err) {
     if (m->graph != GRAPH_FILE && *m->graph_file) {
         return config_refuse(c, err, "model.graph_file", "only for model.graph: file");
     }
-    if (sized && !m->degree && m->density == 0) m->density = 0.1;
+    bool found = o->parameters > 0; /* by match_parameters */
+    if (sized && !found && !m->degree && m->density == 0) m->density = 0.1;
     return true;
+}
+
+/* Finds what model.parameters leaves open; what was found then stands in its place. */
+static bool match_parameters(options *o, error *err) {
+    config *c = &o->config;
+    model_config *m = &o->model;
+    if (o->parameters == 0) return true;
+    if (m->graph == GRAPH_FILE) {
+        return config_refuse(c, err, "model.parameters", "has no meaning for model.graph: file");
+    }
+    const char *size = m->degree ? "model.degree" : "model.density";
+    bool sized = m->graph != GRAPH_DENSE && (m->degree || m->density > 0);
+    if (sized && config_is_set(c, "model.hidden")) {
+        return config_refuse(c, err, "model.parameters",
+                             "leave either model.hidden or %s to be found, both are set", size);
+    }
+    error reason;
+    double parameters = o->parameters;
+    bool width = sized || m->graph == GRAPH_DENSE;
+    if (!(width ? model_match_width : model_match_density)(m, parameters, &reason)) {
+        return config_refuse(c, err, "model.parameters", "%s", strstr(reason.text, ": ") + 2);
+    }
+    config_unset(c, "model.parameters");
+    return true;
+}
+
+static bool check_block(const options *o, error *err) {
+    long long block = o->model.block;
+    if ((block & (block - 1)) == 0) return true;
+    return config_refuse(&o->config, err, "model.block", "expected 8, 16, 32, 64 or 128, got %lld",
+                         block);
 }
 
 static bool check_model(const options *o, error *err) {
     const config *c = &o->config;
     const model_config *m = &o->model;
     long long hidden = m->hidden, block = m->block;
-    if (block & (block - 1)) {
-        return config_refuse(c, err, "model.block", "expected 8, 16, 32, 64 or 128, got %lld",
-                             block);
-    }
     if (hidden % block) {
         return config_refuse(c, err, "model.hidden",
                              "expected a multiple of model.block %lld, got %lld", block, hidden);
@@ -208,7 +261,8 @@ static bool check_files(options *o, error *err) {
 bool options_check(options *o, error *err) {
     train_options *t = &o->train;
     if (!check_files(o, err)) return false;
-    if (!check_model(o, err) || !check_graph(o, err)) return false;
+    if (!check_block(o, err) || !check_graph(o, err)) return false;
+    if (!match_parameters(o, err) || !check_model(o, err)) return false;
     if (o->data.valid.count && config_is_set(&o->config, "data.valid_fraction") &&
         o->data.valid_fraction > 0) {
         return config_refuse(&o->config, err, "data.valid_fraction",
@@ -261,6 +315,7 @@ bool options_from_metadata(options *o, const safetensors *file, error *err) {
         const config_key *key = &option_keys[i];
         if (!(key->flags & CONFIG_IN_MODEL)) continue;
         const char *text = safetensors_metadata(file, key->path);
+        if (!text && key->flags & CONFIG_LATER) continue; /* written before there was such a key */
         if (!text) return error_set(err, "%s: metadata lacks %s", file->path, key->path);
         if (!config_set(&o->config, key->path, text, file->path, err)) return false;
     }

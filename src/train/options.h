@@ -49,6 +49,7 @@ typedef struct options {
     run_options run;
     data_options data;
     model_config model;
+    double parameters; /* that the width or density was found for; 0: none */
     train_options train;
 } options;
 

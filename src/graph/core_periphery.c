@@ -1,0 +1,166 @@
+#include "graph/core_periphery.h"
+
+#include "core/memory.h"
+#include "core/philox.h"
+
+#include <math.h>
+#include <stdlib.h>
+
+/* How many blocks join which nodes; a node's own block is counted apart. */
+typedef struct budget {
+    int core, periphery;     /* nodes */
+    int64_t core_reads;      /* blocks through which core nodes read the periphery */
+    int64_t periphery_reads; /* blocks through which periphery nodes read the core */
+    int64_t pairs;           /* of periphery nodes that read each other */
+} budget;
+
+static int64_t least(int64_t a, int64_t b) {
+    return a < b ? a : b;
+}
+
+static bool check_shares(const graph_options *o, error *err) {
+    if (!(o->core > 0 && o->core <= 1)) {
+        return error_set(
+            err, "model.core: expected a share of nodes above 0 and at most 1, got %.10g", o->core);
+    }
+    if (!(o->core_reads >= 0 && o->periphery_reads >= 0 &&
+          o->core_reads + o->periphery_reads <= 1)) {
+        return error_set(err,
+                         "model.core_reads, model.periphery_reads: expected shares that sum to at "
+                         "most 1, got %.10g and %.10g",
+                         o->core_reads, o->periphery_reads);
+    }
+    return true;
+}
+
+/* Divides the blocks outside the core as the shares say. What does not fit into one part goes to the
+ * next: first the periphery among itself, then the periphery's reads, then the core's. */
+static bool make_budget(const graph_options *o, int nodes, budget *b, error *err) {
+    if (!check_shares(o, err)) return false;
+    b->core = (int)least(nodes, llround(fmax(1, o->core * nodes)));
+    b->periphery = nodes - b->core;
+    int64_t all = (int64_t)nodes * nodes, core = b->core, periphery = b->periphery;
+    int64_t blocks =
+        o->degree ? (int64_t)nodes * (o->degree + 1) : llround(o->density * (double)all);
+    int64_t fixed = core * core + periphery, rest = least(blocks, all) - fixed;
+    if (rest < 0) {
+        return error_set(
+            err,
+            "model.core: a core of %d of %d nodes and the self-blocks of the others are "
+            "a density of %.4g, more than model.%s allows (%.4g)",
+            b->core, nodes, (double)fixed / (double)all, o->degree ? "degree" : "density",
+            (double)blocks / (double)all);
+    }
+    int64_t across = core * periphery; /* the most that either side can read of the other */
+    b->core_reads = least(llround(o->core_reads * (double)rest), across);
+    b->periphery_reads = least(llround(o->periphery_reads * (double)rest), across);
+    b->pairs =
+        least((rest - b->core_reads - b->periphery_reads) / 2, periphery * (periphery - 1) / 2);
+    int64_t left = rest - b->core_reads - b->periphery_reads - 2 * b->pairs;
+    int64_t more = least(left, across - b->periphery_reads);
+    b->periphery_reads += more;
+    b->core_reads += least(left - more, across - b->core_reads);
+    return true;
+}
+
+/* ----------------------------------------------------------------------------------- blocks */
+
+typedef struct block_mask {
+    int nodes;
+    uint8_t *there; /* [output][input] */
+} block_mask;
+
+static uint8_t *block_at(block_mask *m, int output, int input) {
+    return &m->there[(size_t)output * (size_t)m->nodes + (size_t)input];
+}
+
+static void shuffle(int *deck, int count, philox_stream *random) {
+    for (int i = count - 1; i > 0; i--) {
+        int other = (int)philox_below(random, (uint64_t)i + 1), kept = deck[i];
+        deck[i] = deck[other];
+        deck[other] = kept;
+    }
+}
+
+/* `count` blocks from `inputs` nodes to `outputs` nodes. Every output reads equally many, to one;
+ * inputs are dealt from a shuffled deck, a new one where it ends, so that all are read about
+ * equally often. */
+static void deal_blocks(block_mask *m, int first_output, int outputs, int first_input, int inputs,
+                        int64_t count, philox_stream *random) {
+    if (count == 0) return;
+    int *deck = mem_alloc((size_t)inputs, sizeof *deck), next = inputs;
+    for (int i = 0; i < inputs; i++) deck[i] = first_input + i;
+    for (int o = 0; o < outputs; o++) {
+        int output = first_output + o;
+        int64_t reads = count / outputs + (o < count % outputs);
+        for (int64_t k = 0; k < reads; k++) {
+            if (next == inputs) {
+                shuffle(deck, inputs, random);
+                next = 0;
+            }
+            /* The next card that this output has not read; one is left, in the deck or dealt. */
+            int card = next;
+            while (card < inputs && *block_at(m, output, deck[card])) card++;
+            if (card == inputs) {
+                do card = (int)philox_below(random, (uint64_t)inputs);
+                while (*block_at(m, output, deck[card]));
+                *block_at(m, output, deck[card]) = 1;
+                continue;
+            }
+            int dealt = deck[card];
+            deck[card] = deck[next];
+            deck[next++] = dealt;
+            *block_at(m, output, dealt) = 1;
+        }
+    }
+    free(deck);
+}
+
+/* The blocks among periphery nodes, by another generator. */
+static bool add_periphery(block_mask *m, const graph_options *o, const budget *b, error *err) {
+    if (b->periphery == 0) return true;
+    const double all = (double)b->periphery * b->periphery;
+    graph_options inner = *o;
+    inner.kind = o->periphery;
+    inner.degree = 0;
+    inner.density = ((double)b->periphery + 2.0 * (double)b->pairs) / all;
+    graph *g = graph_create(&inner, b->periphery, err);
+    if (!g) return false;
+    for (int i = 0; i < g->nodes; i++) {
+        for (int k = g->start[i]; k < g->start[i + 1]; k++) {
+            *block_at(m, b->core + i, b->core + g->column[k]) = 1;
+        }
+    }
+    graph_free(g);
+    return true;
+}
+
+static graph *mask_graph(const block_mask *m, error *err) {
+    size_t nodes = (size_t)m->nodes, count = 0;
+    for (size_t i = 0; i < nodes * nodes; i++) count += m->there[i];
+    int32_t(*blocks)[2] = mem_alloc(count, sizeof *blocks);
+    size_t k = 0;
+    for (size_t i = 0; i < nodes * nodes; i++) {
+        if (!m->there[i]) continue;
+        blocks[k][0] = (int32_t)(i / nodes);
+        blocks[k++][1] = (int32_t)(i % nodes);
+    }
+    graph *g = graph_from_blocks(m->nodes, (const int32_t(*)[2])blocks, (int)count, err);
+    free(blocks);
+    return g;
+}
+
+graph *core_periphery_create(const graph_options *options, int nodes, error *err) {
+    budget b = {0};
+    if (!make_budget(options, nodes, &b, err)) return NULL;
+    block_mask m = {nodes, mem_alloc((size_t)nodes * (size_t)nodes, 1)};
+    philox_stream random = philox_start(options->seed, PHILOX_GRAPH, (uint32_t)options->pattern, 1);
+    for (int i = 0; i < b.core; i++) {
+        for (int j = 0; j < b.core; j++) *block_at(&m, i, j) = 1;
+    }
+    deal_blocks(&m, 0, b.core, b.core, b.periphery, b.core_reads, &random);
+    deal_blocks(&m, b.core, b.periphery, 0, b.core, b.periphery_reads, &random);
+    graph *g = add_periphery(&m, options, &b, err) ? mask_graph(&m, err) : NULL;
+    free(m.there);
+    return g;
+}

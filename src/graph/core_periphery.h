@@ -1,0 +1,9 @@
+/* A dense core with a sparse periphery, see graph.h. Private to this room: graph_create calls it. */
+#ifndef SMALLWORLD_GRAPH_CORE_PERIPHERY_H
+#define SMALLWORLD_GRAPH_CORE_PERIPHERY_H
+
+#include "graph/graph.h"
+
+graph *core_periphery_create(const graph_options *options, int nodes, error *err);
+
+#endif
