@@ -38,7 +38,9 @@ void cell_forward_steps(backend *be, const cell *c) {
 }
 
 void cell_backward_steps(backend *be, const cell *c) {
-    if (!c->more_after) be->zero(be, c->dc, be->real_size * (size_t)c->hidden * (size_t)c->columns);
+    if (!c->has_later_steps) {
+        be->zero(be, c->dc, be->real_size * (size_t)c->hidden * (size_t)c->columns);
+    }
     for (int t = c->steps - 1; t >= 0; t--) {
         for (int s = c->stages - 1; s >= 0; s--) {
             const stage *g = &c->stage[s];
@@ -48,9 +50,9 @@ void cell_backward_steps(backend *be, const cell *c) {
                 be->activate_backward(be, c, s, t);
                 if (g->layer_norm) be->norm_backward(be, c, s, t);
             }
-            if (t == 0 && s == 0 && !c->more_before) break; /* nothing asks for that at h[0] */
-            void *draw = at_step(stage_draw(g), t, operand_bytes(be, c, g->gates));
-            be->dgrad(be, g->layout, g->weight, draw, 1, c->columns, c->dx, OPERAND);
+            if (t == 0 && s == 0 && !c->has_earlier_steps) break; /* h[0] is a constant */
+            void *raw = at_step(stage_raw_gradient(g), t, operand_bytes(be, c, g->gates));
+            be->dgrad(be, g->layout, g->weight, raw, 1, c->columns, c->dx, OPERAND);
         }
     }
     cell_backward_weights(be, c);
@@ -60,7 +62,8 @@ void cell_backward_weights(backend *be, const cell *c) {
     for (int s = 0; s < c->stages; s++) {
         const stage *g = &c->stage[s];
         const void *x = s == 0 ? c->h : c->stage[s - 1].out;
-        be->wgrad(be, g->layout, stage_draw(g), x, c->steps, c->columns, g->dweight, c->workspace);
+        be->wgrad(be, g->layout, stage_raw_gradient(g), x, c->steps, c->columns, g->dweight,
+                  c->workspace);
         if (g->table_use != TABLE_NONE) be->table_backward(be, c, s);
     }
 }

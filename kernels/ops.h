@@ -93,14 +93,30 @@ typedef struct stage {
     void *table_sums;              /* real, scratch: table_sums_count of them, if sums_table */
 } stage;
 
+/* Dropout of the update u (Srivastava et al. 2014). A unit, stream and step has one draw of 32 bits,
+ * a function of the seed, the update and these three numbers (core/philox.h): below `threshold` the
+ * update is 0, else it is multiplied by `scale`. A threshold of 0 turns dropout off. */
+typedef struct dropout {
+    uint32_t threshold; /* probability x 2^32 */
+    double scale;       /* 1 / (1 - probability) */
+    uint64_t seed;
+} dropout;
+
+static inline dropout dropout_with(double probability, uint64_t seed) {
+    dropout d = {(uint32_t)(probability * 4294967296.0), 1 / (1 - probability), seed};
+    return d;
+}
+
 typedef struct cell {
     int hidden, columns, steps;
-    int first; /* the number of step 0 within its update; dropout draws by it */
-    bool keep; /* every step's activations are kept, for backward */
-    bool
-        more_after; /* steps follow whose backward is done: dx and dc hold what they ask of the last
-                        h and c */
-    bool more_before; /* steps go before: leaves in dx and dc what is asked of h[0] and c[0] */
+    int first_step; /* the number of step 0 within its update: part of dropout's counter */
+    bool keep;      /* keep every step's activations, for backward */
+
+    /* Backward of one segment of an update. With later steps, whose backward is done, dx and dc
+     * hold the gradients at the last h and c; without, those are zero. With earlier steps,
+     * cell_backward leaves the gradients at h[0] and c[0] in dx and dc. */
+    bool has_later_steps, has_earlier_steps;
+
     int stages;
     struct stage stage[CELL_MAX_STAGES];
     const uint8_t *bytes; /* [steps][columns] */
@@ -111,13 +127,12 @@ typedef struct cell {
     void *dc;             /* real [hidden][columns]: the gradient at c */
     void *workspace;      /* for wgrad, and TABLE_WORKSPACE bytes a step and column for tables */
     void *entries;        /* operand, like the gates' table, if they have one: scratch */
-    double dropout;       /* probability; 0 outside training */
-    uint64_t seed;
+    struct dropout dropout;
     const struct update_arguments *arguments; /* on the device; dropout reads the update's number */
 } cell;
 
 /* The gradient at W x once a step's backward is done: what dgrad and wgrad read. */
-static inline void *stage_draw(const stage *s) {
+static inline void *stage_raw_gradient(const stage *s) {
     return s->layer_norm ? s->raw : s->dpre;
 }
 
@@ -201,14 +216,14 @@ struct backend {
      *   activate_backward  the gradient at out[t] in dx, raw, sums -> dpre[t], dentry[t], dsums[t];
      *                      adds to dgain and dbias, or starts them at the last step
      *   gates              raw[t], sums[t], c[t] -> c[t+1], h[t+1]
-     *   gates_backward     dh[t] + dx (not at the last step unless more_after), dc -> dpre[t] if it is
-     *                      kept, dsums[t], dc, adds to table_sums; and with layer norm what
+     *   gates_backward     dh[t] + dx (at the last step: if has_later_steps), dc -> dpre[t] if
+     *                      it is kept, dsums[t], dc, adds to table_sums; and with layer norm what
      *                      norm_backward does
      *   norm_backward      dpre[t], dsums[t], raw[t], sums[t] -> raw[t], now the gradient at W x;
      *                      of an internal stage
      *   table_backward     dpre or dentry over all steps, or table_sums -> dtable, by byte
      * cell_backward fills every dweight, dgain, dbias, dtable; gradients stop at h[0], c[0] unless
-     * more_before. */
+     * has_earlier_steps. */
     void (*cell_forward)(backend *be, const cell *c);
     void (*cell_backward)(backend *be, const cell *c);
     void (*activate)(backend *be, const cell *c, int s, int t);

@@ -55,8 +55,7 @@ static void run_part(backend *be, const part *how, int hidden, int columns, doub
               .steps = 1,
               .keep = true,
               .stages = 1,
-              .dropout = how->dropout,
-              .seed = 99};
+              .dropout = dropout_with(how->dropout, 99)};
     stage *s = &c.stage[0];
     *s = (stage){.layout = d,
                  .block = block,

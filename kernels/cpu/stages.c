@@ -358,15 +358,15 @@ static inline size_t run_end(const part *p, size_t first) {
     return first + RUN < p->last ? first + RUN : p->last;
 }
 
-/* What dropout multiplies the update by: 0 with probability `dropout`, else 1 / (1 - dropout). */
+/* What dropout multiplies the updates of a unit and a group of columns by. */
 static void dropout_scale(const cell *c, size_t unit, size_t n0, int t, real scale[COLUMN_GROUP]) {
-    real kept = (real)(1 / (1 - c->dropout));
-    uint32_t threshold = (uint32_t)(c->dropout * 0x1p32);
+    const dropout *d = &c->dropout;
     for (size_t n = 0; n < COLUMN_GROUP; n += 4) {
-        philox_block block =
-            philox(c->seed, (uint32_t)unit, (uint32_t)((n0 + n) / 4),
-                   (uint32_t)c->arguments->update, PHILOX_PURPOSE(PHILOX_DROPOUT, c->first + t));
-        for (size_t i = 0; i < 4; i++) scale[n + i] = block.word[i] < threshold ? 0 : kept;
+        philox_block block = philox(d->seed, (uint32_t)unit, (uint32_t)((n0 + n) / 4),
+                                    (uint32_t)c->arguments->update,
+                                    PHILOX_PURPOSE(PHILOX_DROPOUT, c->first_step + t));
+        for (size_t i = 0; i < 4; i++)
+            scale[n + i] = block.word[i] < d->threshold ? 0 : (real)d->scale;
     }
 }
 
@@ -387,7 +387,7 @@ static inline void compute_gates(const cell *c, const view *v, size_t unit, size
             z[gate][n] = gain * q->value[gate][n] + bias + entry[gate][n];
         }
     }
-    if (c->dropout > 0) {
+    if (c->dropout.threshold > 0) {
         dropout_scale(c, unit, n0, t, q->dropout);
         for (int n = 0; n < COLUMN_GROUP; n++) z[GATE_U][n] *= q->dropout[n];
     }
@@ -485,7 +485,7 @@ static inline void backward_unit(backend *be, const cell *c, const view *v, cons
         state[n] *= q.f[n];
     }
     memcpy(b->dc + at, state, sizeof state);
-    if (c->dropout > 0) {
+    if (c->dropout.threshold > 0) {
         for (int n = 0; n < COLUMN_GROUP; n++) d[GATE_U][n] *= q.dropout[n];
     }
     for (size_t gate = 0; gate < GATES; gate++) {
@@ -514,7 +514,7 @@ void CPU(gates_backward)(backend *be, const cell *c, int t) {
     backward_step b = {.before = before,
                        .after = before + plane,
                        .dh = (const real *)c->dh + (size_t)t * plane,
-                       .dx = !last || c->more_after ? c->dx : NULL,
+                       .dx = !last || c->has_later_steps ? c->dx : NULL,
                        .dc = c->dc,
                        .start = last};
     real *partials = feature_partials(be, &v);

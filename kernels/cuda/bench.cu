@@ -8,11 +8,8 @@
  *   exchange a thread block a multiprocessor; in each round it leaves a number and waits until it
  *            has read at least that of all others: a way to the L2, and one back */
 #include "cuda.h"
+#include "philox.cuh"
 #include "rivals.h"
-
-extern "C" {
-#include "core/philox.h"
-}
 
 #include <stdlib.h>
 
@@ -79,10 +76,11 @@ static __device__ inline float unit_value(uint32_t word) {
 template <typename T> static __global__ void randomise_kernel(T *x, size_t count, uint64_t seed) {
     size_t quads = (count + 3) / 4, step = (size_t)gridDim.x * THREADS;
     for (size_t i = (size_t)blockIdx.x * THREADS + threadIdx.x; i < quads; i += step) {
-        philox_block block =
-            philox(seed, (uint32_t)i, (uint32_t)(i >> 32), 0, PHILOX_PURPOSE(PHILOX_BENCH, 0));
+        uint4 block =
+            philox_draw(seed, (uint32_t)i, (uint32_t)(i >> 32), 0, PHILOX_PURPOSE(PHILOX_BENCH, 0));
+        const uint32_t word[4] = {block.x, block.y, block.z, block.w};
         for (int k = 0; k < 4; k++) {
-            if (i * 4 + k < count) x[i * 4 + k] = from_float<T>(unit_value(block.word[k]));
+            if (i * 4 + k < count) x[i * 4 + k] = from_float<T>(unit_value(word[k]));
         }
     }
 }

@@ -651,7 +651,7 @@ static void launch_chain(backend *be, const cell *c, int t, bool forward) {
     p.columns = c->columns;
     p.keep = c->keep;
     p.overlap = cuda->weights_settled && cuda->hopper;
-    p.asked = t > 0 || c->more_before;
+    p.asked = t > 0 || c->has_earlier_steps;
     p.number = 1 + (uint32_t)index * stages;
     p.sums = cuda->chain_words;
     p.flags = (uint32_t *)(cuda->chain_words + CHAIN_WORDS - CHAIN_PARTS);
@@ -705,11 +705,11 @@ void chain_cell_backward(backend *be, const cell *c) {
     const stage *gates = &c->stage[c->stages - 1];
     const size_t plane = (size_t)c->hidden * c->columns;
     forget_exchanges(be);
-    if (!c->more_after) be->zero(be, c->dc, plane * be->real_size);
+    if (!c->has_later_steps) be->zero(be, c->dc, plane * be->real_size);
     for (int t = c->steps - 1; t >= 0; t--) {
         be->gates_backward(be, c, t);
         be->dgrad(be, gates->layout, gates->weight,
-                  offset<bf16>(stage_draw(gates), GATES * t * plane), 1, c->columns, c->dx,
+                  offset<bf16>(stage_raw_gradient(gates), GATES * t * plane), 1, c->columns, c->dx,
                   OPERAND);
         launch_chain(be, c, t, false);
     }

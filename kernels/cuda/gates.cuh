@@ -11,12 +11,9 @@
 #ifndef SMALLWORLD_KERNELS_CUDA_GATES_CUH
 #define SMALLWORLD_KERNELS_CUDA_GATES_CUH
 
+#include "philox.cuh"
 #include "stages.cuh"
 #include "tanh.h"
-
-extern "C" {
-#include "core/philox.h"
-}
 
 enum { K = GATES * 2 }; /* a gain and a bias, or two sums, of each gate */
 
@@ -63,14 +60,13 @@ template <int VEC> struct gate_values {
 template <int VEC, typename T>
 static __device__ inline void dropout_scale(const view<T> &v, int unit, int n,
                                             float (&scale)[VEC]) {
-    uint32_t threshold = (uint32_t)((double)v.dropout * 4294967296.0);
-    float kept = 1 / (1 - v.dropout);
-    philox_block block = philox(v.seed, (uint32_t)unit, (uint32_t)n / 4,
-                                (uint32_t)v.arguments->update, PHILOX_PURPOSE(PHILOX_DROPOUT, v.t));
+    uint4 block = philox_draw(v.dropout_seed, (uint32_t)unit, (uint32_t)n / 4,
+                              (uint32_t)v.arguments->update, PHILOX_PURPOSE(PHILOX_DROPOUT, v.t));
+    const uint32_t word[4] = {block.x, block.y, block.z, block.w};
 #pragma unroll
     for (int i = 0; i < VEC; i++) {
-        uint32_t word = VEC == 4 || n % 4 == 0 ? block.word[i] : block.word[(2 + i) % 4];
-        scale[i] = word < threshold ? 0 : kept;
+        uint32_t drawn = VEC == 4 || n % 4 == 0 ? word[i] : word[(2 + i) % 4];
+        scale[i] = drawn < v.dropout_threshold ? 0 : v.dropout_scale;
     }
 }
 
@@ -117,7 +113,7 @@ static __device__ inline void preactivate(const view<T> &v, const float *st, con
                          (in.entry[i].value(gate) * slope<T>(gate) + bias[gate]);
         }
     }
-    if (v.dropout > 0) {
+    if (v.dropout_threshold > 0) {
         dropout_scale(v, unit, n, q.dropout);
 #pragma unroll
         for (int i = 0; i < VEC; i++) z[GATE_U][i] *= q.dropout[i];

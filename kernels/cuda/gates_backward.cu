@@ -269,7 +269,7 @@ static __device__ inline void differentiate(const view<T> &v, const backward_inp
         d[GATE_O][i] = o - o * q.o[i];
         d[GATE_U][i] = by_i - i_u * q.u[i];
         dc[i] = by_f;
-        if (v.dropout > 0) d[GATE_U][i] *= q.dropout[i];
+        if (v.dropout_threshold > 0) d[GATE_U][i] *= q.dropout[i];
     }
 }
 

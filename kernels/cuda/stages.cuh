@@ -32,8 +32,9 @@ template <typename T> struct view {
     float *c_after, *dc;
     T *h;
     const T *dh, *dx;
-    float dropout;
-    uint64_t seed;
+    uint32_t dropout_threshold; /* see dropout in ops.h; 0: none */
+    float dropout_scale;
+    uint64_t dropout_seed;
     const update_arguments *arguments;
     int t;
 };
@@ -59,7 +60,7 @@ template <typename T> static view<T> view_step(backend *be, const cell *c, int s
     v.layer_norm = g->layer_norm;
     v.relu = g->relu;
     v.start = t == c->steps - 1;
-    v.asked = !v.start || c->more_after;
+    v.asked = !v.start || c->has_later_steps;
     v.use = g->table_use;
     v.stride = g->table_stride;
     v.gain = (const float *)g->gain;
@@ -83,10 +84,11 @@ template <typename T> static view<T> view_step(backend *be, const cell *c, int s
     v.dh = offset<T>(c->dh, t * plane);
     v.dx = (const T *)c->dx;
     v.dc = (float *)c->dc;
-    v.dropout = (float)c->dropout;
-    v.seed = c->seed;
+    v.dropout_threshold = c->dropout.threshold;
+    v.dropout_scale = (float)c->dropout.scale;
+    v.dropout_seed = c->dropout.seed;
     v.arguments = c->arguments;
-    v.t = c->first + t;
+    v.t = c->first_step + t;
     return v;
 }
 

@@ -206,7 +206,7 @@ static void issue_weight_gradient(void *argument) {
     be->mark(be, 2 * b->piece_count + 2);
     for (int s = 0; s < c->stages; s++) {
         const stage *g = &c->stage[s];
-        be->wgrad(be, g->layout, stage_draw(g), s == 0 ? c->h : c->stage[s - 1].out, c->steps,
+        be->wgrad(be, g->layout, stage_raw_gradient(g), s == 0 ? c->h : c->stage[s - 1].out, c->steps,
                   c->columns, g->dweight, c->workspace);
     }
     be->mark(be, 2 * b->piece_count + 3);

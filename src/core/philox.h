@@ -9,17 +9,11 @@
 
 #include <stdint.h>
 
-#ifdef __CUDACC__
-#define PHILOX_INLINE static __host__ __device__ inline
-#else
-#define PHILOX_INLINE static inline
-#endif
-
 typedef struct philox_block {
     uint32_t word[4];
 } philox_block;
 
-PHILOX_INLINE philox_block philox(uint64_t key, uint32_t c0, uint32_t c1, uint32_t c2,
+static inline philox_block philox(uint64_t key, uint32_t c0, uint32_t c1, uint32_t c2,
                                   uint32_t c3) {
     uint32_t k0 = (uint32_t)key, k1 = (uint32_t)(key >> 32);
     for (int round = 0; round < 10; round++) {
@@ -56,12 +50,12 @@ typedef struct philox_stream {
     uint32_t c2, c3;
 } philox_stream;
 
-PHILOX_INLINE philox_stream philox_start(uint64_t key, int purpose, uint32_t detail, uint32_t c2) {
+static inline philox_stream philox_start(uint64_t key, int purpose, uint32_t detail, uint32_t c2) {
     philox_stream stream = {key, 0, c2, PHILOX_PURPOSE(purpose, detail)};
     return stream;
 }
 
-PHILOX_INLINE uint64_t philox_next(philox_stream *stream) {
+static inline uint64_t philox_next(philox_stream *stream) {
     philox_block block = philox(stream->key, (uint32_t)stream->draw, (uint32_t)(stream->draw >> 32),
                                 stream->c2, stream->c3);
     stream->draw++;
@@ -69,7 +63,7 @@ PHILOX_INLINE uint64_t philox_next(philox_stream *stream) {
 }
 
 /* Uniform in [0, bound), without bias: draws that fall in the incomplete last interval are redone. */
-PHILOX_INLINE uint64_t philox_below(philox_stream *stream, uint64_t bound) {
+static inline uint64_t philox_below(philox_stream *stream, uint64_t bound) {
     uint64_t tail = (UINT64_MAX % bound + 1) % bound, value;
     do value = philox_next(stream);
     while (value > UINT64_MAX - tail);
@@ -77,7 +71,7 @@ PHILOX_INLINE uint64_t philox_below(philox_stream *stream, uint64_t bound) {
 }
 
 /* Uniform in [0, 1), a multiple of 2^-53. */
-PHILOX_INLINE double philox_uniform(philox_stream *stream) {
+static inline double philox_uniform(philox_stream *stream) {
     return (double)(philox_next(stream) >> 11) * 0x1p-53;
 }
 

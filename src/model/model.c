@@ -314,8 +314,7 @@ static void describe_cell(model *m) {
                      .columns = m->columns,
                      .keep = m->use == MODEL_TRAINING,
                      .stages = stages,
-                     .dropout = config->dropout,
-                     .seed = (uint64_t)config->seed};
+                     .dropout = dropout_with(config->dropout, (uint64_t)config->seed)};
     for (int s = 0; s < stages; s++) {
         bool last = s == stages - 1;
         table_use use = last ? TABLE_ADD : s == 0 ? TABLE_MULTIPLY : TABLE_NONE;
@@ -556,11 +555,11 @@ void model_restore_state(model *m) {
 static cell segment_of(const model *m, int k) {
     cell c = m->cell;
     int left = m->steps - k * c.steps;
-    c.first = k * c.steps;
+    c.first_step = k * c.steps;
     if (c.steps > left) c.steps = left;
-    c.bytes = m->bytes + (size_t)c.first * (size_t)m->columns;
-    c.more_before = k > 0;
-    c.more_after = k < m->segments - 1;
+    c.bytes = m->bytes + (size_t)c.first_step * (size_t)m->columns;
+    c.has_earlier_steps = k > 0;
+    c.has_later_steps = k < m->segments - 1;
     return c;
 }
 
@@ -591,7 +590,7 @@ static void forward_tables(model *m) {
 
 static void forward_head(model *m, const cell *c, void *dlogits) {
     backend *be = m->be;
-    size_t from = (size_t)c->first * (size_t)m->columns;
+    size_t from = (size_t)c->first_step * (size_t)m->columns;
     be->fprop(be, m->head_device, weight_place(m, "head.weight"), head_input(m), c->steps,
               m->columns, m->logits, REAL, NULL);
     be->softmax_cross_entropy(be, m->logits, value_place(m, "head.bias"), m->targets + from,
@@ -612,7 +611,7 @@ static void backward_tables(model *m) {
             be->activate_backward(be, &m->tables[i], 0, 0);
             if (m->config.layer_norm) be->norm_backward(be, &m->tables[i], 0, 0);
         }
-        gradient = stage_draw(&m->tables[0].stage[0]);
+        gradient = stage_raw_gradient(&m->tables[0].stage[0]);
     }
     be->wgrad(be, m->projection_device, gradient, weight_place(m, "input.embedding"), 1, VOCABULARY,
               gradient_place(m, "input.projection"), m->cell.workspace);
@@ -634,7 +633,7 @@ static void backward_head(model *m, const cell *c) {
 static void run_segment(model *m, int k, bool head) {
     cell c = segment_of(m, k);
     c.keep = false;
-    c.dropout = 0;
+    c.dropout.threshold = 0;
     m->be->cell_forward(m->be, &c);
     if (head) forward_head(m, &c, NULL);
     carry_state(m, &c);
