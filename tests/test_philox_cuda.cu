@@ -5,7 +5,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#include "cuda/philox.cuh"
+#include "cuda/device/philox.cuh"
 
 extern "C" {
 #include <cmocka.h>

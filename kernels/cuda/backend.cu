@@ -1,5 +1,5 @@
 /* The CUDA backend's table: memory, uploads that nobody waits for, recordings as CUDA graphs. */
-#include "cuda.h"
+#include "backend.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -187,16 +187,16 @@ static device_layout *layout_create(backend *be, const layout *l) {
     if (hopper_fits(be, l)) hopper_create(be, device, l);
     if (hopper_fits_wgrad(be, l)) {
         hopper_create_wgrad(be, device, l);
-    } else if (small_fits(be, l)) {
-        small_create(be, device, l);
-        strips_create(be, device, l);
+    } else if (small_blocks_fits(be, l)) {
+        small_blocks_plan(be, device, l);
+        wgrad_small_blocks_plan(be, device, l);
     } else {
         build_tiles(be, device, l);
     }
-    if (hopper_fits_wgrad(be, l) || plain_wgrad_fits(be, l)) runs_create(be, device, l);
-    if (be->precision == BF16) narrow_create(be, device, l);
-    if (shared_fits(be, l)) shared_create(be, device, l);
-    chain_create(be, device, l);
+    if (hopper_fits_wgrad(be, l) || wgrad_fp32_fits(be, l)) runs_create(be, device, l);
+    if (be->precision == BF16) few_columns_plan(be, device, l);
+    if (hopper_tf32_fits(be, l)) hopper_tf32_plan(be, device, l);
+    stage_chain_plan(be, device, l);
     return device;
 }
 
@@ -211,44 +211,60 @@ static void release_tables(backend *be, void *const *tables, int count) {
 
 static void free_layout(backend *be, device_layout *device) {
     if (!device) return;
-    enum { OTHERS = 34, OF_PRODUCTS = 3 * TRANSPOSED_CUTS + 4 * WIDE_CUTS + 6 * SHARED_CUTS };
-    void *tables[OTHERS + OF_PRODUCTS + 2 * CHAIN_CUTS + 1] = {
-        device->host.row_start,       device->host.row_column,
-        device->host.column_start,    device->host.column_row,
-        device->host.column_block,    device->block_row,
-        device->tile_block,           device->deep_start,
-        device->sampled.task,         device->sampled.tile,
-        device->sampled.slot,         device->sampled.pair,
-        device->narrow_rows.task,     device->narrow_columns.task,
-        device->rows.source,          device->rows.tile,
-        device->small_forward.stage,  device->small_forward.list,
-        device->small_forward.node,   device->small_forward.source,
-        device->small_forward.has,    device->small_forward.entry,
-        device->small_backward.stage, device->small_backward.list,
-        device->small_backward.node,  device->small_backward.source,
-        device->small_backward.has,   device->small_backward.entry,
-        device->strips.task,          device->strips.box,
-        device->strips.place,         device->strips.position,
-        device->deep_spans,           device->run_row};
+    enum { OTHERS = 34, OF_PRODUCTS = 3 * DGRAD_GATES_CUTS + 4 * ONE_GATE_CUTS + 6 * TF32_CUTS };
+    void *tables[OTHERS + OF_PRODUCTS + 2 * CHAIN_CUTS + 1] = {device->host.row_start,
+                                                               device->host.row_column,
+                                                               device->host.column_start,
+                                                               device->host.column_row,
+                                                               device->host.column_block,
+                                                               device->block_row,
+                                                               device->tile_block,
+                                                               device->deep_start,
+                                                               device->sampled.task,
+                                                               device->sampled.tile,
+                                                               device->sampled.slot,
+                                                               device->sampled.pair,
+                                                               device->few_columns_rows.task,
+                                                               device->few_columns_columns.task,
+                                                               device->rows.source,
+                                                               device->rows.tile,
+                                                               device->small_forward.stage,
+                                                               device->small_forward.list,
+                                                               device->small_forward.node,
+                                                               device->small_forward.source,
+                                                               device->small_forward.has,
+                                                               device->small_forward.entry,
+                                                               device->small_backward.stage,
+                                                               device->small_backward.list,
+                                                               device->small_backward.node,
+                                                               device->small_backward.source,
+                                                               device->small_backward.has,
+                                                               device->small_backward.entry,
+                                                               device->strips.task,
+                                                               device->strips.box,
+                                                               device->strips.place,
+                                                               device->strips.position,
+                                                               device->deep_spans,
+                                                               device->run_row};
     int count = OTHERS;
-    for (int i = 0; i < TRANSPOSED_CUTS; i++) {
+    for (int i = 0; i < DGRAD_GATES_CUTS; i++) {
         tables[count++] = device->transposed[i].part;
         tables[count++] = device->transposed[i].source;
         tables[count++] = device->transposed[i].block;
     }
-    for (int i = 0; i < WIDE_CUTS; i++) {
-        tables[count++] = device->wide_forward[i].part;
-        tables[count++] = device->wide_forward[i].source;
-        tables[count++] = device->wide_backward[i].part;
-        tables[count++] = device->wide_backward[i].source;
+    for (int i = 0; i < ONE_GATE_CUTS; i++) {
+        tables[count++] = device->one_gate_forward[i].part;
+        tables[count++] = device->one_gate_forward[i].source;
+        tables[count++] = device->one_gate_backward[i].part;
+        tables[count++] = device->one_gate_backward[i].source;
     }
-    for (int i = 0; i < SHARED_CUTS; i++) {
-        tables[count++] = device->shared_forward[i].part;
-        tables[count++] = device->shared_forward[i].source;
-        tables[count++] = device->shared_forward[i].block;
-        tables[count++] = device->shared_backward[i].part;
-        tables[count++] = device->shared_backward[i].source;
-        tables[count++] = device->shared_backward[i].block;
+    for (int i = 0; i < TF32_CUTS; i++) {
+        tables[count++] = device->tf32_forward[i].part;
+        tables[count++] = device->tf32_forward[i].source;
+        tables[count++] = device->tf32_forward[i].block;
+        tables[count++] = device->tf32_backward[i].part;
+        tables[count++] = device->tf32_backward[i].source;
+        tables[count++] = device->tf32_backward[i].block;
     }
     for (int i = 0; i < CHAIN_CUTS; i++) {
         tables[count++] = device->chain_forward[i].part;
@@ -278,8 +294,8 @@ static void destroy(backend *be) {
     cudaFree(cuda->blas_workspace);
     cudaFree(cuda->partial);
     cudaFree(cuda->factors);
-    cudaFree(cuda->shared_sums);
-    cudaFree(cuda->shared_full);
+    cudaFree(cuda->partial_sums);
+    cudaFree(cuda->partial_full);
     cudaFree(cuda->chain_words);
     cudaFreeHost(cuda->staging);
     if (cuda->stream) cudaStreamDestroy(cuda->stream);
@@ -374,11 +390,11 @@ static bool set_up(backend *be) {
     cuda->shared_limit = properties.sharedMemPerBlockOptin;
     cuda->l2_bytes = (size_t)properties.l2CacheSize;
     cuda->hopper = find_hopper(be, &properties);
-    size_t flags = SHARED_SLOTS * sizeof *cuda->shared_full;
-    cuda_ok(be, cudaMalloc(&cuda->shared_sums, SHARED_FLOATS * sizeof(float)), "memory");
-    cuda_ok(be, cudaMalloc(&cuda->shared_full, flags), "memory");
+    size_t flags = PARTIAL_SLOTS * sizeof *cuda->partial_full;
+    cuda_ok(be, cudaMalloc(&cuda->partial_sums, PARTIAL_FLOATS * sizeof(float)), "memory");
+    cuda_ok(be, cudaMalloc(&cuda->partial_full, flags), "memory");
     cuda_ok(be, cudaMalloc(&cuda->chain_words, CHAIN_WORDS * sizeof *cuda->chain_words), "memory");
-    zero(be, cuda->shared_full, flags);
+    zero(be, cuda->partial_full, flags);
     if (*cuda->failure) return false;
     be->memory = available > MEMORY_RESERVE ? available - MEMORY_RESERVE : 0;
     snprintf(be->device, sizeof be->device, "%s", properties.name);

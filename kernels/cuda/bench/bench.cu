@@ -1,0 +1,164 @@
+/* What only a GPU can tell a benchmark, see bench.h: times by events,
+ * random data made where it is needed, and kernels that measure a ceiling each.
+ *
+ *   read     every multiprocessor reads its share of an array 16 bytes a thread, past its own
+ * cache; each round it takes another's share. Floor: the bytes over the L2's bandwidth, or the
+ *            memory's where the array does not fit there
+ *   nothing  an empty kernel: what a node of a graph costs
+ *   exchange a thread block a multiprocessor; in each round it leaves a number and waits until it
+ *            has read at least that of all others: a way to the L2, and one back */
+#include "backend.h"
+#include "bench/rivals.h"
+#include "device/philox.cuh"
+
+#include <stdlib.h>
+
+enum { THREADS = 256, READ_THREADS = 512, READ_BLOCKS = 2 /* a multiprocessor */, UNROLL = 8 };
+
+/* ------------------------------------------------------------------------------------- timing */
+
+/* Marks are events. In a recording they become nodes of its graph, so that each replay sets them
+ * anew. */
+void cuda_mark(backend *be, int number) {
+    cuda_backend *cuda = cuda_of(be);
+    cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
+    if (number >= cuda->mark_count) {
+        int count = 2 * number + 16;
+        cuda->marks = (cudaEvent_t *)realloc(cuda->marks, (size_t)count * sizeof *cuda->marks);
+        if (!cuda->marks) abort();
+        for (int i = cuda->mark_count; i < count; i++) cuda->marks[i] = NULL;
+        cuda->mark_count = count;
+    }
+    cudaEvent_t *event = &cuda->marks[number];
+    if (!*event) cuda_ok(be, cudaEventCreate(event), "event");
+    cuda_ok(be, cudaStreamIsCapturing(cuda->stream, &status), "event");
+    unsigned how =
+        status == cudaStreamCaptureStatusNone ? cudaEventRecordDefault : cudaEventRecordExternal;
+    cuda_ok(be, cudaEventRecordWithFlags(*event, cuda->stream, how), "event");
+}
+
+double cuda_elapsed(backend *be, int from, int to) {
+    cuda_backend *cuda = cuda_of(be);
+    float milliseconds = 0;
+    cuda_ok(be, cudaStreamSynchronize(cuda->stream), "time");
+    cuda_ok(be, cudaEventElapsedTime(&milliseconds, cuda->marks[from], cuda->marks[to]), "time");
+    return milliseconds * 1e-3;
+}
+
+/* ------------------------------------------------------------------------------------- device */
+
+static int attribute(backend *be, cudaDeviceAttr which) {
+    int value = 0;
+    cuda_ok(be, cudaDeviceGetAttribute(&value, which, 0), "device");
+    return value;
+}
+
+static size_t cache_bytes(backend *be) {
+    return (size_t)attribute(be, cudaDevAttrL2CacheSize);
+}
+
+static int processors(backend *be) {
+    return cuda_of(be)->processors;
+}
+
+static size_t table_bytes(backend *be) {
+    return cuda_of(be)->table_bytes;
+}
+
+/* ---------------------------------------------------------------------------------- randomise */
+
+/* [-1, 1) in steps of 2^-23. */
+static __device__ inline float unit_value(uint32_t word) {
+    return (float)(int)(word >> 8) * 0x1p-23f - 1;
+}
+
+/* Each thread fills 4 neighbours at a time; T: float or bf16. */
+template <typename T> static __global__ void randomise_kernel(T *x, size_t count, uint64_t seed) {
+    size_t quads = (count + 3) / 4, step = (size_t)gridDim.x * THREADS;
+    for (size_t i = (size_t)blockIdx.x * THREADS + threadIdx.x; i < quads; i += step) {
+        uint4 block =
+            philox_draw(seed, (uint32_t)i, (uint32_t)(i >> 32), 0, PHILOX_PURPOSE(PHILOX_BENCH, 0));
+        const uint32_t word[4] = {block.x, block.y, block.z, block.w};
+        for (int k = 0; k < 4; k++) {
+            if (i * 4 + k < count) x[i * 4 + k] = from_float<T>(unit_value(word[k]));
+        }
+    }
+}
+
+static void randomise(backend *be, void *x, bench_math math, size_t count, uint64_t seed) {
+    cuda_backend *cuda = cuda_of(be);
+    cuda_weights_change(be);
+    int blocks = cuda->processors * 8;
+    if (math == MATH_BF16) {
+        randomise_kernel<<<blocks, THREADS, 0, cuda->stream>>>((bf16 *)x, count, seed);
+    } else {
+        randomise_kernel<<<blocks, THREADS, 0, cuda->stream>>>((float *)x, count, seed);
+    }
+    cuda_launched(be, "randomise");
+}
+
+/* ----------------------------------------------------------------------------------- ceilings */
+
+/* x: `count` vectors of 16 bytes. `sink` is never written: no sum of random bytes is that value,
+ * and if one were, nothing would be lost. */
+static __global__ void __launch_bounds__(READ_THREADS, READ_BLOCKS)
+    read_kernel(const uint4 *x, size_t count, int times, uint32_t *sink) {
+    size_t step = (size_t)gridDim.x * READ_THREADS;
+    uint32_t sum = 0;
+    for (int round = 0; round < times; round++) {
+        size_t block = (blockIdx.x + (size_t)round * 61) % gridDim.x;
+        size_t i = block * READ_THREADS + threadIdx.x;
+        for (; i < count; i += UNROLL * step) {
+            uint4 v[UNROLL];
+#pragma unroll
+            for (int k = 0; k < UNROLL; k++) {
+                bool there = i + k * step < count;
+                v[k] = there ? __ldcg(x + i + k * step) : make_uint4(0, 0, 0, 0);
+            }
+#pragma unroll
+            for (int k = 0; k < UNROLL; k++) sum ^= v[k].x ^ v[k].y ^ v[k].z ^ v[k].w;
+        }
+        sum = sum * 2654435761u + round; /* rounds do not cancel */
+    }
+    if (sum == 0xDEADBEEF) *sink = sum;
+}
+
+static void read_array(backend *be, const void *x, size_t bytes, int times) {
+    cuda_backend *cuda = cuda_of(be);
+    read_kernel<<<cuda->processors * READ_BLOCKS, READ_THREADS, 0, cuda->stream>>>(
+        (const uint4 *)x, bytes / sizeof(uint4), times, (uint32_t *)cuda->partial);
+    cuda_launched(be, "read");
+}
+
+static __global__ void empty_kernel() {}
+
+static void nothing(backend *be) {
+    cuda_backend *cuda = cuda_of(be);
+    empty_kernel<<<cuda->processors, THREADS, 0, cuda->stream>>>();
+    cuda_launched(be, "nothing");
+}
+
+static __global__ void __launch_bounds__(THREADS) exchange_kernel(uint32_t *words, int times) {
+    volatile uint32_t *all = words;
+    const uint32_t before = all[blockIdx.x];
+    for (int round = 1; round <= times; round++) {
+        __syncthreads(); /* all have read what the number follows, and the others' */
+        if (threadIdx.x == 0) all[blockIdx.x] = before + round;
+        for (int i = threadIdx.x; i < gridDim.x; i += THREADS) {
+            while ((int)(all[i] - before) < round) continue;
+        }
+    }
+}
+
+static void exchange(backend *be, void *words, int times) {
+    cuda_backend *cuda = cuda_of(be);
+    const int most = EXCHANGE_BYTES / sizeof(uint32_t);
+    exchange_kernel<<<min(cuda->processors, most), THREADS, 0, cuda->stream>>>((uint32_t *)words,
+                                                                               times);
+    cuda_launched(be, "exchange");
+}
+
+const bench_tools cuda_bench_tools = {
+    cache_bytes, processors,   table_bytes,   randomise, read_array, nothing,
+    exchange,    rival_create, rival_weights, rival_run, rival_free,
+};

@@ -1,0 +1,180 @@
+/* Inline PTX of sm_80 and later, behind names; what came with sm_90 and is of use to all kernels
+ * does nothing before. What only Hopper has is in hopper_ptx.cuh. Reference: PTX ISA, "Warp-level
+ * matrix instructions", "Asynchronous copy", "griddepcontrol". */
+#ifndef SMALLWORLD_KERNELS_CUDA_DEVICE_PTX_CUH
+#define SMALLWORLD_KERNELS_CUDA_DEVICE_PTX_CUH
+
+#include <stdint.h>
+
+static __device__ inline uint32_t shared_address(const void *pointer) {
+    return (uint32_t)__cvta_generic_to_shared(pointer);
+}
+
+/* 16 bytes from global to shared memory. */
+static __device__ inline void copy_async_whole(uint32_t to, const void *from) {
+    asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(to), "l"(from));
+}
+
+/* The same; where `from` is NULL, 16 zero bytes. */
+static __device__ inline void copy_async(uint32_t to, const void *from) {
+    int bytes = from ? 16 : 0;
+    asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to), "l"(from), "r"(bytes));
+}
+
+/* The same, kept in the first-level cache too. */
+static __device__ inline void copy_async_cached(uint32_t to, const void *from) {
+    int bytes = from ? 16 : 0;
+    asm volatile("cp.async.ca.shared.global [%0], [%1], 16, %2;" ::"r"(to), "l"(from), "r"(bytes));
+}
+
+/* 4 bytes. */
+static __device__ inline void copy_word_async(uint32_t to, const void *from) {
+    asm volatile("cp.async.ca.shared.global [%0], [%1], 4;" ::"r"(to), "l"(from) : "memory");
+}
+
+static __device__ inline void copy_commit() {
+    asm volatile("cp.async.commit_group;");
+}
+
+/* Waits until at most `pending` of this thread's groups are under way. */
+template <int pending> static __device__ inline void copy_wait() {
+    asm volatile("cp.async.wait_group %0;" ::"n"(pending));
+}
+
+/* What the L2 gives up last; from sm_90 on. */
+static __device__ inline void store_lasting(uint2 *to, uint2 x) {
+#if defined __CUDA_ARCH__ && __CUDA_ARCH__ >= 900
+    const uint64_t evict_last = 0x14F0000000000000;
+    asm volatile("st.global.L2::cache_hint.v2.b32 [%0], {%1, %2}, %3;" ::"l"(to), "r"(x.x),
+                 "r"(x.y), "l"(evict_last)
+                 : "memory");
+#else
+    *to = x;
+#endif
+}
+
+static __device__ inline void store_lasting(uint4 *to, uint4 x) {
+#if defined __CUDA_ARCH__ && __CUDA_ARCH__ >= 900
+    const uint64_t evict_last = 0x14F0000000000000;
+    asm volatile("st.global.L2::cache_hint.v4.b32 [%0], {%1, %2, %3, %4}, %5;" ::"l"(to), "r"(x.x),
+                 "r"(x.y), "r"(x.z), "r"(x.w), "l"(evict_last)
+                 : "memory");
+#else
+    *to = x;
+#endif
+}
+
+/* Adds to four neighbours in global memory, at a multiple of 16 bytes. */
+static __device__ inline void add_four(float *to, float a, float b, float c, float d) {
+#if defined __CUDA_ARCH__ && __CUDA_ARCH__ >= 900
+    asm volatile("red.relaxed.gpu.global.add.v4.f32 [%0], {%1, %2, %3, %4};" ::"l"(to), "f"(a),
+                 "f"(b), "f"(c), "f"(d)
+                 : "memory");
+#else
+    atomicAdd(to, a);
+    atomicAdd(to + 1, b);
+    atomicAdd(to + 2, c);
+    atomicAdd(to + 3, d);
+#endif
+}
+
+/* Multiples of 16 bytes come into L2; from sm_90 on. */
+static __device__ inline void prefetch(const void *from, uint32_t bytes) {
+#if defined __CUDA_ARCH__ && __CUDA_ARCH__ >= 900
+    asm volatile("cp.async.bulk.prefetch.L2.global [%0], %1;" ::"l"(from), "r"(bytes) : "memory");
+#endif
+}
+
+/* Where chunk `c` of row `row` lies in a tile whose rows have `width` chunks: permuted so that the
+ * eight rows that ldmatrix reads at once fall into different banks. */
+template <int width> static __device__ inline int swizzle(int row, int c) {
+    const int rows = width >= 8 ? 1 : 8 / width; /* that fill all banks */
+    const int spread = width >= 8 ? 8 : width;
+    return row * width + (c ^ (row / rows % spread));
+}
+
+/* Four 8 x 8 matrices of 16-bit elements; lane i gives the address of row i % 8 of matrix i / 8. */
+static __device__ inline void load_matrices(uint32_t (&r)[4], uint32_t address) {
+    asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
+                 : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
+                 : "r"(address));
+}
+
+/* Loads nothing, without a branch, where `on` is 0, which is the same in all lanes. */
+static __device__ inline void load_matrices_if(uint32_t (&r)[4], uint32_t address, int on) {
+    asm volatile("{\n.reg .pred on;\nsetp.ne.b32 on, %5, 0;\n"
+                 "@on ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];\n}"
+                 : "+r"(r[0]), "+r"(r[1]), "+r"(r[2]), "+r"(r[3])
+                 : "r"(address), "r"(on));
+}
+
+static __device__ inline void load_matrices_transposed(uint32_t (&r)[4], uint32_t address) {
+    asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
+                 : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
+                 : "r"(address));
+}
+
+/* An 8 x 8 matrix of 16-bit elements, two of a row to a lane, turned over. */
+static __device__ inline uint32_t transpose_matrix(uint32_t r) {
+    uint32_t turned;
+    asm("movmatrix.sync.aligned.m8n8.trans.b16 %0, %1;" : "=r"(turned) : "r"(r));
+    return turned;
+}
+
+/* 2^x and 1 / x to about 2^-22, in one instruction each; 2^128 and more is infinite, and 0 the
+ * inverse of that. */
+static __device__ inline float exponential2(float x) {
+    float y;
+    asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+    return y;
+}
+
+static __device__ inline float reciprocal(float x) {
+    float y;
+    asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+    return y;
+}
+
+/* sum [16 x 8] += a [16 x 16] b [16 x 8], bf16 with fp32 sums. */
+static __device__ inline void multiply_add(float (&sum)[4], const uint32_t (&a)[4], uint32_t b0,
+                                           uint32_t b1) {
+    asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 "
+                 "{%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
+                 : "+f"(sum[0]), "+f"(sum[1]), "+f"(sum[2]), "+f"(sum[3])
+                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+}
+
+/* To nearest. */
+static __device__ inline uint32_t to_tf32(float x) {
+    uint32_t rounded;
+    asm("cvt.rna.tf32.f32 %0, %1;" : "=r"(rounded) : "f"(x));
+    return rounded;
+}
+
+/* sum [16 x 8] += a [16 x 8] b [8 x 8], tf32 with fp32 sums. */
+static __device__ inline void multiply_add_tf32(float (&sum)[4], const uint32_t (&a)[4],
+                                                uint32_t b0, uint32_t b1) {
+    asm volatile("mma.sync.aligned.m16n8k8.row.col.f32.tf32.tf32.f32 "
+                 "{%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
+                 : "+f"(sum[0]), "+f"(sum[1]), "+f"(sum[2]), "+f"(sum[3])
+                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+}
+
+/* Between two kernels the GPU drains and fills again, which takes some microseconds. From sm_90 on,
+ * a kernel that says let_next_start allows the next one's thread blocks onto multiprocessors with
+ * room. These get ready, and read only what kernels before this one wrote, until they
+ * wait_for_earlier: all kernels before theirs, whose writes they then see. For that each kernel
+ * lets the next one start only after it has waited itself. */
+static __device__ inline void let_next_start() {
+#if defined __CUDA_ARCH__ && __CUDA_ARCH__ >= 900
+    asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
+#endif
+}
+
+static __device__ inline void wait_for_earlier() {
+#if defined __CUDA_ARCH__ && __CUDA_ARCH__ >= 900
+    asm volatile("griddepcontrol.wait;" ::: "memory");
+#endif
+}
+
+#endif

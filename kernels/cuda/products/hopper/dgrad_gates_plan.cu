@@ -1,0 +1,243 @@
+/* The parts of dgrad_gates: which nodes of dgrad's results a thread block makes together, and
+ * the union of their sources.
+ *
+ * Parts are cut evenly, or have whole nodes with like sources: both are tried, for several numbers
+ * of tiles of columns, and the plan taken that should be the fastest; see dgrad_gates.cu. */
+#include "products/hopper/dgrad_gates.cuh"
+#include "products/node_lists.h"
+
+#include <math.h>
+
+enum { PHASES = 16 }; /* of the order in which all thread blocks go through sources */
+
+/* A part as it is cut: entries [begin, end) of its nodes' lists, and how long it takes. */
+typedef struct cut_part {
+    dgrad_gates_part part;
+    int begin, end;
+    double cost;
+} cut_part;
+
+/* A source and the blocks of it. */
+typedef struct merged_source {
+    int node, mask, block[PART_NODES];
+} merged_source;
+
+/* Sources in the order of their numbers modulo PHASES. */
+static int by_phase(const void *one, const void *two) {
+    const int a = ((const merged_source *)one)->node, b = ((const merged_source *)two)->node;
+    return a % PHASES != b % PHASES ? a % PHASES - b % PHASES : a - b;
+}
+
+/* Merges a part's lists by source; returns how many there are. */
+static int merge_sources(const layout *l, const cut_part *cut, merged_source *sources) {
+    int at[PART_NODES], stop[PART_NODES], count = 0, next;
+    uint32_t mask;
+    for (int m = 0; m < cut->part.nodes; m++) {
+        at[m] = max(l->column_start[cut->part.node[m]], cut->begin);
+        stop[m] = min(l->column_start[cut->part.node[m] + 1], cut->end);
+    }
+    while ((next = next_source(l->column_row, cut->part.nodes, at, stop, &mask)) >= 0) {
+        merged_source *source = &sources[count++];
+        source->node = next;
+        source->mask = (int)mask;
+        for (int m = 0, k = 0; m < cut->part.nodes; m++) {
+            if (mask >> m & 1) source->block[k++] = l->column_block[at[m]];
+        }
+        step_past(mask, cut->part.nodes, at);
+    }
+    qsort(sources, (size_t)count, sizeof *sources, by_phase);
+    return count;
+}
+
+/* Cuts the lists into about `count` parts of equally many entries and at most `slots` nodes, and
+ * returns how many it took; without `parts`, only counts. */
+static int cut_evenly(const layout *l, int count, int slots, cut_part *parts) {
+    int total = l->column_start[l->in_nodes], made = 0, node = 0, node_part = 0;
+    for (int begin = 0, end; node < l->in_nodes; begin = end, made++) {
+        int target = (int)((long long)total * (made + 1) / count), last = node;
+        while (last + 1 < l->in_nodes && last + 1 < node + slots &&
+               l->column_start[last + 1] < target) {
+            last++;
+        }
+        end = l->column_start[last + 1] < target || target <= begin ? l->column_start[last + 1]
+                                                                    : target;
+        bool continues = end < l->column_start[last + 1];
+        if (parts) {
+            cut_part *cut = &parts[made];
+            cut->begin = begin;
+            cut->end = end;
+            cut->part.nodes = (unsigned char)(last - node + 1);
+            for (int m = 0; node + m <= last; m++) cut->part.node[m] = (uint16_t)(node + m);
+            cut->part.first_part = node_part;
+            cut->part.continues = continues;
+        }
+        if (!continues) {
+            node_part = made + 1;
+        } else if (last > node || begin == l->column_start[node]) {
+            node_part = made;
+        }
+        node = continues ? last : last + 1;
+    }
+    return made;
+}
+
+/* As many parts as keep every multiprocessor equally busy. */
+static int even_parts(const layout *l, int slots, int processors) {
+    int total = l->column_start[l->in_nodes], count = processors;
+    int made = cut_evenly(l, count, slots, NULL);
+    while (count < total && made > count) {
+        count += processors;
+        made = cut_evenly(l, count, slots, NULL);
+    }
+    return count;
+}
+
+static int by_cost(const void *one, const void *two) {
+    const double a = ((const cut_part *)one)->cost, b = ((const cut_part *)two)->cost;
+    return a < b ? 1 : a > b ? -1 : 0;
+}
+
+/* Whole nodes in this order, so many to a part; returns how many parts. */
+static int cut_whole(const layout *l, const int *order, int slots, cut_part *parts) {
+    int made = 0;
+    for (int i = 0; i < l->in_nodes; i += slots, made++) {
+        cut_part cut = {};
+        cut.end = l->column_start[l->in_nodes];
+        cut.part.nodes = (unsigned char)min(slots, l->in_nodes - i);
+        for (int m = 0; m < cut.part.nodes; m++) cut.part.node[m] = (uint16_t)order[i + m];
+        parts[made] = cut;
+    }
+    return made;
+}
+
+/* A way to cut the nodes, and a measure of the time it takes. */
+typedef struct dgrad_gates_cut {
+    const int *order; /* NULL: evenly */
+    int slots, count; /* nodes of a part; parts */
+    double time;
+} dgrad_gates_cut;
+
+/* Cuts the nodes, the costliest parts first if they are whole; returns how many. What a part takes
+ * is what it gathers, and sums that it hands on: written and read in fp32, these are as many bytes
+ * as a source's activations. `columns`: of a tile. */
+static int cut_parts(const layout *l, const dgrad_gates_cut *plan, int columns, cut_part *parts,
+                     merged_source *merged) {
+    const int made = plan->order ? cut_whole(l, plan->order, plan->slots, parts)
+                                 : cut_evenly(l, plan->count, plan->slots, parts);
+    for (int i = 0; i < made; i++) {
+        const int count = merge_sources(l, &parts[i], merged);
+        parts[i].cost = (double)(count + parts[i].part.continues) * columns;
+        for (int k = 0; k < count; k++) {
+            parts[i].cost += (double)l->in_block * __builtin_popcount(merged[k].mask);
+        }
+    }
+    if (plan->order) qsort(parts, (size_t)made, sizeof *parts, by_cost);
+    return made;
+}
+
+/* The time of all parts of so many tiles of columns. Even parts keep all thread blocks equally
+ * busy; whole ones are nearer to the busiest than to the mean, though who ends early leaves more of
+ * the L2 to the others. */
+static double time_of(const cut_part *parts, int count, int tiles, int processors, bool whole) {
+    double *load = (double *)calloc((size_t)processors, sizeof *load), sum = 0, most = 0;
+    if (!load) abort();
+    const int works = count * tiles, grid = min(works, processors);
+    for (int i = 0; i < works; i++) {
+        const double cost = parts[i % count].cost;
+        double *of = &load[i / grid % 2 ? grid - 1 - i % grid : i % grid];
+        *of += cost;
+        sum += cost;
+        most = fmax(most, *of);
+    }
+    free(load);
+    return whole ? (sum / processors + 3 * most) / 4 : sum / processors;
+}
+
+/* The most parts, one after another, that a node's list lies in, of parts that are cut evenly. */
+static int longest_span(const cut_part *parts, int count) {
+    int longest = 1;
+    for (int i = 0; i < count; i++) longest = max(longest, i - parts[i].part.first_part + 1);
+    return longest;
+}
+
+/* Even parts, or so many whole nodes to a part as should be the fastest. There must be slots enough for
+ * the sums that the parts of a node hand on, or a part would wait for one after it. */
+static dgrad_gates_cut choose_plan(const layout *l, int tiles, int *const *orders, int processors,
+                                   cut_part *parts, merged_source *merged) {
+    const int slots = nodes_of_part(l->in_block);
+    const int widest = l->in_block == 32 ? 4 * BOX : 2 * BOX; /* of tiles, in columns */
+    const int columns = tiles > 1 ? widest : 2 * BOX;
+    dgrad_gates_cut best = {NULL, slots, even_parts(l, slots, processors)};
+    int made = cut_parts(l, &best, columns, parts, merged);
+    best.time = time_of(parts, made, tiles, processors, false);
+    if (longest_span(parts, made) > PARTIAL_FLOATS / (l->in_block * widest)) best.time = INFINITY;
+    for (int nodes = 2; nodes <= slots; nodes++) {
+        dgrad_gates_cut plan = {orders[nodes], nodes};
+        made = cut_parts(l, &plan, columns, parts, merged);
+        plan.time = time_of(parts, made, tiles, processors, true);
+        if (plan.time < best.time) best = plan;
+    }
+    return best;
+}
+
+/* Writes down the parts and their lists. */
+static void build_lists(backend *be, dgrad_gates_parts *made, const layout *l, bool whole,
+                        const cut_part *cut, merged_source *merged) {
+    const size_t total = (size_t)l->column_start[l->in_nodes];
+    dgrad_gates_part *part = (dgrad_gates_part *)calloc((size_t)made->count, sizeof *part);
+    uint32_t *source = (uint32_t *)calloc(total + 1, sizeof *source);
+    int *block = host_table(total + LOOK_UP), used = 0, blocks = 0;
+    if (!part || !source) abort();
+    made->whole = whole;
+    made->span = whole ? 1 : longest_span(cut, made->count);
+    for (int i = 0; i < made->count; i++) {
+        const int count = merge_sources(l, &cut[i], merged);
+        part[i] = cut[i].part;
+        part[i].first = used;
+        part[i].block = blocks;
+        part[i].count = (uint16_t)count;
+        if (whole) part[i].first_part = i;
+        for (int k = 0; k < count; k++) {
+            source[used++] = (uint32_t)(merged[k].node << PART_NODES | merged[k].mask);
+            for (int m = 0; m < __builtin_popcount(merged[k].mask); m++) {
+                block[blocks++] = merged[k].block[m];
+            }
+        }
+    }
+    made->part = (dgrad_gates_part *)cuda_table(be, part, (size_t)made->count * sizeof *part);
+    made->source = (uint32_t *)cuda_table(be, source, ((size_t)used + 1) * sizeof *source);
+    made->block = (int *)cuda_table(be, block, ((size_t)blocks + LOOK_UP) * sizeof *block);
+    free(part);
+    free(source);
+    free(block);
+}
+
+void dgrad_gates_plan(backend *be, device_layout *device, const layout *l) {
+    static const int tiles[DGRAD_GATES_CUTS] = {1, 2, 4, 32};
+    const node_lists lists = column_lists(l);
+    const int slots = nodes_of_part(l->in_block), processors = cuda_of(be)->processors;
+    const int even = cut_evenly(l, even_parts(l, slots, processors), slots, NULL);
+    cut_part *cut = (cut_part *)calloc((size_t)max(even, l->in_nodes), sizeof *cut);
+    merged_source *merged = (merged_source *)calloc((size_t)l->out_nodes, sizeof *merged);
+    int *orders[PART_NODES + 1] = {};
+    if (!cut || !merged) abort();
+    for (int nodes = 2; nodes <= slots; nodes++) {
+        orders[nodes] = host_table((size_t)l->in_nodes);
+        order_in_turns(&lists, nodes, orders[nodes]);
+        keep_if_fewer(&lists, nodes, orders[nodes]);
+    }
+    dgrad_gates_cut plan[DGRAD_GATES_CUTS];
+    for (int i = 0; i < DGRAD_GATES_CUTS; i++) {
+        dgrad_gates_parts *made = &device->transposed[i];
+        plan[i] = choose_plan(l, tiles[i], orders, processors, cut, merged);
+        if (i && plan[i].order == plan[i - 1].order) {
+            *made = made[-1];
+            continue;
+        }
+        made->count = cut_parts(l, &plan[i], 2 * BOX, cut, merged);
+        build_lists(be, made, l, plan[i].order != NULL, cut, merged);
+    }
+    for (int nodes = 2; nodes <= slots; nodes++) free(orders[nodes]);
+    free(cut);
+    free(merged);
+}

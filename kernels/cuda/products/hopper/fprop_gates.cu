@@ -1,0 +1,567 @@
+/* fprop_gates: fprop of four gates that share a pattern, on Hopper.
+ *
+ *   y [tiles of 128 rows: 4 gates x 32 units][N columns]
+ *       = sum over blocks (i, j)  W_ij [128][b] x_j [b][N]
+ *
+ * Floors: W, x and y once through memory; into the multiprocessors W once for each N columns, and a
+ * tile of x for every tile of W. A stage is one block's weights, or a part of them, and the tile of
+ * x that it gathers; each thread block walks a part of the list of all blocks, as long as every
+ * other's. N is 256 where that fits, so that W comes in once.
+ *
+ * Two neighbouring tiles that share what they gather would leave registers for half the columns, and
+ * make the sums that parts hand on twice as large: blocks of 64 then took 66, 97 and 188 us at 128,
+ * 256 and 512 columns, and take 58, 89 and 166. In clusters of two thread blocks that bring x to both
+ * by multicast they took 59, 92 and 168. Blocks of 32 in pairs inside a thread block's part, with one
+ * tile's sums handed on as before, took 70 us at 128 columns of a small world, where x is then gathered
+ * 40 % less, and 77 with a ring and a producer each for x and W; they take 58.
+ *
+ * One warp issues every copy, so it must be quick: with its loops rolled, stages counted instead of
+ * divided, and an elected lane, the product alone takes 47 us at 128 columns instead of 58.
+ *
+ * Those who multiply only round a finished tile and leave it in shared memory. Three warps beside
+ * the producer store it and add it to layer norm's sums, which they keep over all tiles. What other
+ * parts hand on arrives as further stages, ahead of time as weights do.
+ *
+ * More than 1,024 columns come so many at a time, so that the L2 keeps their x: at 12,288 units and
+ * 8,192 columns, density .1, that takes 1.67 ms instead of 2.17.
+ *
+ * It starts, and the kernel after it, while the kernel before ends: with the gates' kernel a step of
+ * 128 columns takes 76.4 us so instead of 78, of 64 61 instead of 64. With 512 columns scoring took
+ * 8 % longer. To bring the first stages' weights before the wait gains nothing more.
+ *
+ * At 18,432 units, block 32, 22,064 blocks, layer norm's sums included, on an H200, in us at 128,
+ * 256 and 512 columns: 60, 87, 147; without handing sums on 56, 81, 141; nor finishing tiles 50,
+ * 68, 124. */
+#include "products/hopper/hopper.cuh"
+
+enum {
+    UNITS = 32,
+    TILE_ROWS = GATES * UNITS,
+    MOST_PARTS = 160,
+    FINISHERS = 3,               /* warps beside the producer */
+    OVERLAPPING = 128,           /* columns, at most, of launches that overlap with others */
+    BOX_BYTES = UNITS * BOX_ROW, /* of a finished tile, a gate's units and 64 columns */
+    SUM_ROW = GROUP * 16         /* sums that parts hand on: four of each thread */
+};
+
+typedef struct fprop_gates_arguments {
+    const fprop_gates_source *source;
+    const fprop_gates_tile *tile;
+    fixed *sums;
+    int columns, b;
+    bool overlaps; /* with the kernels before and after */
+    exchange shared;
+    int begin[MOST_PARTS + 1]; /* a part's sources ... */
+    int last[MOST_PARTS];      /* ... and the tile of the last of them */
+} fprop_gates_arguments;
+
+/* KC: of a block's b columns, those in a stage. N: columns of a tile. */
+template <int KC, int N> struct fprop_gates_shape {
+    static const int W_BYTES = TILE_ROWS * KC * 2, X_BYTES = KC * N * 2;
+    static const int STAGE = X_BYTES + W_BYTES;
+    static const int SLOTS = N / BOX; /* of each gate's ring of finished boxes */
+    static const int STAGED = GATES * SLOTS * BOX_BYTES;
+    static const int FIT = (MOST_SHARED - 2048 - STAGED) / STAGE, MOST = 12;
+    static const int STAGES = FIT < MOST ? FIT : MOST;
+    static const int BOXES = STAGES * STAGE, BARRIERS = BOXES + STAGED;
+    static const int BOX_BARRIERS = BARRIERS + STAGES * 16;
+    static const int BYTES = BOX_BARRIERS + GATES * SLOTS * 16 + 1024;
+    /* Rows of sums in a stage, for either warpgroup, and stages that a tile's take. */
+    static const int SUM_ROWS = STAGE < 8 * SUM_ROW ? 2 : 4;
+    static const int SUM_BYTES = SUM_ROWS * SUM_ROW, SUM_STAGES = N / 8 / SUM_ROWS;
+};
+
+/* Where a gate's finished boxes come out. */
+template <int SLOTS> struct outlet {
+    uint32_t full, empty, boxes;
+
+    __device__ void create() {
+        for (int s = 0; s < SLOTS; s++) {
+            barrier_init(full + s * 8, 2); /* a warp of each warpgroup writes */
+            barrier_init(empty + s * 8, 1);
+        }
+    }
+
+    __device__ uint32_t box(int use) {
+        return boxes + use % SLOTS * BOX_BYTES;
+    }
+
+    __device__ void wait_empty(int use) {
+        barrier_wait(empty + use % SLOTS * 8, (use / SLOTS & 1) ^ 1);
+    }
+
+    __device__ void fill(int use) {
+        barrier_arrive(full + use % SLOTS * 8);
+    }
+
+    __device__ void wait_full(int use) {
+        barrier_wait(full + use % SLOTS * 8, use / SLOTS & 1);
+    }
+
+    __device__ void release(int use) {
+        barrier_arrive(empty + use % SLOTS * 8);
+    }
+};
+
+template <typename S> static __device__ inline outlet<S::SLOTS> outlet_of(uint32_t base, int gate) {
+    const uint32_t barriers = base + S::BOX_BARRIERS + gate * S::SLOTS * 16;
+    return {barriers, barriers + S::SLOTS * 8, base + S::BOXES + gate * S::SLOTS * BOX_BYTES};
+}
+
+/* ------------------------------------------------------------------- sums of tiles that are cut */
+
+template <int K>
+static __device__ __forceinline__ void give_tile(const exchange &e, int slot,
+                                                 const float (&sum)[K]) {
+    leave_sums<GROUP>((float4 *)(e.sums + (size_t)slot * K * GROUP) + threadIdx.x % GROUP, sum);
+}
+
+/* A finisher says that a warpgroup's sums are there, once they are. */
+static __device__ void pass_sums(const fprop_gates_arguments &p, int group) {
+    const int slot = (blockIdx.y * gridDim.x + blockIdx.x) * 2 + group;
+    if (p.begin[blockIdx.y + 1] == p.tile[p.last[blockIdx.y] + 1].first) return;
+    group_sync(1 + group, GROUP + 32);
+    if (threadIdx.x % 32 == 0) {
+        __threadfence();
+        atomicExch(&p.shared.full[slot], 1);
+    }
+    __syncwarp();
+}
+
+/* The sums of parts before this one come last, as further stages. One lane calls this. */
+template <int KC, int N>
+static __device__ void produce_sums(const fprop_gates_arguments &p, uint32_t base,
+                                    cursor<fprop_gates_shape<KC, N>::STAGES> &stages) {
+    typedef fprop_gates_shape<KC, N> S;
+    if (blockIdx.y == 0) return;
+    const int begin = p.begin[blockIdx.y], end = p.begin[blockIdx.y + 1];
+    const int before = p.last[blockIdx.y - 1], tile_end = p.tile[before + 1].first;
+    if (begin >= tile_end || end < tile_end) return;
+    for (int part = blockIdx.y; p.begin[part] > p.tile[before].first; part--) {
+        const int slot = ((part - 1) * gridDim.x + blockIdx.x) * 2;
+        for (int group = 0; group < 2; group++) {
+            int *flag = &p.shared.full[slot + group];
+            while (atomicAdd(flag, 0) == 0) __nanosleep(64);
+            atomicExch(flag, 0);
+        }
+        __threadfence();
+        global_fence();
+        const char *from =
+            (const char *)p.shared.sums + (size_t)slot * S::SUM_STAGES * S::SUM_BYTES;
+#pragma unroll 1
+        for (int i = 0; i < S::SUM_STAGES; i++, stages.next(), from += S::SUM_BYTES) {
+            stages.wait_empty();
+            uint32_t to = base + stages.at * S::STAGE, full = stages.announce(2 * S::SUM_BYTES);
+            bulk_load(to, from, S::SUM_BYTES, full);
+            bulk_load(to + S::SUM_BYTES, from + S::SUM_STAGES * S::SUM_BYTES, S::SUM_BYTES, full);
+        }
+    }
+}
+
+/* Adds what another part gave. */
+template <int KC, int N>
+static __device__ __forceinline__ void take_tile(uint32_t base, int group,
+                                                 cursor<fprop_gates_shape<KC, N>::STAGES> &stages,
+                                                 float (&sum)[N / 2]) {
+    typedef fprop_gates_shape<KC, N> S;
+    const uint32_t mine = group * S::SUM_BYTES + threadIdx.x % GROUP * 16;
+    add_handed_on<S::STAGE, S::SUM_STAGES, S::SUM_ROWS, SUM_ROW>(base, mine, stages, sum);
+}
+
+/* --------------------------------------------------------------------------------- the producer */
+
+/* Sources are read 32 at a time, a lane each, a batch ahead. Unrolled, these loops are slower. */
+template <int KC, int N>
+static __device__ void produce_rows(const CUtensorMap &w_map, const CUtensorMap &x_map,
+                                    const fprop_gates_arguments &p, uint32_t base,
+                                    cursor<fprop_gates_shape<KC, N>::STAGES> &stages) {
+    typedef fprop_gates_shape<KC, N> S;
+    const int begin = p.begin[blockIdx.y], end = p.begin[blockIdx.y + 1], lane = threadIdx.x % 32;
+    const int slices = p.b / KC, parts = p.b / UNITS;
+    fprop_gates_source next = p.source[max(end - 1 - lane, 0)]; /* tables do not wait */
+    wait_for_earlier();
+#pragma unroll 1
+    for (int at = end; at > begin; at -= 32) {
+        fprop_gates_source mine = next;
+        next = p.source[max(at - 33 - lane, 0)];
+#pragma unroll 1
+        for (int i = 0; i < min(32, at - begin); i++) {
+            const int node = __shfl_sync(~0u, mine.node, i);
+            const int block = __shfl_sync(~0u, mine.block, i);
+#pragma unroll 1
+            for (int slice = 0; slice < slices; slice++, stages.next()) {
+                stages.wait_empty();
+                if (!elected()) continue;
+                const uint32_t barrier = stages.announce(S::STAGE);
+                const uint32_t x = base + stages.at * S::STAGE, w = x + S::X_BYTES;
+                tensor_load(x, &x_map, barrier, 0, node * p.b + slice * KC, blockIdx.x * (N / BOX));
+                if (KC == 32) {
+                    tensor_load(w, &w_map, barrier, 0, block * 64);
+                } else {
+                    tensor_load(w, &w_map, barrier, slice * KC, block % parts * 16,
+                                GATES * (block / parts), 0);
+                }
+            }
+        }
+    }
+    if (lane == 0) produce_sums<KC, N>(p, base, stages);
+}
+
+/* ------------------------------------------------------------------------------- finished tiles */
+
+/* Of a tile's rows [gate][unit] a warp holds every second one of a gate's. In a box the even units
+ * come first, so that stores fall into different banks.
+ *
+ * There is a place for each of a tile's boxes, so that a warp waits here for boxes of the tile before
+ * alone, which both warpgroups have multiplied. It must not wait for products still to be made: the
+ * other warps of its warpgroup go on to the next one, which then holds the tensor cores until all
+ * four are there. */
+template <int KC, int N>
+static __device__ __forceinline__ void hand_out(uint32_t base, int &use,
+                                                const float (&sum)[N / 2]) {
+    typedef fprop_gates_shape<KC, N> S;
+    const int warp = threadIdx.x / 32, gate = warp % 4, parity = warp / 4;
+    const int lane = threadIdx.x % 32, row = lane % 16;
+    outlet<S::SLOTS> out = outlet_of<S>(base, gate);
+#pragma unroll
+    for (int box = 0; box < N / BOX; box++, use++) {
+        out.wait_empty(use);
+        const uint32_t to = out.box(use) + (parity * UNITS / 2 + row) * BOX_ROW;
+#pragma unroll
+        for (int j = 0; j < 8; j += 2) {
+            const float *v = &sum[(box * 8 + j) * 4];
+            uint32_t r[4] = {pack(v[0], v[1]), pack(v[2], v[3]), pack(v[4], v[5]),
+                             pack(v[6], v[7])};
+            store_matrices(to + ((j + lane / 16) ^ (row & 7)) * 16, r);
+        }
+        shared_fence();
+        __syncwarp();
+        if (lane == 0) out.fill(use);
+    }
+}
+
+/* Totals of four columns and of their squares, over the rows ROW, ROW + STEP, ... of 16: always in
+ * the same order, by halves. */
+template <int ROW, int STEP>
+static __device__ __forceinline__ void add_rows(uint32_t rows, float (&sum)[8]) {
+    if constexpr (STEP == UNITS / 2) {
+        uint2 four = shared_load2((rows ^ (ROW & 7) << 4) + ROW * BOX_ROW);
+#pragma unroll
+        for (int i = 0; i < 4; i++) {
+            uint32_t two = i < 2 ? four.x : four.y;
+            float v = __uint_as_float(i % 2 ? two & 0xFFFF0000u : two << 16);
+            sum[i] = v;
+            sum[4 + i] = v * v;
+        }
+    } else {
+        float other[8];
+        add_rows<ROW, STEP * 2>(rows, sum);
+        add_rows<ROW + STEP, STEP * 2>(rows, other);
+#pragma unroll
+        for (int i = 0; i < 8; i++) sum[i] += other[i];
+    }
+}
+
+/* Adds a box to what a warp keeps of layer norm's sums: half of the lanes add up the even units,
+ * half the odd ones, each of four columns. */
+static __device__ __forceinline__ void sum_box(uint32_t box, fixed *sums, int columns,
+                                               fixed (&kept)[8]) {
+    const int lane = threadIdx.x % 32;
+    float sum[8];
+    bool fits = true;
+    add_rows<0, 1>(box + lane / 16 * (BOX_BYTES / 2) + lane % 16 * 8, sum);
+#pragma unroll
+    for (int i = 0; i < 8; i++) {
+        sum[i] *= i < 4 ? SCALE_SUM : SCALE_SQUARE;
+        fits &= fabsf(sum[i]) < FIXED_LIMIT;
+    }
+    if (fits) {
+#pragma unroll
+        for (int i = 0; i < 8; i++) kept[i] += (fixed)__float2ll_rn(sum[i]);
+        return;
+    }
+#pragma unroll
+    for (int i = 0; i < 8; i++) {
+        const float scale = i < 4 ? SCALE_SUM : SCALE_SQUARE;
+        add_fixed(sums, columns, i / 4, lane % 16 * 4 + i % 4, sum[i] / scale, scale);
+    }
+}
+
+/* Adds what a warp kept of a gate's 64 columns, through shared memory: lanes in the order of the
+ * columns. */
+static __device__ __forceinline__ void add_sums(fixed *sums, int columns, fixed *shared,
+                                                const fixed (&kept)[8]) {
+    const int lane = threadIdx.x % 32;
+    for (int odd = 0; odd < 2; odd++) {
+        if (lane / 16 == odd) {
+#pragma unroll
+            for (int i = 0; i < 8; i++) {
+                fixed *to = shared + i / 4 * BOX + lane % 16 * 4 + i % 4;
+                *to = kept[i] + (odd ? *to : 0);
+            }
+        }
+        __syncwarp();
+    }
+#pragma unroll
+    for (int i = 0; i < 2 * BOX; i += 32) { /* [total, square][column] */
+        atomicAdd(sums + (size_t)(i / BOX) * 2 * columns + i % BOX + lane, shared[i + lane]);
+    }
+    __syncwarp();
+}
+
+/* A finisher stores every third box of those that come out, and adds up its columns. */
+template <int KC, int N>
+static __device__ void finish_rows(const CUtensorMap &y_map, const fprop_gates_arguments &p,
+                                   char *tiles, int finisher) {
+    typedef fprop_gates_shape<KC, N> S;
+    const int boxes = GATES * N / BOX, mine = (boxes + FINISHERS - 1) / FINISHERS;
+    const int begin = p.begin[blockIdx.y], end = p.begin[blockIdx.y + 1], lane = threadIdx.x % 32;
+    const int parts = p.b / UNITS;
+    const uint32_t base = shared_address(tiles);
+    uint32_t box = base + S::BOXES + finisher * S::SLOTS * BOX_BYTES; /* the last of this warp */
+    fixed kept[mine][8] = {};
+    int use = 0;
+    for (int at = end, which = p.last[blockIdx.y]; at > begin; which--) {
+        const fprop_gates_tile tile = p.tile[which];
+        const bool finished = at == p.tile[which + 1].first;
+        at = max(tile.first, begin);
+        if (!finished) continue;
+#pragma unroll
+        for (int k = 0; k < mine; k++) {
+            const int i = k * FINISHERS + finisher, gate = i % GATES, turn = use + i / GATES;
+            const int column = blockIdx.x * N + i / GATES * BOX;
+            if (i >= boxes) break;
+            outlet<S::SLOTS> out = outlet_of<S>(base, gate);
+            box = out.box(turn);
+            out.wait_full(turn);
+            if (lane == 0) {
+                int row = (tile.number / parts * GATES + gate) * p.b + tile.number % parts * UNITS;
+                tensor_store(&y_map, box, column, row / 2, 0);
+                store_commit();
+            }
+            if (p.sums) {
+                sum_box(box, p.sums + gate * sums_gate(p.columns) + column, p.columns, kept[k]);
+            }
+            __syncwarp();
+            if (lane == 0) {
+                store_wait<0>();
+                out.release(turn);
+            }
+            __syncwarp(); /* lanes that wait for the next box should not hold up lane 0 */
+        }
+        use += N / BOX;
+    }
+    __syncwarp();
+    if (!p.sums) return;
+    fixed *shared = (fixed *)(tiles + (box - base)); /* has been stored, and is filled no more */
+#pragma unroll
+    for (int k = 0; k < mine; k++) {
+        const int i = k * FINISHERS + finisher;
+        if (i >= boxes) break;
+        add_sums(p.sums + i % GATES * sums_gate(p.columns) + blockIdx.x * N + i / GATES * BOX,
+                 p.columns, shared, kept[k]);
+    }
+}
+
+/* ---------------------------------------------------------------------------------- the product */
+
+template <int KC, int N>
+static __global__ void __launch_bounds__(THREADS, 1)
+    fprop_gates(const __grid_constant__ CUtensorMap w_map,
+                const __grid_constant__ CUtensorMap x_map,
+                const __grid_constant__ CUtensorMap y_map,
+                const __grid_constant__ fprop_gates_arguments p) {
+#if ON_HOPPER
+    typedef fprop_gates_shape<KC, N> S;
+    extern __shared__ char unaligned[];
+    char *tiles = aligned_tiles(unaligned);
+    const uint32_t base = shared_address(tiles), warp = threadIdx.x / 32;
+    const int begin = p.begin[blockIdx.y], end = p.begin[blockIdx.y + 1];
+    cursor<S::STAGES> stages;
+    stages.create(base + S::BARRIERS);
+    if (threadIdx.x < GATES) outlet_of<S>(base, threadIdx.x).create();
+    barrier_init_done();
+    __syncthreads();
+
+    if (warp == CONSUMER_WARPS + FINISHERS) {
+        produce_rows<KC, N>(w_map, x_map, p, base, stages);
+        return;
+    }
+    if (warp >= CONSUMER_WARPS) {
+        const int finisher = __shfl_sync(~0u, warp - CONSUMER_WARPS, 0);
+        if (finisher < 2) pass_sums(p, finisher);
+        finish_rows<KC, N>(y_map, p, tiles, finisher);
+        return;
+    }
+
+    if (p.overlaps) {
+        wait_for_earlier();
+        let_next_start();
+    }
+    const int group = __shfl_sync(~0u, warp / 4, 0), slices = p.b / KC; /* group: even, odd units */
+    const int slot = (blockIdx.y * gridDim.x + blockIdx.x) * 2 + group;
+    int boxes = 0;
+    for (int at = end, which = p.last[blockIdx.y]; at > begin; which--) {
+        const fprop_gates_tile tile = p.tile[which];
+        const int tile_end = p.tile[which + 1].first, first = max(tile.first, begin);
+        float sum[N / 2] = {};
+        int before = 0; /* the stage before: its products run while the next one is waited for */
+#pragma unroll 1
+        for (int i = (at - first) * slices, done = 0; done < i; done++, stages.next()) {
+            const uint32_t x = base + stages.at * S::STAGE;
+            const uint32_t w = x + S::X_BYTES + group * (KC == 32 ? 64 : S::W_BYTES / 2);
+            stages.wait_full();
+            product_fence();
+#pragma unroll
+            for (int k = 0; k < KC; k += 16) {
+                warpgroup_multiply<0, 1>(
+                    sum, matrix_descriptor(w + k * 2, SWIZZLE_128, 16, 1024),
+                    matrix_descriptor(x + k * BOX_ROW, SWIZZLE_128, KC * BOX_ROW, 1024));
+            }
+            product_commit();
+            product_wait<1>();
+            if (done > 0) stages.release(before);
+            before = stages.at;
+        }
+        product_wait<0>();
+        stages.release(before);
+        if (at == tile_end && tile.first < begin) {
+            for (int part = blockIdx.y; p.begin[part] > tile.first; part--) {
+                take_tile<KC, N>(base, group, stages, sum);
+            }
+        }
+        if (at < tile_end) {
+            give_tile(p.shared, slot, sum);
+            group_arrive(1 + group, GROUP + 32);
+        } else {
+            hand_out<KC, N>(base, boxes, sum);
+        }
+        at = first;
+    }
+#endif
+}
+
+/* ------------------------------------------------------------------------------------- tables */
+
+void fprop_gates_plan(backend *be, device_layout *device, const layout *l) {
+    const int parts = l->out_block / UNITS; /* tiles of a node */
+    fprop_gates_source *source =
+        (fprop_gates_source *)calloc((size_t)l->blocks * parts + 1, sizeof *source);
+    fprop_gates_tile *tile =
+        (fprop_gates_tile *)calloc((size_t)l->out_nodes * parts + 1, sizeof *tile);
+    if (!source || !tile) abort();
+    fprop_gates_tables *lists = &device->rows;
+    for (int number = 0; number < l->out_nodes * parts; number++) {
+        const int first = l->row_start[number / parts], end = l->row_start[number / parts + 1];
+        if (first == end) continue;
+        tile[lists->count++] = {lists->sources, number};
+        for (int k = first; k < end; k++) {
+            source[lists->sources++] = {l->row_column[k], k * parts + number % parts};
+        }
+    }
+    tile[lists->count].first = lists->sources;
+    lists->source =
+        (fprop_gates_source *)cuda_table(be, source, ((size_t)lists->sources + 1) * sizeof *source);
+    lists->tile =
+        (fprop_gates_tile *)cuda_table(be, tile, ((size_t)lists->count + 1) * sizeof *tile);
+    lists->host_tile = tile;
+    free(source);
+}
+
+/* Cuts the sources into so many parts, of which none is empty. */
+static void cut_lists(const fprop_gates_tables *lists, int parts, fprop_gates_arguments *p) {
+    for (int i = 0, tile = 0; i < parts; i++) {
+        p->begin[i + 1] = (int)((long long)lists->sources * (i + 1) / parts);
+        while (lists->host_tile[tile + 1].first < p->begin[i + 1]) tile++;
+        p->last[i] = tile;
+    }
+}
+
+/* ----------------------------------------------------------------------------------- launches */
+
+/* Columns that a launch makes: `count` from `first` on, of `columns`. */
+typedef struct column_range {
+    int columns, first, count;
+} column_range;
+
+/* W for fprop_gates, 32 units of four gates at a time: for b = 32 a whole block, [gate][unit / 2]
+ * [unit % 2][32 of k]; else [unit % 2][gate][unit / 2][64 of k]. */
+static bool map_gates(backend *be, CUtensorMap *map, const layout *l, const void *w) {
+    const uint64_t b = (uint64_t)l->in_block, gates = GATES * (uint64_t)l->blocks;
+    if (b == 32) return map_pairs(be, map, w, gates * 16, 64);
+    const uint64_t extent[4] = {b, b / 2, gates, 2};
+    const uint64_t stride[3] = {b * 4, b * b * 2, b * 2};
+    const uint32_t box[4] = {64, 16, GATES, 2};
+    return make_map(be, map, w, 4, extent, stride, box, CU_TENSOR_MAP_SWIZZLE_128B);
+}
+
+/* Some columns of x [rows][columns] as [box][rows][64], so that one box is a whole tile. */
+static bool map_tiles(backend *be, CUtensorMap *map, const bf16 *x, size_t rows, column_range of,
+                      int box_rows, int box_columns) {
+    const uint64_t extent[3] = {BOX, rows, (uint64_t)of.count / BOX};
+    const uint64_t stride[2] = {(uint64_t)of.columns * 2, BOX_ROW};
+    const uint32_t box[3] = {BOX, (uint32_t)box_rows, (uint32_t)box_columns / BOX};
+    return make_map(be, map, x + of.first, 3, extent, stride, box, CU_TENSOR_MAP_SWIZZLE_128B);
+}
+
+/* Of y too, a gate's even units before its odd ones. */
+static bool map_finished(backend *be, CUtensorMap *map, const bf16 *y, size_t rows,
+                         column_range of) {
+    const uint64_t extent[3] = {(uint64_t)of.count, rows / 2, 2};
+    const uint64_t stride[2] = {(uint64_t)of.columns * 4, (uint64_t)of.columns * 2};
+    const uint32_t box[3] = {BOX, UNITS / 2, 2};
+    return make_map(be, map, y + of.first, 3, extent, stride, box, CU_TENSOR_MAP_SWIZZLE_128B);
+}
+
+template <int KC, int N>
+static void launch_rows(backend *be, const device_layout *device, const void *w, const void *x,
+                        column_range of, void *y, void *sums) {
+    typedef fprop_gates_shape<KC, N> S;
+    const layout *l = &device->host;
+    const fprop_gates_tables *lists = &device->rows;
+    CUtensorMap w_map, x_map, y_map;
+    fprop_gates_arguments p = {lists->source,  lists->tile, sums ? (fixed *)sums + of.first : NULL,
+                               of.columns,     l->in_block, of.count <= OVERLAPPING,
+                               exchange_of(be)};
+    int parts = min(cuda_of(be)->processors, (int)MOST_PARTS) / (of.count / N);
+    parts = min(max(parts, 1), lists->sources);
+    cut_lists(lists, parts, &p);
+    if (!map_gates(be, &w_map, l, w)) return;
+    if (!map_tiles(be, &x_map, (const bf16 *)x, layout_inputs(l), of, KC, N)) return;
+    if (!map_finished(be, &y_map, (const bf16 *)y, layout_rows(l), of)) return;
+    cuda_launch(be, "fprop", p.overlaps, fprop_gates<KC, N>, dim3(of.count / N, parts), THREADS,
+                S::BYTES, w_map, x_map, y_map, p);
+}
+
+template <int KC>
+static void launch_rows_by_columns(backend *be, const device_layout *device, const void *w,
+                                   const void *x, column_range of, void *y, void *sums) {
+    if (of.count % 256 == 0) {
+        launch_rows<KC, 256>(be, device, w, x, of, y, sums);
+    } else if (of.count % 128 == 0) {
+        launch_rows<KC, 128>(be, device, w, x, of, y, sums);
+    } else {
+        launch_rows<KC, 64>(be, device, w, x, of, y, sums);
+    }
+}
+
+/* As many as keep their activations in the L2. The last 64 of an odd multiple of 64 go by themselves, as
+ * wider tiles are faster. */
+static int columns_at_once(int left) {
+    return left < 128 ? left : min(left / 128 * 128, 1024);
+}
+
+void fprop_gates_run(backend *be, const device_layout *device, const void *w, const void *x,
+                     int columns, void *y, void *sums) {
+    const layout *l = &device->host;
+    if (device->empty_rows) be->zero(be, y, layout_rows(l) * columns * sizeof(bf16));
+    for (int first = 0, count; first < columns; first += count) {
+        count = columns_at_once(columns - first);
+        const column_range of = {columns, first, count};
+        if (l->in_block == 32) {
+            launch_rows_by_columns<32>(be, device, w, x, of, y, sums);
+        } else {
+            launch_rows_by_columns<64>(be, device, w, x, of, y, sums);
+        }
+    }
+}

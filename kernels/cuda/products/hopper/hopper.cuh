@@ -1,0 +1,278 @@
+/* What Hopper's products share: rings of tiles in shared memory that producer warps fill and two
+ * warpgroups empty, sums that thread blocks hand on to each other, and tensors as TMA sees them. */
+#ifndef SMALLWORLD_KERNELS_CUDA_PRODUCTS_HOPPER_HOPPER_CUH
+#define SMALLWORLD_KERNELS_CUDA_PRODUCTS_HOPPER_HOPPER_CUH
+
+#include "backend.h"
+#include "device/hopper_ptx.cuh"
+#include "device/ptx.cuh"
+
+#include <stdlib.h>
+
+#pragma nv_diag_suppress 177 /* passes for other GPUs leave the helpers unused */
+
+enum {
+    GROUP = 128,           /* a warpgroup */
+    CONSUMERS = 2 * GROUP, /* who multiply */
+    THREADS = CONSUMERS + GROUP,
+    CONSUMER_WARPS = CONSUMERS / 32,
+    BOX = 64,          /* columns of a box of activations: one swizzled row of 128 bytes */
+    BOX_ROW = BOX * 2, /* its bytes */
+    MOST_SHARED = 227 << 10
+};
+
+/* ----------------------------------------------------------------------------------- rings */
+
+/* Before a warp releases what it read by ordinary loads, unless something has waited for all they
+ * loaded: an arrival may overtake such a load, which then finds what the next copy brought. */
+static __device__ inline void finish_loads() {
+    shared_fence();
+    __syncwarp();
+}
+
+/* A ring of stages that producers fill and the consumers' warps empty, and the stage whose turn it is
+ * for whoever holds this. */
+template <int STAGES> struct cursor {
+    uint32_t full, empty; /* barriers, 8 bytes each */
+    int at = 0, parity = 0;
+
+    /* `releases`: how many warps must be done with a stage; `fillers`: how many announce theirs. */
+    __device__ void create(uint32_t barriers, int releases = CONSUMER_WARPS, int fillers = 1) {
+        full = barriers;
+        empty = barriers + STAGES * 8;
+        if (threadIdx.x == 0) {
+            for (int s = 0; s < STAGES; s++) {
+                barrier_init(full + s * 8, fillers);
+                barrier_init_warps(empty + s * 8, releases);
+            }
+        }
+    }
+
+    __device__ void next() {
+        if (++at == STAGES) {
+            at = 0;
+            parity ^= 1;
+        }
+    }
+
+    __device__ void wait_empty() {
+        barrier_wait(empty + at * 8, parity ^ 1);
+    }
+
+    __device__ uint32_t announce(int bytes) {
+        barrier_expect(full + at * 8, bytes);
+        return full + at * 8;
+    }
+
+    __device__ void wait_full() {
+        barrier_wait(full + at * 8, parity);
+    }
+
+    __device__ void release(int stage) {
+        barrier_arrive_warp(empty + stage * 8);
+    }
+};
+
+/* In clusters whose thread blocks fill each other's stages, all of them must be done with one. */
+template <int SHARES, int STAGES>
+static __device__ inline void release_everywhere(const cursor<STAGES> &stages, int stage) {
+    const uint32_t lane = threadIdx.x % 32, barrier = stages.empty + stage * 8;
+    if (SHARES == 1) {
+        barrier_arrive_warp(barrier);
+    } else if (lane < SHARES) {
+        barrier_arrive_at(cluster_address(barrier, lane), WARP_ARRIVALS);
+    }
+}
+
+static __device__ inline uint32_t pack(float one, float two) {
+    __nv_bfloat162 pair = __floats2bfloat162_rn(one, two);
+    return *(uint32_t *)&pair;
+}
+
+/* ------------------------------------------------------------------------------------- tiles
+ *
+ * wgrad's results leave by the copy engine, in tiles of 32 columns. Row g of a product's eight is
+ * row own_row(g) of dy's: then lanes that leave a tile in shared memory together find different
+ * banks. */
+enum { STAGED_ROW = 32 * 4, STAGED_BYTES = 16 * STAGED_ROW /* of 16 rows */ };
+
+static __device__ inline int own_row(int g) {
+    return 2 * (g % 4) + g / 4;
+}
+
+/* Where TMA puts a row's chunk of 16 bytes, and takes it from. */
+static __device__ inline uint32_t chunk_at(int row, int chunk) {
+    return row * BOX_ROW + (chunk ^ (row & 7)) * 16;
+}
+
+/* A product of 16 x 8 by one warp. */
+template <typename T>
+static __device__ inline void multiply_single(float (&sum)[4], const uint32_t (&a)[4], uint32_t b0,
+                                              uint32_t b1) {
+    if constexpr (sizeof(T) == 2) {
+        multiply_add(sum, a, b0, b1);
+    } else {
+        multiply_add_tf32(sum, a, b0, b1);
+    }
+}
+
+/* 16 rows: d as products leave them. */
+static __device__ inline void stage_rows(uint32_t to, const float (&d)[4][4]) {
+    const int lane = threadIdx.x % 32, t = lane % 4;
+    to += chunk_at(own_row(lane / 4), t / 2) + t % 2 * 8;
+#pragma unroll
+    for (int j = 0; j < 4; j++) {
+        shared_store2(to ^ j * 32, d[j][0], d[j][1]);
+        shared_store2((to ^ j * 32) + 8 * STAGED_ROW, d[j][2], d[j][3]);
+    }
+}
+
+/* -------------------------------------------------------------------------------- shared sums
+ *
+ * Work is cut into parts of equally many blocks, so that a part may begin or end inside a node's
+ * list. The part in which the list ends owns the node's results; those before it leave their sums,
+ * and the owner adds them up, nearest part first. A part only waits for parts before it. Where a
+ * part leaves its sums, each product says. */
+
+typedef struct exchange {
+    float *sums; /* slots of equal size */
+    int *full;   /* of each slot; all 0 between launches */
+} exchange;
+
+/* Leaves a thread's sums, four in a row of STRIDE threads'. */
+template <int STRIDE, int K>
+static __device__ __forceinline__ void leave_sums(float4 *to, const float (&sum)[K]) {
+#pragma unroll
+    for (int j = 0; j < K; j += 4) {
+        __stcg(to + j / 4 * STRIDE, make_float4(sum[j], sum[j + 1], sum[j + 2], sum[j + 3]));
+    }
+}
+
+static __device__ __forceinline__ void add_four_sums(float *sum, float4 more) {
+    sum[0] += more.x;
+    sum[1] += more.y;
+    sum[2] += more.z;
+    sum[3] += more.w;
+}
+
+/* Adds what another part left: it arrives as stages of so many rows, four sums of each thread in a
+ * row. `mine`: where this thread's lie in a stage at `base`. */
+template <int STAGE, int SUM_STAGES, int SUM_ROWS, int SUM_ROW, int STAGES, int K>
+static __device__ __forceinline__ void add_handed_on(uint32_t base, uint32_t mine,
+                                                     cursor<STAGES> &stages, float (&sum)[K]) {
+#pragma unroll
+    for (int i = 0; i < SUM_STAGES; i++, stages.next()) {
+        const uint32_t from = base + stages.at * STAGE + mine;
+        stages.wait_full();
+#pragma unroll
+        for (int j = 0; j < SUM_ROWS; j++) {
+            add_four_sums(&sum[(i * SUM_ROWS + j) * 4], shared_load4(from + j * SUM_ROW));
+        }
+        finish_loads();
+        stages.release(stages.at);
+    }
+}
+
+/* -------------------------------------------------------------------------------- on the host */
+
+static inline exchange exchange_of(backend *be) {
+    exchange e = {cuda_of(be)->partial_sums, cuda_of(be)->partial_full};
+    return e;
+}
+
+/* A tensor as TMA sees it: `rank` dimensions, innermost first; strides in bytes, of all but the
+ * innermost. */
+static inline bool make_map_of(CUtensorMapDataType type, backend *be, CUtensorMap *map,
+                               const void *base, int rank, const uint64_t *extent,
+                               const uint64_t *stride, const uint32_t *box,
+                               CUtensorMapSwizzle swizzle) {
+    static const uint32_t ones[5] = {1, 1, 1, 1, 1};
+    CUresult status = cuda_of(be)->encode_map(
+        map, type, (uint32_t)rank, (void *)(uintptr_t)base, extent, stride, box, ones,
+        CU_TENSOR_MAP_INTERLEAVE_NONE, swizzle, CU_TENSOR_MAP_L2_PROMOTION_L2_256B,
+        CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
+    return cuda_ok(be, status == CUDA_SUCCESS ? cudaSuccess : cudaErrorInvalidValue, "tensor map");
+}
+
+/* Of bf16. */
+static inline bool make_map(backend *be, CUtensorMap *map, const void *base, int rank,
+                            const uint64_t *extent, const uint64_t *stride, const uint32_t *box,
+                            CUtensorMapSwizzle swizzle) {
+    return make_map_of(CU_TENSOR_MAP_DATA_TYPE_BFLOAT16, be, map, base, rank, extent, stride, box,
+                       swizzle);
+}
+
+/* Activations [steps][rows][columns], in boxes of one swizzled row's columns, 64 in bf16 and 32 in
+ * tf32, which are rounded on their way, and `box_rows` rows; rank 2 is one step. */
+static inline bool map_activations(backend *be, CUtensorMap *map, int rank, const void *x,
+                                   size_t rows, int columns, int steps, int box_rows) {
+    const CUtensorMapDataType type =
+        be->precision == TF32 ? CU_TENSOR_MAP_DATA_TYPE_TFLOAT32 : CU_TENSOR_MAP_DATA_TYPE_BFLOAT16;
+    const uint64_t row = (uint64_t)columns * be->operand_size;
+    const uint64_t extent[3] = {(uint64_t)columns, rows, (uint64_t)steps};
+    const uint64_t stride[2] = {row, row * rows};
+    const uint32_t box[3] = {BOX_ROW / (uint32_t)be->operand_size, (uint32_t)box_rows, 1};
+    return make_map_of(type, be, map, x, rank, extent, stride, box, CU_TENSOR_MAP_SWIZZLE_128B);
+}
+
+/* dW, of fp32, in boxes of 32 columns and so many rows. */
+static inline bool map_results(backend *be, CUtensorMap *map, const layout *l, void *dw,
+                               int box_rows) {
+    const uint64_t rows = (uint64_t)l->blocks * (uint64_t)(l->gates * l->in_block);
+    const uint64_t row = (uint64_t)l->in_block * sizeof(float);
+    const uint64_t extent[2] = {(uint64_t)l->in_block, rows}, stride[1] = {row};
+    const uint32_t box[2] = {32, (uint32_t)box_rows};
+    return make_map_of(CU_TENSOR_MAP_DATA_TYPE_FLOAT32, be, map, dw, 2, extent, stride, box,
+                       CU_TENSOR_MAP_SWIZZLE_128B);
+}
+
+/* W with rows of 32, two of them at a time: `rows` rows of 64 elements. */
+static inline bool map_pairs(backend *be, CUtensorMap *map, const void *w, uint64_t rows,
+                             int box_rows) {
+    const uint64_t extent[2] = {64, rows}, stride[1] = {128};
+    const uint32_t box[2] = {64, (uint32_t)box_rows};
+    return make_map(be, map, w, 2, extent, stride, box, CU_TENSOR_MAP_SWIZZLE_128B);
+}
+
+static inline int *host_table(size_t count) {
+    int *table = (int *)calloc(count ? count : 1, sizeof *table);
+    if (!table) abort();
+    return table;
+}
+
+/* ----------------------------------------------------------------------------- products, apart */
+
+void fprop_gates_plan(backend *be, device_layout *device, const layout *l);
+void fprop_gates_run(backend *be, const device_layout *device, const void *w, const void *x,
+                     int columns, void *y, void *sums);
+
+void dgrad_gates_plan(backend *be, device_layout *device, const layout *l);
+void dgrad_gates_run(backend *be, const device_layout *device, const void *w, const void *dy,
+                     int columns, void *dx);
+
+enum { ONE_GATE_LEAST = 128 }; /* columns */
+void one_gate_plan(backend *be, device_layout *device, const layout *l);
+void one_gate_fprop(backend *be, const device_layout *device, const void *w, const void *x,
+                    int columns, void *y);
+void one_gate_dgrad(backend *be, const device_layout *device, const void *w, const void *dy,
+                    int columns, void *dx);
+
+void wgrad_gates_plan(backend *be, device_layout *device, const layout *l);
+void wgrad_gates_run(backend *be, const device_layout *device, const void *dy, const void *x,
+                     int steps, int columns, void *dw);
+
+int deep_span_tiles(const layout *l); /* of 128 x 256 */
+void deep_create_spans(backend *be, device_layout *device, const layout *l);
+void deep_wgrad_spans(backend *be, const device_layout *device, const void *dy, const void *x,
+                      int steps, int columns, void *dw);
+
+bool wgrad_few_columns_takes(const backend *be, const device_layout *device, int steps,
+                             int columns);
+void wgrad_few_columns_run(backend *be, const device_layout *device, const void *dy, const void *x,
+                           int steps, int columns, void *dw);
+
+void wgrad_one_gate_plan(backend *be, device_layout *device, const layout *l);
+void wgrad_one_gate_run(backend *be, const device_layout *device, const void *dy, const void *x,
+                        int steps, int columns, void *dw);
+
+#endif

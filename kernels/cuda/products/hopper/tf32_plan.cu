@@ -1,0 +1,252 @@
+/* The parts of hopper_tf32: nodes of like sources, whose merged lists the thread blocks of a
+ * cluster share, or have one of them each where that should be faster. */
+#include "products/hopper/float_tiles.cuh"
+#include "products/hopper/tf32.cuh"
+#include "products/node_lists.h"
+
+#include <string.h>
+
+/* The lists of nodes and sources in pieces of 32, of blocks in side x depth of them, and how many
+ * boxes a source's activations take. */
+typedef struct pieces {
+    node_lists lists;
+    const int *block; /* of each entry of the whole lists; NULL: in order */
+    int side, depth;  /* pieces of a node, of a source */
+    bool forward;
+    int boxes;
+} pieces;
+
+/* Where an entry of a node's list lies among the weights: its 32 rows, and 32 columns of four. */
+static uint32_t place_of(const pieces *l, int node, int entry) {
+    const int whole = entry / l->depth, along = entry % l->depth, piece = node % l->side;
+    const uint32_t block = (uint32_t)(l->block ? l->block[whole] : whole);
+    return l->forward ? (block * l->side + piece) * 4 + along
+                      : (block * l->depth + along) * 4 + piece;
+}
+
+/* A part, and a measure of the time it takes: boxes, besides its beginning and end. */
+typedef struct whole_part {
+    int nodes, node[SLOTS], sources, cost;
+} whole_part;
+
+static int by_cost(const void *one, const void *two) {
+    return ((const whole_part *)two)->cost - ((const whole_part *)one)->cost;
+}
+
+static int boxes_of(const pieces *l, uint32_t mask) {
+    return l->boxes + __builtin_popcount(mask & ((1 << SLOTS) - 1));
+}
+
+/* What parts are made of, as it grows. */
+typedef struct part_tables {
+    tf32_part *part;
+    tf32_source *source;
+    uint32_t *block;
+    int parts, sources, blocks; /* so far */
+    int longest, most;          /* sources of a share, blocks of one */
+} part_tables;
+
+/* Merges the lists of a part's nodes by source, in ascending order. */
+static void merge_lists(const pieces *l, const whole_part *part, part_tables *made) {
+    tf32_part *shares = made->part + made->parts * SHARES;
+    int at[SLOTS], stop[SLOTS];
+    int boxes = 0, share = 0, all = l->boxes * part->sources;
+    for (int m = 0; m < part->nodes; m++) {
+        at[m] = l->lists.begin[part->node[m]];
+        stop[m] = l->lists.end[part->node[m]];
+        all += stop[m] - at[m];
+    }
+    for (;;) {
+        uint32_t mask;
+        const int next = next_source(l->lists.other, part->nodes, at, stop, &mask);
+        for (; share < SHARES && (!mask || boxes * SHARES >= all * share); share++) {
+            shares[share].first = made->sources;
+            shares[share].block = made->blocks;
+            shares[share].nodes = part->nodes;
+            for (int m = 0; m < part->nodes; m++) shares[share].node[m] = part->node[m];
+        }
+        if (!mask) break;
+        for (int m = 0; m < part->nodes; m++) {
+            if (mask >> m & 1) made->block[made->blocks++] = place_of(l, part->node[m], at[m]);
+        }
+        step_past(mask, part->nodes, at);
+        made->source[made->sources++] = (uint32_t)next << SLOTS | mask;
+        boxes += boxes_of(l, mask);
+    }
+    for (share = 0; share < SHARES; share++) {
+        int end = share + 1 < SHARES ? shares[share + 1].first : made->sources;
+        const int past = share + 1 < SHARES ? shares[share + 1].block : made->blocks;
+        shares[share].count = end - shares[share].first;
+        made->longest = max(made->longest, shares[share].count);
+        made->most = max(made->most, past - shares[share].block);
+    }
+    made->parts++;
+}
+
+/* The first window of each share's list goes where the share's number says, so that it can be looked
+ * up at once; what is left of the lists follows after all of those. Returns the place of the
+ * latter. */
+template <typename T>
+static int place_list(T *placed, const T *list, int count, int share, int window, int *used) {
+    const int first = min(count, window), rest = count - first, at = *used;
+    memcpy(placed + share * window, list, (size_t)first * sizeof *list);
+    memcpy(placed + at, list + first, (size_t)rest * sizeof *list);
+    *used += rest;
+    return at;
+}
+
+/* Of what was made, with room for as far as is looked; windows are no longer than a list needs. */
+static void place_lists(part_tables *made) {
+    const int shares = made->parts * SHARES;
+    made->longest = min(made->longest, (int)WINDOW);
+    made->most = min(made->most, (int)BLOCKS);
+    int sources = shares * made->longest, blocks = shares * made->most;
+    tf32_source *source =
+        (tf32_source *)calloc((size_t)(sources + made->sources + 2 * WINDOW), sizeof *source);
+    uint32_t *block =
+        (uint32_t *)calloc((size_t)(blocks + made->blocks + 2 * BLOCKS), sizeof *block);
+    if (!source || !block) abort();
+    for (int i = 0; i < shares; i++) {
+        tf32_part *share = &made->part[i];
+        const int end = i + 1 < shares ? share[1].block : made->blocks;
+        share->first = place_list(source, made->source + share->first, share->count, i,
+                                  made->longest, &sources) -
+                       WINDOW;
+        share->block = place_list(block, made->block + share->block, end - share->block, i,
+                                  made->most, &blocks) -
+                       BLOCKS;
+    }
+    free(made->source);
+    free(made->block);
+    made->source = source;
+    made->block = block;
+    made->sources = sources + 2 * WINDOW;
+    made->blocks = blocks + 2 * BLOCKS;
+}
+
+/* Cuts the nodes in this order into parts of at most SLOTS, none above cost `most` unless it is one
+ * node's; returns how many. The costliest come first. */
+static int cut_nodes(const pieces *pieces, const int *order, int most, whole_part *parts) {
+    enum { PART_COST = 100 }; /* as measured */
+    const node_lists *l = &pieces->lists;
+    int *seen = host_table((size_t)l->sources), made = 0;
+    whole_part *part = NULL;
+    for (int i = 0; i < l->nodes; i++) {
+        const int first = l->begin[order[i]], last = l->end[order[i]];
+        int fresh = 0;
+        for (int k = first; k < last; k++) fresh += seen[l->other[k]] != made;
+        int more = pieces->boxes * fresh + last - first;
+        if (!made || part->nodes == SLOTS || part->cost + more > most) {
+            part = &parts[made++];
+            memset(part, 0, sizeof *part);
+            fresh = last - first;
+            more = PART_COST + pieces->boxes * fresh + last - first;
+        }
+        part->node[part->nodes++] = order[i];
+        part->sources += fresh;
+        part->cost += more;
+        for (int k = first; k < last; k++) seen[l->other[k]] = made;
+    }
+    free(seen);
+    qsort(parts, (size_t)made, sizeof *parts, by_cost);
+    return made;
+}
+
+/* About how long these parts take: each goes to the cluster that is free first. */
+static int time_of(const whole_part *parts, int count, int clusters) {
+    int *busy = host_table((size_t)clusters), longest = 0;
+    for (int i = 0; i < count; i++) {
+        int next = 0;
+        for (int c = 1; c < clusters; c++) next = busy[c] < busy[next] ? c : next;
+        busy[next] += parts[i].cost;
+        longest = max(longest, busy[next]);
+    }
+    free(busy);
+    return longest;
+}
+
+/* Whether products/portable/tf32.cu, where no tile is shared and a list is one thread block's, would take less, by the
+ * same measure: where columns are few it may. It takes for an entry of a long list as long as a
+ * cluster for eleven boxes. Turning weights over takes half as long as bringing them. */
+static bool is_faster_apart(const pieces *l, int entries, int longest, int clusters, int time) {
+    if (l->boxes > 2) return false;
+    if (!l->forward) time += entries / 2 / clusters;
+    return time + time / 6 >= max(entries * (l->boxes + 1) / clusters, longest * 11);
+}
+
+/* The bound on parts' cost, or 0 where nothing need be shared. Large parts
+ * share most; smaller ones may be better dealt out. Bounds are tried from high to low. */
+static int choose_bound(backend *be, const pieces *l, const int *order, whole_part *whole) {
+    const int clusters = cuda_of(be)->processors / SHARES;
+    int entries = 0, longest = 0;
+    for (int i = 0; i < l->lists.nodes; i++) {
+        const int list = l->lists.end[i] - l->lists.begin[i];
+        entries += list;
+        longest = max(longest, list);
+    }
+    int count = cut_nodes(l, order, INT32_MAX, whole), bound = whole[0].cost;
+    int best = time_of(whole, count, clusters);
+    for (int most = bound, least = most / 16; most > least; most -= most / 32 + 1) {
+        int time = time_of(whole, cut_nodes(l, order, most, whole), clusters);
+        if (time >= best) continue;
+        best = time;
+        bound = most;
+    }
+    return is_faster_apart(l, entries, longest, clusters, best) ? 0 : bound;
+}
+
+static void build_parts(backend *be, tf32_parts *made, const pieces *l, const int *order, int bound,
+                        whole_part *whole) {
+    if (!bound) return;
+    made->count = cut_nodes(l, order, bound, whole);
+    size_t sources = 1, entries = 1, shares = (size_t)made->count * SHARES;
+    for (int i = 0; i < made->count; i++) sources += (size_t)whole[i].sources;
+    for (int i = 0; i < l->lists.nodes; i++)
+        entries += (size_t)(l->lists.end[i] - l->lists.begin[i]);
+    part_tables t = {(tf32_part *)calloc(shares, sizeof *t.part),
+                     (tf32_source *)calloc(sources, sizeof *t.source),
+                     (uint32_t *)calloc(entries, sizeof *t.block)};
+    if (!t.part || !t.source || !t.block) abort();
+    for (int i = 0; i < made->count; i++) merge_lists(l, &whole[i], &t);
+    place_lists(&t);
+    made->window = (short)t.longest;
+    made->blocks = (short)t.most;
+    made->part = (tf32_part *)cuda_table(be, t.part, shares * sizeof *t.part);
+    made->source = (tf32_source *)cuda_table(be, t.source, (size_t)t.sources * sizeof *t.source);
+    made->block = (uint32_t *)cuda_table(be, t.block, (size_t)t.blocks * sizeof *t.block);
+    free(t.part);
+    free(t.source);
+    free(t.block);
+}
+
+/* Of nodes in `side` pieces, sources in `depth`. */
+static void build_side(backend *be, tf32_parts *made, const node_lists *whole, const int *block,
+                       int side, int depth, bool forward) {
+    const int nodes = whole->nodes * side, entries = whole->end[whole->nodes - 1] * depth;
+    int *begin = host_table((size_t)nodes), *end = host_table((size_t)nodes);
+    int *other = host_table((size_t)entries), *order = host_table((size_t)nodes);
+    for (int i = 0; i < nodes; i++) {
+        begin[i] = whole->begin[i / side] * depth;
+        end[i] = whole->end[i / side] * depth;
+    }
+    for (int k = 0; k < entries; k++) other[k] = whole->other[k / depth] * depth + k % depth;
+    pieces l = {{nodes, whole->sources * depth, begin, end, other}, block, side, depth, forward, 4};
+    order_nodes(&l.lists, SLOTS, order);
+    whole_part *parts = (whole_part *)calloc((size_t)nodes, sizeof *parts);
+    if (!parts) abort();
+    build_parts(be, &made[1], &l, order, choose_bound(be, &l, order, parts), parts);
+    l.boxes = 2;
+    build_parts(be, &made[0], &l, order, choose_bound(be, &l, order, parts), parts);
+    free(parts);
+    free(begin);
+    free(end);
+    free(other);
+    free(order);
+}
+
+void hopper_tf32_plan(backend *be, device_layout *device, const layout *l) {
+    const int side = l->gates * l->in_block / TILE, depth = l->in_block / TILE;
+    const node_lists rows = row_lists(l), columns = column_lists(l);
+    build_side(be, device->tf32_forward, &rows, NULL, side, depth, true);
+    build_side(be, device->tf32_backward, &columns, l->column_block, depth, side, false);
+}

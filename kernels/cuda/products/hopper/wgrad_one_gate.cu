@@ -1,0 +1,494 @@
+/* wgrad_one_gate, wgrad_one_gate_pairs: wgrad of one gate on Hopper, for blocks of 32 and 64, in bf16 and
+ * tf32.
+ *
+ *   dW_ij [32][32] = sum over steps  dy_i[t] [32][columns]  x_j[t]' [columns][32]
+ *
+ * in tiles of 32 x 32; a block of 64 is four of them. Floors: 2 tiles 32^2 depth operations; and
+ * what L2 brings into the multiprocessors. A tile that had to bring both its operands by itself
+ * would bring 64 bytes for 32^2 operations of a column, so a thread block makes up to 48 at a time,
+ * a task, chosen to share rows of dy and of x: it reads each once. Their sums stay in registers for
+ * the whole depth, which is why there are no more. Tasks of random patterns bring 0.4 / 0.6 / 0.9 /
+ * 1.0 operand tiles for each tile they make at density 0.5 / 0.2 / 0.1 / 0.05. All thread blocks
+ * walk the depth at about the same pace, so that memory is read once for each round of tasks.
+ *
+ * Operands are tiles of 32 rows x 128 bytes, 64 columns of bf16 or 32 of tf32, in two rings: a stage
+ * of the one has a task's rows of dy, a stage of the other the rows of x that one batch of the task's
+ * tiles needs. Pairs are made in one batch. Bytes lie alike in both types, so that what loads them
+ * does not know which it is; the copy engine rounds floats to tf32 (the type of its maps says so).
+ *
+ * Results leave through the copy engine, 16 rows of 32 at a time: whole lines, and the warp goes on.
+ * At few columns they are most of the bytes: tf32 at density 0.5 takes 137 us of 128 columns so, and
+ * 192 by stores of lanes, 369 us of 512 columns and 441.
+ *
+ *   wgrad_one_gate_pairs   wgmma, whose products have 64 rows: of two tiles in one column of W. Any two
+ *                    of the task's rows make a pair, as the left operand comes from registers: two
+ *                    warps of a warpgroup load the one's fragments, two the other's. A tile without
+ *                    a partner takes as long as two. Fragments are loaded anew where a pair differs
+ *                    from the one before; so pairs of the same rows follow each other.
+ *   wgrad_one_gate  mma.sync, at about 0.6 of wgmma's rate: each warp makes its own few tiles, in
+ *                    a batch `SLOTS` of them, mostly of the same row, and loads dy's fragments once
+ *                    for these. For sparse patterns, whose tiles have few partners.
+ *
+ * wgrad_one_gate_plan.cu decides which, and makes the tasks. */
+#include "products/hopper/wgrad_one_gate.cuh"
+
+enum {
+    STEPS = 4, /* products of a tile: 16 columns of bf16, or 8 of tf32, 32 bytes of its rows */
+    TILE_BYTES = EDGE * BOX_ROW,
+    BARRIERS = TILES * TILE_BYTES, /* where they are */
+    RING_BARRIERS = 2 * RING_BATCHES * 8,
+    STAGED = BARRIERS + 2 * RING_BARRIERS + 512, /* results; tiles begin at multiples of 1024 */
+    TARGETS = STAGED + CONSUMER_WARPS * STAGED_BYTES, /* where these go, two words each */
+    BYTES = TARGETS + CONSUMER_WARPS * PAIRS * 8 + 1024
+};
+
+typedef struct wgrad_one_gate_arguments {
+    wgrad_one_gate_tables tables;
+    const int *start;             /* of the layout's rows */
+    int columns, steps, b, down;  /* down: tiles of a node's rows */
+    int panel;                    /* columns of an operand's tile */
+    int row_stages, input_stages; /* of wgrad_one_gate */
+} wgrad_one_gate_arguments;
+
+/* A warp's way out for its results, 16 rows at a time. */
+struct way_out {
+    const CUtensorMap *map;
+    uint32_t staged, targets;
+
+    __device__ way_out(const CUtensorMap *map_, uint32_t base)
+        : map(map_), staged(base + STAGED + threadIdx.x / 32 * STAGED_BYTES),
+          targets(base + TARGETS + threadIdx.x / 32 * PAIRS * 8) {}
+
+    /* Where a task's tile goes: given its row and column in tiles, and the number of its block in
+     * the row's list. */
+    __device__ void aim(int number, const wgrad_one_gate_arguments &p, int row, int column,
+                        int position) const {
+        const int block = p.start[row / p.down] + position;
+        shared_store(targets + number * 8, column % (p.b / EDGE) * EDGE);
+        shared_store(targets + number * 8 + 4, (block * p.down + row % p.down) * EDGE);
+    }
+
+    __device__ void aim_nowhere(int number) const {
+        shared_store(targets + number * 8, ~0u);
+    }
+
+    /* A tile's 16 rows from `below` on. */
+    __device__ void store(int number, int below, const float (&d)[4][4]) const {
+        const uint2 target = shared_load2(targets + number * 8);
+        if (__shfl_sync(~0u, target.x, 0) == ~0u) return; /* the same in all lanes */
+        if (threadIdx.x % 32 == 0) store_wait<0>();       /* until what went before is read */
+        __syncwarp();
+        stage_rows(staged, d);
+        shared_fence();
+        __syncwarp();
+        if (threadIdx.x % 32 == 0) {
+            tensor_store(map, staged, (int)target.x, (int)target.y + below);
+            store_commit();
+        }
+    }
+};
+
+/* Products of 32 bytes of the operands' rows, which lie alike in bf16 and, as floats, in tf32. */
+template <typename T>
+static __device__ inline void multiply_pair(float (&sum)[16], const uint32_t (&a)[4], uint64_t b) {
+    if constexpr (sizeof(T) == 2) {
+        warpgroup_multiply<0>(sum, a, b);
+    } else {
+        warpgroup_multiply_tf32(sum, a, b);
+    }
+}
+
+/* The barriers of a ring, room for as many batches as it may have. */
+struct ring_barriers {
+    uint32_t full; /* of full batches, then of empty ones */
+
+    __device__ explicit ring_barriers(uint32_t at) : full(at) {
+        if (threadIdx.x < RING_BATCHES) {
+            barrier_init(full + threadIdx.x * 8, 1);
+            barrier_init_warps(empty(threadIdx.x), CONSUMER_WARPS);
+        }
+    }
+
+    __device__ uint32_t empty(int batch) const {
+        return full + (RING_BATCHES + batch) * 8;
+    }
+};
+
+/* -------------------------------------------------------------------------------------- pairs */
+
+/* A ring of tiles in which batches follow each other, each as large as it is. */
+struct tile_ring : ring_barriers {
+    uint32_t tiles;
+    int size, slot, phase, at;
+
+    __device__ tile_ring(uint32_t tiles_, uint32_t barriers, int size_)
+        : ring_barriers(barriers), tiles(tiles_), size(size_), slot(0), phase(0), at(0) {}
+
+    __device__ void next(int count) {
+        at += count;
+        if (at >= size) at -= size;
+        slot = (slot + 1) % RING_BATCHES;
+        phase ^= slot == 0;
+    }
+
+    /* A tile of this batch. */
+    __device__ uint32_t tile(int q) const {
+        const int place = at + q;
+        return tiles + (place < size ? place : place - size) * TILE_BYTES;
+    }
+
+    __device__ void wait_full() const {
+        barrier_wait(full + slot * 8, phase);
+    }
+
+    /* Until all have left batch `which`. */
+    __device__ void wait_empty(int which, int parity) const {
+        barrier_wait(empty(which), parity);
+    }
+
+    __device__ void release() const {
+        barrier_arrive_warp(empty(slot));
+        __syncwarp(); /* a ring of one batch: lanes that wait for the next might hold lane 0 up */
+    }
+};
+
+/* A warp fills a ring with all tasks' rows of dy, or with their inputs: a lane has a tile of each
+ * panel. Rows take as much room as the most of a task. */
+static __device__ inline void produce(tile_ring ring, const CUtensorMap &map,
+                                      const wgrad_one_gate_arguments &p, bool inputs) {
+    const int lane = threadIdx.x % 32;
+    int free = ring.size, oldest = 0, phase = 0, under_way = 0;
+    int sizes = 0; /* lane i: of the ring's batch i */
+    for (int i = blockIdx.x; i < p.tables.tasks; i += gridDim.x) {
+        const sampled_task &task = p.tables.task[i];
+        const int count = inputs ? task.inputs[0] : task.rows;
+        const int room = inputs ? count : p.tables.rows;
+        const uint16_t *list = p.tables.tile + task.first + (inputs ? task.rows : 0);
+        const int row = lane < count ? list[lane] * EDGE : 0;
+        for (int t = 0; t < p.steps; t++) {
+            for (int n = 0; n < p.columns; n += p.panel) {
+                while (free < room || under_way == RING_BATCHES) {
+                    ring.wait_empty(oldest, phase);
+                    free += __shfl_sync(~0u, sizes, oldest);
+                    oldest = (oldest + 1) % RING_BATCHES;
+                    phase ^= oldest == 0;
+                    under_way--;
+                }
+                if (lane == ring.slot) sizes = room;
+                free -= room;
+                under_way++;
+                const uint32_t barrier = ring.full + ring.slot * 8;
+                if (lane == 0) barrier_expect(barrier, count * TILE_BYTES);
+                __syncwarp();
+                if (lane < count) tensor_load(ring.tile(lane), &map, barrier, n, row, t);
+                ring.next(room);
+            }
+        }
+    }
+}
+
+template <typename T>
+static __global__ void __launch_bounds__(THREADS, 1)
+    wgrad_one_gate_pairs(const __grid_constant__ CUtensorMap dy_map,
+                         const __grid_constant__ CUtensorMap x_map,
+                         const __grid_constant__ CUtensorMap dw_map,
+                         const __grid_constant__ wgrad_one_gate_arguments p) {
+#if ON_HOPPER
+    extern __shared__ char unaligned[];
+    const uint32_t base = kept(shared_address(aligned_tiles(unaligned)));
+    const int warp = __shfl_sync(~0u, threadIdx.x / 32, 0), lane = threadIdx.x % 32;
+    tile_ring rows(base, base + BARRIERS, p.tables.row_tiles);
+    tile_ring inputs(base + p.tables.row_tiles * TILE_BYTES, base + BARRIERS + RING_BARRIERS,
+                     TILES - p.tables.row_tiles);
+    barrier_init_done();
+    __syncthreads();
+
+    if (warp >= CONSUMER_WARPS) { /* the producers */
+        registers_shrink<24>();
+        wait_for_earlier();
+        if (warp == CONSUMER_WARPS) produce(rows, dy_map, p, false);
+        if (warp == CONSUMER_WARPS + 1) produce(inputs, x_map, p, true);
+        return;
+    }
+
+    registers_grow<240>();
+    wait_for_earlier();
+    let_next_start();
+    const int panels = p.steps * ((p.columns + p.panel - 1) / p.panel);
+    const int group = warp / 4, upper = warp / 2 % 2; /* upper: rows 32 - 63 of the products */
+    const uint32_t dy_lane =
+        chunk_at(warp % 2 * 16 + lane / 8 % 2 * 8 + own_row(lane % 8), lane / 16);
+    way_out out(&dw_map, base);
+    const uint64_t above = (uint64_t)(1024 >> 4 | SWIZZLE_128 << 30) << 32;
+    for (int i = blockIdx.x; i < p.tables.tasks; i += gridDim.x) {
+        const sampled_task &task = p.tables.task[i];
+        const sampled_pair *pair = p.tables.pair + ((size_t)i * 2 + group) * PAIRS;
+        const int count = task.inputs[0];
+        float sum[PAIRS][4][4] = {};
+        uint32_t places[PAIRS / 3] = {}; /* of each pair: the warp's row, the column; 5 bits each */
+#pragma unroll
+        for (int s = 0; s < PAIRS; s++) {
+            const uint32_t row = pair[s].place >> upper * 5 & 31, column = pair[s].place >> 10;
+            places[s / 3] |= (row << 5 | column) << s % 3 * 10;
+        }
+        const uint16_t *list = p.tables.tile + task.first;
+        __syncwarp(); /* all lanes have read where the task's before went */
+        if (lane < PAIRS) {
+            const int position = pair[lane].position[upper], place = pair[lane].place;
+            if (position == NO_TILE) {
+                out.aim_nowhere(lane);
+            } else {
+                out.aim(lane, p, list[place >> upper * 5 & 31], list[task.rows + (place >> 10)],
+                        position);
+            }
+        }
+        __syncwarp();
+        for (int panel = 0; panel < panels; panel++) {
+            uint32_t a[STEPS][4], last = 0;
+            rows.wait_full();
+            inputs.wait_full();
+#pragma unroll
+            for (int s = 0; s < PAIRS; s++) {
+                const uint32_t place = places[s / 3] >> s % 3 * 10, row = place >> 5 & 31;
+                const uint64_t right = above | inputs.tile(place & 31) >> 4;
+                if (s == 0 || row != last) {
+                    const uint32_t left = rows.tile(row) + dy_lane;
+                    product_wait<0>(); /* which read the fragments before */
+#pragma unroll
+                    for (int k = 0; k < STEPS; k++) load_matrices(a[k], left ^ (k * 32));
+                }
+                last = row;
+                product_fence();
+#pragma unroll
+                for (int k = 0; k < STEPS; k++) {
+                    multiply_pair<T>((float(&)[16])sum[s], a[k], right + k * 2);
+                }
+                product_commit();
+            }
+            product_wait<0>();
+            inputs.release();
+            inputs.next(count);
+            rows.release();
+            rows.next(p.tables.rows);
+        }
+#pragma unroll
+        for (int s = 0; s < PAIRS; s++) out.store(s, warp % 2 * 16, sum[s]);
+    }
+    if (lane == 0) store_finish();
+#endif
+}
+
+/* ------------------------------------------------------------------------------------- single */
+
+/* A ring of stages of equal size, whose number is known at run time. */
+struct runtime_ring : ring_barriers {
+    int stage, phase;
+
+    __device__ explicit runtime_ring(uint32_t at) : ring_barriers(at), stage(0), phase(0) {}
+
+    __device__ void next(int stages) {
+        if (++stage < stages) return;
+        stage = 0;
+        phase ^= 1;
+    }
+
+    __device__ void wait_full() const {
+        barrier_wait(full + stage * 8, phase);
+    }
+
+    __device__ void release() const {
+        barrier_arrive_warp(empty(stage));
+        __syncwarp(); /* as above */
+    }
+
+    /* Fills the stage at `to` with `count` tiles from the list; all lanes of a warp. */
+    __device__ void fill(uint32_t to, const CUtensorMap *map, const uint16_t *list, int count,
+                         int n, int t) const {
+        const uint32_t barrier = full + stage * 8, lane = threadIdx.x % 32;
+        barrier_wait(empty(stage), phase ^ 1);
+        if (lane == 0) barrier_expect(barrier, count * TILE_BYTES);
+        __syncwarp();
+        if ((int)lane < count) {
+            tensor_load(to + lane * TILE_BYTES, map, barrier, n, list[lane] * EDGE, t);
+        }
+    }
+};
+
+/* Rows 0 - 31, and 16 columns; `address` is the lane's in the tile's upper half. */
+static __device__ inline void load_half_tiles(uint32_t (&r)[2][4], uint32_t address) {
+    load_matrices(r[0], address);
+    load_matrices(r[1], address + 16 * BOX_ROW);
+}
+
+/* One batch's panel: sum[s] += dy x' for the warp's tiles; left and right say where. Fragments of
+ * the next product are loaded before this one's multiplications, those of dy only where the row
+ * changes. */
+template <typename T>
+static __device__ inline void multiply_batch(float (&sum)[SLOTS][2][4][4],
+                                             const uint32_t (&left)[SLOTS],
+                                             const uint32_t (&right)[SLOTS]) {
+    uint32_t a[2][4], b[2][2][4];
+    load_half_tiles(b[0], right[0]);
+    load_half_tiles(a, left[0]);
+#pragma unroll
+    for (int i = 0; i < STEPS * SLOTS; i++) {
+        const int s = i % SLOTS, next = (i + 1) % SLOTS, turn = (i + 1) / SLOTS * 32;
+        const bool more = i + 1 < STEPS * SLOTS;
+        if (more) load_half_tiles(b[(i + 1) % 2], right[next] ^ turn);
+#pragma unroll
+        for (int m = 0; m < 2; m++) {
+#pragma unroll
+            for (int j = 0; j < 4; j++) {
+                const uint32_t(&half)[4] = b[i % 2][j / 2];
+                multiply_single<T>(sum[s][m][j], a[m], half[j % 2 * 2], half[j % 2 * 2 + 1]);
+            }
+            uint32_t from = (left[next] ^ turn) + m * 16 * BOX_ROW;
+            if (more) load_matrices_if(a[m], from, next == 0 || left[next] != left[s]);
+        }
+    }
+}
+
+template <typename T, int BATCHES>
+static __global__ void __launch_bounds__(THREADS, 1)
+    wgrad_one_gate(const __grid_constant__ CUtensorMap dy_map,
+                   const __grid_constant__ CUtensorMap x_map,
+                   const __grid_constant__ CUtensorMap dw_map,
+                   const __grid_constant__ wgrad_one_gate_arguments p) {
+#if ON_HOPPER
+    extern __shared__ char unaligned[];
+    const uint32_t dy = kept(shared_address(aligned_tiles(unaligned)));
+    const uint32_t x = dy + p.tables.row_tiles * TILE_BYTES;
+    const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+    runtime_ring rows(dy + BARRIERS);
+    runtime_ring inputs(dy + BARRIERS + RING_BARRIERS);
+    barrier_init_done();
+    __syncthreads();
+
+    if (warp >= CONSUMER_WARPS) { /* the producer */
+        registers_shrink<24>();
+        if (warp > CONSUMER_WARPS) return;
+        wait_for_earlier();
+        for (int i = blockIdx.x; i < p.tables.tasks; i += gridDim.x) {
+            const sampled_task task = p.tables.task[i];
+            const uint16_t *list = p.tables.tile + task.first;
+            for (int t = 0; t < p.steps; t++) {
+                for (int n = 0; n < p.columns; n += p.panel) {
+                    rows.fill(dy + rows.stage * p.tables.rows * TILE_BYTES, &dy_map, list,
+                              task.rows, n, t);
+                    rows.next(p.row_stages);
+                    int from = task.rows;
+#pragma unroll
+                    for (int h = 0; h < BATCHES; h++) {
+                        inputs.fill(x + inputs.stage * p.tables.inputs * TILE_BYTES, &x_map,
+                                    list + from, task.inputs[h], n, t);
+                        inputs.next(p.input_stages);
+                        from += task.inputs[h];
+                    }
+                }
+            }
+        }
+        return;
+    }
+
+    registers_grow<240>();
+    wait_for_earlier();
+    let_next_start();
+    const int panels = p.steps * ((p.columns + p.panel - 1) / p.panel);
+    const uint32_t dy_lane = dy + chunk_at(lane / 8 % 2 * 8 + own_row(lane % 8), lane / 16);
+    way_out out(&dw_map, dy);
+    const uint32_t x_lane = x + chunk_at(lane % 8 + lane / 16 * 8, lane / 8 % 2);
+    for (int i = blockIdx.x; i < p.tables.tasks; i += gridDim.x) {
+        const sampled_slot *slot =
+            p.tables.slot + ((size_t)i * BATCHES * CONSUMER_WARPS + warp) * SLOTS;
+        float sum[BATCHES][SLOTS][2][4][4] = {};
+        uint32_t places[BATCHES] = {}; /* of each slot: row, column; a byte each */
+#pragma unroll
+        for (int h = 0; h < BATCHES; h++) {
+#pragma unroll
+            for (int s = 0; s < SLOTS; s++) {
+                const sampled_slot &c = slot[h * BATCH + s];
+                places[h] |= (uint32_t)(c.row << 8 | c.column) << s * 16;
+            }
+        }
+        const sampled_task &task = p.tables.task[i];
+        __syncwarp(); /* as above */
+        if (lane < BATCHES * SLOTS) {
+            const sampled_slot c = slot[lane / SLOTS * BATCH + lane % SLOTS];
+            const uint16_t *row = p.tables.tile + task.first, *column = row + task.rows;
+            for (int h = 0; h < lane / SLOTS; h++) column += task.inputs[h];
+            if (c.position == NO_TILE) {
+                out.aim_nowhere(lane);
+            } else {
+                out.aim(lane, p, row[c.row], column[c.column], c.position);
+            }
+        }
+        __syncwarp();
+        for (int panel = 0; panel < panels; panel++) {
+            rows.wait_full();
+            const uint32_t dy_stage = dy_lane + rows.stage * p.tables.rows * TILE_BYTES;
+#pragma unroll
+            for (int h = 0; h < BATCHES; h++) {
+                inputs.wait_full();
+                const uint32_t x_stage = x_lane + inputs.stage * p.tables.inputs * TILE_BYTES;
+                uint32_t left[SLOTS], right[SLOTS];
+#pragma unroll
+                for (int s = 0; s < SLOTS; s++) {
+                    const uint32_t place = places[h] >> s * 16;
+                    left[s] = dy_stage + (place >> 8 & 255) * TILE_BYTES;
+                    right[s] = x_stage + (place & 255) * TILE_BYTES;
+                }
+                multiply_batch<T>(sum[h], left, right);
+                finish_loads();
+                inputs.release();
+                inputs.next(p.input_stages);
+            }
+            rows.release();
+            rows.next(p.row_stages);
+        }
+#pragma unroll
+        for (int h = 0; h < BATCHES; h++) {
+#pragma unroll
+            for (int s = 0; s < SLOTS; s++) {
+#pragma unroll
+                for (int m = 0; m < 2; m++) out.store(h * SLOTS + s, m * 16, sum[h][s][m]);
+            }
+        }
+    }
+    if (lane == 0) store_finish();
+#endif
+}
+
+/* ------------------------------------------------------------------------------------- launch */
+
+typedef void wgrad_one_gate_kernel(CUtensorMap dy_map, CUtensorMap x_map, CUtensorMap dw_map,
+                                   wgrad_one_gate_arguments p);
+
+void wgrad_one_gate_run(backend *be, const device_layout *device, const void *dy, const void *x,
+                        int steps, int columns, void *dw) {
+    const layout *l = &device->host;
+    const wgrad_one_gate_tables *t = &device->sampled;
+    if (t->tasks == 0) return;
+    CUtensorMap dy_map, x_map, dw_map;
+    const wgrad_one_gate_arguments p = {*t,
+                                        l->row_start,
+                                        columns,
+                                        steps,
+                                        l->in_block,
+                                        l->gates * l->in_block / EDGE,
+                                        BOX_ROW / (int)be->operand_size,
+                                        t->row_tiles / t->rows,
+                                        min((TILES - t->row_tiles) / t->inputs, (int)RING_BATCHES)};
+    if (!map_activations(be, &dy_map, 3, dy, layout_rows(l), columns, steps, EDGE) ||
+        !map_activations(be, &x_map, 3, x, layout_inputs(l), columns, steps, EDGE) ||
+        !map_results(be, &dw_map, l, dw, STAGED_BYTES / STAGED_ROW))
+        return;
+    static wgrad_one_gate_kernel *const kernels[2][4] = {
+        {wgrad_one_gate_pairs<bf16>, wgrad_one_gate<bf16, 1>, wgrad_one_gate<bf16, 2>,
+         wgrad_one_gate<bf16, 3>},
+        {wgrad_one_gate_pairs<float>, wgrad_one_gate<float, 1>, wgrad_one_gate<float, 2>,
+         wgrad_one_gate<float, 3>}};
+    wgrad_one_gate_kernel *kernel = kernels[be->precision == TF32][t->batches];
+    const int grid = min(t->tasks, cuda_of(be)->processors);
+    cuda_launch(be, "wgrad", true, kernel, dim3(grid), THREADS, (size_t)BYTES, dy_map, x_map,
+                dw_map, p);
+}

@@ -1,0 +1,497 @@
+/* The tasks of wgrad_one_gate and wgrad_one_gate_pairs: which tiles of dW a thread block makes together.
+ *
+ * Tasks are cut from groups of neighbouring rows. A group's columns are sorted, either so that those
+ * with tiles in like rows follow each other, or by how many of the rows they have, and taken in this
+ * order: tasks of few rows or few columns, that is of fewest operands in all; and pairs of the same
+ * rows follow each other. Tasks of single tiles come last and have the most operands. Dealt out to
+ * the tasks instead, columns give each batch about as many inputs, so that no multiprocessor gets
+ * more than its share. Patterns of neighbours need hardly more operands then.
+ *
+ * How large the groups are, in which order, how many tiles to a task and by which kernel: all are
+ * tried, and the plan taken that should be the fastest. */
+#include "products/hopper/wgrad_one_gate.cuh"
+
+#include <math.h>
+#include <string.h>
+
+enum {
+    MOST_GROUP = 16, /* rows a task may have */
+    MOST_INPUTS = 32 /* columns of a batch */
+};
+
+/* The pattern in tiles: row r has tiles start[r] <= k < start[r + 1]. */
+typedef struct tile_lists {
+    int rows, columns;
+    int *start, *column, *position; /* position: of the tile's block in its row's list */
+} tile_lists;
+
+typedef struct tile_column {
+    int column;
+    unsigned mask; /* bit r: there is a tile in the group's row r */
+} tile_column;
+
+/* The columns of each group of so many neighbouring rows. */
+typedef struct column_groups {
+    int rows, count;
+    int *start; /* [count + 1] */
+    tile_column *columns;
+} column_groups;
+
+/* Tiles of a column that make a product. */
+typedef struct tile_pair {
+    int q, row[2]; /* which of a batch's columns; rows of the group, of which one may be -1 */
+} tile_pair;
+
+/* How to cut, and what was cut; without tables it only counts. */
+typedef struct wgrad_one_gate_cut {
+    bool pairs;
+    int batches;       /* of a task */
+    int group, target; /* rows of a group; products of a task, at most */
+    bool alike, dealt; /* the order of columns */
+    double cost;
+    int tasks, listed;       /* listed: operand tiles of all */
+    int rows, inputs;        /* the most of a task, of a batch */
+    unsigned char *operands; /* by each task */
+    sampled_task *task;
+    uint16_t *tile;
+    sampled_slot *slot;
+    sampled_pair *pair;
+} wgrad_one_gate_cut;
+
+static tile_lists list_tiles(const layout *l) {
+    const int across = l->in_block / EDGE, down = l->gates * across;
+    const size_t tiles = (size_t)l->blocks * across * down;
+    tile_lists t = {l->out_nodes * down, l->in_nodes * across};
+    t.start = host_table((size_t)t.rows + 1);
+    t.column = host_table(tiles);
+    t.position = host_table(tiles);
+    for (int r = 0, made = 0; r < t.rows; r++) {
+        const int first = l->row_start[r / down], count = l->row_start[r / down + 1] - first;
+        for (int k = 0; k < count; k++) {
+            for (int c = 0; c < across; c++, made++) {
+                t.column[made] = l->row_column[first + k] * across + c;
+                t.position[made] = k;
+            }
+        }
+        t.start[r + 1] = made;
+    }
+    return t;
+}
+
+/* ------------------------------------------------------------------------------------ columns */
+
+static int by_count(const void *one, const void *two) {
+    const tile_column *a = (const tile_column *)one, *b = (const tile_column *)two;
+    int more = __builtin_popcount(b->mask) - __builtin_popcount(a->mask);
+    if (more) return more;
+    if (a->mask != b->mask) return a->mask < b->mask ? -1 : 1;
+    return a->column - b->column;
+}
+
+/* Where a mask comes in Gray's order, in which neighbours differ by one bit. */
+static unsigned gray_rank(unsigned mask) {
+    for (int shift = 1; shift < 32; shift *= 2) mask ^= mask >> shift;
+    return mask;
+}
+
+static int by_likeness(const void *one, const void *two) {
+    const tile_column *a = (const tile_column *)one, *b = (const tile_column *)two;
+    const unsigned x = gray_rank(a->mask), y = gray_rank(b->mask);
+    if (x != y) return x < y ? -1 : 1;
+    return a->column - b->column;
+}
+
+/* With those that are alike side by side, or by how many tiles they have. */
+static column_groups group_columns(const tile_lists *l, int rows, bool alike) {
+    column_groups g = {rows, (l->rows + rows - 1) / rows};
+    unsigned *mask = (unsigned *)calloc((size_t)l->columns, sizeof *mask);
+    g.start = host_table((size_t)g.count + 1);
+    g.columns = (tile_column *)calloc((size_t)l->start[l->rows], sizeof *g.columns);
+    if (!mask || !g.columns) abort();
+    for (int i = 0; i < g.count; i++) {
+        tile_column *columns = g.columns + g.start[i];
+        int made = 0;
+        for (int r = i * rows; r < min((i + 1) * rows, l->rows); r++) {
+            for (int k = l->start[r]; k < l->start[r + 1]; k++) {
+                const int c = l->column[k];
+                if (mask[c] == 0) columns[made++].column = c;
+                mask[c] |= 1u << (r - i * rows);
+            }
+        }
+        for (int c = 0; c < made; c++) {
+            columns[c].mask = mask[columns[c].column];
+            mask[columns[c].column] = 0;
+        }
+        qsort(columns, (size_t)made, sizeof *columns, alike ? by_likeness : by_count);
+        g.start[i + 1] = g.start[i] + made;
+    }
+    free(mask);
+    return g;
+}
+
+/* Deals columns out to as many hands, or copies them as they are. */
+static void deal_columns(tile_column *to, const tile_column *columns, int count, int hands) {
+    for (int hand = 0, made = 0; hand < hands; hand++) {
+        for (int c = hand; c < count; c += hands) to[made++] = columns[c];
+    }
+}
+
+/* Products of a batch. */
+static int batch_width(const wgrad_one_gate_cut *p) {
+    return p->pairs ? 2 * PAIRS : BATCH;
+}
+
+/* Products that a column takes. */
+static int products_of(const wgrad_one_gate_cut *p, unsigned mask) {
+    const int tiles = __builtin_popcount(mask);
+    return p->pairs ? (tiles + 1) / 2 : tiles;
+}
+
+/* Takes up to *room products from the columns into `taken`: whole columns, then a part of one.
+ * Returns how many columns; lowers *room. */
+static int take_columns(const wgrad_one_gate_cut *p, tile_column *columns, int count, int most,
+                        int *room, tile_column *taken) {
+    int made = 0, part = -1;
+    for (int i = 0; *room > 0 && i < count && made < most; i++) {
+        const int products = products_of(p, columns[i].mask);
+        if (products > *room) part = i;
+        if (products == 0 || products > *room) continue;
+        taken[made++] = columns[i];
+        columns[i].mask = 0;
+        *room -= products;
+    }
+    if (*room == 0 || made == most || part < 0) return made;
+    taken[made] = (tile_column){columns[part].column, 0};
+    for (int tiles = *room * (p->pairs ? 2 : 1); tiles > 0; tiles--) {
+        const unsigned lowest = columns[part].mask & -columns[part].mask;
+        taken[made].mask |= lowest;
+        columns[part].mask ^= lowest;
+    }
+    *room = 0;
+    return made + 1;
+}
+
+/* -------------------------------------------------------------------------------------- tasks */
+
+/* A batch to be dealt out to warps. */
+typedef struct batch {
+    int row0;      /* the group's first row */
+    unsigned rows; /* that the task has */
+    const tile_column *taken;
+    int count;
+} batch;
+
+static int position_of(const tile_lists *l, int row, int column) {
+    int k = l->start[row];
+    while (l->column[k] != column) k++;
+    return l->position[k];
+}
+
+/* Which of a task's rows. */
+static int place_of(unsigned rows, int row) {
+    return __builtin_popcount(rows & ((1u << row) - 1));
+}
+
+/* Row by row. */
+static void deal_slots(const tile_lists *l, const batch *b, sampled_slot *slot) {
+    sampled_slot list[BATCH];
+    int made = 0;
+    for (int r = 0; r < MOST_GROUP; r++) {
+        for (int q = 0; q < b->count; q++) {
+            if (!(b->taken[q].mask >> r & 1)) continue;
+            const int position = position_of(l, b->row0 + r, b->taken[q].column);
+            list[made++] = (sampled_slot){(uint16_t)position, (unsigned char)place_of(b->rows, r),
+                                          (unsigned char)q};
+        }
+    }
+    for (int w = 0; w < CONSUMER_WARPS; w++) {
+        const int from = made * w / CONSUMER_WARPS, past = made * (w + 1) / CONSUMER_WARPS;
+        for (int s = 0; s < SLOTS; s++) {
+            sampled_slot none = {NO_TILE, past > from ? list[past - 1].row : (unsigned char)0, 0};
+            slot[w * SLOTS + s] = from + s < past ? list[from + s] : none;
+        }
+    }
+}
+
+/* The pair of rows that the most columns have; 0: none has two. */
+static unsigned commonest_pair(unsigned rows, const unsigned *mask, int count) {
+    unsigned best = 0;
+    for (int one = 0, most = 0; one < MOST_GROUP; one++) {
+        for (int two = one + 1; two < MOST_GROUP; two++) {
+            const unsigned pair = 1u << one | 1u << two;
+            int have = 0;
+            if ((rows & pair) != pair) continue;
+            for (int q = 0; q < count; q++) have += (mask[q] & pair) == pair;
+            if (have > most) most = have, best = pair;
+        }
+    }
+    return best;
+}
+
+/* A batch's tiles in pairs, and those left over by themselves. */
+static int list_pairs(const batch *b, tile_pair *list) {
+    unsigned mask[MOST_INPUTS];
+    int made = 0;
+    for (int q = 0; q < b->count; q++) mask[q] = b->taken[q].mask;
+    for (unsigned pair; (pair = commonest_pair(b->rows, mask, b->count));) {
+        for (int q = 0; q < b->count; q++) {
+            if ((mask[q] & pair) != pair) continue;
+            mask[q] ^= pair;
+            list[made++] = (tile_pair){q, {__builtin_ctz(pair), 31 - __builtin_clz(pair)}};
+        }
+    }
+    for (int r = 0; r < MOST_GROUP; r++) {
+        for (int q = 0; q < b->count; q++) {
+            if (mask[q] >> r & 1) list[made++] = (tile_pair){q, {r, -1}};
+        }
+    }
+    return made;
+}
+
+/* Whether rows loaded for a will do for b. */
+static bool follows(const tile_pair *a, const tile_pair *b) {
+    if (b->row[1] < 0) return b->row[0] == a->row[0] || b->row[0] == a->row[1];
+    return b->row[0] == a->row[0] && b->row[1] == a->row[1];
+}
+
+/* Puts pairs of the same rows one after the other, then single tiles of these rows. */
+static void order_pairs(tile_pair *list, int count) {
+    for (int i = 0; i + 1 < count; i++) {
+        int from = i;
+        while (from + 1 < count && follows(&list[from], &list[from + 1])) from++;
+        for (int j = from + 1; j < count; j++) {
+            if (!follows(&list[i], &list[j])) continue;
+            tile_pair next = list[j];
+            memmove(&list[from + 2], &list[from + 1], (size_t)(j - from - 1) * sizeof next);
+            list[++from] = next;
+        }
+        i = from;
+    }
+}
+
+/* A product of one warpgroup after the other. Rows change sides where that saves loading them, and
+ * a missing one is whatever was there before. */
+static void deal_pairs(const tile_lists *l, const batch *b, sampled_pair *pair) {
+    tile_pair list[2 * PAIRS];
+    const int made = list_pairs(b, list);
+    order_pairs(list, made);
+    for (int group = 0; group < 2; group++) {
+        const int from = made * group / 2, past = made * (group + 1) / 2;
+        int there[2] = {-1, -1}, column = 0; /* the rows that are loaded */
+        for (int s = 0; s < PAIRS; s++) {
+            uint16_t position[2] = {NO_TILE, NO_TILE};
+            if (from + s < past) {
+                const tile_pair *c = &list[from + s];
+                const bool turned =
+                    c->row[0] == there[1] || (c->row[1] >= 0 && c->row[1] == there[0]);
+                column = c->q;
+                for (int i = 0; i < 2; i++) {
+                    if (c->row[i] < 0) continue;
+                    there[i ^ turned] = c->row[i];
+                    position[i ^ turned] =
+                        (uint16_t)position_of(l, b->row0 + c->row[i], b->taken[c->q].column);
+                }
+            }
+            int place[2];
+            for (int i = 0; i < 2; i++) place[i] = there[i] < 0 ? 0 : place_of(b->rows, there[i]);
+            pair[group * PAIRS + s] = (sampled_pair){
+                {position[0], position[1]}, (uint16_t)(place[0] | place[1] << 5 | column << 10)};
+        }
+    }
+}
+
+/* Makes a task of at most `room` products; returns how many it has. */
+static int cut_task(wgrad_one_gate_cut *p, const tile_lists *l, int row0, tile_column *columns,
+                    int count, int room) {
+    const int batches = p->batches, width = batch_width(p);
+    const int most = min((TILES - 2 * p->group) / max(2, batches), min(width, MOST_INPUTS));
+    tile_column taken[SAMPLED_BATCHES][MOST_INPUTS];
+    sampled_task task = {p->listed};
+    unsigned rows = 0;
+    int made = 0, listed = 0;
+    for (int h = 0; h < batches; h++) {
+        const int wanted = room * (h + 1) / batches - room * h / batches;
+        int left = wanted;
+        task.inputs[h] = (uint16_t)take_columns(p, columns, count, most, &left, taken[h]);
+        for (int q = 0; q < task.inputs[h]; q++) rows |= taken[h][q].mask;
+        made += wanted - left;
+        listed += task.inputs[h];
+        p->inputs = max(p->inputs, task.inputs[h]);
+    }
+    task.rows = (uint16_t)__builtin_popcount(rows);
+    listed += task.rows;
+    p->rows = max(p->rows, task.rows);
+    if (p->task) {
+        p->task[p->tasks] = task;
+        uint16_t *tile = p->tile + p->listed;
+        for (unsigned left = rows; left; left &= left - 1) {
+            *tile++ = (uint16_t)(row0 + __builtin_ctz(left));
+        }
+        for (int h = 0; h < batches; h++) {
+            const batch b = {row0, rows, taken[h], task.inputs[h]};
+            const size_t at = ((size_t)p->tasks * batches + h) * width;
+            for (int q = 0; q < b.count; q++) *tile++ = (uint16_t)taken[h][q].column;
+            if (p->pairs) {
+                deal_pairs(l, &b, p->pair + at);
+            } else {
+                deal_slots(l, &b, p->slot + at);
+            }
+        }
+    }
+    p->operands[p->tasks++] = (unsigned char)listed;
+    p->listed += listed;
+    return made;
+}
+
+static void cut_tasks(wgrad_one_gate_cut *p, const tile_lists *l, const column_groups *g) {
+    const int full = p->batches * batch_width(p);
+    tile_column *columns = (tile_column *)malloc((size_t)l->columns * sizeof *columns);
+    if (!columns) abort();
+    p->tasks = p->listed = p->rows = p->inputs = 0;
+    for (int i = 0; i < g->count; i++) {
+        const tile_column *sorted = g->columns + g->start[i];
+        int count = g->start[i + 1] - g->start[i], left = 0;
+        for (int c = 0; c < count; c++) left += products_of(p, sorted[c].mask);
+        int tasks = (left + p->target - 1) / p->target;
+        deal_columns(columns, sorted, count, p->dealt ? tasks * p->batches : 1);
+        for (tile_column *first = columns; left > 0; tasks--) {
+            while (first->mask == 0) first++, count--;
+            const int even = (left + max(tasks, 1) - 1) / max(tasks, 1);
+            const int room = min(even, tasks > 1 ? full : p->target);
+            left -= cut_task(p, l, i * g->rows, first, count, room);
+        }
+    }
+    free(columns);
+}
+
+/* --------------------------------------------------------------------------------------- plans */
+
+/* How long a task takes, in units of a multiprocessor's time for one operand tile from L2, at about
+ * 8.5 TB/s for all. Loads and multiplications go on side by side; where both take equally long, that
+ * is a fifth or a quarter more than either. By single warps, the more rows, the fewer of them have
+ * two tiles of one. Where shared memory has room for two panels of a task of one batch, but not three,
+ * they come too late. Pairs are made so fast that it matters how many tiles have room to be on their
+ * way beside those in use. Fits what was measured on an H200 to about 15 %. */
+static double task_cost(const wgrad_one_gate_cut *p, int operands) {
+    const int products = p->batches * batch_width(p);
+    if (!p->pairs) {
+        const double multiply = products * 0.6 * (1 + p->group / 200.0);
+        const double loads = (double)operands * operands;
+        const bool late = p->batches == 1 && 3 * (p->rows + p->inputs) > TILES;
+        return (late ? 1.12 : 1) * sqrt(sqrt(loads * loads + pow(multiply, 4)));
+    }
+    const double loads = 0.85 * operands, waits = 34.0 * operands / (TILES - operands);
+    return cbrt(pow(0.7 * products, 3) + pow(loads, 3) + pow(waits, 3));
+}
+
+/* Halfway between the average multiprocessor and the busiest, as those that end early leave more of
+ * L2 to the others. */
+static double plan_cost(const wgrad_one_gate_cut *p, int processors) {
+    const double turn = 1;
+    double sum = 0, most = 0;
+    for (int processor = 0; processor < processors; processor++) {
+        double cost = 0;
+        for (int i = processor; i < p->tasks; i += processors) {
+            cost += task_cost(p, p->operands[i]) + turn;
+        }
+        sum += cost;
+        most = fmax(most, cost);
+    }
+    return (sum / processors + most) / 2;
+}
+
+/* Tries tasks for whole rounds of all multiprocessors, and one more, with some room as no group's
+ * products divide evenly; returns the better of these and `best`. */
+static wgrad_one_gate_cut try_targets(wgrad_one_gate_cut plan, const wgrad_one_gate_cut *best,
+                                      const tile_lists *l, const column_groups *g, int processors) {
+    const int full = plan.batches * batch_width(&plan);
+    wgrad_one_gate_cut better = *best;
+    int products = 0;
+    for (int c = 0; c < g->start[g->count]; c++) products += products_of(&plan, g->columns[c].mask);
+    const int rounds = products / (full * processors) + 1;
+    for (int attempt = 0; attempt < 6 && plan.target < full; attempt++) {
+        const double even = (double)products / ((rounds + attempt / 3) * processors);
+        const int target = min(full, (int)(even * (1 + 0.04 * (attempt % 3)) + 1));
+        if (target == plan.target) continue;
+        plan.target = target;
+        cut_tasks(&plan, l, g);
+        plan.cost = plan_cost(&plan, processors);
+        if (better.tasks == 0 || plan.cost < better.cost) better = plan;
+    }
+    return better;
+}
+
+/* Columns that are alike are side by side for the sake of pairs. */
+static wgrad_one_gate_cut choose_plan(const tile_lists *l, int processors,
+                                      unsigned char *operands) {
+    static const int groups[] = {2, 4, 6, 8, 12, 16};
+    wgrad_one_gate_cut best = {};
+    for (size_t i = 0; i < sizeof groups / sizeof groups[0] * 2; i++) {
+        const bool alike = i % 2;
+        const column_groups g = group_columns(l, groups[i / 2], alike);
+        for (int batches = 0; batches <= (alike ? 0 : SAMPLED_BATCHES); batches++) { /* 0: pairs */
+            for (int dealt = 0; dealt < (alike ? 1 : 2); dealt++) {
+                wgrad_one_gate_cut plan = {batches == 0, max(batches, 1), g.rows, 0,
+                                           alike,        dealt > 0};
+                plan.operands = operands;
+                best = try_targets(plan, &best, l, &g, processors);
+            }
+        }
+        free(g.start);
+        free(g.columns);
+    }
+    return best;
+}
+
+/* How many of the operand tiles in shared memory are for rows. Stages of wgrad_one_gate are all
+ * equally large; with pairs, both rings hold about as many panels, and that of inputs two of any. */
+static int share_tiles(const wgrad_one_gate_cut *p, int listed_rows) {
+    if (!p->pairs) {
+        const int panels = TILES / (p->rows + p->batches * p->inputs);
+        return max(2, min(panels, RING_BATCHES)) * p->rows;
+    }
+    const double inputs = (double)(p->listed - listed_rows) / p->tasks;
+    int best = 2;
+    double most = 0;
+    for (int panels = 2; TILES - panels * p->rows >= 2 * p->inputs; panels++) {
+        const double ahead = fmin(panels, (TILES - panels * p->rows) / inputs);
+        if (ahead > most) most = ahead, best = panels;
+    }
+    return best * p->rows;
+}
+
+void wgrad_one_gate_plan(backend *be, device_layout *device, const layout *l) {
+    tile_lists lists = list_tiles(l);
+    const size_t tiles = (size_t)lists.start[lists.rows];
+    if (tiles == 0) return;
+    unsigned char *operands = (unsigned char *)malloc(tiles);
+    if (!operands) abort();
+    wgrad_one_gate_cut p = choose_plan(&lists, cuda_of(be)->processors, operands);
+    const size_t tasks = (size_t)p.tasks, listed = (size_t)p.listed;
+    const size_t slots = tasks * p.batches * batch_width(&p);
+    p.task = (sampled_task *)calloc(tasks, sizeof *p.task);
+    p.tile = (uint16_t *)calloc(listed, sizeof *p.tile);
+    p.slot = (sampled_slot *)calloc(slots, sizeof *p.slot);
+    p.pair = (sampled_pair *)calloc(slots, sizeof *p.pair);
+    if (!p.task || !p.tile || !p.slot || !p.pair) abort();
+    column_groups groups = group_columns(&lists, p.group, p.alike);
+    cut_tasks(&p, &lists, &groups);
+    int rows = 0;
+    for (int i = 0; i < p.tasks; i++) rows += p.task[i].rows;
+    wgrad_one_gate_tables *t = &device->sampled;
+    t->tasks = p.tasks;
+    t->batches = p.pairs ? 0 : p.batches;
+    t->rows = p.rows;
+    t->inputs = p.inputs;
+    t->row_tiles = share_tiles(&p, rows);
+    t->task = (sampled_task *)cuda_table(be, p.task, tasks * sizeof *p.task);
+    t->tile = (uint16_t *)cuda_table(be, p.tile, listed * sizeof *p.tile);
+    if (p.pairs) {
+        t->pair = (sampled_pair *)cuda_table(be, p.pair, slots * sizeof *p.pair);
+    } else {
+        t->slot = (sampled_slot *)cuda_table(be, p.slot, slots * sizeof *p.slot);
+    }
+    void *tables[] = {lists.start, lists.column, lists.position, p.task,       p.tile,
+                      p.slot,      p.pair,       operands,       groups.start, groups.columns};
+    for (size_t i = 0; i < sizeof tables / sizeof tables[0]; i++) free(tables[i]);
+}

@@ -1,0 +1,553 @@
+/* The three products with a block-sparse W on tensor cores, for any GPU from sm_80 on.
+ *
+ *   fprop  y_i   = sum over blocks (i, j)  W_ij  x_j       M = gates b rows, K = b a block
+ *   dgrad  dx_j  = sum over blocks (i, j)  W_ij' dy_i      M = b rows,       K = gates b a block
+ *   wgrad  dW_ij = sum over t              dy_i[t] x_j[t]' M = gates b rows, K = columns a step
+ *
+ * Floors: 2 blocks gates b^2 columns operations; the blocks' weights, x and y once through memory;
+ * and the tiles that every block gathers from L2: b x columns (fprop), gates b x columns (dgrad).
+ *
+ * All three are one kernel: a thread block makes an M x N tile of the result; it walks K in panels
+ * of 64, STAGES - 1 of them in flight by cp.async, and multiplies with mma.sync. An operation says
+ * where the 16-byte chunks of the left and right tile of a panel come from, and what to do with the
+ * sums. A panel may take its chunks from several blocks (b = 8, 16, 32) or from a part of one (b =
+ * 128); chunks never straddle a block, as b is a multiple of 8. wgrad puts up to 128 / b blocks of
+ * a row side by side, so that one tile of dy serves them all.
+ *
+ * This file also chooses among the kernels of all products: tf32.cu and fp32.cu, and on Hopper
+ * products/hopper/tf32.cu and products/hopper/fp32.cu, take operands of 4 bytes; of bf16 products/hopper/hopper.cu, products/hopper/small_blocks.cu
+ * and products/hopper/wgrad_small_blocks.cu take what they can, few_columns.cu few columns, this file the rest; dense.cu has
+ * layouts that are dense. */
+#include "device/ptx.cuh"
+#include "products/portable/product.cuh"
+
+enum { PANEL = 64, STAGES = 3, CHUNK = 8 /* bf16 in 16 bytes */ };
+
+/* --------------------------------------------------------------------------------- operations
+ * An operation's tile: after seek(k0), left(row, k) is where the left tile's chunk with element
+ * (row, k0 + k) comes from, and right(k, column) the right one's; NULL means zeros. LEFT_BY_K:
+ * chunks run along k, else along the rows; RIGHT_BY_K likewise. */
+
+static __device__ inline void store_pair(float *to, float one, float two) {
+    *(float2 *)to = make_float2(one, two);
+}
+
+static __device__ inline void store_pair(bf16 *to, float one, float two) {
+    *(__nv_bfloat162 *)to = __floats2bfloat162_rn(one, two);
+}
+
+/* Two neighbours in a row of the result, in bf16 or fp32. */
+static __device__ inline void store_result(const product &p, size_t at, float one, float two) {
+    if (p.real) {
+        store_pair((float *)p.out + at, one, two);
+    } else {
+        store_pair((bf16 *)p.out + at, one, two);
+    }
+}
+
+struct fprop_tile {
+    static const bool LEFT_BY_K = true, RIGHT_BY_K = false, HAS_SUMS = true;
+    const product &p;
+    int first, count, row0, column0, k0;
+    size_t node;
+
+    __device__ fprop_tile(const product &p_, int m_tile, int n_tile) : p(p_), k0(0) {
+        int tiles = max(p.rows / m_tile, 1);
+        node = blockIdx.x / tiles;
+        row0 = blockIdx.x % tiles * m_tile;
+        column0 = blockIdx.y * n_tile;
+        first = p.start[node];
+        count = p.start[node + 1] - first;
+    }
+
+    __device__ int depth() const {
+        return count << p.log_b;
+    }
+
+    __device__ void seek(int k) {
+        k0 = k;
+    }
+
+    __device__ const bf16 *left(int row, int k) const {
+        int q = (k0 + k) >> p.log_b;
+        if (q >= count || row0 + row >= p.rows) return NULL;
+        return (const bf16 *)p.left + (((size_t)(first + q) * p.rows + row0 + row) << p.log_b) +
+               ((k0 + k) & (p.b - 1));
+    }
+
+    __device__ const bf16 *right(int k, int column) const {
+        int q = (k0 + k) >> p.log_b;
+        if (q >= count || column0 + column >= p.columns) return NULL;
+        size_t row = ((size_t)p.other[first + q] << p.log_b) + ((k0 + k) & (p.b - 1));
+        return (const bf16 *)p.right + blockIdx.z * p.right_step + row * p.columns + column0 +
+               column;
+    }
+
+    __device__ bool valid(int row) const {
+        return row0 + row < p.rows;
+    }
+
+    __device__ void store(int row, int column, float one, float two) const {
+        size_t at = (node * p.rows + row0 + row) * p.columns + column0 + column;
+        if (column0 + column >= p.columns) return;
+        store_result(p, blockIdx.z * p.out_step + at, one, two);
+    }
+};
+
+struct dgrad_tile {
+    static const bool LEFT_BY_K = false, RIGHT_BY_K = false, HAS_SUMS = false;
+    const product &p;
+    int first, count, row0, column0, k0;
+    size_t node;
+
+    __device__ dgrad_tile(const product &p_, int m_tile, int n_tile) : p(p_), k0(0) {
+        int tiles = max(p.b / m_tile, 1);
+        node = blockIdx.x / tiles;
+        row0 = blockIdx.x % tiles * m_tile;
+        column0 = blockIdx.y * n_tile;
+        first = p.start[node];
+        count = p.start[node + 1] - first;
+    }
+
+    __device__ int depth() const {
+        return count << p.log_rows;
+    }
+
+    __device__ void seek(int k) {
+        k0 = k;
+    }
+
+    __device__ const bf16 *left(int row, int k) const {
+        int q = (k0 + k) >> p.log_rows;
+        if (q >= count || row0 + row >= p.b) return NULL;
+        size_t at = ((size_t)p.block[first + q] << p.log_rows) + ((k0 + k) & (p.rows - 1));
+        return (const bf16 *)p.left + (at << p.log_b) + row0 + row;
+    }
+
+    __device__ const bf16 *right(int k, int column) const {
+        int q = (k0 + k) >> p.log_rows;
+        if (q >= count || column0 + column >= p.columns) return NULL;
+        size_t row = ((size_t)p.other[first + q] << p.log_rows) + ((k0 + k) & (p.rows - 1));
+        return (const bf16 *)p.right + blockIdx.z * p.right_step + row * p.columns + column0 +
+               column;
+    }
+
+    __device__ bool valid(int row) const {
+        return row0 + row < p.b;
+    }
+
+    __device__ void store(int row, int column, float one, float two) const {
+        size_t at = (node * p.b + row0 + row) * p.columns + column0 + column;
+        if (column0 + column >= p.columns) return;
+        store_result(p, blockIdx.z * p.out_step + at, one, two);
+    }
+};
+
+/* Tables: `start` the first block of each tile, `block` each block's output node, `other` its input
+ * node. A panel lies within one step, as `columns` is a multiple of PANEL. */
+struct wgrad_tile {
+    static const bool LEFT_BY_K = true, RIGHT_BY_K = true, HAS_SUMS = false;
+    const product &p;
+    int first, count, row0, column0;
+    size_t node, left_at, right_at;
+
+    __device__ wgrad_tile(const product &p_, int m_tile, int n_tile) : p(p_) {
+        first = p.start[blockIdx.x];
+        count = p.start[blockIdx.x + 1] - first;
+        node = p.block[first];
+        row0 = blockIdx.y * m_tile;
+        column0 = blockIdx.z * n_tile;
+        left_at = right_at = 0;
+    }
+
+    __device__ int depth() const {
+        return p.steps * p.columns;
+    }
+
+    __device__ void seek(int k) {
+        size_t t = k / p.columns, n = k % p.columns;
+        left_at = t * p.left_step + (node * p.rows + row0) * p.columns + n;
+        right_at = t * p.right_step + n;
+    }
+
+    __device__ const bf16 *left(int row, int k) const {
+        if (row0 + row >= p.rows) return NULL;
+        return (const bf16 *)p.left + left_at + (size_t)row * p.columns + k;
+    }
+
+    __device__ const bf16 *right(int k, int column) const {
+        int q = (column0 + column) >> p.log_b;
+        if (q >= count) return NULL;
+        size_t row = ((size_t)p.other[first + q] << p.log_b) + ((column0 + column) & (p.b - 1));
+        return (const bf16 *)p.right + right_at + row * p.columns + k;
+    }
+
+    __device__ bool valid(int row) const {
+        return row0 + row < p.rows;
+    }
+
+    __device__ void store(int row, int column, float one, float two) const {
+        int q = (column0 + column) >> p.log_b;
+        if (q >= count) return;
+        size_t at = (((size_t)(first + q) * p.rows + row0 + row) << p.log_b) +
+                    ((column0 + column) & (p.b - 1));
+        store_pair((float *)p.out + at, one, two);
+    }
+};
+
+/* ------------------------------------------------------------------------------ tensor cores */
+
+template <int M, int N> struct shape {
+    static const int THREADS = 2 * N, WARPS = THREADS / 32;
+    static const int WARP_ROWS = M >= 64 ? 2 : 1, WARP_COLUMNS = WARPS / WARP_ROWS;
+    static const int ROWS = M / WARP_ROWS, COLUMNS = N / WARP_COLUMNS;    /* of a warp */
+    static const int TALL = ROWS / 16, WIDE = COLUMNS / 8;                /* mma tiles */
+    static const int LEFT = M * PANEL / CHUNK, RIGHT = N * PANEL / CHUNK; /* chunks */
+    static const size_t BYTES = (size_t)STAGES * (LEFT + RIGHT) * 16;
+};
+
+/* Starts the copies of one panel into a stage's tiles. */
+template <int M, int N, typename Tile>
+static __device__ inline void load_panel(Tile &tile, int k0, uint32_t left, uint32_t right) {
+    typedef shape<M, N> S;
+    tile.seek(k0);
+    for (int i = threadIdx.x; i < S::LEFT; i += S::THREADS) {
+        const int width = Tile::LEFT_BY_K ? PANEL / CHUNK : M / CHUNK;
+        int line = i / width, c = i % width;
+        const bf16 *from =
+            Tile::LEFT_BY_K ? tile.left(line, c * CHUNK) : tile.left(c * CHUNK, line);
+        copy_async(left + swizzle<width>(line, c) * 16, from);
+    }
+    for (int i = threadIdx.x; i < S::RIGHT; i += S::THREADS) {
+        const int width = Tile::RIGHT_BY_K ? PANEL / CHUNK : N / CHUNK;
+        int line = i / width, c = i % width;
+        const bf16 *from =
+            Tile::RIGHT_BY_K ? tile.right(c * CHUNK, line) : tile.right(line, c * CHUNK);
+        copy_async(right + swizzle<width>(line, c) * 16, from);
+    }
+}
+
+/* Multiplies one panel that has arrived. Lane i of a warp addresses row i % 8 of matrix i / 8. */
+template <int M, int N, typename Tile>
+static __device__ inline void
+multiply_panel(uint32_t left, uint32_t right, int row0, int column0,
+               float (&sum)[shape<M, N>::TALL][shape<M, N>::WIDE][4]) {
+    typedef shape<M, N> S;
+    int lane = threadIdx.x % 32, in = lane % 8, matrix = lane / 8;
+    for (int k = 0; k < PANEL; k += 16) {
+        uint32_t a[S::TALL][4], b[S::WIDE / 2][4];
+#pragma unroll
+        for (int i = 0; i < S::TALL; i++) {
+            int row = row0 + i * 16 + matrix % 2 * 8, at = k + matrix / 2 * 8;
+            if (Tile::LEFT_BY_K) {
+                load_matrices(a[i], left + swizzle<PANEL / CHUNK>(row + in, at / CHUNK) * 16);
+            } else {
+                load_matrices_transposed(a[i],
+                                         left + swizzle<M / CHUNK>(at + in, row / CHUNK) * 16);
+            }
+        }
+#pragma unroll
+        for (int j = 0; j < S::WIDE / 2; j++) {
+            int column = column0 + j * 16 + matrix / 2 * 8, at = k + matrix % 2 * 8;
+            if (Tile::RIGHT_BY_K) {
+                load_matrices(b[j], right + swizzle<PANEL / CHUNK>(column + in, at / CHUNK) * 16);
+            } else {
+                load_matrices_transposed(b[j],
+                                         right + swizzle<N / CHUNK>(at + in, column / CHUNK) * 16);
+            }
+        }
+#pragma unroll
+        for (int i = 0; i < S::TALL; i++) {
+#pragma unroll
+            for (int j = 0; j < S::WIDE; j++) {
+                multiply_add(sum[i][j], a[i], b[j / 2][j % 2 * 2], b[j / 2][j % 2 * 2 + 1]);
+            }
+        }
+    }
+}
+
+/* Adds a warp's sums, of values as stored, to layer norm's. Rows of a gate lie together, at least
+ * eight of them; `half` tells rows 0-7 of an mma tile from rows 8-15. */
+template <int M, int N, typename Tile>
+static __device__ void add_to_sums(const Tile &tile, int row0, int column0,
+                                   const float (&sum)[shape<M, N>::TALL][shape<M, N>::WIDE][4]) {
+    typedef shape<M, N> S;
+    const product &p = tile.p;
+    int lane = threadIdx.x % 32;
+#pragma unroll
+    for (int j = 0; j < S::WIDE; j++) {
+        float total[2] = {0, 0}, square[2] = {0, 0};
+#pragma unroll
+        for (int i = 0; i < S::TALL; i++) {
+#pragma unroll
+            for (int half = 0; half < 2; half++) {
+                int row = row0 + i * 16 + half * 8;
+                if (!tile.valid(row)) continue;
+#pragma unroll
+                for (int e = 0; e < 2; e++) {
+                    float value = to_float(from_float<bf16>(sum[i][j][half * 2 + e]));
+                    total[e] += value;
+                    square[e] += value * value;
+                }
+                int next = row + 8;
+                bool ends =
+                    next >= row0 + S::ROWS || (tile.row0 + next) % p.b == 0 || !tile.valid(next);
+                if (!ends) continue;
+#pragma unroll
+                for (int e = 0; e < 2; e++) {
+                    for (int step = 4; step < 32; step *= 2) {
+                        total[e] += __shfl_xor_sync(~0u, total[e], step);
+                        square[e] += __shfl_xor_sync(~0u, square[e], step);
+                    }
+                    int column = tile.column0 + column0 + j * 8 + lane % 4 * 2 + e;
+                    fixed *gate = p.sums + (tile.row0 + row) / p.b * sums_gate(p.columns);
+                    if (lane < 4) {
+                        add_fixed(gate, p.columns, 0, column, total[e], SCALE_SUM);
+                        add_fixed(gate, p.columns, 1, column, square[e], SCALE_SQUARE);
+                    }
+                    total[e] = square[e] = 0;
+                }
+            }
+        }
+    }
+}
+
+template <int M, int N, typename Tile>
+__global__ void __launch_bounds__(shape<M, N>::THREADS)
+    portable_bf16(const __grid_constant__ product p) {
+    typedef shape<M, N> S;
+    extern __shared__ __align__(128) char shared[];
+    const uint32_t base = shared_address(shared), stage_bytes = (S::LEFT + S::RIGHT) * 16;
+    Tile tile(p, M, N);
+    const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+    const int row0 = warp / S::WARP_COLUMNS * S::ROWS;
+    const int column0 = warp % S::WARP_COLUMNS * S::COLUMNS;
+    const int panels = (tile.depth() + PANEL - 1) / PANEL;
+    float sum[S::TALL][S::WIDE][4] = {};
+
+    for (int s = 0; s < STAGES - 1; s++) {
+        uint32_t at = base + s * stage_bytes;
+        if (s < panels) load_panel<M, N>(tile, s * PANEL, at, at + S::LEFT * 16);
+        copy_commit();
+    }
+    for (int i = 0; i < panels; i++) {
+        copy_wait<STAGES - 2>();
+        __syncthreads();
+        int ahead = i + STAGES - 1;
+        uint32_t at = base + ahead % STAGES * stage_bytes;
+        if (ahead < panels) load_panel<M, N>(tile, ahead * PANEL, at, at + S::LEFT * 16);
+        copy_commit();
+        at = base + i % STAGES * stage_bytes;
+        multiply_panel<M, N, Tile>(at, at + S::LEFT * 16, row0, column0, sum);
+    }
+#pragma unroll
+    for (int i = 0; i < S::TALL; i++) {
+#pragma unroll
+        for (int half = 0; half < 2; half++) {
+            int row = row0 + i * 16 + half * 8 + lane / 4;
+            if (!tile.valid(row)) continue;
+#pragma unroll
+            for (int j = 0; j < S::WIDE; j++) {
+                tile.store(row, column0 + j * 8 + lane % 4 * 2, sum[i][j][half * 2],
+                           sum[i][j][half * 2 + 1]);
+            }
+        }
+    }
+    if (Tile::HAS_SUMS && p.sums) add_to_sums<M, N>(tile, row0, column0, sum);
+}
+
+/* ------------------------------------------------------------------------------------ launches */
+
+static product product_of(const layout *l, int steps, int columns) {
+    product p = {};
+    p.columns = columns;
+    p.steps = steps;
+    p.b = l->in_block;
+    p.log_b = log2_of(p.b);
+    p.rows = l->gates * p.b;
+    p.log_rows = log2_of(p.rows);
+    return p;
+}
+
+template <int M, int N, typename Tile>
+static void launch_tensor(backend *be, const product &p, dim3 grid) {
+    typedef shape<M, N> S;
+    cuda_allow_shared(be, (const void *)portable_bf16<M, N, Tile>, S::BYTES);
+    portable_bf16<M, N, Tile><<<grid, S::THREADS, S::BYTES, cuda_of(be)->stream>>>(p);
+}
+
+/* `m`: the rows that a node has, tiled by at most 128. */
+template <int N, typename Tile>
+static void launch_rows(backend *be, const product &p, int m, dim3 grid) {
+    if (m >= 128) {
+        launch_tensor<128, N, Tile>(be, p, grid);
+    } else if (m == 64) {
+        launch_tensor<64, N, Tile>(be, p, grid);
+    } else if (m == 32) {
+        launch_tensor<32, N, Tile>(be, p, grid);
+    } else {
+        launch_tensor<16, N, Tile>(be, p, grid);
+    }
+}
+
+template <typename Tile>
+static void launch_columns(backend *be, const product &p, int m, int nodes) {
+    int tiles = m > 128 ? m / 128 : 1;
+    if (p.columns % 128 == 0) {
+        launch_rows<128, Tile>(be, p, m, dim3(nodes * tiles, p.columns / 128, p.steps));
+    } else {
+        launch_rows<64, Tile>(be, p, m, dim3(nodes * tiles, (p.columns + 63) / 64, p.steps));
+    }
+}
+
+/* Products with operands of 4 bytes; `tiles` as in product.cuh. */
+static void launch_floats(backend *be, product p, operation op, int tiles, int blocks) {
+    p.overlap = op != WGRAD && cuda_of(be)->hopper && cuda_of(be)->weights_settled;
+    if (be->precision == TF32) {
+        portable_tf32_run(be, p, op, tiles);
+    } else if (hopper_fp32_takes(be, p, op)) {
+        hopper_fp32_run(be, p, op, tiles, blocks);
+    } else {
+        portable_fp32_run(be, p, op, tiles);
+    }
+    cuda_of(be)->weights_settled = true;
+}
+
+/* By a kernel for one step, if one takes it. */
+static bool fprop_step(backend *be, const device_layout *device, const void *w, const void *x,
+                       int columns, void *y, void *sums) {
+    const layout *l = &device->host;
+    if (hopper_takes(be, l, columns)) {
+        hopper_fprop(be, device, w, x, columns, y, sums);
+        sums = NULL; /* are made */
+    } else if (small_blocks_takes(device, columns, true)) {
+        small_blocks_fprop(be, device, w, x, columns, y);
+    } else if (few_columns_takes(be, l, columns) && !(sums && l->gates > 1)) {
+        few_columns_fprop(be, device, w, x, columns, y);
+    } else if (hopper_tf32_takes(device, columns, true)) {
+        hopper_tf32_fprop(be, device, w, x, columns, y);
+    } else {
+        return false;
+    }
+    cuda_launched(be, "fprop");
+    if (sums) cuda_column_sums(be, l, y, 1, columns, sums);
+    return true;
+}
+
+static bool dgrad_step(backend *be, const device_layout *device, const void *w, const void *dy,
+                       int columns, void *dx) {
+    const layout *l = &device->host;
+    if (hopper_takes(be, l, columns)) {
+        hopper_dgrad(be, device, w, dy, columns, dx);
+    } else if (small_blocks_takes(device, columns, false)) {
+        small_blocks_dgrad(be, device, w, dy, columns, dx);
+    } else if (few_columns_takes(be, l, columns)) {
+        few_columns_dgrad(be, device, w, dy, columns, dx);
+    } else if (hopper_tf32_takes(device, columns, false)) {
+        hopper_tf32_dgrad(be, device, w, dy, columns, dx);
+    } else {
+        return false;
+    }
+    cuda_launched(be, "dgrad");
+    return true;
+}
+
+/* Kernels for one step make operands. */
+static bool is_step(const backend *be, int steps, element type) {
+    return steps == 1 && (type == OPERAND || be->precision != BF16);
+}
+
+void cuda_fprop(backend *be, const device_layout *device, const void *w, const void *x, int steps,
+                int columns, void *y, element type, void *sums) {
+    const layout *l = &device->host;
+    if (l->gates == 1 && cuda_of(be)->stages_whole) sums = NULL; /* the stage makes them */
+    if (layout_is_dense(l)) {
+        dense_fprop(be, l, w, x, steps, columns, y, type, sums);
+        return;
+    }
+    if (sums) cuda_zero_sums(be, sums, l->gates * steps, columns);
+    if (is_step(be, steps, type) && fprop_step(be, device, w, x, columns, y, sums)) return;
+    product p = product_of(l, steps, columns);
+    p.left = w;
+    p.right = x;
+    p.out = y;
+    p.start = l->row_start;
+    p.other = l->row_column;
+    p.right_step = layout_inputs(l) * columns;
+    p.out_step = layout_rows(l) * columns;
+    p.real = type == REAL;
+    p.sums = (fixed *)sums;
+    if (be->precision == BF16) {
+        launch_columns<fprop_tile>(be, p, p.rows, l->out_nodes);
+    } else {
+        launch_floats(be, p, FPROP, l->out_nodes, l->blocks);
+    }
+    cuda_launched(be, "fprop");
+    if (sums && be->precision != BF16) cuda_column_sums(be, l, y, steps, columns, sums);
+}
+
+void cuda_dgrad(backend *be, const device_layout *device, const void *w, const void *dy, int steps,
+                int columns, void *dx, element type) {
+    const layout *l = &device->host;
+    if (layout_is_dense(l)) {
+        dense_dgrad(be, l, w, dy, steps, columns, dx, type);
+        return;
+    }
+    if (is_step(be, steps, type) && dgrad_step(be, device, w, dy, columns, dx)) return;
+    product p = product_of(l, steps, columns);
+    p.left = w;
+    p.right = dy;
+    p.out = dx;
+    p.start = l->column_start;
+    p.other = l->column_row;
+    p.block = l->column_block;
+    p.right_step = layout_rows(l) * columns;
+    p.out_step = layout_inputs(l) * columns;
+    p.real = type == REAL;
+    if (be->precision == BF16) {
+        launch_columns<dgrad_tile>(be, p, p.b, l->in_nodes);
+    } else {
+        launch_floats(be, p, DGRAD, l->in_nodes, l->blocks);
+    }
+    cuda_launched(be, "dgrad");
+}
+
+void cuda_wgrad(backend *be, const device_layout *device, const void *dy, const void *x, int steps,
+                int columns, void *dw, void *workspace) {
+    const layout *l = &device->host;
+    if (layout_is_dense(l)) {
+        dense_wgrad(be, l, dy, x, steps, columns, dw, workspace);
+        return;
+    }
+    if (hopper_fits_wgrad(be, l)) {
+        hopper_wgrad(be, device, dy, x, steps, columns, dw);
+        cuda_launched(be, "wgrad");
+        return;
+    }
+    if (small_blocks_fits(be, l)) {
+        wgrad_small_blocks_run(be, device, dy, x, steps, columns, dw);
+        cuda_launched(be, "wgrad");
+        return;
+    }
+    if (wgrad_fp32_takes(be, l, steps, columns)) {
+        wgrad_fp32_run(be, device, dy, x, steps, columns, dw);
+        cuda_launched(be, "wgrad");
+        return;
+    }
+    product p = product_of(l, steps, columns);
+    p.left = dy;
+    p.right = x;
+    p.out = dw;
+    p.start = device->tile_block;
+    p.block = device->block_row;
+    p.other = l->row_column;
+    p.left_step = layout_rows(l) * columns;
+    p.right_step = layout_inputs(l) * columns;
+    if (be->precision == BF16) {
+        int tiles = p.rows > 128 ? p.rows / 128 : 1;
+        launch_rows<128, wgrad_tile>(be, p, p.rows, dim3(device->tiles, tiles));
+    } else {
+        launch_floats(be, p, WGRAD, device->tiles, l->blocks);
+    }
+    cuda_launched(be, "wgrad");
+}

@@ -1,0 +1,564 @@
+/* fprop and dgrad of few columns in bf16, on any GPU from sm_80 on, for all block sizes: up to 128
+ * of one gate (on Hopper, blocks of 32 and more leave 128 to one_gate), 32 of four.
+ *
+ *   y' [N columns][units] = sum over k  x' [N][k]  A [k][units],  A = W' for fprop, W for dgrad
+ *
+ * Floors: weights, x and y once through memory; and what L2 delivers to the multiprocessors, where
+ * every block of b x b weights gathers b x N activations: at block 32 and N = 32 as many bytes as
+ * the weights, at block 8 or N = 128 four times as many. Arithmetic is a tenth of that.
+ *
+ * So the tiling keeps loads on their way. A task is a node's list, or a part of a long one; it
+ * belongs to a thread block and makes up to 32 units. The list is cut evenly among the warps, and
+ * each warp walks its share alone, in stages of a few blocks: a ring of its own in shared memory
+ * that it fills by cp.async and empties by ldmatrix and mma.sync, with no barrier but its own. All
+ * of the ring is on its way before the first product, which is all there is at low density. Columns
+ * are the rows of the matrix product, so that 8 units fill its width and small blocks waste
+ * nothing. Warps' sums meet in shared memory at the end, in a fixed order. Parts of a list, as hubs
+ * have them, are thread blocks of a cluster: each sends its sums on to where they are finished. That
+ * is one way between two multiprocessors; by way of global memory it took about 2 us more.
+ *
+ * Products of one step take a few microseconds, of which launching, looking up lists and the first
+ * weights from memory are half. On Hopper these overlap with the kernel before: a thread block
+ * begins while that one ends, looks up its list and fetches weights, and only then waits for it.
+ * Instructions count, too: at density 0.01 a warp has one block to multiply.
+ *
+ * On an H200, block 32 and density 0.5, N = 32 is at 97 % of memory's floor; N = 64 and 128 are at
+ * 97 and 83 % of L2's measured bandwidth, 9.3 TB/s. To go beyond, rows would have to share
+ * activations. */
+#include "backend.h"
+#include "device/hopper_ptx.cuh"
+#include "device/ptx.cuh"
+
+#include <stdlib.h>
+
+enum {
+    MOST_WARPS = 4,     /* of a thread block */
+    MOST_UNITS = 32,    /* of a task */
+    PAIR = 1024,        /* bytes of sums of 8 units and 32 columns */
+    LEAST_DEPTH = 512,  /* of k, that is worth a task of its own ... */
+    LEAST_SMALL = 2048, /* ... of small blocks, of which there are many */
+    MOST_PARTS = 4      /* tasks that share a list */
+};
+
+typedef struct few_columns_arguments {
+    const bf16 *w, *x;
+    bf16 *y;
+    const few_columns_task *task;
+    const int *other, *block; /* the lists; block: NULL in order */
+    int b, gates, columns;
+    int log_k;   /* of k a block: b, or for dgrad gates b */
+    int weights; /* of a block */
+    int overlap; /* weights may be read before the kernel before this one ends */
+    int cluster; /* thread blocks of one */
+} few_columns_arguments;
+
+/* B: units of a task. A stage is DEPTH of k: W [DEPTH / SLICE][B][SLICE], or for dgrad
+ * [..][SLICE][B], and x [DEPTH][N]. What comes from one block is SLICE deep. */
+template <int B, int N, int WARPS_, int STAGES_> struct few_columns_shape {
+    static const int DEPTH = B < 32 && N == 32 ? 64 : 32, SLICE = B, SLICES = DEPTH / SLICE;
+    static const int WARPS = WARPS_, STAGES = STAGES_;
+    static const int WIDTH = B / 8, CHUNKS = B * WIDTH; /* of 8 weights: of a line, of a slice */
+    static const int W_BYTES = DEPTH * B * 2, X_BYTES = DEPTH * N * 2, STAGE = W_BYTES + X_BYTES;
+    static const int PAIRS = B / 8 * (N / 32); /* of tiles of 8 x 16 sums */
+    static const int SUMS = PAIRS * PAIR;      /* [B / 8][N / 16] tiles */
+    static const int FULL = STAGES * STAGE, RING = FULL > SUMS ? FULL : SUMS; /* of a warp */
+    static const int BYTES = WARPS * RING;
+    static const int INBOX = (PAIRS > MOST_PARTS ? SUMS : MOST_PARTS * PAIR) / 4 * 3; /* at most */
+};
+
+/* ------------------------------------------------------------------------------------- a share
+ * of a list, as a warp walks it. */
+
+template <int B, int N, int WARPS, int STAGES, bool FORWARD> struct walker {
+    typedef few_columns_shape<B, N, WARPS, STAGES> S;
+    const few_columns_arguments &p;
+    const few_columns_task &task;
+    uint32_t ring;
+    int lane, depth, begin, end;      /* stages [begin, end) of the list's `depth` of k */
+    int window, other = 0, block = 0; /* a lane's entry: window + lane */
+    int in_block, in_x;               /* where a lane's first chunk lies there */
+
+    __device__ walker(const few_columns_arguments &p_, const few_columns_task &task_,
+                      uint32_t ring_)
+        : p(p_), task(task_), ring(ring_), lane(threadIdx.x % 32) {
+        const int warp = threadIdx.x / 32, rows = FORWARD ? p.gates * p.b : p.b;
+        const int row = task.row & (rows - 1), line = lane % S::CHUNKS / S::WIDTH;
+        depth = task.count << p.log_k;
+        int stages = (depth + S::DEPTH - 1) / S::DEPTH;
+        begin = stages * warp / WARPS;
+        end = stages * (warp + 1) / WARPS;
+        window = begin * S::DEPTH >> p.log_k;
+        look_up();
+        in_block = FORWARD ? (row + line) * p.b : line * p.b + row;
+        in_block += lane % S::WIDTH * 8;
+        in_x = lane / (N / 8) * p.columns + blockIdx.y * N + lane % (N / 8) * 8;
+    }
+
+    __device__ void look_up() {
+        int entry = window + lane;
+        if (entry >= task.count) return;
+        other = __ldg(p.other + task.first + entry);
+        block = p.block ? __ldg(p.block + task.first + entry) : task.first + entry;
+    }
+
+    /* A short list waits for little but the first activations: have them come into L2. Of small
+     * blocks these are too many pieces. */
+    __device__ void prefetch_activations() const {
+        const int entry = window + lane, rows = 1 << p.log_k;
+        if (B < 32 || end - begin > 2 || entry * rows >= min(end * S::DEPTH, depth)) return;
+        prefetch(p.x + (size_t)other * rows * p.columns, rows * p.columns * 2);
+    }
+
+    /* Before what follows is asked about stage i. */
+    __device__ void reach(int i) {
+        if ((i * S::DEPTH >> p.log_k) - window < 32) return;
+        window += 32;
+        look_up();
+    }
+
+    __device__ int of_entry(int value, int k) const {
+        return __shfl_sync(~0u, value, (k >> p.log_k) - window);
+    }
+
+    __device__ int offset(int k) const { /* in its block */
+        return k & ((1 << p.log_k) - 1);
+    }
+
+    /* Lists end at whole blocks, stages of several slices need not. */
+    __device__ void load(uint32_t to, const bf16 *from, int k) const {
+        if (S::SLICES == 1) {
+            copy_async_whole(to, from);
+        } else {
+            copy_async(to, k < depth ? from : NULL);
+        }
+    }
+
+    /* Lanes take neighbouring chunks of 8: those of a line, then of the next lines; of a slice and
+     * the next ones, or several times of one. */
+    __device__ void load_weights(int i, int slot) const {
+        const int width = S::WIDTH, at_once = S::CHUNKS < 32 ? 32 / S::CHUNKS : 1;
+        const int line = lane % S::CHUNKS / width, c = lane % width;
+#pragma unroll
+        for (int s = 0; s < S::SLICES; s += at_once) {
+            const int slice = s + lane / S::CHUNKS, k = i * S::DEPTH + slice * S::SLICE;
+            const bf16 *from = p.w + (size_t)of_entry(block, k) * p.weights + in_block;
+            const uint32_t to = ring + slot * S::STAGE + slice * S::CHUNKS * 16;
+            from += FORWARD ? offset(k) : offset(k) * p.b;
+#pragma unroll
+            for (int l = 0; l < S::SLICE; l += 32 * at_once / width) {
+                load(to + swizzle<width>(l + line, c) * 16, from + l * p.b, k);
+            }
+        }
+    }
+
+    __device__ void load_activations(int i, int slot) const {
+        const int width = N / 8, line = lane / width, c = lane % width;
+        const uint32_t to = ring + slot * S::STAGE + S::W_BYTES;
+#pragma unroll
+        for (int s = 0; s < S::SLICES; s++) {
+            const int k = i * S::DEPTH + s * S::SLICE, first = s * S::SLICE;
+            const int row = (of_entry(other, k) << p.log_k) + offset(k);
+            const bf16 *from = p.x + (size_t)row * p.columns + in_x;
+#pragma unroll
+            for (int l = 0; l < S::SLICE; l += 32 / width) {
+                load(to + swizzle<width>(first + l + line, c) * 16, from + l * p.columns, k);
+            }
+        }
+    }
+
+    /* Lane i of a warp gives the address of row i % 8 of matrix i / 8. */
+    __device__ void multiply(int slot, float (&sum)[N / 16][B / 8][4]) const {
+        const uint32_t w = ring + slot * S::STAGE, x = w + S::W_BYTES;
+        const int in = lane % 8, matrix = lane / 8;
+#pragma unroll
+        for (int k = 0; k < S::DEPTH; k += 16) {
+            uint32_t right[B / 8][2];
+#pragma unroll
+            for (int u = 0; u < B / 8; u += 2) {
+                uint32_t r[4];
+                const int width = S::WIDTH;
+                int along = B == 8 ? in : matrix / 2 * 8 + in, by_k = k % S::SLICE + matrix % 2 * 8;
+                int at = k / S::SLICE * B * width;
+                if (B == 8) { /* k of two slices; the other two matrices are spare */
+                    at += matrix % 2 * 8 + in;
+                } else if (FORWARD) {
+                    at += swizzle<width>(u * 8 + along, by_k / 8);
+                } else {
+                    at += swizzle<width>(by_k + in, u + matrix / 2);
+                }
+                if (FORWARD) {
+                    load_matrices(r, w + at * 16);
+                } else {
+                    load_matrices_transposed(r, w + at * 16);
+                }
+#pragma unroll
+                for (int e = 0; e < (B == 8 ? 2 : 4); e++) right[u + e / 2][e % 2] = r[e];
+            }
+#pragma unroll
+            for (int c = 0; c < N / 16; c++) {
+                uint32_t left[4];
+                int at = swizzle<N / 8>(k + matrix / 2 * 8 + in, c * 2 + matrix % 2);
+                load_matrices_transposed(left, x + at * 16);
+#pragma unroll
+                for (int u = 0; u < B / 8; u++) {
+                    multiply_add(sum[c][u], left, right[u][0], right[u][1]);
+                }
+            }
+        }
+    }
+};
+
+/* ---------------------------------------------------------------------------------- the kernel */
+
+static __device__ inline void add(float4 &sum, float4 more) {
+    sum.x += more.x;
+    sum.y += more.y;
+    sum.z += more.z;
+    sum.w += more.w;
+}
+
+/* Of lanes `distance` apart: those below keep `low` and trade `high` for the other's `low`. */
+static __device__ inline void trade(bool above, int distance, uint32_t &low, uint32_t &high) {
+    const uint32_t other = __shfl_xor_sync(~0u, above ? low : high, distance);
+    if (above) {
+        low = other;
+    } else {
+        high = other;
+    }
+}
+
+/* Of two tiles of 16 columns and 8 units, as multiply_add leaves them: of columns g and g + 8 the
+ * units 2 t and 2 t + 1. Turned over, a lane has unit g's columns 2 t and 2 t + 1 of each 8; the
+ * four lanes of a unit trade these for all of one 8 each. */
+static __device__ inline void write_pair(bf16 *y, int columns, float4 one, float4 two) {
+    const int lane = threadIdx.x % 32, g = lane / 4, t = lane % 4;
+    const float2 sums[4] = {{one.x, one.y}, {one.z, one.w}, {two.x, two.y}, {two.z, two.w}};
+    uint32_t r[4];
+#pragma unroll
+    for (int i = 0; i < 4; i++) {
+        const __nv_bfloat162 rounded = __floats2bfloat162_rn(sums[i].x, sums[i].y);
+        r[i] = transpose_matrix(*(const uint32_t *)&rounded);
+    }
+    trade(t & 1, 1, r[0], r[1]);
+    trade(t & 1, 1, r[2], r[3]);
+    trade(t & 2, 2, r[0], r[2]);
+    trade(t & 2, 2, r[1], r[3]);
+    *(uint4 *)(y + (size_t)g * columns + t * 8) = make_uint4(r[0], r[1], r[2], r[3]);
+}
+
+/* A thread's share of tile `tile`, of all warps' sums. */
+template <typename S> static __device__ inline float4 add_warps(const char *shared, int tile) {
+    float4 total = {};
+#pragma unroll
+    for (int w = 0; w < S::WARPS; w++) {
+        add(total, ((const float4 *)(shared + w * S::RING))[tile * 32 + threadIdx.x % 32]);
+    }
+    return total;
+}
+
+/* ------------------------------------------------------------------- parts of a list, in a cluster
+ *
+ * Part i finishes every pair of tiles that is i mod `parts`, and is sent what the others have of
+ * these. Warps are a multiple of the parts, so that one warp's pairs are all its own or all
+ * another's, and none waits before it has sent: two warps are for lists that are whole. */
+
+#if ON_HOPPER
+static_assert(MOST_WARPS % MOST_PARTS == 0, "a warp sends or receives");
+
+static __device__ inline int part_of(const few_columns_task &task) {
+    return cluster_rank() & ((1 << task.log_parts) - 1);
+}
+
+/* Where a pair of tiles lies in its part's inbox: first what comes from the part after it. */
+static __device__ inline int place_in_inbox(const few_columns_task &task, int pair) {
+    return (pair >> task.log_parts) * ((1 << task.log_parts) - 1) * PAIR + threadIdx.x % 32 * 16;
+}
+
+template <typename S>
+static __device__ inline void open_inbox(const few_columns_task &task, uint32_t barrier) {
+    if (threadIdx.x == 0 && task.log_parts) {
+        const int others = (1 << task.log_parts) - 1;
+        const int pairs = (S::PAIRS - part_of(task) + others) >> task.log_parts;
+        barrier_init(barrier, 1);
+        barrier_expect(barrier, pairs * others * PAIR);
+    }
+    cluster_arrive();
+}
+
+static __device__ inline void send(const few_columns_task &task, int pair, uint32_t inbox,
+                                   uint32_t barrier, float4 one, float4 two) {
+    const int others = (1 << task.log_parts) - 1, part = part_of(task), to = pair & others;
+    const int at = place_in_inbox(task, pair) + ((part - to - 1) & others) * PAIR;
+    const int rank = cluster_rank() - part + to;
+    const uint32_t there = cluster_address(inbox + at, rank);
+    barrier = cluster_address(barrier, rank);
+    cluster_send4(there, one, barrier);
+    cluster_send4(there + PAIR / 2, two, barrier);
+}
+
+static __device__ inline void receive(const few_columns_task &task, int pair, uint32_t inbox,
+                                      uint32_t barrier, float4 &one, float4 &two) {
+    const uint32_t at = inbox + place_in_inbox(task, pair);
+    cluster_receive(barrier);
+    for (int i = 0; i < (1 << task.log_parts) - 1; i++) {
+        add(one, shared_load4(at + i * PAIR));
+        add(two, shared_load4(at + i * PAIR + PAIR / 2));
+    }
+}
+#endif
+
+/* Adds up the sums and writes the result. */
+template <typename S, int N>
+static __device__ void finish(const few_columns_arguments &p, const few_columns_task &task,
+                              const char *shared) {
+    const int warp = threadIdx.x / 32;
+#if ON_HOPPER
+    const uint32_t inbox = shared_address(shared) + S::BYTES, barrier = inbox + S::INBOX;
+    const bool alone = task.log_parts == 0;
+    const bool mine = alone || (warp & ((1 << task.log_parts) - 1)) == part_of(task);
+    if (!alone) cluster_wait();
+#endif
+#pragma unroll
+    for (int pair = warp; pair < S::PAIRS; pair += S::WARPS) {
+        float4 one = add_warps<S>(shared, pair * 2), two = add_warps<S>(shared, pair * 2 + 1);
+#if ON_HOPPER
+        if (!mine) {
+            send(task, pair, inbox, barrier, one, two);
+            continue;
+        }
+        if (!alone) receive(task, pair, inbox, barrier, one, two);
+#endif
+        const int unit = task.row + pair / (N / 32) * 8, column = pair % (N / 32) * 32;
+        write_pair(p.y + (size_t)unit * p.columns + blockIdx.y * N + column, p.columns, one, two);
+    }
+}
+
+template <int B, int N, int WARPS, int STAGES, int RESIDENT, bool FORWARD>
+static __global__ void __launch_bounds__(WARPS * 32, RESIDENT)
+    few_columns(const __grid_constant__ few_columns_arguments p) {
+    typedef few_columns_shape<B, N, WARPS, STAGES> S;
+    extern __shared__ __align__(128) char shared[];
+    const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+    const few_columns_task task = p.task[blockIdx.x];
+    if (task.log_parts < 0) return;
+#if ON_HOPPER
+    if (p.cluster > 1) open_inbox<S>(task, shared_address(shared) + S::BYTES + S::INBOX);
+#endif
+    walker<B, N, WARPS, STAGES, FORWARD> walk(p, task, shared_address(shared) + warp * S::RING);
+
+    /* The first stages lie in the first window of 32 entries. */
+    if (p.overlap) {
+#pragma unroll
+        for (int s = 0; s < S::STAGES; s++) {
+            if (walk.begin + s < walk.end) walk.load_weights(walk.begin + s, s);
+        }
+    }
+    walk.prefetch_activations();
+    wait_for_earlier();
+    let_next_start();
+#pragma unroll
+    for (int s = 0; s < S::STAGES; s++) {
+        if (walk.begin + s < walk.end) {
+            if (!p.overlap) walk.load_weights(walk.begin + s, s);
+            walk.load_activations(walk.begin + s, s);
+        }
+        copy_commit();
+    }
+
+    float sum[N / 16][B / 8][4] = {};
+    for (int i = walk.begin, slot = 0; i < walk.end; i++) {
+        const int ahead = i + S::STAGES;
+        copy_wait<S::STAGES - 1>();
+        __syncwarp();
+        walk.multiply(slot, sum);
+        __syncwarp();
+        if (ahead < walk.end) {
+            walk.reach(ahead);
+            walk.load_weights(ahead, slot);
+            walk.load_activations(ahead, slot);
+        }
+        copy_commit();
+        slot = slot + 1 == S::STAGES ? 0 : slot + 1;
+    }
+
+    copy_wait<0>();
+    __syncwarp();
+    float4 *staged = (float4 *)(shared + warp * S::RING) + lane;
+#pragma unroll
+    for (int c = 0; c < N / 16; c++) {
+#pragma unroll
+        for (int u = 0; u < B / 8; u++) {
+            const float *of = sum[c][u];
+            staged[(u * (N / 16) + c) * 32] = make_float4(of[0], of[1], of[2], of[3]);
+        }
+    }
+    __syncthreads();
+    finish<S, N>(p, task, shared);
+}
+
+/* --------------------------------------------------------------------------------------- tasks */
+
+/* Lists in the most parts first, so that each lies within a cluster; then the longest. */
+static int by_length(const void *a, const void *b) {
+    const few_columns_task *x = (const few_columns_task *)a, *y = (const few_columns_task *)b;
+    if (x->log_parts != y->log_parts) return y->log_parts - x->log_parts;
+    if (x->count != y->count) return y->count - x->count;
+    return x->row - y->row;
+}
+
+/* Of nodes whose results are `tiles` tiles of `units` each; an entry is 2^log_k of k. Lists above
+ * `most` entries are cut in parts, as many as a power of two. Clusters are as large as the most of
+ * them, and the last is filled up. */
+static void build_tasks(backend *be, few_columns_tasks *made, const int *start, int nodes,
+                        int tiles, int units, int log_k) {
+    const int lists = nodes * tiles, share = start[nodes] * tiles / (2 * cuda_of(be)->processors);
+    const int most = max(max(share, (units < 32 ? LEAST_SMALL : LEAST_DEPTH) >> log_k), 1);
+    const int most_parts = cuda_of(be)->hopper ? MOST_PARTS : 1;
+    few_columns_task *list = (few_columns_task *)calloc((size_t)lists, sizeof *list);
+    few_columns_task *task =
+        (few_columns_task *)calloc((size_t)(lists + 1) * MOST_PARTS, sizeof *task);
+    if (!list || !task) abort();
+    for (int i = 0; i < lists; i++) {
+        const int first = start[i / tiles], count = start[i / tiles + 1] - first;
+        int parts = 1;
+        while (parts < most_parts && count > parts * most) parts *= 2;
+        list[i] = {first, i * units, count, log2_of(parts)};
+    }
+    qsort(list, (size_t)lists, sizeof *list, by_length);
+    const int cluster = 1 << list[0].log_parts;
+    int count = 0;
+    for (int i = 0; i < lists; i++) {
+        const int parts = 1 << list[i].log_parts;
+        for (int part = 0; part < parts; part++) {
+            const int begin = (int)((long long)list[i].count * part / parts);
+            const int end = (int)((long long)list[i].count * (part + 1) / parts);
+            task[count] = list[i];
+            task[count].first += begin;
+            task[count++].count = end - begin;
+        }
+    }
+    made->depth = (int)(((long long)start[nodes] * tiles << log_k) / count);
+    made->cluster = cluster;
+    while (count % cluster) task[count++].log_parts = -1;
+    made->count = count;
+    made->task = (few_columns_task *)cuda_table(be, task, (size_t)count * sizeof *task);
+    free(list);
+    free(task);
+}
+
+void few_columns_plan(backend *be, device_layout *device, const layout *l) {
+    int units = min(l->in_block, MOST_UNITS), parts = l->in_block / units;
+    build_tasks(be, &device->few_columns_rows, l->row_start, l->out_nodes, l->gates * parts, units,
+                log2_of(l->in_block));
+    if (l->gates == 1 && layout_is_symmetric(l)) {
+        device->few_columns_columns = device->few_columns_rows;
+        return;
+    }
+    build_tasks(be, &device->few_columns_columns, l->column_start, l->in_nodes, parts, units,
+                log2_of(l->gates * l->in_block));
+}
+
+/* ------------------------------------------------------------------------------------ launches */
+
+bool few_columns_takes(const backend *be, const layout *l, int columns) {
+    const int most = l->gates == 1 ? 128 : 32; /* beyond, tiles are worth sharing */
+    return be->precision == BF16 && columns <= most && !layout_is_dense(l);
+}
+
+template <int B, int N, int WARPS, int STAGES, int RESIDENT, bool FORWARD>
+static void launch(backend *be, const few_columns_arguments &p, const few_columns_tasks *tasks) {
+    typedef few_columns_shape<B, N, WARPS, STAGES> S;
+    void (*kernel)(few_columns_arguments) = few_columns<B, N, WARPS, STAGES, RESIDENT, FORWARD>;
+    cuda_ok(be,
+            cudaFuncSetAttribute((const void *)kernel,
+                                 cudaFuncAttributePreferredSharedMemoryCarveout, 100),
+            "prefer shared memory");
+    cuda_launch_clusters(be, "narrow product", true, tasks->cluster, kernel,
+                         dim3(tasks->count, p.columns / N), WARPS * 32,
+                         S::BYTES + (tasks->cluster > 1 ? S::INBOX + 8 : 0), p);
+}
+
+/* Rings of few stages leave room on a multiprocessor for more thread blocks, of hubs or of the
+ * kernel after; with long lists larger rings keep more on their way. Of 64 columns four warps' sums
+ * take so many registers that the kernel after finds no room: short lists have two warps. The bounds
+ * are as measured on an H200 with 12,288 units at densities from 0.5 to 0.01, random and
+ * Barabasi-Albert. */
+template <int B, bool FORWARD>
+static void launch_by_columns(backend *be, const few_columns_arguments &p,
+                              const few_columns_tasks *tasks) {
+    const int depth = tasks->depth / MOST_WARPS; /* of a warp */
+    const bool many = tasks->cluster > 1 || tasks->count > 3 * cuda_of(be)->processors;
+    const bool by_64 = p.columns % 64 == 0;
+    if (p.columns % 128 == 0) {
+        launch<B, 128, 4, 2, 2, FORWARD>(be, p, tasks);
+    } else if constexpr (B == 8) {
+        if (by_64) {
+            launch<B, 64, 4, 3, 3, FORWARD>(be, p, tasks);
+        } else {
+            launch<B, 32, 4, 2, 4, FORWARD>(be, p, tasks);
+        }
+    } else if constexpr (B == 16) {
+        if (by_64) {
+            launch<B, 64, 4, 3, 3, FORWARD>(be, p, tasks);
+        } else if (depth < 6 * 64) {
+            launch<B, 32, 4, 2, 6, FORWARD>(be, p, tasks);
+        } else {
+            launch<B, 32, 4, 3, 3, FORWARD>(be, p, tasks);
+        }
+    } else if (by_64) {
+        if (tasks->cluster == 1 && depth < 3 * 32) {
+            launch<B, 64, 2, 4, 6, FORWARD>(be, p, tasks);
+        } else if (many && depth < 6 * 32) {
+            launch<B, 64, 4, 2, 4, FORWARD>(be, p, tasks);
+        } else {
+            launch<B, 64, 4, 2, 3, FORWARD>(be, p, tasks);
+        }
+    } else if (depth >= 6 * 32) {
+        launch<B, 32, 4, 4, 3, FORWARD>(be, p, tasks);
+    } else if (depth >= 2 * 32 && depth < 4 * 32 && !many) {
+        launch<B, 32, 4, 2, 6, FORWARD>(be, p, tasks);
+    } else {
+        launch<B, 32, 4, 3, 4, FORWARD>(be, p, tasks);
+    }
+}
+
+template <bool FORWARD>
+static void few_columns_run(backend *be, const device_layout *device, const void *w, const void *x,
+                            int columns, void *y) {
+    cuda_backend *cuda = cuda_of(be);
+    const layout *l = &device->host;
+    const few_columns_tasks *tasks =
+        FORWARD ? &device->few_columns_rows : &device->few_columns_columns;
+    few_columns_arguments p = {};
+    p.w = (const bf16 *)w;
+    p.x = (const bf16 *)x;
+    p.y = (bf16 *)y;
+    p.other = FORWARD ? l->row_column : l->column_row;
+    p.block = FORWARD ? NULL : l->column_block;
+    p.b = l->in_block;
+    p.gates = l->gates;
+    p.columns = columns;
+    p.log_k = log2_of(FORWARD ? p.b : p.b * p.gates);
+    p.weights = p.b * p.b * p.gates;
+    p.task = tasks->task;
+    p.overlap = cuda->hopper && cuda->weights_settled;
+    p.cluster = tasks->cluster;
+    if (p.b == 8) {
+        launch_by_columns<8, FORWARD>(be, p, tasks);
+    } else if (p.b == 16) {
+        launch_by_columns<16, FORWARD>(be, p, tasks);
+    } else {
+        launch_by_columns<32, FORWARD>(be, p, tasks);
+    }
+    cuda->weights_settled = true;
+}
+
+void few_columns_fprop(backend *be, const device_layout *device, const void *w, const void *x,
+                       int columns, void *y) {
+    few_columns_run<true>(be, device, w, x, columns, y);
+}
+
+void few_columns_dgrad(backend *be, const device_layout *device, const void *w, const void *dy,
+                       int columns, void *dx) {
+    few_columns_run<false>(be, device, w, dy, columns, dx);
+}
