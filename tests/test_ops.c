@@ -7,6 +7,7 @@
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
 /* -------------------------------------------------------------------------------------- loss */
 
@@ -61,6 +62,66 @@ static void test_softmax(void **state) {
         free(targets);
         close_pair(&p);
     }
+}
+
+/* Where one byte is nearly sure, 255 small terms must not be lost beside its large one: the losses'
+ * mean, not only each of them, is right. */
+static void test_losses_are_unbiased(void **state) {
+    (void)state;
+    pair p = open_pair(FP32);
+    random_restart(12);
+    int steps = 64, columns = p.be->column_multiple;
+    size_t positions = (size_t)(steps * columns), count = positions * VOCABULARY;
+    double *logits = random_values(count, -24, -8), *bias = random_values(VOCABULARY, 0, 0);
+    for (size_t i = 0; i < count; i++) {
+        bool sure = i / (size_t)columns % VOCABULARY == 32;
+        logits[i] = sure ? 0 : (float)logits[i];
+    }
+    int16_t *targets = mem_alloc(positions, sizeof *targets);
+    for (size_t i = 0; i < positions; i++) targets[i] = 32;
+    double mean[2] = {0};
+    for (int side = 0; side < 2; side++) {
+        backend *be = side ? p.trusted : p.be;
+        void *l = put(be, logits, count, REAL), *b = put(be, bias, VOCABULARY, REAL);
+        void *loss = put_poison(be, positions, REAL);
+        int16_t *t = be->allocate(be, positions * sizeof *t);
+        be->upload(be, t, targets, positions * sizeof *t);
+        be->softmax_cross_entropy(be, l, b, t, steps, columns, loss, NULL);
+        double *losses = get(be, loss, positions, REAL);
+        for (size_t i = 0; i < positions; i++) mean[side] += losses[i] / (double)positions;
+        free(losses);
+        void *arrays[] = {l, b, loss, t};
+        release_all(be, arrays, sizeof arrays / sizeof arrays[0]);
+    }
+    assert_true(fabs(mean[0] - mean[1]) < 1e-7);
+    free(logits);
+    free(bias);
+    free(targets);
+    close_pair(&p);
+}
+
+/* The CPU's threads flush denormals within an operation, and nowhere else. */
+static void test_denormals(void **state) {
+    (void)state;
+    if (test_device_is_cuda()) return;
+    enum { THREADS = 3, COUNT = 1 << 16 };
+    const float tiny = 1e-40f;
+    backend *be = backend_cpu(FP32, THREADS);
+    float *x = be->allocate(be, COUNT * sizeof *x), *total = be->allocate(be, COUNT * sizeof *x);
+    for (int i = 0; i < COUNT; i++) x[i] = tiny;
+    memset(total, 0, COUNT * sizeof *total);
+    be->add(be, COUNT, total, x);
+    for (int i = 0; i < COUNT; i++) assert_true(total[i] == 0);
+    int kept = 0;
+#pragma omp parallel for num_threads(THREADS) reduction(+ : kept)
+    for (int i = 0; i < COUNT; i++) {
+        volatile float value = x[i];
+        kept += value * 2 > 0;
+    }
+    assert_int_equal(kept, COUNT);
+    be->release(be, x);
+    be->release(be, total);
+    be->destroy(be);
 }
 
 static void test_nan_is_seen(void **state) {
@@ -364,6 +425,8 @@ static void test_marks(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_softmax),
+        cmocka_unit_test(test_losses_are_unbiased),
+        cmocka_unit_test(test_denormals),
         cmocka_unit_test(test_nan_is_seen),
         cmocka_unit_test(test_pool),
         cmocka_unit_test(test_adam),

@@ -8,6 +8,64 @@
 #include <stdio.h>
 #include <stdlib.h>
 
+/* -------------------------------------------------------------------------------- denormals */
+
+#if defined __x86_64__ && !defined SMALLWORLD_REFERENCE
+enum { FLUSH = 1 << 15 /* results become zero */ | 1 << 6 /* operands are read as zero */ };
+
+static uint64_t read_mode(void) {
+    return __builtin_ia32_stmxcsr();
+}
+
+static void write_mode(uint64_t mode) {
+    __builtin_ia32_ldmxcsr((unsigned)mode);
+}
+#elif defined __aarch64__ && !defined SMALLWORLD_REFERENCE
+enum { FLUSH = 1 << 24 };
+
+static uint64_t read_mode(void) {
+    uint64_t mode;
+    __asm__ volatile("mrs %0, fpcr" : "=r"(mode));
+    return mode;
+}
+
+static void write_mode(uint64_t mode) {
+    __asm__ volatile("msr fpcr, %0" : : "r"(mode));
+}
+#else
+enum { FLUSH = 0 };
+
+static uint64_t read_mode(void) {
+    return 0;
+}
+
+static void write_mode(uint64_t mode) {
+    (void)mode;
+}
+#endif
+
+static void set_modes(const cpu_backend *cpu, uint64_t mode) {
+    if (cpu->threads == 1) {
+        write_mode(mode);
+        return;
+    }
+#pragma omp parallel num_threads(cpu->threads)
+    write_mode(mode);
+}
+
+void CPU(flush_begin)(cpu_backend *cpu) {
+    if (FLUSH == 0 || cpu->flushing++ > 0) return;
+    cpu->saved_mode = read_mode();
+    set_modes(cpu, cpu->saved_mode | FLUSH);
+}
+
+void CPU(flush_end)(cpu_backend **cpu) {
+    if (FLUSH == 0 || --(*cpu)->flushing > 0) return;
+    set_modes(*cpu, (*cpu)->saved_mode);
+}
+
+/* ----------------------------------------------------------------------------------- memory */
+
 static void *allocate(backend *be, size_t bytes) {
     (void)be;
     return aligned_alloc(64, (bytes + 63) / 64 * 64);

@@ -41,12 +41,30 @@ typedef struct cpu_backend {
     size_t statistics_count;
     double *marks; /* seconds */
     size_t mark_count;
+    int flushing;          /* operations under way, one within the other, see flush_begin */
+    uint64_t saved_mode;   /* how the calling thread treats denormals between operations */
     bool entries_are_made; /* the gates' table is interleaved, for all steps */
 } cpu_backend;
 
 static inline cpu_backend *cpu_of(backend *be) {
     return (cpu_backend *)be;
 }
+
+/* -------------------------------------------------------------------------------- denormals
+ * Arithmetic on denormal numbers is many times slower on some processors, and states and gradients
+ * that fade towards zero are full of them. Every thread that works on an operation therefore reads
+ * them as zero and writes zero instead of them, from the operation's start to its end; then each
+ * thread goes back to its caller's mode, so that the rest of the program, and a program that links
+ * it as a library, computes as before. The reference in double does not flush.
+ *
+ * An operation says FLUSH_DENORMALS(be) first; its scope ends the mode. */
+
+void CPU(flush_begin)(cpu_backend *cpu);
+void CPU(flush_end)(cpu_backend **cpu);
+
+#define FLUSH_DENORMALS(be)                                                                        \
+    cpu_backend *flushed __attribute__((cleanup(CPU(flush_end)))) = cpu_of(be);                    \
+    CPU(flush_begin)(flushed)
 
 /* Rounds to bf16, to nearest even, in place; nothing in other precisions. Call it on every operand
  * that was stored. */

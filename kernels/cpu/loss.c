@@ -11,6 +11,7 @@ enum { CHUNK = 4096 }; /* elements a reduction sums at a time */
 void CPU(softmax_cross_entropy)(backend *be, const void *logits, const void *bias,
                                 const int16_t *targets, int steps, int columns, void *losses,
                                 void *dlogits) {
+    FLUSH_DENORMALS(be);
     size_t width = (size_t)columns, groups = width / COLUMN_GROUP;
     const real *b = bias;
 #pragma omp parallel for num_threads(cpu_of(be)->threads)
@@ -20,7 +21,8 @@ void CPU(softmax_cross_entropy)(backend *be, const void *logits, const void *bia
         const real *in = (const real *)logits + at;
         const int16_t *target = targets + t * width + n0;
         real *loss = (real *)losses + t * width + n0;
-        real largest[COLUMN_GROUP], total[COLUMN_GROUP] = {0};
+        real largest[COLUMN_GROUP];
+        double total[COLUMN_GROUP] = {0}; /* a float loses the smallest terms, always downwards */
         for (int n = 0; n < COLUMN_GROUP; n++) largest[n] = in[n] + b[0];
         for (size_t v = 1; v < VOCABULARY; v++) {
             for (int n = 0; n < COLUMN_GROUP; n++) {
@@ -37,13 +39,14 @@ void CPU(softmax_cross_entropy)(backend *be, const void *logits, const void *bia
             loss[n] = 0;
             if (target[n] < 0) continue;
             size_t hit = (size_t)target[n];
-            loss[n] = (real)log(total[n]) + largest[n] - (in[hit * width + n] + b[hit]);
+            double logit = (double)in[hit * width + n] + b[hit];
+            loss[n] = (real)(log(total[n]) + largest[n] - logit);
         }
         if (!dlogits) continue;
         real *out = (real *)dlogits + at;
         for (size_t v = 0; v < VOCABULARY; v++) {
             for (size_t n = 0; n < COLUMN_GROUP; n++) {
-                real p = exp_(in[v * width + n] + b[v] - largest[n]) / total[n];
+                real p = exp_(in[v * width + n] + b[v] - largest[n]) / (real)total[n];
                 out[v * width + n] = target[n] < 0 ? 0 : p - (target[n] == (int16_t)v);
             }
             round_operands(be, out + v * width, COLUMN_GROUP);
@@ -52,6 +55,7 @@ void CPU(softmax_cross_entropy)(backend *be, const void *logits, const void *bia
 }
 
 void CPU(row_sums)(backend *be, const void *x, int steps, int rows, int columns, void *out) {
+    FLUSH_DENORMALS(be);
     const real *in = x;
 #pragma omp parallel for num_threads(cpu_of(be)->threads)
     for (size_t r = 0; r < (size_t)rows; r++) {
@@ -85,6 +89,7 @@ static double reduce(cpu_backend *be, const real *x, size_t count, bool square) 
 }
 
 void CPU(add)(backend *be, size_t count, void *total, const void *x) {
+    FLUSH_DENORMALS(be);
     real *to = total;
     const real *from = x;
 #pragma omp parallel for simd num_threads(cpu_of(be)->threads)
@@ -92,11 +97,13 @@ void CPU(add)(backend *be, size_t count, void *total, const void *x) {
 }
 
 void CPU(sum)(backend *be, const void *x, size_t count, double *out) {
+    FLUSH_DENORMALS(be);
     *out += reduce(cpu_of(be), x, count, false);
 }
 
 void CPU(pool)(backend *be, const void *x, element type, int steps, int rows, int columns,
                const int32_t *first, const int32_t *last, pooling how, void *out) {
+    FLUSH_DENORMALS(be);
     (void)type, (void)steps;
     size_t width = (size_t)columns;
 #pragma omp parallel for num_threads(cpu_of(be)->threads)
@@ -116,6 +123,7 @@ void CPU(pool)(backend *be, const void *x, element type, int steps, int rows, in
 void CPU(adam)(backend *be, size_t count, void *weights, const void *gradient, void *moment1,
                void *moment2, void *average, void *operands, const uint8_t *decays,
                const update_arguments *a, update_report *report) {
+    FLUSH_DENORMALS(be);
     const real *g = gradient;
     real *w = weights, *m = moment1, *v = moment2, *mean = average;
     double norm = sqrt(reduce(cpu_of(be), g, count, true)) * a->gradient_scale;
@@ -151,6 +159,7 @@ void CPU(adam)(backend *be, size_t count, void *weights, const void *gradient, v
 }
 
 void CPU(round)(backend *be, size_t count, const void *weights, void *operands) {
+    FLUSH_DENORMALS(be);
     if (operands != weights) memcpy(operands, weights, count * sizeof(real));
     round_operands(be, operands, count);
 }

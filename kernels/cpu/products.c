@@ -297,6 +297,7 @@ static void column_sums(int threads, const layout *l, const real *y, size_t colu
 
 void CPU(fprop)(backend *be, const device_layout *device, const void *w, const void *x, int steps,
                 int columns, void *y, element type, void *sums) {
+    FLUSH_DENORMALS(be);
     const layout *l = &device->host;
     int threads = cpu_of(be)->threads;
     size_t width = (size_t)columns, out = layout_rows(l) * width;
@@ -320,6 +321,7 @@ void CPU(fprop)(backend *be, const device_layout *device, const void *w, const v
 
 void CPU(dgrad)(backend *be, const device_layout *device, const void *w, const void *dy, int steps,
                 int columns, void *dx, element type) {
+    FLUSH_DENORMALS(be);
     const layout *l = &device->host;
     int threads = cpu_of(be)->threads;
     size_t width = (size_t)columns, out = layout_inputs(l) * width;
@@ -340,6 +342,7 @@ void CPU(dgrad)(backend *be, const device_layout *device, const void *w, const v
 
 void CPU(wgrad)(backend *be, const device_layout *device, const void *dy, const void *x, int steps,
                 int columns, void *dw, void *workspace) {
+    FLUSH_DENORMALS(be);
     const layout *l = &device->host;
     int threads = cpu_of(be)->threads;
     if (layout_is_dense(l)) {

@@ -199,6 +199,7 @@ static inline void norm_backward_row(backend *be, const view *v, size_t gate, si
 }
 
 void CPU(norm_backward)(backend *be, const cell *c, int s, int t) {
+    FLUSH_DENORMALS(be);
     view v = view_step(be, c, s, t);
 #pragma omp parallel for num_threads(cpu_of(be)->threads) firstprivate(v)
     for (int chunk = 0; chunk < CHUNKS; chunk++) {
@@ -214,6 +215,7 @@ void CPU(norm_backward)(backend *be, const cell *c, int s, int t) {
 /* --------------------------------------------------------------------------- internal stages */
 
 void CPU(activate)(backend *be, const cell *c, int s, int t) {
+    FLUSH_DENORMALS(be);
     view v = view_step(be, c, s, t);
     const stage *g = v.g;
 #pragma omp parallel for num_threads(cpu_of(be)->threads) firstprivate(v)
@@ -243,6 +245,7 @@ void CPU(activate)(backend *be, const cell *c, int s, int t) {
 }
 
 void CPU(activate_backward)(backend *be, const cell *c, int s, int t) {
+    FLUSH_DENORMALS(be);
     view v = view_step(be, c, s, t);
     const stage *g = v.g;
     const real *dx = c->dx;
@@ -307,6 +310,7 @@ static void interleave_table(backend *be, const cell *c) {
 }
 
 void CPU(cell_forward)(backend *be, const cell *c) {
+    FLUSH_DENORMALS(be);
     interleave_table(be, c);
     cpu_of(be)->entries_are_made = true;
     cell_forward_steps(be, c);
@@ -314,6 +318,7 @@ void CPU(cell_forward)(backend *be, const cell *c) {
 }
 
 void CPU(cell_backward)(backend *be, const cell *c) {
+    FLUSH_DENORMALS(be);
     cpu_of(be)->entries_are_made = true; /* by forward */
     cell_backward_steps(be, c);
     cpu_of(be)->entries_are_made = false;
@@ -423,6 +428,7 @@ static inline void forward_unit(backend *be, const cell *c, const view *v, const
 }
 
 void CPU(gates)(backend *be, const cell *c, int t) {
+    FLUSH_DENORMALS(be);
     ensure_entries(be, c);
     view v = view_step(be, c, c->stages - 1, t);
     size_t plane = v.hidden * v.columns;
@@ -506,6 +512,7 @@ static inline void keep_gates(const view *v, size_t unit, const shares add[GATES
 }
 
 void CPU(gates_backward)(backend *be, const cell *c, int t) {
+    FLUSH_DENORMALS(be);
     ensure_entries(be, c);
     view v = view_step(be, c, c->stages - 1, t);
     size_t plane = v.hidden * v.columns;
@@ -567,6 +574,7 @@ static inline void add_by_byte(const cell *c, size_t step, const real *const in[
 }
 
 void CPU(table_backward)(backend *be, const cell *c, int s) {
+    FLUSH_DENORMALS(be);
     const stage *g = &c->stage[s];
     size_t columns = (size_t)c->columns, hidden = (size_t)c->hidden;
     size_t stride = (size_t)g->table_stride, entries = hidden / stride;
