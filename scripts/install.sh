@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # Installs what building, testing and the quickstart need on Debian 12 or Ubuntu 24.04, as root or
-# through sudo. Where all of it is there, it does nothing; a CUDA toolkit is left to you.
+# through sudo. Where all of it is there, it does nothing; a CUDA toolkit is left to you. --browser adds
+# the Chromium that tests/pages.py opens pages in (Debian's; Ubuntu's package is a snap).
 set -euo pipefail
 
 packages=(
@@ -10,6 +11,11 @@ packages=(
   python3 python3-numpy python3-sklearn python3-networkx  # tests against other programs
   xz-utils                                        # the quickstart's comparison
 )
+case ${1:-} in
+  --browser) packages+=(chromium) ;;
+  '') ;;
+  *) echo "usage: scripts/install.sh [--browser]" >&2; exit 2 ;;
+esac
 
 if ! command -v apt-get >/dev/null; then
   echo "install.sh: not Debian or Ubuntu: expecting to find ${packages[*]}" >&2

@@ -6,7 +6,11 @@ set -euo pipefail
 cd "$(dirname "$0")/.."
 
 build=${BUILD:-build}
-scripts/install.sh
+if [ "${SMALLWORLD_REQUIRE_ALL_TESTS:-0}" = 1 ]; then
+  scripts/install.sh --browser
+else
+  scripts/install.sh # without Chromium, tests/pages.py is skipped
+fi
 scripts/build.sh "$build" "$@"
 ctest --test-dir "$build" --output-on-failure --no-tests=error | tee "$build/tests.txt"
 

@@ -24,7 +24,7 @@ import needs
 numpy = needs.module("numpy")
 
 PROGRAM = None  # set by main, before any test
-COMMANDS = ["train", "eval", "features", "probe", "generate", "graph"]
+COMMANDS = ["train", "eval", "features", "probe", "generate", "graph", "show"]
 RUN_FILES = ["best.safetensors", "config.yaml", "last.safetensors", "last.state", "metrics.jsonl"]
 TIMED = ["seconds", "bytes_per_second"]
 

@@ -1,5 +1,6 @@
 #include "cmd/cli.h"
 
+#include "core/file.h"
 #include "core/log.h"
 #include "core/memory.h"
 
@@ -121,6 +122,11 @@ int cli_choice(struct argp_state *state, const char *option, const char *text,
     }
     argp_error(state, "%s: expected one of: %s; got '%s'", option, choices, text);
     return -1;
+}
+
+char *cli_probe_path(const char *given) {
+    return file_ends_in(given, ".safetensors") ? mem_string(given)
+                                               : mem_format("%s.probe.safetensors", given);
 }
 
 void cli_append(cli_list *list, char *item) {

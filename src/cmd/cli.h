@@ -15,6 +15,7 @@ int cmd_probe(int argc, char **argv);
 int cmd_generate(int argc, char **argv);
 int cmd_graph(int argc, char **argv);
 int cmd_bench(int argc, char **argv);
+int cmd_show(int argc, char **argv);
 
 /* --device, --precision, --batch, --threads, which override a config or what a checkpoint says.
  * Use `cli_model_argp` as an argp child with a cli_model as its input. */
@@ -51,6 +52,9 @@ double cli_number(struct argp_state *state, const char *option, const char *text
 
 /* The index of `text` among space-separated `choices`; ends the program if there is none. */
 int cli_choice(struct argp_state *state, const char *option, const char *text, const char *choices);
+
+/* Where a probe is, given its file or its prefix, in a string the caller frees. */
+char *cli_probe_path(const char *given);
 
 /* Appends a string to a NULL-terminated-by-count list. */
 typedef struct cli_list {

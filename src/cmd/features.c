@@ -17,7 +17,7 @@ enum { KEY_DATA = 1, KEY_OUT, KEY_STATE, KEY_POOL, KEY_FORMAT, KEY_JSON };
 
 static const struct argp_option option_table[] = {
     {"data", KEY_DATA, "FILE...", 0, "Documents: .tsv or .tsv.gz, a line LABEL<TAB>TEXT each", 0},
-    {"out", KEY_OUT, "PREFIX", 0, "Writes PREFIX.npy and PREFIX.labels.npy, or PREFIX.svmlight", 0},
+    {"out", KEY_OUT, "PREFIX", 0, "Writes PREFIX.npy, PREFIX.labels.npy and PREFIX.json, or PREFIX.svmlight", 0},
     {"state", KEY_STATE, "NAME", 0, "cell (default) or hidden", 0},
     {"pool", KEY_POOL, "NAME", 0, "last (default), mean or max over a document's bytes", 0},
     {"format", KEY_FORMAT, "NAME", 0, "npy (default) or svmlight", 0},
@@ -84,7 +84,7 @@ int cmd_features(int argc, char **argv) {
         children,
         NULL,
         NULL};
-    arguments a = {.how = {FEATURE_CELL, POOL_LAST, FORMAT_NPY, true}};
+    arguments a = {.how = {FEATURE_CELL, POOL_LAST, FORMAT_NPY, true, NULL}};
     argp_parse(&argp, argc, argv, 0, NULL, &a);
     error err;
     cli_loaded loaded;
@@ -92,6 +92,7 @@ int cmd_features(int argc, char **argv) {
     bool done = cli_load(&loaded, a.checkpoint, &a.model, 0, FEATURES_STEPS, &err);
     if (done) {
         corpus *c = read_documents(&a, &loaded.checkpoint.options, &err);
+        a.how.model = safetensors_metadata(&loaded.checkpoint.file, "checksum");
         done = c && features_extract(loaded.m, c, &a.how, a.prefix, &r, &err);
         if (c) corpus_free(c);
         cli_unload(&loaded);

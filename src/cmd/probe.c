@@ -39,8 +39,9 @@ static const struct argp_option option_table[] = {
      "Fit (x - mean) / deviation, both of the fitting part", 0},
     {"seed", KEY_SEED, "N", 0, "Of the split of train; default 0", 0},
     {"out", KEY_OUT, "PREFIX", 0,
-     "Writes PREFIX.weights.npy (units, then the intercept; for features as they are) and "
-     "PREFIX.predictions.npy (a label for every row of test, unlabelled ones too)",
+     "Writes PREFIX.probe.safetensors (for predict and show), PREFIX.weights.npy (units, then the "
+     "intercept; for features as they are) and PREFIX.predictions.npy (a label for every row of "
+     "test, unlabelled ones too)",
      0},
     {"json", KEY_JSON, NULL, 0, "End with one JSON object on stdout", 0},
     {"device", KEY_DEVICE, "NAME", 0, "auto, cpu or cuda", 0},

@@ -4,6 +4,7 @@
 #include "core/log.h"
 #include "core/memory.h"
 #include "core/npy.h"
+#include "probe/origin.h"
 
 #include <math.h>
 #include <pthread.h>
@@ -265,6 +266,18 @@ static bool write_svmlight(const corpus *c, const char *npy_path, const char *pa
     return written;
 }
 
+/* PREFIX.labels.npy and PREFIX.json, on the disk but for their names. */
+static bool begin_company(const extractor *e, const char *prefix, const char *labels,
+                          file_writer *label_file, file_writer *origin_file, error *err) {
+    origin o = {true, e->how->state, e->how->pool, ""};
+    if (!write_labels(e->c, labels, label_file, err)) return false;
+    if (!e->how->model) return true;
+    snprintf(o.model, sizeof o.model, "%s", e->how->model);
+    if (origin_begin(&o, prefix, origin_file, err)) return true;
+    file_abort(label_file);
+    return false;
+}
+
 static bool write_files(extractor *e, const char *prefix, error *err) {
     char *npy_path = mem_format("%s.npy", prefix), *labels = mem_format("%s.labels.npy", prefix);
     char *text = mem_format("%s.svmlight", prefix);
@@ -272,11 +285,12 @@ static bool write_files(extractor *e, const char *prefix, error *err) {
     const char *target = npy_path;
     char *working = mem_format("%s.features", text);
     if (svmlight) target = working;
-    file_writer label_file;
+    file_writer label_file, origin_file;
     bool done = npy_begin(&e->features, target, "<f4", (int64_t)e->c->count, e->m->config.hidden,
                           &e->start, err);
     if (done) {
-        done = run_groups(e, err) && (svmlight || write_labels(e->c, labels, &label_file, err));
+        done = run_groups(e, err) &&
+               (svmlight || begin_company(e, prefix, labels, &label_file, &origin_file, err));
         if (!done) file_abort(&e->features);
     }
     if (done) { /* labels last, and only with their features */
@@ -284,9 +298,11 @@ static bool write_files(extractor *e, const char *prefix, error *err) {
         if (svmlight) {
             done = done && write_svmlight(e->c, working, text, err);
         } else if (done) {
-            done = file_commit(&label_file, err);
+            done =
+                file_commit(&label_file, err) && (!e->how->model || file_commit(&origin_file, err));
         } else {
             file_abort(&label_file);
+            if (e->how->model) file_abort(&origin_file);
         }
     }
     if (svmlight) remove(working);

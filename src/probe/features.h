@@ -23,6 +23,7 @@ typedef struct feature_options {
     pooling pool;
     feature_format format;
     bool progress;
+    const char *model; /* the checkpoint's checksum, for PREFIX.json; NULL: no such file */
 } feature_options;
 
 typedef struct feature_result {
@@ -30,8 +31,8 @@ typedef struct feature_result {
     double seconds;
 } feature_result;
 
-/* Writes PREFIX.npy (documents x units, float32) and PREFIX.labels.npy (int32), or PREFIX.svmlight,
- * in the corpus's order. `m` is made for inference, in one segment. */
+/* Writes PREFIX.npy (documents x units, float32), PREFIX.labels.npy (int32) and PREFIX.json (see
+ * origin.h), or PREFIX.svmlight, in the corpus's order. `m` is made for inference, in one segment. */
 bool features_extract(model *m, const corpus *c, const feature_options *how, const char *prefix,
                       feature_result *result, error *err);
 

@@ -4,6 +4,7 @@
 #include "core/log.h"
 #include "core/memory.h"
 #include "core/philox.h"
+#include "probe/saved.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -253,12 +254,31 @@ static const double *run(probe *p, error *err) {
 
 /* ---------------------------------------------------------------------------------------- files */
 
+/* The probe as one file. Its classes' names are their labels. */
+static bool save_probe(const probe *p, const double *weights, const char *path, error *err) {
+    const probe_result *r = p->result;
+    char names[2][16];
+    saved_probe s = {.classes = 2,
+                     .models = 1,
+                     .name = {names[0], names[1]},
+                     .units = r->units,
+                     .weights = weights,
+                     .deviation = p->deviation,
+                     .cost = r->cost,
+                     .error = r->error,
+                     .documents = (int64_t)r->test_rows};
+    for (int i = 0; i < 2; i++) snprintf(names[i], sizeof names[i], "%d", p->classes[i]);
+    snprintf(s.penalty, sizeof s.penalty, p->how->penalty == PENALTY_L1 ? "l1" : "l2");
+    return origin_read(&s.origin, p->how->train, err) && saved_write(&s, path, err);
+}
+
 /* Both files are begun before the work, so that a folder that cannot be written is known at once.
  */
 static bool run_and_write(probe *p, error *err) {
     if (!p->how->out) return run(p, err) != NULL;
     char *weights_path = mem_format("%s.weights.npy", p->how->out);
     char *predictions_path = mem_format("%s.predictions.npy", p->how->out);
+    char *probe_path = mem_format("%s.probe.safetensors", p->how->out);
     size_t count = p->train.d.units + 1, rows = p->test.d.rows;
     file_writer weights_file, predictions_file;
     int64_t start;
@@ -269,7 +289,7 @@ static bool run_and_write(probe *p, error *err) {
             done =
                 weights && file_write(&weights_file, weights, count * sizeof *weights, err) &&
                 file_write(&predictions_file, p->prediction, rows * sizeof *p->prediction, err) &&
-                file_flush(&weights_file, err);
+                file_flush(&weights_file, err) && save_probe(p, weights, probe_path, err);
             if (done) {
                 done = file_commit(&predictions_file, err);
             } else {
@@ -282,6 +302,7 @@ static bool run_and_write(probe *p, error *err) {
             file_abort(&weights_file);
         }
     }
+    free(probe_path);
     free(predictions_path);
     free(weights_path);
     return done;

@@ -16,7 +16,8 @@ typedef struct probe_options {
                           model is then fitted again on all of train */
     const char *out;   /* NULL, or a prefix: PREFIX.weights.npy, float64 [units + 1], the
                           intercept last, for features as they are; PREFIX.predictions.npy,
-                          int32 labels for every row of test, unlabelled ones too */
+                          int32 labels for every row of test, unlabelled ones too;
+                          PREFIX.probe.safetensors, see saved.h */
     penalty penalty;
     bool standardize;
     uint64_t seed;

@@ -1,0 +1,337 @@
+/* smallworld show: a page on which a model reads text. */
+#include "page/show.h"
+#include "cmd/cli.h"
+#include "core/log.h"
+#include "core/memory.h"
+#include "data/texts.h"
+#include "page/assets.h"
+#include "page/html.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+enum { MAX_UNITS = 64, MAX_BATCH = 16, TOP_UNITS = 8 };
+
+typedef struct arguments {
+    cli_model model;
+    const char *checkpoint, *text, *out, *npy, *probe, *features;
+    size_t units[MAX_UNITS];
+    int unit_count, state; /* state -1: the probe's, or cell */
+    int64_t top, limit;    /* limit 0: as much as a page holds */
+    bool whole, json;
+} arguments;
+
+enum {
+    KEY_TEXT = 1,
+    KEY_OUT,
+    KEY_NPY,
+    KEY_UNIT,
+    KEY_TOP,
+    KEY_PROBE,
+    KEY_FEATURES,
+    KEY_STATE,
+    KEY_WHOLE,
+    KEY_LIMIT,
+    KEY_JSON
+};
+
+static const struct argp_option option_table[] = {
+    {"text", KEY_TEXT, "FILE|-", 0,
+     "What to read: .tsv or .tsv.gz, a line LABEL<TAB>TEXT each; of another file, or standard "
+     "input, each line is a document",
+     0},
+    {"whole", KEY_WHOLE, NULL, 0, "The text is one document, its bytes as they are", 0},
+    {"out", KEY_OUT, "PAGE.html", 0, "Writes a page that needs no network", 0},
+    {"npy", KEY_NPY, "PREFIX", 0,
+     "Writes PREFIX.npy, float32 bytes x units: the states after each byte; PREFIX.units.npy; "
+     "PREFIX.bytes.npy; and PREFIX.starts.npy, where documents begin",
+     0},
+    {"unit", KEY_UNIT, "N", 0, "A unit to show, from 0; may be repeated", 0},
+    {"top", KEY_TOP, "N", 0,
+     "Without --unit: so many units that weigh most in the probe or, without one, whose state "
+     "varies most over the text; default 8",
+     0},
+    {"probe", KEY_PROBE, "FILE", 0,
+     "A probe of two classes, FILE.probe.safetensors or its prefix: also shows its score", 0},
+    {"features", KEY_FEATURES, "PREFIX", 0,
+     "Features of labelled documents: a histogram of each unit by label", 0},
+    {"state", KEY_STATE, "NAME", 0, "cell (default) or hidden", 0},
+    {"limit", KEY_LIMIT, "BYTES", 0,
+     "Read only so many bytes from the start; default: what a page of 2 MB holds", 0},
+    {"json", KEY_JSON, NULL, 0, "End with one JSON object on stdout", 0},
+    {0},
+};
+
+static error_t parse(int key, char *text, struct argp_state *state) {
+    arguments *a = state->input;
+    switch (key) {
+    case KEY_TEXT: a->text = text; return 0;
+    case KEY_WHOLE: a->whole = true; return 0;
+    case KEY_OUT: a->out = text; return 0;
+    case KEY_NPY: a->npy = text; return 0;
+    case KEY_UNIT:
+        if (a->unit_count == MAX_UNITS) argp_error(state, "--unit: at most %d units", MAX_UNITS);
+        a->units[a->unit_count++] = (size_t)cli_integer(state, "--unit", text, 0, INT32_MAX);
+        return 0;
+    case KEY_TOP: a->top = cli_integer(state, "--top", text, 1, MAX_UNITS); return 0;
+    case KEY_PROBE: a->probe = text; return 0;
+    case KEY_FEATURES: a->features = text; return 0;
+    case KEY_STATE: a->state = cli_choice(state, "--state", text, FEATURE_STATES); return 0;
+    case KEY_LIMIT: a->limit = cli_integer(state, "--limit", text, 1, INT64_MAX); return 0;
+    case KEY_JSON: a->json = true; return 0;
+    case ARGP_KEY_INIT: state->child_inputs[0] = &a->model; return 0;
+    case ARGP_KEY_ARG:
+        if (a->checkpoint) argp_error(state, "expected one CHECKPOINT, got also '%s'", text);
+        a->checkpoint = text;
+        return 0;
+    case ARGP_KEY_END:
+        if (!a->checkpoint) argp_error(state, "expected a CHECKPOINT");
+        if (!a->text) argp_error(state, "expected --text FILE or --text -");
+        if (!a->out && !a->npy) argp_error(state, "expected --out PAGE.html or --npy PREFIX");
+        return 0;
+    default: return ARGP_ERR_UNKNOWN;
+    }
+}
+
+/* All that is read before the model runs. */
+typedef struct material {
+    corpus *texts;
+    uint64_t cut; /* bytes of text that were left out */
+    saved_probe probe;
+    dataset labelled;
+    bool has_probe, has_labelled;
+    size_t units[MAX_UNITS];
+    reading_options how;
+} material;
+
+/* Keeps the first `limit` bytes of the documents. */
+static uint64_t cut_texts(corpus *c, uint64_t limit) {
+    uint64_t before = c->size, left = limit;
+    for (size_t i = 0; i < c->count; i++) {
+        document *d = &c->documents[i];
+        if (d->length > left) d->length = left;
+        left -= d->length;
+        if (d->length == 0) {
+            c->count = i;
+            break;
+        }
+    }
+    c->size = limit - left;
+    return before - c->size;
+}
+
+static bool read_probe(const arguments *a, material *m, const checkpoint *c, error *err) {
+    if (!a->probe) return true;
+    char *path = cli_probe_path(a->probe);
+    m->has_probe = saved_open(&m->probe, path, err);
+    bool read = m->has_probe && saved_check(&m->probe, c->options.model.hidden,
+                                            safetensors_metadata(&c->file, "checksum"), path, err);
+    const origin *o = &m->probe.origin;
+    if (read && m->probe.classes != 2) {
+        read =
+            error_set(err, "%s: expected a probe of two classes, got %d", path, m->probe.classes);
+    } else if (read && a->state >= 0 && o->known && (int)o->state != a->state) {
+        read = error_usage(err, "--state: %s was fitted on the %s state", path,
+                           origin_state_name(o->state));
+    }
+    if (read) m->how.weights = m->probe.weights;
+    if (read && a->state < 0 && o->known) m->how.state = o->state;
+    free(path);
+    return read;
+}
+
+static bool choose_units(const arguments *a, material *m, int64_t hidden, error *err) {
+    m->how.count = (int)a->top;
+    if (a->unit_count > 0) {
+        memcpy(m->units, a->units, sizeof m->units);
+        m->how.count = a->unit_count;
+        m->how.units = m->units;
+        for (int k = 0; k < a->unit_count; k++) {
+            if ((int64_t)a->units[k] < hidden) continue;
+            return error_usage(err, "--unit %zu: expected a unit from 0 to %lld", a->units[k],
+                               (long long)hidden - 1);
+        }
+    } else if (m->has_probe) {
+        int found = saved_top_units(&m->probe, m->units, (int)a->top);
+        if (found > 0) {
+            m->how.count = found;
+            m->how.units = m->units;
+        }
+    }
+    return true;
+}
+
+static bool read_material(const arguments *a, material *m, const checkpoint *c, error *err) {
+    const options *o = &c->options;
+    const corpus_options how = {.html_entities = o->data.html_entities};
+    *m = (material){.how = {.state = a->state > 0 ? FEATURE_HIDDEN : FEATURE_CELL,
+                            .progress = !a->json || log_is_terminal()}};
+    if (!read_probe(a, m, c, err) || !choose_units(a, m, o->model.hidden, err)) return false;
+    int64_t most = show_most_bytes(m->how.count, m->has_probe), limit = a->limit;
+    if (a->out && limit > most) {
+        return error_usage(err, "--limit: a page of %d units holds at most %lld bytes of text",
+                           m->how.count, (long long)most);
+    }
+    if (a->features) {
+        m->has_labelled = dataset_open(&m->labelled, a->features, err);
+        if (!m->has_labelled || !show_check(&m->labelled, err)) return false;
+        if ((int64_t)m->labelled.units != o->model.hidden) {
+            return error_set(err, "%s: %zu units, but the checkpoint has %lld",
+                             m->labelled.features_path, m->labelled.units,
+                             (long long)o->model.hidden);
+        }
+    }
+    m->texts = texts_read(a->text, a->whole, &how, err);
+    if (!m->texts) return false;
+    if (limit == 0 && a->out) limit = most;
+    if (limit > 0) m->cut = cut_texts(m->texts, (uint64_t)limit);
+    return true;
+}
+
+static void free_material(material *m) {
+    if (m->texts) corpus_free(m->texts);
+    if (m->has_labelled) dataset_close(&m->labelled);
+    if (m->has_probe) saved_close(&m->probe);
+}
+
+static bool write_array(const char *prefix, const char *part, const char *type, int64_t rows,
+                        int64_t columns, const void *data, size_t size, error *err) {
+    char *path = mem_format("%s%s.npy", prefix, part);
+    file_writer writer;
+    int64_t start;
+    bool written = npy_begin(&writer, path, type, rows, columns, &start, err);
+    if (written) {
+        written = file_write(&writer, data, size, err);
+        if (written) {
+            written = file_commit(&writer, err);
+        } else {
+            file_abort(&writer);
+        }
+    }
+    free(path);
+    return written;
+}
+
+static bool write_npy(const char *prefix, const material *m, const reading *r, error *err) {
+    const corpus *c = m->texts;
+    size_t count = (size_t)r->count, at = 0;
+    int64_t *units = mem_alloc(count, sizeof *units), *starts = mem_alloc(c->count, sizeof *starts);
+    uint8_t *bytes = mem_alloc(r->bytes, 1);
+    for (size_t k = 0; k < count; k++) units[k] = (int64_t)r->units[k];
+    for (size_t i = 0; i < c->count; i++) {
+        const document *d = &c->documents[i];
+        starts[i] = (int64_t)at;
+        memcpy(bytes + at, c->bytes + d->offset, d->length);
+        at += d->length;
+    }
+    bool written =
+        write_array(prefix, "", "<f4", (int64_t)r->bytes, r->count, r->states,
+                    r->bytes * count * sizeof *r->states, err) &&
+        write_array(prefix, ".units", "<i8", r->count, 0, units, count * sizeof *units, err) &&
+        write_array(prefix, ".bytes", "|u1", (int64_t)r->bytes, 0, bytes, r->bytes, err) &&
+        write_array(prefix, ".starts", "<i8", (int64_t)c->count, 0, starts,
+                    c->count * sizeof *starts, err);
+    free(bytes);
+    free(starts);
+    free(units);
+    return written;
+}
+
+static bool write_page(const arguments *a, const material *m, const reading *r, error *err) {
+    static const char *const scripts[] = {show_js};
+    const show_part part = {m->texts, r, m->has_probe ? &m->probe : NULL,
+                            m->has_labelled ? &m->labelled : NULL};
+    char bytes[32], documents[32], *title = mem_format("What %s reads", a->checkpoint);
+    file_writer writer;
+    bool begun = file_begin(&writer, a->out, err);
+    if (begun) {
+        FILE *out = writer.stream;
+        html_begin(out, title, 0);
+        fprintf(out, "<p>%s bytes in %s documents, each read from a zero state.",
+                html_count(bytes, (int64_t)r->bytes),
+                html_count(documents, (int64_t)m->texts->count));
+        if (m->cut)
+            fprintf(out, " %s bytes more were left out.", html_count(bytes, (int64_t)m->cut));
+        fputs("</p>\n", out);
+        show_write(out, &part);
+        html_end(out, scripts, 1);
+    }
+    free(title);
+    return begun && file_commit(&writer, err);
+}
+
+static bool show(const arguments *a, reading *r, material *m, error *err) {
+    checkpoint peek;
+    cli_loaded loaded;
+    if (!checkpoint_open(&peek, a->checkpoint, err)) return false;
+    bool done = read_material(a, m, &peek, err);
+    checkpoint_close(&peek);
+    if (!done) return false;
+    int batch = m->texts->count < MAX_BATCH ? (int)m->texts->count : MAX_BATCH;
+    if (!cli_load(&loaded, a->checkpoint, &a->model, a->model.batch ? 0 : batch, READING_STEPS,
+                  err)) {
+        return false;
+    }
+    done = reading_run(loaded.m, m->texts, &m->how, r, err);
+    cli_unload(&loaded);
+    return done && (!a->npy || write_npy(a->npy, m, r, err)) &&
+           (!a->out || write_page(a, m, r, err));
+}
+
+static void report(const arguments *a, const material *m, const reading *r) {
+    double bits = 0;
+    size_t predicted = 0;
+    for (size_t p = 0; p < r->bytes; p++) {
+        if (!(r->surprise[p] >= 0)) continue; /* a document's first byte */
+        bits += r->surprise[p];
+        predicted++;
+    }
+    log_end();
+    if (a->json) {
+        json_writer w = {stdout, false};
+        json_object_begin(&w, NULL);
+        json_integer(&w, "documents", (int64_t)m->texts->count);
+        json_integer(&w, "bytes", (int64_t)r->bytes);
+        json_integer(&w, "left_out", (int64_t)m->cut);
+        json_number(&w, "bpc", bits / (double)predicted);
+        json_array_begin(&w, "units");
+        for (int k = 0; k < r->count; k++) json_integer(&w, NULL, (int64_t)r->units[k]);
+        json_array_end(&w);
+        json_object_end(&w);
+        putchar('\n');
+        return;
+    }
+    if (m->cut) {
+        log_warning("%llu bytes of text were left out; --limit says how many are read",
+                    (unsigned long long)m->cut);
+    }
+    printf("%zu documents, %zu bytes, %.4f bits a byte\n", m->texts->count, r->bytes,
+           bits / (double)predicted);
+    if (a->out) printf("%s\n", a->out);
+}
+
+int cmd_show(int argc, char **argv) {
+    static const struct argp_child children[] = {{&cli_model_argp, 0, "Device:", 0}, {0}};
+    static const struct argp argp = {
+        option_table,
+        parse,
+        "CHECKPOINT --text FILE|- --out PAGE.html",
+        "Show what a model holds and expects as it reads: text coloured by a unit, a probe's score "
+        "or surprise in bits; under the pointer the byte, the value, and the likeliest next bytes."
+        "\vExamples:\n  smallworld show runs/quickstart/last.safetensors --out page.html \\\n"
+        "      --text data/reviews_test.tsv.gz --limit 5000\n"
+        "  echo 'A dull film.' | smallworld show MODEL --text - --probe PREFIX --out page.html",
+        children,
+        NULL,
+        NULL};
+    arguments a = {.state = -1, .top = TOP_UNITS};
+    argp_parse(&argp, argc, argv, 0, NULL, &a);
+    error err;
+    material m = {0};
+    reading r = {0};
+    bool done = show(&a, &r, &m, &err);
+    if (done) report(&a, &m, &r);
+    reading_free(&r);
+    free_material(&m);
+    return done ? STATUS_OK : cli_fail(&err, "show");
+}

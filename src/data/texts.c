@@ -1,0 +1,70 @@
+#include "data/texts.h"
+
+#include "core/file.h"
+#include "core/memory.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+/* Writes the lines of `raw` that hold more than white space as "-1<TAB>LINE"; returns how many. */
+static size_t write_lines(const corpus *raw, FILE *out) {
+    const uint8_t *next = raw->bytes, *end = raw->bytes + raw->size;
+    size_t count = 0;
+    while (next < end) {
+        const uint8_t *stop = memchr(next, '\n', (size_t)(end - next));
+        if (!stop) stop = end;
+        size_t blank = 0, length = (size_t)(stop - next);
+        while (blank < length && strchr(" \t\r", next[blank]) && next[blank]) blank++;
+        if (blank < length) {
+            fputs("-1\t", out);
+            fwrite(next, 1, length, out);
+            fputc('\n', out);
+            count++;
+        }
+        next = stop + 1;
+    }
+    return count;
+}
+
+/* The lines of `raw`, by way of a file that corpus_read frames as it frames every labelled one. */
+static corpus *read_lines(const corpus *raw, const char *name, const corpus_options *options,
+                          error *err) {
+    char *path = mem_format("%s/smallworld-XXXXXX.tsv", file_scratch_folder());
+    int file = mkstemps(path, 4);
+    FILE *out = file < 0 ? NULL : fdopen(file, "wb");
+    corpus *c = NULL;
+    size_t count = 0;
+    bool written = out != NULL;
+    if (out) {
+        count = write_lines(raw, out);
+        written = !ferror(out);
+        written = fclose(out) == 0 && written;
+    } else if (file >= 0) {
+        close(file);
+    }
+    if (!written) {
+        error_set(err, "cannot write %s: %s; TMPDIR can name another folder", path,
+                  strerror(errno));
+    } else if (count == 0) {
+        error_set(err, "%s: expected text, found only white space", name);
+    } else {
+        c = corpus_read(&path, 1, options, err);
+    }
+    if (file >= 0) unlink(path);
+    free(path);
+    return c;
+}
+
+corpus *texts_read(const char *path, bool whole, const corpus_options *options, error *err) {
+    bool standard = strcmp(path, "-") == 0;
+    char *name = mem_string(standard ? "/dev/stdin" : path);
+    corpus *c = corpus_read(&name, 1, options, err);
+    free(name);
+    if (!c || whole || !c->documents[0].raw) return c;
+    corpus *lines = read_lines(c, standard ? "standard input" : path, options, err);
+    corpus_free(c);
+    return lines;
+}

@@ -1,0 +1,113 @@
+#include "page/html.h"
+
+#include "page/assets.h"
+
+#include <inttypes.h>
+#include <string.h>
+
+/* ------------------------------------------------------------------------------------- text */
+
+size_t html_utf8_length(const uint8_t *text, size_t left) {
+    uint8_t lead = left ? text[0] : 0xFF;
+    size_t length = lead < 0x80                    ? 1
+                    : lead >= 0xC2 && lead <= 0xDF ? 2
+                    : lead >= 0xE0 && lead <= 0xEF ? 3
+                    : lead >= 0xF0 && lead <= 0xF4 ? 4
+                                                   : 0;
+    if (length > left) return 0;
+    for (size_t i = 1; i < length; i++) {
+        if ((text[i] & 0xC0) != 0x80) return 0;
+    }
+    /* Longer than needed, a surrogate, or past U+10FFFF. */
+    if ((lead == 0xE0 && text[1] < 0xA0) || (lead == 0xED && text[1] > 0x9F) ||
+        (lead == 0xF0 && text[1] < 0x90) || (lead == 0xF4 && text[1] > 0x8F)) {
+        return 0;
+    }
+    return length;
+}
+
+static const char replacement[] = "\xEF\xBF\xBD";
+
+void html_text(FILE *out, const char *text) {
+    for (size_t left = strlen(text); left > 0;) {
+        size_t length = html_utf8_length((const uint8_t *)text, left);
+        uint8_t byte = (uint8_t)*text;
+        if (length == 0 || (byte < 0x20 && byte != '\n' && byte != '\t') || byte == 0x7F) {
+            fputs(replacement, out);
+            length = 1;
+        } else if (strchr("&<>\"'", byte)) {
+            fprintf(out, "&#%d;", byte);
+        } else {
+            fwrite(text, 1, length, out);
+        }
+        text += length;
+        left -= length;
+    }
+}
+
+const char *html_count(char *text, int64_t value) {
+    char digits[24];
+    int length = snprintf(digits, sizeof digits, "%" PRId64, value), at = 0;
+    for (int i = 0; i < length; i++) {
+        if (i > 0 && digits[i - 1] != '-' && (length - i) % 3 == 0) text[at++] = ',';
+        text[at++] = digits[i];
+    }
+    text[at] = '\0';
+    return text;
+}
+
+/* ------------------------------------------------------------------------------------- data */
+
+void html_json(FILE *out, const char *id, const char *json, size_t length) {
+    fprintf(out, "<script type=\"application/json\" id=\"%s\">", id);
+    while (length > 0) {
+        size_t size = html_utf8_length((const uint8_t *)json, length);
+        if (size == 0) {
+            fputs(replacement, out);
+            size = 1;
+        } else if (*json == '<') {
+            fputs("\\u003c", out);
+        } else {
+            fwrite(json, 1, size, out);
+        }
+        json += size;
+        length -= size;
+    }
+    fputs("</script>\n", out);
+}
+
+void html_base64(FILE *out, const void *bytes, size_t count) {
+    static const char digits[] = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
+    const uint8_t *in = bytes;
+    for (size_t i = 0; i < count; i += 3) {
+        uint32_t word = 0;
+        for (size_t k = 0; k < 3; k++) word = word << 8 | (i + k < count ? in[i + k] : 0);
+        for (size_t k = 0; k < 4; k++) {
+            fputc(i + k > count ? '=' : digits[word >> (18 - 6 * k) & 63], out);
+        }
+    }
+}
+
+/* ------------------------------------------------------------------------------------ frame */
+
+void html_begin(FILE *out, const char *title, int reload) {
+    fputs("<!doctype html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n"
+          "<meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\n"
+          "<meta http-equiv=\"Content-Security-Policy\" content=\"default-src 'none'; style-src "
+          "'unsafe-inline'; script-src 'unsafe-inline'; img-src data:\">\n"
+          "<meta name=\"color-scheme\" content=\"light dark\">\n"
+          "<meta name=\"generator\" content=\"smallworld " SMALLWORLD_VERSION "\">\n",
+          out);
+    if (reload > 0) fprintf(out, "<meta http-equiv=\"refresh\" content=\"%d\">\n", reload);
+    fputs("<link rel=\"icon\" href=\"data:,\">\n<title>", out);
+    html_text(out, title);
+    fprintf(out, "</title>\n<style>\n%s</style>\n</head>\n<body>\n<main>\n<h1>", page_css);
+    html_text(out, title);
+    fputs("</h1>\n", out);
+}
+
+void html_end(FILE *out, const char *const *scripts, int count) {
+    fputs("</main>\n", out);
+    for (int i = 0; i < count; i++) fprintf(out, "<script>\n%s</script>\n", scripts[i]);
+    fputs("</body>\n</html>\n", out);
+}

@@ -1,0 +1,228 @@
+// Text coloured by what the model holds at each byte. The data are in #reading, see show.c.
+(() => {
+  "use strict";
+  const element = document.getElementById("reading");
+  if (!element) return;
+  const data = JSON.parse(element.textContent);
+  const decode = (text) => Uint8Array.from(atob(text), (c) => c.charCodeAt(0));
+  const bytes = decode(data.bytes), next = decode(data.next);
+  for (const track of data.tracks) {
+    const view = new DataView(decode(track.values).buffer), count = view.byteLength / 2;
+    track.read = (i) => {
+      const stored = i < count ? view.getInt16(2 * i, true) : -32768;
+      return stored === -32768 ? NaN : (stored / 32767) * track.scale;
+    };
+  }
+  const select = document.getElementById("track"), readout = document.getElementById("readout");
+  const spans = []; // of characters, over all documents
+  let track = data.tracks[0], current = null;
+
+  // ---------------------------------------------------------------------------------- characters
+
+  const glyph = (code) => (code < 0x20 ? String.fromCharCode(0x2400 + code) : code === 0x7f ? "\u2421" : null);
+
+  // The UTF-8 character at i, or one byte that belongs to none.
+  const character = (i, start, end) => {
+    const lead = bytes[i];
+    const length = lead < 0x80 ? 1 : lead < 0xe0 ? 2 : lead < 0xf0 ? 3 : 4;
+    if (i + length <= end) {
+      try {
+        const text = new TextDecoder("utf-8", { fatal: true, ignoreBOM: true }).decode(bytes.subarray(i, i + length));
+        const code = text.codePointAt(0);
+        if ([...text].length === 1) {
+          if (lead === 0x0a) return { length, text: i === start ? "\u21b5" : "\u21b5\n", control: true };
+          if (glyph(code)) return { length, text: glyph(code), control: true };
+          const unseen = /[\p{C}\p{Zl}\p{Zp}]/u.test(text); // marks that turn or hide text around them
+          return { length, text: unseen ? `\u27e8U+${code.toString(16)}\u27e9` : text, control: unseen };
+        }
+      } catch { /* no UTF-8 */ }
+    }
+    return { length: 1, text: `\u27e8${lead.toString(16).padStart(2, "0")}\u27e9`, control: true };
+  };
+
+  const build = () => {
+    const holder = document.getElementById("documents");
+    data.documents.forEach((doc, number) => {
+      const section = document.createElement("section"), title = document.createElement("h3");
+      const text = document.createElement("div");
+      title.id = `document-${number + 1}`;
+      title.textContent = `Document ${number + 1}` + (doc.label === null ? "" : `, label ${doc.label}`);
+      text.className = "text";
+      text.tabIndex = 0;
+      text.setAttribute("role", "group");
+      text.setAttribute("aria-labelledby", title.id);
+      text.setAttribute("aria-describedby", "keys");
+      const first = spans.length, end = doc.start + doc.length;
+      for (let i = doc.start; i < end;) {
+        const found = character(i, doc.start, end), span = document.createElement("span");
+        span.textContent = found.text;
+        if (found.control) span.className = "control";
+        span.dataset.at = String(spans.length);
+        spans.push({ span, from: i, length: found.length });
+        text.append(span);
+        i += found.length;
+      }
+      text.dataset.first = String(first);
+      text.dataset.last = String(spans.length - 1);
+      section.append(title, text);
+      holder.append(section);
+    });
+  };
+
+  // -------------------------------------------------------------------------------------- colours
+
+  const colour = (name) => {
+    const text = getComputedStyle(document.documentElement).getPropertyValue(name).trim();
+    return [1, 3, 5].map((i) => parseInt(text.slice(i, i + 2), 16));
+  };
+  let paper, low, high;
+  const mixed = (value) => {
+    if (Number.isNaN(value)) return "transparent";
+    const share = Math.min(1, Math.abs(value) / track.full), end = value < 0 ? low : high;
+    return `rgb(${paper.map((p, k) => Math.round(p + share * (end[k] - p))).join(", ")})`;
+  };
+  const paint = () => {
+    [paper, low, high] = ["--paper", "--low", "--high"].map(colour);
+    for (const { span, from, length } of spans) {
+      const colours = [];
+      for (let i = from; i < from + length; i++) colours.push(mixed(track.read(i)));
+      span.style.backgroundColor = colours[length - 1];
+      span.style.backgroundImage = length === 1 ? "" :
+        `linear-gradient(to right, ${colours.map((c, k) => `${c} ${(100 * k) / length}% ${(100 * (k + 1)) / length}%`).join(", ")})`;
+    }
+    const sides = track.kind === "surprise" ? [0, track.full] : [-track.full, 0, track.full];
+    const scale = document.getElementById("scale"), bar = document.createElement("span");
+    bar.className = "bar";
+    bar.style.backgroundImage = `linear-gradient(to right, ${sides.map(mixed).join(", ")})`;
+    scale.replaceChildren(sides[0].toFixed(2), bar, sides[sides.length - 1].toFixed(2) + (track.kind === "surprise" ? " bits" : ""));
+  };
+
+  // -------------------------------------------------------------------------------------- readout
+
+  const name = (byte) => {
+    if (byte === 0x20) return "space";
+    if (byte === 0x0a) return "line feed";
+    const shown = byte > 0x20 && byte < 0x7f ? `'${String.fromCharCode(byte)}' ` : "";
+    return `${shown}0x${byte.toString(16).padStart(2, "0")}`;
+  };
+  const described = (i) => {
+    const value = track.read(i);
+    let text = Number.isNaN(value) ? "nothing before it to predict it from" : value.toFixed(4);
+    if (track.kind === "surprise" && !Number.isNaN(value)) text += " bits";
+    if (track.kind === "probe") text += `, probability ${(1 / (1 + Math.exp(-value))).toFixed(4)} of ${data.positive}`;
+    return text;
+  };
+  const point = (index) => {
+    if (current) current.span.classList.remove("at");
+    current = spans[index];
+    current.span.classList.add("at");
+    const last = current.from + current.length - 1, list = [], likely = [];
+    for (let i = current.from; i <= last; i++) list.push(`${name(bytes[i])}: ${described(i)}`);
+    for (let k = 0; k < data.nexts; k++) {
+      const at = 2 * (last * data.nexts + k);
+      likely.push(`${name(next[at])} ${next[at + 1]} %`);
+    }
+    const line = (text) => Object.assign(document.createElement("p"), { textContent: text });
+    readout.replaceChildren(line(`byte ${current.from}, ${list.join("; ")}`), line(`next: ${likely.join(", ")}`));
+  };
+  const holder = document.getElementById("documents");
+  holder.addEventListener("pointerover", (event) => {
+    const at = event.target.dataset.at;
+    if (at !== undefined) point(Number(at));
+  });
+  holder.addEventListener("click", (event) => {
+    const at = event.target.dataset.at;
+    if (at !== undefined) point(Number(at));
+  });
+  holder.addEventListener("keydown", (event) => {
+    const text = event.target;
+    if (!text.classList.contains("text") || event.ctrlKey || event.altKey || event.metaKey) return;
+    const first = Number(text.dataset.first), last = Number(text.dataset.last);
+    const index = current ? Number(current.span.dataset.at) : -1;
+    const inside = index >= first && index <= last;
+    const moves = { ArrowRight: 1, ArrowLeft: -1, ArrowDown: 10, ArrowUp: -10 };
+    let target;
+    if (event.key in moves) target = inside ? index + moves[event.key] : first;
+    else if (event.key === "Home") target = first;
+    else if (event.key === "End") target = last;
+    else return;
+    event.preventDefault();
+    point(Math.max(first, Math.min(last, target)));
+    current.span.scrollIntoView({ block: "nearest" });
+  });
+
+  // ------------------------------------------------------------------------------------ histogram
+
+  const svg = (tag, attributes, text) => {
+    const made = document.createElementNS("http://www.w3.org/2000/svg", tag);
+    for (const [key, value] of Object.entries(attributes)) made.setAttribute(key, value);
+    if (text !== undefined) made.textContent = text;
+    return made;
+  };
+  const draw = () => {
+    const figure = document.getElementById("histogram");
+    if (!figure) return;
+    const h = track.histogram;
+    figure.hidden = !h;
+    if (!h) return;
+    const width = Math.min(640, figure.clientWidth || 640), height = 220, left = 10, bottom = 190, top = 10;
+    const most = Math.max(1, ...h.counts.flat()), bins = h.counts[0].length, step = (width - 2 * left) / bins;
+    const picture = svg("svg", { class: "chart", viewBox: `0 0 ${width} ${height}`, width, height, role: "img" });
+    picture.setAttribute("aria-label", `Histogram of ${track.name} by label; the table below has its numbers`);
+    h.counts.forEach((counts, k) => {
+      let path = `M${left} ${bottom}`;
+      counts.forEach((count, i) => {
+        const y = bottom - ((bottom - top) * count) / most;
+        path += `L${(left + i * step).toFixed(1)} ${y.toFixed(1)}L${(left + (i + 1) * step).toFixed(1)} ${y.toFixed(1)}`;
+      });
+      const paint = `var(--c${k % 6})`;
+      picture.append(svg("path", { d: `${path}L${width - left} ${bottom}Z`, fill: paint, "fill-opacity": 0.2, stroke: paint, "stroke-width": 2 }));
+    });
+    picture.append(svg("line", { class: "axis", x1: left, y1: bottom, x2: width - left, y2: bottom }));
+    for (const share of [0, 0.5, 1]) {
+      const x = left + share * (width - 2 * left), anchor = share === 0 ? "start" : share === 1 ? "end" : "middle";
+      picture.append(svg("text", { x, y: bottom + 18, "text-anchor": anchor }, (h.least + share * (h.most - h.least)).toFixed(2)));
+    }
+    const legend = document.createElement("ul");
+    legend.className = "legend";
+    data.classes.forEach((label, k) => {
+      const item = document.createElement("li"), swatch = document.createElement("span");
+      swatch.className = "swatch";
+      swatch.style.color = `var(--c${k % 6})`;
+      item.append(swatch, `label ${label}, ${h.counts[k].reduce((a, b) => a + b, 0)} documents`);
+      legend.append(item);
+    });
+    const caption = document.createElement("figcaption");
+    caption.textContent = `${track.name} at the end of each labelled document` +
+      (h.error === null ? "." : `; one threshold on it errs on ${h.error.toFixed(2)} % of them.`);
+    const details = document.createElement("details"), summary = document.createElement("summary");
+    const table = document.createElement("table"), head = table.createTHead().insertRow();
+    summary.textContent = "Table of the histogram";
+    for (const text of ["from", ...data.classes.map((c) => `label ${c}`)]) {
+      head.append(Object.assign(document.createElement("th"), { textContent: text, scope: "col" }));
+    }
+    const body = table.createTBody();
+    for (let i = 0; i < bins; i++) {
+      const row = body.insertRow();
+      row.insertCell().textContent = (h.least + (i / bins) * (h.most - h.least)).toFixed(3);
+      for (const counts of h.counts) row.insertCell().textContent = String(counts[i]);
+    }
+    details.append(summary, table);
+    figure.replaceChildren(picture, legend, caption, details);
+  };
+
+  // ---------------------------------------------------------------------------------------- start
+
+  data.tracks.forEach((t, k) => select.append(new Option(t.name, String(k))));
+  const choose = () => {
+    track = data.tracks[Number(select.value)];
+    paint();
+    draw();
+    if (current) point(Number(current.span.dataset.at));
+  };
+  build();
+  choose();
+  select.addEventListener("change", choose);
+  addEventListener("resize", draw);
+  matchMedia("(prefers-color-scheme: dark)").addEventListener("change", paint);
+})();

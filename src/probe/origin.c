@@ -1,0 +1,95 @@
+#include "probe/origin.h"
+
+#include "core/json.h"
+#include "core/memory.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+static const char *const states[] = {"cell", "hidden"};
+static const char *const pools[] = {"last", "mean", "max"};
+
+static int find(const char *name, const char *const *names, int count) {
+    for (int i = 0; i < count; i++) {
+        if (strcmp(name, names[i]) == 0) return i;
+    }
+    return -1;
+}
+
+const char *origin_state_name(feature_state state) {
+    return states[state];
+}
+
+const char *origin_pool_name(pooling pool) {
+    return pools[pool];
+}
+
+bool origin_parse_state(const char *name, feature_state *state) {
+    int found = find(name, states, 2);
+    *state = (feature_state)(found < 0 ? 0 : found);
+    return found >= 0;
+}
+
+bool origin_parse_pool(const char *name, pooling *pool) {
+    int found = find(name, pools, 3);
+    *pool = (pooling)(found < 0 ? 0 : found);
+    return found >= 0;
+}
+
+bool origin_begin(const origin *o, const char *prefix, file_writer *writer, error *err) {
+    char *path = mem_format("%s.json", prefix);
+    bool begun = file_begin(writer, path, err);
+    free(path);
+    if (!begun) return false;
+    json_writer w = {writer->stream, false};
+    json_object_begin(&w, NULL);
+    json_string(&w, "kind", "features");
+    json_string(&w, "state", states[o->state]);
+    json_string(&w, "pool", pools[o->pool]);
+    json_string(&w, "model", o->model);
+    json_object_end(&w);
+    fputc('\n', writer->stream);
+    if (file_flush(writer, err)) return true;
+    file_abort(writer);
+    return false;
+}
+
+/* The members in any order; those that are missing leave what `o` has. */
+static bool parse(origin *o, const file_map *map) {
+    json_reader r = {(const char *)map->bytes, (const char *)map->bytes + map->size, false};
+    char key[16], value[32], kind[32] = "";
+    bool known = true;
+    if (!json_read_object(&r)) return false;
+    while (json_read_member(&r, key, sizeof key)) {
+        if (!json_read_string(&r, value, sizeof value)) return false;
+        if (strcmp(key, "kind") == 0) {
+            memcpy(kind, value, sizeof kind);
+        } else if (strcmp(key, "state") == 0) {
+            known = known && origin_parse_state(value, &o->state);
+        } else if (strcmp(key, "pool") == 0) {
+            known = known && origin_parse_pool(value, &o->pool);
+        } else if (strcmp(key, "model") == 0) {
+            snprintf(o->model, sizeof o->model, "%.15s", value);
+        }
+    }
+    return !r.failed && known && strcmp(kind, "features") == 0;
+}
+
+bool origin_read(origin *o, const char *prefix, error *err) {
+    char *path = mem_format("%s.json", prefix);
+    file_map map;
+    *o = (origin){0};
+    bool read = true;
+    if (file_exists(path)) {
+        read = file_map_open(&map, path, err);
+        if (read) {
+            o->known = parse(o, &map);
+            file_map_close(&map);
+            read = o->known ||
+                   error_set(err, "%s: expected what smallworld features writes beside features",
+                             path);
+        }
+    }
+    free(path);
+    return read;
+}

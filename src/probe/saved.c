@@ -1,0 +1,153 @@
+#include "probe/saved.h"
+
+#include "core/json.h"
+#include "core/memory.h"
+
+#include <inttypes.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define PROBE_VERSION "1"
+
+enum { FIXED_ENTRIES = 12 };
+
+/* ---------------------------------------------------------------------------------- writing */
+
+static void add_entry(metadata *entries, int *count, const char *key, const char *value) {
+    metadata *entry = &entries[(*count)++];
+    snprintf(entry->key, sizeof entry->key, "%s", key);
+    snprintf(entry->value, sizeof entry->value, "%s", value);
+}
+
+bool saved_write(const saved_probe *p, const char *path, error *err) {
+    metadata *entries = mem_alloc(FIXED_ENTRIES + (size_t)p->classes, sizeof *entries);
+    int count = 0;
+    char text[32];
+    bool known = p->origin.known;
+    add_entry(entries, &count, "format", "smallworld");
+    add_entry(entries, &count, "version", PROBE_VERSION);
+    add_entry(entries, &count, "kind", "probe");
+    add_entry(entries, &count, "state", known ? origin_state_name(p->origin.state) : "");
+    add_entry(entries, &count, "pool", known ? origin_pool_name(p->origin.pool) : "");
+    add_entry(entries, &count, "model", known ? p->origin.model : "");
+    add_entry(entries, &count, "penalty", p->penalty);
+    json_format_number(text, p->cost);
+    add_entry(entries, &count, "C", text);
+    json_format_number(text, p->error);
+    add_entry(entries, &count, "error", text);
+    snprintf(text, sizeof text, "%" PRId64, p->documents);
+    add_entry(entries, &count, "documents", text);
+    snprintf(text, sizeof text, "%d", p->classes);
+    add_entry(entries, &count, "classes", text);
+    for (int i = 0; i < p->classes; i++) {
+        snprintf(text, sizeof text, "class.%d", i);
+        add_entry(entries, &count, text, p->name[i]);
+    }
+    const tensor tensors[] = {
+        {"weights", TENSOR_F64, 2, {p->models, (int64_t)p->units + 1}, p->weights},
+        {"deviation", TENSOR_F64, 1, {(int64_t)p->units}, p->deviation}};
+    bool written = safetensors_write(path, tensors, 2, entries, count, err);
+    free(entries);
+    return written;
+}
+
+/* ---------------------------------------------------------------------------------- reading */
+
+static const char *entry(const saved_probe *p, const char *key) {
+    const char *value = safetensors_metadata(&p->file, key);
+    return value ? value : "";
+}
+
+/* The tensors' and the classes' sizes agree, and every number is finite. */
+static bool parse(saved_probe *p) {
+    const tensor *weights = safetensors_find(&p->file, "weights");
+    const tensor *deviation = safetensors_find(&p->file, "deviation");
+    if (!weights || !deviation || weights->type != TENSOR_F64 || weights->dimensions != 2 ||
+        deviation->type != TENSOR_F64 || deviation->dimensions != 1 || deviation->shape[0] < 1 ||
+        weights->shape[1] != deviation->shape[0] + 1) {
+        return false;
+    }
+    p->classes = atoi(entry(p, "classes"));
+    if (p->classes < 2 || p->classes > SAVED_MAX_CLASSES) return false;
+    p->models = p->classes == 2 ? 1 : p->classes;
+    if (weights->shape[0] != p->models) return false;
+    p->units = (size_t)deviation->shape[0];
+    p->weights = weights->data;
+    p->deviation = deviation->data;
+    for (size_t i = 0; i < (size_t)p->models * (p->units + 1); i++) {
+        if (!isfinite(p->weights[i])) return false;
+    }
+    for (int i = 0; i < p->classes; i++) {
+        char key[16];
+        snprintf(key, sizeof key, "class.%d", i);
+        p->name[i] = safetensors_metadata(&p->file, key);
+        if (!p->name[i]) return false;
+    }
+    snprintf(p->penalty, sizeof p->penalty, "%.7s", entry(p, "penalty"));
+    p->cost = atof(entry(p, "C"));
+    p->error = atof(entry(p, "error"));
+    p->documents = atoll(entry(p, "documents"));
+    p->origin.known = *entry(p, "state") != '\0';
+    snprintf(p->origin.model, sizeof p->origin.model, "%.15s", entry(p, "model"));
+    return !p->origin.known || (origin_parse_state(entry(p, "state"), &p->origin.state) &&
+                                origin_parse_pool(entry(p, "pool"), &p->origin.pool));
+}
+
+bool saved_open(saved_probe *p, const char *path, error *err) {
+    *p = (saved_probe){0};
+    if (!safetensors_open(&p->file, path, err)) return false;
+    bool opened = false;
+    if (strcmp(entry(p, "format"), "smallworld") != 0 || strcmp(entry(p, "kind"), "probe") != 0) {
+        error_set(err, "%s: not a probe; smallworld probe --out PREFIX writes one", path);
+    } else if (strcmp(entry(p, "version"), PROBE_VERSION) != 0) {
+        error_set(err, "%s: format version %s; this program reads version %s", path,
+                  entry(p, "version"), PROBE_VERSION);
+    } else {
+        opened = parse(p) || error_set(err, "%s: corrupt: its tensors or classes disagree", path);
+    }
+    if (!opened) saved_close(p);
+    return opened;
+}
+
+void saved_close(saved_probe *p) {
+    safetensors_close(&p->file);
+}
+
+bool saved_check(const saved_probe *p, int64_t units, const char *checksum, const char *path,
+                 error *err) {
+    if ((int64_t)p->units != units) {
+        return error_set(err, "%s: a probe on %zu units; the checkpoint has %" PRId64, path,
+                         p->units, units);
+    }
+    if (p->origin.known && checksum && strcmp(p->origin.model, checksum) != 0) {
+        return error_set(err,
+                         "%s: fitted on features of another checkpoint (checksum %s; this one's is "
+                         "%s)",
+                         path, p->origin.model, checksum);
+    }
+    return true;
+}
+
+static double unit_size(const saved_probe *p, size_t unit) {
+    double largest = 0;
+    for (int k = 0; k < p->models; k++) {
+        largest = fmax(largest, fabs(p->weights[(size_t)k * (p->units + 1) + unit]));
+    }
+    return largest * p->deviation[unit];
+}
+
+int saved_top_units(const saved_probe *p, size_t *units, int count) {
+    int found = 0;
+    for (size_t u = 0; u < p->units; u++) {
+        double size = unit_size(p, u);
+        if (!(size > 0)) continue;
+        int at = found;
+        while (at > 0 && unit_size(p, units[at - 1]) < size) at--;
+        if (at == count) continue;
+        if (found < count) found++;
+        memmove(units + at + 1, units + at, (size_t)(found - 1 - at) * sizeof *units);
+        units[at] = u;
+    }
+    return found;
+}

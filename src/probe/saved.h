@@ -1,0 +1,43 @@
+/* A probe in one file, PREFIX.probe.safetensors: all that applying it to documents of the same model
+ * needs.
+ *
+ *   weights    float64 [models][units + 1], the intercept last, for features as they are
+ *   deviation  float64 [units] of the features it was fitted on
+ *
+ * Metadata: format "smallworld", kind "probe", version, state, pool and model (of the features; model is
+ * the checkpoint's checksum; all three empty where the features do not say), penalty, C, error,
+ * documents, classes, and class.0, class.1 ...: their names. Two classes have one model, whose positive
+ * side is class.1; more have one model each, of that class against the rest. */
+#ifndef SMALLWORLD_PROBE_SAVED_H
+#define SMALLWORLD_PROBE_SAVED_H
+
+#include "core/safetensors.h"
+#include "probe/origin.h"
+
+enum { SAVED_MAX_CLASSES = 256 };
+
+typedef struct saved_probe {
+    safetensors file; /* what was opened; its memory is the arrays' */
+    origin origin;
+    int classes, models;
+    const char *name[SAVED_MAX_CLASSES];
+    size_t units;
+    const double *weights, *deviation;
+    char penalty[8];
+    double cost, error;
+    int64_t documents; /* that the error is over */
+} saved_probe;
+
+bool saved_write(const saved_probe *p, const char *path, error *err);
+bool saved_open(saved_probe *p, const char *path, error *err);
+void saved_close(saved_probe *p);
+
+/* Refuses a probe of another width, or of features that another checkpoint made. */
+bool saved_check(const saved_probe *p, int64_t units, const char *checksum, const char *path,
+                 error *err);
+
+/* The `count` units of largest |weight x deviation| over all models, largest first, at most those whose
+ * weight is not 0; returns how many. */
+int saved_top_units(const saved_probe *p, size_t *units, int count);
+
+#endif

@@ -1,0 +1,192 @@
+"""The pages that the program writes, in a browser, and the commands that write them.
+
+    /usr/bin/python3 tests/pages.py BUILD/smallworld [CLASS.TEST...]
+
+SMALLWORLD_SCREENSHOTS=FOLDER keeps pictures of every page at 360 and 1,280 pixels.
+"""
+
+import json
+import os
+import re
+import sys
+import unittest
+from pathlib import Path
+
+import browser
+import cli
+import needs
+
+numpy = needs.module("numpy")
+
+NASTY = (b"<script>window.broken = 1</script> </script><!-- & \" ' \\ &lt; "
+         + bytes(b for b in range(256) if b not in b"\n\r\t") + "\u00e9\u2028\u202e\U0001f600".encode())
+PAGE_BYTES = 2_000_000
+
+
+def setUpModule():
+    global SURF
+    SURF = browser.Browser()
+
+
+def tearDownModule():
+    SURF.close()
+
+
+class Page(cli.Case):
+    def open(self, name, **how):
+        """Opens a page, and looks for what no page of ours may have."""
+        path = self.folder / name
+        content = path.read_text(encoding="utf-8")
+        self.assertLess(len(content), PAGE_BYTES)
+        self.assertNotRegex(content, r"(src|href)=\"?(https?:)?//")
+        SURF.open(path, **how)
+        self.assertEqual(SURF.problems, [])
+        self.assertIsNone(SURF.run("window.broken ?? null"))
+        self.assertEqual(SURF.run("document.querySelectorAll('h1').length"), 1)
+        return content
+
+    def check_sizes(self, name):
+        """Nothing sticks out at 360 and 1,280 pixels, light and dark; pictures if they are wanted."""
+        for width in 360, 1280:
+            for dark in False, True:
+                self.open(name, width=width, dark=dark)
+                self.assertLessEqual(SURF.run("document.documentElement.scrollWidth"), width)
+                if folder := os.environ.get("SMALLWORLD_SCREENSHOTS"):
+                    tone = "dark" if dark else "light"
+                    SURF.screenshot(Path(folder) / f"{Path(name).stem}-{width}-{tone}.png")
+
+    def make_probe(self):
+        self.train()
+        for part in "train", "valid":
+            self.run_program("features", "run/last.safetensors", "--data", f"{part}.tsv", "--out",
+                             part, *self.cpu)
+        self.run_program("probe", "--train", "train", "--test", "valid", "--out", "p", *self.cpu)
+
+
+class Show(Page):
+    def show(self, *arguments, **options):
+        return self.results("show", "run/last.safetensors", "--out", "page.html", *arguments,
+                            *self.cpu, **options)
+
+    def test_colours_follow_values(self):
+        self.make_probe()
+        result = self.show("--text", "valid.tsv", "--unit", 3, "--unit", 17, "--npy", "states")
+        self.assertEqual(result["units"], [3, 17])
+        states = numpy.load(self.folder / "states.npy")
+        self.assertEqual(states.shape, (result["bytes"], 2))
+        self.open("page.html")
+        options = SURF.run("[...document.getElementById('track').options].map(o => o.text)")
+        self.assertEqual(options, ["unit 3", "unit 17", "surprise: bits a byte"])
+        for unit in 0, 1:
+            SURF.run(f"(() => {{ const s = document.getElementById('track'); s.value = '{unit}';"
+                     " s.dispatchEvent(new Event('change')); })()")
+            colours = SURF.run("[...document.querySelectorAll('.text span')].map(s =>"
+                               " getComputedStyle(s).backgroundColor.match(/\\d+/g).map(Number))")
+            self.assertEqual(len(colours), len(states))
+            values = states[:, unit]
+            blue = numpy.array([c[2] - c[0] for c in colours])
+            self.assertTrue((blue[values < -0.2 * abs(values).max()] > 0).all())
+            self.assertTrue((blue[values > 0.2 * abs(values).max()] < 0).all())
+            order = numpy.argsort(values)
+            self.assertTrue((numpy.diff(blue[order]) <= 1).all())  # darker with the value's size
+
+    def test_states_are_those_of_features(self):
+        self.make_probe()
+        self.run_program("show", "run/last.safetensors", "--text", "valid.tsv", "--npy", "s",
+                         *(f"--unit={u}" for u in range(32)), *self.cpu)
+        states, starts = (numpy.load(self.folder / f"s{part}.npy") for part in ("", ".starts"))
+        ends = numpy.append(starts[1:], len(states)) - 1
+        numpy.testing.assert_array_equal(states[ends], numpy.load(self.folder / "valid.npy"))
+        text = numpy.load(self.folder / "s.bytes.npy").tobytes()
+        lines = self.read("valid.tsv").splitlines()
+        self.assertEqual(text, b"".join(b"\n " + line.split(b"\t", 1)[1] + b" " for line in lines))
+
+    def test_surprise_is_what_eval_counts(self):
+        self.train()
+        self.write("one.tsv", self.read("valid.tsv").splitlines()[0] + b"\n")
+        shown = self.show("--text", "one.tsv")
+        scored = self.results("eval", "run/last.safetensors", "--data", "one.tsv", "--exact",
+                              *self.cpu)
+        self.assertAlmostEqual(shown["bpc"], scored["bpc"], places=5)
+
+    def test_keyboard_and_probe(self):
+        self.make_probe()
+        self.show("--text", "valid.tsv", "--probe", "p", "--features", "train")
+        self.open("page.html")
+        self.assertEqual(SURF.run("document.getElementById('track').options[0].text"),
+                         "probe: score of 1")
+        self.assertIn("label 0, 30 documents", SURF.run(
+            "document.querySelector('#histogram .legend').textContent"))
+        table = SURF.run("[...document.querySelectorAll('#histogram tbody tr')].map(r =>"
+                         " Number(r.cells[1].textContent) + Number(r.cells[2].textContent))")
+        self.assertEqual(sum(table), 60)
+        SURF.run("document.querySelector('.text').focus()")
+        for key, at in ("ArrowRight", 0), ("ArrowRight", 1), ("End", None), ("Home", 0):
+            SURF.press(key)
+            found = SURF.run("Number(document.querySelector('span.at').dataset.at)")
+            last = SURF.run("Number(document.querySelector('.text').dataset.last)")
+            self.assertEqual(found, last if at is None else at)
+        text = SURF.run("document.getElementById('readout').textContent")
+        self.assertRegex(text, r"byte 0, line feed: -?\d+\.\d+, probability 0\.\d+ of 1next: .+ \d+ %")
+        self.check_sizes("page.html")
+
+    def test_nasty_text(self):
+        self.train()
+        self.write("nasty.txt", NASTY + b"\n\n" + b"plain\r\n")
+        result = self.show("--text", "nasty.txt")
+        self.assertEqual(result["documents"], 2)
+        content = self.open("page.html")
+        self.assertNotIn("window.broken = 1</script>", content)
+        shown = SURF.run("document.querySelector('.text').textContent")
+        self.assertIn("<script>window.broken = 1</script>", shown)
+        self.assertIn("\u27e8ff\u27e9", shown)
+        self.assertIn("\u27e8U+202e\u27e9", shown)
+        self.assertIn("\U0001f600", shown)
+        # Every byte is under a span, the characters of several bytes under one.
+        text = b"\n " + NASTY.replace(b"\r", b" ") + b" "
+        ends = len(text.decode("utf-8", "surrogateescape"))
+        self.assertEqual(SURF.run("document.querySelectorAll('.text')[0].children.length"), ends)
+        self.write("two.txt", "one\n\ntwo")
+        with open(self.folder / "two.txt") as two:
+            other = self.show("--text", "-", stdin=two)
+        self.assertEqual((other["documents"], other["bytes"]), (2, 12))
+        whole = self.show("--text", "nasty.txt", "--whole")
+        self.assertEqual((whole["documents"], whole["bytes"]), (1, len(NASTY) + 9))
+        self.open("page.html")
+
+    def test_long_text_is_cut_to_a_page(self):
+        self.train()
+        self.write("long.txt", b"the cat sat on a mat. " * 9000)
+        result = self.show("--text", "long.txt", "--whole", "--top", 2)
+        self.assertEqual(result["left_out"] + result["bytes"], 22 * 9000)
+        self.assertGreater(result["bytes"], 30000)
+        self.open("page.html")
+        self.refused("holds at most", "show", "run/last.safetensors", "--text", "long.txt", "--out",
+                     "other.html", "--limit", "99999999", *self.cpu, status=2)
+
+    def test_refusals(self):
+        self.make_probe()
+        command = ["show", "run/last.safetensors", *self.cpu]
+        page = ["--out", "page.html"]
+        self.write("blank.txt", "\n  \r\n\t\n")
+        self.refused("only white space", *command, *page, "--text", "blank.txt")
+        self.refused("missing.txt", *command, *page, "--text", "missing.txt")
+        self.refused("--unit 32: expected a unit from 0 to 31", *command, *page, "--text",
+                     "valid.tsv", "--unit", "32", status=2)
+        self.refused("not a probe", *command, *page, "--text", "valid.tsv", "--probe",
+                     "run/last.safetensors")
+        self.config("config.yaml", run_seed=7)
+        self.run_program("train", "config.yaml", "--out", "other")
+        self.refused("features of another checkpoint", "show", "other/last.safetensors", *page,
+                     "--text", "valid.tsv", "--probe", "p", *self.cpu)
+        (self.folder / "folder").mkdir()
+        self.refused("not a regular file", *command, "--text", "valid.tsv", "--out", "folder")
+
+
+if __name__ == "__main__":
+    if len(sys.argv) < 2:
+        sys.exit(__doc__)
+    cli.PROGRAM = Path(sys.argv.pop(1)).resolve()
+    browser.find()
+    os.environ.setdefault("OMP_WAIT_POLICY", "passive")  # other tests may be running
+    unittest.main()
