@@ -318,9 +318,9 @@ int cmd_show(int argc, char **argv) {
         "CHECKPOINT --text FILE|- --out PAGE.html",
         "Show what a model holds and expects as it reads: text coloured by a unit, a probe's score "
         "or surprise in bits; under the pointer the byte, the value, and the likeliest next bytes."
-        "\vExamples:\n  smallworld show runs/quickstart/last.safetensors --out page.html \\\n"
+        "\vExample:\n  smallworld show runs/quickstart/last.safetensors --out page.html \\\n"
         "      --text data/reviews_test.tsv.gz --limit 5000\n"
-        "  echo 'A dull film.' | smallworld show MODEL --text - --probe PREFIX --out page.html",
+        "  echo 'A dull film.' | smallworld show MODEL --text - --out page.html",
         children,
         NULL,
         NULL};
