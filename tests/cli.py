@@ -386,6 +386,18 @@ class Train(Case):
         self.refused(expected, "eval", "nan.safetensors", "--data", "valid.tsv")
         self.refused(expected, "generate", "nan.safetensors")
 
+    def test_old_blas_kernels(self):
+        """OpenBLAS with kernels for a much older processor is named once, with what helps."""
+        flags = Path("/proc/cpuinfo").read_text() if Path("/proc/cpuinfo").exists() else ""
+        if not re.search(r"^flags\b.* avx2\b.* fma\b|^flags\b.* fma\b.* avx2\b", flags, re.M):
+            self.skipTest("this processor has no kernels that are better")
+        old = dict(os.environ, OPENBLAS_CORETYPE="Prescott")
+        _, err = self.run_program("train", "config.yaml", "--out", "run", env=old)
+        if "OpenBLAS for" not in err:
+            self.skipTest("the program has another BLAS, or an OpenBLAS for one processor")
+        self.assertIn("OpenBLAS for Prescott", err)
+        self.assertEqual(err.count("set OPENBLAS_CORETYPE="), 1)
+
     def test_closed_streams(self):
         """Files opened later are not taken for the standard ones."""
         command = f'"{PROGRAM}" train config.yaml --out run >&- 2>&- <&-'

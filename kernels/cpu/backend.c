@@ -2,11 +2,41 @@
 #include "cpu.h"
 
 #include "core/clock.h"
+#include "core/log.h"
 #include "core/memory.h"
 
 #include <omp.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
+
+/* ------------------------------------------------------------------------------------- BLAS */
+
+/* OpenBLAS's own function; NULL with another BLAS. */
+char *openblas_get_corename(void) __attribute__((weak));
+
+/* The processor that OpenBLAS chose its kernels for, or NULL. OpenBLAS before 0.3.25 does not know
+ * recent processors and falls back to its oldest kernels: a warning says so, once. */
+static const char *blas_core(void) {
+    static const char *const without_avx2[] = {"Prescott", "Core2",   "Penryn", "Dunnington",
+                                               "Atom",     "Nehalem", "Katmai", "Sandybridge"};
+    static bool warned;
+    if (!openblas_get_corename) return NULL;
+    const char *core = openblas_get_corename();
+#if defined __x86_64__
+    for (size_t i = 0; i < sizeof without_avx2 / sizeof without_avx2[0]; i++) {
+        if (warned || strcasecmp(core, without_avx2[i]) != 0) continue;
+        if (!__builtin_cpu_supports("avx2") || !__builtin_cpu_supports("fma")) continue;
+        warned = true;
+        log_warning("OpenBLAS uses its kernels for %s, which make dense products several times "
+                    "slower; set OPENBLAS_CORETYPE=%s, or install OpenBLAS 0.3.25 or later",
+                    core, __builtin_cpu_supports("avx512bw") ? "SkylakeX" : "Haswell");
+    }
+#else
+    (void)without_avx2, (void)warned;
+#endif
+    return core;
+}
 
 /* -------------------------------------------------------------------------------- denormals */
 
@@ -224,8 +254,9 @@ static backend *create(precision precision, int threads) {
         .round = CPU(round),
         .destroy = destroy,
     };
-    snprintf(cpu->table.device, sizeof cpu->table.device, "CPU, %d thread%s", cpu->threads,
-             cpu->threads == 1 ? "" : "s");
+    const char *core = blas_core();
+    snprintf(cpu->table.device, sizeof cpu->table.device, "CPU, %d thread%s%s%s", cpu->threads,
+             cpu->threads == 1 ? "" : "s", core ? ", OpenBLAS for " : "", core ? core : "");
     return &cpu->table;
 }
 

@@ -64,6 +64,18 @@ static void text_parts(const update_results *r, FILE *out) {
     fprintf(out, "%-18s %10.3f %8s %10.3f\n\n", "update", r->update * 1e3, "", floor * 1e3);
 }
 
+/* A part that is faster than its floor says that a ceiling was measured too low: on the CPU, by a BLAS
+ * without kernels for this processor, or on a machine that had other work meanwhile. */
+static void text_impossible(const update_results *r, FILE *out) {
+    double floors[TIME_PARTS];
+    floor_of(r, floors);
+    for (int part = 0; part < TIME_PARTS; part++) {
+        if (r->parts[part] >= floors[part]) continue;
+        fprintf(out, "%s is faster than its floor: a ceiling was measured too low\n",
+                time_part_names[part]);
+    }
+}
+
 static void text_steps(const update_results *r, FILE *out) {
     static const time_part parts[] = {TIME_FORWARD, TIME_BACKWARD};
     fputs("a step:", out);
@@ -105,6 +117,7 @@ void update_text(const update_results *r, FILE *out) {
             scoring / r->features_rate);
     fprintf(out, "%.3g TFLOP/s at 6 operations a parameter and byte; %.0f %% of the floor\n",
             update_tflops(r), 100 * update_floor_share(r));
+    text_impossible(r, out);
     text_steps(r, out);
     text_dense(r, out);
     fprintf(out, "the first update ended %.2f s after the start, besides %.2f s for the text\n",
