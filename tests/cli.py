@@ -24,7 +24,8 @@ import needs
 numpy = needs.module("numpy")
 
 PROGRAM = None  # set by main, before any test
-COMMANDS = ["train", "eval", "features", "probe", "generate", "graph", "show"]
+COMMANDS = ["train", "eval", "features", "probe", "generate", "graph", "plot",
+            "show"]
 RUN_FILES = ["best.safetensors", "config.yaml", "last.safetensors", "last.state", "metrics.jsonl"]
 TIMED = ["seconds", "bytes_per_second"]
 

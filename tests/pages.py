@@ -8,7 +8,9 @@ SMALLWORLD_SCREENSHOTS=FOLDER keeps pictures of every page at 360 and 1,280 pixe
 import json
 import os
 import re
+import signal
 import sys
+import time
 import unittest
 from pathlib import Path
 
@@ -181,6 +183,116 @@ class Show(Page):
                      "--text", "valid.tsv", "--probe", "p", *self.cpu)
         (self.folder / "folder").mkdir()
         self.refused("not a regular file", *command, "--text", "valid.tsv", "--out", "folder")
+
+
+class Plot(Page):
+    def metrics(self, folder, count):
+        lines = []
+        for i in range(1, count + 1):
+            lines.append(json.dumps({
+                "step": i, "bytes": 32 * i, "epoch": i / 7, "seconds": i / 3, "bpc": 1 + 7 / i,
+                "lr": 1e-3 / i, "grad_norm": 2.5e-5 * i, "bytes_per_second": 96.0,
+                "valid_bpc": 1.5 + 1 / i if i % 10 == 0 else None}))
+        self.write(f"{folder}/metrics.jsonl", "\n".join(lines) + "\n")
+
+    def test_two_runs(self):
+        self.train("--plot")
+        self.results("train", "config.yaml", "--out", "deep/run", "--set", "train.lr=0.02")
+        self.assertNotIn("http-equiv=\"refresh\"", self.open("run/plot.html"))
+        out, err = self.run_program("plot", "run", "deep/run", "--out", "both.html", "--csv",
+                                    "both.csv")
+        self.assertEqual((out, err), ("both.csv\nboth.html\n", ""))
+        self.open("both.html")
+        rows = SURF.run("[...document.querySelectorAll('#differences tbody tr')].map(r =>"
+                        " [...r.cells].map(c => c.textContent))")
+        self.assertEqual(rows, [["train.lr", "0.01", "0.02"]])
+        names = SURF.run("[...document.querySelectorAll('.legend li')].map(i => i.textContent)")
+        self.assertTrue(names[0].endswith("/run") and names[1] == "deep/run", names)
+        lines = [json.loads(line) for line in self.read("run/metrics.jsonl").splitlines()]
+        rows = self.read("both.csv").decode().splitlines()
+        self.assertEqual(rows[0], "run," + ",".join(lines[0]))
+        self.assertEqual(len(rows), 1 + 2 * len(lines))
+        for row, line in zip(rows[1:], lines):
+            numbers = [json.loads(n) if n else None for n in row.split(",")[1:]]
+            self.assertEqual(numbers, list(line.values()))
+        # The keyboard moves along a chart, which tells the values of the file.
+        SURF.run("document.getElementById('bpc-bytes').focus()")
+        SURF.press("Home")
+        told = SURF.run("document.getElementById('bpc-bytes').nextElementSibling.textContent")
+        value = float(re.search(r"run training ([\d.]+)", told).group(1))
+        self.assertAlmostEqual(value, lines[0]["bpc"], places=3)
+        self.check_sizes("both.html")
+        self.run_program("plot", "run", "deep/run", "--out", "both.svg")
+        SURF.open(self.folder / "both.svg")
+        self.assertEqual(SURF.problems, [])
+        self.assertEqual(SURF.run("document.documentElement.tagName"), "svg")
+
+    def test_points_are_where_values_are(self):
+        self.metrics("run", 50)
+        self.run_program("plot", "run", "--out", "page.html")
+        self.open("page.html")
+        points = SURF.run("[...document.querySelectorAll('#bpc-bytes polyline')].map(p =>"
+                          " [...p.points].map(q => [q.x, q.y]))")
+        x, y = numpy.array(points[0]).T
+        step = numpy.arange(1, 51)
+        self.assertGreater(numpy.corrcoef(x, step)[0, 1], 0.99999)
+        self.assertLess(numpy.corrcoef(y, numpy.log(1 + 7 / step))[0, 1], -0.99999)
+        self.assertEqual(len(points[1]), 5)  # validations
+
+    def test_million_lines(self):
+        self.metrics("part", 20000)
+        with open(self.folder / "part" / "metrics.jsonl") as part:
+            text = part.read()
+        self.write("run/metrics.jsonl", text * 50)
+        start = time.monotonic()
+        self.run_program("plot", "run", "--out", "page.html")
+        self.assertLess(time.monotonic() - start, 3 if "sanitize" not in str(cli.PROGRAM) else 60)
+        self.open("page.html")
+
+    def test_while_a_run_goes_on(self):
+        self.config("long.yaml", train_steps=None, train_epochs=100000, train_log_every=5)
+        process = self.start("train", "long.yaml", "--out", "run", "--plot")
+        try:
+            page = self.folder / "run" / "plot.html"
+            end = time.monotonic() + 30
+            while not page.exists():
+                self.assertLess(time.monotonic(), end)
+                time.sleep(0.1)
+            self.assertIn("http-equiv=\"refresh\"", page.read_text())
+            follower = self.start("plot", "run", "--out", "page.html", "--follow")
+            while not (self.folder / "page.html").exists():
+                self.assertLess(time.monotonic(), end)
+                time.sleep(0.1)
+            self.assertIn("http-equiv=\"refresh\"", (self.folder / "page.html").read_text())
+        finally:
+            process.send_signal(signal.SIGINT)
+            process.communicate(timeout=60)
+        self.assertEqual(follower.wait(30), 0)
+        follower.communicate()
+        for name in "run/plot.html", "page.html":
+            self.assertNotIn("refresh", self.open(name))
+
+    def test_odd_and_bad_input(self):
+        nasty = "<img src=x onerror=broken()>"
+        self.metrics(nasty, 3)
+        self.run_program("plot", nasty, "--out", "page.html")
+        self.open("page.html")
+        self.assertIn(nasty, SURF.run("document.querySelector('h1').textContent"))
+        self.write("cut/metrics.jsonl", self.read(f"{nasty}/metrics.jsonl")[:-20])
+        self.run_program("plot", "cut", "--out", "page.html")  # a line that is being written
+        self.open("page.html")
+        self.write("null/metrics.jsonl", '{"step": 1, "bpc": null, "other": "a, \\"b"}\n')
+        self.run_program("plot", "null", "--out", "page.html")
+        self.open("page.html")
+        for line in "[1]", "{}x", '{"step" 1}', '{"step": }', "{", '{"a": 1, ':
+            self.write("bad/metrics.jsonl", '{"step": 1}\n' + line + "\n")
+            self.refused("bad/metrics.jsonl:2: expected one JSON object", "plot", "bad", "--out",
+                         "page.html")
+        self.refused("missing/metrics.jsonl", "plot", "missing", "--csv", "a.csv")
+        self.write("empty/metrics.jsonl", "")
+        self.refused("no metrics yet", "plot", "empty", "--out", "a.svg")
+        self.refused("ends in .html or .svg", "plot", "cut", "--out", "a.pdf", status=2)
+        self.refused("expected a run", "plot", "--out", "a.svg", status=2)
 
 
 if __name__ == "__main__":

@@ -18,6 +18,7 @@ static const struct {
     {"probe", cmd_probe, "fit a linear probe on features"},
     {"generate", cmd_generate, "write text"},
     {"graph", cmd_graph, "describe the graphs of a config or checkpoint"},
+    {"plot", cmd_plot, "draw the curves of runs"},
     {"show", cmd_show, "make a page on which a model reads text"},
     {"bench", cmd_bench, "measure the products and the update on this machine"},
 };

@@ -2,6 +2,7 @@
 #include "cmd/cli.h"
 #include "core/log.h"
 #include "core/memory.h"
+#include "page/follow.h"
 #include "train/trainer.h"
 
 #include <libgen.h>
@@ -12,16 +13,17 @@ typedef struct arguments {
     cli_model model;
     const char *config, *folder;
     cli_list assignments;
-    bool resume, overwrite, json, help_config;
+    bool resume, overwrite, plot, json, help_config;
 } arguments;
 
-enum { KEY_SET = 1, KEY_OUT, KEY_RESUME, KEY_OVERWRITE, KEY_JSON, KEY_HELP_CONFIG };
+enum { KEY_SET = 1, KEY_OUT, KEY_RESUME, KEY_OVERWRITE, KEY_PLOT, KEY_JSON, KEY_HELP_CONFIG };
 
 static const struct argp_option option_table[] = {
     {"set", KEY_SET, "KEY.PATH=VALUE", 0, "Override a key of the config; may be repeated", 0},
     {"out", KEY_OUT, "DIR", 0, "Run folder; default: runs/<config name>", 0},
     {"resume", KEY_RESUME, NULL, 0, "Go on from the run folder's last.state", 0},
     {"overwrite", KEY_OVERWRITE, NULL, 0, "Start over in a folder that holds a run", 0},
+    {"plot", KEY_PLOT, NULL, 0, "Keep the run's curves in its folder as plot.html", 0},
     {"json", KEY_JSON, NULL, 0, "End with one JSON object on stdout", 0},
     {"help-config", KEY_HELP_CONFIG, NULL, 0, "List every key of a config, and exit", 0},
     {0},
@@ -34,6 +36,7 @@ static error_t parse(int key, char *text, struct argp_state *state) {
     case KEY_OUT: a->folder = text; return 0;
     case KEY_RESUME: a->resume = true; return 0;
     case KEY_OVERWRITE: a->overwrite = true; return 0;
+    case KEY_PLOT: a->plot = true; return 0;
     case KEY_JSON: a->json = true; return 0;
     case KEY_HELP_CONFIG: a->help_config = true; return 0;
     case ARGP_KEY_INIT: state->child_inputs[0] = &a->model; return 0;
@@ -85,7 +88,9 @@ static int run(const arguments *a, const char *folder) {
     if (done && o.data.train.count == 0) {
         done = error_set(&err, "%s: data.train: required: the files to train on", a->config);
     }
+    follower *plot = done && a->plot ? follow_start(folder) : NULL;
     done = done && train(&o, folder, start, &result, &err);
+    if (plot) done = follow_stop(plot, done ? &err : NULL) && done;
     options_free(&o);
     if (!done) return cli_fail(&err, "train");
     log_end();

@@ -150,6 +150,14 @@ int file_lock_folder(const char *path, error *err) {
     return folder;
 }
 
+bool file_folder_is_locked(const char *path) {
+    int folder = open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    if (folder < 0) return false;
+    bool locked = flock(folder, LOCK_SH | LOCK_NB) != 0 && errno == EWOULDBLOCK;
+    close(folder);
+    return locked;
+}
+
 bool file_ends_in(const char *path, const char *ending) {
     size_t length = strlen(path), tail = strlen(ending);
     return length >= tail && strcmp(path + length - tail, ending) == 0;

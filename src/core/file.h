@@ -42,6 +42,9 @@ bool file_ends_in(const char *path, const char *ending);
  * another has it. On file systems without locks nothing is locked. */
 int file_lock_folder(const char *path, error *err);
 
+/* Whether another process, or another part of this one, holds such a lock. */
+bool file_folder_is_locked(const char *path);
+
 /* Where large scratch files go: $TMPDIR, which is obeyed even where it does not work, so that no other
  * disk is filled instead; without it /var/tmp, or /tmp. */
 const char *file_scratch_folder(void);

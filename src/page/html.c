@@ -101,7 +101,8 @@ void html_begin(FILE *out, const char *title, int reload) {
     if (reload > 0) fprintf(out, "<meta http-equiv=\"refresh\" content=\"%d\">\n", reload);
     fputs("<link rel=\"icon\" href=\"data:,\">\n<title>", out);
     html_text(out, title);
-    fprintf(out, "</title>\n<style>\n%s</style>\n</head>\n<body>\n<main>\n<h1>", page_css);
+    fprintf(out, "</title>\n<style>\n%s%s</style>\n</head>\n<body>\n<main>\n<h1>", chart_css,
+            page_css);
     html_text(out, title);
     fputs("</h1>\n", out);
 }

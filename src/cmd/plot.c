@@ -1,0 +1,118 @@
+/* smallworld plot: the curves of runs. */
+#include "cmd/cli.h"
+#include "core/clock.h"
+#include "core/log.h"
+#include "core/stop.h"
+#include "page/follow.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+typedef struct arguments {
+    cli_list runs;
+    const char *out, *csv;
+    bool follow;
+} arguments;
+
+enum { KEY_OUT = 1, KEY_CSV, KEY_FOLLOW };
+
+static const struct argp_option option_table[] = {
+    {"out", KEY_OUT, "FILE", 0, "Writes a page, FILE.html, or the charts alone, FILE.svg", 0},
+    {"csv", KEY_CSV, "FILE", 0, "Writes every line of metrics.jsonl as CSV", 0},
+    {"follow", KEY_FOLLOW, NULL, 0,
+     "Write the page anew, and have it load itself again, while a run goes on", 0},
+    {0},
+};
+
+static error_t parse(int key, char *text, struct argp_state *state) {
+    arguments *a = state->input;
+    switch (key) {
+    case KEY_OUT: a->out = text; return 0;
+    case KEY_CSV: a->csv = text; return 0;
+    case KEY_FOLLOW: a->follow = true; return 0;
+    case ARGP_KEY_ARG: cli_append(&a->runs, text); return 0;
+    case ARGP_KEY_END:
+        if (a->runs.count == 0) argp_error(state, "expected a run's folder");
+        if (a->runs.count > CURVES_MOST_RUNS) {
+            argp_error(state, "expected at most %d runs, got %d", CURVES_MOST_RUNS, a->runs.count);
+        }
+        if (!a->out && !a->csv) argp_error(state, "expected --out FILE or --csv FILE");
+        if (a->out && !file_ends_in(a->out, ".html") && !file_ends_in(a->out, ".svg")) {
+            argp_error(state, "--out: expected a name that ends in .html or .svg, got '%s'",
+                       a->out);
+        }
+        if (a->follow && !a->out) argp_error(state, "--follow: expected --out FILE too");
+        return 0;
+    default: return ARGP_ERR_UNKNOWN;
+    }
+}
+
+static bool write_csv(const arguments *a, error *err) {
+    file_writer writer;
+    if (!file_begin(&writer, a->csv, err)) return false;
+    fputs("run", writer.stream);
+    for (int k = 0; k < LOG_COLUMNS; k++) fprintf(writer.stream, ",%s", run_log_names[k]);
+    fputc('\n', writer.stream);
+    for (int i = 0; i < a->runs.count; i++) {
+        if (run_log_csv(a->runs.items[i], a->runs.items[i], writer.stream, err)) continue;
+        file_abort(&writer);
+        return false;
+    }
+    return file_commit(&writer, err);
+}
+
+static bool any_goes_on(const arguments *a) {
+    for (int i = 0; i < a->runs.count; i++) {
+        if (file_folder_is_locked(a->runs.items[i])) return true;
+    }
+    return false;
+}
+
+/* Until the page is due again, the runs have ended, or a signal. */
+static void wait_for(const arguments *a, double seconds) {
+    double end = clock_seconds() + fmax(FOLLOW_SECONDS, FOLLOW_FACTOR * seconds);
+    while (clock_seconds() < end && !stop_signal() && any_goes_on(a)) usleep(200000);
+}
+
+static bool follow(const arguments *a, error *err) {
+    stop_catch();
+    for (;;) {
+        bool going = any_goes_on(a) && !stop_signal(); /* before reading: nothing comes after it */
+        double start = clock_seconds();
+        if (!curves_plot(a->runs.items, a->runs.count, a->out, going ? FOLLOW_SECONDS : 0, err)) {
+            return false;
+        }
+        if (!going) return true;
+        wait_for(a, clock_seconds() - start);
+    }
+}
+
+int cmd_plot(int argc, char **argv) {
+    static const struct argp argp = {
+        option_table,
+        parse,
+        "RUN... --out FILE",
+        "Plot how runs went: bits per character against bytes and minutes, in training and "
+        "validation, learning rate and gradient norm; one run or several, with a table of what "
+        "differs in their configs."
+        "\vExample:\n  smallworld plot runs/a runs/b --out compared.html",
+        NULL,
+        NULL,
+        NULL};
+    arguments a = {0};
+    argp_parse(&argp, argc, argv, 0, NULL, &a);
+    error err;
+    bool done = !a.csv || write_csv(&a, &err);
+    if (done && a.follow) {
+        done = follow(&a, &err);
+    } else if (done && a.out) {
+        done = curves_plot(a.runs.items, a.runs.count, a.out, 0, &err);
+    }
+    free(a.runs.items);
+    if (!done) return cli_fail(&err, "plot");
+    if (a.csv) printf("%s\n", a.csv);
+    if (a.out) printf("%s\n", a.out);
+    return STATUS_OK;
+}

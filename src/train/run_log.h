@@ -1,0 +1,38 @@
+/* metrics.jsonl of a run, as columns of numbers. */
+#ifndef SMALLWORLD_TRAIN_RUN_LOG_H
+#define SMALLWORLD_TRAIN_RUN_LOG_H
+
+#include "core/error.h"
+
+#include <stddef.h>
+#include <stdio.h>
+
+typedef enum log_column {
+    LOG_STEP,
+    LOG_BYTES,
+    LOG_EPOCH,
+    LOG_SECONDS,
+    LOG_BPC,
+    LOG_LR,
+    LOG_GRAD_NORM,
+    LOG_RATE,
+    LOG_VALID_BPC,
+    LOG_COLUMNS
+} log_column;
+
+extern const char *const run_log_names[LOG_COLUMNS]; /* as in the file */
+
+typedef struct run_log {
+    size_t count;               /* lines */
+    double *value[LOG_COLUMNS]; /* [count] each; NaN where a line has null or no such key */
+} run_log;
+
+/* Reads FOLDER/metrics.jsonl. A last line without its end is still being written, and left out; members
+ * that are no numbers are passed over. Refuses other lines that are not one JSON object, by number. */
+bool run_log_read(run_log *log, const char *folder, error *err);
+void run_log_free(run_log *log);
+
+/* Appends the same lines as CSV, each after `name`, the numbers as they stand in the file. */
+bool run_log_csv(const char *folder, const char *name, FILE *out, error *err);
+
+#endif
