@@ -126,7 +126,8 @@ typedef struct cell {
     void *dx;             /* operand [hidden][columns]: the gradient at a stage's input */
     void *dc;             /* real [hidden][columns]: the gradient at c */
     void *workspace;      /* for wgrad, and TABLE_WORKSPACE bytes a step and column for tables */
-    void *entries;        /* operand, like the gates' table, if they have one: scratch */
+    void *entries; /* operand [hidden / table_stride][VOCABULARY][gates]: the gates' table, if they
+                      have one, as prepare_entries leaves it */
     struct dropout dropout;
     const struct update_arguments *arguments; /* on the device; dropout reads the update's number */
 } cell;
@@ -155,6 +156,15 @@ typedef struct update_report {
     double gradient_norm; /* of the mean gradient, before clipping, in the last update */
     double failed;        /* 1 + the first update whose loss or gradient was not finite, or 0 */
 } update_report;
+
+/* Where the generation of text stands. Draw k of stream n is number k of the Philox stream with the
+ * seed as its key, purpose PHILOX_GENERATE and n as the counter's third word. */
+typedef struct sampling {
+    double temperature; /* 0: the likeliest byte, the lowest of equals */
+    uint64_t seed;
+    uint64_t position; /* of the byte that was read last */
+    uint64_t prompt;   /* bytes of text that are given, at least 1; draw 0 follows them */
+} sampling;
 
 typedef enum pooling { POOL_LAST, POOL_MEAN, POOL_MAX } pooling;
 
@@ -212,6 +222,8 @@ struct backend {
     size_t (*sums_bytes)(backend *be, int gates, int columns); /* of one step */
 
     /* The cell over its whole sequence, and what it is made of; stage s, step t from 0.
+     *   prepare_entries    the gates' table -> entries; once after each change of the table, before
+     *                      all others
      *   activate           raw[t], sums[t] -> out[t]
      *   activate_backward  the gradient at out[t] in dx, raw, sums -> dpre[t], dentry[t], dsums[t];
      *                      adds to dgain and dbias, or starts them at the last step
@@ -226,6 +238,7 @@ struct backend {
      * has_earlier_steps. */
     void (*cell_forward)(backend *be, const cell *c);
     void (*cell_backward)(backend *be, const cell *c);
+    void (*prepare_entries)(backend *be, const cell *c);
     void (*activate)(backend *be, const cell *c, int s, int t);
     void (*activate_backward)(backend *be, const cell *c, int s, int t);
     void (*gates)(backend *be, const cell *c, int t);
@@ -240,6 +253,13 @@ struct backend {
     void (*softmax_cross_entropy)(backend *be, const void *logits, const void *bias,
                                   const int16_t *targets, int steps, int columns, void *losses,
                                   void *dlogits);
+
+    /* The next byte of each of the first `streams` columns: text[position + 1], which is given as
+     * long as it belongs to the prompt, and from then on is drawn from softmax((logits + bias) /
+     * temperature) and stored. Puts it into `bytes`, the cell's next input, and advances the
+     * position. logits real [VOCABULARY][columns]; bias real [VOCABULARY]; text [position][streams] */
+    void (*sample)(backend *be, const void *logits, const void *bias, int streams, int columns,
+                   sampling *state, uint8_t *text, uint8_t *bytes);
 
     /* out[r] = sum over steps and columns of x[t][r]; x operand, out real. */
     void (*row_sums)(backend *be, const void *x, int steps, int rows, int columns, void *out);

@@ -103,6 +103,7 @@ static void run_part(backend *be, const part *how, int hidden, int columns, doub
 
     be->fprop(be, d, s->weight, x, 1, columns, s->raw, OPERAND, how->layer_norm ? s->sums : NULL);
     if (how->gates == GATES) {
+        be->prepare_entries(be, &c);
         be->gates(be, &c, 0);
     } else {
         be->activate(be, &c, 0, 0);
@@ -438,6 +439,7 @@ static void run_gates_table(backend *be, const table_shape *how, int columns, co
     c.dc = put(be, dh, plane, REAL);
     c.entries = put_poison(be, entries, OPERAND);
     c.workspace = put_poison(be, TABLE_WORKSPACE * steps * (size_t)columns / be->real_size, REAL);
+    be->prepare_entries(be, &c);
     for (int t = 0; t < how->steps; t++) be->gates(be, &c, t);
     for (int t = how->steps - 1; t >= 0; t--) be->gates_backward(be, &c, t);
     be->table_backward(be, &c, 0);

@@ -44,8 +44,8 @@ static void set_weights(fixture *f, const double *weights) {
 static double loss_of(fixture *f) {
     backend *be = f->be;
     size_t plane = (size_t)f->m->config.hidden * (size_t)f->m->columns * sizeof(double);
-    be->upload(be, f->m->cell.h, f->h, plane);
-    be->upload(be, f->m->cell.c, f->c, plane);
+    be->upload(be, model_state(f->m, MODEL_H, 0), f->h, plane);
+    be->upload(be, model_state(f->m, MODEL_C, 0), f->c, plane);
     be->zero(be, f->m->report, sizeof *f->m->report);
     model_gradient(f->m);
     update_report report;

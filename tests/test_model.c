@@ -128,8 +128,8 @@ static void load(model *m, const inputs *in) {
     be->zero(be, m->evaluation, sizeof *m->evaluation);
     be->zero(be, m->arguments, sizeof *m->arguments);
     double *h = widen(in->h, hidden, batch, columns), *c = widen(in->c, hidden, batch, columns);
-    set(be, m->cell.h, h, hidden * columns, OPERAND);
-    set(be, m->cell.c, c, hidden * columns, REAL);
+    set(be, model_state(m, MODEL_H, 0), h, hidden * columns, OPERAND);
+    set(be, model_state(m, MODEL_C, 0), c, hidden * columns, REAL);
     uint8_t *bytes = mem_alloc(steps * columns, 1);
     int16_t *targets = mem_alloc(steps * columns, sizeof *targets);
     for (size_t t = 0; t < steps; t++) {
@@ -156,8 +156,8 @@ static outcome collect(model *m) {
     size_t hidden = (size_t)m->config.hidden;
     update_report report;
     outcome o = {.gradient = get(be, m->gradient, m->parameters.total, REAL)};
-    double *h = get(be, m->cell.h, hidden * columns, OPERAND);
-    double *c = get(be, m->cell.c, hidden * columns, REAL);
+    double *h = get(be, model_state(m, MODEL_H, 0), hidden * columns, OPERAND);
+    double *c = get(be, model_state(m, MODEL_C, 0), hidden * columns, REAL);
     o.h = narrow(h, hidden, batch, columns);
     o.c = narrow(c, hidden, batch, columns);
     be->download(be, &report, m->report, sizeof report);

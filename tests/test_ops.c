@@ -93,7 +93,7 @@ static void test_losses_are_unbiased(void **state) {
         void *arrays[] = {l, b, loss, t};
         release_all(be, arrays, sizeof arrays / sizeof arrays[0]);
     }
-    assert_true(fabs(mean[0] - mean[1]) < 1e-7);
+    assert_true(fabs(mean[0] - mean[1]) < (test_device_is_cuda() ? 3e-7 : 1e-7));
     free(logits);
     free(bias);
     free(targets);
@@ -149,6 +149,99 @@ static void test_nan_is_seen(void **state) {
     free(targets);
     free(losses);
     be->destroy(be);
+}
+
+/* ---------------------------------------------------------------------------------- sampling */
+
+enum { STREAMS = 3, PROMPT = 5, TEXT = 6000 };
+
+/* A text of every stream, [TEXT][STREAMS]: the prompt, then draws from the same logits again and
+ * again, as floats can hold them. */
+static uint8_t *sampled_text(backend *be, const double *logits, double temperature) {
+    size_t columns = (size_t)be->column_multiple, count = VOCABULARY * columns;
+    uint8_t *text = mem_alloc(TEXT * STREAMS, 1), *bytes = mem_alloc(columns, 1);
+    double bias[VOCABULARY] = {0};
+    memset(text, 'p', TEXT * STREAMS);
+    memset(bytes, 255, columns);
+    sampling start = {temperature, 77, 0, PROMPT};
+    void *l = put(be, logits, count, REAL), *b = put(be, bias, VOCABULARY, REAL);
+    sampling *s = be->allocate(be, sizeof start);
+    uint8_t *t = be->allocate(be, TEXT * STREAMS), *next = be->allocate(be, columns);
+    be->upload(be, s, &start, sizeof start);
+    be->upload(be, t, text, TEXT * STREAMS);
+    be->upload(be, next, bytes, columns);
+    for (int i = 1; i < TEXT; i++) be->sample(be, l, b, STREAMS, (int)columns, s, t, next);
+    be->download(be, text, t, TEXT * STREAMS);
+    be->download(be, bytes, next, columns);
+    be->download(be, &start, s, sizeof start);
+    assert_int_equal(start.position, TEXT - 1);
+    assert_memory_equal(text, "ppppppppppppppp", PROMPT * STREAMS);
+    assert_memory_equal(bytes, text + (TEXT - 1) * STREAMS, STREAMS); /* the next input */
+    for (size_t n = STREAMS; n < columns; n++) assert_int_equal(bytes[n], 255);
+    void *arrays[] = {l, b, s, t, next};
+    release_all(be, arrays, sizeof arrays / sizeof arrays[0]);
+    free(bytes);
+    return text;
+}
+
+/* Bytes 10, 100 and 250 have 1/8, 5/8 and 2/8 of the probability in every stream; draws of different
+ * streams differ. */
+static void test_sample_frequencies(void **state) {
+    (void)state;
+    backend *be = test_backend(FP32);
+    size_t columns = (size_t)be->column_multiple;
+    double *logits = random_values(VOCABULARY * columns, -200, -200);
+    for (size_t n = 0; n < columns; n++) {
+        logits[10 * columns + n] = 3;
+        logits[100 * columns + n] = (float)(3 + log(5));
+        logits[250 * columns + n] = (float)(3 + log(2));
+    }
+    uint8_t *text = sampled_text(be, logits, 1);
+    int seen[STREAMS][VOCABULARY] = {0}, same = 0;
+    for (int i = PROMPT; i < TEXT; i++) {
+        for (int n = 0; n < STREAMS; n++) seen[n][text[i * STREAMS + n]]++;
+        same += text[i * STREAMS] == text[i * STREAMS + 1];
+    }
+    for (int n = 0; n < STREAMS; n++) { /* within 5 deviations */
+        assert_in_range(seen[n][10], TEXT / 8 - 130, TEXT / 8 + 130);
+        assert_in_range(seen[n][100], TEXT * 5 / 8 - 190, TEXT * 5 / 8 + 190);
+        assert_int_equal(seen[n][10] + seen[n][100] + seen[n][250], TEXT - PROMPT);
+    }
+    assert_in_range(same, TEXT * 30 / 64 - 200, TEXT * 30 / 64 + 200);
+    free(text);
+
+    logits[30 * columns] = logits[100 * columns]; /* equally likely: the lowest */
+    text = sampled_text(be, logits, 0);
+    for (int i = PROMPT; i < TEXT; i++) {
+        assert_int_equal(text[i * STREAMS], 30);
+        assert_int_equal(text[i * STREAMS + 1], 100);
+    }
+    free(text);
+    free(logits);
+    be->destroy(be);
+}
+
+static void test_sample_pair(void **state) {
+    (void)state;
+    pair p = open_pair(FP32);
+    random_restart(13);
+    size_t columns = (size_t)p.be->column_multiple, count = VOCABULARY * columns;
+    double *logits = random_values(count, -4, 4);
+    for (size_t i = 0; i < count; i++) logits[i] = (float)logits[i];
+    assert_int_equal(p.trusted->column_multiple <= p.be->column_multiple, 1);
+    double *narrow = mem_alloc(count, sizeof *narrow); /* the trusted backend's columns */
+    size_t other = (size_t)p.trusted->column_multiple;
+    for (size_t v = 0; v < VOCABULARY; v++) {
+        memcpy(narrow + v * other, logits + v * columns, STREAMS * sizeof *narrow);
+    }
+    uint8_t *found = sampled_text(p.be, logits, 0.7);
+    uint8_t *expected = sampled_text(p.trusted, narrow, 0.7);
+    assert_memory_equal(found, expected, TEXT * STREAMS);
+    free(found);
+    free(expected);
+    free(narrow);
+    free(logits);
+    close_pair(&p);
 }
 
 static void test_pool(void **state) {
@@ -427,6 +520,8 @@ int main(void) {
         cmocka_unit_test(test_softmax),
         cmocka_unit_test(test_losses_are_unbiased),
         cmocka_unit_test(test_denormals),
+        cmocka_unit_test(test_sample_frequencies),
+        cmocka_unit_test(test_sample_pair),
         cmocka_unit_test(test_nan_is_seen),
         cmocka_unit_test(test_pool),
         cmocka_unit_test(test_adam),

@@ -805,7 +805,7 @@ static void check_against_model(const char *name, char *path, const char *prefix
             l.be->upload(l.be, l.m->bytes, c->bytes + d->offset + p, 1);
             model_run(l.m);
         }
-        double *cells = get(l.be, l.m->cell.c, 64 * columns, REAL);
+        double *cells = get(l.be, model_state(l.m, MODEL_C, 0), 64 * columns, REAL);
         const float *row = (const float *)features.data + i * 64;
         for (size_t u = 0; u < 64; u++) assert_true(fabs(cells[u * columns] - row[u]) < 1e-5);
         free(cells);

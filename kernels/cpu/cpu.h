@@ -43,7 +43,6 @@ typedef struct cpu_backend {
     size_t mark_count;
     int flushing;          /* operations under way, one within the other, see flush_begin */
     uint64_t saved_mode;   /* how the calling thread treats denormals between operations */
-    bool entries_are_made; /* the gates' table is interleaved, for all steps */
 } cpu_backend;
 
 static inline cpu_backend *cpu_of(backend *be) {
@@ -204,6 +203,7 @@ size_t CPU(wgrad_workspace)(backend *be, const layout *l, int steps, int columns
 
 void CPU(cell_forward)(backend *be, const cell *c);
 void CPU(cell_backward)(backend *be, const cell *c);
+void CPU(prepare_entries)(backend *be, const cell *c);
 void CPU(activate)(backend *be, const cell *c, int s, int t);
 void CPU(activate_backward)(backend *be, const cell *c, int s, int t);
 void CPU(gates)(backend *be, const cell *c, int t);
@@ -214,6 +214,8 @@ void CPU(table_backward)(backend *be, const cell *c, int s);
 void CPU(softmax_cross_entropy)(backend *be, const void *logits, const void *bias,
                                 const int16_t *targets, int steps, int columns, void *losses,
                                 void *dlogits);
+void CPU(sample)(backend *be, const void *logits, const void *bias, int streams, int columns,
+                 sampling *state, uint8_t *text, uint8_t *bytes);
 void CPU(row_sums)(backend *be, const void *x, int steps, int rows, int columns, void *out);
 void CPU(add)(backend *be, size_t count, void *total, const void *x);
 void CPU(sum)(backend *be, const void *x, size_t count, double *out);

@@ -295,9 +295,10 @@ enum {
 };
 
 /* table [gates][entries][VOCABULARY] -> entries [entries][VOCABULARY][gates] */
-static void interleave_table(backend *be, const cell *c) {
+void CPU(prepare_entries)(backend *be, const cell *c) {
     const stage *g = &c->stage[c->stages - 1];
     if (g->table_use == TABLE_NONE) return;
+    FLUSH_DENORMALS(be);
     size_t count = (size_t)(c->hidden / g->table_stride) * VOCABULARY;
     const real *table = g->table;
     real *entries = c->entries;
@@ -311,21 +312,12 @@ static void interleave_table(backend *be, const cell *c) {
 
 void CPU(cell_forward)(backend *be, const cell *c) {
     FLUSH_DENORMALS(be);
-    interleave_table(be, c);
-    cpu_of(be)->entries_are_made = true;
     cell_forward_steps(be, c);
-    cpu_of(be)->entries_are_made = false;
 }
 
 void CPU(cell_backward)(backend *be, const cell *c) {
     FLUSH_DENORMALS(be);
-    cpu_of(be)->entries_are_made = true; /* by forward */
     cell_backward_steps(be, c);
-    cpu_of(be)->entries_are_made = false;
-}
-
-static void ensure_entries(backend *be, const cell *c) {
-    if (!cpu_of(be)->entries_are_made) interleave_table(be, c);
 }
 
 /* The table's entries of a unit for a group of columns; zeros where the table passes it by. */
@@ -429,7 +421,6 @@ static inline void forward_unit(backend *be, const cell *c, const view *v, const
 
 void CPU(gates)(backend *be, const cell *c, int t) {
     FLUSH_DENORMALS(be);
-    ensure_entries(be, c);
     view v = view_step(be, c, c->stages - 1, t);
     size_t plane = v.hidden * v.columns;
     real *before = (real *)c->c + (size_t)t * plane;
@@ -513,7 +504,6 @@ static inline void keep_gates(const view *v, size_t unit, const shares add[GATES
 
 void CPU(gates_backward)(backend *be, const cell *c, int t) {
     FLUSH_DENORMALS(be);
-    ensure_entries(be, c);
     view v = view_step(be, c, c->stages - 1, t);
     size_t plane = v.hidden * v.columns;
     const real *before = (const real *)c->c + (size_t)t * plane;

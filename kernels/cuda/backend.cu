@@ -332,6 +332,7 @@ static void fill_table(backend *be, precision precision) {
     be->sums_bytes = cuda_sums_bytes;
     be->cell_forward = cuda_cell_forward;
     be->cell_backward = cuda_cell_backward;
+    be->prepare_entries = cuda_prepare_entries;
     be->activate = cuda_activate;
     be->activate_backward = cuda_activate_backward;
     be->gates = cuda_gates;
@@ -339,6 +340,7 @@ static void fill_table(backend *be, precision precision) {
     be->norm_backward = cuda_norm_backward;
     be->table_backward = cuda_table_backward;
     be->softmax_cross_entropy = cuda_softmax_cross_entropy;
+    be->sample = cuda_sample;
     be->row_sums = cuda_row_sums;
     be->add = cuda_add;
     be->sum = cuda_sum;

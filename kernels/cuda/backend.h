@@ -49,12 +49,12 @@ typedef struct cuda_backend {
     bool hopper;          /* the GPU and this build have sm_90a's instructions */
     bool weights_settled; /* see cuda_weights_change */
     PFN_encode_map encode_map;
-    float *partial_sums;                  /* [PARTIAL_FLOATS]: sums that thread blocks hand on */
-    int *partial_full;                    /* [PARTIAL_SLOTS]: whether they are there */
-    size_t shared_limit;                  /* bytes of shared memory that a thread block may have */
-    size_t l2_bytes;                      /* of the L2 */
-    bool sums_are_zero, entries_are_made; /* by a cell's sequence, at once for all steps */
-    double *partial;                      /* [REDUCTION_BLOCKS] */
+    float *partial_sums; /* [PARTIAL_FLOATS]: sums that thread blocks hand on */
+    int *partial_full;   /* [PARTIAL_SLOTS]: whether they are there */
+    size_t shared_limit; /* bytes of shared memory that a thread block may have */
+    size_t l2_bytes;     /* of the L2 */
+    bool sums_are_zero;  /* by a cell's sequence, at once for all steps */
+    double *partial;     /* [REDUCTION_BLOCKS] */
     adam_factors *factors;
     char *staging; /* pinned, STAGING_SLOTS x STAGING_BYTES */
     cudaEvent_t staged[STAGING_SLOTS];
@@ -571,6 +571,7 @@ size_t cuda_sums_bytes(backend *be, int gates, int columns);
 void cuda_zero_sums(backend *be, void *sums, int gates, int columns);
 void cuda_cell_forward(backend *be, const cell *c);
 void cuda_cell_backward(backend *be, const cell *c);
+void cuda_prepare_entries(backend *be, const cell *c);
 void cuda_activate(backend *be, const cell *c, int s, int t);
 void cuda_activate_backward(backend *be, const cell *c, int s, int t);
 void cuda_gates(backend *be, const cell *c, int t);
@@ -581,6 +582,8 @@ void cuda_table_backward(backend *be, const cell *c, int s);
 void cuda_softmax_cross_entropy(backend *be, const void *logits, const void *bias,
                                 const int16_t *targets, int steps, int columns, void *losses,
                                 void *dlogits);
+void cuda_sample(backend *be, const void *logits, const void *bias, int streams, int columns,
+                 sampling *state, uint8_t *text, uint8_t *bytes);
 void cuda_row_sums(backend *be, const void *x, int steps, int rows, int columns, void *out);
 void cuda_add(backend *be, size_t count, void *total, const void *x);
 void cuda_sum(backend *be, const void *x, size_t count, double *out);

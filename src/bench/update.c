@@ -79,7 +79,6 @@ static void upload_minibatch(runner *b) {
     backend *be = b->be;
     model *m = b->m;
     const train_options *t = &b->o->train;
-    size_t positions = (size_t)m->steps * (size_t)m->columns;
     update_arguments arguments = {.learning_rate = schedule_lr(t, b->step, INT64_MAX),
                                   .beta1 = t->beta1,
                                   .beta2 = t->beta2,
@@ -89,8 +88,7 @@ static void upload_minibatch(runner *b) {
                                   .average = t->average,
                                   .update = (uint64_t)b->step};
     if (batch->update == 0) model_zero_state(m);
-    be->upload(be, m->bytes, batch->inputs, positions);
-    be->upload(be, m->targets, batch->targets, positions * sizeof *batch->targets);
+    model_set_text(m, batch->inputs, batch->targets);
     be->upload(be, m->arguments, &arguments, sizeof arguments);
 }
 
@@ -206,8 +204,8 @@ static void issue_weight_gradient(void *argument) {
     be->mark(be, 2 * b->piece_count + 2);
     for (int s = 0; s < c->stages; s++) {
         const stage *g = &c->stage[s];
-        be->wgrad(be, g->layout, stage_raw_gradient(g), s == 0 ? c->h : c->stage[s - 1].out, c->steps,
-                  c->columns, g->dweight, c->workspace);
+        be->wgrad(be, g->layout, stage_raw_gradient(g), s == 0 ? c->h : c->stage[s - 1].out,
+                  c->steps, c->columns, g->dweight, c->workspace);
     }
     be->mark(be, 2 * b->piece_count + 3);
 }

@@ -1,10 +1,8 @@
 /* smallworld generate: text, byte by byte from the model's distribution. */
 #include "cmd/cli.h"
 #include "core/memory.h"
-#include "core/philox.h"
-#include "train/evaluate.h"
+#include "train/generate.h"
 
-#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -53,61 +51,6 @@ static error_t parse(int key, char *text, struct argp_state *state) {
     }
 }
 
-/* The logits, bias included, after feeding one byte to stream 0. */
-static bool feed(model *m, recording *r, uint8_t byte, const float *bias, double logits[VOCABULARY],
-                 error *err) {
-    backend *be = m->be;
-    size_t columns = (size_t)m->columns;
-    float *raw = mem_alloc(VOCABULARY * columns, sizeof *raw);
-    uint8_t *bytes = mem_alloc(columns, 1);
-    bytes[0] = byte;
-    be->upload(be, m->bytes, bytes, columns);
-    be->replay(be, r);
-    be->download(be, raw, m->logits, VOCABULARY * columns * sizeof *raw);
-    for (size_t v = 0; v < VOCABULARY; v++) logits[v] = (double)raw[v * columns] + bias[v];
-    free(bytes);
-    free(raw);
-    return be->finish(be, err);
-}
-
-static uint8_t draw(const double logits[VOCABULARY], double temperature, philox_stream *random) {
-    int best = 0;
-    for (int v = 1; v < VOCABULARY; v++) {
-        if (logits[v] > logits[best]) best = v;
-    }
-    if (temperature == 0) return (uint8_t)best;
-    double weights[VOCABULARY], total = 0;
-    for (int v = 0; v < VOCABULARY; v++) {
-        weights[v] = exp((logits[v] - logits[best]) / temperature);
-        total += weights[v];
-    }
-    double at = philox_uniform(random) * total;
-    for (int v = 0; v < VOCABULARY; v++) {
-        at -= weights[v];
-        if (at < 0) return (uint8_t)v;
-    }
-    return (uint8_t)best;
-}
-
-/* Prompt and continuation into `text`, which holds both. */
-static bool generate(const arguments *a, cli_loaded *loaded, const char *prompt, uint8_t *text,
-                     error *err) {
-    model *m = loaded->m;
-    const tensor *bias = safetensors_find(&loaded->checkpoint.file, "head.bias");
-    philox_stream random = philox_start((uint64_t)a->seed, PHILOX_GENERATE, 0, 0);
-    recording *r = evaluate_record(m);
-    size_t given = strlen(prompt), total = given + (size_t)a->bytes;
-    double logits[VOCABULARY];
-    bool done = true;
-    memcpy(text, prompt, given);
-    for (size_t i = 0; i + 1 < total && done; i++) {
-        done = feed(m, r, text[i], bias->data, logits, err);
-        if (done && i + 1 >= given) text[i + 1] = draw(logits, a->temperature, &random);
-    }
-    m->be->recording_free(m->be, r);
-    return done;
-}
-
 int cmd_generate(int argc, char **argv) {
     static const struct argp_child children[] = {{&cli_model_argp, 0, "Device:", 0}, {0}};
     static const struct argp argp = {
@@ -129,7 +72,8 @@ int cmd_generate(int argc, char **argv) {
     const char *prompt = a.prompt ? a.prompt : "\n ";
     size_t total = strlen(prompt) + (size_t)a.bytes;
     uint8_t *text = mem_alloc(total, 1);
-    bool done = generate(&a, &loaded, prompt, text, &err);
+    const generation how = {prompt, (size_t)a.bytes, a.temperature, (uint64_t)a.seed};
+    bool done = generate(loaded.m, &how, text, &err);
     cli_unload(&loaded);
     if (done && a.json) {
         json_writer w = {stdout, false};

@@ -62,110 +62,114 @@ static int64_t table_units(const model_config *config) {
 
 #define SHAPE(...) ((const int64_t[]){__VA_ARGS__, 0})
 
+enum { NONE = -1 }; /* the number of a parameter that is not there */
+
+/* Appends the parameter named `prefix` and then `name`; returns its number. */
+static int add(model *m, const char *prefix, const char *name, const int64_t *shape,
+               initialiser initialiser, double scale) {
+    char full[48];
+    snprintf(full, sizeof full, "%s%s", prefix, name);
+    parameter_add(&m->parameters, full, shape, initialiser, scale);
+    return m->parameters.count - 1;
+}
+
 static void add_parameters(model *m) {
     const model_config *config = &m->config;
-    parameter_table *table = &m->parameters;
     int64_t hidden = config->hidden, units = table_units(config), embedding = config->embedding;
     bool deep = config->cell == CELL_DEEP, norm = config->layer_norm;
-    char stage[16], name[48];
+    char stage[16], prefix[32];
 
-    parameter_add(table, "input.embedding", SHAPE(embedding, VOCABULARY), INIT_NORMAL, 1);
-    parameter_add(table, "input.projection", SHAPE(model_tables(config), units, embedding),
-                  INIT_NORMAL, 1 / sqrt((double)embedding));
+    m->embedding = add(m, "input.", "embedding", SHAPE(embedding, VOCABULARY), INIT_NORMAL, 1);
+    m->projection = add(m, "input.", "projection", SHAPE(model_tables(config), units, embedding),
+                        INIT_NORMAL, 1 / sqrt((double)embedding));
     for (int i = 0; deep && i < 2; i++) {
-        const char *use = i ? "add" : "multiply";
-        snprintf(name, sizeof name, "input.%s.gain", use);
-        if (norm) parameter_add(table, name, SHAPE(units), INIT_CONSTANT, 1);
-        snprintf(name, sizeof name, "input.%s.bias", use);
-        parameter_add(table, name, SHAPE(units), INIT_CONSTANT, 0);
+        stage_parameters *p = &m->table_parameters[i];
+        const char *use = i ? "input.add." : "input.multiply.";
+        p->weight = p->gain = NONE;
+        if (norm) p->gain = add(m, use, "gain", SHAPE(units), INIT_CONSTANT, 1);
+        p->bias = add(m, use, "bias", SHAPE(units), INIT_CONSTANT, 0);
     }
     for (int s = 0; s < model_stages(config); s++) {
         const layout *l = m->layouts[s];
+        stage_parameters *p = &m->cell_parameters[s];
         bool gates = l->gates == GATES;
-        model_stage_name(config, s, stage);
-        snprintf(name, sizeof name, "cell.%s.weight", stage);
-        parameter *weight =
-            gates ? parameter_add(table, name, SHAPE(l->blocks, GATES, l->out_block, l->in_block),
-                                  INIT_IDENTITY, config->init_noise)
-                  : parameter_add(table, name, SHAPE(l->blocks, l->out_block, l->in_block),
-                                  INIT_IDENTITY, config->init_noise);
-        weight->layout = l;
-        weight->block = (int)config->block;
-        weight->decays = true;
-        snprintf(name, sizeof name, "cell.%s.gain", stage);
-        if (norm && gates) parameter_add(table, name, SHAPE(GATES, hidden), INIT_CONSTANT, 1);
-        if (norm && !gates) parameter_add(table, name, SHAPE(hidden), INIT_CONSTANT, 1);
-        snprintf(name, sizeof name, "cell.%s.bias", stage);
+        const int64_t *weight = gates ? SHAPE(l->blocks, GATES, l->out_block, l->in_block)
+                                      : SHAPE(l->blocks, l->out_block, l->in_block);
+        const int64_t *vector = gates ? SHAPE(GATES, hidden) : SHAPE(hidden);
+        snprintf(prefix, sizeof prefix, "cell.%s.", model_stage_name(config, s, stage));
+        p->weight = add(m, prefix, "weight", weight, INIT_IDENTITY, config->init_noise);
+        parameter *sparse = &m->parameters.items[p->weight];
+        sparse->layout = l;
+        sparse->block = (int)config->block;
+        sparse->decays = true;
+        p->gain = norm ? add(m, prefix, "gain", vector, INIT_CONSTANT, 1) : NONE;
+        p->bias = NONE;
         if (gates) {
-            parameter_add(table, name, SHAPE(GATES, hidden), INIT_GATE_BIAS, config->forget_bias);
+            p->bias = add(m, prefix, "bias", vector, INIT_GATE_BIAS, config->forget_bias);
         } else if (deep) {
-            parameter_add(table, name, SHAPE(hidden), INIT_CONSTANT, 0);
+            p->bias = add(m, prefix, "bias", vector, INIT_CONSTANT, 0);
         }
     }
     int64_t read = hidden / config->output_stride;
-    parameter_add(table, "head.weight", SHAPE(VOCABULARY, read), INIT_NORMAL,
-                  1 / sqrt((double)read));
-    parameter_add(table, "head.bias", SHAPE(VOCABULARY), INIT_CONSTANT, 0);
+    m->head_weight =
+        add(m, "head.", "weight", SHAPE(VOCABULARY, read), INIT_NORMAL, 1 / sqrt((double)read));
+    m->head_bias = add(m, "head.", "bias", SHAPE(VOCABULARY), INIT_CONSTANT, 0);
 }
 
-/* The place of a parameter in an arena of elements of `size` bytes; NULL if there is no such
- * parameter or no arena. */
-static void *place(const model *m, const void *arena, size_t size, const char *format,
-                   const char *part) {
-    char name[48];
-    snprintf(name, sizeof name, format, part);
-    const parameter *p = parameter_find(&m->parameters, name);
-    return p && arena ? (char *)(uintptr_t)arena + p->offset * size : NULL;
+/* Where a parameter lies in an arena of elements of `size` bytes; NULL if there is no such parameter
+ * or no arena. */
+static void *place(const model *m, const void *arena, size_t size, int number) {
+    if (number == NONE || !arena) return NULL;
+    return (char *)(uintptr_t)arena + m->parameters.items[number].offset * size;
 }
 
-static void *weight_place(const model *m, const char *name) {
-    return place(m, m->operands, m->be->operand_size, "%s", name);
+static void *operand_place(const model *m, int number) {
+    return place(m, m->operands, m->be->operand_size, number);
 }
 
-static void *value_place(const model *m, const char *name) {
-    return place(m, m->bound, m->be->real_size, "%s", name);
+static void *value_place(const model *m, int number) {
+    return place(m, m->bound, m->be->real_size, number);
 }
 
-static void *gradient_place(const model *m, const char *name) {
-    return place(m, m->into, m->be->real_size, "%s", name);
+static void *gradient_place(const model *m, int number) {
+    return place(m, m->into, m->be->real_size, number);
+}
+
+/* The stage that the layer norm of input table i is, in the deep cell. */
+static stage *table_stage(model *m, int i) {
+    return &m->tables[i].stage[0];
+}
+
+static void bind_stage(const model *m, stage *g, const stage_parameters *p) {
+    g->weight = operand_place(m, p->weight);
+    g->gain = value_place(m, p->gain);
+    g->bias = value_place(m, p->bias);
+}
+
+static void bind_stage_gradients(const model *m, stage *g, const stage_parameters *p) {
+    g->dweight = gradient_place(m, p->weight);
+    g->dgain = gradient_place(m, p->gain);
+    g->dbias = gradient_place(m, p->bias);
 }
 
 /* Points the cells at the arenas that forward reads. */
 static void bind_parameters(model *m) {
-    const backend *be = m->be;
-    char name[16];
+    bool deep = m->config.cell == CELL_DEEP;
     for (int s = 0; s < m->cell.stages; s++) {
-        stage *g = &m->cell.stage[s];
-        model_stage_name(&m->config, s, name);
-        g->weight = place(m, m->operands, be->operand_size, "cell.%s.weight", name);
-        g->gain = place(m, m->bound, be->real_size, "cell.%s.gain", name);
-        g->bias = place(m, m->bound, be->real_size, "cell.%s.bias", name);
+        bind_stage(m, &m->cell.stage[s], &m->cell_parameters[s]);
     }
-    for (int i = 0; i < 2; i++) {
-        stage *g = &m->tables[i].stage[0];
-        const char *use = i ? "add" : "multiply";
-        g->gain = place(m, m->bound, be->real_size, "input.%s.gain", use);
-        g->bias = place(m, m->bound, be->real_size, "input.%s.bias", use);
-    }
+    for (int i = 0; deep && i < 2; i++) bind_stage(m, table_stage(m, i), &m->table_parameters[i]);
 }
 
 /* Points backward at the arena that it fills. */
 static void bind_gradients(model *m, void *arena) {
-    size_t size = m->be->real_size;
-    char name[16];
+    bool deep = m->config.cell == CELL_DEEP;
     m->into = arena;
     for (int s = 0; s < m->cell.stages; s++) {
-        stage *g = &m->cell.stage[s];
-        model_stage_name(&m->config, s, name);
-        g->dweight = place(m, arena, size, "cell.%s.weight", name);
-        g->dgain = place(m, arena, size, "cell.%s.gain", name);
-        g->dbias = place(m, arena, size, "cell.%s.bias", name);
+        bind_stage_gradients(m, &m->cell.stage[s], &m->cell_parameters[s]);
     }
-    for (int i = 0; i < 2; i++) {
-        stage *g = &m->tables[i].stage[0];
-        const char *use = i ? "add" : "multiply";
-        g->dgain = place(m, arena, size, "input.%s.gain", use);
-        g->dbias = place(m, arena, size, "input.%s.bias", use);
+    for (int i = 0; deep && i < 2; i++) {
+        bind_stage_gradients(m, table_stage(m, i), &m->table_parameters[i]);
     }
 }
 
@@ -512,15 +516,59 @@ void model_zero_state(model *m) {
     be->zero(be, m->cell.c, plane_bytes(m, be->real_size));
 }
 
+void model_set_text(model *m, const uint8_t *bytes, const int16_t *targets) {
+    size_t positions = (size_t)m->steps * (size_t)m->columns;
+    m->be->upload(m->be, m->bytes, bytes, positions);
+    if (targets) m->be->upload(m->be, m->targets, targets, positions * sizeof *targets);
+}
+
+static size_t state_element(const model *m, model_state_kind kind) {
+    return kind == MODEL_H ? m->be->operand_size : m->be->real_size;
+}
+
+void *model_state(const model *m, model_state_kind kind, int step) {
+    size_t plane = plane_bytes(m, state_element(m, kind));
+    return (char *)(kind == MODEL_H ? m->cell.h : m->cell.c) + (size_t)step * plane;
+}
+
+void model_copy_state(const model *m, model_state_kind kind, float *values) {
+    size_t hidden = (size_t)m->config.hidden, columns = (size_t)m->columns;
+    size_t batch = (size_t)m->batch, size = state_element(m, kind);
+    char *raw = mem_alloc(hidden * columns, size);
+    m->be->download(m->be, raw, model_state(m, kind, 0), hidden * columns * size);
+    for (size_t u = 0; u < hidden; u++) {
+        for (size_t n = 0; n < batch; n++) {
+            uint32_t bits = 0;
+            memcpy((char *)&bits + 4 - size, raw + (u * columns + n) * size, size);
+            memcpy(&values[u * batch + n], &bits, sizeof bits);
+        }
+    }
+    free(raw);
+}
+
+void model_set_state(model *m, model_state_kind kind, const float *values) {
+    size_t hidden = (size_t)m->config.hidden, columns = (size_t)m->columns;
+    size_t batch = (size_t)m->batch, size = state_element(m, kind);
+    char *raw = mem_alloc(hidden * columns, size);
+    for (size_t u = 0; u < hidden; u++) {
+        for (size_t n = 0; n < batch; n++) {
+            uint32_t bits;
+            memcpy(&bits, &values[u * batch + n], sizeof bits);
+            if (size == 2) bits += 0x7FFF + (bits >> 16 & 1); /* to nearest even */
+            memcpy(raw + (u * columns + n) * size, (char *)&bits + 4 - size, size);
+        }
+    }
+    m->be->upload(m->be, model_state(m, kind, 0), raw, hidden * columns * size);
+    free(raw);
+}
+
 typedef struct state_place {
     void *h, *c;
 } state_place;
 
 /* Where the cell has the state after `step` steps. */
 static state_place state_after(const model *m, int step) {
-    size_t h = plane_bytes(m, m->be->operand_size), c = plane_bytes(m, m->be->real_size);
-    return (state_place){(char *)m->cell.h + (size_t)step * h,
-                         (char *)m->cell.c + (size_t)step * c};
+    return (state_place){model_state(m, MODEL_H, step), model_state(m, MODEL_C, step)};
 }
 
 /* In an array of its own: h, then c. */
@@ -582,18 +630,27 @@ static void *head_input(const model *m) {
 static void forward_tables(model *m) {
     backend *be = m->be;
     bool deep = m->config.cell == CELL_DEEP;
-    be->fprop(be, m->projection_device, weight_place(m, "input.projection"),
-              weight_place(m, "input.embedding"), 1, VOCABULARY, m->projected, OPERAND,
+    be->fprop(be, m->projection_device, operand_place(m, m->projection),
+              operand_place(m, m->embedding), 1, VOCABULARY, m->projected, OPERAND,
               deep && m->config.layer_norm ? m->table_sums : NULL);
     for (int i = 0; deep && i < 2; i++) be->activate(be, &m->tables[i], 0, 0);
+    be->prepare_entries(be, &m->cell);
+}
+
+void model_prepare_tables(model *m) {
+    forward_tables(m);
+}
+
+static void forward_logits(model *m, const cell *c) {
+    m->be->fprop(m->be, m->head_device, operand_place(m, m->head_weight), head_input(m), c->steps,
+                 m->columns, m->logits, REAL, NULL);
 }
 
 static void forward_head(model *m, const cell *c, void *dlogits) {
     backend *be = m->be;
     size_t from = (size_t)c->first_step * (size_t)m->columns;
-    be->fprop(be, m->head_device, weight_place(m, "head.weight"), head_input(m), c->steps,
-              m->columns, m->logits, REAL, NULL);
-    be->softmax_cross_entropy(be, m->logits, value_place(m, "head.bias"), m->targets + from,
+    forward_logits(m, c);
+    be->softmax_cross_entropy(be, m->logits, value_place(m, m->head_bias), m->targets + from,
                               c->steps, m->columns, (char *)m->losses + from * be->real_size,
                               dlogits);
 }
@@ -613,19 +670,19 @@ static void backward_tables(model *m) {
         }
         gradient = stage_raw_gradient(&m->tables[0].stage[0]);
     }
-    be->wgrad(be, m->projection_device, gradient, weight_place(m, "input.embedding"), 1, VOCABULARY,
-              gradient_place(m, "input.projection"), m->cell.workspace);
-    be->dgrad(be, m->projection_device, weight_place(m, "input.projection"), gradient, 1,
-              VOCABULARY, gradient_place(m, "input.embedding"), REAL);
+    be->wgrad(be, m->projection_device, gradient, operand_place(m, m->embedding), 1, VOCABULARY,
+              gradient_place(m, m->projection), m->cell.workspace);
+    be->dgrad(be, m->projection_device, operand_place(m, m->projection), gradient, 1, VOCABULARY,
+              gradient_place(m, m->embedding), REAL);
 }
 
 static void backward_head(model *m, const cell *c) {
     backend *be = m->be;
-    be->row_sums(be, m->dlogits, c->steps, VOCABULARY, m->columns, gradient_place(m, "head.bias"));
+    be->row_sums(be, m->dlogits, c->steps, VOCABULARY, m->columns, gradient_place(m, m->head_bias));
     be->wgrad(be, m->head_device, m->dlogits, head_input(m), c->steps, m->columns,
-              gradient_place(m, "head.weight"), c->workspace);
-    be->dgrad(be, m->head_device, weight_place(m, "head.weight"), m->dlogits, c->steps, m->columns,
-              c->dh, OPERAND);
+              gradient_place(m, m->head_weight), c->workspace);
+    be->dgrad(be, m->head_device, operand_place(m, m->head_weight), m->dlogits, c->steps,
+              m->columns, c->dh, OPERAND);
 }
 
 /* The cell over segment k as it runs outside training: no dropout, and of each step's activations
@@ -648,6 +705,13 @@ void model_forward(model *m) {
     forward_tables(m);
     for (int k = 0; k < m->segments; k++) run_segment(m, k, true);
     sum_losses(m, &m->evaluation->loss);
+}
+
+void model_generate(model *m, sampling *state, uint8_t *text) {
+    run_segment(m, 0, false);
+    forward_logits(m, &m->cell);
+    m->be->sample(m->be, m->logits, value_place(m, m->head_bias), m->batch, m->columns, state, text,
+                  m->bytes);
 }
 
 /* ---------------------------------------------------------------------------------- the update */

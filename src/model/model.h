@@ -67,6 +67,11 @@ typedef enum model_use {
     MODEL_TRAINING   /* also gradients, moments, the moving average, every step's activations */
 } model_use;
 
+/* The numbers of a stage's parameters in the table; -1 for what it does not have. */
+typedef struct stage_parameters {
+    int weight, gain, bias;
+} stage_parameters;
+
 typedef struct model {
     backend *be;
     model_config config;
@@ -78,6 +83,8 @@ typedef struct model {
     layout *layouts[CELL_MAX_STAGES], *projection_layout, *head_layout;
     device_layout *devices[CELL_MAX_STAGES], *projection_device, *head_device;
     parameter_table parameters;
+    int embedding, projection, head_weight, head_bias; /* their numbers in the table */
+    stage_parameters cell_parameters[CELL_MAX_STAGES], table_parameters[2];
     plan plan;
 
     /* Arenas in the parameter table's order, real; `operands` is what products read: `weights` (or
@@ -123,10 +130,25 @@ void model_initialise(model *m);
 void model_use_weights(model *m);
 void model_use_average(model *m);
 
+/* Uploads the input of a call, [steps][columns]: the bytes to read and, unless NULL, the bytes that
+ * are to be predicted, negative where nothing is scored. */
+void model_set_text(model *m, const uint8_t *bytes, const int16_t *targets);
+
 /* The carried state, for all streams. Save and restore frame an evaluation within training. */
 void model_zero_state(model *m);
 void model_save_state(model *m);
 void model_restore_state(model *m);
+
+typedef enum model_state_kind { MODEL_H /* operand */, MODEL_C /* real */ } model_state_kind;
+
+/* Where a call's state after `step` steps lies on the device, [hidden][columns]; step 0 is the carried
+ * state. With segments, steps of the last one. */
+void *model_state(const model *m, model_state_kind kind, int step);
+
+/* The carried state of the real streams as floats on the host, [hidden][batch], and back. A backend in
+ * double is not supported. */
+void model_copy_state(const model *m, model_state_kind kind, float *values);
+void model_set_state(model *m, model_state_kind kind, const float *values);
 
 /* Operations to be recorded or issued: from m->bytes, m->targets and the state at h[0], c[0], where
  * they leave the last state.
@@ -136,6 +158,13 @@ void model_restore_state(model *m);
  *   gradient  update without the optimiser, for tests */
 void model_run(model *m);
 void model_forward(model *m);
+
+/* Generation, of a model with one step: model_prepare_tables once for the weights that are bound, then
+ * model_generate for each byte. It reads m->bytes, and leaves the next byte there and in `text`; see
+ * backend.sample. `state` and `text` are on the device. */
+void model_prepare_tables(model *m);
+void model_generate(model *m, sampling *state, uint8_t *text);
+
 void model_gradient(model *m);
 void model_update(model *m);
 

@@ -65,11 +65,8 @@ static void issue_step(void *argument) {
     backend *be = m->be;
     model_run(m);
     bool cell = e->how->state == FEATURE_CELL;
-    size_t size = cell ? be->real_size : be->operand_size;
-    const char *states = cell ? m->cell.c : m->cell.h;
-    size_t plane = (size_t)m->config.hidden * (size_t)m->columns * size;
-    be->pool(be, states + plane, cell ? REAL : OPERAND, m->steps, (int)m->config.hidden, m->columns,
-             e->first, e->last, e->how->pool, e->pooled);
+    be->pool(be, model_state(m, cell ? MODEL_C : MODEL_H, 1), cell ? REAL : OPERAND, m->steps,
+             (int)m->config.hidden, m->columns, e->first, e->last, e->how->pool, e->pooled);
 }
 
 /* What pooling starts from: 0, or for the largest, minus infinity, by way of `host`. */
@@ -103,7 +100,7 @@ static void run_step(extractor *e, const group *g, uint64_t from) {
         e->host_last[k] = (int32_t)here;
         if (e->how->pool == POOL_LAST && here > 0) e->host_first[k] = (int32_t)here - 1;
     }
-    be->upload(be, m->bytes, e->bytes, steps * columns);
+    model_set_text(m, e->bytes, NULL);
     be->upload(be, e->first, e->host_first, columns * sizeof *e->host_first);
     be->upload(be, e->last, e->host_last, columns * sizeof *e->host_last);
     be->replay(be, e->step);

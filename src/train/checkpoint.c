@@ -61,42 +61,6 @@ static float *download_reals(const model *m, const void *arena, size_t count) {
     return values;
 }
 
-/* The columns of real streams of a [hidden][columns] state, and back. `size` 2 is bf16. */
-static float *download_state(const model *m, const void *state, size_t size) {
-    size_t hidden = (size_t)m->config.hidden, columns = (size_t)m->columns;
-    size_t batch = (size_t)m->batch;
-    char *raw = mem_alloc(hidden * columns, size);
-    float *values = mem_alloc(hidden * batch, sizeof *values);
-    m->be->download(m->be, raw, state, hidden * columns * size);
-    for (size_t u = 0; u < hidden; u++) {
-        for (size_t n = 0; n < batch; n++) {
-            uint32_t bits = 0;
-            memcpy((char *)&bits + 4 - size, raw + (u * columns + n) * size, size);
-            memcpy(&values[u * batch + n], &bits, sizeof bits);
-        }
-    }
-    free(raw);
-    return values;
-}
-
-static void upload_state(model *m, void *state, size_t size, const float *values) {
-    size_t hidden = (size_t)m->config.hidden, columns = (size_t)m->columns;
-    size_t batch = (size_t)m->batch;
-    char *raw = mem_alloc(hidden * columns, size);
-    for (size_t u = 0; u < hidden; u++) {
-        for (size_t n = 0; n < batch; n++) {
-            uint32_t bits;
-            memcpy(&bits, &values[u * batch + n], sizeof bits);
-            /* What was saved from bf16 fits it; a state saved in fp32 is rounded to nearest even.
-             */
-            if (size == 2) bits += 0x7FFF + (bits >> 16 & 1);
-            memcpy(raw + (u * columns + n) * size, (char *)&bits + 4 - size, size);
-        }
-    }
-    m->be->upload(m->be, state, raw, hidden * columns * size);
-    free(raw);
-}
-
 /* ------------------------------------------------------------------------------------ model */
 
 /* The pattern of a stage as int32 [blocks][2]. */
@@ -289,8 +253,8 @@ bool checkpoint_save_state(const model *m, const run_state *state, const char *p
             values[i] = download_reals(m, arenas[i], m->parameters.total);
             t->shape[0] = (int64_t)m->parameters.total;
         } else {
-            values[i] = i == 4 ? download_state(m, m->cell.h, m->be->operand_size)
-                               : download_state(m, m->cell.c, m->be->real_size);
+            values[i] = mem_alloc((size_t)m->config.hidden * (size_t)m->batch, sizeof(float));
+            model_copy_state(m, i == 4 ? MODEL_H : MODEL_C, values[i]);
             t->dimensions = 2;
             t->shape[0] = m->config.hidden;
             t->shape[1] = m->batch;
@@ -362,8 +326,8 @@ bool checkpoint_load_state(model *m, run_state *state, const char *path, error *
     const float *h = loaded ? state_tensor(&file, "h", hidden, m->batch, err) : NULL;
     const float *c = h ? state_tensor(&file, "c", hidden, m->batch, err) : NULL;
     if (c) {
-        upload_state(m, m->cell.h, be->operand_size, h);
-        upload_state(m, m->cell.c, be->real_size, c);
+        model_set_state(m, MODEL_H, h);
+        model_set_state(m, MODEL_C, c);
     }
     loaded = c && be->finish(be, err);
     safetensors_close(&file);

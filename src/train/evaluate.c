@@ -87,8 +87,7 @@ bool evaluate(model *m, recording *forward, const sequence *s, uint64_t limit, b
     model_zero_state(m);
     for (uint64_t from = 0; from < longest; from += (uint64_t)m->steps) {
         fill(m, s, stripes, count, from, text, bytes, targets);
-        be->upload(be, m->bytes, bytes, positions);
-        be->upload(be, m->targets, targets, positions * sizeof *targets);
+        model_set_text(m, bytes, targets);
         be->replay(be, forward);
         double now = clock_seconds(), pause = log_is_terminal() ? 0.5 : 20;
         if (progress && from && now - shown > pause) {

@@ -489,7 +489,6 @@ static void upload_update(trainer *tr, const minibatch *batch) {
     backend *be = tr->be;
     model *m = tr->m;
     const train_options *t = &tr->o->train;
-    size_t positions = (size_t)m->steps * (size_t)m->columns;
     double step = (double)tr->state.step;
     update_arguments arguments = {
         .learning_rate = schedule_lr(t, tr->state.step, tr->end),
@@ -503,8 +502,7 @@ static void upload_update(trainer *tr, const minibatch *batch) {
         .update = (uint64_t)tr->state.step,
     };
     if (batch->update == 0) model_zero_state(m);
-    be->upload(be, m->bytes, batch->inputs, positions);
-    be->upload(be, m->targets, batch->targets, positions * sizeof *batch->targets);
+    model_set_text(m, batch->inputs, batch->targets);
     be->upload(be, m->arguments, &arguments, sizeof arguments);
 }
 

@@ -5,7 +5,7 @@
  * sums over the columns stay within the warp. All that it needs of the next unit is on its way
  * while it computes this one, into registers that this one has just left. A lane reads its column's
  * entries of all four gates at once, from a copy of the table in which they lie side by side; it is
- * made once a sequence.
+ * made once an update, by prepare_entries.
  *
  * The columns come in spans as wide as a warp, each with statistics of its own. */
 #ifndef SMALLWORLD_KERNELS_CUDA_CELL_GATES_CUH
@@ -163,12 +163,7 @@ template <typename T> static __device__ void scale_gains(int count, float *gains
 /* Inside a sequence the kernel just before is a product, which writes nothing that these kernels
  * read before they wait; but the first step backward follows what made the gradient at h. */
 static inline bool starts_early(backend *be) {
-    return cuda_of(be)->entries_are_made;
-}
-
-/* Before the first step of a sequence. */
-static inline void prepare_entries(backend *be, const cell *c) {
-    if (!cuda_of(be)->entries_are_made) cuda_gates_table(be, c);
+    return cuda_of(be)->sums_are_zero;
 }
 
 #endif

@@ -593,7 +593,6 @@ template <typename T> static void run_backward(backend *be, const cell *c, int t
 }
 
 void cuda_gates_backward(backend *be, const cell *c, int t) {
-    prepare_entries(be, c);
     cuda_zero_dsums(be, c, c->stages - 1, t);
     DISPATCH(be, run_backward, be, c, t);
 }

@@ -44,7 +44,7 @@ template <typename T> static void run_interleave(backend *be, const cell *c) {
     cuda_launched(be, "interleave the table");
 }
 
-void cuda_gates_table(backend *be, const cell *c) {
+void cuda_prepare_entries(backend *be, const cell *c) {
     if (c->stage[c->stages - 1].table_use == TABLE_ADD) DISPATCH(be, run_interleave, be, c);
 }
 
@@ -113,6 +113,5 @@ template <typename T> static void run_gates(backend *be, const cell *c, int t) {
 }
 
 void cuda_gates(backend *be, const cell *c, int t) {
-    prepare_entries(be, c);
     DISPATCH(be, run_gates, be, c, t);
 }

@@ -576,7 +576,7 @@ void cuda_column_sums(backend *be, const layout *l, const void *y, int steps, in
 }
 
 /* ---------------------------------------------------------------------------------- sequences
- * As the steps in kernels/cell.c, with all sums zeroed and the gates' table interleaved at once. */
+ * As the steps in kernels/cell.c, with all sums zeroed at once. */
 
 static void zero_all(backend *be, const cell *c, bool backward) {
     for (int s = 0; s < c->stages; s++) {
@@ -588,8 +588,7 @@ static void zero_all(backend *be, const cell *c, bool backward) {
 
 void cuda_cell_forward(backend *be, const cell *c) {
     zero_all(be, c, false);
-    cuda_gates_table(be, c);
-    cuda_of(be)->sums_are_zero = cuda_of(be)->entries_are_made = true;
+    cuda_of(be)->sums_are_zero = true;
     if (stage_chain_takes(be, c)) {
         stage_chain_cell_forward(be, c);
     } else {
@@ -597,12 +596,12 @@ void cuda_cell_forward(backend *be, const cell *c) {
         cell_forward_steps(be, c);
         cuda_of(be)->stages_whole = false;
     }
-    cuda_of(be)->sums_are_zero = cuda_of(be)->entries_are_made = false;
+    cuda_of(be)->sums_are_zero = false;
 }
 
 void cuda_cell_backward(backend *be, const cell *c) {
     zero_all(be, c, true);
-    cuda_of(be)->sums_are_zero = cuda_of(be)->entries_are_made = true; /* the latter by forward */
+    cuda_of(be)->sums_are_zero = true;
     if (stage_chain_takes(be, c)) {
         stage_chain_cell_backward(be, c);
     } else {
@@ -610,5 +609,5 @@ void cuda_cell_backward(backend *be, const cell *c) {
         cell_backward_steps(be, c);
         cuda_of(be)->stages_whole = false;
     }
-    cuda_of(be)->sums_are_zero = cuda_of(be)->entries_are_made = false;
+    cuda_of(be)->sums_are_zero = false;
 }

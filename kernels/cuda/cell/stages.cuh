@@ -346,7 +346,4 @@ template <int K> static __device__ inline void warp_sums(float (&x)[K]) {
 /* Before a step: zeroes its sums, unless the sequence has zeroed all of them. */
 void cuda_zero_dsums(backend *be, const cell *c, int s, int t);
 
-/* Before a sequence, or a step by itself: the gates' table as entries. */
-void cuda_gates_table(backend *be, const cell *c);
-
 #endif

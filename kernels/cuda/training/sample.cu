@@ -1,0 +1,97 @@
+/* Drawing the next byte of each stream's text.
+ *
+ * One thread block, a warp a stream at a time: every lane has the logits of 8 neighbouring bytes.
+ * The weights exp((z - max) / temperature) are summed in double, first within the lanes, then over
+ * them; the draw falls into one lane, which finds the byte. Floor: one small kernel, since a stream
+ * reads 1 KiB. */
+#include "backend.h"
+#include "device/philox.cuh"
+
+enum { WARPS = 8, PER_LANE = VOCABULARY / 32 };
+
+/* The lowest byte whose logit is the largest; every lane gets it. */
+static __device__ int likeliest(const double z[PER_LANE], double &most) {
+    int best = threadIdx.x * PER_LANE;
+    most = z[0];
+#pragma unroll
+    for (int i = 1; i < PER_LANE; i++) {
+        if (z[i] <= most) continue;
+        most = z[i];
+        best = threadIdx.x * PER_LANE + i;
+    }
+#pragma unroll
+    for (int apart = 16; apart > 0; apart /= 2) {
+        const double value = __shfl_xor_sync(~0u, most, apart);
+        const int byte = __shfl_xor_sync(~0u, best, apart);
+        if (value < most || (value == most && byte > best)) continue;
+        most = value;
+        best = byte;
+    }
+    return best;
+}
+
+/* Uniform in [0, 1), as philox_uniform has it. */
+static __device__ double uniform(const sampling *s, uint32_t stream, uint64_t draw) {
+    const uint4 block = philox_draw(s->seed, (uint32_t)draw, (uint32_t)(draw >> 32), stream,
+                                    PHILOX_PURPOSE(PHILOX_GENERATE, 0));
+    return (double)(((uint64_t)block.y << 32 | block.x) >> 11) * 0x1p-53;
+}
+
+static __device__ int draw_byte(const float *logits, int stride, const float *bias,
+                                const sampling *s, uint32_t stream, uint64_t draw) {
+    double z[PER_LANE], most, sum = 0;
+#pragma unroll
+    for (int i = 0; i < PER_LANE; i++) {
+        const int v = threadIdx.x * PER_LANE + i;
+        z[i] = (double)logits[(size_t)v * stride] + bias[v];
+    }
+    const int best = likeliest(z, most);
+    if (s->temperature == 0) return best;
+#pragma unroll
+    for (int i = 0; i < PER_LANE; i++) {
+        z[i] = exp((z[i] - most) / s->temperature);
+        sum += z[i];
+    }
+    double up_to = sum; /* the sum of this lane and all before it */
+#pragma unroll
+    for (int apart = 1; apart < 32; apart *= 2) {
+        const double before = __shfl_up_sync(~0u, up_to, apart);
+        if (threadIdx.x >= apart) up_to += before;
+    }
+    const double at = uniform(s, stream, draw) * __shfl_sync(~0u, up_to, 31);
+    const uint32_t past = __ballot_sync(~0u, at < up_to);
+    if (past == 0) return best; /* by rounding */
+    double left = at - (up_to - sum);
+    int byte = threadIdx.x * PER_LANE + PER_LANE - 1;
+    for (int i = PER_LANE - 2; i >= 0; i--) {
+        double before = 0;
+        for (int k = 0; k <= i; k++) before += z[k];
+        if (left < before) byte = threadIdx.x * PER_LANE + i;
+    }
+    return __shfl_sync(~0u, byte, __ffs(past) - 1);
+}
+
+static __global__ void __launch_bounds__(32 * WARPS)
+    sample_kernel(const float *logits, const float *bias, int streams, int columns, sampling *s,
+                  uint8_t *text, uint8_t *bytes) {
+    const uint64_t next = s->position + 1;
+    for (int n = threadIdx.y; n < streams; n += WARPS) {
+        uint8_t *to = text + next * streams + n;
+        int byte;
+        if (next >= s->prompt) {
+            byte = draw_byte(logits + n, columns, bias, s, n, next - s->prompt);
+        } else {
+            byte = *to;
+        }
+        if (threadIdx.x == 0) *to = bytes[n] = (uint8_t)byte;
+    }
+    __syncthreads();
+    if (threadIdx.x == 0 && threadIdx.y == 0) s->position = next;
+}
+
+void cuda_sample(backend *be, const void *logits, const void *bias, int streams, int columns,
+                 sampling *state, uint8_t *text, uint8_t *bytes) {
+    sample_kernel<<<1, dim3(32, WARPS), 0, cuda_of(be)->stream>>>(
+        (const float *)logits, (const float *)bias, streams, columns, state, text, bytes);
+    cuda_launched(be, "sample");
+}
