@@ -2,6 +2,12 @@
  * these two in its table. */
 #include "ops.h"
 
+const char *precision_name(precision precision) {
+    static const char *const names[] = {
+        [FP32] = "fp32", [TF32] = "tf32", [BF16] = "bf16", [FP64] = "fp64"};
+    return names[precision];
+}
+
 static void *at_step(void *sequence, int step, size_t bytes) {
     return (char *)sequence + (size_t)step * bytes;
 }

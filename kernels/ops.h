@@ -319,6 +319,12 @@ backend *backend_cpu_reference(int threads);
 /* NULL, with the reason, where there is no GPU or the program was built without CUDA. */
 backend *backend_cuda(precision precision, error *err);
 
+/* Whether this machine has a GPU, so that a failure of backend_cuda is worth telling. */
+bool backend_cuda_expected(void);
+
+/* "fp32", "tf32", "bf16" or "fp64". */
+const char *precision_name(precision precision);
+
 /* Steps of the cell through the backend's own operations; see kernels/cell.c. */
 void cell_forward_steps(backend *be, const cell *c);
 void cell_backward_steps(backend *be, const cell *c);

@@ -23,6 +23,14 @@ static void test_error(void **state) {
     assert_int_equal(err.status, STATUS_FAILED);
     assert_string_equal(err.text, "cannot open some/file: No such file or directory");
 
+    assert_string_equal(err.key, "");
+    assert_string_equal(error_message(&err), err.text);
+    assert_false(error_key(&err, "model.degree", "expected below %d", 7));
+    assert_int_equal(err.status, STATUS_FAILED);
+    assert_string_equal(err.key, "model.degree");
+    assert_string_equal(err.text, "model.degree: expected below 7");
+    assert_string_equal(error_message(&err), "expected below 7");
+
     char *longer = mem_alloc(2000, 1);
     memset(longer, 'x', 1999);
     error_set(&err, "%s", longer);

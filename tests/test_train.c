@@ -480,7 +480,16 @@ static void test_refused_changes(void **state) {
     assert_run_fails("refused", TRAIN_RESUME, "model.hidden=128", "model.hidden: cannot change");
     assert_run_fails("refused", TRAIN_RESUME, "train.recompute=2",
                      "train.recompute: cannot change");
-    assert_run_fails("refused", TRAIN_RESUME, "run.precision=bf16", "run.precision: cannot change");
+    if (test_device_is_cuda()) { /* where auto is bf16 */
+        assert_run_fails(
+            "refused", TRAIN_RESUME, "run.precision=fp32",
+            "last.state was trained in bf16, now it is fp32; --precision bf16 goes on");
+    } else {
+        assert_run_fails(
+            "refused", TRAIN_RESUME, "run.precision=bf16",
+            "last.state was trained in fp32, now it is bf16; --precision fp32 goes on");
+        assert_int_equal(run("refused", TRAIN_RESUME, "train.steps=4 run.precision=fp32").steps, 4);
+    }
     assert_run_fails("refused", TRAIN_RESUME, "data.exclude=x", "data.exclude: cannot change");
     assert_run_fails("refused", TRAIN_OVERWRITE, "data.train=absent.txt", "cannot open absent.txt");
     assert_run_fails("refused", TRAIN_OVERWRITE, "train.batch=4000", "less than one minibatch");

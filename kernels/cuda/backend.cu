@@ -403,6 +403,13 @@ static bool set_up(backend *be) {
     return true;
 }
 
+/* Without a driver there is no GPU to speak of; a driver that finds none is one with another's GPUs. */
+extern "C" bool backend_cuda_expected(void) {
+    int driver = 0, devices = 0;
+    if (cudaDriverGetVersion(&driver) != cudaSuccess || driver == 0) return false;
+    return cudaGetDeviceCount(&devices) != cudaErrorNoDevice;
+}
+
 extern "C" backend *backend_cuda(precision precision, error *err) {
     int devices = 0;
     const cudaError_t found = cudaGetDeviceCount(&devices);

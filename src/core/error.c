@@ -6,9 +6,11 @@
 #include <string.h>
 
 /* Names may hold anything; what a terminal would obey, or would break the line, becomes '?'. */
-static bool set(error *err, int status, const char *format, va_list arguments) {
+static bool set(error *err, int status, const char *key, const char *format, va_list arguments) {
     err->status = status;
-    vsnprintf(err->text, sizeof err->text, format, arguments);
+    snprintf(err->key, sizeof err->key, "%s", key);
+    int used = *key ? snprintf(err->text, sizeof err->text, "%s: ", err->key) : 0;
+    vsnprintf(err->text + used, sizeof err->text - (size_t)used, format, arguments);
     for (char *c = err->text; *c; c++) {
         if ((unsigned char)*c < ' ' || *c == 0x7F) *c = '?';
     }
@@ -18,7 +20,7 @@ static bool set(error *err, int status, const char *format, va_list arguments) {
 bool error_set(error *err, const char *format, ...) {
     va_list arguments;
     va_start(arguments, format);
-    set(err, STATUS_FAILED, format, arguments);
+    set(err, STATUS_FAILED, "", format, arguments);
     va_end(arguments);
     return false;
 }
@@ -26,9 +28,21 @@ bool error_set(error *err, const char *format, ...) {
 bool error_usage(error *err, const char *format, ...) {
     va_list arguments;
     va_start(arguments, format);
-    set(err, STATUS_USAGE, format, arguments);
+    set(err, STATUS_USAGE, "", format, arguments);
     va_end(arguments);
     return false;
+}
+
+bool error_key(error *err, const char *key, const char *format, ...) {
+    va_list arguments;
+    va_start(arguments, format);
+    set(err, STATUS_FAILED, key, format, arguments);
+    va_end(arguments);
+    return false;
+}
+
+const char *error_message(const error *err) {
+    return *err->key ? err->text + strlen(err->key) + 2 : err->text;
 }
 
 bool error_system(error *err, const char *what, const char *path) {

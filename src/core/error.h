@@ -9,13 +9,20 @@
 enum { STATUS_OK = 0, STATUS_FAILED = 1, STATUS_USAGE = 2 };
 
 typedef struct error {
-    int status; /* the exit status this error asks for: STATUS_FAILED or STATUS_USAGE */
+    int status;   /* the exit status this error asks for: STATUS_FAILED or STATUS_USAGE */
+    char key[48]; /* the config key at fault, "model.degree", or "" */
     char text[1024];
 } error;
 
-/* Both set the error and return false, so that a caller can write `return error_set(...)`. */
+/* Each sets the error and returns false, so that a caller can write `return error_set(...)`. With
+ * error_key the text is "KEY: MESSAGE". */
 bool error_set(error *err, const char *format, ...) __attribute__((format(printf, 2, 3)));
 bool error_usage(error *err, const char *format, ...) __attribute__((format(printf, 2, 3)));
+bool error_key(error *err, const char *key, const char *format, ...)
+    __attribute__((format(printf, 3, 4)));
+
+/* The text without its key, for a caller that knows where the key was set. */
+const char *error_message(const error *err);
 
 /* "cannot WHAT PATH: <strerror(errno)>", e.g. error_system(err, "open", path). */
 bool error_system(error *err, const char *what, const char *path);

@@ -20,8 +20,8 @@ static int64_t least(int64_t a, int64_t b) {
 
 static bool check_shares(const graph_options *o, error *err) {
     if (!(o->core > 0 && o->core <= 1)) {
-        return error_set(
-            err, "model.core: expected a share of nodes above 0 and at most 1, got %.10g", o->core);
+        return error_key(err, "model.core",
+                         "expected a share of nodes above 0 and at most 1, got %.10g", o->core);
     }
     if (!(o->core_reads >= 0 && o->periphery_reads >= 0 &&
           o->core_reads + o->periphery_reads <= 1)) {
@@ -44,12 +44,11 @@ static bool make_budget(const graph_options *o, int nodes, budget *b, error *err
         o->degree ? (int64_t)nodes * (o->degree + 1) : llround(o->density * (double)all);
     int64_t fixed = core * core + periphery, rest = least(blocks, all) - fixed;
     if (rest < 0) {
-        return error_set(
-            err,
-            "model.core: a core of %d of %d nodes and the self-blocks of the others are "
-            "a density of %.4g, more than model.%s allows (%.4g)",
-            b->core, nodes, (double)fixed / (double)all, o->degree ? "degree" : "density",
-            (double)blocks / (double)all);
+        return error_key(err, "model.core",
+                         "a core of %d of %d nodes and the self-blocks of the others are "
+                         "a density of %.4g, more than model.%s allows (%.4g)",
+                         b->core, nodes, (double)fixed / (double)all,
+                         o->degree ? "degree" : "density", (double)blocks / (double)all);
     }
     int64_t across = core * periphery; /* the most that either side can read of the other */
     b->core_reads = least(llround(o->core_reads * (double)rest), across);

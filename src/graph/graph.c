@@ -299,33 +299,33 @@ static void barabasi_albert(builder *b, int core) {
 
 static bool check_degree(const graph_options *o, int nodes, error *err) {
     if (o->degree < 0 || o->degree >= nodes) {
-        return error_set(err,
-                         "model.degree: expected below %d, the number of nodes "
+        return error_key(err, "model.degree",
+                         "expected below %d, the number of nodes "
                          "(model.hidden / model.block), got %d",
                          nodes, o->degree);
     }
     if (o->degree % 2 == 0 || o->kind == GRAPH_RANDOM || o->kind == GRAPH_CORE_PERIPHERY)
         return true;
     if (o->kind == GRAPH_BARABASI_ALBERT) {
-        return error_set(err,
-                         "model.degree: expected an even number, since barabasi_albert wires "
+        return error_key(err, "model.degree",
+                         "expected an even number, since barabasi_albert wires "
                          "each node to model.degree / 2 earlier ones, got %d",
                          o->degree);
     }
-    return error_set(err,
-                     "model.degree: expected an even number, since a node of watts_strogatz "
+    return error_key(err, "model.degree",
+                     "expected an even number, since a node of watts_strogatz "
                      "has as many neighbours on either side, got %d",
                      o->degree);
 }
 
 static bool check_density(const graph_options *o, int nodes, error *err) {
     if (!(o->density <= 1)) {
-        return error_set(err, "model.density: expected at most 1, got %.10g", o->density);
+        return error_key(err, "model.density", "expected at most 1, got %.10g", o->density);
     }
     int64_t blocks = llround(o->density * ((double)nodes * nodes));
     if (blocks < nodes) {
-        return error_set(err,
-                         "model.density: expected at least %.6g, the share of the self-blocks "
+        return error_key(err, "model.density",
+                         "expected at least %.6g, the share of the self-blocks "
                          "of %d nodes (model.hidden / model.block), got %.10g",
                          1.0 / nodes, nodes, o->density);
     }
@@ -351,7 +351,7 @@ static int64_t density_pairs(const graph_options *o, int nodes) {
 static bool generate(builder *b, const graph_options *o, error *err) {
     bool ring = o->kind == GRAPH_WATTS_STROGATZ || o->kind == GRAPH_WATTS_STROGATZ_2D;
     if (ring && !(o->rewire >= 0 && o->rewire <= 1)) {
-        return error_set(err, "model.rewire: expected a probability from 0 to 1, got %.10g",
+        return error_key(err, "model.rewire", "expected a probability from 0 to 1, got %.10g",
                          o->rewire);
     }
     if (!check_size(o, b->nodes, err)) return false;
@@ -468,7 +468,7 @@ static bool read_mask(builder *b, const char *path, error *err) {
 
 static bool read_file(builder *b, const char *path, error *err) {
     if (!path || !*path) {
-        return error_set(err, "model.graph_file: expected a file, since model.graph is file");
+        return error_key(err, "model.graph_file", "expected a file, since model.graph is file");
     }
     return file_ends_in(path, ".npy") ? read_mask(b, path, err) : read_edges(b, path, err);
 }

@@ -51,8 +51,8 @@ bool model_match_width(model_config *config, double parameters, error *err) {
         config->hidden = trial.hidden;
     }
     if (low < most || largest >= parameters) return true;
-    return error_set(err, "model.parameters: expected at most %.0f, of the widest model, got %.0f",
-                     largest, parameters);
+    return error_key(err, "model.parameters",
+                     "expected at most %.0f, of the widest model, got %.0f", largest, parameters);
 }
 
 bool model_match_density(model_config *config, double parameters, error *err) {
@@ -61,8 +61,8 @@ bool model_match_density(model_config *config, double parameters, error *err) {
     double block = (double)model_parameter_count(config, 1) - none;
     double blocks = round((parameters - none) / block), all = (double)nodes * (double)nodes;
     if (blocks < (double)nodes || blocks > all) {
-        return error_set(err,
-                         "model.parameters: expected from %.0f (self-blocks alone) to %.0f (dense) "
+        return error_key(err, "model.parameters",
+                         "expected from %.0f (self-blocks alone) to %.0f (dense) "
                          "at model.hidden %lld, got %.0f",
                          none + block * (double)nodes, none + block * all,
                          (long long)config->hidden, parameters);

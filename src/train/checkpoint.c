@@ -261,11 +261,12 @@ bool checkpoint_save_state(const model *m, const run_state *state, const char *p
         }
         t->data = values[i];
     }
-    metadata entries[STATE_NUMBERS + 3];
+    metadata entries[STATE_NUMBERS + 4];
     state_number numbers[STATE_NUMBERS];
     run_state copy = *state;
     int64_t validated = state->validated, finished = state->finished;
     int used = head(entries, "state");
+    set_entry(&entries[used++], "precision", precision_name(m->be->precision));
     list_numbers(&copy, &validated, &finished, numbers);
     for (int i = 0; i < STATE_NUMBERS; i++) {
         char text[32];
@@ -308,6 +309,17 @@ static bool read_numbers(const safetensors *file, run_state *state, error *err) 
     return true;
 }
 
+/* States of before it was recorded are taken as they are. */
+static bool check_precision(const safetensors *file, const backend *be, error *err) {
+    const char *before = safetensors_metadata(file, "precision");
+    const char *now = precision_name(be->precision);
+    if (!before || strcmp(before, now) == 0) return true;
+    return error_key(err, "run.precision",
+                     "cannot change on resuming: %s was trained in %s, now it is %s; "
+                     "--precision %s goes on in it",
+                     file->path, before, now, before);
+}
+
 bool checkpoint_load_state(model *m, run_state *state, const char *path, error *err) {
     backend *be = m->be;
     safetensors file;
@@ -316,7 +328,7 @@ bool checkpoint_load_state(model *m, run_state *state, const char *path, error *
     const char *const names[] = {"moment1", "moment2", "average"};
     void *const arenas[] = {m->moment1, m->moment2, m->average};
     const float *weights = state_tensor(&file, "weights", total, 0, err);
-    bool loaded = weights && read_numbers(&file, state, err);
+    bool loaded = weights && check_precision(&file, be, err) && read_numbers(&file, state, err);
     if (loaded) model_load(m, weights);
     for (int i = 0; i < 3 && loaded; i++) {
         const float *values = state_tensor(&file, names[i], total, 0, err);

@@ -8,7 +8,8 @@
  * in the order of the weights' blocks.
  *
  * last.state. Kind "state". Tensors, float32: weights, moment1, moment2, average, each an arena in
- * the parameter table's order; h, c [hidden][batch]. Metadata: the run_state below. */
+ * the parameter table's order; h, c [hidden][batch]. Metadata: the precision that was in force, and
+ * the run_state below. */
 #ifndef SMALLWORLD_TRAIN_CHECKPOINT_H
 #define SMALLWORLD_TRAIN_CHECKPOINT_H
 
@@ -54,6 +55,7 @@ model *checkpoint_model(checkpoint *c, backend *be, int batch, int steps, error 
 bool checkpoint_load_weights(const checkpoint *c, model *m, error *err);
 
 bool checkpoint_save_state(const model *m, const run_state *state, const char *path, error *err);
+/* Refuses a state of another model, or one that was trained in another precision. */
 bool checkpoint_load_state(model *m, run_state *state, const char *path, error *err);
 
 #endif

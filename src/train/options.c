@@ -1,5 +1,6 @@
 #include "train/options.h"
 
+#include "core/log.h"
 #include "core/memory.h"
 #include "graph/graph.h"
 #include "model/size.h"
@@ -26,7 +27,7 @@ const config_key option_keys[] = {
      "auto: a GPU if there is one", R},
     {"run.precision", CONFIG_CHOICE, AT(run.precision), "auto", 0, 0, PRECISIONS, NULL,
      "of products: fp32, tf32 (fp32 rounded for a GPU's tensor cores; fp32 on the CPU) or bf16; "
-     "auto: bf16 on a GPU, fp32 on the CPU", 0},
+     "auto: bf16 on a GPU, fp32 on the CPU", R},
     {"run.threads", CONFIG_INTEGER, AT(run.threads), "0", 0, MAX_COUNT, NULL, "CPU threads",
      "of the CPU backend; 0: all processors", R},
 
@@ -210,7 +211,7 @@ static bool match_parameters(options *o, error *err) {
     double parameters = o->parameters;
     bool width = sized || m->graph == GRAPH_DENSE;
     if (!(width ? model_match_width : model_match_density)(m, parameters, &reason)) {
-        return config_refuse(c, err, "model.parameters", "%s", strstr(reason.text, ": ") + 2);
+        return config_refuse(c, err, "model.parameters", "%s", error_message(&reason));
     }
     config_unset(c, "model.parameters");
     return true;
@@ -285,14 +286,8 @@ bool options_check(options *o, error *err) {
 bool options_graphs(const options *o, graph *graphs[CELL_MAX_STAGES], error *err) {
     if (model_graphs(&o->model, graphs, err)) return true;
     error reason = *err;
-    char *message = strstr(reason.text, ": ");
-    if (!message) return false;
-    *message = '\0';
-    for (int i = 0; i < option_count; i++) {
-        if (strcmp(option_keys[i].path, reason.text) != 0) continue;
-        return config_refuse(&o->config, err, reason.text, "%s", message + 2);
-    }
-    return false;
+    return *reason.key != '\0' &&
+           config_refuse(&o->config, err, reason.key, "%s", error_message(&reason));
 }
 
 /* --------------------------------------------------------------------------------- metadata */
@@ -339,6 +334,7 @@ backend *options_backend(const run_options *run, error *err) {
         precision on_gpu = run->precision == PRECISION_AUTO ? BF16 : wanted;
         backend *be = backend_cuda(on_gpu, err);
         if (be || run->device == DEVICE_CUDA) return be;
+        if (backend_cuda_expected()) log_warning("%s; running on the CPU instead", err->text);
     }
     return backend_cpu(wanted, (int)run->threads);
 }

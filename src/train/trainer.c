@@ -324,7 +324,6 @@ static void set_end(trainer *tr) {
 static void describe(const trainer *tr) {
     const model *m = tr->m;
     const options *o = tr->o;
-    static const char *const precisions[] = {[FP32] = "fp32", [TF32] = "tf32", [BF16] = "bf16"};
     char text[128];
     for (int s = 0; s < model_stages(&m->config); s++) {
         int parts = graph_components(m->graphs[s]);
@@ -334,7 +333,7 @@ static void describe(const trainer *tr) {
                         model_stage_name(&m->config, s, name), parts);
         }
     }
-    log_line("device: %s, %s", tr->be->device, precisions[tr->be->precision]);
+    log_line("device: %s, %s", tr->be->device, precision_name(tr->be->precision));
     log_line("model: %s, %" PRId64 " units, %zu parameters",
              (const char *[]){"lstm", "mlstm", "deep"}[m->config.cell], m->config.hidden,
              parameter_scalars(&m->parameters));
