@@ -25,7 +25,7 @@ numpy = needs.module("numpy")
 
 PROGRAM = None  # set by main, before any test
 COMMANDS = ["train", "eval", "features", "probe", "generate", "graph", "plot",
-            "show"]
+            "report", "show"]
 RUN_FILES = ["best.safetensors", "config.yaml", "last.safetensors", "last.state", "metrics.jsonl"]
 TIMED = ["seconds", "bytes_per_second"]
 

@@ -295,6 +295,138 @@ class Plot(Page):
         self.refused("expected a run", "plot", "--out", "a.svg", status=2)
 
 
+class Graph(Page):
+    def test_weights_shade_edges(self):
+        self.config("config.yaml", model_hidden=128, model_degree=4)
+        self.train()
+        self.run_program("graph", "run/last.safetensors", "--html", "page.html", "--svg", "one.svg")
+        self.open("page.html")
+        nodes = SURF.run("document.querySelectorAll('figure svg')[0].querySelectorAll('circle').length")
+        self.assertEqual(nodes, 16)
+        chords = SURF.run("[...document.querySelectorAll('.edges')].map(p =>"
+                          " [Number(p.getAttribute('stroke-opacity')), p.getAttribute('d')])")
+        opacities = [opacity for opacity, _ in chords]
+        self.assertEqual(opacities, sorted(opacities))
+        self.assertEqual(sum(d.count("M") for _, d in chords), 16 * 4 // 2)
+        # The darkest chords are those of the largest weights.
+        header, data = cli.split_safetensors(self.read("run/last.safetensors"))
+        of = lambda name, kind: numpy.frombuffer(
+            data[slice(*header[name]["data_offsets"])], kind).reshape(header[name]["shape"])
+        norms = {tuple(pair): (block ** 2).sum() for pair, block in
+                 zip(of("pattern.gates", "<i4").tolist(), of("cell.gates.weight", "<f4"))}
+        pairs = sorted(((i, j) for i, j in norms if i < j), key=lambda p: norms[p] + norms[p[::-1]])
+        place = lambda i: (f"{240 + 222 * numpy.sin(2 * numpy.pi * i / 16):.0f} "
+                           f"{240 - 222 * numpy.cos(2 * numpy.pi * i / 16):.0f}")
+        i, j = pairs[-1]
+        self.assertTrue(chords[-1][1].startswith(f"M{place(i)}L{place(j)}"))
+        i, j = pairs[0]
+        self.assertIn(f"M{place(i)}L{place(j)}", chords[0][1])
+        # Bars count what the command says.
+        told = self.results("graph", "run/last.safetensors")["patterns"][0]
+        titles = SURF.run("[...document.querySelectorAll('rect title')].map(t => t.textContent)")
+        bars = [re.match(r"(\d+): ([\d.e+]+) ", title).groups() for title in titles]
+        degrees, paths = bars[:-told["path_max"]], bars[-told["path_max"]:]
+        self.assertEqual(sum(float(n) for _, n in degrees), 16)
+        self.assertAlmostEqual(sum(int(d) * float(n) for d, n in degrees) / 16, told["degree_mean"])
+        self.assertAlmostEqual(sum(int(k) * float(n) for k, n in paths) / 100, told["path_mean"],
+                               places=2)
+        self.check_sizes("page.html")
+        SURF.open(self.folder / "one.svg")
+        self.assertEqual(SURF.problems, [])
+        self.assertEqual(SURF.run("document.querySelectorAll('image').length"), 1)
+
+    def test_matrix_is_the_pattern(self):
+        self.config("config.yaml", model_hidden=96, model_graph="core_periphery", model_degree=None,
+                    model_density=0.4, model_core=0.25)
+        self.run_program("graph", "config.yaml", "--html", "page.html", "--edges", "e")
+        self.open("page.html")
+        pixels = SURF.run("""(async () => {
+            const image = new Image(), canvas = document.createElement("canvas");
+            image.src = document.querySelector("image").getAttribute("href");
+            await image.decode();
+            canvas.width = canvas.height = image.width;
+            const context = canvas.getContext("2d");
+            context.drawImage(image, 0, 0);
+            return [...context.getImageData(0, 0, image.width, image.width).data];
+        })()""")
+        dark = numpy.array(pixels).reshape(12, 12, 4)[:, :, 0] < 128
+        edges = numpy.loadtxt(self.folder / "e.0.txt", dtype=int)
+        self.assertEqual(set(map(tuple, edges)), set(zip(*numpy.nonzero(dark))))
+        # The core's three nodes are in the middle.
+        middle = SURF.run("[...document.querySelectorAll('circle')].map(c =>"
+                          " Math.hypot(c.cx.baseVal.value - 240, c.cy.baseVal.value - 240) < 100)")
+        self.assertEqual(middle, [True] * 3 + [False] * 9)
+
+    def test_kinds_and_stages(self):
+        for kind, size in ("dense", {}), ("barabasi_albert", {"model_degree": 4}):
+            self.config("kind.yaml", model_hidden=256, model_cell="deep", model_graph=kind,
+                        **{"model_degree": None, **size})
+            self.run_program("graph", "kind.yaml", "--html", "page.html", "--svg", "kind.svg")
+            self.open("page.html")
+            self.assertEqual(SURF.run("document.querySelectorAll('h3').length"), 3)
+            for stage in "step0", "step1", "gates":
+                SURF.open(self.folder / f"kind.{stage}.svg")
+                self.assertEqual(SURF.problems, [])
+        self.config("large.yaml", model_hidden=16384, model_degree=20)
+        self.run_program("graph", "large.yaml", "--html", "page.html")
+        self.open("page.html")
+        self.assertIn("12,000 of 20,480 are drawn", SURF.run("document.body.textContent"))
+        self.refused("not a regular file", "graph", "large.yaml", "--html", ".")
+
+
+class Report(Page):
+    def test_report_and_card(self):
+        self.make_probe()
+        for name in "p.probe.safetensors", "valid.npy", "valid.labels.npy", "valid.json":
+            target = name.replace("p.probe", "probe.probe").replace("valid.", "test.", 1)
+            self.write(f"run/{target}", self.read(name))
+        out, _ = self.run_program("report", "run", "--data", "valid.tsv", *self.cpu)
+        self.assertEqual(out, "run/README.md\nrun/report.html\n")
+        self.open("run/report.html")
+        facts = dict(SURF.run("[...document.querySelectorAll('#facts tr')].map(r =>"
+                              " [...r.cells].map(c => c.textContent))"))
+        scored = self.results("eval", "run/last.safetensors", "--data", "valid.tsv", *self.cpu)
+        self.assertEqual(facts["bits per character, test"],
+                         f"{scored['bpc']:.4f} over {scored['bytes']} bytes of valid.tsv")
+        train = self.train("--resume")
+        self.assertEqual(facts["parameters"], f"{train['parameters']:,}")
+        self.assertEqual(facts["trained on"], "train.tsv")
+        self.assertIn("of 9 test documents", facts["probe"])
+        self.assertEqual(SURF.run("document.getElementById('track').options[0].text"),
+                         "probe: score of 1")
+        card = self.read("run/README.md").decode()
+        self.assertIn(f"| parameters | {train['parameters']:,} |", card)
+        for line in self.read("run/config.yaml").decode().splitlines():
+            self.assertIn(f"\n    {line}\n", card)
+        self.assertIn("smallworld train run/config.yaml", card)
+        self.run_program(*"train run/config.yaml --out again".split())  # what the card says
+        self.assertEqual(self.read("run/last.safetensors"), self.read("again/last.safetensors"))
+        self.check_sizes("run/report.html")
+        # Another model in the same folder: what was made of the first one is left out.
+        self.train("--overwrite", "--set", "run.seed=9")
+        out, err = self.run_program("report", "run", *self.cpu)
+        self.assertEqual(err.count("left out: "), 2)
+        self.open("run/report.html")
+        self.refused("of another checkpoint", "report", "run", "--probe", "p", *self.cpu)
+        (self.folder / "run" / "probe.probe.safetensors").unlink()
+        self.refused("of another checkpoint", "report", "run", "--features", "valid", *self.cpu)
+
+    def test_odd_and_bad_input(self):
+        nasty = "a`|<b>&_*[x](y)"
+        self.write(f"{nasty}.txt", b"the cat sat. \xff\x00<script>window.broken = 1</script>" * 40)
+        self.config("config.yaml", data_train=f"{nasty}.txt", data_valid=f"{nasty}.txt")
+        self.results("train", "config.yaml", "--out", nasty)
+        self.run_program("report", nasty, *self.cpu)
+        self.open(f"{nasty}/report.html")
+        card = self.read(f"{nasty}/README.md").decode()
+        self.assertIn("# a\\`\\|&lt;b>&amp;\\_\\*\\[x\\](y)", card)
+        self.write(f"{nasty}/README.md", "mine")
+        self.refused("not written by smallworld report", "report", nasty, *self.cpu)
+        self.run_program("report", nasty, "--card", "card.md", "--out", "page.html", *self.cpu)
+        self.refused("missing/metrics.jsonl", "report", "missing", *self.cpu)
+        self.refused("missing.tsv", "report", nasty, "--data", "missing.tsv", *self.cpu)
+
+
 if __name__ == "__main__":
     if len(sys.argv) < 2:
         sys.exit(__doc__)

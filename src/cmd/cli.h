@@ -17,6 +17,7 @@ int cmd_graph(int argc, char **argv);
 int cmd_bench(int argc, char **argv);
 int cmd_show(int argc, char **argv);
 int cmd_plot(int argc, char **argv);
+int cmd_report(int argc, char **argv);
 
 /* --device, --precision, --batch, --threads, which override a config or what a checkpoint says.
  * Use `cli_model_argp` as an argp child with a cli_model as its input. */

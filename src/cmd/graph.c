@@ -2,24 +2,30 @@
 #include "cmd/cli.h"
 #include "core/file.h"
 #include "core/memory.h"
-#include "graph/metrics.h"
+#include "page/wiring.h"
 
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
 typedef struct arguments {
-    const char *source, *png, *edges;
+    const char *source, *png, *svg, *html, *edges;
     cli_list assignments;
     bool json;
 } arguments;
 
-enum { KEY_SET = 1, KEY_PNG, KEY_EDGES, KEY_JSON };
+enum { KEY_SET = 1, KEY_PNG, KEY_SVG, KEY_HTML, KEY_EDGES, KEY_JSON };
 
 static const struct argp_option option_table[] = {
     {"set", KEY_SET, "KEY.PATH=VALUE", 0, "Override a key of the config; may be repeated", 0},
     {"png", KEY_PNG, "FILE", 0, "Draw the blocks; with several patterns, FILE's name gets theirs",
      0},
+    {"svg", KEY_SVG, "FILE", 0,
+     "Draw the ring with its chords, the matrix, and histograms of degrees and path lengths; named "
+     "like --png's",
+     0},
+    {"html", KEY_HTML, "FILE", 0,
+     "The same on a page. A checkpoint's edges are shaded by their weights", 0},
     {"edges", KEY_EDGES, "PREFIX", 0, "Write PREFIX.NUMBER.txt: a line OUTPUT INPUT a block", 0},
     {"json", KEY_JSON, NULL, 0, "End with one JSON object on stdout", 0},
     {0},
@@ -30,6 +36,8 @@ static error_t parse(int key, char *text, struct argp_state *state) {
     switch (key) {
     case KEY_SET: cli_append(&a->assignments, text); return 0;
     case KEY_PNG: a->png = text; return 0;
+    case KEY_SVG: a->svg = text; return 0;
+    case KEY_HTML: a->html = text; return 0;
     case KEY_EDGES: a->edges = text; return 0;
     case KEY_JSON: a->json = true; return 0;
     case ARGP_KEY_ARG:
@@ -110,22 +118,44 @@ static bool write_edges(const graph *g, const char *prefix, int number, error *e
     return written;
 }
 
+/* The name of a stage's picture, in a string the caller frees. */
+static char *picture_path(const model_config *config, int stage, const char *path,
+                          const char *ending) {
+    char name[16];
+    if (model_stages(config) == 1) return mem_string(path);
+    size_t stem = strlen(path) - (file_ends_in(path, ending) ? strlen(ending) : 0);
+    return mem_format("%.*s.%s%s", (int)stem, path, model_stage_name(config, stage, name), ending);
+}
+
 static bool draw(const model_config *config, const graph *g, int stage, const char *png,
                  error *err) {
-    char name[16], *path = mem_string(png);
-    if (model_stages(config) > 1) {
-        size_t stem = strlen(png) - (file_ends_in(png, ".png") ? 4 : 0);
-        free(path);
-        path = mem_format("%.*s.%s.png", (int)stem, png, model_stage_name(config, stage, name));
-    }
+    char *path = picture_path(config, stage, png, ".png");
     int scale = g->nodes < 512 ? 1024 / g->nodes : 1;
     bool drawn = graph_draw(g, scale < 16 ? scale : 16, path, err);
     free(path);
     return drawn;
 }
 
+/* `c` is NULL for a config, whose weights are not trained. */
+static bool draw_wiring(const arguments *a, const model_config *config, graph *const *graphs,
+                        const checkpoint *c, error *err) {
+    wiring w = {.config = config, .graphs = graphs};
+    bool drawn = true;
+    if (!a->svg && !a->html) return true;
+    if (c) wiring_measure(&w, c);
+    for (int s = 0; a->svg && drawn && s < model_stages(config); s++) {
+        char *path = picture_path(config, s, a->svg, ".svg");
+        drawn = wiring_write_svg(&w, s, path, err);
+        free(path);
+    }
+    if (drawn && a->html) drawn = wiring_write_page(&w, a->source, a->html, err);
+    wiring_free(&w);
+    return drawn;
+}
+
 static bool describe(const arguments *a, const model_config *config, graph *const *graphs,
-                     error *err) {
+                     const checkpoint *c, error *err) {
+    if (!draw_wiring(a, config, graphs, c, err)) return false;
     for (int s = 0; s < model_stages(config); s++) {
         if (a->edges && !write_edges(graphs[s], a->edges, s, err)) return false;
         if (a->png && !draw(config, graphs[s], s, a->png, err)) return false;
@@ -159,7 +189,7 @@ static bool describe_checkpoint(const arguments *a, error *err) {
                            a->assignments.items[0], a->source);
     }
     if (!checkpoint_open(&c, a->source, err)) return false;
-    bool done = describe(a, &c.options.model, c.graphs, err);
+    bool done = describe(a, &c.options.model, c.graphs, &c, err);
     checkpoint_close(&c);
     return done;
 }
@@ -171,7 +201,7 @@ static bool describe_config(const arguments *a, error *err) {
     bool done = options_load(&o, a->source, a->assignments.items, a->assignments.count, err) &&
                 options_graphs(&o, graphs, err);
     if (done) {
-        done = describe(a, &o.model, graphs, err);
+        done = describe(a, &o.model, graphs, NULL, err);
         for (int s = 0; s < model_stages(&o.model); s++) graph_free(graphs[s]);
     }
     options_free(&o);

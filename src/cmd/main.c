@@ -19,6 +19,7 @@ static const struct {
     {"generate", cmd_generate, "write text"},
     {"graph", cmd_graph, "describe the graphs of a config or checkpoint"},
     {"plot", cmd_plot, "draw the curves of runs"},
+    {"report", cmd_report, "write a page and a model card of a run"},
     {"show", cmd_show, "make a page on which a model reads text"},
     {"bench", cmd_bench, "measure the products and the update on this machine"},
 };

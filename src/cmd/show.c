@@ -104,22 +104,6 @@ typedef struct material {
     reading_options how;
 } material;
 
-/* Keeps the first `limit` bytes of the documents. */
-static uint64_t cut_texts(corpus *c, uint64_t limit) {
-    uint64_t before = c->size, left = limit;
-    for (size_t i = 0; i < c->count; i++) {
-        document *d = &c->documents[i];
-        if (d->length > left) d->length = left;
-        left -= d->length;
-        if (d->length == 0) {
-            c->count = i;
-            break;
-        }
-    }
-    c->size = limit - left;
-    return before - c->size;
-}
-
 static bool read_probe(const arguments *a, material *m, const checkpoint *c, error *err) {
     if (!a->probe) return true;
     char *path = cli_probe_path(a->probe);
@@ -174,7 +158,10 @@ static bool read_material(const arguments *a, material *m, const checkpoint *c, 
     }
     if (a->features) {
         m->has_labelled = dataset_open(&m->labelled, a->features, err);
-        if (!m->has_labelled || !show_check(&m->labelled, err)) return false;
+        if (!m->has_labelled || !show_check(&m->labelled, err) ||
+            !origin_check(a->features, safetensors_metadata(&c->file, "checksum"), err)) {
+            return false;
+        }
         if ((int64_t)m->labelled.units != o->model.hidden) {
             return error_set(err, "%s: %zu units, but the checkpoint has %lld",
                              m->labelled.features_path, m->labelled.units,
@@ -184,7 +171,7 @@ static bool read_material(const arguments *a, material *m, const checkpoint *c, 
     m->texts = texts_read(a->text, a->whole, &how, err);
     if (!m->texts) return false;
     if (limit == 0 && a->out) limit = most;
-    if (limit > 0) m->cut = cut_texts(m->texts, (uint64_t)limit);
+    if (limit > 0) m->cut = texts_cut(m->texts, (uint64_t)limit);
     return true;
 }
 

@@ -11,56 +11,68 @@ static void store(uint8_t *bytes, uint32_t value) {
     for (int i = 0; i < 4; i++) bytes[i] = (uint8_t)(value >> (24 - 8 * i));
 }
 
-/* Length, type, data, and the CRC-32 of the last two. */
-static bool write_chunk(file_writer *writer, const char *type, const uint8_t *data, uint32_t length,
-                        error *err) {
-    uint8_t head[8], tail[4];
-    store(head, length);
-    memcpy(head + 4, type, 4);
-    store(tail, (uint32_t)crc32(crc32(0, head + 4, 4), data, length));
-    return file_write(writer, head, sizeof head, err) && file_write(writer, data, length, err) &&
-           file_write(writer, tail, sizeof tail, err);
+/* Length, type, data, and the CRC-32 of the last two; returns what comes after. */
+static uint8_t *put_chunk(uint8_t *at, const char *type, const uint8_t *data, uint32_t length) {
+    store(at, length);
+    memcpy(at + 4, type, 4);
+    memcpy(at + 8, data, length);
+    store(at + 8 + length, (uint32_t)crc32(0, at + 4, length + 4));
+    return at + 12 + length;
 }
 
-static bool write_file(const char *path, int width, int height, const uint8_t *compressed,
-                       uint32_t length, error *err) {
+static uint8_t *put_file(int width, int height, const uint8_t *compressed, uint32_t length,
+                         size_t *size) {
     static const uint8_t signature[8] = {0x89, 'P', 'N', 'G', '\r', '\n', 0x1a, '\n'};
     uint8_t header[13] = {0}; /* then: 8 bits, grey, deflate, the usual filters, not interlaced */
     store(header, (uint32_t)width);
     store(header + 4, (uint32_t)height);
     header[8] = 8;
-
-    file_writer writer;
-    if (!file_begin(&writer, path, err)) return false;
-    if (file_write(&writer, signature, sizeof signature, err) &&
-        write_chunk(&writer, "IHDR", header, sizeof header, err) &&
-        write_chunk(&writer, "IDAT", compressed, length, err) &&
-        write_chunk(&writer, "IEND", header, 0, err)) {
-        return file_commit(&writer, err);
-    }
-    file_abort(&writer);
-    return false;
+    *size = sizeof signature + 3 * 12 + sizeof header + length;
+    uint8_t *file = mem_alloc(*size, 1), *at = file + sizeof signature;
+    memcpy(file, signature, sizeof signature);
+    at = put_chunk(at, "IHDR", header, sizeof header);
+    at = put_chunk(at, "IDAT", compressed, length);
+    put_chunk(at, "IEND", header, 0);
+    return file;
 }
 
-bool png_write(const char *path, const uint8_t *pixels, int width, int height, error *err) {
+uint8_t *png_encode(const char *name, const uint8_t *pixels, int width, int height, size_t *size,
+                    error *err) {
     /* A line begins with its filter; 0: none. */
-    size_t line = (size_t)width + 1, size = line * (size_t)height;
-    if (width < 1 || height < 1 || compressBound(size) > INT32_MAX) {
-        return error_set(err, "%s: cannot write an image of %d x %d pixels", path, width, height);
+    size_t line = (size_t)width + 1, bytes = line * (size_t)height;
+    if (width < 1 || height < 1 || compressBound(bytes) > INT32_MAX) {
+        error_set(err, "%s: cannot write an image of %d x %d pixels", name, width, height);
+        return NULL;
     }
-    uint8_t *lines = mem_alloc(size, 1);
+    uint8_t *lines = mem_alloc(bytes, 1);
     for (size_t y = 0; y < (size_t)height; y++) {
         memcpy(lines + y * line + 1, pixels + y * (size_t)width, (size_t)width);
     }
-    uLongf length = compressBound(size);
-    uint8_t *compressed = mem_alloc(length, 1);
-    bool written = compress2(compressed, &length, lines, size, Z_DEFAULT_COMPRESSION) == Z_OK;
-    if (written) {
-        written = write_file(path, width, height, compressed, (uint32_t)length, err);
+    uLongf length = compressBound(bytes);
+    uint8_t *compressed = mem_alloc(length, 1), *file = NULL;
+    if (compress2(compressed, &length, lines, bytes, Z_DEFAULT_COMPRESSION) == Z_OK) {
+        file = put_file(width, height, compressed, (uint32_t)length, size);
     } else {
-        error_set(err, "%s: cannot compress the image", path);
+        error_set(err, "%s: cannot compress the image", name);
     }
     free(lines);
     free(compressed);
+    return file;
+}
+
+bool png_write(const char *path, const uint8_t *pixels, int width, int height, error *err) {
+    size_t size;
+    uint8_t *file = png_encode(path, pixels, width, height, &size, err);
+    file_writer writer;
+    bool written = file && file_begin(&writer, path, err);
+    if (written) {
+        written = file_write(&writer, file, size, err);
+        if (written) {
+            written = file_commit(&writer, err);
+        } else {
+            file_abort(&writer);
+        }
+    }
+    free(file);
     return written;
 }

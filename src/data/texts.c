@@ -68,3 +68,18 @@ corpus *texts_read(const char *path, bool whole, const corpus_options *options, 
     corpus_free(c);
     return lines;
 }
+
+uint64_t texts_cut(corpus *c, uint64_t limit) {
+    uint64_t before = c->size, left = limit;
+    for (size_t i = 0; i < c->count; i++) {
+        document *d = &c->documents[i];
+        if (d->length > left) d->length = left;
+        left -= d->length;
+        if (d->length == 0) {
+            c->count = i;
+            break;
+        }
+    }
+    c->size = limit - left;
+    return before - c->size;
+}

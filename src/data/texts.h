@@ -9,4 +9,7 @@
  * `whole`, the file is one raw text. Refuses what corpus_read does, and files without any text. */
 corpus *texts_read(const char *path, bool whole, const corpus_options *options, error *err);
 
+/* Keeps the first `limit` bytes of the documents; returns how many are dropped. */
+uint64_t texts_cut(corpus *c, uint64_t limit);
+
 #endif

@@ -259,33 +259,39 @@ void chart_write_data(FILE *out, const chart *charts, int count) {
     free(text);
 }
 
-void chart_write_bars(FILE *out, const char *title, const char *x_label, const char *y_label,
-                      const double *bars, int count, int least) {
-    axis x = {.least = least - 0.5, .most = least + count - 0.5}, y = {.most = 1};
+void chart_write_bars(FILE *out, const bar_chart *c, const char *place_) {
+    axis x = {.least = c->least - 0.5 * c->step, .most = c->least + (c->count - 0.5) * c->step};
+    axis y = {.most = 1};
     double most = 0, total = 0;
-    for (int i = 0; i < count; i++) {
-        most = fmax(most, bars[i]);
-        total += bars[i];
+    for (int i = 0; i < c->count; i++) {
+        most = fmax(most, c->bars[i]);
+        total += c->bars[i];
     }
     if (most > 0) y.most = most * 1.04;
     linear_ticks(&y, 4);
-    double step = fmax(1, ceil(count / 10.0));
-    for (int i = 0; i < count && x.ticks < MAX_TICKS; i += (int)step) {
-        x.tick[x.ticks++] = least + i;
+    int every = (c->count + 9) / 10;
+    for (int i = 0; i < c->count && x.ticks < MAX_TICKS; i += every) {
+        x.tick[x.ticks++] = c->least + i * c->step;
     }
-    begin_svg(out, NULL, "");
-    fprintf(out, "%s, from %d to %d.\">\n", title, least, least + count - 1);
-    write_title(out, title);
-    write_axes(out, &x, &y, x_label, y_label, false);
-    double width = (double)(RIGHT - LEFT) / count, gap = width > 6 ? 1 : 0;
-    for (int i = 0; i < count; i++) {
-        if (!(bars[i] > 0)) continue;
-        double top = place(&y, bars[i], BOTTOM, TOP);
+    begin_svg(out, NULL, place_);
+    fprintf(out, "%s, from %d to %d.\">\n", c->title, c->least, c->least + c->count * c->step - 1);
+    write_title(out, c->title);
+    write_axes(out, &x, &y, c->x_label, c->y_label, false);
+    double width = (double)(RIGHT - LEFT) / c->count, gap = width > 6 ? 1 : 0;
+    for (int i = 0; i < c->count; i++) {
+        if (!(c->bars[i] > 0)) continue;
+        int from = c->least + i * c->step;
+        double top = place(&y, c->bars[i], BOTTOM, TOP);
         fprintf(out,
                 "<rect x=\"%.1f\" y=\"%.1f\" width=\"%.1f\" height=\"%.1f\" "
-                "fill=\"var(--c0)\"><title>%d: %.4g (%.2f %%)</title></rect>\n",
-                LEFT + i * width + gap / 2, top, fmax(0.5, width - gap), BOTTOM - top, least + i,
-                bars[i], 100 * bars[i] / total);
+                "fill=\"var(--c0)\"><title>",
+                LEFT + i * width + gap / 2, top, fmax(0.5, width - gap), BOTTOM - top);
+        if (c->step > 1) {
+            fprintf(out, "%d to %d", from, from + c->step - 1);
+        } else {
+            fprintf(out, "%d", from);
+        }
+        fprintf(out, ": %.4g (%.2f %%)</title></rect>\n", c->bars[i], 100 * c->bars[i] / total);
     }
     fputs("</svg>\n", out);
 }

@@ -33,8 +33,13 @@ void chart_write(FILE *out, const chart *c, const char *place);
 /* The values of charts, for chart_js, which shows those under the pointer. */
 void chart_write_data(FILE *out, const chart *charts, int count);
 
-/* Bars over whole numbers, least ... least + count - 1. */
-void chart_write_bars(FILE *out, const char *title, const char *x_label, const char *y_label,
-                      const double *bars, int count, int least);
+/* Bars over whole numbers: bar i counts least + i step ... least + (i + 1) step - 1. `place` as above. */
+typedef struct bar_chart {
+    const char *title, *x_label, *y_label;
+    const double *bars;
+    int count, least, step;
+} bar_chart;
+
+void chart_write_bars(FILE *out, const bar_chart *c, const char *place);
 
 #endif

@@ -93,3 +93,11 @@ bool origin_read(origin *o, const char *prefix, error *err) {
     free(path);
     return read;
 }
+
+bool origin_check(const char *prefix, const char *checksum, error *err) {
+    origin o;
+    if (!origin_read(&o, prefix, err)) return false;
+    if (!o.known || strcmp(o.model, checksum) == 0) return true;
+    return error_set(err, "%s.json: features of another checkpoint (checksum %s; this one's is %s)",
+                     prefix, o.model, checksum);
+}

@@ -19,6 +19,9 @@ bool origin_begin(const origin *o, const char *prefix, file_writer *writer, erro
 /* Without the file, `known` is false. Refuses what is not one of ours. */
 bool origin_read(origin *o, const char *prefix, error *err);
 
+/* Refuses features that are known to be another checkpoint's. */
+bool origin_check(const char *prefix, const char *checksum, error *err);
+
 /* The names of choices, as in commands' options. */
 const char *origin_state_name(feature_state state);
 const char *origin_pool_name(pooling pool);

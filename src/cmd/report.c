@@ -1,0 +1,253 @@
+/* smallworld report: what a run came to. */
+#include "page/report.h"
+#include "cmd/cli.h"
+#include "core/log.h"
+#include "core/memory.h"
+#include "data/sequence.h"
+#include "data/texts.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+enum { TEXT_BYTES = 4000, TOP_UNITS = 8, STREAMS = 16 };
+
+typedef struct arguments {
+    cli_model model;
+    const char *folder, *out, *card, *text, *probe, *features;
+    cli_list files;
+} arguments;
+
+enum { KEY_OUT = 1, KEY_CARD, KEY_TEXT, KEY_PROBE, KEY_FEATURES, KEY_DATA };
+
+static const struct argp_option option_table[] = {
+    {"out", KEY_OUT, "PAGE.html", 0, "Default: report.html in the run", 0},
+    {"card", KEY_CARD, "FILE.md", 0, "The model card; default: README.md in the run", 0},
+    {"data", KEY_DATA, "FILE", 0, "Text to score the model on; may be repeated", 0},
+    {"text", KEY_TEXT, "FILE", 0,
+     "Whose beginning is shown byte by byte; default: the first of the validation files that is "
+     "there",
+     0},
+    {"probe", KEY_PROBE, "PREFIX", 0, "Default: probe in the run, if it has one", 0},
+    {"features", KEY_FEATURES, "PREFIX", 0,
+     "Features of labelled documents; default: test in the run, if it has them", 0},
+    {0},
+};
+
+static error_t parse(int key, char *text, struct argp_state *state) {
+    arguments *a = state->input;
+    switch (key) {
+    case KEY_OUT: a->out = text; return 0;
+    case KEY_CARD: a->card = text; return 0;
+    case KEY_DATA: cli_append(&a->files, text); return 0;
+    case KEY_TEXT: a->text = text; return 0;
+    case KEY_PROBE: a->probe = text; return 0;
+    case KEY_FEATURES: a->features = text; return 0;
+    case ARGP_KEY_INIT: state->child_inputs[0] = &a->model; return 0;
+    case ARGP_KEY_ARG:
+        if (a->folder) argp_error(state, "expected one run's folder, got also '%s'", text);
+        a->folder = text;
+        return 0;
+    case ARGP_KEY_END:
+        if (!a->folder) argp_error(state, "expected a run's folder");
+        return 0;
+    default: return ARGP_ERR_UNKNOWN;
+    }
+}
+
+/* All that the report is about. */
+typedef struct material {
+    char *path; /* of the checkpoint */
+    checkpoint checkpoint;
+    curves curves;
+    wiring wiring;
+    saved_probe probe;
+    dataset labelled;
+    corpus *texts;
+    const char *text; /* its file */
+    bool has_checkpoint, has_probe, has_labelled;
+    evaluation score;
+    reading reading;
+    show_part show;
+} material;
+
+/* What is not asked for is left out where it does not fit, and said. */
+static bool left_out(const error *err) {
+    log_warning("left out: %s", err->text);
+    return true;
+}
+
+static bool open_probe(const arguments *a, material *m, error *err) {
+    char *prefix = a->probe ? mem_string(a->probe) : mem_format("%s/probe", a->folder);
+    char *path = cli_probe_path(prefix);
+    bool done = true;
+    if (a->probe || file_exists(path)) {
+        done = saved_open(&m->probe, path, err);
+        m->has_probe =
+            done && saved_check(&m->probe, m->checkpoint.options.model.hidden,
+                                safetensors_metadata(&m->checkpoint.file, "checksum"), path, err);
+        if (done && !m->has_probe) saved_close(&m->probe);
+        done = m->has_probe || (!a->probe && left_out(err));
+    }
+    free(path);
+    free(prefix);
+    return done;
+}
+
+static bool check_features(const material *m, const char *prefix, error *err) {
+    const checkpoint *c = &m->checkpoint;
+    if ((int64_t)m->labelled.units != c->options.model.hidden) {
+        return error_set(err, "%s.npy: %zu units, but the checkpoint has %lld", prefix,
+                         m->labelled.units, (long long)c->options.model.hidden);
+    }
+    return show_check(&m->labelled, err) &&
+           origin_check(prefix, safetensors_metadata(&c->file, "checksum"), err);
+}
+
+static bool open_features(const arguments *a, material *m, error *err) {
+    char *prefix = a->features ? mem_string(a->features) : mem_format("%s/test", a->folder);
+    char *labels = mem_format("%s.labels.npy", prefix);
+    bool done = true;
+    if (a->features || file_exists(labels)) {
+        done = dataset_open(&m->labelled, prefix, err);
+        m->has_labelled = done && check_features(m, prefix, err);
+        if (done && !m->has_labelled) dataset_close(&m->labelled);
+        done = m->has_labelled || (!a->features && left_out(err));
+    }
+    free(labels);
+    free(prefix);
+    return done;
+}
+
+/* Text by the rules of training: documents from .tsv files, else bytes as they are. */
+static bool open_text(const arguments *a, material *m, error *err) {
+    const corpus_options how = {.html_entities = m->checkpoint.options.data.html_entities};
+    const options *o = m->curves.runs[0].options;
+    m->text = a->text;
+    for (int i = 0; !m->text && o && i < o->data.valid.count; i++) {
+        if (file_exists(o->data.valid.items[i])) m->text = o->data.valid.items[i];
+    }
+    if (!m->text) return true;
+    m->texts = texts_read(m->text, true, &how, err);
+    if (m->texts) texts_cut(m->texts, TEXT_BYTES);
+    return m->texts != NULL;
+}
+
+static bool open_material(const arguments *a, material *m, error *err) {
+    char *folders[] = {(char *)(uintptr_t)a->folder};
+    m->path = mem_format("%s/last.safetensors", a->folder);
+    if (!curves_read(&m->curves, folders, 1, err)) return false;
+    m->has_checkpoint = checkpoint_open(&m->checkpoint, m->path, err);
+    if (!m->has_checkpoint || !open_probe(a, m, err) || !open_features(a, m, err) ||
+        !open_text(a, m, err)) {
+        return false;
+    }
+    m->wiring = (wiring){.config = &m->checkpoint.options.model, .graphs = m->checkpoint.graphs};
+    wiring_measure(&m->wiring, &m->checkpoint);
+    return true;
+}
+
+static void close_material(material *m) {
+    reading_free(&m->reading);
+    wiring_free(&m->wiring);
+    if (m->texts) corpus_free(m->texts);
+    if (m->has_labelled) dataset_close(&m->labelled);
+    if (m->has_probe) saved_close(&m->probe);
+    if (m->has_checkpoint) checkpoint_close(&m->checkpoint);
+    curves_free(&m->curves);
+    free(m->path);
+}
+
+static bool score_data(const arguments *a, material *m, error *err) {
+    const corpus_options how = {.html_entities = m->checkpoint.options.data.html_entities};
+    cli_loaded loaded;
+    corpus *c = corpus_read(a->files.items, a->files.count, &how, err);
+    bool done = c && cli_load(&loaded, m->path, &a->model, 0, 0, err);
+    if (done) {
+        sequence *s = sequence_in_order(c);
+        recording *forward = evaluate_record(loaded.m);
+        done = evaluate(loaded.m, forward, s, 0, false, true, &m->score, err);
+        loaded.be->recording_free(loaded.be, forward);
+        sequence_free(s);
+        cli_unload(&loaded);
+    }
+    if (c) corpus_free(c);
+    return done;
+}
+
+static bool read_text(const arguments *a, material *m, error *err) {
+    size_t units[TOP_UNITS];
+    const saved_probe *p = m->has_probe && m->probe.classes == 2 ? &m->probe : NULL;
+    reading_options how = {.count = TOP_UNITS, .progress = true};
+    int count = m->has_probe ? saved_top_units(&m->probe, units, TOP_UNITS) : 0;
+    if (count > 0) {
+        how.units = units;
+        how.count = count;
+    }
+    if (m->has_probe && m->probe.origin.known) how.state = m->probe.origin.state;
+    if (p) how.weights = p->weights;
+    cli_loaded loaded;
+    int streams = m->texts->count < STREAMS ? (int)m->texts->count : STREAMS;
+    if (!cli_load(&loaded, m->path, &a->model, streams, READING_STEPS, err)) return false;
+    bool done = reading_run(loaded.m, m->texts, &how, &m->reading, err);
+    cli_unload(&loaded);
+    m->show = (show_part){m->texts, &m->reading, p, m->has_labelled ? &m->labelled : NULL};
+    return done;
+}
+
+static char *join_names(const cli_list *files) {
+    char *text = mem_string("");
+    for (int i = 0; i < files->count; i++) {
+        char *longer = mem_format("%s%s%s", text, i ? ", " : "", files->items[i]);
+        free(text);
+        text = longer;
+    }
+    return text;
+}
+
+static bool write_report(const arguments *a, material *m, const char *page, const char *card,
+                         error *err) {
+    if (a->files.count > 0 && !score_data(a, m, err)) return false;
+    if (m->texts && !read_text(a, m, err)) return false;
+    char *data = join_names(&a->files);
+    const report r = {.folder = a->folder,
+                      .checkpoint = &m->checkpoint,
+                      .curves = &m->curves,
+                      .wiring = &m->wiring,
+                      .probe = m->has_probe ? &m->probe : NULL,
+                      .score = a->files.count > 0 ? &m->score : NULL,
+                      .data = data,
+                      .show = m->texts ? &m->show : NULL,
+                      .text = m->text};
+    bool done = report_write_card(&r, card, err) && report_write_page(&r, page, err);
+    free(data);
+    return done;
+}
+
+int cmd_report(int argc, char **argv) {
+    static const struct argp_child children[] = {{&cli_model_argp, 0, "Device:", 0}, {0}};
+    static const struct argp argp = {
+        option_table,
+        parse,
+        "RUN",
+        "Write what a run came to: a page with its facts, curves, wiring, probe, and text as its "
+        "model reads it, and a model card."
+        "\vExample:\n  smallworld report runs/quickstart --data data/reviews_test.tsv.gz",
+        children,
+        NULL,
+        NULL};
+    arguments a = {0};
+    argp_parse(&argp, argc, argv, 0, NULL, &a);
+    error err;
+    material *m = mem_alloc(1, sizeof *m);
+    char *page = a.out ? mem_string(a.out) : mem_format("%s/report.html", a.folder);
+    char *card = a.card ? mem_string(a.card) : mem_format("%s/README.md", a.folder);
+    bool done = open_material(&a, m, &err) && write_report(&a, m, page, card, &err);
+    close_material(m);
+    log_end();
+    if (done) printf("%s\n%s\n", card, page);
+    free(card);
+    free(page);
+    free(m);
+    free(a.files.items);
+    return done ? STATUS_OK : cli_fail(&err, "report");
+}

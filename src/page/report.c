@@ -1,0 +1,325 @@
+#include "page/report.h"
+
+#include "core/file.h"
+#include "core/memory.h"
+#include "page/assets.h"
+#include "page/html.h"
+
+#include <inttypes.h>
+#include <math.h>
+#include <stdarg.h>
+#include <stdlib.h>
+#include <string.h>
+
+static const char mark[] = "<!-- Written by smallworld report, which overwrites it. -->";
+
+enum { MOST_FACTS = 40 };
+
+/* ------------------------------------------------------------------------------------ facts */
+
+typedef struct fact {
+    const char *name;
+    char *value;
+} fact;
+
+typedef struct facts {
+    fact items[MOST_FACTS];
+    int count;
+} facts;
+
+__attribute__((format(printf, 3, 4))) static void add(facts *f, const char *name,
+                                                      const char *format, ...) {
+    va_list arguments;
+    fact *item = &f->items[f->count++];
+    va_start(arguments, format);
+    item->name = name;
+    if (vasprintf(&item->value, format, arguments) < 0) item->value = mem_string("");
+    va_end(arguments);
+}
+
+static void free_facts(facts *f) {
+    for (int i = 0; i < f->count; i++) free(f->items[i].value);
+}
+
+static int64_t parameters_of(const checkpoint *c) {
+    int64_t count = 0;
+    for (int i = 0; i < c->file.tensor_count; i++) {
+        const tensor *t = &c->file.tensors[i];
+        if (t->type == TENSOR_F32) count += (int64_t)(tensor_bytes(t) / sizeof(float));
+    }
+    return count;
+}
+
+static double last_of(const run_log *log, log_column column) {
+    for (size_t i = log->count; i-- > 0;) {
+        if (!isnan(log->value[column][i])) return log->value[column][i];
+    }
+    return NAN;
+}
+
+static double least_of(const run_log *log, log_column column) {
+    double least = NAN;
+    for (size_t i = 0; i < log->count; i++) least = fmin(least, log->value[column][i]);
+    return least;
+}
+
+/* The names of a list, with commas. */
+static char *joined(const config_list *list) {
+    char *text = mem_string("");
+    for (int i = 0; i < list->count; i++) {
+        char *longer = mem_format("%s%s%s", text, i ? ", " : "", list->items[i]);
+        free(text);
+        text = longer;
+    }
+    return text;
+}
+
+static char *value_of(const options *o, const char *path) {
+    for (int i = 0; i < option_count; i++) {
+        if (strcmp(option_keys[i].path, path) == 0) return config_text(&o->config, &option_keys[i]);
+    }
+    return mem_string("");
+}
+
+static void add_data(facts *f, const options *o) {
+    char *train = joined(&o->data.train), *valid = joined(&o->data.valid);
+    char *excluded = joined(&o->data.exclude);
+    add(f, "trained on", "%s", train);
+    if (*valid) {
+        add(f, "validated on", "%s", valid);
+    } else {
+        add(f, "validated on", "%g %% of that, held out", 100 * o->data.valid_fraction);
+    }
+    if (*excluded) add(f, "without the texts of", "%s", excluded);
+    free(excluded);
+    free(valid);
+    free(train);
+}
+
+static void add_model(facts *f, const report *r) {
+    const options *o = &r->checkpoint->options;
+    char count[32], units[32];
+    char *cell = value_of(o, "model.cell"), *kind = value_of(o, "model.graph");
+    add(f, "cell", "%s, %s units in blocks of %" PRId64 "%s", cell,
+        html_count(units, o->model.hidden), o->model.block,
+        o->model.layer_norm ? ", layer norm" : "");
+    add(f, "parameters", "%s", html_count(count, parameters_of(r->checkpoint)));
+    for (int s = 0; s < model_stages(&o->model); s++) {
+        graph_metrics m;
+        graph_measure(r->wiring->graphs[s], &m);
+        add(f, s ? "" : "wiring",
+            "%s, %d nodes, %s blocks (%.2f %%), clustering %.3f, shortest paths %.2f on average, "
+            "%d at most",
+            kind, m.nodes, html_count(count, m.blocks), 100 * m.density, m.clustering, m.path_mean,
+            m.path_max);
+        if (s == 3 && model_stages(&o->model) > 5) { /* of many, the first and the last */
+            s = model_stages(&o->model) - 2;
+        }
+    }
+    free(kind);
+    free(cell);
+}
+
+static void add_training(facts *f, const report *r, const options *o) {
+    const run_log *log = &r->curves->runs[0].log;
+    char steps[32], bytes[32], rate[32];
+    double minutes = last_of(log, LOG_SECONDS) / 60;
+    add(f, "training", "%s updates, %s bytes, %.2f epochs in %.1f minutes (%s bytes/s)",
+        html_count(steps, (int64_t)last_of(log, LOG_STEP)),
+        html_count(bytes, (int64_t)last_of(log, LOG_BYTES)), last_of(log, LOG_EPOCH), minutes,
+        html_count(rate, (int64_t)last_of(log, LOG_RATE)));
+    if (o) {
+        char *schedule = value_of(o, "train.schedule");
+        add(f, "optimiser",
+            "Adam, learning rate %g, %s after %" PRId64 " updates of warm-up; batch %" PRId64
+            " x %" PRId64 " bytes",
+            o->train.lr, schedule, o->train.warmup, o->train.batch, o->train.bptt);
+        free(schedule);
+    }
+    add(f, "seed", "%" PRId64, r->checkpoint->options.model.seed);
+}
+
+static void add_results(facts *f, const report *r) {
+    const run_log *log = &r->curves->runs[0].log;
+    char count[32];
+    add(f, "bits per character, training", "%.4f", last_of(log, LOG_BPC));
+    if (!isnan(last_of(log, LOG_VALID_BPC))) {
+        add(f, "bits per character, validation", "%.4f last, %.4f best",
+            last_of(log, LOG_VALID_BPC), least_of(log, LOG_VALID_BPC));
+    }
+    if (r->score) {
+        add(f, "bits per character, test", "%.4f over %s bytes of %s", r->score->bpc,
+            html_count(count, (int64_t)r->score->bytes), r->data);
+    }
+    if (r->probe) {
+        const saved_probe *p = r->probe;
+        size_t used = 0;
+        for (size_t u = 0; u < p->units; u++) {
+            bool any = false;
+            for (int k = 0; k < p->models; k++)
+                any |= p->weights[(size_t)k * (p->units + 1) + u] != 0;
+            used += any;
+        }
+        add(f, "probe",
+            "error %.2f %% of %s test documents; %s logistic regression, C = %g, on %zu of %zu "
+            "units",
+            p->error, html_count(count, p->documents), p->penalty, p->cost, used, p->units);
+    }
+}
+
+static facts collect(const report *r) {
+    facts f = {.count = 0};
+    const options *o = r->curves->runs[0].options;
+    add_model(&f, r);
+    if (o) add_data(&f, o);
+    add_training(&f, r, o);
+    add_results(&f, r);
+    const char *sum = safetensors_metadata(&r->checkpoint->file, "checksum");
+    add(&f, "checkpoint", "%s/last.safetensors, checksum %s", r->folder, sum ? sum : "unknown");
+    add(&f, "made by", "smallworld " SMALLWORLD_VERSION);
+    return f;
+}
+
+/* What makes the same run again, from its folder. */
+static char *command_of(const report *r) {
+    return mem_format("smallworld train %s/config.yaml --out runs/again", r->folder);
+}
+
+/* ------------------------------------------------------------------------------------- page */
+
+static void write_facts(FILE *out, const facts *f) {
+    fputs("<div class=\"wide\" tabindex=\"0\" role=\"group\" aria-label=\"Facts\"><table "
+          "id=\"facts\">\n<tbody>\n",
+          out);
+    for (int i = 0; i < f->count; i++) {
+        fprintf(out, "<tr><th scope=\"row\">%s</th><td>", f->items[i].name);
+        html_text(out, f->items[i].value);
+        fputs("</td></tr>\n", out);
+    }
+    fputs("</tbody>\n</table></div>\n", out);
+}
+
+static void write_probe(FILE *out, const saved_probe *p) {
+    size_t units[10];
+    int count = saved_top_units(p, units, 10);
+    fputs("<p>The probe tells ", out);
+    for (int k = 0; k < p->classes; k++) {
+        if (k > 0) fputs(k + 1 < p->classes ? ", " : " from ", out);
+        fputs("label ", out);
+        html_text(out, p->name[k]);
+    }
+    fputs(". Units that weigh most in it:", out);
+    for (int k = 0; k < count; k++) fprintf(out, "%s %zu", k ? "," : "", units[k]);
+    fputs(".</p>\n", out);
+}
+
+bool report_write_page(const report *r, const char *path, error *err) {
+    static const char *const scripts[] = {chart_js, show_js};
+    file_writer writer;
+    if (!file_begin(&writer, path, err)) return false;
+    FILE *out = writer.stream;
+    char *title = mem_format("Report on %s", r->curves->runs[0].name);
+    char *command = command_of(r);
+    facts f = collect(r);
+    html_begin(out, title, 0);
+    write_facts(out, &f);
+    fputs("<p>The same run again:</p>\n<pre>", out);
+    html_text(out, command);
+    fputs("</pre>\n<h2>How training went</h2>\n", out);
+    curves_write(out, r->curves);
+    fputs("<h2>Wiring</h2>\n", out);
+    wiring_write(out, r->wiring);
+    if (r->probe) {
+        fputs("<h2>Probe</h2>\n", out);
+        write_probe(out, r->probe);
+    }
+    if (r->show) {
+        show_write(out, r->show);
+        fputs("<p class=\"quiet\">The text is the beginning of ", out);
+        html_text(out, r->text);
+        fputs(".</p>\n", out);
+    }
+    html_end(out, scripts, 2);
+    free_facts(&f);
+    free(command);
+    free(title);
+    return file_commit(&writer, err);
+}
+
+/* ------------------------------------------------------------------------------------- card */
+
+/* Text in a cell of a Markdown table, where nothing of it is markup. */
+static void put_markdown(FILE *out, const char *text) {
+    for (size_t left = strlen(text); left > 0;) {
+        size_t length = html_utf8_length((const uint8_t *)text, left);
+        uint8_t byte = (uint8_t)*text;
+        if (length == 0) {
+            fputs("\xEF\xBF\xBD", out);
+            length = 1;
+        } else if (byte < 0x20 || byte == 0x7F) {
+            fputc(' ', out);
+        } else if (byte == '<' || byte == '&') {
+            fputs(byte == '<' ? "&lt;" : "&amp;", out);
+        } else {
+            if (strchr("\\`*_[]|~#", byte)) fputc('\\', out);
+            fwrite(text, 1, length, out);
+        }
+        text += length;
+        left -= length;
+    }
+}
+
+/* Lines of code, behind four spaces, which no text can end. */
+static void put_code(FILE *out, const char *text, size_t length) {
+    bool begins = true;
+    for (size_t i = 0; i < length; i++) {
+        if (begins) fputs("    ", out);
+        fputc(text[i], out);
+        begins = text[i] == '\n';
+    }
+    if (!begins) fputc('\n', out);
+}
+
+static bool check_ours(const char *path, error *err) {
+    file_map map;
+    if (!file_exists(path)) return true;
+    if (!file_map_open(&map, path, err)) return false;
+    size_t length = strlen(mark);
+    bool ours = map.size >= length && memcmp(map.bytes, mark, length) == 0;
+    file_map_close(&map);
+    return ours || error_set(err,
+                             "%s: not written by smallworld report, and left as it is; --card "
+                             "names another file",
+                             path);
+}
+
+bool report_write_card(const report *r, const char *path, error *err) {
+    file_writer writer;
+    if (!check_ours(path, err) || !file_begin(&writer, path, err)) return false;
+    FILE *out = writer.stream;
+    char *command = command_of(r), *config = mem_format("%s/config.yaml", r->folder);
+    facts f = collect(r);
+    fprintf(out, "%s\n# ", mark);
+    put_markdown(out, r->curves->runs[0].name);
+    fputs("\n\nA model of bytes of text, an LSTM whose recurrent weights are block-sparse along a "
+          "graph.\n\n| | |\n| --- | --- |\n",
+          out);
+    for (int i = 0; i < f.count; i++) {
+        fprintf(out, "| %s | ", f.items[i].name);
+        put_markdown(out, f.items[i].value);
+        fputs(" |\n", out);
+    }
+    fputs("\nThe same run again:\n\n", out);
+    put_code(out, command, strlen(command));
+    file_map map;
+    error ignored;
+    if (file_map_open(&map, config, &ignored)) {
+        fputs("\nIts config:\n\n", out);
+        put_code(out, (const char *)map.bytes, map.size);
+        file_map_close(&map);
+    }
+    free_facts(&f);
+    free(config);
+    free(command);
+    return file_commit(&writer, err);
+}

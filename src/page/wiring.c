@@ -1,0 +1,412 @@
+#include "page/wiring.h"
+
+#include "core/memory.h"
+#include "core/png.h"
+#include "page/assets.h"
+#include "page/chart.h"
+#include "page/html.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum {
+    RING = 480,          /* the side of the ring's and the matrix's pictures */
+    ALL_EDGES = 12000,   /* drawn of all stages together */
+    SHADES = 6,          /* of edges, by weight */
+    MOST_CIRCLES = 1500, /* nodes past which the ring is a line */
+    MOST_PIXELS = 1024,  /* the side of a matrix's picture; fewer where there are several */
+    MOST_BARS = 48
+};
+
+/* ------------------------------------------------------------------------------------ norms */
+
+/* A dense pattern is stored as one block: nodes' shares of it are summed instead. */
+static void add_dense(const float *weight, int64_t hidden, int64_t block, int gates, double *sums) {
+    int64_t nodes = hidden / block;
+    for (int g = 0; g < gates; g++) {
+        for (int64_t i = 0; i < hidden; i++) {
+            for (int64_t j = 0; j < hidden; j++) {
+                double value = weight[(g * hidden + i) * hidden + j];
+                sums[i / block * nodes + j / block] += value * value;
+            }
+        }
+    }
+}
+
+void wiring_measure(wiring *w, const checkpoint *c) {
+    int64_t block = w->config->block, hidden = w->config->hidden;
+    int stages = model_stages(w->config);
+    for (int s = 0; s < stages; s++) {
+        const graph *g = w->graphs[s];
+        int gates = s == stages - 1 ? GATES : 1;
+        int64_t blocks = graph_blocks(g), of_block = gates * block * block;
+        char name[16], path[48];
+        snprintf(path, sizeof path, "cell.%s.weight", model_stage_name(w->config, s, name));
+        const tensor *t = safetensors_find(&c->file, path);
+        if (!t || t->type != TENSOR_F32 || tensor_bytes(t) != (size_t)(blocks * of_block) * 4) {
+            continue;
+        }
+        const float *weight = t->data;
+        double *sums = mem_alloc((size_t)blocks, sizeof *sums);
+        if (t->shape[0] == 1 && blocks > 1) {
+            add_dense(weight, hidden, block, gates, sums);
+        } else {
+            for (int64_t k = 0; k < blocks; k++) {
+                for (int64_t i = 0; i < of_block; i++) {
+                    double value = weight[k * of_block + i];
+                    sums[k] += value * value;
+                }
+            }
+        }
+        w->norms[s] = mem_alloc((size_t)blocks, sizeof *w->norms[s]);
+        for (int64_t k = 0; k < blocks; k++) w->norms[s][k] = (float)sqrt(sums[k]);
+        free(sums);
+    }
+}
+
+void wiring_free(wiring *w) {
+    for (int s = 0; s < CELL_MAX_STAGES; s++) {
+        free(w->norms[s]);
+        w->norms[s] = NULL;
+    }
+}
+
+/* ------------------------------------------------------------------------------------- ring */
+
+/* Nodes of the middle: a core, or hubs with three times the usual number of neighbours. */
+static bool *find_middle(const model_config *config, const graph *g, const graph_metrics *m,
+                         int *count) {
+    bool *middle = mem_alloc((size_t)g->nodes, sizeof *middle);
+    *count = 0;
+    for (int i = 0; i < g->nodes; i++) {
+        int degree = g->start[i + 1] - g->start[i] - 1;
+        middle[i] =
+            config->graph == GRAPH_CORE_PERIPHERY ? i < m->core : degree >= 3 * m->degree_mean;
+        *count += middle[i];
+    }
+    if (*count == g->nodes) {
+        memset(middle, 0, (size_t)g->nodes * sizeof *middle);
+        *count = 0;
+    }
+    return middle;
+}
+
+typedef struct point {
+    double x, y;
+} point;
+
+/* Clockwise from the top, in order; those of the middle on a ring of their own. */
+static point *place_nodes(const graph *g, const bool *middle, int inside) {
+    point *at = mem_alloc((size_t)g->nodes, sizeof *at);
+    int number[2] = {0, 0}, count[2] = {g->nodes - inside, inside};
+    for (int i = 0; i < g->nodes; i++) {
+        int k = middle[i];
+        double angle = 2 * M_PI * number[k]++ / count[k], radius = k ? 85 : 222;
+        if (k && inside == 1) radius = 0;
+        at[i] = (point){RING / 2 + radius * sin(angle), RING / 2 - radius * cos(angle)};
+    }
+    return at;
+}
+
+typedef struct edge {
+    int from, to;
+    float weight;
+} edge;
+
+static int heavier(const void *a, const void *b) {
+    const edge *x = a, *y = b;
+    if (x->weight != y->weight) return x->weight < y->weight ? 1 : -1;
+    if (x->from != y->from) return x->from - y->from;
+    return x->to - y->to;
+}
+
+/* The index of block (i, j), or -1. */
+static int find_block(const graph *g, int i, int j) {
+    int low = g->start[i], high = g->start[i + 1];
+    while (low < high) {
+        int middle = (low + high) / 2;
+        if (g->column[middle] < j) {
+            low = middle + 1;
+        } else {
+            high = middle;
+        }
+    }
+    return low < g->start[i + 1] && g->column[low] == j ? low : -1;
+}
+
+/* The edges between distinct nodes, both directions as one, heaviest first; without weights spread
+ * evenly, so that any first part of them shows the whole. */
+static edge *list_edges(const graph *g, const float *norms, size_t *count) {
+    edge *edges = mem_alloc((size_t)graph_blocks(g) + 1, sizeof *edges);
+    *count = 0;
+    for (int i = 0; i < g->nodes; i++) {
+        for (int k = g->start[i]; k < g->start[i + 1]; k++) {
+            int j = g->column[k], back = find_block(g, j, i);
+            if (i == j || (back >= 0 && j < i)) continue;
+            edge *e = &edges[(*count)++];
+            *e = (edge){i, j, 0};
+            if (norms) {
+                float other = back >= 0 ? norms[back] : 0;
+                e->weight = sqrtf(norms[k] * norms[k] + other * other);
+            } else {
+                e->weight = (float)((uint32_t)(*count) * 2654435761u >> 8);
+            }
+        }
+    }
+    qsort(edges, *count, sizeof *edges, heavier);
+    return edges;
+}
+
+/* The lightest edges first, so that the heaviest are on top. */
+static void write_edges(FILE *out, const point *at, const edge *edges, size_t count,
+                        bool weighted) {
+    int shades = weighted ? SHADES : 1;
+    for (int s = shades - 1; s >= 0; s--) {
+        size_t from = count * (size_t)s / (size_t)shades;
+        size_t to = count * ((size_t)s + 1) / (size_t)shades;
+        double opacity = fmax(0.05, fmin(0.6, 500.0 / (double)(count + 1)));
+        if (weighted) opacity = fmin(1, opacity * (s == 0 ? 5 : 2.5 / (s + 0.5)));
+        if (from == to) continue;
+        fprintf(out,
+                "<path class=\"edges\" fill=\"none\" stroke=\"var(--c0)\" stroke-width=\"%.1f\" "
+                "stroke-opacity=\"%.3f\" d=\"",
+                weighted && s == 0 ? 1.2 : 0.8, opacity);
+        for (size_t k = from; k < to; k++) {
+            point a = at[edges[k].from], b = at[edges[k].to];
+            fprintf(out, "M%.0f %.0fL%.0f %.0f", a.x, a.y, b.x, b.y);
+        }
+        fputs("\"/>\n", out);
+    }
+}
+
+static void write_nodes(FILE *out, const graph *g, const point *at, const bool *middle) {
+    if (g->nodes > MOST_CIRCLES) {
+        fprintf(out, "<circle class=\"axis\" cx=\"%d\" cy=\"%d\" r=\"222\"/>\n", RING / 2,
+                RING / 2);
+        return;
+    }
+    double radius = fmax(1, fmin(7, 350.0 / g->nodes));
+    for (int i = 0; i < g->nodes; i++) {
+        fprintf(out,
+                "<circle cx=\"%.1f\" cy=\"%.1f\" r=\"%.1f\" fill=\"var(--c%d)\">"
+                "<title>node %d: reads %d others</title></circle>\n",
+                at[i].x, at[i].y, middle[i] ? fmax(3, radius) : radius, middle[i], i,
+                g->start[i + 1] - g->start[i] - 1);
+    }
+}
+
+static void begin_square(FILE *out, const char *place) {
+    fprintf(out,
+            "<svg xmlns=\"http://www.w3.org/2000/svg\" class=\"chart\"%s width=\"%d\" "
+            "height=\"%d\" viewBox=\"0 0 %d %d\" role=\"img\" aria-label=\"",
+            place, RING, RING, RING, RING);
+}
+
+/* Returns how many edges there are; at most `most` are drawn. */
+static size_t write_ring(FILE *out, const wiring *w, int stage, const graph_metrics *m, size_t most,
+                         const char *place) {
+    const graph *g = w->graphs[stage];
+    int inside;
+    size_t count;
+    bool *middle = find_middle(w->config, g, m, &inside);
+    point *at = place_nodes(g, middle, inside);
+    edge *edges = list_edges(g, w->norms[stage], &count);
+    begin_square(out, place);
+    fprintf(out, "%d nodes on a ring%s, joined by %zu edges\">\n", g->nodes,
+            inside ? ", its core or hubs in the middle" : "", count);
+    write_edges(out, at, edges, count < most ? count : most, w->norms[stage] != NULL);
+    write_nodes(out, g, at, middle);
+    fputs("</svg>\n", out);
+    free(edges);
+    free(at);
+    free(middle);
+    return count;
+}
+
+/* ------------------------------------------------------------------------------- histograms */
+
+static void write_degrees(FILE *out, const graph *g, const graph_metrics *m, const char *place) {
+    double bars[MOST_BARS] = {0};
+    int step = (m->degree_max - m->degree_min) / MOST_BARS + 1;
+    for (int i = 0; i < g->nodes; i++) {
+        bars[(g->start[i + 1] - g->start[i] - 1 - m->degree_min) / step]++;
+    }
+    bar_chart c = {"Nodes by how many others they read",       "others read", "nodes", bars,
+                   (m->degree_max - m->degree_min) / step + 1, m->degree_min, step};
+    chart_write_bars(out, &c, place);
+}
+
+static void write_paths(FILE *out, const graph_metrics *m, const char *place) {
+    double bars[METRICS_MAX_STEPS], before = 1.0 / m->nodes, others = 1 - before;
+    for (int k = 0; k < m->steps; k++) {
+        bars[k] = others > 0 ? 100 * (m->reach[k] - before) / others : 0;
+        before = m->reach[k];
+    }
+    bar_chart c = {
+        "Ordered pairs of nodes by shortest path", "steps", "% of pairs", bars, m->steps, 1, 1};
+    chart_write_bars(out, &c, place);
+}
+
+/* ----------------------------------------------------------------------------------- matrix */
+
+static int compare_floats(const void *a, const void *b) {
+    float x = *(const float *)a, y = *(const float *)b;
+    return (x > y) - (x < y);
+}
+
+/* The norm that gets full black: 99 % of blocks have less. */
+static float full_norm(const float *norms, size_t count) {
+    float *sorted = mem_alloc(count, sizeof *sorted);
+    memcpy(sorted, norms, count * sizeof *sorted);
+    qsort(sorted, count, sizeof *sorted, compare_floats);
+    float full = sorted[(count - 1) * 99 / 100];
+    if (!(full > 0)) full = sorted[count - 1];
+    free(sorted);
+    return full > 0 ? full : 1;
+}
+
+/* Darkness of blocks, the mean over those of a pixel where there are more nodes than pixels. */
+static uint8_t *shade_matrix(const graph *g, const float *norms, int stages, int *side) {
+    int most = stages == 1 ? MOST_PIXELS : stages <= 4 ? MOST_PIXELS / 2 : MOST_PIXELS / 4;
+    *side = g->nodes < most ? g->nodes : most;
+    size_t pixels = (size_t)*side * (size_t)*side;
+    double *dark = mem_alloc(pixels, sizeof *dark);
+    float full = norms ? full_norm(norms, (size_t)graph_blocks(g)) : 1;
+    double share = (double)*side / g->nodes;
+    for (int i = 0; i < g->nodes; i++) {
+        for (int k = g->start[i]; k < g->start[i + 1]; k++) {
+            size_t x = (size_t)(g->column[k] * share), y = (size_t)(i * share);
+            /* A block that is there is seen, however small its weights. */
+            dark[y * (size_t)*side + x] += norms ? 0.15 + 0.85 * fmin(1, norms[k] / full) : 1;
+        }
+    }
+    uint8_t *grey = mem_alloc(pixels, 1);
+    double darkest = 1;
+    if (*side < g->nodes) { /* the darkest pixel is black */
+        for (size_t p = 0; p < pixels; p++) darkest = fmax(darkest, dark[p]);
+    }
+    for (size_t p = 0; p < pixels; p++) grey[p] = (uint8_t)(255 - lround(255 * dark[p] / darkest));
+    free(dark);
+    return grey;
+}
+
+static void write_matrix(FILE *out, const wiring *w, int stage, const char *place) {
+    enum { FIRST = 58, LAST = RING - 12, INSIDE = LAST - FIRST, DOWN = 28 };
+    int side;
+    size_t size;
+    error ignored;
+    const graph *g = w->graphs[stage];
+    uint8_t *grey = shade_matrix(g, w->norms[stage], model_stages(w->config), &side);
+    uint8_t *png = png_encode("matrix", grey, side, side, &size, &ignored);
+    begin_square(out, place);
+    fprintf(out,
+            "Matrix of %d x %d blocks, of which %d are there\">\n<text class=\"title\" x=\"%d\" "
+            "y=\"16\">The matrix of blocks</text>\n<image class=\"matrix\" x=\"%d\" y=\"%d\" "
+            "width=\"%d\" height=\"%d\" href=\"data:image/png;base64,",
+            g->nodes, g->nodes, graph_blocks(g), FIRST, FIRST, DOWN, INSIDE, INSIDE);
+    html_base64(out, png, size);
+    fprintf(out, "\"/>\n<rect class=\"axis\" x=\"%d\" y=\"%d\" width=\"%d\" height=\"%d\"/>\n",
+            FIRST, DOWN, INSIDE, INSIDE);
+    int every = 1; /* 1, 2, 5, 10 ... times which makes at most 8 ticks */
+    while (g->nodes / every > 8) {
+        int digit = every;
+        while (digit >= 10) digit /= 10;
+        every = digit == 2 ? every / 2 * 5 : every * 2;
+    }
+    for (int i = 0; i < g->nodes; i += every) {
+        double at = (i + 0.5) * INSIDE / g->nodes;
+        fprintf(out,
+                "<text x=\"%.1f\" y=\"%d\" text-anchor=\"middle\">%d</text><text x=\"%d\" "
+                "y=\"%.1f\" text-anchor=\"end\">%d</text>\n",
+                FIRST + at, DOWN + INSIDE + 16, i, FIRST - 6, DOWN + at + 4, i);
+    }
+    fprintf(out,
+            "<text x=\"%d\" y=\"%d\" text-anchor=\"middle\">input node</text>\n"
+            "<text transform=\"translate(13 %d) rotate(-90)\" text-anchor=\"middle\">output "
+            "node</text>\n</svg>\n",
+            FIRST + INSIDE / 2, DOWN + INSIDE + 34, DOWN + INSIDE / 2);
+    free(png);
+    free(grey);
+}
+
+/* ------------------------------------------------------------------------------------ pages */
+
+static void write_facts(FILE *out, const wiring *w, const graph_metrics *m) {
+    char blocks[32];
+    fprintf(out,
+            "<p>%d nodes of %lld units; %s blocks, %.2f %% of all. A node reads %.1f others (%d to "
+            "%d). Clustering %.3f; shortest paths have %.2f steps on average, %d at most.",
+            m->nodes, (long long)w->config->block, html_count(blocks, m->blocks), 100 * m->density,
+            m->degree_mean, m->degree_min, m->degree_max, m->clustering, m->path_mean, m->path_max);
+    if (m->components > 1) fprintf(out, " It is in %d parts.", m->components);
+    fputs("</p>\n", out);
+}
+
+void wiring_write(FILE *out, const wiring *w) {
+    int stages = model_stages(w->config);
+    size_t most = ALL_EDGES / (size_t)stages;
+    for (int s = 0; s < stages; s++) {
+        graph_metrics m;
+        char name[16], drawn[32], all[32];
+        graph_measure(w->graphs[s], &m);
+        if (stages > 1) {
+            fprintf(out, "<h3>Pattern of %s</h3>\n", model_stage_name(w->config, s, name));
+        }
+        write_facts(out, w, &m);
+        fputs("<div class=\"charts\">\n<figure>\n", out);
+        size_t edges = write_ring(out, w, s, &m, most, "");
+        fputs("<figcaption>An edge joins two nodes of which one reads the other.", out);
+        if (w->norms[s]) {
+            fputs(" The larger the norm of its blocks, the darker it is.", out);
+        }
+        if (edges > most) {
+            fprintf(out, " %s of %s are drawn%s.", html_count(drawn, (int64_t)most),
+                    html_count(all, (int64_t)edges), w->norms[s] ? ", the largest" : "");
+        }
+        fputs("</figcaption>\n</figure>\n<figure>\n", out);
+        write_matrix(out, w, s, "");
+        fprintf(out, "<figcaption>A row reads a column where a block is%s.</figcaption>\n",
+                w->norms[s] ? "; the larger its norm, the darker" : "");
+        fputs("</figure>\n<figure>\n", out);
+        write_degrees(out, w->graphs[s], &m, "");
+        fputs("</figure>\n<figure>\n", out);
+        write_paths(out, &m, "");
+        fputs("</figure>\n</div>\n", out);
+    }
+}
+
+bool wiring_write_page(const wiring *w, const char *source, const char *path, error *err) {
+    file_writer writer;
+    if (!file_begin(&writer, path, err)) return false;
+    char *title = mem_format("The wiring of %s", source);
+    html_begin(writer.stream, title, 0);
+    wiring_write(writer.stream, w);
+    html_end(writer.stream, NULL, 0);
+    free(title);
+    return file_commit(&writer, err);
+}
+
+bool wiring_write_svg(const wiring *w, int stage, const char *path, error *err) {
+    file_writer writer;
+    graph_metrics m;
+    char place[48];
+    int width = 2 * RING, height = RING + CHART_HEIGHT;
+    if (!file_begin(&writer, path, err)) return false;
+    FILE *out = writer.stream;
+    graph_measure(w->graphs[stage], &m);
+    fprintf(out,
+            "<svg xmlns=\"http://www.w3.org/2000/svg\" class=\"chart\" width=\"%d\" height=\"%d\" "
+            "viewBox=\"0 0 %d %d\">\n<style>\n%s</style>\n<rect width=\"%d\" height=\"%d\" "
+            "fill=\"var(--paper)\"/>\n",
+            width, height, width, height, chart_css, width, height);
+    write_ring(out, w, stage, &m, ALL_EDGES, "");
+    snprintf(place, sizeof place, " x=\"%d\"", RING);
+    write_matrix(out, w, stage, place);
+    snprintf(place, sizeof place, " y=\"%d\"", RING);
+    write_degrees(out, w->graphs[stage], &m, place);
+    snprintf(place, sizeof place, " x=\"%d\" y=\"%d\"", RING, RING);
+    write_paths(out, &m, place);
+    fputs("</svg>\n", out);
+    return file_commit(&writer, err);
+}

@@ -1,0 +1,27 @@
+/* The wiring of a model as people know it from papers: nodes on a ring with chords between them, how
+ * many neighbours they have, how far apart they are, and the matrix. */
+#ifndef SMALLWORLD_PAGE_WIRING_H
+#define SMALLWORLD_PAGE_WIRING_H
+
+#include "graph/metrics.h"
+#include "train/checkpoint.h"
+
+typedef struct wiring {
+    const model_config *config;
+    graph *const *graphs;          /* [stages] */
+    float *norms[CELL_MAX_STAGES]; /* [blocks] Frobenius norms; NULL without trained weights */
+} wiring;
+
+/* With the norms of a checkpoint's blocks, over all gates. */
+void wiring_measure(wiring *w, const checkpoint *c);
+void wiring_free(wiring *w);
+
+/* Elements of <main>. */
+void wiring_write(FILE *out, const wiring *w);
+
+bool wiring_write_page(const wiring *w, const char *source, const char *path, error *err);
+
+/* One stage as a picture. */
+bool wiring_write_svg(const wiring *w, int stage, const char *path, error *err);
+
+#endif
