@@ -1,0 +1,475 @@
+"""Fails every allocation and every system call on files of the program's commands, one at a time, and
+kills it at each of them; then checks that nothing crashed, nothing was lost, and exit statuses tell.
+
+    tests/faults/campaign.py BUILD/smallworld BUILD/tests/libshim.so [--short] [--only PATTERN] [--at N]
+
+A scenario is a command in a folder prepared for it. It runs once without a fault, which counts its calls
+(shim.c) and is what all other runs are compared with. Then one run a fault, in these modes:
+
+    alloc   one allocation fails               alloc+  and all after it
+    io      one system call fails              full    the disk is full from that call on
+    short   one read or write is cut in half
+    kill    SIGKILL before a call              torn    SIGKILL in the middle of a write
+
+After each, the command runs again without a fault, as its user would run it, and must end as the first
+run did, byte for byte but for the times it measured. --short runs one fault for each distinct call stack,
+not for each call. --only takes SCENARIO or SCENARIO:MODE as a glob; --at one call, whose run is then told.
+
+What one file's data needs to survive a power cut is checked in the list of calls: a file is renamed only
+when all that was written to it has been flushed, and the folder is flushed after that.
+"""
+
+import argparse
+import concurrent.futures
+import fnmatch
+import gzip
+import hashlib
+import json
+import os
+import random
+import re
+import shutil
+import signal
+import struct
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections import Counter
+from pathlib import Path
+
+MODES = ["alloc", "alloc+", "io", "full", "short", "kill", "torn"]
+SECONDS = 60  # a run takes a few hundredths; one that takes this long hangs
+CPU = ["--device", "cpu", "--threads", "1"]
+TIMED = ["seconds", "bytes_per_second", "documents_per_second"]
+WRITES = ["write", "pwrite"]
+MOVES = WRITES + ["read", "pread"]
+
+# -------------------------------------------------------------------------------- programs, folders --
+
+
+class Tools:
+    """The program and the shim, and the folder in which all runs take place."""
+
+    def __init__(self, program, shim, folder):
+        self.program, self.shim, self.folder = program, shim, folder
+        self.made = 0
+        self.lock = threading.Lock()
+
+    def new_folder(self):
+        with self.lock:
+            self.made += 1
+            path = self.folder / str(self.made)
+        path.mkdir()
+        (path / "tmp").mkdir()
+        return path
+
+    def run(self, folder, command, mode=None, at=None):
+        """(status, stdout, stderr); the status is None where the run hangs."""
+        environment = {"PATH": os.environ.get("PATH", ""), "TMPDIR": str(folder / "tmp"), "LC_ALL": "C",
+                       "OPENBLAS_NUM_THREADS": "1", "OMP_WAIT_POLICY": "passive", "MALLOC_PERTURB_": "128"}
+        if mode:
+            environment |= {"LD_PRELOAD": str(self.shim), "FAULT_MODE": mode, "FAULT_AT": str(at or 0),
+                            "FAULT_TRACE": str(folder) + ".trace", "FAULT_REPORT": str(folder) + ".report"}
+        process = subprocess.Popen([self.program, *command], cwd=folder, env=environment,
+                                   stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
+                                   stderr=subprocess.PIPE, text=True, errors="replace")
+        try:
+            out, err = process.communicate(timeout=SECONDS)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.communicate()
+            return None, "", ""
+        return process.returncode, out, err
+
+
+def fill(folder, files):
+    for name, content in files.items():
+        path = folder / name
+        path.parent.mkdir(exist_ok=True)
+        path.write_bytes(content)
+
+
+def content(folder):
+    """{path: bytes} of a folder, without its tmp/."""
+    return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*")
+            if path.is_file() and path.parent.name != "tmp"}
+
+
+def split_safetensors(data):
+    length = struct.unpack("<Q", data[:8])[0]
+    return json.loads(data[8:8 + length]), data[8 + length:]
+
+
+def without_times(name, data):
+    """A file's content but for the times in it, or for what follows from them."""
+    if name.endswith("metrics.jsonl"):
+        lines = [json.loads(line) for line in data.splitlines()]
+        return [{key: line[key] for key in line if key not in TIMED} for line in lines]
+    if name.endswith("last.state"):
+        header, tensors = split_safetensors(data)
+        for key in ["seconds", "checksum", "metrics_bytes"]:
+            header["__metadata__"].pop(key, None)
+        return header, tensors
+    return data
+
+
+def outcome(folder, out):
+    """What a run is judged by: what it printed and its folder's files, without times."""
+    printed = []
+    for line in out.splitlines():
+        if line.startswith("{"):
+            line = json.loads(line)
+            line = {key: line[key] for key in line if key not in TIMED}
+        printed.append(line)
+    return printed, {name: without_times(name, data) for name, data in content(folder).items()}
+
+
+def difference(found, expected):
+    """None where two outcomes are equal."""
+    if found[0] != expected[0]:
+        return f"prints {found[0]}, expected {expected[0]}"
+    names = sorted(name for name in found[1].keys() | expected[1].keys()
+                   if found[1].get(name) != expected[1].get(name))
+    return f"other content in {', '.join(names)}" if names else None
+
+
+# ---------------------------------------------------------------------------------------- scenarios --
+
+
+def documents(count, seed):
+    """Labelled lines from few words."""
+    draw = random.Random(seed)
+    words = ["the", "cat", "dog", "sat", "ran", "on", "a", "mat"]
+    return "".join(f"{i % 2}\t{' '.join(draw.choices(words, k=draw.randint(3, 11)))}.\n"
+                   for i in range(count)).encode()
+
+
+def config(seed=1, **model):
+    """Six updates, each of them saved."""
+    return json.dumps({
+        "run": {"device": "cpu", "threads": 1, "seed": seed},
+        "data": {"train": ["train.tsv.gz", "raw.txt"], "valid": "valid.tsv", "exclude": "exclude.tsv"},
+        "model": {"hidden": 32, "block": 8, "degree": 2, "embedding": 4} | model,
+        "train": {"batch": 2, "bptt": 16, "steps": 6, "warmup": 2, "lr": 0.01, "log_every": 2,
+                  "valid_every": 3, "average": 0.9, "checkpoint_minutes": 1e-9}}).encode()
+
+
+def mask(nodes):
+    """A .npy mask: a ring."""
+    header = f"{{'descr': '|u1', 'fortran_order': False, 'shape': ({nodes}, {nodes}), }}"
+    header += " " * (-(10 + len(header) + 1) % 64) + "\n"
+    cells = bytes((i - j) % nodes in (0, 1, nodes - 1) for i in range(nodes) for j in range(nodes))
+    return b"\x93NUMPY\x01\x00" + struct.pack("<H", len(header)) + header.encode() + cells
+
+
+INPUTS = {
+    "train.tsv.gz": gzip.compress(documents(40, 1), mtime=0),
+    "raw.txt": b"the cat sat on a mat\n" * 20,
+    "valid.tsv": documents(9, 2),
+    "exclude.tsv": documents(3, 1),
+    "test.tsv": documents(12, 3),
+    "other.tsv": documents(12, 4),
+    "edges.txt": b"# a ring\n" + b"".join(b"%d %d\n" % (i, (i + 1) % 4) for i in range(4)),
+    "mask.npy": mask(4),
+    "config.yaml": config(),
+    "other.yaml": config(seed=2),
+    "edges.yaml": config(graph="file", graph_file="edges.txt", degree=None),
+    "mask.yaml": config(graph="file", graph_file="mask.npy", degree=None),
+}
+RUN = ["config.yaml", "metrics.jsonl", "last.safetensors", "best.safetensors", "last.state"]
+TRAIN = ["train", "config.yaml", "--out", "run", "--json"]
+
+
+class Scenario:
+    """`command` in a folder that holds `files` besides INPUTS. A run that fails leaves each file as it
+    was, or as the command leaves it, and running it again puts everything right."""
+
+    def __init__(self, name, command, files=None):
+        self.name, self.command, self.files = name, command, INPUTS | (files or {})
+
+    def count(self, tools):
+        """Runs it without a fault: what all runs are compared with, and the calls."""
+        folder = tools.new_folder()
+        fill(folder, self.files)
+        status, out, err = tools.run(folder, self.command, "count")
+        if status != 0:
+            sys.exit(f"campaign.py: {self.name}: fails without a fault: {err}")
+        self.expected = outcome(folder, out)
+        trace = Path(str(folder) + ".trace").read_text(errors="replace").splitlines()
+        self.calls = [line.split("\t") for line in trace]
+        self.check_flushes()
+        return folder
+
+    def check_flushes(self):
+        names, dirty, unflushed = {}, set(), set()
+        for kind, _, call, _, file, path, target, result in (c for c in self.calls if c[0] == "io"):
+            if int(result) < 0:
+                continue
+            if call in ("open", "openat"):
+                names[result] = path
+            elif call in WRITES and file in names:
+                dirty.add(names[file])
+            elif call == "fsync" and file in names:
+                dirty.discard(names[file])
+                unflushed.discard(names[file])
+            elif call.startswith("rename"):
+                if path in dirty:
+                    sys.exit(f"campaign.py: {self.name}: {path} is renamed with bytes not flushed")
+                unflushed.add(os.path.dirname(target) or ".")
+        if unflushed:
+            sys.exit(f"campaign.py: {self.name}: folders not flushed after a rename: {unflushed}")
+
+    def points(self, mode, short):
+        """The calls at which `mode` strikes."""
+        kind = "alloc" if mode.startswith("alloc") else "io"
+        calls = [c for c in self.calls if c[0] == kind]
+        if mode == "torn":
+            calls = [c for c in calls if c[2] in WRITES and int(c[7]) > 1]
+        if mode == "short":
+            calls = [c for c in calls if c[2] in MOVES and int(c[7]) > 1]
+        if mode == "full":
+            calls = [c for c in calls if c[2] in WRITES + ["ftruncate", "fsync", "openat", "mkdir"]]
+        if short:
+            stack = 2 if kind == "alloc" else 3
+            calls = list({c[stack]: c for c in reversed(calls)}.values())[::-1]
+        return [int(c[1]) for c in calls]
+
+    def call_name(self, mode, at):
+        if mode.startswith("alloc"):
+            return "allocation"
+        return " ".join(next(c for c in self.calls if c[0] == "io" and c[1] == str(at))[2:6:3])
+
+    def strike(self, tools, mode, at, tell=False):
+        """One run with a fault and what follows; returns what is wrong, or None."""
+        folder = tools.new_folder()
+        try:
+            fill(folder, self.files)
+            status, out, err = tools.run(folder, self.command, mode, at)
+            if tell:
+                report = Path(str(folder) + ".report")
+                print(f"status {status}\n{out}{err}", report.read_text() if report.exists() else "", sep="")
+            return self.judge(tools, folder, mode, at, status, out, err) or self.recover(tools, folder)
+        finally:
+            shutil.rmtree(folder)
+            for ending in ".trace", ".report":
+                Path(str(folder) + ending).unlink(missing_ok=True)
+
+    def judge(self, tools, folder, mode, at, status, out, err):
+        if status is None:
+            return f"hangs for {SECONDS} s"
+        if mode in ("kill", "torn"):
+            if status != -signal.SIGKILL:
+                return f"status {status}, expected a kill"
+        elif status < 0:
+            return f"ends by {signal.Signals(-status).name}"
+        elif status == 0:
+            wrong = difference(outcome(folder, out), self.expected)
+            if wrong:
+                return f"exit status 0, but {wrong}"
+        elif status != 1:
+            return f"exit status {status}: {err.strip()}"
+        elif not re.search(r"^(smallworld|libgomp): .", err, re.M) and not self.is_error_output(mode, at):
+            return f"exit status 1 without a reason: {err.strip()!r}"
+        else:
+            left = content(folder).keys() - self.files.keys() - self.expected[1].keys()
+            if left and not self.is_removal(mode, at):
+                return f"leaves {', '.join(sorted(left))}"
+        if any((folder / "tmp").iterdir()):
+            return f"leaves {[path.name for path in (folder / 'tmp').iterdir()]} in the temporary folder"
+        return self.judge_files(folder)
+
+    def is_error_output(self, mode, at):
+        """Where stderr itself fails, nothing can be said there."""
+        return mode == "io" and any(c[0] == "io" and c[1] == str(at) and c[2] == "write" and c[4] == "2"
+                                    for c in self.calls)
+
+    def is_removal(self, mode, at):
+        return mode == "io" and self.call_name(mode, at).startswith("unlink")
+
+    def judge_files(self, folder):
+        for name, data in content(folder).items():
+            if name not in self.expected[1]:
+                continue
+            if data != self.files.get(name) and without_times(name, data) != self.expected[1][name]:
+                return f"leaves {name} neither as it was nor as it should be"
+        return None
+
+    def recover(self, tools, folder):
+        return self.run_again(tools, folder, self.command, "again")
+
+    def run_again(self, tools, folder, command, how):
+        status, out, err = tools.run(folder, command)
+        if status != 0:
+            return f"run {how}: exit status {status}: {err.strip()}"
+        wrong = difference(outcome(folder, out), self.expected)
+        return wrong and f"run {how}: {wrong}"
+
+
+class Training(Scenario):
+    """Afterwards the run is there to be resumed, or the earlier one is there whole, or there was none."""
+
+    earlier = None  # the files of the run before, for --overwrite
+
+    def judge_files(self, folder):
+        for name in "run/last.safetensors", "run/best.safetensors", "run/last.state":
+            if (folder / name).exists():
+                data = (folder / name).read_bytes()
+                if not is_whole(data):
+                    return f"leaves {name} corrupt"
+        return None
+
+    def recover(self, tools, folder):
+        before = content(folder)
+        resume = self.run_again(tools, folder, TRAIN + ["--resume"], "with --resume")
+        if resume is None:
+            return None
+        if self.earlier:
+            lost = [name for name in RUN if before.get(f"run/{name}") != self.earlier[f"run/{name}"]]
+            if lost:
+                return f"{resume}; and of the earlier run other content in {', '.join(lost)}"
+        elif "run/last.state" in before or self.files.get("run/last.state"):
+            return resume
+        if content(folder) != before:
+            return f"{resume}; yet that changed files"
+        return self.run_again(tools, folder, TRAIN + ["--overwrite"], "with --overwrite")
+
+
+def is_whole(data):
+    """Whether our checksum holds: CRC-32 of the file with zeros for its digits."""
+    import zlib
+    found = re.search(rb'"checksum": ?"([0-9a-f]{8})"', data[:65536])
+    if not found:
+        return False
+    zeroed = data[:found.start(1)] + b"0" * 8 + data[found.end(1):]
+    return int(found[1], 16) == zlib.crc32(zeroed)
+
+
+class Features(Scenario):
+    """Features and labels are a pair: afterwards a probe sees the old pair, the new one, or refuses."""
+
+    def judge_files(self, folder):
+        return super().judge_files(folder) or self.judge_pair(folder)
+
+    def judge_pair(self, folder):
+        found = self.probe(folder)
+        if found not in (None, self.old_probe, self.new_probe):
+            return "leaves features and labels of two runs, and probe takes them for a pair"
+        return None
+
+    def count(self, tools):
+        self.tools = tools
+        before = tools.new_folder()
+        fill(before, self.files)
+        self.old_probe = self.probe(before)
+        folder = super().count(tools)
+        self.new_probe = self.probe(folder)
+        if None in (self.old_probe, self.new_probe) or self.old_probe == self.new_probe:
+            sys.exit(f"campaign.py: {self.name}: the two pairs of features cannot be told by a probe")
+        return folder
+
+    def probe(self, folder):
+        status, out, _ = self.tools.run(folder, ["probe", "--train", "f", "--test", "f", "--json", *CPU])
+        return outcome(folder, out)[0] if status == 0 else None
+
+
+def build_scenarios(tools):
+    """The scenarios start from runs and features that the program makes itself, or leaves when killed."""
+    def make(files, *commands):
+        folder = tools.new_folder()
+        fill(folder, files)
+        for command in commands:
+            status, _, err = tools.run(folder, command)
+            if status != 0:
+                sys.exit(f"campaign.py: {' '.join(command)}: {err}")
+        return {name: data for name, data in content(folder).items() if name not in INPUTS}
+
+    train = Training("train", TRAIN)
+    finished = make(INPUTS, TRAIN)
+    old = make(INPUTS, ["train", "other.yaml", "--out", "run"])
+    train.count(tools)
+    # Killed right after the third save.
+    saves = [int(c[1]) for c in train.calls
+             if c[0] == "io" and c[2].startswith("rename") and c[6] == "run/last.state"]
+    folder = tools.new_folder()
+    fill(folder, INPUTS)
+    tools.run(folder, TRAIN, "kill", saves[2] + 1)
+    stopped = {name: data for name, data in content(folder).items() if name not in INPUTS}
+
+    resume = Training("resume", TRAIN + ["--resume"], stopped)
+    overwrite = Training("overwrite", TRAIN + ["--overwrite"], old)
+    overwrite.earlier = old
+    features = ["features", "run/last.safetensors", "--json", *CPU]
+    older = make(INPUTS | old, [*features, "--data", "other.tsv", "--out", "f"])
+    pairs = make(INPUTS | finished, [*features, "--data", "test.tsv", "--out", "train"],
+                 [*features, "--data", "other.tsv", "--out", "test"])
+    model = finished | {"exclude.tsv": INPUTS["exclude.tsv"]}
+    return [
+        train, resume, overwrite,
+        Features("features", [*features, "--data", "test.tsv", "--out", "f"], older | model),
+        Scenario("svmlight", [*features, "--data", "test.tsv", "train.tsv.gz", "--out", "f",
+                              "--format", "svmlight"], model),
+        Scenario("probe", ["probe", "--train", "train", "--test", "test", "--out", "p", "--json", *CPU],
+                 pairs),
+        Scenario("eval", ["eval", "run/last.safetensors", "--data", "train.tsv.gz", "raw.txt", "--json",
+                          *CPU], model),
+        Scenario("generate", ["generate", "run/last.safetensors", "--bytes", "20", "--json", *CPU], model),
+        Scenario("graph", ["graph", "config.yaml", "--png", "g.png", "--edges", "g", "--json"]),
+        Scenario("graph-edges", ["graph", "edges.yaml", "--json"]),
+        Scenario("graph-mask", ["graph", "mask.yaml", "--json"]),
+        Scenario("graph-model", ["graph", "run/last.safetensors", "--json"], model),
+    ]
+
+
+# ---------------------------------------------------------------------------------------------- main --
+
+
+def main():
+    parser = argparse.ArgumentParser(description="Faults one at a time.")
+    parser.add_argument("program", type=Path)
+    parser.add_argument("shim", type=Path)
+    parser.add_argument("--short", action="store_true")
+    parser.add_argument("--only", default="*")
+    parser.add_argument("--at", type=int)
+    parser.add_argument("--jobs", type=int, default=os.cpu_count())
+    options = parser.parse_args()
+    start = time.monotonic()
+    memory = Path("/dev/shm")  # on a disk, flushing takes most of the time
+    place = memory if os.access(memory, os.W_OK) else None
+    with tempfile.TemporaryDirectory(dir=place) as folder:
+        tools = Tools(options.program.resolve(), options.shim.resolve(), Path(folder))
+        return campaign(tools, options, start)
+
+
+def campaign(tools, options, start):
+    faults, wrong = Counter(), []
+    with concurrent.futures.ThreadPoolExecutor(options.jobs) as pool:
+        for scenario in build_scenarios(tools):
+            modes = [mode for mode in MODES if fnmatch.fnmatch(scenario.name, options.only)
+                     or fnmatch.fnmatch(f"{scenario.name}:{mode}", options.only)]
+            if not modes:
+                continue
+            scenario.count(tools)
+            work = [(mode, at) for mode in modes for at in scenario.points(mode, options.short)
+                    if options.at in (None, at)]
+            results = pool.map(lambda point: scenario.strike(tools, *point, options.at is not None), work)
+            counts = Counter()
+            for (mode, at), problem in zip(work, results):
+                counts[mode] += 1
+                if problem:
+                    wrong.append((scenario.name, mode, at, problem))
+                    print(f"FAILED {scenario.name}:{mode} --at {at} ({scenario.call_name(mode, at)}): "
+                          f"{problem}", flush=True)
+            faults += counts
+            print(f"{scenario.name:12}" + "".join(f"  {mode} {counts[mode]}" for mode in modes)
+                  + f"  {time.monotonic() - start:.0f} s", flush=True)
+    kills = faults["kill"] + faults["torn"]
+    print(f"{faults['alloc'] + faults['alloc+']:,} failed allocations, "
+          f"{faults['io'] + faults['full'] + faults['short']:,} failed or cut calls, {kills:,} kills, "
+          f"{len(wrong):,} wrong, {time.monotonic() - start:.0f} s")
+    return 1 if wrong or not faults else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
