@@ -319,7 +319,8 @@ static bool refuse(void) {
         const uint64_t stack = hash_stack();
         write_trace(line, snprintf(line, sizeof line, "alloc\t%ld\t%lx\n", n, stack), sizeof line);
     }
-    if (!((mode == ALLOC && n == fault_at) || (mode == ALLOC_ONWARD && n >= fault_at))) return false;
+    if (!((mode == ALLOC && n == fault_at) || (mode == ALLOC_ONWARD && n >= fault_at)))
+        return false;
     report_stack("alloc");
     errno = ENOMEM;
     return true;

@@ -1,0 +1,56 @@
+/* last.state, read into a model that is there: the way of train --resume. */
+#include "models.h"
+#include "tensors.h"
+
+#include "train/checkpoint.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+static const char *path;
+static uint8_t *valid;
+static size_t valid_size;
+static options o;
+static backend *be;
+static model *m;
+
+static void release(void) {
+    free(valid);
+    model_free(m);
+    be->destroy(be);
+    options_free(&o);
+}
+
+int LLVMFuzzerInitialize(int *argc, char ***argv) {
+    (void)argc;
+    (void)argv;
+    const run_state state = {.step = 7, .train_bytes = 100, .total = 20, .seconds = 1.5};
+    error err;
+    path = scratch_path("last.state");
+    tiny_options(&o, "lstm");
+    be = options_backend(&o.run, &err);
+    m = tiny_model(be, &o);
+    require(checkpoint_save_state(m, &state, path, &err), err.text);
+    valid = scratch_read(path, &valid_size);
+    atexit(release);
+    return 0;
+}
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
+    run_state state = {0};
+    error err;
+    scratch_write(path, data, size);
+    if (!checkpoint_load_state(m, &state, path, &err)) {
+        require(strstr(err.text, path) != NULL, "an error that does not name the file");
+        return 0;
+    }
+    require(state.step >= 0 && state.total >= 0 && state.metrics_bytes >= 0 &&
+                state.train_bytes >= 0 && state.loss_updates >= 0 && state.seconds >= 0,
+            "a negative number in a state");
+    return 0;
+}
+
+size_t LLVMFuzzerCustomMutator(uint8_t *data, size_t size, size_t capacity, unsigned seed) {
+    draw_seed(seed);
+    return tensors_mutate(data, size, capacity, valid, valid_size);
+}
