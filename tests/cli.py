@@ -182,7 +182,7 @@ class Usage(Case):
         for section, keys in settings().items():
             self.assertRegex(out, rf"(?m)^{section}:$")
             for key in keys:
-                self.assertRegex(out, rf"(?m)^  {key} +\S")
+                self.assertRegex(out, rf"(?m)^  {key} \(.+, .+\): \S")
 
     def test_bad_usage(self):
         for expected, *arguments in [

@@ -523,23 +523,44 @@ void config_write(const config *c, FILE *out) {
     }
 }
 
+/* Prints words, broken before column WIDTH, from column `at` on; further lines are indented. */
+static void print_wrapped(FILE *out, int at, const char *text) {
+    enum { WIDTH = 98, INDENT = 6 };
+    while (*text) {
+        const size_t length = strcspn(text, " ");
+        int columns = 0; /* of UTF-8, whose further bytes are 10xxxxxx */
+        for (size_t i = 0; i < length; i++) columns += (text[i] & 0xC0) != 0x80;
+        if (at + 1 + columns > WIDTH) {
+            fprintf(out, "\n%*s", INDENT, "");
+            at = INDENT;
+        } else if (at > INDENT) {
+            fputc(' ', out);
+            at++;
+        }
+        fwrite(text, 1, length, out);
+        at += columns;
+        text += length;
+        if (*text) text++;
+    }
+    fputc('\n', out);
+}
+
 void config_help(const config_key *keys, int count, FILE *out) {
+    static const char *const types[] = {
+        [CONFIG_INTEGER] = "integer",       [CONFIG_NUMBER] = "number",
+        [CONFIG_BOOLEAN] = "true or false", [CONFIG_STRING] = "string",
+        [CONFIG_CHOICE] = "choice",         [CONFIG_LIST] = "string or list of strings"};
     char section[64], range[160];
     for (int i = 0; i < count; i++) {
         const config_key *key = &keys[i];
         if (section_start(keys, i, section, sizeof section)) fprintf(out, "%s:\n", section);
-        fprintf(out, "  %-18s %s\n", strchr(key->path, '.') + 1, key->help);
-        fprintf(out, "  %-18s   ", "");
-        if (key->choices) fprintf(out, "%s; ", key->choices);
-        if (key->type == CONFIG_INTEGER || key->type == CONFIG_NUMBER) {
-            range_text(key, range, sizeof range);
-            fprintf(out, "%s, %s%s", key->type == CONFIG_INTEGER ? "integer" : "number", range,
-                    *range ? "; " : "");
-        }
-        if (key->type == CONFIG_BOOLEAN) fputs("true or false; ", out);
-        if (key->type == CONFIG_LIST) fputs("string or list of strings; ", out);
-        if (key->type == CONFIG_STRING) fputs("string; ", out);
-        if (key->unit) fprintf(out, "unit: %s; ", key->unit);
-        fprintf(out, "default: %s\n", key->fallback ? key->fallback : "null");
+        bool numeric = key->type == CONFIG_INTEGER || key->type == CONFIG_NUMBER;
+        const char *values = key->choices ? key->choices : "";
+        if (numeric) values = range_text(key, range, sizeof range);
+        int used = fprintf(out, "  %s (%s, %s):", strchr(key->path, '.') + 1, types[key->type],
+                           key->fallback ? key->fallback : "unset");
+        char *text = mem_format(*values ? "%s [%s]" : "%s%s", key->help, values);
+        print_wrapped(out, used, text);
+        free(text);
     }
 }

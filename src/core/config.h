@@ -1,6 +1,6 @@
 /* Configuration: a table of keys that parses YAML files and `key.path=value` settings into a
  * struct, refuses everything else by file, line and key, writes the resolved file, and prints its
- * own help. The table is the only place that knows a key's name, type, default, range and unit. */
+ * own help. The table is the only place that knows a key's name, type, default, range and meaning. */
 #ifndef SMALLWORLD_CORE_CONFIG_H
 #define SMALLWORLD_CORE_CONFIG_H
 
@@ -39,8 +39,7 @@ typedef struct config_key {
     const char *fallback; /* the default, as text; NULL: null, stored as 0, "" or an empty list */
     double minimum, maximum;
     const char *choices; /* "lstm mlstm deep" */
-    const char *unit;
-    const char *help;
+    const char *help;    /* what the value means, its unit included */
     unsigned flags;
 } config_key;
 
@@ -79,6 +78,7 @@ bool config_refuse(const config *c, error *err, const char *path, const char *fo
 char *config_text(const config *c, const config_key *key);
 
 void config_write(const config *c, FILE *out);
+/* Each key as "KEY (TYPE, DEFAULT): HELP [RANGE]", by sections, in lines of at most 98 columns. */
 void config_help(const config_key *keys, int count, FILE *out);
 
 /* Of `count` names, the one nearest to `wrong` in edit distance. */
