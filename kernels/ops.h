@@ -161,6 +161,8 @@ typedef struct update_report {
  * seed as its key, purpose PHILOX_GENERATE and n as the counter's third word. */
 typedef struct sampling {
     double temperature; /* 0: the likeliest byte, the lowest of equals */
+    double top_p;       /* draw among the likeliest bytes that reach this share of what top_k leaves */
+    int top_k;          /* draw among so many likeliest bytes; 0: all */
     uint64_t seed;
     uint64_t position; /* of the byte that was read last */
     uint64_t prompt;   /* bytes of text that are given, at least 1; draw 0 follows them */
@@ -289,6 +291,11 @@ struct backend {
     void (*round)(backend *be, size_t count, const void *weights, void *operands);
 
     const bench_tools *bench; /* NULL: no GPU */
+
+    /* Issues what follows to the caller's stream, a cudaStream_t or NULL for the default one, in order
+     * with what was issued before; the stream must exist until another is used. Memory may have
+     * changed in the meantime. Fails with the first error of the device so far. NULL: no GPU. */
+    bool (*use_stream)(backend *be, void *stream, error *err);
 
     void (*destroy)(backend *be);
 };

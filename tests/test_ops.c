@@ -157,13 +157,14 @@ enum { STREAMS = 3, PROMPT = 5, TEXT = 6000 };
 
 /* A text of every stream, [TEXT][STREAMS]: the prompt, then draws from the same logits again and
  * again, as floats can hold them. */
-static uint8_t *sampled_text(backend *be, const double *logits, double temperature) {
+static uint8_t *sampled_text(backend *be, const double *logits, sampling start) {
     size_t columns = (size_t)be->column_multiple, count = VOCABULARY * columns;
     uint8_t *text = mem_alloc(TEXT * STREAMS, 1), *bytes = mem_alloc(columns, 1);
     double bias[VOCABULARY] = {0};
     memset(text, 'p', TEXT * STREAMS);
     memset(bytes, 255, columns);
-    sampling start = {temperature, 77, 0, PROMPT};
+    start.seed = 77;
+    start.prompt = PROMPT;
     void *l = put(be, logits, count, REAL), *b = put(be, bias, VOCABULARY, REAL);
     sampling *s = be->allocate(be, sizeof start);
     uint8_t *t = be->allocate(be, TEXT * STREAMS), *next = be->allocate(be, columns);
@@ -196,7 +197,7 @@ static void test_sample_frequencies(void **state) {
         logits[100 * columns + n] = (float)(3 + log(5));
         logits[250 * columns + n] = (float)(3 + log(2));
     }
-    uint8_t *text = sampled_text(be, logits, 1);
+    uint8_t *text = sampled_text(be, logits, (sampling){.temperature = 1, .top_p = 1});
     int seen[STREAMS][VOCABULARY] = {0}, same = 0;
     for (int i = PROMPT; i < TEXT; i++) {
         for (int n = 0; n < STREAMS; n++) seen[n][text[i * STREAMS + n]]++;
@@ -211,12 +212,54 @@ static void test_sample_frequencies(void **state) {
     free(text);
 
     logits[30 * columns] = logits[100 * columns]; /* equally likely: the lowest */
-    text = sampled_text(be, logits, 0);
+    text = sampled_text(be, logits, (sampling){.top_p = 1});
     for (int i = PROMPT; i < TEXT; i++) {
         assert_int_equal(text[i * STREAMS], 30);
         assert_int_equal(text[i * STREAMS + 1], 100);
     }
     free(text);
+    free(logits);
+    be->destroy(be);
+}
+
+/* What top_k and top_p leave of bytes 10, 30, 100 and 250 with 2/10, 2/10, 5/10 and 1/10: the shares,
+ * in thousandths, that are drawn in every stream, within 5 deviations. */
+static void test_sample_cut(void **state) {
+    (void)state;
+    static const int bytes[] = {10, 30, 100, 250};
+    static const struct {
+        int top_k;
+        double top_p;
+        int share[4];
+    } cuts[] = {
+        {0, 1, {200, 200, 500, 100}},  {4, 1, {200, 200, 500, 100}}, {256, 1, {200, 200, 500, 100}},
+        {3, 1, {222, 222, 556, 0}},    {2, 1, {286, 0, 714, 0}}, /* of equals, the lower */
+        {1, 1, {0, 0, 1000, 0}},       {0, 0.49, {0, 0, 1000, 0}},  {0, 1e-9, {0, 0, 1000, 0}},
+        {0, 0.51, {286, 0, 714, 0}},   {0, 0.71, {222, 222, 556, 0}},
+        {2, 0.73, {286, 0, 714, 0}}, /* of the two that top_k leaves, 100 has 0.714 */
+        {2, 0.70, {0, 0, 1000, 0}},
+    };
+    backend *be = test_backend(FP32);
+    size_t columns = (size_t)be->column_multiple;
+    double *logits = random_values(VOCABULARY * columns, -200, -200);
+    for (size_t n = 0; n < columns; n++) {
+        logits[10 * columns + n] = logits[30 * columns + n] = (float)log(2);
+        logits[100 * columns + n] = (float)log(5);
+        logits[250 * columns + n] = 0;
+    }
+    for (size_t i = 0; i < sizeof cuts / sizeof cuts[0]; i++) {
+        sampling how = {.temperature = 1, .top_p = cuts[i].top_p, .top_k = cuts[i].top_k};
+        uint8_t *text = sampled_text(be, logits, how);
+        for (int n = 0; n < STREAMS; n++) {
+            for (int k = 0; k < 4; k++) {
+                int seen = 0, expected = (TEXT - PROMPT) * cuts[i].share[k] / 1000;
+                int room = cuts[i].share[k] % 1000 ? 200 : 0;
+                for (int t = PROMPT; t < TEXT; t++) seen += text[t * STREAMS + n] == bytes[k];
+                assert_in_range(seen + room, expected, expected + 2 * room);
+            }
+        }
+        free(text);
+    }
     free(logits);
     be->destroy(be);
 }
@@ -234,11 +277,17 @@ static void test_sample_pair(void **state) {
     for (size_t v = 0; v < VOCABULARY; v++) {
         memcpy(narrow + v * other, logits + v * columns, STREAMS * sizeof *narrow);
     }
-    uint8_t *found = sampled_text(p.be, logits, 0.7);
-    uint8_t *expected = sampled_text(p.trusted, narrow, 0.7);
-    assert_memory_equal(found, expected, TEXT * STREAMS);
-    free(found);
-    free(expected);
+    static const sampling how[] = {{.temperature = 0.7, .top_p = 1},
+                                   {.temperature = 0.7, .top_p = 0.8},
+                                   {.temperature = 1.5, .top_p = 1, .top_k = 9},
+                                   {.temperature = 1.1, .top_p = 0.6, .top_k = 40}};
+    for (int i = 0; i < 4; i++) {
+        uint8_t *found = sampled_text(p.be, logits, how[i]);
+        uint8_t *expected = sampled_text(p.trusted, narrow, how[i]);
+        assert_memory_equal(found, expected, TEXT * STREAMS);
+        free(found);
+        free(expected);
+    }
     free(narrow);
     free(logits);
     close_pair(&p);
@@ -521,6 +570,7 @@ int main(void) {
         cmocka_unit_test(test_losses_are_unbiased),
         cmocka_unit_test(test_denormals),
         cmocka_unit_test(test_sample_frequencies),
+        cmocka_unit_test(test_sample_cut),
         cmocka_unit_test(test_sample_pair),
         cmocka_unit_test(test_nan_is_seen),
         cmocka_unit_test(test_pool),

@@ -3,6 +3,28 @@
 
 #include "core/philox.h"
 
+/* Makes the weights zero that top_k and top_p exclude; a byte ranks above another of the same weight
+ * if it is lower. Returns the sum of what is left. */
+static double cut_weights(double weight[VOCABULARY], const sampling *s) {
+    const int top_k = s->top_k > 0 ? s->top_k : VOCABULARY;
+    double above[VOCABULARY] = {0}, total = 0, left = 0; /* above: the sum of what ranks above */
+    int rank[VOCABULARY] = {0};
+    for (int v = 0; v < VOCABULARY; v++) {
+        for (int u = 0; u < VOCABULARY; u++) {
+            const bool higher = weight[u] > weight[v] || (weight[u] == weight[v] && u < v);
+            rank[v] += higher;
+            above[v] += higher ? weight[u] : 0;
+        }
+        if (rank[v] < top_k) total += weight[v];
+    }
+    for (int v = 0; v < VOCABULARY; v++) {
+        const bool kept = rank[v] == 0 || (rank[v] < top_k && above[v] < s->top_p * total);
+        weight[v] = kept ? weight[v] : 0;
+        left += weight[v];
+    }
+    return left;
+}
+
 /* Draws byte number `draw` of a stream; `logits` are `stride` apart. */
 static uint8_t draw_byte(const real *logits, size_t stride, const real *bias, const sampling *s,
                          uint32_t stream, uint64_t draw) {
@@ -18,6 +40,7 @@ static uint8_t draw_byte(const real *logits, size_t stride, const real *bias, co
         z[v] = exp((z[v] - most) / s->temperature);
         total += z[v];
     }
+    if (s->top_k > 0 || s->top_p < 1) total = cut_weights(z, s);
     philox_stream random = philox_start(s->seed, PHILOX_GENERATE, 0, stream);
     random.draw = draw;
     double left = philox_uniform(&random) * total;

@@ -278,6 +278,34 @@ static void free_layout(backend *be, device_layout *device) {
     free(device);
 }
 
+/* ------------------------------------------------------------------------------------ streams */
+
+static bool set_blas_stream(backend *be) {
+    cuda_backend *cuda = cuda_of(be); /* a new stream takes cuBLAS's workspace away */
+    return cuda_blas_ok(be, cublasSetStream(cuda->blas, cuda->stream), "cuBLAS") &&
+           cuda_blas_ok(be, cublasSetWorkspace(cuda->blas, cuda->blas_workspace, BLAS_WORKSPACE),
+                        "cuBLAS");
+}
+
+/* Products share scratch memory, so the new stream waits for the old one. A stream that is being
+ * captured cannot wait for work outside the capture; there, order is the caller's. */
+static bool use_stream(backend *be, void *stream, error *err) {
+    cuda_backend *cuda = cuda_of(be);
+    cudaStream_t next = (cudaStream_t)stream;
+    cudaStreamCaptureStatus capturing = cudaStreamCaptureStatusNone;
+    if (next != cuda->stream) {
+        cuda_ok(be, cudaStreamIsCapturing(next, &capturing), "stream");
+        if (capturing == cudaStreamCaptureStatusNone) {
+            cuda_ok(be, cudaEventRecord(cuda->handed_over, cuda->stream), "stream");
+            cuda_ok(be, cudaStreamWaitEvent(next, cuda->handed_over, 0), "stream");
+        }
+        cuda->stream = next;
+        set_blas_stream(be);
+    }
+    cuda_weights_change(be);
+    return *cuda->failure ? error_set(err, "GPU: %s", cuda->failure) : true;
+}
+
 /* ----------------------------------------------------------------------------------- lifetime */
 
 static void destroy(backend *be) {
@@ -298,7 +326,8 @@ static void destroy(backend *be) {
     cudaFree(cuda->partial_full);
     cudaFree(cuda->chain_words);
     cudaFreeHost(cuda->staging);
-    if (cuda->stream) cudaStreamDestroy(cuda->stream);
+    if (cuda->handed_over) cudaEventDestroy(cuda->handed_over);
+    if (cuda->own_stream) cudaStreamDestroy(cuda->own_stream);
     free(cuda);
 }
 
@@ -347,6 +376,7 @@ static void fill_table(backend *be, precision precision) {
     be->pool = cuda_pool;
     be->adam = cuda_adam;
     be->round = cuda_round;
+    be->use_stream = use_stream;
     be->destroy = destroy;
 }
 
@@ -369,23 +399,23 @@ static bool set_up(backend *be) {
     cuda_backend *cuda = cuda_of(be);
     cudaDeviceProp properties;
     size_t available = 0, total = 0;
-    bool done =
-        cuda_ok(be, cudaGetDeviceProperties(&properties, 0), "device") &&
-        cuda_ok(be, cudaStreamCreateWithFlags(&cuda->stream, cudaStreamNonBlocking), "stream") &&
-        cuda_ok(be, cudaMallocHost(&cuda->staging, (size_t)STAGING_SLOTS * STAGING_BYTES),
-                "pinned memory") &&
-        cuda_ok(be, cudaMalloc(&cuda->partial, REDUCTION_BLOCKS * sizeof *cuda->partial),
-                "memory") &&
-        cuda_ok(be, cudaMalloc(&cuda->factors, sizeof *cuda->factors), "memory") &&
-        cuda_ok(be, cudaMalloc(&cuda->blas_workspace, BLAS_WORKSPACE), "memory");
+    bool done = cuda_ok(be, cudaGetDeviceProperties(&properties, 0), "device") &&
+                cuda_ok(be, cudaStreamCreateWithFlags(&cuda->own_stream, cudaStreamNonBlocking),
+                        "stream") &&
+                cuda_ok(be, cudaEventCreateWithFlags(&cuda->handed_over, cudaEventDisableTiming),
+                        "event") &&
+                cuda_ok(be, cudaMallocHost(&cuda->staging, (size_t)STAGING_SLOTS * STAGING_BYTES),
+                        "pinned memory") &&
+                cuda_ok(be, cudaMalloc(&cuda->partial, REDUCTION_BLOCKS * sizeof *cuda->partial),
+                        "memory") &&
+                cuda_ok(be, cudaMalloc(&cuda->factors, sizeof *cuda->factors), "memory") &&
+                cuda_ok(be, cudaMalloc(&cuda->blas_workspace, BLAS_WORKSPACE), "memory");
+    cuda->stream = cuda->own_stream;
     for (int i = 0; i < STAGING_SLOTS && done; i++) {
         done = cuda_ok(be, cudaEventCreateWithFlags(&cuda->staged[i], cudaEventDisableTiming),
                        "event");
     }
-    done = done && cuda_blas_ok(be, cublasCreate(&cuda->blas), "cuBLAS") &&
-           cuda_blas_ok(be, cublasSetStream(cuda->blas, cuda->stream), "cuBLAS") &&
-           cuda_blas_ok(be, cublasSetWorkspace(cuda->blas, cuda->blas_workspace, BLAS_WORKSPACE),
-                        "cuBLAS") &&
+    done = done && cuda_blas_ok(be, cublasCreate(&cuda->blas), "cuBLAS") && set_blas_stream(be) &&
            cuda_ok(be, cudaMemGetInfo(&available, &total), "memory");
     if (!done) return false;
     cuda->processors = properties.multiProcessorCount;

@@ -9,17 +9,18 @@
 typedef struct arguments {
     cli_model model;
     const char *checkpoint, *prompt;
-    int64_t bytes, seed;
-    double temperature;
+    generation how;
     bool json;
 } arguments;
 
-enum { KEY_PROMPT = 1, KEY_BYTES, KEY_TEMPERATURE, KEY_SEED, KEY_JSON };
+enum { KEY_PROMPT = 1, KEY_BYTES, KEY_TEMPERATURE, KEY_TOP_K, KEY_TOP_P, KEY_SEED, KEY_JSON };
 
 static const struct argp_option option_table[] = {
     {"prompt", KEY_PROMPT, "TEXT", 0, "Where to start; default: the start of a document", 0},
     {"bytes", KEY_BYTES, "N", 0, "How many to write; default 500", 0},
     {"temperature", KEY_TEMPERATURE, "T", 0, "Divides the logits; 0: the likeliest; default 1", 0},
+    {"top-k", KEY_TOP_K, "K", 0, "Draw among the K likeliest bytes only", 0},
+    {"top-p", KEY_TOP_P, "P", 0, "Draw among the likeliest bytes that reach probability P", 0},
     {"seed", KEY_SEED, "S", 0, "Of the draws; default 1", 0},
     {"json", KEY_JSON, NULL, 0, "End with one JSON object on stdout", 0},
     {0},
@@ -32,11 +33,19 @@ static error_t parse(int key, char *text, struct argp_state *state) {
         if (*text == '\0') argp_error(state, "--prompt: expected at least one byte");
         a->prompt = text;
         return 0;
-    case KEY_BYTES: a->bytes = cli_integer(state, "--bytes", text, 0, INT32_MAX); return 0;
-    case KEY_TEMPERATURE:
-        a->temperature = cli_number(state, "--temperature", text, 0, 1e6);
+    case KEY_BYTES:
+        a->how.bytes = (size_t)cli_integer(state, "--bytes", text, 0, INT32_MAX);
         return 0;
-    case KEY_SEED: a->seed = cli_integer(state, "--seed", text, 0, INT64_MAX); return 0;
+    case KEY_TEMPERATURE:
+        a->how.temperature = cli_number(state, "--temperature", text, 0, 1e6);
+        return 0;
+    case KEY_TOP_K:
+        a->how.top_k = (int)cli_integer(state, "--top-k", text, 1, VOCABULARY);
+        return 0;
+    case KEY_TOP_P: a->how.top_p = cli_number(state, "--top-p", text, 1e-9, 1); return 0;
+    case KEY_SEED:
+        a->how.seed = (uint64_t)cli_integer(state, "--seed", text, 0, INT64_MAX);
+        return 0;
     case KEY_JSON: a->json = true; return 0;
     case ARGP_KEY_INIT: state->child_inputs[0] = &a->model; return 0;
     case ARGP_KEY_ARG:
@@ -64,22 +73,23 @@ int cmd_generate(int argc, char **argv) {
         children,
         NULL,
         NULL};
-    arguments a = {.bytes = 500, .seed = 1, .temperature = 1};
+    arguments a = {.how = {.bytes = 500, .temperature = 1, .top_p = 1, .seed = 1}};
     argp_parse(&argp, argc, argv, 0, NULL, &a);
     error err;
     cli_loaded loaded;
     if (!cli_load(&loaded, a.checkpoint, &a.model, 1, 1, &err)) return cli_fail(&err, "generate");
     const char *prompt = a.prompt ? a.prompt : "\n ";
-    size_t total = strlen(prompt) + (size_t)a.bytes;
+    a.how.prompt = (const uint8_t *)prompt;
+    a.how.given = strlen(prompt);
+    size_t total = a.how.given + a.how.bytes;
     uint8_t *text = mem_alloc(total, 1);
-    const generation how = {prompt, (size_t)a.bytes, a.temperature, (uint64_t)a.seed};
-    bool done = generate(loaded.m, &how, text, &err);
+    bool done = generate(loaded.m, &a.how, text, &err);
     cli_unload(&loaded);
     if (done && a.json) {
         json_writer w = {stdout, false};
         json_object_begin(&w, NULL);
         json_bytes(&w, "text", text, total);
-        json_integer(&w, "bytes", a.bytes);
+        json_integer(&w, "bytes", (int64_t)a.how.bytes);
         json_object_end(&w);
         putchar('\n');
     } else if (done) {

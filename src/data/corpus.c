@@ -284,6 +284,14 @@ static const char *shown(const uint8_t *bytes, size_t length, char *text, size_t
     return text;
 }
 
+size_t corpus_clean(uint8_t *text, size_t length, const corpus_options *options) {
+    if (options->html_entities) length = decode_entities(text, length);
+    for (size_t i = 0; i < length; i++) {
+        if (text[i] == '\r' || text[i] == '\n') text[i] = ' ';
+    }
+    return length;
+}
+
 /* Adds the document of one line, which it changes. */
 static bool add_line(reading *r, const char *path, uint64_t number, uint8_t *line, size_t length,
                      error *err) {
@@ -301,10 +309,7 @@ static bool add_line(reading *r, const char *path, uint64_t number, uint8_t *lin
     uint8_t *text = tab + 1;
     length -= (size_t)(text - line);
     d.hash = hash_end(hash_bytes(hash_start, text, length));
-    if (r->html_entities) length = decode_entities(text, length);
-    for (size_t i = 0; i < length; i++) {
-        if (text[i] == '\r' || text[i] == '\n') text[i] = ' '; /* \n: from an entity */
-    }
+    length = corpus_clean(text, length, &(corpus_options){r->html_entities});
     d.length = 2 + length + 1;
     *append(r->corpus, &r->capacity) = d;
     return spool_write(r, "\n ", 2, err) && spool_write(r, text, length, err) &&

@@ -43,6 +43,10 @@ typedef struct corpus_options {
 corpus *corpus_read(char *const *files, int count, const corpus_options *options, error *err);
 void corpus_free(corpus *c);
 
+/* What a document's text becomes between "\n " and " ", in place: entities decoded if asked for, line
+ * breaks made spaces. Returns the new length, at most the old one. */
+size_t corpus_clean(uint8_t *text, size_t length, const corpus_options *options);
+
 /* Drops the documents whose text occurs in `files` (read like a corpus); returns how many, or -1. */
 int64_t corpus_exclude(corpus *c, char *const *files, int count, const corpus_options *options,
                        error *err);

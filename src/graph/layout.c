@@ -37,10 +37,12 @@ static void transpose(layout *l) {
 }
 
 layout *layout_from_graph(const graph *g, int block, int gates) {
+    if (graph_blocks(g) < g->nodes * g->nodes) return layout_blocks(g, block, gates);
+    return layout_dense(g->nodes * block, g->nodes * block, gates, 1);
+}
+
+layout *layout_blocks(const graph *g, int block, int gates) {
     int blocks = graph_blocks(g);
-    if (blocks == g->nodes * g->nodes) {
-        return layout_dense(g->nodes * block, g->nodes * block, gates, 1);
-    }
     layout *l = new_layout(g->nodes, g->nodes, blocks);
     l->out_block = l->in_block = block;
     l->gates = gates;

@@ -37,6 +37,9 @@ typedef struct layout {
 /* A complete graph becomes one dense block, any other one block of weights an edge or self-loop. */
 layout *layout_from_graph(const struct graph *g, int block, int gates);
 
+/* One block of weights an edge or self-loop, also of a complete graph. */
+layout *layout_blocks(const struct graph *g, int block, int gates);
+
 /* `rows` of each gate. */
 layout *layout_dense(int rows, int columns, int gates, int in_stride);
 void layout_free(layout *l);

@@ -18,17 +18,17 @@ static void issue_byte(void *argument) {
 
 bool generate(model *m, const generation *how, uint8_t *text, error *err) {
     backend *be = m->be;
-    const size_t prompt = strlen(how->prompt), total = prompt + how->bytes;
-    const sampling start = {how->temperature, how->seed, 0, prompt};
+    const size_t total = how->given + how->bytes;
+    const sampling start = {how->temperature, how->top_p, how->top_k, how->seed, 0, how->given};
     generator g = {m, be->allocate(be, sizeof start), be->allocate(be, total)};
     bool done = g.state && g.text;
     if (done) {
         uint8_t *first = mem_alloc((size_t)m->columns, 1);
-        first[0] = (uint8_t)how->prompt[0];
+        first[0] = how->prompt[0];
         model_set_text(m, first, NULL);
         model_zero_state(m);
         be->upload(be, g.state, &start, sizeof start);
-        be->upload(be, g.text, how->prompt, prompt);
+        be->upload(be, g.text, how->prompt, how->given);
         free(first);
         model_prepare_tables(m);
         recording *step = be->record(be, issue_byte, &g);

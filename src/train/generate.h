@@ -7,9 +7,12 @@
 #include "model/model.h"
 
 typedef struct generation {
-    const char *prompt; /* at least one byte, not zero; read from a zero state */
+    const uint8_t *prompt; /* [given], at least one byte; read from a zero state */
+    size_t given;
     size_t bytes;       /* to draw */
     double temperature; /* divides the logits; 0: the likeliest byte */
+    int top_k;          /* draw among so many likeliest bytes; 0: all */
+    double top_p;       /* draw among the likeliest bytes that reach this probability; 1: all */
     uint64_t seed;      /* of the draws */
 } generation;
 

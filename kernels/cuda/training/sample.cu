@@ -37,6 +37,42 @@ static __device__ double uniform(const sampling *s, uint32_t stream, uint64_t dr
     return (double)(((uint64_t)block.y << 32 | block.x) >> 11) * 0x1p-53;
 }
 
+static __device__ double sum_over_lanes(double value) {
+#pragma unroll
+    for (int apart = 16; apart > 0; apart /= 2) value += __shfl_xor_sync(~0u, value, apart);
+    return value;
+}
+
+/* Makes the weights zero that top_k and top_p exclude; a byte ranks above another of the same weight
+ * if it is lower. */
+static __device__ void cut_weights(double weight[PER_LANE], const sampling *s) {
+    const int top_k = s->top_k > 0 ? s->top_k : VOCABULARY;
+    double above[PER_LANE] = {}, total = 0; /* above: the sum of what ranks above */
+    int rank[PER_LANE] = {};
+    for (int lane = 0; lane < 32; lane++) {
+#pragma unroll
+        for (int k = 0; k < PER_LANE; k++) {
+            const double other = __shfl_sync(~0u, weight[k], lane);
+            const int u = lane * PER_LANE + k;
+#pragma unroll
+            for (int i = 0; i < PER_LANE; i++) {
+                const int v = threadIdx.x * PER_LANE + i;
+                const bool higher = other > weight[i] || (other == weight[i] && u < v);
+                rank[i] += higher;
+                above[i] += higher ? other : 0;
+            }
+        }
+    }
+#pragma unroll
+    for (int i = 0; i < PER_LANE; i++) total += rank[i] < top_k ? weight[i] : 0;
+    total = sum_over_lanes(total);
+#pragma unroll
+    for (int i = 0; i < PER_LANE; i++) {
+        const bool kept = rank[i] == 0 || (rank[i] < top_k && above[i] < s->top_p * total);
+        weight[i] = kept ? weight[i] : 0;
+    }
+}
+
 static __device__ int draw_byte(const float *logits, int stride, const float *bias,
                                 const sampling *s, uint32_t stream, uint64_t draw) {
     double z[PER_LANE], most, sum = 0;
@@ -50,8 +86,10 @@ static __device__ int draw_byte(const float *logits, int stride, const float *bi
 #pragma unroll
     for (int i = 0; i < PER_LANE; i++) {
         z[i] = exp((z[i] - most) / s->temperature);
-        sum += z[i];
     }
+    if (s->top_k > 0 || s->top_p < 1) cut_weights(z, s);
+#pragma unroll
+    for (int i = 0; i < PER_LANE; i++) sum += z[i];
     double up_to = sum; /* the sum of this lane and all before it */
 #pragma unroll
     for (int apart = 1; apart < 32; apart *= 2) {

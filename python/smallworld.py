@@ -1,0 +1,334 @@
+"""Models that `smallworld train` made, and the block-sparse product, from Python.
+
+    import smallworld
+    model = smallworld.Model.load("runs/quickstart/last.safetensors")
+    model.bits_per_character("A warm, bold film.")
+    model.features(["A warm, bold film.", "A flat, dull film."])   # NumPy, (2, units)
+
+Needs NumPy, and libsmallworld beside this module, in the prefix it was installed to, where the system
+looks for libraries, or at $SMALLWORLD_LIBRARY.
+"""
+
+import ctypes
+import os
+import weakref
+from ctypes import (CFUNCTYPE, POINTER, Structure, byref, c_bool, c_char_p, c_double, c_float, c_int,
+                    c_int32, c_int64, c_size_t, c_uint8, c_uint16, c_uint64, c_void_p)
+from pathlib import Path
+
+import numpy
+
+__all__ = ["Error", "Model", "Pattern", "bsmm", "version"]
+
+
+class Error(Exception):
+    """What libsmallworld refused, in its own words."""
+
+
+# --------------------------------------------------------------------------------- the library --
+
+
+class _Options(Structure):
+    _fields_ = [("device", c_char_p), ("precision", c_char_p), ("threads", c_int),
+                ("streams", c_int)]
+
+
+def _load():
+    name, here = "libsmallworld.so.0", Path(__file__).resolve().parent
+    given = os.environ.get("SMALLWORLD_LIBRARY")
+    near = [folder / name for up in (here, *list(here.parents)[:3])
+            for folder in (up, *up.glob("*-linux-gnu"))]
+    for path in [given] if given else [*(p for p in near if p.exists()), name]:
+        try:
+            return ctypes.CDLL(str(path))
+        except OSError as problem:
+            reason = problem
+    raise ImportError(f"smallworld: cannot load libsmallworld: {reason}; "
+                      "SMALLWORLD_LIBRARY can name it")
+
+
+_texts = [c_void_p, POINTER(c_char_p), POINTER(c_size_t), c_size_t]
+_product = [c_void_p, c_void_p, c_void_p, c_void_p, c_int, c_void_p]
+_functions = {  # name: (result, arguments)
+    "version": (c_char_p, []),
+    "error": (c_char_p, []),
+    "load": (c_void_p, [c_char_p, POINTER(_Options)]),
+    "free": (None, [c_void_p]),
+    "units": (c_int, [c_void_p]),
+    "parameters": (c_int64, [c_void_p]),
+    "device": (c_char_p, [c_void_p]),
+    "frame": (c_size_t, [c_void_p, c_char_p, c_size_t, c_char_p]),
+    "score": (c_bool, [*_texts, c_void_p]),
+    "states": (c_bool, [*_texts, c_int, c_void_p]),
+    "features": (c_bool, [*_texts, c_int, c_int, c_void_p]),
+    "generate": (c_bool, [c_void_p, c_char_p, c_size_t, c_size_t, c_double, c_int, c_double,
+                          c_uint64, c_char_p]),
+    "product_create": (c_void_p, [c_int, c_int, c_void_p, c_int, POINTER(_Options)]),
+    "product_free": (None, [c_void_p]),
+    "product_on_gpu": (c_bool, [c_void_p]),
+    "product_element_size": (c_int, [c_void_p]),
+    "product_columns": (c_int, [c_void_p]),
+    "product_wgrad_columns": (c_int, [c_void_p]),
+    "fprop": (c_bool, _product),
+    "dgrad": (c_bool, _product),
+    "wgrad": (c_bool, _product),
+    "product_wait": (c_bool, [c_void_p]),
+}
+
+
+class _Library:
+    def __init__(self):
+        library = _load()
+        for name, (result, arguments) in _functions.items():
+            function = getattr(library, f"smallworld_{name}")
+            function.restype, function.argtypes = result, arguments
+            setattr(self, name, function)
+
+    def check(self, result):
+        if not result:
+            raise Error(self.error().decode("utf-8", "replace"))
+        return result
+
+
+_c = _Library()
+
+
+def version():
+    """The library's version, such as "0.1.0"."""
+    return _c.version().decode()
+
+
+def _options(device, precision, threads, streams=0):
+    text = lambda value: None if value is None else str(value).encode()
+    return byref(_Options(text(device), text(precision), threads, streams))
+
+
+def _choice(name, value, choices):
+    if value not in choices:
+        raise ValueError(f"{name}: expected one of {', '.join(choices)}, got {value!r}")
+    return choices.index(value)
+
+
+# -------------------------------------------------------------------------------------- models --
+
+
+class Model:
+    """A trained model. Texts are str (encoded as UTF-8) or bytes, one or a list of them; each is read
+    from a zero state. `framed` texts are read as training documents were: "\\n " + text + " "."""
+
+    STATES = ("cell", "hidden")
+    POOLS = ("last", "mean", "max")
+
+    @classmethod
+    def load(cls, path, device=None, precision=None, threads=0, streams=0):
+        """A checkpoint, such as last.safetensors. device: "auto", "cpu" or "cuda"; precision: "auto",
+        "fp32", "tf32" or "bf16"; threads: of the CPU, 0 for all; streams: texts side by side, 0 for
+        32."""
+        return cls(_c.check(_c.load(os.fsencode(path),
+                                    _options(device, precision, threads, streams))))
+
+    def __init__(self, handle):
+        self._handle = handle
+        self._release = weakref.finalize(self, _c.free, handle)
+
+    units = property(lambda self: _c.units(self._handle), doc="The width of states.")
+    parameters = property(lambda self: _c.parameters(self._handle))
+    device = property(lambda self: _c.device(self._handle).decode())
+
+    def _texts(self, texts, framed):
+        """([bytes], the arguments that the library's functions begin with)"""
+        if isinstance(texts, (str, bytes, bytearray)):
+            texts = [texts]
+        texts = [text.encode() if isinstance(text, str) else bytes(text) for text in texts]
+        if framed:
+            texts = [self._frame(text) for text in texts]
+        pointers = (c_char_p * len(texts))(*texts)
+        lengths = (c_size_t * len(texts))(*map(len, texts))
+        return texts, (self._handle, pointers, lengths, len(texts))
+
+    def _frame(self, text):
+        room = ctypes.create_string_buffer(len(text) + 3)
+        length = _c.frame(self._handle, text, len(text), room)
+        return room.raw[:length]
+
+    @staticmethod
+    def _split(texts, rows):
+        return numpy.split(rows, numpy.cumsum([len(text) for text in texts])[:-1])
+
+    def score(self, texts, framed=True):
+        """For each text, float32 (bytes,): the bits of each byte given those before it, of a first
+        byte NaN."""
+        texts, arguments = self._texts(texts, framed)
+        bits = numpy.empty(sum(map(len, texts)), numpy.float32)
+        _c.check(_c.score(*arguments, bits.ctypes.data))
+        return self._split(texts, bits) if texts else []
+
+    def bits_per_character(self, texts, framed=True):
+        """The mean over all bytes that are predicted: all but the first of each text."""
+        bits = numpy.concatenate([b[1:] for b in self.score(texts, framed)] or [[]])
+        if bits.size == 0:
+            raise ValueError("texts: expected at least two bytes, of which one is predicted")
+        return float(numpy.mean(bits, dtype=numpy.float64))
+
+    def states(self, texts, state="cell", framed=True):
+        """For each text, float32 (bytes, units): the state after each byte."""
+        texts, arguments = self._texts(texts, framed)
+        rows = numpy.empty((sum(map(len, texts)), self.units), numpy.float32)
+        _c.check(_c.states(*arguments, _choice("state", state, self.STATES), rows.ctypes.data))
+        return self._split(texts, rows) if texts else []
+
+    def features(self, texts, state="cell", pool="last", framed=True):
+        """float32 (texts, units): the state after the last byte, or its mean or max over the bytes;
+        what `smallworld features` writes."""
+        texts, arguments = self._texts(texts, framed)
+        rows = numpy.empty((len(texts), self.units), numpy.float32)
+        _c.check(_c.features(*arguments, _choice("state", state, self.STATES),
+                             _choice("pool", pool, self.POOLS), rows.ctypes.data))
+        return rows
+
+    def generate(self, count=500, prompt=b"\n ", temperature=1.0, top_k=0, top_p=1.0, seed=1):
+        """`count` bytes that follow the prompt."""
+        prompt = prompt.encode() if isinstance(prompt, str) else bytes(prompt)
+        text = ctypes.create_string_buffer(max(count, 1))
+        _c.check(_c.generate(self._handle, prompt, len(prompt), count, temperature, top_k, top_p,
+                             seed, text))
+        return text.raw[:count]
+
+
+# -------------------------------------------------------------------------------------- DLPack --
+# https://dmlc.github.io/dlpack/latest/c_api.html: how NumPy, PyTorch, CuPy and JAX hand each other
+# arrays without a copy.
+
+
+class _DLTensor(Structure):
+    _fields_ = [("data", c_void_p), ("device_type", c_int32), ("device_id", c_int32),
+                ("ndim", c_int32), ("code", c_uint8), ("bits", c_uint8), ("lanes", c_uint16),
+                ("shape", POINTER(c_int64)), ("strides", POINTER(c_int64)),
+                ("byte_offset", c_uint64)]
+
+
+class _DLManaged(Structure):
+    pass
+
+
+_DLManaged._fields_ = [("tensor", _DLTensor), ("context", c_void_p),
+                       ("deleter", CFUNCTYPE(None, POINTER(_DLManaged)))]
+
+_capsule_pointer = ctypes.pythonapi.PyCapsule_GetPointer
+_capsule_pointer.restype, _capsule_pointer.argtypes = c_void_p, [ctypes.py_object, c_char_p]
+_CPU, _CUDA, _FLOAT, _BFLOAT = 1, 2, 2, 4
+
+
+class _Array:
+    """A view of an array that speaks DLPack, dense and in C's order."""
+
+    def __init__(self, name, array, stream):
+        if not hasattr(array, "__dlpack__"):
+            raise TypeError(f"{name}: expected an array with __dlpack__, got "
+                            f"{type(array).__name__}")
+        device = int(array.__dlpack_device__()[0])
+        on_gpu = device == _CUDA
+        # 1 is the default stream; nothing else is asked of the exporter on the CPU.
+        self.capsule = array.__dlpack__(stream=stream or 1) if on_gpu else array.__dlpack__()
+        tensor = _DLManaged.from_address(_capsule_pointer(self.capsule, b"dltensor")).tensor
+        self.name, self.device = name, device
+        self.shape = tuple(tensor.shape[i] for i in range(tensor.ndim))
+        self.type = (tensor.code, tensor.bits)
+        self.data = (tensor.data or 0) + tensor.byte_offset
+        expected = 1
+        for i in reversed(range(tensor.ndim)):
+            if tensor.strides and self.shape[i] > 1 and tensor.strides[i] != expected:
+                raise ValueError(f"{name}: expected a contiguous array")
+            expected *= self.shape[i]
+        if self.data % 16:
+            raise ValueError(f"{name}: expected memory aligned to 16 bytes")
+
+
+# ------------------------------------------------------------------------------------ products --
+
+
+class Pattern:
+    """Which blocks of a square matrix are there.
+
+    mask: NumPy (nodes, nodes) of output and input nodes, true where there is a block; every node's own
+    block must be there. Arrays are PyTorch's, CuPy's or any with DLPack, of the device; NumPy's on the
+    CPU. A GPU's are float32 or, with precision="bf16" (the default there), bfloat16; the gradient of
+    the weights is float32 always.
+    """
+
+    def __init__(self, mask, block, device=None, precision=None, threads=0):
+        mask = numpy.asarray(mask)
+        if mask.ndim != 2 or mask.shape[0] != mask.shape[1]:
+            raise ValueError(f"mask: expected (nodes, nodes), got {mask.shape}")
+        blocks = numpy.ascontiguousarray(numpy.argwhere(mask), numpy.int32)
+        self.nodes, self.block, self.count = len(mask), block, len(blocks)
+        self.features = self.nodes * block
+        self.weight_shape = (self.count, block, block)
+        self._handle = _c.check(_c.product_create(self.nodes, block, blocks.ctypes.data, self.count,
+                                                  _options(device, precision, threads)))
+        self._release = weakref.finalize(self, _c.product_free, self._handle)
+        self.on_gpu = _c.product_on_gpu(self._handle)
+        self.columns = _c.product_columns(self._handle)
+        self.wgrad_columns = _c.product_wgrad_columns(self._handle)
+        self._operand = ((_FLOAT, 32) if _c.product_element_size(self._handle) == 4
+                         else (_BFLOAT, 16))
+
+    def _view(self, name, array, shape, stream, kind=None):
+        view = _Array(name, array, stream)
+        kind = kind or self._operand
+        words = {(_FLOAT, 32): "float32", (_BFLOAT, 16): "bfloat16"}
+        if view.device != (_CUDA if self.on_gpu else _CPU):
+            raise ValueError(f"{name}: expected an array on the {'GPU' if self.on_gpu else 'CPU'}")
+        if view.type != kind:
+            raise ValueError(f"{name}: expected {words[kind]}, got "
+                             f"{words.get(view.type, view.type)}")
+        if view.shape != shape:
+            raise ValueError(f"{name}: expected shape {shape}, got {view.shape}")
+        return view
+
+    def _columns(self, name, array, multiple):
+        shape = tuple(array.shape)
+        if len(shape) != 2 or shape[0] != self.features or shape[1] < 1 or shape[1] % multiple:
+            raise ValueError(f"{name}: expected shape ({self.features}, columns), columns a multiple "
+                             f"of {multiple}, got {shape}")
+        return shape
+
+    def _out(self, out, shape):
+        if out is None and self.on_gpu:
+            raise ValueError("out: expected an array for the result, on the GPU")
+        return numpy.empty(shape, numpy.float32) if out is None else out
+
+    def fprop(self, w, x, out=None, stream=None):
+        """y = W x. w (blocks, block, block); x (features, columns). On a GPU `out` is needed, and
+        `stream` is the number of a CUDA stream, None the default one."""
+        return self._multiply(_c.fprop, w, "x", x, out, stream)
+
+    def dgrad(self, w, dy, out=None, stream=None):
+        """dx = W' dy."""
+        return self._multiply(_c.dgrad, w, "dy", dy, out, stream)
+
+    def _multiply(self, function, w, name, x, out, stream):
+        shape = self._columns(name, x, self.columns)
+        out = self._out(out, shape)
+        views = (self._view("w", w, self.weight_shape, stream),
+                 self._view(name, x, shape, stream), self._view("out", out, shape, stream))
+        _c.check(function(self._handle, *(view.data for view in views), shape[1], stream))
+        return out
+
+    def wgrad(self, dy, x, out=None, stream=None):
+        """dW = dy x', on the blocks that are there; float32."""
+        shape = self._columns("x", x, self.wgrad_columns)
+        out = self._out(out, self.weight_shape)
+        views = (self._view("dy", dy, shape, stream), self._view("x", x, shape, stream),
+                 self._view("out", out, self.weight_shape, stream, (_FLOAT, 32)))
+        _c.check(_c.wgrad(self._handle, *(view.data for view in views), shape[1], stream))
+        return out
+
+    def wait(self):
+        """Waits for what was issued to a GPU, and raises its errors."""
+        _c.check(_c.product_wait(self._handle))
+
+
+def bsmm(pattern, w, x, out=None, stream=None):
+    """The block-sparse product y = W x; see Pattern.fprop."""
+    return pattern.fprop(w, x, out, stream)

@@ -1,0 +1,385 @@
+#include "library/internal.h"
+
+#include "core/memory.h"
+#include "data/corpus.h"
+#include "train/checkpoint.h"
+#include "train/evaluate.h"
+#include "train/generate.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { DEFAULT_STREAMS = 32, MAX_STREAMS = 4096, STEPS = 64 };
+
+struct smallworld_model {
+    char *path;
+    checkpoint checkpoint;
+    backend *be;
+    model *m;           /* `streams` texts side by side, STEPS bytes a call */
+    recording *forward; /* the cell and the head */
+    recording *pooled;  /* the cell, then what `fold` says */
+    model *writer;      /* one text, one byte a call; made when first asked to write */
+    uint8_t *bytes;     /* [steps][columns] */
+    int16_t *targets;   /* [steps][columns] */
+    void *received;     /* what comes back from the device; grows */
+    size_t received_size;
+    struct {
+        smallworld_state state;
+        pooling how;
+        int32_t *first, *last; /* [columns] on the device */
+        void *out;             /* real [units][columns] on the device */
+        int32_t *host_first, *host_last;
+    } fold;
+};
+
+/* ---------------------------------------------------------------------------------- lifetime */
+
+static void issue_forward(void *argument) {
+    model_forward(argument);
+}
+
+/* The planes after each step: of the cell's state, or of the hidden one. */
+static const char *planes(const smallworld_model *s, smallworld_state state, size_t *size) {
+    const model *m = s->m;
+    bool cell = state == SMALLWORLD_CELL;
+    *size = cell ? s->be->real_size : s->be->operand_size;
+    size_t plane = (size_t)m->config.hidden * (size_t)m->columns * *size;
+    return (const char *)(cell ? m->cell.c : m->cell.h) + plane;
+}
+
+static void issue_pooled(void *argument) {
+    smallworld_model *s = argument;
+    model *m = s->m;
+    size_t size;
+    model_run(m);
+    const char *states = planes(s, s->fold.state, &size);
+    s->be->pool(s->be, states, s->fold.state == SMALLWORLD_CELL ? REAL : OPERAND, m->steps,
+                (int)m->config.hidden, m->columns, s->fold.first, s->fold.last, s->fold.how,
+                s->fold.out);
+}
+
+static bool take_memory(smallworld_model *s, error *err) {
+    backend *be = s->be;
+    size_t columns = (size_t)s->m->columns, units = (size_t)s->m->config.hidden;
+    s->bytes = mem_alloc((size_t)s->m->steps * columns, 1);
+    s->targets = mem_alloc((size_t)s->m->steps * columns, sizeof *s->targets);
+    s->fold.host_first = mem_alloc(columns, sizeof(int32_t));
+    s->fold.host_last = mem_alloc(columns, sizeof(int32_t));
+    s->fold.first = be->allocate(be, columns * sizeof(int32_t));
+    s->fold.last = be->allocate(be, columns * sizeof(int32_t));
+    s->fold.out = be->allocate(be, units * columns * be->real_size);
+    if (s->fold.first && s->fold.last && s->fold.out) return true;
+    return error_set(err, "not enough memory for features on %s", be->device);
+}
+
+static bool load(smallworld_model *s, const smallworld_options *given, error *err) {
+    int streams = given && given->streams ? given->streams : DEFAULT_STREAMS;
+    if (streams < 1 || streams > MAX_STREAMS) {
+        return error_set(err, "streams: expected 1 to %d, got %d", MAX_STREAMS, streams);
+    }
+    if (!checkpoint_open(&s->checkpoint, s->path, err)) return false;
+    options *o = &s->checkpoint.options;
+    if (library_options(o, given, err)) s->be = options_backend(&o->run, err);
+    if (s->be) s->m = checkpoint_model(&s->checkpoint, s->be, streams, STEPS, err);
+    if (!s->m || !take_memory(s, err)) return false;
+    s->forward = s->be->record(s->be, issue_forward, s->m);
+    return s->be->finish(s->be, err);
+}
+
+smallworld_model *smallworld_load(const char *path, const smallworld_options *given) {
+    error err;
+    smallworld_model *s = mem_alloc(1, sizeof *s);
+    s->path = mem_string(path);
+    if (load(s, given, &err)) return s;
+    library_fail(&err);
+    smallworld_free(s);
+    return NULL;
+}
+
+void smallworld_free(smallworld_model *s) {
+    if (!s) return;
+    backend *be = s->be;
+    if (be) {
+        void *blocks[] = {s->fold.first, s->fold.last, s->fold.out};
+        for (int i = 0; i < 3; i++) {
+            if (blocks[i]) be->release(be, blocks[i]);
+        }
+        if (s->pooled) be->recording_free(be, s->pooled);
+        if (s->forward) be->recording_free(be, s->forward);
+        if (s->writer) model_free(s->writer);
+        if (s->m) model_free(s->m);
+        be->destroy(be);
+    }
+    checkpoint_close(&s->checkpoint);
+    free(s->fold.host_first);
+    free(s->fold.host_last);
+    free(s->received);
+    free(s->targets);
+    free(s->bytes);
+    free(s->path);
+    free(s);
+}
+
+int smallworld_units(const smallworld_model *s) {
+    return (int)s->m->config.hidden;
+}
+
+int64_t smallworld_parameters(const smallworld_model *s) {
+    int64_t count = 0;
+    for (int i = 0; i < s->m->parameters.count; i++) {
+        count += (int64_t)s->m->parameters.items[i].count;
+    }
+    return count;
+}
+
+const char *smallworld_device(const smallworld_model *s) {
+    return s->be->device;
+}
+
+size_t smallworld_frame(const smallworld_model *s, const uint8_t *text, size_t length,
+                        uint8_t *framed) {
+    corpus_options how = {.html_entities = s->checkpoint.options.data.html_entities};
+    memcpy(framed, "\n ", 2);
+    if (length) memmove(framed + 2, text, length);
+    length = corpus_clean(framed + 2, length, &how);
+    framed[2 + length] = ' ';
+    return length + 3;
+}
+
+/* ----------------------------------------------------------------------------------- reading */
+
+/* Texts side by side, one a column: those of one round, which starts from a zero state. */
+typedef struct round {
+    const uint8_t *const *texts;
+    const size_t *lengths;
+    size_t first, count, longest;
+} round_of_texts;
+
+/* How many bytes of the round's text k the call has that starts at byte `from`. */
+static size_t bytes_here(const smallworld_model *s, const round_of_texts *r, size_t k,
+                         size_t from) {
+    size_t length = r->lengths[r->first + k], steps = (size_t)s->m->steps;
+    size_t left = length > from ? length - from : 0;
+    return left < steps ? left : steps;
+}
+
+static void fill(smallworld_model *s, const round_of_texts *r, size_t from) {
+    size_t columns = (size_t)s->m->columns, positions = (size_t)s->m->steps * columns;
+    memset(s->bytes, 0, positions);
+    for (size_t i = 0; i < positions; i++) s->targets[i] = -1;
+    for (size_t k = 0; k < columns; k++) {
+        size_t here = k < r->count ? bytes_here(s, r, k, from) : 0;
+        s->fold.host_first[k] = s->fold.how == POOL_LAST && here > 0 ? (int32_t)here - 1 : 0;
+        s->fold.host_last[k] = (int32_t)here;
+        for (size_t t = 0; t < here; t++) {
+            const uint8_t *text = r->texts[r->first + k] + from;
+            s->bytes[t * columns + k] = text[t];
+            if (from + t + 1 < r->lengths[r->first + k]) s->targets[t * columns + k] = text[t + 1];
+        }
+    }
+}
+
+/* Where results go, text after text; `place` counts the bytes of the texts before the round's. */
+typedef struct destination {
+    void (*take)(smallworld_model *s, const round_of_texts *r, size_t from, void *out,
+                 const size_t *place);
+    void (*finish)(smallworld_model *s, const round_of_texts *r, void *out);
+    void *out;
+} destination;
+
+static bool read_texts(smallworld_model *s, const uint8_t *const *texts, const size_t *lengths,
+                       size_t count, const destination *d, error *err) {
+    size_t batch = (size_t)s->m->batch, done = 0;
+    size_t *place = mem_alloc(batch, sizeof *place);
+    bool fine = true;
+    for (size_t first = 0; first < count && fine; first += batch) {
+        round_of_texts r = {texts, lengths, first, count - first < batch ? count - first : batch,
+                            0};
+        for (size_t k = 0; k < r.count; k++) {
+            place[k] = done;
+            done += lengths[first + k];
+            if (lengths[first + k] > r.longest) r.longest = lengths[first + k];
+        }
+        model_zero_state(s->m);
+        for (size_t from = 0; from < r.longest; from += (size_t)s->m->steps) {
+            fill(s, &r, from);
+            d->take(s, &r, from, d->out, place);
+        }
+        if (d->finish) d->finish(s, &r, d->out);
+        fine = s->be->finish(s->be, err);
+    }
+    free(place);
+    return fine;
+}
+
+/* Downloads `bytes` from the device into memory of the model. */
+static const void *receive(smallworld_model *s, const void *source, size_t bytes) {
+    s->received = mem_grow(s->received, &s->received_size, bytes, 1);
+    s->be->download(s->be, s->received, source, bytes);
+    return s->received;
+}
+
+static bool check_lengths(const size_t *lengths, size_t count, error *err) {
+    for (size_t i = 0; i < count; i++) {
+        if (lengths[i] == 0) return error_set(err, "text %zu: expected at least one byte", i);
+    }
+    return true;
+}
+
+/* ------------------------------------------------------------------------------------- score */
+
+static void take_bits(smallworld_model *s, const round_of_texts *r, size_t from, void *out,
+                      const size_t *place) {
+    size_t columns = (size_t)s->m->columns, positions = (size_t)s->m->steps * columns;
+    float *bits = out;
+    model_set_text(s->m, s->bytes, s->targets);
+    s->be->replay(s->be, s->forward);
+    const float *losses = receive(s, s->m->losses, positions * sizeof *losses);
+    for (size_t k = 0; k < r->count; k++) {
+        if (from == 0) bits[place[k]] = NAN;
+        for (size_t t = 0; t < bytes_here(s, r, k, from); t++) {
+            if (s->targets[t * columns + k] < 0) continue;
+            bits[place[k] + from + t + 1] = losses[t * columns + k] / (float)M_LN2;
+        }
+    }
+}
+
+bool smallworld_score(smallworld_model *s, const uint8_t *const *texts, const size_t *lengths,
+                      size_t count, float *bits) {
+    error err;
+    destination d = {.take = take_bits, .out = bits};
+    if (check_lengths(lengths, count, &err) && read_texts(s, texts, lengths, count, &d, &err)) {
+        return true;
+    }
+    return library_fail(&err);
+}
+
+/* ------------------------------------------------------------------------------------ states */
+
+static float state_at(const char *states, size_t index, size_t size) {
+    uint32_t bits = 0; /* 2 bytes are a bf16: the upper half of a float */
+    float value;
+    memcpy((char *)&bits + 4 - size, states + index * size, size);
+    memcpy(&value, &bits, sizeof value);
+    return value;
+}
+
+static void take_states(smallworld_model *s, const round_of_texts *r, size_t from, void *out,
+                        const size_t *place) {
+    size_t columns = (size_t)s->m->columns, units = (size_t)s->m->config.hidden, size;
+    const char *source = planes(s, s->fold.state, &size);
+    float *states = out;
+    model_set_text(s->m, s->bytes, NULL);
+    s->be->replay(s->be, s->forward);
+    const char *all = receive(s, source, (size_t)s->m->steps * units * columns * size);
+    for (size_t k = 0; k < r->count; k++) {
+        for (size_t t = 0; t < bytes_here(s, r, k, from); t++) {
+            float *row = states + (place[k] + from + t) * units;
+            for (size_t u = 0; u < units; u++) {
+                row[u] = state_at(all, (t * units + u) * columns + k, size);
+            }
+        }
+    }
+}
+
+bool smallworld_states(smallworld_model *s, const uint8_t *const *texts, const size_t *lengths,
+                       size_t count, smallworld_state state, float *states) {
+    error err;
+    destination d = {.take = take_states, .out = states};
+    s->fold.state = state;
+    if (check_lengths(lengths, count, &err) && read_texts(s, texts, lengths, count, &d, &err)) {
+        return true;
+    }
+    return library_fail(&err);
+}
+
+/* ---------------------------------------------------------------------------------- features */
+
+/* What pooling starts from: 0, or for the largest, minus infinity. */
+static void start_pooling(smallworld_model *s) {
+    backend *be = s->be;
+    size_t count = (size_t)s->m->config.hidden * (size_t)s->m->columns;
+    if (s->fold.how != POOL_MAX) {
+        be->zero(be, s->fold.out, count * sizeof(float));
+        return;
+    }
+    float *least = mem_alloc(count, sizeof *least);
+    for (size_t i = 0; i < count; i++) least[i] = -INFINITY;
+    be->upload(be, s->fold.out, least, count * sizeof *least);
+    free(least);
+}
+
+static void take_pooled(smallworld_model *s, const round_of_texts *r, size_t from, void *out,
+                        const size_t *place) {
+    backend *be = s->be;
+    size_t columns = (size_t)s->m->columns;
+    (void)r, (void)out, (void)place;
+    if (from == 0) start_pooling(s);
+    model_set_text(s->m, s->bytes, NULL);
+    be->upload(be, s->fold.first, s->fold.host_first, columns * sizeof(int32_t));
+    be->upload(be, s->fold.last, s->fold.host_last, columns * sizeof(int32_t));
+    be->replay(be, s->pooled);
+}
+
+static void write_features(smallworld_model *s, const round_of_texts *r, void *out) {
+    size_t columns = (size_t)s->m->columns, units = (size_t)s->m->config.hidden;
+    const float *pooled = receive(s, s->fold.out, units * columns * sizeof *pooled);
+    float *features = out;
+    for (size_t k = 0; k < r->count; k++) {
+        float length = (float)r->lengths[r->first + k];
+        float scale = s->fold.how == POOL_MEAN ? 1 / length : 1;
+        for (size_t u = 0; u < units; u++) {
+            features[(r->first + k) * units + u] = pooled[u * columns + k] * scale;
+        }
+    }
+}
+
+bool smallworld_features(smallworld_model *s, const uint8_t *const *texts, const size_t *lengths,
+                         size_t count, smallworld_state state, smallworld_pool pool,
+                         float *features) {
+    error err;
+    destination d = {.take = take_pooled, .finish = write_features, .out = features};
+    if (s->pooled) s->be->recording_free(s->be, s->pooled);
+    s->fold.state = state;
+    s->fold.how = (pooling)pool;
+    s->pooled = s->be->record(s->be, issue_pooled, s);
+    if (check_lengths(lengths, count, &err) && read_texts(s, texts, lengths, count, &d, &err)) {
+        return true;
+    }
+    return library_fail(&err);
+}
+
+/* ------------------------------------------------------------------------------------ writing */
+
+static bool make_writer(smallworld_model *s, error *err) {
+    checkpoint again;
+    if (s->writer) return true;
+    if (!checkpoint_open(&again, s->path, err)) return false;
+    s->writer = checkpoint_model(&again, s->be, 1, 1, err);
+    checkpoint_close(&again);
+    return s->writer != NULL;
+}
+
+static bool check_generate(size_t length, double temperature, int top_k, double top_p, error *err) {
+    if (length == 0) return error_set(err, "prompt: expected at least one byte");
+    if (!(temperature >= 0) || isinf(temperature)) {
+        return error_set(err, "temperature: expected a number from 0, got %g", temperature);
+    }
+    if (top_k < 0) return error_set(err, "top_k: expected 0 or more, got %d", top_k);
+    return (top_p > 0 && top_p <= 1) ||
+           error_set(err, "top_p: expected more than 0 and at most 1, got %g", top_p);
+}
+
+bool smallworld_generate(smallworld_model *s, const uint8_t *prompt, size_t length, size_t count,
+                         double temperature, int top_k, double top_p, uint64_t seed,
+                         uint8_t *text) {
+    error err;
+    generation how = {prompt, length, count, temperature, top_k, top_p, seed};
+    uint8_t *whole = mem_alloc(length + count, 1);
+    bool done = check_generate(length, temperature, top_k, top_p, &err) && make_writer(s, &err) &&
+                generate(s->writer, &how, whole, &err);
+    if (done) memcpy(text, whole + length, count);
+    free(whole);
+    return done || library_fail(&err);
+}

@@ -1,0 +1,273 @@
+"""libsmallworld and its Python module, installed as anybody would, against the program and NumPy.
+
+    /usr/bin/python3 tests/library.py BUILD/smallworld
+
+Installs the build into a temporary prefix, compiles a C program against it by way of pkg-config, and
+imports the module from there. Skipped (77) without NumPy.
+"""
+
+import gc
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import threading
+import unittest
+from pathlib import Path
+
+import needs
+
+numpy = needs.module("numpy")
+
+ROOT = Path(__file__).resolve().parent.parent
+PROGRAM = PREFIX = FOLDER = smallworld = None  # set by main, before any test
+
+CONFIG = """
+run: {device: cpu, threads: 1}
+data: {train: train.tsv, valid: train.tsv}
+model: {hidden: 64, block: 8, degree: 4, embedding: 8, init_noise: 0.3}
+train: {batch: 4, bptt: 16, steps: 30, warmup: 2, lr: 0.02, average: 0.5}
+"""
+TEXTS = ["The cat sat.", "A dog ran on a mat, on a mat, on a mat.", "", "x" * 200,
+         "A line\nbreak, an \u00e9 and a \x00."]
+
+C_PROGRAM = r"""
+#include <smallworld.h>
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+int main(int argc, char **argv) {
+    if (argc != 2) return 2;
+    smallworld_model *m = smallworld_load(argv[1], NULL);
+    if (!m) {
+        fprintf(stderr, "%s\n", smallworld_error());
+        return 1;
+    }
+    const uint8_t *text = (const uint8_t *)"\n The cat sat. ";
+    size_t length = strlen((const char *)text);
+    float bits[64];
+    double sum = 0;
+    if (!smallworld_score(m, &text, &length, 1, bits) || !isnan(bits[0])) return 1;
+    for (size_t i = 1; i < length; i++) sum += bits[i];
+    printf("%s %.6f\n", smallworld_version(), sum / (double)(length - 1));
+    smallworld_free(m);
+    return 0;
+}
+"""
+
+
+def run(*command, **how):
+    return subprocess.run([str(word) for word in command], check=False, capture_output=True,
+                          text=True, **how)
+
+
+def program(*arguments):
+    done = run(PROGRAM, *arguments, cwd=FOLDER)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+class Installed(unittest.TestCase):
+    def test_c_program(self):
+        source = FOLDER / "program.c"
+        source.write_text(C_PROGRAM)
+        folder = next(PREFIX.glob("lib*/**/pkgconfig"))
+        environment = {**os.environ, "PKG_CONFIG_PATH": str(folder)}
+        flags = run("pkg-config", "--cflags", "--libs", "smallworld", env=environment)
+        self.assertEqual(flags.returncode, 0, flags.stderr)
+        built = run("cc", "-std=c17", "-Wall", "-Wextra", "-Werror", source, "-o", FOLDER / "program",
+                    *flags.stdout.split(), f"-Wl,-rpath,{folder.parent}", "-lm")
+        self.assertEqual(built.returncode, 0, built.stderr)
+        done = run(FOLDER / "program", FOLDER / "m.safetensors")
+        self.assertEqual(done.returncode, 0, done.stderr)
+        version, bits = done.stdout.split()
+        self.assertEqual(version, smallworld.version())
+        self.assertAlmostEqual(float(bits), MODEL.bits_per_character("The cat sat."), places=4)
+        self.assertIn(f"{version}\n", run("pkg-config", "--modversion", "smallworld",
+                                          env=environment).stdout)
+        refused = run(FOLDER / "program", FOLDER / "missing.safetensors")
+        self.assertEqual(refused.returncode, 1)
+        self.assertIn("missing.safetensors", refused.stderr)
+        compiled = run("c++", "-fsyntax-only", "-x", "c++", PREFIX / "include" / "smallworld.h")
+        self.assertEqual(compiled.returncode, 0, compiled.stderr)
+
+    def test_exported_names(self):
+        library = next(PREFIX.glob("lib*/**/libsmallworld.so.0"))
+        names = [line.split()[-1] for line in
+                 run("nm", "-D", "--defined-only", library).stdout.splitlines()]
+        self.assertTrue(names)
+        self.assertEqual([name for name in names if not name.startswith("smallworld_")], [])
+
+
+class Models(unittest.TestCase):
+    def test_facts(self):
+        self.assertEqual(MODEL.units, 64)
+        self.assertIn("CPU", MODEL.device)
+        described = run(PROGRAM, "graph", "m.safetensors", "--json", cwd=FOLDER)
+        self.assertEqual(described.returncode, 0)
+        self.assertGreater(MODEL.parameters, 64 * 256)
+
+    def test_score_is_evals(self):
+        text = (b"The cat sat on a mat. " * 40)[:700]
+        (FOLDER / "raw.txt").write_bytes(text)
+        result = json.loads(program("eval", "m.safetensors", "--data", "raw.txt", "--device", "cpu",
+                                    "--threads", "1", "--exact", "--json"))
+        self.assertAlmostEqual(MODEL.bits_per_character(text, framed=False), result["bpc"], places=5)
+        self.assertEqual(result["bytes"], len(text) - 1)
+
+    def test_texts_do_not_depend_on_each_other(self):
+        for alone, among in zip([MODEL.score(text)[0] for text in TEXTS], MODEL.score(TEXTS)):
+            numpy.testing.assert_array_equal(alone, among)
+        many = MODEL.features(TEXTS * 20)  # more than stand side by side
+        numpy.testing.assert_array_equal(many, numpy.tile(MODEL.features(TEXTS), (20, 1)))
+
+    def test_features_are_the_programs(self):
+        lines = [text for text in TEXTS if "\n" not in text]
+        (FOLDER / "texts.tsv").write_text("".join(f"{i}\t{text}\n" for i, text in enumerate(lines)))
+        for state in MODEL.STATES:
+            for pool in MODEL.POOLS:
+                program("features", "m.safetensors", "--data", "texts.tsv", "--out", "f", "--state",
+                        state, "--pool", pool, "--device", "cpu", "--threads", "1")
+                numpy.testing.assert_allclose(MODEL.features(lines, state=state, pool=pool),
+                                              numpy.load(FOLDER / "f.npy"), rtol=1e-6, atol=1e-7)
+
+    def test_states_pool_to_features(self):
+        for state in MODEL.STATES:
+            states = MODEL.states(TEXTS, state=state)
+            self.assertEqual([len(rows) for rows in states],
+                             [len(text.encode()) + 3 for text in TEXTS])
+            for pool, fold in ("last", lambda s: s[-1]), ("mean", lambda s: s.mean(0)), \
+                              ("max", lambda s: s.max(0)):
+                numpy.testing.assert_allclose(MODEL.features(TEXTS, state=state, pool=pool),
+                                              [fold(rows) for rows in states], rtol=1e-4, atol=1e-6)
+
+    def test_line_breaks_are_framed_as_spaces(self):
+        numpy.testing.assert_array_equal(MODEL.states("a\nb\rc")[0],
+                                         MODEL.states(b"\n a b c ", framed=False)[0])
+
+    def test_generate(self):
+        written = program("generate", "m.safetensors", "--bytes", "80", "--seed", "5", "--top-k", "9",
+                          "--top-p", "0.8", "--device", "cpu", "--threads", "1", "--json")
+        text = MODEL.generate(80, seed=5, top_k=9, top_p=0.8)
+        self.assertEqual("\n " + text.decode("latin-1"), json.loads(written)["text"])
+        likeliest = MODEL.generate(40, temperature=0)
+        self.assertEqual(likeliest, MODEL.generate(40, top_k=1, seed=9))
+        self.assertEqual(likeliest, MODEL.generate(40, top_p=1e-6, seed=3))
+        self.assertNotEqual(MODEL.generate(80, seed=5), MODEL.generate(80, seed=6))
+        self.assertEqual(MODEL.generate(0), b"")
+
+    def test_refusals(self):
+        with self.assertRaisesRegex(smallworld.Error, "missing.safetensors"):
+            smallworld.Model.load(FOLDER / "missing.safetensors")
+        with self.assertRaisesRegex(smallworld.Error, "run.device.*gpu"):
+            smallworld.Model.load(FOLDER / "m.safetensors", device="gpu")
+        with self.assertRaisesRegex(smallworld.Error, "streams"):
+            smallworld.Model.load(FOLDER / "m.safetensors", streams=-1)
+        with self.assertRaisesRegex(smallworld.Error, "text 1: expected at least one byte"):
+            MODEL.score(["a", ""], framed=False)
+        with self.assertRaisesRegex(ValueError, "at least two bytes"):
+            MODEL.bits_per_character([])
+        with self.assertRaisesRegex(ValueError, "state: expected one of cell, hidden"):
+            MODEL.features("a", state="sell")
+        with self.assertRaisesRegex(smallworld.Error, "top_p"):
+            MODEL.generate(3, top_p=0)
+        with self.assertRaisesRegex(smallworld.Error, "prompt"):
+            MODEL.generate(3, prompt="")
+        self.assertEqual(MODEL.score([]), [])
+        self.assertEqual(MODEL.features([]).shape, (0, 64))
+
+    def test_threads_and_lifetime(self):
+        expected, results = MODEL.features(TEXTS), []
+
+        def work():
+            model = smallworld.Model.load(FOLDER / "m.safetensors", device="cpu", threads=1)
+            results.append(model.features(TEXTS))
+
+        threads = [threading.Thread(target=work) for _ in range(3)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        gc.collect()
+        self.assertEqual(len(results), 3)
+        for result in results:
+            numpy.testing.assert_array_equal(result, expected)
+
+
+class Products(unittest.TestCase):
+    def setUp(self):
+        self.random = numpy.random.default_rng(1)
+
+    def pattern(self, nodes=7, block=8, share=0.3):
+        mask = self.random.random((nodes, nodes)) < share
+        numpy.fill_diagonal(mask, True)
+        return mask, smallworld.Pattern(mask, block, device="cpu", threads=1)
+
+    def dense(self, mask, w, block):
+        matrix = numpy.zeros((len(mask) * block,) * 2, numpy.float32)
+        for weights, (i, j) in zip(w, numpy.argwhere(mask)):
+            matrix[i * block:(i + 1) * block, j * block:(j + 1) * block] = weights
+        return matrix
+
+    def test_against_dense(self):
+        for nodes, block, share in (7, 8, 0.3), (5, 16, 0.5), (4, 32, 0.2), (3, 8, 1.0), (1, 64, 1):
+            mask, pattern = self.pattern(nodes, block, share)
+            columns = 3 * max(pattern.columns, pattern.wgrad_columns)
+            w, x, dy = (self.random.standard_normal(shape, numpy.float32) for shape in
+                        (pattern.weight_shape, *[(pattern.features, columns)] * 2))
+            full = self.dense(mask, w, block)
+            close = lambda a, b: numpy.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-4)
+            close(smallworld.bsmm(pattern, w, x), full @ x)
+            close(pattern.dgrad(w, dy), full.T @ dy)
+            dw = pattern.wgrad(dy, x)
+            close(self.dense(mask, dw, block), (dy @ x.T) * numpy.kron(mask, numpy.ones((block,) * 2)))
+            out = numpy.full_like(x, numpy.nan)
+            self.assertIs(pattern.fprop(w, x, out=out), out)
+            close(out, full @ x)
+
+    def test_refusals(self):
+        mask, pattern = self.pattern()
+        w = numpy.zeros(pattern.weight_shape, numpy.float32)
+        x = numpy.zeros((pattern.features, pattern.columns), numpy.float32)
+        for message, call in (
+                ("x: expected shape", lambda: pattern.fprop(w, x[:, 1:])),
+                ("x: expected shape", lambda: pattern.fprop(w, x[1:])),
+                ("w: expected shape", lambda: pattern.fprop(w[1:], x)),
+                ("x: expected float32", lambda: pattern.fprop(w, x.astype("float64"))),
+                ("x: expected a contiguous", lambda: pattern.fprop(w, numpy.asfortranarray(x))),
+                ("mask: expected", lambda: smallworld.Pattern(mask[1:], 8))):
+            with self.assertRaisesRegex(ValueError, message):
+                call()
+        with self.assertRaisesRegex(TypeError, "x: expected an array with __dlpack__"):
+            pattern._view("x", [1.0], (1,), None)
+        for message, change, block in (("block: expected", mask, 12),
+                                       ("self-blocks", mask & ~numpy.eye(len(mask), dtype=bool), 8)):
+            with self.assertRaisesRegex(smallworld.Error, message):
+                smallworld.Pattern(change, block, device="cpu")
+        with self.assertRaisesRegex(smallworld.Error, "bf16"):
+            smallworld.Pattern(mask, 8, device="cpu", precision="bf16")
+
+
+def main():
+    global PROGRAM, PREFIX, FOLDER, MODEL, smallworld
+    PROGRAM = Path(sys.argv.pop(1)).resolve()
+    with tempfile.TemporaryDirectory() as folder:
+        FOLDER, PREFIX = Path(folder), Path(folder) / "prefix"
+        installed = run("cmake", "--install", PROGRAM.parent, "--prefix", PREFIX)
+        assert installed.returncode == 0, installed.stderr
+        sys.path.insert(0, str(next(PREFIX.glob("lib/python3*/*-packages"))))
+        os.environ.pop("SMALLWORLD_LIBRARY", None)
+        import smallworld as module
+        smallworld = module
+        (FOLDER / "train.tsv").write_text("1\tThe cat sat on a mat.\n0\tA dog ran.\n" * 60)
+        (FOLDER / "config.yaml").write_text(CONFIG)
+        program("train", "config.yaml", "--out", "run")
+        (FOLDER / "run" / "last.safetensors").rename(FOLDER / "m.safetensors")
+        MODEL = smallworld.Model.load(FOLDER / "m.safetensors", device="cpu", threads=1)
+        unittest.main(verbosity=2)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,164 @@
+/* The library's products on memory of the device, against sums in double; and what it refuses. Models
+ * are tests/library.py's. */
+#include "support.h"
+
+#include "core/memory.h"
+#include "library/smallworld.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+typedef struct problem {
+    int nodes, block, count, columns;
+    int32_t (*blocks)[2];
+    double *w, *x, *dy;
+} problem;
+
+static smallworld_options options_of(precision precision) {
+    return (smallworld_options){test_device_is_cuda() ? "cuda" : "cpu",
+                                precision == BF16 ? "bf16" : "fp32", 1, 0};
+}
+
+static problem make_problem(int nodes, int block, double share) {
+    problem p = {.nodes = nodes, .block = block};
+    p.blocks = mem_alloc((size_t)(nodes * nodes), sizeof *p.blocks);
+    for (int i = 0; i < nodes; i++) {
+        for (int j = 0; j < nodes; j++) {
+            if (i != j && random_uniform() >= share) continue;
+            p.blocks[p.count][0] = i;
+            p.blocks[p.count++][1] = j;
+        }
+    }
+    return p;
+}
+
+static void free_problem(problem *p) {
+    free(p->blocks);
+    free(p->w);
+    free(p->x);
+    free(p->dy);
+}
+
+/* y, dx and dW as sums over every weight, in double. */
+static void multiply(const problem *p, double *y, double *dx, double *dw) {
+    size_t b = (size_t)p->block, n = (size_t)p->columns;
+    for (size_t k = 0; k < (size_t)p->count; k++) {
+        for (size_t e = 0; e < b * b; e++) {
+            size_t row = ((size_t)p->blocks[k][0] * b + e / b) * n;
+            size_t source = ((size_t)p->blocks[k][1] * b + e % b) * n;
+            for (size_t c = 0; c < n; c++) {
+                y[row + c] += p->w[k * b * b + e] * p->x[source + c];
+                dx[source + c] += p->w[k * b * b + e] * p->dy[row + c];
+                dw[k * b * b + e] += p->dy[row + c] * p->x[source + c];
+            }
+        }
+    }
+}
+
+static void check_close(backend *be, const void *array, const double *expected, size_t count,
+                        element type, double tolerance) {
+    double *got = get(be, array, count, type);
+    double error = relative_error(got, expected, count);
+    if (!(error < tolerance)) fail_msg("relative error %g, expected below %g", error, tolerance);
+    free(got);
+}
+
+static void check_products(precision precision, int nodes, int block, double share) {
+    backend *be = test_backend(precision);
+    smallworld_options how = options_of(precision);
+    problem p = make_problem(nodes, block, share);
+    smallworld_product *product =
+        smallworld_product_create(nodes, block, (const int32_t(*)[2])p.blocks, p.count, &how);
+    if (!product) fail_msg("%s", smallworld_error());
+    assert_int_equal(smallworld_product_on_gpu(product), test_device_is_cuda());
+    assert_int_equal((size_t)smallworld_product_element_size(product), be->operand_size);
+    p.columns = smallworld_product_columns(product) * smallworld_product_wgrad_columns(product);
+    size_t weights = (size_t)(p.count * block * block);
+    size_t values = (size_t)(nodes * block) * (size_t)p.columns;
+    p.w = random_values(weights, -1, 1);
+    p.x = random_values(values, -1, 1);
+    p.dy = random_values(values, -1, 1);
+    double *y = mem_alloc(values, sizeof *y), *dx = mem_alloc(values, sizeof *dx);
+    double *dw = mem_alloc(weights, sizeof *dw);
+    multiply(&p, y, dx, dw);
+
+    error err;
+    void *arrays[] = {put(be, p.w, weights, OPERAND),  put(be, p.x, values, OPERAND),
+                      put(be, p.dy, values, OPERAND),  put_poison(be, values, OPERAND),
+                      put_poison(be, values, OPERAND), put_poison(be, weights, REAL)};
+    assert_true(be->finish(be, &err));
+    for (int again = 0; again < 2; again++) {
+        assert_true(smallworld_fprop(product, arrays[0], arrays[1], arrays[3], p.columns, NULL));
+        assert_true(smallworld_dgrad(product, arrays[0], arrays[2], arrays[4], p.columns, NULL));
+        assert_true(smallworld_wgrad(product, arrays[2], arrays[1], arrays[5], p.columns, NULL));
+    }
+    if (!smallworld_product_wait(product)) fail_msg("%s", smallworld_error());
+    double tolerance = precision == BF16 ? 8e-3 : 1e-5;
+    check_close(be, arrays[3], y, values, OPERAND, tolerance);
+    check_close(be, arrays[4], dx, values, OPERAND, tolerance);
+    check_close(be, arrays[5], dw, weights, REAL, tolerance);
+
+    assert_false(smallworld_fprop(product, arrays[0], arrays[1], arrays[3], p.columns + 1, NULL));
+    assert_contains(smallworld_error(), "columns: expected a multiple of ");
+    assert_false(smallworld_wgrad(product, arrays[2], arrays[1], arrays[5], 0, NULL));
+    release_all(be, arrays, sizeof arrays / sizeof arrays[0]);
+    free(y);
+    free(dx);
+    free(dw);
+    smallworld_product_free(product);
+    free_problem(&p);
+    be->destroy(be);
+}
+
+static void test_products(void **state) {
+    (void)state;
+    random_restart(22);
+    for (int kind = 0; kind < (test_device_is_cuda() ? 2 : 1); kind++) {
+        precision precision = kind ? BF16 : FP32;
+        check_products(precision, 9, 8, 0.3);
+        check_products(precision, 5, 16, 0.4);
+        check_products(precision, 7, 32, 0.3);
+        check_products(precision, 3, 64, 0.2);
+        check_products(precision, 2, 128, 0.5);
+        check_products(precision, 4, 32, 1.0);
+        check_products(precision, 1, 32, 1.0);
+    }
+}
+
+static void refused(int nodes, int block, const int32_t (*blocks)[2], int count,
+                    const smallworld_options *how, const char *part) {
+    assert_null(smallworld_product_create(nodes, block, blocks, count, how));
+    assert_contains(smallworld_error(), part);
+}
+
+static void test_refusals(void **state) {
+    (void)state;
+    static const int32_t own[][2] = {{0, 0}, {1, 1}}, lacking[][2] = {{0, 0}, {1, 0}};
+    smallworld_options how = options_of(FP32), unknown = how;
+    refused(0, 8, own, 2, &how, "nodes: expected");
+    refused(2, 24, own, 2, &how, "block: expected");
+    refused(2, 8, own, 1, &how, "blocks: expected");
+    refused(2, 8, lacking, 2, &how, "self-blocks");
+    unknown.device = "abacus";
+    refused(2, 8, own, 2, &unknown, "run.device");
+    how.device = "cpu";
+    how.precision = "bf16";
+    refused(2, 8, own, 2, &how, "bf16");
+    assert_null(smallworld_load("/nowhere/m.safetensors", NULL));
+    assert_contains(smallworld_error(), "/nowhere/m.safetensors");
+    smallworld_free(NULL);
+    smallworld_product_free(NULL);
+    assert_string_equal(smallworld_version(), SMALLWORLD_VERSION);
+}
+
+int main(void) {
+    backend *be = test_backend(FP32); /* or skip */
+    be->destroy(be);
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_products),
+        cmocka_unit_test(test_refusals),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
