@@ -161,8 +161,8 @@ typedef struct update_report {
  * seed as its key, purpose PHILOX_GENERATE and n as the counter's third word. */
 typedef struct sampling {
     double temperature; /* 0: the likeliest byte, the lowest of equals */
-    double top_p;       /* draw among the likeliest bytes that reach this share of what top_k leaves */
-    int top_k;          /* draw among so many likeliest bytes; 0: all */
+    double top_p; /* draw among the likeliest bytes that reach this share of what top_k leaves */
+    int top_k;    /* draw among so many likeliest bytes; 0: all */
     uint64_t seed;
     uint64_t position; /* of the byte that was read last */
     uint64_t prompt;   /* bytes of text that are given, at least 1; draw 0 follows them */

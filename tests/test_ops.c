@@ -232,10 +232,16 @@ static void test_sample_cut(void **state) {
         double top_p;
         int share[4];
     } cuts[] = {
-        {0, 1, {200, 200, 500, 100}},  {4, 1, {200, 200, 500, 100}}, {256, 1, {200, 200, 500, 100}},
-        {3, 1, {222, 222, 556, 0}},    {2, 1, {286, 0, 714, 0}}, /* of equals, the lower */
-        {1, 1, {0, 0, 1000, 0}},       {0, 0.49, {0, 0, 1000, 0}},  {0, 1e-9, {0, 0, 1000, 0}},
-        {0, 0.51, {286, 0, 714, 0}},   {0, 0.71, {222, 222, 556, 0}},
+        {0, 1, {200, 200, 500, 100}},
+        {4, 1, {200, 200, 500, 100}},
+        {256, 1, {200, 200, 500, 100}},
+        {3, 1, {222, 222, 556, 0}},
+        {2, 1, {286, 0, 714, 0}}, /* of equals, the lower */
+        {1, 1, {0, 0, 1000, 0}},
+        {0, 0.49, {0, 0, 1000, 0}},
+        {0, 1e-9, {0, 0, 1000, 0}},
+        {0, 0.51, {286, 0, 714, 0}},
+        {0, 0.71, {222, 222, 556, 0}},
         {2, 0.73, {286, 0, 714, 0}}, /* of the two that top_k leaves, 100 has 0.714 */
         {2, 0.70, {0, 0, 1000, 0}},
     };
@@ -566,20 +572,13 @@ static void test_marks(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_softmax),
-        cmocka_unit_test(test_losses_are_unbiased),
-        cmocka_unit_test(test_denormals),
-        cmocka_unit_test(test_sample_frequencies),
-        cmocka_unit_test(test_sample_cut),
-        cmocka_unit_test(test_sample_pair),
-        cmocka_unit_test(test_nan_is_seen),
-        cmocka_unit_test(test_pool),
-        cmocka_unit_test(test_adam),
-        cmocka_unit_test(test_adam_refuses_nan),
-        cmocka_unit_test(test_round),
-        cmocka_unit_test(test_add),
-        cmocka_unit_test(test_recording),
-        cmocka_unit_test(test_marks),
+        cmocka_unit_test(test_softmax),     cmocka_unit_test(test_losses_are_unbiased),
+        cmocka_unit_test(test_denormals),   cmocka_unit_test(test_sample_frequencies),
+        cmocka_unit_test(test_sample_cut),  cmocka_unit_test(test_sample_pair),
+        cmocka_unit_test(test_nan_is_seen), cmocka_unit_test(test_pool),
+        cmocka_unit_test(test_adam),        cmocka_unit_test(test_adam_refuses_nan),
+        cmocka_unit_test(test_round),       cmocka_unit_test(test_add),
+        cmocka_unit_test(test_recording),   cmocka_unit_test(test_marks),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

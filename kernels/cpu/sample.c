@@ -3,24 +3,32 @@
 
 #include "core/philox.h"
 
+#include <stdlib.h>
+
+typedef struct ranked {
+    double weight;
+    int byte;
+} ranked;
+
+static int largest_first(const void *a, const void *b) {
+    const ranked *left = a, *right = b;
+    if (left->weight != right->weight) return left->weight < right->weight ? 1 : -1;
+    return left->byte - right->byte;
+}
+
 /* Makes the weights zero that top_k and top_p exclude; a byte ranks above another of the same weight
  * if it is lower. Returns the sum of what is left. */
 static double cut_weights(double weight[VOCABULARY], const sampling *s) {
     const int top_k = s->top_k > 0 ? s->top_k : VOCABULARY;
-    double above[VOCABULARY] = {0}, total = 0, left = 0; /* above: the sum of what ranks above */
-    int rank[VOCABULARY] = {0};
-    for (int v = 0; v < VOCABULARY; v++) {
-        for (int u = 0; u < VOCABULARY; u++) {
-            const bool higher = weight[u] > weight[v] || (weight[u] == weight[v] && u < v);
-            rank[v] += higher;
-            above[v] += higher ? weight[u] : 0;
-        }
-        if (rank[v] < top_k) total += weight[v];
-    }
-    for (int v = 0; v < VOCABULARY; v++) {
-        const bool kept = rank[v] == 0 || (rank[v] < top_k && above[v] < s->top_p * total);
-        weight[v] = kept ? weight[v] : 0;
-        left += weight[v];
+    ranked all[VOCABULARY];
+    double total = 0, left = 0;
+    for (int v = 0; v < VOCABULARY; v++) all[v] = (ranked){weight[v], v};
+    qsort(all, VOCABULARY, sizeof *all, largest_first);
+    for (int i = 0; i < top_k; i++) total += all[i].weight;
+    for (int i = 0; i < VOCABULARY; i++) {
+        const bool kept = i == 0 || (i < top_k && left < s->top_p * total);
+        if (kept) left += all[i].weight;
+        if (!kept) weight[all[i].byte] = 0;
     }
     return left;
 }

@@ -41,8 +41,8 @@ typedef struct adam_factors {
 } adam_factors;
 
 typedef struct cuda_backend {
-    backend table; /* first: a cuda_backend is a backend */
-    cudaStream_t stream;     /* what is issued goes here: own_stream, or the caller's */
+    backend table;       /* first: a cuda_backend is a backend */
+    cudaStream_t stream; /* what is issued goes here: own_stream, or the caller's */
     cudaStream_t own_stream;
     cudaEvent_t handed_over; /* marks where one stream's work ends and another's goes on */
     cublasHandle_t blas;

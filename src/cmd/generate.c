@@ -1,7 +1,7 @@
 /* smallworld generate: text, byte by byte from the model's distribution. */
+#include "train/generate.h"
 #include "cmd/cli.h"
 #include "core/memory.h"
-#include "train/generate.h"
 
 #include <stdlib.h>
 #include <string.h>

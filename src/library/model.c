@@ -39,13 +39,11 @@ static void issue_forward(void *argument) {
     model_forward(argument);
 }
 
-/* The planes after each step: of the cell's state, or of the hidden one. */
-static const char *planes(const smallworld_model *s, smallworld_state state, size_t *size) {
-    const model *m = s->m;
+/* The states after each step on the device, and the size of an element. */
+static const void *planes(const smallworld_model *s, smallworld_state state, size_t *size) {
     bool cell = state == SMALLWORLD_CELL;
     *size = cell ? s->be->real_size : s->be->operand_size;
-    size_t plane = (size_t)m->config.hidden * (size_t)m->columns * *size;
-    return (const char *)(cell ? m->cell.c : m->cell.h) + plane;
+    return model_state(s->m, cell ? MODEL_C : MODEL_H, 1);
 }
 
 static void issue_pooled(void *argument) {
@@ -53,7 +51,7 @@ static void issue_pooled(void *argument) {
     model *m = s->m;
     size_t size;
     model_run(m);
-    const char *states = planes(s, s->fold.state, &size);
+    const void *states = planes(s, s->fold.state, &size);
     s->be->pool(s->be, states, s->fold.state == SMALLWORLD_CELL ? REAL : OPERAND, m->steps,
                 (int)m->config.hidden, m->columns, s->fold.first, s->fold.last, s->fold.how,
                 s->fold.out);
@@ -268,7 +266,7 @@ static float state_at(const char *states, size_t index, size_t size) {
 static void take_states(smallworld_model *s, const round_of_texts *r, size_t from, void *out,
                         const size_t *place) {
     size_t columns = (size_t)s->m->columns, units = (size_t)s->m->config.hidden, size;
-    const char *source = planes(s, s->fold.state, &size);
+    const void *source = planes(s, s->fold.state, &size);
     float *states = out;
     model_set_text(s->m, s->bytes, NULL);
     s->be->replay(s->be, s->forward);
