@@ -724,6 +724,10 @@ class BadInput(Case):
         self.refused_settings("model.hidden: expected at most 32768 blocks", model_hidden=2**20)
         self.refused_settings("train.batch: expected an integer", train_batch=2**31)
         self.refused_settings("train.bptt: expected an integer", train_bptt=2**40)
+        self.refused_settings("train.rewire_every: has no meaning for model.graph: dense",
+                              train_rewire_every=5, model_graph="dense", model_degree=None)
+        self.refused_settings("train.rewire_share: expected a finite number above 0, at most 1",
+                              train_rewire_every=5, train_rewire_share=0)
         self.refused_settings("cannot open none.txt", model_graph="file",
                               model_graph_file="none.txt", model_degree=None)
         self.write("edges", "0 1\n1 9\n")

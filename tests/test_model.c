@@ -5,6 +5,7 @@
 #include "support.h"
 
 #include "core/memory.h"
+#include "graph/exchange.h"
 #include "model/size.h"
 
 #include <math.h>
@@ -552,6 +553,157 @@ static void test_weight_decay(void **state) {
     be->destroy(be);
 }
 
+/* ------------------------------------------------------------------------------------ patterns */
+
+static int find_block(const graph *g, int output, int input) {
+    for (int k = g->start[output]; k < g->start[output + 1]; k++) {
+        if (g->column[k] == input) return k;
+    }
+    return -1;
+}
+
+/* The weight [gate][row][column] of the block (output, input) of a stage in an arena, or 0. */
+static double weight_of(const model *m, const double *arena, int s, int output, int input, int row,
+                        int column) {
+    static const char *const names[] = {"cell.step0.weight", "cell.step1.weight",
+                                        "cell.step2.weight"};
+    const char *name = s == model_stages(&m->config) - 1 ? "cell.gates.weight" : names[s];
+    const parameter *p = parameter_find(&m->parameters, name);
+    const int side = (int)m->config.block, nodes = m->graphs[s]->nodes;
+    const int block = find_block(m->graphs[s], output, input);
+    if (block < 0) return 0;
+    size_t at = ((size_t)block * (p->layout->gates * side) + row) * side + column;
+    if (graph_blocks(m->graphs[s]) == nodes * nodes) { /* one matrix [gates][hidden][hidden] */
+        size_t wide = (size_t)nodes * side;
+        size_t of_gate = row / side * wide + (size_t)output * side + row % side;
+        at = of_gate * wide + (size_t)input * side + column;
+    }
+    return arena[p->offset + at];
+}
+
+/* Replaces `grow` blocks of each stage and drops others. */
+static void change_graphs(model *m, int drop, int grow) {
+    graph *graphs[CELL_MAX_STAGES];
+    philox_stream random = philox_start(5, PHILOX_TEST, 0, 0);
+    for (int s = 0; s < model_stages(&m->config); s++) {
+        double *norms = mem_alloc((size_t)graph_blocks(m->graphs[s]), sizeof *norms);
+        int32_t grown[64][2];
+        model_block_norms(m, m->weights, s, norms);
+        int count = graph_draw_absent(m->graphs[s], grow, &random, grown);
+        graphs[s] =
+            graph_exchange(m->graphs[s], norms, drop, (const int32_t(*)[2])grown, count, &random);
+        free(norms);
+    }
+    model_set_graphs(m, graphs);
+}
+
+static void check_moved(const model *was, const double *before, const model *is,
+                        const double *after) {
+    for (int i = 0; i < is->parameters.count; i++) {
+        const parameter *a = &was->parameters.items[i], *b = &is->parameters.items[i];
+        assert_string_equal(a->name, b->name);
+        if (b->layout) continue;
+        assert_int_equal(a->count, b->count);
+        assert_memory_equal(before + a->offset, after + b->offset, b->count * sizeof *after);
+    }
+    const int side = (int)is->config.block;
+    for (int s = 0; s < model_stages(&is->config); s++) {
+        const graph *g = is->graphs[s];
+        for (int i = 0; i < g->nodes; i++) {
+            for (int k = g->start[i]; k < g->start[i + 1]; k++) {
+                for (int e = 0; e < is->layouts[s]->gates * side * side; e++) {
+                    int row = e / side, column = e % side, j = g->column[k];
+                    assert_true(weight_of(is, after, s, i, j, row, column) ==
+                                weight_of(was, before, s, i, j, row, column));
+                }
+            }
+        }
+    }
+}
+
+/* A model whose patterns changed holds in every arena what it held, and has the gradient of a model
+ * that was made with its patterns and weights, on a more trusted backend. */
+static void check_change(const model_config *config, int drop, int grow) {
+    backend *be = test_backend(FP32);
+    backend *trusted = test_device_is_cuda() ? backend_cpu(FP32, 0) : backend_cpu_reference(0);
+    model *m = create(be, config, 11, 5, 1), *was = create(be, config, 11, 5, 1);
+    random_restart(31);
+    inputs in = draw_inputs(m);
+    load(m, &in);
+    void *const arenas[] = {m->weights, m->moment1, m->moment2, m->average};
+    double *before[4];
+    for (int a = 0; a < 4; a++) {
+        double *values = random_values(m->parameters.total, -1, 1);
+        if (a > 0) set(be, arenas[a], values, m->parameters.total, REAL);
+        before[a] = get(be, arenas[a], m->parameters.total, REAL);
+        free(values);
+    }
+    change_graphs(m, drop, grow);
+    size_t total = m->parameters.total;
+    double *after[4], *gradient = get(be, m->gradient, total, REAL);
+    for (int a = 0; a < 4; a++) {
+        after[a] = get(be, arenas[a], total, REAL);
+        check_moved(was, before[a], m, after[a]);
+    }
+    for (size_t i = 0; i < total; i++) assert_true(gradient[i] == 0);
+    free(gradient);
+
+    graph *graphs[CELL_MAX_STAGES];
+    philox_stream random = philox_start(6, PHILOX_TEST, 0, 0);
+    for (int s = 0; s < model_stages(config); s++) {
+        double *norms = mem_alloc((size_t)graph_blocks(m->graphs[s]), sizeof *norms);
+        graphs[s] = graph_exchange(m->graphs[s], norms, 0, NULL, 0, &random);
+        free(norms);
+    }
+    error err;
+    model *fresh = model_create(trusted, config, graphs, 11, 5, 1, MODEL_TRAINING, &err);
+    if (!fresh) fail_msg("%s", err.text);
+    assert_int_equal(fresh->parameters.total, total);
+    free(in.weights);
+    in.weights = after[0];
+    model *models[] = {m, fresh};
+    outcome o[2];
+    for (int i = 0; i < 2; i++) {
+        load(models[i], &in);
+        model_gradient(models[i]);
+        o[i] = collect(models[i]);
+    }
+    for (int i = 0; i < m->parameters.count; i++) {
+        const parameter *p = &m->parameters.items[i];
+        double error =
+            relative_error(o[0].gradient + p->offset, o[1].gradient + p->offset, p->count);
+        if (error > 2e-4) fail_msg("gradient of %s: relative error %g", p->name, error);
+    }
+    for (int i = 0; i < 2; i++) free_outcome(&o[i]);
+    for (int a = 0; a < 4; a++) {
+        free(before[a]);
+        if (a > 0) free(after[a]);
+    }
+    free_inputs(&in);
+    model_free(was);
+    model_free(m);
+    model_free(fresh);
+    trusted->destroy(trusted);
+    be->destroy(be);
+}
+
+static void test_changed_patterns(void **state) {
+    (void)state;
+    for (int kind = CELL_LSTM; kind <= CELL_DEEP; kind++) {
+        model_config config = base_config();
+        config.cell = kind;
+        config.internal_steps = 2;
+        check_change(&config, 0, 0);
+        check_change(&config, 13, 13);
+        check_change(&config, 17, 0);
+        check_change(&config, 32, 0); /* self-blocks alone are left */
+        config.graph = GRAPH_DENSE;
+        config.degree = 0;
+        check_change(&config, 0, 0);
+        check_change(&config, 30, 0);
+    }
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_fp32),
@@ -561,6 +713,7 @@ int main(void) {
         cmocka_unit_test(test_parameter_count),
         cmocka_unit_test(test_matching_parameters),
         cmocka_unit_test(test_weight_decay),
+        cmocka_unit_test(test_changed_patterns),
         cmocka_unit_test(test_learns),
         cmocka_unit_test(test_repeats),
         cmocka_unit_test(test_no_targets),

@@ -316,6 +316,40 @@ static void test_resume_bf16(void **state) {
     check_resume("run.precision=bf16 model.cell=mlstm train.recompute=4", one_stop);
 }
 
+/* A rewiring run that stops just after patterns changed, between changes, and where a validation
+ * follows, and that ends with a pattern other than its first. */
+static void test_resume_rewired(void **state) {
+    (void)state;
+    static const char *const settings[] = {
+        "run.precision=fp32 train.rewire_every=3 train.rewire_share=0.5",
+        "run.precision=bf16 train.rewire_every=5 model.cell=mlstm model.dropout=0.3",
+        "run.precision=fp32 train.rewire_every=4 model.cell=deep train.recompute=3 "
+        "model.graph=core_periphery model.degree=null model.density=0.5 model.core=0.4",
+    };
+    static const int64_t stops[] = {2, 3, 7, 19, 30, -1};
+    for (size_t i = 0; i < sizeof settings / sizeof *settings; i++) {
+        check_resume(settings[i], stops);
+        char *fixed = mem_format("%s train.rewire_every=0", settings[i]);
+        run("fixed", TRAIN_OVERWRITE, fixed);
+        free(fixed);
+        safetensors a, b;
+        open_run(&a, "whole", "last.safetensors");
+        open_run(&b, "fixed", "last.safetensors");
+        const tensor *now = safetensors_find(&a, "pattern.gates");
+        const tensor *before = safetensors_find(&b, "pattern.gates");
+        assert_int_equal(now->shape[0], before->shape[0]);
+        assert_false(same_tensor(now, before));
+        safetensors_close(&a);
+        safetensors_close(&b);
+    }
+    run("rewired", TRAIN_FRESH, "train.rewire_every=2 train.rewire_share=0.5 train.steps=8");
+    /* 8 nodes of degree 4: 32 blocks besides self-blocks. Of 8 steps the first 6 rewire, at 2 and 4;
+     * nothing after the first line of metrics, at 4. */
+    const int first = (int)(32 * 0.5 * 0.75), second = (int)(32 * 0.5 * 0.25);
+    assert_int_equal(metric("rewired", "blocks_replaced", false), first + second);
+    assert_int_equal(metric("rewired", "blocks_replaced", true), 0);
+}
+
 /* Stopped by a limit instead, with a schedule that does not depend on it. */
 static void test_raised_limit(void **state) {
     (void)state;
@@ -1029,6 +1063,7 @@ int main(void) {
         TEST(test_repeats),
         TEST(test_resume_fp32),
         TEST(test_resume_bf16),
+        TEST(test_resume_rewired),
         TEST(test_raised_limit),
         TEST(test_lowered_limit),
         TEST(test_finished),

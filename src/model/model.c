@@ -343,15 +343,27 @@ static void describe_cell(model *m) {
     }
 }
 
+static void create_stage_layouts(model *m) {
+    int stages = model_stages(&m->config);
+    for (int s = 0; s < stages; s++) {
+        int gates = s == stages - 1 ? GATES : 1;
+        m->layouts[s] = layout_from_graph(m->graphs[s], (int)m->config.block, gates);
+        m->devices[s] = m->be->layout_create(m->be, m->layouts[s]);
+    }
+}
+
+static void free_stage_layouts(model *m) {
+    for (int s = 0; s < model_stages(&m->config); s++) {
+        m->be->layout_free(m->be, m->devices[s]);
+        layout_free(m->layouts[s]);
+        graph_free(m->graphs[s]);
+    }
+}
+
 static void create_layouts(model *m) {
     const model_config *config = &m->config;
     backend *be = m->be;
-    int stages = model_stages(config);
-    for (int s = 0; s < stages; s++) {
-        int gates = s == stages - 1 ? GATES : 1;
-        m->layouts[s] = layout_from_graph(m->graphs[s], (int)config->block, gates);
-        m->devices[s] = be->layout_create(be, m->layouts[s]);
-    }
+    create_stage_layouts(m);
     m->projection_layout =
         layout_dense((int)table_units(config), (int)config->embedding, model_tables(config), 1);
     m->head_layout = layout_dense(VOCABULARY, (int)(config->hidden / config->output_stride), 1,
@@ -440,11 +452,7 @@ void model_free(model *m) {
     if (!m) return;
     backend *be = m->be;
     plan_release(&m->plan, be);
-    for (int s = 0; s < model_stages(&m->config); s++) {
-        be->layout_free(be, m->devices[s]);
-        layout_free(m->layouts[s]);
-        graph_free(m->graphs[s]);
-    }
+    free_stage_layouts(m);
     be->layout_free(be, m->projection_device);
     be->layout_free(be, m->head_device);
     layout_free(m->projection_layout);
@@ -502,6 +510,164 @@ void model_initialise(model *m) {
     parameter_initialise(&m->parameters, (uint64_t)m->config.seed, values);
     model_load(m, values);
     free(values);
+}
+
+float *model_download(const model *m, const void *arena, size_t first, size_t count) {
+    backend *be = m->be;
+    const char *from = (const char *)arena + first * be->real_size;
+    float *values = mem_alloc(count, sizeof *values);
+    if (be->real_size == sizeof(float)) {
+        be->download(be, values, from, count * sizeof *values);
+        return values;
+    }
+    double *wide = mem_alloc(count, sizeof *wide);
+    be->download(be, wide, from, count * sizeof *wide);
+    for (size_t i = 0; i < count; i++) values[i] = (float)wide[i];
+    free(wide);
+    return values;
+}
+
+/* --------------------------------------------------------------------------------- patterns */
+
+static const parameter *stage_weight(const model *m, int s) {
+    char stage[16], name[48];
+    snprintf(name, sizeof name, "cell.%s.weight", model_stage_name(&m->config, s, stage));
+    return parameter_find(&m->parameters, name);
+}
+
+/* A row of a block in a stage's weights: those of one output unit. `block` counts the graph's blocks
+ * in their order; a complete graph's weights are one matrix [gates][hidden][hidden]. */
+static size_t block_row(const layout *l, const graph *g, int side, int block, int gate, int row) {
+    if (!layout_is_dense(l)) {
+        return (((size_t)block * (size_t)l->gates + (size_t)gate) * (size_t)side + (size_t)row) *
+               (size_t)side;
+    }
+    size_t output = (size_t)(block / g->nodes), input = (size_t)(block % g->nodes);
+    size_t width = (size_t)l->in_block;
+    return ((size_t)gate * width + output * (size_t)side + (size_t)row) * width +
+           input * (size_t)side;
+}
+
+void model_block_norms(const model *m, const void *arena, int stage, double *norms) {
+    const layout *l = m->layouts[stage];
+    const graph *g = m->graphs[stage];
+    const parameter *p = stage_weight(m, stage);
+    int side = (int)m->config.block, blocks = graph_blocks(g);
+    float *values = model_download(m, arena, p->offset, p->count);
+#pragma omp parallel for
+    for (int k = 0; k < blocks; k++) {
+        double sum = 0;
+        for (int i = 0; i < l->gates * side; i++) {
+            const float *row = values + block_row(l, g, side, k, i / side, i % side);
+            for (int j = 0; j < side; j++) sum += (double)row[j] * row[j];
+        }
+        norms[k] = sqrt(sum);
+    }
+    free(values);
+}
+
+/* Where block k of one pattern is among another's, or -1; `at` goes along. */
+static int same_block(const graph *other, int output, int input, int *at) {
+    if (*at < other->start[output]) *at = other->start[output];
+    while (*at < other->start[output + 1] && other->column[*at] < input) ++*at;
+    return *at < other->start[output + 1] && other->column[*at] == input ? *at : -1;
+}
+
+/* The blocks of `to` that `from` has too, a copy for each run of neighbours in both. */
+static void copy_blocks(backend *be, const graph *to, char *target, const graph *from,
+                        const char *source, size_t bytes) {
+    int run = 0, begin = 0, origin = 0, at = 0;
+    for (int i = 0; i < to->nodes; i++) {
+        for (int k = to->start[i]; k < to->start[i + 1]; k++) {
+            int old = same_block(from, i, to->column[k], &at);
+            if (old >= 0 && run > 0 && old == origin + run) {
+                run++;
+                continue;
+            }
+            if (run > 0) {
+                be->copy(be, target + (size_t)begin * bytes, source + (size_t)origin * bytes,
+                         (size_t)run * bytes);
+            }
+            run = old >= 0;
+            begin = k;
+            origin = old;
+        }
+    }
+    if (run > 0) {
+        be->copy(be, target + (size_t)begin * bytes, source + (size_t)origin * bytes,
+                 (size_t)run * bytes);
+    }
+}
+
+/* The blocks of `to` out of one dense matrix, on the host. */
+static void cut_blocks(model *m, const parameter *to, const graph *blocks, char *target,
+                       const parameter *from, const graph *complete, const char *source) {
+    backend *be = m->be;
+    int side = (int)m->config.block, gates = to->layout->gates;
+    size_t size = be->real_size;
+    char *matrix = mem_alloc(from->count, size), *cut = mem_alloc(to->count, size);
+    be->download(be, matrix, source, from->count * size);
+    for (int i = 0; i < blocks->nodes; i++) {
+        for (int k = blocks->start[i]; k < blocks->start[i + 1]; k++) {
+            int old = i * blocks->nodes + blocks->column[k];
+            for (int r = 0; r < gates * side; r++) {
+                memcpy(cut + size * block_row(to->layout, blocks, side, k, r / side, r % side),
+                       matrix +
+                           size * block_row(from->layout, complete, side, old, r / side, r % side),
+                       size * (size_t)side);
+            }
+        }
+    }
+    be->upload(be, target, cut, to->count * size);
+    free(matrix);
+    free(cut);
+}
+
+/* Brings an arena into the new table's order, by way of `scratch`; what is new in it is zero. */
+static void move_arena(model *m, const model *old, void *arena, char *scratch) {
+    backend *be = m->be;
+    size_t size = be->real_size;
+    int stage = 0;
+    be->zero(be, scratch, old->parameters.total * size);
+    for (int i = 0; i < m->parameters.count; i++) {
+        const parameter *to = &m->parameters.items[i], *from = &old->parameters.items[i];
+        char *target = scratch + to->offset * size, *source = (char *)arena + from->offset * size;
+        if (!to->layout) {
+            be->copy(be, target, source, to->count * size);
+            continue;
+        }
+        const graph *g = m->graphs[stage], *before = old->graphs[stage];
+        bool dense = layout_is_dense(to->layout);
+        if (dense == layout_is_dense(from->layout)) {
+            size_t blocks = (size_t)graph_blocks(g);
+            copy_blocks(be, g, target, before, source, to->count / blocks * size);
+        } else {
+            cut_blocks(m, to, g, target, from, before, source);
+        }
+        stage++;
+    }
+    be->copy(be, arena, scratch, m->parameters.total * size);
+}
+
+void model_set_graphs(model *m, graph *const *graphs) {
+    backend *be = m->be;
+    model old = *m;
+    void *const arenas[] = {m->weights, m->moment1, m->moment2, m->average};
+    int stages = model_stages(&m->config);
+    memcpy(m->graphs, graphs, (size_t)stages * sizeof *graphs);
+    create_stage_layouts(m);
+    m->parameters = (parameter_table){0};
+    add_parameters(m);
+    for (int s = 0; s < stages; s++) {
+        m->cell.stage[s].layout = m->devices[s];
+        m->cell.stage[s].block = m->layouts[s]->out_block;
+    }
+    for (int i = 0; i < 4; i++) move_arena(m, &old, arenas[i], m->gradient);
+    be->zero(be, m->gradient, old.parameters.total * be->real_size);
+    if (m->share) be->zero(be, m->share, old.parameters.total * be->real_size);
+    choose_decays(m);
+    model_use_weights(m);
+    free_stage_layouts(&old);
 }
 
 /* ------------------------------------------------------------------------------------ state */

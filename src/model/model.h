@@ -126,6 +126,19 @@ void model_free(model *m);
 void model_load(model *m, const float *weights);
 void model_initialise(model *m);
 
+/* `count` elements of an arena from the `first`, as floats the caller frees. */
+float *model_download(const model *m, const void *arena, size_t first, size_t count);
+
+/* The Euclidean norm of each block of a stage's weights in an arena, all gates together;
+ * norms [blocks of the stage's graph], in the graph's order. */
+void model_block_norms(const model *m, const void *arena, int stage, double *norms);
+
+/* Gives a model in training other patterns, `graphs`, which it then owns. No stage may have more
+ * blocks than before, nor a complete graph where it had none. A block in both patterns keeps its
+ * weights, moments and average; a new one begins with zeros. Between updates only; every recording
+ * made before must be freed before, and the model is bound to its weights afterwards. */
+void model_set_graphs(model *m, graph *const *graphs);
+
 /* Chooses what forward reads. */
 void model_use_weights(model *m);
 void model_use_average(model *m);

@@ -44,23 +44,6 @@ static bool open_kind(safetensors *file, const char *path, const char *kind, err
     return ours;
 }
 
-/* ------------------------------------------------------------------------------- host copies */
-
-/* An arena of reals as floats the caller frees. */
-static float *download_reals(const model *m, const void *arena, size_t count) {
-    backend *be = m->be;
-    float *values = mem_alloc(count, sizeof *values);
-    if (be->real_size == sizeof(float)) {
-        be->download(be, values, arena, count * sizeof *values);
-        return values;
-    }
-    double *wide = mem_alloc(count, sizeof *wide);
-    be->download(be, wide, arena, count * sizeof *wide);
-    for (size_t i = 0; i < count; i++) values[i] = (float)wide[i];
-    free(wide);
-    return values;
-}
-
 /* ------------------------------------------------------------------------------------ model */
 
 /* The pattern of a stage as int32 [blocks][2]. */
@@ -75,14 +58,30 @@ static int32_t *pattern_blocks(const graph *g) {
     return blocks;
 }
 
+/* Appends the pattern of each stage; the caller frees their data. */
+static int add_patterns(const model *m, tensor *tensors, int32_t *patterns[CELL_MAX_STAGES]) {
+    int stages = model_stages(&m->config);
+    for (int s = 0; s < stages; s++) {
+        char name[16];
+        patterns[s] = pattern_blocks(m->graphs[s]);
+        tensors[s] = (tensor){.type = TENSOR_I32,
+                              .dimensions = 2,
+                              .shape = {graph_blocks(m->graphs[s]), 2},
+                              .data = patterns[s]};
+        snprintf(tensors[s].name, sizeof tensors[s].name, "pattern.%s",
+                 model_stage_name(&m->config, s, name));
+    }
+    return stages;
+}
+
 bool checkpoint_save_model(const model *m, const options *o, int64_t step, const char *path,
                            error *err) {
     const parameter_table *table = &m->parameters;
     const void *arena = m->use == MODEL_TRAINING ? m->average : m->weights;
-    float *values = download_reals(m, arena, table->total);
+    float *values = model_download(m, arena, 0, table->total);
     tensor *tensors = mem_alloc((size_t)table->count + CELL_MAX_STAGES, sizeof *tensors);
     int32_t *patterns[CELL_MAX_STAGES];
-    int count = 0, stages = model_stages(&m->config);
+    int count = 0;
     for (; count < table->count; count++) {
         const parameter *p = &table->items[count];
         tensor *t = &tensors[count];
@@ -92,16 +91,8 @@ bool checkpoint_save_model(const model *m, const options *o, int64_t step, const
         memcpy(t->shape, p->shape, sizeof t->shape);
         t->data = values + p->offset;
     }
-    for (int s = 0; s < stages; s++) {
-        char name[16];
-        patterns[s] = pattern_blocks(m->graphs[s]);
-        tensor *t = &tensors[count++];
-        *t = (tensor){.type = TENSOR_I32,
-                      .dimensions = 2,
-                      .shape = {graph_blocks(m->graphs[s]), 2},
-                      .data = patterns[s]};
-        snprintf(t->name, sizeof t->name, "pattern.%s", model_stage_name(&m->config, s, name));
-    }
+    int stages = add_patterns(m, tensors + count, patterns);
+    count += stages;
 
     metadata *entries = mem_alloc((size_t)option_count + 8, sizeof *entries);
     int used = head(entries, "model");
@@ -119,38 +110,47 @@ bool checkpoint_save_model(const model *m, const options *o, int64_t step, const
     return saved;
 }
 
-static bool load_graphs(checkpoint *c, error *err) {
-    const model_config *config = &c->options.model;
+/* Leaves what it read in `graphs` also where it fails. */
+static bool load_graphs(const safetensors *file, const model_config *config,
+                        graph *graphs[CELL_MAX_STAGES], error *err) {
     int nodes = (int)(config->hidden / config->block);
     for (int s = 0; s < model_stages(config); s++) {
         char stage[16], name[32];
         snprintf(name, sizeof name, "pattern.%s", model_stage_name(config, s, stage));
-        const tensor *t = safetensors_find(&c->file, name);
+        const tensor *t = safetensors_find(file, name);
         if (!t || t->type != TENSOR_I32 || t->dimensions != 2 || t->shape[1] != 2 ||
             t->shape[0] > INT32_MAX) {
-            return error_set(err, "%s: expected a tensor %s of int32 [blocks][2]", c->file.path,
+            return error_set(err, "%s: expected a tensor %s of int32 [blocks][2]", file->path,
                              name);
         }
         error inner;
-        c->graphs[s] = graph_from_blocks(nodes, t->data, (int)t->shape[0], &inner);
-        if (!c->graphs[s]) return error_set(err, "%s: %s: %s", c->file.path, name, inner.text);
+        graphs[s] = graph_from_blocks(nodes, t->data, (int)t->shape[0], &inner);
+        if (!graphs[s]) return error_set(err, "%s: %s: %s", file->path, name, inner.text);
     }
     return true;
+}
+
+static void free_graphs(graph *graphs[CELL_MAX_STAGES]) {
+    for (int s = 0; s < CELL_MAX_STAGES; s++) {
+        graph_free(graphs[s]);
+        graphs[s] = NULL;
+    }
 }
 
 bool checkpoint_open(checkpoint *c, const char *path, error *err) {
     memset(c, 0, sizeof *c);
     if (!open_kind(&c->file, path, "model", err)) return false;
     options_begin(&c->options);
-    if (options_from_metadata(&c->options, &c->file, err) && load_graphs(c, err)) return true;
+    if (options_from_metadata(&c->options, &c->file, err) &&
+        load_graphs(&c->file, &c->options.model, c->graphs, err)) {
+        return true;
+    }
     checkpoint_close(c);
     return false;
 }
 
 void checkpoint_close(checkpoint *c) {
-    for (int s = 0; s < CELL_MAX_STAGES; s++) {
-        if (c->graphs[s]) graph_free(c->graphs[s]);
-    }
+    free_graphs(c->graphs);
     options_free(&c->options);
     safetensors_close(&c->file);
 }
@@ -212,30 +212,32 @@ model *checkpoint_model(checkpoint *c, backend *be, int batch, int steps, error 
 
 /* ------------------------------------------------------------------------------------ state */
 
-enum { STATE_NUMBERS = 12 };
+enum { STATE_NUMBERS = 13, STATE_ARENAS = 6 };
 
 /* The numbers of a run's state by name; int64_t and double both pass through text unharmed. */
 typedef struct state_number {
     const char *key;
     int64_t *integer;
     double *real;
+    bool later; /* some states were written before there was this number */
 } state_number;
 
 static void list_numbers(run_state *s, int64_t *validated, int64_t *finished,
                          state_number list[STATE_NUMBERS]) {
     const state_number numbers[STATE_NUMBERS] = {
-        {"step", &s->step, NULL},
-        {"train_bytes", &s->train_bytes, NULL},
-        {"total", &s->total, NULL},
-        {"seconds", NULL, &s->seconds},
-        {"minutes", NULL, &s->minutes},
-        {"loss", NULL, &s->loss},
-        {"loss_updates", &s->loss_updates, NULL},
-        {"valid_bpc", NULL, &s->valid_bpc},
-        {"best_bpc", NULL, &s->best_bpc},
-        {"metrics_bytes", &s->metrics_bytes, NULL},
-        {"validated", validated, NULL},
-        {"finished", finished, NULL},
+        {"step", &s->step, NULL, false},
+        {"train_bytes", &s->train_bytes, NULL, false},
+        {"total", &s->total, NULL, false},
+        {"seconds", NULL, &s->seconds, false},
+        {"minutes", NULL, &s->minutes, false},
+        {"loss", NULL, &s->loss, false},
+        {"loss_updates", &s->loss_updates, NULL, false},
+        {"valid_bpc", NULL, &s->valid_bpc, false},
+        {"best_bpc", NULL, &s->best_bpc, false},
+        {"metrics_bytes", &s->metrics_bytes, NULL, false},
+        {"replaced", &s->replaced, NULL, true},
+        {"validated", validated, NULL, false},
+        {"finished", finished, NULL, false},
     };
     memcpy(list, numbers, sizeof numbers);
 }
@@ -243,14 +245,16 @@ static void list_numbers(run_state *s, int64_t *validated, int64_t *finished,
 bool checkpoint_save_state(const model *m, const run_state *state, const char *path, error *err) {
     const void *arenas[] = {m->weights, m->moment1, m->moment2, m->average};
     static const char *const names[] = {"weights", "moment1", "moment2", "average", "h", "c"};
-    tensor tensors[6];
-    float *values[6];
-    for (int i = 0; i < 6; i++) {
+    tensor tensors[STATE_ARENAS + CELL_MAX_STAGES];
+    float *values[STATE_ARENAS];
+    int32_t *patterns[CELL_MAX_STAGES] = {NULL};
+    int count = STATE_ARENAS;
+    for (int i = 0; i < STATE_ARENAS; i++) {
         tensor *t = &tensors[i];
         *t = (tensor){.type = TENSOR_F32, .dimensions = 1};
         snprintf(t->name, sizeof t->name, "%s", names[i]);
         if (i < 4) {
-            values[i] = download_reals(m, arenas[i], m->parameters.total);
+            values[i] = model_download(m, arenas[i], 0, m->parameters.total);
             t->shape[0] = (int64_t)m->parameters.total;
         } else {
             values[i] = mem_alloc((size_t)m->config.hidden * (size_t)m->batch, sizeof(float));
@@ -261,6 +265,7 @@ bool checkpoint_save_state(const model *m, const run_state *state, const char *p
         }
         t->data = values[i];
     }
+    count += add_patterns(m, tensors + count, patterns);
     metadata entries[STATE_NUMBERS + 4];
     state_number numbers[STATE_NUMBERS];
     run_state copy = *state;
@@ -278,8 +283,9 @@ bool checkpoint_save_state(const model *m, const run_state *state, const char *p
         set_entry(&entries[used++], numbers[i].key, text);
     }
     bool saved =
-        m->be->finish(m->be, err) && safetensors_write(path, tensors, 6, entries, used, err);
-    for (int i = 0; i < 6; i++) free(values[i]);
+        m->be->finish(m->be, err) && safetensors_write(path, tensors, count, entries, used, err);
+    for (int i = 0; i < STATE_ARENAS; i++) free(values[i]);
+    for (int s = 0; s < CELL_MAX_STAGES; s++) free(patterns[s]);
     return saved;
 }
 
@@ -297,6 +303,7 @@ static bool read_numbers(const safetensors *file, run_state *state, error *err) 
     list_numbers(state, &validated, &finished, numbers);
     for (int i = 0; i < STATE_NUMBERS; i++) {
         const char *text = safetensors_metadata(file, numbers[i].key);
+        if (!text && numbers[i].later) continue;
         if (!text) return error_set(err, "%s: metadata lacks %s", file->path, numbers[i].key);
         if (numbers[i].integer) {
             *numbers[i].integer = strtoll(text, NULL, 10);
@@ -318,6 +325,17 @@ static bool check_precision(const safetensors *file, const backend *be, error *e
                      "cannot change on resuming: %s was trained in %s, now it is %s; "
                      "--precision %s goes on in it",
                      file->path, before, now, before);
+}
+
+bool checkpoint_state_graphs(const char *path, const model_config *config,
+                             graph *graphs[CELL_MAX_STAGES], error *err) {
+    safetensors file;
+    memset(graphs, 0, CELL_MAX_STAGES * sizeof *graphs);
+    if (!open_kind(&file, path, "state", err)) return false;
+    bool loaded = load_graphs(&file, config, graphs, err);
+    if (!loaded) free_graphs(graphs);
+    safetensors_close(&file);
+    return loaded;
 }
 
 bool checkpoint_load_state(model *m, run_state *state, const char *path, error *err) {

@@ -30,6 +30,7 @@ typedef struct run_state {
     double valid_bpc;      /* of the last validation; NaN before */
     double best_bpc;       /* of the best; NaN before */
     int64_t metrics_bytes; /* the length of metrics.jsonl */
+    int64_t replaced;      /* blocks that were replaced since the last line of metrics */
     bool validated;        /* since the last line of metrics */
     bool finished;
 } run_state;
@@ -55,6 +56,9 @@ model *checkpoint_model(checkpoint *c, backend *be, int batch, int steps, error 
 bool checkpoint_load_weights(const checkpoint *c, model *m, error *err);
 
 bool checkpoint_save_state(const model *m, const run_state *state, const char *path, error *err);
+/* The patterns in a state, which the caller frees. */
+bool checkpoint_state_graphs(const char *path, const model_config *config,
+                             graph *graphs[CELL_MAX_STAGES], error *err);
 /* Refuses a state of another model, or one that was trained in another precision. */
 bool checkpoint_load_state(model *m, run_state *state, const char *path, error *err);
 

@@ -132,6 +132,14 @@ const config_key option_keys[] = {
     {"train.weight_decay", CONFIG_NUMBER, AT(train.weight_decay), "0", 0, 1e3, NULL,
      "decoupled weight decay: in each update the recurrent weights, and no others, lose the "
      "learning rate times this share of themselves", 0},
+    {"train.rewire_every", CONFIG_INTEGER, AT(train.rewire_every), "0", 0, 1e12, NULL,
+     "number of updates between two exchanges of the weakest recurrent blocks for new ones; 0 turns "
+     "exchanges off", 0},
+    {"train.rewire_share", CONFIG_NUMBER, AT(train.rewire_share), "0.2", 0, 1, NULL,
+     "share of the recurrent blocks, self-blocks left out, that an exchange replaces at first; it "
+     "decays to 0", CONFIG_ABOVE_MINIMUM},
+    {"train.rewire_until", CONFIG_NUMBER, AT(train.rewire_until), "0.75", 0, 1, NULL,
+     "share of the run over which blocks are exchanged", CONFIG_ABOVE_MINIMUM},
     {"train.clip", CONFIG_NUMBER, AT(train.clip), "1", 0, 1e9, NULL,
      "largest norm of the gradient, to which a larger one is scaled down; 0 turns clipping off", 0},
     {"train.average", CONFIG_NUMBER, AT(train.average), "0.999", 0, 1, NULL,
@@ -291,6 +299,10 @@ bool options_check(options *o, error *err) {
         return config_refuse(&o->config, err, "train.recompute",
                              "expected at most train.bptt = %lld, got %lld", (long long)t->bptt,
                              (long long)t->recompute);
+    }
+    if (t->rewire_every > 0 && o->model.graph == GRAPH_DENSE) {
+        return config_refuse(&o->config, err, "train.rewire_every",
+                             "has no meaning for model.graph: dense, where no block is absent");
     }
     if (t->steps == 0 && t->epochs == 0 && t->minutes == 0) t->epochs = 1;
     return true;

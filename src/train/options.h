@@ -39,6 +39,8 @@ typedef struct train_options {
     int schedule; /* lr_schedule */
     int64_t warmup;
     double beta1, beta2, epsilon, weight_decay, clip, average;
+    int64_t rewire_every; /* 0: never */
+    double rewire_share, rewire_until;
     int64_t log_every, valid_every, valid_bytes;
     double checkpoint_minutes;
     char *init;

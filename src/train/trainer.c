@@ -11,6 +11,7 @@
 #include "train/checkpoint.h"
 #include "train/evaluate.h"
 #include "train/schedule.h"
+#include "train/structure.h"
 
 #include <inttypes.h>
 #include <math.h>
@@ -42,6 +43,7 @@ typedef struct trainer {
     double segment_start; /* when the clock of updates was started */
     double plan_from;     /* seconds at which the measured updates began; 0: not yet */
     int64_t plan_step;
+    double changing; /* seconds spent on changes of structure since the program began */
     double saved, shown, shown_seconds; /* times of the last save and the last progress line */
 } trainer;
 
@@ -252,6 +254,17 @@ static model *training_model(const trainer *tr, graph *const *graphs, error *err
                         (int)t->recompute, MODEL_TRAINING, err);
 }
 
+/* Where patterns change, those of a resumed run are in its state: a checkpoint is another file, which
+ * may be of another step. */
+static bool run_graphs(const trainer *tr, graph *graphs[CELL_MAX_STAGES], error *err) {
+    if (!tr->resumed || !structure_changes(&tr->o->train)) return true;
+    for (int s = 0; s < CELL_MAX_STAGES; s++) graph_free(graphs[s]);
+    char *path = run_path(tr, "last.state");
+    bool loaded = checkpoint_state_graphs(path, &tr->o->model, graphs, err);
+    free(path);
+    return loaded;
+}
+
 /* Makes the model with the patterns of `source`, and, where it is train.init, with its weights. */
 static bool create_from(trainer *tr, const char *source, error *err) {
     const options *o = tr->o;
@@ -260,7 +273,7 @@ static bool create_from(trainer *tr, const char *source, error *err) {
     const char *other = other_cell(&o->model, &c.options.model);
     if (other) {
         error_set(err, "%s: its %s is another than the config's", source, other);
-    } else {
+    } else if (run_graphs(tr, c.graphs, err)) {
         tr->m = training_model(tr, c.graphs, err);
         memset(c.graphs, 0, sizeof c.graphs); /* the model's now */
     }
@@ -417,11 +430,13 @@ static bool log_metrics(trainer *tr, error *err) {
     json_number(&w, "grad_norm", report.gradient_norm);
     json_number(&w, "bytes_per_second", bytes_done(tr) / s->seconds);
     json_number(&w, "valid_bpc", s->validated ? s->valid_bpc : NAN);
+    if (structure_changes(&tr->o->train)) json_integer(&w, "blocks_replaced", s->replaced);
     json_object_end(&w);
     fputc('\n', tr->metrics);
     if (fflush(tr->metrics) != 0) return error_system(err, "write", "metrics.jsonl");
     s->metrics_bytes = ftell(tr->metrics);
     s->loss_updates = 0;
+    s->replaced = 0;
     s->validated = false;
     tr->be->zero(tr->be, tr->m->report, sizeof report);
     show_progress(tr, bpc, lr);
@@ -445,8 +460,8 @@ static bool save(trainer *tr, error *err) {
     s->loss = report.loss;
     char *path = run_path(tr, "last.state");
     fsync(fileno(tr->metrics)); /* where it cannot be flushed, at least the checkpoint may be */
-    bool saved =
-        save_model(tr, "last.safetensors", err) && checkpoint_save_state(tr->m, s, path, err);
+    bool saved = save_model(tr, "last.safetensors", err) &&
+                 checkpoint_save_state(tr->m, s, path, err);
     free(path);
     tr->saved = clock_seconds();
     clock_start(tr);
@@ -460,6 +475,7 @@ static bool validate(trainer *tr, error *err) {
     if (!clock_stop(tr, err) || !read_report(tr, &report, err)) return false;
     model_save_state(tr->m);
     model_use_average(tr->m);
+    if (!tr->evaluation) tr->evaluation = evaluate_record(tr->m);
     bool done = evaluate(tr->m, tr->evaluation, tr->valid_text, (uint64_t)tr->o->train.valid_bytes,
                          false, false, &e, err);
     model_use_weights(tr->m);
@@ -533,6 +549,25 @@ static bool plan_steps(trainer *tr, error *err) {
     return true;
 }
 
+static void drop_recording(const trainer *tr, recording **r) {
+    if (*r) tr->be->recording_free(tr->be, *r);
+    *r = NULL;
+}
+
+/* Recordings hold the patterns that they were made with. */
+static bool change_structure(trainer *tr, error *err) {
+    if (!tr->be->finish(tr->be, err)) return false;
+    double start = clock_seconds();
+    drop_recording(tr, &tr->update);
+    drop_recording(tr, &tr->evaluation);
+    structure_change change = structure_update(tr->m, &tr->o->train, tr->state.step, tr->end);
+    tr->update = tr->be->record(tr->be, issue_update, tr->m);
+    tr->state.replaced += change.replaced;
+    bool done = tr->be->finish(tr->be, err);
+    tr->changing += clock_seconds() - start;
+    return done;
+}
+
 /* What is due after an update, in an order that stopping and resuming keeps. */
 static bool after_update(trainer *tr, error *err) {
     run_state *s = &tr->state;
@@ -541,6 +576,8 @@ static bool after_update(trainer *tr, error *err) {
     bool last = s->step >= tr->end;
     bool valid = tr->valid_text && (last || s->step % t->valid_every == 0);
     if (valid && !validate(tr, err)) return false;
+    bool change = structure_is_due(t, s->step, tr->end);
+    if (change && !change_structure(tr, err)) return false;
     bool log = s->loss_updates > 0 && (last || s->step % t->log_every == 0);
     if (log && !log_metrics(tr, err)) return false;
     s->finished = last;
@@ -553,11 +590,6 @@ static bool run_updates(trainer *tr, error *err) {
     reader *r = reader_start(tr->train, m->batch, m->columns, m->steps, (uint64_t)tr->o->model.seed,
                              (uint64_t)tr->state.step);
     bool done = true;
-    if (tr->valid_text) {
-        model_use_average(m);
-        tr->evaluation = evaluate_record(m);
-        model_use_weights(m);
-    }
     tr->update = tr->be->record(tr->be, issue_update, m);
     tr->saved = clock_seconds();
     clock_start(tr);
@@ -574,6 +606,7 @@ static bool run_updates(trainer *tr, error *err) {
         if (done) log_line("stopped after step %" PRId64 "; --resume goes on", tr->state.step);
     }
     reader_stop(r);
+    if (tr->changing > 0) log_line("changes of structure took %.3g seconds", tr->changing);
     return done;
 }
 
@@ -601,8 +634,8 @@ static bool set_up(trainer *tr, error *err) {
 }
 
 static void tear_down(trainer *tr) {
-    if (tr->update) tr->be->recording_free(tr->be, tr->update);
-    if (tr->evaluation) tr->be->recording_free(tr->be, tr->evaluation);
+    drop_recording(tr, &tr->update);
+    drop_recording(tr, &tr->evaluation);
     model_free(tr->m);
     if (tr->be) tr->be->destroy(tr->be);
     if (tr->valid_text) sequence_free(tr->valid_text);
