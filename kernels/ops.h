@@ -46,7 +46,8 @@ typedef struct bench_tools bench_tools;     /* see bench.h */
  *
  *   internal stage   y = act(combine(norm(W x) , table[byte]))
  *   gate stage       z_g = norm_g(W_g x) + table_g[byte] + b_g   for g in i f o u
- *                    c' = sigmoid(z_f) c + sigmoid(z_i) tanh(dropout(z_u)),  h' = sigmoid(z_o) tanh(c')
+ *                    c' = sigmoid(z_f) c + sigmoid(z_i) tanh(dropout(z_u))
+ *                    h' = sigmoid(z_o) tanh(c')
  *
  * where norm(v) = gain (v - mean) / sqrt(variance + 1e-6) + bias over the features of one column
  * (Ba, Kiros, Hinton 2016), gain and normalisation left out without layer norm, and combine adds
@@ -82,7 +83,8 @@ typedef struct stage {
 
     void *sums; /* [steps] x sums_bytes: per gate and column, the sums of raw and of its square */
 
-    /* Backward; all NULL without training. The gradients of weights are sums over steps and columns. */
+    /* Backward; all NULL without training. The gradients of weights are sums over steps and
+     * columns. */
     void *dpre;   /* operand, like raw: the gradient at norm's result; where not keeps_dpre, scratch
                      for one step */
     void *dentry; /* operand, like raw, for a multiplying table: the gradient at its entries */
@@ -93,9 +95,10 @@ typedef struct stage {
     void *table_sums;              /* real, scratch: table_sums_count of them, if sums_table */
 } stage;
 
-/* Dropout of the update u (Srivastava et al. 2014). A unit, stream and step has one draw of 32 bits,
- * a function of the seed, the update and these three numbers (core/philox.h): below `threshold` the
- * update is 0, else it is multiplied by `scale`. A threshold of 0 turns dropout off. */
+/* Dropout of the update u (Srivastava et al. 2014). A unit, stream and step has one draw of 32
+ * bits, a function of the seed, the update and these three numbers (core/philox.h): below
+ * `threshold` the update is 0, else it is multiplied by `scale`. A threshold of 0 turns dropout
+ * off. */
 typedef struct dropout {
     uint32_t threshold; /* probability x 2^32 */
     double scale;       /* 1 / (1 - probability) */
@@ -259,7 +262,8 @@ struct backend {
     /* The next byte of each of the first `streams` columns: text[position + 1], which is given as
      * long as it belongs to the prompt, and from then on is drawn from softmax((logits + bias) /
      * temperature) and stored. Puts it into `bytes`, the cell's next input, and advances the
-     * position. logits real [VOCABULARY][columns]; bias real [VOCABULARY]; text [position][streams] */
+     * position. logits real [VOCABULARY][columns]; bias real [VOCABULARY]; text
+     * [position][streams] */
     void (*sample)(backend *be, const void *logits, const void *bias, int streams, int columns,
                    sampling *state, uint8_t *text, uint8_t *bytes);
 
@@ -279,8 +283,8 @@ struct backend {
 
     /* One step of Adam (Kingma, Ba 2014) with the norm of the gradient clipped, decoupled weight
      * decay, and the moving average; then `operands`, unless it is `weights` itself. All real but
-     * operands, [count]. `decays` [count / DECAY_GROUP, rounded up] is 1 where the weights of a group
-     * decay, else 0; NULL: nowhere.
+     * operands, [count]. `decays` [count / DECAY_GROUP, rounded up] is 1 where the weights of a
+     * group decay, else 0; NULL: nowhere.
      * Where the loss or the gradient is not finite, now or since `report` was zeroed, nothing
      * changes but the report. */
     void (*adam)(backend *be, size_t count, void *weights, const void *gradient, void *moment1,
@@ -292,9 +296,10 @@ struct backend {
 
     const bench_tools *bench; /* NULL: no GPU */
 
-    /* Issues what follows to the caller's stream, a cudaStream_t or NULL for the default one, in order
-     * with what was issued before; the stream must exist until another is used. Memory may have
-     * changed in the meantime. Fails with the first error of the device so far. NULL: no GPU. */
+    /* Issues what follows to the caller's stream, a cudaStream_t or NULL for the default one, in
+     * order with what was issued before; the stream must exist until another is used. Memory may
+     * have changed in the meantime. Fails with the first error of the device so far. NULL: no
+     * GPU. */
     bool (*use_stream)(backend *be, void *stream, error *err);
 
     void (*destroy)(backend *be);
@@ -319,7 +324,8 @@ static inline size_t table_sums_count(int hidden) {
     return (size_t)(hidden + hidden % 2) * GATES * VOCABULARY;
 }
 
-/* `threads` 0: all processors. Never NULL. FP64 is the tests' reference and built for them alone. */
+/* `threads` 0: all processors. Never NULL. FP64 is the tests' reference and built for them
+ * alone. */
 backend *backend_cpu(precision precision, int threads);
 backend *backend_cpu_reference(int threads);
 

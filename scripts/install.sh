@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # Installs what building, testing and the quickstart need on Debian 12 or Ubuntu 24.04, as root or
-# through sudo. Where all of it is there, it does nothing; a CUDA toolkit is left to you. --browser adds
-# the Chromium that tests/pages.py opens pages in (Debian's; Ubuntu's package is a snap), --fuzz what
-# tests/fuzz/run.sh needs.
+# through sudo. Where all of it is there, it does nothing; a CUDA toolkit is left to you. --browser
+# adds the Chromium that tests/pages.py opens pages in (Debian's; Ubuntu's package is a snap), --fuzz
+# what tests/fuzz/run.sh needs, --lint what scripts/lint.sh needs.
 set -euo pipefail
 
 packages=(
@@ -15,8 +15,9 @@ packages=(
 case ${1:-} in
   --browser) packages+=(chromium) ;;
   --fuzz) packages+=(clang libclang-rt-dev libomp-dev) ;;
+  --lint) packages+=(clang-format-14 clang-tidy-14) ;;
   '') ;;
-  *) echo "usage: scripts/install.sh [--browser|--fuzz]" >&2; exit 2 ;;
+  *) echo "usage: scripts/install.sh [--browser|--fuzz|--lint]" >&2; exit 2 ;;
 esac
 
 if ! command -v apt-get >/dev/null; then

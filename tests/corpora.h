@@ -1,5 +1,5 @@
-/* Corpora for tests: text files in the temporary folder, by their names there, and what is read from
- * them. */
+/* Corpora for tests: text files in the temporary folder, by their names there, and what is read
+ * from them. */
 #ifndef SMALLWORLD_TESTS_CORPORA_H
 #define SMALLWORLD_TESTS_CORPORA_H
 

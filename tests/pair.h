@@ -24,8 +24,8 @@ typedef struct shape {
     bool hubs;
 } shape;
 
-/* Four gates in blocks for which a GPU has kernels of its own: few columns and many, odd multiples of
- * 64 of them, sums of a few long rows that are made in parts. */
+/* Four gates in blocks for which a GPU has kernels of its own: few columns and many, odd multiples
+ * of 64 of them, sums of a few long rows that are made in parts. */
 enum { GATE_SHAPES = 14 };
 extern const shape gate_shapes[GATE_SHAPES];
 

@@ -13,8 +13,8 @@
 #include "core/philox.h"
 #include "ops.h"
 
-/* The backend that SMALLWORLD_TEST_DEVICE names, "cpu" unless set. Exits with 77, which ctest counts
- * as skipped, where that is cuda and there is no GPU. */
+/* The backend that SMALLWORLD_TEST_DEVICE names, "cpu" unless set. Exits with 77, which ctest
+ * counts as skipped, where that is cuda and there is no GPU. */
 backend *test_backend(precision precision);
 bool test_device_is_cuda(void);
 
@@ -36,8 +36,8 @@ void random_restart(uint64_t seed);
 
 void assert_contains(const char *text, const char *part);
 
-/* A fresh folder, removed with all it holds when the program ends, and the path of a file in it, which
- * is not for the caller to free. */
+/* A fresh folder, removed with all it holds when the program ends, and the path of a file in it,
+ * which is not for the caller to free. */
 const char *temporary_folder(void);
 char *path_of(const char *name);
 void write_bytes(const char *path, const void *bytes, size_t size);

@@ -1,5 +1,5 @@
-/* A cell's steps, and the gradients of its input tables, by a backend and by a more trusted one, see
- * pair.h, on random shapes and patterns, with all outputs poisoned first. */
+/* A cell's steps, and the gradients of its input tables, by a backend and by a more trusted one,
+ * see pair.h, on random shapes and patterns, with all outputs poisoned first. */
 #include "pair.h"
 
 #include "core/memory.h"
@@ -10,8 +10,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Text of any bytes, of one, of a few that are far apart, or of ASCII's letters but for another byte
- * now and then. */
+/* Text of any bytes, of one, of a few that are far apart, or of ASCII's letters but for another
+ * byte now and then. */
 typedef enum text { ANY_BYTES, ONE_BYTE, FEW_BYTES, ALMOST_ASCII, TEXTS } text;
 
 static uint8_t draw_byte(text text) {

@@ -1,5 +1,5 @@
-/* The library's products on memory of the device, against sums in double; and what it refuses. Models
- * are tests/library.py's. */
+/* The library's products on memory of the device, against sums in double; and what it refuses.
+ * Models are tests/library.py's. */
 #include "support.h"
 
 #include "core/memory.h"

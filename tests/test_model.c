@@ -1,7 +1,7 @@
 /* The whole model on a backend against a more trusted one: states, losses and every gradient, with
  * all of the activations' and gradients' memory poisoned first; that recorded and issued updates
- * agree; that runs repeat bit for bit; that recomputation changes nothing but the order of sums; and that
- * training learns. */
+ * agree; that runs repeat bit for bit; that recomputation changes nothing but the order of sums;
+ * and that training learns. */
 #include "support.h"
 
 #include "core/memory.h"

@@ -185,8 +185,8 @@ static uint8_t *sampled_text(backend *be, const double *logits, sampling start) 
     return text;
 }
 
-/* Bytes 10, 100 and 250 have 1/8, 5/8 and 2/8 of the probability in every stream; draws of different
- * streams differ. */
+/* Bytes 10, 100 and 250 have 1/8, 5/8 and 2/8 of the probability in every stream; draws of
+ * different streams differ. */
 static void test_sample_frequencies(void **state) {
     (void)state;
     backend *be = test_backend(FP32);
@@ -222,8 +222,8 @@ static void test_sample_frequencies(void **state) {
     be->destroy(be);
 }
 
-/* What top_k and top_p leave of bytes 10, 30, 100 and 250 with 2/10, 2/10, 5/10 and 1/10: the shares,
- * in thousandths, that are drawn in every stream, within 5 deviations. */
+/* What top_k and top_p leave of bytes 10, 30, 100 and 250 with 2/10, 2/10, 5/10 and 1/10: the
+ * shares, in thousandths, that are drawn in every stream, within 5 deviations. */
 static void test_sample_cut(void **state) {
     (void)state;
     static const int bytes[] = {10, 30, 100, 250};

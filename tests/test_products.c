@@ -150,8 +150,8 @@ static void test_many_blocks(void **state) {
     check_gpu_shapes_in(TF32, 10, shapes, 5);
 }
 
-/* wgrad of few columns: of more tiles than there are warps, or fewer; steps; rows of a node's gates,
- * and larger blocks. */
+/* wgrad of few columns: of more tiles than there are warps, or fewer; steps; rows of a node's
+ * gates, and larger blocks. */
 static void test_few_columns(void **state) {
     (void)state;
     static const shape shapes[] = {
@@ -163,9 +163,9 @@ static void test_few_columns(void **state) {
     check_gpu_shapes_in(TF32, 17, shapes, sizeof shapes / sizeof shapes[0]);
 }
 
-/* dgrad of four gates whose thread blocks have as many nodes as they can, whole or neighbours, share
- * the list of a hub, or make several tiles of columns one after the other, of which the last is not
- * full, nor the last group of tiles; fprop of more tiles than there are thread blocks. */
+/* dgrad of four gates whose thread blocks have as many nodes as they can, whole or neighbours,
+ * share the list of a hub, or make several tiles of columns one after the other, of which the last
+ * is not full, nor the last group of tiles; fprop of more tiles than there are thread blocks. */
 static void test_many_gates(void **state) {
     (void)state;
     static const shape shapes[] = {
@@ -183,8 +183,8 @@ static void test_many_gates(void **state) {
 }
 
 /* fprop and dgrad of one gate and many columns: thread blocks that make several tiles, or none, of
- * columns that end anywhere, lists longer than what a kernel has on its way, hubs whose lists are cut,
- * and nodes so many that neighbours in a list are far apart. */
+ * columns that end anywhere, lists longer than what a kernel has on its way, hubs whose lists are
+ * cut, and nodes so many that neighbours in a list are far apart. */
 static void test_many_columns(void **state) {
     (void)state;
     static const shape shapes[] = {
@@ -221,10 +221,10 @@ static void test_small_blocks(void **state) {
     check_gpu_shapes(15, shapes, sizeof shapes / sizeof shapes[0]);
 }
 
-/* wgrad of blocks of 8 and 16, one gate and four: thread blocks that make several tasks, groups of as
- * many rows as there may be, or of one that is cut among tasks, inputs of as many rows as a stage has
- * room for, more steps than stages; and patterns so full that all is multiplied, of rows and columns
- * that end inside a tile. */
+/* wgrad of blocks of 8 and 16, one gate and four: thread blocks that make several tasks, groups of
+ * as many rows as there may be, or of one that is cut among tasks, inputs of as many rows as a
+ * stage has room for, more steps than stages; and patterns so full that all is multiplied, of rows
+ * and columns that end inside a tile. */
 static void test_small_gradients(void **state) {
     (void)state;
     static const shape shapes[] = {
@@ -303,8 +303,8 @@ static void test_shared_activations(void **state) {
     check_gpu_shapes_in(TF32, 14, shapes, sizeof shapes / sizeof shapes[0]);
 }
 
-/* fp32 with lists longer than a warp looks up at a time, gates, several steps; wgrad of so many tiles
- * that warps have some each. */
+/* fp32 with lists longer than a warp looks up at a time, gates, several steps; wgrad of so many
+ * tiles that warps have some each. */
 static void test_plain_tiles(void **state) {
     (void)state;
     static const shape shapes[] = {
@@ -428,8 +428,8 @@ static void test_small_world(void **state) {
     close_pair(&p);
 }
 
-/* The same bits, however often, from parts that hand on their sums, of a model's size: about one time
- * in thirty something else was read where these arrive, before loads were waited for. */
+/* The same bits, however often, from parts that hand on their sums, of a model's size: about one
+ * time in thirty something else was read where these arrive, before loads were waited for. */
 static void test_repeated_dgrad(void **state) {
     (void)state;
     if (!test_device_is_cuda()) skip();

@@ -41,8 +41,8 @@ typedef struct cpu_backend {
     size_t statistics_count;
     double *marks; /* seconds */
     size_t mark_count;
-    int flushing;          /* operations under way, one within the other, see flush_begin */
-    uint64_t saved_mode;   /* how the calling thread treats denormals between operations */
+    int flushing;        /* operations under way, one within the other, see flush_begin */
+    uint64_t saved_mode; /* how the calling thread treats denormals between operations */
 } cpu_backend;
 
 static inline cpu_backend *cpu_of(backend *be) {
@@ -107,6 +107,14 @@ static inline float exp_parts(float x, float *scale) {
     return p * r * r + r;
 }
 #endif
+
+static inline real sqrt_(real x) {
+#ifdef SMALLWORLD_REFERENCE
+    return sqrt(x);
+#else
+    return sqrtf(x);
+#endif
+}
 
 static inline real exp_(real x) {
 #ifdef SMALLWORLD_REFERENCE

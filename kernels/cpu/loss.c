@@ -151,7 +151,7 @@ void CPU(adam)(backend *be, size_t count, void *weights, const void *gradient, v
             real d = g[i] * scale;
             m[i] = beta1 * m[i] + (1 - beta1) * d;
             v[i] = beta2 * v[i] + (1 - beta2) * d * d;
-            w[i] = kept * w[i] - step * m[i] / ((real)sqrt(v[i]) * correction + epsilon);
+            w[i] = kept * w[i] - step * m[i] / (sqrt_(v[i]) * correction + epsilon);
             mean[i] = decay * mean[i] + (1 - decay) * w[i];
         }
     }

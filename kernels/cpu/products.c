@@ -4,12 +4,12 @@
  *   dgrad  dx_j = sum over blocks (i, j)  W_ij' dy_i
  *   wgrad  dW_ij = sum over t             dy_i[t] x_j[t]'
  *
- * Floor: 2 blocks gates block^2 columns operations each. All share one inner kernel, a tile of ROWS x
- * COLUMN_GROUP sums held in registers: each step loads ROWS numbers of the one operand and a group of
- * the other's, and does ROWS x COLUMN_GROUP multiply-adds. In fprop (dgrad) the tile's columns are
- * streams, and it walks the blocks of its row (column). In wgrad they are units of x_j, and it walks
- * streams and steps; so that these units lie side by side, x is packed with units and streams
- * exchanged, a panel of steps at a time, once for all rows that read it. */
+ * Floor: 2 blocks gates block^2 columns operations each. All share one inner kernel, a tile of ROWS
+ * x COLUMN_GROUP sums held in registers: each step loads ROWS numbers of the one operand and a
+ * group of the other's, and does ROWS x COLUMN_GROUP multiply-adds. In fprop (dgrad) the tile's
+ * columns are streams, and it walks the blocks of its row (column). In wgrad they are units of x_j,
+ * and it walks streams and steps; so that these units lie side by side, x is packed with units and
+ * streams exchanged, a panel of steps at a time, once for all rows that read it. */
 #include "cpu.h"
 
 #include <assert.h>
@@ -123,8 +123,8 @@ static inline void keep_tile(const real *sum, size_t rows, size_t width, bool ad
     }
 }
 
-/* dw, ROWS x COLUMN_GROUP of a block, from rows of dy that are `step` apart from step to step, and a
- * packed panel. */
+/* dw, ROWS x COLUMN_GROUP of a block, from rows of dy that are `step` apart from step to step, and
+ * a packed panel. */
 static inline void wgrad_tile(const real *dy, size_t step, const real *x, size_t columns, int steps,
                               bool add, real *dw, size_t b) {
     vec sum[ROWS][VECTORS] = {0};
@@ -199,8 +199,8 @@ static void sparse_wgrad(int threads, const layout *l, const real *dy, const rea
 #define GEMM cblas_sgemm
 #endif
 
-/* The rows of a call, by the shape alone, so that bits do not depend on the threads. Every call packs
- * all of the right-hand side: where that is much, a call has more rows. */
+/* The rows of a call, by the shape alone, so that bits do not depend on the threads. Every call
+ * packs all of the right-hand side: where that is much, a call has more rows. */
 static int row_chunk(int rows, int columns) {
     return rows >= 1024 && columns >= 512 ? 256 : 64;
 }

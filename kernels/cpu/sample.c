@@ -16,8 +16,8 @@ static int largest_first(const void *a, const void *b) {
     return left->byte - right->byte;
 }
 
-/* Makes the weights zero that top_k and top_p exclude; a byte ranks above another of the same weight
- * if it is lower. Returns the sum of what is left. */
+/* Makes the weights zero that top_k and top_p exclude; a byte ranks above another of the same
+ * weight if it is lower. Returns the sum of what is left. */
 static double cut_weights(double weight[VOCABULARY], const sampling *s) {
     const int top_k = s->top_k > 0 ? s->top_k : VOCABULARY;
     ranked all[VOCABULARY];

@@ -6,8 +6,8 @@
  *   draw_u = (gain_u dy_u - mean_u(gain dy) - v_u mean_u(gain dy v)) / deviation
  * so backward needs two sums over the features, which `dsums` holds, before it can finish.
  *
- * Every operation is one loop over units, in CHUNKS parallel parts, and within a unit over groups of
- * columns. Floor: each of raw, dpre, c, h and dx once through memory; for gates, also five
+ * Every operation is one loop over units, in CHUNKS parallel parts, and within a unit over groups
+ * of columns. Floor: each of raw, dpre, c, h and dx once through memory; for gates, also five
  * exponentials and divisions an element in each direction. */
 #include "cpu.h"
 
@@ -26,8 +26,8 @@ typedef struct statistics {
     real mean[GATES][COLUMN_GROUP], scale[GATES][COLUMN_GROUP];
 } statistics;
 
-/* One step of a stage, as pointers. Each thread has a copy, which then no store can change, as far as
- * the compiler knows. */
+/* One step of a stage, as pointers. Each thread has a copy, which then no store can change, as far
+ * as the compiler knows. */
 typedef struct view {
     const stage *g;
     size_t hidden, columns, block, gates;
@@ -60,7 +60,7 @@ static void load_statistics(backend *be, view *v) {
             real variance = square[n] / (real)v->hidden - mean * mean;
             if (variance < 0) variance = 0; /* by rounding; NaN stays NaN */
             cpu->statistics[group].mean[g][n] = mean;
-            cpu->statistics[group].scale[g][n] = 1 / (real)sqrt(variance + EPSILON);
+            cpu->statistics[group].scale[g][n] = 1 / sqrt_(variance + EPSILON);
         }
     }
 }
@@ -134,8 +134,8 @@ static real *feature_partials(backend *be, const view *v) {
     return (real *)cpu->partial;
 }
 
-/* What a unit's gate adds to the gradients of its bias and gain: dpre, and dpre times the normalised
- * raw; columns TILE apart are added up. */
+/* What a unit's gate adds to the gradients of its bias and gain: dpre, and dpre times the
+ * normalised raw; columns TILE apart are added up. */
 typedef struct shares {
     octet bias, gain;
 } shares;

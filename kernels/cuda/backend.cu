@@ -429,7 +429,7 @@ static bool set_up(backend *be) {
     zero(be, cuda->partial_full, flags);
     if (*cuda->failure) return false;
     be->memory = available > MEMORY_RESERVE ? available - MEMORY_RESERVE : 0;
-    snprintf(be->device, sizeof be->device, "%s", properties.name);
+    snprintf(be->device, sizeof be->device, "%.95s", properties.name);
     return true;
 }
 

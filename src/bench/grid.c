@@ -33,8 +33,8 @@ enum { B16, T32, F32 };
 enum { RANDOM, RING, HUBS };
 enum { Y = PRODUCT_FPROP, DX = PRODUCT_DGRAD, DW = PRODUCT_WGRAD };
 
-const grid_axes grid_default =
-    {PRECISIONS_(B16), PRODUCTS_(Y), GATES_(1), PATTERNS_(RANDOM), BLOCKS_(32), COLUMNS_(32), DENSITIES_};
+const grid_axes grid_default = {PRECISIONS_(B16), PRODUCTS_(Y), GATES_(1),   PATTERNS_(RANDOM),
+                                BLOCKS_(32),      COLUMNS_(32), DENSITIES_};
 
 static const grid_axes slices[] = {
     /* every N */
@@ -63,7 +63,8 @@ static bool same(const grid_cell *a, const grid_cell *b) {
 
 /* Blocks must divide the units, and the density leave room for more than the self-blocks. */
 static bool possible(const grid *g, const grid_cell *cell) {
-    return g->units % cell->block == 0 && cell->density * (g->units / cell->block) >= 1.5;
+    const int nodes = g->units / cell->block;
+    return g->units % cell->block == 0 && cell->density * nodes >= 1.5;
 }
 
 static void add_cell(grid *g, const grid_cell *cell) {

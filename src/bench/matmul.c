@@ -169,7 +169,8 @@ static void give_reason(bench *b, const char *text) {
     log_line("note: %s", text);
 }
 
-/* One library and order of the activations; what it refuses, or has no memory for, is no failure. */
+/* One library and order of the activations; what it refuses, or has no memory for, is no
+ * failure. */
 static bool measure_rival(bench *b, matmul_row *row, bench_library library, bool by_column,
                           const layout *l, error *err) {
     const bench_tools *tools = b->be->bench;

@@ -46,8 +46,9 @@ typedef struct matmul_options {
     timing how;
 } matmul_options;
 
-/* Fails where there is no GPU. A signal to stop (core/stop.h) ends it after the cell under way; then,
- * as on failure, `results` has what was measured so far. `matmul_free` frees it in any case. */
+/* Fails where there is no GPU. A signal to stop (core/stop.h) ends it after the cell under way;
+ * then, as on failure, `results` has what was measured so far. `matmul_free` frees it in any
+ * case. */
 bool matmul_run(grid *g, const matmul_options *options, matmul_results *results, error *err);
 void matmul_free(matmul_results *results);
 

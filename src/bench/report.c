@@ -16,7 +16,8 @@ static bool same_table(const grid_cell *a, const grid_cell *b) {
            a->pattern == b->pattern && a->block == b->block && a->columns == b->columns;
 }
 
-/* The largest share of its weights' bytes that a layout's tables take, in the table from `first`. */
+/* The largest share of its weights' bytes that a layout's tables take, in the table from
+ * `first`. */
 static double largest_table_share(const matmul_results *results, size_t first) {
     const matmul_row *row = results->rows;
     double share = 0;

@@ -60,7 +60,8 @@ bool time_operation(backend *be, const timing *how, void (*issue)(void *argument
                     void *argument, int sets, double *seconds, error *err) {
     rotation r = {issue, argument, sets, 1};
     /* The first run loads code and finds errors; the second says how long one takes. */
-    if (!time_once(be, &r, seconds, err) || !time_once(be, &r, seconds, err)) return false;
+    if (!time_once(be, &r, seconds, err)) return false;
+    if (!time_once(be, &r, seconds, err)) return false;
     if (*seconds > how->most) return true;
     double pass = time_rotation(be, &r, 1);
     double wanted = pass > 0 ? ceil(how->least / pass) : MOST_OPERATIONS;

@@ -159,8 +159,8 @@ static bool time_random(runner *b, error *err) {
 }
 
 /* ------------------------------------------------------------------------------------ parts
- * Marks stand between the parts of the very updates that are timed, at the clocks and with the caches
- * of training. */
+ * Marks stand between the parts of the very updates that are timed, at the clocks and with the
+ * caches of training. */
 
 static void part_begins(void *argument, update_part part) {
     const marked_update *u = argument;

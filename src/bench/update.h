@@ -29,7 +29,8 @@ typedef struct update_results {
     double startup;               /* the program's start to the first update, without indexing */
 
     /* What a dense model of equal width spends on recurrent products alone: seconds of one step's
-     * fprop and dgrad, and of wgrad divided by the steps; NAN where that was too much to measure. */
+     * fprop and dgrad, and of wgrad divided by the steps; NAN where that was too much to
+     * measure. */
     double dense[PRODUCTS];
 
     double features_rate; /* bytes per second */

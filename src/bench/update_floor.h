@@ -26,12 +26,12 @@
  *                                the gradient twice (its norm first); writes all but the gradient
  *
  * That knows nothing of the order of work. Within a step, though, no unit of a product can be made
- * before all units of its input are there, and no unit can be normalised before all are summed: each
- * stage waits for the whole device twice, once without layer norm, forward as well as backward. The
- * chain's floor adds the measured time of an exchange for each of these waits: all multiprocessors
- * leave a word and read each other's, again and again in one kernel. That is the least way for any
- * of them to know that all others are done; an empty node of a graph takes less, but hands on
- * nothing, and kernels that wait for each other take more. */
+ * before all units of its input are there, and no unit can be normalised before all are summed:
+ * each stage waits for the whole device twice, once without layer norm, forward as well as
+ * backward. The chain's floor adds the measured time of an exchange for each of these waits: all
+ * multiprocessors leave a word and read each other's, again and again in one kernel. That is the
+ * least way for any of them to know that all others are done; an empty node of a graph takes less,
+ * but hands on nothing, and kernels that wait for each other take more. */
 #ifndef SMALLWORLD_BENCH_UPDATE_FLOOR_H
 #define SMALLWORLD_BENCH_UPDATE_FLOOR_H
 

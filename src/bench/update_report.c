@@ -64,8 +64,8 @@ static void text_parts(const update_results *r, FILE *out) {
     fprintf(out, "%-18s %10.3f %8s %10.3f\n\n", "update", r->update * 1e3, "", floor * 1e3);
 }
 
-/* A part that is faster than its floor says that a ceiling was measured too low: on the CPU, by a BLAS
- * without kernels for this processor, or on a machine that had other work meanwhile. */
+/* A part that is faster than its floor says that a ceiling was measured too low: on the CPU, by a
+ * BLAS without kernels for this processor, or on a machine that had other work meanwhile. */
 static void text_impossible(const update_results *r, FILE *out) {
     double floors[TIME_PARTS];
     floor_of(r, floors);

@@ -7,7 +7,8 @@
 
 #include <argp.h>
 
-/* Each command parses its own arguments and returns the exit status. argv[0] is "smallworld NAME". */
+/* Each command parses its own arguments and returns the exit status. argv[0] is "smallworld
+ * NAME". */
 int cmd_train(int argc, char **argv);
 int cmd_eval(int argc, char **argv);
 int cmd_features(int argc, char **argv);
@@ -42,8 +43,8 @@ bool cli_load(cli_loaded *loaded, const char *path, const cli_model *given, int 
               error *err);
 void cli_unload(cli_loaded *loaded);
 
-/* Prints "smallworld: TEXT" on stderr, and for a usage error where help is: a command's, or with NULL
- * the program's. Returns the status. */
+/* Prints "smallworld: TEXT" on stderr, and for a usage error where help is: a command's, or with
+ * NULL the program's. Returns the status. */
 int cli_fail(const error *err, const char *command);
 
 /* Ends the program as argp does on bad usage, if `text` is no whole number of that range. */

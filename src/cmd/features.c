@@ -17,7 +17,8 @@ enum { KEY_DATA = 1, KEY_OUT, KEY_STATE, KEY_POOL, KEY_FORMAT, KEY_JSON };
 
 static const struct argp_option option_table[] = {
     {"data", KEY_DATA, "FILE...", 0, "Documents: .tsv or .tsv.gz, a line LABEL<TAB>TEXT each", 0},
-    {"out", KEY_OUT, "PREFIX", 0, "Writes PREFIX.npy, PREFIX.labels.npy and PREFIX.json, or PREFIX.svmlight", 0},
+    {"out", KEY_OUT, "PREFIX", 0,
+     "Writes PREFIX.npy, PREFIX.labels.npy and PREFIX.json, or PREFIX.svmlight", 0},
     {"state", KEY_STATE, "NAME", 0, "cell (default) or hidden", 0},
     {"pool", KEY_POOL, "NAME", 0, "last (default), mean or max over a document's bytes", 0},
     {"format", KEY_FORMAT, "NAME", 0, "npy (default) or svmlight", 0},

@@ -73,7 +73,8 @@ static int run(int argc, char **argv) {
 
 const char *argp_program_version = "smallworld " SMALLWORLD_VERSION; /* of each command */
 
-/* Files opened later must not be taken for standard input, output or error, where these are closed. */
+/* Files opened later must not be taken for standard input, output or error, where these are
+ * closed. */
 static void open_standard(void) {
     int file;
     while ((file = open("/dev/null", O_RDWR)) >= 0 && file <= STDERR_FILENO) continue;

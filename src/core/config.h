@@ -1,6 +1,7 @@
 /* Configuration: a table of keys that parses YAML files and `key.path=value` settings into a
  * struct, refuses everything else by file, line and key, writes the resolved file, and prints its
- * own help. The table is the only place that knows a key's name, type, default, range and meaning. */
+ * own help. The table is the only place that knows a key's name, type, default, range and
+ * meaning. */
 #ifndef SMALLWORLD_CORE_CONFIG_H
 #define SMALLWORLD_CORE_CONFIG_H
 

@@ -1,4 +1,5 @@
-/* Files: mapped, and written so that a crash leaves either the old file or the new one; and paths. */
+/* Files: mapped, and written so that a crash leaves either the old file or the new one; and
+ * paths. */
 #ifndef SMALLWORLD_CORE_FILE_H
 #define SMALLWORLD_CORE_FILE_H
 
@@ -38,15 +39,15 @@ bool file_exists(const char *path);
 
 bool file_ends_in(const char *path, const char *ending);
 
-/* Locks a folder against other processes until the descriptor is closed, or this process ends; -1 where
- * another has it. On file systems without locks nothing is locked. */
+/* Locks a folder against other processes until the descriptor is closed, or this process ends; -1
+ * where another has it. On file systems without locks nothing is locked. */
 int file_lock_folder(const char *path, error *err);
 
 /* Whether another process, or another part of this one, holds such a lock. */
 bool file_folder_is_locked(const char *path);
 
-/* Where large scratch files go: $TMPDIR, which is obeyed even where it does not work, so that no other
- * disk is filled instead; without it /var/tmp, or /tmp. */
+/* Where large scratch files go: $TMPDIR, which is obeyed even where it does not work, so that no
+ * other disk is filled instead; without it /var/tmp, or /tmp. */
 const char *file_scratch_folder(void);
 
 #endif

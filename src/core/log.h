@@ -13,7 +13,8 @@ void log_warning(const char *format, ...) __attribute__((format(printf, 1, 2)));
 /* On a terminal, replaces the progress line; otherwise a line of its own. */
 void log_progress(const char *format, ...) __attribute__((format(printf, 1, 2)));
 
-/* Leaves the progress line where it is, and the cursor below it. Before anything else is printed. */
+/* Leaves the progress line where it is, and the cursor below it. Before anything else is
+ * printed. */
 void log_end(void);
 
 /* Whether stderr is a terminal, where progress may be shown often. */

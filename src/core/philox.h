@@ -63,7 +63,8 @@ static inline uint64_t philox_next(philox_stream *stream) {
     return (uint64_t)block.word[1] << 32 | block.word[0];
 }
 
-/* Uniform in [0, bound), without bias: draws that fall in the incomplete last interval are redone. */
+/* Uniform in [0, bound), without bias: draws that fall in the incomplete last interval are
+ * redone. */
 static inline uint64_t philox_below(philox_stream *stream, uint64_t bound) {
     uint64_t tail = (UINT64_MAX % bound + 1) % bound, value;
     do value = philox_next(stream);

@@ -40,8 +40,9 @@ typedef struct safetensors {
     int entry_count;
 } safetensors;
 
-/* Refuses what is not a whole safetensors file: a bad header, tensors out of bounds or not aligned to
- * their elements, bytes missing or left over, or, where the metadata has one, a wrong checksum. */
+/* Refuses what is not a whole safetensors file: a bad header, tensors out of bounds or not aligned
+ * to their elements, bytes missing or left over, or, where the metadata has one, a wrong
+ * checksum. */
 bool safetensors_open(safetensors *file, const char *path, error *err);
 void safetensors_close(safetensors *file);
 

@@ -35,19 +35,21 @@ typedef struct corpus {
 
 typedef struct corpus_options {
     bool
-        html_entities; /* decode &amp; &lt; &gt; &quot; &apos; &nbsp; &#N; &#xN; in documents' text */
+        html_entities; /* decode &amp; &lt; &gt; &quot; &apos; &nbsp; &#N; &#xN; in documents'
+                          text */
 } corpus_options;
 
-/* Refuses, by file and line: what cannot be read, is empty, is a gzip cut short or corrupt, or a TSV
- * line without a tab or with a label that is no 32-bit integer. */
+/* Refuses, by file and line: what cannot be read, is empty, is a gzip cut short or corrupt, or a
+ * TSV line without a tab or with a label that is no 32-bit integer. */
 corpus *corpus_read(char *const *files, int count, const corpus_options *options, error *err);
 void corpus_free(corpus *c);
 
-/* What a document's text becomes between "\n " and " ", in place: entities decoded if asked for, line
- * breaks made spaces. Returns the new length, at most the old one. */
+/* What a document's text becomes between "\n " and " ", in place: entities decoded if asked for,
+ * line breaks made spaces. Returns the new length, at most the old one. */
 size_t corpus_clean(uint8_t *text, size_t length, const corpus_options *options);
 
-/* Drops the documents whose text occurs in `files` (read like a corpus); returns how many, or -1. */
+/* Drops the documents whose text occurs in `files` (read like a corpus); returns how many, or
+ * -1. */
 int64_t corpus_exclude(corpus *c, char *const *files, int count, const corpus_options *options,
                        error *err);
 

@@ -1,9 +1,9 @@
 /* Minibatches for training, made ready by a thread of their own.
  *
  * Each epoch joins the documents in a new order and cuts the sequence into `batch` stripes of equal
- * length, one a stream. Update u of an epoch reads `steps` bytes of each stripe, from where the last
- * update stopped; the targets are the bytes one further on. What is left at the end of the stripes,
- * less than one update, is dropped. */
+ * length, one a stream. Update u of an epoch reads `steps` bytes of each stripe, from where the
+ * last update stopped; the targets are the bytes one further on. What is left at the end of the
+ * stripes, less than one update, is dropped. */
 #ifndef SMALLWORLD_DATA_READER_H
 #define SMALLWORLD_DATA_READER_H
 
@@ -24,8 +24,8 @@ uint64_t reader_epoch_updates(const corpus *c, int batch, int steps);
 /* The bytes of an epoch that no update predicts: the very first byte and the dropped tail. */
 uint64_t reader_epoch_dropped(const corpus *c, int batch, int steps);
 
-/* Starts at update number `first` (from 0, over all epochs). The corpus must outlive the reader, and
- * an epoch must hold at least one update. `columns` >= batch is what the backend pads to. */
+/* Starts at update number `first` (from 0, over all epochs). The corpus must outlive the reader,
+ * and an epoch must hold at least one update. `columns` >= batch is what the backend pads to. */
 reader *reader_start(const corpus *c, int batch, int columns, int steps, uint64_t seed,
                      uint64_t first);
 

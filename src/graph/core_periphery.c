@@ -33,8 +33,8 @@ static bool check_shares(const graph_options *o, error *err) {
     return true;
 }
 
-/* Divides the blocks outside the core as the shares say. What does not fit into one part goes to the
- * next: first the periphery among itself, then the periphery's reads, then the core's. */
+/* Divides the blocks outside the core as the shares say. What does not fit into one part goes to
+ * the next: first the periphery among itself, then the periphery's reads, then the core's. */
 static bool make_budget(const graph_options *o, int nodes, budget *b, error *err) {
     if (!check_shares(o, err)) return false;
     b->core = (int)least(nodes, llround(fmax(1, o->core * nodes)));

@@ -2,7 +2,8 @@
  * units. Every node feeds itself. The same options and seed give the same graph on every machine.
  *
  *   dense              every node feeds every node
- *   random             edges one by one between nodes of lowest degree: degrees differ by at most 1 or 2
+ *   random             edges one by one between nodes of lowest degree: degrees differ by 1 or 2
+ *                      at most
  *   watts_strogatz     a ring of `degree` nearest neighbours, each edge rewired with probability
  *                      `rewire` (Watts, Strogatz 1998)
  *   watts_strogatz_2d  the same on a torus as square as the number of nodes allows, the nearest
@@ -17,11 +18,11 @@
  *                      `periphery`, would
  *   file               read from an edge list or a mask
  *
- * All but `core_periphery` and `file` are symmetric. A graph has a `degree`, the mean number of neighbours of a node
- * without itself (barabasi_albert falls a little short of it, since its first nodes find fewer to
- * join), or a `density`, the share of blocks that are there, self-blocks included. A density is met
- * to one symmetric pair: the generator runs at the nearest lower degree, and random edges are added
- * at the nodes of lowest degree. */
+ * All but `core_periphery` and `file` are symmetric. A graph has a `degree`, the mean number of
+ * neighbours of a node without itself (barabasi_albert falls a little short of it, since its first
+ * nodes find fewer to join), or a `density`, the share of blocks that are there, self-blocks
+ * included. A density is met to one symmetric pair: the generator runs at the nearest lower degree,
+ * and random edges are added at the nodes of lowest degree. */
 #ifndef SMALLWORLD_GRAPH_GRAPH_H
 #define SMALLWORLD_GRAPH_GRAPH_H
 

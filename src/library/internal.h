@@ -1,4 +1,5 @@
-/* What the library's files share. Exported names are those of smallworld.h alone; see library.map. */
+/* What the library's files share. Exported names are those of smallworld.h alone; see
+ * library.map. */
 #ifndef SMALLWORLD_LIBRARY_INTERNAL_H
 #define SMALLWORLD_LIBRARY_INTERNAL_H
 

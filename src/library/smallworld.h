@@ -4,8 +4,8 @@
  *     if (!m) fprintf(stderr, "%s\n", smallworld_error());
  *
  * A function that can fail returns false or NULL and leaves a line of text in smallworld_error(). A
- * model or a product is used by one thread at a time; different ones by different threads. Where the
- * host's memory runs out, the process ends with a message, as the program does. */
+ * model or a product is used by one thread at a time; different ones by different threads. Where
+ * the host's memory runs out, the process ends with a message, as the program does. */
 #ifndef SMALLWORLD_H
 #define SMALLWORLD_H
 
@@ -25,7 +25,8 @@ SMALLWORLD_API const char *smallworld_version(void);
 /* Why this thread's last call failed; "" if none did. Valid until its next failure. */
 SMALLWORLD_API const char *smallworld_error(void);
 
-/* Where to compute. NULL in place of a pointer to one, or a member that is NULL or 0, is the default. */
+/* Where to compute. NULL in place of a pointer to one, or a member that is NULL or 0, is the
+ * default. */
 typedef struct smallworld_options {
     const char *device; /* "auto" (default: a GPU if there is one), "cpu" or "cuda" */
     const char
@@ -47,10 +48,10 @@ SMALLWORLD_API int smallworld_units(const smallworld_model *m); /* width of its 
 SMALLWORLD_API int64_t smallworld_parameters(const smallworld_model *m);
 SMALLWORLD_API const char *smallworld_device(const smallworld_model *m); /* for people */
 
-/* Texts are bytes, text i of lengths[i] of them, each read from a zero state. What a model was trained
- * on as documents ("LABEL<TAB>TEXT") was framed as "\n " + text + " ", line breaks inside made
- * spaces; smallworld_frame does this, and what else the checkpoint was trained with. `framed` has room
- * for length + 3 bytes; returns how many it takes. */
+/* Texts are bytes, text i of lengths[i] of them, each read from a zero state. What a model was
+ * trained on as documents ("LABEL<TAB>TEXT") was framed as "\n " + text + " ", line breaks inside
+ * made spaces; smallworld_frame does this, and what else the checkpoint was trained with. `framed`
+ * has room for length + 3 bytes; returns how many it takes. */
 SMALLWORLD_API size_t smallworld_frame(const smallworld_model *m, const uint8_t *text,
                                        size_t length, uint8_t *framed);
 
@@ -73,10 +74,10 @@ SMALLWORLD_API bool smallworld_features(smallworld_model *m, const uint8_t *cons
                                         const size_t *lengths, size_t count, smallworld_state state,
                                         smallworld_pool pool, float *features);
 
-/* Writes `count` bytes that follow `prompt` (length at least 1; documents start with "\n ") to `text`.
- * temperature 0: the likeliest byte, always. top_k: draw among so many likeliest bytes, 0: among all.
- * top_p: draw among the likeliest bytes that reach this probability, 1: among all. The first call
- * reads the checkpoint's file once more. */
+/* Writes `count` bytes that follow `prompt` (length at least 1; documents start with "\n ") to
+ * `text`. temperature 0: the likeliest byte, always. top_k: draw among so many likeliest bytes, 0:
+ * among all. top_p: draw among the likeliest bytes that reach this probability, 1: among all. The
+ * first call reads the checkpoint's file once more. */
 SMALLWORLD_API bool smallworld_generate(smallworld_model *m, const uint8_t *prompt, size_t length,
                                         size_t count, double temperature, int top_k, double top_p,
                                         uint64_t seed, uint8_t *text);
@@ -109,8 +110,8 @@ SMALLWORLD_API int smallworld_product_element_size(const smallworld_product *p);
 SMALLWORLD_API int smallworld_product_columns(const smallworld_product *p);
 SMALLWORLD_API int smallworld_product_wgrad_columns(const smallworld_product *p);
 
-/* On a GPU `stream` is a cudaStream_t of the device's primary context, NULL the default stream, and the
- * call returns before the product is made; the stream must exist until the product is used on
+/* On a GPU `stream` is a cudaStream_t of the device's primary context, NULL the default stream, and
+ * the call returns before the product is made; the stream must exist until the product is used on
  * another or freed. An error of the GPU may be reported by a later call. On the CPU `stream` is
  * ignored. */
 SMALLWORLD_API bool smallworld_fprop(smallworld_product *p, const void *w, const void *x, void *y,

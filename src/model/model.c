@@ -116,8 +116,8 @@ static void add_parameters(model *m) {
     m->head_bias = add(m, "head.", "bias", SHAPE(VOCABULARY), INIT_CONSTANT, 0);
 }
 
-/* Where a parameter lies in an arena of elements of `size` bytes; NULL if there is no such parameter
- * or no arena. */
+/* Where a parameter lies in an arena of elements of `size` bytes; NULL if there is no such
+ * parameter or no arena. */
 static void *place(const model *m, const void *arena, size_t size, int number) {
     if (number == NONE || !arena) return NULL;
     return (char *)(uintptr_t)arena + m->parameters.items[number].offset * size;

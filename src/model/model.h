@@ -154,12 +154,12 @@ void model_restore_state(model *m);
 
 typedef enum model_state_kind { MODEL_H /* operand */, MODEL_C /* real */ } model_state_kind;
 
-/* Where a call's state after `step` steps lies on the device, [hidden][columns]; step 0 is the carried
- * state. With segments, steps of the last one. */
+/* Where a call's state after `step` steps lies on the device, [hidden][columns]; step 0 is the
+ * carried state. With segments, steps of the last one. */
 void *model_state(const model *m, model_state_kind kind, int step);
 
-/* The carried state of the real streams as floats on the host, [hidden][batch], and back. A backend in
- * double is not supported. */
+/* The carried state of the real streams as floats on the host, [hidden][batch], and back. A backend
+ * in double is not supported. */
 void model_copy_state(const model *m, model_state_kind kind, float *values);
 void model_set_state(model *m, model_state_kind kind, const float *values);
 
@@ -172,9 +172,9 @@ void model_set_state(model *m, model_state_kind kind, const float *values);
 void model_run(model *m);
 void model_forward(model *m);
 
-/* Generation, of a model with one step: model_prepare_tables once for the weights that are bound, then
- * model_generate for each byte. It reads m->bytes, and leaves the next byte there and in `text`; see
- * backend.sample. `state` and `text` are on the device. */
+/* Generation, of a model with one step: model_prepare_tables once for the weights that are bound,
+ * then model_generate for each byte. It reads m->bytes, and leaves the next byte there and in
+ * `text`; see backend.sample. `state` and `text` are on the device. */
 void model_prepare_tables(model *m);
 void model_generate(model *m, sampling *state, uint8_t *text);
 

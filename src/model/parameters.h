@@ -10,7 +10,8 @@
 typedef enum initialiser {
     INIT_CONSTANT, /* `scale` */
     INIT_NORMAL,   /* mean 0, deviation `scale` */
-    INIT_IDENTITY, /* ones on the diagonals of self-blocks, normal noise of `scale` in other blocks */
+    INIT_IDENTITY, /* ones on the diagonals of self-blocks, normal noise of `scale` in other
+                      blocks */
     INIT_GATE_BIAS /* `scale` for the forget gate, 0 for the others */
 } initialiser;
 

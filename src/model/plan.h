@@ -28,7 +28,8 @@ void plan_add(plan *p, plan_arena arena, size_t bytes, void **pointer);
 bool plan_commit(plan *p, backend *be, error *err);
 void plan_release(plan *p, backend *be);
 
-/* "weights 12.0 MiB, optimiser 48.0 MiB, activations 190.2 MiB: 250.2 MiB". `text` holds 128 bytes. */
+/* "weights 12.0 MiB, optimiser 48.0 MiB, activations 190.2 MiB: 250.2 MiB". `text` holds 128
+ * bytes. */
 const char *plan_text(const plan *p, char *text);
 size_t plan_total(const plan *p);
 

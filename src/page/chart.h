@@ -23,8 +23,8 @@ typedef struct chart {
     int count;
 } chart;
 
-/* The points of (x, y) that are finite (and, `positive`, above 0), as at most `most` means over equal
- * parts of x's range. The caller frees x and y. */
+/* The points of (x, y) that are finite (and, `positive`, above 0), as at most `most` means over
+ * equal parts of x's range. The caller frees x and y. */
 chart_line chart_reduce(const double *x, const double *y, size_t count, size_t most, bool positive);
 
 /* <svg>; `place` is added to its attributes, "" or " x=... y=..." inside another one. */
@@ -33,7 +33,8 @@ void chart_write(FILE *out, const chart *c, const char *place);
 /* The values of charts, for chart_js, which shows those under the pointer. */
 void chart_write_data(FILE *out, const chart *charts, int count);
 
-/* Bars over whole numbers: bar i counts least + i step ... least + (i + 1) step - 1. `place` as above. */
+/* Bars over whole numbers: bar i counts least + i step ... least + (i + 1) step - 1. `place` as
+ * above. */
 typedef struct bar_chart {
     const char *title, *x_label, *y_label;
     const double *bars;

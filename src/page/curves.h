@@ -26,8 +26,8 @@ void curves_free(curves *c);
 /* Elements of <main>; the page's scripts must include chart_js. */
 void curves_write(FILE *out, const curves *c);
 
-/* A page of them, which loads itself again every `reload` seconds, if that is above 0; or, where the
- * name ends in .svg, the charts alone. */
+/* A page of them, which loads itself again every `reload` seconds, if that is above 0; or, where
+ * the name ends in .svg, the charts alone. */
 bool curves_write_file(const curves *c, const char *path, int reload, error *err);
 
 /* Reads and writes at once. */

@@ -9,12 +9,12 @@ enum { FOLLOW_SECONDS = 10, FOLLOW_FACTOR = 20 };
 
 typedef struct follower follower;
 
-/* Writes FOLDER/plot.html as soon as there are metrics, and again as they come. The folder's name must
- * live until follow_stop. */
+/* Writes FOLDER/plot.html as soon as there are metrics, and again as they come. The folder's name
+ * must live until follow_stop. */
 follower *follow_start(const char *folder);
 
-/* Ends the thread, and frees it. With `err`, writes the page a last time, which no longer loads itself
- * again; without, it stays as it is. */
+/* Ends the thread, and frees it. With `err`, writes the page a last time, which no longer loads
+ * itself again; without, it stays as it is. */
 bool follow_stop(follower *f, error *err);
 
 #endif

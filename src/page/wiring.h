@@ -1,5 +1,5 @@
-/* The wiring of a model as people know it from papers: nodes on a ring with chords between them, how
- * many neighbours they have, how far apart they are, and the matrix. */
+/* The wiring of a model as people know it from papers: nodes on a ring with chords between them,
+ * how many neighbours they have, how far apart they are, and the matrix. */
 #ifndef SMALLWORLD_PAGE_WIRING_H
 #define SMALLWORLD_PAGE_WIRING_H
 

@@ -32,7 +32,8 @@ typedef struct feature_result {
 } feature_result;
 
 /* Writes PREFIX.npy (documents x units, float32), PREFIX.labels.npy (int32) and PREFIX.json (see
- * origin.h), or PREFIX.svmlight, in the corpus's order. `m` is made for inference, in one segment. */
+ * origin.h), or PREFIX.svmlight, in the corpus's order. `m` is made for inference, in one
+ * segment. */
 bool features_extract(model *m, const corpus *c, const feature_options *how, const char *prefix,
                       feature_result *result, error *err);
 

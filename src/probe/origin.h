@@ -1,5 +1,5 @@
-/* PREFIX.json beside features: how they were made, which a probe on them must know to be used on other
- * documents. Features that other programs made have none. */
+/* PREFIX.json beside features: how they were made, which a probe on them must know to be used on
+ * other documents. Features that other programs made have none. */
 #ifndef SMALLWORLD_PROBE_ORIGIN_H
 #define SMALLWORLD_PROBE_ORIGIN_H
 

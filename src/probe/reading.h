@@ -1,6 +1,6 @@
 /* Reading along: what the model holds and expects at every byte of documents, each read from a zero
- * state as smallworld features reads them. Unlike features, which keep a document's end, it keeps every
- * byte, so it is for texts that people look at. */
+ * state as smallworld features reads them. Unlike features, which keep a document's end, it keeps
+ * every byte, so it is for texts that people look at. */
 #ifndef SMALLWORLD_PROBE_READING_H
 #define SMALLWORLD_PROBE_READING_H
 
@@ -35,8 +35,8 @@ typedef struct reading {
     next_byte *next; /* [bytes][READING_NEXT] after the byte, likeliest first */
 } reading;
 
-/* `m` is made for inference, in one segment, with the streams and steps that fit. The caller frees the
- * reading with reading_free. */
+/* `m` is made for inference, in one segment, with the streams and steps that fit. The caller frees
+ * the reading with reading_free. */
 bool reading_run(model *m, const corpus *c, const reading_options *how, reading *r, error *err);
 void reading_free(reading *r);
 

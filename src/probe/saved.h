@@ -1,13 +1,13 @@
-/* A probe in one file, PREFIX.probe.safetensors: all that applying it to documents of the same model
- * needs.
+/* A probe in one file, PREFIX.probe.safetensors: all that applying it to documents of the same
+ * model needs.
  *
  *   weights    float64 [models][units + 1], the intercept last, for features as they are
  *   deviation  float64 [units] of the features it was fitted on
  *
- * Metadata: format "smallworld", kind "probe", version, state, pool and model (of the features; model is
- * the checkpoint's checksum; all three empty where the features do not say), penalty, C, error,
- * documents, classes, and class.0, class.1 ...: their names. Two classes have one model, whose positive
- * side is class.1; more have one model each, of that class against the rest. */
+ * Metadata: format "smallworld", kind "probe", version, state, pool and model (of the features;
+ * model is the checkpoint's checksum; all three empty where the features do not say), penalty, C,
+ * error, documents, classes, and class.0, class.1 ...: their names. Two classes have one model,
+ * whose positive side is class.1; more have one model each, of that class against the rest. */
 #ifndef SMALLWORLD_PROBE_SAVED_H
 #define SMALLWORLD_PROBE_SAVED_H
 
@@ -36,8 +36,8 @@ void saved_close(saved_probe *p);
 bool saved_check(const saved_probe *p, int64_t units, const char *checksum, const char *path,
                  error *err);
 
-/* The `count` units of largest |weight x deviation| over all models, largest first, at most those whose
- * weight is not 0; returns how many. */
+/* The `count` units of largest |weight x deviation| over all models, largest first, at most those
+ * whose weight is not 0; returns how many. */
 int saved_top_units(const saved_probe *p, size_t *units, int count);
 
 #endif

@@ -16,8 +16,8 @@ typedef struct generation {
     uint64_t seed;      /* of the draws */
 } generation;
 
-/* Writes the prompt and what follows into `text`, which holds both. The model has one stream and one
- * step. Leaves its state after the last byte but one. */
+/* Writes the prompt and what follows into `text`, which holds both. The model has one stream and
+ * one step. Leaves its state after the last byte but one. */
 bool generate(model *m, const generation *how, uint8_t *text, error *err);
 
 #endif

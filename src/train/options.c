@@ -180,8 +180,8 @@ bool options_load(options *o, const char *file, char *const *assignments, int co
 
 /* ----------------------------------------------------------------------------------- checks */
 
-/* `--set model.graph=dense` alone makes a config's dense twin: what the file says of another graph's
- * size falls away. */
+/* `--set model.graph=dense` alone makes a config's dense twin: what the file says of another
+ * graph's size falls away. */
 static void drop_size(config *c) {
     static const char *const keys[] = {"model.degree", "model.density"};
     for (int i = 0; i < 2; i++) {
@@ -353,7 +353,8 @@ backend *options_backend(const run_options *run, error *err) {
                                       [PRECISION_TF32] = TF32,
                                       [PRECISION_BF16] = BF16};
     precision wanted = named[run->precision];
-    /* What the host computes outside the backend, first weights and the probe, has as many threads. */
+    /* What the host computes outside the backend, first weights and the probe, has as many
+     * threads. */
     omp_set_num_threads(run->threads > 0 ? (int)run->threads : omp_get_num_procs());
     if (run->device != DEVICE_CPU) {
         precision on_gpu = run->precision == PRECISION_AUTO ? BF16 : wanted;

@@ -27,8 +27,9 @@ typedef struct run_log {
     double *value[LOG_COLUMNS]; /* [count] each; NaN where a line has null or no such key */
 } run_log;
 
-/* Reads FOLDER/metrics.jsonl. A last line without its end is still being written, and left out; members
- * that are no numbers are passed over. Refuses other lines that are not one JSON object, by number. */
+/* Reads FOLDER/metrics.jsonl. A last line without its end is still being written, and left out;
+ * members that are no numbers are passed over. Refuses other lines that are not one JSON object, by
+ * number. */
 bool run_log_read(run_log *log, const char *folder, error *err);
 void run_log_free(run_log *log);
 

@@ -234,8 +234,8 @@ static bool read_data(trainer *tr, error *err) {
 
 /* ----------------------------------------------------------------------------------- set-up */
 
-/* The key in which a checkpoint's cell, or the kind of its patterns, is another than the config's, or
- * NULL. What else differs shows in its tensors' shapes. */
+/* The key in which a checkpoint's cell, or the kind of its patterns, is another than the config's,
+ * or NULL. What else differs shows in its tensors' shapes. */
 static const char *other_cell(const model_config *ours, const model_config *theirs) {
     if (theirs->cell != ours->cell) return "model.cell";
     if (model_stages(theirs) != model_stages(ours)) return "model.internal_steps";
@@ -320,8 +320,8 @@ static bool load_state(trainer *tr, error *err) {
     return loaded;
 }
 
-/* Where the run ends, and with it the learning rate's schedule: what fits into train.minutes was found
- * once and stays, whatever other limits come and go on resuming. */
+/* Where the run ends, and with it the learning rate's schedule: what fits into train.minutes was
+ * found once and stays, whatever other limits come and go on resuming. */
 static void set_end(trainer *tr) {
     const train_options *t = &tr->o->train;
     run_state *s = &tr->state;
@@ -521,8 +521,8 @@ static void upload_update(trainer *tr, const minibatch *batch) {
     be->upload(be, m->arguments, &arguments, sizeof arguments);
 }
 
-/* Finds the number of steps for train.minutes once enough updates have been timed, unless another limit
- * comes first. */
+/* Finds the number of steps for train.minutes once enough updates have been timed, unless another
+ * limit comes first. */
 static bool plan_steps(trainer *tr, error *err) {
     run_state *s = &tr->state;
     const train_options *t = &tr->o->train;

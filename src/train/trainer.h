@@ -2,8 +2,8 @@
  *
  * The run folder holds config.yaml (resolved), metrics.jsonl, last.safetensors, best.safetensors
  * (by validation) and last.state. A run that was stopped, by a limit, a signal or a crash, goes on
- * from last.state with --resume, and ends in the same models, byte for byte, as a run never stopped.
- * It is locked while a run uses it. */
+ * from last.state with --resume, and ends in the same models, byte for byte, as a run never
+ * stopped. It is locked while a run uses it. */
 #ifndef SMALLWORLD_TRAIN_TRAINER_H
 #define SMALLWORLD_TRAIN_TRAINER_H
 

@@ -1,21 +1,23 @@
 /* Preloaded into the program under test (LD_PRELOAD), this library counts its allocations and its
- * system calls on files, and makes one of them fail, or kills the process there. campaign.py drives it.
+ * system calls on files, and makes one of them fail, or kills the process there. campaign.py drives
+ * it.
  *
  *   FAULT_MODE=MODE FAULT_AT=N FAULT_TRACE=FILE FAULT_REPORT=FILE
  *
  *   count  nothing fails; FAULT_TRACE gets a line a call:
- *          io N NAME STACK FILE PATH PATH RESULT, or alloc N STACK, with tabs between; STACK is a hash
- *          of the return addresses, so that calls from one place in the program can be told
+ *          io N NAME STACK FILE PATH PATH RESULT, or alloc N STACK, with tabs between; STACK is a
+ *          hash of the return addresses, so that calls from one place in the program can be told
  *   alloc  allocation N returns NULL            alloc+  and so does every later one
  *   io     call N fails, with an errno of its own
  *   full   from call N on the disk is full: what writes or creates fails with ENOSPC
  *   short  call N, a read or write, moves half of its bytes
  *   kill   SIGKILL before call N                torn    in the middle of call N, a write
  *
- * Allocations are counted where malloc, calloc, realloc, aligned allocation and pthread_create enter the
- * C library, which its own functions (strdup, fopen, open_memstream ...) go through as well. System
- * calls are trapped by a seccomp filter, whoever makes them: stdio's writes do not pass a symbol that
- * could be replaced. Both counts begin with main. Where a fault struck, FAULT_REPORT gets the stack. */
+ * Allocations are counted where malloc, calloc, realloc, aligned allocation and pthread_create
+ * enter the C library, which its own functions (strdup, fopen, open_memstream ...) go through as
+ * well. System calls are trapped by a seccomp filter, whoever makes them: stdio's writes do not
+ * pass a symbol that could be replaced. Both counts begin with main. Where a fault struck,
+ * FAULT_REPORT gets the stack. */
 #include <dlfcn.h>
 #include <errno.h>
 #include <execinfo.h>
@@ -37,8 +39,8 @@
 #include <unistd.h>
 
 /* ------------------------------------------------------------------------- architecture
- * shim_syscall(arguments[6], number) makes a system call; its instruction ends at shim_gate, which is
- * the one address that the filter lets pass. */
+ * shim_syscall(arguments[6], number) makes a system call; its instruction ends at shim_gate, which
+ * is the one address that the filter lets pass. */
 
 long shim_syscall(const long arguments[6], long number);
 extern char shim_gate[];

@@ -4,8 +4,8 @@
 
 #include "fuzz.h"
 
-/* Adds a .npy file of `rows` x `columns` elements of `type`, NumPy's name, or now and then one whose
- * header says something else. */
+/* Adds a .npy file of `rows` x `columns` elements of `type`, NumPy's name, or now and then one
+ * whose header says something else. */
 void array_build(buffer *b, const char *type, int64_t rows, int64_t columns);
 
 #endif

@@ -1,7 +1,7 @@
-/* What the fuzz targets share. A target is one file: LLVMFuzzerTestOneInput reads an input as the program
- * would, and LLVMFuzzerCustomMutator makes another input of it, by changing the structure that the input
- * has (a tensor's shape, a key of YAML, a line) and then putting right what else depends on it (offsets,
- * checksums, lengths), so that inputs get past the first check.
+/* What the fuzz targets share. A target is one file: LLVMFuzzerTestOneInput reads an input as the
+ * program would, and LLVMFuzzerCustomMutator makes another input of it, by changing the structure
+ * that the input has (a tensor's shape, a key of YAML, a line) and then putting right what else
+ * depends on it (offsets, checksums, lengths), so that inputs get past the first check.
  *
  * Built with clang and SMALLWORLD_FUZZ, libFuzzer drives them (run.sh); otherwise replay.c does. */
 #ifndef SMALLWORLD_TESTS_FUZZ_H

@@ -1,6 +1,6 @@
-/* Texts: TSV and raw, gzipped or not. The first byte of an input chooses, by its bits: the name's ending
- * (.tsv or .txt), whether HTML entities are decoded, and whether the corpus is split; the rest is the
- * file. Only those inputs that begin with gzip's magic are taken for gzip. */
+/* Texts: TSV and raw, gzipped or not. The first byte of an input chooses, by its bits: the name's
+ * ending (.tsv or .txt), whether HTML entities are decoded, and whether the corpus is split; the
+ * rest is the file. Only those inputs that begin with gzip's magic are taken for gzip. */
 #include "fuzz.h"
 
 #include "core/memory.h"

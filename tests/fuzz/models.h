@@ -6,7 +6,8 @@
 
 enum { TINY_BATCH = 2, TINY_STEPS = 4 };
 
-/* The options of `cell` with three nodes of eight units, five blocks of nine; the caller frees them. */
+/* The options of `cell` with three nodes of eight units, five blocks of nine; the caller frees
+ * them. */
 void tiny_options(options *o, const char *cell);
 
 /* For training, with initial weights. */

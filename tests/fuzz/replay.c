@@ -2,9 +2,9 @@
  *
  *     fuzz_TARGET [--rounds N] [--seed S] [--keep FILE] [FILE|FOLDER...]
  *
- * Every file given is an input. After them come N rounds, each with an input that the target's mutator
- * makes of one of them, in one to four steps; the same S gives the same inputs. The input of a round is
- * written to the kept FILE before it is tried. */
+ * Every file given is an input. After them come N rounds, each with an input that the target's
+ * mutator makes of one of them, in one to four steps; the same S gives the same inputs. The input
+ * of a round is written to the kept FILE before it is tried. */
 #include "fuzz.h"
 
 #include <dirent.h>
