@@ -24,7 +24,7 @@ import needs
 numpy = needs.module("numpy")
 
 PROGRAM = None  # set by main, before any test
-COMMANDS = ["train", "eval", "features", "probe", "generate", "graph", "plot",
+COMMANDS = ["train", "eval", "features", "probe", "generate", "prune", "graph", "plot",
             "report", "show"]
 RUN_FILES = ["best.safetensors", "config.yaml", "last.safetensors", "last.state", "metrics.jsonl"]
 TIMED = ["seconds", "bytes_per_second"]
@@ -211,6 +211,9 @@ class Usage(Case):
             ("--prompt: expected at least one byte", "generate", "a", "--prompt", ""),
             ("--bytes: expected an integer", "generate", "a", "--bytes", "1e3"),
             ("expected a CONFIG.yaml or CHECKPOINT.safetensors", "graph"),
+            ("expected --density SHARE", "prune", "a", "--out", "b"),
+            ("--density: expected a number", "prune", "a", "--density", "1.5"),
+            ("expected --out FILE", "prune", "a", "--density", "0.5"),
         ]:
             with self.subTest(arguments=arguments):
                 self.refused(expected, *arguments, status=2)
@@ -594,6 +597,44 @@ class Uses(Case):
         self.refused("cannot write none/e.0.txt.tmp", "graph", "deep.yaml", "--json", "--edges",
                      "none/e")
 
+    def test_prune(self):
+        result = self.results("prune", "m.safetensors", "--density", "0.5", "--out", "p.safetensors")
+        pattern = self.results("graph", "p.safetensors")["patterns"][0]
+        self.assertEqual((pattern["blocks"], result["density"]), (8, 0.5))
+        self.assertEqual(self.result["parameters"] - result["parameters"], 4 * 4 * 64)
+        text, _ = self.run_program("prune", "m.safetensors", "--density", "0.5", "--out",
+                                   "again.safetensors")
+        self.assertEqual(text, f"again.safetensors: density 0.5, {result['parameters']} parameters\n")
+        self.assertEqual(self.read("again.safetensors"), self.read("p.safetensors"))
+
+        # The strongest blocks stay, with their weights.
+        weights, blocks = [], []
+        for name in "m.safetensors", "p.safetensors":
+            header, data = split_safetensors(self.read(name))
+            for found, tensor, dtype in ((weights, "cell.gates.weight", "<f4"),
+                                         (blocks, "pattern.gates", "<i4")):
+                begin, end = header[tensor]["data_offsets"]
+                array = numpy.frombuffer(data[begin:end], dtype)
+                found.append(array.reshape(header[tensor]["shape"]))
+        pairs = [[tuple(pair) for pair in b.tolist()] for b in blocks]
+        norm = {pair: float((w.astype("f8") ** 2).sum()) for pair, w in zip(pairs[0], weights[0])}
+        dropped = [norm[pair] for pair in pairs[0] if pair not in pairs[1]]
+        self.assertLess(max(dropped), min(norm[pair] for pair in pairs[1] if pair[0] != pair[1]))
+        for pair, block in zip(pairs[1], weights[1]):
+            numpy.testing.assert_array_equal(block, weights[0][pairs[0].index(pair)])
+
+        before = self.results("eval", "p.safetensors", "--data", "valid.tsv", *self.cpu)["bpc"]
+        tuned = self.results("train", "config.yaml", "--set", "train.init=p.safetensors", "--out",
+                             "tuned")
+        self.assertEqual(tuned["parameters"], result["parameters"])
+        self.assertLess(tuned["valid_bpc"], before)
+        for density in "0.2", "0.75":
+            self.refused("--density: expected at least 0.25, the share of self-blocks, and below "
+                         "0.75, the density of m.safetensors", "prune", "m.safetensors", "--density",
+                         density, "--out", "none.safetensors")
+        self.refused("cannot open none.safetensors", "prune", "none.safetensors", "--density", "0.5",
+                     "--out", "x.safetensors")
+
     def test_full_disk(self):
         with open("/dev/full", "w") as full:
             for command in (["eval", "m.safetensors", "--data", "valid.tsv", *self.cpu],
@@ -724,8 +765,12 @@ class BadInput(Case):
         self.refused_settings("model.hidden: expected at most 32768 blocks", model_hidden=2**20)
         self.refused_settings("train.batch: expected an integer", train_batch=2**31)
         self.refused_settings("train.bptt: expected an integer", train_bptt=2**40)
-        self.refused_settings("train.rewire_every: has no meaning for model.graph: dense",
-                              train_rewire_every=5, model_graph="dense", model_degree=None)
+        self.refused_settings("train.prune_density: expected at least 0.25, the share of self-"
+                              "blocks, got 0.2", train_prune_density=0.2)
+        self.refused_settings("train.prune_density: expected below 0.75, the density of the "
+                              "patterns", train_prune_density=0.8)
+        self.refused_settings("train.prune_from: expected below train.prune_until 0.6, got 0.7",
+                              train_prune_density=0.5, train_prune_from=0.7)
         self.refused_settings("train.rewire_share: expected a finite number above 0, at most 1",
                               train_rewire_every=5, train_rewire_share=0)
         self.refused_settings("cannot open none.txt", model_graph="file",

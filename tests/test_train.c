@@ -9,6 +9,7 @@
 #include "train/checkpoint.h"
 #include "train/evaluate.h"
 #include "train/schedule.h"
+#include "train/structure.h"
 #include "train/trainer.h"
 
 #include <math.h>
@@ -348,6 +349,41 @@ static void test_resume_rewired(void **state) {
     const int first = (int)(32 * 0.5 * 0.75), second = (int)(32 * 0.5 * 0.25);
     assert_int_equal(metric("rewired", "blocks_replaced", false), first + second);
     assert_int_equal(metric("rewired", "blocks_replaced", true), 0);
+}
+
+static int64_t pattern_length(const char *name) {
+    safetensors file;
+    open_run(&file, name, "last.safetensors");
+    const tensor *t = safetensors_find(&file, "pattern.gates");
+    assert_non_null(t);
+    int64_t blocks = t->shape[0];
+    safetensors_close(&file);
+    return blocks;
+}
+
+/* From one dense matrix to blocks, and from blocks to fewer, also with rewiring; stopped before the
+ * first change, after it, in between and after the last. */
+static void test_resume_pruned(void **state) {
+    (void)state;
+    static const char *const settings[] = {
+        "run.precision=fp32 model.graph=dense model.degree=null train.prune_density=0.3 "
+        "train.prune_every=2",
+        "run.precision=bf16 model.graph=dense model.degree=null train.prune_density=0.3 "
+        "train.prune_every=3 train.rewire_every=6 model.cell=mlstm model.dropout=0.3",
+        "run.precision=fp32 model.cell=deep train.prune_density=0.3 train.prune_every=1000",
+    };
+    static const int64_t stops[] = {2, 5, 7, 8, 22, 30, -1};
+    for (size_t i = 0; i < sizeof settings / sizeof *settings; i++) {
+        check_resume(settings[i], stops);
+        assert_int_equal(pattern_length("whole"), 19); /* 0.3 x 64 = 19.2 */
+        assert_true(metric("whole", "density", true) == 19.0 / 64);
+    }
+    assert_true(metric("whole", "density", false) == 40.0 / 64);
+    assert_run_fails("refused", TRAIN_OVERWRITE, "train.prune_density=0.7",
+                     "train.prune_density: expected below 0.625");
+    assert_run_fails("refused", TRAIN_OVERWRITE,
+                     "model.graph=dense model.degree=null train.rewire_every=5",
+                     "train.rewire_every: has no meaning for complete patterns");
 }
 
 /* Stopped by a limit instead, with a schedule that does not depend on it. */
@@ -1055,6 +1091,39 @@ static void test_schedule(void **state) {
     assert_int_equal(schedule_plan(&t, 30, 240), 30);
 }
 
+static void test_structure_schedules(void **state) {
+    (void)state;
+    const train_options t = {.rewire_every = 10,
+                             .rewire_share = 0.4,
+                             .rewire_until = 0.5,
+                             .prune_density = 0.2,
+                             .prune_every = 10,
+                             .prune_from = 0.1,
+                             .prune_until = 0.6};
+    structure_place at = {0, 100, 1};
+    static const struct {
+        int64_t step;
+        double share, density;
+    } expected[] = {{0, 0.4, 1},
+                    {5, 0.2 * (1 + 0.95105651629515357), 1},
+                    {10, 0.2 * (1 + 0.80901699437494742), 1},
+                    {25, 0.2, 0.2 + 0.8 * 0.343},
+                    {35, 0.2 * (1 - 0.58778525229247313), 0.3},
+                    {50, 0, 0.2 + 0.8 * 0.008},
+                    {60, 0, 0.2},
+                    {99, 0, 0.2}};
+    for (size_t i = 0; i < sizeof expected / sizeof *expected; i++) {
+        at.step = expected[i].step;
+        assert_true(fabs(structure_rewire_share(&t, &at) - expected[i].share) < 1e-12);
+        assert_true(fabs(structure_target_density(&t, &at) - expected[i].density) < 1e-12);
+    }
+    at = (structure_place){90, INT64_MAX, 1}; /* the end is not known */
+    assert_true(structure_rewire_share(&t, &at) == 0.4);
+    assert_true(structure_target_density(&t, &at) == 1);
+    at = (structure_place){99, 100, 0.5};
+    assert_true(structure_target_density(&t, &at) == 0.2);
+}
+
 #define TEST(function) cmocka_unit_test_setup(function, reset_interventions)
 
 int main(void) {
@@ -1064,6 +1133,7 @@ int main(void) {
         TEST(test_resume_fp32),
         TEST(test_resume_bf16),
         TEST(test_resume_rewired),
+        TEST(test_resume_pruned),
         TEST(test_raised_limit),
         TEST(test_lowered_limit),
         TEST(test_finished),
@@ -1080,6 +1150,7 @@ int main(void) {
         TEST(test_svmlight),
         TEST(test_checkpoint_refusals),
         TEST(test_schedule),
+        TEST(test_structure_schedules),
     };
     return cmocka_run_group_tests(tests, write_files, NULL);
 }

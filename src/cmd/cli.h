@@ -14,6 +14,7 @@ int cmd_eval(int argc, char **argv);
 int cmd_features(int argc, char **argv);
 int cmd_probe(int argc, char **argv);
 int cmd_generate(int argc, char **argv);
+int cmd_prune(int argc, char **argv);
 int cmd_graph(int argc, char **argv);
 int cmd_bench(int argc, char **argv);
 int cmd_show(int argc, char **argv);

@@ -17,6 +17,7 @@ static const struct {
     {"features", cmd_features, "export the features of labelled documents"},
     {"probe", cmd_probe, "fit a linear probe on features"},
     {"generate", cmd_generate, "write text"},
+    {"prune", cmd_prune, "drop a checkpoint's weakest blocks"},
     {"graph", cmd_graph, "describe the graphs of a config or checkpoint"},
     {"plot", cmd_plot, "draw the curves of runs"},
     {"report", cmd_report, "write a page and a model card of a run"},

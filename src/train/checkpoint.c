@@ -200,9 +200,9 @@ bool checkpoint_load_weights(const checkpoint *c, model *m, error *err) {
     return loaded;
 }
 
-model *checkpoint_model(checkpoint *c, backend *be, int batch, int steps, error *err) {
-    model *m =
-        model_create(be, &c->options.model, c->graphs, batch, steps, 1, MODEL_INFERENCE, err);
+static model *make_model(checkpoint *c, backend *be, int batch, int steps, model_use use,
+                         error *err) {
+    model *m = model_create(be, &c->options.model, c->graphs, batch, steps, 1, use, err);
     /* The graphs are the model's now, also where it was not made. */
     memset(c->graphs, 0, sizeof c->graphs);
     if (!m || checkpoint_load_weights(c, m, err)) return m;
@@ -210,9 +210,22 @@ model *checkpoint_model(checkpoint *c, backend *be, int batch, int steps, error 
     return NULL;
 }
 
+model *checkpoint_model(checkpoint *c, backend *be, int batch, int steps, error *err) {
+    return make_model(c, be, batch, steps, MODEL_INFERENCE, err);
+}
+
+model *checkpoint_training_model(checkpoint *c, backend *be, error *err) {
+    return make_model(c, be, 1, 1, MODEL_TRAINING, err);
+}
+
+int64_t checkpoint_step(const checkpoint *c) {
+    const char *step = safetensors_metadata(&c->file, "step");
+    return step ? strtoll(step, NULL, 10) : 0;
+}
+
 /* ------------------------------------------------------------------------------------ state */
 
-enum { STATE_NUMBERS = 13, STATE_ARENAS = 6 };
+enum { STATE_NUMBERS = 14, STATE_ARENAS = 6 };
 
 /* The numbers of a run's state by name; int64_t and double both pass through text unharmed. */
 typedef struct state_number {
@@ -236,6 +249,7 @@ static void list_numbers(run_state *s, int64_t *validated, int64_t *finished,
         {"best_bpc", NULL, &s->best_bpc, false},
         {"metrics_bytes", &s->metrics_bytes, NULL, false},
         {"replaced", &s->replaced, NULL, true},
+        {"start_density", NULL, &s->start_density, true},
         {"validated", validated, NULL, false},
         {"finished", finished, NULL, false},
     };

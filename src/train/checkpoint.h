@@ -31,6 +31,7 @@ typedef struct run_state {
     double best_bpc;       /* of the best; NaN before */
     int64_t metrics_bytes; /* the length of metrics.jsonl */
     int64_t replaced;      /* blocks that were replaced since the last line of metrics */
+    double start_density;  /* of the patterns that training started with */
     bool validated;        /* since the last line of metrics */
     bool finished;
 } run_state;
@@ -51,6 +52,12 @@ void checkpoint_close(checkpoint *c);
 
 /* Makes the model, for inference, and loads its weights. */
 model *checkpoint_model(checkpoint *c, backend *be, int batch, int steps, error *err);
+
+/* The same for training, of one stream and step: small, to change its patterns and be saved. */
+model *checkpoint_training_model(checkpoint *c, backend *be, error *err);
+
+/* The updates that it says were done. */
+int64_t checkpoint_step(const checkpoint *c);
 
 /* Loads the weights into a model that exists: train.init. Names the first tensor that differs. */
 bool checkpoint_load_weights(const checkpoint *c, model *m, error *err);

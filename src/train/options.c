@@ -140,6 +140,15 @@ const config_key option_keys[] = {
      "decays to 0", CONFIG_ABOVE_MINIMUM},
     {"train.rewire_until", CONFIG_NUMBER, AT(train.rewire_until), "0.75", 0, 1, NULL,
      "share of the run over which blocks are exchanged", CONFIG_ABOVE_MINIMUM},
+    {"train.prune_density", CONFIG_NUMBER, AT(train.prune_density), NULL, 0, 1, NULL,
+     "share of recurrent blocks that gradual pruning leaves, self-blocks included; none: no pruning",
+     CONFIG_ABOVE_MINIMUM | CONFIG_BELOW_MAXIMUM},
+    {"train.prune_every", CONFIG_INTEGER, AT(train.prune_every), "100", 1, 1e12, NULL,
+     "number of updates between two steps of pruning", 0},
+    {"train.prune_from", CONFIG_NUMBER, AT(train.prune_from), "0.1", 0, 1, NULL,
+     "share of the run after which pruning begins", 0},
+    {"train.prune_until", CONFIG_NUMBER, AT(train.prune_until), "0.6", 0, 1, NULL,
+     "share of the run after which train.prune_density is reached", CONFIG_BELOW_MAXIMUM},
     {"train.clip", CONFIG_NUMBER, AT(train.clip), "1", 0, 1e9, NULL,
      "largest norm of the gradient, to which a larger one is scaled down; 0 turns clipping off", 0},
     {"train.average", CONFIG_NUMBER, AT(train.average), "0.999", 0, 1, NULL,
@@ -280,6 +289,23 @@ static bool check_files(options *o, error *err) {
     return true;
 }
 
+/* What the patterns themselves allow is for structure_check, once they are there. */
+static bool check_structure(const options *o, error *err) {
+    const train_options *t = &o->train;
+    double least = (double)o->model.block / (double)o->model.hidden;
+    if (t->prune_density > 0 && t->prune_density < least) {
+        return config_refuse(&o->config, err, "train.prune_density",
+                             "expected at least %.6g, the share of self-blocks, got %.6g", least,
+                             t->prune_density);
+    }
+    if (t->prune_density > 0 && t->prune_from >= t->prune_until) {
+        return config_refuse(&o->config, err, "train.prune_from",
+                             "expected below train.prune_until %.6g, got %.6g", t->prune_until,
+                             t->prune_from);
+    }
+    return true;
+}
+
 bool options_check(options *o, error *err) {
     train_options *t = &o->train;
     if (!check_files(o, err)) return false;
@@ -300,10 +326,7 @@ bool options_check(options *o, error *err) {
                              "expected at most train.bptt = %lld, got %lld", (long long)t->bptt,
                              (long long)t->recompute);
     }
-    if (t->rewire_every > 0 && o->model.graph == GRAPH_DENSE) {
-        return config_refuse(&o->config, err, "train.rewire_every",
-                             "has no meaning for model.graph: dense, where no block is absent");
-    }
+    if (!check_structure(o, err)) return false;
     if (t->steps == 0 && t->epochs == 0 && t->minutes == 0) t->epochs = 1;
     return true;
 }

@@ -6,49 +6,114 @@
 #include <math.h>
 #include <stdlib.h>
 
-bool structure_changes(const train_options *t) {
-    return t->rewire_every > 0;
+/* -------------------------------------------------------------------------------- schedules */
+
+double structure_density(const model *m) {
+    double blocks = 0, all = 0;
+    for (int s = 0; s < model_stages(&m->config); s++) {
+        const graph *g = m->graphs[s];
+        blocks += graph_blocks(g);
+        all += (double)g->nodes * g->nodes;
+    }
+    return blocks / all;
 }
 
-static double progress(double until, int64_t step, int64_t end) {
-    return end == INT64_MAX ? 0 : (double)step / (until * (double)end);
+int structure_blocks(const graph *g, double density) {
+    return (int)fmax(g->nodes, round(density * g->nodes * g->nodes));
 }
 
-bool structure_is_due(const train_options *t, int64_t step, int64_t end) {
-    if (t->rewire_every == 0 || step % t->rewire_every != 0 || step >= end) return false;
-    return progress(t->rewire_until, step, end) < 1;
+double structure_target_density(const train_options *t, const structure_place *at) {
+    if (t->prune_density == 0 || at->end == INT64_MAX) return 1;
+    double done = (double)at->step / (double)at->end;
+    if (done < t->prune_from) return 1;
+    double left = fmax(0, (t->prune_until - done) / (t->prune_until - t->prune_from));
+    return t->prune_density + (at->start_density - t->prune_density) * left * left * left;
 }
 
-double structure_rewire_share(const train_options *t, int64_t step, int64_t end) {
-    double done = progress(t->rewire_until, step, end);
+double structure_rewire_share(const train_options *t, const structure_place *at) {
+    if (at->end == INT64_MAX) return t->rewire_share;
+    double done = (double)at->step / (t->rewire_until * (double)at->end);
     return done < 1 ? t->rewire_share * (1 + cos(M_PI * done)) / 2 : 0;
 }
 
-/* A stage's pattern after a change; adds to *replaced. */
-static graph *exchange(const model *m, int stage, int64_t step, double share, int64_t *replaced) {
+static bool is_multiple(int64_t step, int64_t every) {
+    return every > 0 && step % every == 0;
+}
+
+/* The share that is replaced at this step. */
+static double share_due(const train_options *t, const structure_place *at) {
+    return is_multiple(at->step, t->rewire_every) ? structure_rewire_share(t, at) : 0;
+}
+
+/* The density that a stage may have after this step; the schedule's end need not be a multiple. */
+static double density_due(const train_options *t, const structure_place *at) {
+    bool ends = (double)at->step >= t->prune_until * (double)at->end;
+    return ends || is_multiple(at->step, t->prune_every) ? structure_target_density(t, at) : 1;
+}
+
+bool structure_is_due(const model *m, const train_options *t, const structure_place *at) {
+    if (at->step >= at->end) return false;
+    double density = density_due(t, at);
+    for (int s = 0; s < model_stages(&m->config); s++) {
+        const graph *g = m->graphs[s];
+        if (graph_blocks(g) > structure_blocks(g, density)) return true;
+    }
+    return share_due(t, at) > 0;
+}
+
+/* ---------------------------------------------------------------------------------- changes */
+
+/* A stage's pattern once it has at most `most` blocks, of which the share was replaced; adds to
+ * *replaced. */
+static graph *exchange(const model *m, int stage, int64_t step, int most, double share,
+                       int64_t *replaced) {
     const graph *g = m->graphs[stage];
     philox_stream random =
         philox_start((uint64_t)m->config.seed, PHILOX_EXCHANGE, (uint32_t)stage, (uint32_t)step);
-    size_t blocks = (size_t)graph_blocks(g);
-    int count = (int)(share * (double)(graph_blocks(g) - g->nodes));
-    double *norms = mem_alloc(blocks, sizeof *norms);
+    int blocks = graph_blocks(g), pruned = blocks > most ? blocks - most : 0;
+    int count = (int)(share * (double)(blocks - pruned - g->nodes));
+    double *norms = mem_alloc((size_t)blocks, sizeof *norms);
     int32_t(*grown)[2] = mem_alloc((size_t)count + 1, sizeof *grown);
     model_block_norms(m, m->weights, stage, norms);
     count = graph_draw_absent(g, count, &random, grown);
-    graph *made = graph_exchange(g, norms, count, (const int32_t(*)[2])grown, count, &random);
+    graph *made =
+        graph_exchange(g, norms, pruned + count, (const int32_t(*)[2])grown, count, &random);
     *replaced += count;
     free(grown);
     free(norms);
     return made;
 }
 
-structure_change structure_update(model *m, const train_options *t, int64_t step, int64_t end) {
-    structure_change change = {0};
+static int64_t change(model *m, int64_t step, double density, double share) {
     graph *graphs[CELL_MAX_STAGES];
-    double share = structure_rewire_share(t, step, end);
+    int64_t replaced = 0;
     for (int s = 0; s < model_stages(&m->config); s++) {
-        graphs[s] = exchange(m, s, step, share, &change.replaced);
+        int most = structure_blocks(m->graphs[s], density);
+        graphs[s] = exchange(m, s, step, most, share, &replaced);
     }
     model_set_graphs(m, graphs);
-    return change;
+    return replaced;
+}
+
+int64_t structure_update(model *m, const train_options *t, const structure_place *at) {
+    return change(m, at->step, density_due(t, at), share_due(t, at));
+}
+
+void structure_prune(model *m, double density) {
+    change(m, 0, density, 0);
+}
+
+bool structure_check(const options *o, double start_density, error *err) {
+    const train_options *t = &o->train;
+    if (t->prune_density > 0 && t->prune_density >= start_density) {
+        return config_refuse(&o->config, err, "train.prune_density",
+                             "expected below %.6g, the density of the patterns that training "
+                             "starts with, got %.6g",
+                             start_density, t->prune_density);
+    }
+    if (t->rewire_every > 0 && t->prune_density == 0 && start_density == 1) {
+        return config_refuse(&o->config, err, "train.rewire_every",
+                             "has no meaning for complete patterns, in which no block is absent");
+    }
+    return true;
 }

@@ -257,7 +257,8 @@ static model *training_model(const trainer *tr, graph *const *graphs, error *err
 /* Where patterns change, those of a resumed run are in its state: a checkpoint is another file, which
  * may be of another step. */
 static bool run_graphs(const trainer *tr, graph *graphs[CELL_MAX_STAGES], error *err) {
-    if (!tr->resumed || !structure_changes(&tr->o->train)) return true;
+    const train_options *t = &tr->o->train;
+    if (!tr->resumed || (t->rewire_every == 0 && t->prune_density == 0)) return true;
     for (int s = 0; s < CELL_MAX_STAGES; s++) graph_free(graphs[s]);
     char *path = run_path(tr, "last.state");
     bool loaded = checkpoint_state_graphs(path, &tr->o->model, graphs, err);
@@ -305,6 +306,7 @@ static bool load_state(trainer *tr, error *err) {
     const int64_t bytes = (int64_t)tr->train->size;
     tr->state =
         (run_state){.train_bytes = bytes, .total = INT64_MAX, .valid_bpc = NAN, .best_bpc = NAN};
+    tr->state.start_density = structure_density(tr->m);
     if (!tr->resumed) return true;
     char *path = run_path(tr, "last.state");
     bool loaded = checkpoint_load_state(tr->m, &tr->state, path, err);
@@ -430,7 +432,8 @@ static bool log_metrics(trainer *tr, error *err) {
     json_number(&w, "grad_norm", report.gradient_norm);
     json_number(&w, "bytes_per_second", bytes_done(tr) / s->seconds);
     json_number(&w, "valid_bpc", s->validated ? s->valid_bpc : NAN);
-    if (structure_changes(&tr->o->train)) json_integer(&w, "blocks_replaced", s->replaced);
+    if (tr->o->train.rewire_every > 0) json_integer(&w, "blocks_replaced", s->replaced);
+    if (tr->o->train.prune_density > 0) json_number(&w, "density", structure_density(tr->m));
     json_object_end(&w);
     fputc('\n', tr->metrics);
     if (fflush(tr->metrics) != 0) return error_system(err, "write", "metrics.jsonl");
@@ -555,14 +558,13 @@ static void drop_recording(const trainer *tr, recording **r) {
 }
 
 /* Recordings hold the patterns that they were made with. */
-static bool change_structure(trainer *tr, error *err) {
+static bool change_structure(trainer *tr, const structure_place *at, error *err) {
     if (!tr->be->finish(tr->be, err)) return false;
     double start = clock_seconds();
     drop_recording(tr, &tr->update);
     drop_recording(tr, &tr->evaluation);
-    structure_change change = structure_update(tr->m, &tr->o->train, tr->state.step, tr->end);
+    tr->state.replaced += structure_update(tr->m, &tr->o->train, at);
     tr->update = tr->be->record(tr->be, issue_update, tr->m);
-    tr->state.replaced += change.replaced;
     bool done = tr->be->finish(tr->be, err);
     tr->changing += clock_seconds() - start;
     return done;
@@ -576,8 +578,9 @@ static bool after_update(trainer *tr, error *err) {
     bool last = s->step >= tr->end;
     bool valid = tr->valid_text && (last || s->step % t->valid_every == 0);
     if (valid && !validate(tr, err)) return false;
-    bool change = structure_is_due(t, s->step, tr->end);
-    if (change && !change_structure(tr, err)) return false;
+    const structure_place at = {s->step, tr->end, s->start_density};
+    bool change = structure_is_due(tr->m, t, &at);
+    if (change && !change_structure(tr, &at, err)) return false;
     bool log = s->loss_updates > 0 && (last || s->step % t->log_every == 0);
     if (log && !log_metrics(tr, err)) return false;
     s->finished = last;
@@ -628,6 +631,7 @@ static bool set_up(trainer *tr, error *err) {
     if (!check_folder(tr, err) || !read_data(tr, err)) return false;
     tr->be = options_backend(&tr->o->run, err);
     if (!tr->be || !create_model(tr, err) || !load_state(tr, err)) return false;
+    if (!structure_check(tr->o, tr->state.start_density, err)) return false;
     set_end(tr);
     if (tr->state.finished) return true;
     return prepare_folder(tr, err);

@@ -1,0 +1,106 @@
+/* smallworld prune: a checkpoint with fewer blocks. */
+#include "cmd/cli.h"
+#include "core/log.h"
+#include "train/structure.h"
+
+#include <stdlib.h>
+
+typedef struct arguments {
+    const char *checkpoint, *out;
+    double density;
+    bool json;
+} arguments;
+
+enum { KEY_DENSITY = 1, KEY_OUT, KEY_JSON };
+
+static const struct argp_option option_table[] = {
+    {"density", KEY_DENSITY, "SHARE", 0, "Share of blocks to leave, self-blocks included", 0},
+    {"out", KEY_OUT, "FILE", 0, "Checkpoint to write", 0},
+    {"json", KEY_JSON, NULL, 0, "End with one JSON object on stdout", 0},
+    {0},
+};
+
+static error_t parse(int key, char *text, struct argp_state *state) {
+    arguments *a = state->input;
+    switch (key) {
+    case KEY_DENSITY: a->density = cli_number(state, "--density", text, 0, 1); return 0;
+    case KEY_OUT: a->out = text; return 0;
+    case KEY_JSON: a->json = true; return 0;
+    case ARGP_KEY_ARG:
+        if (a->checkpoint) argp_error(state, "expected one CHECKPOINT, got also '%s'", text);
+        a->checkpoint = text;
+        return 0;
+    case ARGP_KEY_END:
+        if (!a->checkpoint) argp_error(state, "expected a CHECKPOINT");
+        if (a->density == 0) argp_error(state, "expected --density SHARE");
+        if (!a->out) argp_error(state, "expected --out FILE");
+        return 0;
+    default: return ARGP_ERR_UNKNOWN;
+    }
+}
+
+/* What the checkpoint has now must be more than what is asked for. */
+static bool check_density(const arguments *a, const model *m, error *err) {
+    double now = structure_density(m), least = 1 / (double)m->graphs[0]->nodes;
+    if (a->density >= least && a->density < now) return true;
+    return error_set(err,
+                     "--density: expected at least %.6g, the share of self-blocks, and below %.6g, "
+                     "the density of %s, got %.6g",
+                     least, now, a->checkpoint, a->density);
+}
+
+/* The model is one in training, since that is what can change its patterns; of one stream and step,
+ * so that it is small. */
+static bool prune(const arguments *a, backend *be, double *density, size_t *parameters,
+                  error *err) {
+    checkpoint c;
+    if (!checkpoint_open(&c, a->checkpoint, err)) return false;
+    model *m = checkpoint_training_model(&c, be, err);
+    bool done = m && check_density(a, m, err);
+    if (done) {
+        structure_prune(m, a->density);
+        *density = structure_density(m);
+        *parameters = parameter_scalars(&m->parameters);
+        done = checkpoint_save_model(m, &c.options, checkpoint_step(&c), a->out, err);
+    }
+    model_free(m);
+    checkpoint_close(&c);
+    return done;
+}
+
+int cmd_prune(int argc, char **argv) {
+    static const struct argp argp = {
+        option_table,
+        parse,
+        "CHECKPOINT --density SHARE --out FILE",
+        "Write a checkpoint without its weakest recurrent blocks, those of smallest Euclidean "
+        "norm. "
+        "Fine-tune it with train.init."
+        "\vExample:\n  smallworld prune runs/quickstart/last.safetensors --density 0.05 \\\n"
+        "      --out runs/pruned.safetensors",
+        NULL,
+        NULL,
+        NULL};
+    arguments a = {0};
+    argp_parse(&argp, argc, argv, 0, NULL, &a);
+    error err;
+    double density = 0;
+    size_t parameters = 0;
+    backend *be = backend_cpu(FP32, 0);
+    bool done = prune(&a, be, &density, &parameters, &err);
+    be->destroy(be);
+    if (!done) return cli_fail(&err, "prune");
+    log_end();
+    if (a.json) {
+        json_writer w = {stdout, false};
+        json_object_begin(&w, NULL);
+        json_number(&w, "density", density);
+        json_integer(&w, "parameters", (int64_t)parameters);
+        json_string(&w, "checkpoint", a.out);
+        json_object_end(&w);
+        putchar('\n');
+    } else {
+        printf("%s: density %.6g, %zu parameters\n", a.out, density, parameters);
+    }
+    return STATUS_OK;
+}
