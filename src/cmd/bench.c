@@ -36,20 +36,28 @@ enum {
 };
 
 static const struct argp_option matmul_options_table[] = {
-    {"units", KEY_UNITS, "N", 0, "Rows and columns of a gate's W; 12288", 0},
-    {"precision", KEY_PRECISION, "LIST", 0, "Of " BENCH_PRECISIONS "; bf16", 0},
-    {"product", KEY_PRODUCT, "LIST", 0, "Of " BENCH_PRODUCTS "; fprop", 0},
-    {"gates", KEY_GATES, "LIST", 0, "Matrices that share a pattern, 1 or 4; 1", 0},
-    {"pattern", KEY_PATTERN, "LIST", 0, "Of " BENCH_PATTERNS "; random", 0},
-    {"block", KEY_BLOCK, "LIST", 0, "Of 8, 16, 32, 64, 128; 32", 0},
-    {"density", KEY_DENSITY, "LIST", 0, "Shares of the blocks; 0.5,0.2,0.1,0.05,0.03,0.01", 0},
-    {"columns", KEY_COLUMNS, "LIST", 0, "N, the width of the minibatch or wgrad's depth; 32", 0},
-    {"full", KEY_FULL, NULL, 0, "Slices of the whole grid instead; some minutes", 0},
-    {"hot", KEY_HOT, NULL, 0, "Do not rotate operands; the memory's floor is then the L2's", 0},
+    {"units", KEY_UNITS, "N", 0,
+     "Number of rows and of columns of one gate's matrix; default 12288", 0},
+    {"precision", KEY_PRECISION, "LIST", 0, "Precisions, of " BENCH_PRECISIONS "; default bf16", 0},
+    {"product", KEY_PRODUCT, "LIST", 0, "Products, of " BENCH_PRODUCTS "; default fprop", 0},
+    {"gates", KEY_GATES, "LIST", 0,
+     "Numbers of matrices that share one pattern, of 1 and 4; default 1", 0},
+    {"pattern", KEY_PATTERN, "LIST", 0, "Patterns, of " BENCH_PATTERNS "; default random", 0},
+    {"block", KEY_BLOCK, "LIST", 0, "Sides of a block, of 8, 16, 32, 64 and 128; default 32", 0},
+    {"density", KEY_DENSITY, "LIST", 0,
+     "Shares of the blocks that exist; default 0.5,0.2,0.1,0.05,0.03,0.01", 0},
+    {"columns", KEY_COLUMNS, "LIST", 0,
+     "Numbers of columns N: the minibatch's, or the depth that wgrad sums over; default 32", 0},
+    {"full", KEY_FULL, NULL, 0,
+     "Measure slices of the whole grid instead, which takes some minutes", 0},
+    {"hot", KEY_HOT, NULL, 0,
+     "Use the same operands again and again, so that they stay in the L2 cache, whose "
+     "bandwidth then sets the floor",
+     0},
     {"no-cusparse", KEY_NO_CUSPARSE, NULL, 0, "Compare with cuBLAS alone", 0},
     {"json", KEY_JSON, NULL, 0, "Print one JSON object instead of the table", 0},
-    {"csv", KEY_CSV, "FILE", 0, "Write the table's rows", 0},
-    {"svg", KEY_SVG, "FILE", 0, "Draw the speed-up over cuBLAS against sparsity", 0},
+    {"csv", KEY_CSV, "FILE", 0, "Write the rows of the table to FILE", 0},
+    {"svg", KEY_SVG, "FILE", 0, "Draw the speed-up over cuBLAS against sparsity to FILE", 0},
     {0},
 };
 
@@ -62,7 +70,8 @@ static void parse_choices(struct argp_state *state, const char *option, char *li
                           const char *choices, int *values, int *count) {
     *count = 0;
     for (char *word; (word = next_word(&list));) {
-        if (*count == AXIS_MOST) argp_error(state, "%s: at most %d values", option, AXIS_MOST);
+        if (*count == AXIS_MOST)
+            argp_error(state, "%s: expected at most %d values", option, AXIS_MOST);
         values[(*count)++] = cli_choice(state, option, word, choices);
     }
 }
@@ -71,7 +80,8 @@ static void parse_integers(struct argp_state *state, const char *option, char *l
                            int64_t most, int *values, int *count) {
     *count = 0;
     for (char *word; (word = next_word(&list));) {
-        if (*count == AXIS_MOST) argp_error(state, "%s: at most %d values", option, AXIS_MOST);
+        if (*count == AXIS_MOST)
+            argp_error(state, "%s: expected at most %d values", option, AXIS_MOST);
         values[(*count)++] = (int)cli_integer(state, option, word, least, most);
     }
 }
@@ -80,7 +90,7 @@ static void parse_densities(struct argp_state *state, char *list, grid_axes *axe
     axes->density_count = 0;
     for (char *word; (word = next_word(&list));) {
         if (axes->density_count == AXIS_MOST) {
-            argp_error(state, "--density: at most %d values", AXIS_MOST);
+            argp_error(state, "--density: expected at most %d values", AXIS_MOST);
         }
         axes->densities[axes->density_count++] = cli_number(state, "--density", word, 1e-4, 0.99);
     }
@@ -134,7 +144,8 @@ static error_t parse_matmul(int key, char *text, struct argp_state *state) {
     case ARGP_KEY_ARG: argp_error(state, "expected no arguments, got '%s'", text); return 0;
     case ARGP_KEY_END:
         check_shapes(state, x);
-        if (a->full && a->chosen) argp_error(state, "--full chooses the grid itself");
+        if (a->full && a->chosen)
+            argp_error(state, "--full: chooses the grid itself, so no list may be given");
         return 0;
     default: return ARGP_ERR_UNKNOWN;
     }
@@ -146,8 +157,9 @@ static const char matmul_help[] =
     "machine's GPU: medians over replays of CUDA graphs, on random data, with operands rotated "
     "through more than twice the L2."
     "\vA list is separated by commas; all combinations of the lists are measured. --full measures "
-    "with bf16, one gate, random patterns and blocks of 32 every product at N = 8 to 8192; then "
-    "four gates, each other pattern, each other block, tf32 and fp32 at some N.\n\n"
+    "every product at N = 8 to 8192 with bf16, one gate, random patterns and blocks of 32. It then "
+    "varies one of these at a time, at some N: four gates, other patterns, other blocks, tf32 and "
+    "fp32.\n\n"
     "The floor is the larger of memory (weights, inputs and outputs once, over the measured copy "
     "bandwidth) and arithmetic (2 N operations a weight, over the measured rate of a dense "
     "product), "
@@ -186,7 +198,7 @@ static int bench_matmul(int argc, char **argv) {
     }
     bool done =
         g.count > 0 || error_usage(&err, "no cell of this grid is possible: --block must "
-                                         "divide --units, and rows need two blocks or more");
+                                         "divide --units, and each row needs at least two blocks");
     if (done) {
         done = matmul_run(&g, &options, &results, &err);
         /* What was measured before a failure is worth having; that failure is the one to tell. */
@@ -215,11 +227,11 @@ typedef struct train_arguments {
 enum { KEY_SET = 1, KEY_DATA, KEY_SECONDS, KEY_EXPLAIN, KEY_TRAIN_JSON };
 
 static const struct argp_option train_options_table[] = {
-    {"set", KEY_SET, "KEY.PATH=VALUE", 0, "Override a key of the config; may be repeated", 0},
-    {"data", KEY_DATA, "FILE", 0, "Train on this instead of made-up text; may be repeated", 0},
-    {"seconds", KEY_SECONDS, "S", 0, "To measure for, roughly; 30", 0},
-    {"explain", KEY_EXPLAIN, NULL, 0, "Print the floor's derivation", 0},
-    {"json", KEY_TRAIN_JSON, NULL, 0, "End with one JSON object on stdout", 0},
+    {"set", KEY_SET, "KEY.PATH=VALUE", 0, "Override one key of the config; may be repeated", 0},
+    {"data", KEY_DATA, "FILE", 0, "Train on FILE instead of made-up text; may be repeated", 0},
+    {"seconds", KEY_SECONDS, "S", 0, "Measure for about S seconds; default 30", 0},
+    {"explain", KEY_EXPLAIN, NULL, 0, "Print how the floor is derived", 0},
+    {"json", KEY_TRAIN_JSON, NULL, 0, "Print one JSON object on stdout at the end", 0},
     {0},
 };
 
@@ -247,10 +259,11 @@ static const char train_help[] =
     "Run real updates of a model on made-up text and print how fast they are, where the time goes, "
     "and how near that is to the least the hardware allows. Nothing is written; the config's data "
     "files are not needed."
-    "\vParts are timed by the device's clock, within updates as training runs them: backward is "
-    "all of it but the recurrent weights' gradient, which is timed by making it once more; head is "
-    "forward and backward; recompute is there with train.recompute; idle is from one update's end "
-    "to the next one's begin, in which the device waits for its input.\n\n"
+    "\vParts are timed by the device's clock, within updates as training runs them. backward "
+    "leaves "
+    "out the gradient of the recurrent weights, which is timed by computing it once more. head "
+    "counts both directions. recompute appears with train.recompute. idle is the time between two "
+    "updates, in which the device waits for its input.\n\n"
     "The floor adds up, over steps and products, the largest of memory bytes, operations and bytes "
     "gathered from the L2, each over what is measured here; for gates and layer norm the bytes a "
     "unit and stream; the head; and the optimiser's bytes. --explain prints every line of it. A "

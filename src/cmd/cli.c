@@ -14,10 +14,12 @@
 enum { KEY_DEVICE = 0x100, KEY_PRECISION, KEY_BATCH, KEY_THREADS };
 
 static const struct argp_option model_options[] = {
-    {"device", KEY_DEVICE, "NAME", 0, "auto, cpu or cuda", 0},
-    {"precision", KEY_PRECISION, "NAME", 0, "auto, fp32, tf32 or bf16", 0},
-    {"batch", KEY_BATCH, "N", 0, "Streams, or documents, side by side", 0},
-    {"threads", KEY_THREADS, "N", 0, "CPU threads; 0: all processors", 0},
+    {"device", KEY_DEVICE, "NAME", 0,
+     "Compute on the GPU (cuda), the CPU (cpu), or the GPU if there is one (auto)", 0},
+    {"precision", KEY_PRECISION, "NAME", 0,
+     "Number format of the products' operands: auto, fp32, tf32 or bf16", 0},
+    {"batch", KEY_BATCH, "N", 0, "Number of streams or documents that are read side by side", 0},
+    {"threads", KEY_THREADS, "N", 0, "Number of CPU threads; 0 means one for each processor", 0},
     {0},
 };
 

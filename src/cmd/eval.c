@@ -17,11 +17,12 @@ typedef struct arguments {
 enum { KEY_DATA = 1, KEY_EXACT, KEY_LIMIT, KEY_JSON };
 
 static const struct argp_option option_table[] = {
-    {"data", KEY_DATA, "FILE...", 0, "Text, or documents where the name ends in .tsv or .tsv.gz",
-     0},
-    {"exact", KEY_EXACT, NULL, 0, "One stripe, nothing approximated; slow", 0},
-    {"limit", KEY_LIMIT, "BYTES", 0, "Score only so many bytes from the start", 0},
-    {"json", KEY_JSON, NULL, 0, "End with one JSON object on stdout", 0},
+    {"data", KEY_DATA, "FILE...", 0,
+     "Text files; a name that ends in .tsv or .tsv.gz holds documents", 0},
+    {"exact", KEY_EXACT, NULL, 0,
+     "Score in a single stripe, which approximates nothing and is slow", 0},
+    {"limit", KEY_LIMIT, "BYTES", 0, "Score only the first BYTES bytes", 0},
+    {"json", KEY_JSON, NULL, 0, "Print one JSON object on stdout at the end", 0},
     {0},
 };
 
@@ -43,7 +44,8 @@ static error_t parse(int key, char *text, struct argp_state *state) {
     case ARGP_KEY_END:
         if (!a->checkpoint) argp_error(state, "expected a CHECKPOINT");
         if (a->files.count == 0) argp_error(state, "expected --data FILE...");
-        if (a->exact && a->model.batch) argp_error(state, "--batch: --exact has one stripe");
+        if (a->exact && a->model.batch)
+            argp_error(state, "--batch: not together with --exact, which has one stripe");
         return 0;
     default: return ARGP_ERR_UNKNOWN;
     }

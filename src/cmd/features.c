@@ -16,13 +16,15 @@ typedef struct arguments {
 enum { KEY_DATA = 1, KEY_OUT, KEY_STATE, KEY_POOL, KEY_FORMAT, KEY_JSON };
 
 static const struct argp_option option_table[] = {
-    {"data", KEY_DATA, "FILE...", 0, "Documents: .tsv or .tsv.gz, a line LABEL<TAB>TEXT each", 0},
+    {"data", KEY_DATA, "FILE...", 0,
+     "Files of documents, .tsv or .tsv.gz, with a line LABEL<TAB>TEXT for each", 0},
     {"out", KEY_OUT, "PREFIX", 0,
-     "Writes PREFIX.npy, PREFIX.labels.npy and PREFIX.json, or PREFIX.svmlight", 0},
-    {"state", KEY_STATE, "NAME", 0, "cell (default) or hidden", 0},
-    {"pool", KEY_POOL, "NAME", 0, "last (default), mean or max over a document's bytes", 0},
-    {"format", KEY_FORMAT, "NAME", 0, "npy (default) or svmlight", 0},
-    {"json", KEY_JSON, NULL, 0, "End with one JSON object on stdout", 0},
+     "Write PREFIX.npy, PREFIX.labels.npy and PREFIX.json, or PREFIX.svmlight", 0},
+    {"state", KEY_STATE, "NAME", 0, "State that is exported: cell (default) or hidden", 0},
+    {"pool", KEY_POOL, "NAME", 0,
+     "How the states after a document's bytes become one: last (default), mean or max", 0},
+    {"format", KEY_FORMAT, "NAME", 0, "File format: npy (default) or svmlight", 0},
+    {"json", KEY_JSON, NULL, 0, "Print one JSON object on stdout at the end", 0},
     {0},
 };
 

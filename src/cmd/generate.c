@@ -16,13 +16,15 @@ typedef struct arguments {
 enum { KEY_PROMPT = 1, KEY_BYTES, KEY_TEMPERATURE, KEY_TOP_K, KEY_TOP_P, KEY_SEED, KEY_JSON };
 
 static const struct argp_option option_table[] = {
-    {"prompt", KEY_PROMPT, "TEXT", 0, "Where to start; default: the start of a document", 0},
-    {"bytes", KEY_BYTES, "N", 0, "How many to write; default 500", 0},
-    {"temperature", KEY_TEMPERATURE, "T", 0, "Divides the logits; 0: the likeliest; default 1", 0},
-    {"top-k", KEY_TOP_K, "K", 0, "Draw among the K likeliest bytes only", 0},
-    {"top-p", KEY_TOP_P, "P", 0, "Draw among the likeliest bytes that reach probability P", 0},
-    {"seed", KEY_SEED, "S", 0, "Of the draws; default 1", 0},
-    {"json", KEY_JSON, NULL, 0, "End with one JSON object on stdout", 0},
+    {"prompt", KEY_PROMPT, "TEXT", 0, "Continue TEXT; default: start a new document", 0},
+    {"bytes", KEY_BYTES, "N", 0, "Number of bytes to write; default 500", 0},
+    {"temperature", KEY_TEMPERATURE, "T", 0,
+     "Divide the logits by T; 0 always writes the likeliest byte; default 1", 0},
+    {"top-k", KEY_TOP_K, "K", 0, "Draw from the K likeliest bytes only", 0},
+    {"top-p", KEY_TOP_P, "P", 0,
+     "Draw from the fewest likeliest bytes whose probabilities add up to P", 0},
+    {"seed", KEY_SEED, "S", 0, "Seed of the draws; default 1", 0},
+    {"json", KEY_JSON, NULL, 0, "Print one JSON object on stdout at the end", 0},
     {0},
 };
 
@@ -54,7 +56,7 @@ static error_t parse(int key, char *text, struct argp_state *state) {
         return 0;
     case ARGP_KEY_END:
         if (!a->checkpoint) argp_error(state, "expected a CHECKPOINT");
-        if (a->model.batch) argp_error(state, "--batch: one text is written");
+        if (a->model.batch) argp_error(state, "--batch: not possible, since one text is written");
         return 0;
     default: return ARGP_ERR_UNKNOWN;
     }

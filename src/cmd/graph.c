@@ -17,17 +17,20 @@ typedef struct arguments {
 enum { KEY_SET = 1, KEY_PNG, KEY_SVG, KEY_HTML, KEY_EDGES, KEY_JSON };
 
 static const struct argp_option option_table[] = {
-    {"set", KEY_SET, "KEY.PATH=VALUE", 0, "Override a key of the config; may be repeated", 0},
-    {"png", KEY_PNG, "FILE", 0, "Draw the blocks; with several patterns, FILE's name gets theirs",
-     0},
+    {"set", KEY_SET, "KEY.PATH=VALUE", 0, "Override one key of the config; may be repeated", 0},
+    {"png", KEY_PNG, "FILE", 0,
+     "Draw the blocks to FILE; with several patterns, their numbers are added to its name", 0},
     {"svg", KEY_SVG, "FILE", 0,
-     "Draw the ring with its chords, the matrix, and histograms of degrees and path lengths; named "
-     "like --png's",
+     "Draw the ring with its chords, the matrix, and histograms of degrees and path lengths; "
+     "with several patterns, their numbers are added to FILE's name",
      0},
     {"html", KEY_HTML, "FILE", 0,
-     "The same on a page. A checkpoint's edges are shaded by their weights", 0},
-    {"edges", KEY_EDGES, "PREFIX", 0, "Write PREFIX.NUMBER.txt: a line OUTPUT INPUT a block", 0},
-    {"json", KEY_JSON, NULL, 0, "End with one JSON object on stdout", 0},
+     "Draw the same on a page, FILE, where the edges of a checkpoint are shaded by their "
+     "weights",
+     0},
+    {"edges", KEY_EDGES, "PREFIX", 0,
+     "Write each pattern to PREFIX.NUMBER.txt, with a line OUTPUT INPUT for each block", 0},
+    {"json", KEY_JSON, NULL, 0, "Print one JSON object on stdout at the end", 0},
     {0},
 };
 

@@ -26,26 +26,30 @@ enum {
 };
 
 static const struct argp_option option_table[] = {
-    {"train", KEY_TRAIN, "PREFIX", 0, "Features to fit: PREFIX.npy and PREFIX.labels.npy", 0},
-    {"test", KEY_TEST, "PREFIX", 0, "Features to score, once", 0},
+    {"train", KEY_TRAIN, "PREFIX", 0, "Features to fit, PREFIX.npy and PREFIX.labels.npy", 0},
+    {"test", KEY_TEST, "PREFIX", 0, "Features to score once, after everything is chosen", 0},
     {"valid", KEY_VALID, "PREFIX", 0,
-     "Features that choose C; by default a stratified fifth of train does, and all of train is "
-     "then "
-     "fitted again",
+     "Features that choose C; without them a stratified fifth of the training features does, "
+     "and then the probe is fitted again on all of them",
      0},
     {"penalty", KEY_PENALTY, "NAME", 0,
-     "l1 (default, as in the sentiment neuron's protocol of 2017) or l2", 0},
-    {"standardize", KEY_STANDARDIZE, NULL, 0,
-     "Fit (x - mean) / deviation, both of the fitting part", 0},
-    {"seed", KEY_SEED, "N", 0, "Of the split of train; default 0", 0},
-    {"out", KEY_OUT, "PREFIX", 0,
-     "Writes PREFIX.probe.safetensors (for predict and show), PREFIX.weights.npy (units, then the "
-     "intercept; for features as they are) and PREFIX.predictions.npy (a label for every row of "
-     "test, unlabelled ones too)",
+     "Penalty on the weights: l1 (default, as in the sentiment neuron's protocol of 2017) or "
+     "l2",
      0},
-    {"json", KEY_JSON, NULL, 0, "End with one JSON object on stdout", 0},
-    {"device", KEY_DEVICE, "NAME", 0, "auto, cpu or cuda", 0},
-    {"threads", KEY_THREADS, "N", 0, "CPU threads; 0: all processors", 0},
+    {"standardize", KEY_STANDARDIZE, NULL, 0,
+     "Subtract each feature's mean and divide by its standard deviation, both found on the "
+     "features that are fitted",
+     0},
+    {"seed", KEY_SEED, "N", 0, "Seed of the split of the training features; default 0", 0},
+    {"out", KEY_OUT, "PREFIX", 0,
+     "Write PREFIX.probe.safetensors (for predict and show), PREFIX.weights.npy (the weights "
+     "of the features as they are, then the intercept) and PREFIX.predictions.npy (a label for"
+     " every row of the test features, unlabelled ones too)",
+     0},
+    {"json", KEY_JSON, NULL, 0, "Print one JSON object on stdout at the end", 0},
+    {"device", KEY_DEVICE, "NAME", 0,
+     "Compute on the GPU (cuda), the CPU (cpu), or the GPU if there is one (auto)", 0},
+    {"threads", KEY_THREADS, "N", 0, "Number of CPU threads; 0 means one for each processor", 0},
     {0},
 };
 

@@ -19,13 +19,13 @@ typedef struct arguments {
 enum { KEY_SET = 1, KEY_OUT, KEY_RESUME, KEY_OVERWRITE, KEY_PLOT, KEY_JSON, KEY_HELP_CONFIG };
 
 static const struct argp_option option_table[] = {
-    {"set", KEY_SET, "KEY.PATH=VALUE", 0, "Override a key of the config; may be repeated", 0},
-    {"out", KEY_OUT, "DIR", 0, "Run folder; default: runs/<config name>", 0},
-    {"resume", KEY_RESUME, NULL, 0, "Go on from the run folder's last.state", 0},
+    {"set", KEY_SET, "KEY.PATH=VALUE", 0, "Override one key of the config; may be repeated", 0},
+    {"out", KEY_OUT, "DIR", 0, "Folder of the run; default: runs/<config name>", 0},
+    {"resume", KEY_RESUME, NULL, 0, "Go on from the state in the run's folder", 0},
     {"overwrite", KEY_OVERWRITE, NULL, 0, "Start over in a folder that holds a run", 0},
     {"plot", KEY_PLOT, NULL, 0, "Keep the run's curves in its folder as plot.html", 0},
-    {"json", KEY_JSON, NULL, 0, "End with one JSON object on stdout", 0},
-    {"help-config", KEY_HELP_CONFIG, NULL, 0, "List every key of a config, and exit", 0},
+    {"json", KEY_JSON, NULL, 0, "Print one JSON object on stdout at the end", 0},
+    {"help-config", KEY_HELP_CONFIG, NULL, 0, "List every key of a config and exit", 0},
     {0},
 };
 
@@ -47,7 +47,7 @@ static error_t parse(int key, char *text, struct argp_state *state) {
     case ARGP_KEY_END:
         if (a->help_config) return 0;
         if (!a->config) argp_error(state, "expected a CONFIG.yaml");
-        if (a->resume && a->overwrite) argp_error(state, "--resume or --overwrite, not both");
+        if (a->resume && a->overwrite) argp_error(state, "--resume: not together with --overwrite");
         return 0;
     default: return ARGP_ERR_UNKNOWN;
     }
@@ -86,7 +86,7 @@ static int run(const arguments *a, const char *folder) {
     bool done = options_load(&o, a->config, a->assignments.items, a->assignments.count, &err) &&
                 cli_apply(&a->model, &o, &err) && options_check(&o, &err);
     if (done && o.data.train.count == 0) {
-        done = error_set(&err, "%s: data.train: required: the files to train on", a->config);
+        done = error_set(&err, "%s: data.train: expected the files to train on", a->config);
     }
     follower *plot = done && a->plot ? follow_start(folder) : NULL;
     done = done && train(&o, folder, start, &result, &err);
