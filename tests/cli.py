@@ -191,7 +191,7 @@ class Usage(Case):
             ("unrecognized option '--fast'", "train", "--fast"),
             ("expected a CONFIG.yaml", "train"),
             ("expected one CONFIG.yaml, got also 'b'", "train", "a", "b"),
-            ("--resume or --overwrite, not both", "train", "a", "--resume", "--overwrite"),
+            ("--resume: not together with --overwrite", "train", "a", "--resume", "--overwrite"),
             ("--set model.hidden: expected key.path=value", "train", "config.yaml", "--set",
              "model.hidden"),
             ("--set: modle.hidden: unknown key; the nearest is model.hidden", "train",
@@ -577,7 +577,7 @@ class Uses(Case):
                               *self.cpu)
         self.assertEqual(result["bytes"], 300)
         self.assertEqual(len(result["text"]), 302)  # one code point a byte, the prompt included
-        self.refused("--batch: one text is written", "generate", "m.safetensors", "--batch", "2",
+        self.refused("--batch: not possible, since one text is written", "generate", "m.safetensors", "--batch", "2",
                      status=2)
 
     def test_graph(self):
@@ -665,7 +665,7 @@ class Uses(Case):
             "other program's": (len(other).to_bytes(8, "little") + other + bytes(4),
                                 "not written by smallworld"),
             "other version's": (change_metadata(whole, "version", "9"),
-                                "format version 9; this program reads version 1"),
+                                "format version 9, but this program reads version 1"),
             "state": (change_metadata(whole, "kind", "state"), "a state file; expected a model"),
             "odd": (change_metadata(whole, "model.hidden", "33"), "expected a multiple of"),
             "longer": (whole + b"\0", "corrupt"),
@@ -693,7 +693,7 @@ class Uses(Case):
 
     def test_bad_text(self):
         self.write("one.txt", "x")
-        self.refused("at least 2 expected", "eval", "m.safetensors", "--data", "one.txt", *self.cpu)
+        self.refused("expected at least 2 bytes", "eval", "m.safetensors", "--data", "one.txt", *self.cpu)
         self.refused("cannot open none.txt", "eval", "m.safetensors", "--data", "none.txt")
         self.write("bad.tsv", "1\tfine\nno tab\n")
         self.refused("bad.tsv:2: expected LABEL<TAB>TEXT", "features", "m.safetensors", "--data",
@@ -727,8 +727,8 @@ class BadInput(Case):
         self.refused("cannot read /proc/self/mem: ", "train", "/proc/self/mem")
         self.refused_config("bad.yaml: empty", "")
         self.refused_config("bad.yaml: empty", "# nothing\n")
-        self.refused_config("bad.yaml: data.train: required", "{}")
-        self.refused_config("bad.yaml: data.train: required", "data: {train: []}")
+        self.refused_config("bad.yaml: data.train: expected the files", "{}")
+        self.refused_config("bad.yaml: data.train: expected the files", "data: {train: []}")
         self.refused_config("bad.yaml:2: not valid YAML", "model:\n\thidden: 8\n")
         self.refused_config("bad.yaml:1: not valid YAML", b"\xff\xfe\x00")
         self.refused_config("bad.yaml:3: model.hiden: unknown key; the nearest is model.hidden",
@@ -860,7 +860,7 @@ class OddInput(Case):
         self.write("edges", "0 1\n1 0\n")
         self.config("parts.yaml", model_graph="file", model_graph_file="edges", model_degree=None)
         _, err = self.run_program("train", "parts.yaml", "--out", "run")
-        self.assertRegex(err, r"(?m)^smallworld: warning: the graph of gates is in 3 parts ")
+        self.assertRegex(err, r"(?m)^smallworld: warning: the graph of gates has 3 components")
         self.assertEqual(self.results("graph", "parts.yaml")["patterns"][0]["components"], 3)
         # The pattern is in the checkpoint: the file is not needed again, not to resume either.
         (self.folder / "edges").unlink()

@@ -489,8 +489,8 @@ static void test_twins(void **state) {
     assert_true(fabs(o.model.density - 0.055) < 0.01);
     options_free(&o);
     assert_false(load_options(&o, text, "model.parameters=2e6", &err));
-    assert_contains(err.text, "--set: model.parameters: leave either model.hidden or model.density "
-                              "to be found, both are set");
+    assert_contains(err.text, "--set: model.parameters: expected model.hidden or model.density "
+                              "to be left open, but both are set");
     options_free(&o);
     options_refused("model.hidden=256 model.parameters=1e9",
                     "--set: model.parameters: expected from ");
@@ -514,13 +514,14 @@ static void test_combinations(void **state) {
     options_refused("model.rewire=1.5",
                     "model.rewire: expected a finite number at least 0, at most 1");
     options_refused("model.graph=dense model.density=0.5", "no meaning for model.graph: dense");
-    options_refused("model.graph=file", "model.graph_file: expected the file");
-    options_refused("model.graph_file=x", "model.graph_file: only for model.graph: file");
+    options_refused("model.graph=file", "model.graph_file: expected a file");
+    options_refused("model.graph_file=x", "model.graph_file: has a meaning only for");
     options_refused("model.graph=file model.graph_file=x model.degree=3", "no meaning");
     options_refused("model.input_stride=3",
                     "model.input_stride: expected a divisor of model.hidden");
     options_refused("model.output_stride=7", "model.output_stride: expected a divisor");
-    options_refused("data.valid=y.txt data.valid_fraction=0.1", "not together with data.valid");
+    options_refused("data.valid=y.txt data.valid_fraction=0.1",
+                    "cannot be set together with data.valid");
     options_refused("data.valid_fraction=1", "data.valid_fraction: expected a finite number");
     options_refused("model.dropout=1",
                     "model.dropout: expected a finite number at least 0, below 1");

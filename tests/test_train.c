@@ -657,12 +657,12 @@ static void test_init(void **state) {
     free(settings);
 
     static const char *const others[][2] = {
-        {"model.hidden=128", "its model.hidden is another"},
-        {"model.block=16", "its model.block is another"},
-        {"model.cell=mlstm", "its model.cell is another"},
-        {"model.layer_norm=false", "its model.layer_norm is another"},
-        {"model.graph=random", "its model.graph is another"},
-        {"model.degree=6", "its model.degree is another"},
+        {"model.hidden=128", "its model.hidden differs"},
+        {"model.block=16", "its model.block differs"},
+        {"model.cell=mlstm", "its model.cell differs"},
+        {"model.layer_norm=false", "its model.layer_norm differs"},
+        {"model.graph=random", "its model.graph differs"},
+        {"model.degree=6", "its model.degree differs"},
         {"model.embedding=16",
          "tensor input.embedding: expected float32 [16, 256], found [8, 256]"},
         {"model.output_stride=2", "tensor head.weight: expected float32 [256, 32]"},
@@ -676,7 +676,7 @@ static void test_init(void **state) {
     run("saved", TRAIN_OVERWRITE, "train.steps=1 model.cell=deep");
     path = run_file("saved", "last.safetensors");
     settings = mem_format("train.init=%s model.cell=deep model.internal_steps=4", path);
-    assert_run_fails("other", TRAIN_FRESH, settings, "its model.internal_steps is another");
+    assert_run_fails("other", TRAIN_FRESH, settings, "its model.internal_steps differs");
     free(settings);
 }
 
@@ -1001,13 +1001,13 @@ static void test_checkpoint_refusals(void **state) {
     } cases[] = {
         {"format", "other", "not written by smallworld"},
         {"format", NULL, "not written by smallworld"},
-        {"version", "2", "format version 2; this program reads version 1"},
+        {"version", "2", "format version 2, but this program reads version 1"},
         {"version", NULL, "not written by smallworld"},
         {"kind", "state", "a state file; expected a model file"},
         {"model.hidden", "65", "model.hidden: expected a multiple of model.block 8, got 65"},
         {"model.hidden", "128", "pattern.gates: 8 self-blocks: expected one for each of 16 nodes"},
         {"model.hidden", "-64", "model.hidden: expected an integer at least 8"},
-        {"model.hidden", NULL, "metadata lacks model.hidden"},
+        {"model.hidden", NULL, "its metadata has no model.hidden"},
         {"model.cell", "gru", "model.cell: expected one of: lstm mlstm deep, got 'gru'"},
         {"model.cell", "mlstm", "expected a tensor pattern.step0"},
     };
@@ -1047,7 +1047,7 @@ static void test_checkpoint_refusals(void **state) {
     assert_not_opened(path, "a state file; expected a model file");
     rename(path, copy);
     rewrite(copy, path, "loss_updates", NULL);
-    assert_run_fails("refusing", TRAIN_RESUME, "train.steps=1", "metadata lacks loss_updates");
+    assert_run_fails("refusing", TRAIN_RESUME, "train.steps=1", "its metadata has no loss_updates");
 }
 
 /* --------------------------------------------------------------------------------- schedule */

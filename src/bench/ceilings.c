@@ -42,7 +42,7 @@ static bool take(backend *be, void **arrays, size_t bytes, int count, error *err
         arrays[i] = be->allocate(be, bytes);
         if (arrays[i]) continue;
         while (i-- > 0) be->release(be, arrays[i]);
-        return error_set(err, "no memory on %s to measure its ceilings", be->device);
+        return error_set(err, "not enough memory on %s to measure its ceilings", be->device);
     }
     return true;
 }

@@ -84,12 +84,14 @@ static bool take(dense_job *j, const layout *l, bench_math math, error *err) {
     void **arrays[] = {&j->left, &j->right, &j->out};
     for (int i = 0; i < 3; i++) {
         *arrays[i] = be->allocate(be, count[i] * (i < 2 ? operand : be->real_size));
-        if (!*arrays[i]) return error_set(err, "no memory on %s for a dense product", be->device);
+        if (!*arrays[i])
+            return error_set(err, "not enough memory on %s for a dense product", be->device);
         if (i < 2) dense_randomise(be, *arrays[i], math, count[i]);
     }
     if (be->bench || j->product != PRODUCT_WGRAD) return true;
     j->workspace = be->allocate(be, be->wgrad_workspace(be, l, 1, j->columns));
-    return j->workspace || error_set(err, "no memory on %s for a dense product", be->device);
+    return j->workspace ||
+           error_set(err, "not enough memory on %s for a dense product", be->device);
 }
 
 bool dense_time(backend *be, const layout *l, bench_product product, bench_math math, int columns,

@@ -72,7 +72,7 @@ static bool grow(bench *b, void **block, size_t *held, size_t bytes, bool random
     *block = be->allocate(be, bytes);
     if (!*block) {
         char text[16];
-        return error_set(err, "no memory on %s for operands of %s", be->device,
+        return error_set(err, "not enough memory on %s for operands of %s", be->device,
                          log_bytes(text, (double)bytes));
     }
     *held = bytes;

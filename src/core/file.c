@@ -23,8 +23,7 @@ static void release(file_writer *writer) {
 bool file_begin(file_writer *writer, const char *path, error *err) {
     struct stat there;
     if (stat(path, &there) == 0 && !S_ISREG(there.st_mode)) {
-        return error_set(err, "cannot write %s: there is something that is not a regular file",
-                         path);
+        return error_set(err, "cannot write %s: it exists and is not a regular file", path);
     }
     *writer = (file_writer){.path = mem_string(path), .temporary = mem_format("%s.tmp", path)};
     writer->stream = fopen(writer->temporary, "wb");

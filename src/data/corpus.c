@@ -84,7 +84,7 @@ static bool next_member(source *s, error *err) {
     s->end = s->z.avail_in == 0;
     if (s->end) return true;
     if (!at_magic(s)) {
-        return error_set(err, "%s: corrupt gzip: bytes that are no gzip follow its end", s->path);
+        return error_set(err, "%s: corrupt gzip: other bytes follow its end", s->path);
     }
     inflateReset(&s->z);
     return true;
@@ -399,7 +399,8 @@ corpus *corpus_read(char *const *files, int count, const corpus_options *options
     reading r = {.corpus = mem_alloc(1, sizeof *r.corpus), .html_entities = options->html_entities};
     bool read = spool_begin(&r, err);
     for (int i = 0; i < count && read; i++) read = read_file(&r, files[i], err);
-    if (read && r.corpus->count > UINT32_MAX) read = error_set(err, "2^32 documents or more");
+    if (read && r.corpus->count > UINT32_MAX)
+        read = error_set(err, "expected fewer than 2^32 documents");
     if (read) read = spool_finish(&r, err);
     if (r.spool) fclose(r.spool);
     if (!read) {

@@ -398,7 +398,7 @@ static void suggest_segments(model *m, error *err) {
     int segments = m->use == MODEL_TRAINING ? segments_that_fit(m) : 0;
     size_t used = strlen(err->text);
     if (segments == 0) return;
-    snprintf(err->text + used, sizeof err->text - used, "; with train.recompute: %d it would",
+    snprintf(err->text + used, sizeof err->text - used, "; train.recompute: %d would make it fit",
              segments);
 }
 

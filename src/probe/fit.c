@@ -110,7 +110,7 @@ static bool run(fit *f, const dataset *d, bool progress, error *err) {
         done = evaluate(f, err);
         if (done < 0) return false;
         if (n == 1 && !start_is_finite(f)) {
-            return error_set(err, "%s: numbers so large that their sums overflow float32",
+            return error_set(err, "%s: the numbers are so large that their sums overflow float32",
                              d->features_path);
         }
         if (progress) show(f, n, done, &shown);
@@ -137,9 +137,10 @@ static void start(fit *f) {
 static void end(fit *f, bool fitted) {
     for (int k = 0; k < f->models; k++) {
         if (fitted && !is_done(f, k)) {
-            log_warning("C = %g: not converged after %d evaluations; the objective may be %.2g %% "
-                        "above its minimum",
-                        f->cost[k], f->reports[k].evaluations, 100 * f->reports[k].gap);
+            log_warning(
+                "C = %g: the fit did not converge in %d evaluations; its objective may be %.2g %% "
+                "above its minimum",
+                f->cost[k], f->reports[k].evaluations, 100 * f->reports[k].gap);
         }
         view_leave(f->view, minimiser_best(f->minimisers[k]),
                    f->weights + (size_t)k * (f->units + 1));

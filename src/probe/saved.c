@@ -101,7 +101,7 @@ bool saved_open(saved_probe *p, const char *path, error *err) {
     if (strcmp(entry(p, "format"), "smallworld") != 0 || strcmp(entry(p, "kind"), "probe") != 0) {
         error_set(err, "%s: not a probe; smallworld probe --out PREFIX writes one", path);
     } else if (strcmp(entry(p, "version"), PROBE_VERSION) != 0) {
-        error_set(err, "%s: format version %s; this program reads version %s", path,
+        error_set(err, "%s: has format version %s, but this program reads version %s", path,
                   entry(p, "version"), PROBE_VERSION);
     } else {
         opened = parse(p) || error_set(err, "%s: corrupt: its tensors or classes disagree", path);

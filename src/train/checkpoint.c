@@ -33,8 +33,8 @@ static bool open_kind(safetensors *file, const char *path, const char *kind, err
     if (!ours) {
         error_set(err, "%s: not written by smallworld", path);
     } else if (strcmp(version, CHECKPOINT_VERSION) != 0) {
-        ours = error_set(err, "%s: format version %s; this program reads version %s", path, version,
-                         CHECKPOINT_VERSION);
+        ours = error_set(err, "%s: has format version %s, but this program reads version %s", path,
+                         version, CHECKPOINT_VERSION);
     } else if (strcmp(found, kind) != 0) {
         ours = error_set(err, "%s: a %s file; expected a %s file", path, found, kind);
     } else if (!safetensors_metadata(file, "checksum")) {
@@ -318,7 +318,7 @@ static bool read_numbers(const safetensors *file, run_state *state, error *err) 
     for (int i = 0; i < STATE_NUMBERS; i++) {
         const char *text = safetensors_metadata(file, numbers[i].key);
         if (!text && numbers[i].later) continue;
-        if (!text) return error_set(err, "%s: metadata lacks %s", file->path, numbers[i].key);
+        if (!text) return error_set(err, "%s: its metadata has no %s", file->path, numbers[i].key);
         if (numbers[i].integer) {
             *numbers[i].integer = strtoll(text, NULL, 10);
         } else {

@@ -70,7 +70,7 @@ bool evaluate(model *m, recording *forward, const sequence *s, uint64_t limit, b
     backend *be = m->be;
     uint64_t size = limit && limit < s->size ? limit : s->size, longest = 0;
     if (size < 2)
-        return error_set(err, "nothing to score: %llu bytes, at least 2 expected",
+        return error_set(err, "expected at least 2 bytes to score, got %llu",
                          (unsigned long long)size);
     stripe *stripes = mem_alloc((size_t)m->batch, sizeof *stripes);
     int count = cut(stripes, exact ? 1 : m->batch, size);

@@ -213,10 +213,12 @@ static bool check_graph(options *o, error *err) {
                              m->graph == GRAPH_DENSE ? "dense" : "file");
     }
     if (m->graph == GRAPH_FILE && *m->graph_file == '\0') {
-        return config_refuse(c, err, "model.graph_file", "expected the file of model.graph: file");
+        return config_refuse(c, err, "model.graph_file",
+                             "expected a file, since model.graph is file");
     }
     if (m->graph != GRAPH_FILE && *m->graph_file) {
-        return config_refuse(c, err, "model.graph_file", "only for model.graph: file");
+        return config_refuse(c, err, "model.graph_file",
+                             "has a meaning only for model.graph: file");
     }
     bool found = o->parameters > 0; /* by match_parameters */
     if (sized && !found && !m->degree && m->density == 0) m->density = 0.1;
@@ -235,7 +237,7 @@ static bool match_parameters(options *o, error *err) {
     bool sized = m->graph != GRAPH_DENSE && (m->degree || m->density > 0);
     if (sized && config_is_set(c, "model.hidden")) {
         return config_refuse(c, err, "model.parameters",
-                             "leave either model.hidden or %s to be found, both are set", size);
+                             "expected model.hidden or %s to be left open, but both are set", size);
     }
     error reason;
     double parameters = o->parameters;
@@ -314,7 +316,7 @@ bool options_check(options *o, error *err) {
     if (o->data.valid.count && config_is_set(&o->config, "data.valid_fraction") &&
         o->data.valid_fraction > 0) {
         return config_refuse(&o->config, err, "data.valid_fraction",
-                             "not together with data.valid");
+                             "cannot be set together with data.valid");
     }
     if (o->data.valid.count) o->data.valid_fraction = 0;
     if (t->valid_bytes == 1) {
@@ -359,7 +361,7 @@ bool options_from_metadata(options *o, const safetensors *file, error *err) {
         if (!(key->flags & CONFIG_IN_MODEL)) continue;
         const char *text = safetensors_metadata(file, key->path);
         if (!text && key->flags & CONFIG_LATER) continue; /* written before there was such a key */
-        if (!text) return error_set(err, "%s: metadata lacks %s", file->path, key->path);
+        if (!text) return error_set(err, "%s: its metadata has no %s", file->path, key->path);
         if (!config_set(&o->config, key->path, text, file->path, err)) return false;
     }
     /* The patterns themselves are tensors; a file's name is not kept. */

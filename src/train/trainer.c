@@ -132,10 +132,11 @@ static bool check_folder(trainer *tr, error *err) {
     if (tr->start == TRAIN_OVERWRITE) return true;
     tr->resumed = run_has(tr, "last.state");
     if (run_has(tr, "config.yaml")) return check_unchanged(tr, err);
-    return !tr->resumed || error_set(err,
-                                     "%s/config.yaml: missing, which resuming compares with; "
-                                     "--overwrite starts over",
-                                     tr->folder);
+    return !tr->resumed ||
+           error_set(err,
+                     "%s/config.yaml: missing, but resuming compares the config with it; "
+                     "--overwrite starts over",
+                     tr->folder);
 }
 
 /* What an earlier run left. */
@@ -234,7 +235,7 @@ static bool read_data(trainer *tr, error *err) {
 
 /* ----------------------------------------------------------------------------------- set-up */
 
-/* The key in which a checkpoint's cell, or the kind of its patterns, is another than the config's,
+/* The key in which a checkpoint's cell, or the kind of its patterns, differs from the config's,
  * or NULL. What else differs shows in its tensors' shapes. */
 static const char *other_cell(const model_config *ours, const model_config *theirs) {
     if (theirs->cell != ours->cell) return "model.cell";
@@ -273,7 +274,7 @@ static bool create_from(trainer *tr, const char *source, error *err) {
     if (!checkpoint_open(&c, source, err)) return false;
     const char *other = other_cell(&o->model, &c.options.model);
     if (other) {
-        error_set(err, "%s: its %s is another than the config's", source, other);
+        error_set(err, "%s: its %s differs from the config's", source, other);
     } else if (run_graphs(tr, c.graphs, err)) {
         tr->m = training_model(tr, c.graphs, err);
         memset(c.graphs, 0, sizeof c.graphs); /* the model's now */
@@ -344,7 +345,7 @@ static void describe(const trainer *tr) {
         int parts = graph_components(m->graphs[s]);
         char name[16];
         if (parts > 1) {
-            log_warning("the graph of %s is in %d parts that never hear of each other",
+            log_warning("the graph of %s has %d components, between which no signal passes",
                         model_stage_name(&m->config, s, name), parts);
         }
     }
@@ -354,10 +355,11 @@ static void describe(const trainer *tr) {
              parameter_scalars(&m->parameters));
     log_line("memory: %s", plan_text(&m->plan, text));
     if (tr->start == TRAIN_RESUME && !tr->resumed) {
-        log_line("resume: no %s/last.state: from the beginning", tr->folder);
+        log_line("resume: there is no %s/last.state, so the run starts from its beginning",
+                 tr->folder);
     }
     if (m->segments > 1) {
-        log_line("recompute: %d segments of %d steps, of which one keeps its activations",
+        log_line("recompute: %d segments of %d steps; the activations of one are kept at a time",
                  m->segments, m->cell.steps);
     }
     log_line("data: %zu documents, %" PRIu64 " bytes to train on, %" PRIu64 " to validate on%s",
@@ -463,8 +465,8 @@ static bool save(trainer *tr, error *err) {
     s->loss = report.loss;
     char *path = run_path(tr, "last.state");
     fsync(fileno(tr->metrics)); /* where it cannot be flushed, at least the checkpoint may be */
-    bool saved = save_model(tr, "last.safetensors", err) &&
-                 checkpoint_save_state(tr->m, s, path, err);
+    bool saved =
+        save_model(tr, "last.safetensors", err) && checkpoint_save_state(tr->m, s, path, err);
     free(path);
     tr->saved = clock_seconds();
     clock_start(tr);

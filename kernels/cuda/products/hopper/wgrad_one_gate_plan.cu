@@ -233,7 +233,7 @@ static int list_pairs(const batch *b, tile_pair *list) {
     unsigned mask[MOST_INPUTS];
     int made = 0;
     for (int q = 0; q < b->count; q++) mask[q] = b->taken[q].mask;
-    for (unsigned pair; (pair = commonest_pair(b->rows, mask, b->count));) {
+    for (unsigned pair; (pair = commonest_pair(b->rows, mask, b->count)) != 0;) {
         for (int q = 0; q < b->count; q++) {
             if ((mask[q] & pair) != pair) continue;
             mask[q] ^= pair;
