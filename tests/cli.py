@@ -10,6 +10,7 @@ import os
 import pty
 import random
 import re
+import resource
 import signal
 import subprocess
 import sys
@@ -56,6 +57,11 @@ def settings(**changes):
         else:
             config[section][key] = value
     return config
+
+
+def limit_files(size):
+    """For a process: its files cannot grow past `size`, as on a disk that is full."""
+    return lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (size, size))
 
 
 class Case(unittest.TestCase):
@@ -335,14 +341,54 @@ class Train(Case):
 
     def test_damaged_run(self):
         self.train()
-        for name in "last.state", "last.safetensors", "config.yaml":
+        for name in "last.state", "config.yaml":
             with self.subTest(name=name):
                 whole = self.read(f"run/{name}")
                 self.write(f"run/{name}", whole[:-9])
                 self.refused(f"run/{name}", "train", "config.yaml", "--out", "run", "--resume",
                              "--set", "train.steps=20")
                 self.write(f"run/{name}", whole)
-        self.assertEqual(self.train("--resume", "--set", "train.steps=20")["steps"], 20)
+        # What the state does not need is noticed, and the run goes on.
+        self.run_program("train", "config.yaml", "--out", "whole")
+        self.run_program("train", "config.yaml", "--out", "whole", "--resume", "--set",
+                         "train.steps=20")
+        self.write("run/last.safetensors", self.read("run/last.safetensors")[:-9])
+        (self.folder / "run" / "metrics.jsonl").unlink()
+        _, err = self.run_program("train", "config.yaml", "--out", "run", "--resume", "--set",
+                                  "train.steps=20")
+        self.assertIn("run/last.safetensors: made again from last.state", err)
+        self.assertRegex(err, r"(?m)^smallworld: warning: run/metrics.jsonl: \d+ of its \d+ bytes "
+                              "are missing")
+        for name in "last.safetensors", "best.safetensors":
+            self.assertEqual(self.read(f"run/{name}"), self.read(f"whole/{name}"))
+
+    def test_resume_without_a_state(self):
+        self.train()
+        (self.folder / "run" / "last.state").unlink()
+        self.refused("run/last.state: missing, though there is last.safetensors", "train",
+                     "config.yaml", "--out", "run", "--resume")
+
+    def test_own_config(self):
+        """A config that no run wrote is not replaced by what one would write."""
+        for start in [], ["--resume"], ["--overwrite"]:
+            self.refused("./config.yaml: no run wrote it", "train", "config.yaml", "--out", ".",
+                         *start)
+
+    def test_overwrite_from_its_own_model(self):
+        first = self.train()
+        before = self.snapshot()
+        start = ["train", "config.yaml", "--out", "run", "--overwrite", "--set",
+                 f"train.init={first['checkpoint']}", "--set"]
+        process = self.start(*start, "train.steps=100000", "--set", "train.valid_every=1000000")
+        while not (self.folder / "run/next/metrics.jsonl").exists():
+            time.sleep(0.01)
+        process.kill()
+        process.communicate()
+        for path, content in before.items():
+            if (self.folder / path).is_file():
+                self.assertEqual(content[1], self.read(path), path)
+        self.assertEqual(self.results(*start, "train.steps=5")["steps"], 5)
+        self.assertEqual(sorted(path.name for path in (self.folder / "run").iterdir()), RUN_FILES)
 
     def test_folders_that_cannot_be(self):
         self.write("file", "")
@@ -356,25 +402,28 @@ class Train(Case):
 
     def test_full_disk(self):
         self.train()
-        (self.folder / "run" / "config.yaml.tmp").symlink_to("/dev/full")
         before = {name: self.read(f"run/{name}") for name in RUN_FILES}
-        out, err = self.run_program("train", "config.yaml", "--out", "run", "--overwrite", status=1)
-        self.assertEqual(out, "")
-        self.assertEqual(err, "smallworld: cannot write run/config.yaml.tmp: "
-                              "No space left on device\n")
-        self.assertEqual(before, {name: self.read(f"run/{name}") for name in RUN_FILES})
-        self.assertEqual(sorted(path.name for path in (self.folder / "run").iterdir()), RUN_FILES)
-
-        # In the middle of a run: what was saved before stays, and the run can go on.
-        for name in "last.safetensors", "last.state":
-            (self.folder / "run" / f"{name}.tmp").symlink_to("/dev/full")
-            out, err = self.run_program("train", "config.yaml", "--out", "run", "--resume", "--set",
-                                        "train.steps=20", status=1)
+        for start, place in (["--overwrite"], "run/next"), (["--resume"], "run"):
+            out, err = self.run_program("train", "config.yaml", "--out", "run", *start, "--set",
+                                        "train.steps=20", status=1, preexec_fn=limit_files(20000))
             self.assertEqual(out, "")
-            self.assertEqual(err.splitlines()[-1], f"smallworld: cannot write run/{name}.tmp: "
-                                                   "No space left on device")
-            self.assertEqual(before["last.state"], self.read("run/last.state"))
+            self.assertRegex(err.splitlines()[-1], f"^smallworld: cannot write {place}/(last.state|best"
+                                                   ".safetensors).tmp: File too large$")
+            for kept in ["last.state", "last.safetensors", "best.safetensors"]:
+                self.assertEqual(before[kept], self.read(f"run/{kept}"))
         self.assertEqual(self.train("--resume", "--set", "train.steps=20")["steps"], 20)
+
+    def test_full_disk_for_metrics(self):
+        """Lines that cannot be written end the run, which is saved before."""
+        self.config("config.yaml", train_steps=3000, train_log_every=1, train_valid_every=3000)
+        _, err = self.run_program("train", "config.yaml", "--out", "run", status=1,
+                                  preexec_fn=limit_files(300000))
+        line = err.splitlines()[-1]
+        self.assertRegex(line, r"^smallworld: cannot write run/metrics.jsonl: File too large; "
+                               r"the run is saved after step \d+$")
+        self.assertEqual(self.train("--resume")["steps"], 3000)
+        self.run_program("train", "config.yaml", "--out", "whole")
+        self.assert_same_run("whole", "run")
 
     def test_not_finite(self):
         self.train()
@@ -403,12 +452,36 @@ class Train(Case):
         self.assertEqual(err.count("set OPENBLAS_CORETYPE="), 1)
 
     def test_closed_streams(self):
-        """Files opened later are not taken for the standard ones."""
+        """Files opened later are not taken for the standard ones; what cannot be printed is an error."""
         command = f'"{PROGRAM}" train config.yaml --out run >&- 2>&- <&-'
         status = subprocess.run(["sh", "-c", command], cwd=self.folder).returncode
-        self.assertEqual(status, 0)
+        self.assertEqual(status, 1)
         for line in self.read("run/metrics.jsonl").splitlines():
             json.loads(line)
+        command = f'"{PROGRAM}" train config.yaml --out run --resume >&-'
+        done = subprocess.run(["sh", "-c", command], cwd=self.folder, stderr=subprocess.PIPE)
+        self.assertEqual(done.returncode, 1)
+        self.assertIn(b"already finished", done.stderr)
+        self.assertTrue(done.stderr.endswith(b"\nsmallworld: cannot write standard output\n"))
+
+    def test_closed_pipes(self):
+        """Nobody reads on: an error like any other, also for a run, which is saved."""
+        readable, writable = os.pipe()
+        os.close(readable)
+        _, err = self.run_program("train", "config.yaml", "--out", "run", "--set",
+                                  "train.steps=3")
+        done = subprocess.run([PROGRAM, "train", "--help-config"], stdout=writable,
+                              stderr=subprocess.PIPE)
+        self.assertEqual((done.returncode, done.stderr),
+                         (1, b"smallworld: cannot write standard output\n"))
+        done = subprocess.run([PROGRAM, "train", "config.yaml", "--out", "piped", "--set",
+                               "train.steps=100000"], cwd=self.folder, stdout=subprocess.PIPE,
+                              stderr=writable)
+        os.close(writable)
+        self.assertEqual(done.returncode, 128 + signal.SIGPIPE)
+        self.run_program("train", "config.yaml", "--out", "piped", "--resume")
+        self.run_program("train", "config.yaml", "--out", "whole")
+        self.assert_same_run("piped", "whole")
 
 
 class Signals(Case):
@@ -460,6 +533,63 @@ class Signals(Case):
                                                     b"checkpoint_minutes: 10")
         self.write("run/config.yaml", text)
         self.assert_same_run("whole", "run")
+
+    def assert_stops(self, process, number=signal.SIGTERM):
+        """Within a second; returns what went to stderr."""
+        self.addCleanup(lambda: process.poll() is None and process.kill())
+        time.sleep(0.3)
+        self.assertIsNone(process.poll(), "over before the signal")
+        sent = time.monotonic()
+        process.send_signal(number)
+        _, err = process.communicate(timeout=60)
+        self.assertLess(time.monotonic() - sent, 1)
+        self.assertEqual(process.returncode, 128 + number)
+        return err
+
+    def test_stop_while_reading(self):
+        """At a pipe without a writer, at one that pauses, and in a long text."""
+        os.mkfifo(self.folder / "pipe.tsv")
+        stopped = "smallworld: stopped by a signal (Terminated)\n"
+        start = ["train", "config.yaml", "--out", "run", "--set"]
+        self.assertEqual(self.assert_stops(self.start(*start, "data.train=pipe.tsv")), stopped)
+        process = self.start(*start, "data.train=pipe.tsv")
+        with open(self.folder / "pipe.tsv", "wb") as pipe:
+            pipe.write(documents(60, 1))
+            pipe.flush()
+            self.assertEqual(self.assert_stops(process), stopped)
+        with open(self.folder / "long.txt", "wb") as long:
+            long.truncate(8 << 30)  # a hole: nothing on the disk
+        scratch = os.environ | {"TMPDIR": "/dev/shm"}
+        process = self.start(*start, "data.exclude=long.txt", env=scratch)
+        self.assertEqual(self.assert_stops(process), stopped)
+        self.assertFalse((self.folder / "run").exists())
+
+    def test_stop_while_validating(self):
+        self.write("valid.txt", random.Random(1).randbytes(40000))
+        self.config("config.yaml", data_valid="valid.txt", model_hidden=256, train_valid_bytes=0,
+                    train_valid_every=2, train_steps=3, train_log_every=2)
+        process = self.start("train", "config.yaml", "--out", "run", "--json")
+        while not (self.folder / "run/metrics.jsonl").exists():
+            time.sleep(0.01)
+        self.assertIn("stopped after step 2; --resume goes on", self.assert_stops(process))
+        self.assertEqual(self.read("run/metrics.jsonl"), b"")
+        self.train("--resume")
+        self.run_program("train", "config.yaml", "--out", "whole")
+        self.assert_same_run("whole", "run")
+
+    def test_hang_up(self):
+        process = self.start_and_wait(10)
+        process.send_signal(signal.SIGHUP)
+        _, err = process.communicate(timeout=60)
+        self.assertEqual(process.returncode, 128 + signal.SIGHUP)
+        self.assertIn("--resume goes on", err)
+        # But not where it is ignored, as under nohup.
+        ignore = {"preexec_fn": lambda: signal.signal(signal.SIGHUP, signal.SIG_IGN)}
+        process = self.start("train", "config.yaml", "--out", "run", "--resume", **ignore)
+        time.sleep(0.2)
+        process.send_signal(signal.SIGHUP)
+        process.communicate(timeout=60)
+        self.assertEqual(process.returncode, 0)
 
     def test_second_signal(self):
         self.write("train.txt", random.Random(1).randbytes(200000))
@@ -638,18 +768,19 @@ class Uses(Case):
     def test_full_disk(self):
         with open("/dev/full", "w") as full:
             for command in (["eval", "m.safetensors", "--data", "valid.tsv", *self.cpu],
-                            ["graph", "config.yaml"], ["--help"], ["train", "--help-config"]):
+                            ["graph", "config.yaml"], ["--help"], ["train", "--help-config"],
+                            ["train", "--help"], ["eval", "--version"]):
                 done = subprocess.run([PROGRAM, *command], cwd=self.folder, stdout=full, text=True,
                                       stderr=subprocess.PIPE)
                 self.assertEqual(done.returncode, 1, command)
                 self.assertEqual(done.stderr.splitlines()[-1],
                                  "smallworld: cannot write standard output")
         self.write("f.npy", "old")
-        (self.folder / "f.npy.tmp").symlink_to("/dev/full")
         out, err = self.run_program("features", "m.safetensors", "--data", "valid.tsv", "--out",
-                                    "f", *self.cpu, status=1)
+                                    "f", *self.cpu, status=1, preexec_fn=limit_files(1000))
         self.assertEqual((out, err.count("\n")), ("", 1))
-        self.assertIn("cannot write f.npy.tmp: No space left on device", err)
+        self.assertIn("cannot write f.npy.tmp: File too large", err)
+        self.assertFalse((self.folder / "f.npy.tmp").exists())
         self.assertEqual(self.read("f.npy"), b"old")
         self.refused("cannot write none/f.npy.tmp", "features", "m.safetensors", "--data",
                      "valid.tsv", "--out", "none/f", *self.cpu)

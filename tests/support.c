@@ -11,6 +11,7 @@
 #include <string.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 /* --------------------------------------------------------------------------------- backends */
@@ -201,6 +202,30 @@ void assert_no_temporary(const char *path) {
     char *name = mem_format("%s.tmp", path);
     if (file_exists(name)) fail_msg("%s was left behind", name);
     free(name);
+}
+
+void assert_ends(void (*body)(void *argument), void *argument, int status, const char *expected) {
+    int ends[2], ended;
+    char text[8192];
+    ssize_t count, size = 0;
+    assert_int_equal(pipe(ends), 0);
+    pid_t child = fork();
+    assert_true(child >= 0);
+    if (child == 0) {
+        dup2(ends[1], STDERR_FILENO);
+        alarm(30);
+        body(argument);
+        _exit(77);
+    }
+    close(ends[1]);
+    while ((count = read(ends[0], text + size, sizeof text - 1 - (size_t)size)) > 0) size += count;
+    text[size] = '\0';
+    close(ends[0]);
+    assert_int_equal(waitpid(child, &ended, 0), child);
+    if (!WIFEXITED(ended) || WEXITSTATUS(ended) != status) {
+        fail_msg("ended with %x, expected %d: %s", ended, status, text);
+    }
+    assert_contains(text, expected);
 }
 
 void limit_file_size(size_t size) {

@@ -46,6 +46,9 @@ char *read_text(const char *path, size_t *size);
 void assert_file(const char *path, const char *expected);
 void assert_no_temporary(const char *path); /* that file_begin would have made for it */
 
+/* Runs `body` in a process of its own, which must end with this status and write this to stderr. */
+void assert_ends(void (*body)(void *argument), void *argument, int status, const char *expected);
+
 /* Files cannot grow past `size` from now on, as on a disk that is full. SIZE_MAX: they can. */
 void limit_file_size(size_t size);
 

@@ -4,7 +4,19 @@
 #include "core/file.h"
 
 #include <stdio.h>
+#include <sys/stat.h>
 #include <unistd.h>
+
+/* The linker puts this in front of the C library's (--wrap). */
+static int flushed;
+
+int __real_fsync(int file);
+int __wrap_fsync(int file);
+
+int __wrap_fsync(int file) {
+    flushed++;
+    return __real_fsync(file);
+}
 
 static void test_atomic_write(void **state) {
     (void)state;
@@ -30,7 +42,7 @@ static void test_atomic_write(void **state) {
 
 static void test_write_failures(void **state) {
     (void)state;
-    const char *path = path_of("kept"), *temporary = path_of("kept.tmp");
+    const char *path = path_of("kept");
     file_writer writer;
     error err;
     write_text(path, "kept");
@@ -51,14 +63,6 @@ static void test_write_failures(void **state) {
         assert_file(path, "kept");
         assert_no_temporary(path);
     }
-    assert_int_equal(symlink("/dev/full", temporary), 0);
-    assert_true(file_begin(&writer, path, &err));
-    fputs("text", writer.stream);
-    assert_false(file_commit(&writer, &err));
-    assert_contains(err.text, "No space left on device");
-    assert_file(path, "kept");
-    assert_no_temporary(path);
-
     /* No such folder, and a target that is one. */
     const char *absent = path_of("absent/file"), *folder = path_of("a.folder");
     assert_false(file_begin(&writer, absent, &err));
@@ -70,6 +74,73 @@ static void test_write_failures(void **state) {
     assert_no_temporary(folder);
     assert_false(file_begin(&writer, "/dev/null", &err));
     assert_contains(err.text, "cannot write /dev/null: ");
+}
+
+/* What lies at the temporary name is never written to, and only what a killed writer left is removed. */
+static void test_temporary(void **state) {
+    (void)state;
+    const char *path = path_of("target"), *temporary = path_of("target.tmp");
+    const char *other = path_of("other");
+    file_writer writer, second;
+    error err;
+    write_text(other, "another's");
+
+    assert_int_equal(symlink(other, temporary), 0);
+    assert_false(file_begin(&writer, path, &err));
+    assert_contains(err.text, "target.tmp is in the way");
+    assert_int_equal(unlink(temporary), 0);
+    assert_int_equal(mkfifo(temporary, 0600), 0);
+    assert_false(file_begin(&writer, path, &err));
+    assert_contains(err.text, "is in the way");
+    assert_int_equal(unlink(temporary), 0);
+    assert_int_equal(link(other, temporary), 0);
+    assert_true(file_begin(&writer, path, &err));
+    assert_true(file_write(&writer, "mine", 4, &err));
+    assert_true(file_commit(&writer, &err));
+    assert_file(path, "mine");
+    assert_file(other, "another's");
+
+    write_text(temporary, "left by a writer that was killed");
+    assert_true(file_begin(&writer, path, &err));
+    assert_false(file_begin(&second, path, &err));
+    assert_contains(err.text, "another program is writing it");
+    assert_true(file_write(&writer, "new", 3, &err));
+    assert_true(file_commit(&writer, &err));
+    assert_file(path, "new");
+    assert_no_temporary(path);
+
+    /* Where somebody removes it meanwhile, and another writer comes. */
+    assert_true(file_begin(&writer, path, &err));
+    assert_int_equal(unlink(temporary), 0);
+    assert_true(file_begin(&second, path, &err));
+    assert_true(file_write(&second, "second", 6, &err));
+    assert_false(file_commit(&writer, &err));
+    assert_contains(err.text, "another program removed");
+    assert_true(file_commit(&second, &err));
+    assert_file(path, "second");
+
+    assert_true(file_begin(&writer, path, &err));
+    file_remove_temporaries();
+    assert_no_temporary(path);
+    file_abort(&writer);
+    assert_file(path, "second");
+}
+
+static void read_what_was_cut(void *argument) {
+    file_map map;
+    error err;
+    file_guard_maps();
+    if (!file_map_open(&map, argument, &err) || truncate(argument, 10) != 0) _exit(78);
+    volatile uint8_t last = map.bytes[map.size - 1];
+    _exit(79 + (last != 0));
+}
+
+static void test_cut_while_mapped(void **state) {
+    (void)state;
+    static char zeros[3 << 16];
+    char *path = path_of("cut");
+    write_bytes(path, zeros, sizeof zeros);
+    assert_ends(read_what_was_cut, path, 1, "cut: it was cut short while it was read\n");
 }
 
 static void test_map(void **state) {
@@ -93,6 +164,10 @@ static void test_map(void **state) {
     assert_contains(err.text, "not a regular file");
     assert_false(file_map_open(&map, "/dev/zero", &err));
     assert_contains(err.text, "not a regular file");
+    const char *waiting = path_of("pipe");
+    assert_int_equal(mkfifo(waiting, 0600), 0);
+    assert_false(file_map_open(&map, waiting, &err));
+    assert_contains(err.text, "not a regular file");
 }
 
 static void test_make_folder(void **state) {
@@ -100,8 +175,11 @@ static void test_make_folder(void **state) {
     const char *deep = path_of("one/two/three"), *file = path_of("one/file");
     const char *below = path_of("one/file/folder"), *slash = path_of("one/four/");
     error err;
+    flushed = 0;
     assert_true(file_make_folder(deep, &err));
+    assert_int_equal(flushed, 3); /* the folders that the three were made in */
     assert_true(file_make_folder(deep, &err));
+    assert_int_equal(flushed, 3);
     assert_true(file_exists(deep));
     assert_true(file_make_folder(slash, &err));
     assert_true(file_exists(slash));
@@ -116,10 +194,9 @@ static void test_make_folder(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_atomic_write),
-        cmocka_unit_test(test_write_failures),
-        cmocka_unit_test(test_map),
-        cmocka_unit_test(test_make_folder),
+        cmocka_unit_test(test_atomic_write), cmocka_unit_test(test_write_failures),
+        cmocka_unit_test(test_temporary),    cmocka_unit_test(test_cut_while_mapped),
+        cmocka_unit_test(test_map),          cmocka_unit_test(test_make_folder),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -55,6 +55,40 @@ static void test_too_much_memory(void **state) {
     }
 }
 
+/* The linker puts this in front of the C library's (--wrap). */
+FILE *__real_open_memstream(char **text, size_t *size);
+FILE *__wrap_open_memstream(char **text, size_t *size);
+
+static enum { STREAM, NO_STREAM, NO_ROOM } memory_for;
+
+FILE *__wrap_open_memstream(char **text, size_t *size) {
+    if (memory_for == STREAM) return __real_open_memstream(text, size);
+    return memory_for == NO_ROOM ? fopen("/dev/full", "w") : NULL;
+}
+
+static void write_stream(void *how) {
+    memory_for = how ? NO_ROOM : NO_STREAM;
+    char *text;
+    size_t size;
+    FILE *out = mem_stream(&text, &size);
+    fputs("text", out);
+    mem_stream_end(out);
+}
+
+static void test_stream(void **state) {
+    (void)state;
+    char *text;
+    size_t size;
+    FILE *out = mem_stream(&text, &size);
+    fputs("some text", out);
+    mem_stream_end(out);
+    assert_int_equal(size, 9);
+    assert_string_equal(text, "some text");
+    free(text);
+    assert_ends(write_stream, NULL, 1, "smallworld: out of memory: ");
+    assert_ends(write_stream, &size, 1, "smallworld: out of memory: ");
+}
+
 static void test_memory(void **state) {
     (void)state;
     char *zeroed = mem_alloc(3, 5);
@@ -78,6 +112,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_too_much_memory),
         cmocka_unit_test(test_memory),
+        cmocka_unit_test(test_stream),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -2,6 +2,7 @@
  * with the files of one that never was; what makes it stop; and what is made of its checkpoints. */
 #include "support.h"
 
+#include "core/file.h"
 #include "core/memory.h"
 #include "core/npy.h"
 #include "data/reader.h"
@@ -473,10 +474,28 @@ static void test_lost_updates(void **state) {
     run("killed", TRAIN_RESUME, "");
     assert_same_run("whole", "killed");
 
-    /* Without a state, from the beginning. */
+    /* Without a state, but with models: refused. */
     signal_step = 20;
     run("killed", TRAIN_OVERWRITE, "");
     assert_int_equal(remove(run_file("killed", "last.state")), 0);
+    size_t size, again;
+    char *before = read_run_file("killed", "last.safetensors", &size);
+    assert_run_fails("killed", TRAIN_RESUME, "",
+                     "killed/last.state: missing, though there is last.safetensors");
+    assert_int_equal(remove(run_file("killed", "last.safetensors")), 0);
+    assert_run_fails("killed", TRAIN_RESUME, "",
+                     "killed/last.state: missing, though there is best.safetensors");
+    write_bytes(run_file("killed", "last.safetensors"), before, size);
+    assert_run_fails("killed", TRAIN_RESUME, "", "nothing to go on from");
+    char *after = read_run_file("killed", "last.safetensors", &again);
+    assert_int_equal(size, again);
+    assert_memory_equal(before, after, size);
+    free(before);
+    free(after);
+
+    /* Without either, from the beginning. */
+    assert_int_equal(remove(run_file("killed", "last.safetensors")), 0);
+    assert_int_equal(remove(run_file("killed", "best.safetensors")), 0);
     assert_run_fails("killed", TRAIN_RESUME, "run.seed=5", "run.seed: cannot change on resuming");
     run("killed", TRAIN_RESUME, "");
     assert_same_run("whole", "killed");
@@ -484,6 +503,112 @@ static void test_lost_updates(void **state) {
     /* But not without what says whether it is the same run. */
     assert_int_equal(remove(run_file("killed", "config.yaml")), 0);
     assert_run_fails("killed", TRAIN_RESUME, "", "killed/config.yaml: missing");
+}
+
+/* All that the state can make is made of it: a model that is damaged, of another step, or missing. */
+static void test_repaired_models(void **state) {
+    (void)state;
+    static const char *const names[] = {"last.safetensors", "best.safetensors"};
+    const char *settings = "train.valid_every=40";
+    run("whole", TRAIN_OVERWRITE, settings);
+    run("repaired", TRAIN_FRESH, settings);
+    for (int i = 0; i < 2; i++) {
+        char *path = run_file("repaired", names[i]);
+        for (int how = 0; how < 3; how++) {
+            size_t size;
+            char *bytes = read_text(path, &size);
+            bytes[size - 1] ^= 1;
+            if (how == 0) write_bytes(path, bytes, size);
+            if (how == 1) write_bytes(path, bytes, size / 2);
+            if (how == 2) assert_int_equal(remove(path), 0);
+            free(bytes);
+            run("repaired", TRAIN_RESUME, settings);
+            assert_same_run("whole", "repaired");
+        }
+    }
+    signal_step = 20;
+    run("repaired", TRAIN_OVERWRITE, "");
+    write_text(run_file("repaired", "last.safetensors"), "damaged");
+    run("repaired", TRAIN_RESUME, "");
+    run("whole", TRAIN_OVERWRITE, "");
+    assert_same_run("whole", "repaired");
+}
+
+static int64_t state_step(const char *name, const char *which) {
+    safetensors file;
+    open_run(&file, name, which);
+    int64_t step = strtoll(safetensors_metadata(&file, "step"), NULL, 10);
+    safetensors_close(&file);
+    return step;
+}
+
+/* A run that starts over replaces the earlier one with its first checkpoint, not before. */
+static void test_overwrite(void **state) {
+    (void)state;
+    run("over", TRAIN_FRESH, "train.steps=30 run.seed=9");
+    char *settings = mem_format("train.init=%s", run_file("over", "last.safetensors"));
+    size_t size[2];
+    char *before = read_run_file("over", "last.safetensors", &size[0]);
+
+    /* Stopped before its first update, and by an update that fails. */
+    signal_first = true;
+    assert_run_fails("over", TRAIN_OVERWRITE, settings, "stopped by a signal");
+    assert_int_equal(state_step("over", "last.state"), 30);
+    spoil_step = 2;
+    assert_run_fails("over", TRAIN_OVERWRITE, settings, "not finite");
+    spoil_step = -1;
+    char *after = read_run_file("over", "last.safetensors", &size[1]);
+    assert_int_equal(size[0], size[1]);
+    assert_memory_equal(before, after, size[0]);
+    free(after);
+
+    run("apart", TRAIN_FRESH, settings);
+    run("over", TRAIN_OVERWRITE, settings);
+    free(settings);
+    char *copy = path_of("first.safetensors");
+    write_bytes(copy, before, size[0]);
+    settings = mem_format("train.init=%s", copy);
+    run("twin", TRAIN_FRESH, settings);
+    assert_true(same_file("over", "twin", "last.safetensors"));
+    assert_true(same_file("over", "apart", "last.safetensors"));
+    assert_false(file_exists(run_file("over", "next")));
+    free(settings);
+    free(before);
+
+    /* Killed while its files replaced the earlier run's: whichever are left to be moved. */
+    static const char *const files[] = {"config.yaml", "metrics.jsonl", "best.safetensors",
+                                        "last.safetensors", "last.state"};
+    run("new", TRAIN_FRESH, "train.steps=20");
+    for (int done = 0; done < 5; done++) {
+        run("over", TRAIN_OVERWRITE, "train.steps=30 run.seed=9");
+        assert_int_equal(mkdir(run_file("over", "next"), 0700), 0);
+        for (int i = 0; i < 5; i++) {
+            char *name = mem_format("%s%s", i < done ? "" : "next/", files[i]);
+            char *bytes = read_run_file("new", files[i], &size[0]);
+            write_bytes(run_file("over", name), bytes, size[0]);
+            free(bytes);
+            free(name);
+        }
+        assert_run_fails("over", TRAIN_FRESH, "", "already holds a run");
+        run("over", TRAIN_RESUME, "train.steps=20");
+        assert_same_run("new", "over");
+        assert_false(file_exists(run_file("over", "next")));
+    }
+
+    /* A best model of the earlier run does not stay where the new one has none. */
+    run("over", TRAIN_OVERWRITE, "data.valid=null data.valid_fraction=0");
+    assert_false(file_exists(run_file("over", "best.safetensors")));
+}
+
+static void test_own_config(void **state) {
+    (void)state;
+    error err;
+    assert_true(file_make_folder(path_of("own"), &err));
+    write_text(run_file("own", "config.yaml"), "# mine\ndata: {train: a.txt}\n");
+    for (int start = TRAIN_FRESH; start <= TRAIN_OVERWRITE; start++) {
+        assert_run_fails("own", (train_start)start, "", "own/config.yaml: no run wrote it");
+    }
+    assert_file(run_file("own", "config.yaml"), "# mine\ndata: {train: a.txt}\n");
 }
 
 /* Metrics that were lost, all or the end of them, stay so, and what is left is lines. */
@@ -536,8 +661,8 @@ static void test_minutes(void **state) {
 static void test_refused_changes(void **state) {
     (void)state;
     run("refused", TRAIN_FRESH, "train.steps=4");
-    size_t size;
-    char *before = read_run_file("refused", "last.state", &size);
+    size_t state_size, size;
+    char *before = read_run_file("refused", "last.state", &state_size);
     assert_run_fails("refused", TRAIN_FRESH, "train.steps=4", "already holds a run; --resume");
     assert_run_fails("refused", TRAIN_RESUME, "train.steps=4 train.lr=0.02",
                      "train.lr: cannot change on resuming");
@@ -546,6 +671,18 @@ static void test_refused_changes(void **state) {
     assert_run_fails("refused", TRAIN_RESUME, "train.steps=8",
                      "data.train: cannot change on resuming");
     write_documents(train_file, 60, 1);
+    char *files[] = {train_file, valid_file};
+    for (int i = 0; i < 2; i++) { /* as long as before */
+        char *text = read_text(files[i], &size), *changed = memmem(text, size, "cat", 3);
+        memcpy(changed, "dog", 3);
+        write_bytes(files[i], text, size);
+        assert_run_fails("refused", TRAIN_RESUME, "train.steps=8",
+                         i ? "data.valid: cannot change on resuming"
+                           : "data.train: cannot change on resuming");
+        memcpy(changed, "cat", 3);
+        write_bytes(files[i], text, size);
+        free(text);
+    }
     assert_run_fails("refused", TRAIN_RESUME, "train.batch=5", "train.batch: cannot change");
     assert_run_fails("refused", TRAIN_RESUME, "model.hidden=128", "model.hidden: cannot change");
     assert_run_fails("refused", TRAIN_RESUME, "train.recompute=2",
@@ -570,8 +707,8 @@ static void test_refused_changes(void **state) {
                      "cannot open absent");
     size_t again;
     char *after = read_run_file("refused", "last.state", &again);
-    assert_int_equal(size, again);
-    assert_memory_equal(before, after, size);
+    assert_int_equal(state_size, again);
+    assert_memory_equal(before, after, state_size);
     free(before);
     free(after);
     train_result r = run("refused", TRAIN_RESUME,
@@ -1009,7 +1146,7 @@ static void test_checkpoint_refusals(void **state) {
         {"model.hidden", "-64", "model.hidden: expected an integer at least 8"},
         {"model.hidden", NULL, "its metadata has no model.hidden"},
         {"model.cell", "gru", "model.cell: expected one of: lstm mlstm deep, got 'gru'"},
-        {"model.cell", "mlstm", "expected a tensor pattern.step0"},
+        {"model.cell", "mlstm", "pattern.step0: expected a tensor of int32 [blocks][2]"},
     };
     run("refusing", TRAIN_FRESH, "train.steps=1");
     char *path = run_file("refusing", "last.safetensors"), *copy = path_of("a.safetensors");
@@ -1048,6 +1185,81 @@ static void test_checkpoint_refusals(void **state) {
     rename(path, copy);
     rewrite(copy, path, "loss_updates", NULL);
     assert_run_fails("refusing", TRAIN_RESUME, "train.steps=1", "its metadata has no loss_updates");
+}
+
+/* Writes a copy of a state whose tensor `name` has another shape; where it ends in 0, no data. */
+static void reshape(const char *from, const char *to, const char *name, int dimensions,
+                    const int64_t *shape) {
+    safetensors file;
+    error err;
+    if (!safetensors_open(&file, from, &err)) fail_msg("%s", err.text);
+    for (int i = 0; i < file.tensor_count; i++) {
+        tensor *t = &file.tensors[i];
+        if (name && strcmp(t->name, name) != 0) continue;
+        for (int d = 0; d < dimensions; d++) t->shape[d] = shape[d];
+        if (!name) t->shape[t->dimensions++] = 0; /* all of them */
+        if (name) t->dimensions = dimensions;
+    }
+    int count = 0;
+    for (int i = 0; i < file.entry_count; i++) {
+        if (strcmp(file.entries[i].key, "checksum") != 0) file.entries[count++] = file.entries[i];
+    }
+    assert_true(safetensors_write(to, file.tensors, file.tensor_count, file.entries, count, &err));
+    safetensors_close(&file);
+}
+
+/* Nothing of a state is believed: shapes, dimensions, numbers. */
+static void test_hostile_states(void **state) {
+    (void)state;
+    const char *settings = "train.steps=3";
+    run("hostile", TRAIN_FRESH, settings);
+    const char *path = run_file("hostile", "last.state"), *copy = path_of("whole.state");
+    settings = "train.steps=6";
+    rename(path, copy);
+
+    reshape(copy, path, NULL, 0, NULL); /* a dimension of 0 more: the shape fits, the data do not */
+    assert_run_fails("hostile", TRAIN_RESUME, settings, "last.state: ");
+    static const char *const names[] = {"weights", "moment1", "moment2", "average", "h", "c"};
+    for (int i = 0; i < 6; i++) {
+        static const int64_t none[] = {0}, one[] = {1, 1, 1};
+        reshape(copy, path, names[i], 1, none);
+        char *expected = mem_format("tensor %s does not fit this model", names[i]);
+        assert_run_fails("hostile", TRAIN_RESUME, settings, expected);
+        reshape(copy, path, names[i], 3, one);
+        assert_run_fails("hostile", TRAIN_RESUME, settings, expected);
+        const int64_t deep[] = {i < 4 ? 0 : 64, i < 4 ? 0 : 4, 0};
+        reshape(copy, path, names[i], 3, deep);
+        assert_run_fails("hostile", TRAIN_RESUME, settings, expected);
+        free(expected);
+    }
+    static const char *const numbers[][3] = {
+        {"step", "-9223372036854775808", "an integer from 0"},
+        {"step", "x", "an integer from 0"},
+        {"step", "", "an integer from 0"},
+        {"step", "3 ", "an integer from 0"},
+        {"step", "9223372036854775807", "an integer from 0"},
+        {"step", "1e3", "an integer from 0"},
+        {"total", "-1", "an integer from 0"},
+        {"loss_updates", "-1", "an integer from 0"},
+        {"metrics_bytes", "-1", "an integer from 0"},
+        {"finished", "2", "an integer from 0 to 1"},
+        {"pending", "3", "an integer from 0 to 2"},
+        {"seconds", "nan", "a number from 0"},
+        {"seconds", "-1", "a number from 0"},
+        {"loss", "inf", "a number from 0"},
+        {"valid_bpc", "0x1p3", "a number from 0"},
+        {"best_bpc", "-nan", "a number from 0"},
+    };
+    for (size_t i = 0; i < sizeof numbers / sizeof numbers[0]; i++) {
+        rewrite(copy, path, numbers[i][0], numbers[i][1]);
+        char *expected =
+            mem_format("last.state: metadata %s: expected %s", numbers[i][0], numbers[i][2]);
+        assert_run_fails("hostile", TRAIN_RESUME, settings, expected);
+        free(expected);
+    }
+    rename(copy, path);
+    train_result r = run("hostile", TRAIN_RESUME, settings);
+    assert_int_equal(r.steps, 6);
 }
 
 /* --------------------------------------------------------------------------------- schedule */
@@ -1139,6 +1351,9 @@ int main(void) {
         TEST(test_finished),
         TEST(test_signal_between_updates),
         TEST(test_lost_updates),
+        TEST(test_repaired_models),
+        TEST(test_overwrite),
+        TEST(test_own_config),
         TEST(test_lost_metrics),
         TEST(test_minutes),
         TEST(test_refused_changes),
@@ -1149,6 +1364,7 @@ int main(void) {
         TEST(test_features),
         TEST(test_svmlight),
         TEST(test_checkpoint_refusals),
+        TEST(test_hostile_states),
         TEST(test_schedule),
         TEST(test_structure_schedules),
     };

@@ -185,7 +185,7 @@ static int bench_matmul(int argc, char **argv) {
     static const struct argp argp = {
         matmul_options_table, parse_matmul, "", matmul_help, NULL, NULL, NULL};
     matmul_arguments a = {.axes = grid_default, .units = 12288};
-    argp_parse(&argp, argc, argv, 0, NULL, &a);
+    cli_parse(&argp, argc, argv, &a);
     error err;
     matmul_results results;
     grid g = {.units = (int)a.units};
@@ -283,7 +283,7 @@ static int bench_train(int argc, char **argv) {
     static const struct argp argp = {
         train_options_table, parse_train, "CONFIG.yaml", train_help, children, NULL, NULL};
     train_arguments a = {.seconds = 30};
-    argp_parse(&argp, argc, argv, 0, NULL, &a);
+    cli_parse(&argp, argc, argv, &a);
     error err;
     options o;
     update_results results;

@@ -81,6 +81,13 @@ void cli_unload(cli_loaded *loaded) {
 
 /* ---------------------------------------------------------------------------------- parsing */
 
+void cli_parse(const struct argp *argp, int argc, char **argv, void *input) {
+    error_t problem = argp_parse(argp, argc, argv, 0, NULL, input);
+    if (problem == 0) return;
+    fprintf(stderr, "smallworld: cannot read the arguments: %s\n", strerror(problem));
+    exit(STATUS_FAILED);
+}
+
 int cli_fail(const error *err, const char *command) {
     log_end();
     fprintf(stderr, "smallworld: %s\n", err->text);

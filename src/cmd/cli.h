@@ -44,6 +44,10 @@ bool cli_load(cli_loaded *loaded, const char *path, const cli_model *given, int 
               error *err);
 void cli_unload(cli_loaded *loaded);
 
+/* Parses the arguments into `input`. Ends the program on bad usage, as argp does, and where there
+ * is no memory. */
+void cli_parse(const struct argp *argp, int argc, char **argv, void *input);
+
 /* Prints "smallworld: TEXT" on stderr, and for a usage error where help is: a command's, or with
  * NULL the program's. Returns the status. */
 int cli_fail(const error *err, const char *command);

@@ -79,7 +79,7 @@ int cmd_eval(int argc, char **argv) {
         NULL,
         NULL};
     arguments a = {0};
-    argp_parse(&argp, argc, argv, 0, NULL, &a);
+    cli_parse(&argp, argc, argv, &a);
     error err;
     cli_loaded loaded;
     evaluation e;

@@ -88,7 +88,7 @@ int cmd_features(int argc, char **argv) {
         NULL,
         NULL};
     arguments a = {.how = {FEATURE_CELL, POOL_LAST, FORMAT_NPY, true, NULL}};
-    argp_parse(&argp, argc, argv, 0, NULL, &a);
+    cli_parse(&argp, argc, argv, &a);
     error err;
     cli_loaded loaded;
     feature_result r;

@@ -76,7 +76,7 @@ int cmd_generate(int argc, char **argv) {
         NULL,
         NULL};
     arguments a = {.how = {.bytes = 500, .temperature = 1, .top_p = 1, .seed = 1}};
-    argp_parse(&argp, argc, argv, 0, NULL, &a);
+    cli_parse(&argp, argc, argv, &a);
     error err;
     cli_loaded loaded;
     if (!cli_load(&loaded, a.checkpoint, &a.model, 1, 1, &err)) return cli_fail(&err, "generate");

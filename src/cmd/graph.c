@@ -223,7 +223,7 @@ int cmd_graph(int argc, char **argv) {
         NULL,
         NULL};
     arguments a = {0};
-    argp_parse(&argp, argc, argv, 0, NULL, &a);
+    cli_parse(&argp, argc, argv, &a);
     error err;
     bool done = file_ends_in(a.source, ".safetensors") ? describe_checkpoint(&a, &err)
                                                        : describe_config(&a, &err);

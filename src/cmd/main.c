@@ -1,8 +1,12 @@
 /* smallworld COMMAND [options]: the table of commands. */
 #include "cmd/cli.h"
+#include "core/file.h"
+#include "core/log.h"
 #include "core/memory.h"
 
 #include <fcntl.h>
+#include <signal.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -75,18 +79,49 @@ static int run(int argc, char **argv) {
 const char *argp_program_version = "smallworld " SMALLWORLD_VERSION; /* of each command */
 
 /* Files opened later must not be taken for standard input, output or error, where these are
- * closed. */
+ * closed. Standard output then fails, as it should: what is printed would be lost. */
 static void open_standard(void) {
-    int file;
-    while ((file = open("/dev/null", O_RDWR)) >= 0 && file <= STDERR_FILENO) continue;
-    if (file >= 0) close(file);
+    static const int modes[] = {O_RDONLY, O_RDONLY, O_WRONLY};
+    for (int file = STDIN_FILENO; file <= STDERR_FILENO; file++) {
+        if (fcntl(file, F_GETFD) < 0) open("/dev/null", modes[file]); /* the lowest that is free */
+    }
+}
+
+/* The program ends here also when argp has printed help. */
+static void close_output(void) {
+    const bool failed = ferror(stdout) != 0;
+    if (fclose(stdout) == 0 && !failed) return;
+    log_end();
+    fprintf(stderr, "smallworld: cannot write standard output\n");
+    file_remove_temporaries();
+    _exit(STATUS_FAILED);
+}
+
+static void on_signal(int number) {
+    file_remove_temporaries();
+    signal(number, SIG_DFL);
+    raise(number);
+}
+
+/* Writing to a closed pipe, or past a limit on files, is an error like others. Training catches the
+ * signals that stop it itself. */
+static void set_signals(void) {
+    static const int numbers[] = {SIGINT, SIGTERM, SIGHUP};
+    struct sigaction before, action = {.sa_handler = on_signal};
+    for (size_t i = 0; i < sizeof numbers / sizeof numbers[0]; i++) {
+        sigaction(numbers[i], NULL, &before);
+        if (before.sa_handler != SIG_IGN) sigaction(numbers[i], &action, NULL);
+    }
+    signal(SIGPIPE, SIG_IGN);
+    signal(SIGXFSZ, SIG_IGN);
+    file_guard_maps();
 }
 
 int main(int argc, char **argv) {
     open_standard();
+    set_signals();
+    atexit(close_output);
+    at_quick_exit(file_remove_temporaries);
     argp_err_exit_status = STATUS_USAGE;
-    int status = run(argc, argv);
-    if (fflush(stdout) == 0 && !ferror(stdout)) return status;
-    fprintf(stderr, "smallworld: cannot write standard output\n");
-    return STATUS_FAILED;
+    return run(argc, argv);
 }

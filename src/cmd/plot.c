@@ -102,7 +102,7 @@ int cmd_plot(int argc, char **argv) {
         NULL,
         NULL};
     arguments a = {0};
-    argp_parse(&argp, argc, argv, 0, NULL, &a);
+    cli_parse(&argp, argc, argv, &a);
     error err;
     bool done = !a.csv || write_csv(&a, &err);
     if (done && a.follow) {

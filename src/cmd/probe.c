@@ -142,7 +142,7 @@ int cmd_probe(int argc, char **argv) {
         NULL,
         NULL};
     arguments a = {.how = {.penalty = PENALTY_L1, .progress = true}};
-    argp_parse(&argp, argc, argv, 0, NULL, &a);
+    cli_parse(&argp, argc, argv, &a);
     error err;
     probe_result r;
     backend *be = make_backend(&a.model, &err);

@@ -236,7 +236,7 @@ int cmd_report(int argc, char **argv) {
         NULL,
         NULL};
     arguments a = {0};
-    argp_parse(&argp, argc, argv, 0, NULL, &a);
+    cli_parse(&argp, argc, argv, &a);
     error err;
     material *m = mem_alloc(1, sizeof *m);
     char *page = a.out ? mem_string(a.out) : mem_format("%s/report.html", a.folder);

@@ -312,7 +312,7 @@ int cmd_show(int argc, char **argv) {
         NULL,
         NULL};
     arguments a = {.state = -1, .top = TOP_UNITS};
-    argp_parse(&argp, argc, argv, 0, NULL, &a);
+    cli_parse(&argp, argc, argv, &a);
     error err;
     material m = {0};
     reading r = {0};

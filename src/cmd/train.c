@@ -116,7 +116,7 @@ int cmd_train(int argc, char **argv) {
         NULL,
         NULL};
     arguments a = {0};
-    argp_parse(&argp, argc, argv, 0, NULL, &a);
+    cli_parse(&argp, argc, argv, &a);
     if (a.help_config) {
         config_help(option_keys, option_count, stdout);
         return STATUS_OK;

@@ -465,7 +465,7 @@ char *config_text(const config *c, const config_key *key) {
     const void *slot = (const char *)c->target + key->offset;
     char number[64], *text;
     size_t size;
-    FILE *out = open_memstream(&text, &size);
+    FILE *out = mem_stream(&text, &size);
     bool null = !key->fallback;
     switch (key->type) {
     case CONFIG_INTEGER:
@@ -501,7 +501,7 @@ char *config_text(const config *c, const config_key *key) {
         break;
     }
     }
-    fclose(out);
+    mem_stream_end(out);
     return text;
 }
 

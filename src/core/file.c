@@ -5,12 +5,92 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <libgen.h>
+#include <pthread.h>
+#include <signal.h>
+#include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/file.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>
+
+/* -------------------------------------------------------------------------- temporary files
+ * The names of those in use, where a signal handler can find them. */
+
+enum { MAX_TEMPORARIES = 64 };
+
+static _Atomic(char *) temporaries[MAX_TEMPORARIES];
+
+static void remember(char *path) {
+    for (int i = 0; i < MAX_TEMPORARIES; i++) {
+        char *none = NULL;
+        if (atomic_compare_exchange_strong(&temporaries[i], &none, path)) return;
+    }
+}
+
+static void forget(char *path) {
+    for (int i = 0; i < MAX_TEMPORARIES; i++) {
+        char *found = path;
+        if (atomic_compare_exchange_strong(&temporaries[i], &found, NULL)) return;
+    }
+}
+
+void file_remove_temporaries(void) {
+    for (int i = 0; i < MAX_TEMPORARIES; i++) {
+        const char *path = atomic_load(&temporaries[i]);
+        if (path) unlink(path);
+    }
+}
+
+/* Whether `path` still names the open file. */
+static bool is_at(int file, const char *path) {
+    struct stat opened, named;
+    return fstat(file, &opened) == 0 && lstat(path, &named) == 0 && opened.st_dev == named.st_dev &&
+           opened.st_ino == named.st_ino;
+}
+
+/* False where another program has the lock; on file systems without locks everyone has it. */
+static bool lock(int file) {
+    return flock(file, LOCK_EX | LOCK_NB) == 0 || errno != EWOULDBLOCK;
+}
+
+/* Removes what a killed writer left at `path`; false, with a message, where it is not that. */
+static bool remove_stale(const char *path, const char *target, error *err) {
+    struct stat status;
+    int file = open(path, O_WRONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC);
+    if (file < 0 && errno == ENOENT) return true; /* its writer has just finished */
+    bool regular = file >= 0 && fstat(file, &status) == 0 && S_ISREG(status.st_mode);
+    bool removed = false;
+    if (!regular) {
+        error_set(err, "cannot write %s: %s is in the way", target, path);
+    } else if (!lock(file)) {
+        error_set(err, "cannot write %s: another program is writing it", target);
+    } else { /* between opening and locking it, its writer may have finished */
+        removed = !is_at(file, path) || unlink(path) == 0 || error_system(err, "remove", path);
+    }
+    if (file >= 0) close(file);
+    return removed;
+}
+
+/* A new, locked file; -1 where there is none to be had. */
+static int create_temporary(const char *path, const char *target, error *err) {
+    enum { ATTEMPTS = 100 };
+    for (int attempt = 0; attempt < ATTEMPTS; attempt++) {
+        int file = open(path, O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0666);
+        if (file >= 0) {
+            if (lock(file) && is_at(file, path)) return file;
+            close(file); /* another writer took it for one that was left, before it was locked */
+        } else if (errno != EEXIST) {
+            error_system(err, "write", path);
+            return -1;
+        } else if (!remove_stale(path, target, err)) {
+            return -1;
+        }
+    }
+    error_set(err, "cannot write %s: another program is writing it", target);
+    return -1;
+}
 
 /* -------------------------------------------------------------------------- atomic writing */
 
@@ -22,13 +102,24 @@ static void release(file_writer *writer) {
 
 bool file_begin(file_writer *writer, const char *path, error *err) {
     struct stat there;
+    *writer = (file_writer){0};
     if (stat(path, &there) == 0 && !S_ISREG(there.st_mode)) {
         return error_set(err, "cannot write %s: it exists and is not a regular file", path);
     }
     *writer = (file_writer){.path = mem_string(path), .temporary = mem_format("%s.tmp", path)};
-    writer->stream = fopen(writer->temporary, "wb");
-    if (writer->stream) return true;
-    error_system(err, "write", writer->temporary);
+    int file = create_temporary(writer->temporary, path, err);
+    if (file >= 0) {
+        writer->stream = fdopen(file, "wb");
+        if (!writer->stream) {
+            error_system(err, "write", writer->temporary);
+            unlink(writer->temporary);
+            close(file);
+        }
+    }
+    if (writer->stream) {
+        remember(writer->temporary);
+        return true;
+    }
     release(writer);
     return false;
 }
@@ -38,13 +129,24 @@ bool file_write(file_writer *writer, const void *bytes, size_t count, error *err
     return error_system(err, "write", writer->temporary);
 }
 
-static bool flush_folder(const char *path) {
-    char *copy = mem_string(path);
-    int folder = open(dirname(copy), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-    free(copy);
+/* Brings a folder's entries to the disk. */
+static bool flush_entries(const char *path) {
+    int folder = open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
     if (folder < 0) return false;
     bool done = fsync(folder) == 0 || errno == EINVAL;
     close(folder);
+    return done;
+}
+
+bool file_flush_folder(const char *path, error *err) {
+    return flush_entries(path) || error_system(err, "flush folder", path);
+}
+
+/* The folder that `path` lies in. */
+static bool flush_parent(const char *path) {
+    char *copy = mem_string(path);
+    bool done = flush_entries(dirname(copy));
+    free(copy);
     return done;
 }
 
@@ -58,37 +160,117 @@ bool file_flush(file_writer *writer, error *err) {
     return written || error_system(err, "write", writer->temporary);
 }
 
-bool file_commit(file_writer *writer, error *err) {
-    bool written = file_flush(writer, err);
-    if (fclose(writer->stream) != 0 && written) {
-        written = error_system(err, "write", writer->temporary);
-    }
+/* Closes the stream but keeps the lock, which a second descriptor holds; -1: failed. */
+static int close_stream(file_writer *writer, error *err) {
+    int file = fcntl(fileno(writer->stream), F_DUPFD_CLOEXEC, 0);
+    bool closed = fclose(writer->stream) == 0 && file >= 0;
     writer->stream = NULL;
-    if (written && rename(writer->temporary, writer->path) != 0) {
-        written = error_system(err, "rename to", writer->path);
+    if (closed) return file;
+    error_system(err, "write", writer->temporary);
+    if (file >= 0) close(file);
+    return -1;
+}
+
+bool file_commit(file_writer *writer, error *err) {
+    int file = file_flush(writer, err) ? close_stream(writer, err) : -1;
+    if (file >= 0 && !is_at(file, writer->temporary)) {
+        error_set(err, "cannot write %s: another program removed %s", writer->path,
+                  writer->temporary);
+        close(file);
+        forget(writer->temporary);
+        release(writer);
+        return false;
     }
-    if (!written) {
+    if (file < 0) {
         file_abort(writer);
         return false;
     }
-    if (!flush_folder(writer->path)) {
+    forget(writer->temporary);
+    bool written = rename(writer->temporary, writer->path) == 0;
+    if (!written) {
+        error_system(err, "rename to", writer->path);
+        unlink(writer->temporary);
+    } else if (!flush_parent(writer->path)) {
         written = error_system(err, "flush the folder of", writer->path);
     }
+    close(file);
     release(writer);
     return written;
 }
 
 void file_abort(file_writer *writer) {
+    if (writer->temporary) {
+        bool ours = !writer->stream || is_at(fileno(writer->stream), writer->temporary);
+        if (ours) unlink(writer->temporary); /* while it is locked */
+        forget(writer->temporary);
+    }
     if (writer->stream) fclose(writer->stream);
-    if (writer->temporary) unlink(writer->temporary);
     release(writer);
 }
 
 /* ---------------------------------------------------------------------------------- mapping */
 
+enum { MAX_GUARDS = 256 };
+
+/* A mapping's `begin` is set last and reset first, since the handler may come between. */
+static struct guard {
+    _Atomic(const char *) begin;
+    size_t size;
+    char *path;
+} guards[MAX_GUARDS];
+static pthread_mutex_t guards_lock = PTHREAD_MUTEX_INITIALIZER;
+
+void file_guard(const void *bytes, size_t size, const char *path) {
+    pthread_mutex_lock(&guards_lock);
+    for (int i = 0; i < MAX_GUARDS && size > 0; i++) {
+        if (atomic_load(&guards[i].begin)) continue;
+        guards[i].size = size;
+        guards[i].path = mem_string(path);
+        atomic_store(&guards[i].begin, (const char *)bytes);
+        break;
+    }
+    pthread_mutex_unlock(&guards_lock);
+}
+
+void file_unguard(const void *bytes) {
+    pthread_mutex_lock(&guards_lock);
+    for (int i = 0; i < MAX_GUARDS; i++) {
+        if (!bytes || atomic_load(&guards[i].begin) != (const char *)bytes) continue;
+        atomic_store(&guards[i].begin, NULL);
+        free(guards[i].path);
+        break;
+    }
+    pthread_mutex_unlock(&guards_lock);
+}
+
+static void put(const char *text) {
+    if (write(STDERR_FILENO, text, strlen(text)) < 0) return; /* nobody is left to tell */
+}
+
+/* A page of a mapped file was asked for that the file no longer has. */
+static void on_bus_error(int number, siginfo_t *info, void *context) {
+    (void)context;
+    const char *at = info->si_addr;
+    for (int i = 0; i < MAX_GUARDS; i++) {
+        const char *begin = atomic_load(&guards[i].begin);
+        if (!begin || at < begin || at >= begin + guards[i].size) continue;
+        put("smallworld: cannot read ");
+        put(guards[i].path);
+        put(": it was cut short while it was read\n");
+        file_remove_temporaries();
+        _exit(STATUS_FAILED);
+    }
+    signal(number, SIG_DFL); /* not ours: the access is repeated and ends the program */
+}
+
+void file_guard_maps(void) {
+    struct sigaction action = {.sa_sigaction = on_bus_error, .sa_flags = SA_SIGINFO};
+    sigaction(SIGBUS, &action, NULL);
+}
+
 bool file_map_open(file_map *map, const char *path, error *err) {
     *map = (file_map){(const uint8_t *)"", 0};
-    int file = open(path, O_RDONLY | O_CLOEXEC);
+    int file = open(path, O_RDONLY | O_NONBLOCK | O_CLOEXEC); /* does not wait at a pipe */
     if (file < 0) return error_system(err, "open", path);
     struct stat status;
     bool opened = fstat(file, &status) == 0;
@@ -102,6 +284,7 @@ bool file_map_open(file_map *map, const char *path, error *err) {
             opened = error_system(err, "map", path);
         } else {
             *map = (file_map){bytes, (size_t)status.st_size};
+            file_guard(map->bytes, map->size, path);
         }
     }
     close(file);
@@ -109,7 +292,10 @@ bool file_map_open(file_map *map, const char *path, error *err) {
 }
 
 void file_map_close(file_map *map) {
-    if (map->size) munmap((void *)map->bytes, map->size);
+    if (map->size) {
+        file_unguard(map->bytes);
+        munmap((void *)map->bytes, map->size);
+    }
     *map = (file_map){(const uint8_t *)"", 0};
 }
 
@@ -122,8 +308,11 @@ bool file_make_folder(const char *path, error *err) {
         if (*end != '/' && *end != '\0') continue;
         char kept = *end;
         *end = '\0';
-        if (mkdir(copy, 0777) != 0 && errno != EEXIST)
+        if (mkdir(copy, 0777) == 0) {
+            if (!flush_parent(copy)) made = error_system(err, "flush the folder of", copy);
+        } else if (errno != EEXIST) {
             made = error_system(err, "make folder", copy);
+        }
         *end = kept;
         if (kept == '\0') break;
     }

@@ -11,7 +11,10 @@
 /* An atomic write: everything goes to PATH.tmp, which file_commit flushes to the disk and renames
  * to PATH, then flushes the folder. Until then PATH is untouched; file_abort removes the temporary
  * file, and so does a commit that fails. Write to `stream` with stdio, whose errors the commit
- * finds, or with file_write for the error check at once. */
+ * finds, or with file_write for the error check at once.
+ *
+ * PATH.tmp is made anew and locked, so that a second writer of PATH is refused while there is one,
+ * and never through a link. What a killed writer left of it is removed by the next one. */
 typedef struct file_writer {
     FILE *stream;
     char *path, *temporary;
@@ -24,6 +27,10 @@ bool file_flush(file_writer *writer, error *err); /* what commits do first: it i
 bool file_commit(file_writer *writer, error *err);
 void file_abort(file_writer *writer);
 
+/* Removes the temporary files of all writers that are neither committed nor aborted, for a program that
+ * ends at once. May be called from a signal handler. */
+void file_remove_temporaries(void);
+
 /* A file mapped read-only, empty files included. */
 typedef struct file_map {
     const uint8_t *bytes;
@@ -33,8 +40,15 @@ typedef struct file_map {
 bool file_map_open(file_map *map, const char *path, error *err);
 void file_map_close(file_map *map);
 
-/* Makes the folder and those above it; one that exists is fine. */
+/* From here on a mapped file that another program cuts short ends this one with a line that names it,
+ * and not with SIGBUS. `file_guard` adds a mapping made elsewhere, until `file_unguard`. */
+void file_guard_maps(void);
+void file_guard(const void *bytes, size_t size, const char *path);
+void file_unguard(const void *bytes);
+
+/* Makes the folder and those above it, each flushed to the disk; one that exists is fine. */
 bool file_make_folder(const char *path, error *err);
+bool file_flush_folder(const char *path, error *err);
 bool file_exists(const char *path);
 
 bool file_ends_in(const char *path, const char *ending);

@@ -1,15 +1,22 @@
 #include "core/memory.h"
 
+#include "core/error.h"
+
 #include <stdarg.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-static void *check(void *block, size_t count, size_t size) {
-    if (block || count == 0 || size == 0) return block;
+/* What the functions of at_quick_exit do is all that is done: other threads may be running. */
+static void give_up(size_t count, size_t size) {
     fprintf(stderr, "smallworld: out of memory: %zu x %zu bytes\n", count, size);
-    exit(1);
+    quick_exit(STATUS_FAILED);
+}
+
+static void *check(void *block, size_t count, size_t size) {
+    if (!block && count > 0 && size > 0) give_up(count, size);
+    return block;
 }
 
 void *mem_alloc(size_t count, size_t size) {
@@ -26,6 +33,17 @@ void *mem_grow(void *block, size_t *capacity, size_t needed, size_t size) {
     while (grown < needed) grown = grown > SIZE_MAX / 2 ? needed : 2 * grown;
     *capacity = grown;
     return mem_resize(block, grown, size);
+}
+
+FILE *mem_stream(char **text, size_t *size) {
+    *text = NULL;
+    *size = 0;
+    return check(open_memstream(text, size), 1, BUFSIZ);
+}
+
+void mem_stream_end(FILE *stream) {
+    bool failed = ferror(stream);
+    if (fclose(stream) != 0 || failed) give_up(1, BUFSIZ);
 }
 
 char *mem_string(const char *text) {

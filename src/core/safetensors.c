@@ -43,7 +43,7 @@ static unsigned long crc(unsigned long so_far, const void *bytes, size_t count) 
 static char *build_header(const tensor *tensors, int tensor_count, const metadata *entries,
                           int entry_count, size_t *size) {
     char *text;
-    FILE *out = open_memstream(&text, size);
+    FILE *out = mem_stream(&text, size);
     json_writer w = {out, false};
     fwrite("\0\0\0\0\0\0\0", 1, PREFIX, out);
     json_object_begin(&w, NULL);
@@ -66,8 +66,9 @@ static char *build_header(const tensor *tensors, int tensor_count, const metadat
         json_object_end(&w);
     }
     json_object_end(&w);
-    while (ftell(out) % 8) fputc(' ', out);
-    fclose(out);
+    fflush(out);
+    for (size_t odd = *size % 8; odd > 0 && odd < 8; odd++) fputc(' ', out);
+    mem_stream_end(out);
     uint64_t length = *size - PREFIX;
     for (int i = 0; i < PREFIX; i++) text[i] = (char)(length >> 8 * i & 255);
     return text;

@@ -1,25 +1,61 @@
 #include "core/stop.h"
 
+#include "core/file.h"
+
+#include <errno.h>
+#include <poll.h>
 #include <signal.h>
 #include <stddef.h>
+#include <string.h>
 
 static volatile sig_atomic_t caught;
 
 static void on_signal(int number) {
-    if (caught) {
+    if (caught && caught != SIGPIPE) {
+        file_remove_temporaries();
         signal(number, SIG_DFL);
         raise(number);
     }
     caught = number;
 }
 
+/* Each further write to the closed pipe brings another one. */
+static void on_pipe(int number) {
+    if (!caught) caught = number;
+}
+
 void stop_catch(void) {
-    struct sigaction action = {.sa_handler = on_signal, .sa_flags = SA_RESTART | SA_NODEFER};
+    static const int numbers[] = {SIGINT, SIGTERM, SIGHUP};
+    struct sigaction before,
+        action = {.sa_handler = on_signal, .sa_flags = SA_RESTART | SA_NODEFER};
     caught = 0;
-    sigaction(SIGINT, &action, NULL);
-    sigaction(SIGTERM, &action, NULL);
+    for (size_t i = 0; i < sizeof numbers / sizeof numbers[0]; i++) {
+        sigaction(numbers[i], NULL, &before);
+        if (before.sa_handler != SIG_IGN) sigaction(numbers[i], &action, NULL);
+    }
+    action = (struct sigaction){.sa_handler = on_pipe, .sa_flags = SA_RESTART};
+    sigaction(SIGPIPE, &action, NULL);
 }
 
 int stop_signal(void) {
     return caught;
+}
+
+bool stop_check(error *err) {
+    const int number = caught;
+    if (!number) return true;
+    error_set(err, "stopped by a signal (%s)", strsignal(number));
+    err->status = 128 + number;
+    return false;
+}
+
+bool stop_wait_readable(int file, error *err) {
+    enum { MILLISECONDS = 200 }; /* a signal may come just before the wait, and not end it */
+    struct pollfd wait = {.fd = file, .events = POLLIN};
+    for (;;) {
+        if (!stop_check(err)) return false;
+        int ready = poll(&wait, 1, MILLISECONDS);
+        if (ready > 0 || (ready < 0 && errno != EINTR))
+            return true; /* reading says what is wrong */
+    }
 }

@@ -1,11 +1,20 @@
-/* SIGINT and SIGTERM as a wish to stop soon, in good order. */
+/* SIGINT, SIGTERM, SIGHUP and SIGPIPE as a wish to stop soon, in good order. */
 #ifndef SMALLWORLD_CORE_STOP_H
 #define SMALLWORLD_CORE_STOP_H
 
-/* From here on the first such signal is only remembered; the second one ends the program. */
+#include "core/error.h"
+
+/* From here on the first such signal is only remembered; the second SIGINT, SIGTERM or SIGHUP ends the
+ * program. A signal that was ignored stays ignored, so that nohup works. */
 void stop_catch(void);
 
 /* The signal remembered since stop_catch, or 0. */
 int stop_signal(void);
+
+/* Fails where a signal has been remembered, with a message and the exit status 128 + its number. */
+bool stop_check(error *err);
+
+/* Waits until `file`, which may be a pipe or a terminal, can be read from, or fails as stop_check does. */
+bool stop_wait_readable(int file, error *err);
 
 #endif

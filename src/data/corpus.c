@@ -2,6 +2,7 @@
 
 #include "core/file.h"
 #include "core/memory.h"
+#include "core/stop.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -10,10 +11,16 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/stat.h>
 #include <unistd.h>
 #include <zlib.h>
 
-enum { CHUNK = 1 << 17 }; /* bytes read at a time */
+enum {
+    CHUNK = 1 << 17,       /* bytes read at a time */
+    MAX_LINE = 64 << 20,   /* bytes of a document */
+    FREE_BYTES = 64 << 20, /* that a gzip may hold at any ratio */
+    MAX_RATIO = 256 /* of a gzip's content to its size beyond; text is compressed 2 to 10 times */
+};
 
 /* ------------------------------------------------------------------------------------- hash
  * 64-bit FNV-1a (Fowler, Noll, Vo), a byte at a time so that the order of bytes in a word does not
@@ -39,18 +46,28 @@ static uint64_t hash_end(uint64_t hash) {
 
 typedef struct source {
     const char *path;
-    FILE *file;
-    bool gzip, end; /* end: past the last member */
-    z_stream z;     /* its input side is the buffer's state for plain files too */
+    int file;              /* descriptor; -1: none */
+    bool waits;            /* no regular file: reading may have to wait */
+    bool gzip, end;        /* end: past the last member */
+    uint64_t taken, given; /* bytes of the file, and of what a gzip holds */
+    z_stream z;            /* its input side is the buffer's state for plain files too */
     uint8_t input[CHUNK];
 } source;
 
-/* Adds to the input what the file has and the buffer holds. */
+/* Adds to the input what the file has and the buffer holds. A signal ends it, see core/stop.h. */
 static bool refill(source *s, error *err) {
     memmove(s->input, s->z.next_in, s->z.avail_in);
     s->z.next_in = s->input;
-    s->z.avail_in += (unsigned)fread(s->input + s->z.avail_in, 1, CHUNK - s->z.avail_in, s->file);
-    return !ferror(s->file) || error_system(err, "read", s->path);
+    while (s->z.avail_in < CHUNK) {
+        if (s->waits ? !stop_wait_readable(s->file, err) : !stop_check(err)) return false;
+        ssize_t count = read(s->file, s->input + s->z.avail_in, CHUNK - s->z.avail_in);
+        if (count < 0 && (errno == EINTR || errno == EAGAIN)) continue;
+        if (count < 0) return error_system(err, "read", s->path);
+        if (count == 0) break;
+        s->z.avail_in += (unsigned)count;
+        s->taken += (uint64_t)count;
+    }
+    return true;
 }
 
 /* Whether gzip's two magic bytes come next, or the one there is. */
@@ -59,16 +76,18 @@ static bool at_magic(const source *s) {
 }
 
 static void source_close(source *s) {
-    if (s->file) fclose(s->file);
+    if (s->file >= 0) close(s->file);
     if (s->gzip) inflateEnd(&s->z);
 }
 
 /* `s` is zeroed. Needs source_close even if it fails. */
 static bool source_open(source *s, const char *path, error *err) {
+    struct stat status;
     s->path = path;
-    s->file = fopen(path, "rb");
+    s->file = open(path, O_RDONLY | O_NONBLOCK | O_CLOEXEC); /* does not wait for a pipe's writer */
     s->z.next_in = s->input;
-    if (!s->file) return error_system(err, "open", path);
+    if (s->file < 0 || fstat(s->file, &status) != 0) return error_system(err, "open", path);
+    s->waits = !S_ISREG(status.st_mode);
     if (!refill(s, err)) return false;
     if (s->z.avail_in == 0) return error_set(err, "%s: empty", path);
     if (!at_magic(s)) {
@@ -118,6 +137,11 @@ static bool source_read(source *s, uint8_t *out, size_t room, size_t *count, err
         }
     }
     *count = (size_t)(z->next_out - out);
+    s->given += *count;
+    if (s->given > FREE_BYTES && s->given / MAX_RATIO > s->taken) {
+        return error_set(err, "%s: gzip of more than %d times its size, which no text is", s->path,
+                         MAX_RATIO);
+    }
     return true;
 }
 
@@ -131,7 +155,10 @@ struct spool {
 
 static void spool_release(spool *s) {
     if (!s || --s->users > 0) return;
-    if (s->size > 0) munmap(s->bytes, s->size);
+    if (s->size > 0) {
+        file_unguard(s->bytes);
+        munmap(s->bytes, s->size);
+    }
     free(s);
 }
 
@@ -151,16 +178,16 @@ static bool spool_failed(const reading *r, error *err) {
 
 static bool spool_begin(reading *r, error *err) {
     r->folder = file_scratch_folder();
-    char *path = mem_format("%s/smallworld-XXXXXX", r->folder);
-    int file = mkostemp(path, O_CLOEXEC);
-    if (file >= 0) {
-        unlink(path);
-        r->spool = fdopen(file, "w+b");
-        if (!r->spool) close(file);
+    int file = open(r->folder, O_TMPFILE | O_RDWR | O_CLOEXEC, 0600); /* never has a name */
+    if (file < 0 && (errno == EOPNOTSUPP || errno == EISDIR || errno == EINVAL)) {
+        char *path = mem_format("%s/smallworld-XXXXXX", r->folder); /* file systems without such */
+        file = mkostemp(path, O_CLOEXEC);
+        if (file >= 0) unlink(path);
+        free(path);
     }
-    bool begun = r->spool || spool_failed(r, err);
-    free(path);
-    return begun;
+    if (file >= 0) r->spool = fdopen(file, "w+b");
+    if (file >= 0 && !r->spool) close(file);
+    return r->spool || spool_failed(r, err);
 }
 
 static bool spool_write(reading *r, const void *bytes, size_t count, error *err) {
@@ -179,7 +206,10 @@ static bool spool_finish(reading *r, error *err) {
     if (written && c->size > 0) {
         bytes = mmap(NULL, c->size, PROT_READ, MAP_SHARED, fileno(r->spool), 0);
         written = bytes != MAP_FAILED;
-        if (written) *c->spool = (spool){bytes, c->size, 1};
+        if (written) {
+            *c->spool = (spool){bytes, c->size, 1};
+            file_guard(bytes, c->size, r->folder);
+        }
     }
     if (!written) spool_failed(r, err);
     if (fclose(r->spool) != 0 && written) written = spool_failed(r, err);
@@ -323,6 +353,7 @@ typedef struct lines {
     size_t capacity, begin, end; /* what is read and not yet taken: [begin, end) */
     uint8_t *text;               /* the line, without its end; NULL after the last */
     size_t length;
+    uint64_t number; /* of the line, from 1 */
 } lines;
 
 static bool next_line(lines *l, error *err) {
@@ -336,6 +367,10 @@ static bool next_line(lines *l, error *err) {
             l->begin += l->length + 1;
             if (l->length > 0 && newline[-1] == '\r') l->length--;
             return true;
+        }
+        if (left > MAX_LINE) {
+            return error_set(err, "%s:%" PRIu64 ": a line of more than %d bytes", l->source->path,
+                             l->number, MAX_LINE);
         }
         if (l->begin > 0) memmove(l->buffer, start, left);
         l->buffer = mem_grow(l->buffer, &l->capacity, left + CHUNK, 1);
@@ -355,8 +390,8 @@ static bool next_line(lines *l, error *err) {
 static bool read_documents(reading *r, source *s, error *err) {
     lines l = {.source = s};
     bool read;
-    for (uint64_t number = 1; (read = next_line(&l, err)) && l.text; number++) {
-        read = add_line(r, s->path, number, l.text, l.length, err);
+    for (l.number = 1; (read = next_line(&l, err)) && l.text; l.number++) {
+        read = add_line(r, s->path, l.number, l.text, l.length, err);
         if (!read) break;
     }
     free(l.buffer);
@@ -383,6 +418,7 @@ static bool read_raw(reading *r, source *s, error *err) {
 static bool read_file(reading *r, const char *path, error *err) {
     uint64_t before = r->corpus->size;
     source *s = mem_alloc(1, sizeof *s);
+    s->file = -1;
     bool read = source_open(s, path, err);
     if (read && (file_ends_in(path, ".tsv") || file_ends_in(path, ".tsv.gz"))) {
         read = read_documents(r, s, err);
@@ -416,6 +452,22 @@ void corpus_free(corpus *c) {
     spool_release(c->spool);
     free(c->documents);
     free(c);
+}
+
+/* Of the documents' hashes: a part of a raw text has the hash of the whole, but its own place in it. */
+int64_t corpus_hash(const corpus *c) {
+    uint64_t hash = hash_start;
+    for (size_t i = 0; i < c->count; i++) {
+        const document *d = &c->documents[i];
+        const uint64_t words[] = {d->hash, d->length, d->offset};
+        for (size_t w = 0; w < sizeof words / sizeof words[0]; w++) {
+            for (int byte = 0; byte < 8; byte++) {
+                const uint8_t one = (uint8_t)(words[w] >> 8 * byte);
+                hash = hash_bytes(hash, &one, 1);
+            }
+        }
+    }
+    return (int64_t)(hash_end(hash) >> 1);
 }
 
 /* -------------------------------------------------------------------------------- selection */

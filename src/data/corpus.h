@@ -58,4 +58,7 @@ int64_t corpus_exclude(corpus *c, char *const *files, int count, const corpus_op
  * bytes. */
 corpus *corpus_split(corpus *c, double fraction);
 
+/* A hash of all the text in its order, for noticing that it has changed; at least 0. */
+int64_t corpus_hash(const corpus *c);
+
 #endif

@@ -225,7 +225,7 @@ static void write_numbers(json_writer *w, const char *key, const double *values,
 void chart_write_data(FILE *out, const chart *charts, int count) {
     char *text;
     size_t size;
-    FILE *stream = open_memstream(&text, &size);
+    FILE *stream = mem_stream(&text, &size);
     json_writer w = {stream, false};
     json_array_begin(&w, NULL);
     for (int k = 0; k < count; k++) {
@@ -254,7 +254,7 @@ void chart_write_data(FILE *out, const chart *charts, int count) {
         json_object_end(&w);
     }
     json_array_end(&w);
-    fclose(stream);
+    mem_stream_end(stream);
     html_json(out, "charts", text, size);
     free(text);
 }

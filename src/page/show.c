@@ -153,9 +153,9 @@ static void write_histogram(json_writer *w, const show_part *part, const classes
 static void base64_member(json_writer *w, const char *key, const void *bytes, size_t count) {
     char *text;
     size_t size;
-    FILE *out = open_memstream(&text, &size);
+    FILE *out = mem_stream(&text, &size);
     html_base64(out, bytes, count);
-    fclose(out);
+    mem_stream_end(out);
     json_string(w, key, text);
     free(text);
 }
@@ -235,7 +235,7 @@ static void write_data(FILE *out, const show_part *part) {
     if (part->labelled) find_classes(part->labelled, &all);
     char *text, label[16];
     size_t size, at = 0;
-    FILE *stream = open_memstream(&text, &size);
+    FILE *stream = mem_stream(&text, &size);
     json_writer w = {stream, false};
     json_object_begin(&w, NULL);
     write_documents(&w, c);
@@ -257,7 +257,7 @@ static void write_data(FILE *out, const show_part *part) {
     json_array_end(&w);
     write_tracks(&w, part, &all);
     json_object_end(&w);
-    fclose(stream);
+    mem_stream_end(stream);
     html_json(out, "reading", text, size);
     free(text);
 }

@@ -2,6 +2,7 @@
 
 #include "core/json.h"
 #include "core/memory.h"
+#include "core/number.h"
 
 #include <inttypes.h>
 #include <math.h>
@@ -58,20 +59,19 @@ static int32_t *pattern_blocks(const graph *g) {
     return blocks;
 }
 
-/* Appends the pattern of each stage; the caller frees their data. */
-static int add_patterns(const model *m, tensor *tensors, int32_t *patterns[CELL_MAX_STAGES]) {
-    int stages = model_stages(&m->config);
-    for (int s = 0; s < stages; s++) {
+/* Appends the patterns of the model to `tensors`; the caller frees `patterns`. */
+static int add_patterns(const model *m, tensor *tensors, int count, int32_t *patterns[]) {
+    for (int s = 0; s < model_stages(&m->config); s++) {
         char name[16];
         patterns[s] = pattern_blocks(m->graphs[s]);
-        tensors[s] = (tensor){.type = TENSOR_I32,
-                              .dimensions = 2,
-                              .shape = {graph_blocks(m->graphs[s]), 2},
-                              .data = patterns[s]};
-        snprintf(tensors[s].name, sizeof tensors[s].name, "pattern.%s",
-                 model_stage_name(&m->config, s, name));
+        tensor *t = &tensors[count++];
+        *t = (tensor){.type = TENSOR_I32,
+                      .dimensions = 2,
+                      .shape = {graph_blocks(m->graphs[s]), 2},
+                      .data = patterns[s]};
+        snprintf(t->name, sizeof t->name, "pattern.%s", model_stage_name(&m->config, s, name));
     }
-    return stages;
+    return count;
 }
 
 bool checkpoint_save_model(const model *m, const options *o, int64_t step, const char *path,
@@ -91,8 +91,7 @@ bool checkpoint_save_model(const model *m, const options *o, int64_t step, const
         memcpy(t->shape, p->shape, sizeof t->shape);
         t->data = values + p->offset;
     }
-    int stages = add_patterns(m, tensors + count, patterns);
-    count += stages;
+    count = add_patterns(m, tensors, count, patterns);
 
     metadata *entries = mem_alloc((size_t)option_count + 8, sizeof *entries);
     int used = head(entries, "model");
@@ -103,31 +102,11 @@ bool checkpoint_save_model(const model *m, const options *o, int64_t step, const
     used += options_to_metadata(o, entries + used);
     bool saved =
         m->be->finish(m->be, err) && safetensors_write(path, tensors, count, entries, used, err);
-    for (int s = 0; s < stages; s++) free(patterns[s]);
+    for (int s = 0; s < model_stages(&m->config); s++) free(patterns[s]);
     free(entries);
     free(tensors);
     free(values);
     return saved;
-}
-
-/* Leaves what it read in `graphs` also where it fails. */
-static bool load_graphs(const safetensors *file, const model_config *config,
-                        graph *graphs[CELL_MAX_STAGES], error *err) {
-    int nodes = (int)(config->hidden / config->block);
-    for (int s = 0; s < model_stages(config); s++) {
-        char stage[16], name[32];
-        snprintf(name, sizeof name, "pattern.%s", model_stage_name(config, s, stage));
-        const tensor *t = safetensors_find(file, name);
-        if (!t || t->type != TENSOR_I32 || t->dimensions != 2 || t->shape[1] != 2 ||
-            t->shape[0] > INT32_MAX) {
-            return error_set(err, "%s: expected a tensor %s of int32 [blocks][2]", file->path,
-                             name);
-        }
-        error inner;
-        graphs[s] = graph_from_blocks(nodes, t->data, (int)t->shape[0], &inner);
-        if (!graphs[s]) return error_set(err, "%s: %s: %s", file->path, name, inner.text);
-    }
-    return true;
 }
 
 static void free_graphs(graph *graphs[CELL_MAX_STAGES]) {
@@ -135,6 +114,27 @@ static void free_graphs(graph *graphs[CELL_MAX_STAGES]) {
         graph_free(graphs[s]);
         graphs[s] = NULL;
     }
+}
+
+/* The patterns of a model of `config`; what was made of them before a failure is freed. */
+static bool load_graphs(const safetensors *file, const model_config *config, graph *graphs[],
+                        error *err) {
+    int nodes = (int)(config->hidden / config->block);
+    memset(graphs, 0, CELL_MAX_STAGES * sizeof *graphs);
+    for (int s = 0; s < model_stages(config); s++) {
+        char stage[16], name[32];
+        error inner = {.text = "expected a tensor of int32 [blocks][2]"};
+        snprintf(name, sizeof name, "pattern.%s", model_stage_name(config, s, stage));
+        const tensor *t = safetensors_find(file, name);
+        if (t && t->type == TENSOR_I32 && t->dimensions == 2 && t->shape[1] == 2 &&
+            t->shape[0] <= INT32_MAX) {
+            graphs[s] = graph_from_blocks(nodes, t->data, (int)t->shape[0], &inner);
+        }
+        if (graphs[s]) continue;
+        free_graphs(graphs);
+        return error_set(err, "%s: %s: %s", file->path, name, inner.text);
+    }
+    return true;
 }
 
 bool checkpoint_open(checkpoint *c, const char *path, error *err) {
@@ -225,33 +225,42 @@ int64_t checkpoint_step(const checkpoint *c) {
 
 /* ------------------------------------------------------------------------------------ state */
 
-enum { STATE_NUMBERS = 14, STATE_ARENAS = 6 };
+enum { STATE_TENSORS = 6, STATE_NUMBERS = 19 };
 
-/* The numbers of a run's state by name; int64_t and double both pass through text unharmed. */
+/* The numbers of a run's state by name, and what each may be; int64_t and double both pass through text
+ * unharmed. */
 typedef struct state_number {
     const char *key;
     int64_t *integer;
-    double *real;
-    bool later; /* some states were written before there was this number */
+    double *real; /* where it is not an integer */
+    double most;  /* and 0 is the least */
+    bool unknown; /* may also be INT64_MAX, or NaN */
 } state_number;
 
-static void list_numbers(run_state *s, int64_t *validated, int64_t *finished,
-                         state_number list[STATE_NUMBERS]) {
+static const double most_steps = 1e15, most_bytes = 1e18, most_seconds = 1e12, most_nats = 1e30;
+
+static void list_numbers(run_state *s, int64_t flags[2], state_number list[STATE_NUMBERS]) {
+    const double hash = 0x1p63;
     const state_number numbers[STATE_NUMBERS] = {
-        {"step", &s->step, NULL, false},
-        {"train_bytes", &s->train_bytes, NULL, false},
-        {"total", &s->total, NULL, false},
-        {"seconds", NULL, &s->seconds, false},
-        {"minutes", NULL, &s->minutes, false},
-        {"loss", NULL, &s->loss, false},
-        {"loss_updates", &s->loss_updates, NULL, false},
-        {"valid_bpc", NULL, &s->valid_bpc, false},
-        {"best_bpc", NULL, &s->best_bpc, false},
-        {"metrics_bytes", &s->metrics_bytes, NULL, false},
-        {"replaced", &s->replaced, NULL, true},
-        {"start_density", NULL, &s->start_density, true},
-        {"validated", validated, NULL, false},
-        {"finished", finished, NULL, false},
+        {"step", &s->step, NULL, most_steps, false},
+        {"train_bytes", &s->train_bytes, NULL, most_bytes, false},
+        {"train_text", &s->train_text, NULL, hash, false},
+        {"valid_text", &s->valid_text, NULL, hash, false},
+        {"total", &s->total, NULL, most_steps, true},
+        {"seconds", NULL, &s->seconds, most_seconds, false},
+        {"minutes", NULL, &s->minutes, most_seconds, false},
+        {"loss", NULL, &s->loss, most_nats, false},
+        {"loss_updates", &s->loss_updates, NULL, most_steps, false},
+        {"gradient_norm", NULL, &s->gradient_norm, HUGE_VAL, true},
+        {"valid_bpc", NULL, &s->valid_bpc, most_nats, true},
+        {"best_bpc", NULL, &s->best_bpc, most_nats, true},
+        {"best_step", &s->best_step, NULL, most_steps, false},
+        {"metrics_bytes", &s->metrics_bytes, NULL, most_bytes, false},
+        {"replaced", &s->replaced, NULL, most_bytes, false},
+        {"start_density", NULL, &s->start_density, 1, false},
+        {"pending", &s->pending, NULL, PENDING_METRICS, false},
+        {"validated", &flags[0], NULL, 1, false},
+        {"finished", &flags[1], NULL, 1, false},
     };
     memcpy(list, numbers, sizeof numbers);
 }
@@ -259,11 +268,10 @@ static void list_numbers(run_state *s, int64_t *validated, int64_t *finished,
 bool checkpoint_save_state(const model *m, const run_state *state, const char *path, error *err) {
     const void *arenas[] = {m->weights, m->moment1, m->moment2, m->average};
     static const char *const names[] = {"weights", "moment1", "moment2", "average", "h", "c"};
-    tensor tensors[STATE_ARENAS + CELL_MAX_STAGES];
-    float *values[STATE_ARENAS];
-    int32_t *patterns[CELL_MAX_STAGES] = {NULL};
-    int count = STATE_ARENAS;
-    for (int i = 0; i < STATE_ARENAS; i++) {
+    tensor tensors[STATE_TENSORS + CELL_MAX_STAGES];
+    float *values[STATE_TENSORS];
+    int32_t *patterns[CELL_MAX_STAGES];
+    for (int i = 0; i < STATE_TENSORS; i++) {
         tensor *t = &tensors[i];
         *t = (tensor){.type = TENSOR_F32, .dimensions = 1};
         snprintf(t->name, sizeof t->name, "%s", names[i]);
@@ -279,54 +287,73 @@ bool checkpoint_save_state(const model *m, const run_state *state, const char *p
         }
         t->data = values[i];
     }
-    count += add_patterns(m, tensors + count, patterns);
+    int count = add_patterns(m, tensors, STATE_TENSORS, patterns);
     metadata entries[STATE_NUMBERS + 4];
     state_number numbers[STATE_NUMBERS];
     run_state copy = *state;
-    int64_t validated = state->validated, finished = state->finished;
+    int64_t flags[2] = {state->validated, state->finished};
     int used = head(entries, "state");
     set_entry(&entries[used++], "precision", precision_name(m->be->precision));
-    list_numbers(&copy, &validated, &finished, numbers);
+    list_numbers(&copy, flags, numbers);
     for (int i = 0; i < STATE_NUMBERS; i++) {
-        char text[32];
+        char text[32] = "nan";
         if (numbers[i].integer) {
             snprintf(text, sizeof text, "%" PRId64, *numbers[i].integer);
-        } else {
+        } else if (!isnan(*numbers[i].real)) {
             json_format_number(text, *numbers[i].real);
         }
         set_entry(&entries[used++], numbers[i].key, text);
     }
     bool saved =
         m->be->finish(m->be, err) && safetensors_write(path, tensors, count, entries, used, err);
-    for (int i = 0; i < STATE_ARENAS; i++) free(values[i]);
-    for (int s = 0; s < CELL_MAX_STAGES; s++) free(patterns[s]);
+    for (int i = 0; i < STATE_TENSORS; i++) free(values[i]);
+    for (int i = STATE_TENSORS; i < count; i++) free(patterns[i - STATE_TENSORS]);
     return saved;
 }
 
+/* `columns` 0: of one dimension. */
 static const float *state_tensor(const safetensors *file, const char *name, int64_t rows,
                                  int64_t columns, error *err) {
     const tensor *t = safetensors_find(file, name);
-    if (t && t->type == TENSOR_F32 && t->shape[0] == rows && t->shape[1] == columns) return t->data;
-    error_set(err, "%s: tensor %s does not fit this model", file->path, name);
-    return NULL;
+    bool fits = t && t->type == TENSOR_F32 && t->dimensions == (columns ? 2 : 1) &&
+                t->shape[0] == rows && (!columns || t->shape[1] == columns);
+    if (!fits) {
+        error_set(err, "%s: tensor %s does not fit this model", file->path, name);
+    } else if (!all_finite(t->data, (size_t)rows * (size_t)(columns ? columns : 1))) {
+        fits = error_set(err, "%s: tensor %s: expected finite numbers, found others", file->path,
+                         name);
+    }
+    return fits ? t->data : NULL;
+}
+
+static bool read_number(const state_number *n, const char *text) {
+    if (n->integer) {
+        return number_integer(text, n->integer) &&
+               ((*n->integer >= 0 && (double)*n->integer <= n->most) ||
+                (n->unknown && *n->integer == INT64_MAX));
+    }
+    if (n->unknown && strcmp(text, "nan") == 0) {
+        *n->real = NAN;
+        return true;
+    }
+    return number_real(text, n->real) && *n->real >= 0 && *n->real <= n->most;
 }
 
 static bool read_numbers(const safetensors *file, run_state *state, error *err) {
     state_number numbers[STATE_NUMBERS];
-    int64_t validated = 0, finished = 0;
-    list_numbers(state, &validated, &finished, numbers);
+    int64_t flags[2] = {0};
+    list_numbers(state, flags, numbers);
     for (int i = 0; i < STATE_NUMBERS; i++) {
-        const char *text = safetensors_metadata(file, numbers[i].key);
-        if (!text && numbers[i].later) continue;
-        if (!text) return error_set(err, "%s: its metadata has no %s", file->path, numbers[i].key);
-        if (numbers[i].integer) {
-            *numbers[i].integer = strtoll(text, NULL, 10);
-        } else {
-            *numbers[i].real = strtod(text, NULL);
+        const state_number *n = &numbers[i];
+        const char *text = safetensors_metadata(file, n->key);
+        if (!text) return error_set(err, "%s: its metadata has no %s", file->path, n->key);
+        if (!read_number(n, text)) {
+            return error_set(err, "%s: metadata %s: expected %s from 0 to %g, got '%s'", file->path,
+                             n->key, n->integer ? "an integer" : "a number", n->most, text);
         }
     }
-    state->validated = validated != 0;
-    state->finished = finished != 0;
+    state->validated = flags[0];
+    state->finished = flags[1];
     return true;
 }
 
@@ -341,39 +368,36 @@ static bool check_precision(const safetensors *file, const backend *be, error *e
                      file->path, before, now, before);
 }
 
-bool checkpoint_state_graphs(const char *path, const model_config *config,
-                             graph *graphs[CELL_MAX_STAGES], error *err) {
-    safetensors file;
-    memset(graphs, 0, CELL_MAX_STAGES * sizeof *graphs);
-    if (!open_kind(&file, path, "state", err)) return false;
-    bool loaded = load_graphs(&file, config, graphs, err);
-    if (!loaded) free_graphs(graphs);
-    safetensors_close(&file);
-    return loaded;
+bool checkpoint_open_state(safetensors *file, run_state *state, const char *path, error *err) {
+    if (!open_kind(file, path, "state", err)) return false;
+    if (read_numbers(file, state, err)) return true;
+    safetensors_close(file);
+    return false;
 }
 
-bool checkpoint_load_state(model *m, run_state *state, const char *path, error *err) {
+bool checkpoint_state_graphs(const safetensors *file, const model_config *config,
+                             graph *graphs[CELL_MAX_STAGES], error *err) {
+    return load_graphs(file, config, graphs, err);
+}
+
+bool checkpoint_load_state(const safetensors *file, model *m, error *err) {
     backend *be = m->be;
-    safetensors file;
-    if (!open_kind(&file, path, "state", err)) return false;
-    int64_t total = (int64_t)m->parameters.total, hidden = m->config.hidden;
-    const char *const names[] = {"moment1", "moment2", "average"};
+    int64_t total = (int64_t)m->parameters.total;
+    static const char *const names[STATE_TENSORS] = {"weights", "moment1", "moment2",
+                                                     "average", "h",       "c"};
+    const float *values[STATE_TENSORS];
+    for (int i = 0; i < STATE_TENSORS; i++) {
+        values[i] = i < 4 ? state_tensor(file, names[i], total, 0, err)
+                          : state_tensor(file, names[i], m->config.hidden, m->batch, err);
+        if (!values[i]) return false;
+    }
+    if (!check_precision(file, be, err)) return false;
+    model_load(m, values[0]);
     void *const arenas[] = {m->moment1, m->moment2, m->average};
-    const float *weights = state_tensor(&file, "weights", total, 0, err);
-    bool loaded = weights && check_precision(&file, be, err) && read_numbers(&file, state, err);
-    if (loaded) model_load(m, weights);
-    for (int i = 0; i < 3 && loaded; i++) {
-        const float *values = state_tensor(&file, names[i], total, 0, err);
-        loaded = values != NULL;
-        if (loaded) be->upload(be, arenas[i], values, (size_t)total * sizeof *values);
+    for (int i = 0; i < 3; i++) {
+        be->upload(be, arenas[i], values[i + 1], (size_t)total * sizeof *values[0]);
     }
-    const float *h = loaded ? state_tensor(&file, "h", hidden, m->batch, err) : NULL;
-    const float *c = h ? state_tensor(&file, "c", hidden, m->batch, err) : NULL;
-    if (c) {
-        model_set_state(m, MODEL_H, h);
-        model_set_state(m, MODEL_C, c);
-    }
-    loaded = c && be->finish(be, err);
-    safetensors_close(&file);
-    return loaded;
+    model_set_state(m, MODEL_H, values[4]);
+    model_set_state(m, MODEL_C, values[5]);
+    return be->finish(be, err);
 }

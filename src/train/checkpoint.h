@@ -8,8 +8,8 @@
  * in the order of the weights' blocks.
  *
  * last.state. Kind "state". Tensors, float32: weights, moment1, moment2, average, each an arena in
- * the parameter table's order; h, c [hidden][batch]. Metadata: the precision that was in force, and
- * the run_state below. */
+ * the parameter table's order; h, c [hidden][batch]; and the patterns. Metadata: the precision that
+ * was in force, and the run_state below. */
 #ifndef SMALLWORLD_TRAIN_CHECKPOINT_H
 #define SMALLWORLD_TRAIN_CHECKPOINT_H
 
@@ -18,20 +18,28 @@
 #define CHECKPOINT_VERSION "1"
 #define FRAMING            "\\n TEXT " /* what a document is framed as, C escapes */
 
+/* What has not been done of what was due after the last update. */
+enum pending { PENDING_NOTHING, PENDING_ALL, PENDING_METRICS };
+
 /* Where a run stands, between updates. */
 typedef struct run_state {
     int64_t step;          /* updates done */
     int64_t train_bytes;   /* of the text to train on */
+    int64_t train_text;    /* corpus_hash of the text to train on, and of the text to validate on */
+    int64_t valid_text;    /* or 0 */
     int64_t total;         /* updates that fit into train.minutes; INT64_MAX while not known */
     double seconds;        /* spent on updates */
     double minutes;        /* train.minutes when `total` was found, or 0 */
     double loss;           /* nats since the last line of metrics */
     int64_t loss_updates;  /* updates since then */
+    double gradient_norm;  /* of the last update; NaN before */
     double valid_bpc;      /* of the last validation; NaN before */
     double best_bpc;       /* of the best; NaN before */
+    int64_t best_step;     /* after which that was; 0 before */
     int64_t metrics_bytes; /* the length of metrics.jsonl */
     int64_t replaced;      /* blocks that were replaced since the last line of metrics */
     double start_density;  /* of the patterns that training started with */
+    int64_t pending;       /* of enum pending */
     bool validated;        /* since the last line of metrics */
     bool finished;
 } run_state;
@@ -63,10 +71,13 @@ int64_t checkpoint_step(const checkpoint *c);
 bool checkpoint_load_weights(const checkpoint *c, model *m, error *err);
 
 bool checkpoint_save_state(const model *m, const run_state *state, const char *path, error *err);
-/* The patterns in a state, which the caller frees. */
-bool checkpoint_state_graphs(const char *path, const model_config *config,
+
+/* Opens a state, whose numbers are checked; the caller closes it with safetensors_close. Then its
+ * patterns, for a model of `config`, which the caller owns; and all else, for that model. Refuses a
+ * state of another model, or one that was trained in another precision. */
+bool checkpoint_open_state(safetensors *file, run_state *state, const char *path, error *err);
+bool checkpoint_state_graphs(const safetensors *file, const model_config *config,
                              graph *graphs[CELL_MAX_STAGES], error *err);
-/* Refuses a state of another model, or one that was trained in another precision. */
-bool checkpoint_load_state(model *m, run_state *state, const char *path, error *err);
+bool checkpoint_load_state(const safetensors *file, model *m, error *err);
 
 #endif

@@ -3,6 +3,7 @@
 #include "core/clock.h"
 #include "core/log.h"
 #include "core/memory.h"
+#include "core/stop.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -85,7 +86,10 @@ bool evaluate(model *m, recording *forward, const sequence *s, uint64_t limit, b
     double start = clock_seconds(), shown = start;
     be->zero(be, m->evaluation, sizeof *m->evaluation);
     model_zero_state(m);
+    bool going = true;
     for (uint64_t from = 0; from < longest; from += (uint64_t)m->steps) {
+        going = stop_check(err);
+        if (!going) break;
         fill(m, s, stripes, count, from, text, bytes, targets);
         model_set_text(m, bytes, targets);
         be->replay(be, forward);
@@ -104,7 +108,7 @@ bool evaluate(model *m, recording *forward, const sequence *s, uint64_t limit, b
     free(bytes);
     free(text);
     free(stripes);
-    if (!be->finish(be, err)) return false;
+    if (!going || !be->finish(be, err)) return false;
     if (!isfinite(result->bpc)) return error_set(err, "the loss is not finite");
     return true;
 }

@@ -23,8 +23,8 @@ typedef struct evaluation {
 recording *evaluate_record(model *m);
 
 /* Scores the first `limit` bytes (0: all) in at most m->batch stripes; `exact`: in one. Leaves the
- * carried state undefined. Fails where there are fewer than two bytes, or on a loss that is not
- * finite. `progress`: show it on stderr. */
+ * carried state undefined. Fails where there are fewer than two bytes, on a loss that is not
+ * finite, and on a signal (core/stop.h). `progress`: show it on stderr. */
 bool evaluate(model *m, recording *forward, const sequence *s, uint64_t limit, bool exact,
               bool progress, evaluation *result, error *err);
 

@@ -1,9 +1,11 @@
 #include "train/trainer.h"
 
 #include "core/clock.h"
+#include "core/file.h"
 #include "core/json.h"
 #include "core/log.h"
 #include "core/memory.h"
+#include "core/number.h"
 #include "core/stop.h"
 #include "data/reader.h"
 #include "data/sequence.h"
@@ -13,6 +15,7 @@
 #include "train/schedule.h"
 #include "train/structure.h"
 
+#include <errno.h>
 #include <inttypes.h>
 #include <math.h>
 #include <stdlib.h>
@@ -27,6 +30,8 @@ enum { PLAN_SKIP = 3, PLAN_STEPS = 10 }; /* updates that are not typical, and th
 typedef struct trainer {
     options *o;
     const char *folder;
+    const char *place; /* where its files are: the folder, or at first a folder in it, see below */
+    char *next;        /* that folder in it */
     backend *be;
     corpus *train, *valid;
     int64_t excluded;
@@ -36,10 +41,15 @@ typedef struct trainer {
     sequence *valid_text;
     FILE *metrics;
     run_state state;
-    int64_t end; /* the run's last step, as far as it is known: INT64_MAX */
+    safetensors state_file; /* what the run goes on from, while it is loaded */
+    int64_t end;            /* the run's last step, as far as it is known: INT64_MAX */
     train_start start;
     int lock;             /* of the folder; -1: none */
     bool resumed;         /* from a state */
+    bool replaced;        /* the files of an earlier run, just now */
+    bool has_state;       /* of this run on the disk */
+    bool best_due;        /* best.safetensors is to be written */
+    bool metrics_failed;  /* they could not be written */
     double segment_start; /* when the clock of updates was started */
     double plan_from;     /* seconds at which the measured updates began; 0: not yet */
     int64_t plan_step;
@@ -69,23 +79,83 @@ static bool clock_stop(trainer *tr, error *err) {
     return done;
 }
 
-/* ------------------------------------------------------------------------------- run folder */
+/* ------------------------------------------------------------------------------- run folder
+ * A run that starts over keeps its files in the folder `next` of the run folder until its first
+ * checkpoint is there, whole. Then they replace the earlier run's, last.state as the last one: where
+ * there is a next/last.state, this has not been finished, and is finished before anything else. */
 
-static char *run_path(const trainer *tr, const char *name) {
-    return mem_format("%s/%s", tr->folder, name);
+static char *path_in(const char *folder, const char *name) {
+    return mem_format("%s/%s", folder, name);
 }
 
-static bool run_has(const trainer *tr, const char *name) {
-    char *path = run_path(tr, name);
+static char *run_path(const trainer *tr, const char *name) {
+    return path_in(tr->place, name);
+}
+
+static bool folder_has(const char *folder, const char *name) {
+    char *path = path_in(folder, name);
     bool exists = file_exists(path);
     free(path);
     return exists;
 }
 
-/* In the order in which they are removed: without its state a run is not resumed. */
-static const char *const run_files[] = {"last.state", "last.safetensors", "best.safetensors",
-                                        "metrics.jsonl", "config.yaml"};
+/* last.state is the last one, see above. */
+static const char *const run_files[] = {"config.yaml", "metrics.jsonl", "best.safetensors",
+                                        "last.safetensors", "last.state"};
 enum { RUN_FILES = sizeof run_files / sizeof run_files[0] };
+
+static bool holds_run(const char *folder) {
+    for (int i = 0; i < RUN_FILES; i++) {
+        if (folder_has(folder, run_files[i])) return true;
+    }
+    return false;
+}
+
+static bool remove_file(const char *folder, const char *name, error *err) {
+    char *path = path_in(folder, name);
+    bool removed = unlink(path) == 0 || errno == ENOENT || error_system(err, "remove", path);
+    free(path);
+    return removed;
+}
+
+static bool move_file(const char *from, const char *to, const char *name, error *err) {
+    char *source = path_in(from, name), *target = path_in(to, name);
+    bool moved =
+        rename(source, target) == 0 || errno == ENOENT || error_system(err, "rename to", target);
+    free(source);
+    free(target);
+    return moved;
+}
+
+/* The files in `next` replace the run's. A best.safetensors of the earlier run goes where the new one
+ * has none, which is where it has not been validated. */
+static bool replace_run(trainer *tr, bool validated, error *err) {
+    bool done = validated || remove_file(tr->folder, "best.safetensors", err);
+    for (int i = 0; i < RUN_FILES && done; i++) {
+        bool last = i == RUN_FILES - 1;
+        if (last) done = file_flush_folder(tr->folder, err);
+        done = done && move_file(tr->next, tr->folder, run_files[i], err);
+    }
+    done = done && file_flush_folder(tr->folder, err);
+    if (done) rmdir(tr->next);
+    tr->place = tr->folder;
+    tr->replaced = true;
+    return done;
+}
+
+static bool finish_replacing(trainer *tr, error *err) {
+    if (!folder_has(tr->next, "last.state")) return true;
+    char *path = path_in(tr->next, "last.state");
+    safetensors file;
+    run_state state;
+    bool done = checkpoint_open_state(&file, &state, path, err);
+    if (done) {
+        safetensors_close(&file);
+        done = replace_run(tr, !isnan(state.best_bpc), err);
+    }
+    free(path);
+    return done;
+}
 
 /* What may not change on resuming must be what the run's config.yaml says. */
 static bool check_unchanged(trainer *tr, error *err) {
@@ -115,23 +185,45 @@ static bool lock_folder(trainer *tr, error *err) {
 }
 
 static bool check_no_run(const trainer *tr, error *err) {
-    for (int i = 0; i < RUN_FILES; i++) {
-        if (run_has(tr, run_files[i])) {
-            return error_set(err,
-                             "%s: already holds a run; --resume goes on, --overwrite starts over",
-                             tr->folder);
-        }
-    }
-    return true;
+    if (!holds_run(tr->folder) && !folder_has(tr->next, "last.state")) return true;
+    return error_set(err, "%s: already holds a run; --resume goes on, --overwrite starts over",
+                     tr->folder);
 }
 
-/* A run without a state is resumed from its beginning. */
-static bool check_folder(trainer *tr, error *err) {
-    if (file_exists(tr->folder) && !lock_folder(tr, err)) return false;
-    if (tr->start == TRAIN_FRESH) return check_no_run(tr, err);
-    if (tr->start == TRAIN_OVERWRITE) return true;
-    tr->resumed = run_has(tr, "last.state");
-    if (run_has(tr, "config.yaml")) return check_unchanged(tr, err);
+/* What a run writes its config.yaml with. */
+static const char config_head[] =
+    "# The resolved config of the run in this folder, written by smallworld train.\n";
+
+/* A config.yaml that no run wrote is somebody's own, and stays. */
+static bool check_config_file(const trainer *tr, error *err) {
+    char *path = path_in(tr->folder, "config.yaml"), line[sizeof config_head] = "";
+    bool replaceable = !file_exists(path) || folder_has(tr->folder, "last.state");
+    FILE *in = replaceable ? NULL : fopen(path, "re");
+    if (in) {
+        replaceable = fgets(line, sizeof line, in) && strcmp(line, config_head) == 0;
+        fclose(in);
+    }
+    if (!replaceable) {
+        error_set(err, "%s: no run wrote it, and a run would replace it: name another folder",
+                  path);
+    }
+    free(path);
+    return replaceable;
+}
+
+/* A run that was stopped before its first checkpoint begins again, which loses nothing; but not one
+ * whose models are there without the state. */
+static bool check_resumable(trainer *tr, error *err) {
+    static const char *const models[] = {"last.safetensors", "best.safetensors"};
+    tr->resumed = folder_has(tr->folder, "last.state");
+    for (int i = 0; i < 2 && !tr->resumed; i++) {
+        if (!folder_has(tr->folder, models[i])) continue;
+        return error_set(err,
+                         "%s/last.state: missing, though there is %s: nothing to go on from; "
+                         "--overwrite starts over",
+                         tr->folder, models[i]);
+    }
+    if (folder_has(tr->folder, "config.yaml")) return check_unchanged(tr, err);
     return !tr->resumed ||
            error_set(err,
                      "%s/config.yaml: missing, but resuming compares the config with it; "
@@ -139,33 +231,36 @@ static bool check_folder(trainer *tr, error *err) {
                      tr->folder);
 }
 
-/* What an earlier run left. */
-static bool remove_run(const trainer *tr, error *err) {
-    bool removed = true;
-    for (int i = 0; i < RUN_FILES && removed; i++) {
-        char *path = run_path(tr, run_files[i]);
-        removed = unlink(path) == 0 || !file_exists(path) || error_system(err, "remove", path);
-        free(path);
-    }
-    return removed;
+static bool check_folder(trainer *tr, error *err) {
+    if (file_exists(tr->folder) && !lock_folder(tr, err)) return false;
+    if (tr->start == TRAIN_FRESH) return check_config_file(tr, err) && check_no_run(tr, err);
+    if (!finish_replacing(tr, err) || !check_config_file(tr, err)) return false;
+    if (tr->start == TRAIN_RESUME) return check_resumable(tr, err);
+    if (holds_run(tr->folder)) tr->place = tr->next;
+    return true;
 }
 
-/* An earlier run is removed only once this one's first file is safely on the disk. */
 static bool write_config(trainer *tr, error *err) {
     char *path = run_path(tr, "config.yaml");
     file_writer writer;
     bool written = file_begin(&writer, path, err);
     if (written) {
+        fputs(config_head, writer.stream);
         config_write(&tr->o->config, writer.stream);
-        written = file_flush(&writer, err) && (tr->resumed || remove_run(tr, err));
-        if (written) {
-            written = file_commit(&writer, err);
-        } else {
-            file_abort(&writer);
-        }
+        written = file_commit(&writer, err);
     }
     free(path);
     return written;
+}
+
+/* What another run that started over left in `next` before its first checkpoint. */
+static bool prepare_next(trainer *tr, error *err) {
+    if (tr->place == tr->folder) return true;
+    if (!file_make_folder(tr->next, err)) return false;
+    for (int i = 0; i < RUN_FILES; i++) {
+        if (!remove_file(tr->next, run_files[i], err)) return false;
+    }
+    return true;
 }
 
 /* To so many bytes, if there are as many, and to whole lines. */
@@ -175,7 +270,9 @@ static bool cut_metrics(FILE *file, int64_t bytes) {
     int64_t length = least(status.st_size, bytes);
     for (; length > 0; length--) {
         if (fseek(file, length - 1, SEEK_SET) != 0) return false;
-        if (fgetc(file) == '\n') break;
+        const int last = fgetc(file);
+        if (last == EOF) return false;
+        if (last == '\n') break;
     }
     return ftruncate(fileno(file), length) == 0 && fseek(file, 0, SEEK_END) == 0;
 }
@@ -183,8 +280,15 @@ static bool cut_metrics(FILE *file, int64_t bytes) {
 /* Opens metrics.jsonl at the state's place: lines of updates that were lost are cut off. */
 static bool open_metrics(trainer *tr, error *err) {
     char *path = run_path(tr, "metrics.jsonl");
-    tr->metrics = fopen(path, tr->resumed ? "r+" : "w");
-    if (!tr->metrics && tr->resumed) tr->metrics = fopen(path, "w");
+    struct stat status;
+    int64_t missing = tr->state.metrics_bytes;
+    if (stat(path, &status) == 0) missing -= status.st_size;
+    if (missing > 0) {
+        log_warning("%s: %" PRId64 " of its %" PRId64 " bytes are missing; going on without them",
+                    path, missing, tr->state.metrics_bytes);
+    }
+    tr->metrics = fopen(path, tr->resumed ? "r+e" : "we");
+    if (!tr->metrics && tr->resumed && errno == ENOENT) tr->metrics = fopen(path, "we");
     bool opened = tr->metrics && cut_metrics(tr->metrics, tr->state.metrics_bytes);
     if (!opened) error_system(err, "write", path);
     free(path);
@@ -194,8 +298,8 @@ static bool open_metrics(trainer *tr, error *err) {
 /* Another run may have come first since check_folder. */
 static bool prepare_folder(trainer *tr, error *err) {
     return file_make_folder(tr->folder, err) && lock_folder(tr, err) &&
-           (tr->start != TRAIN_FRESH || check_no_run(tr, err)) && write_config(tr, err) &&
-           open_metrics(tr, err);
+           (tr->start != TRAIN_FRESH || check_no_run(tr, err)) && prepare_next(tr, err) &&
+           write_config(tr, err) && open_metrics(tr, err);
 }
 
 /* ------------------------------------------------------------------------------------- data */
@@ -255,19 +359,7 @@ static model *training_model(const trainer *tr, graph *const *graphs, error *err
                         (int)t->recompute, MODEL_TRAINING, err);
 }
 
-/* Where patterns change, those of a resumed run are in its state: a checkpoint is another file, which
- * may be of another step. */
-static bool run_graphs(const trainer *tr, graph *graphs[CELL_MAX_STAGES], error *err) {
-    const train_options *t = &tr->o->train;
-    if (!tr->resumed || (t->rewire_every == 0 && t->prune_density == 0)) return true;
-    for (int s = 0; s < CELL_MAX_STAGES; s++) graph_free(graphs[s]);
-    char *path = run_path(tr, "last.state");
-    bool loaded = checkpoint_state_graphs(path, &tr->o->model, graphs, err);
-    free(path);
-    return loaded;
-}
-
-/* Makes the model with the patterns of `source`, and, where it is train.init, with its weights. */
+/* Makes the model with the patterns and the weights of a checkpoint, train.init. */
 static bool create_from(trainer *tr, const char *source, error *err) {
     const options *o = tr->o;
     checkpoint c;
@@ -275,22 +367,28 @@ static bool create_from(trainer *tr, const char *source, error *err) {
     const char *other = other_cell(&o->model, &c.options.model);
     if (other) {
         error_set(err, "%s: its %s differs from the config's", source, other);
-    } else if (run_graphs(tr, c.graphs, err)) {
+    } else {
         tr->m = training_model(tr, c.graphs, err);
         memset(c.graphs, 0, sizeof c.graphs); /* the model's now */
     }
-    bool created = tr->m && (tr->resumed || checkpoint_load_weights(&c, tr->m, err));
+    bool created = tr->m && checkpoint_load_weights(&c, tr->m, err);
     checkpoint_close(&c);
     return created;
+}
+
+/* From the run's own patterns: train.init or a graph's file may be gone. */
+static bool create_resumed(trainer *tr, error *err) {
+    graph *graphs[CELL_MAX_STAGES];
+    if (!checkpoint_state_graphs(&tr->state_file, &tr->o->model, graphs, err)) return false;
+    tr->m = training_model(tr, graphs, err);
+    return tr->m && checkpoint_load_state(&tr->state_file, tr->m, err);
 }
 
 static bool create_model(trainer *tr, error *err) {
     const options *o = tr->o;
     bool created;
-    if (tr->resumed) { /* from the run's own patterns: train.init or a graph's file may be gone */
-        char *path = run_path(tr, "last.safetensors");
-        created = create_from(tr, path, err);
-        free(path);
+    if (tr->resumed) {
+        created = create_resumed(tr, err);
     } else if (*o->train.init) {
         created = create_from(tr, o->train.init, err);
     } else {
@@ -303,24 +401,41 @@ static bool create_model(trainer *tr, error *err) {
     return created && tr->be->finish(tr->be, err);
 }
 
-static bool load_state(trainer *tr, error *err) {
-    const int64_t bytes = (int64_t)tr->train->size;
-    tr->state =
-        (run_state){.train_bytes = bytes, .total = INT64_MAX, .valid_bpc = NAN, .best_bpc = NAN};
-    tr->state.start_density = structure_density(tr->m);
+/* The state to go on from, which must be of the text that there is. */
+static bool open_state(trainer *tr, error *err) {
+    const run_state now = {.train_bytes = (int64_t)tr->train->size,
+                           .train_text = corpus_hash(tr->train),
+                           .valid_text = tr->valid ? corpus_hash(tr->valid) : 0,
+                           .total = INT64_MAX,
+                           .gradient_norm = NAN,
+                           .valid_bpc = NAN,
+                           .best_bpc = NAN};
+    run_state *s = &tr->state;
+    *s = now;
     if (!tr->resumed) return true;
     char *path = run_path(tr, "last.state");
-    bool loaded = checkpoint_load_state(tr->m, &tr->state, path, err);
-    if (loaded && tr->state.train_bytes != bytes) {
-        loaded = error_set(err,
-                           "data.train: cannot change on resuming: %s was trained on %" PRId64
-                           " bytes, now there are %" PRId64,
-                           path, tr->state.train_bytes, bytes);
+    bool same = checkpoint_open_state(&tr->state_file, s, path, err);
+    if (same && s->train_bytes != now.train_bytes) {
+        same = error_key(err, "data.train",
+                         "cannot change on resuming: %s was trained on %" PRId64
+                         " bytes, now there are %" PRId64,
+                         path, s->train_bytes, now.train_bytes);
+    } else if (same && s->train_text != now.train_text) {
+        same = error_key(err, "data.train",
+                         "cannot change on resuming: %s was trained on another text", path);
+    } else if (same && s->valid_text != now.valid_text) {
+        same = error_key(err, "data.valid",
+                         "cannot change on resuming: %s was validated on another text", path);
     }
-    update_report report = {.loss = tr->state.loss, .gradient_norm = NAN};
-    if (loaded) tr->be->upload(tr->be, tr->m->report, &report, sizeof report);
+    tr->has_state = same;
     free(path);
-    return loaded;
+    return same;
+}
+
+/* The device goes on adding to the state's loss. */
+static void load_report(trainer *tr) {
+    update_report report = {.loss = tr->state.loss, .gradient_norm = tr->state.gradient_norm};
+    if (tr->resumed) tr->be->upload(tr->be, tr->m->report, &report, sizeof report);
 }
 
 /* Where the run ends, and with it the learning rate's schedule: what fits into train.minutes was
@@ -357,6 +472,11 @@ static void describe(const trainer *tr) {
     if (tr->start == TRAIN_RESUME && !tr->resumed) {
         log_line("resume: there is no %s/last.state, so the run starts from its beginning",
                  tr->folder);
+    }
+    if (tr->place != tr->folder) {
+        log_line("overwrite: the run that is there stays until this one's first checkpoint; until "
+                 "then this one is in %s",
+                 tr->place);
     }
     if (m->segments > 1) {
         log_line("recompute: %d segments of %d steps; the activations of one are kept at a time",
@@ -438,7 +558,13 @@ static bool log_metrics(trainer *tr, error *err) {
     if (tr->o->train.prune_density > 0) json_number(&w, "density", structure_density(tr->m));
     json_object_end(&w);
     fputc('\n', tr->metrics);
-    if (fflush(tr->metrics) != 0) return error_system(err, "write", "metrics.jsonl");
+    if (fflush(tr->metrics) != 0) {
+        char *path = run_path(tr, "metrics.jsonl");
+        error_system(err, "write", path);
+        free(path);
+        tr->metrics_failed = true;
+        return false;
+    }
     s->metrics_bytes = ftell(tr->metrics);
     s->loss_updates = 0;
     s->replaced = 0;
@@ -458,15 +584,25 @@ static bool save_model(trainer *tr, const char *name, error *err) {
     return saved;
 }
 
+static bool save_best(trainer *tr, error *err) {
+    if (tr->best_due && !save_model(tr, "best.safetensors", err)) return false;
+    tr->best_due = false;
+    return true;
+}
+
+/* The state comes first: it holds all that the models are made of, see repair_models. */
 static bool save(trainer *tr, error *err) {
     run_state *s = &tr->state;
     update_report report;
     if (!clock_stop(tr, err) || !read_report(tr, &report, err)) return false;
     s->loss = report.loss;
+    s->gradient_norm = report.gradient_norm;
     char *path = run_path(tr, "last.state");
     fsync(fileno(tr->metrics)); /* where it cannot be flushed, at least the checkpoint may be */
-    bool saved =
-        save_model(tr, "last.safetensors", err) && checkpoint_save_state(tr->m, s, path, err);
+    bool saved = checkpoint_save_state(tr->m, s, path, err) && save_best(tr, err) &&
+                 save_model(tr, "last.safetensors", err);
+    if (saved && tr->place != tr->folder) saved = replace_run(tr, !isnan(s->best_bpc), err);
+    tr->has_state = tr->has_state || saved;
     free(path);
     tr->saved = clock_seconds();
     clock_start(tr);
@@ -485,6 +621,8 @@ static bool validate(trainer *tr, error *err) {
                          false, false, &e, err);
     model_use_weights(tr->m);
     model_restore_state(tr->m);
+    clock_start(tr);
+    if (!done && stop_signal()) return false;
     if (!done) {
         error reason = *err;
         return error_set(err, "step %" PRId64 ": validation: %s", s->step, reason.text);
@@ -493,10 +631,48 @@ static bool validate(trainer *tr, error *err) {
     s->validated = true;
     if (isnan(s->best_bpc) || e.bpc < s->best_bpc) {
         s->best_bpc = e.bpc;
-        if (!save_model(tr, "best.safetensors", err)) return false;
+        s->best_step = s->step;
+        tr->best_due = true;
     }
-    clock_start(tr);
     return true;
+}
+
+/* Whether a file of the run is a whole model of this step. */
+static bool is_model(const trainer *tr, const char *name, int64_t step) {
+    char *path = run_path(tr, name);
+    safetensors file;
+    error ignored;
+    int64_t found = -1;
+    if (safetensors_open(&file, path, &ignored)) {
+        const char *text = safetensors_metadata(&file, "step");
+        if (text) number_integer(text, &found);
+        safetensors_close(&file);
+    }
+    free(path);
+    return found == step;
+}
+
+/* Makes the models again that the state can make: a run may have been killed between saving its state
+ * and saving them, and files are damaged or deleted. */
+static bool repair_models(trainer *tr, error *err) {
+    const run_state *s = &tr->state;
+    if (!tr->resumed) return true;
+    bool last = is_model(tr, "last.safetensors", s->step) && !tr->replaced;
+    bool best = isnan(s->best_bpc) || (is_model(tr, "best.safetensors", s->best_step) &&
+                                       !(tr->replaced && s->best_step == s->step));
+    const train_options *t = &tr->o->train;
+    bool changes = t->rewire_every > 0 || t->prune_density > 0;
+    bool changed = changes && s->pending != PENDING_ALL; /* since it was validated */
+    if (!best && s->best_step == s->step && !changed) {
+        tr->best_due = true;
+    } else if (!best) {
+        log_warning("%s/best.safetensors: not the model of step %" PRId64
+                    ", which validated best; it cannot be made again",
+                    tr->folder, s->best_step);
+    }
+    if (tr->best_due) log_line("%s/best.safetensors: made again from last.state", tr->folder);
+    if (!last) log_line("%s/last.safetensors: made again from last.state", tr->folder);
+    return save_best(tr, err) && (last || save_model(tr, "last.safetensors", err));
 }
 
 /* ------------------------------------------------------------------------------------ loop */
@@ -572,44 +748,68 @@ static bool change_structure(trainer *tr, const structure_place *at, error *err)
     return done;
 }
 
-/* What is due after an update, in an order that stopping and resuming keeps. */
+/* What is due after an update, in an order that stopping and resuming keeps. A signal may end the
+ * validation; the state then says that all of this is still to be done. best.safetensors is written at
+ * once, but for the first time only after a state, so that there is never a model that a resumed run
+ * does not go on from. */
 static bool after_update(trainer *tr, error *err) {
     run_state *s = &tr->state;
     const train_options *t = &tr->o->train;
     if (!plan_steps(tr, err)) return false;
-    bool last = s->step >= tr->end;
-    bool valid = tr->valid_text && (last || s->step % t->valid_every == 0);
-    if (valid && !validate(tr, err)) return false;
+    bool last = s->step >= tr->end, metrics_only = s->pending == PENDING_METRICS;
+    if (!metrics_only) s->pending = PENDING_ALL;
+    bool valid = !metrics_only && tr->valid_text && (last || s->step % t->valid_every == 0);
+    if (valid && !validate(tr, err)) return stop_signal() != 0;
+    if (tr->best_due && !(tr->has_state ? save_best(tr, err) : save(tr, err))) return false;
     const structure_place at = {s->step, tr->end, s->start_density};
-    bool change = structure_is_due(tr->m, t, &at);
+    bool change = !metrics_only && structure_is_due(tr->m, t, &at);
     if (change && !change_structure(tr, &at, err)) return false;
+    s->pending = PENDING_METRICS;
     bool log = s->loss_updates > 0 && (last || s->step % t->log_every == 0);
     if (log && !log_metrics(tr, err)) return false;
+    s->pending = PENDING_NOTHING;
     s->finished = last;
     bool due = clock_seconds() - tr->saved > t->checkpoint_minutes * 60;
     return !(last || due) || save(tr, err);
 }
 
+/* Before an update, or after the last. */
+static bool stop_here(trainer *tr, error *err) {
+    const run_state *s = &tr->state;
+    if (s->step == 0 && tr->place != tr->folder) return stop_check(err); /* keep the earlier run */
+    if (!save(tr, err)) return false;
+    log_line("stopped after step %" PRId64 "; --resume goes on", s->step);
+    return true;
+}
+
+/* Lines of metrics that cannot be written end the run, but lose nothing of it. */
+static void save_without_metrics(trainer *tr, error *err) {
+    error reason = *err, ignored;
+    if (!save(tr, &ignored)) return;
+    error_set(err, "%s; the run is saved after step %" PRId64, reason.text, tr->state.step);
+}
+
 static bool run_updates(trainer *tr, error *err) {
     model *m = tr->m;
+    run_state *s = &tr->state;
     reader *r = reader_start(tr->train, m->batch, m->columns, m->steps, (uint64_t)tr->o->model.seed,
-                             (uint64_t)tr->state.step);
+                             (uint64_t)s->step);
     bool done = true;
     tr->update = tr->be->record(tr->be, issue_update, m);
     tr->saved = clock_seconds();
     clock_start(tr);
-    if (tr->state.step >= tr->end) done = after_update(tr, err); /* a limit was lowered */
-    while (done && tr->state.step < tr->end && !stop_signal()) {
+    bool pending = s->pending != PENDING_NOTHING;
+    if (pending || s->step >= tr->end) done = after_update(tr, err); /* or a limit was lowered */
+    while (done && s->step < tr->end && !stop_signal()) {
         upload_update(tr, reader_next(r));
         tr->be->replay(tr->be, tr->update);
-        tr->state.step++;
-        tr->state.loss_updates++;
+        s->step++;
+        s->loss_updates++;
         done = after_update(tr, err);
     }
-    if (done && !tr->state.finished) { /* a signal, which may come between any two lines above */
-        done = save(tr, err);
-        if (done) log_line("stopped after step %" PRId64 "; --resume goes on", tr->state.step);
-    }
+    if (tr->metrics_failed) save_without_metrics(tr, err);
+    /* A signal may come between any two lines above. */
+    if (done && !s->finished) done = stop_here(tr, err);
     reader_stop(r);
     if (tr->changing > 0) log_line("changes of structure took %.3g seconds", tr->changing);
     return done;
@@ -630,13 +830,15 @@ static void report_result(const trainer *tr, train_result *result) {
 
 /* Everything that can be refused is refused before anything is printed or written. */
 static bool set_up(trainer *tr, error *err) {
-    if (!check_folder(tr, err) || !read_data(tr, err)) return false;
+    if (!check_folder(tr, err) || !read_data(tr, err) || !open_state(tr, err)) return false;
+    if (!stop_check(err)) return false;
     tr->be = options_backend(&tr->o->run, err);
-    if (!tr->be || !create_model(tr, err) || !load_state(tr, err)) return false;
+    if (!tr->be || !create_model(tr, err) || !stop_check(err)) return false;
+    load_report(tr);
+    if (!tr->resumed) tr->state.start_density = structure_density(tr->m);
     if (!structure_check(tr->o, tr->state.start_density, err)) return false;
     set_end(tr);
-    if (tr->state.finished) return true;
-    return prepare_folder(tr, err);
+    return tr->state.finished || prepare_folder(tr, err);
 }
 
 static void tear_down(trainer *tr) {
@@ -648,22 +850,26 @@ static void tear_down(trainer *tr) {
     if (tr->valid) corpus_free(tr->valid);
     if (tr->train) corpus_free(tr->train);
     if (tr->metrics) fclose(tr->metrics);
+    if (tr->state_file.path) safetensors_close(&tr->state_file);
     if (tr->lock >= 0) close(tr->lock);
 }
 
 bool train(options *o, const char *folder, train_start start, train_result *result, error *err) {
-    trainer tr = {.o = o, .folder = folder, .start = start, .lock = -1};
+    trainer tr = {.o = o, .folder = folder, .place = folder, .start = start, .lock = -1};
+    tr.next = path_in(folder, "next");
     stop_catch();
     bool done = set_up(&tr, err);
     if (done) {
         describe(&tr);
-        if (tr.state.finished) {
-            log_line("%s: already finished at step %" PRId64, folder, tr.state.step);
-        } else {
-            done = run_updates(&tr, err);
-        }
-        if (done) report_result(&tr, result);
+        done = repair_models(&tr, err);
     }
+    if (done && tr.state.finished) {
+        log_line("%s: already finished at step %" PRId64, folder, tr.state.step);
+    } else if (done) {
+        done = run_updates(&tr, err);
+    }
+    if (done) report_result(&tr, result);
     tear_down(&tr);
+    free(tr.next);
     return done;
 }

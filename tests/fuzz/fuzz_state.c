@@ -38,15 +38,22 @@ int LLVMFuzzerInitialize(int *argc, char ***argv) {
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     run_state state = {0};
+    safetensors file;
+    graph *graphs[CELL_MAX_STAGES] = {0};
     error err;
     scratch_write(path, data, size);
-    if (!checkpoint_load_state(m, &state, path, &err)) {
+    if (!checkpoint_open_state(&file, &state, path, &err)) {
         require(strstr(err.text, path) != NULL, "an error that does not name the file");
         return 0;
     }
     require(state.step >= 0 && state.total >= 0 && state.metrics_bytes >= 0 &&
                 state.train_bytes >= 0 && state.loss_updates >= 0 && state.seconds >= 0,
             "a negative number in a state");
+    bool loaded = checkpoint_state_graphs(&file, &o.model, graphs, &err) &&
+                  checkpoint_load_state(&file, m, &err);
+    require(loaded || strstr(err.text, path) != NULL, "an error that does not name the file");
+    for (int s = 0; s < CELL_MAX_STAGES; s++) graph_free(graphs[s]);
+    safetensors_close(&file);
     return 0;
 }
 
