@@ -1,21 +1,23 @@
 /* The contract between the model and the hardware: every operation the model needs, as one table
  * of functions. `cpu` and `cuda` implement it; nothing above this header knows which one runs.
  *
- * Data. Activations are feature-major: [feature][column], a column being one stream of the
- * minibatch, and sequences are [step][feature][column]. `columns` is a multiple of
- * `column_multiple`; columns added to reach it are ordinary streams that nothing scores.
+ * Data. Activations are feature-major, [feature][column], and sequences are
+ * [step][feature][column]; a column is one stream of the minibatch. `columns` is a multiple of
+ * `column_multiple`. The columns that pad a minibatch are streams like the others, but their
+ * targets are negative, so that nothing scores them.
  *
- * Types. `real` holds master weights, cell states, statistics and gradients of weights: 4 bytes (8
- * in the reference). `operand` holds what products read: bf16 when the precision is BF16, else
- * real. The CPU backend keeps bf16 values, rounded to nearest even, in 4 bytes. Wherever an
- * operand is stored, its rounded value is what every later operation sees.
+ * Types. `real` holds master weights, cell states, statistics and gradients of weights; it has 4
+ * bytes, or 8 in the reference. `operand` holds what products read: bf16 in precision BF16, else
+ * real. The CPU backend keeps bf16 values, rounded to nearest even, in 4 bytes. An operand is
+ * rounded when it is stored, and every later operation reads the rounded value.
  *
- * TF32 is FP32 but for the products, which on a GPU round their operands to tf32 (10 bits of
- * mantissa, fp32's range), to nearest, as they read them, and sum in fp32; a dense product leaves
- * the rounding to cuBLAS. The CPU has no such units: a backend asked for TF32 there is FP32.
+ * TF32 is FP32 except in products: a GPU rounds their operands to tf32 (10 bits of mantissa, fp32's
+ * range), to nearest, as it reads them, and sums in fp32. A dense product leaves the rounding to
+ * cuBLAS. The CPU has no tf32 units; a CPU backend asked for TF32 computes in FP32.
  *
- * Order. Operations run one after another in the order they are issued. Issuing returns at once on
- * a GPU; `download` and `finish` wait. The same operations on the same data give the same bits. */
+ * Order. Operations run one after another in the order in which they are issued. On a GPU, issuing
+ * returns at once; `download` and `finish` wait. The same operations on the same data give the same
+ * bits. */
 #ifndef SMALLWORLD_KERNELS_OPS_H
 #define SMALLWORLD_KERNELS_OPS_H
 
@@ -29,7 +31,7 @@
 enum {
     VOCABULARY = 256,     /* bytes */
     TABLE_WORKSPACE = 16, /* bytes, see cell.workspace */
-    DECAY_GROUP = 256     /* neighbouring weights that decay together, see adam */
+    DECAY_GROUP = 256     /* neighbouring weights that share one flag of weight decay, see adam */
 };
 
 typedef enum precision { FP32, TF32, BF16, FP64 } precision;
@@ -50,8 +52,8 @@ typedef struct bench_tools bench_tools;     /* see bench.h */
  *                    h' = sigmoid(z_o) tanh(c')
  *
  * where norm(v) = gain (v - mean) / sqrt(variance + 1e-6) + bias over the features of one column
- * (Ba, Kiros, Hinton 2016), gain and normalisation left out without layer norm, and combine adds
- * the table's entry, or multiplies by it, or does nothing. Rows of W x are in the layout's order;
+ * (Ba, Kiros, Hinton 2016). Without layer norm, gain and normalisation are left out. combine adds
+ * the table's entry, multiplies by it, or does nothing. Rows of W x are in the layout's order;
  * everything else is in the order of units.
  *
  *   lstm   gates only, with an added table                   (Hochreiter, Schmidhuber 1997)
@@ -69,30 +71,30 @@ typedef struct stage {
     int gates; /* 1, or GATES in the last stage */
     bool layer_norm, relu;
     enum table_use table_use;
-    int table_stride; /* the table feeds every table_stride-th unit; it passes the others by */
+    int table_stride; /* the table feeds units 0, table_stride, 2 table_stride ... only */
 
     const void *weight; /* operand, see layout.h */
     const void *gain;   /* real [gates][hidden]; NULL without layer norm */
     const void *bias;   /* real [gates][hidden], or NULL */
     const void *table;  /* operand [gates][hidden / table_stride][VOCABULARY], or NULL */
 
-    /* Kept for every step where `cell.keep`, else only for the latest. */
-    void *raw; /* operand [steps][gates * hidden][columns]: W x. Backward overwrites it, with layer
-                  norm, by its own gradient */
+    /* With cell.keep these have every step, else only the latest. */
+    void *raw; /* operand [steps][gates * hidden][columns]: W x. With layer norm, backward
+                  overwrites it with the gradient at W x */
     void *out; /* operand [steps][hidden][columns]: y; NULL for the gates */
 
     void *sums; /* [steps] x sums_bytes: per gate and column, the sums of raw and of its square */
 
-    /* Backward; all NULL without training. The gradients of weights are sums over steps and
+    /* For backward; all NULL without training. Gradients of weights are sums over steps and
      * columns. */
-    void *dpre;   /* operand, like raw: the gradient at norm's result; where not keeps_dpre, scratch
-                     for one step */
+    void *dpre;   /* operand, like raw: the gradient at norm's result. Unless keeps_dpre, it is
+                     scratch for one step */
     void *dentry; /* operand, like raw, for a multiplying table: the gradient at its entries */
     void *dsums;  /* [steps] x sums_bytes: per gate and column, the sums of gain dpre and of that
                      times the normalised raw */
     void *dweight, *dgain, *dbias; /* real, like weight, gain, bias */
     void *dtable;                  /* operand, like table */
-    void *table_sums;              /* real, scratch: table_sums_count of them, if sums_table */
+    void *table_sums;              /* real [table_sums_count], scratch, if sums_table */
 } stage;
 
 /* Dropout of the update u (Srivastava et al. 2014). A unit, stream and step has one draw of 32
@@ -123,19 +125,19 @@ typedef struct cell {
     int stages;
     struct stage stage[CELL_MAX_STAGES];
     const uint8_t *bytes; /* [steps][columns] */
-    void *h;              /* operand [steps + 1][hidden][columns]; h[0] is given */
+    void *h;              /* operand [steps + 1][hidden][columns]; the caller sets h[0] */
     void *c;              /* real, likewise */
-    void *dh;             /* operand [steps][hidden][columns]: what the head adds at h[1] ... */
+    void *dh;             /* operand [steps][hidden][columns]: the head's gradient at h[1] ... */
     void *dx;             /* operand [hidden][columns]: the gradient at a stage's input */
     void *dc;             /* real [hidden][columns]: the gradient at c */
-    void *workspace;      /* for wgrad, and TABLE_WORKSPACE bytes a step and column for tables */
+    void *workspace;      /* wgrad_workspace bytes, and TABLE_WORKSPACE bytes a step and column */
     void *entries; /* operand [hidden / table_stride][VOCABULARY][gates]: the gates' table, if they
                       have one, as prepare_entries leaves it */
     struct dropout dropout;
     const struct update_arguments *arguments; /* on the device; dropout reads the update's number */
 } cell;
 
-/* The gradient at W x once a step's backward is done: what dgrad and wgrad read. */
+/* The gradient at W x, which dgrad and wgrad read, once a step's backward is done. */
 static inline void *stage_raw_gradient(const stage *s) {
     return s->layer_norm ? s->raw : s->dpre;
 }
@@ -148,16 +150,17 @@ typedef struct update_arguments {
     double clip;           /* the largest gradient norm; 0: none */
     double gradient_scale; /* 1 / predicted bytes: turns the sum of gradients into their mean */
     double average;        /* the decay of the moving average of the weights */
-    double weight_decay;   /* decoupled (Loshchilov, Hutter 2019): weights shrink by learning_rate *
-                              weight_decay of themselves, where `decays` says so */
+    double weight_decay;   /* decoupled (Loshchilov, Hutter 2019): weights that decay lose
+                              learning_rate * weight_decay of themselves */
     uint64_t update;       /* from 0 */
 } update_arguments;
 
 /* What an update leaves behind; the trainer reads it when it logs. */
 typedef struct update_report {
-    double loss;          /* nats, summed over predicted bytes since last zeroed */
+    double loss;          /* nats, summed over predicted bytes since the report was zeroed */
     double gradient_norm; /* of the mean gradient, before clipping, in the last update */
-    double failed;        /* 1 + the first update whose loss or gradient was not finite, or 0 */
+    double failed;        /* 1 + the number of the first update whose loss or gradient was not
+                             finite; 0 if there was none */
 } update_report;
 
 /* Where the generation of text stands. Draw k of stream n is number k of the Philox stream with the
@@ -181,12 +184,12 @@ struct backend {
     enum precision precision;
     size_t real_size, operand_size; /* bytes */
     int column_multiple;
-    int product_multiple; /* of columns, of fprop and dgrad without sums */
-    size_t memory;        /* bytes free when the backend was made */
-    bool sums_tables;     /* gates_backward sums the gradient of the gates' table as it goes */
+    int product_multiple; /* what the columns of fprop and dgrad without sums are a multiple of */
+    size_t memory;        /* bytes that were free when the backend was made */
+    bool sums_tables;     /* gates_backward adds to the gradient of the gates' table at each step */
 
-    /* Memory. allocate returns NULL when it does not fit. upload returns once `source` may be
-     * reused; download once `target` is filled. */
+    /* Memory of the device. allocate returns NULL if there is not enough. upload returns once
+     * `source` may be overwritten, download once `target` is filled. */
     void *(*allocate)(backend *be, size_t bytes);
     void (*release)(backend *be, void *block);
     void (*zero)(backend *be, void *block, size_t bytes);
@@ -194,17 +197,18 @@ struct backend {
     void (*upload)(backend *be, void *target, const void *source, size_t bytes);
     void (*download)(backend *be, void *target, const void *source, size_t bytes);
 
-    /* Waits for all that was issued; fails with the first error of the device, if there was one. */
+    /* Waits until all issued operations are done. Fails with the device's first error, if any. */
     bool (*finish)(backend *be, error *err);
 
-    /* Keeps the operations that issue(argument) issues, without running them; replay runs them. */
+    /* record keeps the operations that issue(argument) issues, without running them; replay runs
+     * them. */
     recording *(*record)(backend *be, void (*issue)(void *argument), void *argument);
     void (*replay)(backend *be, recording *r);
     void (*recording_free)(backend *be, recording *r);
 
-    /* Marks a moment by the device's clock, once all that was issued before it is done; in a
-     * recording, at each replay. `elapsed` waits, and says how many seconds after mark `from` mark
-     * `to` last came. Numbers are small. */
+    /* mark notes the device's time once everything issued before it is done; in a recording, at
+     * each replay. elapsed waits for the marks and returns the seconds from mark `from` to mark
+     * `to`. Numbers of marks start at 0. */
     void (*mark)(backend *be, int number);
     double (*elapsed)(backend *be, int from, int to);
 
@@ -214,9 +218,9 @@ struct backend {
     /* Products of a block-sparse W over `steps` independent steps.
      *   fprop   y[t] = W x[t]         x operand [steps][inputs][columns]; y of type `type`
      *                                 [steps][rows][columns]; sums, if not NULL, as in stage.sums
-     *   dgrad   dx[t] = W' dy[t]      dy operand, dx of type `type`; rows a stride skips get zeros
+     *   dgrad   dx[t] = W' dy[t]      dy operand, dx of type `type`, 0 in rows that a stride skips
      *   wgrad   dW = sum_t dy[t] x[t]' on the non-zero blocks; dW real. `workspace` has
-     *                                 wgrad_workspace bytes (0: NULL will do) */
+     *                                 wgrad_workspace bytes; it may be NULL if that is 0 */
     void (*fprop)(backend *be, const device_layout *l, const void *w, const void *x, int steps,
                   int columns, void *y, element type, void *sums);
     void (*dgrad)(backend *be, const device_layout *l, const void *w, const void *dy, int steps,
@@ -226,21 +230,21 @@ struct backend {
     size_t (*wgrad_workspace)(backend *be, const layout *l, int steps, int columns);
     size_t (*sums_bytes)(backend *be, int gates, int columns); /* of one step */
 
-    /* The cell over its whole sequence, and what it is made of; stage s, step t from 0.
-     *   prepare_entries    the gates' table -> entries; once after each change of the table, before
-     *                      all others
+    /* The cell over its whole sequence, and its parts; stage s and step t count from 0.
+     *   prepare_entries    the gates' table -> entries; called after each change of the table,
+     *                      before any of the others
      *   activate           raw[t], sums[t] -> out[t]
      *   activate_backward  the gradient at out[t] in dx, raw, sums -> dpre[t], dentry[t], dsums[t];
-     *                      adds to dgain and dbias, or starts them at the last step
+     *                      adds to dgain and dbias, which the last step sets
      *   gates              raw[t], sums[t], c[t] -> c[t+1], h[t+1]
-     *   gates_backward     dh[t] + dx (at the last step: if has_later_steps), dc -> dpre[t] if
-     *                      it is kept, dsums[t], dc, adds to table_sums; and with layer norm what
-     *                      norm_backward does
-     *   norm_backward      dpre[t], dsums[t], raw[t], sums[t] -> raw[t], now the gradient at W x;
-     *                      of an internal stage
-     *   table_backward     dpre or dentry over all steps, or table_sums -> dtable, by byte
-     * cell_backward fills every dweight, dgain, dbias, dtable; gradients stop at h[0], c[0] unless
-     * has_earlier_steps. */
+     *   gates_backward     dh[t] + dx (dx is left out at the last step unless has_later_steps),
+     *                      dc -> dpre[t] if it is kept, dsums[t], dc; adds to table_sums; with
+     *                      layer norm it also does what norm_backward does
+     *   norm_backward      dpre[t], dsums[t], raw[t], sums[t] -> the gradient at W x, in raw[t];
+     *                      for internal stages
+     *   table_backward     dpre or dentry of all steps, or table_sums -> dtable, summed by byte
+     * cell_backward fills every dweight, dgain, dbias and dtable. Gradients stop at h[0] and c[0]
+     * unless has_earlier_steps. */
     void (*cell_forward)(backend *be, const cell *c);
     void (*cell_backward)(backend *be, const cell *c);
     void (*prepare_entries)(backend *be, const cell *c);
@@ -251,19 +255,18 @@ struct backend {
     void (*norm_backward)(backend *be, const cell *c, int s, int t);
     void (*table_backward)(backend *be, const cell *c, int s);
 
-    /* Per step and column: loss = -log softmax(logits + bias)[target], natural logarithm, and its
-     * gradient; where target is negative both are 0. dlogits may be NULL.
+    /* For each step and column, loss = -log softmax(logits + bias)[target], with the natural
+     * logarithm, and its gradient. Both are 0 where the target is negative. dlogits may be NULL.
      *   logits real [steps][VOCABULARY][columns]; bias real [VOCABULARY]; targets, losses (real)
      *   [steps][columns]; dlogits operand, like logits */
     void (*softmax_cross_entropy)(backend *be, const void *logits, const void *bias,
                                   const int16_t *targets, int steps, int columns, void *losses,
                                   void *dlogits);
 
-    /* The next byte of each of the first `streams` columns: text[position + 1], which is given as
-     * long as it belongs to the prompt, and from then on is drawn from softmax((logits + bias) /
-     * temperature) and stored. Puts it into `bytes`, the cell's next input, and advances the
-     * position. logits real [VOCABULARY][columns]; bias real [VOCABULARY]; text
-     * [position][streams] */
+    /* Finds the next byte, text[position + 1], of each of the first `streams` columns. Within the
+     * prompt it is given; after it, it is drawn from softmax((logits + bias) / temperature) and
+     * stored. Copies the byte to `bytes`, the cell's next input, and advances the position. logits
+     * real [VOCABULARY][columns]; bias real [VOCABULARY]; text [position][streams] */
     void (*sample)(backend *be, const void *logits, const void *bias, int streams, int columns,
                    sampling *state, uint8_t *text, uint8_t *bytes);
 
@@ -276,17 +279,17 @@ struct backend {
     /* *out += sum of x; x real [count], out double. */
     void (*sum)(backend *be, const void *x, size_t count, double *out);
 
-    /* The features of documents: folds x[t] of each column's steps first <= t < last into `out`
-     * (real [rows][columns]): the latest, the sum, or the largest. x of type `type`. */
+    /* Features of documents. For each column, combines `out` (real [rows][columns]) with x[t] of
+     * the steps first <= t < last: keeps the latest, adds, or keeps the largest. x of type
+     * `type`. */
     void (*pool)(backend *be, const void *x, element type, int steps, int rows, int columns,
                  const int32_t *first, const int32_t *last, pooling how, void *out);
 
     /* One step of Adam (Kingma, Ba 2014) with the norm of the gradient clipped, decoupled weight
      * decay, and the moving average; then `operands`, unless it is `weights` itself. All real but
-     * operands, [count]. `decays` [count / DECAY_GROUP, rounded up] is 1 where the weights of a
-     * group decay, else 0; NULL: nowhere.
-     * Where the loss or the gradient is not finite, now or since `report` was zeroed, nothing
-     * changes but the report. */
+     * operands, [count]. `decays` [count / DECAY_GROUP, rounded up] is 1 for groups of weights that
+     * decay, else 0; NULL means that none do. If the loss or the gradient is not finite, or was not
+     * in an update since `report` was zeroed, only the report changes. */
     void (*adam)(backend *be, size_t count, void *weights, const void *gradient, void *moment1,
                  void *moment2, void *average, void *operands, const uint8_t *decays,
                  const update_arguments *arguments, update_report *report);
@@ -294,7 +297,7 @@ struct backend {
     /* real -> operand */
     void (*round)(backend *be, size_t count, const void *weights, void *operands);
 
-    const bench_tools *bench; /* NULL: no GPU */
+    const bench_tools *bench; /* NULL without a GPU */
 
     /* Issues what follows to the caller's stream, a cudaStream_t or NULL for the default one, in
      * order with what was issued before; the stream must exist until another is used. Memory may
@@ -305,17 +308,17 @@ struct backend {
     void (*destroy)(backend *be);
 };
 
-/* Of columns, of wgrad. */
+/* What the columns of wgrad are a multiple of. */
 static inline int wgrad_multiple(const backend *be) {
     return be->precision == BF16 ? be->column_multiple : be->product_multiple;
 }
 
-/* Whether the gradient of a stage's table is summed as backward goes; whether dpre is there for all
- * steps afterwards. */
+/* Whether gates_backward sums the gradient of a stage's table, in table_sums. */
 static inline bool sums_table(const backend *be, const stage *g) {
     return be->sums_tables && g->gates == GATES && g->table_use == TABLE_ADD;
 }
 
+/* Whether dpre has all steps after backward; else only one. */
 static inline bool keeps_dpre(const backend *be, const stage *g) {
     return !(be->sums_tables && g->gates == GATES && g->layer_norm);
 }
@@ -324,15 +327,15 @@ static inline size_t table_sums_count(int hidden) {
     return (size_t)(hidden + hidden % 2) * GATES * VOCABULARY;
 }
 
-/* `threads` 0: all processors. Never NULL. FP64 is the tests' reference and built for them
- * alone. */
+/* The CPU backend; never NULL. `threads` 0 means one for each processor. The reference computes in
+ * double and is built only for the tests. */
 backend *backend_cpu(precision precision, int threads);
 backend *backend_cpu_reference(int threads);
 
 /* NULL, with the reason, where there is no GPU or the program was built without CUDA. */
 backend *backend_cuda(precision precision, error *err);
 
-/* Whether this machine has a GPU, so that a failure of backend_cuda is worth telling. */
+/* Whether this machine seems to have a GPU. If it does, why backend_cuda failed is worth saying. */
 bool backend_cuda_expected(void);
 
 /* "fp32", "tf32", "bf16" or "fp64". */
