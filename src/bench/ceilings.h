@@ -7,14 +7,14 @@
 
 extern const char *const math_names[]; /* "bf16", "tf32", "fp32" */
 
-/* What the products of a backend are computed with. */
+/* The arithmetic in which a backend computes products. */
 bench_math math_of(const backend *be);
 
-/* Bytes of the last cache before memory: a GPU's L2; 0 where it is not known. */
+/* Bytes of the last cache before memory, a GPU's L2; 0 if it is not known. */
 size_t ceilings_cache_size(backend *be);
 
-/* Measures, on random data, all that the backend has: a GPU everything, the CPU a copy and its own
- * math's product. Takes about a second, and memory only meanwhile. */
+/* Measures the backend's ceilings on random data: all of them on a GPU; on the CPU, a copy and the
+ * dense product in its arithmetic. Takes about a second, and frees its memory. */
 bool ceilings_measure(backend *be, ceilings *c, error *err);
 
 /* "copy 4.20 TB/s, L2 7.60 TB/s, bf16 779 TFLOP/s ...". `text` holds 160 bytes; returned. */

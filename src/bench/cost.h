@@ -1,4 +1,4 @@
-/* What a piece of work must move and compute at the least, and so the time it must take.
+/* The least that a piece of work must move and compute, and so the least time that it takes.
  *
  * A block-sparse product with `nnz` weights and N columns, elements of s bytes:
  *   memory      weights, inputs and outputs, each once
@@ -18,30 +18,30 @@ typedef struct cost {
     double memory, operations, cache; /* bytes, floating-point operations, bytes */
 } cost;
 
-/* What the device was measured to do, in bytes, operations and bytes a second; 0: not measured. */
+/* The measured ceilings of a device, in bytes or operations a second; 0: not measured. */
 typedef struct ceilings {
     double memory;      /* a large copy, bytes read plus bytes written */
     double rate[MATHS]; /* a large dense product */
     double cache;       /* repeated reads of what fits in the L2 */
     double node;        /* seconds of an empty kernel in a recording */
-    double exchange;    /* seconds until all multiprocessors know something of all others */
+    double exchange;    /* seconds until every multiprocessor has read a word of every other */
 } ceilings;
 
 typedef enum limit { LIMIT_MEMORY, LIMIT_ARITHMETIC, LIMIT_CACHE, LIMITS } limit;
 
 extern const char *const limit_names[]; /* "memory", "arithmetic", "L2" */
 
-/* Of one product; `columns` is wgrad's depth. `operand` and `result`: bytes of an element of the
- * inputs and of the output. */
+/* The cost of one product; for wgrad, `columns` is its depth. `operand` and `result` are the bytes
+ * of an element of the inputs and of the output. */
 cost cost_of_product(const layout *l, bench_product product, int columns, size_t operand,
                      size_t result);
 
 cost cost_sum(cost a, cost b);
 
-/* Each term's seconds, by limit; 0 where the ceiling was not measured. */
+/* The seconds of each term, by limit; 0 if its ceiling was not measured. */
 void cost_seconds(cost c, const ceilings *ceilings, bench_math math, double seconds[LIMITS]);
 
-/* The largest of them; `by`, if not NULL, says which. */
+/* The largest of these seconds; `by`, unless NULL, says which limit it is. */
 double cost_floor(cost c, const ceilings *ceilings, bench_math math, limit *by);
 
 #endif

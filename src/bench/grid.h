@@ -9,7 +9,7 @@
 #define BENCH_PRECISIONS "bf16 tf32 fp32"    /* in the order of bench_precisions */
 #define BENCH_PATTERNS   "random watts_strogatz barabasi_albert" /* of bench_patterns */
 
-/* A precision of the backend, and what the libraries are asked for in its place. */
+/* A precision of the backend, and the arithmetic that the libraries are asked for instead. */
 typedef struct bench_precision {
     const char *name;
     precision precision;
@@ -29,7 +29,7 @@ typedef struct grid_cell {
     int precision, pattern; /* indices into the tables above */
     bench_product product;
     int gates, block, columns;
-    double density; /* asked for; the graph comes as near as it can */
+    double density; /* wanted; the graph's is as near as possible */
 } grid_cell;
 
 typedef struct grid {
@@ -38,7 +38,7 @@ typedef struct grid {
     size_t count, capacity;
 } grid;
 
-/* The values that each axis takes, `counts` of them: all combinations are cells. */
+/* The values of each axis, of which all combinations are cells. */
 enum { AXIS_MOST = 16 };
 
 typedef struct grid_axes {
@@ -55,11 +55,12 @@ extern const grid_axes grid_default;
 /* Adds the axes' combinations that are possible with `units`, each cell once. */
 void grid_add(grid *g, const grid_axes *axes);
 
-/* Adds slices of all that the products are for: each axis in full with the others at a few of their
- * values, since the whole product of the axes is 11,340 cells. */
+/* Adds slices of the whole grid, which would have 11,340 cells: each axis in full, with the others
+ * at a few of their values. */
 void grid_add_full(grid *g);
 
-/* Sorts for measuring: what shares a backend, then a pattern, together. */
+/* Sorts the cells for measuring, so that those that share a backend, then a pattern, are
+ * together. */
 void grid_sort(grid *g);
 void grid_free(grid *g);
 

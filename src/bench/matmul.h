@@ -1,5 +1,5 @@
-/* The benchmark of the block-sparse products: our time for every cell of a grid, that of the
- * libraries for the same problem, and the floors.
+/* The benchmark of the block-sparse products: our time for every cell of a grid, the libraries'
+ * time for the same problem, and the floors.
  *
  * Every time is the median over replays of a recording, after a warm-up, on random data. Cold: the
  * operands are rotated through more than twice the L2 (their weights alone, where that takes less
@@ -23,7 +23,7 @@ typedef struct matmul_row {
     double density;            /* what the graph has */
     int padded;                /* columns that ours ran on */
     double ours;               /* seconds */
-    double library[LIBRARIES]; /* seconds; NAN where it does not have the product */
+    double library[LIBRARIES]; /* seconds; NAN if it lacks the product */
     double parts[LIMITS];      /* seconds by limit, hot or cold */
     double floor;
     limit by;                         /* the largest part */
@@ -38,7 +38,7 @@ typedef struct matmul_results {
     ceilings ceilings;
     matmul_row *rows; /* precision, product, gates, pattern, block, N, then falling density */
     size_t count;
-    double seconds; /* that all of it took */
+    double seconds; /* that the whole benchmark took */
 } matmul_results;
 
 typedef struct matmul_options {
@@ -46,13 +46,13 @@ typedef struct matmul_options {
     timing how;
 } matmul_options;
 
-/* Fails where there is no GPU. A signal to stop (core/stop.h) ends it after the cell under way;
- * then, as on failure, `results` has what was measured so far. `matmul_free` frees it in any
+/* Fails without a GPU. A signal to stop (core/stop.h) ends the benchmark after the current cell;
+ * then, as after a failure, `results` has the cells measured so far. matmul_free frees them in any
  * case. */
 bool matmul_run(grid *g, const matmul_options *options, matmul_results *results, error *err);
 void matmul_free(matmul_results *results);
 
-/* What the row is held by: the largest part, or "launch". */
+/* What limits the row: the largest part, or "launch". */
 const char *matmul_limit(const matmul_results *results, const matmul_row *row);
 
 #endif

@@ -1,10 +1,11 @@
-/* The products' benchmark for people, for programs and as the chart of 2017. */
+/* The products' benchmark as tables, as JSON and CSV, and as the chart of Gray et al. (2017). */
 #ifndef SMALLWORLD_BENCH_REPORT_H
 #define SMALLWORLD_BENCH_REPORT_H
 
 #include "bench/matmul.h"
 
-/* A table for every precision, product, number of gates, pattern, block and N, a line a density. */
+/* Prints a table for each precision, product, number of gates, pattern, block and N, with a line
+ * for each density. */
 void report_text(const matmul_results *results, FILE *out);
 
 /* {"device", "units", "operands", "ceilings", "rows": [...], "seconds"} and a line break. Times in

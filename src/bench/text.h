@@ -5,11 +5,11 @@
 #include "data/corpus.h"
 
 typedef enum text_kind {
-    TEXT_RANDOM, /* all 256 bytes alike */
+    TEXT_RANDOM, /* all 256 bytes equally likely */
     TEXT_ENGLISH /* letters as often as in English, in words and sentences */
 } text_kind;
 
-/* One raw text of `bytes` bytes. */
+/* Makes one raw text of `bytes` bytes. */
 corpus *text_corpus(text_kind kind, uint64_t bytes, error *err);
 
 /* Of `count` documents of about `mean` bytes, whose lengths are spread like those of film reviews

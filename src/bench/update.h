@@ -1,5 +1,5 @@
-/* The benchmark of a training update: real updates of a model on made-up bytes, whole and in parts,
- * against their floor; scoring without training; and feature extraction. */
+/* The benchmark of a training update: real updates of a model on made-up bytes, as a whole and in
+ * parts, compared with their floor; scoring without training; and feature extraction. */
 #ifndef SMALLWORLD_BENCH_UPDATE_H
 #define SMALLWORLD_BENCH_UPDATE_H
 
@@ -7,8 +7,8 @@
 #include "train/options.h"
 
 typedef struct update_options {
-    double seconds;     /* to measure for, roughly; a single update may take longer */
-    char *const *files; /* text instead of the made-up one; `count` of them, or none */
+    double seconds;     /* how long to measure, roughly; a single update may take longer */
+    char *const *files; /* [count] text files to use instead of made-up text */
     int count;
     bool progress;
 } update_options;
@@ -21,16 +21,15 @@ typedef struct update_results {
     size_t memory[PLAN_ARENAS]; /* planned bytes, which are the peak */
 
     /* Seconds. An update with its input, by the wall clock: the median of rounds of many. */
-    double update, random_update; /* on text, and on bytes that are all alike */
+    double update, random_update; /* on text, and on equally likely bytes */
     double parts[TIME_PARTS];     /* by the device's clock, within one update of each round */
-    double idle;                  /* from one update's end to the next one's begin */
+    double idle;                  /* between two updates */
     double forward;               /* a minibatch scored, input included */
     double indexing;              /* reading the text */
     double startup;               /* the program's start to the first update, without indexing */
 
     /* What a dense model of equal width spends on recurrent products alone: seconds of one step's
-     * fprop and dgrad, and of wgrad divided by the steps; NAN where that was too much to
-     * measure. */
+     * fprop and dgrad, and of wgrad divided by the steps; NAN if they are too large to measure. */
     double dense[PRODUCTS];
 
     double features_rate; /* bytes per second */

@@ -1,11 +1,11 @@
 /* The least time of a training update, part by part and with its derivation.
  *
  * H units, B streams, T steps, G gates or 1, E input tables, P parameters; elements of s bytes
- * (operands) and r bytes (reals). Each line is so much memory traffic, so many operations and so
- * many bytes from the L2, over the measured ceilings; the largest of the three counts
- * (bench/cost.h), times how often it happens. What a step hands to the next operation stays in the
- * L2; to memory goes what backward needs, once each way. A model that fits in the L2 with all it
- * needs never goes to memory.
+ * (operands) and r bytes (reals). Each line has memory traffic, operations and bytes from the L2,
+ * each divided by its measured ceiling. The largest of the three counts (bench/cost.h), times the
+ * number of times that the operation runs. What one operation of a step leaves for the next stays
+ * in the L2; what backward needs goes to memory and back once. If the model and its activations fit
+ * in the L2, nothing goes to memory.
  *
  *   recurrent fprop   T a stage  weights, unless those of all stages fit in the L2; writes W h, G s
  *                                bytes a unit and stream
@@ -25,13 +25,13 @@
  *   optimiser         1          10 r + s bytes a parameter: reads weight, moments, average, and
  *                                the gradient twice (its norm first); writes all but the gradient
  *
- * That knows nothing of the order of work. Within a step, though, no unit of a product can be made
- * before all units of its input are there, and no unit can be normalised before all are summed:
- * each stage waits for the whole device twice, once without layer norm, forward as well as
- * backward. The chain's floor adds the measured time of an exchange for each of these waits: all
- * multiprocessors leave a word and read each other's, again and again in one kernel. That is the
- * least way for any of them to know that all others are done; an empty node of a graph takes less,
- * but hands on nothing, and kernels that wait for each other take more. */
+ * These lines ignore the order of work. Within a step, no unit of a product can be computed before
+ * all units of its input exist, and no unit can be normalised before all are summed. Each stage
+ * therefore waits for the whole device twice, or once without layer norm, forward as well as
+ * backward. The chain's floor adds the measured time of an exchange for each wait: all
+ * multiprocessors write a word and read each other's, again and again in one kernel. That is the
+ * cheapest way for each of them to know that all others are done. An empty graph node takes less
+ * time, but passes no data; kernels that wait for each other take more. */
 #ifndef SMALLWORLD_BENCH_UPDATE_FLOOR_H
 #define SMALLWORLD_BENCH_UPDATE_FLOOR_H
 
@@ -70,15 +70,16 @@ typedef struct update_floor {
 /* `cache_size`: bytes of the L2. */
 void update_floor_describe(const model *m, size_t cache_size, update_floor *f);
 
-/* Seconds in all; those of each part in `parts`, if not NULL. */
+/* The floor in seconds; that of each part goes to `parts`, unless NULL. */
 double update_floor_seconds(const update_floor *f, const ceilings *c, bench_math math,
                             double parts[TIME_PARTS]);
 
-/* With the chain's waits; of one part. */
+/* The floor of one part with the chain's waits. */
 double update_floor_chain(const update_floor *f, const ceilings *c, bench_math math,
                           time_part part);
 
-/* A line each: how often, bytes and operations, microseconds, and what holds it. */
+/* Prints each line: how often it runs, its bytes and operations, its microseconds, and its
+ * limit. */
 void update_floor_print(const update_floor *f, const ceilings *c, bench_math math, FILE *out);
 
 #endif

@@ -1,11 +1,11 @@
-/* Where a logistic loss curves most: the second moments of the features that a view shows, and of
- * the intercept's constant feature, as a diagonal plus few directions,
+/* An upper bound of a logistic loss's curvature: the second moments of a view's features and of the
+ * intercept's constant feature, approximated by a diagonal plus a few directions,
  *
  *     sum over i of x_i x_i'  ~  diag(diagonal) + factor factor'.
  *
  * The directions come from one product of the moments with random ones (Frangella, Tropp, Udell,
  * "Randomized Nystrom preconditioning", 2021). Units of a recurrent net are near collinear, with
- * means far from 0: from here a fit takes a tenth of the steps that it takes from a diagonal. */
+ * means far from 0, so a fit takes a tenth of the steps that it takes with a diagonal alone. */
 #ifndef SMALLWORLD_PROBE_CURVATURE_H
 #define SMALLWORLD_PROBE_CURVATURE_H
 
@@ -19,7 +19,7 @@ typedef struct curvature {
     double *factor;   /* [count][rank] */
 } curvature;
 
-/* Of the rows whose sign is not 0; `l` and `v` are of the same dataset and rows. */
+/* Counts the rows whose sign is not 0. `l` and `v` have the same dataset and rows. */
 bool curvature_find(curvature *c, logistic *l, const int8_t *sign, const view *v, error *err);
 void curvature_free(curvature *c);
 

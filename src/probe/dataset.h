@@ -7,7 +7,7 @@
 
 #include <stddef.h>
 
-enum { UNLABELLED = -1 }; /* rows with this label are read past */
+enum { UNLABELLED = -1 }; /* rows with this label are ignored */
 
 typedef struct dataset {
     char *features_path, *labels_path;
@@ -17,16 +17,16 @@ typedef struct dataset {
     const int32_t *label; /* [rows] */
 } dataset;
 
-/* Refuses features that are not float32 in two dimensions, labels that are not int32 in one, as
- * many labels as rows do not ask for, no rows, and numbers that are not finite. */
+/* Refuses features that are not float32 in two dimensions, labels that are not int32 in one,
+ * another number of labels than of rows, files without rows, and numbers that are not finite. */
 bool dataset_open(dataset *d, const char *prefix, error *err);
 void dataset_close(dataset *d);
 
-/* The two labels beside UNLABELLED, the smaller first; refuses any other number of them. */
+/* Finds the two labels other than UNLABELLED, the smaller first. Refuses fewer or more labels. */
 bool dataset_classes(const dataset *d, int32_t classes[2], error *err);
 
-/* sign [rows]: -1 and 1 for the two classes, 0 for UNLABELLED rows, whose number is returned
- * through `dropped`. Refuses other labels, and a dataset without labelled rows. */
+/* Fills sign [rows] with -1 and 1 for the two classes and 0 for UNLABELLED rows, whose number it
+ * returns through `dropped`. Refuses other labels, and a dataset without labelled rows. */
 bool dataset_signs(const dataset *d, const int32_t classes[2], int8_t *sign, size_t *dropped,
                    error *err);
 

@@ -1,7 +1,7 @@
 /* Features of documents: the cell's state after reading each one from a zero state.
  *
- * Documents are read side by side, in order of length, so that those of a group end together; what
- * is written does not depend on how they were grouped. */
+ * Documents are read side by side in order of length, so that those of a group end at about the
+ * same time. The features do not depend on how documents were grouped. */
 #ifndef SMALLWORLD_PROBE_FEATURES_H
 #define SMALLWORLD_PROBE_FEATURES_H
 
@@ -11,7 +11,8 @@
 typedef enum feature_state { FEATURE_CELL, FEATURE_HIDDEN } feature_state;
 typedef enum feature_format { FORMAT_NPY, FORMAT_SVMLIGHT } feature_format;
 
-/* What `m` is best made for: documents end within a call, and the rest of it is in vain. */
+/* The number of steps that suits feature extraction: when a document ends within a call, the call's
+ * remaining steps are wasted. */
 enum { FEATURES_STEPS = 64 };
 
 #define FEATURE_STATES   "cell hidden"

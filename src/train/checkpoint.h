@@ -1,6 +1,6 @@
 /* Checkpoints: the model alone, which is all that eval, features and generate need, and a run's
  * state, which is what resuming needs. Both are safetensors files (core/safetensors.h), written
- * atomically and verified when read. Neither holds a host or a path, the model no time either.
+ * atomically and verified when read. Neither records a host or a path; the model records no time.
  *
  * MODEL.safetensors. Metadata: format "smallworld", kind "model", version, framing, step, and the
  * model's config keys ("model.hidden" ...). Tensors, float32: the averaged weights by the names and
@@ -16,7 +16,7 @@
 #include "train/options.h"
 
 #define CHECKPOINT_VERSION "1"
-#define FRAMING            "\\n TEXT " /* what a document is framed as, C escapes */
+#define FRAMING            "\\n TEXT " /* how a document is framed, with C escapes */
 
 /* What has not been done of what was due after the last update. */
 enum pending { PENDING_NOTHING, PENDING_ALL, PENDING_METRICS };
@@ -44,7 +44,7 @@ typedef struct run_state {
     bool finished;
 } run_state;
 
-/* Writes the model: in training its moving average, else its weights. */
+/* Writes a model file: the moving average of the weights in training, else the weights. */
 bool checkpoint_save_model(const model *m, const options *o, int64_t step, const char *path,
                            error *err);
 
@@ -52,7 +52,7 @@ bool checkpoint_save_model(const model *m, const options *o, int64_t step, const
 typedef struct checkpoint {
     safetensors file;
     options options;
-    graph *graphs[CELL_MAX_STAGES]; /* until a model takes them */
+    graph *graphs[CELL_MAX_STAGES]; /* NULL once a model owns them */
 } checkpoint;
 
 bool checkpoint_open(checkpoint *c, const char *path, error *err);
@@ -64,10 +64,11 @@ model *checkpoint_model(checkpoint *c, backend *be, int batch, int steps, error 
 /* The same for training, of one stream and step: small, to change its patterns and be saved. */
 model *checkpoint_training_model(checkpoint *c, backend *be, error *err);
 
-/* The updates that it says were done. */
+/* The number of updates that the file records. */
 int64_t checkpoint_step(const checkpoint *c);
 
-/* Loads the weights into a model that exists: train.init. Names the first tensor that differs. */
+/* Loads the weights into an existing model, for train.init. The error names the first tensor whose
+ * shape differs. */
 bool checkpoint_load_weights(const checkpoint *c, model *m, error *err);
 
 bool checkpoint_save_state(const model *m, const run_state *state, const char *path, error *err);

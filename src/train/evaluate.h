@@ -1,10 +1,10 @@
 /* Bits per character of a sequence:
  *
- *   bpc = -(1/N) sum over bytes but the first of log2 p(byte | all earlier bytes)
+ *   bpc = -(1/N) sum over all bytes but the first of log2 p(byte | all earlier bytes)
  *
  * The N predicted bytes are cut into stripes that run side by side as streams. Each stripe but the
- * first starts from a zero state on the WARM_UP bytes before it, which it does not score; every
- * byte is scored exactly once. One stripe is exact. */
+ * first starts from a zero state and first reads the EVALUATE_WARM_UP bytes before it, which it
+ * does not score, so every byte is scored exactly once. With one stripe the result is exact. */
 #ifndef SMALLWORLD_TRAIN_EVALUATE_H
 #define SMALLWORLD_TRAIN_EVALUATE_H
 
@@ -19,7 +19,7 @@ typedef struct evaluation {
     double seconds;
 } evaluation;
 
-/* The operations of one forward pass with what the model is bound to now. */
+/* Records one forward pass with the weights that the model is bound to. */
 recording *evaluate_record(model *m);
 
 /* Scores the first `limit` bytes (0: all) in at most m->batch stripes; `exact`: in one. Leaves the

@@ -1,5 +1,5 @@
-/* Everything a run is told: the structs that a config file, `--set` and flags fill, and the table
- * of their keys. */
+/* The options of a run: the structs that a config file, `--set` and flags fill, and the table of
+ * their keys. */
 #ifndef SMALLWORLD_TRAIN_OPTIONS_H
 #define SMALLWORLD_TRAIN_OPTIONS_H
 
@@ -22,7 +22,7 @@ typedef enum lr_schedule { SCHEDULE_LINEAR, SCHEDULE_COSINE, SCHEDULE_CONSTANT }
 
 typedef struct run_options {
     int device, precision; /* device_choice, precision_choice */
-    int64_t threads;       /* 0: all processors */
+    int64_t threads;       /* 0: one for each processor */
 } run_options;
 
 typedef struct data_options {
@@ -33,7 +33,7 @@ typedef struct data_options {
 
 typedef struct train_options {
     int64_t batch, bptt, recompute;
-    int64_t steps; /* limits; 0: none */
+    int64_t steps; /* limits of the run; 0: none */
     double epochs, minutes;
     double lr, lr_final;
     int schedule; /* lr_schedule */
@@ -54,30 +54,31 @@ typedef struct options {
     run_options run;
     data_options data;
     model_config model;
-    double parameters; /* that the width or density was found for; 0: none */
+    double parameters; /* for which the width or density was found; 0: none */
     train_options train;
 } options;
 
 extern const config_key option_keys[];
 extern const int option_count;
 
-/* Defaults; options_free releases what any of these set. */
+/* Sets all defaults. options_free frees the strings and lists. */
 void options_begin(options *o);
 void options_free(options *o);
 
-/* A config file and then `--set` assignments on top; then checks what no single key can. */
+/* Loads a config file, applies `--set` assignments over it, and checks keys against each other. */
 bool options_load(options *o, const char *file, char *const *assignments, int count, error *err);
 bool options_check(options *o, error *err);
 
-/* model_graphs, its error preceded by where the key that it names was set. */
+/* Like model_graphs; an error also says where its key was set. */
 bool options_graphs(const options *o, graph *graphs[CELL_MAX_STAGES], error *err);
 
-/* The keys that are part of the model as a checkpoint's metadata, and back; `entries` holds
- * `option_count`. Returns how many. */
+/* Converts the model's keys to a checkpoint's metadata and back. `entries` holds `option_count`;
+ * the number of entries is returned. */
 int options_to_metadata(const options *o, metadata *entries);
 bool options_from_metadata(options *o, const safetensors *file, error *err);
 
-/* The backend that `run` asks for. */
+/* Makes the backend that `run` asks for. With device auto, says on stderr why a GPU that seems to
+ * be there is not used. NULL only for device cuda. */
 backend *options_backend(const run_options *run, error *err);
 
 #endif

@@ -27,13 +27,13 @@ typedef struct run_log {
     double *value[LOG_COLUMNS]; /* [count] each; NaN where a line has null or no such key */
 } run_log;
 
-/* Reads FOLDER/metrics.jsonl. A last line without its end is still being written, and left out;
- * members that are no numbers are passed over. Refuses other lines that are not one JSON object, by
- * number. */
+/* Reads FOLDER/metrics.jsonl. A last line without a line break is still being written and is left
+ * out; members that are not numbers are ignored. Refuses any other line that is not one JSON
+ * object; the error has its number. */
 bool run_log_read(run_log *log, const char *folder, error *err);
 void run_log_free(run_log *log);
 
-/* Appends the same lines as CSV, each after `name`, the numbers as they stand in the file. */
+/* Appends the lines as CSV, each after `name`, with the numbers as the file has them. */
 bool run_log_csv(const char *folder, const char *name, FILE *out, error *err);
 
 #endif

@@ -24,7 +24,7 @@ typedef struct train_result {
     double valid_bpc; /* NaN without validation */
     uint64_t parameters;
     char checkpoint[4096];
-    int signal; /* that stopped the run, or 0 */
+    int signal; /* the signal that stopped the run, or 0 */
 } train_result;
 
 bool train(options *o, const char *folder, train_start start, train_result *result, error *err);
