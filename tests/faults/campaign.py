@@ -147,13 +147,14 @@ def documents(count, seed):
 
 
 def config(seed=1, **model):
-    """Six updates, each of them saved."""
+    """Four updates, each of them saved."""
     return json.dumps({
         "run": {"device": "cpu", "threads": 1, "seed": seed},
         "data": {"train": ["train.tsv.gz", "raw.txt"], "valid": "valid.tsv", "exclude": "exclude.tsv"},
         "model": {"hidden": 32, "block": 8, "degree": 2, "embedding": 4} | model,
-        "train": {"batch": 2, "bptt": 16, "steps": 6, "warmup": 2, "lr": 0.01, "log_every": 2,
-                  "valid_every": 3, "average": 0.9, "checkpoint_minutes": 1e-9}}).encode()
+        "train": {"batch": 2, "bptt": 8, "steps": 4, "warmup": 2, "lr": 0.01, "log_every": 2,
+                  "valid_every": 2, "valid_bytes": 40, "average": 0.9, "checkpoint_minutes": 1e-9,
+                  "rewire_every": 2}}).encode()
 
 
 def mask(nodes):
@@ -165,8 +166,8 @@ def mask(nodes):
 
 
 INPUTS = {
-    "train.tsv.gz": gzip.compress(documents(40, 1), mtime=0),
-    "raw.txt": b"the cat sat on a mat\n" * 20,
+    "train.tsv.gz": gzip.compress(documents(12, 1), mtime=0),
+    "raw.txt": b"the cat sat on a mat\n" * 3,
     "valid.tsv": documents(9, 2),
     "exclude.tsv": documents(3, 1),
     "test.tsv": documents(12, 3),
@@ -282,7 +283,7 @@ class Scenario:
             if left and not self.is_removal(mode, at):
                 return f"leaves {', '.join(sorted(left))}"
         if any((folder / "tmp").iterdir()):
-            return f"leaves {[path.name for path in (folder / 'tmp').iterdir()]} in the temporary folder"
+            return f"leaves {[path.name for path in (folder / 'tmp').iterdir()]} in the rary folder"
         return self.judge_files(folder)
 
     def is_error_output(self, mode, at):
@@ -394,12 +395,12 @@ def build_scenarios(tools):
     finished = make(INPUTS, TRAIN)
     old = make(INPUTS, ["train", "other.yaml", "--out", "run"])
     train.count(tools)
-    # Killed right after the third save.
+    # Killed right after the second save.
     saves = [int(c[1]) for c in train.calls
              if c[0] == "io" and c[2].startswith("rename") and c[6] == "run/last.state"]
     folder = tools.new_folder()
     fill(folder, INPUTS)
-    tools.run(folder, TRAIN, "kill", saves[2] + 1)
+    tools.run(folder, TRAIN, "kill", saves[1] + 1)
     stopped = {name: data for name, data in content(folder).items() if name not in INPUTS}
 
     resume = Training("resume", TRAIN + ["--resume"], stopped)
