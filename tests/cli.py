@@ -691,6 +691,9 @@ class Uses(Case):
                              [float(f"{value:.9g}") for value in row])
         self.refused("expected .tsv or .tsv.gz files of documents", "features", "m.safetensors",
                      "--data", "config.yaml", "--out", "f")
+        self.write("f.json", '{"kind": "incomplete features"}')  # between the files of a pair
+        self.refused("f.json: says that the features are incomplete", "probe", "--train", "f",
+                     "--test", "g", *self.cpu)
 
     def test_generate(self):
         def generate(*arguments):

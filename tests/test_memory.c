@@ -55,23 +55,29 @@ static void test_too_much_memory(void **state) {
     }
 }
 
-/* The linker puts this in front of the C library's (--wrap). */
-FILE *__real_open_memstream(char **text, size_t *size);
-FILE *__wrap_open_memstream(char **text, size_t *size);
+/* The linker puts these in front of the C library's (--wrap). */
+FILE *__real_fopencookie(void *cookie, const char *mode, cookie_io_functions_t functions);
+FILE *__wrap_fopencookie(void *cookie, const char *mode, cookie_io_functions_t functions);
+void *__real_reallocarray(void *block, size_t count, size_t size);
+void *__wrap_reallocarray(void *block, size_t count, size_t size);
 
-static enum { STREAM, NO_STREAM, NO_ROOM } memory_for;
+static bool no_stream, no_room;
 
-FILE *__wrap_open_memstream(char **text, size_t *size) {
-    if (memory_for == STREAM) return __real_open_memstream(text, size);
-    return memory_for == NO_ROOM ? fopen("/dev/full", "w") : NULL;
+FILE *__wrap_fopencookie(void *cookie, const char *mode, cookie_io_functions_t functions) {
+    return no_stream ? NULL : __real_fopencookie(cookie, mode, functions);
+}
+
+void *__wrap_reallocarray(void *block, size_t count, size_t size) {
+    return no_room ? NULL : __real_reallocarray(block, count, size);
 }
 
 static void write_stream(void *how) {
-    memory_for = how ? NO_ROOM : NO_STREAM;
+    no_stream = !how;
     char *text;
     size_t size;
     FILE *out = mem_stream(&text, &size);
-    fputs("text", out);
+    no_room = true;
+    fprintf(out, "%1000s", "text");
     mem_stream_end(out);
 }
 
@@ -81,6 +87,7 @@ static void test_stream(void **state) {
     size_t size;
     FILE *out = mem_stream(&text, &size);
     fputs("some text", out);
+    assert_int_equal(ftell(out), 9);
     mem_stream_end(out);
     assert_int_equal(size, 9);
     assert_string_equal(text, "some text");

@@ -120,6 +120,7 @@ static void set_signals(void) {
 int main(int argc, char **argv) {
     open_standard();
     set_signals();
+    atexit(file_remove_temporaries); /* libraries may end the program */
     atexit(close_output);
     at_quick_exit(file_remove_temporaries);
     argp_err_exit_status = STATUS_USAGE;

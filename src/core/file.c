@@ -50,6 +50,14 @@ static bool is_at(int file, const char *path) {
            opened.st_ino == named.st_ino;
 }
 
+/* Whether `path` certainly does not; where that cannot be found out, it is taken to. */
+static bool is_elsewhere(int file, const char *path) {
+    struct stat opened, named;
+    if (fstat(file, &opened) != 0) return false;
+    if (lstat(path, &named) != 0) return errno == ENOENT;
+    return opened.st_dev != named.st_dev || opened.st_ino != named.st_ino;
+}
+
 /* False where another program has the lock; on file systems without locks everyone has it. */
 static bool lock(int file) {
     return flock(file, LOCK_EX | LOCK_NB) == 0 || errno != EWOULDBLOCK;
@@ -173,7 +181,7 @@ static int close_stream(file_writer *writer, error *err) {
 
 bool file_commit(file_writer *writer, error *err) {
     int file = file_flush(writer, err) ? close_stream(writer, err) : -1;
-    if (file >= 0 && !is_at(file, writer->temporary)) {
+    if (file >= 0 && is_elsewhere(file, writer->temporary)) {
         error_set(err, "cannot write %s: another program removed %s", writer->path,
                   writer->temporary);
         close(file);
@@ -200,7 +208,7 @@ bool file_commit(file_writer *writer, error *err) {
 
 void file_abort(file_writer *writer) {
     if (writer->temporary) {
-        bool ours = !writer->stream || is_at(fileno(writer->stream), writer->temporary);
+        bool ours = !writer->stream || !is_elsewhere(fileno(writer->stream), writer->temporary);
         if (ours) unlink(writer->temporary); /* while it is locked */
         forget(writer->temporary);
     }
@@ -352,7 +360,7 @@ bool file_ends_in(const char *path, const char *ending) {
 }
 
 bool file_exists(const char *path) {
-    return access(path, F_OK) == 0;
+    return access(path, F_OK) == 0 || (errno != ENOENT && errno != ENOTDIR);
 }
 
 const char *file_scratch_folder(void) {

@@ -49,6 +49,8 @@ void file_unguard(const void *bytes);
 /* Makes the folder and those above it, each flushed to the disk; one that exists is fine. */
 bool file_make_folder(const char *path, error *err);
 bool file_flush_folder(const char *path, error *err);
+
+/* True also where that cannot be found out, so that opening the file says why. */
 bool file_exists(const char *path);
 
 bool file_ends_in(const char *path, const char *ending);

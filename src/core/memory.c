@@ -35,15 +35,47 @@ void *mem_grow(void *block, size_t *capacity, size_t needed, size_t size) {
     return mem_resize(block, grown, size);
 }
 
+/* open_memstream's streams drop what they find no memory for without a sign; these give up. */
+typedef struct memory_stream {
+    char **text;
+    size_t *size, capacity;
+} memory_stream;
+
+static ssize_t stream_write(void *cookie, const char *bytes, size_t count) {
+    memory_stream *s = cookie;
+    *s->text = mem_grow(*s->text, &s->capacity, *s->size + count + 1, 1);
+    memcpy(*s->text + *s->size, bytes, count);
+    *s->size += count;
+    (*s->text)[*s->size] = '\0';
+    return (ssize_t)count;
+}
+
+/* Says where it is, for ftell, and moves nowhere. */
+static int stream_seek(void *cookie, off64_t *offset, int from) {
+    const memory_stream *s = cookie;
+    if (from != SEEK_CUR || *offset != 0) return -1;
+    *offset = (off64_t)*s->size;
+    return 0;
+}
+
+static int stream_close(void *cookie) {
+    free(cookie);
+    return 0;
+}
+
 FILE *mem_stream(char **text, size_t *size) {
+    memory_stream *s = mem_alloc(1, sizeof *s);
     *text = NULL;
     *size = 0;
-    return check(open_memstream(text, size), 1, BUFSIZ);
+    *s = (memory_stream){text, size, 0};
+    stream_write(s, "", 0);
+    const cookie_io_functions_t functions = {
+        .write = stream_write, .seek = stream_seek, .close = stream_close};
+    return check(fopencookie(s, "w", functions), 1, BUFSIZ);
 }
 
 void mem_stream_end(FILE *stream) {
-    bool failed = ferror(stream);
-    if (fclose(stream) != 0 || failed) give_up(1, BUFSIZ);
+    if (fclose(stream) != 0) give_up(1, BUFSIZ);
 }
 
 char *mem_string(const char *text) {

@@ -1,6 +1,7 @@
 #include "probe/dataset.h"
 
 #include "core/memory.h"
+#include "probe/origin.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -60,7 +61,8 @@ static bool check_finite(const dataset *d, error *err) {
 bool dataset_open(dataset *d, const char *prefix, error *err) {
     *d = (dataset){.features_path = mem_format("%s.npy", prefix),
                    .labels_path = mem_format("%s.labels.npy", prefix)};
-    bool opened = npy_open(&d->features, d->features_path, err) &&
+    bool opened = origin_check_complete(prefix, err) &&
+                  npy_open(&d->features, d->features_path, err) &&
                   npy_open(&d->labels, d->labels_path, err) && check_shapes(d, err);
     if (opened) {
         d->rows = (size_t)d->features.rows;

@@ -263,50 +263,54 @@ static bool write_svmlight(const corpus *c, const char *npy_path, const char *pa
     return written;
 }
 
-/* PREFIX.labels.npy and PREFIX.json, on the disk but for their names. */
-static bool begin_company(const extractor *e, const char *prefix, const char *labels,
-                          file_writer *label_file, file_writer *origin_file, error *err) {
+/* The features and labels get their names one after the other; between the two PREFIX.json says so. */
+static bool commit_pair(extractor *e, file_writer *labels, const char *prefix, error *err) {
     origin o = {true, e->how->state, e->how->pool, ""};
-    if (!write_labels(e->c, labels, label_file, err)) return false;
-    if (!e->how->model) return true;
+    if (!origin_mark(prefix, err)) {
+        file_abort(&e->features);
+        file_abort(labels);
+        return false;
+    }
+    if (!file_commit(&e->features, err)) {
+        file_abort(labels);
+        return false;
+    }
+    if (!file_commit(labels, err)) return false;
+    if (!e->how->model) return origin_remove(prefix, err);
     snprintf(o.model, sizeof o.model, "%s", e->how->model);
-    if (origin_begin(&o, prefix, origin_file, err)) return true;
-    file_abort(label_file);
-    return false;
+    return origin_write(&o, prefix, err);
 }
 
-static bool write_files(extractor *e, const char *prefix, error *err) {
-    char *npy_path = mem_format("%s.npy", prefix), *labels = mem_format("%s.labels.npy", prefix);
-    char *text = mem_format("%s.svmlight", prefix);
-    bool svmlight = e->how->format == FORMAT_SVMLIGHT;
-    const char *target = npy_path;
-    char *working = mem_format("%s.features", text);
-    if (svmlight) target = working;
-    file_writer label_file, origin_file;
-    bool done = npy_begin(&e->features, target, "<f4", (int64_t)e->c->count, e->m->config.hidden,
+static bool write_pair(extractor *e, const char *prefix, error *err) {
+    char *path = mem_format("%s.npy", prefix), *labels_path = mem_format("%s.labels.npy", prefix);
+    file_writer labels;
+    bool done = npy_begin(&e->features, path, "<f4", (int64_t)e->c->count, e->m->config.hidden,
                           &e->start, err);
     if (done) {
-        done = run_groups(e, err) &&
-               (svmlight || begin_company(e, prefix, labels, &label_file, &origin_file, err));
-        if (!done) file_abort(&e->features);
-    }
-    if (done) { /* labels last, and only with their features */
-        done = file_commit(&e->features, err);
-        if (svmlight) {
-            done = done && write_svmlight(e->c, working, text, err);
-        } else if (done) {
-            done =
-                file_commit(&label_file, err) && (!e->how->model || file_commit(&origin_file, err));
+        done = run_groups(e, err) && write_labels(e->c, labels_path, &labels, err);
+        if (done) {
+            done = commit_pair(e, &labels, prefix, err);
         } else {
-            file_abort(&label_file);
-            if (e->how->model) file_abort(&origin_file);
+            file_abort(&e->features);
         }
     }
-    if (svmlight) remove(working);
+    free(labels_path);
+    free(path);
+    return done;
+}
+
+/* The features first go to a temporary file, which stays one. */
+static bool write_text(extractor *e, const char *prefix, error *err) {
+    char *path = mem_format("%s.svmlight", prefix), *working = mem_format("%s.features", path);
+    bool done = npy_begin(&e->features, working, "<f4", (int64_t)e->c->count, e->m->config.hidden,
+                          &e->start, err);
+    if (done) {
+        done = run_groups(e, err) && file_flush(&e->features, err) &&
+               write_svmlight(e->c, e->features.temporary, path, err);
+        file_abort(&e->features);
+    }
     free(working);
-    free(text);
-    free(labels);
-    free(npy_path);
+    free(path);
     return done;
 }
 
@@ -317,7 +321,8 @@ bool features_extract(model *m, const corpus *c, const feature_options *how, con
     bool done = take_memory(&e, err);
     if (done) {
         e.step = m->be->record(m->be, issue_step, &e);
-        done = write_files(&e, prefix, err);
+        done = how->format == FORMAT_SVMLIGHT ? write_text(&e, prefix, err)
+                                              : write_pair(&e, prefix, err);
         m->be->recording_free(m->be, e.step);
     }
     release_memory(&e);

@@ -5,6 +5,7 @@
 
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 static const char *const states[] = {"cell", "hidden"};
 static const char *const pools[] = {"last", "mean", "max"};
@@ -36,26 +37,44 @@ bool origin_parse_pool(const char *name, pooling *pool) {
     return found >= 0;
 }
 
-bool origin_begin(const origin *o, const char *prefix, file_writer *writer, error *err) {
+static const char complete[] = "features", incomplete[] = "incomplete features";
+
+static bool write_file(const origin *o, const char *kind, const char *prefix, error *err) {
     char *path = mem_format("%s.json", prefix);
-    bool begun = file_begin(writer, path, err);
+    file_writer writer;
+    bool written = file_begin(&writer, path, err);
     free(path);
-    if (!begun) return false;
-    json_writer w = {writer->stream, false};
+    if (!written) return false;
+    json_writer w = {writer.stream, false};
     json_object_begin(&w, NULL);
-    json_string(&w, "kind", "features");
-    json_string(&w, "state", states[o->state]);
-    json_string(&w, "pool", pools[o->pool]);
-    json_string(&w, "model", o->model);
+    json_string(&w, "kind", kind);
+    if (o) {
+        json_string(&w, "state", states[o->state]);
+        json_string(&w, "pool", pools[o->pool]);
+        json_string(&w, "model", o->model);
+    }
     json_object_end(&w);
-    fputc('\n', writer->stream);
-    if (file_flush(writer, err)) return true;
-    file_abort(writer);
-    return false;
+    fputc('\n', writer.stream);
+    return file_commit(&writer, err);
+}
+
+bool origin_mark(const char *prefix, error *err) {
+    return write_file(NULL, incomplete, prefix, err);
+}
+
+bool origin_write(const origin *o, const char *prefix, error *err) {
+    return write_file(o, complete, prefix, err);
+}
+
+bool origin_remove(const char *prefix, error *err) {
+    char *path = mem_format("%s.json", prefix);
+    bool removed = unlink(path) == 0 || error_system(err, "remove", path);
+    free(path);
+    return removed;
 }
 
 /* The members in any order; those that are missing leave what `o` has. */
-static bool parse(origin *o, const file_map *map) {
+static bool parse(origin *o, const file_map *map, bool *marked) {
     json_reader r = {(const char *)map->bytes, (const char *)map->bytes + map->size, false};
     char key[16], value[32], kind[32] = "";
     bool known = true;
@@ -72,26 +91,45 @@ static bool parse(origin *o, const file_map *map) {
             snprintf(o->model, sizeof o->model, "%.15s", value);
         }
     }
-    return !r.failed && known && strcmp(kind, "features") == 0;
+    *marked = !r.failed && strcmp(kind, incomplete) == 0;
+    return !r.failed && known && strcmp(kind, complete) == 0;
 }
 
-bool origin_read(origin *o, const char *prefix, error *err) {
+/* `any`: another program's file is let pass. */
+static bool read_file(origin *o, const char *prefix, bool any, error *err) {
     char *path = mem_format("%s.json", prefix);
     file_map map;
     *o = (origin){0};
     bool read = true;
     if (file_exists(path)) {
+        bool marked = false;
         read = file_map_open(&map, path, err);
         if (read) {
-            o->known = parse(o, &map);
+            o->known = parse(o, &map, &marked);
             file_map_close(&map);
-            read = o->known ||
-                   error_set(err, "%s: expected what smallworld features writes beside features",
-                             path);
+            read = o->known || (any && !marked);
+            if (marked) {
+                error_set(err,
+                          "%s: says that the features are incomplete: expected those of a "
+                          "whole run of smallworld features",
+                          path);
+            } else if (!read) {
+                error_set(err, "%s: expected what smallworld features writes beside features",
+                          path);
+            }
         }
     }
     free(path);
     return read;
+}
+
+bool origin_read(origin *o, const char *prefix, error *err) {
+    return read_file(o, prefix, false, err);
+}
+
+bool origin_check_complete(const char *prefix, error *err) {
+    origin o;
+    return read_file(&o, prefix, true, err);
 }
 
 bool origin_check(const char *prefix, const char *checksum, error *err) {

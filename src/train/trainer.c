@@ -127,10 +127,22 @@ static bool move_file(const char *from, const char *to, const char *name, error 
     return moved;
 }
 
+/* What a killed run was writing in `next`. */
+static bool remove_temporaries(const trainer *tr, error *err) {
+    bool done = true;
+    for (int i = 0; i < RUN_FILES && done; i++) {
+        char *name = mem_format("%s.tmp", run_files[i]);
+        done = remove_file(tr->next, name, err);
+        free(name);
+    }
+    return done;
+}
+
 /* The files in `next` replace the run's. A best.safetensors of the earlier run goes where the new one
  * has none, which is where it has not been validated. */
 static bool replace_run(trainer *tr, bool validated, error *err) {
-    bool done = validated || remove_file(tr->folder, "best.safetensors", err);
+    bool done = remove_temporaries(tr, err) &&
+                (validated || remove_file(tr->folder, "best.safetensors", err));
     for (int i = 0; i < RUN_FILES && done; i++) {
         bool last = i == RUN_FILES - 1;
         if (last) done = file_flush_folder(tr->folder, err);
@@ -558,14 +570,15 @@ static bool log_metrics(trainer *tr, error *err) {
     if (tr->o->train.prune_density > 0) json_number(&w, "density", structure_density(tr->m));
     json_object_end(&w);
     fputc('\n', tr->metrics);
-    if (fflush(tr->metrics) != 0) {
+    const long length = fflush(tr->metrics) == 0 ? ftell(tr->metrics) : -1;
+    if (length < 0) {
         char *path = run_path(tr, "metrics.jsonl");
         error_system(err, "write", path);
         free(path);
         tr->metrics_failed = true;
         return false;
     }
-    s->metrics_bytes = ftell(tr->metrics);
+    s->metrics_bytes = length;
     s->loss_updates = 0;
     s->replaced = 0;
     s->validated = false;
