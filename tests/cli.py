@@ -210,7 +210,11 @@ class Usage(Case):
             ("--limit: expected an integer from 2", "eval", "a", "--data", "b", "--limit", "1"),
             ("--limit: expected an integer", "eval", "a", "--data", "b", "--limit", "9" * 30),
             ("expected --out PREFIX", "features", "a", "--data", "b"),
-            ("--pool: expected one of: last mean max; got 'sum'", "features", "a", "--pool", "sum"),
+            ("--pool: expected last, mean or max, or different ones joined by commas; got 'sum'",
+             "features", "a", "--pool", "sum"),
+            ("--pool: expected last, mean or max", "features", "a", "--pool", ""),
+            ("--pool: expected last, mean or max", "features", "a", "--pool", "last,"),
+            ("--pool: expected last, mean or max", "features", "a", "--pool", "max,mean,max"),
             ("--state: expected one of: cell hidden; got ''", "features", "a", "--state", ""),
             ("--temperature: expected a number", "generate", "a", "--temperature", "nan"),
             ("--temperature: expected a number", "generate", "a", "--temperature", "-1"),
@@ -674,6 +678,13 @@ class Uses(Case):
                 self.run_program("features", "m.safetensors", "--data", "some.tsv", "--out", "g",
                                  "--state", state, "--pool", pool, *self.cpu)
                 kinds[state, pool] = numpy.load(self.folder / "g.npy")
+            for pools in ["mean", "last"], ["max", "last", "mean"]:
+                result = self.results("features", "m.safetensors", "--data", "some.tsv", "--out",
+                                      "g", "--state", state, "--pool", ",".join(pools), *self.cpu)
+                self.assertEqual(result["units"], 32 * len(pools))
+                joined = numpy.hstack([kinds[state, pool] for pool in pools])
+                numpy.testing.assert_array_equal(numpy.load(self.folder / "g.npy"), joined)
+                self.assertEqual(json.loads(self.read("g.json"))["pool"], ",".join(pools))
         self.assertTrue((kinds["cell", "last"] == features).all())
         for state in "cell", "hidden":
             self.assertTrue((kinds[state, "max"] >= kinds[state, "last"]).all())

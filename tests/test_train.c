@@ -1045,7 +1045,7 @@ static void test_features(void **state) {
     char *forwards = path_of("mixed.tsv"), *backwards = path_of("backwards.tsv");
     write_mixed(forwards, false);
     write_mixed(backwards, true);
-    const feature_options how = {FEATURE_CELL, POOL_LAST, FORMAT_NPY, false, NULL};
+    const feature_options how = {FEATURE_CELL, {1, {POOL_LAST}}, FORMAT_NPY, false, NULL};
     for (int i = 0; i < 4; i++) {
         /* A BLAS may sum in another order where the number of columns differs: cuBLAS's choice came
          * to 1.3e-5 at a document's end. Our products do not. */
@@ -1062,7 +1062,7 @@ static void test_features(void **state) {
     /* The other kinds, by batch and order alone. */
     for (int s = 0; s < 2; s++) {
         for (int p = 0; p < 3; p++) {
-            const feature_options kind = {(feature_state)s, (pooling)p, FORMAT_NPY, false, NULL};
+            const feature_options kind = {(feature_state)s, {1, {(pooling)p}}, FORMAT_NPY, false, NULL};
             char *base = extract("featured", forwards, "base", 2, 16, kind);
             char *other = extract("featured", backwards, "other", 9, 16, kind);
             compare_features("kinds", base, other, true, 1e-5);
@@ -1075,8 +1075,8 @@ static void test_svmlight(void **state) {
     char *path = path_of("mixed.tsv");
     write_mixed(path, false);
     run("svmlight", TRAIN_FRESH, "train.steps=2");
-    const feature_options how = {FEATURE_CELL, POOL_LAST, FORMAT_NPY, false, NULL};
-    const feature_options text = {FEATURE_CELL, POOL_LAST, FORMAT_SVMLIGHT, false, NULL};
+    const feature_options how = {FEATURE_CELL, {1, {POOL_LAST}}, FORMAT_NPY, false, NULL};
+    const feature_options text = {FEATURE_CELL, {1, {POOL_LAST}}, FORMAT_SVMLIGHT, false, NULL};
     char *base = extract("svmlight", path, "rows", 4, 16, how);
     char *prefix = extract("svmlight", path, "lines", 4, 16, text);
     npy array = open_npy(base, ".npy");

@@ -2,6 +2,7 @@
 #include "probe/features.h"
 #include "cmd/cli.h"
 #include "core/log.h"
+#include "probe/origin.h"
 
 #include <stdlib.h>
 
@@ -21,8 +22,10 @@ static const struct argp_option option_table[] = {
     {"out", KEY_OUT, "PREFIX", 0,
      "Write PREFIX.npy, PREFIX.labels.npy and PREFIX.json, or PREFIX.svmlight", 0},
     {"state", KEY_STATE, "NAME", 0, "State that is exported: cell (default) or hidden", 0},
-    {"pool", KEY_POOL, "NAME", 0,
-     "How the states after a document's bytes become one: last (default), mean or max", 0},
+    {"pool", KEY_POOL, "NAME,...", 0,
+     "How the states after a document's bytes become one: last (default), mean or max; of several, "
+     "such as last,mean, the features follow one another",
+     0},
     {"format", KEY_FORMAT, "NAME", 0, "File format: npy (default) or svmlight", 0},
     {"json", KEY_JSON, NULL, 0, "Print one JSON object on stdout at the end", 0},
     {0},
@@ -37,7 +40,12 @@ static error_t parse(int key, char *text, struct argp_state *state) {
         a->how.state = (feature_state)cli_choice(state, "--state", text, FEATURE_STATES);
         return 0;
     case KEY_POOL:
-        a->how.pool = (pooling)cli_choice(state, "--pool", text, FEATURE_POOLINGS);
+        if (!origin_parse_pools(text, &a->how.pools)) {
+            argp_error(state,
+                       "--pool: expected last, mean or max, or different ones joined by commas; "
+                       "got '%s'",
+                       text);
+        }
         return 0;
     case KEY_FORMAT:
         a->how.format = (feature_format)cli_choice(state, "--format", text, FEATURE_FORMATS);
@@ -87,7 +95,7 @@ int cmd_features(int argc, char **argv) {
         children,
         NULL,
         NULL};
-    arguments a = {.how = {FEATURE_CELL, POOL_LAST, FORMAT_NPY, true, NULL}};
+    arguments a = {.how = {FEATURE_CELL, {1, {POOL_LAST}}, FORMAT_NPY, true, NULL}};
     cli_parse(&argp, argc, argv, &a);
     error err;
     cli_loaded loaded;

@@ -15,7 +15,7 @@
 typedef struct group {
     const uint32_t *documents;
     int count;
-    float *pooled; /* [units][columns], as it comes back from the device */
+    float *pooled; /* [pools][units][columns], as it comes back from the device */
 } group;
 
 typedef struct extractor {
@@ -24,17 +24,19 @@ typedef struct extractor {
     const feature_options *how;
     uint32_t *order;       /* [count] documents, longest first */
     recording *step;       /* the cell over m->steps bytes, then pooling */
+    size_t plane;          /* units x columns */
     int32_t *first, *last; /* [columns] on the device: which steps pooling takes */
-    void *pooled;          /* real [units][columns] on the device */
-    float *host[2];        /* [units][columns]: one is read into, one written from */
+    int32_t *latest;       /* [columns] on the device: the last one of them */
+    void *pooled;          /* real [pools][units][columns] on the device */
+    float *host[2];        /* [pools][units][columns]: one is read into, one written from */
     uint8_t *bytes;        /* [steps][columns] */
-    int32_t *host_first, *host_last;
+    int32_t *host_latest, *host_last;
 
     /* A thread writes the rows of one group while the backend reads the next. */
     pthread_t writer;
     bool writing, written; /* written: and without an error */
     group handed;          /* to the writer */
-    float *rows;           /* [batch][units], as they are written */
+    float *rows;           /* [batch][pools][units], as they are written */
     file_writer features;
     int64_t start; /* of the first row in the .npy file */
     error write_error;
@@ -65,20 +67,26 @@ static void issue_step(void *argument) {
     backend *be = m->be;
     model_run(m);
     bool cell = e->how->state == FEATURE_CELL;
-    be->pool(be, model_state(m, cell ? MODEL_C : MODEL_H, 1), cell ? REAL : OPERAND, m->steps,
-             (int)m->config.hidden, m->columns, e->first, e->last, e->how->pool, e->pooled);
+    for (int p = 0; p < e->how->pools.count; p++) {
+        pooling how = e->how->pools.kinds[p];
+        be->pool(be, model_state(m, cell ? MODEL_C : MODEL_H, 1), cell ? REAL : OPERAND, m->steps,
+                 (int)m->config.hidden, m->columns, how == POOL_LAST ? e->latest : e->first,
+                 e->last, how, (float *)e->pooled + (size_t)p * e->plane);
+    }
 }
 
 /* What pooling starts from: 0, or for the largest, minus infinity, by way of `host`. */
 static void start_pooling(extractor *e, float *host) {
     backend *be = e->m->be;
-    size_t count = (size_t)e->m->config.hidden * (size_t)e->m->columns;
-    if (e->how->pool != POOL_MAX) {
-        be->zero(be, e->pooled, count * sizeof(float));
-        return;
+    for (int p = 0; p < e->how->pools.count; p++) {
+        float *pooled = (float *)e->pooled + (size_t)p * e->plane;
+        if (e->how->pools.kinds[p] != POOL_MAX) {
+            be->zero(be, pooled, e->plane * sizeof(float));
+            continue;
+        }
+        for (size_t i = 0; i < e->plane; i++) host[i] = -INFINITY;
+        be->upload(be, pooled, host, e->plane * sizeof(float));
     }
-    for (size_t i = 0; i < count; i++) host[i] = -INFINITY;
-    be->upload(be, e->pooled, host, count * sizeof(float));
 }
 
 /* Feeds the steps from `from` on of the group's documents. */
@@ -96,46 +104,47 @@ static void run_step(extractor *e, const group *g, uint64_t from) {
             const uint8_t *text = e->c->bytes + d->offset + from;
             for (size_t t = 0; t < here; t++) e->bytes[t * columns + k] = text[t];
         }
-        e->host_first[k] = 0;
         e->host_last[k] = (int32_t)here;
-        if (e->how->pool == POOL_LAST && here > 0) e->host_first[k] = (int32_t)here - 1;
+        e->host_latest[k] = here > 0 ? (int32_t)here - 1 : 0;
     }
     model_set_text(m, e->bytes, NULL);
-    be->upload(be, e->first, e->host_first, columns * sizeof *e->host_first);
+    be->upload(be, e->latest, e->host_latest, columns * sizeof *e->host_latest);
     be->upload(be, e->last, e->host_last, columns * sizeof *e->host_last);
     be->replay(be, e->step);
 }
 
 static void run_group(extractor *e, const group *g) {
     backend *be = e->m->be;
-    size_t count = (size_t)e->m->config.hidden * (size_t)e->m->columns;
     uint64_t longest = e->c->documents[g->documents[0]].length;
     model_zero_state(e->m);
     start_pooling(e, g->pooled);
     for (uint64_t from = 0; from < longest; from += (uint64_t)e->m->steps) run_step(e, g, from);
+    size_t count = (size_t)e->how->pools.count * e->plane;
     be->download(be, g->pooled, e->pooled, count * sizeof(float));
 }
 
 /* ------------------------------------------------------------------------------------- rows */
 
-/* The group's features as rows; 16 units at a time, so that a cache line is filled at once. */
-static void turn_over(const extractor *e, const group *g) {
+/* The group's features of one pooling as parts of rows; 16 units at a time, so that a cache line is
+ * filled at once. */
+static void turn_over(const extractor *e, const group *g, int p) {
     const size_t units = (size_t)e->m->config.hidden, columns = (size_t)e->m->columns, tile = 16;
+    const size_t width = units * (size_t)e->how->pools.count;
+    const float *pooled = g->pooled + (size_t)p * e->plane;
     for (size_t u0 = 0; u0 < units; u0 += tile) {
         size_t u1 = u0 + tile < units ? u0 + tile : units;
         for (size_t k = 0; k < (size_t)g->count; k++) {
-            bool mean = e->how->pool == POOL_MEAN;
+            bool mean = e->how->pools.kinds[p] == POOL_MEAN;
             float scale = mean ? 1 / (float)e->c->documents[g->documents[k]].length : 1;
-            for (size_t u = u0; u < u1; u++) {
-                e->rows[k * units + u] = g->pooled[u * columns + k] * scale;
-            }
+            float *row = e->rows + k * width + (size_t)p * units;
+            for (size_t u = u0; u < u1; u++) row[u] = pooled[u * columns + k] * scale;
         }
     }
 }
 
 /* Rows go to their documents' places in the file. */
 static bool write_rows(extractor *e, const group *g, error *err) {
-    size_t units = (size_t)e->m->config.hidden;
+    size_t units = (size_t)e->m->config.hidden * (size_t)e->how->pools.count;
     for (int k = 0; k < g->count; k++) {
         off_t at = (off_t)e->start + (off_t)g->documents[k] * (off_t)(units * sizeof *e->rows);
         if (fseeko(e->features.stream, at, SEEK_SET) != 0) {
@@ -149,7 +158,7 @@ static bool write_rows(extractor *e, const group *g, error *err) {
 
 static void *write_group(void *argument) {
     extractor *e = argument;
-    turn_over(e, &e->handed);
+    for (int p = 0; p < e->how->pools.count; p++) turn_over(e, &e->handed, p);
     e->written = write_rows(e, &e->handed, &e->write_error);
     return NULL;
 }
@@ -201,28 +210,32 @@ static bool run_groups(extractor *e, error *err) {
 
 static bool take_memory(extractor *e, error *err) {
     backend *be = e->m->be;
-    size_t columns = (size_t)e->m->columns, plane = (size_t)e->m->config.hidden * columns;
-    e->first = be->allocate(be, columns * sizeof *e->first);
-    e->last = be->allocate(be, columns * sizeof *e->last);
-    e->pooled = be->allocate(be, plane * sizeof(float));
-    for (int i = 0; i < 2; i++) e->host[i] = mem_alloc(plane, sizeof *e->host[i]);
-    e->rows = mem_alloc(plane, sizeof *e->rows);
+    size_t columns = (size_t)e->m->columns, all = (size_t)e->how->pools.count * e->plane;
+    size_t numbers = columns * sizeof(int32_t);
+    e->first = be->allocate(be, numbers);
+    e->last = be->allocate(be, numbers);
+    e->latest = be->allocate(be, numbers);
+    e->pooled = be->allocate(be, all * sizeof(float));
+    for (int i = 0; i < 2; i++) e->host[i] = mem_alloc(all, sizeof *e->host[i]);
+    e->rows = mem_alloc(all, sizeof *e->rows);
     e->bytes = mem_alloc((size_t)e->m->steps * columns, 1);
-    e->host_first = mem_alloc(columns, sizeof *e->host_first);
+    e->host_latest = mem_alloc(columns, sizeof *e->host_latest);
     e->host_last = mem_alloc(columns, sizeof *e->host_last);
-    if (e->first && e->last && e->pooled) return true;
-    return error_set(err, "not enough memory for features on %s", be->device);
+    bool taken = e->first && e->last && e->latest && e->pooled;
+    if (taken) be->zero(be, e->first, numbers);
+    return taken || error_set(err, "not enough memory for features on %s", be->device);
 }
 
 static void release_memory(extractor *e) {
     backend *be = e->m->be;
     if (e->first) be->release(be, e->first);
     if (e->last) be->release(be, e->last);
+    if (e->latest) be->release(be, e->latest);
     if (e->pooled) be->release(be, e->pooled);
     for (int i = 0; i < 2; i++) free(e->host[i]);
     free(e->rows);
     free(e->bytes);
-    free(e->host_first);
+    free(e->host_latest);
     free(e->host_last);
 }
 
@@ -265,7 +278,7 @@ static bool write_svmlight(const corpus *c, const char *npy_path, const char *pa
 
 /* The features and labels get their names one after the other; between the two PREFIX.json says so. */
 static bool commit_pair(extractor *e, file_writer *labels, const char *prefix, error *err) {
-    origin o = {true, e->how->state, e->how->pool, ""};
+    origin o = {true, e->how->state, e->how->pools, ""};
     if (!origin_mark(prefix, err)) {
         file_abort(&e->features);
         file_abort(labels);
@@ -281,11 +294,15 @@ static bool commit_pair(extractor *e, file_writer *labels, const char *prefix, e
     return origin_write(&o, prefix, err);
 }
 
+static bool begin_rows(extractor *e, const char *path, error *err) {
+    int64_t width = e->m->config.hidden * e->how->pools.count;
+    return npy_begin(&e->features, path, "<f4", (int64_t)e->c->count, width, &e->start, err);
+}
+
 static bool write_pair(extractor *e, const char *prefix, error *err) {
     char *path = mem_format("%s.npy", prefix), *labels_path = mem_format("%s.labels.npy", prefix);
     file_writer labels;
-    bool done = npy_begin(&e->features, path, "<f4", (int64_t)e->c->count, e->m->config.hidden,
-                          &e->start, err);
+    bool done = begin_rows(e, path, err);
     if (done) {
         done = run_groups(e, err) && write_labels(e->c, labels_path, &labels, err);
         if (done) {
@@ -302,8 +319,7 @@ static bool write_pair(extractor *e, const char *prefix, error *err) {
 /* The features first go to a temporary file, which stays one. */
 static bool write_text(extractor *e, const char *prefix, error *err) {
     char *path = mem_format("%s.svmlight", prefix), *working = mem_format("%s.features", path);
-    bool done = npy_begin(&e->features, working, "<f4", (int64_t)e->c->count, e->m->config.hidden,
-                          &e->start, err);
+    bool done = begin_rows(e, working, err);
     if (done) {
         done = run_groups(e, err) && file_flush(&e->features, err) &&
                write_svmlight(e->c, e->features.temporary, path, err);
@@ -316,7 +332,11 @@ static bool write_text(extractor *e, const char *prefix, error *err) {
 
 bool features_extract(model *m, const corpus *c, const feature_options *how, const char *prefix,
                       feature_result *result, error *err) {
-    extractor e = {.m = m, .c = c, .how = how, .order = order_by_length(c)};
+    extractor e = {.m = m,
+                   .c = c,
+                   .how = how,
+                   .order = order_by_length(c),
+                   .plane = (size_t)m->config.hidden * (size_t)m->columns};
     double start = clock_seconds();
     bool done = take_memory(&e, err);
     if (done) {
@@ -327,7 +347,7 @@ bool features_extract(model *m, const corpus *c, const feature_options *how, con
     }
     release_memory(&e);
     free(e.order);
-    *result =
-        (feature_result){c->count, c->size, (uint64_t)m->config.hidden, clock_seconds() - start};
+    *result = (feature_result){c->count, c->size, (uint64_t)(m->config.hidden * how->pools.count),
+                               clock_seconds() - start};
     return done;
 }

@@ -16,23 +16,31 @@ typedef enum feature_format { FORMAT_NPY, FORMAT_SVMLIGHT } feature_format;
 enum { FEATURES_STEPS = 64 };
 
 #define FEATURE_STATES   "cell hidden"
-#define FEATURE_POOLINGS "last mean max" /* in the order of enum pooling */
 #define FEATURE_FORMATS  "npy svmlight"
+
+/* How the states after a document's bytes become features: one kind, or several different ones, whose
+ * features follow one another. */
+enum { POOL_KINDS = 3 };
+
+typedef struct pool_list {
+    int count;
+    pooling kinds[POOL_KINDS];
+} pool_list;
 
 typedef struct feature_options {
     feature_state state;
-    pooling pool;
+    pool_list pools;
     feature_format format;
     bool progress;
     const char *model; /* the checkpoint's checksum, for PREFIX.json; NULL: no such file */
 } feature_options;
 
 typedef struct feature_result {
-    uint64_t documents, bytes, units;
+    uint64_t documents, bytes, units; /* units: features of a document */
     double seconds;
 } feature_result;
 
-/* Writes PREFIX.npy (documents x units, float32), PREFIX.labels.npy (int32) and PREFIX.json (see
+/* Writes PREFIX.npy (documents x (pools x units), float32), PREFIX.labels.npy (int32) and PREFIX.json (see
  * origin.h), or PREFIX.svmlight, in the corpus's order. `m` is made for inference, in one
  * segment. */
 bool features_extract(model *m, const corpus *c, const feature_options *how, const char *prefix,

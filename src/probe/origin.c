@@ -3,12 +3,13 @@
 #include "core/json.h"
 #include "core/memory.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
 static const char *const states[] = {"cell", "hidden"};
-static const char *const pools[] = {"last", "mean", "max"};
+static const char *const pool_names[POOL_KINDS] = {"last", "mean", "max"};
 
 static int find(const char *name, const char *const *names, int count) {
     for (int i = 0; i < count; i++) {
@@ -21,8 +22,14 @@ const char *origin_state_name(feature_state state) {
     return states[state];
 }
 
-const char *origin_pool_name(pooling pool) {
-    return pools[pool];
+const char *origin_pools_text(const pool_list *pools, char *text) {
+    size_t used = 0;
+    text[0] = '\0';
+    for (int i = 0; i < pools->count; i++) {
+        used += (size_t)snprintf(text + used, ORIGIN_POOLS_TEXT - used, "%s%s", i ? "," : "",
+                                 pool_names[pools->kinds[i]]);
+    }
+    return text;
 }
 
 bool origin_parse_state(const char *name, feature_state *state) {
@@ -31,10 +38,21 @@ bool origin_parse_state(const char *name, feature_state *state) {
     return found >= 0;
 }
 
-bool origin_parse_pool(const char *name, pooling *pool) {
-    int found = find(name, pools, 3);
-    *pool = (pooling)(found < 0 ? 0 : found);
-    return found >= 0;
+bool origin_parse_pools(const char *text, pool_list *pools) {
+    pools->count = 0;
+    for (const char *at = text;; at++) {
+        char name[8];
+        size_t length = strcspn(at, ",");
+        snprintf(name, sizeof name, "%.*s", length < 7 ? (int)length : 7, at);
+        int found = find(name, pool_names, POOL_KINDS);
+        for (int i = 0; i < pools->count; i++) {
+            if ((int)pools->kinds[i] == found) return false;
+        }
+        if (found < 0) return false;
+        pools->kinds[pools->count++] = (pooling)found;
+        at += length;
+        if (*at == '\0') return true;
+    }
 }
 
 static const char complete[] = "features", incomplete[] = "incomplete features";
@@ -45,12 +63,13 @@ static bool write_file(const origin *o, const char *kind, const char *prefix, er
     bool written = file_begin(&writer, path, err);
     free(path);
     if (!written) return false;
+    char text[ORIGIN_POOLS_TEXT];
     json_writer w = {writer.stream, false};
     json_object_begin(&w, NULL);
     json_string(&w, "kind", kind);
     if (o) {
         json_string(&w, "state", states[o->state]);
-        json_string(&w, "pool", pools[o->pool]);
+        json_string(&w, "pool", origin_pools_text(&o->pools, text));
         json_string(&w, "model", o->model);
     }
     json_object_end(&w);
@@ -86,7 +105,7 @@ static bool parse(origin *o, const file_map *map, bool *marked) {
         } else if (strcmp(key, "state") == 0) {
             known = known && origin_parse_state(value, &o->state);
         } else if (strcmp(key, "pool") == 0) {
-            known = known && origin_parse_pool(value, &o->pool);
+            known = known && origin_parse_pools(value, &o->pools);
         } else if (strcmp(key, "model") == 0) {
             snprintf(o->model, sizeof o->model, "%.15s", value);
         }

@@ -9,7 +9,7 @@
 typedef struct origin {
     bool known;
     feature_state state;
-    pooling pool;
+    pool_list pools;
     char model[16]; /* the checkpoint's checksum */
 } origin;
 
@@ -30,8 +30,11 @@ bool origin_check(const char *prefix, const char *checksum, error *err);
 
 /* The names of choices, as in commands' options. */
 const char *origin_state_name(feature_state state);
-const char *origin_pool_name(pooling pool);
 bool origin_parse_state(const char *name, feature_state *state);
-bool origin_parse_pool(const char *name, pooling *pool);
+
+/* Of pools, joined by commas: "last,mean". `text` holds ORIGIN_POOLS_TEXT bytes. */
+enum { ORIGIN_POOLS_TEXT = 16 };
+const char *origin_pools_text(const pool_list *pools, char *text);
+bool origin_parse_pools(const char *text, pool_list *pools);
 
 #endif

@@ -25,11 +25,12 @@ bool saved_write(const saved_probe *p, const char *path, error *err) {
     int count = 0;
     char text[32];
     bool known = p->origin.known;
+    char pools[ORIGIN_POOLS_TEXT];
     add_entry(entries, &count, "format", "smallworld");
     add_entry(entries, &count, "version", PROBE_VERSION);
     add_entry(entries, &count, "kind", "probe");
     add_entry(entries, &count, "state", known ? origin_state_name(p->origin.state) : "");
-    add_entry(entries, &count, "pool", known ? origin_pool_name(p->origin.pool) : "");
+    add_entry(entries, &count, "pool", known ? origin_pools_text(&p->origin.pools, pools) : "");
     add_entry(entries, &count, "model", known ? p->origin.model : "");
     add_entry(entries, &count, "penalty", p->penalty);
     json_format_number(text, p->cost);
@@ -91,7 +92,7 @@ static bool parse(saved_probe *p) {
     p->origin.known = *entry(p, "state") != '\0';
     snprintf(p->origin.model, sizeof p->origin.model, "%.15s", entry(p, "model"));
     return !p->origin.known || (origin_parse_state(entry(p, "state"), &p->origin.state) &&
-                                origin_parse_pool(entry(p, "pool"), &p->origin.pool));
+                                origin_parse_pools(entry(p, "pool"), &p->origin.pools));
 }
 
 bool saved_open(saved_probe *p, const char *path, error *err) {
