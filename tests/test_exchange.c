@@ -1,5 +1,5 @@
-/* Patterns that change: what is drawn is absent and uniform; what is dropped is weakest; nothing else
- * moves. */
+/* Patterns that change: what is drawn is absent and uniform; what is dropped is weakest; nothing
+ * else moves. */
 #include "graphs.h"
 #include "support.h"
 
@@ -131,12 +131,36 @@ static void test_ties(void **state) {
     graph_free(g);
 }
 
+/* The strongest of a list stay, in its order; the graph of a list has its blocks alone. */
+static void test_strongest(void **state) {
+    (void)state;
+    graph *g = graph_of_degree(GRAPH_RANDOM, NODES, 4, 0);
+    int32_t absent[40][2], all[40][2];
+    double norms[40];
+    philox_stream random = stream(4);
+    assert_int_equal(graph_draw_absent(g, 40, &random, absent), 40);
+    memcpy(all, absent, sizeof all);
+    for (int k = 0; k < 40; k++) norms[k] = k * 7 % 40;
+    graph *made = graph_of_absent(NODES, (const int32_t(*)[2])absent, 40);
+    assert_int_equal(graph_blocks(made), 40);
+    for (int k = 0; k < 40; k++) assert_true(has_block(made, all[k][0], all[k][1]));
+    graph_keep_strongest(absent, norms, 40, 11, &random);
+    int kept = 0;
+    for (int k = 0; k < 40; k++) {
+        if (norms[k] < 29) continue;
+        assert_int_equal(absent[kept][0], all[k][0]);
+        assert_int_equal(absent[kept++][1], all[k][1]);
+    }
+    assert_int_equal(kept, 11);
+    graph_free(made);
+    graph_free(g);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_draws),
-        cmocka_unit_test(test_draws_all),
-        cmocka_unit_test(test_exchange),
-        cmocka_unit_test(test_ties),
+        cmocka_unit_test(test_draws),     cmocka_unit_test(test_draws_all),
+        cmocka_unit_test(test_exchange),  cmocka_unit_test(test_ties),
+        cmocka_unit_test(test_strongest),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

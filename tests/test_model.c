@@ -687,6 +687,82 @@ static void check_change(const model_config *config, int drop, int grow) {
     be->destroy(be);
 }
 
+/* The weights of `m` for a model that has every block: zeros where `m` has none. */
+static double *fill_up(const model *m, const double *weights, const model *full) {
+    const int width = (int)m->config.hidden, side = (int)m->config.block;
+    double *filled = mem_alloc(full->parameters.total, sizeof *filled);
+    int stage = -1;
+    for (int i = 0; i < full->parameters.count; i++) {
+        const parameter *from = &m->parameters.items[i], *to = &full->parameters.items[i];
+        stage += to->layout != NULL;
+        for (int e = 0; e < (int)to->count; e++) {
+            const int gate = e / width / width, row = e / width % width, column = e % width;
+            filled[to->offset + (size_t)e] =
+                to->layout ? weight_of(m, weights, stage, row / side, column / side,
+                                       gate * side + row % side, column % side)
+                           : weights[from->offset + (size_t)e];
+        }
+    }
+    return filled;
+}
+
+/* The norms of the gradient at absent blocks, which leave out the first step, against the gradient
+ * of a model that has every block. From a zero state the first step adds nothing to the first
+ * stage's, nor to the mlstm's second. */
+static void check_gradient_norms(int kind) {
+    backend *be = test_backend(FP32);
+    backend *trusted = test_device_is_cuda() ? backend_cpu(FP32, 0) : backend_cpu_reference(0);
+    model_config config = base_config();
+    config.cell = kind;
+    config.internal_steps = 2;
+    config.layer_norm = false; /* of zeros would not be zero */
+    random_restart(41);
+    model *m = create(be, &config, 11, 5, 1);
+    config.graph = GRAPH_DENSE;
+    config.degree = 0;
+    model *full = create(trusted, &config, 11, 5, 1);
+    inputs in = draw_inputs(m), filled;
+    memset(in.h, 0, (size_t)config.hidden * 11 * sizeof *in.h);
+    filled = in;
+    filled.weights = fill_up(m, in.weights, full);
+    load(m, &in);
+    model_gradient(m);
+    load(full, &filled);
+    model_gradient(full);
+    double *expected = get(trusted, full->gradient, full->parameters.total, REAL);
+    philox_stream random = philox_start(8, PHILOX_TEST, 0, 0);
+    for (int s = 0; s < (kind == CELL_MLSTM ? 2 : 1); s++) {
+        int32_t absent[20][2];
+        double norms[20];
+        assert_int_equal(graph_draw_absent(m->graphs[s], 20, &random, absent), 20);
+        graph *g = graph_of_absent(m->graphs[s]->nodes, (const int32_t(*)[2])absent, 20);
+        model_gradient_norms(m, s, g, norms);
+        for (int k = 0; k < 20; k++) {
+            const int side = (int)config.block, output = absent[k][0], input = absent[k][1];
+            double sum = 0;
+            for (int e = 0; e < m->layouts[s]->gates * side * side; e++) {
+                sum += pow(weight_of(full, expected, s, output, input, e / side, e % side), 2);
+            }
+            if (!(fabs(norms[k] / sqrt(sum) - 1) < 1e-3)) {
+                fail_msg("stage %d, block %d: %g, expected %g", s, k, norms[k], sqrt(sum));
+            }
+        }
+        graph_free(g);
+    }
+    free(expected);
+    free(filled.weights);
+    free_inputs(&in);
+    model_free(full);
+    model_free(m);
+    trusted->destroy(trusted);
+    be->destroy(be);
+}
+
+static void test_gradient_norms(void **state) {
+    (void)state;
+    for (int kind = CELL_LSTM; kind <= CELL_DEEP; kind++) check_gradient_norms(kind);
+}
+
 static void test_changed_patterns(void **state) {
     (void)state;
     for (int kind = CELL_LSTM; kind <= CELL_DEEP; kind++) {
@@ -714,6 +790,7 @@ int main(void) {
         cmocka_unit_test(test_matching_parameters),
         cmocka_unit_test(test_weight_decay),
         cmocka_unit_test(test_changed_patterns),
+        cmocka_unit_test(test_gradient_norms),
         cmocka_unit_test(test_learns),
         cmocka_unit_test(test_repeats),
         cmocka_unit_test(test_no_targets),

@@ -327,8 +327,10 @@ static void test_resume_rewired(void **state) {
         "run.precision=bf16 train.rewire_every=5 model.cell=mlstm model.dropout=0.3",
         "run.precision=fp32 train.rewire_every=4 model.cell=deep train.recompute=3 "
         "model.graph=core_periphery model.degree=null model.density=0.5 model.core=0.4",
+        "run.precision=fp32 train.rewire_every=7 train.rewire_grow=gradient model.cell=deep",
+        "run.precision=bf16 train.rewire_every=4 train.rewire_grow=gradient train.recompute=3",
     };
-    static const int64_t stops[] = {2, 3, 7, 19, 30, -1};
+    static const int64_t stops[] = {2, 3, 6, 7, 13, 19, 30, -1};
     for (size_t i = 0; i < sizeof settings / sizeof *settings; i++) {
         check_resume(settings[i], stops);
         char *fixed = mem_format("%s train.rewire_every=0", settings[i]);
@@ -345,8 +347,8 @@ static void test_resume_rewired(void **state) {
         safetensors_close(&b);
     }
     run("rewired", TRAIN_FRESH, "train.rewire_every=2 train.rewire_share=0.5 train.steps=8");
-    /* 8 nodes of degree 4: 32 blocks besides self-blocks. Of 8 steps the first 6 rewire, at 2 and 4;
-     * nothing after the first line of metrics, at 4. */
+    /* 8 nodes of degree 4: 32 blocks besides self-blocks. Of 8 steps the first 6 rewire, at 2 and
+     * 4; nothing after the first line of metrics, at 4. */
     const int first = (int)(32 * 0.5 * 0.75), second = (int)(32 * 0.5 * 0.25);
     assert_int_equal(metric("rewired", "blocks_replaced", false), first + second);
     assert_int_equal(metric("rewired", "blocks_replaced", true), 0);
@@ -1062,7 +1064,8 @@ static void test_features(void **state) {
     /* The other kinds, by batch and order alone. */
     for (int s = 0; s < 2; s++) {
         for (int p = 0; p < 3; p++) {
-            const feature_options kind = {(feature_state)s, {1, {(pooling)p}}, FORMAT_NPY, false, NULL};
+            const feature_options kind = {
+                (feature_state)s, {1, {(pooling)p}}, FORMAT_NPY, false, NULL};
             char *base = extract("featured", forwards, "base", 2, 16, kind);
             char *other = extract("featured", backwards, "other", 9, 16, kind);
             compare_features("kinds", base, other, true, 1e-5);

@@ -82,7 +82,7 @@ int cmd_prune(int argc, char **argv) {
         NULL,
         NULL};
     arguments a = {0};
-    argp_parse(&argp, argc, argv, 0, NULL, &a);
+    cli_parse(&argp, argc, argv, &a);
     error err;
     double density = 0;
     size_t parameters = 0;

@@ -37,6 +37,36 @@ static int by_norm(const void *a, const void *b) {
     return one->tie < two->tie ? -1 : one->tie > two->tie;
 }
 
+graph *graph_of_absent(int nodes, const int32_t (*absent)[2], int count) {
+    graph *made = mem_alloc(1, sizeof *made);
+    made->nodes = nodes;
+    made->start = mem_alloc((size_t)nodes + 1, sizeof *made->start);
+    made->column = mem_alloc((size_t)count + 1, sizeof *made->column);
+    for (int k = 0; k < count; k++) {
+        made->start[absent[k][0] + 1]++;
+        made->column[k] = absent[k][1];
+    }
+    for (int i = 0; i < nodes; i++) made->start[i + 1] += made->start[i];
+    return made;
+}
+
+void graph_keep_strongest(int32_t (*absent)[2], const double *norms, int count, int keep,
+                          philox_stream *random) {
+    ranked_block *ranked = mem_alloc((size_t)count + 1, sizeof *ranked);
+    uint8_t *weak = mem_alloc((size_t)count + 1, 1);
+    for (int k = 0; k < count; k++) ranked[k] = (ranked_block){norms[k], philox_next(random), k};
+    qsort(ranked, (size_t)count, sizeof *ranked, by_norm);
+    for (int k = 0; k < count - keep; k++) weak[ranked[k].block] = 1;
+    int kept = 0;
+    for (int k = 0; k < count; k++) {
+        if (weak[k]) continue;
+        absent[kept][0] = absent[k][0];
+        absent[kept++][1] = absent[k][1];
+    }
+    free(ranked);
+    free(weak);
+}
+
 /* [blocks] 1 where a block is among the `count` of smallest norm, self-blocks left out. */
 static uint8_t *mark_weakest(const graph *g, const double *norms, int count,
                              philox_stream *random) {
@@ -62,7 +92,8 @@ graph *graph_exchange(const graph *g, const double *norms, int drop, const int32
     graph *made = mem_alloc(1, sizeof *made);
     made->nodes = g->nodes;
     made->start = mem_alloc((size_t)g->nodes + 1, sizeof *made->start);
-    made->column = mem_alloc((size_t)(graph_blocks(g) - drop + grow), sizeof *made->column);
+    size_t count = (size_t)graph_blocks(g) - (size_t)drop + (size_t)grow;
+    made->column = mem_alloc(count, sizeof *made->column);
     int blocks = 0, next = 0;
     for (int i = 0; i < g->nodes; i++) {
         for (int k = g->start[i]; k < g->start[i + 1]; k++) {

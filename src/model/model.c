@@ -529,14 +529,18 @@ float *model_download(const model *m, const void *arena, size_t first, size_t co
 
 /* --------------------------------------------------------------------------------- patterns */
 
+static size_t plane_bytes(const model *m, size_t element) {
+    return (size_t)m->config.hidden * (size_t)m->columns * element;
+}
+
 static const parameter *stage_weight(const model *m, int s) {
     char stage[16], name[48];
     snprintf(name, sizeof name, "cell.%s.weight", model_stage_name(&m->config, s, stage));
     return parameter_find(&m->parameters, name);
 }
 
-/* A row of a block in a stage's weights: those of one output unit. `block` counts the graph's blocks
- * in their order; a complete graph's weights are one matrix [gates][hidden][hidden]. */
+/* A row of a block in a stage's weights: those of one output unit. `block` counts the graph's
+ * blocks in their order; a complete graph's weights are one matrix [gates][hidden][hidden]. */
 static size_t block_row(const layout *l, const graph *g, int side, int block, int gate, int row) {
     if (!layout_is_dense(l)) {
         return (((size_t)block * (size_t)l->gates + (size_t)gate) * (size_t)side + (size_t)row) *
@@ -548,12 +552,10 @@ static size_t block_row(const layout *l, const graph *g, int side, int block, in
            input * (size_t)side;
 }
 
-void model_block_norms(const model *m, const void *arena, int stage, double *norms) {
-    const layout *l = m->layouts[stage];
-    const graph *g = m->graphs[stage];
-    const parameter *p = stage_weight(m, stage);
-    int side = (int)m->config.block, blocks = graph_blocks(g);
-    float *values = model_download(m, arena, p->offset, p->count);
+/* [blocks of g]; `values` begins with the stage's weights, or with something of their shape. */
+static void block_norms(const float *values, const layout *l, const graph *g, int side,
+                        double *norms) {
+    int blocks = graph_blocks(g);
 #pragma omp parallel for
     for (int k = 0; k < blocks; k++) {
         double sum = 0;
@@ -563,7 +565,30 @@ void model_block_norms(const model *m, const void *arena, int stage, double *nor
         }
         norms[k] = sqrt(sum);
     }
+}
+
+void model_block_norms(const model *m, const void *arena, int stage, double *norms) {
+    const parameter *p = stage_weight(m, stage);
+    float *values = model_download(m, arena, p->offset, p->count);
+    block_norms(values, m->layouts[stage], m->graphs[stage], (int)m->config.block, norms);
     free(values);
+}
+
+void model_gradient_norms(model *m, int stage, const graph *blocks, double *norms) {
+    backend *be = m->be;
+    const struct stage *g = &m->cell.stage[stage];
+    const parameter *p = stage_weight(m, stage);
+    const char *dy = stage_raw_gradient(g), *x = stage ? g[-1].out : m->cell.h;
+    size_t plane = plane_bytes(m, be->operand_size);
+    layout *l = layout_from_graph(blocks, (int)m->config.block, g->gates);
+    device_layout *device = be->layout_create(be, l);
+    be->wgrad(be, device, dy + plane * (size_t)g->gates, x + plane, m->cell.steps - 1, m->columns,
+              (char *)m->gradient + p->offset * be->real_size, m->cell.workspace);
+    float *values = model_download(m, m->gradient, p->offset, layout_weights(l));
+    block_norms(values, l, blocks, (int)m->config.block, norms);
+    free(values);
+    be->layout_free(be, device);
+    layout_free(l);
 }
 
 /* Where block k of one pattern is among another's, or -1; `at` goes along. */
@@ -671,10 +696,6 @@ void model_set_graphs(model *m, graph *const *graphs) {
 }
 
 /* ------------------------------------------------------------------------------------ state */
-
-static size_t plane_bytes(const model *m, size_t element) {
-    return (size_t)m->config.hidden * (size_t)m->columns * element;
-}
 
 void model_zero_state(model *m) {
     backend *be = m->be;

@@ -15,11 +15,11 @@ typedef enum feature_format { FORMAT_NPY, FORMAT_SVMLIGHT } feature_format;
  * remaining steps are wasted. */
 enum { FEATURES_STEPS = 64 };
 
-#define FEATURE_STATES   "cell hidden"
-#define FEATURE_FORMATS  "npy svmlight"
+#define FEATURE_STATES  "cell hidden"
+#define FEATURE_FORMATS "npy svmlight"
 
-/* How the states after a document's bytes become features: one kind, or several different ones, whose
- * features follow one another. */
+/* How the states after a document's bytes become features: one kind, or several different ones,
+ * whose features follow one another. */
 enum { POOL_KINDS = 3 };
 
 typedef struct pool_list {
@@ -40,9 +40,9 @@ typedef struct feature_result {
     double seconds;
 } feature_result;
 
-/* Writes PREFIX.npy (documents x (pools x units), float32), PREFIX.labels.npy (int32) and PREFIX.json (see
- * origin.h), or PREFIX.svmlight, in the corpus's order. `m` is made for inference, in one
- * segment. */
+/* Writes PREFIX.npy (documents x (pools x units), float32), PREFIX.labels.npy (int32) and
+ * PREFIX.json (see origin.h), or PREFIX.svmlight, in the corpus's order. `m` is made for inference,
+ * in one segment. */
 bool features_extract(model *m, const corpus *c, const feature_options *how, const char *prefix,
                       feature_result *result, error *err);
 

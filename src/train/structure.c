@@ -63,19 +63,44 @@ bool structure_is_due(const model *m, const train_options *t, const structure_pl
 
 /* ---------------------------------------------------------------------------------- changes */
 
-/* A stage's pattern once it has at most `most` blocks, of which the share was replaced; adds to
- * *replaced. */
-static graph *exchange(const model *m, int stage, int64_t step, int most, double share,
-                       int64_t *replaced) {
+/* A change of all stages at once. */
+typedef struct exchange {
+    int64_t step;
+    double density; /* at most */
+    double share;   /* that is replaced of what is left */
+    bool by_gradient;
+} exchange;
+
+/* The blocks that come, at most `count`, ascending in `grown`, which has room for the stage's
+ * blocks; by gradient, the strongest of as many as the gradient's arena has room for. */
+static int choose_new(model *m, int stage, bool by_gradient, int count, philox_stream *random,
+                      int32_t (*grown)[2]) {
+    const graph *g = m->graphs[stage];
+    if (!by_gradient || count == 0) return graph_draw_absent(g, count, random, grown);
+    int drawn = graph_draw_absent(g, graph_blocks(g), random, grown);
+    int keep = drawn < count ? drawn : count;
+    if (drawn == 0) return 0;
+    double *norms = mem_alloc((size_t)drawn, sizeof *norms);
+    graph *absent = graph_of_absent(g->nodes, (const int32_t(*)[2])grown, drawn);
+    model_gradient_norms(m, stage, absent, norms);
+    graph_keep_strongest(grown, norms, drawn, keep, random);
+    graph_free(absent);
+    free(norms);
+    return keep;
+}
+
+/* A stage's pattern after the change; adds to *replaced. */
+static graph *changed_graph(model *m, int stage, const exchange *e, int64_t *replaced) {
     const graph *g = m->graphs[stage];
     philox_stream random =
-        philox_start((uint64_t)m->config.seed, PHILOX_EXCHANGE, (uint32_t)stage, (uint32_t)step);
-    int blocks = graph_blocks(g), pruned = blocks > most ? blocks - most : 0;
-    int count = (int)(share * (double)(blocks - pruned - g->nodes));
+        philox_start((uint64_t)m->config.seed, PHILOX_EXCHANGE, (uint32_t)stage, (uint32_t)e->step);
+    int blocks = graph_blocks(g), most = structure_blocks(g, e->density);
+    int pruned = blocks > most ? blocks - most : 0;
+    int count = (int)(e->share * (double)(blocks - pruned - g->nodes));
     double *norms = mem_alloc((size_t)blocks, sizeof *norms);
-    int32_t(*grown)[2] = mem_alloc((size_t)count + 1, sizeof *grown);
+    int32_t(*grown)[2] = mem_alloc((size_t)blocks, sizeof *grown);
     model_block_norms(m, m->weights, stage, norms);
-    count = graph_draw_absent(g, count, &random, grown);
+    count = choose_new(m, stage, e->by_gradient, count, &random, grown);
     graph *made =
         graph_exchange(g, norms, pruned + count, (const int32_t(*)[2])grown, count, &random);
     *replaced += count;
@@ -84,23 +109,25 @@ static graph *exchange(const model *m, int stage, int64_t step, int most, double
     return made;
 }
 
-static int64_t change(model *m, int64_t step, double density, double share) {
+static int64_t change(model *m, const exchange *e) {
     graph *graphs[CELL_MAX_STAGES];
     int64_t replaced = 0;
     for (int s = 0; s < model_stages(&m->config); s++) {
-        int most = structure_blocks(m->graphs[s], density);
-        graphs[s] = exchange(m, s, step, most, share, &replaced);
+        graphs[s] = changed_graph(m, s, e, &replaced);
     }
     model_set_graphs(m, graphs);
     return replaced;
 }
 
 int64_t structure_update(model *m, const train_options *t, const structure_place *at) {
-    return change(m, at->step, density_due(t, at), share_due(t, at));
+    const exchange e = {at->step, density_due(t, at), share_due(t, at),
+                        t->rewire_grow == GROW_GRADIENT};
+    return change(m, &e);
 }
 
 void structure_prune(model *m, double density) {
-    change(m, 0, density, 0);
+    const exchange e = {.density = density};
+    change(m, &e);
 }
 
 bool structure_check(const options *o, double start_density, error *err) {

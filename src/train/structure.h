@@ -1,6 +1,6 @@
 /* Structure learned while training. Between updates the blocks of smallest norm go, and
- *   rewiring   as many new ones come at random places, as in sparse evolutionary training (Mocanu et
- *              al. 2018) with the decay of Evci et al. 2020;
+ *   rewiring   as many new ones come, at random places as in sparse evolutionary training
+ *              (Mocanu et al. 2018) or where the gradient is largest (Evci et al. 2020);
  *   pruning    none comes, until a density is met, along the cubic schedule of Zhu and Gupta 2017.
  * A stage's gates share one pattern; self-blocks stay. docs/structure.md says more. */
 #ifndef SMALLWORLD_TRAIN_STRUCTURE_H
@@ -31,8 +31,9 @@ double structure_rewire_share(const train_options *t, const structure_place *at)
 /* Whether a change is due. */
 bool structure_is_due(const model *m, const train_options *t, const structure_place *at);
 
-/* Changes the model's patterns; see model_set_graphs for what must hold. What is drawn depends on the
- * model's seed and the step alone. Returns how many blocks were replaced, in all stages. */
+/* Changes the model's patterns straight after an update, whose gradient may choose the new blocks;
+ * see model_set_graphs for what must hold. What is drawn depends on the model's seed and the step
+ * alone. Returns how many blocks were replaced, in all stages. */
 int64_t structure_update(model *m, const train_options *t, const structure_place *at);
 
 /* Prunes every stage to `density` at once. */

@@ -748,7 +748,8 @@ static void drop_recording(const trainer *tr, recording **r) {
     *r = NULL;
 }
 
-/* Recordings hold the patterns that they were made with. */
+/* Recordings hold the patterns that they were made with. It comes first after an update, while the
+ * activations are there that its gradient is made of, and is never pending. */
 static bool change_structure(trainer *tr, const structure_place *at, error *err) {
     if (!tr->be->finish(tr->be, err)) return false;
     double start = clock_seconds();
@@ -769,14 +770,14 @@ static bool after_update(trainer *tr, error *err) {
     run_state *s = &tr->state;
     const train_options *t = &tr->o->train;
     if (!plan_steps(tr, err)) return false;
+    const structure_place at = {s->step, tr->end, s->start_density};
+    bool change = s->pending == PENDING_NOTHING && structure_is_due(tr->m, t, &at);
+    if (change && !change_structure(tr, &at, err)) return false;
     bool last = s->step >= tr->end, metrics_only = s->pending == PENDING_METRICS;
     if (!metrics_only) s->pending = PENDING_ALL;
     bool valid = !metrics_only && tr->valid_text && (last || s->step % t->valid_every == 0);
     if (valid && !validate(tr, err)) return stop_signal() != 0;
     if (tr->best_due && !(tr->has_state ? save_best(tr, err) : save(tr, err))) return false;
-    const structure_place at = {s->step, tr->end, s->start_density};
-    bool change = !metrics_only && structure_is_due(tr->m, t, &at);
-    if (change && !change_structure(tr, &at, err)) return false;
     s->pending = PENDING_METRICS;
     bool log = s->loss_updates > 0 && (last || s->step % t->log_every == 0);
     if (log && !log_metrics(tr, err)) return false;
