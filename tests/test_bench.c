@@ -254,6 +254,7 @@ static matmul_results made_up(matmul_row rows[ROWS]) {
             .parts = {7e-6, 1e-6, 2e-6},
             .floor = 7.6e-6,
             .by = LIMIT_MEMORY,
+            .kernel = "few_columns",
             .weight_bytes = 2048000,
             .table_bytes = 20480};
     }
@@ -333,6 +334,7 @@ static void test_csv(void **state) {
                                  lines ? 23 : 18),
                          0);
         assert_null(strstr(line, "nan"));
+        assert_non_null(strstr(line, lines ? ",memory,few_columns" : ",held_by,kernel"));
         if (lines) assert_int_equal(occurrences(line, ",,"), 1); /* blocked-ELL has no time */
     }
     assert_int_equal(lines, ROWS + 1);
@@ -356,13 +358,14 @@ static void test_text_and_json(void **state) {
     char *text = printed(report_text, &r);
     assert_int_equal(occurrences(text, "held by"), 2); /* a table an N */
     assert_int_equal(occurrences(text, "padded to 64"), 1);
-    assert_int_equal(occurrences(text, "76 %  memory"), ROWS);
+    assert_int_equal(occurrences(text, "76 %  memory     few_columns"), ROWS);
     free(text);
     text = printed(report_json, &r);
     assert_int_equal(occurrences(text, "\"blocked_ell_us\": null"), ROWS);
     assert_int_equal(occurrences(text, "\"speedup\": 10"), 2);
     assert_int_equal(occurrences(text, "\"speedup\": 20"), 2);
     assert_int_equal(occurrences(text, "\"table_share\": 0.01"), ROWS);
+    assert_int_equal(occurrences(text, "\"kernel\": \"few_columns\""), ROWS);
     free(text);
 }
 

@@ -1,8 +1,13 @@
 /* The CUDA backend's table: memory, uploads that nobody waits for, recordings as CUDA graphs. */
 #include "backend.h"
+#include "bench/measure.h"
+#include "cell/cell.h"
+#include "layout.h"
+#include "products/kernels.h"
+#include "training/training.h"
 
+#include <stdarg.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 
 enum { BLAS_WORKSPACE = 32 << 20, MEMORY_RESERVE = 256 << 20 };
@@ -15,6 +20,15 @@ bool cuda_ok(backend *be, cudaError_t status, const char *what) {
         snprintf(cuda->failure, sizeof cuda->failure, "%s: %s", what, cudaGetErrorString(status));
     }
     return status == cudaSuccess;
+}
+
+bool cuda_fail(backend *be, const char *format, ...) {
+    cuda_backend *cuda = cuda_of(be);
+    va_list arguments;
+    va_start(arguments, format);
+    if (!*cuda->failure) vsnprintf(cuda->failure, sizeof cuda->failure, format, arguments);
+    va_end(arguments);
+    return false;
 }
 
 bool cuda_blas_ok(backend *be, cublasStatus_t status, const char *what) {
@@ -122,162 +136,6 @@ static void recording_free(backend *be, recording *r) {
     free(r);
 }
 
-/* ------------------------------------------------------------------------------------ layouts */
-
-void *cuda_table(backend *be, const void *table, size_t bytes) {
-    void *copied = allocate(be, bytes);
-    if (copied) {
-        cuda_of(be)->table_bytes += bytes;
-        upload(be, copied, table, bytes);
-    } else {
-        cuda_ok(be, cudaErrorMemoryAllocation, "layout");
-    }
-    return copied;
-}
-
-static int *int_table(backend *be, const int *table, int count) {
-    return (int *)cuda_table(be, table, (size_t)count * sizeof *table);
-}
-
-int *cuda_block_rows(backend *be, const layout *l) {
-    int *row = (int *)calloc(l->blocks, sizeof *row);
-    if (!row) abort();
-    for (int i = 0; i < l->out_nodes; i++) {
-        for (int k = l->row_start[i]; k < l->row_start[i + 1]; k++) row[k] = i;
-    }
-    int *table = int_table(be, row, l->blocks);
-    free(row);
-    return table;
-}
-
-/* For wgrad: groups of neighbouring blocks of a row, as many as a tile is wide. */
-static void build_tiles(backend *be, device_layout *device, const layout *l) {
-    int group = WGRAD_COLUMNS / l->in_block, tiles = 0;
-    int *first = (int *)calloc((size_t)l->blocks + 1, sizeof *first);
-    if (!first) abort();
-    for (int i = 0; i < l->out_nodes; i++) {
-        for (int k = l->row_start[i]; k < l->row_start[i + 1]; k += group) first[tiles++] = k;
-    }
-    first[tiles] = l->blocks;
-    device->tiles = tiles;
-    device->tile_block = int_table(be, first, tiles + 1);
-    device->block_row = cuda_block_rows(be, l);
-    free(first);
-}
-
-static device_layout *layout_create(backend *be, const layout *l) {
-    device_layout *device = (device_layout *)calloc(1, sizeof *device);
-    if (!device) abort();
-    device->host = *l;
-    if (layout_is_dense(l)) {
-        device->host.row_start = device->host.row_column = device->host.column_start =
-            device->host.column_row = device->host.column_block = NULL;
-        return device;
-    }
-    device->host.row_start = int_table(be, l->row_start, l->out_nodes + 1);
-    device->host.row_column = int_table(be, l->row_column, l->blocks);
-    if (layout_is_symmetric(l)) {
-        device->host.column_start = device->host.row_start;
-        device->host.column_row = device->host.row_column;
-    } else {
-        device->host.column_start = int_table(be, l->column_start, l->in_nodes + 1);
-        device->host.column_row = int_table(be, l->column_row, l->blocks);
-    }
-    device->host.column_block = int_table(be, l->column_block, l->blocks);
-    if (hopper_fits(be, l)) hopper_create(be, device, l);
-    if (hopper_fits_wgrad(be, l)) {
-        hopper_create_wgrad(be, device, l);
-    } else if (small_blocks_fits(be, l)) {
-        small_blocks_plan(be, device, l);
-        wgrad_small_blocks_plan(be, device, l);
-    } else {
-        build_tiles(be, device, l);
-    }
-    if (hopper_fits_wgrad(be, l) || wgrad_fp32_fits(be, l)) runs_create(be, device, l);
-    if (be->precision == BF16) few_columns_plan(be, device, l);
-    if (hopper_tf32_fits(be, l)) hopper_tf32_plan(be, device, l);
-    stage_chain_plan(be, device, l);
-    return device;
-}
-
-/* Tables that both directions of a symmetric pattern share are released once. */
-static void release_tables(backend *be, void *const *tables, int count) {
-    for (int i = 0; i < count; i++) {
-        bool released = !tables[i];
-        for (int k = 0; k < i; k++) released |= tables[k] == tables[i];
-        if (!released) release(be, tables[i]);
-    }
-}
-
-static void free_layout(backend *be, device_layout *device) {
-    if (!device) return;
-    enum { OTHERS = 34, OF_PRODUCTS = 3 * DGRAD_GATES_CUTS + 4 * ONE_GATE_CUTS + 6 * TF32_CUTS };
-    void *tables[OTHERS + OF_PRODUCTS + 2 * CHAIN_CUTS + 1] = {device->host.row_start,
-                                                               device->host.row_column,
-                                                               device->host.column_start,
-                                                               device->host.column_row,
-                                                               device->host.column_block,
-                                                               device->block_row,
-                                                               device->tile_block,
-                                                               device->deep_start,
-                                                               device->sampled.task,
-                                                               device->sampled.tile,
-                                                               device->sampled.slot,
-                                                               device->sampled.pair,
-                                                               device->few_columns_rows.task,
-                                                               device->few_columns_columns.task,
-                                                               device->rows.source,
-                                                               device->rows.tile,
-                                                               device->small_forward.stage,
-                                                               device->small_forward.list,
-                                                               device->small_forward.node,
-                                                               device->small_forward.source,
-                                                               device->small_forward.has,
-                                                               device->small_forward.entry,
-                                                               device->small_backward.stage,
-                                                               device->small_backward.list,
-                                                               device->small_backward.node,
-                                                               device->small_backward.source,
-                                                               device->small_backward.has,
-                                                               device->small_backward.entry,
-                                                               device->strips.task,
-                                                               device->strips.box,
-                                                               device->strips.place,
-                                                               device->strips.position,
-                                                               device->deep_spans,
-                                                               device->run_row};
-    int count = OTHERS;
-    for (int i = 0; i < DGRAD_GATES_CUTS; i++) {
-        tables[count++] = device->transposed[i].part;
-        tables[count++] = device->transposed[i].source;
-        tables[count++] = device->transposed[i].block;
-    }
-    for (int i = 0; i < ONE_GATE_CUTS; i++) {
-        tables[count++] = device->one_gate_forward[i].part;
-        tables[count++] = device->one_gate_forward[i].source;
-        tables[count++] = device->one_gate_backward[i].part;
-        tables[count++] = device->one_gate_backward[i].source;
-    }
-    for (int i = 0; i < TF32_CUTS; i++) {
-        tables[count++] = device->tf32_forward[i].part;
-        tables[count++] = device->tf32_forward[i].source;
-        tables[count++] = device->tf32_forward[i].block;
-        tables[count++] = device->tf32_backward[i].part;
-        tables[count++] = device->tf32_backward[i].source;
-        tables[count++] = device->tf32_backward[i].block;
-    }
-    for (int i = 0; i < CHAIN_CUTS; i++) {
-        tables[count++] = device->chain_forward[i].part;
-        tables[count++] = device->chain_backward[i].part;
-    }
-    tables[count++] = device->unit_sums;
-    release_tables(be, tables, count);
-    free(device->rows.host_tile);
-    free(device->small_forward.host_stage);
-    free(device->small_backward.host_stage);
-    free(device);
-}
-
 /* ------------------------------------------------------------------------------------ streams */
 
 static bool set_blas_stream(backend *be) {
@@ -322,9 +180,6 @@ static void destroy(backend *be) {
     cudaFree(cuda->blas_workspace);
     cudaFree(cuda->partial);
     cudaFree(cuda->factors);
-    cudaFree(cuda->partial_sums);
-    cudaFree(cuda->partial_full);
-    cudaFree(cuda->chain_words);
     cudaFreeHost(cuda->staging);
     if (cuda->handed_over) cudaEventDestroy(cuda->handed_over);
     if (cuda->own_stream) cudaStreamDestroy(cuda->own_stream);
@@ -352,8 +207,8 @@ static void fill_table(backend *be, precision precision) {
     be->mark = cuda_mark;
     be->elapsed = cuda_elapsed;
     be->bench = &cuda_bench_tools;
-    be->layout_create = layout_create;
-    be->layout_free = free_layout;
+    be->layout_create = cuda_layout_create;
+    be->layout_free = cuda_layout_free;
     be->fprop = cuda_fprop;
     be->dgrad = cuda_dgrad;
     be->wgrad = cuda_wgrad;
@@ -422,18 +277,13 @@ static bool set_up(backend *be) {
     cuda->shared_limit = properties.sharedMemPerBlockOptin;
     cuda->l2_bytes = (size_t)properties.l2CacheSize;
     cuda->hopper = find_hopper(be, &properties);
-    size_t flags = PARTIAL_SLOTS * sizeof *cuda->partial_full;
-    cuda_ok(be, cudaMalloc(&cuda->partial_sums, PARTIAL_FLOATS * sizeof(float)), "memory");
-    cuda_ok(be, cudaMalloc(&cuda->partial_full, flags), "memory");
-    cuda_ok(be, cudaMalloc(&cuda->chain_words, CHAIN_WORDS * sizeof *cuda->chain_words), "memory");
-    zero(be, cuda->partial_full, flags);
-    if (*cuda->failure) return false;
     be->memory = available > MEMORY_RESERVE ? available - MEMORY_RESERVE : 0;
     snprintf(be->device, sizeof be->device, "%.95s", properties.name);
     return true;
 }
 
-/* Without a driver there is no GPU to speak of; a driver that finds none is one with another's GPUs. */
+/* Without a driver there is no GPU to speak of; a driver that finds none is one with another's
+ * GPUs. */
 extern "C" bool backend_cuda_expected(void) {
     int driver = 0, devices = 0;
     if (cudaDriverGetVersion(&driver) != cudaSuccess || driver == 0) return false;
@@ -450,9 +300,15 @@ extern "C" backend *backend_cuda(precision precision, error *err) {
     }
     cuda_backend *cuda = (cuda_backend *)calloc(1, sizeof *cuda);
     if (!cuda) abort();
+    error forced;
     fill_table(&cuda->table, precision);
-    if (set_up(&cuda->table)) return &cuda->table;
-    error_set(err, "device cuda: %s", cuda->failure);
+    if (!set_up(&cuda->table)) {
+        error_set(err, "device cuda: %s", cuda->failure);
+    } else if (!products_force(&cuda->table, getenv("SMALLWORLD_KERNEL"), &forced)) {
+        error_set(err, "SMALLWORLD_KERNEL: %s", forced.text);
+    } else {
+        return &cuda->table;
+    }
     destroy(&cuda->table);
     return NULL;
 }

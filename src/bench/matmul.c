@@ -142,6 +142,9 @@ static bool measure_ours(bench *b, matmul_row *row, error *err) {
     j.columns = pad(b->be, row->cell.product, deep ? WGRAD_COLUMNS : n);
     j.steps = deep ? n / WGRAD_COLUMNS : 1;
     row->padded = j.columns * j.steps;
+    row->kernel =
+        b->be->bench->kernel_name(b->be, b->device, row->cell.product, j.steps, j.columns, err);
+    if (!row->kernel) return false;
     size_t workspace = b->be->wgrad_workspace(b->be, l, j.steps, j.columns);
     return grow(b, &b->workspace, &b->workspace_bytes, workspace, false, err) &&
            place(b, row->cell.product, (double)layout_weights(l), (double)layout_rows(l),
@@ -330,6 +333,9 @@ static bool open_backend(bench *b, int precision, error *err) {
     b->be = backend_cuda(bench_precisions[precision].precision, err);
     if (!b->be) return false;
     b->cache = b->be->bench->cache_bytes(b->be);
+    if (b->options->kernel && !b->be->bench->force_kernel(b->be, b->options->kernel, err)) {
+        return false;
+    }
     if (!first) return true;
     snprintf(b->results->device, sizeof b->results->device, "%s", b->be->device);
     return ceilings_measure(b->be, &b->results->ceilings, err);

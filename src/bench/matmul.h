@@ -22,6 +22,7 @@ typedef struct matmul_row {
     int blocks;
     double density;            /* what the graph has */
     int padded;                /* columns that ours ran on */
+    const char *kernel;        /* the name of the one that made ours */
     double ours;               /* seconds */
     double library[LIBRARIES]; /* seconds; NAN if it lacks the product */
     double parts[LIMITS];      /* seconds by limit, hot or cold */
@@ -43,6 +44,7 @@ typedef struct matmul_results {
 
 typedef struct matmul_options {
     bool hot, libraries, progress; /* libraries: measure cuSPARSE too */
+    const char *kernel;            /* the one to measure; NULL: as a model would choose */
     timing how;
 } matmul_options;
 

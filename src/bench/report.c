@@ -36,9 +36,9 @@ static void print_head(const matmul_results *results, size_t first, FILE *out) {
     if (row->padded != c->columns) fprintf(out, " (ours padded to %d)", row->padded);
     fprintf(out, "; layouts' tables: at most %.1f %% of the weights; microseconds\n",
             100 * largest_table_share(results, first));
-    fprintf(out, "%8s %8s %9s %9s %7s %9s %9s | %8s %8s %8s %8s %6s  %s\n", "density", "blocks",
-            "ours", "cuBLAS", "x", "ELL", "BSR", "memory", "arith.", "L2", "floor", "share",
-            "held by");
+    fprintf(out, "%8s %8s %9s %9s %7s %9s %9s | %8s %8s %8s %8s %6s  %-10s %s\n", "density",
+            "blocks", "ours", "cuBLAS", "x", "ELL", "BSR", "memory", "arith.", "L2", "floor",
+            "share", "held by", "kernel");
 }
 
 /* Right-aligned microseconds, "-" where there are none. */
@@ -62,7 +62,8 @@ static void print_row(const matmul_results *results, const matmul_row *row, FILE
     print_time(out, 8, row->parts[LIMIT_ARITHMETIC]);
     print_time(out, 8, row->parts[LIMIT_CACHE]);
     print_time(out, 8, row->floor);
-    fprintf(out, " %4.0f %%  %s\n", 100 * row->floor / row->ours, matmul_limit(results, row));
+    fprintf(out, " %4.0f %%  %-10s %s\n", 100 * row->floor / row->ours, matmul_limit(results, row),
+            row->kernel);
 }
 
 void report_text(const matmul_results *results, FILE *out) {
@@ -139,6 +140,7 @@ void report_json(const matmul_results *results, FILE *out) {
         json_string(&w, "pattern", pattern_name(row));
         for (int k = 0; k < FIELDS; k++) json_number(&w, fields[k].name, fields[k].value);
         json_string(&w, "held_by", matmul_limit(results, row));
+        json_string(&w, "kernel", row->kernel);
         json_object_end(&w);
     }
     json_array_end(&w);
@@ -158,7 +160,7 @@ bool report_csv(const matmul_results *results, const char *path, error *err) {
         if (i == 0) {
             fputs("precision,product,pattern", out);
             for (int k = 0; k < FIELDS; k++) fprintf(out, ",%s", fields[k].name);
-            fputs(",held_by\n", out);
+            fputs(",held_by,kernel\n", out);
         }
         fprintf(out, "%s,%s,%s", bench_precisions[row->cell.precision].name,
                 bench_product_names[row->cell.product], pattern_name(row));
@@ -167,7 +169,7 @@ bool report_csv(const matmul_results *results, const char *path, error *err) {
             if (isfinite(fields[k].value)) json_format_number(text, fields[k].value);
             fprintf(out, ",%s", text);
         }
-        fprintf(out, ",%s\n", matmul_limit(results, row));
+        fprintf(out, ",%s,%s\n", matmul_limit(results, row), row->kernel);
     }
     return file_commit(&writer, err);
 }

@@ -13,7 +13,7 @@
 
 typedef struct matmul_arguments {
     grid_axes axes;
-    const char *csv, *svg;
+    const char *csv, *svg, *kernel;
     int64_t units;
     bool full, chosen, hot, no_cusparse, json;
 } matmul_arguments;
@@ -32,7 +32,8 @@ enum {
     KEY_NO_CUSPARSE,
     KEY_JSON,
     KEY_CSV,
-    KEY_SVG
+    KEY_SVG,
+    KEY_KERNEL
 };
 
 static const struct argp_option matmul_options_table[] = {
@@ -50,6 +51,8 @@ static const struct argp_option matmul_options_table[] = {
      "Numbers of columns N: the minibatch's, or the depth that wgrad sums over; default 32", 0},
     {"full", KEY_FULL, NULL, 0,
      "Measure slices of the whole grid instead, which takes some minutes", 0},
+    {"kernel", KEY_KERNEL, "NAME", 0,
+     "Measure this kernel instead of the one that a model would use; a wrong name lists all", 0},
     {"hot", KEY_HOT, NULL, 0,
      "Use the same operands again and again, so that they stay in the L2 cache, whose "
      "bandwidth then sets the floor",
@@ -141,6 +144,7 @@ static error_t parse_matmul(int key, char *text, struct argp_state *state) {
     case KEY_JSON: a->json = true; return 0;
     case KEY_CSV: a->csv = text; return 0;
     case KEY_SVG: a->svg = text; return 0;
+    case KEY_KERNEL: a->kernel = text; return 0;
     case ARGP_KEY_ARG: argp_error(state, "expected no arguments, got '%s'", text); return 0;
     case ARGP_KEY_END:
         check_shapes(state, x);
@@ -189,7 +193,8 @@ static int bench_matmul(int argc, char **argv) {
     error err;
     matmul_results results;
     grid g = {.units = (int)a.units};
-    matmul_options options = {a.hot, !a.no_cusparse, !a.json || log_is_terminal(), {9, 2e-3, 1}};
+    matmul_options options = {
+        a.hot, !a.no_cusparse, !a.json || log_is_terminal(), a.kernel, {9, 2e-3, 1}};
     if (a.full) {
         options.how = (timing){5, 5e-4, 0.1};
         grid_add_full(&g);

@@ -155,7 +155,13 @@ static bool sparse_ok(cusparseStatus_t status, error *err) {
 }
 
 static int *copy_table(backend *be, const int *table, size_t count) {
-    return (int *)cuda_table(be, table, count * sizeof *table);
+    int *copied = (int *)be->allocate(be, count * sizeof *table);
+    if (copied) {
+        be->upload(be, copied, table, count * sizeof *table);
+    } else {
+        cuda_ok(be, cudaErrorMemoryAllocation, "cuSPARSE's tables");
+    }
+    return copied;
 }
 
 /* The block-rows of the matrix that SpMM multiplies with: W's, one a node and gate, or W's columns.

@@ -1,5 +1,6 @@
 /* What the gates of a cell do forward and, once more, backward: a unit's inputs on their way, layer
- * norm, and what squashes. The equations stand in ops.h; see gates_forward.cu and gates_backward.cu.
+ * norm, and what squashes. The equations stand in ops.h; see gates_forward.cu and
+ * gates_backward.cu.
  *
  * A warp takes a unit at a time, VEC columns to a lane, so that a row is read in one stretch and
  * sums over the columns stay within the warp. All that it needs of the next unit is on its way

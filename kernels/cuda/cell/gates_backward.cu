@@ -1,8 +1,9 @@
-/* The gates of a cell backward, with layer norm. The equations stand in ops.h, those of layer norm's
- * gradient in kernels/cpu/stages.c; how units and columns are shared out, in gates.cuh.
+/* The gates of a cell backward, with layer norm. The equations stand in ops.h, those of layer
+ * norm's gradient in kernels/cpu/stages.c; how units and columns are shared out, in gates.cuh.
  *
- * Floor, in bytes a unit and stream (bf16): 8 raw, 4 c, 8 dc, 4 dh and dx, and 8 for the gradient at
- * raw. Besides, the input table's entries, and the sums of their gradients, see gates_table_gradient.cuh.
+ * Floor, in bytes a unit and stream (bf16): 8 raw, 4 c, 8 dc, 4 dh and dx, and 8 for the gradient
+ * at raw. Besides, the input table's entries, and the sums of their gradients, see
+ * gates_table_gradient.cuh.
  *
  * Layer norm's gradient needs two sums over all units of each gate and column. Backward therefore
  * runs as one thread block a multiprocessor, all at the same time, and takes the spans in turn,
@@ -10,8 +11,8 @@
  * sums, and when they have all parts, finishes the span's gradients. Meanwhile it begins with the
  * next span. raw and dpre of as many units as fit stay in shared memory; those of the rest come
  * again from the L2. At 18,432 units and 512 columns on an H200 a step so reads and writes 400 MB
- * of memory instead of 480. Spans of 64 columns, which shared memory keeps whole, took longer there:
- * 190 us a step, when taking all columns at once took 170.
+ * of memory instead of 480. Spans of 64 columns, which shared memory keeps whole, took longer
+ * there: 190 us a step, when taking all columns at once took 170.
  *
  * At 128 columns there, of 38 us a step the gradients take 23, and with what they read in the L2 or
  * without their stores 16: memory holds them. Then 6 pass until the sums are there, and 8 for the
@@ -28,10 +29,11 @@
  * layer norm's sums in shared memory, are 5 % faster alone at 256 columns, but not in updates.
  *
  * It is not memory alone. Without any of its loads and stores a step, with its product, took 10 us
- * less of 110 at 128 columns, and 58 of 364 at 512; without the table's sums 5 and 34 less. By samples
- * at 512 columns 14 % of its warps issue, 26 % wait for memory, a third of them for raw, 9 % for each
- * other, and the rest for instructions' results or their turn. So raw is fetched as soon as the last one
- * was unpacked, and a finished unit is stored after the next one's loads: 1 to 2 % of backward.
+ * less of 110 at 128 columns, and 58 of 364 at 512; without the table's sums 5 and 34 less. By
+ * samples at 512 columns 14 % of its warps issue, 26 % wait for memory, a third of them for raw, 9
+ * % for each other, and the rest for instructions' results or their turn. So raw is fetched as soon
+ * as the last one was unpacked, and a finished unit is stored after the next one's loads: 1 to 2 %
+ * of backward.
  *
  * Nor did spans that shared memory keeps whole and the copy engine feeds, with warps of their own
  * for the copies, the gradients, and the sums and the finish of the span before, which the next
@@ -180,9 +182,9 @@ template <typename T, int VEC> struct backward_arrays {
         copy_commit();
     }
 
-    /* Waits until all thread blocks have added theirs. Only a lane of each warp asks again and again,
-     * for the last sum that it needs: all together read as much out of the L2 as gradients do, while
-     * other thread blocks still made these, and backward took 2 % longer. */
+    /* Waits until all thread blocks have added theirs. Only a lane of each warp asks again and
+     * again, for the last sum that it needs: all together read as much out of the L2 as
+     * gradients do, while other thread blocks still made these, and backward took 2 % longer. */
     __device__ void hold_means(const view<T> &v, int span) const {
         const int EACH = (K * SPAN + BACKWARD_THREADS - 1) / BACKWARD_THREADS;
         const int last = min(threadIdx.x + (EACH - 1) * BACKWARD_THREADS, K * SPAN - 1);
@@ -339,7 +341,8 @@ template <typename T, int VEC> struct finish_factors {
         }
     }
 
-    /* gains: the unit's, as scale_gains made them. to: where its raw is, from this lane's columns on. */
+    /* gains: the unit's, as scale_gains made them. to: where its raw is, from this lane's
+     * columns on. */
     __device__ void finish(const view<T> &v, const finished_unit<T, VEC> &in, const float *gains,
                            uint32_t to) const {
         const float4 gain4 = *(const float4 *)gains;
@@ -362,9 +365,9 @@ template <typename T, int VEC> struct finish_factors {
  *
  *   scale (gain dpre - mean - value product) = scale gain dpre - (slant raw + shift)
  *
- * What the loop's first unit takes, and AHEAD more, is on its way while the sums are waited for: units
- * of the last rounds, and if there is room of the first ones, which shared memory does not keep. Then
- * a unit's is fetched before the one before it is stored, which it would wait for. */
+ * What the loop's first unit takes, and AHEAD more, is on its way while the sums are waited for:
+ * units of the last rounds, and if there is room of the first ones, which shared memory does not
+ * keep. Then a unit's is fetched before the one before it is stored, which it would wait for. */
 template <int AHEAD, typename T, int VEC>
 static __device__ __forceinline__ void finish_gradient(const view<T> &v,
                                                        const backward_arrays<T, VEC> &a, int span) {
@@ -579,7 +582,8 @@ static void launch_spans(backend *be, const cell *c, int t, view<T> v) {
     }
 }
 
-/* Spans of 128 columns, where a thread block's units leave room in shared memory for what they sum. */
+/* Spans of 128 columns, where a thread block's units leave room in shared memory for what they
+ * sum. */
 template <typename T> static void run_backward(backend *be, const cell *c, int t) {
     const cuda_backend *cuda = cuda_of(be);
     const int most = min(cuda->processors, (int)COUNTED_PARTS);

@@ -1,5 +1,5 @@
-/* The gradient of the gates' input table in bf16, summed step by step: dpre need not be kept for it.
- * See gates_table_gradient.cu. */
+/* The gradient of the gates' input table in bf16, summed step by step: dpre need not be kept for
+ * it. See gates_table_gradient.cu. */
 #ifndef SMALLWORLD_KERNELS_CUDA_CELL_GATES_TABLE_GRADIENT_CUH
 #define SMALLWORLD_KERNELS_CUDA_CELL_GATES_TABLE_GRADIENT_CUH
 
@@ -34,8 +34,8 @@ template <int VEC> static __device__ inline int quad_place(int unit, int gate) {
 }
 
 /* Adds what a span's columns have in the rows of a quad's units to the sums of their bytes. `mine`:
- * the rows of its unit lane % 8 / 2, gate by gate as quad_place says; of fewer `units`, any. `to`: the
- * sums of its unit lane % 4. Nobody else adds to them before all of the warp have met. */
+ * the rows of its unit lane % 8 / 2, gate by gate as quad_place says; of fewer `units`, any.
+ * `to`: the sums of its unit lane % 4. Nobody else adds to them before all of the warp have met. */
 template <int SPAN>
 static __device__ __forceinline__ void add_by_byte(const column_text<SPAN> &text, const bf16 *mine,
                                                    int units, float *to) {
@@ -77,8 +77,8 @@ static __device__ __forceinline__ void add_by_byte(const column_text<SPAN> &text
     __syncwarp(); /* the rows may be overwritten */
 }
 
-/* Before a sequence's first step backward: the texts of all its spans of columns, which gates_backward
- * reads at cell.workspace, and sums of nothing. */
+/* Before a sequence's first step backward: the texts of all its spans of columns, which
+ * gates_backward reads at cell.workspace, and sums of nothing. */
 void cuda_start_table_sums(backend *be, const cell *c, int span);
 
 /* After the last: the table's gradient. */

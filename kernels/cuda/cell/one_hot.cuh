@@ -1,5 +1,6 @@
 /* One-hot matrices of text, as operands of tensor cores: 1 where a column's byte is, else 0. Never
- * stored: a byte is made a number in bf16, and one comparison of two such pairs makes a register. */
+ * stored: a byte is made a number in bf16, and one comparison of two such pairs makes a
+ * register. */
 #ifndef SMALLWORLD_KERNELS_CUDA_CELL_ONE_HOT_CUH
 #define SMALLWORLD_KERNELS_CUDA_CELL_ONE_HOT_CUH
 

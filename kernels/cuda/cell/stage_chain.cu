@@ -4,34 +4,35 @@
  *   forward    raw = W x;  out = act(combine(norm(raw), table));  out is the next stage's x
  *   backward   dpre, dentry, draw from the gradient at out;  W' draw is that of the stage before
  *
- * What a stage computes is small: 8,192 units, 1,992 blocks of 32 and 128 columns are 0.5 GFLOP, and
- * the 16 MB that the blocks gather come out of the L2 in 2 us. What takes time is that each stage
- * needs all of the one before, and its sums over all units: two waits for the whole device. Besides,
- * a hub of a scale-free graph has 50 to 70 of these blocks, where a multiprocessor's share is 15:
- * with a kernel for each operation a product took 15 us, its sums 5 and the activation 5.
+ * What a stage computes is small: 8,192 units, 1,992 blocks of 32 and 128 columns are 0.5 GFLOP,
+ * and the 16 MB that the blocks gather come out of the L2 in 2 us. What takes time is that each
+ * stage needs all of the one before, and its sums over all units: two waits for the whole device.
+ * Besides, a hub of a scale-free graph has 50 to 70 of these blocks, where a multiprocessor's share
+ * is 15: with a kernel for each operation a product took 15 us, its sums 5 and the activation 5.
  *
- * So a slice of 32 columns has as many thread blocks as there are multiprocessors for, which wait for
- * each other alone. A part is what one of them makes: nodes with about equally many blocks together;
- * a hub is a part by itself, as 32 columns of it are hardly more than the mean of all parts. The
- * blocks of a part are brought into shared memory while the stage before still waits. Each of the 16
- * warps takes a task: an equal share of a node's blocks, by halves of 16 inputs, whose x it gathers
- * through a small ring of its own. A node has as many tasks as its share of the part's blocks. Their
- * sums are added up in order and stay in registers until layer norm's sums of the whole slice are
- * known: nothing of a stage is read twice.
+ * So a slice of 32 columns has as many thread blocks as there are multiprocessors for, which wait
+ * for each other alone. A part is what one of them makes: nodes with about equally many blocks
+ * together; a hub is a part by itself, as 32 columns of it are hardly more than the mean of all
+ * parts. The blocks of a part are brought into shared memory while the stage before still waits.
+ * Each of the 16 warps takes a task: an equal share of a node's blocks, by halves of 16 inputs,
+ * whose x it gathers through a small ring of its own. A node has as many tasks as its share of the
+ * part's blocks. Their sums are added up in order and stay in registers until layer norm's sums of
+ * the whole slice are known: nothing of a stage is read twice.
  *
- * The exchange of sums: each part leaves its own in words with a tag, the number of the exchange, and
- * reads all others' until they have it, which takes no barrier; all add them up in the same order. A
- * stage's end is a flag of each part with the same number.
+ * The exchange of sums: each part leaves its own in words with a tag, the number of the exchange,
+ * and reads all others' until they have it, which takes no barrier; all add them up in the same
+ * order. A stage's end is a flag of each part with the same number.
  *
  * All thread blocks must run at once: there are no more of them than multiprocessors, and a kernel
  * that starts early does so once all of this one have.
  *
  * With five internal stages a step took 144 us forward and 173 backward by kernels for each
- * operation, and takes 95 and 133; a stage takes 12 and 17 of that, its product 4. What fills the rest
- * is mostly straight code that runs once a stage, and waits for those who are last. The same with the
- * gates and all steps in one kernel took 92 and 151 (two stages: 64 and 97 instead of 59 and 82): in
- * slices of 32 columns the gates' weights come out of the L2 four times, and their arithmetic beside
- * the stages' is more code than the instruction caches hold. */
+ * operation, and takes 95 and 133; a stage takes 12 and 17 of that, its product 4. What fills
+ * the rest is mostly straight code that runs once a stage, and waits for those who are last. The
+ * same with the gates and all steps in one kernel took 92 and 151 (two stages: 64 and 97 instead
+ * of 59 and 82): in slices of 32 columns the gates' weights come out of the L2 four times, and
+ * their arithmetic beside the stages' is more code than the instruction caches hold. */
+#include "cell/cell.h"
 #include "cell/stage_chain.cuh"
 #include "cell/stages.cuh"
 #include "device/ptx.cuh"
@@ -617,7 +618,7 @@ static size_t bytes_of(int slots) {
 
 static const chain_parts *parts_of(const stage *g, int columns, bool forward) {
     const int cut = columns / COLUMN_MULTIPLE - 1;
-    return forward ? &g->layout->chain_forward[cut] : &g->layout->chain_backward[cut];
+    return forward ? &g->layout->chain->forward[cut] : &g->layout->chain->backward[cut];
 }
 
 static int most_slots(const cell *c, bool forward) {
@@ -634,11 +635,16 @@ bool stage_chain_takes(backend *be, const cell *c) {
         return false;
     for (int s = 0; s + 1 < c->stages; s++) {
         const stage *g = &c->stage[s];
-        if (g->gates != 1 || (g->relu && g->table_use == TABLE_MULTIPLY) ||
+        if (!g->layout->chain || g->gates != 1 || (g->relu && g->table_use == TABLE_MULTIPLY) ||
             !parts_of(g, c->columns, true)->count || !parts_of(g, c->columns, false)->count)
             return false;
     }
     return bytes_of(max(most_slots(c, true), most_slots(c, false))) <= cuda_of(be)->shared_limit;
+}
+
+/* Where the thread blocks of a step leave their sums and flags. */
+static unsigned long long *words_of(const cell *c) {
+    return c->stage[0].layout->chain->words;
 }
 
 static void launch_chain(backend *be, const cell *c, int t, bool forward) {
@@ -653,8 +659,8 @@ static void launch_chain(backend *be, const cell *c, int t, bool forward) {
     p.overlap = cuda->weights_settled && cuda->hopper;
     p.asked = t > 0 || c->has_earlier_steps;
     p.number = 1 + (uint32_t)index * stages;
-    p.sums = cuda->chain_words;
-    p.flags = (uint32_t *)(cuda->chain_words + CHAIN_WORDS - CHAIN_PARTS);
+    p.sums = words_of(c);
+    p.flags = (uint32_t *)(p.sums + CHAIN_WORDS - CHAIN_PARTS);
     p.dx = (bf16 *)c->dx;
     for (int s = 0; s < stages; s++) {
         const stage *g = &c->stage[s];
@@ -663,7 +669,7 @@ static void launch_chain(backend *be, const cell *c, int t, bool forward) {
         to->v = view_step<bf16>(be, c, s, t);
         to->weight = (const bf16 *)g->weight;
         to->part = parts_of(g, c->columns, forward)->part;
-        to->unit_sums = g->layout->unit_sums;
+        to->unit_sums = g->layout->chain->unit_sums;
         if (forward) {
             to->other = l->row_column;
             to->x = s ? offset<bf16>(c->stage[s - 1].out, (c->keep ? t : 0) * plane)
@@ -682,15 +688,15 @@ static void launch_chain(backend *be, const cell *c, int t, bool forward) {
 }
 
 /* Before a sequence: no exchange has this number. */
-static void forget_exchanges(backend *be) {
-    be->zero(be, cuda_of(be)->chain_words, CHAIN_WORDS * sizeof(fixed));
+static void forget_exchanges(backend *be, const cell *c) {
+    be->zero(be, words_of(c), CHAIN_WORDS * sizeof(fixed));
 }
 
 void stage_chain_cell_forward(backend *be, const cell *c) {
     const stage *gates = &c->stage[c->stages - 1], *before = gates - 1;
     const size_t plane = (size_t)c->hidden * c->columns;
     const size_t sums = cuda_sums_bytes(be, GATES, c->columns);
-    forget_exchanges(be);
+    forget_exchanges(be, c);
     for (int t = 0; t < c->steps; t++) {
         const size_t at = c->keep ? t * plane : 0;
         launch_chain(be, c, t, true);
@@ -704,7 +710,7 @@ void stage_chain_cell_forward(backend *be, const cell *c) {
 void stage_chain_cell_backward(backend *be, const cell *c) {
     const stage *gates = &c->stage[c->stages - 1];
     const size_t plane = (size_t)c->hidden * c->columns;
-    forget_exchanges(be);
+    forget_exchanges(be, c);
     if (!c->has_later_steps) be->zero(be, c->dc, plane * be->real_size);
     for (int t = c->steps - 1; t >= 0; t--) {
         be->gates_backward(be, c, t);
@@ -716,7 +722,7 @@ void stage_chain_cell_backward(backend *be, const cell *c) {
     for (int s = 0; s + 1 < c->stages; s++) {
         const stage *g = &c->stage[s];
         finish_units_kernel<<<(c->hidden + 255) / 256, 256, 0, cuda_of(be)->stream>>>(
-            g->layout->unit_sums, c->columns / SLICE, c->hidden, (float *)g->dgain,
+            g->layout->chain->unit_sums, c->columns / SLICE, c->hidden, (float *)g->dgain,
             (float *)g->dbias);
         cuda_launched(be, "stages' gains");
     }

@@ -1,9 +1,7 @@
-/* The parts of stage_chain.cu: which nodes a thread block makes, forward and backward, and how many of its
- * warps share a node's blocks. */
+/* The parts of stage_chain.cu: which nodes a thread block makes, forward and backward, and how
+ * many of its warps share a node's blocks. */
 #include "cell/stage_chain.cuh"
 #include "products/node_lists.h"
-
-#include <stdlib.h>
 
 /* Parts of about equally many blocks: the nodes with most of them first, each to the part that has
  * fewest. False where they do not fit. */
@@ -51,7 +49,8 @@ static void deal_tasks(chain_part *part) {
     for (int i = 0; i < part->nodes; i++) part->task[i + 1] = (uint16_t)(part->task[i] + tasks[i]);
 }
 
-static void build_side(backend *be, chain_parts *made, const node_lists *l, int columns) {
+static void build_side(backend *be, device_layout *device, chain_parts *made, const node_lists *l,
+                       int columns) {
     const int slices = columns / SLICE;
     const int most =
         min(min(cuda_of(be)->processors, CHAIN_PARTS) / slices, PARTS_OF_WARP * READERS);
@@ -64,28 +63,31 @@ static void build_side(backend *be, chain_parts *made, const node_lists *l, int 
             made->slots = max(made->slots, (int)part[i].slot[part[i].nodes]);
         }
         made->count = parts;
-        made->part = (chain_part *)cuda_table(be, part, (size_t)parts * sizeof *part);
+        made->part = layout_table(be, device, part, (size_t)parts);
     }
     free(part);
 }
 
-void stage_chain_plan(backend *be, device_layout *device, const layout *l) {
-    const node_lists rows = row_lists(l), columns = column_lists(l);
+stage_chain_tables *stage_chain_plan(backend *be, device_layout *device, const layout *l) {
     if (be->precision != BF16 || l->gates != 1 || l->in_block != UNITS || layout_is_dense(l) ||
         l->in_nodes != l->out_nodes || l->in_nodes > 0xFFFF)
-        return;
+        return NULL;
+    stage_chain_tables *made = layout_plan<stage_chain_tables>(device);
+    const node_lists rows = row_lists(l), columns = column_lists(l);
     for (int i = CHAIN_CUTS - 1; i >= 0; i--) { /* few columns only where more fit, too */
         const int cut = (i + 1) * COLUMN_MULTIPLE;
-        build_side(be, &device->chain_forward[i], &rows, cut);
-        if (!device->chain_forward[i].count) break;
-        device->chain_backward[i] = device->chain_forward[i];
+        build_side(be, device, &made->forward[i], &rows, cut);
+        if (!made->forward[i].count) break;
+        made->backward[i] = made->forward[i];
         if (layout_is_symmetric(l)) continue;
-        device->chain_backward[i] = {};
-        build_side(be, &device->chain_backward[i], &columns, cut);
+        made->backward[i] = {};
+        build_side(be, device, &made->backward[i], &columns, cut);
     }
-    if (!device->chain_forward[CHAIN_CUTS - 1].count) return;
-    const size_t most = CHAIN_CUTS * COLUMN_MULTIPLE / SLICE;
-    device->unit_sums =
-        (float *)be->allocate(be, most * 2 * layout_inputs(l) * sizeof *device->unit_sums);
-    if (!device->unit_sums) cuda_ok(be, cudaErrorMemoryAllocation, "layout");
+    if (!made->forward[CHAIN_CUTS - 1].count) return NULL;
+    const size_t slices = CHAIN_CUTS * COLUMN_MULTIPLE / SLICE;
+    made->words =
+        (unsigned long long *)layout_device_block(be, device, CHAIN_WORDS * sizeof *made->words);
+    made->unit_sums = (float *)layout_device_block(
+        be, device, slices * 2 * layout_inputs(l) * sizeof *made->unit_sums);
+    return made;
 }

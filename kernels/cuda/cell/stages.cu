@@ -11,6 +11,7 @@
  * the statistics of all columns in shared memory, and adds up the sums over its units before it
  * adds them to the totals. A column's byte selects a table entry out of one row, which stays in
  * L1. */
+#include "cell/stage_chain.h"
 #include "cell/stages.cuh"
 
 enum { WARPS = 8, THREADS = WARPS * 32, MOST_UNITS = 128 };
@@ -211,9 +212,9 @@ static __global__ void __launch_bounds__(THREADS, 4)
 /* ------------------------------------------------------------------------------ whole stages
  * Within a sequence a stage with layer norm is one kernel in either direction: a thread block a
  * multiprocessor keeps its units' rows in shared memory while all of them add up their sums. So
- * nothing is read twice, and fewer kernels wait for the one before: with 18,432 units, 128 columns and
- * one such stage beside the gates, a step took 118 us forward and 160 backward with a kernel for the
- * sums and one for each operation, and takes 114 and 156. */
+ * nothing is read twice, and fewer kernels wait for the one before: with 18,432 units, 128
+ * columns and one such stage beside the gates, a step took 118 us forward and 160 backward with
+ * a kernel for the sums and one for each operation, and takes 114 and 156. */
 
 enum { WHOLE_WARPS = 16, WHOLE_THREADS = WHOLE_WARPS * 32 };
 

@@ -3,8 +3,10 @@
 #ifndef SMALLWORLD_KERNELS_CUDA_CELL_STAGES_CUH
 #define SMALLWORLD_KERNELS_CUDA_CELL_STAGES_CUH
 
-#include "backend.h"
+#include "cell/cell.h"
+#include "device/fixed_sums.cuh"
 #include "device/ptx.cuh"
+#include "layout.h"
 
 /* One step of a stage, as a kernel sees it. */
 template <typename T> struct view {
@@ -208,8 +210,8 @@ static __device__ inline int byte_of(uint32_t bytes, int i) {
     return bytes >> 8 * i & 255;
 }
 
-/* Where a unit's row begins, in elements: of arrays [hidden][columns], and of gate 0 in raw and dpre.
- * A step has fewer than 2^32 of them; in 64 bits the kernels of the gates are 8 % longer. */
+/* Where a unit's row begins, in elements: of arrays [hidden][columns], and of gate 0 in raw and
+ * dpre. A step has fewer than 2^32 of them; in 64 bits the kernels of the gates are 8 % longer. */
 template <typename T> static __device__ inline uint32_t state_row(const view<T> &v, int unit) {
     return (uint32_t)unit * (uint32_t)v.columns;
 }

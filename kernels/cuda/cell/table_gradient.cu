@@ -9,7 +9,7 @@
  * rows at one position, while the next chunk is on its way; then its warps share the list: each
  * adds up runs of equal bytes in registers and adds them to the sums. No byte of a chunk belongs to
  * two warps, so the order of every sum is fixed. On Hopper, table_gradient_hopper.cu does bf16. */
-#include "backend.h"
+#include "cell/cell.h"
 #include "cell/gates_table_gradient.cuh"
 
 enum {

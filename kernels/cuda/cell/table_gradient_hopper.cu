@@ -1,11 +1,13 @@
-/* table_gradient_hopper: the gradient of an input table on Hopper, as a product with a one-hot matrix.
+/* table_gradient_hopper: the gradient of an input table on Hopper, as a product with a one-hot
+ * matrix.
  *
  *   dtable' [256 bytes][64 rows] = sum over boxes of  H [256][64 columns]  D' [64 columns][64 rows]
  *
  * A box is 64 columns of a step; H has a 1 where a column's byte is, else 0; D [step][row][column]
  * is the gradient at the table's entries, in bf16. Products by 1 and 0 are exact, sums in fp32.
  *
- * It is of a stage of one gate: what feeds the four is summed as backward goes, see gates_table_gradient.cu.
+ * It is of a stage of one gate: what feeds the four is summed as backward goes, see
+ * gates_table_gradient.cu.
  *
  * Floor: D once, 18.9 MB a step at 73,728 rows and 128 columns. H, as A, is never stored, see
  * one_hot.cuh. D, as B, is multiplied where it lies. So nothing but D and bytes passes into the
@@ -20,11 +22,12 @@
  * begins or ends. Sums of all bytes stay in registers for all of D.
  *
  * On an H200, 128 steps of 73,728 rows, 128 columns: 637 us on IMDB's reviews, 1,063
- * on random bytes; loads alone 589, every group for every box 914, table_gradient.cu 2,332. 512 columns:
- * 2,450, 4,181; 2,290, 3,573, 9,931. Groups by how often bytes occur are 3 % faster on reviews and
- * 9 % on random bytes, but need a kernel that ranks.
+ * on random bytes; loads alone 589, every group for every box 914, table_gradient.cu 2,332. 512
+ * columns: 2,450, 4,181; 2,290, 3,573, 9,931. Groups by how often bytes occur are 3 % faster on
+ * reviews and 9 % on random bytes, but need a kernel that ranks.
  *
  * A gradient that is not finite makes NaN of its row of the table, not of one entry only. */
+#include "cell/cell.h"
 #include "cell/one_hot.cuh"
 #include "products/hopper/hopper.cuh"
 

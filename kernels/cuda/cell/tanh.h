@@ -1,4 +1,5 @@
-/* tanh near 0, |x| < 0.6, in fp32: by an odd polynomial, where the usual difference would cancel. */
+/* tanh near 0, |x| < 0.6, in fp32: by an odd polynomial, where the usual difference would
+ * cancel. */
 #ifndef SMALLWORLD_KERNELS_CUDA_CELL_TANH_H
 #define SMALLWORLD_KERNELS_CUDA_CELL_TANH_H
 

@@ -35,9 +35,9 @@ static __device__ inline void barrier_arrive(uint32_t barrier) {
     asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(barrier) : "memory");
 }
 
-/* Of a warp the first lane arrives for all, after __syncwarp, which orders what the others did before
- * it. Racecheck takes an arrival for that lane's alone, and reports the others' reads and writes: for
- * its sake SMALLWORLD_RACECHECK has every lane arrive. */
+/* Of a warp the first lane arrives for all, after __syncwarp, which orders what the others did
+ * before it. Racecheck takes an arrival for that lane's alone, and reports the others' reads and
+ * writes: for its sake SMALLWORLD_RACECHECK has every lane arrive. */
 #ifdef SMALLWORLD_RACECHECK
 enum { WARP_ARRIVALS = 32 };
 #else
@@ -196,9 +196,9 @@ static __device__ inline void shared_fence() {
                 R10(7) ", " R10(8) ", " R10(9) ", " R10(10) ", " R10(11) \
                 ", %120, %121, %122, %123, %124, %125, %126, %127"
 
-/* d [64 x n] += a [64 x 16] b [16 x n] in bf16 with fp32 sums, of one warpgroup. `major` 0: along k;
- * 1: along m (a) or n (b). Thread i holds of row i / 32 * 16 + i % 32 / 4 (+ 8 half) the columns
- * 8 j + i % 4 * 2 (+ e), for every j: d[4 j + 2 half + e]. */
+/* d [64 x n] += a [64 x 16] b [16 x n] in bf16 with fp32 sums, of one warpgroup. `major` 0:
+ * along k; 1: along m (a) or n (b). Thread i holds of row i / 32 * 16 + i % 32 / 4 (+ 8 half)
+ * the columns 8 j + i % 4 * 2 (+ e), for every j: d[4 j + 2 half + e]. */
 template <int a_major, int b_major>
 static __device__ inline void warpgroup_multiply(float (&d)[32], uint64_t a, uint64_t b) {
     asm volatile("wgmma.mma_async.sync.aligned.m64n64k16.f32.bf16.bf16 "
@@ -260,7 +260,8 @@ static __device__ inline void warpgroup_multiply(float (&d)[64], const uint32_t 
                  : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "n"(b_major));
 }
 
-/* The same in tf32, rounded before: the instruction truncates. a [64 x 8], b [8 x n], both along k. */
+/* The same in tf32, rounded before: the instruction truncates. a [64 x 8], b [8 x n], both along
+ * k. */
 static __device__ inline void warpgroup_multiply_tf32(float (&d)[16], const uint32_t (&a)[4],
                                                       uint64_t b) {
     asm volatile("wgmma.mma_async.sync.aligned.m64n32k8.f32.tf32.tf32 "

@@ -28,7 +28,8 @@ static inline void step_past(uint32_t mask, int count, int *at) {
  * successive nodes have fewer sources together. */
 void keep_if_fewer(const node_lists *l, int group, int *order);
 
-/* An order in which each `group` successive nodes have many sources in common, if it has fewer so. */
+/* An order in which each `group` successive nodes have many sources in common, if it has fewer
+ * so. */
 void order_nodes(const node_lists *l, int group, int *order);
 
 /* The same with groups of about equally many sources: they take turns, each with that node of those

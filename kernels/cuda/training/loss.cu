@@ -2,7 +2,7 @@
  *
  * Floors: the logits once (softmax), the arenas once each way (Adam: 40 bytes a weight). Every sum
  * runs in an order fixed by the sizes alone. */
-#include "backend.h"
+#include "training/training.h"
 
 /* -------------------------------------------------------------------------------- softmax
  * A thread block takes 32 columns of one step, PARTS threads a column, each with 256 / PARTS logits

@@ -4,8 +4,8 @@
  * The weights exp((z - max) / temperature) are summed in double, first within the lanes, then over
  * them; the draw falls into one lane, which finds the byte. Floor: one small kernel, since a stream
  * reads 1 KiB. */
-#include "backend.h"
 #include "device/philox.cuh"
+#include "training/training.h"
 
 enum { WARPS = 8, PER_LANE = VOCABULARY / 32 };
 
@@ -43,8 +43,8 @@ static __device__ double sum_over_lanes(double value) {
     return value;
 }
 
-/* Makes the weights zero that top_k and top_p exclude; a byte ranks above another of the same weight
- * if it is lower. */
+/* Makes the weights zero that top_k and top_p exclude; a byte ranks above another of the same
+ * weight if it is lower. */
 static __device__ void cut_weights(double weight[PER_LANE], const sampling *s) {
     const int top_k = s->top_k > 0 ? s->top_k : VOCABULARY;
     double above[PER_LANE] = {}, total = 0; /* above: the sum of what ranks above */

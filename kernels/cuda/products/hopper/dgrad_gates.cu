@@ -62,10 +62,10 @@
  * nodes taking turns (226), and one_gate with four times as many sources (250; at 128 columns
  * 95, or 86 in equal parts that hand on all their sums).
  *
- * To have the L2 fetch, behind a thread block's last weights, what the gates of the step before read
- * first (raw, c and dh, 6 to 11 MB of 33) gains nothing: a step with its gates took 96.0 to 96.2 us at
- * 128 columns instead of 95.9, 166.5 to 167.2 instead of 166.1 at 256, 312.5 to 312.7 instead of
- * 311.9 at 512; sooner, or more of it, and it takes longer. */
+ * To have the L2 fetch, behind a thread block's last weights, what the gates of the step before
+ * read first (raw, c and dh, 6 to 11 MB of 33) gains nothing: a step with its gates took 96.0 to
+ * 96.2 us at 128 columns instead of 95.9, 166.5 to 167.2 instead of 166.1 at 256, 312.5 to 312.7
+ * instead of 311.9 at 512; sooner, or more of it, and it takes longer. */
 #include "products/hopper/dgrad_gates.cuh"
 
 enum {
@@ -87,7 +87,7 @@ typedef struct dgrad_gates_arguments {
     int abreast;        /* tiles whose parts take turns */
     bool whole;         /* parts cost more or less, the costliest first */
     int overlap;        /* see cuda_weights_change */
-    exchange shared;
+    partial_sums partial;
 } dgrad_gates_arguments;
 
 /* B: units of a node. BOXES: of columns, that a warpgroup makes. Shared memory: stages, each
@@ -144,18 +144,18 @@ template <typename S> struct dgrad_gates_work {
 /* Sums that parts hand on lie in a ring of slots, each of a node's sums for every consumer; a
  * work's slot follows from its number, and its flag is that number and 1 while they are there. How
  * many slots there are: */
-template <typename S> static constexpr __host__ __device__ int tf32_slots() {
+template <typename S> static constexpr __host__ __device__ int partial_slots() {
     return PARTIAL_FLOATS / (S::SUMS * CONSUMERS);
 }
 
 template <typename S>
 static __device__ inline int *flag_of(const dgrad_gates_arguments &p, int number) {
-    return &p.shared.full[number % tf32_slots<S>()];
+    return &p.partial.full[number % partial_slots<S>()];
 }
 
 template <typename S>
 static __device__ inline float *slot_of(const dgrad_gates_arguments &p, int number) {
-    return p.shared.sums + (size_t)(number % tf32_slots<S>()) * S::SUMS * CONSUMERS;
+    return p.partial.sums + (size_t)(number % partial_slots<S>()) * S::SUMS * CONSUMERS;
 }
 
 /* One warp issues the copies of W, one those of dy, into the same stages. Unrolled, these loops are
@@ -558,21 +558,21 @@ static int tiles_abreast(backend *be, const layout *l, int columns, int tile) {
 }
 
 template <int B, int BOXES>
-static void launch_transposed(backend *be, const device_layout *device, const void *w,
-                              const void *dy, int columns, void *dx) {
+static void launch(backend *be, const device_layout *device, const dgrad_gates_tables *tables,
+                   const product_call *c) {
     typedef dgrad_gates_shape<B, BOXES> S;
-    const int tiles = (columns + S::TILE - 1) / S::TILE;
+    const int columns = c->columns, tiles = (columns + S::TILE - 1) / S::TILE;
     const int cut = tiles <= 2 ? tiles - 1 : tiles <= 4 ? 2 : 3;
-    const dgrad_gates_parts *parts = &device->transposed[cut];
+    const dgrad_gates_parts *parts = &tables->cut[cut];
     CUtensorMap w_map, x_map;
-    if (!map_blocks(be, &w_map, &device->host, w)) return;
-    if (!map_sources(be, &x_map, &device->host, dy, columns)) return;
-    const int most = tf32_slots<S>() / parts->span; /* tiles that there are slots for */
+    if (!map_blocks(be, &w_map, &device->host, c->left)) return;
+    if (!map_sources(be, &x_map, &device->host, c->right, columns)) return;
+    const int most = partial_slots<S>() / parts->span; /* tiles that there are slots for */
     const int abreast = min(most, tiles_abreast(be, &device->host, columns, S::TILE));
     const dgrad_gates_arguments p = {parts->part,
                                      parts->source,
                                      parts->block,
-                                     (bf16 *)dx,
+                                     (bf16 *)c->out,
                                      columns,
                                      tiles,
                                      parts->count,
@@ -580,22 +580,23 @@ static void launch_transposed(backend *be, const device_layout *device, const vo
                                      abreast,
                                      parts->whole,
                                      cuda_of(be)->weights_settled,
-                                     exchange_of(be)};
+                                     tables->partial};
     cuda_launch(be, "dgrad", true, dgrad_gates<B, BOXES>, min(p.works, cuda_of(be)->processors),
                 THREADS, S::BYTES, w_map, x_map, p);
     cuda_of(be)->weights_settled = true;
 }
 
-void dgrad_gates_run(backend *be, const device_layout *device, const void *w, const void *dy,
-                     int columns, void *dx) {
-    const int b = device->host.in_block;
-    if (b == 128) {
-        launch_transposed<128, 1>(be, device, w, dy, columns, dx);
-    } else if (b == 64) {
-        launch_transposed<64, 1>(be, device, w, dy, columns, dx);
-    } else if (columns <= 128) {
-        launch_transposed<32, 1>(be, device, w, dy, columns, dx);
-    } else {
-        launch_transposed<32, 2>(be, device, w, dy, columns, dx);
+void dgrad_gates_run(backend *be, const device_layout *device, const void *plan,
+                     const product_call *c) {
+    const dgrad_gates_tables *tables = (const dgrad_gates_tables *)plan;
+    switch (device->host.in_block) {
+    case 128: launch<128, 1>(be, device, tables, c); return;
+    case 64: launch<64, 1>(be, device, tables, c); return;
+    default:
+        if (c->columns <= 128) {
+            launch<32, 1>(be, device, tables, c);
+        } else {
+            launch<32, 2>(be, device, tables, c);
+        }
     }
 }

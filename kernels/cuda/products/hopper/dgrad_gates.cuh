@@ -4,6 +4,33 @@
 
 #include "products/hopper/hopper.cuh"
 
+/* Work for Hopper's dgrad_gates: parts of the nodes it makes, and the union of their sources.
+ * Either nodes are whole, in an order of likeness; or their lists, one after another, are cut into
+ * equal parts, of which the first node may begin in an earlier part and the last continue in the
+ * next. Cut for one tile of columns, for two, for four, and for more. */
+enum { PART_NODES = 5, DGRAD_GATES_CUTS = 4 }; /* PART_NODES: at most */
+
+typedef struct dgrad_gates_part {
+    int first, block;               /* its sources; their blocks */
+    int first_part;                 /* where the first node's list begins */
+    uint16_t count;                 /* of sources */
+    unsigned char nodes, continues; /* continues: whether the last one's list goes on */
+    uint16_t node[PART_NODES];
+} dgrad_gates_part;
+
+typedef struct dgrad_gates_parts {
+    int count, span; /* span: the most parts that one node's list lies in */
+    bool whole;      /* whether nodes are */
+    dgrad_gates_part *part;
+    uint32_t *source; /* its node, and in the low PART_NODES bits who has a block for it */
+    int *block;       /* as they are used */
+} dgrad_gates_parts;
+
+typedef struct dgrad_gates_tables {
+    dgrad_gates_parts cut[DGRAD_GATES_CUTS];
+    partial_sums partial; /* of nodes whose lists are cut */
+} dgrad_gates_tables;
+
 enum { LOOK_UP = 32 }; /* blocks that a warp looks up at once, however few are left */
 
 /* The most nodes of a part: more of them gather less, fewer leave room for more stages. */

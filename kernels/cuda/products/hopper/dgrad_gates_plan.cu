@@ -160,8 +160,8 @@ static int longest_span(const cut_part *parts, int count) {
     return longest;
 }
 
-/* Even parts, or so many whole nodes to a part as should be the fastest. There must be slots enough for
- * the sums that the parts of a node hand on, or a part would wait for one after it. */
+/* Even parts, or so many whole nodes to a part as should be the fastest. There must be slots
+ * enough for the sums that the parts of a node hand on, or a part would wait for one after it. */
 static dgrad_gates_cut choose_plan(const layout *l, int tiles, int *const *orders, int processors,
                                    cut_part *parts, merged_source *merged) {
     const int slots = nodes_of_part(l->in_block);
@@ -181,12 +181,12 @@ static dgrad_gates_cut choose_plan(const layout *l, int tiles, int *const *order
 }
 
 /* Writes down the parts and their lists. */
-static void build_lists(backend *be, dgrad_gates_parts *made, const layout *l, bool whole,
-                        const cut_part *cut, merged_source *merged) {
+static void build_lists(backend *be, device_layout *device, dgrad_gates_parts *made,
+                        const layout *l, bool whole, const cut_part *cut, merged_source *merged) {
     const size_t total = (size_t)l->column_start[l->in_nodes];
     dgrad_gates_part *part = (dgrad_gates_part *)calloc((size_t)made->count, sizeof *part);
     uint32_t *source = (uint32_t *)calloc(total + 1, sizeof *source);
-    int *block = host_table(total + LOOK_UP), used = 0, blocks = 0;
+    int *block = host_array<int>(total + LOOK_UP), used = 0, blocks = 0;
     if (!part || !source) abort();
     made->whole = whole;
     made->span = whole ? 1 : longest_span(cut, made->count);
@@ -204,40 +204,48 @@ static void build_lists(backend *be, dgrad_gates_parts *made, const layout *l, b
             }
         }
     }
-    made->part = (dgrad_gates_part *)cuda_table(be, part, (size_t)made->count * sizeof *part);
-    made->source = (uint32_t *)cuda_table(be, source, ((size_t)used + 1) * sizeof *source);
-    made->block = (int *)cuda_table(be, block, ((size_t)blocks + LOOK_UP) * sizeof *block);
+    made->part = layout_table(be, device, part, (size_t)made->count);
+    made->source = layout_table(be, device, source, (size_t)used + 1);
+    made->block = layout_table(be, device, block, (size_t)blocks + LOOK_UP);
     free(part);
     free(source);
     free(block);
 }
 
-void dgrad_gates_plan(backend *be, device_layout *device, const layout *l) {
+void *dgrad_gates_plan(backend *be, device_layout *device, const layout *l) {
+    dgrad_gates_tables *tables = layout_plan<dgrad_gates_tables>(device);
     static const int tiles[DGRAD_GATES_CUTS] = {1, 2, 4, 32};
     const node_lists lists = column_lists(l);
     const int slots = nodes_of_part(l->in_block), processors = cuda_of(be)->processors;
-    const int even = cut_evenly(l, even_parts(l, slots, processors), slots, NULL);
-    cut_part *cut = (cut_part *)calloc((size_t)max(even, l->in_nodes), sizeof *cut);
+    const int most = cut_evenly(l, even_parts(l, slots, processors), slots, NULL);
+    cut_part *cut = (cut_part *)calloc((size_t)max(most, l->in_nodes), sizeof *cut);
     merged_source *merged = (merged_source *)calloc((size_t)l->out_nodes, sizeof *merged);
     int *orders[PART_NODES + 1] = {};
     if (!cut || !merged) abort();
     for (int nodes = 2; nodes <= slots; nodes++) {
-        orders[nodes] = host_table((size_t)l->in_nodes);
+        orders[nodes] = host_array<int>((size_t)l->in_nodes);
         order_in_turns(&lists, nodes, orders[nodes]);
         keep_if_fewer(&lists, nodes, orders[nodes]);
     }
     dgrad_gates_cut plan[DGRAD_GATES_CUTS];
     for (int i = 0; i < DGRAD_GATES_CUTS; i++) {
-        dgrad_gates_parts *made = &device->transposed[i];
+        dgrad_gates_parts *made = &tables->cut[i];
         plan[i] = choose_plan(l, tiles[i], orders, processors, cut, merged);
         if (i && plan[i].order == plan[i - 1].order) {
             *made = made[-1];
             continue;
         }
         made->count = cut_parts(l, &plan[i], 2 * BOX, cut, merged);
-        build_lists(be, made, l, plan[i].order != NULL, cut, merged);
+        build_lists(be, device, made, l, plan[i].order != NULL, cut, merged);
     }
     for (int nodes = 2; nodes <= slots; nodes++) free(orders[nodes]);
     free(cut);
     free(merged);
+    bool even = false;
+    for (int i = 0; i < DGRAD_GATES_CUTS; i++) even |= !tables->cut[i].whole;
+    if (even) { /* slots of any size; the smallest has a node of 32 and 128 columns */
+        const size_t least = 32 * 2 * BOX;
+        tables->partial = partial_sums_create(be, device, PARTIAL_FLOATS / least, least);
+    }
+    return tables;
 }

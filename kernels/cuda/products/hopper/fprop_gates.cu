@@ -8,12 +8,12 @@
  * x that it gathers; each thread block walks a part of the list of all blocks, as long as every
  * other's. N is 256 where that fits, so that W comes in once.
  *
- * Two neighbouring tiles that share what they gather would leave registers for half the columns, and
- * make the sums that parts hand on twice as large: blocks of 64 then took 66, 97 and 188 us at 128,
- * 256 and 512 columns, and take 58, 89 and 166. In clusters of two thread blocks that bring x to both
- * by multicast they took 59, 92 and 168. Blocks of 32 in pairs inside a thread block's part, with one
- * tile's sums handed on as before, took 70 us at 128 columns of a small world, where x is then gathered
- * 40 % less, and 77 with a ring and a producer each for x and W; they take 58.
+ * Two neighbouring tiles that share what they gather would leave registers for half the columns,
+ * and make the sums that parts hand on twice as large: blocks of 64 then took 66, 97 and 188 us at
+ * 128, 256 and 512 columns, and take 58, 89 and 166. In clusters of two thread blocks that bring x
+ * to both by multicast they took 59, 92 and 168. Blocks of 32 in pairs inside a thread block's
+ * part, with one tile's sums handed on as before, took 70 us at 128 columns of a small world, where
+ * x is then gathered 40 % less, and 77 with a ring and a producer each for x and W; they take 58.
  *
  * One warp issues every copy, so it must be quick: with its loops rolled, stages counted instead of
  * divided, and an elected lane, the product alone takes 47 us at 128 columns instead of 58.
@@ -25,19 +25,16 @@
  * More than 1,024 columns come so many at a time, so that the L2 keeps their x: at 12,288 units and
  * 8,192 columns, density .1, that takes 1.67 ms instead of 2.17.
  *
- * It starts, and the kernel after it, while the kernel before ends: with the gates' kernel a step of
- * 128 columns takes 76.4 us so instead of 78, of 64 61 instead of 64. With 512 columns scoring took
- * 8 % longer. To bring the first stages' weights before the wait gains nothing more.
+ * It starts, and the kernel after it, while the kernel before ends: with the gates' kernel a step
+ * of 128 columns takes 76.4 us so instead of 78, of 64 61 instead of 64. With 512 columns scoring
+ * took 8 % longer. To bring the first stages' weights before the wait gains nothing more.
  *
  * At 18,432 units, block 32, 22,064 blocks, layer norm's sums included, on an H200, in us at 128,
  * 256 and 512 columns: 60, 87, 147; without handing sums on 56, 81, 141; nor finishing tiles 50,
  * 68, 124. */
-#include "products/hopper/hopper.cuh"
+#include "products/hopper/fprop_gates.cuh"
 
 enum {
-    UNITS = 32,
-    TILE_ROWS = GATES * UNITS,
-    MOST_PARTS = 160,
     FINISHERS = 3,               /* warps beside the producer */
     OVERLAPPING = 128,           /* columns, at most, of launches that overlap with others */
     BOX_BYTES = UNITS * BOX_ROW, /* of a finished tile, a gate's units and 64 columns */
@@ -50,7 +47,7 @@ typedef struct fprop_gates_arguments {
     fixed *sums;
     int columns, b;
     bool overlaps; /* with the kernels before and after */
-    exchange shared;
+    partial_sums partial;
     int begin[MOST_PARTS + 1]; /* a part's sources ... */
     int last[MOST_PARTS];      /* ... and the tile of the last of them */
 } fprop_gates_arguments;
@@ -111,7 +108,7 @@ template <typename S> static __device__ inline outlet<S::SLOTS> outlet_of(uint32
 /* ------------------------------------------------------------------- sums of tiles that are cut */
 
 template <int K>
-static __device__ __forceinline__ void give_tile(const exchange &e, int slot,
+static __device__ __forceinline__ void give_tile(const partial_sums &e, int slot,
                                                  const float (&sum)[K]) {
     leave_sums<GROUP>((float4 *)(e.sums + (size_t)slot * K * GROUP) + threadIdx.x % GROUP, sum);
 }
@@ -123,7 +120,7 @@ static __device__ void pass_sums(const fprop_gates_arguments &p, int group) {
     group_sync(1 + group, GROUP + 32);
     if (threadIdx.x % 32 == 0) {
         __threadfence();
-        atomicExch(&p.shared.full[slot], 1);
+        atomicExch(&p.partial.full[slot], 1);
     }
     __syncwarp();
 }
@@ -140,14 +137,14 @@ static __device__ void produce_sums(const fprop_gates_arguments &p, uint32_t bas
     for (int part = blockIdx.y; p.begin[part] > p.tile[before].first; part--) {
         const int slot = ((part - 1) * gridDim.x + blockIdx.x) * 2;
         for (int group = 0; group < 2; group++) {
-            int *flag = &p.shared.full[slot + group];
+            int *flag = &p.partial.full[slot + group];
             while (atomicAdd(flag, 0) == 0) __nanosleep(64);
             atomicExch(flag, 0);
         }
         __threadfence();
         global_fence();
         const char *from =
-            (const char *)p.shared.sums + (size_t)slot * S::SUM_STAGES * S::SUM_BYTES;
+            (const char *)p.partial.sums + (size_t)slot * S::SUM_STAGES * S::SUM_BYTES;
 #pragma unroll 1
         for (int i = 0; i < S::SUM_STAGES; i++, stages.next(), from += S::SUM_BYTES) {
             stages.wait_empty();
@@ -212,10 +209,10 @@ static __device__ void produce_rows(const CUtensorMap &w_map, const CUtensorMap 
 /* Of a tile's rows [gate][unit] a warp holds every second one of a gate's. In a box the even units
  * come first, so that stores fall into different banks.
  *
- * There is a place for each of a tile's boxes, so that a warp waits here for boxes of the tile before
- * alone, which both warpgroups have multiplied. It must not wait for products still to be made: the
- * other warps of its warpgroup go on to the next one, which then holds the tensor cores until all
- * four are there. */
+ * There is a place for each of a tile's boxes, so that a warp waits here for boxes of the tile
+ * before alone, which both warpgroups have multiplied. It must not wait for products still to be
+ * made: the other warps of its warpgroup go on to the next one, which then holds the tensor
+ * cores until all four are there. */
 template <int KC, int N>
 static __device__ __forceinline__ void hand_out(uint32_t base, int &use,
                                                 const float (&sum)[N / 2]) {
@@ -431,7 +428,7 @@ static __global__ void __launch_bounds__(THREADS, 1)
             }
         }
         if (at < tile_end) {
-            give_tile(p.shared, slot, sum);
+            give_tile(p.partial, slot, sum);
             group_arrive(1 + group, GROUP + 32);
         } else {
             hand_out<KC, N>(base, boxes, sum);
@@ -439,33 +436,6 @@ static __global__ void __launch_bounds__(THREADS, 1)
         at = first;
     }
 #endif
-}
-
-/* ------------------------------------------------------------------------------------- tables */
-
-void fprop_gates_plan(backend *be, device_layout *device, const layout *l) {
-    const int parts = l->out_block / UNITS; /* tiles of a node */
-    fprop_gates_source *source =
-        (fprop_gates_source *)calloc((size_t)l->blocks * parts + 1, sizeof *source);
-    fprop_gates_tile *tile =
-        (fprop_gates_tile *)calloc((size_t)l->out_nodes * parts + 1, sizeof *tile);
-    if (!source || !tile) abort();
-    fprop_gates_tables *lists = &device->rows;
-    for (int number = 0; number < l->out_nodes * parts; number++) {
-        const int first = l->row_start[number / parts], end = l->row_start[number / parts + 1];
-        if (first == end) continue;
-        tile[lists->count++] = {lists->sources, number};
-        for (int k = first; k < end; k++) {
-            source[lists->sources++] = {l->row_column[k], k * parts + number % parts};
-        }
-    }
-    tile[lists->count].first = lists->sources;
-    lists->source =
-        (fprop_gates_source *)cuda_table(be, source, ((size_t)lists->sources + 1) * sizeof *source);
-    lists->tile =
-        (fprop_gates_tile *)cuda_table(be, tile, ((size_t)lists->count + 1) * sizeof *tile);
-    lists->host_tile = tile;
-    free(source);
 }
 
 /* Cuts the sources into so many parts, of which none is empty. */
@@ -514,54 +484,56 @@ static bool map_finished(backend *be, CUtensorMap *map, const bf16 *y, size_t ro
 }
 
 template <int KC, int N>
-static void launch_rows(backend *be, const device_layout *device, const void *w, const void *x,
-                        column_range of, void *y, void *sums) {
+static void launch_rows(backend *be, const device_layout *device, const fprop_gates_tables *lists,
+                        const product_call *c, column_range of) {
     typedef fprop_gates_shape<KC, N> S;
     const layout *l = &device->host;
-    const fprop_gates_tables *lists = &device->rows;
     CUtensorMap w_map, x_map, y_map;
-    fprop_gates_arguments p = {lists->source,  lists->tile, sums ? (fixed *)sums + of.first : NULL,
-                               of.columns,     l->in_block, of.count <= OVERLAPPING,
-                               exchange_of(be)};
+    fprop_gates_arguments p = {
+        lists->source, lists->tile, c->sums ? (fixed *)c->sums + of.first : NULL,
+        of.columns,    l->in_block, of.count <= OVERLAPPING,
+        lists->partial};
     int parts = min(cuda_of(be)->processors, (int)MOST_PARTS) / (of.count / N);
     parts = min(max(parts, 1), lists->sources);
     cut_lists(lists, parts, &p);
-    if (!map_gates(be, &w_map, l, w)) return;
-    if (!map_tiles(be, &x_map, (const bf16 *)x, layout_inputs(l), of, KC, N)) return;
-    if (!map_finished(be, &y_map, (const bf16 *)y, layout_rows(l), of)) return;
+    if (!map_gates(be, &w_map, l, c->left)) return;
+    if (!map_tiles(be, &x_map, (const bf16 *)c->right, layout_inputs(l), of, KC, N)) return;
+    if (!map_finished(be, &y_map, (const bf16 *)c->out, layout_rows(l), of)) return;
     cuda_launch(be, "fprop", p.overlaps, fprop_gates<KC, N>, dim3(of.count / N, parts), THREADS,
                 S::BYTES, w_map, x_map, y_map, p);
 }
 
 template <int KC>
-static void launch_rows_by_columns(backend *be, const device_layout *device, const void *w,
-                                   const void *x, column_range of, void *y, void *sums) {
+static void launch_by_columns(backend *be, const device_layout *device,
+                              const fprop_gates_tables *lists, const product_call *c,
+                              column_range of) {
     if (of.count % 256 == 0) {
-        launch_rows<KC, 256>(be, device, w, x, of, y, sums);
+        launch_rows<KC, 256>(be, device, lists, c, of);
     } else if (of.count % 128 == 0) {
-        launch_rows<KC, 128>(be, device, w, x, of, y, sums);
+        launch_rows<KC, 128>(be, device, lists, c, of);
     } else {
-        launch_rows<KC, 64>(be, device, w, x, of, y, sums);
+        launch_rows<KC, 64>(be, device, lists, c, of);
     }
 }
 
-/* As many as keep their activations in the L2. The last 64 of an odd multiple of 64 go by themselves, as
- * wider tiles are faster. */
+/* As many as keep their activations in the L2. The last 64 of an odd multiple of 64 go by
+ * themselves, as wider tiles are faster. */
 static int columns_at_once(int left) {
     return left < 128 ? left : min(left / 128 * 128, 1024);
 }
 
-void fprop_gates_run(backend *be, const device_layout *device, const void *w, const void *x,
-                     int columns, void *y, void *sums) {
+void fprop_gates_run(backend *be, const device_layout *device, const void *plan,
+                     const product_call *c) {
     const layout *l = &device->host;
-    if (device->empty_rows) be->zero(be, y, layout_rows(l) * columns * sizeof(bf16));
-    for (int first = 0, count; first < columns; first += count) {
-        count = columns_at_once(columns - first);
-        const column_range of = {columns, first, count};
+    const fprop_gates_tables *lists = (const fprop_gates_tables *)plan;
+    if (lists->empty_rows) be->zero(be, c->out, layout_rows(l) * c->columns * sizeof(bf16));
+    for (int first = 0, count; first < c->columns; first += count) {
+        count = columns_at_once(c->columns - first);
+        const column_range of = {c->columns, first, count};
         if (l->in_block == 32) {
-            launch_rows_by_columns<32>(be, device, w, x, of, y, sums);
+            launch_by_columns<32>(be, device, lists, c, of);
         } else {
-            launch_rows_by_columns<64>(be, device, w, x, of, y, sums);
+            launch_by_columns<64>(be, device, lists, c, of);
         }
     }
 }

@@ -3,11 +3,10 @@
 #ifndef SMALLWORLD_KERNELS_CUDA_PRODUCTS_HOPPER_HOPPER_CUH
 #define SMALLWORLD_KERNELS_CUDA_PRODUCTS_HOPPER_HOPPER_CUH
 
-#include "backend.h"
+#include "device/fixed_sums.cuh"
 #include "device/hopper_ptx.cuh"
 #include "device/ptx.cuh"
-
-#include <stdlib.h>
+#include "products/kernels.h"
 
 #pragma nv_diag_suppress 177 /* passes for other GPUs leave the helpers unused */
 
@@ -30,8 +29,8 @@ static __device__ inline void finish_loads() {
     __syncwarp();
 }
 
-/* A ring of stages that producers fill and the consumers' warps empty, and the stage whose turn it is
- * for whoever holds this. */
+/* A ring of stages that producers fill and the consumers' warps empty, and the stage whose turn
+ * it is for whoever holds this. */
 template <int STAGES> struct cursor {
     uint32_t full, empty; /* barriers, 8 bytes each */
     int at = 0, parity = 0;
@@ -127,17 +126,19 @@ static __device__ inline void stage_rows(uint32_t to, const float (&d)[4][4]) {
     }
 }
 
-/* -------------------------------------------------------------------------------- shared sums
+/* ------------------------------------------------------------------------------- partial sums
  *
  * Work is cut into parts of equally many blocks, so that a part may begin or end inside a node's
  * list. The part in which the list ends owns the node's results; those before it leave their sums,
  * and the owner adds them up, nearest part first. A part only waits for parts before it. Where a
  * part leaves its sums, each product says. */
 
-typedef struct exchange {
+enum { PARTIAL_FLOATS = 8 << 20 /* of all slots, at most */ };
+
+typedef struct partial_sums {
     float *sums; /* slots of equal size */
     int *full;   /* of each slot; all 0 between launches */
-} exchange;
+} partial_sums;
 
 /* Leaves a thread's sums, four in a row of STRIDE threads'. */
 template <int STRIDE, int K>
@@ -175,9 +176,13 @@ static __device__ __forceinline__ void add_handed_on(uint32_t base, uint32_t min
 
 /* -------------------------------------------------------------------------------- on the host */
 
-static inline exchange exchange_of(backend *be) {
-    exchange e = {cuda_of(be)->partial_sums, cuda_of(be)->partial_full};
-    return e;
+/* Room for so many slots, for launches of one kernel with one layout. */
+static inline partial_sums partial_sums_create(backend *be, device_layout *device, size_t slots,
+                                               size_t floats) {
+    partial_sums p = {(float *)layout_device_block(be, device, slots * floats * sizeof(float)),
+                      (int *)layout_device_block(be, device, slots * sizeof(int))};
+    if (p.full) be->zero(be, p.full, slots * sizeof *p.full);
+    return p;
 }
 
 /* A tensor as TMA sees it: `rank` dimensions, innermost first; strides in bytes, of all but the
@@ -233,46 +238,5 @@ static inline bool map_pairs(backend *be, CUtensorMap *map, const void *w, uint6
     const uint32_t box[2] = {64, (uint32_t)box_rows};
     return make_map(be, map, w, 2, extent, stride, box, CU_TENSOR_MAP_SWIZZLE_128B);
 }
-
-static inline int *host_table(size_t count) {
-    int *table = (int *)calloc(count ? count : 1, sizeof *table);
-    if (!table) abort();
-    return table;
-}
-
-/* ----------------------------------------------------------------------------- products, apart */
-
-void fprop_gates_plan(backend *be, device_layout *device, const layout *l);
-void fprop_gates_run(backend *be, const device_layout *device, const void *w, const void *x,
-                     int columns, void *y, void *sums);
-
-void dgrad_gates_plan(backend *be, device_layout *device, const layout *l);
-void dgrad_gates_run(backend *be, const device_layout *device, const void *w, const void *dy,
-                     int columns, void *dx);
-
-enum { ONE_GATE_LEAST = 128 }; /* columns */
-void one_gate_plan(backend *be, device_layout *device, const layout *l);
-void one_gate_fprop(backend *be, const device_layout *device, const void *w, const void *x,
-                    int columns, void *y);
-void one_gate_dgrad(backend *be, const device_layout *device, const void *w, const void *dy,
-                    int columns, void *dx);
-
-void wgrad_gates_plan(backend *be, device_layout *device, const layout *l);
-void wgrad_gates_run(backend *be, const device_layout *device, const void *dy, const void *x,
-                     int steps, int columns, void *dw);
-
-int deep_span_tiles(const layout *l); /* of 128 x 256 */
-void deep_create_spans(backend *be, device_layout *device, const layout *l);
-void deep_wgrad_spans(backend *be, const device_layout *device, const void *dy, const void *x,
-                      int steps, int columns, void *dw);
-
-bool wgrad_few_columns_takes(const backend *be, const device_layout *device, int steps,
-                             int columns);
-void wgrad_few_columns_run(backend *be, const device_layout *device, const void *dy, const void *x,
-                           int steps, int columns, void *dw);
-
-void wgrad_one_gate_plan(backend *be, device_layout *device, const layout *l);
-void wgrad_one_gate_run(backend *be, const device_layout *device, const void *dy, const void *x,
-                        int steps, int columns, void *dw);
 
 #endif

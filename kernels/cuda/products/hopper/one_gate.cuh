@@ -4,11 +4,36 @@
 
 #include "products/hopper/hopper.cuh"
 
+/* Work for Hopper's one_gate: parts of the output nodes, whose results a thread block makes
+ * together, and the union of their sources. The nodes are cut in several ways: for up to half of
+ * 256 columns, for 256, for 512, and for more. Where thread blocks share a part, each has an
+ * entry of its own for its share of the sources. */
+enum { ONE_GATE_NODES = 6, ONE_GATE_CUTS = 4 };
+
+/* How far its node is from that of the source before it (from 0 for a part's first), and in the low
+ * bits which of the part's nodes have a block for it. Longer ways are gone in several steps, to
+ * sources that no node has a block for. */
+typedef uint16_t one_gate_source;
+
+typedef struct one_gate_parts {
+    int count;           /* of whole parts */
+    short slots, shares; /* the most nodes of a part; thread blocks that share one */
+    short boxes;         /* of 64 columns, that a warpgroup makes */
+    bool hubs;           /* whose lists are cut */
+    void *part;          /* packed_part of as many slots */
+    one_gate_source *source;
+    partial_sums partial; /* of hubs */
+} one_gate_parts;
+
+typedef struct one_gate_tables {
+    one_gate_parts forward[ONE_GATE_CUTS], backward[ONE_GATE_CUTS];
+} one_gate_tables;
+
 /* A part as it lies in memory, of as many nodes as there are slots; NO_NODE: none.
  *
  * A hub's list may be cut into several parts, of this node alone. All but the last give their sums
- * to that one, which adds them to its own in their order and finishes the node. They come before it,
- * so that who waits for them never keeps them waiting. */
+ * to that one, which adds them to its own in their order and finishes the node. They come before
+ * it, so that who waits for them never keeps them waiting. */
 enum { NO_NODE = 0xFFFF, MOST_GIVEN = 128 /* parts that give */ };
 
 template <int SLOTS> struct packed_part {
@@ -21,10 +46,10 @@ template <int SLOTS> struct packed_part {
 typedef struct one_gate_arguments {
     const void *part; /* packed_part */
     const one_gate_source *source;
-    const int *block;   /* of each entry of the lists; NULL: in order */
-    int parts, columns; /* columns: tiles of them */
-    int overlap;        /* see cuda_weights_change */
-    exchange shared;    /* of hubs' sums */
+    const int *block;     /* of each entry of the lists; NULL: in order */
+    int parts, columns;   /* columns: tiles of them */
+    int overlap;          /* see cuda_weights_change */
+    partial_sums partial; /* of hubs' sums */
 } one_gate_arguments;
 
 enum {
@@ -43,8 +68,8 @@ static constexpr __host__ __device__ int rows_of_slice(int b) {
 }
 
 /* The tile that a thread block makes in a turn: which part and which column tile; part < 0: none.
- * Costly parts come first, side by side for ABREAST column tiles, so that these share weights in L2.
- * Every other turn runs backwards: who had a costly part gets a cheap one, or none. */
+ * Costly parts come first, side by side for ABREAST column tiles, so that these share weights in
+ * L2. Every other turn runs backwards: who had a costly part gets a cheap one, or none. */
 typedef struct one_gate_tile {
     int part, column;
 } one_gate_tile;
@@ -65,8 +90,8 @@ static __device__ inline const packed_part<SLOTS> *part_at(const one_gate_argume
     return (const packed_part<SLOTS> *)p.part + number;
 }
 
-/* Of 32 successive sources, one to a lane, as the list has them: the lane's node, and in the low bits
- * who has a block for it. `last`: the last node so far. */
+/* Of 32 successive sources, one to a lane, as the list has them: the lane's node, and in the low
+ * bits who has a block for it. `last`: the last node so far. */
 template <int SLOTS>
 static __device__ __forceinline__ uint32_t decode_sources(uint32_t mine, int *last) {
     const int lane = threadIdx.x % 32;
@@ -160,8 +185,8 @@ static __device__ __forceinline__ void load_left(uint32_t (&a)[TILES][2][4], uin
     }
 }
 
-/* sum += a W of the nodes in the mask, of one 32 of k. w, above: a descriptor's halves, of the first
- * node's block; the others' follow BYTES apart. */
+/* sum += a W of the nodes in the mask, of one 32 of k. w, above: a descriptor's halves, of the
+ * first node's block; the others' follow BYTES apart. */
 template <bool FORWARD, int NEXT, int BYTES, int SLOTS, int TILES, int SUMS>
 static __device__ __forceinline__ void multiply_nodes(float (&sum)[SLOTS][TILES][SUMS],
                                                       const uint32_t (&a)[TILES][2][4],
@@ -185,9 +210,9 @@ static __device__ __forceinline__ void multiply_nodes(float (&sum)[SLOTS][TILES]
 
 /* ----------------------------------------------------------------------------------- hubs' sums */
 
-/* Lists are cut for at most 512 columns, eight warpgroups' sums of 64 columns to a node. */
-static_assert(MOST_GIVEN * 8 * 64 * 128 <= PARTIAL_FLOATS && MOST_GIVEN * 8 <= PARTIAL_SLOTS,
-              "a slot for each");
+/* Lists are cut for at most so many columns; every 64 of them take a slot of b x 64 sums a
+ * giver. */
+enum { MOST_CUT_COLUMNS = 512 };
 
 /* Where a warpgroup leaves its sums of column tile `column`, TILES boxes, and their flag. */
 template <int TILES, int SUMS> struct hub_slot {
@@ -196,8 +221,8 @@ template <int TILES, int SUMS> struct hub_slot {
 
     __device__ hub_slot(const one_gate_arguments &p, int given, int column) {
         const int slot = (given * p.columns + column) * 2 + threadIdx.x / GROUP;
-        sums = (float4 *)p.shared.sums + slot * (TILES * SUMS / 4 * GROUP) + threadIdx.x % GROUP;
-        flag = &p.shared.full[slot];
+        sums = (float4 *)p.partial.sums + slot * (TILES * SUMS / 4 * GROUP) + threadIdx.x % GROUP;
+        flag = &p.partial.full[slot];
     }
 };
 
@@ -285,6 +310,6 @@ static inline bool map_one_gate_weights(backend *be, CUtensorMap *map, const lay
 
 /* Products of 32 units whose parts are shared by two thread blocks, or half as large. */
 void one_gate_split_run(backend *be, const device_layout *device, const one_gate_parts *parts,
-                        bool forward, const void *w, const void *x, int columns, void *y);
+                        const product_call *c);
 
 #endif

@@ -3,19 +3,21 @@
  * What one_gate does, where its parts leave too little for 132 multiprocessors to do. In both
  * ways here the ring, and what goes through it, are one_gate's.
  *
- * Shares: a part of six nodes gathers less than two of three nodes: of 12,288 units and 128 columns,
- * 342 instead of 484 MB at density 0.5, 193 instead of 240 at 0.2. So two thread blocks of a cluster
- * take half of a part's sources each; in the end each gives the other its sums of three nodes, and
- * finishes the other three. Parts of equally many sources matter, see order_in_turns: by likeness
- * alone the costliest takes 10 % more than the mean, which all others wait for. At density 0.1 and
- * 128 columns it takes 21.7 us. Without gain: first weights that do not wait for the kernel before
- * (22.5), and with these an inbox beside the ring, which spares a barrier of the cluster (22.4).
+ * Shares: a part of six nodes gathers less than two of three nodes: of 12,288 units and 128
+ * columns, 342 instead of 484 MB at density 0.5, 193 instead of 240 at 0.2. So two thread blocks of
+ * a cluster take half of a part's sources each; in the end each gives the other its sums of three
+ * nodes, and finishes the other three. Parts of equally many sources matter, see order_in_turns: by
+ * likeness alone the costliest takes 10 % more than the mean, which all others wait for. At density
+ * 0.1 and 128 columns it takes 21.7 us. Without gain: first weights that do not wait for the kernel
+ * before (22.5), and with these an inbox beside the ring, which spares a barrier of the cluster
+ * (22.4).
  *
- * Small parts: where lists are short, a kernel is mostly waiting: for the kernel before, for tables,
- * for the first weights. Thread blocks of half a multiprocessor, for one to three nodes each, wait
- * beside each other, and their first weights are on their way before the kernel before has ended. With
- * 256 and 512 columns they make tiles of 128: at density .01 256 columns take 7.2 us so, and 7.9 in
- * whole parts; 512 take 12.5 instead of 11.5, but where a hub holds up all others, 15.4 instead of 17.5.
+ * Small parts: where lists are short, a kernel is mostly waiting: for the kernel before, for
+ * tables, for the first weights. Thread blocks of half a multiprocessor, for one to three nodes
+ * each, wait beside each other, and their first weights are on their way before the kernel before
+ * has ended. With 256 and 512 columns they make tiles of 128: at density .01 256 columns take 7.2
+ * us so, and 7.9 in whole parts; 512 take 12.5 instead of 11.5, but where a hub holds up all
+ * others, 15.4 instead of 17.5.
  *
  * Clusters of four, with twelve nodes, would gather less still: but of those only 30 fit on an H200
  * at a time, for 32 parts. */
@@ -24,9 +26,9 @@
 enum { UNITS = 32, SUMS = UNITS / 2 /* a thread's, of a node and 64 columns */ };
 
 /* SLOTS: nodes of a part, of which a thread block finishes KEPT; TILES: of 64 columns that a
- * warpgroup has; SHARES: thread blocks of a part; RESIDENT: those of a multiprocessor; HUBS: whether
- * there are parts that give. A stage is a source's activations, and its blocks of weights, as many as
- * there are, one after another. */
+ * warpgroup has; SHARES: thread blocks of a part; RESIDENT: those of a multiprocessor; HUBS:
+ * whether there are parts that give. A stage is a source's activations, and its blocks of
+ * weights, as many as there are, one after another. */
 template <int SLOTS_, int TILES_, int SHARES_, int RESIDENT_, bool HUBS_> struct split_shape {
     static const int SLOTS = SLOTS_, TILES = TILES_, SHARES = SHARES_, RESIDENT = RESIDENT_;
     static const bool HUBS = HUBS_;
@@ -76,9 +78,9 @@ template <int SLOTS> struct source_window {
     }
 };
 
-/* Of small parts, the first stages' weights do not wait for the kernel before: their sources are all
- * in the list's first window. Shares, which have many more stages, do better without what that
- * takes. */
+/* Of small parts, the first stages' weights do not wait for the kernel before: their sources are
+ * all in the list's first window. Shares, which have many more stages, do better without what
+ * that takes. */
 template <bool FORWARD, typename S>
 static __device__ __forceinline__ void produce_small(const CUtensorMap &w_map,
                                                      const CUtensorMap &x_map,
@@ -348,18 +350,19 @@ static __global__ void __launch_bounds__(THREADS, S::RESIDENT)
 
 template <bool FORWARD, typename S>
 static void launch_split(backend *be, const device_layout *device, const one_gate_parts *parts,
-                         const void *w, const void *x, int columns, void *y) {
+                         const product_call *c) {
     const layout *l = &device->host;
     CUtensorMap w_map, x_map, y_map;
-    const int tiles = (columns + S::COLUMNS - 1) / S::COLUMNS; /* of columns */
-    const one_gate_arguments p = {parts->part,    parts->source, FORWARD ? NULL : l->column_block,
-                                  parts->count,   tiles,         cuda_of(be)->weights_settled,
-                                  exchange_of(be)};
+    const int columns = c->columns,
+              tiles = (columns + S::COLUMNS - 1) / S::COLUMNS; /* of columns */
+    const one_gate_arguments p = {parts->part,   parts->source, FORWARD ? NULL : l->column_block,
+                                  parts->count,  tiles,         cuda_of(be)->weights_settled,
+                                  parts->partial};
     const size_t in = FORWARD ? layout_inputs(l) : layout_rows(l);
     const size_t out = FORWARD ? layout_rows(l) : layout_inputs(l);
-    if (!map_one_gate_weights(be, &w_map, l, w, FORWARD) ||
-        !map_activations(be, &x_map, 2, x, in, columns, 1, UNITS) ||
-        !map_activations(be, &y_map, 2, y, out, columns, 1, UNITS))
+    if (!map_one_gate_weights(be, &w_map, l, c->left, FORWARD) ||
+        !map_activations(be, &x_map, 2, c->right, in, columns, 1, UNITS) ||
+        !map_activations(be, &y_map, 2, c->out, out, columns, 1, UNITS))
         return;
     const int grid = min(cuda_of(be)->processors * S::RESIDENT, tiles * parts->count * S::SHARES);
     cuda_launch_clusters(be, FORWARD ? "fprop" : "dgrad", true, S::SHARES,
@@ -370,28 +373,24 @@ static void launch_split(backend *be, const device_layout *device, const one_gat
 
 template <bool FORWARD>
 static void launch_by_parts(backend *be, const device_layout *device, const one_gate_parts *parts,
-                            const void *w, const void *x, int columns, void *y) {
+                            const product_call *c) {
     enum { SLOTS = one_gate_slots(UNITS) };
     if (parts->hubs) {
-        launch_split<FORWARD, split_shape<SLOTS / 2, 1, 1, 2, true>>(be, device, parts, w, x,
-                                                                     columns, y);
+        launch_split<FORWARD, split_shape<SLOTS / 2, 1, 1, 2, true>>(be, device, parts, c);
     } else if (parts->shares == 1) {
-        launch_split<FORWARD, split_shape<SLOTS / 2, 1, 1, 2, false>>(be, device, parts, w, x,
-                                                                      columns, y);
+        launch_split<FORWARD, split_shape<SLOTS / 2, 1, 1, 2, false>>(be, device, parts, c);
     } else if (parts->boxes == 1) {
-        launch_split<FORWARD, split_shape<SLOTS, 1, 2, 1, false>>(be, device, parts, w, x, columns,
-                                                                  y);
+        launch_split<FORWARD, split_shape<SLOTS, 1, 2, 1, false>>(be, device, parts, c);
     } else {
-        launch_split<FORWARD, split_shape<SLOTS, 2, 2, 1, false>>(be, device, parts, w, x, columns,
-                                                                  y);
+        launch_split<FORWARD, split_shape<SLOTS, 2, 2, 1, false>>(be, device, parts, c);
     }
 }
 
 void one_gate_split_run(backend *be, const device_layout *device, const one_gate_parts *parts,
-                        bool forward, const void *w, const void *x, int columns, void *y) {
-    if (forward) {
-        launch_by_parts<true>(be, device, parts, w, x, columns, y);
+                        const product_call *c) {
+    if (c->op == FPROP) {
+        launch_by_parts<true>(be, device, parts, c);
     } else {
-        launch_by_parts<false>(be, device, parts, w, x, columns, y);
+        launch_by_parts<false>(be, device, parts, c);
     }
 }

@@ -25,10 +25,9 @@
  * are enough; the rest is cut into shares of equally many stages, whose sums are handed on.
  *
  * What holds it, on an H200 with blocks of 8 and 512 columns: at density 0.5, 241 us, of which the
- * loads alone take 157 and the products alone 213, and 0.03, 68 us, 44 and 64. A warpgroup waits for
- * each step's products before it loads the next weights, as registers for both are not to be had;
- * the other two fill only part of this gap. */
-#include "products/hopper/hopper.cuh"
+ * loads alone take 157 and the products alone 213, and 0.03, 68 us, 44 and 64. A warpgroup waits
+ * for each step's products before it loads the next weights, as registers for both are not to be
+ * had; the other two fill only part of this gap. */
 #include "products/hopper/small_blocks.cuh"
 
 enum {
@@ -37,15 +36,14 @@ enum {
     SMALL_THREADS = SMALL_CONSUMERS + GROUP,
     FETCHERS = 4, /* warps */
     SMALL_CONSUMER_REGISTERS = 160,
-    FETCHER_REGISTERS = 32,
-    LEAST_COLUMNS = 128
+    FETCHER_REGISTERS = 32
 };
 
 typedef struct small_blocks_arguments {
     small_blocks_parts parts;
     const char *w;
     bf16 *y;
-    exchange e;
+    partial_sums partial;
     int columns, tiles;      /* tiles: of columns */
     int grid;                /* thread blocks */
     int boxes;               /* that bring a source's activations: 1, or one for each 64 columns */
@@ -54,8 +52,8 @@ typedef struct small_blocks_arguments {
     int shares, each, extra; /* stages of each share, and one more of the first ones */
 } small_blocks_arguments;
 
-/* N: columns of a tile. A stage is DEPTH / B sources' activations, each [N / 64][B][64 columns] with
- * a swizzle, and a place for each block of W that a node may have for one of these sources. */
+/* N: columns of a tile. A stage is DEPTH / B sources' activations, each [N / 64][B][64 columns]
+ * with a swizzle, and a place for each block of W that a node may have for one of these sources. */
 template <int B, int N> struct small_shape {
     static const int SOURCES = DEPTH / B, NODES = SMALL_UNITS / B;
     static const int SOURCE_BYTES = B * N * 2, X_BYTES = DEPTH * N * 2;
@@ -346,7 +344,8 @@ static __device__ __forceinline__ void write_results(const small_blocks_argument
 
 /* Sums of a share that does not end its tile, to those who do. */
 template <int N>
-static __device__ __forceinline__ void hand_on(const exchange &e, const float (&sum)[N / 128][64]) {
+static __device__ __forceinline__ void hand_on(const partial_sums &e,
+                                               const float (&sum)[N / 128][64]) {
     float4 *to = (float4 *)e.sums + (size_t)blockIdx.x * (SMALL_UNITS * N / 4) + threadIdx.x;
 #pragma unroll
     for (int i = 0; i < N / 128; i++) {
@@ -359,7 +358,7 @@ static __device__ __forceinline__ void hand_on(const exchange &e, const float (&
 
 /* The sums of all who have earlier shares of the latest tile, nearest first. */
 template <int N>
-static __device__ __forceinline__ void take_over(const exchange &e, const small_walk &walk,
+static __device__ __forceinline__ void take_over(const partial_sums &e, const small_walk &walk,
                                                  float (&sum)[N / 128][64]) {
     for (int i = blockIdx.x - 1;; i--) {
         if (threadIdx.x == 0) {
@@ -381,9 +380,9 @@ static __device__ __forceinline__ void take_over(const exchange &e, const small_
 
 /* ------------------------------------------------------------------------------------- products */
 
-/* What is left to do of a stage for a warpgroup's tile. Lane i gives the address of row i % 8 of the
- * left operand's matrix i / 8; the second and fourth matrix are 8 rows further, the third and fourth
- * 8 of depth. */
+/* What is left to do of a stage for a warpgroup's tile. Lane i gives the address of row i % 8 of
+ * the left operand's matrix i / 8; the second and fourth matrix are 8 rows further, the third
+ * and fourth 8 of depth. */
 template <int B, int N, bool FORWARD> struct small_steps {
     typedef small_shape<B, N> S;
     uint32_t x, w;      /* the right operand's description, low word; this lane's row of W */
@@ -413,8 +412,8 @@ template <int B, int N, bool FORWARD> struct small_steps {
         w = at + S::X_BYTES + (group * (64 / B) + node) * S::BLOCK_BYTES + row * 16;
     }
 
-    /* Takes the next source, of 8 the next two: where the left operand comes from, and what describes
-     * the right one. */
+    /* Takes the next source, of 8 the next two: where the left operand comes from, and what
+     * describes the right one. */
     __device__ __forceinline__ uint32_t take(uint32_t base, uint64_t *right) {
         const bool behind = B == 8 && threadIdx.x % 32 >= 16;
         const uint32_t bit = left & (0 - left), rest = left ^ bit;
@@ -492,9 +491,9 @@ static __global__ void __launch_bounds__(SMALL_THREADS, 1)
             }
             unpark(parked, &walk, &tile);
             if (tile.end < tile.stages) {
-                hand_on<N>(p.e, sum);
+                hand_on<N>(p.partial, sum);
             } else {
-                if (tile.begin > 0) take_over<N>(p.e, walk, sum);
+                if (tile.begin > 0) take_over<N>(p.partial, walk, sum);
                 write_results<B, N>(p, tile, sum);
             }
         }
@@ -571,27 +570,26 @@ static void launch_small(backend *be, const small_blocks_arguments &p, const CUt
     kernel<<<p.grid, SMALL_THREADS, S::BYTES, cuda_of(be)->stream>>>(x_map, p);
 }
 
-/* In tiles of 256 or of 128 columns, whichever take less time: a stage of 256 takes 7 / 5 as long as
- * one of 128, as measured. */
+/* In tiles of 256 or of 128 columns, whichever take less time: a stage of 256 takes 7 / 5 as
+ * long as one of 128, as measured. */
 template <int B, bool FORWARD>
-static void multiply(backend *be, const device_layout *device, const void *w, const void *x,
-                     int columns, void *y) {
+static void multiply(backend *be, const device_layout *device, const small_blocks_tables *tables,
+                     const product_call *c) {
     const layout *l = &device->host;
-    const int most = PARTIAL_FLOATS / (SMALL_UNITS * 256); /* thread blocks that hand sums on */
-    const int processors = min(cuda_of(be)->processors, most);
+    const int processors = cuda_of(be)->processors;
     small_blocks_arguments p = {}, half;
     CUtensorMap x_map;
-    p.parts = FORWARD ? device->small_forward : device->small_backward;
-    p.w = (const char *)w;
-    p.y = (bf16 *)y;
-    p.e = exchange_of(be);
-    p.columns = columns;
+    p.parts = FORWARD ? tables->forward : tables->backward;
+    p.w = (const char *)c->left;
+    p.y = (bf16 *)c->out;
+    p.partial = tables->partial;
+    p.columns = c->columns;
     half = p;
     const int n = plan(&p, 256, processors) * 7 <= plan(&half, 128, processors) * 5 ? 256 : 128;
+    const size_t rows = FORWARD ? layout_inputs(l) : layout_rows(l);
     if (n == 128) p = half;
-    p.boxes = columns % BOX ? n / BOX : 1;
-    if (!map_small(be, &x_map, x, FORWARD ? layout_inputs(l) : layout_rows(l), columns, B, n))
-        return;
+    p.boxes = c->columns % BOX ? n / BOX : 1;
+    if (!map_small(be, &x_map, c->right, rows, c->columns, B, n)) return;
     if (n == 256) {
         launch_small<B, 256, FORWARD>(be, p, x_map);
     } else {
@@ -599,30 +597,32 @@ static void multiply(backend *be, const device_layout *device, const void *w, co
     }
 }
 
-/* Up to 128 columns of one gate, products/portable/few_columns.cu is faster unless a source's activations, once they are
- * there, serve several nodes. */
-bool small_blocks_takes(const device_layout *device, int columns, bool forward) {
-    const layout *l = &device->host;
-    const small_blocks_parts *parts = forward ? &device->small_forward : &device->small_backward;
-    if (!parts->count || columns < LEAST_COLUMNS) return false;
-    const double gathered = (double)l->blocks * l->gates * l->in_block; /* rows */
-    return l->gates > 1 || columns > 128 || gathered > 3.5 * DEPTH * parts->stages;
-}
-
-void small_blocks_fprop(backend *be, const device_layout *device, const void *w, const void *x,
-                        int columns, void *y) {
-    if (device->host.in_block == 8) {
-        multiply<8, true>(be, device, w, x, columns, y);
+template <int B>
+static void multiply_by_operation(backend *be, const device_layout *device,
+                                  const small_blocks_tables *tables, const product_call *c) {
+    if (c->op == FPROP) {
+        multiply<B, true>(be, device, tables, c);
     } else {
-        multiply<16, true>(be, device, w, x, columns, y);
+        multiply<B, false>(be, device, tables, c);
     }
 }
 
-void small_blocks_dgrad(backend *be, const device_layout *device, const void *w, const void *dy,
-                        int columns, void *dx) {
+/* Up to 128 columns of one gate, few_columns is faster unless a source's activations, once they are
+ * there, serve several nodes. */
+bool small_blocks_prefers(const device_layout *device, const void *plan, const product_call *c) {
+    const layout *l = &device->host;
+    const small_blocks_tables *tables = (const small_blocks_tables *)plan;
+    const small_blocks_parts *parts = c->op == FPROP ? &tables->forward : &tables->backward;
+    const double gathered = (double)l->blocks * l->gates * l->in_block; /* rows */
+    return l->gates > 1 || c->columns > 128 || gathered > 3.5 * DEPTH * parts->stages;
+}
+
+void small_blocks_run(backend *be, const device_layout *device, const void *plan,
+                      const product_call *c) {
+    const small_blocks_tables *tables = (const small_blocks_tables *)plan;
     if (device->host.in_block == 8) {
-        multiply<8, false>(be, device, w, dy, columns, dx);
+        multiply_by_operation<8>(be, device, tables, c);
     } else {
-        multiply<16, false>(be, device, w, dy, columns, dx);
+        multiply_by_operation<16>(be, device, tables, c);
     }
 }

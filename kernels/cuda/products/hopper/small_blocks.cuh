@@ -2,6 +2,29 @@
 #ifndef SMALLWORLD_KERNELS_CUDA_PRODUCTS_HOPPER_SMALL_BLOCKS_CUH
 #define SMALLWORLD_KERNELS_CUDA_PRODUCTS_HOPPER_SMALL_BLOCKS_CUH
 
+#include "products/hopper/hopper.cuh"
+
+/* Work for Hopper's small_blocks: parts of 192 units of the result, from long to short, each with
+ * the union of its nodes' sources in stages. Gates of four count as nodes (fprop) or sources
+ * (dgrad) of their own. */
+enum { SMALL_UNITS = 192 };
+
+typedef struct small_blocks_parts {
+    int count, stages; /* stages: of all parts together */
+    int *stage;        /* [count + 1] a part's first stage */
+    int *host_stage;   /* the same, on the host */
+    uint32_t *list;    /* [stages] its entries: the first of them, and in 8 bits how many */
+    uint16_t *node;    /* [count][192 / b]; 0xFFFF: none */
+    uint16_t *source;  /* [stages][64 / b]; 0xFFFF: none */
+    uint8_t *has;      /* [stages][192 / b] for which of these sources a node has a block */
+    uint32_t *entry;   /* [blocks] as they are used: a block's number, and in 8 bits its place */
+} small_blocks_parts;
+
+typedef struct small_blocks_tables {
+    small_blocks_parts forward, backward;
+    partial_sums partial; /* of tiles that thread blocks share */
+} small_blocks_tables;
+
 enum {
     DEPTH = 64,         /* rows of activations of a stage */
     NO_SOURCE = 0xFFFF, /* beyond all rows: TMA brings zeros */

@@ -1,6 +1,5 @@
 /* The parts of small_blocks: nodes of like sources, as many as a tile has units for, the union of
  * their sources in stages, and the blocks that each stage has. */
-#include "products/hopper/hopper.cuh"
 #include "products/hopper/small_blocks.cuh"
 #include "products/node_lists.h"
 
@@ -82,12 +81,13 @@ static void build_part(small_tables *t, const small_lists *s, const int *order, 
     if (in) end_stage(t, first);
 }
 
-static void build_small(backend *be, small_blocks_parts *made, const small_lists *s, int b) {
+static void build_small(backend *be, device_layout *device, small_blocks_parts *made,
+                        const small_lists *s, int b) {
     const int nodes = s->of.nodes, gates = s->l->gates, depth = DEPTH / b;
     const int node_gates = s->forward ? gates : 1, source_gates = s->forward ? 1 : gates;
     const int slots = SMALL_UNITS / b, together = slots / node_gates;
     const int parts = (nodes + together - 1) / together;
-    int *order = host_table((size_t)nodes);
+    int *order = host_array<int>((size_t)nodes);
     order_in_turns(&s->of, together, order);
     keep_if_fewer(&s->of, together, order);
 
@@ -106,7 +106,7 @@ static void build_small(backend *be, small_blocks_parts *made, const small_lists
     const size_t entries = (size_t)s->l->blocks * (size_t)gates;
     small_tables t = {};
     t.b = b;
-    t.stage = host_table((size_t)parts + 1);
+    t.stage = (int *)layout_host_block(device, ((size_t)parts + 1) * sizeof *t.stage);
     t.list = (uint32_t *)malloc(stages * sizeof *t.list);
     t.node = (uint16_t *)malloc((size_t)(parts * slots) * sizeof *t.node);
     t.source = (uint16_t *)malloc(stages * (size_t)depth * sizeof *t.source);
@@ -131,13 +131,12 @@ static void build_small(backend *be, small_blocks_parts *made, const small_lists
     made->count = parts;
     made->stages = t.stages;
     made->host_stage = t.stage;
-    made->stage = (int *)cuda_table(be, t.stage, ((size_t)parts + 1) * sizeof *t.stage);
-    made->list = (uint32_t *)cuda_table(be, t.list, (size_t)t.stages * sizeof *t.list);
-    made->node = (uint16_t *)cuda_table(be, t.node, (size_t)(parts * slots) * sizeof *t.node);
-    made->source =
-        (uint16_t *)cuda_table(be, t.source, (size_t)(t.stages * depth) * sizeof *t.source);
-    made->has = (uint8_t *)cuda_table(be, t.has, (size_t)(t.stages * slots));
-    made->entry = (uint32_t *)cuda_table(be, t.entry, entries * sizeof *t.entry);
+    made->stage = layout_table(be, device, t.stage, ((size_t)parts + 1));
+    made->list = layout_table(be, device, t.list, (size_t)t.stages);
+    made->node = layout_table(be, device, t.node, (size_t)(parts * slots));
+    made->source = layout_table(be, device, t.source, (size_t)(t.stages * depth));
+    made->has = layout_table(be, device, t.has, (size_t)(t.stages * slots));
+    made->entry = layout_table(be, device, t.entry, entries);
     free(order);
     free(seen);
     free(group);
@@ -148,15 +147,12 @@ static void build_small(backend *be, small_blocks_parts *made, const small_lists
     free(t.entry);
 }
 
-bool small_blocks_fits(const backend *be, const layout *l) {
-    const long long most = 1ll << (32 - PLACE_BITS); /* blocks */
-    return cuda_of((backend *)(uintptr_t)be)->hopper && be->precision == BF16 && l->in_block < 32 &&
-           !layout_is_dense(l) && (long long)l->blocks * l->gates < most &&
-           l->in_nodes * l->gates < NO_SOURCE && l->out_nodes * l->gates < NO_SOURCE;
-}
-
-void small_blocks_plan(backend *be, device_layout *device, const layout *l) {
+void *small_blocks_plan(backend *be, device_layout *device, const layout *l) {
+    small_blocks_tables *tables = layout_plan<small_blocks_tables>(device);
     const small_lists rows = {l, true, row_lists(l)}, columns = {l, false, column_lists(l)};
-    build_small(be, &device->small_forward, &rows, l->in_block);
-    build_small(be, &device->small_backward, &columns, l->in_block);
+    build_small(be, device, &tables->forward, &rows, l->in_block);
+    build_small(be, device, &tables->backward, &columns, l->in_block);
+    tables->partial =
+        partial_sums_create(be, device, (size_t)cuda_of(be)->processors, SMALL_UNITS * 256);
+    return tables;
 }

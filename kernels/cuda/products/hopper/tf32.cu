@@ -3,36 +3,39 @@
  *
  *   y' [columns][32 units of a node] = sum over its sources  x' [columns][32] W [32][32]
  *
- * Floors are those of products/portable/bf16.cu with 4 bytes an element. What L2 delivers decides: at block 32 and
- * 128 columns every block of 4 KB gathers 16 KB of activations. So a thread block makes a part of up
- * to six nodes times 128 columns, or 64, with all sums in registers, and the union of their sources
- * goes by once: of each, 32 rows of activations, which every node that has a block for them shares,
- * and those blocks. Nodes with like sources are put together. Nodes and sources are pieces of 32
- * here, so that larger blocks, and gates of one pattern, are nodes with equal lists.
+ * Floors are those of products/portable/bf16.cu with 4 bytes an element. What L2 delivers decides:
+ * at block 32 and 128 columns every block of 4 KB gathers 16 KB of activations. So a thread block
+ * makes a part of up to six nodes times 128 columns, or 64, with all sums in registers, and the
+ * union of their sources goes by once: of each, 32 rows of activations, which every node that has a
+ * block for them shares, and those blocks. Nodes with like sources are put together. Nodes and
+ * sources are pieces of 32 here, so that larger blocks, and gates of one pattern, are nodes with
+ * equal lists.
  *
- * Parts are fewer than multiprocessors, so where there is one tile of columns a cluster of two thread
- * blocks shares a part: its sources are two lists, and each goes through one, then adds up half of
- * the nodes, in a fixed order. Where there are more tiles, thread blocks go through both lists and
- * make one tile after the other, whose first sources come while the last one's results leave.
+ * Parts are fewer than multiprocessors, so where there is one tile of columns a cluster of two
+ * thread blocks shares a part: its sources are two lists, and each goes through one, then adds up
+ * half of the nodes, in a fixed order. Where there are more tiles, thread blocks go through both
+ * lists and make one tile after the other, whose first sources come while the last one's results
+ * leave.
  *
  * Boxes of 32 x 32 lie in shared memory one after another, round and round: a source takes four, or
  * two, for its activations, together, as one copy brings them, and one a block, so that little is
  * left empty and 224 KB are on their way, across tiles. The copy engine rounds them to tf32 (the
- * type of its maps says so). Activations are the left operand, from registers, which is wgmma's full
- * rate also for 32 units; their columns are dealt to lanes such that these find different banks. The
- * right operand must lie along k: so weights do for fprop, and for dgrad two warps turn them over. A
- * warpgroup has a third of the nodes and all of the columns: so it waits once, for two products of
- * 64 columns, for each block, and warpgroups fill each other's gaps.
+ * type of its maps says so). Activations are the left operand, from registers, which is wgmma's
+ * full rate also for 32 units; their columns are dealt to lanes such that these find different
+ * banks. The right operand must lie along k: so weights do for fprop, and for dgrad two warps turn
+ * them over. A warpgroup has a third of the nodes and all of the columns: so it waits once, for two
+ * products of 64 columns, for each block, and warpgroups fill each other's gaps.
  *
- * On an H200, 12,288 units at density 0.1 and 128 columns, 231 MB come into the multiprocessors; with
- * products that takes 33 us, and dgrad 37, of which 6 go before the first and after the last product;
- * at density 0.03 these 6 are of 15.5. At density 0.5 fprop takes 103 and dgrad 119 us, where memory
- * alone takes 73; 64 columns take 79 and 110 us of memory's 72. 512 columns take 22 us at density 0.01
- * and 43 at 0.03, and 38 and 63 where each tile has its own thread blocks, in clusters.
+ * On an H200, 12,288 units at density 0.1 and 128 columns, 231 MB come into the multiprocessors;
+ * with products that takes 33 us, and dgrad 37, of which 6 go before the first and after the last
+ * product; at density 0.03 these 6 are of 15.5. At density 0.5 fprop takes 103 and dgrad 119 us,
+ * where memory alone takes 73; 64 columns take 79 and 110 us of memory's 72. 512 columns take 22 us
+ * at density 0.01 and 43 at 0.03, and 38 and 63 where each tile has its own thread blocks, in
+ * clusters.
  *
  * Without gain: sums that are sent to the other thread block, rather than fetched by it; maps of
- * tensors fetched ahead; clusters whose thread blocks make two tiles of a part and bring half of the
- * weights each to both (512 columns at density 0.5: 443 us, alone 447; dgrad 576, 526). */
+ * tensors fetched ahead; clusters whose thread blocks make two tiles of a part and bring half of
+ * the weights each to both (512 columns at density 0.5: 443 us, alone 447; dgrad 576, 526). */
 #include "products/hopper/float_tiles.cuh"
 #include "products/hopper/tf32.cuh"
 
@@ -52,7 +55,8 @@ enum {
     BYTES = WORDS + STAGES * 4 + 1024
 };
 
-/* Of tiles of 64 or 128 columns; SHARED: by clusters, whose thread blocks go through a list each. */
+/* Of tiles of 64 or 128 columns; SHARED: by clusters, whose thread blocks go through a list
+ * each. */
 template <bool FORWARD_, int COLUMNS_, bool SHARED_> struct tf32_shape {
     static const bool FORWARD = FORWARD_, SHARED = SHARED_;
     static const int CLUSTER = SHARED ? SHARES : 1, LISTS = SHARES / CLUSTER;
@@ -401,15 +405,12 @@ static __global__ void __launch_bounds__(ALL_THREADS, 1)
 
 /* ----------------------------------------------------------------------------------- launches */
 
-bool hopper_tf32_fits(const backend *be, const layout *l) {
-    return cuda_of((backend *)(uintptr_t)be)->hopper && be->precision == TF32 &&
-           l->in_block >= TILE && !layout_is_dense(l);
-}
-
-bool hopper_tf32_takes(const device_layout *device, int columns, bool forward) {
-    const tf32_parts *parts = forward ? device->tf32_forward : device->tf32_backward;
-    if (columns == HALF) return parts[0].part != NULL;
-    return columns >= 2 * HALF && parts[1].part;
+bool hopper_tf32_takes(const device_layout *, const void *plan, const product_call *c) {
+    const tf32_tables *tables = (const tf32_tables *)plan;
+    const tf32_parts *parts = c->op == FPROP ? tables->forward : tables->backward;
+    if (c->steps > 1) return false;
+    if (c->columns == HALF) return parts[0].part != NULL;
+    return c->columns >= 2 * HALF && parts[1].part;
 }
 
 /* Activations as boxes of 32 columns side by side, of which one copy brings `boxes`. */
@@ -422,48 +423,48 @@ static bool map_boxes(backend *be, CUtensorMap *map, CUtensorMapDataType type, c
 }
 
 template <bool FORWARD, int COLUMNS, bool SHARED>
-static void launch(backend *be, const device_layout *device, const void *w, const void *x,
-                   int columns, void *y) {
+static void launch(backend *be, const device_layout *device, const tf32_parts *made,
+                   const product_call *c) {
     typedef tf32_shape<FORWARD, COLUMNS, SHARED> S;
     const layout *l = &device->host;
-    const tf32_parts *made = FORWARD ? device->tf32_forward : device->tf32_backward;
     const tf32_parts *parts = &made[COLUMNS > HALF];
-    const int tiles = (columns + COLUMNS - 1) / COLUMNS, items = parts->count * tiles;
+    const int columns = c->columns, tiles = (columns + COLUMNS - 1) / COLUMNS;
+    const int items = parts->count * tiles;
     const int grid = SHARED ? SHARES * items : min(items, cuda_of(be)->processors);
-    const tf32_arguments p = {parts->part,   parts->source, parts->block,
-                              parts->window, parts->blocks, tiles,
-                              items,         columns,       cuda_of(be)->weights_settled,
-                              (float *)y};
+    const tf32_arguments p = {parts->part,    parts->source, parts->block,
+                              parts->window,  parts->blocks, tiles,
+                              items,          columns,       cuda_of(be)->weights_settled,
+                              (float *)c->out};
     const CUtensorMapDataType rounded = CU_TENSOR_MAP_DATA_TYPE_TFLOAT32;
     CUtensorMap w_map, x_map;
     const size_t in = FORWARD ? layout_inputs(l) : layout_rows(l);
-    if (!map_floats(be, &w_map, rounded, w, (size_t)l->blocks * l->gates * l->in_block, l->in_block,
-                    1) ||
-        !map_boxes(be, &x_map, rounded, x, in, columns, S::BOXES))
+    const size_t rows = (size_t)l->blocks * l->gates * l->in_block;
+    if (!map_floats(be, &w_map, rounded, c->left, rows, l->in_block, 1) ||
+        !map_boxes(be, &x_map, rounded, c->right, in, columns, S::BOXES))
         return;
-    cuda_launch_clusters(be, "shared product", true, S::CLUSTER, hopper_tf32<S>, dim3(grid),
+    cuda_launch_clusters(be, "hopper_tf32", true, S::CLUSTER, hopper_tf32<S>, dim3(grid),
                          ALL_THREADS, BYTES, w_map, x_map, p);
     cuda_of(be)->weights_settled = true;
 }
 
 template <bool FORWARD>
-static void launch_columns(backend *be, const device_layout *device, const void *w, const void *x,
-                           int columns, void *y) {
-    if (columns == HALF) {
-        launch<FORWARD, HALF, true>(be, device, w, x, columns, y);
-    } else if (columns <= 2 * HALF) {
-        launch<FORWARD, 2 * HALF, true>(be, device, w, x, columns, y);
+static void launch_columns(backend *be, const device_layout *device, const tf32_parts *made,
+                           const product_call *c) {
+    if (c->columns == HALF) {
+        launch<FORWARD, HALF, true>(be, device, made, c);
+    } else if (c->columns <= 2 * HALF) {
+        launch<FORWARD, 2 * HALF, true>(be, device, made, c);
     } else {
-        launch<FORWARD, 2 * HALF, false>(be, device, w, x, columns, y);
+        launch<FORWARD, 2 * HALF, false>(be, device, made, c);
     }
 }
 
-void hopper_tf32_fprop(backend *be, const device_layout *device, const void *w, const void *x,
-                       int columns, void *y) {
-    launch_columns<true>(be, device, w, x, columns, y);
-}
-
-void hopper_tf32_dgrad(backend *be, const device_layout *device, const void *w, const void *dy,
-                       int columns, void *dx) {
-    launch_columns<false>(be, device, w, dy, columns, dx);
+void hopper_tf32_run(backend *be, const device_layout *device, const void *plan,
+                     const product_call *c) {
+    const tf32_tables *tables = (const tf32_tables *)plan;
+    if (c->op == FPROP) {
+        launch_columns<true>(be, device, tables->forward, c);
+    } else {
+        launch_columns<false>(be, device, tables->backward, c);
+    }
 }

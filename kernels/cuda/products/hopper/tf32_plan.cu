@@ -83,9 +83,9 @@ static void merge_lists(const pieces *l, const whole_part *part, part_tables *ma
     made->parts++;
 }
 
-/* The first window of each share's list goes where the share's number says, so that it can be looked
- * up at once; what is left of the lists follows after all of those. Returns the place of the
- * latter. */
+/* The first window of each share's list goes where the share's number says, so that it can be
+ * looked up at once; what is left of the lists follows after all of those. Returns the place of
+ * the latter. */
 template <typename T>
 static int place_list(T *placed, const T *list, int count, int share, int window, int *used) {
     const int first = min(count, window), rest = count - first, at = *used;
@@ -129,7 +129,7 @@ static void place_lists(part_tables *made) {
 static int cut_nodes(const pieces *pieces, const int *order, int most, whole_part *parts) {
     enum { PART_COST = 100 }; /* as measured */
     const node_lists *l = &pieces->lists;
-    int *seen = host_table((size_t)l->sources), made = 0;
+    int *seen = host_array<int>((size_t)l->sources), made = 0;
     whole_part *part = NULL;
     for (int i = 0; i < l->nodes; i++) {
         const int first = l->begin[order[i]], last = l->end[order[i]];
@@ -154,7 +154,7 @@ static int cut_nodes(const pieces *pieces, const int *order, int most, whole_par
 
 /* About how long these parts take: each goes to the cluster that is free first. */
 static int time_of(const whole_part *parts, int count, int clusters) {
-    int *busy = host_table((size_t)clusters), longest = 0;
+    int *busy = host_array<int>((size_t)clusters), longest = 0;
     for (int i = 0; i < count; i++) {
         int next = 0;
         for (int c = 1; c < clusters; c++) next = busy[c] < busy[next] ? c : next;
@@ -165,9 +165,10 @@ static int time_of(const whole_part *parts, int count, int clusters) {
     return longest;
 }
 
-/* Whether products/portable/tf32.cu, where no tile is shared and a list is one thread block's, would take less, by the
- * same measure: where columns are few it may. It takes for an entry of a long list as long as a
- * cluster for eleven boxes. Turning weights over takes half as long as bringing them. */
+/* Whether products/portable/tf32.cu, where no tile is shared and a list is one thread block's,
+ * would take less, by the same measure: where columns are few it may. It takes for an entry of a
+ * long list as long as a cluster for eleven boxes. Turning weights over takes half as long as
+ * bringing them. */
 static bool is_faster_apart(const pieces *l, int entries, int longest, int clusters, int time) {
     if (l->boxes > 2) return false;
     if (!l->forward) time += entries / 2 / clusters;
@@ -195,8 +196,8 @@ static int choose_bound(backend *be, const pieces *l, const int *order, whole_pa
     return is_faster_apart(l, entries, longest, clusters, best) ? 0 : bound;
 }
 
-static void build_parts(backend *be, tf32_parts *made, const pieces *l, const int *order, int bound,
-                        whole_part *whole) {
+static void build_parts(backend *be, device_layout *device, tf32_parts *made, const pieces *l,
+                        const int *order, int bound, whole_part *whole) {
     if (!bound) return;
     made->count = cut_nodes(l, order, bound, whole);
     size_t sources = 1, entries = 1, shares = (size_t)made->count * SHARES;
@@ -211,20 +212,21 @@ static void build_parts(backend *be, tf32_parts *made, const pieces *l, const in
     place_lists(&t);
     made->window = (short)t.longest;
     made->blocks = (short)t.most;
-    made->part = (tf32_part *)cuda_table(be, t.part, shares * sizeof *t.part);
-    made->source = (tf32_source *)cuda_table(be, t.source, (size_t)t.sources * sizeof *t.source);
-    made->block = (uint32_t *)cuda_table(be, t.block, (size_t)t.blocks * sizeof *t.block);
+    made->part = layout_table(be, device, t.part, shares);
+    made->source = layout_table(be, device, t.source, (size_t)t.sources);
+    made->block = layout_table(be, device, t.block, (size_t)t.blocks);
     free(t.part);
     free(t.source);
     free(t.block);
 }
 
 /* Of nodes in `side` pieces, sources in `depth`. */
-static void build_side(backend *be, tf32_parts *made, const node_lists *whole, const int *block,
-                       int side, int depth, bool forward) {
+static void build_side(backend *be, device_layout *device, tf32_parts *made,
+                       const node_lists *whole, const int *block, int side, int depth,
+                       bool forward) {
     const int nodes = whole->nodes * side, entries = whole->end[whole->nodes - 1] * depth;
-    int *begin = host_table((size_t)nodes), *end = host_table((size_t)nodes);
-    int *other = host_table((size_t)entries), *order = host_table((size_t)nodes);
+    int *begin = host_array<int>((size_t)nodes), *end = host_array<int>((size_t)nodes);
+    int *other = host_array<int>((size_t)entries), *order = host_array<int>((size_t)nodes);
     for (int i = 0; i < nodes; i++) {
         begin[i] = whole->begin[i / side] * depth;
         end[i] = whole->end[i / side] * depth;
@@ -234,9 +236,9 @@ static void build_side(backend *be, tf32_parts *made, const node_lists *whole, c
     order_nodes(&l.lists, SLOTS, order);
     whole_part *parts = (whole_part *)calloc((size_t)nodes, sizeof *parts);
     if (!parts) abort();
-    build_parts(be, &made[1], &l, order, choose_bound(be, &l, order, parts), parts);
+    build_parts(be, device, &made[1], &l, order, choose_bound(be, &l, order, parts), parts);
     l.boxes = 2;
-    build_parts(be, &made[0], &l, order, choose_bound(be, &l, order, parts), parts);
+    build_parts(be, device, &made[0], &l, order, choose_bound(be, &l, order, parts), parts);
     free(parts);
     free(begin);
     free(end);
@@ -244,9 +246,11 @@ static void build_side(backend *be, tf32_parts *made, const node_lists *whole, c
     free(order);
 }
 
-void hopper_tf32_plan(backend *be, device_layout *device, const layout *l) {
+void *hopper_tf32_plan(backend *be, device_layout *device, const layout *l) {
+    tf32_tables *tables = layout_plan<tf32_tables>(device);
     const int side = l->gates * l->in_block / TILE, depth = l->in_block / TILE;
     const node_lists rows = row_lists(l), columns = column_lists(l);
-    build_side(be, device->tf32_forward, &rows, NULL, side, depth, true);
-    build_side(be, device->tf32_backward, &columns, l->column_block, depth, side, false);
+    build_side(be, device, tables->forward, &rows, NULL, side, depth, true);
+    build_side(be, device, tables->backward, &columns, l->column_block, depth, side, false);
+    return tables;
 }

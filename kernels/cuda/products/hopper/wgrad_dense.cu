@@ -10,8 +10,8 @@
  * Floors: 2 rows inputs steps columns operations; dy, x and dW once through memory; and what L2
  * brings into the multiprocessors, 800 bytes a column for 73,728 operations. All of the head's 256
  * rows are one tile, so that x comes once, and 18,432 inputs are 128 tiles for 132 multiprocessors;
- * so are 8,192 by 64. Each of two warpgroups has 128 rows, 144 sums a thread. Thread blocks walk the
- * depth at the same pace, so that dy stays in the L2. */
+ * so are 8,192 by 64. Each of two warpgroups has 128 rows, 144 sums a thread. Thread blocks walk
+ * the depth at the same pace, so that dy stays in the L2. */
 #include "products/hopper/hopper.cuh"
 
 typedef struct dense_arguments {
@@ -115,38 +115,31 @@ static int tiles_of(int extent, int tile) {
     return (extent + tile - 1) / tile;
 }
 
-bool wgrad_dense_takes(const backend *be, const layout *l, int steps) {
-    return cuda_of((backend *)(uintptr_t)be)->hopper && be->precision == BF16 &&
-           l->in_block % 2 == 0 && (steps > 1 || l->in_stride > 1);
-}
-
-template <int N>
-static void launch_dense(backend *be, const layout *l, const void *dy, const void *x, int steps,
-                         int columns, void *dw) {
+template <int N> static void launch(backend *be, const layout *l, const product_call *c) {
     const int rows = (int)layout_rows(l), inputs = l->in_block;
-    const uint64_t row = (uint64_t)columns * 2 * (uint64_t)l->in_stride;
-    const uint64_t extent[3] = {(uint64_t)columns, (uint64_t)inputs, (uint64_t)steps};
+    const uint64_t row = (uint64_t)c->columns * 2 * (uint64_t)l->in_stride;
+    const uint64_t extent[3] = {(uint64_t)c->columns, (uint64_t)inputs, (uint64_t)c->steps};
     const uint64_t stride[2] = {row, row * (uint64_t)inputs};
     const uint32_t box[3] = {BOX, N, 1};
     CUtensorMap dy_map, x_map;
-    if (!map_activations(be, &dy_map, 3, dy, (size_t)rows, columns, steps, DENSE_M) ||
-        !make_map(be, &x_map, x, 3, extent, stride, box, CU_TENSOR_MAP_SWIZZLE_128B)) {
+    if (!map_activations(be, &dy_map, 3, c->left, (size_t)rows, c->columns, c->steps, DENSE_M) ||
+        !make_map(be, &x_map, c->right, 3, extent, stride, box, CU_TENSOR_MAP_SWIZZLE_128B)) {
         return;
     }
-    const dense_arguments p = {(float *)dw, rows, inputs, columns, steps};
+    const dense_arguments p = {(float *)c->out, rows, inputs, c->columns, c->steps};
     const dim3 grid(tiles_of(inputs, N), tiles_of(rows, DENSE_M));
     cuda_allow_shared(be, (const void *)wgrad_dense<N>, dense_shape<N>::BYTES);
     wgrad_dense<N><<<grid, THREADS, dense_shape<N>::BYTES, cuda_of(be)->stream>>>(dy_map, x_map, p);
-    cuda_launched(be, "dense wgrad");
 }
 
 /* Narrow tiles where there is a multiprocessor for each. */
-void wgrad_dense_run(backend *be, const layout *l, const void *dy, const void *x, int steps,
-                     int columns, void *dw) {
+void wgrad_dense_run(backend *be, const device_layout *device, const void *,
+                     const product_call *c) {
+    const layout *l = &device->host;
     const int tiles = tiles_of(l->in_block, 64) * tiles_of((int)layout_rows(l), DENSE_M);
     if (tiles <= cuda_of(be)->processors) {
-        launch_dense<64>(be, l, dy, x, steps, columns, dw);
+        launch<64>(be, l, c);
     } else {
-        launch_dense<144>(be, l, dy, x, steps, columns, dw);
+        launch<144>(be, l, c);
     }
 }

@@ -16,11 +16,8 @@
  * make a cluster, and each brings half of x to both. At 18,432 units, blocks of 128 and a depth of
  * 65,536 that took 17.2 to 17.7 ms in three runs; without clusters 17.2 to 18.9; and 27.5 where a
  * node's tiles did not run at the same time.
- *
- * Patterns of blocks of 8 and 16 that are about half full leave no part of dW as large as a tile
- * empty: all of it is made, by such clusters that go from tile to tile so that the next one's loads
- * begin while results are stored, and only blocks that are there are stored. */
-#include "products/hopper/hopper.cuh"
+ */
+#include "products/hopper/wgrad_gates.cuh"
 
 typedef struct wgrad_gates_arguments {
     const int *start, *row, *column; /* first block of each tile; each block's nodes */
@@ -28,49 +25,19 @@ typedef struct wgrad_gates_arguments {
     int columns, steps, b, rows; /* rows: gates b */
     int box;                     /* columns of a stage */
     int down;                    /* tiles of a node's rows */
-    const deep_span *span;       /* of small blocks: what is stored */
-    int spans, spans_down;       /* of 256 units: those of a row of W, and of its columns */
-    int block, gates;            /* the layout's */
 } wgrad_gates_arguments;
 
 enum {
     DEEP_M = 128,
-    DEEP_N = 256,
+    DEEP_N = WGRAD_GATES_UNITS,
     DEEP_LEFT = DEEP_M * BOX_ROW,
     DEEP_STAGE = DEEP_LEFT + DEEP_N * BOX_ROW,
     DEEP_STAGES = 4,
-    DEEP_BYTES = DEEP_STAGES * DEEP_STAGE + 1024 + 256,
-    SPAN_SHARES = DEEP_N / DEEP_M /* thread blocks that make a tile of spans */
+    DEEP_BYTES = DEEP_STAGES * DEEP_STAGE + 1024 + 256
 };
 
-/* Of a pattern of small blocks, all tiles are made, in bands of some of their rows, so that thread
- * blocks that run together share both operands in the L2. */
-static __device__ inline void place_span(const wgrad_gates_arguments &p, int tile, int *row,
-                                         int *column) {
-    const int BAND = 8, before = tile / (BAND * p.spans) * BAND, within = tile % (BAND * p.spans);
-    const int height = min(BAND, p.spans_down - before);
-    *row = before + within % height;
-    *column = within / height;
-}
-
-/* Eight rows of a tile, from `row` on: those blocks of them that there are. */
-static __device__ inline void store_span(const wgrad_gates_arguments &p, int row, int column,
-                                         const float (&sum)[DEEP_N / 2], int half) {
-    const int b = p.block, lane = threadIdx.x % 32, gate = row / b % p.gates;
-    if (row / b >= p.rows) return;
-    const deep_span span = p.span[(size_t)(row / b) * p.spans + column];
-    float *to = p.dw + ((size_t)span.first * p.gates + gate) * (b * b);
-    to += (row % b + lane / 4) * b + lane % 4 * 2;
-#pragma unroll
-    for (int j = 0; j < DEEP_N / 8; j++) {
-        const bool ends = b == 8 || j % 2, has = span.mask >> (b == 8 ? j : j / 2) & 1;
-        if (has) *(float2 *)to = make_float2(sum[j * 4 + half * 2], sum[j * 4 + half * 2 + 1]);
-        if (has) to += ends ? p.gates * (b * b) - (b - 8) : 8;
-    }
-}
-
 /* N: columns of W that a tile has, of which the last may be nobody's. */
-template <typename T, int N, int SHARES, bool SPANS>
+template <typename T, int N, int SHARES>
 static __device__ inline void deep_consume(const wgrad_gates_arguments &p,
                                            cursor<DEEP_STAGES> &stages, uint32_t base, int first,
                                            int count) {
@@ -98,15 +65,6 @@ static __device__ inline void deep_consume(const wgrad_gates_arguments &p,
         before = stages.at;
     }
     product_wait<0>();
-    if constexpr (SPANS) {
-        release_everywhere<SHARES>(stages, before); /* for the next tile */
-        int row, column;
-        place_span(p, first, &row, &column);
-        row = row * DEEP_N + blockIdx.x % p.down * DEEP_M + group * 64 + warp % 4 * 16;
-        store_span(p, row, column, sum, 0);
-        store_span(p, row + 8, column, sum, 1);
-        return;
-    }
     int row = blockIdx.x % p.down * DEEP_M + group * 64 + warp % 4 * 16 + lane / 4;
 #pragma unroll
     for (int j = 0; j < N / 8; j++) {
@@ -172,82 +130,15 @@ static __global__ void __launch_bounds__(THREADS, 1)
     } else {
         registers_grow<232>();
         if (count * p.b > 128) {
-            deep_consume<T, 256, SHARES, false>(p, stages, base, first, count);
+            deep_consume<T, 256, SHARES>(p, stages, base, first, count);
         } else if (count * p.b > 64) {
-            deep_consume<T, 128, SHARES, false>(p, stages, base, first, count);
+            deep_consume<T, 128, SHARES>(p, stages, base, first, count);
         } else {
-            deep_consume<T, 64, SHARES, false>(p, stages, base, first, count);
+            deep_consume<T, 64, SHARES>(p, stages, base, first, count);
         }
     }
     if (SHARES > 1) cluster_sync(); /* the other may still fill, or ask for, a stage here */
 #endif
-}
-
-/* Likewise of a tile of spans. */
-static __device__ inline void produce_span(const CUtensorMap &dy_map, const CUtensorMap &x_map,
-                                           const wgrad_gates_arguments &p,
-                                           cursor<DEEP_STAGES> &stages, uint32_t base, int tile) {
-    const int share = cluster_rank() * (DEEP_N / SPAN_SHARES);
-    int row, column;
-    place_span(p, tile, &row, &column);
-    row = row * DEEP_N + blockIdx.x % SPAN_SHARES * DEEP_M;
-    for (int t = 0; t < p.steps; t++) {
-        for (int n = 0; n < p.columns; n += BOX, stages.next()) {
-            stages.wait_empty();
-            const uint32_t barrier = stages.announce(DEEP_STAGE);
-            const uint32_t to = base + stages.at * DEEP_STAGE;
-            tensor_load(to, &dy_map, barrier, n, row, t);
-            tensor_load_all(to + DEEP_LEFT + share * BOX_ROW, &x_map, barrier, n,
-                            column * DEEP_N + share, t, (1 << SPAN_SHARES) - 1);
-        }
-    }
-}
-
-/* All tiles of a pattern of small blocks, one after the other. */
-static __global__ void __launch_bounds__(THREADS, 1)
-    wgrad_gates_of_spans(const __grid_constant__ CUtensorMap dy_map,
-                         const __grid_constant__ CUtensorMap x_map,
-                         const __grid_constant__ wgrad_gates_arguments p) {
-#if ON_HOPPER
-    extern __shared__ char unaligned[];
-    const uint32_t base = shared_address(aligned_tiles(unaligned)), warp = threadIdx.x / 32;
-    const int tiles = p.spans * p.spans_down, stride = gridDim.x / p.down;
-    cursor<DEEP_STAGES> stages;
-    stages.create(base + DEEP_STAGES * DEEP_STAGE, SPAN_SHARES * CONSUMER_WARPS);
-    barrier_init_done();
-    __syncthreads();
-    cluster_sync();
-
-    if (warp >= CONSUMER_WARPS) {
-        registers_shrink<40>();
-        if (threadIdx.x == CONSUMERS) {
-            for (int i = blockIdx.x / p.down; i < tiles; i += stride) {
-                produce_span(dy_map, x_map, p, stages, base, i);
-            }
-        }
-    } else {
-        registers_grow<232>();
-        for (int i = blockIdx.x / p.down; i < tiles; i += stride) {
-            deep_consume<bf16, DEEP_N, SPAN_SHARES, true>(p, stages, base, i, 1);
-        }
-    }
-    cluster_sync(); /* as above */
-#endif
-}
-
-void wgrad_gates_plan(backend *be, device_layout *device, const layout *l) {
-    int most = DEEP_N / l->in_block, tiles = 0;
-    int *first = host_table((size_t)l->blocks + 1);
-    for (int i = 0; i < l->out_nodes; i++) {
-        int from = l->row_start[i], count = l->row_start[i + 1] - from;
-        int parts = (count + most - 1) / most; /* of nearly equal size */
-        for (int part = 0; part < parts; part++) first[tiles++] = from + count * part / parts;
-    }
-    first[tiles] = l->blocks;
-    device->deep_tiles = tiles;
-    device->deep_start = (int *)cuda_table(be, first, ((size_t)tiles + 1) * sizeof *first);
-    device->block_row = cuda_block_rows(be, l);
-    free(first);
 }
 
 /* Here, as a kernel must be asked. */
@@ -260,101 +151,47 @@ bool hopper_compiled(void) {
     return false;
 }
 
-/* SHARES: thread blocks of a cluster; `grid` of them in all. */
-template <int SHARES>
-static void launch_deep(backend *be, const device_layout *device, const void *dy, const void *x,
-                        const wgrad_gates_arguments &p, int grid,
-                        void (*kernel)(CUtensorMap, CUtensorMap, wgrad_gates_arguments)) {
+template <typename T, int SHARES>
+static void launch(backend *be, const device_layout *device, const product_call *c,
+                   const wgrad_gates_arguments &p, int grid) {
     const layout *l = &device->host;
     CUtensorMap dy_map, x_map;
-    if (!map_activations(be, &dy_map, 3, dy, layout_rows(l), p.columns, p.steps, DEEP_M)) return;
-    if (!map_activations(be, &x_map, 3, x, layout_inputs(l), p.columns, p.steps, p.b / SHARES)) {
+    if (!map_activations(be, &dy_map, 3, c->left, layout_rows(l), p.columns, p.steps, DEEP_M) ||
+        !map_activations(be, &x_map, 3, c->right, layout_inputs(l), p.columns, p.steps,
+                         p.b / SHARES))
         return;
-    }
-    cuda_launch_clusters(be, "wgrad", false, SHARES, kernel, dim3(grid), THREADS, DEEP_BYTES,
-                         dy_map, x_map, p);
+    cuda_launch_clusters(be, "wgrad", false, SHARES, wgrad_gates<T, SHARES>, dim3(grid), THREADS,
+                         DEEP_BYTES, dy_map, x_map, p);
 }
 
 template <typename T>
-static void launch_shares(backend *be, const device_layout *device, const void *dy, const void *x,
-                          const wgrad_gates_arguments &p) {
-    const int grid = device->deep_tiles * p.down;
+static void launch_by_shares(backend *be, const device_layout *device, const product_call *c,
+                             const wgrad_gates_arguments &p, int grid) {
     if (p.down % 2 == 0) {
-        launch_deep<2>(be, device, dy, x, p, grid, wgrad_gates<T, 2>);
+        launch<T, 2>(be, device, c, p, grid);
     } else {
-        launch_deep<1>(be, device, dy, x, p, grid, wgrad_gates<T, 1>);
+        launch<T, 1>(be, device, c, p, grid);
     }
 }
 
-void wgrad_gates_run(backend *be, const device_layout *device, const void *dy, const void *x,
-                     int steps, int columns, void *dw) {
+void wgrad_gates_run(backend *be, const device_layout *device, const void *plan,
+                     const product_call *c) {
     const layout *l = &device->host;
+    const wgrad_gates_tables *tables = (const wgrad_gates_tables *)plan;
     wgrad_gates_arguments p = {};
-    p.start = device->deep_start;
-    p.row = device->block_row;
+    p.start = tables->first;
+    p.row = tables->row;
     p.column = l->row_column;
-    p.dw = (float *)dw;
-    p.columns = columns;
-    p.steps = steps;
+    p.dw = (float *)c->out;
+    p.columns = c->columns;
+    p.steps = c->steps;
     p.b = l->in_block;
     p.rows = l->gates * l->in_block;
     p.box = BOX_ROW / (int)be->operand_size;
     p.down = p.rows / DEEP_M;
     if (be->precision == TF32) {
-        launch_shares<float>(be, device, dy, x, p);
+        launch_by_shares<float>(be, device, c, p, tables->tiles * p.down);
     } else {
-        launch_shares<bf16>(be, device, dy, x, p);
+        launch_by_shares<bf16>(be, device, c, p, tables->tiles * p.down);
     }
-}
-
-/* Tiles of 256 x 256, two of a thread block each, and how many make a row of them. */
-static int span_tiles(const layout *l, int *across) {
-    *across = (int)((layout_inputs(l) + DEEP_N - 1) / DEEP_N);
-    return (int)((layout_rows(l) + DEEP_N - 1) / DEEP_N) * *across;
-}
-
-int deep_span_tiles(const layout *l) {
-    int across;
-    return span_tiles(l, &across) * SPAN_SHARES;
-}
-
-void deep_create_spans(backend *be, device_layout *device, const layout *l) {
-    const int b = l->in_block, rows = l->out_nodes * l->gates, wide = DEEP_N / b;
-    int spans;
-    device->deep_tiles = span_tiles(l, &spans);
-    deep_span *table = (deep_span *)calloc((size_t)rows * (size_t)spans, sizeof *table);
-    if (!table) abort();
-    for (int r = 0; r < rows; r++) {
-        int k = l->row_start[r / l->gates];
-        const int end = l->row_start[r / l->gates + 1];
-        for (int s = 0; s < spans; s++) {
-            deep_span *span = &table[(size_t)r * (size_t)spans + (size_t)s];
-            for (span->first = k; k < end && l->row_column[k] / wide == s; k++) {
-                span->mask |= 1u << l->row_column[k] % wide;
-            }
-        }
-    }
-    const size_t bytes = (size_t)rows * (size_t)spans * sizeof *table;
-    device->deep_spans = (deep_span *)cuda_table(be, table, bytes);
-    free(table);
-}
-
-void deep_wgrad_spans(backend *be, const device_layout *device, const void *dy, const void *x,
-                      int steps, int columns, void *dw) {
-    const layout *l = &device->host;
-    wgrad_gates_arguments p = {};
-    p.dw = (float *)dw;
-    p.columns = columns;
-    p.steps = steps;
-    p.b = DEEP_N;
-    p.rows = l->out_nodes * l->gates;
-    p.box = BOX;
-    p.down = SPAN_SHARES;
-    p.span = device->deep_spans;
-    p.spans_down = span_tiles(l, &p.spans) / p.spans;
-    p.block = l->in_block;
-    p.gates = l->gates;
-    const int most = cuda_of(be)->processors / SPAN_SHARES * SPAN_SHARES;
-    const int grid = min(device->deep_tiles * SPAN_SHARES, most);
-    launch_deep<SPAN_SHARES>(be, device, dy, x, p, grid, wgrad_gates_of_spans);
 }

@@ -1,5 +1,5 @@
-/* wgrad_one_gate, wgrad_one_gate_pairs: wgrad of one gate on Hopper, for blocks of 32 and 64, in bf16 and
- * tf32.
+/* wgrad_one_gate, wgrad_one_gate_pairs: wgrad of one gate on Hopper, for blocks of 32 and 64, in
+ * bf16 and tf32.
  *
  *   dW_ij [32][32] = sum over steps  dy_i[t] [32][columns]  x_j[t]' [columns][32]
  *
@@ -11,16 +11,18 @@
  * 1.0 operand tiles for each tile they make at density 0.5 / 0.2 / 0.1 / 0.05. All thread blocks
  * walk the depth at about the same pace, so that memory is read once for each round of tasks.
  *
- * Operands are tiles of 32 rows x 128 bytes, 64 columns of bf16 or 32 of tf32, in two rings: a stage
- * of the one has a task's rows of dy, a stage of the other the rows of x that one batch of the task's
- * tiles needs. Pairs are made in one batch. Bytes lie alike in both types, so that what loads them
- * does not know which it is; the copy engine rounds floats to tf32 (the type of its maps says so).
+ * Operands are tiles of 32 rows x 128 bytes, 64 columns of bf16 or 32 of tf32, in two rings: a
+ * stage of the one has a task's rows of dy, a stage of the other the rows of x that one batch of
+ * the task's tiles needs. Pairs are made in one batch. Bytes lie alike in both types, so that what
+ * loads them does not know which it is; the copy engine rounds floats to tf32 (the type of its maps
+ * says so).
  *
- * Results leave through the copy engine, 16 rows of 32 at a time: whole lines, and the warp goes on.
- * At few columns they are most of the bytes: tf32 at density 0.5 takes 137 us of 128 columns so, and
- * 192 by stores of lanes, 369 us of 512 columns and 441.
+ * Results leave through the copy engine, 16 rows of 32 at a time: whole lines, and the warp goes
+ * on. At few columns they are most of the bytes: tf32 at density 0.5 takes 137 us of 128 columns
+ * so, and 192 by stores of lanes, 369 us of 512 columns and 441.
  *
- *   wgrad_one_gate_pairs   wgmma, whose products have 64 rows: of two tiles in one column of W. Any two
+ *   wgrad_one_gate_pairs
+ *                    wgmma, whose products have 64 rows: of two tiles in one column of W. Any two
  *                    of the task's rows make a pair, as the left operand comes from registers: two
  *                    warps of a warpgroup load the one's fragments, two the other's. A tile without
  *                    a partner takes as long as two. Fragments are loaded anew where a pair differs
@@ -463,10 +465,11 @@ static __global__ void __launch_bounds__(THREADS, 1)
 typedef void wgrad_one_gate_kernel(CUtensorMap dy_map, CUtensorMap x_map, CUtensorMap dw_map,
                                    wgrad_one_gate_arguments p);
 
-void wgrad_one_gate_run(backend *be, const device_layout *device, const void *dy, const void *x,
-                        int steps, int columns, void *dw) {
+void wgrad_one_gate_run(backend *be, const device_layout *device, const void *plan,
+                        const product_call *c) {
     const layout *l = &device->host;
-    const wgrad_one_gate_tables *t = &device->sampled;
+    const wgrad_one_gate_tables *t = (const wgrad_one_gate_tables *)plan;
+    const int steps = c->steps, columns = c->columns;
     if (t->tasks == 0) return;
     CUtensorMap dy_map, x_map, dw_map;
     const wgrad_one_gate_arguments p = {*t,
@@ -478,9 +481,9 @@ void wgrad_one_gate_run(backend *be, const device_layout *device, const void *dy
                                         BOX_ROW / (int)be->operand_size,
                                         t->row_tiles / t->rows,
                                         min((TILES - t->row_tiles) / t->inputs, (int)RING_BATCHES)};
-    if (!map_activations(be, &dy_map, 3, dy, layout_rows(l), columns, steps, EDGE) ||
-        !map_activations(be, &x_map, 3, x, layout_inputs(l), columns, steps, EDGE) ||
-        !map_results(be, &dw_map, l, dw, STAGED_BYTES / STAGED_ROW))
+    if (!map_activations(be, &dy_map, 3, c->left, layout_rows(l), columns, steps, EDGE) ||
+        !map_activations(be, &x_map, 3, c->right, layout_inputs(l), columns, steps, EDGE) ||
+        !map_results(be, &dw_map, l, c->out, STAGED_BYTES / STAGED_ROW))
         return;
     static wgrad_one_gate_kernel *const kernels[2][4] = {
         {wgrad_one_gate_pairs<bf16>, wgrad_one_gate<bf16, 1>, wgrad_one_gate<bf16, 2>,

@@ -1,11 +1,12 @@
-/* The tasks of wgrad_one_gate and wgrad_one_gate_pairs: which tiles of dW a thread block makes together.
+/* The tasks of wgrad_one_gate and wgrad_one_gate_pairs: which tiles of dW a thread block makes
+ * together.
  *
- * Tasks are cut from groups of neighbouring rows. A group's columns are sorted, either so that those
- * with tiles in like rows follow each other, or by how many of the rows they have, and taken in this
- * order: tasks of few rows or few columns, that is of fewest operands in all; and pairs of the same
- * rows follow each other. Tasks of single tiles come last and have the most operands. Dealt out to
- * the tasks instead, columns give each batch about as many inputs, so that no multiprocessor gets
- * more than its share. Patterns of neighbours need hardly more operands then.
+ * Tasks are cut from groups of neighbouring rows. A group's columns are sorted, either so that
+ * those with tiles in like rows follow each other, or by how many of the rows they have, and taken
+ * in this order: tasks of few rows or few columns, that is of fewest operands in all; and pairs of
+ * the same rows follow each other. Tasks of single tiles come last and have the most operands.
+ * Dealt out to the tasks instead, columns give each batch about as many inputs, so that no
+ * multiprocessor gets more than its share. Patterns of neighbours need hardly more operands then.
  *
  * How large the groups are, in which order, how many tiles to a task and by which kernel: all are
  * tried, and the plan taken that should be the fastest. */
@@ -62,9 +63,9 @@ static tile_lists list_tiles(const layout *l) {
     const int across = l->in_block / EDGE, down = l->gates * across;
     const size_t tiles = (size_t)l->blocks * across * down;
     tile_lists t = {l->out_nodes * down, l->in_nodes * across};
-    t.start = host_table((size_t)t.rows + 1);
-    t.column = host_table(tiles);
-    t.position = host_table(tiles);
+    t.start = host_array<int>((size_t)t.rows + 1);
+    t.column = host_array<int>(tiles);
+    t.position = host_array<int>(tiles);
     for (int r = 0, made = 0; r < t.rows; r++) {
         const int first = l->row_start[r / down], count = l->row_start[r / down + 1] - first;
         for (int k = 0; k < count; k++) {
@@ -105,7 +106,7 @@ static int by_likeness(const void *one, const void *two) {
 static column_groups group_columns(const tile_lists *l, int rows, bool alike) {
     column_groups g = {rows, (l->rows + rows - 1) / rows};
     unsigned *mask = (unsigned *)calloc((size_t)l->columns, sizeof *mask);
-    g.start = host_table((size_t)g.count + 1);
+    g.start = host_array<int>((size_t)g.count + 1);
     g.columns = (tile_column *)calloc((size_t)l->start[l->rows], sizeof *g.columns);
     if (!mask || !g.columns) abort();
     for (int i = 0; i < g.count; i++) {
@@ -367,11 +368,12 @@ static void cut_tasks(wgrad_one_gate_cut *p, const tile_lists *l, const column_g
 /* --------------------------------------------------------------------------------------- plans */
 
 /* How long a task takes, in units of a multiprocessor's time for one operand tile from L2, at about
- * 8.5 TB/s for all. Loads and multiplications go on side by side; where both take equally long, that
- * is a fifth or a quarter more than either. By single warps, the more rows, the fewer of them have
- * two tiles of one. Where shared memory has room for two panels of a task of one batch, but not three,
- * they come too late. Pairs are made so fast that it matters how many tiles have room to be on their
- * way beside those in use. Fits what was measured on an H200 to about 15 %. */
+ * 8.5 TB/s for all. Loads and multiplications go on side by side; where both take equally long,
+ * that is a fifth or a quarter more than either. By single warps, the more rows, the fewer of
+ * them have two tiles of one. Where shared memory has room for two panels of a task of one
+ * batch, but not three, they come too late. Pairs are made so fast that it matters how many
+ * tiles have room to be on their way beside those in use. Fits what was measured on an H200 to
+ * about 15 %. */
 static double task_cost(const wgrad_one_gate_cut *p, int operands) {
     const int products = p->batches * batch_width(p);
     if (!p->pairs) {
@@ -444,7 +446,8 @@ static wgrad_one_gate_cut choose_plan(const tile_lists *l, int processors,
 }
 
 /* How many of the operand tiles in shared memory are for rows. Stages of wgrad_one_gate are all
- * equally large; with pairs, both rings hold about as many panels, and that of inputs two of any. */
+ * equally large; with pairs, both rings hold about as many panels, and that of inputs two of
+ * any. */
 static int share_tiles(const wgrad_one_gate_cut *p, int listed_rows) {
     if (!p->pairs) {
         const int panels = TILES / (p->rows + p->batches * p->inputs);
@@ -460,10 +463,11 @@ static int share_tiles(const wgrad_one_gate_cut *p, int listed_rows) {
     return best * p->rows;
 }
 
-void wgrad_one_gate_plan(backend *be, device_layout *device, const layout *l) {
+void *wgrad_one_gate_plan(backend *be, device_layout *device, const layout *l) {
+    wgrad_one_gate_tables *t = layout_plan<wgrad_one_gate_tables>(device);
     tile_lists lists = list_tiles(l);
     const size_t tiles = (size_t)lists.start[lists.rows];
-    if (tiles == 0) return;
+    if (tiles == 0) return t;
     unsigned char *operands = (unsigned char *)malloc(tiles);
     if (!operands) abort();
     wgrad_one_gate_cut p = choose_plan(&lists, cuda_of(be)->processors, operands);
@@ -478,20 +482,20 @@ void wgrad_one_gate_plan(backend *be, device_layout *device, const layout *l) {
     cut_tasks(&p, &lists, &groups);
     int rows = 0;
     for (int i = 0; i < p.tasks; i++) rows += p.task[i].rows;
-    wgrad_one_gate_tables *t = &device->sampled;
     t->tasks = p.tasks;
     t->batches = p.pairs ? 0 : p.batches;
     t->rows = p.rows;
     t->inputs = p.inputs;
     t->row_tiles = share_tiles(&p, rows);
-    t->task = (sampled_task *)cuda_table(be, p.task, tasks * sizeof *p.task);
-    t->tile = (uint16_t *)cuda_table(be, p.tile, listed * sizeof *p.tile);
+    t->task = layout_table(be, device, p.task, tasks);
+    t->tile = layout_table(be, device, p.tile, listed);
     if (p.pairs) {
-        t->pair = (sampled_pair *)cuda_table(be, p.pair, slots * sizeof *p.pair);
+        t->pair = layout_table(be, device, p.pair, slots);
     } else {
-        t->slot = (sampled_slot *)cuda_table(be, p.slot, slots * sizeof *p.slot);
+        t->slot = layout_table(be, device, p.slot, slots);
     }
     void *tables[] = {lists.start, lists.column, lists.position, p.task,       p.tile,
                       p.slot,      p.pair,       operands,       groups.start, groups.columns};
     for (size_t i = 0; i < sizeof tables / sizeof tables[0]; i++) free(tables[i]);
+    return t;
 }

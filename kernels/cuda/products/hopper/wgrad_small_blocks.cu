@@ -9,19 +9,19 @@
  * A product of wgmma has 64 rows, of which small blocks would fill a few: strips are what mma.sync
  * multiplies, 16 units of x from the left with the rows of dy from the right, so that sums come out
  * turned over. x's fragments are read anew for each strip, dy's where the row changes, and shared
- * memory's rate is what holds this: 512 bytes for a strip's 16 columns, four cycles, in which tensor
- * cores could multiply 1.2 strips of 16 rows, or 2.4 of 8. At twelve warps it comes to 5 cycles. So
- * blocks of 8 take about twice as long as as many weights in blocks of 16.
+ * memory's rate is what holds this: 512 bytes for a strip's 16 columns, four cycles, in which
+ * tensor cores could multiply 1.2 strips of 16 rows, or 2.4 of 8. At twelve warps it comes to 5
+ * cycles. So blocks of 8 take about twice as long as as many weights in blocks of 16.
  *
- * A thread block makes up to 168 strips of 16 rows, or 336 of 8, at a time, a task, of some rows and
- * columns of blocks, whose operands it brings once for all of them; their sums stay in registers for
- * the whole depth. With random blocks of 8 a task brings 0.2 / 0.3 / 0.4 / 0.7 / 1.0 blocks' rows for
- * each block it makes at density 0.2 / 0.1 / 0.05 / 0.03 / 0.01; below 0.05 that sets the pace.
- * wgrad_small_blocks_plan.cu makes the tasks.
+ * A thread block makes up to 168 strips of 16 rows, or 336 of 8, at a time, a task, of some rows
+ * and columns of blocks, whose operands it brings once for all of them; their sums stay in
+ * registers for the whole depth. With random blocks of 8 a task brings 0.2 / 0.3 / 0.4 / 0.7 / 1.0
+ * blocks' rows for each block it makes at density 0.2 / 0.1 / 0.05 / 0.03 / 0.01; below 0.05 that
+ * sets the pace. wgrad_small_blocks_plan.cu makes the tasks.
  *
  * A stage of the ring has all that a task needs of 64 columns, or of 32, as two must find room: TMA
- * takes as long for a row of 64 bytes as for two thirds of one of 128. Boxes have eight neighbouring
- * blocks' rows or one's. */
+ * takes as long for a row of 64 bytes as for two thirds of one of 128. Boxes have eight
+ * neighbouring blocks' rows or one's. */
 #include "products/hopper/wgrad_small_blocks.cuh"
 
 enum {
@@ -151,8 +151,9 @@ static __device__ inline uint32_t word_of(const uint4 &four, int s) {
     return s % 4 == 0 ? four.x : s % 4 == 1 ? four.y : s % 4 == 2 ? four.z : four.w;
 }
 
-/* `HALVES` times 32 columns of all strips, from `turn` on: sum[s] += x dy', turned over. Fragments of x
- * are loaded before the multiplications of the strip before, those of dy only where the row changes. */
+/* `HALVES` times 32 columns of all strips, from `turn` on: sum[s] += x dy', turned over.
+ * Fragments of x are loaded before the multiplications of the strip before, those of dy only
+ * where the row changes. */
 template <int PANEL, int B, int SLOTS, int HALVES>
 static __device__ inline void multiply_strips(float (&sum)[SLOTS][B / 8][4], int count,
                                               uint32_t words, const strip_operands<PANEL, B> &from,
@@ -362,16 +363,20 @@ static void launch_panels(backend *be, const layout *l, const strip_arguments &p
     }
 }
 
-void wgrad_small_blocks_run(backend *be, const device_layout *device, const void *dy, const void *x,
-                            int steps, int columns, void *dw) {
+void wgrad_small_blocks_run(backend *be, const device_layout *device, const void *plan,
+                            const product_call *c) {
     const layout *l = &device->host;
-    const strip_arguments p = {device->strips, l->row_start, (float *)dw, columns,
-                               steps,          l->in_block,  l->gates};
-    if (device->deep_spans) {
-        deep_wgrad_spans(be, device, dy, x, steps, columns, dw);
-    } else if (p.tables.tasks > 0 && p.b == 8) {
-        launch_panels<8>(be, l, p, dy, x);
-    } else if (p.tables.tasks > 0) {
-        launch_panels<16>(be, l, p, dy, x);
+    const strip_arguments p = {*(const strip_tables *)plan,
+                               l->row_start,
+                               (float *)c->out,
+                               c->columns,
+                               c->steps,
+                               l->in_block,
+                               l->gates};
+    if (p.tables.tasks == 0) return;
+    if (p.b == 8) {
+        launch_panels<8>(be, l, p, c->left, c->right);
+    } else {
+        launch_panels<16>(be, l, p, c->left, c->right);
     }
 }

@@ -1,13 +1,11 @@
 /* The tasks of wgrad_small_blocks: which strips of dW a thread block makes together.
  *
- * A task is what a few neighbouring rows have in some columns, about as many of either, as it brings
- * each once: a group of rows is cut along its columns, in their order, into tasks of about equally
- * many strips. Hence its operands come in boxes of neighbours, and patterns of neighbours need few of
- * them. Into how many tasks a group is cut, how many strips one has, and whether it brings 64 columns
- * at a time or, with twice the operands, 32: all are tried, and the plan taken that should be the
- * fastest.
- *
- * No tasks are made of patterns so full that to make all of dW is faster: see wgrad_gates. */
+ * A task is what a few neighbouring rows have in some columns, about as many of either, as it
+ * brings each once: a group of rows is cut along its columns, in their order, into tasks of
+ * about equally many strips. Hence its operands come in boxes of neighbours, and patterns of
+ * neighbours need few of them. Into how many tasks a group is cut, how many strips one has, and
+ * whether it brings 64 columns at a time or, with twice the operands, 32: all are tried, and the
+ * plan taken that should be the fastest. */
 #include "products/hopper/wgrad_small_blocks.cuh"
 
 #include <math.h>
@@ -15,7 +13,8 @@
 
 enum { MOST_ROWS = 128 /* that a group has */ };
 
-/* A row of the pattern, gates as rows of their own, has blocks first[r] <= k < past[r] of `column`. */
+/* A row of the pattern, gates as rows of their own, has blocks first[r] <= k < past[r] of
+ * `column`. */
 typedef struct strip_lists {
     int b, rows, columns;
     int *first, *past;
@@ -42,8 +41,8 @@ typedef struct strip_plan {
 
 static strip_lists list_rows(const layout *l) {
     strip_lists s = {l->in_block, l->out_nodes * l->gates, l->in_nodes};
-    s.first = host_table((size_t)s.rows);
-    s.past = host_table((size_t)s.rows);
+    s.first = host_array<int>((size_t)s.rows);
+    s.past = host_array<int>((size_t)s.rows);
     s.column = l->row_column;
     s.seen = (char *)malloc((size_t)l->in_nodes);
     if (!s.seen) abort();
@@ -228,9 +227,9 @@ static int multiplied(const strip_lists *l, int strips, int most) {
     return l->b == 8 ? (each + STRIP_STEP - 1) / STRIP_STEP * STRIP_STEP : strip_slots(l->b);
 }
 
-/* Loads and multiplications go on side by side, and then there is the wait from stage to stage. Rows of
- * 32 columns come at two thirds of the rate. Each row of a task, and each warp, begins with dy's
- * fragments. */
+/* Loads and multiplications go on side by side, and then there is the wait from stage to stage.
+ * Rows of 32 columns come at two thirds of the rate. Each row of a task, and each warp, begins
+ * with dy's fragments. */
 static double task_time(const strip_plan *p, const strip_lists *l, const strip_size *s) {
     const int strips = STRIP_WARPS * multiplied(l, s->strips, p->slots);
     const double loads = (p->panel == 64 ? 19.4 : 29) * s->tiles;
@@ -279,14 +278,8 @@ static strip_plan choose_plan(const strip_lists *l, int processors, strip_size *
     return best;
 }
 
-/* Whether wgrad_gates makes all of dW sooner than the strips are multiplied. */
-static bool is_full(const strip_lists *l, const layout *of, int processors) {
-    const double tile_time = 1240;
-    const int rounds = (deep_span_tiles(of) + processors - 1) / processors;
-    return rounds * tile_time < count_strips(l) * strip_time(l) / processors;
-}
-
-static void create_tasks(backend *be, device_layout *device, const strip_lists *l, int blocks) {
+static void create_tasks(backend *be, device_layout *device, strip_tables *t, const strip_lists *l,
+                         int blocks) {
     strip_size *size = (strip_size *)malloc((size_t)blocks * sizeof *size);
     if (!size) abort();
     strip_plan p = choose_plan(l, cuda_of(be)->processors, size);
@@ -298,15 +291,14 @@ static void create_tasks(backend *be, device_layout *device, const strip_lists *
     p.position = (uint16_t *)malloc(positions * sizeof *p.position);
     if (!p.task || !p.box || !p.place || !p.position) abort();
     cut_strips(&p, l);
-    strip_tables *t = &device->strips;
     t->tasks = p.tasks;
     t->tiles = p.tiles;
     t->slots = p.slots;
     t->panel = p.panel;
-    t->task = (strip_task *)cuda_table(be, p.task, tasks * sizeof *p.task);
-    t->box = (uint16_t *)cuda_table(be, p.box, (size_t)p.listed * sizeof *p.box);
-    t->place = (uint32_t *)cuda_table(be, p.place, strips * sizeof *p.place);
-    t->position = (uint16_t *)cuda_table(be, p.position, positions * sizeof *p.position);
+    t->task = layout_table(be, device, p.task, tasks);
+    t->box = layout_table(be, device, p.box, (size_t)p.listed);
+    t->place = layout_table(be, device, p.place, strips);
+    t->position = layout_table(be, device, p.position, positions);
     free(p.task);
     free(p.box);
     free(p.place);
@@ -314,14 +306,12 @@ static void create_tasks(backend *be, device_layout *device, const strip_lists *
     free(size);
 }
 
-void wgrad_small_blocks_plan(backend *be, device_layout *device, const layout *l) {
+void *wgrad_small_blocks_plan(backend *be, device_layout *device, const layout *l) {
+    strip_tables *made = layout_plan<strip_tables>(device);
     strip_lists lists = list_rows(l);
-    if (is_full(&lists, l, cuda_of(be)->processors)) {
-        deep_create_spans(be, device, l);
-    } else if (l->blocks > 0) {
-        create_tasks(be, device, &lists, l->blocks * l->gates);
-    }
+    if (l->blocks > 0) create_tasks(be, device, made, &lists, l->blocks * l->gates);
     free(lists.first);
     free(lists.past);
     free(lists.seen);
+    return made;
 }

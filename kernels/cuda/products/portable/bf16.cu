@@ -13,12 +13,9 @@
  * sums. A panel may take its chunks from several blocks (b = 8, 16, 32) or from a part of one (b =
  * 128); chunks never straddle a block, as b is a multiple of 8. wgrad puts up to 128 / b blocks of
  * a row side by side, so that one tile of dy serves them all.
- *
- * This file also chooses among the kernels of all products: tf32.cu and fp32.cu, and on Hopper
- * products/hopper/tf32.cu and products/hopper/fp32.cu, take operands of 4 bytes; of bf16 products/hopper/hopper.cu, products/hopper/small_blocks.cu
- * and products/hopper/wgrad_small_blocks.cu take what they can, few_columns.cu few columns, this file the rest; dense.cu has
- * layouts that are dense. */
+ */
 #include "device/ptx.cuh"
+#include "products/kernels.h"
 #include "products/portable/product.cuh"
 
 enum { PANEL = 64, STAGES = 3, CHUNK = 8 /* bf16 in 16 bytes */ };
@@ -358,17 +355,6 @@ __global__ void __launch_bounds__(shape<M, N>::THREADS)
 
 /* ------------------------------------------------------------------------------------ launches */
 
-static product product_of(const layout *l, int steps, int columns) {
-    product p = {};
-    p.columns = columns;
-    p.steps = steps;
-    p.b = l->in_block;
-    p.log_b = log2_of(p.b);
-    p.rows = l->gates * p.b;
-    p.log_rows = log2_of(p.rows);
-    return p;
-}
-
 template <int M, int N, typename Tile>
 static void launch_tensor(backend *be, const product &p, dim3 grid) {
     typedef shape<M, N> S;
@@ -400,154 +386,15 @@ static void launch_columns(backend *be, const product &p, int m, int nodes) {
     }
 }
 
-/* Products with operands of 4 bytes; `tiles` as in product.cuh. */
-static void launch_floats(backend *be, product p, operation op, int tiles, int blocks) {
-    p.overlap = op != WGRAD && cuda_of(be)->hopper && cuda_of(be)->weights_settled;
-    if (be->precision == TF32) {
-        portable_tf32_run(be, p, op, tiles);
-    } else if (hopper_fp32_takes(be, p, op)) {
-        hopper_fp32_run(be, p, op, tiles, blocks);
+void portable_bf16_run(backend *be, const device_layout *device, const void *plan,
+                       const product_call *c) {
+    int tiles;
+    const product p = product_of(be, device, plan, c, &tiles);
+    if (c->op == FPROP) {
+        launch_columns<fprop_tile>(be, p, p.rows, tiles);
+    } else if (c->op == DGRAD) {
+        launch_columns<dgrad_tile>(be, p, p.b, tiles);
     } else {
-        portable_fp32_run(be, p, op, tiles);
+        launch_rows<WGRAD_COLUMNS, wgrad_tile>(be, p, p.rows, dim3(tiles, max(p.rows / 128, 1)));
     }
-    cuda_of(be)->weights_settled = true;
-}
-
-/* By a kernel for one step, if one takes it. */
-static bool fprop_step(backend *be, const device_layout *device, const void *w, const void *x,
-                       int columns, void *y, void *sums) {
-    const layout *l = &device->host;
-    if (hopper_takes(be, l, columns)) {
-        hopper_fprop(be, device, w, x, columns, y, sums);
-        sums = NULL; /* are made */
-    } else if (small_blocks_takes(device, columns, true)) {
-        small_blocks_fprop(be, device, w, x, columns, y);
-    } else if (few_columns_takes(be, l, columns) && !(sums && l->gates > 1)) {
-        few_columns_fprop(be, device, w, x, columns, y);
-    } else if (hopper_tf32_takes(device, columns, true)) {
-        hopper_tf32_fprop(be, device, w, x, columns, y);
-    } else {
-        return false;
-    }
-    cuda_launched(be, "fprop");
-    if (sums) cuda_column_sums(be, l, y, 1, columns, sums);
-    return true;
-}
-
-static bool dgrad_step(backend *be, const device_layout *device, const void *w, const void *dy,
-                       int columns, void *dx) {
-    const layout *l = &device->host;
-    if (hopper_takes(be, l, columns)) {
-        hopper_dgrad(be, device, w, dy, columns, dx);
-    } else if (small_blocks_takes(device, columns, false)) {
-        small_blocks_dgrad(be, device, w, dy, columns, dx);
-    } else if (few_columns_takes(be, l, columns)) {
-        few_columns_dgrad(be, device, w, dy, columns, dx);
-    } else if (hopper_tf32_takes(device, columns, false)) {
-        hopper_tf32_dgrad(be, device, w, dy, columns, dx);
-    } else {
-        return false;
-    }
-    cuda_launched(be, "dgrad");
-    return true;
-}
-
-/* Kernels for one step make operands. */
-static bool is_step(const backend *be, int steps, element type) {
-    return steps == 1 && (type == OPERAND || be->precision != BF16);
-}
-
-void cuda_fprop(backend *be, const device_layout *device, const void *w, const void *x, int steps,
-                int columns, void *y, element type, void *sums) {
-    const layout *l = &device->host;
-    if (l->gates == 1 && cuda_of(be)->stages_whole) sums = NULL; /* the stage makes them */
-    if (layout_is_dense(l)) {
-        dense_fprop(be, l, w, x, steps, columns, y, type, sums);
-        return;
-    }
-    if (sums) cuda_zero_sums(be, sums, l->gates * steps, columns);
-    if (is_step(be, steps, type) && fprop_step(be, device, w, x, columns, y, sums)) return;
-    product p = product_of(l, steps, columns);
-    p.left = w;
-    p.right = x;
-    p.out = y;
-    p.start = l->row_start;
-    p.other = l->row_column;
-    p.right_step = layout_inputs(l) * columns;
-    p.out_step = layout_rows(l) * columns;
-    p.real = type == REAL;
-    p.sums = (fixed *)sums;
-    if (be->precision == BF16) {
-        launch_columns<fprop_tile>(be, p, p.rows, l->out_nodes);
-    } else {
-        launch_floats(be, p, FPROP, l->out_nodes, l->blocks);
-    }
-    cuda_launched(be, "fprop");
-    if (sums && be->precision != BF16) cuda_column_sums(be, l, y, steps, columns, sums);
-}
-
-void cuda_dgrad(backend *be, const device_layout *device, const void *w, const void *dy, int steps,
-                int columns, void *dx, element type) {
-    const layout *l = &device->host;
-    if (layout_is_dense(l)) {
-        dense_dgrad(be, l, w, dy, steps, columns, dx, type);
-        return;
-    }
-    if (is_step(be, steps, type) && dgrad_step(be, device, w, dy, columns, dx)) return;
-    product p = product_of(l, steps, columns);
-    p.left = w;
-    p.right = dy;
-    p.out = dx;
-    p.start = l->column_start;
-    p.other = l->column_row;
-    p.block = l->column_block;
-    p.right_step = layout_rows(l) * columns;
-    p.out_step = layout_inputs(l) * columns;
-    p.real = type == REAL;
-    if (be->precision == BF16) {
-        launch_columns<dgrad_tile>(be, p, p.b, l->in_nodes);
-    } else {
-        launch_floats(be, p, DGRAD, l->in_nodes, l->blocks);
-    }
-    cuda_launched(be, "dgrad");
-}
-
-void cuda_wgrad(backend *be, const device_layout *device, const void *dy, const void *x, int steps,
-                int columns, void *dw, void *workspace) {
-    const layout *l = &device->host;
-    if (layout_is_dense(l)) {
-        dense_wgrad(be, l, dy, x, steps, columns, dw, workspace);
-        return;
-    }
-    if (hopper_fits_wgrad(be, l)) {
-        hopper_wgrad(be, device, dy, x, steps, columns, dw);
-        cuda_launched(be, "wgrad");
-        return;
-    }
-    if (small_blocks_fits(be, l)) {
-        wgrad_small_blocks_run(be, device, dy, x, steps, columns, dw);
-        cuda_launched(be, "wgrad");
-        return;
-    }
-    if (wgrad_fp32_takes(be, l, steps, columns)) {
-        wgrad_fp32_run(be, device, dy, x, steps, columns, dw);
-        cuda_launched(be, "wgrad");
-        return;
-    }
-    product p = product_of(l, steps, columns);
-    p.left = dy;
-    p.right = x;
-    p.out = dw;
-    p.start = device->tile_block;
-    p.block = device->block_row;
-    p.other = l->row_column;
-    p.left_step = layout_rows(l) * columns;
-    p.right_step = layout_inputs(l) * columns;
-    if (be->precision == BF16) {
-        int tiles = p.rows > 128 ? p.rows / 128 : 1;
-        launch_rows<128, wgrad_tile>(be, p, p.rows, dim3(device->tiles, tiles));
-    } else {
-        launch_floats(be, p, WGRAD, device->tiles, l->blocks);
-    }
-    cuda_launched(be, "wgrad");
 }

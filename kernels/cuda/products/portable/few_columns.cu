@@ -14,8 +14,8 @@
  * of the ring is on its way before the first product, which is all there is at low density. Columns
  * are the rows of the matrix product, so that 8 units fill its width and small blocks waste
  * nothing. Warps' sums meet in shared memory at the end, in a fixed order. Parts of a list, as hubs
- * have them, are thread blocks of a cluster: each sends its sums on to where they are finished. That
- * is one way between two multiprocessors; by way of global memory it took about 2 us more.
+ * have them, are thread blocks of a cluster: each sends its sums on to where they are finished.
+ * That is one way between two multiprocessors; by way of global memory it took about 2 us more.
  *
  * Products of one step take a few microseconds, of which launching, looking up lists and the first
  * weights from memory are half. On Hopper these overlap with the kernel before: a thread block
@@ -25,19 +25,14 @@
  * On an H200, block 32 and density 0.5, N = 32 is at 97 % of memory's floor; N = 64 and 128 are at
  * 97 and 83 % of L2's measured bandwidth, 9.3 TB/s. To go beyond, rows would have to share
  * activations. */
-#include "backend.h"
 #include "device/hopper_ptx.cuh"
 #include "device/ptx.cuh"
-
-#include <stdlib.h>
+#include "products/kernels.h"
+#include "products/portable/few_columns.cuh"
 
 enum {
-    MOST_WARPS = 4,     /* of a thread block */
-    MOST_UNITS = 32,    /* of a task */
-    PAIR = 1024,        /* bytes of sums of 8 units and 32 columns */
-    LEAST_DEPTH = 512,  /* of k, that is worth a task of its own ... */
-    LEAST_SMALL = 2048, /* ... of small blocks, of which there are many */
-    MOST_PARTS = 4      /* tasks that share a list */
+    MOST_WARPS = 4, /* of a thread block */
+    PAIR = 1024     /* bytes of sums of 8 units and 32 columns */
 };
 
 typedef struct few_columns_arguments {
@@ -396,74 +391,7 @@ static __global__ void __launch_bounds__(WARPS * 32, RESIDENT)
     finish<S, N>(p, task, shared);
 }
 
-/* --------------------------------------------------------------------------------------- tasks */
-
-/* Lists in the most parts first, so that each lies within a cluster; then the longest. */
-static int by_length(const void *a, const void *b) {
-    const few_columns_task *x = (const few_columns_task *)a, *y = (const few_columns_task *)b;
-    if (x->log_parts != y->log_parts) return y->log_parts - x->log_parts;
-    if (x->count != y->count) return y->count - x->count;
-    return x->row - y->row;
-}
-
-/* Of nodes whose results are `tiles` tiles of `units` each; an entry is 2^log_k of k. Lists above
- * `most` entries are cut in parts, as many as a power of two. Clusters are as large as the most of
- * them, and the last is filled up. */
-static void build_tasks(backend *be, few_columns_tasks *made, const int *start, int nodes,
-                        int tiles, int units, int log_k) {
-    const int lists = nodes * tiles, share = start[nodes] * tiles / (2 * cuda_of(be)->processors);
-    const int most = max(max(share, (units < 32 ? LEAST_SMALL : LEAST_DEPTH) >> log_k), 1);
-    const int most_parts = cuda_of(be)->hopper ? MOST_PARTS : 1;
-    few_columns_task *list = (few_columns_task *)calloc((size_t)lists, sizeof *list);
-    few_columns_task *task =
-        (few_columns_task *)calloc((size_t)(lists + 1) * MOST_PARTS, sizeof *task);
-    if (!list || !task) abort();
-    for (int i = 0; i < lists; i++) {
-        const int first = start[i / tiles], count = start[i / tiles + 1] - first;
-        int parts = 1;
-        while (parts < most_parts && count > parts * most) parts *= 2;
-        list[i] = {first, i * units, count, log2_of(parts)};
-    }
-    qsort(list, (size_t)lists, sizeof *list, by_length);
-    const int cluster = 1 << list[0].log_parts;
-    int count = 0;
-    for (int i = 0; i < lists; i++) {
-        const int parts = 1 << list[i].log_parts;
-        for (int part = 0; part < parts; part++) {
-            const int begin = (int)((long long)list[i].count * part / parts);
-            const int end = (int)((long long)list[i].count * (part + 1) / parts);
-            task[count] = list[i];
-            task[count].first += begin;
-            task[count++].count = end - begin;
-        }
-    }
-    made->depth = (int)(((long long)start[nodes] * tiles << log_k) / count);
-    made->cluster = cluster;
-    while (count % cluster) task[count++].log_parts = -1;
-    made->count = count;
-    made->task = (few_columns_task *)cuda_table(be, task, (size_t)count * sizeof *task);
-    free(list);
-    free(task);
-}
-
-void few_columns_plan(backend *be, device_layout *device, const layout *l) {
-    int units = min(l->in_block, MOST_UNITS), parts = l->in_block / units;
-    build_tasks(be, &device->few_columns_rows, l->row_start, l->out_nodes, l->gates * parts, units,
-                log2_of(l->in_block));
-    if (l->gates == 1 && layout_is_symmetric(l)) {
-        device->few_columns_columns = device->few_columns_rows;
-        return;
-    }
-    build_tasks(be, &device->few_columns_columns, l->column_start, l->in_nodes, parts, units,
-                log2_of(l->gates * l->in_block));
-}
-
 /* ------------------------------------------------------------------------------------ launches */
-
-bool few_columns_takes(const backend *be, const layout *l, int columns) {
-    const int most = l->gates == 1 ? 128 : 32; /* beyond, tiles are worth sharing */
-    return be->precision == BF16 && columns <= most && !layout_is_dense(l);
-}
 
 template <int B, int N, int WARPS, int STAGES, int RESIDENT, bool FORWARD>
 static void launch(backend *be, const few_columns_arguments &p, const few_columns_tasks *tasks) {
@@ -473,15 +401,15 @@ static void launch(backend *be, const few_columns_arguments &p, const few_column
             cudaFuncSetAttribute((const void *)kernel,
                                  cudaFuncAttributePreferredSharedMemoryCarveout, 100),
             "prefer shared memory");
-    cuda_launch_clusters(be, "narrow product", true, tasks->cluster, kernel,
+    cuda_launch_clusters(be, "few_columns", true, tasks->cluster, kernel,
                          dim3(tasks->count, p.columns / N), WARPS * 32,
                          S::BYTES + (tasks->cluster > 1 ? S::INBOX + 8 : 0), p);
 }
 
 /* Rings of few stages leave room on a multiprocessor for more thread blocks, of hubs or of the
  * kernel after; with long lists larger rings keep more on their way. Of 64 columns four warps' sums
- * take so many registers that the kernel after finds no room: short lists have two warps. The bounds
- * are as measured on an H200 with 12,288 units at densities from 0.5 to 0.01, random and
+ * take so many registers that the kernel after finds no room: short lists have two warps. The
+ * bounds are as measured on an H200 with 12,288 units at densities from 0.5 to 0.01, random and
  * Barabasi-Albert. */
 template <int B, bool FORWARD>
 static void launch_by_columns(backend *be, const few_columns_arguments &p,
@@ -523,21 +451,19 @@ static void launch_by_columns(backend *be, const few_columns_arguments &p,
 }
 
 template <bool FORWARD>
-static void few_columns_run(backend *be, const device_layout *device, const void *w, const void *x,
-                            int columns, void *y) {
+static void launch_by_block(backend *be, const device_layout *device,
+                            const few_columns_tasks *tasks, const product_call *c) {
     cuda_backend *cuda = cuda_of(be);
     const layout *l = &device->host;
-    const few_columns_tasks *tasks =
-        FORWARD ? &device->few_columns_rows : &device->few_columns_columns;
     few_columns_arguments p = {};
-    p.w = (const bf16 *)w;
-    p.x = (const bf16 *)x;
-    p.y = (bf16 *)y;
+    p.w = (const bf16 *)c->left;
+    p.x = (const bf16 *)c->right;
+    p.y = (bf16 *)c->out;
     p.other = FORWARD ? l->row_column : l->column_row;
     p.block = FORWARD ? NULL : l->column_block;
     p.b = l->in_block;
     p.gates = l->gates;
-    p.columns = columns;
+    p.columns = c->columns;
     p.log_k = log2_of(FORWARD ? p.b : p.b * p.gates);
     p.weights = p.b * p.b * p.gates;
     p.task = tasks->task;
@@ -553,12 +479,12 @@ static void few_columns_run(backend *be, const device_layout *device, const void
     cuda->weights_settled = true;
 }
 
-void few_columns_fprop(backend *be, const device_layout *device, const void *w, const void *x,
-                       int columns, void *y) {
-    few_columns_run<true>(be, device, w, x, columns, y);
-}
-
-void few_columns_dgrad(backend *be, const device_layout *device, const void *w, const void *dy,
-                       int columns, void *dx) {
-    few_columns_run<false>(be, device, w, dy, columns, dx);
+void few_columns_run(backend *be, const device_layout *device, const void *plan,
+                     const product_call *c) {
+    const few_columns_tables *tables = (const few_columns_tables *)plan;
+    if (c->op == FPROP) {
+        launch_by_block<true>(be, device, &tables->rows, c);
+    } else {
+        launch_by_block<false>(be, device, &tables->columns, c);
+    }
 }

@@ -1,5 +1,6 @@
 /* The three products in true fp32, by plain multiply-adds, on any GPU from sm_80 on; on Hopper,
- * products/hopper/fp32.cu has fprop and dgrad of blocks of 32 and more, products/hopper/wgrad_fp32.cu their wgrad.
+ * products/hopper/fp32.cu has fprop and dgrad of blocks of 32 and more,
+ * products/hopper/wgrad_fp32.cu their wgrad.
  *
  * Floors are those of bf16.cu with 4 bytes an element and the rate of multiply-adds, a
  * fourteenth of tf32's here: at 32 columns memory and arithmetic take the same time, beyond them
@@ -8,6 +9,7 @@
  * 32 with its halves at different k; every warp has a ring of stages that it alone fills and
  * empties, so no warp waits for another before the sums meet, in a fixed order, at the end. */
 #include "device/ptx.cuh"
+#include "products/kernels.h"
 #include "products/portable/warp_tiles.cuh"
 
 /* A stage of a warp's ring, in chunks of four floats: left [32 rows][16 k], or for dgrad
@@ -249,8 +251,16 @@ template <operation OP> static void launch_columns(backend *be, const product &p
     }
 }
 
-void portable_fp32_run(backend *be, const product &p, operation op, int tiles) {
-    if (op == FPROP) launch_columns<FPROP>(be, p, tiles);
-    if (op == DGRAD) launch_columns<DGRAD>(be, p, tiles);
-    if (op == WGRAD) launch<WGRAD, split<2, 1, 2, 2>, 4, 2>(be, p, tiles);
+void portable_fp32_run(backend *be, const device_layout *device, const void *plan,
+                       const product_call *c) {
+    int tiles;
+    const product p = product_of(be, device, plan, c, &tiles);
+    if (c->op == FPROP) {
+        launch_columns<FPROP>(be, p, tiles);
+    } else if (c->op == DGRAD) {
+        launch_columns<DGRAD>(be, p, tiles);
+    } else {
+        launch<WGRAD, split<2, 1, 2, 2>, 4, 2>(be, p, tiles);
+    }
+    cuda_of(be)->weights_settled = true;
 }

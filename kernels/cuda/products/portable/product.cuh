@@ -2,7 +2,8 @@
 #ifndef SMALLWORLD_KERNELS_CUDA_PRODUCTS_PORTABLE_PRODUCT_CUH
 #define SMALLWORLD_KERNELS_CUDA_PRODUCTS_PORTABLE_PRODUCT_CUH
 
-#include "backend.h"
+#include "device/fixed_sums.cuh"
+#include "products/products.h"
 
 /* What an operation works on, as its kernel needs it. */
 typedef struct product {
@@ -18,15 +19,57 @@ typedef struct product {
     int overlap; /* `left` may be read before the kernel before ends; see cuda_weights_change */
 } product;
 
-/* Which one. Its tiles: fprop's and dgrad's output nodes; wgrad's groups of a row's blocks. */
-typedef enum operation { FPROP, DGRAD, WGRAD } operation;
+/* The groups of a row's blocks that wgrad makes together, as wide as WGRAD_COLUMNS. */
+enum { WGRAD_COLUMNS = 128 };
 
-/* With operands of 4 bytes: through tf32 tensor cores, and in true fp32. */
-void portable_tf32_run(backend *be, const product &p, operation op, int tiles);
-void portable_fp32_run(backend *be, const product &p, operation op, int tiles);
+typedef struct portable_wgrad_tables {
+    int tiles;
+    int *first; /* [tiles + 1] the first block of each */
+    int *row;   /* [blocks] the output node of each block */
+} portable_wgrad_tables;
 
-/* The latter on Hopper, of blocks of 32 and more; `blocks`: of W. */
-bool hopper_fp32_takes(backend *be, const product &p, operation op);
-void hopper_fp32_run(backend *be, const product &p, operation op, int tiles, int blocks);
+/* The product that a call asks for. `tiles`: of fprop and dgrad the nodes that they make, of
+ * wgrad the groups of blocks. */
+static inline product product_of(backend *be, const device_layout *device, const void *plan,
+                                 const product_call *c, int *tiles) {
+    const layout *l = &device->host;
+    const size_t rows = layout_rows(l) * c->columns, inputs = layout_inputs(l) * c->columns;
+    product p = {};
+    p.left = c->left;
+    p.right = c->right;
+    p.out = c->out;
+    p.columns = c->columns;
+    p.steps = c->steps;
+    p.b = l->in_block;
+    p.log_b = log2_of(p.b);
+    p.rows = l->gates * p.b;
+    p.log_rows = log2_of(p.rows);
+    p.real = c->type == REAL;
+    p.sums = (fixed *)c->sums;
+    p.overlap = c->op != WGRAD && cuda_of(be)->hopper && cuda_of(be)->weights_settled;
+    if (c->op == FPROP) {
+        p.start = l->row_start;
+        p.other = l->row_column;
+        p.right_step = inputs;
+        p.out_step = rows;
+        *tiles = l->out_nodes;
+    } else if (c->op == DGRAD) {
+        p.start = l->column_start;
+        p.other = l->column_row;
+        p.block = l->column_block;
+        p.right_step = rows;
+        p.out_step = inputs;
+        *tiles = l->in_nodes;
+    } else {
+        const portable_wgrad_tables *t = (const portable_wgrad_tables *)plan;
+        p.start = t->first;
+        p.block = t->row;
+        p.other = l->row_column;
+        p.left_step = rows;
+        p.right_step = inputs;
+        *tiles = t->tiles;
+    }
+    return p;
+}
 
 #endif

@@ -1,6 +1,6 @@
-/* The three products through tf32 tensor cores, on any GPU from sm_80 on; on Hopper, products/hopper/tf32.cu
- * has fprop and dgrad of 128 columns and more, and of 64 where that is faster, of blocks of 32 and
- * more, and products/hopper/hopper.cu's kernels for bf16 their wgrad.
+/* The three products through tf32 tensor cores, on any GPU from sm_80 on; on Hopper,
+ * products/hopper/tf32.cu has fprop and dgrad of 128 columns and more, and of 64 where that is
+ * faster, of blocks of 32 and more, and products/hopper/hopper.cu's kernels for bf16 their wgrad.
  *
  * Floors are those of bf16.cu with 4 bytes an element: at block 32 every block gathers as many
  * bytes from L2 as it has itself for each 32 columns, so few columns are bound by memory and many
@@ -16,6 +16,7 @@
  * is the lane's own, so that nothing but its own copies is ever waited for. Operands are rounded to
  * nearest as they are read. */
 #include "device/ptx.cuh"
+#include "products/kernels.h"
 #include "products/portable/warp_tiles.cuh"
 
 /* A stage of a warp's ring: 16 of k, as chunks of four neighbours, for every lane four of the left
@@ -256,13 +257,19 @@ template <operation OP> static void launch_columns(backend *be, const product &p
     }
 }
 
-void portable_tf32_run(backend *be, const product &p, operation op, int tiles) {
+void portable_tf32_run(backend *be, const device_layout *device, const void *plan,
+                       const product_call *c) {
     const int deep = 512; /* of wgrad: from here on wide tiles pay */
-    if (op == FPROP) launch_columns<FPROP>(be, p, tiles);
-    if (op == DGRAD) launch_columns<DGRAD>(be, p, tiles);
-    if (op == WGRAD && p.steps * p.columns > deep) {
+    int tiles;
+    const product p = product_of(be, device, plan, c, &tiles);
+    if (c->op == FPROP) {
+        launch_columns<FPROP>(be, p, tiles);
+    } else if (c->op == DGRAD) {
+        launch_columns<DGRAD>(be, p, tiles);
+    } else if (p.steps * p.columns > deep) {
         launch<WGRAD, split<4, 1, 1, 2>, 2, 4>(be, p, tiles);
-    } else if (op == WGRAD) {
+    } else {
         launch<WGRAD, split<2, 1, 2, 1>, 3, 6>(be, p, tiles);
     }
+    cuda_of(be)->weights_settled = true;
 }

@@ -7,9 +7,10 @@
  *   nothing  an empty kernel: what a node of a graph costs
  *   exchange a thread block a multiprocessor; in each round it leaves a number and waits until it
  *            has read at least that of all others: a way to the L2, and one back */
-#include "backend.h"
+#include "bench/measure.h"
 #include "bench/rivals.h"
 #include "device/philox.cuh"
+#include "products/products.h"
 
 #include <stdlib.h>
 
@@ -158,7 +159,15 @@ static void exchange(backend *be, void *words, int times) {
     cuda_launched(be, "exchange");
 }
 
+static const char *kernel_name(backend *be, const device_layout *l, bench_product product,
+                               int steps, int columns, error *err) {
+    static const operation operations[PRODUCTS] = {FPROP, DGRAD, WGRAD};
+    const product_call c = {operations[product], steps, columns,
+                            product == PRODUCT_WGRAD ? REAL : OPERAND};
+    return product_kernel_name(be, l, &c, err);
+}
+
 const bench_tools cuda_bench_tools = {
-    cache_bytes, processors,   table_bytes,   randomise, read_array, nothing,
-    exchange,    rival_create, rival_weights, rival_run, rival_free,
+    cache_bytes, processors, table_bytes,  kernel_name,   products_force, randomise,  read_array,
+    nothing,     exchange,   rival_create, rival_weights, rival_run,      rival_free,
 };

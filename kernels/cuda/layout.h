@@ -1,0 +1,51 @@
+/* A layout on the device, and everything that belongs to it: what each kernel planned for it,
+ * and all memory that these plans took, which is freed together with the layout. */
+#ifndef SMALLWORLD_KERNELS_CUDA_LAYOUT_H
+#define SMALLWORLD_KERNELS_CUDA_LAYOUT_H
+
+#include "backend.h"
+
+enum { MOST_KERNELS = 16 /* rows of products/dispatch.cu */ };
+
+/* A block of memory that is freed with the layout. */
+typedef struct layout_block {
+    void *block;
+    bool on_device;
+} layout_block;
+
+struct device_layout {
+    layout host;                      /* its tables point to device memory */
+    void *plan[MOST_KERNELS];         /* by row of the dispatch table; NULL: not planned */
+    struct stage_chain_tables *chain; /* NULL: its stages are kernels of their own */
+    layout_block *blocks;
+    int block_count, block_room;
+};
+
+/* Device memory of `bytes` bytes; zeroed host memory. Both belong to the layout. */
+void *layout_device_block(backend *be, device_layout *device, size_t bytes);
+void *layout_host_block(device_layout *device, size_t bytes);
+
+/* A table copied to the device: as many elements as the host has there. */
+template <typename T>
+static inline T *layout_table(backend *be, device_layout *device, const T *table, size_t count) {
+    T *copied = (T *)layout_device_block(be, device, count * sizeof *table);
+    if (copied) be->upload(be, copied, table, count * sizeof *table);
+    return copied;
+}
+
+/* A kernel's plan, zeroed. */
+template <typename T> static inline T *layout_plan(device_layout *device) {
+    return (T *)layout_host_block(device, sizeof(T));
+}
+
+/* Host memory of `count` zeroed elements for a plan in the making; the caller frees it. */
+template <typename T> static inline T *host_array(size_t count) {
+    T *array = (T *)calloc(count ? count : 1, sizeof *array);
+    if (!array) abort();
+    return array;
+}
+
+device_layout *cuda_layout_create(backend *be, const layout *l);
+void cuda_layout_free(backend *be, device_layout *device);
+
+#endif

@@ -1,0 +1,324 @@
+/* Which kernel makes a product: the first row of this table that is for the GPU and the precision,
+ * that fits the layout, and that takes and prefers the call. SMALLWORLD_KERNEL=name has all
+ * products with a block-sparse W made by the kernel of that name, where it has such a product,
+ * whether it is preferred or not; SMALLWORLD_PORTABLE=1 leaves out the kernels for Hopper.
+ *
+ *   fprop  y_i   = sum over blocks (i, j)  W_ij  x_j
+ *   dgrad  dx_j  = sum over blocks (i, j)  W_ij' dy_i
+ *   wgrad  dW_ij = sum over steps          dy_i[t] x_j[t]'
+ *
+ * A new kernel needs a row here, its functions in kernels.h, and a test by its name in
+ * tests/test_products.c. */
+#include "cell/cell.h"
+#include "products/kernels.h"
+
+#include <stdio.h>
+#include <string.h>
+
+/* --------------------------------------------------------------------- layouts that a kernel
+ * fits */
+
+static bool dense(const layout *l) {
+    return layout_is_dense(l);
+}
+
+static bool sparse(const layout *l) {
+    return !layout_is_dense(l);
+}
+
+/* The copy engine's boxes begin at multiples of 16 bytes. */
+static bool dense_even(const layout *l) {
+    return dense(l) && l->in_block % 2 == 0;
+}
+
+/* Hopper's kernels for blocks of 32 to 128 keep nodes' numbers, and the way from one to the
+ * next, in 15 bits. */
+static bool blocks_from_32(const layout *l) {
+    const int most = 1 << 15;
+    return sparse(l) && l->in_block >= 32 && l->in_nodes <= most && l->out_nodes <= most;
+}
+
+static bool four_gates(const layout *l) {
+    return blocks_from_32(l) && l->gates == GATES;
+}
+
+static bool one_gate(const layout *l) {
+    return blocks_from_32(l) && l->gates == 1;
+}
+
+/* A node's rows fill tiles of 128. */
+static bool rows_by_128(const layout *l) {
+    return blocks_from_32(l) && l->gates * l->in_block % 128 == 0;
+}
+
+static bool tiles_of_32(const layout *l) {
+    return sparse(l) && l->in_block >= 32;
+}
+
+/* Blocks have numbers of 24 bits, nodes with their gates of 16. */
+static bool blocks_of_8_and_16(const layout *l) {
+    return sparse(l) && l->in_block < 32 && (long long)l->blocks * l->gates < 1 << 24 &&
+           l->in_nodes * l->gates < 0xFFFF && l->out_nodes * l->gates < 0xFFFF;
+}
+
+/* ---------------------------------------------------------------------- calls that a kernel
+ * takes */
+
+/* One step, as in a recurrence, in the operands' type. */
+static bool one_step(const device_layout *, const void *, const product_call *c) {
+    return c->steps == 1 && c->type == OPERAND;
+}
+
+static bool one_step_by_64(const device_layout *device, const void *plan, const product_call *c) {
+    return one_step(device, plan, c) && c->columns % 64 == 0;
+}
+
+static bool one_step_from_128(const device_layout *device, const void *plan,
+                              const product_call *c) {
+    return one_step(device, plan, c) && c->columns >= 128;
+}
+
+/* Layer norm's sums of four gates go faster with the product. */
+static bool few_columns_takes(const device_layout *device, const void *plan,
+                              const product_call *c) {
+    return one_step(device, plan, c) && !(c->sums && device->host.gates > 1);
+}
+
+/* Beyond these, tiles are worth sharing. */
+static bool up_to_128(const device_layout *device, const void *, const product_call *c) {
+    return c->columns <= (device->host.gates == 1 ? 128 : 32);
+}
+
+/* One step without a stride needs no packing for cuBLAS. */
+static bool needs_packing(const device_layout *device, const void *, const product_call *c) {
+    return c->steps > 1 || device->host.in_stride > 1;
+}
+
+/* -------------------------------------------------------------------------------------- the
+ * table */
+
+typedef enum gpu { ANY_GPU, HOPPER } gpu; /* ANY_GPU: from sm_80 on */
+
+#define ONLY(which) (1u << (which))
+
+/* `makes_sums`: fprop adds layer norm's sums as it stores y; else they are a kernel of their
+ * own. */
+typedef struct product_kernel {
+    const char *name;
+    unsigned operations;
+    enum gpu gpu;
+    unsigned precisions;
+    kernel_fits *fits;
+    kernel_takes *takes, *prefers; /* NULL: all calls */
+    bool makes_sums;
+    kernel_plan *plan; /* NULL: it needs no tables */
+    kernel_run *run;
+} product_kernel;
+
+enum { F = ONLY(FPROP), D = ONLY(DGRAD), W = ONLY(WGRAD) };
+enum { IN_FP32 = ONLY(FP32), IN_TF32 = ONLY(TF32), IN_BF16 = ONLY(BF16) };
+enum { IN_ANY = IN_FP32 | IN_TF32 | IN_BF16 };
+
+// clang-format off
+/* {name, products, GPU, precisions,
+ *      fits, takes, prefers, makes_sums, plan, run} */
+static const product_kernel kernels[] = {
+    {"wgrad_dense",         W,         HOPPER,  IN_BF16,
+        dense_even,         NULL,              needs_packing, false,
+        NULL,                    wgrad_dense_run},
+    {"cublas",              F | D | W, ANY_GPU, IN_ANY,
+        dense,              NULL,              NULL, false,
+        NULL,                    cublas_run},
+    {"fprop_gates",         F,         HOPPER,  IN_BF16,
+        four_gates,         one_step_by_64,    NULL, true,
+        fprop_gates_plan,        fprop_gates_run},
+    {"dgrad_gates",         D,         HOPPER,  IN_BF16,
+        four_gates,         one_step_by_64,    NULL, false,
+        dgrad_gates_plan,        dgrad_gates_run},
+    {"one_gate",            F | D,     HOPPER,  IN_BF16,
+        one_gate,           one_step_from_128, NULL, false,
+        one_gate_plan,           one_gate_run},
+    {"wgrad_gates",         W,         HOPPER,  IN_BF16 | IN_TF32,
+        rows_by_128,        NULL,              NULL, false,
+        wgrad_gates_plan,        wgrad_gates_run},
+    {"wgrad_one_gate",      W,         HOPPER,  IN_BF16 | IN_TF32,
+        one_gate,           NULL,              NULL, false,
+        wgrad_one_gate_plan,     wgrad_one_gate_run},
+    {"small_blocks",        F | D,     HOPPER,  IN_BF16,
+        blocks_of_8_and_16, one_step_from_128, small_blocks_prefers, false,
+        small_blocks_plan,       small_blocks_run},
+    {"wgrad_small_blocks",  W,         HOPPER,  IN_BF16,
+        blocks_of_8_and_16, NULL,              NULL, false,
+        wgrad_small_blocks_plan, wgrad_small_blocks_run},
+    {"few_columns",         F | D,     ANY_GPU, IN_BF16,
+        sparse,             few_columns_takes, up_to_128, false,
+        few_columns_plan,        few_columns_run},
+    {"hopper_tf32",         F | D,     HOPPER,  IN_TF32,
+        tiles_of_32,        hopper_tf32_takes, NULL, false,
+        hopper_tf32_plan,        hopper_tf32_run},
+    {"portable_bf16",       F | D,     ANY_GPU, IN_BF16,
+        sparse,             NULL,              NULL, true,
+        NULL,                    portable_bf16_run},
+    {"portable_bf16",       W,         ANY_GPU, IN_BF16,
+        sparse,             NULL,              NULL, false,
+        portable_wgrad_plan,     portable_bf16_run},
+    {"portable_tf32",       F | D,     ANY_GPU, IN_TF32,
+        sparse,             NULL,              NULL, false,
+        NULL,                    portable_tf32_run},
+    {"portable_tf32",       W,         ANY_GPU, IN_TF32,
+        sparse,             NULL,              NULL, false,
+        portable_wgrad_plan,     portable_tf32_run},
+    {"portable_fp32",       F | D | W, ANY_GPU, IN_FP32,
+        sparse,             NULL,              NULL, false,
+        portable_wgrad_plan,     portable_fp32_run},
+};
+// clang-format on
+
+enum { KERNELS = sizeof kernels / sizeof kernels[0] };
+static_assert((int)KERNELS <= (int)MOST_KERNELS, "a layout has a plan for each");
+
+/* -----------------------------------------------------------------------------------------
+ * choice */
+
+static bool serves(const backend *be, const product_kernel *k) {
+    return (k->gpu == ANY_GPU || cuda_of((backend *)(uintptr_t)be)->hopper) &&
+           k->precisions & ONLY(be->precision);
+}
+
+/* Whether products of this kind, with this W, must take the kernel that was forced. */
+static bool is_forced(const backend *be, const layout *l, operation op) {
+    const char *name = cuda_of((backend *)(uintptr_t)be)->kernel;
+    for (int i = 0; name && !dense(l) && i < KERNELS; i++) {
+        if (!strcmp(kernels[i].name, name) && kernels[i].operations & ONLY(op)) return true;
+    }
+    return false;
+}
+
+static bool is_named(const backend *be, const product_kernel *k) {
+    return !strcmp(k->name, cuda_of((backend *)(uintptr_t)be)->kernel);
+}
+
+/* The row that makes this product; KERNELS: none, as one was forced that does not take it. */
+static int find_kernel(const backend *be, const device_layout *device, const product_call *c) {
+    const layout *l = &device->host;
+    const bool forced = is_forced(be, l, c->op);
+    int i = 0;
+    for (; i < KERNELS; i++) {
+        const product_kernel *k = &kernels[i];
+        const void *plan = device->plan[i];
+        if (!(k->operations & ONLY(c->op)) || !serves(be, k) || !k->fits(l)) continue;
+        if (forced && !is_named(be, k)) continue;
+        if (k->plan && !plan) continue; /* forced only after the layout was made */
+        if (k->takes && !k->takes(device, plan, c)) continue;
+        if (forced || !k->prefers || k->prefers(device, plan, c)) break;
+    }
+    return i;
+}
+
+void products_plan(backend *be, device_layout *device, const layout *l) {
+    for (int op = FPROP; op <= WGRAD; op++) {
+        const bool forced = is_forced(be, l, (operation)op);
+        for (int i = 0; i < KERNELS; i++) {
+            const product_kernel *k = &kernels[i];
+            if (!(k->operations & ONLY(op)) || !serves(be, k) || !k->fits(l)) continue;
+            if (forced && !is_named(be, k)) continue;
+            if (k->plan && !device->plan[i]) device->plan[i] = k->plan(be, device, l);
+            if (!k->takes && !k->prefers) break; /* no call goes past this one */
+        }
+    }
+}
+
+static const char *const operation_names[] = {"fprop", "dgrad", "wgrad"};
+static const char *const precision_names[] = {"fp32", "tf32", "bf16"};
+
+/* The names of all kernels that serve the backend, as a list. */
+static const char *list_kernels(const backend *be, char *text, size_t room) {
+    size_t used = 0;
+    for (int i = 0; i < KERNELS; i++) {
+        if (!serves(be, &kernels[i])) continue;
+        if (i > 0 && !strcmp(kernels[i].name, kernels[i - 1].name)) continue;
+        used +=
+            (size_t)snprintf(text + used, room - used, "%s%s", used ? ", " : "", kernels[i].name);
+    }
+    return text;
+}
+
+bool products_force(backend *be, const char *name, error *err) {
+    char names[400];
+    cuda_of(be)->kernel = NULL;
+    if (!name || !*name) return true;
+    for (int i = 0; i < KERNELS; i++) {
+        if (!serves(be, &kernels[i]) || strcmp(kernels[i].name, name)) continue;
+        cuda_of(be)->kernel = kernels[i].name;
+        return true;
+    }
+    return error_set(err, "kernel \"%s\": not one for %s on this GPU; there are %s", name,
+                     precision_names[be->precision], list_kernels(be, names, sizeof names));
+}
+
+static bool refuse(const backend *be, const layout *l, const product_call *c, error *err) {
+    char names[400];
+    return error_set(err,
+                     "kernel %s does not take %s of %d gates in blocks of %d, %d columns and %d "
+                     "steps; there are %s",
+                     cuda_of((backend *)(uintptr_t)be)->kernel, operation_names[c->op], l->gates,
+                     l->in_block, c->columns, c->steps, list_kernels(be, names, sizeof names));
+}
+
+const char *product_kernel_name(backend *be, const device_layout *device, const product_call *c,
+                                error *err) {
+    const int i = find_kernel(be, device, c);
+    if (i == KERNELS) refuse(be, &device->host, c, err);
+    return i == KERNELS ? NULL : kernels[i].name;
+}
+
+/* --------------------------------------------------------------------------------- the
+ * operations */
+
+static void make_product(backend *be, const device_layout *device, const product_call *c) {
+    const layout *l = &device->host;
+    const int i = find_kernel(be, device, c);
+    error err;
+    if (i == KERNELS) {
+        refuse(be, l, c, &err);
+        cuda_fail(be, "%s", err.text);
+        return;
+    }
+    if (c->sums) cuda_zero_sums(be, c->sums, l->gates * c->steps, c->columns);
+    kernels[i].run(be, device, device->plan[i], c);
+    cuda_launched(be, operation_names[c->op]);
+    if (c->sums && !kernels[i].makes_sums) {
+        cuda_column_sums(be, l, c->out, c->steps, c->columns, c->sums);
+    }
+}
+
+void cuda_fprop(backend *be, const device_layout *device, const void *w, const void *x, int steps,
+                int columns, void *y, element type, void *sums) {
+    product_call c = {FPROP, steps, columns, type, w, x, y, sums, NULL};
+    if (be->precision != BF16) c.type = OPERAND;
+    if (device->host.gates == 1 && cuda_of(be)->stages_whole) c.sums = NULL;
+    make_product(be, device, &c);
+}
+
+void cuda_dgrad(backend *be, const device_layout *device, const void *w, const void *dy, int steps,
+                int columns, void *dx, element type) {
+    product_call c = {DGRAD, steps, columns, type, w, dy, dx, NULL, NULL};
+    if (be->precision != BF16) c.type = OPERAND;
+    make_product(be, device, &c);
+}
+
+void cuda_wgrad(backend *be, const device_layout *device, const void *dy, const void *x, int steps,
+                int columns, void *dw, void *workspace) {
+    const product_call c = {WGRAD, steps, columns, REAL, dy, x, dw, NULL, workspace};
+    make_product(be, device, &c);
+}
+
+/* cuBLAS sums over one dimension, for which operands of several steps, or with a stride, are
+ * packed. */
+size_t cuda_wgrad_workspace(backend *be, const layout *l, int steps, int columns) {
+    device_layout device = {*l};
+    const product_call c = {WGRAD, steps, columns, REAL};
+    if (!dense(l) || kernels[find_kernel(be, &device, &c)].run != cublas_run) return 0;
+    return be->operand_size * (layout_rows(l) + (size_t)l->in_block) * (size_t)steps *
+           (size_t)columns;
+}

@@ -1,0 +1,66 @@
+/* The tasks of few_columns: a node's list each, or a share of a long one. */
+#include "products/kernels.h"
+#include "products/portable/few_columns.cuh"
+
+enum {
+    LEAST_DEPTH = 512, /* of k, that is worth a task of its own ... */
+    LEAST_SMALL = 2048 /* ... of small blocks, of which there are many */
+};
+
+/* Lists in the most parts first, so that each lies within a cluster; then the longest. */
+static int by_length(const void *a, const void *b) {
+    const few_columns_task *x = (const few_columns_task *)a, *y = (const few_columns_task *)b;
+    if (x->log_parts != y->log_parts) return y->log_parts - x->log_parts;
+    if (x->count != y->count) return y->count - x->count;
+    return x->row - y->row;
+}
+
+/* Of nodes whose results are `tiles` tiles of `units` each; an entry is 2^log_k of k. Lists above
+ * `most` entries are cut in parts, as many as a power of two. Clusters are as large as the most of
+ * them, and the last is filled up. */
+static void build_tasks(backend *be, device_layout *device, few_columns_tasks *made,
+                        const int *start, int nodes, int tiles, int units, int log_k) {
+    const int lists = nodes * tiles, share = start[nodes] * tiles / (2 * cuda_of(be)->processors);
+    const int most = max(max(share, (units < 32 ? LEAST_SMALL : LEAST_DEPTH) >> log_k), 1);
+    const int most_parts = cuda_of(be)->hopper ? MOST_PARTS : 1;
+    few_columns_task *list = host_array<few_columns_task>((size_t)lists);
+    few_columns_task *task = host_array<few_columns_task>((size_t)(lists + 1) * MOST_PARTS);
+    for (int i = 0; i < lists; i++) {
+        const int first = start[i / tiles], count = start[i / tiles + 1] - first;
+        int parts = 1;
+        while (parts < most_parts && count > parts * most) parts *= 2;
+        list[i] = {first, i * units, count, log2_of(parts)};
+    }
+    qsort(list, (size_t)lists, sizeof *list, by_length);
+    const int cluster = 1 << list[0].log_parts;
+    int count = 0;
+    for (int i = 0; i < lists; i++) {
+        const int parts = 1 << list[i].log_parts;
+        for (int part = 0; part < parts; part++) {
+            const int begin = (int)((long long)list[i].count * part / parts);
+            const int end = (int)((long long)list[i].count * (part + 1) / parts);
+            task[count] = list[i];
+            task[count].first += begin;
+            task[count++].count = end - begin;
+        }
+    }
+    made->depth = (int)(((long long)start[nodes] * tiles << log_k) / count);
+    made->cluster = cluster;
+    while (count % cluster) task[count++].log_parts = -1;
+    made->count = count;
+    made->task = layout_table(be, device, task, (size_t)count);
+    free(list);
+    free(task);
+}
+
+void *few_columns_plan(backend *be, device_layout *device, const layout *l) {
+    few_columns_tables *made = layout_plan<few_columns_tables>(device);
+    const int units = min(l->in_block, (int)MOST_UNITS), parts = l->in_block / units;
+    build_tasks(be, device, &made->rows, l->row_start, l->out_nodes, l->gates * parts, units,
+                log2_of(l->in_block));
+    made->columns = made->rows;
+    if (l->gates == 1 && layout_is_symmetric(l)) return made;
+    build_tasks(be, device, &made->columns, l->column_start, l->in_nodes, parts, units,
+                log2_of(l->gates * l->in_block));
+    return made;
+}

@@ -1,0 +1,53 @@
+/* The products with a block-sparse or dense W, and how a kernel for them presents itself to the
+ * dispatch table in dispatch.cu. */
+#ifndef SMALLWORLD_KERNELS_CUDA_PRODUCTS_PRODUCTS_H
+#define SMALLWORLD_KERNELS_CUDA_PRODUCTS_PRODUCTS_H
+
+#include "layout.h"
+
+typedef enum operation { FPROP, DGRAD, WGRAD } operation;
+
+/* One product to compute; see ops.h for the shapes. `sums`, of fprop: where layer norm's sums of y
+ * are added, which are zero before; or NULL. `workspace`: of wgrad of a dense W. */
+typedef struct product_call {
+    operation op;
+    int steps, columns;
+    element type;             /* of out */
+    const void *left, *right; /* W and x; W and dy; dy and x */
+    void *out;                /* y, dx, dW */
+    void *sums, *workspace;
+} product_call;
+
+/* A kernel has up to five functions. `plan` makes its tables for a layout, `l` on the host, and
+ * returns them (never NULL); they belong to the layout. `run` launches it with them. */
+typedef bool kernel_fits(const layout *l);
+typedef bool kernel_takes(const device_layout *device, const void *plan, const product_call *c);
+typedef void *kernel_plan(backend *be, device_layout *device, const layout *l);
+typedef void kernel_run(backend *be, const device_layout *device, const void *plan,
+                        const product_call *c);
+
+/* Plans a new layout for every kernel that some product of it may take. */
+void products_plan(backend *be, device_layout *device, const layout *l);
+
+/* The name of the kernel that makes this product; NULL, with the reason, where the kernel that was
+ * forced does not take it. Of `c` only op, steps, columns, type, and whether there are sums
+ * count. */
+const char *product_kernel_name(backend *be, const device_layout *device, const product_call *c,
+                                error *err);
+
+/* Has all products made by the kernel of this name, where it has such a product of a
+ * block-sparse W, in layouts created from now on; NULL or "": by the first that takes them.
+ * False, with the names there are, where there is none of this name for the backend's GPU and
+ * precision. */
+bool products_force(backend *be, const char *name, error *err);
+
+/* The operations of ops.h. */
+void cuda_fprop(backend *be, const device_layout *l, const void *w, const void *x, int steps,
+                int columns, void *y, element type, void *sums);
+void cuda_dgrad(backend *be, const device_layout *l, const void *w, const void *dy, int steps,
+                int columns, void *dx, element type);
+void cuda_wgrad(backend *be, const device_layout *l, const void *dy, const void *x, int steps,
+                int columns, void *dw, void *workspace);
+size_t cuda_wgrad_workspace(backend *be, const layout *l, int steps, int columns);
+
+#endif

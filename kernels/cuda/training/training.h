@@ -1,0 +1,29 @@
+/* The loss, reductions, pooling and the update, see ops.h. */
+#ifndef SMALLWORLD_KERNELS_CUDA_TRAINING_TRAINING_H
+#define SMALLWORLD_KERNELS_CUDA_TRAINING_TRAINING_H
+
+#include "backend.h"
+
+/* What Adam needs, made once an update by one thread. */
+typedef struct adam_factors {
+    float scale, step, correction, beta1, beta2, epsilon, average;
+    float kept; /* of a weight that decays */
+    int apply;
+} adam_factors;
+
+void cuda_softmax_cross_entropy(backend *be, const void *logits, const void *bias,
+                                const int16_t *targets, int steps, int columns, void *losses,
+                                void *dlogits);
+void cuda_sample(backend *be, const void *logits, const void *bias, int streams, int columns,
+                 sampling *state, uint8_t *text, uint8_t *bytes);
+void cuda_row_sums(backend *be, const void *x, int steps, int rows, int columns, void *out);
+void cuda_add(backend *be, size_t count, void *total, const void *x);
+void cuda_sum(backend *be, const void *x, size_t count, double *out);
+void cuda_pool(backend *be, const void *x, element type, int steps, int rows, int columns,
+               const int32_t *first, const int32_t *last, pooling how, void *out);
+void cuda_adam(backend *be, size_t count, void *weights, const void *gradient, void *moment1,
+               void *moment2, void *average, void *operands, const uint8_t *decays,
+               const update_arguments *arguments, update_report *report);
+void cuda_round(backend *be, size_t count, const void *weights, void *operands);
+
+#endif
