@@ -65,8 +65,8 @@ void CPU(flush_end)(cpu_backend **cpu);
     cpu_backend *flushed __attribute__((cleanup(CPU(flush_end)))) = cpu_of(be);                    \
     CPU(flush_begin)(flushed)
 
-/* Rounds to bf16, to nearest even, in place; nothing in other precisions. Call it on every operand
- * that was stored. */
+/* In BF16, rounds x to bf16, to nearest even, in place. Every operation calls it on the operands
+ * that it stores. */
 static inline void round_operands(const backend *be, real *x, size_t count) {
 #ifndef SMALLWORLD_REFERENCE
     if (be->precision != BF16) return;
@@ -89,8 +89,7 @@ static inline void round_operands(const backend *be, real *x, size_t count) {
 #ifndef SMALLWORLD_REFERENCE
 /* e^r - 1, and 2^n in `scale`. A NaN stays one. */
 static inline float exp_parts(float x, float *scale) {
-    const float rounder = 0x1.8p23f; /* what is added to it is rounded to a whole number, which
-                                        then stands in the low bits */
+    const float rounder = 0x1.8p23f; /* adding a number rounds it to a whole one in the low bits */
     float clamped = x < -87.0f ? -87.0f : x;
     clamped = clamped > 88.0f ? 88.0f : clamped;
     float rounded = clamped * 1.44269504f + rounder, n = rounded - rounder;
@@ -141,7 +140,7 @@ static inline real tanh_(real x) {
 }
 
 /* ------------------------------------------------------------------------------------- tiles
- * Passed by address alone: how a long vector is passed by value depends on the processor. */
+ * They are passed by address: how a long vector is passed by value depends on the processor. */
 
 enum { TILE = 8 };
 
@@ -188,8 +187,8 @@ static inline void tile_transpose(octet x[TILE]) {
     }
 }
 
-/* The sum of `count` values, a multiple of 4, four chains side by side: what compilers make of a
- * plain loop is one chain of scalars. */
+/* The sum of `count` values, a multiple of 4, as four sums side by side; compilers make one chain
+ * of scalar additions of a plain loop. */
 static inline real add_up(const real *x, int count) {
     quad sum = {0}, next;
     for (int n = 0; n < count; n += 4) {

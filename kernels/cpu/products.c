@@ -84,14 +84,14 @@ static void sparse_dgrad_column(const layout *l, int j, const real *w, const rea
     }
 }
 
-/* The steps that wgrad sums at a time. Sums of a panel are made in registers and added up, so that
- * small numbers are not lost one by one in the sum of a long text. */
+/* The number of steps in a panel of wgrad. A panel's sums are computed in registers and then added
+ * to the result, so that small numbers are not lost in the sum over a long text. */
 static int panel_steps(int steps, size_t columns) {
     int panel = (int)(PANEL / columns ? PANEL / columns : 1);
     return panel < steps ? panel : steps;
 }
 
-/* Units of an input that lie side by side in a packed panel. */
+/* The number of an input's units that lie side by side in a packed panel. */
 static inline size_t panel_width(size_t b) {
     return b < COLUMN_GROUP ? TILE : COLUMN_GROUP;
 }
@@ -134,7 +134,7 @@ static inline void wgrad_tile(const real *dy, size_t step, const real *x, size_t
     keep_tile((const real *)sum, ROWS, COLUMN_GROUP, add, dw, b);
 }
 
-/* Likewise TILE x TILE, of blocks that have no more columns. */
+/* The same for a tile of TILE x TILE, for blocks of TILE columns. */
 static inline void wgrad_small_tile(const real *dy, size_t step, const real *x, size_t columns,
                                     int steps, bool add, real *dw, size_t b) {
     octet sum[TILE] = {0}, in;
@@ -259,7 +259,7 @@ size_t CPU(wgrad_workspace)(backend *be, const layout *l, int steps, int columns
 
 /* ------------------------------------------------------------------------------ the operations */
 
-enum { SUM_ROWS = 16 }; /* added up as they are, before they are added to sums in double */
+enum { SUM_ROWS = 16 }; /* rows that are summed in real before they are added to a double */
 
 /* Per gate and column, the sums of y and of its square: real [gates][2][columns]. */
 static void column_sums(int threads, const layout *l, const real *y, size_t columns, real *sums) {

@@ -4,7 +4,7 @@
  * Layer norm, for one gate and column, over the features u = 1 ... H:
  *   v_u = (raw_u - mean) / deviation,  y_u = gain_u v_u + bias_u
  *   draw_u = (gain_u dy_u - mean_u(gain dy) - v_u mean_u(gain dy v)) / deviation
- * so backward needs two sums over the features, which `dsums` holds, before it can finish.
+ * so backward first needs two sums over the features, which `dsums` holds.
  *
  * Every operation is one loop over units, in CHUNKS parallel parts, and within a unit over groups
  * of columns. Floor: each of raw, dpre, c, h and dx once through memory; for gates, also five
@@ -26,8 +26,8 @@ typedef struct statistics {
     real mean[GATES][COLUMN_GROUP], scale[GATES][COLUMN_GROUP];
 } statistics;
 
-/* One step of a stage, as pointers. Each thread has a copy, which then no store can change, as far
- * as the compiler knows. */
+/* Pointers to one step of a stage. Each thread has its own copy, so that the compiler knows that no
+ * store changes it. */
 typedef struct view {
     const stage *g;
     size_t hidden, columns, block, gates;
@@ -117,7 +117,7 @@ static inline real bias_of(const view *v, size_t gate, size_t unit) {
     return v->g->bias ? ((const real *)v->g->bias)[gate * v->hidden + unit] : 0;
 }
 
-/* The table's entries for a unit's gate, [VOCABULARY], or NULL for units it passes by. */
+/* The table's entries for a unit's gate, [VOCABULARY], or NULL for units that it skips. */
 static inline const real *table_row(const view *v, size_t gate, size_t unit) {
     size_t stride = (size_t)v->g->table_stride;
     if (v->g->table_use == TABLE_NONE || unit % stride) return NULL;
@@ -134,14 +134,14 @@ static real *feature_partials(backend *be, const view *v) {
     return (real *)cpu->partial;
 }
 
-/* What a unit's gate adds to the gradients of its bias and gain: dpre, and dpre times the
- * normalised raw; columns TILE apart are added up. */
+/* A unit's contributions to the gradients of its gate's bias and gain: dpre, and dpre times the
+ * normalised raw, with columns TILE apart added up. */
 typedef struct shares {
     octet bias, gain;
 } shares;
 
-/* Stores the gradient `d` at norm's result, as an operand, and adds what it adds to the shares and
- * to a part's sums over its units, [gates][2][columns]. */
+/* Stores the gradient `d` at norm's result as an operand, and adds its contributions to `add` and
+ * to the chunk's sums over its units, [gates][2][columns]. */
 static inline void keep_dpre(backend *be, const view *v, size_t gate, size_t unit, size_t n0,
                              real d[COLUMN_GROUP], real value[COLUMN_GROUP], shares *add,
                              real *features) {
@@ -159,7 +159,7 @@ static inline void keep_dpre(backend *be, const view *v, size_t gate, size_t uni
     }
 }
 
-/* The gradients of a unit's bias and gain; the last step starts them, the ones before it add. */
+/* Updates the gradients of a unit's bias and gain: the last step sets them, earlier steps add. */
 static inline void keep_unit(const view *v, size_t gate, size_t unit, real bias, real gain,
                              bool start) {
     size_t at = gate * v->hidden + unit;
@@ -285,13 +285,14 @@ void CPU(activate_backward)(backend *be, const cell *c, int s, int t) {
 }
 
 /* ------------------------------------------------------------------------------------- gates
- * All four gates of a unit are needed at once, so their entries of the table lie side by side in a
- * copy of it. RUN units fetch theirs before the first of them is computed: what was stored in small
- * pieces can be loaded as one vector only once it has left the processor's store buffer. */
+ * All four gates of a unit are needed at once, so the entries of all gates lie side by side in a
+ * copy of the table. The entries of RUN units are fetched before the first unit is computed,
+ * because a vector that was stored in small pieces can be loaded only once it has left the store
+ * buffer. */
 
 enum {
     RUN = 4,
-    AHEAD = 8 /* units whose activations are prefetched: they come from memory */
+    AHEAD = 8 /* how many units ahead activations are prefetched from memory */
 };
 
 /* table [gates][entries][VOCABULARY] -> entries [entries][VOCABULARY][gates] */
@@ -320,7 +321,7 @@ void CPU(cell_backward)(backend *be, const cell *c) {
     cell_backward_steps(be, c);
 }
 
-/* The table's entries of a unit for a group of columns; zeros where the table passes it by. */
+/* The table's entries of a unit for a group of columns; zeros for units that the table skips. */
 static inline void fetch_unit(const cell *c, const view *v, size_t unit, size_t n0,
                               real out[GATES][COLUMN_GROUP]) {
     size_t stride = (size_t)v->g->table_stride;
@@ -345,7 +346,7 @@ static inline void fetch_unit(const cell *c, const view *v, size_t unit, size_t 
     }
 }
 
-/* Likewise of the units first <= unit < past, at most RUN. */
+/* The same for the units first <= unit < past, at most RUN. */
 static inline void fetch_entries(const cell *c, const view *v, size_t first, size_t past, size_t n0,
                                  real out[RUN][GATES][COLUMN_GROUP]) {
     for (size_t unit = first; unit < past; unit++) fetch_unit(c, v, unit, n0, out[unit - first]);
@@ -443,7 +444,7 @@ void CPU(gates)(backend *be, const cell *c, int t) {
 
 typedef struct backward_step {
     const real *before, *after, *dh;
-    const real *dx; /* NULL where nothing is asked */
+    const real *dx; /* NULL: no gradient from later steps */
     real *dc;
     bool start;
 } backward_step;
@@ -456,7 +457,7 @@ static inline void backward_unit(backend *be, const cell *c, const view *v, cons
     gate_values q;
     real d[GATES][COLUMN_GROUP], gradient[COLUMN_GROUP], later[COLUMN_GROUP] = {0};
     real old[COLUMN_GROUP], new[COLUMN_GROUP], state[COLUMN_GROUP];
-    /* Not a function: GCC 12 drops calls of one that does nothing else. */
+    /* This is not a function: GCC 12 drops calls of a function that only prefetches. */
     size_t ahead = unit + AHEAD < v->hidden ? unit + AHEAD : unit;
     for (size_t gate = 0; gate < GATES; gate++) {
         size_t row = row_of(v, gate, ahead) * v->columns + n0;
@@ -541,10 +542,10 @@ void CPU(gates_backward)(backend *be, const cell *c, int t) {
 
 /* ------------------------------------------------------------------------------------- table */
 
-enum { STEPS_AHEAD = 4 }; /* prefetched: they are pages apart */
+enum { STEPS_AHEAD = 4 }; /* how many steps ahead to prefetch, since steps are pages apart */
 
-/* Adds the rows' columns of all steps to the entries that their bytes name. Side by side the rows
- * share a load, an addition and a store of their sums. */
+/* Adds all steps' columns of TILE rows to the sums of their bytes. The rows' sums lie side by side,
+ * so one load, addition and store serves all of them. */
 static inline void add_by_byte(const cell *c, size_t step, const real *const in[TILE],
                                octet sums[VOCABULARY]) {
     size_t columns = (size_t)c->columns, steps = (size_t)c->steps;

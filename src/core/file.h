@@ -1,5 +1,5 @@
-/* Files: mapped, and written so that a crash leaves either the old file or the new one; and
- * paths. */
+/* Files that are mapped, files that are written so that a crash leaves either the old or the new
+ * file, and paths. */
 #ifndef SMALLWORLD_CORE_FILE_H
 #define SMALLWORLD_CORE_FILE_H
 
@@ -27,8 +27,8 @@ bool file_flush(file_writer *writer, error *err); /* what commits do first: it i
 bool file_commit(file_writer *writer, error *err);
 void file_abort(file_writer *writer);
 
-/* Removes the temporary files of all writers that are neither committed nor aborted, for a program that
- * ends at once. May be called from a signal handler. */
+/* Removes the temporary files of all writers that are neither committed nor aborted, for a program
+ * that ends at once. May be called from a signal handler. */
 void file_remove_temporaries(void);
 
 /* A file mapped read-only, empty files included. */
@@ -40,8 +40,8 @@ typedef struct file_map {
 bool file_map_open(file_map *map, const char *path, error *err);
 void file_map_close(file_map *map);
 
-/* From here on a mapped file that another program cuts short ends this one with a line that names it,
- * and not with SIGBUS. `file_guard` adds a mapping made elsewhere, until `file_unguard`. */
+/* From here on a mapped file that another program cuts short ends this one with a line that names
+ * it, and not with SIGBUS. `file_guard` adds a mapping made elsewhere, until `file_unguard`. */
 void file_guard_maps(void);
 void file_guard(const void *bytes, size_t size, const char *path);
 void file_unguard(const void *bytes);
@@ -55,15 +55,16 @@ bool file_exists(const char *path);
 
 bool file_ends_in(const char *path, const char *ending);
 
-/* Locks a folder against other processes until the descriptor is closed, or this process ends; -1
- * where another has it. On file systems without locks nothing is locked. */
+/* Locks a folder against other processes until the returned descriptor is closed or this process
+ * ends. Returns -1 if another process has locked it. On a file system without locks it succeeds
+ * without locking. */
 int file_lock_folder(const char *path, error *err);
 
 /* Whether another process, or another part of this one, holds such a lock. */
 bool file_folder_is_locked(const char *path);
 
-/* Where large scratch files go: $TMPDIR, which is obeyed even where it does not work, so that no
- * other disk is filled instead; without it /var/tmp, or /tmp. */
+/* The folder for large scratch files: $TMPDIR, else /var/tmp, else /tmp. $TMPDIR is used even if it
+ * does not work, so that no other disk is filled instead. */
 const char *file_scratch_folder(void);
 
 #endif

@@ -4,17 +4,16 @@
 
 #include <stdbool.h>
 
-/* One line. Clears the progress line, if one is shown, first. */
+/* Prints one line, after clearing the progress line if one is shown. */
 void log_line(const char *format, ...) __attribute__((format(printf, 1, 2)));
 
 /* "smallworld: warning: ..." */
 void log_warning(const char *format, ...) __attribute__((format(printf, 1, 2)));
 
-/* On a terminal, replaces the progress line; otherwise a line of its own. */
+/* Replaces the progress line on a terminal; elsewhere prints a line. */
 void log_progress(const char *format, ...) __attribute__((format(printf, 1, 2)));
 
-/* Leaves the progress line where it is, and the cursor below it. Before anything else is
- * printed. */
+/* Ends the progress line with a line break. Call it before anything else is printed. */
 void log_end(void);
 
 /* Whether stderr is a terminal, where progress may be shown often. */

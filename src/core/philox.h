@@ -1,6 +1,6 @@
 /* Philox4x32-10, a counter-based random number generator: Salmon, Moraes, Dror, Shaw, "Parallel
  * random numbers: as easy as 1, 2, 3" (SC 2011). A number is a pure function of (key, counter), so
- * the CPU and the GPU draw the same ones, in any order, on every machine.
+ * the CPU and the GPU draw the same numbers, in any order, on every machine.
  *
  * Everything random in the program draws from here. The key is the run's seed; the counter's last
  * word holds the purpose in its top byte, so that no two purposes share a number. */

@@ -1,5 +1,6 @@
-/* Small-world graphs: who feeds whom among the nodes of a recurrent layer, a node being a block of
- * units. Every node feeds itself. The same options and seed give the same graph on every machine.
+/* Small-world graphs over the nodes of a recurrent layer, where a node is a block of units and an
+ * edge says that one node feeds another. Every node feeds itself. The same options and seed give
+ * the same graph on every machine.
  *
  *   dense              every node feeds every node
  *   random             edges one by one between nodes of lowest degree: degrees differ by 1 or 2
@@ -19,10 +20,10 @@
  *   file               read from an edge list or a mask
  *
  * All but `core_periphery` and `file` are symmetric. A graph has a `degree`, the mean number of
- * neighbours of a node without itself (barabasi_albert falls a little short of it, since its first
- * nodes find fewer to join), or a `density`, the share of blocks that are there, self-blocks
- * included. A density is met to one symmetric pair: the generator runs at the nearest lower degree,
- * and random edges are added at the nodes of lowest degree. */
+ * neighbours of a node, itself not counted, or a `density`, the share of all blocks that exist,
+ * self-blocks included. (barabasi_albert falls a little short of its degree, since its first nodes
+ * find fewer nodes to join.) A density is met to within one symmetric pair: the generator runs at
+ * the nearest lower degree, and random edges are added at the nodes of lowest degree. */
 #ifndef SMALLWORLD_GRAPH_GRAPH_H
 #define SMALLWORLD_GRAPH_GRAPH_H
 

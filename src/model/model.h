@@ -15,13 +15,13 @@
  *   head.weight       [256][H / O], head.bias [256]
  * Gains are there with layer norm only. A dense pattern has one block of the whole size.
  *
- * Training keeps what every step did, for backward. Where that is too much, the steps are cut into
- * `segments` (Chen et al. 2016): forward keeps only the states that segments begin with, and all of
- * the last segment; then, from the last to the first, a segment is run forward again, keeping
- * everything, and backward. What a segment's backward asks of the state before it goes on to the
- * segment there, so gradients flow as far as without segments, and every h, c and loss is the same
- * to the last bit. The gradient is summed segment by segment: in another order, so the same to
- * rounding. */
+ * Training keeps the activations of every step for backward. If they need too much memory, the
+ * steps are cut into `segments` (Chen et al. 2016). Forward then keeps only the state at each
+ * segment's start, and all activations of the last segment. From the last segment to the first,
+ * backward runs after the segment has been run forward again, now keeping its activations. The
+ * gradient at a segment's first state is passed to the segment before it, so gradients flow as far
+ * as without segments, and every h, c and loss is the same to the last bit. The gradient is summed
+ * by segments, in another order, so it is the same up to rounding. */
 #ifndef SMALLWORLD_MODEL_MODEL_H
 #define SMALLWORLD_MODEL_MODEL_H
 
@@ -50,7 +50,7 @@ typedef struct model_config {
     int64_t seed;
 } model_config;
 
-/* The number of patterns: one a stage of the cell. */
+/* The number of stages of the cell, each of which has its own pattern. */
 int model_stages(const model_config *config);
 
 /* The number of input tables, each a projection of the embedding for one gate or stage. */
@@ -77,7 +77,7 @@ typedef struct model {
     model_config config;
     model_use use;
     int batch, columns, steps; /* streams; streams padded for the backend; bytes a call */
-    int segments;              /* of cell.steps each, the last one maybe shorter */
+    int segments;              /* of cell.steps each; the last may be shorter */
 
     graph *graphs[CELL_MAX_STAGES];
     layout *layouts[CELL_MAX_STAGES], *projection_layout, *head_layout;
@@ -91,7 +91,7 @@ typedef struct model {
      * `average`) itself unless the precision is BF16. */
     void *weights, *operands, *gradient, *moment1, *moment2, *average;
     uint8_t *decays;   /* [groups] which weights decay: the recurrent ones, see adam in ops.h */
-    void *share;       /* the gradient of one segment; NULL where there is only one */
+    void *share;       /* the gradient of one segment; NULL if there is only one segment */
     void *into;        /* the arena that backward fills: gradient or share */
     void *rounded;     /* the bf16 copies; NULL in other precisions */
     const void *bound; /* the arena that forward reads: weights or average */
@@ -106,9 +106,9 @@ typedef struct model {
     update_report *report, *evaluation; /* of training; of forward without it */
 
     cell cell;        /* h, c, and everything stages need, of one segment */
-    void *carry;      /* where evaluation during training keeps h[0] and c[0], and an update the
-                         state it ends with */
-    void *borders;    /* [segments - 1] the states that segments begin with, but for the last */
+    void *carry;      /* the state that is saved during an evaluation, and, with segments, the state
+                         that an update ends with */
+    void *borders;    /* [segments - 1] the states at the start of all segments but the last */
     cell tables[2];   /* deep: the layer norms of M and A, as cells of one stage */
     void *projected;  /* operand [tables][H / S][256]: projection . embedding */
     void *table_sums; /* of `projected` */
@@ -116,8 +116,9 @@ typedef struct model {
     uint8_t *no_bytes;
 } model;
 
-/* `graphs` from a checkpoint, which the model then owns, or NULL to make them. `segments`, at most
- * `steps`: about so many. Parameters have no values yet. NULL where the model does not fit. */
+/* Makes a model without values of its parameters. `graphs` come from a checkpoint and belong to the
+ * model from then on; NULL makes them from the config. `segments`, at most `steps`, is met as
+ * nearly as whole steps allow. NULL if the model does not fit into the backend's memory. */
 model *model_create(backend *be, const model_config *config, graph *const *graphs, int batch,
                     int steps, int segments, model_use use, error *err);
 void model_free(model *m);
@@ -145,7 +146,7 @@ void model_gradient_norms(model *m, int stage, const graph *blocks, double *norm
  * made before must be freed before, and the model is bound to its weights afterwards. */
 void model_set_graphs(model *m, graph *const *graphs);
 
-/* Chooses what forward reads. */
+/* Chooses the arena that forward reads: the weights or their moving average. */
 void model_use_weights(model *m);
 void model_use_average(model *m);
 
@@ -153,7 +154,8 @@ void model_use_average(model *m);
  * are to be predicted, negative where nothing is scored. */
 void model_set_text(model *m, const uint8_t *bytes, const int16_t *targets);
 
-/* The carried state, for all streams. Save and restore frame an evaluation within training. */
+/* The carried state of all streams. Training saves it before an evaluation and restores it
+ * after. */
 void model_zero_state(model *m);
 void model_save_state(model *m);
 void model_restore_state(model *m);
@@ -169,8 +171,8 @@ void *model_state(const model *m, model_state_kind kind, int step);
 void model_copy_state(const model *m, model_state_kind kind, float *values);
 void model_set_state(model *m, model_state_kind kind, const float *values);
 
-/* Operations to be recorded or issued: from m->bytes, m->targets and the state at h[0], c[0], where
- * they leave the last state.
+/* Operations to be recorded or issued. They read m->bytes, m->targets and the state at h[0], c[0],
+ * and leave the last state there.
  *   run       the cell alone: h and c of every step (of the last segment)
  *   forward   also logits and losses; adds the losses to m->evaluation
  *   update    forward, backward and one step of Adam by m->arguments; likewise with m->report
@@ -187,8 +189,7 @@ void model_generate(model *m, sampling *state, uint8_t *text);
 void model_gradient(model *m);
 void model_update(model *m);
 
-/* What an update is made of; the head is forward and backward, backward all the rest of the
- * gradient. */
+/* The parts of an update. The head counts both directions; backward is the rest of the gradient. */
 typedef enum update_part {
     UPDATE_FORWARD,
     UPDATE_RECOMPUTE, /* forward again */

@@ -35,7 +35,7 @@ typedef struct parameter_table {
     size_t total; /* elements of an arena, gaps for alignment included */
 } parameter_table;
 
-/* Appends a parameter; `shape` ends with 0. Returns it, for what the caller adds. */
+/* Appends a parameter; `shape` ends with 0. Returns it, so that the caller can set more fields. */
 parameter *parameter_add(parameter_table *table, const char *name, const int64_t *shape,
                          initialiser initialiser, double scale);
 

@@ -1,6 +1,6 @@
-/* The model's memory, planned before any of it is taken: every array is asked for by name of its
- * arena, then each arena is allocated as one block. A model that does not fit is refused with the
- * numbers, and nothing is allocated later. */
+/* The model's memory, planned before any of it is allocated: every array is requested in an arena,
+ * then each arena is allocated as one block. A model that does not fit is refused with the sizes,
+ * and nothing is allocated later. */
 #ifndef SMALLWORLD_MODEL_PLAN_H
 #define SMALLWORLD_MODEL_PLAN_H
 
@@ -21,10 +21,10 @@ typedef struct plan {
     void *block[PLAN_ARENAS];
 } plan;
 
-/* Asks for `bytes`, aligned for every kernel; `*pointer` is set by plan_commit. */
+/* Requests `bytes`, aligned for every kernel; plan_commit sets `*pointer`. */
 void plan_add(plan *p, plan_arena arena, size_t bytes, void **pointer);
 
-/* "model does not fit ..." with each arena's size and what is free, where it does not. */
+/* Allocates the arenas. If they do not fit, the error has each arena's size and the free memory. */
 bool plan_commit(plan *p, backend *be, error *err);
 void plan_release(plan *p, backend *be);
 

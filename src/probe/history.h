@@ -1,5 +1,5 @@
-/* What L-BFGS remembers of a function, differences s of the latest points and y of the gradients
- * there, and the quadratic model that follows. Its matrix of second derivatives is
+/* The memory of L-BFGS: the differences s of the latest points and y of the gradients there, and
+ * the quadratic model that follows from them. Its matrix of second derivatives is
  *
  *     B = B0 - W M^-1 W',   W = [B0 S, Y],   M = [ S' B0 S   L ]
  *                                                [ L'       -D ]
@@ -15,15 +15,15 @@
 
 typedef struct history history;
 
-/* An empty one, its diagonal 1 and its weight 0. factor [count][rank], F, must outlive it. */
+/* Makes an empty history with diagonal 1 and weight 0. factor [count][rank], F, must outlive it. */
 history *history_create(size_t count, const double *factor, int rank);
 void history_free(history *h);
 
 /* diagonal [count], above 0, is copied; weight above 0. */
 void history_set_base(history *h, const double *diagonal, double weight);
 
-/* Adds the pair (to - from, new_gradient - old_gradient), in place of the oldest one where there is
- * no room; passes over one without positive curvature, which is rounding. */
+/* Adds the pair (to - from, new_gradient - old_gradient), replacing the oldest pair if the history
+ * is full. Ignores a pair without positive curvature, which rounding causes. */
 void history_add(history *h, const double *from, const double *to, const double *old_gradient,
                  const double *new_gradient);
 void history_forget(history *h);

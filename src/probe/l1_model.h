@@ -18,9 +18,9 @@ typedef struct l1_model {
 l1_model l1_model_create(size_t count, size_t rank);
 void l1_model_free(l1_model *m);
 
-/* u [count] becomes the minimum, from any start; zeros are exact. Coordinate descent finds which
- * weights are 0, and Newton's method the others: coordinates that are near collinear would keep
- * coordinate descent for thousands of sweeps. */
+/* u [count], at any start, becomes the minimum; its zeros are exact. Coordinate descent finds which
+ * weights are 0, and Newton's method finds the others, since coordinate descent takes thousands of
+ * sweeps on nearly collinear coordinates. */
 void l1_model_minimise(const l1_model *m, double *u);
 
 #endif

@@ -18,8 +18,9 @@
 
 typedef struct logistic logistic;
 
-/* For up to `models` models; both arguments outlive it. `resident`: the features stay on the
- * device, for many calls; else each call uploads them. NULL where they do not fit. */
+/* Makes the loss of up to `models` models; the backend and the dataset must outlive it. If
+ * `resident`, the features stay on the device for many calls; else each call uploads them. NULL if
+ * they do not fit. */
 logistic *logistic_create(backend *be, const dataset *d, int models, bool resident, error *err);
 void logistic_free(logistic *l);
 
@@ -38,7 +39,8 @@ bool logistic_evaluate(logistic *l, const double *weights, int models, const int
 void logistic_entropy(const logistic *l, int models, const int8_t *sign, const double *shrink,
                       double *entropy);
 
-/* How many models a call may have: those asked for, and what the backend rounds them up to. */
+/* The number of models of a call: those asked for, rounded up to a multiple that the backend
+ * takes. */
 int logistic_columns(const logistic *l);
 
 /* product [models][units + 1]: the second moments of the rows whose sign is not 0, each with a last

@@ -7,10 +7,10 @@
  * The caller evaluates, so that many minimisers can share one pass over the data:
  *
  *     m = minimiser_create(...);
- *     while (!minimiser_stalled(m) && the caller is not content)
+ *     while (!minimiser_stalled(m) && the result is not yet good enough)
  *         minimiser_tell(m, loss and gradient at minimiser_trial(m));
  *
- * How fast it is depends on how good the second derivatives are that it is given. */
+ * The better the given second derivatives are, the fewer evaluations it takes. */
 #ifndef SMALLWORLD_PROBE_MINIMISER_H
 #define SMALLWORLD_PROBE_MINIMISER_H
 
@@ -27,13 +27,13 @@ typedef struct minimiser minimiser;
  *
  *     share weight (diagonal + factor factor'),  diagonal [count] above 0, factor [count][rank],
  *
- * with a share in (0, 1] that minimiser_tell gives: a loss that flattens on its way down leaves the
- * ridge to prevail. Both outlive the minimiser. */
+ * with a share in (0, 1] that minimiser_tell gives, since a loss flattens on its way down. Both
+ * arrays must outlive the minimiser. */
 minimiser *minimiser_create(size_t count, penalty penalty, const double *start,
                             const double *diagonal, const double *factor, int rank, double weight);
 void minimiser_free(minimiser *m);
 
-/* Where the loss is wanted next: [count], until the next minimiser_tell. */
+/* The point [count] at which to evaluate the loss next; valid until the next minimiser_tell. */
 const double *minimiser_trial(const minimiser *m);
 
 /* The loss at the trial and its gradient [count], both without the penalty, and the share there. */
@@ -43,8 +43,8 @@ void minimiser_tell(minimiser *m, double loss, const double *gradient, double sh
 const double *minimiser_best(const minimiser *m);
 double minimiser_objective(const minimiser *m);
 
-/* Whether progress has ended: no step descends, or the last fifteen evaluations took less than 1e-7
- * of the objective off it. */
+/* Whether progress has ended: no step descends, or the last fifteen evaluations lowered the
+ * objective by less than 1e-7 of itself. */
 bool minimiser_stalled(const minimiser *m);
 
 #endif

@@ -1,5 +1,5 @@
-/* PREFIX.json beside features: how they were made, which a probe on them must know to be used on
- * other documents. Features that other programs made have none. */
+/* PREFIX.json beside features records how they were made; a probe needs this to be used on other
+ * documents. Features of other programs have no such file. */
 #ifndef SMALLWORLD_PROBE_ORIGIN_H
 #define SMALLWORLD_PROBE_ORIGIN_H
 

@@ -38,7 +38,7 @@ typedef struct probe_result {
     double seconds;
 } probe_result;
 
-/* The backend is FP32. Nothing is written unless all went well. */
+/* Runs the probe on a backend in FP32. Writes files only after everything else has succeeded. */
 bool probe_run(backend *be, const probe_options *how, probe_result *result, error *err);
 
 /* Splits the rows whose sign is not 0: of each class a fifth (rounded, at least one, never all),

@@ -1,5 +1,5 @@
-/* How a fit sees features: as they are, or standardised by their mean and deviation over the rows
- * it fits. What a standardised view shows is never stored: weights and gradients are translated. */
+/* A fit's view of features: as they are, or standardised by their mean and deviation over the rows
+ * that are fitted. Standardised features are never stored; weights and gradients are converted. */
 #ifndef SMALLWORLD_PROBE_VIEW_H
 #define SMALLWORLD_PROBE_VIEW_H
 
@@ -8,7 +8,7 @@
 typedef struct view {
     bool standardize; /* x becomes (x - mean) / deviation; a constant feature becomes 0 */
     size_t units;
-    double rows;              /* that count */
+    double rows;              /* rows that count */
     double *mean, *deviation; /* [units] of the features as they are */
 } view;
 
@@ -16,12 +16,12 @@ typedef struct view {
 view view_create(const dataset *d, const int8_t *sign, bool standardize);
 void view_free(view *v);
 
-/* Models [units + 1], the intercept last: from one that applies to what the view shows to one for
- * the features as they are, its weights rounded to float, and back. */
+/* Converts models [units + 1], the intercept last, from the view's features to the features as they
+ * are, with weights rounded to float, and back. */
 void view_leave(const view *v, const double *seen, double *weights);
 void view_enter(const view *v, const double *weights, double *seen);
 
-/* A gradient [units + 1] at the features' weights becomes the one at the view's. */
+/* Converts a gradient [units + 1] with respect to the features' weights to the view's. */
 void view_gradient(const view *v, double *gradient);
 
 /* What the view divides a unit by. */
