@@ -41,13 +41,13 @@ struct bench_tools {
     int (*processors)(backend *be);     /* multiprocessors */
     size_t (*table_bytes)(backend *be); /* of all layouts made so far */
 
-    /* The name of the kernel that makes a product, of operands and without sums; NULL, with the reason,
-     * where the kernel that was forced does not take it. */
+    /* The name of the kernel that makes a product, of operands and without sums; NULL, with the
+     * reason, where the kernel that was forced does not take it. */
     const char *(*kernel_name)(backend *be, const device_layout *l, bench_product product,
                                int steps, int columns, error *err);
 
-    /* Forces the kernel of this name on layouts created from now on, NULL: none. False, with the names
-     * there are, where there is none of this name for the backend's GPU and precision. */
+    /* Forces the kernel of this name on layouts created from now on, NULL: none. False, with the
+     * names there are, where there is none of this name for the backend's GPU and precision. */
     bool (*force_kernel)(backend *be, const char *name, error *err);
 
     /* Uniform in [-1, 1): `count` elements of the type that `math` reads. */

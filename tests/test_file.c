@@ -76,7 +76,8 @@ static void test_write_failures(void **state) {
     assert_contains(err.text, "cannot write /dev/null: ");
 }
 
-/* What lies at the temporary name is never written to, and only what a killed writer left is removed. */
+/* What lies at the temporary name is never written to, and only what a killed writer left is
+ * removed. */
 static void test_temporary(void **state) {
     (void)state;
     const char *path = path_of("target"), *temporary = path_of("target.tmp");

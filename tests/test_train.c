@@ -507,7 +507,8 @@ static void test_lost_updates(void **state) {
     assert_run_fails("killed", TRAIN_RESUME, "", "killed/config.yaml: missing");
 }
 
-/* All that the state can make is made of it: a model that is damaged, of another step, or missing. */
+/* All that the state can make is made of it: a model that is damaged, of another step, or
+ * missing. */
 static void test_repaired_models(void **state) {
     (void)state;
     static const char *const names[] = {"last.safetensors", "best.safetensors"};

@@ -1,5 +1,5 @@
-/* Numbers from text that a stranger may have written: the whole text must be one decimal number, without
- * blanks, hexadecimal digits or names such as "inf". */
+/* Numbers from text that a stranger may have written: the whole text must be one decimal number,
+ * without blanks, hexadecimal digits or names such as "inf". */
 #ifndef SMALLWORLD_CORE_NUMBER_H
 #define SMALLWORLD_CORE_NUMBER_H
 

@@ -4,8 +4,8 @@
 
 #include "core/error.h"
 
-/* From here on the first such signal is only remembered; the second SIGINT, SIGTERM or SIGHUP ends the
- * program. A signal that was ignored stays ignored, so that nohup works. */
+/* From here on the first such signal is only remembered; the second SIGINT, SIGTERM or SIGHUP ends
+ * the program. A signal that was ignored stays ignored, so that nohup works. */
 void stop_catch(void);
 
 /* The signal remembered since stop_catch, or 0. */
@@ -14,7 +14,8 @@ int stop_signal(void);
 /* Fails where a signal has been remembered, with a message and the exit status 128 + its number. */
 bool stop_check(error *err);
 
-/* Waits until `file`, which may be a pipe or a terminal, can be read from, or fails as stop_check does. */
+/* Waits until `file`, which may be a pipe or a terminal, can be read from, or fails as stop_check
+ * does. */
 bool stop_wait_readable(int file, error *err);
 
 #endif

@@ -454,7 +454,8 @@ void corpus_free(corpus *c) {
     free(c);
 }
 
-/* Of the documents' hashes: a part of a raw text has the hash of the whole, but its own place in it. */
+/* Of the documents' hashes: a part of a raw text has the hash of the whole, but its own place in
+ * it. */
 int64_t corpus_hash(const corpus *c) {
     uint64_t hash = hash_start;
     for (size_t i = 0; i < c->count; i++) {

@@ -34,8 +34,7 @@ typedef struct corpus {
 } corpus;
 
 typedef struct corpus_options {
-    bool
-        html_entities; /* decode &amp; &lt; &gt; &quot; &apos; &nbsp; &#N; &#xN; in documents'
+    bool html_entities; /* decode &amp; &lt; &gt; &quot; &apos; &nbsp; &#N; &#xN; in documents'
                           text */
 } corpus_options;
 

@@ -276,7 +276,8 @@ static bool write_svmlight(const corpus *c, const char *npy_path, const char *pa
     return written;
 }
 
-/* The features and labels get their names one after the other; between the two PREFIX.json says so. */
+/* The features and labels get their names one after the other; between the two PREFIX.json says
+ * so. */
 static bool commit_pair(extractor *e, file_writer *labels, const char *prefix, error *err) {
     origin o = {true, e->how->state, e->how->pools, ""};
     if (!origin_mark(prefix, err)) {

@@ -13,8 +13,8 @@ typedef struct origin {
     char model[16]; /* the checkpoint's checksum */
 } origin;
 
-/* PREFIX.json says that PREFIX.npy and PREFIX.labels.npy may be of two runs, until origin_write says how
- * both were made, or origin_remove takes it away. */
+/* PREFIX.json says that PREFIX.npy and PREFIX.labels.npy may be of two runs, until origin_write
+ * says how both were made, or origin_remove takes it away. */
 bool origin_mark(const char *prefix, error *err);
 bool origin_write(const origin *o, const char *prefix, error *err);
 bool origin_remove(const char *prefix, error *err);
@@ -22,7 +22,8 @@ bool origin_remove(const char *prefix, error *err);
 /* Refuses features with that mark, and no others. */
 bool origin_check_complete(const char *prefix, error *err);
 
-/* Without the file, `known` is false. Refuses what is not one of ours, and features with the mark. */
+/* Without the file, `known` is false. Refuses what is not one of ours, and features with the
+ * mark. */
 bool origin_read(origin *o, const char *prefix, error *err);
 
 /* Refuses features that are known to be another checkpoint's. */

@@ -227,8 +227,8 @@ int64_t checkpoint_step(const checkpoint *c) {
 
 enum { STATE_TENSORS = 6, STATE_NUMBERS = 19 };
 
-/* The numbers of a run's state by name, and what each may be; int64_t and double both pass through text
- * unharmed. */
+/* The numbers of a run's state by name, and what each may be; int64_t and double both pass through
+ * text unharmed. */
 typedef struct state_number {
     const char *key;
     int64_t *integer;

@@ -44,7 +44,7 @@ typedef struct train_options {
     double beta1, beta2, epsilon, weight_decay, clip, average;
     int64_t rewire_every; /* 0: never */
     double rewire_share, rewire_until;
-    int rewire_grow; /* growth */
+    int rewire_grow;      /* growth */
     double prune_density; /* 0: no pruning */
     int64_t prune_every;
     double prune_from, prune_until;

@@ -81,8 +81,9 @@ static bool clock_stop(trainer *tr, error *err) {
 
 /* ------------------------------------------------------------------------------- run folder
  * A run that starts over keeps its files in the folder `next` of the run folder until its first
- * checkpoint is there, whole. Then they replace the earlier run's, last.state as the last one: where
- * there is a next/last.state, this has not been finished, and is finished before anything else. */
+ * checkpoint is there, whole. Then they replace the earlier run's, last.state as the last one:
+ * where there is a next/last.state, this has not been finished, and is finished before anything
+ * else. */
 
 static char *path_in(const char *folder, const char *name) {
     return mem_format("%s/%s", folder, name);
@@ -138,8 +139,8 @@ static bool remove_temporaries(const trainer *tr, error *err) {
     return done;
 }
 
-/* The files in `next` replace the run's. A best.safetensors of the earlier run goes where the new one
- * has none, which is where it has not been validated. */
+/* The files in `next` replace the run's. A best.safetensors of the earlier run goes where the new
+ * one has none, which is where it has not been validated. */
 static bool replace_run(trainer *tr, bool validated, error *err) {
     bool done = remove_temporaries(tr, err) &&
                 (validated || remove_file(tr->folder, "best.safetensors", err));
@@ -665,8 +666,8 @@ static bool is_model(const trainer *tr, const char *name, int64_t step) {
     return found == step;
 }
 
-/* Makes the models again that the state can make: a run may have been killed between saving its state
- * and saving them, and files are damaged or deleted. */
+/* Makes the models again that the state can make: a run may have been killed between saving its
+ * state and saving them, and files are damaged or deleted. */
 static bool repair_models(trainer *tr, error *err) {
     const run_state *s = &tr->state;
     if (!tr->resumed) return true;
@@ -763,9 +764,9 @@ static bool change_structure(trainer *tr, const structure_place *at, error *err)
 }
 
 /* What is due after an update, in an order that stopping and resuming keeps. A signal may end the
- * validation; the state then says that all of this is still to be done. best.safetensors is written at
- * once, but for the first time only after a state, so that there is never a model that a resumed run
- * does not go on from. */
+ * validation; the state then says that all of this is still to be done. best.safetensors is written
+ * at once, but for the first time only after a state, so that there is never a model that a resumed
+ * run does not go on from. */
 static bool after_update(trainer *tr, error *err) {
     run_state *s = &tr->state;
     const train_options *t = &tr->o->train;
