@@ -3,6 +3,8 @@
 #include "core/memory.h"
 #include "graph/graph.h"
 
+#include <math.h>
+
 pair open_pair(precision precision) {
     pair p = {.be = test_backend(precision)};
     if (test_device_is_cuda()) {
@@ -26,6 +28,21 @@ void assert_close(const pair *p, const char *what, const double *found, const do
     if (error <= p->tolerance) return;
     fail_msg("%s on %s: relative error %g, at most %g expected", what, p->be->name, error,
              p->tolerance);
+}
+
+void assert_each_close(const pair *p, const char *what, const double *found, const double *expected,
+                       size_t count) {
+    const double times = 32; /* the tolerance in the norm: rounding is not the same everywhere */
+    double square = 0;
+    assert_close(p, what, found, expected, count);
+    for (size_t i = 0; i < count; i++) square += expected[i] * expected[i];
+    double mean = count ? sqrt(square / (double)count) : 0;
+    for (size_t i = 0; i < count; i++) {
+        double most = times * p->tolerance * (mean + fabs(expected[i]));
+        if (fabs(found[i] - expected[i]) <= most) continue;
+        fail_msg("%s on %s: element %zu is %g, %g expected, at most %g off", what, p->be->name, i,
+                 found[i], expected[i], most);
+    }
 }
 
 graph *nasty_graph(int nodes, double share, bool hubs) {

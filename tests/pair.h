@@ -36,6 +36,11 @@ void close_pair(pair *p);
 void assert_close(const pair *p, const char *what, const double *found, const double *expected,
                   size_t count);
 
+/* The same of a product's results, each of which must also be near what was expected, relative to its
+ * own size or to the root mean square of all. */
+void assert_each_close(const pair *p, const char *what, const double *found, const double *expected,
+                       size_t count);
+
 /* A graph with the given share of blocks, and, to be nasty, empty rows and columns, a row and a
  * column that are full, and rows of one block. Not one that graph.h would make. */
 struct graph *nasty_graph(int nodes, double share, bool hubs);
