@@ -4,6 +4,7 @@ full disks, bad input and odd input.
     /usr/bin/python3 tests/cli.py BUILD/smallworld [CLASS.TEST...]
 """
 
+import ctypes
 import gzip
 import json
 import os
@@ -215,6 +216,15 @@ class Usage(Case):
             ("--pool: expected last, mean or max", "features", "a", "--pool", ""),
             ("--pool: expected last, mean or max", "features", "a", "--pool", "last,"),
             ("--pool: expected last, mean or max", "features", "a", "--pool", "max,mean,max"),
+            ("--out: expected the beginning of files' names, got ''", "features", "a", "--data",
+             "b", "--out", ""),
+            ("--out: expected the beginning of files' names, got 'f/'", "features", "a", "--data",
+             "b", "--out", "f/"),
+            ("--out: expected the beginning", "probe", "--train", "a", "--test", "b", "--out", ""),
+            ("--png: expected the beginning", "graph", "a", "--png", ""),
+            ("--out: expected a folder, got ''", "train", "config.yaml", "--out", ""),
+            ("--threads: run.threads: expected an integer at least 0, at most 1024, got '60000'",
+             "train", "config.yaml", "--threads", "60000"),
             ("--state: expected one of: cell hidden; got ''", "features", "a", "--state", ""),
             ("--temperature: expected a number", "generate", "a", "--temperature", "nan"),
             ("--temperature: expected a number", "generate", "a", "--temperature", "-1"),
@@ -700,7 +710,7 @@ class Uses(Case):
             values = {int(unit): float(value) for unit, value in (pair.split(":") for pair in rest)}
             self.assertEqual([values.get(unit + 1, 0) for unit in range(32)],
                              [float(f"{value:.9g}") for value in row])
-        self.refused("expected .tsv or .tsv.gz files of documents", "features", "m.safetensors",
+        self.refused("config.yaml: expected .tsv or .tsv.gz files of documents", "features", "m.safetensors",
                      "--data", "config.yaml", "--out", "f")
         self.write("f.json", '{"kind": "incomplete features"}')  # between the files of a pair
         self.refused("f.json: says that the features are incomplete", "probe", "--train", "f",
@@ -779,6 +789,67 @@ class Uses(Case):
         self.refused("cannot open none.safetensors", "prune", "none.safetensors", "--density", "0.5",
                      "--out", "x.safetensors")
 
+    def test_sets_of_features(self):
+        """Features and labels that were not written together are not taken for each other's."""
+        features = ["features", "m.safetensors", *self.cpu, "--data"]
+        self.run_program(*features, "train.tsv", "--out", "f")
+        self.run_program(*features, "train.tsv", "--out", "g")
+        self.assertEqual(self.read("f.npy"), self.read("g.npy"))
+        self.write("other.tsv", documents(60, 5))
+        self.run_program(*features, "other.tsv", "--out", "h")
+        self.assertEqual(numpy.load(self.folder / "h.labels.npy").shape, (60,))
+        probe = ["probe", *self.cpu, "--test", "f", "--train"]
+        self.run_program(*probe, "f")
+        self.write("h.labels.npy", self.read("f.labels.npy"))
+        self.refused("h.labels.npy: of other features than h.npy; export them again", *probe, "h")
+        numpy.save(self.folder / "h.labels.npy", numpy.load(self.folder / "h.labels.npy"))
+        self.run_program(*probe, "h")  # labels of one's own have no such number
+
+    def test_two_writers(self):
+        """To one prefix: all that one of them wrote, and the other is refused or comes later."""
+        self.write("long.tsv", documents(3000, 5))
+        self.write("else.tsv", documents(3000, 6))
+        command = ["features", "m.safetensors", *self.cpu, "--out", "f", "--data"]
+        both = [self.start(*command, name) for name in ("long.tsv", "else.tsv")]
+        ends = [(process.communicate(timeout=60), process.returncode) for process in both]
+        self.assertEqual(sorted(status for _, status in ends), [0, 1], ends)
+        for (_, err), status in ends:
+            self.assertEqual("cannot write f.npy: another program is writing it" in err, bool(status))
+        written = "long.tsv" if ends[0][1] == 0 else "else.tsv"
+        files = {name: self.read(name) for name in ("f.npy", "f.labels.npy", "f.json")}
+        self.run_program(*command, written)
+        self.assertEqual(files, {name: self.read(name) for name in files})
+        self.assertEqual([path.name for path in self.folder.iterdir() if "tmp" in path.name], [])
+
+    def test_memory_of_a_stranger(self):
+        """What a checkpoint says of its training does not set the memory that a short text takes."""
+        content = change_metadata(self.checkpoint, "version", "1")
+        header, data = split_safetensors(content)
+        header["__metadata__"] |= {"train.batch": "65536", "train.bptt": "65536",
+                                   "checksum": "00000000"}
+        text = json.dumps(header).encode()
+        text = text.ljust(-(-len(text) // 8) * 8)
+        content = len(text).to_bytes(8, "little") + text + data
+        self.write("large.safetensors",
+                   content.replace(b"00000000", f"{zlib.crc32(content):08x}".encode(), 1))
+        limit = {"preexec_fn": lambda: resource.setrlimit(resource.RLIMIT_AS, (1 << 30, 1 << 30))}
+        result = self.results("eval", "large.safetensors", "--data", "valid.tsv", *self.cpu, **limit)
+        self.assertAlmostEqual(result["bpc"], self.eval("--data", "valid.tsv")["bpc"], delta=1e-6)
+        self.run_program("features", "large.safetensors", "--data", "valid.tsv", "--out", "f",
+                         *self.cpu, **limit)
+
+    def test_scratch_files(self):
+        """They never have a name that a kill could leave."""
+        libc = ctypes.CDLL(None, use_errno=True)
+        watch = libc.inotify_init1(os.O_NONBLOCK)
+        create = 0x100
+        self.assertGreater(libc.inotify_add_watch(watch, str(self.folder).encode(), create), 0)
+        self.run_program("eval", "m.safetensors", "--data", "valid.tsv", *self.cpu,
+                         env=os.environ | {"TMPDIR": str(self.folder)})
+        with self.assertRaises(BlockingIOError):
+            os.read(watch, 4096)
+        os.close(watch)
+
     def test_full_disk(self):
         with open("/dev/full", "w") as full:
             for command in (["eval", "m.safetensors", "--data", "valid.tsv", *self.cpu],
@@ -838,7 +909,14 @@ class Uses(Case):
 
     def test_bad_text(self):
         self.write("one.txt", "x")
-        self.refused("expected at least 2 bytes", "eval", "m.safetensors", "--data", "one.txt", *self.cpu)
+        self.refused("one.txt: nothing to score: expected at least 2 bytes, found 1", "eval", "m.safetensors", "--data", "one.txt", *self.cpu)
+        # A line and a raw text that would take all memory, or the disk.
+        self.write("bomb.tsv.gz", gzip.compress(b"1\t" + bytes(80 << 20), 1))
+        self.refused("bomb.tsv.gz:1: a line of more than 67108864 bytes", "eval", "m.safetensors",
+                     "--data", "bomb.tsv.gz")
+        self.write("bomb.txt.gz", gzip.compress(bytes(80 << 20), 9))
+        self.refused("bomb.txt.gz: gzip of more than 256 times its size", "eval", "m.safetensors",
+                     "--data", "bomb.txt.gz")
         self.refused("cannot open none.txt", "eval", "m.safetensors", "--data", "none.txt")
         self.write("bad.tsv", "1\tfine\nno tab\n")
         self.refused("bad.tsv:2: expected LABEL<TAB>TEXT", "features", "m.safetensors", "--data",
@@ -969,6 +1047,15 @@ class BadInput(Case):
         """Messages stay one line, whatever a file is called."""
         self.refused("cannot open no?such\u00e9: ", "train", "no\nsuch\u00e9")
         self.refused("unknown key", "train", "config.yaml", "--set", "a\nb=1", status=2)
+        long = "/".join(["d" * 200] * 15)  # longer than a message once was
+        self.refused(f"cannot open {long}: No such file", "train", long)
+        self.refused(f"cannot open {long}: No such file", "eval", long, "--data", "a")
+        (self.folder / long).mkdir(parents=True)
+        self.write(f"{long}/bad.yaml", "model: {hidden: 7}")
+        self.refused(f"{long}/bad.yaml:1: model.hidden: expected an integer at least 8", "train",
+                     f"{long}/bad.yaml")
+        self.config("file.yaml", model_graph="file", model_degree=None)
+        self.refused("file.yaml:1: model.graph: file: expected model.graph_file to name it", "train", "file.yaml")
 
 
 # ------------------------------------------------------------------------------------ odd input --

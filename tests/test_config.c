@@ -514,7 +514,7 @@ static void test_combinations(void **state) {
     options_refused("model.rewire=1.5",
                     "model.rewire: expected a finite number at least 0, at most 1");
     options_refused("model.graph=dense model.density=0.5", "no meaning for model.graph: dense");
-    options_refused("model.graph=file", "model.graph_file: expected a file");
+    options_refused("model.graph=file", "model.graph: file: expected model.graph_file to name it");
     options_refused("model.graph_file=x", "model.graph_file: has a meaning only for");
     options_refused("model.graph=file model.graph_file=x model.degree=3", "no meaning");
     options_refused("model.input_stride=3",
@@ -645,6 +645,24 @@ static void test_shipped(void **state) {
 
 #define TEST(function) cmocka_unit_test_setup_teardown(function, begin, end)
 
+static void test_hostile_files(void **state) {
+    (void)state;
+    refused("\"a\\0b\": 1\n", ":1: a key or value with a NUL byte");
+    refused("\n\na: {\"b\": \"x\\0y\"}\n", ":3: a key or value with a NUL byte");
+    char *text;
+    size_t size;
+    FILE *out = mem_stream(&text, &size);
+    for (int i = 0; i < 100000; i++) fprintf(out, "%%TAG !t%d! tag:x,2000:%d\n", i, i);
+    mem_stream_end(out);
+    text[1000000] = '\0';
+    refused(text, ": more than 8 YAML directives");
+    free(text);
+    text = mem_alloc((1 << 20) + 2, 1);
+    memset(text, '#', (1 << 20) + 1);
+    refused(text, ": more than 1048576 bytes");
+    free(text);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         TEST(test_defaults),
@@ -668,6 +686,7 @@ int main(void) {
         cmocka_unit_test(test_does_not_fit),
         cmocka_unit_test(test_resolved),
         cmocka_unit_test(test_shipped),
+        cmocka_unit_test(test_hostile_files),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

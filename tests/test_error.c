@@ -31,8 +31,8 @@ static void test_error(void **state) {
     assert_string_equal(err.text, "model.degree: expected below 7");
     assert_string_equal(error_message(&err), "expected below 7");
 
-    char *longer = mem_alloc(2000, 1);
-    memset(longer, 'x', 1999);
+    char *longer = mem_alloc(2 * ERROR_TEXT, 1);
+    memset(longer, 'x', 2 * ERROR_TEXT - 1);
     error_set(&err, "%s", longer);
     assert_int_equal(strlen(err.text), sizeof err.text - 1);
     free(longer);

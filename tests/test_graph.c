@@ -407,6 +407,15 @@ static void test_options_are_refused(void **state) {
             "expected a graph of 1 to 32768 nodes (model.hidden / model.block), got 0");
     refused((graph_options){.kind = GRAPH_DENSE}, GRAPH_MAX_NODES + 1,
             "expected a graph of 1 to 32768 nodes (model.hidden / model.block), got 32769");
+    refused(
+        (graph_options){.kind = GRAPH_DENSE}, GRAPH_MAX_NODES,
+        "model.hidden: a graph of 1073741824 blocks of weights; at most 67108864 are supported");
+    refused(
+        (graph_options){.kind = GRAPH_RANDOM, .density = 0.99}, GRAPH_MAX_NODES,
+        "model.density: a graph of 1063004406 blocks of weights; at most 67108864 are supported");
+    refused(
+        (graph_options){.kind = GRAPH_WATTS_STROGATZ, .degree = 32000}, GRAPH_MAX_NODES,
+        "model.degree: a graph of 1048608768 blocks of weights; at most 67108864 are supported");
     refused((graph_options){.kind = GRAPH_FILE}, 4,
             "model.graph_file: expected a file, since model.graph is file");
 }

@@ -33,10 +33,23 @@ static void test_npy(void **state) {
     assert_memory_equal(array.data, values, sizeof values);
     npy_close(&array);
 
+    file_writer set_writer;
+    int64_t set_start;
+    assert_true(
+        npy_begin_in_set(&set_writer, path, "<f4", 2, 3, 0xfedcba9876543210, &set_start, &err));
+    assert_int_equal(set_start % 64, 0);
+    assert_true(file_write(&set_writer, values, sizeof values, &err));
+    assert_true(file_commit(&set_writer, &err));
+    assert_true(npy_open(&array, path, &err));
+    assert_true(array.set == 0xfedcba9876543210);
+    assert_memory_equal(array.data, values, sizeof values);
+    npy_close(&array);
+
     const int32_t labels[3] = {1, -1, 0};
     write_array(path, "<i4", 3, 0, labels, sizeof labels);
     assert_true(npy_open(&array, path, &err));
     assert_int_equal(array.rows, 3);
+    assert_true(array.set == 0);
     assert_int_equal(array.columns, 0);
     assert_memory_equal(array.data, labels, sizeof labels);
     npy_close(&array);

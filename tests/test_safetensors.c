@@ -177,6 +177,81 @@ static void test_safetensors_headers(void **state) {
     assert_contains(err.text, "truncated");
 }
 
+/* A header of so many members, each given by its number. */
+static bool opens_many(const char *path, const char *begin, const char *member, int count,
+                       const char *end, error *err) {
+    char *text;
+    size_t size;
+    FILE *out = mem_stream(&text, &size);
+    fwrite("\0\0\0\0\0\0\0", 1, 8, out);
+    fputs(begin, out);
+    for (int i = 0; i < count; i++) {
+        if (i) fputc(',', out);
+        fprintf(out, member, i);
+    }
+    fputs(end, out);
+    mem_stream_end(out);
+    for (int i = 0; i < 8; i++) text[i] = (char)((size - 8) >> 8 * i & 255);
+    bool opened = opens(path, text, size, err);
+    free(text);
+    return opened;
+}
+
+/* Headers that a stranger may have made large take neither time nor memory. */
+static void test_safetensors_limits(void **state) {
+    (void)state;
+    static const char tensor_text[] =
+        "\"%d\":{\"dtype\":\"U8\",\"shape\":[0],\"data_offsets\":[0,0]}";
+    static const char entry_text[] = "\"%d\":\"\"";
+    static const char metadata_text[] = "{\"__metadata__\":{";
+    const char *path = path_of("many.safetensors");
+    error err;
+    assert_true(opens_many(path, "{", tensor_text, SAFETENSORS_MAX_TENSORS, "}", &err));
+    assert_false(opens_many(path, "{", tensor_text, SAFETENSORS_MAX_TENSORS + 1, "}", &err));
+    assert_true(opens_many(path, metadata_text, entry_text, SAFETENSORS_MAX_ENTRIES, "}}", &err));
+    assert_false(
+        opens_many(path, metadata_text, entry_text, SAFETENSORS_MAX_ENTRIES + 1, "}}", &err));
+    assert_false(opens_many(path, "{", tensor_text, 200000, "}", &err));
+    assert_contains(err.text, "a header of ");
+    assert_contains(err.text, "at most 1048576 are read");
+}
+
+/* The linker puts this in front of the C library's (--wrap): what reaches the disk is another. */
+static bool spoil;
+
+size_t __real_fwrite(const void *bytes, size_t size, size_t count, FILE *out);
+size_t __wrap_fwrite(const void *bytes, size_t size, size_t count, FILE *out);
+
+size_t __wrap_fwrite(const void *bytes, size_t size, size_t count, FILE *out) {
+    size_t written = __real_fwrite(bytes, size, count, out);
+    if (spoil && fileno(out) >= 0 && ftell(out) > 8) {
+        fseek(out, -1, SEEK_CUR);
+        fputc(0x55, out);
+    }
+    return written;
+}
+
+static void test_safetensors_verified(void **state) {
+    (void)state;
+    const char *path = path_of("verified.safetensors");
+    const tensor other = {"weights", TENSOR_F32, 1, {6}, sample_floats};
+    size_t size, again;
+    error err;
+    write_sample(path);
+    char *before = read_text(path, &size);
+    spoil = true;
+    bool written = safetensors_write(path, &other, 1, NULL, 0, &err);
+    spoil = false;
+    assert_false(written);
+    assert_contains(err.text, "what was written reads as: ");
+    char *after = read_text(path, &again);
+    assert_int_equal(size, again);
+    assert_memory_equal(before, after, size);
+    assert_no_temporary(path);
+    free(before);
+    free(after);
+}
+
 static void test_safetensors_full_disk(void **state) {
     (void)state;
     const char *path = path_of("full.safetensors");
@@ -201,10 +276,9 @@ static void test_safetensors_full_disk(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_safetensors),
-        cmocka_unit_test(test_safetensors_damage),
-        cmocka_unit_test(test_safetensors_headers),
-        cmocka_unit_test(test_safetensors_full_disk),
+        cmocka_unit_test(test_safetensors),          cmocka_unit_test(test_safetensors_damage),
+        cmocka_unit_test(test_safetensors_headers),  cmocka_unit_test(test_safetensors_limits),
+        cmocka_unit_test(test_safetensors_verified), cmocka_unit_test(test_safetensors_full_disk),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -3,6 +3,7 @@
 #include "core/file.h"
 #include "core/log.h"
 #include "core/memory.h"
+#include "train/evaluate.h"
 
 #include <errno.h>
 #include <math.h>
@@ -57,18 +58,45 @@ bool cli_apply(const cli_model *given, options *o, error *err) {
 
 /* ------------------------------------------------------------------------------------ models */
 
-bool cli_load(cli_loaded *loaded, const char *path, const cli_model *given, int batch, int steps,
-              error *err) {
+bool cli_open(cli_loaded *loaded, const char *path, const cli_model *given, error *err) {
     memset(loaded, 0, sizeof *loaded);
     if (!checkpoint_open(&loaded->checkpoint, path, err)) return false;
+    loaded->batch_given = given->batch != NULL;
+    if (cli_apply(given, &loaded->checkpoint.options, err)) return true;
+    cli_unload(loaded);
+    return false;
+}
+
+/* Activations a position, give or take a half: h, c, gates' and logits' shares. */
+static double position_bytes(const model_config *config) {
+    return 8.0 * (double)config->hidden + 4.0 * 256 + 16;
+}
+
+static int64_t least(int64_t a, int64_t b) {
+    return a < b ? a : b;
+}
+
+bool cli_make(cli_loaded *loaded, int batch, int steps, cli_text text, error *err) {
+    const double free_bytes = 0x1p32, share = 16;
     options *o = &loaded->checkpoint.options;
-    if (cli_apply(given, o, err)) loaded->be = options_backend(&o->run, err);
-    if (loaded->be) {
-        loaded->m =
-            checkpoint_model(&loaded->checkpoint, loaded->be, batch ? batch : (int)o->train.batch,
-                             steps ? steps : (int)o->train.bptt, err);
-    }
-    if (loaded->m) return true;
+    int64_t columns = batch ? batch : o->train.batch, rows = steps ? steps : o->train.bptt;
+    columns = least(columns, text.streams);
+    rows = least(rows, text.bytes / columns + 1 + EVALUATE_WARM_UP);
+    double most = free_bytes + share * (double)loaded->checkpoint.file.map.size;
+    int64_t positions = (int64_t)(most / position_bytes(&o->model));
+    if (rows > positions / columns) rows = positions / columns;
+    if (rows < 1) rows = 1;
+    if (!batch && !loaded->batch_given) columns = least(columns, positions);
+    loaded->be = options_backend(&o->run, err);
+    if (!loaded->be) return false;
+    loaded->m = checkpoint_model(&loaded->checkpoint, loaded->be, (int)columns, (int)rows, err);
+    return loaded->m != NULL;
+}
+
+bool cli_load(cli_loaded *loaded, const char *path, const cli_model *given, int batch, int steps,
+              error *err) {
+    if (!cli_open(loaded, path, given, err)) return false;
+    if (cli_make(loaded, batch, steps, (cli_text){INT64_MAX, INT64_MAX}, err)) return true;
     cli_unload(loaded);
     return false;
 }
@@ -136,6 +164,11 @@ int cli_choice(struct argp_state *state, const char *option, const char *text,
 char *cli_probe_path(const char *given) {
     return file_ends_in(given, ".safetensors") ? mem_string(given)
                                                : mem_format("%s.probe.safetensors", given);
+}
+
+void cli_check_prefix(struct argp_state *state, const char *option, const char *prefix) {
+    if (*prefix && !file_ends_in(prefix, "/")) return;
+    argp_error(state, "%s: expected the beginning of files' names, got '%s'", option, prefix);
 }
 
 void cli_append(cli_list *list, char *item) {

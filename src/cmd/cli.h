@@ -32,14 +32,28 @@ extern const struct argp cli_model_argp;
 /* Sets the options that were given. */
 bool cli_apply(const cli_model *given, options *o, error *err);
 
-/* Opens a checkpoint, applies the options, and makes the backend and the model. `batch` and `steps`
- * 0: as in training. The caller frees with cli_unload. */
+/* A checkpoint with the options applied, its backend and its model; the caller frees with
+ * cli_unload. */
 typedef struct cli_loaded {
     checkpoint checkpoint;
+    bool batch_given; /* by --batch */
     backend *be;
     model *m;
 } cli_loaded;
 
+/* What a model is made to read: so many streams at most, and bytes over all of them. */
+typedef struct cli_text {
+    int64_t streams, bytes;
+} cli_text;
+
+/* Opens the checkpoint; then makes the backend and the model. `batch` and `steps` 0: as in
+ * training, but no more than the text needs, and no more than takes 4 GiB for activations and 16
+ * times the file's size: a checkpoint may be a stranger's. Where cli_make fails the caller
+ * unloads. */
+bool cli_open(cli_loaded *loaded, const char *path, const cli_model *given, error *err);
+bool cli_make(cli_loaded *loaded, int batch, int steps, cli_text text, error *err);
+
+/* Both, for any text. */
 bool cli_load(cli_loaded *loaded, const char *path, const cli_model *given, int batch, int steps,
               error *err);
 void cli_unload(cli_loaded *loaded);
@@ -63,6 +77,9 @@ int cli_choice(struct argp_state *state, const char *option, const char *text, c
 
 /* Where a probe is, given its file or its prefix, in a string the caller frees. */
 char *cli_probe_path(const char *given);
+
+/* Ends the program as argp does on bad usage, if files cannot be named PREFIX.ENDING. */
+void cli_check_prefix(struct argp_state *state, const char *option, const char *prefix);
 
 /* Appends a string to a NULL-terminated-by-count list. */
 typedef struct cli_list {

@@ -51,16 +51,35 @@ static error_t parse(int key, char *text, struct argp_state *state) {
     }
 }
 
-static bool score(const arguments *a, cli_loaded *loaded, evaluation *e, error *err) {
-    corpus_options how = {.html_entities = loaded->checkpoint.options.data.html_entities};
-    corpus *text = corpus_read(a->files.items, a->files.count, &how, err);
-    if (!text) return false;
+static bool score_text(const arguments *a, cli_loaded *loaded, const corpus *text, evaluation *e,
+                       error *err) {
+    uint64_t size = a->limit && (uint64_t)a->limit < text->size ? (uint64_t)a->limit : text->size;
+    if (size < 2) {
+        return error_set(err, "%s: nothing to score: expected at least 2 bytes, found 1",
+                         a->files.items[0]);
+    }
+    const cli_text most = {evaluate_stripes(size), (int64_t)size};
+    if (!cli_make(loaded, a->exact ? 1 : 0, 0, most, err)) return false;
     sequence *s = sequence_in_order(text);
     recording *forward = evaluate_record(loaded->m);
-    bool done = evaluate(loaded->m, forward, s, (uint64_t)a->limit, a->exact, !a->json, e, err);
+    bool done = evaluate(loaded->m, forward, s, size, a->exact, !a->json, e, err);
+    if (!done) {
+        error reason = *err;
+        error_set(err, "%s: %s", a->checkpoint, reason.text);
+    }
     loaded->be->recording_free(loaded->be, forward);
     sequence_free(s);
+    return done;
+}
+
+static bool score(const arguments *a, evaluation *e, error *err) {
+    cli_loaded loaded;
+    if (!cli_open(&loaded, a->checkpoint, &a->model, err)) return false;
+    corpus_options how = {.html_entities = loaded.checkpoint.options.data.html_entities};
+    corpus *text = corpus_read(a->files.items, a->files.count, &how, err);
+    bool done = text && score_text(a, &loaded, text, e, err);
     corpus_free(text);
+    cli_unload(&loaded);
     return done;
 }
 
@@ -81,13 +100,8 @@ int cmd_eval(int argc, char **argv) {
     arguments a = {0};
     cli_parse(&argp, argc, argv, &a);
     error err;
-    cli_loaded loaded;
     evaluation e;
-    bool done = cli_load(&loaded, a.checkpoint, &a.model, a.exact ? 1 : 0, 0, &err);
-    if (done) {
-        done = score(&a, &loaded, &e, &err);
-        cli_unload(&loaded);
-    }
+    bool done = score(&a, &e, &err);
     free(a.files.items);
     if (!done) return cli_fail(&err, "eval");
     log_end();

@@ -1,6 +1,7 @@
 /* smallworld features: documents to a matrix that NumPy and scikit-learn open. */
 #include "probe/features.h"
 #include "cmd/cli.h"
+#include "core/file.h"
 #include "core/log.h"
 #include "probe/origin.h"
 
@@ -63,6 +64,7 @@ static error_t parse(int key, char *text, struct argp_state *state) {
         if (!a->checkpoint) argp_error(state, "expected a CHECKPOINT");
         if (a->files.count == 0) argp_error(state, "expected --data FILE...");
         if (!a->prefix) argp_error(state, "expected --out PREFIX");
+        cli_check_prefix(state, "--out", a->prefix);
         return 0;
     default: return ARGP_ERR_UNKNOWN;
     }
@@ -71,14 +73,31 @@ static error_t parse(int key, char *text, struct argp_state *state) {
 /* The corpus, in which every file must hold documents. */
 static corpus *read_documents(const arguments *a, const options *o, error *err) {
     corpus_options how = {.html_entities = o->data.html_entities};
-    corpus *c = corpus_read(a->files.items, a->files.count, &how, err);
-    for (size_t i = 0; c && i < c->count; i++) {
-        if (!c->documents[i].raw) continue;
-        error_set(err, "--data: expected .tsv or .tsv.gz files of documents, got raw text");
-        corpus_free(c);
+    for (int i = 0; i < a->files.count; i++) {
+        const char *file = a->files.items[i];
+        if (file_ends_in(file, ".tsv") || file_ends_in(file, ".tsv.gz")) continue;
+        error_set(err,
+                  "%s: expected .tsv or .tsv.gz files of documents, a line LABEL<TAB>TEXT each",
+                  file);
         return NULL;
     }
-    return c;
+    return corpus_read(a->files.items, a->files.count, &how, err);
+}
+
+static bool extract(arguments *a, feature_result *r, error *err) {
+    cli_loaded loaded;
+    if (!cli_open(&loaded, a->checkpoint, &a->model, err)) return false;
+    corpus *c = read_documents(a, &loaded.checkpoint.options, err);
+    a->how.model = safetensors_metadata(&loaded.checkpoint.file, "checksum");
+    bool done = c != NULL;
+    if (done) {
+        const cli_text most = {(int64_t)c->count, (int64_t)c->size};
+        done = cli_make(&loaded, 0, FEATURES_STEPS, most, err) &&
+               features_extract(loaded.m, c, &a->how, a->prefix, r, err);
+    }
+    corpus_free(c);
+    cli_unload(&loaded);
+    return done;
 }
 
 int cmd_features(int argc, char **argv) {
@@ -98,16 +117,8 @@ int cmd_features(int argc, char **argv) {
     arguments a = {.how = {FEATURE_CELL, {1, {POOL_LAST}}, FORMAT_NPY, true, NULL}};
     cli_parse(&argp, argc, argv, &a);
     error err;
-    cli_loaded loaded;
     feature_result r;
-    bool done = cli_load(&loaded, a.checkpoint, &a.model, 0, FEATURES_STEPS, &err);
-    if (done) {
-        corpus *c = read_documents(&a, &loaded.checkpoint.options, &err);
-        a.how.model = safetensors_metadata(&loaded.checkpoint.file, "checksum");
-        done = c && features_extract(loaded.m, c, &a.how, a.prefix, &r, &err);
-        if (c) corpus_free(c);
-        cli_unload(&loaded);
-    }
+    bool done = extract(&a, &r, &err);
     free(a.files.items);
     if (!done) return cli_fail(&err, "features");
     log_end();

@@ -38,10 +38,16 @@ static error_t parse(int key, char *text, struct argp_state *state) {
     arguments *a = state->input;
     switch (key) {
     case KEY_SET: cli_append(&a->assignments, text); return 0;
-    case KEY_PNG: a->png = text; return 0;
+    case KEY_PNG:
+        cli_check_prefix(state, "--png", text);
+        a->png = text;
+        return 0;
     case KEY_SVG: a->svg = text; return 0;
     case KEY_HTML: a->html = text; return 0;
-    case KEY_EDGES: a->edges = text; return 0;
+    case KEY_EDGES:
+        cli_check_prefix(state, "--edges", text);
+        a->edges = text;
+        return 0;
     case KEY_JSON: a->json = true; return 0;
     case ARGP_KEY_ARG:
         if (a->source) argp_error(state, "expected one CONFIG or CHECKPOINT, got also '%s'", text);

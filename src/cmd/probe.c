@@ -66,7 +66,10 @@ static error_t parse(int key, char *text, struct argp_state *state) {
     case KEY_SEED:
         a->how.seed = (uint64_t)cli_integer(state, "--seed", text, 0, INT64_MAX);
         return 0;
-    case KEY_OUT: a->how.out = text; return 0;
+    case KEY_OUT:
+        cli_check_prefix(state, "--out", text);
+        a->how.out = text;
+        return 0;
     case KEY_JSON: a->json = true; return 0;
     case KEY_DEVICE: a->model.device = text; return 0;
     case KEY_THREADS: a->model.threads = text; return 0;

@@ -33,7 +33,10 @@ static error_t parse(int key, char *text, struct argp_state *state) {
     arguments *a = state->input;
     switch (key) {
     case KEY_SET: cli_append(&a->assignments, text); return 0;
-    case KEY_OUT: a->folder = text; return 0;
+    case KEY_OUT:
+        if (*text == '\0') argp_error(state, "--out: expected a folder, got ''");
+        a->folder = text;
+        return 0;
     case KEY_RESUME: a->resume = true; return 0;
     case KEY_OVERWRITE: a->overwrite = true; return 0;
     case KEY_PLOT: a->plot = true; return 0;

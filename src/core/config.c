@@ -11,7 +11,7 @@
 #include <string.h>
 #include <yaml.h>
 
-enum { MAX_DEPTH = 8 };
+enum { MAX_DEPTH = 8, MAX_FILE = 1 << 20, MAX_DIRECTIVES = 8 };
 
 /* ------------------------------------------------------------------------------------ names */
 
@@ -233,13 +233,22 @@ static const char *where(const loader *l, size_t line, char *text, size_t size) 
 }
 
 static bool refuse(const loader *l, size_t line, const char *path, const char *message) {
-    char text[512];
+    char text[ERROR_TEXT / 2];
     return error_set(l->err, "%s: %s%s%s", where(l, line, text, sizeof text), path,
                      *path ? ": " : "", message);
 }
 
 static bool next_event(loader *l, yaml_event_t *event) {
-    if (yaml_parser_parse(&l->parser, event)) return true;
+    if (yaml_parser_parse(&l->parser, event)) {
+        const bool scalar = event->type == YAML_SCALAR_EVENT;
+        if (!scalar || strlen((char *)event->data.scalar.value) == event->data.scalar.length) {
+            return true;
+        }
+        const size_t line = event->start_mark.line;
+        yaml_event_delete(event);
+        return refuse(l, line, l->key ? l->key : "", "a key or value with a NUL byte");
+    }
+    if (l->parser.error == YAML_MEMORY_ERROR) return refuse(l, 0, "", "out of memory");
     const char *problem = l->parser.problem ? l->parser.problem : "cannot read";
     if (l->key) return error_set(l->err, "%s: %s: not valid YAML: %s", l->file, l->key, problem);
     return refuse(l, l->parser.problem_mark.line, "not valid YAML", problem);
@@ -273,7 +282,7 @@ static bool read_mapping(loader *l, const char *path, int depth);
 
 /* The value of `path`, whose first event has been read. */
 static bool read_value(loader *l, const char *path, yaml_event_t *event, int depth) {
-    char source[512];
+    char source[ERROR_TEXT / 2];
     where(l, event->start_mark.line, source, sizeof source);
     if (event->type == YAML_MAPPING_START_EVENT) return read_mapping(l, path, depth + 1);
     value v = {0};
@@ -349,22 +358,52 @@ static bool read_document(loader *l, const char *path) {
     return done;
 }
 
-bool config_load(config *c, const char *file, error *err) {
-    FILE *in = fopen(file, "rb");
-    if (!in) return error_system(err, "open", file);
-    const int first = fgetc(in); /* says whether it can be read at all */
-    if (first == EOF && ferror(in)) {
-        error_system(err, "read", file);
-        fclose(in);
-        return false;
+/* The whole of a config file, which may be a pipe, and its size; NULL, with a message, where it
+ * cannot be read or is none. */
+static char *read_file(const char *file, size_t *size, error *err) {
+    FILE *in = fopen(file, "rbe");
+    if (!in) {
+        error_system(err, "open", file);
+        return NULL;
     }
-    if (first != EOF) ungetc(first, in); /* it may be a pipe */
-    loader l = {.c = c, .file = file, .lines = true, .err = err};
-    yaml_parser_initialize(&l.parser);
-    yaml_parser_set_input_file(&l.parser, in);
-    bool done = read_document(&l, "");
-    yaml_parser_delete(&l.parser);
+    char *text = mem_alloc(MAX_FILE + 2, 1);
+    *size = fread(text, 1, MAX_FILE + 1, in);
+    bool read = !ferror(in) || error_system(err, "read", file);
     fclose(in);
+    if (read && *size > MAX_FILE) {
+        read = error_set(err, "%s: more than %d bytes, which no config has", file, MAX_FILE);
+    }
+    int directives = 0; /* the parser compares each with all before */
+    for (const char *line = text; line && read; line = strchr(line, '\n')) {
+        line += *line == '\n';
+        directives += *line == '%';
+    }
+    if (directives > MAX_DIRECTIVES) {
+        read = error_set(err, "%s: more than %d YAML directives", file, MAX_DIRECTIVES);
+    }
+    if (read) return text;
+    free(text);
+    return NULL;
+}
+
+/* Without memory for it, libyaml is not even started. */
+static bool start_parser(loader *l) {
+    if (yaml_parser_initialize(&l->parser)) return true;
+    return error_set(l->err, "%s: out of memory", l->file);
+}
+
+bool config_load(config *c, const char *file, error *err) {
+    size_t size;
+    char *text = read_file(file, &size, err);
+    if (!text) return false;
+    loader l = {.c = c, .file = file, .lines = true, .err = err};
+    bool done = start_parser(&l);
+    if (done) {
+        yaml_parser_set_input_string(&l.parser, (const unsigned char *)text, size);
+        done = read_document(&l, "");
+        yaml_parser_delete(&l.parser);
+    }
+    free(text);
     return done;
 }
 
@@ -376,11 +415,13 @@ bool config_assign(config *c, const char *assignment, error *err) {
     char *path = mem_format("%.*s", (int)(equals - assignment), assignment);
     const char *text = equals[1] ? equals + 1 : "\"\"";
     loader l = {.c = c, .file = "--set", .key = path, .err = err};
-    yaml_parser_initialize(&l.parser);
-    yaml_parser_set_input_string(&l.parser, (const unsigned char *)text, strlen(text));
-    bool done = read_document(&l, path);
+    bool done = start_parser(&l);
+    if (done) {
+        yaml_parser_set_input_string(&l.parser, (const unsigned char *)text, strlen(text));
+        done = read_document(&l, path);
+        yaml_parser_delete(&l.parser);
+    }
     if (!done) err->status = STATUS_USAGE;
-    yaml_parser_delete(&l.parser);
     free(path);
     return done;
 }
@@ -434,7 +475,7 @@ bool config_is_set(const config *c, const char *path) {
 }
 
 bool config_refuse(const config *c, error *err, const char *path, const char *format, ...) {
-    char message[512];
+    char message[ERROR_TEXT];
     va_list arguments;
     va_start(arguments, format);
     vsnprintf(message, sizeof message, format, arguments);

@@ -8,10 +8,13 @@
 
 enum { STATUS_OK = 0, STATUS_FAILED = 1, STATUS_USAGE = 2 };
 
+/* Room for two names as long as they may be. */
+enum { ERROR_TEXT = 9 << 10 };
+
 typedef struct error {
     int status;   /* the exit status this error asks for: STATUS_FAILED or STATUS_USAGE */
     char key[48]; /* the config key at fault, "model.degree", or "" */
-    char text[1024];
+    char text[ERROR_TEXT];
 } error;
 
 /* Each sets the error and returns false, so that a caller can write `return error_set(...)`. With

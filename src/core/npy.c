@@ -6,8 +6,15 @@
 
 enum { PREAMBLE = 10, ALIGNMENT = 64 }; /* magic, version, header length; data starts aligned */
 
+static const char set_mark[] = "# of set ";
+
 bool npy_begin(file_writer *writer, const char *path, const char *type, int64_t rows,
                int64_t columns, int64_t *start, error *err) {
+    return npy_begin_in_set(writer, path, type, rows, columns, 0, start, err);
+}
+
+bool npy_begin_in_set(file_writer *writer, const char *path, const char *type, int64_t rows,
+                      int64_t columns, uint64_t set, int64_t *start, error *err) {
     char shape[64], header[256];
     if (columns > 0) {
         snprintf(shape, sizeof shape, "%" PRId64 ", %" PRId64, rows, columns);
@@ -16,6 +23,10 @@ bool npy_begin(file_writer *writer, const char *path, const char *type, int64_t 
     }
     int used = snprintf(header, sizeof header,
                         "{'descr': '%s', 'fortran_order': False, 'shape': (%s), }", type, shape);
+    if (set) {
+        used +=
+            snprintf(header + used, sizeof header - (size_t)used, "  %s%016" PRIx64, set_mark, set);
+    }
     int length = (PREAMBLE + used + 1 + ALIGNMENT - 1) / ALIGNMENT * ALIGNMENT - PREAMBLE;
     memset(header + used, ' ', (size_t)(length - used));
     header[length - 1] = '\n';
@@ -49,6 +60,8 @@ static bool parse(npy *array) {
     memcpy(header, bytes + offset, length);
     header[length] = '\0';
 
+    const char *set = strstr(header, set_mark);
+    if (set) array->set = strtoull(set + strlen(set_mark), NULL, 16);
     long long rows = 0, columns = 0;
     int width = 0, read = 0;
     const char *shape = value_of(header, "'shape'");

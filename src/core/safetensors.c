@@ -3,11 +3,13 @@
 #include "core/json.h"
 #include "core/memory.h"
 
+#include <fcntl.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <zlib.h>
 
-enum { PREFIX = 8, DIGITS = 8, MAX_HEADER = 100 << 20 };
+enum { PREFIX = 8, DIGITS = 8 };
 
 static const struct {
     const char *name;
@@ -81,6 +83,20 @@ static char *checksum_digits(const char *header, size_t size) {
     return found + sizeof checksum_key - 1;
 }
 
+/* Reads back from the disk what was written, before it replaces a file that is whole. */
+static bool verify(file_writer *writer, error *err) {
+    safetensors copy;
+    error reason;
+    if (!file_flush(writer, err)) return false;
+    posix_fadvise(fileno(writer->stream), 0, 0, POSIX_FADV_DONTNEED);
+    if (safetensors_open(&copy, writer->temporary, &reason)) {
+        safetensors_close(&copy);
+        return true;
+    }
+    return error_set(err, "cannot write %s: what was written reads as: %s", writer->path,
+                     reason.text);
+}
+
 bool safetensors_write(const char *path, const tensor *tensors, int tensor_count,
                        const metadata *entries, int entry_count, error *err) {
     size_t size;
@@ -100,9 +116,10 @@ bool safetensors_write(const char *path, const tensor *tensors, int tensor_count
         for (int i = 0; i < tensor_count && written; i++) {
             written = file_write(&writer, tensors[i].data, tensor_bytes(&tensors[i]), err);
         }
-        if (written) {
+        if (written && verify(&writer, err)) {
             written = file_commit(&writer, err);
         } else {
+            written = false;
             file_abort(&writer);
         }
     }
@@ -175,6 +192,7 @@ static bool read_metadata(json_reader *r, safetensors *file, size_t *capacity) {
     metadata entry;
     if (!json_read_object(r)) return false;
     while (json_read_member(r, entry.key, sizeof entry.key)) {
+        if (file->entry_count == SAFETENSORS_MAX_ENTRIES) return false;
         if (!json_read_string(r, entry.value, sizeof entry.value)) return false;
         size_t count = (size_t)file->entry_count++;
         file->entries = mem_grow(file->entries, capacity, count + 1, sizeof entry);
@@ -194,6 +212,7 @@ static bool read_header(safetensors *file, const char *header, size_t length, co
         if (strcmp(t.name, "__metadata__") == 0) {
             if (!read_metadata(&r, file, &entry_capacity)) return false;
         } else {
+            if (file->tensor_count == SAFETENSORS_MAX_TENSORS) return false;
             if (safetensors_find(file, t.name)) return false; /* given twice */
             if (!read_tensor(&r, &t, data, end, size)) return false;
             size_t count = (size_t)file->tensor_count++;
@@ -228,8 +247,10 @@ static bool check(safetensors *file, error *err) {
         return error_set(err, "%s: not a safetensors file: only %zu bytes", file->path, size);
     }
     for (int i = 0; i < PREFIX; i++) length |= (uint64_t)bytes[i] << 8 * i;
-    if (length > MAX_HEADER || bytes[PREFIX] != '{') {
-        return error_set(err, "%s: not a safetensors file", file->path);
+    if (bytes[PREFIX] != '{') return error_set(err, "%s: not a safetensors file", file->path);
+    if (length > SAFETENSORS_MAX_HEADER) {
+        return error_set(err, "%s: a header of %llu bytes; at most %d are read", file->path,
+                         (unsigned long long)length, SAFETENSORS_MAX_HEADER);
     }
     if (length > size - PREFIX) {
         return error_set(err, "%s: truncated: its header has %llu bytes, the file only %zu",

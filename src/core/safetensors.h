@@ -10,6 +10,15 @@
 
 enum { TENSOR_MAX_DIMENSIONS = 5 };
 
+/* What a file may have at most, so that one from a stranger takes neither time nor memory; ours
+ * have a hundredth of it. */
+enum {
+    SAFETENSORS_MAX_HEADER = 1 << 20, /* bytes */
+    SAFETENSORS_MAX_TENSORS = 1024,
+    SAFETENSORS_MAX_ENTRIES =
+        1024 /* of metadata, each with a key and a value that fit `metadata` */
+};
+
 typedef enum tensor_type { TENSOR_F32, TENSOR_F64, TENSOR_I32, TENSOR_U8 } tensor_type;
 
 typedef struct tensor {
@@ -26,7 +35,8 @@ typedef struct metadata {
 
 size_t tensor_bytes(const tensor *t);
 
-/* Writes atomically, see core/file.h. `checksum` is added to the metadata. */
+/* Writes atomically, see core/file.h, and reads what was written before it replaces the earlier
+ * file. `checksum` is added to the metadata. */
 bool safetensors_write(const char *path, const tensor *tensors, int tensor_count,
                        const metadata *entries, int entry_count, error *err);
 

@@ -76,10 +76,7 @@ static graph *new_graph(int nodes, int blocks) {
     return g;
 }
 
-static graph *builder_graph(const builder *b) {
-    int blocks = 0;
-    size_t words = (size_t)b->nodes * b->words;
-    for (size_t w = 0; w < words; w++) blocks += __builtin_popcountll(b->joined[w]);
+static graph *builder_graph(const builder *b, int blocks) {
     graph *g = new_graph(b->nodes, blocks);
     int k = 0;
     for (int i = 0; i < b->nodes; i++) {
@@ -481,8 +478,34 @@ static bool check_nodes(int nodes, error *err) {
                      GRAPH_MAX_NODES, nodes);
 }
 
+/* Before any of it is made. */
+static bool check_blocks_wanted(const graph_options *o, int nodes, error *err) {
+    double square = (double)nodes * nodes, blocks = square * o->density;
+    const char *key = o->kind == GRAPH_DENSE ? "model.hidden" : "model.density";
+    if (o->kind == GRAPH_FILE) return true;
+    if (o->kind == GRAPH_DENSE) blocks = square;
+    if (o->kind != GRAPH_DENSE && o->degree) {
+        key = "model.degree";
+        blocks = (double)nodes * (o->degree + 1.0);
+    }
+    if (!(blocks > GRAPH_MAX_BLOCKS)) return true;
+    return error_key(err, key, "a graph of %.10g blocks of weights; at most %d are supported",
+                     blocks, GRAPH_MAX_BLOCKS);
+}
+
+static graph *build(builder *b, error *err) {
+    int64_t blocks = 0;
+    for (size_t w = 0; w < (size_t)b->nodes * b->words; w++) {
+        blocks += __builtin_popcountll(b->joined[w]);
+    }
+    if (blocks <= GRAPH_MAX_BLOCKS) return builder_graph(b, (int)blocks);
+    error_set(err, "a graph of %lld blocks of weights; at most %d are supported", (long long)blocks,
+              GRAPH_MAX_BLOCKS);
+    return NULL;
+}
+
 graph *graph_create(const graph_options *options, int nodes, error *err) {
-    if (!check_nodes(nodes, err)) return NULL;
+    if (!check_nodes(nodes, err) || !check_blocks_wanted(options, nodes, err)) return NULL;
     if (options->kind == GRAPH_CORE_PERIPHERY) {
         return check_size(options, nodes, err) ? core_periphery_create(options, nodes, err) : NULL;
     }
@@ -498,7 +521,7 @@ graph *graph_create(const graph_options *options, int nodes, error *err) {
     } else {
         done = generate(&b, options, err);
     }
-    graph *g = done ? builder_graph(&b) : NULL;
+    graph *g = done ? build(&b, err) : NULL;
     builder_end(&b);
     return g;
 }
@@ -525,7 +548,12 @@ static bool check_blocks(int nodes, const int32_t (*blocks)[2], int count, error
 }
 
 graph *graph_from_blocks(int nodes, const int32_t (*blocks)[2], int count, error *err) {
-    if (!check_nodes(nodes, err) || !check_blocks(nodes, blocks, count, err)) return NULL;
+    if (!check_nodes(nodes, err)) return NULL;
+    if (count > GRAPH_MAX_BLOCKS) {
+        error_set(err, "%d blocks; at most %d are supported", count, GRAPH_MAX_BLOCKS);
+        return NULL;
+    }
+    if (!check_blocks(nodes, blocks, count, err)) return NULL;
     graph *g = new_graph(nodes, count);
     for (int k = 0; k < count; k++) {
         g->start[blocks[k][0] + 1] = k + 1; /* every row has its self-block, so none is skipped */

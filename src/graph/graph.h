@@ -67,7 +67,8 @@ typedef struct graph {
     int *column; /* [start[nodes]] */
 } graph;
 
-enum { GRAPH_MAX_NODES = 32768 };
+/* Blocks: as many of the smallest are 64 GiB of weights. */
+enum { GRAPH_MAX_NODES = 32768, GRAPH_MAX_BLOCKS = 1 << 26 };
 
 /* NULL where the options do not fit: a degree that is odd for a ring, or not below the number of
  * nodes; a density below the self-blocks'; a bad file.

@@ -30,6 +30,10 @@ static bool check_shapes(const dataset *d, error *err) {
         return error_set(err, "%s: %lld units; at most %d are supported", d->features_path,
                          (long long)f->columns, MAX_UNITS);
     }
+    if (l->set && f->set && l->set != f->set) {
+        return error_set(err, "%s: of other features than %s; export them again", d->labels_path,
+                         d->features_path);
+    }
     if (l->rows == f->rows) return true;
     return error_set(err, "%s: %lld labels for the %lld documents of %s", d->labels_path,
                      (long long)l->rows, (long long)f->rows, d->features_path);

@@ -241,17 +241,27 @@ static void release_memory(extractor *e) {
 
 /* ------------------------------------------------------------------------------------- files */
 
-/* Brings the labels to the disk; the caller commits or aborts. */
-static bool write_labels(const corpus *c, const char *path, file_writer *writer, error *err) {
-    int64_t start;
-    if (!npy_begin(writer, path, "<i4", (int64_t)c->count, 0, &start, err)) return false;
-    bool done = true;
-    for (size_t i = 0; i < c->count && done; i++) {
-        done = file_write(writer, &c->documents[i].label, sizeof(int32_t), err);
+/* The labels, to the disk but for their name. */
+static bool write_labels(const corpus *c, file_writer *writer, error *err) {
+    for (size_t i = 0; i < c->count; i++) {
+        if (!file_write(writer, &c->documents[i].label, sizeof(int32_t), err)) return false;
     }
-    done = done && file_flush(writer, err);
-    if (!done) file_abort(writer);
-    return done;
+    return file_flush(writer, err);
+}
+
+/* Of the documents, their labels and what is made of them: the same again for the same files. */
+static uint64_t set_number(const extractor *e) {
+    uint64_t number = (uint64_t)corpus_hash(e->c);
+    const char *model = e->how->model ? e->how->model : "";
+    for (size_t i = 0; i < e->c->count; i++) {
+        number = number * 0x100000001b3 + (uint32_t)e->c->documents[i].label;
+    }
+    for (; *model; model++) number = number * 0x100000001b3 + (unsigned char)*model;
+    number = number * 8 + (uint64_t)e->how->state;
+    for (int i = 0; i < e->how->pools.count; i++) {
+        number = number * 8 + 1 + (uint64_t)e->how->pools.kinds[i];
+    }
+    return number ? number : 1;
 }
 
 /* Rewrites a .npy of features as svmlight text: "LABEL UNIT:VALUE ...", units from 1, zeros left
@@ -295,22 +305,25 @@ static bool commit_pair(extractor *e, file_writer *labels, const char *prefix, e
     return origin_write(&o, prefix, err);
 }
 
-static bool begin_rows(extractor *e, const char *path, error *err) {
-    int64_t width = e->m->config.hidden * e->how->pools.count;
-    return npy_begin(&e->features, path, "<f4", (int64_t)e->c->count, width, &e->start, err);
+static bool begin_rows(extractor *e, const char *path, uint64_t set, error *err) {
+    int64_t width = e->m->config.hidden * e->how->pools.count, rows = (int64_t)e->c->count;
+    return npy_begin_in_set(&e->features, path, "<f4", rows, width, set, &e->start, err);
 }
 
+/* Both are begun, and thereby locked, before the work. */
 static bool write_pair(extractor *e, const char *prefix, error *err) {
     char *path = mem_format("%s.npy", prefix), *labels_path = mem_format("%s.labels.npy", prefix);
-    file_writer labels;
-    bool done = begin_rows(e, path, err);
+    const uint64_t set = set_number(e);
+    file_writer labels = {0};
+    int64_t start, rows = (int64_t)e->c->count;
+    bool done = begin_rows(e, path, set, err) &&
+                npy_begin_in_set(&labels, labels_path, "<i4", rows, 0, set, &start, err) &&
+                run_groups(e, err) && write_labels(e->c, &labels, err);
     if (done) {
-        done = run_groups(e, err) && write_labels(e->c, labels_path, &labels, err);
-        if (done) {
-            done = commit_pair(e, &labels, prefix, err);
-        } else {
-            file_abort(&e->features);
-        }
+        done = commit_pair(e, &labels, prefix, err);
+    } else {
+        if (labels.stream) file_abort(&labels);
+        if (e->features.stream) file_abort(&e->features);
     }
     free(labels_path);
     free(path);
@@ -320,7 +333,7 @@ static bool write_pair(extractor *e, const char *prefix, error *err) {
 /* The features first go to a temporary file, which stays one. */
 static bool write_text(extractor *e, const char *prefix, error *err) {
     char *path = mem_format("%s.svmlight", prefix), *working = mem_format("%s.features", path);
-    bool done = begin_rows(e, working, err);
+    bool done = begin_rows(e, working, 0, err);
     if (done) {
         done = run_groups(e, err) && file_flush(&e->features, err) &&
                write_svmlight(e->c, e->features.temporary, path, err);

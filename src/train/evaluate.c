@@ -23,12 +23,16 @@ recording *evaluate_record(model *m) {
     return m->be->record(m->be, forward, m);
 }
 
+int64_t evaluate_stripes(uint64_t size) {
+    return size > EVALUATE_WARM_UP ? (int64_t)((size - 1) / EVALUATE_WARM_UP) : 1;
+}
+
 /* Cuts bytes 1 ... size - 1 into stripes of equal length, give or take one; returns how many, no
  * more than `most`, and none shorter than its warm-up unless there is only one. */
 static int cut(stripe *stripes, int most, uint64_t size) {
-    uint64_t predicted = size - 1, fit = predicted / EVALUATE_WARM_UP;
-    int count = fit < (uint64_t)most ? (int)fit : most;
-    if (count < 1) count = 1;
+    uint64_t predicted = size - 1;
+    int64_t fit = evaluate_stripes(size);
+    int count = fit < most ? (int)fit : most;
     for (int i = 0; i < count; i++) {
         uint64_t n = (uint64_t)count, k = (uint64_t)i;
         uint64_t score = 1 + predicted / n * k + predicted % n * k / n;

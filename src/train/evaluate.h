@@ -19,6 +19,9 @@ typedef struct evaluation {
     double seconds;
 } evaluation;
 
+/* How many stripes a text of so many bytes is cut into at most. */
+int64_t evaluate_stripes(uint64_t size);
+
 /* Records one forward pass with the weights that the model is bound to. */
 recording *evaluate_record(model *m);
 

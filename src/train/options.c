@@ -17,7 +17,7 @@
 #define M CONFIG_IN_MODEL
 #define L CONFIG_LATER
 
-enum { MAX_HIDDEN = 1 << 20, MAX_COUNT = 1 << 16 };
+enum { MAX_HIDDEN = 1 << 20, MAX_COUNT = 1 << 16, MAX_THREADS = 1024 };
 
 /* path, type, offset, default, minimum, maximum, choices, help, flags */
 const config_key option_keys[] = {
@@ -28,7 +28,7 @@ const config_key option_keys[] = {
     {"run.precision", CONFIG_CHOICE, AT(run.precision), "auto", 0, 0, PRECISIONS,
      "number format of the products' operands; tf32 is fp32 rounded for a GPU's tensor cores, and"
      " fp32 on the CPU; auto is bf16 on a GPU and fp32 on the CPU", R},
-    {"run.threads", CONFIG_INTEGER, AT(run.threads), "0", 0, MAX_COUNT, NULL,
+    {"run.threads", CONFIG_INTEGER, AT(run.threads), "0", 0, MAX_THREADS, NULL,
      "threads of the CPU backend; 0 means one for each processor", R},
 
     {"data.train", CONFIG_LIST, AT(data.train), NULL, 0, 0, NULL,
@@ -216,8 +216,7 @@ static bool check_graph(options *o, error *err) {
                              m->graph == GRAPH_DENSE ? "dense" : "file");
     }
     if (m->graph == GRAPH_FILE && *m->graph_file == '\0') {
-        return config_refuse(c, err, "model.graph_file",
-                             "expected a file, since model.graph is file");
+        return config_refuse(c, err, "model.graph", "file: expected model.graph_file to name it");
     }
     if (m->graph != GRAPH_FILE && *m->graph_file) {
         return config_refuse(c, err, "model.graph_file",
