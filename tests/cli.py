@@ -26,7 +26,7 @@ import needs
 numpy = needs.module("numpy")
 
 PROGRAM = None  # set by main, before any test
-COMMANDS = ["train", "eval", "features", "probe", "generate", "prune", "graph", "plot",
+COMMANDS = ["train", "eval", "features", "probe", "predict", "generate", "prune", "graph", "plot",
             "report", "show"]
 RUN_FILES = ["best.safetensors", "config.yaml", "last.safetensors", "last.state", "metrics.jsonl"]
 TIMED = ["seconds", "bytes_per_second"]

@@ -300,6 +300,35 @@ static void test_wrong_lines(void **state) {
                        "got 'a label that would fill'");
 }
 
+static void test_names(void **state) {
+    (void)state;
+    const corpus_options options = {0};
+    corpus *c = read_tsv(&options, "-1\tnone\ngood\ta\n\xc3\xbc"
+                                   "bel\tb\n_x\tc\ngood\td\n");
+    assert_int_equal(c->name_count, 3);
+    assert_string_equal(c->names[0], "_x");
+    assert_string_equal(c->names[1], "good");
+    assert_string_equal(c->names[2], "\xc3\xbc"
+                                     "bel");
+    assert_text(c, 0, -1, "\n none ");
+    assert_text(c, 1, 1, "\n a ");
+    assert_text(c, 2, 2, "\n b ");
+    assert_text(c, 3, 0, "\n c ");
+    assert_text(c, 4, 1, "\n d ");
+    corpus *half = corpus_split(c, 0.5); /* the names stay with the first part */
+    assert_int_equal(c->count + half->count, 5);
+    corpus_free(half);
+    corpus_free(c);
+    c = read_tsv(&options, "-1\ta\n7\tb\n");
+    assert_null(c->names);
+    corpus_free(c);
+    assert_tsv_refused("-1\ta\ngood\tb\n7\tc\n",
+                       ".tsv:3: expected a name as label, like 'good', or -1, got '7'");
+    assert_tsv_refused("good\ta\n\tb\n", ".tsv:2: expected a name as label");
+    assert_tsv_refused("good\ta\nb\xff\tb\n", "got 'b?'");
+    assert_tsv_refused("a name of 32 bytes, one too many\ta\n", "32-bit integer as label");
+}
+
 static void test_unreadable(void **state) {
     (void)state;
     assert_refused("absent.txt", "cannot open");
@@ -642,6 +671,7 @@ int main(void) {
         cmocka_unit_test(test_gzip_corrupt),  cmocka_unit_test(test_gzip_long),
         cmocka_unit_test(test_exclude),       cmocka_unit_test(test_split),
         cmocka_unit_test(test_split_repeats), cmocka_unit_test(test_split_raw_text),
+        cmocka_unit_test(test_names),
     };
     return cmocka_run_group_tests(tests, make_spool, NULL);
 }

@@ -13,6 +13,7 @@ int cmd_train(int argc, char **argv);
 int cmd_eval(int argc, char **argv);
 int cmd_features(int argc, char **argv);
 int cmd_probe(int argc, char **argv);
+int cmd_predict(int argc, char **argv);
 int cmd_generate(int argc, char **argv);
 int cmd_prune(int argc, char **argv);
 int cmd_graph(int argc, char **argv);

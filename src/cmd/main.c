@@ -20,6 +20,7 @@ static const struct {
     {"eval", cmd_eval, "score text in bits per character"},
     {"features", cmd_features, "export the features of labelled documents"},
     {"probe", cmd_probe, "fit a linear probe on features"},
+    {"predict", cmd_predict, "classify documents by a saved probe"},
     {"generate", cmd_generate, "write text"},
     {"prune", cmd_prune, "drop a checkpoint's weakest blocks"},
     {"graph", cmd_graph, "describe the graphs of a config or checkpoint"},

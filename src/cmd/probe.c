@@ -89,6 +89,7 @@ static void print_json(const probe_options *how, const probe_result *r) {
     json_number(&w, "valid_error", r->valid_error);
     json_string(&w, "penalty", how->penalty == PENALTY_L1 ? "l1" : "l2");
     json_number(&w, "C", r->cost);
+    json_integer(&w, "classes", r->classes);
     json_integer(&w, "nonzero", (int64_t)r->nonzero);
     json_array_begin(&w, "top_units");
     for (int k = 0; k < r->top_count; k++) json_integer(&w, NULL, (int64_t)r->top_units[k]);
@@ -135,7 +136,9 @@ int cmd_probe(int argc, char **argv) {
         option_table,
         parse,
         "--train PREFIX --test PREFIX",
-        "Fit logistic regression to two classes of documents and print its error in per cent. "
+        "Fit logistic regression to the classes of documents and print its error in per cent; of "
+        "more "
+        "than two classes, each against the rest. "
         "The objective is that of scikit-learn's solver='liblinear'; C is chosen from 2^-8 ... "
         "2^0, "
         "the smallest on ties. Rows labelled -1 are dropped and counted."

@@ -62,6 +62,7 @@ typedef struct material {
     wiring wiring;
     saved_probe probe;
     dataset labelled;
+    origin origin; /* of the labelled features */
     corpus *texts;
     const char *text; /* its file */
     bool has_checkpoint, has_probe, has_labelled;
@@ -109,7 +110,8 @@ static bool open_features(const arguments *a, material *m, error *err) {
     bool done = true;
     if (a->features || file_exists(labels)) {
         done = dataset_open(&m->labelled, prefix, err);
-        m->has_labelled = done && check_features(m, prefix, err);
+        m->has_labelled =
+            done && check_features(m, prefix, err) && origin_read(&m->origin, prefix, err);
         if (done && !m->has_labelled) dataset_close(&m->labelled);
         done = m->has_labelled || (!a->features && left_out(err));
     }
@@ -151,6 +153,7 @@ static void close_material(material *m) {
     wiring_free(&m->wiring);
     if (m->texts) corpus_free(m->texts);
     if (m->has_labelled) dataset_close(&m->labelled);
+    origin_free(&m->origin);
     if (m->has_probe) saved_close(&m->probe);
     if (m->has_checkpoint) checkpoint_close(&m->checkpoint);
     curves_free(&m->curves);
@@ -190,7 +193,8 @@ static bool read_text(const arguments *a, material *m, error *err) {
     if (!cli_load(&loaded, m->path, &a->model, streams, READING_STEPS, err)) return false;
     bool done = reading_run(loaded.m, m->texts, &how, &m->reading, err);
     cli_unload(&loaded);
-    m->show = (show_part){m->texts, &m->reading, p, m->has_labelled ? &m->labelled : NULL};
+    m->show = (show_part){m->texts, &m->reading, p, m->has_labelled ? &m->labelled : NULL,
+                          m->origin.names};
     return done;
 }
 

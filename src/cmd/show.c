@@ -99,6 +99,7 @@ typedef struct material {
     uint64_t cut; /* bytes of text that were left out */
     saved_probe probe;
     dataset labelled;
+    origin origin; /* of the labelled features */
     bool has_probe, has_labelled;
     size_t units[MAX_UNITS];
     reading_options how;
@@ -159,7 +160,8 @@ static bool read_material(const arguments *a, material *m, const checkpoint *c, 
     if (a->features) {
         m->has_labelled = dataset_open(&m->labelled, a->features, err);
         if (!m->has_labelled || !show_check(&m->labelled, err) ||
-            !origin_check(a->features, safetensors_metadata(&c->file, "checksum"), err)) {
+            !origin_check(a->features, safetensors_metadata(&c->file, "checksum"), err) ||
+            !origin_read(&m->origin, a->features, err)) {
             return false;
         }
         if ((int64_t)m->labelled.units != o->model.hidden) {
@@ -178,6 +180,7 @@ static bool read_material(const arguments *a, material *m, const checkpoint *c, 
 static void free_material(material *m) {
     if (m->texts) corpus_free(m->texts);
     if (m->has_labelled) dataset_close(&m->labelled);
+    origin_free(&m->origin);
     if (m->has_probe) saved_close(&m->probe);
 }
 
@@ -227,7 +230,7 @@ static bool write_npy(const char *prefix, const material *m, const reading *r, e
 static bool write_page(const arguments *a, const material *m, const reading *r, error *err) {
     static const char *const scripts[] = {show_js};
     const show_part part = {m->texts, r, m->has_probe ? &m->probe : NULL,
-                            m->has_labelled ? &m->labelled : NULL};
+                            m->has_labelled ? &m->labelled : NULL, m->origin.names};
     char bytes[32], documents[32], *title = mem_format("What %s reads", a->checkpoint);
     file_writer writer;
     bool begun = file_begin(&writer, a->out, err);

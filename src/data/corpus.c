@@ -3,6 +3,7 @@
 #include "core/file.h"
 #include "core/memory.h"
 #include "core/stop.h"
+#include "core/utf8.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -167,6 +168,7 @@ typedef struct reading {
     corpus *corpus;
     size_t capacity; /* of its documents */
     bool html_entities;
+    bool labelled; /* the kind of labels is known: names where the corpus has some, else integers */
     const char *folder; /* of the spool */
     FILE *spool;
 } reading;
@@ -322,6 +324,74 @@ size_t corpus_clean(uint8_t *text, size_t length, const corpus_options *options)
     return length;
 }
 
+/* Whether a label is a name: short text that begins like a word. */
+static bool is_name(const uint8_t *text, size_t length) {
+    if (length == 0 || length > CORPUS_NAME_BYTES || !utf8_valid(text, length)) return false;
+    for (size_t i = 0; i < length; i++) {
+        if (text[i] < ' ' || text[i] == 0x7F) return false;
+    }
+    uint8_t letter = text[0] | 0x20;
+    return (letter >= 'a' && letter <= 'z') || text[0] == '_' || text[0] >= 0x80;
+}
+
+/* The number of a name, new or not, in the order of their first documents; -1 where there are too
+ * many. */
+static int32_t number_name(corpus *c, const uint8_t *text, size_t length) {
+    for (int k = 0; k < c->name_count; k++) {
+        if (strlen(c->names[k]) == length && memcmp(c->names[k], text, length) == 0) return k;
+    }
+    if (c->name_count == CORPUS_MAX_NAMES) return -1;
+    c->names = mem_resize(c->names, (size_t)c->name_count + 1, sizeof *c->names);
+    c->names[c->name_count] = mem_format("%.*s", (int)length, (const char *)text);
+    return c->name_count++;
+}
+
+/* The first labelled document decides what labels are. */
+static bool read_label(reading *r, const char *path, uint64_t number, const uint8_t *text,
+                       size_t length, int32_t *label, error *err) {
+    corpus *c = r->corpus;
+    char got[24];
+    bool integer = parse_label(text, length, label), name = is_name(text, length);
+    if (integer && *label == -1) return true;
+    bool names = r->labelled ? c->names != NULL : name;
+    r->labelled = true;
+    if (names && name) {
+        *label = number_name(c, text, length);
+        return *label >= 0 || error_set(err, "%s:%" PRIu64 ": more than %d different labels", path,
+                                        number, CORPUS_MAX_NAMES);
+    }
+    if (!names && integer) return true;
+    shown(text, length, got, sizeof got);
+    if (!names) {
+        return error_set(err, "%s:%" PRIu64 ": expected a 32-bit integer as label, got '%s'", path,
+                         number, got);
+    }
+    return error_set(err, "%s:%" PRIu64 ": expected a name as label, like '%s', or -1, got '%s'",
+                     path, number, c->names[0], got);
+}
+
+static int compare_names(const void *a, const void *b, void *names) {
+    char *const *all = names;
+    return strcmp(all[*(const int32_t *)a], all[*(const int32_t *)b]);
+}
+
+/* Renumbers names in alphabetical order, so that equal sets of them have equal numbers. */
+static void sort_names(corpus *c) {
+    int32_t order[CORPUS_MAX_NAMES], number[CORPUS_MAX_NAMES];
+    char *sorted[CORPUS_MAX_NAMES];
+    for (int k = 0; k < c->name_count; k++) order[k] = k;
+    qsort_r(order, (size_t)c->name_count, sizeof *order, compare_names, c->names);
+    for (int k = 0; k < c->name_count; k++) {
+        sorted[k] = c->names[order[k]];
+        number[order[k]] = k;
+    }
+    for (int k = 0; k < c->name_count; k++) c->names[k] = sorted[k];
+    for (size_t i = 0; c->names && i < c->count; i++) {
+        document *d = &c->documents[i];
+        if (!d->raw && d->label >= 0) d->label = number[d->label];
+    }
+}
+
 /* Adds the document of one line, which it changes. */
 static bool add_line(reading *r, const char *path, uint64_t number, uint8_t *line, size_t length,
                      error *err) {
@@ -331,11 +401,7 @@ static bool add_line(reading *r, const char *path, uint64_t number, uint8_t *lin
                          number);
     }
     document d = {.offset = r->corpus->size};
-    if (!parse_label(line, (size_t)(tab - line), &d.label)) {
-        char label[24];
-        return error_set(err, "%s:%" PRIu64 ": expected a 32-bit integer as label, got '%s'", path,
-                         number, shown(line, (size_t)(tab - line), label, sizeof label));
-    }
+    if (!read_label(r, path, number, line, (size_t)(tab - line), &d.label, err)) return false;
     uint8_t *text = tab + 1;
     length -= (size_t)(text - line);
     d.hash = hash_end(hash_bytes(hash_start, text, length));
@@ -444,12 +510,15 @@ corpus *corpus_read(char *const *files, int count, const corpus_options *options
         return NULL;
     }
     r.corpus->documents = mem_resize(r.corpus->documents, r.corpus->count, sizeof(document));
+    sort_names(r.corpus);
     return r.corpus;
 }
 
 void corpus_free(corpus *c) {
     if (!c) return;
     spool_release(c->spool);
+    for (int k = 0; k < c->name_count; k++) free(c->names[k]);
+    free(c->names);
     free(c->documents);
     free(c);
 }

@@ -1,10 +1,11 @@
 /* A corpus: the bytes and documents of some files, in order.
  *
  * A file whose name ends in .tsv or .tsv.gz holds documents, one a line: "LABEL<TAB>TEXT", the
- * label an integer, the line ended by LF or CR LF, the last one perhaps by nothing. A document is
- * framed as "\n " + text + " ", with any CR left in the text made a space; bytes are otherwise kept
- * as they are. Any other file is raw text: one document, its bytes untouched, without a label. What
- * starts with gzip's magic bytes is decompressed, whatever its name.
+ * label an integer or, in all files of a corpus, a name, the line ended by LF or CR LF, the last
+ * one perhaps by nothing. A document is framed as "\n " + text + " ", with any CR left in the text
+ * made a space; bytes are otherwise kept as they are. Any other file is raw text: one document, its
+ * bytes untouched, without a label. What starts with gzip's magic bytes is decompressed, whatever
+ * its name.
  *
  * Reading goes once through the files into an unlinked spool file in $TMPDIR (or /var/tmp), which
  * is mapped: memory stays bounded by the index, 32 bytes a document, whatever the size. */
@@ -31,7 +32,12 @@ typedef struct corpus {
     document *documents;
     size_t count;
     uint64_t size; /* bytes of all documents */
+    char **names;  /* [name_count] where labels are names, in alphabetical order: a label is the
+                      number of its name here, or -1, which stands for no label; else NULL */
+    int name_count;
 } corpus;
+
+enum { CORPUS_MAX_NAMES = 256, CORPUS_NAME_BYTES = 31 };
 
 typedef struct corpus_options {
     bool html_entities; /* decode &amp; &lt; &gt; &quot; &apos; &nbsp; &#N; &#xN; in documents'

@@ -1,5 +1,6 @@
 #include "page/html.h"
 
+#include "core/utf8.h"
 #include "page/assets.h"
 
 #include <inttypes.h>
@@ -7,30 +8,11 @@
 
 /* ------------------------------------------------------------------------------------- text */
 
-size_t html_utf8_length(const uint8_t *text, size_t left) {
-    uint8_t lead = left ? text[0] : 0xFF;
-    size_t length = lead < 0x80                    ? 1
-                    : lead >= 0xC2 && lead <= 0xDF ? 2
-                    : lead >= 0xE0 && lead <= 0xEF ? 3
-                    : lead >= 0xF0 && lead <= 0xF4 ? 4
-                                                   : 0;
-    if (length > left) return 0;
-    for (size_t i = 1; i < length; i++) {
-        if ((text[i] & 0xC0) != 0x80) return 0;
-    }
-    /* Longer than needed, a surrogate, or past U+10FFFF. */
-    if ((lead == 0xE0 && text[1] < 0xA0) || (lead == 0xED && text[1] > 0x9F) ||
-        (lead == 0xF0 && text[1] < 0x90) || (lead == 0xF4 && text[1] > 0x8F)) {
-        return 0;
-    }
-    return length;
-}
-
 static const char replacement[] = "\xEF\xBF\xBD";
 
 void html_text(FILE *out, const char *text) {
     for (size_t left = strlen(text); left > 0;) {
-        size_t length = html_utf8_length((const uint8_t *)text, left);
+        size_t length = utf8_length((const uint8_t *)text, left);
         uint8_t byte = (uint8_t)*text;
         if (length == 0 || (byte < 0x20 && byte != '\n' && byte != '\t') || byte == 0x7F) {
             fputs(replacement, out);
@@ -61,7 +43,7 @@ const char *html_count(char *text, int64_t value) {
 void html_json(FILE *out, const char *id, const char *json, size_t length) {
     fprintf(out, "<script type=\"application/json\" id=\"%s\">", id);
     while (length > 0) {
-        size_t size = html_utf8_length((const uint8_t *)json, length);
+        size_t size = utf8_length((const uint8_t *)json, length);
         if (size == 0) {
             fputs(replacement, out);
             size = 1;

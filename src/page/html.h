@@ -27,7 +27,4 @@ void html_base64(FILE *out, const void *bytes, size_t count);
 void html_begin(FILE *out, const char *title, int reload);
 void html_end(FILE *out, const char *const *scripts, int count);
 
-/* The length of the UTF-8 character at `text`, of at most `left` bytes; 0 where there is none. */
-size_t html_utf8_length(const uint8_t *text, size_t left);
-
 #endif

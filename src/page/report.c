@@ -2,6 +2,7 @@
 
 #include "core/file.h"
 #include "core/memory.h"
+#include "core/utf8.h"
 #include "page/assets.h"
 #include "page/html.h"
 
@@ -251,7 +252,7 @@ bool report_write_page(const report *r, const char *path, error *err) {
 /* Text in a cell of a Markdown table, where nothing of it is markup. */
 static void put_markdown(FILE *out, const char *text) {
     for (size_t left = strlen(text); left > 0;) {
-        size_t length = html_utf8_length((const uint8_t *)text, left);
+        size_t length = utf8_length((const uint8_t *)text, left);
         uint8_t byte = (uint8_t)*text;
         if (length == 0) {
             fputs("\xEF\xBF\xBD", out);

@@ -206,9 +206,14 @@ static void write_tracks(json_writer *w, const show_part *part, const classes *a
     json_array_end(w);
 }
 
+static void write_label(json_writer *w, const char *key, char *const *names, int32_t label) {
+    char text[16];
+    snprintf(text, sizeof text, "%d", label);
+    json_string(w, key, names && label >= 0 ? names[label] : text);
+}
+
 static void write_documents(json_writer *w, const corpus *c) {
     size_t at = 0;
-    char label[16];
     json_array_begin(w, "documents");
     for (size_t i = 0; i < c->count; i++) {
         const document *d = &c->documents[i];
@@ -216,9 +221,8 @@ static void write_documents(json_writer *w, const corpus *c) {
         json_object_begin(w, NULL);
         json_integer(w, "start", (int64_t)at);
         json_integer(w, "length", (int64_t)d->length);
-        snprintf(label, sizeof label, "%d", d->label);
         if (labelled) {
-            json_string(w, "label", label);
+            write_label(w, "label", c->names, d->label);
         } else {
             json_number(w, "label", NAN);
         }
@@ -233,7 +237,7 @@ static void write_data(FILE *out, const show_part *part) {
     const corpus *c = part->texts;
     classes all = {0};
     if (part->labelled) find_classes(part->labelled, &all);
-    char *text, label[16];
+    char *text;
     size_t size, at = 0;
     FILE *stream = mem_stream(&text, &size);
     json_writer w = {stream, false};
@@ -251,8 +255,7 @@ static void write_data(FILE *out, const show_part *part) {
     if (part->probe) json_string(&w, "positive", part->probe->name[1]);
     json_array_begin(&w, "classes");
     for (int k = 0; k < all.count; k++) {
-        snprintf(label, sizeof label, "%d", all.label[k]);
-        json_string(&w, NULL, label);
+        write_label(&w, NULL, part->names, all.label[k]);
     }
     json_array_end(&w);
     write_tracks(&w, part, &all);

@@ -13,6 +13,7 @@ typedef struct show_part {
     const reading *reading;
     const saved_probe *probe; /* or NULL */
     const dataset *labelled;  /* for histograms, or NULL */
+    char *const *names;       /* of its labels, see origin.h; NULL: integers */
 } show_part;
 
 /* The most bytes of text for which `units` units' page stays well under 2 MB. */

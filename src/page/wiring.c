@@ -104,7 +104,7 @@ static point *place_nodes(const graph *g, const bool *middle, int inside) {
         int k = middle[i];
         double angle = 2 * M_PI * number[k]++ / count[k], radius = k ? 85 : 222;
         if (k && inside == 1) radius = 0;
-        at[i] = (point){RING / 2 + radius * sin(angle), RING / 2 - radius * cos(angle)};
+        at[i] = (point){RING / 2.0 + radius * sin(angle), RING / 2.0 - radius * cos(angle)};
     }
     return at;
 }

@@ -89,44 +89,60 @@ void dataset_close(dataset *d) {
 
 /* ------------------------------------------------------------------------------------- labels */
 
-bool dataset_classes(const dataset *d, int32_t classes[2], error *err) {
-    int found = 0;
-    for (size_t i = 0; i < d->rows; i++) {
-        int32_t label = d->label[i];
-        if (label == UNLABELLED || (found > 0 && label == classes[0]) ||
-            (found > 1 && label == classes[1])) {
-            continue;
+/* Where `label` is among the ascending classes, or would be. */
+static int find_class(const int32_t *classes, int count, int32_t label) {
+    int low = 0, high = count;
+    while (low < high) {
+        int middle = (low + high) / 2;
+        if (classes[middle] < label) {
+            low = middle + 1;
+        } else {
+            high = middle;
         }
-        if (found == 2) {
-            return error_set(err, "%s: expected two classes, found the labels %d, %d and %d",
-                             d->labels_path, classes[0], classes[1], label);
-        }
-        classes[found++] = label;
     }
-    if (found == 0) return error_set(err, "%s: every document is unlabelled (-1)", d->labels_path);
-    if (found == 1) {
-        return error_set(err, "%s: expected two classes, found only the label %d", d->labels_path,
-                         classes[0]);
-    }
-    if (classes[0] > classes[1]) {
-        int32_t larger = classes[0];
-        classes[0] = classes[1];
-        classes[1] = larger;
-    }
-    return true;
+    return low;
 }
 
-bool dataset_signs(const dataset *d, const int32_t classes[2], int8_t *sign, size_t *dropped,
-                   error *err) {
+int dataset_classes(const dataset *d, int32_t *classes, error *err) {
+    int count = 0;
+    for (size_t i = 0; i < d->rows; i++) {
+        int32_t label = d->label[i];
+        int at = find_class(classes, count, label);
+        if (label == UNLABELLED || (at < count && classes[at] == label)) continue;
+        if (count == DATASET_MAX_CLASSES) {
+            error_set(err, "%s: more than %d classes", d->labels_path, DATASET_MAX_CLASSES);
+            return -1;
+        }
+        memmove(classes + at + 1, classes + at, (size_t)(count++ - at) * sizeof *classes);
+        classes[at] = label;
+    }
+    if (count == 0) {
+        error_set(err, "%s: every document is unlabelled (-1)", d->labels_path);
+    } else if (count == 1) {
+        error_set(err, "%s: expected two classes or more, found only the label %d", d->labels_path,
+                  classes[0]);
+    }
+    return count < 2 ? -1 : count;
+}
+
+bool dataset_index(const dataset *d, const int32_t *classes, int count, int16_t *class,
+                   size_t *dropped, error *err) {
     *dropped = 0;
     for (size_t i = 0; i < d->rows; i++) {
         int32_t label = d->label[i];
-        if (label != UNLABELLED && label != classes[0] && label != classes[1]) {
+        int at = find_class(classes, count, label);
+        if (label == UNLABELLED) {
+            class[i] = -1;
+            (*dropped)++;
+        } else if (at < count && classes[at] == label) {
+            class[i] = (int16_t)at;
+        } else if (count == 2) {
             return error_set(err, "%s: row %zu: expected the label %d, %d or -1, got %d",
                              d->labels_path, i, classes[0], classes[1], label);
+        } else {
+            return error_set(err, "%s: row %zu: expected one of train's %d labels or -1, got %d",
+                             d->labels_path, i, count, label);
         }
-        sign[i] = (int8_t)((label == classes[1]) - (label == classes[0]));
-        *dropped += sign[i] == 0;
     }
     if (*dropped < d->rows) return true;
     return error_set(err, "%s: every document is unlabelled (-1)", d->labels_path);

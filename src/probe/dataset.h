@@ -22,13 +22,17 @@ typedef struct dataset {
 bool dataset_open(dataset *d, const char *prefix, error *err);
 void dataset_close(dataset *d);
 
-/* Finds the two labels other than UNLABELLED, the smaller first. Refuses fewer or more labels. */
-bool dataset_classes(const dataset *d, int32_t classes[2], error *err);
+enum { DATASET_MAX_CLASSES = 256 };
 
-/* Fills sign [rows] with -1 and 1 for the two classes and 0 for UNLABELLED rows, whose number it
- * returns through `dropped`. Refuses other labels, and a dataset without labelled rows. */
-bool dataset_signs(const dataset *d, const int32_t classes[2], int8_t *sign, size_t *dropped,
-                   error *err);
+/* The labels beside UNLABELLED, ascending: classes [DATASET_MAX_CLASSES]. Returns how many; fewer
+ * than two, and more than fit, are refused with -1. */
+int dataset_classes(const dataset *d, int32_t *classes, error *err);
+
+/* class [rows]: the index of each row's label among `classes` [count], -1 for UNLABELLED rows,
+ * whose number is returned through `dropped`. Refuses other labels, and a dataset without labelled
+ * rows. */
+bool dataset_index(const dataset *d, const int32_t *classes, int count, int16_t *class,
+                   size_t *dropped, error *err);
 
 /* mean and deviation [units] over the rows whose sign is not 0; the deviation is the root of the
  * mean square, as in scikit-learn's StandardScaler. */

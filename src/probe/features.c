@@ -39,6 +39,9 @@ typedef struct extractor {
     float *rows;           /* [batch][pools][units], as they are written */
     file_writer features;
     int64_t start; /* of the first row in the .npy file */
+    void (*take)(void *argument, size_t document,
+                 const float *row); /* instead of a file, or NULL */
+    void *argument;
     error write_error;
 } extractor;
 
@@ -142,10 +145,13 @@ static void turn_over(const extractor *e, const group *g, int p) {
     }
 }
 
-/* Rows go to their documents' places in the file. */
+/* Rows go to their documents' places in the file, or to who takes them. */
 static bool write_rows(extractor *e, const group *g, error *err) {
     size_t units = (size_t)e->m->config.hidden * (size_t)e->how->pools.count;
-    for (int k = 0; k < g->count; k++) {
+    for (int k = 0; e->take && k < g->count; k++) {
+        e->take(e->argument, g->documents[k], e->rows + (size_t)k * units);
+    }
+    for (int k = 0; !e->take && k < g->count; k++) {
         off_t at = (off_t)e->start + (off_t)g->documents[k] * (off_t)(units * sizeof *e->rows);
         if (fseeko(e->features.stream, at, SEEK_SET) != 0) {
             return error_system(err, "write", e->features.temporary);
@@ -289,7 +295,7 @@ static bool write_svmlight(const corpus *c, const char *npy_path, const char *pa
 /* The features and labels get their names one after the other; between the two PREFIX.json says
  * so. */
 static bool commit_pair(extractor *e, file_writer *labels, const char *prefix, error *err) {
-    origin o = {true, e->how->state, e->how->pools, ""};
+    origin o = {true, e->how->state, e->how->pools, "", e->c->names, e->c->name_count};
     if (!origin_mark(prefix, err)) {
         file_abort(&e->features);
         file_abort(labels);
@@ -363,5 +369,26 @@ bool features_extract(model *m, const corpus *c, const feature_options *how, con
     free(e.order);
     *result = (feature_result){c->count, c->size, (uint64_t)(m->config.hidden * how->pools.count),
                                clock_seconds() - start};
+    return done;
+}
+
+bool features_each(model *m, const corpus *c, const feature_options *how,
+                   void (*take)(void *argument, size_t document, const float *row), void *argument,
+                   error *err) {
+    extractor e = {.m = m,
+                   .c = c,
+                   .how = how,
+                   .order = order_by_length(c),
+                   .plane = (size_t)m->config.hidden * (size_t)m->columns,
+                   .take = take,
+                   .argument = argument};
+    bool done = take_memory(&e, err);
+    if (done) {
+        e.step = m->be->record(m->be, issue_step, &e);
+        done = run_groups(&e, err);
+        m->be->recording_free(m->be, e.step);
+    }
+    release_memory(&e);
+    free(e.order);
     return done;
 }

@@ -46,4 +46,10 @@ typedef struct feature_result {
 bool features_extract(model *m, const corpus *c, const feature_options *how, const char *prefix,
                       feature_result *result, error *err);
 
+/* Hands over each document's features [pools x units] instead of writing them, longest documents
+ * first. `take` is called by one other thread at a time; the row is valid during the call. */
+bool features_each(model *m, const corpus *c, const feature_options *how,
+                   void (*take)(void *argument, size_t document, const float *row), void *argument,
+                   error *err);
+
 #endif

@@ -71,6 +71,11 @@ static bool write_file(const origin *o, const char *kind, const char *prefix, er
         json_string(&w, "state", states[o->state]);
         json_string(&w, "pool", origin_pools_text(&o->pools, text));
         json_string(&w, "model", o->model);
+        if (o->names) {
+            json_array_begin(&w, "names");
+            for (int k = 0; k < o->name_count; k++) json_string(&w, NULL, o->names[k]);
+            json_array_end(&w);
+        }
     }
     json_object_end(&w);
     fputc('\n', writer.stream);
@@ -92,6 +97,19 @@ bool origin_remove(const char *prefix, error *err) {
     return removed;
 }
 
+static bool parse_names(origin *o, json_reader *r) {
+    char name[CORPUS_NAME_BYTES + 1];
+    if (!json_read_array(r)) return false;
+    while (json_read_element(r)) {
+        if (!json_read_string(r, name, sizeof name) || o->name_count == CORPUS_MAX_NAMES) {
+            return false;
+        }
+        o->names = mem_resize(o->names, (size_t)o->name_count + 1, sizeof *o->names);
+        o->names[o->name_count++] = mem_string(name);
+    }
+    return !r->failed;
+}
+
 /* The members in any order; those that are missing leave what `o` has. */
 static bool parse(origin *o, const file_map *map, bool *marked) {
     json_reader r = {(const char *)map->bytes, (const char *)map->bytes + map->size, false};
@@ -99,6 +117,10 @@ static bool parse(origin *o, const file_map *map, bool *marked) {
     bool known = true;
     if (!json_read_object(&r)) return false;
     while (json_read_member(&r, key, sizeof key)) {
+        if (strcmp(key, "names") == 0) {
+            if (!parse_names(o, &r)) return false;
+            continue;
+        }
         if (!json_read_string(&r, value, sizeof value)) return false;
         if (strcmp(key, "kind") == 0) {
             memcpy(kind, value, sizeof kind);
@@ -139,6 +161,7 @@ static bool read_file(origin *o, const char *prefix, bool any, error *err) {
         }
     }
     free(path);
+    if (!read) origin_free(o);
     return read;
 }
 
@@ -148,13 +171,24 @@ bool origin_read(origin *o, const char *prefix, error *err) {
 
 bool origin_check_complete(const char *prefix, error *err) {
     origin o;
-    return read_file(&o, prefix, true, err);
+    bool whole = read_file(&o, prefix, true, err);
+    origin_free(&o);
+    return whole;
+}
+
+void origin_free(origin *o) {
+    for (int k = 0; k < o->name_count; k++) free(o->names[k]);
+    free(o->names);
+    *o = (origin){0};
 }
 
 bool origin_check(const char *prefix, const char *checksum, error *err) {
     origin o;
     if (!origin_read(&o, prefix, err)) return false;
-    if (!o.known || strcmp(o.model, checksum) == 0) return true;
-    return error_set(err, "%s.json: features of another checkpoint (checksum %s; this one's is %s)",
-                     prefix, o.model, checksum);
+    bool same =
+        !o.known || strcmp(o.model, checksum) == 0 ||
+        error_set(err, "%s.json: features of another checkpoint (checksum %s; this one's is %s)",
+                  prefix, o.model, checksum);
+    origin_free(&o);
+    return same;
 }

@@ -11,6 +11,8 @@ typedef struct origin {
     feature_state state;
     pool_list pools;
     char model[16]; /* the checkpoint's checksum */
+    char **names;   /* [name_count] of labels, as in corpus.h; NULL where they are integers */
+    int name_count;
 } origin;
 
 /* PREFIX.json says that PREFIX.npy and PREFIX.labels.npy may be of two runs, until origin_write
@@ -22,9 +24,10 @@ bool origin_remove(const char *prefix, error *err);
 /* Refuses features with that mark, and no others. */
 bool origin_check_complete(const char *prefix, error *err);
 
-/* Without the file, `known` is false. Refuses what is not one of ours, and features with the
- * mark. */
+/* Without the file, `known` is false. Refuses what is not one of ours, and features with the mark.
+ * The caller frees. */
 bool origin_read(origin *o, const char *prefix, error *err);
+void origin_free(origin *o);
 
 /* Refuses features that are known to be another checkpoint's. */
 bool origin_check(const char *prefix, const char *checksum, error *err);

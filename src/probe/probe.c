@@ -12,10 +12,12 @@
 
 enum { HELD_OUT = 5, SMALLEST_EXPONENT = -8 }; /* one row in five */
 
-/* A dataset and the signs of its rows. */
+/* A dataset and the classes of its rows. */
 typedef struct part {
     dataset d;
-    int8_t *sign; /* [rows], NULL while closed */
+    origin origin;
+    int32_t *label; /* [rows] by train's numbers; NULL where they are the file's */
+    int16_t *class; /* [rows] -1: unlabelled; NULL while closed */
     size_t labelled;
 } part;
 
@@ -23,10 +25,13 @@ typedef struct probe {
     backend *be;
     const probe_options *how;
     part train, valid, test; /* valid is closed without --valid */
-    int32_t classes[2];
-    logistic *l; /* on train */
+    int32_t classes[DATASET_MAX_CLASSES];
+    int class_count, functions; /* functions: 1 for two classes, else one a class */
+    logistic *l;                /* on train */
     double cost[PROBE_COSTS];
-    double *weights;     /* [PROBE_COSTS][units + 1] */
+    int8_t *sign;        /* [rows of train] of one function's fit */
+    double *weights;     /* [functions][PROBE_COSTS][units + 1] */
+    double *chosen;      /* [functions][units + 1] */
     double *deviation;   /* [units] of what the final fit saw */
     int32_t *prediction; /* [rows of test] */
     probe_result *result;
@@ -34,60 +39,97 @@ typedef struct probe {
 
 /* --------------------------------------------------------------------------------------- split */
 
-static void split_class(const int8_t *sign, size_t rows, uint64_t seed, int8_t class, int8_t *kept,
-                        int8_t *held) {
+static void split_class(const int16_t *class, size_t rows, uint64_t seed, int number, bool *held) {
     size_t *member = mem_alloc(rows, sizeof *member), count = 0;
     for (size_t i = 0; i < rows; i++) {
-        if (sign[i] == class) member[count++] = i;
+        if (class[i] == number) member[count++] = i;
     }
     size_t wanted = (count + HELD_OUT / 2) / HELD_OUT;
     if (wanted == 0) wanted = 1;
-    philox_stream draws = philox_start(seed, PHILOX_SPLIT, 0, class > 0);
-    for (size_t i = 0; i < count; i++) {
-        if (i < wanted) { /* Fisher-Yates, as far as it is needed */
-            size_t j = i + (size_t)philox_below(&draws, count - i), chosen = member[j];
-            member[j] = member[i];
-            member[i] = chosen;
-        }
-        (i < wanted ? held : kept)[member[i]] = class;
+    philox_stream draws = philox_start(seed, PHILOX_SPLIT, 0, (uint32_t)number);
+    for (size_t i = 0; i < wanted && i < count; i++) { /* Fisher-Yates, as far as it is needed */
+        size_t j = i + (size_t)philox_below(&draws, count - i), chosen = member[j];
+        member[j] = member[i];
+        member[i] = chosen;
+        held[chosen] = true;
     }
     free(member);
 }
 
-bool probe_split(const int8_t *sign, size_t rows, uint64_t seed, int8_t *kept, int8_t *held) {
-    size_t of_class[2] = {0};
-    memset(kept, 0, rows);
-    memset(held, 0, rows);
-    for (size_t i = 0; i < rows; i++) of_class[sign[i] > 0] += sign[i] != 0;
-    if (of_class[0] < 2 || of_class[1] < 2) return false;
-    split_class(sign, rows, seed, -1, kept, held);
-    split_class(sign, rows, seed, 1, kept, held);
+bool probe_split(const int16_t *class, size_t rows, int classes, uint64_t seed, bool *held) {
+    size_t of_class[DATASET_MAX_CLASSES] = {0};
+    memset(held, 0, rows * sizeof *held);
+    for (size_t i = 0; i < rows; i++) {
+        if (class[i] >= 0) of_class[class[i]]++;
+    }
+    for (int k = 0; k < classes; k++) {
+        if (of_class[k] < 2) return false;
+    }
+    for (int k = 0; k < classes; k++) split_class(class, rows, seed, k, held);
     return true;
 }
 
 /* ---------------------------------------------------------------------------------------- input */
+
+/* Labels that are names: a part's numbers for them become train's. */
+static bool rename_labels(probe *p, part *part, error *err) {
+    const origin *ours = &part->origin, *theirs = &p->train.origin;
+    const dataset *d = &part->d;
+    if (!ours->names != !theirs->names) {
+        return error_set(err, "%s: labels are %s, but those of %s are %s", d->labels_path,
+                         ours->names ? "names" : "integers", p->train.d.labels_path,
+                         theirs->names ? "names" : "integers");
+    }
+    if (!ours->names) return true;
+    part->label = mem_alloc(d->rows, sizeof *part->label);
+    for (size_t i = 0; i < d->rows; i++) {
+        int32_t label = d->label[i];
+        int found = 0;
+        if (label >= ours->name_count || label < UNLABELLED) {
+            return error_set(err, "%s: row %zu: label %d is none of the %d names", d->labels_path,
+                             i, label, ours->name_count);
+        }
+        for (; label != UNLABELLED && found < theirs->name_count; found++) {
+            if (strcmp(ours->names[label], theirs->names[found]) == 0) break;
+        }
+        if (label != UNLABELLED && found == theirs->name_count) {
+            return error_set(err, "%s: row %zu: label '%s' is not among those of %s",
+                             d->labels_path, i, ours->names[label], p->train.d.labels_path);
+        }
+        part->label[i] = label == UNLABELLED ? UNLABELLED : found;
+    }
+    part->d.label = part->label;
+    return true;
+}
 
 /* The first part opened, train, says what the classes are and how many units there are. */
 static bool open_part(probe *p, part *part, const char *prefix, error *err) {
     if (!dataset_open(&part->d, prefix, err)) return false;
     dataset *d = &part->d, *train = &p->train.d;
     size_t dropped;
-    part->sign = mem_alloc(d->rows, sizeof *part->sign);
-    if (d == train && !dataset_classes(d, p->classes, err)) return false;
+    part->class = mem_alloc(d->rows, sizeof *part->class);
+    if (!origin_read(&part->origin, prefix, err) || !rename_labels(p, part, err)) return false;
+    if (d == train) {
+        p->class_count = dataset_classes(d, p->classes, err);
+        if (p->class_count < 0) return false;
+        p->functions = p->class_count == 2 ? 1 : p->class_count;
+    }
     if (d->units != train->units) {
         return error_set(err, "%s: %zu units, but %s has %zu", d->features_path, d->units,
                          train->features_path, train->units);
     }
-    if (!dataset_signs(d, p->classes, part->sign, &dropped, err)) return false;
+    if (!dataset_index(d, p->classes, p->class_count, part->class, &dropped, err)) return false;
     part->labelled = d->rows - dropped;
     p->result->dropped += dropped;
     return true;
 }
 
 static void close_part(part *part) {
-    if (!part->sign) return;
+    if (!part->class) return;
     dataset_close(&part->d);
-    free(part->sign);
+    origin_free(&part->origin);
+    free(part->label);
+    free(part->class);
 }
 
 static bool open_parts(probe *p, error *err) {
@@ -97,42 +139,77 @@ static bool open_parts(probe *p, error *err) {
     return open_part(p, &p->test, how->test, err);
 }
 
-/* --------------------------------------------------------------------------------------- errors */
-
-/* For each model, how many of the rows whose sign is not 0 it gets wrong; a margin of 0 says -1. */
-static void count_errors(const double *margins, const int8_t *sign, size_t rows, int models,
-                         size_t *wrong) {
-    for (size_t k = 0; k < (size_t)models; k++) {
-        wrong[k] = 0;
-        for (size_t i = 0; i < rows; i++) {
-            int said = margins[i * (size_t)models + k] > 0 ? 1 : -1;
-            wrong[k] += sign[i] != 0 && said != sign[i];
-        }
-    }
+/* The class that function k says yes to. */
+static int positive_class(const probe *p, int k) {
+    return p->functions == 1 ? 1 : k;
 }
 
-static double *find_margins(probe *p, const dataset *d, const double *weights, int models,
-                            error *err) {
-    double *margins = mem_alloc(d->rows * (size_t)models, sizeof *margins);
+/* ------------------------------------------------------------------------------------- margins */
+
+/* Of `models` models of each function, weights [functions][PROBE_COSTS][units + 1]: an array
+ * [functions][rows][models] that the caller frees. */
+static double *find_margins(probe *p, const dataset *d, const double *weights, size_t stride,
+                            int models, error *err) {
+    size_t each = d->rows * (size_t)models;
+    double *margins = mem_alloc((size_t)p->functions * each, sizeof *margins);
     bool on_train = d == &p->train.d;
     logistic *l = on_train ? p->l : logistic_create(p->be, d, models, false, err);
-    bool found = l && logistic_margins(l, weights, models, margins, err);
+    bool found = l != NULL;
+    for (int k = 0; found && k < p->functions; k++) {
+        found = logistic_margins(l, weights + (size_t)k * stride, models,
+                                 margins + (size_t)k * each, err);
+    }
     if (!on_train) logistic_free(l);
     if (found) return margins;
     free(margins);
     return NULL;
 }
 
+/* The class that model `c` says row i is; a margin of 0 between two says the first. */
+static int said_class(const probe *p, const double *margins, size_t rows, size_t i, int models,
+                      int c) {
+    const double *at = margins + i * (size_t)models + (size_t)c;
+    if (p->functions == 1) return *at > 0;
+    int best = 0;
+    for (int k = 1; k < p->functions; k++) {
+        size_t each = rows * (size_t)models;
+        if (at[(size_t)k * each] > at[(size_t)best * each]) best = k;
+    }
+    return best;
+}
+
+/* For each model, how many of the labelled rows it gets wrong, all or those of `held`; returns how
+ * many there are. */
+static size_t count_errors(const probe *p, const double *margins, const part *part,
+                           const bool *held, int models, size_t *wrong) {
+    size_t rows = 0;
+    memset(wrong, 0, (size_t)models * sizeof *wrong);
+    for (size_t i = 0; i < part->d.rows; i++) {
+        if (part->class[i] < 0 || (held && !held[i])) continue;
+        rows++;
+        for (int c = 0; c < models; c++) {
+            wrong[c] += said_class(p, margins, part->d.rows, i, models, c) != part->class[i];
+        }
+    }
+    return rows;
+}
+
 /* ------------------------------------------------------------------------------------- choosing */
 
-static bool fit_on(probe *p, const int8_t *sign, int first, int models, fit_report *reports,
-                   error *err) {
-    size_t units = p->train.d.units;
-    view v = view_create(&p->train.d, sign, p->how->standardize);
-    bool fitted =
-        fit_models(p->l, &p->train.d, sign, p->how->penalty, &v, p->cost + first, models,
-                   p->weights + (size_t)first * (units + 1), reports, p->how->progress, err);
-    memcpy(p->deviation, v.deviation, units * sizeof *p->deviation);
+/* Fits `models` models of one function, from C number `first` on, on train's rows but those of
+ * `held`. */
+static bool fit_on(probe *p, int function, const bool *held, int first, int models, double *weights,
+                   fit_report *reports, error *err) {
+    const dataset *d = &p->train.d;
+    int yes = positive_class(p, function);
+    for (size_t i = 0; i < d->rows; i++) {
+        bool used = p->train.class[i] >= 0 && !(held && held[i]);
+        p->sign[i] = (int8_t)(!used ? 0 : p->train.class[i] == yes ? 1 : -1);
+    }
+    view v = view_create(d, p->sign, p->how->standardize);
+    bool fitted = fit_models(p->l, d, p->sign, p->how->penalty, &v, p->cost + first, models,
+                             weights, reports, p->how->progress, err);
+    memcpy(p->deviation, v.deviation, d->units * sizeof *p->deviation);
     view_free(&v);
     for (int k = 0, most = 0; fitted && k < models; k++) {
         if (reports[k].evaluations <= most) continue;
@@ -142,61 +219,104 @@ static bool fit_on(probe *p, const int8_t *sign, int first, int models, fit_repo
     return fitted;
 }
 
-/* The index of the smallest C that errs least on the rows of `d` that `sign` marks, or -1. */
-static int choose_cost(probe *p, const dataset *d, const int8_t *sign, const fit_report *reports,
+static void say_function(const probe *p, int function) {
+    if (p->functions == 1 || !p->how->progress) return;
+    const origin *o = &p->train.origin;
+    int32_t label = p->classes[function];
+    if (o->names) {
+        log_line("label %s against the rest", o->names[label]);
+    } else {
+        log_line("label %d against the rest", label);
+    }
+}
+
+/* The index of the smallest C that errs least on the part, or its rows of `held`; -1: failed. */
+static int choose_cost(probe *p, const part *part, const bool *held, const fit_report *reports,
                        error *err) {
-    double *margins = find_margins(p, d, p->weights, PROBE_COSTS, err);
+    size_t stride = PROBE_COSTS * (p->train.d.units + 1);
+    double *margins = find_margins(p, &part->d, p->weights, stride, PROBE_COSTS, err);
     if (!margins) return -1;
-    size_t wrong[PROBE_COSTS], rows = 0;
-    count_errors(margins, sign, d->rows, PROBE_COSTS, wrong);
+    size_t wrong[PROBE_COSTS];
+    size_t rows = count_errors(p, margins, part, held, PROBE_COSTS, wrong);
     free(margins);
-    for (size_t i = 0; i < d->rows; i++) rows += sign[i] != 0;
     int best = 0;
-    for (int k = 0; k < PROBE_COSTS; k++) {
+    for (int c = 0; c < PROBE_COSTS; c++) {
         if (p->how->progress) {
             log_line("C = 2^%d: validation error %.2f %%, %d evaluations, gap %.1e",
-                     k + SMALLEST_EXPONENT, 100 * (double)wrong[k] / (double)rows,
-                     reports[k].evaluations, reports[k].gap);
+                     c + SMALLEST_EXPONENT, 100 * (double)wrong[c] / (double)rows,
+                     reports[c].evaluations, reports[c].gap);
         }
-        if (wrong[k] < wrong[best]) best = k;
+        if (wrong[c] < wrong[best]) best = c;
     }
     p->result->valid_error = 100 * (double)wrong[best] / (double)rows;
     p->result->valid_rows = rows;
     return best;
 }
 
-/* Returns the index of the C in use, its weights fitted on all of train, or -1. */
-static int fit_and_choose(probe *p, fit_report *report, error *err) {
-    fit_report reports[PROBE_COSTS];
-    if (p->how->valid) {
-        if (!fit_on(p, p->train.sign, 0, PROBE_COSTS, reports, err)) return -1;
-        int best = choose_cost(p, &p->valid.d, p->valid.sign, reports, err);
-        if (best >= 0) *report = reports[best];
-        return best;
+/* What all functions' reports of each C come to. */
+static void add_reports(fit_report *all, const fit_report *one, int models) {
+    for (int c = 0; c < models; c++) {
+        all[c].objective += one[c].objective;
+        if (one[c].gap > all[c].gap) all[c].gap = one[c].gap;
+        all[c].evaluations += one[c].evaluations;
     }
-    size_t rows = p->train.d.rows;
-    int8_t *kept = mem_alloc(2 * rows, sizeof *kept), *held = kept + rows;
+}
+
+static bool fit_all(probe *p, const bool *held, fit_report *all, error *err) {
+    size_t stride = PROBE_COSTS * (p->train.d.units + 1);
+    for (int k = 0; k < p->functions; k++) {
+        fit_report reports[PROBE_COSTS];
+        say_function(p, k);
+        if (!fit_on(p, k, held, 0, PROBE_COSTS, p->weights + (size_t)k * stride, reports, err)) {
+            return false;
+        }
+        add_reports(all, reports, PROBE_COSTS);
+    }
+    return true;
+}
+
+/* Fills p->chosen by the C in use, fitted on all of train; returns the C's index, or -1. */
+static int fit_and_choose(probe *p, fit_report *report, error *err) {
+    fit_report reports[PROBE_COSTS] = {0};
+    size_t rows = p->train.d.rows, length = p->train.d.units + 1;
+    bool *held = p->how->valid ? NULL : mem_alloc(rows, sizeof *held);
     int best = -1;
-    if (!probe_split(p->train.sign, rows, p->how->seed, kept, held)) {
+    if (held && !probe_split(p->train.class, rows, p->class_count, p->how->seed, held)) {
         error_set(err, "%s: expected at least two documents of each class to split, or --valid",
                   p->train.d.labels_path);
-    } else if (fit_on(p, kept, 0, PROBE_COSTS, reports, err)) {
-        best = choose_cost(p, &p->train.d, held, reports, err);
+    } else if (fit_all(p, held, reports, err)) {
+        best = choose_cost(p, held ? &p->train : &p->valid, held, reports, err);
     }
-    free(kept);
-    if (best < 0 || !fit_on(p, p->train.sign, best, 1, report, err)) return -1;
+    bool again = held != NULL;
+    free(held);
+    if (best < 0) return -1;
+    *report = again ? (fit_report){0} : reports[best];
+    for (int k = 0; k < p->functions; k++) {
+        double *weights = p->chosen + (size_t)k * length;
+        fit_report one;
+        memcpy(weights, p->weights + ((size_t)k * PROBE_COSTS + (size_t)best) * length,
+               length * sizeof *weights);
+        if (!again) continue;
+        say_function(p, k);
+        if (!fit_on(p, k, NULL, best, 1, weights, &one, err)) return -1;
+        add_reports(report, &one, 1);
+    }
     return best;
 }
 
 /* --------------------------------------------------------------------------------------- results
  */
 
-static void describe_weights(const probe *p, const double *weights) {
+static void describe_weights(const probe *p) {
     probe_result *r = p->result;
     double size[PROBE_TOP_UNITS];
     for (size_t u = 0; u < r->units; u++) {
-        double here = fabs(weights[u]) * p->deviation[u];
-        r->nonzero += weights[u] != 0;
+        double largest = 0;
+        for (int k = 0; k < p->functions; k++) {
+            largest = fmax(largest, fabs(p->chosen[(size_t)k * (r->units + 1) + u]));
+        }
+        double here = largest * p->deviation[u];
+        r->nonzero += largest != 0;
         if (!(here > 0)) continue;
         int at = r->top_count;
         while (at > 0 && size[at - 1] < here) at--;
@@ -211,22 +331,25 @@ static void describe_weights(const probe *p, const double *weights) {
     }
 }
 
-static bool predict(probe *p, const double *weights, error *err) {
+static bool predict(probe *p, error *err) {
     const part *test = &p->test;
-    double *margins = find_margins(p, &test->d, weights, 1, err);
+    double *margins = find_margins(p, &test->d, p->chosen, p->train.d.units + 1, 1, err);
     if (!margins) return false;
-    size_t wrong;
-    count_errors(margins, test->sign, test->d.rows, 1, &wrong);
-    for (size_t i = 0; i < test->d.rows; i++) p->prediction[i] = p->classes[margins[i] > 0];
+    size_t wrong, rows = count_errors(p, margins, test, NULL, 1, &wrong);
+    for (size_t i = 0; i < test->d.rows; i++) {
+        p->prediction[i] = p->classes[said_class(p, margins, test->d.rows, i, 1, 0)];
+    }
     free(margins);
-    p->result->error = 100 * (double)wrong / (double)test->labelled;
+    p->result->error = 100 * (double)wrong / (double)rows;
     return true;
 }
 
-static const double *run(probe *p, error *err) {
-    size_t units = p->train.d.units;
+static bool run(probe *p, error *err) {
+    size_t units = p->train.d.units, functions = (size_t)p->functions;
     for (int k = 0; k < PROBE_COSTS; k++) p->cost[k] = ldexp(1, k + SMALLEST_EXPONENT);
-    p->weights = mem_alloc(PROBE_COSTS * (units + 1), sizeof *p->weights);
+    p->sign = mem_alloc(p->train.d.rows, sizeof *p->sign);
+    p->weights = mem_alloc(functions * PROBE_COSTS * (units + 1), sizeof *p->weights);
+    p->chosen = mem_alloc(functions * (units + 1), sizeof *p->chosen);
     p->deviation = mem_alloc(units, sizeof *p->deviation);
     p->prediction = mem_alloc(p->test.d.rows, sizeof *p->prediction);
     if (p->how->progress) {
@@ -236,60 +359,69 @@ static const double *run(probe *p, error *err) {
                  p->be->device);
     }
     p->l = logistic_create(p->be, &p->train.d, PROBE_COSTS, true, err);
-    if (!p->l) return NULL;
+    if (!p->l) return false;
     fit_report report;
     int chosen = fit_and_choose(p, &report, err);
-    if (chosen < 0) return NULL;
-    const double *weights = p->weights + (size_t)chosen * (units + 1);
-    if (!predict(p, weights, err)) return NULL;
+    if (chosen < 0 || !predict(p, err)) return false;
     p->result->cost = p->cost[chosen];
     p->result->objective = report.objective;
     p->result->gap = report.gap;
+    p->result->classes = p->class_count;
     p->result->units = units;
     p->result->train_rows = p->train.labelled;
     p->result->test_rows = p->test.labelled;
-    describe_weights(p, weights);
-    return weights;
+    describe_weights(p);
+    return true;
 }
 
 /* ---------------------------------------------------------------------------------------- files */
 
-/* The probe as one file. Its classes' names are their labels. */
-static bool save_probe(const probe *p, const double *weights, const char *path, error *err) {
+/* The probe as one file, with its classes' names, or their labels. */
+static bool save_probe(const probe *p, const char *path, error *err) {
     const probe_result *r = p->result;
-    char names[2][16];
-    saved_probe s = {.classes = 2,
-                     .models = 1,
-                     .name = {names[0], names[1]},
-                     .units = r->units,
-                     .weights = weights,
-                     .deviation = p->deviation,
-                     .cost = r->cost,
-                     .error = r->error,
-                     .documents = (int64_t)r->test_rows};
-    for (int i = 0; i < 2; i++) snprintf(names[i], sizeof names[i], "%d", p->classes[i]);
-    snprintf(s.penalty, sizeof s.penalty, p->how->penalty == PENALTY_L1 ? "l1" : "l2");
-    return origin_read(&s.origin, p->how->train, err) && saved_write(&s, path, err);
+    const origin *o = &p->train.origin;
+    char(*labels)[16] = mem_alloc((size_t)p->class_count, sizeof *labels);
+    saved_probe *s = mem_alloc(1, sizeof *s);
+    *s = (saved_probe){.origin = *o,
+                       .classes = p->class_count,
+                       .models = p->functions,
+                       .units = r->units,
+                       .weights = p->chosen,
+                       .deviation = p->deviation,
+                       .cost = r->cost,
+                       .error = r->error,
+                       .documents = (int64_t)r->test_rows};
+    for (int k = 0; k < p->class_count; k++) {
+        snprintf(labels[k], sizeof labels[k], "%d", p->classes[k]);
+        s->name[k] = o->names ? o->names[p->classes[k]] : labels[k];
+    }
+    snprintf(s->penalty, sizeof s->penalty, p->how->penalty == PENALTY_L1 ? "l1" : "l2");
+    bool saved = saved_write(s, path, err);
+    free(s);
+    free(labels);
+    return saved;
 }
 
-/* Both files are begun before the work, so that a folder that cannot be written is known at once.
- */
+/* All files are begun before the work, so that a folder that cannot be written is known at once. */
 static bool run_and_write(probe *p, error *err) {
-    if (!p->how->out) return run(p, err) != NULL;
+    if (!p->how->out) return run(p, err);
     char *weights_path = mem_format("%s.weights.npy", p->how->out);
     char *predictions_path = mem_format("%s.predictions.npy", p->how->out);
     char *probe_path = mem_format("%s.probe.safetensors", p->how->out);
-    size_t count = p->train.d.units + 1, rows = p->test.d.rows;
+    size_t length = p->train.d.units + 1, functions = (size_t)p->functions;
+    size_t rows = p->test.d.rows;
+    bool one = functions == 1;
     file_writer weights_file, predictions_file;
     int64_t start;
     bool done = false;
-    if (npy_begin(&weights_file, weights_path, "<f8", (int64_t)count, 0, &start, err)) {
+    if (npy_begin(&weights_file, weights_path, "<f8", (int64_t)(one ? length : functions),
+                  one ? 0 : (int64_t)length, &start, err)) {
         if (npy_begin(&predictions_file, predictions_path, "<i4", (int64_t)rows, 0, &start, err)) {
-            const double *weights = run(p, err);
             done =
-                weights && file_write(&weights_file, weights, count * sizeof *weights, err) &&
+                run(p, err) &&
+                file_write(&weights_file, p->chosen, functions * length * sizeof(double), err) &&
                 file_write(&predictions_file, p->prediction, rows * sizeof *p->prediction, err) &&
-                file_flush(&weights_file, err) && save_probe(p, weights, probe_path, err);
+                file_flush(&weights_file, err) && save_probe(p, probe_path, err);
             if (done) {
                 done = file_commit(&predictions_file, err);
             } else {
@@ -309,17 +441,21 @@ static bool run_and_write(probe *p, error *err) {
 }
 
 bool probe_run(backend *be, const probe_options *how, probe_result *result, error *err) {
-    probe p = {.be = be, .how = how, .result = result};
+    probe *p = mem_alloc(1, sizeof *p);
+    *p = (probe){.be = be, .how = how, .result = result};
     double start = clock_seconds();
     *result = (probe_result){0};
-    bool done = open_parts(&p, err) && run_and_write(&p, err);
-    logistic_free(p.l);
-    free(p.prediction);
-    free(p.deviation);
-    free(p.weights);
-    close_part(&p.test);
-    close_part(&p.valid);
-    close_part(&p.train);
+    bool done = open_parts(p, err) && run_and_write(p, err);
+    logistic_free(p->l);
+    free(p->prediction);
+    free(p->deviation);
+    free(p->chosen);
+    free(p->weights);
+    free(p->sign);
+    close_part(&p->test);
+    close_part(&p->valid);
+    close_part(&p->train);
+    free(p);
     result->seconds = clock_seconds() - start;
     return done;
 }

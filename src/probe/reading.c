@@ -103,12 +103,9 @@ static void run_call(reader_state *s, size_t first, size_t count, uint64_t from)
             s->bytes[t * columns + k] = s->c->bytes[d->offset + from + t];
         }
     }
-    be->upload(be, m->bytes, s->bytes, steps * columns);
-    /* The state before the call is carried to place 0 after it, so each step's own is downloaded
-     * from places 1 ... steps. */
+    model_set_text(m, s->bytes, NULL);
     be->replay(be, s->step);
-    be->download(be, s->states, (const char *)(cell ? m->cell.c : m->cell.h) + plane,
-                 steps * plane);
+    be->download(be, s->states, model_state(m, cell ? MODEL_C : MODEL_H, 1), steps * plane);
     be->download(be, s->logits, m->logits, steps * VOCABULARY * columns * sizeof *s->logits);
     for (size_t k = 0; k < count; k++) {
         const document *d = &s->c->documents[first + k];

@@ -152,3 +152,29 @@ int saved_top_units(const saved_probe *p, size_t *units, int count) {
     }
     return found;
 }
+
+int saved_apply(const saved_probe *p, const float *x, double *probability) {
+    double total = 0, largest = -INFINITY;
+    int best = 0;
+    for (int k = 0; k < p->models; k++) {
+        const double *w = p->weights + (size_t)k * (p->units + 1);
+        double margin = w[p->units];
+        for (size_t u = 0; u < p->units; u++) margin += w[u] * x[u];
+        probability[k] = 1 / (1 + exp(-margin));
+        total += probability[k];
+        if (p->models == 1) best = margin > 0;
+        if (p->models > 1 && margin > largest) {
+            largest = margin;
+            best = k;
+        }
+    }
+    if (p->models == 1) {
+        probability[1] = probability[0];
+        probability[0] = 1 - probability[1];
+    } else {
+        for (int k = 0; k < p->models; k++) {
+            probability[k] = total > 0 ? probability[k] / total : 1.0 / p->models;
+        }
+    }
+    return best;
+}

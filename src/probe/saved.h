@@ -40,4 +40,9 @@ bool saved_check(const saved_probe *p, int64_t units, const char *checksum, cons
  * whose weight is not 0; returns how many. */
 int saved_top_units(const saved_probe *p, size_t *units, int count);
 
+/* probability [classes] of a document whose features are x [units]: of two classes the logistic
+ * function of the margin; of more, those of all functions over their sum. Returns the likeliest
+ * class. */
+int saved_apply(const saved_probe *p, const float *x, double *probability);
+
 #endif

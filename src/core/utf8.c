@@ -1,0 +1,30 @@
+#include "core/utf8.h"
+
+size_t utf8_length(const uint8_t *text, size_t left) {
+    uint8_t lead = left ? text[0] : 0xFF;
+    size_t length = lead < 0x80                    ? 1
+                    : lead >= 0xC2 && lead <= 0xDF ? 2
+                    : lead >= 0xE0 && lead <= 0xEF ? 3
+                    : lead >= 0xF0 && lead <= 0xF4 ? 4
+                                                   : 0;
+    if (length > left) return 0;
+    for (size_t i = 1; i < length; i++) {
+        if ((text[i] & 0xC0) != 0x80) return 0;
+    }
+    /* Longer than needed, a surrogate, or past U+10FFFF. */
+    if ((lead == 0xE0 && text[1] < 0xA0) || (lead == 0xED && text[1] > 0x9F) ||
+        (lead == 0xF0 && text[1] < 0x90) || (lead == 0xF4 && text[1] > 0x8F)) {
+        return 0;
+    }
+    return length;
+}
+
+bool utf8_valid(const uint8_t *text, size_t length) {
+    while (length > 0) {
+        size_t size = utf8_length(text, length);
+        if (size == 0) return false;
+        text += size;
+        length -= size;
+    }
+    return true;
+}

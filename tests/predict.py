@@ -1,0 +1,199 @@
+"""Probes of several classes, labels that are names, and `smallworld predict`.
+
+    /usr/bin/python3 tests/predict.py BUILD/smallworld [CLASS.TEST...]
+"""
+
+import json
+import os
+import random
+import sys
+import unittest
+import warnings
+from pathlib import Path
+
+import cli
+import needs
+
+numpy = needs.module("numpy")
+needs.module("sklearn")
+from sklearn.linear_model import LogisticRegression  # noqa: E402
+
+NAMES = ["\u00fcbel", "good", "Bad one"]
+
+
+def named(count, seed, names=NAMES):
+    """Documents whose last word tells their label."""
+    draw, lines = random.Random(seed), []
+    for i in range(count):
+        label = draw.randrange(len(names))
+        words = draw.choices(["the", "cat", "dog", "sat"], k=draw.randint(2, 5))
+        lines.append(f"{names[label]}\t{' '.join(words)} {'xyz'[label] * 3}\n")
+    return "".join(lines).encode()
+
+
+class Predict(cli.Case):
+    def features(self, *parts):
+        for part in parts:
+            self.run_program("features", "run/last.safetensors", "--data", f"{part}.tsv", "--out",
+                             part, *self.cpu)
+
+    def predict(self, *arguments, status=0, **options):
+        out, err = self.run_program("predict", "run/last.safetensors", *arguments, *self.cpu,
+                                    status=status, **options)
+        return [json.loads(line) for line in out.splitlines()], err
+
+    def test_three_names(self):
+        self.write("train.tsv", named(160, 1))
+        self.write("valid.tsv", named(50, 2))
+        self.write("test.tsv", named(60, 3) + b"-1\tnobody says\n")
+        self.train()
+        self.features("train", "valid", "test")
+        names = json.loads(self.read("train.json"))["names"]
+        self.assertEqual(names, sorted(NAMES, key=str.encode))
+        labels = numpy.load(self.folder / "train.labels.npy")
+        lines = self.read("train.tsv").decode().splitlines()
+        self.assertEqual([names[label] for label in labels],
+                         [line.split("\t")[0] for line in lines])
+        probe = self.results("probe", "--train", "train", "--test", "test", "--out", "p", *self.cpu)
+        self.assertEqual((probe["classes"], probe["dropped"], probe["test_documents"]), (3, 1, 60))
+        weights = numpy.load(self.folder / "p.weights.npy")
+        self.assertEqual(weights.shape, (3, 33))
+
+        # Each function's objective is scikit-learn's, of that class against the rest.
+        x = numpy.load(self.folder / "train.npy").astype("float64")
+        for k in range(3):
+            yes = (labels == k).astype(int)
+            objective = lambda w: (probe["C"] * numpy.logaddexp(
+                0, (x @ w[:-1] + w[-1]) * (1 - 2 * yes)).sum() + numpy.abs(w).sum())
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")
+                theirs = LogisticRegression(penalty="l1", C=probe["C"], solver="liblinear",
+                                            tol=1e-7, max_iter=20000, random_state=0).fit(x, yes)
+            theirs = objective(numpy.append(theirs.coef_[0], theirs.intercept_[0]))
+            self.assertLess(objective(weights[k]), theirs * (1 + 1e-4))
+
+        # predict says what features and weights say, and errs as the probe did.
+        lines, err = self.predict("--probe", "p", "--text", "test.tsv")
+        margins = numpy.load(self.folder / "test.npy") @ weights[:, :-1].T + weights[:, -1]
+        self.assertEqual(len(lines), 61)
+        likely = 1 / (1 + numpy.exp(-margins))
+        likely /= likely.sum(1, keepdims=True)
+        wrong = 0
+        for i, line in enumerate(lines):
+            self.assertEqual(line["document"], i)
+            self.assertEqual(list(line["probability"]), names)
+            numpy.testing.assert_allclose(list(line["probability"].values()), likely[i], atol=1e-5)
+            self.assertEqual(line["class"], names[margins[i].argmax()])
+            wrong += "label" in line and line["label"] != line["class"]
+        self.assertNotIn("label", lines[60])
+        self.assertAlmostEqual(100 * wrong / 60, probe["error"])
+        self.assertIn(f"error {probe['error']:.2f} % of 60 labelled documents", err)
+        self.assertLess(probe["error"], 40)  # by chance it is 67
+        predictions = numpy.load(self.folder / "p.predictions.npy")
+        self.assertEqual([names[k] for k in predictions], [line["class"] for line in lines])
+
+        # With --valid, without a second fit; and a test set that lacks a class.
+        self.write("two.tsv", b"".join(line for line in self.read("test.tsv").splitlines(True)
+                                       if not line.startswith(b"good")))
+        self.features("two")
+        self.results("probe", "--train", "train", "--valid", "valid", "--test", "two", "--out", "q",
+                     *self.cpu)
+        lines, _ = self.predict("--probe", "q.probe.safetensors", "--text", "two.tsv", "--out",
+                                "lines.jsonl")
+        self.assertEqual(lines, [])
+        lines = [json.loads(line) for line in self.read("lines.jsonl").splitlines()]
+        predictions = numpy.load(self.folder / "q.predictions.npy")
+        self.assertEqual([names[k] for k in predictions], [line["class"] for line in lines])
+        self.refused("a probe of two classes", "show", "run/last.safetensors", "--probe", "p",
+                     "--text", "two.tsv", "--out", "page.html", *self.cpu)
+
+    def test_two_integers(self):
+        self.train()
+        for pool in "mean", "max,last", "last":
+            self.run_program("features", "run/last.safetensors", "--data", "train.tsv", "--out", "t",
+                             "--pool", pool, "--state", "hidden", *self.cpu)
+            self.run_program("features", "run/last.safetensors", "--data", "valid.tsv", "--out", "v",
+                             "--pool", pool, "--state", "hidden", *self.cpu)
+            self.run_program("probe", "--train", "t", "--test", "v", "--penalty", "l2", "--out", "p",
+                             *self.cpu)
+            lines, _ = self.predict("--probe", "p", "--text", "valid.tsv")
+            weights = numpy.load(self.folder / "p.weights.npy")
+            margins = numpy.load(self.folder / "v.npy") @ weights[:-1] + weights[-1]
+            numpy.testing.assert_allclose([line["probability"]["1"] for line in lines],
+                                          1 / (1 + numpy.exp(-margins)), atol=1e-5)
+        # Lines of plain text, framed as documents are: the same text, the same probability.
+        plain = b"\r\n\r\n".join(line.split(b"\t")[1]
+                                  for line in self.read("valid.tsv").splitlines())
+        self.write("plain.txt", plain)
+        with open(self.folder / "plain.txt") as text:
+            again, err = self.predict("--probe", "p", "--text", "-", stdin=text)
+        self.assertEqual([line["probability"] for line in again],
+                         [line["probability"] for line in lines])
+        self.assertNotIn("error", err)
+        # Features of another program do not say how they were made.
+        for name in "t.json", "v.json":
+            (self.folder / name).unlink()
+        self.run_program("probe", "--train", "t", "--test", "v", "--penalty", "l2", "--out", "o",
+                         *self.cpu)
+        again, _ = self.predict("--probe", "o", "--text", "valid.tsv", "--state", "hidden")
+        self.assertEqual(again, lines)
+        self.refused("fitted on the hidden state", "predict", "run/last.safetensors", "--probe", "p",
+                     "--text", "valid.tsv", "--state", "cell", *self.cpu, status=2)
+
+    def test_bad_input(self):
+        self.train()
+        self.features("train", "valid")
+        self.run_program("probe", "--train", "train", "--test", "valid", "--out", "p", *self.cpu)
+        command = ["predict", "run/last.safetensors", "--text", "valid.tsv", *self.cpu]
+        self.refused("missing.probe.safetensors", *command, "--probe", "missing")
+        self.refused("not a probe", *command, "--probe", "run/last.safetensors")
+        content = self.read("p.probe.safetensors")
+        self.write("cut.safetensors", content[:-8])
+        self.refused("cut.safetensors", *command, "--probe", "cut.safetensors")
+        self.write("class.safetensors", cli.change_metadata(content, "classes", "3"))
+        self.refused("class.safetensors", *command, "--probe", "class.safetensors")
+        self.run_program("train", "config.yaml", "--out", "other", "--set", "run.seed=7")
+        self.refused("features of another checkpoint", "predict", "other/last.safetensors",
+                     "--probe", "p", "--text", "valid.tsv", *self.cpu)
+        # Labels are of one kind, within a file and between train and test.
+        self.write("mixed.tsv", "good\ta\n1\tb\n")
+        self.refused("mixed.tsv:2: expected a name as label, like 'good', or -1, got '1'", *command,
+                     "--probe", "p", "--text", "mixed.tsv")
+        self.write("many.tsv", "".join(f"n{i}\ttext\n" for i in range(257)))
+        self.refused("many.tsv:257: more than 256 different labels", *command, "--probe", "p",
+                     "--text", "many.tsv")
+        self.write("named.tsv", named(9, 1))
+        self.features("named")
+        self.refused("labels are names", "probe", "--train", "train", "--test", "named", *self.cpu)
+        self.write("valid.tsv", named(20, 1, ["one", "two"]))
+        self.features("valid")
+        self.refused("label 'one' is not among", "probe", "--train", "named", "--test", "valid",
+                     *self.cpu)
+        self.write("named.json", '{"kind": "features", "names": ["a"]}')
+        self.refused("is none of the 1 names", "probe", "--train", "valid", "--test", "named",
+                     *self.cpu)
+        self.write("named.json", '{"kind": "features", "names": [1]}')
+        self.refused("named.json: expected what", "probe", "--train", "valid", "--test", "named",
+                     *self.cpu)
+
+    def test_names_in_training_and_pages(self):
+        self.write("train.tsv", named(60, 1, ["<b>no</b>", "yes"]).replace(b"<b>", b"_<b>"))
+        self.write("valid.tsv", named(20, 2, ["<b>no</b>", "yes"]).replace(b"<b>", b"_<b>"))
+        self.train()  # labels do not matter to it
+        self.features("train", "valid")
+        self.run_program("probe", "--train", "train", "--test", "valid", "--out", "p", *self.cpu)
+        self.run_program("show", "run/last.safetensors", "--text", "valid.tsv", "--probe", "p",
+                         "--features", "train", "--out", "page.html", *self.cpu)
+        page = self.read("page.html").decode()
+        data = json.loads(page.split('id="reading">')[1].split("</script>")[0])
+        self.assertEqual(data["classes"], ["_<b>no</b>", "yes"])
+        self.assertEqual({d["label"] for d in data["documents"]}, {"_<b>no</b>", "yes"})
+        self.assertNotIn("<b>no", page)
+
+
+if __name__ == "__main__":
+    if len(sys.argv) < 2:
+        sys.exit(__doc__)
+    cli.PROGRAM = Path(sys.argv.pop(1)).resolve()
+    os.environ.setdefault("OMP_WAIT_POLICY", "passive")  # other tests may be running
+    unittest.main()
