@@ -26,8 +26,12 @@ fuzz() { # TARGET
   local corpus=build-fuzz/corpus/$1
   local options=(-max_total_time=$each -max_len=65536 -timeout=10 -rss_limit_mb=1024 -malloc_limit_mb=256
                  -print_final_stats=1 -artifact_prefix="build-fuzz/$1-")
-  mkdir -p "$corpus" "tests/fuzz/found/$1"
-  if ! "build-fuzz/tests/fuzz/fuzz_$1" "${options[@]}" "$corpus" "tests/fuzz/found/$1" \
+  local seeds=() folder
+  for folder in "tests/fuzz/corpus/$1" "tests/fuzz/found/$1"; do
+    [ ! -d "$folder" ] || seeds+=("$folder")
+  done
+  mkdir -p "$corpus"
+  if ! "build-fuzz/tests/fuzz/fuzz_$1" "${options[@]}" "$corpus" "${seeds[@]}" \
       >"build-fuzz/$1.log" 2>&1; then
     echo "$1: FAILED; the end of build-fuzz/$1.log:"
     tail -n 30 "build-fuzz/$1.log"
