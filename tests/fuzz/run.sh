@@ -24,7 +24,7 @@ trap 'rm -rf "$TMPDIR"' EXIT
 
 fuzz() { # TARGET
   local corpus=build-fuzz/corpus/$1
-  local options=(-max_total_time=$each -max_len=65536 -timeout=10 -rss_limit_mb=1024 -malloc_limit_mb=256
+  local options=(-max_total_time=$each -max_len=65536 -timeout=60 -rss_limit_mb=1024 -malloc_limit_mb=256
                  -print_final_stats=1 -artifact_prefix="build-fuzz/$1-")
   local seeds=() folder
   for folder in "tests/fuzz/corpus/$1" "tests/fuzz/found/$1"; do
