@@ -36,8 +36,8 @@ void close_pair(pair *p);
 void assert_close(const pair *p, const char *what, const double *found, const double *expected,
                   size_t count);
 
-/* The same of a product's results, each of which must also be near what was expected, relative to its
- * own size or to the root mean square of all. */
+/* The same of a product's results, each of which must also be near what was expected, relative to
+ * its own size or to the root mean square of all. */
 void assert_each_close(const pair *p, const char *what, const double *found, const double *expected,
                        size_t count);
 

@@ -136,8 +136,8 @@ static void check_gpu_shapes(uint64_t seed, const shape *shapes, size_t count) {
     check_gpu_shapes_in(BF16, seed, shapes, count);
 }
 
-/* Every kernel of the dispatch table by its name, with a shape that must run it where the GPU and the
- * program have it. */
+/* Every kernel of the dispatch table by its name, with a shape that must run it where the GPU and
+ * the program have it. */
 static const struct kernel_case {
     const char *kernel, *reason;
     precision precision;

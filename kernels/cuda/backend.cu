@@ -49,6 +49,29 @@ void cuda_allow_shared(backend *be, const void *kernel, size_t bytes) {
                  : "more units or streams than this GPU's shared memory has room for");
 }
 
+bool cuda_run_together(backend *be, const char *what, const void *kernel, int blocks, int threads,
+                       size_t shared) {
+    cuda_backend *cuda = cuda_of(be);
+    int i = 0, each = 0;
+    while (i < cuda->room_count &&
+           (cuda->rooms[i].kernel != kernel || cuda->rooms[i].shared != shared))
+        i++;
+    if (i == cuda->room_count) {
+        cuda_allow_shared(be, kernel, shared);
+        const cudaError_t status =
+            cudaOccupancyMaxActiveBlocksPerMultiprocessor(&each, kernel, threads, shared);
+        if (!cuda_ok(be, status, what)) return false;
+        if (i == MOST_TOGETHER) i = cuda->room_count = 0; /* and look the others up again */
+        cuda->rooms[cuda->room_count++] = {kernel, shared, each * cuda->processors};
+    }
+    if (blocks <= cuda->rooms[i].blocks) return true;
+    return cuda_fail(
+        be,
+        "%s: %d thread blocks wait for each other, and this GPU runs %d at once; fewer "
+        "units or streams need fewer",
+        what, blocks, cuda->rooms[i].blocks);
+}
+
 static bool finish(backend *be, error *err) {
     cuda_backend *cuda = cuda_of(be);
     cuda_ok(be, cudaStreamSynchronize(cuda->stream), "synchronise");

@@ -33,7 +33,8 @@ enum {
     PRODUCT_MULTIPLE = 32, /* columns of a single product */
     STAGING_SLOTS = 32,
     STAGING_BYTES = 512 << 10, /* a slot; larger uploads take several */
-    REDUCTION_BLOCKS = 1024    /* partial sums of a reduction over an arena */
+    REDUCTION_BLOCKS = 1024,   /* partial sums of a reduction over an arena */
+    MOST_TOGETHER = 32         /* kernels whose thread blocks wait for each other */
 };
 
 typedef CUresult (*PFN_encode_map)(CUtensorMap *map, CUtensorMapDataType type, uint32_t rank,
@@ -41,6 +42,13 @@ typedef CUresult (*PFN_encode_map)(CUtensorMap *map, CUtensorMapDataType type, u
                                    const uint32_t *box, const uint32_t *element_stride,
                                    CUtensorMapInterleave interleave, CUtensorMapSwizzle swizzle,
                                    CUtensorMapL2promotion promotion, CUtensorMapFloatOOBfill fill);
+
+/* How many thread blocks of a kernel the GPU runs at once, with so much shared memory each. */
+typedef struct kernel_room {
+    const void *kernel;
+    size_t shared;
+    int blocks;
+} kernel_room;
 
 typedef struct cuda_backend {
     backend table;       /* first: a cuda_backend is a backend */
@@ -63,6 +71,8 @@ typedef struct cuda_backend {
     cudaEvent_t staged[STAGING_SLOTS];
     int next_slot;
     size_t table_bytes; /* of all layouts made so far */
+    kernel_room rooms[MOST_TOGETHER];
+    int room_count;
     cudaEvent_t *marks; /* [mark_count]; NULL until first used */
     int mark_count;
     char failure[640]; /* the first error, or "" */
@@ -124,6 +134,21 @@ template <typename... P>
 static inline void cuda_launch(backend *be, const char *what, bool early, void (*kernel)(P...),
                                dim3 grid, int threads, size_t shared, P... arguments) {
     cuda_launch_clusters(be, what, early, 1, kernel, grid, threads, shared, arguments...);
+}
+
+/* Whether so many thread blocks run on the GPU at once, which is looked up once for each kernel;
+ * else a failure is remembered. */
+bool cuda_run_together(backend *be, const char *what, const void *kernel, int blocks, int threads,
+                       size_t shared);
+
+/* A launch of thread blocks that wait for all others, so that all of them must run at once. */
+template <typename... P>
+static inline void cuda_launch_together(backend *be, const char *what, bool early,
+                                        void (*kernel)(P...), int blocks, int threads,
+                                        size_t shared, P... arguments) {
+    if (cuda_run_together(be, what, (const void *)kernel, blocks, threads, shared)) {
+        cuda_launch(be, what, early, kernel, dim3(blocks), threads, shared, arguments...);
+    }
 }
 
 /* Before anything is issued that writes what products may read as weights. A product that overlaps

@@ -563,9 +563,9 @@ static void launch_backward(backend *be, view<T> v) {
         v.kept = min((int)((cuda->shared_limit - rest) / round), max(rounds - EARLY_ROUNDS, 0));
     }
     v.lasting = (size_t)v.hidden * v.columns * sizeof *v.dc <= cuda->l2_bytes / 5;
-    cuda_launch(be, "gates_backward", !v.start && starts_early(be),
-                gates_backward<T, VEC, NORM, TABLE>, (v.hidden + v.units - 1) / v.units,
-                BACKWARD_THREADS, arrays::bytes(v), v);
+    cuda_launch_together(be, "gates_backward", !v.start && starts_early(be),
+                         gates_backward<T, VEC, NORM, TABLE>, (v.hidden + v.units - 1) / v.units,
+                         BACKWARD_THREADS, arrays::bytes(v), v);
 }
 
 template <typename T, int VEC>

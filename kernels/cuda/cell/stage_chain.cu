@@ -681,9 +681,9 @@ static void launch_chain(backend *be, const cell *c, int t, bool forward) {
         }
     }
     const int grid = slices * parts_of(&c->stage[0], c->columns, forward)->count;
-    cuda_launch(be, forward ? "stages" : "stages backward", true,
-                forward ? stage_chain_forward : stage_chain_backward, dim3(grid), THREADS,
-                bytes_of(most_slots(c, forward)), p);
+    cuda_launch_together(be, forward ? "stages" : "stages backward", true,
+                         forward ? stage_chain_forward : stage_chain_backward, grid, THREADS,
+                         bytes_of(most_slots(c, forward)), p);
     cuda->weights_settled = true;
 }
 

@@ -445,10 +445,11 @@ static int whole_units(const backend *be, const cell *c) {
  * reads before it waits. */
 template <typename T, int VEC> static void launch_whole(backend *be, view<T> v, bool forward) {
     const int blocks = (v.hidden + v.units - 1) / v.units;
-    cuda_launch(be, forward ? "activate" : "activate_backward", true,
-                forward ? whole_activate_kernel<T, VEC> : whole_backward_kernel<T, VEC>,
-                dim3(blocks), WHOLE_THREADS,
-                forward ? whole_stage<T, VEC, 1>::bytes(v) : whole_stage<T, VEC, 2>::bytes(v), v);
+    cuda_launch_together(
+        be, forward ? "activate" : "activate_backward", true,
+        forward ? whole_activate_kernel<T, VEC> : whole_backward_kernel<T, VEC>, blocks,
+        WHOLE_THREADS,
+        forward ? whole_stage<T, VEC, 1>::bytes(v) : whole_stage<T, VEC, 2>::bytes(v), v);
 }
 
 template <typename T> static void run_whole(backend *be, view<T> v, const cell *c, bool forward) {
