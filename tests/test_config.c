@@ -304,7 +304,9 @@ static void test_nearest(void **state) {
     assert_string_equal(nearest_name("trian", names, 4), "train");
     assert_string_equal(nearest_name("evaluate", names, 4), "eval");
     assert_string_equal(nearest_name("featres", names, 4), "features");
-    assert_string_equal(nearest_name("", names, 4), "eval");
+    assert_null(nearest_name("", names, 4));
+    assert_null(nearest_name("xyzzy", names, 4));
+    assert_null(nearest_name("frobnicate", names, 4));
 }
 
 /* -------------------------------------------------------------------------------- write, help */

@@ -352,9 +352,10 @@ int cmd_bench(int argc, char **argv) {
     }
     const char *names[BENCHES];
     for (int i = 0; i < BENCHES; i++) names[i] = benches[i].name;
+    const char *near = nearest_name(name, names, BENCHES);
     fprintf(stderr,
-            "smallworld bench: unknown benchmark '%s'; the nearest is '%s'\n"
+            "smallworld bench: unknown benchmark '%s'%s%s%s\n"
             "Try 'smallworld bench --help' for more information.\n",
-            name, nearest_name(name, names, BENCHES));
+            name, near ? "; the nearest is '" : "", near ? near : "", near ? "'" : "");
     return STATUS_USAGE;
 }

@@ -39,16 +39,56 @@ static void print_help(void) {
         printf("  %-10s %s\n", commands[i].name, commands[i].summary);
     }
     puts("\n'smallworld COMMAND --help' describes a command, with an example.\n"
-         "'smallworld --version' prints the version.");
+         "'smallworld help COMMAND' does too; 'smallworld --version' prints the version, and what "
+         "it computes with.");
 }
 
 static int run_unknown(const char *name) {
     const char *names[COMMANDS];
     error err;
     for (int i = 0; i < COMMANDS; i++) names[i] = commands[i].name;
-    error_usage(&err, "unknown command '%s'; the nearest is '%s'", name,
-                nearest_name(name, names, COMMANDS));
+    const char *near = nearest_name(name, names, COMMANDS);
+    error_usage(&err, "unknown command '%s'%s%s%s", name, near ? "; the nearest is '" : "",
+                near ? near : "", near ? "'" : "");
     return cli_fail(&err, NULL);
+}
+
+char *openblas_get_corename(void) __attribute__((weak)); /* NULL with another BLAS */
+
+static void print_version(FILE *out, struct argp_state *state) {
+    error why;
+    (void)state;
+    fprintf(out, "smallworld %s\n", SMALLWORLD_VERSION);
+    fprintf(out, "CPU: %s%s\n", openblas_get_corename ? "OpenBLAS for " : "a BLAS of no known name",
+            openblas_get_corename ? openblas_get_corename() : "");
+    backend *gpu = backend_cuda(FP32, &why);
+    const char *reason = strstr(why.text, "device cuda: ");
+    fprintf(out, "CUDA: %s\n",
+            gpu      ? gpu->device
+            : reason ? reason + strlen("device cuda: ")
+                     : why.text);
+    if (gpu) gpu->destroy(gpu);
+}
+
+static int run_command(const char *command, int argc, char **argv) {
+    for (int i = 0; i < COMMANDS; i++) {
+        if (strcmp(command, commands[i].name) != 0) continue;
+        char *name = mem_format("smallworld %s", command); /* argp's messages start with it */
+        argv[0] = name;
+        int status = commands[i].run(argc, argv);
+        free(name);
+        return status;
+    }
+    return run_unknown(command);
+}
+
+/* argp knows --help; -h is taken as it where it cannot be an option's value. */
+static void accept_short_help(int argc, char **argv) {
+    static char help[] = "--help";
+    if (argc > 2 && strcmp(argv[2], "-h") == 0) argv[2] = help;
+    if (argc > 3 && strcmp(argv[argc - 1], "-h") == 0 && strncmp(argv[argc - 2], "--", 2) != 0) {
+        argv[argc - 1] = help;
+    }
 }
 
 static int run(int argc, char **argv) {
@@ -58,26 +98,23 @@ static int run(int argc, char **argv) {
         return cli_fail(&err, NULL);
     }
     if (strcmp(argv[1], "--help") == 0 || strcmp(argv[1], "-h") == 0 ||
-        strcmp(argv[1], "help") == 0) {
+        (strcmp(argv[1], "help") == 0 && argc == 2)) {
         print_help();
         return STATUS_OK;
     }
+    if (strcmp(argv[1], "help") == 0) {
+        char help[] = "--help", *arguments[] = {NULL, help, NULL};
+        return run_command(argv[2], 2, arguments);
+    }
     if (strcmp(argv[1], "--version") == 0) {
-        puts(argp_program_version);
+        print_version(stdout, NULL);
         return STATUS_OK;
     }
-    for (int i = 0; i < COMMANDS; i++) {
-        if (strcmp(argv[1], commands[i].name) != 0) continue;
-        char *name = mem_format("smallworld %s", argv[1]);
-        argv[1] = name; /* argp's messages start with it */
-        int status = commands[i].run(argc - 1, argv + 1);
-        free(name);
-        return status;
-    }
-    return run_unknown(argv[1]);
+    accept_short_help(argc, argv);
+    return run_command(argv[1], argc - 1, argv + 1);
 }
 
-const char *argp_program_version = "smallworld " SMALLWORLD_VERSION; /* of each command */
+void (*argp_program_version_hook)(FILE *, struct argp_state *) = print_version; /* of commands */
 
 /* Files opened later must not be taken for standard input, output or error, where these are
  * closed. Standard output then fails, as it should: what is printed would be lost. */

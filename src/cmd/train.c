@@ -1,8 +1,10 @@
 /* smallworld train: from a config to a trained model. */
 #include "cmd/cli.h"
+#include "core/file.h"
 #include "core/log.h"
 #include "core/memory.h"
 #include "page/follow.h"
+#include "train/defaults.h"
 #include "train/trainer.h"
 
 #include <libgen.h>
@@ -12,16 +14,30 @@
 typedef struct arguments {
     cli_model model;
     const char *config, *folder;
-    cli_list assignments;
+    cli_list assignments, data; /* data: files to train on without a config */
     bool resume, overwrite, plot, json, help_config;
 } arguments;
 
-enum { KEY_SET = 1, KEY_OUT, KEY_RESUME, KEY_OVERWRITE, KEY_PLOT, KEY_JSON, KEY_HELP_CONFIG };
+enum {
+    KEY_SET = 1,
+    KEY_DATA,
+    KEY_OUT,
+    KEY_RESUME,
+    KEY_OVERWRITE,
+    KEY_PLOT,
+    KEY_JSON,
+    KEY_HELP_CONFIG
+};
 
 static const struct argp_option option_table[] = {
     {"set", KEY_SET, "KEY.PATH=VALUE", 0, "Override one key of the config; may be repeated", 0},
-    {"out", KEY_OUT, "DIR", 0, "Folder of the run; default: runs/<config name>", 0},
-    {"resume", KEY_RESUME, NULL, 0, "Go on from the state in the run's folder", 0},
+    {"data", KEY_DATA, "FILE", 0,
+     "Train on this text, -: standard input, with a model and a recipe chosen by its size and the "
+     "device; may be repeated",
+     0},
+    {"out", KEY_OUT, "DIR", 0, "Folder of the run; default: runs/<name of the config or text>", 0},
+    {"resume", KEY_RESUME, NULL, 0,
+     "Go on from the state in the run's folder; with RUN in place of a config, by its settings", 0},
     {"overwrite", KEY_OVERWRITE, NULL, 0, "Start over in a folder that holds a run", 0},
     {"plot", KEY_PLOT, NULL, 0, "Keep the run's curves in its folder as plot.html", 0},
     {"json", KEY_JSON, NULL, 0, "Print one JSON object on stdout at the end", 0},
@@ -33,6 +49,7 @@ static error_t parse(int key, char *text, struct argp_state *state) {
     arguments *a = state->input;
     switch (key) {
     case KEY_SET: cli_append(&a->assignments, text); return 0;
+    case KEY_DATA: cli_append(&a->data, text); return 0;
     case KEY_OUT:
         if (*text == '\0') argp_error(state, "--out: expected a folder, got ''");
         a->folder = text;
@@ -49,15 +66,22 @@ static error_t parse(int key, char *text, struct argp_state *state) {
         return 0;
     case ARGP_KEY_END:
         if (a->help_config) return 0;
-        if (!a->config) argp_error(state, "expected a CONFIG.yaml");
+        if (!a->config && a->data.count == 0) {
+            argp_error(state, "expected a CONFIG.yaml, or --data FILE");
+        }
+        if (a->config && a->data.count) {
+            argp_error(state, "a config or --data, not both; --set data.train=FILE overrides");
+        }
+        if (!a->config && a->resume) argp_error(state, "expected the run folder to resume");
         if (a->resume && a->overwrite) argp_error(state, "--resume: not together with --overwrite");
         return 0;
     default: return ARGP_ERR_UNKNOWN;
     }
 }
 
-/* runs/<config name>, without the folder and the ending of the config's path. */
+/* runs/<name>, without the folder and the ending of the path of the config or text. */
 static char *default_folder(const char *config) {
+    if (strcmp(config, "-") == 0) return mem_string("runs/standard-input");
     char *copy = mem_string(config), *name = basename(copy), *dot = strrchr(name, '.');
     if (dot && dot != name) *dot = '\0';
     char *folder = mem_format("runs/%s", name);
@@ -80,14 +104,25 @@ static void print_json(const train_result *r) {
     putchar('\n');
 }
 
+/* The config with its assignments, or one that is made for --data. */
+static bool load(options *o, const arguments *a, error *err) {
+    if (a->config) {
+        return options_load(o, a->config, a->assignments.items, a->assignments.count, err);
+    }
+    for (int i = 0; i < a->assignments.count; i++) {
+        if (!config_assign(&o->config, a->assignments.items[i], err)) return false;
+    }
+    return cli_apply(&a->model, o, err) && defaults_choose(o, a->data.items, a->data.count, err) &&
+           options_check(o, err);
+}
+
 static int run(const arguments *a, const char *folder) {
     error err;
     options o;
     train_result result;
     train_start start = a->resume ? TRAIN_RESUME : a->overwrite ? TRAIN_OVERWRITE : TRAIN_FRESH;
     options_begin(&o);
-    bool done = options_load(&o, a->config, a->assignments.items, a->assignments.count, &err) &&
-                cli_apply(&a->model, &o, &err) && options_check(&o, &err);
+    bool done = load(&o, a, &err) && cli_apply(&a->model, &o, &err) && options_check(&o, &err);
     if (done && o.data.train.count == 0) {
         done = error_set(&err, "%s: data.train: expected the files to train on", a->config);
     }
@@ -110,11 +145,12 @@ int cmd_train(int argc, char **argv) {
     static const struct argp argp = {
         option_table,
         parse,
-        "CONFIG.yaml",
+        "CONFIG.yaml\n--data FILE\n--resume RUN",
         "Train a model. Progress goes to stderr; the run folder gets config.yaml, metrics.jsonl, "
         "last.safetensors, best.safetensors (by validation) and last.state."
         "\vExample:\n  smallworld train configs/quickstart.yaml --set train.lr=0.001 \\\n"
-        "      --out runs/a",
+        "      --out runs/a\n  smallworld train --data book.txt\n"
+        "  smallworld train --resume runs/a --set train.steps=4000",
         children,
         NULL,
         NULL};
@@ -124,9 +160,19 @@ int cmd_train(int argc, char **argv) {
         config_help(option_keys, option_count, stdout);
         return STATUS_OK;
     }
-    char *folder = a.folder ? mem_string(a.folder) : default_folder(a.config);
+    char *config = NULL, *folder;
+    if (a.resume && file_is_folder(a.config)) {
+        config = mem_format("%s/config.yaml", a.config);
+        folder = mem_string(a.folder ? a.folder : a.config);
+        a.config = config;
+    } else {
+        folder =
+            a.folder ? mem_string(a.folder) : default_folder(a.config ? a.config : a.data.items[0]);
+    }
     int status = run(&a, folder);
+    free(config);
     free(folder);
+    free(a.data.items);
     free(a.assignments.items);
     return status;
 }

@@ -35,6 +35,12 @@ static int edit_distance(const char *a, const char *b) {
     return distance;
 }
 
+static bool is_near(const char *wrong, const char *name, int distance) {
+    size_t shorter = strlen(wrong) < strlen(name) ? strlen(wrong) : strlen(name);
+    bool begins = shorter >= 3 && strncmp(wrong, name, shorter) == 0;
+    return begins || distance <= 1 || (size_t)distance * 2 <= shorter;
+}
+
 const char *nearest_name(const char *wrong, const char *const *names, int count) {
     const char *nearest = names[0];
     int least = edit_distance(wrong, nearest);
@@ -45,7 +51,7 @@ const char *nearest_name(const char *wrong, const char *const *names, int count)
             nearest = names[i];
         }
     }
-    return nearest;
+    return is_near(wrong, nearest, least) ? nearest : NULL;
 }
 
 static int key_index(const config *c, const char *path) {
@@ -58,8 +64,10 @@ static int key_index(const config *c, const char *path) {
 static bool unknown_key(const config *c, const char *path, const char *source, error *err) {
     const char **names = mem_alloc((size_t)c->count, sizeof *names);
     for (int i = 0; i < c->count; i++) names[i] = c->keys[i].path;
-    error_set(err, "%s: %s: unknown key; the nearest is %s", source, path,
-              nearest_name(path, names, c->count));
+    const char *near = nearest_name(path, names, c->count);
+    error_set(err, "%s: %s: unknown key%s%s", source, path,
+              near ? "; the nearest is " : "; 'smallworld train --help-config' lists them",
+              near ? near : "");
     free(names);
     return false;
 }

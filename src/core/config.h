@@ -82,7 +82,8 @@ void config_write(const config *c, FILE *out);
 /* Each key as "KEY (TYPE, DEFAULT): HELP [RANGE]", by sections, in lines of at most 98 columns. */
 void config_help(const config_key *keys, int count, FILE *out);
 
-/* Of `count` names, the one nearest to `wrong` in edit distance. */
+/* Of `count` names, the one nearest to `wrong` in edit distance, or NULL where more than half of
+ * the letters differ and neither begins with the other. */
 const char *nearest_name(const char *wrong, const char *const *names, int count);
 
 #endif

@@ -363,6 +363,11 @@ bool file_exists(const char *path) {
     return access(path, F_OK) == 0 || (errno != ENOENT && errno != ENOTDIR);
 }
 
+bool file_is_folder(const char *path) {
+    struct stat status;
+    return stat(path, &status) == 0 && S_ISDIR(status.st_mode);
+}
+
 const char *file_scratch_folder(void) {
     const char *folder = getenv("TMPDIR");
     if (folder && *folder) return folder;

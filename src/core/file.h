@@ -52,6 +52,7 @@ bool file_flush_folder(const char *path, error *err);
 
 /* True also where that cannot be found out, so that opening the file says why. */
 bool file_exists(const char *path);
+bool file_is_folder(const char *path);
 
 bool file_ends_in(const char *path, const char *ending);
 

@@ -1,7 +1,9 @@
 #include "core/log.h"
 
+#include <limits.h>
 #include <stdarg.h>
 #include <stdio.h>
+#include <sys/ioctl.h>
 #include <unistd.h>
 
 static bool progress_shown; /* the cursor stands at the end of a progress line */
@@ -35,12 +37,21 @@ void log_warning(const char *format, ...) {
     va_end(arguments);
 }
 
+/* Columns that a line may take without wrapping, which \r could not take back. */
+static int terminal_width(void) {
+    struct winsize size;
+    if (ioctl(STDERR_FILENO, TIOCGWINSZ, &size) != 0 || size.ws_col < 2) return INT_MAX;
+    return size.ws_col - 1;
+}
+
 void log_progress(const char *format, ...) {
+    char line[512];
     va_list arguments;
     va_start(arguments, format);
     clear_progress();
-    vfprintf(stderr, format, arguments);
+    vsnprintf(line, sizeof line, format, arguments);
     progress_shown = log_is_terminal();
+    fprintf(stderr, "%.*s", progress_shown ? terminal_width() : INT_MAX, line);
     if (!progress_shown) fputc('\n', stderr);
     fflush(stderr);
     va_end(arguments);

@@ -83,14 +83,16 @@ static void source_close(source *s) {
 
 /* `s` is zeroed. Needs source_close even if it fails. */
 static bool source_open(source *s, const char *path, error *err) {
+    const bool standard = strcmp(path, "-") == 0;
     struct stat status;
-    s->path = path;
-    s->file = open(path, O_RDONLY | O_NONBLOCK | O_CLOEXEC); /* does not wait for a pipe's writer */
+    s->path = standard ? "standard input" : path;
+    /* Does not wait for a pipe's writer. */
+    s->file = open(standard ? "/dev/stdin" : path, O_RDONLY | O_NONBLOCK | O_CLOEXEC);
     s->z.next_in = s->input;
-    if (s->file < 0 || fstat(s->file, &status) != 0) return error_system(err, "open", path);
+    if (s->file < 0 || fstat(s->file, &status) != 0) return error_system(err, "open", s->path);
     s->waits = !S_ISREG(status.st_mode);
     if (!refill(s, err)) return false;
-    if (s->z.avail_in == 0) return error_set(err, "%s: empty", path);
+    if (s->z.avail_in == 0) return error_set(err, "%s: empty", s->path);
     if (!at_magic(s)) {
         return !file_ends_in(path, ".gz") ||
                error_set(err, "%s: not a gzip file, though its name ends in .gz", path);
@@ -457,6 +459,10 @@ static bool read_documents(reading *r, source *s, error *err) {
     lines l = {.source = s};
     bool read;
     for (l.number = 1; (read = next_line(&l, err)) && l.text; l.number++) {
+        if (l.number == 1 && l.length >= 3 && memcmp(l.text, "\xEF\xBB\xBF", 3) == 0) {
+            l.text += 3; /* UTF-8's byte order mark */
+            l.length -= 3;
+        }
         read = add_line(r, s->path, l.number, l.text, l.length, err);
         if (!read) break;
     }
@@ -481,19 +487,32 @@ static bool read_raw(reading *r, source *s, error *err) {
     return read;
 }
 
+/* Whether what was read first, if it is not compressed, begins with LABEL<TAB>. */
+static bool begins_with_label(const source *s) {
+    const uint8_t *next = s->z.next_in, *end = next + s->z.avail_in;
+    if (end - next >= 3 && memcmp(next, "\xEF\xBB\xBF", 3) == 0) next += 3;
+    if (next < end && *next == '-') next++;
+    const uint8_t *digits = next;
+    while (next < end && *next >= '0' && *next <= '9') next++;
+    return !s->gzip && next > digits && next < end && *next == '\t';
+}
+
 static bool read_file(reading *r, const char *path, error *err) {
     uint64_t before = r->corpus->size;
     source *s = mem_alloc(1, sizeof *s);
     s->file = -1;
     bool read = source_open(s, path, err);
-    if (read && (file_ends_in(path, ".tsv") || file_ends_in(path, ".tsv.gz"))) {
+    if (read &&
+        (strcmp(path, "-") == 0 ? begins_with_label(s)
+                                : file_ends_in(path, ".tsv") || file_ends_in(path, ".tsv.gz"))) {
         read = read_documents(r, s, err);
     } else if (read) {
         read = read_raw(r, s, err);
     }
+    const char *name = s->path;
     source_close(s);
     free(s);
-    if (read && r->corpus->size == before) read = error_set(err, "%s: empty", path);
+    if (read && r->corpus->size == before) read = error_set(err, "%s: empty", name);
     return read;
 }
 

@@ -2,10 +2,11 @@
  *
  * A file whose name ends in .tsv or .tsv.gz holds documents, one a line: "LABEL<TAB>TEXT", the
  * label an integer or, in all files of a corpus, a name, the line ended by LF or CR LF, the last
- * one perhaps by nothing. A document is framed as "\n " + text + " ", with any CR left in the text
- * made a space; bytes are otherwise kept as they are. Any other file is raw text: one document, its
- * bytes untouched, without a label. What starts with gzip's magic bytes is decompressed, whatever
- * its name.
+ * one perhaps by nothing; UTF-8's byte order mark before the first is passed over. A document is
+ * framed as "\n " + text + " ", with any CR left in the text made a space; bytes are otherwise kept
+ * as they are. Any other file is raw text: one document, its bytes untouched, without a label. What
+ * starts with gzip's magic bytes is decompressed, whatever its name. "-" is standard input:
+ * documents if it begins with an integer label and a tab, else raw text.
  *
  * Reading goes once through the files into an unlinked spool file in $TMPDIR (or /var/tmp), which
  * is mapped: memory stays bounded by the index, 32 bytes a document, whatever the size. */

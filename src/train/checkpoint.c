@@ -139,7 +139,10 @@ static bool load_graphs(const safetensors *file, const model_config *config, gra
 
 bool checkpoint_open(checkpoint *c, const char *path, error *err) {
     memset(c, 0, sizeof *c);
-    if (!open_kind(&c->file, path, "model", err)) return false;
+    char *file = file_is_folder(path) ? mem_format("%s/last.safetensors", path) : mem_string(path);
+    const bool opened = open_kind(&c->file, file, "model", err);
+    free(file);
+    if (!opened) return false;
     options_begin(&c->options);
     if (options_from_metadata(&c->options, &c->file, err) &&
         load_graphs(&c->file, &c->options.model, c->graphs, err)) {

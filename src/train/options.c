@@ -1,5 +1,6 @@
 #include "train/options.h"
 
+#include "core/file.h"
 #include "core/log.h"
 #include "core/memory.h"
 #include "graph/graph.h"
@@ -160,7 +161,7 @@ const config_key option_keys[] = {
     {"train.log_every", CONFIG_INTEGER, AT(train.log_every), "50", 1, 1e9, NULL,
      "number of updates between two lines of metrics.jsonl", R},
     {"train.valid_every", CONFIG_INTEGER, AT(train.valid_every), "1000", 1, 1e9, NULL,
-     "number of updates between two validations; the run ends with one too", 0},
+     "number of updates between two validations; the run ends with one too", R},
     {"train.valid_bytes", CONFIG_INTEGER, AT(train.valid_bytes), "1000000", 0, 1e15, NULL,
      "number of bytes of validation text that are scored, from its beginning; 0 scores all", 0},
     {"train.checkpoint_minutes", CONFIG_NUMBER, AT(train.checkpoint_minutes), "10", 0, 1e6, NULL,
@@ -182,8 +183,31 @@ void options_free(options *o) {
     config_end(&o->config);
 }
 
+/* A name that a config file gives: where there is no such file, but one beside the config, that one. */
+static void look_beside(const char *config, char **name) {
+    const char *slash = strrchr(config, '/');
+    if (!slash || !**name || **name == '/' || file_exists(*name)) return;
+    char *beside = mem_format("%.*s/%s", (int)(slash - config), config, *name);
+    if (file_exists(beside)) {
+        free(*name);
+        *name = beside;
+    } else {
+        free(beside);
+    }
+}
+
+static void look_beside_config(options *o, const char *config) {
+    config_list *lists[] = {&o->data.train, &o->data.valid, &o->data.exclude};
+    for (int i = 0; i < 3; i++) {
+        for (int k = 0; k < lists[i]->count; k++) look_beside(config, &lists[i]->items[k]);
+    }
+    look_beside(config, &o->model.graph_file);
+    look_beside(config, &o->train.init);
+}
+
 bool options_load(options *o, const char *file, char *const *assignments, int count, error *err) {
     if (!config_load(&o->config, file, err)) return false;
+    look_beside_config(o, file);
     for (int i = 0; i < count; i++) {
         if (!config_assign(&o->config, assignments[i], err)) return false;
     }

@@ -1,0 +1,129 @@
+#include "train/defaults.h"
+
+#include "core/file.h"
+#include "core/log.h"
+#include "core/memory.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+
+/* A model of the quickstart's kind for a CPU, and for a GPU those of configs/imdb-*.yaml; smaller text
+ * gets a smaller one, since it would be learnt by heart. Minutes bound a run that people wait for;
+ * epochs bound how often short text is read. */
+/* clang-format off */
+static const struct recipe {
+    bool gpu;
+    double least; /* megabytes of text that it is for */
+    const char *settings[12][2];
+} recipes[] = {
+    {true, 50, {{"model.hidden", "8192"}, {"model.block", "32"}, {"model.density", "0.0589"},
+                {"train.batch", "128"}, {"train.bptt", "128"}, {"train.lr", "0.008"},
+                {"train.warmup", "200"}, {"train.epochs", "8"}, {"train.minutes", "30"}}},
+    {true, 10, {{"model.hidden", "4096"}, {"model.block", "32"}, {"model.density", "0.118"},
+                {"train.batch", "128"}, {"train.bptt", "128"}, {"train.lr", "0.008"},
+                {"train.warmup", "200"}, {"train.epochs", "16"}, {"train.minutes", "15"}}},
+    {true, 0, {{"model.hidden", "2048"}, {"model.block", "32"}, {"model.density", "0.15"},
+               {"model.dropout", "0.2"}, {"train.batch", "64"}, {"train.bptt", "128"},
+               {"train.lr", "0.004"}, {"train.epochs", "30"}, {"train.minutes", "10"}}},
+    {false, 2, {{"model.hidden", "512"}, {"model.block", "16"}, {"model.density", "0.143"},
+                {"train.batch", "16"}, {"train.bptt", "128"}, {"train.lr", "0.006"},
+                {"train.epochs", "8"}, {"train.minutes", "20"}}},
+    {false, 0, {{"model.hidden", "256"}, {"model.block", "16"}, {"model.density", "0.25"},
+                {"model.dropout", "0.1"}, {"train.batch", "16"}, {"train.bptt", "128"},
+                {"train.lr", "0.006"}, {"train.epochs", "20"}, {"train.minutes", "10"}}},
+};
+/* clang-format on */
+
+/* Megabytes of the files; gzip makes text about a third as large. */
+static bool measure(char *const *files, int count, double *megabytes, error *err) {
+    *megabytes = 0;
+    for (int i = 0; i < count; i++) {
+        struct stat status;
+        if (strcmp(files[i], "-") == 0) { /* not known before it is read */
+            *megabytes += 1;
+            continue;
+        }
+        if (stat(files[i], &status) != 0) return error_system(err, "open", files[i]);
+        double size = (double)status.st_size / 1e6;
+        *megabytes += file_ends_in(files[i], ".gz") ? 3 * size : size;
+    }
+    return true;
+}
+
+static bool set_files(options *o, char *const *files, int count, error *err) {
+    size_t size = 3;
+    for (int i = 0; i < count; i++) size += 2 * strlen(files[i]) + 4;
+    char *text = mem_alloc(size + sizeof "data.train=", 1), *at = text;
+    at += sprintf(at, "data.train=[");
+    for (int i = 0; i < count; i++) {
+        at += sprintf(at, "%s'", i ? ", " : ""); /* YAML doubles a quote inside quotes */
+        for (const char *c = files[i]; *c; c++) {
+            if (*c == '\'') *at++ = '\'';
+            *at++ = *c;
+        }
+        *at++ = '\'';
+    }
+    strcpy(at, "]");
+    bool done = config_assign(&o->config, text, err);
+    free(text);
+    return done;
+}
+
+/* The recipe's, made smaller for short text until an epoch has 20 updates or they are tiny. */
+static void size_minibatches(const struct recipe *r, double megabytes, char batch[24],
+                             char bptt[24]) {
+    int64_t streams = 0, steps = 0;
+    for (int i = 0; r->settings[i][0]; i++) {
+        if (strcmp(r->settings[i][0], "train.batch") == 0) streams = atoll(r->settings[i][1]);
+        if (strcmp(r->settings[i][0], "train.bptt") == 0) steps = atoll(r->settings[i][1]);
+    }
+    while (streams > 2 && 20.0 * (double)(streams * steps) > 1e6 * megabytes) streams /= 2;
+    while (steps > 16 && 20.0 * (double)(streams * steps) > 1e6 * megabytes) steps /= 2;
+    snprintf(batch, 24, "%" PRId64, streams);
+    snprintf(bptt, 24, "%" PRId64, steps);
+}
+
+/* Whether what is set already leaves no room for the key. */
+static bool is_settled(const options *o, const char *key) {
+    static const char *const against[][2] = {
+        {"train.epochs", "train.steps"},      {"train.epochs", "train.minutes"},
+        {"train.minutes", "train.steps"},     {"train.minutes", "train.epochs"},
+        {"model.density", "model.degree"},    {"model.density", "model.graph_file"},
+        {"model.hidden", "model.parameters"},
+    };
+    if (config_is_set(&o->config, key)) return true;
+    if (strcmp(key, "model.density") == 0 && o->model.graph == GRAPH_DENSE) return true;
+    for (size_t i = 0; i < sizeof against / sizeof against[0]; i++) {
+        if (strcmp(key, against[i][0]) == 0 && config_is_assigned(&o->config, against[i][1])) {
+            return true;
+        }
+    }
+    return false;
+}
+
+bool defaults_choose(options *o, char *const *files, int count, error *err) {
+    double megabytes;
+    if (!measure(files, count, &megabytes, err) || !set_files(o, files, count, err)) return false;
+    backend *be = options_backend(&o->run, err);
+    if (!be) return false;
+    const bool gpu = strcmp(be->name, "cuda") == 0;
+    be->destroy(be);
+    const struct recipe *r = recipes;
+    while (r->gpu != gpu || megabytes < r->least) r++;
+    char chosen[512] = "", batch[24], bptt[24];
+    size_minibatches(r, megabytes, batch, bptt);
+    for (int i = 0; r->settings[i][0]; i++) {
+        const char *key = r->settings[i][0], *value = r->settings[i][1];
+        if (strcmp(key, "train.batch") == 0) value = batch;
+        if (strcmp(key, "train.bptt") == 0) value = bptt;
+        if (is_settled(o, key)) continue;
+        if (!config_set(&o->config, key, value, "chosen for --data", err)) return false;
+        size_t used = strlen(chosen);
+        snprintf(chosen + used, sizeof chosen - used, " %s=%s", key, value);
+    }
+    log_line("chosen for %.1f MB of text on %s:%s", megabytes, gpu ? "a GPU" : "the CPU", chosen);
+    return true;
+}

@@ -1,0 +1,243 @@
+"""Easy ways in: text without a config, resuming by the run's name, run folders as checkpoints, paths
+beside the config, standard input, help wherever it is asked for, man pages and completion.
+
+    /usr/bin/python3 tests/ways_in.py BUILD/smallworld [CLASS.TEST...]
+"""
+
+import fcntl
+import gzip
+import json
+import os
+import pty
+import re
+import struct
+import subprocess
+import sys
+import termios
+import unittest
+from pathlib import Path
+
+import cli
+from cli import Case, documents
+
+ROOT = Path(__file__).resolve().parent.parent
+
+
+class Data(Case):
+    """train --data FILE: a config that is chosen, and written down."""
+
+    def config_of(self, folder):
+        text, section, found = self.read(f"{folder}/config.yaml").decode(), None, {}
+        for line in text.splitlines():
+            key, _, value = line.strip().partition(": ")
+            if line[:1] != " ":
+                section = line.rstrip(":")
+            else:
+                found[f"{section}.{key}"] = value
+        return found
+
+    def test_book(self):
+        self.write("my book.txt", "It was a dark and stormy night. " * 500)
+        out, err = self.run_program("train", "--data", "my book.txt", *self.cpu, "--set",
+                                    "train.steps=2", "--set", "model.hidden=64")
+        self.assertEqual(out, "runs/my book/last.safetensors\n")
+        chosen = re.search(r"chosen for 0\.0 MB of text on the CPU:(.*)", err).group(1)
+        config = self.config_of("runs/my book")
+        self.assertEqual(config["data.train"], '["my book.txt"]')
+        for setting in chosen.split():
+            key, value = setting.split("=")
+            self.assertEqual(config[key], value)
+        self.assertEqual((config["train.steps"], config["model.hidden"]), ("2", "64"))
+        self.assertEqual((config["train.epochs"], config["train.minutes"]), ("null", "null"))
+        self.assertNotIn("model.hidden", chosen)  # given
+        # What was written down makes the same run.
+        self.run_program("train", "runs/my book/config.yaml", "--out", "again")
+        self.assert_same_run("runs/my book", "again")
+
+    def test_limits_and_sizes(self):
+        self.write("large.txt", os.urandom(1 << 20) * 3)
+        for size, units in ("train.tsv", 256), ("large.txt", 512):
+            _, err = self.run_program("train", "--data", size, *self.cpu, "--out", f"run-{units}",
+                                      "--set", "train.minutes=0.0001", "--set",
+                                      "model.embedding=4", "--set", "train.bptt=8")
+            self.assertIn(f"model.hidden={units} ", err)
+            self.assertNotIn("epochs", err.split("chosen")[1].split("\n")[0])
+        _, err = self.run_program("train", "--data", "train.tsv", "--data", "valid.tsv", *self.cpu,
+                                  "--out", "dense", "--set", "model.graph=dense", "--set",
+                                  "train.steps=1", "--set", "model.hidden=16")
+        self.assertNotIn("density", err)
+        self.assertEqual(self.config_of("dense")["data.train"], '["train.tsv", "valid.tsv"]')
+
+    def test_refusals(self):
+        for expected, status, *arguments in [
+                ("nowhere.txt", 1, "--data", "nowhere.txt"),
+                ("a config or --data, not both", 2, "config.yaml", "--data", "train.tsv"),
+                ("expected a CONFIG.yaml, or --data FILE", 2),
+                ("--set: model.hiden: unknown key; the nearest is model.hidden", 2, "--data",
+                 "train.tsv", "--set", "model.hiden=8"),
+                ("expected the run folder to resume", 2, "--data", "train.tsv", "--resume")]:
+            self.refused(expected, "train", *arguments, status=status)
+
+    def test_standard_input(self):
+        for name, text in ("documents", documents(60, 1)), ("raw", b"All of this is raw text. " * 99):
+            self.write("in", text)
+            with open(self.folder / "in", "rb") as file:
+                _, err = self.run_program("train", "--data", "-", *self.cpu, "--out", name, "--set",
+                                          "train.steps=1", "--set", "train.bptt=4", stdin=file)
+            count = 60 if name == "documents" else 1
+            self.assertIn(f"{count} documents" if count == 1 else "documents", err)
+        with open(self.folder / "train.tsv", "rb") as file:
+            piped = self.results("eval", "documents", "--data", "-", *self.cpu, stdin=file)
+        named = self.results("eval", "documents", "--data", "train.tsv", *self.cpu)
+        self.assertEqual((piped["bpc"], piped["bytes"]), (named["bpc"], named["bytes"]))
+        self.refused("standard input: empty", "eval", "documents", "--data", "-", *self.cpu,
+                     stdin=subprocess.DEVNULL)
+
+
+class Runs(Case):
+    def test_resume_by_folder(self):
+        whole = self.results("train", "config.yaml", "--out", "whole", "--set", "train.steps=20",
+                             "--set", "train.schedule=constant")
+        self.results("train", "config.yaml", "--out", "parts", "--set", "train.steps=9", "--set",
+                     "train.schedule=constant")
+        (self.folder / "config.yaml").unlink()
+        parts = self.results("train", "--resume", "parts", "--set", "train.steps=20")
+        self.assertEqual(parts["steps"], 20)
+        self.assertEqual(self.read("whole/last.safetensors"), self.read("parts/last.safetensors"))
+        self.assertEqual(whole["valid_bpc"], parts["valid_bpc"])
+        self.results("train", "parts", "--resume", "--set", "train.steps=24", "--set",
+                     "train.valid_every=2", "--set", "train.log_every=1")
+        self.refused("train.lr: cannot change on resuming", "train", "--resume", "parts", "--set",
+                     "train.lr=1")
+        self.refused("nowhere", "train", "--resume", "nowhere")
+
+    def test_folder_serves_as_checkpoint(self):
+        self.train()
+        for command in [["eval", "--data", "valid.tsv"], ["generate", "--bytes", "20"],
+                        ["features", "--data", "valid.tsv", "--out", "f"]]:
+            name, *rest = command
+            results = [self.results(name, model, *rest, *self.cpu)
+                       for model in ("run", "run/", "run/last.safetensors")]
+            for result in results:
+                for key in cli.TIMED:
+                    result.pop(key, None)
+            self.assertEqual(results[0], results[2])
+            self.assertEqual(results[1], results[2])
+        self.results("train", "config.yaml", "--out", "second", "--set", "train.init=run")
+        self.write("empty/x", "")
+        self.refused("empty/last.safetensors", "eval", "empty", "--data", "valid.tsv")
+
+    def test_paths_beside_the_config(self):
+        for name in "train.tsv", "valid.tsv", "config.yaml":
+            self.write(f"project/{name}", self.read(name))
+            (self.folder / name).unlink()
+        self.results("train", "project/config.yaml", "--out", "run")
+        self.assertIn(b'"project/train.tsv"', self.read("run/config.yaml"))
+        self.results("train", "--resume", "run", "--set", "train.steps=14")
+        self.write("train.tsv", documents(30, 5))  # the current folder's comes first
+        self.results("train", "project/config.yaml", "--out", "other")
+        self.assertIn(b'train: ["train.tsv"]', self.read("other/config.yaml"))
+
+    def test_byte_order_mark(self):
+        self.train()
+        self.write("marked.tsv", b"\xef\xbb\xbf" + self.read("valid.tsv"))
+        self.write("packed.tsv.gz", gzip.compress(self.read("marked.tsv")))
+        expected = self.results("eval", "run", "--data", "valid.tsv", *self.cpu)
+        for name in "marked.tsv", "packed.tsv.gz":
+            result = self.results("eval", "run", "--data", name, *self.cpu)
+            self.assertEqual((result["bpc"], result["bytes"]), (expected["bpc"], expected["bytes"]))
+
+
+class Help(Case):
+    def test_help_anywhere(self):
+        for command in cli.COMMANDS:
+            expected = self.run_program(command, "--help")
+            self.assertEqual(self.run_program(command, "-h"), expected)
+            self.assertEqual(self.run_program("help", command), expected)
+            self.assertEqual(self.run_program(command, "x", "-h"), expected)
+        self.refused("unknown command 'trian'; the nearest is 'train'", "help", "trian", status=2)
+
+    def test_nothing_near(self):
+        out, err = self.run_program("xyzzy", status=2)
+        self.assertIn("smallworld: unknown command 'xyzzy'\n", err)
+        self.refused("--set: colour: unknown key; 'smallworld train --help-config' lists them",
+                     "train", "config.yaml", "--set", "colour=red", status=2)
+
+    def test_version(self):
+        lines = self.run_program("--version")[0].splitlines()
+        self.assertRegex(lines[0], r"^smallworld \d+\.\d+\.\d+$")
+        self.assertRegex(lines[1], r"^CPU: \S")
+        self.assertRegex(lines[2], r"^CUDA: \S")
+
+    def test_progress_fits_the_terminal(self):
+        for columns in 30, 60:
+            parent, terminal = pty.openpty()
+            fcntl.ioctl(terminal, termios.TIOCSWINSZ, struct.pack("HHHH", 24, columns, 0, 0))
+            process = subprocess.Popen([cli.PROGRAM, "train", "config.yaml", "--out",
+                                        f"run{columns}"], cwd=self.folder, stdout=subprocess.DEVNULL,
+                                       stderr=terminal)
+            os.close(terminal)
+            text = b""
+            try:
+                while block := os.read(parent, 4096):
+                    text += block
+            except OSError:  # the other end is closed
+                pass
+            self.assertEqual(process.wait(), 0)
+            os.close(parent)
+            shown = re.findall(r"\r\x1b\[K(step [^\r]*)", text.decode())
+            self.assertTrue(shown)
+            self.assertLess(max(map(len, shown)), columns)
+
+
+class Manual(Case):
+    """Man pages and completion, made from --help."""
+
+    def setUp(self):
+        super().setUp()
+        made = subprocess.run([sys.executable, "-B", ROOT / "scripts" / "make_manual.py",
+                               cli.PROGRAM, self.folder / "manual"], capture_output=True, text=True,
+                              check=False)
+        self.assertEqual((made.returncode, made.stderr), (0, ""))
+
+    def test_pages(self):
+        pages = sorted(path.name for path in (self.folder / "manual").glob("*.1"))
+        self.assertEqual(pages, sorted(["smallworld.1",
+                                        *(f"smallworld-{name}.1" for name in self.commands())]))
+        for page in pages:
+            text = self.read(f"manual/{page}").decode()
+            self.assertRegex(text, r'^\.TH "SMALLWORLD')
+            for section in "NAME", "SYNOPSIS":
+                self.assertIn(f".SH {section}\n", text)
+        train = self.read("manual/smallworld-train.1").decode()
+        self.assertIn("\\-\\-help\\-config", train)
+        self.assertIn("smallworld train configs/quickstart.yaml", train.replace("\\-", "-"))
+        self.assertIn("train.lr", train.replace("\\-", "-"))
+
+    def commands(self):
+        return re.findall(r"(?m)^  ([a-z]+) ", self.run_program("--help")[0])
+
+    def complete(self, *words):
+        script = (f"source {self.folder}/manual/smallworld.bash; "
+                  f"COMP_WORDS=({' '.join(map(repr, words))}); COMP_CWORD={len(words) - 1}; "
+                  "_smallworld; printf '%s\\n' \"${COMPREPLY[@]}\"")
+        done = subprocess.run(["bash", "-c", script], capture_output=True, text=True, check=False,
+                              cwd=self.folder)
+        self.assertEqual((done.returncode, done.stderr), (0, ""))
+        return done.stdout.split()
+
+    def test_completion(self):
+        self.assertEqual(self.complete("smallworld", "tr"), ["train"])
+        self.assertEqual(sorted(self.complete("smallworld", "")),
+                         sorted([*self.commands(), "help"]))
+        self.assertEqual(self.complete("smallworld", "train", "--over"), ["--overwrite"])
+        self.assertEqual(self.complete("smallworld", "eval", "m", "--ex"), ["--exact"])
+        self.assertIn("config.yaml", self.complete("smallworld", "train", "conf"))
+        self.assertIn("train.lr=", self.complete("smallworld", "train", "x", "--set", "train.lr"))
+        self.assertEqual(self.complete("smallworld", "help", "gen"), ["generate"])
+        self.assertEqual(self.complete("smallworld", "eval", "m", "--device", "c"), ["cpu", "cuda"])
+
+
+if __name__ == "__main__":
+    cli.PROGRAM = str(Path(sys.argv.pop(1)).resolve())
+    unittest.main(verbosity=2)
