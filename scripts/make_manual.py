@@ -157,17 +157,17 @@ complete -F _smallworld smallworld
 
 
 def choices(text):
-    """'cell (default) or hidden' -> ['cell', 'hidden'], else []"""
-    first = re.split(r"[;:.]| over ", text.replace(" (default)", ""))[0]
-    words = re.split(r", | or ", first)
-    return words if len(words) > 1 and all(re.fullmatch(r"[a-z0-9_]+", w) for w in words) else []
+    """What an option's text lists as 'a (default), b or c' or as 'one (a) or the other (b)', or []"""
+    text = text.replace(" (default)", "")
+    listed = re.search(r"(?:^|: )((?:[a-z0-9_]+, )*[a-z0-9_]+ or [a-z0-9_]+)\b", text)
+    return re.split(r", | or ", listed.group(1)) if listed else re.findall(r"\(([a-z0-9_]+)\)", text)
 
 
 def completion(summaries, helps, keys):
     values = {}
     for help_ in helps.values():
         for name, argument, text in help_.options:
-            if argument and choices(text):
+            if argument == "NAME" and choices(text):
                 values[name.split(", ")[-1]] = choices(text)
     return BASH.format(
         commands=" ".join(summaries), keys=" ".join(keys),

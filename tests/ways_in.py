@@ -235,7 +235,10 @@ class Manual(Case):
         self.assertIn("config.yaml", self.complete("smallworld", "train", "conf"))
         self.assertIn("train.lr=", self.complete("smallworld", "train", "x", "--set", "train.lr"))
         self.assertEqual(self.complete("smallworld", "help", "gen"), ["generate"])
-        self.assertEqual(self.complete("smallworld", "eval", "m", "--device", "c"), ["cpu", "cuda"])
+        self.assertEqual(sorted(self.complete("smallworld", "eval", "m", "--device", "c")),
+                         ["cpu", "cuda"])
+        self.assertEqual(self.complete("smallworld", "features", "m", "--pool", ""),
+                         ["last", "mean", "max"])
 
 
 if __name__ == "__main__":
