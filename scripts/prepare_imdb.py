@@ -15,12 +15,15 @@ import sys
 import tarfile
 from pathlib import Path
 
-from prepared import BadInput, decompressed, document, new_files, reading, run
+from prepared import (BadInput, check_sum, decompressed, document, is_mac_os, new_files, next_command,
+                      reading, run)
 
 EXAMPLE = """example:
   scripts/prepare_imdb.py aclImdb_v1.tar.gz
   build/smallworld train configs/imdb-20m.yaml
 """
+
+ARCHIVE, MD5 = "aclImdb_v1.tar.gz", "7c2ac02c03563afcf9b574c7e56c153a"
 
 # In the archive: aclImdb/SPLIT/KIND/NUMBER_RATING.txt
 NAME = re.compile(r"(?:^|/)(train|test)/(pos|neg|unsup)/(\d+)_(\d+)\.txt$")
@@ -37,7 +40,7 @@ def archived(path):
     with reading(path), decompressed(path) as file:
         with tarfile.open(fileobj=file, mode="r|") as archive:
             for member in archive:
-                if member.isfile() and NAME.search(member.name):
+                if member.isfile() and not is_mac_os(member.name) and NAME.search(member.name):
                     yield member.name, archive.extractfile(member).read()
         while file.read(1 << 20):  # to its end, where gzip's checksum is
             pass
@@ -46,7 +49,7 @@ def archived(path):
 def unpacked(folder):
     """Likewise of a folder's."""
     for path in folder.glob("**/*.txt"):
-        if NAME.search(path.as_posix()):
+        if NAME.search(path.as_posix()) and not is_mac_os(path.as_posix()):
             yield path.as_posix(), path.read_bytes()
 
 
@@ -84,6 +87,10 @@ def main():
                 file.write(document(-minus_label, text))
             lines.append(f"{path}: {len(rows):,} reviews")
     print(*lines, sep="\n")
+    if args.source.is_file() and args.source.name == ARCHIVE:
+        with open(args.source, "rb") as file:
+            check_sum(args.source, MD5, iter(lambda: file.read(1 << 20), b""))
+    next_command("build/smallworld train configs/imdb-20m.yaml")
 
 
 if __name__ == "__main__":

@@ -13,7 +13,7 @@ import re
 import zipfile
 from pathlib import Path
 
-from prepared import BadInput, document, new_files, reading, run
+from prepared import BadInput, document, is_mac_os, new_files, next_command, reading, run
 
 EXAMPLE = """example:
   scripts/prepare_sst.py trainDevTestTrees_PTB.zip
@@ -58,8 +58,8 @@ def trees(source, split):
         data = path.read_bytes() if path else None
     else:
         with reading(source), zipfile.ZipFile(source) as archive:
-            found = [inside for inside in archive.namelist()
-                     if inside == name or inside.endswith("/" + name)]
+            found = [inside for inside in archive.namelist() if not is_mac_os(inside)
+                     and (inside == name or inside.endswith("/" + name))]
             data = archive.read(found[0]) if found else None
     if data is None:
         raise BadInput(f"{source}: has no {name}: expected trainDevTestTrees_PTB.zip or its folder")
@@ -97,6 +97,7 @@ def main():
             usual = "" if len(rows) == published else f"; {published:,} are published"
             lines.append(f"{path}: {len(rows):,} sentences{usual}")
     print(*lines, sep="\n")
+    next_command(f"build/smallworld features RUN --data {paths[0]} --out RUN/sst_train")
 
 
 if __name__ == "__main__":

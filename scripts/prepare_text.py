@@ -7,10 +7,9 @@ that is the usual split of 90, 5 and 5 MB. Writes DIR/NAME_train.txt, NAME_valid
 """
 
 import argparse
-import zipfile
 from pathlib import Path
 
-from prepared import BadInput, decompressed, new_files, reading, run
+from prepared import BadInput, check_sum, new_files, next_command, open_source, reading, run
 
 EXAMPLE = """examples:
   scripts/prepare_text.py enwik8.zip
@@ -19,19 +18,8 @@ EXAMPLE = """examples:
 """
 
 PUBLISHED = {"enwik8": 100_000_000, "text8": 100_000_000}
+SUMS = {"enwik8": "a1fa5ffddb56f4953e226637dabbb36a", "text8": "3bea1919949baf155f99411df5fada7e"}
 BLOCK = 1 << 20
-
-
-def open_source(path):
-    """The text as a binary stream."""
-    with open(path, "rb") as file:
-        if file.read(4) != b"PK\3\4":
-            return decompressed(path)
-    archive = zipfile.ZipFile(path)
-    files = [member for member in archive.infolist() if not member.is_dir()]
-    if len(files) != 1:
-        raise BadInput(f"{path}: holds {len(files)} files; expected one")
-    return archive.open(files[0])
 
 
 def blocks(path):
@@ -91,6 +79,12 @@ def main():
                 size, rest = size - len(rest[:size]), rest[size:]
     for path, size in zip(paths, splits.values()):
         print(f"{path}: {size:,} bytes")
+    if name in SUMS:
+        check_sum(args.source, SUMS[name], blocks(args.source))
+    valid = f" --set data.valid={paths[1]}" if "valid" in splits else ""
+    next_command("build/smallworld train configs/enwik8.yaml" if paths[0].as_posix() ==
+                 "datasets/enwik8/enwik8_train.txt"
+                 else f"build/smallworld train --data {paths[0]}{valid}")
 
 
 if __name__ == "__main__":

@@ -4,6 +4,7 @@ whole or not at all."""
 import bz2
 import contextlib
 import gzip
+import hashlib
 import lzma
 import sys
 import tarfile
@@ -42,6 +43,40 @@ def new_files(paths):
     finally:
         for part in parts:
             part.unlink(missing_ok=True)
+
+
+def open_source(path):
+    """A text as a binary stream: plain, compressed, or the one file of a zip, but for what macOS adds
+    to those."""
+    with open(path, "rb") as file:
+        if file.read(4) != b"PK\3\4":
+            return decompressed(path)
+    archive = zipfile.ZipFile(path)
+    files = [member for member in archive.infolist() if not member.is_dir()
+             and not is_mac_os(member.filename)]
+    if len(files) != 1:
+        raise BadInput(f"{path}: holds {len(files)} files; expected one")
+    return archive.open(files[0])
+
+
+def is_mac_os(name):
+    """Whether macOS added this file to an archive."""
+    parts = name.split("/")
+    return "__MACOSX" in parts or parts[-1] == ".DS_Store" or parts[-1].startswith("._")
+
+
+def check_sum(path, expected, blocks):
+    """Says so where the md5 of the blocks is not the published one."""
+    found = hashlib.md5(usedforsecurity=False)
+    for block in blocks:
+        found.update(block)
+    if found.hexdigest() != expected:
+        print(f"{path}: warning: md5 {found.hexdigest()}, that of the published file is {expected}",
+              file=sys.stderr)
+
+
+def next_command(command):
+    print(f"next: {command}")
 
 
 def run(main):

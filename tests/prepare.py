@@ -55,6 +55,7 @@ def imdb_reviews():
                 text = f"{split} {kind} {number}".encode()
                 files[f"aclImdb/{split}/{kind}/{number}_7.txt"] = text
     files["aclImdb/train/pos/9_7.txt"] = b"a\tb\nc\r\nd\x00\xff<br />"
+    files["__MACOSX/aclImdb/train/pos/._1_7.txt"] = files["aclImdb/train/pos/._2_7.txt"] = b"junk"
     files["aclImdb/train/urls_pos.txt"] = files["aclImdb/README"] = b"no review"
     return files
 
@@ -70,6 +71,9 @@ def test_imdb(folder):
             (source / name).write_bytes(text)
 
     done = accepted("imdb", archive, "--out", folder / "a")
+    check("so is another sum", "warning: md5" in done.stderr, done.stderr)
+    check("next command", "\nnext: build/smallworld train configs/imdb-20m.yaml\n" in done.stdout,
+          done.stdout)
     check("unusual counts are said", done.stderr.count("are published") == 5, done.stderr)
     train = rows(folder / "a" / "imdb_train.tsv.gz")
     check("train", train == [[b"1", b"train pos 0"], [b"0", b"train neg 0"],
@@ -182,8 +186,49 @@ def test_text(folder):
     accepted("text", "--help")
 
 
+# --------------------------------------------------------------------------------------- labels --
+
+
+def test_labels(folder):
+    def written(name, text):
+        path = folder / name
+        path.write_bytes(text if isinstance(text, bytes) else text.encode())
+        return path
+
+    out = "--out", folder / "out"
+    table = 'id,Review,Sentiment\r\n1,"good, ""very"" good\nindeed",positive\r\n2,bad,negative\r\n'
+    expected = [[b"1", b'good, "very" good indeed'], [b"0", b"bad"]]
+    done = accepted("labels", written("a.csv", table), *out)
+    check("CSV", rows(folder / "out" / "a.tsv.gz") == expected, rows(folder / "out" / "a.tsv.gz"))
+    check("names of labels", "0 (negative), 1 (positive)" in done.stdout, done.stdout)
+    check("next command", "next: build/smallworld train --data" in done.stdout, done.stdout)
+    accepted("labels", written("b.csv", b"\xef\xbb\xbf" + table.encode()), *out)
+    check("a byte order mark", rows(folder / "out" / "b.tsv.gz") == expected)
+    accepted("labels", written("c.tsv", "stars\tother\tbody\n5\tx\tfine\n-1\ty\tworse\n"), *out,
+             "--text", "body", "--name", "named")
+    check("TSV, integers", rows(folder / "out" / "named.tsv.gz") == [[b"5", b"fine"], [b"-1", b"worse"]])
+    fast = b"__label__b two words\n__label__a caf\xe9\n"
+    (folder / "d.txt.gz").write_bytes(gzip.compress(fast))
+    accepted("labels", folder / "d.txt.gz", *out)
+    check("fastText", rows(folder / "out" / "d.tsv.gz") == [[b"1", b"two words"], [b"0", b"caf\xe9"]])
+    with zipfile.ZipFile(folder / "e.zip", "w") as archive:
+        archive.writestr("__MACOSX/._e.csv", b"x")
+        archive.writestr("e.csv", table)
+    accepted("labels", folder / "e.zip", *out)
+    check("macOS's zip", rows(folder / "out" / "e.tsv.gz") == expected)
+
+    gone = "--out", folder / "gone"
+    refused(":1: no column label or", "labels", written("f.csv", "text,x\na,b\n"), *gone)
+    refused(":1: no column tone", "labels", folder / "a.csv", "--label", "tone", *gone)
+    refused(":3: expected 3 columns", "labels", written("g.csv", "text,x,label\na,b,1\nc\n"), *gone)
+    refused(":2: expected one __label__", "labels", written("h.txt", fast[:21] + b"nothing\n"), *gone)
+    refused("is empty", "labels", written("i.csv", ""), *gone)
+    refused("holds no documents", "labels", written("j.csv", "text,label\n"), *gone)
+    check("what is refused writes nothing", not (folder / "gone").exists())
+
+
 def main():
-    for test in test_imdb, test_sst, test_text:
+    for test in test_imdb, test_sst, test_text, test_labels:
         with tempfile.TemporaryDirectory() as folder:
             test(Path(folder))
     print(f"{passed} passed, {failed} failed")
