@@ -2,7 +2,9 @@
 """A small corpus of labelled film reviews from a probabilistic grammar, and its exact floor.
 
 A review has a label, 1 (liked it) or 0 (did not), drawn with probability 1/2. All the label does
-is tilt the choice of some words, none of which gives it away. As the grammar is known, so is the
+is tilt the choice of some words, none of which gives it away, and a sentence may turn its words
+around: who liked the film writes "warm", or "not flat", or "nobody will call this film dull". So
+words that are only counted say less than words that are read. As the grammar is known, so is the
 probability of any text given either label, and with it
   - the floor: bits per byte that no language model beats in expectation, and
   - the Bayes error: the share of wrong labels that no classifier beats in expectation.
@@ -29,36 +31,43 @@ START, END = "start", "end"
 ORDER = {
     START:     {"opening": 1.0},
     "opening": {"story": 0.5, "cast": 0.5},
-    "story":   {"cast": 0.4, "feeling": 0.6},
+    "story":   {"cast": 0.3, "feeling": 0.7},
     "cast":    {"feeling": 1.0},
-    "feeling": {"advice": 0.6, END: 0.4},
+    "feeling": {"advice": 0.7, END: 0.3},
     "advice":  {"feeling": 0.3, END: 0.7},
 }
 
-# A sentence is one of its kind's templates, chosen by weight; a [slot] takes a word of that name.
+# A sentence is one of its kind's templates, chosen by weight; a [slot] takes a word of that name. A
+# [-slot] is under a negation, somewhere before it: it takes what the other label would say.
 
 SENTENCES = {
     "opening": [
-        (4, "What a [adjective], [adjective] [film]."),
-        (3, "A [adjective] [film], [much] [adjective]."),
-        (3, "This [film] is [adjective][join] [adjective]."),
+        (8, "What a [adjective], [adjective] [film]."),
+        (8, "This [film] is [adjective] and [adjective]."),
+        (2, "This [film] is not [-adjective], nor [-adjective]."),
+        (1, "Nobody will call this [film] [-adjective]."),
     ],
     "story": [
-        (5, "The [part] [moves][join] the [craft] [moves]."),
-        (3, "The [part] is [much] [adjective]."),
-        (2, "Even the [craft] [moves][join] is [adjective]."),
+        (8, "The [part] [moves] and the [craft] [moves]."),
+        (8, "The [part] is [adjective], the [craft] [adjective]."),
+        (2, "The [part] never [-moves], it [moves]."),
+        (1, "Neither the [part] nor the [craft] [-moves]."),
     ],
     "cast": [
-        (5, "The [hero] [moves] like a [likeness]."),
-        (1, "The [hero] [moves] like a [thing]."),
-        (4, "The [hero] is [adjective][join] [adjective]."),
+        (8, "The [hero] [moves] like a [likeness]."),
+        (8, "The [hero] is [adjective] and [adjective]."),
+        (2, "The [hero] never [-moves] like a [-likeness]."),
+        (1, "Nobody found the [hero] [-adjective]."),
     ],
     "feeling": [
-        (5, "I [felt] and [felt]."),
-        (5, "I [felt][join] [company] [felt]."),
+        (8, "I [felt] and [felt]."),
+        (8, "I [felt] and [company] [felt]."),
+        (2, "I never [-felt], nor [-felt]."),
+        (1, "Neither I nor [company] [-felt]."),
     ],
     "advice": [
-        (1, "[advice]."),
+        (5, "Please [advice]."),
+        (1, "You need not [-advice]."),
     ],
 }
 
@@ -66,31 +75,27 @@ SENTENCES = {
 
 WORDS = {
     "film":    "film|movie|western|comedy|musical|thriller|romance|tale",
-    "part":    "plot|script|story|ending|middle|dialogue",
-    "craft":   "music|camera|sound|light|editing|scenery",
-    "hero":    "hero|villain|captain|ghost|robot|widow|sheriff|baker|duke|nurse|wizard|twin",
-    "thing":   "comet|lantern|damp sock|tax form",
-    "company": "my aunt|my boss|the usher|the row behind|our neighbour|the critic",
+    "part":    "plot|script|story|ending",
+    "craft":   "music|camera|sound|light",
+    "hero":    "hero|villain|captain|ghost|robot|widow|sheriff|baker",
+    "company": "my aunt|my boss|the usher|the critic",
 }
 
-# Cues: with the probability given one of the label's own words, else one of the other label's. A
-# word that both have says nothing, and one that a plain slot may put in its place says less. But
-# for those, first letters keep to one side throughout: a small model soon learns what a side is.
+# Cues: with the probability given one of the label's own words, else one of the other's. First
+# letters keep to one side throughout: a small model soon learns what a side is.
 
 CUES = {  #  own word,  label 1,  label 0
-    "adjective": (0.83, "warm|bold|clever|lively|graceful", "flat|stale|dull|hollow|noisy"),
-    "much":      (0.78, "wholly|clearly|very", "sadly|too|very"),
-    "moves":     (0.84, "glows|charms|bounces|leaps", "drags|sags|fades|hobbles"),
-    "join":      (0.76, " and", ", but"),
-    "likeness":  (0.84, "kite|comet|lantern|wild pony",
+    "adjective": (0.92, "warm|bold|clever|lively", "flat|stale|dull|hollow"),
+    "moves":     (0.92, "glows|charms|bounces|leaps", "drags|sags|fades|hobbles"),
+    "likeness":  (0.92, "kite|comet|lantern|wild pony",
                         "damp sock|folding chair|tax form|stuck drawer"),
-    "felt":      (0.84, "laughed|cheered|grinned|beamed", "sighed|dozed|frowned|huffed"),
-    "advice":    (0.79, "Bring a friend|Go twice|Call your mother|Watch it again",
-                        "Find a pillow|Save your money|Do the dishes|Turn back"),
+    "felt":      (0.92, "laughed|cheered|grinned|beamed", "sighed|dozed|frowned|huffed"),
+    "advice":    (0.92, "bring a friend|go twice|call your mother|watch it again",
+                        "find a pillow|save your money|do the dishes|turn back"),
 }
 
 FILES = {  #   documents,  random stream
-    "reviews_train": (36000, 1),
+    "reviews_train": (24000, 1),
     "reviews_valid": (1500, 2),
     "reviews_test":  (4000, 3),
 }
@@ -114,7 +119,9 @@ class Grammar:
     def __init__(self, order=ORDER, sentences=SENTENCES, words=WORDS, cues=CUES):
         self.order = order
         self.slots = {name: plain_slot(text) for name, text in words.items()}
-        self.slots.update((name, cue_slot(*cue)) for name, cue in cues.items())
+        for name, cue in cues.items():
+            self.slots[name] = cue_slot(*cue)
+            self.slots["-" + name] = {word: ps[::-1] for word, ps in self.slots[name].items()}
         self.sentences = {
             kind: [(weight / sum(w for w, _ in templates), self._pieces(kind, template))
                    for weight, template in templates]

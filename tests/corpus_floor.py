@@ -6,7 +6,7 @@
     toy where one text can be cut in several ways, on a reduced grammar written out in full, and on
     shipped reviews
   - sampled derivations cost what the exact entropy says, and posteriors are calibrated
-  - data/ is what the script writes, byte for byte, and its Bayes error lies between 1 and 3 %
+  - data/ is what the script writes, byte for byte, and its Bayes error lies between 0.05 and 1 %
   - bad input is refused in one line that names the file and the line
 """
 
@@ -63,7 +63,11 @@ def test_normalised():
     check("a review ends with probability 1", close([ended], [1]), f"1 - {1 - ended:.1e}")
 
     strongest = max(strength for strength, _, _ in corpus.CUES.values())
-    check("no cue gives its label away", strongest <= 0.85, f"strongest {strongest}")
+    check("no cue gives its label away", strongest <= 0.95, f"strongest {strongest}")
+    turned = [name for name in corpus.CUES
+              if not all(close(ps, grammar.slots["-" + name][word][::-1])
+                         for word, ps in grammar.slots[name].items())]
+    check("a negation turns every cue around", not turned, ", ".join(turned))
 
 
 # ------------------------------------------- derivations one by one, from the tables themselves --
@@ -80,12 +84,15 @@ def spellings(tables, template):
             choices = words[piece].split("|")
             options.append([(word, 1 / len(choices), 1 / len(choices)) for word in choices])
         else:
-            strength, liked, disliked = cues[piece]
+            strength, liked, disliked = cues[piece.removeprefix("-")]
             liked, disliked = liked.split("|"), disliked.split("|")
             own, other = strength / len(liked), (1 - strength) / len(liked)
             option = [(word, other, own) for word in liked]
             own, other = strength / len(disliked), (1 - strength) / len(disliked)
-            options.append(option + [(word, own, other) for word in disliked])
+            option += [(word, own, other) for word in disliked]
+            if piece.startswith("-"):
+                option = [(word, p1, p0) for word, p0, p1 in option]
+            options.append(option)
     for chosen in itertools.product(*options):
         text, p0, p1 = "", 1.0, 1.0
         for word, q0, q1 in chosen:
@@ -125,7 +132,7 @@ def all_reviews(tables, limit):
     return found, longer
 
 
-def compare_all(what, tables, limit, mark):
+def compare_all(what, tables, limit, mark, ambiguous=False):
     """Every sentence has the mark: of a text with at most `limit`, all derivations are listed."""
     grammar = corpus.Grammar(*tables)
     found, longer = all_reviews(tables, limit)
@@ -136,7 +143,7 @@ def compare_all(what, tables, limit, mark):
     wrong = [text for text, entry in whole.items()
              if not close(grammar.likelihood(text), entry[:2])]
     several = sum(entry[2] > 1 for entry in whole.values())
-    check("  and forward equals enumeration", several and not wrong,
+    check("  and forward equals enumeration", (several or not ambiguous) and not wrong,
           f"{len(whole):,} texts, {several:,} of them with several derivations" +
           (f"; wrong: {wrong[0]!r}" if wrong else ""))
 
@@ -145,19 +152,19 @@ def test_toy():
     """Cuts of several kinds: inside a template, between templates, between sentences."""
     order = {corpus.START: {"s": 0.9, "t": 0.1}, "s": {"s": 0.25, "t": 0.25, corpus.END: 0.5},
              "t": {"s": 0.3, corpus.END: 0.7}}
-    kinds = {"s": [(2, "[a][b]"), (1, "x[b]"), (1, "[a] [b]")], "t": [(1, "[b]"), (3, "x[a]z")]}
+    kinds = {"s": [(2, "[a][b]"), (1, "x[b]"), (1, "[-a] [b]")], "t": [(1, "[b]"), (3, "x[a]z")]}
     slots = {"b": "z|yz|z yz"}, {"a": (0.8, "x|xy", "xy|x x")}
-    compare_all("a toy of many cuts", (order, kinds, *slots), 3, "z")
+    compare_all("a toy of many cuts", (order, kinds, *slots), 3, "z", ambiguous=True)
 
 
 def test_reduced():
-    """The shipped grammar with a word or two left in each slot, and the plain "thing" a cue's."""
+    """The shipped grammar with a word or two left in each slot."""
     def cut(text, keep):
         words = text.split("|")
         return "|".join([word for word in words if word in keep] or words[:1])
 
-    words = {name: cut(text, ("comet", "tax form")) for name, text in corpus.WORDS.items()}
-    keep = "clearly", "too", "very", "comet", "kite", "tax form"
+    words = {name: cut(text, ("tale",)) for name, text in corpus.WORDS.items()}
+    keep = "comet", "kite", "tax form", "dozed"
     cues = {name: (p, cut(liked, keep), cut(disliked, keep))
             for name, (p, liked, disliked) in corpus.CUES.items()}
     tables = corpus.ORDER, corpus.SENTENCES, words, cues
@@ -289,15 +296,15 @@ def test_floor(path):
     check("so does the Bayes error", abs(error) < 4,
           f"{report['bayes_error']:.2%} and {corpus.mean(risks):.2%}, {error:+.1f} standard errors")
     expected, margin = report["bayes_error"], 3 * report["bayes_error_se"]
-    check("it lies between 1 and 3 %, by three standard errors",
-          0.01 + margin < expected < 0.03 - margin, f"{expected:.2%} +- {margin / 3:.2%}")
+    check("it lies between 0.05 and 1 %, by three standard errors",
+          0.0005 + margin < expected < 0.01 - margin, f"{expected:.2%} +- {margin / 3:.2%}")
     realised, spread = report["bayes_error_realised"], report["bayes_error_realised_se"]
     check("the posterior errs as often as it expects", abs(realised - expected) < 4 * spread,
           f"{realised:.2%} +- {spread:.2%} realised")
 
 
 def test_bad_input():
-    good = "1\tWhat a warm, bold tale. The plot is very clever. I laughed and beamed.\n"
+    good = "1\tWhat a warm, bold tale. The plot glows and the music leaps. I laughed and beamed.\n"
     cases = {
         "no tab": ((good + "1 What a warm\n").encode(), ":2:"),
         "another label": (("2" + good[1:]).encode(), ":1:"),
