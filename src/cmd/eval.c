@@ -100,7 +100,7 @@ int cmd_eval(int argc, char **argv) {
     arguments a = {0};
     cli_parse(&argp, argc, argv, &a);
     error err;
-    evaluation e;
+    evaluation e = {0};
     bool done = score(&a, &e, &err);
     free(a.files.items);
     if (!done) return cli_fail(&err, "eval");

@@ -80,7 +80,7 @@ bool checkpoint_save_model(const model *m, const options *o, int64_t step, const
     const void *arena = m->use == MODEL_TRAINING ? m->average : m->weights;
     float *values = model_download(m, arena, 0, table->total);
     tensor *tensors = mem_alloc((size_t)table->count + CELL_MAX_STAGES, sizeof *tensors);
-    int32_t *patterns[CELL_MAX_STAGES];
+    int32_t *patterns[CELL_MAX_STAGES] = {0};
     int count = 0;
     for (; count < table->count; count++) {
         const parameter *p = &table->items[count];
@@ -273,7 +273,7 @@ bool checkpoint_save_state(const model *m, const run_state *state, const char *p
     static const char *const names[] = {"weights", "moment1", "moment2", "average", "h", "c"};
     tensor tensors[STATE_TENSORS + CELL_MAX_STAGES];
     float *values[STATE_TENSORS];
-    int32_t *patterns[CELL_MAX_STAGES];
+    int32_t *patterns[CELL_MAX_STAGES] = {0};
     for (int i = 0; i < STATE_TENSORS; i++) {
         tensor *t = &tensors[i];
         *t = (tensor){.type = TENSOR_F32, .dimensions = 1};
