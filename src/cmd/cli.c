@@ -96,7 +96,8 @@ bool cli_make(cli_loaded *loaded, int batch, int steps, cli_text text, error *er
 bool cli_load(cli_loaded *loaded, const char *path, const cli_model *given, int batch, int steps,
               error *err) {
     if (!cli_open(loaded, path, given, err)) return false;
-    if (cli_make(loaded, batch, steps, (cli_text){INT64_MAX, INT64_MAX}, err)) return true;
+    const cli_text any = {INT64_MAX, INT64_MAX / 2}; /* to which warm-up is added */
+    if (cli_make(loaded, batch, steps, any, err)) return true;
     cli_unload(loaded);
     return false;
 }
