@@ -138,7 +138,8 @@ const char *smallworld_device(const smallworld_model *s) {
 size_t smallworld_frame(const smallworld_model *s, const uint8_t *text, size_t length,
                         uint8_t *framed) {
     corpus_options how = {.html_entities = s->checkpoint.options.data.html_entities};
-    memcpy(framed, "\n ", 2);
+    framed[0] = '\n';
+    framed[1] = ' ';
     if (length) memmove(framed + 2, text, length);
     length = corpus_clean(framed + 2, length, &how);
     framed[2 + length] = ' ';

@@ -10,9 +10,9 @@
 #include <string.h>
 #include <sys/stat.h>
 
-/* A model of the quickstart's kind for a CPU, and for a GPU those of configs/imdb-*.yaml; smaller text
- * gets a smaller one, since it would be learnt by heart. Minutes bound a run that people wait for;
- * epochs bound how often short text is read. */
+/* A model of the quickstart's kind for a CPU, and for a GPU those of configs/imdb-*.yaml; smaller
+ * text gets a smaller one, since it would be learnt by heart. Minutes bound a run that people wait
+ * for; epochs bound how often short text is read. */
 /* clang-format off */
 static const struct recipe {
     bool gpu;
@@ -66,7 +66,7 @@ static bool set_files(options *o, char *const *files, int count, error *err) {
         }
         *at++ = '\'';
     }
-    strcpy(at, "]");
+    *at = ']';
     bool done = config_assign(&o->config, text, err);
     free(text);
     return done;

@@ -5,8 +5,8 @@
 
 #include "train/options.h"
 
-/* Sets data.train to `files`, and every key of the chosen recipe that is not set yet; says on stderr
- * what was chosen. `o` holds assignments and flags already. Call options_check afterwards. */
+/* Sets data.train to `files`, and every key of the chosen recipe that is not set yet; says on
+ * stderr what was chosen. `o` holds assignments and flags already. Call options_check after it. */
 bool defaults_choose(options *o, char *const *files, int count, error *err);
 
 #endif
