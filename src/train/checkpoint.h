@@ -48,7 +48,8 @@ typedef struct run_state {
 bool checkpoint_save_model(const model *m, const options *o, int64_t step, const char *path,
                            error *err);
 
-/* Opens a model file, or of a run folder its last.safetensors: its options (on top of defaults) and its patterns. */
+/* An open model file, or last.safetensors of a run folder: its options, on top of defaults, and its
+ * patterns. */
 typedef struct checkpoint {
     safetensors file;
     options options;

@@ -183,7 +183,7 @@ void options_free(options *o) {
     config_end(&o->config);
 }
 
-/* A name that a config file gives: where there is no such file, but one beside the config, that one. */
+/* Replaces a name that a config file gives by one beside the config, if only that file exists. */
 static void look_beside(const char *config, char **name) {
     const char *slash = strrchr(config, '/');
     if (!slash || !**name || **name == '/' || file_exists(*name)) return;

@@ -69,8 +69,9 @@ extern const int option_count;
 void options_begin(options *o);
 void options_free(options *o);
 
-/* Loads a config file, applies `--set` assignments over it, and checks keys against each other. Files
- * that the config names are looked for from the current folder, and then from the config's own. */
+/* Loads a config file, applies `--set` assignments over it, and checks keys against each other.
+ * Files that the config names are looked for from the current folder, and then from the config's
+ * own. */
 bool options_load(options *o, const char *file, char *const *assignments, int count, error *err);
 bool options_check(options *o, error *err);
 
