@@ -527,6 +527,8 @@ static void test_combinations(void **state) {
     options_refused("data.valid_fraction=1", "data.valid_fraction: expected a finite number");
     options_refused("model.dropout=1",
                     "model.dropout: expected a finite number at least 0, below 1");
+    options_refused("model.input_dropout=1",
+                    "model.input_dropout: expected a finite number at least 0, below 1");
     options_refused("train.lr=0", "train.lr: expected a finite number above 0");
     options_refused("train.steps=0", "train.steps: expected an integer at least 1");
     options_refused("train.minutes=0", "train.minutes: expected a finite number above 0");

@@ -73,9 +73,10 @@ static fixture create(const model_config *config, int segments) {
     int16_t *targets = mem_alloc(positions, sizeof *targets);
     for (size_t i = 0; i < positions; i++) {
         bool padding = i % (size_t)f.m->columns >= BATCH;
-        bytes[i] = (uint8_t)random_below(6); /* few, so that some repeat within a step */
+        bytes[i] = (uint8_t)(1 + random_below(6)); /* few, so that some repeat within a step */
         targets[i] = padding || random_below(5) == 0 ? -1 : (int16_t)random_below(256);
     }
+    model_drop_input(f.m, 3, bytes);
     f.be->upload(f.be, f.m->bytes, bytes, positions);
     f.be->upload(f.be, f.m->targets, targets, positions * sizeof *targets);
     free(bytes);
@@ -190,6 +191,16 @@ static void test_dropout(void **state) {
     check_gradients(&config, STEPS);
 }
 
+static void test_input_dropout(void **state) {
+    (void)state;
+    model_config config = small_config();
+    config.input_dropout = 0.5;
+    for (int kind = CELL_LSTM; kind <= CELL_DEEP; kind++) {
+        config.cell = kind;
+        check_gradients(&config, 1);
+    }
+}
+
 static void test_other_blocks(void **state) {
     (void)state;
     model_config config = small_config();
@@ -200,9 +211,10 @@ static void test_other_blocks(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_cells),   cmocka_unit_test(test_more_internal_steps),
-        cmocka_unit_test(test_dense),   cmocka_unit_test(test_strides),
-        cmocka_unit_test(test_dropout), cmocka_unit_test(test_other_blocks),
+        cmocka_unit_test(test_cells),        cmocka_unit_test(test_more_internal_steps),
+        cmocka_unit_test(test_dense),        cmocka_unit_test(test_strides),
+        cmocka_unit_test(test_dropout),      cmocka_unit_test(test_input_dropout),
+        cmocka_unit_test(test_other_blocks),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

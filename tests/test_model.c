@@ -780,6 +780,44 @@ static void test_changed_patterns(void **state) {
     }
 }
 
+/* A byte's draw is its own, whatever the padding and the number of streams and steps; so every
+ * backend, and a run that was resumed, drops the same ones. */
+static void test_input_dropout(void **state) {
+    (void)state;
+    model_config config = base_config();
+    config.input_dropout = 0.25;
+    backend *be = test_backend(FP32);
+    model *narrow = create(be, &config, 6, 40, 1), *wide = create(be, &config, 100, 80, 1);
+    uint8_t *few = mem_alloc((size_t)(40 * narrow->columns), 1);
+    uint8_t *many = mem_alloc((size_t)(80 * wide->columns), 1);
+    int dropped = 0, moved = 0;
+    for (uint64_t update = 0; update < 5; update++) {
+        memset(few, 'x', (size_t)(40 * narrow->columns));
+        memset(many, 'x', (size_t)(80 * wide->columns));
+        model_drop_input(narrow, update, few);
+        model_drop_input(wide, update, many);
+        for (int t = 0; t < 80; t++) {
+            for (int n = 0; n < 100; n++) {
+                uint8_t byte = many[t * wide->columns + n];
+                dropped += byte == DROPPED_BYTE;
+                if (byte != DROPPED_BYTE) assert_int_equal(byte, 'x');
+                if (t < 40 && n < 6) assert_int_equal(few[t * narrow->columns + n], byte);
+            }
+        }
+        uint8_t last = many[79 * wide->columns + 99];
+        memset(many, 'x', (size_t)(80 * wide->columns));
+        model_drop_input(wide, update + 1000, many);
+        moved += many[79 * wide->columns + 99] != last;
+    }
+    assert_in_range(dropped, 9700, 10300); /* of 40,000, within 3.5 deviations */
+    assert_in_range(moved, 1, 5);
+    free(few);
+    free(many);
+    model_free(narrow);
+    model_free(wide);
+    be->destroy(be);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_fp32),
@@ -789,6 +827,7 @@ int main(void) {
         cmocka_unit_test(test_parameter_count),
         cmocka_unit_test(test_matching_parameters),
         cmocka_unit_test(test_weight_decay),
+        cmocka_unit_test(test_input_dropout),
         cmocka_unit_test(test_changed_patterns),
         cmocka_unit_test(test_gradient_norms),
         cmocka_unit_test(test_learns),

@@ -264,6 +264,8 @@ static void test_repeats(void **state) {
     assert_same_run("first", "second");
     run("third", TRAIN_FRESH, "train.steps=20 model.dropout=0.2 run.seed=2");
     assert_false(same_file("first", "third", "last.safetensors"));
+    run("input", TRAIN_FRESH, "train.steps=20 model.dropout=0.2 model.input_dropout=0.2");
+    assert_false(same_file("first", "input", "last.safetensors"));
     if (test_device_is_cuda()) return;
     run("threads", TRAIN_FRESH, "train.steps=20 model.dropout=0.2 run.threads=3");
     assert_true(same_file("first", "threads", "last.safetensors"));
@@ -313,7 +315,7 @@ static void test_resume_fp32(void **state) {
 static void test_resume_bf16(void **state) {
     (void)state;
     check_resume("run.precision=bf16 model.dropout=0.3", some_stops);
-    check_resume("run.precision=bf16 model.cell=mlstm", one_stop);
+    check_resume("run.precision=bf16 model.cell=mlstm model.input_dropout=0.2", one_stop);
     check_resume("run.precision=bf16 model.cell=deep model.dropout=0.3", one_stop);
     check_resume("run.precision=bf16 model.cell=mlstm train.recompute=4", one_stop);
 }

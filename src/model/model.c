@@ -1,6 +1,7 @@
 #include "model/model.h"
 
 #include "core/memory.h"
+#include "core/philox.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -707,6 +708,21 @@ void model_set_text(model *m, const uint8_t *bytes, const int16_t *targets) {
     size_t positions = (size_t)m->steps * (size_t)m->columns;
     m->be->upload(m->be, m->bytes, bytes, positions);
     if (targets) m->be->upload(m->be, m->targets, targets, positions * sizeof *targets);
+}
+
+void model_drop_input(const model *m, uint64_t update, uint8_t *bytes) {
+    const dropout d = dropout_with(m->config.input_dropout, (uint64_t)m->config.seed);
+    if (d.threshold == 0) return;
+    for (int t = 0; t < m->steps; t++) {
+        uint8_t *step = bytes + (size_t)t * (size_t)m->columns;
+        for (int n = 0; n < m->columns; n += 4) {
+            philox_block block = philox(d.seed, (uint32_t)t, (uint32_t)n / 4, (uint32_t)update,
+                                        PHILOX_PURPOSE(PHILOX_INPUT, 0));
+            for (int i = 0; i < 4 && n + i < m->columns; i++) {
+                if (block.word[i] < d.threshold) step[n + i] = DROPPED_BYTE;
+            }
+        }
+    }
 }
 
 static size_t state_element(const model *m, model_state_kind kind) {

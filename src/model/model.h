@@ -46,7 +46,7 @@ typedef struct model_config {
     int periphery;                            /* index into PERIPHERY_KINDS */
     char *graph_file;
     bool layer_norm;
-    double dropout, init_noise, forget_bias;
+    double dropout, input_dropout, init_noise, forget_bias;
     int64_t seed;
 } model_config;
 
@@ -153,6 +153,12 @@ void model_use_average(model *m);
 /* Uploads the input of a call, [steps][columns]: the bytes to read and, unless NULL, the bytes that
  * are to be predicted, negative where nothing is scored. */
 void model_set_text(model *m, const uint8_t *bytes, const int16_t *targets);
+
+/* Dropout of the input: each of the `bytes` [steps][columns] of update number `update` becomes
+ * DROPPED_BYTE with probability config.input_dropout. To be called on the host, in training, before
+ * model_set_text, so that every backend reads the same bytes. */
+enum { DROPPED_BYTE = 0 };
+void model_drop_input(const model *m, uint64_t update, uint8_t *bytes);
 
 /* The carried state of all streams. Training saves it before an evaluation and restores it
  * after. */

@@ -95,6 +95,9 @@ const config_key option_keys[] = {
      "distance between the units that the head reads; 1 reads every unit", M},
     {"model.dropout", CONFIG_NUMBER, AT(model.dropout), "0", 0, 1, NULL,
      "probability that a unit's update u is dropped in training", M | CONFIG_BELOW_MAXIMUM},
+    {"model.input_dropout", CONFIG_NUMBER, AT(model.input_dropout), "0", 0, 1, NULL,
+     "probability that a byte of the input is dropped in training: byte 0 is read in its place",
+     M | CONFIG_BELOW_MAXIMUM | L},
     {"model.init_noise", CONFIG_NUMBER, AT(model.init_noise), "0", 0, 1e3, NULL,
      "standard deviation of the initial recurrent weights outside self-blocks, which start as the"
      " identity", M},

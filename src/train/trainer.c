@@ -712,6 +712,7 @@ static void upload_update(trainer *tr, const minibatch *batch) {
         .update = (uint64_t)tr->state.step,
     };
     if (batch->update == 0) model_zero_state(m);
+    model_drop_input(m, arguments.update, batch->inputs);
     model_set_text(m, batch->inputs, batch->targets);
     be->upload(be, m->arguments, &arguments, sizeof arguments);
 }
