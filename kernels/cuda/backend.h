@@ -64,7 +64,6 @@ typedef struct cuda_backend {
     PFN_encode_map encode_map;
     size_t shared_limit; /* bytes of shared memory that a thread block may have */
     size_t l2_bytes;     /* of the L2 */
-    bool sums_are_zero;  /* by a cell's sequence, at once for all steps */
     double *partial;     /* [REDUCTION_BLOCKS] */
     struct adam_factors *factors;
     char *staging; /* pinned, STAGING_SLOTS x STAGING_BYTES */
@@ -76,7 +75,6 @@ typedef struct cuda_backend {
     cudaEvent_t *marks; /* [mark_count]; NULL until first used */
     int mark_count;
     char failure[640]; /* the first error, or "" */
-    bool stages_whole; /* in this sequence, see cell/stages.cu */
 } cuda_backend;
 
 struct recording {

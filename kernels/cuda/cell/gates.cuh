@@ -161,10 +161,4 @@ template <typename T> static __device__ void scale_gains(int count, float *gains
     }
 }
 
-/* Inside a sequence the kernel just before is a product, which writes nothing that these kernels
- * read before they wait; but the first step backward follows what made the gradient at h. */
-static inline bool starts_early(backend *be) {
-    return cuda_of(be)->sums_are_zero;
-}
-
 #endif

@@ -554,7 +554,7 @@ static __global__ void __launch_bounds__(BACKWARD_THREADS, 1)
 
 /* A thread block a multiprocessor: they wait for each other. */
 template <typename T, int VEC, bool NORM, bool TABLE>
-static void launch_backward(backend *be, view<T> v) {
+static void launch_backward(backend *be, view<T> v, bool early) {
     typedef backward_arrays<T, VEC> arrays;
     cuda_backend *cuda = cuda_of(be);
     size_t rest = arrays::bytes(v), round = BACKWARD_WARPS * sizeof(kept_unit<T, VEC>);
@@ -563,40 +563,45 @@ static void launch_backward(backend *be, view<T> v) {
         v.kept = min((int)((cuda->shared_limit - rest) / round), max(rounds - EARLY_ROUNDS, 0));
     }
     v.lasting = (size_t)v.hidden * v.columns * sizeof *v.dc <= cuda->l2_bytes / 5;
-    cuda_launch_together(be, "gates_backward", !v.start && starts_early(be),
+    cuda_launch_together(be, "gates_backward", !v.start && early,
                          gates_backward<T, VEC, NORM, TABLE>, (v.hidden + v.units - 1) / v.units,
                          BACKWARD_THREADS, arrays::bytes(v), v);
 }
 
 template <typename T, int VEC>
-static void launch_spans(backend *be, const cell *c, int t, view<T> v) {
+static void launch_spans(backend *be, const cell *c, int t, view<T> v, bool early) {
     if (v.table_sums) {
         if (v.start) cuda_start_table_sums(be, c, 32 * VEC);
         v.texts = (const column_text<32 * VEC> *)c->workspace + t * v.columns / (32 * VEC);
         const bool TABLE = sizeof(T) == 2; /* fp32's tables are not summed */
-        v.layer_norm ? launch_backward<T, VEC, true, TABLE>(be, v)
-                     : launch_backward<T, VEC, false, TABLE>(be, v);
+        v.layer_norm ? launch_backward<T, VEC, true, TABLE>(be, v, early)
+                     : launch_backward<T, VEC, false, TABLE>(be, v, early);
     } else {
-        v.layer_norm ? launch_backward<T, VEC, true, false>(be, v)
-                     : launch_backward<T, VEC, false, false>(be, v);
+        v.layer_norm ? launch_backward<T, VEC, true, false>(be, v, early)
+                     : launch_backward<T, VEC, false, false>(be, v, early);
     }
 }
 
 /* Spans of 128 columns, where a thread block's units leave room in shared memory for what they
  * sum. */
-template <typename T> static void run_backward(backend *be, const cell *c, int t) {
+template <typename T> static void run_backward(backend *be, const cell *c, int t, bool early) {
     const cuda_backend *cuda = cuda_of(be);
     const int most = min(cuda->processors, (int)COUNTED_PARTS);
     view<T> v = view_step<T>(be, c, c->stages - 1, t);
     v.units = ((v.hidden + most - 1) / most + PAIR - 1) / PAIR * PAIR;
     if (v.columns % 128 == 0 && backward_arrays<T, 4>::bytes(v) <= cuda->shared_limit) {
-        launch_spans<T, 4>(be, c, t, v);
+        launch_spans<T, 4>(be, c, t, v, early);
     } else {
-        launch_spans<T, 2>(be, c, t, v);
+        launch_spans<T, 2>(be, c, t, v, early);
     }
+}
+
+/* The last step follows what made the gradient at h, for which it must wait. */
+void gates_backward_run(backend *be, const cell *c, int t, bool early) {
+    DISPATCH(be, run_backward, be, c, t, early);
 }
 
 void cuda_gates_backward(backend *be, const cell *c, int t) {
     cuda_zero_dsums(be, c, c->stages - 1, t);
-    DISPATCH(be, run_backward, be, c, t);
+    gates_backward_run(be, c, t, false);
 }

@@ -99,20 +99,24 @@ static __global__ void __launch_bounds__(FORWARD_WARPS * 32, forward_resident<T>
     }
 }
 
-template <typename T, int VEC> static void launch_gates(backend *be, view<T> v) {
+template <typename T, int VEC> static void launch_gates(backend *be, view<T> v, bool early) {
     const int span = 32 * VEC, spans = v.columns / span;
     int blocks = max(cuda_of(be)->processors * forward_resident<T>() / spans, 1); /* of a span */
     v.units = min((v.hidden + blocks - 1) / blocks, (int)FORWARD_UNITS);
     blocks = (v.hidden + v.units - 1) / v.units;
-    cuda_launch(be, "gates", starts_early(be), gates_forward<T, VEC>, dim3(blocks, spans),
-                FORWARD_WARPS * 32, (size_t)K * (span + v.units) * sizeof(float), v);
+    cuda_launch(be, "gates", early, gates_forward<T, VEC>, dim3(blocks, spans), FORWARD_WARPS * 32,
+                (size_t)K * (span + v.units) * sizeof(float), v);
 }
 
-template <typename T> static void run_gates(backend *be, const cell *c, int t) {
+template <typename T> static void launch_spans(backend *be, const cell *c, int t, bool early) {
     view<T> v = view_step<T>(be, c, c->stages - 1, t);
-    v.columns % 128 == 0 ? launch_gates<T, 4>(be, v) : launch_gates<T, 2>(be, v);
+    v.columns % 128 == 0 ? launch_gates<T, 4>(be, v, early) : launch_gates<T, 2>(be, v, early);
+}
+
+void gates_run(backend *be, const cell *c, int t, bool early) {
+    DISPATCH(be, launch_spans, be, c, t, early);
 }
 
 void cuda_gates(backend *be, const cell *c, int t) {
-    DISPATCH(be, run_gates, be, c, t);
+    gates_run(be, c, t, false);
 }

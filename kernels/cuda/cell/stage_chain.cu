@@ -687,38 +687,19 @@ static void launch_chain(backend *be, const cell *c, int t, bool forward) {
     cuda->weights_settled = true;
 }
 
-/* Before a sequence: no exchange has this number. */
-static void forget_exchanges(backend *be, const cell *c) {
-    be->zero(be, words_of(c), CHAIN_WORDS * sizeof(fixed));
+void stage_chain_start(backend *be, const cell *c) {
+    be->zero(be, words_of(c), CHAIN_WORDS * sizeof(fixed)); /* no exchange has this number */
 }
 
-void stage_chain_cell_forward(backend *be, const cell *c) {
-    const stage *gates = &c->stage[c->stages - 1], *before = gates - 1;
-    const size_t plane = (size_t)c->hidden * c->columns;
-    const size_t sums = cuda_sums_bytes(be, GATES, c->columns);
-    forget_exchanges(be, c);
-    for (int t = 0; t < c->steps; t++) {
-        const size_t at = c->keep ? t * plane : 0;
-        launch_chain(be, c, t, true);
-        be->fprop(be, gates->layout, gates->weight, offset<bf16>(before->out, at), 1, c->columns,
-                  offset<bf16>(gates->raw, GATES * at), OPERAND,
-                  gates->layer_norm ? (char *)gates->sums + t * sums : NULL);
-        be->gates(be, c, t);
-    }
+void stage_chain_forward_run(backend *be, const cell *c, int t) {
+    launch_chain(be, c, t, true);
 }
 
-void stage_chain_cell_backward(backend *be, const cell *c) {
-    const stage *gates = &c->stage[c->stages - 1];
-    const size_t plane = (size_t)c->hidden * c->columns;
-    forget_exchanges(be, c);
-    if (!c->has_later_steps) be->zero(be, c->dc, plane * be->real_size);
-    for (int t = c->steps - 1; t >= 0; t--) {
-        be->gates_backward(be, c, t);
-        be->dgrad(be, gates->layout, gates->weight,
-                  offset<bf16>(stage_raw_gradient(gates), GATES * t * plane), 1, c->columns, c->dx,
-                  OPERAND);
-        launch_chain(be, c, t, false);
-    }
+void stage_chain_backward_run(backend *be, const cell *c, int t) {
+    launch_chain(be, c, t, false);
+}
+
+void stage_chain_finish(backend *be, const cell *c) {
     for (int s = 0; s + 1 < c->stages; s++) {
         const stage *g = &c->stage[s];
         finish_units_kernel<<<(c->hidden + 255) / 256, 256, 0, cuda_of(be)->stream>>>(
@@ -726,5 +707,4 @@ void stage_chain_cell_backward(backend *be, const cell *c) {
             (float *)g->dbias);
         cuda_launched(be, "stages' gains");
     }
-    cell_backward_weights(be, c);
 }

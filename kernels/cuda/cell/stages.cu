@@ -11,7 +11,6 @@
  * the statistics of all columns in shared memory, and adds up the sums over its units before it
  * adds them to the totals. A column's byte selects a table entry out of one row, which stays in
  * L1. */
-#include "cell/stage_chain.h"
 #include "cell/stages.cuh"
 
 enum { WARPS = 8, THREADS = WARPS * 32, MOST_UNITS = 128 };
@@ -452,7 +451,9 @@ template <typename T, int VEC> static void launch_whole(backend *be, view<T> v, 
         forward ? whole_stage<T, VEC, 1>::bytes(v) : whole_stage<T, VEC, 2>::bytes(v), v);
 }
 
-template <typename T> static void run_whole(backend *be, view<T> v, const cell *c, bool forward) {
+template <typename T>
+static void run_whole(backend *be, const cell *c, int s, int t, bool forward) {
+    view<T> v = view_step<T>(be, c, s, t);
     v.units = whole_units(be, c);
     if (v.columns % 128 == 0) {
         launch_whole<T, 4>(be, v, forward);
@@ -461,7 +462,7 @@ template <typename T> static void run_whole(backend *be, view<T> v, const cell *
     }
 }
 
-/* Whether rows of the internal stages fit: all of them have layer norm, or none. */
+/* Whether the rows fit that a thread block keeps. All internal stages have layer norm, or none. */
 template <typename T> static bool whole_fits(const backend *be, const cell *c, bool forward) {
     view<T> v = {};
     if (c->stages < 2 || !c->stage[0].layer_norm) return false;
@@ -471,21 +472,25 @@ template <typename T> static bool whole_fits(const backend *be, const cell *c, b
            cuda_of((backend *)(uintptr_t)be)->shared_limit;
 }
 
+bool whole_stages_fit(const backend *be, const cell *c, bool forward) {
+    return DISPATCH(be, whole_fits, be, c, forward);
+}
+
+void activate_whole_run(backend *be, const cell *c, int s, int t) {
+    DISPATCH(be, run_whole, be, c, s, t, true);
+}
+
+void activate_backward_whole_run(backend *be, const cell *c, int s, int t) {
+    DISPATCH(be, run_whole, be, c, s, t, false);
+}
+
 template <typename T> static void run_activate(backend *be, const cell *c, int s, int t) {
     view<T> v = view_step<T>(be, c, s, t);
-    if (cuda_of(be)->stages_whole) {
-        run_whole(be, v, c, true);
-        return;
-    }
     LAUNCH(be, activate_kernel, v, 4, per_column(v, 2), per_column(v, 2), "activate");
 }
 
 template <typename T> static void run_activate_backward(backend *be, const cell *c, int s, int t) {
     view<T> v = view_step<T>(be, c, s, t);
-    if (cuda_of(be)->stages_whole) {
-        run_whole(be, v, c, false);
-        return;
-    }
     size_t st = per_column(v, 2);
     LAUNCH(be, activate_backward_kernel, v, 2, st + sizeof(backward_sums<128>),
            st + sizeof(backward_sums<64>), "activate_backward");
@@ -508,13 +513,16 @@ void cuda_activate(backend *be, const cell *c, int s, int t) {
     DISPATCH(be, run_activate, be, c, s, t);
 }
 
-void cuda_activate_backward(backend *be, const cell *c, int s, int t) {
-    cuda_zero_dsums(be, c, s, t);
+void activate_backward_run(backend *be, const cell *c, int s, int t) {
     DISPATCH(be, run_activate_backward, be, c, s, t);
 }
 
+void cuda_activate_backward(backend *be, const cell *c, int s, int t) {
+    cuda_zero_dsums(be, c, s, t);
+    activate_backward_run(be, c, s, t);
+}
+
 void cuda_norm_backward(backend *be, const cell *c, int s, int t) {
-    if (cuda_of(be)->stages_whole) return; /* with activate_backward */
     DISPATCH(be, run_norm_backward, be, c, s, t);
 }
 
@@ -526,7 +534,6 @@ size_t cuda_sums_bytes(backend *be, int gates, int columns) {
 }
 
 void cuda_zero_sums(backend *be, void *sums, int gates, int columns) {
-    if (cuda_of(be)->sums_are_zero) return;
     be->zero(be, sums, cuda_sums_bytes(be, gates, columns));
 }
 
@@ -575,41 +582,4 @@ static void run_sums(backend *be, const layout *l, const void *y, int steps, int
 void cuda_column_sums(backend *be, const layout *l, const void *y, int steps, int columns,
                       void *sums) {
     DISPATCH(be, run_sums, be, l, y, steps, columns, sums);
-}
-
-/* ---------------------------------------------------------------------------------- sequences
- * As the steps in kernels/cell.c, with all sums zeroed at once. */
-
-static void zero_all(backend *be, const cell *c, bool backward) {
-    for (int s = 0; s < c->stages; s++) {
-        const stage *g = &c->stage[s];
-        if (!g->layer_norm) continue;
-        cuda_zero_sums(be, backward ? g->dsums : g->sums, g->gates * c->steps, c->columns);
-    }
-}
-
-void cuda_cell_forward(backend *be, const cell *c) {
-    zero_all(be, c, false);
-    cuda_of(be)->sums_are_zero = true;
-    if (stage_chain_takes(be, c)) {
-        stage_chain_cell_forward(be, c);
-    } else {
-        cuda_of(be)->stages_whole = DISPATCH(be, whole_fits, be, c, true);
-        cell_forward_steps(be, c);
-        cuda_of(be)->stages_whole = false;
-    }
-    cuda_of(be)->sums_are_zero = false;
-}
-
-void cuda_cell_backward(backend *be, const cell *c) {
-    zero_all(be, c, true);
-    cuda_of(be)->sums_are_zero = true;
-    if (stage_chain_takes(be, c)) {
-        stage_chain_cell_backward(be, c);
-    } else {
-        cuda_of(be)->stages_whole = DISPATCH(be, whole_fits, be, c, false);
-        cell_backward_steps(be, c);
-        cuda_of(be)->stages_whole = false;
-    }
-    cuda_of(be)->sums_are_zero = false;
 }

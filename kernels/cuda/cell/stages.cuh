@@ -343,9 +343,7 @@ template <int K> static __device__ inline void warp_sums(float (&x)[K]) {
     for (; step > 0; step /= 2) x[0] += __shfl_xor_sync(~0u, x[0], step);
 }
 
-/* ----------------------------------------------------------------------------------- sequences */
-
-/* Before a step: zeroes its sums, unless the sequence has zeroed all of them. */
+/* Zeroes dsums of a step. */
 void cuda_zero_dsums(backend *be, const cell *c, int s, int t);
 
 #endif

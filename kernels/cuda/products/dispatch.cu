@@ -284,7 +284,6 @@ static void make_product(backend *be, const device_layout *device, const product
         cuda_fail(be, "%s", err.text);
         return;
     }
-    if (c->sums) cuda_zero_sums(be, c->sums, l->gates * c->steps, c->columns);
     kernels[i].run(be, device, device->plan[i], c);
     cuda_launched(be, operation_names[c->op]);
     if (c->sums && !kernels[i].makes_sums) {
@@ -296,7 +295,13 @@ void cuda_fprop(backend *be, const device_layout *device, const void *w, const v
                 int columns, void *y, element type, void *sums) {
     product_call c = {FPROP, steps, columns, type, w, x, y, sums, NULL};
     if (be->precision != BF16) c.type = OPERAND;
-    if (device->host.gates == 1 && cuda_of(be)->stages_whole) c.sums = NULL;
+    if (sums) cuda_zero_sums(be, sums, device->host.gates * steps, columns);
+    make_product(be, device, &c);
+}
+
+void products_fprop_adding(backend *be, const device_layout *device, const void *w, const void *x,
+                           int columns, void *y, void *sums) {
+    const product_call c = {FPROP, 1, columns, OPERAND, w, x, y, sums, NULL};
     make_product(be, device, &c);
 }
 

@@ -50,4 +50,8 @@ void cuda_wgrad(backend *be, const device_layout *l, const void *dy, const void 
                 int columns, void *dw, void *workspace);
 size_t cuda_wgrad_workspace(backend *be, const layout *l, int steps, int columns);
 
+/* fprop of one step, of operands, that adds to `sums`, which the caller has zeroed, or NULL. */
+void products_fprop_adding(backend *be, const device_layout *l, const void *w, const void *x,
+                           int columns, void *y, void *sums);
+
 #endif

@@ -1,0 +1,91 @@
+/* The cell over its sequence. The steps are those of kernels/cell.c; all sums of layer norm are
+ * zeroed at once, before the first step, and the internal stages of a step take as few kernels as
+ * they can. */
+#include "cell/cell.h"
+#include "cell/stage_chain.h"
+#include "layout.h"
+#include "products/products.h"
+
+typedef enum internal_stages {
+    BY_OPERATION, /* a kernel for each operation */
+    WHOLE,        /* a product and one kernel for each stage, see stages.cu */
+    CHAINED       /* one kernel for all stages, see stage_chain.cu */
+} internal_stages;
+
+static internal_stages choose_kernels(backend *be, const cell *c, bool forward) {
+    if (stage_chain_takes(be, c)) return CHAINED;
+    return whole_stages_fit(be, c, forward) ? WHOLE : BY_OPERATION;
+}
+
+static void zero_all(backend *be, const cell *c, bool backward) {
+    for (int s = 0; s < c->stages; s++) {
+        const stage *g = &c->stage[s];
+        if (!g->layer_norm) continue;
+        cuda_zero_sums(be, backward ? g->dsums : g->sums, g->gates * c->steps, c->columns);
+    }
+}
+
+/* Element 0 of a step: of operands [steps][gates * hidden][columns]. */
+static void *at_step(const backend *be, const cell *c, void *sequence, int gates, int t) {
+    return (char *)sequence +
+           (size_t)t * (size_t)gates * (size_t)c->hidden * (size_t)c->columns * be->operand_size;
+}
+
+/* raw[t] = W x[t] of stage s; `makes_sums`: with the sums of raw, where there is layer norm. */
+static void multiply_stage(backend *be, const cell *c, int s, int t, bool makes_sums) {
+    const stage *g = &c->stage[s];
+    const int kept = c->keep ? t : 0;
+    const void *x = s ? at_step(be, c, c->stage[s - 1].out, 1, kept) : at_step(be, c, c->h, 1, t);
+    void *sums = NULL;
+    if (makes_sums && g->layer_norm) {
+        sums = (char *)g->sums + t * cuda_sums_bytes(be, g->gates, c->columns);
+    }
+    products_fprop_adding(be, g->layout, g->weight, x, c->columns,
+                          at_step(be, c, g->raw, g->gates, kept), sums);
+}
+
+void cuda_cell_forward(backend *be, const cell *c) {
+    const internal_stages how = choose_kernels(be, c, true);
+    const int last = c->stages - 1;
+    zero_all(be, c, false);
+    if (how == CHAINED) stage_chain_start(be, c);
+    for (int t = 0; t < c->steps; t++) {
+        if (how == CHAINED) stage_chain_forward_run(be, c, t);
+        for (int s = how == CHAINED ? last : 0; s < last; s++) {
+            multiply_stage(be, c, s, t, how != WHOLE);
+            how == WHOLE ? activate_whole_run(be, c, s, t) : cuda_activate(be, c, s, t);
+        }
+        multiply_stage(be, c, last, t, true);
+        gates_run(be, c, t, true);
+    }
+}
+
+void cuda_cell_backward(backend *be, const cell *c) {
+    const internal_stages how = choose_kernels(be, c, false);
+    const int last = c->stages - 1;
+    zero_all(be, c, true);
+    if (how == CHAINED) stage_chain_start(be, c);
+    if (!c->has_later_steps) {
+        be->zero(be, c->dc, be->real_size * (size_t)c->hidden * (size_t)c->columns);
+    }
+    for (int t = c->steps - 1; t >= 0; t--) {
+        gates_backward_run(be, c, t, true);
+        for (int s = last; s >= 0; s--) {
+            const stage *g = &c->stage[s];
+            if (s < last && how == CHAINED) {
+                stage_chain_backward_run(be, c, t);
+                break;
+            }
+            if (s < last && how == WHOLE) activate_backward_whole_run(be, c, s, t);
+            if (s < last && how == BY_OPERATION) {
+                activate_backward_run(be, c, s, t);
+                if (g->layer_norm) cuda_norm_backward(be, c, s, t);
+            }
+            if (t == 0 && s == 0 && !c->has_earlier_steps) break; /* h[0] is a constant */
+            cuda_dgrad(be, g->layout, g->weight, at_step(be, c, stage_raw_gradient(g), g->gates, t),
+                       1, c->columns, c->dx, OPERAND);
+        }
+    }
+    if (how == CHAINED) stage_chain_finish(be, c);
+    cell_backward_weights(be, c);
+}
