@@ -14,9 +14,31 @@ enum { BLAS_WORKSPACE = 32 << 20, MEMORY_RESERVE = 256 << 20 };
 
 /* ------------------------------------------------------------------------------------- errors */
 
+uint32_t *cuda_stuck_word(backend *be, const char *kernel) {
+    cuda_backend *cuda = cuda_of(be);
+    int i = 0;
+    while (i < MOST_WAITING && cuda->waiting[i] && strcmp(cuda->waiting[i], kernel)) i++;
+    if (i == MOST_WAITING) abort();
+    cuda->waiting[i] = kernel;
+    return &cuda->stuck[i];
+}
+
+/* The kernel that gave up waiting, or NULL. */
+static const char *stuck_kernel(const cuda_backend *cuda) {
+    for (int i = 0; i < MOST_WAITING && cuda->stuck && cuda->waiting[i]; i++) {
+        if (*(volatile uint32_t *)&cuda->stuck[i]) return cuda->waiting[i];
+    }
+    return NULL;
+}
+
 bool cuda_ok(backend *be, cudaError_t status, const char *what) {
     cuda_backend *cuda = cuda_of(be);
-    if (status != cudaSuccess && !*cuda->failure) {
+    if (status == cudaSuccess || *cuda->failure) return status == cudaSuccess;
+    const char *stuck = stuck_kernel(cuda);
+    if (stuck) {
+        snprintf(cuda->failure, sizeof cuda->failure,
+                 "%s: a thread block waited for seconds for others that never came", stuck);
+    } else {
         snprintf(cuda->failure, sizeof cuda->failure, "%s: %s", what, cudaGetErrorString(status));
     }
     return status == cudaSuccess;
@@ -204,6 +226,7 @@ static void destroy(backend *be) {
     cudaFree(cuda->partial);
     cudaFree(cuda->factors);
     cudaFreeHost(cuda->staging);
+    cudaFreeHost(cuda->stuck);
     if (cuda->handed_over) cudaEventDestroy(cuda->handed_over);
     if (cuda->own_stream) cudaStreamDestroy(cuda->own_stream);
     free(cuda);
@@ -278,6 +301,8 @@ static bool set_up(backend *be) {
     cudaDeviceProp properties;
     size_t available = 0, total = 0;
     bool done = cuda_ok(be, cudaGetDeviceProperties(&properties, 0), "device") &&
+                cuda_ok(be, cudaMallocHost(&cuda->stuck, MOST_WAITING * sizeof *cuda->stuck),
+                        "pinned memory") &&
                 cuda_ok(be, cudaStreamCreateWithFlags(&cuda->own_stream, cudaStreamNonBlocking),
                         "stream") &&
                 cuda_ok(be, cudaEventCreateWithFlags(&cuda->handed_over, cudaEventDisableTiming),
@@ -288,6 +313,7 @@ static bool set_up(backend *be) {
                         "memory") &&
                 cuda_ok(be, cudaMalloc(&cuda->factors, sizeof *cuda->factors), "memory") &&
                 cuda_ok(be, cudaMalloc(&cuda->blas_workspace, BLAS_WORKSPACE), "memory");
+    if (done) memset(cuda->stuck, 0, MOST_WAITING * sizeof *cuda->stuck);
     cuda->stream = cuda->own_stream;
     for (int i = 0; i < STAGING_SLOTS && done; i++) {
         done = cuda_ok(be, cudaEventCreateWithFlags(&cuda->staged[i], cudaEventDisableTiming),

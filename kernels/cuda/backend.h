@@ -34,7 +34,8 @@ enum {
     STAGING_SLOTS = 32,
     STAGING_BYTES = 512 << 10, /* a slot; larger uploads take several */
     REDUCTION_BLOCKS = 1024,   /* partial sums of a reduction over an arena */
-    MOST_TOGETHER = 32         /* kernels whose thread blocks wait for each other */
+    MOST_TOGETHER = 32,        /* instances of kernels whose thread blocks wait for all others */
+    MOST_WAITING = 16          /* kernels whose thread blocks wait for others */
 };
 
 typedef CUresult (*PFN_encode_map)(CUtensorMap *map, CUtensorMapDataType type, uint32_t rank,
@@ -69,7 +70,9 @@ typedef struct cuda_backend {
     char *staging; /* pinned, STAGING_SLOTS x STAGING_BYTES */
     cudaEvent_t staged[STAGING_SLOTS];
     int next_slot;
-    size_t table_bytes; /* of all layouts made so far */
+    size_t table_bytes;                /* of all layouts made so far */
+    uint32_t *stuck;                   /* pinned, [MOST_WAITING], see cuda_stuck_word */
+    const char *waiting[MOST_WAITING]; /* the kernels they belong to */
     kernel_room rooms[MOST_TOGETHER];
     int room_count;
     cudaEvent_t *marks; /* [mark_count]; NULL until first used */
@@ -148,6 +151,10 @@ static inline void cuda_launch_together(backend *be, const char *what, bool earl
         cuda_launch(be, what, early, kernel, dim3(blocks), threads, shared, arguments...);
     }
 }
+
+/* A word that the kernel of this name sets before it gives up waiting for other thread blocks: the
+ * failure that is remembered then names it. See device/waits.cuh. */
+uint32_t *cuda_stuck_word(backend *be, const char *kernel);
 
 /* Before anything is issued that writes what products may read as weights. A product that overlaps
  * with the kernel before reads its weights without waiting for that kernel: it may do so once

@@ -10,6 +10,7 @@
 #include "bench/measure.h"
 #include "bench/rivals.h"
 #include "device/philox.cuh"
+#include "device/waits.cuh"
 #include "products/products.h"
 
 #include <stdlib.h>
@@ -139,14 +140,15 @@ static void nothing(backend *be) {
     cuda_launched(be, "nothing");
 }
 
-static __global__ void __launch_bounds__(THREADS) exchange_kernel(uint32_t *words, int times) {
+static __global__ void __launch_bounds__(THREADS)
+    exchange_kernel(uint32_t *words, int times, uint32_t *stuck) {
     volatile uint32_t *all = words;
     const uint32_t before = all[blockIdx.x];
     for (int round = 1; round <= times; round++) {
         __syncthreads(); /* all have read what the number follows, and the others' */
         if (threadIdx.x == 0) all[blockIdx.x] = before + round;
         for (int i = threadIdx.x; i < gridDim.x; i += THREADS) {
-            while ((int)(all[i] - before) < round) continue;
+            for (patience p; (int)(all[i] - before) < round;) p.lose(stuck);
         }
     }
 }
@@ -154,8 +156,8 @@ static __global__ void __launch_bounds__(THREADS) exchange_kernel(uint32_t *word
 static void exchange(backend *be, void *words, int times) {
     cuda_backend *cuda = cuda_of(be);
     const int most = EXCHANGE_BYTES / sizeof(uint32_t);
-    exchange_kernel<<<min(cuda->processors, most), THREADS, 0, cuda->stream>>>((uint32_t *)words,
-                                                                               times);
+    exchange_kernel<<<min(cuda->processors, most), THREADS, 0, cuda->stream>>>(
+        (uint32_t *)words, times, cuda_stuck_word(be, "exchange"));
     cuda_launched(be, "exchange");
 }
 

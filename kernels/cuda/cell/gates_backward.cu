@@ -189,15 +189,16 @@ template <typename T, int VEC> struct backward_arrays {
         const int EACH = (K * SPAN + BACKWARD_THREADS - 1) / BACKWARD_THREADS;
         const int last = min(threadIdx.x + (EACH - 1) * BACKWARD_THREADS, K * SPAN - 1);
         fixed sum[EACH];
-        bool all;
+        patience p;
         while (threadIdx.x % 32 == 31) {
             sum[0] = fetch_counted(gate_sums(v, span, last / SPAN / 2), SPAN, last / SPAN % 2,
                                    last % SPAN);
             if (parts_of(sum[0]) == gridDim.x) break;
             __nanosleep(20);
+            p.lose(v.stuck);
         }
         __syncwarp();
-        do {
+        for (bool all = false; !all;) {
             all = true;
 #pragma unroll
             for (int k = 0; k < EACH; k++) {
@@ -207,7 +208,8 @@ template <typename T, int VEC> struct backward_arrays {
             }
 #pragma unroll
             for (int k = 0; k < EACH; k++) all = all && parts_of(sum[k]) == gridDim.x;
-        } while (!all);
+            if (!all) p.lose(v.stuck);
+        }
 #pragma unroll
         for (int k = 0; k < EACH; k++) {
             const int i = min(threadIdx.x + k * BACKWARD_THREADS, K * SPAN - 1);
@@ -562,6 +564,7 @@ static void launch_backward(backend *be, view<T> v, bool early) {
         int rounds = (v.units + arrays::STEP - 1) / arrays::STEP * PAIR;
         v.kept = min((int)((cuda->shared_limit - rest) / round), max(rounds - EARLY_ROUNDS, 0));
     }
+    v.stuck = cuda_stuck_word(be, "gates_backward");
     v.lasting = (size_t)v.hidden * v.columns * sizeof *v.dc <= cuda->l2_bytes / 5;
     cuda_launch_together(be, "gates_backward", !v.start && early,
                          gates_backward<T, VEC, NORM, TABLE>, (v.hidden + v.units - 1) / v.units,

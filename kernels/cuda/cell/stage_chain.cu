@@ -66,6 +66,7 @@ typedef struct chain_arguments {
     uint32_t number; /* of the first exchange */
     fixed *sums;     /* [parts of all slices][2][SLICE] */
     uint32_t *flags; /* [parts of all slices] */
+    uint32_t *stuck; /* see device/waits.cuh */
     bf16 *dx;
     chain_stage stage[CHAIN_STAGES];
 } chain_arguments;
@@ -277,8 +278,8 @@ template <bool FORWARD> struct chain {
     __device__ void take_totals(uint32_t tag, float (&total)[2]) {
         const int which = warp % 2, reader = warp / 2;
         fixed word[PARTS_OF_WARP] = {};
-        bool all;
-        do {
+        patience patience;
+        for (bool all = false; !all;) {
             all = true;
 #pragma unroll
             for (int k = 0; k < PARTS_OF_WARP; k++) {
@@ -292,7 +293,8 @@ template <bool FORWARD> struct chain {
                 if (reader + k * READERS >= parts) break;
                 all &= (uint32_t)(word[k] >> 32) == tag;
             }
-        } while (!all);
+            if (!all) patience.lose(p.stuck);
+        }
         float sum = 0;
 #pragma unroll
         for (int k = 0; k < PARTS_OF_WARP; k++) sum += __uint_as_float((uint32_t)word[k]);
@@ -320,7 +322,7 @@ template <bool FORWARD> struct chain {
         if (threadIdx.x == 0) store_release(&p.flags[blockIdx.x], tag);
         if ((int)threadIdx.x < parts) {
             const uint32_t *flag = &p.flags[threadIdx.x * slices + slice];
-            while ((int)(load_acquire(flag) - tag) < 0) continue;
+            for (patience patience; (int)(load_acquire(flag) - tag) < 0;) patience.lose(p.stuck);
         }
         copy_wait<0>(); /* blocks */
         __syncthreads();
@@ -652,6 +654,7 @@ static void launch_chain(backend *be, const cell *c, int t, bool forward) {
     const int slices = c->columns / SLICE, stages = c->stages - 1;
     const int index = forward ? t : c->steps - 1 - t;
     const size_t plane = (size_t)c->hidden * c->columns;
+    const char *name = forward ? "stages" : "stages backward";
     chain_arguments p = {};
     p.stages = stages;
     p.columns = c->columns;
@@ -661,6 +664,7 @@ static void launch_chain(backend *be, const cell *c, int t, bool forward) {
     p.number = 1 + (uint32_t)index * stages;
     p.sums = words_of(c);
     p.flags = (uint32_t *)(p.sums + CHAIN_WORDS - CHAIN_PARTS);
+    p.stuck = cuda_stuck_word(be, name);
     p.dx = (bf16 *)c->dx;
     for (int s = 0; s < stages; s++) {
         const stage *g = &c->stage[s];
@@ -681,9 +685,8 @@ static void launch_chain(backend *be, const cell *c, int t, bool forward) {
         }
     }
     const int grid = slices * parts_of(&c->stage[0], c->columns, forward)->count;
-    cuda_launch_together(be, forward ? "stages" : "stages backward", true,
-                         forward ? stage_chain_forward : stage_chain_backward, grid, THREADS,
-                         bytes_of(most_slots(c, forward)), p);
+    cuda_launch_together(be, name, true, forward ? stage_chain_forward : stage_chain_backward, grid,
+                         THREADS, bytes_of(most_slots(c, forward)), p);
     cuda->weights_settled = true;
 }
 

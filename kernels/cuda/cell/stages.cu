@@ -270,9 +270,10 @@ template <typename T, int VEC, int ARRAYS> struct whole_stage {
         for (int i = threadIdx.x; i < 2 * v.columns; i += WHOLE_THREADS) {
             const int which = i / v.columns, n = i % v.columns;
             fixed sum;
-            do {
+            for (patience p;; p.lose(v.stuck)) {
                 sum = fetch_counted(sums, v.columns, which, n);
-            } while (parts_of(sum) != gridDim.x);
+                if (parts_of(sum) == gridDim.x) break;
+            }
             means[i] = decode_counted(sum, sums, v.columns, which, n, scale[which]) / v.hidden;
         }
         __syncthreads();
@@ -444,10 +445,11 @@ static int whole_units(const backend *be, const cell *c) {
  * reads before it waits. */
 template <typename T, int VEC> static void launch_whole(backend *be, view<T> v, bool forward) {
     const int blocks = (v.hidden + v.units - 1) / v.units;
+    const char *name = forward ? "activate" : "activate_backward";
+    v.stuck = cuda_stuck_word(be, name);
     cuda_launch_together(
-        be, forward ? "activate" : "activate_backward", true,
-        forward ? whole_activate_kernel<T, VEC> : whole_backward_kernel<T, VEC>, blocks,
-        WHOLE_THREADS,
+        be, name, true, forward ? whole_activate_kernel<T, VEC> : whole_backward_kernel<T, VEC>,
+        blocks, WHOLE_THREADS,
         forward ? whole_stage<T, VEC, 1>::bytes(v) : whole_stage<T, VEC, 2>::bytes(v), v);
 }
 

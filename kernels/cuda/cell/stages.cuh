@@ -6,6 +6,7 @@
 #include "cell/cell.h"
 #include "device/fixed_sums.cuh"
 #include "device/ptx.cuh"
+#include "device/waits.cuh"
 #include "layout.h"
 
 /* One step of a stage, as a kernel sees it. */
@@ -39,6 +40,7 @@ template <typename T> struct view {
     uint64_t dropout_seed;
     const update_arguments *arguments;
     int t;
+    uint32_t *stuck; /* see device/waits.cuh */
 };
 
 template <typename T> static T *offset(void *array, size_t count) {

@@ -219,7 +219,7 @@ static __device__ void produce_sums(const dgrad_gates_arguments &p, int number, 
                                     cursor<S::STAGES> &stages) {
     const char *from = (const char *)slot_of<S>(p, number);
     if (elected()) {
-        while (atomicAdd(flag_of<S>(p, number), 0) != number + 1) __nanosleep(64);
+        await_flag(p.partial, flag_of<S>(p, number), number + 1, 64);
         __threadfence();
         global_fence();
     }
@@ -287,14 +287,11 @@ template <typename S> static __device__ void watch_flags(const dgrad_gates_argum
         if (!work.exists(p)) break;
         if (!work.part.continues) continue;
         int *flag = flag_of<S>(p, work.number);
-        while (one && atomicAdd(flag, 0) != 0) __nanosleep(64);
+        if (one) await_flag(p.partial, flag, 0, 64);
         __syncwarp();
         for (int group = 0; group < 2; group++) group_arrive(SLOT_FREE + group, WATCHERS);
         for (int group = 0; group < 2; group++) group_sync(SUMS_LEFT + group, WATCHERS);
-        if (one) {
-            __threadfence();
-            atomicExch(flag, work.number + 1);
-        }
+        if (one) raise_flag(flag, work.number + 1);
         __syncwarp();
     }
 }

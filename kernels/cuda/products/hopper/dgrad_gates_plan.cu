@@ -245,7 +245,8 @@ void *dgrad_gates_plan(backend *be, device_layout *device, const layout *l) {
     for (int i = 0; i < DGRAD_GATES_CUTS; i++) even |= !tables->cut[i].whole;
     if (even) { /* slots of any size; the smallest has a node of 32 and 128 columns */
         const size_t least = 32 * 2 * BOX;
-        tables->partial = partial_sums_create(be, device, PARTIAL_FLOATS / least, least);
+        tables->partial =
+            partial_sums_create(be, device, "dgrad_gates", PARTIAL_FLOATS / least, least);
     }
     return tables;
 }

@@ -118,10 +118,7 @@ static __device__ void pass_sums(const fprop_gates_arguments &p, int group) {
     const int slot = (blockIdx.y * gridDim.x + blockIdx.x) * 2 + group;
     if (p.begin[blockIdx.y + 1] == p.tile[p.last[blockIdx.y] + 1].first) return;
     group_sync(1 + group, GROUP + 32);
-    if (threadIdx.x % 32 == 0) {
-        __threadfence();
-        atomicExch(&p.partial.full[slot], 1);
-    }
+    if (threadIdx.x % 32 == 0) raise_flag(&p.partial.full[slot]);
     __syncwarp();
 }
 
@@ -138,7 +135,7 @@ static __device__ void produce_sums(const fprop_gates_arguments &p, uint32_t bas
         const int slot = ((part - 1) * gridDim.x + blockIdx.x) * 2;
         for (int group = 0; group < 2; group++) {
             int *flag = &p.partial.full[slot + group];
-            while (atomicAdd(flag, 0) == 0) __nanosleep(64);
+            await_flag(p.partial, flag, 1, 64);
             atomicExch(flag, 0);
         }
         __threadfence();

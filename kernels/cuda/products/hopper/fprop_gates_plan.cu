@@ -21,7 +21,8 @@ void *fprop_gates_plan(backend *be, device_layout *device, const layout *l) {
     made->source = layout_table(be, device, source, (size_t)made->sources + 1);
     made->tile = layout_table(be, device, made->host_tile, (size_t)made->count + 1);
     const size_t blocks = (size_t)max(16, min(cuda_of(be)->processors, (int)MOST_PARTS));
-    made->partial = partial_sums_create(be, device, 2 * blocks, TILE_ROWS / 2 * MOST_COLUMNS);
+    made->partial =
+        partial_sums_create(be, device, "fprop_gates", 2 * blocks, TILE_ROWS / 2 * MOST_COLUMNS);
     free(source);
     return made;
 }

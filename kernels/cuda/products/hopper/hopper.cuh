@@ -6,6 +6,7 @@
 #include "device/fixed_sums.cuh"
 #include "device/hopper_ptx.cuh"
 #include "device/ptx.cuh"
+#include "device/waits.cuh"
 #include "products/kernels.h"
 
 #pragma nv_diag_suppress 177 /* passes for other GPUs leave the helpers unused */
@@ -136,9 +137,24 @@ static __device__ inline void stage_rows(uint32_t to, const float (&d)[4][4]) {
 enum { PARTIAL_FLOATS = 8 << 20 /* of all slots, at most */ };
 
 typedef struct partial_sums {
-    float *sums; /* slots of equal size */
-    int *full;   /* of each slot; all 0 between launches */
+    float *sums;     /* slots of equal size */
+    int *full;       /* of each slot: whether it is; all 0 between launches */
+    uint32_t *stuck; /* see device/waits.cuh */
 } partial_sums;
+
+/* One thread, once the others' sums are stored and it has met them: the slot is full. */
+static __device__ inline void raise_flag(int *flag, int value = 1) {
+    __threadfence();
+    atomicExch(flag, value);
+}
+
+/* One thread waits, and asks every so many ns. After a fence, and once it has met the others, they
+ * may read the sums. */
+static __device__ inline void await_flag(const partial_sums &p, int *flag, int value, int every) {
+    for (patience patience; atomicAdd(flag, 0) != value; patience.lose(p.stuck)) {
+        if (every) __nanosleep(every);
+    }
+}
 
 /* Leaves a thread's sums, four in a row of STRIDE threads'. */
 template <int STRIDE, int K>
@@ -176,11 +192,12 @@ static __device__ __forceinline__ void add_handed_on(uint32_t base, uint32_t min
 
 /* -------------------------------------------------------------------------------- on the host */
 
-/* Room for so many slots, for launches of one kernel with one layout. */
-static inline partial_sums partial_sums_create(backend *be, device_layout *device, size_t slots,
-                                               size_t floats) {
+/* Room for so many slots, for launches of the kernel of this name with one layout. */
+static inline partial_sums partial_sums_create(backend *be, device_layout *device,
+                                               const char *kernel, size_t slots, size_t floats) {
     partial_sums p = {(float *)layout_device_block(be, device, slots * floats * sizeof(float)),
-                      (int *)layout_device_block(be, device, slots * sizeof(int))};
+                      (int *)layout_device_block(be, device, slots * sizeof(int)),
+                      cuda_stuck_word(be, kernel)};
     if (p.full) be->zero(be, p.full, slots * sizeof *p.full);
     return p;
 }

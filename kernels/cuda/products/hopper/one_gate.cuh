@@ -233,10 +233,7 @@ static __device__ __forceinline__ void give_hub(const one_gate_arguments &p, int
 #pragma unroll
     for (int t = 0; t < TILES; t++) leave_sums<GROUP>(to.sums + t * SUMS / 4 * GROUP, sum[t]);
     group_sync(1 + threadIdx.x / GROUP, GROUP);
-    if (threadIdx.x % GROUP == 0) {
-        __threadfence();
-        atomicExch(to.flag, 1);
-    }
+    if (threadIdx.x % GROUP == 0) raise_flag(to.flag);
 }
 
 /* Several givers' at a time, as registers allow: each time takes as long as the L2 does. */
@@ -248,7 +245,7 @@ static __device__ __forceinline__ void take_hub(const one_gate_arguments &p, int
     const int thread = threadIdx.x % GROUP;
     if (thread < takes) {
         int *flag = slot(p, given + thread, column).flag;
-        while (atomicAdd(flag, 0) == 0) __nanosleep(32);
+        await_flag(p.partial, flag, 1, 32);
         __threadfence();
         atomicExch(flag, 0);
     }

@@ -304,8 +304,8 @@ static void build_side(backend *be, device_layout *device, one_gate_parts *parts
     }
     for (int i = 0; i <= ONE_GATE_NODES; i++) free(l.order[i]);
     if (!hubs) return;
-    const partial_sums partial =
-        partial_sums_create(be, device, MOST_GIVEN * (MOST_CUT_COLUMNS / BOX), (size_t)b * BOX);
+    const partial_sums partial = partial_sums_create(
+        be, device, "one_gate", MOST_GIVEN * (MOST_CUT_COLUMNS / BOX), (size_t)b * BOX);
     for (int i = 0; i < ONE_GATE_CUTS; i++) parts[i].partial = partial;
 }
 

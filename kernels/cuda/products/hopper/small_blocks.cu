@@ -351,9 +351,8 @@ static __device__ __forceinline__ void hand_on(const partial_sums &e,
     for (int i = 0; i < N / 128; i++) {
         leave_sums<SMALL_CONSUMERS>(to + i * 16 * SMALL_CONSUMERS, sum[i]);
     }
-    __threadfence();
     group_sync(1, SMALL_CONSUMERS);
-    if (threadIdx.x == 0) atomicExch(e.full + blockIdx.x, 1);
+    if (threadIdx.x == 0) raise_flag(e.full + blockIdx.x);
 }
 
 /* The sums of all who have earlier shares of the latest tile, nearest first. */
@@ -362,8 +361,7 @@ static __device__ __forceinline__ void take_over(const partial_sums &e, const sm
                                                  float (&sum)[N / 128][64]) {
     for (int i = blockIdx.x - 1;; i--) {
         if (threadIdx.x == 0) {
-            while (atomicAdd(e.full + i, 0) == 0) {
-            }
+            await_flag(e, e.full + i, 1, 0);
             __threadfence();
         }
         group_sync(1, SMALL_CONSUMERS);

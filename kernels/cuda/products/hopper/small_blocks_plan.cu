@@ -152,7 +152,7 @@ void *small_blocks_plan(backend *be, device_layout *device, const layout *l) {
     const small_lists rows = {l, true, row_lists(l)}, columns = {l, false, column_lists(l)};
     build_small(be, device, &tables->forward, &rows, l->in_block);
     build_small(be, device, &tables->backward, &columns, l->in_block);
-    tables->partial =
-        partial_sums_create(be, device, (size_t)cuda_of(be)->processors, SMALL_UNITS * 256);
+    tables->partial = partial_sums_create(be, device, "small_blocks",
+                                          (size_t)cuda_of(be)->processors, SMALL_UNITS * 256);
     return tables;
 }

@@ -1,0 +1,26 @@
+/* Waits for other thread blocks, which end with an error rather than never. */
+#ifndef SMALLWORLD_KERNELS_CUDA_DEVICE_WAITS_CUH
+#define SMALLWORLD_KERNELS_CUDA_DEVICE_WAITS_CUH
+
+#include <stdint.h>
+
+/* A poll is a trip to the L2, of half a microsecond and more, so these are seconds; what is waited
+ * for comes within milliseconds. */
+enum { MOST_POLLS = 1 << 23 };
+
+/* Counts the polls of one wait. */
+struct patience {
+    uint32_t left = MOST_POLLS;
+
+    /* After a poll in vain. The last one sets the kernel's word, see cuda_stuck_word, and ends all
+     * work on the device by a store to where there is no memory: with a trap instruction instead,
+     * kernels that hold sums while they wait spill a thousand bytes of them. */
+    __device__ void lose(uint32_t *stuck) {
+        if (--left) return;
+        *(volatile uint32_t *)stuck = 1;
+        __threadfence_system();
+        asm volatile("st.global.u32 [%0], %1;" ::"l"((uint64_t)0), "r"(1) : "memory");
+    }
+};
+
+#endif

@@ -1,0 +1,36 @@
+/* Thread blocks that wait for what never comes: the GPU reports an error, which names the kernel,
+ * after seconds. The error ends all work on the device, so this program has no other test. */
+#include "support.h"
+
+#include "bench.h"
+
+#include <string.h>
+#include <time.h>
+
+/* In an exchange each thread block waits until all words are above what its own was at first. The
+ * first word is far below the others. */
+static void test_wait_ends(void **state) {
+    (void)state;
+    backend *be = test_backend(FP32);
+    uint32_t words[EXCHANGE_BYTES / sizeof(uint32_t)] = {0};
+    for (size_t i = 1; i < sizeof words / sizeof *words; i++) words[i] = 1 << 30;
+    void *on_device = be->allocate(be, sizeof words);
+    assert_non_null(on_device);
+    be->upload(be, on_device, words, sizeof words);
+    error err;
+    assert_true(be->finish(be, &err));
+
+    const time_t start = time(NULL);
+    be->bench->exchange(be, on_device, 1);
+    assert_false(be->finish(be, &err));
+    assert_string_equal(
+        err.text, "GPU: exchange: a thread block waited for seconds for others that never came");
+    assert_true(time(NULL) - start < 120);
+    assert_false(be->finish(be, &err)); /* and again */
+    be->destroy(be);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_wait_ends)};
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
