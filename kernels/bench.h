@@ -39,7 +39,6 @@ typedef struct rival rival;
 struct bench_tools {
     size_t (*cache_bytes)(backend *be); /* of the L2 */
     int (*processors)(backend *be);     /* multiprocessors */
-    size_t (*table_bytes)(backend *be); /* of all layouts made so far */
 
     /* The name of the kernel that makes a product, of operands and without sums; NULL, with the
      * reason, where the kernel that was forced does not take it. */

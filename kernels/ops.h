@@ -178,6 +178,15 @@ typedef enum pooling { POOL_LAST, POOL_MEAN, POOL_MAX } pooling;
 
 /* --------------------------------------------------------------------------------- backend */
 
+/* The most that a model may ask of a backend, whose kernels may count in 32 bits. The model checks
+ * it before it plans its memory. */
+typedef struct backend_limits {
+    size_t step_values; /* gates x hidden x columns: of W x, in a step */
+    size_t positions;   /* steps x columns */
+    size_t weight_rows; /* blocks x gates x out_block: of one W's blocks */
+    size_t steps;       /* of a sequence */
+} backend_limits;
+
 struct backend {
     const char *name; /* "cpu" or "cuda" */
     char device[96];  /* for people */
@@ -186,7 +195,8 @@ struct backend {
     int column_multiple;
     int product_multiple; /* what the columns of fprop and dgrad without sums are a multiple of */
     size_t memory;        /* bytes that were free when the backend was made */
-    bool sums_tables;     /* gates_backward adds to the gradient of the gates' table at each step */
+    backend_limits limits;
+    bool sums_tables; /* gates_backward adds to the gradient of the gates' table at each step */
 
     /* Memory of the device. allocate returns NULL if there is not enough. upload returns once
      * `source` may be overwritten, download once `target` is filled. */
@@ -214,6 +224,7 @@ struct backend {
 
     device_layout *(*layout_create)(backend *be, const layout *l);
     void (*layout_free)(backend *be, device_layout *l);
+    size_t (*layout_bytes)(const device_layout *l); /* what it takes of the device's memory */
 
     /* Products of a block-sparse W over `steps` independent steps.
      *   fprop   y[t] = W x[t]         x operand [steps][inputs][columns]; y of type `type`

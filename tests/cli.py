@@ -251,7 +251,7 @@ class Train(Case):
                                         "valid_bpc", "parameters", "checkpoint"])
         self.assertEqual((result["steps"], result["bytes"]), (12, 12 * 32))
         self.assertEqual(result["checkpoint"], "runs/config/last.safetensors")
-        self.assertRegex(err, r"(?m)^memory: weights .*, optimiser .*, activations .*: ")
+        self.assertRegex(err, r"(?m)^memory: weights .*, optimiser .*, activations .*, tables .*: ")
         self.assertRegex(err, r"(?m)^step 12/12  bpc .* lr .* bytes/s ")
         self.assertNotIn("\r", err)
         run = self.folder / "runs" / "config"

@@ -4,10 +4,12 @@
  * and that training learns. */
 #include "support.h"
 
+#include "core/log.h"
 #include "core/memory.h"
 #include "graph/exchange.h"
 #include "model/size.h"
 
+#include <inttypes.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -463,6 +465,85 @@ static void test_does_not_fit(void **state) {
     be->destroy(be);
 }
 
+static void assert_limited(backend *be, const char *expected) {
+    model_config config = base_config();
+    error err;
+    assert_null(model_create(be, &config, NULL, 4, 6, 2, MODEL_TRAINING, &err));
+    assert_string_equal(err.text, expected);
+}
+
+/* What the backend's kernels cannot count is refused by name, and what they just can is not. */
+static void test_limits(void **state) {
+    (void)state;
+    backend *be = test_backend(FP32);
+    model_config config = base_config();
+    const backend_limits whole = be->limits;
+    model *m = create(be, &config, 4, 6, 2);
+    const size_t columns = (size_t)m->columns, values = GATES * (size_t)config.hidden * columns;
+    const int blocks = m->layouts[0]->blocks, block = m->layouts[0]->out_block;
+    const size_t rows = (size_t)blocks * GATES * (size_t)block;
+    char expected[256];
+    model_free(m);
+    snprintf(be->device, sizeof be->device, "X");
+
+    be->limits = (backend_limits){values, 3 * columns, rows, 3};
+    model_free(create(be, &config, 4, 6, 2));
+
+    be->limits = whole;
+    be->limits.step_values = values - 1;
+    snprintf(expected, sizeof expected,
+             "model.hidden, train.batch: %" PRId64 " units of 4 gates and %zu streams are %zu "
+             "values a step; X computes at most %zu",
+             config.hidden, columns, values, values - 1);
+    assert_limited(be, expected);
+
+    be->limits = whole;
+    be->limits.steps = 2;
+    assert_limited(be, "train.bptt, train.recompute: a segment of 3 steps; X computes at most 2 at "
+                       "a time");
+
+    be->limits = whole;
+    be->limits.positions = 3 * columns - 1;
+    snprintf(expected, sizeof expected,
+             "train.bptt, train.batch: 3 steps of %zu streams are %zu bytes of text at a time; X "
+             "computes at most %zu",
+             columns, 3 * columns, 3 * columns - 1);
+    assert_limited(be, expected);
+
+    be->limits = whole;
+    be->limits.weight_rows = rows - 1;
+    snprintf(expected, sizeof expected,
+             "model.hidden, model.block: %d blocks of %d rows in 4 gates are %zu rows of weights; "
+             "X computes at most %zu",
+             blocks, block, rows, rows - 1);
+    assert_limited(be, expected);
+    be->destroy(be);
+}
+
+/* The layouts' tables are part of the plan: with one byte less than all of it, it does not fit. */
+static void test_plan_counts_tables(void **state) {
+    (void)state;
+    backend *be = test_backend(FP32);
+    model_config config = base_config();
+    char text[128], tables[16];
+    error err;
+    model *m = create(be, &config, 4, 4, 1);
+    size_t bytes = be->layout_bytes(m->projection_device) + be->layout_bytes(m->head_device);
+    for (int s = 0; s < m->cell.stages; s++) bytes += be->layout_bytes(m->devices[s]);
+    assert_int_equal(m->plan.bytes[PLAN_TABLES], bytes);
+    assert_true(bytes >= sizeof(int) * (size_t)m->layouts[0]->blocks);
+    snprintf(text, sizeof text, "tables %s", log_bytes(tables, (double)bytes));
+    char whole[128];
+    assert_contains(plan_text(&m->plan, whole), text);
+    be->memory = plan_total(&m->plan);
+    model_free(m);
+    model_free(create(be, &config, 4, 4, 1));
+    be->memory--;
+    assert_null(model_create(be, &config, NULL, 4, 4, 1, MODEL_TRAINING, &err));
+    assert_contains(err.text, text);
+    be->destroy(be);
+}
+
 /* The count from the config alone is that of the table, for every cell and option that matters. */
 static void test_parameter_count(void **state) {
     (void)state;
@@ -834,6 +915,8 @@ int main(void) {
         cmocka_unit_test(test_repeats),
         cmocka_unit_test(test_no_targets),
         cmocka_unit_test(test_does_not_fit),
+        cmocka_unit_test(test_limits),
+        cmocka_unit_test(test_plan_counts_tables),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

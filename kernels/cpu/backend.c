@@ -167,6 +167,11 @@ static device_layout *layout_create(backend *be, const layout *l) {
     return device;
 }
 
+static size_t layout_bytes(const device_layout *device) {
+    const layout *l = &device->host;
+    return ((size_t)l->out_nodes + (size_t)l->in_nodes + 2 + 3 * (size_t)l->blocks) * sizeof(int);
+}
+
 static void free_layout(backend *be, device_layout *device) {
     (void)be;
     if (!device) return;
@@ -218,6 +223,7 @@ static backend *create(precision precision, int threads) {
         .column_multiple = COLUMN_GROUP,
         .product_multiple = COLUMN_GROUP,
         .memory = available_memory(),
+        .limits = {SIZE_MAX, SIZE_MAX, SIZE_MAX, SIZE_MAX}, /* memory ends first */
         .allocate = allocate,
         .release = release,
         .zero = zero,
@@ -232,6 +238,7 @@ static backend *create(precision precision, int threads) {
         .elapsed = elapsed,
         .layout_create = layout_create,
         .layout_free = free_layout,
+        .layout_bytes = layout_bytes,
         .fprop = CPU(fprop),
         .dgrad = CPU(dgrad),
         .wgrad = CPU(wgrad),

@@ -240,6 +240,9 @@ static void fill_table(backend *be, precision precision) {
     be->column_multiple = COLUMN_MULTIPLE;
     be->product_multiple = PRODUCT_MULTIPLE;
     be->sums_tables = precision == BF16;
+    be->limits.step_values = UINT32_MAX;
+    be->limits.positions = be->limits.weight_rows = INT32_MAX;
+    be->limits.steps = 65535; /* a grid's second dimension */
     be->allocate = allocate;
     be->release = release;
     be->zero = zero;
@@ -255,6 +258,7 @@ static void fill_table(backend *be, precision precision) {
     be->bench = &cuda_bench_tools;
     be->layout_create = cuda_layout_create;
     be->layout_free = cuda_layout_free;
+    be->layout_bytes = cuda_layout_bytes;
     be->fprop = cuda_fprop;
     be->dgrad = cuda_dgrad;
     be->wgrad = cuda_wgrad;

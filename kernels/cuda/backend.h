@@ -70,7 +70,6 @@ typedef struct cuda_backend {
     char *staging; /* pinned, STAGING_SLOTS x STAGING_BYTES */
     cudaEvent_t staged[STAGING_SLOTS];
     int next_slot;
-    size_t table_bytes;                /* of all layouts made so far */
     uint32_t *stuck;                   /* pinned, [MOST_WAITING], see cuda_stuck_word */
     const char *waiting[MOST_WAITING]; /* the kernels they belong to */
     kernel_room rooms[MOST_TOGETHER];

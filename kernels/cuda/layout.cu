@@ -18,7 +18,7 @@ void *layout_device_block(backend *be, device_layout *device, size_t bytes) {
         cuda_ok(be, cudaErrorMemoryAllocation, "layout");
         return NULL;
     }
-    cuda_of(be)->table_bytes += bytes;
+    device->bytes += bytes;
     keep(device, block, true);
     return block;
 }
@@ -51,6 +51,10 @@ device_layout *cuda_layout_create(backend *be, const layout *l) {
     products_plan(be, device, l);
     device->chain = stage_chain_plan(be, device, l);
     return device;
+}
+
+size_t cuda_layout_bytes(const device_layout *device) {
+    return device->bytes;
 }
 
 void cuda_layout_free(backend *be, device_layout *device) {

@@ -19,6 +19,7 @@ struct device_layout {
     struct stage_chain_tables *chain; /* NULL: its stages are kernels of their own */
     layout_block *blocks;
     int block_count, block_room;
+    size_t bytes; /* of those on the device */
 };
 
 /* Device memory of `bytes` bytes; zeroed host memory. Both belong to the layout. */
@@ -47,5 +48,6 @@ template <typename T> static inline T *host_array(size_t count) {
 
 device_layout *cuda_layout_create(backend *be, const layout *l);
 void cuda_layout_free(backend *be, device_layout *device);
+size_t cuda_layout_bytes(const device_layout *device);
 
 #endif

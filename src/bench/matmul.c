@@ -256,9 +256,8 @@ static bool make_pattern(bench *b, const grid_cell *cell, error *err) {
     if (!g) return false;
     b->layout = layout_from_graph(g, cell->block, cell->gates);
     graph_free(g);
-    size_t before = b->be->bench->table_bytes(b->be);
     b->device = b->be->layout_create(b->be, b->layout);
-    b->table_bytes = (double)(b->be->bench->table_bytes(b->be) - before);
+    b->table_bytes = (double)b->be->layout_bytes(b->device);
     b->latest = *cell;
     return true;
 }

@@ -4,7 +4,8 @@
 
 #include <math.h>
 
-static const char *const arena_keys[PLAN_ARENAS] = {"weights", "optimiser", "activations"};
+static const char *const arena_keys[PLAN_ARENAS] = {"weights", "optimiser", "activations",
+                                                    "tables"};
 
 static double bytes_of_update(const update_results *r) {
     return (double)r->batch * (double)r->bptt;

@@ -381,6 +381,11 @@ static void plan_model(model *m, int segments) {
     plan_cell(m);
     plan_tables(m);
     plan_ends(m);
+    for (int s = 0; s < m->cell.stages; s++) {
+        plan_count_tables(&m->plan, m->be->layout_bytes(m->devices[s]));
+    }
+    plan_count_tables(&m->plan, m->be->layout_bytes(m->projection_device));
+    plan_count_tables(&m->plan, m->be->layout_bytes(m->head_device));
 }
 
 /* The fewest segments, of twice as many again and again, with which the model fits, or 0. */
@@ -401,6 +406,44 @@ static void suggest_segments(model *m, error *err) {
     if (segments == 0) return;
     snprintf(err->text + used, sizeof err->text - used, "; train.recompute: %d would make it fit",
              segments);
+}
+
+/* Whether the backend's kernels can count what they would compute. */
+static bool within_limits(const model *m, int segments, error *err) {
+    const backend *be = m->be;
+    const backend_limits *most = &be->limits;
+    const size_t hidden = (size_t)m->config.hidden, columns = (size_t)m->columns;
+    const size_t steps = (size_t)(m->steps + segments - 1) / (size_t)segments;
+    if (GATES * hidden * columns > most->step_values) {
+        return error_set(err,
+                         "model.hidden, train.batch: %zu units of %d gates and %zu streams are %zu "
+                         "values a step; %s computes at most %zu",
+                         hidden, GATES, columns, GATES * hidden * columns, be->device,
+                         most->step_values);
+    }
+    if (steps > most->steps) {
+        return error_set(err,
+                         "train.bptt, train.recompute: a segment of %zu steps; %s computes at most "
+                         "%zu at a time",
+                         steps, be->device, most->steps);
+    }
+    if (steps * columns > most->positions) {
+        return error_set(err,
+                         "train.bptt, train.batch: %zu steps of %zu streams are %zu bytes of text "
+                         "at a time; %s computes at most %zu",
+                         steps, columns, steps * columns, be->device, most->positions);
+    }
+    for (int s = 0; s < model_stages(&m->config); s++) {
+        const size_t gates = s == model_stages(&m->config) - 1 ? GATES : 1;
+        const size_t blocks = (size_t)graph_blocks(m->graphs[s]);
+        const size_t rows = blocks * gates * (size_t)m->config.block;
+        if (rows <= most->weight_rows) continue;
+        return error_set(err,
+                         "model.hidden, model.block: %zu blocks of %d rows in %zu gates are %zu "
+                         "rows of weights; %s computes at most %zu",
+                         blocks, (int)m->config.block, gates, rows, be->device, most->weight_rows);
+    }
+    return true;
 }
 
 /* The recurrent weights decay; embedding, projection, head, gains and biases do not. */
@@ -425,6 +468,11 @@ model *model_create(backend *be, const model_config *config, graph *const *graph
     if (graphs) {
         memcpy(m->graphs, graphs, (size_t)model_stages(config) * sizeof *graphs);
     } else if (!model_graphs(config, m->graphs, err)) {
+        free(m);
+        return NULL;
+    }
+    if (!within_limits(m, segments, err)) {
+        for (int s = 0; s < model_stages(config); s++) graph_free(m->graphs[s]);
         free(m);
         return NULL;
     }

@@ -8,12 +8,17 @@
 
 enum { ALIGNMENT = 1024 }; /* the strictest user: a swizzled tile in shared memory's order */
 
-static const char *const arena_names[PLAN_ARENAS] = {"weights", "optimiser", "activations"};
+static const char *const arena_names[PLAN_ARENAS] = {"weights", "optimiser", "activations",
+                                                     "tables"};
 
 void plan_add(plan *p, plan_arena arena, size_t bytes, void **pointer) {
     p->requests = mem_grow(p->requests, &p->capacity, p->count + 1, sizeof *p->requests);
     p->requests[p->count++] = (plan_request){arena, p->bytes[arena], pointer};
     p->bytes[arena] += (bytes + ALIGNMENT - 1) / ALIGNMENT * ALIGNMENT;
+}
+
+void plan_count_tables(plan *p, size_t bytes) {
+    p->bytes[PLAN_TABLES] += bytes;
 }
 
 size_t plan_total(const plan *p) {
@@ -26,15 +31,19 @@ const char *plan_text(const plan *p, char *text) {
     char sizes[PLAN_ARENAS + 1][16];
     for (int a = 0; a < PLAN_ARENAS; a++) log_bytes(sizes[a], (double)p->bytes[a]);
     log_bytes(sizes[PLAN_ARENAS], (double)plan_total(p));
-    snprintf(text, 128, "%s %s, %s %s, %s %s: %s", arena_names[0], sizes[0], arena_names[1],
-             sizes[1], arena_names[2], sizes[2], sizes[3]);
+    int used = 0;
+    for (int a = 0; a < PLAN_ARENAS; a++) {
+        used += snprintf(text + used, 128 - (size_t)used, "%s%s %s", a ? ", " : "", arena_names[a],
+                         sizes[a]);
+    }
+    snprintf(text + used, 128 - (size_t)used, ": %s", sizes[PLAN_ARENAS]);
     return text;
 }
 
 bool plan_commit(plan *p, backend *be, error *err) {
     bool fits = plan_total(p) <= be->memory;
     for (int a = 0; a < PLAN_ARENAS && fits; a++) {
-        if (p->bytes[a] == 0) continue;
+        if (p->bytes[a] == 0 || a == PLAN_TABLES) continue;
         p->block[a] = be->allocate(be, p->bytes[a]);
         fits = p->block[a] != NULL;
     }

@@ -63,10 +63,6 @@ static int processors(backend *be) {
     return cuda_of(be)->processors;
 }
 
-static size_t table_bytes(backend *be) {
-    return cuda_of(be)->table_bytes;
-}
-
 /* ---------------------------------------------------------------------------------- randomise */
 
 /* [-1, 1) in steps of 2^-23. */
@@ -170,6 +166,6 @@ static const char *kernel_name(backend *be, const device_layout *l, bench_produc
 }
 
 const bench_tools cuda_bench_tools = {
-    cache_bytes, processors, table_bytes,  kernel_name,   products_force, randomise,  read_array,
-    nothing,     exchange,   rival_create, rival_weights, rival_run,      rival_free,
+    cache_bytes, processors, kernel_name,  products_force, randomise, read_array,
+    nothing,     exchange,   rival_create, rival_weights,  rival_run, rival_free,
 };

@@ -46,6 +46,12 @@ static bool one_gate(const layout *l) {
     return blocks_from_32(l) && l->gates == 1;
 }
 
+/* Tiles of 32 x 32 have numbers of 16 bits. */
+static bool one_gate_tiles(const layout *l) {
+    const int most = 1 << 16, across = l->in_block / 32;
+    return one_gate(l) && l->in_nodes * across <= most && l->out_nodes * across <= most;
+}
+
 /* A node's rows fill tiles of 128. */
 static bool rows_by_128(const layout *l) {
     return blocks_from_32(l) && l->gates * l->in_block % 128 == 0;
@@ -142,7 +148,7 @@ static const product_kernel kernels[] = {
         rows_by_128,        NULL,              NULL, false,
         wgrad_gates_plan,        wgrad_gates_run},
     {"wgrad_one_gate",      W,         HOPPER,  IN_BF16 | IN_TF32,
-        one_gate,           NULL,              NULL, false,
+        one_gate_tiles,     NULL,              NULL, false,
         wgrad_one_gate_plan,     wgrad_one_gate_run},
     {"small_blocks",        F | D,     HOPPER,  IN_BF16,
         blocks_of_8_and_16, one_step_from_128, small_blocks_prefers, false,
