@@ -29,10 +29,15 @@ void cell_forward_steps(backend *be, const cell *c) {
             const stage *g = &c->stage[s];
             void *raw = kept(c, g->raw, t, operand_bytes(be, c, g->gates));
             void *sums = NULL;
+            const bool adds = s == 0 && c->below;
             if (g->layer_norm) {
                 sums = at_step(g->sums, t, be->sums_bytes(be, g->gates, c->columns));
             }
-            be->fprop(be, g->layout, g->weight, x, 1, c->columns, raw, OPERAND, sums);
+            be->fprop(be, g->layout, g->weight, x, 1, c->columns, raw, OPERAND, adds ? NULL : sums);
+            if (adds) {
+                const char *below = (const char *)c->below + t * operand_bytes(be, c, g->gates);
+                be->add_rows(be, g->layout, below, c->columns, raw, sums);
+            }
             if (s + 1 == c->stages) {
                 be->gates(be, c, t);
             } else {

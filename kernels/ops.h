@@ -56,6 +56,9 @@ typedef struct bench_tools bench_tools;     /* see bench.h */
  * the table's entry, multiplies by it, or does nothing. Rows of W x are in the layout's order;
  * everything else is in the order of units.
  *
+ * In a cell above another one, the first stage's W x is W h + U h_below, where `below` holds the
+ * second product of all steps; raw is their sum, rounded.
+ *
  *   lstm   gates only, with an added table                   (Hochreiter, Schmidhuber 1997)
  *   mlstm  one multiplying stage, then the gates              (Krause et al. 2016)
  *   deep   multiply, add and relu, relu ..., then the gates   (Gray et al. 2017) */
@@ -125,6 +128,7 @@ typedef struct cell {
     int stages;
     struct stage stage[CELL_MAX_STAGES];
     const uint8_t *bytes; /* [steps][columns] */
+    const void *below;    /* operand [steps][rows of the first stage][columns], or NULL */
     void *h;              /* operand [steps + 1][hidden][columns]; the caller sets h[0] */
     void *c;              /* real, likewise */
     void *dh;             /* operand [steps][hidden][columns]: the head's gradient at h[1] ... */
@@ -238,6 +242,10 @@ struct backend {
                   int columns, void *dx, element type);
     void (*wgrad)(backend *be, const device_layout *l, const void *dy, const void *x, int steps,
                   int columns, void *dw, void *workspace);
+    /* y += x, both operand [rows of l][columns]; sums, if not NULL, of the result, as in fprop. */
+    void (*add_rows)(backend *be, const device_layout *l, const void *x, int columns, void *y,
+                     void *sums);
+
     size_t (*wgrad_workspace)(backend *be, const layout *l, int steps, int columns);
     size_t (*sums_bytes)(backend *be, int gates, int columns); /* of one step */
 

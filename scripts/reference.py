@@ -84,11 +84,17 @@ class Model:
         self.input_stride = int(metadata["model.input_stride"])
         self.output_stride = int(metadata["model.output_stride"])
         self.steps = {"lstm": 0, "mlstm": 1, "deep": int(metadata["model.internal_steps"])}[self.cell]
-        tables = tensors["input.projection"] @ tensors["input.embedding"]
+        layers = int(metadata.get("model.layers", 1))
+        self.layers = [f"layer{k + 1}." if k else "" for k in range(layers)]  # in tensors' names
+        self.tables = [self.input_tables("input." + name) for name in self.layers]
+
+    def input_tables(self, name):
+        """[table][hidden / input_stride][byte]"""
+        tables = self.tensors[name + "projection"] @ self.tensors[name + "embedding"]
         if self.cell == "deep":
-            tables = np.stack([self.norm("input.multiply", tables[0].T).T,
-                               self.norm("input.add", tables[1].T).T])
-        self.tables = tables  # [table][hidden / input_stride][byte]
+            tables = np.stack([self.norm(name + "multiply", tables[0].T).T,
+                               self.norm(name + "add", tables[1].T).T])
+        return tables
 
     def norm(self, name, v):
         """Layer norm over the last axis, if the checkpoint has a gain; and the bias, if it has one."""
@@ -98,7 +104,7 @@ class Model:
         return v + self.tensors.get(name + ".bias", 0)
 
     def product(self, stage, x):
-        """Norm(W x), [gates][hidden]: weights [block][gate][row][column], at (output, input) nodes."""
+        """W x, [gates][hidden]: weights [block][gate][row][column], at (output, input) nodes."""
         weight, pattern = self.tensors[f"cell.{stage}.weight"], self.tensors[f"pattern.{stage}"]
         if len(weight) != len(pattern):
             pattern = np.zeros((1, 2), int)  # a dense pattern: one block of the whole size
@@ -107,26 +113,40 @@ class Model:
         parts = weight @ x.reshape(-1, side)[pattern[:, 1], :, None]
         y = np.zeros((self.hidden // side, weight.shape[1]))
         np.add.at(y, pattern[:, 0], parts[:, :, 0])
-        y = y.reshape(self.hidden // side, -1, side).swapaxes(0, 1).reshape(-1, self.hidden)
-        return self.norm(f"cell.{stage}", y)
+        return y.reshape(self.hidden // side, -1, side).swapaxes(0, 1).reshape(-1, self.hidden)
+
+    def layer(self, number, byte, h, c, below):
+        """A cell's next h and c, from h of the layer below, None for the first one."""
+        fed = np.s_[..., ::self.input_stride]
+        name, tables = self.layers[number], self.tables[number]
+        for k in range(self.steps + 1):
+            stage = name + (f"step{k}" if k < self.steps else "gates")
+            h = self.product(stage, h)
+            if k == 0 and below is not None:
+                h += self.product(name + "below", below)
+            h = self.norm(f"cell.{stage}", h)
+            if k == self.steps:
+                break
+            h = h[0]
+            if k == 0:
+                h[fed] *= tables[0, :, byte]
+            elif k == 1:
+                h[fed] += tables[1, :, byte]
+            h = np.maximum(h, 0) if k > 0 else h
+        if self.cell != "deep":
+            h[fed] += tables[-4:, :, byte]
+        i, f, o, u = h
+        c = sigmoid(f) * c + sigmoid(i) * np.tanh(u)
+        return sigmoid(o) * np.tanh(c), c
 
     def step(self, byte, h, c):
-        """Reads a byte: the next state, and the natural logarithms of the next byte's distribution."""
-        fed = np.s_[..., ::self.input_stride]
-        for k in range(self.steps):
-            h = self.product(f"step{k}", h)[0]
-            if k == 0:
-                h[fed] *= self.tables[0, :, byte]
-            elif k == 1:
-                h[fed] += self.tables[1, :, byte]
-            h = np.maximum(h, 0) if k > 0 else h
-        gates = self.product("gates", h)
-        if self.cell != "deep":
-            gates[fed] += self.tables[-4:, :, byte]
-        i, f, o, u = gates
-        c = sigmoid(f) * c + sigmoid(i) * np.tanh(u)
-        h = sigmoid(o) * np.tanh(c)
-        logits = self.tensors["head.weight"] @ h[::self.output_stride] + self.tensors["head.bias"]
+        """Reads a byte: the next state [layer][hidden], and the natural logarithms of the next
+        byte's distribution."""
+        h, c, below = h.copy(), c.copy(), None
+        for k in range(len(self.layers)):
+            h[k], c[k] = self.layer(k, byte, h[k], c[k], below)
+            below = h[k]
+        logits = self.tensors["head.weight"] @ below[::self.output_stride] + self.tensors["head.bias"]
         return h, c, logits - np.logaddexp.reduce(logits)
 
 
@@ -137,7 +157,8 @@ def main():
     model = Model(metadata, tensors)
     html_entities = metadata["data.html_entities"] == "true"
     text = b"".join(read_text(path, html_entities) for path in sys.argv[2:])
-    h, c, nats = np.zeros(model.hidden), np.zeros(model.hidden), 0.0
+    h = np.zeros((len(model.layers), model.hidden))
+    c, nats = np.zeros_like(h), 0.0
     for byte, following in zip(text, text[1:]):
         h, c, logarithms = model.step(byte, h, c)
         nats -= logarithms[following]

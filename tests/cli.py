@@ -789,6 +789,28 @@ class Uses(Case):
         self.refused("cannot open none.safetensors", "prune", "none.safetensors", "--density", "0.5",
                      "--out", "x.safetensors")
 
+    def test_layers(self):
+        """Each layer has patterns of its own; features are the last one's."""
+        names = ["step0", "gates", "layer2.below", "layer2.step0", "layer2.gates"]
+        self.config("two.yaml", model_cell="mlstm", model_layers=2, train_valid_bytes=0)
+        trained = self.results("train", "two.yaml", "--out", "two")
+        model = "two/last.safetensors"
+        for source in "two.yaml", model:
+            patterns = self.results("graph", source)["patterns"]
+            self.assertEqual([p["pattern"] for p in patterns], names)
+            self.assertEqual([p["parameters"] for p in patterns],
+                             [12 * 64 * gates for gates in (1, 4, 1, 1, 4)])
+        scored = self.results("eval", model, "--data", "valid.tsv", *self.cpu)
+        self.assertAlmostEqual(scored["bpc"], trained["valid_bpc"], delta=1e-6)
+        features = self.results("features", model, "--data", "valid.tsv", "--out", "f", *self.cpu)
+        self.assertEqual(features["units"], 32)
+        self.run_program("generate", model, "--bytes", "5", *self.cpu)
+        self.run_program("prune", model, "--density", "0.5", "--out", "p.safetensors")
+        self.assertEqual([p["blocks"] for p in self.results("graph", "p.safetensors")["patterns"]],
+                         [8] * 5)
+        self.config("one.yaml", model_cell="mlstm", train_init=model)
+        self.refused("its model.layers differs from the config's", "train", "one.yaml", "--out", "x")
+
     def test_sets_of_features(self):
         """Features and labels that were not written together are not taken for each other's."""
         features = ["features", "m.safetensors", *self.cpu, "--data"]

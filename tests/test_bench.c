@@ -151,7 +151,8 @@ static const floor_line *find_line(const update_floor *f, const char *what) {
 
 static void test_update_floor(void **state) {
     (void)state;
-    model_config config = {.hidden = 64,
+    model_config config = {.layers = 1,
+                           .hidden = 64,
                            .block = 8,
                            .embedding = 4,
                            .input_stride = 1,

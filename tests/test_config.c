@@ -541,6 +541,12 @@ static void test_combinations(void **state) {
     options_refused("train.batch=0", "train.batch: expected an integer at least 1");
     options_refused("model.cell=deep model.internal_steps=1", "model.internal_steps");
     options_refused("model.cell=deep model.internal_steps=17", "model.internal_steps");
+    options_refused("model.layers=0", "model.layers: expected an integer at least 1");
+    options_refused("model.cell=mlstm model.layers=7", "model.layers: expected at most 6");
+    options_accepted("model.cell=mlstm model.layers=6");
+    options_accepted("model.cell=lstm model.layers=9");
+    options_refused("model.cell=deep model.internal_steps=16 model.layers=2",
+                    "model.layers: expected at most 1");
     options_refused("run.seed=-1", "run.seed: expected an integer at least 0");
     options_refused("run.precision=fp16",
                     "run.precision: expected one of: auto fp32 tf32 bf16, got 'fp16'");

@@ -15,6 +15,7 @@ enum { BATCH = 3, STEPS = 5 };
 static model_config small_config(void) {
     return (model_config){.cell = CELL_LSTM,
                           .internal_steps = 2,
+                          .layers = 1,
                           .hidden = 32,
                           .block = 8,
                           .embedding = 5,
@@ -44,6 +45,7 @@ static void set_weights(fixture *f, const double *weights) {
 static double loss_of(fixture *f) {
     backend *be = f->be;
     size_t plane = (size_t)f->m->config.hidden * (size_t)f->m->columns * sizeof(double);
+    model_zero_state(f->m); /* of layers below the last one */
     be->upload(be, model_state(f->m, MODEL_H, 0), f->h, plane);
     be->upload(be, model_state(f->m, MODEL_C, 0), f->c, plane);
     be->zero(be, f->m->report, sizeof *f->m->report);
@@ -172,6 +174,27 @@ static void test_dense(void **state) {
     }
 }
 
+static void test_layers(void **state) {
+    (void)state;
+    for (int kind = CELL_LSTM; kind <= CELL_DEEP; kind++) {
+        for (int norm = 0; norm < 2; norm++) {
+            model_config config = small_config();
+            config.cell = kind;
+            config.layers = kind == CELL_LSTM ? 3 : 2;
+            config.layer_norm = norm;
+            config.dropout = 0.3;
+            check_gradients(&config, norm ? 1 : 2);
+        }
+    }
+    model_config config = small_config();
+    config.cell = CELL_MLSTM;
+    config.layers = 2;
+    config.graph = GRAPH_DENSE;
+    config.degree = 0;
+    config.input_stride = 2;
+    check_gradients(&config, STEPS);
+}
+
 static void test_strides(void **state) {
     (void)state;
     for (int kind = CELL_LSTM; kind <= CELL_DEEP; kind++) {
@@ -211,10 +234,10 @@ static void test_other_blocks(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_cells),        cmocka_unit_test(test_more_internal_steps),
-        cmocka_unit_test(test_dense),        cmocka_unit_test(test_strides),
-        cmocka_unit_test(test_dropout),      cmocka_unit_test(test_input_dropout),
-        cmocka_unit_test(test_other_blocks),
+        cmocka_unit_test(test_cells),         cmocka_unit_test(test_more_internal_steps),
+        cmocka_unit_test(test_dense),         cmocka_unit_test(test_strides),
+        cmocka_unit_test(test_dropout),       cmocka_unit_test(test_layers),
+        cmocka_unit_test(test_input_dropout), cmocka_unit_test(test_other_blocks),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -18,6 +18,7 @@
 static model_config base_config(void) {
     return (model_config){.cell = CELL_LSTM,
                           .internal_steps = 3,
+                          .layers = 1,
                           .hidden = 128,
                           .block = 16,
                           .embedding = 8,
@@ -130,6 +131,7 @@ static void load(model *m, const inputs *in) {
     be->zero(be, m->report, sizeof *m->report);
     be->zero(be, m->evaluation, sizeof *m->evaluation);
     be->zero(be, m->arguments, sizeof *m->arguments);
+    model_zero_state(m); /* of layers below the last one */
     double *h = widen(in->h, hidden, batch, columns), *c = widen(in->c, hidden, batch, columns);
     set(be, model_state(m, MODEL_H, 0), h, hidden * columns, OPERAND);
     set(be, model_state(m, MODEL_C, 0), c, hidden * columns, REAL);
@@ -309,14 +311,71 @@ static void compare_segments(const model_config *config, precision precision, do
     be->destroy(be);
 }
 
-static void test_recompute(void **state) {
+static void test_layers(void **state) {
     (void)state;
     for (int kind = CELL_LSTM; kind <= CELL_DEEP; kind++) {
         for (int variant = 0; variant < 4; variant++) {
             model_config config = base_config();
             config.cell = kind;
+            config.internal_steps = 2;
+            config.layers = variant ? 2 : 3;
+            config.dropout = 0.25;
             if (variant == 1) config.layer_norm = false;
-            if (variant == 2) config.dropout = 0.25;
+            if (variant == 2) {
+                config.graph = GRAPH_DENSE;
+                config.degree = 0;
+            }
+            if (variant == 3) { /* a single layer of these would be a chain of stages on a GPU */
+                config.hidden = 512;
+                config.block = 32;
+            }
+            compare(&config, FP32, variant == 3 ? 100 : 11, 2e-5, 2e-4);
+            if (kind == CELL_DEEP) continue; /* see compare_all */
+            compare(&config, BF16, variant == 3 ? 100 : 11, 2e-2, 0.2);
+        }
+    }
+}
+
+/* Each layer has patterns, first weights and dropout of its own. */
+static void test_layers_differ(void **state) {
+    (void)state;
+    backend *be = test_backend(FP32);
+    model_config config = base_config();
+    config.layers = 3;
+    config.dropout = 0.5;
+    assert_int_equal(model_stages(&config), 5);
+    model *m = create(be, &config, 4, 3, 1);
+    static const char *const names[] = {"gates", "layer2.below", "layer2.gates", "layer3.below",
+                                        "layer3.gates"};
+    for (int s = 0; s < 5; s++) {
+        char name[16];
+        assert_string_equal(model_stage_name(&config, s, name), names[s]);
+        assert_int_equal(model_stage_gates(&config, s), GATES);
+        for (int r = 0; r < s; r++) {
+            size_t blocks = (size_t)graph_blocks(m->graphs[r]);
+            assert_int_equal(blocks, graph_blocks(m->graphs[s]));
+            assert_memory_not_equal(m->graphs[r]->column, m->graphs[s]->column,
+                                    blocks * sizeof *m->graphs[r]->column);
+        }
+    }
+    assert_true(m->layer[0].cell.dropout.seed == 3); /* as without layers */
+    for (int y = 1; y < 3; y++) {
+        assert_true(m->layer[y].cell.dropout.seed != m->layer[y - 1].cell.dropout.seed);
+    }
+    assert_true(model_state(m, MODEL_C, 0) == m->layer[2].cell.c);
+    model_free(m);
+    be->destroy(be);
+}
+
+static void test_recompute(void **state) {
+    (void)state;
+    for (int kind = CELL_LSTM; kind <= CELL_DEEP; kind++) {
+        for (int variant = 0; variant < 5; variant++) {
+            model_config config = base_config();
+            config.cell = kind;
+            if (variant == 1) config.layer_norm = false;
+            if (variant == 2 || variant == 4) config.dropout = 0.25;
+            if (variant == 4) config.layers = 2;
             if (variant == 3) {
                 config.graph = GRAPH_DENSE;
                 config.degree = 0;
@@ -548,12 +607,13 @@ static void test_plan_counts_tables(void **state) {
 static void test_parameter_count(void **state) {
     (void)state;
     backend *be = test_backend(FP32);
-    for (int kind = 0; kind < 24; kind++) {
+    for (int kind = 0; kind < 48; kind++) {
         model_config config = base_config();
         config.cell = kind % 3;
         config.layer_norm = kind / 3 % 2;
         if (kind / 6 % 2) config.graph = GRAPH_DENSE, config.degree = 0;
-        if (kind / 12) config.input_stride = 2, config.output_stride = 4;
+        if (kind / 12 % 2) config.input_stride = 2, config.output_stride = 4;
+        if (kind / 24) config.layers = model_most_layers(&config);
         model *m = create(be, &config, 1, 1, 1);
         assert_int_equal(model_parameter_count(&config, graph_blocks(m->graphs[0])),
                          parameter_scalars(&m->parameters));
@@ -646,9 +706,8 @@ static int find_block(const graph *g, int output, int input) {
 /* The weight [gate][row][column] of the block (output, input) of a stage in an arena, or 0. */
 static double weight_of(const model *m, const double *arena, int s, int output, int input, int row,
                         int column) {
-    static const char *const names[] = {"cell.step0.weight", "cell.step1.weight",
-                                        "cell.step2.weight"};
-    const char *name = s == model_stages(&m->config) - 1 ? "cell.gates.weight" : names[s];
+    char stage[16], name[48];
+    snprintf(name, sizeof name, "cell.%s.weight", model_stage_name(&m->config, s, stage));
     const parameter *p = parameter_find(&m->parameters, name);
     const int side = (int)m->config.block, nodes = m->graphs[s]->nodes;
     const int block = find_block(m->graphs[s], output, input);
@@ -790,12 +849,13 @@ static double *fill_up(const model *m, const double *weights, const model *full)
 /* The norms of the gradient at absent blocks, which leave out the first step, against the gradient
  * of a model that has every block. From a zero state the first step adds nothing to the first
  * stage's, nor to the mlstm's second. */
-static void check_gradient_norms(int kind) {
+static void check_gradient_norms(int kind, int layers) {
     backend *be = test_backend(FP32);
     backend *trusted = test_device_is_cuda() ? backend_cpu(FP32, 0) : backend_cpu_reference(0);
     model_config config = base_config();
     config.cell = kind;
     config.internal_steps = 2;
+    config.layers = layers;
     config.layer_norm = false; /* of zeros would not be zero */
     random_restart(41);
     model *m = create(be, &config, 11, 5, 1);
@@ -812,7 +872,9 @@ static void check_gradient_norms(int kind) {
     model_gradient(full);
     double *expected = get(trusted, full->gradient, full->parameters.total, REAL);
     philox_stream random = philox_start(8, PHILOX_TEST, 0, 0);
-    for (int s = 0; s < (kind == CELL_MLSTM ? 2 : 1); s++) {
+    for (int s = 0; s < model_stages(&config); s++) {
+        const stage_place at = model_stage_place(&config, s);
+        if (at.stage > (kind == CELL_MLSTM && at.layer == 0)) continue;
         int32_t absent[20][2];
         double norms[20];
         assert_int_equal(graph_draw_absent(m->graphs[s], 20, &random, absent), 20);
@@ -841,7 +903,10 @@ static void check_gradient_norms(int kind) {
 
 static void test_gradient_norms(void **state) {
     (void)state;
-    for (int kind = CELL_LSTM; kind <= CELL_DEEP; kind++) check_gradient_norms(kind);
+    for (int kind = CELL_LSTM; kind <= CELL_DEEP; kind++) {
+        check_gradient_norms(kind, 1);
+        check_gradient_norms(kind, 2);
+    }
 }
 
 static void test_changed_patterns(void **state) {
@@ -858,6 +923,13 @@ static void test_changed_patterns(void **state) {
         config.degree = 0;
         check_change(&config, 0, 0);
         check_change(&config, 30, 0);
+        config.layers = 2;
+        check_change(&config, 30, 0);
+        config = base_config();
+        config.cell = kind;
+        config.internal_steps = 2;
+        config.layers = 2;
+        check_change(&config, 13, 13);
     }
 }
 
@@ -904,6 +976,8 @@ int main(void) {
         cmocka_unit_test(test_fp32),
         cmocka_unit_test(test_tf32),
         cmocka_unit_test(test_bf16),
+        cmocka_unit_test(test_layers),
+        cmocka_unit_test(test_layers_differ),
         cmocka_unit_test(test_recompute),
         cmocka_unit_test(test_parameter_count),
         cmocka_unit_test(test_matching_parameters),

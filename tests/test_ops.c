@@ -500,6 +500,36 @@ static void test_add(void **state) {
     close_pair(&p);
 }
 
+/* Layer norm's sums are tested with the model. */
+static void test_add_rows(void **state) {
+    (void)state;
+    for (int half = 0; half < 2; half++) {
+        pair p = open_pair(half ? BF16 : FP32);
+        layout *l = layout_dense(24, 8, GATES, 1);
+        random_restart(14);
+        const int columns = 3 * p.be->column_multiple;
+        const size_t count = layout_rows(l) * (size_t)columns;
+        double *x = random_values(count, -1, 1), *y = random_values(count, -1, 1), *result[2];
+        for (int side = 0; side < 2; side++) {
+            backend *be = side ? p.trusted : p.be;
+            device_layout *device = be->layout_create(be, l);
+            void *from = put(be, x, count, OPERAND), *to = put(be, y, count, OPERAND);
+            be->add_rows(be, device, from, columns, to, NULL);
+            result[side] = get(be, to, count, OPERAND);
+            be->layout_free(be, device);
+            be->release(be, from);
+            be->release(be, to);
+        }
+        assert_close(&p, "add_rows", result[0], result[1], count);
+        free(x);
+        free(y);
+        free(result[0]);
+        free(result[1]);
+        layout_free(l);
+        close_pair(&p);
+    }
+}
+
 /* -------------------------------------------------------------------------------- recordings */
 
 typedef struct replayed {
@@ -578,7 +608,8 @@ int main(void) {
         cmocka_unit_test(test_nan_is_seen), cmocka_unit_test(test_pool),
         cmocka_unit_test(test_adam),        cmocka_unit_test(test_adam_refuses_nan),
         cmocka_unit_test(test_round),       cmocka_unit_test(test_add),
-        cmocka_unit_test(test_recording),   cmocka_unit_test(test_marks),
+        cmocka_unit_test(test_add_rows),    cmocka_unit_test(test_recording),
+        cmocka_unit_test(test_marks),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

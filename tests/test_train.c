@@ -306,6 +306,7 @@ static void test_resume_fp32(void **state) {
     check_resume("run.precision=fp32 model.cell=mlstm model.dropout=0.3", some_stops);
     check_resume("run.precision=fp32 model.cell=deep model.dropout=0.3", one_stop);
     check_resume("run.precision=fp32 train.recompute=3 model.dropout=0.3", one_stop);
+    check_resume("run.precision=fp32 model.layers=2 train.recompute=2 model.dropout=0.3", one_stop);
     check_resume("run.precision=fp32 model.graph=dense model.degree=null train.batch=3 "
                  "train.schedule=cosine",
                  one_stop);
@@ -318,6 +319,8 @@ static void test_resume_bf16(void **state) {
     check_resume("run.precision=bf16 model.cell=mlstm model.input_dropout=0.2", one_stop);
     check_resume("run.precision=bf16 model.cell=deep model.dropout=0.3", one_stop);
     check_resume("run.precision=bf16 model.cell=mlstm train.recompute=4", one_stop);
+    check_resume("run.precision=bf16 model.cell=deep model.layers=3 train.rewire_every=7",
+                 one_stop);
 }
 
 /* A rewiring run that stops just after patterns changed, between changes, and where a validation

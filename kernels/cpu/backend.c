@@ -242,6 +242,7 @@ static backend *create(precision precision, int threads) {
         .fprop = CPU(fprop),
         .dgrad = CPU(dgrad),
         .wgrad = CPU(wgrad),
+        .add_rows = CPU(add_rows),
         .wgrad_workspace = CPU(wgrad_workspace),
         .sums_bytes = sums_bytes,
         .cell_forward = CPU(cell_forward),

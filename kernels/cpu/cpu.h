@@ -206,6 +206,8 @@ void CPU(dgrad)(backend *be, const device_layout *l, const void *w, const void *
                 int columns, void *dx, element type);
 void CPU(wgrad)(backend *be, const device_layout *l, const void *dy, const void *x, int steps,
                 int columns, void *dw, void *workspace);
+void CPU(add_rows)(backend *be, const device_layout *l, const void *x, int columns, void *y,
+                   void *sums);
 size_t CPU(wgrad_workspace)(backend *be, const layout *l, int steps, int columns);
 
 void CPU(cell_forward)(backend *be, const cell *c);

@@ -319,6 +319,22 @@ void CPU(fprop)(backend *be, const device_layout *device, const void *w, const v
     }
 }
 
+void CPU(add_rows)(backend *be, const device_layout *device, const void *x, int columns, void *y,
+                   void *sums) {
+    FLUSH_DENORMALS(be);
+    const layout *l = &device->host;
+    int threads = cpu_of(be)->threads;
+    size_t width = (size_t)columns, rows = layout_rows(l);
+#pragma omp parallel for num_threads(threads)
+    for (size_t r = 0; r < rows; r++) {
+        const real *from = (const real *)x + r * width;
+        real *to = (real *)y + r * width;
+        for (size_t n = 0; n < width; n++) to[n] += from[n];
+        round_operands(be, to, width);
+    }
+    if (sums) column_sums(threads, l, y, width, sums);
+}
+
 void CPU(dgrad)(backend *be, const device_layout *device, const void *w, const void *dy, int steps,
                 int columns, void *dx, element type) {
     FLUSH_DENORMALS(be);

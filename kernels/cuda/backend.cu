@@ -262,6 +262,7 @@ static void fill_table(backend *be, precision precision) {
     be->fprop = cuda_fprop;
     be->dgrad = cuda_dgrad;
     be->wgrad = cuda_wgrad;
+    be->add_rows = cuda_add_rows;
     be->wgrad_workspace = cuda_wgrad_workspace;
     be->sums_bytes = cuda_sums_bytes;
     be->cell_forward = cuda_cell_forward;

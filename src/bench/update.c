@@ -200,12 +200,13 @@ static void take_sample(runner *b) {
 static void issue_weight_gradient(void *argument) {
     const runner *b = argument;
     backend *be = b->be;
-    const cell *c = &b->m->cell;
+    model *m = b->m;
     be->mark(be, 2 * b->piece_count + 2);
-    for (int s = 0; s < c->stages; s++) {
-        const stage *g = &c->stage[s];
-        be->wgrad(be, g->layout, stage_raw_gradient(g), s == 0 ? c->h : c->stage[s - 1].out,
-                  c->steps, c->columns, g->dweight, c->workspace);
+    for (int s = 0; s < model_stages(&m->config); s++) {
+        const parameter *p = &m->parameters.items[m->stage_parameters[s].weight];
+        const model_wgrad in = model_wgrad_of(m, s);
+        be->wgrad(be, m->devices[s], in.dy, in.x, m->segment_steps, m->columns,
+                  (char *)m->into + p->offset * be->real_size, m->layer[0].cell.workspace);
     }
     be->mark(be, 2 * b->piece_count + 3);
 }
@@ -219,7 +220,7 @@ static bool time_weight_gradient(runner *b, double *seconds, error *err) {
         b->be->replay(b->be, b->weight_gradient);
         all[i] = b->be->elapsed(b->be, 2 * b->piece_count + 2, 2 * b->piece_count + 3);
     }
-    *seconds = median(all, runs) * b->m->steps / b->m->cell.steps;
+    *seconds = median(all, runs) * b->m->steps / b->m->segment_steps;
     return b->be->finish(b->be, err);
 }
 
@@ -416,7 +417,7 @@ static bool make_for_inference(runner *b, int steps, error *err) {
 /* Scoring and features, with models as eval and features make them. */
 static bool measure_inference(runner *b, error *err) {
     const options *o = b->o;
-    int steps = b->m->cell.steps;
+    int steps = b->m->segment_steps;
     double seconds;
     say(b, "scoring");
     if (!make_for_inference(b, steps, err)) return false;

@@ -72,11 +72,17 @@ static cost stage_backward(const shape *p, const stage *g) {
     return (cost){p->units * s * kept, 0, p->units * s * handed};
 }
 
+/* The stage of a cell, not what reads the layer below. */
+static const stage *stage_of(const model *m, int s) {
+    const stage_place at = model_stage_place(&m->config, s);
+    return &m->layer[at.layer].cell.stage[at.stage];
+}
+
 static void add_forward(shape *p, time_part part, int s, double steps, bool kept, const char *how) {
     const model *m = p->m;
-    const stage *g = &m->cell.stage[s];
+    const stage *g = stage_of(m, s);
     cost product = recurrent(p, m->layouts[s], PRODUCT_FPROP);
-    cost rest = s == m->cell.stages - 1 ? gates_forward(p, g) : stage_forward(p, g);
+    cost rest = g->gates == GATES ? gates_forward(p, g) : stage_forward(p, g);
     char name[16];
     if (steps == 0) return;
     model_stage_name(&m->config, s, name);
@@ -89,13 +95,37 @@ static void add_forward(shape *p, time_part part, int s, double steps, bool kept
     add(p, part, steps, rest, "%s%s", name, how);
 }
 
+/* What reads the layer below: products over all steps, and the sum with the stage's own product,
+ * which is added to what the L2 has. */
+static void add_below(shape *p, int s) {
+    const model *m = p->m;
+    const layout *l = m->layouts[s];
+    const size_t z = (size_t)p->s;
+    const int positions = m->batch * m->steps;
+    double before = (double)(m->segments - 1) * m->segment_steps, times = 1 + before / m->steps;
+    cost sum = {(double)l->gates * p->units * p->s, 0, 3.0 * l->gates * p->units * p->s};
+    char name[16];
+    model_stage_name(&m->config, s, name);
+    add(p, TIME_FORWARD, times, cost_of_product(l, PRODUCT_FPROP, positions, z, z), "%s fprop",
+        name);
+    add(p, TIME_FORWARD, m->steps + before, sum, "%s sum", name);
+    add(p, TIME_BACKWARD, 1, cost_of_product(l, PRODUCT_DGRAD, positions, z, z), "%s dgrad", name);
+    add(p, TIME_WEIGHT_GRADIENT, 1, cost_of_product(l, PRODUCT_WGRAD, positions, z, (size_t)p->r),
+        "%s wgrad", name);
+}
+
 static void add_stage(shape *p, int s) {
     const model *m = p->m;
-    const stage *g = &m->cell.stage[s];
+    const stage_place at = model_stage_place(&m->config, s);
+    if (at.stage == STAGE_BELOW) {
+        add_below(p, s);
+        return;
+    }
+    const stage *g = stage_of(m, s);
     const layout *l = m->layouts[s];
-    bool last = s == m->cell.stages - 1;
+    bool last = g->gates == GATES;
     double steps = m->steps, entries = (double)g->gates / g->table_stride;
-    double before = (double)(m->segments - 1) * m->cell.steps; /* the last segment */
+    double before = (double)(m->segments - 1) * m->segment_steps; /* the last segment */
     char name[16];
     model_stage_name(&m->config, s, name);
     add_forward(p, TIME_FORWARD, s, before, false, ", not kept");
@@ -104,8 +134,8 @@ static void add_stage(shape *p, int s) {
     add(p, TIME_BACKWARD, steps, last ? gates_backward(p, g) : stage_backward(p, g), "%s backward",
         name);
     /* Nothing asks for the gradient at h[0]. */
-    add(p, TIME_BACKWARD, s == 0 ? steps - 1 : steps, recurrent(p, l, PRODUCT_DGRAD), "%s dgrad",
-        name);
+    add(p, TIME_BACKWARD, at.stage == 0 ? steps - 1 : steps, recurrent(p, l, PRODUCT_DGRAD),
+        "%s dgrad", name);
     add(p, TIME_WEIGHT_GRADIENT, 1,
         cost_of_product(l, PRODUCT_WGRAD, m->batch * m->steps, (size_t)p->s, (size_t)p->r),
         "%s wgrad", name);
@@ -120,8 +150,9 @@ static void add_stage(shape *p, int s) {
 static void add_tables(shape *p) {
     const layout *l = p->m->projection_layout;
     size_t s = (size_t)p->s, r = (size_t)p->r;
-    add(p, TIME_FORWARD, 1, cost_of_product(l, PRODUCT_FPROP, VOCABULARY, s, s), "input tables");
-    add(p, TIME_BACKWARD, 1,
+    add(p, TIME_FORWARD, p->m->layers, cost_of_product(l, PRODUCT_FPROP, VOCABULARY, s, s),
+        "input tables");
+    add(p, TIME_BACKWARD, p->m->layers,
         cost_sum(cost_of_product(l, PRODUCT_DGRAD, VOCABULARY, s, r),
                  cost_of_product(l, PRODUCT_WGRAD, VOCABULARY, s, r)),
         "input tables backward");
@@ -149,8 +180,9 @@ static void add_segments(shape *p) {
 static void add_waits(shape *p) {
     const model *m = p->m;
     update_floor *f = p->f;
-    double steps = m->steps, before = (double)(m->segments - 1) * m->cell.steps;
-    f->waits = m->cell.stages * (m->config.layer_norm ? 2 : 1);
+    double steps = m->steps, before = (double)(m->segments - 1) * m->segment_steps;
+    int stages = model_stages(&m->config) - (m->layers - 1);
+    f->waits = stages * (m->config.layer_norm ? 2 : 1);
     for (int part = 0; part < TIME_PARTS; part++) f->waited[part] = 0;
     f->waited[TIME_FORWARD] = f->waited[TIME_BACKWARD] = steps * f->waits;
     f->waited[TIME_RECOMPUTE] = before * f->waits;
@@ -168,11 +200,12 @@ void update_floor_describe(const model *m, size_t cache_size, update_floor *f) {
                .s = (double)m->be->operand_size,
                .r = (double)m->be->real_size};
     double weights = 0;
-    for (int s = 0; s < m->cell.stages; s++) weights += (double)layout_weights(m->layouts[s]);
+    int stages = model_stages(&m->config);
+    for (int s = 0; s < stages; s++) weights += (double)layout_weights(m->layouts[s]);
     p.resident = weights * p.s <= (double)cache_size;
     p.all_resident = plan_total(&m->plan) <= cache_size;
     f->count = 0;
-    for (int s = 0; s < m->cell.stages; s++) add_stage(&p, s);
+    for (int s = 0; s < stages; s++) add_stage(&p, s);
     add_tables(&p);
     add_head(&p);
     add_segments(&p);

@@ -16,6 +16,8 @@
  *   gates backward    T          reads dh, W h, c, writes the gradient at the norm's result and,
  * with layer norm, at W h; L2: those, dx, table, dc, and once more what waits for the norm's sums
  *   stage backward    T a stage  likewise
+ *   below             1, T, 1, 1 layers above the first: fprop, dgrad and wgrad of T B columns, and
+ *                                the sum with W h, which reads the product once more
  *   recurrent dgrad   T a stage  weights, as above
  *   wgrad             a stage    depth T B: its inputs, and dW in reals
  *   table gradient    a stage    reads the gradient at the table's entries

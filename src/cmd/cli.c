@@ -69,7 +69,7 @@ bool cli_open(cli_loaded *loaded, const char *path, const cli_model *given, erro
 
 /* Activations a position, give or take a half: h, c, gates' and logits' shares. */
 static double position_bytes(const model_config *config) {
-    return 8.0 * (double)config->hidden + 4.0 * 256 + 16;
+    return 8.0 * (double)config->hidden * (double)config->layers + 4.0 * 256 + 16;
 }
 
 static int64_t least(int64_t a, int64_t b) {

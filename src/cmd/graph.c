@@ -62,7 +62,7 @@ static error_t parse(int key, char *text, struct argp_state *state) {
 
 /* Trained scalars of the weights that a pattern carries. */
 static int64_t pattern_parameters(const model_config *config, int stage, int blocks) {
-    int gates = stage == model_stages(config) - 1 ? GATES : 1;
+    int gates = model_stage_gates(config, stage);
     return (int64_t)gates * blocks * config->block * config->block;
 }
 

@@ -10,7 +10,8 @@
 
 /* ------------------------------------------------------------------------------------ shape */
 
-int model_stages(const model_config *config) {
+/* Of one layer's cell. */
+static int cell_stages(const model_config *config) {
     switch ((cell_kind)config->cell) {
     case CELL_LSTM: return 1;
     case CELL_MLSTM: return 2;
@@ -19,11 +20,44 @@ int model_stages(const model_config *config) {
     return 0;
 }
 
+int model_stages(const model_config *config) {
+    int own = cell_stages(config);
+    return own + ((int)config->layers - 1) * (own + 1);
+}
+
+int model_most_layers(const model_config *config) {
+    int own = cell_stages(config);
+    return 1 + (CELL_MAX_STAGES - own) / (own + 1);
+}
+
+stage_place model_stage_place(const model_config *config, int stage) {
+    int own = cell_stages(config), above = stage - own;
+    if (above < 0) return (stage_place){0, stage};
+    return (stage_place){1 + above / (own + 1), above % (own + 1) + STAGE_BELOW};
+}
+
+/* The number of the stage that reads the layer below, of a layer above the first. */
+static int below_stage(const model_config *config, int layer) {
+    int own = cell_stages(config);
+    return own + (layer - 1) * (own + 1);
+}
+
+int model_stage_gates(const model_config *config, int stage) {
+    stage_place at = model_stage_place(config, stage);
+    if (at.stage == STAGE_BELOW) at.stage = 0; /* to whose rows it adds */
+    return at.stage == cell_stages(config) - 1 ? GATES : 1;
+}
+
 const char *model_stage_name(const model_config *config, int stage, char name[16]) {
-    if (stage == model_stages(config) - 1) {
-        snprintf(name, 16, "gates");
+    stage_place at = model_stage_place(config, stage);
+    int used = at.layer ? snprintf(name, 16, "layer%d.", at.layer + 1) : 0;
+    size_t room = 16 - (size_t)used;
+    if (at.stage == STAGE_BELOW) {
+        snprintf(name + used, room, "below");
+    } else if (at.stage == cell_stages(config) - 1) {
+        snprintf(name + used, room, "gates");
     } else {
-        snprintf(name, 16, "step%d", stage);
+        snprintf(name + used, room, "step%d", at.stage);
     }
     return name;
 }
@@ -74,44 +108,61 @@ static int add(model *m, const char *prefix, const char *name, const int64_t *sh
     return m->parameters.count - 1;
 }
 
+/* A layer's embedding, projection and tables' norms. */
+static void add_input(model *m, int layer) {
+    const model_config *config = &m->config;
+    model_layer *y = &m->layer[layer];
+    int64_t units = table_units(config), embedding = config->embedding;
+    char prefix[24] = "input.", table[40];
+    if (layer) snprintf(prefix, sizeof prefix, "input.layer%d.", layer + 1);
+    y->embedding = add(m, prefix, "embedding", SHAPE(embedding, VOCABULARY), INIT_NORMAL, 1);
+    y->projection = add(m, prefix, "projection", SHAPE(model_tables(config), units, embedding),
+                        INIT_NORMAL, 1 / sqrt((double)embedding));
+    for (int i = 0; config->cell == CELL_DEEP && i < 2; i++) {
+        stage_parameters *p = &y->table_parameters[i];
+        snprintf(table, sizeof table, "%s%s", prefix, i ? "add." : "multiply.");
+        p->weight = p->gain = NONE;
+        if (config->layer_norm) p->gain = add(m, table, "gain", SHAPE(units), INIT_CONSTANT, 1);
+        p->bias = add(m, table, "bias", SHAPE(units), INIT_CONSTANT, 0);
+    }
+}
+
+static void add_stage(model *m, int s) {
+    const model_config *config = &m->config;
+    const layout *l = m->layouts[s];
+    stage_parameters *p = &m->stage_parameters[s];
+    int64_t hidden = config->hidden;
+    bool four = l->gates == GATES, below = model_stage_place(config, s).stage == STAGE_BELOW;
+    const int64_t *weight = four ? SHAPE(l->blocks, GATES, l->out_block, l->in_block)
+                                 : SHAPE(l->blocks, l->out_block, l->in_block);
+    const int64_t *vector = four ? SHAPE(GATES, hidden) : SHAPE(hidden);
+    char stage[16], prefix[32];
+    snprintf(prefix, sizeof prefix, "cell.%s.", model_stage_name(config, s, stage));
+    p->weight = add(m, prefix, "weight", weight, INIT_IDENTITY, config->init_noise);
+    parameter *sparse = &m->parameters.items[p->weight];
+    sparse->layout = l;
+    sparse->block = (int)config->block;
+    sparse->decays = true;
+    p->gain = p->bias = NONE;
+    if (below) return;
+    if (config->layer_norm) p->gain = add(m, prefix, "gain", vector, INIT_CONSTANT, 1);
+    if (four) {
+        p->bias = add(m, prefix, "bias", vector, INIT_GATE_BIAS, config->forget_bias);
+    } else if (config->cell == CELL_DEEP) {
+        p->bias = add(m, prefix, "bias", vector, INIT_CONSTANT, 0);
+    }
+}
+
 static void add_parameters(model *m) {
     const model_config *config = &m->config;
-    int64_t hidden = config->hidden, units = table_units(config), embedding = config->embedding;
-    bool deep = config->cell == CELL_DEEP, norm = config->layer_norm;
-    char stage[16], prefix[32];
-
-    m->embedding = add(m, "input.", "embedding", SHAPE(embedding, VOCABULARY), INIT_NORMAL, 1);
-    m->projection = add(m, "input.", "projection", SHAPE(model_tables(config), units, embedding),
-                        INIT_NORMAL, 1 / sqrt((double)embedding));
-    for (int i = 0; deep && i < 2; i++) {
-        stage_parameters *p = &m->table_parameters[i];
-        const char *use = i ? "input.add." : "input.multiply.";
-        p->weight = p->gain = NONE;
-        if (norm) p->gain = add(m, use, "gain", SHAPE(units), INIT_CONSTANT, 1);
-        p->bias = add(m, use, "bias", SHAPE(units), INIT_CONSTANT, 0);
-    }
+    int layer = -1;
     for (int s = 0; s < model_stages(config); s++) {
-        const layout *l = m->layouts[s];
-        stage_parameters *p = &m->cell_parameters[s];
-        bool gates = l->gates == GATES;
-        const int64_t *weight = gates ? SHAPE(l->blocks, GATES, l->out_block, l->in_block)
-                                      : SHAPE(l->blocks, l->out_block, l->in_block);
-        const int64_t *vector = gates ? SHAPE(GATES, hidden) : SHAPE(hidden);
-        snprintf(prefix, sizeof prefix, "cell.%s.", model_stage_name(config, s, stage));
-        p->weight = add(m, prefix, "weight", weight, INIT_IDENTITY, config->init_noise);
-        parameter *sparse = &m->parameters.items[p->weight];
-        sparse->layout = l;
-        sparse->block = (int)config->block;
-        sparse->decays = true;
-        p->gain = norm ? add(m, prefix, "gain", vector, INIT_CONSTANT, 1) : NONE;
-        p->bias = NONE;
-        if (gates) {
-            p->bias = add(m, prefix, "bias", vector, INIT_GATE_BIAS, config->forget_bias);
-        } else if (deep) {
-            p->bias = add(m, prefix, "bias", vector, INIT_CONSTANT, 0);
-        }
+        int of = model_stage_place(config, s).layer;
+        if (of != layer) add_input(m, of);
+        layer = of;
+        add_stage(m, s);
     }
-    int64_t read = hidden / config->output_stride;
+    int64_t read = config->hidden / config->output_stride;
     m->head_weight =
         add(m, "head.", "weight", SHAPE(VOCABULARY, read), INIT_NORMAL, 1 / sqrt((double)read));
     m->head_bias = add(m, "head.", "bias", SHAPE(VOCABULARY), INIT_CONSTANT, 0);
@@ -136,11 +187,6 @@ static void *gradient_place(const model *m, int number) {
     return place(m, m->into, m->be->real_size, number);
 }
 
-/* The stage that the layer norm of input table i is, in the deep cell. */
-static stage *table_stage(model *m, int i) {
-    return &m->tables[i].stage[0];
-}
-
 static void bind_stage(const model *m, stage *g, const stage_parameters *p) {
     g->weight = operand_place(m, p->weight);
     g->gain = value_place(m, p->gain);
@@ -153,25 +199,32 @@ static void bind_stage_gradients(const model *m, stage *g, const stage_parameter
     g->dbias = gradient_place(m, p->bias);
 }
 
+/* A stage of a layer's cell; NULL for what reads the layer below, which is a product alone. */
+static stage *find_stage(model *m, int s) {
+    stage_place at = model_stage_place(&m->config, s);
+    return at.stage == STAGE_BELOW ? NULL : &m->layer[at.layer].cell.stage[at.stage];
+}
+
+static void bind_all(model *m, void (*bind)(const model *m, stage *g, const stage_parameters *p)) {
+    for (int s = 0; s < model_stages(&m->config); s++) {
+        stage *g = find_stage(m, s);
+        if (g) bind(m, g, &m->stage_parameters[s]);
+    }
+    for (int i = 0; m->config.cell == CELL_DEEP && i < 2 * m->layers; i++) {
+        model_layer *y = &m->layer[i / 2];
+        bind(m, &y->tables[i % 2].stage[0], &y->table_parameters[i % 2]);
+    }
+}
+
 /* Points the cells at the arenas that forward reads. */
 static void bind_parameters(model *m) {
-    bool deep = m->config.cell == CELL_DEEP;
-    for (int s = 0; s < m->cell.stages; s++) {
-        bind_stage(m, &m->cell.stage[s], &m->cell_parameters[s]);
-    }
-    for (int i = 0; deep && i < 2; i++) bind_stage(m, table_stage(m, i), &m->table_parameters[i]);
+    bind_all(m, bind_stage);
 }
 
 /* Points backward at the arena that it fills. */
 static void bind_gradients(model *m, void *arena) {
-    bool deep = m->config.cell == CELL_DEEP;
     m->into = arena;
-    for (int s = 0; s < m->cell.stages; s++) {
-        bind_stage_gradients(m, &m->cell.stage[s], &m->cell_parameters[s]);
-    }
-    for (int i = 0; deep && i < 2; i++) {
-        bind_stage_gradients(m, table_stage(m, i), &m->table_parameters[i]);
-    }
+    bind_all(m, bind_stage_gradients);
 }
 
 /* ----------------------------------------------------------------------------------- memory */
@@ -197,70 +250,92 @@ static void plan_weights(model *m) {
 static size_t workspace_bytes(const model *m) {
     backend *be = m->be;
     size_t most = be->wgrad_workspace(be, m->projection_layout, 1, VOCABULARY);
-    size_t table = TABLE_WORKSPACE * (size_t)m->cell.steps * (size_t)m->columns;
+    size_t table = TABLE_WORKSPACE * (size_t)m->segment_steps * (size_t)m->columns;
+    int stages = model_stages(&m->config);
     if (table > most) most = table;
-    for (int s = 0; s <= m->cell.stages; s++) {
-        const layout *l = s < m->cell.stages ? m->layouts[s] : m->head_layout;
-        size_t bytes = be->wgrad_workspace(be, l, m->cell.steps, m->columns);
+    for (int s = 0; s <= stages; s++) {
+        const layout *l = s < stages ? m->layouts[s] : m->head_layout;
+        size_t bytes = be->wgrad_workspace(be, l, m->segment_steps, m->columns);
         if (bytes > most) most = bytes;
     }
     return most;
 }
 
+static size_t plane_bytes(const model *m, size_t element) {
+    return (size_t)m->config.hidden * (size_t)m->columns * element;
+}
+
+/* h and c of all layers at one step. */
+static size_t state_bytes(const model *m) {
+    size_t of_one = plane_bytes(m, m->be->operand_size) + plane_bytes(m, m->be->real_size);
+    return (size_t)m->layers * of_one;
+}
+
 static void plan_stage(model *m, stage *g, bool last) {
     backend *be = m->be;
     bool training = m->use == MODEL_TRAINING;
-    size_t kept = training ? (size_t)m->cell.steps : 1;
-    size_t plane = (size_t)m->config.hidden * (size_t)m->columns * be->operand_size;
+    size_t kept = training ? (size_t)m->segment_steps : 1;
+    size_t plane = plane_bytes(m, be->operand_size);
     size_t sums = be->sums_bytes(be, g->gates, m->columns);
     ADD(PLAN_ACTIVATIONS, kept * plane * (size_t)g->gates, g->raw);
-    if (g->layer_norm) ADD(PLAN_ACTIVATIONS, (size_t)m->cell.steps * sums, g->sums);
+    if (g->layer_norm) ADD(PLAN_ACTIVATIONS, (size_t)m->segment_steps * sums, g->sums);
     if (!last) ADD(PLAN_ACTIVATIONS, kept * plane, g->out);
     if (!training) return;
     ADD(PLAN_ACTIVATIONS, (keeps_dpre(be, g) ? kept : 1) * plane * (size_t)g->gates, g->dpre);
     if (sums_table(be, g)) {
-        ADD(PLAN_ACTIVATIONS, table_sums_count(m->cell.hidden) * be->real_size, g->table_sums);
+        ADD(PLAN_ACTIVATIONS, table_sums_count((int)m->config.hidden) * be->real_size,
+            g->table_sums);
     }
     if (g->table_use == TABLE_MULTIPLY) ADD(PLAN_ACTIVATIONS, kept * plane, g->dentry);
     if (g->layer_norm) ADD(PLAN_ACTIVATIONS, kept * sums, g->dsums);
 }
 
-static void plan_cell(model *m) {
+static void plan_layer(model *m, cell *c) {
     const backend *be = m->be;
-    cell *c = &m->cell;
-    size_t steps = (size_t)c->steps, plane = (size_t)m->config.hidden * (size_t)m->columns;
-    size_t operands = plane * be->operand_size, reals = plane * be->real_size;
+    size_t steps = (size_t)c->steps;
+    size_t operands = plane_bytes(m, be->operand_size), reals = plane_bytes(m, be->real_size);
     for (int s = 0; s < c->stages; s++) plan_stage(m, &c->stage[s], s == c->stages - 1);
     ADD(PLAN_ACTIVATIONS, (steps + 1) * operands, c->h);
     ADD(PLAN_ACTIVATIONS, (steps + 1) * reals, c->c);
     if (m->use == MODEL_INFERENCE) return;
-    ADD(PLAN_ACTIVATIONS, steps * operands, c->dh);
     ADD(PLAN_ACTIVATIONS, operands, c->dx);
     ADD(PLAN_ACTIVATIONS, reals, c->dc);
-    ADD(PLAN_ACTIVATIONS, operands + reals, m->carry);
-    if (m->segments > 1) {
-        ADD(PLAN_ACTIVATIONS, (size_t)(m->segments - 1) * (operands + reals), m->borders);
+}
+
+/* What the layers have together goes to the first one, see connect. */
+static void plan_cells(model *m) {
+    cell *first = &m->layer[0].cell;
+    size_t steps = (size_t)m->segment_steps, plane = plane_bytes(m, m->be->operand_size);
+    for (int y = 0; y < m->layers; y++) plan_layer(m, &m->layer[y].cell);
+    if (m->layers > 1) {
+        ADD(PLAN_ACTIVATIONS, steps * plane * (size_t)first->stage[0].gates, m->below);
     }
-    ADD(PLAN_ACTIVATIONS, workspace_bytes(m), c->workspace);
+    if (m->use == MODEL_INFERENCE) return;
+    ADD(PLAN_ACTIVATIONS, steps * plane, first->dh);
+    ADD(PLAN_ACTIVATIONS, state_bytes(m), m->carry);
+    if (m->segments > 1) {
+        ADD(PLAN_ACTIVATIONS, (size_t)(m->segments - 1) * state_bytes(m), m->borders);
+    }
+    ADD(PLAN_ACTIVATIONS, workspace_bytes(m), first->workspace);
 }
 
 /* Projected tables; in the deep cell also what their layer norms make of them. */
-static void plan_tables(model *m) {
+static void plan_tables(model *m, model_layer *y) {
     backend *be = m->be;
     bool training = m->use == MODEL_TRAINING, deep = m->config.cell == CELL_DEEP;
     size_t tables = layout_rows(m->projection_layout) * VOCABULARY * be->operand_size;
-    ADD(PLAN_ACTIVATIONS, tables, m->projected);
-    if (training) ADD(PLAN_ACTIVATIONS, tables, m->dprojected);
+    ADD(PLAN_ACTIVATIONS, tables, y->projected);
+    if (training) ADD(PLAN_ACTIVATIONS, tables, y->dprojected);
     if (!deep) {
-        ADD(PLAN_ACTIVATIONS, tables / model_tables(&m->config) * GATES, m->cell.entries);
+        ADD(PLAN_ACTIVATIONS, tables / model_tables(&m->config) * GATES, y->cell.entries);
         return;
     }
-    ADD(PLAN_ACTIVATIONS, be->sums_bytes(be, 2, VOCABULARY), m->table_sums);
+    ADD(PLAN_ACTIVATIONS, be->sums_bytes(be, 2, VOCABULARY), y->table_sums);
     for (int i = 0; i < 2; i++) {
-        stage *g = &m->tables[i].stage[0];
+        stage *g = &y->tables[i].stage[0];
         ADD(PLAN_ACTIVATIONS, tables / 2, g->out);
         if (!training) continue;
-        ADD(PLAN_ACTIVATIONS, tables / 2, m->tables[i].dx);
+        ADD(PLAN_ACTIVATIONS, tables / 2, y->tables[i].dx);
         ADD(PLAN_ACTIVATIONS, be->sums_bytes(be, 1, VOCABULARY), g->dsums);
     }
 }
@@ -268,7 +343,7 @@ static void plan_tables(model *m) {
 static void plan_ends(model *m) {
     const backend *be = m->be;
     size_t positions = (size_t)m->steps * (size_t)m->columns;
-    size_t logits = (size_t)m->cell.steps * (size_t)m->columns * VOCABULARY;
+    size_t logits = (size_t)m->segment_steps * (size_t)m->columns * VOCABULARY;
     ADD(PLAN_ACTIVATIONS, positions, m->bytes);
     ADD(PLAN_ACTIVATIONS, positions * sizeof *m->targets, m->targets);
     ADD(PLAN_ACTIVATIONS, positions * be->real_size, m->losses);
@@ -282,22 +357,26 @@ static void plan_ends(model *m) {
 }
 
 /* What follows from where the arrays came to lie. */
-static void connect(model *m) {
+static void connect_layer(model *m, model_layer *y) {
     backend *be = m->be;
-    cell *c = &m->cell;
+    const cell *first = &m->layer[0].cell;
+    cell *c = &y->cell;
     size_t table = (size_t)table_units(&m->config) * VOCABULARY * be->operand_size;
-    char *projected = m->projected, *dprojected = m->dprojected;
+    char *projected = y->projected, *dprojected = y->dprojected;
     c->bytes = m->bytes;
     c->arguments = m->arguments;
+    c->dh = first->dh;
+    c->workspace = first->workspace;
+    if (c != first) c->below = m->below;
     if (m->config.cell == CELL_DEEP) {
         for (int i = 0; i < 2; i++) {
-            stage *g = &m->tables[i].stage[0];
-            m->tables[i].bytes = m->no_bytes;
+            stage *g = &y->tables[i].stage[0];
+            y->tables[i].bytes = m->no_bytes;
             g->raw = projected + (size_t)i * table;
-            g->sums = (char *)m->table_sums + (size_t)i * be->sums_bytes(be, 1, VOCABULARY);
+            g->sums = (char *)y->table_sums + (size_t)i * be->sums_bytes(be, 1, VOCABULARY);
             g->dpre = dprojected ? dprojected + (size_t)i * table : NULL;
             c->stage[i].table = g->out;
-            c->stage[i].dtable = m->tables[i].dx;
+            c->stage[i].dtable = y->tables[i].dx;
         }
         return;
     }
@@ -311,32 +390,39 @@ static void connect(model *m) {
 
 /* --------------------------------------------------------------------------------- lifetime */
 
-static void describe_cell(model *m) {
+/* The layers' dropout differs in its seed. */
+static uint64_t dropout_seed(const model_config *config, int layer) {
+    return (uint64_t)config->seed + ((uint64_t)layer << 48);
+}
+
+static table_use use_of_table(const model_config *config, int s) {
+    bool deep = config->cell == CELL_DEEP, last = s == cell_stages(config) - 1;
+    if (deep) return s == 0 ? TABLE_MULTIPLY : s == 1 ? TABLE_ADD : TABLE_NONE;
+    return last ? TABLE_ADD : s == 0 ? TABLE_MULTIPLY : TABLE_NONE;
+}
+
+static void describe_layer(model *m, int layer) {
     const model_config *config = &m->config;
     bool deep = config->cell == CELL_DEEP;
-    int stages = model_stages(config);
-    m->cell = (cell){.hidden = (int)config->hidden,
+    int stages = cell_stages(config), units = (int)table_units(config);
+    model_layer *y = &m->layer[layer];
+    y->cell = (cell){.hidden = (int)config->hidden,
                      .columns = m->columns,
                      .keep = m->use == MODEL_TRAINING,
                      .stages = stages,
-                     .dropout = dropout_with(config->dropout, (uint64_t)config->seed)};
+                     .dropout = dropout_with(config->dropout, dropout_seed(config, layer))};
     for (int s = 0; s < stages; s++) {
         bool last = s == stages - 1;
-        table_use use = last ? TABLE_ADD : s == 0 ? TABLE_MULTIPLY : TABLE_NONE;
-        if (deep) use = s == 0 ? TABLE_MULTIPLY : s == 1 ? TABLE_ADD : TABLE_NONE;
-        m->cell.stage[s] = (stage){.layout = m->devices[s],
-                                   .block = m->layouts[s]->out_block,
-                                   .gates = last ? GATES : 1,
+        y->cell.stage[s] = (stage){.gates = last ? GATES : 1,
                                    .layer_norm = config->layer_norm,
                                    .relu = deep && !last && s > 0,
-                                   .table_use = use,
+                                   .table_use = use_of_table(config, s),
                                    .table_stride = (int)config->input_stride};
     }
     for (int i = 0; i < 2; i++) {
-        int units = (int)table_units(config);
-        m->tables[i] =
+        y->tables[i] =
             (cell){.hidden = units, .columns = VOCABULARY, .steps = 1, .keep = true, .stages = 1};
-        m->tables[i].stage[0] = (stage){.block = units,
+        y->tables[i].stage[0] = (stage){.block = units,
                                         .gates = 1,
                                         .layer_norm = config->layer_norm,
                                         .table_use = TABLE_NONE,
@@ -344,11 +430,21 @@ static void describe_cell(model *m) {
     }
 }
 
+/* Gives the cells the layouts of their stages. */
+static void use_layouts(model *m) {
+    for (int s = 0; s < model_stages(&m->config); s++) {
+        stage *g = find_stage(m, s);
+        if (!g) continue;
+        g->layout = m->devices[s];
+        g->block = m->layouts[s]->out_block;
+    }
+}
+
 static void create_stage_layouts(model *m) {
     int stages = model_stages(&m->config);
     for (int s = 0; s < stages; s++) {
-        int gates = s == stages - 1 ? GATES : 1;
-        m->layouts[s] = layout_from_graph(m->graphs[s], (int)m->config.block, gates);
+        m->layouts[s] =
+            layout_from_graph(m->graphs[s], (int)m->config.block, model_stage_gates(&m->config, s));
         m->devices[s] = m->be->layout_create(m->be, m->layouts[s]);
     }
 }
@@ -375,11 +471,12 @@ static void create_layouts(model *m) {
 
 static void plan_model(model *m, int segments) {
     m->plan = (plan){0};
-    m->cell.steps = (m->steps + segments - 1) / segments;
-    m->segments = (m->steps + m->cell.steps - 1) / m->cell.steps;
+    m->segment_steps = (m->steps + segments - 1) / segments;
+    m->segments = (m->steps + m->segment_steps - 1) / m->segment_steps;
+    for (int y = 0; y < m->layers; y++) m->layer[y].cell.steps = m->segment_steps;
     plan_weights(m);
-    plan_cell(m);
-    plan_tables(m);
+    plan_cells(m);
+    for (int y = 0; y < m->layers; y++) plan_tables(m, &m->layer[y]);
     plan_ends(m);
     for (int s = 0; s < m->cell.stages; s++) {
         plan_count_tables(&m->plan, m->be->layout_bytes(m->devices[s]));
@@ -463,7 +560,12 @@ model *model_create(backend *be, const model_config *config, graph *const *graph
                     int steps, int segments, model_use use, error *err) {
     model *m = mem_alloc(1, sizeof *m);
     int multiple = be->column_multiple;
-    *m = (model){.be = be, .config = *config, .use = use, .batch = batch, .steps = steps};
+    *m = (model){.be = be,
+                 .config = *config,
+                 .use = use,
+                 .batch = batch,
+                 .steps = steps,
+                 .layers = (int)config->layers};
     m->columns = (batch + multiple - 1) / multiple * multiple;
     if (graphs) {
         memcpy(m->graphs, graphs, (size_t)model_stages(config) * sizeof *graphs);
@@ -478,14 +580,15 @@ model *model_create(backend *be, const model_config *config, graph *const *graph
     }
     create_layouts(m);
     add_parameters(m);
-    describe_cell(m);
+    for (int y = 0; y < m->layers; y++) describe_layer(m, y);
+    use_layouts(m);
     plan_model(m, segments);
     if (!plan_commit(&m->plan, be, err)) {
         suggest_segments(m, err);
         model_free(m);
         return NULL;
     }
-    connect(m);
+    for (int y = 0; y < m->layers; y++) connect_layer(m, &m->layer[y]);
     if (use == MODEL_TRAINING) choose_decays(m);
     be->zero(be, m->no_bytes, VOCABULARY);
     be->zero(be, m->bytes, (size_t)steps * (size_t)m->columns);
@@ -578,14 +681,28 @@ float *model_download(const model *m, const void *arena, size_t first, size_t co
 
 /* --------------------------------------------------------------------------------- patterns */
 
-static size_t plane_bytes(const model *m, size_t element) {
-    return (size_t)m->config.hidden * (size_t)m->columns * element;
+static const parameter *stage_weight(const model *m, int s) {
+    return &m->parameters.items[m->stage_parameters[s].weight];
 }
 
-static const parameter *stage_weight(const model *m, int s) {
-    char stage[16], name[48];
-    snprintf(name, sizeof name, "cell.%s.weight", model_stage_name(&m->config, s, stage));
-    return parameter_find(&m->parameters, name);
+static size_t state_element(const model *m, model_state_kind kind) {
+    return kind == MODEL_H ? m->be->operand_size : m->be->real_size;
+}
+
+static void *layer_state(const model *m, int layer, model_state_kind kind, int step) {
+    const cell *c = &m->layer[layer].cell;
+    size_t plane = plane_bytes(m, state_element(m, kind));
+    return (char *)(kind == MODEL_H ? c->h : c->c) + (size_t)step * plane;
+}
+
+typedef struct state_place {
+    void *h, *c;
+} state_place;
+
+/* Where a layer's cell has the state after `step` steps. */
+static state_place state_after(const model *m, int layer, int step) {
+    return (state_place){layer_state(m, layer, MODEL_H, step),
+                         layer_state(m, layer, MODEL_C, step)};
 }
 
 /* A row of a block in a stage's weights: those of one output unit. `block` counts the graph's
@@ -623,16 +740,29 @@ void model_block_norms(const model *m, const void *arena, int stage, double *nor
     free(values);
 }
 
+model_wgrad model_wgrad_of(const model *m, int stage) {
+    stage_place at = model_stage_place(&m->config, stage);
+    const struct stage *g = m->layer[at.layer].cell.stage;
+    if (at.stage == STAGE_BELOW) {
+        return (model_wgrad){stage_raw_gradient(g), state_after(m, at.layer - 1, 1).h};
+    }
+    const void *x = at.stage ? g[at.stage - 1].out : m->layer[at.layer].cell.h;
+    return (model_wgrad){stage_raw_gradient(&g[at.stage]), x};
+}
+
 void model_gradient_norms(model *m, int stage, const graph *blocks, double *norms) {
     backend *be = m->be;
-    const struct stage *g = &m->cell.stage[stage];
+    const model_wgrad in = model_wgrad_of(m, stage);
     const parameter *p = stage_weight(m, stage);
-    const char *dy = stage_raw_gradient(g), *x = stage ? g[-1].out : m->cell.h;
-    size_t plane = plane_bytes(m, be->operand_size);
-    layout *l = layout_from_graph(blocks, (int)m->config.block, g->gates);
+    const int gates = model_stage_gates(&m->config, stage);
+    const int first = model_stage_place(&m->config, stage).stage == STAGE_BELOW ? 0 : 1;
+    size_t plane = (size_t)first * plane_bytes(m, be->operand_size);
+    const char *dy = in.dy, *x = in.x;
+    layout *l = layout_from_graph(blocks, (int)m->config.block, gates);
     device_layout *device = be->layout_create(be, l);
-    be->wgrad(be, device, dy + plane * (size_t)g->gates, x + plane, m->cell.steps - 1, m->columns,
-              (char *)m->gradient + p->offset * be->real_size, m->cell.workspace);
+    be->wgrad(be, device, dy + plane * (size_t)gates, x + plane, m->segment_steps - first,
+              m->columns, (char *)m->gradient + p->offset * be->real_size,
+              m->layer[0].cell.workspace);
     float *values = model_download(m, m->gradient, p->offset, layout_weights(l));
     block_norms(values, l, blocks, (int)m->config.block, norms);
     free(values);
@@ -732,10 +862,7 @@ void model_set_graphs(model *m, graph *const *graphs) {
     create_stage_layouts(m);
     m->parameters = (parameter_table){0};
     add_parameters(m);
-    for (int s = 0; s < stages; s++) {
-        m->cell.stage[s].layout = m->devices[s];
-        m->cell.stage[s].block = m->layouts[s]->out_block;
-    }
+    use_layouts(m);
     for (int i = 0; i < 4; i++) move_arena(m, &old, arenas[i], m->gradient);
     be->zero(be, m->gradient, old.parameters.total * be->real_size);
     if (m->share) be->zero(be, m->share, old.parameters.total * be->real_size);
@@ -746,10 +873,16 @@ void model_set_graphs(model *m, graph *const *graphs) {
 
 /* ------------------------------------------------------------------------------------ state */
 
+void *model_state(const model *m, model_state_kind kind, int step) {
+    return layer_state(m, m->layers - 1, kind, step);
+}
+
 void model_zero_state(model *m) {
-    backend *be = m->be;
-    be->zero(be, m->cell.h, plane_bytes(m, be->operand_size));
-    be->zero(be, m->cell.c, plane_bytes(m, be->real_size));
+    for (int y = 0; y < m->layers; y++) {
+        for (model_state_kind kind = MODEL_H; kind <= MODEL_C; kind++) {
+            m->be->zero(m->be, layer_state(m, y, kind, 0), plane_bytes(m, state_element(m, kind)));
+        }
+    }
 }
 
 void model_set_text(model *m, const uint8_t *bytes, const int16_t *targets) {
@@ -773,26 +906,20 @@ void model_drop_input(const model *m, uint64_t update, uint8_t *bytes) {
     }
 }
 
-static size_t state_element(const model *m, model_state_kind kind) {
-    return kind == MODEL_H ? m->be->operand_size : m->be->real_size;
-}
-
-void *model_state(const model *m, model_state_kind kind, int step) {
-    size_t plane = plane_bytes(m, state_element(m, kind));
-    return (char *)(kind == MODEL_H ? m->cell.h : m->cell.c) + (size_t)step * plane;
-}
-
 void model_copy_state(const model *m, model_state_kind kind, float *values) {
     size_t hidden = (size_t)m->config.hidden, columns = (size_t)m->columns;
     size_t batch = (size_t)m->batch, size = state_element(m, kind);
     char *raw = mem_alloc(hidden * columns, size);
-    m->be->download(m->be, raw, model_state(m, kind, 0), hidden * columns * size);
-    for (size_t u = 0; u < hidden; u++) {
-        for (size_t n = 0; n < batch; n++) {
-            uint32_t bits = 0;
-            memcpy((char *)&bits + 4 - size, raw + (u * columns + n) * size, size);
-            memcpy(&values[u * batch + n], &bits, sizeof bits);
+    for (int y = 0; y < m->layers; y++) {
+        m->be->download(m->be, raw, layer_state(m, y, kind, 0), hidden * columns * size);
+        for (size_t u = 0; u < hidden; u++) {
+            for (size_t n = 0; n < batch; n++) {
+                uint32_t bits = 0;
+                memcpy((char *)&bits + 4 - size, raw + (u * columns + n) * size, size);
+                memcpy(&values[u * batch + n], &bits, sizeof bits);
+            }
         }
+        values += hidden * batch;
     }
     free(raw);
 }
@@ -801,43 +928,43 @@ void model_set_state(model *m, model_state_kind kind, const float *values) {
     size_t hidden = (size_t)m->config.hidden, columns = (size_t)m->columns;
     size_t batch = (size_t)m->batch, size = state_element(m, kind);
     char *raw = mem_alloc(hidden * columns, size);
-    for (size_t u = 0; u < hidden; u++) {
-        for (size_t n = 0; n < batch; n++) {
-            uint32_t bits;
-            memcpy(&bits, &values[u * batch + n], sizeof bits);
-            if (size == 2) bits += 0x7FFF + (bits >> 16 & 1); /* to nearest even */
-            memcpy(raw + (u * columns + n) * size, (char *)&bits + 4 - size, size);
+    for (int y = 0; y < m->layers; y++) {
+        for (size_t u = 0; u < hidden; u++) {
+            for (size_t n = 0; n < batch; n++) {
+                uint32_t bits;
+                memcpy(&bits, &values[u * batch + n], sizeof bits);
+                if (size == 2) bits += 0x7FFF + (bits >> 16 & 1); /* to nearest even */
+                memcpy(raw + (u * columns + n) * size, (char *)&bits + 4 - size, size);
+            }
         }
+        m->be->upload(m->be, layer_state(m, y, kind, 0), raw, hidden * columns * size);
+        values += hidden * batch;
     }
-    m->be->upload(m->be, model_state(m, kind, 0), raw, hidden * columns * size);
     free(raw);
 }
 
-typedef struct state_place {
-    void *h, *c;
-} state_place;
-
-/* Where the cell has the state after `step` steps. */
-static state_place state_after(const model *m, int step) {
-    return (state_place){model_state(m, MODEL_H, step), model_state(m, MODEL_C, step)};
-}
-
-/* In an array of its own: h, then c. */
-static state_place state_in(const model *m, void *array) {
-    return (state_place){array, (char *)array + plane_bytes(m, m->be->operand_size)};
-}
-
+/* Copies a layer's state between places of h and c. */
 static void copy_state(model *m, state_place to, state_place from) {
     m->be->copy(m->be, to.h, from.h, plane_bytes(m, m->be->operand_size));
     m->be->copy(m->be, to.c, from.c, plane_bytes(m, m->be->real_size));
 }
 
+/* In an array for the states of all layers: each one's h, then c. */
+static state_place state_in(const model *m, int layer, void *array) {
+    char *h = (char *)array + state_bytes(m) / (size_t)m->layers * (size_t)layer;
+    return (state_place){h, h + plane_bytes(m, m->be->operand_size)};
+}
+
 static void keep_state(model *m, int step, void *to) {
-    copy_state(m, state_in(m, to), state_after(m, step));
+    for (int y = 0; y < m->layers; y++) {
+        copy_state(m, state_in(m, y, to), state_after(m, y, step));
+    }
 }
 
 static void begin_with_state(model *m, void *from) {
-    copy_state(m, state_after(m, 0), state_in(m, from));
+    for (int y = 0; y < m->layers; y++) {
+        copy_state(m, state_after(m, y, 0), state_in(m, y, from));
+    }
 }
 
 void model_save_state(model *m) {
@@ -850,9 +977,9 @@ void model_restore_state(model *m) {
 
 /* ------------------------------------------------------------------------ forward and backward */
 
-/* The cell over segment k. */
-static cell segment_of(const model *m, int k) {
-    cell c = m->cell;
+/* A layer's cell over segment k. */
+static cell segment_of(const model *m, int layer, int k) {
+    cell c = m->layer[layer].cell;
     int left = m->steps - k * c.steps;
     c.first_step = k * c.steps;
     if (c.steps > left) c.steps = left;
@@ -862,39 +989,57 @@ static cell segment_of(const model *m, int k) {
     return c;
 }
 
-/* The state after the segment becomes that before the next. */
-static void carry_state(model *m, const cell *c) {
-    copy_state(m, state_after(m, 0), state_after(m, c->steps));
+/* The states after segment k become those before the next. */
+static void carry_state(model *m, int k) {
+    int steps = segment_of(m, 0, k).steps;
+    for (int y = 0; y < m->layers; y++) {
+        copy_state(m, state_after(m, y, 0), state_after(m, y, steps));
+    }
 }
 
-/* Where the state that segment k begins with is kept. */
+/* Where the states that segment k begins with are kept. */
 static void *border(const model *m, int k) {
-    size_t state = plane_bytes(m, m->be->operand_size) + plane_bytes(m, m->be->real_size);
-    return (char *)m->borders + (size_t)k * state;
+    return (char *)m->borders + (size_t)k * state_bytes(m);
 }
 
-/* What the head reads: h[1] ... h[steps]. */
-static void *head_input(const model *m) {
-    return state_after(m, 1).h;
+/* What the layer above reads of a layer, or the head of the last one: h[1] ... h[steps]. */
+static void *output_of(const model *m, int layer) {
+    return state_after(m, layer, 1).h;
 }
 
-static void forward_tables(model *m) {
+static void forward_table(model *m, model_layer *y) {
     backend *be = m->be;
     bool deep = m->config.cell == CELL_DEEP;
-    be->fprop(be, m->projection_device, operand_place(m, m->projection),
-              operand_place(m, m->embedding), 1, VOCABULARY, m->projected, OPERAND,
-              deep && m->config.layer_norm ? m->table_sums : NULL);
-    for (int i = 0; deep && i < 2; i++) be->activate(be, &m->tables[i], 0, 0);
-    be->prepare_entries(be, &m->cell);
+    be->fprop(be, m->projection_device, operand_place(m, y->projection),
+              operand_place(m, y->embedding), 1, VOCABULARY, y->projected, OPERAND,
+              deep && m->config.layer_norm ? y->table_sums : NULL);
+    for (int i = 0; deep && i < 2; i++) be->activate(be, &y->tables[i], 0, 0);
+    be->prepare_entries(be, &y->cell);
 }
 
 void model_prepare_tables(model *m) {
-    forward_tables(m);
+    for (int y = 0; y < m->layers; y++) forward_table(m, &m->layer[y]);
+}
+
+/* The layers over segment k. Without `keep`, of each step's activations only h and c stay. */
+static void forward_layers(model *m, int k, bool keep, bool training) {
+    backend *be = m->be;
+    for (int y = 0; y < m->layers; y++) {
+        cell c = segment_of(m, y, k);
+        c.keep = keep;
+        if (!training) c.dropout.threshold = 0;
+        if (y > 0) {
+            int s = below_stage(&m->config, y);
+            be->fprop(be, m->devices[s], operand_place(m, m->stage_parameters[s].weight),
+                      output_of(m, y - 1), c.steps, c.columns, m->below, OPERAND, NULL);
+        }
+        be->cell_forward(be, &c);
+    }
 }
 
 static void forward_logits(model *m, const cell *c) {
-    m->be->fprop(m->be, m->head_device, operand_place(m, m->head_weight), head_input(m), c->steps,
-                 m->columns, m->logits, REAL, NULL);
+    m->be->fprop(m->be, m->head_device, operand_place(m, m->head_weight),
+                 output_of(m, m->layers - 1), c->steps, m->columns, m->logits, REAL, NULL);
 }
 
 static void forward_head(model *m, const cell *c, void *dlogits) {
@@ -911,56 +1056,67 @@ static void sum_losses(model *m, double *loss) {
     m->be->sum(m->be, m->losses, (size_t)m->steps * (size_t)m->columns, loss);
 }
 
-static void backward_tables(model *m) {
+static void backward_table(model *m, model_layer *y) {
     backend *be = m->be;
-    const void *gradient = m->dprojected;
+    const void *gradient = y->dprojected;
     if (m->config.cell == CELL_DEEP) {
         for (int i = 0; i < 2; i++) {
-            be->activate_backward(be, &m->tables[i], 0, 0);
-            if (m->config.layer_norm) be->norm_backward(be, &m->tables[i], 0, 0);
+            be->activate_backward(be, &y->tables[i], 0, 0);
+            if (m->config.layer_norm) be->norm_backward(be, &y->tables[i], 0, 0);
         }
-        gradient = stage_raw_gradient(&m->tables[0].stage[0]);
+        gradient = stage_raw_gradient(&y->tables[0].stage[0]);
     }
-    be->wgrad(be, m->projection_device, gradient, operand_place(m, m->embedding), 1, VOCABULARY,
-              gradient_place(m, m->projection), m->cell.workspace);
-    be->dgrad(be, m->projection_device, operand_place(m, m->projection), gradient, 1, VOCABULARY,
-              gradient_place(m, m->embedding), REAL);
+    be->wgrad(be, m->projection_device, gradient, operand_place(m, y->embedding), 1, VOCABULARY,
+              gradient_place(m, y->projection), y->cell.workspace);
+    be->dgrad(be, m->projection_device, operand_place(m, y->projection), gradient, 1, VOCABULARY,
+              gradient_place(m, y->embedding), REAL);
 }
 
 static void backward_head(model *m, const cell *c) {
     backend *be = m->be;
     be->row_sums(be, m->dlogits, c->steps, VOCABULARY, m->columns, gradient_place(m, m->head_bias));
-    be->wgrad(be, m->head_device, m->dlogits, head_input(m), c->steps, m->columns,
+    be->wgrad(be, m->head_device, m->dlogits, output_of(m, m->layers - 1), c->steps, m->columns,
               gradient_place(m, m->head_weight), c->workspace);
     be->dgrad(be, m->head_device, operand_place(m, m->head_weight), m->dlogits, c->steps,
               m->columns, c->dh, OPERAND);
 }
 
-/* The cell over segment k as it runs outside training: no dropout, and of each step's activations
+/* The gradients of what a layer reads of the one below, and at that one's h. */
+static void backward_below(model *m, int layer, const cell *c) {
+    backend *be = m->be;
+    int s = below_stage(&m->config, layer), weight = m->stage_parameters[s].weight;
+    model_wgrad in = model_wgrad_of(m, s);
+    be->wgrad(be, m->devices[s], in.dy, in.x, c->steps, c->columns, gradient_place(m, weight),
+              c->workspace);
+    be->dgrad(be, m->devices[s], operand_place(m, weight), in.dy, c->steps, c->columns, c->dh,
+              OPERAND);
+}
+
+/* The cells over segment k as they run outside training: no dropout, and of each step's activations
  * only h and c. */
 static void run_segment(model *m, int k, bool head) {
-    cell c = segment_of(m, k);
-    c.keep = false;
-    c.dropout.threshold = 0;
-    m->be->cell_forward(m->be, &c);
-    if (head) forward_head(m, &c, NULL);
-    carry_state(m, &c);
+    forward_layers(m, k, false, false);
+    if (head) {
+        const cell c = segment_of(m, 0, k);
+        forward_head(m, &c, NULL);
+    }
+    carry_state(m, k);
 }
 
 void model_run(model *m) {
-    forward_tables(m);
+    model_prepare_tables(m);
     for (int k = 0; k < m->segments; k++) run_segment(m, k, false);
 }
 
 void model_forward(model *m) {
-    forward_tables(m);
+    model_prepare_tables(m);
     for (int k = 0; k < m->segments; k++) run_segment(m, k, true);
     sum_losses(m, &m->evaluation->loss);
 }
 
 void model_generate(model *m, sampling *state, uint8_t *text) {
     run_segment(m, 0, false);
-    forward_logits(m, &m->cell);
+    forward_logits(m, &m->layer[0].cell);
     m->be->sample(m->be, m->logits, value_place(m, m->head_bias), m->batch, m->columns, state, text,
                   m->bytes);
 }
@@ -970,28 +1126,25 @@ void model_generate(model *m, sampling *state, uint8_t *text) {
 /* Segment k for the first time. Of all but the last only h and c, whose memory the next one takes;
  * the last one's end is the update's. */
 static void forward_segment(model *m, int k) {
-    cell c = segment_of(m, k);
     bool last = k == m->segments - 1;
-    if (k == 0) forward_tables(m);
+    if (k == 0) model_prepare_tables(m);
     if (!last) keep_state(m, 0, border(m, k));
-    c.keep = last;
-    m->be->cell_forward(m->be, &c);
+    forward_layers(m, k, last, true);
     if (!last) {
-        carry_state(m, &c);
+        carry_state(m, k);
     } else if (k > 0) { /* where other segments will begin */
-        keep_state(m, c.steps, m->carry);
+        keep_state(m, segment_of(m, 0, k).steps, m->carry);
     }
 }
 
 static void recompute_segment(model *m, int k) {
-    cell c = segment_of(m, k);
     begin_with_state(m, border(m, k));
-    forward_tables(m); /* where they have a norm, its backward overwrote them */
-    m->be->cell_forward(m->be, &c);
+    model_prepare_tables(m); /* where they have a norm, its backward overwrote them */
+    forward_layers(m, k, true, true);
 }
 
 static void head_of_segment(model *m, int k) {
-    cell c = segment_of(m, k);
+    cell c = segment_of(m, 0, k);
     bind_gradients(m, k == m->segments - 1 ? m->gradient : m->share);
     forward_head(m, &c, m->dlogits);
     backward_head(m, &c);
@@ -1000,12 +1153,15 @@ static void head_of_segment(model *m, int k) {
 
 static void backward_segment(model *m, int k) {
     backend *be = m->be;
-    cell c = segment_of(m, k);
-    be->cell_backward(be, &c);
-    backward_tables(m);
+    for (int y = m->layers - 1; y >= 0; y--) {
+        cell c = segment_of(m, y, k);
+        be->cell_backward(be, &c);
+        if (y > 0) backward_below(m, y, &c);
+        backward_table(m, &m->layer[y]);
+    }
     if (m->into == m->share) be->add(be, m->parameters.total, m->gradient, m->share);
     if (m->segments == 1) {
-        carry_state(m, &c);
+        carry_state(m, k);
     } else if (k == 0) {
         begin_with_state(m, m->carry);
     }

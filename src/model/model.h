@@ -6,12 +6,20 @@
  *   h, c  = cell(table[byte], h, c)         for each of `steps` bytes, in `batch` streams
  *   loss  = -log softmax(head . h + bias)[next byte]
  *
+ * There may be several layers of cells, each with embedding, tables, patterns and state of its own.
+ * A layer above the first one reads h of the layer below, of the same byte, in addition to its own
+ * h of the byte before: its first stage's W h becomes W h + U h_below, U block-sparse too. The head
+ * reads h of the last layer. The layers run one after another over a whole segment of steps, so U
+ * h_below is one product over all of them.
+ *
  * Parameters, in the arena's order; E embedding, H hidden, S input_stride, O output_stride:
  *   input.embedding   [E][256]
  *   input.projection  [tables][H / S][E]    lstm: i f o u; mlstm: m i f o u; deep: m a
  *   input.multiply.gain, .bias; input.add.gain, .bias  [H / S]     deep: the tables' layer norm
  *   cell.stepK.weight [blocks][block][block], .gain [H], .bias [H]  mlstm: K = 0, no bias; deep
  *   cell.gates.weight [blocks][4][block][block], .gain [4][H], .bias [4][H]
+ *   for each further layer L = 2, 3 ...: the same again, named input.layerL... and cell.layerL...,
+ *   with cell.layerL.below.weight, U, before the other stages; its shape is that of the first one
  *   head.weight       [256][H / O], head.bias [256]
  * Gains are there with layer norm only. A dense pattern has one block of the whole size.
  *
@@ -36,7 +44,7 @@ typedef enum cell_kind { CELL_LSTM, CELL_MLSTM, CELL_DEEP } cell_kind;
 
 typedef struct model_config {
     int cell; /* cell_kind */
-    int64_t internal_steps;
+    int64_t internal_steps, layers;
     int64_t hidden, block, embedding;
     int64_t input_stride, output_stride;
     int graph; /* graph_kind */
@@ -50,16 +58,34 @@ typedef struct model_config {
     int64_t seed;
 } model_config;
 
-/* The number of stages of the cell, each of which has its own pattern. */
+/* The number of patterns: one for each stage of the cells of all layers, and, before the stages of
+ * each further layer, one for what it reads of the layer below. At most CELL_MAX_STAGES. They are
+ * called stages here, and numbered through all layers. */
 int model_stages(const model_config *config);
 
-/* The number of input tables, each a projection of the embedding for one gate or stage. */
+/* The layers that CELL_MAX_STAGES has room for with this cell. */
+int model_most_layers(const model_config *config);
+
+/* Where a stage belongs: its layer, from 0, and its number in that layer's cell, or STAGE_BELOW. */
+enum { STAGE_BELOW = -1 };
+
+typedef struct stage_place {
+    int layer, stage;
+} stage_place;
+
+stage_place model_stage_place(const model_config *config, int stage);
+
+/* 1, or GATES for the stages that make the gates' sums. */
+int model_stage_gates(const model_config *config, int stage);
+
+/* The number of a layer's input tables, each a projection of the embedding for one gate or stage. */
 int model_tables(const model_config *config);
 
 /* The graph of each stage, made from the config; the caller frees them. */
 bool model_graphs(const model_config *config, graph *graphs[CELL_MAX_STAGES], error *err);
 
-/* "step0", ..., "gates": the name of a stage, as in parameters' names. */
+/* "step0", ..., "gates"; "layer2.below", "layer2.step0" ...: the name of a stage, as in parameters'
+ * names. */
 const char *model_stage_name(const model_config *config, int stage, char name[16]);
 
 typedef enum model_use {
@@ -72,19 +98,33 @@ typedef struct stage_parameters {
     int weight, gain, bias;
 } stage_parameters;
 
+/* CELL_MAX_STAGES patterns are those of so many layers of one stage. */
+enum { MAX_LAYERS = (CELL_MAX_STAGES + 1) / 2 };
+
+typedef struct model_layer {
+    int embedding, projection; /* their numbers in the parameter table */
+    stage_parameters table_parameters[2];
+    cell cell;        /* h, c, and everything stages need, of one segment */
+    cell tables[2];   /* deep: the layer norms of M and A, as cells of one stage */
+    void *projected;  /* operand [tables][H / S][256]: projection . embedding */
+    void *table_sums; /* of `projected` */
+    void *dprojected; /* operand: its gradient */
+} model_layer;
+
 typedef struct model {
     backend *be;
     model_config config;
     model_use use;
-    int batch, columns, steps; /* streams; streams padded for the backend; bytes a call */
-    int segments;              /* of cell.steps each; the last may be shorter */
+    int batch, columns, steps;   /* streams; streams padded for the backend; bytes a call */
+    int segments, segment_steps; /* the last segment may be shorter */
+    int layers;
 
     graph *graphs[CELL_MAX_STAGES];
     layout *layouts[CELL_MAX_STAGES], *projection_layout, *head_layout;
     device_layout *devices[CELL_MAX_STAGES], *projection_device, *head_device;
     parameter_table parameters;
-    int embedding, projection, head_weight, head_bias; /* their numbers in the table */
-    stage_parameters cell_parameters[CELL_MAX_STAGES], table_parameters[2];
+    int head_weight, head_bias; /* their numbers in the table */
+    stage_parameters stage_parameters[CELL_MAX_STAGES];
     plan plan;
 
     /* Arenas in the parameter table's order, real; `operands` is what products read: `weights` (or
@@ -105,14 +145,12 @@ typedef struct model {
     update_arguments *arguments;
     update_report *report, *evaluation; /* of training; of forward without it */
 
-    cell cell;        /* h, c, and everything stages need, of one segment */
-    void *carry;      /* the state that is saved during an evaluation, and, with segments, the state
-                         that an update ends with */
-    void *borders;    /* [segments - 1] the states at the start of all segments but the last */
-    cell tables[2];   /* deep: the layer norms of M and A, as cells of one stage */
-    void *projected;  /* operand [tables][H / S][256]: projection . embedding */
-    void *table_sums; /* of `projected` */
-    void *dprojected; /* operand: its gradient */
+    model_layer layer[MAX_LAYERS];
+    void *below; /* operand [segment_steps][rows of a first stage][columns]: U h_below of the layer
+                      that runs */
+    void *carry; /* the state that is saved during an evaluation, and, with segments, the state
+                      that an update ends with */
+    void *borders; /* [segments - 1] the states at the start of all segments but the last */
     uint8_t *no_bytes;
 } model;
 
@@ -134,9 +172,18 @@ float *model_download(const model *m, const void *arena, size_t first, size_t co
  * norms [blocks of the stage's graph], in the graph's order. */
 void model_block_norms(const model *m, const void *arena, int stage, double *norms);
 
+/* What wgrad of a stage reads, over the steps of the first segment, once backward is done: the
+ * gradient at its product's rows, and the product's input. */
+typedef struct model_wgrad {
+    const void *dy, *x;
+} model_wgrad;
+
+model_wgrad model_wgrad_of(const model *m, int stage);
+
 /* The norms of the gradient at blocks that a stage may lack: not complete, at most as many as its
  * own. Straight after an update, of whose gradient it is the part that all steps but the first of
- * its first segment make (the first one's h is gone); so a segment must have two. Overwrites
+ * its first segment make (the first one's h is gone, but not that of a layer below); so a segment
+ * must have two. Overwrites
  * m->gradient. norms [blocks of the graph], in its order. */
 void model_gradient_norms(model *m, int stage, const graph *blocks, double *norms);
 
@@ -168,12 +215,12 @@ void model_restore_state(model *m);
 
 typedef enum model_state_kind { MODEL_H /* operand */, MODEL_C /* real */ } model_state_kind;
 
-/* Where a call's state after `step` steps lies on the device, [hidden][columns]; step 0 is the
- * carried state. With segments, steps of the last one. */
+/* Where a call's state of the last layer after `step` steps lies on the device, [hidden][columns];
+ * step 0 is the carried state. With segments, steps of the last one. */
 void *model_state(const model *m, model_state_kind kind, int step);
 
-/* The carried state of the real streams as floats on the host, [hidden][batch], and back. A backend
- * in double is not supported. */
+/* The carried state of the real streams as floats on the host, [layers][hidden][batch], and back. A
+ * backend in double is not supported. */
 void model_copy_state(const model *m, model_state_kind kind, float *values);
 void model_set_state(model *m, model_state_kind kind, const float *values);
 

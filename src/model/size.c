@@ -4,15 +4,19 @@
 
 int64_t model_parameter_count(const model_config *config, int64_t blocks) {
     int64_t hidden = config->hidden, units = hidden / config->input_stride;
-    int64_t stages = model_stages(config), tables = model_tables(config);
+    int64_t tables = model_tables(config), weights = 0, vectors = 0;
     bool deep = config->cell == CELL_DEEP, norm = config->layer_norm;
     int64_t input = config->embedding * VOCABULARY + tables * units * config->embedding;
     if (deep) input += 2 * units * (norm ? 2 : 1);
-    int64_t weights = blocks * config->block * config->block * (stages - 1 + GATES);
-    int64_t gains = norm ? (stages - 1 + GATES) * hidden : 0;
-    int64_t biases = (GATES + (deep ? stages - 1 : 0)) * hidden;
+    for (int s = 0; s < model_stages(config); s++) {
+        int64_t gates = model_stage_gates(config, s);
+        weights += blocks * config->block * config->block * gates;
+        if (model_stage_place(config, s).stage == STAGE_BELOW) continue;
+        if (norm) vectors += gates * hidden;                   /* gains */
+        if (deep || gates == GATES) vectors += gates * hidden; /* biases */
+    }
     int64_t head = (hidden / config->output_stride + 1) * VOCABULARY;
-    return input + weights + gains + biases + head;
+    return config->layers * input + weights + vectors + head;
 }
 
 /* Of each pattern of a graph with `nodes` nodes. */

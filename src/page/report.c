@@ -101,7 +101,10 @@ static void add_model(facts *f, const report *r) {
     const options *o = &r->checkpoint->options;
     char count[32], units[32];
     char *cell = value_of(o, "model.cell"), *kind = value_of(o, "model.graph");
-    add(f, "cell", "%s, %s units in blocks of %" PRId64 "%s", cell,
+    char layers[32] = "";
+    if (o->model.layers > 1)
+        snprintf(layers, sizeof layers, "%" PRId64 " layers of ", o->model.layers);
+    add(f, "cell", "%s, %s%s units in blocks of %" PRId64 "%s", cell, layers,
         html_count(units, o->model.hidden), o->model.block,
         o->model.layer_norm ? ", layer norm" : "");
     add(f, "parameters", "%s", html_count(count, parameters_of(r->checkpoint)));

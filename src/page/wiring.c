@@ -39,7 +39,7 @@ void wiring_measure(wiring *w, const checkpoint *c) {
     int stages = model_stages(w->config);
     for (int s = 0; s < stages; s++) {
         const graph *g = w->graphs[s];
-        int gates = s == stages - 1 ? GATES : 1;
+        int gates = model_stage_gates(w->config, s);
         int64_t blocks = graph_blocks(g), of_block = gates * block * block;
         char name[16], path[48];
         snprintf(path, sizeof path, "cell.%s.weight", model_stage_name(w->config, s, name));

@@ -282,10 +282,11 @@ bool checkpoint_save_state(const model *m, const run_state *state, const char *p
             values[i] = model_download(m, arenas[i], 0, m->parameters.total);
             t->shape[0] = (int64_t)m->parameters.total;
         } else {
-            values[i] = mem_alloc((size_t)m->config.hidden * (size_t)m->batch, sizeof(float));
+            int64_t units = m->config.hidden * m->layers;
+            values[i] = mem_alloc((size_t)units * (size_t)m->batch, sizeof(float));
             model_copy_state(m, i == 4 ? MODEL_H : MODEL_C, values[i]);
             t->dimensions = 2;
-            t->shape[0] = m->config.hidden;
+            t->shape[0] = units;
             t->shape[1] = m->batch;
         }
         t->data = values[i];
@@ -390,8 +391,9 @@ bool checkpoint_load_state(const safetensors *file, model *m, error *err) {
                                                      "average", "h",       "c"};
     const float *values[STATE_TENSORS];
     for (int i = 0; i < STATE_TENSORS; i++) {
-        values[i] = i < 4 ? state_tensor(file, names[i], total, 0, err)
-                          : state_tensor(file, names[i], m->config.hidden, m->batch, err);
+        values[i] = i < 4
+                        ? state_tensor(file, names[i], total, 0, err)
+                        : state_tensor(file, names[i], m->config.hidden * m->layers, m->batch, err);
         if (!values[i]) return false;
     }
     if (!check_precision(file, be, err)) return false;

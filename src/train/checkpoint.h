@@ -8,8 +8,8 @@
  * in the order of the weights' blocks.
  *
  * last.state. Kind "state". Tensors, float32: weights, moment1, moment2, average, each an arena in
- * the parameter table's order; h, c [hidden][batch]; and the patterns. Metadata: the precision that
- * was in force, and the run_state below. */
+ * the parameter table's order; h, c [layers * hidden][batch]; and the patterns. Metadata: the
+ * precision that was in force, and the run_state below. */
 #ifndef SMALLWORLD_TRAIN_CHECKPOINT_H
 #define SMALLWORLD_TRAIN_CHECKPOINT_H
 

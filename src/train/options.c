@@ -53,8 +53,11 @@ const config_key option_keys[] = {
     {"model.internal_steps", CONFIG_INTEGER, AT(model.internal_steps), "2", 2, CELL_MAX_STAGES - 1,
      NULL,
      "number of products that the deep cell computes for each byte before its gates", M},
+    {"model.layers", CONFIG_INTEGER, AT(model.layers), "1", 1, MAX_LAYERS, NULL,
+     "number of layers, each a cell of its own that also reads the hidden state of the layer below",
+     M | L},
     {"model.hidden", CONFIG_INTEGER, AT(model.hidden), "1024", 8, MAX_HIDDEN, NULL,
-     "number of hidden units; a multiple of model.block", M},
+     "number of hidden units of a layer; a multiple of model.block", M},
     {"model.block", CONFIG_INTEGER, AT(model.block), "32", 8, 128, NULL,
      "side of a block of weights in units, which is the size of a node of the graph: 8, 16, 32, "
      "64 or 128", M},
@@ -285,6 +288,15 @@ static bool check_block(const options *o, error *err) {
                          block);
 }
 
+/* Before the model's size is looked for. */
+static bool check_layers(const options *o, error *err) {
+    int most = model_most_layers(&o->model);
+    if (o->model.layers <= most) return true;
+    return config_refuse(&o->config, err, "model.layers",
+                         "expected at most %d with this cell, which has %d patterns then, got %lld",
+                         most, CELL_MAX_STAGES, (long long)o->model.layers);
+}
+
 static bool check_model(const options *o, error *err) {
     const config *c = &o->config;
     const model_config *m = &o->model;
@@ -345,7 +357,7 @@ static bool check_structure(const options *o, error *err) {
 bool options_check(options *o, error *err) {
     train_options *t = &o->train;
     if (!check_files(o, err)) return false;
-    if (!check_block(o, err) || !check_graph(o, err)) return false;
+    if (!check_block(o, err) || !check_graph(o, err) || !check_layers(o, err)) return false;
     if (!match_parameters(o, err) || !check_model(o, err)) return false;
     if (o->data.valid.count && config_is_set(&o->config, "data.valid_fraction") &&
         o->data.valid_fraction > 0) {

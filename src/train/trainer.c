@@ -356,6 +356,7 @@ static bool read_data(trainer *tr, error *err) {
  * or NULL. What else differs shows in its tensors' shapes. */
 static const char *other_cell(const model_config *ours, const model_config *theirs) {
     if (theirs->cell != ours->cell) return "model.cell";
+    if (theirs->layers != ours->layers) return "model.layers";
     if (model_stages(theirs) != model_stages(ours)) return "model.internal_steps";
     if (theirs->hidden != ours->hidden) return "model.hidden";
     if (theirs->block != ours->block) return "model.block";
@@ -478,8 +479,10 @@ static void describe(const trainer *tr) {
         }
     }
     log_line("device: %s, %s", tr->be->device, precision_name(tr->be->precision));
-    log_line("model: %s, %" PRId64 " units, %zu parameters",
-             (const char *[]){"lstm", "mlstm", "deep"}[m->config.cell], m->config.hidden,
+    char layers[32] = "";
+    if (m->layers > 1) snprintf(layers, sizeof layers, "%d layers of ", m->layers);
+    log_line("model: %s, %s%" PRId64 " units, %zu parameters",
+             (const char *[]){"lstm", "mlstm", "deep"}[m->config.cell], layers, m->config.hidden,
              parameter_scalars(&m->parameters));
     log_line("memory: %s", plan_text(&m->plan, text));
     if (tr->start == TRAIN_RESUME && !tr->resumed) {
@@ -493,7 +496,7 @@ static void describe(const trainer *tr) {
     }
     if (m->segments > 1) {
         log_line("recompute: %d segments of %d steps; the activations of one are kept at a time",
-                 m->segments, m->cell.steps);
+                 m->segments, m->segment_steps);
     }
     log_line("data: %zu documents, %" PRIu64 " bytes to train on, %" PRIu64 " to validate on%s",
              tr->train->count, tr->train->size, tr->valid_text ? tr->valid_text->size : 0,

@@ -18,6 +18,8 @@ void cuda_table_backward(backend *be, const cell *c, int s);
  * `early`: the kernel before is a product, which writes nothing that the gates read before they
  * wait for it, so they start while it ends. */
 void activate_backward_run(backend *be, const cell *c, int s, int t);
+void add_rows_run(backend *be, const device_layout *l, const void *x, int columns, void *y,
+                  void *sums);
 void gates_run(backend *be, const cell *c, int t, bool early);
 void gates_backward_run(backend *be, const cell *c, int t, bool early);
 
@@ -33,6 +35,9 @@ size_t cuda_sums_bytes(backend *be, int gates, int columns);
 void cuda_zero_sums(backend *be, void *sums, int gates, int columns);
 void cuda_column_sums(backend *be, const layout *l, const void *y, int steps, int columns,
                       void *sums);
+
+void cuda_add_rows(backend *be, const device_layout *l, const void *x, int columns, void *y,
+                   void *sums);
 
 /* The gradient of a one-gate stage's table from that at its entries, by tensor cores; see
  * table_gradient_hopper.cu. */

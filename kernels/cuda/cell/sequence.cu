@@ -31,7 +31,8 @@ static void *at_step(const backend *be, const cell *c, void *sequence, int gates
            (size_t)t * (size_t)gates * (size_t)c->hidden * (size_t)c->columns * be->operand_size;
 }
 
-/* raw[t] = W x[t] of stage s; `makes_sums`: with the sums of raw, where there is layer norm. */
+/* raw[t] = W x[t] of stage s, and what the layer below adds to the first one; `makes_sums`: with the
+ * sums of raw, where there is layer norm. */
 static void multiply_stage(backend *be, const cell *c, int s, int t, bool makes_sums) {
     const stage *g = &c->stage[s];
     const int kept = c->keep ? t : 0;
@@ -40,8 +41,13 @@ static void multiply_stage(backend *be, const cell *c, int s, int t, bool makes_
     if (makes_sums && g->layer_norm) {
         sums = (char *)g->sums + t * cuda_sums_bytes(be, g->gates, c->columns);
     }
-    products_fprop_adding(be, g->layout, g->weight, x, c->columns,
-                          at_step(be, c, g->raw, g->gates, kept), sums);
+    void *raw = at_step(be, c, g->raw, g->gates, kept);
+    const bool adds = s == 0 && c->below;
+    products_fprop_adding(be, g->layout, g->weight, x, c->columns, raw, adds ? NULL : sums);
+    if (adds) {
+        const void *below = at_step(be, c, (void *)(uintptr_t)c->below, g->gates, t);
+        add_rows_run(be, g->layout, below, c->columns, raw, sums);
+    }
 }
 
 void cuda_cell_forward(backend *be, const cell *c) {

@@ -635,6 +635,7 @@ bool stage_chain_takes(backend *be, const cell *c) {
     if (be->precision != BF16 || c->stages < 2 || c->stages - 1 > CHAIN_STAGES ||
         c->columns % COLUMN_MULTIPLE || c->columns > CHAIN_CUTS * COLUMN_MULTIPLE)
         return false;
+    if (c->below) return false; /* what the layer below adds comes between product and norm */
     for (int s = 0; s + 1 < c->stages; s++) {
         const stage *g = &c->stage[s];
         if (!g->layout->chain || g->gates != 1 || (g->relu && g->table_use == TABLE_MULTIPLY) ||

@@ -585,3 +585,43 @@ void cuda_column_sums(backend *be, const layout *l, const void *y, int steps, in
                       void *sums) {
     DISPATCH(be, run_sums, be, l, y, steps, columns, sums);
 }
+
+/* --------------------------------------------------------------------------------- add_rows */
+
+enum { ADD_THREADS = 256 };
+
+/* Four columns a thread; columns are a multiple of 64. Floor: 3 elements of memory traffic each. */
+template <typename T>
+static __global__ void __launch_bounds__(ADD_THREADS)
+    add_rows_kernel(const T *x, size_t count, T *y) {
+    const size_t i = 4 * ((size_t)blockIdx.x * ADD_THREADS + threadIdx.x);
+    float a[4], b[4];
+    if (i >= count) return;
+    load(a, x + i);
+    load(b, y + i);
+#pragma unroll
+    for (int k = 0; k < 4; k++) a[k] += b[k];
+    store(y + i, a);
+}
+
+template <typename T>
+static void run_add_rows(backend *be, const layout *l, const void *x, int columns, void *y) {
+    const size_t count = layout_rows(l) * columns, each = 4 * ADD_THREADS;
+    add_rows_kernel<T>
+        <<<(unsigned)((count + each - 1) / each), ADD_THREADS, 0, cuda_of(be)->stream>>>(
+            (const T *)x, count, (T *)y);
+    cuda_launched(be, "add rows");
+}
+
+void add_rows_run(backend *be, const device_layout *device, const void *x, int columns, void *y,
+                  void *sums) {
+    const layout *l = &device->host;
+    DISPATCH(be, run_add_rows, be, l, x, columns, y);
+    if (sums) cuda_column_sums(be, l, y, 1, columns, sums);
+}
+
+void cuda_add_rows(backend *be, const device_layout *device, const void *x, int columns, void *y,
+                   void *sums) {
+    if (sums) cuda_zero_sums(be, sums, device->host.gates, columns);
+    add_rows_run(be, device, x, columns, y, sums);
+}
