@@ -2,18 +2,24 @@
 """Trains many runs, one a GPU at a time, and prints one table.
 
     scripts/sweep.py PLAN [--program build/smallworld] [--out runs/sweep] [--gpus 0,1]
-                     [--minutes M] [--test FILE...] [--csv FILE]
+                     [--minutes M] [--test FILE...] [--probe TRAIN TEST [VALID]]... [--pool NAMES]
+                     [--csv FILE]
 
 A plan is text: a line a run, `#` starts a comment.
 
     NAME CONFIG.yaml [KEY.PATH=VALUE ...] [seeds=1,2]
 
 Each run goes to OUT/NAME, or with seeds to OUT/NAME-sSEED, and is trained with the settings as --set.
+A value @NAME, as in train.init=@NAME, stands for the last model of an earlier line's run, which is
+waited for; with seeds, NAME's run of the same seed is meant where there is one.
 A run that is there already is resumed, and a finished one is only read, so that a sweep that was
 stopped goes on where it was when it is called again. With --minutes no run is begun after so many.
+
 The table has a line a run: parameters, bytes, seconds of training, the validation's bits per
-character at the end, and with --test those of the test files, scored once the run is finished.
-Exits with 1 where a run failed.
+character at the end, and with --test those of the test files, scored once the run is finished. Each
+--probe adds a column, the error in per cent on TEST of a probe on the features of TRAIN, and
+TEST's features per second; VALID chooses its C. Features are removed once they are read. Exits with
+1 where a run failed.
 """
 
 import argparse
@@ -43,6 +49,17 @@ def read_plan(path):
         for seed in seeds[0] if seeds else []:
             runs.append((f"{words[0]}-s{seed}", words[1], settings + [f"run.seed={seed}"]))
     names = [name for name, _, _ in runs]
+    for place, (name, _, settings) in enumerate(runs):
+        seed = next((s.split("=")[1] for s in settings if s.startswith("run.seed=")), None)
+        for i, setting in enumerate(settings):
+            key, value = setting.split("=", 1)
+            if not value.startswith("@"):
+                continue
+            found = [wanted for wanted in (f"{value[1:]}-s{seed}", value[1:])
+                     if wanted in names[:place]]
+            if not found:
+                sys.exit(f"{path}: {name}: {setting}: no earlier line's run is called {value[1:]}")
+            settings[i] = f"{key}=@{found[0]}"
     twice = {name for name in names if names.count(name) > 1}
     if twice or not runs:
         sys.exit(f"{path}: {'two runs are called ' + ', '.join(twice) if twice else 'no run in it'}")
@@ -60,6 +77,34 @@ def call(command, gpu, log):
     return json.loads(done.stdout.splitlines()[-1]) if done.returncode == 0 else None
 
 
+def probe_column(files):
+    """The name of a probe's column: TEST's, without its endings."""
+    return Path(files[1]).name.split(".")[0] + "_error"
+
+
+def probe(options, row, files, folder, gpu, log):
+    """Adds the columns of one probe to the row; False where a command failed."""
+    prefixes, rate = [], 0
+    for number, file in enumerate(files):
+        prefixes.append(folder / f"probe{number}")
+        done = call([options.program, "features", row["checkpoint"], "--json", "--pool",
+                     options.pool, "--data", file, "--out", str(prefixes[-1])], gpu, log)
+        if done is None:
+            return False
+        rate = done["bytes_per_second"] if number == 1 else rate
+    command = [options.program, "probe", "--json", "--train", prefixes[0], "--test", prefixes[1]]
+    command += ["--valid", prefixes[2]] if len(files) > 2 else []
+    scored = call(list(map(str, command)), gpu, log)
+    for prefix in prefixes:
+        for ending in ".npy", ".labels.npy", ".json":
+            prefix.with_name(prefix.name + ending).unlink(missing_ok=True)
+    if scored is None:
+        return False
+    row[probe_column(files)] = scored["error"]
+    row["features_per_second"] = rate
+    return True
+
+
 def measure(options, run, gpu):
     """Trains one run, or goes on with it, and scores it; returns its line of the table."""
     name, config, settings = run
@@ -74,7 +119,10 @@ def measure(options, run, gpu):
         elif folder.exists():
             command.append("--overwrite")
         for setting in settings:
-            command += ["--set", setting]
+            key, value = setting.split("=", 1)
+            if value.startswith("@"):
+                value = Path(options.out) / value[1:] / "last.safetensors"
+            command += ["--set", f"{key}={value}"]
         row = call(command, gpu, log)
         if row is None:
             return None
@@ -86,17 +134,26 @@ def measure(options, run, gpu):
             return None
         row["test_bpc"] = scored["bpc"]
         result.write_text(json.dumps(row))
+    for files in options.probe:
+        if probe_column(files) not in row:
+            if not probe(options, row, files, folder, gpu, log):
+                return None
+            result.write_text(json.dumps(row))
     return row
 
 
-def table(rows, test):
+def table(rows, options):
     """The finished runs, best first."""
     columns = [("parameters", "{:,}"), ("bytes", "{:,}"), ("seconds", "{:.1f}"),
                ("bytes_per_second", "{:,.0f}"), ("valid_bpc", "{:.4f}")]
-    if test:
+    if options.test:
         columns.append(("test_bpc", "{:.4f}"))
+    best = columns[-1][0]
+    columns += [(probe_column(files), "{:.2f}") for files in options.probe]
+    if options.probe:
+        columns.append(("features_per_second", "{:,.0f}"))
     lines = [["run"] + [key for key, _ in columns]]
-    for name, row in sorted(rows.items(), key=lambda item: item[1][columns[-1][0]]):
+    for name, row in sorted(rows.items(), key=lambda item: item[1][best]):
         lines.append([name] + [form.format(row[key]) for key, form in columns])
     widths = [max(map(len, column)) for column in zip(*lines)]
     return "\n".join("  ".join(word.ljust(width) if i == 0 else word.rjust(width)
@@ -113,14 +170,27 @@ def main():
     parser.add_argument("--gpus", help="numbers, separated by commas; default: one run at a time")
     parser.add_argument("--minutes", type=float, default=float("inf"))
     parser.add_argument("--test", nargs="+")
+    parser.add_argument("--probe", nargs="+", metavar="FILE", action="append", default=[])
+    parser.add_argument("--pool", default="mean")
     parser.add_argument("--csv")
     options = parser.parse_args()
+    for files in options.probe:
+        if len(files) not in (2, 3):
+            parser.error("--probe: expected TRAIN TEST or TRAIN TEST VALID")
     runs = read_plan(options.plan)
     Path(options.out).mkdir(parents=True, exist_ok=True)
     start = time.monotonic()
     waiting, rows, failed = queue.Queue(), {}, []
+    over = {name: threading.Event() for name, _, _ in runs}
     for run in runs:
         waiting.put(run)
+
+    def ready(settings):
+        """Waits for the runs that the settings name: workers have begun all of them."""
+        named = [value[1:] for _, value in (s.split("=", 1) for s in settings) if value[:1] == "@"]
+        for name in named:
+            over[name].wait()
+        return all(name in rows for name in named)
 
     def work(gpu):
         while time.monotonic() - start < options.minutes * 60:
@@ -128,11 +198,15 @@ def main():
                 run = waiting.get_nowait()
             except queue.Empty:
                 return
-            row = measure(options, run, gpu)
-            if row is None:
-                failed.append(run[0])
-            else:
-                rows[run[0]] = row
+            row = None
+            try:
+                row = measure(options, run, gpu) if ready(run[2]) else None
+            finally:
+                if row is None:
+                    failed.append(run[0])
+                else:
+                    rows[run[0]] = row
+                over[run[0]].set()
             print(f"{run[0]}: {'failed' if row is None else round(row['valid_bpc'], 4)}",
                   file=sys.stderr, flush=True)
 
@@ -143,7 +217,7 @@ def main():
     for worker in workers:
         worker.join()
 
-    print(table(rows, options.test))
+    print(table(rows, options))
     if options.csv:
         keys = sorted({key for row in rows.values() for key in row})
         lines = [",".join(["run"] + keys)]
@@ -154,7 +228,8 @@ def main():
         print(f"{waiting.qsize()} runs not begun after {options.minutes:g} minutes",
               file=sys.stderr)
     for name in failed:
-        print(f"{name}: failed, see {Path(options.out) / name}.log", file=sys.stderr)
+        print(f"{name}: failed, see {Path(options.out) / name}.log, or a run that it starts from "
+              "failed", file=sys.stderr)
     return 1 if failed else 0
 
 

@@ -186,6 +186,61 @@ def test_text(folder):
     accepted("text", "--help")
 
 
+# --------------------------------------------------------------------------------------- source --
+
+
+def write_tar(path, files, mode):
+    with tarfile.open(path, mode) as out:
+        for name, text in files:
+            member = tarfile.TarInfo(name)
+            member.size = len(text)
+            out.addfile(member, io.BytesIO(text))
+        link = tarfile.TarInfo("p-1/link.c")
+        link.type, link.linkname = tarfile.SYMTYPE, "a.c"
+        out.addfile(link)
+
+
+def test_source(folder):
+    files = [(f"p-1/d{i % 7}/f{i}.c", f"int x{i};\n".encode() * (i + 1)) for i in range(300)]
+    odd = [("p-1/image.c", b"\x89PNG\0"), ("p-1/latin.c", b"caf\xe9"), ("p-1/empty.c", b""),
+           ("p-1/again.c", files[5][1]), ("p-1/large.c", b"y" * 5000), ("p-1/README", b"read\n")]
+    write_tar(folder / "a.tar.xz", files + odd, "w:xz")
+    write_tar(folder / "b.tar", list(reversed(files + odd)), "w")
+    flags = "--most", "4500", "--valid", "0.1"
+    done = accepted("source", folder / "a.tar.xz", "--out", folder / "a", *flags)
+    accepted("source", folder / "b.tar", "--out", folder / "b", *flags)
+    parts = [gzip.decompress((folder / "a" / f"source_{split}.txt.gz").read_bytes())
+             for split in ("train", "valid")]
+    found = [dict(document.split(b"\n", 1) for document in part.split(b"\f")[1:]) for part in parts]
+    expected = {name[4:].encode(): text for name, text in files + odd[-1:]}
+    together = found[0] | found[1]
+    twice = {b"again.c", b"d5/f5.c"} & set(together)
+    check("of equal files one", len(twice) == 1, twice)
+    together[b"d5/f5.c"] = together.pop(twice.pop())
+    check("every text once", together == expected and len(found[0]) + len(found[1]) == 301)
+    check("a tenth validates", 10 < len(found[1]) < 60, len(found[1]))
+    check("in no folder's order", list(found[0])[:3] != sorted(found[0])[:3])
+    check("counts", f"{len(found[1])} files, {len(parts[1]):,} bytes" in done.stdout, done.stdout)
+    for name in "source_train.txt.gz", "source_valid.txt.gz":
+        check("whatever the archive's order", (folder / "a" / name).read_bytes() ==
+              (folder / "b" / name).read_bytes())
+    accepted("source", folder / "b.tar", "--out", folder / "c", *flags, "--name", "c",
+             "--suffixes", ".c,.h", "--bytes", "50e3")
+    some = gzip.decompress((folder / "c" / "c_train.txt.gz").read_bytes())
+    check("as many bytes", 44000 < len(some) <= 50000 and b"README" not in some, len(some))
+    held = gzip.decompress((folder / "c" / "c_valid.txt.gz").read_bytes())
+    check("validation stays", held.replace(b"\fREADME\nread\n", b"") ==
+          parts[1].replace(b"\fREADME\nread\n", b""))
+
+    out = "--out", folder / "gone"
+    (folder / "cut.tar.xz").write_bytes((folder / "a.tar.xz").read_bytes()[:-100])
+    refused("damaged", "source", folder / "cut.tar.xz", *out)
+    refused("holds no text file that ends in .py", "source", folder / "b.tar", "--suffixes", ".py",
+            *out)
+    refused("No such file", "source", folder / "none", *out)
+    check("what is refused writes nothing", not (folder / "gone").exists())
+
+
 # --------------------------------------------------------------------------------------- labels --
 
 
@@ -228,7 +283,7 @@ def test_labels(folder):
 
 
 def main():
-    for test in test_imdb, test_sst, test_text, test_labels:
+    for test in test_imdb, test_sst, test_text, test_source, test_labels:
         with tempfile.TemporaryDirectory() as folder:
             test(Path(folder))
     print(f"{passed} passed, {failed} failed")

@@ -55,20 +55,55 @@ class Sweep(unittest.TestCase):
             after = (self.path / "out" / name / "last.safetensors").stat().st_mtime_ns
             self.assertEqual(after, mark)
 
+    def test_probe(self):
+        """Columns of probes, and a run that starts from another one's model."""
+        lines = "".join(f"{i % 2}\t{'good' if i % 2 else 'bad'} {i}\n" for i in range(60))
+        (self.path / "some.tsv").write_text(lines)
+        done = self.sweep("tuned-from config.yaml seeds=1,2\ntuned config.yaml "
+                          "train.init=@tuned-from train.prune_density=0.5 seeds=1,2\n"
+                          "other config.yaml train.init=@tuned-s2\n",
+                          "--probe", "some.tsv", "some.tsv", "--pool", "last,mean")
+        self.assertEqual(done.returncode, 0, done.stderr)
+        lines = [line.split() for line in done.stdout.splitlines()]
+        self.assertEqual(lines[0][-2:], ["some_error", "features_per_second"])
+        self.assertEqual(len(lines), 6)
+        for name, source in ("tuned-s1", "tuned-from-s1"), ("other", "tuned-s2"):
+            self.assertIn(f'init: "out/{source}/last.safetensors"',
+                          (self.path / "out" / name / "config.yaml").read_text())
+            self.assertFalse(list((self.path / "out" / name).glob("probe*")))
+
     def test_failures(self):
-        done = self.sweep("good config.yaml\nbad config.yaml model.hidden=33\n")
+        done = self.sweep("good config.yaml\nbad config.yaml model.hidden=33\n"
+                          "from-bad config.yaml train.init=@bad\n")
         self.assertEqual(done.returncode, 1)
         self.assertIn("bad: failed, see out/bad.log", done.stderr)
         self.assertIn("good", done.stdout)
+        self.assertIn("from-bad: failed", done.stderr)
         self.assertIn("model.hidden", (self.path / "out/bad.log").read_text())
 
     def test_plans_refused(self):
         for plan, message in [("", "no run in it"), ("a\n", "plan:1: expected NAME CONFIG"),
                               ("a config.yaml\nb config.yaml lr\n", "plan:2: expected"),
-                              ("a config.yaml\na config.yaml\n", "two runs are called a")]:
+                              ("a config.yaml\na config.yaml\n", "two runs are called a"),
+                              ("a config.yaml train.init=@b\nb config.yaml\n",
+                               "no earlier line's run is called b")]:
             done = self.sweep(plan)
             self.assertEqual(done.returncode, 1)
             self.assertIn(message, done.stderr)
+
+    def test_shipped_plans(self):
+        """Every line of the plans in configs/ is a model that can be made."""
+        sys.path.insert(0, str(SWEEP.parent))
+        from sweep import read_plan
+        plans = sorted((SWEEP.parent.parent / "configs").glob("*.plan"))
+        self.assertGreaterEqual(len(plans), 5)
+        for plan in plans:
+            for name, config, settings in read_plan(plan):
+                sets = [word for setting in settings if "=@" not in setting
+                        for word in ("--set", setting)]
+                done = subprocess.run([PROGRAM, "graph", config, *sets], cwd=SWEEP.parent.parent,
+                                      capture_output=True, text=True)
+                self.assertEqual(done.returncode, 0, f"{plan.name}: {name}: {done.stderr}")
 
 
 if __name__ == "__main__":
