@@ -478,7 +478,7 @@ static void plan_model(model *m, int segments) {
     plan_cells(m);
     for (int y = 0; y < m->layers; y++) plan_tables(m, &m->layer[y]);
     plan_ends(m);
-    for (int s = 0; s < m->cell.stages; s++) {
+    for (int s = 0; s < model_stages(&m->config); s++) {
         plan_count_tables(&m->plan, m->be->layout_bytes(m->devices[s]));
     }
     plan_count_tables(&m->plan, m->be->layout_bytes(m->projection_device));
@@ -531,7 +531,7 @@ static bool within_limits(const model *m, int segments, error *err) {
                          steps, columns, steps * columns, be->device, most->positions);
     }
     for (int s = 0; s < model_stages(&m->config); s++) {
-        const size_t gates = s == model_stages(&m->config) - 1 ? GATES : 1;
+        const size_t gates = (size_t)model_stage_gates(&m->config, s);
         const size_t blocks = (size_t)graph_blocks(m->graphs[s]);
         const size_t rows = blocks * gates * (size_t)m->config.block;
         if (rows <= most->weight_rows) continue;
