@@ -198,70 +198,50 @@ static __device__ inline void shared_fence() {
 
 /* d [64 x n] += a [64 x 16] b [16 x n] in bf16 with fp32 sums, of one warpgroup. `major` 0:
  * along k; 1: along m (a) or n (b). Thread i holds of row i / 32 * 16 + i % 32 / 4 (+ 8 half)
- * the columns 8 j + i % 4 * 2 (+ e), for every j: d[4 j + 2 half + e]. */
-template <int a_major, int b_major>
-static __device__ inline void warpgroup_multiply(float (&d)[32], uint64_t a, uint64_t b) {
-    asm volatile("wgmma.mma_async.sync.aligned.m64n64k16.f32.bf16.bf16 "
-                 "{" R0_31 "}, %32, %33, 1, 1, 1, %34, %35;"
-                 : F16(0), F16(16)
-                 : "l"(a), "l"(b), "n"(a_major), "n"(b_major));
-}
-
-template <int a_major, int b_major>
-static __device__ inline void warpgroup_multiply(float (&d)[64], uint64_t a, uint64_t b) {
-    asm volatile("wgmma.mma_async.sync.aligned.m64n128k16.f32.bf16.bf16 "
-                 "{" R0_63 "}, %64, %65, 1, 1, 1, %66, %67;"
-                 : F64(0)
-                 : "l"(a), "l"(b), "n"(a_major), "n"(b_major));
-}
-
-template <int a_major, int b_major>
-static __device__ inline void warpgroup_multiply(float (&d)[72], uint64_t a, uint64_t b) {
-    asm volatile("wgmma.mma_async.sync.aligned.m64n144k16.f32.bf16.bf16 "
-                 "{" R0_71 "}, %72, %73, 1, 1, 1, %74, %75;"
-                 : F64(0), F4(64), F4(68)
-                 : "l"(a), "l"(b), "n"(a_major), "n"(b_major));
-}
-
-template <int a_major, int b_major>
-static __device__ inline void warpgroup_multiply(float (&d)[128], uint64_t a, uint64_t b) {
-    asm volatile("wgmma.mma_async.sync.aligned.m64n256k16.f32.bf16.bf16 "
-                 "{" R0_127 "}, %128, %129, 1, 1, 1, %130, %131;"
-                 : F64(0), F64(64)
-                 : "l"(a), "l"(b), "n"(a_major), "n"(b_major));
-}
+ * the columns 8 j + i % 4 * 2 (+ e), for every j: d[4 j + 2 half + e].
+ * SUMS: how many a thread holds, as their registers; A ... D: the numbers of the operands after. */
+#define MULTIPLY(SUMS, n, REGISTERS, A, B, C, D, ...)                                              \
+    template <int a_major, int b_major>                                                            \
+    static __device__ inline void warpgroup_multiply(float (&d)[SUMS], uint64_t a, uint64_t b) {   \
+        asm volatile("wgmma.mma_async.sync.aligned.m64n" #n "k16.f32.bf16.bf16 "                   \
+                     "{" REGISTERS "}, %" #A ", %" #B ", 1, 1, 1, %" #C ", %" #D ";"               \
+                     : __VA_ARGS__                                                                 \
+                     : "l"(a), "l"(b), "n"(a_major), "n"(b_major));                                \
+    }
+MULTIPLY(32, 64, R0_31, 32, 33, 34, 35, F16(0), F16(16))
+MULTIPLY(64, 128, R0_63, 64, 65, 66, 67, F64(0))
+MULTIPLY(72, 144, R0_71, 72, 73, 74, 75, F64(0), F4(64), F4(68))
+MULTIPLY(128, 256, R0_127, 128, 129, 130, 131, F64(0), F64(64))
 
 /* The same with a held by the warpgroup's threads: of row i / 32 * 16 + i % 32 / 4 the columns
  * i % 4 * 2 (+ 1) in a[0], 8 rows further in a[1]; 8 columns further in a[2] and a[3]. */
-template <int b_major>
-static __device__ inline void warpgroup_multiply(float (&d)[16], const uint32_t (&a)[4],
-                                                 uint64_t b) {
-    asm volatile("wgmma.mma_async.sync.aligned.m64n32k16.f32.bf16.bf16 "
-                 "{" R0_15 "}, {%16, %17, %18, %19}, %20, 1, 1, 1, %21;"
-                 : F16(0)
-                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "n"(b_major));
-}
-
-template <int b_major>
-static __device__ inline void warpgroup_multiply(float (&d)[32], const uint32_t (&a)[4],
-                                                 uint64_t b) {
-    asm volatile("wgmma.mma_async.sync.aligned.m64n64k16.f32.bf16.bf16 "
-                 "{" R0_31 "}, {%32, %33, %34, %35}, %36, 1, 1, 1, %37;"
-                 : F16(0), F16(16)
-                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "n"(b_major));
-}
-
-template <int b_major>
-static __device__ inline void warpgroup_multiply(float (&d)[64], const uint32_t (&a)[4],
-                                                 uint64_t b) {
-    asm volatile("wgmma.mma_async.sync.aligned.m64n128k16.f32.bf16.bf16 "
-                 "{" R0_63 "}, {%64, %65, %66, %67}, %68, 1, 1, 1, %69;"
-                 : F64(0)
-                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "n"(b_major));
-}
+#define MULTIPLY_HELD(SUMS, n, REGISTERS, A, B, C, ...)                                            \
+    template <int b_major>                                                                         \
+    static __device__ inline void warpgroup_multiply(float (&d)[SUMS], const uint32_t (&a)[4],     \
+                                                     uint64_t b) {                                 \
+        asm volatile("wgmma.mma_async.sync.aligned.m64n" #n "k16.f32.bf16.bf16 "                   \
+                     "{" REGISTERS "}, {" A "}, %" #B ", 1, 1, 1, %" #C ";"                        \
+                     : __VA_ARGS__                                                                 \
+                     : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "n"(b_major));          \
+    }
+MULTIPLY_HELD(16, 32, R0_15, "%16, %17, %18, %19", 20, 21, F16(0))
+MULTIPLY_HELD(32, 64, R0_31, "%32, %33, %34, %35", 36, 37, F16(0), F16(16))
+MULTIPLY_HELD(64, 128, R0_63, "%64, %65, %66, %67", 68, 69, F64(0))
 
 /* The same in tf32, rounded before: the instruction truncates. a [64 x 8], b [8 x n], both along
  * k. */
+#define MULTIPLY_TF32(SUMS, n, REGISTERS, A, B, ...)                                               \
+    static __device__ inline void warpgroup_multiply_tf32(float (&d)[SUMS], uint64_t a,            \
+                                                          uint64_t b) {                            \
+        asm volatile("wgmma.mma_async.sync.aligned.m64n" #n "k8.f32.tf32.tf32 "                    \
+                     "{" REGISTERS "}, %" #A ", %" #B ", 1, 1, 1;"                                 \
+                     : __VA_ARGS__                                                                 \
+                     : "l"(a), "l"(b));                                                            \
+    }
+MULTIPLY_TF32(32, 64, R0_31, 32, 33, F16(0), F16(16))
+MULTIPLY_TF32(64, 128, R0_63, 64, 65, F64(0))
+MULTIPLY_TF32(128, 256, R0_127, 128, 129, F64(0), F64(64))
+
 static __device__ inline void warpgroup_multiply_tf32(float (&d)[16], const uint32_t (&a)[4],
                                                       uint64_t b) {
     asm volatile("wgmma.mma_async.sync.aligned.m64n32k8.f32.tf32.tf32 "
@@ -270,27 +250,9 @@ static __device__ inline void warpgroup_multiply_tf32(float (&d)[16], const uint
                  : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b));
 }
 
-static __device__ inline void warpgroup_multiply_tf32(float (&d)[32], uint64_t a, uint64_t b) {
-    asm volatile("wgmma.mma_async.sync.aligned.m64n64k8.f32.tf32.tf32 "
-                 "{" R0_31 "}, %32, %33, 1, 1, 1;"
-                 : F16(0), F16(16)
-                 : "l"(a), "l"(b));
-}
-
-static __device__ inline void warpgroup_multiply_tf32(float (&d)[64], uint64_t a, uint64_t b) {
-    asm volatile("wgmma.mma_async.sync.aligned.m64n128k8.f32.tf32.tf32 "
-                 "{" R0_63 "}, %64, %65, 1, 1, 1;"
-                 : F64(0)
-                 : "l"(a), "l"(b));
-}
-
-static __device__ inline void warpgroup_multiply_tf32(float (&d)[128], uint64_t a, uint64_t b) {
-    asm volatile("wgmma.mma_async.sync.aligned.m64n256k8.f32.tf32.tf32 "
-                 "{" R0_127 "}, %128, %129, 1, 1, 1;"
-                 : F64(0), F64(64)
-                 : "l"(a), "l"(b));
-}
-
+#undef MULTIPLY
+#undef MULTIPLY_HELD
+#undef MULTIPLY_TF32
 #undef F1
 #undef F4
 #undef F16

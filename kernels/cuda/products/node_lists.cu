@@ -126,3 +126,13 @@ void order_nodes(const node_lists *l, int group, int *order) {
     order_by_likeness(l, group, order);
     keep_if_fewer(l, group, order);
 }
+
+static int by_cost(const void *one, const void *two) {
+    const part_rank *a = (const part_rank *)one, *b = (const part_rank *)two;
+    if (a->cost != b->cost) return a->cost < b->cost ? 1 : -1;
+    return a->number - b->number;
+}
+
+void sort_by_cost(void *parts, int count, size_t bytes) {
+    qsort(parts, (size_t)count, bytes, by_cost);
+}

@@ -37,4 +37,14 @@ void order_nodes(const node_lists *l, int group, int *order);
  * is spread over all groups. */
 void order_in_turns(const node_lists *l, int group, int *order);
 
+/* What the parts of a plan begin with, whichever kernel's they are. */
+typedef struct part_rank {
+    double cost; /* a measure of the time that the part takes */
+    int number;  /* how many were made before it */
+} part_rank;
+
+/* Sorts `count` parts of `bytes` bytes each: the costliest come first, and those of equal cost stay
+ * in their order. */
+void sort_by_cost(void *parts, int count, size_t bytes);
+
 #endif

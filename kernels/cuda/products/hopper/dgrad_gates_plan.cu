@@ -10,11 +10,11 @@
 
 enum { PHASES = 16 }; /* of the order in which all thread blocks go through sources */
 
-/* A part as it is cut: entries [begin, end) of its nodes' lists, and how long it takes. */
+/* A part as it is cut: entries [begin, end) of its nodes' lists. */
 typedef struct cut_part {
+    part_rank rank; /* first, for sort_by_cost */
     dgrad_gates_part part;
     int begin, end;
-    double cost;
 } cut_part;
 
 /* A source and the blocks of it. */
@@ -92,11 +92,6 @@ static int even_parts(const layout *l, int slots, int processors) {
     return count;
 }
 
-static int by_cost(const void *one, const void *two) {
-    const double a = ((const cut_part *)one)->cost, b = ((const cut_part *)two)->cost;
-    return a < b ? 1 : a > b ? -1 : 0;
-}
-
 /* Whole nodes in this order, so many to a part; returns how many parts. */
 static int cut_whole(const layout *l, const int *order, int slots, cut_part *parts) {
     int made = 0;
@@ -126,12 +121,13 @@ static int cut_parts(const layout *l, const dgrad_gates_cut *plan, int columns, 
                                  : cut_evenly(l, plan->count, plan->slots, parts);
     for (int i = 0; i < made; i++) {
         const int count = merge_sources(l, &parts[i], merged);
-        parts[i].cost = (double)(count + parts[i].part.continues) * columns;
+        double cost = (double)(count + parts[i].part.continues) * columns;
         for (int k = 0; k < count; k++) {
-            parts[i].cost += (double)l->in_block * __builtin_popcount(merged[k].mask);
+            cost += (double)l->in_block * __builtin_popcount(merged[k].mask);
         }
+        parts[i].rank = {cost, i};
     }
-    if (plan->order) qsort(parts, (size_t)made, sizeof *parts, by_cost);
+    if (plan->order) sort_by_cost(parts, made, sizeof *parts);
     return made;
 }
 
@@ -143,7 +139,7 @@ static double time_of(const cut_part *parts, int count, int tiles, int processor
     if (!load) abort();
     const int works = count * tiles, grid = min(works, processors);
     for (int i = 0; i < works; i++) {
-        const double cost = parts[i % count].cost;
+        const double cost = parts[i % count].rank.cost;
         double *of = &load[i / grid % 2 ? grid - 1 - i % grid : i % grid];
         *of += cost;
         sum += cost;

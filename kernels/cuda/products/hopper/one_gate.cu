@@ -11,78 +11,555 @@
  * TFLOP/s. Larger parts would gather less, but sums have no more room; so nodes with like sources
  * are put together instead.
  *
- * Activations are the left operand and come from registers: that is wgmma's full rate also for 32
- * units, and ldmatrix turns them over on the way. They lie with their blocks of weights in the
- * stages of a ring, which warps fill in turn. Nodes that have no block for a source are skipped by
- * branches, so the compiler waits for what was multiplied before; the other warpgroup fills this
- * gap.
+ * Activations are the left operand and come from registers: wgmma then runs at its full rate even
+ * for 32 units, and ldmatrix transposes them on the way. They lie with their blocks of weights in
+ * the stages of a ring, which producer warps fill in turn. Nodes that have no block for a source
+ * are skipped by branches, so the compiler waits for the products before; the other warpgroup
+ * fills this gap.
  *
  * With few column tiles, parts are cut, and dealt out to thread blocks, by their cost. A hub's list
- * then takes longer than all else, so it is cut into parts, too, whose sums the last one takes. At
- * 12,288 units, densities .05, .03 and .01, Barabasi-Albert, 128 columns took 21.9, 18.1 and
- * 12.0 us without, and take 12.2, 9.6 and 7.8; 256 took 27.2, 22.9 and 15.7, and take 22.1, 15.0
- * and 9.3. Where no list is cut there is a kernel without this: all was 3 to 8 % slower with it. */
+ * would then take longer than all else, so it is cut into parts, too (split-K), whose sums the last
+ * one adds up: at 12,288 units, densities .05, .03 and .01, Barabasi-Albert, 128 columns take 12.2,
+ * 9.6 and 7.8 us, and 256 take 22.1, 15.0 and 9.3. Where no list is cut, an instance without this
+ * runs, which is 3 to 8 % faster.
+ *
+ * Blocks of 32 and up to 512 columns may leave too little for 132 multiprocessors to do. Then parts
+ * are split in one of two ways, which one_gate_plan.cu chooses between:
+ *
+ *   Shared parts. Six nodes gather less than twice three: of 12,288 units and 128 columns, 342
+ *   instead of 484 MB at density 0.5, 193 instead of 240 at 0.2. So the two thread blocks of a
+ *   cluster take half of a part's sources each; in the end each gives the other its sums of three
+ *   nodes, and finishes the other three. Equally many sources matter, see order_in_turns. At
+ *   density 0.1 128 columns take 21.7 us.
+ *
+ *   Small parts. Where lists are short, a kernel mostly waits: for the kernel before, for tables,
+ *   for the first weights. Two thread blocks a multiprocessor, for one to three nodes each, overlap
+ *   these waits, and their first weights are on their way before the kernel before has ended. At
+ *   density .01 256 columns take 7.2 us so, in tiles of 128.
+ *
+ * What did not help: docs/kernels/fprop-dgrad.md. */
 #include "products/hopper/one_gate.cuh"
 
-enum { CONSUMER_REGISTERS = 240, PRODUCER_REGISTERS = 24 };
+enum { PRODUCERS = 4 /* warps */ };
 
-/* B: units of a node. SLOTS: nodes whose sums a warpgroup has registers for. TILES: of 64 columns
- * that it has of each. A stage is KS rows of a source's activations, and its blocks of weights, as
- * many as there are, one after another. */
-template <int B, int SLOTS_, int TILES> struct one_gate_shape {
-    static const int SLOTS = SLOTS_, SHARES = 1; /* SHARES: thread blocks that share a part */
+typedef struct one_gate_arguments {
+    const void *part; /* packed_part */
+    const one_gate_source *source;
+    const int *block;     /* of each entry of the lists; NULL: in order */
+    int parts, columns;   /* columns: tiles of them */
+    int overlap;          /* see cuda_weights_change */
+    partial_sums partial; /* of hubs' sums */
+} one_gate_arguments;
+
+/* How many rows of a source are brought in at a time. */
+static constexpr __host__ __device__ int rows_of_slice(int b) {
+    return b < 128 ? 32 : 64;
+}
+
+/* B: units of a node. SLOTS: nodes of a part. TILES: of 64 columns that a warpgroup has of each.
+ * SHARES: thread blocks of a cluster that share a part, of which each finishes KEPT nodes. RESIDENT:
+ * thread blocks of a multiprocessor. HUBS: whether there are parts that give. A stage is KS rows of
+ * a source's activations, and its blocks of weights, as many as there are, one after another. */
+template <int B_, int SLOTS_, int TILES_, int SHARES_, int RESIDENT_, bool HUBS_>
+struct one_gate_shape {
+    static const int B = B_, SLOTS = SLOTS_, TILES = TILES_;
+    static const int SHARES = SHARES_, RESIDENT = RESIDENT_, KEPT = SLOTS / SHARES;
+    static const bool HUBS = HUBS_, EARLY = RESIDENT > 1; /* EARLY: see produce_early */
+    static const int CONSUMER_REGISTERS = RESIDENT == 2               ? 104
+                                          : SHARES == 2 && TILES == 1 ? 232
+                                                                      : 240;
+    static const int PRODUCER_REGISTERS = RESIDENT == 2 ? 32 : SHARES == 2 && TILES == 1 ? 40 : 24;
+    static const int SUMS = B / 2; /* a thread's, of a node and 64 columns */
     static const int KS = rows_of_slice(B), SLICES = B / KS;
-    static const int BOXES = 2 * TILES, COLUMNS = BOXES * BOX;
-    static const int X_BYTES = KS * COLUMNS * 2, W_BYTES = KS * B * 2;
+    static const int BOXES = 2 * TILES, COLUMNS = BOXES * BOX, BOX_BYTES = KS * BOX_ROW;
+    static const int X_BYTES = BOXES * BOX_BYTES, W_BYTES = KS * B * 2;
     static const int STAGE = X_BYTES + SLOTS * W_BYTES;
-    static const int OUT = KS * BOX_ROW, OUTS = KS == 32 ? 2 : 1; /* results on their way out */
-    static const int STAGES = (MOST_SHARED - 2048 - 2 * OUTS * OUT) / STAGE;
-    static const int Y = STAGES * STAGE, BARRIERS = Y + 2 * OUTS * OUT;
-    static const int MASKS = BARRIERS + STAGES * 16, BYTES = MASKS + STAGES * 4 + 1024;
+    static const int OUTS = KS == 32 ? 2 : 1; /* of a warpgroup's boxes on their way out */
+    static const int MOST = RESIDENT == 2 ? 113 << 10 : MOST_SHARED;
+    static const int STAGES = (MOST - 2048 - 2 * OUTS * BOX_BYTES) / STAGE;
+    static const int Y = STAGES * STAGE, BARRIERS = Y + 2 * OUTS * BOX_BYTES;
+    static const int MASKS = BARRIERS + STAGES * 16, INBOXES = (MASKS + STAGES * 4 + 7) / 8 * 8;
+    static const int SUM_BYTES = TILES * SUMS * CONSUMERS * 4; /* of a node, to another's inbox */
+    static const int BYTES = INBOXES + (SHARES > 1 ? KEPT * 8 : 0) + 1024;
     /* Whether there are registers for two sources' activations. */
-    static const bool AHEAD = SLOTS * TILES * B / 2 + TILES * 16 < 200;
+    static const bool AHEAD = SLOTS * TILES * SUMS + TILES * 16 < 200;
+    static_assert(SHARES == 1 || KEPT * SUM_BYTES <= STAGES * STAGE, "an inbox in the ring");
+    static_assert(!EARLY || (B == 32 && STAGES <= 32), "a stage for each of the first window");
     /* Else a producer might be so far ahead of another that it takes a stage's phase for the one
      * after. */
     static_assert(STAGES >= PRODUCERS, "a stage for each");
 };
 
-template <int B, bool FORWARD, int SLOTS, int TILES, bool HUBS>
-static __global__ void __launch_bounds__(THREADS, 1)
+/* How a block of weights lies in shared memory: a descriptor's words, and how far on the next 16
+ * and 32 of k are, in 16 bytes. */
+template <int B, bool FORWARD> struct weights_in_shared {
+    static const bool PAIRED = B == 32 && !FORWARD; /* [16][row % 2][32 units] */
+    static const int KS = rows_of_slice(B);
+    static const int SWIZZLE = KS == 32 && FORWARD ? SWIZZLE_64 : SWIZZLE_128;
+    static const int STRIDE = SWIZZLE == SWIZZLE_64 ? 512 : 1024;
+    static const int LEADING = FORWARD || PAIRED ? 16 : KS * 128;
+    static const int NEXT = FORWARD ? 2 : PAIRED ? 4 : 128, HALF = FORWARD ? 4 : 256;
+};
+
+/* ---------------------------------------------------------------------------------- the producers */
+
+/* The tile that a thread block makes in a turn: which part and which column tile; part < 0: none.
+ * Costly parts come first, side by side for ABREAST column tiles, so that these share weights in
+ * L2. Every other turn runs backwards: who had a costly part gets a cheap one, or none. */
+typedef struct one_gate_tile {
+    int part, column;
+} one_gate_tile;
+
+template <int SHARES>
+static __device__ inline one_gate_tile tile_of(const one_gate_arguments &p, int turn) {
+    const int grid = gridDim.x / SHARES, at = blockIdx.x / SHARES;
+    const int i = turn * grid + (turn % 2 ? grid - 1 - at : at),
+              first = i / (ABREAST * p.parts) * ABREAST;
+    const int within = i - first * p.parts, abreast = min(ABREAST, p.columns - first);
+    if (abreast <= 0 || within >= p.parts * abreast) return {-1, 0};
+    return {within / abreast, first + within % abreast};
+}
+
+template <int SLOTS>
+static __device__ inline const packed_part<SLOTS> *part_at(const one_gate_arguments &p,
+                                                           int number) {
+    return (const packed_part<SLOTS> *)p.part + number;
+}
+
+/* Of 32 successive sources, one to a lane, as the list has them: the lane's node, and in the low
+ * bits who has a block for it. `last`: the last node so far. */
+template <int SLOTS>
+static __device__ __forceinline__ uint32_t decode_sources(uint32_t mine, int *last) {
+    const int lane = threadIdx.x % 32;
+    int node = mine >> SLOTS;
+#pragma unroll
+    for (int step = 1; step < 32; step *= 2) {
+        int before = __shfl_up_sync(~0u, node, step);
+        if (lane >= step) node += before;
+    }
+    node += *last;
+    *last = __shfl_sync(~0u, node, 31);
+    return node << SLOTS | (mine & ((1 << SLOTS) - 1));
+}
+
+/* The next 32 of `left` sources. */
+template <int SLOTS>
+static __device__ __forceinline__ uint32_t read_sources(const one_gate_arguments &p, int from,
+                                                        int left, int *last) {
+    const int lane = threadIdx.x % 32;
+    return decode_sources<SLOTS>(lane < left ? p.source[from + lane] : 0, last);
+}
+
+/* Lanes bring in their blocks, the last lanes the activations. */
+template <bool FORWARD, typename S>
+static __device__ __forceinline__ void produce(const CUtensorMap &w_map, const CUtensorMap &x_map,
+                                               const one_gate_arguments &p, uint32_t base) {
+    const int B = S::B, SLOTS = S::SLOTS;
+    const int lane = threadIdx.x % 32, box = 31 - lane, mine = threadIdx.x / 32 - CONSUMER_WARPS;
+    const uint32_t full = base + S::BARRIERS, empty = full + S::STAGES * 8;
+    int use = 0;
+    for (int turn = 0;; turn++) {
+        const one_gate_tile tile = tile_of<S::SHARES>(p, turn);
+        if (tile.part < 0) break;
+        const auto *part = part_at<SLOTS>(p, tile.part * S::SHARES + blockIdx.x % S::SHARES);
+        const int column = tile.column * S::COLUMNS + box * BOX;
+        const int first = part->first, count = part->count;
+        int entry = lane < SLOTS ? part->start[lane] : 0, last = 0;
+        uint32_t sources = read_sources<SLOTS>(p, first, count, &last);
+        if (turn == 0) wait_for_earlier(); /* tables do not wait */
+        for (int i = 0; i < count; i++) {
+            if (i && i % 32 == 0) sources = read_sources<SLOTS>(p, first + i, count - i, &last);
+            const uint32_t source = __shfl_sync(~0u, sources, i % 32);
+            const uint32_t mask = source & ((1 << SLOTS) - 1);
+            const bool weights = mask >> lane & 1;
+            for (int slice = 0; slice < S::SLICES; slice++, use++) {
+                if (use % PRODUCERS != mine) continue;
+                const int stage = use % S::STAGES;
+                const uint32_t barrier = full + stage * 8, to = base + stage * S::STAGE;
+                int row = entry;
+                if (!FORWARD && weights) row = __ldg(p.block + entry);
+                barrier_wait(empty + stage * 8, (use / S::STAGES & 1) ^ 1);
+                if (lane == 0) {
+                    shared_store(base + S::MASKS + stage * 4, mask);
+                    barrier_expect(barrier, S::X_BYTES + __popc(mask) * S::W_BYTES);
+                }
+                __syncwarp();
+                if (box < S::BOXES) {
+                    tensor_load(to + box * S::KS * BOX_ROW, &x_map, barrier, column,
+                                (source >> SLOTS) * B + slice * S::KS);
+                } else if (weights) {
+                    const int before = __popc(mask & ((1u << lane) - 1));
+                    const uint32_t block = to + S::X_BYTES + before * S::W_BYTES;
+                    if (FORWARD) {
+                        tensor_load(block, &w_map, barrier, slice * S::KS, entry * B);
+                    } else {
+                        row = row * B + slice * S::KS;
+                        tensor_load(block, &w_map, barrier, 0, B == 32 ? row / 2 : row);
+                        if (B == 128)
+                            tensor_load(block + S::KS * BOX_ROW, &w_map, barrier, 64, row);
+                    }
+                }
+            }
+            entry += weights;
+        }
+    }
+}
+
+/* A list's next 32 sources, one to a lane. */
+template <int SLOTS> struct source_window {
+    const one_gate_source *list;
+    int count, from, last; /* of the list; the window's first; the node of the last source so far */
+    uint32_t next;         /* a lane's of the window after this */
+    uint32_t source;       /* a lane's: its node, and in the low bits who has a block for it */
+
+    __device__ source_window(const one_gate_arguments &p, const packed_part<SLOTS> *part)
+        : from(0), last(0) {
+        const int lane = threadIdx.x % 32;
+        count = part->count;
+        list = p.source + part->first + lane;
+        const uint32_t first = lane < count ? list[0] : 0;
+        next = 32 + lane < count ? list[32] : 0;
+        source = decode_sources<SLOTS>(first, &last);
+    }
+
+    __device__ void advance() {
+        const uint32_t mine = next;
+        from += 32;
+        next = 0;
+        if (from + 32 + (int)(threadIdx.x % 32) < count) next = list[from + 32];
+        source = decode_sources<SLOTS>(mine, &last);
+    }
+};
+
+/* Of small parts, the first stages' weights do not wait for the kernel before: their sources are
+ * all in the list's first window. Shares, which have many more stages, do better without what
+ * that takes. */
+template <bool FORWARD, typename S>
+static __device__ __forceinline__ void produce_early(const CUtensorMap &w_map,
+                                                     const CUtensorMap &x_map,
+                                                     const one_gate_arguments &p, uint32_t base) {
+    const int SLOTS = S::SLOTS, lane = threadIdx.x % 32, mine = threadIdx.x / 32 % PRODUCERS;
+    const uint32_t full = base + S::BARRIERS, empty = full + S::STAGES * 8;
+    int done = 0; /* stages */
+    if (!p.overlap) wait_for_earlier();
+    for (int turn = 0;; turn++) {
+        const one_gate_tile tile = tile_of<S::SHARES>(p, turn);
+        if (tile.part < 0) break;
+        const auto *part = part_at<SLOTS>(p, tile.part * S::SHARES + blockIdx.x % S::SHARES);
+        int entry = lane < SLOTS ? part->start[lane] : 0; /* of a lane's node, the window's first */
+        int block[SLOTS];                                 /* of a lane's source and each node */
+        source_window<SLOTS> window(p, part);
+        auto look_up = [&]() {
+#pragma unroll
+            for (int slot = 0; slot < SLOTS; slot++) {
+                const uint32_t has = __ballot_sync(~0u, window.source >> slot & 1);
+                block[slot] = __shfl_sync(~0u, entry, slot) + __popc(has & ((1u << lane) - 1));
+                if (!FORWARD && has >> lane & 1) block[slot] = __ldg(p.block + block[slot]);
+                if (lane == slot) entry += __popc(has);
+            }
+        };
+        look_up();
+        const int uses = window.count, column = tile.column * S::COLUMNS;
+        auto bring_weights = [&](int use, uint32_t source) {
+            const int stage = (done + use) % S::STAGES;
+            const uint32_t barrier = full + stage * 8, mask = source & ((1 << SLOTS) - 1);
+            int now[SLOTS];
+#pragma unroll
+            for (int slot = 0; slot < SLOTS; slot++)
+                now[slot] = __shfl_sync(~0u, block[slot], use % 32);
+            barrier_wait(empty + stage * 8, ((done + use) / S::STAGES & 1) ^ 1);
+            if (elected()) {
+                uint32_t to = base + stage * S::STAGE + S::X_BYTES;
+                shared_store(base + S::MASKS + stage * 4, mask);
+                barrier_expect(barrier, S::X_BYTES + __popc(mask) * S::W_BYTES);
+#pragma unroll
+                for (int slot = 0; slot < SLOTS; slot++) {
+                    if (!(mask >> slot & 1)) continue;
+                    if (FORWARD) {
+                        tensor_load_once(to, &w_map, barrier, 0, now[slot] * S::B);
+                    } else {
+                        tensor_load_once(to, &w_map, barrier, 0, now[slot] * (S::B / 2));
+                    }
+                    to += S::W_BYTES;
+                }
+            }
+            __syncwarp();
+        };
+        auto bring_activations = [&](int use, uint32_t source) {
+            const int stage = (done + use) % S::STAGES, row = (source >> SLOTS) * S::B;
+            if (elected()) {
+#pragma unroll
+                for (int box = 0; box < S::BOXES; box++) {
+                    tensor_load(base + stage * S::STAGE + box * S::BOX_BYTES, &x_map,
+                                full + stage * 8, column + box * BOX, row);
+                }
+            }
+            __syncwarp();
+        };
+        int use = (mine - done) & (PRODUCERS - 1);
+        if (turn == 0 && p.overlap) {
+            const int early = min(uses, S::STAGES);
+#pragma unroll 1
+            for (int i = use; i < early; i += PRODUCERS)
+                bring_weights(i, __shfl_sync(~0u, window.source, i));
+            wait_for_earlier();
+#pragma unroll 1
+            for (; use < early; use += PRODUCERS) {
+                bring_activations(use, __shfl_sync(~0u, window.source, use));
+            }
+        }
+#pragma unroll 1
+        for (; use < uses; use += PRODUCERS) {
+            if (use - window.from >= 32) {
+                window.advance();
+                look_up();
+            }
+            const uint32_t source = __shfl_sync(~0u, window.source, use % 32);
+            bring_weights(use, source);
+            bring_activations(use, source);
+        }
+        done += uses;
+    }
+}
+
+/* ----------------------------------------------------------------------------------- products */
+
+/* Of source tiles [KS rows][64 columns], 32 rows for products from registers. */
+template <int TILES, int KS, bool PAIRED>
+static __device__ __forceinline__ void load_left(uint32_t (&a)[TILES][2][4], uint32_t x) {
+    const int lane = threadIdx.x % 32, warp = threadIdx.x / 32 % 4;
+    const int piece = warp * 2 + lane / 8 % 2;
+#pragma unroll
+    for (int k = 0; k < 2; k++) {
+        int row = lane / 16 * 8 + lane % 8;
+        row = PAIRED ? row * 2 + k : row + k * 16;
+        const uint32_t at = x + row * BOX_ROW + ((piece ^ (row % 8)) * 16);
+#pragma unroll
+        for (int t = 0; t < TILES; t++) load_matrices_transposed(a[t][k], at + t * KS * BOX_ROW);
+    }
+}
+
+/* sum += a W of the nodes in the mask, of one 32 of k. w, above: a descriptor's halves, of the
+ * first node's block; the others' follow BYTES apart. */
+template <bool FORWARD, int NEXT, int BYTES, int SLOTS, int TILES, int SUMS>
+static __device__ __forceinline__ void multiply_nodes(float (&sum)[SLOTS][TILES][SUMS],
+                                                      const uint32_t (&a)[TILES][2][4],
+                                                      uint32_t mask, uint32_t w, uint64_t above) {
+#pragma unroll
+    for (int slot = 0; slot < SLOTS; slot++) {
+        if (SLOTS == 1 || (mask >> slot & 1)) {
+            product_fence();
+#pragma unroll
+            for (int t = 0; t < TILES; t++) {
+#pragma unroll
+                for (int k = 0; k < 2; k++) {
+                    warpgroup_multiply<!FORWARD>(sum[slot][t], a[t][k], above | (w + k * NEXT));
+                }
+            }
+            product_commit();
+            w += BYTES / 16;
+        }
+    }
+}
+
+/* ------------------------------------------------------------------------------- hubs' sums */
+
+/* Where a warpgroup leaves its sums of column tile `column`, TILES boxes, and their flag. */
+template <int TILES, int SUMS> struct hub_slot {
+    float4 *sums; /* this thread's first */
+    int *flag;
+
+    __device__ hub_slot(const one_gate_arguments &p, int given, int column) {
+        const int slot = (given * p.columns + column) * 2 + threadIdx.x / GROUP;
+        sums = (float4 *)p.partial.sums + slot * (TILES * SUMS / 4 * GROUP) + threadIdx.x % GROUP;
+        flag = &p.partial.full[slot];
+    }
+};
+
+template <int TILES, int SUMS>
+static __device__ __forceinline__ void give_hub(const one_gate_arguments &p, int given, int column,
+                                                const float (&sum)[TILES][SUMS]) {
+    const hub_slot<TILES, SUMS> to(p, given, column);
+#pragma unroll
+    for (int t = 0; t < TILES; t++) leave_sums<GROUP>(to.sums + t * SUMS / 4 * GROUP, sum[t]);
+    group_sync(1 + threadIdx.x / GROUP, GROUP);
+    if (threadIdx.x % GROUP == 0) raise_flag(to.flag);
+}
+
+/* Several givers' at a time, as registers allow: each time takes as long as the L2 does. */
+template <int TILES, int SUMS>
+static __device__ __forceinline__ void take_hub(const one_gate_arguments &p, int given, int takes,
+                                                int column, float (&sum)[TILES][SUMS]) {
+    typedef hub_slot<TILES, SUMS> slot;
+    const int ALL = TILES * SUMS, AT_ONCE = ALL < 64 ? 64 / ALL : 1;
+    const int thread = threadIdx.x % GROUP;
+    if (thread < takes) {
+        int *flag = slot(p, given + thread, column).flag;
+        await_flag(p.partial, flag, 1, 32);
+        __threadfence();
+        atomicExch(flag, 0);
+    }
+    group_sync(1 + threadIdx.x / GROUP, GROUP);
+    for (int i = 0; i < takes; i += AT_ONCE) {
+        float4 v[AT_ONCE][ALL / 4];
+#pragma unroll
+        for (int k = 0; k < AT_ONCE; k++) {
+            const float4 *from = slot(p, given + i + k, column).sums;
+#pragma unroll
+            for (int j = 0; j < ALL / 4; j++) {
+                v[k][j] = i + k < takes ? __ldcg(from + j * GROUP) : make_float4(0, 0, 0, 0);
+            }
+        }
+#pragma unroll
+        for (int k = 0; k < AT_ONCE; k++) {
+#pragma unroll
+            for (int j = 0; j < ALL / 4; j++) {
+                add_four_sums(&sum[j * 4 / SUMS][j * 4 % SUMS], v[k][j]);
+            }
+        }
+    }
+}
+
+/* Whether a part's sums, with what was given to it, are all of its nodes'; else it gives them. */
+template <typename Part, int TILES, int SUMS>
+static __device__ __forceinline__ bool gather_hub(const one_gate_arguments &p, const Part *part,
+                                                  int column, float (&sum)[TILES][SUMS]) {
+    if (part->gives) {
+        give_hub(p, part->given, column, sum);
+    } else if (part->takes) {
+        take_hub(p, part->given, part->takes, column, sum);
+    }
+    return !part->gives;
+}
+
+/* ------------------------------------------------------------------------------------- results */
+
+/* Two thread blocks of a cluster, each with sums of half of the sources, give each other those of
+ * the nodes that the other finishes. They lie where the ring was. */
+template <typename S>
+static __device__ __forceinline__ void trade_sums(float (&sum)[S::SLOTS][S::TILES][S::SUMS],
+                                                  uint32_t base, int rank) {
+    const uint32_t there = cluster_address(base + threadIdx.x * 16, rank ^ 1);
+    const uint32_t barrier = cluster_address(base + S::INBOXES, rank ^ 1);
+    cluster_sync();
+#pragma unroll
+    for (int k = 0; k < S::KEPT; k++) {
+#pragma unroll
+        for (int t = 0; t < S::TILES; t++) {
+#pragma unroll
+            for (int j = 0; j < S::SUMS; j += 4) {
+                float give[4];
+#pragma unroll
+                for (int e = 0; e < 4; e++) {
+                    float &low = sum[k][t][j + e], high = sum[S::SLOTS - S::KEPT + k][t][j + e];
+                    give[e] = rank ? low : high;
+                    low = rank ? high : low;
+                }
+                cluster_send4(there + ((k * S::TILES + t) * S::SUMS / 4 + j / 4) * CONSUMERS * 16,
+                              make_float4(give[0], give[1], give[2], give[3]), barrier + k * 8);
+            }
+        }
+    }
+}
+
+template <typename S>
+static __device__ __forceinline__ void take_sums(float (&sum)[S::TILES][S::SUMS], uint32_t base,
+                                                 int k) {
+    cluster_receive(base + S::INBOXES + k * 8);
+#pragma unroll
+    for (int t = 0; t < S::TILES; t++) {
+#pragma unroll
+        for (int j = 0; j < S::SUMS; j += 4) {
+            const int row = (k * S::TILES + t) * S::SUMS / 4 + j / 4;
+            add_four_sums(&sum[t][j], shared_load4(base + threadIdx.x * 16 + row * CONSUMERS * 16));
+        }
+    }
+}
+
+/* A node's results of 64 columns, by way of shared memory. */
+template <typename S>
+static __device__ __forceinline__ void store_node(const CUtensorMap &y_map,
+                                                  const float (&sum)[S::SUMS], uint32_t out,
+                                                  int column, int row, int &stored) {
+    const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, group = warp / 4;
+    const bool leader = threadIdx.x % GROUP == 0;
+#pragma unroll
+    for (int slice = 0; slice < S::SLICES; slice++, stored++) {
+        const uint32_t to = out + stored % S::OUTS * S::BOX_BYTES;
+        if (leader) store_wait<S::OUTS - 1>();
+        group_sync(1 + group, GROUP);
+#pragma unroll
+        for (int j = 0; j < S::KS / 8; j += 2) {
+            const float *d = &sum[(slice * S::KS / 8 + j) * 4];
+            uint32_t r[4] = {pack(d[0], d[1]), pack(d[2], d[3]), pack(d[4], d[5]),
+                             pack(d[6], d[7])};
+            int unit = (j + lane / 16) * 8 + lane % 8;
+            int piece = warp % 4 * 2 + lane / 8 % 2;
+            store_matrices_transposed(to + unit * BOX_ROW + ((piece ^ (unit % 8)) * 16), r);
+        }
+        shared_fence();
+        group_sync(1 + group, GROUP);
+        if (leader) {
+            tensor_store(&y_map, to, column, row + slice * S::KS);
+            store_commit();
+        }
+    }
+}
+
+/* ------------------------------------------------------------------------------------- the kernel */
+
+template <bool FORWARD, typename S>
+static __global__ void __launch_bounds__(THREADS, S::RESIDENT)
     one_gate(const __grid_constant__ CUtensorMap w_map, const __grid_constant__ CUtensorMap x_map,
              const __grid_constant__ CUtensorMap y_map,
              const __grid_constant__ one_gate_arguments p) {
 #if ON_HOPPER
-    typedef one_gate_shape<B, SLOTS, TILES> S;
-    typedef weights_in_shared<B, FORWARD> layout_of;
+    typedef weights_in_shared<S::B, FORWARD> layout_of;
+    const int TILES = S::TILES, KS = S::KS, HALVES = KS / 32;
     extern __shared__ char unaligned[];
     const uint32_t base = kept(shared_address(aligned_tiles(unaligned)));
     const uint32_t warp = threadIdx.x / 32;
     const uint32_t full = base + S::BARRIERS, empty = full + S::STAGES * 8;
-    const int KS = S::KS, HALVES = KS / 32;
     cursor<S::STAGES>().create(full);
+    if ((S::SHARES > 1 || S::EARLY) && threadIdx.x == CONSUMERS) {
+        map_prefetch(&w_map);
+        map_prefetch(&x_map);
+        map_prefetch(&y_map);
+    }
+    if (S::SHARES > 1 && threadIdx.x == 0) {
+        for (int k = 0; k < S::KEPT; k++) barrier_init(base + S::INBOXES + k * 8, 1);
+    }
     barrier_init_done();
     __syncthreads();
+    if (S::SHARES > 1 && threadIdx.x == 0) {
+        for (int k = 0; k < S::KEPT; k++) barrier_expect(base + S::INBOXES + k * 8, S::SUM_BYTES);
+    }
 
     if (warp >= CONSUMER_WARPS) {
-        registers_shrink<PRODUCER_REGISTERS>();
-        produce_one_gate<B, FORWARD, S>(w_map, x_map, p, base);
+        registers_shrink<S::PRODUCER_REGISTERS>();
+        if constexpr (S::EARLY) {
+            produce_early<FORWARD, S>(w_map, x_map, p, base);
+        } else {
+            produce<FORWARD, S>(w_map, x_map, p, base);
+        }
+        if (S::SHARES > 1) cluster_sync();
     } else {
-        registers_grow<CONSUMER_REGISTERS>();
+        registers_grow<S::CONSUMER_REGISTERS>();
         wait_for_earlier();
         let_next_start();
-        const int group = warp / 4, lane = threadIdx.x % 32;
-        const uint32_t out = base + S::Y + group * S::OUTS * S::OUT;
+        const int group = warp / 4, rank = blockIdx.x % S::SHARES;
+        const uint32_t out = base + S::Y + group * S::OUTS * S::BOX_BYTES;
         const uint32_t weights = (base + S::X_BYTES) >> 4 | (layout_of::LEADING >> 4) << 16;
         const uint64_t above = (uint64_t)(layout_of::STRIDE >> 4 | layout_of::SWIZZLE << 30) << 32;
-        const uint32_t left = base + group * TILES * KS * BOX_ROW;
+        const uint32_t left = base + group * TILES * S::BOX_BYTES;
         const bool leader = threadIdx.x % GROUP == 0;
         int stage = 0, phase = 0, stored = 0;
         for (int turn = 0;; turn++) {
-            const one_gate_tile tile = tile_of<1>(p, turn);
+            const one_gate_tile tile = tile_of<S::SHARES>(p, turn);
             if (tile.part < 0) break;
-            const auto *part = part_at<SLOTS>(p, tile.part);
+            const auto *part = part_at<S::SLOTS>(p, tile.part * S::SHARES + rank);
             int stages = part->count * S::SLICES;
-            float sum[SLOTS][TILES][B / 2] = {};
+            float sum[S::SLOTS][TILES][S::SUMS] = {};
             uint32_t a[1 + S::AHEAD][TILES][2][4], mask = 0;
             if (stages) {
                 barrier_wait(full + stage * 8, phase);
@@ -94,7 +571,8 @@ static __global__ void __launch_bounds__(THREADS, 1)
                 for (int parity = 0; parity < 2; parity++) {
                     if (HALVES == 1 && parity && !stages) break;
                     const bool whole = HALVES == 1 || parity;
-                    const uint32_t now = __reduce_or_sync(~0u, mask); /* the same in all lanes */
+                    /* The same in all lanes, which the compiler knows of a reduction. */
+                    const uint32_t now = __reduce_or_sync(~0u, mask);
                     const uint32_t w = weights + stage * (S::STAGE / 16) +
                                        (HALVES == 2 && parity ? layout_of::HALF : 0);
                     multiply_nodes<FORWARD, layout_of::NEXT, S::W_BYTES>(
@@ -122,90 +600,103 @@ static __global__ void __launch_bounds__(THREADS, 1)
                     }
                 }
             }
-            if (HUBS && !gather_hub(p, part, tile.column, sum[0])) continue;
-            const int column = tile.column * S::COLUMNS + group * TILES * 64;
+            if (S::SHARES > 1) trade_sums<S>(sum, base, rank);
+            if (S::HUBS && !gather_hub(p, part, tile.column, sum[0])) continue;
+            const int column = tile.column * S::COLUMNS + group * TILES * BOX;
 #pragma unroll
-            for (int slot = 0; slot < SLOTS; slot++) {
-                if (part->node[slot] == NO_NODE) break;
-                const int row = part->node[slot] * B;
+            for (int k = 0; k < S::KEPT; k++) {
+                const int slot = rank * S::KEPT + k;
+                if (S::SHARES > 1) take_sums<S>(sum[k], base, k);
+                if (part->node[slot] == NO_NODE) {
+                    if (S::SHARES == 1) break;
+                    continue; /* what the other thread block sends must be taken */
+                }
 #pragma unroll
                 for (int t = 0; t < TILES; t++) {
-#pragma unroll
-                    for (int slice = 0; slice < S::SLICES; slice++, stored++) {
-                        const uint32_t to = out + stored % S::OUTS * S::OUT;
-                        if (leader) store_wait<S::OUTS - 1>();
-                        group_sync(1 + group, GROUP);
-#pragma unroll
-                        for (int j = 0; j < KS / 8; j += 2) {
-                            const float *d = &sum[slot][t][(slice * KS / 8 + j) * 4];
-                            uint32_t r[4] = {pack(d[0], d[1]), pack(d[2], d[3]), pack(d[4], d[5]),
-                                             pack(d[6], d[7])};
-                            int unit = (j + lane / 16) * 8 + lane % 8;
-                            int piece = warp % 4 * 2 + lane / 8 % 2;
-                            store_matrices_transposed(
-                                to + unit * BOX_ROW + ((piece ^ (unit % 8)) * 16), r);
-                        }
-                        shared_fence();
-                        group_sync(1 + group, GROUP);
-                        if (leader) {
-                            tensor_store(&y_map, to, column + t * 64, row + slice * KS);
-                            store_commit();
-                        }
-                    }
+                    store_node<S>(y_map, sum[k][t], out, column + t * BOX, part->node[slot] * S::B,
+                                  stored);
                 }
             }
         }
-        if (leader) store_finish();
+        if (leader) store_wait<0>();
     }
 #endif
 }
 
 /* ----------------------------------------------------------------------------------- launches */
 
-template <int B, bool FORWARD, int SLOTS, int TILES, bool HUBS>
+/* W, in boxes of a slice of a block's rows. */
+static bool map_weights(backend *be, CUtensorMap *map, const layout *l, const void *w,
+                        bool forward) {
+    const uint64_t b = (uint64_t)l->in_block, rows = b * (uint64_t)l->blocks;
+    const uint64_t extent[2] = {b, rows}, stride[1] = {b * 2};
+    const uint32_t ks = (uint32_t)rows_of_slice(l->in_block);
+    const uint32_t box[2] = {forward ? ks : b < 64 ? 32 : 64, forward ? (uint32_t)b : ks};
+    if (b == 32 && !forward) return map_pairs(be, map, w, rows / 2, 16);
+    return make_map(be, map, w, 2, extent, stride, box,
+                    box[0] == 64 ? CU_TENSOR_MAP_SWIZZLE_128B : CU_TENSOR_MAP_SWIZZLE_64B);
+}
+
+template <bool FORWARD, typename S>
 static void launch(backend *be, const device_layout *device, const one_gate_parts *parts,
                    const product_call *c) {
-    typedef one_gate_shape<B, SLOTS, TILES> S;
     const layout *l = &device->host;
     CUtensorMap w_map, x_map, y_map;
-    const int columns = c->columns,
-              tiles = (columns + S::COLUMNS - 1) / S::COLUMNS; /* of columns */
+    const int columns = c->columns, tiles = (columns + S::COLUMNS - 1) / S::COLUMNS;
     const one_gate_arguments p = {parts->part,   parts->source, FORWARD ? NULL : l->column_block,
-                                  parts->count,  tiles,         0,
+                                  parts->count,  tiles,         cuda_of(be)->weights_settled,
                                   parts->partial};
     const size_t in = FORWARD ? layout_inputs(l) : layout_rows(l);
     const size_t out = FORWARD ? layout_rows(l) : layout_inputs(l);
-    if (!map_one_gate_weights(be, &w_map, l, c->left, FORWARD) ||
+    if (!map_weights(be, &w_map, l, c->left, FORWARD) ||
         !map_activations(be, &x_map, 2, c->right, in, columns, 1, S::KS) ||
         !map_activations(be, &y_map, 2, c->out, out, columns, 1, S::KS))
         return;
-    cuda_launch(be, FORWARD ? "fprop" : "dgrad", true, one_gate<B, FORWARD, SLOTS, TILES, HUBS>,
-                min(cuda_of(be)->processors, tiles * parts->count), THREADS, S::BYTES, w_map, x_map,
-                y_map, p);
+    const int grid = min(cuda_of(be)->processors * S::RESIDENT, tiles * parts->count * S::SHARES);
+    cuda_launch_clusters(be, FORWARD ? "fprop" : "dgrad", true, S::SHARES, one_gate<FORWARD, S>,
+                         grid, THREADS, S::BYTES, w_map, x_map, y_map, p);
+    cuda_of(be)->weights_settled = true;
 }
 
+/* Whole parts, each for a thread block. */
 template <int B, bool FORWARD, bool HUBS>
-static void launch_by_boxes(backend *be, const device_layout *device, const one_gate_parts *parts,
-                            const product_call *c) {
+static void launch_whole(backend *be, const device_layout *device, const one_gate_parts *parts,
+                         const product_call *c) {
     enum { SLOTS = one_gate_slots(B) };
     if (parts->boxes == 1) {
-        launch<B, FORWARD, SLOTS, 1, HUBS>(be, device, parts, c);
+        launch<FORWARD, one_gate_shape<B, SLOTS, 1, 1, 1, HUBS>>(be, device, parts, c);
     } else {
-        launch<B, FORWARD, SLOTS, 2, HUBS>(be, device, parts, c);
+        launch<FORWARD, one_gate_shape<B, SLOTS, 2, 1, 1, HUBS>>(be, device, parts, c);
+    }
+}
+
+/* Parts of half as many nodes, or for two thread blocks. */
+template <bool FORWARD>
+static void launch_split(backend *be, const device_layout *device, const one_gate_parts *parts,
+                         const product_call *c) {
+    enum { B = 32, SLOTS = one_gate_slots(B) };
+    if (parts->hubs) {
+        launch<FORWARD, one_gate_shape<B, SLOTS / 2, 1, 1, 2, true>>(be, device, parts, c);
+    } else if (parts->shares == 1) {
+        launch<FORWARD, one_gate_shape<B, SLOTS / 2, 1, 1, 2, false>>(be, device, parts, c);
+    } else if (parts->boxes == 1) {
+        launch<FORWARD, one_gate_shape<B, SLOTS, 1, 2, 1, false>>(be, device, parts, c);
+    } else {
+        launch<FORWARD, one_gate_shape<B, SLOTS, 2, 2, 1, false>>(be, device, parts, c);
     }
 }
 
 template <int B, bool FORWARD>
-static void launch_by_columns(backend *be, const device_layout *device, const one_gate_parts *parts,
-                              const product_call *c) {
+static void launch_parts(backend *be, const device_layout *device, const one_gate_parts *parts,
+                         const product_call *c) {
     const int columns = c->columns;
     parts += columns <= 2 * BOX ? 0 : min((columns + 4 * BOX - 1) / (4 * BOX), ONE_GATE_CUTS - 1);
     if (parts->shares > 1 || parts->slots < one_gate_slots(B)) {
-        one_gate_split_run(be, device, parts, c);
+        launch_split<FORWARD>(be, device, parts, c);
     } else if (parts->hubs) {
-        launch_by_boxes<B, FORWARD, true>(be, device, parts, c);
+        launch_whole<B, FORWARD, true>(be, device, parts, c);
     } else {
-        launch_by_boxes<B, FORWARD, false>(be, device, parts, c);
+        launch_whole<B, FORWARD, false>(be, device, parts, c);
     }
 }
 
@@ -213,9 +704,9 @@ template <bool FORWARD>
 static void launch_by_block(backend *be, const device_layout *device, const one_gate_parts *parts,
                             const product_call *c) {
     switch (device->host.in_block) {
-    case 32: launch_by_columns<32, FORWARD>(be, device, parts, c); break;
-    case 64: launch_by_columns<64, FORWARD>(be, device, parts, c); break;
-    default: launch_by_columns<128, FORWARD>(be, device, parts, c);
+    case 32: launch_parts<32, FORWARD>(be, device, parts, c); break;
+    case 64: launch_parts<64, FORWARD>(be, device, parts, c); break;
+    default: launch_parts<128, FORWARD>(be, device, parts, c);
     }
 }
 

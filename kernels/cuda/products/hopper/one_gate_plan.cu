@@ -1,5 +1,5 @@
-/* The parts of one_gate and one_gate_split: which nodes a thread block makes together, the union of
- * their sources, and which of the two kernels makes them. */
+/* The parts of one_gate: which nodes a thread block makes together, the union of their sources, and
+ * whether parts are whole, small, or shared by two thread blocks. */
 #include "products/hopper/one_gate.cuh"
 #include "products/node_lists.h"
 
@@ -42,23 +42,16 @@ static int merge_lists(const node_lists *l, const one_gate_part *part, int *at, 
     return count;
 }
 
-/* A part, and a measure of the time it takes. */
 typedef struct costed_part {
+    part_rank rank; /* first, for sort_by_cost */
     one_gate_part part;
-    int cost, number; /* number: how many were cut before it */
 } costed_part;
-
-/* Those of a hub stay in their order. */
-static int by_cost(const void *one, const void *two) {
-    const costed_part *a = (const costed_part *)one, *b = (const costed_part *)two;
-    return a->cost != b->cost ? b->cost - a->cost : a->number - b->number;
-}
 
 static costed_part *add_part(costed_part *parts, int *made, int cost) {
     costed_part *added = &parts[*made];
     memset(added, 0, sizeof *added);
-    added->cost = cost;
-    added->number = (*made)++;
+    added->rank.cost = cost;
+    added->rank.number = (*made)++;
     return added;
 }
 
@@ -100,7 +93,7 @@ typedef struct one_gate_cut {
     int time;
 } one_gate_cut;
 
-/* Returns how many parts there are. The costliest come first. */
+/* Returns how many parts there are. The costliest come first; those of a hub stay in order. */
 static int cut_nodes(const node_lists *l, const one_gate_cut *plan, costed_part *parts) {
     int *seen = host_array<int>(l->sources), made = 0, given = 0;
     costed_part *latest = NULL;
@@ -114,16 +107,16 @@ static int cut_nodes(const node_lists *l, const one_gate_cut *plan, costed_part 
         }
         int more = (last - first) * BLOCK_COST;
         for (int k = first; k < last; k++) more += seen[l->other[k]] == made ? 0 : SOURCE_COST;
-        if (!latest || latest->part.nodes == plan->slots || latest->cost + more > plan->most) {
+        if (!latest || latest->part.nodes == plan->slots || latest->rank.cost + more > plan->most) {
             latest = add_part(parts, &made, PART_COST);
             more = (last - first) * (BLOCK_COST + SOURCE_COST);
         }
         add_node(&latest->part, node, first, last);
-        latest->cost += more;
+        latest->rank.cost += more;
         for (int k = first; k < last; k++) seen[l->other[k]] = made;
     }
     free(seen);
-    qsort(parts, (size_t)made, sizeof *parts, by_cost);
+    sort_by_cost(parts, made, sizeof *parts);
     return made;
 }
 
@@ -133,7 +126,7 @@ static int time_of(const costed_part *parts, int count, int columns, int process
     int *load = host_array<int>((size_t)grid), longest = 0;
     for (int i = 0; i < tiles; i++) {
         int *at = &load[i / grid % 2 ? grid - 1 - i % grid : i % grid];
-        *at += parts[i / columns].cost;
+        *at += (int)parts[i / columns].rank.cost;
         longest = max(longest, *at);
     }
     free(load);
@@ -169,7 +162,7 @@ static void bound_parts(const node_lists *l, one_gate_cut *plan, int columns, bo
                         int blocks, costed_part *parts) {
     plan->most = INT32_MAX; /* no list is cut either */
     plan->time = time_of(parts, cut_nodes(l, plan, parts), columns, blocks);
-    const int most = parts[0].cost;
+    const int most = (int)parts[0].rank.cost;
     one_gate_cut tried = *plan;
     for (int bound = most; exact && bound > most / 8; bound -= bound / 32 + 1) {
         tried.most = bound;
@@ -193,7 +186,7 @@ static one_gate_cut plan_parts(ordered_lists *l, int slots, int boxes, int colum
     return cut.time < 0.85 * plan.time ? cut : plan;
 }
 
-/* Blocks of 32 may be for one_gate_split_run: where lists are long, whole parts, each for two
+/* Blocks of 32 may be split: where lists are long, whole parts, each for two
  * thread blocks, if all find room at once, as they must to trade sums but once; where lists are
  * short, small parts, unless these gather too much more, or with 512 columns only for hubs'
  * sake. Blocks of 128 whose tiles would fill the multiprocessors once, and then in part, come in
@@ -273,9 +266,9 @@ static void build_cut(backend *be, device_layout *device, one_gate_parts *made, 
         part[i] = of->part;
         memcpy(part[i].start, at, sizeof at);
         part[i].first = used;
-        part[i].count =
-            merge_lists(lists, &part[i], at, plan.slots,
-                        last ? INT32_MAX : (of->cost - PART_COST) / plan.shares, source + used);
+        part[i].count = merge_lists(
+            lists, &part[i], at, plan.slots,
+            last ? INT32_MAX : ((int)of->rank.cost - PART_COST) / plan.shares, source + used);
         if (!last) memcpy(part[i + 1].start, at, sizeof at);
         used += part[i].count;
     }
@@ -294,8 +287,8 @@ static void build_cut(backend *be, device_layout *device, one_gate_parts *made, 
     free(source);
 }
 
-static void build_side(backend *be, device_layout *device, one_gate_parts *parts,
-                       const node_lists *lists, int b) {
+static void build_parts(backend *be, device_layout *device, one_gate_parts *parts,
+                        const node_lists *lists, int b) {
     ordered_lists l = {*lists};
     bool hubs = false;
     for (int i = 0; i < ONE_GATE_CUTS; i++) {
@@ -312,11 +305,11 @@ static void build_side(backend *be, device_layout *device, one_gate_parts *parts
 void *one_gate_plan(backend *be, device_layout *device, const layout *l) {
     one_gate_tables *tables = layout_plan<one_gate_tables>(device);
     const node_lists rows = row_lists(l), columns = column_lists(l);
-    build_side(be, device, tables->forward, &rows, l->in_block);
+    build_parts(be, device, tables->forward, &rows, l->in_block);
     if (layout_is_symmetric(l)) {
         memcpy(tables->backward, tables->forward, sizeof tables->backward);
     } else {
-        build_side(be, device, tables->backward, &columns, l->in_block);
+        build_parts(be, device, tables->backward, &columns, l->in_block);
     }
     return tables;
 }

@@ -24,14 +24,11 @@ static uint32_t place_of(const pieces *l, int node, int entry) {
                       : (block * l->depth + along) * 4 + piece;
 }
 
-/* A part, and a measure of the time it takes: boxes, besides its beginning and end. */
+/* A part. Its cost is boxes, and its beginning and end. */
 typedef struct whole_part {
-    int nodes, node[SLOTS], sources, cost;
+    part_rank rank; /* first, for sort_by_cost */
+    int nodes, node[SLOTS], sources;
 } whole_part;
-
-static int by_cost(const void *one, const void *two) {
-    return ((const whole_part *)two)->cost - ((const whole_part *)one)->cost;
-}
 
 static int boxes_of(const pieces *l, uint32_t mask) {
     return l->boxes + __builtin_popcount(mask & ((1 << SLOTS) - 1));
@@ -47,7 +44,7 @@ typedef struct part_tables {
 } part_tables;
 
 /* Merges the lists of a part's nodes by source, in ascending order. */
-static void merge_lists(const pieces *l, const whole_part *part, part_tables *made) {
+static void share_lists(const pieces *l, const whole_part *part, part_tables *made) {
     tf32_part *shares = made->part + made->parts * SHARES;
     int at[SLOTS], stop[SLOTS];
     int boxes = 0, share = 0, all = l->boxes * part->sources;
@@ -136,19 +133,20 @@ static int cut_nodes(const pieces *pieces, const int *order, int most, whole_par
         int fresh = 0;
         for (int k = first; k < last; k++) fresh += seen[l->other[k]] != made;
         int more = pieces->boxes * fresh + last - first;
-        if (!made || part->nodes == SLOTS || part->cost + more > most) {
-            part = &parts[made++];
+        if (!made || part->nodes == SLOTS || part->rank.cost + more > most) {
+            part = &parts[made];
             memset(part, 0, sizeof *part);
+            part->rank.number = made++;
             fresh = last - first;
             more = PART_COST + pieces->boxes * fresh + last - first;
         }
         part->node[part->nodes++] = order[i];
         part->sources += fresh;
-        part->cost += more;
+        part->rank.cost += more;
         for (int k = first; k < last; k++) seen[l->other[k]] = made;
     }
     free(seen);
-    qsort(parts, (size_t)made, sizeof *parts, by_cost);
+    sort_by_cost(parts, made, sizeof *parts);
     return made;
 }
 
@@ -158,7 +156,7 @@ static int time_of(const whole_part *parts, int count, int clusters) {
     for (int i = 0; i < count; i++) {
         int next = 0;
         for (int c = 1; c < clusters; c++) next = busy[c] < busy[next] ? c : next;
-        busy[next] += parts[i].cost;
+        busy[next] += (int)parts[i].rank.cost;
         longest = max(longest, busy[next]);
     }
     free(busy);
@@ -185,7 +183,7 @@ static int choose_bound(backend *be, const pieces *l, const int *order, whole_pa
         entries += list;
         longest = max(longest, list);
     }
-    int count = cut_nodes(l, order, INT32_MAX, whole), bound = whole[0].cost;
+    int count = cut_nodes(l, order, INT32_MAX, whole), bound = (int)whole[0].rank.cost;
     int best = time_of(whole, count, clusters);
     for (int most = bound, least = most / 16; most > least; most -= most / 32 + 1) {
         int time = time_of(whole, cut_nodes(l, order, most, whole), clusters);
@@ -208,7 +206,7 @@ static void build_parts(backend *be, device_layout *device, tf32_parts *made, co
                      (tf32_source *)calloc(sources, sizeof *t.source),
                      (uint32_t *)calloc(entries, sizeof *t.block)};
     if (!t.part || !t.source || !t.block) abort();
-    for (int i = 0; i < made->count; i++) merge_lists(l, &whole[i], &t);
+    for (int i = 0; i < made->count; i++) share_lists(l, &whole[i], &t);
     place_lists(&t);
     made->window = (short)t.longest;
     made->blocks = (short)t.most;
@@ -221,9 +219,9 @@ static void build_parts(backend *be, device_layout *device, tf32_parts *made, co
 }
 
 /* Of nodes in `side` pieces, sources in `depth`. */
-static void build_side(backend *be, device_layout *device, tf32_parts *made,
-                       const node_lists *whole, const int *block, int side, int depth,
-                       bool forward) {
+static void build_pieces(backend *be, device_layout *device, tf32_parts *made,
+                         const node_lists *whole, const int *block, int side, int depth,
+                         bool forward) {
     const int nodes = whole->nodes * side, entries = whole->end[whole->nodes - 1] * depth;
     int *begin = host_array<int>((size_t)nodes), *end = host_array<int>((size_t)nodes);
     int *other = host_array<int>((size_t)entries), *order = host_array<int>((size_t)nodes);
@@ -250,7 +248,7 @@ void *hopper_tf32_plan(backend *be, device_layout *device, const layout *l) {
     tf32_tables *tables = layout_plan<tf32_tables>(device);
     const int side = l->gates * l->in_block / TILE, depth = l->in_block / TILE;
     const node_lists rows = row_lists(l), columns = column_lists(l);
-    build_side(be, device, tables->forward, &rows, NULL, side, depth, true);
-    build_side(be, device, tables->backward, &columns, l->column_block, depth, side, false);
+    build_pieces(be, device, tables->forward, &rows, NULL, side, depth, true);
+    build_pieces(be, device, tables->backward, &columns, l->column_block, depth, side, false);
     return tables;
 }

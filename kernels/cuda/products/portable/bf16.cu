@@ -42,14 +42,15 @@ static __device__ inline void store_result(const product &p, size_t at, float on
     }
 }
 
-struct fprop_tile {
-    static const bool LEFT_BY_K = true, RIGHT_BY_K = false, HAS_SUMS = true;
+/* fprop (FORWARD) and dgrad: a node's rows, times the blocks in its list one after another. */
+template <bool FORWARD> struct sparse_tile {
+    static const bool LEFT_BY_K = FORWARD, RIGHT_BY_K = false, HAS_SUMS = FORWARD;
     const product &p;
     int first, count, row0, column0, k0;
     size_t node;
 
-    __device__ fprop_tile(const product &p_, int m_tile, int n_tile) : p(p_), k0(0) {
-        int tiles = max(p.rows / m_tile, 1);
+    __device__ sparse_tile(const product &p_, int m_tile, int n_tile) : p(p_), k0(0) {
+        int tiles = max(rows() / m_tile, 1);
         node = blockIdx.x / tiles;
         row0 = blockIdx.x % tiles * m_tile;
         column0 = blockIdx.y * n_tile;
@@ -57,8 +58,20 @@ struct fprop_tile {
         count = p.start[node + 1] - first;
     }
 
+    __device__ int rows() const { /* of a node's result */
+        return FORWARD ? p.rows : p.b;
+    }
+
+    __device__ int log_k() const { /* of a block */
+        return FORWARD ? p.log_b : p.log_rows;
+    }
+
+    __device__ int within(int k) const { /* its block */
+        return (k0 + k) & ((FORWARD ? p.b : p.rows) - 1);
+    }
+
     __device__ int depth() const {
-        return count << p.log_b;
+        return count << log_k();
     }
 
     __device__ void seek(int k) {
@@ -66,75 +79,30 @@ struct fprop_tile {
     }
 
     __device__ const bf16 *left(int row, int k) const {
-        int q = (k0 + k) >> p.log_b;
-        if (q >= count || row0 + row >= p.rows) return NULL;
-        return (const bf16 *)p.left + (((size_t)(first + q) * p.rows + row0 + row) << p.log_b) +
-               ((k0 + k) & (p.b - 1));
-    }
-
-    __device__ const bf16 *right(int k, int column) const {
-        int q = (k0 + k) >> p.log_b;
-        if (q >= count || column0 + column >= p.columns) return NULL;
-        size_t row = ((size_t)p.other[first + q] << p.log_b) + ((k0 + k) & (p.b - 1));
-        return (const bf16 *)p.right + blockIdx.z * p.right_step + row * p.columns + column0 +
-               column;
-    }
-
-    __device__ bool valid(int row) const {
-        return row0 + row < p.rows;
-    }
-
-    __device__ void store(int row, int column, float one, float two) const {
-        size_t at = (node * p.rows + row0 + row) * p.columns + column0 + column;
-        if (column0 + column >= p.columns) return;
-        store_result(p, blockIdx.z * p.out_step + at, one, two);
-    }
-};
-
-struct dgrad_tile {
-    static const bool LEFT_BY_K = false, RIGHT_BY_K = false, HAS_SUMS = false;
-    const product &p;
-    int first, count, row0, column0, k0;
-    size_t node;
-
-    __device__ dgrad_tile(const product &p_, int m_tile, int n_tile) : p(p_), k0(0) {
-        int tiles = max(p.b / m_tile, 1);
-        node = blockIdx.x / tiles;
-        row0 = blockIdx.x % tiles * m_tile;
-        column0 = blockIdx.y * n_tile;
-        first = p.start[node];
-        count = p.start[node + 1] - first;
-    }
-
-    __device__ int depth() const {
-        return count << p.log_rows;
-    }
-
-    __device__ void seek(int k) {
-        k0 = k;
-    }
-
-    __device__ const bf16 *left(int row, int k) const {
-        int q = (k0 + k) >> p.log_rows;
-        if (q >= count || row0 + row >= p.b) return NULL;
-        size_t at = ((size_t)p.block[first + q] << p.log_rows) + ((k0 + k) & (p.rows - 1));
+        int q = (k0 + k) >> log_k();
+        if (q >= count || !valid(row)) return NULL;
+        if (FORWARD) {
+            return (const bf16 *)p.left + (((size_t)(first + q) * p.rows + row0 + row) << p.log_b) +
+                   within(k);
+        }
+        size_t at = ((size_t)p.block[first + q] << p.log_rows) + within(k);
         return (const bf16 *)p.left + (at << p.log_b) + row0 + row;
     }
 
     __device__ const bf16 *right(int k, int column) const {
-        int q = (k0 + k) >> p.log_rows;
+        int q = (k0 + k) >> log_k();
         if (q >= count || column0 + column >= p.columns) return NULL;
-        size_t row = ((size_t)p.other[first + q] << p.log_rows) + ((k0 + k) & (p.rows - 1));
+        size_t row = ((size_t)p.other[first + q] << log_k()) + within(k);
         return (const bf16 *)p.right + blockIdx.z * p.right_step + row * p.columns + column0 +
                column;
     }
 
     __device__ bool valid(int row) const {
-        return row0 + row < p.b;
+        return row0 + row < rows();
     }
 
     __device__ void store(int row, int column, float one, float two) const {
-        size_t at = (node * p.b + row0 + row) * p.columns + column0 + column;
+        size_t at = (node * rows() + row0 + row) * p.columns + column0 + column;
         if (column0 + column >= p.columns) return;
         store_result(p, blockIdx.z * p.out_step + at, one, two);
     }
@@ -391,9 +359,9 @@ void portable_bf16_run(backend *be, const device_layout *device, const void *pla
     int tiles;
     const product p = product_of(be, device, plan, c, &tiles);
     if (c->op == FPROP) {
-        launch_columns<fprop_tile>(be, p, p.rows, tiles);
+        launch_columns<sparse_tile<true>>(be, p, p.rows, tiles);
     } else if (c->op == DGRAD) {
-        launch_columns<dgrad_tile>(be, p, p.b, tiles);
+        launch_columns<sparse_tile<false>>(be, p, p.b, tiles);
     } else {
         launch_rows<WGRAD_COLUMNS, wgrad_tile>(be, p, p.rows, dim3(tiles, max(p.rows / 128, 1)));
     }
