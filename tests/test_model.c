@@ -586,9 +586,10 @@ static void test_plan_counts_tables(void **state) {
     model_config config = base_config();
     char text[128], tables[16];
     error err;
+    config.layers = 2;
     model *m = create(be, &config, 4, 4, 1);
     size_t bytes = be->layout_bytes(m->projection_device) + be->layout_bytes(m->head_device);
-    for (int s = 0; s < m->cell.stages; s++) bytes += be->layout_bytes(m->devices[s]);
+    for (int s = 0; s < model_stages(&config); s++) bytes += be->layout_bytes(m->devices[s]);
     assert_int_equal(m->plan.bytes[PLAN_TABLES], bytes);
     assert_true(bytes >= sizeof(int) * (size_t)m->layouts[0]->blocks);
     snprintf(text, sizeof text, "tables %s", log_bytes(tables, (double)bytes));
