@@ -1,6 +1,7 @@
 #include "cmd/cli.h"
 
 #include "core/file.h"
+#include "core/integer.h"
 #include "core/log.h"
 #include "core/memory.h"
 #include "train/evaluate.h"
@@ -72,21 +73,17 @@ static double position_bytes(const model_config *config) {
     return 8.0 * (double)config->hidden * (double)config->layers + 4.0 * 256 + 16;
 }
 
-static int64_t least(int64_t a, int64_t b) {
-    return a < b ? a : b;
-}
-
 bool cli_make(cli_loaded *loaded, int batch, int steps, cli_text text, error *err) {
     const double free_bytes = 0x1p32, share = 16;
     options *o = &loaded->checkpoint.options;
     int64_t columns = batch ? batch : o->train.batch, rows = steps ? steps : o->train.bptt;
-    columns = least(columns, text.streams);
-    rows = least(rows, text.bytes / columns + 1 + EVALUATE_WARM_UP);
+    columns = integer_min(columns, text.streams);
+    rows = integer_min(rows, text.bytes / columns + 1 + EVALUATE_WARM_UP);
     double most = free_bytes + share * (double)loaded->checkpoint.file.map.size;
     int64_t positions = (int64_t)(most / position_bytes(&o->model));
     if (rows > positions / columns) rows = positions / columns;
     if (rows < 1) rows = 1;
-    if (!batch && !loaded->batch_given) columns = least(columns, positions);
+    if (!batch && !loaded->batch_given) columns = integer_min(columns, positions);
     loaded->be = options_backend(&o->run, err);
     if (!loaded->be) return false;
     loaded->m = checkpoint_model(&loaded->checkpoint, loaded->be, (int)columns, (int)rows, err);

@@ -1,5 +1,6 @@
 #include "graph/core_periphery.h"
 
+#include "core/integer.h"
 #include "core/memory.h"
 #include "core/philox.h"
 
@@ -13,10 +14,6 @@ typedef struct budget {
     int64_t periphery_reads; /* blocks through which periphery nodes read the core */
     int64_t pairs;           /* of periphery nodes that read each other */
 } budget;
-
-static int64_t least(int64_t a, int64_t b) {
-    return a < b ? a : b;
-}
 
 static bool check_shares(const graph_options *o, error *err) {
     if (!(o->core > 0 && o->core <= 1)) {
@@ -37,12 +34,12 @@ static bool check_shares(const graph_options *o, error *err) {
  * the next: first the periphery among itself, then the periphery's reads, then the core's. */
 static bool make_budget(const graph_options *o, int nodes, budget *b, error *err) {
     if (!check_shares(o, err)) return false;
-    b->core = (int)least(nodes, llround(fmax(1, o->core * nodes)));
+    b->core = (int)integer_min(nodes, llround(fmax(1, o->core * nodes)));
     b->periphery = nodes - b->core;
     int64_t all = (int64_t)nodes * nodes, core = b->core, periphery = b->periphery;
     int64_t blocks =
         o->degree ? (int64_t)nodes * (o->degree + 1) : llround(o->density * (double)all);
-    int64_t fixed = core * core + periphery, rest = least(blocks, all) - fixed;
+    int64_t fixed = core * core + periphery, rest = integer_min(blocks, all) - fixed;
     if (rest < 0) {
         return error_key(err, "model.core",
                          "a core of %d of %d nodes and the self-blocks of the others are "
@@ -51,14 +48,14 @@ static bool make_budget(const graph_options *o, int nodes, budget *b, error *err
                          o->degree ? "degree" : "density", (double)blocks / (double)all);
     }
     int64_t across = core * periphery; /* the most that either side can read of the other */
-    b->core_reads = least(llround(o->core_reads * (double)rest), across);
-    b->periphery_reads = least(llround(o->periphery_reads * (double)rest), across);
-    b->pairs =
-        least((rest - b->core_reads - b->periphery_reads) / 2, periphery * (periphery - 1) / 2);
+    b->core_reads = integer_min(llround(o->core_reads * (double)rest), across);
+    b->periphery_reads = integer_min(llround(o->periphery_reads * (double)rest), across);
+    b->pairs = integer_min((rest - b->core_reads - b->periphery_reads) / 2,
+                           periphery * (periphery - 1) / 2);
     int64_t left = rest - b->core_reads - b->periphery_reads - 2 * b->pairs;
-    int64_t more = least(left, across - b->periphery_reads);
+    int64_t more = integer_min(left, across - b->periphery_reads);
     b->periphery_reads += more;
-    b->core_reads += least(left - more, across - b->core_reads);
+    b->core_reads += integer_min(left - more, across - b->core_reads);
     return true;
 }
 

@@ -1,5 +1,6 @@
 #include "graph/metrics.h"
 
+#include "core/integer.h"
 #include "core/memory.h"
 #include "core/png.h"
 
@@ -7,14 +8,6 @@
 #include <string.h>
 
 /* ----------------------------------------------------------------------------------- degrees */
-
-static int smallest(int a, int b) {
-    return a < b ? a : b;
-}
-
-static int largest(int a, int b) {
-    return a > b ? a : b;
-}
 
 static void measure_degrees(const graph *g, graph_metrics *m) {
     m->nodes = g->nodes;
@@ -26,10 +19,10 @@ static void measure_degrees(const graph *g, graph_metrics *m) {
     for (int k = 0; k < m->blocks; k++) readers[g->column[k]]++;
     for (int i = 0; i < g->nodes; i++) {
         int degree = g->start[i + 1] - g->start[i] - 1;
-        m->degree_min = smallest(m->degree_min, degree);
-        m->degree_max = largest(m->degree_max, degree);
-        m->out_degree_min = smallest(m->out_degree_min, readers[i] - 1);
-        m->out_degree_max = largest(m->out_degree_max, readers[i] - 1);
+        m->degree_min = (int)integer_min(m->degree_min, degree);
+        m->degree_max = (int)integer_max(m->degree_max, degree);
+        m->out_degree_min = (int)integer_min(m->out_degree_min, readers[i] - 1);
+        m->out_degree_max = (int)integer_max(m->out_degree_max, readers[i] - 1);
     }
     free(readers);
 }

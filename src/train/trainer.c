@@ -2,6 +2,7 @@
 
 #include "core/clock.h"
 #include "core/file.h"
+#include "core/integer.h"
 #include "core/json.h"
 #include "core/log.h"
 #include "core/memory.h"
@@ -12,15 +13,14 @@
 #include "graph/metrics.h"
 #include "train/checkpoint.h"
 #include "train/evaluate.h"
+#include "train/run_folder.h"
 #include "train/schedule.h"
 #include "train/structure.h"
 
-#include <errno.h>
 #include <inttypes.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
 /* When train.minutes fixes the number of steps: after this share of the minutes, or seconds. */
@@ -29,9 +29,7 @@ enum { PLAN_SKIP = 3, PLAN_STEPS = 10 }; /* updates that are not typical, and th
 
 typedef struct trainer {
     options *o;
-    const char *folder;
-    const char *place; /* where its files are: the folder, or at first a folder in it, see below */
-    char *next;        /* that folder in it */
+    run_folder run;
     backend *be;
     corpus *train, *valid;
     int64_t excluded;
@@ -43,23 +41,15 @@ typedef struct trainer {
     run_state state;
     safetensors state_file; /* what the run goes on from, while it is loaded */
     int64_t end;            /* the run's last step, as far as it is known: INT64_MAX */
-    train_start start;
-    int lock;             /* of the folder; -1: none */
-    bool resumed;         /* from a state */
-    bool replaced;        /* the files of an earlier run, just now */
-    bool has_state;       /* of this run on the disk */
-    bool best_due;        /* best.safetensors is to be written */
-    bool metrics_failed;  /* they could not be written */
-    double segment_start; /* when the clock of updates was started */
-    double plan_from;     /* seconds at which the measured updates began; 0: not yet */
+    bool has_state;         /* of this run on the disk */
+    bool best_due;          /* best.safetensors is to be written */
+    bool metrics_failed;    /* they could not be written */
+    double segment_start;   /* when the clock of updates was started */
+    double plan_from;       /* seconds at which the measured updates began; 0: not yet */
     int64_t plan_step;
     double changing; /* seconds spent on changes of structure since the program began */
     double saved, shown, shown_seconds; /* times of the last save and the last progress line */
 } trainer;
-
-static int64_t least(int64_t a, int64_t b) {
-    return a < b ? a : b;
-}
 
 /* ------------------------------------------------------------------------------------ clock
  * Only updates and their input count: the clock stops for validation and saving. */
@@ -77,242 +67,6 @@ static bool clock_stop(trainer *tr, error *err) {
     tr->state.seconds = seconds_now(tr);
     tr->segment_start = clock_seconds();
     return done;
-}
-
-/* ------------------------------------------------------------------------------- run folder
- * A run that starts over keeps its files in the folder `next` of the run folder until its first
- * checkpoint is there, whole. Then they replace the earlier run's, last.state as the last one:
- * where there is a next/last.state, this has not been finished, and is finished before anything
- * else. */
-
-static char *path_in(const char *folder, const char *name) {
-    return mem_format("%s/%s", folder, name);
-}
-
-static char *run_path(const trainer *tr, const char *name) {
-    return path_in(tr->place, name);
-}
-
-static bool folder_has(const char *folder, const char *name) {
-    char *path = path_in(folder, name);
-    bool exists = file_exists(path);
-    free(path);
-    return exists;
-}
-
-/* last.state is the last one, see above. */
-static const char *const run_files[] = {"config.yaml", "metrics.jsonl", "best.safetensors",
-                                        "last.safetensors", "last.state"};
-enum { RUN_FILES = sizeof run_files / sizeof run_files[0] };
-
-static bool holds_run(const char *folder) {
-    for (int i = 0; i < RUN_FILES; i++) {
-        if (folder_has(folder, run_files[i])) return true;
-    }
-    return false;
-}
-
-static bool remove_file(const char *folder, const char *name, error *err) {
-    char *path = path_in(folder, name);
-    bool removed = unlink(path) == 0 || errno == ENOENT || error_system(err, "remove", path);
-    free(path);
-    return removed;
-}
-
-static bool move_file(const char *from, const char *to, const char *name, error *err) {
-    char *source = path_in(from, name), *target = path_in(to, name);
-    bool moved =
-        rename(source, target) == 0 || errno == ENOENT || error_system(err, "rename to", target);
-    free(source);
-    free(target);
-    return moved;
-}
-
-/* What a killed run was writing in `next`. */
-static bool remove_temporaries(const trainer *tr, error *err) {
-    bool done = true;
-    for (int i = 0; i < RUN_FILES && done; i++) {
-        char *name = mem_format("%s.tmp", run_files[i]);
-        done = remove_file(tr->next, name, err);
-        free(name);
-    }
-    return done;
-}
-
-/* The files in `next` replace the run's. A best.safetensors of the earlier run goes where the new
- * one has none, which is where it has not been validated. */
-static bool replace_run(trainer *tr, bool validated, error *err) {
-    bool done = remove_temporaries(tr, err) &&
-                (validated || remove_file(tr->folder, "best.safetensors", err));
-    for (int i = 0; i < RUN_FILES && done; i++) {
-        bool last = i == RUN_FILES - 1;
-        if (last) done = file_flush_folder(tr->folder, err);
-        done = done && move_file(tr->next, tr->folder, run_files[i], err);
-    }
-    done = done && file_flush_folder(tr->folder, err);
-    if (done) rmdir(tr->next);
-    tr->place = tr->folder;
-    tr->replaced = true;
-    return done;
-}
-
-static bool finish_replacing(trainer *tr, error *err) {
-    if (!folder_has(tr->next, "last.state")) return true;
-    char *path = path_in(tr->next, "last.state");
-    safetensors file;
-    run_state state;
-    bool done = checkpoint_open_state(&file, &state, path, err);
-    if (done) {
-        safetensors_close(&file);
-        done = replace_run(tr, !isnan(state.best_bpc), err);
-    }
-    free(path);
-    return done;
-}
-
-/* What may not change on resuming must be what the run's config.yaml says. */
-static bool check_unchanged(trainer *tr, error *err) {
-    char *path = run_path(tr, "config.yaml");
-    options before;
-    options_begin(&before);
-    bool same = options_load(&before, path, NULL, 0, err);
-    for (int i = 0; i < option_count && same; i++) {
-        const config_key *key = &option_keys[i];
-        if (key->flags & CONFIG_RESUMABLE) continue;
-        char *old = config_text(&before.config, key), *new = config_text(&tr->o->config, key);
-        if (strcmp(old, new) != 0) {
-            same = error_set(err, "%s: cannot change on resuming: %s was %s, now %s", key->path,
-                             path, old, new);
-        }
-        free(old);
-        free(new);
-    }
-    options_free(&before);
-    free(path);
-    return same;
-}
-
-static bool lock_folder(trainer *tr, error *err) {
-    if (tr->lock < 0) tr->lock = file_lock_folder(tr->folder, err);
-    return tr->lock >= 0;
-}
-
-static bool check_no_run(const trainer *tr, error *err) {
-    if (!holds_run(tr->folder) && !folder_has(tr->next, "last.state")) return true;
-    return error_set(err, "%s: already holds a run; --resume goes on, --overwrite starts over",
-                     tr->folder);
-}
-
-/* What a run writes its config.yaml with. */
-static const char config_head[] =
-    "# The resolved config of the run in this folder, written by smallworld train.\n";
-
-/* A config.yaml that no run wrote is somebody's own, and stays. */
-static bool check_config_file(const trainer *tr, error *err) {
-    char *path = path_in(tr->folder, "config.yaml"), line[sizeof config_head] = "";
-    bool replaceable = !file_exists(path) || folder_has(tr->folder, "last.state");
-    FILE *in = replaceable ? NULL : fopen(path, "re");
-    if (in) {
-        replaceable = fgets(line, sizeof line, in) && strcmp(line, config_head) == 0;
-        fclose(in);
-    }
-    if (!replaceable) {
-        error_set(err, "%s: no run wrote it, and a run would replace it: name another folder",
-                  path);
-    }
-    free(path);
-    return replaceable;
-}
-
-/* A run that was stopped before its first checkpoint begins again, which loses nothing; but not one
- * whose models are there without the state. */
-static bool check_resumable(trainer *tr, error *err) {
-    static const char *const models[] = {"last.safetensors", "best.safetensors"};
-    tr->resumed = folder_has(tr->folder, "last.state");
-    for (int i = 0; i < 2 && !tr->resumed; i++) {
-        if (!folder_has(tr->folder, models[i])) continue;
-        return error_set(err,
-                         "%s/last.state: missing, though there is %s: nothing to go on from; "
-                         "--overwrite starts over",
-                         tr->folder, models[i]);
-    }
-    if (folder_has(tr->folder, "config.yaml")) return check_unchanged(tr, err);
-    return !tr->resumed ||
-           error_set(err,
-                     "%s/config.yaml: missing, but resuming compares the config with it; "
-                     "--overwrite starts over",
-                     tr->folder);
-}
-
-static bool check_folder(trainer *tr, error *err) {
-    if (file_exists(tr->folder) && !lock_folder(tr, err)) return false;
-    if (tr->start == TRAIN_FRESH) return check_config_file(tr, err) && check_no_run(tr, err);
-    if (!finish_replacing(tr, err) || !check_config_file(tr, err)) return false;
-    if (tr->start == TRAIN_RESUME) return check_resumable(tr, err);
-    if (holds_run(tr->folder)) tr->place = tr->next;
-    return true;
-}
-
-static bool write_config(trainer *tr, error *err) {
-    char *path = run_path(tr, "config.yaml");
-    file_writer writer;
-    bool written = file_begin(&writer, path, err);
-    if (written) {
-        fputs(config_head, writer.stream);
-        config_write(&tr->o->config, writer.stream);
-        written = file_commit(&writer, err);
-    }
-    free(path);
-    return written;
-}
-
-/* What another run that started over left in `next` before its first checkpoint. */
-static bool prepare_next(trainer *tr, error *err) {
-    if (tr->place == tr->folder) return true;
-    if (!file_make_folder(tr->next, err)) return false;
-    for (int i = 0; i < RUN_FILES; i++) {
-        if (!remove_file(tr->next, run_files[i], err)) return false;
-    }
-    return true;
-}
-
-/* To so many bytes, if there are as many, and to whole lines. */
-static bool cut_metrics(FILE *file, int64_t bytes) {
-    struct stat status;
-    if (fstat(fileno(file), &status) != 0) return false;
-    int64_t length = least(status.st_size, bytes);
-    for (; length > 0; length--) {
-        if (fseek(file, length - 1, SEEK_SET) != 0) return false;
-        const int last = fgetc(file);
-        if (last == EOF) return false;
-        if (last == '\n') break;
-    }
-    return ftruncate(fileno(file), length) == 0 && fseek(file, 0, SEEK_END) == 0;
-}
-
-/* Opens metrics.jsonl at the state's place: lines of updates that were lost are cut off. */
-static bool open_metrics(trainer *tr, error *err) {
-    char *path = run_path(tr, "metrics.jsonl");
-    struct stat status;
-    int64_t missing = tr->state.metrics_bytes;
-    if (stat(path, &status) == 0) missing -= status.st_size;
-    if (missing > 0) {
-        log_warning("%s: %" PRId64 " of its %" PRId64 " bytes are missing; going on without them",
-                    path, missing, tr->state.metrics_bytes);
-    }
-    tr->metrics = fopen(path, tr->resumed ? "r+e" : "we");
-    if (!tr->metrics && tr->resumed && errno == ENOENT) tr->metrics = fopen(path, "we");
-    bool opened = tr->metrics && cut_metrics(tr->metrics, tr->state.metrics_bytes);
-    if (!opened) error_system(err, "write", path);
-    free(path);
-    return opened;
-}
-
-/* Another run may have come first since check_folder. */
-static bool prepare_folder(trainer *tr, error *err) {
-    return file_make_folder(tr->folder, err) && lock_folder(tr, err) &&
-           (tr->start != TRAIN_FRESH || check_no_run(tr, err)) && prepare_next(tr, err) &&
-           write_config(tr, err) && open_metrics(tr, err);
 }
 
 /* ------------------------------------------------------------------------------------- data */
@@ -401,7 +155,7 @@ static bool create_resumed(trainer *tr, error *err) {
 static bool create_model(trainer *tr, error *err) {
     const options *o = tr->o;
     bool created;
-    if (tr->resumed) {
+    if (tr->run.resumed) {
         created = create_resumed(tr, err);
     } else if (*o->train.init) {
         created = create_from(tr, o->train.init, err);
@@ -426,8 +180,8 @@ static bool open_state(trainer *tr, error *err) {
                            .best_bpc = NAN};
     run_state *s = &tr->state;
     *s = now;
-    if (!tr->resumed) return true;
-    char *path = run_path(tr, "last.state");
+    if (!tr->run.resumed) return true;
+    char *path = run_folder_file(&tr->run, "last.state");
     bool same = checkpoint_open_state(&tr->state_file, s, path, err);
     if (same && s->train_bytes != now.train_bytes) {
         same = error_key(err, "data.train",
@@ -449,7 +203,7 @@ static bool open_state(trainer *tr, error *err) {
 /* The device goes on adding to the state's loss. */
 static void load_report(trainer *tr) {
     update_report report = {.loss = tr->state.loss, .gradient_norm = tr->state.gradient_norm};
-    if (tr->resumed) tr->be->upload(tr->be, tr->m->report, &report, sizeof report);
+    if (tr->run.resumed) tr->be->upload(tr->be, tr->m->report, &report, sizeof report);
 }
 
 /* Where the run ends, and with it the learning rate's schedule: what fits into train.minutes was
@@ -462,7 +216,7 @@ static void set_end(trainer *tr) {
         s->total = timed ? schedule_plan(t, s->step, s->seconds) : INT64_MAX;
         s->minutes = timed ? t->minutes : 0;
     }
-    tr->end = least(s->total, schedule_limit(t, tr->epoch_updates));
+    tr->end = integer_min(s->total, schedule_limit(t, tr->epoch_updates));
     if (s->step < tr->end) s->finished = false;
 }
 
@@ -485,14 +239,14 @@ static void describe(const trainer *tr) {
              (const char *[]){"lstm", "mlstm", "deep"}[m->config.cell], layers, m->config.hidden,
              parameter_scalars(&m->parameters));
     log_line("memory: %s", plan_text(&m->plan, text));
-    if (tr->start == TRAIN_RESUME && !tr->resumed) {
+    if (tr->run.start == TRAIN_RESUME && !tr->run.resumed) {
         log_line("resume: there is no %s/last.state, so the run starts from its beginning",
-                 tr->folder);
+                 tr->run.path);
     }
-    if (tr->place != tr->folder) {
+    if (run_folder_keeps_earlier(&tr->run)) {
         log_line("overwrite: the run that is there stays until this one's first checkpoint; until "
                  "then this one is in %s",
-                 tr->place);
+                 tr->run.place);
     }
     if (m->segments > 1) {
         log_line("recompute: %d segments of %d steps; the activations of one are kept at a time",
@@ -506,7 +260,7 @@ static void describe(const trainer *tr) {
              " bytes dropped",
              tr->epoch_updates, o->train.batch, o->train.bptt,
              reader_epoch_dropped(tr->train, (int)o->train.batch, (int)o->train.bptt));
-    if (tr->resumed) log_line("resuming after step %" PRId64, tr->state.step);
+    if (tr->run.resumed) log_line("resuming after step %" PRId64, tr->state.step);
 }
 
 /* -------------------------------------------------------------------------------- metrics */
@@ -524,7 +278,7 @@ static bool read_report(trainer *tr, update_report *report, error *err) {
     tr->be->download(tr->be, report, tr->m->report, sizeof *report);
     if (!tr->be->finish(tr->be, err)) return false;
     if (report->failed == 0) return true;
-    char *path = run_path(tr, "last.safetensors");
+    char *path = run_folder_file(&tr->run, "last.safetensors");
     error_set(err, "step %.0f: the loss or its gradient is not finite; %s %s", report->failed,
               file_exists(path) ? "the last good checkpoint is" : "no checkpoint yet in", path);
     free(path);
@@ -576,7 +330,7 @@ static bool log_metrics(trainer *tr, error *err) {
     fputc('\n', tr->metrics);
     const long length = fflush(tr->metrics) == 0 ? ftell(tr->metrics) : -1;
     if (length < 0) {
-        char *path = run_path(tr, "metrics.jsonl");
+        char *path = run_folder_file(&tr->run, "metrics.jsonl");
         error_system(err, "write", path);
         free(path);
         tr->metrics_failed = true;
@@ -595,7 +349,7 @@ static bool log_metrics(trainer *tr, error *err) {
 /* ------------------------------------------------------------------------- validation, saving */
 
 static bool save_model(trainer *tr, const char *name, error *err) {
-    char *path = run_path(tr, name);
+    char *path = run_folder_file(&tr->run, name);
     bool saved = checkpoint_save_model(tr->m, tr->o, tr->state.step, path, err);
     free(path);
     return saved;
@@ -614,11 +368,13 @@ static bool save(trainer *tr, error *err) {
     if (!clock_stop(tr, err) || !read_report(tr, &report, err)) return false;
     s->loss = report.loss;
     s->gradient_norm = report.gradient_norm;
-    char *path = run_path(tr, "last.state");
+    char *path = run_folder_file(&tr->run, "last.state");
     fsync(fileno(tr->metrics)); /* where it cannot be flushed, at least the checkpoint may be */
     bool saved = checkpoint_save_state(tr->m, s, path, err) && save_best(tr, err) &&
                  save_model(tr, "last.safetensors", err);
-    if (saved && tr->place != tr->folder) saved = replace_run(tr, !isnan(s->best_bpc), err);
+    if (saved && run_folder_keeps_earlier(&tr->run)) {
+        saved = run_folder_replace(&tr->run, !isnan(s->best_bpc), err);
+    }
     tr->has_state = tr->has_state || saved;
     free(path);
     tr->saved = clock_seconds();
@@ -656,7 +412,7 @@ static bool validate(trainer *tr, error *err) {
 
 /* Whether a file of the run is a whole model of this step. */
 static bool is_model(const trainer *tr, const char *name, int64_t step) {
-    char *path = run_path(tr, name);
+    char *path = run_folder_file(&tr->run, name);
     safetensors file;
     error ignored;
     int64_t found = -1;
@@ -673,10 +429,10 @@ static bool is_model(const trainer *tr, const char *name, int64_t step) {
  * state and saving them, and files are damaged or deleted. */
 static bool repair_models(trainer *tr, error *err) {
     const run_state *s = &tr->state;
-    if (!tr->resumed) return true;
-    bool last = is_model(tr, "last.safetensors", s->step) && !tr->replaced;
+    if (!tr->run.resumed) return true;
+    bool last = is_model(tr, "last.safetensors", s->step) && !tr->run.replaced;
     bool best = isnan(s->best_bpc) || (is_model(tr, "best.safetensors", s->best_step) &&
-                                       !(tr->replaced && s->best_step == s->step));
+                                       !(tr->run.replaced && s->best_step == s->step));
     const train_options *t = &tr->o->train;
     bool changes = t->rewire_every > 0 || t->prune_density > 0;
     bool changed = changes && s->pending != PENDING_ALL; /* since it was validated */
@@ -685,10 +441,10 @@ static bool repair_models(trainer *tr, error *err) {
     } else if (!best) {
         log_warning("%s/best.safetensors: not the model of step %" PRId64
                     ", which validated best; it cannot be made again",
-                    tr->folder, s->best_step);
+                    tr->run.path, s->best_step);
     }
-    if (tr->best_due) log_line("%s/best.safetensors: made again from last.state", tr->folder);
-    if (!last) log_line("%s/last.safetensors: made again from last.state", tr->folder);
+    if (tr->best_due) log_line("%s/best.safetensors: made again from last.state", tr->run.path);
+    if (!last) log_line("%s/last.safetensors: made again from last.state", tr->run.path);
     return save_best(tr, err) && (last || save_model(tr, "last.safetensors", err));
 }
 
@@ -795,7 +551,7 @@ static bool after_update(trainer *tr, error *err) {
 /* Before an update, or after the last. */
 static bool stop_here(trainer *tr, error *err) {
     const run_state *s = &tr->state;
-    if (s->step == 0 && tr->place != tr->folder) return stop_check(err); /* keep the earlier run */
+    if (s->step == 0 && run_folder_keeps_earlier(&tr->run)) return stop_check(err);
     if (!save(tr, err)) return false;
     log_line("stopped after step %" PRId64 "; --resume goes on", s->step);
     return true;
@@ -844,20 +600,24 @@ static void report_result(const trainer *tr, train_result *result) {
                              .valid_bpc = s->valid_bpc,
                              .parameters = parameter_scalars(&tr->m->parameters),
                              .signal = stop_signal()};
-    snprintf(result->checkpoint, sizeof result->checkpoint, "%s/last.safetensors", tr->folder);
+    snprintf(result->checkpoint, sizeof result->checkpoint, "%s/last.safetensors", tr->run.path);
 }
 
 /* Everything that can be refused is refused before anything is printed or written. */
 static bool set_up(trainer *tr, error *err) {
-    if (!check_folder(tr, err) || !read_data(tr, err) || !open_state(tr, err)) return false;
+    if (!run_folder_check(&tr->run, tr->o, err)) return false;
+    if (!read_data(tr, err) || !open_state(tr, err)) return false;
     if (!stop_check(err)) return false;
     tr->be = options_backend(&tr->o->run, err);
     if (!tr->be || !create_model(tr, err) || !stop_check(err)) return false;
     load_report(tr);
-    if (!tr->resumed) tr->state.start_density = structure_density(tr->m);
+    if (!tr->run.resumed) tr->state.start_density = structure_density(tr->m);
     if (!structure_check(tr->o, tr->state.start_density, err)) return false;
     set_end(tr);
-    return tr->state.finished || prepare_folder(tr, err);
+    if (tr->state.finished) return true;
+    if (!run_folder_prepare(&tr->run, tr->o, err)) return false;
+    tr->metrics = run_folder_metrics(&tr->run, tr->state.metrics_bytes, err);
+    return tr->metrics != NULL;
 }
 
 static void tear_down(trainer *tr) {
@@ -870,12 +630,12 @@ static void tear_down(trainer *tr) {
     if (tr->train) corpus_free(tr->train);
     if (tr->metrics) fclose(tr->metrics);
     if (tr->state_file.path) safetensors_close(&tr->state_file);
-    if (tr->lock >= 0) close(tr->lock);
+    run_folder_end(&tr->run);
 }
 
 bool train(options *o, const char *folder, train_start start, train_result *result, error *err) {
-    trainer tr = {.o = o, .folder = folder, .place = folder, .start = start, .lock = -1};
-    tr.next = path_in(folder, "next");
+    trainer tr = {.o = o};
+    run_folder_begin(&tr.run, folder, start);
     stop_catch();
     bool done = set_up(&tr, err);
     if (done) {
@@ -889,6 +649,5 @@ bool train(options *o, const char *folder, train_start start, train_result *resu
     }
     if (done) report_result(&tr, result);
     tear_down(&tr);
-    free(tr.next);
     return done;
 }

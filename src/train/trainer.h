@@ -1,21 +1,12 @@
 /* Training: the loop from files to checkpoints.
  *
- * The run folder holds config.yaml (resolved), metrics.jsonl, last.safetensors, best.safetensors
- * (by validation) and last.state. A run that was stopped, by a limit, a signal or a crash, goes on
- * from last.state with --resume, and ends in the same models, byte for byte, as a run never
- * stopped. It is locked while a run uses it. A run that starts over replaces an earlier one's files
- * only once its own first checkpoint is on the disk; until then they are in the folder `next`
- * there. */
+ * A run that was stopped, by a limit, a signal or a crash, continues from last.state with --resume.
+ * It ends in the same models, byte for byte, as a run that was never stopped. train/run_folder.h
+ * says which files a run writes. */
 #ifndef SMALLWORLD_TRAIN_TRAINER_H
 #define SMALLWORLD_TRAIN_TRAINER_H
 
-#include "train/options.h"
-
-typedef enum train_start {
-    TRAIN_FRESH,    /* a folder that holds a run already is refused */
-    TRAIN_RESUME,   /* go on from last.state; from the beginning where there is no model either */
-    TRAIN_OVERWRITE /* start over */
-} train_start;
+#include "train/run_folder.h"
 
 typedef struct train_result {
     int64_t steps;
