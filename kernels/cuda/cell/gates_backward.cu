@@ -11,35 +11,15 @@
  * sums, and when they have all parts, finishes the span's gradients. Meanwhile it begins with the
  * next span. raw and dpre of as many units as fit stay in shared memory; those of the rest come
  * again from the L2. At 18,432 units and 512 columns on an H200 a step so reads and writes 400 MB
- * of memory instead of 480. Spans of 64 columns, which shared memory keeps whole, took longer
- * there: 190 us a step, when taking all columns at once took 170.
+ * of memory, 80 MB less than with all columns at once.
  *
- * At 128 columns there, of 38 us a step the gradients take 23, and with what they read in the L2 or
- * without their stores 16: memory holds them. Then 6 pass until the sums are there, and 8 for the
- * gradients at raw, for whose writes alone a copy takes 7. While the sums come, registers are free:
- * they take what the L2 has of six units.
+ * At 128 columns there, of 38 us a step the gradients take 23, which memory holds. Then 6 pass
+ * until the sums are there, and 8 for the gradients at raw, for whose writes alone a copy takes 7.
+ * While the sums come, registers are free: they take what the L2 has of six units.
  *
- * What backward reads for the last time, and dpre, the L2 gives up first; dc, where it fits, last.
- *
- * What did not help there, in us a step with its product, at 128, 256 and 512 columns: to have the
- * L2 fetch each unit's rows two rounds ahead (4, 10 and 22 longer); to have it fetch the first
- * weights of the next product, now or at the end (16 MB: 2 longer at 128), since with all weights
- * in the L2 a step takes but 3.4 less; to finish a span within the next one's loop (3 longer at
- * 256, 5 at 512). Not to wait for the sums would save .5. 16 warps, of 128 registers, which add up
- * layer norm's sums in shared memory, are 5 % faster alone at 256 columns, but not in updates.
- *
- * It is not memory alone. Without any of its loads and stores a step, with its product, took 10 us
- * less of 110 at 128 columns, and 58 of 364 at 512; without the table's sums 5 and 34 less. By
- * samples at 512 columns 14 % of its warps issue, 26 % wait for memory, a third of them for raw, 9
- * % for each other, and the rest for instructions' results or their turn. So raw is fetched as soon
- * as the last one was unpacked, and a finished unit is stored after the next one's loads: 1 to 2 %
- * of backward.
- *
- * Nor did spans that shared memory keeps whole and the copy engine feeds, with warps of their own
- * for the copies, the gradients, and the sums and the finish of the span before, which the next
- * span's gradients then hide: where backward takes 41, 86 and 164, it took 42, 91 and 176 in spans
- * of 64 columns, and 66, 128 and 242 in spans of 32. From a span's last part to its sums 2 pass at
- * first, but 5 to 9 beside the traffic of other spans. */
+ * The L2 gives up first what backward reads for the last time, and dpre; last dc, where it fits.
+ * raw is fetched as soon as the last one was unpacked, and a finished unit is stored after the next
+ * one's loads. What did not help, and where its time goes: docs/kernels/cell.md. */
 #include "cell/gates.cuh"
 #include "cell/gates_table_gradient.cuh"
 

@@ -7,11 +7,9 @@
  * occur. A step so makes one addition in the L2 for each unit, gate and byte of a span, some 34 of
  * 128 columns of text, and with layer norm no step but the current one has dpre in memory.
  *
- * To keep it for all steps, and multiply it after the last, takes as long: at 18,432 units on an
- * H200 updates of 128, 256 and 512 columns took 29.9, 52.7 and 97.5 ms so and 9.0, 15.8 and 29.5
- * GiB, and take 30.0, 52.9 and 96.4 ms and 6.8, 11.4 and 20.6 GiB; on random bytes, of which a span
- * has three times as many, 4 to 6 % longer. By pairs of units, and for 32 bytes at a time, they
- * took 1 % longer: of 14.1 ms backward at 128 columns the products took .9 and the additions .3.
+ * At 18,432 units on an H200 updates of 128, 256 and 512 columns take 30.0, 52.9 and 96.4 ms so and
+ * 6.8, 11.4 and 20.6 GiB; on random bytes, of which a span has three times as many, 4 to 6 %
+ * longer. See docs/kernels/cell.md for what that replaced.
  *
  * Sums lie as they are added: [pair of units][byte][unit][gate], in fp32. Each has one warp that
  * adds to it, so that their order is the same every time. A gradient that is not finite makes

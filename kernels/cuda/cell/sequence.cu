@@ -31,8 +31,8 @@ static void *at_step(const backend *be, const cell *c, void *sequence, int gates
            (size_t)t * (size_t)gates * (size_t)c->hidden * (size_t)c->columns * be->operand_size;
 }
 
-/* raw[t] = W x[t] of stage s, and what the layer below adds to the first one; `makes_sums`: with the
- * sums of raw, where there is layer norm. */
+/* raw[t] = W x[t] of stage s, and what the layer below adds to the first one. With `makes_sums` and
+ * layer norm, also the sums of raw. */
 static void multiply_stage(backend *be, const cell *c, int s, int t, bool makes_sums) {
     const stage *g = &c->stage[s];
     const int kept = c->keep ? t : 0;

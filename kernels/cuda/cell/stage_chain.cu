@@ -8,7 +8,7 @@
  * and the 16 MB that the blocks gather come out of the L2 in 2 us. What takes time is that each
  * stage needs all of the one before, and its sums over all units: two waits for the whole device.
  * Besides, a hub of a scale-free graph has 50 to 70 of these blocks, where a multiprocessor's share
- * is 15: with a kernel for each operation a product took 15 us, its sums 5 and the activation 5.
+ * is 15.
  *
  * So a slice of 32 columns has as many thread blocks as there are multiprocessors for, which wait
  * for each other alone. A part is what one of them makes: nodes with about equally many blocks
@@ -26,12 +26,9 @@
  * All thread blocks must run at once: there are no more of them than multiprocessors, and a kernel
  * that starts early does so once all of this one have.
  *
- * With five internal stages a step took 144 us forward and 173 backward by kernels for each
- * operation, and takes 95 and 133; a stage takes 12 and 17 of that, its product 4. What fills
- * the rest is mostly straight code that runs once a stage, and waits for those who are last. The
- * same with the gates and all steps in one kernel took 92 and 151 (two stages: 64 and 97 instead
- * of 59 and 82): in slices of 32 columns the gates' weights come out of the L2 four times, and
- * their arithmetic beside the stages' is more code than the instruction caches hold. */
+ * With five internal stages a step takes 95 us forward and 133 backward; a stage takes 12 and 17 of
+ * that, its product 4. The rest is mostly straight code that runs once a stage, and waits for the
+ * last thread block. What did not help: docs/kernels/cell.md. */
 #include "cell/cell.h"
 #include "cell/stage_chain.cuh"
 #include "cell/stages.cuh"

@@ -21,10 +21,9 @@
  * A thread block has 64 rows, so that two share a multiprocessor: one's loads go on while the other
  * begins or ends. Sums of all bytes stay in registers for all of D.
  *
- * On an H200, 128 steps of 73,728 rows, 128 columns: 637 us on IMDB's reviews, 1,063
- * on random bytes; loads alone 589, every group for every box 914, table_gradient.cu 2,332. 512
- * columns: 2,450, 4,181; 2,290, 3,573, 9,931. Groups by how often bytes occur are 3 % faster on
- * reviews and 9 % on random bytes, but need a kernel that ranks.
+ * On an H200, 128 steps of 73,728 rows: 637 us on IMDB's reviews at 128 columns and 2,450 at 512,
+ * of which loads alone take 589 and 2,290; on random bytes 1,063 and 4,181. What did not help:
+ * docs/kernels/cell.md.
  *
  * A gradient that is not finite makes NaN of its row of the table, not of one entry only. */
 #include "cell/cell.h"

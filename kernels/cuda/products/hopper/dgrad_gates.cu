@@ -4,68 +4,41 @@
  *
  * with a source for each block in the node's column of W: the four gates' rows of an output node,
  * 64 at a time. A part of a few nodes shares what they gather: their sums stay in registers while
- * the union of their sources goes by once. Parts are cut in the way that should be faster, see
- * dgrad_gates_plan.cu:
+ * the union of their sources goes by once. dgrad_gates_plan.cu cuts the parts in the way that
+ * should be faster:
  *
  *   evenly: neighbouring nodes' lists, one after another, into as many equal parts as there are
- *   thread blocks. Sums of a node whose list is cut are handed on. So in small worlds, where
- *   neighbours have the most in common, and where there are hubs.
+ *   thread blocks. A node whose list is cut has partial sums, which its parts hand on. So in small
+ *   worlds, where neighbours have the most in common, and where there are hubs.
  *   whole: nodes with like sources. Of 384 random nodes, five so gather 37 % less than they would
- *   alone at density 0.01, 29 % less at 0.1, and hand nothing on. At densities 0.01, 0.1 and 0.5,
- *   12,288 units and 128, 512 and 8,192 columns took 13.5, 68, 216; 46, 226, 714; 816, 3,617,
- *   12,160 us when all parts were even, and take 11.0, 58, 205; 33, 199, 671; 477, 2,827, 8,583.
- *   Exchanging nodes between parts, where that gathers less, takes off but 0.5 % more from 0.03 on.
+ *   alone at density 0.01, 29 % less at 0.1, and hand nothing on.
  *
  * Floors, at 18,432 units, block 32, 22,064 blocks, 128 columns on an H200: W is 181 MB out of
  * memory, 42 us. Patterns of small worlds, in parts of five nodes, gather 246 MB of dy from the L2,
  * which with the weights is 427 MB into the multiprocessors, 56 us at the 7.6 TB/s that L2 gives to
- * plain reads. It takes 63. What brought it there, from 90:
+ * plain reads. It takes 63; 256 and 512 columns take 94 and 180.
  *
  *   The left operand, activations, lies in registers: products from there run at the full rate,
- *   from shared memory at two thirds of it. ldmatrix turns it over on the way, once for all nodes.
- *   A branch leaves out nodes that the source has no block for; by predicates, each product
- *   waited for the one before.
+ *   from shared memory at two thirds of it. ldmatrix transposes it on the way, once for all nodes.
+ *   A branch leaves out nodes that the source has no block for.
  *   The producers run on into the thread block's next part while this one's sums are stored.
  *   Weights do not wait for the kernel before, so that the first stages have theirs while that one
- *   still ends: hence a producer for them alone, which takes 3 us off.
- *   Sums that another part left arrive as further stages, and a warp beside the producers looks
- *   after the flags: with the former, 63 instead of 72, and 107 for 135 where there are hubs.
+ *   still ends: hence a producer for them alone.
+ *   Partial sums arrive as further stages, and a warp beside the producers looks after the flags.
  *
- * With more columns a warpgroup makes two boxes of them: weights enter half as often. At 256 and
- * 512 columns that took 119 and 234 us, and takes 94 and 180:
+ * With more columns a warpgroup makes two boxes of them, so that weights enter half as often:
  *
- *   One branch leads to straight code for each set of nodes, where no product waits for another. It
- *   is not worth it for one box and five nodes; blocks of 128 take 164 us with it instead of 168.
+ *   One branch leads to straight code for each set of nodes, where no product waits for another.
  *   512 columns of dy are 75 MB, more than the L2 holds. So weights leave it first, and all thread
  *   blocks go through the sources in an order of phases, at the same pace: those whose nodes are
  *   near each other in a small world, and so have sources in common, ask for them at the same time.
- *   In ascending order, where each begins with its own, it took 203. Nor may a part begin with the
- *   sources of the node whose sums it hands on, to do so early: that takes 200.
  *   For the same reason all parts of a tile of columns come before the next tile where there are
- *   many, unless weights are, too; see tiles_abreast. Four tiles at a time share weights: 8,192
- *   columns of 12,288 units took 3,519 us so instead of 2,838 at density 0.1, but 8,886 instead of
- *   9,323 at 0.5.
+ *   many, unless weights are, too; see tiles_abreast.
  *
- * For all blocks, each warp stages 1 KB for storing, not a part all its sums: that leaves room for
- * one more stage, and takes 7 % off blocks of 128.
+ * Each warp stages 1 KB for storing, which leaves room for one more stage than a part's sums would.
  *
- * Blocks of 64 and of 128 take, at 128, 256 and 512 columns, 60, 98, 175 and 60, 95, 167 us. Loads
- * hold these: blocks of 128 took 57 us at 128 columns without handing sums on, 50 without
- * dy, 39 without W, 58 without multiplications; at 512 columns, 1.44 GB into the multiprocessors,
- * 150, 144, 146 and 169. Pairs of nodes, whose common list parts cut anywhere and so gather a third
- * less, hand on twice the sums: 70 and 180 us. With weights that go to two or four thread blocks of
- * a cluster at once, 512 columns of blocks of 64 took 550 and 1,030 us.
- *
- * With blocks of 32 loads hold it as well: of 74 us at 128 columns, when it took so many, 70 were
- * left without multiplications. Slower than the 206 that 512 columns took then were 128 columns of
- * ten nodes (265), clusters of two or four that share weights (340), sources of many and of few
- * nodes taking turns (226), and one_gate with four times as many sources (250; at 128 columns
- * 95, or 86 in equal parts that hand on all their sums).
- *
- * To have the L2 fetch, behind a thread block's last weights, what the gates of the step before
- * read first (raw, c and dh, 6 to 11 MB of 33) gains nothing: a step with its gates took 96.0 to
- * 96.2 us at 128 columns instead of 95.9, 166.5 to 167.2 instead of 166.1 at 256, 312.5 to 312.7
- * instead of 311.9 at 512; sooner, or more of it, and it takes longer. */
+ * Blocks of 64 and of 128 take, at 128, 256 and 512 columns, 60, 98, 175 and 60, 95, 167 us; loads
+ * hold these. What did not help: docs/kernels/fprop-dgrad.md. */
 #include "products/hopper/dgrad_gates.cuh"
 
 enum {

@@ -5,33 +5,24 @@
  *
  * Floors: W, x and y once through memory; into the multiprocessors W once for each N columns, and a
  * tile of x for every tile of W. A stage is one block's weights, or a part of them, and the tile of
- * x that it gathers; each thread block walks a part of the list of all blocks, as long as every
- * other's. N is 256 where that fits, so that W comes in once.
+ * x that it gathers. Each thread block walks an equal part of the list of all blocks (split-K). N
+ * is 256 where that fits, so that W comes in once.
  *
- * Two neighbouring tiles that share what they gather would leave registers for half the columns,
- * and make the sums that parts hand on twice as large: blocks of 64 then took 66, 97 and 188 us at
- * 128, 256 and 512 columns, and take 58, 89 and 166. In clusters of two thread blocks that bring x
- * to both by multicast they took 59, 92 and 168. Blocks of 32 in pairs inside a thread block's
- * part, with one tile's sums handed on as before, took 70 us at 128 columns of a small world, where
- * x is then gathered 40 % less, and 77 with a ring and a producer each for x and W; they take 58.
+ * One warp issues every copy, so it must be quick: its loops are rolled, it counts stages instead
+ * of dividing, and an elected lane issues the copies.
  *
- * One warp issues every copy, so it must be quick: with its loops rolled, stages counted instead of
- * divided, and an elected lane, the product alone takes 47 us at 128 columns instead of 58.
+ * The warps that multiply only round a finished tile and leave it in shared memory. Three warps
+ * beside the producer store it and add it to layer norm's sums, which they keep over all tiles.
+ * Partial sums of other parts arrive as further stages, ahead of time as weights do.
  *
- * Those who multiply only round a finished tile and leave it in shared memory. Three warps beside
- * the producer store it and add it to layer norm's sums, which they keep over all tiles. What other
- * parts hand on arrives as further stages, ahead of time as weights do.
+ * More than 1,024 columns come so many at a time, so that the L2 keeps their x.
  *
- * More than 1,024 columns come so many at a time, so that the L2 keeps their x: at 12,288 units and
- * 8,192 columns, density .1, that takes 1.67 ms instead of 2.17.
- *
- * It starts, and the kernel after it, while the kernel before ends: with the gates' kernel a step
- * of 128 columns takes 76.4 us so instead of 78, of 64 61 instead of 64. With 512 columns scoring
- * took 8 % longer. To bring the first stages' weights before the wait gains nothing more.
+ * Up to 128 columns the kernel starts while the one before ends, and lets the next one do the same:
+ * with the gates' kernel a step of 128 columns takes 76.4 us, of 64 columns 61.
  *
  * At 18,432 units, block 32, 22,064 blocks, layer norm's sums included, on an H200, in us at 128,
- * 256 and 512 columns: 60, 87, 147; without handing sums on 56, 81, 141; nor finishing tiles 50,
- * 68, 124. */
+ * 256 and 512 columns: 60, 87, 147; without partial sums 56, 81, 141; without finishing tiles
+ * either 50, 68, 124. What did not help: docs/kernels/fprop-dgrad.md. */
 #include "products/hopper/fprop_gates.cuh"
 
 enum {

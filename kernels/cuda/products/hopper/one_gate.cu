@@ -57,9 +57,10 @@ static constexpr __host__ __device__ int rows_of_slice(int b) {
 }
 
 /* B: units of a node. SLOTS: nodes of a part. TILES: of 64 columns that a warpgroup has of each.
- * SHARES: thread blocks of a cluster that share a part, of which each finishes KEPT nodes. RESIDENT:
- * thread blocks of a multiprocessor. HUBS: whether there are parts that give. A stage is KS rows of
- * a source's activations, and its blocks of weights, as many as there are, one after another. */
+ * SHARES: thread blocks of a cluster that share a part, of which each finishes KEPT nodes.
+ * RESIDENT: thread blocks of a multiprocessor. HUBS: whether there are parts that give. A stage is
+ * KS rows of a source's activations, and its blocks of weights, as many as there are, one after
+ * another. */
 template <int B_, int SLOTS_, int TILES_, int SHARES_, int RESIDENT_, bool HUBS_>
 struct one_gate_shape {
     static const int B = B_, SLOTS = SLOTS_, TILES = TILES_;
@@ -101,7 +102,7 @@ template <int B, bool FORWARD> struct weights_in_shared {
     static const int NEXT = FORWARD ? 2 : PAIRED ? 4 : 128, HALF = FORWARD ? 4 : 256;
 };
 
-/* ---------------------------------------------------------------------------------- the producers */
+/* ---------------------------------------------------------------------------------- producers */
 
 /* The tile that a thread block makes in a turn: which part and which column tile; part < 0: none.
  * Costly parts come first, side by side for ABREAST column tiles, so that these share weights in
@@ -506,7 +507,7 @@ static __device__ __forceinline__ void store_node(const CUtensorMap &y_map,
     }
 }
 
-/* ------------------------------------------------------------------------------------- the kernel */
+/* ------------------------------------------------------------------------------------ kernel */
 
 template <bool FORWARD, typename S>
 static __global__ void __launch_bounds__(THREADS, S::RESIDENT)

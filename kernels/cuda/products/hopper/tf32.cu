@@ -30,12 +30,7 @@
  * with products that takes 33 us, and dgrad 37, of which 6 go before the first and after the last
  * product; at density 0.03 these 6 are of 15.5. At density 0.5 fprop takes 103 and dgrad 119 us,
  * where memory alone takes 73; 64 columns take 79 and 110 us of memory's 72. 512 columns take 22 us
- * at density 0.01 and 43 at 0.03, and 38 and 63 where each tile has its own thread blocks, in
- * clusters.
- *
- * Without gain: sums that are sent to the other thread block, rather than fetched by it; maps of
- * tensors fetched ahead; clusters whose thread blocks make two tiles of a part and bring half of
- * the weights each to both (512 columns at density 0.5: 443 us, alone 447; dgrad 576, 526). */
+ * at density 0.01 and 43 at 0.03. What did not help: docs/kernels/fprop-dgrad.md. */
 #include "products/hopper/float_tiles.cuh"
 #include "products/hopper/tf32.cuh"
 

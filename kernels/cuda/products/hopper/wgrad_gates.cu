@@ -13,9 +13,8 @@
  * and a depth of 16,384.
  *
  * Tiles below each other, of blocks of 64 and 128, read the same x. Thread blocks with two of them
- * make a cluster, and each brings half of x to both. At 18,432 units, blocks of 128 and a depth of
- * 65,536 that took 17.2 to 17.7 ms in three runs; without clusters 17.2 to 18.9; and 27.5 where a
- * node's tiles did not run at the same time.
+ * make a cluster, and each brings half of x to both: 17.2 to 17.7 ms at 18,432 units, blocks of 128
+ * and a depth of 65,536. See docs/kernels/wgrad.md for what that replaced.
  */
 #include "products/hopper/wgrad_gates.cuh"
 

@@ -19,7 +19,7 @@
  *
  * Results leave through the copy engine, 16 rows of 32 at a time: whole lines, and the warp goes
  * on. At few columns they are most of the bytes: tf32 at density 0.5 takes 137 us of 128 columns
- * so, and 192 by stores of lanes, 369 us of 512 columns and 441.
+ * and 369 of 512.
  *
  *   wgrad_one_gate_pairs
  *                    wgmma, whose products have 64 rows: of two tiles in one column of W. Any two

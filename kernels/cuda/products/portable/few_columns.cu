@@ -14,8 +14,8 @@
  * of the ring is on its way before the first product, which is all there is at low density. Columns
  * are the rows of the matrix product, so that 8 units fill its width and small blocks waste
  * nothing. Warps' sums meet in shared memory at the end, in a fixed order. Parts of a list, as hubs
- * have them, are thread blocks of a cluster: each sends its sums on to where they are finished.
- * That is one way between two multiprocessors; by way of global memory it took about 2 us more.
+ * have them, are thread blocks of a cluster: each sends its sums on to where they are finished,
+ * one way between two multiprocessors.
  *
  * Products of one step take a few microseconds, of which launching, looking up lists and the first
  * weights from memory are half. On Hopper these overlap with the kernel before: a thread block
@@ -24,7 +24,7 @@
  *
  * On an H200, block 32 and density 0.5, N = 32 is at 97 % of memory's floor; N = 64 and 128 are at
  * 97 and 83 % of L2's measured bandwidth, 9.3 TB/s. To go beyond, rows would have to share
- * activations. */
+ * activations. What did not help: docs/kernels/fprop-dgrad.md. */
 #include "device/hopper_ptx.cuh"
 #include "device/ptx.cuh"
 #include "products/kernels.h"
