@@ -4,6 +4,7 @@
 #include "core/integer.h"
 #include "core/log.h"
 #include "core/memory.h"
+#include "probe/origin.h"
 #include "train/evaluate.h"
 
 #include <errno.h>
@@ -13,7 +14,16 @@
 
 /* --------------------------------------------------------------------------- common options */
 
-enum { KEY_DEVICE = 0x100, KEY_PRECISION, KEY_BATCH, KEY_THREADS };
+enum {
+    KEY_DEVICE = 0x100,
+    KEY_PRECISION,
+    KEY_BATCH,
+    KEY_THREADS,
+    KEY_TEXT,
+    KEY_WHOLE,
+    KEY_STATE,
+    KEY_POOL
+};
 
 static const struct argp_option model_options[] = {
     {"device", KEY_DEVICE, "NAME", 0,
@@ -37,6 +47,62 @@ static error_t parse_model(int key, char *text, struct argp_state *state) {
 }
 
 const struct argp cli_model_argp = {model_options, parse_model, NULL, NULL, NULL, NULL, NULL};
+
+static const struct argp_option document_options[] = {
+    {"text", KEY_TEXT, "FILE|-", 0,
+     "Text to read: a .tsv or .tsv.gz file has a document LABEL<TAB>TEXT on each line; in any "
+     "other "
+     "file, and on standard input (-), each line is a document",
+     0},
+    {"whole", KEY_WHOLE, NULL, 0,
+     "Take the whole text as one document and keep its bytes as they are", 0},
+    {0},
+};
+
+static error_t parse_documents(int key, char *text, struct argp_state *state) {
+    cli_documents *given = state->input;
+    switch (key) {
+    case KEY_TEXT: given->text = text; return 0;
+    case KEY_WHOLE: given->whole = true; return 0;
+    case ARGP_KEY_END:
+        if (!given->text) argp_error(state, "expected --text FILE or --text -");
+        return 0;
+    default: return ARGP_ERR_UNKNOWN;
+    }
+}
+
+const struct argp cli_documents_argp = {
+    document_options, parse_documents, NULL, NULL, NULL, NULL, NULL};
+
+static const struct argp_option feature_option_table[] = {
+    {"state", KEY_STATE, "NAME", 0,
+     "State that features are made of: cell or hidden; default: the probe's, or else cell", 0},
+    {"pool", KEY_POOL, "NAME,...", 0,
+     "How the states after a document's bytes become one: last, mean or max. Of several, such as "
+     "last,mean, the features follow one another; default: the probe's, or else last",
+     0},
+    {0},
+};
+
+static error_t parse_features(int key, char *text, struct argp_state *state) {
+    cli_features *given = state->input;
+    switch (key) {
+    case KEY_STATE: given->state = cli_choice(state, "--state", text, FEATURE_STATES); return 0;
+    case KEY_POOL:
+        if (!origin_parse_pools(text, &given->pools)) {
+            argp_error(state,
+                       "--pool: expected last, mean or max, or different ones joined by commas; "
+                       "got '%s'",
+                       text);
+        }
+        return 0;
+    case ARGP_KEY_INIT: *given = (cli_features){.state = -1}; return 0;
+    default: return ARGP_ERR_UNKNOWN;
+    }
+}
+
+const struct argp cli_features_argp = {
+    feature_option_table, parse_features, NULL, NULL, NULL, NULL, NULL};
 
 bool cli_apply(const cli_model *given, options *o, error *err) {
     const struct {

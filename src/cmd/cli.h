@@ -3,6 +3,7 @@
 #define SMALLWORLD_CMD_CLI_H
 
 #include "core/json.h"
+#include "probe/features.h"
 #include "train/checkpoint.h"
 
 #include <argp.h>
@@ -32,6 +33,24 @@ extern const struct argp cli_model_argp;
 
 /* Sets the options that were given. */
 bool cli_apply(const cli_model *given, options *o, error *err);
+
+/* --text and --whole: the documents that a model reads. Use `cli_documents_argp` as an argp child
+ * with a cli_documents as its input. --text is required. */
+typedef struct cli_documents {
+    const char *text; /* a file, or "-" for standard input */
+    bool whole;       /* the text is one document */
+} cli_documents;
+
+extern const struct argp cli_documents_argp;
+
+/* --state and --pool: what the features of a document are made of. Use `cli_features_argp` as an
+ * argp child with a cli_features as its input. */
+typedef struct cli_features {
+    int state;       /* feature_state, or -1 if not given */
+    pool_list pools; /* count 0 if not given */
+} cli_features;
+
+extern const struct argp cli_features_argp;
 
 /* A checkpoint with the options applied, its backend and its model; the caller frees with
  * cli_unload. */

@@ -11,22 +11,18 @@ typedef struct arguments {
     cli_model model;
     const char *checkpoint, *prefix;
     cli_list files;
+    cli_features features;
     feature_options how;
     bool json;
 } arguments;
 
-enum { KEY_DATA = 1, KEY_OUT, KEY_STATE, KEY_POOL, KEY_FORMAT, KEY_JSON };
+enum { KEY_DATA = 1, KEY_OUT, KEY_FORMAT, KEY_JSON };
 
 static const struct argp_option option_table[] = {
     {"data", KEY_DATA, "FILE...", 0,
      "Files of documents, .tsv or .tsv.gz, with a line LABEL<TAB>TEXT for each", 0},
     {"out", KEY_OUT, "PREFIX", 0,
      "Write PREFIX.npy, PREFIX.labels.npy and PREFIX.json, or PREFIX.svmlight", 0},
-    {"state", KEY_STATE, "NAME", 0, "State that is exported: cell (default) or hidden", 0},
-    {"pool", KEY_POOL, "NAME,...", 0,
-     "How the states after a document's bytes become one: last (default), mean or max; of several, "
-     "such as last,mean, the features follow one another",
-     0},
     {"format", KEY_FORMAT, "NAME", 0, "File format: npy (default) or svmlight", 0},
     {"json", KEY_JSON, NULL, 0, "Print one JSON object on stdout at the end", 0},
     {0},
@@ -37,22 +33,14 @@ static error_t parse(int key, char *text, struct argp_state *state) {
     switch (key) {
     case KEY_DATA: cli_append(&a->files, text); return 0;
     case KEY_OUT: a->prefix = text; return 0;
-    case KEY_STATE:
-        a->how.state = (feature_state)cli_choice(state, "--state", text, FEATURE_STATES);
-        return 0;
-    case KEY_POOL:
-        if (!origin_parse_pools(text, &a->how.pools)) {
-            argp_error(state,
-                       "--pool: expected last, mean or max, or different ones joined by commas; "
-                       "got '%s'",
-                       text);
-        }
-        return 0;
     case KEY_FORMAT:
         a->how.format = (feature_format)cli_choice(state, "--format", text, FEATURE_FORMATS);
         return 0;
     case KEY_JSON: a->json = true; return 0;
-    case ARGP_KEY_INIT: state->child_inputs[0] = &a->model; return 0;
+    case ARGP_KEY_INIT:
+        state->child_inputs[0] = &a->features;
+        state->child_inputs[1] = &a->model;
+        return 0;
     case ARGP_KEY_ARG:
         if (a->checkpoint) {
             cli_append(&a->files, text);
@@ -101,7 +89,8 @@ static bool extract(arguments *a, feature_result *r, error *err) {
 }
 
 int cmd_features(int argc, char **argv) {
-    static const struct argp_child children[] = {{&cli_model_argp, 0, "Device:", 0}, {0}};
+    static const struct argp_child children[] = {
+        {&cli_features_argp, 0, NULL, 0}, {&cli_model_argp, 0, "Device:", 0}, {0}};
     static const struct argp argp = {
         option_table,
         parse,
@@ -116,6 +105,8 @@ int cmd_features(int argc, char **argv) {
         NULL};
     arguments a = {.how = {FEATURE_CELL, {1, {POOL_LAST}}, FORMAT_NPY, true, NULL}};
     cli_parse(&argp, argc, argv, &a);
+    if (a.features.state >= 0) a.how.state = (feature_state)a.features.state;
+    if (a.features.pools.count > 0) a.how.pools = a.features.pools;
     error err;
     feature_result r;
     bool done = extract(&a, &r, &err);

@@ -11,25 +11,16 @@
 
 typedef struct arguments {
     cli_model model;
-    const char *checkpoint, *probe, *text, *out;
-    int state;       /* -1: what the probe says */
-    pool_list pools; /* count 0: likewise */
-    bool whole;
+    cli_documents documents;
+    cli_features features;
+    const char *checkpoint, *probe, *out;
 } arguments;
 
-enum { KEY_PROBE = 1, KEY_TEXT, KEY_WHOLE, KEY_OUT, KEY_STATE, KEY_POOL };
+enum { KEY_PROBE = 1, KEY_OUT };
 
 static const struct argp_option option_table[] = {
-    {"probe", KEY_PROBE, "FILE", 0, "A saved probe, FILE.probe.safetensors or its prefix", 0},
-    {"text", KEY_TEXT, "FILE|-", 0,
-     "Documents: .tsv or .tsv.gz, a line LABEL<TAB>TEXT each; of another file, or standard input, "
-     "each line is one",
-     0},
-    {"whole", KEY_WHOLE, NULL, 0, "The text is one document, its bytes as they are", 0},
-    {"out", KEY_OUT, "FILE", 0, "Writes the lines there; default: to standard output", 0},
-    {"state", KEY_STATE, "NAME", 0,
-     "cell or hidden, for a probe on features that do not say; default: cell", 0},
-    {"pool", KEY_POOL, "NAME", 0, "last, mean or max, likewise; default: last", 0},
+    {"probe", KEY_PROBE, "FILE", 0, "Saved probe: FILE.probe.safetensors, or FILE", 0},
+    {"out", KEY_OUT, "FILE", 0, "Write the lines to this file; default: standard output", 0},
     {0},
 };
 
@@ -37,19 +28,12 @@ static error_t parse(int key, char *text, struct argp_state *state) {
     arguments *a = state->input;
     switch (key) {
     case KEY_PROBE: a->probe = text; return 0;
-    case KEY_TEXT: a->text = text; return 0;
-    case KEY_WHOLE: a->whole = true; return 0;
     case KEY_OUT: a->out = text; return 0;
-    case KEY_STATE: a->state = cli_choice(state, "--state", text, FEATURE_STATES); return 0;
-    case KEY_POOL:
-        if (!origin_parse_pools(text, &a->pools)) {
-            argp_error(state,
-                       "--pool: expected last, mean or max, or different ones joined by commas; "
-                       "got '%s'",
-                       text);
-        }
+    case ARGP_KEY_INIT:
+        state->child_inputs[0] = &a->documents;
+        state->child_inputs[1] = &a->features;
+        state->child_inputs[2] = &a->model;
         return 0;
-    case ARGP_KEY_INIT: state->child_inputs[0] = &a->model; return 0;
     case ARGP_KEY_ARG:
         if (a->checkpoint) argp_error(state, "expected one CHECKPOINT, got also '%s'", text);
         a->checkpoint = text;
@@ -57,7 +41,6 @@ static error_t parse(int key, char *text, struct argp_state *state) {
     case ARGP_KEY_END:
         if (!a->checkpoint) argp_error(state, "expected a CHECKPOINT");
         if (!a->probe) argp_error(state, "expected --probe FILE");
-        if (!a->text) argp_error(state, "expected --text FILE or --text -");
         return 0;
     default: return ARGP_ERR_UNKNOWN;
     }
@@ -79,21 +62,22 @@ static void take(void *argument, size_t document, const float *row) {
 static bool choose_features(const arguments *a, const saved_probe *p, feature_options *how,
                             error *err) {
     const origin *o = &p->origin;
-    if (o->known && a->state >= 0 && a->state != (int)o->state) {
+    if (o->known && a->features.state >= 0 && a->features.state != (int)o->state) {
         return error_usage(err, "--state: the probe was fitted on the %s state",
                            origin_state_name(o->state));
     }
     char pools[ORIGIN_POOLS_TEXT], given[ORIGIN_POOLS_TEXT];
-    if (o->known && a->pools.count > 0 &&
-        strcmp(origin_pools_text(&o->pools, pools), origin_pools_text(&a->pools, given)) != 0) {
+    if (o->known && a->features.pools.count > 0 &&
+        strcmp(origin_pools_text(&o->pools, pools), origin_pools_text(&a->features.pools, given)) !=
+            0) {
         return error_usage(err, "--pool: the probe was fitted on --pool %s", pools);
     }
     *how = (feature_options){.state = o->known ? o->state : FEATURE_CELL,
                              .pools = o->known ? o->pools : (pool_list){1, {POOL_LAST}},
                              .format = FORMAT_NPY,
                              .progress = log_is_terminal()};
-    if (a->state >= 0) how->state = (feature_state)a->state;
-    if (a->pools.count > 0) how->pools = a->pools;
+    if (a->features.state >= 0) how->state = (feature_state)a->features.state;
+    if (a->features.pools.count > 0) how->pools = a->features.pools;
     return true;
 }
 
@@ -149,7 +133,7 @@ static bool write_file(const prediction *p, const corpus *c, const char *path, e
 static bool run(const arguments *a, cli_loaded *loaded, const saved_probe *probe,
                 const feature_options *how, error *err) {
     const corpus_options reading = {.html_entities = loaded->checkpoint.options.data.html_entities};
-    corpus *c = texts_read(a->text, a->whole, &reading, err);
+    corpus *c = texts_read(a->documents.text, a->documents.whole, &reading, err);
     if (!c) return false;
     prediction p = {.probe = probe,
                     .probability = mem_alloc(c->count * (size_t)probe->classes, sizeof(double)),
@@ -188,7 +172,10 @@ static bool predict(const arguments *a, error *err) {
 }
 
 int cmd_predict(int argc, char **argv) {
-    static const struct argp_child children[] = {{&cli_model_argp, 0, "Device:", 0}, {0}};
+    static const struct argp_child children[] = {{&cli_documents_argp, 0, NULL, 0},
+                                                 {&cli_features_argp, 0, NULL, 0},
+                                                 {&cli_model_argp, 0, "Device:", 0},
+                                                 {0}};
     static const struct argp argp = {
         option_table,
         parse,
@@ -202,7 +189,7 @@ int cmd_predict(int argc, char **argv) {
         children,
         NULL,
         NULL};
-    arguments a = {.state = -1};
+    arguments a = {0};
     cli_parse(&argp, argc, argv, &a);
     error err;
     return predict(&a, &err) ? STATUS_OK : cli_fail(&err, "predict");

@@ -14,33 +14,18 @@ enum { MAX_UNITS = 64, MAX_BATCH = 16, TOP_UNITS = 8 };
 
 typedef struct arguments {
     cli_model model;
-    const char *checkpoint, *text, *out, *npy, *probe, *features;
+    cli_documents documents;
+    cli_features features;
+    const char *checkpoint, *out, *npy, *probe, *labelled;
     size_t units[MAX_UNITS];
-    int unit_count, state; /* state -1: the probe's, or cell */
-    int64_t top, limit;    /* limit 0: as much as a page holds */
-    bool whole, json;
+    int unit_count;
+    int64_t top, limit; /* limit 0: as much as a page holds */
+    bool json;
 } arguments;
 
-enum {
-    KEY_TEXT = 1,
-    KEY_OUT,
-    KEY_NPY,
-    KEY_UNIT,
-    KEY_TOP,
-    KEY_PROBE,
-    KEY_FEATURES,
-    KEY_STATE,
-    KEY_WHOLE,
-    KEY_LIMIT,
-    KEY_JSON
-};
+enum { KEY_OUT = 1, KEY_NPY, KEY_UNIT, KEY_TOP, KEY_PROBE, KEY_FEATURES, KEY_LIMIT, KEY_JSON };
 
 static const struct argp_option option_table[] = {
-    {"text", KEY_TEXT, "FILE|-", 0,
-     "What to read: .tsv or .tsv.gz, a line LABEL<TAB>TEXT each; of another file, or standard "
-     "input, each line is a document",
-     0},
-    {"whole", KEY_WHOLE, NULL, 0, "The text is one document, its bytes as they are", 0},
     {"out", KEY_OUT, "PAGE.html", 0, "Writes a page that needs no network", 0},
     {"npy", KEY_NPY, "PREFIX", 0,
      "Writes PREFIX.npy, float32 bytes x units: the states after each byte; PREFIX.units.npy; "
@@ -55,7 +40,6 @@ static const struct argp_option option_table[] = {
      "A probe of two classes, FILE.probe.safetensors or its prefix: also shows its score", 0},
     {"features", KEY_FEATURES, "PREFIX", 0,
      "Features of labelled documents: a histogram of each unit by label", 0},
-    {"state", KEY_STATE, "NAME", 0, "cell (default) or hidden", 0},
     {"limit", KEY_LIMIT, "BYTES", 0,
      "Read only so many bytes from the start; default: what a page of 2 MB holds", 0},
     {"json", KEY_JSON, NULL, 0, "End with one JSON object on stdout", 0},
@@ -65,8 +49,6 @@ static const struct argp_option option_table[] = {
 static error_t parse(int key, char *text, struct argp_state *state) {
     arguments *a = state->input;
     switch (key) {
-    case KEY_TEXT: a->text = text; return 0;
-    case KEY_WHOLE: a->whole = true; return 0;
     case KEY_OUT: a->out = text; return 0;
     case KEY_NPY: a->npy = text; return 0;
     case KEY_UNIT:
@@ -75,18 +57,20 @@ static error_t parse(int key, char *text, struct argp_state *state) {
         return 0;
     case KEY_TOP: a->top = cli_integer(state, "--top", text, 1, MAX_UNITS); return 0;
     case KEY_PROBE: a->probe = text; return 0;
-    case KEY_FEATURES: a->features = text; return 0;
-    case KEY_STATE: a->state = cli_choice(state, "--state", text, FEATURE_STATES); return 0;
+    case KEY_FEATURES: a->labelled = text; return 0;
     case KEY_LIMIT: a->limit = cli_integer(state, "--limit", text, 1, INT64_MAX); return 0;
     case KEY_JSON: a->json = true; return 0;
-    case ARGP_KEY_INIT: state->child_inputs[0] = &a->model; return 0;
+    case ARGP_KEY_INIT:
+        state->child_inputs[0] = &a->documents;
+        state->child_inputs[1] = &a->features;
+        state->child_inputs[2] = &a->model;
+        return 0;
     case ARGP_KEY_ARG:
         if (a->checkpoint) argp_error(state, "expected one CHECKPOINT, got also '%s'", text);
         a->checkpoint = text;
         return 0;
     case ARGP_KEY_END:
         if (!a->checkpoint) argp_error(state, "expected a CHECKPOINT");
-        if (!a->text) argp_error(state, "expected --text FILE or --text -");
         if (!a->out && !a->npy) argp_error(state, "expected --out PAGE.html or --npy PREFIX");
         return 0;
     default: return ARGP_ERR_UNKNOWN;
@@ -115,12 +99,12 @@ static bool read_probe(const arguments *a, material *m, const checkpoint *c, err
     if (read && m->probe.classes != 2) {
         read =
             error_set(err, "%s: expected a probe of two classes, got %d", path, m->probe.classes);
-    } else if (read && a->state >= 0 && o->known && (int)o->state != a->state) {
+    } else if (read && a->features.state >= 0 && o->known && (int)o->state != a->features.state) {
         read = error_usage(err, "--state: %s was fitted on the %s state", path,
                            origin_state_name(o->state));
     }
     if (read) m->how.weights = m->probe.weights;
-    if (read && a->state < 0 && o->known) m->how.state = o->state;
+    if (read && a->features.state < 0 && o->known) m->how.state = o->state;
     free(path);
     return read;
 }
@@ -149,7 +133,7 @@ static bool choose_units(const arguments *a, material *m, int64_t hidden, error 
 static bool read_material(const arguments *a, material *m, const checkpoint *c, error *err) {
     const options *o = &c->options;
     const corpus_options how = {.html_entities = o->data.html_entities};
-    *m = (material){.how = {.state = a->state > 0 ? FEATURE_HIDDEN : FEATURE_CELL,
+    *m = (material){.how = {.state = a->features.state > 0 ? FEATURE_HIDDEN : FEATURE_CELL,
                             .progress = !a->json || log_is_terminal()}};
     if (!read_probe(a, m, c, err) || !choose_units(a, m, o->model.hidden, err)) return false;
     int64_t most = show_most_bytes(m->how.count, m->has_probe), limit = a->limit;
@@ -157,11 +141,11 @@ static bool read_material(const arguments *a, material *m, const checkpoint *c, 
         return error_usage(err, "--limit: a page of %d units holds at most %lld bytes of text",
                            m->how.count, (long long)most);
     }
-    if (a->features) {
-        m->has_labelled = dataset_open(&m->labelled, a->features, err);
+    if (a->labelled) {
+        m->has_labelled = dataset_open(&m->labelled, a->labelled, err);
         if (!m->has_labelled || !show_check(&m->labelled, err) ||
-            !origin_check(a->features, safetensors_metadata(&c->file, "checksum"), err) ||
-            !origin_read(&m->origin, a->features, err)) {
+            !origin_check(a->labelled, safetensors_metadata(&c->file, "checksum"), err) ||
+            !origin_read(&m->origin, a->labelled, err)) {
             return false;
         }
         if ((int64_t)m->labelled.units != o->model.hidden) {
@@ -170,7 +154,7 @@ static bool read_material(const arguments *a, material *m, const checkpoint *c, 
                              (long long)o->model.hidden);
         }
     }
-    m->texts = texts_read(a->text, a->whole, &how, err);
+    m->texts = texts_read(a->documents.text, a->documents.whole, &how, err);
     if (!m->texts) return false;
     if (limit == 0 && a->out) limit = most;
     if (limit > 0) m->cut = texts_cut(m->texts, (uint64_t)limit);
@@ -301,7 +285,10 @@ static void report(const arguments *a, const material *m, const reading *r) {
 }
 
 int cmd_show(int argc, char **argv) {
-    static const struct argp_child children[] = {{&cli_model_argp, 0, "Device:", 0}, {0}};
+    static const struct argp_child children[] = {{&cli_documents_argp, 0, NULL, 0},
+                                                 {&cli_features_argp, 0, NULL, 0},
+                                                 {&cli_model_argp, 0, "Device:", 0},
+                                                 {0}};
     static const struct argp argp = {
         option_table,
         parse,
@@ -314,7 +301,7 @@ int cmd_show(int argc, char **argv) {
         children,
         NULL,
         NULL};
-    arguments a = {.state = -1, .top = TOP_UNITS};
+    arguments a = {.top = TOP_UNITS};
     cli_parse(&argp, argc, argv, &a);
     error err;
     material m = {0};

@@ -464,9 +464,14 @@ void config_end(config *c) {
     *c = (config){0};
 }
 
+/* Whether a source is an option, such as "--set", rather than a place in a file. */
+static bool is_option(const char *source) {
+    return strncmp(source, "--", 2) == 0;
+}
+
 bool config_is_assigned(const config *c, const char *path) {
     int index = key_index(c, path);
-    return index >= 0 && c->source[index] && strncmp(c->source[index], "--", 2) == 0;
+    return index >= 0 && c->source[index] && is_option(c->source[index]);
 }
 
 void config_unset(config *c, const char *path) {
@@ -490,9 +495,8 @@ bool config_refuse(const config *c, error *err, const char *path, const char *fo
     va_end(arguments);
     int index = key_index(c, path);
     const char *source = index >= 0 && c->source[index] ? c->source[index] : "default";
-    const bool option = strncmp(source, "--", 2) == 0;
-    return option ? error_usage(err, "%s: %s: %s", source, path, message)
-                  : error_set(err, "%s: %s: %s", source, path, message);
+    return is_option(source) ? error_usage(err, "%s: %s: %s", source, path, message)
+                             : error_set(err, "%s: %s: %s", source, path, message);
 }
 
 /* ---------------------------------------------------------------------------------- writing */
