@@ -78,8 +78,8 @@ static const struct argp_option feature_option_table[] = {
     {"state", KEY_STATE, "NAME", 0,
      "State that features are made of: cell or hidden; default: the probe's, or else cell", 0},
     {"pool", KEY_POOL, "NAME,...", 0,
-     "How the states after a document's bytes become one: last, mean or max. Of several, such as "
-     "last,mean, the features follow one another; default: the probe's, or else last",
+     "How the states after a document's bytes become features: last, mean or max, or several "
+     "joined by commas, whose features follow one another; default: the probe's, or else last",
      0},
     {0},
 };

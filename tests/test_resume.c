@@ -1,0 +1,456 @@
+/* Resuming: a run that was stopped and resumed ends with the files of one that never was.
+ * Starting over keeps the earlier run until the new one has a checkpoint. */
+#include "runs.h"
+
+#include "core/file.h"
+#include "core/memory.h"
+#include "data/reader.h"
+
+#include <math.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+
+/* Stops at each of `stops`, ended by -1, resumes each time, and compares with a run that did not.
+ */
+static void check_resume(const char *settings, const int64_t *stops) {
+    run("whole", TRAIN_OVERWRITE, settings);
+    train_start start = TRAIN_OVERWRITE;
+    for (; *stops >= 0; stops++) {
+        signal_step = *stops;
+        train_result r = run("stopped", start, settings);
+        assert_int_equal(r.signal, SIGTERM);
+        assert_int_equal(r.steps, *stops + 1);
+        start = TRAIN_RESUME;
+    }
+    train_result r = run("stopped", TRAIN_RESUME, settings);
+    assert_int_equal(r.signal, 0);
+    assert_int_equal(r.steps, 40);
+    assert_same_run("whole", "stopped");
+}
+
+/* Within and at the end of an epoch; between a validation and the line of metrics that tells it. */
+static const int64_t some_stops[] = {3, 6, 25, 33, -1}, one_stop[] = {30, -1};
+
+static void test_resume_fp32(void **state) {
+    (void)state;
+    options o;
+    begin_options(&o, "");
+    corpus_options how = {0};
+    error err;
+    corpus *c = corpus_read(o.data.train.items, 1, &how, &err);
+    assert_int_equal(reader_epoch_updates(c, 4, 16), 26); /* what the stops mean */
+    corpus_free(c);
+    options_free(&o);
+    check_resume("run.precision=fp32", some_stops);
+    check_resume("run.precision=fp32 model.cell=mlstm model.dropout=0.3", some_stops);
+    check_resume("run.precision=fp32 model.cell=deep model.dropout=0.3", one_stop);
+    check_resume("run.precision=fp32 train.recompute=3 model.dropout=0.3", one_stop);
+    check_resume("run.precision=fp32 model.layers=2 train.recompute=2 model.dropout=0.3", one_stop);
+    check_resume("run.precision=fp32 model.graph=dense model.degree=null train.batch=3 "
+                 "train.schedule=cosine",
+                 one_stop);
+    check_resume("run.precision=tf32", one_stop);
+}
+
+static void test_resume_bf16(void **state) {
+    (void)state;
+    check_resume("run.precision=bf16 model.dropout=0.3", some_stops);
+    check_resume("run.precision=bf16 model.cell=mlstm model.input_dropout=0.2", one_stop);
+    check_resume("run.precision=bf16 model.cell=deep model.dropout=0.3", one_stop);
+    check_resume("run.precision=bf16 model.cell=mlstm train.recompute=4", one_stop);
+    check_resume("run.precision=bf16 model.cell=deep model.layers=3 train.rewire_every=7",
+                 one_stop);
+}
+
+/* A rewiring run that stops just after patterns changed, between changes, and where a validation
+ * follows, and that ends with a pattern other than its first. */
+static void test_resume_rewired(void **state) {
+    (void)state;
+    static const char *const settings[] = {
+        "run.precision=fp32 train.rewire_every=3 train.rewire_share=0.5",
+        "run.precision=bf16 train.rewire_every=5 model.cell=mlstm model.dropout=0.3",
+        "run.precision=fp32 train.rewire_every=4 model.cell=deep train.recompute=3 "
+        "model.graph=core_periphery model.degree=null model.density=0.5 model.core=0.4",
+        "run.precision=fp32 train.rewire_every=7 train.rewire_grow=gradient model.cell=deep",
+        "run.precision=bf16 train.rewire_every=4 train.rewire_grow=gradient train.recompute=3",
+    };
+    static const int64_t stops[] = {2, 3, 6, 7, 13, 19, 30, -1};
+    for (size_t i = 0; i < sizeof settings / sizeof *settings; i++) {
+        check_resume(settings[i], stops);
+        char *fixed = mem_format("%s train.rewire_every=0", settings[i]);
+        run("fixed", TRAIN_OVERWRITE, fixed);
+        free(fixed);
+        safetensors a, b;
+        open_run(&a, "whole", "last.safetensors");
+        open_run(&b, "fixed", "last.safetensors");
+        const tensor *now = safetensors_find(&a, "pattern.gates");
+        const tensor *before = safetensors_find(&b, "pattern.gates");
+        assert_int_equal(now->shape[0], before->shape[0]);
+        assert_false(same_tensor(now, before));
+        safetensors_close(&a);
+        safetensors_close(&b);
+    }
+    run("rewired", TRAIN_FRESH, "train.rewire_every=2 train.rewire_share=0.5 train.steps=8");
+    /* 8 nodes of degree 4: 32 blocks besides self-blocks. Of 8 steps the first 6 rewire, at 2 and
+     * 4; nothing after the first line of metrics, at 4. */
+    const int first = (int)(32 * 0.5 * 0.75), second = (int)(32 * 0.5 * 0.25);
+    assert_int_equal(metric("rewired", "blocks_replaced", false), first + second);
+    assert_int_equal(metric("rewired", "blocks_replaced", true), 0);
+}
+
+static int64_t pattern_length(const char *name) {
+    safetensors file;
+    open_run(&file, name, "last.safetensors");
+    const tensor *t = safetensors_find(&file, "pattern.gates");
+    assert_non_null(t);
+    int64_t blocks = t->shape[0];
+    safetensors_close(&file);
+    return blocks;
+}
+
+/* From one dense matrix to blocks, and from blocks to fewer, also with rewiring; stopped before the
+ * first change, after it, in between and after the last. */
+static void test_resume_pruned(void **state) {
+    (void)state;
+    static const char *const settings[] = {
+        "run.precision=fp32 model.graph=dense model.degree=null train.prune_density=0.3 "
+        "train.prune_every=2",
+        "run.precision=bf16 model.graph=dense model.degree=null train.prune_density=0.3 "
+        "train.prune_every=3 train.rewire_every=6 model.cell=mlstm model.dropout=0.3",
+        "run.precision=fp32 model.cell=deep train.prune_density=0.3 train.prune_every=1000",
+    };
+    static const int64_t stops[] = {2, 5, 7, 8, 22, 30, -1};
+    for (size_t i = 0; i < sizeof settings / sizeof *settings; i++) {
+        check_resume(settings[i], stops);
+        assert_int_equal(pattern_length("whole"), 19); /* 0.3 x 64 = 19.2 */
+        assert_true(metric("whole", "density", true) == 19.0 / 64);
+    }
+    assert_true(metric("whole", "density", false) == 40.0 / 64);
+    assert_run_fails("refused", TRAIN_OVERWRITE, "train.prune_density=0.7",
+                     "train.prune_density: expected below 0.625");
+    assert_run_fails("refused", TRAIN_OVERWRITE,
+                     "model.graph=dense model.degree=null train.rewire_every=5",
+                     "train.rewire_every: has no meaning for complete patterns");
+}
+
+/* Stopped by a limit instead, with a schedule that does not depend on it. */
+static void test_raised_limit(void **state) {
+    (void)state;
+    const char *whole = "train.schedule=constant train.steps=40 train.valid_every=10";
+    run("whole", TRAIN_OVERWRITE, whole);
+    run("raised", TRAIN_FRESH, "train.schedule=constant train.steps=20 train.valid_every=10");
+    run("raised", TRAIN_RESUME, whole);
+    assert_same_run("whole", "raised");
+    /* In epochs: 26 updates each. */
+    run("whole", TRAIN_OVERWRITE,
+        "train.schedule=constant train.steps=null train.epochs=1.5 train.valid_every=13 "
+        "train.log_every=13");
+    run("raised", TRAIN_OVERWRITE,
+        "train.schedule=constant train.steps=null train.epochs=0.5 train.valid_every=13 "
+        "train.log_every=13");
+    train_result r = run("raised", TRAIN_RESUME,
+                         "train.schedule=constant train.steps=null train.epochs=1.5 "
+                         "train.valid_every=13 train.log_every=13");
+    assert_int_equal(r.steps, 39);
+    assert_true(r.epochs == 1.5);
+    assert_same_run("whole", "raised");
+}
+
+/* A run that is over where it stands ends as one that reached its limit does. */
+static void test_lowered_limit(void **state) {
+    (void)state;
+    signal_step = 29;
+    run("lowered", TRAIN_FRESH, "");
+    train_result r = run("lowered", TRAIN_RESUME, "train.steps=20");
+    assert_int_equal(r.steps, 30);
+    assert_true(metric("lowered", "step", true) == 30);
+    assert_true(metric("lowered", "valid_bpc", true) == r.valid_bpc);
+    train_result again = run("lowered", TRAIN_RESUME, "train.steps=20");
+    assert_memory_equal(&r, &again, sizeof r);
+}
+
+static void test_finished(void **state) {
+    (void)state;
+    train_result r = run("finished", TRAIN_FRESH, "train.steps=10");
+    size_t size[2];
+    char *before = read_run_file("finished", "last.state", &size[0]);
+    train_result again = run("finished", TRAIN_RESUME, "train.steps=10");
+    char *after = read_run_file("finished", "last.state", &size[1]);
+    assert_int_equal(again.steps, r.steps);
+    assert_int_equal(again.bytes, r.bytes);
+    assert_true(again.epochs == r.epochs && again.seconds == r.seconds);
+    assert_true(again.bytes_per_second == r.bytes_per_second && again.valid_bpc == r.valid_bpc);
+    assert_int_equal(again.parameters, r.parameters);
+    assert_string_equal(again.checkpoint, r.checkpoint);
+    assert_int_equal(size[0], size[1]);
+    assert_memory_equal(before, after, size[0]);
+    free(before);
+    free(after);
+}
+
+/* A signal that comes before the first update, or between two, still leaves all that was done. */
+static void test_signal_between_updates(void **state) {
+    (void)state;
+    run("whole", TRAIN_OVERWRITE, "");
+    signal_first = true;
+    train_result r = run("between", TRAIN_FRESH, "");
+    assert_int_equal(r.signal, SIGINT);
+    assert_int_equal(r.steps, 0);
+    safetensors file;
+    open_run(&file, "between", "last.state"); /* also of nothing done, for --resume */
+    safetensors_close(&file);
+    signal_step = 9;
+    run("between", TRAIN_RESUME, "");
+    signal_first = true;
+    r = run("between", TRAIN_RESUME, "");
+    assert_int_equal(r.steps, 10);
+    run("between", TRAIN_RESUME, "");
+    assert_same_run("whole", "between");
+}
+
+/* Lines of metrics past the state's, as a kill leaves them, are cut off. */
+static void test_lost_updates(void **state) {
+    (void)state;
+    run("whole", TRAIN_OVERWRITE, "");
+    signal_step = 20;
+    run("killed", TRAIN_FRESH, "");
+    FILE *out = fopen(run_file("killed", "metrics.jsonl"), "ab");
+    fputs("{\"step\": 24, \"bytes\"", out);
+    fclose(out);
+    run("killed", TRAIN_RESUME, "");
+    assert_same_run("whole", "killed");
+
+    /* Without a state, but with models: refused. */
+    signal_step = 20;
+    run("killed", TRAIN_OVERWRITE, "");
+    assert_int_equal(remove(run_file("killed", "last.state")), 0);
+    size_t size, again;
+    char *before = read_run_file("killed", "last.safetensors", &size);
+    assert_run_fails("killed", TRAIN_RESUME, "",
+                     "killed/last.state: missing, though there is last.safetensors");
+    assert_int_equal(remove(run_file("killed", "last.safetensors")), 0);
+    assert_run_fails("killed", TRAIN_RESUME, "",
+                     "killed/last.state: missing, though there is best.safetensors");
+    write_bytes(run_file("killed", "last.safetensors"), before, size);
+    assert_run_fails("killed", TRAIN_RESUME, "", "nothing to go on from");
+    char *after = read_run_file("killed", "last.safetensors", &again);
+    assert_int_equal(size, again);
+    assert_memory_equal(before, after, size);
+    free(before);
+    free(after);
+
+    /* Without either, from the beginning. */
+    assert_int_equal(remove(run_file("killed", "last.safetensors")), 0);
+    assert_int_equal(remove(run_file("killed", "best.safetensors")), 0);
+    assert_run_fails("killed", TRAIN_RESUME, "run.seed=5", "run.seed: cannot change on resuming");
+    run("killed", TRAIN_RESUME, "");
+    assert_same_run("whole", "killed");
+
+    /* But not without what says whether it is the same run. */
+    assert_int_equal(remove(run_file("killed", "config.yaml")), 0);
+    assert_run_fails("killed", TRAIN_RESUME, "", "killed/config.yaml: missing");
+}
+
+/* All that the state can make is made of it: a model that is damaged, of another step, or
+ * missing. */
+static void test_repaired_models(void **state) {
+    (void)state;
+    static const char *const names[] = {"last.safetensors", "best.safetensors"};
+    const char *settings = "train.valid_every=40";
+    run("whole", TRAIN_OVERWRITE, settings);
+    run("repaired", TRAIN_FRESH, settings);
+    for (int i = 0; i < 2; i++) {
+        char *path = run_file("repaired", names[i]);
+        for (int how = 0; how < 3; how++) {
+            size_t size;
+            char *bytes = read_text(path, &size);
+            bytes[size - 1] ^= 1;
+            if (how == 0) write_bytes(path, bytes, size);
+            if (how == 1) write_bytes(path, bytes, size / 2);
+            if (how == 2) assert_int_equal(remove(path), 0);
+            free(bytes);
+            run("repaired", TRAIN_RESUME, settings);
+            assert_same_run("whole", "repaired");
+        }
+    }
+    signal_step = 20;
+    run("repaired", TRAIN_OVERWRITE, "");
+    write_text(run_file("repaired", "last.safetensors"), "damaged");
+    run("repaired", TRAIN_RESUME, "");
+    run("whole", TRAIN_OVERWRITE, "");
+    assert_same_run("whole", "repaired");
+}
+
+static int64_t state_step(const char *name, const char *which) {
+    safetensors file;
+    open_run(&file, name, which);
+    int64_t step = strtoll(safetensors_metadata(&file, "step"), NULL, 10);
+    safetensors_close(&file);
+    return step;
+}
+
+/* A run that starts over replaces the earlier one with its first checkpoint, not before. */
+static void test_overwrite(void **state) {
+    (void)state;
+    run("over", TRAIN_FRESH, "train.steps=30 run.seed=9");
+    char *settings = mem_format("train.init=%s", run_file("over", "last.safetensors"));
+    size_t size[2];
+    char *before = read_run_file("over", "last.safetensors", &size[0]);
+
+    /* Stopped before its first update, and by an update that fails. */
+    signal_first = true;
+    assert_run_fails("over", TRAIN_OVERWRITE, settings, "stopped by a signal");
+    assert_int_equal(state_step("over", "last.state"), 30);
+    spoil_step = 2;
+    assert_run_fails("over", TRAIN_OVERWRITE, settings, "not finite");
+    spoil_step = -1;
+    char *after = read_run_file("over", "last.safetensors", &size[1]);
+    assert_int_equal(size[0], size[1]);
+    assert_memory_equal(before, after, size[0]);
+    free(after);
+
+    run("apart", TRAIN_FRESH, settings);
+    run("over", TRAIN_OVERWRITE, settings);
+    free(settings);
+    char *copy = path_of("first.safetensors");
+    write_bytes(copy, before, size[0]);
+    settings = mem_format("train.init=%s", copy);
+    run("twin", TRAIN_FRESH, settings);
+    assert_true(same_file("over", "twin", "last.safetensors"));
+    assert_true(same_file("over", "apart", "last.safetensors"));
+    assert_false(file_exists(run_file("over", "next")));
+    free(settings);
+    free(before);
+
+    /* Killed while its files replaced the earlier run's: whichever are left to be moved. */
+    static const char *const files[] = {"config.yaml", "metrics.jsonl", "best.safetensors",
+                                        "last.safetensors", "last.state"};
+    run("new", TRAIN_FRESH, "train.steps=20");
+    for (int done = 0; done < 5; done++) {
+        run("over", TRAIN_OVERWRITE, "train.steps=30 run.seed=9");
+        assert_int_equal(mkdir(run_file("over", "next"), 0700), 0);
+        for (int i = 0; i < 5; i++) {
+            char *name = mem_format("%s%s", i < done ? "" : "next/", files[i]);
+            char *bytes = read_run_file("new", files[i], &size[0]);
+            write_bytes(run_file("over", name), bytes, size[0]);
+            free(bytes);
+            free(name);
+        }
+        assert_run_fails("over", TRAIN_FRESH, "", "already holds a run");
+        run("over", TRAIN_RESUME, "train.steps=20");
+        assert_same_run("new", "over");
+        assert_false(file_exists(run_file("over", "next")));
+    }
+
+    /* A best model of the earlier run does not stay where the new one has none. */
+    run("over", TRAIN_OVERWRITE, "data.valid=null data.valid_fraction=0");
+    assert_false(file_exists(run_file("over", "best.safetensors")));
+}
+
+static void test_own_config(void **state) {
+    (void)state;
+    error err;
+    assert_true(file_make_folder(path_of("own"), &err));
+    write_text(run_file("own", "config.yaml"), "# mine\ndata: {train: a.txt}\n");
+    for (int start = TRAIN_FRESH; start <= TRAIN_OVERWRITE; start++) {
+        assert_run_fails("own", (train_start)start, "", "own/config.yaml: no run wrote it");
+    }
+    assert_file(run_file("own", "config.yaml"), "# mine\ndata: {train: a.txt}\n");
+}
+
+/* Metrics that were lost, all or the end of them, stay so, and what is left is lines. */
+static void test_lost_metrics(void **state) {
+    (void)state;
+    const char *path = run_file("short", "metrics.jsonl");
+    static const char *const settings[] = {"train.steps=20", "train.steps=30", "train.steps=40"};
+    size_t size;
+    run("short", TRAIN_FRESH, settings[0]);
+    for (int i = 1; i < 3; i++) {
+        char *before = read_text(path, &size);
+        write_bytes(path, before, i == 1 ? 0 : size - 10);
+        free(before);
+        run("short", TRAIN_RESUME, settings[i]);
+        char *text = read_text(path, &size), *rest = text;
+        assert_int_equal(strlen(text), size);
+        for (char *line; (line = strsep(&rest, "\n")) && *line;) {
+            assert_int_equal(strncmp(line, "{\"step\": ", 9), 0);
+            assert_int_equal(line[strlen(line) - 1], '}');
+        }
+        free(text);
+    }
+}
+
+static void test_refused_changes(void **state) {
+    (void)state;
+    run("refused", TRAIN_FRESH, "train.steps=4");
+    size_t state_size, size;
+    char *before = read_run_file("refused", "last.state", &state_size);
+    assert_run_fails("refused", TRAIN_FRESH, "train.steps=4", "already holds a run; --resume");
+    assert_run_fails("refused", TRAIN_RESUME, "train.steps=4 train.lr=0.02",
+                     "train.lr: cannot change on resuming");
+    assert_run_fails("refused", TRAIN_RESUME, "run.seed=3", "run.seed: cannot change");
+    write_documents(train_file, 61, 1);
+    assert_run_fails("refused", TRAIN_RESUME, "train.steps=8",
+                     "data.train: cannot change on resuming");
+    write_documents(train_file, 60, 1);
+    char *files[] = {train_file, valid_file};
+    for (int i = 0; i < 2; i++) { /* as long as before */
+        char *text = read_text(files[i], &size), *changed = memmem(text, size, "cat", 3);
+        memcpy(changed, "dog", 3);
+        write_bytes(files[i], text, size);
+        assert_run_fails("refused", TRAIN_RESUME, "train.steps=8",
+                         i ? "data.valid: cannot change on resuming"
+                           : "data.train: cannot change on resuming");
+        memcpy(changed, "cat", 3);
+        write_bytes(files[i], text, size);
+        free(text);
+    }
+    assert_run_fails("refused", TRAIN_RESUME, "train.batch=5", "train.batch: cannot change");
+    assert_run_fails("refused", TRAIN_RESUME, "model.hidden=128", "model.hidden: cannot change");
+    assert_run_fails("refused", TRAIN_RESUME, "train.recompute=2",
+                     "train.recompute: cannot change");
+    if (test_device_is_cuda()) { /* where auto is bf16 */
+        assert_run_fails(
+            "refused", TRAIN_RESUME, "run.precision=fp32",
+            "last.state was trained in bf16, now it is fp32; --precision bf16 goes on");
+    } else {
+        assert_run_fails(
+            "refused", TRAIN_RESUME, "run.precision=bf16",
+            "last.state was trained in fp32, now it is bf16; --precision fp32 goes on");
+        assert_int_equal(run("refused", TRAIN_RESUME, "train.steps=4 run.precision=fp32").steps, 4);
+    }
+    assert_run_fails("refused", TRAIN_RESUME, "data.exclude=x", "data.exclude: cannot change");
+    assert_run_fails("refused", TRAIN_OVERWRITE, "data.train=absent.txt", "cannot open absent.txt");
+    assert_run_fails("refused", TRAIN_OVERWRITE, "train.batch=4000", "less than one minibatch");
+    assert_run_fails("refused", TRAIN_OVERWRITE,
+                     "train.batch=65536 train.bptt=65536 model.hidden=1048576 model.block=128",
+                     "less than one minibatch");
+    assert_run_fails("refused", TRAIN_OVERWRITE, "train.init=absent.safetensors",
+                     "cannot open absent");
+    size_t again;
+    char *after = read_run_file("refused", "last.state", &again);
+    assert_int_equal(state_size, again);
+    assert_memory_equal(before, after, state_size);
+    free(before);
+    free(after);
+    train_result r = run("refused", TRAIN_RESUME,
+                         "train.steps=6 train.log_every=1 run.threads=2 train.checkpoint_minutes=1 "
+                         "train.minutes=60");
+    assert_int_equal(r.steps, 6);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        TEST(test_resume_fp32),    TEST(test_resume_bf16),
+        TEST(test_resume_rewired), TEST(test_resume_pruned),
+        TEST(test_raised_limit),   TEST(test_lowered_limit),
+        TEST(test_finished),       TEST(test_signal_between_updates),
+        TEST(test_lost_updates),   TEST(test_repaired_models),
+        TEST(test_overwrite),      TEST(test_own_config),
+        TEST(test_lost_metrics),   TEST(test_refused_changes),
+    };
+    return cmocka_run_group_tests(tests, write_files, NULL);
+}
