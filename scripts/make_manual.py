@@ -167,7 +167,7 @@ def completion(summaries, helps, keys):
     values = {}
     for help_ in helps.values():
         for name, argument, text in help_.options:
-            if argument == "NAME" and choices(text):
+            if argument.startswith("NAME") and choices(text):
                 values[name.split(", ")[-1]] = choices(text)
     return BASH.format(
         commands=" ".join(summaries), keys=" ".join(keys),
