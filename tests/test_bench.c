@@ -193,6 +193,20 @@ static void test_update_floor(void **state) {
     }
     assert_near(total, sum);
 
+    /* A second layer repeats the lines of the first, and has those of what it reads of it. */
+    config.layers = 2;
+    model *two = model_create(be, &config, NULL, 3, 5, 1, MODEL_TRAINING, &err);
+    assert_non_null(two);
+    update_floor g;
+    update_floor_describe(two, 0, &g);
+    assert_near(find_line(&g, "layer2.below fprop")->cost.operations, 2 * weights * 15);
+    assert_near(find_line(&g, "layer2.below sum")->times, 5);
+    assert_near(find_line(&g, "layer2.gates wgrad")->cost.operations, 2 * weights * 15);
+    assert_near(find_line(&g, "input tables")->times, 2);
+    assert_true(g.waits == 2 * f.waits);
+    assert_true(update_floor_seconds(&g, &c, MATH_FP32, NULL) > 1.5 * total);
+    model_free(two);
+
     /* Weights that stay in the cache are not fetched again; nor is anything, if all of it stays. */
     update_floor_describe(m, (size_t)weights * 4, &f);
     assert_near(find_line(&f, "gates fprop")->cost.memory, 4 * 4 * units);

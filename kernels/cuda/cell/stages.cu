@@ -612,11 +612,65 @@ static void run_add_rows(backend *be, const layout *l, const void *x, int column
     cuda_launched(be, "add rows");
 }
 
+/* The same with layer norm's sums of the result as stored. A thread block takes 64 rows of one gate
+ * and a span of 64 columns, four columns a thread. */
+template <typename T>
+static __global__ void __launch_bounds__(ADD_THREADS)
+    add_with_sums_kernel(const T *x, T *y, int units, int gates, int block, int columns,
+                         fixed *sums) {
+    const int VEC = 4, WIDE = SUM_COLUMNS / VEC, LANES = ADD_THREADS / WIDE;
+    __shared__ __align__(16) float parts[LANES][2][SUM_COLUMNS];
+    const int column = threadIdx.x % WIDE * VEC, part = threadIdx.x / WIDE, gate = blockIdx.z;
+    const int first = blockIdx.x * SUM_ROWS, last = min(first + SUM_ROWS, units);
+    const int from = blockIdx.y * SUM_COLUMNS;
+    float total[VEC] = {}, square[VEC] = {};
+    for (int unit = first + part; unit < last; unit += LANES) {
+        const size_t row = (size_t)(unit / block * gates + gate) * block + unit % block;
+        const size_t at = row * columns + from + column;
+        float a[VEC], b[VEC];
+        packet<T, VEC> stored;
+        load(a, x + at);
+        load(b, y + at);
+#pragma unroll
+        for (int k = 0; k < VEC; k++) a[k] += b[k];
+        pack(stored, a);
+        store_packet(y + at, stored);
+        unpack(stored, a);
+#pragma unroll
+        for (int k = 0; k < VEC; k++) {
+            total[k] += a[k];
+            square[k] += a[k] * a[k];
+        }
+    }
+    store_shared(&parts[part][0][column], total);
+    store_shared(&parts[part][1][column], square);
+    __syncthreads();
+    if (threadIdx.x >= 2 * SUM_COLUMNS) return;
+    const int which = threadIdx.x / SUM_COLUMNS, n = threadIdx.x % SUM_COLUMNS;
+    float sum = 0;
+    for (int i = 0; i < LANES; i++) sum += parts[i][which][n];
+    add_fixed(sums + gate * sums_gate(columns), columns, which, from + n, sum,
+              which ? SCALE_SQUARE : SCALE_SUM);
+}
+
+template <typename T>
+static void run_add_with_sums(backend *be, const layout *l, const void *x, int columns, void *y,
+                              void *sums) {
+    const int units = l->out_nodes * l->out_block;
+    const dim3 grid((units + SUM_ROWS - 1) / SUM_ROWS, columns / SUM_COLUMNS, l->gates);
+    add_with_sums_kernel<T><<<grid, ADD_THREADS, 0, cuda_of(be)->stream>>>(
+        (const T *)x, (T *)y, units, l->gates, l->out_block, columns, (fixed *)sums);
+    cuda_launched(be, "add rows");
+}
+
 void add_rows_run(backend *be, const device_layout *device, const void *x, int columns, void *y,
                   void *sums) {
     const layout *l = &device->host;
-    DISPATCH(be, run_add_rows, be, l, x, columns, y);
-    if (sums) cuda_column_sums(be, l, y, 1, columns, sums);
+    if (sums) {
+        DISPATCH(be, run_add_with_sums, be, l, x, columns, y, sums);
+    } else {
+        DISPATCH(be, run_add_rows, be, l, x, columns, y);
+    }
 }
 
 void cuda_add_rows(backend *be, const device_layout *device, const void *x, int columns, void *y,
