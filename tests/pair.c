@@ -66,12 +66,36 @@ graph *nasty_graph(int nodes, double share, bool hubs) {
     return g;
 }
 
+// clang-format off
 const shape gate_shapes[GATE_SHAPES] = {
-    {11, 32, GATES, 2, 1, 0.15, false}, {11, 32, GATES, 4, 1, 0.8, true},
-    {12, 32, GATES, 8, 1, 0.8, true},   {71, 32, GATES, 4, 1, 0.15, false},
-    {71, 32, GATES, 8, 1, 0.15, true},  {35, 32, GATES, 30, 1, 0.8, true},
-    {5, 64, GATES, 2, 1, 0.8, false},   {6, 64, GATES, 4, 1, 0.15, true},
-    {5, 64, GATES, 8, 1, 0.8, true},    {47, 64, GATES, 24, 1, 0.1, false},
-    {5, 128, GATES, 2, 1, 0.8, true},   {6, 128, GATES, 4, 1, 0.2, true},
-    {5, 128, GATES, 8, 1, 0.8, false},  {5, 128, GATES, 10, 1, 0.5, true},
+    {.reason = "a few nodes and blocks, the fewest columns",
+     .nodes = 11, .block = 32, .gates = GATES, .columns = 2, .share = 0.15},
+    {.reason = "nearly all blocks there, 128 columns: one tile",
+     .nodes = 11, .block = 32, .gates = GATES, .columns = 4, .share = 0.8, .hubs = true},
+    {.reason = "256 columns: the widest tile of fprop, two boxes a warpgroup of dgrad",
+     .nodes = 12, .block = 32, .gates = GATES, .columns = 8, .share = 0.8, .hubs = true},
+    {.reason = "more parts than nodes: lists are cut between thread blocks",
+     .nodes = 71, .block = 32, .gates = GATES, .columns = 4, .share = 0.15},
+    {.reason = "a hub's list in twelve parts, 256 columns",
+     .nodes = 71, .block = 32, .gates = GATES, .columns = 8, .share = 0.15, .hubs = true},
+    {.reason = "960 columns: fprop in tiles of 64, dgrad in four tiles, the last not full",
+     .nodes = 35, .block = 32, .gates = GATES, .columns = 30, .share = 0.8, .hubs = true},
+    {.reason = "blocks of 64, the fewest columns",
+     .nodes = 5, .block = 64, .gates = GATES, .columns = 2, .share = 0.8},
+    {.reason = "blocks of 64 with rows and columns that are empty or full, 128 columns",
+     .nodes = 6, .block = 64, .gates = GATES, .columns = 4, .share = 0.15, .hubs = true},
+    {.reason = "blocks of 64, 256 columns: two tiles of dgrad",
+     .nodes = 5, .block = 64, .gates = GATES, .columns = 8, .share = 0.8, .hubs = true},
+    {.reason = "blocks of 64, whole nodes of like sources, six tiles",
+     .nodes = 47, .block = 64, .gates = GATES, .columns = 24, .share = 0.1},
+    {.reason = "blocks of 128, the fewest columns",
+     .nodes = 5, .block = 128, .gates = GATES, .columns = 2, .share = 0.8, .hubs = true},
+    {.reason = "blocks of 128, 128 columns",
+     .nodes = 6, .block = 128, .gates = GATES, .columns = 4, .share = 0.2, .hubs = true},
+    {.reason = "blocks of 128, 256 columns: two tiles of dgrad",
+     .nodes = 5, .block = 128, .gates = GATES, .columns = 8, .share = 0.8},
+    {.reason = "blocks of 128, 320 columns: fprop's last 64 by themselves, dgrad's last tile "
+               "half empty",
+     .nodes = 5, .block = 128, .gates = GATES, .columns = 10, .share = 0.5, .hubs = true},
 };
+// clang-format on

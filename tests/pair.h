@@ -18,8 +18,9 @@ typedef struct pair {
 
 /* Of a layer and what a product of it reads. */
 typedef struct shape {
+    const char *reason; /* what this one exercises, or NULL */
     int nodes, block, gates;
-    int columns, steps; /* columns: in multiples of those that a product takes */
+    int columns, steps; /* columns: in multiples of those that a product takes; 0 steps: one */
     double share;
     bool hubs;
 } shape;

@@ -57,7 +57,7 @@ static void check_layout(pair *p, const layout *l, int columns, int steps, const
                                         "wgrad"};
     const size_t sizes[5] = {out, out, in, in, weights};
     for (int i = 0; i < 5; i++) {
-        char text[160];
+        char text[240];
         snprintf(text, sizeof text, "%s, %s, %d columns, %d steps", what[i], name, columns, steps);
         pair as = *p; /* sums in fp32 of the same operands are as near in bf16 */
         if (i == 4 && test_device_is_cuda() && p->be->precision == BF16) as.tolerance = 1e-5;
@@ -73,11 +73,13 @@ static void check_layout(pair *p, const layout *l, int columns, int steps, const
 static void check_shapes(pair *p, const shape *shapes, size_t count) {
     for (size_t i = 0; i < count; i++) {
         const shape *s = &shapes[i];
+        const int steps = s->steps ? s->steps : 1;
         graph *g = nasty_graph(s->nodes, s->share, s->hubs);
         layout *l = layout_from_graph(g, s->block, s->gates);
-        char name[64];
-        snprintf(name, sizeof name, "block %d, %d gates, %d blocks", s->block, s->gates, l->blocks);
-        check_layout(p, l, s->columns * p->be->product_multiple, s->steps, name);
+        char name[160];
+        snprintf(name, sizeof name, "block %d, %d gates, %d blocks (%s)", s->block, s->gates,
+                 l->blocks, s->reason ? s->reason : "random");
+        check_layout(p, l, s->columns * p->be->product_multiple, steps, name);
         layout_free(l);
         graph_free(g);
     }
@@ -304,13 +306,34 @@ static void test_forced_kernels(void **state) {
  * memory holds at a time, by either. */
 static void test_many_blocks(void **state) {
     (void)state;
+    // clang-format off
     static const shape shapes[] = {
-        {132, 32, 1, 6, 1, 0.75, true}, {310, 32, 1, 6, 1, 0.02, true},
-        {200, 32, 1, 6, 1, 0.1, true},  {100, 64, 1, 6, 1, 0.1, false},
-        {40, 32, 1, 4, 11, 0.3, true},  {150, 32, 1, 2, 6, 0.3, false},
-        {65, 64, 1, 2, 6, 0.5, true},   {12, 64, 1, 18, 2, 0.3, true},
-        {80, 32, 1, 2, 5, 0.5, true},
+        {.reason = "a dense pattern: pairs of tiles, three tasks for each thread block",
+         .nodes = 132, .block = 32, .gates = 1, .columns = 6, .share = 0.75, .hubs = true},
+        {.reason = "a sparse pattern: single tiles in two batches a task, fewer tasks than "
+                   "multiprocessors",
+         .nodes = 310, .block = 32, .gates = 1, .columns = 6, .share = 0.02, .hubs = true},
+        {.reason = "three batches a task, the most there are",
+         .nodes = 200, .block = 32, .gates = 1, .columns = 6, .share = 0.1, .hubs = true},
+        {.reason = "blocks of 64: four tiles each, in two batches a task",
+         .nodes = 100, .block = 64, .gates = 1, .columns = 6, .share = 0.1},
+        {.reason = "few tiles of little in common, and 11 steps: more depth than the rings hold",
+         .nodes = 40, .block = 32, .gates = 1, .columns = 4, .steps = 11,
+         .share = 0.3, .hubs = true},
+        {.reason = "single tiles in two tasks a thread block, over six steps",
+         .nodes = 150, .block = 32, .gates = 1, .columns = 2, .steps = 6, .share = 0.3},
+        {.reason = "blocks of 64 in pairs, over six steps",
+         .nodes = 65, .block = 64, .gates = 1, .columns = 2, .steps = 6,
+         .share = 0.5, .hubs = true},
+        {.reason = "fewer tasks than multiprocessors, one column each, and 18 x 64 columns of "
+                   "depth",
+         .nodes = 12, .block = 64, .gates = 1, .columns = 18, .steps = 2,
+         .share = 0.3, .hubs = true},
+        {.reason = "pairs over five steps of few columns",
+         .nodes = 80, .block = 32, .gates = 1, .columns = 2, .steps = 5,
+         .share = 0.5, .hubs = true},
     };
+    // clang-format on
     check_gpu_shapes(10, shapes, sizeof shapes / sizeof shapes[0]);
     check_gpu_shapes_in(TF32, 10, shapes, 5);
 }
@@ -319,11 +342,29 @@ static void test_many_blocks(void **state) {
  * gates, and larger blocks. */
 static void test_few_columns(void **state) {
     (void)state;
+    // clang-format off
     static const shape shapes[] = {
-        {132, 32, 1, 2, 1, 0.3, true}, {130, 32, 1, 4, 1, 0.1, false}, {15, 32, 1, 2, 1, 0.2, true},
-        {50, 64, 1, 2, 2, 0.1, false}, {12, 128, 1, 2, 1, 0.3, true},  {33, 32, 4, 4, 1, 0.1, true},
-        {11, 64, 4, 2, 1, 0.3, true},  {150, 32, 1, 2, 2, 0.1, true},  {90, 32, 1, 1, 1, 0.3, true},
+        {.reason = "three batches a task at the fewest columns",
+         .nodes = 132, .block = 32, .gates = 1, .columns = 2, .share = 0.3, .hubs = true},
+        {.reason = "rows of eight tiles a task, no hub",
+         .nodes = 130, .block = 32, .gates = 1, .columns = 4, .share = 0.1},
+        {.reason = "as few tiles as blocks, each a task by itself",
+         .nodes = 15, .block = 32, .gates = 1, .columns = 2, .share = 0.2, .hubs = true},
+        {.reason = "blocks of 64 over two steps",
+         .nodes = 50, .block = 64, .gates = 1, .columns = 2, .steps = 2, .share = 0.1},
+        {.reason = "blocks of 128, whose rows are one tile each",
+         .nodes = 12, .block = 128, .gates = 1, .columns = 2, .share = 0.3, .hubs = true},
+        {.reason = "four gates in blocks of 32: a node's rows are one tile",
+         .nodes = 33, .block = 32, .gates = GATES, .columns = 4, .share = 0.1, .hubs = true},
+        {.reason = "four gates in blocks of 64: a node's rows are two tiles",
+         .nodes = 11, .block = 64, .gates = GATES, .columns = 2, .share = 0.3, .hubs = true},
+        {.reason = "two batches a task over two steps",
+         .nodes = 150, .block = 32, .gates = 1, .columns = 2, .steps = 2,
+         .share = 0.1, .hubs = true},
+        {.reason = "32 columns, which wgrad of bf16 leaves out and tf32 takes",
+         .nodes = 90, .block = 32, .gates = 1, .columns = 1, .share = 0.3, .hubs = true},
     };
+    // clang-format on
     check_gpu_shapes(17, shapes, sizeof shapes / sizeof shapes[0]);
     check_gpu_shapes_in(TF32, 17, shapes, sizeof shapes / sizeof shapes[0]);
 }
@@ -333,17 +374,47 @@ static void test_few_columns(void **state) {
  * is not full, nor the last group of tiles; fprop of more tiles than there are thread blocks. */
 static void test_many_gates(void **state) {
     (void)state;
+    // clang-format off
     static const shape shapes[] = {
-        {700, 32, 4, 2, 1, 0.001, true},  {700, 32, 4, 4, 1, 0.002, false},
-        {40, 32, 4, 10, 1, 0.1, true},    {410, 64, 4, 2, 1, 0.001, false},
-        {40, 64, 4, 10, 1, 0.02, true},   {270, 128, 4, 2, 1, 0.001, false},
-        {20, 128, 4, 6, 1, 0.1, true},    {60, 32, 4, 8, 1, 0.05, true},
-        {60, 32, 4, 7, 1, 0.03, false},   {150, 32, 4, 5, 1, 0.005, true},
-        {24, 128, 4, 4, 1, 0.25, true},   {60, 64, 4, 4, 1, 0.1, true},
-        {13, 128, 4, 20, 1, 0.95, true},  {300, 64, 4, 4, 1, 0.01, false},
-        {150, 128, 4, 4, 1, 0.02, false}, {90, 32, 4, 34, 1, 0.02, true},
-        {130, 32, 4, 34, 1, 0.01, false}, {60, 64, 4, 20, 1, 0.1, true},
+        {.reason = "hubs of a sparse pattern: a list lies in a hundred parts; several parts a "
+                   "thread block",
+         .nodes = 700, .block = 32, .gates = GATES, .columns = 2, .share = 0.001, .hubs = true},
+        {.reason = "whole nodes, five to a part, more parts than multiprocessors",
+         .nodes = 700, .block = 32, .gates = GATES, .columns = 4, .share = 0.002},
+        {.reason = "hubs' lists, and a second tile of columns that is not full",
+         .nodes = 40, .block = 32, .gates = GATES, .columns = 10, .share = 0.1, .hubs = true},
+        {.reason = "blocks of 64, more nodes than parts of three have room for at once",
+         .nodes = 410, .block = 64, .gates = GATES, .columns = 2, .share = 0.001},
+        {.reason = "blocks of 64 and three tiles of columns, the last half empty",
+         .nodes = 40, .block = 64, .gates = GATES, .columns = 10, .share = 0.02, .hubs = true},
+        {.reason = "blocks of 128 in parts of two nodes, more parts than multiprocessors",
+         .nodes = 270, .block = 128, .gates = GATES, .columns = 2, .share = 0.001},
+        {.reason = "blocks of 128 and two tiles of columns, the last half empty",
+         .nodes = 20, .block = 128, .gates = GATES, .columns = 6, .share = 0.1, .hubs = true},
+        {.reason = "a hub's list in thirty parts, one full tile of 256 columns",
+         .nodes = 60, .block = 32, .gates = GATES, .columns = 8, .share = 0.05, .hubs = true},
+        {.reason = "columns that end within the second box of a warpgroup",
+         .nodes = 60, .block = 32, .gates = GATES, .columns = 7, .share = 0.03},
+        {.reason = "a hub's list in fifty parts; columns that end within a box of the tile",
+         .nodes = 150, .block = 32, .gates = GATES, .columns = 5, .share = 0.005, .hubs = true},
+        {.reason = "blocks of 128 whose lists are cut evenly",
+         .nodes = 24, .block = 128, .gates = GATES, .columns = 4, .share = 0.25, .hubs = true},
+        {.reason = "blocks of 64 whose lists are cut evenly, with hubs",
+         .nodes = 60, .block = 64, .gates = GATES, .columns = 4, .share = 0.1, .hubs = true},
+        {.reason = "whole nodes of 128, nearly all blocks there, five tiles",
+         .nodes = 13, .block = 128, .gates = GATES, .columns = 20, .share = 0.95, .hubs = true},
+        {.reason = "blocks of 64 without hubs, cut evenly: a list lies in two parts",
+         .nodes = 300, .block = 64, .gates = GATES, .columns = 4, .share = 0.01},
+        {.reason = "blocks of 128 without hubs, cut evenly: a list lies in three parts",
+         .nodes = 150, .block = 128, .gates = GATES, .columns = 4, .share = 0.02},
+        {.reason = "even parts of five tiles, the last group of which is not full",
+         .nodes = 90, .block = 32, .gates = GATES, .columns = 34, .share = 0.02, .hubs = true},
+        {.reason = "whole nodes and five tiles, the last of 64 columns",
+         .nodes = 130, .block = 32, .gates = GATES, .columns = 34, .share = 0.01},
+        {.reason = "whole nodes of 64, five tiles of 128 columns",
+         .nodes = 60, .block = 64, .gates = GATES, .columns = 20, .share = 0.1, .hubs = true},
     };
+    // clang-format on
     check_gpu_shapes(11, shapes, sizeof shapes / sizeof shapes[0]);
 }
 
@@ -352,19 +423,55 @@ static void test_many_gates(void **state) {
  * cut, and nodes so many that neighbours in a list are far apart. */
 static void test_many_columns(void **state) {
     (void)state;
+    // clang-format off
     static const shape shapes[] = {
-        {200, 32, 1, 25, 1, 0.01, true},    {300, 32, 1, 4, 1, 0.01, true},
-        {90, 32, 1, 5, 1, 0.3, false},      {96, 32, 1, 16, 1, 0.1, true},
-        {102, 64, 1, 25, 1, 0.01, true},    {24, 64, 1, 13, 1, 0.3, false},
-        {34, 128, 1, 25, 1, 0.03, true},    {12, 128, 1, 4, 1, 0.3, false},
-        {1300, 32, 1, 4, 1, 0.0007, false}, {160, 32, 1, 4, 1, 0.5, true},
-        {120, 32, 1, 6, 1, 0.7, false},     {395, 32, 1, 4, 1, 0.005, true},
-        {120, 32, 1, 33, 1, 0.7, false},    {300, 32, 1, 8, 1, 0.01, true},
-        {300, 32, 1, 15, 1, 0.02, true},    {395, 32, 1, 16, 1, 0.005, true},
-        {150, 64, 1, 16, 1, 0.02, true},    {80, 128, 1, 15, 1, 0.05, true},
-        {150, 32, 1, 4, 1, 0.19, true},     {150, 64, 1, 4, 1, 0.02, true},
-        {80, 128, 1, 8, 1, 0.05, true},
+        {.reason = "four tiles of columns, which end within the last; one turn is half empty",
+         .nodes = 200, .block = 32, .gates = 1, .columns = 25, .share = 0.01, .hubs = true},
+        {.reason = "small parts, two thread blocks a multiprocessor, with hubs whose lists are "
+                   "cut",
+         .nodes = 300, .block = 32, .gates = 1, .columns = 4, .share = 0.01, .hubs = true},
+        {.reason = "long lists, of hubs' length without hubs: cut by cost alone; columns end "
+                   "within a box",
+         .nodes = 90, .block = 32, .gates = 1, .columns = 5, .share = 0.3},
+        {.reason = "two full tiles of 256 columns, and hubs whose lists are cut",
+         .nodes = 96, .block = 32, .gates = 1, .columns = 16, .share = 0.1, .hubs = true},
+        {.reason = "blocks of 64 in three nodes a part; columns end within the fourth tile",
+         .nodes = 102, .block = 64, .gates = 1, .columns = 25, .share = 0.01, .hubs = true},
+        {.reason = "blocks of 64, fewer tiles than multiprocessors; columns end within a box",
+         .nodes = 24, .block = 64, .gates = 1, .columns = 13, .share = 0.3},
+        {.reason = "blocks of 128, a node a part; columns end within the fourth tile",
+         .nodes = 34, .block = 128, .gates = 1, .columns = 25, .share = 0.03, .hubs = true},
+        {.reason = "blocks of 128 and the fewest columns: tiles of 128",
+         .nodes = 12, .block = 128, .gates = 1, .columns = 4, .share = 0.3},
+        {.reason = "sources so far apart that a list's entry takes several steps to one",
+         .nodes = 1300, .block = 32, .gates = 1, .columns = 4, .share = 0.0007},
+        {.reason = "long lists and 128 columns: two thread blocks share each part",
+         .nodes = 160, .block = 32, .gates = 1, .columns = 4, .share = 0.5, .hubs = true},
+        {.reason = "two thread blocks share each part, of 256 columns that end within the tile",
+         .nodes = 120, .block = 32, .gates = 1, .columns = 6, .share = 0.7},
+        {.reason = "more small parts than multiprocessors, with hubs",
+         .nodes = 395, .block = 32, .gates = 1, .columns = 4, .share = 0.005, .hubs = true},
+        {.reason = "long lists that nobody shares: five tiles of columns, the last with one box",
+         .nodes = 120, .block = 32, .gates = 1, .columns = 33, .share = 0.7},
+        {.reason = "small parts with hubs, in two tiles of 128 columns",
+         .nodes = 300, .block = 32, .gates = 1, .columns = 8, .share = 0.01, .hubs = true},
+        {.reason = "small parts with hubs, in four tiles, of which the last ends within a box",
+         .nodes = 300, .block = 32, .gates = 1, .columns = 15, .share = 0.02, .hubs = true},
+        {.reason = "small parts with hubs, more of them than the GPU runs at once, in four full "
+                   "tiles",
+         .nodes = 395, .block = 32, .gates = 1, .columns = 16, .share = 0.005, .hubs = true},
+        {.reason = "blocks of 64 with hubs, whose instance has its own kernel, two tiles",
+         .nodes = 150, .block = 64, .gates = 1, .columns = 16, .share = 0.02, .hubs = true},
+        {.reason = "blocks of 128 with hubs in tiles of 128 columns, the last not full",
+         .nodes = 80, .block = 128, .gates = 1, .columns = 15, .share = 0.05, .hubs = true},
+        {.reason = "hubs of whole parts at 128 columns, lists of medium length",
+         .nodes = 150, .block = 32, .gates = 1, .columns = 4, .share = 0.19, .hubs = true},
+        {.reason = "blocks of 64 with hubs at 128 columns",
+         .nodes = 150, .block = 64, .gates = 1, .columns = 4, .share = 0.02, .hubs = true},
+        {.reason = "blocks of 128 with hubs at 256 columns",
+         .nodes = 80, .block = 128, .gates = 1, .columns = 8, .share = 0.05, .hubs = true},
     };
+    // clang-format on
     check_gpu_shapes(13, shapes, sizeof shapes / sizeof shapes[0]);
 }
 
@@ -373,16 +480,42 @@ static void test_many_columns(void **state) {
  * stages that are full, or hold a single node or source. */
 static void test_small_blocks(void **state) {
     (void)state;
+    // clang-format off
     static const shape shapes[] = {
-        {400, 8, 1, 4, 1, 0.3, true},    {600, 8, 1, 5, 1, 0.05, false},
-        {600, 8, 1, 48, 1, 0.01, true},  {300, 8, 1, 8, 1, 0.5, true},
-        {49, 8, 1, 25, 1, 0.02, true},   {24, 8, 1, 16, 1, 0.9, false},
-        {150, 8, 4, 6, 1, 0.1, true},    {300, 8, 4, 4, 1, 0.02, false},
-        {25, 8, 4, 21, 1, 0.3, true},    {330, 16, 1, 4, 1, 0.4, true},
-        {200, 16, 1, 9, 1, 0.5, true},   {340, 16, 1, 46, 1, 0.01, false},
-        {25, 16, 1, 18, 1, 0.05, true},  {70, 16, 4, 13, 1, 0.3, true},
-        {120, 16, 4, 4, 1, 0.05, false}, {13, 16, 4, 24, 1, 0.9, true},
+        {.reason = "blocks of 8, 17 parts of long lists: all of them are shared",
+         .nodes = 400, .block = 8, .gates = 1, .columns = 4, .share = 0.3, .hubs = true},
+        {.reason = "columns that end inside of 64, which TMA brings box by box",
+         .nodes = 600, .block = 8, .gates = 1, .columns = 5, .share = 0.05},
+        {.reason = "blocks of 8, six tiles of 256 columns: whole turns, then shares of the rest",
+         .nodes = 600, .block = 8, .gates = 1, .columns = 48, .share = 0.01, .hubs = true},
+        {.reason = "half of all blocks there, 256 columns",
+         .nodes = 300, .block = 8, .gates = 1, .columns = 8, .share = 0.5, .hubs = true},
+        {.reason = "a last part of a single node, and columns that end within a tile",
+         .nodes = 49, .block = 8, .gates = 1, .columns = 25, .share = 0.02, .hubs = true},
+        {.reason = "one part, nearly full, for all columns",
+         .nodes = 24, .block = 8, .gates = 1, .columns = 16, .share = 0.9},
+        {.reason = "four gates as nodes for fprop, as sources for dgrad; columns in two boxes",
+         .nodes = 150, .block = 8, .gates = GATES, .columns = 6, .share = 0.1, .hubs = true},
+        {.reason = "four gates of a sparse pattern: stages that hold few blocks",
+         .nodes = 300, .block = 8, .gates = GATES, .columns = 4, .share = 0.02},
+        {.reason = "four gates, two parts of dgrad, columns that end inside of 64",
+         .nodes = 25, .block = 8, .gates = GATES, .columns = 21, .share = 0.3, .hubs = true},
+        {.reason = "blocks of 16, 28 parts of long lists: all of them are shared",
+         .nodes = 330, .block = 16, .gates = 1, .columns = 4, .share = 0.4, .hubs = true},
+        {.reason = "blocks of 16, columns that end inside of 64",
+         .nodes = 200, .block = 16, .gates = 1, .columns = 9, .share = 0.5, .hubs = true},
+        {.reason = "blocks of 16, 29 parts in six tiles: more than multiprocessors",
+         .nodes = 340, .block = 16, .gates = 1, .columns = 46, .share = 0.01},
+        {.reason = "a last part of a single node of 16",
+         .nodes = 25, .block = 16, .gates = 1, .columns = 18, .share = 0.05, .hubs = true},
+        {.reason = "four gates in blocks of 16, columns that end inside of 64",
+         .nodes = 70, .block = 16, .gates = GATES, .columns = 13, .share = 0.3, .hubs = true},
+        {.reason = "four gates in blocks of 16, sparse, the fewest columns",
+         .nodes = 120, .block = 16, .gates = GATES, .columns = 4, .share = 0.05},
+        {.reason = "four gates in blocks of 16, nearly full",
+         .nodes = 13, .block = 16, .gates = GATES, .columns = 24, .share = 0.9, .hubs = true},
     };
+    // clang-format on
     check_gpu_shapes(15, shapes, sizeof shapes / sizeof shapes[0]);
 }
 
@@ -392,17 +525,53 @@ static void test_small_blocks(void **state) {
  * and columns that end inside a tile. */
 static void test_small_gradients(void **state) {
     (void)state;
+    // clang-format off
     static const shape shapes[] = {
-        {700, 8, 1, 2, 1, 0.2, true},     {1500, 8, 1, 2, 1, 0.01, true},
-        {900, 8, 1, 4, 3, 0.03, false},   {400, 8, 1, 6, 5, 0.1, true},
-        {1100, 8, 1, 2, 1, 0.002, false}, {61, 8, 1, 4, 9, 0.15, true},
-        {300, 8, 1, 2, 2, 0.6, true},     {299, 8, 1, 4, 1, 0.95, false},
-        {200, 8, 4, 2, 2, 0.1, true},     {131, 8, 4, 4, 1, 0.6, true},
-        {400, 16, 1, 2, 1, 0.2, true},    {700, 16, 1, 2, 1, 0.02, true},
-        {500, 16, 1, 4, 3, 0.05, false},  {41, 16, 1, 6, 7, 0.2, true},
-        {150, 16, 1, 2, 2, 0.8, true},    {133, 16, 1, 4, 1, 0.95, false},
-        {90, 16, 4, 2, 3, 0.1, true},     {65, 16, 4, 2, 1, 0.95, true},
+        {.reason = "blocks of 8: two tasks a thread block, of as many strips as there may be",
+         .nodes = 700, .block = 8, .gates = 1, .columns = 2, .share = 0.2, .hubs = true},
+        {.reason = "three tasks a thread block of a sparse pattern, with hubs",
+         .nodes = 1500, .block = 8, .gates = 1, .columns = 2, .share = 0.01, .hubs = true},
+        {.reason = "two tasks a thread block over three steps",
+         .nodes = 900, .block = 8, .gates = 1, .columns = 4, .steps = 3, .share = 0.03},
+        {.reason = "more steps than the ring has stages",
+         .nodes = 400, .block = 8, .gates = 1, .columns = 6, .steps = 5,
+         .share = 0.1, .hubs = true},
+        {.reason = "as sparse as it gets: tasks of few strips",
+         .nodes = 1100, .block = 8, .gates = 1, .columns = 2, .share = 0.002},
+        {.reason = "few tasks, nine steps",
+         .nodes = 61, .block = 8, .gates = 1, .columns = 4, .steps = 9,
+         .share = 0.15, .hubs = true},
+        {.reason = "more than half of all blocks: operands of neighbours come in large boxes",
+         .nodes = 300, .block = 8, .gates = 1, .columns = 2, .steps = 2,
+         .share = 0.6, .hubs = true},
+        {.reason = "nearly full: warps have as many strips as they may",
+         .nodes = 299, .block = 8, .gates = 1, .columns = 4, .share = 0.95},
+        {.reason = "four gates in blocks of 8",
+         .nodes = 200, .block = 8, .gates = GATES, .columns = 2, .steps = 2,
+         .share = 0.1, .hubs = true},
+        {.reason = "four gates in blocks of 8, more than half of all there",
+         .nodes = 131, .block = 8, .gates = GATES, .columns = 4, .share = 0.6, .hubs = true},
+        {.reason = "blocks of 16: three tasks a thread block",
+         .nodes = 400, .block = 16, .gates = 1, .columns = 2, .share = 0.2, .hubs = true},
+        {.reason = "blocks of 16, sparse: two tasks a thread block",
+         .nodes = 700, .block = 16, .gates = 1, .columns = 2, .share = 0.02, .hubs = true},
+        {.reason = "panels of 32 columns with twice the operands, which this plan prefers",
+         .nodes = 500, .block = 16, .gates = 1, .columns = 4, .steps = 3, .share = 0.05},
+        {.reason = "blocks of 16, more steps than the ring has stages",
+         .nodes = 41, .block = 16, .gates = 1, .columns = 6, .steps = 7,
+         .share = 0.2, .hubs = true},
+        {.reason = "blocks of 16, most of them there: operands come in large boxes",
+         .nodes = 150, .block = 16, .gates = 1, .columns = 2, .steps = 2,
+         .share = 0.8, .hubs = true},
+        {.reason = "blocks of 16, nearly full",
+         .nodes = 133, .block = 16, .gates = 1, .columns = 4, .share = 0.95},
+        {.reason = "four gates in blocks of 16 over three steps",
+         .nodes = 90, .block = 16, .gates = GATES, .columns = 2, .steps = 3,
+         .share = 0.1, .hubs = true},
+        {.reason = "four gates in blocks of 16, nearly full",
+         .nodes = 65, .block = 16, .gates = GATES, .columns = 2, .share = 0.95, .hubs = true},
     };
+    // clang-format on
     check_gpu_shapes(17, shapes, sizeof shapes / sizeof shapes[0]);
 }
 
@@ -410,16 +579,42 @@ static void test_small_gradients(void **state) {
  * last short ones. */
 static void test_long_lists(void **state) {
     (void)state;
+    // clang-format off
     static const shape shapes[] = {
-        {300, 8, 1, 1, 1, 0.005, true},  {150, 8, 4, 1, 1, 0.01, true},
-        {200, 8, 1, 2, 1, 0.02, true},   {170, 8, 1, 4, 1, 0.01, true},
-        {140, 16, 1, 1, 1, 0.02, true},  {90, 16, 1, 2, 1, 0.1, true},
-        {100, 16, 1, 3, 1, 0.02, true},  {50, 16, 1, 4, 1, 0.05, true},
-        {140, 32, 1, 1, 1, 0.01, true},  {40, 32, 1, 2, 1, 0.3, true},
-        {70, 32, 1, 4, 1, 0.02, true},   {30, 32, 1, 1, 1, 0.1, true},
-        {20, 64, 4, 1, 1, 0.1, true},    {20, 128, 1, 2, 1, 0.1, true},
-        {300, 32, 1, 2, 1, 0.01, false}, {70, 64, 1, 2, 1, 0.02, false},
+        {.reason = "blocks of 8: a hub's list in two parts",
+         .nodes = 300, .block = 8, .gates = 1, .columns = 1, .share = 0.005, .hubs = true},
+        {.reason = "four gates in blocks of 8: dgrad's hub in four parts",
+         .nodes = 150, .block = 8, .gates = GATES, .columns = 1, .share = 0.01, .hubs = true},
+        {.reason = "blocks of 8 and 64 columns, no list shared",
+         .nodes = 200, .block = 8, .gates = 1, .columns = 2, .share = 0.02, .hubs = true},
+        {.reason = "blocks of 8 and 128 columns",
+         .nodes = 170, .block = 8, .gates = 1, .columns = 4, .share = 0.01, .hubs = true},
+        {.reason = "blocks of 16: a hub's list in two parts",
+         .nodes = 140, .block = 16, .gates = 1, .columns = 1, .share = 0.02, .hubs = true},
+        {.reason = "blocks of 16 and 64 columns",
+         .nodes = 90, .block = 16, .gates = 1, .columns = 2, .share = 0.1, .hubs = true},
+        {.reason = "blocks of 16 and 96 columns",
+         .nodes = 100, .block = 16, .gates = 1, .columns = 3, .share = 0.02, .hubs = true},
+        {.reason = "blocks of 16 and 128 columns",
+         .nodes = 50, .block = 16, .gates = 1, .columns = 4, .share = 0.05, .hubs = true},
+        {.reason = "blocks of 32: a hub's list in four parts, as many as a cluster has",
+         .nodes = 140, .block = 32, .gates = 1, .columns = 1, .share = 0.01, .hubs = true},
+        {.reason = "blocks of 32 and 64 columns, a hub's list in four parts",
+         .nodes = 40, .block = 32, .gates = 1, .columns = 2, .share = 0.3, .hubs = true},
+        {.reason = "128 columns, which Hopper's one_gate takes in small parts",
+         .nodes = 70, .block = 32, .gates = 1, .columns = 4, .share = 0.02, .hubs = true},
+        {.reason = "blocks of 32: a hub's list in two parts",
+         .nodes = 30, .block = 32, .gates = 1, .columns = 1, .share = 0.1, .hubs = true},
+        {.reason = "four gates in blocks of 64: two tasks a gate's node, lists in four parts",
+         .nodes = 20, .block = 64, .gates = GATES, .columns = 1, .share = 0.1, .hubs = true},
+        {.reason = "blocks of 128: four tasks a node, lists in four parts",
+         .nodes = 20, .block = 128, .gates = 1, .columns = 2, .share = 0.1, .hubs = true},
+        {.reason = "short lists, none shared",
+         .nodes = 300, .block = 32, .gates = 1, .columns = 2, .share = 0.01},
+        {.reason = "short lists of blocks of 64, none shared",
+         .nodes = 70, .block = 64, .gates = 1, .columns = 2, .share = 0.02},
     };
+    // clang-format on
     pair p = open_pair(BF16);
     random_restart(12);
     check_shapes(&p, shapes, sizeof shapes / sizeof shapes[0]);
@@ -454,17 +649,45 @@ static void test_symmetric_patterns(void **state) {
  * within a tile, many of these; pieces of larger blocks and of gates. */
 static void test_shared_activations(void **state) {
     (void)state;
+    // clang-format off
     static const shape shapes[] = {
-        {400, 32, 1, 4, 1, 0.02, false},    {420, 32, 1, 5, 1, 0.01, true},
-        {90, 32, 1, 9, 1, 0.4, true},       {60, 32, 4, 4, 1, 0.1, true},
-        {40, 64, 1, 13, 1, 0.2, false},     {20, 128, 4, 5, 1, 0.2, true},
-        {1300, 32, 1, 4, 1, 0.0007, false}, {400, 32, 1, 2, 1, 0.02, false},
-        {420, 32, 1, 2, 1, 0.01, true},     {90, 32, 1, 2, 1, 0.4, true},
-        {60, 32, 4, 2, 1, 0.1, true},       {40, 64, 1, 2, 1, 0.2, false},
-        {20, 128, 4, 2, 1, 0.2, true},      {400, 32, 1, 15, 1, 0.02, true},
-        {90, 32, 1, 16, 1, 0.4, true},      {40, 64, 1, 11, 1, 0.2, true},
-        {800, 32, 1, 8, 1, 0.002, false},
+        {.reason = "short lists, no hub: parts of a few nodes, nearly as many as multiprocessors",
+         .nodes = 400, .block = 32, .gates = 1, .columns = 4, .share = 0.02},
+        {.reason = "hubs, and columns that end within a tile of 128",
+         .nodes = 420, .block = 32, .gates = 1, .columns = 5, .share = 0.01, .hubs = true},
+        {.reason = "few parts of long lists: two thread blocks share each; three tiles of "
+                   "columns",
+         .nodes = 90, .block = 32, .gates = 1, .columns = 9, .share = 0.4, .hubs = true},
+        {.reason = "four gates, whose rows are nodes with equal lists",
+         .nodes = 60, .block = 32, .gates = GATES, .columns = 4, .share = 0.1, .hubs = true},
+        {.reason = "blocks of 64 in pieces of 32; four tiles, the last of 32 columns",
+         .nodes = 40, .block = 64, .gates = 1, .columns = 13, .share = 0.2},
+        {.reason = "four gates in blocks of 128, columns that end within a tile",
+         .nodes = 20, .block = 128, .gates = GATES, .columns = 5, .share = 0.2, .hubs = true},
+        {.reason = "lists of one source, and parts without any",
+         .nodes = 1300, .block = 32, .gates = 1, .columns = 4, .share = 0.0007},
+        {.reason = "64 columns of short lists, which the portable kernel takes",
+         .nodes = 400, .block = 32, .gates = 1, .columns = 2, .share = 0.02},
+        {.reason = "64 columns with hubs",
+         .nodes = 420, .block = 32, .gates = 1, .columns = 2, .share = 0.01, .hubs = true},
+        {.reason = "64 columns of long lists",
+         .nodes = 90, .block = 32, .gates = 1, .columns = 2, .share = 0.4, .hubs = true},
+        {.reason = "64 columns of four gates",
+         .nodes = 60, .block = 32, .gates = GATES, .columns = 2, .share = 0.1, .hubs = true},
+        {.reason = "64 columns of blocks of 64",
+         .nodes = 40, .block = 64, .gates = 1, .columns = 2, .share = 0.2},
+        {.reason = "64 columns of four gates in blocks of 128",
+         .nodes = 20, .block = 128, .gates = GATES, .columns = 2, .share = 0.2, .hubs = true},
+        {.reason = "four tiles: thread blocks make one after the other",
+         .nodes = 400, .block = 32, .gates = 1, .columns = 15, .share = 0.02, .hubs = true},
+        {.reason = "few parts in four full tiles: turns that some thread blocks sit out",
+         .nodes = 90, .block = 32, .gates = 1, .columns = 16, .share = 0.4, .hubs = true},
+        {.reason = "blocks of 64 in three tiles, of which the last ends within",
+         .nodes = 40, .block = 64, .gates = 1, .columns = 11, .share = 0.2, .hubs = true},
+        {.reason = "more parts than multiprocessors, of lists shorter than a window",
+         .nodes = 800, .block = 32, .gates = 1, .columns = 8, .share = 0.002},
     };
+    // clang-format on
     check_gpu_shapes_in(TF32, 14, shapes, sizeof shapes / sizeof shapes[0]);
 }
 
@@ -472,13 +695,31 @@ static void test_shared_activations(void **state) {
  * tiles that warps have some each. */
 static void test_plain_tiles(void **state) {
     (void)state;
+    // clang-format off
     static const shape shapes[] = {
-        {300, 32, 1, 1, 1, 0.1, true},  {90, 32, 1, 5, 1, 0.4, false},
-        {60, 32, 4, 1, 1, 0.2, true},   {40, 32, 1, 1, 3, 0.2, false},
-        {60, 64, 1, 2, 1, 0.3, true},   {20, 128, 4, 3, 3, 0.2, true},
-        {80, 32, 1, 18, 2, 0.1, true},  {130, 32, 1, 2, 2, 0.4, true},
-        {100, 64, 1, 3, 2, 0.2, false},
+        {.reason = "lists longer than a warp looks up at a time, of hubs",
+         .nodes = 300, .block = 32, .gates = 1, .columns = 1, .share = 0.1, .hubs = true},
+        {.reason = "lists longer than a warp looks up at a time, columns that end within a tile",
+         .nodes = 90, .block = 32, .gates = 1, .columns = 5, .share = 0.4},
+        {.reason = "four gates",
+         .nodes = 60, .block = 32, .gates = GATES, .columns = 1, .share = 0.2, .hubs = true},
+        {.reason = "three steps at once",
+         .nodes = 40, .block = 32, .gates = 1, .columns = 1, .steps = 3, .share = 0.2},
+        {.reason = "blocks of 64, wgrad of two tiles a row",
+         .nodes = 60, .block = 64, .gates = 1, .columns = 2, .share = 0.3, .hubs = true},
+        {.reason = "four gates in blocks of 128 over three steps",
+         .nodes = 20, .block = 128, .gates = GATES, .columns = 3, .steps = 3,
+         .share = 0.2, .hubs = true},
+        {.reason = "more columns than a slab has",
+         .nodes = 80, .block = 32, .gates = 1, .columns = 18, .steps = 2,
+         .share = 0.1, .hubs = true},
+        {.reason = "wgrad of so many tiles that warps have some each",
+         .nodes = 130, .block = 32, .gates = 1, .columns = 2, .steps = 2,
+         .share = 0.4, .hubs = true},
+        {.reason = "blocks of 64 over two steps, columns that end within a tile",
+         .nodes = 100, .block = 64, .gates = 1, .columns = 3, .steps = 2, .share = 0.2},
     };
+    // clang-format on
     check_gpu_shapes_in(FP32, 15, shapes, sizeof shapes / sizeof shapes[0]);
 }
 
