@@ -78,7 +78,8 @@ const shape gate_shapes[GATE_SHAPES] = {
      .nodes = 71, .block = 32, .gates = GATES, .columns = 4, .share = 0.15},
     {.reason = "a hub's list in twelve parts, 256 columns",
      .nodes = 71, .block = 32, .gates = GATES, .columns = 8, .share = 0.15, .hubs = true},
-    {.reason = "960 columns: fprop in tiles of 64, dgrad in four tiles, the last not full",
+    {.reason = "960 columns: fprop makes 896 in tiles of 128, then 64; dgrad's fourth tile is not "
+               "full",
      .nodes = 35, .block = 32, .gates = GATES, .columns = 30, .share = 0.8, .hubs = true},
     {.reason = "blocks of 64, the fewest columns",
      .nodes = 5, .block = 64, .gates = GATES, .columns = 2, .share = 0.8},

@@ -325,8 +325,7 @@ static void test_many_blocks(void **state) {
         {.reason = "blocks of 64 in pairs, over six steps",
          .nodes = 65, .block = 64, .gates = 1, .columns = 2, .steps = 6,
          .share = 0.5, .hubs = true},
-        {.reason = "fewer tasks than multiprocessors, one column each, and 18 x 64 columns of "
-                   "depth",
+        {.reason = "fewer tasks than multiprocessors, of one input each, and a depth of 1,152",
          .nodes = 12, .block = 64, .gates = 1, .columns = 18, .steps = 2,
          .share = 0.3, .hubs = true},
         {.reason = "pairs over five steps of few columns",
@@ -393,9 +392,9 @@ static void test_many_gates(void **state) {
          .nodes = 20, .block = 128, .gates = GATES, .columns = 6, .share = 0.1, .hubs = true},
         {.reason = "a hub's list in thirty parts, one full tile of 256 columns",
          .nodes = 60, .block = 32, .gates = GATES, .columns = 8, .share = 0.05, .hubs = true},
-        {.reason = "columns that end within the second box of a warpgroup",
+        {.reason = "224 columns, no multiple of 64, which the portable kernel takes",
          .nodes = 60, .block = 32, .gates = GATES, .columns = 7, .share = 0.03},
-        {.reason = "a hub's list in fifty parts; columns that end within a box of the tile",
+        {.reason = "160 columns and hubs, which the portable kernel takes",
          .nodes = 150, .block = 32, .gates = GATES, .columns = 5, .share = 0.005, .hubs = true},
         {.reason = "blocks of 128 whose lists are cut evenly",
          .nodes = 24, .block = 128, .gates = GATES, .columns = 4, .share = 0.25, .hubs = true},
@@ -425,13 +424,14 @@ static void test_many_columns(void **state) {
     (void)state;
     // clang-format off
     static const shape shapes[] = {
-        {.reason = "four tiles of columns, which end within the last; one turn is half empty",
+        {.reason = "four tiles of columns, which end within the last; the second turn has but four"
+                   " tiles",
          .nodes = 200, .block = 32, .gates = 1, .columns = 25, .share = 0.01, .hubs = true},
         {.reason = "small parts, two thread blocks a multiprocessor, with hubs whose lists are "
                    "cut",
          .nodes = 300, .block = 32, .gates = 1, .columns = 4, .share = 0.01, .hubs = true},
-        {.reason = "long lists, of hubs' length without hubs: cut by cost alone; columns end "
-                   "within a box",
+        {.reason = "lists so long that they are cut, although there is no hub; columns end within "
+                   "a box",
          .nodes = 90, .block = 32, .gates = 1, .columns = 5, .share = 0.3},
         {.reason = "two full tiles of 256 columns, and hubs whose lists are cut",
          .nodes = 96, .block = 32, .gates = 1, .columns = 16, .share = 0.1, .hubs = true},
@@ -451,7 +451,7 @@ static void test_many_columns(void **state) {
          .nodes = 120, .block = 32, .gates = 1, .columns = 6, .share = 0.7},
         {.reason = "more small parts than multiprocessors, with hubs",
          .nodes = 395, .block = 32, .gates = 1, .columns = 4, .share = 0.005, .hubs = true},
-        {.reason = "long lists that nobody shares: five tiles of columns, the last with one box",
+        {.reason = "long lists in five tiles of columns, whole parts, half a box in the last tile",
          .nodes = 120, .block = 32, .gates = 1, .columns = 33, .share = 0.7},
         {.reason = "small parts with hubs, in two tiles of 128 columns",
          .nodes = 300, .block = 32, .gates = 1, .columns = 8, .share = 0.01, .hubs = true},
@@ -460,7 +460,7 @@ static void test_many_columns(void **state) {
         {.reason = "small parts with hubs, more of them than the GPU runs at once, in four full "
                    "tiles",
          .nodes = 395, .block = 32, .gates = 1, .columns = 16, .share = 0.005, .hubs = true},
-        {.reason = "blocks of 64 with hubs, whose instance has its own kernel, two tiles",
+        {.reason = "blocks of 64 with hubs, two tiles of columns",
          .nodes = 150, .block = 64, .gates = 1, .columns = 16, .share = 0.02, .hubs = true},
         {.reason = "blocks of 128 with hubs in tiles of 128 columns, the last not full",
          .nodes = 80, .block = 128, .gates = 1, .columns = 15, .share = 0.05, .hubs = true},
@@ -655,8 +655,7 @@ static void test_shared_activations(void **state) {
          .nodes = 400, .block = 32, .gates = 1, .columns = 4, .share = 0.02},
         {.reason = "hubs, and columns that end within a tile of 128",
          .nodes = 420, .block = 32, .gates = 1, .columns = 5, .share = 0.01, .hubs = true},
-        {.reason = "few parts of long lists: two thread blocks share each; three tiles of "
-                   "columns",
+        {.reason = "few parts of long lists, three tiles of columns",
          .nodes = 90, .block = 32, .gates = 1, .columns = 9, .share = 0.4, .hubs = true},
         {.reason = "four gates, whose rows are nodes with equal lists",
          .nodes = 60, .block = 32, .gates = GATES, .columns = 4, .share = 0.1, .hubs = true},
@@ -680,7 +679,7 @@ static void test_shared_activations(void **state) {
          .nodes = 20, .block = 128, .gates = GATES, .columns = 2, .share = 0.2, .hubs = true},
         {.reason = "four tiles: thread blocks make one after the other",
          .nodes = 400, .block = 32, .gates = 1, .columns = 15, .share = 0.02, .hubs = true},
-        {.reason = "few parts in four full tiles: turns that some thread blocks sit out",
+        {.reason = "few parts in four full tiles, fewer than multiprocessors",
          .nodes = 90, .block = 32, .gates = 1, .columns = 16, .share = 0.4, .hubs = true},
         {.reason = "blocks of 64 in three tiles, of which the last ends within",
          .nodes = 40, .block = 64, .gates = 1, .columns = 11, .share = 0.2, .hubs = true},
