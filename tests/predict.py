@@ -3,6 +3,7 @@
     /usr/bin/python3 tests/predict.py BUILD/smallworld [CLASS.TEST...]
 """
 
+import base64
 import json
 import os
 import random
@@ -41,6 +42,10 @@ class Predict(cli.Case):
         out, err = self.run_program("predict", "run/last.safetensors", *arguments, *self.cpu,
                                     status=status, **options)
         return [json.loads(line) for line in out.splitlines()], err
+
+    def page_data(self):
+        page = self.read("page.html").decode()
+        return json.loads(page.split('id="reading">')[1].split("</script>")[0])
 
     def test_three_names(self):
         self.write("train.tsv", named(160, 1))
@@ -121,6 +126,29 @@ class Predict(cli.Case):
             margins = numpy.load(self.folder / "v.npy") @ weights[:-1] + weights[-1]
             numpy.testing.assert_allclose([line["probability"]["1"] for line in lines],
                                           1 / (1 + numpy.exp(-margins)), atol=1e-5)
+            # At a document's last byte, show's score is the probe's margin on the document.
+            self.run_program("show", "run/last.safetensors", "--text", "valid.tsv", "--probe", "p",
+                             "--features", "v", "--out", "page.html", *self.cpu)
+            data = self.page_data()
+            track = data["tracks"][0]
+            values = numpy.frombuffer(base64.b64decode(track["values"]), "<i2") / 32767
+            ends = [d["start"] + d["length"] - 1 for d in data["documents"]]
+            numpy.testing.assert_allclose(values[ends] * track["scale"], margins,
+                                          atol=track["scale"] / 32767 + 1e-4)
+            self.assertRegex(track["histogram"]["subject"], "^probe: score of 1, of each")
+            word = {"mean": "mean of unit", "max,last": "largest value of unit", "last": "unit"}[pool]
+            self.assertTrue(data["tracks"][1]["histogram"]["subject"].startswith(word))
+        self.run_program("features", "run/last.safetensors", "--data", "valid.tsv", "--out", "other",
+                         "--pool", "max", "--state", "hidden", *self.cpu)
+        show = ["show", "run/last.safetensors", "--text", "valid.tsv", "--out", "page.html"]
+        self.refused("features of --pool max, but the probe was fitted on last", *show, "--probe", "p",
+                     "--features", "other", *self.cpu)
+        self.refused("features of the hidden state, but the page shows the cell state", *show,
+                     "--features", "other", *self.cpu)
+        self.refused("--pool: has no meaning without --probe", *show, "--pool", "mean", *self.cpu,
+                     status=2)
+        self.refused("--pool: the probe was fitted on --pool last", *show, "--probe", "p", "--pool",
+                     "mean", *self.cpu, status=2)
         # Lines of plain text, framed as documents are: the same text, the same probability.
         plain = b"\r\n\r\n".join(line.split(b"\t")[1]
                                   for line in self.read("valid.tsv").splitlines())
@@ -184,11 +212,10 @@ class Predict(cli.Case):
         self.run_program("probe", "--train", "train", "--test", "valid", "--out", "p", *self.cpu)
         self.run_program("show", "run/last.safetensors", "--text", "valid.tsv", "--probe", "p",
                          "--features", "train", "--out", "page.html", *self.cpu)
-        page = self.read("page.html").decode()
-        data = json.loads(page.split('id="reading">')[1].split("</script>")[0])
+        data = self.page_data()
         self.assertEqual(data["classes"], ["_<b>no</b>", "yes"])
         self.assertEqual({d["label"] for d in data["documents"]}, {"_<b>no</b>", "yes"})
-        self.assertNotIn("<b>no", page)
+        self.assertNotIn("<b>no", self.read("page.html").decode())
 
 
 if __name__ == "__main__":

@@ -4,7 +4,6 @@
 #include "core/integer.h"
 #include "core/log.h"
 #include "core/memory.h"
-#include "probe/origin.h"
 #include "train/evaluate.h"
 
 #include <errno.h>
@@ -103,6 +102,24 @@ static error_t parse_features(int key, char *text, struct argp_state *state) {
 
 const struct argp cli_features_argp = {
     feature_option_table, parse_features, NULL, NULL, NULL, NULL, NULL};
+
+bool cli_choose_features(const cli_features *given, const origin *o, cli_features *chosen,
+                         error *err) {
+    char recorded[ORIGIN_POOLS_TEXT], other[ORIGIN_POOLS_TEXT];
+    *chosen = *given;
+    if (chosen->state < 0) chosen->state = o->known ? (int)o->state : FEATURE_CELL;
+    if (chosen->pools.count == 0) {
+        chosen->pools = o->known ? o->pools : (pool_list){1, {POOL_LAST}};
+    }
+    if (!o->known) return true;
+    if (chosen->state != (int)o->state) {
+        return error_usage(err, "--state: the probe was fitted on the %s state",
+                           origin_state_name(o->state));
+    }
+    origin_pools_text(&o->pools, recorded);
+    return strcmp(recorded, origin_pools_text(&chosen->pools, other)) == 0 ||
+           error_usage(err, "--pool: the probe was fitted on --pool %s", recorded);
+}
 
 bool cli_apply(const cli_model *given, options *o, error *err) {
     const struct {

@@ -3,7 +3,7 @@
 #define SMALLWORLD_CMD_CLI_H
 
 #include "core/json.h"
-#include "probe/features.h"
+#include "probe/origin.h"
 #include "train/checkpoint.h"
 
 #include <argp.h>
@@ -51,6 +51,12 @@ typedef struct cli_features {
 } cli_features;
 
 extern const struct argp cli_features_argp;
+
+/* The state and the pools of a probe's features: those that `o`, its origin, records, else those
+ * that are given, else the last state of the cell. Refuses given ones that differ from recorded
+ * ones. */
+bool cli_choose_features(const cli_features *given, const origin *o, cli_features *chosen,
+                         error *err);
 
 /* A checkpoint with the options applied, its backend and its model; the caller frees with
  * cli_unload. */

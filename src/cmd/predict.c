@@ -61,23 +61,12 @@ static void take(void *argument, size_t document, const float *row) {
 
 static bool choose_features(const arguments *a, const saved_probe *p, feature_options *how,
                             error *err) {
-    const origin *o = &p->origin;
-    if (o->known && a->features.state >= 0 && a->features.state != (int)o->state) {
-        return error_usage(err, "--state: the probe was fitted on the %s state",
-                           origin_state_name(o->state));
-    }
-    char pools[ORIGIN_POOLS_TEXT], given[ORIGIN_POOLS_TEXT];
-    if (o->known && a->features.pools.count > 0 &&
-        strcmp(origin_pools_text(&o->pools, pools), origin_pools_text(&a->features.pools, given)) !=
-            0) {
-        return error_usage(err, "--pool: the probe was fitted on --pool %s", pools);
-    }
-    *how = (feature_options){.state = o->known ? o->state : FEATURE_CELL,
-                             .pools = o->known ? o->pools : (pool_list){1, {POOL_LAST}},
+    cli_features chosen;
+    if (!cli_choose_features(&a->features, &p->origin, &chosen, err)) return false;
+    *how = (feature_options){.state = (feature_state)chosen.state,
+                             .pools = chosen.pools,
                              .format = FORMAT_NPY,
                              .progress = log_is_terminal()};
-    if (a->features.state >= 0) how->state = (feature_state)a->features.state;
-    if (a->features.pools.count > 0) how->pools = a->features.pools;
     return true;
 }
 

@@ -77,6 +77,10 @@ static bool left_out(const error *err) {
     return true;
 }
 
+static int pools_of(const saved_probe *p) {
+    return p->origin.known ? p->origin.pools.count : 1;
+}
+
 static bool open_probe(const arguments *a, material *m, error *err) {
     char *prefix = a->probe ? mem_string(a->probe) : mem_format("%s/probe", a->folder);
     char *path = cli_probe_path(prefix);
@@ -84,7 +88,7 @@ static bool open_probe(const arguments *a, material *m, error *err) {
     if (a->probe || file_exists(path)) {
         done = saved_open(&m->probe, path, err);
         m->has_probe =
-            done && saved_check(&m->probe, m->checkpoint.options.model.hidden,
+            done && saved_check(&m->probe, m->checkpoint.options.model.hidden * pools_of(&m->probe),
                                 safetensors_metadata(&m->checkpoint.file, "checksum"), path, err);
         if (done && !m->has_probe) saved_close(&m->probe);
         done = m->has_probe || (!a->probe && left_out(err));
@@ -94,25 +98,17 @@ static bool open_probe(const arguments *a, material *m, error *err) {
     return done;
 }
 
-static bool check_features(const material *m, const char *prefix, error *err) {
-    const checkpoint *c = &m->checkpoint;
-    if ((int64_t)m->labelled.units != c->options.model.hidden) {
-        return error_set(err, "%s.npy: %zu units, but the checkpoint has %lld", prefix,
-                         m->labelled.units, (long long)c->options.model.hidden);
-    }
-    return show_check(&m->labelled, err) &&
-           origin_check(prefix, safetensors_metadata(&c->file, "checksum"), err);
-}
-
 static bool open_features(const arguments *a, material *m, error *err) {
+    const checkpoint *c = &m->checkpoint;
+    const saved_probe *p = m->has_probe ? &m->probe : NULL;
+    const show_model model = {
+        c->options.model.hidden, p && p->origin.known ? p->origin.state : FEATURE_CELL,
+        safetensors_metadata(&c->file, "checksum"), p && p->classes == 2 ? p : NULL};
     char *prefix = a->features ? mem_string(a->features) : mem_format("%s/test", a->folder);
     char *labels = mem_format("%s.labels.npy", prefix);
     bool done = true;
     if (a->features || file_exists(labels)) {
-        done = dataset_open(&m->labelled, prefix, err);
-        m->has_labelled =
-            done && check_features(m, prefix, err) && origin_read(&m->origin, prefix, err);
-        if (done && !m->has_labelled) dataset_close(&m->labelled);
+        m->has_labelled = show_open(&m->labelled, &m->origin, prefix, &model, err);
         done = m->has_labelled || (!a->features && left_out(err));
     }
     free(labels);
@@ -180,21 +176,25 @@ static bool score_data(const arguments *a, material *m, error *err) {
 static bool read_text(const arguments *a, material *m, error *err) {
     size_t units[TOP_UNITS];
     const saved_probe *p = m->has_probe && m->probe.classes == 2 ? &m->probe : NULL;
-    reading_options how = {.count = TOP_UNITS, .progress = true};
-    int count = m->has_probe ? saved_top_units(&m->probe, units, TOP_UNITS) : 0;
+    const int64_t hidden = m->checkpoint.options.model.hidden;
+    reading_options how = {.count = TOP_UNITS, .pools = {1, {POOL_LAST}}, .progress = true};
+    int count = m->has_probe ? saved_top_units(&m->probe, hidden, units, TOP_UNITS) : 0;
     if (count > 0) {
         how.units = units;
         how.count = count;
     }
-    if (m->has_probe && m->probe.origin.known) how.state = m->probe.origin.state;
+    if (m->has_probe && m->probe.origin.known) {
+        how.state = m->probe.origin.state;
+        how.pools = m->probe.origin.pools;
+    }
     if (p) how.weights = p->weights;
     cli_loaded loaded;
     int streams = m->texts->count < STREAMS ? (int)m->texts->count : STREAMS;
     if (!cli_load(&loaded, m->path, &a->model, streams, READING_STEPS, err)) return false;
     bool done = reading_run(loaded.m, m->texts, &how, &m->reading, err);
     cli_unload(&loaded);
-    m->show = (show_part){m->texts, &m->reading, p, m->has_labelled ? &m->labelled : NULL,
-                          m->origin.names};
+    m->show =
+        (show_part){m->texts, &m->reading, p, m->has_labelled ? &m->labelled : NULL, &m->origin};
     return done;
 }
 

@@ -90,21 +90,27 @@ typedef struct material {
 } material;
 
 static bool read_probe(const arguments *a, material *m, const checkpoint *c, error *err) {
-    if (!a->probe) return true;
-    char *path = cli_probe_path(a->probe);
-    m->has_probe = saved_open(&m->probe, path, err);
-    bool read = m->has_probe && saved_check(&m->probe, c->options.model.hidden,
-                                            safetensors_metadata(&c->file, "checksum"), path, err);
-    const origin *o = &m->probe.origin;
-    if (read && m->probe.classes != 2) {
+    static const origin unknown = {0};
+    const char *checksum = safetensors_metadata(&c->file, "checksum");
+    cli_features chosen;
+    char *path = a->probe ? cli_probe_path(a->probe) : NULL;
+    m->has_probe = path && saved_open(&m->probe, path, err);
+    bool read = (m->has_probe || !path) &&
+                cli_choose_features(&a->features, path ? &m->probe.origin : &unknown, &chosen, err);
+    if (read && path && m->probe.classes != 2) {
         read =
             error_set(err, "%s: expected a probe of two classes, got %d", path, m->probe.classes);
-    } else if (read && a->features.state >= 0 && o->known && (int)o->state != a->features.state) {
-        read = error_usage(err, "--state: %s was fitted on the %s state", path,
-                           origin_state_name(o->state));
+    } else if (read && path) {
+        read = saved_check(&m->probe, c->options.model.hidden * chosen.pools.count, checksum, path,
+                           err);
+    } else if (read && a->features.pools.count > 0) {
+        read = error_usage(err, "--pool: has no meaning without --probe");
     }
-    if (read) m->how.weights = m->probe.weights;
-    if (read && a->features.state < 0 && o->known) m->how.state = o->state;
+    if (read) {
+        m->how.state = (feature_state)chosen.state;
+        m->how.pools = chosen.pools;
+    }
+    if (read && path) m->how.weights = m->probe.weights;
     free(path);
     return read;
 }
@@ -121,7 +127,7 @@ static bool choose_units(const arguments *a, material *m, int64_t hidden, error 
                                (long long)hidden - 1);
         }
     } else if (m->has_probe) {
-        int found = saved_top_units(&m->probe, m->units, (int)a->top);
+        int found = saved_top_units(&m->probe, hidden, m->units, (int)a->top);
         if (found > 0) {
             m->how.count = found;
             m->how.units = m->units;
@@ -133,8 +139,7 @@ static bool choose_units(const arguments *a, material *m, int64_t hidden, error 
 static bool read_material(const arguments *a, material *m, const checkpoint *c, error *err) {
     const options *o = &c->options;
     const corpus_options how = {.html_entities = o->data.html_entities};
-    *m = (material){.how = {.state = a->features.state > 0 ? FEATURE_HIDDEN : FEATURE_CELL,
-                            .progress = !a->json || log_is_terminal()}};
+    *m = (material){.how = {.progress = !a->json || log_is_terminal()}};
     if (!read_probe(a, m, c, err) || !choose_units(a, m, o->model.hidden, err)) return false;
     int64_t most = show_most_bytes(m->how.count, m->has_probe), limit = a->limit;
     if (a->out && limit > most) {
@@ -142,17 +147,11 @@ static bool read_material(const arguments *a, material *m, const checkpoint *c, 
                            m->how.count, (long long)most);
     }
     if (a->labelled) {
-        m->has_labelled = dataset_open(&m->labelled, a->labelled, err);
-        if (!m->has_labelled || !show_check(&m->labelled, err) ||
-            !origin_check(a->labelled, safetensors_metadata(&c->file, "checksum"), err) ||
-            !origin_read(&m->origin, a->labelled, err)) {
-            return false;
-        }
-        if ((int64_t)m->labelled.units != o->model.hidden) {
-            return error_set(err, "%s: %zu units, but the checkpoint has %lld",
-                             m->labelled.features_path, m->labelled.units,
-                             (long long)o->model.hidden);
-        }
+        const show_model model = {o->model.hidden, m->how.state,
+                                  safetensors_metadata(&c->file, "checksum"),
+                                  m->has_probe ? &m->probe : NULL};
+        m->has_labelled = show_open(&m->labelled, &m->origin, a->labelled, &model, err);
+        if (!m->has_labelled) return false;
     }
     m->texts = texts_read(a->documents.text, a->documents.whole, &how, err);
     if (!m->texts) return false;
@@ -214,7 +213,7 @@ static bool write_npy(const char *prefix, const material *m, const reading *r, e
 static bool write_page(const arguments *a, const material *m, const reading *r, error *err) {
     static const char *const scripts[] = {show_js};
     const show_part part = {m->texts, r, m->has_probe ? &m->probe : NULL,
-                            m->has_labelled ? &m->labelled : NULL, m->origin.names};
+                            m->has_labelled ? &m->labelled : NULL, &m->origin};
     char bytes[32], documents[32], *title = mem_format("What %s reads", a->checkpoint);
     file_writer writer;
     bool begun = file_begin(&writer, a->out, err);

@@ -203,9 +203,9 @@ static void write_facts(FILE *out, const facts *f) {
     fputs("</tbody>\n</table></div>\n", out);
 }
 
-static void write_probe(FILE *out, const saved_probe *p) {
+static void write_probe(FILE *out, const saved_probe *p, int64_t hidden) {
     size_t units[10];
-    int count = saved_top_units(p, units, 10);
+    int count = saved_top_units(p, hidden, units, 10);
     fputs("<p>The probe tells ", out);
     for (int k = 0; k < p->classes; k++) {
         if (k > 0) fputs(k + 1 < p->classes ? ", " : " from ", out);
@@ -235,7 +235,7 @@ bool report_write_page(const report *r, const char *path, error *err) {
     wiring_write(out, r->wiring);
     if (r->probe) {
         fputs("<h2>Probe</h2>\n", out);
-        write_probe(out, r->probe);
+        write_probe(out, r->probe, r->checkpoint->options.model.hidden);
     }
     if (r->show) {
         show_write(out, r->show);

@@ -4,6 +4,7 @@
 #include "core/memory.h"
 #include "page/html.h"
 
+#include <inttypes.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -42,10 +43,43 @@ static int class_of(const classes *all, int32_t label) {
     return -1;
 }
 
-bool show_check(const dataset *labelled, error *err) {
+static bool check_labelled(const dataset *d, const origin *o, const char *prefix,
+                           const show_model *model, error *err) {
+    const saved_probe *p = model->probe;
+    const int64_t pools = o->known ? o->pools.count : 1;
+    char ours[ORIGIN_POOLS_TEXT], theirs[ORIGIN_POOLS_TEXT];
     classes all;
-    if (find_classes(labelled, &all)) return true;
-    return error_set(err, "%s: more than %d labels", labelled->labels_path, SHOW_MAX_CLASSES);
+    if (!find_classes(d, &all)) {
+        return error_set(err, "%s: more than %d labels", d->labels_path, SHOW_MAX_CLASSES);
+    }
+    if ((int64_t)d->units != model->hidden * pools) {
+        return error_set(err, "%s: %zu units, but the checkpoint has %" PRId64, d->features_path,
+                         d->units, model->hidden * pools);
+    }
+    if (o->known && o->state != model->state) {
+        return error_set(err, "%s.json: features of the %s state, but the page shows the %s state",
+                         prefix, origin_state_name(o->state), origin_state_name(model->state));
+    }
+    if (!p) return true;
+    if (o->known && p->origin.known &&
+        strcmp(origin_pools_text(&o->pools, ours), origin_pools_text(&p->origin.pools, theirs)) !=
+            0) {
+        return error_set(err, "%s.json: features of --pool %s, but the probe was fitted on %s",
+                         prefix, ours, theirs);
+    }
+    return d->units == p->units || error_set(err, "%s: %zu features, but the probe is on %zu",
+                                             d->features_path, d->units, p->units);
+}
+
+bool show_open(dataset *labelled, origin *o, const char *prefix, const show_model *model,
+               error *err) {
+    if (!origin_check(prefix, model->checksum, err) || !dataset_open(labelled, prefix, err)) {
+        return false;
+    }
+    if (origin_read(o, prefix, err) && check_labelled(labelled, o, prefix, model, err)) return true;
+    origin_free(o);
+    dataset_close(labelled);
+    return false;
 }
 
 /* ------------------------------------------------------------------------------------ tracks */
@@ -104,7 +138,7 @@ static double threshold_error(labelled_value *all, size_t count) {
     return 100 * (double)best / (double)count;
 }
 
-/* The probe's margin, or a unit's state, at the end of a labelled document. */
+/* The probe's margin on a labelled document, or a unit's first feature of it. */
 static double final_value(const show_part *part, const track *t, size_t row) {
     const dataset *d = part->labelled;
     const float *x = d->x + row * d->units;
@@ -112,6 +146,18 @@ static double final_value(const show_part *part, const track *t, size_t row) {
     double margin = part->probe->weights[d->units];
     for (size_t u = 0; u < d->units; u++) margin += part->probe->weights[u] * x[u];
     return margin;
+}
+
+/* What a histogram counts, in words. */
+static char *subject_of(const show_part *part, const track *t) {
+    static const char *const texts[POOL_KINDS] = {
+        [POOL_LAST] = "%s at the end of each labelled document",
+        [POOL_MEAN] = "mean of %s over each labelled document",
+        [POOL_MAX] = "largest value of %s in each labelled document"};
+    const origin *o = part->origin;
+    if (strcmp(t->kind, "probe") == 0) return mem_format("%s, of each labelled document", t->name);
+    const pooling kind = o->known ? o->pools.kinds[0] : POOL_LAST;
+    return mem_format(texts[kind], t->name);
 }
 
 static void write_histogram(json_writer *w, const show_part *part, const classes *all,
@@ -133,7 +179,10 @@ static void write_histogram(json_writer *w, const show_part *part, const classes
         int bin = (int)(BINS * (values[i].value - least) / (most - least));
         counts[values[i].class][bin < BINS ? bin : BINS - 1]++;
     }
+    char *subject = subject_of(part, t);
     json_object_begin(w, "histogram");
+    json_string(w, "subject", subject);
+    free(subject);
     json_number(w, "least", least);
     json_number(w, "most", most);
     json_number(w, "error", all->count == 2 ? threshold_error(values, count) : NAN);
@@ -255,7 +304,7 @@ static void write_data(FILE *out, const show_part *part) {
     if (part->probe) json_string(&w, "positive", part->probe->name[1]);
     json_array_begin(&w, "classes");
     for (int k = 0; k < all.count; k++) {
-        write_label(&w, NULL, part->names, all.label[k]);
+        write_label(&w, NULL, part->origin->names, all.label[k]);
     }
     json_array_end(&w);
     write_tracks(&w, part, &all);

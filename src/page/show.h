@@ -13,14 +13,25 @@ typedef struct show_part {
     const reading *reading;
     const saved_probe *probe; /* or NULL */
     const dataset *labelled;  /* for histograms, or NULL */
-    char *const *names;       /* of its labels, see origin.h; NULL: integers */
+    const origin *origin;     /* of `labelled` */
 } show_part;
+
+/* The model that a page is about, and the state of it that the page shows. */
+typedef struct show_model {
+    int64_t hidden;
+    feature_state state;
+    const char *checksum;     /* of its checkpoint */
+    const saved_probe *probe; /* of two classes, or NULL */
+} show_model;
 
 /* The most bytes of text for which `units` units' page stays well under 2 MB. */
 int64_t show_most_bytes(int units, bool probe);
 
-/* Refuses labels of more than SHOW_MAX_CLASSES classes. */
-bool show_check(const dataset *labelled, error *err);
+/* Opens the features at PREFIX for histograms. Refuses features of another checkpoint, of another
+ * state, of other pools than the probe's, and of more than SHOW_MAX_CLASSES labels. The caller
+ * closes the dataset and frees the origin. */
+bool show_open(dataset *labelled, origin *o, const char *prefix, const show_model *model,
+               error *err);
 
 /* Elements of <main>, and their data; the page's scripts must include show_js. */
 void show_write(FILE *out, const show_part *part);

@@ -193,7 +193,7 @@
       legend.append(item);
     });
     const caption = document.createElement("figcaption");
-    caption.textContent = `${track.name} at the end of each labelled document` +
+    caption.textContent = h.subject +
       (h.error === null ? "." : `; one threshold on it errs on ${h.error.toFixed(2)} % of them.`);
     const details = document.createElement("details"), summary = document.createElement("summary");
     const table = document.createElement("table"), head = table.createTHead().insertRow();

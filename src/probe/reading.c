@@ -23,6 +23,7 @@ typedef struct reader_state {
     size_t size;        /* of an element of a state: 2 is bf16 */
     bool choosing;      /* the first pass: moments of all units */
     double *sum, *sum2; /* [hidden] */
+    double *pooled;     /* [columns][pools][hidden] so far in each document, for the margin */
     double begun, shown;
 } reader_state;
 
@@ -74,18 +75,40 @@ static void take_next(reader_state *s, size_t t, size_t column, size_t position,
     }
 }
 
-static void take_states(reader_state *s, size_t t, size_t column, size_t position) {
+/* Adds a state to what is pooled of its document, whose byte `step` it follows, and applies the
+ * probe to the features as if the document ended here. */
+static void take_margin(reader_state *s, size_t t, size_t column, size_t position, uint64_t step) {
+    const reading_options *how = s->how;
+    size_t hidden = (size_t)s->m->config.hidden, pools = (size_t)how->pools.count;
+    double *pooled = s->pooled + column * pools * hidden, margin = how->weights[pools * hidden];
+    for (size_t p = 0; p < pools; p++) {
+        const double *weights = how->weights + p * hidden;
+        double *value = pooled + p * hidden, total = 0;
+        pooling kind = how->pools.kinds[p];
+        for (size_t u = 0; u < hidden; u++) {
+            if (weights[u] == 0) continue;
+            double state = state_at(s, t, u, column);
+            if (step == 0 || kind == POOL_LAST) {
+                value[u] = state;
+            } else if (kind == POOL_MEAN) {
+                value[u] += state;
+            } else {
+                value[u] = fmax(value[u], state);
+            }
+            total += weights[u] * value[u];
+        }
+        margin += kind == POOL_MEAN ? total / (double)(step + 1) : total;
+    }
+    s->r->margin[position] = (float)margin;
+}
+
+static void take_states(reader_state *s, size_t t, size_t column, size_t position, uint64_t step) {
     reading *r = s->r;
     for (int k = 0; k < r->count; k++) {
         r->states[position * (size_t)r->count + (size_t)k] = state_at(s, t, r->units[k], column);
     }
     if (!r->margin) return;
-    size_t hidden = (size_t)s->m->config.hidden;
-    double margin = s->how->weights[hidden];
-    for (size_t u = 0; u < hidden; u++) {
-        if (s->how->weights[u] != 0) margin += s->how->weights[u] * state_at(s, t, u, column);
-    }
-    r->margin[position] = (float)margin;
+    take_margin(s, t, column, position, step);
 }
 
 /* ------------------------------------------------------------------------------------ passes */
@@ -115,7 +138,7 @@ static void run_call(reader_state *s, size_t first, size_t count, uint64_t from)
             if (s->choosing) {
                 take_moments(s, t, k);
             } else {
-                take_states(s, t, k, position);
+                take_states(s, t, k, position, from + t);
                 take_next(s, t, k, position, last ? -1 : s->c->bytes[d->offset + from + t + 1]);
             }
         }
@@ -184,7 +207,11 @@ static void take_memory(reader_state *s) {
     r->states = mem_alloc(bytes * count, sizeof *r->states);
     r->surprise = mem_alloc(bytes, sizeof *r->surprise);
     r->next = mem_alloc(bytes * READING_NEXT, sizeof *r->next);
-    if (s->how->weights) r->margin = mem_alloc(bytes, sizeof *r->margin);
+    if (s->how->weights) {
+        size_t features = (size_t)s->how->pools.count * (size_t)m->config.hidden;
+        r->margin = mem_alloc(bytes, sizeof *r->margin);
+        s->pooled = mem_alloc(columns * features, sizeof *s->pooled);
+    }
     s->start = mem_alloc(s->c->count, sizeof *s->start);
     s->bytes = mem_alloc(steps * columns, 1);
     s->states = mem_alloc(steps * (size_t)m->config.hidden * columns, s->size);
@@ -217,6 +244,7 @@ bool reading_run(model *m, const corpus *c, const reading_options *how, reading 
     }
     done = done && run_pass(&s, err);
     be->recording_free(be, s.step);
+    free(s.pooled);
     free(s.bias);
     free(s.logits);
     free(s.states);

@@ -20,7 +20,8 @@ typedef struct reading_options {
     const size_t *units; /* [count] which units' states to keep; NULL: the `count` whose state
                             deviates most over the text */
     int count;
-    const double *weights; /* NULL, or [hidden + 1], the intercept last: a probe's */
+    pool_list pools;       /* what the features of `weights` are */
+    const double *weights; /* NULL, or a probe's: [pools x hidden + 1], the intercept last */
     bool progress;
 } reading_options;
 
@@ -31,7 +32,7 @@ typedef struct reading {
     size_t *units;   /* [count] */
     float *states;   /* [bytes][count], after the byte */
     float *surprise; /* [bytes] bits: -log2 p(byte | those before it); NaN at a document's first */
-    float *margin;   /* [bytes] the probe's, after the byte; NULL without one */
+    float *margin;   /* [bytes] the probe's on the document up to the byte; NULL without one */
     next_byte *next; /* [bytes][READING_NEXT] after the byte, likeliest first */
 } reading;
 

@@ -130,21 +130,28 @@ bool saved_check(const saved_probe *p, int64_t units, const char *checksum, cons
     return true;
 }
 
-static double unit_size(const saved_probe *p, size_t unit) {
+static double feature_size(const saved_probe *p, size_t feature) {
     double largest = 0;
     for (int k = 0; k < p->models; k++) {
-        largest = fmax(largest, fabs(p->weights[(size_t)k * (p->units + 1) + unit]));
+        largest = fmax(largest, fabs(p->weights[(size_t)k * (p->units + 1) + feature]));
     }
-    return largest * p->deviation[unit];
+    return largest * p->deviation[feature];
 }
 
-int saved_top_units(const saved_probe *p, size_t *units, int count) {
+static double unit_size(const saved_probe *p, size_t hidden, size_t unit) {
+    double largest = 0;
+    for (size_t f = unit; f < p->units; f += hidden) largest = fmax(largest, feature_size(p, f));
+    return largest;
+}
+
+int saved_top_units(const saved_probe *p, int64_t hidden, size_t *units, int count) {
+    const size_t all = (size_t)hidden;
     int found = 0;
-    for (size_t u = 0; u < p->units; u++) {
-        double size = unit_size(p, u);
+    for (size_t u = 0; u < all; u++) {
+        double size = unit_size(p, all, u);
         if (!(size > 0)) continue;
         int at = found;
-        while (at > 0 && unit_size(p, units[at - 1]) < size) at--;
+        while (at > 0 && unit_size(p, all, units[at - 1]) < size) at--;
         if (at == count) continue;
         if (found < count) found++;
         memmove(units + at + 1, units + at, (size_t)(found - 1 - at) * sizeof *units);

@@ -36,9 +36,10 @@ void saved_close(saved_probe *p);
 bool saved_check(const saved_probe *p, int64_t units, const char *checksum, const char *path,
                  error *err);
 
-/* The `count` units of largest |weight x deviation| over all models, largest first, at most those
- * whose weight is not 0; returns how many. */
-int saved_top_units(const saved_probe *p, size_t *units, int count);
+/* The `count` units of a model of `hidden` units that weigh most, largest first: by the largest
+ * |weight x deviation| over the probe's models and over the pools that a unit's features are of.
+ * Leaves out units whose weights are all 0. Returns the number of units found. */
+int saved_top_units(const saved_probe *p, int64_t hidden, size_t *units, int count);
 
 /* probability [classes] of a document whose features are x [units]: of two classes the logistic
  * function of the margin; of more, those of all functions over their sum. Returns the likeliest
