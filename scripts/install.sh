@@ -1,8 +1,10 @@
 #!/usr/bin/env bash
 # Installs what building, testing and the quickstart need on Debian 12 or Ubuntu 24.04, as root or
-# through sudo. Where all of it is there, it does nothing; a CUDA toolkit is left to you. --browser
-# adds the Chromium that tests/pages.py opens pages in (Debian's; Ubuntu's package is a snap), --fuzz
-# what tests/fuzz/run.sh needs, --lint what scripts/lint.sh needs.
+# through sudo. It does nothing if all of it is installed. It never installs a CUDA toolkit.
+#   --tests  also what single tests need: Chromium for tests/pages.py (Debian's; Ubuntu's package is
+#            a snap), zsh and fish for the completions in tests/ways_in.py
+#   --fuzz   also what tests/fuzz/run.sh needs
+#   --lint   also what scripts/lint.sh needs
 set -euo pipefail
 
 packages=(
@@ -13,11 +15,11 @@ packages=(
   xz-utils                                        # the quickstart's comparison
 )
 case ${1:-} in
-  --browser) packages+=(chromium) ;;
+  --tests) packages+=(chromium zsh fish) ;;
   --fuzz) packages+=(clang libclang-rt-dev libomp-dev) ;;
   --lint) packages+=(clang-format-14 clang-tidy-14) ;;
   '') ;;
-  *) echo "usage: scripts/install.sh [--browser|--fuzz|--lint]" >&2; exit 2 ;;
+  *) echo "usage: scripts/install.sh [--tests|--fuzz|--lint]" >&2; exit 2 ;;
 esac
 
 if ! command -v apt-get >/dev/null; then

@@ -1,10 +1,11 @@
 #!/usr/bin/env python3
-"""Man pages and completion for bash from what the program says of itself: --help of each command, and
-`train --help-config`.
+"""Makes the man pages and the completions for bash, zsh and fish from the program's own texts: --help of
+each command, and `train --help-config`.
 
     scripts/make_manual.py PROGRAM OUT
 
-Writes OUT/smallworld.1, OUT/smallworld-COMMAND.1 and OUT/smallworld.bash.
+Writes OUT/smallworld.1, OUT/smallworld-COMMAND.1, OUT/smallworld.bash, OUT/_smallworld (zsh) and
+OUT/smallworld.fish.
 """
 
 import re
@@ -163,18 +164,110 @@ def choices(text):
     return re.split(r", | or ", listed.group(1)) if listed else re.findall(r"\(([a-z0-9_]+)\)", text)
 
 
-def completion(summaries, helps, keys):
+def option_values(argument, text):
+    """The values that an option's text lists, or []."""
+    return choices(text) if argument.startswith("NAME") else []
+
+
+def bash_completion(summaries, helps, keys):
     values = {}
     for help_ in helps.values():
         for name, argument, text in help_.options:
-            if argument.startswith("NAME") and choices(text):
-                values[name.split(", ")[-1]] = choices(text)
+            if words := option_values(argument, text):
+                values[name.split(", ")[-1]] = words
     return BASH.format(
         commands=" ".join(summaries), keys=" ".join(keys),
         values="\n".join(f'        {name}) COMPREPLY=($(compgen -W "{" ".join(words)}" -- "$word")); '
                          "return ;;" for name, words in values.items()),
         cases="\n".join(f'        {command}) options="{" ".join("--" + n for n in help_.names())}" ;;'
                         for command, help_ in helps.items()))
+
+
+ZSH = """\
+#compdef smallworld
+# zsh completion for smallworld; made by scripts/make_manual.py
+_smallworld() {{
+    local -a commands keys
+    commands=({commands})
+    keys=({keys})
+    if (( CURRENT == 2 )) || [[ CURRENT -eq 3 && $words[2] == help ]]; then
+        (( CURRENT == 3 )) || commands+=('help:Explain a command')
+        _describe command commands
+        return
+    fi
+    local command=$words[2]
+    shift words
+    (( CURRENT-- ))
+    case $command in
+{cases}
+        *) _files ;;
+    esac
+}}
+_smallworld "$@"
+"""
+
+
+def first_clause(text):
+    """The part of an option's text that fits beside its name in a list."""
+    return re.split(r"[:;.] |[:;.]$", re.sub(r" \([^)]*\)", "", text))[0]
+
+
+def names_file(argument):
+    return bool(re.search("FILE|PREFIX|DIR|RUN|CHECKPOINT|[.]", argument))
+
+
+def zsh_quoted(text):
+    return "'" + text.replace("'", "'\\''") + "'"
+
+
+def zsh_option(name, argument, text):
+    about = re.sub(r"([\[\]:\\])", r"\\\1", first_clause(text))
+    long = name.split(", ")[-1]
+    if not argument:
+        return zsh_quoted(f"{long}[{about}]")
+    words = option_values(argument, text)
+    action = f"({' '.join(words)})" if words else "_files" if names_file(argument) else " "
+    if long == "--set":
+        action = "{compadd -S = -a keys}"
+    title = re.sub(r"([:\\])", r"\\\1", argument.strip("[]"))
+    return zsh_quoted(f"*{long}=[{about}]:{title}:{action}")
+
+
+def zsh_completion(summaries, helps, keys):
+    cases = []
+    for command, help_ in helps.items():
+        specs = [zsh_option(*option) for option in help_.options] + ["'*:file:_files'"]
+        cases.append(f"        {command})\n            _arguments \\\n" +
+                     " \\\n".join(f"                {spec}" for spec in specs) + " ;;")
+    commands = " ".join(zsh_quoted(f"{name}:{text}") for name, text in summaries.items())
+    return ZSH.format(commands=commands, keys=" ".join(keys), cases="\n".join(cases))
+
+
+def fish_quoted(text):
+    return "'" + text.replace("\\", "\\\\").replace("'", "\\'") + "'"
+
+
+def fish_completion(summaries, helps, keys):
+    """Files are completed where nothing else is."""
+    lines = ["# fish completion for smallworld; made by scripts/make_manual.py"]
+    for name, text in [*summaries.items(), ("help", "Explain a command")]:
+        lines.append(f"complete -c smallworld -n __fish_use_subcommand -f -a {name} "
+                     f"-d {fish_quoted(text)}")
+    lines.append("complete -c smallworld -n '__fish_seen_subcommand_from help' -f -a "
+                 + fish_quoted(" ".join(summaries)))
+    for command, help_ in helps.items():
+        seen = f"complete -c smallworld -n '__fish_seen_subcommand_from {command}'"
+        for name, argument, text in help_.options:
+            line = f"{seen} -l {name.split('--')[1]}"
+            words = option_values(argument, text)
+            if name.endswith("--set"):
+                words = [f"{key}=" for key in keys]
+            if words:
+                line += f" -x -a {fish_quoted(' '.join(words))}"
+            elif argument:
+                line += " -r" if names_file(argument) else " -x"
+            lines.append(f"{line} -d {fish_quoted(first_clause(text))}")
+    return "\n".join(lines) + "\n"
 
 
 def main():
@@ -187,7 +280,9 @@ def main():
     for command, help_ in helps.items():
         text = command_page(command, version, summaries[command], help_, keys)
         (out / f"smallworld-{command}.1").write_text(text)
-    (out / "smallworld.bash").write_text(completion(summaries, helps, keys))
+    (out / "smallworld.bash").write_text(bash_completion(summaries, helps, keys))
+    (out / "_smallworld").write_text(zsh_completion(summaries, helps, keys))
+    (out / "smallworld.fish").write_text(fish_completion(summaries, helps, keys))
 
 
 if __name__ == "__main__":

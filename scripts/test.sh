@@ -7,9 +7,9 @@ cd "$(dirname "$0")/.."
 
 build=${BUILD:-build}
 if [ "${SMALLWORLD_REQUIRE_ALL_TESTS:-0}" = 1 ]; then
-  scripts/install.sh --browser
+  scripts/install.sh --tests
 else
-  scripts/install.sh # without Chromium, tests/pages.py is skipped
+  scripts/install.sh # without Chromium, zsh and fish, their tests are skipped
 fi
 scripts/build.sh "$build" "$@"
 ctest --test-dir "$build" --output-on-failure --no-tests=error | tee "$build/tests.txt"
