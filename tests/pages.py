@@ -397,6 +397,15 @@ class Report(Page):
         self.assertEqual(SURF.run("document.getElementById('track').options[0].text"),
                          "probe: score of 1")
         card = self.read("run/README.md").decode()
+        command = "smallworld generate run --bytes 300 --temperature 0.7"
+        written = self.results(*command.split()[1:], *self.cpu)["text"].encode("latin-1")
+        expected = re.sub("[\x00-\x09\x0b-\x1f\x7f\udc80-\udcff]", "\ufffd",
+                          written[2:].decode(errors="surrogateescape"))
+        sample = SURF.run("document.getElementById('sample').textContent")
+        self.assertEqual(sample, expected)
+        self.assertIn(command, SURF.run("document.querySelector('main').textContent"))
+        self.assertIn(f"    {command}\n", card)
+        self.assertIn("    " + sample.split("\n")[0] + "\n", card)
         self.assertIn(f"| parameters | {train['parameters']:,} |", card)
         for line in self.read("run/config.yaml").decode().splitlines():
             self.assertIn(f"\n    {line}\n", card)

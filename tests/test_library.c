@@ -1,10 +1,12 @@
-/* The library's products on memory of the device, against sums in double; and what it refuses.
+/* The library's products on memory of the device and on streams of the caller, against sums in
+ * double; and what it refuses.
  * Models are tests/library.py's. */
 #include "support.h"
 
 #include "core/memory.h"
 #include "library/smallworld.h"
 
+#include <dlfcn.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -127,6 +129,119 @@ static void test_products(void **state) {
     }
 }
 
+/* ---------------------------------------------------------------------------------- streams
+ * On a GPU the arrays are the CUDA driver's own allocations, on streams of the caller that do not
+ * wait for the default stream. The driver is loaded as the program runs, so that this file needs no
+ * CUDA toolkit. */
+
+typedef struct driver {
+    int (*allocate)(uintptr_t *array, size_t bytes);
+    int (*release)(uintptr_t array);
+    int (*to_device)(uintptr_t to, const void *from, size_t bytes, void *stream);
+    int (*to_host)(void *to, uintptr_t from, size_t bytes, void *stream);
+    int (*stream_create)(void **stream, unsigned flags);
+    int (*stream_destroy)(void *stream);
+    int (*stream_wait)(void *stream);
+} driver;
+
+static void load_driver(driver *d) {
+    static const char *const names[] = {
+        "cuMemAlloc_v2",  "cuMemFree_v2",       "cuMemcpyHtoDAsync_v2", "cuMemcpyDtoHAsync_v2",
+        "cuStreamCreate", "cuStreamDestroy_v2", "cuStreamSynchronize"};
+    void *library = dlopen("libcuda.so.1", RTLD_NOW);
+    if (!library) fail_msg("%s", dlerror());
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
+        void *function = dlsym(library, names[i]);
+        if (!function) fail_msg("libcuda.so.1 has no %s", names[i]);
+        memcpy((char *)d + i * sizeof function, &function, sizeof function);
+    }
+}
+
+static float *floats(const double *values, size_t count) {
+    float *array = mem_alloc(count, sizeof *array);
+    for (size_t i = 0; i < count; i++) array[i] = values ? (float)values[i] : NAN;
+    return array;
+}
+
+static void check_floats(const float *got, const double *expected, size_t count) {
+    double *values = mem_alloc(count, sizeof *values);
+    for (size_t i = 0; i < count; i++) values[i] = got[i];
+    double error = relative_error(values, expected, count);
+    if (!(error < 1e-5)) fail_msg("relative error %g, expected below 1e-5", error);
+    free(values);
+}
+
+/* Inputs are copied to the device, multiplied, and results copied back in the order of one stream,
+ * with no other synchronisation; the second stream does it again with one product. */
+static void test_streams(void **state) {
+    (void)state;
+    if (!test_device_is_cuda()) skip();
+    enum { NODES = 6, BLOCK = 32, ARRAYS = 6, NON_BLOCKING = 1 };
+    backend *be = test_backend(FP32); /* makes the primary context current */
+    driver cu;
+    load_driver(&cu);
+    random_restart(23);
+    smallworld_options how = options_of(FP32);
+    problem p = make_problem(NODES, BLOCK, 0.4);
+    smallworld_product *product =
+        smallworld_product_create(NODES, BLOCK, (const int32_t(*)[2])p.blocks, p.count, &how);
+    if (!product) fail_msg("%s", smallworld_error());
+    p.columns = smallworld_product_columns(product) * smallworld_product_wgrad_columns(product);
+    const size_t weights = (size_t)p.count * BLOCK * BLOCK;
+    const size_t values = (size_t)NODES * BLOCK * (size_t)p.columns;
+    void *streams[2];
+    for (int s = 0; s < 2; s++) assert_int_equal(cu.stream_create(&streams[s], NON_BLOCKING), 0);
+    for (int s = 0; s < 2; s++) {
+        p.w = random_values(weights, -1, 1);
+        p.x = random_values(values, -1, 1);
+        p.dy = random_values(values, -1, 1);
+        double *y = mem_alloc(values, sizeof *y), *dx = mem_alloc(values, sizeof *dx);
+        double *dw = mem_alloc(weights, sizeof *dw);
+        multiply(&p, y, dx, dw);
+        /* w, x, dy; y, dx, dw, which begin as NaN */
+        const size_t counts[ARRAYS] = {weights, values, values, values, values, weights};
+        const double *inputs[ARRAYS] = {p.w, p.x, p.dy};
+        const double *results[ARRAYS] = {[3] = y, dx, dw};
+        float *host[ARRAYS];
+        uintptr_t array[ARRAYS];
+        for (int i = 0; i < ARRAYS; i++) {
+            const size_t bytes = counts[i] * sizeof(float);
+            host[i] = floats(inputs[i], counts[i]);
+            assert_int_equal(cu.allocate(&array[i], bytes), 0);
+            assert_int_equal(cu.to_device(array[i], host[i], bytes, streams[s]), 0);
+        }
+        void *at[ARRAYS];
+        for (int i = 0; i < ARRAYS; i++)
+            at[i] = (void *)array[i]; /* NOLINT: the device's address */
+        assert_true(smallworld_fprop(product, at[0], at[1], at[3], p.columns, streams[s]));
+        assert_true(smallworld_dgrad(product, at[0], at[2], at[4], p.columns, streams[s]));
+        assert_true(smallworld_wgrad(product, at[2], at[1], at[5], p.columns, streams[s]));
+        for (int i = 3; i < ARRAYS; i++) {
+            assert_int_equal(cu.to_host(host[i], array[i], counts[i] * sizeof(float), streams[s]),
+                             0);
+        }
+        assert_int_equal(cu.stream_wait(streams[s]), 0);
+        for (int i = 3; i < ARRAYS; i++) check_floats(host[i], results[i], counts[i]);
+        if (!smallworld_product_wait(product)) fail_msg("%s", smallworld_error());
+        for (int i = 0; i < ARRAYS; i++) {
+            assert_int_equal(cu.release(array[i]), 0);
+            free(host[i]);
+        }
+        free(p.w);
+        free(p.x);
+        free(p.dy);
+        free(y);
+        free(dx);
+        free(dw);
+    }
+    smallworld_product_free(product);
+    for (int s = 0; s < 2; s++) assert_int_equal(cu.stream_destroy(streams[s]), 0);
+    free(p.blocks);
+    be->destroy(be);
+}
+
+/* ---------------------------------------------------------------------------------- refusals */
+
 static void refused(int nodes, int block, const int32_t (*blocks)[2], int count,
                     const smallworld_options *how, const char *part) {
     assert_null(smallworld_product_create(nodes, block, blocks, count, how));
@@ -158,6 +273,7 @@ int main(void) {
     be->destroy(be);
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_products),
+        cmocka_unit_test(test_streams),
         cmocka_unit_test(test_refusals),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -5,31 +5,38 @@
 #include "core/memory.h"
 #include "data/sequence.h"
 #include "data/texts.h"
+#include "train/generate.h"
 
+#include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
 
-enum { TEXT_BYTES = 4000, TOP_UNITS = 8, STREAMS = 16 };
+enum { TEXT_BYTES = 4000, SAMPLE_BYTES = 300, TOP_UNITS = 8, STREAMS = 16 };
+
+static const double sample_temperature = 0.7;
 
 typedef struct arguments {
     cli_model model;
     const char *folder, *out, *card, *text, *probe, *features;
     cli_list files;
+    int64_t sample; /* bytes */
 } arguments;
 
-enum { KEY_OUT = 1, KEY_CARD, KEY_TEXT, KEY_PROBE, KEY_FEATURES, KEY_DATA };
+enum { KEY_OUT = 1, KEY_CARD, KEY_TEXT, KEY_PROBE, KEY_FEATURES, KEY_DATA, KEY_SAMPLE };
 
 static const struct argp_option option_table[] = {
-    {"out", KEY_OUT, "PAGE.html", 0, "Default: report.html in the run", 0},
-    {"card", KEY_CARD, "FILE.md", 0, "The model card; default: README.md in the run", 0},
+    {"out", KEY_OUT, "PAGE.html", 0, "Page to write; default: RUN/report.html", 0},
+    {"card", KEY_CARD, "FILE.md", 0, "Model card to write; default: RUN/README.md", 0},
     {"data", KEY_DATA, "FILE", 0, "Text to score the model on; may be repeated", 0},
     {"text", KEY_TEXT, "FILE", 0,
-     "Whose beginning is shown byte by byte; default: the first of the validation files that is "
-     "there",
+     "Text whose beginning the page shows byte by byte; default: the first validation file that "
+     "exists",
      0},
-    {"probe", KEY_PROBE, "PREFIX", 0, "Default: probe in the run, if it has one", 0},
+    {"probe", KEY_PROBE, "PREFIX", 0,
+     "Saved probe; default: RUN/probe.probe.safetensors, if it exists", 0},
     {"features", KEY_FEATURES, "PREFIX", 0,
-     "Features of labelled documents; default: test in the run, if it has them", 0},
+     "Features of labelled documents, for histograms; default: RUN/test.npy, if it exists", 0},
+    {"sample", KEY_SAMPLE, "N", 0, "Bytes of text that the model writes; default 300; 0: none", 0},
     {0},
 };
 
@@ -40,6 +47,7 @@ static error_t parse(int key, char *text, struct argp_state *state) {
     case KEY_CARD: a->card = text; return 0;
     case KEY_DATA: cli_append(&a->files, text); return 0;
     case KEY_TEXT: a->text = text; return 0;
+    case KEY_SAMPLE: a->sample = cli_integer(state, "--sample", text, 0, 100000); return 0;
     case KEY_PROBE: a->probe = text; return 0;
     case KEY_FEATURES: a->features = text; return 0;
     case ARGP_KEY_INIT: state->child_inputs[0] = &a->model; return 0;
@@ -69,6 +77,7 @@ typedef struct material {
     evaluation score;
     reading reading;
     show_part show;
+    uint8_t *sample;
 } material;
 
 /* What is not asked for is left out where it does not fit, and said. */
@@ -145,6 +154,7 @@ static bool open_material(const arguments *a, material *m, error *err) {
 }
 
 static void close_material(material *m) {
+    free(m->sample);
     reading_free(&m->reading);
     wiring_free(&m->wiring);
     if (m->texts) corpus_free(m->texts);
@@ -198,6 +208,24 @@ static bool read_text(const arguments *a, material *m, error *err) {
     return done;
 }
 
+/* A text from a zero state, as smallworld generate writes it with these options. */
+static bool write_sample(const arguments *a, material *m, error *err) {
+    static const uint8_t prompt[] = {'\n', ' '};
+    const generation how = {.prompt = prompt,
+                            .given = sizeof prompt,
+                            .bytes = (size_t)a->sample,
+                            .temperature = sample_temperature,
+                            .top_p = 1,
+                            .seed = 1};
+    cli_loaded loaded;
+    if (!cli_load(&loaded, m->path, &a->model, 1, 1, err)) return false;
+    m->sample = mem_alloc(how.given + how.bytes, 1);
+    bool done = generate(loaded.m, &how, m->sample, err);
+    memmove(m->sample, m->sample + how.given, how.bytes);
+    cli_unload(&loaded);
+    return done;
+}
+
 static char *join_names(const cli_list *files) {
     char *text = mem_string("");
     for (int i = 0; i < files->count; i++) {
@@ -212,7 +240,10 @@ static bool write_report(const arguments *a, material *m, const char *page, cons
                          error *err) {
     if (a->files.count > 0 && !score_data(a, m, err)) return false;
     if (m->texts && !read_text(a, m, err)) return false;
+    if (a->sample > 0 && !write_sample(a, m, err)) return false;
     char *data = join_names(&a->files);
+    char *command = mem_format("smallworld generate %s --bytes %" PRId64 " --temperature %g",
+                               a->folder, a->sample, sample_temperature);
     const report r = {.folder = a->folder,
                       .checkpoint = &m->checkpoint,
                       .curves = &m->curves,
@@ -221,8 +252,12 @@ static bool write_report(const arguments *a, material *m, const char *page, cons
                       .score = a->files.count > 0 ? &m->score : NULL,
                       .data = data,
                       .show = m->texts ? &m->show : NULL,
-                      .text = m->text};
+                      .text = m->text,
+                      .sample = m->sample,
+                      .sample_bytes = (size_t)a->sample,
+                      .sample_command = command};
     bool done = report_write_card(&r, card, err) && report_write_page(&r, page, err);
+    free(command);
     free(data);
     return done;
 }
@@ -233,13 +268,14 @@ int cmd_report(int argc, char **argv) {
         option_table,
         parse,
         "RUN",
-        "Write what a run came to: a page with its facts, curves, wiring, probe, and text as its "
-        "model reads it, and a model card."
+        "Write a page and a model card about a run: its facts, its curves, its wiring, a text that "
+        "the "
+        "model wrote, its probe, and a text as the model reads it."
         "\vExample:\n  smallworld report runs/quickstart --data data/reviews_test.tsv.gz",
         children,
         NULL,
         NULL};
-    arguments a = {0};
+    arguments a = {.sample = SAMPLE_BYTES};
     cli_parse(&argp, argc, argv, &a);
     error err;
     material *m = mem_alloc(1, sizeof *m);

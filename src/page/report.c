@@ -191,6 +191,38 @@ static char *command_of(const report *r) {
 
 /* ------------------------------------------------------------------------------------- page */
 
+/* The sample as UTF-8 without control characters but line feeds. The caller frees it. */
+static char *sample_text(const report *r) {
+    char *text;
+    size_t size;
+    FILE *out = mem_stream(&text, &size);
+    for (size_t i = 0; i < r->sample_bytes;) {
+        size_t length = utf8_length(r->sample + i, r->sample_bytes - i);
+        bool control = r->sample[i] != '\n' && (r->sample[i] < 0x20 || r->sample[i] == 0x7F);
+        if (length == 0 || control) {
+            fputs("\xEF\xBF\xBD", out);
+            i++;
+        } else {
+            fwrite(r->sample + i, 1, length, out);
+            i += length;
+        }
+    }
+    mem_stream_end(out);
+    return text;
+}
+
+static void write_sample(FILE *out, const report *r) {
+    char *text = sample_text(r);
+    fputs(
+        "<h2>A sample</h2>\n<p>The model wrote this text. The command writes it again:</p>\n<pre>",
+        out);
+    html_text(out, r->sample_command);
+    fputs("</pre>\n<pre class=\"sample\" id=\"sample\">\n", out);
+    html_text(out, text);
+    fputs("</pre>\n", out);
+    free(text);
+}
+
 static void write_facts(FILE *out, const facts *f) {
     fputs("<div class=\"wide\" tabindex=\"0\" role=\"group\" aria-label=\"Facts\"><table "
           "id=\"facts\">\n<tbody>\n",
@@ -229,7 +261,9 @@ bool report_write_page(const report *r, const char *path, error *err) {
     write_facts(out, &f);
     fputs("<p>The same run again:</p>\n<pre>", out);
     html_text(out, command);
-    fputs("</pre>\n<h2>How training went</h2>\n", out);
+    fputs("</pre>\n", out);
+    if (r->sample) write_sample(out, r);
+    fputs("<h2>How training went</h2>\n", out);
     curves_write(out, r->curves);
     fputs("<h2>Wiring</h2>\n", out);
     wiring_write(out, r->wiring);
@@ -312,6 +346,14 @@ bool report_write_card(const report *r, const char *path, error *err) {
         fprintf(out, "| %s | ", f.items[i].name);
         put_markdown(out, f.items[i].value);
         fputs(" |\n", out);
+    }
+    if (r->sample) {
+        char *text = sample_text(r);
+        fputs("\nA text that the model wrote:\n\n", out);
+        put_code(out, text, strlen(text));
+        fputs("\nThe command writes it again:\n\n", out);
+        put_code(out, r->sample_command, strlen(r->sample_command));
+        free(text);
     }
     fputs("\nThe same run again:\n\n", out);
     put_code(out, command, strlen(command));

@@ -17,6 +17,9 @@ typedef struct report {
     const char *data;         /* the files' names */
     const show_part *show;    /* or NULL: no text */
     const char *text;         /* the name of its file */
+    const uint8_t *sample; /* [sample_bytes] that the model generated after its prompt, or NULL */
+    size_t sample_bytes;
+    const char *sample_command; /* what generates the sample again */
 } report;
 
 bool report_write_page(const report *r, const char *path, error *err);
