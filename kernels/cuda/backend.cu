@@ -1,4 +1,4 @@
-/* The CUDA backend's table: memory, uploads that nobody waits for, recordings as CUDA graphs. */
+/* The CUDA backend's table: memory, asynchronous uploads, recordings as CUDA graphs. */
 #include "backend.h"
 #include "bench/measure.h"
 #include "cell/cell.h"
@@ -63,7 +63,7 @@ bool cuda_blas_ok(backend *be, cublasStatus_t status, const char *what) {
 }
 
 void cuda_allow_shared(backend *be, const void *kernel, size_t bytes) {
-    if (bytes <= 40 << 10) return; /* 48 KB are allowed, with what a kernel has statically */
+    if (bytes <= 40 << 10) return; /* the default limit is 48 KB, static shared memory included */
     const bool fits = bytes <= cuda_of(be)->shared_limit;
     cuda_ok(be,
             cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)bytes),
@@ -126,7 +126,7 @@ static void copy(backend *be, void *target, const void *source, size_t bytes) {
             "copy");
 }
 
-/* Through a ring of pinned slots: waits only for a slot whose last copy is still under way. */
+/* Copies through a ring of pinned slots, and waits only for a slot whose last copy is not done. */
 static void upload(backend *be, void *target, const void *source, size_t bytes) {
     cuda_backend *cuda = cuda_of(be);
     cuda_weights_change(be);
@@ -286,8 +286,8 @@ static void fill_table(backend *be, precision precision) {
     be->destroy = destroy;
 }
 
-/* Whether this build holds sm_90a code and this is the GPU for it. SMALLWORLD_PORTABLE=1 says to
- * use the portable kernels all the same, which the tests do. */
+/* Whether this build holds sm_90a code and the GPU runs it. SMALLWORLD_PORTABLE=1, which the tests
+ * set, selects the portable kernels all the same. */
 static bool find_hopper(backend *be, const cudaDeviceProp *properties) {
     cuda_backend *cuda = cuda_of(be);
     cudaDriverEntryPointQueryResult found;
@@ -300,7 +300,7 @@ static bool find_hopper(backend *be, const cudaDeviceProp *properties) {
            found == cudaDriverEntryPointSuccess;
 }
 
-/* Streams, handles and scratch; false with the first failure remembered. */
+/* Makes streams, handles and scratch. If that fails, returns false and remembers the failure. */
 static bool set_up(backend *be) {
     cuda_backend *cuda = cuda_of(be);
     cudaDeviceProp properties;
@@ -336,8 +336,8 @@ static bool set_up(backend *be) {
     return true;
 }
 
-/* Without a driver there is no GPU to speak of; a driver that finds none is one with another's
- * GPUs. */
+/* Without a driver, or with one that finds no device, there is no GPU. Any other error means that
+ * there is one that cannot be used. */
 extern "C" bool backend_cuda_expected(void) {
     int driver = 0, devices = 0;
     if (cudaDriverGetVersion(&driver) != cudaSuccess || driver == 0) return false;

@@ -44,7 +44,8 @@ typedef CUresult (*PFN_encode_map)(CUtensorMap *map, CUtensorMapDataType type, u
                                    CUtensorMapInterleave interleave, CUtensorMapSwizzle swizzle,
                                    CUtensorMapL2promotion promotion, CUtensorMapFloatOOBfill fill);
 
-/* How many thread blocks of a kernel the GPU runs at once, with so much shared memory each. */
+/* The number of a kernel's thread blocks that the GPU runs at once, with `shared` bytes of shared
+ * memory each. */
 typedef struct kernel_room {
     const void *kernel;
     size_t shared;
@@ -94,16 +95,17 @@ static inline int log2_of(int power) {
     return log;
 }
 
-/* Remember a failure, if it is the first; they return whether there was none. */
+/* Each remembers a failure, if it is the first, and returns whether the call succeeded. */
 bool cuda_ok(backend *be, cudaError_t status, const char *what);
 bool cuda_fail(backend *be, const char *format, ...) __attribute__((format(printf, 2, 3)));
 bool cuda_blas_ok(backend *be, cublasStatus_t status, const char *what);
 
-/* Before a launch with `bytes` of dynamic shared memory: sets the kernel's limit if it must. */
+/* Raises the kernel's limit on dynamic shared memory to `bytes`, if that is necessary; call it
+ * before the launch. */
 void cuda_allow_shared(backend *be, const void *kernel, size_t bytes);
 
-/* A launch in clusters of so many thread blocks. EARLY, of a kernel that calls wait_for_earlier:
- * where the GPU can, it begins while the kernel before it ends. */
+/* Launches a kernel in clusters of `cluster` thread blocks. With `early`, which needs a kernel that
+ * calls wait_for_earlier, it begins while the kernel before it ends, where the GPU can do so. */
 template <typename... P>
 static inline void cuda_launch_clusters(backend *be, const char *what, bool early, int cluster,
                                         void (*kernel)(P...), dim3 grid, int threads, size_t shared,
@@ -129,19 +131,19 @@ static inline void cuda_launch_clusters(backend *be, const char *what, bool earl
     cuda_ok(be, cudaLaunchKernelEx(&config, kernel, arguments...), what);
 }
 
-/* The same of thread blocks by themselves. */
+/* The same without clusters. */
 template <typename... P>
 static inline void cuda_launch(backend *be, const char *what, bool early, void (*kernel)(P...),
                                dim3 grid, int threads, size_t shared, P... arguments) {
     cuda_launch_clusters(be, what, early, 1, kernel, grid, threads, shared, arguments...);
 }
 
-/* Whether so many thread blocks run on the GPU at once, which is looked up once for each kernel;
- * else a failure is remembered. */
+/* Whether the GPU runs `blocks` thread blocks of the kernel at once; if not, remembers a failure.
+ * The occupancy is looked up once for each kernel. */
 bool cuda_run_together(backend *be, const char *what, const void *kernel, int blocks, int threads,
                        size_t shared);
 
-/* A launch of thread blocks that wait for all others, so that all of them must run at once. */
+/* Launches a kernel whose thread blocks wait for each other, so all of them must run at once. */
 template <typename... P>
 static inline void cuda_launch_together(backend *be, const char *what, bool early,
                                         void (*kernel)(P...), int blocks, int threads,
@@ -155,9 +157,9 @@ static inline void cuda_launch_together(backend *be, const char *what, bool earl
  * failure that is remembered then names it. See device/waits.cuh. */
 uint32_t *cuda_stuck_word(backend *be, const char *kernel);
 
-/* Before anything is issued that writes what products may read as weights. A product that overlaps
- * with the kernel before reads its weights without waiting for that kernel: it may do so once
- * another product has waited for all that was issued before. */
+/* Call this before you issue anything that writes what products may read as weights. A product that
+ * starts early reads its weights without waiting for the kernel before; it may do so only after
+ * another product has waited for everything that was issued before. */
 static inline void cuda_weights_change(backend *be) {
     cuda_of(be)->weights_settled = false;
 }

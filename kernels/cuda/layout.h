@@ -22,11 +22,11 @@ struct device_layout {
     size_t bytes; /* of those on the device */
 };
 
-/* Device memory of `bytes` bytes; zeroed host memory. Both belong to the layout. */
+/* Device memory, and zeroed host memory, of `bytes` bytes. Both belong to the layout. */
 void *layout_device_block(backend *be, device_layout *device, size_t bytes);
 void *layout_host_block(device_layout *device, size_t bytes);
 
-/* A table copied to the device: as many elements as the host has there. */
+/* Copies a table of `count` elements to the device; the copy belongs to the layout. */
 template <typename T>
 static inline T *layout_table(backend *be, device_layout *device, const T *table, size_t count) {
     T *copied = (T *)layout_device_block(be, device, count * sizeof *table);
@@ -39,7 +39,7 @@ template <typename T> static inline T *layout_plan(device_layout *device) {
     return (T *)layout_host_block(device, sizeof(T));
 }
 
-/* Host memory of `count` zeroed elements for a plan in the making; the caller frees it. */
+/* Host memory of `count` zeroed elements; the caller frees it. */
 template <typename T> static inline T *host_array(size_t count) {
     T *array = (T *)calloc(count ? count : 1, sizeof *array);
     if (!array) abort();

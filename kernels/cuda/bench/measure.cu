@@ -19,8 +19,8 @@ enum { THREADS = 256, READ_THREADS = 512, READ_BLOCKS = 2 /* a multiprocessor */
 
 /* ------------------------------------------------------------------------------------- timing */
 
-/* Marks are events. In a recording they become nodes of its graph, so that each replay sets them
- * anew. */
+/* Marks are events. In a recording they become nodes of its graph, so each replay records them
+ * again. */
 void cuda_mark(backend *be, int number) {
     cuda_backend *cuda = cuda_of(be);
     cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
@@ -141,7 +141,7 @@ static __global__ void __launch_bounds__(THREADS)
     volatile uint32_t *all = words;
     const uint32_t before = all[blockIdx.x];
     for (int round = 1; round <= times; round++) {
-        __syncthreads(); /* all have read what the number follows, and the others' */
+        __syncthreads(); /* all have read `before`, and the others' last words */
         if (threadIdx.x == 0) all[blockIdx.x] = before + round;
         for (int i = threadIdx.x; i < gridDim.x; i += THREADS) {
             for (patience p; (int)(all[i] - before) < round;) p.lose(stuck);

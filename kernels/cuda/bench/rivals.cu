@@ -123,7 +123,7 @@ static void *open_library(const char *name) {
     return dlopen(path, RTLD_NOW | RTLD_LOCAL);
 }
 
-/* Once a process; never closed. */
+/* Loads the library once in a process; it is never closed. */
 static void load_library(void) {
     char name[32];
     sparse.tried = true;

@@ -18,7 +18,7 @@
 
 enum { K = GATES * 2 }; /* a gain and a bias, or two sums, of each gate */
 
-/* What a lane needs of one unit. Each part is fetched for the unit after as soon as it was used. */
+/* A lane's inputs for one unit. Each part is fetched for the next unit as soon as it was used. */
 template <typename T, int VEC> struct gate_inputs {
     packet<T, VEC> raw[GATES];
     packet<T, GATES> entry[VEC];
@@ -51,7 +51,7 @@ template <int VEC> struct gate_values {
     float value[GATES][VEC]; /* raw, then normalised, before gain */
     float i[VEC], f[VEC], o[VEC], u[VEC], dropout[VEC];
 
-    /* What held raw may then be fetched anew. */
+    /* After it, the packets of raw may be fetched again. */
     template <typename T> __device__ void take_raw(const gate_inputs<T, VEC> &in) {
 #pragma unroll
         for (int gate = 0; gate < GATES; gate++) unpack(in.raw[gate], value[gate]);
@@ -71,14 +71,14 @@ static __device__ inline void dropout_scale(const view<T> &v, int unit, int n,
     }
 }
 
-/* What a gate is multiplied by before it is squashed, so that for bf16 2^x is all that this takes.
- * Gains and biases in shared memory are. */
+/* The factor of a gate's argument that turns its exponential into 2^x for bf16. Gains and biases in
+ * shared memory include it. */
 template <typename T> static __device__ constexpr float slope(int gate) {
     return sizeof(T) == 4 ? 1 : gate == GATE_U ? 2.8853901f : -1.4426950f;
 }
 
-/* For bf16 results two instructions' error of 2^-22 is nothing. For fp32 ones tanh goes near 0 as
- * the CPU does it. */
+/* For bf16 results the error of these two instructions, 2^-22, does not matter. For fp32 results
+ * tanh near 0 is computed as on the CPU. */
 template <typename T> static __device__ inline float squash_sigmoid(float x) {
     if (sizeof(T) == 2) return reciprocal(1 + exponential2(x));
     return __fdividef(1, 1 + __expf(-x));
@@ -96,8 +96,8 @@ template <typename T> static __device__ inline float tanh_(float x) {
     return squash_tanh<T>(slope<T>(GATE_U) * x);
 }
 
-/* What is to be squashed, once raw was taken. st: the statistics from this lane's columns on,
- * [GATES][2][32 VEC]. gains: this unit's gains and biases, see fetch_gains. */
+/* The arguments z of sigmoid and tanh, once raw was taken. st: the statistics from this lane's
+ * columns on, [GATES][2][32 VEC]. gains: this unit's gains and biases, see fetch_gains. */
 template <int VEC, typename T>
 static __device__ inline void preactivate(const view<T> &v, const float *st, const float *gains,
                                           const gate_inputs<T, VEC> &in, int unit, int n,
@@ -132,8 +132,8 @@ static __device__ inline void squash(const float (&z)[GATES][VEC], gate_values<V
     }
 }
 
-/* The thread block's gains and biases: [unit][gains of the gates, biases]. They are there after
- * scale_gains and a barrier. */
+/* Fetches the thread block's gains and biases, [unit][gains of the gates, biases]. They may be read
+ * after scale_gains and a barrier. */
 template <typename T>
 static __device__ void fetch_gains(const view<T> &v, int first, int count, float *gains) {
     for (int unit = threadIdx.x; unit < count; unit += blockDim.x) {
@@ -152,7 +152,7 @@ static __device__ void fetch_gains(const view<T> &v, int first, int count, float
     copy_commit();
 }
 
-/* Waits for what this thread has fetched. */
+/* Waits for this thread's fetches and multiplies them by slope. */
 template <typename T> static __device__ void scale_gains(int count, float *gains) {
     copy_wait<0>();
     for (int unit = threadIdx.x; unit < count; unit += blockDim.x) {

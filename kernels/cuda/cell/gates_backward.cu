@@ -47,18 +47,19 @@ template <typename T, int VEC> struct backward_inputs {
     }
 };
 
-/* What is kept of a unit until layer norm's sums are known; dpre as dpre_place says. */
+/* The part of a unit that stays in shared memory until layer norm's sums are known; dpre as
+ * dpre_place says. */
 template <typename T, int VEC> struct alignas(16) kept_unit {
     T raw[GATES][32 * VEC], dpre[GATES * 32 * VEC];
 };
 
-/* Where a lane's columns of a gate are in shared memory, in a unit's dpre, in elements. */
+/* The index of a lane's columns of a gate in a unit's dpre in shared memory. */
 template <typename T, int VEC> static __device__ inline int dpre_place(int round, int gate) {
     if (sizeof(T) == 2) return quad_place<VEC>(round, gate);
     return (gate * 32 + threadIdx.x % 32) * VEC;
 }
 
-/* The same in all lanes, and the compiler knows. */
+/* The warp's number; the compiler knows that it is the same in all lanes. */
 static __device__ inline int warp_index() {
     return __shfl_sync(~0u, threadIdx.x / 32, 0);
 }
@@ -99,8 +100,8 @@ template <typename T, int VEC> struct backward_arrays {
         rounds = units_left / STEP * PAIR + min(units_left % STEP, (int)PAIR);
     }
 
-    /* Which of the warp's kept units that of a round is, if 0 <= it < v.kept. A span's first rounds
-     * come before the last span is done with these. */
+    /* The index of a round's unit among the warp's kept units; outside 0 ... v.kept - 1 it is not
+     * kept. The first rounds of a span are not, as the span before still needs the room. */
     static __device__ int place(int round) {
         return round - EARLY_ROUNDS;
     }
@@ -109,16 +110,17 @@ template <typename T, int VEC> struct backward_arrays {
         return leader + round / PAIR * STEP + round % PAIR;
     }
 
-    /* A round's dpre on the way to the table's sums: where it is kept, or where the warp's features
-     * will be. Lanes may ask for different rounds, so this must not shuffle, as warp_index does. */
+    /* Where a round's dpre lies until it is added to the table's sums: where the unit is kept, else
+     * where the warp's features will be. Lanes may ask for different rounds, so this must not
+     * shuffle as warp_index does. */
     __device__ T *staged(const view<T> &v, int round) const {
         const int at = place(round);
         T *here = (T *)(features + threadIdx.x / 32 * K * SPAN) + round % QUAD * GATES * SPAN;
         return (unsigned)at < (unsigned)v.kept ? kept[at].dpre : here;
     }
 
-    /* Where this lane's columns of a unit's dpre are in memory, gate 0, if they are there; and how
-     * far the next gate's are. */
+    /* The address of this lane's columns of a unit's dpre, gate 0, in global memory, and the
+     * distance to the next gate's. */
     static __device__ T *dpre_row(const view<T> &v, int unit, int span) {
         const uint32_t column = threadIdx.x % 32 * VEC;
         const uint32_t row = v.scratch ? (span % HELD_SPANS * v.hidden + unit) * GATES * SPAN
@@ -130,7 +132,7 @@ template <typename T, int VEC> struct backward_arrays {
         return v.scratch ? SPAN : v.gate_rows;
     }
 
-    /* One gate's sums of a span, which lie by themselves in the step's. */
+    /* The sums of one gate in a span; each span's are contiguous. */
     static __device__ fixed *gate_sums(const view<T> &v, int span, int gate) {
         return v.dsums + (size_t)(span * GATES + gate) * sums_gate(SPAN);
     }
@@ -139,7 +141,7 @@ template <typename T, int VEC> struct backward_arrays {
         return st + span % HELD_SPANS * K * SPAN;
     }
 
-    /* They are there after copy_wait<0> and a barrier. */
+    /* They may be read after copy_wait<0> and a barrier. */
     __device__ void fetch_statistics(const view<T> &v, int span) const {
         for (int i = threadIdx.x; i < K * SPAN / 4; i += blockDim.x) {
             const int k = i / (SPAN / 4), n = span * SPAN + i % (SPAN / 4) * 4;
@@ -162,9 +164,9 @@ template <typename T, int VEC> struct backward_arrays {
         copy_commit();
     }
 
-    /* Waits until all thread blocks have added theirs. Only a lane of each warp asks again and
-     * again, for the last sum that it needs: all together read as much out of the L2 as
-     * gradients do, while other thread blocks still made these, and backward took 2 % longer. */
+    /* Waits until all thread blocks have added their parts, and stores the means. One lane of each
+     * warp polls, for the last sum that it needs. If all lanes polled, they would read as much out
+     * of the L2 as the gradients do, and backward would take 2 % longer. */
     __device__ void hold_means(const view<T> &v, int span) const {
         const int EACH = (K * SPAN + BACKWARD_THREADS - 1) / BACKWARD_THREADS;
         const int last = min(threadIdx.x + (EACH - 1) * BACKWARD_THREADS, K * SPAN - 1);
@@ -199,7 +201,8 @@ template <typename T, int VEC> struct backward_arrays {
         }
     }
 
-    /* To memory, the warp's dpre that only shared memory has so far, where it is asked for. */
+    /* Writes the warp's dpre that only shared memory holds so far to global memory, where it is
+     * kept for all steps. */
     __device__ void store_dpre(const view<T> &v, int span) const {
         if (v.scratch) return;
         const int LANE = 16 / sizeof(T); /* elements that a lane moves at a time */
@@ -216,7 +219,7 @@ template <typename T, int VEC> struct backward_arrays {
     }
 };
 
-/* One span's sums over the thread block's units, with gains as scale_gains made them, to the
+/* Adds one span's sums over the thread block's units, with gains as scale_gains made them, to the
  * totals. */
 template <typename T, int VEC>
 static __device__ void add_features(const view<T> &v, const backward_arrays<T, VEC> &a, int span,
@@ -275,7 +278,7 @@ static __device__ void add_units(const view<T> &v, int first, int count, const f
     }
 }
 
-/* What a lane needs of a unit to finish its gradient. */
+/* A lane's inputs for finishing the gradient of a unit. */
 template <typename T, int VEC> struct finished_unit {
     packet<T, VEC> raw[GATES], dpre[GATES];
 
@@ -301,7 +304,7 @@ template <typename T, int VEC> struct finished_unit {
     }
 };
 
-/* What finishes the gradients of a lane's columns, of one span. */
+/* The factors that finish the gradients of a lane's columns in one span. */
 template <typename T, int VEC> struct finish_factors {
     float scale[GATES][VEC], shift[GATES][VEC], slant[GATES][VEC];
 
@@ -383,7 +386,7 @@ static __device__ __forceinline__ void finish_gradient(const view<T> &v,
     }
 }
 
-/* What a warp has under way: what its unit needs, and sums over the span's units so far. */
+/* A warp's state: the inputs of its next unit, and sums over the span's units so far. */
 template <typename T, int VEC> struct backward_state {
     backward_inputs<T, VEC> in;
     float part[K][VEC];
@@ -404,7 +407,7 @@ template <typename T, int VEC> struct backward_state {
     }
 };
 
-/* dpre of a quad's units, of which that of `round` is the last, to the table's sums. */
+/* Adds dpre of a quad's units, the last of which is that of `round`, to the table's sums. */
 template <int VEC>
 static __device__ __forceinline__ void
 add_quad(const view<bf16> &v, const backward_arrays<bf16, VEC> &a, int span, int round) {
@@ -415,8 +418,8 @@ add_quad(const view<bf16> &v, const backward_arrays<bf16, VEC> &a, int span, int
     add_by_byte(a.text[span % HELD_SPANS], a.staged(v, rows_of), round - first + 1, to);
 }
 
-/* The gradients at norm's results of a span, in some of its rounds. After the last one the next
- * span's first unit is on its way. */
+/* Computes the gradients at norm's results in the rounds from `from` to `to` of a span. After the
+ * span's last round the next span's first unit is being fetched. */
 template <bool NORM, bool TABLE, typename T, int VEC>
 static __device__ __forceinline__ void
 gates_gradient(const view<T> &v, const backward_arrays<T, VEC> &a, backward_state<T, VEC> &s,
@@ -462,7 +465,7 @@ gates_gradient(const view<T> &v, const backward_arrays<T, VEC> &a, backward_stat
 #pragma unroll
             for (int i = 0; i < VEC; i++) {
                 const float value = q.value[gate][i], weighted = gains[gate] * d[gate][i];
-                float *of = unit_sums + gate * 2; /* not zeroed before, which would cost adding */
+                float *of = unit_sums + gate * 2; /* assigned first, which saves an addition */
                 of[0] = i > 0 ? of[0] + d[gate][i] : d[gate][i];
                 of[1] = i > 0 ? of[1] + d[gate][i] * value : d[gate][i] * value;
                 s.part[gate * 2][i] += weighted;
@@ -480,7 +483,7 @@ gates_gradient(const view<T> &v, const backward_arrays<T, VEC> &a, backward_stat
     }
 }
 
-/* NORM: with layer norm. TABLE: whose gradient is summed here. */
+/* NORM: with layer norm. TABLE: the input table's gradient is summed here. */
 template <typename T, int VEC, bool NORM, bool TABLE>
 static __global__ void __launch_bounds__(BACKWARD_THREADS, 1)
     gates_backward(const __grid_constant__ view<T> v) {
@@ -506,7 +509,8 @@ static __global__ void __launch_bounds__(BACKWARD_THREADS, 1)
     s.in.dx = packet<T, VEC>();
     if (a.rounds > 0) s.in.fetch_dx(v, a.leader, column);
     s.start_part();
-    /* A span in two phases: the rest of its rounds, then the first ones of the next. */
+    /* Each span takes two phases: the rest of its rounds, then the first rounds of the next
+     * span. */
 #pragma unroll 1
     for (int phase = 0; phase < 2 * spans - 1; phase++) {
         const int span = phase / 2, ahead = phase % 2, begun = phase > 0 ? early : 0;
@@ -534,7 +538,7 @@ static __global__ void __launch_bounds__(BACKWARD_THREADS, 1)
 
 /* ------------------------------------------------------------------------------------ launch */
 
-/* A thread block a multiprocessor: they wait for each other. */
+/* One thread block on each multiprocessor, as they wait for each other. */
 template <typename T, int VEC, bool NORM, bool TABLE>
 static void launch_backward(backend *be, view<T> v, bool early) {
     typedef backward_arrays<T, VEC> arrays;
@@ -565,8 +569,8 @@ static void launch_spans(backend *be, const cell *c, int t, view<T> v, bool earl
     }
 }
 
-/* Spans of 128 columns, where a thread block's units leave room in shared memory for what they
- * sum. */
+/* Spans have 128 columns where shared memory has room for the sums of a thread block's units, else
+ * 64. */
 template <typename T> static void run_backward(backend *be, const cell *c, int t, bool early) {
     const cuda_backend *cuda = cuda_of(be);
     const int most = min(cuda->processors, (int)COUNTED_PARTS);
@@ -579,7 +583,7 @@ template <typename T> static void run_backward(backend *be, const cell *c, int t
     }
 }
 
-/* The last step follows what made the gradient at h, for which it must wait. */
+/* The last step follows the kernel that computed the gradient at h, so it does not start early. */
 void gates_backward_run(backend *be, const cell *c, int t, bool early) {
     DISPATCH(be, run_backward, be, c, t, early);
 }

@@ -20,7 +20,7 @@ template <int SPAN> struct alignas(16) column_text {
     int count; /* of bytes that occur */
 };
 
-/* Where the pair of columns 2 i and 2 i + 1 is. */
+/* The index of the pair of columns 2 i and 2 i + 1. */
 static __device__ inline int pair_place(int i) {
     const int sixteen = i / 8, quad = i % 4, half = i / 4 % 2;
     return (sixteen * 4 + quad) * 2 + half;
@@ -33,9 +33,10 @@ template <int VEC> static __device__ inline int quad_place(int unit, int gate) {
     return gate * 32 * VEC + (chunk ^ (unit % QUAD * 2 + gate % 2)) * 8 + lane * VEC % 8;
 }
 
-/* Adds what a span's columns have in the rows of a quad's units to the sums of their bytes. `mine`:
- * the rows of its unit lane % 8 / 2, gate by gate as quad_place says; of fewer `units`, any.
- * `to`: the sums of its unit lane % 4. Nobody else adds to them before all of the warp have met. */
+/* Adds the columns of a span, in the rows of a quad's units, to the sums of their bytes. `mine`:
+ * the rows of the quad's unit lane % 8 / 2, gate by gate as quad_place says; any rows for a unit
+ * beyond `units`. `to`: the sums of the quad's unit lane % 4. No other warp adds to these sums
+ * before this warp has synchronised. */
 template <int SPAN>
 static __device__ __forceinline__ void add_by_byte(const column_text<SPAN> &text, const bf16 *mine,
                                                    int units, float *to) {
@@ -77,11 +78,11 @@ static __device__ __forceinline__ void add_by_byte(const column_text<SPAN> &text
     __syncwarp(); /* the rows may be overwritten */
 }
 
-/* Before a sequence's first step backward: the texts of all its spans of columns, which
- * gates_backward reads at cell.workspace, and sums of nothing. */
+/* Call it before a sequence's first step backward. It writes the texts of all spans of columns to
+ * cell.workspace, where gates_backward reads them, and zeroes the sums. */
 void cuda_start_table_sums(backend *be, const cell *c, int span);
 
-/* After the last: the table's gradient. */
+/* Call it after the last step; it writes the table's gradient. */
 void cuda_finish_table_sums(backend *be, const cell *c);
 
 #endif

@@ -15,7 +15,7 @@ static __device__ inline uint32_t label_pair(uint32_t one, uint32_t two) {
     return label(one) | label(two) << 16;
 }
 
-/* By 1 and 0, where the two labels of `x` equal those of `y`. */
+/* 1 or 0 for each of the two labels of `x`: whether it equals that of `y`. */
 static __device__ inline uint32_t equal(uint32_t x, uint32_t y) {
     __nv_bfloat162 same = __heq2(*(__nv_bfloat162 *)&x, *(__nv_bfloat162 *)&y);
     return *(uint32_t *)&same;

@@ -112,7 +112,7 @@ template <bool FORWARD> struct chain {
         __syncthreads();
     }
 
-    /* Lanes look up where the blocks that their warp fetches come from. */
+    /* Each lane looks up the source node and the number of a block that its warp fetches. */
     __device__ void find_blocks(int s, int &source, int &block) {
         const chain_stage &g = p.stage[s];
         const chain_part &part = shared->part[s];
@@ -221,8 +221,8 @@ template <bool FORWARD> struct chain {
         }
     }
 
-    /* Rows by fours: a warp has four of every second node, lane i four columns of one of them. In
-     * round i, of which node: */
+    /* Rows are dealt out by fours: a warp has four rows of every second node, and a lane four
+     * columns of one of these rows. The node of round i: */
     __device__ int node_of(int i) {
         return warp / 8 + 2 * i;
     }
@@ -235,7 +235,7 @@ template <bool FORWARD> struct chain {
         return (uint32_t)unit * (uint32_t)p.columns + slice * SLICE + lane % 8 * COLUMNS;
     }
 
-    /* What the tasks of a row's node have left, rounded as it would be stored. */
+    /* Adds up the sums of all tasks of a row's node, and rounds them as if they were stored. */
     __device__ void take_sums(const chain_part &part, int i, float (&value)[COLUMNS]) {
         const int at = tile_at(warp % 8 * 4 + lane / 8, lane % 8 * COLUMNS), node = node_of(i);
         float total[COLUMNS] = {};
@@ -250,8 +250,8 @@ template <bool FORWARD> struct chain {
         unpack(rounded, value);
     }
 
-    /* Totals over all units of two values a column, for whole slices: leave, and come back for
-     * them. sum: a lane's, of its four columns. */
+    /* The totals of two values over all units, for each column of the slice. First leave this
+     * part's sums; sum: of a lane's four columns. */
     __device__ void leave_sums(uint32_t tag, float (&sum)[2][COLUMNS]) {
 #pragma unroll
         for (int i = 0; i < 2; i++) {
@@ -271,7 +271,7 @@ template <bool FORWARD> struct chain {
         *(volatile fixed *)to = (fixed)tag << 32 | __float_as_uint(total);
     }
 
-    /* total: of column `lane` of the slice. */
+    /* Then take the totals; total: of column `lane` of the slice. */
     __device__ void take_totals(uint32_t tag, float (&total)[2]) {
         const int which = warp % 2, reader = warp / 2;
         fixed word[PARTS_OF_WARP] = {};
@@ -305,7 +305,7 @@ template <bool FORWARD> struct chain {
         }
     }
 
-    /* What the lane of each column has, for a lane's four. */
+    /* From one value for each lane's column to those of a lane's four columns. */
     __device__ void spread(float mine, float (&x)[COLUMNS]) {
 #pragma unroll
         for (int k = 0; k < COLUMNS; k++) {
@@ -313,7 +313,8 @@ template <bool FORWARD> struct chain {
         }
     }
 
-    /* All that this slice's thread blocks have stored is there for all of them. */
+    /* A barrier of this slice's thread blocks: afterwards each sees what all of them have
+     * stored. */
     __device__ void meet(uint32_t tag) {
         __syncthreads();
         if (threadIdx.x == 0) store_release(&p.flags[blockIdx.x], tag);
@@ -326,7 +327,7 @@ template <bool FORWARD> struct chain {
     }
 };
 
-/* Where a stride passes a unit by. */
+/* The entry of a unit that the stride leaves out. */
 enum : uint32_t { NO_ENTRY = 0x10000 };
 
 /* The bits of a bf16, in a register of its own. */
@@ -336,7 +337,7 @@ static __device__ inline uint32_t load_entry(const bf16 *from) {
     return bits;
 }
 
-/* What a lane needs of a stage's units besides sums, on its way while those are made. */
+/* A lane's inputs for a stage's units, other than sums, fetched while these are computed. */
 template <bool FORWARD> struct chain_inputs {
     float gain[ROUNDS], bias[ROUNDS];
     uint32_t entry[ROUNDS][COLUMNS];   /* of the table; or backward, with relu, two words of out */
@@ -367,7 +368,7 @@ template <bool FORWARD> struct chain_inputs {
         }
     }
 
-    /* What is asked for so early only costs registers. */
+    /* These are fetched later, as they would only take registers. */
     __device__ void fetch_factors(chain<FORWARD> &c, const view<bf16> &v, const chain_part &part) {
 #pragma unroll
         for (int i = 0; i < ROUNDS; i++) {
@@ -479,7 +480,7 @@ static __device__ __forceinline__ void add_unit(const chain<false> &c, const cha
         if (g.v.start) {
             *to = mine;
         } else {
-            atomicAdd(to, mine); /* the only one's; not waited for */
+            atomicAdd(to, mine); /* no other thread adds here; the result is not waited for */
         }
     }
 }
@@ -596,7 +597,7 @@ static __global__ void __launch_bounds__(THREADS, 1)
     }
 }
 
-/* The gradients of gain and bias: the slices' sums. */
+/* The gradients of gain and bias: sums over the slices. */
 static __global__ void finish_units_kernel(const float *sums, int slices, int hidden, float *dgain,
                                            float *dbias) {
     const int unit = blockIdx.x * blockDim.x + threadIdx.x;

@@ -6,8 +6,8 @@
 #include "cell/stage_chain.h"
 #include "layout.h"
 
-/* Work for cell/stage_chain.cu: nodes that a thread block makes for 32 columns, from a list of
- * their blocks one after another, and tasks, some for each node. */
+/* A part: the nodes that a thread block computes for 32 columns, the list of their blocks, node
+ * after node, and the tasks of each node. */
 enum {
     CHAIN_STAGES = 8, /* internal ones, at most */
     CHAIN_NODES = 10, /* of a part, at most */

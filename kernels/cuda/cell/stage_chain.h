@@ -6,12 +6,12 @@
 
 typedef struct stage_chain_tables stage_chain_tables;
 
-/* NULL: stages with this layout are kernels of their own. */
+/* Returns NULL if stages with this layout must be kernels of their own. */
 stage_chain_tables *stage_chain_plan(backend *be, device_layout *device, const layout *l);
 bool stage_chain_takes(backend *be, const cell *c);
 
-/* Of a sequence: before its first step, each step, and after backward's last, which leaves dgain
- * and dbias. */
+/* start comes before a sequence's first step, and finish, which writes dgain and dbias, after the
+ * last step of backward. */
 void stage_chain_start(backend *be, const cell *c);
 void stage_chain_forward_run(backend *be, const cell *c, int t);
 void stage_chain_backward_run(backend *be, const cell *c, int t);

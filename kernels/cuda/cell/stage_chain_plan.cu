@@ -3,8 +3,8 @@
 #include "cell/stage_chain.cuh"
 #include "products/node_lists.h"
 
-/* Parts of about equally many blocks: the nodes with most of them first, each to the part that has
- * fewest. False where they do not fit. */
+/* Deals nodes out to parts of about equally many blocks: those with most blocks first, each to the
+ * part that has fewest. Returns false if they do not fit. */
 static bool deal_nodes(const node_lists *l, int parts, chain_part *part) {
     int *order = (int *)calloc((size_t)l->nodes, sizeof *order);
     int *degree = (int *)calloc((size_t)l->nodes, sizeof *degree);
@@ -33,7 +33,7 @@ static bool deal_nodes(const node_lists *l, int parts, chain_part *part) {
     return fits;
 }
 
-/* A task for each node, and each further one for that with most blocks a task. */
+/* Gives each node a task, and each further task to the node with most blocks per task. */
 static void deal_tasks(chain_part *part) {
     int tasks[CHAIN_NODES], used = part->nodes;
     for (int i = 0; i < part->nodes; i++) tasks[i] = 1;
@@ -74,7 +74,7 @@ stage_chain_tables *stage_chain_plan(backend *be, device_layout *device, const l
         return NULL;
     stage_chain_tables *made = layout_plan<stage_chain_tables>(device);
     const node_lists rows = row_lists(l), columns = column_lists(l);
-    for (int i = CHAIN_CUTS - 1; i >= 0; i--) { /* few columns only where more fit, too */
+    for (int i = CHAIN_CUTS - 1; i >= 0; i--) { /* 64 columns are only used where 128 fit, too */
         const int cut = (i + 1) * COLUMN_MULTIPLE;
         build_side(be, device, &made->forward[i], &rows, cut);
         if (!made->forward[i].count) break;

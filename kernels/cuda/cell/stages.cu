@@ -15,7 +15,7 @@
 
 enum { WARPS = 8, THREADS = WARPS * 32, MOST_UNITS = 128 };
 
-/* What backward adds up: over the columns of each unit, and over the units of each column. */
+/* Sums of backward: over the columns of each unit, and over the units of each column. */
 template <int SPAN> struct backward_sums {
     float units[MOST_UNITS][2]; /* of dpre, and of dpre times the normalised raw */
     float features[WARPS][2][SPAN];
@@ -51,7 +51,7 @@ static __device__ inline void add_unit(backward_sums<SPAN> *sums, int unit, floa
     if (lane % 16 == 0) sums->units[unit][lane / 16] += values[0];
 }
 
-/* One span's sums over the thread block's units, to the totals. */
+/* Adds one span's sums over the thread block's units to the totals. */
 template <int SPAN, int VEC, typename T>
 static __device__ void add_features(const view<T> &v, backward_sums<SPAN> *sums, int span,
                                     const float (&part)[2][VEC]) {
@@ -216,7 +216,7 @@ static __global__ void __launch_bounds__(THREADS, 4)
 
 enum { WHOLE_WARPS = 16, WHOLE_THREADS = WHOLE_WARPS * 32 };
 
-/* Shared memory of a whole stage: ARRAYS rows of each unit beside what sums need. */
+/* Shared memory of a whole stage: ARRAYS rows of each unit, statistics and sums. */
 template <typename T, int VEC, int ARRAYS> struct whole_stage {
     static const int SPAN = 32 * VEC;
     float *st, *means;            /* [2][columns]: statistics; backward, means of dsums */
@@ -264,7 +264,8 @@ template <typename T, int VEC, int ARRAYS> struct whole_stage {
         __syncthreads();
     }
 
-    /* Means over all units: of all columns, once all thread blocks have added theirs. */
+    /* Waits until all thread blocks have added their sums, and stores the means over all units, of
+     * all columns. */
     __device__ void take(const view<T> &v, const fixed *sums, const float (&scale)[2]) {
         for (int i = threadIdx.x; i < 2 * v.columns; i += WHOLE_THREADS) {
             const int which = i / v.columns, n = i % v.columns;
@@ -403,8 +404,8 @@ static __global__ void __launch_bounds__(WHOLE_THREADS, 1)
 
 /* ----------------------------------------------------------------------------------- launches */
 
-/* As many units a thread block as fill `resident` thread blocks a multiprocessor once, or more
- * often. `shared`: bytes of shared memory. */
+/* Chooses the units of a thread block so that `resident` thread blocks on each multiprocessor take
+ * all units, or several rounds of them do. `shared`: bytes of shared memory. */
 template <typename T>
 static void launch(backend *be, void (*kernel)(const view<T>), view<T> v, int resident,
                    size_t shared, const char *what) {
@@ -440,8 +441,8 @@ static int whole_units(const backend *be, const cell *c) {
     return (c->hidden + most - 1) / most;
 }
 
-/* A whole stage. In its sequence the kernel before is a product, which writes nothing that this one
- * reads before it waits. */
+/* Launches a whole stage. The kernel before it in a sequence is a product, which writes nothing
+ * that this one reads before it waits, so it starts early. */
 template <typename T, int VEC> static void launch_whole(backend *be, view<T> v, bool forward) {
     const int blocks = (v.hidden + v.units - 1) / v.units;
     const char *name = forward ? "activate" : "activate_backward";

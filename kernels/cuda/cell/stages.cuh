@@ -98,8 +98,8 @@ template <typename T> static view<T> view_step(backend *be, const cell *c, int s
 
 /* ---------------------------------------------------------------------------- device helpers */
 
-/* COUNT neighbours as they lie in memory, moved in one instruction: the compiler would split a
- * struct of bf16 into stores of two bytes. A load need not be waited for until a value is used. */
+/* COUNT neighbours as they lie in memory, moved in one instruction; the compiler would split a
+ * struct of bf16 into stores of two bytes. A load is waited for only when a value is used. */
 template <typename T, int COUNT> struct alignas(COUNT * sizeof(T)) packet {
     static const int WORDS = COUNT * sizeof(T) / 4;
     uint32_t word[WORDS];
@@ -126,7 +126,7 @@ static __device__ inline void load_packet(packet<T, COUNT> &p, const T *from) {
     set_packet(p, x);
 }
 
-/* What is not read again soon: the L2 gives it up first. */
+/* Loads what is not read again soon: the L2 evicts it first. */
 template <typename T, int COUNT>
 static __device__ inline void load_packet_once(packet<T, COUNT> &p, const T *from) {
     uint4 x = {};
@@ -188,7 +188,7 @@ template <int VEC, typename T> static __device__ inline void store(T *to, const 
     store_packet(to, p);
 }
 
-/* Of fp32: what the L2 gives up last. */
+/* Stores fp32 values that the L2 shall evict last. */
 template <int VEC> static __device__ inline void store_lasting(float *to, const float (&x)[VEC]) {
     packet<float, VEC> p;
     pack(p, x);
@@ -251,7 +251,7 @@ static __device__ inline void find_statistics(float mean, float square, float &s
     shift = -mean * scale;
 }
 
-/* The same; the first thread block that has the column keeps them for backward. */
+/* The same. The first thread block that has the column also stores them for backward. */
 template <typename T>
 static __device__ inline void finish_statistics(const view<T> &v, float mean, float square,
                                                 int gate, int n, float *st, int stride) {
@@ -265,9 +265,9 @@ static __device__ inline void finish_statistics(const view<T> &v, float mean, fl
     kept[v.columns + n] = scale;
 }
 
-/* What a thread block needs of column n into shared memory, of COUNT gates from `gate` on: forward
- * makes it from the sums, backward reads it. In arrays [gates][2][stride], st points to the column.
- * The sums are fetched together, since each trip to the L2 takes most of a microsecond. */
+/* Forward: computes the statistics of column n, of COUNT gates from `gate` on, from the sums, and
+ * stores them in shared memory, [gates][2][stride], where st points to the column. The sums are
+ * fetched together, since each trip to the L2 takes most of a microsecond. */
 template <int COUNT, typename T>
 static __device__ void make_statistics(const view<T> &v, int gate, int n, int stride, float *st) {
     fixed_sum sums[COUNT][2] = {};
@@ -289,7 +289,7 @@ static __device__ void make_statistics(const view<T> &v, int gate, int n, int st
     }
 }
 
-/* Of a stage's one gate. */
+/* Backward: reads the statistics of a stage's one gate. */
 template <typename T>
 static __device__ void read_statistics(const view<T> &v, int n, int stride, float *st) {
     const float *kept = kept_statistics(v.sums, v.columns) + n;
@@ -297,7 +297,7 @@ static __device__ void read_statistics(const view<T> &v, int n, int stride, floa
     for (int i = 0; i < 2; i++) st[i * stride] = v.layer_norm ? kept[i * v.columns] : i;
 }
 
-/* Backward, likewise: means over the units of gain dpre, and of that times v. */
+/* Backward: the means over the units of gain dpre, and of gain dpre v. */
 template <typename T>
 static __device__ void read_means(const view<T> &v, int n, int stride, float *means) {
     const fixed_sum sums[2] = {fetch_fixed(v.dsums, v.columns, 0, n),
@@ -306,7 +306,7 @@ static __device__ void read_means(const view<T> &v, int n, int stride, float *me
     for (int i = 0; i < 2; i++) means[i * stride] = decode_fixed(sums[i], SCALE_DSUM) / v.hidden;
 }
 
-/* Of VEC columns of one gate; st points to the first of them. */
+/* The statistics of VEC columns of one gate; st points to the first of them. */
 template <int VEC> struct statistics {
     float shift[VEC], scale[VEC];
 

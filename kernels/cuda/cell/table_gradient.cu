@@ -62,7 +62,7 @@ static __device__ inline size_t source_row(const table_view &v, int row) {
     return (size_t)(unit / v.block * v.gates + gate) * v.block + unit % v.block;
 }
 
-/* Two rows' values at one position. */
+/* The values of two rows at one position. */
 template <typename T> struct pair_of;
 
 template <> struct pair_of<bf16> {
@@ -91,7 +91,8 @@ template <> struct pair_of<float> {
     }
 };
 
-/* A chunk on its way: of a lane's two rows, LOADS neighbouring pieces; and a piece of the order. */
+/* A chunk that is being fetched: LOADS neighbouring pieces of each of a lane's two rows, and a
+ * piece of the order. */
 template <typename T> struct chunk_loads {
     typedef chunk_order<T> order_type;
     static const int ORDER_PIECES = sizeof(order_type) / 16;
@@ -130,7 +131,7 @@ static __device__ inline void add_run(float *sums, int byte, float2 run) {
     *at = make_float2(sum.x + run.x, sum.y + run.y);
 }
 
-/* A warp's share of a chunk. */
+/* Adds a warp's share of a chunk to the sums. */
 template <typename T>
 static __device__ void add_chunk(const pair_of<T> *turned, const chunk_order<T> &order,
                                  float *sums) {

@@ -61,7 +61,7 @@ typedef struct table_arguments {
     int rows;              /* of the table */
 } table_arguments;
 
-/* A thread reads 16 bytes of the span from box `first` on. */
+/* Each thread reads 16 bytes of the span that begins at box `first`. */
 static __device__ inline void read_text(const table_arguments &p, int first, span_text *text) {
     const int box = threadIdx.x / 4, quarter = threadIdx.x % 4;
     uint4 bytes = make_uint4(0, 0, 0, 0);
@@ -79,9 +79,9 @@ static __device__ inline void read_text(const table_arguments &p, int first, spa
     if (quarter == 0) text->groups[box] = groups;
 }
 
-/* Adds a box's part to the sums of one group, half of the columns at a time, as registers go. Of
- * the one-hot matrix a lane has two neighbouring columns of every eight, in the rows of two bytes:
- * of `member`, a pair of the same, and of that 8 further. */
+/* Adds a box's part to the sums of one group, half of the columns at a time, since registers have
+ * room for no more. A lane holds two neighbouring columns of every eight of the one-hot matrix, in
+ * the rows of two bytes: `member`, a pair of equal labels, and the byte 8 further. */
 static __device__ inline void multiply_box(float (&sum)[TABLE_ROWS / 2],
                                            const uint32_t (&pair)[BOX / 2], uint32_t member,
                                            uint32_t tile) {
@@ -132,7 +132,7 @@ static __device__ inline void sum_boxes(const table_arguments &p, cursor<TABLE_S
     }
 }
 
-/* Turns the sums over, in shared memory, and writes whole rows of the table. */
+/* Transposes the sums in shared memory and writes whole rows of the table. */
 static __device__ inline void store_table(const table_arguments &p, char *result,
                                           const float (&sum)[HELD][TABLE_ROWS / 2]) {
     const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, warpgroup = warp / 4;

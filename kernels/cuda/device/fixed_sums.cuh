@@ -14,7 +14,8 @@
 
 typedef unsigned long long fixed;
 
-/* Whole spans of 64 columns, so that backward may keep the sums of each by themselves. */
+/* Elements of one gate's sums. Whole spans of 64 columns, so that backward can keep each span's
+ * sums apart. */
 static __host__ __device__ inline size_t sums_gate(int columns) {
     return (size_t)((columns + 63) / 64) * (64 * 5 + 2);
 }
@@ -40,8 +41,8 @@ static __device__ inline void add_fixed(fixed *sums, int columns, int which, int
     }
 }
 
-/* One sum as it lies in memory. Fetch all that are needed before the first is decoded: then they
- * come together. */
+/* One sum as it lies in memory. Fetch all sums that you need before you decode the first, so that
+ * their loads overlap. */
 typedef struct fixed_sum {
     fixed fine, is_coarse, broken;
     const fixed *coarse;
@@ -105,7 +106,7 @@ static __device__ inline unsigned parts_of(fixed sum) {
     return sum & 255;
 }
 
-/* A sum whose parts are all there. */
+/* The value of a sum, once all of its parts have arrived. */
 static __device__ inline float decode_counted(fixed sum, const fixed *sums, int columns, int which,
                                               int column, float scale = SCALE_DSUM) {
     const long long fine = (long long)sum >> 16;

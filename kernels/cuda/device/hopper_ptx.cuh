@@ -35,16 +35,16 @@ static __device__ inline void barrier_arrive(uint32_t barrier) {
     asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(barrier) : "memory");
 }
 
-/* Of a warp the first lane arrives for all, after __syncwarp, which orders what the others did
- * before it. Racecheck takes an arrival for that lane's alone, and reports the others' reads and
- * writes: for its sake SMALLWORLD_RACECHECK has every lane arrive. */
+/* The first lane of a warp arrives for all lanes, after __syncwarp, which orders what the other
+ * lanes did before. Racecheck counts such an arrival for the first lane alone and reports the
+ * others' reads and writes, so with SMALLWORLD_RACECHECK every lane arrives. */
 #ifdef SMALLWORLD_RACECHECK
 enum { WARP_ARRIVALS = 32 };
 #else
 enum { WARP_ARRIVALS = 1 };
 #endif
 
-/* A barrier at which so many warps arrive. */
+/* Initialises a barrier at which `warps` warps arrive. */
 static __device__ inline void barrier_init_warps(uint32_t barrier, int warps) {
     barrier_init(barrier, warps * WARP_ARRIVALS);
 }
@@ -53,7 +53,7 @@ static __device__ inline void barrier_arrive_warp(uint32_t barrier) {
     if (threadIdx.x % 32 < WARP_ARRIVALS) barrier_arrive(barrier);
 }
 
-/* At a barrier of any of the cluster's thread blocks, so many times. */
+/* Arrives `times` times at a barrier of any of the cluster's thread blocks. */
 static __device__ inline void barrier_arrive_at(uint32_t barrier, int times) {
     asm volatile("mbarrier.arrive.shared::cluster.b64 _, [%0], %1;" ::"r"(barrier), "r"(times)
                  : "memory");
@@ -81,7 +81,7 @@ static __device__ inline void barrier_wait(uint32_t barrier, int parity) {
 
 /* -------------------------------------------------------------------------------------- copies */
 
-/* Has a tensor's description come near. */
+/* Prefetches a tensor's description. */
 static __device__ inline void map_prefetch(const CUtensorMap *map) {
     asm volatile("prefetch.tensormap [%0];" ::"l"(map) : "memory");
 }
@@ -111,8 +111,8 @@ static __device__ inline void tensor_load(uint32_t to, const CUtensorMap *map, u
                  : "memory");
 }
 
-/* To the same place in the thread blocks of the cluster that the mask says, each of whose barriers
- * hears of it. */
+/* Multicast: the box goes to the same place in each of the cluster's thread blocks in the mask, and
+ * completes on the barrier of each. */
 static __device__ inline void tensor_load_all(uint32_t to, const CUtensorMap *map, uint32_t barrier,
                                               int x, int y, int z, int mask) {
     asm volatile("cp.async.bulk.tensor.3d.shared::cluster.global.mbarrier::complete_tx::bytes"
@@ -121,7 +121,7 @@ static __device__ inline void tensor_load_all(uint32_t to, const CUtensorMap *ma
                  : "memory");
 }
 
-/* The same of what is read but once: the L2 gives it up first. */
+/* The same for data that is read only once: the L2 evicts it first. */
 static __device__ inline void tensor_load_once(uint32_t to, const CUtensorMap *map,
                                                uint32_t barrier, int x, int y) {
     const uint64_t evict_first = 0x12F0000000000000;
@@ -140,7 +140,7 @@ static __device__ inline void bulk_load(uint32_t to, const void *from, int bytes
                  : "memory");
 }
 
-/* Makes what ordinary stores left in global memory, and this thread has seen, visible to copies. */
+/* Makes ordinary stores to global memory that this thread has seen visible to the copy engine. */
 static __device__ inline void global_fence() {
     asm volatile("fence.proxy.async.global;" ::: "memory");
 }
@@ -173,8 +173,8 @@ template <int pending> static __device__ inline void product_wait() {
     asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(pending) : "memory");
 }
 
-/* Makes this thread's ordinary stores to shared memory visible to products and copies, which also
- * come after its ordinary loads; then synchronise. */
+/* Makes this thread's ordinary stores to shared memory visible to products and copies, and orders
+ * these after its ordinary loads; then synchronise. */
 static __device__ inline void shared_fence() {
     asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
 }
@@ -269,7 +269,7 @@ static __device__ inline void warpgroup_multiply_tf32(float (&d)[16], const uint
 
 /* -------------------------------------------------------------------------------------- stores */
 
-/* Shared memory to a box of a tensor; what lies outside it is left out. */
+/* Copies shared memory to a box of a tensor; elements outside the tensor are not stored. */
 static __device__ inline void tensor_store(const CUtensorMap *map, uint32_t from, int x, int y) {
     asm volatile(
         "cp.async.bulk.tensor.2d.global.shared::cta.bulk_group [%0, {%2, %3}], [%1];" ::"l"(map),
@@ -294,7 +294,7 @@ template <int pending> static __device__ inline void store_wait() {
     asm volatile("cp.async.bulk.wait_group.read %0;" ::"n"(pending) : "memory");
 }
 
-/* ... until they are done. */
+/* The same, until they have reached global memory. */
 static __device__ inline void store_finish() {
     asm volatile("cp.async.bulk.wait_group 0;" ::: "memory");
 }
@@ -346,8 +346,8 @@ static __device__ inline void shared_store4(uint32_t to, float4 v) {
                  : "memory");
 }
 
-/* Of a cluster: a thread block's number; where another one has what this one has at an address; and
- * a barrier of all threads, after which they see each other's shared memory. */
+/* Clusters: a thread block's number; the address in another thread block that corresponds to one in
+ * this; and a barrier of all threads, after which they see each other's shared memory. */
 static __device__ inline uint32_t cluster_rank() {
     uint32_t rank;
     asm volatile("mov.u32 %0, %%cluster_ctarank;" : "=r"(rank));
@@ -378,7 +378,8 @@ static __device__ inline void cluster_sync() {
     cluster_wait();
 }
 
-/* 16 bytes to another thread block's shared memory, of which they tell a barrier there. */
+/* Stores 16 bytes in another thread block's shared memory, and completes them on a barrier
+ * there. */
 static __device__ inline void cluster_send4(uint32_t to, float4 v, uint32_t barrier) {
     asm volatile("st.async.shared::cluster.mbarrier::complete_tx::bytes.v4.f32 "
                  "[%0], {%1, %2, %3, %4}, [%5];" ::"r"(to),
@@ -399,15 +400,16 @@ static __device__ inline void cluster_receive(uint32_t barrier) {
                  : "memory");
 }
 
-/* Barriers made before one's own arrival are there for all who have waited. */
+/* Arrives without waiting. Barriers that a thread initialised before are visible to all threads
+ * that have waited. */
 static __device__ inline void cluster_arrive() {
     asm volatile("fence.mbarrier_init.release.cluster;\n"
                  "barrier.cluster.arrive.relaxed;" ::
                      : "memory");
 }
 
-/* True in one lane of the warp, all of which call this. ptxas knows that it is one, as it does not
- * of lane 0, and issues that lane's copies and stores without a loop over lanes. */
+/* True in one lane of the warp; all lanes call this. ptxas knows that it is a single lane, which it
+ * does not know of lane 0, and so issues copies without a loop over lanes. */
 static __device__ inline bool elected() {
     uint32_t one = 0;
     asm volatile("{\n.reg .pred one;\n"
@@ -417,13 +419,13 @@ static __device__ inline bool elected() {
     return one;
 }
 
-/* Keeps the compiler from making a value anew wherever it is used. */
+/* Keeps the compiler from computing a value again wherever it is used. */
 static __device__ inline uint32_t kept(uint32_t value) {
     asm volatile("mov.b32 %0, %0;" : "+r"(value));
     return value;
 }
 
-/* Registers of this warpgroup's threads; every warp of it calls this. */
+/* Sets the number of registers of this warpgroup's threads; every warp of it calls this. */
 template <int registers> static __device__ inline void registers_shrink() {
     asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(registers));
 }
@@ -447,12 +449,12 @@ static __device__ inline void store_matrices_transposed(uint32_t address, const 
         : "memory");
 }
 
-/* Synchronises `threads` threads that use this number, of 1 to 15. */
+/* A barrier of `threads` threads; its number is 1 to 15. */
 static __device__ inline void group_sync(int number, int threads) {
     asm volatile("bar.sync %0, %1;" ::"r"(number), "r"(threads) : "memory");
 }
 
-/* The same for one that does not wait for the others. */
+/* Arrives at that barrier without waiting. */
 static __device__ inline void group_arrive(int number, int threads) {
     asm volatile("bar.arrive %0, %1;" ::"r"(number), "r"(threads) : "memory");
 }

@@ -10,7 +10,7 @@ static __device__ inline uint32_t shared_address(const void *pointer) {
     return (uint32_t)__cvta_generic_to_shared(pointer);
 }
 
-/* 16 bytes from global to shared memory. */
+/* Copies 16 bytes from global to shared memory. */
 static __device__ inline void copy_async_whole(uint32_t to, const void *from) {
     asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(to), "l"(from));
 }
@@ -21,7 +21,7 @@ static __device__ inline void copy_async(uint32_t to, const void *from) {
     asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to), "l"(from), "r"(bytes));
 }
 
-/* The same, kept in the first-level cache too. */
+/* The same, through the L1 cache. */
 static __device__ inline void copy_async_cached(uint32_t to, const void *from) {
     int bytes = from ? 16 : 0;
     asm volatile("cp.async.ca.shared.global [%0], [%1], 16, %2;" ::"r"(to), "l"(from), "r"(bytes));
@@ -41,7 +41,7 @@ template <int pending> static __device__ inline void copy_wait() {
     asm volatile("cp.async.wait_group %0;" ::"n"(pending));
 }
 
-/* What the L2 gives up last; from sm_90 on. */
+/* Stores what the L2 shall evict last; from sm_90 on. */
 static __device__ inline void store_lasting(uint2 *to, uint2 x) {
 #if defined __CUDA_ARCH__ && __CUDA_ARCH__ >= 900
     const uint64_t evict_last = 0x14F0000000000000;
@@ -78,7 +78,7 @@ static __device__ inline void add_four(float *to, float a, float b, float c, flo
 #endif
 }
 
-/* Multiples of 16 bytes come into L2; from sm_90 on. */
+/* Has the L2 fetch `bytes` bytes, a multiple of 16; from sm_90 on. */
 static __device__ inline void prefetch(const void *from, uint32_t bytes) {
 #if defined __CUDA_ARCH__ && __CUDA_ARCH__ >= 900
     asm volatile("cp.async.bulk.prefetch.L2.global [%0], %1;" ::"l"(from), "r"(bytes) : "memory");
@@ -114,15 +114,15 @@ static __device__ inline void load_matrices_transposed(uint32_t (&r)[4], uint32_
                  : "r"(address));
 }
 
-/* An 8 x 8 matrix of 16-bit elements, two of a row to a lane, turned over. */
+/* Transposes an 8 x 8 matrix of 16-bit elements, of which a lane holds two neighbours of a row. */
 static __device__ inline uint32_t transpose_matrix(uint32_t r) {
     uint32_t turned;
     asm("movmatrix.sync.aligned.m8n8.trans.b16 %0, %1;" : "=r"(turned) : "r"(r));
     return turned;
 }
 
-/* 2^x and 1 / x to about 2^-22, in one instruction each; 2^128 and more is infinite, and 0 the
- * inverse of that. */
+/* 2^x and 1 / x with an error of about 2^-22, in one instruction each. 2^128 and more is infinite,
+ * and its inverse is 0. */
 static __device__ inline float exponential2(float x) {
     float y;
     asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
@@ -161,10 +161,10 @@ static __device__ inline void multiply_add_tf32(float (&sum)[4], const uint32_t 
 }
 
 /* Between two kernels the GPU drains and fills again, which takes some microseconds. From sm_90 on,
- * a kernel that says let_next_start allows the next one's thread blocks onto multiprocessors with
- * room. These get ready, and read only what kernels before this one wrote, until they
- * wait_for_earlier: all kernels before theirs, whose writes they then see. For that each kernel
- * lets the next one start only after it has waited itself. */
+ * let_next_start allows the next kernel's thread blocks onto multiprocessors that have room. Until
+ * these call wait_for_earlier they may read only what kernels before the current one wrote; after
+ * it, the writes of all kernels before theirs. Therefore a kernel calls let_next_start only after
+ * it has waited itself. */
 static __device__ inline void let_next_start() {
 #if defined __CUDA_ARCH__ && __CUDA_ARCH__ >= 900
     asm volatile("griddepcontrol.launch_dependents;" ::: "memory");

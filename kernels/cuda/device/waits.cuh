@@ -4,8 +4,8 @@
 
 #include <stdint.h>
 
-/* A poll is a trip to the L2, of half a microsecond and more, so these are seconds; what is waited
- * for comes within milliseconds. */
+/* A poll is a trip to the L2 and takes half a microsecond or more, so this many take seconds. A
+ * wait without a fault takes milliseconds at most. */
 enum { MOST_POLLS = 1 << 23 };
 
 /* Counts the polls of one wait. */

@@ -31,8 +31,8 @@ static bool dense_even(const layout *l) {
     return dense(l) && l->in_block % 2 == 0;
 }
 
-/* Hopper's kernels for blocks of 32 to 128 keep nodes' numbers, and the way from one to the
- * next, in 15 bits. */
+/* Hopper's kernels for blocks of 32 to 128 store a node's number, or its distance from the one
+ * before, in 15 bits. */
 static bool blocks_from_32(const layout *l) {
     const int most = 1 << 15;
     return sparse(l) && l->in_block >= 32 && l->in_nodes <= most && l->out_nodes <= most;
@@ -46,7 +46,7 @@ static bool one_gate(const layout *l) {
     return blocks_from_32(l) && l->gates == 1;
 }
 
-/* Tiles of 32 x 32 have numbers of 16 bits. */
+/* The lists number rows and columns of tiles of 32 x 32 in 16 bits. */
 static bool one_gate_tiles(const layout *l) {
     const int most = 1 << 16, across = l->in_block / 32;
     return one_gate(l) && l->in_nodes * across <= most && l->out_nodes * across <= most;
@@ -70,7 +70,7 @@ static bool blocks_of_8_and_16(const layout *l) {
 /* ---------------------------------------------------------------------- calls that a kernel
  * takes */
 
-/* One step, as in a recurrence, in the operands' type. */
+/* One step, as in a recurrence, with a result of operands. */
 static bool one_step(const device_layout *, const void *, const product_call *c) {
     return c->steps == 1 && c->type == OPERAND;
 }
@@ -84,13 +84,14 @@ static bool one_step_from_128(const device_layout *device, const void *plan,
     return one_step(device, plan, c) && c->columns >= 128;
 }
 
-/* Layer norm's sums of four gates go faster with the product. */
+/* Layer norm's sums of four gates are faster as part of the product, which few_columns cannot
+ * do. */
 static bool few_columns_takes(const device_layout *device, const void *plan,
                               const product_call *c) {
     return one_step(device, plan, c) && !(c->sums && device->host.gates > 1);
 }
 
-/* Beyond these, tiles are worth sharing. */
+/* With more columns, sharing tiles pays. */
 static bool up_to_128(const device_layout *device, const void *, const product_call *c) {
     return c->columns <= (device->host.gates == 1 ? 128 : 32);
 }
@@ -107,8 +108,7 @@ typedef enum gpu { ANY_GPU, HOPPER } gpu; /* ANY_GPU: from sm_80 on */
 
 #define ONLY(which) (1u << (which))
 
-/* `makes_sums`: fprop adds layer norm's sums as it stores y; else they are a kernel of their
- * own. */
+/* `makes_sums`: fprop adds layer norm's sums as it stores y; otherwise a kernel of its own does. */
 typedef struct product_kernel {
     const char *name;
     unsigned operations;
@@ -191,7 +191,7 @@ static bool serves(const backend *be, const product_kernel *k) {
            k->precisions & ONLY(be->precision);
 }
 
-/* Whether products of this kind, with this W, must take the kernel that was forced. */
+/* Whether a product of this kind with this W must be computed by the kernel that was forced. */
 static bool is_forced(const backend *be, const layout *l, operation op) {
     const char *name = cuda_of((backend *)(uintptr_t)be)->kernel;
     for (int i = 0; name && !dense(l) && i < KERNELS; i++) {
@@ -204,7 +204,7 @@ static bool is_named(const backend *be, const product_kernel *k) {
     return !strcmp(k->name, cuda_of((backend *)(uintptr_t)be)->kernel);
 }
 
-/* The row that makes this product; KERNELS: none, as one was forced that does not take it. */
+/* The row that computes this product; KERNELS if the kernel that was forced does not take it. */
 static int find_kernel(const backend *be, const device_layout *device, const product_call *c) {
     const layout *l = &device->host;
     const bool forced = is_forced(be, l, c->op);
@@ -324,8 +324,8 @@ void cuda_wgrad(backend *be, const device_layout *device, const void *dy, const 
     make_product(be, device, &c);
 }
 
-/* cuBLAS sums over one dimension, for which operands of several steps, or with a stride, are
- * packed. */
+/* cuBLAS sums over one dimension, so operands of several steps, or with a stride, are packed
+ * first. */
 size_t cuda_wgrad_workspace(backend *be, const layout *l, int steps, int columns) {
     device_layout device = {*l};
     const product_call c = {WGRAD, steps, columns, REAL};

@@ -25,14 +25,14 @@ int next_source(const int *other, int count, const int *at, const int *stop, uin
     return next;
 }
 
-/* Of each source the latest group that has it, from 1 on. */
+/* Zeroes; for each source, the number of the latest group that has it, from 1 on. */
 static int *no_groups(const node_lists *l) {
     int *seen = (int *)calloc((size_t)l->sources + 1, sizeof *seen);
     if (!seen) abort();
     return seen;
 }
 
-/* How many sources each `group` successive nodes have together, over all groups. */
+/* The number of sources of each `group` successive nodes together, summed over all groups. */
 static int count_sources(const node_lists *l, const int *order, int group) {
     int *seen = no_groups(l), count = 0;
     for (int i = 0; i < l->nodes; i++) {
@@ -46,8 +46,8 @@ static int count_sources(const node_lists *l, const int *order, int group) {
     return count;
 }
 
-/* For each group the longest list left, then one by one that which shares most with those before
- * it. Random patterns have a sixth to a fifth fewer sources so. */
+/* Each group begins with the longest list left, then takes the list that shares most with it.
+ * Random patterns have a sixth to a fifth fewer sources so. */
 static void order_by_likeness(const node_lists *l, int group, int *order) {
     enum { WINDOW = 1024 }; /* of nodes that are looked at */
     int *seen = no_groups(l);

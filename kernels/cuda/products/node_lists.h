@@ -11,12 +11,13 @@ typedef struct node_lists {
     const int *begin, *end, *other;
 } node_lists;
 
-/* The input nodes of fprop's results, and the output nodes of dgrad's. */
+/* The lists of fprop, input nodes by output node, and of dgrad, output nodes by input node. */
 node_lists row_lists(const layout *l);
 node_lists column_lists(const layout *l);
 
-/* The least source of those that `count` lists, other[at[m]], ..., other[stop[m] - 1], begin with,
- * and in a bit each which of them do; -1 and none where all are at their end. */
+/* Merging: the least source at the fronts of `count` lists, other[at[m]], ..., other[stop[m] - 1].
+ * Bit m of `mask` says whether list m has it in front. Returns -1 once all lists are at their
+ * end. */
 int next_source(const int *other, int count, const int *at, const int *stop, uint32_t *mask);
 
 /* Steps past it. */
@@ -24,20 +25,20 @@ static inline void step_past(uint32_t mask, int count, int *at) {
     for (int m = 0; m < count; m++) at[m] += mask >> m & 1;
 }
 
-/* Puts the nodes back into their own order, as in a small world, unless in this one each `group`
- * successive nodes have fewer sources together. */
+/* Keeps this order if groups of `group` successive nodes have fewer sources in it than in the
+ * nodes' own order, which suits small worlds; else restores the nodes' own order. */
 void keep_if_fewer(const node_lists *l, int group, int *order);
 
-/* An order in which each `group` successive nodes have many sources in common, if it has fewer
- * so. */
+/* Orders the nodes so that each `group` successive ones share many sources, if that leaves fewer in
+ * all. */
 void order_nodes(const node_lists *l, int group, int *order);
 
-/* The same with groups of about equally many sources: they take turns, each with that node of those
- * left which shares most with the group so far, so that what is left in the end, and shares little,
- * is spread over all groups. */
+/* The same with about equally many sources in each group. The groups take turns: each takes the
+ * node that shares most with it so far, so the last nodes, which share little, are spread over all
+ * groups. */
 void order_in_turns(const node_lists *l, int group, int *order);
 
-/* What the parts of a plan begin with, whichever kernel's they are. */
+/* The first member of the parts of every plan. */
 typedef struct part_rank {
     double cost; /* a measure of the time that the part takes */
     int number;  /* how many were made before it */

@@ -7,8 +7,8 @@
 
 typedef enum operation { FPROP, DGRAD, WGRAD } operation;
 
-/* One product to compute; see ops.h for the shapes. `sums`, of fprop: where layer norm's sums of y
- * are added, which are zero before; or NULL. `workspace`: of wgrad of a dense W. */
+/* One product to compute; see ops.h for the shapes. `sums`, for fprop: layer norm's sums of y are
+ * added here, and are zero before; or NULL. `workspace`: for wgrad of a dense W. */
 typedef struct product_call {
     operation op;
     int steps, columns;
@@ -26,18 +26,18 @@ typedef void *kernel_plan(backend *be, device_layout *device, const layout *l);
 typedef void kernel_run(backend *be, const device_layout *device, const void *plan,
                         const product_call *c);
 
-/* Plans a new layout for every kernel that some product of it may take. */
+/* Makes the plans of every kernel that a product with this new layout may take. */
 void products_plan(backend *be, device_layout *device, const layout *l);
 
-/* The name of the kernel that makes this product; NULL, with the reason, where the kernel that was
+/* The name of the kernel that computes this product; NULL, with the reason, if the kernel that was
  * forced does not take it. Of `c` only op, steps, columns, type, and whether there are sums
- * count. */
+ * matter. */
 const char *product_kernel_name(backend *be, const device_layout *device, const product_call *c,
                                 error *err);
 
-/* Has all products made by the kernel of this name, where it has such a product of a
- * block-sparse W, in layouts created from now on; NULL or "": by the first that takes them.
- * False, with the names there are, where there is none of this name for the backend's GPU and
+/* Forces the kernel of this name: it computes all products with a block-sparse W that it can, in
+ * layouts created from now on. NULL or "": the first kernel that takes a product computes it.
+ * Fails, with the names there are, if there is no such kernel for the backend's GPU and
  * precision. */
 bool products_force(backend *be, const char *name, error *err);
 
@@ -50,7 +50,7 @@ void cuda_wgrad(backend *be, const device_layout *l, const void *dy, const void 
                 int columns, void *dw, void *workspace);
 size_t cuda_wgrad_workspace(backend *be, const layout *l, int steps, int columns);
 
-/* fprop of one step, of operands, that adds to `sums`, which the caller has zeroed, or NULL. */
+/* fprop of one step to operands. Adds to `sums`, which the caller has zeroed; or NULL. */
 void products_fprop_adding(backend *be, const device_layout *l, const void *w, const void *x,
                            int columns, void *y, void *sums);
 

@@ -10,7 +10,7 @@
 
 enum { PARTS = 8, SLICE = VOCABULARY / PARTS };
 
-/* Combines the PARTS values of a column; every thread gets the result. */
+/* The largest of a column's PARTS values, or their sum; every thread gets the result. */
 template <bool largest> static __device__ float combine(float value, float shared[PARTS][32]) {
     int column = threadIdx.x, part = threadIdx.y;
     shared[part][column] = value;
@@ -114,7 +114,7 @@ void cuda_row_sums(backend *be, const void *x, int steps, int rows, int columns,
     DISPATCH(be, run_row_sums, be, x, steps, rows, columns, out);
 }
 
-/* Partial sums of x, or of its square, one a thread block. */
+/* Partial sums of x, or of its square: one for each thread block. */
 static __global__ void partial_kernel(const float *x, size_t count, bool square, double *partial) {
     double total = 0;
     size_t step = (size_t)gridDim.x * REDUCE_THREADS;

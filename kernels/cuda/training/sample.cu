@@ -43,8 +43,8 @@ static __device__ double sum_over_lanes(double value) {
     return value;
 }
 
-/* Makes the weights zero that top_k and top_p exclude; a byte ranks above another of the same
- * weight if it is lower. */
+/* Sets the weights that top_k and top_p exclude to zero. Of two bytes of equal weight the lower one
+ * ranks first. */
 static __device__ void cut_weights(double weight[PER_LANE], const sampling *s) {
     const int top_k = s->top_k > 0 ? s->top_k : VOCABULARY;
     double above[PER_LANE] = {}, total = 0; /* above: the sum of what ranks above */

@@ -47,7 +47,7 @@ enum {
     SLAB_COLUMNS = 16, /* ... of these columns */
     SLAB_ROW = SLAB_COLUMNS * 2,
     SHARING = 1024,          /* columns whose tiles share weights, if they do */
-    SUM_ROW = CONSUMERS * 16 /* sums that parts hand on: four of each thread */
+    SUM_ROW = CONSUMERS * 16 /* a row of partial sums: four of each thread */
 };
 
 typedef struct dgrad_gates_arguments {
@@ -80,9 +80,10 @@ template <int B, int BOXES> struct dgrad_gates_shape {
     static const int BYTES = BARRIERS + STAGES * 16 + 1024;
 };
 
-/* What a thread block makes in a turn: a part of the nodes, in one tile of columns. Tiles come
- * `abreast` at a time, and of these all that a part has before the next part. Of whole parts every
- * other turn runs backwards: who had a costly one gets a cheap one, or none. */
+/* The work of a thread block in a turn: a part of the nodes, in one tile of columns. Tiles are
+ * taken `abreast` at a time: a part's tiles among these come before the next part's. With whole
+ * parts, every other turn runs backwards, so a thread block that had a costly part gets a cheap
+ * one, or none. */
 template <typename S> struct dgrad_gates_work {
     int number;         /* of all */
     int stride;         /* the next part's is so far on */
@@ -107,16 +108,16 @@ template <typename S> struct dgrad_gates_work {
         return number < p.works;
     }
 
-    /* How many parts before this one hand on sums of its first node to it. */
+    /* The number of earlier parts that hand on partial sums of this part's first node. */
     __device__ int takes() const {
         const bool owns = part.nodes > part.continues;
         return owns ? place - part.first_part : 0;
     }
 };
 
-/* Sums that parts hand on lie in a ring of slots, each of a node's sums for every consumer; a
- * work's slot follows from its number, and its flag is that number and 1 while they are there. How
- * many slots there are: */
+/* Partial sums lie in a ring of slots, each with a node's sums for all consumers. The slot of a
+ * work follows from the work's number; its flag is that number plus 1 while the sums are there,
+ * else 0. The number of slots: */
 template <typename S> static constexpr __host__ __device__ int partial_slots() {
     return PARTIAL_FLOATS / (S::SUMS * CONSUMERS);
 }
@@ -131,8 +132,8 @@ static __device__ inline float *slot_of(const dgrad_gates_arguments &p, int numb
     return p.partial.sums + (size_t)(number % partial_slots<S>()) * S::SUMS * CONSUMERS;
 }
 
-/* One warp issues the copies of W, one those of dy, into the same stages. Unrolled, these loops are
- * slower. */
+/* One warp issues the copies of W, another those of dy, into the same stages. Unrolled, these loops
+ * are slower. */
 template <int B, int BOXES>
 static __device__ void produce_weights(const CUtensorMap &w_map, const dgrad_gates_arguments &p,
                                        uint32_t base,
@@ -179,14 +180,15 @@ static __device__ void produce_weights(const CUtensorMap &w_map, const dgrad_gat
             }
         }
 #pragma unroll 1
-        for (int i = 0; i < takes; i++, stages.next()) { /* to which this warp adds nothing */
+        for (int i = 0; i < takes;
+             i++, stages.next()) { /* stages of partial sums, to which this warp adds nothing */
             stages.wait_empty();
             if (elected()) stages.announce(0);
         }
     }
 }
 
-/* Sums that another part left, as further stages. */
+/* Brings another part's partial sums, as further stages. */
 template <typename S>
 static __device__ void produce_sums(const dgrad_gates_arguments &p, int number, uint32_t base,
                                     cursor<S::STAGES> &stages) {
@@ -279,7 +281,7 @@ static __device__ inline void load_columns(uint32_t (&a)[DEPTH / 16][4], uint32_
     for (int k = 0; k < DEPTH / 16; k++) load_matrices_transposed(a[k], at + k * 16 * BOX_ROW);
 }
 
-/* sum += X' W for the nodes that the source has a block for, of one box. */
+/* sum += X' W of one box, for the nodes that have a block for the source. */
 template <int B, int BOXES>
 static __device__ inline void
 multiply_box(float (&sum)[dgrad_gates_shape<B, BOXES>::NODES][BOXES][B / 2], int box,
@@ -299,7 +301,8 @@ multiply_box(float (&sum)[dgrad_gates_shape<B, BOXES>::NODES][BOXES][B / 2], int
     }
 }
 
-/* The same of all boxes for the nodes of MASK, which is known: nothing waits in between. */
+/* The same of all boxes, for the nodes of MASK, which is known when compiling, so no product waits
+ * for another. */
 template <int B, int BOXES, int MASK>
 static __device__ __forceinline__ void
 multiply_mask(float (&sum)[dgrad_gates_shape<B, BOXES>::NODES][BOXES][B / 2],
@@ -324,7 +327,7 @@ multiply_mask(float (&sum)[dgrad_gates_shape<B, BOXES>::NODES][BOXES][B / 2],
     product_wait<0>();
 }
 
-/* By one branch to straight code for each mask. */
+/* One branch leads to straight code for each mask. */
 template <int B, int BOXES>
 static __device__ __forceinline__ void
 multiply_boxes(float (&sum)[dgrad_gates_shape<B, BOXES>::NODES][BOXES][B / 2],
@@ -362,9 +365,9 @@ static __device__ __forceinline__ void take_sums(const dgrad_gates_arguments &p,
     if (threadIdx.x == 0) atomicExch(flag_of<S>(p, number), 0);
 }
 
-/* A node's finished sums of one box in bf16: slabs of 32 units, each warp's 16 columns. A thread
- * holds columns: matrices are turned over on the way to shared memory, where the halves of a row
- * swap places every four rows, so that eight rows fill all banks. */
+/* Stores a node's finished sums of one box in bf16, in slabs of 32 units by the warp's 16 columns.
+ * A thread holds columns, so matrices are transposed on the way to shared memory. There the halves
+ * of a row swap places every four rows, so that eight rows fill all banks. */
 template <int B>
 static __device__ __forceinline__ void store_node(const dgrad_gates_arguments &p, int node,
                                                   int column, uint32_t staged,
@@ -392,8 +395,8 @@ static __device__ __forceinline__ void store_node(const dgrad_gates_arguments &p
     }
 }
 
-/* Sums of the first and the last node may be shared with other parts: gives before it waits, and
- * stores what is its own in between. */
+/* The first and the last node may have partial sums in other parts. A part hands on its own first,
+ * then stores its whole nodes, and waits for others' last. */
 template <int B, int BOXES>
 static __device__ __forceinline__ void
 finish_part(const dgrad_gates_arguments &p,
@@ -481,7 +484,7 @@ static __global__ void __launch_bounds__(THREADS, 1)
                         multiply_box<B, BOXES>(sum, 0, a[0], w, mask);
                     }
                     product_wait<0>();
-                } else { /* columns beyond the last come out as anything, and are not stored */
+                } else { /* columns beyond the last are undefined and not stored */
 #pragma unroll
                     for (int box = 0; box < BOXES; box++) {
                         load_columns(a[box], x + (box0 + box) * S::BOX_BYTES);
@@ -517,9 +520,10 @@ static bool map_sources(backend *be, CUtensorMap *map, const layout *l, const vo
     return make_map(be, map, dy, 3, extent, stride, box, CU_TENSOR_MAP_SWIZZLE_128B);
 }
 
-/* Tiles of columns whose parts take turns share weights; those that follow each other have more of
- * their activations in the L2. Worth it where that is nearly large enough for all activations, or
- * weights are many. As measured with 12,288 units at densities from 0.5 to 0.01, and 18,432. */
+/* Tiles of columns that are taken abreast share weights; tiles taken one after the other have more
+ * of their activations in the L2. The former pays where the L2 is nearly large enough for all
+ * activations, or where there are many weights. Measured with 12,288 units at densities from 0.5 to
+ * 0.01, and 18,432. */
 static int tiles_abreast(backend *be, const layout *l, int columns, int tile) {
     const double l2 = (double)cuda_of(be)->l2_bytes;
     const double activations = (double)layout_rows(l) * columns * sizeof(bf16);

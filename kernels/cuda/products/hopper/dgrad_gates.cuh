@@ -4,10 +4,10 @@
 
 #include "products/hopper/hopper.cuh"
 
-/* Work for Hopper's dgrad_gates: parts of the nodes it makes, and the union of their sources.
- * Either nodes are whole, in an order of likeness; or their lists, one after another, are cut into
- * equal parts, of which the first node may begin in an earlier part and the last continue in the
- * next. Cut for one tile of columns, for two, for four, and for more. */
+/* Parts of the nodes, and the union of each part's sources. Either parts have whole nodes, in an
+ * order of likeness; or the nodes' lists, one after another, are cut into equal parts, so that a
+ * part's first node may begin in an earlier part and its last node continue in the next. There is a
+ * cut for one tile of columns, for two, for four, and for more. */
 enum { PART_NODES = 5, DGRAD_GATES_CUTS = 4 }; /* PART_NODES: at most */
 
 typedef struct dgrad_gates_part {
@@ -22,7 +22,7 @@ typedef struct dgrad_gates_parts {
     int count, span; /* span: the most parts that one node's list lies in */
     bool whole;      /* whether nodes are */
     dgrad_gates_part *part;
-    uint32_t *source; /* its node, and in the low PART_NODES bits who has a block for it */
+    uint32_t *source; /* its node, and in the low PART_NODES bits which nodes have a block for it */
     int *block;       /* as they are used */
 } dgrad_gates_parts;
 
@@ -33,7 +33,7 @@ typedef struct dgrad_gates_tables {
 
 enum { LOOK_UP = 32 }; /* blocks that a warp looks up at once, however few are left */
 
-/* The most nodes of a part: more of them gather less, fewer leave room for more stages. */
+/* The most nodes of a part. More nodes gather less; fewer leave room for more stages. */
 static constexpr __host__ __device__ int nodes_of_part(int b) {
     return b == 32 ? 5 : b == 64 ? 3 : 2;
 }

@@ -81,7 +81,7 @@ static int cut_evenly(const layout *l, int count, int slots, cut_part *parts) {
     return made;
 }
 
-/* As many parts as keep every multiprocessor equally busy. */
+/* The number of parts to aim at: a multiple of the multiprocessors. */
 static int even_parts(const layout *l, int slots, int processors) {
     int total = l->column_start[l->in_nodes], count = processors;
     int made = cut_evenly(l, count, slots, NULL);
@@ -92,7 +92,7 @@ static int even_parts(const layout *l, int slots, int processors) {
     return count;
 }
 
-/* Whole nodes in this order, so many to a part; returns how many parts. */
+/* Cuts whole nodes in this order into parts of `slots` nodes; returns how many parts there are. */
 static int cut_whole(const layout *l, const int *order, int slots, cut_part *parts) {
     int made = 0;
     for (int i = 0; i < l->in_nodes; i += slots, made++) {
@@ -112,9 +112,9 @@ typedef struct dgrad_gates_cut {
     double time;
 } dgrad_gates_cut;
 
-/* Cuts the nodes, the costliest parts first if they are whole; returns how many. What a part takes
- * is what it gathers, and sums that it hands on: written and read in fp32, these are as many bytes
- * as a source's activations. `columns`: of a tile. */
+/* Cuts the nodes and returns how many parts there are; whole parts are sorted by cost. A part's
+ * cost is what it gathers, and the partial sums that it hands on, which are written and read in
+ * fp32 and are as many bytes as a source's activations. `columns`: of a tile. */
 static int cut_parts(const layout *l, const dgrad_gates_cut *plan, int columns, cut_part *parts,
                      merged_source *merged) {
     const int made = plan->order ? cut_whole(l, plan->order, plan->slots, parts)
@@ -131,9 +131,9 @@ static int cut_parts(const layout *l, const dgrad_gates_cut *plan, int columns, 
     return made;
 }
 
-/* The time of all parts of so many tiles of columns. Even parts keep all thread blocks equally
- * busy; whole ones are nearer to the busiest than to the mean, though who ends early leaves more of
- * the L2 to the others. */
+/* The time of all parts of `tiles` tiles of columns. Even parts keep all thread blocks equally
+ * busy. With whole parts the time is nearer to the busiest thread block's than to the mean, as
+ * those that end early leave more of the L2 to the others. */
 static double time_of(const cut_part *parts, int count, int tiles, int processors, bool whole) {
     double *load = (double *)calloc((size_t)processors, sizeof *load), sum = 0, most = 0;
     if (!load) abort();
@@ -156,8 +156,9 @@ static int longest_span(const cut_part *parts, int count) {
     return longest;
 }
 
-/* Even parts, or so many whole nodes to a part as should be the fastest. There must be slots
- * enough for the sums that the parts of a node hand on, or a part would wait for one after it. */
+/* Chooses even parts, or the number of whole nodes to a part, by the least time. There must be
+ * enough slots for the partial sums of one node's parts; otherwise a part would wait for a later
+ * one. */
 static dgrad_gates_cut choose_plan(const layout *l, int tiles, int *const *orders, int processors,
                                    cut_part *parts, merged_source *merged) {
     const int slots = nodes_of_part(l->in_block);
@@ -239,7 +240,7 @@ void *dgrad_gates_plan(backend *be, device_layout *device, const layout *l) {
     free(merged);
     bool even = false;
     for (int i = 0; i < DGRAD_GATES_CUTS; i++) even |= !tables->cut[i].whole;
-    if (even) { /* slots of any size; the smallest has a node of 32 and 128 columns */
+    if (even) { /* slots of any size; the smallest holds a node of 32 units and 128 columns */
         const size_t least = 32 * 2 * BOX;
         tables->partial =
             partial_sums_create(be, device, "dgrad_gates", PARTIAL_FLOATS / least, least);

@@ -7,8 +7,8 @@
 
 enum { TILE = 32, TILE_ROW = TILE * 4, TILE_BYTES = TILE * TILE_ROW };
 
-/* How a lane turns tiles over where they lie, by pieces of 4 x 4: those that change places among
- * themselves. Lanes that read or write together find different banks. */
+/* Transposes tiles in place, in pieces of 4 x 4. Each lane has two pieces that change places with
+ * those of other lanes of the warp. Lanes that read or write together find different banks. */
 struct turning {
     uint32_t from[4], to[4];    /* lines of its first piece, before and after */
     int from_second, to_second; /* how far the second one's are from there */
@@ -57,8 +57,8 @@ static __device__ inline void load_four(float *to, uint32_t from) {
     to[3] = v.w;
 }
 
-/* A matrix of floats, of each step, in tiles of 32 x 32, or of so many columns, 16 or 32, and rows;
- * the copy engine can round them to tf32. */
+/* A matrix of floats for each step, in tiles of 32 x 32, or of `across` columns, 16 or 32, and
+ * `down` rows; the copy engine can round them to tf32. */
 static inline bool map_floats(backend *be, CUtensorMap *map, CUtensorMapDataType type,
                               const void *base, size_t rows, int columns, int steps,
                               int across = TILE, int down = TILE) {

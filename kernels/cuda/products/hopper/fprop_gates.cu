@@ -15,7 +15,7 @@
  * beside the producer store it and add it to layer norm's sums, which they keep over all tiles.
  * Partial sums of other parts arrive as further stages, ahead of time as weights do.
  *
- * More than 1,024 columns come so many at a time, so that the L2 keeps their x.
+ * More than 1,024 columns come 1,024 at a time, so that the L2 keeps their x.
  *
  * Up to 128 columns the kernel starts while the one before ends, and lets the next one do the same:
  * with the gates' kernel a step of 128 columns takes 76.4 us, of 64 columns 61.
@@ -27,9 +27,9 @@
 
 enum {
     FINISHERS = 3,               /* warps beside the producer */
-    OVERLAPPING = 128,           /* columns, at most, of launches that overlap with others */
+    OVERLAPPING = 128,           /* the most columns of a launch that starts early */
     BOX_BYTES = UNITS * BOX_ROW, /* of a finished tile, a gate's units and 64 columns */
-    SUM_ROW = GROUP * 16         /* sums that parts hand on: four of each thread */
+    SUM_ROW = GROUP * 16         /* a row of partial sums: four of each thread */
 };
 
 typedef struct fprop_gates_arguments {
@@ -59,7 +59,7 @@ template <int KC, int N> struct fprop_gates_shape {
     static const int SUM_BYTES = SUM_ROWS * SUM_ROW, SUM_STAGES = N / 8 / SUM_ROWS;
 };
 
-/* Where a gate's finished boxes come out. */
+/* A gate's ring of finished boxes. */
 template <int SLOTS> struct outlet {
     uint32_t full, empty, boxes;
 
@@ -104,7 +104,7 @@ static __device__ __forceinline__ void give_tile(const partial_sums &e, int slot
     leave_sums<GROUP>((float4 *)(e.sums + (size_t)slot * K * GROUP) + threadIdx.x % GROUP, sum);
 }
 
-/* A finisher says that a warpgroup's sums are there, once they are. */
+/* A finisher marks a warpgroup's partial sums as stored, once they are. */
 static __device__ void pass_sums(const fprop_gates_arguments &p, int group) {
     const int slot = (blockIdx.y * gridDim.x + blockIdx.x) * 2 + group;
     if (p.begin[blockIdx.y + 1] == p.tile[p.last[blockIdx.y] + 1].first) return;
@@ -113,7 +113,8 @@ static __device__ void pass_sums(const fprop_gates_arguments &p, int group) {
     __syncwarp();
 }
 
-/* The sums of parts before this one come last, as further stages. One lane calls this. */
+/* Brings the partial sums of earlier parts, as further stages after all others. One lane calls
+ * this. */
 template <int KC, int N>
 static __device__ void produce_sums(const fprop_gates_arguments &p, uint32_t base,
                                     cursor<fprop_gates_shape<KC, N>::STAGES> &stages) {
@@ -143,7 +144,7 @@ static __device__ void produce_sums(const fprop_gates_arguments &p, uint32_t bas
     }
 }
 
-/* Adds what another part gave. */
+/* Adds another part's partial sums. */
 template <int KC, int N>
 static __device__ __forceinline__ void take_tile(uint32_t base, int group,
                                                  cursor<fprop_gates_shape<KC, N>::STAGES> &stages,
@@ -155,7 +156,7 @@ static __device__ __forceinline__ void take_tile(uint32_t base, int group,
 
 /* --------------------------------------------------------------------------------- the producer */
 
-/* Sources are read 32 at a time, a lane each, a batch ahead. Unrolled, these loops are slower. */
+/* Sources are read 32 at a time, one to a lane, a batch ahead. Unrolled, these loops are slower. */
 template <int KC, int N>
 static __device__ void produce_rows(const CUtensorMap &w_map, const CUtensorMap &x_map,
                                     const fprop_gates_arguments &p, uint32_t base,
@@ -272,8 +273,8 @@ static __device__ __forceinline__ void sum_box(uint32_t box, fixed *sums, int co
     }
 }
 
-/* Adds what a warp kept of a gate's 64 columns, through shared memory: lanes in the order of the
- * columns. */
+/* Adds the sums that a warp kept of a gate's 64 columns to the totals, through shared memory, so
+ * that lanes are in the order of the columns. */
 static __device__ __forceinline__ void add_sums(fixed *sums, int columns, fixed *shared,
                                                 const fixed (&kept)[8]) {
     const int lane = threadIdx.x % 32;
@@ -294,7 +295,7 @@ static __device__ __forceinline__ void add_sums(fixed *sums, int columns, fixed 
     __syncwarp();
 }
 
-/* A finisher stores every third box of those that come out, and adds up its columns. */
+/* A finisher stores every third finished box, and adds up its columns. */
 template <int KC, int N>
 static __device__ void finish_rows(const CUtensorMap &y_map, const fprop_gates_arguments &p,
                                    char *tiles, int finisher) {
@@ -426,7 +427,7 @@ static __global__ void __launch_bounds__(THREADS, 1)
 #endif
 }
 
-/* Cuts the sources into so many parts, of which none is empty. */
+/* Cuts the list of sources into `parts` parts, none of them empty. */
 static void cut_lists(const fprop_gates_tables *lists, int parts, fprop_gates_arguments *p) {
     for (int i = 0, tile = 0; i < parts; i++) {
         p->begin[i + 1] = (int)((long long)lists->sources * (i + 1) / parts);
@@ -462,7 +463,7 @@ static bool map_tiles(backend *be, CUtensorMap *map, const bf16 *x, size_t rows,
     return make_map(be, map, x + of.first, 3, extent, stride, box, CU_TENSOR_MAP_SWIZZLE_128B);
 }
 
-/* Of y too, a gate's even units before its odd ones. */
+/* The same for y, with a gate's even units before its odd ones. */
 static bool map_finished(backend *be, CUtensorMap *map, const bf16 *y, size_t rows,
                          column_range of) {
     const uint64_t extent[3] = {(uint64_t)of.count, rows / 2, 2};
@@ -504,8 +505,8 @@ static void launch_by_columns(backend *be, const device_layout *device,
     }
 }
 
-/* As many as keep their activations in the L2. The last 64 of an odd multiple of 64 go by
- * themselves, as wider tiles are faster. */
+/* The columns of the next launch: as many as have room in the L2 for their activations. The last 64
+ * of an odd multiple of 64 are a launch of their own, as wider tiles are faster. */
 static int columns_at_once(int left) {
     return left < 128 ? left : min(left / 128 * 128, 1024);
 }

@@ -11,7 +11,7 @@ enum {
     MOST_PARTS = 160    /* of the list of all sources, as many as thread blocks */
 };
 
-/* Tiles of 128 rows, those that have blocks, and what each reads. */
+/* The tiles of 128 rows that have blocks, and the sources that each reads. */
 typedef struct fprop_gates_source {
     int node, block; /* block: the tile's part of it */
 } fprop_gates_source;
@@ -25,7 +25,7 @@ typedef struct fprop_gates_tables {
     fprop_gates_source *source;
     fprop_gates_tile *tile;      /* [count + 1] */
     fprop_gates_tile *host_tile; /* the same, on the host */
-    bool empty_rows;             /* rows without blocks, which no tile has */
+    bool empty_rows;             /* whether there are rows without blocks, which no tile covers */
     partial_sums partial;        /* of tiles that are cut */
 } fprop_gates_tables;
 

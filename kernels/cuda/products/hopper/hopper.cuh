@@ -1,5 +1,5 @@
 /* What Hopper's products share: rings of tiles in shared memory that producer warps fill and two
- * warpgroups empty, sums that thread blocks hand on to each other, and tensors as TMA sees them. */
+ * warpgroups empty, partial sums, and tensors as TMA sees them. */
 #ifndef SMALLWORLD_KERNELS_CUDA_PRODUCTS_HOPPER_HOPPER_CUH
 #define SMALLWORLD_KERNELS_CUDA_PRODUCTS_HOPPER_HOPPER_CUH
 
@@ -9,11 +9,11 @@
 #include "device/waits.cuh"
 #include "products/kernels.h"
 
-#pragma nv_diag_suppress 177 /* passes for other GPUs leave the helpers unused */
+#pragma nv_diag_suppress 177 /* the helpers are unused when other GPUs are compiled for */
 
 enum {
     GROUP = 128,           /* a warpgroup */
-    CONSUMERS = 2 * GROUP, /* who multiply */
+    CONSUMERS = 2 * GROUP, /* they multiply */
     THREADS = CONSUMERS + GROUP,
     CONSUMER_WARPS = CONSUMERS / 32,
     BOX = 64,          /* columns of a box of activations: one swizzled row of 128 bytes */
@@ -23,20 +23,21 @@ enum {
 
 /* ----------------------------------------------------------------------------------- rings */
 
-/* Before a warp releases what it read by ordinary loads, unless something has waited for all they
- * loaded: an arrival may overtake such a load, which then finds what the next copy brought. */
+/* Call this before a warp releases a stage that it read by ordinary loads, unless the loaded values
+ * were used before. mbarrier arrive is not ordered after earlier ld.shared; without this fence the
+ * load may read the next copy's data. */
 static __device__ inline void finish_loads() {
     shared_fence();
     __syncwarp();
 }
 
-/* A ring of stages that producers fill and the consumers' warps empty, and the stage whose turn
- * it is for whoever holds this. */
+/* A position in a ring of stages that producers fill and the consumers' warps empty. */
 template <int STAGES> struct cursor {
     uint32_t full, empty; /* barriers, 8 bytes each */
     int at = 0, parity = 0;
 
-    /* `releases`: how many warps must be done with a stage; `fillers`: how many announce theirs. */
+    /* `releases`: the warps that must release a stage before it is filled again; `fillers`: the
+     * announcements that a stage gets. */
     __device__ void create(uint32_t barriers, int releases = CONSUMER_WARPS, int fillers = 1) {
         full = barriers;
         empty = barriers + STAGES * 8;
@@ -73,7 +74,8 @@ template <int STAGES> struct cursor {
     }
 };
 
-/* In clusters whose thread blocks fill each other's stages, all of them must be done with one. */
+/* Where the thread blocks of a cluster fill each other's stages, all of them must release a
+ * stage. */
 template <int SHARES, int STAGES>
 static __device__ inline void release_everywhere(const cursor<STAGES> &stages, int stage) {
     const uint32_t lane = threadIdx.x % 32, barrier = stages.empty + stage * 8;
@@ -100,7 +102,7 @@ static __device__ inline int own_row(int g) {
     return 2 * (g % 4) + g / 4;
 }
 
-/* Where TMA puts a row's chunk of 16 bytes, and takes it from. */
+/* The offset of a row's chunk of 16 bytes in a box with TMA's 128-byte swizzle. */
 static __device__ inline uint32_t chunk_at(int row, int chunk) {
     return row * BOX_ROW + (chunk ^ (row & 7)) * 16;
 }
@@ -116,7 +118,7 @@ static __device__ inline void multiply_single(float (&sum)[4], const uint32_t (&
     }
 }
 
-/* 16 rows: d as products leave them. */
+/* Stores 16 rows of a tile; d as products leave them. */
 static __device__ inline void stage_rows(uint32_t to, const float (&d)[4][4]) {
     const int lane = threadIdx.x % 32, t = lane % 4;
     to += chunk_at(own_row(lane / 4), t / 2) + t % 2 * 8;
@@ -134,29 +136,29 @@ static __device__ inline void stage_rows(uint32_t to, const float (&d)[4][4]) {
  * and the owner adds them up, nearest part first. A part only waits for parts before it. Where a
  * part leaves its sums, each product says. */
 
-enum { PARTIAL_FLOATS = 8 << 20 /* of all slots, at most */ };
+enum { PARTIAL_FLOATS = 8 << 20 /* in all slots together, at most */ };
 
 typedef struct partial_sums {
     float *sums;     /* slots of equal size */
-    int *full;       /* of each slot: whether it is; all 0 between launches */
+    int *full;       /* a flag for each slot; all are 0 between launches */
     uint32_t *stuck; /* see device/waits.cuh */
 } partial_sums;
 
-/* One thread, once the others' sums are stored and it has met them: the slot is full. */
+/* Marks a slot as full. One thread calls this, after a barrier with those that stored the sums. */
 static __device__ inline void raise_flag(int *flag, int value = 1) {
     __threadfence();
     atomicExch(flag, value);
 }
 
-/* One thread waits, and asks every so many ns. After a fence, and once it has met the others, they
- * may read the sums. */
+/* Waits for a flag's value, asking every `every` ns. One thread calls this; after a fence and a
+ * barrier the others may read the sums. */
 static __device__ inline void await_flag(const partial_sums &p, int *flag, int value, int every) {
     for (patience patience; atomicAdd(flag, 0) != value; patience.lose(p.stuck)) {
         if (every) __nanosleep(every);
     }
 }
 
-/* Leaves a thread's sums, four in a row of STRIDE threads'. */
+/* Stores a thread's sums for another part: rows of four sums of each of STRIDE threads. */
 template <int STRIDE, int K>
 static __device__ __forceinline__ void leave_sums(float4 *to, const float (&sum)[K]) {
 #pragma unroll
@@ -172,8 +174,8 @@ static __device__ __forceinline__ void add_four_sums(float *sum, float4 more) {
     sum[3] += more.w;
 }
 
-/* Adds what another part left: it arrives as stages of so many rows, four sums of each thread in a
- * row. `mine`: where this thread's lie in a stage at `base`. */
+/* Adds another part's sums. They arrive as SUM_STAGES stages of SUM_ROWS rows, four sums of each
+ * thread in a row. `mine`: the offset of this thread's sums in a stage at `base`. */
 template <int STAGE, int SUM_STAGES, int SUM_ROWS, int SUM_ROW, int STAGES, int K>
 static __device__ __forceinline__ void add_handed_on(uint32_t base, uint32_t mine,
                                                      cursor<STAGES> &stages, float (&sum)[K]) {
@@ -192,7 +194,8 @@ static __device__ __forceinline__ void add_handed_on(uint32_t base, uint32_t min
 
 /* -------------------------------------------------------------------------------- on the host */
 
-/* Room for so many slots, for launches of the kernel of this name with one layout. */
+/* Allocates `slots` slots of `floats` floats, for launches of the kernel of this name with one
+ * layout. */
 static inline partial_sums partial_sums_create(backend *be, device_layout *device,
                                                const char *kernel, size_t slots, size_t floats) {
     partial_sums p = {(float *)layout_device_block(be, device, slots * floats * sizeof(float)),
@@ -224,8 +227,8 @@ static inline bool make_map(backend *be, CUtensorMap *map, const void *base, int
                        swizzle);
 }
 
-/* Activations [steps][rows][columns], in boxes of one swizzled row's columns, 64 in bf16 and 32 in
- * tf32, which are rounded on their way, and `box_rows` rows; rank 2 is one step. */
+/* Activations [steps][rows][columns], in boxes of `box_rows` rows and the columns of one swizzled
+ * row: 64 in bf16, or 32 in tf32, to which the copy engine rounds them. Rank 2 is one step. */
 static inline bool map_activations(backend *be, CUtensorMap *map, int rank, const void *x,
                                    size_t rows, int columns, int steps, int box_rows) {
     const CUtensorMapDataType type =
@@ -237,7 +240,7 @@ static inline bool map_activations(backend *be, CUtensorMap *map, int rank, cons
     return make_map_of(type, be, map, x, rank, extent, stride, box, CU_TENSOR_MAP_SWIZZLE_128B);
 }
 
-/* dW, of fp32, in boxes of 32 columns and so many rows. */
+/* dW, in fp32, in boxes of 32 columns and `box_rows` rows. */
 static inline bool map_results(backend *be, CUtensorMap *map, const layout *l, void *dw,
                                int box_rows) {
     const uint64_t rows = (uint64_t)l->blocks * (uint64_t)(l->gates * l->in_block);
@@ -248,7 +251,7 @@ static inline bool map_results(backend *be, CUtensorMap *map, const layout *l, v
                        CU_TENSOR_MAP_SWIZZLE_128B);
 }
 
-/* W with rows of 32, two of them at a time: `rows` rows of 64 elements. */
+/* W with rows of 32, as `rows` rows of 64 elements: two rows at a time. */
 static inline bool map_pairs(backend *be, CUtensorMap *map, const void *w, uint64_t rows,
                              int box_rows) {
     const uint64_t extent[2] = {64, rows}, stride[1] = {128};

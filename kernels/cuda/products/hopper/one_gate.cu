@@ -51,7 +51,7 @@ typedef struct one_gate_arguments {
     partial_sums partial; /* of hubs' sums */
 } one_gate_arguments;
 
-/* How many rows of a source are brought in at a time. */
+/* The rows of a source that a stage has. */
 static constexpr __host__ __device__ int rows_of_slice(int b) {
     return b < 128 ? 32 : 64;
 }
@@ -91,8 +91,8 @@ struct one_gate_shape {
     static_assert(STAGES >= PRODUCERS, "a stage for each");
 };
 
-/* How a block of weights lies in shared memory: a descriptor's words, and how far on the next 16
- * and 32 of k are, in 16 bytes. */
+/* The layout of a block of weights in shared memory: a descriptor's words, and the distance of the
+ * next 16 and the next 32 of k, in units of 16 bytes. */
 template <int B, bool FORWARD> struct weights_in_shared {
     static const bool PAIRED = B == 32 && !FORWARD; /* [16][row % 2][32 units] */
     static const int KS = rows_of_slice(B);
@@ -104,9 +104,10 @@ template <int B, bool FORWARD> struct weights_in_shared {
 
 /* ---------------------------------------------------------------------------------- producers */
 
-/* The tile that a thread block makes in a turn: which part and which column tile; part < 0: none.
- * Costly parts come first, side by side for ABREAST column tiles, so that these share weights in
- * L2. Every other turn runs backwards: who had a costly part gets a cheap one, or none. */
+/* The tile that a thread block computes in a turn: a part and a column tile; part < 0: none. Costly
+ * parts come first, side by side for ABREAST column tiles, so that these share weights in the L2.
+ * Every other turn runs backwards, so a thread block that had a costly part gets a cheap one, or
+ * none. */
 typedef struct one_gate_tile {
     int part, column;
 } one_gate_tile;
@@ -127,8 +128,8 @@ static __device__ inline const packed_part<SLOTS> *part_at(const one_gate_argume
     return (const packed_part<SLOTS> *)p.part + number;
 }
 
-/* Of 32 successive sources, one to a lane, as the list has them: the lane's node, and in the low
- * bits who has a block for it. `last`: the last node so far. */
+/* Decodes 32 successive sources, one to a lane: returns the lane's node, and in the low bits which
+ * nodes have a block for it. `last`: the last node so far. */
 template <int SLOTS>
 static __device__ __forceinline__ uint32_t decode_sources(uint32_t mine, int *last) {
     const int lane = threadIdx.x % 32;
@@ -143,7 +144,7 @@ static __device__ __forceinline__ uint32_t decode_sources(uint32_t mine, int *la
     return node << SLOTS | (mine & ((1 << SLOTS) - 1));
 }
 
-/* The next 32 of `left` sources. */
+/* Reads and decodes the next 32 of `left` sources. */
 template <int SLOTS>
 static __device__ __forceinline__ uint32_t read_sources(const one_gate_arguments &p, int from,
                                                         int left, int *last) {
@@ -151,7 +152,8 @@ static __device__ __forceinline__ uint32_t read_sources(const one_gate_arguments
     return decode_sources<SLOTS>(lane < left ? p.source[from + lane] : 0, last);
 }
 
-/* Lanes bring in their blocks, the last lanes the activations. */
+/* A producer warp: each of the first lanes brings in a node's blocks, the last lanes the
+ * activations. */
 template <bool FORWARD, typename S>
 static __device__ __forceinline__ void produce(const CUtensorMap &w_map, const CUtensorMap &x_map,
                                                const one_gate_arguments &p, uint32_t base) {
@@ -211,7 +213,7 @@ template <int SLOTS> struct source_window {
     const one_gate_source *list;
     int count, from, last; /* of the list; the window's first; the node of the last source so far */
     uint32_t next;         /* a lane's of the window after this */
-    uint32_t source;       /* a lane's: its node, and in the low bits who has a block for it */
+    uint32_t source; /* a lane's: its node, and in the low bits which nodes have a block for it */
 
     __device__ source_window(const one_gate_arguments &p, const packed_part<SLOTS> *part)
         : from(0), last(0) {
@@ -232,9 +234,9 @@ template <int SLOTS> struct source_window {
     }
 };
 
-/* Of small parts, the first stages' weights do not wait for the kernel before: their sources are
- * all in the list's first window. Shares, which have many more stages, do better without what
- * that takes. */
+/* For small parts: the weights of the first stages, whose sources are all in the list's first
+ * window, do not wait for the kernel before. Shared parts, which have many more stages, are faster
+ * without this. */
 template <bool FORWARD, typename S>
 static __device__ __forceinline__ void produce_early(const CUtensorMap &w_map,
                                                      const CUtensorMap &x_map,
@@ -325,7 +327,7 @@ static __device__ __forceinline__ void produce_early(const CUtensorMap &w_map,
 
 /* ----------------------------------------------------------------------------------- products */
 
-/* Of source tiles [KS rows][64 columns], 32 rows for products from registers. */
+/* Loads 32 rows of source tiles [KS rows][64 columns] into registers, for products. */
 template <int TILES, int KS, bool PAIRED>
 static __device__ __forceinline__ void load_left(uint32_t (&a)[TILES][2][4], uint32_t x) {
     const int lane = threadIdx.x % 32, warp = threadIdx.x / 32 % 4;
@@ -340,8 +342,8 @@ static __device__ __forceinline__ void load_left(uint32_t (&a)[TILES][2][4], uin
     }
 }
 
-/* sum += a W of the nodes in the mask, of one 32 of k. w, above: a descriptor's halves, of the
- * first node's block; the others' follow BYTES apart. */
+/* sum += a W over 32 of k, for the nodes in the mask. w, above: the halves of a descriptor of the
+ * first node's block; the other blocks follow BYTES apart. */
 template <bool FORWARD, int NEXT, int BYTES, int SLOTS, int TILES, int SUMS>
 static __device__ __forceinline__ void multiply_nodes(float (&sum)[SLOTS][TILES][SUMS],
                                                       const uint32_t (&a)[TILES][2][4],
@@ -365,7 +367,8 @@ static __device__ __forceinline__ void multiply_nodes(float (&sum)[SLOTS][TILES]
 
 /* ------------------------------------------------------------------------------- hubs' sums */
 
-/* Where a warpgroup leaves its sums of column tile `column`, TILES boxes, and their flag. */
+/* Where a warpgroup stores its partial sums of column tile `column`, TILES boxes, and their
+ * flag. */
 template <int TILES, int SUMS> struct hub_slot {
     float4 *sums; /* this thread's first */
     int *flag;
@@ -387,7 +390,8 @@ static __device__ __forceinline__ void give_hub(const one_gate_arguments &p, int
     if (threadIdx.x % GROUP == 0) raise_flag(to.flag);
 }
 
-/* Several givers' at a time, as registers allow: each time takes as long as the L2 does. */
+/* Takes the sums of several givers at a time, as many as there are registers for, since each time
+ * is a trip to the L2. */
 template <int TILES, int SUMS>
 static __device__ __forceinline__ void take_hub(const one_gate_arguments &p, int given, int takes,
                                                 int column, float (&sum)[TILES][SUMS]) {
@@ -421,7 +425,8 @@ static __device__ __forceinline__ void take_hub(const one_gate_arguments &p, int
     }
 }
 
-/* Whether a part's sums, with what was given to it, are all of its nodes'; else it gives them. */
+/* Hands on the sums of a part that gives, and returns false; or adds the sums that were given to
+ * it, and returns true: the part's nodes are then complete. */
 template <typename Part, int TILES, int SUMS>
 static __device__ __forceinline__ bool gather_hub(const one_gate_arguments &p, const Part *part,
                                                   int column, float (&sum)[TILES][SUMS]) {
@@ -435,8 +440,8 @@ static __device__ __forceinline__ bool gather_hub(const one_gate_arguments &p, c
 
 /* ------------------------------------------------------------------------------------- results */
 
-/* Two thread blocks of a cluster, each with sums of half of the sources, give each other those of
- * the nodes that the other finishes. They lie where the ring was. */
+/* The two thread blocks of a cluster have sums over half of the sources each. Each sends the other
+ * those of the nodes that the other finishes, to where the ring was. */
 template <typename S>
 static __device__ __forceinline__ void trade_sums(float (&sum)[S::SLOTS][S::TILES][S::SUMS],
                                                   uint32_t base, int rank) {
@@ -477,7 +482,7 @@ static __device__ __forceinline__ void take_sums(float (&sum)[S::TILES][S::SUMS]
     }
 }
 
-/* A node's results of 64 columns, by way of shared memory. */
+/* Stores a node's results of 64 columns, by way of shared memory. */
 template <typename S>
 static __device__ __forceinline__ void store_node(const CUtensorMap &y_map,
                                                   const float (&sum)[S::SUMS], uint32_t out,
@@ -572,7 +577,7 @@ static __global__ void __launch_bounds__(THREADS, S::RESIDENT)
                 for (int parity = 0; parity < 2; parity++) {
                     if (HALVES == 1 && parity && !stages) break;
                     const bool whole = HALVES == 1 || parity;
-                    /* The same in all lanes, which the compiler knows of a reduction. */
+                    /* The mask is the same in all lanes; of a reduction the compiler knows that. */
                     const uint32_t now = __reduce_or_sync(~0u, mask);
                     const uint32_t w = weights + stage * (S::STAGE / 16) +
                                        (HALVES == 2 && parity ? layout_of::HALF : 0);

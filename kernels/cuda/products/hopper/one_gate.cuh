@@ -4,15 +4,14 @@
 
 #include "products/hopper/hopper.cuh"
 
-/* Work for Hopper's one_gate: parts of the output nodes, whose results a thread block makes
- * together, and the union of their sources. The nodes are cut in several ways: for up to half of
- * 256 columns, for 256, for 512, and for more. Where thread blocks share a part, each has an
- * entry of its own for its share of the sources. */
+/* Parts of the output nodes, whose results a thread block computes together, and the union of each
+ * part's sources. There is a cut for up to 128 columns, for 256, for 512, and for more. Where
+ * thread blocks share a part, each has an entry for its share of the sources. */
 enum { ONE_GATE_NODES = 6, ONE_GATE_CUTS = 4 };
 
-/* How far its node is from that of the source before it (from 0 for a part's first), and in the low
- * bits which of the part's nodes have a block for it. Longer ways are gone in several steps, to
- * sources that no node has a block for. */
+/* The distance of the source's node from the one before (from 0 for a part's first), and in the low
+ * bits which of the part's nodes have a block for it. A distance too long for the bits is gone in
+ * several steps, over sources that no node has a block for. */
 typedef uint16_t one_gate_source;
 
 typedef struct one_gate_parts {
@@ -40,8 +39,9 @@ enum { NO_NODE = 0xFFFF, MOST_GIVEN = 128 /* parts that give */ };
 template <int SLOTS> struct packed_part {
     int first, start[SLOTS];     /* its sources; where the nodes' lists begin */
     uint16_t count, node[SLOTS]; /* count: of sources */
-    uint8_t given, takes; /* its place among all that give, or of the first that it takes from */
-    bool gives;           /* takes: from how many */
+    uint8_t given,
+        takes; /* given: its number among the parts that give, or that of the first it takes from */
+    bool gives; /* takes: from how many */
 };
 
 enum { ABREAST = 4 /* column tiles whose parts share weights in L2, see tile_of */ };
@@ -51,8 +51,8 @@ static constexpr __host__ __device__ int one_gate_slots(int b) {
     return ONE_GATE_NODES * 32 / b;
 }
 
-/* Lists are cut for at most so many columns; every 64 of them take a slot of b x 64 sums a
- * giver. */
+/* The most columns for which lists are cut; for every 64 of them a giver takes a slot of b x 64
+ * sums. */
 enum { MOST_CUT_COLUMNS = 512 };
 
 #endif

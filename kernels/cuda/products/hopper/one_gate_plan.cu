@@ -13,7 +13,7 @@ typedef struct one_gate_part {
     bool gives;
 } one_gate_part;
 
-/* Shares of the time that a part takes, as measured. */
+/* The time that a part, a source, a block and giving take, in relation, as measured. */
 enum { PART_COST = 40, SOURCE_COST = 3, BLOCK_COST = 1, GIVING_COST = 30 };
 
 enum { MOST_PIECES = 8 /* of a hub's list */ };
@@ -23,8 +23,8 @@ static int longest_way(int slots) {
     return 0xFFFF >> slots;
 }
 
-/* Merges the lists of a part's nodes by source, in ascending order, from where it starts, up to a
- * measure of the time that takes; leaves in `at` where it stopped. Returns how many there are. */
+/* Merges the lists of a part's nodes by source, in ascending order, from `at` on, until their cost
+ * reaches `most_cost`; `at` is then where it stopped. Returns how many sources there are. */
 static int merge_lists(const node_lists *l, const one_gate_part *part, int *at, int slots,
                        int most_cost, one_gate_source *sources) {
     const int most = longest_way(slots);
@@ -61,7 +61,7 @@ static void add_node(one_gate_part *part, int node, int start, int stop) {
     part->stop[part->nodes++] = stop;
 }
 
-/* How many parts a list of so many sources should be, for none to be above cost `most`. */
+/* The number of parts of a list of `sources` sources of which none costs more than `most`. */
 static int pieces_of(int sources, int most) {
     const int cost = sources * (BLOCK_COST + SOURCE_COST), room = most - PART_COST - GIVING_COST;
     if (PART_COST + cost <= most || room <= 0) return 1;
@@ -133,8 +133,8 @@ static int time_of(const costed_part *parts, int count, int columns, int process
     return longest;
 }
 
-/* The lists of nodes, and orders of them in which so many successive ones have many sources in
- * common, each made when it is first asked for. */
+/* The lists of nodes, and orders in which `group` successive nodes share many sources; each order
+ * is made when it is first needed. */
 typedef struct ordered_lists {
     node_lists lists;
     int *order[ONE_GATE_NODES + 1];
@@ -156,8 +156,8 @@ static int longest_list(const node_lists *l) {
     return longest;
 }
 
-/* Bounds the cost of the plan's parts by what takes the least time, if at all: tries bounds from
- * the cost of the costliest down, unless more column tiles may come. */
+/* Bounds the cost of the plan's parts where that takes less time. Tries bounds from the cost of the
+ * costliest part down, unless more column tiles may come. */
 static void bound_parts(const node_lists *l, one_gate_cut *plan, int columns, bool exact,
                         int blocks, costed_part *parts) {
     plan->most = INT32_MAX; /* no list is cut either */
@@ -171,8 +171,8 @@ static void bound_parts(const node_lists *l, one_gate_cut *plan, int columns, bo
     }
 }
 
-/* As many nodes to a part as there are thread blocks for, or fewer. Hubs' lists are cut where
- * that saves much: what is handed on costs more than is counted. */
+/* Plans parts of as many nodes as keep all thread blocks busy, or fewer. Hubs' lists are cut only
+ * where that saves much, as partial sums cost more than is counted. */
 static one_gate_cut plan_parts(ordered_lists *l, int slots, int boxes, int columns, bool exact,
                                int blocks, costed_part *parts) {
     const int even = (l->lists.nodes * columns + blocks - 1) / blocks;
@@ -237,7 +237,7 @@ static void *pack_parts(backend *be, device_layout *device, const one_gate_part 
     return table;
 }
 
-/* Parts for products of this many column tiles; few: of half as many columns. */
+/* Makes the parts for products of `columns` column tiles; few: for half a tile. */
 static void build_cut(backend *be, device_layout *device, one_gate_parts *made, ordered_lists *l,
                       int b, int columns, bool few) {
     const node_lists *lists = &l->lists;

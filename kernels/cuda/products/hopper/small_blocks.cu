@@ -77,7 +77,7 @@ typedef struct small_tile {
     int stages;     /* that the part has */
 } small_tile;
 
-/* Of `parts` parts and `tiles` column tiles, tile i's. */
+/* The part and the column of tile i, of `parts` parts and `tiles` column tiles. */
 static __host__ __device__ inline void find_tile(int parts, int tiles, int i, int *part,
                                                  int *column) {
     const int pair = i / (2 * parts), within = i % (2 * parts);
@@ -135,8 +135,8 @@ struct small_walk {
         return end - tile->end;
     }
 
-    /* The next tile, or share of one, if there is one. Shares come last one first: it is that which
-     * others wait for. */
+    /* The next tile, or share of a tile, if there is one. A thread block's last share comes first,
+     * as others wait for it. */
     __device__ bool next(small_tile *tile) {
         if (turn < p.turns) {
             const int place = turn % 2 ? gridDim.x - 1 - blockIdx.x : blockIdx.x;
@@ -153,7 +153,8 @@ struct small_walk {
     }
 };
 
-/* A warp at work on a tile has its place in the walk in shared memory: registers are short. */
+/* While a warp computes a tile, its place in the walk lies in shared memory, as registers are
+ * short. */
 static __device__ __forceinline__ void park(uint32_t to, const small_walk &walk,
                                             const small_tile &tile) {
     __syncwarp();
@@ -181,7 +182,7 @@ static __device__ __forceinline__ void unpark(uint32_t from, small_walk *walk, s
 
 /* ------------------------------------------------------------------------------------- fetchers */
 
-/* This thread's copies so far, once they are done, arrive at a barrier that counts them in. */
+/* Has this thread's copies so far arrive at a barrier, which counts them, once they are done. */
 static __device__ inline void copies_arrive(uint32_t barrier) {
     asm volatile("cp.async.mbarrier.arrive.noinc.shared::cta.b64 [%0];" ::"r"(barrier) : "memory");
 }
@@ -204,7 +205,8 @@ static __device__ __forceinline__ void look_up(const small_blocks_arguments &p, 
         s->info = __ldg((const uint32_t *)p.parts.has + stage * words + lane - 16);
 }
 
-/* An entry has a place and the number of a block; several lanes bring a block, 16 bytes each. */
+/* Fetches a stage's blocks. An entry has a place and the number of a block; several lanes fetch a
+ * block, 16 bytes each. */
 template <int B>
 static __device__ __forceinline__ void fetch_blocks(const small_blocks_arguments &p, const char *w,
                                                     const small_lookup &s, uint32_t to) {
@@ -342,7 +344,7 @@ static __device__ __forceinline__ void write_results(const small_blocks_argument
     }
 }
 
-/* Sums of a share that does not end its tile, to those who do. */
+/* Stores the partial sums of a share that does not end its tile. */
 template <int N>
 static __device__ __forceinline__ void hand_on(const partial_sums &e,
                                                const float (&sum)[N / 128][64]) {
@@ -355,7 +357,7 @@ static __device__ __forceinline__ void hand_on(const partial_sums &e,
     if (threadIdx.x == 0) raise_flag(e.full + blockIdx.x);
 }
 
-/* The sums of all who have earlier shares of the latest tile, nearest first. */
+/* Adds the partial sums of all earlier shares of the latest tile, nearest first. */
 template <int N>
 static __device__ __forceinline__ void take_over(const partial_sums &e, const small_walk &walk,
                                                  float (&sum)[N / 128][64]) {

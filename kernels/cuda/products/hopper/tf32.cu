@@ -36,7 +36,7 @@
 
 enum {
     TEAMS = 3,           /* warpgroups, for a third of the nodes each: */
-    OWN = SLOTS / TEAMS, /* so many */
+    OWN = SLOTS / TEAMS, /* of each */
     HALF = 64,           /* columns of a product */
     WORKERS = TEAMS * 4, /* warps that multiply */
     HELPERS = 4,         /* warps that do not */
@@ -46,7 +46,8 @@ enum {
     PLACES = 56, /* for boxes, in shared memory */
     STAGES = 16, /* sources that lie there at most */
     BARRIERS = PLACES * TILE_BYTES,
-    WORDS = BARRIERS + 3 * STAGES * 8, /* of each stage: its first place, and who has blocks */
+    WORDS =
+        BARRIERS + 3 * STAGES * 8, /* of each stage: its first place, and which nodes have blocks */
     BYTES = WORDS + STAGES * 4 + 1024
 };
 
@@ -75,13 +76,13 @@ typedef struct tf32_arguments {
     float *y;
 } tf32_arguments;
 
-/* Barriers of the ring: stages that have arrived, that are turned over, that are done with. */
+/* Barriers of the ring: stages that have arrived, that are transposed, that are released. */
 struct barriers {
     uint32_t full, turned, empty;
 };
 
-/* What a thread block makes in its turn: a part's tile of columns. The costliest come first, so
- * every second turn goes the other way. */
+/* The item that a thread block computes in a turn: a part's tile of columns. The costliest come
+ * first, so every second turn runs backwards. */
 template <typename S> static __device__ inline int item_of(int turn) {
     const int mine = blockIdx.x / S::CLUSTER, all = gridDim.x / S::CLUSTER;
     return turn % 2 ? (turn + 1) * all - 1 - mine : turn * all + mine;
@@ -104,22 +105,22 @@ static __device__ inline uint32_t place_after(uint32_t place, int after) {
     return (next < PLACES ? next : next - PLACES) * TILE_BYTES;
 }
 
-/* Where sources lie in shared memory: one after another, round and round, each one's activations in
- * one piece. Places are counted on and on. */
+/* Places of sources in shared memory: one after another in a ring, with a source's activations
+ * contiguous. Places are counted without wrapping. */
 template <typename S> struct places {
     int source = 0, place = 0; /* the next source's number, and place in the ring */
     int begins = 0;            /* how many places were taken before it */
     int before = -PLACES;      /* lane i: the same of the latest source in stage i */
 
-    /* Has the next source begin where its activations lie in one piece. */
+    /* Moves the next source to where its activations are contiguous. */
     __device__ void begin() {
         if (place + S::BOXES <= PLACES) return;
         begins += PLACES - place;
         place = 0;
     }
 
-    /* Which source must be done with before this one, of so many boxes, comes: all are that begin
-     * where it will lie, and the one whose stage it takes. */
+    /* The last source that must be released before the next one, of `boxes` boxes, is fetched: it,
+     * and all before it, overlap the next one's places or have its stage. */
     __device__ int source_before(int boxes) const {
         const bool overlaps = (int)threadIdx.x % 32 < STAGES && before < begins + boxes - PLACES;
         return source - STAGES + max(__popc(__ballot_sync(~0u, overlaps)) - 1, 0);
@@ -134,7 +135,7 @@ template <typename S> struct places {
     }
 };
 
-/* Lanes bring in a block each, the last one the activations. */
+/* Each lane brings in a block, the last lane the activations. */
 template <typename S>
 static __device__ __forceinline__ void
 produce_list(const CUtensorMap &w_map, const CUtensorMap &x_map, const tf32_arguments &p, int list,
@@ -208,7 +209,7 @@ static __device__ __forceinline__ void produce(const CUtensorMap &w_map, const C
     }
 }
 
-/* Sources' blocks are dealt to the turners. */
+/* Transposes the sources' blocks, which are dealt out to the turners. */
 template <typename S>
 static __device__ __forceinline__ void turn(const tf32_arguments &p, uint32_t base, barriers ring) {
     const int mine = threadIdx.x / 32 - WORKERS - S::PRODUCERS;
@@ -268,8 +269,8 @@ static __device__ __forceinline__ void multiply(float (&sum)[HALVES][16],
     product_wait<0>(); /* in this branch, lest the compiler wait after every product */
 }
 
-/* A thread's results of a node, of which it has the first column: what it made itself, and what the
- * other thread block left at `other`, if there is one. */
+/* Stores a thread's results of a node, from its first column on: its own sums, and those of the
+ * cluster's other thread block at `other`, if there is one. */
 template <typename S>
 static __device__ __forceinline__ void store_node(const tf32_arguments &p, int node, int column,
                                                   const float (&sum)[S::HALVES][16],
@@ -287,8 +288,8 @@ static __device__ __forceinline__ void store_node(const tf32_arguments &p, int n
     }
 }
 
-/* Stores a part's results: adds up what the cluster's thread blocks have, each for half of the
- * nodes. */
+/* Stores a part's results: each of a cluster's thread blocks adds up the sums of both for half of
+ * the nodes. */
 template <typename S>
 static __device__ __forceinline__ void finish(const tf32_arguments &p, int item, uint32_t base,
                                               const float (&sum)[OWN][S::HALVES][16]) {
@@ -385,7 +386,7 @@ static __global__ void __launch_bounds__(ALL_THREADS, 1)
         if (S::SHARED) cluster_sync();
     } else {
         registers_grow<WORKER_REGISTERS>();
-        wait_for_earlier(); /* who reads y, too */
+        wait_for_earlier(); /* also for kernels that read y */
         let_next_start();
         int stage = 0, phase = 0;
         for (int turn = 0, item; (item = item_of<S>(turn)) < p.items; turn++) {
@@ -394,7 +395,7 @@ static __global__ void __launch_bounds__(ALL_THREADS, 1)
             finish<S>(p, item, base, sum);
         }
     }
-    if (S::SHARED) cluster_sync(); /* none ends while the other reads its sums */
+    if (S::SHARED) cluster_sync(); /* neither ends while the other reads its sums */
 #endif
 }
 

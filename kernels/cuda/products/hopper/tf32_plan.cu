@@ -80,9 +80,8 @@ static void share_lists(const pieces *l, const whole_part *part, part_tables *ma
     made->parts++;
 }
 
-/* The first window of each share's list goes where the share's number says, so that it can be
- * looked up at once; what is left of the lists follows after all of those. Returns the place of
- * the latter. */
+/* Places the first window of a share's list by the share's number, so that it can be looked up at
+ * once, and the rest of the list after all windows. Returns the place of the rest. */
 template <typename T>
 static int place_list(T *placed, const T *list, int count, int share, int window, int *used) {
     const int first = min(count, window), rest = count - first, at = *used;
@@ -92,7 +91,8 @@ static int place_list(T *placed, const T *list, int count, int share, int window
     return at;
 }
 
-/* Of what was made, with room for as far as is looked; windows are no longer than a list needs. */
+/* Places all lists, with room for reads beyond their ends. Windows are no longer than the longest
+ * list. */
 static void place_lists(part_tables *made) {
     const int shares = made->parts * SHARES;
     made->longest = min(made->longest, (int)WINDOW);
@@ -150,7 +150,7 @@ static int cut_nodes(const pieces *pieces, const int *order, int most, whole_par
     return made;
 }
 
-/* About how long these parts take: each goes to the cluster that is free first. */
+/* The time of these parts, about: each goes to the cluster that is free first. */
 static int time_of(const whole_part *parts, int count, int clusters) {
     int *busy = host_array<int>((size_t)clusters), longest = 0;
     for (int i = 0; i < count; i++) {
@@ -163,18 +163,17 @@ static int time_of(const whole_part *parts, int count, int clusters) {
     return longest;
 }
 
-/* Whether products/portable/tf32.cu, where no tile is shared and a list is one thread block's,
- * would take less, by the same measure: where columns are few it may. It takes for an entry of a
- * long list as long as a cluster for eleven boxes. Turning weights over takes half as long as
- * bringing them. */
+/* Whether portable_tf32, which shares no tile and gives a list to one thread block, would take less
+ * time by the same measure, as it may for few columns. An entry of a long list takes it as long as
+ * eleven boxes take a cluster. Transposing weights takes half as long as fetching them. */
 static bool is_faster_apart(const pieces *l, int entries, int longest, int clusters, int time) {
     if (l->boxes > 2) return false;
     if (!l->forward) time += entries / 2 / clusters;
     return time + time / 6 >= max(entries * (l->boxes + 1) / clusters, longest * 11);
 }
 
-/* The bound on parts' cost, or 0 where nothing need be shared. Large parts
- * share most; smaller ones may be better dealt out. Bounds are tried from high to low. */
+/* The bound on parts' cost, or 0 if portable_tf32 is faster. Large parts share most; smaller ones
+ * may balance better. Bounds are tried from high to low. */
 static int choose_bound(backend *be, const pieces *l, const int *order, whole_part *whole) {
     const int clusters = cuda_of(be)->processors / SHARES;
     int entries = 0, longest = 0;
@@ -218,7 +217,7 @@ static void build_parts(backend *be, device_layout *device, tf32_parts *made, co
     free(t.block);
 }
 
-/* Of nodes in `side` pieces, sources in `depth`. */
+/* Makes the parts of one operation, with nodes in `side` pieces and sources in `depth`. */
 static void build_pieces(backend *be, device_layout *device, tf32_parts *made,
                          const node_lists *whole, const int *block, int side, int depth,
                          bool forward) {

@@ -35,7 +35,7 @@ enum {
     DEEP_BYTES = DEEP_STAGES * DEEP_STAGE + 1024 + 256
 };
 
-/* N: columns of W that a tile has, of which the last may be nobody's. */
+/* N: columns of W in a tile; the last ones may belong to no block. */
 template <typename T, int N, int SHARES>
 static __device__ inline void deep_consume(const wgrad_gates_arguments &p,
                                            cursor<DEEP_STAGES> &stages, uint32_t base, int first,

@@ -52,7 +52,7 @@ typedef struct wgrad_one_gate_arguments {
     int row_stages, input_stages; /* of wgrad_one_gate */
 } wgrad_one_gate_arguments;
 
-/* A warp's way out for its results, 16 rows at a time. */
+/* Stages a warp's results on their way to global memory, 16 rows at a time. */
 struct way_out {
     const CUtensorMap *map;
     uint32_t staged, targets;
@@ -61,8 +61,8 @@ struct way_out {
         : map(map_), staged(base + STAGED + threadIdx.x / 32 * STAGED_BYTES),
           targets(base + TARGETS + threadIdx.x / 32 * PAIRS * 8) {}
 
-    /* Where a task's tile goes: given its row and column in tiles, and the number of its block in
-     * the row's list. */
+    /* The place of a task's tile in dW, from its row and column in tiles and its block's position
+     * in the row's list. */
     __device__ void aim(int number, const wgrad_one_gate_arguments &p, int row, int column,
                         int position) const {
         const int block = p.start[row / p.down] + position;
@@ -143,7 +143,7 @@ struct tile_ring : ring_barriers {
         barrier_wait(full + slot * 8, phase);
     }
 
-    /* Until all have left batch `which`. */
+    /* Waits until all warps have released batch `which`. */
     __device__ void wait_empty(int which, int parity) const {
         barrier_wait(empty(which), parity);
     }
@@ -154,8 +154,8 @@ struct tile_ring : ring_barriers {
     }
 };
 
-/* A warp fills a ring with all tasks' rows of dy, or with their inputs: a lane has a tile of each
- * panel. Rows take as much room as the most of a task. */
+/* A producer warp fills a ring with all tasks' rows of dy, or with their inputs; a lane fetches a
+ * tile of each panel. Each task's rows take as much room as the most rows of a task. */
 static __device__ inline void produce(tile_ring ring, const CUtensorMap &map,
                                       const wgrad_one_gate_arguments &p, bool inputs) {
     const int lane = threadIdx.x % 32;
@@ -255,7 +255,7 @@ static __global__ void __launch_bounds__(THREADS, 1)
                 const uint64_t right = above | inputs.tile(place & 31) >> 4;
                 if (s == 0 || row != last) {
                     const uint32_t left = rows.tile(row) + dy_lane;
-                    product_wait<0>(); /* which read the fragments before */
+                    product_wait<0>(); /* they still read the fragments loaded before */
 #pragma unroll
                     for (int k = 0; k < STEPS; k++) load_matrices(a[k], left ^ (k * 32));
                 }

@@ -31,7 +31,7 @@ typedef struct tile_column {
     unsigned mask; /* bit r: there is a tile in the group's row r */
 } tile_column;
 
-/* The columns of each group of so many neighbouring rows. */
+/* The columns of each group of `rows` neighbouring rows. */
 typedef struct column_groups {
     int rows, count;
     int *start; /* [count + 1] */
@@ -43,7 +43,7 @@ typedef struct tile_pair {
     int q, row[2]; /* which of a batch's columns; rows of the group, of which one may be -1 */
 } tile_pair;
 
-/* How to cut, and what was cut; without tables it only counts. */
+/* How tasks are cut, and the tasks that were cut; without tables they are only counted. */
 typedef struct wgrad_one_gate_cut {
     bool pairs;
     int batches;       /* of a task */
@@ -130,7 +130,7 @@ static column_groups group_columns(const tile_lists *l, int rows, bool alike) {
     return g;
 }
 
-/* Deals columns out to as many hands, or copies them as they are. */
+/* Deals columns out to `hands` hands in turn; with one hand, copies them. */
 static void deal_columns(tile_column *to, const tile_column *columns, int count, int hands) {
     for (int hand = 0, made = 0; hand < hands; hand++) {
         for (int c = hand; c < count; c += hands) to[made++] = columns[c];
@@ -249,7 +249,7 @@ static int list_pairs(const batch *b, tile_pair *list) {
     return made;
 }
 
-/* Whether rows loaded for a will do for b. */
+/* Whether the rows loaded for `a` serve `b`. */
 static bool follows(const tile_pair *a, const tile_pair *b) {
     if (b->row[1] < 0) return b->row[0] == a->row[0] || b->row[0] == a->row[1];
     return b->row[0] == a->row[0] && b->row[1] == a->row[1];
@@ -270,8 +270,8 @@ static void order_pairs(tile_pair *list, int count) {
     }
 }
 
-/* A product of one warpgroup after the other. Rows change sides where that saves loading them, and
- * a missing one is whatever was there before. */
+/* Deals pairs out to one warpgroup after the other. The two rows of a pair change sides where that
+ * saves loading them, and a missing row is whichever was loaded before. */
 static void deal_pairs(const tile_lists *l, const batch *b, sampled_pair *pair) {
     tile_pair list[2 * PAIRS];
     const int made = list_pairs(b, list);
@@ -386,8 +386,8 @@ static double task_cost(const wgrad_one_gate_cut *p, int operands) {
     return cbrt(pow(0.7 * products, 3) + pow(loads, 3) + pow(waits, 3));
 }
 
-/* Halfway between the average multiprocessor and the busiest, as those that end early leave more of
- * L2 to the others. */
+/* The plan's time: halfway between the average multiprocessor's and the busiest one's, as those
+ * that end early leave more of the L2 to the others. */
 static double plan_cost(const wgrad_one_gate_cut *p, int processors) {
     const double turn = 1;
     double sum = 0, most = 0;

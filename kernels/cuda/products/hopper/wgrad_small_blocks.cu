@@ -126,8 +126,8 @@ static __device__ inline void strip_produce(const strip_maps &maps, const strip_
 
 /* ---------------------------------------------------------------------------------- consumers */
 
-/* Where a strip's operands lie for this lane: a word says which of the rows, and which two tiles of
- * the inputs. */
+/* The addresses of a strip's operands for this lane, from a word with its row and its two tiles of
+ * inputs. */
 template <int PANEL, int B> struct strip_operands {
     uint32_t rows, inputs; /* of the stage, and the lane's place */
     int shift;             /* of the lane's tile within a word */
@@ -141,7 +141,7 @@ template <int PANEL, int B> struct strip_operands {
     }
 };
 
-/* Whether a kernel for so many strips a warp leaves out those that its warps do not have. */
+/* Whether a kernel for `slots` strips a warp skips those that its warps do not have. */
 static __device__ constexpr bool leaves_out(int b, int slots) {
     return b == 8 && slots > SOME_STRIPS;
 }
@@ -219,7 +219,7 @@ static __device__ inline void find_blocks(const strip_arguments &p, const strip_
     }
 }
 
-/* Lanes hold two rows of a unit; neighbours trade, so that they hold a row of two units. */
+/* Lanes hold two rows of a unit; neighbours trade, so that each holds a row of two units. */
 template <int B, int SLOTS>
 static __device__ inline void store_blocks(const strip_arguments &p, int count, uint32_t words,
                                            const float (&sum)[SLOTS][B / 8][4]) {
@@ -311,7 +311,7 @@ static __global__ void __launch_bounds__(STRIP_THREADS, 1)
 
 /* ------------------------------------------------------------------------------------- launch */
 
-/* Boxes of so many blocks' rows. */
+/* Boxes of `blocks` blocks' rows. */
 static bool map_panels(backend *be, CUtensorMap *map, const void *x, size_t rows,
                        const strip_arguments *p, int panel, int blocks) {
     const uint64_t extent[3] = {(uint64_t)p->columns, rows, (uint64_t)p->steps};

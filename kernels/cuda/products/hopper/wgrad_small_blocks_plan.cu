@@ -53,7 +53,7 @@ static strip_lists list_rows(const layout *l) {
     return s;
 }
 
-/* Strips of so many blocks of a row. */
+/* The strips of `blocks` blocks of a row. */
 static int strips_of(const strip_lists *l, int blocks) {
     return l->b == 8 ? (blocks + 1) / 2 : blocks;
 }
@@ -66,7 +66,7 @@ typedef struct strip_group {
     int at[MOST_ROWS];
 } strip_group;
 
-/* What a task takes of the group: of each row, up to there. */
+/* A task's share of the group: a stretch of each row's list. */
 typedef struct strip_share {
     int strips, inputs, rows;
     int column[STRIP_BOXES];
@@ -214,7 +214,7 @@ static void cut_strips(strip_plan *p, const strip_lists *l) {
  * Times are in cycles of a multiprocessor for 64 columns, and fit what 380 plans took on an H200 to
  * 4 %. */
 
-/* Of a strip, whose fragments come from shared memory. */
+/* The time of a strip, whose fragments come from shared memory. */
 static double strip_time(const strip_lists *l) {
     return l->b == 8 ? 18.8 : 21.2;
 }
@@ -237,7 +237,8 @@ static double task_time(const strip_plan *p, const strip_lists *l, const strip_s
     return pow(pow(loads, 8) + pow(products, 8), 0.125) + 590;
 }
 
-/* Nearly the busiest multiprocessor's time: the others leave it more of the L2. */
+/* The plan's time: nearly the busiest multiprocessor's, to which the others leave more of the
+ * L2. */
 static double plan_cost(const strip_plan *p, const strip_lists *l, int processors) {
     double sum = 0, most = 0;
     for (int processor = 0; processor < processors; processor++) {

@@ -42,7 +42,7 @@ static __device__ inline void store_result(const product &p, size_t at, float on
     }
 }
 
-/* fprop (FORWARD) and dgrad: a node's rows, times the blocks in its list one after another. */
+/* fprop (FORWARD) and dgrad: the rows of one node's result; k runs over the blocks in its list. */
 template <bool FORWARD> struct sparse_tile {
     static const bool LEFT_BY_K = FORWARD, RIGHT_BY_K = false, HAS_SUMS = FORWARD;
     const product &p;
@@ -231,8 +231,8 @@ multiply_panel(uint32_t left, uint32_t right, int row0, int column0,
     }
 }
 
-/* Adds a warp's sums, of values as stored, to layer norm's. Rows of a gate lie together, at least
- * eight of them; `half` tells rows 0-7 of an mma tile from rows 8-15. */
+/* Adds the sums of a warp's results, as stored, to layer norm's. Rows of a gate are contiguous, at
+ * least eight of them; `half` tells rows 0-7 of an mma tile from rows 8-15. */
 template <int M, int N, typename Tile>
 static __device__ void add_to_sums(const Tile &tile, int row0, int column0,
                                    const float (&sum)[shape<M, N>::TALL][shape<M, N>::WIDE][4]) {

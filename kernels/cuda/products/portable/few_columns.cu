@@ -96,15 +96,15 @@ template <int B, int N, int WARPS, int STAGES, bool FORWARD> struct walker {
         block = p.block ? __ldg(p.block + task.first + entry) : task.first + entry;
     }
 
-    /* A short list waits for little but the first activations: have them come into L2. Of small
-     * blocks these are too many pieces. */
+    /* A short list mostly waits for its first activations, so the L2 fetches them ahead. For small
+     * blocks they are too many pieces. */
     __device__ void prefetch_activations() const {
         const int entry = window + lane, rows = 1 << p.log_k;
         if (B < 32 || end - begin > 2 || entry * rows >= min(end * S::DEPTH, depth)) return;
         prefetch(p.x + (size_t)other * rows * p.columns, rows * p.columns * 2);
     }
 
-    /* Before what follows is asked about stage i. */
+    /* Call this before you ask about stage i. */
     __device__ void reach(int i) {
         if ((i * S::DEPTH >> p.log_k) - window < 32) return;
         window += 32;
@@ -119,7 +119,7 @@ template <int B, int N, int WARPS, int STAGES, bool FORWARD> struct walker {
         return k & ((1 << p.log_k) - 1);
     }
 
-    /* Lists end at whole blocks, stages of several slices need not. */
+    /* A list ends at a whole block; a stage of several slices may end within one. */
     __device__ void load(uint32_t to, const bf16 *from, int k) const {
         if (S::SLICES == 1) {
             copy_async_whole(to, from);
@@ -128,8 +128,8 @@ template <int B, int N, int WARPS, int STAGES, bool FORWARD> struct walker {
         }
     }
 
-    /* Lanes take neighbouring chunks of 8: those of a line, then of the next lines; of a slice and
-     * the next ones, or several times of one. */
+    /* Lanes take neighbouring chunks of 8: those of a line, then of the next lines, within a slice
+     * and then in the next slices. */
     __device__ void load_weights(int i, int slot) const {
         const int width = S::WIDTH, at_once = S::CHUNKS < 32 ? 32 / S::CHUNKS : 1;
         const int line = lane % S::CHUNKS / width, c = lane % width;
@@ -212,7 +212,8 @@ static __device__ inline void add(float4 &sum, float4 more) {
     sum.w += more.w;
 }
 
-/* Of lanes `distance` apart: those below keep `low` and trade `high` for the other's `low`. */
+/* Lanes `distance` apart trade values: the lower lane keeps `low` and gives `high` for the other's
+ * `low`. */
 static __device__ inline void trade(bool above, int distance, uint32_t &low, uint32_t &high) {
     const uint32_t other = __shfl_xor_sync(~0u, above ? low : high, distance);
     if (above) {
@@ -222,9 +223,9 @@ static __device__ inline void trade(bool above, int distance, uint32_t &low, uin
     }
 }
 
-/* Of two tiles of 16 columns and 8 units, as multiply_add leaves them: of columns g and g + 8 the
- * units 2 t and 2 t + 1. Turned over, a lane has unit g's columns 2 t and 2 t + 1 of each 8; the
- * four lanes of a unit trade these for all of one 8 each. */
+/* From two tiles of 16 columns and 8 units, as multiply_add leaves them: of columns g and g + 8 the
+ * units 2 t and 2 t + 1. Transposed, a lane has columns 2 t and 2 t + 1 of each 8, of unit g; the
+ * four lanes of a unit then trade, so that each has all columns of one 8. */
 static __device__ inline void write_pair(bf16 *y, int columns, float4 one, float4 two) {
     const int lane = threadIdx.x % 32, g = lane / 4, t = lane % 4;
     const float2 sums[4] = {{one.x, one.y}, {one.z, one.w}, {two.x, two.y}, {two.z, two.w}};
@@ -241,7 +242,7 @@ static __device__ inline void write_pair(bf16 *y, int columns, float4 one, float
     *(uint4 *)(y + (size_t)g * columns + t * 8) = make_uint4(r[0], r[1], r[2], r[3]);
 }
 
-/* A thread's share of tile `tile`, of all warps' sums. */
+/* Adds up all warps' sums of a thread's share of tile `tile`. */
 template <typename S> static __device__ inline float4 add_warps(const char *shared, int tile) {
     float4 total = {};
 #pragma unroll
@@ -264,7 +265,7 @@ static __device__ inline int part_of(const few_columns_task &task) {
     return cluster_rank() & ((1 << task.log_parts) - 1);
 }
 
-/* Where a pair of tiles lies in its part's inbox: first what comes from the part after it. */
+/* The index of a pair of tiles in its part's inbox; the sums of the next part come first. */
 static __device__ inline int place_in_inbox(const few_columns_task &task, int pair) {
     return (pair >> task.log_parts) * ((1 << task.log_parts) - 1) * PAIR + threadIdx.x % 32 * 16;
 }
@@ -406,10 +407,10 @@ static void launch(backend *be, const few_columns_arguments &p, const few_column
                          S::BYTES + (tasks->cluster > 1 ? S::INBOX + 8 : 0), p);
 }
 
-/* Rings of few stages leave room on a multiprocessor for more thread blocks, of hubs or of the
- * kernel after; with long lists larger rings keep more on their way. Of 64 columns four warps' sums
- * take so many registers that the kernel after finds no room: short lists have two warps. The
- * bounds are as measured on an H200 with 12,288 units at densities from 0.5 to 0.01, random and
+/* Small rings leave room on a multiprocessor for more thread blocks, of hubs or of the next kernel;
+ * with long lists larger rings keep more loads in flight. At 64 columns the sums of four warps take
+ * so many registers that the next kernel finds no room, so short lists have two warps. The bounds
+ * were measured on an H200 with 12,288 units at densities from 0.5 to 0.01, random and
  * Barabasi-Albert. */
 template <int B, bool FORWARD>
 static void launch_by_columns(backend *be, const few_columns_arguments &p,

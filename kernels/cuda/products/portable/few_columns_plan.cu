@@ -7,7 +7,7 @@ enum {
     LEAST_SMALL = 2048 /* ... of small blocks, of which there are many */
 };
 
-/* Lists in the most parts first, so that each lies within a cluster; then the longest. */
+/* Lists with most parts come first, so that each lies within a cluster; then the longest. */
 static int by_length(const void *a, const void *b) {
     const few_columns_task *x = (const few_columns_task *)a, *y = (const few_columns_task *)b;
     if (x->log_parts != y->log_parts) return y->log_parts - x->log_parts;
@@ -15,9 +15,9 @@ static int by_length(const void *a, const void *b) {
     return x->row - y->row;
 }
 
-/* Of nodes whose results are `tiles` tiles of `units` each; an entry is 2^log_k of k. Lists above
- * `most` entries are cut in parts, as many as a power of two. Clusters are as large as the most of
- * them, and the last is filled up. */
+/* Makes the tasks of nodes whose results are `tiles` tiles of `units` units each; an entry is
+ * 2^log_k of k. A list above `most` entries is cut into parts, a power of two of them. A cluster
+ * has as many tasks as the most parts of a list, and the last cluster is filled up. */
 static void build_tasks(backend *be, device_layout *device, few_columns_tasks *made,
                         const int *start, int nodes, int tiles, int units, int log_k) {
     const int lists = nodes * tiles, share = start[nodes] * tiles / (2 * cuda_of(be)->processors);

@@ -1,6 +1,4 @@
-/* The three products in true fp32, by plain multiply-adds, on any GPU from sm_80 on; on Hopper,
- * products/hopper/fp32.cu has fprop and dgrad of blocks of 32 and more,
- * products/hopper/wgrad_fp32.cu their wgrad.
+/* The three products in true fp32, by plain multiply-adds, on any GPU from sm_80 on.
  *
  * Floors are those of bf16.cu with 4 bytes an element and the rate of multiply-adds, a
  * fourteenth of tf32's here: at 32 columns memory and arithmetic take the same time, beyond them
@@ -147,7 +145,7 @@ template <operation OP, typename S, int STAGES> static constexpr size_t shared_b
     return (size_t)S::WARPS * STAGES * shape<OP, S>::STAGE * 16;
 }
 
-/* Adds up the sums of the warps, and halves of them, that took turns at a tile. */
+/* Adds up the sums of the warps, and half warps, that took turns at a tile. */
 template <operation OP, typename S>
 static __device__ inline void finish(const task<OP, S> &task, float *shared,
                                      const float (&sum)[8][8]) {
@@ -203,7 +201,7 @@ static __global__ void __launch_bounds__(S::THREADS, BLOCKS)
         if constexpr (OP == WGRAD) x_row[r] = right_row(task, lane / 4 + 8 * r);
     }
 
-    /* The first left tiles may be fetched before the kernel before this one ends. */
+    /* The first left tiles may be fetched while the kernel before this one ends. */
     const int stage_bytes = T::STAGE * 16;
     for (int s = 0; s + 1 < STAGES && p.overlap; s++) {
         const places at = find_places(task, (task.turn + s * S::KS) * DEPTH);

@@ -1,6 +1,6 @@
-/* The three products through tf32 tensor cores, on any GPU from sm_80 on; on Hopper,
- * products/hopper/tf32.cu has fprop and dgrad of 128 columns and more, and of 64 where that is
- * faster, of blocks of 32 and more, and products/hopper/hopper.cu's kernels for bf16 their wgrad.
+/* The three products through tf32 tensor cores, on any GPU from sm_80 on. On Hopper, hopper_tf32
+ * has fprop and dgrad of blocks of 32 and more, of 128 columns and more, and of 64 where that is
+ * faster; wgrad_gates and wgrad_one_gate have their wgrad.
  *
  * Floors are those of bf16.cu with 4 bytes an element: at block 32 every block gathers as many
  * bytes from L2 as it has itself for each 32 columns, so few columns are bound by memory and many
@@ -201,8 +201,8 @@ static __global__ void __launch_bounds__(S::THREADS, BLOCKS)
         if constexpr (OP == WGRAD) x_row[j / 4][j % 4] = right_row(task, 8 * j + lane / 4);
     }
 
-    /* Places are looked up one stage before they are needed; those of the first stages, and where
-     * it may be their left tiles, before the kernel before this one ends. */
+    /* Places are looked up one stage before they are needed. Those of the first stages, and where
+     * that is allowed also their left tiles, do not wait for the kernel before to end. */
     const int stage_bytes = chunks * 16;
     place first[STAGES];
 #pragma unroll

@@ -83,7 +83,7 @@ template <operation OP, typename S> struct task {
     }
 };
 
-/* A place in k: of a block, or in wgrad of a step. */
+/* A position in k: within a block, or for wgrad within a step. */
 struct place {
     int block, other, offset; /* block: negative past the end; wgrad's step */
 };
