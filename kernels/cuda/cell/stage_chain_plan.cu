@@ -6,10 +6,9 @@
 /* Deals nodes out to parts of about equally many blocks: those with most blocks first, each to the
  * part that has fewest. Returns false if they do not fit. */
 static bool deal_nodes(const node_lists *l, int parts, chain_part *part) {
-    int *order = (int *)calloc((size_t)l->nodes, sizeof *order);
-    int *degree = (int *)calloc((size_t)l->nodes, sizeof *degree);
+    int *order = host_array<int>((size_t)l->nodes);
+    int *degree = host_array<int>((size_t)l->nodes);
     bool fits = true;
-    if (!order || !degree) abort();
     for (int i = 0; i < l->nodes; i++) {
         degree[i] = l->end[i] - l->begin[i];
         int at = i;
@@ -55,8 +54,7 @@ static void build_side(backend *be, device_layout *device, chain_parts *made, co
     const int most =
         min(min(cuda_of(be)->processors, CHAIN_PARTS) / slices, PARTS_OF_WARP * READERS);
     const int parts = min(l->nodes, most);
-    chain_part *part = (chain_part *)calloc((size_t)parts, sizeof *part);
-    if (!part) abort();
+    chain_part *part = host_array<chain_part>((size_t)parts);
     if (deal_nodes(l, parts, part)) {
         for (int i = 0; i < parts; i++) {
             deal_tasks(&part[i]);

@@ -1,6 +1,6 @@
 #include "products/node_lists.h"
 
-#include <stdlib.h>
+#include "layout.h"
 
 node_lists row_lists(const layout *l) {
     return {l->out_nodes, l->in_nodes, l->row_start, l->row_start + 1, l->row_column};
@@ -27,8 +27,7 @@ int next_source(const int *other, int count, const int *at, const int *stop, uin
 
 /* Zeroes; for each source, the number of the latest group that has it, from 1 on. */
 static int *no_groups(const node_lists *l) {
-    int *seen = (int *)calloc((size_t)l->sources + 1, sizeof *seen);
-    if (!seen) abort();
+    int *seen = host_array<int>((size_t)l->sources + 1);
     return seen;
 }
 
@@ -78,8 +77,7 @@ static void own_order(const node_lists *l, int *order) {
 }
 
 void keep_if_fewer(const node_lists *l, int group, int *order) {
-    int *own = (int *)calloc((size_t)l->nodes + 1, sizeof *own);
-    if (!own) abort();
+    int *own = host_array<int>((size_t)l->nodes + 1);
     own_order(l, own);
     if (count_sources(l, order, group) >= count_sources(l, own, group)) own_order(l, order);
     free(own);
@@ -90,9 +88,8 @@ void order_in_turns(const node_lists *l, int group, int *order) {
     const int nodes = l->nodes, *other = l->other;
     const int window = max(1, min(MOST_WINDOW, MOST_WORK / max(1, l->end[nodes - 1])));
     const int groups = (nodes + group - 1) / group, words = (l->sources + 31) / 32;
-    uint32_t *seen = (uint32_t *)calloc((size_t)groups * (size_t)words, sizeof *seen);
-    int *left = (int *)calloc((size_t)nodes, sizeof *left), count = nodes;
-    if (!seen || !left) abort();
+    uint32_t *seen = host_array<uint32_t>((size_t)groups * (size_t)words);
+    int *left = host_array<int>((size_t)nodes), count = nodes;
     for (int i = 0; i < nodes; i++) left[i] = i;
     for (int k = 0; k < group; k++) {
         for (int g = 0; g < groups && g * group + k < nodes; g++) {

@@ -135,8 +135,7 @@ static int cut_parts(const layout *l, const dgrad_gates_cut *plan, int columns, 
  * busy. With whole parts the time is nearer to the busiest thread block's than to the mean, as
  * those that end early leave more of the L2 to the others. */
 static double time_of(const cut_part *parts, int count, int tiles, int processors, bool whole) {
-    double *load = (double *)calloc((size_t)processors, sizeof *load), sum = 0, most = 0;
-    if (!load) abort();
+    double *load = host_array<double>((size_t)processors), sum = 0, most = 0;
     const int works = count * tiles, grid = min(works, processors);
     for (int i = 0; i < works; i++) {
         const double cost = parts[i % count].rank.cost;
@@ -181,10 +180,9 @@ static dgrad_gates_cut choose_plan(const layout *l, int tiles, int *const *order
 static void build_lists(backend *be, device_layout *device, dgrad_gates_parts *made,
                         const layout *l, bool whole, const cut_part *cut, merged_source *merged) {
     const size_t total = (size_t)l->column_start[l->in_nodes];
-    dgrad_gates_part *part = (dgrad_gates_part *)calloc((size_t)made->count, sizeof *part);
-    uint32_t *source = (uint32_t *)calloc(total + 1, sizeof *source);
+    dgrad_gates_part *part = host_array<dgrad_gates_part>((size_t)made->count);
+    uint32_t *source = host_array<uint32_t>(total + 1);
     int *block = host_array<int>(total + LOOK_UP), used = 0, blocks = 0;
-    if (!part || !source) abort();
     made->whole = whole;
     made->span = whole ? 1 : longest_span(cut, made->count);
     for (int i = 0; i < made->count; i++) {
@@ -215,10 +213,9 @@ void *dgrad_gates_plan(backend *be, device_layout *device, const layout *l) {
     const node_lists lists = column_lists(l);
     const int slots = nodes_of_part(l->in_block), processors = cuda_of(be)->processors;
     const int most = cut_evenly(l, even_parts(l, slots, processors), slots, NULL);
-    cut_part *cut = (cut_part *)calloc((size_t)max(most, l->in_nodes), sizeof *cut);
-    merged_source *merged = (merged_source *)calloc((size_t)l->out_nodes, sizeof *merged);
+    cut_part *cut = host_array<cut_part>((size_t)max(most, l->in_nodes));
+    merged_source *merged = host_array<merged_source>((size_t)l->out_nodes);
     int *orders[PART_NODES + 1] = {};
-    if (!cut || !merged) abort();
     for (int nodes = 2; nodes <= slots; nodes++) {
         orders[nodes] = host_array<int>((size_t)l->in_nodes);
         order_in_turns(&lists, nodes, orders[nodes]);

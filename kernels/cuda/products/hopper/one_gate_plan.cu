@@ -241,8 +241,7 @@ static void *pack_parts(backend *be, device_layout *device, const one_gate_part 
 static void build_cut(backend *be, device_layout *device, one_gate_parts *made, ordered_lists *l,
                       int b, int columns, bool few) {
     const node_lists *lists = &l->lists;
-    costed_part *cut = (costed_part *)calloc((size_t)lists->nodes + MOST_GIVEN, sizeof *cut);
-    if (!cut) abort();
+    costed_part *cut = host_array<costed_part>((size_t)lists->nodes + MOST_GIVEN);
     const one_gate_cut plan = choose_plan(l, b, columns, few, cuda_of(be)->processors, cut);
     const int count = cut_nodes(lists, &plan, cut);
     if (columns == ONE_GATE_CUTS - 1 && made[-1].count == count && made[-1].shares == plan.shares &&
@@ -254,9 +253,8 @@ static void build_cut(backend *be, device_layout *device, one_gate_parts *made, 
     const size_t most_sources =
         (size_t)lists->end[lists->nodes - 1] + 1 +
         (size_t)(count * plan.shares) * (size_t)(lists->sources / longest_way(plan.slots));
-    one_gate_part *part = (one_gate_part *)calloc((size_t)(count * plan.shares), sizeof *part);
-    one_gate_source *source = (one_gate_source *)calloc(most_sources, sizeof *source);
-    if (!part || !source) abort();
+    one_gate_part *part = host_array<one_gate_part>((size_t)(count * plan.shares));
+    one_gate_source *source = host_array<one_gate_source>(most_sources);
     int used = 0;
     for (int i = 0; i < count * plan.shares; i++) {
         const costed_part *of = &cut[i / plan.shares];

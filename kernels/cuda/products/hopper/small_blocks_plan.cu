@@ -91,9 +91,8 @@ static void build_small(backend *be, device_layout *device, small_blocks_parts *
     order_in_turns(&s->of, together, order);
     keep_if_fewer(&s->of, together, order);
 
-    uint32_t *seen = (uint32_t *)calloc((size_t)s->of.sources, sizeof *seen);
-    small_group *group = (small_group *)calloc((size_t)parts, sizeof *group);
-    if (!seen || !group) abort();
+    uint32_t *seen = host_array<uint32_t>((size_t)s->of.sources);
+    small_group *group = host_array<small_group>((size_t)parts);
     size_t stages = 0;
     for (int i = 0; i < parts; i++) {
         group[i].first = i * together;
@@ -107,12 +106,11 @@ static void build_small(backend *be, device_layout *device, small_blocks_parts *
     small_tables t = {};
     t.b = b;
     t.stage = (int *)layout_host_block(device, ((size_t)parts + 1) * sizeof *t.stage);
-    t.list = (uint32_t *)malloc(stages * sizeof *t.list);
-    t.node = (uint16_t *)malloc((size_t)(parts * slots) * sizeof *t.node);
-    t.source = (uint16_t *)malloc(stages * (size_t)depth * sizeof *t.source);
-    t.has = (uint8_t *)calloc(stages * (size_t)slots, 1);
-    t.entry = (uint32_t *)malloc((entries + 1) * sizeof *t.entry);
-    if (!t.list || !t.node || !t.source || !t.has || !t.entry) abort();
+    t.list = host_array<uint32_t>(stages);
+    t.node = host_array<uint16_t>((size_t)(parts * slots));
+    t.source = host_array<uint16_t>(stages * (size_t)depth);
+    t.has = host_array<uint8_t>(stages * (size_t)slots);
+    t.entry = host_array<uint32_t>(entries + 1);
     memset(t.node, 0xFF, (size_t)(parts * slots) * sizeof *t.node);
     memset(t.source, 0xFF, stages * (size_t)depth * sizeof *t.source);
     for (int i = 0; i < parts; i++) {

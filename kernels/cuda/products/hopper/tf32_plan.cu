@@ -98,11 +98,8 @@ static void place_lists(part_tables *made) {
     made->longest = min(made->longest, (int)WINDOW);
     made->most = min(made->most, (int)BLOCKS);
     int sources = shares * made->longest, blocks = shares * made->most;
-    tf32_source *source =
-        (tf32_source *)calloc((size_t)(sources + made->sources + 2 * WINDOW), sizeof *source);
-    uint32_t *block =
-        (uint32_t *)calloc((size_t)(blocks + made->blocks + 2 * BLOCKS), sizeof *block);
-    if (!source || !block) abort();
+    tf32_source *source = host_array<tf32_source>((size_t)(sources + made->sources + 2 * WINDOW));
+    uint32_t *block = host_array<uint32_t>((size_t)(blocks + made->blocks + 2 * BLOCKS));
     for (int i = 0; i < shares; i++) {
         tf32_part *share = &made->part[i];
         const int end = i + 1 < shares ? share[1].block : made->blocks;
@@ -201,10 +198,8 @@ static void build_parts(backend *be, device_layout *device, tf32_parts *made, co
     for (int i = 0; i < made->count; i++) sources += (size_t)whole[i].sources;
     for (int i = 0; i < l->lists.nodes; i++)
         entries += (size_t)(l->lists.end[i] - l->lists.begin[i]);
-    part_tables t = {(tf32_part *)calloc(shares, sizeof *t.part),
-                     (tf32_source *)calloc(sources, sizeof *t.source),
-                     (uint32_t *)calloc(entries, sizeof *t.block)};
-    if (!t.part || !t.source || !t.block) abort();
+    part_tables t = {host_array<tf32_part>(shares), host_array<tf32_source>(sources),
+                     host_array<uint32_t>(entries)};
     for (int i = 0; i < made->count; i++) share_lists(l, &whole[i], &t);
     place_lists(&t);
     made->window = (short)t.longest;
@@ -231,8 +226,7 @@ static void build_pieces(backend *be, device_layout *device, tf32_parts *made,
     for (int k = 0; k < entries; k++) other[k] = whole->other[k / depth] * depth + k % depth;
     pieces l = {{nodes, whole->sources * depth, begin, end, other}, block, side, depth, forward, 4};
     order_nodes(&l.lists, SLOTS, order);
-    whole_part *parts = (whole_part *)calloc((size_t)nodes, sizeof *parts);
-    if (!parts) abort();
+    whole_part *parts = host_array<whole_part>((size_t)nodes);
     build_parts(be, device, &made[1], &l, order, choose_bound(be, &l, order, parts), parts);
     l.boxes = 2;
     build_parts(be, device, &made[0], &l, order, choose_bound(be, &l, order, parts), parts);

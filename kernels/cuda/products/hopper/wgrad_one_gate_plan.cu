@@ -105,10 +105,9 @@ static int by_likeness(const void *one, const void *two) {
 /* With those that are alike side by side, or by how many tiles they have. */
 static column_groups group_columns(const tile_lists *l, int rows, bool alike) {
     column_groups g = {rows, (l->rows + rows - 1) / rows};
-    unsigned *mask = (unsigned *)calloc((size_t)l->columns, sizeof *mask);
+    unsigned *mask = host_array<unsigned>((size_t)l->columns);
     g.start = host_array<int>((size_t)g.count + 1);
-    g.columns = (tile_column *)calloc((size_t)l->start[l->rows], sizeof *g.columns);
-    if (!mask || !g.columns) abort();
+    g.columns = host_array<tile_column>((size_t)l->start[l->rows]);
     for (int i = 0; i < g.count; i++) {
         tile_column *columns = g.columns + g.start[i];
         int made = 0;
@@ -346,8 +345,7 @@ static int cut_task(wgrad_one_gate_cut *p, const tile_lists *l, int row0, tile_c
 
 static void cut_tasks(wgrad_one_gate_cut *p, const tile_lists *l, const column_groups *g) {
     const int full = p->batches * batch_width(p);
-    tile_column *columns = (tile_column *)malloc((size_t)l->columns * sizeof *columns);
-    if (!columns) abort();
+    tile_column *columns = host_array<tile_column>((size_t)l->columns);
     p->tasks = p->listed = p->rows = p->inputs = 0;
     for (int i = 0; i < g->count; i++) {
         const tile_column *sorted = g->columns + g->start[i];
@@ -468,16 +466,14 @@ void *wgrad_one_gate_plan(backend *be, device_layout *device, const layout *l) {
     tile_lists lists = list_tiles(l);
     const size_t tiles = (size_t)lists.start[lists.rows];
     if (tiles == 0) return t;
-    unsigned char *operands = (unsigned char *)malloc(tiles);
-    if (!operands) abort();
+    unsigned char *operands = host_array<unsigned char>(tiles);
     wgrad_one_gate_cut p = choose_plan(&lists, cuda_of(be)->processors, operands);
     const size_t tasks = (size_t)p.tasks, listed = (size_t)p.listed;
     const size_t slots = tasks * p.batches * batch_width(&p);
-    p.task = (sampled_task *)calloc(tasks, sizeof *p.task);
-    p.tile = (uint16_t *)calloc(listed, sizeof *p.tile);
-    p.slot = (sampled_slot *)calloc(slots, sizeof *p.slot);
-    p.pair = (sampled_pair *)calloc(slots, sizeof *p.pair);
-    if (!p.task || !p.tile || !p.slot || !p.pair) abort();
+    p.task = host_array<sampled_task>(tasks);
+    p.tile = host_array<uint16_t>(listed);
+    p.slot = host_array<sampled_slot>(slots);
+    p.pair = host_array<sampled_pair>(slots);
     column_groups groups = group_columns(&lists, p.group, p.alike);
     cut_tasks(&p, &lists, &groups);
     int rows = 0;

@@ -44,8 +44,7 @@ static strip_lists list_rows(const layout *l) {
     s.first = host_array<int>((size_t)s.rows);
     s.past = host_array<int>((size_t)s.rows);
     s.column = l->row_column;
-    s.seen = (char *)malloc((size_t)l->in_nodes);
-    if (!s.seen) abort();
+    s.seen = host_array<char>((size_t)l->in_nodes);
     for (int r = 0; r < s.rows; r++) {
         s.first[r] = l->row_start[r / l->gates];
         s.past[r] = l->row_start[r / l->gates + 1];
@@ -281,16 +280,14 @@ static strip_plan choose_plan(const strip_lists *l, int processors, strip_size *
 
 static void create_tasks(backend *be, device_layout *device, strip_tables *t, const strip_lists *l,
                          int blocks) {
-    strip_size *size = (strip_size *)malloc((size_t)blocks * sizeof *size);
-    if (!size) abort();
+    strip_size *size = host_array<strip_size>((size_t)blocks);
     strip_plan p = choose_plan(l, cuda_of(be)->processors, size);
     const size_t tasks = (size_t)p.tasks, strips = (size_t)p.strips;
     const size_t positions = strips * (size_t)(16 / l->b);
-    p.task = (strip_task *)malloc(tasks * sizeof *p.task);
-    p.box = (uint16_t *)malloc((size_t)p.listed * sizeof *p.box);
-    p.place = (uint32_t *)malloc(strips * sizeof *p.place);
-    p.position = (uint16_t *)malloc(positions * sizeof *p.position);
-    if (!p.task || !p.box || !p.place || !p.position) abort();
+    p.task = host_array<strip_task>(tasks);
+    p.box = host_array<uint16_t>((size_t)p.listed);
+    p.place = host_array<uint32_t>(strips);
+    p.position = host_array<uint16_t>(positions);
     cut_strips(&p, l);
     t->tasks = p.tasks;
     t->tiles = p.tiles;
