@@ -11,6 +11,7 @@
  * first word is far below the others. */
 static void test_wait_ends(void **state) {
     (void)state;
+    if (!test_device_is_cuda()) skip();
     backend *be = test_backend(FP32);
     uint32_t words[EXCHANGE_BYTES / sizeof(uint32_t)] = {0};
     for (size_t i = 1; i < sizeof words / sizeof *words; i++) words[i] = 1 << 30;
