@@ -119,6 +119,8 @@ static void load(model *m, const inputs *in) {
     size_t batch = (size_t)m->batch, columns = (size_t)m->columns, steps = (size_t)m->steps;
     size_t hidden = (size_t)m->config.hidden;
     poison(be, m->plan.block[PLAN_ACTIVATIONS], m->plan.bytes[PLAN_ACTIVATIONS]);
+    be->zero(be, m->gradient, m->parameters.total * be->real_size); /* what pads parameters */
+    if (m->share) be->zero(be, m->share, m->parameters.total * be->real_size);
     for (int i = 0; i < m->parameters.count; i++) {
         const parameter *p = &m->parameters.items[i];
         size_t from = p->offset * be->real_size, bytes = p->count * be->real_size;

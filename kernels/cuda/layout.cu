@@ -1,3 +1,4 @@
+#include "cell/sequence_forward.h"
 #include "cell/stage_chain.h"
 #include "layout.h"
 #include "products/products.h"
@@ -50,6 +51,7 @@ device_layout *cuda_layout_create(backend *be, const layout *l) {
     }
     products_plan(be, device, l);
     device->chain = stage_chain_plan(be, device, l);
+    device->sequence = sequence_forward_plan(be, device, l);
     return device;
 }
 

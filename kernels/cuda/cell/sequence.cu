@@ -1,7 +1,8 @@
 /* The cell over its sequence. The steps are those of kernels/cell.c; all sums of layer norm are
  * zeroed at once, before the first step, and the internal stages of a step take as few kernels as
- * they can. */
+ * they can; forward, a narrow cell is one kernel, see sequence_forward.cu. */
 #include "cell/cell.h"
+#include "cell/sequence_forward.h"
 #include "cell/stage_chain.h"
 #include "layout.h"
 #include "products/products.h"
@@ -54,6 +55,10 @@ void cuda_cell_forward(backend *be, const cell *c) {
     const internal_stages how = choose_kernels(be, c, true);
     const int last = c->stages - 1;
     zero_all(be, c, false);
+    if (sequence_forward_takes(be, c)) {
+        sequence_forward_run(be, c);
+        return;
+    }
     if (how == CHAINED) stage_chain_start(be, c);
     for (int t = 0; t < c->steps; t++) {
         if (how == CHAINED) stage_chain_forward_run(be, c, t);

@@ -114,6 +114,14 @@ static __device__ inline void tensor_load(uint32_t to, const CUtensorMap *map, u
 /* Multicast: the box goes to the same place in each of the cluster's thread blocks in the mask, and
  * completes on the barrier of each. */
 static __device__ inline void tensor_load_all(uint32_t to, const CUtensorMap *map, uint32_t barrier,
+                                              int x, int y, int mask) {
+    asm volatile("cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes"
+                 ".multicast::cluster [%0], [%1, {%3, %4}], [%2], %5;" ::"r"(to),
+                 "l"(map), "r"(barrier), "r"(x), "r"(y), "h"((uint16_t)mask)
+                 : "memory");
+}
+
+static __device__ inline void tensor_load_all(uint32_t to, const CUtensorMap *map, uint32_t barrier,
                                               int x, int y, int z, int mask) {
     asm volatile("cp.async.bulk.tensor.3d.shared::cluster.global.mbarrier::complete_tx::bytes"
                  ".multicast::cluster [%0], [%1, {%3, %4, %5}], [%2], %6;" ::"r"(to),
@@ -187,8 +195,12 @@ static __device__ inline void shared_fence() {
 #define R8(a)   "%" #a "0, %" #a "1, %" #a "2, %" #a "3, %" #a "4, %" #a "5, %" #a "6, %" #a "7"
 #define R10(a)  R8(a) ", %" #a "8, %" #a "9"
 #define R0_9    "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9"
+#define R0_7    "%0, %1, %2, %3, %4, %5, %6, %7"
+#define R0_11   R0_9 ", %10, %11"
 #define R0_15   R0_9 ", %10, %11, %12, %13, %14, %15"
 #define R0_31   R0_9 ", " R10(1) ", " R10(2) ", %30, %31"
+#define R0_47   R0_9 ", " R10(1) ", " R10(2) ", " R10(3) \
+                ", %40, %41, %42, %43, %44, %45, %46, %47"
 #define R0_63   R0_9 ", " R10(1) ", " R10(2) ", " R10(3) ", " R10(4) ", " R10(5) \
                 ", %60, %61, %62, %63"
 #define R0_71   R0_63 ", %64, %65, %66, %67, %68, %69, %70, %71"
@@ -208,7 +220,11 @@ static __device__ inline void shared_fence() {
                      : __VA_ARGS__                                                                 \
                      : "l"(a), "l"(b), "n"(a_major), "n"(b_major));                                \
     }
+MULTIPLY(8, 16, R0_7, 8, 9, 10, 11, F4(0), F4(4))
+MULTIPLY(12, 24, R0_11, 12, 13, 14, 15, F4(0), F4(4), F4(8))
+MULTIPLY(16, 32, R0_15, 16, 17, 18, 19, F16(0))
 MULTIPLY(32, 64, R0_31, 32, 33, 34, 35, F16(0), F16(16))
+MULTIPLY(48, 96, R0_47, 48, 49, 50, 51, F16(0), F16(16), F16(32))
 MULTIPLY(64, 128, R0_63, 64, 65, 66, 67, F64(0))
 MULTIPLY(72, 144, R0_71, 72, 73, 74, 75, F64(0), F4(64), F4(68))
 MULTIPLY(128, 256, R0_127, 128, 129, 130, 131, F64(0), F64(64))
@@ -259,9 +275,12 @@ static __device__ inline void warpgroup_multiply_tf32(float (&d)[16], const uint
 #undef F64
 #undef R8
 #undef R10
+#undef R0_7
 #undef R0_9
+#undef R0_11
 #undef R0_15
 #undef R0_31
+#undef R0_47
 #undef R0_63
 #undef R0_71
 #undef R0_127

@@ -1,0 +1,19 @@
+/* The cell forward over its whole sequence as one kernel; see sequence_forward.cu. */
+#ifndef SMALLWORLD_KERNELS_CUDA_CELL_SEQUENCE_FORWARD_H
+#define SMALLWORLD_KERNELS_CUDA_CELL_SEQUENCE_FORWARD_H
+
+#include "backend.h"
+
+typedef struct sequence_tables {
+    int units;       /* of a thread block */
+    uint32_t *flags; /* by which the thread blocks wait for each other */
+} sequence_tables;
+
+/* NULL: no cell with this layout takes the kernel. */
+sequence_tables *sequence_forward_plan(backend *be, device_layout *device, const layout *l);
+bool sequence_forward_takes(backend *be, const cell *c);
+
+/* Layer norm's sums of all steps are zero before. */
+void sequence_forward_run(backend *be, const cell *c);
+
+#endif
