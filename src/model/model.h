@@ -78,7 +78,7 @@ stage_place model_stage_place(const model_config *config, int stage);
 /* 1, or GATES for the stages that make the gates' sums. */
 int model_stage_gates(const model_config *config, int stage);
 
-/* The number of a layer's input tables, each a projection of the embedding for one gate or stage. */
+/* The number of input tables of a layer, each the embedding projected for one gate or stage. */
 int model_tables(const model_config *config);
 
 /* The graph of each stage, made from the config; the caller frees them. */
