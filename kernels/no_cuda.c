@@ -3,10 +3,15 @@
 
 #include <unistd.h>
 
-backend *backend_cuda(precision precision, error *err) {
-    (void)precision;
+backend *backend_cuda(precision precision, int gpu, error *err) {
+    (void)precision, (void)gpu;
     error_set(err, "device cuda: this program was built without CUDA (12.8 or later)");
     return NULL;
+}
+
+const char *backend_nccl_version(char *text) {
+    (void)text;
+    return "this program was built without CUDA";
 }
 
 /* NVIDIA's driver is loaded. */

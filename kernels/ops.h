@@ -22,6 +22,7 @@
 #define SMALLWORLD_KERNELS_OPS_H
 
 #include "core/error.h"
+#include "core/ranks.h"
 #include "graph/layout.h"
 
 #include <stdbool.h>
@@ -108,10 +109,11 @@ typedef struct dropout {
     uint32_t threshold; /* probability x 2^32 */
     double scale;       /* 1 / (1 - probability) */
     uint64_t seed;
+    uint32_t first_stream; /* the number of the stream in column 0; a multiple of 4 */
 } dropout;
 
 static inline dropout dropout_with(double probability, uint64_t seed) {
-    dropout d = {(uint32_t)(probability * 4294967296.0), 1 / (1 - probability), seed};
+    dropout d = {(uint32_t)(probability * 4294967296.0), 1 / (1 - probability), seed, 0};
     return d;
 }
 
@@ -313,6 +315,15 @@ struct backend {
                  void *moment2, void *average, void *operands, const uint8_t *decays,
                  const update_arguments *arguments, update_report *report);
 
+    /* Data parallel: every rank has a model of its own, with the same weights, and some of the
+     * streams. join connects the backends of all ranks, each of which calls it once; from then on
+     * sum_ranks, NULL before, makes of each rank's real values[count] their sum over the ranks,
+     * in an order that depends on the number of ranks and `count` alone: the same bits on every
+     * rank. It may be recorded. The ranks must outlive the backend. */
+    bool (*join)(backend *be, struct ranks *ranks, error *err);
+    void (*sum_ranks)(backend *be, size_t count, void *values);
+    struct ranks *ranks; /* NULL before join */
+
     /* real -> operand */
     void (*round)(backend *be, size_t count, const void *weights, void *operands);
 
@@ -351,8 +362,12 @@ static inline size_t table_sums_count(int hidden) {
 backend *backend_cpu(precision precision, int threads);
 backend *backend_cpu_reference(int threads);
 
-/* NULL, with the reason, where there is no GPU or the program was built without CUDA. */
-backend *backend_cuda(precision precision, error *err);
+/* On the GPU of this number on this host. NULL, with the reason, where there is none or the program
+ * was built without CUDA. */
+backend *backend_cuda(precision precision, int gpu, error *err);
+
+/* The version of NCCL that joins GPUs, or why it cannot be used; `text` holds 160 bytes. */
+const char *backend_nccl_version(char *text);
 
 /* Whether this machine seems to have a GPU. If it does, why backend_cuda failed is worth saying. */
 bool backend_cuda_expected(void);

@@ -2,7 +2,8 @@
 # Installs what building, testing and the quickstart need on Debian 12 or Ubuntu 24.04, as root or
 # through sudo. It does nothing if all of it is installed. It never installs a CUDA toolkit.
 #   --tests  also what single tests need: Chromium for tests/pages.py (Debian's; Ubuntu's package is
-#            a snap), zsh and fish for the completions in tests/ways_in.py
+#            a snap), zsh and fish for the completions in tests/ways_in.py, Open MPI for
+#            tests/ranks.py
 #   --fuzz   also what tests/fuzz/run.sh needs
 #   --lint   also what scripts/lint.sh needs
 set -euo pipefail
@@ -15,7 +16,7 @@ packages=(
   xz-utils                                        # the quickstart's comparison
 )
 case ${1:-} in
-  --tests) packages+=(chromium zsh fish) ;;
+  --tests) packages+=(chromium zsh fish openmpi-bin libopenmpi-dev) ;;
   --fuzz) packages+=(clang libclang-rt-dev libomp-dev) ;;
   --lint) packages+=(clang-format-14 clang-tidy-14) ;;
   '') ;;

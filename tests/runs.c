@@ -18,10 +18,10 @@ bool signal_first;
 
 double __real_schedule_lr(const train_options *t, int64_t step, int64_t total);
 double __wrap_schedule_lr(const train_options *t, int64_t step, int64_t total);
-reader *__real_reader_start(const corpus *c, int batch, int columns, int steps, uint64_t seed,
-                            uint64_t first);
-reader *__wrap_reader_start(const corpus *c, int batch, int columns, int steps, uint64_t seed,
-                            uint64_t first);
+reader *__real_reader_start(const corpus *c, stream_share streams, int columns, int steps,
+                            uint64_t seed, uint64_t first);
+reader *__wrap_reader_start(const corpus *c, stream_share streams, int columns, int steps,
+                            uint64_t seed, uint64_t first);
 
 double __wrap_schedule_lr(const train_options *t, int64_t step, int64_t total) {
     if (step == signal_step) {
@@ -31,11 +31,11 @@ double __wrap_schedule_lr(const train_options *t, int64_t step, int64_t total) {
     return step == spoil_step ? NAN : __real_schedule_lr(t, step, total);
 }
 
-reader *__wrap_reader_start(const corpus *c, int batch, int columns, int steps, uint64_t seed,
-                            uint64_t first) {
+reader *__wrap_reader_start(const corpus *c, stream_share streams, int columns, int steps,
+                            uint64_t seed, uint64_t first) {
     if (signal_first) raise(SIGINT);
     signal_first = false;
-    return __real_reader_start(c, batch, columns, steps, seed, first);
+    return __real_reader_start(c, streams, columns, steps, seed, first);
 }
 
 /* ------------------------------------------------------------------------------------- runs */

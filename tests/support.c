@@ -25,7 +25,7 @@ backend *test_backend(precision precision) {
     if (precision == FP64) return backend_cpu_reference(0);
     if (!test_device_is_cuda()) return backend_cpu(precision, 0);
     error err;
-    backend *be = backend_cuda(precision, &err);
+    backend *be = backend_cuda(precision, 0, &err);
     if (be) return be;
     fprintf(stderr, "skipped: %s\n", err.text);
     exit(77);

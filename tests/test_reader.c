@@ -28,7 +28,7 @@ static void test_reader(void **state) {
     uint64_t updates = reader_epoch_updates(c, BATCH, STEPS);
     assert_int_equal(updates, (c->size - 1) / BATCH / STEPS);
     assert_in_range(updates, 100, 1000);
-    reader *r = reader_start(c, BATCH, COLUMNS, STEPS, SEED, 0);
+    reader *r = reader_start(c, all_streams(BATCH), COLUMNS, STEPS, SEED, 0);
     for (uint64_t epoch = 0; epoch < 2; epoch++) {
         sequence *s = sequence_shuffled(c, SEED, epoch);
         buffer whole = concatenation(s);
@@ -91,9 +91,9 @@ static void test_reader_first(void **state) {
     uint64_t updates = reader_epoch_updates(c, BATCH, STEPS);
     uint64_t firsts[] = {1, updates - 1, updates, updates + updates / 2, 3 * updates - 1};
     for (int i = 0; i < 5; i++) {
-        reader *all = reader_start(c, BATCH, COLUMNS, STEPS, SEED, 0);
+        reader *all = reader_start(c, all_streams(BATCH), COLUMNS, STEPS, SEED, 0);
         for (uint64_t skipped = 0; skipped < firsts[i]; skipped++) reader_next(all);
-        reader *later = reader_start(c, BATCH, COLUMNS, STEPS, SEED, firsts[i]);
+        reader *later = reader_start(c, all_streams(BATCH), COLUMNS, STEPS, SEED, firsts[i]);
         for (uint64_t n = 0; n < updates + 5; n++) {
             const minibatch *a = reader_next(all), *b = reader_next(later);
             assert_int_equal(b->epoch, (firsts[i] + n) / updates);
@@ -114,7 +114,7 @@ static void test_reader_stop(void **state) {
     (void)state;
     corpus *c = mixed_corpus();
     for (int i = 0; i < 300; i++) {
-        reader *r = reader_start(c, BATCH, COLUMNS, STEPS, SEED, (uint64_t)i);
+        reader *r = reader_start(c, all_streams(BATCH), COLUMNS, STEPS, SEED, (uint64_t)i);
         for (int n = 0; n < i % 7; n++) reader_next(r);
         if (i % 10 == 0) usleep(2000); /* the ring is full, the thread asleep */
         reader_stop(r);
@@ -122,7 +122,7 @@ static void test_reader_stop(void **state) {
     reader_stop(NULL);
 
     /* an epoch of one update: each minibatch has an order of its own */
-    reader *r = reader_start(c, 1, 1, (int)c->size - 1, SEED, 0);
+    reader *r = reader_start(c, all_streams(1), 1, (int)c->size - 1, SEED, 0);
     for (uint64_t epoch = 0; epoch < 10; epoch++) {
         const minibatch *m = reader_next(r);
         sequence *s = sequence_shuffled(c, SEED, epoch);

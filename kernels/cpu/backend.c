@@ -211,6 +211,13 @@ static size_t available_memory(void) {
 /* OpenBLAS threads itself unless told; other BLAS libraries do not have this function. */
 extern void openblas_set_num_threads(int threads) __attribute__((weak));
 
+static bool join(backend *be, ranks *ranks, error *err) {
+    (void)err;
+    be->ranks = ranks;
+    be->sum_ranks = CPU(sum_ranks);
+    return true;
+}
+
 static backend *create(precision precision, int threads) {
     cpu_backend *cpu = mem_alloc(1, sizeof *cpu);
     cpu->threads = threads > 0 ? threads : omp_get_num_procs();
@@ -262,6 +269,7 @@ static backend *create(precision precision, int threads) {
         .pool = CPU(pool),
         .adam = CPU(adam),
         .round = CPU(round),
+        .join = join,
         .destroy = destroy,
     };
     const char *core = blas_core();

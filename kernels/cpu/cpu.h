@@ -233,6 +233,7 @@ void CPU(pool)(backend *be, const void *x, element type, int steps, int rows, in
 void CPU(adam)(backend *be, size_t count, void *weights, const void *gradient, void *moment1,
                void *moment2, void *average, void *operands, const uint8_t *decays,
                const update_arguments *arguments, update_report *report);
+void CPU(sum_ranks)(backend *be, size_t count, void *values);
 void CPU(round)(backend *be, size_t count, const void *weights, void *operands);
 
 #endif

@@ -360,9 +360,9 @@ static inline size_t run_end(const part *p, size_t first) {
 static void dropout_scale(const cell *c, size_t unit, size_t n0, int t, real scale[COLUMN_GROUP]) {
     const dropout *d = &c->dropout;
     for (size_t n = 0; n < COLUMN_GROUP; n += 4) {
-        philox_block block = philox(d->seed, (uint32_t)unit, (uint32_t)((n0 + n) / 4),
-                                    (uint32_t)c->arguments->update,
-                                    PHILOX_PURPOSE(PHILOX_DROPOUT, c->first_step + t));
+        philox_block block = philox(
+            d->seed, (uint32_t)unit, (uint32_t)((d->first_stream + n0 + n) / 4),
+            (uint32_t)c->arguments->update, PHILOX_PURPOSE(PHILOX_DROPOUT, c->first_step + t));
         for (size_t i = 0; i < 4; i++)
             scale[n + i] = block.word[i] < d->threshold ? 0 : (real)d->scale;
     }

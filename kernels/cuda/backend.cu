@@ -4,6 +4,7 @@
 #include "cell/cell.h"
 #include "layout.h"
 #include "products/kernels.h"
+#include "training/sum_ranks.h"
 #include "training/training.h"
 
 #include <stdarg.h>
@@ -214,6 +215,7 @@ static bool use_stream(backend *be, void *stream, error *err) {
 static void destroy(backend *be) {
     cuda_backend *cuda = cuda_of(be);
     cudaStreamSynchronize(cuda->stream);
+    cuda_leave(be);
     for (int i = 0; i < STAGING_SLOTS; i++) {
         if (cuda->staged[i]) cudaEventDestroy(cuda->staged[i]);
     }
@@ -282,6 +284,7 @@ static void fill_table(backend *be, precision precision) {
     be->pool = cuda_pool;
     be->adam = cuda_adam;
     be->round = cuda_round;
+    be->join = cuda_join;
     be->use_stream = use_stream;
     be->destroy = destroy;
 }
@@ -301,11 +304,12 @@ static bool find_hopper(backend *be, const cudaDeviceProp *properties) {
 }
 
 /* Makes streams, handles and scratch. If that fails, returns false and remembers the failure. */
-static bool set_up(backend *be) {
+static bool set_up(backend *be, int gpu) {
     cuda_backend *cuda = cuda_of(be);
     cudaDeviceProp properties;
     size_t available = 0, total = 0;
-    bool done = cuda_ok(be, cudaGetDeviceProperties(&properties, 0), "device") &&
+    bool done = cuda_ok(be, cudaSetDevice(gpu), "device") &&
+                cuda_ok(be, cudaGetDeviceProperties(&properties, gpu), "device") &&
                 cuda_ok(be, cudaMallocHost(&cuda->stuck, MOST_WAITING * sizeof *cuda->stuck),
                         "pinned memory") &&
                 cuda_ok(be, cudaStreamCreateWithFlags(&cuda->own_stream, cudaStreamNonBlocking),
@@ -344,7 +348,7 @@ extern "C" bool backend_cuda_expected(void) {
     return cudaGetDeviceCount(&devices) != cudaErrorNoDevice;
 }
 
-extern "C" backend *backend_cuda(precision precision, error *err) {
+extern "C" backend *backend_cuda(precision precision, int gpu, error *err) {
     int devices = 0;
     const cudaError_t found = cudaGetDeviceCount(&devices);
     if (found != cudaSuccess || devices == 0) {
@@ -352,11 +356,16 @@ extern "C" backend *backend_cuda(precision precision, error *err) {
                   cudaGetErrorString(found == cudaSuccess ? cudaErrorNoDevice : found));
         return NULL;
     }
+    if (gpu >= devices) {
+        error_set(err, "device cuda: no GPU number %d: this host has %d, numbered from 0", gpu,
+                  devices);
+        return NULL;
+    }
     cuda_backend *cuda = (cuda_backend *)calloc(1, sizeof *cuda);
     if (!cuda) abort();
     error forced;
     fill_table(&cuda->table, precision);
-    if (!set_up(&cuda->table)) {
+    if (!set_up(&cuda->table, gpu)) {
         error_set(err, "device cuda: %s", cuda->failure);
     } else if (!products_force(&cuda->table, getenv("SMALLWORLD_KERNEL"), &forced)) {
         error_set(err, "SMALLWORLD_KERNEL: %s", forced.text);

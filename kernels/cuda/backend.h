@@ -77,7 +77,8 @@ typedef struct cuda_backend {
     int room_count;
     cudaEvent_t *marks; /* [mark_count]; NULL until first used */
     int mark_count;
-    char failure[640]; /* the first error, or "" */
+    struct ncclComm *ranks; /* NCCL's, once joined */
+    char failure[640];      /* the first error, or "" */
 } cuda_backend;
 
 struct recording {

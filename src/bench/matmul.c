@@ -329,7 +329,7 @@ static bool open_backend(bench *b, int precision, error *err) {
     bool first = b->results->count == 0;
     close_backend(b);
     b->precision = precision;
-    b->be = backend_cuda(bench_precisions[precision].precision, err);
+    b->be = backend_cuda(bench_precisions[precision].precision, 0, err);
     if (!b->be) return false;
     b->cache = b->be->bench->cache_bytes(b->be);
     if (b->options->kernel && !b->be->bench->force_kernel(b->be, b->options->kernel, err)) {

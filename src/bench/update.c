@@ -136,7 +136,7 @@ static bool time_rounds(runner *b, void (*run)(runner *b), double seconds, void 
 
 static void start_reader(runner *b, const corpus *c) {
     if (b->reader) reader_stop(b->reader);
-    b->reader = reader_start(c, b->m->batch, b->m->columns, b->m->steps, 1, 0);
+    b->reader = reader_start(c, all_streams(b->m->batch), b->m->columns, b->m->steps, 1, 0);
 }
 
 /* Of made-up text. */

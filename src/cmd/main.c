@@ -61,13 +61,16 @@ static void print_version(FILE *out, struct argp_state *state) {
     fprintf(out, "smallworld %s\n", SMALLWORLD_VERSION);
     fprintf(out, "CPU: %s%s\n", openblas_get_corename ? "OpenBLAS for " : "a BLAS of no known name",
             openblas_get_corename ? openblas_get_corename() : "");
-    backend *gpu = backend_cuda(FP32, &why);
+    backend *gpu = backend_cuda(FP32, 0, &why);
     const char *reason = strstr(why.text, "device cuda: ");
     fprintf(out, "CUDA: %s\n",
             gpu      ? gpu->device
             : reason ? reason + strlen("device cuda: ")
                      : why.text);
     if (gpu) gpu->destroy(gpu);
+    char nccl[160];
+    fprintf(out, "NCCL: %s\n", backend_nccl_version(nccl));
+    fprintf(out, "MPI: %s\n", ranks_mpi_version());
 }
 
 static int run_command(const char *command, int argc, char **argv) {

@@ -15,6 +15,7 @@ typedef struct arguments {
     cli_model model;
     const char *config, *folder;
     cli_list assignments, data; /* data: files to train on without a config */
+    int64_t gpus;
     bool resume, overwrite, plot, json, help_config;
 } arguments;
 
@@ -22,6 +23,7 @@ enum {
     KEY_SET = 1,
     KEY_DATA,
     KEY_OUT,
+    KEY_GPUS,
     KEY_RESUME,
     KEY_OVERWRITE,
     KEY_PLOT,
@@ -36,6 +38,10 @@ static const struct argp_option option_table[] = {
      "device; may be repeated",
      0},
     {"out", KEY_OUT, "DIR", 0, "Folder of the run; default: runs/<name of the config or text>", 0},
+    {"gpus", KEY_GPUS, "N", 0,
+     "Train with N processes on this host, one a GPU, or on the CPU with --device cpu; mpirun and "
+     "srun start processes on any hosts",
+     0},
     {"resume", KEY_RESUME, NULL, 0,
      "Go on from the state in the run's folder; with RUN in place of a config, by its settings", 0},
     {"overwrite", KEY_OVERWRITE, NULL, 0, "Start over in a folder that holds a run", 0},
@@ -54,6 +60,7 @@ static error_t parse(int key, char *text, struct argp_state *state) {
         if (*text == '\0') argp_error(state, "--out: expected a folder, got ''");
         a->folder = text;
         return 0;
+    case KEY_GPUS: a->gpus = cli_integer(state, "--gpus", text, 1, RANKS_MOST); return 0;
     case KEY_RESUME: a->resume = true; return 0;
     case KEY_OVERWRITE: a->overwrite = true; return 0;
     case KEY_PLOT: a->plot = true; return 0;
@@ -116,21 +123,32 @@ static bool load(options *o, const arguments *a, error *err) {
            options_check(o, err);
 }
 
+/* Rank 0 says what is wrong; of other ranks' errors those that it does not have. */
+static int fail(ranks *r, const error *err) {
+    const int status = ranks_rank(r) == 0 ? cli_fail(err, "train") : err->status;
+    ranks_fail(r, err);
+    return status;
+}
+
 static int run(const arguments *a, const char *folder) {
     error err;
     options o;
+    ranks *r;
     train_result result;
+    if (!ranks_start(&r, (int)a->gpus, &err)) return cli_fail(&err, "train");
     train_start start = a->resume ? TRAIN_RESUME : a->overwrite ? TRAIN_OVERWRITE : TRAIN_FRESH;
     options_begin(&o);
     bool done = load(&o, a, &err) && cli_apply(&a->model, &o, &err) && options_check(&o, &err);
     if (done && o.data.train.count == 0) {
         done = error_set(&err, "%s: data.train: expected the files to train on", a->config);
     }
-    follower *plot = done && a->plot ? follow_start(folder) : NULL;
+    o.run.ranks = r;
+    follower *plot = done && a->plot && ranks_rank(r) == 0 ? follow_start(folder) : NULL;
     done = done && train(&o, folder, start, &result, &err);
     if (plot) done = follow_stop(plot, done ? &err : NULL) && done;
     options_free(&o);
-    if (!done) return cli_fail(&err, "train");
+    if (!done) return fail(r, &err);
+    ranks_end(r);
     log_end();
     if (a->json) {
         print_json(&result);

@@ -7,10 +7,15 @@
 #include <unistd.h>
 
 static bool progress_shown; /* the cursor stands at the end of a progress line */
+static bool silent;
 
 static void clear_progress(void) {
     if (progress_shown) fputs("\r\033[K", stderr);
     progress_shown = false;
+}
+
+void log_silence(void) {
+    silent = true;
 }
 
 void log_end(void) {
@@ -20,6 +25,7 @@ void log_end(void) {
 
 void log_line(const char *format, ...) {
     va_list arguments;
+    if (silent) return;
     va_start(arguments, format);
     clear_progress();
     vfprintf(stderr, format, arguments);
@@ -29,6 +35,7 @@ void log_line(const char *format, ...) {
 
 void log_warning(const char *format, ...) {
     va_list arguments;
+    if (silent) return;
     va_start(arguments, format);
     clear_progress();
     fputs("smallworld: warning: ", stderr);
@@ -47,6 +54,7 @@ static int terminal_width(void) {
 void log_progress(const char *format, ...) {
     char line[512];
     va_list arguments;
+    if (silent) return;
     va_start(arguments, format);
     clear_progress();
     vsnprintf(line, sizeof line, format, arguments);

@@ -13,6 +13,9 @@ void log_warning(const char *format, ...) __attribute__((format(printf, 1, 2)));
 /* Replaces the progress line on a terminal; elsewhere prints a line. */
 void log_progress(const char *format, ...) __attribute__((format(printf, 1, 2)));
 
+/* From here on no line, warning or progress is printed. */
+void log_silence(void);
+
 /* Ends the progress line with a line break. Call it before anything else is printed. */
 void log_end(void);
 

@@ -41,6 +41,10 @@ int stop_signal(void) {
     return caught;
 }
 
+void stop_remember(int number) {
+    caught = number;
+}
+
 bool stop_check(error *err) {
     const int number = caught;
     if (!number) return true;

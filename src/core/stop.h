@@ -11,6 +11,9 @@ void stop_catch(void);
 /* The signal remembered since stop_catch, or 0. */
 int stop_signal(void);
 
+/* As if the signal had come. */
+void stop_remember(int number);
+
 /* Fails where a signal has been remembered, with a message and the exit status 128 + its number. */
 bool stop_check(error *err);
 

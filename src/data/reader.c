@@ -12,7 +12,8 @@ enum { RING = 4 }; /* one minibatch with the caller, the others ready or being m
 
 struct reader {
     const corpus *corpus;
-    int batch, columns, steps;
+    stream_share streams;
+    int columns, steps;
     uint64_t seed, first;
     uint64_t updates; /* in an epoch */
     uint64_t stripe;  /* bytes between the starts of two stripes */
@@ -41,8 +42,9 @@ uint64_t reader_epoch_dropped(const corpus *c, int batch, int steps) {
 
 /* `bytes` has room for steps + 1. */
 static void make(const reader *r, const sequence *s, minibatch *m, uint8_t *bytes) {
-    for (int k = 0; k < r->batch; k++) {
-        uint64_t position = (uint64_t)k * r->stripe + m->update * (uint64_t)r->steps;
+    for (int k = 0; k < r->streams.count; k++) {
+        uint64_t position =
+            (uint64_t)(r->streams.first + k) * r->stripe + m->update * (uint64_t)r->steps;
         sequence_copy(s, position, (size_t)r->steps + 1, bytes);
         for (int t = 0; t < r->steps; t++) {
             size_t at = (size_t)t * (size_t)r->columns + (size_t)k;
@@ -86,17 +88,17 @@ static void *run(void *argument) {
 
 /* ------------------------------------------------------------------------------- the caller */
 
-reader *reader_start(const corpus *c, int batch, int columns, int steps, uint64_t seed,
+reader *reader_start(const corpus *c, stream_share streams, int columns, int steps, uint64_t seed,
                      uint64_t first) {
     reader *r = mem_alloc(1, sizeof *r);
     *r = (reader){.corpus = c,
-                  .batch = batch,
+                  .streams = streams,
                   .columns = columns,
                   .steps = steps,
                   .seed = seed,
                   .first = first,
-                  .updates = reader_epoch_updates(c, batch, steps),
-                  .stripe = stripe_length(c, batch)};
+                  .updates = reader_epoch_updates(c, streams.all, steps),
+                  .stripe = stripe_length(c, streams.all)};
     size_t size = (size_t)steps * (size_t)columns;
     for (int i = 0; i < RING; i++) {
         r->ring[i].inputs = mem_alloc(size, sizeof *r->ring[i].inputs);

@@ -12,11 +12,20 @@
 typedef struct reader reader;
 
 typedef struct minibatch {
-    uint8_t *inputs;  /* [steps][columns]; 0 in columns past `batch` */
-    int16_t *targets; /* [steps][columns]; -1 in columns past `batch` */
+    uint8_t *inputs;  /* [steps][columns]; 0 in columns past the streams */
+    int16_t *targets; /* [steps][columns]; -1 in columns past the streams */
     uint64_t epoch;   /* from 0 */
     uint64_t update;  /* within the epoch, from 0; 0 means the state starts at zero */
 } minibatch;
+
+/* Of the `all` streams of a minibatch those that are wanted. */
+typedef struct stream_share {
+    int all, first, count;
+} stream_share;
+
+static inline stream_share all_streams(int batch) {
+    return (stream_share){batch, 0, batch};
+}
 
 /* The number of updates in an epoch: 0 where the corpus is shorter than one minibatch. */
 uint64_t reader_epoch_updates(const corpus *c, int batch, int steps);
@@ -25,8 +34,9 @@ uint64_t reader_epoch_updates(const corpus *c, int batch, int steps);
 uint64_t reader_epoch_dropped(const corpus *c, int batch, int steps);
 
 /* Starts at update number `first` (from 0, over all epochs). The corpus must outlive the reader,
- * and an epoch must hold at least one update. `columns` >= batch is what the backend pads to. */
-reader *reader_start(const corpus *c, int batch, int columns, int steps, uint64_t seed,
+ * and an epoch must hold at least one update. `columns` >= streams.count is what the backend pads
+ * to. */
+reader *reader_start(const corpus *c, stream_share streams, int columns, int steps, uint64_t seed,
                      uint64_t first);
 
 /* The next minibatch, valid until the next call. Waits if it is not ready yet. */

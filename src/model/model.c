@@ -750,6 +750,10 @@ model_wgrad model_wgrad_of(const model *m, int stage) {
     return (model_wgrad){stage_raw_gradient(&g[at.stage]), x};
 }
 
+static void sum_ranks(model *m, size_t count, void *values) {
+    if (m->be->sum_ranks) m->be->sum_ranks(m->be, count, values);
+}
+
 void model_gradient_norms(model *m, int stage, const graph *blocks, double *norms) {
     backend *be = m->be;
     const model_wgrad in = model_wgrad_of(m, stage);
@@ -763,6 +767,7 @@ void model_gradient_norms(model *m, int stage, const graph *blocks, double *norm
     be->wgrad(be, device, dy + plane * (size_t)gates, x + plane, m->segment_steps - first,
               m->columns, (char *)m->gradient + p->offset * be->real_size,
               m->layer[0].cell.workspace);
+    sum_ranks(m, layout_weights(l), (char *)m->gradient + p->offset * be->real_size);
     float *values = model_download(m, m->gradient, p->offset, layout_weights(l));
     block_norms(values, l, blocks, (int)m->config.block, norms);
     free(values);
@@ -891,14 +896,19 @@ void model_set_text(model *m, const uint8_t *bytes, const int16_t *targets) {
     if (targets) m->be->upload(m->be, m->targets, targets, positions * sizeof *targets);
 }
 
+void model_set_first_stream(model *m, int first) {
+    m->first_stream = first;
+    for (int y = 0; y < m->layers; y++) m->layer[y].cell.dropout.first_stream = (uint32_t)first;
+}
+
 void model_drop_input(const model *m, uint64_t update, uint8_t *bytes) {
     const dropout d = dropout_with(m->config.input_dropout, (uint64_t)m->config.seed);
     if (d.threshold == 0) return;
     for (int t = 0; t < m->steps; t++) {
         uint8_t *step = bytes + (size_t)t * (size_t)m->columns;
         for (int n = 0; n < m->columns; n += 4) {
-            philox_block block = philox(d.seed, (uint32_t)t, (uint32_t)n / 4, (uint32_t)update,
-                                        PHILOX_PURPOSE(PHILOX_INPUT, 0));
+            philox_block block = philox(d.seed, (uint32_t)t, (uint32_t)(m->first_stream + n) / 4,
+                                        (uint32_t)update, PHILOX_PURPOSE(PHILOX_INPUT, 0));
             for (int i = 0; i < 4 && n + i < m->columns; i++) {
                 if (block.word[i] < d.threshold) step[n + i] = DROPPED_BYTE;
             }
@@ -1193,6 +1203,7 @@ static void gradient_parts(model *m, void (*begins)(void *argument, update_part 
 void model_update_parts(model *m, void (*begins)(void *argument, update_part part),
                         void *argument) {
     gradient_parts(m, begins, argument);
+    sum_ranks(m, m->parameters.total, m->gradient);
     begins(argument, UPDATE_OPTIMISER);
     m->be->adam(m->be, m->parameters.total, m->weights, m->gradient, m->moment1, m->moment2,
                 m->average, m->operands, m->decays, m->arguments, m->report);

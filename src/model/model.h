@@ -116,6 +116,7 @@ typedef struct model {
     model_config config;
     model_use use;
     int batch, columns, steps;   /* streams; streams padded for the backend; bytes a call */
+    int first_stream;            /* of the minibatch of all ranks */
     int segments, segment_steps; /* the last segment may be shorter */
     int layers;
 
@@ -200,6 +201,11 @@ void model_use_average(model *m);
 /* Uploads the input of a call, [steps][columns]: the bytes to read and, unless NULL, the bytes that
  * are to be predicted, negative where nothing is scored. */
 void model_set_text(model *m, const uint8_t *bytes, const int16_t *targets);
+
+/* The streams of this model are those from `first` on, a multiple of 4, of a minibatch that ranks
+ * share: what dropout draws for a stream does not depend on the rank that has it. Before the model
+ * is recorded. */
+void model_set_first_stream(model *m, int first);
 
 /* Dropout of the input: each of the `bytes` [steps][columns] of update number `update` becomes
  * DROPPED_BYTE with probability config.input_dropout. To be called on the host, in training, before

@@ -268,12 +268,44 @@ static void list_numbers(run_state *s, int64_t flags[2], state_number list[STATE
     memcpy(list, numbers, sizeof numbers);
 }
 
+/* The carried state of all ranks' streams, [units][streams], on rank 0; NULL elsewhere. */
+static float *gather_streams(const model *m, model_state_kind kind) {
+    ranks *r = m->be->ranks;
+    const size_t units = (size_t)m->config.hidden * (size_t)m->layers, mine = (size_t)m->batch;
+    int64_t before;
+    const size_t all = (size_t)ranks_place(r, m->batch, &before);
+    float *own = mem_alloc(units * mine, sizeof *own);
+    model_copy_state(m, kind, own);
+    float *parts = ranks_gather(r, own, units * mine);
+    free(own);
+    int64_t count = m->batch;
+    if (r) ranks_exchange(r, &count, sizeof count);
+    if (!parts || mine == all) return parts;
+    float *values = mem_alloc(units * all, sizeof *values), *part = parts;
+    size_t column = 0;
+    for (int k = 0; k < r->count; k++) {
+        const size_t streams = (size_t) * (const int64_t *)ranks_part(r, k);
+        for (size_t u = 0; u < units; u++, part += streams) {
+            memcpy(values + u * all + column, part, streams * sizeof *values);
+        }
+        column += streams;
+    }
+    free(parts);
+    return values;
+}
+
 bool checkpoint_save_state(const model *m, const run_state *state, const char *path, error *err) {
     const void *arenas[] = {m->weights, m->moment1, m->moment2, m->average};
     static const char *const names[] = {"weights", "moment1", "moment2", "average", "h", "c"};
     tensor tensors[STATE_TENSORS + CELL_MAX_STAGES];
     float *values[STATE_TENSORS];
     int32_t *patterns[CELL_MAX_STAGES] = {0};
+    int64_t before;
+    const int64_t batch = ranks_place(m->be->ranks, m->batch, &before);
+    for (int i = 4; i < STATE_TENSORS; i++) {
+        values[i] = gather_streams(m, i == 4 ? MODEL_H : MODEL_C);
+    }
+    if (ranks_rank(m->be->ranks) > 0) return m->be->finish(m->be, err);
     for (int i = 0; i < STATE_TENSORS; i++) {
         tensor *t = &tensors[i];
         *t = (tensor){.type = TENSOR_F32, .dimensions = 1};
@@ -283,11 +315,9 @@ bool checkpoint_save_state(const model *m, const run_state *state, const char *p
             t->shape[0] = (int64_t)m->parameters.total;
         } else {
             int64_t units = m->config.hidden * m->layers;
-            values[i] = mem_alloc((size_t)units * (size_t)m->batch, sizeof(float));
-            model_copy_state(m, i == 4 ? MODEL_H : MODEL_C, values[i]);
             t->dimensions = 2;
             t->shape[0] = units;
-            t->shape[1] = m->batch;
+            t->shape[1] = batch;
         }
         t->data = values[i];
     }
@@ -384,16 +414,29 @@ bool checkpoint_state_graphs(const safetensors *file, const model_config *config
     return load_graphs(file, config, graphs, err);
 }
 
+/* Of `all` streams those that this model has, from `first` on. */
+static void set_streams(model *m, model_state_kind kind, const float *values, int64_t all,
+                        int64_t first) {
+    const size_t units = (size_t)m->config.hidden * (size_t)m->layers, mine = (size_t)m->batch;
+    float *own = mem_alloc(units * mine, sizeof *own);
+    for (size_t u = 0; u < units; u++) {
+        memcpy(own + u * mine, values + u * (size_t)all + (size_t)first, mine * sizeof *own);
+    }
+    model_set_state(m, kind, own);
+    free(own);
+}
+
 bool checkpoint_load_state(const safetensors *file, model *m, error *err) {
     backend *be = m->be;
     int64_t total = (int64_t)m->parameters.total;
     static const char *const names[STATE_TENSORS] = {"weights", "moment1", "moment2",
                                                      "average", "h",       "c"};
     const float *values[STATE_TENSORS];
+    int64_t before;
+    const int64_t batch = ranks_place(be->ranks, m->batch, &before);
     for (int i = 0; i < STATE_TENSORS; i++) {
-        values[i] = i < 4
-                        ? state_tensor(file, names[i], total, 0, err)
-                        : state_tensor(file, names[i], m->config.hidden * m->layers, m->batch, err);
+        values[i] = i < 4 ? state_tensor(file, names[i], total, 0, err)
+                          : state_tensor(file, names[i], m->config.hidden * m->layers, batch, err);
         if (!values[i]) return false;
     }
     if (!check_precision(file, be, err)) return false;
@@ -402,7 +445,7 @@ bool checkpoint_load_state(const safetensors *file, model *m, error *err) {
     for (int i = 0; i < 3; i++) {
         be->upload(be, arenas[i], values[i + 1], (size_t)total * sizeof *values[0]);
     }
-    model_set_state(m, MODEL_H, values[4]);
-    model_set_state(m, MODEL_C, values[5]);
+    set_streams(m, MODEL_H, values[4], batch, before);
+    set_streams(m, MODEL_C, values[5], batch, before);
     return be->finish(be, err);
 }

@@ -72,6 +72,8 @@ int64_t checkpoint_step(const checkpoint *c);
  * shape differs. */
 bool checkpoint_load_weights(const checkpoint *c, model *m, error *err);
 
+/* Collective over the ranks of the model's backend: the state has the streams of all of them. Rank 0
+ * writes it, and any number of ranks may load it. */
 bool checkpoint_save_state(const model *m, const run_state *state, const char *path, error *err);
 
 /* Opens a state, whose numbers are checked; the caller closes it with safetensors_close. Then its

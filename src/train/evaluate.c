@@ -1,6 +1,7 @@
 #include "train/evaluate.h"
 
 #include "core/clock.h"
+#include "core/integer.h"
 #include "core/log.h"
 #include "core/memory.h"
 #include "core/stop.h"
@@ -77,8 +78,11 @@ bool evaluate(model *m, recording *forward, const sequence *s, uint64_t limit, b
     if (size < 2)
         return error_set(err, "expected at least 2 bytes to score, got %llu",
                          (unsigned long long)size);
-    stripe *stripes = mem_alloc((size_t)m->batch, sizeof *stripes);
-    int count = cut(stripes, exact ? 1 : m->batch, size);
+    int64_t before;
+    const int batch = (int)ranks_place(be->ranks, m->batch, &before);
+    stripe *stripes = mem_alloc((size_t)batch, sizeof *stripes);
+    const int count = cut(stripes, exact ? 1 : batch, size);
+    const int mine = (int)integer_max(0, integer_min(count - before, m->batch));
     for (int k = 0; k < count; k++) {
         uint64_t length = stripes[k].end - 1 - stripes[k].read;
         if (length > longest) longest = length;
@@ -92,9 +96,9 @@ bool evaluate(model *m, recording *forward, const sequence *s, uint64_t limit, b
     model_zero_state(m);
     bool going = true;
     for (uint64_t from = 0; from < longest; from += (uint64_t)m->steps) {
-        going = stop_check(err);
+        going = ranks_stop(be->ranks) == 0 || stop_check(err);
         if (!going) break;
-        fill(m, s, stripes, count, from, text, bytes, targets);
+        fill(m, s, stripes + before, mine, from, text, bytes, targets);
         model_set_text(m, bytes, targets);
         be->replay(be, forward);
         double now = clock_seconds(), pause = log_is_terminal() ? 0.5 : 20;
@@ -105,6 +109,7 @@ bool evaluate(model *m, recording *forward, const sequence *s, uint64_t limit, b
     }
     update_report report;
     be->download(be, &report, m->evaluation, sizeof report);
+    ranks_sum(be->ranks, &report.loss, 1);
     *result = (evaluation){.bpc = report.loss / ((double)(size - 1) * M_LN2),
                            .bytes = size - 1,
                            .seconds = clock_seconds() - start};

@@ -1,6 +1,7 @@
 #include "train/options.h"
 
 #include "core/file.h"
+#include "core/integer.h"
 #include "core/log.h"
 #include "core/memory.h"
 #include "graph/graph.h"
@@ -11,6 +12,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 /* clang-format off */
 #define AT(member) offsetof(options, member)
@@ -418,6 +420,21 @@ bool options_from_metadata(options *o, const safetensors *file, error *err) {
     return options_check(o, err);
 }
 
+/* Ranks that mpirun has bound to processors of their own need not share them. */
+static int threads_of_rank(const ranks *r) {
+    const int processors = omp_get_num_procs();
+    if (!r || processors < sysconf(_SC_NPROCESSORS_ONLN)) return 0;
+    return (int)integer_max(1, processors / r->local_count);
+}
+
+static backend *join(backend *be, ranks *r, error *err) {
+    if (!be || !r) return be;
+    const int64_t kind = (strcmp(be->name, "cuda") == 0) << 8 | (int)be->precision;
+    if (ranks_same(r, kind, "its device or precision", err) && be->join(be, r, err)) return be;
+    be->destroy(be);
+    return NULL;
+}
+
 backend *options_backend(const run_options *run, error *err) {
     static const precision named[] = {[PRECISION_AUTO] = FP32,
                                       [PRECISION_FP32] = FP32,
@@ -426,12 +443,14 @@ backend *options_backend(const run_options *run, error *err) {
     precision wanted = named[run->precision];
     /* What the host computes outside the backend, first weights and the probe, has as many
      * threads. */
-    omp_set_num_threads(run->threads > 0 ? (int)run->threads : omp_get_num_procs());
+    const int threads = run->threads > 0 ? (int)run->threads : threads_of_rank(run->ranks);
+    omp_set_num_threads(threads > 0 ? threads : omp_get_num_procs());
     if (run->device != DEVICE_CPU) {
         precision on_gpu = run->precision == PRECISION_AUTO ? BF16 : wanted;
-        backend *be = backend_cuda(on_gpu, err);
-        if (be || run->device == DEVICE_CUDA) return be;
+        backend *be = backend_cuda(on_gpu, run->ranks ? run->ranks->gpu : 0, err);
+        if (be || run->device == DEVICE_CUDA) return join(be, run->ranks, err);
+        if (backend_cuda_expected() && run->ranks) return NULL; /* others may have found one */
         if (backend_cuda_expected()) log_warning("%s; running on the CPU instead", err->text);
     }
-    return backend_cpu(wanted, (int)run->threads);
+    return join(backend_cpu(wanted, threads), run->ranks, err);
 }

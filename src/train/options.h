@@ -26,6 +26,7 @@ typedef enum growth { GROW_RANDOM, GROW_GRADIENT } growth;
 typedef struct run_options {
     int device, precision; /* device_choice, precision_choice */
     int64_t threads;       /* 0: one for each processor */
+    ranks *ranks;          /* the processes that share the run, or NULL; no key of the config */
 } run_options;
 
 typedef struct data_options {

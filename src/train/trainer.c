@@ -29,6 +29,8 @@ enum { PLAN_SKIP = 3, PLAN_STEPS = 10 }; /* updates that are not typical, and th
 
 typedef struct trainer {
     options *o;
+    ranks *ranks;         /* NULL: the run is this process's alone */
+    stream_share streams; /* of the minibatch, this rank's */
     run_folder run;
     backend *be;
     corpus *train, *valid;
@@ -52,27 +54,65 @@ typedef struct trainer {
 } trainer;
 
 /* ------------------------------------------------------------------------------------ clock
- * Only updates and their input count: the clock stops for validation and saving. */
+ * Only updates and their input count: the clock stops for validation and saving. All ranks go by
+ * rank 0's clock, so that what depends on time comes at the same update. */
+
+static bool leads(const trainer *tr) {
+    return ranks_rank(tr->ranks) == 0;
+}
+
+static double clock_of_ranks(const trainer *tr) {
+    double now = clock_seconds();
+    ranks_broadcast(tr->ranks, &now, sizeof now);
+    return now;
+}
 
 static double seconds_now(const trainer *tr) {
-    return tr->state.seconds + clock_seconds() - tr->segment_start;
+    return tr->state.seconds + clock_of_ranks(tr) - tr->segment_start;
 }
 
 static void clock_start(trainer *tr) {
-    tr->segment_start = clock_seconds();
+    tr->segment_start = clock_of_ranks(tr);
 }
 
 static bool clock_stop(trainer *tr, error *err) {
     bool done = tr->be->finish(tr->be, err);
-    tr->state.seconds = seconds_now(tr);
-    tr->segment_start = clock_seconds();
+    const double now = clock_of_ranks(tr);
+    tr->state.seconds += now - tr->segment_start;
+    tr->segment_start = now;
     return done;
 }
 
 /* ------------------------------------------------------------------------------------- data */
 
+/* In groups of 4, which share draws of dropout. */
+static bool share_streams(trainer *tr, error *err) {
+    enum { GROUP = 4 };
+    const int rank = ranks_rank(tr->ranks), count = ranks_count(tr->ranks);
+    const int batch = (int)tr->o->train.batch, groups = batch / GROUP;
+    if (count > 1 && groups < count) {
+        return config_refuse(&tr->o->config, err, "train.batch",
+                             "expected at least %d, %d for each of %d ranks, got %d", GROUP * count,
+                             GROUP, count, batch);
+    }
+    const int first = GROUP * (groups * rank / count);
+    const int end = rank == count - 1 ? batch : GROUP * (groups * (rank + 1) / count);
+    tr->streams = (stream_share){batch, first, end - first};
+    return true;
+}
+
+static bool reads_input(const config_list *files) {
+    for (int i = 0; i < files->count; i++) {
+        if (strcmp(files->items[i], "-") == 0) return true;
+    }
+    return false;
+}
+
 static bool read_data(trainer *tr, error *err) {
     data_options *d = &tr->o->data;
+    if (tr->ranks && (reads_input(&d->train) || reads_input(&d->valid))) {
+        return error_set(err, "data: ranks cannot share standard input: expected files");
+    }
     const corpus_options how = {.html_entities = d->html_entities};
     int batch = (int)tr->o->train.batch, bptt = (int)tr->o->train.bptt;
     tr->train = corpus_read(d->train.items, d->train.count, &how, err);
@@ -123,8 +163,33 @@ static const char *other_cell(const model_config *ours, const model_config *thei
 
 static model *training_model(const trainer *tr, graph *const *graphs, error *err) {
     const train_options *t = &tr->o->train;
-    return model_create(tr->be, &tr->o->model, graphs, (int)t->batch, (int)t->bptt,
-                        (int)t->recompute, MODEL_TRAINING, err);
+    model *m = model_create(tr->be, &tr->o->model, graphs, tr->streams.count, (int)t->bptt,
+                            (int)t->recompute, MODEL_TRAINING, err);
+    if (m) model_set_first_stream(m, tr->streams.first);
+    return m;
+}
+
+/* What hosts made of their files and of the seed. */
+static bool same_model(const trainer *tr, error *err) {
+    const model *m = tr->m;
+    if (!tr->ranks) return true;
+    uint64_t hash = 0;
+    for (int s = 0; s < model_stages(&m->config); s++) {
+        const graph *g = m->graphs[s];
+        for (int k = 0; k < graph_blocks(g); k++) {
+            hash = (hash ^ (uint64_t)g->column[k]) * 0x9E3779B97F4A7C15u;
+            hash ^= hash >> 29;
+        }
+    }
+    float *weights = model_download(m, m->weights, 0, m->parameters.total);
+    for (size_t i = 0; i < m->parameters.total; i++) {
+        uint32_t bits;
+        memcpy(&bits, &weights[i], sizeof bits);
+        hash = (hash ^ bits) * 0x9E3779B97F4A7C15u;
+        hash ^= hash >> 29;
+    }
+    free(weights);
+    return ranks_same(tr->ranks, (int64_t)hash, "the model that it starts from", err);
 }
 
 /* Makes the model with the patterns and the weights of a checkpoint, train.init. */
@@ -166,7 +231,7 @@ static bool create_model(trainer *tr, error *err) {
         created = tr->m != NULL;
         if (created) model_initialise(tr->m);
     }
-    return created && tr->be->finish(tr->be, err);
+    return created && tr->be->finish(tr->be, err) && same_model(tr, err);
 }
 
 /* The state to go on from, which must be of the text that there is. */
@@ -180,6 +245,10 @@ static bool open_state(trainer *tr, error *err) {
                            .best_bpc = NAN};
     run_state *s = &tr->state;
     *s = now;
+    if (!ranks_same(tr->ranks, now.train_text, "the text of data.train", err) ||
+        !ranks_same(tr->ranks, now.valid_text, "the text of data.valid", err)) {
+        return false;
+    }
     if (!tr->run.resumed) return true;
     char *path = run_folder_file(&tr->run, "last.state");
     bool same = checkpoint_open_state(&tr->state_file, s, path, err);
@@ -200,9 +269,10 @@ static bool open_state(trainer *tr, error *err) {
     return same;
 }
 
-/* The device goes on adding to the state's loss. */
+/* The device goes on adding to the state's loss, which is that of all ranks. */
 static void load_report(trainer *tr) {
-    update_report report = {.loss = tr->state.loss, .gradient_norm = tr->state.gradient_norm};
+    update_report report = {.loss = leads(tr) ? tr->state.loss : 0,
+                            .gradient_norm = tr->state.gradient_norm};
     if (tr->run.resumed) tr->be->upload(tr->be, tr->m->report, &report, sizeof report);
 }
 
@@ -235,6 +305,10 @@ static void describe(const trainer *tr) {
     log_line("device: %s, %s", tr->be->device, precision_name(tr->be->precision));
     char layers[32] = "";
     if (m->layers > 1) snprintf(layers, sizeof layers, "%d layers of ", m->layers);
+    if (tr->ranks) {
+        log_line("ranks: %d, each with about %d of %d streams", tr->ranks->count, tr->streams.count,
+                 tr->streams.all);
+    }
     log_line("model: %s, %s%" PRId64 " units, %zu parameters",
              (const char *[]){"lstm", "mlstm", "deep"}[m->config.cell], layers, m->config.hidden,
              parameter_scalars(&m->parameters));
@@ -273,11 +347,15 @@ static double bytes_done(const trainer *tr) {
     return (double)tr->state.step * (double)update_bytes(tr);
 }
 
-/* Reads the device's report; fails where an update was not finite. */
+/* Reads the devices' reports; fails where an update was not finite. */
 static bool read_report(trainer *tr, update_report *report, error *err) {
     tr->be->download(tr->be, report, tr->m->report, sizeof *report);
     if (!tr->be->finish(tr->be, err)) return false;
-    if (report->failed == 0) return true;
+    double sums[] = {report->loss, report->failed};
+    ranks_sum(tr->ranks, sums, 2);
+    report->loss = sums[0];
+    if (sums[1] == 0) return true;
+    if (report->failed == 0) return error_set(err, "another rank's loss is not finite");
     char *path = run_folder_file(&tr->run, "last.safetensors");
     error_set(err, "step %.0f: the loss or its gradient is not finite; %s %s", report->failed,
               file_exists(path) ? "the last good checkpoint is" : "no checkpoint yet in", path);
@@ -307,12 +385,9 @@ static void show_progress(trainer *tr, double bpc, double lr) {
 }
 
 /* One line of metrics.jsonl, for the updates since the last. */
-static bool log_metrics(trainer *tr, error *err) {
+static bool write_metrics(trainer *tr, const update_report *report, double bpc, double lr,
+                          error *err) {
     run_state *s = &tr->state;
-    update_report report;
-    if (!clock_stop(tr, err) || !read_report(tr, &report, err)) return false;
-    double bpc = report.loss / ((double)s->loss_updates * (double)update_bytes(tr) * M_LN2);
-    double lr = schedule_lr(&tr->o->train, s->step - 1, tr->end);
     json_writer w = {tr->metrics, false};
     json_object_begin(&w, NULL);
     json_integer(&w, "step", s->step);
@@ -321,7 +396,7 @@ static bool log_metrics(trainer *tr, error *err) {
     json_number(&w, "seconds", s->seconds);
     json_number(&w, "bpc", bpc);
     json_number(&w, "lr", lr);
-    json_number(&w, "grad_norm", report.gradient_norm);
+    json_number(&w, "grad_norm", report->gradient_norm);
     json_number(&w, "bytes_per_second", bytes_done(tr) / s->seconds);
     json_number(&w, "valid_bpc", s->validated ? s->valid_bpc : NAN);
     if (tr->o->train.rewire_every > 0) json_integer(&w, "blocks_replaced", s->replaced);
@@ -337,6 +412,16 @@ static bool log_metrics(trainer *tr, error *err) {
         return false;
     }
     s->metrics_bytes = length;
+    return true;
+}
+
+static bool log_metrics(trainer *tr, error *err) {
+    run_state *s = &tr->state;
+    update_report report;
+    if (!clock_stop(tr, err) || !read_report(tr, &report, err)) return false;
+    double bpc = report.loss / ((double)s->loss_updates * (double)update_bytes(tr) * M_LN2);
+    double lr = schedule_lr(&tr->o->train, s->step - 1, tr->end);
+    if (leads(tr) && !write_metrics(tr, &report, bpc, lr, err)) return false;
     s->loss_updates = 0;
     s->replaced = 0;
     s->validated = false;
@@ -349,6 +434,7 @@ static bool log_metrics(trainer *tr, error *err) {
 /* ------------------------------------------------------------------------- validation, saving */
 
 static bool save_model(trainer *tr, const char *name, error *err) {
+    if (!leads(tr)) return true;
     char *path = run_folder_file(&tr->run, name);
     bool saved = checkpoint_save_model(tr->m, tr->o, tr->state.step, path, err);
     free(path);
@@ -361,6 +447,12 @@ static bool save_best(trainer *tr, error *err) {
     return true;
 }
 
+static bool replace_earlier(trainer *tr, error *err) {
+    if (leads(tr)) return run_folder_replace(&tr->run, !isnan(tr->state.best_bpc), err);
+    tr->run.place = tr->run.path;
+    return true;
+}
+
 /* The state comes first: it holds all that the models are made of, see repair_models. */
 static bool save(trainer *tr, error *err) {
     run_state *s = &tr->state;
@@ -369,16 +461,15 @@ static bool save(trainer *tr, error *err) {
     s->loss = report.loss;
     s->gradient_norm = report.gradient_norm;
     char *path = run_folder_file(&tr->run, "last.state");
-    fsync(fileno(tr->metrics)); /* where it cannot be flushed, at least the checkpoint may be */
+    /* where it cannot be flushed, at least the checkpoint may be */
+    if (leads(tr)) fsync(fileno(tr->metrics));
     bool saved = checkpoint_save_state(tr->m, s, path, err) && save_best(tr, err) &&
                  save_model(tr, "last.safetensors", err);
-    if (saved && run_folder_keeps_earlier(&tr->run)) {
-        saved = run_folder_replace(&tr->run, !isnan(s->best_bpc), err);
-    }
+    if (saved && run_folder_keeps_earlier(&tr->run)) saved = replace_earlier(tr, err);
     tr->has_state = tr->has_state || saved;
     free(path);
-    tr->saved = clock_seconds();
     clock_start(tr);
+    tr->saved = tr->segment_start;
     return saved;
 }
 
@@ -429,7 +520,7 @@ static bool is_model(const trainer *tr, const char *name, int64_t step) {
  * state and saving them, and files are damaged or deleted. */
 static bool repair_models(trainer *tr, error *err) {
     const run_state *s = &tr->state;
-    if (!tr->run.resumed) return true;
+    if (!tr->run.resumed || !leads(tr)) return true;
     bool last = is_model(tr, "last.safetensors", s->step) && !tr->run.replaced;
     bool best = isnan(s->best_bpc) || (is_model(tr, "best.safetensors", s->best_step) &&
                                        !(tr->run.replaced && s->best_step == s->step));
@@ -544,7 +635,7 @@ static bool after_update(trainer *tr, error *err) {
     if (log && !log_metrics(tr, err)) return false;
     s->pending = PENDING_NOTHING;
     s->finished = last;
-    bool due = clock_seconds() - tr->saved > t->checkpoint_minutes * 60;
+    bool due = clock_of_ranks(tr) - tr->saved > t->checkpoint_minutes * 60;
     return !(last || due) || save(tr, err);
 }
 
@@ -567,15 +658,15 @@ static void save_without_metrics(trainer *tr, error *err) {
 static bool run_updates(trainer *tr, error *err) {
     model *m = tr->m;
     run_state *s = &tr->state;
-    reader *r = reader_start(tr->train, m->batch, m->columns, m->steps, (uint64_t)tr->o->model.seed,
-                             (uint64_t)s->step);
+    reader *r = reader_start(tr->train, tr->streams, m->columns, m->steps,
+                             (uint64_t)tr->o->model.seed, (uint64_t)s->step);
     bool done = true;
     tr->update = tr->be->record(tr->be, issue_update, m);
-    tr->saved = clock_seconds();
     clock_start(tr);
+    tr->saved = tr->segment_start;
     bool pending = s->pending != PENDING_NOTHING;
     if (pending || s->step >= tr->end) done = after_update(tr, err); /* or a limit was lowered */
-    while (done && s->step < tr->end && !stop_signal()) {
+    while (done && s->step < tr->end && !ranks_stop(tr->ranks)) {
         upload_update(tr, reader_next(r));
         tr->be->replay(tr->be, tr->update);
         s->step++;
@@ -603,18 +694,34 @@ static void report_result(const trainer *tr, train_result *result) {
     snprintf(result->checkpoint, sizeof result->checkpoint, "%s/last.safetensors", tr->run.path);
 }
 
+/* Rank 0 alone locks the folder and writes to it; the others only read its state. */
+static bool check_folder(trainer *tr, error *err) {
+    run_folder *run = &tr->run;
+    if (leads(tr) && !run_folder_check(run, tr->o, err)) return false;
+    int what[] = {run->resumed, run_folder_keeps_earlier(run), run->replaced};
+    ranks_broadcast(tr->ranks, what, sizeof what);
+    run->resumed = what[0];
+    run->place = what[1] ? run->next : run->path;
+    run->replaced = what[2];
+    return true;
+}
+
+static bool go_on(const trainer *tr, error *err) {
+    return !ranks_stop(tr->ranks) || stop_check(err);
+}
+
 /* Everything that can be refused is refused before anything is printed or written. */
 static bool set_up(trainer *tr, error *err) {
-    if (!run_folder_check(&tr->run, tr->o, err)) return false;
+    if (!share_streams(tr, err) || !check_folder(tr, err)) return false;
     if (!read_data(tr, err) || !open_state(tr, err)) return false;
-    if (!stop_check(err)) return false;
+    if (!go_on(tr, err)) return false;
     tr->be = options_backend(&tr->o->run, err);
-    if (!tr->be || !create_model(tr, err) || !stop_check(err)) return false;
+    if (!tr->be || !create_model(tr, err) || !go_on(tr, err)) return false;
     load_report(tr);
     if (!tr->run.resumed) tr->state.start_density = structure_density(tr->m);
     if (!structure_check(tr->o, tr->state.start_density, err)) return false;
     set_end(tr);
-    if (tr->state.finished) return true;
+    if (tr->state.finished || !leads(tr)) return true;
     if (!run_folder_prepare(&tr->run, tr->o, err)) return false;
     tr->metrics = run_folder_metrics(&tr->run, tr->state.metrics_bytes, err);
     return tr->metrics != NULL;
@@ -634,7 +741,7 @@ static void tear_down(trainer *tr) {
 }
 
 bool train(options *o, const char *folder, train_start start, train_result *result, error *err) {
-    trainer tr = {.o = o};
+    trainer tr = {.o = o, .ranks = o->run.ranks};
     run_folder_begin(&tr.run, folder, start);
     stop_catch();
     bool done = set_up(&tr, err);

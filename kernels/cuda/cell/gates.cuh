@@ -61,7 +61,7 @@ template <int VEC> struct gate_values {
 template <int VEC, typename T>
 static __device__ inline void dropout_scale(const view<T> &v, int unit, int n,
                                             float (&scale)[VEC]) {
-    uint4 block = philox_draw(v.dropout_seed, (uint32_t)unit, (uint32_t)n / 4,
+    uint4 block = philox_draw(v.dropout_seed, (uint32_t)unit, (v.dropout_stream + (uint32_t)n) / 4,
                               (uint32_t)v.arguments->update, PHILOX_PURPOSE(PHILOX_DROPOUT, v.t));
     const uint32_t word[4] = {block.x, block.y, block.z, block.w};
 #pragma unroll

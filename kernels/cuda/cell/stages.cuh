@@ -38,6 +38,7 @@ template <typename T> struct view {
     uint32_t dropout_threshold; /* see dropout in ops.h; 0: none */
     float dropout_scale;
     uint64_t dropout_seed;
+    uint32_t dropout_stream; /* dropout.first_stream */
     const update_arguments *arguments;
     int t;
     uint32_t *stuck; /* see device/waits.cuh */
@@ -91,6 +92,7 @@ template <typename T> static view<T> view_step(backend *be, const cell *c, int s
     v.dropout_threshold = c->dropout.threshold;
     v.dropout_scale = (float)c->dropout.scale;
     v.dropout_seed = c->dropout.seed;
+    v.dropout_stream = c->dropout.first_stream;
     v.arguments = c->arguments;
     v.t = c->first_step + t;
     return v;

@@ -1,0 +1,199 @@
+"""Training by several ranks, from outside: --gpus and mpirun on the CPU.
+
+    /usr/bin/python3 tests/ranks.py BUILD/smallworld [ON|OFF]
+
+OFF: the program is to be without MPI.
+"""
+
+import json
+import os
+import random
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+import unittest
+from pathlib import Path
+
+MPIRUN = ["mpirun", "--allow-run-as-root", "--oversubscribe", "-n"]
+CONFIG = {"data": {"train": "text", "valid": "valid"}, "run": {"device": "cpu", "threads": 1},
+          "model": {"hidden": 64, "block": 16, "graph": "dense", "dropout": 0.2,
+                    "input_dropout": 0.1},
+          "train": {"batch": 12, "bptt": 16, "steps": 12, "schedule": "constant", "log_every": 2,
+                    "valid_every": 6, "lr": 0.001}}
+
+
+def words(count, seed):
+    draw = random.Random(seed)
+    return " ".join(draw.choice(["the", "cat", "sat", "on", "a", "mat"]) for _ in range(count))
+
+
+class Ranks(unittest.TestCase):
+    def setUp(self):
+        self.folder = tempfile.TemporaryDirectory()
+        self.addCleanup(self.folder.cleanup)
+        self.path = Path(self.folder.name)
+        (self.path / "text").write_text(words(5000, 1))
+        (self.path / "valid").write_text(words(3000, 2))
+        (self.path / "config.yaml").write_text(json.dumps(CONFIG))
+
+    def command(self, ranks, *flags, mpi=False):
+        command = [PROGRAM, "train", "config.yaml", *flags]
+        if mpi:
+            return [*MPIRUN, str(ranks), *command]
+        return [*command, "--gpus", str(ranks)]
+
+    def train(self, ranks, *flags, mpi=False, status=0):
+        done = subprocess.run(self.command(ranks, *flags, mpi=mpi), cwd=self.path, text=True,
+                              capture_output=True, timeout=120)
+        self.assertEqual(done.returncode, status, done.stderr)
+        return done
+
+    def metrics(self, run):
+        lines = (self.path / run / "metrics.jsonl").read_text().splitlines()
+        return [json.loads(line) for line in lines]
+
+    def assert_equal_losses(self, run, other):
+        mine, theirs = self.metrics(run), self.metrics(other)
+        self.assertEqual(len(mine), 6)
+        self.assertEqual([m["step"] for m in mine], [m["step"] for m in theirs])
+        for a, b in zip(mine, theirs):
+            self.assertLess(abs(a["bpc"] - b["bpc"]), 1e-5)
+            self.assertEqual(a["valid_bpc"] is None, b["valid_bpc"] is None)
+            if a["valid_bpc"] is not None:
+                self.assertLess(abs(a["valid_bpc"] - b["valid_bpc"]), 1e-5)
+
+    def assert_same_bytes(self, run, other, name="last.safetensors"):
+        self.assertEqual((self.path / run / name).read_bytes(),
+                         (self.path / other / name).read_bytes())
+
+    def need_mpi(self):
+        if not MPI:
+            self.skipTest("built without MPI, as asked for")
+        told = subprocess.run([PROGRAM, "--version"], capture_output=True, text=True).stdout
+        there = shutil.which("mpirun") and "MPI: this program was built without" not in told
+        if not there and os.environ.get("SMALLWORLD_REQUIRE_ALL_TESTS") == "1":
+            self.fail("expected MPI: scripts/install.sh --tests installs it")
+        if not there:
+            self.skipTest("no MPI")
+
+    def test_equal_losses(self):
+        """Whatever the number of ranks: 2, and 3, whose shares differ in the order of sums alone;
+        and equal runs give equal bytes."""
+        for ranks in (1, 2, 3):
+            self.train(ranks, "--out", f"run{ranks}")
+        self.assert_equal_losses("run1", "run2")
+        self.assert_equal_losses("run1", "run3")
+        self.train(2, "--out", "again")
+        self.assert_same_bytes("run2", "again")
+        self.assert_same_bytes("run2", "again", "best.safetensors")
+
+    def test_structure(self):
+        """Rewiring by gradient goes by the gradient of all ranks."""
+        flags = ["--set", "train.rewire_every=2", "--set", "train.rewire_grow=gradient",
+                 "--set", "model.graph=watts_strogatz", "--set", "model.hidden=128",
+                 "--set", "model.degree=2"]
+        for ranks in (1, 2):
+            self.train(ranks, "--out", f"run{ranks}", *flags)
+        self.assert_equal_losses("run1", "run2")
+        self.assertGreater(sum(m["blocks_replaced"] for m in self.metrics("run2")), 0)
+
+    def test_resume(self):
+        """2 ranks, 1, then 2 again, against 2 throughout."""
+        self.train(2, "--out", "whole")
+        self.train(2, "--out", "cut", "--set", "train.steps=4")
+        self.train(1, "--out", "cut", "--resume", "--set", "train.steps=8")
+        self.train(2, "--out", "cut", "--resume", "--set", "train.steps=12")
+        mine, theirs = self.metrics("cut"), self.metrics("whole")
+        self.assertEqual([m["step"] for m in mine], [m["step"] for m in theirs])
+        for a, b in zip(mine, theirs):
+            self.assertLess(abs(a["bpc"] - b["bpc"]), 1e-5)
+        self.train(2, "--out", "same", "--set", "train.steps=4")
+        self.train(2, "--out", "same", "--resume", "--set", "train.steps=12")
+        self.assert_same_bytes("whole", "same")
+
+    def start(self, *flags, mpi=False):
+        """A long run, once it has begun; its process, and its ranks' in order."""
+        metrics = self.path / "run" / "metrics.jsonl"
+        before = metrics.stat().st_size if metrics.exists() else 0
+        run = subprocess.Popen(self.command(2, "--set", "train.steps=1000000", "--out", "run",
+                                            *flags, mpi=mpi), cwd=self.path, text=True,
+                               stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
+        self.addCleanup(run.stderr.close)
+        self.addCleanup(run.kill)
+        for _ in range(600):
+            if metrics.exists() and metrics.stat().st_size > before + 1000:
+                break
+            time.sleep(0.05)
+        children = Path(f"/proc/{run.pid}/task/{run.pid}/children").read_text().split()
+        return run, sorted(map(int, children))
+
+    def test_stop(self):
+        """SIGTERM to the command, and to one rank: all save and stop, and the run goes on."""
+        for which in (-1, 1):
+            run, ranks = self.start(*([] if which < 0 else ["--resume"]))
+            os.kill(ranks[which] if which >= 0 else run.pid, signal.SIGTERM)
+            _, told = run.communicate(timeout=30)
+            self.assertEqual(run.returncode, 128 + signal.SIGTERM, told)
+            self.assertIn("stopped after step", told)
+            step = self.metrics("run")[-1]["step"]
+        self.train(1, "--out", "run", "--resume", "--set", f"train.steps={step + 20}")
+
+    def test_killed(self):
+        run, ranks = self.start()
+        os.kill(ranks[1], signal.SIGKILL)
+        _, told = run.communicate(timeout=30)
+        self.assertEqual(run.returncode, 1)
+        self.assertIn(f"rank 1 (process {ranks[1]}) was killed by signal 9", told)
+        self.assertEqual(list((self.path / "run").glob("*.tmp")), [])
+        self.assertFalse(Path(f"/proc/{ranks[0]}").exists())
+
+    def test_refused(self):
+        """One line, whoever finds it."""
+        for flags, message in (
+                (["--gpus", "4"], "train.batch: expected at least 16"),
+                (["--gpus", "2", "--set", "data.train=nowhere"], "nowhere"),
+                (["--gpus", "2", "--set", 'data.train="-"'], "standard input"),
+                (["--gpus", "2", "--set", "model.hidden=33"], "model.hidden"),
+                (["--gpus", "0"], "--gpus: ")):
+            done = subprocess.run([PROGRAM, "train", "config.yaml", "--out", "no", *flags],
+                                  cwd=self.path, text=True, capture_output=True, timeout=60)
+            self.assertNotEqual(done.returncode, 0)
+            self.assertEqual(sum(message in line for line in done.stderr.splitlines()), 1,
+                             done.stderr)
+        self.assertFalse((self.path / "no").exists())
+
+    def test_no_nccl(self):
+        told = subprocess.run([PROGRAM, "--version"], capture_output=True, text=True,
+                              env={**os.environ, "SMALLWORLD_NCCL": "/nowhere/libnccl.so.2"}).stdout
+        line = next(line for line in told.splitlines() if line.startswith("NCCL: "))
+        self.assertTrue("without CUDA" in line or "/nowhere/libnccl.so.2" in line, line)
+
+    def test_mpi(self):
+        """The same bytes as --gpus; unequal files and a dead rank end all."""
+        self.need_mpi()
+        self.train(2, "--out", "mpi", mpi=True)
+        self.train(2, "--out", "fork")
+        self.assert_same_bytes("mpi", "fork")
+
+        (self.path / "other").write_text(words(5000, 3))
+        half = [PROGRAM, "train", "config.yaml", "--out", "unequal"]
+        done = subprocess.run([*MPIRUN, "1", *half, ":", "-n", "1", *half, "--set",
+                               "data.train=other"], cwd=self.path, text=True, capture_output=True,
+                              timeout=60)
+        self.assertNotEqual(done.returncode, 0)
+        self.assertIn("rank 1: the text of data.train differs from rank 0's", done.stderr)
+
+        run, ranks = self.start(mpi=True)
+        os.kill(ranks[-1], signal.SIGKILL)
+        _, told = run.communicate(timeout=30)
+        self.assertNotEqual(run.returncode, 0)
+        self.assertIn("rank 1", told)
+
+
+if __name__ == "__main__":
+    PROGRAM = str(Path(sys.argv.pop(1)).resolve())
+    MPI = len(sys.argv) < 2 or sys.argv.pop(1) == "ON"
+    unittest.main()
