@@ -56,6 +56,7 @@ static void run_part(backend *be, const part *how, int hidden, int columns, doub
               .keep = true,
               .stages = 1,
               .dropout = dropout_with(how->dropout, 99)};
+    c.dropout.first_stream = 12; /* of a rank after the first */
     stage *s = &c.stage[0];
     *s = (stage){.layout = d,
                  .block = block,

@@ -63,6 +63,7 @@ typedef struct sequence_arguments {
     uint32_t dropout_threshold;
     float dropout_scale;
     uint64_t dropout_seed;
+    uint32_t dropout_stream; /* dropout.first_stream */
     const update_arguments *arguments;
     int first_step;
     uint32_t *stuck; /* see device/waits.cuh */
@@ -518,9 +519,10 @@ template <typename S> struct sequence_consumer {
 #pragma unroll
         for (int k = 0; k < U / 2; k++) {
             const int n = column + k / 2 % 2 * 8, which = n % 4;
-            const uint4 four = philox_draw(p.dropout_seed, (uint32_t)(first + unit(k / 4, k % 2)),
-                                           (uint32_t)n / 4, (uint32_t)p.arguments->update,
-                                           PHILOX_PURPOSE(PHILOX_DROPOUT, p.first_step + t));
+            const uint4 four =
+                philox_draw(p.dropout_seed, (uint32_t)(first + unit(k / 4, k % 2)),
+                            (p.dropout_stream + (uint32_t)n) / 4, (uint32_t)p.arguments->update,
+                            PHILOX_PURPOSE(PHILOX_DROPOUT, p.first_step + t));
             const uint32_t low = which % 2 ? four.y : four.x, high = which % 2 ? four.w : four.z;
             if ((which < 2 ? low : high) < p.dropout_threshold) dropped |= 1u << k;
         }
@@ -879,6 +881,7 @@ void sequence_forward_run(backend *be, const cell *c) {
     p.dropout_threshold = c->dropout.threshold;
     p.dropout_scale = (float)c->dropout.scale;
     p.dropout_seed = c->dropout.seed;
+    p.dropout_stream = c->dropout.first_stream;
     p.arguments = c->arguments;
     p.first_step = c->first_step;
     for (int s = 0; s < c->stages; s++) {
