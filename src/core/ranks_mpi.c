@@ -1,15 +1,15 @@
 #include "core/log.h"
 #include "core/memory.h"
 #include "core/ranks_start.h"
+#include "mpi/smallworld_mpi.h"
 
+#include <dlfcn.h>
+#include <libgen.h>
+#include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
-
-#ifdef SMALLWORLD_MPI
-#include <mpi.h>
-#endif
 
 /* srun sets its variable also where MPI is not asked for; there each task would be a run of its
  * own. */
@@ -27,19 +27,39 @@ void ranks_be_quiet(void) {
     if (!freopen("/dev/null", "w", stdout)) fclose(stdout);
 }
 
-#ifdef SMALLWORLD_MPI
+/* ------------------------------------------------------------------------------- the module */
 
-/* Slurm may show each rank a GPU of its own. */
-static bool one_gpu_visible(void) {
-    const char *visible = getenv("CUDA_VISIBLE_DEVICES");
-    return visible && *visible && !strchr(visible, ',');
+static const mpi_module *module;
+
+/* Beside the program, or where it is installed. MPI opens components that look for its symbols. */
+static bool load_module(error *err) {
+    static const char *const folders[] = {".", SMALLWORLD_MODULES};
+    char program[PATH_MAX] = "";
+    const char *why = NULL;
+    if (module) return true;
+    if (readlink("/proc/self/exe", program, sizeof program - 1) < 0) program[0] = '\0';
+    const char *folder = dirname(program);
+    for (size_t i = 0; i < sizeof folders / sizeof folders[0] && !module; i++) {
+        char *path = mem_format("%s/%s/" MPI_MODULE, folder, folders[i]);
+        void *opened = access(path, F_OK) == 0 ? dlopen(path, RTLD_NOW | RTLD_GLOBAL) : NULL;
+        if (opened) module = dlsym(opened, "smallworld_mpi");
+        if (!module && access(path, F_OK) == 0) why = dlerror();
+        free(path);
+    }
+    return module || error_set(err, "%s", why ? why : "this program was built without MPI");
 }
 
-/* MPI_Allgather of a fixed size needs no order: every rank sums what it gathered by itself. */
+const char *ranks_mpi_version(void) {
+    static error err;
+    return load_module(&err) ? module->version() : err.text;
+}
+
+/* ------------------------------------------------------------------------------------- ranks */
+
+/* Gathering needs no order: every rank adds up what it gathered by itself. */
 static bool exchange(ranks *r, const void *mine, size_t bytes) {
-    MPI_Allgather(mine, (int)bytes, MPI_BYTE, (char *)r->all, (int)bytes, MPI_BYTE, MPI_COMM_WORLD);
     r->stride = bytes;
-    return true;
+    return module->gather(mine, bytes, (char *)r->all);
 }
 
 /* A mistake in the config is found by all ranks at once: the others leave it to rank 0 to say. */
@@ -49,63 +69,45 @@ static void fail(ranks *r, const error *err) {
         fprintf(stderr, "smallworld: rank %d: %s\n", r->rank, err->text);
     }
     fflush(NULL);
-    MPI_Abort(MPI_COMM_WORLD, err->status);
+    module->abort(err->status);
 }
 
 static void end(ranks *r) {
-    MPI_Finalize();
+    module->end();
     free((char *)r->all);
     free(r);
 }
 
-bool ranks_join_mpi(ranks **r, int started, error *err) {
-    int provided;
-    MPI_Comm host;
-    if (MPI_Init_thread(NULL, NULL, MPI_THREAD_FUNNELED, &provided) != MPI_SUCCESS) {
-        return error_set(err, "MPI does not start");
+/* Slurm may show each rank a GPU of its own. */
+static bool one_gpu_visible(void) {
+    const char *visible = getenv("CUDA_VISIBLE_DEVICES");
+    return visible && *visible && !strchr(visible, ',');
+}
+
+bool ranks_join_mpi(ranks **joined, int started, error *err) {
+    error why;
+    if (!load_module(&why)) {
+        return error_set(err, "started as one of %d processes, which takes MPI: %s", started,
+                         why.text);
     }
-    *r = mem_alloc(1, sizeof **r);
-    **r = (ranks){.exchange = exchange, .fail = fail, .end = end};
-    MPI_Comm_rank(MPI_COMM_WORLD, &(*r)->rank);
-    MPI_Comm_size(MPI_COMM_WORLD, &(*r)->count);
-    if ((*r)->count != started) {
-        return error_set(err,
+    ranks *r = mem_alloc(1, sizeof *r);
+    *r = (ranks){.exchange = exchange, .fail = fail, .end = end};
+    bool done = module->start(&r->rank, &r->count, &r->local, &r->local_count);
+    if (!done) {
+        error_set(err, "MPI does not start");
+    } else if (r->count != started) {
+        done = error_set(err,
                          "started as one of %d processes, but MPI knows of %d: expected the "
                          "launcher of the MPI that this program was built with (srun: --mpi=pmix)",
-                         started, (*r)->count);
+                         started, r->count);
     }
-    MPI_Comm_split_type(MPI_COMM_WORLD, MPI_COMM_TYPE_SHARED, 0, MPI_INFO_NULL, &host);
-    MPI_Comm_rank(host, &(*r)->local);
-    MPI_Comm_size(host, &(*r)->local_count);
-    MPI_Comm_free(&host);
-    (*r)->gpu = one_gpu_visible() ? 0 : (*r)->local;
-    (*r)->all = mem_alloc((size_t)(*r)->count, RANKS_EXCHANGE);
-    if ((*r)->rank > 0) ranks_be_quiet();
+    if (!done) {
+        free(r);
+        return false;
+    }
+    r->gpu = one_gpu_visible() ? 0 : r->local;
+    r->all = mem_alloc((size_t)r->count, RANKS_EXCHANGE);
+    if (r->rank > 0) ranks_be_quiet();
+    *joined = r;
     return true;
 }
-
-const char *ranks_mpi_version(void) {
-    static char text[MPI_MAX_LIBRARY_VERSION_STRING];
-    int length = 0;
-    if (MPI_Get_library_version(text, &length) != MPI_SUCCESS) return "of no known version";
-    for (int i = 0; i < length; i++) {
-        if (text[i] == ',' || text[i] == '\n') text[i] = '\0';
-    }
-    return text;
-}
-
-#else
-
-bool ranks_join_mpi(ranks **r, int started, error *err) {
-    (void)r;
-    return error_set(err,
-                     "started as one of %d processes, but this program was built without MPI: "
-                     "expected one process, which --gpus %d multiplies on this host",
-                     started, started);
-}
-
-const char *ranks_mpi_version(void) {
-    return "this program was built without it";
-}
-
-#endif
