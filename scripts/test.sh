@@ -12,7 +12,7 @@ else
   scripts/install.sh # without Chromium, zsh and fish, their tests are skipped
 fi
 scripts/build.sh "$build" "$@"
-ctest --test-dir "$build" --output-on-failure --no-tests=error | tee "$build/tests.txt"
+ctest --test-dir "$build" --parallel "$(nproc)" --output-on-failure --no-tests=error | tee "$build/tests.txt"
 
 if [ "${SMALLWORLD_REQUIRE_ALL_TESTS:-0}" = 1 ]; then
   skipped=$(sed -nE 's/^.*- ([^ ]+) \((Skipped|Not Run|Disabled)\)$/\1/p' "$build/tests.txt")

