@@ -18,9 +18,10 @@
 
 enum {
     CHUNK = 1 << 17,       /* bytes read at a time */
-    MAX_LINE = 64 << 20,   /* bytes of a document */
-    FREE_BYTES = 64 << 20, /* that a gzip may hold at any ratio */
-    MAX_RATIO = 256 /* of a gzip's content to its size beyond; text is compressed 2 to 10 times */
+    MAX_LINE = 64 << 20,   /* longest document in bytes */
+    FREE_BYTES = 64 << 20, /* content of a gzip that is allowed at any ratio */
+    MAX_RATIO =
+        256 /* largest ratio of a gzip's further content to its size; text is usually compressed 2 to 10 times */
 };
 
 /* ------------------------------------------------------------------------------------- hash
@@ -48,14 +49,14 @@ static uint64_t hash_end(uint64_t hash) {
 typedef struct source {
     const char *path;
     int file;              /* descriptor; -1: none */
-    bool waits;            /* no regular file: reading may have to wait */
+    bool waits;            /* whether it is not a regular file, so that reading may have to wait */
     bool gzip, end;        /* end: past the last member */
-    uint64_t taken, given; /* bytes of the file, and of what a gzip holds */
-    z_stream z;            /* its input side is the buffer's state for plain files too */
+    uint64_t taken, given; /* bytes read from the file; bytes of content returned */
+    z_stream z;            /* plain files use its input side too, as a buffer */
     uint8_t input[CHUNK];
 } source;
 
-/* Adds to the input what the file has and the buffer holds. A signal ends it, see core/stop.h. */
+/* Reads more of the file into the input buffer. Fails on a signal, see core/stop.h. */
 static bool refill(source *s, error *err) {
     memmove(s->input, s->z.next_in, s->z.avail_in);
     s->z.next_in = s->input;
@@ -71,7 +72,8 @@ static bool refill(source *s, error *err) {
     return true;
 }
 
-/* Whether gzip's two magic bytes come next, or the one there is. */
+/* Whether the input goes on with gzip's two magic bytes, or with the first one if no more is there.
+ */
 static bool at_magic(const source *s) {
     return memcmp(s->z.next_in, "\x1f\x8b", s->z.avail_in < 2 ? s->z.avail_in : 2) == 0;
 }
@@ -81,12 +83,12 @@ static void source_close(source *s) {
     if (s->gzip) inflateEnd(&s->z);
 }
 
-/* `s` is zeroed. Needs source_close even if it fails. */
+/* Opens a file. `s` must be zeroed. The caller calls source_close even if this fails. */
 static bool source_open(source *s, const char *path, error *err) {
     const bool standard = strcmp(path, "-") == 0;
     struct stat status;
     s->path = standard ? "standard input" : path;
-    /* Does not wait for a pipe's writer. */
+    /* O_NONBLOCK: do not wait for a pipe's writer */
     s->file = open(standard ? "/dev/stdin" : path, O_RDONLY | O_NONBLOCK | O_CLOEXEC);
     s->z.next_in = s->input;
     if (s->file < 0 || fstat(s->file, &status) != 0) return error_system(err, "open", s->path);
@@ -112,7 +114,7 @@ static bool next_member(source *s, error *err) {
     return true;
 }
 
-/* Up to `room` bytes; `*count` is 0 only at the end. */
+/* Reads up to `room` bytes. `*count` is 0 only at the end. */
 static bool source_read(source *s, uint8_t *out, size_t room, size_t *count, error *err) {
     z_stream *z = &s->z;
     if (!s->gzip) {
@@ -165,12 +167,13 @@ static void spool_release(spool *s) {
     free(s);
 }
 
-/* A corpus while it is read: its size is the spool's so far. */
+/* The state of reading a corpus. Its size is that of the spool so far. */
 typedef struct reading {
     corpus *corpus;
-    size_t capacity; /* of its documents */
+    size_t capacity; /* of the array of documents */
     bool html_entities;
-    bool labelled; /* the kind of labels is known: names where the corpus has some, else integers */
+    bool
+        labelled; /* whether the kind of labels is known: names if the corpus has names, else integers */
     const char *folder; /* of the spool */
     FILE *spool;
 } reading;
@@ -182,9 +185,10 @@ static bool spool_failed(const reading *r, error *err) {
 
 static bool spool_begin(reading *r, error *err) {
     r->folder = file_scratch_folder();
-    int file = open(r->folder, O_TMPFILE | O_RDWR | O_CLOEXEC, 0600); /* never has a name */
+    int file = open(r->folder, O_TMPFILE | O_RDWR | O_CLOEXEC, 0600); /* a file without a name */
     if (file < 0 && (errno == EOPNOTSUPP || errno == EISDIR || errno == EINVAL)) {
-        char *path = mem_format("%s/smallworld-XXXXXX", r->folder); /* file systems without such */
+        char *path = mem_format("%s/smallworld-XXXXXX",
+                                r->folder); /* for file systems without unnamed files */
         file = mkostemp(path, O_CLOEXEC);
         if (file >= 0) unlink(path);
         free(path);
@@ -200,7 +204,7 @@ static bool spool_write(reading *r, const void *bytes, size_t count, error *err)
     return true;
 }
 
-/* Maps what was written, and closes the file: some file systems report a full disk only then. */
+/* Maps the spool and closes its file: some file systems report a full disk only on closing. */
 static bool spool_finish(reading *r, error *err) {
     corpus *c = r->corpus;
     c->spool = mem_alloc(1, sizeof *c->spool);
@@ -236,7 +240,8 @@ static int digit_value(uint8_t byte) {
     return byte >= 'a' && byte <= 'f' ? byte - 'a' + 10 : 16;
 }
 
-/* The length of "&#N;" or "&#xN;" at `text`, or 0 if there is none or N is no character. */
+/* The length of "&#N;" or "&#xN;" at `text`. Returns 0 if there is none or if N is not a character.
+ */
 static size_t number_at(const uint8_t *text, size_t length, uint32_t *code) {
     if (length < 3 || text[1] != '#') return 0;
     bool hexadecimal = text[2] == 'x' || text[2] == 'X';
@@ -269,8 +274,8 @@ static size_t put_utf8(uint8_t *out, uint32_t code) {
     return (size_t)more + 1;
 }
 
-/* Decodes once, in place, since no entity is shorter than its UTF-8, and returns the new length.
- * What is no whole entity stays as it is. */
+/* Decodes entities once, in place, and returns the new length. No entity is shorter than its UTF-8.
+ * Incomplete entities stay as they are. */
 static size_t decode_entities(uint8_t *text, size_t length) {
     size_t out = 0, in = 0;
     while (in < length) {
@@ -308,7 +313,7 @@ static bool parse_label(const uint8_t *text, size_t length, int32_t *label) {
     return length > sign && value == *label;
 }
 
-/* The first of some bytes, fit for a message. */
+/* The first few bytes as text for a message. */
 static const char *shown(const uint8_t *bytes, size_t length, char *text, size_t size) {
     size_t i = 0;
     for (; i < length && i + 1 < size; i++) {
@@ -336,8 +341,8 @@ static bool is_name(const uint8_t *text, size_t length) {
     return (letter >= 'a' && letter <= 'z') || text[0] == '_' || text[0] >= 0x80;
 }
 
-/* The number of a name, new or not, in the order of their first documents; -1 where there are too
- * many. */
+/* The number of a name, in the order of first occurrence. Adds new names. Returns -1 if there are
+ * too many. */
 static int32_t number_name(corpus *c, const uint8_t *text, size_t length) {
     for (int k = 0; k < c->name_count; k++) {
         if (strlen(c->names[k]) == length && memcmp(c->names[k], text, length) == 0) return k;
@@ -348,7 +353,7 @@ static int32_t number_name(corpus *c, const uint8_t *text, size_t length) {
     return c->name_count++;
 }
 
-/* The first labelled document decides what labels are. */
+/* Reads a label. The first labelled document decides whether labels are names or integers. */
 static bool read_label(reading *r, const char *path, uint64_t number, const uint8_t *text,
                        size_t length, int32_t *label, error *err) {
     corpus *c = r->corpus;
@@ -377,7 +382,7 @@ static int compare_names(const void *a, const void *b, void *names) {
     return strcmp(all[*(const int32_t *)a], all[*(const int32_t *)b]);
 }
 
-/* Renumbers names in alphabetical order, so that equal sets of them have equal numbers. */
+/* Renumbers names in alphabetical order, so that equal sets of names have equal numbers. */
 static void sort_names(corpus *c) {
     int32_t order[CORPUS_MAX_NAMES], number[CORPUS_MAX_NAMES];
     char *sorted[CORPUS_MAX_NAMES];
@@ -394,7 +399,7 @@ static void sort_names(corpus *c) {
     }
 }
 
-/* Adds the document of one line, which it changes. */
+/* Adds the document on one line. Changes the line. */
 static bool add_line(reading *r, const char *path, uint64_t number, uint8_t *line, size_t length,
                      error *err) {
     uint8_t *tab = memchr(line, '\t', length);
@@ -414,20 +419,20 @@ static bool add_line(reading *r, const char *path, uint64_t number, uint8_t *lin
            spool_write(r, " ", 1, err);
 }
 
-/* The lines of a file: a buffer that grows to the longest. */
+/* Reads a file by lines, with a buffer that grows to the longest line. */
 typedef struct lines {
     source *source;
     uint8_t *buffer;
-    size_t capacity, begin, end; /* what is read and not yet taken: [begin, end) */
-    uint8_t *text;               /* the line, without its end; NULL after the last */
+    size_t capacity, begin, end; /* bytes not yet returned: [begin, end) */
+    uint8_t *text;               /* the current line without its end; NULL after the last line */
     size_t length;
-    uint64_t number; /* of the line, from 1 */
+    uint64_t number; /* the current line's number, from 1 */
 } lines;
 
 static bool next_line(lines *l, error *err) {
     for (size_t scanned = 0;;) {
         size_t left = l->end - l->begin;
-        uint8_t *start = l->buffer ? l->buffer + l->begin : NULL; /* NULL: before the first read */
+        uint8_t *start = l->buffer ? l->buffer + l->begin : NULL; /* NULL before the first read */
         uint8_t *newline = left > scanned ? memchr(start + scanned, '\n', left - scanned) : NULL;
         if (newline) {
             l->text = start;
@@ -447,7 +452,7 @@ static bool next_line(lines *l, error *err) {
         scanned = left;
         l->begin = 0;
         l->end = left + count;
-        if (count == 0) { /* the last line has no end of its own */
+        if (count == 0) { /* the last line has no line end */
             l->text = left > 0 ? l->buffer : NULL;
             l->length = l->begin = left;
             return true;
@@ -487,7 +492,7 @@ static bool read_raw(reading *r, source *s, error *err) {
     return read;
 }
 
-/* Whether what was read first, if it is not compressed, begins with LABEL<TAB>. */
+/* Whether a file that is not compressed begins with LABEL<TAB>. */
 static bool begins_with_label(const source *s) {
     const uint8_t *next = s->z.next_in, *end = next + s->z.avail_in;
     if (end - next >= 3 && memcmp(next, "\xEF\xBB\xBF", 3) == 0) next += 3;
@@ -542,8 +547,8 @@ void corpus_free(corpus *c) {
     free(c);
 }
 
-/* Of the documents' hashes: a part of a raw text has the hash of the whole, but its own place in
- * it. */
+/* Combines the documents' hashes. Both parts of a split raw text have the hash of the whole, so
+ * their places count too. */
 int64_t corpus_hash(const corpus *c) {
     uint64_t hash = hash_start;
     for (size_t i = 0; i < c->count; i++) {
@@ -588,13 +593,14 @@ int64_t corpus_exclude(corpus *c, char *const *files, int count, const corpus_op
     return (int64_t)(before - kept);
 }
 
-/* How many of a document's last bytes move: of a raw text a part, of others all or nothing. */
+/* The number of bytes at the end of a document that move to the new corpus: some of a raw text, all
+ * or none of other documents. */
 static uint64_t bytes_to_move(const document *d, double fraction) {
     if (d->raw) return (uint64_t)((double)d->length * fraction);
     return (double)(d->hash >> 11) * 0x1p-53 < fraction ? d->length : 0;
 }
 
-/* Both parts of a raw text keep the hash of the whole: excluding it later drops both. */
+/* Both parts of a raw text keep the hash of the whole, so that excluding the text drops both. */
 corpus *corpus_split(corpus *c, double fraction) {
     corpus *part = mem_alloc(1, sizeof *part);
     *part = (corpus){.spool = c->spool, .bytes = c->bytes};

@@ -8,21 +8,21 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { RING = 4 }; /* one minibatch with the caller, the others ready or being made */
+enum { RING = 4 }; /* the caller has one minibatch; the others are ready or being made */
 
 struct reader {
     const corpus *corpus;
     stream_share streams;
     int columns, steps;
     uint64_t seed, first;
-    uint64_t updates; /* in an epoch */
+    uint64_t updates; /* number of updates in an epoch */
     uint64_t stripe;  /* bytes between the starts of two stripes */
     minibatch ring[RING];
     pthread_t thread;
 
-    pthread_mutex_t lock; /* for what follows */
+    pthread_mutex_t lock; /* protects the members below */
     pthread_cond_t changed;
-    uint64_t made, taken; /* minibatches so far; number n lies in ring[n % RING] */
+    uint64_t made, taken; /* minibatches made and taken so far; number n is in ring[n % RING] */
     bool stopping;
 };
 
@@ -40,7 +40,7 @@ uint64_t reader_epoch_dropped(const corpus *c, int batch, int steps) {
 
 /* ------------------------------------------------------------------------------- the thread */
 
-/* `bytes` has room for steps + 1. */
+/* Makes a minibatch. `bytes` has room for steps + 1. */
 static void make(const reader *r, const sequence *s, minibatch *m, uint8_t *bytes) {
     for (int k = 0; k < r->streams.count; k++) {
         uint64_t position =
@@ -54,7 +54,7 @@ static void make(const reader *r, const sequence *s, minibatch *m, uint8_t *byte
     }
 }
 
-/* Waits for a free place in the ring; false if the reader stops. */
+/* Waits for a free place in the ring. Returns false if the reader stops. */
 static bool wait_for_place(reader *r) {
     pthread_mutex_lock(&r->lock);
     while (!r->stopping && r->made - r->taken == RING - 1) pthread_cond_wait(&r->changed, &r->lock);
@@ -108,7 +108,7 @@ reader *reader_start(const corpus *c, stream_share streams, int columns, int ste
     pthread_mutex_init(&r->lock, NULL);
     pthread_cond_init(&r->changed, NULL);
     int problem = pthread_create(&r->thread, NULL, run, r);
-    if (problem) { /* like running out of memory, see core/memory.h */
+    if (problem) { /* ends the program, as a lack of memory does (core/memory.h) */
         fprintf(stderr, "smallworld: cannot start a thread: %s\n", strerror(problem));
         exit(1);
     }

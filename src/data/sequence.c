@@ -29,7 +29,7 @@ sequence *sequence_in_order(const corpus *c) {
     return s;
 }
 
-/* Fisher and Yates, from the last place to the first. */
+/* Shuffles by Fisher and Yates, from the last place to the first. */
 sequence *sequence_shuffled(const corpus *c, uint64_t seed, uint64_t epoch) {
     sequence *s = begin(c);
     philox_stream draws = philox_start(seed, PHILOX_SHUFFLE, 0, (uint32_t)epoch);

@@ -12,12 +12,13 @@ typedef struct sequence {
     uint64_t size; /* bytes */
 } sequence;
 
-/* In the files' order; or in the order of epoch `epoch`, a function of the seed alone. */
+/* The documents in the order of the files, or in the random order of epoch `epoch`, which depends
+ * on the seed alone. */
 sequence *sequence_in_order(const corpus *c);
 sequence *sequence_shuffled(const corpus *c, uint64_t seed, uint64_t epoch);
 void sequence_free(sequence *s);
 
-/* Copies bytes [position, position + count), which must lie inside, to `out`. */
+/* Copies bytes [position, position + count) of the sequence to `out`. */
 void sequence_copy(const sequence *s, uint64_t position, size_t count, uint8_t *out);
 
 #endif

@@ -9,7 +9,7 @@
 #include <string.h>
 #include <unistd.h>
 
-/* Writes the lines of `raw` that hold more than white space as "-1<TAB>LINE"; returns how many. */
+/* Writes each line of `raw` that is not blank as "-1<TAB>LINE". Returns the number of lines. */
 static size_t write_lines(const corpus *raw, FILE *out) {
     const uint8_t *next = raw->bytes, *end = raw->bytes + raw->size;
     size_t count = 0;
@@ -29,7 +29,8 @@ static size_t write_lines(const corpus *raw, FILE *out) {
     return count;
 }
 
-/* The lines of `raw`, by way of a file that corpus_read frames as it frames every labelled one. */
+/* Reads the lines of `raw` as documents. They pass through a temporary file, so that corpus_read
+ * frames them as it frames labelled documents. */
 static corpus *read_lines(const corpus *raw, const char *name, const corpus_options *options,
                           error *err) {
     char *path = mem_format("%s/smallworld-XXXXXX.tsv", file_scratch_folder());

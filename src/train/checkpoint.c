@@ -24,7 +24,7 @@ static int head(metadata *entries, const char *kind) {
     return 3;
 }
 
-/* Opens a file of ours, of this kind and version. */
+/* Opens a smallworld file of this kind and this version. */
 static bool open_kind(safetensors *file, const char *path, const char *kind, error *err) {
     if (!safetensors_open(file, path, err)) return false;
     const char *format = safetensors_metadata(file, "format");
@@ -47,7 +47,7 @@ static bool open_kind(safetensors *file, const char *path, const char *kind, err
 
 /* ------------------------------------------------------------------------------------ model */
 
-/* The pattern of a stage as int32 [blocks][2]. */
+/* A pattern as int32 [blocks][2], which the caller frees. */
 static int32_t *pattern_blocks(const graph *g) {
     int32_t *blocks = mem_alloc((size_t)graph_blocks(g) * 2, sizeof *blocks), *next = blocks;
     for (int i = 0; i < g->nodes; i++) {
@@ -59,7 +59,7 @@ static int32_t *pattern_blocks(const graph *g) {
     return blocks;
 }
 
-/* Appends the patterns of the model to `tensors`; the caller frees `patterns`. */
+/* Appends a tensor for each pattern to `tensors`. The caller frees `patterns`. */
 static int add_patterns(const model *m, tensor *tensors, int count, int32_t *patterns[]) {
     for (int s = 0; s < model_stages(&m->config); s++) {
         char name[16];
@@ -116,7 +116,7 @@ static void free_graphs(graph *graphs[CELL_MAX_STAGES]) {
     }
 }
 
-/* The patterns of a model of `config`; what was made of them before a failure is freed. */
+/* Reads the patterns of a model of `config`. Frees those already read if one of them fails. */
 static bool load_graphs(const safetensors *file, const model_config *config, graph *graphs[],
                         error *err) {
     int nodes = (int)(config->hidden / config->block);
@@ -206,7 +206,7 @@ bool checkpoint_load_weights(const checkpoint *c, model *m, error *err) {
 static model *make_model(checkpoint *c, backend *be, int batch, int steps, model_use use,
                          error *err) {
     model *m = model_create(be, &c->options.model, c->graphs, batch, steps, 1, use, err);
-    /* The graphs are the model's now, also where it was not made. */
+    /* The graphs belong to the model now, even if it could not be made. */
     memset(c->graphs, 0, sizeof c->graphs);
     if (!m || checkpoint_load_weights(c, m, err)) return m;
     model_free(m);
@@ -230,14 +230,14 @@ int64_t checkpoint_step(const checkpoint *c) {
 
 enum { STATE_TENSORS = 6, STATE_NUMBERS = 19 };
 
-/* The numbers of a run's state by name, and what each may be; int64_t and double both pass through
- * text unharmed. */
+/* The names of the numbers in a run's state, and their ranges. A number is an int64_t or a double;
+ * both keep their exact value as text. */
 typedef struct state_number {
     const char *key;
     int64_t *integer;
-    double *real; /* where it is not an integer */
-    double most;  /* and 0 is the least */
-    bool unknown; /* may also be INT64_MAX, or NaN */
+    double *real; /* NULL for an integer */
+    double most;  /* the largest value; the smallest is 0 */
+    bool unknown; /* whether INT64_MAX or NaN is allowed too */
 } state_number;
 
 static const double most_steps = 1e15, most_bytes = 1e18, most_seconds = 1e12, most_nats = 1e30;
@@ -345,7 +345,7 @@ bool checkpoint_save_state(const model *m, const run_state *state, const char *p
     return saved;
 }
 
-/* `columns` 0: of one dimension. */
+/* Finds a tensor of this shape; `columns` 0 means that it has one dimension. */
 static const float *state_tensor(const safetensors *file, const char *name, int64_t rows,
                                  int64_t columns, error *err) {
     const tensor *t = safetensors_find(file, name);
@@ -391,7 +391,7 @@ static bool read_numbers(const safetensors *file, run_state *state, error *err) 
     return true;
 }
 
-/* States of before it was recorded are taken as they are. */
+/* Accepts states written before the precision was recorded. */
 static bool check_precision(const safetensors *file, const backend *be, error *err) {
     const char *before = safetensors_metadata(file, "precision");
     const char *now = precision_name(be->precision);

@@ -18,51 +18,52 @@
 #define CHECKPOINT_VERSION "1"
 #define FRAMING            "\\n TEXT " /* how a document is framed, with C escapes */
 
-/* What has not been done of what was due after the last update. */
+/* Which tasks after the last update are still to be done. */
 enum pending { PENDING_NOTHING, PENDING_ALL, PENDING_METRICS };
 
-/* Where a run stands, between updates. */
+/* The position of a run between two updates. */
 typedef struct run_state {
     int64_t step;          /* updates done */
-    int64_t train_bytes;   /* of the text to train on */
-    int64_t train_text;    /* corpus_hash of the text to train on, and of the text to validate on */
-    int64_t valid_text;    /* or 0 */
-    int64_t total;         /* updates that fit into train.minutes; INT64_MAX while not known */
-    double seconds;        /* spent on updates */
+    int64_t train_bytes;   /* size of the training text */
+    int64_t train_text;    /* corpus_hash of the training text */
+    int64_t valid_text;    /* corpus_hash of the validation text, or 0 */
+    int64_t total;         /* updates that fit into train.minutes; INT64_MAX until known */
+    double seconds;        /* time spent on updates */
     double minutes;        /* train.minutes when `total` was found, or 0 */
-    double loss;           /* nats since the last line of metrics */
+    double loss;           /* sum in nats since the last line of metrics */
     int64_t loss_updates;  /* updates since then */
-    double gradient_norm;  /* of the last update; NaN before */
-    double valid_bpc;      /* of the last validation; NaN before */
-    double best_bpc;       /* of the best; NaN before */
-    int64_t best_step;     /* after which that was; 0 before */
+    double gradient_norm;  /* of the last update; NaN before the first */
+    double valid_bpc;      /* of the last validation; NaN before the first */
+    double best_bpc;       /* of the best validation; NaN before the first */
+    int64_t best_step;     /* the step of the best validation; 0 before the first */
     int64_t metrics_bytes; /* the length of metrics.jsonl */
-    int64_t replaced;      /* blocks that were replaced since the last line of metrics */
-    double start_density;  /* of the patterns that training started with */
+    int64_t replaced;      /* blocks replaced since the last line of metrics */
+    double start_density;  /* of the patterns at the start of training */
     int64_t pending;       /* of enum pending */
-    bool validated;        /* since the last line of metrics */
+    bool validated;        /* whether there was a validation since the last line of metrics */
     bool finished;
 } run_state;
 
-/* Writes a model file: the moving average of the weights in training, else the weights. */
+/* Writes a model file: in training the moving average of the weights, otherwise the weights. */
 bool checkpoint_save_model(const model *m, const options *o, int64_t step, const char *path,
                            error *err);
 
-/* An open model file, or last.safetensors of a run folder: its options, on top of defaults, and its
- * patterns. */
+/* An open model file, or the last.safetensors of a run folder, with its options (defaults where it
+ * records none) and its patterns. */
 typedef struct checkpoint {
     safetensors file;
     options options;
-    graph *graphs[CELL_MAX_STAGES]; /* NULL once a model owns them */
+    graph *graphs[CELL_MAX_STAGES]; /* NULL once a model owns it */
 } checkpoint;
 
 bool checkpoint_open(checkpoint *c, const char *path, error *err);
 void checkpoint_close(checkpoint *c);
 
-/* Makes the model, for inference, and loads its weights. */
+/* Makes the model for inference and loads its weights. */
 model *checkpoint_model(checkpoint *c, backend *be, int batch, int steps, error *err);
 
-/* The same for training, of one stream and step: small, to change its patterns and be saved. */
+/* Makes the model for training, with one stream and one step: enough to change its patterns and to
+ * save it. */
 model *checkpoint_training_model(checkpoint *c, backend *be, error *err);
 
 /* The number of updates that the file records. */
@@ -76,9 +77,10 @@ bool checkpoint_load_weights(const checkpoint *c, model *m, error *err);
  * writes it, and any number of ranks may load it. */
 bool checkpoint_save_state(const model *m, const run_state *state, const char *path, error *err);
 
-/* Opens a state, whose numbers are checked; the caller closes it with safetensors_close. Then its
- * patterns, for a model of `config`, which the caller owns; and all else, for that model. Refuses a
- * state of another model, or one that was trained in another precision. */
+/* The first function opens a state and checks its numbers; the caller closes it with
+ * safetensors_close. The second one reads the patterns of a model of `config`, which the caller
+ * owns. The third one loads the rest into that model. They refuse the state of another model and of
+ * another precision. */
 bool checkpoint_open_state(safetensors *file, run_state *state, const char *path, error *err);
 bool checkpoint_state_graphs(const safetensors *file, const model_config *config,
                              graph *graphs[CELL_MAX_STAGES], error *err);

@@ -10,13 +10,13 @@
 #include <string.h>
 #include <sys/stat.h>
 
-/* A model of the quickstart's kind for a CPU, and for a GPU those of configs/imdb-*.yaml; smaller
- * text gets a smaller one, since it would be learnt by heart. Minutes bound a run that people wait
- * for; epochs bound how often short text is read. */
+/* For a CPU, a model like the quickstart's; for a GPU, those of configs/imdb-*.yaml. Smaller texts
+ * get smaller models, because a large model would learn them by heart. Minutes limit how long
+ * people wait; epochs limit how often a short text is read. */
 /* clang-format off */
 static const struct recipe {
     bool gpu;
-    double least; /* megabytes of text that it is for */
+    double least; /* the smallest text for it, in megabytes */
     const char *settings[12][2];
 } recipes[] = {
     {true, 50, {{"model.hidden", "8192"}, {"model.block", "32"}, {"model.density", "0.0589"},
@@ -37,12 +37,12 @@ static const struct recipe {
 };
 /* clang-format on */
 
-/* Megabytes of the files; gzip makes text about a third as large. */
+/* The size of the files in megabytes. gzip makes text about three times smaller. */
 static bool measure(char *const *files, int count, double *megabytes, error *err) {
     *megabytes = 0;
     for (int i = 0; i < count; i++) {
         struct stat status;
-        if (strcmp(files[i], "-") == 0) { /* not known before it is read */
+        if (strcmp(files[i], "-") == 0) { /* its size is unknown until it is read */
             *megabytes += 1;
             continue;
         }
@@ -59,7 +59,7 @@ static bool set_files(options *o, char *const *files, int count, error *err) {
     char *text = mem_alloc(size + sizeof "data.train=", 1), *at = text;
     at += sprintf(at, "data.train=[");
     for (int i = 0; i < count; i++) {
-        at += sprintf(at, "%s'", i ? ", " : ""); /* YAML doubles a quote inside quotes */
+        at += sprintf(at, "%s'", i ? ", " : ""); /* YAML writes a quote inside quotes twice */
         for (const char *c = files[i]; *c; c++) {
             if (*c == '\'') *at++ = '\'';
             *at++ = *c;
@@ -72,7 +72,8 @@ static bool set_files(options *o, char *const *files, int count, error *err) {
     return done;
 }
 
-/* The recipe's, made smaller for short text until an epoch has 20 updates or they are tiny. */
+/* Sets the recipe's minibatches. Halves them for a short text until an epoch has 20 updates or they
+ * are very small. */
 static void size_minibatches(const struct recipe *r, double megabytes, char batch[24],
                              char bptt[24]) {
     int64_t streams = 0, steps = 0;
@@ -86,7 +87,7 @@ static void size_minibatches(const struct recipe *r, double megabytes, char batc
     snprintf(bptt, 24, "%" PRId64, steps);
 }
 
-/* Whether what is set already leaves no room for the key. */
+/* Whether keys that are already set determine this one. */
 static bool is_settled(const options *o, const char *key) {
     static const char *const against[][2] = {
         {"train.epochs", "train.steps"},      {"train.epochs", "train.minutes"},

@@ -1,12 +1,13 @@
-/* A config for text that comes without one: a model and a recipe by the size of the text and the
+/* Chooses a config for a text: a model and training settings that suit the size of the text and the
  * device. */
 #ifndef SMALLWORLD_TRAIN_DEFAULTS_H
 #define SMALLWORLD_TRAIN_DEFAULTS_H
 
 #include "train/options.h"
 
-/* Sets data.train to `files`, and every key of the chosen recipe that is not set yet; says on
- * stderr what was chosen. `o` holds assignments and flags already. Call options_check after it. */
+/* Sets data.train to `files`, sets every key of the chosen config that is not yet set, and prints
+ * the choice on stderr. `o` already holds assignments and flags. The caller calls options_check
+ * afterwards. */
 bool defaults_choose(options *o, char *const *files, int count, error *err);
 
 #endif

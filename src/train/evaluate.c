@@ -28,8 +28,8 @@ int64_t evaluate_stripes(uint64_t size) {
     return size > EVALUATE_WARM_UP ? (int64_t)((size - 1) / EVALUATE_WARM_UP) : 1;
 }
 
-/* Cuts bytes 1 ... size - 1 into stripes of equal length, give or take one; returns how many, no
- * more than `most`, and none shorter than its warm-up unless there is only one. */
+/* Cuts bytes 1 to size - 1 into at most `most` stripes whose lengths differ by at most one. No
+ * stripe is shorter than its warm-up, unless there is only one. Returns the number of stripes. */
 static int cut(stripe *stripes, int most, uint64_t size) {
     uint64_t predicted = size - 1;
     int64_t fit = evaluate_stripes(size);

@@ -19,15 +19,15 @@ typedef struct evaluation {
     double seconds;
 } evaluation;
 
-/* How many stripes a text of so many bytes is cut into at most. */
+/* The largest number of stripes for a text of `size` bytes. */
 int64_t evaluate_stripes(uint64_t size);
 
-/* Records one forward pass with the weights that the model is bound to. */
+/* Records one forward pass with the weights that the model currently uses. */
 recording *evaluate_record(model *m);
 
-/* Scores the first `limit` bytes (0: all) in at most m->batch stripes; `exact`: in one. Leaves the
- * carried state undefined. Fails where there are fewer than two bytes, on a loss that is not
- * finite, and on a signal (core/stop.h). `progress`: show it on stderr. */
+/* Scores the first `limit` bytes (0: all) in at most m->batch stripes, or in one if `exact`.
+ * `progress` shows the progress on stderr. Leaves the carried state undefined. Fails on fewer than
+ * two bytes, on a loss that is not finite, and on a signal (core/stop.h). */
 bool evaluate(model *m, recording *forward, const sequence *s, uint64_t limit, bool exact,
               bool progress, evaluation *result, error *err);
 

@@ -191,7 +191,8 @@ void options_free(options *o) {
     config_end(&o->config);
 }
 
-/* Replaces a name that a config file gives by one beside the config, if only that file exists. */
+/* Replaces a file name in a config by that of a file beside the config, if only the latter exists.
+ */
 static void look_beside(const char *config, char **name) {
     const char *slash = strrchr(config, '/');
     if (!slash || !**name || **name == '/' || file_exists(*name)) return;
@@ -224,8 +225,8 @@ bool options_load(options *o, const char *file, char *const *assignments, int co
 
 /* ----------------------------------------------------------------------------------- checks */
 
-/* `--set model.graph=dense` alone makes a config's dense twin: what the file says of another
- * graph's size falls away. */
+/* With `--set model.graph=dense`, drops the size that the config gives for another kind of graph,
+ * so that this one assignment makes a config's dense twin. */
 static void drop_size(config *c) {
     static const char *const keys[] = {"model.degree", "model.density"};
     for (int i = 0; i < 2; i++) {
@@ -259,7 +260,7 @@ static bool check_graph(options *o, error *err) {
     return true;
 }
 
-/* Finds what model.parameters leaves open; what was found then stands in its place. */
+/* Finds the width or density that gives model.parameters parameters, and sets it. */
 static bool match_parameters(options *o, error *err) {
     config *c = &o->config;
     model_config *m = &o->model;
@@ -290,7 +291,7 @@ static bool check_block(const options *o, error *err) {
                          block);
 }
 
-/* Before the model's size is looked for. */
+/* Checks the layers before the model's size is computed. */
 static bool check_layers(const options *o, error *err) {
     int most = model_most_layers(&o->model);
     if (o->model.layers <= most) return true;
@@ -334,7 +335,8 @@ static bool check_files(options *o, error *err) {
     return true;
 }
 
-/* What the patterns themselves allow is for structure_check, once they are there. */
+/* Checks the keys of structure learning. structure_check checks them against the patterns once
+ * these exist. */
 static bool check_structure(const options *o, error *err) {
     const train_options *t = &o->train;
     double least = (double)o->model.block / (double)o->model.hidden;
@@ -408,11 +410,11 @@ bool options_from_metadata(options *o, const safetensors *file, error *err) {
         const config_key *key = &option_keys[i];
         if (!(key->flags & CONFIG_IN_MODEL)) continue;
         const char *text = safetensors_metadata(file, key->path);
-        if (!text && key->flags & CONFIG_LATER) continue; /* written before there was such a key */
+        if (!text && key->flags & CONFIG_LATER) continue; /* the file is older than the key */
         if (!text) return error_set(err, "%s: its metadata has no %s", file->path, key->path);
         if (!config_set(&o->config, key->path, text, file->path, err)) return false;
     }
-    /* The patterns themselves are tensors; a file's name is not kept. */
+    /* Checkpoints hold the patterns as tensors, so the file's name is not recorded. */
     if (o->model.graph == GRAPH_FILE) {
         return config_set(&o->config, "model.graph_file", "(in the checkpoint)", file->path, err) &&
                options_check(o, err);
@@ -441,7 +443,7 @@ backend *options_backend(const run_options *run, error *err) {
                                       [PRECISION_TF32] = TF32,
                                       [PRECISION_BF16] = BF16};
     precision wanted = named[run->precision];
-    /* What the host computes outside the backend, first weights and the probe, has as many
+    /* Work on the host outside the backend, such as first weights and the probe, uses as many
      * threads. */
     const int threads = run->threads > 0 ? (int)run->threads : threads_of_rank(run->ranks);
     omp_set_num_threads(threads > 0 ? threads : omp_get_num_procs());

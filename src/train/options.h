@@ -37,7 +37,7 @@ typedef struct data_options {
 
 typedef struct train_options {
     int64_t batch, bptt, recompute;
-    int64_t steps; /* limits of the run; 0: none */
+    int64_t steps; /* limits of the run; 0 means none */
     double epochs, minutes;
     double lr, lr_final;
     int schedule; /* lr_schedule */
@@ -55,11 +55,11 @@ typedef struct train_options {
 } train_options;
 
 typedef struct options {
-    config config; /* where each value came from */
+    config config; /* records where each value was set */
     run_options run;
     data_options data;
     model_config model;
-    double parameters; /* for which the width or density was found; 0: none */
+    double parameters; /* the target that width or density were computed for; 0: none */
     train_options train;
 } options;
 
@@ -70,22 +70,22 @@ extern const int option_count;
 void options_begin(options *o);
 void options_free(options *o);
 
-/* Loads a config file, applies `--set` assignments over it, and checks keys against each other.
- * Files that the config names are looked for from the current folder, and then from the config's
- * own. */
+/* Loads a config file, applies the `--set` assignments, and checks keys against each other.
+ * Relative file names in the config are looked up in the current folder first, then in the config's
+ * own folder. */
 bool options_load(options *o, const char *file, char *const *assignments, int count, error *err);
 bool options_check(options *o, error *err);
 
-/* Like model_graphs; an error also says where its key was set. */
+/* Like model_graphs, but its error also says where the key was set. */
 bool options_graphs(const options *o, graph *graphs[CELL_MAX_STAGES], error *err);
 
-/* Converts the model's keys to a checkpoint's metadata and back. `entries` holds `option_count`;
- * the number of entries is returned. */
+/* The first function writes the model's keys to `entries`, which has room for `option_count`, and
+ * returns their number. The second one reads them back. */
 int options_to_metadata(const options *o, metadata *entries);
 bool options_from_metadata(options *o, const safetensors *file, error *err);
 
-/* Makes the backend that `run` asks for. With device auto, says on stderr why a GPU that seems to
- * be there is not used. NULL only for device cuda. */
+/* Makes the backend that `run` asks for. For device auto, a warning on stderr says why a GPU that
+ * seems to exist is not used. Returns NULL only for device cuda. */
 backend *options_backend(const run_options *run, error *err);
 
 #endif

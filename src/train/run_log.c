@@ -24,7 +24,7 @@ static const char *skip_space(const char *at, const char *end) {
     return at;
 }
 
-/* A string without its quotes, escapes left as they are; NULL where there is none. */
+/* Scans a string and returns it without quotes and with its escapes as they are, or NULL. */
 static const char *scan_string(const char *at, const char *end, token *found) {
     if (at == end || *at != '"') return NULL;
     const char *start = ++at;
@@ -33,7 +33,7 @@ static const char *scan_string(const char *at, const char *end, token *found) {
     return at < end ? at + 1 : NULL;
 }
 
-/* A string, number or word. */
+/* Scans a string, a number or a word. */
 static const char *scan_value(const char *at, const char *end, token *found) {
     if (at < end && *at == '"') return scan_string(at, end, found);
     const char *start = at;
@@ -53,7 +53,7 @@ static int column_of(token key, int expected) {
     return -1;
 }
 
-/* The values of one line by column; those it has not are left empty. */
+/* Splits a line into its values by column. Missing ones stay empty. */
 static bool scan_line(const char *at, const char *end, token values[LOG_COLUMNS]) {
     memset(values, 0, LOG_COLUMNS * sizeof *values);
     at = skip_space(at, end);
@@ -75,7 +75,8 @@ static bool scan_line(const char *at, const char *end, token values[LOG_COLUMNS]
     }
 }
 
-/* To 15 digits, which is more than a chart has. NaN where the text is no number. */
+/* Parses a number to 15 digits, more than a chart shows. Returns NaN if the text is not a number.
+ */
 static double parse_number(token t) {
     const char *at = t.text, *end = t.text + t.length;
     bool negative = at < end && *at == '-';

@@ -1,4 +1,4 @@
-/* metrics.jsonl of a run, as columns of numbers. */
+/* Reads the metrics.jsonl of a run as columns of numbers. */
 #ifndef SMALLWORLD_TRAIN_RUN_LOG_H
 #define SMALLWORLD_TRAIN_RUN_LOG_H
 
@@ -20,20 +20,20 @@ typedef enum log_column {
     LOG_COLUMNS
 } log_column;
 
-extern const char *const run_log_names[LOG_COLUMNS]; /* as in the file */
+extern const char *const run_log_names[LOG_COLUMNS]; /* the names of the columns in the file */
 
 typedef struct run_log {
     size_t count;               /* lines */
     double *value[LOG_COLUMNS]; /* [count] each; NaN where a line has null or no such key */
 } run_log;
 
-/* Reads FOLDER/metrics.jsonl. A last line without a line break is still being written and is left
- * out; members that are not numbers are ignored. Refuses any other line that is not one JSON
- * object; the error has its number. */
+/* Reads FOLDER/metrics.jsonl. Leaves out a last line without a line break, because it is still
+ * being written. Ignores members that are not numbers. Refuses any other line that is not a JSON
+ * object, with its number in the error. */
 bool run_log_read(run_log *log, const char *folder, error *err);
 void run_log_free(run_log *log);
 
-/* Appends the lines as CSV, each after `name`, with the numbers as the file has them. */
+/* Appends the lines as CSV, each with `name` in front. Numbers keep the digits of the file. */
 bool run_log_csv(const char *folder, const char *name, FILE *out, error *err);
 
 #endif

@@ -40,12 +40,13 @@ static bool is_multiple(int64_t step, int64_t every) {
     return every > 0 && step % every == 0;
 }
 
-/* The share that is replaced at this step. */
+/* The share of blocks to replace at this step. */
 static double share_due(const train_options *t, const structure_place *at) {
     return is_multiple(at->step, t->rewire_every) ? structure_rewire_share(t, at) : 0;
 }
 
-/* The density that a stage may have after this step; the schedule's end need not be a multiple. */
+/* The density of a stage after this step. The end of the schedule need not be a multiple of
+ * train.prune_every. */
 static double density_due(const train_options *t, const structure_place *at) {
     bool ends = (double)at->step >= t->prune_until * (double)at->end;
     return ends || is_multiple(at->step, t->prune_every) ? structure_target_density(t, at) : 1;
@@ -63,16 +64,17 @@ bool structure_is_due(const model *m, const train_options *t, const structure_pl
 
 /* ---------------------------------------------------------------------------------- changes */
 
-/* A change of all stages at once. */
+/* The parameters of one change of all stages. */
 typedef struct exchange {
     int64_t step;
-    double density; /* at most */
-    double share;   /* that is replaced of what is left */
+    double density; /* upper limit of a stage's density */
+    double share;   /* of the remaining blocks, to be replaced */
     bool by_gradient;
 } exchange;
 
-/* The blocks that come, at most `count`, ascending in `grown`, which has room for the stage's
- * blocks; by gradient, the strongest of as many as the gradient's arena has room for. */
+/* Chooses at most `count` new blocks and writes them, ascending, to `grown`, which has room for the
+ * stage's blocks. By gradient, these are the strongest among as many candidates as fit into the
+ * gradient's arena. */
 static int choose_new(model *m, int stage, bool by_gradient, int count, philox_stream *random,
                       int32_t (*grown)[2]) {
     const graph *g = m->graphs[stage];
@@ -89,7 +91,7 @@ static int choose_new(model *m, int stage, bool by_gradient, int count, philox_s
     return keep;
 }
 
-/* A stage's pattern after the change; adds to *replaced. */
+/* Returns a stage's pattern after the change. Adds the number of replaced blocks to *replaced. */
 static graph *changed_graph(model *m, int stage, const exchange *e, int64_t *replaced) {
     const graph *g = m->graphs[stage];
     philox_stream random =
