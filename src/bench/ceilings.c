@@ -10,14 +10,14 @@
 const char *const math_names[] = {"bf16", "tf32", "fp32"};
 
 enum {
-    GPU_COPY = 2047 << 20, /* bytes; far more than any cache */
+    GPU_COPY = 2047 << 20, /* bytes, far more than any cache */
     CPU_COPY = 96 << 20,
-    GPU_SIDE = 8192, /* of a square product that fills the device */
+    GPU_SIDE = 8192, /* side of a square product that fills the device */
     CPU_SIDE = 768,
-    CPU_ROWS = 4096, /* shared out among threads, each of which packs the other operand */
-    READS = 64,      /* of what fits in the L2, in a kernel */
-    NODES = 1000,    /* empty ones in a recording */
-    EXCHANGES = 1000 /* in a kernel */
+    CPU_ROWS = 4096, /* divided among threads, each of which packs the other operand */
+    READS = 64,      /* reads of an array that fits in the L2, in one kernel */
+    NODES = 1000,    /* empty kernels in a recording */
+    EXCHANGES = 1000 /* exchanges in one kernel */
 };
 
 static const timing gpu_timing = {9, 0.02, 10}, cpu_timing = {5, 0.02, 10};
@@ -36,7 +36,7 @@ size_t ceilings_cache_size(backend *be) {
     return bytes > 0 ? (size_t)bytes : 0;
 }
 
-/* Up to two arrays, taken together or not at all. */
+/* Allocates up to two arrays, or none if either fails. */
 static bool take(backend *be, void **arrays, size_t bytes, int count, error *err) {
     for (int i = 0; i < count; i++) {
         arrays[i] = be->allocate(be, bytes);
@@ -96,8 +96,8 @@ static bool measure_copy(backend *be, ceilings *c, error *err) {
     return done;
 }
 
-/* The fastest of a quarter, half and three quarters of the L2: how much of it one array can fill is
- * the hardware's secret. */
+/* Measures arrays of a quarter, half and three quarters of the L2 and takes the fastest. The
+ * hardware does not say how much of the L2 one array can use. */
 static bool measure_cache(backend *be, ceilings *c, error *err) {
     size_t cache = be->bench->cache_bytes(be);
     bytes_job job = {.be = be};

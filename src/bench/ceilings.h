@@ -1,4 +1,4 @@
-/* The ceilings of a device, measured: what floors are divided by. */
+/* Measures the ceilings of a device, by which floors are divided. */
 #ifndef SMALLWORLD_BENCH_CEILINGS_H
 #define SMALLWORLD_BENCH_CEILINGS_H
 
@@ -10,15 +10,16 @@ extern const char *const math_names[]; /* "bf16", "tf32", "fp32" */
 /* The arithmetic in which a backend computes products. */
 bench_math math_of(const backend *be);
 
-/* Bytes of the last cache before memory, a GPU's L2; 0 if it is not known. */
+/* Returns the size in bytes of the last cache before memory, on a GPU its L2; 0 if unknown. */
 size_t ceilings_cache_size(backend *be);
 
-/* Measures the backend's ceilings on random data: all of them on a GPU; on the CPU, a copy and the
- * dense product in its arithmetic. Takes about a second, and frees its memory. */
+/* Measures the backend's ceilings on random data: all of them on a GPU; on the CPU only a copy and
+ * the dense product. Takes about a second and frees its memory. */
 bool ceilings_measure(backend *be, ceilings *c, error *err);
 
-/* "copy 4.20 TB/s, L2 7.60 TB/s, bf16 779 TFLOP/s ...". `text` holds 160 bytes; returned. */
+/* Writes "copy 4.20 TB/s, L2 7.60 TB/s, bf16 779 TFLOP/s ..." to `text`, which has room for 160
+ * bytes, and returns it. */
 const char *ceilings_text(const ceilings *c, char *text);
-void ceilings_json(const ceilings *c, json_writer *w); /* a member "ceilings" */
+void ceilings_json(const ceilings *c, json_writer *w); /* writes the member "ceilings" */
 
 #endif

@@ -16,14 +16,15 @@ static double passes(double count, double tile) {
     return ceil(count / tile);
 }
 
-/* One side's tables: output nodes that read other nodes. */
+/* One side of a product: output nodes that read other nodes. */
 typedef struct side {
     const int *start, *other;
     int nodes, others;
-    double rows, other_rows; /* of a node's tile, gates included */
+    double rows, other_rows; /* rows of a node's tile, with all gates */
 } side;
 
-/* The sum over groups of `group` neighbouring nodes of how many others they read. */
+/* Returns the sum, over groups of `group` neighbouring nodes, of the number of other nodes that
+ * they read. */
 static double gathered(const side *s, int group) {
     int *seen = mem_alloc((size_t)s->others, sizeof *seen);
     double total = 0;
@@ -38,7 +39,7 @@ static double gathered(const side *s, int group) {
     return total;
 }
 
-/* Elements into the multiprocessors for a product that gathers tiles of the other side. */
+/* Elements that go into the multiprocessors in a product that gathers tiles of the other side. */
 static double gather_elements(const side *s, double weights, double columns) {
     double least = INFINITY;
     for (int group = 1; group < 2 * s->nodes; group *= 2) {
@@ -52,8 +53,8 @@ static double gather_elements(const side *s, double weights, double columns) {
     return least;
 }
 
-/* Elements for wgrad: the blocks of a group are made in parts of at most SUMS sums, each part
- * taking all the group's rows and its share of their inputs. */
+/* Elements that go into the multiprocessors in wgrad. The blocks of a group are computed in parts
+ * of at most SUMS sums. Each part reads all rows of the group and its share of their inputs. */
 static double wgrad_elements(const side *s, double depth) {
     double least = INFINITY, most = fmax(1, floor(SUMS / (s->rows * s->other_rows)));
     for (int group = 1; group < 2 * s->nodes && group <= most; group *= 2) {
@@ -67,7 +68,7 @@ static double wgrad_elements(const side *s, double depth) {
     return least;
 }
 
-/* Elements for a dense product of m x n sums over `depth`. */
+/* Elements that go into the multiprocessors in a dense product of m x n sums over `depth`. */
 static double dense_elements(double m, double n, double depth) {
     double width = fmin(n, 256), height = SUMS / width;
     return depth * (m * passes(n, width) + n * passes(m, height));

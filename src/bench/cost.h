@@ -18,11 +18,11 @@ typedef struct cost {
     double memory, operations, cache; /* bytes, floating-point operations, bytes */
 } cost;
 
-/* The measured ceilings of a device, in bytes or operations a second; 0: not measured. */
+/* The measured ceilings of a device, in bytes or operations a second; 0 if not measured. */
 typedef struct ceilings {
     double memory;      /* a large copy, bytes read plus bytes written */
     double rate[MATHS]; /* a large dense product */
-    double cache;       /* repeated reads of what fits in the L2 */
+    double cache;       /* repeated reads of an array that fits in the L2 */
     double node;        /* seconds of an empty kernel in a recording */
     double exchange;    /* seconds until every multiprocessor has read a word of every other */
 } ceilings;
@@ -38,10 +38,10 @@ cost cost_of_product(const layout *l, bench_product product, int columns, size_t
 
 cost cost_sum(cost a, cost b);
 
-/* The seconds of each term, by limit; 0 if its ceiling was not measured. */
+/* Computes the seconds of each term, by limit. A term is 0 if its ceiling was not measured. */
 void cost_seconds(cost c, const ceilings *ceilings, bench_math math, double seconds[LIMITS]);
 
-/* The largest of these seconds; `by`, unless NULL, says which limit it is. */
+/* Returns the largest of these seconds. `by`, unless NULL, receives its limit. */
 double cost_floor(cost c, const ceilings *ceilings, bench_math math, limit *by);
 
 #endif

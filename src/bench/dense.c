@@ -4,7 +4,7 @@
 
 #include <math.h>
 
-enum { FRESH = 1 << 16 }; /* random values on the CPU */
+enum { FRESH = 1 << 16 }; /* random values that the CPU repeats */
 
 typedef struct dense_job {
     backend *be;
@@ -14,7 +14,7 @@ typedef struct dense_job {
     int columns;
     void *left, *right, *out, *workspace;
     error err;
-    bool failed; /* the library, for err's reason */
+    bool failed; /* whether the library failed, which gives err's reason */
 } dense_job;
 
 void dense_randomise(backend *be, void *x, bench_math math, size_t count) {
@@ -72,7 +72,7 @@ static bool time_library(dense_job *j, const layout *l, bench_math math, const t
     return done;
 }
 
-/* The operands, as bench.h has them. */
+/* Allocates the operands in the order of bench.h. */
 static bool take(dense_job *j, const layout *l, bench_math math, error *err) {
     backend *be = j->be;
     size_t columns = (size_t)j->columns, weights = layout_weights(l);

@@ -1,18 +1,17 @@
-/* Times of dense products: by cuBLAS on a GPU, in whichever order of its operands is faster; by the
- * backend's BLAS on the CPU. The ceilings and the dense model of equal width are computed from
- * them. */
+/* Measures dense products: by cuBLAS on a GPU, in the faster order of its operands; by the
+ * backend's BLAS on the CPU. Ceilings and the dense model of equal width use these times. */
 #ifndef SMALLWORLD_BENCH_DENSE_H
 #define SMALLWORLD_BENCH_DENSE_H
 
 #include "bench.h"
 #include "bench/timing.h"
 
-/* `l` is dense; for wgrad, `columns` is its depth. Fails if there is not enough memory for the
- * operands. */
+/* Measures one product. `l` is dense; for wgrad, `columns` is its depth. Fails if memory for the
+ * operands is lacking. */
 bool dense_time(backend *be, const layout *l, bench_product product, bench_math math, int columns,
                 const timing *how, double *seconds, error *err);
 
-/* Fills an array with random values; on the CPU a short sequence is repeated. */
+/* Fills an array with random values. On the CPU these are a short repeated sequence. */
 void dense_randomise(backend *be, void *x, bench_math math, size_t count);
 
 #endif

@@ -1,4 +1,4 @@
-/* The cells of the products' benchmark: which products of which shapes are measured. */
+/* The grid of the products' benchmark: its cells are the products and shapes to measure. */
 #ifndef SMALLWORLD_BENCH_GRID_H
 #define SMALLWORLD_BENCH_GRID_H
 
@@ -9,7 +9,7 @@
 #define BENCH_PRECISIONS "bf16 tf32 fp32"    /* in the order of bench_precisions */
 #define BENCH_PATTERNS   "random watts_strogatz barabasi_albert" /* of bench_patterns */
 
-/* A precision of the backend, and the arithmetic that the libraries are asked for instead. */
+/* A precision of the backend, and the arithmetic that libraries are given for it. */
 typedef struct bench_precision {
     const char *name;
     precision precision;
@@ -29,7 +29,7 @@ typedef struct grid_cell {
     int precision, pattern; /* indices into the tables above */
     bench_product product;
     int gates, block, columns;
-    double density; /* wanted; the graph's is as near as possible */
+    double density; /* the wanted density; the graph's is as near as possible */
 } grid_cell;
 
 typedef struct grid {
@@ -38,7 +38,7 @@ typedef struct grid {
     size_t count, capacity;
 } grid;
 
-/* The values of each axis, of which all combinations are cells. */
+/* The values on each axis. Every combination is a cell. */
 enum { AXIS_MOST = 16 };
 
 typedef struct grid_axes {
@@ -52,15 +52,14 @@ typedef struct grid_axes {
 /* bf16, fprop, one gate, random, block 32, N = 32, density 0.5 to 0.01. */
 extern const grid_axes grid_default;
 
-/* Adds the axes' combinations that are possible with `units`, each cell once. */
+/* Adds each possible combination with `units` units, once. */
 void grid_add(grid *g, const grid_axes *axes);
 
 /* Adds slices of the whole grid, which would have 11,340 cells: each axis in full, with the others
  * at a few of their values. */
 void grid_add_full(grid *g);
 
-/* Sorts the cells for measuring, so that those that share a backend, then a pattern, are
- * together. */
+/* Sorts the cells for measuring: those that share a backend, and then a pattern, are neighbours. */
 void grid_sort(grid *g);
 void grid_free(grid *g);
 

@@ -17,35 +17,35 @@ enum {
     REASONS = 8
 };
 
-static const double cold_bytes = 2.1; /* times the L2 */
-static const double most_bytes = 2e9; /* that rotating weights alone may take */
+static const double cold_bytes = 2.1; /* as a multiple of the L2 */
+static const double most_bytes = 2e9; /* limit of the rotating weights alone */
 
 typedef struct bench {
     const matmul_options *options;
     matmul_results *results;
     grid *g;
-    int precision; /* of `be` */
+    int precision; /* the precision of `be` */
     backend *be;
     size_t cache;
 
-    /* Random inputs, and outputs apart from them, so that values stay in their range. */
+    /* Random inputs. Outputs are separate, so that values stay in range. */
     void *inputs, *outputs, *workspace;
     size_t input_bytes, output_bytes, workspace_bytes;
 
-    /* The latest pattern. */
+    /* The last pattern that was made. */
     grid_cell latest;
     layout *layout;
     device_layout *device;
     double table_bytes;
 
-    char reasons[REASONS][160]; /* why a library was left out: each said once */
+    char reasons[REASONS][160]; /* why a library was left out; each reason is printed once */
     int reason_count;
-    double started, shown; /* when all began, and when the last progress line was */
+    double started, shown; /* the start; the time of the last progress line */
 } bench;
 
 /* --------------------------------------------------------------------------------- operands */
 
-/* Operands in turn: set i is `i` strides on. */
+/* Rotating operands: set i lies `i` strides after the first one. */
 typedef struct operands {
     char *left, *right, *out;
     size_t left_bytes, right_bytes, out_bytes;
@@ -81,7 +81,7 @@ static bool grow(bench *b, void **block, size_t *held, size_t bytes, bool random
     return true;
 }
 
-/* Places for a problem whose W has `weights` elements, on `columns` columns. */
+/* Finds room for a problem whose W has `weights` elements, with `columns` columns. */
 static bool place(bench *b, bench_product product, double weights, double rows, double inputs,
                   double columns, operands *o, error *err) {
     double in = (double)b->be->operand_size, real = (double)b->be->real_size;
@@ -172,8 +172,8 @@ static void give_reason(bench *b, const char *text) {
     log_line("note: %s", text);
 }
 
-/* One library and order of the activations; what it refuses, or has no memory for, is no
- * failure. */
+/* Measures one library with one order of the activations. It is not a failure if the library
+ * refuses or lacks memory. */
 static bool measure_rival(bench *b, matmul_row *row, bench_library library, bool by_column,
                           const layout *l, error *err) {
     const bench_tools *tools = b->be->bench;
@@ -198,7 +198,7 @@ static bool measure_rival(bench *b, matmul_row *row, bench_library library, bool
     return done;
 }
 
-/* cuBLAS knows no density: its time is that of any row alike in all else. */
+/* Copies cuBLAS's time from a row of another density, as it does not depend on density. */
 static bool find_cublas(const bench *b, matmul_row *row) {
     for (const matmul_row *other = b->results->rows; other < row; other++) {
         const grid_cell *x = &other->cell, *y = &row->cell;
@@ -239,7 +239,7 @@ static void drop_pattern(bench *b) {
     b->layout = NULL;
 }
 
-/* The cell's layout, unless it is still there from the last one. */
+/* Makes the cell's layout, unless the last cell had the same one. */
 static bool make_pattern(bench *b, const grid_cell *cell, error *err) {
     const grid_cell *last = &b->latest;
     if (b->layout && last->pattern == cell->pattern && last->block == cell->block &&
@@ -324,7 +324,7 @@ static void close_backend(bench *b) {
     b->be = NULL;
 }
 
-/* The backend of a precision; the first one measures the ceilings. */
+/* Opens the backend of a precision. The first one measures the ceilings. */
 static bool open_backend(bench *b, int precision, error *err) {
     bool first = b->results->count == 0;
     close_backend(b);

@@ -20,15 +20,15 @@
 typedef struct matmul_row {
     grid_cell cell;
     int blocks;
-    double density;            /* what the graph has */
-    int padded;                /* columns that ours ran on */
-    const char *kernel;        /* the name of the one that made ours */
+    double density;            /* the graph's density */
+    int padded;                /* number of columns of our product */
+    const char *kernel;        /* name of our kernel */
     double ours;               /* seconds */
     double library[LIBRARIES]; /* seconds; NAN if it lacks the product */
     double parts[LIMITS];      /* seconds by limit, hot or cold */
     double floor;
     limit by;                         /* the largest part */
-    double weight_bytes, table_bytes; /* of the operands' W and of its layout on the device */
+    double weight_bytes, table_bytes; /* size of W, and of its layout's tables on the device */
     double operations;
 } matmul_row;
 
@@ -39,22 +39,22 @@ typedef struct matmul_results {
     ceilings ceilings;
     matmul_row *rows; /* precision, product, gates, pattern, block, N, then falling density */
     size_t count;
-    double seconds; /* that the whole benchmark took */
+    double seconds; /* duration of the whole benchmark */
 } matmul_results;
 
 typedef struct matmul_options {
     bool hot, libraries, progress; /* libraries: measure cuSPARSE too */
-    const char *kernel;            /* the one to measure; NULL: as a model would choose */
+    const char *kernel;            /* kernel to measure; NULL: the one that a model would choose */
     timing how;
 } matmul_options;
 
-/* Fails without a GPU. A signal to stop (core/stop.h) ends the benchmark after the current cell;
- * then, as after a failure, `results` has the cells measured so far. matmul_free frees them in any
- * case. */
+/* Runs the benchmark. Fails without a GPU. A signal (core/stop.h) ends it after the current cell.
+ * `results` then holds the cells measured so far, as it does after a failure. The caller frees it
+ * with matmul_free in any case. */
 bool matmul_run(grid *g, const matmul_options *options, matmul_results *results, error *err);
 void matmul_free(matmul_results *results);
 
-/* What limits the row: the largest part, or "launch". */
+/* Returns the limit of the row, its largest part, or "launch". */
 const char *matmul_limit(const matmul_results *results, const matmul_row *row);
 
 #endif

@@ -16,8 +16,8 @@ static bool same_table(const grid_cell *a, const grid_cell *b) {
            a->pattern == b->pattern && a->block == b->block && a->columns == b->columns;
 }
 
-/* The largest share of its weights' bytes that a layout's tables take, in the table from
- * `first`. */
+/* Returns the largest ratio of a layout's tables to its weights, in bytes, in the table that starts
+ * at row `first`. */
 static double largest_table_share(const matmul_results *results, size_t first) {
     const matmul_row *row = results->rows;
     double share = 0;
@@ -41,7 +41,7 @@ static void print_head(const matmul_results *results, size_t first, FILE *out) {
             "share", "held by", "kernel");
 }
 
-/* Right-aligned microseconds, "-" where there are none. */
+/* Prints microseconds right-aligned, or "-" if there are none. */
 static void print_time(FILE *out, int width, double seconds) {
     if (isnan(seconds)) {
         fprintf(out, " %*s", width, "-");
@@ -85,7 +85,7 @@ void report_text(const matmul_results *results, FILE *out) {
 
 /* ----------------------------------------------------------------------------------- fields */
 
-/* A row's numbers by name, in the order of the CSV. NAN: none. */
+/* A row's numbers by name, in the order of the CSV. NAN means none. */
 typedef struct field {
     const char *name;
     double value;

@@ -1,4 +1,5 @@
-/* The products' benchmark as tables, as JSON and CSV, and as the chart of Gray et al. (2017). */
+/* Prints the products' benchmark as tables, as JSON and CSV, and as the chart of Gray et al.
+ * (2017). */
 #ifndef SMALLWORLD_BENCH_REPORT_H
 #define SMALLWORLD_BENCH_REPORT_H
 
@@ -8,15 +9,17 @@
  * for each density. */
 void report_text(const matmul_results *results, FILE *out);
 
-/* {"device", "units", "operands", "ceilings", "rows": [...], "seconds"} and a line break. Times in
- * microseconds; null where there is none. */
+/* Prints {"device", "units", "operands", "ceilings", "rows": [...], "seconds"} and a line break.
+ * Times are in microseconds, or null. */
 void report_json(const matmul_results *results, FILE *out);
 
-/* A header and a line a row, with the fields of the JSON's rows; empty where there is none. */
+/* Writes a header and a line for each row, with the fields of the JSON's rows. Missing values are
+ * empty. */
 bool report_csv(const matmul_results *results, const char *path, error *err);
 
-/* Speed-up over cuBLAS against sparsity on logarithmic axes, a curve an N, of the kind of product
- * that has most rows; dashed the faster format of cuSPARSE, dotted the floor. */
+/* Draws the speed-up over cuBLAS against sparsity on logarithmic axes, for the kind of product with
+ * most rows. Each N has three lines: ours solid, the faster format of cuSPARSE dashed, the floor
+ * dotted. */
 bool report_svg(const matmul_results *results, const char *path, error *err);
 
 #endif

@@ -1,4 +1,4 @@
-/* The chart of report.h. */
+/* Draws the chart of report.h. */
 #include "bench/report.h"
 #include "core/file.h"
 
@@ -15,17 +15,17 @@ enum {
     CURVES = 8
 };
 
-/* Told apart by people who see colours differently (Okabe, Ito 2008). */
+/* Colours that people with colour blindness can tell apart (Okabe, Ito 2008). */
 static const char *const colours[CURVES] = {"#0072b2", "#d55e00", "#009e73", "#cc79a7",
                                             "#e69f00", "#56b4e9", "#000000", "#8c6d31"};
 
-/* What is drawn of a row. */
+/* The lines of the chart. */
 typedef enum measure { OURS, CUSPARSE, FLOOR, MEASURES } measure;
 
 static const char *const measure_names[] = {"smallworld", "cuSPARSE", "the floor"};
 static const char *const dashes[] = {"", " stroke-dasharray=\"7 5\"", " stroke-dasharray=\"2 4\""};
 
-/* The speed-up over cuBLAS; NAN where there is none. */
+/* Returns the speed-up over cuBLAS, or NAN. */
 static double speedup(const matmul_row *row, measure what) {
     double cublas = row->library[LIBRARY_CUBLAS];
     switch (what) {
@@ -38,7 +38,7 @@ static double speedup(const matmul_row *row, measure what) {
 
 typedef struct chart {
     const matmul_results *results;
-    const grid_cell *kind; /* of product */
+    const grid_cell *kind; /* the kind of product */
     FILE *out;
     double x0, x1, y0, y1; /* logarithms at the edges */
 } chart;
@@ -89,7 +89,7 @@ static void fit_axes(chart *c) {
     }
     c->x0 -= 0.05;
     c->x1 += 0.05;
-    c->y0 = fmin(c->y0, 0) - 0.05; /* no gain, no loss is always in sight */
+    c->y0 = fmin(c->y0, 0) - 0.05; /* keep a speed-up of 1 in sight */
     c->y1 = fmax(c->y1, 0) + 0.05;
 }
 
@@ -157,7 +157,7 @@ static void axes(const chart *c) {
             LEFT - 48, (TOP + BOTTOM) / 2);
 }
 
-/* One N's line of one measure; rows of an N follow each other. */
+/* Draws the line of one measure for one N. Rows of an N are neighbours. */
 static void curve(const chart *c, int columns, measure what, const char *colour) {
     bool drawn = false;
     for (int marks = 0; marks < (what == OURS ? 2 : 1); marks++) {

@@ -10,13 +10,13 @@
 #include <string.h>
 #include <unistd.h>
 
-enum { WORD = 5, SENTENCE = 14 }; /* mean letters and words */
+enum { WORD = 5, SENTENCE = 14 }; /* mean letters of a word, and words of a sentence */
 
-/* Each letter as many times as it occurs in a hundred or so of English text. */
+/* Each letter as often as in about a hundred letters of English text. */
 static const char letters[] = "eeeeeeeeeeeeettttttttttaaaaaaaaaooooooooiiiiiiinnnnnnnsssssssrrrrrr"
                               "hhhhhhllllldddduuucccmmmfffwwggyyppbbvk";
 
-/* A writer of English letters; it is either inside a word or after one. */
+/* Writes letters in words and sentences. The writer is either inside a word or after one. */
 typedef struct prose {
     philox_stream random;
     bool capital, space;
@@ -33,7 +33,7 @@ static char next_letter(prose *p) {
         }
         return ' ';
     }
-    if (p->capital && p->space) { /* after the full stop */
+    if (p->capital && p->space) { /* the space after a full stop */
         p->space = false;
         return ' ';
     }
@@ -45,7 +45,7 @@ static char next_letter(prose *p) {
 
 /* ------------------------------------------------------------------------------------- files */
 
-/* A temporary file, read back as a corpus and removed. */
+/* A temporary file that is read back as a corpus and then removed. */
 typedef struct scratch {
     char *path;
     FILE *out;
@@ -89,7 +89,7 @@ corpus *text_corpus(text_kind kind, uint64_t bytes, error *err) {
     return scratch_read(&s, err);
 }
 
-/* Box and Muller's. */
+/* Draws by Box and Muller's method. */
 static double normal(philox_stream *random) {
     double radius = sqrt(-2 * log(1 - philox_uniform(random)));
     return radius * cos(2 * M_PI * philox_uniform(random));

@@ -6,7 +6,7 @@
 #include <math.h>
 #include <stdlib.h>
 
-enum { MOST_OPERATIONS = 4096 }; /* in a recording */
+enum { MOST_OPERATIONS = 4096 }; /* limit of a recording */
 
 static int ascending(const void *a, const void *b) {
     double x = *(const double *)a, y = *(const double *)b;
@@ -31,8 +31,8 @@ static void issue_passes(void *argument) {
     }
 }
 
-/* The median over `replays` of a recording of the rotation, the first replay left out. All is
- * queued before anything is waited for, so that the host stays ahead of a GPU. */
+/* Returns the median time of a replay over `replays`, without the first one. Queues all replays
+ * before it waits, so that the host stays ahead of a GPU. */
 static double time_rotation(backend *be, rotation *r, int replays) {
     recording *recorded = be->record(be, issue_passes, r);
     double *seconds = mem_alloc((size_t)replays, sizeof *seconds);
@@ -47,7 +47,7 @@ static double time_rotation(backend *be, rotation *r, int replays) {
     return typical;
 }
 
-/* One run that is not recorded, by the wall clock. */
+/* Times one run by the wall clock, without a recording. */
 static bool time_once(backend *be, rotation *r, double *seconds, error *err) {
     double start = clock_seconds();
     r->issue(r->argument, 0);
@@ -59,7 +59,7 @@ static bool time_once(backend *be, rotation *r, double *seconds, error *err) {
 bool time_operation(backend *be, const timing *how, void (*issue)(void *argument, int set),
                     void *argument, int sets, double *seconds, error *err) {
     rotation r = {issue, argument, sets, 1};
-    /* The first run loads code and finds errors; the second says how long one takes. */
+    /* The first run loads code and finds errors. The second one shows how long a run takes. */
     if (!time_once(be, &r, seconds, err)) return false;
     if (!time_once(be, &r, seconds, err)) return false;
     if (*seconds > how->most) return true;

@@ -7,14 +7,14 @@
 const char *const time_part_names[] = {"forward",         "recompute", "backward",
                                        "weight_gradient", "head",      "optimiser"};
 
-/* What lines are made from. */
+/* The quantities that lines are computed from. */
 typedef struct shape {
     const model *m;
     update_floor *f;
-    double units;      /* hidden x streams: one step's */
+    double units;      /* hidden x streams, of one step */
     double s, r;       /* bytes of an operand and of a real */
-    bool resident;     /* the recurrent weights stay in the L2 */
-    bool all_resident; /* everything does */
+    bool resident;     /* whether the recurrent weights stay in the L2 */
+    bool all_resident; /* whether everything stays in the L2 */
 } shape;
 
 static void add(shape *p, time_part part, double times, cost c, const char *format, ...)
@@ -32,7 +32,7 @@ static void add(shape *p, time_part part, double times, cost c, const char *form
 
 /* ------------------------------------------------------------------------------- recurrent part */
 
-/* fprop or dgrad of one step: of its memory traffic the weights. */
+/* fprop or dgrad of one step. Its memory traffic is the weights. */
 static cost recurrent(const shape *p, const layout *l, bench_product product) {
     cost c = cost_of_product(l, product, p->m->batch, (size_t)p->s, (size_t)p->s);
     c.memory = p->resident ? 0 : (double)layout_weights(l) * p->s;
@@ -49,7 +49,7 @@ static cost gates_backward(const shape *p, const stage *g) {
     double s = p->s, r = p->r, table = (double)GATES / g->table_stride;
     double kept = s + GATES * s + r + GATES * s;
     double handed = 2 * s + GATES * s + table * s + 2 * r + 2 * r + GATES * s;
-    if (g->layer_norm) { /* raw and dpre wait on chip for the sums */
+    if (g->layer_norm) { /* raw and dpre stay on chip until the sums are known */
         kept += keeps_dpre(p->m->be, g) ? GATES * s : 0;
         handed += GATES * s;
     }
@@ -72,7 +72,7 @@ static cost stage_backward(const shape *p, const stage *g) {
     return (cost){p->units * s * kept, 0, p->units * s * handed};
 }
 
-/* The stage of a cell, not what reads the layer below. */
+/* Returns the stage of a cell, skipping the product with the layer below. */
 static const stage *stage_of(const model *m, int s) {
     const stage_place at = model_stage_place(&m->config, s);
     return &m->layer[at.layer].cell.stage[at.stage];
@@ -95,8 +95,8 @@ static void add_forward(shape *p, time_part part, int s, double steps, bool kept
     add(p, part, steps, rest, "%s%s", name, how);
 }
 
-/* What reads the layer below: products over all steps, and the sum with the stage's own product,
- * which is added to what the L2 has. */
+/* Adds the product with the layer below: its products over all steps, and its sum with the stage's
+ * own product, which adds to the traffic of the L2. */
 static void add_below(shape *p, int s) {
     const model *m = p->m;
     const layout *l = m->layouts[s];
@@ -125,7 +125,7 @@ static void add_stage(shape *p, int s) {
     const layout *l = m->layouts[s];
     bool last = g->gates == GATES;
     double steps = m->steps, entries = (double)g->gates / g->table_stride;
-    double before = (double)(m->segments - 1) * m->segment_steps; /* the last segment */
+    double before = (double)(m->segments - 1) * m->segment_steps; /* all segments but the last */
     char name[16];
     model_stage_name(&m->config, s, name);
     add_forward(p, TIME_FORWARD, s, before, false, ", not kept");
@@ -133,7 +133,7 @@ static void add_stage(shape *p, int s) {
     add_forward(p, TIME_RECOMPUTE, s, before, true, ", again");
     add(p, TIME_BACKWARD, steps, last ? gates_backward(p, g) : stage_backward(p, g), "%s backward",
         name);
-    /* Nothing asks for the gradient at h[0]. */
+    /* Nothing needs the gradient at h[0]. */
     add(p, TIME_BACKWARD, at.stage == 0 ? steps - 1 : steps, recurrent(p, l, PRODUCT_DGRAD),
         "%s dgrad", name);
     add(p, TIME_WEIGHT_GRADIENT, 1,

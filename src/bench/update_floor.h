@@ -40,7 +40,7 @@
 #include "bench/ceilings.h"
 #include "model/model.h"
 
-/* The parts of an update as they are measured and printed. */
+/* The parts of an update that are measured and printed. */
 typedef enum time_part {
     TIME_FORWARD,
     TIME_RECOMPUTE,
@@ -57,7 +57,7 @@ typedef struct floor_line {
     time_part part;
     char what[40];
     double times;
-    cost cost; /* of one */
+    cost cost; /* cost of one execution */
 } floor_line;
 
 enum { FLOOR_MOST_LINES = 10 * CELL_MAX_STAGES + 16 };
@@ -65,23 +65,22 @@ enum { FLOOR_MOST_LINES = 10 * CELL_MAX_STAGES + 16 };
 typedef struct update_floor {
     floor_line lines[FLOOR_MOST_LINES];
     int count;
-    int waits;                 /* of a step in one direction */
-    double waited[TIME_PARTS]; /* of an update */
+    int waits;                 /* waits of a step in one direction */
+    double waited[TIME_PARTS]; /* seconds waited in an update */
 } update_floor;
 
-/* `cache_size`: bytes of the L2. */
+/* Describes a model's update. `cache_size` is the size of the L2 in bytes. */
 void update_floor_describe(const model *m, size_t cache_size, update_floor *f);
 
-/* The floor in seconds; that of each part goes to `parts`, unless NULL. */
+/* Returns the floor in seconds. `parts`, unless NULL, receives that of each part. */
 double update_floor_seconds(const update_floor *f, const ceilings *c, bench_math math,
                             double parts[TIME_PARTS]);
 
-/* The floor of one part with the chain's waits. */
+/* Returns the floor of one part, including the waits of the chain. */
 double update_floor_chain(const update_floor *f, const ceilings *c, bench_math math,
                           time_part part);
 
-/* Prints each line: how often it runs, its bytes and operations, its microseconds, and its
- * limit. */
+/* Prints each line: its number of executions, bytes, operations, microseconds and limit. */
 void update_floor_print(const update_floor *f, const ceilings *c, bench_math math, FILE *out);
 
 #endif

@@ -33,7 +33,8 @@ double update_dense_seconds(const update_results *r) {
     return step * (double)r->bptt;
 }
 
-/* A step's microseconds in one direction, and the least of them with the chain's waits. */
+/* Prints the microseconds of a step in one direction, and their floor including the waits of the
+ * chain. */
 static double step_time(const update_results *r, time_part part) {
     return r->parts[part] / (double)r->bptt * 1e6;
 }
@@ -65,8 +66,8 @@ static void text_parts(const update_results *r, FILE *out) {
     fprintf(out, "%-18s %10.3f %8s %10.3f\n\n", "update", r->update * 1e3, "", floor * 1e3);
 }
 
-/* A part that is faster than its floor says that a ceiling was measured too low: on the CPU, by a
- * BLAS without kernels for this processor, or on a machine that had other work meanwhile. */
+/* Explains a part that is faster than its floor: a ceiling was measured too low, because the
+ * machine had other work or, on the CPU, because the BLAS has no kernels for this processor. */
 static void text_impossible(const update_results *r, FILE *out) {
     double floors[TIME_PARTS];
     floor_of(r, floors);

@@ -20,8 +20,7 @@ enum {
     CHUNK = 1 << 17,       /* bytes read at a time */
     MAX_LINE = 64 << 20,   /* longest document in bytes */
     FREE_BYTES = 64 << 20, /* content of a gzip that is allowed at any ratio */
-    MAX_RATIO =
-        256 /* largest ratio of a gzip's further content to its size; text is usually compressed 2 to 10 times */
+    MAX_RATIO = 256        /* largest ratio of further content to size; of text it is 2 to 10 */
 };
 
 /* ------------------------------------------------------------------------------------- hash
@@ -172,8 +171,7 @@ typedef struct reading {
     corpus *corpus;
     size_t capacity; /* of the array of documents */
     bool html_entities;
-    bool
-        labelled; /* whether the kind of labels is known: names if the corpus has names, else integers */
+    bool labelled;      /* whether it is known if labels are names or integers */
     const char *folder; /* of the spool */
     FILE *spool;
 } reading;

@@ -34,8 +34,7 @@ typedef struct corpus {
     document *documents;
     size_t count;
     uint64_t size; /* bytes of all documents */
-    char **
-        names; /* [name_count] in alphabetical order, if labels are names: a label is an index into it, or -1 for no label. NULL if labels are integers. */
+    char **names;  /* [name_count] in alphabetical order if labels, their indices, are names */
     int name_count;
 } corpus;
 

@@ -8,7 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Where the axes are. */
+/* The places of the axes. */
 enum { LEFT = 58, RIGHT = CHART_WIDTH - 12, TOP = 28, BOTTOM = CHART_HEIGHT - 42, MAX_TICKS = 24 };
 
 /* ------------------------------------------------------------------------------------ lines */
@@ -39,7 +39,7 @@ chart_line chart_reduce(const double *x, const double *y, size_t count, size_t m
             here = (size_t)(share * (double)buckets);
             if (here >= buckets) here = buckets - 1;
         }
-        bool all = usable <= most; /* every point is one of its own */
+        bool all = usable <= most; /* no points need to be merged */
         if (n > 0 && (i == count || all || here != bucket) && line.count < buckets) {
             line.x[line.count] = sum_x / n;
             line.y[line.count++] = sum_y / n;
@@ -69,7 +69,7 @@ static double place(const axis *a, double value, double from, double to) {
     return from + share * (to - from);
 }
 
-/* Multiples of 1, 2 or 5 times a power of ten, about `wanted` of them. */
+/* Puts about `wanted` ticks at multiples of 1, 2 or 5 times a power of ten. */
 static void linear_ticks(axis *a, int wanted) {
     double raw = (a->most - a->least) / wanted, unit = pow(10, floor(log10(raw)));
     double step = unit * (raw / unit <= 1 ? 1 : raw / unit <= 2 ? 2 : raw / unit <= 5 ? 5 : 10);
@@ -121,7 +121,7 @@ static axis fit_axis(const chart *c, bool vertical) {
     return a;
 }
 
-/* A number for people: 0.25, 1,500 as 1.5 k, 2 M. `text` holds 32 bytes. */
+/* Writes a number for people: 0.25, 1.5 k for 1,500, 2 M. `text` has room for 32 bytes. */
 static const char *tick_text(char *text, double value) {
     static const struct {
         double size;

@@ -9,11 +9,11 @@
 enum { CHART_WIDTH = 480, CHART_HEIGHT = 300, CHART_COLOURS = 6 };
 
 typedef struct chart_line {
-    const char *name; /* for the values under the pointer, and screen readers */
-    int colour;       /* of the CHART_COLOURS; the rounds after the first are dashed */
-    bool dots;        /* thick, a dot a point; else thin */
+    const char *name; /* shown with values under the pointer and read by screen readers */
+    int colour;       /* index of a colour; beyond CHART_COLOURS lines are dashed */
+    bool dots;        /* draw a thick line with a dot at each point, else a thin line */
     size_t count;
-    double *x, *y; /* [count], finite, x ascending; y above 0 where the axis is logarithmic */
+    double *x, *y; /* [count], finite, x ascending; y is positive if the axis is logarithmic */
 } chart_line;
 
 typedef struct chart {
@@ -23,18 +23,19 @@ typedef struct chart {
     int count;
 } chart;
 
-/* The points of (x, y) that are finite (and, `positive`, above 0), as at most `most` means over
- * equal parts of x's range. The caller frees x and y. */
+/* Reduces the finite points of (x, y) (and, with `positive`, those above 0) to at most `most` means
+ * over equal parts of x's range. The caller frees x and y. */
 chart_line chart_reduce(const double *x, const double *y, size_t count, size_t most, bool positive);
 
-/* <svg>; `place` is added to its attributes, "" or " x=... y=..." inside another one. */
+/* Writes an <svg> element. `place` is added to its attributes: "", or " x=... y=..." inside another
+ * <svg>. */
 void chart_write(FILE *out, const chart *c, const char *place);
 
-/* The values of charts, for chart_js, which shows those under the pointer. */
+/* Writes the values of charts as data for chart_js. */
 void chart_write_data(FILE *out, const chart *charts, int count);
 
-/* Bars over whole numbers: bar i counts least + i step ... least + (i + 1) step - 1. `place` as
- * above. */
+/* Bars over whole numbers. Bar i counts the values from least + i step to least + (i + 1) step - 1.
+ * `place` is as above. */
 typedef struct bar_chart {
     const char *title, *x_label, *y_label;
     const double *bars;

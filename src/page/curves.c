@@ -15,7 +15,7 @@ enum { CHARTS = 4, MOST_POINTS = 400, LEAST_POINTS = 60, ALL_POINTS = 4000 };
 
 /* ------------------------------------------------------------------------------------- runs */
 
-/* The last `parts` parts of a path. */
+/* Returns the last `parts` parts of a path. */
 static char *tail_of(const char *path, int parts) {
     char *copy = realpath(path, NULL);
     if (!copy) copy = mem_string(path);
@@ -91,11 +91,11 @@ void curves_free(curves *c) {
 
 /* ----------------------------------------------------------------------------------- charts */
 
-/* The charts of all runs, with the memory of their lines. */
+/* The charts of all runs, which own the memory of their lines. */
 typedef struct drawing {
     chart charts[CHARTS];
     chart_line lines[CHARTS][2 * CURVES_MOST_RUNS];
-    char *names[2 * CURVES_MOST_RUNS]; /* of training, of validation */
+    char *names[2 * CURVES_MOST_RUNS]; /* of training and of validation */
 } drawing;
 
 static void add_line(drawing *d, int number, const char *name, int run, bool dots, const double *x,
@@ -129,7 +129,7 @@ static drawing *draw(const curves *c) {
         d->names[2 * i] = mem_format("%s training", c->runs[i].name);
         d->names[2 * i + 1] = mem_format("%s validation", c->runs[i].name);
         const double *bytes = log->value[LOG_BYTES];
-        for (int k = 0; k < 2; k++) { /* against bytes, against minutes */
+        for (int k = 0; k < 2; k++) { /* against bytes, then against minutes */
             const double *x = k ? minutes : bytes;
             add_line(d, k, d->names[2 * i], i, false, x, log->value[LOG_BPC], count, most);
             add_line(d, k, d->names[2 * i + 1], i, true, x, log->value[LOG_VALID_BPC], count, most);
@@ -208,7 +208,7 @@ static void write_runs(FILE *out, const curves *c) {
     fputs("</tbody>\n</table></div>\n", out);
 }
 
-/* The values of a key in all runs; "" where a run has no config. Returns whether they differ. */
+/* Finds the values of a key in all runs: "" if a run has no config. Returns whether they differ. */
 static bool key_values(const curves *c, const config_key *key, char *values[]) {
     const char *first = NULL;
     bool differ = false;
@@ -287,7 +287,7 @@ void curves_write(FILE *out, const curves *c) {
     drawing_free(d);
 }
 
-/* Two charts a row, the runs' names below. */
+/* Writes two charts in each row and the runs' names below. */
 static void write_svg(FILE *out, const curves *c) {
     drawing *d = draw(c);
     int top = 2 * CHART_HEIGHT + 24, height = top + 22 * c->count;

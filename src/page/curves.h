@@ -1,4 +1,4 @@
-/* How runs went: their curves, one beside the other, and in what their configs differ. */
+/* The curves of runs, side by side, and the differences between their configs. */
 #ifndef SMALLWORLD_PAGE_CURVES_H
 #define SMALLWORLD_PAGE_CURVES_H
 
@@ -9,9 +9,9 @@ enum { CURVES_MOST_RUNS = 24 };
 
 typedef struct run_curve {
     const char *folder;
-    char *name; /* of the folder, with as many parents as tell it from the others */
+    char *name; /* the folder's name, with enough parents to tell it from the others */
     run_log log;
-    options *options; /* its config.yaml; NULL where that cannot be read */
+    options *options; /* from its config.yaml; NULL if that cannot be read */
 } run_curve;
 
 typedef struct curves {
@@ -19,18 +19,18 @@ typedef struct curves {
     run_curve runs[CURVES_MOST_RUNS];
 } curves;
 
-/* Refuses a folder without metrics. */
+/* Reads the runs in these folders. Refuses a folder without metrics. */
 bool curves_read(curves *c, char *const *folders, int count, error *err);
 void curves_free(curves *c);
 
-/* Elements of <main>; the page's scripts must include chart_js. */
+/* Writes elements of <main>. The page's scripts must include chart_js. */
 void curves_write(FILE *out, const curves *c);
 
-/* A page of them, which loads itself again every `reload` seconds, if that is above 0; or, where
- * the name ends in .svg, the charts alone. */
+/* Writes a page, which reloads itself every `reload` seconds if that is above 0; or, if the name
+ * ends in .svg, the charts alone. */
 bool curves_write_file(const curves *c, const char *path, int reload, error *err);
 
-/* Reads and writes at once. */
+/* Reads the runs and writes the file. */
 bool curves_plot(char *const *folders, int count, const char *path, int reload, error *err);
 
 #endif

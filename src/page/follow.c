@@ -15,7 +15,7 @@ struct follower {
     bool running, end;
 };
 
-/* Waits so long, or until the end; returns whether it came. */
+/* Waits this long or until the end. Returns whether the end came. */
 static bool wait_for_end(follower *f, double seconds) {
     struct timespec until;
     clock_gettime(CLOCK_REALTIME, &until);
@@ -27,7 +27,8 @@ static bool wait_for_end(follower *f, double seconds) {
     return end;
 }
 
-/* What cannot be written yet is tried again; the last try, in follow_stop, reports. */
+/* Writes the page again and again. A failure is not reported here: the next write may succeed, and
+ * follow_stop reports the last one. */
 static void *run(void *argument) {
     follower *f = argument;
     double pause = 1;

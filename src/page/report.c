@@ -64,7 +64,7 @@ static double least_of(const run_log *log, log_column column) {
     return least;
 }
 
-/* The names of a list, with commas. */
+/* Joins the names of a list by commas. The caller frees the text. */
 static char *joined(const config_list *list) {
     char *text = mem_string("");
     for (int i = 0; i < list->count; i++) {
@@ -116,7 +116,8 @@ static void add_model(facts *f, const report *r) {
             "%d at most",
             kind, m.nodes, html_count(count, m.blocks), 100 * m.density, m.clustering, m.path_mean,
             m.path_max);
-        if (s == 3 && model_stages(&o->model) > 5) { /* of many, the first and the last */
+        if (s == 3 &&
+            model_stages(&o->model) > 5) { /* of many stages, list the first and the last ones */
             s = model_stages(&o->model) - 2;
         }
     }
@@ -184,14 +185,14 @@ static facts collect(const report *r) {
     return f;
 }
 
-/* What makes the same run again, from its folder. */
+/* Returns the command that makes the same run again from its folder. */
 static char *command_of(const report *r) {
     return mem_format("smallworld train %s/config.yaml --out runs/again", r->folder);
 }
 
 /* ------------------------------------------------------------------------------------- page */
 
-/* The sample as UTF-8 without control characters but line feeds. The caller frees it. */
+/* Returns the sample as UTF-8 without control characters except line feeds. The caller frees it. */
 static char *sample_text(const report *r) {
     char *text;
     size_t size;
@@ -286,7 +287,7 @@ bool report_write_page(const report *r, const char *path, error *err) {
 
 /* ------------------------------------------------------------------------------------- card */
 
-/* Text in a cell of a Markdown table, where nothing of it is markup. */
+/* Writes text as a cell of a Markdown table, with all markup escaped. */
 static void put_markdown(FILE *out, const char *text) {
     for (size_t left = strlen(text); left > 0;) {
         size_t length = utf8_length((const uint8_t *)text, left);
@@ -307,7 +308,7 @@ static void put_markdown(FILE *out, const char *text) {
     }
 }
 
-/* Lines of code, behind four spaces, which no text can end. */
+/* Writes lines of code, each indented by four spaces, so that no text can end the block. */
 static void put_code(FILE *out, const char *text, size_t length) {
     bool begins = true;
     for (size_t i = 0; i < length; i++) {

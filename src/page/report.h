@@ -1,4 +1,4 @@
-/* What a run came to, told twice: on a page, and as a model card in Markdown. */
+/* A report on a run, as a page and as a model card in Markdown. */
 #ifndef SMALLWORLD_PAGE_REPORT_H
 #define SMALLWORLD_PAGE_REPORT_H
 
@@ -10,21 +10,21 @@
 typedef struct report {
     const char *folder;
     const checkpoint *checkpoint; /* its last.safetensors */
-    const curves *curves;         /* of this one run */
+    const curves *curves;         /* curves of this run alone */
     const wiring *wiring;
     const saved_probe *probe; /* or NULL */
-    const evaluation *score;  /* of `data`, or NULL */
+    const evaluation *score;  /* score on `data`, or NULL */
     const char *data;         /* the files' names */
     const show_part *show;    /* or NULL: no text */
     const char *text;         /* the name of its file */
-    const uint8_t *sample; /* [sample_bytes] that the model generated after its prompt, or NULL */
+    const uint8_t *sample;    /* [sample_bytes] generated text, or NULL */
     size_t sample_bytes;
-    const char *sample_command; /* what generates the sample again */
+    const char *sample_command; /* command that generates the sample */
 } report;
 
 bool report_write_page(const report *r, const char *path, error *err);
 
-/* Refuses to overwrite a file that was not written by this function. */
+/* Refuses to overwrite a file that this function did not write. */
 bool report_write_card(const report *r, const char *path, error *err);
 
 #endif

@@ -9,7 +9,10 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { BINS = 40, PAGE_BYTES = 1700000 /* of data, which leaves room for the rest of the page */ };
+enum {
+    BINS = 40,
+    PAGE_BYTES = 1700000 /* limit of the data; leaves room for the rest of the page */
+};
 
 /* ---------------------------------------------------------------------------------- classes */
 
@@ -18,7 +21,7 @@ typedef struct classes {
     int32_t label[SHOW_MAX_CLASSES]; /* ascending */
 } classes;
 
-/* Returns false where there are more than fit. */
+/* Finds the classes. Returns false if there are more than fit. */
 static bool find_classes(const dataset *d, classes *found) {
     *found = (classes){0};
     for (size_t i = 0; i < d->rows; i++) {
@@ -84,11 +87,12 @@ bool show_open(dataset *labelled, origin *o, const char *prefix, const show_mode
 
 /* ------------------------------------------------------------------------------------ tracks */
 
-/* What text can be coloured by: a value a byte, and what to compare it with. */
+/* A value for each byte, by which text can be coloured, and the values of labelled documents to
+ * compare it with. */
 typedef struct track {
     char name[96];
     const char *kind;
-    const float *values; /* of byte p at values[p * stride] */
+    const float *values; /* the value of byte p is values[p * stride] */
     size_t stride, unit;
 } track;
 
@@ -97,7 +101,8 @@ static int compare_doubles(const void *a, const void *b) {
     return (x > y) - (x < y);
 }
 
-/* The largest size of a value, and the one that gets the full colour: 99 % are smaller. */
+/* Returns the largest absolute value. `full` receives the one with full colour, which exceeds 99 %
+ * of all. */
 static double largest_of(const track *t, size_t bytes, double *full) {
     double *sizes = mem_alloc(bytes, sizeof *sizes), largest = 1;
     size_t count = 0;
@@ -123,14 +128,16 @@ static int compare_values(const void *a, const void *b) {
     return (x > y) - (x < y);
 }
 
-/* The error, per cent, of the best threshold between two classes; sorts the values. */
+/* Returns the error in per cent of the best threshold between two classes. Sorts the values. */
 static double threshold_error(labelled_value *all, size_t count) {
     size_t second = 0, below[2] = {0, 0}, best = count;
     qsort(all, count, sizeof *all, compare_values);
     for (size_t i = 0; i < count; i++) second += all[i].class == 1;
     for (size_t i = 0; i <= count; i++) {
         bool between = i == 0 || i == count || all[i].value > all[i - 1].value;
-        size_t wrong = below[1] + (count - second - below[0]); /* class 0 below, 1 above */
+        size_t wrong =
+            below[1] +
+            (count - second - below[0]); /* with class 0 below the threshold and class 1 above */
         if (between && wrong < best) best = wrong;
         if (between && count - wrong < best) best = count - wrong;
         if (i < count) below[all[i].class]++;
@@ -138,7 +145,7 @@ static double threshold_error(labelled_value *all, size_t count) {
     return 100 * (double)best / (double)count;
 }
 
-/* The probe's margin on a labelled document, or a unit's first feature of it. */
+/* Returns the probe's margin on a labelled document, or a unit's first feature. */
 static double final_value(const show_part *part, const track *t, size_t row) {
     const dataset *d = part->labelled;
     const float *x = d->x + row * d->units;
@@ -148,7 +155,7 @@ static double final_value(const show_part *part, const track *t, size_t row) {
     return margin;
 }
 
-/* What a histogram counts, in words. */
+/* Describes the values that a histogram counts. The caller frees the text. */
 static char *subject_of(const show_part *part, const track *t) {
     static const char *const texts[POOL_KINDS] = {
         [POOL_LAST] = "%s at the end of each labelled document",
@@ -209,7 +216,7 @@ static void base64_member(json_writer *w, const char *key, const void *bytes, si
     free(text);
 }
 
-/* Values as multiples of scale / 32767 in 16 bits, little-endian; -32768: none. */
+/* Writes values as 16-bit multiples of scale / 32767, little-endian. -32768 means none. */
 static void write_track(json_writer *w, const show_part *part, const classes *all, const track *t) {
     size_t bytes = part->reading->bytes;
     double full, scale = largest_of(t, bytes, &full);

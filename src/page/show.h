@@ -1,4 +1,5 @@
-/* The part of a page that colours text by what a model holds at each byte. */
+/* The part of a page that colours text by a model's state, a probe's score or the surprise at each
+ * byte. */
 #ifndef SMALLWORLD_PAGE_SHOW_H
 #define SMALLWORLD_PAGE_SHOW_H
 
@@ -12,19 +13,19 @@ typedef struct show_part {
     const corpus *texts;
     const reading *reading;
     const saved_probe *probe; /* or NULL */
-    const dataset *labelled;  /* for histograms, or NULL */
-    const origin *origin;     /* of `labelled` */
+    const dataset *labelled;  /* documents for histograms, or NULL */
+    const origin *origin;     /* origin of `labelled` */
 } show_part;
 
-/* The model that a page is about, and the state of it that the page shows. */
+/* The model on a page and the kind of state that the page shows. */
 typedef struct show_model {
     int64_t hidden;
     feature_state state;
-    const char *checksum;     /* of its checkpoint */
+    const char *checksum;     /* its checkpoint's */
     const saved_probe *probe; /* of two classes, or NULL */
 } show_model;
 
-/* The most bytes of text for which `units` units' page stays well under 2 MB. */
+/* Returns the most bytes of text for which a page with `units` units stays well under 2 MB. */
 int64_t show_most_bytes(int units, bool probe);
 
 /* Opens the features at PREFIX for histograms. Refuses features of another checkpoint, of another
@@ -33,7 +34,7 @@ int64_t show_most_bytes(int units, bool probe);
 bool show_open(dataset *labelled, origin *o, const char *prefix, const show_model *model,
                error *err);
 
-/* Elements of <main>, and their data; the page's scripts must include show_js. */
+/* Writes elements of <main> and their data. The page's scripts must include show_js. */
 void show_write(FILE *out, const show_part *part);
 
 #endif

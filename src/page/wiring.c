@@ -11,17 +11,17 @@
 #include <string.h>
 
 enum {
-    RING = 480,          /* the side of the ring's and the matrix's pictures */
-    ALL_EDGES = 12000,   /* drawn of all stages together */
-    SHADES = 6,          /* of edges, by weight */
-    MOST_CIRCLES = 1500, /* nodes past which the ring is a line */
-    MOST_PIXELS = 1024,  /* the side of a matrix's picture; fewer where there are several */
+    RING = 480,          /* side of the pictures of ring and matrix */
+    ALL_EDGES = 12000,   /* limit of edges drawn, over all stages */
+    SHADES = 6,          /* number of shades of edges, by weight */
+    MOST_CIRCLES = 1500, /* with more nodes, the ring is a line without circles */
+    MOST_PIXELS = 1024,  /* largest side of a matrix's picture; smaller if there are several */
     MOST_BARS = 48
 };
 
 /* ------------------------------------------------------------------------------------ norms */
 
-/* A dense pattern is stored as one block: nodes' shares of it are summed instead. */
+/* Sums a dense pattern, which is stored as one block, by pairs of nodes. */
 static void add_dense(const float *weight, int64_t hidden, int64_t block, int gates, double *sums) {
     int64_t nodes = hidden / block;
     for (int g = 0; g < gates; g++) {
@@ -74,7 +74,8 @@ void wiring_free(wiring *w) {
 
 /* ------------------------------------------------------------------------------------- ring */
 
-/* Nodes of the middle: a core, or hubs with three times the usual number of neighbours. */
+/* Finds the nodes to draw in the middle: a core, or hubs with three times the usual number of
+ * neighbours. */
 static bool *find_middle(const model_config *config, const graph *g, const graph_metrics *m,
                          int *count) {
     bool *middle = mem_alloc((size_t)g->nodes, sizeof *middle);
@@ -96,7 +97,7 @@ typedef struct point {
     double x, y;
 } point;
 
-/* Clockwise from the top, in order; those of the middle on a ring of their own. */
+/* Places nodes clockwise from the top, in order. Those of the middle have an inner ring. */
 static point *place_nodes(const graph *g, const bool *middle, int inside) {
     point *at = mem_alloc((size_t)g->nodes, sizeof *at);
     int number[2] = {0, 0}, count[2] = {g->nodes - inside, inside};
@@ -121,7 +122,7 @@ static int heavier(const void *a, const void *b) {
     return x->to - y->to;
 }
 
-/* The index of block (i, j), or -1. */
+/* Returns the index of block (i, j), or -1. */
 static int find_block(const graph *g, int i, int j) {
     int low = g->start[i], high = g->start[i + 1];
     while (low < high) {
@@ -135,8 +136,8 @@ static int find_block(const graph *g, int i, int j) {
     return low < g->start[i + 1] && g->column[low] == j ? low : -1;
 }
 
-/* The edges between distinct nodes, both directions as one, heaviest first; without weights spread
- * evenly, so that any first part of them shows the whole. */
+/* Lists the edges between distinct nodes, with both directions as one edge, heaviest first. Without
+ * weights they are spread evenly, so that any first part of the list represents the whole. */
 static edge *list_edges(const graph *g, const float *norms, size_t *count) {
     edge *edges = mem_alloc((size_t)graph_blocks(g) + 1, sizeof *edges);
     *count = 0;
@@ -158,7 +159,7 @@ static edge *list_edges(const graph *g, const float *norms, size_t *count) {
     return edges;
 }
 
-/* The lightest edges first, so that the heaviest are on top. */
+/* Draws the lightest edges first, so that the heaviest are on top. */
 static void write_edges(FILE *out, const point *at, const edge *edges, size_t count,
                         bool weighted) {
     int shades = weighted ? SHADES : 1;
@@ -203,7 +204,7 @@ static void begin_square(FILE *out, const char *place) {
             place, RING, RING, RING, RING);
 }
 
-/* Returns how many edges there are; at most `most` are drawn. */
+/* Draws at most `most` edges. Returns the number of all edges. */
 static size_t write_ring(FILE *out, const wiring *w, int stage, const graph_metrics *m, size_t most,
                          const char *place) {
     const graph *g = w->graphs[stage];
@@ -255,7 +256,7 @@ static int compare_floats(const void *a, const void *b) {
     return (x > y) - (x < y);
 }
 
-/* The norm that gets full black: 99 % of blocks have less. */
+/* Returns the norm that is drawn black: 99 % of blocks have a smaller one. */
 static float full_norm(const float *norms, size_t count) {
     float *sorted = mem_alloc(count, sizeof *sorted);
     memcpy(sorted, norms, count * sizeof *sorted);
@@ -266,7 +267,8 @@ static float full_norm(const float *norms, size_t count) {
     return full > 0 ? full : 1;
 }
 
-/* Darkness of blocks, the mean over those of a pixel where there are more nodes than pixels. */
+/* Computes the darkness of blocks. If there are more nodes than pixels, a pixel is the mean of its
+ * blocks. */
 static uint8_t *shade_matrix(const graph *g, const float *norms, int stages, int *side) {
     int most = stages == 1 ? MOST_PIXELS : stages <= 4 ? MOST_PIXELS / 2 : MOST_PIXELS / 4;
     *side = g->nodes < most ? g->nodes : most;
@@ -277,13 +279,13 @@ static uint8_t *shade_matrix(const graph *g, const float *norms, int stages, int
     for (int i = 0; i < g->nodes; i++) {
         for (int k = g->start[i]; k < g->start[i + 1]; k++) {
             size_t x = (size_t)(g->column[k] * share), y = (size_t)(i * share);
-            /* A block that is there is seen, however small its weights. */
+            /* A block is visible even if its weights are small. */
             dark[y * (size_t)*side + x] += norms ? 0.15 + 0.85 * fmin(1, norms[k] / full) : 1;
         }
     }
     uint8_t *grey = mem_alloc(pixels, 1);
     double darkest = 1;
-    if (*side < g->nodes) { /* the darkest pixel is black */
+    if (*side < g->nodes) { /* make the darkest pixel black */
         for (size_t p = 0; p < pixels; p++) darkest = fmax(darkest, dark[p]);
     }
     for (size_t p = 0; p < pixels; p++) grey[p] = (uint8_t)(255 - lround(255 * dark[p] / darkest));
@@ -308,7 +310,7 @@ static void write_matrix(FILE *out, const wiring *w, int stage, const char *plac
     html_base64(out, png, size);
     fprintf(out, "\"/>\n<rect class=\"axis\" x=\"%d\" y=\"%d\" width=\"%d\" height=\"%d\"/>\n",
             FIRST, DOWN, INSIDE, INSIDE);
-    int every = 1; /* 1, 2, 5, 10 ... times which makes at most 8 ticks */
+    int every = 1; /* the smallest of 1, 2, 5, 10 ... with at most 8 ticks */
     while (g->nodes / every > 8) {
         int digit = every;
         while (digit >= 10) digit /= 10;

@@ -1,5 +1,5 @@
-/* The wiring of a model as people know it from papers: nodes on a ring with chords between them,
- * how many neighbours they have, how far apart they are, and the matrix. */
+/* The wiring of a model: a ring of nodes with chords between them, histograms of degrees and of
+ * path lengths, and the matrix. */
 #ifndef SMALLWORLD_PAGE_WIRING_H
 #define SMALLWORLD_PAGE_WIRING_H
 
@@ -8,20 +8,21 @@
 
 typedef struct wiring {
     const model_config *config;
-    graph *const *graphs;          /* [stages] */
-    float *norms[CELL_MAX_STAGES]; /* [blocks] Frobenius norms; NULL without trained weights */
+    graph *const *graphs; /* [stages] */
+    float
+        *norms[CELL_MAX_STAGES]; /* [blocks] Frobenius norms; NULL if the weights are not trained */
 } wiring;
 
-/* With the norms of a checkpoint's blocks, over all gates. */
+/* Computes the norms of a checkpoint's blocks over all gates. */
 void wiring_measure(wiring *w, const checkpoint *c);
 void wiring_free(wiring *w);
 
-/* Elements of <main>. */
+/* Writes elements of <main>. */
 void wiring_write(FILE *out, const wiring *w);
 
 bool wiring_write_page(const wiring *w, const char *source, const char *path, error *err);
 
-/* One stage as a picture. */
+/* Writes one stage as a picture. */
 bool wiring_write_svg(const wiring *w, int stage, const char *path, error *err);
 
 #endif

@@ -10,9 +10,10 @@
 
 enum { DIRECTIONS = 64 };
 
-static const double least_residual = 1e-4; /* of a unit's second moment, left to the diagonal */
+static const double least_residual =
+    1e-4; /* at least this share of a unit's second moment stays in the diagonal */
 
-/* Orthonormal rows [rank][units], by Gram-Schmidt. */
+/* Returns orthonormal rows [rank][units], made by Gram-Schmidt. */
 static double *random_directions(size_t units, int rank) {
     double *q = mem_alloc((size_t)rank * units, sizeof *q);
     philox_stream draws = philox_start(0, PHILOX_PROBE, 0, 0);
@@ -92,8 +93,8 @@ static void factorise(const double *q, double *moved, size_t units, int rank, do
     free(core);
 }
 
-/* From standardised features to what the view shows; without standardising, the mean is one more
- * direction, shared with the intercept. */
+/* Converts the factor from standardised features to the view's. If the view does not standardise,
+ * the mean is one more direction, shared with the intercept. */
 static void assemble(curvature *c, const double *moved, int rank, const view *v) {
     size_t units = v->units;
     c->count = units + 1;
@@ -111,7 +112,8 @@ static void assemble(curvature *c, const double *moved, int rank, const view *v)
         if (!v->standardize) row[rank] = sqrt(v->rows) * mean;
         residual = fmax(residual, least_residual * v->rows) * size * size;
         c->diagonal[u] = fmax(residual, least_residual * least_residual * v->rows * mean * mean);
-        if (!(c->diagonal[u] > 0)) c->diagonal[u] = v->rows; /* always 0: any number will do */
+        if (!(c->diagonal[u] > 0))
+            c->diagonal[u] = v->rows; /* the feature is always 0, so any number will do */
     }
     c->diagonal[units] = v->standardize ? v->rows : least_residual * v->rows;
     if (!v->standardize) c->factor[units * (size_t)c->rank + (size_t)rank] = sqrt(v->rows);

@@ -19,7 +19,8 @@ typedef struct curvature {
     double *factor;   /* [count][rank] */
 } curvature;
 
-/* Counts the rows whose sign is not 0. `l` and `v` have the same dataset and rows. */
+/* Finds the curvature over the rows whose sign is not 0. `l` and `v` are of the same dataset and
+ * rows. */
 bool curvature_find(curvature *c, logistic *l, const int8_t *sign, const view *v, error *err);
 void curvature_free(curvature *c);
 

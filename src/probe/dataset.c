@@ -9,7 +9,7 @@
 
 enum {
     MAX_UNITS = 1 << 24,
-    STRIP = 256 /* units whose moments one task sums: rows are read in runs of 1 KiB */
+    STRIP = 256 /* units whose moments one task sums, so that rows are read in runs of 1 KiB */
 };
 
 /* ------------------------------------------------------------------------------------- opening */
@@ -89,7 +89,7 @@ void dataset_close(dataset *d) {
 
 /* ------------------------------------------------------------------------------------- labels */
 
-/* Where `label` is among the ascending classes, or would be. */
+/* The index of `label` among the ascending classes, or the index at which to insert it. */
 static int find_class(const int32_t *classes, int count, int32_t label) {
     int low = 0, high = count;
     while (low < high) {
@@ -150,7 +150,7 @@ bool dataset_index(const dataset *d, const int32_t *classes, int count, int16_t 
 
 /* ------------------------------------------------------------------------------------ moments */
 
-/* Sums differences from the first row's values, so that a mean far from 0 costs no digits. */
+/* Sums differences from the first row's values, so that a mean far from 0 costs no precision. */
 static void strip_moments(const dataset *d, const int8_t *sign, size_t from, size_t count,
                           double *mean, double *deviation) {
     double sum[STRIP] = {0}, square[STRIP] = {0}, rows = 0;

@@ -1,5 +1,5 @@
 /* Labelled features as `smallworld features` writes them: PREFIX.npy, documents x units, and
- * PREFIX.labels.npy. They are mapped, never copied. */
+ * PREFIX.labels.npy. Both files are mapped. */
 #ifndef SMALLWORLD_PROBE_DATASET_H
 #define SMALLWORLD_PROBE_DATASET_H
 
@@ -17,25 +17,25 @@ typedef struct dataset {
     const int32_t *label; /* [rows] */
 } dataset;
 
-/* Refuses features that are not float32 in two dimensions, labels that are not int32 in one,
- * another number of labels than of rows, files without rows, and numbers that are not finite. */
+/* Opens both files. Refuses features that are not a float32 matrix, labels that are not an int32
+ * vector of equal length, files without rows, and numbers that are not finite. */
 bool dataset_open(dataset *d, const char *prefix, error *err);
 void dataset_close(dataset *d);
 
 enum { DATASET_MAX_CLASSES = 256 };
 
-/* The labels beside UNLABELLED, ascending: classes [DATASET_MAX_CLASSES]. Returns how many; fewer
- * than two, and more than fit, are refused with -1. */
+/* Finds the distinct labels but UNLABELLED, ascending: classes [DATASET_MAX_CLASSES]. Returns their
+ * number, or -1 if there are fewer than two or more than fit. */
 int dataset_classes(const dataset *d, int32_t *classes, error *err);
 
-/* class [rows]: the index of each row's label among `classes` [count], -1 for UNLABELLED rows,
- * whose number is returned through `dropped`. Refuses other labels, and a dataset without labelled
- * rows. */
+/* Finds the index of each row's label among `classes` [count]: class [rows], -1 for UNLABELLED
+ * rows, whose number goes to `dropped`. Refuses other labels, and a dataset without labelled rows.
+ */
 bool dataset_index(const dataset *d, const int32_t *classes, int count, int16_t *class,
                    size_t *dropped, error *err);
 
-/* mean and deviation [units] over the rows whose sign is not 0; the deviation is the root of the
- * mean square, as in scikit-learn's StandardScaler. */
+/* Computes mean and deviation [units] over the rows whose sign is not 0. The deviation is the root
+ * of the mean squared difference, as in scikit-learn's StandardScaler. */
 void dataset_moments(const dataset *d, const int8_t *sign, double *mean, double *deviation);
 
 #endif

@@ -11,11 +11,11 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Documents that are read side by side, one a column. */
+/* Documents that are read side by side, one in each column. */
 typedef struct group {
     const uint32_t *documents;
     int count;
-    float *pooled; /* [pools][units][columns], as it comes back from the device */
+    float *pooled; /* [pools][units][columns], copied from the device */
 } group;
 
 typedef struct extractor {
@@ -25,22 +25,23 @@ typedef struct extractor {
     uint32_t *order;       /* [count] documents, longest first */
     recording *step;       /* the cell over m->steps bytes, then pooling */
     size_t plane;          /* units x columns */
-    int32_t *first, *last; /* [columns] on the device: which steps pooling takes */
+    int32_t *first, *last; /* [columns] on the device: the first and last step to pool */
     int32_t *latest;       /* [columns] on the device: the last one of them */
     void *pooled;          /* real [pools][units][columns] on the device */
-    float *host[2];        /* [pools][units][columns]: one is read into, one written from */
-    uint8_t *bytes;        /* [steps][columns] */
+    float *host
+        [2]; /* [pools][units][columns]: the device fills one while the writer reads the other */
+    uint8_t *bytes; /* [steps][columns] */
     int32_t *host_latest, *host_last;
 
     /* A thread writes the rows of one group while the backend reads the next. */
     pthread_t writer;
-    bool writing, written; /* written: and without an error */
-    group handed;          /* to the writer */
-    float *rows;           /* [batch][pools][units], as they are written */
+    bool writing, written; /* written: without an error */
+    group handed;          /* the group that the writer has */
+    float *rows;           /* [batch][pools][units], in the order of the file */
     file_writer features;
-    int64_t start; /* of the first row in the .npy file */
+    int64_t start; /* place of the first row in the .npy file */
     void (*take)(void *argument, size_t document,
-                 const float *row); /* instead of a file, or NULL */
+                 const float *row); /* takes rows in place of a file, or NULL */
     void *argument;
     error write_error;
 } extractor;
@@ -78,7 +79,8 @@ static void issue_step(void *argument) {
     }
 }
 
-/* What pooling starts from: 0, or for the largest, minus infinity, by way of `host`. */
+/* Sets the values that pooling starts from: 0, or minus infinity for the maximum. They pass through
+ * `host`. */
 static void start_pooling(extractor *e, float *host) {
     backend *be = e->m->be;
     for (int p = 0; p < e->how->pools.count; p++) {
@@ -92,7 +94,7 @@ static void start_pooling(extractor *e, float *host) {
     }
 }
 
-/* Feeds the steps from `from` on of the group's documents. */
+/* Runs the model over the group's documents from step `from` on. */
 static void run_step(extractor *e, const group *g, uint64_t from) {
     model *m = e->m;
     backend *be = m->be;
@@ -128,8 +130,8 @@ static void run_group(extractor *e, const group *g) {
 
 /* ------------------------------------------------------------------------------------- rows */
 
-/* The group's features of one pooling as parts of rows; 16 units at a time, so that a cache line is
- * filled at once. */
+/* Transposes one pooling's features of the group into rows, 16 units at a time, so that each cache
+ * line is filled at once. */
 static void turn_over(const extractor *e, const group *g, int p) {
     const size_t units = (size_t)e->m->config.hidden, columns = (size_t)e->m->columns, tile = 16;
     const size_t width = units * (size_t)e->how->pools.count;
@@ -145,7 +147,7 @@ static void turn_over(const extractor *e, const group *g, int p) {
     }
 }
 
-/* Rows go to their documents' places in the file, or to who takes them. */
+/* Writes rows to their documents' places in the file, or hands them to `take`. */
 static bool write_rows(extractor *e, const group *g, error *err) {
     size_t units = (size_t)e->m->config.hidden * (size_t)e->how->pools.count;
     for (int k = 0; e->take && k < g->count; k++) {
@@ -169,7 +171,7 @@ static void *write_group(void *argument) {
     return NULL;
 }
 
-/* Waits for the group that was handed over last. */
+/* Waits until the writer is done with its group. */
 static bool finish_writing(extractor *e, error *err) {
     if (!e->writing) return true;
     pthread_join(e->writer, NULL);
@@ -247,7 +249,7 @@ static void release_memory(extractor *e) {
 
 /* ------------------------------------------------------------------------------------- files */
 
-/* The labels, to the disk but for their name. */
+/* Writes the labels and flushes them to the disk, but does not yet give the file its name. */
 static bool write_labels(const corpus *c, file_writer *writer, error *err) {
     for (size_t i = 0; i < c->count; i++) {
         if (!file_write(writer, &c->documents[i].label, sizeof(int32_t), err)) return false;
@@ -255,7 +257,8 @@ static bool write_labels(const corpus *c, file_writer *writer, error *err) {
     return file_flush(writer, err);
 }
 
-/* Of the documents, their labels and what is made of them: the same again for the same files. */
+/* A number that depends on the documents, their labels and the options. The same files give it
+ * again. */
 static uint64_t set_number(const extractor *e) {
     uint64_t number = (uint64_t)corpus_hash(e->c);
     const char *model = e->how->model ? e->how->model : "";
@@ -270,8 +273,8 @@ static uint64_t set_number(const extractor *e) {
     return number ? number : 1;
 }
 
-/* Rewrites a .npy of features as svmlight text: "LABEL UNIT:VALUE ...", units from 1, zeros left
- * out, enough digits to read the same float back. */
+/* Rewrites a .npy file of features as svmlight text: "LABEL UNIT:VALUE ...", with units from 1,
+ * without zeros, and with enough digits to read the same float back. */
 static bool write_svmlight(const corpus *c, const char *npy_path, const char *path, error *err) {
     npy features;
     file_writer writer;
@@ -292,8 +295,8 @@ static bool write_svmlight(const corpus *c, const char *npy_path, const char *pa
     return written;
 }
 
-/* The features and labels get their names one after the other; between the two PREFIX.json says
- * so. */
+/* Gives features and labels their names, one after the other. In between PREFIX.json marks them as
+ * incomplete. */
 static bool commit_pair(extractor *e, file_writer *labels, const char *prefix, error *err) {
     origin o = {true, e->how->state, e->how->pools, "", e->c->names, e->c->name_count};
     if (!origin_mark(prefix, err)) {
@@ -316,7 +319,7 @@ static bool begin_rows(extractor *e, const char *path, uint64_t set, error *err)
     return npy_begin_in_set(&e->features, path, "<f4", rows, width, set, &e->start, err);
 }
 
-/* Both are begun, and thereby locked, before the work. */
+/* Begins, and thereby locks, both files before the work. */
 static bool write_pair(extractor *e, const char *prefix, error *err) {
     char *path = mem_format("%s.npy", prefix), *labels_path = mem_format("%s.labels.npy", prefix);
     const uint64_t set = set_number(e);
@@ -336,7 +339,7 @@ static bool write_pair(extractor *e, const char *prefix, error *err) {
     return done;
 }
 
-/* The features first go to a temporary file, which stays one. */
+/* Writes the features to a temporary file first, and svmlight text from that. */
 static bool write_text(extractor *e, const char *prefix, error *err) {
     char *path = mem_format("%s.svmlight", prefix), *working = mem_format("%s.features", path);
     bool done = begin_rows(e, working, 0, err);

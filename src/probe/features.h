@@ -11,15 +11,15 @@
 typedef enum feature_state { FEATURE_CELL, FEATURE_HIDDEN } feature_state;
 typedef enum feature_format { FORMAT_NPY, FORMAT_SVMLIGHT } feature_format;
 
-/* The number of steps that suits feature extraction: when a document ends within a call, the call's
- * remaining steps are wasted. */
+/* The best number of steps for feature extraction. If a document ends within a call, the remaining
+ * steps of the call are wasted. */
 enum { FEATURES_STEPS = 64 };
 
 #define FEATURE_STATES  "cell hidden"
 #define FEATURE_FORMATS "npy svmlight"
 
-/* How the states after a document's bytes become features: one kind, or several different ones,
- * whose features follow one another. */
+/* How the states after a document's bytes become features: by one pooling, or by several different
+ * ones whose features are joined. */
 enum { POOL_KINDS = 3 };
 
 typedef struct pool_list {
@@ -32,22 +32,23 @@ typedef struct feature_options {
     pool_list pools;
     feature_format format;
     bool progress;
-    const char *model; /* the checkpoint's checksum, for PREFIX.json; NULL: no such file */
+    const char *model; /* the checkpoint's checksum for PREFIX.json; NULL writes no such file */
 } feature_options;
 
 typedef struct feature_result {
-    uint64_t documents, bytes, units; /* units: features of a document */
+    uint64_t documents, bytes, units; /* units: number of features of a document */
     double seconds;
 } feature_result;
 
 /* Writes PREFIX.npy (documents x (pools x units), float32), PREFIX.labels.npy (int32) and
- * PREFIX.json (see origin.h), or PREFIX.svmlight, in the corpus's order. `m` is made for inference,
- * in one segment. */
+ * PREFIX.json (see origin.h), or PREFIX.svmlight. Rows are in the corpus's order. `m` is made for
+ * inference, in one segment. */
 bool features_extract(model *m, const corpus *c, const feature_options *how, const char *prefix,
                       feature_result *result, error *err);
 
-/* Hands over each document's features [pools x units] instead of writing them, longest documents
- * first. `take` is called by one other thread at a time; the row is valid during the call. */
+/* Calls `take` with each document's features [pools x units], longest documents first, instead of
+ * writing them. Only one thread calls it at a time, but not the caller's. The row is valid during
+ * the call. */
 bool features_each(model *m, const corpus *c, const feature_options *how,
                    void (*take)(void *argument, size_t document, const float *row), void *argument,
                    error *err);

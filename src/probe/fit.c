@@ -9,7 +9,7 @@
 
 enum { MAX_EVALUATIONS = 2000 };
 
-static const double enough = 1e-5; /* a gap */
+static const double enough = 1e-5; /* the gap at which a fit ends */
 
 typedef struct fit {
     logistic *l;
@@ -17,7 +17,7 @@ typedef struct fit {
     const int8_t *sign;
     penalty penalty;
     const view *view;
-    curvature curvature; /* of what the view shows */
+    curvature curvature; /* of the view's features */
     const double *cost;
     int models;
     double *weights, *gradient;                      /* [models][units + 1] */
@@ -54,7 +54,8 @@ static void find_duals(fit *f) {
     }
 }
 
-/* One evaluation of every model; returns how many are done, or -1 after an error of the device. */
+/* Evaluates every model once. Returns the number of models that are done, or -1 after an error of
+ * the device. */
 static int evaluate(fit *f, error *err) {
     size_t count = f->units + 1;
 #pragma omp parallel for schedule(dynamic)
@@ -96,7 +97,8 @@ static void show(const fit *f, int evaluations, int done, double *shown) {
                  f->models, worst);
 }
 
-/* Later on a step that overflows is one that does not descend; at the start there is no other. */
+/* Later, a step that overflows counts as one that does not descend. The start has no alternative,
+ * so it must be finite. */
 static bool start_is_finite(const fit *f) {
     for (size_t i = 0; i < (size_t)f->models * (f->units + 1); i++) {
         if (!isfinite(f->gradient[i])) return false;
@@ -118,7 +120,7 @@ static bool run(fit *f, const dataset *d, bool progress, error *err) {
     return true;
 }
 
-/* The logistic function's second derivative is at most 1/4, and that at 0. */
+/* Starts the minimisers. The logistic loss's second derivative is at most 1/4, its value at 0. */
 static void start(fit *f) {
     size_t count = f->units + 1;
     const curvature *c = &f->curvature;

@@ -71,7 +71,8 @@ static void find_root(history *h) {
         }
     }
     for (size_t r = 0; r < rank; r++) h->root[r * rank + r] += 1 / h->weight;
-    if (!linear_cholesky(h->root, rank)) h->weight = 0; /* rounding: the diagonal alone will do */
+    if (!linear_cholesky(h->root, rank))
+        h->weight = 0; /* rounding made it indefinite: use the diagonal alone */
 }
 
 static double base_product(const history *h, int i, int j) {
@@ -80,7 +81,7 @@ static double base_product(const history *h, int i, int j) {
     return sum;
 }
 
-/* So that B0 agrees with the latest pair in y' B0^-1 y = s' y. */
+/* Scales B0 so that it agrees with the latest pair: y' B0^-1 y = s' y. */
 static void find_scale(history *h) {
     h->scale = 1;
     if (h->pairs == 0) return;
@@ -182,7 +183,7 @@ bool history_is_empty(const history *h) {
 /* ----------------------------------------------------------------------------- without a penalty
  */
 
-/* By L-BFGS's two loops. */
+/* Uses L-BFGS's two loops. */
 void history_newton(const history *h, const double *w, const double *gradient, double *target) {
     double alpha[PAIRS];
     for (size_t i = 0; i < h->count; i++) target[i] = -gradient[i];

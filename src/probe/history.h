@@ -32,7 +32,8 @@ bool history_is_empty(const history *h);
 /* target [count] = the minimum over u of gradient . (u - w) + (u - w)' B (u - w) / 2. */
 void history_newton(const history *h, const double *w, const double *gradient, double *target);
 
-/* The same plus |u|_1, over the weights that are not 0, or whose gradient would make them so. */
+/* Adds |u|_1 to that model. Moves only the weights that are not 0 or that the gradient would move
+ * away from 0. */
 void history_newton_l1(const history *h, const double *w, const double *gradient, double *target);
 
 #endif

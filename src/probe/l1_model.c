@@ -7,16 +7,16 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { MAX_ROUNDS = 40, SWEEPS = 2 }; /* of SWEEPS sweeps and a Newton step */
+enum { MAX_ROUNDS = 40, SWEEPS = 2 }; /* each of SWEEPS sweeps and a Newton step */
 
-static const double tolerance = 1e-9; /* on a sweep's share of phi's decrease */
+static const double tolerance = 1e-9; /* smallest share of phi that a sweep must gain */
 
 typedef struct search {
     const l1_model *m;
     double *u;
     double *curvature;    /* [count] B's diagonal */
     double *product;      /* [rank] right' (u - w) */
-    size_t *free;         /* [count] where u is not 0 */
+    size_t *free;         /* [count] the coordinates at which u is not 0 */
     double *slope, *kept; /* [count] scratch */
     double *small, *side; /* [rank][rank], [rank] scratch */
 } search;
@@ -45,7 +45,7 @@ static void add(double *to, const double *from, double factor, size_t count) {
     for (size_t i = 0; i < count; i++) to[i] += factor * from[i];
 }
 
-/* Of the model without its norm. */
+/* The slope of the model without its norm. */
 static double slope_at(const search *s, size_t a) {
     const l1_model *m = s->m;
     return m->gradient[a] + m->base[a] * (s->u[a] - m->w[a]) -
@@ -115,7 +115,8 @@ static void newton_step(search *s, size_t n) {
     }
 }
 
-/* Moves the free coordinates by `share` of the step; those that would change sign stop at 0. */
+/* Moves the free coordinates by `share` of the step. A coordinate that would change its sign stops
+ * at 0. */
 static void take_step(search *s, size_t n, double share) {
     for (size_t k = 0; k < n; k++) {
         size_t a = s->free[k];
@@ -125,7 +126,8 @@ static void take_step(search *s, size_t n, double share) {
     find_product(s);
 }
 
-/* The whole step, or else as much of it as changes no sign, down to which phi descends. */
+/* Takes the whole step if phi then decreases, or else the largest share of it that changes no sign.
+ */
 static void newton(search *s) {
     const l1_model *m = s->m;
     size_t n = 0;
@@ -160,7 +162,7 @@ void l1_model_minimise(const l1_model *m, double *u) {
     s.free = mem_alloc(m->count, sizeof *s.free);
     for (size_t a = 0; a < m->count; a++) {
         double curvature = m->base[a] - dot(m->left + a * rank, m->right + a * rank, rank);
-        s.curvature[a] = fmax(curvature, 1e-6 * m->base[a]); /* above 0 but for rounding */
+        s.curvature[a] = fmax(curvature, 1e-6 * m->base[a]); /* positive except for rounding */
     }
     find_product(&s);
     double total = 0;

@@ -47,7 +47,7 @@ void linear_backward(const double *r, size_t n, double *x, size_t columns) {
     }
 }
 
-/* By elimination with partial pivoting. */
+/* Uses elimination with partial pivoting. */
 void linear_solve(double *a, size_t n, double *x, size_t columns) {
     for (size_t i = 0; i < n; i++) {
         size_t pivot = i;

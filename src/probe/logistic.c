@@ -8,8 +8,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Documents of one product: many, for few transfers and waits; but on the CPU no more than a BLAS
- * call packs well. Rows that one task of the host sums up: fixed, so that the order of sums is. */
+/* Rows of one product: many need few transfers and waits, but on the CPU a BLAS call packs a
+ * limited number well. A chunk is the rows that one task of the host sums; its fixed size fixes the
+ * order of sums. */
 enum { LEAST_PANEL = 1024, MOST_PANEL = 8192, PANEL_NUMBERS = 1 << 24, CHUNK = 256 };
 
 enum { SUM_LOSS, SUM_SLOPE, SUM_CURVATURE, SUMS };
@@ -18,18 +19,18 @@ struct logistic {
     backend *be;
     const dataset *d;
     bool on_host;      /* the device reads the mapped features in place */
-    size_t columns;    /* models, padded */
-    size_t panel;      /* rows of a product */
-    layout *layout[2]; /* of a whole panel, and of what is left over */
+    size_t columns;    /* number of models, padded */
+    size_t panel;      /* number of rows of a product */
+    layout *layout[2]; /* for a whole panel, and for the remaining rows */
     device_layout *device[2];
     float *x; /* the features, or a panel of them */
     bool resident;
     float *device_w, *device_z,
         *device_g;   /* [units][columns], [panel][columns], [units][columns] */
-    float *w, *g;    /* the same on the host */
-    float *z;        /* [rows][columns]: products, then -y a */
+    float *w, *g;    /* their copies on the host */
+    float *z;        /* [rows][columns]: the products, later -y a */
     double *total;   /* [units][columns]: the gradient over panels */
-    double *partial; /* [chunks][SUMS][columns] of losses, -y a, and a (1 - a) */
+    double *partial; /* [chunks][SUMS][columns]: sums of losses, of -y a, and of a (1 - a) */
     size_t chunks;
 };
 
@@ -169,10 +170,10 @@ bool logistic_margins(logistic *l, const double *weights, int models, double *ma
     return l->be->finish(l->be, err);
 }
 
-/* Panels hold whole chunks but the last. */
+/* Every panel but the last consists of whole chunks. */
 static_assert(LEAST_PANEL % CHUNK == 0 && MOST_PANEL % CHUNK == 0, "a panel is whole chunks");
 
-/* What becomes of the products of a chunk of rows before they are multiplied back. */
+/* Works on the products of a chunk of rows before they are multiplied back. */
 typedef void chunk_function(logistic *l, size_t chunk, const double *weights, int models,
                             const int8_t *sign);
 
@@ -189,7 +190,7 @@ static void sweep_panels(logistic *l, const double *weights, int models, const i
     }
 }
 
-/* Of one of the sums over chunks, for model k. */
+/* The total of one of the sums over all chunks, for model k. */
 static double total_of(const logistic *l, int which, int k) {
     double total = 0;
     for (size_t chunk = 0; chunk < l->chunks; chunk++) {
@@ -210,7 +211,7 @@ static void collect_gradient(const logistic *l, int models, double *gradient) {
 
 /* ---------------------------------------------------------------------------------------- loss */
 
-/* Turns the products of a chunk of rows into -y a, and sums losses and those. */
+/* Turns the products of a chunk of rows into -y a. Sums these and the losses. */
 static void chunk_loss(logistic *l, size_t chunk, const double *weights, int models,
                        const int8_t *sign) {
     size_t units = l->d->units, first = chunk * CHUNK;
@@ -227,7 +228,7 @@ static void chunk_loss(logistic *l, size_t chunk, const double *weights, int mod
                 continue;
             }
             double margin = y * (z[k] + weights[k * (units + 1) + units]);
-            double small = exp(-fabs(margin)); /* never overflows */
+            double small = exp(-fabs(margin)); /* cannot overflow */
             z[k] = (float)(-y * (margin < 0 ? 1 : small) / (1 + small));
             loss[k] += log1p(small) + (margin < 0 ? -margin : 0);
             sum[k] += z[k];
@@ -255,7 +256,8 @@ int logistic_columns(const logistic *l) {
     return (int)l->columns;
 }
 
-/* Turns the products of a chunk of rows into margins, 0 for rows left out, and sums them. */
+/* Turns the products of a chunk of rows into margins, which are 0 for rows left out, and sums them.
+ */
 static void chunk_moments(logistic *l, size_t chunk, const double *weights, int models,
                           const int8_t *sign) {
     size_t units = l->d->units, first = chunk * CHUNK;

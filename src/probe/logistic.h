@@ -18,14 +18,14 @@
 
 typedef struct logistic logistic;
 
-/* Makes the loss of up to `models` models; the backend and the dataset must outlive it. If
- * `resident`, the features stay on the device for many calls; else each call uploads them. NULL if
+/* Makes the loss of up to `models` models. The backend and the dataset must outlive it. If
+ * `resident`, the features stay on the device; otherwise each call uploads them. Returns NULL if
  * they do not fit. */
 logistic *logistic_create(backend *be, const dataset *d, int models, bool resident, error *err);
 void logistic_free(logistic *l);
 
-/* Weights are [models][units + 1], the intercept last, and rounded to float but for the intercept.
- * margins [rows][models]. */
+/* Computes margins [rows][models]. Weights are [models][units + 1] with the intercept last; all but
+ * the intercept are rounded to float. */
 bool logistic_margins(logistic *l, const double *weights, int models, double *margins, error *err);
 
 /* loss [models], its gradient [models][units + 1] and curvature [models], the mean over rows of the

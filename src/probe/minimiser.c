@@ -8,8 +8,8 @@
 #include <string.h>
 
 enum {
-    BACKTRACKS = 6, /* before the history is given up */
-    WINDOW = 15     /* evaluations over which progress is judged */
+    BACKTRACKS = 6, /* number of steps back before the history is dropped */
+    WINDOW = 15     /* number of evaluations over which progress is judged */
 };
 
 static const double armijo = 1e-4, least_progress = 1e-7;
@@ -18,14 +18,14 @@ struct minimiser {
     size_t count;
     penalty penalty;
     history *past;
-    const double *diagonal; /* of the loss's second derivatives, with `weight` */
-    double weight, share;   /* the share that `past` reckons with */
+    const double *diagonal; /* of the loss's second derivatives, together with `weight` */
+    double weight, share;   /* `share`: the one that `past` was scaled with */
     double *w, *gradient;   /* the best point, and the smooth part's gradient there; with PENALTY_L2
                                the   penalty is part of it */
-    double *target, *trial; /* where the model is least; w + step (target - w) */
+    double *target, *trial; /* the model's minimum; w + step (target - w) */
     double *told;           /* scratch: the smooth part's gradient at the trial */
     double objective, step;
-    double expected; /* the change of the objective from w to target, to first order; below 0 */
+    double expected; /* predicted first-order change of the objective from w to target, below 0 */
     double earlier[WINDOW];
     int evaluations, backtracks;
     bool stalled;
@@ -109,7 +109,7 @@ static void make_trial(minimiser *m) {
     }
 }
 
-/* A new direction from w. Without history its length says little: backtracking finds one. */
+/* Finds a new direction from w. Without history its length is uncertain; backtracking finds one. */
 static void set_out(minimiser *m) {
     find_target(m);
     if (!(m->expected < 0) && !history_is_empty(m->past)) {
@@ -129,13 +129,13 @@ static void accept(minimiser *m, double objective, double share) {
     memcpy(m->w, m->trial, m->count * sizeof *m->w);
     memcpy(m->gradient, m->told, m->count * sizeof *m->gradient);
     m->objective = objective;
-    bool ridge = m->penalty == PENALTY_L2; /* else the history's scale does the same */
+    bool ridge = m->penalty == PENALTY_L2; /* otherwise the history's scale serves */
     if (ridge && (share < 0.6 * m->share || share > 1.7 * m->share)) set_share(m, share);
     set_out(m);
 }
 
-/* Back to the minimum of the parabola through what is known of this line, within a tenth and a
- * half. */
+/* Shortens the step to the minimum of the parabola through the known values, but to no less than a
+ * tenth and no more than a half of it. */
 static void reject(minimiser *m, double objective) {
     if (++m->backtracks > BACKTRACKS && !history_is_empty(m->past)) {
         history_forget(m->past);
@@ -161,7 +161,8 @@ void minimiser_tell(minimiser *m, double loss, const double *gradient, double sh
             m->told[i] += m->trial[i];
         }
     }
-    double wanted = m->objective + armijo * m->step * m->expected; /* infinite at the start */
+    double wanted =
+        m->objective + armijo * m->step * m->expected; /* infinite before the first step */
     if (objective < m->objective && objective <= wanted) {
         accept(m, objective, share);
     } else {

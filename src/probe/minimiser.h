@@ -33,13 +33,15 @@ minimiser *minimiser_create(size_t count, penalty penalty, const double *start,
                             const double *diagonal, const double *factor, int rank, double weight);
 void minimiser_free(minimiser *m);
 
-/* The point [count] at which to evaluate the loss next; valid until the next minimiser_tell. */
+/* Returns the point [count] at which to evaluate the loss next. It is valid until the next
+ * minimiser_tell. */
 const double *minimiser_trial(const minimiser *m);
 
-/* The loss at the trial and its gradient [count], both without the penalty, and the share there. */
+/* Takes the loss at the trial point and its gradient [count], both without the penalty, and the
+ * share at that point. */
 void minimiser_tell(minimiser *m, double loss, const double *gradient, double share);
 
-/* The best point so far, [count], and loss plus penalty there. */
+/* Returns the best point so far, [count], and the loss plus penalty there. */
 const double *minimiser_best(const minimiser *m);
 double minimiser_objective(const minimiser *m);
 

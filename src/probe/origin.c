@@ -110,7 +110,7 @@ static bool parse_names(origin *o, json_reader *r) {
     return !r->failed;
 }
 
-/* The members in any order; those that are missing leave what `o` has. */
+/* Reads the members in any order. Missing ones leave `o` unchanged. */
 static bool parse(origin *o, const file_map *map, bool *marked) {
     json_reader r = {(const char *)map->bytes, (const char *)map->bytes + map->size, false};
     char key[16], value[32], kind[32] = "";
@@ -136,7 +136,7 @@ static bool parse(origin *o, const file_map *map, bool *marked) {
     return !r.failed && known && strcmp(kind, complete) == 0;
 }
 
-/* `any`: another program's file is let pass. */
+/* Reads PREFIX.json. With `any`, accepts another program's file. */
 static bool read_file(origin *o, const char *prefix, bool any, error *err) {
     char *path = mem_format("%s.json", prefix);
     file_map map;

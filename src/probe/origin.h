@@ -1,5 +1,5 @@
-/* PREFIX.json beside features records how they were made; a probe needs this to be used on other
- * documents. Features of other programs have no such file. */
+/* PREFIX.json beside features records how they were made. A probe needs this to be used on other
+ * documents. Features made by other programs have no such file. */
 #ifndef SMALLWORLD_PROBE_ORIGIN_H
 #define SMALLWORLD_PROBE_ORIGIN_H
 
@@ -11,32 +11,33 @@ typedef struct origin {
     feature_state state;
     pool_list pools;
     char model[16]; /* the checkpoint's checksum */
-    char **names;   /* [name_count] of labels, as in corpus.h; NULL where they are integers */
+    char **names; /* [name_count] the labels' names, as in corpus.h; NULL if labels are integers */
     int name_count;
 } origin;
 
-/* PREFIX.json says that PREFIX.npy and PREFIX.labels.npy may be of two runs, until origin_write
- * says how both were made, or origin_remove takes it away. */
+/* origin_mark writes a PREFIX.json that marks PREFIX.npy and PREFIX.labels.npy as incomplete: they
+ * may be of two runs. origin_write replaces it by the record of how both were made; origin_remove
+ * removes it. */
 bool origin_mark(const char *prefix, error *err);
 bool origin_write(const origin *o, const char *prefix, error *err);
 bool origin_remove(const char *prefix, error *err);
 
-/* Refuses features with that mark, and no others. */
+/* Refuses features that have this mark. Accepts all others. */
 bool origin_check_complete(const char *prefix, error *err);
 
-/* Without the file, `known` is false. Refuses what is not one of ours, and features with the mark.
- * The caller frees. */
+/* Reads PREFIX.json; without the file, `known` is false. Refuses other programs' files and marked
+ * features. The caller frees the origin. */
 bool origin_read(origin *o, const char *prefix, error *err);
 void origin_free(origin *o);
 
 /* Refuses features that are known to be another checkpoint's. */
 bool origin_check(const char *prefix, const char *checksum, error *err);
 
-/* The names of choices, as in commands' options. */
+/* Converts states and pools to and from the names that commands use. */
 const char *origin_state_name(feature_state state);
 bool origin_parse_state(const char *name, feature_state *state);
 
-/* Of pools, joined by commas: "last,mean". `text` holds ORIGIN_POOLS_TEXT bytes. */
+/* Pools are joined by commas: "last,mean". `text` has room for ORIGIN_POOLS_TEXT bytes. */
 enum { ORIGIN_POOLS_TEXT = 16 };
 const char *origin_pools_text(const pool_list *pools, char *text);
 bool origin_parse_pools(const char *text, pool_list *pools);

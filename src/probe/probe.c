@@ -10,13 +10,13 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { HELD_OUT = 5, SMALLEST_EXPONENT = -8 }; /* one row in five */
+enum { HELD_OUT = 5, SMALLEST_EXPONENT = -8 }; /* HELD_OUT: one row in five is held out */
 
-/* A dataset and the classes of its rows. */
+/* A dataset with the classes of its rows. */
 typedef struct part {
     dataset d;
     origin origin;
-    int32_t *label; /* [rows] by train's numbers; NULL where they are the file's */
+    int32_t *label; /* [rows] renumbered as in train; NULL if the file's numbers serve */
     int16_t *class; /* [rows] -1: unlabelled; NULL while closed */
     size_t labelled;
 } part;
@@ -27,12 +27,12 @@ typedef struct probe {
     part train, valid, test; /* valid is closed without --valid */
     int32_t classes[DATASET_MAX_CLASSES];
     int class_count, functions; /* functions: 1 for two classes, else one a class */
-    logistic *l;                /* on train */
+    logistic *l;                /* the loss on train */
     double cost[PROBE_COSTS];
-    int8_t *sign;        /* [rows of train] of one function's fit */
+    int8_t *sign;        /* [rows of train] for the fit of one function */
     double *weights;     /* [functions][PROBE_COSTS][units + 1] */
     double *chosen;      /* [functions][units + 1] */
-    double *deviation;   /* [units] of what the final fit saw */
+    double *deviation;   /* [units] over the rows of the final fit */
     int32_t *prediction; /* [rows of test] */
     probe_result *result;
 } probe;
@@ -47,7 +47,8 @@ static void split_class(const int16_t *class, size_t rows, uint64_t seed, int nu
     size_t wanted = (count + HELD_OUT / 2) / HELD_OUT;
     if (wanted == 0) wanted = 1;
     philox_stream draws = philox_start(seed, PHILOX_SPLIT, 0, (uint32_t)number);
-    for (size_t i = 0; i < wanted && i < count; i++) { /* Fisher-Yates, as far as it is needed */
+    for (size_t i = 0; i < wanted && i < count;
+         i++) { /* Fisher-Yates, stopped once enough are drawn */
         size_t j = i + (size_t)philox_below(&draws, count - i), chosen = member[j];
         member[j] = member[i];
         member[i] = chosen;
@@ -71,7 +72,7 @@ bool probe_split(const int16_t *class, size_t rows, int classes, uint64_t seed, 
 
 /* ---------------------------------------------------------------------------------------- input */
 
-/* Labels that are names: a part's numbers for them become train's. */
+/* Renumbers a part's named labels as in train. */
 static bool rename_labels(probe *p, part *part, error *err) {
     const origin *ours = &part->origin, *theirs = &p->train.origin;
     const dataset *d = &part->d;
@@ -102,7 +103,7 @@ static bool rename_labels(probe *p, part *part, error *err) {
     return true;
 }
 
-/* The first part opened, train, says what the classes are and how many units there are. */
+/* Opens a part. The first one, train, determines the classes and the number of units. */
 static bool open_part(probe *p, part *part, const char *prefix, error *err) {
     if (!dataset_open(&part->d, prefix, err)) return false;
     dataset *d = &part->d, *train = &p->train.d;
@@ -139,15 +140,15 @@ static bool open_parts(probe *p, error *err) {
     return open_part(p, &p->test, how->test, err);
 }
 
-/* The class that function k says yes to. */
+/* The class for which function k is positive. */
 static int positive_class(const probe *p, int k) {
     return p->functions == 1 ? 1 : k;
 }
 
 /* ------------------------------------------------------------------------------------- margins */
 
-/* Of `models` models of each function, weights [functions][PROBE_COSTS][units + 1]: an array
- * [functions][rows][models] that the caller frees. */
+/* Computes the margins [functions][rows][models] of `models` models of each function, whose weights
+ * are [functions][PROBE_COSTS][units + 1]. The caller frees them. */
 static double *find_margins(probe *p, const dataset *d, const double *weights, size_t stride,
                             int models, error *err) {
     size_t each = d->rows * (size_t)models;
@@ -165,7 +166,7 @@ static double *find_margins(probe *p, const dataset *d, const double *weights, s
     return NULL;
 }
 
-/* The class that model `c` says row i is; a margin of 0 between two says the first. */
+/* The class that model `c` gives row i. A margin of 0 between two classes gives the first. */
 static int said_class(const probe *p, const double *margins, size_t rows, size_t i, int models,
                       int c) {
     const double *at = margins + i * (size_t)models + (size_t)c;
@@ -178,8 +179,8 @@ static int said_class(const probe *p, const double *margins, size_t rows, size_t
     return best;
 }
 
-/* For each model, how many of the labelled rows it gets wrong, all or those of `held`; returns how
- * many there are. */
+/* Counts, for each model, the labelled rows that it gets wrong, among all or among those of `held`.
+ * Returns the number of rows. */
 static size_t count_errors(const probe *p, const double *margins, const part *part,
                            const bool *held, int models, size_t *wrong) {
     size_t rows = 0;
@@ -196,8 +197,8 @@ static size_t count_errors(const probe *p, const double *margins, const part *pa
 
 /* ------------------------------------------------------------------------------------- choosing */
 
-/* Fits `models` models of one function, from C number `first` on, on train's rows but those of
- * `held`. */
+/* Fits `models` models of one function, with C from number `first` on, on the rows of train that
+ * are not in `held`. */
 static bool fit_on(probe *p, int function, const bool *held, int first, int models, double *weights,
                    fit_report *reports, error *err) {
     const dataset *d = &p->train.d;
@@ -230,7 +231,8 @@ static void say_function(const probe *p, int function) {
     }
 }
 
-/* The index of the smallest C that errs least on the part, or its rows of `held`; -1: failed. */
+/* Returns the index of the smallest C with the fewest errors on the part, or on its rows in `held`;
+ * -1 on failure. */
 static int choose_cost(probe *p, const part *part, const bool *held, const fit_report *reports,
                        error *err) {
     size_t stride = PROBE_COSTS * (p->train.d.units + 1);
@@ -253,7 +255,7 @@ static int choose_cost(probe *p, const part *part, const bool *held, const fit_r
     return best;
 }
 
-/* What all functions' reports of each C come to. */
+/* Combines the functions' reports of each C. */
 static void add_reports(fit_report *all, const fit_report *one, int models) {
     for (int c = 0; c < models; c++) {
         all[c].objective += one[c].objective;
@@ -275,7 +277,7 @@ static bool fit_all(probe *p, const bool *held, fit_report *all, error *err) {
     return true;
 }
 
-/* Fills p->chosen by the C in use, fitted on all of train; returns the C's index, or -1. */
+/* Fits the chosen C on all of train into p->chosen. Returns the C's index, or -1. */
 static int fit_and_choose(probe *p, fit_report *report, error *err) {
     fit_report reports[PROBE_COSTS] = {0};
     size_t rows = p->train.d.rows, length = p->train.d.units + 1;
@@ -376,7 +378,7 @@ static bool run(probe *p, error *err) {
 
 /* ---------------------------------------------------------------------------------------- files */
 
-/* The probe as one file, with its classes' names, or their labels. */
+/* Saves the probe as one file, with the names or numbers of its classes. */
 static bool save_probe(const probe *p, const char *path, error *err) {
     const probe_result *r = p->result;
     const origin *o = &p->train.origin;
@@ -402,7 +404,7 @@ static bool save_probe(const probe *p, const char *path, error *err) {
     return saved;
 }
 
-/* All files are begun before the work, so that a folder that cannot be written is known at once. */
+/* Begins all files before the work, so that a folder that cannot be written is found at once. */
 static bool run_and_write(probe *p, error *err) {
     if (!p->how->out) return run(p, err);
     char *weights_path = mem_format("%s.weights.npy", p->how->out);

@@ -8,22 +8,22 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Documents side by side, one a column, and what comes back from the device after a call. */
+/* Documents that are read side by side, one in each column, and the results of a call. */
 typedef struct reader_state {
     model *m;
     const corpus *c;
     const reading_options *how;
     reading *r;
     recording *step;
-    size_t *start;      /* [documents] the position of each one's first byte */
+    size_t *start;      /* [documents] the position of each document's first byte */
     uint8_t *bytes;     /* [steps][columns] */
     char *states;       /* [steps][hidden][columns] elements of `size` bytes */
     float *logits;      /* [steps][256][columns] */
     float *bias;        /* [256] of the head */
-    size_t size;        /* of an element of a state: 2 is bf16 */
-    bool choosing;      /* the first pass: moments of all units */
+    size_t size;        /* size of a state's element: 2 for bf16 */
+    bool choosing;      /* whether this is the first pass, over the moments of all units */
     double *sum, *sum2; /* [hidden] */
-    double *pooled;     /* [columns][pools][hidden] so far in each document, for the margin */
+    double *pooled;     /* [columns][pools][hidden] pooled states of each document so far */
     double begun, shown;
 } reader_state;
 
@@ -51,7 +51,7 @@ static void take_moments(reader_state *s, size_t t, size_t column) {
     }
 }
 
-/* The distribution after a byte: the likeliest bytes, and the surprise of the one that came. */
+/* Records the likeliest next bytes, and the surprise of the actual one. */
 static void take_next(reader_state *s, size_t t, size_t column, size_t position, int came) {
     size_t columns = (size_t)s->m->columns;
     const float *raw = s->logits + t * VOCABULARY * columns + column;
@@ -75,8 +75,8 @@ static void take_next(reader_state *s, size_t t, size_t column, size_t position,
     }
 }
 
-/* Adds a state to what is pooled of its document, whose byte `step` it follows, and applies the
- * probe to the features as if the document ended here. */
+/* Adds the state after byte `step` of a document to its pooled features, and applies the probe to
+ * them as if the document ended here. */
 static void take_margin(reader_state *s, size_t t, size_t column, size_t position, uint64_t step) {
     const reading_options *how = s->how;
     size_t hidden = (size_t)s->m->config.hidden, pools = (size_t)how->pools.count;
@@ -174,7 +174,7 @@ static bool run_pass(reader_state *s, error *err) {
     return true;
 }
 
-/* The units of largest deviation, largest first. */
+/* Finds the units of largest deviation, largest first. */
 static bool choose_units(reader_state *s, error *err) {
     size_t hidden = (size_t)s->m->config.hidden;
     reading *r = s->r;

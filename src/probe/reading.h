@@ -1,6 +1,6 @@
-/* Reading along: what the model holds and expects at every byte of documents, each read from a zero
- * state as smallworld features reads them. Unlike features, which keep a document's end, it keeps
- * every byte, so it is for texts that people look at. */
+/* Records the model's states and predictions at every byte of documents. Each document is read from
+ * a zero state, as smallworld features reads it. Since every byte is kept, this is for short texts
+ * that people look at. */
 #ifndef SMALLWORLD_PROBE_READING_H
 #define SMALLWORLD_PROBE_READING_H
 
@@ -8,19 +8,18 @@
 #include "model/model.h"
 #include "probe/features.h"
 
-enum { READING_NEXT = 5, READING_STEPS = 32 /* what `m` is best made for */ };
+enum { READING_NEXT = 5, READING_STEPS = 32 /* the best number of steps for `m` */ };
 
-/* A byte that may come next. */
+/* A possible next byte and its probability. */
 typedef struct next_byte {
     uint8_t byte, percent;
 } next_byte;
 
 typedef struct reading_options {
     feature_state state;
-    const size_t *units; /* [count] which units' states to keep; NULL: the `count` whose state
-                            deviates most over the text */
+    const size_t *units; /* [count] units to keep; NULL: those that vary most */
     int count;
-    pool_list pools;       /* what the features of `weights` are */
+    pool_list pools;       /* the features that `weights` are for */
     const double *weights; /* NULL, or a probe's: [pools x hidden + 1], the intercept last */
     bool progress;
 } reading_options;
@@ -36,8 +35,8 @@ typedef struct reading {
     next_byte *next; /* [bytes][READING_NEXT] after the byte, likeliest first */
 } reading;
 
-/* `m` is made for inference, in one segment, with the streams and steps that fit. The caller frees
- * the reading with reading_free. */
+/* `m` is made for inference, in one segment, with any streams and steps. The caller frees the
+ * reading with reading_free. */
 bool reading_run(model *m, const corpus *c, const reading_options *how, reading *r, error *err);
 void reading_free(reading *r);
 

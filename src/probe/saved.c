@@ -60,7 +60,7 @@ static const char *entry(const saved_probe *p, const char *key) {
     return value ? value : "";
 }
 
-/* The tensors' and the classes' sizes agree, and every number is finite. */
+/* Whether the sizes of tensors and classes agree and every number is finite. */
 static bool parse(saved_probe *p) {
     const tensor *weights = safetensors_find(&p->file, "weights");
     const tensor *deviation = safetensors_find(&p->file, "deviation");

@@ -17,7 +17,7 @@
 enum { SAVED_MAX_CLASSES = 256 };
 
 typedef struct saved_probe {
-    safetensors file; /* what was opened; its memory is the arrays' */
+    safetensors file; /* the open file, which holds the arrays */
     origin origin;
     int classes, models;
     const char *name[SAVED_MAX_CLASSES];
@@ -25,14 +25,14 @@ typedef struct saved_probe {
     const double *weights, *deviation;
     char penalty[8];
     double cost, error;
-    int64_t documents; /* that the error is over */
+    int64_t documents; /* number of documents of the error */
 } saved_probe;
 
 bool saved_write(const saved_probe *p, const char *path, error *err);
 bool saved_open(saved_probe *p, const char *path, error *err);
 void saved_close(saved_probe *p);
 
-/* Refuses a probe of another width, or of features that another checkpoint made. */
+/* Refuses a probe of another number of features, or on features of another checkpoint. */
 bool saved_check(const saved_probe *p, int64_t units, const char *checksum, const char *path,
                  error *err);
 
@@ -41,9 +41,9 @@ bool saved_check(const saved_probe *p, int64_t units, const char *checksum, cons
  * Leaves out units whose weights are all 0. Returns the number of units found. */
 int saved_top_units(const saved_probe *p, int64_t hidden, size_t *units, int count);
 
-/* probability [classes] of a document whose features are x [units]: of two classes the logistic
- * function of the margin; of more, those of all functions over their sum. Returns the likeliest
- * class. */
+/* Computes the probability [classes] of each class for a document with features x [units]. Of two
+ * classes it is the logistic function of the margin; of more, that of each function over the sum of
+ * all. Returns the likeliest class. */
 int saved_apply(const saved_probe *p, const float *x, double *probability);
 
 #endif

@@ -44,7 +44,7 @@ void view_enter(const view *v, const double *weights, double *seen) {
 
 void view_gradient(const view *v, double *gradient) {
     for (size_t u = 0; u < v->units; u++) {
-        bool constant = v->standardize && v->deviation[u] == 0; /* exactly 0, not nearly */
+        bool constant = v->standardize && v->deviation[u] == 0; /* exactly 0, not nearly 0 */
         double centered = gradient[u] - center(v, u) * gradient[v->units];
         gradient[u] = constant ? 0 : centered / view_scale(v, u);
     }
