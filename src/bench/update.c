@@ -20,29 +20,33 @@
 #include <time.h>
 #include <unistd.h>
 
-/* Shares of the time to measure for; the rest is for the ceilings and for making data. */
+/* Shares of the measuring time. The rest goes to ceilings and to making data. */
 static const double text_share = 0.35, random_share = 0.1, gradient_share = 0.1,
                     forward_share = 0.1, features_share = 0.15;
 
 static const timing dense_timing = {5, 0.01, 1};
-static const double dense_most = 0.25; /* seconds of a dense product that is not worth its time */
+static const double dense_most =
+    0.25; /* a dense product that takes longer, in seconds, is not measured */
 
-static const double round_seconds = 0.25; /* of updates between waits for the device */
+static const double round_seconds =
+    0.25; /* duration of the updates between two waits for the device */
 
 enum {
-    TEXT_BYTES = 8 << 20, /* of made-up text, or four minibatches */
+    TEXT_BYTES = 8 << 20, /* size of the made-up text; at least four minibatches */
     MOST_ROUNDS = 99,
-    MOST_GRADIENTS = 9,   /* runs of the weights' gradient */
-    REVIEWS = 25000,      /* documents that features are measured for, by some groups of them */
-    MEAN_DOCUMENT = 1300, /* bytes, as film reviews have */
-    MOST_GROUPS = 64,     /* of documents, each a minibatch */
+    MOST_GRADIENTS = 9, /* runs of the weights' gradient */
+    REVIEWS =
+        25000, /* documents that feature extraction stands for; only some groups of them are run */
+    MEAN_DOCUMENT = 1300, /* mean length in bytes, as of film reviews */
+    MOST_GROUPS = 64,     /* groups of documents, each a minibatch */
     DENSE_DEPTH = 1 << 14,
-    CPU_DENSE_DEPTH = 1 << 8 /* of a dense wgrad, at most */
+    CPU_DENSE_DEPTH = 1 << 8 /* largest depth of a dense wgrad */
 };
 
 static const double most_features = 1e9; /* bytes that feature extraction may write */
 
-/* An update with marks between its parts: from `first` on, one more than it has pieces. */
+/* An update with marks between its parts. Its marks start at `first`; there is one more mark than
+ * there are parts. */
 typedef struct marked_update {
     struct runner *b;
     recording *recorded;
@@ -58,9 +62,9 @@ typedef struct runner {
     corpus *text;
     reader *reader;
     int64_t step;
-    marked_update updates[2]; /* run in turn, so that the time between two can be told */
+    marked_update updates[2]; /* run in turn, so that the time between two can be measured */
     recording *forward, *weight_gradient;
-    update_part *pieces; /* [piece_count] of an update, in order */
+    update_part *pieces; /* [piece_count] the parts of an update, in order */
     size_t piece_capacity;
     int piece_count;
     double samples[UPDATE_PARTS + 1][MOST_ROUNDS]; /* seconds of each part and between updates, once
@@ -111,17 +115,18 @@ static bool time_calls(runner *b, void (*run)(runner *b), int count, double *eac
     return done;
 }
 
-/* Rounds that last `seconds` together, each told to `after` (NULL: nobody); returns their median. A
- * round waits for the device only at its end, as training does. */
+/* Runs rounds for `seconds` in all, calls `after` (unless NULL) after each one, and returns their
+ * median. As in training, the device is waited for only at the end of a round. */
 static bool time_rounds(runner *b, void (*run)(runner *b), double seconds, void (*after)(runner *b),
                         double *each, error *err) {
     double rounds[MOST_ROUNDS];
     int calls = 1, count = 1;
     if (!time_calls(b, run, 1, each, err)) return false;
-    if (*each <= seconds) { /* there is time for more than the first */
+    if (*each <= seconds) { /* there is time for more rounds */
         if (!time_calls(b, run, 1, each, err)) return false;
         double length = fmin(round_seconds, seconds / 4);
-        calls = (int)fmin(fmax(2, ceil(length / *each)), 1e6); /* the first may wait to be queued */
+        calls = (int)fmin(fmax(2, ceil(length / *each)),
+                          1e6); /* the first update may wait to be queued */
         count = (int)fmin(fmax(1, floor(seconds / (*each * calls))), MOST_ROUNDS);
         for (int i = 0; i < count; i++) {
             if (!time_calls(b, run, calls, &rounds[i], err)) return false;
@@ -139,7 +144,7 @@ static void start_reader(runner *b, const corpus *c) {
     b->reader = reader_start(c, all_streams(b->m->batch), b->m->columns, b->m->steps, 1, 0);
 }
 
-/* Of made-up text. */
+/* The size of the made-up text. */
 static uint64_t text_bytes(const runner *b) {
     const train_options *t = &b->o->train;
     const uint64_t needed = 4 * (uint64_t)t->batch * (uint64_t)t->bptt + 1;
@@ -185,7 +190,7 @@ static void record_update(runner *b, int which, int first) {
     u->recorded = b->be->record(b->be, issue_update, u);
 }
 
-/* Reads the marks of a round's last update, and what lies between it and the one before. */
+/* Reads the marks of a round's last update, and the time between it and the one before. */
 static void take_sample(runner *b) {
     int at = b->sample_count++, last = (int)((b->step - 1) % 2), first = b->updates[last].first;
     for (int part = 0; part < UPDATE_PARTS; part++) b->samples[part][at] = 0;
@@ -196,7 +201,8 @@ static void take_sample(runner *b) {
     b->samples[UPDATE_PARTS][at] = b->be->elapsed(b->be, before, first);
 }
 
-/* The recurrent weights' gradient, made again from what backward left: of the first segment. */
+/* Computes the recurrent weights' gradient again from the results of backward, for the first
+ * segment. */
 static void issue_weight_gradient(void *argument) {
     const runner *b = argument;
     backend *be = b->be;
@@ -216,7 +222,7 @@ static bool time_weight_gradient(runner *b, double *seconds, error *err) {
     int runs = (int)fmin(fmax(1, budget), MOST_GRADIENTS);
     say(b, "the weights' gradient");
     for (int i = 0; i < runs; i++) {
-        run_update(b); /* what comes before it in training */
+        run_update(b); /* in training the update comes first */
         b->be->replay(b->be, b->weight_gradient);
         all[i] = b->be->elapsed(b->be, 2 * b->piece_count + 2, 2 * b->piece_count + 3);
     }
@@ -259,8 +265,8 @@ static void remove_files(const char *folder) {
     rmdir(folder);
 }
 
-/* As many minibatches of documents as there is time for; where there is not even time for one,
- * shorter documents. */
+/* Makes as many minibatches of documents as there is time for, with shorter documents if there is
+ * not even time for one. */
 static corpus *make_documents(const runner *b, double seconds, error *err) {
     double rate = (double)(b->r->batch * b->r->bptt) / b->r->forward, bytes = rate * seconds;
     double group = (double)b->m->batch * MEAN_DOCUMENT;
@@ -311,7 +317,7 @@ static bool read_text(runner *b, error *err) {
                      b->text->size, positions);
 }
 
-/* Seconds since this process began; NAN where the system does not say. */
+/* The seconds since this process began, or NAN if the system does not say. */
 static double process_age(void) {
     char line[1024] = "";
     unsigned long long ticks = 0;
@@ -321,7 +327,7 @@ static double process_age(void) {
     size_t length = fread(line, 1, sizeof line - 1, in);
     fclose(in);
     line[length] = '\0';
-    const char *after = strrchr(line, ')'); /* the program's name may hold anything */
+    const char *after = strrchr(line, ')'); /* the program's name may contain any character */
     if (!after || sscanf(after + 1,
                          " %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s "
                          "%*s %llu",
@@ -355,7 +361,7 @@ static void describe(const runner *b) {
              m->steps);
 }
 
-/* Up to the first update, in the order in which training gets there. */
+/* Does everything up to the first update, in the order of training. */
 static bool start(runner *b, error *err) {
     const options *o = b->o;
     if (!read_text(b, err)) return false;
@@ -375,7 +381,7 @@ static bool start(runner *b, error *err) {
     return true;
 }
 
-/* All losses and gradients were finite. */
+/* Checks that all losses and gradients were finite. */
 static bool check_report(const runner *b, error *err) {
     update_report report;
     b->be->download(b->be, &report, b->m->report, sizeof report);
@@ -404,7 +410,7 @@ static bool measure_training(runner *b, error *err) {
     return time_updates(b, err) && time_random(b, err) && check_report(b, err);
 }
 
-/* In place of the one before. */
+/* Replaces the model by one for inference. */
 static bool make_for_inference(runner *b, int steps, error *err) {
     const options *o = b->o;
     free_model(b);
@@ -414,7 +420,7 @@ static bool make_for_inference(runner *b, int steps, error *err) {
     return b->m != NULL;
 }
 
-/* Scoring and features, with models as eval and features make them. */
+/* Measures scoring and features, with models made as eval and features make them. */
 static bool measure_inference(runner *b, error *err) {
     const options *o = b->o;
     int steps = b->m->segment_steps;
@@ -430,7 +436,8 @@ static bool measure_inference(runner *b, error *err) {
     return make_for_inference(b, FEATURES_STEPS, err) && time_features(b, err);
 }
 
-/* Where one costs too much, or has no room, all are NAN: that is no failure. */
+/* Measures the dense products. If one is too slow or too large, all become NAN, which is not a
+ * failure. */
 static void measure_dense(runner *b) {
     backend *be = b->be;
     update_results *r = b->r;
@@ -456,7 +463,7 @@ bool update_measure(options *o, const update_options *how, update_results *resul
     runner b = {.o = o, .how = how, .r = results};
     *results = (update_results){0};
     bool done = measure_training(&b, err) && measure_inference(&b, err);
-    free_model(&b); /* the ceilings need room */
+    free_model(&b); /* the ceilings need its memory */
     if (done) {
         say(&b, "ceilings");
         done = ceilings_measure(b.be, &results->ceilings, err);

@@ -7,29 +7,30 @@
 #include "train/options.h"
 
 typedef struct update_options {
-    double seconds;     /* how long to measure, roughly; a single update may take longer */
+    double seconds;     /* rough duration of the measurement; a single update may take longer */
     char *const *files; /* [count] text files to use instead of made-up text */
     int count;
     bool progress;
 } update_options;
 
 typedef struct update_results {
-    char device[96], description[160]; /* of the device and of the model, for people */
+    char device[96], description[160]; /* descriptions of the device and of the model */
     bench_math math;
     int64_t hidden, parameters, batch, bptt;
     int segments;
-    size_t memory[PLAN_ARENAS]; /* planned bytes, which are the peak */
+    size_t memory[PLAN_ARENAS]; /* planned bytes, which are also the peak */
 
-    /* Seconds. An update with its input, by the wall clock: the median of rounds of many. */
-    double update, random_update; /* on text, and on equally likely bytes */
+    /* Seconds. The time of an update with its input, by the wall clock: the median of rounds of
+     * many updates. */
+    double update, random_update; /* on text, and on random bytes */
     double parts[TIME_PARTS];     /* by the device's clock, within one update of each round */
     double idle;                  /* between two updates */
-    double forward;               /* a minibatch scored, input included */
+    double forward;               /* scoring a minibatch, with its input */
     double indexing;              /* reading the text */
-    double startup;               /* the program's start to the first update, without indexing */
+    double startup; /* from the program's start to the first update, without indexing */
 
-    /* What a dense model of equal width spends on recurrent products alone: seconds of one step's
-     * fprop and dgrad, and of wgrad divided by the steps; NAN if they are too large to measure. */
+    /* The recurrent products of a dense model of equal width: seconds of fprop and dgrad of one
+     * step, and of wgrad divided by the number of steps. NAN if they are too large to measure. */
     double dense[PRODUCTS];
 
     double features_rate; /* bytes per second */
@@ -38,16 +39,16 @@ typedef struct update_results {
     update_floor floor;
 } update_results;
 
-/* Makes the backend and the model that `o` describes; nothing of its data is read. */
+/* Makes the backend and the model that `o` describes. Does not read its data. */
 bool update_measure(options *o, const update_options *how, update_results *results, error *err);
 
 double update_bytes_per_second(const update_results *r);
 double update_floor_share(const update_results *r);
-double update_dense_seconds(const update_results *r); /* an update's, or NAN */
-double update_tflops(const update_results *r);        /* 6 operations a parameter and byte */
+double update_dense_seconds(const update_results *r); /* seconds of an update, or NAN */
+double update_tflops(const update_results *r); /* at 6 operations for each parameter and byte */
 
 void update_text(const update_results *r, FILE *out);
-void update_explain(const update_results *r, FILE *out); /* every line of the floor */
+void update_explain(const update_results *r, FILE *out); /* prints every line of the floor */
 void update_json(const update_results *r, FILE *out);
 
 #endif

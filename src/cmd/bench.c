@@ -1,4 +1,4 @@
-/* smallworld bench: the products and the update, measured against their floors. */
+/* smallworld bench: measure the products and the update against their floors. */
 #include "bench/report.h"
 #include "bench/update.h"
 #include "cmd/cli.h"
@@ -64,7 +64,7 @@ static const struct argp_option matmul_options_table[] = {
     {0},
 };
 
-/* Each word of a comma-separated list in turn; NULL after the last. `list` is used up. */
+/* Returns the next word of a comma-separated list, or NULL after the last one. Changes `list`. */
 static char *next_word(char **list) {
     return strsep(list, ",");
 }
@@ -206,7 +206,7 @@ static int bench_matmul(int argc, char **argv) {
                                          "divide --units, and each row needs at least two blocks");
     if (done) {
         done = matmul_run(&g, &options, &results, &err);
-        /* What was measured before a failure is worth having; that failure is the one to tell. */
+        /* Report the results from before a failure, but return that failure. */
         bool told = results.count == 0 || report(&a, &results, done ? &err : &(error){0});
         done = done && told;
         if (done && results.count < g.count) {
@@ -341,7 +341,7 @@ int cmd_bench(int argc, char **argv) {
     for (int i = 0; name && i < BENCHES; i++) {
         if (strcmp(name, benches[i].name) != 0) continue;
         char *full = mem_format("%s %s", argv[0], name);
-        argv[1] = full; /* argp's messages start with it */
+        argv[1] = full; /* argp's messages start with this name */
         int status = benches[i].run(argc - 1, argv + 1);
         free(full);
         return status;

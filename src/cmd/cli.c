@@ -151,7 +151,7 @@ bool cli_open(cli_loaded *loaded, const char *path, const cli_model *given, erro
     return false;
 }
 
-/* Activations a position, give or take a half: h, c, gates' and logits' shares. */
+/* Approximate bytes of activations for each position: h, c, and shares of gates and logits. */
 static double position_bytes(const model_config *config) {
     return 8.0 * (double)config->hidden * (double)config->layers + 4.0 * 256 + 16;
 }
@@ -176,7 +176,7 @@ bool cli_make(cli_loaded *loaded, int batch, int steps, cli_text text, error *er
 bool cli_load(cli_loaded *loaded, const char *path, const cli_model *given, int batch, int steps,
               error *err) {
     if (!cli_open(loaded, path, given, err)) return false;
-    const cli_text any = {INT64_MAX, INT64_MAX / 2}; /* to which warm-up is added */
+    const cli_text any = {INT64_MAX, INT64_MAX / 2}; /* leaves room to add the warm-up */
     if (cli_make(loaded, batch, steps, any, err)) return true;
     cli_unload(loaded);
     return false;

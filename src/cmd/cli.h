@@ -1,4 +1,4 @@
-/* What the commands share: their table, their common options, and how they end. */
+/* The commands' table, common options and endings. */
 #ifndef SMALLWORLD_CMD_CLI_H
 #define SMALLWORLD_CMD_CLI_H
 
@@ -23,8 +23,8 @@ int cmd_show(int argc, char **argv);
 int cmd_plot(int argc, char **argv);
 int cmd_report(int argc, char **argv);
 
-/* --device, --precision, --batch, --threads, which override a config or what a checkpoint says.
- * Use `cli_model_argp` as an argp child with a cli_model as its input. */
+/* --device, --precision, --batch and --threads, which override a config or a checkpoint. Use
+ * `cli_model_argp` as an argp child with a cli_model as its input. */
 typedef struct cli_model {
     const char *device, *precision, *batch, *threads; /* as given, or NULL */
 } cli_model;
@@ -52,62 +52,63 @@ typedef struct cli_features {
 
 extern const struct argp cli_features_argp;
 
-/* The state and the pools of a probe's features: those that `o`, its origin, records, else those
- * that are given, else the last state of the cell. Refuses given ones that differ from recorded
- * ones. */
+/* Chooses the state and the pools of a probe's features: those recorded in its origin `o`, else the
+ * given ones, else the last state of the cell. Refuses given ones that differ from recorded ones.
+ */
 bool cli_choose_features(const cli_features *given, const origin *o, cli_features *chosen,
                          error *err);
 
-/* A checkpoint with the options applied, its backend and its model; the caller frees with
+/* A checkpoint with the options applied, its backend and its model. The caller frees it with
  * cli_unload. */
 typedef struct cli_loaded {
     checkpoint checkpoint;
-    bool batch_given; /* by --batch */
+    bool batch_given; /* whether --batch was given */
     backend *be;
     model *m;
 } cli_loaded;
 
-/* What a model is made to read: so many streams at most, and bytes over all of them. */
+/* Upper limits of the text that a model will read: streams, and bytes over all streams. */
 typedef struct cli_text {
     int64_t streams, bytes;
 } cli_text;
 
-/* Opens the checkpoint; then makes the backend and the model. `batch` and `steps` 0: as in
- * training, but no more than the text needs, and no more than takes 4 GiB for activations and 16
- * times the file's size: a checkpoint may be a stranger's. Where cli_make fails the caller
- * unloads. */
+/* cli_open opens the checkpoint; cli_make makes the backend and the model. With `batch` or `steps`
+ * 0 they are as in training, but limited by the text's size, and by 4 GiB plus 16 times the file's
+ * size for activations, because a checkpoint may come from a stranger. If cli_make fails, the
+ * caller unloads. */
 bool cli_open(cli_loaded *loaded, const char *path, const cli_model *given, error *err);
 bool cli_make(cli_loaded *loaded, int batch, int steps, cli_text text, error *err);
 
-/* Both, for any text. */
+/* Does both, for any text. */
 bool cli_load(cli_loaded *loaded, const char *path, const cli_model *given, int batch, int steps,
               error *err);
 void cli_unload(cli_loaded *loaded);
 
-/* Parses the arguments into `input`. Ends the program on bad usage, as argp does, and where there
- * is no memory. */
+/* Parses the arguments into `input`. Ends the program on bad usage, as argp does, and if memory is
+ * lacking. */
 void cli_parse(const struct argp *argp, int argc, char **argv, void *input);
 
-/* Prints "smallworld: TEXT" on stderr, and for a usage error where help is: a command's, or with
- * NULL the program's. Returns the status. */
+/* Prints "smallworld: TEXT" on stderr. For a usage error, adds where to find the help of the
+ * command, or of the program if NULL. Returns the status. */
 int cli_fail(const error *err, const char *command);
 
-/* Ends the program as argp does on bad usage, if `text` is no whole number of that range. */
+/* Reads a number in this range. Ends the program as argp does on bad usage if `text` is not one. */
 int64_t cli_integer(struct argp_state *state, const char *option, const char *text, int64_t least,
                     int64_t most);
 double cli_number(struct argp_state *state, const char *option, const char *text, double least,
                   double most);
 
-/* The index of `text` among space-separated `choices`; ends the program if there is none. */
+/* Returns the index of `text` among space-separated `choices`. Ends the program if it is none of
+ * them. */
 int cli_choice(struct argp_state *state, const char *option, const char *text, const char *choices);
 
-/* Where a probe is, given its file or its prefix, in a string the caller frees. */
+/* Returns the path of a probe, given its file or its prefix. The caller frees it. */
 char *cli_probe_path(const char *given);
 
-/* Ends the program as argp does on bad usage, if files cannot be named PREFIX.ENDING. */
+/* Ends the program as argp does on bad usage if `prefix` cannot begin a file's name. */
 void cli_check_prefix(struct argp_state *state, const char *option, const char *prefix);
 
-/* Appends a string to a NULL-terminated-by-count list. */
+/* A list of strings. */
 typedef struct cli_list {
     char **items;
     int count;

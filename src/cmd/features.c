@@ -1,4 +1,4 @@
-/* smallworld features: documents to a matrix that NumPy and scikit-learn open. */
+/* smallworld features: export documents as a matrix that NumPy and scikit-learn can read. */
 #include "probe/features.h"
 #include "cmd/cli.h"
 #include "core/file.h"
@@ -58,7 +58,7 @@ static error_t parse(int key, char *text, struct argp_state *state) {
     }
 }
 
-/* The corpus, in which every file must hold documents. */
+/* Reads the corpus. Every file must hold documents. */
 static corpus *read_documents(const arguments *a, const options *o, error *err) {
     corpus_options how = {.html_entities = o->data.html_entities};
     for (int i = 0; i < a->files.count; i++) {

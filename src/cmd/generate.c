@@ -1,4 +1,4 @@
-/* smallworld generate: text, byte by byte from the model's distribution. */
+/* smallworld generate: write text, byte by byte from the model's distribution. */
 #include "train/generate.h"
 #include "cmd/cli.h"
 #include "core/memory.h"

@@ -1,4 +1,4 @@
-/* smallworld graph: what the graphs of a model look like. */
+/* smallworld graph: describe and draw the graphs of a model. */
 #include "cmd/cli.h"
 #include "core/file.h"
 #include "core/memory.h"
@@ -25,7 +25,7 @@ static const struct argp_option option_table[] = {
      "with several patterns, their numbers are added to FILE's name",
      0},
     {"html", KEY_HTML, "FILE", 0,
-     "Draw the same on a page, FILE, where the edges of a checkpoint are shaded by their "
+     "Write a page, FILE, with the same drawings; the edges of a checkpoint are shaded by their "
      "weights",
      0},
     {"edges", KEY_EDGES, "PREFIX", 0,
@@ -60,7 +60,7 @@ static error_t parse(int key, char *text, struct argp_state *state) {
     }
 }
 
-/* Trained scalars of the weights that a pattern carries. */
+/* The number of trained scalars in the weights of a pattern. */
 static int64_t pattern_parameters(const model_config *config, int stage, int blocks) {
     int gates = model_stage_gates(config, stage);
     return (int64_t)gates * blocks * config->block * config->block;
@@ -127,7 +127,7 @@ static bool write_edges(const graph *g, const char *prefix, int number, error *e
     return written;
 }
 
-/* The name of a stage's picture, in a string the caller frees. */
+/* Returns the name of a stage's picture. The caller frees it. */
 static char *picture_path(const model_config *config, int stage, const char *path,
                           const char *ending) {
     char name[16];
@@ -145,7 +145,7 @@ static bool draw(const model_config *config, const graph *g, int stage, const ch
     return drawn;
 }
 
-/* `c` is NULL for a config, whose weights are not trained. */
+/* Draws the wiring. `c` is NULL for a config, which has no trained weights. */
 static bool draw_wiring(const arguments *a, const model_config *config, graph *const *graphs,
                         const checkpoint *c, error *err) {
     wiring w = {.config = config, .graphs = graphs};

@@ -53,7 +53,7 @@ static int run_unknown(const char *name) {
     return cli_fail(&err, NULL);
 }
 
-char *openblas_get_corename(void) __attribute__((weak)); /* NULL with another BLAS */
+char *openblas_get_corename(void) __attribute__((weak)); /* NULL if the BLAS is not OpenBLAS */
 
 static void print_version(FILE *out, struct argp_state *state) {
     error why;
@@ -85,7 +85,7 @@ static int run_command(const char *command, int argc, char **argv) {
     return run_unknown(command);
 }
 
-/* argp knows --help; -h is taken as it where it cannot be an option's value. */
+/* Replaces -h by --help, which argp knows, if it cannot be the value of an option. */
 static void accept_short_help(int argc, char **argv) {
     static char help[] = "--help";
     if (argc > 2 && strcmp(argv[2], "-h") == 0) argv[2] = help;
@@ -117,10 +117,11 @@ static int run(int argc, char **argv) {
     return run_command(argv[1], argc - 1, argv + 1);
 }
 
-void (*argp_program_version_hook)(FILE *, struct argp_state *) = print_version; /* of commands */
+void (*argp_program_version_hook)(FILE *, struct argp_state *) =
+    print_version; /* argp calls this for --version of a command */
 
-/* Files opened later must not be taken for standard input, output or error, where these are
- * closed. Standard output then fails, as it should: what is printed would be lost. */
+/* Opens standard input, output and error if they are closed, so that files opened later do not take
+ * their places. Writing to a closed standard output must fail, because the output would be lost. */
 static void open_standard(void) {
     static const int modes[] = {O_RDONLY, O_RDONLY, O_WRONLY};
     for (int file = STDIN_FILENO; file <= STDERR_FILENO; file++) {
@@ -128,7 +129,7 @@ static void open_standard(void) {
     }
 }
 
-/* The program ends here also when argp has printed help. */
+/* Closes standard output. The program also ends here after argp has printed help. */
 static void close_output(void) {
     const bool failed = ferror(stdout) != 0;
     if (fclose(stdout) == 0 && !failed) return;
@@ -144,8 +145,8 @@ static void on_signal(int number) {
     raise(number);
 }
 
-/* Writing to a closed pipe, or past a limit on files, is an error like others. Training catches the
- * signals that stop it itself. */
+/* Makes writing to a closed pipe, or past a limit on file sizes, an ordinary error. Training
+ * handles the signals that stop it. */
 static void set_signals(void) {
     static const int numbers[] = {SIGINT, SIGTERM, SIGHUP};
     struct sigaction before, action = {.sa_handler = on_signal};

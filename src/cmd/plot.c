@@ -1,4 +1,4 @@
-/* smallworld plot: the curves of runs. */
+/* smallworld plot: draw the curves of runs. */
 #include "cmd/cli.h"
 #include "core/clock.h"
 #include "core/log.h"
@@ -19,10 +19,10 @@ typedef struct arguments {
 enum { KEY_OUT = 1, KEY_CSV, KEY_FOLLOW };
 
 static const struct argp_option option_table[] = {
-    {"out", KEY_OUT, "FILE", 0, "Writes a page, FILE.html, or the charts alone, FILE.svg", 0},
-    {"csv", KEY_CSV, "FILE", 0, "Writes every line of metrics.jsonl as CSV", 0},
+    {"out", KEY_OUT, "FILE", 0, "Write a page to FILE.html, or the charts alone to FILE.svg", 0},
+    {"csv", KEY_CSV, "FILE", 0, "Write every line of metrics.jsonl to FILE as CSV", 0},
     {"follow", KEY_FOLLOW, NULL, 0,
-     "Write the page anew, and have it load itself again, while a run goes on", 0},
+     "Write the page again while a run goes on; the page reloads itself", 0},
     {0},
 };
 
@@ -70,7 +70,7 @@ static bool any_goes_on(const arguments *a) {
     return false;
 }
 
-/* Until the page is due again, the runs have ended, or a signal. */
+/* Waits until the page is due again, the runs have ended, or a signal arrives. */
 static void wait_for(const arguments *a, double seconds) {
     double end = clock_seconds() + fmax(FOLLOW_SECONDS, FOLLOW_FACTOR * seconds);
     while (clock_seconds() < end && !stop_signal() && any_goes_on(a)) usleep(200000);
@@ -79,7 +79,9 @@ static void wait_for(const arguments *a, double seconds) {
 static bool follow(const arguments *a, error *err) {
     stop_catch();
     for (;;) {
-        bool going = any_goes_on(a) && !stop_signal(); /* before reading: nothing comes after it */
+        bool going =
+            any_goes_on(a) &&
+            !stop_signal(); /* asked before reading, so that the last page has everything */
         double start = clock_seconds();
         if (!curves_plot(a->runs.items, a->runs.count, a->out, going ? FOLLOW_SECONDS : 0, err)) {
             return false;
@@ -94,10 +96,10 @@ int cmd_plot(int argc, char **argv) {
         option_table,
         parse,
         "RUN... --out FILE",
-        "Plot how runs went: bits per character against bytes and minutes, in training and "
-        "validation, learning rate and gradient norm; one run or several, with a table of what "
-        "differs in their configs."
-        "\vExample:\n  smallworld plot runs/a runs/b --out compared.html",
+        "Plot the curves of one or more runs: bits per character against bytes and against "
+        "minutes, for training and validation; learning rate; gradient norm. A table lists the "
+        "keys in which their configs differ.\vExample:\n  smallworld plot runs/a runs/b --out "
+        "compared.html",
         NULL,
         NULL,
         NULL};

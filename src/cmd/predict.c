@@ -1,4 +1,4 @@
-/* smallworld predict: the classes of documents, by a saved probe. */
+/* smallworld predict: classify documents by a saved probe. */
 #include "cmd/cli.h"
 #include "core/file.h"
 #include "core/log.h"
@@ -46,11 +46,11 @@ static error_t parse(int key, char *text, struct argp_state *state) {
     }
 }
 
-/* What is said of each document. */
+/* The results for each document. */
 typedef struct prediction {
     const saved_probe *probe;
     double *probability; /* [documents][classes] */
-    int *class;          /* [documents] the likeliest */
+    int *class;          /* [documents] the likeliest class */
 } prediction;
 
 static void take(void *argument, size_t document, const float *row) {
@@ -70,7 +70,8 @@ static bool choose_features(const arguments *a, const saved_probe *p, feature_op
     return true;
 }
 
-/* The label as the probe names its classes; NULL where there is none. `text` holds 16 bytes. */
+/* Returns the label as the probe names its classes, or NULL if there is none. `text` has room for
+ * 16 bytes. */
 static const char *label_of(const corpus *c, const document *d, char *text) {
     if (d->raw || d->label == -1) return NULL;
     if (c->names) return c->names[d->label];
@@ -169,12 +170,10 @@ int cmd_predict(int argc, char **argv) {
         option_table,
         parse,
         "CHECKPOINT --probe FILE --text FILE|-",
-        "Say which class documents belong to, by a probe that smallworld probe --out saved: a line "
-        "of JSON each, with the probability of every class. Of labelled documents, the error goes "
-        "to standard error."
-        "\vExample:\n  echo 'A dull film.' | smallworld predict runs/quickstart/last.safetensors "
-        "\\\n"
-        "      --probe sentiment --text -",
+        "Classify documents by a probe that smallworld probe --out saved. Each document gives a "
+        "line of JSON with the probability of every class. If documents have labels, their error "
+        "is printed on standard error.\vExample:\n  echo 'A dull film.' | smallworld predict "
+        "runs/quickstart/last.safetensors \\\n      --probe sentiment --text -",
         children,
         NULL,
         NULL};

@@ -1,4 +1,4 @@
-/* smallworld probe: a linear classifier on features, and its error. */
+/* smallworld probe: fit a linear classifier to features and measure its error. */
 #include "probe/probe.h"
 #include "cmd/cli.h"
 #include "core/log.h"
@@ -29,8 +29,8 @@ static const struct argp_option option_table[] = {
     {"train", KEY_TRAIN, "PREFIX", 0, "Features to fit, PREFIX.npy and PREFIX.labels.npy", 0},
     {"test", KEY_TEST, "PREFIX", 0, "Features to score once, after everything is chosen", 0},
     {"valid", KEY_VALID, "PREFIX", 0,
-     "Features that choose C; without them a stratified fifth of the training features does, "
-     "and then the probe is fitted again on all of them",
+     "Features on which C is chosen; default: a stratified fifth of the training features, after "
+     "which the probe is fitted again on all of them",
      0},
     {"penalty", KEY_PENALTY, "NAME", 0,
      "Penalty on the weights: l1 (default, as in the sentiment neuron's protocol of 2017) or "
@@ -118,7 +118,7 @@ static void print_text(const probe_options *how, const probe_result *r) {
     printf("\n");
 }
 
-/* The backend, in fp32 whatever the device prefers. */
+/* Makes the backend in fp32, whatever precision the device prefers. */
 static backend *make_backend(const cli_model *given, error *err) {
     options o;
     backend *be = NULL;

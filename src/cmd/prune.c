@@ -1,4 +1,4 @@
-/* smallworld prune: a checkpoint with fewer blocks. */
+/* smallworld prune: remove blocks from a checkpoint. */
 #include "cmd/cli.h"
 #include "core/log.h"
 #include "train/structure.h"
@@ -14,9 +14,9 @@ typedef struct arguments {
 enum { KEY_DENSITY = 1, KEY_OUT, KEY_JSON };
 
 static const struct argp_option option_table[] = {
-    {"density", KEY_DENSITY, "SHARE", 0, "Share of blocks to leave, self-blocks included", 0},
+    {"density", KEY_DENSITY, "SHARE", 0, "Share of blocks to keep, self-blocks included", 0},
     {"out", KEY_OUT, "FILE", 0, "Checkpoint to write", 0},
-    {"json", KEY_JSON, NULL, 0, "End with one JSON object on stdout", 0},
+    {"json", KEY_JSON, NULL, 0, "Print one JSON object on stdout at the end", 0},
     {0},
 };
 
@@ -39,7 +39,7 @@ static error_t parse(int key, char *text, struct argp_state *state) {
     }
 }
 
-/* What the checkpoint has now must be more than what is asked for. */
+/* Refuses a density that is not below the checkpoint's. */
 static bool check_density(const arguments *a, const model *m, error *err) {
     double now = structure_density(m), least = 1 / (double)m->graphs[0]->nodes;
     if (a->density >= least && a->density < now) return true;
@@ -49,8 +49,8 @@ static bool check_density(const arguments *a, const model *m, error *err) {
                      least, now, a->checkpoint, a->density);
 }
 
-/* The model is one in training, since that is what can change its patterns; of one stream and step,
- * so that it is small. */
+/* Prunes. Only a model for training can change its patterns; with one stream and one step it stays
+ * small. */
 static bool prune(const arguments *a, backend *be, double *density, size_t *parameters,
                   error *err) {
     checkpoint c;

@@ -1,4 +1,4 @@
-/* smallworld report: what a run came to. */
+/* smallworld report: write a page and a model card about a run. */
 #include "page/report.h"
 #include "cmd/cli.h"
 #include "core/log.h"
@@ -19,7 +19,7 @@ typedef struct arguments {
     cli_model model;
     const char *folder, *out, *card, *text, *probe, *features;
     cli_list files;
-    int64_t sample; /* bytes */
+    int64_t sample; /* bytes of generated text; 0: none */
 } arguments;
 
 enum { KEY_OUT = 1, KEY_CARD, KEY_TEXT, KEY_PROBE, KEY_FEATURES, KEY_DATA, KEY_SAMPLE };
@@ -62,7 +62,7 @@ static error_t parse(int key, char *text, struct argp_state *state) {
     }
 }
 
-/* All that the report is about. */
+/* Everything that the report shows. */
 typedef struct material {
     char *path; /* of the checkpoint */
     checkpoint checkpoint;
@@ -80,7 +80,8 @@ typedef struct material {
     uint8_t *sample;
 } material;
 
-/* What is not asked for is left out where it does not fit, and said. */
+/* Warns that something the user did not ask for is left out because it does not fit. Returns true.
+ */
 static bool left_out(const error *err) {
     log_warning("left out: %s", err->text);
     return true;
@@ -125,7 +126,7 @@ static bool open_features(const arguments *a, material *m, error *err) {
     return done;
 }
 
-/* Text by the rules of training: documents from .tsv files, else bytes as they are. */
+/* Opens the text as training would: documents from .tsv files, other files as their bytes. */
 static bool open_text(const arguments *a, material *m, error *err) {
     const corpus_options how = {.html_entities = m->checkpoint.options.data.html_entities};
     const options *o = m->curves.runs[0].options;
@@ -208,7 +209,7 @@ static bool read_text(const arguments *a, material *m, error *err) {
     return done;
 }
 
-/* A text from a zero state, as smallworld generate writes it with these options. */
+/* Generates a text from a zero state, as smallworld generate does with these options. */
 static bool write_sample(const arguments *a, material *m, error *err) {
     static const uint8_t prompt[] = {'\n', ' '};
     const generation how = {.prompt = prompt,

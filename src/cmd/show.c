@@ -1,4 +1,4 @@
-/* smallworld show: a page on which a model reads text. */
+/* smallworld show: write a page on which a model reads text. */
 #include "page/show.h"
 #include "cmd/cli.h"
 #include "core/log.h"
@@ -19,30 +19,31 @@ typedef struct arguments {
     const char *checkpoint, *out, *npy, *probe, *labelled;
     size_t units[MAX_UNITS];
     int unit_count;
-    int64_t top, limit; /* limit 0: as much as a page holds */
+    int64_t top, limit; /* limit 0: as much as fits on a page */
     bool json;
 } arguments;
 
 enum { KEY_OUT = 1, KEY_NPY, KEY_UNIT, KEY_TOP, KEY_PROBE, KEY_FEATURES, KEY_LIMIT, KEY_JSON };
 
 static const struct argp_option option_table[] = {
-    {"out", KEY_OUT, "PAGE.html", 0, "Writes a page that needs no network", 0},
+    {"out", KEY_OUT, "PAGE.html", 0, "Write a page that needs no network to this file", 0},
     {"npy", KEY_NPY, "PREFIX", 0,
-     "Writes PREFIX.npy, float32 bytes x units: the states after each byte; PREFIX.units.npy; "
-     "PREFIX.bytes.npy; and PREFIX.starts.npy, where documents begin",
+     "Write the states after each byte to PREFIX.npy (float32, bytes x units), the units to "
+     "PREFIX.units.npy, the bytes to PREFIX.bytes.npy, and the places where documents begin to "
+     "PREFIX.starts.npy",
      0},
-    {"unit", KEY_UNIT, "N", 0, "A unit to show, from 0; may be repeated", 0},
+    {"unit", KEY_UNIT, "N", 0, "Unit to show, counted from 0; may be repeated", 0},
     {"top", KEY_TOP, "N", 0,
-     "Without --unit: so many units that weigh most in the probe or, without one, whose state "
-     "varies most over the text; default 8",
+     "Number of units to show without --unit: those that weigh most in the probe or, without a "
+     "probe, those whose states vary most over the text; default 8",
      0},
     {"probe", KEY_PROBE, "FILE", 0,
-     "A probe of two classes, FILE.probe.safetensors or its prefix: also shows its score", 0},
+     "Saved probe of two classes, whose score is shown too: FILE.probe.safetensors, or FILE", 0},
     {"features", KEY_FEATURES, "PREFIX", 0,
-     "Features of labelled documents: a histogram of each unit by label", 0},
+     "Features of labelled documents, for a histogram of each unit by label", 0},
     {"limit", KEY_LIMIT, "BYTES", 0,
-     "Read only so many bytes from the start; default: what a page of 2 MB holds", 0},
-    {"json", KEY_JSON, NULL, 0, "End with one JSON object on stdout", 0},
+     "Read only the first BYTES bytes; default: as many as fit on a page of 2 MB", 0},
+    {"json", KEY_JSON, NULL, 0, "Print one JSON object on stdout at the end", 0},
     {0},
 };
 
@@ -77,7 +78,7 @@ static error_t parse(int key, char *text, struct argp_state *state) {
     }
 }
 
-/* All that is read before the model runs. */
+/* Everything that is read before the model runs. */
 typedef struct material {
     corpus *texts;
     uint64_t cut; /* bytes of text that were left out */
@@ -292,11 +293,11 @@ int cmd_show(int argc, char **argv) {
         option_table,
         parse,
         "CHECKPOINT --text FILE|- --out PAGE.html",
-        "Show what a model holds and expects as it reads: text coloured by a unit, a probe's score "
-        "or surprise in bits; under the pointer the byte, the value, and the likeliest next bytes."
-        "\vExample:\n  smallworld show runs/quickstart/last.safetensors --out page.html \\\n"
-        "      --text data/reviews_test.tsv.gz --limit 5000\n"
-        "  echo 'A dull film.' | smallworld show MODEL --text - --out page.html",
+        "Write a page on which a model reads text. The text is coloured by the state of a unit, by "
+        "the score of a probe, or by surprise in bits. Pointing at a byte shows its value and the "
+        "likeliest next bytes.\vExample:\n  smallworld show runs/quickstart/last.safetensors --out "
+        "page.html \\\n      --text data/reviews_test.tsv.gz --limit 5000\n  echo 'A dull film.' | "
+        "smallworld show MODEL --text - --out page.html",
         children,
         NULL,
         NULL};

@@ -1,4 +1,4 @@
-/* smallworld train: from a config to a trained model. */
+/* smallworld train: train a model. */
 #include "cmd/cli.h"
 #include "core/file.h"
 #include "core/log.h"
@@ -34,8 +34,8 @@ enum {
 static const struct argp_option option_table[] = {
     {"set", KEY_SET, "KEY.PATH=VALUE", 0, "Override one key of the config; may be repeated", 0},
     {"data", KEY_DATA, "FILE", 0,
-     "Train on this text, -: standard input, with a model and a recipe chosen by its size and the "
-     "device; may be repeated",
+     "Train on this file, or on standard input (-), with a model and settings that suit its size "
+     "and the device; may be repeated",
      0},
     {"out", KEY_OUT, "DIR", 0, "Folder of the run; default: runs/<name of the config or text>", 0},
     {"gpus", KEY_GPUS, "N", 0,
@@ -43,7 +43,9 @@ static const struct argp_option option_table[] = {
      "srun start processes on any hosts",
      0},
     {"resume", KEY_RESUME, NULL, 0,
-     "Go on from the state in the run's folder; with RUN in place of a config, by its settings", 0},
+     "Continue from the state in the run's folder; RUN in place of a config takes all settings "
+     "from the run",
+     0},
     {"overwrite", KEY_OVERWRITE, NULL, 0, "Start over in a folder that holds a run", 0},
     {"plot", KEY_PLOT, NULL, 0, "Keep the run's curves in its folder as plot.html", 0},
     {"json", KEY_JSON, NULL, 0, "Print one JSON object on stdout at the end", 0},
@@ -86,7 +88,7 @@ static error_t parse(int key, char *text, struct argp_state *state) {
     }
 }
 
-/* runs/<name>, without the folder and the ending of the path of the config or text. */
+/* Returns runs/<name>, where the name is that of the config or text without folder and ending. */
 static char *default_folder(const char *config) {
     if (strcmp(config, "-") == 0) return mem_string("runs/standard-input");
     char *copy = mem_string(config), *name = basename(copy), *dot = strrchr(name, '.');
@@ -111,7 +113,7 @@ static void print_json(const train_result *r) {
     putchar('\n');
 }
 
-/* The config with its assignments, or one that is made for --data. */
+/* Loads the config with its assignments, or makes one for --data. */
 static bool load(options *o, const arguments *a, error *err) {
     if (a->config) {
         return options_load(o, a->config, a->assignments.items, a->assignments.count, err);
@@ -164,11 +166,11 @@ int cmd_train(int argc, char **argv) {
         option_table,
         parse,
         "CONFIG.yaml\n--data FILE\n--resume RUN",
-        "Train a model. Progress goes to stderr; the run folder gets config.yaml, metrics.jsonl, "
-        "last.safetensors, best.safetensors (by validation) and last.state."
-        "\vExample:\n  smallworld train configs/quickstart.yaml --set train.lr=0.001 \\\n"
-        "      --out runs/a\n  smallworld train --data book.txt\n"
-        "  smallworld train --resume runs/a --set train.steps=4000",
+        "Train a model and write config.yaml, metrics.jsonl, last.safetensors, best.safetensors "
+        "(the model that validated best) and last.state to the run's folder. Progress is shown on "
+        "standard error.\vExample:\n  smallworld train configs/quickstart.yaml --set "
+        "train.lr=0.001 \\\n      --out runs/a\n  smallworld train --data book.txt\n  smallworld "
+        "train --resume runs/a --set train.steps=4000",
         children,
         NULL,
         NULL};

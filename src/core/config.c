@@ -72,7 +72,7 @@ static bool unknown_key(const config *c, const char *path, const char *source, e
     return false;
 }
 
-/* Copies the `index`-th of space-separated `choices`; false past the last. */
+/* Copies choice number `index` of space-separated `choices`. Returns false past the last one. */
 static bool choice_name(const char *choices, int index, char *name, size_t size) {
     for (; index > 0 && choices; index--) {
         choices = strchr(choices, ' ');
@@ -85,7 +85,7 @@ static bool choice_name(const char *choices, int index, char *name, size_t size)
 
 /* ----------------------------------------------------------------------------------- values */
 
-/* A scalar or a sequence of scalars, as it stands in the YAML. */
+/* A scalar or a sequence of scalars as the YAML has it. */
 typedef struct value {
     char **items;
     int count;
@@ -109,7 +109,7 @@ static void list_free(config_list *list) {
     *list = (config_list){0};
 }
 
-/* The range of a numeric key in words, e.g. "above 0, at most 1". */
+/* Describes the range of a numeric key, such as "above 0, at most 1". */
 static const char *range_text(const config_key *key, char *text, size_t size) {
     char low[64] = "", high[64] = "";
     if (key->minimum > -HUGE_VAL) {
@@ -130,10 +130,10 @@ static bool in_range(const config_key *key, double number) {
     return !((key->flags & CONFIG_BELOW_MAXIMUM) && number == key->maximum);
 }
 
-/* Parses the one scalar of `v` into `slot`; returns NULL, or what was expected. */
+/* Parses the scalar of `v` into `slot`. Returns NULL, or what was expected. */
 static const char *parse_scalar(const config_key *key, const value *v, void *slot, char *expected,
                                 size_t size) {
-    const char *text = v->count > 0 ? v->items[0] : ""; /* of an empty list */
+    const char *text = v->count > 0 ? v->items[0] : ""; /* a list may be empty */
     char *stop, range[160], name[64];
     bool plain = !v->sequence && !v->quoted && *text;
     errno = 0;
@@ -288,7 +288,7 @@ static bool already_set(const loader *l, const char *path, const char *source) {
 
 static bool read_mapping(loader *l, const char *path, int depth);
 
-/* The value of `path`, whose first event has been read. */
+/* Reads the value of `path`, whose first event has been read. */
 static bool read_value(loader *l, const char *path, yaml_event_t *event, int depth) {
     char source[ERROR_TEXT / 2];
     where(l, event->start_mark.line, source, sizeof source);
@@ -330,7 +330,7 @@ static bool read_mapping(loader *l, const char *path, int depth) {
     }
 }
 
-/* One document: a mapping of keys or, where `path` is given, that key's value. */
+/* Reads one document: a mapping of keys or, with `path`, the value of that key. */
 static bool read_document(loader *l, const char *path) {
     yaml_event_t event;
     yaml_event_type_t type;
@@ -366,8 +366,8 @@ static bool read_document(loader *l, const char *path) {
     return done;
 }
 
-/* The whole of a config file, which may be a pipe, and its size; NULL, with a message, where it
- * cannot be read or is none. */
+/* Reads a config file, which may be a pipe. Returns NULL with a message if it cannot be read or is
+ * not a config. */
 static char *read_file(const char *file, size_t *size, error *err) {
     FILE *in = fopen(file, "rbe");
     if (!in) {
@@ -381,7 +381,7 @@ static char *read_file(const char *file, size_t *size, error *err) {
     if (read && *size > MAX_FILE) {
         read = error_set(err, "%s: more than %d bytes, which no config has", file, MAX_FILE);
     }
-    int directives = 0; /* the parser compares each with all before */
+    int directives = 0; /* the parser compares each directive with all earlier ones */
     for (const char *line = text; line && read; line = strchr(line, '\n')) {
         line += *line == '\n';
         directives += *line == '%';
@@ -394,7 +394,7 @@ static char *read_file(const char *file, size_t *size, error *err) {
     return NULL;
 }
 
-/* Without memory for it, libyaml is not even started. */
+/* Starts libyaml, or fails if memory is lacking. */
 static bool start_parser(loader *l) {
     if (yaml_parser_initialize(&l->parser)) return true;
     return error_set(l->err, "%s: out of memory", l->file);
@@ -558,7 +558,7 @@ char *config_text(const config *c, const config_key *key) {
     return text;
 }
 
-/* The name of key i's section where a new section starts, else NULL. */
+/* Returns the name of key i's section if a new section starts there, else NULL. */
 static const char *section_start(const config_key *keys, int i, char *section, size_t size) {
     size_t length = strcspn(keys[i].path, ".");
     if (i > 0 && strncmp(keys[i].path, keys[i - 1].path, length + 1) == 0) return NULL;
@@ -576,12 +576,13 @@ void config_write(const config *c, FILE *out) {
     }
 }
 
-/* Prints words, broken before column WIDTH, from column `at` on; further lines are indented. */
+/* Prints words from column `at` on, in lines of at most WIDTH columns. Further lines are indented.
+ */
 static void print_wrapped(FILE *out, int at, const char *text) {
     enum { WIDTH = 98, INDENT = 6 };
     while (*text) {
         const size_t length = strcspn(text, " ");
-        int columns = 0; /* of UTF-8, whose further bytes are 10xxxxxx */
+        int columns = 0; /* UTF-8 characters; their further bytes are 10xxxxxx */
         for (size_t i = 0; i < length; i++) columns += (text[i] & 0xC0) != 0x80;
         if (at + 1 + columns > WIDTH) {
             fprintf(out, "\n%*s", INDENT, "");

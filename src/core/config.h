@@ -51,39 +51,41 @@ typedef struct config {
     char **source; /* [count]: "FILE:LINE" or "--set", where a key was set; NULL: by default */
 } config;
 
-/* Every value at its default. */
+/* Sets every value to its default. */
 void config_begin(config *c, const config_key *keys, int count, void *target);
-void config_end(config *c); /* frees the strings and lists in the target too */
+void config_end(config *c); /* also frees the strings and lists in the target */
 
 bool config_load(config *c, const char *file, error *err);
 
 /* `assignment` is "key.path=value", the value in YAML: `data.train=[a.txt, b.txt]`. */
 bool config_assign(config *c, const char *assignment, error *err);
 
-/* One value from text as YAML would have it; `source` as in config.source. */
+/* Sets one value from YAML text. `source` is as in config.source. */
 bool config_set(config *c, const char *path, const char *text, const char *source, error *err);
 
 bool config_is_set(const config *c, const char *path);
 
-/* Whether an assignment set it, over whatever a file says. */
+/* Whether an assignment set it, which counts more than a file. */
 bool config_is_assigned(const config *c, const char *path);
 
-/* Back to its default. */
+/* Sets the key back to its default. */
 void config_unset(config *c, const char *path);
 
-/* Fails with "SOURCE: PATH: MESSAGE", for what no single key's range can refuse. */
+/* Fails with "SOURCE: PATH: MESSAGE". Use it for conditions that the range of one key cannot
+ * express. */
 bool config_refuse(const config *c, error *err, const char *path, const char *format, ...)
     __attribute__((format(printf, 4, 5)));
 
-/* The value as YAML text, in a string the caller frees. */
+/* Returns the value as YAML text, which the caller frees. */
 char *config_text(const config *c, const config_key *key);
 
 void config_write(const config *c, FILE *out);
-/* Each key as "KEY (TYPE, DEFAULT): HELP [RANGE]", by sections, in lines of at most 98 columns. */
+/* Prints each key as "KEY (TYPE, DEFAULT): HELP [RANGE]", by sections, in lines of at most 98
+ * columns. */
 void config_help(const config_key *keys, int count, FILE *out);
 
-/* Of `count` names, the one nearest to `wrong` in edit distance, or NULL where more than half of
- * the letters differ and neither begins with the other. */
+/* Returns the name nearest to `wrong` in edit distance, or NULL if more than half of the letters
+ * differ and neither name begins with the other. */
 const char *nearest_name(const char *wrong, const char *const *names, int count);
 
 #endif

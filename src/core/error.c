@@ -5,7 +5,7 @@
 #include <stdio.h>
 #include <string.h>
 
-/* Names may hold anything; what a terminal would obey, or would break the line, becomes '?'. */
+/* Replaces control characters and line breaks by '?', because names may hold any byte. */
 static bool set(error *err, int status, const char *key, const char *format, va_list arguments) {
     err->status = status;
     snprintf(err->key, sizeof err->key, "%s", key);

@@ -50,7 +50,7 @@ static bool is_at(int file, const char *path) {
            opened.st_ino == named.st_ino;
 }
 
-/* Whether `path` certainly does not; where that cannot be found out, it is taken to. */
+/* Whether `path` names another file or none. Returns false if this cannot be determined. */
 static bool is_elsewhere(int file, const char *path) {
     struct stat opened, named;
     if (fstat(file, &opened) != 0) return false;
@@ -58,12 +58,14 @@ static bool is_elsewhere(int file, const char *path) {
     return opened.st_dev != named.st_dev || opened.st_ino != named.st_ino;
 }
 
-/* False where another program has the lock; on file systems without locks everyone has it. */
+/* Locks a file. Returns false if another program has the lock. On file systems without locks
+ * everyone gets it. */
 static bool lock(int file) {
     return flock(file, LOCK_EX | LOCK_NB) == 0 || errno != EWOULDBLOCK;
 }
 
-/* Removes what a killed writer left at `path`; false, with a message, where it is not that. */
+/* Removes the temporary file of a killed writer. Returns false with a message if it is something
+ * else. */
 static bool remove_stale(const char *path, const char *target, error *err) {
     struct stat status;
     int file = open(path, O_WRONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC);
@@ -81,14 +83,14 @@ static bool remove_stale(const char *path, const char *target, error *err) {
     return removed;
 }
 
-/* A new, locked file; -1 where there is none to be had. */
+/* Creates a new, locked file. Returns -1 if that is not possible. */
 static int create_temporary(const char *path, const char *target, error *err) {
     enum { ATTEMPTS = 100 };
     for (int attempt = 0; attempt < ATTEMPTS; attempt++) {
         int file = open(path, O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0666);
         if (file >= 0) {
             if (lock(file) && is_at(file, path)) return file;
-            close(file); /* another writer took it for one that was left, before it was locked */
+            close(file); /* before the lock, another writer took it for a leftover */
         } else if (errno != EEXIST) {
             error_system(err, "write", path);
             return -1;
@@ -137,7 +139,7 @@ bool file_write(file_writer *writer, const void *bytes, size_t count, error *err
     return error_system(err, "write", writer->temporary);
 }
 
-/* Brings a folder's entries to the disk. */
+/* Flushes a folder's entries to the disk. */
 static bool flush_entries(const char *path) {
     int folder = open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
     if (folder < 0) return false;
@@ -150,7 +152,7 @@ bool file_flush_folder(const char *path, error *err) {
     return flush_entries(path) || error_system(err, "flush folder", path);
 }
 
-/* The folder that `path` lies in. */
+/* Flushes the folder that `path` lies in. */
 static bool flush_parent(const char *path) {
     char *copy = mem_string(path);
     bool done = flush_entries(dirname(copy));
@@ -161,7 +163,7 @@ static bool flush_parent(const char *path) {
 bool file_flush(file_writer *writer, error *err) {
     FILE *stream = writer->stream;
     bool written = fflush(stream) == 0 && fsync(fileno(stream)) == 0;
-    if (written && ferror(stream)) { /* of an earlier write, whose errno is gone */
+    if (written && ferror(stream)) { /* an earlier write failed, and its errno is lost */
         errno = EIO;
         written = false;
     }
@@ -220,7 +222,8 @@ void file_abort(file_writer *writer) {
 
 enum { MAX_GUARDS = 256 };
 
-/* A mapping's `begin` is set last and reset first, since the handler may come between. */
+/* Mapped files. `begin` is set last and reset first, because the signal handler may run in between.
+ */
 static struct guard {
     _Atomic(const char *) begin;
     size_t size;
@@ -252,10 +255,10 @@ void file_unguard(const void *bytes) {
 }
 
 static void put(const char *text) {
-    if (write(STDERR_FILENO, text, strlen(text)) < 0) return; /* nobody is left to tell */
+    if (write(STDERR_FILENO, text, strlen(text)) < 0) return; /* nothing else can be done */
 }
 
-/* A page of a mapped file was asked for that the file no longer has. */
+/* Handles an access to a part of a mapped file that the file no longer has. */
 static void on_bus_error(int number, siginfo_t *info, void *context) {
     (void)context;
     const char *at = info->si_addr;
@@ -268,7 +271,7 @@ static void on_bus_error(int number, siginfo_t *info, void *context) {
         file_remove_temporaries();
         _exit(STATUS_FAILED);
     }
-    signal(number, SIG_DFL); /* not ours: the access is repeated and ends the program */
+    signal(number, SIG_DFL); /* not one of our mappings: repeating the access ends the program */
 }
 
 void file_guard_maps(void) {

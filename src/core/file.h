@@ -21,9 +21,10 @@ typedef struct file_writer {
 } file_writer;
 
 bool file_begin(file_writer *writer, const char *path,
-                error *err); /* refuses a device, a folder ... */
+                error *err); /* refuses a device, a folder and the like */
 bool file_write(file_writer *writer, const void *bytes, size_t count, error *err);
-bool file_flush(file_writer *writer, error *err); /* what commits do first: it is on the disk */
+bool file_flush(file_writer *writer,
+                error *err); /* flushes the file to the disk, as a commit does first */
 bool file_commit(file_writer *writer, error *err);
 void file_abort(file_writer *writer);
 
@@ -40,17 +41,18 @@ typedef struct file_map {
 bool file_map_open(file_map *map, const char *path, error *err);
 void file_map_close(file_map *map);
 
-/* From here on a mapped file that another program cuts short ends this one with a line that names
- * it, and not with SIGBUS. `file_guard` adds a mapping made elsewhere, until `file_unguard`. */
+/* After file_guard_maps, if another program cuts a mapped file short, this program ends with a line
+ * that names the file instead of SIGBUS. `file_guard` adds a mapping made elsewhere, until
+ * `file_unguard`. */
 void file_guard_maps(void);
 void file_guard(const void *bytes, size_t size, const char *path);
 void file_unguard(const void *bytes);
 
-/* Makes the folder and those above it, each flushed to the disk; one that exists is fine. */
+/* Makes the folder and its parents, and flushes each to the disk. A folder that exists is fine. */
 bool file_make_folder(const char *path, error *err);
 bool file_flush_folder(const char *path, error *err);
 
-/* True also where that cannot be found out, so that opening the file says why. */
+/* Also returns true if this cannot be determined, so that opening the file gives the reason. */
 bool file_exists(const char *path);
 bool file_is_folder(const char *path);
 

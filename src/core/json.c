@@ -64,7 +64,7 @@ void json_string(json_writer *w, const char *key, const char *value) {
     quote(w->out, value);
 }
 
-/* One code point a byte, whatever the bytes are. */
+/* Writes each byte as one code point. */
 void json_bytes(json_writer *w, const char *key, const uint8_t *bytes, size_t count) {
     member(w, key);
     fputc('"', w->out);
@@ -162,7 +162,8 @@ static int hex_digit(char c) {
     return c >= 'a' && c <= 'f' ? c - 'a' + 10 : -1;
 }
 
-/* What follows a backslash, as bytes in `out`; returns how many, 0 if it is no escape. */
+/* Reads an escape after its backslash into `out`. Returns the number of bytes, or 0 if it is not an
+ * escape. */
 static int escape(json_reader *r, char *out) {
     static const char from[] = "\"\\/bfnrt", to[] = "\"\\/\b\f\n\r\t";
     char c = *r->next++;
@@ -178,7 +179,7 @@ static int escape(json_reader *r, char *out) {
         if (digit < 0) return 0;
         code = 16 * code + (unsigned)digit;
     }
-    return code != 0 ? utf8(code, out) : 0; /* our strings end at a 0 */
+    return code != 0 ? utf8(code, out) : 0; /* our strings end at a NUL */
 }
 
 bool json_read_string(json_reader *r, char *text, size_t size) {

@@ -1,10 +1,10 @@
-/* Messages for people, on stderr. Results go to stdout and are the commands' own business. */
+/* Messages for people on stderr. Commands print their results on stdout themselves. */
 #ifndef SMALLWORLD_CORE_LOG_H
 #define SMALLWORLD_CORE_LOG_H
 
 #include <stdbool.h>
 
-/* Prints one line, after clearing the progress line if one is shown. */
+/* Prints one line after clearing the progress line. */
 void log_line(const char *format, ...) __attribute__((format(printf, 1, 2)));
 
 /* "smallworld: warning: ..." */
@@ -22,10 +22,12 @@ void log_end(void);
 /* Whether stderr is a terminal, where progress may be shown often. */
 bool log_is_terminal(void);
 
-/* Bytes for people: "1.5 GiB". `text` holds 16 bytes; returned. */
+/* Writes a size for people, such as "1.5 GiB", to `text`, which has room for 16 bytes, and returns
+ * it. */
 const char *log_bytes(char *text, double bytes);
 
-/* A duration for people: "1:02:03" or "2:03". `text` holds 32 bytes; returned. */
+/* Writes a duration for people, "1:02:03" or "2:03", to `text`, which has room for 32 bytes, and
+ * returns it. */
 const char *log_duration(char *text, double seconds);
 
 #endif

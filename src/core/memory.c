@@ -8,7 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* What the functions of at_quick_exit do is all that is done: other threads may be running. */
+/* Only the functions of at_quick_exit run, because other threads may still be running. */
 static void give_up(size_t count, size_t size) {
     fprintf(stderr, "smallworld: out of memory: %zu x %zu bytes\n", count, size);
     quick_exit(STATUS_FAILED);
@@ -35,7 +35,8 @@ void *mem_grow(void *block, size_t *capacity, size_t needed, size_t size) {
     return mem_resize(block, grown, size);
 }
 
-/* open_memstream's streams drop what they find no memory for without a sign; these give up. */
+/* open_memstream's streams silently drop output if memory is lacking. These streams end the program
+ * instead. */
 typedef struct memory_stream {
     char **text;
     size_t *size, capacity;
@@ -50,7 +51,7 @@ static ssize_t stream_write(void *cookie, const char *bytes, size_t count) {
     return (ssize_t)count;
 }
 
-/* Says where it is, for ftell, and moves nowhere. */
+/* Returns the position, for ftell. Cannot move. */
 static int stream_seek(void *cookie, off64_t *offset, int from) {
     const memory_stream *s = cookie;
     if (from != SEEK_CUR || *offset != 0) return -1;

@@ -1,5 +1,5 @@
-/* Host memory for tables and strings. If there is none left, the program ends with one line. The
- * model's own memory is planned and refused before training instead, see model/plan.h. */
+/* Host memory for tables and strings. If memory is lacking, the program ends with one line. The
+ * model's own memory is planned, and refused before training instead, see model/plan.h. */
 #ifndef SMALLWORLD_CORE_MEMORY_H
 #define SMALLWORLD_CORE_MEMORY_H
 
@@ -15,8 +15,8 @@ void *mem_resize(void *block, size_t count, size_t size);
 /* Grows a dynamic array so that it holds at least `needed` elements; doubles `*capacity`. */
 void *mem_grow(void *block, size_t *capacity, size_t needed, size_t size);
 
-/* A stream that writes to memory. Its end closes it; `*text`, with a 0 behind its `*size` bytes, is
- * then the caller's to free. Both must outlive the stream. */
+/* Opens a stream that writes to memory. After mem_stream_end the caller frees `*text`, which has a
+ * NUL after its `*size` bytes. Both variables must outlive the stream. */
 FILE *mem_stream(char **text, size_t *size);
 void mem_stream_end(FILE *stream);
 

@@ -11,8 +11,8 @@
 bool npy_begin(file_writer *writer, const char *path, const char *type, int64_t rows,
                int64_t columns, int64_t *start, error *err);
 
-/* The same with the number of a set of files that belong together, in a comment that NumPy's reader
- * skips; 0: of none. */
+/* Also records the number of a set of files that belong together, in a comment that NumPy's reader
+ * skips. 0 means no set. */
 bool npy_begin_in_set(file_writer *writer, const char *path, const char *type, int64_t rows,
                       int64_t columns, uint64_t set, int64_t *start, error *err);
 
@@ -22,7 +22,7 @@ typedef struct npy {
     const void *data;
     char type[8];          /* as in the file, e.g. "<f4" */
     int64_t rows, columns; /* columns is 0 for one dimension */
-    uint64_t set;          /* as npy_begin_in_set wrote it, or 0 */
+    uint64_t set;          /* number from npy_begin_in_set, or 0 */
 } npy;
 
 /* Refuses Fortran order, more than two dimensions, no columns, and files shorter than their header

@@ -1,12 +1,12 @@
-/* Numbers from text that a stranger may have written: the whole text must be one decimal number,
- * without blanks, hexadecimal digits or names such as "inf". */
+/* Reads numbers from untrusted text. The whole text must be one decimal number, without blanks,
+ * hexadecimal digits or names such as "inf". */
 #ifndef SMALLWORLD_CORE_NUMBER_H
 #define SMALLWORLD_CORE_NUMBER_H
 
 #include <stdbool.h>
 #include <stdint.h>
 
-/* Both leave `*value` alone where they return false. */
+/* If they return false, both leave `*value` unchanged. */
 bool number_integer(const char *text, int64_t *value);
 bool number_real(const char *text, double *value); /* finite */
 

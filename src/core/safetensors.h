@@ -10,8 +10,8 @@
 
 enum { TENSOR_MAX_DIMENSIONS = 5 };
 
-/* What a file may have at most, so that one from a stranger takes neither time nor memory; ours
- * have a hundredth of it. */
+/* Limits of a file, so that an untrusted file takes neither much time nor memory. Our files have a
+ * hundredth of them. */
 enum {
     SAFETENSORS_MAX_HEADER = 1 << 20, /* bytes */
     SAFETENSORS_MAX_TENSORS = 1024,
@@ -35,8 +35,8 @@ typedef struct metadata {
 
 size_t tensor_bytes(const tensor *t);
 
-/* Writes atomically, see core/file.h, and reads what was written before it replaces the earlier
- * file. `checksum` is added to the metadata. */
+/* Writes a file atomically (core/file.h), and reads it back before it replaces an earlier file.
+ * Adds `checksum` to the metadata. */
 bool safetensors_write(const char *path, const tensor *tensors, int tensor_count,
                        const metadata *entries, int entry_count, error *err);
 
@@ -50,9 +50,8 @@ typedef struct safetensors {
     int entry_count;
 } safetensors;
 
-/* Refuses what is not a whole safetensors file: a bad header, tensors out of bounds or not aligned
- * to their elements, bytes missing or left over, or, where the metadata has one, a wrong
- * checksum. */
+/* Opens a file. Refuses a bad header, tensors out of bounds or not aligned to their elements,
+ * missing or extra bytes, and a wrong checksum if the metadata has one. */
 bool safetensors_open(safetensors *file, const char *path, error *err);
 void safetensors_close(safetensors *file);
 

@@ -1,11 +1,11 @@
-/* SIGINT, SIGTERM, SIGHUP and SIGPIPE as a wish to stop soon, in good order. */
+/* Turns SIGINT, SIGTERM, SIGHUP and SIGPIPE into requests to stop soon and in good order. */
 #ifndef SMALLWORLD_CORE_STOP_H
 #define SMALLWORLD_CORE_STOP_H
 
 #include "core/error.h"
 
-/* From here on the first such signal is only remembered; the second SIGINT, SIGTERM or SIGHUP ends
- * the program. A signal that was ignored stays ignored, so that nohup works. */
+/* After this call the first such signal is only remembered. The second SIGINT, SIGTERM or SIGHUP
+ * ends the program. A signal that was ignored stays ignored, so that nohup works. */
 void stop_catch(void);
 
 /* The signal remembered since stop_catch, or 0. */
@@ -14,7 +14,7 @@ int stop_signal(void);
 /* As if the signal had come. */
 void stop_remember(int number);
 
-/* Fails where a signal has been remembered, with a message and the exit status 128 + its number. */
+/* Fails if a signal has been remembered, with a message and the exit status 128 + its number. */
 bool stop_check(error *err);
 
 /* Waits until `file`, which may be a pipe or a terminal, can be read from, or fails as stop_check

@@ -18,7 +18,6 @@ typedef struct minibatch {
     uint64_t update;  /* within the epoch, from 0; at 0 the state starts as zeros */
 } minibatch;
 
-<<<<<<< HEAD
 /* Of the `all` streams of a minibatch those that are wanted. */
 typedef struct stream_share {
     int all, first, count;
@@ -28,25 +27,15 @@ static inline stream_share all_streams(int batch) {
     return (stream_share){batch, 0, batch};
 }
 
-/* The number of updates in an epoch: 0 where the corpus is shorter than one minibatch. */
-=======
 /* The number of updates in an epoch, 0 if the corpus is shorter than one minibatch. */
->>>>>>> 08e645e (Comments of src/train and src/data as plain sentences)
 uint64_t reader_epoch_updates(const corpus *c, int batch, int steps);
 
 /* The number of bytes of an epoch that no update predicts: the first byte and the dropped rest. */
 uint64_t reader_epoch_dropped(const corpus *c, int batch, int steps);
 
-<<<<<<< HEAD
-/* Starts at update number `first` (from 0, over all epochs). The corpus must outlive the reader,
- * and an epoch must hold at least one update. `columns` >= streams.count is what the backend pads
- * to. */
-reader *reader_start(const corpus *c, stream_share streams, int columns, int steps, uint64_t seed,
-=======
 /* Starts at update number `first`, from 0 over all epochs. The corpus must outlive the reader, and
  * an epoch must have at least one update. `columns` is at least `batch`: the backend pads to it. */
-reader *reader_start(const corpus *c, int batch, int columns, int steps, uint64_t seed,
->>>>>>> 08e645e (Comments of src/train and src/data as plain sentences)
+reader *reader_start(const corpus *c, stream_share streams, int columns, int steps, uint64_t seed,
                      uint64_t first);
 
 /* Returns the next minibatch, which is valid until the next call. Waits until it is ready. */

@@ -7,12 +7,12 @@
 #include <math.h>
 #include <stdlib.h>
 
-/* How many blocks join which nodes; a node's own block is counted apart. */
+/* The number of blocks between core and periphery, without self-blocks. */
 typedef struct budget {
     int core, periphery;     /* nodes */
     int64_t core_reads;      /* blocks through which core nodes read the periphery */
     int64_t periphery_reads; /* blocks through which periphery nodes read the core */
-    int64_t pairs;           /* of periphery nodes that read each other */
+    int64_t pairs;           /* pairs of periphery nodes that read each other */
 } budget;
 
 static bool check_shares(const graph_options *o, error *err) {
@@ -30,8 +30,9 @@ static bool check_shares(const graph_options *o, error *err) {
     return true;
 }
 
-/* Divides the blocks outside the core as the shares say. What does not fit into one part goes to
- * the next: first the periphery among itself, then the periphery's reads, then the core's. */
+/* Divides the blocks outside the core by the given shares. Blocks that do not fit into one part go
+ * to the next: first the periphery itself, then the periphery's reads of the core, then the core's
+ * reads. */
 static bool make_budget(const graph_options *o, int nodes, budget *b, error *err) {
     if (!check_shares(o, err)) return false;
     b->core = (int)integer_min(nodes, llround(fmax(1, o->core * nodes)));
@@ -47,7 +48,7 @@ static bool make_budget(const graph_options *o, int nodes, budget *b, error *err
                          b->core, nodes, (double)fixed / (double)all,
                          o->degree ? "degree" : "density", (double)blocks / (double)all);
     }
-    int64_t across = core * periphery; /* the most that either side can read of the other */
+    int64_t across = core * periphery; /* the most blocks by which either side can read the other */
     b->core_reads = integer_min(llround(o->core_reads * (double)rest), across);
     b->periphery_reads = integer_min(llround(o->periphery_reads * (double)rest), across);
     b->pairs = integer_min((rest - b->core_reads - b->periphery_reads) / 2,
@@ -78,9 +79,9 @@ static void shuffle(int *deck, int count, philox_stream *random) {
     }
 }
 
-/* `count` blocks from `inputs` nodes to `outputs` nodes. Every output reads equally many, to one;
- * inputs are dealt from a shuffled deck, a new one where it ends, so that all are read about
- * equally often. */
+/* Adds `count` blocks from `inputs` nodes to `outputs` nodes. The outputs' numbers of reads differ
+ * by at most one. Inputs are dealt from shuffled decks, so that all are read about equally often.
+ */
 static void deal_blocks(block_mask *m, int first_output, int outputs, int first_input, int inputs,
                         int64_t count, philox_stream *random) {
     if (count == 0) return;
@@ -94,7 +95,7 @@ static void deal_blocks(block_mask *m, int first_output, int outputs, int first_
                 shuffle(deck, inputs, random);
                 next = 0;
             }
-            /* The next card that this output has not read; one is left, in the deck or dealt. */
+            /* Takes the next card that this output has not read; there is one. */
             int card = next;
             while (card < inputs && *block_at(m, output, deck[card])) card++;
             if (card == inputs) {
@@ -112,7 +113,7 @@ static void deal_blocks(block_mask *m, int first_output, int outputs, int first_
     free(deck);
 }
 
-/* The blocks among periphery nodes, by another generator. */
+/* Adds the blocks among periphery nodes, by another generator. */
 static bool add_periphery(block_mask *m, const graph_options *o, const budget *b, error *err) {
     if (b->periphery == 0) return true;
     const double all = (double)b->periphery * b->periphery;

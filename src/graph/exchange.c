@@ -67,7 +67,7 @@ void graph_keep_strongest(int32_t (*absent)[2], const double *norms, int count, 
     free(weak);
 }
 
-/* [blocks] 1 where a block is among the `count` of smallest norm, self-blocks left out. */
+/* Marks the `count` blocks of smallest norm by 1, never self-blocks: [blocks]. */
 static uint8_t *mark_weakest(const graph *g, const double *norms, int count,
                              philox_stream *random) {
     size_t blocks = (size_t)graph_blocks(g);

@@ -91,8 +91,8 @@ static graph *builder_graph(const builder *b, int blocks) {
 
 /* --------------------------------------------------------------------- edges at lowest degree */
 
-/* One of `count` nodes that are not joined to `node`, each as likely; -1: none is left. Guesses
- * find one at once while most are free; where they fail, all are looked through. */
+/* Draws one of `count` nodes that are not joined to `node`, uniformly, or returns -1 if there is
+ * none. A few random guesses usually find one; otherwise all nodes are searched. */
 static int draw_free(builder *b, int node, const int *among, int count) {
     enum { GUESSES = 16 };
     for (int guess = 0; guess < GUESSES && guess < count; guess++) {
@@ -107,7 +107,7 @@ static int draw_free(builder *b, int node, const int *among, int count) {
     return *among;
 }
 
-/* The nodes by ascending degree. */
+/* The nodes sorted by degree, ascending. */
 typedef struct ranking {
     int *order, *position; /* [nodes] each other's inverse */
     int *first; /* [nodes + 1] of degree d are order[first[d]] ... order[first[d + 1] - 1] */
@@ -135,7 +135,7 @@ static void ranking_end(ranking *r) {
     free(r->first);
 }
 
-/* `node` goes up from `degree` to the next: it trades places with the last of its equals. */
+/* Raises the degree of `node` by one: it swaps places with the last node of equal degree. */
 static void ranking_raise(ranking *r, int node, int degree) {
     int last = --r->first[degree + 1], other = r->order[last], place = r->position[node];
     r->order[place] = other;
@@ -144,8 +144,8 @@ static void ranking_raise(ranking *r, int node, int degree) {
     r->position[node] = last;
 }
 
-/* Joins a node of lowest degree to a node of lowest degree among those it is not joined to, ties
- * drawn, until the graph has `pairs` of them. */
+/* Joins a node of lowest degree to one of lowest degree among those it is not joined to, with ties
+ * broken at random, until the graph has `pairs` pairs. */
 static void join_lowest(builder *b, int64_t pairs) {
     ranking r;
     ranking_begin(&r, b);
@@ -167,7 +167,7 @@ static void join_lowest(builder *b, int64_t pairs) {
 
 typedef struct offset {
     int down, across, distance; /* the distance squared */
-    bool halfway;               /* its own opposite: it leads to one neighbour, others to two */
+    bool halfway;               /* it is its own opposite, so it leads to one neighbour, not two */
 } offset;
 
 static int by_distance(const void *a, const void *b) {
@@ -177,7 +177,7 @@ static int by_distance(const void *a, const void *b) {
     return one->across < two->across ? -1 : one->across > two->across;
 }
 
-/* One offset of each opposite two, nearest first, until every node has 2 `half` neighbours.
+/* Returns one offset of each opposite two, nearest first, until every node has 2 `half` neighbours.
  * Halfway offsets are taken two at a time, so that the degree stays even. */
 static offset *nearest_offsets(int rows, int columns, int half, int *count) {
     offset *offsets = mem_alloc((size_t)rows * (size_t)columns, sizeof *offsets);
@@ -210,14 +210,15 @@ static offset *nearest_offsets(int rows, int columns, int half, int *count) {
     return offsets;
 }
 
-/* The node at the other end of `node`'s edge; -1 where that end has listed the edge already. */
+/* Returns the node at the other end of `node`'s edge, or -1 if that node has already listed the
+ * edge. */
 static int far_end(int node, const offset *o, int rows, int columns) {
     int row = (node / columns + o->down) % rows, column = (node % columns + o->across) % columns;
     int other = row * columns + column;
     return o->halfway && other < node ? -1 : other;
 }
 
-/* The `index`-th of the nodes that `node` is not joined to. */
+/* Returns number `index` of the nodes that `node` is not joined to. */
 static int free_node(const builder *b, int node, int index) {
     const uint64_t *row = b->joined + (size_t)node * b->words;
     int word = 0;
@@ -268,7 +269,7 @@ static int torus_rows(int nodes) {
 
 /* ----------------------------------------------------------------------------- Barabasi-Albert */
 
-/* The pairs that a core of `core` nodes, and as many targets for each further node, make. */
+/* The number of pairs of a core of `core` nodes and of further nodes with as many targets each. */
 static int64_t barabasi_albert_pairs(int nodes, int core) {
     return (int64_t)core * nodes - (int64_t)core * (core + 1) / 2;
 }
@@ -329,7 +330,7 @@ static bool check_density(const graph_options *o, int nodes, error *err) {
     return true;
 }
 
-/* How many blocks there are to be is said in one of two ways. */
+/* Checks that exactly one of degree and density gives the number of blocks. */
 static bool check_size(const graph_options *o, int nodes, error *err) {
     if ((o->degree != 0) == (o->density != 0)) {
         return error_set(err, "model.degree, model.density: expected one of them, got %s",
@@ -338,13 +339,14 @@ static bool check_size(const graph_options *o, int nodes, error *err) {
     return o->degree ? check_degree(o, nodes, err) : check_density(o, nodes, err);
 }
 
-/* The number of pairs that meets the density: the nearest block, then up to a whole pair. */
+/* The number of pairs nearest to the density: the nearest number of blocks, rounded to whole pairs.
+ */
 static int64_t density_pairs(const graph_options *o, int nodes) {
     return (llround(o->density * ((double)nodes * nodes)) - nodes + 1) / 2;
 }
 
-/* Runs the generator at the degree, or at the nearest one below the density, and completes a
- * density; `random` is nothing but completion. */
+/* Runs the generator at the given degree, or at the largest one that stays below the density, and
+ * then adds random pairs until the density is met. A random graph consists of these alone. */
 static bool generate(builder *b, const graph_options *o, error *err) {
     bool ring = o->kind == GRAPH_WATTS_STROGATZ || o->kind == GRAPH_WATTS_STROGATZ_2D;
     if (ring && !(o->rewire >= 0 && o->rewire <= 1)) {
@@ -382,8 +384,8 @@ static const char *skip_blanks(const char *next, const char *stop) {
     return next;
 }
 
-/* Reads a decimal number and moves `*next` past it; -1 where there is none. Beyond the largest
- * graph it does not grow. */
+/* Reads a decimal number and moves `*next` past it. Returns -1 if there is none. Stops growing
+ * beyond the largest graph. */
 static int read_node(const char **next, const char *stop) {
     int node = -1;
     for (; *next < stop && **next >= '0' && **next <= '9'; (*next)++) {
@@ -393,7 +395,7 @@ static int read_node(const char **next, const char *stop) {
     return node;
 }
 
-/* The edge on a line that is not blank. */
+/* Reads the edge on a line that is not blank. */
 static bool read_edge(const char *next, const char *stop, int nodes, int *output, int *input) {
     *output = read_node(&next, stop);
     next = skip_blanks(next, stop);
@@ -451,7 +453,8 @@ static bool read_mask(builder *b, const char *path, error *err) {
         int width = atoi(mask.type + 2);
         for (int i = 0; i < b->nodes; i++) {
             for (int j = 0; j < b->nodes; j++, value += width) {
-                bool set = false; /* in any byte, so that the byte order does not matter */
+                bool set =
+                    false; /* any byte that is not 0 counts, so the byte order does not matter */
                 for (int byte = 0; byte < width; byte++) set |= value[byte] != 0;
                 if (set) set_bit(b, i, j);
                 any |= set;
@@ -478,7 +481,7 @@ static bool check_nodes(int nodes, error *err) {
                      GRAPH_MAX_NODES, nodes);
 }
 
-/* Before any of it is made. */
+/* Checks the number of blocks before the graph is made. */
 static bool check_blocks_wanted(const graph_options *o, int nodes, error *err) {
     double square = (double)nodes * nodes, blocks = square * o->density;
     const char *key = o->kind == GRAPH_DENSE ? "model.hidden" : "model.density";

@@ -19,7 +19,7 @@ static layout *new_layout(int out_nodes, int in_nodes, int blocks) {
     return l;
 }
 
-/* The columns' tables from the rows'. */
+/* Makes the columns' tables from the rows' tables. */
 static void transpose(layout *l) {
     for (int k = 0; k < l->blocks; k++) l->column_start[l->row_column[k] + 1]++;
     for (int j = 0; j < l->in_nodes; j++) l->column_start[j + 1] += l->column_start[j];

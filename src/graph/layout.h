@@ -34,13 +34,14 @@ typedef struct layout {
     int *column_block; /* [blocks] which block k it is */
 } layout;
 
-/* A complete graph becomes one dense block, any other one block of weights an edge or self-loop. */
+/* Makes a layout. A complete graph becomes one dense block. Any other graph has one block of
+ * weights for each edge and self-loop. */
 layout *layout_from_graph(const struct graph *g, int block, int gates);
 
-/* One block of weights an edge or self-loop, also of a complete graph. */
+/* Makes one block of weights for each edge and self-loop, even of a complete graph. */
 layout *layout_blocks(const struct graph *g, int block, int gates);
 
-/* `rows` of each gate. */
+/* Makes one dense block. `rows` is the number of rows of each gate. */
 layout *layout_dense(int rows, int columns, int gates, int in_stride);
 void layout_free(layout *l);
 
@@ -48,8 +49,8 @@ static inline bool layout_is_dense(const layout *l) {
     return l->out_nodes == 1 && l->in_nodes == 1;
 }
 
-/* Whether who reads a node is also read by it, as in the graphs made here: the columns' lists are
- * then the rows'. */
+/* Whether the pattern is symmetric, as of the graphs made here. The columns' lists then equal the
+ * rows'. */
 bool layout_is_symmetric(const layout *l);
 
 /* Rows of the product, gates included. */

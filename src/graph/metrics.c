@@ -15,7 +15,8 @@ static void measure_degrees(const graph *g, graph_metrics *m) {
     m->density = m->blocks / ((double)g->nodes * g->nodes);
     m->degree_mean = (double)(m->blocks - g->nodes) / g->nodes;
     m->degree_min = m->out_degree_min = g->nodes;
-    int *readers = mem_alloc((size_t)g->nodes, sizeof *readers); /* of a node, itself included */
+    int *readers =
+        mem_alloc((size_t)g->nodes, sizeof *readers); /* readers of each node, itself included */
     for (int k = 0; k < m->blocks; k++) readers[g->column[k]]++;
     for (int i = 0; i < g->nodes; i++) {
         int degree = g->start[i + 1] - g->start[i] - 1;
@@ -29,8 +30,8 @@ static void measure_degrees(const graph *g, graph_metrics *m) {
 
 /* Node i belongs to the core if it reads all nodes before it and they all read it. */
 static void measure_core(const graph *g, graph_metrics *m) {
-    int *readers =
-        mem_alloc((size_t)g->nodes, sizeof *readers); /* of a node, among those before i */
+    int *readers = mem_alloc((size_t)g->nodes,
+                             sizeof *readers); /* readers of each node among the nodes before i */
     for (int i = 0; i < g->nodes; i++) {
         int reads = 0;
         for (int k = g->start[i]; k < g->start[i + 1]; k++) reads += g->column[k] < i;
@@ -49,9 +50,11 @@ static void measure_core(const graph *g, graph_metrics *m) {
  * the signal: over all ordered pairs the distances are the same. */
 static void measure_paths(const graph *g, graph_metrics *m) {
     size_t nodes = (size_t)g->nodes;
-    uint64_t *seen = mem_alloc(nodes, sizeof *seen);   /* searches that have been here */
-    uint64_t *fresh = mem_alloc(nodes, sizeof *fresh); /* that arrived in the last step */
-    uint64_t *next = mem_alloc(nodes, sizeof *next);   /* that arrive in this one, perhaps again */
+    uint64_t *seen = mem_alloc(nodes, sizeof *seen); /* the searches that have reached the node */
+    uint64_t *fresh =
+        mem_alloc(nodes, sizeof *fresh); /* the searches that reached it in the last step */
+    uint64_t *next =
+        mem_alloc(nodes, sizeof *next); /* the searches that reach it in this step, perhaps again */
     int *active = mem_alloc(nodes, sizeof *active), *touched = mem_alloc(nodes, sizeof *touched);
     int64_t arrivals[METRICS_MAX_STEPS] = {0}, paths = 0, length = 0;
 
@@ -114,7 +117,8 @@ static int popcount_both(const uint64_t *a, const uint64_t *b, size_t words) {
     return count;
 }
 
-/* Neighbours as bits, an edge in either direction making two; a node is not its own. */
+/* Keeps neighbours as bits. An edge in either direction makes two nodes neighbours. A node is not
+ * its own neighbour. */
 static void measure_clustering(const graph *g, graph_metrics *m) {
     size_t nodes = (size_t)g->nodes, words = (nodes + 63) / 64;
     uint64_t *joined = mem_alloc(nodes * words, sizeof *joined);
@@ -143,7 +147,7 @@ static void measure_clustering(const graph *g, graph_metrics *m) {
     free(joined);
 }
 
-/* The node that stands for `node`'s part; paths are halved on the way. */
+/* Returns the representative of the node's component. Halves paths on the way. */
 static int find_root(int *parent, int node) {
     while (parent[node] != node) node = parent[node] = parent[parent[node]];
     return node;

@@ -1,4 +1,4 @@
-/* What is small about a small world. */
+/* Measures a graph's small-world properties. */
 #ifndef SMALLWORLD_GRAPH_METRICS_H
 #define SMALLWORLD_GRAPH_METRICS_H
 
@@ -13,7 +13,7 @@ typedef struct graph_metrics {
      * are equal. */
     int degree_min, degree_max, out_degree_min, out_degree_max;
     double degree_mean;
-    int core; /* the first nodes, as many as are all joined to each other in both directions */
+    int core; /* number of first nodes that are all joined in both directions */
     /* The mean over nodes of the share of a node's pairs of neighbours that are themselves joined,
      * 0 where there are fewer than two (Watts, Strogatz 1998); edges count in either direction. */
     double clustering;
@@ -31,10 +31,10 @@ typedef struct graph_metrics {
 
 void graph_measure(const graph *g, graph_metrics *metrics);
 
-/* The number of parts alone, which is cheap. */
+/* Finds only the number of components, which is cheap. */
 int graph_components(const graph *g);
 
-/* Draws the blocks, one output node a row: each block a dark square of `scale` pixels. */
+/* Draws the blocks as dark squares of `scale` pixels, with one row for each output node. */
 bool graph_draw(const graph *g, int scale, const char *path, error *err);
 
 #endif

@@ -1,4 +1,4 @@
-/* What the library's files share. Exported names are those of smallworld.h alone; see
+/* Declarations that the library's files share. Only the names of smallworld.h are exported, see
  * library.map. */
 #ifndef SMALLWORLD_LIBRARY_INTERNAL_H
 #define SMALLWORLD_LIBRARY_INTERNAL_H
@@ -6,10 +6,10 @@
 #include "library/smallworld.h"
 #include "train/options.h"
 
-/* Keeps the message for smallworld_error; returns false. */
+/* Keeps the message for smallworld_error and returns false. */
 bool library_fail(const error *err);
 
-/* Sets run.* from what the caller gave, which may be NULL. */
+/* Sets run.* from the caller's options, which may be NULL. */
 bool library_options(options *o, const smallworld_options *given, error *err);
 
 #endif

@@ -16,13 +16,13 @@ struct smallworld_model {
     char *path;
     checkpoint checkpoint;
     backend *be;
-    model *m;           /* `streams` texts side by side, STEPS bytes a call */
+    model *m;           /* reads `streams` texts side by side, STEPS bytes in each call */
     recording *forward; /* the cell and the head */
-    recording *pooled;  /* the cell, then what `fold` says */
-    model *writer;      /* one text, one byte a call; made when first asked to write */
+    recording *pooled;  /* the cell, then the pooling that `fold` describes */
+    model *writer;      /* generates one text, one byte in each call; made on first use */
     uint8_t *bytes;     /* [steps][columns] */
     int16_t *targets;   /* [steps][columns] */
-    void *received;     /* what comes back from the device; grows */
+    void *received;     /* memory for results from the device; grows */
     size_t received_size;
     struct {
         smallworld_state state;
@@ -39,7 +39,7 @@ static void issue_forward(void *argument) {
     model_forward(argument);
 }
 
-/* The states after each step on the device, and the size of an element. */
+/* Returns the states after each step on the device, and the size of an element. */
 static const void *planes(const smallworld_model *s, smallworld_state state, size_t *size) {
     bool cell = state == SMALLWORLD_CELL;
     *size = cell ? s->be->real_size : s->be->operand_size;
@@ -148,14 +148,14 @@ size_t smallworld_frame(const smallworld_model *s, const uint8_t *text, size_t l
 
 /* ----------------------------------------------------------------------------------- reading */
 
-/* Texts side by side, one a column: those of one round, which starts from a zero state. */
+/* The texts of one round, one in each column. A round starts from a zero state. */
 typedef struct round {
     const uint8_t *const *texts;
     const size_t *lengths;
     size_t first, count, longest;
 } round_of_texts;
 
-/* How many bytes of the round's text k the call has that starts at byte `from`. */
+/* The number of bytes of the round's text k in the call that starts at byte `from`. */
 static size_t bytes_here(const smallworld_model *s, const round_of_texts *r, size_t k,
                          size_t from) {
     size_t length = r->lengths[r->first + k], steps = (size_t)s->m->steps;
@@ -179,7 +179,8 @@ static void fill(smallworld_model *s, const round_of_texts *r, size_t from) {
     }
 }
 
-/* Where results go, text after text; `place` counts the bytes of the texts before the round's. */
+/* The destination of results, text after text. `place` counts the bytes of the texts before the
+ * round. */
 typedef struct destination {
     void (*take)(smallworld_model *s, const round_of_texts *r, size_t from, void *out,
                  const size_t *place);
@@ -257,7 +258,7 @@ bool smallworld_score(smallworld_model *s, const uint8_t *const *texts, const si
 /* ------------------------------------------------------------------------------------ states */
 
 static float state_at(const char *states, size_t index, size_t size) {
-    uint32_t bits = 0; /* 2 bytes are a bf16: the upper half of a float */
+    uint32_t bits = 0; /* a 2-byte element is a bf16: the upper half of a float */
     float value;
     memcpy((char *)&bits + 4 - size, states + index * size, size);
     memcpy(&value, &bits, sizeof value);
@@ -295,7 +296,7 @@ bool smallworld_states(smallworld_model *s, const uint8_t *const *texts, const s
 
 /* ---------------------------------------------------------------------------------- features */
 
-/* What pooling starts from: 0, or for the largest, minus infinity. */
+/* Sets the values that pooling starts from: 0, or minus infinity for the maximum. */
 static void start_pooling(smallworld_model *s) {
     backend *be = s->be;
     size_t count = (size_t)s->m->config.hidden * (size_t)s->m->columns;

@@ -9,7 +9,7 @@ struct smallworld_product {
     backend *be;
     layout *layout;
     device_layout *device;
-    void *workspace; /* of wgrad; grows */
+    void *workspace; /* workspace of wgrad; grows */
     size_t workspace_size;
 };
 
@@ -84,7 +84,7 @@ int smallworld_product_wgrad_columns(const smallworld_product *p) {
     return wgrad_multiple(p->be);
 }
 
-/* Before a product: its columns, and the stream that it goes to. */
+/* Checks the columns of a product and selects its stream. */
 static bool begin(smallworld_product *p, int columns, int multiple, void *stream, error *err) {
     if (columns < 1 || columns % multiple) {
         return error_set(err, "columns: expected a multiple of %d, got %d", multiple, columns);
@@ -108,7 +108,7 @@ bool smallworld_dgrad(smallworld_product *p, const void *w, const void *dy, void
     return true;
 }
 
-/* A larger workspace, once what uses the smaller one is done. */
+/* Makes the workspace larger, after the last use of the smaller one has ended. */
 static bool grow_workspace(smallworld_product *p, size_t bytes, error *err) {
     if (bytes <= p->workspace_size) return true;
     if (!p->be->finish(p->be, err)) return false;

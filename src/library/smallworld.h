@@ -22,16 +22,16 @@ extern "C" {
 /* "0.1.0" */
 SMALLWORLD_API const char *smallworld_version(void);
 
-/* Why this thread's last call failed; "" if none did. Valid until its next failure. */
+/* Returns the reason for this thread's last failure, or "". It is valid until the next failure. */
 SMALLWORLD_API const char *smallworld_error(void);
 
-/* Where to compute. NULL in place of a pointer to one, or a member that is NULL or 0, is the
- * default. */
+/* Where to compute. NULL in place of the struct, or a member that is NULL or 0, means the default.
+ */
 typedef struct smallworld_options {
     const char *device; /* "auto" (default: a GPU if there is one), "cpu" or "cuda" */
     const char
         *precision; /* "auto" (default: bf16 on a GPU, else fp32), "fp32", "tf32" or "bf16" */
-    int threads;    /* of the CPU; 0: all processors */
+    int threads;    /* CPU threads; 0: one for each processor */
     int streams;    /* texts read side by side; 0: 32 */
 } smallworld_options;
 
@@ -39,45 +39,47 @@ typedef struct smallworld_options {
 
 typedef struct smallworld_model smallworld_model;
 
-/* A checkpoint such as last.safetensors. Free it with smallworld_free, which takes NULL too. */
+/* Loads a checkpoint, such as last.safetensors. Free it with smallworld_free, which accepts NULL.
+ */
 SMALLWORLD_API smallworld_model *smallworld_load(const char *checkpoint,
                                                  const smallworld_options *options);
 SMALLWORLD_API void smallworld_free(smallworld_model *m);
 
 SMALLWORLD_API int smallworld_units(const smallworld_model *m); /* width of its states */
 SMALLWORLD_API int64_t smallworld_parameters(const smallworld_model *m);
-SMALLWORLD_API const char *smallworld_device(const smallworld_model *m); /* for people */
+SMALLWORLD_API const char *
+smallworld_device(const smallworld_model *m); /* description for people */
 
-/* Texts are bytes, text i of lengths[i] of them, each read from a zero state. What a model was
- * trained on as documents ("LABEL<TAB>TEXT") was framed as "\n " + text + " ", line breaks inside
- * made spaces; smallworld_frame does this, and what else the checkpoint was trained with. `framed`
- * has room for length + 3 bytes; returns how many it takes. */
+/* Text i has lengths[i] bytes and is read from a zero state. In training, documents
+ * ("LABEL<TAB>TEXT") were framed as "\n " + text + " ", with line breaks inside made spaces.
+ * smallworld_frame frames a text in the same way and applies the checkpoint's other text options.
+ * `framed` has room for length + 3 bytes. Returns the length of the framed text. */
 SMALLWORLD_API size_t smallworld_frame(const smallworld_model *m, const uint8_t *text,
                                        size_t length, uint8_t *framed);
 
-/* Bits of every byte given those before it, text after text: bits has as many numbers as all texts
- * have bytes, the first of each text NaN, since nothing predicts it. */
+/* Computes the bits of every byte given the bytes before it, text after text. `bits` has one number
+ * for each byte of all texts. It is NaN for the first byte of each text, which nothing predicts. */
 SMALLWORLD_API bool smallworld_score(smallworld_model *m, const uint8_t *const *texts,
                                      const size_t *lengths, size_t count, float *bits);
 
 typedef enum smallworld_state { SMALLWORLD_CELL, SMALLWORLD_HIDDEN } smallworld_state;
 typedef enum smallworld_pool { SMALLWORLD_LAST, SMALLWORLD_MEAN, SMALLWORLD_MAX } smallworld_pool;
 
-/* The state after every byte, text after text: states [all bytes][units]. */
+/* Computes the state after every byte, text after text: states [all bytes][units]. */
 SMALLWORLD_API bool smallworld_states(smallworld_model *m, const uint8_t *const *texts,
                                       const size_t *lengths, size_t count, smallworld_state state,
                                       float *states);
 
-/* The state after the last byte, or its mean or largest value over the bytes: features
+/* Computes the state after the last byte, or its mean or largest value over all bytes: features
  * [count][units], as `smallworld features` exports them. */
 SMALLWORLD_API bool smallworld_features(smallworld_model *m, const uint8_t *const *texts,
                                         const size_t *lengths, size_t count, smallworld_state state,
                                         smallworld_pool pool, float *features);
 
-/* Writes `count` bytes that follow `prompt` (length at least 1; documents start with "\n ") to
- * `text`. temperature 0: the likeliest byte, always. top_k: draw among so many likeliest bytes, 0:
- * among all. top_p: draw among the likeliest bytes that reach this probability, 1: among all. The
- * first call reads the checkpoint's file once more. */
+/* Writes `count` bytes that follow `prompt` to `text`. The prompt has at least one byte; documents
+ * start with "\n ". temperature 0 always takes the likeliest byte. top_k draws among this many
+ * likeliest bytes, 0 among all. top_p draws among the fewest likeliest bytes that reach this
+ * probability, 1 among all. The first call reads the checkpoint's file again. */
 SMALLWORLD_API bool smallworld_generate(smallworld_model *m, const uint8_t *prompt, size_t length,
                                         size_t count, double temperature, int top_k, double top_p,
                                         uint64_t seed, uint8_t *text);
@@ -96,8 +98,9 @@ SMALLWORLD_API bool smallworld_generate(smallworld_model *m, const uint8_t *prom
 
 typedef struct smallworld_product smallworld_product;
 
-/* `blocks`: (output node, input node), ascending, without repeats, and with every node's own block.
- * block: 8, 16, 32, 64 or 128. NULL where they do not fit. */
+/* Makes a product. `blocks` holds (output node, input node), ascending, without repeats, and with
+ * every node's own block. `block` is 8, 16, 32, 64 or 128. Returns NULL if the arguments are not
+ * valid. */
 SMALLWORLD_API smallworld_product *smallworld_product_create(int nodes, int block,
                                                              const int32_t (*blocks)[2], int count,
                                                              const smallworld_options *options);
@@ -106,14 +109,14 @@ SMALLWORLD_API void smallworld_product_free(smallworld_product *p);
 SMALLWORLD_API bool smallworld_product_on_gpu(const smallworld_product *p);
 SMALLWORLD_API int smallworld_product_element_size(const smallworld_product *p); /* 4, or 2: bf16 */
 
-/* What `columns` is a multiple of: in fprop and dgrad, and in wgrad. */
+/* The numbers that `columns` must be a multiple of: in fprop and dgrad, and in wgrad. */
 SMALLWORLD_API int smallworld_product_columns(const smallworld_product *p);
 SMALLWORLD_API int smallworld_product_wgrad_columns(const smallworld_product *p);
 
-/* On a GPU `stream` is a cudaStream_t of the device's primary context, NULL the default stream, and
- * the call returns before the product is made; the stream must exist until the product is used on
- * another or freed. An error of the GPU may be reported by a later call. On the CPU `stream` is
- * ignored. */
+/* On a GPU `stream` is a cudaStream_t of the device's primary context, or NULL for the default
+ * stream. The call returns before the product is computed. The stream must exist until the product
+ * is used on another stream or freed. A later call may report an error of the GPU. On the CPU
+ * `stream` is ignored. */
 SMALLWORLD_API bool smallworld_fprop(smallworld_product *p, const void *w, const void *x, void *y,
                                      int columns, void *stream);
 SMALLWORLD_API bool smallworld_dgrad(smallworld_product *p, const void *w, const void *dy, void *dx,
@@ -121,7 +124,7 @@ SMALLWORLD_API bool smallworld_dgrad(smallworld_product *p, const void *w, const
 SMALLWORLD_API bool smallworld_wgrad(smallworld_product *p, const void *dy, const void *x,
                                      float *dw, int columns, void *stream);
 
-/* Waits for all that was issued, and reports errors of the GPU. */
+/* Waits for all issued products and reports errors of the GPU. */
 SMALLWORLD_API bool smallworld_product_wait(smallworld_product *p);
 
 #ifdef __cplusplus

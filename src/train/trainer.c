@@ -23,9 +23,13 @@
 #include <string.h>
 #include <unistd.h>
 
-/* When train.minutes fixes the number of steps: after this share of the minutes, or seconds. */
+/* train.minutes becomes a number of steps after this share of the minutes or after this many
+ * seconds, whichever is shorter. */
 static const double plan_share = 0.05, plan_seconds = 15;
-enum { PLAN_SKIP = 3, PLAN_STEPS = 10 }; /* updates that are not typical, and that are measured */
+enum {
+    PLAN_SKIP = 3,
+    PLAN_STEPS = 10
+}; /* first updates, which are not timed; updates that are timed */
 
 typedef struct trainer {
     options *o;
@@ -41,16 +45,16 @@ typedef struct trainer {
     sequence *valid_text;
     FILE *metrics;
     run_state state;
-    safetensors state_file; /* what the run goes on from, while it is loaded */
-    int64_t end;            /* the run's last step, as far as it is known: INT64_MAX */
-    bool has_state;         /* of this run on the disk */
-    bool best_due;          /* best.safetensors is to be written */
-    bool metrics_failed;    /* they could not be written */
-    double segment_start;   /* when the clock of updates was started */
-    double plan_from;       /* seconds at which the measured updates began; 0: not yet */
+    safetensors state_file; /* the state to resume from, while it is loaded */
+    int64_t end;            /* the run's last step; INT64_MAX until it is known */
+    bool has_state;         /* this run has written a state */
+    bool best_due;          /* best.safetensors must be written */
+    bool metrics_failed;    /* metrics.jsonl could not be written */
+    double segment_start;   /* when the clock was last started */
+    double plan_from;       /* when timing began, in seconds of the clock; 0: not yet */
     int64_t plan_step;
-    double changing; /* seconds spent on changes of structure since the program began */
-    double saved, shown, shown_seconds; /* times of the last save and the last progress line */
+    double changing; /* seconds that changes of structure have taken in this process */
+    double saved, shown, shown_seconds; /* times of the last save and of the last progress line */
 } trainer;
 
 /* ------------------------------------------------------------------------------------ clock
@@ -146,8 +150,8 @@ static bool read_data(trainer *tr, error *err) {
 
 /* ----------------------------------------------------------------------------------- set-up */
 
-/* The key in which a checkpoint's cell, or the kind of its patterns, differs from the config's,
- * or NULL. What else differs shows in its tensors' shapes. */
+/* Returns the first key of the cell or the patterns in which the checkpoint's config differs from
+ * ours, or NULL. Other differences show in the shapes of tensors. */
 static const char *other_cell(const model_config *ours, const model_config *theirs) {
     if (theirs->cell != ours->cell) return "model.cell";
     if (theirs->layers != ours->layers) return "model.layers";
@@ -192,7 +196,7 @@ static bool same_model(const trainer *tr, error *err) {
     return ranks_same(tr->ranks, (int64_t)hash, "the model that it starts from", err);
 }
 
-/* Makes the model with the patterns and the weights of a checkpoint, train.init. */
+/* Makes the model with the patterns and weights of the checkpoint train.init. */
 static bool create_from(trainer *tr, const char *source, error *err) {
     const options *o = tr->o;
     checkpoint c;
@@ -202,14 +206,15 @@ static bool create_from(trainer *tr, const char *source, error *err) {
         error_set(err, "%s: its %s differs from the config's", source, other);
     } else {
         tr->m = training_model(tr, c.graphs, err);
-        memset(c.graphs, 0, sizeof c.graphs); /* the model's now */
+        memset(c.graphs, 0, sizeof c.graphs); /* they belong to the model now */
     }
     bool created = tr->m && checkpoint_load_weights(&c, tr->m, err);
     checkpoint_close(&c);
     return created;
 }
 
-/* From the run's own patterns: train.init or a graph's file may be gone. */
+/* Makes the model from the patterns in the state, because train.init or a graph's file may be gone.
+ */
 static bool create_resumed(trainer *tr, error *err) {
     graph *graphs[CELL_MAX_STAGES];
     if (!checkpoint_state_graphs(&tr->state_file, &tr->o->model, graphs, err)) return false;
@@ -234,7 +239,7 @@ static bool create_model(trainer *tr, error *err) {
     return created && tr->be->finish(tr->be, err) && same_model(tr, err);
 }
 
-/* The state to go on from, which must be of the text that there is. */
+/* Opens the state to resume from. It must be of the same text. */
 static bool open_state(trainer *tr, error *err) {
     const run_state now = {.train_bytes = (int64_t)tr->train->size,
                            .train_text = corpus_hash(tr->train),
@@ -269,15 +274,15 @@ static bool open_state(trainer *tr, error *err) {
     return same;
 }
 
-/* The device goes on adding to the state's loss, which is that of all ranks. */
+/* Loads the loss so far, to which the device adds. */
 static void load_report(trainer *tr) {
     update_report report = {.loss = leads(tr) ? tr->state.loss : 0,
                             .gradient_norm = tr->state.gradient_norm};
     if (tr->run.resumed) tr->be->upload(tr->be, tr->m->report, &report, sizeof report);
 }
 
-/* Where the run ends, and with it the learning rate's schedule: what fits into train.minutes was
- * found once and stays, whatever other limits come and go on resuming. */
+/* Finds where the run and the learning rate's schedule end. The number of steps that fit into
+ * train.minutes is found once and kept when other limits change on resuming. */
 static void set_end(trainer *tr) {
     const train_options *t = &tr->o->train;
     run_state *s = &tr->state;
@@ -384,7 +389,7 @@ static void show_progress(trainer *tr, double bpc, double lr) {
     }
 }
 
-/* One line of metrics.jsonl, for the updates since the last. */
+/* Writes a line of metrics.jsonl for the updates since the last line. */
 static bool write_metrics(trainer *tr, const update_report *report, double bpc, double lr,
                           error *err) {
     run_state *s = &tr->state;
@@ -453,7 +458,7 @@ static bool replace_earlier(trainer *tr, error *err) {
     return true;
 }
 
-/* The state comes first: it holds all that the models are made of, see repair_models. */
+/* Saves the state first: the models can be made again from it, see repair_models. */
 static bool save(trainer *tr, error *err) {
     run_state *s = &tr->state;
     update_report report;
@@ -461,7 +466,7 @@ static bool save(trainer *tr, error *err) {
     s->loss = report.loss;
     s->gradient_norm = report.gradient_norm;
     char *path = run_folder_file(&tr->run, "last.state");
-    /* where it cannot be flushed, at least the checkpoint may be */
+    /* the checkpoint is worth saving even if this fails */
     if (leads(tr)) fsync(fileno(tr->metrics));
     bool saved = checkpoint_save_state(tr->m, s, path, err) && save_best(tr, err) &&
                  save_model(tr, "last.safetensors", err);
@@ -501,7 +506,7 @@ static bool validate(trainer *tr, error *err) {
     return true;
 }
 
-/* Whether a file of the run is a whole model of this step. */
+/* Whether the file is a complete model of this step. */
 static bool is_model(const trainer *tr, const char *name, int64_t step) {
     char *path = run_folder_file(&tr->run, name);
     safetensors file;
@@ -516,8 +521,8 @@ static bool is_model(const trainer *tr, const char *name, int64_t step) {
     return found == step;
 }
 
-/* Makes the models again that the state can make: a run may have been killed between saving its
- * state and saving them, and files are damaged or deleted. */
+/* Writes models that are missing or damaged again, if the state holds their weights. A run may have
+ * been killed after it saved its state and before it saved the models. */
 static bool repair_models(trainer *tr, error *err) {
     const run_state *s = &tr->state;
     if (!tr->run.resumed || !leads(tr)) return true;
@@ -526,7 +531,8 @@ static bool repair_models(trainer *tr, error *err) {
                                        !(tr->run.replaced && s->best_step == s->step));
     const train_options *t = &tr->o->train;
     bool changes = t->rewire_every > 0 || t->prune_density > 0;
-    bool changed = changes && s->pending != PENDING_ALL; /* since it was validated */
+    bool changed =
+        changes && s->pending != PENDING_ALL; /* the weights have changed since validation */
     if (!best && s->best_step == s->step && !changed) {
         tr->best_due = true;
     } else if (!best) {
@@ -567,8 +573,8 @@ static void upload_update(trainer *tr, const minibatch *batch) {
     be->upload(be, m->arguments, &arguments, sizeof arguments);
 }
 
-/* Finds the number of steps for train.minutes once enough updates have been timed, unless another
- * limit comes first. */
+/* Finds the number of steps that fit into train.minutes once enough updates have been timed, unless
+ * another limit comes first. */
 static bool plan_steps(trainer *tr, error *err) {
     run_state *s = &tr->state;
     const train_options *t = &tr->o->train;
@@ -600,8 +606,9 @@ static void drop_recording(const trainer *tr, recording **r) {
     *r = NULL;
 }
 
-/* Recordings hold the patterns that they were made with. It comes first after an update, while the
- * activations are there that its gradient is made of, and is never pending. */
+/* Changes the patterns. Recordings refer to patterns, so they are made again. The change must
+ * directly follow an update, while the activations of its gradient still exist; it is therefore
+ * never pending. */
 static bool change_structure(trainer *tr, const structure_place *at, error *err) {
     if (!tr->be->finish(tr->be, err)) return false;
     double start = clock_seconds();
@@ -614,10 +621,10 @@ static bool change_structure(trainer *tr, const structure_place *at, error *err)
     return done;
 }
 
-/* What is due after an update, in an order that stopping and resuming keeps. A signal may end the
- * validation; the state then says that all of this is still to be done. best.safetensors is written
- * at once, but for the first time only after a state, so that there is never a model that a resumed
- * run does not go on from. */
+/* Does what is due after an update, in an order that stopping and resuming preserves. A signal may
+ * end the validation; the state then records that all of this is still to be done. best.safetensors
+ * is written at once, but the first time only after a state, so that every model belongs to a run
+ * that can be resumed. */
 static bool after_update(trainer *tr, error *err) {
     run_state *s = &tr->state;
     const train_options *t = &tr->o->train;
@@ -639,7 +646,7 @@ static bool after_update(trainer *tr, error *err) {
     return !(last || due) || save(tr, err);
 }
 
-/* Before an update, or after the last. */
+/* Ends the run between two updates. */
 static bool stop_here(trainer *tr, error *err) {
     const run_state *s = &tr->state;
     if (s->step == 0 && run_folder_keeps_earlier(&tr->run)) return stop_check(err);
@@ -648,7 +655,7 @@ static bool stop_here(trainer *tr, error *err) {
     return true;
 }
 
-/* Lines of metrics that cannot be written end the run, but lose nothing of it. */
+/* If metrics cannot be written, the run ends, but its progress is saved. */
 static void save_without_metrics(trainer *tr, error *err) {
     error reason = *err, ignored;
     if (!save(tr, &ignored)) return;
@@ -665,7 +672,8 @@ static bool run_updates(trainer *tr, error *err) {
     clock_start(tr);
     tr->saved = tr->segment_start;
     bool pending = s->pending != PENDING_NOTHING;
-    if (pending || s->step >= tr->end) done = after_update(tr, err); /* or a limit was lowered */
+    if (pending || s->step >= tr->end)
+        done = after_update(tr, err); /* also if a limit was lowered */
     while (done && s->step < tr->end && !ranks_stop(tr->ranks)) {
         upload_update(tr, reader_next(r));
         tr->be->replay(tr->be, tr->update);
@@ -674,7 +682,7 @@ static bool run_updates(trainer *tr, error *err) {
         done = after_update(tr, err);
     }
     if (tr->metrics_failed) save_without_metrics(tr, err);
-    /* A signal may come between any two lines above. */
+    /* A signal may arrive between any two of the lines above. */
     if (done && !s->finished) done = stop_here(tr, err);
     reader_stop(r);
     if (tr->changing > 0) log_line("changes of structure took %.3g seconds", tr->changing);
@@ -710,7 +718,7 @@ static bool go_on(const trainer *tr, error *err) {
     return !ranks_stop(tr->ranks) || stop_check(err);
 }
 
-/* Everything that can be refused is refused before anything is printed or written. */
+/* Refuses everything that can be refused before it prints or writes anything. */
 static bool set_up(trainer *tr, error *err) {
     if (!share_streams(tr, err) || !check_folder(tr, err)) return false;
     if (!read_data(tr, err) || !open_state(tr, err)) return false;
