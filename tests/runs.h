@@ -1,5 +1,5 @@
-/* Training runs for tests: small ones, each in a subfolder of the temporary folder; what their files
- * hold; and what a test may do to a run while it trains. */
+/* Training runs for tests. Runs are small, each in a subfolder of the temporary folder. A test can
+ * read what their files hold, and can disturb a run while it trains. */
 #ifndef SMALLWORLD_TESTS_RUNS_H
 #define SMALLWORLD_TESTS_RUNS_H
 

@@ -18,7 +18,7 @@ typedef struct minibatch {
     uint64_t update;  /* within the epoch, from 0; at 0 the state starts as zeros */
 } minibatch;
 
-/* Of the `all` streams of a minibatch those that are wanted. */
+/* A share of the `all` streams of a minibatch: `count` streams from `first` on. */
 typedef struct stream_share {
     int all, first, count;
 } stream_share;
@@ -34,7 +34,8 @@ uint64_t reader_epoch_updates(const corpus *c, int batch, int steps);
 uint64_t reader_epoch_dropped(const corpus *c, int batch, int steps);
 
 /* Starts at update number `first`, from 0 over all epochs. The corpus must outlive the reader, and
- * an epoch must have at least one update. `columns` is at least `batch`: the backend pads to it. */
+ * an epoch must have at least one update. `columns` is at least streams.count: the backend pads to
+ * it. */
 reader *reader_start(const corpus *c, stream_share streams, int columns, int steps, uint64_t seed,
                      uint64_t first);
 

@@ -73,8 +73,8 @@ int64_t checkpoint_step(const checkpoint *c);
  * shape differs. */
 bool checkpoint_load_weights(const checkpoint *c, model *m, error *err);
 
-/* Collective over the ranks of the model's backend: the state has the streams of all of them. Rank 0
- * writes it, and any number of ranks may load it. */
+/* Saves a state. It holds the streams of all ranks of the model's backend, so every rank must call
+ * this. Rank 0 writes the file. Any number of ranks may load it. */
 bool checkpoint_save_state(const model *m, const run_state *state, const char *path, error *err);
 
 /* The first function opens a state and checks its numbers; the caller closes it with
