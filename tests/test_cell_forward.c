@@ -53,7 +53,7 @@ static void run(backend *be, const sequence_case *how, bool by_steps, results *r
               .stages = how->stages,
               .dropout = dropout_with(how->dropout, 99)};
     c.dropout.first_stream = 12; /* of a rank after the first */
-    random_restart(3); /* the same for all who run it */
+    random_restart(3);           /* the same for all who run it */
     for (int i = 0; i < how->stages; i++) {
         stage *s = &c.stage[i];
         const bool last = i + 1 == how->stages;

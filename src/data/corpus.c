@@ -5,6 +5,7 @@
 #include "core/stop.h"
 #include "core/utf8.h"
 
+#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <inttypes.h>
@@ -15,6 +16,10 @@
 #include <sys/stat.h>
 #include <unistd.h>
 #include <zlib.h>
+
+#ifdef SMALLWORLD_XZ
+#include <lzma.h>
+#endif
 
 enum {
     CHUNK = 1 << 17,       /* bytes read at a time */
@@ -49,9 +54,12 @@ typedef struct source {
     const char *path;
     int file;              /* descriptor; -1: none */
     bool waits;            /* whether it is not a regular file, so that reading may have to wait */
-    bool gzip, end;        /* end: past the last member */
+    bool gzip, xz, end;    /* end: past the last member */
     uint64_t taken, given; /* bytes read from the file; bytes of content returned */
-    z_stream z;            /* plain files use its input side too, as a buffer */
+    z_stream z;            /* other files use its input and output sides too */
+#ifdef SMALLWORLD_XZ
+    lzma_stream lzma;
+#endif
     uint8_t input[CHUNK];
 } source;
 
@@ -77,7 +85,64 @@ static bool at_magic(const source *s) {
     return memcmp(s->z.next_in, "\x1f\x8b", s->z.avail_in < 2 ? s->z.avail_in : 2) == 0;
 }
 
+static bool at_xz_magic(const source *s) {
+    return s->z.avail_in >= 6 && memcmp(s->z.next_in,
+                                        "\xfd"
+                                        "7zXZ",
+                                        6) == 0;
+}
+
+#ifdef SMALLWORLD_XZ
+static bool begin_xz(source *s, error *err) {
+    const uint64_t memory = (uint64_t)1 << 30; /* xz -9 takes 65 MiB */
+    s->xz = lzma_stream_decoder(&s->lzma, memory, LZMA_CONCATENATED) == LZMA_OK;
+    return s->xz || error_set(err, "%s: cannot start liblzma", s->path);
+}
+
+static void end_xz(source *s) {
+    lzma_end(&s->lzma);
+}
+
+/* Advances z's input and output sides, and sets `end`. */
+static bool inflate_xz(source *s, error *err) {
+    lzma_stream *l = &s->lzma;
+    z_stream *z = &s->z;
+    const bool last = z->avail_in == 0; /* the file has no more */
+    l->next_in = z->next_in;
+    l->avail_in = z->avail_in;
+    l->next_out = z->next_out;
+    l->avail_out = z->avail_out;
+    const lzma_ret status = lzma_code(l, last ? LZMA_FINISH : LZMA_RUN);
+    z->next_in += z->avail_in - l->avail_in;
+    z->avail_in = (unsigned)l->avail_in;
+    z->next_out = l->next_out;
+    z->avail_out = (unsigned)l->avail_out;
+    s->end = status == LZMA_STREAM_END;
+    if (s->end || status == LZMA_OK) return true;
+    if (status == LZMA_BUF_ERROR && last) {
+        return error_set(err, "%s: xz cut short: the file ends before its data does", s->path);
+    }
+    if (status == LZMA_MEMLIMIT_ERROR) {
+        return error_set(err, "%s: xz that takes more than 1 GiB to read", s->path);
+    }
+    return error_set(err, "%s: corrupt xz", s->path);
+}
+#else
+static bool begin_xz(source *s, error *err) {
+    return error_set(err, "%s: an xz file, and this program was built without liblzma", s->path);
+}
+
+static void end_xz(source *s) {
+    (void)s;
+}
+
+static bool inflate_xz(source *s, error *err) {
+    return begin_xz(s, err);
+}
+#endif
+
 static void source_close(source *s) {
+    if (s->xz) end_xz(s);
     if (s->file >= 0) close(s->file);
     if (s->gzip) inflateEnd(&s->z);
 }
@@ -94,9 +159,13 @@ static bool source_open(source *s, const char *path, error *err) {
     s->waits = !S_ISREG(status.st_mode);
     if (!refill(s, err)) return false;
     if (s->z.avail_in == 0) return error_set(err, "%s: empty", s->path);
+    if (at_xz_magic(s)) return begin_xz(s, err);
     if (!at_magic(s)) {
-        return !file_ends_in(path, ".gz") ||
-               error_set(err, "%s: not a gzip file, though its name ends in .gz", path);
+        const char *kind = file_ends_in(path, ".gz")   ? "gz"
+                           : file_ends_in(path, ".xz") ? "xz"
+                                                       : NULL;
+        return !kind || error_set(err, "%s: not a%s file, though its name ends in .%s", path,
+                                  *kind == 'g' ? " gzip" : "n xz", kind);
     }
     s->gzip = inflateInit2(&s->z, 16 + MAX_WBITS) == Z_OK; /* 16: with gzip's header and checks */
     return s->gzip || error_set(err, "%s: cannot start zlib", path);
@@ -116,7 +185,7 @@ static bool next_member(source *s, error *err) {
 /* Reads up to `room` bytes. `*count` is 0 only at the end. */
 static bool source_read(source *s, uint8_t *out, size_t room, size_t *count, error *err) {
     z_stream *z = &s->z;
-    if (!s->gzip) {
+    if (!s->gzip && !s->xz) {
         if (z->avail_in == 0 && !refill(s, err)) return false;
         *count = z->avail_in < room ? z->avail_in : room;
         memcpy(out, z->next_in, *count);
@@ -128,6 +197,10 @@ static bool source_read(source *s, uint8_t *out, size_t room, size_t *count, err
     z->avail_out = room < 1u << 30 ? (unsigned)room : 1u << 30;
     while (z->avail_out > 0 && !s->end) {
         if (z->avail_in == 0 && !refill(s, err)) return false;
+        if (s->xz) {
+            if (!inflate_xz(s, err)) return false;
+            continue;
+        }
         if (z->avail_in == 0) {
             return error_set(err, "%s: gzip cut short: the file ends before its data does",
                              s->path);
@@ -143,8 +216,8 @@ static bool source_read(source *s, uint8_t *out, size_t room, size_t *count, err
     *count = (size_t)(z->next_out - out);
     s->given += *count;
     if (s->given > FREE_BYTES && s->given / MAX_RATIO > s->taken) {
-        return error_set(err, "%s: gzip of more than %d times its size, which no text is", s->path,
-                         MAX_RATIO);
+        return error_set(err, "%s: %s of more than %d times its size, which no text is", s->path,
+                         s->xz ? "xz" : "gzip", MAX_RATIO);
     }
     return true;
 }
@@ -497,7 +570,7 @@ static bool begins_with_label(const source *s) {
     if (next < end && *next == '-') next++;
     const uint8_t *digits = next;
     while (next < end && *next >= '0' && *next <= '9') next++;
-    return !s->gzip && next > digits && next < end && *next == '\t';
+    return !s->gzip && !s->xz && next > digits && next < end && *next == '\t';
 }
 
 static bool read_file(reading *r, const char *path, error *err) {
@@ -507,7 +580,8 @@ static bool read_file(reading *r, const char *path, error *err) {
     bool read = source_open(s, path, err);
     if (read &&
         (strcmp(path, "-") == 0 ? begins_with_label(s)
-                                : file_ends_in(path, ".tsv") || file_ends_in(path, ".tsv.gz"))) {
+                                : file_ends_in(path, ".tsv") || file_ends_in(path, ".tsv.gz") ||
+                                      file_ends_in(path, ".tsv.xz"))) {
         read = read_documents(r, s, err);
     } else if (read) {
         read = read_raw(r, s, err);
@@ -519,10 +593,79 @@ static bool read_file(reading *r, const char *path, error *err) {
     return read;
 }
 
+/* ------------------------------------------------------------------------- folders and lists */
+
+enum { MOST_NESTED = 16 };
+
+static bool read_path(reading *r, const char *path, int depth, error *err);
+
+static int is_shown(const struct dirent *entry) {
+    return entry->d_name[0] != '.';
+}
+
+static int by_bytes(const struct dirent **a, const struct dirent **b) {
+    return strcmp((*a)->d_name, (*b)->d_name); /* in any locale */
+}
+
+static bool read_folder(reading *r, const char *folder, int depth, error *err) {
+    struct dirent **entries;
+    const int count = scandir(folder, &entries, is_shown, by_bytes);
+    if (count < 0) return error_system(err, "read", folder);
+    bool read = count > 0 || error_set(err, "%s: expected a folder with files, found none", folder);
+    for (int i = 0; i < count; i++) {
+        char *path = mem_format("%s/%s", folder, entries[i]->d_name);
+        read = read && read_path(r, path, depth + 1, err);
+        free(path);
+        free(entries[i]);
+    }
+    free(entries);
+    return read;
+}
+
+/* A file that a list names, relative to the list's own folder. */
+static bool read_listed(reading *r, const char *list, const char *name, int depth, error *err) {
+    const char *slash = strrchr(list, '/');
+    const int folder = *name != '/' && slash ? (int)(slash - list) + 1 : 0;
+    char *path = mem_format("%.*s%s", folder, list, name);
+    const bool read = read_path(r, path, depth + 1, err);
+    free(path);
+    return read;
+}
+
+static bool read_list(reading *r, const char *list, int depth, error *err) {
+    FILE *in = fopen(list, "re");
+    if (!in) return error_system(err, "open", list);
+    char *line = NULL;
+    size_t room = 0, files = 0;
+    ssize_t length;
+    bool read = true;
+    while (read && (length = getline(&line, &room, in)) > 0) {
+        while (length > 0 && strchr("\r\n", line[length - 1])) line[--length] = '\0';
+        if (length == 0) continue;
+        read = read_listed(r, list, line, depth, err);
+        files++;
+    }
+    if (read && ferror(in)) read = error_system(err, "read", list);
+    if (read && files == 0)
+        read = error_set(err, "%s: expected a file on each line, found none", list);
+    free(line);
+    fclose(in);
+    return read;
+}
+
+static bool read_path(reading *r, const char *path, int depth, error *err) {
+    if (depth > MOST_NESTED) {
+        return error_set(err, "%s: folders and lists more than %d deep", path, MOST_NESTED);
+    }
+    if (strcmp(path, "-") != 0 && file_is_folder(path)) return read_folder(r, path, depth, err);
+    if (file_ends_in(path, ".list")) return read_list(r, path, depth, err);
+    return read_file(r, path, err);
+}
+
 corpus *corpus_read(char *const *files, int count, const corpus_options *options, error *err) {
     reading r = {.corpus = mem_alloc(1, sizeof *r.corpus), .html_entities = options->html_entities};
     bool read = spool_begin(&r, err);
-    for (int i = 0; i < count && read; i++) read = read_file(&r, files[i], err);
+    for (int i = 0; i < count && read; i++) read = read_path(&r, files[i], 0, err);
     if (read && r.corpus->count > UINT32_MAX)
         read = error_set(err, "expected fewer than 2^32 documents");
     if (read) read = spool_finish(&r, err);

@@ -1,13 +1,18 @@
 /* A corpus: the bytes and documents of some files, in order.
  *
- * A file whose name ends in .tsv or .tsv.gz holds one document on each line: "LABEL<TAB>TEXT". The
- * label is an integer or, in all files of a corpus, a name. Lines end with LF or CR LF; the last
- * one may lack its end. A UTF-8 byte order mark at the start is skipped. A document is framed as
- * "\n " + text + " ". A CR inside the text becomes a space; all other bytes are kept.
+ * A file whose name ends in .tsv, .tsv.gz or .tsv.xz holds one document on each line:
+ * "LABEL<TAB>TEXT". The label is an integer or, in all files of a corpus, a name. Lines end with LF
+ * or CR LF; the last one may lack its end. A UTF-8 byte order mark at the start is skipped. A
+ * document is framed as "\n " + text + " ". A CR inside the text becomes a space; all other bytes
+ * are kept.
  *
  * Any other file is raw text: one document without a label, whose bytes are kept as they are. A
- * file that starts with gzip's magic bytes is decompressed, whatever its name. "-" is standard
- * input: documents if it begins with an integer label and a tab, else raw text.
+ * file that starts with gzip's or xz's magic bytes is decompressed, whatever its name. "-" is
+ * standard input: documents if it begins with an integer label and a tab, else raw text.
+ *
+ * A folder stands for the files in it and in its subfolders, in the order of their names' bytes.
+ * Hidden files are left out. A file whose name ends in .list names a file on each line, relative to
+ * the list's own folder.
  *
  * The files are read once into an unlinked spool file in $TMPDIR (or /var/tmp), which is mapped.
  * Only the index, 32 bytes a document, takes memory, whatever the size of the files. */

@@ -37,7 +37,7 @@ static const struct recipe {
 };
 /* clang-format on */
 
-/* The size of the files in megabytes. gzip makes text about three times smaller. */
+/* The size of the files in megabytes. gzip and xz make text about three times smaller. */
 static bool measure(char *const *files, int count, double *megabytes, error *err) {
     *megabytes = 0;
     for (int i = 0; i < count; i++) {
@@ -47,8 +47,14 @@ static bool measure(char *const *files, int count, double *megabytes, error *err
             continue;
         }
         if (stat(files[i], &status) != 0) return error_system(err, "open", files[i]);
+        if (S_ISDIR(status.st_mode) || file_ends_in(files[i], ".list")) {
+            return error_set(err,
+                             "--data: expected a file, got %s; a config's data.train may name it",
+                             files[i]);
+        }
+        const bool packed = file_ends_in(files[i], ".gz") || file_ends_in(files[i], ".xz");
         double size = (double)status.st_size / 1e6;
-        *megabytes += file_ends_in(files[i], ".gz") ? 3 * size : size;
+        *megabytes += packed ? 3 * size : size;
     }
     return true;
 }

@@ -35,8 +35,9 @@ const config_key option_keys[] = {
      "threads of the CPU backend; 0 means one for each processor", R},
 
     {"data.train", CONFIG_LIST, AT(data.train), NULL, 0, 0, NULL,
-     "files to train on; a .tsv or .tsv.gz file holds one document a line, LABEL<TAB>TEXT, and "
-     "any other file is raw text; required", 0},
+     "files to train on, folders of them, or .list files, which name one a line; a .tsv, .tsv.gz"
+     " or .tsv.xz file holds one document a line, LABEL<TAB>TEXT, and any other file is raw text; "
+     "required", 0},
     {"data.valid", CONFIG_LIST, AT(data.valid), NULL, 0, 0, NULL,
      "files to validate on; if there are none, data.valid_fraction of the training text is split "
      "off", 0},

@@ -1,5 +1,5 @@
-/* Sums over ranks: one all-reduce by NCCL on the backend's stream, so that a recording holds it like
- * any kernel.
+/* Sums over ranks: one all-reduce by NCCL on the backend's stream, so that a recording holds it
+ * like any kernel.
  *
  * A ring all-reduce of S bytes over n GPUs moves 2 (n - 1) / n S bytes out of each, and as many in:
  * its floor is that over the links' rate.
