@@ -99,12 +99,15 @@ def main():
                         help="default: %(default)s")
     parser.add_argument("--bytes", metavar="N", type=number,
                         help="at most so many bytes of training text; default: all")
+    parser.add_argument("--xz", action="store_true",
+                        help="write .txt.xz files: smaller by a third, and ten times slower to write")
     parser.add_argument("--most", metavar="N", type=number, default=1 << 20,
                         help="leave out larger files, which are seldom written by hand; default: 1 MiB")
     args = parser.parse_args()
 
     out = args.out or Path("datasets") / args.name
-    paths = [out / f"{args.name}_{split}.txt.gz" for split in ("train", "valid")]
+    ending = "xz" if args.xz else "gz"
+    paths = [out / f"{args.name}_{split}.txt.{ending}" for split in ("train", "valid")]
     counts, sizes, full = [0, 0], [0, 0], False
     with tempfile.TemporaryFile() as spool:
         found = collect(args, spool)

@@ -24,8 +24,8 @@ def document(label, text):
 
 @contextlib.contextmanager
 def new_files(paths):
-    """Opens files for writing, .gz ones compressed, without a name or a time, so that equal text
-    gives equal files. They get their names only when all are complete."""
+    """Opens files for writing, .gz and .xz ones compressed, without a name or a time, so that equal
+    text gives equal files. They get their names only when all are complete."""
     paths = [Path(path) for path in paths]
     parts = [path.with_name(path.name + ".tmp") for path in paths]
     try:
@@ -36,6 +36,8 @@ def new_files(paths):
                 file = stack.enter_context(open(part, "wb"))
                 if path.suffix == ".gz":
                     file = stack.enter_context(gzip.GzipFile("", "wb", 9, file, mtime=0))
+                elif path.suffix == ".xz":
+                    file = stack.enter_context(lzma.open(file, "wb"))
                 files.append(file)
             yield files
         for part, path in zip(parts, paths):

@@ -3,6 +3,7 @@
 
 import gzip
 import io
+import lzma
 import subprocess
 import sys
 import tarfile
@@ -231,6 +232,9 @@ def test_source(folder):
     held = gzip.decompress((folder / "c" / "c_valid.txt.gz").read_bytes())
     check("validation stays", held.replace(b"\fREADME\nread\n", b"") ==
           parts[1].replace(b"\fREADME\nread\n", b""))
+
+    accepted("source", folder / "a.tar.xz", "--out", folder / "x", *flags, "--xz")
+    check("xz", lzma.decompress((folder / "x" / "source_train.txt.xz").read_bytes()) == parts[0])
 
     out = "--out", folder / "gone"
     (folder / "cut.tar.xz").write_bytes((folder / "a.tar.xz").read_bytes()[:-100])
