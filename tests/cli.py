@@ -352,7 +352,7 @@ class Train(Case):
 
     def test_folder_in_use(self):
         self.train()
-        self.refused("run: already holds a run; --resume goes on, --overwrite starts over",
+        self.refused("run: already holds a run; --resume continues it, --overwrite starts over",
                      "train", "config.yaml", "--out", "run")
         (self.folder / "run" / "last.state").unlink()
         self.refused("run: already holds a run", "train", "config.yaml", "--out", "run")
@@ -391,7 +391,7 @@ class Train(Case):
     def test_own_config(self):
         """A config that no run wrote is not replaced by what one would write."""
         for start in [], ["--resume"], ["--overwrite"]:
-            self.refused("./config.yaml: no run wrote it", "train", "config.yaml", "--out", ".",
+            self.refused("./config.yaml: this file was not written by a run", "train", "config.yaml", "--out", ".",
                          *start)
 
     def test_overwrite_from_its_own_model(self):

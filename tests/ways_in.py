@@ -127,9 +127,10 @@ class Runs(Case):
     def test_folder_serves_as_checkpoint(self):
         self.train()
         for command in [["eval", "--data", "valid.tsv"], ["generate", "--bytes", "20"],
-                        ["features", "--data", "valid.tsv", "--out", "f"]]:
+                        ["features", "--data", "valid.tsv", "--out", "f"], ["graph"]]:
             name, *rest = command
-            results = [self.results(name, model, *rest, *self.cpu)
+            device = [] if name == "graph" else self.cpu
+            results = [self.results(name, model, *rest, *device)
                        for model in ("run", "run/", "run/last.safetensors")]
             for result in results:
                 for key in cli.TIMED:

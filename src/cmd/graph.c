@@ -231,8 +231,8 @@ int cmd_graph(int argc, char **argv) {
     arguments a = {0};
     cli_parse(&argp, argc, argv, &a);
     error err;
-    bool done = file_ends_in(a.source, ".safetensors") ? describe_checkpoint(&a, &err)
-                                                       : describe_config(&a, &err);
+    const bool is_checkpoint = file_ends_in(a.source, ".safetensors") || file_is_folder(a.source);
+    bool done = is_checkpoint ? describe_checkpoint(&a, &err) : describe_config(&a, &err);
     free(a.assignments.items);
     return done ? STATUS_OK : cli_fail(&err, "graph");
 }

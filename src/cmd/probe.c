@@ -113,7 +113,7 @@ static void print_text(const probe_options *how, const probe_result *r) {
     printf("%s, C = 2^%g, %zu of %zu weights, %zu documents in train, %zu unlabelled dropped\n",
            how->penalty == PENALTY_L1 ? "l1" : "l2", log2(r->cost), r->nonzero, r->units,
            r->train_rows, r->dropped);
-    printf("units of largest weight x deviation:");
+    printf("features of largest weight x deviation:");
     for (int k = 0; k < r->top_count; k++) printf(" %zu", r->top_units[k]);
     printf("\n");
 }

@@ -167,7 +167,7 @@ static void add_results(facts *f, const report *r) {
         }
         add(f, "probe",
             "error %.2f %% of %s test documents; %s logistic regression, C = %g, on %zu of %zu "
-            "units",
+            "features",
             p->error, html_count(count, p->documents), p->penalty, p->cost, used, p->units);
     }
 }

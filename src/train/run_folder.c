@@ -128,8 +128,8 @@ static bool check_unchanged(const run_folder *run, const options *o, error *err)
         if (key->flags & CONFIG_RESUMABLE) continue;
         char *old = config_text(&before.config, key), *new = config_text(&o->config, key);
         if (strcmp(old, new) != 0) {
-            same = error_set(err, "%s: cannot change on resuming: %s was %s, now %s", key->path,
-                             path, old, new);
+            same = error_set(err, "%s: cannot change on resuming: %s in %s, now %s", key->path, old,
+                             path, new);
         }
         free(old);
         free(new);
@@ -146,7 +146,7 @@ static bool lock_folder(run_folder *run, error *err) {
 
 static bool check_no_run(const run_folder *run, error *err) {
     if (!holds_run(run->path) && !folder_has(run->next, "last.state")) return true;
-    return error_set(err, "%s: already holds a run; --resume goes on, --overwrite starts over",
+    return error_set(err, "%s: already holds a run; --resume continues it, --overwrite starts over",
                      run->path);
 }
 
@@ -164,7 +164,9 @@ static bool check_config_file(const run_folder *run, error *err) {
         fclose(in);
     }
     if (!replaceable) {
-        error_set(err, "%s: no run wrote it, and a run would replace it: name another folder",
+        error_set(err,
+                  "%s: this file was not written by a run, and a run would replace it; name "
+                  "another folder",
                   path);
     }
     free(path);
