@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Configures and builds, quietly: scripts/build.sh FOLDER [CMAKE OPTION...] [-- TARGET...]
-# Shows the compiler's output only where it fails. Used by quickstart.sh and test.sh.
+# Configures and builds without output: scripts/build.sh FOLDER [CMAKE OPTION...] [-- TARGET...]
+# Shows the compiler's output only if it fails. quickstart.sh and test.sh use this script.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -13,7 +13,7 @@ while [ $# -gt 0 ]; do
     *) options+=("$1"); shift ;;
   esac
 done
-# A folder that was configured before keeps its generator.
+# A configured folder keeps its generator.
 if [ ! -f "$folder/CMakeCache.txt" ] && command -v ninja >/dev/null; then options+=(-G Ninja); fi
 
 log=$(mktemp)

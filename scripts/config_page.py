@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
-"""Writes docs/config.md, every key of a config, out of what the program itself says of them.
+"""Writes docs/config.md, a table of every key of a config, from `train --help-config`.
 
     scripts/config_page.py [--program build/smallworld] [--check]
 
-With --check nothing is written: the exit status is 1 where the page is not what it would be.
+With --check it writes nothing, and exits with 1 if the page is out of date.
 """
 
 import argparse

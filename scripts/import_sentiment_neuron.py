@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""The published sentiment neuron (Radford, Jozefowicz, Sutskever 2017) as a checkpoint of smallworld.
+"""Converts the published sentiment neuron (Radford, Jozefowicz, Sutskever 2017) to a checkpoint.
 
 SOURCE is the folder `model` of https://github.com/openai/generating-reviews-discovering-sentiment,
 which holds the arrays 0.npy ... 14.npy of a multiplicative LSTM with 4,096 units. Writes a dense

@@ -21,7 +21,7 @@ if LC_ALL=C.UTF-8 grep -nE '.{101,}' $sources; then
   echo "lint.sh: the lines above have more than 100 columns" >&2
   failed=1
 fi
-# A file's findings are printed as soon as it is done; xargs fails if any clang-tidy does.
+# xargs prints the findings of each file at once, and fails if any clang-tidy fails.
 git ls-files 'src/*.c' 'kernels/*.c' |
   xargs -P "$(nproc)" -n 1 clang-tidy-14 -p "$build" --quiet --warnings-as-errors='*' \
     2> >(grep -v 'warnings generated' >&2) || failed=1

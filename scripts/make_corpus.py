@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
-"""A small corpus of labelled film reviews from a probabilistic grammar, and its exact floor.
+"""Makes a small corpus of labelled film reviews from a probabilistic grammar, and computes its floor.
 
-A review has a label, 1 (liked it) or 0 (did not), drawn with probability 1/2. All the label does
-is tilt the choice of some words, none of which gives it away, and a sentence may turn its words
-around: who liked the film writes "warm", or "not flat", or "nobody will call this film dull". So
-words that are only counted say less than words that are read. As the grammar is known, so is the
-probability of any text given either label, and with it
+A review has a label, 1 (liked it) or 0 (did not), drawn with probability 1/2. The label changes the
+probabilities of some words, none of which reveals it alone. A sentence may negate its words: a
+reviewer who liked the film writes "warm", or "not flat", or "nobody will call this film dull". So
+counting words tells less than reading them. Since the grammar is known, the probability of any text
+given either label is known too, and with it
   - the floor: bits per byte that no language model beats in expectation, and
   - the Bayes error: the share of wrong labels that no classifier beats in expectation.
 """
@@ -23,8 +23,8 @@ from pathlib import Path
 
 # ---------------------------------------------------------------------------------- the grammar --
 # A review is a walk over kinds of sentence, from START to END, with one blank between sentences.
-# A sentence that can close a review never must: another may follow, so at the last blank the label
-# still matters to what comes next, and a language model has a reason to remember it.
+# A sentence that can close a review need not: another may follow. So the label still matters after the
+# last blank, and a language model has a reason to remember it.
 
 START, END = "start", "end"
 
@@ -38,7 +38,7 @@ ORDER = {
 }
 
 # A sentence is one of its kind's templates, chosen by weight; a [slot] takes a word of that name. A
-# [-slot] is under a negation, somewhere before it: it takes what the other label would say.
+# [-slot] follows a negation in its sentence: it takes the words of the other label.
 
 SENTENCES = {
     "opening": [
@@ -71,7 +71,7 @@ SENTENCES = {
     ],
 }
 
-# Plain slots: any of the words, each as likely as the next, whatever the label.
+# Plain slots: all words are equally likely, whatever the label.
 
 WORDS = {
     "film":    "film|movie|western|comedy|musical|thriller|romance|tale",
@@ -109,7 +109,7 @@ PRIOR = (0.5, 0.5)
 
 
 class Grammar:
-    """Writes reviews, and says how probable a text is.
+    """Writes reviews and computes the probability of a text.
 
     order      kind -> {next kind: probability}
     slots      name -> {word: (probability given label 0, given label 1)}
@@ -210,7 +210,7 @@ def cue_slot(strength, liked, disliked):
 
 
 def draw(rng, choices):
-    """One of the (what, probability) pairs; by rng.random(), whose stream Python keeps for ever."""
+    """Draws one of the (what, probability) pairs by rng.random(), whose stream is fixed in Python."""
     choices, point = list(choices), rng.random()
     for what, probability in choices:
         point -= probability
@@ -236,7 +236,7 @@ def reviews(grammar, count, seed, stream):
 
 
 def packed(lines):
-    """gzip without a name or a time, so that equal text gives equal files."""
+    """Compresses by gzip without a name or a time, so that equal text gives equal files."""
     buffer = io.BytesIO()
     with gzip.GzipFile("", "wb", 9, buffer, mtime=0) as out:
         out.write("".join(lines).encode("ascii"))
@@ -278,7 +278,7 @@ def read_reviews(path):
 
 
 def floor(path, grammar=None):
-    """What the best possible model and the best possible classifier reach on a file of reviews.
+    """Computes the results of the best possible model and classifier on a file of reviews.
 
     Documents are framed as "\\n " + text + " " and joined; every byte but the very first is
     predicted, N in all. The frame itself is certain, so a document costs -log2 of its probability.
@@ -334,10 +334,10 @@ def main(argv=None):
                                      formatter_class=argparse.RawDescriptionHelpFormatter)
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
     command = commands.add_parser("make", help="write the three files of the corpus")
-    command.add_argument("--out", required=True, metavar="DIR", help="folder to write them to")
+    command.add_argument("--out", required=True, metavar="DIR", help="folder of the files")
     command.add_argument("--seed", type=int, default=SEED,
                          help="default %(default)s, that of the shipped files")
-    command = commands.add_parser("floor", help="the exact floor and Bayes error of a file")
+    command = commands.add_parser("floor", help="compute the exact floor and Bayes error of a file")
     command.add_argument("file", metavar="FILE.tsv[.gz]")
     command.add_argument("--json", action="store_true", help="print one JSON object")
     command = commands.add_parser("sample", help="print some reviews")

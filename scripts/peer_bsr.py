@@ -1,13 +1,13 @@
 #!/usr/bin/env python3
-"""PyTorch's Triton product with a BSR matrix, in the table of `smallworld bench matmul`.
+"""Measures PyTorch's Triton product with a BSR matrix beside `smallworld bench matmul`.
 
     python3 scripts/peer_bsr.py --program build/smallworld -- --columns 32,512
 
-runs `smallworld bench matmul --json` with what follows `--`, then torch.sparse's Triton kernel on
-matrices with as many blocks a row, for every row of the table that it can do: fprop, and dgrad as
-the product with the transposed matrix ready-made; blocks of 16 and more; N a multiple of 16. Cold
-and random as in the program: sets of operands rotated through more than twice the L2, in a CUDA graph
-where it can be captured, medians over replays, the result written to a tensor made before.
+runs `smallworld bench matmul --json` with the arguments after `--`. It then runs torch.sparse's Triton
+kernel on matrices with as many blocks in each row, for every row of the table that the kernel supports:
+fprop, and dgrad with a matrix that was transposed before; blocks of 16 and more; N a multiple of 16.
+Operands are random and cold as in the program: they rotate through more than twice the L2. Times are
+medians over replays of a CUDA graph, if it can be captured, and results go to existing tensors.
 """
 
 import argparse
@@ -127,11 +127,11 @@ def print_table(results, out):
 def main():
     parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0])
     source = parser.add_mutually_exclusive_group(required=True)
-    source.add_argument("--program", help="smallworld, which is run first")
-    source.add_argument("--results", help="what `smallworld bench matmul --json` printed before")
+    source.add_argument("--program", help="the smallworld program, which runs first")
+    source.add_argument("--results", help="earlier output of `smallworld bench matmul --json`")
     parser.add_argument("--json", action="store_true", help="print one JSON object instead")
     parser.add_argument("--csv", metavar="FILE", help="write the table's rows")
-    parser.add_argument("arguments", nargs="*", help="after --: for smallworld bench matmul")
+    parser.add_argument("arguments", nargs="*", help="arguments of smallworld bench matmul, after --")
     options = parser.parse_args()
     if not torch.cuda.is_available():
         raise SystemExit("peer_bsr: no GPU found")

@@ -1,12 +1,12 @@
 #!/usr/bin/env python3
-"""A training update of PyTorch's cuDNN LSTM, dense, at the parameters of a smallworld model.
+"""Measures a training update of PyTorch's dense cuDNN LSTM with the parameters of a smallworld model.
 
     python3 scripts/peer_lstm.py --program build/smallworld configs/imdb-100m.yaml --batch 128
 
 runs `smallworld bench train` on the config, then the peer with the same parameters (within 1 %),
 streams and steps, with one layer and with two, on the same GPU, and prints one table. A second row
-is the same model without layer norm, since cuDNN has none; --also asks for others instead. Without
---program it times the peer alone, at --parameters.
+is the same model without layer norm, because cuDNN has none; --also asks for other rows instead.
+Without --program it times the peer alone, with --parameters.
 
 The peer's update: bytes from pinned memory, embedding of 64, LSTM, 256 logits, cross-entropy,
 backward, gradient clipping by norm, fused Adam. Masters and moments are fp32; forward and backward
@@ -54,7 +54,7 @@ def parameters_of(hidden, layers):
 
 
 def hidden_for(parameters, layers):
-    """The width nearest to so many parameters, as round a number as 1 % allows: cuDNN likes it."""
+    """The roundest width within 1 % of this number of parameters; cuDNN is faster with round widths."""
     for multiple in (128, 64, 32, 16, 8):
         widths = range(multiple, 1 << 17, multiple)
         width = min(widths, key=lambda hidden: abs(parameters_of(hidden, layers) - parameters))
@@ -146,7 +146,7 @@ def measure(parameters, layers, batch, steps, seconds):
 # -------------------------------------------------------------------------------------- the table --
 
 def smallworld(options, more=()):
-    """What `smallworld bench train` finds, with more assignments."""
+    """The results of `smallworld bench train` with more assignments."""
     command = [options.program, "bench", "train", options.config, "--device", "cuda", "--json",
                "--seconds", str(3 * options.seconds)]
     assignments = [*options.set, *more]
@@ -165,7 +165,7 @@ def smallworld(options, more=()):
 
 
 def name_of(row):
-    """Of ours, without what has a column or is the same in all rows."""
+    """Names our model, leaving out what has a column or is equal in all rows."""
     if "device" not in row:
         return row["model"]
     kept = [part for part in row["model"].split(", ")
@@ -188,17 +188,17 @@ def print_table(rows, best, out):
 def main():
     parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0])
     parser.add_argument("config", nargs="?", help="the smallworld model's config")
-    parser.add_argument("--program", help="smallworld; without it, the peer alone")
+    parser.add_argument("--program", help="the smallworld program; without it, only the peer is timed")
     parser.add_argument("--set", action="append", default=[], metavar="KEY.PATH=VALUE",
                         help="override a key of the config; may be repeated")
     parser.add_argument("--also", action="append", metavar="KEY.PATH=VALUE,...",
-                        help="a row more, with these keys; may be repeated; default: "
+                        help="add a row with these keys; may be repeated; default: "
                              "model.layer_norm=false")
     parser.add_argument("--batch", type=int, help="streams; default: the config's, or 128")
     parser.add_argument("--steps", type=int, help="bytes of a stream; default: likewise")
-    parser.add_argument("--parameters", type=float, default=1e8, help="without --program")
-    parser.add_argument("--seconds", type=float, default=5, help="to time each model for")
-    parser.add_argument("--json", action="store_true", help="end with one JSON object on stdout")
+    parser.add_argument("--parameters", type=float, default=1e8, help="number of parameters without --program")
+    parser.add_argument("--seconds", type=float, default=5, help="measuring time of each model")
+    parser.add_argument("--json", action="store_true", help="print one JSON object on stdout at the end")
     options = parser.parse_args()
     if bool(options.program) != bool(options.config):
         parser.error("--program and a config go together")

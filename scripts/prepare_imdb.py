@@ -1,12 +1,12 @@
 #!/usr/bin/env python3
-"""Large Movie Review Dataset (Maas et al. 2011) to the files that configs/imdb-*.yaml name.
+"""Converts the Large Movie Review Dataset (Maas et al. 2011) to the files of configs/imdb-*.yaml.
 
 SOURCE is the published archive, aclImdb_v1.tar.gz, or the folder it unpacks to. Writes
   imdb_train.tsv.gz   25,000 reviews, labels 1 (positive) and 0 (negative)
   imdb_test.tsv.gz    25,000 likewise
   imdb_unsup.tsv.gz   50,000 without a label: -1
-one review a line, LABEL<TAB>TEXT, bytes as they are but for line breaks, which become spaces.
-Reviews stand in the order of their numbers, a positive one before the negative one of its number.
+with one review on each line, LABEL<TAB>TEXT. Line breaks become spaces; other bytes are kept. Reviews
+are in the order of their numbers, with the positive one of a number before the negative one.
 """
 
 import argparse
@@ -60,7 +60,7 @@ def main():
     parser.add_argument("--out", metavar="DIR", type=Path, default=Path("datasets/imdb"),
                         help="folder to write to; default: %(default)s")
     parser.add_argument("--half-test", action="store_true",
-                        help="only the test reviews of even number: 12,500, half of each label")
+                        help="write only the test reviews of even number: 12,500, half of each label")
     args = parser.parse_args()
 
     reviews = {}  # (split, kind): [(number, text)]

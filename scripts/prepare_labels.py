@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
-"""Labelled text as others keep it to documents, LABEL<TAB>TEXT.
+"""Converts labelled text in common formats to documents, LABEL<TAB>TEXT.
 
 SOURCE is CSV or TSV whose first line names the columns, or fastText's lines, "__label__NAME TEXT";
-plain, .gz, .bz2, .xz, or a .zip that holds one file. Labels that are no integers are numbered in
-the order of their names; the numbers are printed. Writes DIR/NAME.tsv.gz, one document a line, line
-breaks inside made spaces.
+plain, .gz, .bz2, .xz, or a .zip that holds one file. Labels that are not integers are
+numbered in the order of their names, and the numbers are printed. Writes DIR/NAME.tsv.gz with one
+document on each line. Line breaks inside a text become spaces.
 """
 
 import argparse
@@ -79,8 +79,8 @@ def main():
     parser.add_argument("source", metavar="SOURCE", type=Path)
     parser.add_argument("--text", metavar="COLUMN", help=f"default: {', '.join(TEXTS)}")
     parser.add_argument("--label", metavar="COLUMN", help=f"default: {', '.join(LABELS)}")
-    parser.add_argument("--name", help="default: SOURCE's, without its endings")
-    parser.add_argument("--out", metavar="DIR", type=Path, help="default: datasets/NAME")
+    parser.add_argument("--name", help="name of the file; default: SOURCE's without its endings")
+    parser.add_argument("--out", metavar="DIR", type=Path, help="folder to write to; default: datasets/NAME")
     args = parser.parse_args()
 
     with reading(args.source), open_source(args.source) as file:

@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
-"""Stanford Sentiment Treebank (Socher et al. 2013) to labelled sentences of two classes.
+"""Converts the Stanford Sentiment Treebank (Socher et al. 2013) to labelled sentences of two classes.
 
 SOURCE is the published archive of trees, trainDevTestTrees_PTB.zip, or the folder it unpacks to.
-Writes sst_train.tsv.gz (6,920 sentences), sst_dev.tsv.gz (872) and sst_test.tsv.gz (1,821), one
-sentence a line, LABEL<TAB>TEXT: label 1 where the whole sentence is positive or very positive, 0
-where it is negative or very negative; neutral sentences are left out. The trees hold tokens; by
-default they are joined to ordinary text again, as far as that can be told.
+Writes sst_train.tsv.gz (6,920 sentences), sst_dev.tsv.gz (872) and sst_test.tsv.gz (1,821), with
+one sentence on each line, LABEL<TAB>TEXT. The label is 1 if the sentence is positive or very positive,
+and 0 if it is negative or very negative; neutral sentences are left out. The trees hold tokens. By
+default they are joined to ordinary text again, as far as possible.
 """
 
 import argparse
@@ -27,7 +27,7 @@ LABELS = {"0": 0, "1": 0, "2": None, "3": 1, "4": 1}
 TREE = re.compile(r"\(([0-4]) ")
 LEAF = re.compile(r"\([0-4] ([^() ]+)\)")
 
-# Penn Treebank tokens to text, in this order.
+# Replacements that turn Penn Treebank tokens into text, in this order.
 TEXT = [
     (re.compile(r"-L[RSC]B-"), "("),
     (re.compile(r"-R[RSC]B-"), ")"),
@@ -42,7 +42,7 @@ TEXT = [
 
 
 def plain(tokens):
-    """The tokens as a writer would have put them."""
+    """Joins tokens to ordinary text."""
     text = " ".join(tokens)
     for pattern, replacement in TEXT:
         text = pattern.sub(replacement, text)
@@ -84,7 +84,7 @@ def main():
     parser.add_argument("source", metavar="SOURCE", type=Path)
     parser.add_argument("--out", metavar="DIR", type=Path, default=Path("datasets/sst"),
                         help="folder to write to; default: %(default)s")
-    parser.add_argument("--tokens", action="store_true", help="keep the tokens, blanks between them")
+    parser.add_argument("--tokens", action="store_true", help="keep the tokens, separated by blanks")
     args = parser.parse_args()
 
     paths = [args.out / f"sst_{split}.tsv.gz" for split in SPLITS]

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Any text to a training, a validation and a test file, in this order, bytes untouched.
+"""Cuts any text into a training, a validation and a test file, in this order. Keeps all bytes.
 
 SOURCE is a file, plain, .gz, .bz2, .xz, or a .zip that holds one file. By default the last 5 % are
 the test file and the 5 % before them validation. On enwik8 and text8, of 100,000,000 bytes each,
@@ -45,12 +45,12 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__, epilog=EXAMPLE,
                                      formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("source", metavar="SOURCE", type=Path)
-    parser.add_argument("--name", help="default: SOURCE's, without its endings")
-    parser.add_argument("--out", metavar="DIR", type=Path, help="default: datasets/NAME")
+    parser.add_argument("--name", help="beginning of the files' names; default: SOURCE's without its endings")
+    parser.add_argument("--out", metavar="DIR", type=Path, help="folder to write to; default: datasets/NAME")
     parser.add_argument("--valid", metavar="SIZE", type=size_of, default=0.05,
-                        help="bytes, or a share below 1; default: %(default)s")
+                        help="size in bytes, or a share below 1; default: %(default)s")
     parser.add_argument("--test", metavar="SIZE", type=size_of, default=0.05,
-                        help="likewise; default: %(default)s")
+                        help="size in bytes, or a share below 1; default: %(default)s")
     args = parser.parse_args()
 
     name = args.name or args.source.name.split(".")[0]

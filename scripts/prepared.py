@@ -1,5 +1,5 @@
-"""What the prepare_*.py scripts share: documents as smallworld reads them, and files that appear
-whole or not at all."""
+"""Functions that the prepare_*.py scripts share. They write documents as smallworld reads them, and files
+that are complete or absent."""
 
 import bz2
 import contextlib
@@ -68,7 +68,7 @@ def is_mac_os(name):
 
 
 def check_sum(path, expected, blocks):
-    """Says so where the md5 of the blocks is not the published one."""
+    """Warns if the md5 of the blocks is not the published one."""
     found = hashlib.md5(usedforsecurity=False)
     for block in blocks:
         found.update(block)
@@ -82,7 +82,7 @@ def next_command(command):
 
 
 def run(main):
-    """Runs main(); what is wrong with its input or its files ends in one line and status 1."""
+    """Runs main(). An error in its input or its files ends the program with one line and status 1."""
     name = Path(sys.argv[0]).name
     try:
         main()
@@ -97,7 +97,7 @@ def run(main):
 
 @contextlib.contextmanager
 def reading(path):
-    """Turns what a damaged archive raises into BadInput that names it."""
+    """Turns the exceptions of a damaged archive into a BadInput that names it."""
     try:
         yield
     except (EOFError, zlib.error, lzma.LZMAError, tarfile.TarError, zipfile.BadZipFile,

@@ -1,9 +1,9 @@
 #!/usr/bin/env bash
 # From a fresh clone to a trained model and its sentiment probe, on the CPU: installs, builds, trains
-# configs/quickstart.yaml into runs/quickstart, scores the test reviews, fits the probe, and holds all
-# of it against what is the best possible and against the same model before it learns. Ends with a
-# sample of its text and a page of the run. Exit status 1 if a target is missed. With --json, the last
-# line of stdout is one JSON object; bits are per byte, errors per cent. Safe to run again.
+# configs/quickstart.yaml into runs/quickstart, scores the test reviews and fits the probe. Compares all
+# results with the best possible ones and with those of the untrained model. Ends with a sample of the
+# model's text and a page about the run. Exits with 1 if a target is missed. With --json, the last line
+# of stdout is one JSON object, with bits per byte and errors in per cent. It can be run again.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -18,7 +18,7 @@ run=runs/quickstart
 train=data/reviews_train.tsv.gz
 test=data/reviews_test.tsv.gz
 smallworld=build/smallworld
-cpu=(--device cpu --threads 1)  # a process a core, where there are two things to do
+cpu=(--device cpu --threads 1)  # one thread each for two processes at once
 
 say() { printf '\n== %d:%02d %s\n' $((SECONDS / 60)) $((SECONDS % 60)) "$*" >&2; }
 
@@ -29,7 +29,7 @@ scripts/build.sh build -DCMAKE_BUILD_TYPE=Release -- smallworld
 say "Training"
 mkdir -p $run
 "$smallworld" train configs/quickstart.yaml --device cpu --out $run --overwrite --json >$run/training.json
-# The same model before it learns: one update of no size.
+# The untrained model: one update with a learning rate near 0.
 "$smallworld" train configs/quickstart.yaml --device cpu --out $run/untrained --overwrite \
   --set train.steps=1 --set train.lr=1e-30 --set train.valid_bytes=1000 >/dev/null 2>&1
 

@@ -3,7 +3,7 @@
 
     scripts/reference.py CHECKPOINT.safetensors FILE...
 
-Prints what `smallworld eval CHECKPOINT --data FILE... --exact` does, byte by byte and slowly.
+Prints the same as `smallworld eval CHECKPOINT --data FILE... --exact`, computed byte by byte.
 """
 
 import gzip

@@ -1,25 +1,25 @@
 #!/usr/bin/env python3
-"""Trains many runs, one a GPU at a time, and prints one table.
+"""Trains many runs, one at a time on each GPU, and prints one table.
 
     scripts/sweep.py PLAN [--program build/smallworld] [--out runs/sweep] [--gpus 0,1]
                      [--minutes M] [--test FILE...] [--probe TRAIN TEST [VALID]]... [--pool NAMES]
                      [--csv FILE]
 
-A plan is text: a line a run, `#` starts a comment.
+A plan is a text file with a run on each line; `#` starts a comment.
 
     NAME CONFIG.yaml [KEY.PATH=VALUE ...] [seeds=1,2]
 
 Each run goes to OUT/NAME, or with seeds to OUT/NAME-sSEED, and is trained with the settings as --set.
-A value @NAME, as in train.init=@NAME, stands for the last model of an earlier line's run, which is
-waited for; with seeds, NAME's run of the same seed is meant where there is one.
-A run that is there already is resumed, and a finished one is only read, so that a sweep that was
-stopped goes on where it was when it is called again. With --minutes no run is begun after so many.
+A value @NAME, as in train.init=@NAME, means the last model of an earlier line's run, and waits for it.
+With seeds, it means NAME's run of the same seed, if there is one.
+An existing run is resumed, and a finished one is only read, so a sweep that was stopped continues when
+it is called again. With --minutes, no run begins after that many minutes.
 
-The table has a line a run: parameters, bytes, seconds of training, the validation's bits per
-character at the end, and with --test those of the test files, scored once the run is finished. Each
+The table has a line for each run: parameters, bytes, seconds of training, and bits per character on
+validation at the end. With --test it adds those of the test files, scored after the run. Each
 --probe adds a column, the error in per cent on TEST of a probe on the features of TRAIN, and
-TEST's features per second; VALID chooses its C. Features are removed once they are read. Exits with
-1 where a run failed.
+TEST's features per second; VALID chooses its C. Features are removed after use. Exits with 1
+if a run failed.
 """
 
 import argparse
@@ -167,7 +167,7 @@ def main():
     parser.add_argument("plan")
     parser.add_argument("--program", default="build/smallworld")
     parser.add_argument("--out", default="runs/sweep")
-    parser.add_argument("--gpus", help="numbers, separated by commas; default: one run at a time")
+    parser.add_argument("--gpus", help="numbers of GPUs, separated by commas; default: one run at a time")
     parser.add_argument("--minutes", type=float, default=float("inf"))
     parser.add_argument("--test", nargs="+")
     parser.add_argument("--probe", nargs="+", metavar="FILE", action="append", default=[])

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Installs, builds and runs every test: scripts/test.sh [CMAKE OPTION...]
 #   BUILD=FOLDER                     builds there instead of in build/
-#   SMALLWORLD_REQUIRE_ALL_TESTS=1   makes a skipped test a failure, but for the GPU's without a GPU
+#   SMALLWORLD_REQUIRE_ALL_TESTS=1   makes a skipped test a failure, except the GPU's on a machine without one
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
