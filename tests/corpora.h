@@ -1,5 +1,4 @@
-/* Corpora for tests: text files in the temporary folder, by their names there, and what is read
- * from them. */
+/* Corpora for tests: text files in the temporary folder, and the corpora read from them. */
 #ifndef SMALLWORLD_TESTS_CORPORA_H
 #define SMALLWORLD_TESTS_CORPORA_H
 
@@ -8,7 +7,7 @@
 
 #include "core/philox.h"
 
-/* Bytes that are added to. The caller frees them. */
+/* A growing array of bytes, which the caller frees. */
 typedef struct buffer {
     uint8_t *bytes;
     size_t size, capacity;
@@ -22,7 +21,7 @@ void buffer_add_random(buffer *b, philox_stream *draws, size_t size);
 
 extern const corpus_options plain_text;
 
-/* Fails the test where a file is refused. */
+/* Reads files. Fails the test if a file is refused. */
 corpus *read_files(const corpus_options *options, int count, const char *const *names);
 corpus *read_one(const char *name);
 
@@ -30,10 +29,10 @@ corpus *read_one(const char *name);
  * their framed bytes to `framed`, if given. */
 void write_random(const char *name, size_t count, size_t longest, buffer *framed);
 
-/* 301 documents of 0 to 40 bytes and two raw texts, one longer than all of them. */
+/* Returns 301 documents of 0 to 40 bytes and two raw texts, one longer than all of them. */
 corpus *mixed_corpus(void);
 
-/* A sequence's documents in its order. */
+/* Returns a sequence's documents, joined in its order. */
 buffer concatenation(const sequence *s);
 
 #endif

@@ -9,14 +9,14 @@ struct graph;
 
 typedef struct pair {
     backend *be, *trusted;
-    double tolerance; /* relative, in the norm */
+    double tolerance; /* relative tolerance of the norm */
 } pair;
 
 /* Products of uniform operands rounded to tf32 are 2.6e-4 off, of truncated ones 7e-4. */
 #define TF32_ROUNDED   4e-4
 #define TF32_TRUNCATED 1.5e-3
 
-/* Of a layer and what a product of it reads. */
+/* The shape of a layer and of a product's inputs. */
 typedef struct shape {
     const char *reason; /* what this one exercises, or NULL */
     int nodes, block, gates;
@@ -33,17 +33,17 @@ extern const shape gate_shapes[GATE_SHAPES];
 pair open_pair(precision precision);
 void close_pair(pair *p);
 
-/* Fails, and says what differs, unless both backends found the same within the pair's tolerance. */
+/* Asserts that both backends have the same result within the pair's tolerance. */
 void assert_close(const pair *p, const char *what, const double *found, const double *expected,
                   size_t count);
 
-/* The same of a product's results, each of which must also be near what was expected, relative to
- * its own size or to the root mean square of all. */
+/* Asserts the same of a product's results. Each of them must also be close to the expected one,
+ * relative to its own size or to the root mean square of all. */
 void assert_each_close(const pair *p, const char *what, const double *found, const double *expected,
                        size_t count);
 
-/* A graph with the given share of blocks, and, to be nasty, empty rows and columns, a row and a
- * column that are full, and rows of one block. Not one that graph.h would make. */
+/* Returns a graph with the given share of blocks that graph.h would never make: it has empty rows
+ * and columns, a full row and a full column, and rows of one block. */
 struct graph *nasty_graph(int nodes, double share, bool hubs);
 
 #endif

@@ -1,5 +1,5 @@
-/* What the tests share: the backend under test, arrays that move between backends of different
- * types, random numbers, files and what is asserted of them. */
+/* Shared by all tests: the backend under test, arrays that move between backends of different
+ * types, random numbers, files, and assertions about them. */
 #ifndef SMALLWORLD_TESTS_SUPPORT_H
 #define SMALLWORLD_TESTS_SUPPORT_H
 
@@ -13,8 +13,8 @@
 #include "core/philox.h"
 #include "ops.h"
 
-/* The backend that SMALLWORLD_TEST_DEVICE names, "cpu" unless set. Exits with 77, which ctest
- * counts as skipped, where that is cuda and there is no GPU. */
+/* Makes the backend that SMALLWORLD_TEST_DEVICE names, "cpu" by default. For cuda without a GPU,
+ * exits with 77, which ctest counts as skipped. */
 backend *test_backend(precision precision);
 bool test_device_is_cuda(void);
 
@@ -24,32 +24,33 @@ double *random_values(size_t count, double low, double high);
 void *put(backend *be, const double *values, size_t count, element type);
 void *put_poison(backend *be, size_t count, element type);
 double *get(backend *be, const void *array, size_t count, element type);
-void release_all(backend *be, void *const *arrays, size_t count); /* but NULL */
+void release_all(backend *be, void *const *arrays, size_t count); /* skips NULL */
 
-/* |a - b| / |b| in the Euclidean norm; infinite where either has a NaN. */
+/* Returns |a - b| / |b| in the Euclidean norm, or infinity if either has a NaN. */
 double relative_error(const double *a, const double *b, size_t count);
 
-/* Uniform integer below `bound`. Draws repeat from run to run; `random_restart` starts over. */
+/* Draws a uniform integer below `bound`. Every process draws the same numbers; `random_restart`
+ * starts them again. */
 uint64_t random_below(uint64_t bound);
 double random_uniform(void);
 void random_restart(uint64_t seed);
 
 void assert_contains(const char *text, const char *part);
 
-/* A fresh folder, removed with all it holds when the program ends, and the path of a file in it,
- * which is not for the caller to free. */
+/* Returns a new folder, which is removed with its content when the program ends, and the path of a
+ * file in it. The caller frees neither. */
 const char *temporary_folder(void);
 char *path_of(const char *name);
 void write_bytes(const char *path, const void *bytes, size_t size);
 void write_text(const char *path, const char *text);
 char *read_text(const char *path, size_t *size);
 void assert_file(const char *path, const char *expected);
-void assert_no_temporary(const char *path); /* that file_begin would have made for it */
+void assert_no_temporary(const char *path); /* the temporary file of file_begin */
 
-/* Runs `body` in a process of its own, which must end with this status and write this to stderr. */
+/* Runs `body` in a process of its own and asserts its exit status and its output on stderr. */
 void assert_ends(void (*body)(void *argument), void *argument, int status, const char *expected);
 
-/* Files cannot grow past `size` from now on, as on a disk that is full. SIZE_MAX: they can. */
+/* After this call files cannot grow past `size`, as on a full disk. SIZE_MAX removes the limit. */
 void limit_file_size(size_t size);
 
 #endif

@@ -64,7 +64,7 @@ static void test_checkpoint_refusals(void **state) {
         rewrite(path, copy, cases[i].key, cases[i].value);
         assert_not_opened(copy, cases[i].expected);
     }
-    /* Another shape of the same pattern shows when weights are loaded. */
+    /* Another shape of the same pattern is found when weights are loaded. */
     rewrite(path, copy, "model.embedding", "16");
     assert_true(checkpoint_open(&c, copy, &err));
     backend *be = test_backend(FP32);
@@ -73,7 +73,7 @@ static void test_checkpoint_refusals(void **state) {
     be->destroy(be);
     checkpoint_close(&c);
 
-    /* Without its checksum's name, which the checksum does not guard. */
+    /* The checksum does not cover its own name: a file without that name. */
     size_t size;
     char *bytes = read_text(path, &size), *name = memmem(bytes, size, "checksum", 8);
     for (int i = 0; i < 8; i++) {
@@ -92,7 +92,8 @@ static void test_checkpoint_refusals(void **state) {
     assert_run_fails("refusing", TRAIN_RESUME, "train.steps=1", "its metadata has no loss_updates");
 }
 
-/* Writes a copy of a state whose tensor `name` has another shape; where it ends in 0, no data. */
+/* Writes a copy of a state whose tensor `name` has another shape. A shape that ends in 0 has no
+ * data. */
 static void reshape(const char *from, const char *to, const char *name, int dimensions,
                     const int64_t *shape) {
     safetensors file;
@@ -113,7 +114,7 @@ static void reshape(const char *from, const char *to, const char *name, int dime
     safetensors_close(&file);
 }
 
-/* Nothing of a state is believed: shapes, dimensions, numbers. */
+/* Shapes, dimensions and numbers of a state are all checked. */
 static void test_hostile_states(void **state) {
     (void)state;
     const char *settings = "train.steps=3";
@@ -122,7 +123,8 @@ static void test_hostile_states(void **state) {
     settings = "train.steps=6";
     rename(path, copy);
 
-    reshape(copy, path, NULL, 0, NULL); /* a dimension of 0 more: the shape fits, the data do not */
+    reshape(copy, path, NULL, 0,
+            NULL); /* one more dimension, of size 0: the shape fits, the data do not */
     assert_run_fails("hostile", TRAIN_RESUME, settings, "last.state: ");
     static const char *const names[] = {"weights", "moment1", "moment2", "average", "h", "c"};
     for (int i = 0; i < 6; i++) {

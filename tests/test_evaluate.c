@@ -28,7 +28,7 @@ static void test_evaluation(void **state) {
     evaluation e = score("scored", valid_file, 4, 16, 0, false);
     if (!(fabs(e.bpc - r.valid_bpc) < 1e-6)) fail_msg("%.9g, in training %.9g", e.bpc, r.valid_bpc);
 
-    /* Long enough for 8 stripes of 1,024 bytes and more. */
+    /* This text is long enough for 8 stripes of 1,024 bytes and more. */
     char *path = path_of("long.tsv");
     write_documents(path, 400, 3);
     corpus *c = read_corpus(path);
@@ -50,7 +50,7 @@ static void test_evaluation(void **state) {
     evaluation one = score("scored", path, 6, 16, 0, true); /* exact whatever the batch */
     assert_true(fabs(one.bpc - exact.bpc) < 1e-6);
 
-    /* A limit is a prefix; 2 bytes are the least, and predict 1. */
+    /* A limit means a prefix. The smallest has 2 bytes, of which 1 is predicted. */
     char *prefix = path_of("prefix.txt"), *whole = path_of("whole.txt");
     c = read_corpus(path);
     write_bytes(whole, c->bytes, (size_t)size);
@@ -61,7 +61,7 @@ static void test_evaluation(void **state) {
     assert_true(fabs(limited.bpc - score("scored", prefix, 4, 16, 0, false).bpc) < 1e-6);
     assert_int_equal(score("scored", path, 4, 16, 2, false).bytes, 1);
     assert_int_equal(score("scored", path, 4, 16, size + 5, true).bytes, size - 1);
-    /* A TSV is its framed documents, joined. */
+    /* A TSV is scored as its framed documents, joined. */
     assert_true(fabs(score("scored", whole, 1, 50, 0, true).bpc - exact.bpc) < 1e-9);
 }
 

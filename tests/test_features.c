@@ -36,7 +36,7 @@ static npy open_npy(const char *prefix, const char *ending) {
     return array;
 }
 
-/* Documents of many lengths, the empty one among them; `backwards` turns their order round. */
+/* Writes documents of many lengths, with an empty one; `backwards` reverses their order. */
 static void write_mixed(const char *path, bool backwards) {
     enum { COUNT = 23 };
     FILE *out = fopen(path, "wb");
@@ -75,7 +75,8 @@ static void compare_features(const char *name, const char *base, const char *oth
     npy_close(&labels);
 }
 
-/* The features of a document are what one stream, fed byte by byte from a zero state, ends with. */
+/* Asserts that a document's features are the state of one stream that reads it byte by byte from a
+ * zero state. */
 static void check_against_model(const char *name, char *path, const char *prefix) {
     loaded l;
     load(&l, name, 1, 1);
@@ -115,8 +116,8 @@ static void test_features(void **state) {
     write_mixed(backwards, true);
     const feature_options how = {FEATURE_CELL, {1, {POOL_LAST}}, FORMAT_NPY, false, NULL};
     for (int i = 0; i < 4; i++) {
-        /* A BLAS may sum in another order where the number of columns differs: cuBLAS's choice came
-         * to 1.3e-5 at a document's end. Our products do not. */
+        /* A BLAS may sum in another order for another number of columns: with cuBLAS the difference
+         * was 1.3e-5 at the end of a document. Our products keep the order. */
         double tolerance = !models[i].dense ? 0 : test_device_is_cuda() ? 1e-4 : 1e-5;
         const char *name = models[i].settings;
         run("featured", TRAIN_OVERWRITE, models[i].settings);

@@ -13,8 +13,8 @@
 #include <string.h>
 #include <sys/stat.h>
 
-/* Stops at each of `stops`, ended by -1, resumes each time, and compares with a run that did not.
- */
+/* Stops at each of `stops`, which ends with -1, resumes each time, and compares the result with a
+ * run that was never stopped. */
 static void check_resume(const char *settings, const int64_t *stops) {
     run("whole", TRAIN_OVERWRITE, settings);
     train_start start = TRAIN_OVERWRITE;
@@ -31,7 +31,7 @@ static void check_resume(const char *settings, const int64_t *stops) {
     assert_same_run("whole", "stopped");
 }
 
-/* Within and at the end of an epoch; between a validation and the line of metrics that tells it. */
+/* Stops within an epoch, at its end, and between a validation and its line of metrics. */
 static const int64_t some_stops[] = {3, 6, 25, 33, -1}, one_stop[] = {30, -1};
 
 static void test_resume_fp32(void **state) {
@@ -41,7 +41,7 @@ static void test_resume_fp32(void **state) {
     corpus_options how = {0};
     error err;
     corpus *c = corpus_read(o.data.train.items, 1, &how, &err);
-    assert_int_equal(reader_epoch_updates(c, 4, 16), 26); /* what the stops mean */
+    assert_int_equal(reader_epoch_updates(c, 4, 16), 26); /* the stops depend on this number */
     corpus_free(c);
     options_free(&o);
     check_resume("run.precision=fp32", some_stops);
@@ -65,8 +65,8 @@ static void test_resume_bf16(void **state) {
                  one_stop);
 }
 
-/* A rewiring run that stops just after patterns changed, between changes, and where a validation
- * follows, and that ends with a pattern other than its first. */
+/* Stops a rewiring run directly after a change, between changes, and before a validation. Its last
+ * pattern differs from its first. */
 static void test_resume_rewired(void **state) {
     (void)state;
     static const char *const settings[] = {
@@ -94,8 +94,8 @@ static void test_resume_rewired(void **state) {
         safetensors_close(&b);
     }
     run("rewired", TRAIN_FRESH, "train.rewire_every=2 train.rewire_share=0.5 train.steps=8");
-    /* 8 nodes of degree 4: 32 blocks besides self-blocks. Of 8 steps the first 6 rewire, at 2 and
-     * 4; nothing after the first line of metrics, at 4. */
+    /* 8 nodes of degree 4 have 32 blocks besides self-blocks. Of 8 steps the first 6 rewire, at
+     * steps 2 and 4; none does after the first line of metrics, at step 4. */
     const int first = (int)(32 * 0.5 * 0.75), second = (int)(32 * 0.5 * 0.25);
     assert_int_equal(metric("rewired", "blocks_replaced", false), first + second);
     assert_int_equal(metric("rewired", "blocks_replaced", true), 0);
@@ -111,8 +111,8 @@ static int64_t pattern_length(const char *name) {
     return blocks;
 }
 
-/* From one dense matrix to blocks, and from blocks to fewer, also with rewiring; stopped before the
- * first change, after it, in between and after the last. */
+/* Prunes a dense matrix to blocks, and blocks to fewer, also with rewiring. Stops before the first
+ * change, after it, between changes and after the last. */
 static void test_resume_pruned(void **state) {
     (void)state;
     static const char *const settings[] = {
@@ -136,7 +136,7 @@ static void test_resume_pruned(void **state) {
                      "train.rewire_every: has no meaning for complete patterns");
 }
 
-/* Stopped by a limit instead, with a schedule that does not depend on it. */
+/* A limit stops the run, and the schedule does not depend on the limit. */
 static void test_raised_limit(void **state) {
     (void)state;
     const char *whole = "train.schedule=constant train.steps=40 train.valid_every=10";
@@ -159,7 +159,7 @@ static void test_raised_limit(void **state) {
     assert_same_run("whole", "raised");
 }
 
-/* A run that is over where it stands ends as one that reached its limit does. */
+/* A run whose limit is lowered below its step ends like one that reached its limit. */
 static void test_lowered_limit(void **state) {
     (void)state;
     signal_step = 29;
@@ -191,7 +191,7 @@ static void test_finished(void **state) {
     free(after);
 }
 
-/* A signal that comes before the first update, or between two, still leaves all that was done. */
+/* A signal before the first update, or between two updates, loses nothing. */
 static void test_signal_between_updates(void **state) {
     (void)state;
     run("whole", TRAIN_OVERWRITE, "");
@@ -200,7 +200,7 @@ static void test_signal_between_updates(void **state) {
     assert_int_equal(r.signal, SIGINT);
     assert_int_equal(r.steps, 0);
     safetensors file;
-    open_run(&file, "between", "last.state"); /* also of nothing done, for --resume */
+    open_run(&file, "between", "last.state"); /* written even if nothing was done, for --resume */
     safetensors_close(&file);
     signal_step = 9;
     run("between", TRAIN_RESUME, "");
@@ -211,7 +211,7 @@ static void test_signal_between_updates(void **state) {
     assert_same_run("whole", "between");
 }
 
-/* Lines of metrics past the state's, as a kill leaves them, are cut off. */
+/* Lines of metrics later than the state, which a kill leaves, are cut off. */
 static void test_lost_updates(void **state) {
     (void)state;
     run("whole", TRAIN_OVERWRITE, "");
@@ -223,7 +223,7 @@ static void test_lost_updates(void **state) {
     run("killed", TRAIN_RESUME, "");
     assert_same_run("whole", "killed");
 
-    /* Without a state, but with models: refused. */
+    /* Models without a state are refused. */
     signal_step = 20;
     run("killed", TRAIN_OVERWRITE, "");
     assert_int_equal(remove(run_file("killed", "last.state")), 0);
@@ -242,20 +242,19 @@ static void test_lost_updates(void **state) {
     free(before);
     free(after);
 
-    /* Without either, from the beginning. */
+    /* Without models and state, the run begins again. */
     assert_int_equal(remove(run_file("killed", "last.safetensors")), 0);
     assert_int_equal(remove(run_file("killed", "best.safetensors")), 0);
     assert_run_fails("killed", TRAIN_RESUME, "run.seed=5", "run.seed: cannot change on resuming");
     run("killed", TRAIN_RESUME, "");
     assert_same_run("whole", "killed");
 
-    /* But not without what says whether it is the same run. */
+    /* Without config.yaml it cannot be known whether it is the same run. */
     assert_int_equal(remove(run_file("killed", "config.yaml")), 0);
     assert_run_fails("killed", TRAIN_RESUME, "", "killed/config.yaml: missing");
 }
 
-/* All that the state can make is made of it: a model that is damaged, of another step, or
- * missing. */
+/* A model that is damaged, of another step or missing is made again from the state, if possible. */
 static void test_repaired_models(void **state) {
     (void)state;
     static const char *const names[] = {"last.safetensors", "best.safetensors"};
@@ -292,7 +291,7 @@ static int64_t state_step(const char *name, const char *which) {
     return step;
 }
 
-/* A run that starts over replaces the earlier one with its first checkpoint, not before. */
+/* A run that starts over replaces the earlier run only with its first checkpoint. */
 static void test_overwrite(void **state) {
     (void)state;
     run("over", TRAIN_FRESH, "train.steps=30 run.seed=9");
@@ -300,7 +299,7 @@ static void test_overwrite(void **state) {
     size_t size[2];
     char *before = read_run_file("over", "last.safetensors", &size[0]);
 
-    /* Stopped before its first update, and by an update that fails. */
+    /* The new run is stopped before its first update, or by an update that fails. */
     signal_first = true;
     assert_run_fails("over", TRAIN_OVERWRITE, settings, "stopped by a signal");
     assert_int_equal(state_step("over", "last.state"), 30);
@@ -325,7 +324,7 @@ static void test_overwrite(void **state) {
     free(settings);
     free(before);
 
-    /* Killed while its files replaced the earlier run's: whichever are left to be moved. */
+    /* The new run is killed while its files replace the earlier run's, at each file. */
     static const char *const files[] = {"config.yaml", "metrics.jsonl", "best.safetensors",
                                         "last.safetensors", "last.state"};
     run("new", TRAIN_FRESH, "train.steps=20");
@@ -345,7 +344,7 @@ static void test_overwrite(void **state) {
         assert_false(file_exists(run_file("over", "next")));
     }
 
-    /* A best model of the earlier run does not stay where the new one has none. */
+    /* The earlier run's best model is removed if the new run has none. */
     run("over", TRAIN_OVERWRITE, "data.valid=null data.valid_fraction=0");
     assert_false(file_exists(run_file("over", "best.safetensors")));
 }
@@ -362,7 +361,7 @@ static void test_own_config(void **state) {
     assert_file(run_file("own", "config.yaml"), "# mine\ndata: {train: a.txt}\n");
 }
 
-/* Metrics that were lost, all or the end of them, stay so, and what is left is lines. */
+/* Lost metrics stay lost, and the remaining file consists of whole lines. */
 static void test_lost_metrics(void **state) {
     (void)state;
     const char *path = run_file("short", "metrics.jsonl");
@@ -398,7 +397,7 @@ static void test_refused_changes(void **state) {
                      "data.train: cannot change on resuming");
     write_documents(train_file, 60, 1);
     char *files[] = {train_file, valid_file};
-    for (int i = 0; i < 2; i++) { /* as long as before */
+    for (int i = 0; i < 2; i++) { /* the text has the same length */
         char *text = read_text(files[i], &size), *changed = memmem(text, size, "cat", 3);
         memcpy(changed, "dog", 3);
         write_bytes(files[i], text, size);
@@ -413,7 +412,7 @@ static void test_refused_changes(void **state) {
     assert_run_fails("refused", TRAIN_RESUME, "model.hidden=128", "model.hidden: cannot change");
     assert_run_fails("refused", TRAIN_RESUME, "train.recompute=2",
                      "train.recompute: cannot change");
-    if (test_device_is_cuda()) { /* where auto is bf16 */
+    if (test_device_is_cuda()) { /* auto means bf16 there */
         assert_run_fails(
             "refused", TRAIN_RESUME, "run.precision=fp32",
             "last.state was trained in bf16, now it is fp32; --precision bf16 goes on");

@@ -57,7 +57,7 @@ static void test_minutes(void **state) {
     r = run("minutes", TRAIN_OVERWRITE, "train.steps=6 train.minutes=0.2");
     assert_int_equal(r.steps, 6);
 
-    /* Limits in steps come and go on resuming, before and after minutes were found to be steps. */
+    /* Limits in steps change on resuming, before and after minutes became a number of steps. */
     run("minutes", TRAIN_OVERWRITE, "train.steps=6 train.minutes=5");
     r = run("minutes", TRAIN_RESUME, "train.steps=9 train.minutes=5");
     assert_int_equal(r.steps, 9);
@@ -78,7 +78,7 @@ static void test_not_finite(void **state) {
     run("diverged", TRAIN_FRESH, settings);
     size_t size, again;
     char *before = read_run_file("diverged", "last.safetensors", &size);
-    spoil_step = 9; /* update 10 ruins the weights: the loss of update 11 shows it */
+    spoil_step = 9; /* update 10 destroys the weights, which shows in the loss of update 11 */
     assert_run_fails(
         "diverged", TRAIN_RESUME, settings,
         "step 11: the loss or its gradient is not finite; the last good checkpoint is ");
@@ -115,7 +115,7 @@ static void test_init(void **state) {
     char *path = run_file("saved", "last.safetensors");
     char *settings = mem_format("train.init=%s train.steps=1 train.lr=1e-30", path);
     run("started", TRAIN_FRESH, settings);
-    /* Weights and patterns are the saved ones, not those of this run's seed. */
+    /* Weights and patterns come from the file, not from this run's seed. */
     safetensors a, b;
     open_run(&a, "saved", "last.safetensors");
     open_run(&b, "started", "last.safetensors");
@@ -132,7 +132,7 @@ static void test_init(void **state) {
     safetensors_close(&b);
     free(settings);
 
-    /* Stopped and resumed, also without the file it started from. */
+    /* The run is stopped and resumed, also without the file it started from. */
     settings = mem_format("train.init=%s", path);
     run("whole", TRAIN_OVERWRITE, settings);
     signal_step = 11;
@@ -192,7 +192,7 @@ static void test_moving_average(void **state) {
     const tensor *weights = safetensors_find(&bare, "weights");
     assert_true(same_tensor(weights, safetensors_find(&bare, "average")));
 
-    /* It is the average that is saved; the embedding comes first in the arena. */
+    /* The average is saved. The embedding is first in the arena. */
     open_run(&model_file, "moved", "last.safetensors");
     const tensor *embedding = safetensors_find(&model_file, "input.embedding");
     assert_memory_equal(embedding->data, average, tensor_bytes(embedding));
