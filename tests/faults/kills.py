@@ -43,7 +43,13 @@ class Runs:
                                     "OPENBLAS_NUM_THREADS": "1"}
         return subprocess.Popen([self.program, "train", "config.yaml", "--out", name, "--json", *options],
                                 cwd=self.folder, env=environment, text=True, stdin=subprocess.DEVNULL,
-                                stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+                                stdout=subprocess.PIPE, stderr=subprocess.PIPE, preexec_fn=self.heed)
+
+    def heed(self):
+        """In the new process: what a shell starts in the background ignores some signals, and so would
+        the program."""
+        if self.options.signal != "KILL":
+            signal.signal(signal.Signals[f"SIG{self.options.signal}"], signal.SIG_DFL)
 
     def go_on(self, name):
         """Resumes the run, or starts it where there is no state yet."""
@@ -111,6 +117,9 @@ def main():
             if different:
                 sys.exit(f"kills.py: {name}: other content than of a run never stopped: {different}")
             ended += 1
+            if ended > 10 * options.count + 10:
+                sys.exit(f"kills.py: {ended} runs ended by themselves, and {stops} were stopped by "
+                         f"SIG{options.signal}; expected {options.count}")
         left = list((Path(folder) / "tmp").iterdir())
         if left:
             sys.exit(f"kills.py: left in the temporary folder: {left}")
