@@ -10,7 +10,7 @@
 
 /* ------------------------------------------------------------------------------------ shape */
 
-/* Of one layer's cell. */
+/* The number of stages of one layer's cell. */
 static int cell_stages(const model_config *config) {
     switch ((cell_kind)config->cell) {
     case CELL_LSTM: return 1;
@@ -36,7 +36,7 @@ stage_place model_stage_place(const model_config *config, int stage) {
     return (stage_place){1 + above / (own + 1), above % (own + 1) + STAGE_BELOW};
 }
 
-/* The number of the stage that reads the layer below, of a layer above the first. */
+/* The number of the stage by which a layer above the first reads the layer below. */
 static int below_stage(const model_config *config, int layer) {
     int own = cell_stages(config);
     return own + (layer - 1) * (own + 1);
@@ -44,7 +44,7 @@ static int below_stage(const model_config *config, int layer) {
 
 int model_stage_gates(const model_config *config, int stage) {
     stage_place at = model_stage_place(config, stage);
-    if (at.stage == STAGE_BELOW) at.stage = 0; /* to whose rows it adds */
+    if (at.stage == STAGE_BELOW) at.stage = 0; /* it adds to that one's rows */
     return at.stage == cell_stages(config) - 1 ? GATES : 1;
 }
 
@@ -97,7 +97,7 @@ static int64_t table_units(const model_config *config) {
 
 #define SHAPE(...) ((const int64_t[]){__VA_ARGS__, 0})
 
-enum { NONE = -1 }; /* the number of a parameter that is not there */
+enum { NONE = -1 }; /* stands for a parameter that does not exist */
 
 /* Appends the parameter named `prefix` and then `name`; returns its number. */
 static int add(model *m, const char *prefix, const char *name, const int64_t *shape,
@@ -108,7 +108,7 @@ static int add(model *m, const char *prefix, const char *name, const int64_t *sh
     return m->parameters.count - 1;
 }
 
-/* A layer's embedding, projection and tables' norms. */
+/* Appends a layer's embedding, projection and the layer norms of its tables. */
 static void add_input(model *m, int layer) {
     const model_config *config = &m->config;
     model_layer *y = &m->layer[layer];
@@ -199,7 +199,7 @@ static void bind_stage_gradients(const model *m, stage *g, const stage_parameter
     g->dbias = gradient_place(m, p->bias);
 }
 
-/* A stage of a layer's cell; NULL for what reads the layer below, which is a product alone. */
+/* The stage of a layer's cell; NULL for the one that reads the layer below, a product by itself. */
 static stage *find_stage(model *m, int s) {
     stage_place at = model_stage_place(&m->config, s);
     return at.stage == STAGE_BELOW ? NULL : &m->layer[at.layer].cell.stage[at.stage];
@@ -265,7 +265,7 @@ static size_t plane_bytes(const model *m, size_t element) {
     return (size_t)m->config.hidden * (size_t)m->columns * element;
 }
 
-/* h and c of all layers at one step. */
+/* Requests h and c of all layers at one step. */
 static size_t state_bytes(const model *m) {
     size_t of_one = plane_bytes(m, m->be->operand_size) + plane_bytes(m, m->be->real_size);
     return (size_t)m->layers * of_one;
@@ -302,7 +302,7 @@ static void plan_layer(model *m, cell *c) {
     ADD(PLAN_ACTIVATIONS, reals, c->dc);
 }
 
-/* What the layers have together goes to the first one, see connect. */
+/* Arrays that the layers share are requested for the first one, see connect. */
 static void plan_cells(model *m) {
     cell *first = &m->layer[0].cell;
     size_t steps = (size_t)m->segment_steps, plane = plane_bytes(m, m->be->operand_size);
@@ -319,7 +319,7 @@ static void plan_cells(model *m) {
     ADD(PLAN_ACTIVATIONS, workspace_bytes(m), first->workspace);
 }
 
-/* Projected tables; in the deep cell also what their layer norms make of them. */
+/* Requests the projected tables, and in the deep cell the results of their layer norms. */
 static void plan_tables(model *m, model_layer *y) {
     backend *be = m->be;
     bool training = m->use == MODEL_TRAINING, deep = m->config.cell == CELL_DEEP;
@@ -356,7 +356,7 @@ static void plan_ends(model *m) {
     ADD(PLAN_ACTIVATIONS, logits * be->operand_size, m->dlogits);
 }
 
-/* What follows from where the arrays came to lie. */
+/* Sets the pointers that follow from the places of the allocated arrays. */
 static void connect_layer(model *m, model_layer *y) {
     backend *be = m->be;
     const cell *first = &m->layer[0].cell;
@@ -390,7 +390,7 @@ static void connect_layer(model *m, model_layer *y) {
 
 /* --------------------------------------------------------------------------------- lifetime */
 
-/* The layers' dropout differs in its seed. */
+/* Each layer has a dropout seed of its own. */
 static uint64_t dropout_seed(const model_config *config, int layer) {
     return (uint64_t)config->seed + ((uint64_t)layer << 48);
 }
@@ -485,7 +485,7 @@ static void plan_model(model *m, int segments) {
     plan_count_tables(&m->plan, m->be->layout_bytes(m->head_device));
 }
 
-/* The fewest segments, of twice as many again and again, with which the model fits, or 0. */
+/* Doubles the number of segments until the model fits; 0 if it does not even with one step each. */
 static int segments_that_fit(model *m) {
     for (int segments = m->segments; segments < m->steps;) {
         segments = segments > m->steps / 2 ? m->steps : 2 * segments;
@@ -505,7 +505,7 @@ static void suggest_segments(model *m, error *err) {
              segments);
 }
 
-/* Whether the backend's kernels can count what they would compute. */
+/* Whether the model is within the limits of the backend's kernels. */
 static bool within_limits(const model *m, int segments, error *err) {
     const backend *be = m->be;
     const backend_limits *most = &be->limits;
@@ -699,7 +699,7 @@ typedef struct state_place {
     void *h, *c;
 } state_place;
 
-/* Where a layer's cell has the state after `step` steps. */
+/* The place of a layer's state after `step` steps. */
 static state_place state_after(const model *m, int layer, int step) {
     return (state_place){layer_state(m, layer, MODEL_H, step),
                          layer_state(m, layer, MODEL_C, step)};
@@ -775,14 +775,14 @@ void model_gradient_norms(model *m, int stage, const graph *blocks, double *norm
     layout_free(l);
 }
 
-/* Where block k of one pattern is among another's, or -1; `at` goes along. */
+/* The number that block k of one pattern has in another, or -1. `at` is where the search stands. */
 static int same_block(const graph *other, int output, int input, int *at) {
     if (*at < other->start[output]) *at = other->start[output];
     while (*at < other->start[output + 1] && other->column[*at] < input) ++*at;
     return *at < other->start[output + 1] && other->column[*at] == input ? *at : -1;
 }
 
-/* The blocks of `to` that `from` has too, a copy for each run of neighbours in both. */
+/* Copies the blocks that both patterns have; blocks that are neighbours in both go in one copy. */
 static void copy_blocks(backend *be, const graph *to, char *target, const graph *from,
                         const char *source, size_t bytes) {
     int run = 0, begin = 0, origin = 0, at = 0;
@@ -808,7 +808,7 @@ static void copy_blocks(backend *be, const graph *to, char *target, const graph 
     }
 }
 
-/* The blocks of `to` out of one dense matrix, on the host. */
+/* Cuts the blocks of `to` out of one dense matrix, on the host. */
 static void cut_blocks(model *m, const parameter *to, const graph *blocks, char *target,
                        const parameter *from, const graph *complete, const char *source) {
     backend *be = m->be;
@@ -832,7 +832,7 @@ static void cut_blocks(model *m, const parameter *to, const graph *blocks, char 
     free(cut);
 }
 
-/* Brings an arena into the new table's order, by way of `scratch`; what is new in it is zero. */
+/* Rearranges an arena in the new table's order by way of `scratch`; new blocks become zero. */
 static void move_arena(model *m, const model *old, void *arena, char *scratch) {
     backend *be = m->be;
     size_t size = be->real_size;
@@ -959,7 +959,7 @@ static void copy_state(model *m, state_place to, state_place from) {
     m->be->copy(m->be, to.c, from.c, plane_bytes(m, m->be->real_size));
 }
 
-/* In an array for the states of all layers: each one's h, then c. */
+/* The place of a layer's state in an array of all layers' states: each one's h, then c. */
 static state_place state_in(const model *m, int layer, void *array) {
     char *h = (char *)array + state_bytes(m) / (size_t)m->layers * (size_t)layer;
     return (state_place){h, h + plane_bytes(m, m->be->operand_size)};
@@ -999,7 +999,7 @@ static cell segment_of(const model *m, int layer, int k) {
     return c;
 }
 
-/* The states after segment k become those before the next. */
+/* Makes the states after segment k those before the next one. */
 static void carry_state(model *m, int k) {
     int steps = segment_of(m, 0, k).steps;
     for (int y = 0; y < m->layers; y++) {
@@ -1007,12 +1007,12 @@ static void carry_state(model *m, int k) {
     }
 }
 
-/* Where the states that segment k begins with are kept. */
+/* The place of the saved states that segment k begins with. */
 static void *border(const model *m, int k) {
     return (char *)m->borders + (size_t)k * state_bytes(m);
 }
 
-/* What the layer above reads of a layer, or the head of the last one: h[1] ... h[steps]. */
+/* A layer's outputs h[1] ... h[steps], which the layer above reads, or the head. */
 static void *output_of(const model *m, int layer) {
     return state_after(m, layer, 1).h;
 }
@@ -1031,7 +1031,7 @@ void model_prepare_tables(model *m) {
     for (int y = 0; y < m->layers; y++) forward_table(m, &m->layer[y]);
 }
 
-/* The layers over segment k. Without `keep`, of each step's activations only h and c stay. */
+/* Runs the layers over segment k. Without `keep`, only h and c of each step are kept. */
 static void forward_layers(model *m, int k, bool keep, bool training) {
     backend *be = m->be;
     for (int y = 0; y < m->layers; y++) {
@@ -1091,7 +1091,7 @@ static void backward_head(model *m, const cell *c) {
               m->columns, c->dh, OPERAND);
 }
 
-/* The gradients of what a layer reads of the one below, and at that one's h. */
+/* Computes the gradients of U and of the h of the layer below. */
 static void backward_below(model *m, int layer, const cell *c) {
     backend *be = m->be;
     int s = below_stage(&m->config, layer), weight = m->stage_parameters[s].weight;
@@ -1102,8 +1102,8 @@ static void backward_below(model *m, int layer, const cell *c) {
               OPERAND);
 }
 
-/* The cells over segment k as they run outside training: no dropout, and of each step's activations
- * only h and c. */
+/* Runs the cells over segment k as outside training: without dropout, keeping only h and c of each
+ * step. */
 static void run_segment(model *m, int k, bool head) {
     forward_layers(m, k, false, false);
     if (head) {
@@ -1133,8 +1133,8 @@ void model_generate(model *m, sampling *state, uint8_t *text) {
 
 /* ---------------------------------------------------------------------------------- the update */
 
-/* Segment k for the first time. Of all but the last only h and c, whose memory the next one takes;
- * the last one's end is the update's. */
+/* Runs segment k forward for the first time. Only the last segment keeps its activations; of the
+ * others h and c remain, until the next one reuses their memory. */
 static void forward_segment(model *m, int k) {
     bool last = k == m->segments - 1;
     if (k == 0) model_prepare_tables(m);
@@ -1142,14 +1142,14 @@ static void forward_segment(model *m, int k) {
     forward_layers(m, k, last, true);
     if (!last) {
         carry_state(m, k);
-    } else if (k > 0) { /* where other segments will begin */
+    } else if (k > 0) { /* saved, as running the others again overwrites it */
         keep_state(m, segment_of(m, 0, k).steps, m->carry);
     }
 }
 
 static void recompute_segment(model *m, int k) {
     begin_with_state(m, border(m, k));
-    model_prepare_tables(m); /* where they have a norm, its backward overwrote them */
+    model_prepare_tables(m); /* the backward pass of their layer norm overwrote them */
     forward_layers(m, k, true, true);
 }
 
