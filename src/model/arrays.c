@@ -1,0 +1,193 @@
+#include "model/internal.h"
+
+#include <stdio.h>
+#include <string.h>
+
+#define ADD(arena, bytes, pointer) plan_add(&m->plan, arena, bytes, (void **)&(pointer))
+
+static void plan_weights(model *m) {
+    const backend *be = m->be;
+    size_t reals = m->parameters.total * be->real_size;
+    ADD(PLAN_WEIGHTS, reals, m->weights);
+    if (be->precision == BF16) {
+        ADD(PLAN_WEIGHTS, m->parameters.total * be->operand_size, m->rounded);
+    }
+    if (m->use == MODEL_INFERENCE) return;
+    ADD(PLAN_OPTIMISER, reals, m->gradient);
+    if (m->segments > 1) ADD(PLAN_OPTIMISER, reals, m->share);
+    ADD(PLAN_OPTIMISER, reals, m->moment1);
+    ADD(PLAN_OPTIMISER, reals, m->moment2);
+    ADD(PLAN_OPTIMISER, reals, m->average);
+    ADD(PLAN_OPTIMISER, (m->parameters.total + DECAY_GROUP - 1) / DECAY_GROUP, m->decays);
+}
+
+static size_t workspace_bytes(const model *m) {
+    backend *be = m->be;
+    size_t most = be->wgrad_workspace(be, m->projection_layout, 1, VOCABULARY);
+    size_t table = TABLE_WORKSPACE * (size_t)m->segment_steps * (size_t)m->columns;
+    int stages = model_stages(&m->config);
+    if (table > most) most = table;
+    for (int s = 0; s <= stages; s++) {
+        const layout *l = s < stages ? m->layouts[s] : m->head_layout;
+        size_t bytes = be->wgrad_workspace(be, l, m->segment_steps, m->columns);
+        if (bytes > most) most = bytes;
+    }
+    return most;
+}
+
+static void plan_stage(model *m, stage *g, bool last) {
+    backend *be = m->be;
+    bool training = m->use == MODEL_TRAINING;
+    size_t kept = training ? (size_t)m->segment_steps : 1;
+    size_t plane = model_plane_bytes(m, be->operand_size);
+    size_t sums = be->sums_bytes(be, g->gates, m->columns);
+    ADD(PLAN_ACTIVATIONS, kept * plane * (size_t)g->gates, g->raw);
+    if (g->layer_norm) ADD(PLAN_ACTIVATIONS, (size_t)m->segment_steps * sums, g->sums);
+    if (!last) ADD(PLAN_ACTIVATIONS, kept * plane, g->out);
+    if (!training) return;
+    ADD(PLAN_ACTIVATIONS, (keeps_dpre(be, g) ? kept : 1) * plane * (size_t)g->gates, g->dpre);
+    if (sums_table(be, g)) {
+        ADD(PLAN_ACTIVATIONS, table_sums_count((int)m->config.hidden) * be->real_size,
+            g->table_sums);
+    }
+    if (g->table_use == TABLE_MULTIPLY) ADD(PLAN_ACTIVATIONS, kept * plane, g->dentry);
+    if (g->layer_norm) ADD(PLAN_ACTIVATIONS, kept * sums, g->dsums);
+}
+
+static void plan_layer(model *m, cell *c) {
+    const backend *be = m->be;
+    size_t steps = (size_t)c->steps;
+    size_t operands = model_plane_bytes(m, be->operand_size);
+    size_t reals = model_plane_bytes(m, be->real_size);
+    for (int s = 0; s < c->stages; s++) plan_stage(m, &c->stage[s], s == c->stages - 1);
+    ADD(PLAN_ACTIVATIONS, (steps + 1) * operands, c->h);
+    ADD(PLAN_ACTIVATIONS, (steps + 1) * reals, c->c);
+    if (m->use == MODEL_INFERENCE) return;
+    ADD(PLAN_ACTIVATIONS, operands, c->dx);
+    ADD(PLAN_ACTIVATIONS, reals, c->dc);
+}
+
+/* Arrays that the layers share are requested for the first one, see connect_layer. */
+static void plan_cells(model *m) {
+    cell *first = &m->layer[0].cell;
+    size_t steps = (size_t)m->segment_steps, plane = model_plane_bytes(m, m->be->operand_size);
+    for (int y = 0; y < m->layers; y++) plan_layer(m, &m->layer[y].cell);
+    if (m->layers > 1) {
+        ADD(PLAN_ACTIVATIONS, steps * plane * (size_t)first->stage[0].gates, m->below);
+    }
+    if (m->use == MODEL_INFERENCE) return;
+    ADD(PLAN_ACTIVATIONS, steps * plane, first->dh);
+    ADD(PLAN_ACTIVATIONS, model_state_bytes(m), m->carry);
+    if (m->segments > 1) {
+        ADD(PLAN_ACTIVATIONS, (size_t)(m->segments - 1) * model_state_bytes(m), m->borders);
+    }
+    ADD(PLAN_ACTIVATIONS, workspace_bytes(m), first->workspace);
+}
+
+/* Requests the projected tables, and in the deep cell the results of their layer norms. */
+static void plan_tables(model *m, model_layer *y) {
+    backend *be = m->be;
+    bool training = m->use == MODEL_TRAINING, deep = m->config.cell == CELL_DEEP;
+    size_t tables = layout_rows(m->projection_layout) * VOCABULARY * be->operand_size;
+    ADD(PLAN_ACTIVATIONS, tables, y->projected);
+    if (training) ADD(PLAN_ACTIVATIONS, tables, y->dprojected);
+    if (!deep) {
+        ADD(PLAN_ACTIVATIONS, tables / model_tables(&m->config) * GATES, y->cell.entries);
+        return;
+    }
+    ADD(PLAN_ACTIVATIONS, be->sums_bytes(be, 2, VOCABULARY), y->table_sums);
+    for (int i = 0; i < 2; i++) {
+        stage *g = &y->tables[i].stage[0];
+        ADD(PLAN_ACTIVATIONS, tables / 2, g->out);
+        if (!training) continue;
+        ADD(PLAN_ACTIVATIONS, tables / 2, y->tables[i].dx);
+        ADD(PLAN_ACTIVATIONS, be->sums_bytes(be, 1, VOCABULARY), g->dsums);
+    }
+}
+
+static void plan_ends(model *m) {
+    const backend *be = m->be;
+    size_t positions = (size_t)m->steps * (size_t)m->columns;
+    size_t logits = (size_t)m->segment_steps * (size_t)m->columns * VOCABULARY;
+    ADD(PLAN_ACTIVATIONS, positions, m->bytes);
+    ADD(PLAN_ACTIVATIONS, positions * sizeof *m->targets, m->targets);
+    ADD(PLAN_ACTIVATIONS, positions * be->real_size, m->losses);
+    ADD(PLAN_ACTIVATIONS, logits * be->real_size, m->logits);
+    ADD(PLAN_ACTIVATIONS, VOCABULARY, m->no_bytes);
+    ADD(PLAN_ACTIVATIONS, sizeof *m->arguments, m->arguments);
+    ADD(PLAN_ACTIVATIONS, sizeof *m->report, m->report);
+    ADD(PLAN_ACTIVATIONS, sizeof *m->evaluation, m->evaluation);
+    if (m->use == MODEL_INFERENCE) return;
+    ADD(PLAN_ACTIVATIONS, logits * be->operand_size, m->dlogits);
+}
+
+static void connect_layer(model *m, model_layer *y) {
+    backend *be = m->be;
+    const cell *first = &m->layer[0].cell;
+    cell *c = &y->cell;
+    size_t table = (size_t)model_table_units(&m->config) * VOCABULARY * be->operand_size;
+    char *projected = y->projected, *dprojected = y->dprojected;
+    c->bytes = m->bytes;
+    c->arguments = m->arguments;
+    c->dh = first->dh;
+    c->workspace = first->workspace;
+    if (c != first) c->below = m->below;
+    if (m->config.cell == CELL_DEEP) {
+        for (int i = 0; i < 2; i++) {
+            stage *g = &y->tables[i].stage[0];
+            y->tables[i].bytes = m->no_bytes;
+            g->raw = projected + (size_t)i * table;
+            g->sums = (char *)y->table_sums + (size_t)i * be->sums_bytes(be, 1, VOCABULARY);
+            g->dpre = dprojected ? dprojected + (size_t)i * table : NULL;
+            c->stage[i].table = g->out;
+            c->stage[i].dtable = y->tables[i].dx;
+        }
+        return;
+    }
+    for (int s = 0; s < c->stages; s++) {
+        c->stage[s].table = projected;
+        c->stage[s].dtable = dprojected;
+        projected += (size_t)c->stage[s].gates * table;
+        if (dprojected) dprojected += (size_t)c->stage[s].gates * table;
+    }
+}
+
+void model_connect(model *m) {
+    for (int y = 0; y < m->layers; y++) connect_layer(m, &m->layer[y]);
+}
+
+void model_plan(model *m, int segments) {
+    m->plan = (plan){0};
+    m->segment_steps = (m->steps + segments - 1) / segments;
+    m->segments = (m->steps + m->segment_steps - 1) / m->segment_steps;
+    for (int y = 0; y < m->layers; y++) m->layer[y].cell.steps = m->segment_steps;
+    plan_weights(m);
+    plan_cells(m);
+    for (int y = 0; y < m->layers; y++) plan_tables(m, &m->layer[y]);
+    plan_ends(m);
+    for (int s = 0; s < model_stages(&m->config); s++) {
+        plan_count_tables(&m->plan, m->be->layout_bytes(m->devices[s]));
+    }
+    plan_count_tables(&m->plan, m->be->layout_bytes(m->projection_device));
+    plan_count_tables(&m->plan, m->be->layout_bytes(m->head_device));
+}
+
+/* Doubles the number of segments until the model fits; 0 if it does not even with one step each. */
+static int segments_that_fit(model *m) {
+    for (int segments = m->segments; segments < m->steps;) {
+        segments = segments > m->steps / 2 ? m->steps : 2 * segments;
+        model_plan(m, segments);
+        bool fits = plan_total(&m->plan) <= m->be->memory;
+        plan_release(&m->plan, m->be);
+        if (fits) return segments;
+    }
+    return 0;
+}
+
+void model_suggest_segments(model *m, error *err) {
+    int segments = m->use == MODEL_TRAINING ? segments_that_fit(m) : 0;
+    size_t used = strlen(err->text);
+    if (segments == 0) return;
+    snprintf(err->text + used, sizeof err->text - used, "; train.recompute: %d would make it fit",
+             segments);
+}

@@ -1,0 +1,77 @@
+/* What the files of src/model share. model.h describes the model; here are its parts:
+ *   stages.c    the numbers of stages, and their graphs
+ *   places.c    the parameters that a model has, and where they lie in an arena
+ *   arrays.c    the arrays that a model requests from the plan of its memory
+ *   patterns.c  the layouts of the stages' patterns, the norms of blocks, and new patterns
+ *   state.c     h and c between calls
+ *   run.c       the operations: forward, backward and the update
+ *   model.c     creation and weights */
+#ifndef SMALLWORLD_MODEL_INTERNAL_H
+#define SMALLWORLD_MODEL_INTERNAL_H
+
+#include "model/model.h"
+
+/* The number of stages of one layer's cell. */
+int model_cell_stages(const model_config *config);
+
+/* The number of the stage by which a layer above the first reads the layer below. */
+int model_below_stage(const model_config *config, int layer);
+
+/* The units that an input table has: every input_stride-th of the hidden ones. */
+int64_t model_table_units(const model_config *config);
+
+/* Fills the parameter table. The layouts must have been made. */
+void model_add_parameters(model *m);
+
+/* Where parameter `number` lies in the operands, in the arena that forward reads, and in the one
+ * that backward fills; NULL if the model has no such parameter or no such arena. */
+void *model_operand_place(const model *m, int number);
+void *model_value_place(const model *m, int number);
+void *model_gradient_place(const model *m, int number);
+
+/* Points the cells at the arenas that forward reads, and backward at the arena that it fills. */
+void model_bind_parameters(model *m);
+void model_bind_gradients(model *m, void *arena);
+
+/* The stage of a layer's cell; NULL for the one that reads the layer below, a product by itself. */
+stage *model_find_stage(model *m, int s);
+
+/* Uploads which weights decay. */
+void model_choose_decays(model *m);
+
+/* Requests every array of a model that is cut into so many segments, and counts the layouts'. */
+void model_plan(model *m, int segments);
+
+/* Adds to an error of a model that does not fit how many segments would make it fit. */
+void model_suggest_segments(model *m, error *err);
+
+/* Sets the pointers that follow from the places of the allocated arrays. */
+void model_connect(model *m);
+
+/* The layouts of the stages' graphs, on the host and on the device; freeing also frees the graphs.
+ * model_use_layouts gives them to the cells. */
+void model_create_stage_layouts(model *m);
+void model_free_stage_layouts(model *m);
+void model_use_layouts(model *m);
+
+/* Bytes of [hidden][columns] values of `element` bytes, and of h and c of all layers. */
+size_t model_plane_bytes(const model *m, size_t element);
+size_t model_state_bytes(const model *m);
+
+/* Where a layer's state lies after `step` steps. */
+typedef struct state_place {
+    void *h, *c;
+} state_place;
+
+state_place model_state_after(const model *m, int layer, int step);
+
+/* Saves the state of all layers after `step` steps, makes a saved one that before the first step,
+ * and makes that after `step` steps the one before the first. Arrays have model_state_bytes. */
+void model_keep_state(model *m, int step, void *to);
+void model_begin_with_state(model *m, void *from);
+void model_carry_state(model *m, int step);
+
+/* Sums values over the ranks, if there are several. */
+void model_sum_ranks(model *m, size_t count, void *values);
+
+#endif

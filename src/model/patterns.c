@@ -1,0 +1,194 @@
+#include "model/internal.h"
+
+#include "core/memory.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+void model_use_layouts(model *m) {
+    for (int s = 0; s < model_stages(&m->config); s++) {
+        stage *g = model_find_stage(m, s);
+        if (!g) continue;
+        g->layout = m->devices[s];
+        g->block = m->layouts[s]->out_block;
+    }
+}
+
+void model_create_stage_layouts(model *m) {
+    int stages = model_stages(&m->config);
+    for (int s = 0; s < stages; s++) {
+        m->layouts[s] =
+            layout_from_graph(m->graphs[s], (int)m->config.block, model_stage_gates(&m->config, s));
+        m->devices[s] = m->be->layout_create(m->be, m->layouts[s]);
+    }
+}
+
+void model_free_stage_layouts(model *m) {
+    for (int s = 0; s < model_stages(&m->config); s++) {
+        m->be->layout_free(m->be, m->devices[s]);
+        layout_free(m->layouts[s]);
+        graph_free(m->graphs[s]);
+    }
+}
+
+static const parameter *stage_weight(const model *m, int s) {
+    return &m->parameters.items[m->stage_parameters[s].weight];
+}
+
+/* A row of a block in a stage's weights: those of one output unit. `block` counts the graph's
+ * blocks in their order; a complete graph's weights are one matrix [gates][hidden][hidden]. */
+static size_t block_row(const layout *l, const graph *g, int side, int block, int gate, int row) {
+    if (!layout_is_dense(l)) {
+        return (((size_t)block * (size_t)l->gates + (size_t)gate) * (size_t)side + (size_t)row) *
+               (size_t)side;
+    }
+    size_t output = (size_t)(block / g->nodes), input = (size_t)(block % g->nodes);
+    size_t width = (size_t)l->in_block;
+    return ((size_t)gate * width + output * (size_t)side + (size_t)row) * width +
+           input * (size_t)side;
+}
+
+/* [blocks of g]; `values` begins with the stage's weights, or with something of their shape. */
+static void block_norms(const float *values, const layout *l, const graph *g, int side,
+                        double *norms) {
+    int blocks = graph_blocks(g);
+#pragma omp parallel for
+    for (int k = 0; k < blocks; k++) {
+        double sum = 0;
+        for (int i = 0; i < l->gates * side; i++) {
+            const float *row = values + block_row(l, g, side, k, i / side, i % side);
+            for (int j = 0; j < side; j++) sum += (double)row[j] * row[j];
+        }
+        norms[k] = sqrt(sum);
+    }
+}
+
+void model_block_norms(const model *m, const void *arena, int stage, double *norms) {
+    const parameter *p = stage_weight(m, stage);
+    float *values = model_download(m, arena, p->offset, p->count);
+    block_norms(values, m->layouts[stage], m->graphs[stage], (int)m->config.block, norms);
+    free(values);
+}
+
+void model_gradient_norms(model *m, int stage, const graph *blocks, double *norms) {
+    backend *be = m->be;
+    const model_wgrad in = model_wgrad_of(m, stage);
+    const parameter *p = stage_weight(m, stage);
+    const int gates = model_stage_gates(&m->config, stage);
+    const int first = model_stage_place(&m->config, stage).stage == STAGE_BELOW ? 0 : 1;
+    size_t plane = (size_t)first * model_plane_bytes(m, be->operand_size);
+    const char *dy = in.dy, *x = in.x;
+    layout *l = layout_from_graph(blocks, (int)m->config.block, gates);
+    device_layout *device = be->layout_create(be, l);
+    be->wgrad(be, device, dy + plane * (size_t)gates, x + plane, m->segment_steps - first,
+              m->columns, (char *)m->gradient + p->offset * be->real_size,
+              m->layer[0].cell.workspace);
+    model_sum_ranks(m, layout_weights(l), (char *)m->gradient + p->offset * be->real_size);
+    float *values = model_download(m, m->gradient, p->offset, layout_weights(l));
+    block_norms(values, l, blocks, (int)m->config.block, norms);
+    free(values);
+    be->layout_free(be, device);
+    layout_free(l);
+}
+
+/* The number that block k of one pattern has in another, or -1. `at` is where the search stands. */
+static int same_block(const graph *other, int output, int input, int *at) {
+    if (*at < other->start[output]) *at = other->start[output];
+    while (*at < other->start[output + 1] && other->column[*at] < input) ++*at;
+    return *at < other->start[output + 1] && other->column[*at] == input ? *at : -1;
+}
+
+/* Copies the blocks that both patterns have; blocks that are neighbours in both go in one copy. */
+static void copy_blocks(backend *be, const graph *to, char *target, const graph *from,
+                        const char *source, size_t bytes) {
+    int run = 0, begin = 0, origin = 0, at = 0;
+    for (int i = 0; i < to->nodes; i++) {
+        for (int k = to->start[i]; k < to->start[i + 1]; k++) {
+            int old = same_block(from, i, to->column[k], &at);
+            if (old >= 0 && run > 0 && old == origin + run) {
+                run++;
+                continue;
+            }
+            if (run > 0) {
+                be->copy(be, target + (size_t)begin * bytes, source + (size_t)origin * bytes,
+                         (size_t)run * bytes);
+            }
+            run = old >= 0;
+            begin = k;
+            origin = old;
+        }
+    }
+    if (run > 0) {
+        be->copy(be, target + (size_t)begin * bytes, source + (size_t)origin * bytes,
+                 (size_t)run * bytes);
+    }
+}
+
+/* Cuts the blocks of `to` out of one dense matrix, on the host. */
+static void cut_blocks(model *m, const parameter *to, const graph *blocks, char *target,
+                       const parameter *from, const graph *complete, const char *source) {
+    backend *be = m->be;
+    int side = (int)m->config.block, gates = to->layout->gates;
+    size_t size = be->real_size;
+    char *matrix = mem_alloc(from->count, size), *cut = mem_alloc(to->count, size);
+    be->download(be, matrix, source, from->count * size);
+    for (int i = 0; i < blocks->nodes; i++) {
+        for (int k = blocks->start[i]; k < blocks->start[i + 1]; k++) {
+            int old = i * blocks->nodes + blocks->column[k];
+            for (int r = 0; r < gates * side; r++) {
+                memcpy(cut + size * block_row(to->layout, blocks, side, k, r / side, r % side),
+                       matrix +
+                           size * block_row(from->layout, complete, side, old, r / side, r % side),
+                       size * (size_t)side);
+            }
+        }
+    }
+    be->upload(be, target, cut, to->count * size);
+    free(matrix);
+    free(cut);
+}
+
+/* Rearranges an arena in the new table's order by way of `scratch`; new blocks become zero. */
+static void move_arena(model *m, const model *old, void *arena, char *scratch) {
+    backend *be = m->be;
+    size_t size = be->real_size;
+    int stage = 0;
+    be->zero(be, scratch, old->parameters.total * size);
+    for (int i = 0; i < m->parameters.count; i++) {
+        const parameter *to = &m->parameters.items[i], *from = &old->parameters.items[i];
+        char *target = scratch + to->offset * size, *source = (char *)arena + from->offset * size;
+        if (!to->layout) {
+            be->copy(be, target, source, to->count * size);
+            continue;
+        }
+        const graph *g = m->graphs[stage], *before = old->graphs[stage];
+        bool dense = layout_is_dense(to->layout);
+        if (dense == layout_is_dense(from->layout)) {
+            size_t blocks = (size_t)graph_blocks(g);
+            copy_blocks(be, g, target, before, source, to->count / blocks * size);
+        } else {
+            cut_blocks(m, to, g, target, from, before, source);
+        }
+        stage++;
+    }
+    be->copy(be, arena, scratch, m->parameters.total * size);
+}
+
+void model_set_graphs(model *m, graph *const *graphs) {
+    backend *be = m->be;
+    model old = *m;
+    void *const arenas[] = {m->weights, m->moment1, m->moment2, m->average};
+    int stages = model_stages(&m->config);
+    memcpy(m->graphs, graphs, (size_t)stages * sizeof *graphs);
+    model_create_stage_layouts(m);
+    m->parameters = (parameter_table){0};
+    model_add_parameters(m);
+    model_use_layouts(m);
+    for (int i = 0; i < 4; i++) move_arena(m, &old, arenas[i], m->gradient);
+    be->zero(be, m->gradient, old.parameters.total * be->real_size);
+    if (m->share) be->zero(be, m->share, old.parameters.total * be->real_size);
+    model_choose_decays(m);
+    model_use_weights(m);
+    model_free_stage_layouts(&old);
+}

@@ -1,0 +1,133 @@
+#include "model/internal.h"
+
+#include <math.h>
+#include <stdio.h>
+
+#define SHAPE(...) ((const int64_t[]){__VA_ARGS__, 0})
+
+enum { NONE = -1 }; /* stands for a parameter that does not exist */
+
+/* Appends the parameter named `prefix` and then `name`; returns its number. */
+static int add(model *m, const char *prefix, const char *name, const int64_t *shape,
+               initialiser initialiser, double scale) {
+    char full[48];
+    snprintf(full, sizeof full, "%s%s", prefix, name);
+    parameter_add(&m->parameters, full, shape, initialiser, scale);
+    return m->parameters.count - 1;
+}
+
+/* Appends a layer's embedding, projection and the layer norms of its tables. */
+static void add_input(model *m, int layer) {
+    const model_config *config = &m->config;
+    model_layer *y = &m->layer[layer];
+    int64_t units = model_table_units(config), embedding = config->embedding;
+    char prefix[24] = "input.", table[40];
+    if (layer) snprintf(prefix, sizeof prefix, "input.layer%d.", layer + 1);
+    y->embedding = add(m, prefix, "embedding", SHAPE(embedding, VOCABULARY), INIT_NORMAL, 1);
+    y->projection = add(m, prefix, "projection", SHAPE(model_tables(config), units, embedding),
+                        INIT_NORMAL, 1 / sqrt((double)embedding));
+    for (int i = 0; config->cell == CELL_DEEP && i < 2; i++) {
+        stage_parameters *p = &y->table_parameters[i];
+        snprintf(table, sizeof table, "%s%s", prefix, i ? "add." : "multiply.");
+        p->weight = p->gain = NONE;
+        if (config->layer_norm) p->gain = add(m, table, "gain", SHAPE(units), INIT_CONSTANT, 1);
+        p->bias = add(m, table, "bias", SHAPE(units), INIT_CONSTANT, 0);
+    }
+}
+
+static void add_stage(model *m, int s) {
+    const model_config *config = &m->config;
+    const layout *l = m->layouts[s];
+    stage_parameters *p = &m->stage_parameters[s];
+    int64_t hidden = config->hidden;
+    bool four = l->gates == GATES, below = model_stage_place(config, s).stage == STAGE_BELOW;
+    const int64_t *weight = four ? SHAPE(l->blocks, GATES, l->out_block, l->in_block)
+                                 : SHAPE(l->blocks, l->out_block, l->in_block);
+    const int64_t *vector = four ? SHAPE(GATES, hidden) : SHAPE(hidden);
+    char stage[16], prefix[32];
+    snprintf(prefix, sizeof prefix, "cell.%s.", model_stage_name(config, s, stage));
+    p->weight = add(m, prefix, "weight", weight, INIT_IDENTITY, config->init_noise);
+    parameter *sparse = &m->parameters.items[p->weight];
+    sparse->layout = l;
+    sparse->block = (int)config->block;
+    sparse->decays = true;
+    p->gain = p->bias = NONE;
+    if (below) return;
+    if (config->layer_norm) p->gain = add(m, prefix, "gain", vector, INIT_CONSTANT, 1);
+    if (four) {
+        p->bias = add(m, prefix, "bias", vector, INIT_GATE_BIAS, config->forget_bias);
+    } else if (config->cell == CELL_DEEP) {
+        p->bias = add(m, prefix, "bias", vector, INIT_CONSTANT, 0);
+    }
+}
+
+void model_add_parameters(model *m) {
+    const model_config *config = &m->config;
+    int layer = -1;
+    for (int s = 0; s < model_stages(config); s++) {
+        int of = model_stage_place(config, s).layer;
+        if (of != layer) add_input(m, of);
+        layer = of;
+        add_stage(m, s);
+    }
+    int64_t read = config->hidden / config->output_stride;
+    m->head_weight =
+        add(m, "head.", "weight", SHAPE(VOCABULARY, read), INIT_NORMAL, 1 / sqrt((double)read));
+    m->head_bias = add(m, "head.", "bias", SHAPE(VOCABULARY), INIT_CONSTANT, 0);
+}
+
+/* Where a parameter lies in an arena of elements of `size` bytes; NULL if there is no such
+ * parameter or no arena. */
+static void *place(const model *m, const void *arena, size_t size, int number) {
+    if (number == NONE || !arena) return NULL;
+    return (char *)(uintptr_t)arena + m->parameters.items[number].offset * size;
+}
+
+void *model_operand_place(const model *m, int number) {
+    return place(m, m->operands, m->be->operand_size, number);
+}
+
+void *model_value_place(const model *m, int number) {
+    return place(m, m->bound, m->be->real_size, number);
+}
+
+void *model_gradient_place(const model *m, int number) {
+    return place(m, m->into, m->be->real_size, number);
+}
+
+static void bind_stage(const model *m, stage *g, const stage_parameters *p) {
+    g->weight = model_operand_place(m, p->weight);
+    g->gain = model_value_place(m, p->gain);
+    g->bias = model_value_place(m, p->bias);
+}
+
+static void bind_stage_gradients(const model *m, stage *g, const stage_parameters *p) {
+    g->dweight = model_gradient_place(m, p->weight);
+    g->dgain = model_gradient_place(m, p->gain);
+    g->dbias = model_gradient_place(m, p->bias);
+}
+
+stage *model_find_stage(model *m, int s) {
+    stage_place at = model_stage_place(&m->config, s);
+    return at.stage == STAGE_BELOW ? NULL : &m->layer[at.layer].cell.stage[at.stage];
+}
+
+static void bind_all(model *m, void (*bind)(const model *m, stage *g, const stage_parameters *p)) {
+    for (int s = 0; s < model_stages(&m->config); s++) {
+        stage *g = model_find_stage(m, s);
+        if (g) bind(m, g, &m->stage_parameters[s]);
+    }
+    for (int i = 0; m->config.cell == CELL_DEEP && i < 2 * m->layers; i++) {
+        model_layer *y = &m->layer[i / 2];
+        bind(m, &y->tables[i % 2].stage[0], &y->table_parameters[i % 2]);
+    }
+}
+
+void model_bind_parameters(model *m) {
+    bind_all(m, bind_stage);
+}
+
+void model_bind_gradients(model *m, void *arena) {
+    m->into = arena;
+    bind_all(m, bind_stage_gradients);
+}

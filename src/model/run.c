@@ -1,0 +1,275 @@
+#include "model/internal.h"
+
+#include "core/philox.h"
+
+/* ---------------------------------------------------------------------------------------- input */
+
+void model_set_text(model *m, const uint8_t *bytes, const int16_t *targets) {
+    size_t positions = (size_t)m->steps * (size_t)m->columns;
+    m->be->upload(m->be, m->bytes, bytes, positions);
+    if (targets) m->be->upload(m->be, m->targets, targets, positions * sizeof *targets);
+}
+
+void model_set_first_stream(model *m, int first) {
+    m->first_stream = first;
+    for (int y = 0; y < m->layers; y++) m->layer[y].cell.dropout.first_stream = (uint32_t)first;
+}
+
+void model_drop_input(const model *m, uint64_t update, uint8_t *bytes) {
+    const dropout d = dropout_with(m->config.input_dropout, (uint64_t)m->config.seed);
+    if (d.threshold == 0) return;
+    for (int t = 0; t < m->steps; t++) {
+        uint8_t *step = bytes + (size_t)t * (size_t)m->columns;
+        for (int n = 0; n < m->columns; n += 4) {
+            philox_block block = philox(d.seed, (uint32_t)t, (uint32_t)(m->first_stream + n) / 4,
+                                        (uint32_t)update, PHILOX_PURPOSE(PHILOX_INPUT, 0));
+            for (int i = 0; i < 4 && n + i < m->columns; i++) {
+                if (block.word[i] < d.threshold) step[n + i] = DROPPED_BYTE;
+            }
+        }
+    }
+}
+
+/* ------------------------------------------------------------------------- forward and backward */
+
+model_wgrad model_wgrad_of(const model *m, int stage) {
+    stage_place at = model_stage_place(&m->config, stage);
+    const struct stage *g = m->layer[at.layer].cell.stage;
+    if (at.stage == STAGE_BELOW) {
+        return (model_wgrad){stage_raw_gradient(g), model_state_after(m, at.layer - 1, 1).h};
+    }
+    const void *x = at.stage ? g[at.stage - 1].out : m->layer[at.layer].cell.h;
+    return (model_wgrad){stage_raw_gradient(&g[at.stage]), x};
+}
+
+/* A layer's cell over segment k. */
+static cell segment_of(const model *m, int layer, int k) {
+    cell c = m->layer[layer].cell;
+    int left = m->steps - k * c.steps;
+    c.first_step = k * c.steps;
+    if (c.steps > left) c.steps = left;
+    c.bytes = m->bytes + (size_t)c.first_step * (size_t)m->columns;
+    c.has_earlier_steps = k > 0;
+    c.has_later_steps = k < m->segments - 1;
+    return c;
+}
+
+/* Makes the states after segment k those before the next one. */
+static void carry_state(model *m, int k) {
+    model_carry_state(m, segment_of(m, 0, k).steps);
+}
+
+/* The place of the saved states that segment k begins with. */
+static void *border(const model *m, int k) {
+    return (char *)m->borders + (size_t)k * model_state_bytes(m);
+}
+
+/* A layer's outputs h[1] ... h[steps], which the layer above reads, or the head. */
+static void *output_of(const model *m, int layer) {
+    return model_state_after(m, layer, 1).h;
+}
+
+static void forward_table(model *m, model_layer *y) {
+    backend *be = m->be;
+    bool deep = m->config.cell == CELL_DEEP;
+    be->fprop(be, m->projection_device, model_operand_place(m, y->projection),
+              model_operand_place(m, y->embedding), 1, VOCABULARY, y->projected, OPERAND,
+              deep && m->config.layer_norm ? y->table_sums : NULL);
+    for (int i = 0; deep && i < 2; i++) be->activate(be, &y->tables[i], 0, 0);
+    be->prepare_entries(be, &y->cell);
+}
+
+void model_prepare_tables(model *m) {
+    for (int y = 0; y < m->layers; y++) forward_table(m, &m->layer[y]);
+}
+
+/* Runs the layers over segment k. Without `keep`, only h and c of each step are kept. */
+static void forward_layers(model *m, int k, bool keep, bool training) {
+    backend *be = m->be;
+    for (int y = 0; y < m->layers; y++) {
+        cell c = segment_of(m, y, k);
+        c.keep = keep;
+        if (!training) c.dropout.threshold = 0;
+        if (y > 0) {
+            int s = model_below_stage(&m->config, y);
+            be->fprop(be, m->devices[s], model_operand_place(m, m->stage_parameters[s].weight),
+                      output_of(m, y - 1), c.steps, c.columns, m->below, OPERAND, NULL);
+        }
+        be->cell_forward(be, &c);
+    }
+}
+
+static void forward_logits(model *m, const cell *c) {
+    m->be->fprop(m->be, m->head_device, model_operand_place(m, m->head_weight),
+                 output_of(m, m->layers - 1), c->steps, m->columns, m->logits, REAL, NULL);
+}
+
+static void forward_head(model *m, const cell *c, void *dlogits) {
+    backend *be = m->be;
+    size_t from = (size_t)c->first_step * (size_t)m->columns;
+    forward_logits(m, c);
+    be->softmax_cross_entropy(be, m->logits, model_value_place(m, m->head_bias), m->targets + from,
+                              c->steps, m->columns, (char *)m->losses + from * be->real_size,
+                              dlogits);
+}
+
+/* Adds up the losses of all steps. */
+static void sum_losses(model *m, double *loss) {
+    m->be->sum(m->be, m->losses, (size_t)m->steps * (size_t)m->columns, loss);
+}
+
+static void backward_table(model *m, model_layer *y) {
+    backend *be = m->be;
+    const void *gradient = y->dprojected;
+    if (m->config.cell == CELL_DEEP) {
+        for (int i = 0; i < 2; i++) {
+            be->activate_backward(be, &y->tables[i], 0, 0);
+            if (m->config.layer_norm) be->norm_backward(be, &y->tables[i], 0, 0);
+        }
+        gradient = stage_raw_gradient(&y->tables[0].stage[0]);
+    }
+    be->wgrad(be, m->projection_device, gradient, model_operand_place(m, y->embedding), 1,
+              VOCABULARY, model_gradient_place(m, y->projection), y->cell.workspace);
+    be->dgrad(be, m->projection_device, model_operand_place(m, y->projection), gradient, 1,
+              VOCABULARY, model_gradient_place(m, y->embedding), REAL);
+}
+
+static void backward_head(model *m, const cell *c) {
+    backend *be = m->be;
+    be->row_sums(be, m->dlogits, c->steps, VOCABULARY, m->columns,
+                 model_gradient_place(m, m->head_bias));
+    be->wgrad(be, m->head_device, m->dlogits, output_of(m, m->layers - 1), c->steps, m->columns,
+              model_gradient_place(m, m->head_weight), c->workspace);
+    be->dgrad(be, m->head_device, model_operand_place(m, m->head_weight), m->dlogits, c->steps,
+              m->columns, c->dh, OPERAND);
+}
+
+/* Computes the gradients of U and of the h of the layer below. */
+static void backward_below(model *m, int layer, const cell *c) {
+    backend *be = m->be;
+    int s = model_below_stage(&m->config, layer), weight = m->stage_parameters[s].weight;
+    model_wgrad in = model_wgrad_of(m, s);
+    be->wgrad(be, m->devices[s], in.dy, in.x, c->steps, c->columns, model_gradient_place(m, weight),
+              c->workspace);
+    be->dgrad(be, m->devices[s], model_operand_place(m, weight), in.dy, c->steps, c->columns, c->dh,
+              OPERAND);
+}
+
+/* Runs the cells over segment k as outside training: without dropout, keeping only h and c of each
+ * step. */
+static void run_segment(model *m, int k, bool head) {
+    forward_layers(m, k, false, false);
+    if (head) {
+        const cell c = segment_of(m, 0, k);
+        forward_head(m, &c, NULL);
+    }
+    carry_state(m, k);
+}
+
+void model_run(model *m) {
+    model_prepare_tables(m);
+    for (int k = 0; k < m->segments; k++) run_segment(m, k, false);
+}
+
+void model_forward(model *m) {
+    model_prepare_tables(m);
+    for (int k = 0; k < m->segments; k++) run_segment(m, k, true);
+    sum_losses(m, &m->evaluation->loss);
+}
+
+void model_generate(model *m, sampling *state, uint8_t *text) {
+    run_segment(m, 0, false);
+    forward_logits(m, &m->layer[0].cell);
+    m->be->sample(m->be, m->logits, model_value_place(m, m->head_bias), m->batch, m->columns, state,
+                  text, m->bytes);
+}
+
+/* ----------------------------------------------------------------------------------- the update */
+
+void model_sum_ranks(model *m, size_t count, void *values) {
+    if (m->be->sum_ranks) m->be->sum_ranks(m->be, count, values);
+}
+
+/* Runs segment k forward for the first time. Only the last segment keeps its activations; of the
+ * others h and c remain, until the next one reuses their memory. */
+static void forward_segment(model *m, int k) {
+    bool last = k == m->segments - 1;
+    if (k == 0) model_prepare_tables(m);
+    if (!last) model_keep_state(m, 0, border(m, k));
+    forward_layers(m, k, last, true);
+    if (!last) {
+        carry_state(m, k);
+    } else if (k > 0) { /* saved, as running the others again overwrites it */
+        model_keep_state(m, segment_of(m, 0, k).steps, m->carry);
+    }
+}
+
+static void recompute_segment(model *m, int k) {
+    model_begin_with_state(m, border(m, k));
+    model_prepare_tables(m); /* the backward pass of their layer norm overwrote them */
+    forward_layers(m, k, true, true);
+}
+
+static void head_of_segment(model *m, int k) {
+    cell c = segment_of(m, 0, k);
+    model_bind_gradients(m, k == m->segments - 1 ? m->gradient : m->share);
+    forward_head(m, &c, m->dlogits);
+    backward_head(m, &c);
+    if (k == 0) sum_losses(m, &m->report->loss);
+}
+
+static void backward_segment(model *m, int k) {
+    backend *be = m->be;
+    for (int y = m->layers - 1; y >= 0; y--) {
+        cell c = segment_of(m, y, k);
+        be->cell_backward(be, &c);
+        if (y > 0) backward_below(m, y, &c);
+        backward_table(m, &m->layer[y]);
+    }
+    if (m->into == m->share) be->add(be, m->parameters.total, m->gradient, m->share);
+    if (m->segments == 1) {
+        carry_state(m, k);
+    } else if (k == 0) {
+        model_begin_with_state(m, m->carry);
+    }
+}
+
+static void nothing_begins(void *argument, update_part part) {
+    (void)argument, (void)part;
+}
+
+static void gradient_parts(model *m, void (*begins)(void *argument, update_part part),
+                           void *argument) {
+    int last = m->segments - 1;
+    for (int k = 0; k <= last; k++) {
+        begins(argument, UPDATE_FORWARD);
+        forward_segment(m, k);
+    }
+    for (int k = last; k >= 0; k--) {
+        if (k < last) {
+            begins(argument, UPDATE_RECOMPUTE);
+            recompute_segment(m, k);
+        }
+        begins(argument, UPDATE_HEAD);
+        head_of_segment(m, k);
+        begins(argument, UPDATE_BACKWARD);
+        backward_segment(m, k);
+    }
+}
+
+void model_update_parts(model *m, void (*begins)(void *argument, update_part part),
+                        void *argument) {
+    gradient_parts(m, begins, argument);
+    model_sum_ranks(m, m->parameters.total, m->gradient);
+    begins(argument, UPDATE_OPTIMISER);
+    m->be->adam(m->be, m->parameters.total, m->weights, m->gradient, m->moment1, m->moment2,
+                m->average, m->operands, m->decays, m->arguments, m->report);
+}
+
+void model_gradient(model *m) {
+    gradient_parts(m, nothing_begins, NULL);
+}
+
+void model_update(model *m) {
+    model_update_parts(m, nothing_begins, NULL);
+}

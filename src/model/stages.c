@@ -1,0 +1,84 @@
+#include "model/internal.h"
+
+#include <stdio.h>
+
+int model_cell_stages(const model_config *config) {
+    switch ((cell_kind)config->cell) {
+    case CELL_LSTM: return 1;
+    case CELL_MLSTM: return 2;
+    case CELL_DEEP: return (int)config->internal_steps + 1;
+    }
+    return 0;
+}
+
+int model_stages(const model_config *config) {
+    int own = model_cell_stages(config);
+    return own + ((int)config->layers - 1) * (own + 1);
+}
+
+int model_most_layers(const model_config *config) {
+    int own = model_cell_stages(config);
+    return 1 + (CELL_MAX_STAGES - own) / (own + 1);
+}
+
+stage_place model_stage_place(const model_config *config, int stage) {
+    int own = model_cell_stages(config), above = stage - own;
+    if (above < 0) return (stage_place){0, stage};
+    return (stage_place){1 + above / (own + 1), above % (own + 1) + STAGE_BELOW};
+}
+
+int model_below_stage(const model_config *config, int layer) {
+    int own = model_cell_stages(config);
+    return own + (layer - 1) * (own + 1);
+}
+
+int model_stage_gates(const model_config *config, int stage) {
+    stage_place at = model_stage_place(config, stage);
+    if (at.stage == STAGE_BELOW) at.stage = 0; /* it adds to that one's rows */
+    return at.stage == model_cell_stages(config) - 1 ? GATES : 1;
+}
+
+const char *model_stage_name(const model_config *config, int stage, char name[16]) {
+    stage_place at = model_stage_place(config, stage);
+    int used = at.layer ? snprintf(name, 16, "layer%d.", at.layer + 1) : 0;
+    size_t room = 16 - (size_t)used;
+    if (at.stage == STAGE_BELOW) {
+        snprintf(name + used, room, "below");
+    } else if (at.stage == model_cell_stages(config) - 1) {
+        snprintf(name + used, room, "gates");
+    } else {
+        snprintf(name + used, room, "step%d", at.stage);
+    }
+    return name;
+}
+
+bool model_graphs(const model_config *config, graph *graphs[CELL_MAX_STAGES], error *err) {
+    int stages = model_stages(config);
+    for (int s = 0; s < stages; s++) {
+        graph_options options = {.kind = (graph_kind)config->graph,
+                                 .degree = (int)config->degree,
+                                 .density = config->density,
+                                 .rewire = config->rewire,
+                                 .core = config->core,
+                                 .core_reads = config->core_reads,
+                                 .periphery_reads = config->periphery_reads,
+                                 .periphery = (graph_kind)(GRAPH_RANDOM + config->periphery),
+                                 .file = config->graph_file,
+                                 .seed = (uint64_t)config->seed,
+                                 .pattern = s};
+        graphs[s] = graph_create(&options, (int)(config->hidden / config->block), err);
+        if (graphs[s]) continue;
+        while (s-- > 0) graph_free(graphs[s]);
+        return false;
+    }
+    return true;
+}
+
+int model_tables(const model_config *config) {
+    static const int tables[] = {[CELL_LSTM] = GATES, [CELL_MLSTM] = 1 + GATES, [CELL_DEEP] = 2};
+    return tables[config->cell];
+}
+
+int64_t model_table_units(const model_config *config) {
+    return config->hidden / config->input_stride;
+}
