@@ -1,4 +1,4 @@
-"""Training by several ranks, from outside: --gpus and mpirun on the CPU.
+"""Training, eval and features by several ranks, from outside: --gpus and mpirun on the CPU.
 
     /usr/bin/python3 tests/ranks.py BUILD/smallworld [ON|OFF]
 
@@ -30,7 +30,7 @@ def words(count, seed):
     return " ".join(draw.choice(["the", "cat", "sat", "on", "a", "mat"]) for _ in range(count))
 
 
-class Ranks(unittest.TestCase):
+class Case(unittest.TestCase):
     def setUp(self):
         self.folder = tempfile.TemporaryDirectory()
         self.addCleanup(self.folder.cleanup)
@@ -39,6 +39,28 @@ class Ranks(unittest.TestCase):
         (self.path / "valid").write_text(words(3000, 2))
         (self.path / "config.yaml").write_text(json.dumps(CONFIG))
 
+    def need_mpi(self):
+        if not MPI:
+            self.skipTest("built without MPI, as asked for")
+        told = subprocess.run([PROGRAM, "--version"], capture_output=True, text=True).stdout
+        there = shutil.which("mpirun") and "MPI: this program was built" not in told
+        if not there and os.environ.get("SMALLWORLD_REQUIRE_ALL_TESTS") == "1":
+            self.fail("expected MPI: scripts/install.sh --tests installs it")
+        if not there:
+            self.skipTest("no MPI")
+
+    def run_program(self, *command, status=0, **environment):
+        done = subprocess.run(command, cwd=self.path, text=True, capture_output=True, timeout=120,
+                              env={**os.environ, **environment})
+        self.assertEqual(done.returncode == 0, status == 0, done.stderr)
+        return done
+
+    def children(self, run):
+        children = Path(f"/proc/{run.pid}/task/{run.pid}/children").read_text().split()
+        return sorted(map(int, children))
+
+
+class Training(Case):
     def command(self, ranks, *flags, mpi=False):
         command = [PROGRAM, "train", "config.yaml", *flags]
         if mpi:
@@ -68,16 +90,6 @@ class Ranks(unittest.TestCase):
     def assert_same_bytes(self, run, other, name="last.safetensors"):
         self.assertEqual((self.path / run / name).read_bytes(),
                          (self.path / other / name).read_bytes())
-
-    def need_mpi(self):
-        if not MPI:
-            self.skipTest("built without MPI, as asked for")
-        told = subprocess.run([PROGRAM, "--version"], capture_output=True, text=True).stdout
-        there = shutil.which("mpirun") and "MPI: this program was built" not in told
-        if not there and os.environ.get("SMALLWORLD_REQUIRE_ALL_TESTS") == "1":
-            self.fail("expected MPI: scripts/install.sh --tests installs it")
-        if not there:
-            self.skipTest("no MPI")
 
     def test_equal_losses(self):
         """Whatever the number of ranks: 2, and 3, whose shares differ in the order of sums alone;
@@ -127,8 +139,7 @@ class Ranks(unittest.TestCase):
             if metrics.exists() and metrics.stat().st_size > before + 1000:
                 break
             time.sleep(0.05)
-        children = Path(f"/proc/{run.pid}/task/{run.pid}/children").read_text().split()
-        return run, sorted(map(int, children))
+        return run, self.children(run)
 
     def test_stop(self):
         """SIGTERM to the command, and to one rank: all save and stop, and the run goes on."""
@@ -170,6 +181,8 @@ class Ranks(unittest.TestCase):
                               env={**os.environ, "SMALLWORLD_NCCL": "/nowhere/libnccl.so.2"}).stdout
         line = next(line for line in told.splitlines() if line.startswith("NCCL: "))
         self.assertTrue("without CUDA" in line or "/nowhere/libnccl.so.2" in line, line)
+        self.run_program(*self.command(2, "--out", "run", "--set", "train.steps=1"),
+                         SMALLWORLD_NCCL="/nowhere/libnccl.so.2")
 
     def test_mpi(self):
         """The same bytes as --gpus; unequal files and a dead rank end all."""
@@ -180,17 +193,131 @@ class Ranks(unittest.TestCase):
 
         (self.path / "other").write_text(words(5000, 3))
         half = [PROGRAM, "train", "config.yaml", "--out", "unequal"]
-        done = subprocess.run([*MPIRUN, "1", *half, ":", "-n", "1", *half, "--set",
-                               "data.train=other"], cwd=self.path, text=True, capture_output=True,
-                              timeout=60)
-        self.assertNotEqual(done.returncode, 0)
-        self.assertIn("rank 1: the text of data.train differs from rank 0's", done.stderr)
+        for changed, what in (("data.train=other", "the text of data.train"),
+                              ("run.seed=2", "the model that it starts from")):
+            done = self.run_program(*MPIRUN, "1", *half, ":", "-n", "1", *half, "--set", changed,
+                                    status=1)
+            self.assertIn(f"rank 1: {what} differs from rank 0's", done.stderr)
 
         run, ranks = self.start(mpi=True)
         os.kill(ranks[-1], signal.SIGKILL)
         _, told = run.communicate(timeout=30)
         self.assertNotEqual(run.returncode, 0)
         self.assertIn("rank 1", told)
+
+
+class Reading(Case):
+    """eval and features: the bytes of one rank."""
+
+    def setUp(self):
+        super().setUp()
+        self.run_program(PROGRAM, "train", "config.yaml", "--out", "run", "--set", "model.hidden=32")
+        self.documents("documents.tsv", 150, 3)
+
+    def documents(self, name, count, seed):
+        """Documents of 1 to 60 words; the ten longest are of 500."""
+        draw = random.Random(seed)
+        lines = [f"{i % 3}\t{words(draw.randrange(1, 60), seed + i)}\n" for i in range(count - 10)]
+        lines += [f"1\t{words(500, seed - i)}\n" for i in range(10)]
+        draw.shuffle(lines)
+        (self.path / name).write_text("".join(lines))
+
+    def features(self, out, *flags):
+        return [PROGRAM, "features", "run/last.safetensors", "--data", "documents.tsv", "--out",
+                out, "--batch", "8", "--device", "cpu", "--threads", "1", *flags]
+
+    def assert_same_files(self, one, other, *endings):
+        for ending in endings:
+            self.assertEqual((self.path / f"{one}{ending}").read_bytes(),
+                             (self.path / f"{other}{ending}").read_bytes(), ending)
+
+    def test_features(self):
+        files = (".npy", ".labels.npy", ".json")
+        flags = ["--pool", "last,mean"]
+        self.run_program(*self.features("one", *flags))
+        for ranks in ("2", "3"):
+            self.run_program(*self.features(f"fork{ranks}", *flags, "--gpus", ranks))
+            self.assert_same_files("one", f"fork{ranks}", *files)
+        self.run_program(*self.features("lines", "--format", "svmlight"))
+        self.run_program(*self.features("fork", "--format", "svmlight", "--gpus", "2"))
+        self.assert_same_files("lines", "fork", ".svmlight")
+        told = self.run_program(*self.features("few", "--batch", "100", "--gpus", "3")).stderr
+        self.assertIn("only 2 of 3 ranks have work", told)
+        self.need_mpi()
+        for ranks in ("2", "3"):
+            done = self.run_program(*MPIRUN, ranks, *self.features(f"mpi{ranks}", *flags))
+            self.assertEqual(done.stdout.count("150 documents x 64 units"), 1)
+            self.assert_same_files("one", f"mpi{ranks}", *files)
+        self.assertEqual(list(self.path.glob("*.tmp")), [])
+
+    def test_eval(self):
+        """Two minibatches of one stripe of 64 KiB and more."""
+        (self.path / "long").write_text(words(38000, 4))
+        command = [PROGRAM, "eval", "run/last.safetensors", "--data", "long", "--device", "cpu",
+                   "--batch", "1", "--threads", "1", "--json"]
+        one = json.loads(self.run_program(*command).stdout)
+        starts = [[*command, "--gpus", "2"], [*command, "--gpus", "3"]]
+        if MPI and shutil.which("mpirun"):
+            starts.append([*MPIRUN, "2", *command])
+        for start in starts:
+            done = self.run_program(*start)
+            scored = json.loads(done.stdout)
+            self.assertEqual((scored["bpc"], scored["bytes"]), (one["bpc"], one["bytes"]))
+            idle = "--gpus" in start and start[-1] == "3"
+            self.assertEqual("only 2 of 3 ranks have work" in done.stderr, idle, done.stderr)
+        command = [PROGRAM, "eval", "run/last.safetensors", "--gpus", "2", "--data"]
+        for flags, message in ((["long", "--exact"], "--exact: "), (["-"], "standard input")):
+            done = self.run_program(*command, *flags, status=1)
+            self.assertEqual(sum(message in line for line in done.stderr.splitlines()), 1,
+                             done.stderr)
+
+    def start(self, command):
+        """Many documents, once their files have been begun."""
+        self.documents("documents.tsv", 12000, 5)
+        run = subprocess.Popen(command, cwd=self.path, text=True, stdout=subprocess.DEVNULL,
+                               stderr=subprocess.PIPE)
+        self.addCleanup(run.stderr.close)
+        self.addCleanup(run.kill)
+        for _ in range(600):
+            if (self.path / "f.labels.npy.tmp").exists():
+                break
+            time.sleep(0.05)
+        return run, self.children(run)
+
+    def assert_nothing_written(self):
+        self.assertEqual(list(self.path.glob("f.*")), [])
+
+    def test_killed(self):
+        run, ranks = self.start(self.features("f", "--gpus", "2"))
+        os.kill(ranks[1], signal.SIGKILL)
+        _, told = run.communicate(timeout=30)
+        self.assertEqual(run.returncode, 1)
+        self.assertIn(f"rank 1 (process {ranks[1]}) was killed by signal 9", told)
+        self.assert_nothing_written()
+
+    def test_stopped(self):
+        run, ranks = self.start(self.features("f", "--gpus", "2"))
+        run.terminate()
+        _, told = run.communicate(timeout=30)
+        self.assertEqual((run.returncode, told), (128 + signal.SIGTERM, ""))
+        self.assert_nothing_written()
+        self.assertFalse(Path(f"/proc/{ranks[0]}").exists())
+
+    def test_mpi(self):
+        """A dead rank, and one with other documents, end all."""
+        self.need_mpi()
+        run, ranks = self.start([*MPIRUN, "2", *self.features("f")])
+        os.kill(ranks[-1], signal.SIGKILL)
+        _, told = run.communicate(timeout=30)
+        self.assertNotEqual(run.returncode, 0)
+        self.assertIn("rank 1", told)
+        self.assert_nothing_written()
+        self.documents("other.tsv", 100, 6)
+        self.documents("documents.tsv", 100, 7)
+        done = self.run_program(*MPIRUN, "1", *self.features("f"), ":", "-n", "1",
+                                *self.features("f"), "--data", "other.tsv", status=1)
+        self.assertIn("rank 1: its documents, labels or model differs from rank 0's", done.stderr)
+        self.assert_nothing_written()
 
 
 if __name__ == "__main__":

@@ -114,7 +114,7 @@ static void test_features(void **state) {
     char *forwards = path_of("mixed.tsv"), *backwards = path_of("backwards.tsv");
     write_mixed(forwards, false);
     write_mixed(backwards, true);
-    const feature_options how = {FEATURE_CELL, {1, {POOL_LAST}}, FORMAT_NPY, false, NULL};
+    const feature_options how = {FEATURE_CELL, {1, {POOL_LAST}}, FORMAT_NPY, false, NULL, NULL};
     for (int i = 0; i < 4; i++) {
         /* A BLAS may sum in another order for another number of columns: with cuBLAS the difference
          * was 1.3e-5 at the end of a document. Our products keep the order. */
@@ -132,7 +132,7 @@ static void test_features(void **state) {
     for (int s = 0; s < 2; s++) {
         for (int p = 0; p < 3; p++) {
             const feature_options kind = {
-                (feature_state)s, {1, {(pooling)p}}, FORMAT_NPY, false, NULL};
+                (feature_state)s, {1, {(pooling)p}}, FORMAT_NPY, false, NULL, NULL};
             char *base = extract("featured", forwards, "base", 2, 16, kind);
             char *other = extract("featured", backwards, "other", 9, 16, kind);
             compare_features("kinds", base, other, true, 1e-5);
@@ -145,8 +145,9 @@ static void test_svmlight(void **state) {
     char *path = path_of("mixed.tsv");
     write_mixed(path, false);
     run("svmlight", TRAIN_FRESH, "train.steps=2");
-    const feature_options how = {FEATURE_CELL, {1, {POOL_LAST}}, FORMAT_NPY, false, NULL};
-    const feature_options text = {FEATURE_CELL, {1, {POOL_LAST}}, FORMAT_SVMLIGHT, false, NULL};
+    const feature_options how = {FEATURE_CELL, {1, {POOL_LAST}}, FORMAT_NPY, false, NULL, NULL};
+    const feature_options text = {FEATURE_CELL, {1, {POOL_LAST}}, FORMAT_SVMLIGHT, false, NULL,
+                                  NULL};
     char *base = extract("svmlight", path, "rows", 4, 16, how);
     char *prefix = extract("svmlight", path, "lines", 4, 16, text);
     npy array = open_npy(base, ".npy");

@@ -278,7 +278,7 @@ static corpus *make_documents(const runner *b, double seconds, error *err) {
 }
 
 static bool time_features(runner *b, error *err) {
-    const feature_options how = {FEATURE_CELL, {1, {POOL_LAST}}, FORMAT_NPY, false, NULL};
+    const feature_options how = {FEATURE_CELL, {1, {POOL_LAST}}, FORMAT_NPY, false, NULL, NULL};
     feature_result found;
     say(b, "feature extraction");
     corpus *documents = make_documents(b, features_share * b->how->seconds, err);

@@ -21,7 +21,8 @@ enum {
     KEY_TEXT,
     KEY_WHOLE,
     KEY_STATE,
-    KEY_POOL
+    KEY_POOL,
+    KEY_GPUS
 };
 
 static const struct argp_option model_options[] = {
@@ -46,6 +47,23 @@ static error_t parse_model(int key, char *text, struct argp_state *state) {
 }
 
 const struct argp cli_model_argp = {model_options, parse_model, NULL, NULL, NULL, NULL, NULL};
+
+static const struct argp_option rank_options[] = {
+    {"gpus", KEY_GPUS, "N", 0,
+     "Compute with N processes on this host, one a GPU, or on the CPU with --device cpu; mpirun "
+     "and "
+     "srun start processes on any hosts",
+     0},
+    {0},
+};
+
+static error_t parse_ranks(int key, char *text, struct argp_state *state) {
+    if (key != KEY_GPUS) return ARGP_ERR_UNKNOWN;
+    *(int64_t *)state->input = cli_integer(state, "--gpus", text, 1, RANKS_MOST);
+    return 0;
+}
+
+const struct argp cli_ranks_argp = {rank_options, parse_ranks, NULL, NULL, NULL, NULL, NULL};
 
 static const struct argp_option document_options[] = {
     {"text", KEY_TEXT, "FILE|-", 0,
@@ -205,6 +223,12 @@ int cli_fail(const error *err, const char *command) {
                 command ? command : "", command ? " " : "");
     }
     return err->status;
+}
+
+int cli_fail_rank(ranks *r, const error *err, const char *command) {
+    const int status = ranks_rank(r) == 0 ? cli_fail(err, command) : err->status;
+    ranks_fail(r, err);
+    return status;
 }
 
 int64_t cli_integer(struct argp_state *state, const char *option, const char *text, int64_t least,

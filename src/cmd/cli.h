@@ -34,6 +34,10 @@ extern const struct argp cli_model_argp;
 /* Sets the options that were given. */
 bool cli_apply(const cli_model *given, options *o, error *err);
 
+/* --gpus: the processes that share the work. Use `cli_ranks_argp` as an argp child with an int64_t,
+ * 0 if not given, as its input. */
+extern const struct argp cli_ranks_argp;
+
 /* --text and --whole: the documents that a model reads. Use `cli_documents_argp` as an argp child
  * with a cli_documents as its input. --text is required. */
 typedef struct cli_documents {
@@ -91,6 +95,10 @@ void cli_parse(const struct argp *argp, int argc, char **argv, void *input);
 /* Prints "smallworld: TEXT" on stderr. For a usage error, adds where to find the help of the
  * command, or of the program if NULL. Returns the status. */
 int cli_fail(const error *err, const char *command);
+
+/* cli_fail for a process that may be one of several ranks: rank 0 says what is wrong, another one
+ * what rank 0 does not have. */
+int cli_fail_rank(ranks *r, const error *err, const char *command);
 
 /* Reads a number in this range. Ends the program as argp does on bad usage if `text` is not one. */
 int64_t cli_integer(struct argp_state *state, const char *option, const char *text, int64_t least,

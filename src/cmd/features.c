@@ -13,6 +13,7 @@ typedef struct arguments {
     cli_list files;
     cli_features features;
     feature_options how;
+    int64_t gpus;
     bool json;
 } arguments;
 
@@ -40,6 +41,7 @@ static error_t parse(int key, char *text, struct argp_state *state) {
     case ARGP_KEY_INIT:
         state->child_inputs[0] = &a->features;
         state->child_inputs[1] = &a->model;
+        state->child_inputs[2] = &a->gpus;
         return 0;
     case ARGP_KEY_ARG:
         if (a->checkpoint) {
@@ -72,16 +74,26 @@ static corpus *read_documents(const arguments *a, const options *o, error *err) 
     return corpus_read(a->files.items, a->files.count, &how, err);
 }
 
+static void warn_of_idle(const ranks *r, const corpus *c, int batch) {
+    const size_t groups = features_groups(c, batch), count = (size_t)ranks_count(r);
+    if (groups >= count) return;
+    log_warning("only %zu of %zu ranks have work: the documents make as many groups of %d; a "
+                "smaller --batch makes more",
+                groups, count, batch);
+}
+
 static bool extract(arguments *a, feature_result *r, error *err) {
     cli_loaded loaded;
     if (!cli_open(&loaded, a->checkpoint, &a->model, err)) return false;
+    loaded.checkpoint.options.run.ranks = a->how.ranks;
     corpus *c = read_documents(a, &loaded.checkpoint.options, err);
     a->how.model = safetensors_metadata(&loaded.checkpoint.file, "checksum");
     bool done = c != NULL;
     if (done) {
         const cli_text most = {(int64_t)c->count, (int64_t)c->size};
-        done = cli_make(&loaded, 0, FEATURES_STEPS, most, err) &&
-               features_extract(loaded.m, c, &a->how, a->prefix, r, err);
+        done = cli_make(&loaded, 0, FEATURES_STEPS, most, err);
+        if (done) warn_of_idle(a->how.ranks, c, loaded.m->batch);
+        done = done && features_extract(loaded.m, c, &a->how, a->prefix, r, err);
     }
     corpus_free(c);
     cli_unload(&loaded);
@@ -89,8 +101,10 @@ static bool extract(arguments *a, feature_result *r, error *err) {
 }
 
 int cmd_features(int argc, char **argv) {
-    static const struct argp_child children[] = {
-        {&cli_features_argp, 0, NULL, 0}, {&cli_model_argp, 0, "Device:", 0}, {0}};
+    static const struct argp_child children[] = {{&cli_features_argp, 0, NULL, 0},
+                                                 {&cli_model_argp, 0, "Device:", 0},
+                                                 {&cli_ranks_argp, 0, NULL, 0},
+                                                 {0}};
     static const struct argp argp = {
         option_table,
         parse,
@@ -103,15 +117,20 @@ int cmd_features(int argc, char **argv) {
         children,
         NULL,
         NULL};
-    arguments a = {.how = {FEATURE_CELL, {1, {POOL_LAST}}, FORMAT_NPY, true, NULL}};
+    arguments a = {.how = {.state = FEATURE_CELL,
+                           .pools = {1, {POOL_LAST}},
+                           .format = FORMAT_NPY,
+                           .progress = true}};
     cli_parse(&argp, argc, argv, &a);
     if (a.features.state >= 0) a.how.state = (feature_state)a.features.state;
     if (a.features.pools.count > 0) a.how.pools = a.features.pools;
     error err;
     feature_result r;
+    if (!ranks_start(&a.how.ranks, (int)a.gpus, &err)) return cli_fail(&err, "features");
     bool done = extract(&a, &r, &err);
     free(a.files.items);
-    if (!done) return cli_fail(&err, "features");
+    if (!done) return cli_fail_rank(a.how.ranks, &err, "features");
+    ranks_end(a.how.ranks);
     log_end();
     if (a.json) {
         json_writer w = {stdout, false};

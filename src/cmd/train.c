@@ -23,7 +23,6 @@ enum {
     KEY_SET = 1,
     KEY_DATA,
     KEY_OUT,
-    KEY_GPUS,
     KEY_RESUME,
     KEY_OVERWRITE,
     KEY_PLOT,
@@ -38,10 +37,6 @@ static const struct argp_option option_table[] = {
      "and the device; may be repeated",
      0},
     {"out", KEY_OUT, "DIR", 0, "Folder of the run; default: runs/<name of the config or text>", 0},
-    {"gpus", KEY_GPUS, "N", 0,
-     "Train with N processes on this host, one a GPU, or on the CPU with --device cpu; mpirun and "
-     "srun start processes on any hosts",
-     0},
     {"resume", KEY_RESUME, NULL, 0,
      "Continue from the state in the run's folder; RUN in place of a config takes all settings "
      "from the run",
@@ -62,13 +57,15 @@ static error_t parse(int key, char *text, struct argp_state *state) {
         if (*text == '\0') argp_error(state, "--out: expected a folder, got ''");
         a->folder = text;
         return 0;
-    case KEY_GPUS: a->gpus = cli_integer(state, "--gpus", text, 1, RANKS_MOST); return 0;
     case KEY_RESUME: a->resume = true; return 0;
     case KEY_OVERWRITE: a->overwrite = true; return 0;
     case KEY_PLOT: a->plot = true; return 0;
     case KEY_JSON: a->json = true; return 0;
     case KEY_HELP_CONFIG: a->help_config = true; return 0;
-    case ARGP_KEY_INIT: state->child_inputs[0] = &a->model; return 0;
+    case ARGP_KEY_INIT:
+        state->child_inputs[0] = &a->model;
+        state->child_inputs[1] = &a->gpus;
+        return 0;
     case ARGP_KEY_ARG:
         if (a->config) argp_error(state, "expected one CONFIG.yaml, got also '%s'", text);
         a->config = text;
@@ -125,13 +122,6 @@ static bool load(options *o, const arguments *a, error *err) {
            options_check(o, err);
 }
 
-/* Rank 0 says what is wrong; of other ranks' errors those that it does not have. */
-static int fail(ranks *r, const error *err) {
-    const int status = ranks_rank(r) == 0 ? cli_fail(err, "train") : err->status;
-    ranks_fail(r, err);
-    return status;
-}
-
 static int run(const arguments *a, const char *folder) {
     error err;
     options o;
@@ -149,7 +139,7 @@ static int run(const arguments *a, const char *folder) {
     done = done && train(&o, folder, start, &result, &err);
     if (plot) done = follow_stop(plot, done ? &err : NULL) && done;
     options_free(&o);
-    if (!done) return fail(r, &err);
+    if (!done) return cli_fail_rank(r, &err, "train");
     ranks_end(r);
     log_end();
     if (a->json) {
@@ -161,7 +151,8 @@ static int run(const arguments *a, const char *folder) {
 }
 
 int cmd_train(int argc, char **argv) {
-    static const struct argp_child children[] = {{&cli_model_argp, 0, "Device:", 0}, {0}};
+    static const struct argp_child children[] = {
+        {&cli_model_argp, 0, "Device:", 0}, {&cli_ranks_argp, 0, NULL, 0}, {0}};
     static const struct argp argp = {
         option_table,
         parse,

@@ -218,6 +218,25 @@ void file_abort(file_writer *writer) {
     release(writer);
 }
 
+bool file_join(file_writer *writer, const char *path, error *err) {
+    *writer = (file_writer){.path = mem_string(path), .temporary = mem_format("%s.tmp", path)};
+    int file = open(writer->temporary, O_WRONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC);
+    writer->stream = file < 0 ? NULL : fdopen(file, "wb"); /* which does not truncate it */
+    if (writer->stream) return true;
+    error_system(err, "write", writer->temporary);
+    if (file >= 0) close(file);
+    release(writer);
+    return false;
+}
+
+bool file_leave(file_writer *writer, error *err) {
+    if (!writer->stream) return true;
+    bool written = file_flush(writer, err);
+    fclose(writer->stream);
+    release(writer);
+    return written;
+}
+
 /* ---------------------------------------------------------------------------------- mapping */
 
 enum { MAX_GUARDS = 256 };

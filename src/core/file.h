@@ -28,6 +28,12 @@ bool file_flush(file_writer *writer,
 bool file_commit(file_writer *writer, error *err);
 void file_abort(file_writer *writer);
 
+/* A process that writes parts of the file that another one began, and will commit or abort once
+ * this one has left. `path` is PATH, not its temporary name. file_leave flushes what this one wrote
+ * to the disk. */
+bool file_join(file_writer *writer, const char *path, error *err);
+bool file_leave(file_writer *writer, error *err);
+
 /* Removes the temporary files of all writers that are neither committed nor aborted, for a program
  * that ends at once. May be called from a signal handler. */
 void file_remove_temporaries(void);

@@ -34,6 +34,10 @@ void ranks_exchange(ranks *r, const void *mine, size_t bytes) {
     if (!r->exchange(r, mine, bytes)) quick_exit(1); /* removes temporary files */
 }
 
+void ranks_wait(ranks *r) {
+    if (r) ranks_exchange(r, "", 1);
+}
+
 void ranks_broadcast(ranks *r, void *bytes, size_t count) {
     for (size_t done = 0; r && done < count; done += RANKS_EXCHANGE) {
         size_t part = count - done < RANKS_EXCHANGE ? count - done : RANKS_EXCHANGE;

@@ -59,6 +59,9 @@ static inline const void *ranks_part(const ranks *r, int rank) {
     return r->all + (size_t)rank * r->stride;
 }
 
+/* Waits until all ranks have come here. */
+void ranks_wait(ranks *r);
+
 /* Rank 0's bytes. */
 void ranks_broadcast(ranks *r, void *bytes, size_t count);
 

@@ -82,19 +82,23 @@ static void on_signal(int number) {
     caught = number;
 }
 
-static void catch_signals(void) {
-    static const int numbers[] = {SIGINT, SIGTERM, SIGHUP};
-    struct sigaction before, action = {.sa_handler = on_signal};
-    for (size_t i = 0; i < sizeof numbers / sizeof numbers[0]; i++) {
-        sigaction(numbers[i], NULL, &before);
-        if (before.sa_handler != SIG_IGN) sigaction(numbers[i], &action, NULL);
+enum { STOPPING = 3 };
+static const int stopping[STOPPING] = {SIGINT, SIGTERM, SIGHUP};
+
+/* Keeps in `before` what the ranks are to do at these signals. */
+static void catch_signals(struct sigaction before[STOPPING]) {
+    const struct sigaction action = {.sa_handler = on_signal};
+    for (int i = 0; i < STOPPING; i++) {
+        sigaction(stopping[i], NULL, &before[i]);
+        if (before[i].sa_handler != SIG_IGN) sigaction(stopping[i], &action, NULL);
     }
 }
 
 typedef struct watched {
     int count, left;
     pid_t *process;    /* [count]; 0 once it has ended */
-    int first, status; /* the first rank that failed, or -1; its status */
+    int passed_on;     /* the signal to stop that all ranks were last sent, or 0 */
+    int first, status; /* the first rank that failed or that a signal ended, or -1; its status */
     double failed_at;
 } watched;
 
@@ -104,20 +108,22 @@ static void signal_all(const watched *w, int number) {
     }
 }
 
-/* Stopping by a signal is no failure: all ranks do it together. */
+/* Stopping by a signal that all ranks were sent is no failure: they save and exit, or end as the
+ * signal ends a process, and then the others need not go on either. */
 static void note_end(watched *w, pid_t process, int status) {
     int k = 0;
     while (k < w->count && w->process[k] != process) k++;
     if (k == w->count) return;
     w->process[k] = 0;
     w->left--;
+    const bool stopped = WIFSIGNALED(status) && WTERMSIG(status) == w->passed_on;
     const bool well = WIFEXITED(status) && (WEXITSTATUS(status) == 0 || WEXITSTATUS(status) > 128);
     if (w->first < 0 && well) w->status = WEXITSTATUS(status);
     if (w->first >= 0 || well) return;
     w->first = k;
-    w->status = WIFEXITED(status) ? WEXITSTATUS(status) : 1;
+    w->status = WIFEXITED(status) ? WEXITSTATUS(status) : stopped ? 128 + w->passed_on : 1;
     w->failed_at = clock_seconds();
-    if (!WIFSIGNALED(status)) return;
+    if (!WIFSIGNALED(status) || stopped) return;
     w->failed_at -= grace;
     log_end();
     fprintf(stderr, "smallworld: rank %d (process %d) was killed by signal %d (%s); all end\n", k,
@@ -126,7 +132,7 @@ static void note_end(watched *w, pid_t process, int status) {
 
 static void watch(watched *w, board *b) {
     double passed_on = 0;
-    bool killed = false;
+    bool told = false, killed = false;
     while (w->left > 0) {
         int status;
         pid_t process = waitpid(-1, &status, WNOHANG);
@@ -137,10 +143,15 @@ static void watch(watched *w, board *b) {
         const double now = clock_seconds();
         if (caught && now - passed_on > repeat) {
             signal_all(w, caught);
+            w->passed_on = caught;
             passed_on = now;
         }
         caught = 0;
-        if (w->first >= 0 && now - w->failed_at >= grace) atomic_store(&b->failed, 1);
+        if (w->first >= 0 && now - w->failed_at >= grace && !told) {
+            atomic_store(&b->failed, 1);
+            signal_all(w, SIGTERM); /* for a rank that is not in an exchange for long */
+            told = true;
+        }
         if (w->first >= 0 && now - w->failed_at >= patience && !killed) {
             signal_all(w, SIGKILL);
             killed = true;
@@ -153,7 +164,8 @@ static void watch(watched *w, board *b) {
 }
 
 /* A rank is out of the terminal's foreground group, so that it gets each signal once. */
-static void begin_rank(forked *f, int rank) {
+static void begin_rank(forked *f, int rank, const struct sigaction before[STOPPING]) {
+    for (int i = 0; i < STOPPING; i++) sigaction(stopping[i], &before[i], NULL);
     prctl(PR_SET_PDEATHSIG, SIGTERM);
     setpgid(0, 0);
     f->ranks.rank = f->ranks.local = f->ranks.gpu = rank;
@@ -180,12 +192,13 @@ bool ranks_fork(ranks **r, int count, error *err) {
         .count = count, .process = mem_alloc((size_t)count, sizeof *w.process), .first = -1};
     memset(w.process, 0, (size_t)count * sizeof *w.process);
     fflush(NULL);
-    catch_signals();
+    struct sigaction before[STOPPING];
+    catch_signals(before);
     for (int k = 0; k < count; k++) {
         pid_t process = fork();
         if (process == 0) {
             free(w.process);
-            begin_rank(f, k);
+            begin_rank(f, k, before);
             *r = &f->ranks;
             return true;
         }

@@ -10,6 +10,8 @@
 #include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
 
 /* Documents that are read side by side, one in each column. */
 typedef struct group {
@@ -23,6 +25,7 @@ typedef struct extractor {
     const corpus *c;
     const feature_options *how;
     uint32_t *order;       /* [count] documents, longest first */
+    int *owner;            /* [groups] the rank that reads each group */
     recording *step;       /* the cell over m->steps bytes, then pooling */
     size_t plane;          /* units x columns */
     int32_t *first, *last; /* [columns] on the device: the first and last step to pool */
@@ -61,6 +64,27 @@ static uint32_t *order_by_length(const corpus *c) {
     for (size_t i = 0; i < c->count; i++) order[i] = (uint32_t)i;
     qsort_r(order, c->count, sizeof *order, longest_first, (void *)(uintptr_t)c);
     return order;
+}
+
+size_t features_groups(const corpus *c, int batch) {
+    return (c->count + (size_t)batch - 1) / (size_t)batch;
+}
+
+/* Gives each group, longest first, to the rank that has the fewest steps so far. */
+static int *deal(const extractor *e) {
+    const size_t groups = features_groups(e->c, e->m->batch), batch = (size_t)e->m->batch;
+    const int ranks = ranks_count(e->how->ranks);
+    const uint64_t steps = (uint64_t)e->m->steps;
+    int *owner = mem_alloc(groups, sizeof *owner);
+    uint64_t *load = mem_alloc((size_t)ranks, sizeof *load);
+    for (size_t i = 0; i < groups; i++) {
+        for (int k = 1; k < ranks; k++) {
+            if (load[k] < load[owner[i]]) owner[i] = k;
+        }
+        load[owner[i]] += (e->c->documents[e->order[i * batch]].length + steps - 1) / steps;
+    }
+    free(load);
+    return owner;
 }
 
 /* ---------------------------------------------------------------------------------- extraction */
@@ -188,27 +212,41 @@ static bool hand_over(extractor *e, const group *g, error *err) {
     return e->writing || error_set(err, "cannot start a thread: %s", strerror(status));
 }
 
-static void show(uint64_t done, uint64_t total, double seconds) {
+static void show(uint64_t done, uint64_t mine, uint64_t total, double seconds) {
     char left[32];
-    double share = (double)done / (double)total;
-    log_progress("read %.1f %%, %.0f bytes/s, %s left", 100 * share, (double)done / seconds,
+    double share = (double)done / (double)mine;
+    log_progress("read %.1f %%, %.0f bytes/s, %s left", 100 * share,
+                 share * (double)total / seconds,
                  log_duration(left, seconds / share * (1 - share)));
 }
 
+static uint64_t bytes_of(const extractor *e, size_t first, size_t count) {
+    uint64_t bytes = 0;
+    for (size_t k = first; k < first + count; k++) bytes += e->c->documents[e->order[k]].length;
+    return bytes;
+}
+
+/* Runs this rank's groups. Ranks have about equal numbers of steps, so rank 0's progress stands for
+ * all. */
 static bool run_groups(extractor *e, error *err) {
-    size_t batch = (size_t)e->m->batch;
+    const size_t batch = (size_t)e->m->batch, all = e->c->count;
+    const int rank = ranks_rank(e->how->ranks);
     double start = clock_seconds(), shown = start;
-    uint64_t done = 0;
+    uint64_t done = 0, mine = 0;
     bool going = true;
-    for (size_t i = 0, n = 0; i < e->c->count && going; i += batch, n++) {
-        size_t count = e->c->count - i < batch ? e->c->count - i : batch;
-        group g = {e->order + i, (int)count, e->host[n % 2]};
+    for (size_t i = 0; i < all; i += batch) {
+        if (e->owner[i / batch] == rank) mine += bytes_of(e, i, all - i < batch ? all - i : batch);
+    }
+    for (size_t i = 0, n = 0; i < all && going; i += batch) {
+        if (e->owner[i / batch] != rank) continue;
+        size_t count = all - i < batch ? all - i : batch;
+        group g = {e->order + i, (int)count, e->host[n++ % 2]};
         run_group(e, &g);
         going = e->m->be->finish(e->m->be, err) && hand_over(e, &g, err);
-        for (size_t k = 0; k < count; k++) done += e->c->documents[g.documents[k]].length;
+        done += bytes_of(e, i, count);
         double now = clock_seconds(), pause = log_is_terminal() ? 0.5 : 20;
         if (e->how->progress && now - shown > pause) {
-            show(done, e->c->size, now - start);
+            show(done, mine, e->c->size, now - start);
             shown = now;
         }
     }
@@ -314,25 +352,85 @@ static bool commit_pair(extractor *e, file_writer *labels, const char *prefix, e
     return origin_write(&o, prefix, err);
 }
 
+/* Makes the file as long as it will be, so that no rank's file system takes what another one writes
+ * for bytes beyond the end. */
+static bool begin_shared(extractor *e, int64_t width, uint64_t identity[2], error *err) {
+    struct stat status;
+    const off_t size = (off_t)e->start + (off_t)e->c->count * (off_t)width * (off_t)sizeof(float);
+    FILE *stream = e->features.stream;
+    if (fflush(stream) != 0 || ftruncate(fileno(stream), size) != 0 ||
+        fstat(fileno(stream), &status) != 0) {
+        return error_system(err, "write", e->features.temporary);
+    }
+    identity[0] = (uint64_t)status.st_ino;
+    identity[1] = (uint64_t)status.st_size;
+    return true;
+}
+
+/* Opens rank 0's temporary file. */
+static bool join_rows(extractor *e, const char *path, const uint64_t identity[2], error *err) {
+    struct stat status;
+    if (!file_join(&e->features, path, err)) return false;
+    if (fstat(fileno(e->features.stream), &status) != 0) {
+        return error_system(err, "read", e->features.temporary);
+    }
+    return ((uint64_t)status.st_ino == identity[0] && (uint64_t)status.st_size == identity[1]) ||
+           error_set(err,
+                     "%s is not the file that rank 0 writes: expected a folder that all hosts "
+                     "see",
+                     e->features.temporary);
+}
+
+/* Rank 0 begins the file, and thereby locks it; then the others join. */
 static bool begin_rows(extractor *e, const char *path, uint64_t set, error *err) {
     int64_t width = e->m->config.hidden * e->how->pools.count, rows = (int64_t)e->c->count;
-    return npy_begin_in_set(&e->features, path, "<f4", rows, width, set, &e->start, err);
+    uint64_t identity[3] = {0};
+    ranks *r = e->how->ranks;
+    if (ranks_rank(r) == 0) {
+        bool begun = npy_begin_in_set(&e->features, path, "<f4", rows, width, set, &e->start, err);
+        if (!begun || !r) return begun;
+        if (!begin_shared(e, width, identity, err)) return false;
+        identity[2] = (uint64_t)e->start;
+    }
+    ranks_broadcast(r, identity, sizeof identity);
+    e->start = (int64_t)identity[2];
+    return ranks_rank(r) == 0 || join_rows(e, path, identity, err);
+}
+
+/* Waits until all ranks have written their rows to the disk; those but rank 0 are then done. */
+static bool gather_rows(extractor *e, error *err) {
+    ranks *r = e->how->ranks;
+    if (ranks_rank(r) > 0 && !file_leave(&e->features, err)) return false;
+    ranks_wait(r);
+    return true;
+}
+
+/* Closes the temporary file, if it is open; rank 0 also removes it. */
+static void give_up_rows(extractor *e) {
+    error ignored;
+    if (!e->features.stream) return;
+    if (ranks_rank(e->how->ranks) == 0) {
+        file_abort(&e->features);
+    } else {
+        file_leave(&e->features, &ignored);
+    }
 }
 
 /* Begins, and thereby locks, both files before the work. */
-static bool write_pair(extractor *e, const char *prefix, error *err) {
+static bool write_pair(extractor *e, const char *prefix, uint64_t set, error *err) {
     char *path = mem_format("%s.npy", prefix), *labels_path = mem_format("%s.labels.npy", prefix);
-    const uint64_t set = set_number(e);
+    const bool leads = ranks_rank(e->how->ranks) == 0;
     file_writer labels = {0};
     int64_t start, rows = (int64_t)e->c->count;
-    bool done = begin_rows(e, path, set, err) &&
-                npy_begin_in_set(&labels, labels_path, "<i4", rows, 0, set, &start, err) &&
-                run_groups(e, err) && write_labels(e->c, &labels, err);
-    if (done) {
+    bool done =
+        begin_rows(e, path, set, err) &&
+        (!leads || npy_begin_in_set(&labels, labels_path, "<i4", rows, 0, set, &start, err)) &&
+        run_groups(e, err) && (!leads || write_labels(e->c, &labels, err)) && gather_rows(e, err);
+    if (done && leads) {
         done = commit_pair(e, &labels, prefix, err);
     } else {
         if (labels.stream) file_abort(&labels);
-        if (e->features.stream) file_abort(&e->features);
+        give_up_rows(e);
     }
     free(labels_path);
     free(path);
@@ -342,12 +440,13 @@ static bool write_pair(extractor *e, const char *prefix, error *err) {
 /* Writes the features to a temporary file first, and svmlight text from that. */
 static bool write_text(extractor *e, const char *prefix, error *err) {
     char *path = mem_format("%s.svmlight", prefix), *working = mem_format("%s.features", path);
-    bool done = begin_rows(e, working, 0, err);
-    if (done) {
-        done = run_groups(e, err) && file_flush(&e->features, err) &&
-               write_svmlight(e->c, e->features.temporary, path, err);
-        file_abort(&e->features);
+    const bool leads = ranks_rank(e->how->ranks) == 0;
+    bool done = begin_rows(e, working, 0, err) && run_groups(e, err) && gather_rows(e, err);
+    if (done && leads) {
+        done =
+            file_flush(&e->features, err) && write_svmlight(e->c, e->features.temporary, path, err);
     }
+    give_up_rows(e);
     free(working);
     free(path);
     return done;
@@ -361,12 +460,17 @@ bool features_extract(model *m, const corpus *c, const feature_options *how, con
                    .order = order_by_length(c),
                    .plane = (size_t)m->config.hidden * (size_t)m->columns};
     double start = clock_seconds();
-    bool done = take_memory(&e, err);
+    const uint64_t set = set_number(&e);
+    bool done = ranks_same(how->ranks, (int64_t)set, "its documents, labels or model", err) &&
+                ranks_same(how->ranks, m->batch, "its number of streams", err) &&
+                take_memory(&e, err);
     if (done) {
+        e.owner = deal(&e);
         e.step = m->be->record(m->be, issue_step, &e);
         done = how->format == FORMAT_SVMLIGHT ? write_text(&e, prefix, err)
-                                              : write_pair(&e, prefix, err);
+                                              : write_pair(&e, prefix, set, err);
         m->be->recording_free(m->be, e.step);
+        free(e.owner);
     }
     release_memory(&e);
     free(e.order);
@@ -387,9 +491,11 @@ bool features_each(model *m, const corpus *c, const feature_options *how,
                    .argument = argument};
     bool done = take_memory(&e, err);
     if (done) {
+        e.owner = deal(&e);
         e.step = m->be->record(m->be, issue_step, &e);
         done = run_groups(&e, err);
         m->be->recording_free(m->be, e.step);
+        free(e.owner);
     }
     release_memory(&e);
     free(e.order);

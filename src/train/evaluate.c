@@ -28,96 +28,207 @@ int64_t evaluate_stripes(uint64_t size) {
     return size > EVALUATE_WARM_UP ? (int64_t)((size - 1) / EVALUATE_WARM_UP) : 1;
 }
 
-/* Cuts bytes 1 to size - 1 into at most `most` stripes whose lengths differ by at most one. No
- * stripe is shorter than its warm-up, unless there is only one. Returns the number of stripes. */
-static int cut(stripe *stripes, int most, uint64_t size) {
-    uint64_t predicted = size - 1;
-    int64_t fit = evaluate_stripes(size);
-    int count = fit < most ? (int)fit : most;
-    for (int i = 0; i < count; i++) {
-        uint64_t n = (uint64_t)count, k = (uint64_t)i;
-        uint64_t score = 1 + predicted / n * k + predicted % n * k / n;
-        uint64_t end = 1 + predicted / n * (k + 1) + predicted % n * (k + 1) / n;
-        uint64_t read = i > 0 && score > EVALUATE_WARM_UP ? score - EVALUATE_WARM_UP : 0;
-        stripes[i] = (stripe){read, score, end};
+int64_t evaluate_minibatches(uint64_t size, int batch) {
+    const uint64_t minibatches = (size - 1) / ((uint64_t)batch * EVALUATE_STRIPE);
+    return minibatches > 1 ? (int64_t)minibatches : 1;
+}
+
+/* Stripe `k` of `count` that bytes 1 to size - 1 are cut into, whose lengths differ by at most
+ * one. */
+static stripe stripe_at(uint64_t k, uint64_t count, uint64_t size) {
+    const uint64_t predicted = size - 1;
+    const uint64_t score = 1 + predicted / count * k + predicted % count * k / count;
+    const uint64_t end = 1 + predicted / count * (k + 1) + predicted % count * (k + 1) / count;
+    const uint64_t read = k > 0 && score > EVALUATE_WARM_UP ? score - EVALUATE_WARM_UP : 0;
+    return (stripe){read, score, end};
+}
+
+/* The number of stripes that a minibatch of at most `most` stripes makes of the whole text. No
+ * stripe is shorter than its warm-up, unless there is only one. */
+static int stripes_of_one(uint64_t size, int most) {
+    const int64_t fit = evaluate_stripes(size);
+    return fit < most ? (int)fit : most;
+}
+
+/* ---------------------------------------------------------------------------------- minibatches */
+
+typedef struct scorer {
+    model *m;
+    recording *forward;
+    const sequence *text;
+    stripe *stripes; /* [count] of the minibatch: this rank's, in the model's streams */
+    int count;
+    uint64_t longest; /* steps of the longest stripe of the minibatch, on any rank */
+
+    uint8_t *window;  /* [steps + 1] the bytes of one stripe in a call */
+    uint8_t *bytes;   /* [steps][columns] */
+    int16_t *targets; /* likewise */
+
+    bool progress;
+    double start, shown;  /* seconds */
+    uint64_t done, total; /* steps of this rank */
+    uint64_t size;        /* bytes of the text, for all ranks together */
+} scorer;
+
+static uint64_t longest_of(const stripe *stripes, int count) {
+    uint64_t longest = 0;
+    for (int k = 0; k < count; k++) {
+        const uint64_t length = stripes[k].end - 1 - stripes[k].read;
+        if (length > longest) longest = length;
     }
-    return count;
+    return longest;
+}
+
+static void begin(scorer *r, model *m, recording *forward, const sequence *s) {
+    const size_t positions = (size_t)m->steps * (size_t)m->columns;
+    *r = (scorer){.m = m, .forward = forward, .text = s};
+    r->window = mem_alloc((size_t)m->steps + 1, 1);
+    r->bytes = mem_alloc(positions, 1);
+    r->targets = mem_alloc(positions, sizeof *r->targets);
+    r->start = r->shown = clock_seconds();
+}
+
+static void end(scorer *r) {
+    free(r->targets);
+    free(r->bytes);
+    free(r->window);
 }
 
 /* The inputs and targets of one call, from step `from` of every stripe. */
-static void fill(const model *m, const sequence *s, const stripe *stripes, int count, uint64_t from,
-                 uint8_t *text, uint8_t *bytes, int16_t *targets) {
-    size_t columns = (size_t)m->columns;
-    for (size_t i = 0; i < (size_t)m->steps * columns; i++) targets[i] = -1;
-    memset(bytes, 0, (size_t)m->steps * columns);
-    for (int k = 0; k < count; k++) {
-        const stripe *p = &stripes[k];
-        uint64_t first = p->read + from, left = first + 1 < p->end ? p->end - 1 - first : 0;
-        size_t steps = left < (uint64_t)m->steps ? (size_t)left : (size_t)m->steps;
-        if (steps == 0) continue;
-        sequence_copy(s, first, steps + 1, text);
-        for (size_t t = 0; t < steps; t++) {
-            bytes[t * columns + (size_t)k] = text[t];
-            if (first + t + 1 >= p->score) targets[t * columns + (size_t)k] = text[t + 1];
+static void fill(scorer *r, uint64_t from) {
+    const size_t steps = (size_t)r->m->steps, columns = (size_t)r->m->columns;
+    for (size_t i = 0; i < steps * columns; i++) r->targets[i] = -1;
+    memset(r->bytes, 0, steps * columns);
+    for (size_t k = 0; k < (size_t)r->count; k++) {
+        const stripe *p = &r->stripes[k];
+        const uint64_t first = p->read + from, left = first + 1 < p->end ? p->end - 1 - first : 0;
+        const size_t here = left < steps ? (size_t)left : steps;
+        if (here == 0) continue;
+        sequence_copy(r->text, first, here + 1, r->window);
+        for (size_t t = 0; t < here; t++) {
+            r->bytes[t * columns + k] = r->window[t];
+            if (first + t + 1 >= p->score) r->targets[t * columns + k] = r->window[t + 1];
         }
     }
 }
 
-static void show(uint64_t done, uint64_t longest, int stripes, double seconds) {
+/* Ranks have equal shares to within one minibatch, so rank 0's progress stands for all. */
+static void show(scorer *r) {
     char left[32];
-    double share = (double)done / (double)longest;
+    const double now = clock_seconds(), pause = log_is_terminal() ? 0.5 : 20;
+    if (!r->progress || now - r->shown <= pause) return;
+    r->shown = now;
+    const double share = (double)r->done / (double)r->total, seconds = now - r->start;
     log_progress("scored %.1f %%, %.0f bytes/s, %s left", 100 * share,
-                 (double)done * stripes / seconds,
+                 share * (double)r->size / seconds,
                  log_duration(left, seconds / share * (1 - share)));
+}
+
+/* Scores the stripes; *loss is the sum over this rank's, in nats. */
+static bool score(scorer *r, double *loss, error *err) {
+    model *m = r->m;
+    backend *be = m->be;
+    be->zero(be, m->evaluation, sizeof *m->evaluation);
+    model_zero_state(m);
+    for (uint64_t from = 0; from < r->longest; from += (uint64_t)m->steps) {
+        if (ranks_stop(be->ranks) && !stop_check(err)) return false;
+        fill(r, from);
+        model_set_text(m, r->bytes, r->targets);
+        be->replay(be, r->forward);
+        const uint64_t left = r->longest - from;
+        r->done += left < (uint64_t)m->steps ? left : (uint64_t)m->steps;
+        show(r);
+    }
+    update_report report;
+    be->download(be, &report, m->evaluation, sizeof report);
+    *loss = report.loss;
+    return true;
+}
+
+static bool set_result(const scorer *r, double loss, evaluation *result, error *err) {
+    *result = (evaluation){.bpc = loss / ((double)(r->size - 1) * M_LN2),
+                           .bytes = r->size - 1,
+                           .seconds = clock_seconds() - r->start};
+    return isfinite(loss) || error_set(err, "the loss is not finite");
+}
+
+static bool limit_size(const sequence *s, uint64_t limit, uint64_t *size, error *err) {
+    *size = limit && limit < s->size ? limit : s->size;
+    return *size >= 2 || error_set(err, "expected at least 2 bytes to score, got %llu",
+                                   (unsigned long long)*size);
 }
 
 bool evaluate(model *m, recording *forward, const sequence *s, uint64_t limit, bool exact,
               bool progress, evaluation *result, error *err) {
     backend *be = m->be;
-    uint64_t size = limit && limit < s->size ? limit : s->size, longest = 0;
-    if (size < 2)
-        return error_set(err, "expected at least 2 bytes to score, got %llu",
-                         (unsigned long long)size);
     int64_t before;
+    uint64_t size;
+    if (!limit_size(s, limit, &size, err)) return false;
     const int batch = (int)ranks_place(be->ranks, m->batch, &before);
-    stripe *stripes = mem_alloc((size_t)batch, sizeof *stripes);
-    const int count = cut(stripes, exact ? 1 : batch, size);
-    const int mine = (int)integer_max(0, integer_min(count - before, m->batch));
+    const int count = exact ? 1 : stripes_of_one(size, batch);
+    stripe *stripes = mem_alloc((size_t)count, sizeof *stripes);
     for (int k = 0; k < count; k++) {
-        uint64_t length = stripes[k].end - 1 - stripes[k].read;
-        if (length > longest) longest = length;
+        stripes[k] = stripe_at((uint64_t)k, (uint64_t)count, size);
     }
-    size_t positions = (size_t)m->steps * (size_t)m->columns;
-    uint8_t *text = mem_alloc((size_t)m->steps + 1, 1), *bytes = mem_alloc(positions, 1);
-    int16_t *targets = mem_alloc(positions, sizeof *targets);
-
-    double start = clock_seconds(), shown = start;
-    be->zero(be, m->evaluation, sizeof *m->evaluation);
-    model_zero_state(m);
-    bool going = true;
-    for (uint64_t from = 0; from < longest; from += (uint64_t)m->steps) {
-        going = ranks_stop(be->ranks) == 0 || stop_check(err);
-        if (!going) break;
-        fill(m, s, stripes + before, mine, from, text, bytes, targets);
-        model_set_text(m, bytes, targets);
-        be->replay(be, forward);
-        double now = clock_seconds(), pause = log_is_terminal() ? 0.5 : 20;
-        if (progress && from && now - shown > pause) {
-            show(from, longest, count, now - start);
-            shown = now;
-        }
-    }
-    update_report report;
-    be->download(be, &report, m->evaluation, sizeof report);
-    ranks_sum(be->ranks, &report.loss, 1);
-    *result = (evaluation){.bpc = report.loss / ((double)(size - 1) * M_LN2),
-                           .bytes = size - 1,
-                           .seconds = clock_seconds() - start};
-    free(targets);
-    free(bytes);
-    free(text);
+    scorer r;
+    begin(&r, m, forward, s);
+    r.progress = progress;
+    r.size = size;
+    r.count = (int)integer_max(0, integer_min(count - before, m->batch));
+    r.stripes = stripes + (r.count ? before : 0);
+    r.longest = r.total = longest_of(stripes, count);
+    double loss = 0;
+    bool done = score(&r, &loss, err);
+    ranks_sum(be->ranks, &loss, 1);
+    done = done && be->finish(be, err) && set_result(&r, loss, result, err);
+    end(&r);
     free(stripes);
-    if (!going || !be->finish(be, err)) return false;
-    if (!isfinite(result->bpc)) return error_set(err, "the loss is not finite");
-    return true;
+    return done;
+}
+
+/* The sum of all minibatches' losses in their order, whichever rank has them; on all ranks. */
+static double sum_in_order(ranks *r, double *losses, int64_t count) {
+    enum { PART = RANKS_EXCHANGE / sizeof *losses };
+    double sum = 0;
+    for (int64_t from = 0; from < count; from += PART) {
+        ranks_sum(r, losses + from, (int)integer_min(count - from, PART)); /* zero elsewhere */
+    }
+    for (int64_t i = 0; i < count; i++) sum += losses[i];
+    return sum;
+}
+
+bool evaluate_text(model *m, recording *forward, const sequence *s, uint64_t limit, ranks *among,
+                   bool progress, evaluation *result, error *err) {
+    backend *be = m->be;
+    uint64_t size;
+    if (!limit_size(s, limit, &size, err)) return false;
+    const int64_t minibatches = evaluate_minibatches(size, m->batch);
+    const int64_t rank = ranks_rank(among), ranks = ranks_count(among);
+    const int count = minibatches > 1 ? m->batch : stripes_of_one(size, m->batch);
+    const uint64_t all = (uint64_t)minibatches * (uint64_t)count;
+    stripe *stripes = mem_alloc((size_t)count, sizeof *stripes);
+    double *losses = mem_alloc((size_t)minibatches, sizeof *losses);
+    scorer r;
+    begin(&r, m, forward, s);
+    r.stripes = stripes;
+    r.count = count;
+    r.progress = progress;
+    r.size = size;
+    const uint64_t mine = (uint64_t)(integer_max(0, minibatches - rank + ranks - 1) / ranks);
+    r.total = (size / all + 1 + EVALUATE_WARM_UP) * mine;
+    bool done = true;
+    /* Minibatches are of equal length but for a byte. */
+    for (int64_t i = rank; i < minibatches && done; i += ranks) {
+        for (int k = 0; k < count; k++) {
+            stripes[k] = stripe_at((uint64_t)i * (uint64_t)count + (uint64_t)k, all, size);
+        }
+        r.longest = longest_of(stripes, count);
+        done = score(&r, &losses[i], err);
+    }
+    done = be->finish(be, err) && done;
+    if (done) done = set_result(&r, sum_in_order(among, losses, minibatches), result, err);
+    end(&r);
+    free(losses);
+    free(stripes);
+    return done;
 }

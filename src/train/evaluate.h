@@ -4,14 +4,17 @@
  *
  * The N predicted bytes are cut into stripes that run side by side as streams. Each stripe but the
  * first starts from a zero state and first reads the EVALUATE_WARM_UP bytes before it, which it
- * does not score, so every byte is scored exactly once. With one stripe the result is exact. */
+ * does not score, so every byte is scored exactly once. With one stripe the result is exact.
+ *
+ * The streams of one minibatch read the whole text, or, in evaluate_text, as many minibatches one
+ * after another as make stripes of EVALUATE_STRIPE bytes and more. */
 #ifndef SMALLWORLD_TRAIN_EVALUATE_H
 #define SMALLWORLD_TRAIN_EVALUATE_H
 
 #include "data/sequence.h"
 #include "model/model.h"
 
-enum { EVALUATE_WARM_UP = 1024 };
+enum { EVALUATE_WARM_UP = 1024, EVALUATE_STRIPE = 1 << 16 };
 
 typedef struct evaluation {
     double bpc;
@@ -22,6 +25,9 @@ typedef struct evaluation {
 /* The largest number of stripes for a text of `size` bytes. */
 int64_t evaluate_stripes(uint64_t size);
 
+/* The number of minibatches of `batch` stripes that evaluate_text cuts a text into. */
+int64_t evaluate_minibatches(uint64_t size, int batch);
+
 /* Records one forward pass with the weights that the model currently uses. */
 recording *evaluate_record(model *m);
 
@@ -30,5 +36,12 @@ recording *evaluate_record(model *m);
  * two bytes, on a loss that is not finite, and on a signal (core/stop.h). */
 bool evaluate(model *m, recording *forward, const sequence *s, uint64_t limit, bool exact,
               bool progress, evaluation *result, error *err);
+
+/* Scores the first `limit` bytes (0: all) of a text of any length in minibatches of m->batch
+ * stripes. The ranks `among`, or NULL, deal the minibatches out; each has the whole text and a
+ * model of the same number of streams. All ranks get the result, which has the same bits for any
+ * number of them: it depends on the text and on m->batch alone. Otherwise like `evaluate`. */
+bool evaluate_text(model *m, recording *forward, const sequence *s, uint64_t limit, ranks *among,
+                   bool progress, evaluation *result, error *err);
 
 #endif

@@ -430,10 +430,11 @@ static int threads_of_rank(const ranks *r) {
     return (int)integer_max(1, processors / r->local_count);
 }
 
-static backend *join(backend *be, ranks *r, error *err) {
+/* Ranks compute alike, or their results would differ. */
+static backend *same_kind(backend *be, ranks *r, error *err) {
     if (!be || !r) return be;
     const int64_t kind = (strcmp(be->name, "cuda") == 0) << 8 | (int)be->precision;
-    if (ranks_same(r, kind, "its device or precision", err) && be->join(be, r, err)) return be;
+    if (ranks_same(r, kind, "its device or precision", err)) return be;
     be->destroy(be);
     return NULL;
 }
@@ -451,9 +452,9 @@ backend *options_backend(const run_options *run, error *err) {
     if (run->device != DEVICE_CPU) {
         precision on_gpu = run->precision == PRECISION_AUTO ? BF16 : wanted;
         backend *be = backend_cuda(on_gpu, run->ranks ? run->ranks->gpu : 0, err);
-        if (be || run->device == DEVICE_CUDA) return join(be, run->ranks, err);
+        if (be || run->device == DEVICE_CUDA) return same_kind(be, run->ranks, err);
         if (backend_cuda_expected() && run->ranks) return NULL; /* others may have found one */
         if (backend_cuda_expected()) log_warning("%s; running on the CPU instead", err->text);
     }
-    return join(backend_cpu(wanted, threads), run->ranks, err);
+    return same_kind(backend_cpu(wanted, threads), run->ranks, err);
 }

@@ -84,8 +84,9 @@ bool options_graphs(const options *o, graph *graphs[CELL_MAX_STAGES], error *err
 int options_to_metadata(const options *o, metadata *entries);
 bool options_from_metadata(options *o, const safetensors *file, error *err);
 
-/* Makes the backend that `run` asks for. For device auto, a warning on stderr says why a GPU that
- * seems to exist is not used. Returns NULL only for device cuda. */
+/* Makes the backend that `run` asks for, of the same kind on all ranks, but does not join them. For
+ * device auto, a warning on stderr says why a GPU that seems to exist is not used. Returns NULL
+ * only for device cuda, or where ranks differ. */
 backend *options_backend(const run_options *run, error *err);
 
 #endif

@@ -724,7 +724,8 @@ static bool set_up(trainer *tr, error *err) {
     if (!read_data(tr, err) || !open_state(tr, err)) return false;
     if (!go_on(tr, err)) return false;
     tr->be = options_backend(&tr->o->run, err);
-    if (!tr->be || !create_model(tr, err) || !go_on(tr, err)) return false;
+    if (!tr->be || (tr->ranks && !tr->be->join(tr->be, tr->ranks, err))) return false;
+    if (!create_model(tr, err) || !go_on(tr, err)) return false;
     load_report(tr);
     if (!tr->run.resumed) tr->state.start_density = structure_density(tr->m);
     if (!structure_check(tr->o, tr->state.start_density, err)) return false;
