@@ -3,6 +3,7 @@
 #include "core/file.h"
 #include "core/log.h"
 #include "core/memory.h"
+#include "core/stop.h"
 
 #include <fcntl.h>
 #include <signal.h>
@@ -148,12 +149,7 @@ static void on_signal(int number) {
 /* Makes writing to a closed pipe, or past a limit on file sizes, an ordinary error. Training
  * handles the signals that stop it. */
 static void set_signals(void) {
-    static const int numbers[] = {SIGINT, SIGTERM, SIGHUP};
-    struct sigaction before, action = {.sa_handler = on_signal};
-    for (size_t i = 0; i < sizeof numbers / sizeof numbers[0]; i++) {
-        sigaction(numbers[i], NULL, &before);
-        if (before.sa_handler != SIG_IGN) sigaction(numbers[i], &action, NULL);
-    }
+    stop_handle(on_signal, 0);
     signal(SIGPIPE, SIG_IGN);
     signal(SIGXFSZ, SIG_IGN);
     file_guard_maps();

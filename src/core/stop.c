@@ -24,17 +24,20 @@ static void on_pipe(int number) {
     if (!caught) caught = number;
 }
 
-void stop_catch(void) {
+void stop_handle(void (*handler)(int number), int flags) {
     static const int numbers[] = {SIGINT, SIGTERM, SIGHUP};
-    struct sigaction before,
-        action = {.sa_handler = on_signal, .sa_flags = SA_RESTART | SA_NODEFER};
-    caught = 0;
+    struct sigaction before, action = {.sa_handler = handler, .sa_flags = flags};
     for (size_t i = 0; i < sizeof numbers / sizeof numbers[0]; i++) {
         sigaction(numbers[i], NULL, &before);
         if (before.sa_handler != SIG_IGN) sigaction(numbers[i], &action, NULL);
     }
-    action = (struct sigaction){.sa_handler = on_pipe, .sa_flags = SA_RESTART};
-    sigaction(SIGPIPE, &action, NULL);
+}
+
+void stop_catch(void) {
+    const struct sigaction pipe = {.sa_handler = on_pipe, .sa_flags = SA_RESTART};
+    caught = 0;
+    stop_handle(on_signal, SA_RESTART | SA_NODEFER);
+    sigaction(SIGPIPE, &pipe, NULL);
 }
 
 int stop_signal(void) {

@@ -8,6 +8,10 @@
  * ends the program. A signal that was ignored stays ignored, so that nohup works. */
 void stop_catch(void);
 
+/* Sets what handles SIGINT, SIGTERM and SIGHUP, but for those that are ignored. `flags` are
+ * sigaction's. */
+void stop_handle(void (*handler)(int number), int flags);
+
 /* The signal remembered since stop_catch, or 0. */
 int stop_signal(void);
 
