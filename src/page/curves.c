@@ -155,19 +155,6 @@ static void drawing_free(drawing *d) {
 
 /* ----------------------------------------------------------------------------------- tables */
 
-static double last_of(const run_log *log, log_column column) {
-    for (size_t i = log->count; i-- > 0;) {
-        if (!isnan(log->value[column][i])) return log->value[column][i];
-    }
-    return NAN;
-}
-
-static double least_of(const run_log *log, log_column column) {
-    double least = NAN;
-    for (size_t i = 0; i < log->count; i++) least = fmin(least, log->value[column][i]);
-    return least;
-}
-
 static void write_cell(FILE *out, const char *format, double value) {
     fputs("<td class=\"number\">", out);
     if (isnan(value)) {
@@ -196,13 +183,13 @@ static void write_runs(FILE *out, const curves *c) {
         fputs("<tr><th scope=\"row\">", out);
         html_text(out, c->runs[i].name);
         fputs("</th>", out);
-        write_count(out, last_of(log, LOG_STEP));
-        write_count(out, last_of(log, LOG_BYTES));
-        write_cell(out, "%.1f", last_of(log, LOG_SECONDS) / 60);
-        write_count(out, last_of(log, LOG_RATE));
-        write_cell(out, "%.4f", last_of(log, LOG_BPC));
-        write_cell(out, "%.4f", last_of(log, LOG_VALID_BPC));
-        write_cell(out, "%.4f", least_of(log, LOG_VALID_BPC));
+        write_count(out, run_log_last(log, LOG_STEP));
+        write_count(out, run_log_last(log, LOG_BYTES));
+        write_cell(out, "%.1f", run_log_last(log, LOG_SECONDS) / 60);
+        write_count(out, run_log_last(log, LOG_RATE));
+        write_cell(out, "%.4f", run_log_last(log, LOG_BPC));
+        write_cell(out, "%.4f", run_log_last(log, LOG_VALID_BPC));
+        write_cell(out, "%.4f", run_log_least(log, LOG_VALID_BPC));
         fputs("</tr>\n", out);
     }
     fputs("</tbody>\n</table></div>\n", out);

@@ -51,19 +51,6 @@ static int64_t parameters_of(const checkpoint *c) {
     return count;
 }
 
-static double last_of(const run_log *log, log_column column) {
-    for (size_t i = log->count; i-- > 0;) {
-        if (!isnan(log->value[column][i])) return log->value[column][i];
-    }
-    return NAN;
-}
-
-static double least_of(const run_log *log, log_column column) {
-    double least = NAN;
-    for (size_t i = 0; i < log->count; i++) least = fmin(least, log->value[column][i]);
-    return least;
-}
-
 /* Joins the names of a list by commas. The caller frees the text. */
 static char *joined(const config_list *list) {
     char *text = mem_string("");
@@ -128,11 +115,11 @@ static void add_model(facts *f, const report *r) {
 static void add_training(facts *f, const report *r, const options *o) {
     const run_log *log = &r->curves->runs[0].log;
     char steps[32], bytes[32], rate[32];
-    double minutes = last_of(log, LOG_SECONDS) / 60;
+    double minutes = run_log_last(log, LOG_SECONDS) / 60;
     add(f, "training", "%s updates, %s bytes, %.2f epochs in %.1f minutes (%s bytes/s)",
-        html_count(steps, (int64_t)last_of(log, LOG_STEP)),
-        html_count(bytes, (int64_t)last_of(log, LOG_BYTES)), last_of(log, LOG_EPOCH), minutes,
-        html_count(rate, (int64_t)last_of(log, LOG_RATE)));
+        html_count(steps, (int64_t)run_log_last(log, LOG_STEP)),
+        html_count(bytes, (int64_t)run_log_last(log, LOG_BYTES)), run_log_last(log, LOG_EPOCH),
+        minutes, html_count(rate, (int64_t)run_log_last(log, LOG_RATE)));
     if (o) {
         char *schedule = value_of(o, "train.schedule");
         add(f, "optimiser",
@@ -147,10 +134,10 @@ static void add_training(facts *f, const report *r, const options *o) {
 static void add_results(facts *f, const report *r) {
     const run_log *log = &r->curves->runs[0].log;
     char count[32];
-    add(f, "bits per character, training", "%.4f", last_of(log, LOG_BPC));
-    if (!isnan(last_of(log, LOG_VALID_BPC))) {
+    add(f, "bits per character, training", "%.4f", run_log_last(log, LOG_BPC));
+    if (!isnan(run_log_last(log, LOG_VALID_BPC))) {
         add(f, "bits per character, validation", "%.4f last, %.4f best",
-            last_of(log, LOG_VALID_BPC), least_of(log, LOG_VALID_BPC));
+            run_log_last(log, LOG_VALID_BPC), run_log_least(log, LOG_VALID_BPC));
     }
     if (r->score) {
         add(f, "bits per character, test", "%.4f over %s bytes of %s", r->score->bpc,

@@ -168,6 +168,19 @@ void run_log_free(run_log *log) {
     *log = (run_log){0};
 }
 
+double run_log_last(const run_log *log, log_column column) {
+    for (size_t i = log->count; i-- > 0;) {
+        if (!isnan(log->value[column][i])) return log->value[column][i];
+    }
+    return NAN;
+}
+
+double run_log_least(const run_log *log, log_column column) {
+    double least = NAN;
+    for (size_t i = 0; i < log->count; i++) least = fmin(least, log->value[column][i]);
+    return least;
+}
+
 typedef struct csv {
     const char *name;
     FILE *out;

@@ -33,6 +33,10 @@ typedef struct run_log {
 bool run_log_read(run_log *log, const char *folder, error *err);
 void run_log_free(run_log *log);
 
+/* The last value of a column, and the least; NaN if it has none. */
+double run_log_last(const run_log *log, log_column column);
+double run_log_least(const run_log *log, log_column column);
+
 /* Appends the lines as CSV, each with `name` in front. Numbers keep the digits of the file. */
 bool run_log_csv(const char *folder, const char *name, FILE *out, error *err);
 
