@@ -13,9 +13,9 @@
 typedef struct sequence_case {
     const char *reason;
     int nodes, block, stages, columns, steps;
-    double share; /* of the blocks that are there; 1: one dense matrix */
-    int stride;   /* of the tables */
-    bool layer_norm, keep;
+    double share;                     /* of the blocks that are there; 1: one dense matrix */
+    int stride;                       /* of the tables; 0: 1 */
+    bool without_layer_norm, forgets; /* forgets: keeps nothing for a backward pass */
     double dropout;
 } sequence_case;
 
@@ -39,7 +39,8 @@ static graph *drawn_graph(int nodes, double share) {
 static void run(backend *be, const sequence_case *how, bool by_steps, results *r) {
     const size_t hidden = (size_t)(how->nodes * how->block), columns = (size_t)how->columns;
     const size_t plane = hidden * columns, steps = (size_t)how->steps;
-    const size_t kept = how->keep ? steps : 1, positions = steps * columns;
+    const int stride = how->stride ? how->stride : 1;
+    const size_t kept = how->forgets ? 1 : steps, positions = steps * columns;
     graph *g = drawn_graph(how->nodes, how->share);
     layout *l[MOST_STAGES];
     device_layout *d[MOST_STAGES];
@@ -49,7 +50,7 @@ static void run(backend *be, const sequence_case *how, bool by_steps, results *r
     cell c = {.hidden = (int)hidden,
               .columns = how->columns,
               .steps = how->steps,
-              .keep = how->keep,
+              .keep = !how->forgets,
               .stages = how->stages,
               .dropout = dropout_with(how->dropout, 99)};
     c.dropout.first_stream = 12; /* of a rank after the first */
@@ -63,23 +64,20 @@ static void run(backend *be, const sequence_case *how, bool by_steps, results *r
         *s = (stage){.layout = d[i],
                      .block = l[i]->out_block,
                      .gates = gates,
-                     .layer_norm = how->layer_norm,
+                     .layer_norm = !how->without_layer_norm,
                      .relu = i == 1 && !last,
                      .table_use = i == 1 && !last   ? TABLE_NONE
                                   : i == 0 && !last ? TABLE_MULTIPLY
                                                     : TABLE_ADD,
-                     .table_stride = how->stride};
+                     .table_stride = stride};
         const size_t weights = layout_weights(l[i]), features = (size_t)gates * hidden;
+        const size_t entries = features / (size_t)stride * VOCABULARY;
         const size_t sums = be->sums_bytes(be, gates, how->columns) * steps / be->real_size;
-        double *w = random_values(weights, -0.2, 0.2),
-               *table = random_values(features / (size_t)how->stride * VOCABULARY, -1, 1);
+        double *w = random_values(weights, -0.2, 0.2), *table = random_values(entries, -1, 1);
         double *gain = random_values(features, 0.5, 1.5), *bias = random_values(features, -1, 1);
         arrays[count++] = (void *)(uintptr_t)(s->weight = put(be, w, weights, OPERAND));
-        arrays[count++] =
-            (void *)(uintptr_t)(s->table =
-                                    put(be, table, features / (size_t)how->stride * VOCABULARY,
-                                        OPERAND));
-        if (how->layer_norm) {
+        arrays[count++] = (void *)(uintptr_t)(s->table = put(be, table, entries, OPERAND));
+        if (!how->without_layer_norm) {
             arrays[count++] = (void *)(uintptr_t)(s->gain = put(be, gain, features, REAL));
             arrays[count++] = s->sums = put_poison(be, sums, REAL);
         }
@@ -105,7 +103,7 @@ static void run(backend *be, const sequence_case *how, bool by_steps, results *r
     c.h = arrays[count++] = put(be, h, (steps + 1) * plane, OPERAND);
     c.c = arrays[count++] = put(be, state, (steps + 1) * plane, REAL);
     c.entries = arrays[count++] =
-        put_poison(be, GATES * hidden / (size_t)how->stride * VOCABULARY, OPERAND);
+        put_poison(be, GATES * hidden / (size_t)stride * VOCABULARY, OPERAND);
     free(bytes);
     free(h);
     free(state);
@@ -121,7 +119,7 @@ static void run(backend *be, const sequence_case *how, bool by_steps, results *r
     *r = (results){
         {get(be, c.h, (steps + 1) * plane, OPERAND), get(be, c.c, (steps + 1) * plane, REAL)},
         {(steps + 1) * plane, (steps + 1) * plane}};
-    if (how->keep) {
+    if (!how->forgets) {
         r->value[2] = get(be, c.stage[how->stages - 1].raw, steps * GATES * plane, OPERAND);
         r->count[2] = steps * GATES * plane;
         for (int i = 0; i + 1 < how->stages; i++) {
@@ -173,126 +171,38 @@ static void check(const pair *p, const sequence_case *how) {
     free_results(&trusted);
 }
 
+// clang-format off
 static const sequence_case cases[] = {
     {.reason = "blocks of 32, half as many units to a thread block",
-     .nodes = 6,
-     .block = 32,
-     .stages = 1,
-     .columns = 64,
-     .steps = 3,
-     .share = 0.5,
-     .stride = 1,
-     .layer_norm = true,
-     .keep = true},
+     .nodes = 6, .block = 32, .stages = 1, .columns = 64, .steps = 3, .share = 0.5},
     {.reason = "blocks of 64",
-     .nodes = 5,
-     .block = 64,
-     .stages = 1,
-     .columns = 128,
-     .steps = 4,
-     .share = 0.6,
-     .stride = 1,
-     .layer_norm = true,
-     .keep = true},
+     .nodes = 5, .block = 64, .stages = 1, .columns = 128, .steps = 4, .share = 0.6},
     {.reason = "without layer norm",
-     .nodes = 5,
-     .block = 64,
-     .stages = 1,
-     .columns = 128,
-     .steps = 4,
-     .share = 0.6,
-     .stride = 1,
-     .keep = true},
+     .nodes = 5, .block = 64, .stages = 1, .columns = 128, .steps = 4, .share = 0.6,
+     .without_layer_norm = true},
     {.reason = "blocks of 128, an odd multiple of 64 columns",
-     .nodes = 3,
-     .block = 128,
-     .stages = 1,
-     .columns = 192,
-     .steps = 3,
-     .share = 0.7,
-     .stride = 1,
-     .layer_norm = true,
-     .keep = true},
+     .nodes = 3, .block = 128, .stages = 1, .columns = 192, .steps = 3, .share = 0.7},
     {.reason = "one dense matrix",
-     .nodes = 9,
-     .block = 32,
-     .stages = 1,
-     .columns = 128,
-     .steps = 3,
-     .share = 1,
-     .stride = 1,
-     .layer_norm = true,
-     .keep = true},
+     .nodes = 9, .block = 32, .stages = 1, .columns = 128, .steps = 3, .share = 1},
     {.reason = "dropout, and a table for every second unit",
-     .nodes = 5,
-     .block = 64,
-     .stages = 1,
-     .columns = 128,
-     .steps = 5,
-     .share = 0.6,
-     .stride = 2,
-     .layer_norm = true,
-     .keep = true,
-     .dropout = 0.3},
+     .nodes = 5, .block = 64, .stages = 1, .columns = 128, .steps = 5, .share = 0.6,
+     .stride = 2, .dropout = 0.3},
     {.reason = "scoring, which keeps nothing",
-     .nodes = 5,
-     .block = 64,
-     .stages = 2,
-     .columns = 128,
-     .steps = 6,
-     .share = 0.6,
-     .stride = 1,
-     .layer_norm = true},
+     .nodes = 5, .block = 64, .stages = 2, .columns = 128, .steps = 6, .share = 0.6,
+     .forgets = true},
     {.reason = "an internal stage",
-     .nodes = 5,
-     .block = 64,
-     .stages = 2,
-     .columns = 128,
-     .steps = 4,
-     .share = 0.6,
-     .stride = 1,
-     .layer_norm = true,
-     .keep = true},
+     .nodes = 5, .block = 64, .stages = 2, .columns = 128, .steps = 4, .share = 0.6},
     {.reason = "two internal stages, one with relu",
-     .nodes = 7,
-     .block = 32,
-     .stages = 3,
-     .columns = 64,
-     .steps = 4,
-     .share = 0.4,
-     .stride = 1,
-     .layer_norm = true,
-     .keep = true},
+     .nodes = 7, .block = 32, .stages = 3, .columns = 64, .steps = 4, .share = 0.4},
     {.reason = "internal stages without layer norm",
-     .nodes = 7,
-     .block = 32,
-     .stages = 3,
-     .columns = 128,
-     .steps = 3,
-     .share = 0.4,
-     .stride = 2,
-     .keep = true},
+     .nodes = 7, .block = 32, .stages = 3, .columns = 128, .steps = 3, .share = 0.4,
+     .stride = 2, .without_layer_norm = true},
     {.reason = "more units than 16 for each multiprocessor",
-     .nodes = 48,
-     .block = 64,
-     .stages = 2,
-     .columns = 128,
-     .steps = 3,
-     .share = 0.2,
-     .stride = 1,
-     .layer_norm = true,
-     .keep = true},
+     .nodes = 48, .block = 64, .stages = 2, .columns = 128, .steps = 3, .share = 0.2},
     {.reason = "the same in blocks of 32",
-     .nodes = 75,
-     .block = 32,
-     .stages = 1,
-     .columns = 128,
-     .steps = 3,
-     .share = 0.2,
-     .stride = 1,
-     .layer_norm = true,
-     .keep = true},
+     .nodes = 75, .block = 32, .stages = 1, .columns = 128, .steps = 3, .share = 0.2},
 };
+// clang-format on
 
 static void check_all(precision precision) {
     pair p = open_pair(precision);
