@@ -15,7 +15,8 @@
 typedef struct problem {
     int nodes, block, count, columns;
     int32_t (*blocks)[2];
-    double *w, *x, *dy;
+    size_t weights, values; /* the lengths of w and dw, and of x, dy, y and dx */
+    double *w, *x, *dy, *y, *dx, *dw;
 } problem;
 
 static smallworld_options options_of(precision precision) {
@@ -36,27 +37,45 @@ static problem make_problem(int nodes, int block, double share) {
     return p;
 }
 
-static void free_problem(problem *p) {
-    free(p->blocks);
-    free(p->w);
-    free(p->x);
-    free(p->dy);
+static smallworld_product *create_product(problem *p, const smallworld_options *how) {
+    smallworld_product *product = smallworld_product_create(
+        p->nodes, p->block, (const int32_t(*)[2])p->blocks, p->count, how);
+    if (!product) fail_msg("%s", smallworld_error());
+    p->columns = smallworld_product_columns(product) * smallworld_product_wgrad_columns(product);
+    p->weights = (size_t)(p->count * p->block * p->block);
+    p->values = (size_t)(p->nodes * p->block) * (size_t)p->columns;
+    return product;
 }
 
-/* y, dx and dW as sums over every weight, in double. */
-static void multiply(const problem *p, double *y, double *dx, double *dw) {
+/* Draws w, x and dy; y, dx and dW are sums over every weight, in double. */
+static void draw_values(problem *p) {
     size_t b = (size_t)p->block, n = (size_t)p->columns;
+    p->w = random_values(p->weights, -1, 1);
+    p->x = random_values(p->values, -1, 1);
+    p->dy = random_values(p->values, -1, 1);
+    p->y = mem_alloc(p->values, sizeof *p->y);
+    p->dx = mem_alloc(p->values, sizeof *p->dx);
+    p->dw = mem_alloc(p->weights, sizeof *p->dw);
     for (size_t k = 0; k < (size_t)p->count; k++) {
         for (size_t e = 0; e < b * b; e++) {
             size_t row = ((size_t)p->blocks[k][0] * b + e / b) * n;
             size_t source = ((size_t)p->blocks[k][1] * b + e % b) * n;
             for (size_t c = 0; c < n; c++) {
-                y[row + c] += p->w[k * b * b + e] * p->x[source + c];
-                dx[source + c] += p->w[k * b * b + e] * p->dy[row + c];
-                dw[k * b * b + e] += p->dy[row + c] * p->x[source + c];
+                p->y[row + c] += p->w[k * b * b + e] * p->x[source + c];
+                p->dx[source + c] += p->w[k * b * b + e] * p->dy[row + c];
+                p->dw[k * b * b + e] += p->dy[row + c] * p->x[source + c];
             }
         }
     }
+}
+
+static void free_values(problem *p) {
+    free(p->w);
+    free(p->x);
+    free(p->dy);
+    free(p->y);
+    free(p->dx);
+    free(p->dw);
 }
 
 static void check_close(backend *be, const void *array, const double *expected, size_t count,
@@ -71,20 +90,11 @@ static void check_products(precision precision, int nodes, int block, double sha
     backend *be = test_backend(precision);
     smallworld_options how = options_of(precision);
     problem p = make_problem(nodes, block, share);
-    smallworld_product *product =
-        smallworld_product_create(nodes, block, (const int32_t(*)[2])p.blocks, p.count, &how);
-    if (!product) fail_msg("%s", smallworld_error());
+    smallworld_product *product = create_product(&p, &how);
     assert_int_equal(smallworld_product_on_gpu(product), test_device_is_cuda());
     assert_int_equal((size_t)smallworld_product_element_size(product), be->operand_size);
-    p.columns = smallworld_product_columns(product) * smallworld_product_wgrad_columns(product);
-    size_t weights = (size_t)(p.count * block * block);
-    size_t values = (size_t)(nodes * block) * (size_t)p.columns;
-    p.w = random_values(weights, -1, 1);
-    p.x = random_values(values, -1, 1);
-    p.dy = random_values(values, -1, 1);
-    double *y = mem_alloc(values, sizeof *y), *dx = mem_alloc(values, sizeof *dx);
-    double *dw = mem_alloc(weights, sizeof *dw);
-    multiply(&p, y, dx, dw);
+    const size_t weights = p.weights, values = p.values;
+    draw_values(&p);
 
     error err;
     void *arrays[] = {put(be, p.w, weights, OPERAND),  put(be, p.x, values, OPERAND),
@@ -98,19 +108,17 @@ static void check_products(precision precision, int nodes, int block, double sha
     }
     if (!smallworld_product_wait(product)) fail_msg("%s", smallworld_error());
     double tolerance = precision == BF16 ? 8e-3 : 1e-5;
-    check_close(be, arrays[3], y, values, OPERAND, tolerance);
-    check_close(be, arrays[4], dx, values, OPERAND, tolerance);
-    check_close(be, arrays[5], dw, weights, REAL, tolerance);
+    check_close(be, arrays[3], p.y, values, OPERAND, tolerance);
+    check_close(be, arrays[4], p.dx, values, OPERAND, tolerance);
+    check_close(be, arrays[5], p.dw, weights, REAL, tolerance);
 
     assert_false(smallworld_fprop(product, arrays[0], arrays[1], arrays[3], p.columns + 1, NULL));
     assert_contains(smallworld_error(), "columns: expected a multiple of ");
     assert_false(smallworld_wgrad(product, arrays[2], arrays[1], arrays[5], 0, NULL));
     release_all(be, arrays, sizeof arrays / sizeof arrays[0]);
-    free(y);
-    free(dx);
-    free(dw);
     smallworld_product_free(product);
-    free_problem(&p);
+    free_values(&p);
+    free(p.blocks);
     be->destroy(be);
 }
 
@@ -183,25 +191,16 @@ static void test_streams(void **state) {
     random_restart(23);
     smallworld_options how = options_of(FP32);
     problem p = make_problem(NODES, BLOCK, 0.4);
-    smallworld_product *product =
-        smallworld_product_create(NODES, BLOCK, (const int32_t(*)[2])p.blocks, p.count, &how);
-    if (!product) fail_msg("%s", smallworld_error());
-    p.columns = smallworld_product_columns(product) * smallworld_product_wgrad_columns(product);
-    const size_t weights = (size_t)p.count * BLOCK * BLOCK;
-    const size_t values = (size_t)NODES * BLOCK * (size_t)p.columns;
+    smallworld_product *product = create_product(&p, &how);
+    const size_t weights = p.weights, values = p.values;
     void *streams[2];
     for (int s = 0; s < 2; s++) assert_int_equal(cu.stream_create(&streams[s], NON_BLOCKING), 0);
     for (int s = 0; s < 2; s++) {
-        p.w = random_values(weights, -1, 1);
-        p.x = random_values(values, -1, 1);
-        p.dy = random_values(values, -1, 1);
-        double *y = mem_alloc(values, sizeof *y), *dx = mem_alloc(values, sizeof *dx);
-        double *dw = mem_alloc(weights, sizeof *dw);
-        multiply(&p, y, dx, dw);
+        draw_values(&p);
         /* w, x, dy; y, dx, dw, which begin as NaN */
         const size_t counts[ARRAYS] = {weights, values, values, values, values, weights};
         const double *inputs[ARRAYS] = {p.w, p.x, p.dy};
-        const double *results[ARRAYS] = {[3] = y, dx, dw};
+        const double *results[ARRAYS] = {[3] = p.y, p.dx, p.dw};
         float *host[ARRAYS];
         uintptr_t array[ARRAYS];
         for (int i = 0; i < ARRAYS; i++) {
@@ -227,12 +226,7 @@ static void test_streams(void **state) {
             assert_int_equal(cu.release(array[i]), 0);
             free(host[i]);
         }
-        free(p.w);
-        free(p.x);
-        free(p.dy);
-        free(y);
-        free(dx);
-        free(dw);
+        free_values(&p);
     }
     smallworld_product_free(product);
     for (int s = 0; s < 2; s++) assert_int_equal(cu.stream_destroy(streams[s]), 0);
