@@ -16,7 +16,7 @@ import tarfile
 import tempfile
 from pathlib import Path
 
-from prepared import BadInput, new_files, next_command, reading, run
+from prepared import BadInput, new_files, next_command, reading, run, share
 
 EXAMPLE = """examples:
   scripts/prepare_source.py linux-6.12.tar.xz --name linux --bytes 400e6 --suffixes .c,.h
@@ -76,15 +76,6 @@ def number(text):
         return int(float(text))
     except (ValueError, OverflowError):
         raise argparse.ArgumentTypeError(f"expected a number of bytes, got '{text}'") from None
-
-
-def share(text):
-    try:
-        if 0 <= float(text) < 1:
-            return float(text)
-    except ValueError:
-        pass
-    raise argparse.ArgumentTypeError(f"expected a share from 0, below 1, got '{text}'")
 
 
 def main():

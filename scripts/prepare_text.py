@@ -9,7 +9,7 @@ that is the usual split of 90, 5 and 5 MB. Writes DIR/NAME_train.txt, NAME_valid
 import argparse
 from pathlib import Path
 
-from prepared import BadInput, check_sum, new_files, next_command, open_source, reading, run
+from prepared import BadInput, check_sum, new_files, next_command, open_source, reading, run, share
 
 EXAMPLE = """examples:
   scripts/prepare_text.py enwik8.zip
@@ -31,14 +31,7 @@ def blocks(path):
 
 def size_of(text):
     """A number of bytes, or a share below 1."""
-    try:
-        if text.isdigit():
-            return int(text)
-        if 0 <= float(text) < 1:
-            return float(text)
-    except ValueError:
-        pass
-    raise argparse.ArgumentTypeError(f"expected bytes, or a share below 1, got '{text}'")
+    return int(text) if text.isdigit() else share(text, "bytes, or a share below 1")
 
 
 def main():

@@ -1,6 +1,7 @@
 """Functions that the prepare_*.py scripts share. They write documents as smallworld reads them, and files
 that are complete or absent."""
 
+import argparse
 import bz2
 import contextlib
 import gzip
@@ -75,6 +76,16 @@ def check_sum(path, expected, blocks):
     if found.hexdigest() != expected:
         print(f"{path}: warning: md5 {found.hexdigest()}, that of the published file is {expected}",
               file=sys.stderr)
+
+
+def share(text, expected="a share from 0, below 1"):
+    """The value of an option that is a share. `expected` says in the error what the option takes."""
+    try:
+        if 0 <= float(text) < 1:
+            return float(text)
+    except ValueError:
+        pass
+    raise argparse.ArgumentTypeError(f"expected {expected}, got '{text}'")
 
 
 def next_command(command):

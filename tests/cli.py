@@ -5,6 +5,7 @@ full disks, bad input and odd input.
 """
 
 import ctypes
+import fcntl
 import gzip
 import json
 import lzma
@@ -14,9 +15,11 @@ import random
 import re
 import resource
 import signal
+import struct
 import subprocess
 import sys
 import tempfile
+import termios
 import time
 import unittest
 import zlib
@@ -111,6 +114,23 @@ class Case(unittest.TestCase):
         """The JSON object that --json ends with."""
         out, _ = self.run_program(*arguments, "--json", **options)
         return json.loads(out.rstrip("\n").split("\n")[-1])
+
+    def on_terminal(self, *arguments, columns=0):
+        """What the program shows on a terminal of so many columns; 0: of unknown width."""
+        terminal, other = pty.openpty()
+        fcntl.ioctl(terminal, termios.TIOCSWINSZ, struct.pack("HHHH", 24, columns, 0, 0))
+        process = subprocess.Popen([PROGRAM, *arguments], cwd=self.folder, stdout=other,
+                                   stderr=other)
+        os.close(other)
+        text = b""
+        try:
+            while piece := os.read(terminal, 4096):
+                text += piece
+        except OSError:  # the other end is closed
+            pass
+        self.assertEqual(process.wait(), 0)
+        os.close(terminal)
+        return text.decode()
 
     def train(self, *arguments, **options):
         return self.results("train", "config.yaml", "--out", "run", *arguments, **options)
@@ -301,20 +321,8 @@ class Train(Case):
 
     def test_progress_on_a_terminal(self):
         """What comes after the progress line begins a line of its own."""
-        terminal, other = pty.openpty()
-        process = subprocess.Popen([PROGRAM, "train", "config.yaml", "--out", "run", "--set",
-                                    "train.log_every=1"], cwd=self.folder, stdout=other,
-                                   stderr=other)
-        os.close(other)
-        text = b""
-        try:
-            while piece := os.read(terminal, 4096):
-                text += piece
-        except OSError:  # the other end is closed
-            pass
-        self.assertEqual(process.wait(), 0)
-        os.close(terminal)
-        lines = text.decode().split("\r\n")
+        lines = self.on_terminal("train", "config.yaml", "--out", "run", "--set",
+                                 "train.log_every=1").split("\r\n")
         self.assertRegex(lines[-3], r"\r\x1b\[Kstep 12/12 .* left$")
         self.assertEqual(lines[-2:], ["run/last.safetensors", ""])
 

@@ -4,7 +4,6 @@ beside the config, standard input, help wherever it is asked for, man pages and 
     /usr/bin/python3 tests/ways_in.py BUILD/smallworld [CLASS.TEST...]
 """
 
-import fcntl
 import gzip
 import json
 import os
@@ -13,10 +12,8 @@ import re
 import select
 import shutil
 import signal
-import struct
 import subprocess
 import sys
-import termios
 import time
 import unittest
 from pathlib import Path
@@ -185,21 +182,9 @@ class Help(Case):
 
     def test_progress_fits_the_terminal(self):
         for columns in 30, 60:
-            parent, terminal = pty.openpty()
-            fcntl.ioctl(terminal, termios.TIOCSWINSZ, struct.pack("HHHH", 24, columns, 0, 0))
-            process = subprocess.Popen([cli.PROGRAM, "train", "config.yaml", "--out",
-                                        f"run{columns}"], cwd=self.folder, stdout=subprocess.DEVNULL,
-                                       stderr=terminal)
-            os.close(terminal)
-            text = b""
-            try:
-                while block := os.read(parent, 4096):
-                    text += block
-            except OSError:  # the other end is closed
-                pass
-            self.assertEqual(process.wait(), 0)
-            os.close(parent)
-            shown = re.findall(r"\r\x1b\[K(step [^\r]*)", text.decode())
+            text = self.on_terminal("train", "config.yaml", "--out", f"run{columns}",
+                                    columns=columns)
+            shown = re.findall(r"\r\x1b\[K(step [^\r]*)", text)
             self.assertTrue(shown)
             self.assertLess(max(map(len, shown)), columns)
 
