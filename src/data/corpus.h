@@ -20,6 +20,7 @@
 #define SMALLWORLD_DATA_CORPUS_H
 
 #include "core/error.h"
+#include "data/document.h"
 
 #include <stddef.h>
 #include <stdint.h>
@@ -43,21 +44,10 @@ typedef struct corpus {
     int name_count;
 } corpus;
 
-enum { CORPUS_MAX_NAMES = 256, CORPUS_NAME_BYTES = 31 };
-
-typedef struct corpus_options {
-    bool html_entities; /* decode &amp; &lt; &gt; &quot; &apos; &nbsp; &#N; &#xN; in documents'
-                          text */
-} corpus_options;
-
 /* Reads files. Refuses a file that cannot be read, is empty, or is a damaged gzip, and a TSV line
  * without a tab or with an invalid label. The error names file and line. */
 corpus *corpus_read(char *const *files, int count, const corpus_options *options, error *err);
 void corpus_free(corpus *c);
-
-/* Cleans a document's text in place, for its place between "\n " and " ": decodes entities if asked
- * to, and makes line breaks spaces. Returns the new length, which is at most the old one. */
-size_t corpus_clean(uint8_t *text, size_t length, const corpus_options *options);
 
 /* Drops the documents whose text occurs in `files`, which are read like a corpus. Returns the
  * number of dropped documents, or -1 on failure. */

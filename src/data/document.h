@@ -1,0 +1,76 @@
+/* A document on a line "LABEL<TAB>TEXT": its label, its text and the text's hash. */
+#ifndef SMALLWORLD_DATA_DOCUMENT_H
+#define SMALLWORLD_DATA_DOCUMENT_H
+
+#include "core/error.h"
+
+#include <stddef.h>
+#include <stdint.h>
+
+enum { CORPUS_MAX_NAMES = 256, CORPUS_NAME_BYTES = 31 };
+
+typedef struct corpus_options {
+    bool html_entities; /* decode &amp; &lt; &gt; &quot; &apos; &nbsp; &#N; &#xN; in documents'
+                          text */
+} corpus_options;
+
+/* The labels of a corpus. The first labelled document decides whether they are names or integers.
+ * Zeroed at first; labels_free frees the names. */
+typedef struct labels {
+    char **names; /* [count] in the order of first occurrence; NULL where labels are integers */
+    int count;
+    bool known; /* whether a document had a label */
+} labels;
+
+void labels_free(labels *l);
+
+/* A line that was read as a document. */
+typedef struct parsed_line {
+    int32_t label; /* a number, or the index of a name */
+    uint8_t *text; /* within the line; not yet cleaned */
+    size_t length;
+    uint64_t hash;
+} parsed_line;
+
+/* Reads line number `number` of a file. The error names file and line. */
+bool document_parse(labels *l, const char *path, uint64_t number, uint8_t *line, size_t length,
+                    parsed_line *parsed, error *err);
+
+/* Cleans a document's text in place, for its place between "\n " and " ": decodes entities if asked
+ * to, and makes line breaks spaces. Returns the new length, which is at most the old one. */
+size_t corpus_clean(uint8_t *text, size_t length, const corpus_options *options);
+
+enum { DOCUMENT_FRAME = 3 }; /* bytes that framing adds to a text */
+
+/* 64-bit FNV-1a (Fowler, Noll, Vo), a byte at a time so that the order of bytes in a word does not
+ * matter, then the finalizer of splitmix64 (Steele, Lea, Flood 2014), which spreads it evenly over
+ * all bits. It decides splits: to change it is to change every split there is. */
+static const uint64_t hash_start = 0xcbf29ce484222325;
+
+static inline uint64_t hash_bytes(uint64_t hash, const uint8_t *bytes, size_t count) {
+    for (size_t i = 0; i < count; i++) hash = (hash ^ bytes[i]) * 0x100000001b3;
+    return hash;
+}
+
+static inline uint64_t hash_words(uint64_t hash, const uint64_t *words, int count) {
+    for (int w = 0; w < count; w++) {
+        for (int byte = 0; byte < 8; byte++) {
+            const uint8_t one = (uint8_t)(words[w] >> 8 * byte);
+            hash = hash_bytes(hash, &one, 1);
+        }
+    }
+    return hash;
+}
+
+static inline uint64_t hash_end(uint64_t hash) {
+    hash = (hash ^ hash >> 30) * 0xbf58476d1ce4e5b9;
+    hash = (hash ^ hash >> 27) * 0x94d049bb133111eb;
+    return hash ^ hash >> 31;
+}
+
+/* Whether a text of this hash belongs to the share `fraction` that is split off. */
+static inline bool hash_below(uint64_t hash, double fraction) {
+    return (double)(hash >> 11) * 0x1p-53 < fraction;
+}
+
+#endif

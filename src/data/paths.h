@@ -1,0 +1,17 @@
+/* The files that names stand for: a folder stands for the files in it and in its subfolders, in the
+ * order of their names' bytes, hidden ones left out; a file whose name ends in .list names a file
+ * on each line, relative to the list's own folder; any other name, and "-", stands for itself. */
+#ifndef SMALLWORLD_DATA_PATHS_H
+#define SMALLWORLD_DATA_PATHS_H
+
+#include "core/error.h"
+
+typedef bool paths_visit(void *data, const char *path, error *err);
+
+/* Visits each file in order, until a visit fails. Refuses folders and lists without files. */
+bool paths_each(char *const *paths, int count, paths_visit *visit, void *data, error *err);
+
+/* Whether a file's lines are documents, by its name. */
+bool paths_is_documents(const char *path);
+
+#endif

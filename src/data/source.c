@@ -1,0 +1,354 @@
+#include "data/source.h"
+
+#include "core/file.h"
+#include "core/memory.h"
+#include "core/stop.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <inttypes.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+#include <zlib.h>
+
+#ifdef SMALLWORLD_XZ
+#include <lzma.h>
+#endif
+
+enum {
+    MAX_LINE = 64 << 20,   /* longest document in bytes */
+    FREE_BYTES = 64 << 20, /* content of a gzip that is allowed at any ratio */
+    MAX_RATIO = 256        /* largest ratio of further content to size; of text it is 2 to 10 */
+};
+
+/* ----------------------------------------------------------------------------------- source
+ * A file's bytes, decompressed if it is a gzip of one or more members. What follows the last member
+ * must be another one: padding and other trailing bytes are refused, as damage would be. */
+
+struct source {
+    const char *path;      /* "-" for standard input */
+    int file;              /* descriptor; -1: none */
+    struct stat opened;    /* what the file was when it was opened */
+    bool waits;            /* whether it is not a regular file, so that reading may have to wait */
+    bool ignores_signals;  /* whether to read on after a signal that asks to stop */
+    bool gzip, xz, end;    /* end: past the last member */
+    uint64_t taken, given; /* bytes read from the file; bytes of content returned */
+    source_place member;   /* the start of a gzip's current member */
+    z_stream z;            /* other files use its input and output sides too */
+#ifdef SMALLWORLD_XZ
+    lzma_stream lzma;
+#endif
+    uint8_t input[SOURCE_CHUNK];
+};
+
+const char *source_name(const source *s) {
+    return strcmp(s->path, "-") == 0 ? "standard input" : s->path;
+}
+
+void source_ignore_signals(source *s) {
+    s->ignores_signals = true;
+}
+
+bool source_is_plain(const source *s) {
+    return !s->gzip && !s->xz;
+}
+
+source_place source_last_place(const source *s) {
+    if (source_is_plain(s)) return (source_place){s->given, s->given};
+    return s->member; /* of an xz: zeros */
+}
+
+source_stamp source_stamp_of(const source *s) {
+    return (source_stamp){
+        (uint64_t)s->opened.st_dev, (uint64_t)s->opened.st_ino, (uint64_t)s->opened.st_size,
+        (int64_t)s->opened.st_mtim.tv_sec * 1000000000 + s->opened.st_mtim.tv_nsec};
+}
+
+bool source_is_regular(const source *s) {
+    return S_ISREG(s->opened.st_mode);
+}
+
+static bool open_file(source *s, error *err) {
+    /* O_NONBLOCK: do not wait for a pipe's writer */
+    s->file =
+        open(strcmp(s->path, "-") == 0 ? "/dev/stdin" : s->path, O_RDONLY | O_NONBLOCK | O_CLOEXEC);
+    return s->file >= 0 || error_system(err, "open", source_name(s));
+}
+
+/* Opens the file again after source_rest, where reading stopped. */
+static bool wake(source *s, error *err) {
+    struct stat now;
+    if (s->file >= 0) return true;
+    if (!open_file(s, err)) return false;
+    if (fstat(s->file, &now) != 0 || lseek(s->file, (off_t)s->taken, SEEK_SET) < 0) {
+        return error_system(err, "read", s->path);
+    }
+    const bool same = now.st_size == s->opened.st_size &&
+                      now.st_mtim.tv_sec == s->opened.st_mtim.tv_sec &&
+                      now.st_mtim.tv_nsec == s->opened.st_mtim.tv_nsec;
+    return same || error_set(err, "%s: changed while it was read", s->path);
+}
+
+void source_rest(source *s) {
+    if (s->file >= 0) close(s->file);
+    s->file = -1;
+}
+
+/* Reads more of the file into the input buffer. Fails on a signal, see core/stop.h. */
+static bool refill(source *s, error *err) {
+    if (!wake(s, err)) return false;
+    memmove(s->input, s->z.next_in, s->z.avail_in);
+    s->z.next_in = s->input;
+    while (s->z.avail_in < SOURCE_CHUNK) {
+        const bool going = s->waits             ? stop_wait_readable(s->file, err)
+                           : s->ignores_signals ? true
+                                                : stop_check(err);
+        if (!going) return false;
+        ssize_t count = read(s->file, s->input + s->z.avail_in, SOURCE_CHUNK - s->z.avail_in);
+        if (count < 0 && (errno == EINTR || errno == EAGAIN)) continue;
+        if (count < 0) return error_system(err, "read", source_name(s));
+        if (count == 0) break;
+        s->z.avail_in += (unsigned)count;
+        s->taken += (uint64_t)count;
+    }
+    return true;
+}
+
+/* Whether the input goes on with gzip's two magic bytes, or with the first one if no more is there.
+ */
+static bool at_magic(const source *s) {
+    return memcmp(s->z.next_in, "\x1f\x8b", s->z.avail_in < 2 ? s->z.avail_in : 2) == 0;
+}
+
+static bool at_xz_magic(const source *s) {
+    return s->z.avail_in >= 6 && memcmp(s->z.next_in,
+                                        "\xfd"
+                                        "7zXZ",
+                                        6) == 0;
+}
+
+#ifdef SMALLWORLD_XZ
+static bool begin_xz(source *s, error *err) {
+    const uint64_t memory = (uint64_t)1 << 30; /* xz -9 takes 65 MiB */
+    s->xz = lzma_stream_decoder(&s->lzma, memory, LZMA_CONCATENATED) == LZMA_OK;
+    return s->xz || error_set(err, "%s: cannot start liblzma", source_name(s));
+}
+
+static void end_xz(source *s) {
+    lzma_end(&s->lzma);
+}
+
+/* Advances z's input and output sides, and sets `end`. */
+static bool inflate_xz(source *s, error *err) {
+    lzma_stream *l = &s->lzma;
+    z_stream *z = &s->z;
+    const bool last = z->avail_in == 0; /* the file has no more */
+    l->next_in = z->next_in;
+    l->avail_in = z->avail_in;
+    l->next_out = z->next_out;
+    l->avail_out = z->avail_out;
+    const lzma_ret status = lzma_code(l, last ? LZMA_FINISH : LZMA_RUN);
+    z->next_in += z->avail_in - l->avail_in;
+    z->avail_in = (unsigned)l->avail_in;
+    z->next_out = l->next_out;
+    z->avail_out = (unsigned)l->avail_out;
+    s->end = status == LZMA_STREAM_END;
+    if (s->end || status == LZMA_OK) return true;
+    if (status == LZMA_BUF_ERROR && last) {
+        return error_set(err, "%s: xz cut short: the file ends before its data does",
+                         source_name(s));
+    }
+    if (status == LZMA_MEMLIMIT_ERROR) {
+        return error_set(err, "%s: xz that takes more than 1 GiB to read", source_name(s));
+    }
+    return error_set(err, "%s: corrupt xz", source_name(s));
+}
+#else
+static bool begin_xz(source *s, error *err) {
+    return error_set(err, "%s: an xz file, and this program was built without liblzma",
+                     source_name(s));
+}
+
+static void end_xz(source *s) {
+    (void)s;
+}
+
+static bool inflate_xz(source *s, error *err) {
+    return begin_xz(s, err);
+}
+#endif
+
+void source_close(source *s) {
+    if (!s) return;
+    if (s->xz) end_xz(s);
+    if (s->file >= 0) close(s->file);
+    if (s->gzip) inflateEnd(&s->z);
+    free(s);
+}
+
+static bool begin(source *s, error *err) {
+    const char *path = s->path;
+    s->z.next_in = s->input;
+    if (!open_file(s, err)) return false;
+    if (fstat(s->file, &s->opened) != 0) return error_system(err, "open", source_name(s));
+    s->waits = !S_ISREG(s->opened.st_mode);
+    if (!refill(s, err)) return false;
+    if (s->z.avail_in == 0) return error_set(err, "%s: empty", source_name(s));
+    if (at_xz_magic(s)) return begin_xz(s, err);
+    if (!at_magic(s)) {
+        const char *kind = file_ends_in(path, ".gz")   ? "gz"
+                           : file_ends_in(path, ".xz") ? "xz"
+                                                       : NULL;
+        return !kind || error_set(err, "%s: not a%s file, though its name ends in .%s", path,
+                                  *kind == 'g' ? " gzip" : "n xz", kind);
+    }
+    s->gzip = inflateInit2(&s->z, 16 + MAX_WBITS) == Z_OK; /* 16: with gzip's header and checks */
+    return s->gzip || error_set(err, "%s: cannot start zlib", path);
+}
+
+source *source_open(const char *path, error *err) {
+    source *s = mem_alloc(1, sizeof *s);
+    s->path = path;
+    s->file = -1;
+    if (begin(s, err)) return s;
+    source_close(s);
+    return NULL;
+}
+
+static bool next_member(source *s, error *err) {
+    if (s->z.avail_in == 0 && !refill(s, err)) return false;
+    s->end = s->z.avail_in == 0;
+    if (s->end) return true;
+    if (!at_magic(s)) {
+        return error_set(err, "%s: corrupt gzip: other bytes follow its end", source_name(s));
+    }
+    s->member = (source_place){s->taken - s->z.avail_in, s->given};
+    inflateReset(&s->z);
+    return true;
+}
+
+bool source_read(source *s, uint8_t *out, size_t room, size_t *count, error *err) {
+    z_stream *z = &s->z;
+    if (source_is_plain(s)) {
+        if (z->avail_in == 0 && !refill(s, err)) return false;
+        *count = z->avail_in < room ? z->avail_in : room;
+        memcpy(out, z->next_in, *count);
+        z->next_in += *count;
+        z->avail_in -= (unsigned)*count;
+        s->given += *count;
+        return true;
+    }
+    const uint64_t before = s->given;
+    z->next_out = out;
+    z->avail_out = room < 1u << 30 ? (unsigned)room : 1u << 30;
+    for (bool member_ended = false; z->avail_out > 0 && !s->end && !member_ended;) {
+        if (z->avail_in == 0 && !refill(s, err)) return false;
+        if (s->xz) {
+            if (!inflate_xz(s, err)) return false;
+            continue;
+        }
+        if (z->avail_in == 0) {
+            return error_set(err, "%s: gzip cut short: the file ends before its data does",
+                             source_name(s));
+        }
+        int status = inflate(z, Z_NO_FLUSH);
+        s->given = before + (uint64_t)(z->next_out - out);
+        if (status == Z_STREAM_END) {
+            if (!next_member(s, err)) return false;
+            member_ended = z->next_out > out;
+        } else if (status != Z_OK) {
+            return error_set(err, "%s: corrupt gzip: %s", source_name(s),
+                             z->msg ? z->msg : zError(status));
+        }
+    }
+    *count = (size_t)(z->next_out - out);
+    s->given = before + *count;
+    if (s->given > FREE_BYTES && s->given / MAX_RATIO > s->taken) {
+        return error_set(err, "%s: %s of more than %d times its size, which no text is",
+                         source_name(s), s->xz ? "xz" : "gzip", MAX_RATIO);
+    }
+    return true;
+}
+
+/* Has the decoder start at a place of the file. */
+static bool restart(source *s, source_place place, error *err) {
+    if (!wake(s, err)) return false;
+    if (lseek(s->file, (off_t)place.packed, SEEK_SET) < 0) {
+        return error_system(err, "read", s->path);
+    }
+    s->z.next_in = s->input;
+    s->z.avail_in = 0;
+    s->taken = place.packed;
+    s->given = place.content;
+    s->member = place;
+    s->end = false;
+    if (s->gzip) inflateReset(&s->z);
+    if (!s->xz) return true;
+    end_xz(s);
+    return begin_xz(s, err);
+}
+
+bool source_seek(source *s, source_place place, uint64_t content, error *err) {
+    if (source_is_plain(s)) place = (source_place){content, content};
+    const uint64_t ahead = source_is_plain(s) ? s->z.avail_in : UINT64_MAX;
+    const bool on_the_way =
+        s->given <= content && s->given >= place.content && content - s->given <= ahead && !s->end;
+    if (!on_the_way && !restart(s, place, err)) return false;
+    uint8_t *skipped = s->given < content ? mem_alloc(SOURCE_CHUNK, 1) : NULL;
+    bool read = true;
+    while (read && s->given < content) {
+        const uint64_t left = content - s->given;
+        size_t count = 0;
+        read =
+            source_read(s, skipped, left < SOURCE_CHUNK ? (size_t)left : SOURCE_CHUNK, &count, err);
+        if (read && count == 0) read = error_set(err, "%s: changed while it was read", s->path);
+    }
+    free(skipped);
+    return read;
+}
+
+bool source_begins_with_label(const source *s) {
+    const uint8_t *next = s->z.next_in, *end = next + s->z.avail_in;
+    if (end - next >= 3 && memcmp(next, "\xEF\xBB\xBF", 3) == 0) next += 3;
+    if (next < end && *next == '-') next++;
+    const uint8_t *digits = next;
+    while (next < end && *next >= '0' && *next <= '9') next++;
+    return source_is_plain(s) && next > digits && next < end && *next == '\t';
+}
+
+/* ------------------------------------------------------------------------------------ lines */
+
+bool lines_next(lines *l, error *err) {
+    for (size_t scanned = 0;;) {
+        size_t left = l->end - l->begin;
+        uint8_t *start = l->buffer ? l->buffer + l->begin : NULL; /* NULL before the first read */
+        uint8_t *newline = left > scanned ? memchr(start + scanned, '\n', left - scanned) : NULL;
+        if (newline) {
+            l->text = start;
+            l->length = (size_t)(newline - start);
+            l->begin += l->length + 1;
+            l->taken += l->length + 1;
+            if (l->length > 0 && newline[-1] == '\r') l->length--;
+            return true;
+        }
+        if (left > MAX_LINE) {
+            return error_set(err, "%s:%" PRIu64 ": a line of more than %d bytes",
+                             source_name(l->source), l->number, MAX_LINE);
+        }
+        if (l->begin > 0) memmove(l->buffer, start, left);
+        l->buffer = mem_grow(l->buffer, &l->capacity, left + SOURCE_CHUNK, 1);
+        size_t room = l->capacity - left, count = 0;
+        if (!source_read(l->source, l->buffer + left, room, &count, err)) return false;
+        scanned = left;
+        l->begin = 0;
+        l->end = left + count;
+        if (count == 0) { /* the last line has no line end */
+            l->text = left > 0 ? l->buffer : NULL;
+            l->length = l->begin = left;
+            l->taken += left;
+            return true;
+        }
+    }
+}

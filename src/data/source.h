@@ -1,0 +1,76 @@
+/* A file's bytes, decompressed if it is gzip or xz, and its lines. */
+#ifndef SMALLWORLD_DATA_SOURCE_H
+#define SMALLWORLD_DATA_SOURCE_H
+
+#include "core/error.h"
+
+#include <stddef.h>
+#include <stdint.h>
+
+enum { SOURCE_CHUNK = 1 << 17 /* bytes read at a time */ };
+
+typedef struct source source;
+
+/* A place in a file where reading may start: the byte of the file and the byte of its content. */
+typedef struct source_place {
+    uint64_t packed, content;
+} source_place;
+
+/* What tells one file, and one state of it, from another. */
+typedef struct source_stamp {
+    uint64_t device, file, size;
+    int64_t changed; /* nanoseconds since 1970 */
+} source_stamp;
+
+/* Opens a file, or standard input for "-". Refuses empty files. Closing NULL does nothing. `path`
+ * must outlive the source. */
+source *source_open(const char *path, error *err);
+void source_close(source *s);
+
+/* As messages show it. */
+const char *source_name(const source *s);
+
+source_stamp source_stamp_of(const source *s);
+bool source_is_regular(const source *s); /* not a pipe */
+
+/* Reads up to `room` bytes of content. `*count` is 0 only at the end. A read ends where a member of
+ * a gzip ends. Fails on damage, on a content far larger than any text's, and on a signal
+ * (core/stop.h). */
+bool source_read(source *s, uint8_t *out, size_t room, size_t *count, error *err);
+
+/* Whether the file is not compressed and begins with LABEL<TAB>. */
+bool source_begins_with_label(const source *s);
+
+/* Whether the content's bytes are the file's. */
+bool source_is_plain(const source *s);
+
+/* The last place passed where reading may start: of a gzip, the start of its current member; of an
+ * xz, its start; of another file, where it stands. */
+source_place source_last_place(const source *s);
+
+/* Moves to such a place and from there to byte `content`, which must not be before it. */
+bool source_seek(source *s, source_place place, uint64_t content, error *err);
+
+/* Signals shall not end reading: for threads that are told to stop in another way. */
+void source_ignore_signals(source *s);
+
+/* Closes the file's descriptor until the next read, which needs its name again. A file that has
+ * changed meanwhile is refused. */
+void source_rest(source *s);
+
+/* Lines, in a buffer that grows to the longest one. Zero it but for `source` and `number`, which is
+ * 1 at first; the caller frees the buffer. */
+typedef struct lines {
+    source *source;
+    uint8_t *buffer;
+    size_t capacity, begin, end; /* bytes not yet returned: [begin, end) */
+    uint8_t *text;               /* the current line without its end; NULL after the last line */
+    size_t length;
+    uint64_t number; /* the current line's number, from 1; the caller advances it */
+    uint64_t taken;  /* bytes of content up to the current line's end */
+} lines;
+
+/* Fails on a line of more than 64 MiB and as source_read does. */
+bool lines_next(lines *l, error *err);
+
+#endif
