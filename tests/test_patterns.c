@@ -1,0 +1,256 @@
+/* Patterns of a model that change: what stays where it was, gradients afterwards, and the norms of
+ * gradients at blocks that a model lacks. */
+#include "models.h"
+
+#include "core/memory.h"
+#include "graph/exchange.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+static int find_block(const graph *g, int output, int input) {
+    for (int k = g->start[output]; k < g->start[output + 1]; k++) {
+        if (g->column[k] == input) return k;
+    }
+    return -1;
+}
+
+/* The weight [gate][row][column] of the block (output, input) of a stage in an arena, or 0. */
+static double weight_of(const model *m, const double *arena, int s, int output, int input, int row,
+                        int column) {
+    char stage[16], name[48];
+    snprintf(name, sizeof name, "cell.%s.weight", model_stage_name(&m->config, s, stage));
+    const parameter *p = parameter_find(&m->parameters, name);
+    const int side = (int)m->config.block, nodes = m->graphs[s]->nodes;
+    const int block = find_block(m->graphs[s], output, input);
+    if (block < 0) return 0;
+    size_t at = ((size_t)block * (p->layout->gates * side) + row) * side + column;
+    if (graph_blocks(m->graphs[s]) == nodes * nodes) { /* one matrix [gates][hidden][hidden] */
+        size_t wide = (size_t)nodes * side;
+        size_t of_gate = row / side * wide + (size_t)output * side + row % side;
+        at = of_gate * wide + (size_t)input * side + column;
+    }
+    return arena[p->offset + at];
+}
+
+/* Replaces `grow` blocks of each stage and drops others. */
+static void change_graphs(model *m, int drop, int grow) {
+    graph *graphs[CELL_MAX_STAGES];
+    philox_stream random = philox_start(5, PHILOX_TEST, 0, 0);
+    for (int s = 0; s < model_stages(&m->config); s++) {
+        double *norms = mem_alloc((size_t)graph_blocks(m->graphs[s]), sizeof *norms);
+        int32_t grown[64][2];
+        model_block_norms(m, m->weights, s, norms);
+        int count = graph_draw_absent(m->graphs[s], grow, &random, grown);
+        graphs[s] =
+            graph_exchange(m->graphs[s], norms, drop, (const int32_t(*)[2])grown, count, &random);
+        free(norms);
+    }
+    model_set_graphs(m, graphs);
+}
+
+static void check_moved(const model *was, const double *before, const model *is,
+                        const double *after) {
+    for (int i = 0; i < is->parameters.count; i++) {
+        const parameter *a = &was->parameters.items[i], *b = &is->parameters.items[i];
+        assert_string_equal(a->name, b->name);
+        if (b->layout) continue;
+        assert_int_equal(a->count, b->count);
+        assert_memory_equal(before + a->offset, after + b->offset, b->count * sizeof *after);
+    }
+    const int side = (int)is->config.block;
+    for (int s = 0; s < model_stages(&is->config); s++) {
+        const graph *g = is->graphs[s];
+        for (int i = 0; i < g->nodes; i++) {
+            for (int k = g->start[i]; k < g->start[i + 1]; k++) {
+                for (int e = 0; e < is->layouts[s]->gates * side * side; e++) {
+                    int row = e / side, column = e % side, j = g->column[k];
+                    assert_true(weight_of(is, after, s, i, j, row, column) ==
+                                weight_of(was, before, s, i, j, row, column));
+                }
+            }
+        }
+    }
+}
+
+/* A model whose patterns changed holds in every arena what it held, and has the gradient of a model
+ * that was made with its patterns and weights, on a more trusted backend. */
+static void check_change(const model_config *config, int drop, int grow) {
+    backend *be = test_backend(FP32);
+    backend *trusted = test_device_is_cuda() ? backend_cpu(FP32, 0) : backend_cpu_reference(0);
+    model *m = create_model(be, config, 11, 5, 1), *was = create_model(be, config, 11, 5, 1);
+    random_restart(31);
+    inputs in = draw_inputs(m);
+    load_inputs(m, &in);
+    void *const arenas[] = {m->weights, m->moment1, m->moment2, m->average};
+    double *before[4];
+    for (int a = 0; a < 4; a++) {
+        double *values = random_values(m->parameters.total, -1, 1);
+        if (a > 0) set_array(be, arenas[a], values, m->parameters.total, REAL);
+        before[a] = get(be, arenas[a], m->parameters.total, REAL);
+        free(values);
+    }
+    change_graphs(m, drop, grow);
+    size_t total = m->parameters.total;
+    double *after[4], *gradient = get(be, m->gradient, total, REAL);
+    for (int a = 0; a < 4; a++) {
+        after[a] = get(be, arenas[a], total, REAL);
+        check_moved(was, before[a], m, after[a]);
+    }
+    for (size_t i = 0; i < total; i++) assert_true(gradient[i] == 0);
+    free(gradient);
+
+    graph *graphs[CELL_MAX_STAGES];
+    philox_stream random = philox_start(6, PHILOX_TEST, 0, 0);
+    for (int s = 0; s < model_stages(config); s++) {
+        double *norms = mem_alloc((size_t)graph_blocks(m->graphs[s]), sizeof *norms);
+        graphs[s] = graph_exchange(m->graphs[s], norms, 0, NULL, 0, &random);
+        free(norms);
+    }
+    error err;
+    model *fresh = model_create(trusted, config, graphs, 11, 5, 1, MODEL_TRAINING, &err);
+    if (!fresh) fail_msg("%s", err.text);
+    assert_int_equal(fresh->parameters.total, total);
+    free(in.weights);
+    in.weights = after[0];
+    model *models[] = {m, fresh};
+    outcome o[2];
+    for (int i = 0; i < 2; i++) {
+        load_inputs(models[i], &in);
+        model_gradient(models[i]);
+        o[i] = collect_outcome(models[i]);
+    }
+    for (int i = 0; i < m->parameters.count; i++) {
+        const parameter *p = &m->parameters.items[i];
+        double error =
+            relative_error(o[0].gradient + p->offset, o[1].gradient + p->offset, p->count);
+        if (error > 2e-4) fail_msg("gradient of %s: relative error %g", p->name, error);
+    }
+    for (int i = 0; i < 2; i++) free_outcome(&o[i]);
+    for (int a = 0; a < 4; a++) {
+        free(before[a]);
+        if (a > 0) free(after[a]);
+    }
+    free_inputs(&in);
+    model_free(was);
+    model_free(m);
+    model_free(fresh);
+    trusted->destroy(trusted);
+    be->destroy(be);
+}
+
+/* The weights of `m` for a model that has every block: zeros where `m` has none. */
+static double *fill_up(const model *m, const double *weights, const model *full) {
+    const int width = (int)m->config.hidden, side = (int)m->config.block;
+    double *filled = mem_alloc(full->parameters.total, sizeof *filled);
+    int stage = -1;
+    for (int i = 0; i < full->parameters.count; i++) {
+        const parameter *from = &m->parameters.items[i], *to = &full->parameters.items[i];
+        stage += to->layout != NULL;
+        for (int e = 0; e < (int)to->count; e++) {
+            const int gate = e / width / width, row = e / width % width, column = e % width;
+            filled[to->offset + (size_t)e] =
+                to->layout ? weight_of(m, weights, stage, row / side, column / side,
+                                       gate * side + row % side, column % side)
+                           : weights[from->offset + (size_t)e];
+        }
+    }
+    return filled;
+}
+
+/* The norms of the gradient at absent blocks, which leave out the first step, against the gradient
+ * of a model that has every block. From a zero state the first step adds nothing to the first
+ * stage's, nor to the mlstm's second. */
+static void check_gradient_norms(int kind, int layers) {
+    backend *be = test_backend(FP32);
+    backend *trusted = test_device_is_cuda() ? backend_cpu(FP32, 0) : backend_cpu_reference(0);
+    model_config config = small_config();
+    config.cell = kind;
+    config.internal_steps = 2;
+    config.layers = layers;
+    config.layer_norm = false; /* of zeros would not be zero */
+    random_restart(41);
+    model *m = create_model(be, &config, 11, 5, 1);
+    config.graph = GRAPH_DENSE;
+    config.degree = 0;
+    model *full = create_model(trusted, &config, 11, 5, 1);
+    inputs in = draw_inputs(m), filled;
+    memset(in.h, 0, (size_t)config.hidden * 11 * sizeof *in.h);
+    filled = in;
+    filled.weights = fill_up(m, in.weights, full);
+    load_inputs(m, &in);
+    model_gradient(m);
+    load_inputs(full, &filled);
+    model_gradient(full);
+    double *expected = get(trusted, full->gradient, full->parameters.total, REAL);
+    philox_stream random = philox_start(8, PHILOX_TEST, 0, 0);
+    for (int s = 0; s < model_stages(&config); s++) {
+        const stage_place at = model_stage_place(&config, s);
+        if (at.stage > (kind == CELL_MLSTM && at.layer == 0)) continue;
+        int32_t absent[20][2];
+        double norms[20];
+        assert_int_equal(graph_draw_absent(m->graphs[s], 20, &random, absent), 20);
+        graph *g = graph_of_absent(m->graphs[s]->nodes, (const int32_t(*)[2])absent, 20);
+        model_gradient_norms(m, s, g, norms);
+        for (int k = 0; k < 20; k++) {
+            const int side = (int)config.block, output = absent[k][0], input = absent[k][1];
+            double sum = 0;
+            for (int e = 0; e < m->layouts[s]->gates * side * side; e++) {
+                sum += pow(weight_of(full, expected, s, output, input, e / side, e % side), 2);
+            }
+            if (!(fabs(norms[k] / sqrt(sum) - 1) < 1e-3)) {
+                fail_msg("stage %d, block %d: %g, expected %g", s, k, norms[k], sqrt(sum));
+            }
+        }
+        graph_free(g);
+    }
+    free(expected);
+    free(filled.weights);
+    free_inputs(&in);
+    model_free(full);
+    model_free(m);
+    trusted->destroy(trusted);
+    be->destroy(be);
+}
+
+static void test_gradient_norms(void **state) {
+    (void)state;
+    for (int kind = CELL_LSTM; kind <= CELL_DEEP; kind++) {
+        check_gradient_norms(kind, 1);
+        check_gradient_norms(kind, 2);
+    }
+}
+
+static void test_changed_patterns(void **state) {
+    (void)state;
+    for (int kind = CELL_LSTM; kind <= CELL_DEEP; kind++) {
+        model_config config = small_config();
+        config.cell = kind;
+        config.internal_steps = 2;
+        check_change(&config, 0, 0);
+        check_change(&config, 13, 13);
+        check_change(&config, 17, 0);
+        check_change(&config, 32, 0); /* self-blocks alone are left */
+        config.graph = GRAPH_DENSE;
+        config.degree = 0;
+        check_change(&config, 0, 0);
+        check_change(&config, 30, 0);
+        config.layers = 2;
+        check_change(&config, 30, 0);
+        config = small_config();
+        config.cell = kind;
+        config.internal_steps = 2;
+        config.layers = 2;
+        check_change(&config, 13, 13);
+    }
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_changed_patterns),
+        cmocka_unit_test(test_gradient_norms),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

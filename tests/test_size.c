@@ -1,0 +1,68 @@
+/* The number of parameters from a config alone, and configs that match a number of parameters. */
+#include "models.h"
+
+#include "model/size.h"
+
+#include <math.h>
+
+/* The count from the config alone is that of the table, for every cell and option that matters. */
+static void test_parameter_count(void **state) {
+    (void)state;
+    backend *be = test_backend(FP32);
+    for (int kind = 0; kind < 48; kind++) {
+        model_config config = small_config();
+        config.cell = kind % 3;
+        config.layer_norm = kind / 3 % 2;
+        if (kind / 6 % 2) config.graph = GRAPH_DENSE, config.degree = 0;
+        if (kind / 12 % 2) config.input_stride = 2, config.output_stride = 4;
+        if (kind / 24) config.layers = model_most_layers(&config);
+        model *m = create_model(be, &config, 1, 1, 1);
+        assert_int_equal(model_parameter_count(&config, graph_blocks(m->graphs[0])),
+                         parameter_scalars(&m->parameters));
+        model_free(m);
+    }
+    be->destroy(be);
+}
+
+static double gap_of(const model_config *dense, double wanted) {
+    int64_t nodes = dense->hidden / dense->block;
+    return fabs((double)model_parameter_count(dense, nodes * nodes) - wanted);
+}
+
+/* No other width or number of blocks comes nearer to the wanted number of parameters. */
+static void test_matching_parameters(void **state) {
+    (void)state;
+    error err;
+    for (int k = 1; k < 40; k++) {
+        const double wanted = 5000.0 * k * k;
+        model_config config = small_config();
+        config.graph = GRAPH_DENSE;
+        config.output_stride = 3;
+        assert_true(model_match_width(&config, wanted, &err));
+        assert_int_equal(config.hidden % 48, 0);
+        double gap = gap_of(&config, wanted);
+        for (int64_t hidden = 48; hidden < 2000; hidden += 48) {
+            model_config other = config;
+            other.hidden = hidden;
+            assert_true(gap_of(&other, wanted) >= gap);
+        }
+    }
+    model_config config = small_config();
+    config.degree = 0;
+    config.hidden = 512;
+    assert_true(model_match_density(&config, 300000, &err));
+    int64_t blocks = llround(config.density * 32 * 32);
+    double gap = fabs((double)model_parameter_count(&config, blocks) - 300000);
+    assert_true(gap <= 16 * 16 * 4 / 2);
+    assert_false(model_match_density(&config, 3e6, &err));
+    assert_string_equal(err.text, "model.parameters: expected from 186624 (self-blocks alone) to "
+                                  "1202432 (dense) at model.hidden 512, got 3000000");
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_parameter_count),
+        cmocka_unit_test(test_matching_parameters),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
