@@ -131,6 +131,10 @@ double random_uniform(void) {
     return philox_uniform(&draws);
 }
 
+double random_normal(void) {
+    return sqrt(-2 * log(1 - random_uniform())) * cos(2 * M_PI * random_uniform());
+}
+
 double *random_values(size_t count, double low, double high) {
     double *values = mem_alloc(count ? count : 1, sizeof *values);
     for (size_t i = 0; i < count; i++) values[i] = low + (high - low) * random_uniform();

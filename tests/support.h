@@ -29,10 +29,11 @@ void release_all(backend *be, void *const *arrays, size_t count); /* skips NULL 
 /* Returns |a - b| / |b| in the Euclidean norm, or infinity if either has a NaN. */
 double relative_error(const double *a, const double *b, size_t count);
 
-/* Draws a uniform integer below `bound`. Every process draws the same numbers; `random_restart`
- * starts them again. */
+/* Draw a uniform integer below `bound`, a uniform number from 0 to 1, and a normal one. Every
+ * process draws the same numbers; `random_restart` starts them again. */
 uint64_t random_below(uint64_t bound);
 double random_uniform(void);
+double random_normal(void);
 void random_restart(uint64_t seed);
 
 void assert_contains(const char *text, const char *part);

@@ -1,0 +1,195 @@
+/* Fits against other ways to find their optima. */
+#include "problems.h"
+
+#include "core/memory.h"
+
+#include <math.h>
+#include <omp.h>
+#include <stdlib.h>
+#include <string.h>
+
+static backend *be;
+
+/* The l2 optimum by Newton's method, damped; dense, so for few units. */
+static void newton(const problem *p, double cost, double *w) {
+    size_t n = p->units + 1;
+    double *hessian = mem_alloc(n * n, sizeof *hessian), *g = mem_alloc(n, sizeof *g);
+    double *to = mem_alloc(n, sizeof *to);
+    memset(w, 0, n * sizeof *w);
+    for (int step = 0; step < 100; step++) {
+        slopes_of(p, w, p->sign, g);
+        memset(hessian, 0, n * n * sizeof *hessian);
+        for (size_t i = 0; i < p->rows; i++) {
+            double a = 1 / (1 + exp(margin_of(p, w, i)));
+            for (size_t j = 0; j < n; j++) {
+                double xj = j < p->units ? p->x[i * p->units + j] : 1;
+                for (size_t k = 0; k < n; k++) {
+                    double xk = k < p->units ? p->x[i * p->units + k] : 1;
+                    hessian[j * n + k] += cost * a * (1 - a) * xj * xk;
+                }
+            }
+        }
+        for (size_t j = 0; j < n; j++) {
+            hessian[j * n + j] += 1;
+            g[j] = cost * g[j] + w[j];
+        }
+        for (size_t j = 0; j < n; j++) { /* Gauss-Jordan: positive definite, no pivots */
+            for (size_t r = 0; r < n; r++) {
+                if (r == j) continue;
+                double factor = hessian[r * n + j] / hessian[j * n + j];
+                for (size_t k = j; k < n; k++) hessian[r * n + k] -= factor * hessian[j * n + k];
+                g[r] -= factor * g[j];
+            }
+        }
+        double before = objective_of(p, w, cost, PENALTY_L2), t = 1;
+        do {
+            for (size_t j = 0; j < n; j++) to[j] = w[j] - t * g[j] / hessian[j * n + j];
+            t /= 2;
+        } while (objective_of(p, to, cost, PENALTY_L2) > before && t > 1e-12);
+        if (objective_of(p, to, cost, PENALTY_L2) >= before) break;
+        memcpy(w, to, n * sizeof *w);
+    }
+    free(hessian);
+    free(g);
+    free(to);
+}
+
+static void test_l2_meets_newton(void **state) {
+    (void)state;
+    const double spread[] = {1, 1e6, 1}, mean[] = {0, 0, 20};
+    for (int n = 0; n < 3; n++) {
+        problem p = make_problem(300, 6, spread[n], mean[n], 10 + (uint64_t)n);
+        fit_report reports[PROBE_COSTS];
+        double *weights = fit_all(be, &p, PENALTY_L2, false, reports), best[7];
+        for (int k = 0; k < PROBE_COSTS; k++) {
+            newton(&p, problem_costs[k], best);
+            double least = objective_of(&p, best, problem_costs[k], PENALTY_L2);
+            double found = objective_of(&p, weights + k * 7, problem_costs[k], PENALTY_L2);
+            assert_true(fabs(found / least - 1) < 2e-5);
+            assert_true(fabs(reports[k].objective / found - 1) < 1e-5);
+        }
+        free(weights);
+        free_problem(&p);
+    }
+}
+
+/* At the l1 optimum the loss's slope is 1 against each weight, and at most 1 where it is 0. */
+static void test_l1_meets_its_conditions(void **state) {
+    (void)state;
+    problem p = make_problem(400, 60, 1, 0, 20);
+    size_t count = p.units + 1, zeros = 0;
+    fit_report reports[PROBE_COSTS];
+    double *weights = fit_all(be, &p, PENALTY_L1, false, reports);
+    double *slope = mem_alloc(count, sizeof *slope);
+    for (int k = 0; k < PROBE_COSTS; k++) {
+        const double *w = weights + (size_t)k * count;
+        slopes_of(&p, w, p.sign, slope);
+        for (size_t j = 0; j < count; j++) {
+            if (w[j] == 0) {
+                zeros++;
+                assert_true(fabs(problem_costs[k] * slope[j]) < 1.005);
+            } else {
+                assert_true(fabs(problem_costs[k] * slope[j] + copysign(1, w[j])) < 0.005);
+            }
+        }
+        assert_true(reports[k].gap < 1e-2 && reports[k].gap > -1e-6);
+    }
+    assert_in_range(zeros, 61, 8 * count);
+    free(slope);
+    free(weights);
+    free_problem(&p);
+}
+
+/* No nudge of any one weight, or of two together, improves an l1 fit of features far from standard.
+ */
+static void test_l1_far_from_standard(void **state) {
+    (void)state;
+    const double spread[] = {1e5, 1}, mean[] = {0, 20};
+    for (int n = 0; n < 2; n++) {
+        problem p = make_problem(300, 8, spread[n], mean[n], 30 + (uint64_t)n);
+        fit_report reports[PROBE_COSTS];
+        double *weights = fit_all(be, &p, PENALTY_L1, false, reports);
+        for (int k = 0; k < PROBE_COSTS; k++) {
+            double *w = weights + k * 9, found = objective_of(&p, w, problem_costs[k], PENALTY_L1);
+            for (int trial = 0; trial < 500; trial++) {
+                double saved[9], size = pow(10, -6 * random_uniform());
+                memcpy(saved, w, sizeof saved);
+                for (int moved = 0; moved < 1 + trial % 2; moved++) {
+                    size_t j = random_below(9);
+                    double scale = j < 8 ? pow(spread[n], 0.5 - (double)j / 7) : 1;
+                    w[j] = trial % 5 == 0 ? 0 : w[j] + size * scale * random_normal();
+                }
+                assert_true(objective_of(&p, w, problem_costs[k], PENALTY_L1) > found * (1 - 2e-5));
+                memcpy(w, saved, sizeof saved);
+            }
+        }
+        free(weights);
+        free_problem(&p);
+    }
+}
+
+/* Standardising by hand and then fitting gives the same model. */
+static void test_standardizing(void **state) {
+    (void)state;
+    for (penalty penalty = PENALTY_L1; penalty <= PENALTY_L2; penalty++) {
+        problem p = make_problem(500, 10, 1e4, 3, 40), q = make_problem(500, 10, 1, 0, 41);
+        for (size_t i = 0; i < p.rows; i++) p.x[i * 10 + 9] = 2.5f; /* constant */
+        memcpy(q.sign, p.sign, p.rows);
+        dataset d = as_dataset(&p);
+        double mean[10], deviation[10];
+        dataset_moments(&d, p.sign, mean, deviation);
+        assert_true(deviation[9] == 0 && fabs(mean[9] - 2.5) < 1e-12);
+        for (size_t i = 0; i < 500 * 10; i++) {
+            double scale = deviation[i % 10] > 0 ? deviation[i % 10] : 1;
+            q.x[i] = (float)((p.x[i] - mean[i % 10]) / scale);
+        }
+        fit_report mine[PROBE_COSTS], hand[PROBE_COSTS];
+        double *w = fit_all(be, &p, penalty, true, mine),
+               *v = fit_all(be, &q, penalty, false, hand);
+        for (int k = 0; k < PROBE_COSTS; k++) {
+            assert_true(fabs(mine[k].objective / hand[k].objective - 1) < 2e-5);
+            assert_true(w[k * 11 + 9] == 0);
+            for (int u = 0; u < 9; u++) {
+                assert_true(fabs(w[k * 11 + u] * deviation[u] - v[k * 11 + u]) < 2e-2);
+            }
+        }
+        free(w);
+        free(v);
+        free_problem(&p);
+        free_problem(&q);
+    }
+}
+
+static void test_threads_do_not_matter(void **state) {
+    (void)state;
+    if (test_device_is_cuda()) skip();
+    problem p = make_problem(1500, 40, 1, 1, 50);
+    fit_report reports[PROBE_COSTS];
+    double *first = fit_all(be, &p, PENALTY_L1, false, reports);
+    const int threads = omp_get_max_threads();
+    for (int count = 1; count <= 3; count += 2) {
+        backend *other = backend_cpu(FP32, count);
+        omp_set_num_threads(count);
+        double *again = fit_all(other, &p, PENALTY_L1, false, reports);
+        assert_memory_equal(first, again, PROBE_COSTS * 41 * sizeof *first);
+        free(again);
+        other->destroy(other);
+    }
+    omp_set_num_threads(threads);
+    free(first);
+    free_problem(&p);
+}
+
+int main(void) {
+    be = test_backend(FP32);
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_l2_meets_newton),
+        cmocka_unit_test(test_l1_meets_its_conditions),
+        cmocka_unit_test(test_l1_far_from_standard),
+        cmocka_unit_test(test_standardizing),
+        cmocka_unit_test(test_threads_do_not_matter),
+    };
+    int failed = cmocka_run_group_tests(tests, NULL, NULL);
+    be->destroy(be);
+    return failed;
+}

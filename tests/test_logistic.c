@@ -1,0 +1,137 @@
+/* The logistic loss of several models at a time: margins, losses, gradients and curvature. */
+#include "problems.h"
+
+#include "core/memory.h"
+
+#include <math.h>
+#include <stdlib.h>
+
+static backend *be;
+
+static void check_loss(size_t rows, size_t units, bool resident) {
+    enum { MODELS = 3 };
+    problem p = make_problem(rows, units, 10, 1, rows);
+    dataset d = as_dataset(&p);
+    for (size_t i = 3; i < rows; i += 7) p.sign[i] = 0;
+    double size = 0.5 / sqrt((double)units); /* margins that saturate say little */
+    double *w = random_values(MODELS * (units + 1), -size, size);
+    for (size_t i = 0; i < MODELS * (units + 1); i++) w[i] = (float)w[i];
+    double loss[MODELS], curvature[MODELS], entropy[MODELS];
+    double *gradient = mem_alloc(MODELS * (units + 1), sizeof *gradient);
+    double *margins = mem_alloc(MODELS * rows, sizeof *margins);
+    double *expected = mem_alloc(units + 1, sizeof *expected);
+    error err;
+    logistic *l = logistic_create(be, &d, MODELS, resident, &err);
+    assert_non_null(l);
+    assert_true(logistic_margins(l, w, MODELS, margins, &err));
+    assert_true(logistic_evaluate(l, w, MODELS, p.sign, loss, gradient, curvature, &err));
+    logistic_entropy(l, MODELS, p.sign, (double[]){1, 0.5, 0}, entropy);
+    for (size_t k = 0; k < MODELS; k++) {
+        const double *weights = w + k * (units + 1), shrink[] = {1, 0.5, 0};
+        double sums[2] = {0}, counted = 0;
+        for (size_t i = 0; i < rows; i++) {
+            double z = margin_of(&p, weights, i);
+            assert_true(fabs(margins[i * MODELS + k] - z) < 1e-4);
+            if (p.sign[i] == 0) continue;
+            double a = 1 / (1 + exp(p.sign[i] * z)), b = shrink[k] * a;
+            counted++;
+            sums[0] += a * (1 - a);
+            if (b > 0) sums[1] -= b * log(b) + (1 - b) * log(1 - b);
+        }
+        slopes_of(&p, weights, p.sign, expected);
+        assert_true(fabs(loss[k] / loss_of(&p, weights, p.sign) - 1) < 1e-6);
+        assert_true(relative_error(gradient + k * (units + 1), expected, units + 1) < 1e-5);
+        assert_true(fabs(curvature[k] * counted / sums[0] - 1) < 1e-5);
+        assert_true(fabs(entropy[k] - sums[1]) <= 1e-5 * sums[1]);
+    }
+    logistic_free(l);
+    free(expected);
+    free(margins);
+    free(gradient);
+    free(w);
+    free_problem(&p);
+}
+
+static void test_loss(void **state) {
+    (void)state;
+    check_loss(1, 1, true);
+    check_loss(255, 33, true);
+    check_loss(1500, 20000, true); /* several panels on the CPU */
+    check_loss(2500, 5, false);
+    check_loss(9000, 3, true); /* and everywhere */
+    check_loss(9000, 3, false);
+}
+
+/* The gradient against differences of the loss, which is in double but for its products. */
+static void test_gradient_by_differences(void **state) {
+    (void)state;
+    problem p = make_problem(60, 4, 1, 0, 3);
+    dataset d = as_dataset(&p);
+    error err;
+    logistic *l = logistic_create(be, &d, 1, true, &err);
+    double w[5] = {0.25, -0.5, 0.125, 0.75, -0.25}, gradient[5], ignored[5], up, down, curvature;
+    assert_true(logistic_evaluate(l, w, 1, p.sign, &up, gradient, &curvature, &err));
+    for (int j = 0; j < 5; j++) {
+        double step = 1.0 / 128, at = w[j];
+        w[j] = at + step;
+        assert_true(logistic_evaluate(l, w, 1, p.sign, &up, ignored, &curvature, &err));
+        w[j] = at - step;
+        assert_true(logistic_evaluate(l, w, 1, p.sign, &down, ignored, &curvature, &err));
+        w[j] = at;
+        assert_true(fabs((up - down) / (2 * step) - gradient[j]) < 2e-3);
+    }
+    logistic_free(l);
+    free_problem(&p);
+}
+
+/* With fewer units than directions nothing is left to the diagonal. */
+static void test_curvature_is_that_of_the_moments(void **state) {
+    (void)state;
+    enum { UNITS = 12, COUNT = UNITS + 1 };
+    problem p = make_problem(400, UNITS, 100, 5, 4);
+    dataset d = as_dataset(&p);
+    for (size_t i = 0; i < p.rows; i += 5) p.sign[i] = 0;
+    error err;
+    logistic *l = logistic_create(be, &d, 5, true, &err);
+    for (int standardize = 0; standardize < 2; standardize++) {
+        view v = view_create(&d, p.sign, standardize);
+        curvature c;
+        assert_true(curvature_find(&c, l, p.sign, &v, &err));
+        double moments[COUNT][COUNT] = {0};
+        for (size_t i = 0; i < p.rows; i++) {
+            double x[COUNT] = {[UNITS] = 1};
+            for (size_t u = 0; u < UNITS; u++) {
+                x[u] = p.x[i * UNITS + u];
+                if (standardize) x[u] = (x[u] - v.mean[u]) / v.deviation[u];
+            }
+            for (size_t j = 0; j < COUNT && p.sign[i] != 0; j++) {
+                for (size_t k = 0; k < COUNT; k++) moments[j][k] += x[j] * x[k];
+            }
+        }
+        for (size_t j = 0; j < COUNT; j++) {
+            for (size_t k = 0; k < COUNT; k++) {
+                double sum = j == k ? c.diagonal[j] : 0, size = moments[j][j] * moments[k][k];
+                for (size_t r = 0; r < (size_t)c.rank; r++) {
+                    sum += c.factor[j * (size_t)c.rank + r] * c.factor[k * (size_t)c.rank + r];
+                }
+                assert_true(fabs(sum - moments[j][k]) < 1e-3 * sqrt(size));
+            }
+        }
+        curvature_free(&c);
+        view_free(&v);
+    }
+    logistic_free(l);
+    free_problem(&p);
+}
+
+int main(void) {
+    be = test_backend(FP32);
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_loss),
+        cmocka_unit_test(test_gradient_by_differences),
+        cmocka_unit_test(test_curvature_is_that_of_the_moments),
+    };
+    int failed = cmocka_run_group_tests(tests, NULL, NULL);
+    be->destroy(be);
+    return failed;
+}

@@ -1,0 +1,147 @@
+/* The minimiser on losses whose minimum is known, its history of changes, and linear systems. */
+#include "support.h"
+
+#include "core/memory.h"
+#include "probe/history.h"
+#include "probe/linear.h"
+#include "probe/minimiser.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+static void test_linear_systems(void **state) {
+    (void)state;
+    enum { N = 9, COLUMNS = 3 };
+    random_restart(6);
+    double *a = random_values(N * N, -1, 1), *x = random_values(N * COLUMNS, -1, 1);
+    double b[N * COLUMNS] = {0}, c[N * COLUMNS] = {0}, symmetric[N * N] = {0};
+    a[0] = 0; /* needs a pivot */
+    for (int i = 0; i < N; i++) {
+        for (int k = 0; k < N; k++) {
+            for (int j = 0; j < N; j++) symmetric[i * N + k] += a[i * N + j] * a[k * N + j];
+            for (int j = 0; j < COLUMNS; j++)
+                b[i * COLUMNS + j] += a[i * N + k] * x[k * COLUMNS + j];
+        }
+    }
+    for (int i = 0; i < N * COLUMNS; i++) {
+        for (int k = 0; k < N; k++) {
+            c[i] += symmetric[i / COLUMNS * N + k] * x[k * COLUMNS + i % COLUMNS];
+        }
+    }
+    linear_solve(a, N, b, COLUMNS);
+    assert_true(relative_error(b, x, N * COLUMNS) < 1e-10);
+    assert_true(linear_cholesky(symmetric, N));
+    linear_forward(symmetric, N, c, COLUMNS);
+    linear_backward(symmetric, N, c, COLUMNS);
+    assert_true(relative_error(c, x, N * COLUMNS) < 1e-8);
+    assert_false(linear_cholesky((double[]){1, 0, 2, 1}, 2));
+    free(a);
+    free(x);
+}
+
+/* The sum of (w_i - c_i)^2 a_i / 2, coupled by (sum of w)^2 / 2 where asked. */
+static double quadratic(const double *w, const double *a, const double *c, size_t n, bool coupled,
+                        double *gradient) {
+    double value = 0, sum = 0;
+    for (size_t i = 0; i < n && coupled; i++) sum += w[i];
+    for (size_t i = 0; i < n; i++) {
+        value += 0.5 * a[i] * (w[i] - c[i]) * (w[i] - c[i]);
+        gradient[i] = a[i] * (w[i] - c[i]) + 10 * sum;
+    }
+    return value + 5 * sum * sum;
+}
+
+static void minimise(penalty penalty, const double *a, const double *c, size_t n, bool coupled,
+                     double *w) {
+    double *zero = mem_alloc(n, sizeof *zero), *gradient = mem_alloc(n, sizeof *gradient);
+    double *factor = mem_alloc(n, sizeof *factor);
+    for (size_t i = 0; i < n; i++) factor[i] = coupled ? 2 : 0.1; /* a guess, no more */
+    minimiser *m = minimiser_create(n, penalty, zero, a, factor, 1, 1);
+    for (int k = 0; k < 400 && !minimiser_stalled(m); k++) {
+        double loss = quadratic(minimiser_trial(m), a, c, n, coupled, gradient);
+        minimiser_tell(m, loss, gradient, 1);
+    }
+    assert_true(minimiser_stalled(m));
+    memcpy(w, minimiser_best(m), n * sizeof *w);
+    minimiser_free(m);
+    free(factor);
+    free(zero);
+    free(gradient);
+}
+
+static void test_minimiser_on_quadratics(void **state) {
+    (void)state;
+    enum { N = 40 };
+    random_restart(4);
+    double a[N], *c = random_values(N, -3, 3), w[N], gradient[N];
+    for (int i = 0; i < N; i++) a[i] = exp(6 * random_uniform() - 3);
+    minimise(PENALTY_L1, a, c, N, false, w);
+    for (int i = 0; i < N; i++) { /* soft thresholds */
+        double size = fabs(c[i]) - 1 / a[i], expected = size > 0 ? copysign(size, c[i]) : 0;
+        assert_true(fabs(w[i] - expected) < 1e-3);
+        if (expected == 0) assert_true(w[i] == 0);
+    }
+    minimise(PENALTY_L2, a, c, N, false, w);
+    for (int i = 0; i < N; i++) assert_true(fabs(w[i] - a[i] * c[i] / (a[i] + 1)) < 1e-3);
+    minimise(PENALTY_L1, a, c, N, true, w);
+    quadratic(w, a, c, N, true, gradient);
+    for (int i = 0; i < N; i++) {
+        if (w[i] == 0)
+            assert_true(fabs(gradient[i]) < 1.02);
+        else
+            assert_true(fabs(gradient[i] + copysign(1, w[i])) < 0.02);
+    }
+    minimise(PENALTY_L2, a, c, N, true, w);
+    quadratic(w, a, c, N, true, gradient);
+    for (int i = 0; i < N; i++) assert_true(fabs(gradient[i] + w[i]) < 0.02);
+    free(c);
+}
+
+/* More pairs than the history holds: the model still knows the last change of gradient, B s = y, so
+ * that its minimum from there is where a step back would be. */
+static void test_history_meets_the_secant_condition(void **state) {
+    (void)state;
+    enum { N = 6, PAIRS = 50 };
+    random_restart(5);
+    double factor[N * 2], diagonal[N], from[N], to[N], g0[N], g1[N], target[N];
+    for (int i = 0; i < N; i++) {
+        diagonal[i] = 1 + i;
+        factor[2 * i] = random_normal();
+        factor[2 * i + 1] = random_normal();
+    }
+    history *h = history_create(N, factor, 2);
+    for (int k = 0; k < PAIRS; k++) {
+        double sum = 0;
+        for (int i = 0; i < N; i++) {
+            from[i] = random_normal();
+            to[i] = random_normal();
+            sum += to[i] - from[i];
+        }
+        for (int i = 0; i < N; i++) {
+            g0[i] = random_normal();
+            g1[i] = g0[i] + (2 + i) * (to[i] - from[i]) + sum;
+        }
+        history_add(h, from, to, g0, g1);
+        if (k == PAIRS / 2) history_set_base(h, diagonal, 0.7);
+    }
+    double change[N];
+    for (int i = 0; i < N; i++) change[i] = g0[i] - g1[i];
+    history_newton(h, from, change, target);
+    assert_true(relative_error(target, to, N) < 1e-6);
+    for (int i = 0; i < N; i++) change[i] -= to[i] > 0 ? 1 : -1; /* what |u|_1 then takes back */
+    history_newton_l1(h, from, change, target);
+    assert_true(relative_error(target, to, N) < 1e-2);
+    history_forget(h);
+    assert_true(history_is_empty(h));
+    history_free(h);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_linear_systems),
+        cmocka_unit_test(test_minimiser_on_quadratics),
+        cmocka_unit_test(test_history_meets_the_secant_condition),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
