@@ -2,9 +2,9 @@
 # The unit tests on a GPU under NVIDIA's compute-sanitizer:
 #   tests/sanitize_gpu.sh BUILD [TOOL...] [-- TEST...]
 # Tools: memcheck, initcheck and racecheck, the default being all; the last wants a BUILD that was
-# configured with -DSMALLWORLD_RACECHECK=ON. Tests: products, cell, cell_forward, ops, model, train and
-# probe; with `:portable` for the kernels of any GPU. Each line is a tool's closing line on a test; what it had to say
-# before goes to BUILD/sanitize-TOOL-TEST.txt. Fails where a test or a tool does.
+# configured with -DSMALLWORLD_RACECHECK=ON. A TEST is the name of a program without its `test_`; with
+# `:portable` it tests the kernels of any GPU. Each line is a tool's closing line on a test; what it had
+# to say before goes to BUILD/sanitize-TOOL-TEST.txt. Fails where a test or a tool does.
 set -euo pipefail
 [ $# -gt 0 ] || { sed -n '2,8s/^# //p' "$0" >&2; exit 2; }
 cd "$(dirname "$0")/.."
@@ -16,8 +16,10 @@ while [ $# -gt 0 ] && [ "$1" != -- ]; do tools+=("$1"); shift; done
 [ $# -eq 0 ] || shift
 tests=("$@")
 [ ${#tools[@]} -gt 0 ] || tools=(memcheck initcheck racecheck)
-[ ${#tests[@]} -gt 0 ] || tests=(products cell cell_forward ops model train probe
-                                 products:portable cell:portable ops:portable model:portable)
+[ ${#tests[@]} -gt 0 ] || tests=(products dispatch chain cell cell_forward ops model patterns train
+                                 logistic fit probe products:portable dispatch:portable
+                                 chain:portable cell:portable ops:portable model:portable
+                                 patterns:portable)
 
 sanitizer=$(command -v compute-sanitizer || echo /usr/local/cuda/bin/compute-sanitizer)
 if ! [ -x "$sanitizer" ]; then

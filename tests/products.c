@@ -1,0 +1,81 @@
+#include "products.h"
+
+#include "graph/graph.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+
+layout *pattern_layout(const graph_options *options, int nodes, int block, int gates) {
+    error err;
+    graph *g = graph_create(options, nodes, &err);
+    assert_non_null(g);
+    layout *l = layout_from_graph(g, block, gates);
+    graph_free(g);
+    return l;
+}
+
+void check_layout(pair *p, const layout *l, int columns, int steps, const char *name) {
+    size_t weights = layout_weights(l);
+    size_t in = layout_inputs(l) * (size_t)columns * (size_t)steps;
+    size_t out = layout_rows(l) * (size_t)columns * (size_t)steps;
+    double *w = random_values(weights, -1, 1), *x = random_values(in, -1, 1);
+    double *dy = random_values(out, -1, 1);
+    double *result[2][5];
+    bool narrow = columns % wgrad_multiple(p->be); /* for single products, but wgrad */
+    for (int side = 0; side < 2; side++) {
+        backend *be = side ? p->trusted : p->be;
+        device_layout *d = be->layout_create(be, l);
+        void *dw = put(be, w, weights, OPERAND), *dx = put(be, x, in, OPERAND);
+        void *ddy = put(be, dy, out, OPERAND);
+        void *y[5] = {put_poison(be, out, OPERAND), put_poison(be, out, REAL),
+                      put_poison(be, in, OPERAND), put_poison(be, in, REAL),
+                      put_poison(be, weights, REAL)};
+        size_t room = be->wgrad_workspace(be, l, steps, columns);
+        void *workspace = room ? be->allocate(be, room) : NULL;
+        be->fprop(be, d, dw, dx, steps, columns, y[0], OPERAND, NULL);
+        be->fprop(be, d, dw, dx, steps, columns, y[1], REAL, NULL);
+        be->dgrad(be, d, dw, ddy, steps, columns, y[2], OPERAND);
+        be->dgrad(be, d, dw, ddy, steps, columns, y[3], REAL);
+        if (!narrow) be->wgrad(be, d, ddy, dx, steps, columns, y[4], workspace);
+        const size_t sizes[5] = {out, out, in, in, weights};
+        for (int i = 0; i < 5; i++) {
+            result[side][i] = get(be, y[i], sizes[i], i == 0 || i == 2 ? OPERAND : REAL);
+            be->release(be, y[i]);
+        }
+        if (workspace) be->release(be, workspace);
+        be->release(be, dw);
+        be->release(be, dx);
+        be->release(be, ddy);
+        be->layout_free(be, d);
+    }
+    static const char *const what[5] = {"fprop", "fprop to real", "dgrad", "dgrad to real",
+                                        "wgrad"};
+    const size_t sizes[5] = {out, out, in, in, weights};
+    for (int i = 0; i < 5; i++) {
+        char text[240];
+        snprintf(text, sizeof text, "%s, %s, %d columns, %d steps", what[i], name, columns, steps);
+        pair as = *p; /* sums in fp32 of the same operands are as near in bf16 */
+        if (i == 4 && test_device_is_cuda() && p->be->precision == BF16) as.tolerance = 1e-5;
+        if (i < 4 || !narrow) assert_each_close(&as, text, result[0][i], result[1][i], sizes[i]);
+        free(result[0][i]);
+        free(result[1][i]);
+    }
+    free(w);
+    free(x);
+    free(dy);
+}
+
+void check_shapes(pair *p, const shape *shapes, size_t count) {
+    for (size_t i = 0; i < count; i++) {
+        const shape *s = &shapes[i];
+        const int steps = s->steps ? s->steps : 1;
+        graph *g = nasty_graph(s->nodes, s->share, s->hubs);
+        layout *l = layout_from_graph(g, s->block, s->gates);
+        char name[160];
+        snprintf(name, sizeof name, "block %d, %d gates, %d blocks (%s)", s->block, s->gates,
+                 l->blocks, s->reason ? s->reason : "random");
+        check_layout(p, l, s->columns * p->be->product_multiple, steps, name);
+        layout_free(l);
+        graph_free(g);
+    }
+}

@@ -1,0 +1,176 @@
+/* The GPU's table of kernels: each kernel by its name, and names that are forced. */
+#include "products.h"
+
+#include "bench.h"
+
+#include <string.h>
+
+/* Every kernel of the dispatch table by its name, with a shape that must run it where the GPU and
+ * the program have it. */
+static const struct kernel_case {
+    const char *kernel, *reason;
+    precision precision;
+    bench_product product;
+    shape shape; /* columns in multiples of 32 */
+} kernel_cases[] = {
+    {.kernel = "fprop_gates",
+     .reason = "two tiles of 128 columns, of nodes whose lists are cut between thread blocks",
+     .precision = BF16,
+     .product = PRODUCT_FPROP,
+     .shape = {.nodes = 71, .block = 32, .gates = GATES, .columns = 4, .steps = 1, .share = 0.15}},
+    {.kernel = "dgrad_gates",
+     .reason = "a hub's list, which several thread blocks share",
+     .precision = BF16,
+     .product = PRODUCT_DGRAD,
+     .shape = {.nodes = 60,
+               .block = 32,
+               .gates = GATES,
+               .columns = 8,
+               .steps = 1,
+               .share = 0.05,
+               .hubs = true}},
+    {.kernel = "one_gate",
+     .reason = "the fewest columns it takes, of long lists: two thread blocks share each part",
+     .precision = BF16,
+     .product = PRODUCT_FPROP,
+     .shape = {.nodes = 160, .block = 32, .gates = 1, .columns = 4, .steps = 1, .share = 0.5}},
+    {.kernel = "one_gate",
+     .reason = "hubs whose lists are cut, transposed",
+     .precision = BF16,
+     .product = PRODUCT_DGRAD,
+     .shape = {.nodes = 395,
+               .block = 32,
+               .gates = 1,
+               .columns = 16,
+               .steps = 1,
+               .share = 0.005,
+               .hubs = true}},
+    {.kernel = "wgrad_gates",
+     .reason = "several steps, and rows of four gates that are one tile",
+     .precision = BF16,
+     .product = PRODUCT_WGRAD,
+     .shape = {.nodes = 33, .block = 32, .gates = GATES, .columns = 4, .steps = 3, .share = 0.1}},
+    {.kernel = "wgrad_gates",
+     .reason = "operands of 4 bytes, rounded by the copy engine",
+     .precision = TF32,
+     .product = PRODUCT_WGRAD,
+     .shape = {.nodes = 20, .block = 128, .gates = 1, .columns = 4, .steps = 1, .share = 0.2}},
+    {.kernel = "wgrad_one_gate",
+     .reason = "more tiles than thread blocks make at a time",
+     .precision = BF16,
+     .product = PRODUCT_WGRAD,
+     .shape = {.nodes = 132, .block = 32, .gates = 1, .columns = 6, .steps = 1, .share = 0.75}},
+    {.kernel = "wgrad_one_gate",
+     .reason = "operands of 4 bytes, rounded by the copy engine",
+     .precision = TF32,
+     .product = PRODUCT_WGRAD,
+     .shape = {.nodes = 65, .block = 64, .gates = 1, .columns = 2, .steps = 6, .share = 0.5}},
+    {.kernel = "small_blocks",
+     .reason = "four gates, beyond the columns that few_columns takes",
+     .precision = BF16,
+     .product = PRODUCT_DGRAD,
+     .shape = {.nodes = 150, .block = 8, .gates = GATES, .columns = 6, .steps = 1, .share = 0.1}},
+    {.kernel = "wgrad_small_blocks",
+     .reason = "tasks of neighbouring rows of 16",
+     .precision = BF16,
+     .product = PRODUCT_WGRAD,
+     .shape = {.nodes = 500, .block = 16, .gates = 1, .columns = 4, .steps = 3, .share = 0.05}},
+    {.kernel = "few_columns",
+     .reason = "a hub's list, shared by the thread blocks of a cluster",
+     .precision = BF16,
+     .product = PRODUCT_FPROP,
+     .shape = {.nodes = 140,
+               .block = 32,
+               .gates = 1,
+               .columns = 1,
+               .steps = 1,
+               .share = 0.01,
+               .hubs = true}},
+    {.kernel = "hopper_tf32",
+     .reason = "columns that end within a tile",
+     .precision = TF32,
+     .product = PRODUCT_FPROP,
+     .shape = {.nodes = 420, .block = 32, .gates = 1, .columns = 5, .steps = 1, .share = 0.01}},
+    {.kernel = "portable_bf16",
+     .reason = "several steps at once, which no other kernel takes",
+     .precision = BF16,
+     .product = PRODUCT_DGRAD,
+     .shape = {.nodes = 11, .block = 64, .gates = GATES, .columns = 2, .steps = 3, .share = 0.4}},
+    {.kernel = "portable_tf32",
+     .reason = "several steps at once",
+     .precision = TF32,
+     .product = PRODUCT_FPROP,
+     .shape = {.nodes = 40, .block = 32, .gates = 1, .columns = 3, .steps = 3, .share = 0.2}},
+    {.kernel = "portable_fp32",
+     .reason = "lists longer than a warp looks up at a time",
+     .precision = FP32,
+     .product = PRODUCT_WGRAD,
+     .shape = {.nodes = 90, .block = 32, .gates = 1, .columns = 5, .steps = 1, .share = 0.4}},
+};
+
+/* A kernel for another GPU is left out: it cannot be forced either. */
+static void check_kernel(const struct kernel_case *k) {
+    error err;
+    pair p = open_pair(k->precision);
+    backend *be = p.be;
+    if (be->bench->force_kernel(be, k->kernel, &err)) {
+        assert_true(be->bench->force_kernel(be, NULL, &err));
+        const shape *s = &k->shape;
+        const int columns = s->columns * be->product_multiple;
+        graph *g = nasty_graph(s->nodes, s->share, s->hubs);
+        layout *l = layout_from_graph(g, s->block, s->gates);
+        device_layout *device = be->layout_create(be, l);
+        const char *name = be->bench->kernel_name(be, device, k->product, s->steps, columns, &err);
+        if (!name || strcmp(name, k->kernel) != 0) {
+            fail_msg("%s: expected %s, got %s", k->reason, k->kernel, name ? name : err.text);
+        }
+        be->layout_free(be, device);
+        check_layout(&p, l, columns, s->steps, k->reason);
+        layout_free(l);
+        graph_free(g);
+    }
+    close_pair(&p);
+}
+
+static void test_kernels_by_name(void **state) {
+    (void)state;
+    if (!test_device_is_cuda()) skip();
+    random_restart(18);
+    for (size_t i = 0; i < sizeof kernel_cases / sizeof kernel_cases[0]; i++) {
+        check_kernel(&kernel_cases[i]);
+    }
+}
+
+/* A name that there is none of, and a call that the kernel does not take, are told in one line that
+ * lists the names there are. */
+static void test_forced_kernels(void **state) {
+    (void)state;
+    if (!test_device_is_cuda()) skip();
+    backend *be = test_backend(BF16);
+    error err;
+    assert_false(be->bench->force_kernel(be, "no_such_kernel", &err));
+    assert_contains(err.text, "no_such_kernel");
+    assert_contains(err.text, "portable_bf16");
+    assert_false(be->bench->force_kernel(be, "portable_tf32", &err)); /* of another precision */
+    assert_true(be->bench->force_kernel(be, "few_columns", &err));
+    graph *g = nasty_graph(11, 0.3, true);
+    layout *l = layout_from_graph(g, 32, 1);
+    device_layout *device = be->layout_create(be, l);
+    assert_string_equal(be->bench->kernel_name(be, device, PRODUCT_FPROP, 1, 256, &err),
+                        "few_columns");
+    assert_null(be->bench->kernel_name(be, device, PRODUCT_FPROP, 2, 256, &err));
+    assert_contains(err.text, "few_columns does not take fprop");
+    assert_non_null(be->bench->kernel_name(be, device, PRODUCT_WGRAD, 2, 256, &err));
+    be->layout_free(be, device);
+    layout_free(l);
+    graph_free(g);
+    be->destroy(be);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_kernels_by_name),
+        cmocka_unit_test(test_forced_kernels),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
