@@ -210,8 +210,8 @@ static void test_streams(void **state) {
             assert_int_equal(cu.to_device(array[i], host[i], bytes, streams[s]), 0);
         }
         void *at[ARRAYS];
-        for (int i = 0; i < ARRAYS; i++)
-            at[i] = (void *)array[i]; /* NOLINT: the device's address */
+        /* NOLINTNEXTLINE: addresses of the device */
+        for (int i = 0; i < ARRAYS; i++) at[i] = (void *)array[i];
         assert_true(smallworld_fprop(product, at[0], at[1], at[3], p.columns, streams[s]));
         assert_true(smallworld_dgrad(product, at[0], at[2], at[4], p.columns, streams[s]));
         assert_true(smallworld_wgrad(product, at[2], at[1], at[5], p.columns, streams[s]));

@@ -25,20 +25,18 @@ static const double text_share = 0.35, random_share = 0.1, gradient_share = 0.1,
                     forward_share = 0.1, features_share = 0.15;
 
 static const timing dense_timing = {5, 0.01, 1};
-static const double dense_most =
-    0.25; /* a dense product that takes longer, in seconds, is not measured */
 
-static const double round_seconds =
-    0.25; /* duration of the updates between two waits for the device */
+/* Seconds: a dense product that takes longer is not measured; the updates between two waits for the
+ * device take so long. */
+static const double dense_most = 0.25, round_seconds = 0.25;
 
 enum {
     TEXT_BYTES = 8 << 20, /* size of the made-up text; at least four minibatches */
     MOST_ROUNDS = 99,
-    MOST_GRADIENTS = 9, /* runs of the weights' gradient */
-    REVIEWS =
-        25000, /* documents that feature extraction stands for; only some groups of them are run */
+    MOST_GRADIENTS = 9,   /* runs of the weights' gradient */
+    REVIEWS = 25000,      /* documents that feature extraction stands for */
     MEAN_DOCUMENT = 1300, /* mean length in bytes, as of film reviews */
-    MOST_GROUPS = 64,     /* groups of documents, each a minibatch */
+    MOST_GROUPS = 64,     /* groups of documents that are run, each a minibatch */
     DENSE_DEPTH = 1 << 14,
     CPU_DENSE_DEPTH = 1 << 8 /* largest depth of a dense wgrad */
 };

@@ -118,8 +118,8 @@ static int run(int argc, char **argv) {
     return run_command(argv[1], argc - 1, argv + 1);
 }
 
-void (*argp_program_version_hook)(FILE *, struct argp_state *) =
-    print_version; /* argp calls this for --version of a command */
+/* argp calls this for --version of a command. */
+void (*argp_program_version_hook)(FILE *, struct argp_state *) = print_version;
 
 /* Opens standard input, output and error if they are closed, so that files opened later do not take
  * their places. Writing to a closed standard output must fail, because the output would be lost. */

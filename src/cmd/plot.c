@@ -79,9 +79,8 @@ static void wait_for(const arguments *a, double seconds) {
 static bool follow(const arguments *a, error *err) {
     stop_catch();
     for (;;) {
-        bool going =
-            any_goes_on(a) &&
-            !stop_signal(); /* asked before reading, so that the last page has everything */
+        /* This is asked before reading, so that the last page has everything. */
+        bool going = any_goes_on(a) && !stop_signal();
         double start = clock_seconds();
         if (!curves_plot(a->runs.items, a->runs.count, a->out, going ? FOLLOW_SECONDS : 0, err)) {
             return false;

@@ -62,7 +62,7 @@ bool stop_wait_readable(int file, error *err) {
     for (;;) {
         if (!stop_check(err)) return false;
         int ready = poll(&wait, 1, MILLISECONDS);
-        if (ready > 0 || (ready < 0 && errno != EINTR))
-            return true; /* reading says what is wrong */
+        if (ready > 0) return true;
+        if (ready < 0 && errno != EINTR) return true; /* reading says what is wrong */
     }
 }

@@ -453,8 +453,7 @@ static bool read_mask(builder *b, const char *path, error *err) {
         int width = atoi(mask.type + 2);
         for (int i = 0; i < b->nodes; i++) {
             for (int j = 0; j < b->nodes; j++, value += width) {
-                bool set =
-                    false; /* any byte that is not 0 counts, so the byte order does not matter */
+                bool set = false; /* any byte but 0 counts, so the byte order does not matter */
                 for (int byte = 0; byte < width; byte++) set |= value[byte] != 0;
                 if (set) set_bit(b, i, j);
                 any |= set;

@@ -15,8 +15,8 @@ static void measure_degrees(const graph *g, graph_metrics *m) {
     m->density = m->blocks / ((double)g->nodes * g->nodes);
     m->degree_mean = (double)(m->blocks - g->nodes) / g->nodes;
     m->degree_min = m->out_degree_min = g->nodes;
-    int *readers =
-        mem_alloc((size_t)g->nodes, sizeof *readers); /* readers of each node, itself included */
+    /* The number of readers of each node, itself included. */
+    int *readers = mem_alloc((size_t)g->nodes, sizeof *readers);
     for (int k = 0; k < m->blocks; k++) readers[g->column[k]]++;
     for (int i = 0; i < g->nodes; i++) {
         int degree = g->start[i + 1] - g->start[i] - 1;
@@ -30,8 +30,8 @@ static void measure_degrees(const graph *g, graph_metrics *m) {
 
 /* Node i belongs to the core if it reads all nodes before it and they all read it. */
 static void measure_core(const graph *g, graph_metrics *m) {
-    int *readers = mem_alloc((size_t)g->nodes,
-                             sizeof *readers); /* readers of each node among the nodes before i */
+    /* The number of readers of each node among the nodes before i. */
+    int *readers = mem_alloc((size_t)g->nodes, sizeof *readers);
     for (int i = 0; i < g->nodes; i++) {
         int reads = 0;
         for (int k = g->start[i]; k < g->start[i + 1]; k++) reads += g->column[k] < i;
@@ -50,11 +50,10 @@ static void measure_core(const graph *g, graph_metrics *m) {
  * the signal: over all ordered pairs the distances are the same. */
 static void measure_paths(const graph *g, graph_metrics *m) {
     size_t nodes = (size_t)g->nodes;
-    uint64_t *seen = mem_alloc(nodes, sizeof *seen); /* the searches that have reached the node */
-    uint64_t *fresh =
-        mem_alloc(nodes, sizeof *fresh); /* the searches that reached it in the last step */
-    uint64_t *next =
-        mem_alloc(nodes, sizeof *next); /* the searches that reach it in this step, perhaps again */
+    /* The searches that have reached a node, those that did in the last step, and those that reach
+     * it in this step, perhaps again. */
+    uint64_t *seen = mem_alloc(nodes, sizeof *seen), *fresh = mem_alloc(nodes, sizeof *fresh);
+    uint64_t *next = mem_alloc(nodes, sizeof *next);
     int *active = mem_alloc(nodes, sizeof *active), *touched = mem_alloc(nodes, sizeof *touched);
     int64_t arrivals[METRICS_MAX_STEPS] = {0}, paths = 0, length = 0;
 

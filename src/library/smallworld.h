@@ -28,11 +28,10 @@ SMALLWORLD_API const char *smallworld_error(void);
 /* Where to compute. NULL in place of the struct, or a member that is NULL or 0, means the default.
  */
 typedef struct smallworld_options {
-    const char *device; /* "auto" (default: a GPU if there is one), "cpu" or "cuda" */
-    const char
-        *precision; /* "auto" (default: bf16 on a GPU, else fp32), "fp32", "tf32" or "bf16" */
-    int threads;    /* CPU threads; 0: one for each processor */
-    int streams;    /* texts read side by side; 0: 32 */
+    const char *device;    /* "auto" (default: a GPU if there is one), "cpu" or "cuda" */
+    const char *precision; /* "auto" (default: bf16 on a GPU, else fp32), "fp32", "tf32", "bf16" */
+    int threads;           /* CPU threads; 0: one for each processor */
+    int streams;           /* texts read side by side; 0: 32 */
 } smallworld_options;
 
 /* ------------------------------------------------------------------------------------ models */

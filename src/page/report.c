@@ -103,10 +103,8 @@ static void add_model(facts *f, const report *r) {
             "%d at most",
             kind, m.nodes, html_count(count, m.blocks), 100 * m.density, m.clustering, m.path_mean,
             m.path_max);
-        if (s == 3 &&
-            model_stages(&o->model) > 5) { /* of many stages, list the first and the last ones */
-            s = model_stages(&o->model) - 2;
-        }
+        /* Of many stages, only the first four and the last one are listed. */
+        if (s == 3 && model_stages(&o->model) > 5) s = model_stages(&o->model) - 2;
     }
     free(kind);
     free(cell);

@@ -135,9 +135,8 @@ static double threshold_error(labelled_value *all, size_t count) {
     for (size_t i = 0; i < count; i++) second += all[i].class == 1;
     for (size_t i = 0; i <= count; i++) {
         bool between = i == 0 || i == count || all[i].value > all[i - 1].value;
-        size_t wrong =
-            below[1] +
-            (count - second - below[0]); /* with class 0 below the threshold and class 1 above */
+        /* With class 0 below the threshold and class 1 above. */
+        size_t wrong = below[1] + (count - second - below[0]);
         if (between && wrong < best) best = wrong;
         if (between && count - wrong < best) best = count - wrong;
         if (i < count) below[all[i].class]++;

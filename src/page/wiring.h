@@ -9,8 +9,8 @@
 typedef struct wiring {
     const model_config *config;
     graph *const *graphs; /* [stages] */
-    float
-        *norms[CELL_MAX_STAGES]; /* [blocks] Frobenius norms; NULL if the weights are not trained */
+    /* [blocks] Frobenius norms; NULL if the weights are not trained */
+    float *norms[CELL_MAX_STAGES];
 } wiring;
 
 /* Computes the norms of a checkpoint's blocks over all gates. */

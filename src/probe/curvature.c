@@ -10,8 +10,8 @@
 
 enum { DIRECTIONS = 64 };
 
-static const double least_residual =
-    1e-4; /* at least this share of a unit's second moment stays in the diagonal */
+/* At least this share of a unit's second moment stays in the diagonal. */
+static const double least_residual = 1e-4;
 
 /* Returns orthonormal rows [rank][units], made by Gram-Schmidt. */
 static double *random_directions(size_t units, int rank) {
@@ -112,8 +112,8 @@ static void assemble(curvature *c, const double *moved, int rank, const view *v)
         if (!v->standardize) row[rank] = sqrt(v->rows) * mean;
         residual = fmax(residual, least_residual * v->rows) * size * size;
         c->diagonal[u] = fmax(residual, least_residual * least_residual * v->rows * mean * mean);
-        if (!(c->diagonal[u] > 0))
-            c->diagonal[u] = v->rows; /* the feature is always 0, so any number will do */
+        /* A feature that is always 0 can have any diagonal. */
+        if (!(c->diagonal[u] > 0)) c->diagonal[u] = v->rows;
     }
     c->diagonal[units] = v->standardize ? v->rows : least_residual * v->rows;
     if (!v->standardize) c->factor[units * (size_t)c->rank + (size_t)rank] = sqrt(v->rows);

@@ -31,8 +31,8 @@ typedef struct extractor {
     int32_t *first, *last; /* [columns] on the device: the first and last step to pool */
     int32_t *latest;       /* [columns] on the device: the last one of them */
     void *pooled;          /* real [pools][units][columns] on the device */
-    float *host
-        [2]; /* [pools][units][columns]: the device fills one while the writer reads the other */
+    /* [pools][units][columns]: the device fills one while the writer reads the other */
+    float *host[2];
     uint8_t *bytes; /* [steps][columns] */
     int32_t *host_latest, *host_last;
 
@@ -43,8 +43,8 @@ typedef struct extractor {
     float *rows;           /* [batch][pools][units], in the order of the file */
     file_writer features;
     int64_t start; /* place of the first row in the .npy file */
-    void (*take)(void *argument, size_t document,
-                 const float *row); /* takes rows in place of a file, or NULL */
+    /* Takes rows in place of a file, or NULL. */
+    void (*take)(void *argument, size_t document, const float *row);
     void *argument;
     error write_error;
 } extractor;

@@ -71,8 +71,8 @@ static void find_root(history *h) {
         }
     }
     for (size_t r = 0; r < rank; r++) h->root[r * rank + r] += 1 / h->weight;
-    if (!linear_cholesky(h->root, rank))
-        h->weight = 0; /* rounding made it indefinite: use the diagonal alone */
+    /* If rounding made it indefinite, the diagonal is used alone. */
+    if (!linear_cholesky(h->root, rank)) h->weight = 0;
 }
 
 static double base_product(const history *h, int i, int j) {
@@ -180,8 +180,7 @@ bool history_is_empty(const history *h) {
     return h->pairs == 0;
 }
 
-/* ----------------------------------------------------------------------------- without a penalty
- */
+/* ---------------------------------------------------------------------------- without a penalty */
 
 /* Uses L-BFGS's two loops. */
 void history_newton(const history *h, const double *w, const double *gradient, double *target) {

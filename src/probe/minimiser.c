@@ -161,8 +161,8 @@ void minimiser_tell(minimiser *m, double loss, const double *gradient, double sh
             m->told[i] += m->trial[i];
         }
     }
-    double wanted =
-        m->objective + armijo * m->step * m->expected; /* infinite before the first step */
+    /* Infinite before the first step. */
+    double wanted = m->objective + armijo * m->step * m->expected;
     if (objective < m->objective && objective <= wanted) {
         accept(m, objective, share);
     } else {

@@ -47,8 +47,8 @@ static void split_class(const int16_t *class, size_t rows, uint64_t seed, int nu
     size_t wanted = (count + HELD_OUT / 2) / HELD_OUT;
     if (wanted == 0) wanted = 1;
     philox_stream draws = philox_start(seed, PHILOX_SPLIT, 0, (uint32_t)number);
-    for (size_t i = 0; i < wanted && i < count;
-         i++) { /* Fisher-Yates, stopped once enough are drawn */
+    /* Fisher-Yates, stopped once enough are drawn. */
+    for (size_t i = 0; i < wanted && i < count; i++) {
         size_t j = i + (size_t)philox_below(&draws, count - i), chosen = member[j];
         member[j] = member[i];
         member[i] = chosen;
@@ -306,8 +306,7 @@ static int fit_and_choose(probe *p, fit_report *report, error *err) {
     return best;
 }
 
-/* --------------------------------------------------------------------------------------- results
- */
+/* -------------------------------------------------------------------------------------- results */
 
 static void describe_weights(const probe *p) {
     probe_result *r = p->result;

@@ -12,8 +12,7 @@ typedef struct generation {
     size_t bytes;       /* number of bytes to draw */
     double temperature; /* divides the logits; 0 always takes the likeliest byte */
     int top_k;          /* draw among this many likeliest bytes; 0: among all */
-    double
-        top_p; /* draw among the fewest likeliest bytes that reach this probability; 1: among all */
+    double top_p;  /* draw among the fewest likeliest bytes of this probability; 1: among all */
     uint64_t seed; /* of the draws */
 } generation;
 

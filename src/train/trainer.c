@@ -531,8 +531,8 @@ static bool repair_models(trainer *tr, error *err) {
                                        !(tr->run.replaced && s->best_step == s->step));
     const train_options *t = &tr->o->train;
     bool changes = t->rewire_every > 0 || t->prune_density > 0;
-    bool changed =
-        changes && s->pending != PENDING_ALL; /* the weights have changed since validation */
+    /* Whether the weights have changed since validation. */
+    bool changed = changes && s->pending != PENDING_ALL;
     if (!best && s->best_step == s->step && !changed) {
         tr->best_due = true;
     } else if (!best) {
@@ -671,9 +671,8 @@ static bool run_updates(trainer *tr, error *err) {
     tr->update = tr->be->record(tr->be, issue_update, m);
     clock_start(tr);
     tr->saved = tr->segment_start;
-    bool pending = s->pending != PENDING_NOTHING;
-    if (pending || s->step >= tr->end)
-        done = after_update(tr, err); /* also if a limit was lowered */
+    /* A limit that was lowered may already be reached. */
+    if (s->pending != PENDING_NOTHING || s->step >= tr->end) done = after_update(tr, err);
     while (done && s->step < tr->end && !ranks_stop(tr->ranks)) {
         upload_update(tr, reader_next(r));
         tr->be->replay(tr->be, tr->update);

@@ -179,9 +179,9 @@ static __device__ void produce_weights(const CUtensorMap &w_map, const dgrad_gat
                 }
             }
         }
+        /* To the stages of partial sums this warp adds nothing. */
 #pragma unroll 1
-        for (int i = 0; i < takes;
-             i++, stages.next()) { /* stages of partial sums, to which this warp adds nothing */
+        for (int i = 0; i < takes; i++, stages.next()) {
             stages.wait_empty();
             if (elected()) stages.announce(0);
         }

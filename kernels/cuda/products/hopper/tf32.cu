@@ -46,8 +46,8 @@ enum {
     PLACES = 56, /* for boxes, in shared memory */
     STAGES = 16, /* sources that lie there at most */
     BARRIERS = PLACES * TILE_BYTES,
-    WORDS =
-        BARRIERS + 3 * STAGES * 8, /* of each stage: its first place, and which nodes have blocks */
+    /* WORDS: of each stage, its first place, and which nodes have blocks. */
+    WORDS = BARRIERS + 3 * STAGES * 8,
     BYTES = WORDS + STAGES * 4 + 1024
 };
 
