@@ -224,7 +224,7 @@ static int bench_matmul(int argc, char **argv) {
 typedef struct train_arguments {
     cli_model model;
     const char *config;
-    cli_list assignments, files;
+    config_list assignments, files;
     double seconds;
     bool json, explain;
 } train_arguments;
@@ -232,11 +232,11 @@ typedef struct train_arguments {
 enum { KEY_SET = 1, KEY_DATA, KEY_SECONDS, KEY_EXPLAIN, KEY_TRAIN_JSON };
 
 static const struct argp_option train_options_table[] = {
-    {"set", KEY_SET, "KEY.PATH=VALUE", 0, "Override one key of the config; may be repeated", 0},
+    CLI_SET(KEY_SET),
     {"data", KEY_DATA, "FILE", 0, "Train on FILE instead of made-up text; may be repeated", 0},
     {"seconds", KEY_SECONDS, "S", 0, "Measure for about S seconds; default 30", 0},
     {"explain", KEY_EXPLAIN, NULL, 0, "Print how the floor is derived", 0},
-    {"json", KEY_TRAIN_JSON, NULL, 0, "Print one JSON object on stdout at the end", 0},
+    CLI_JSON(KEY_TRAIN_JSON),
     {0},
 };
 
@@ -249,10 +249,7 @@ static error_t parse_train(int key, char *text, struct argp_state *state) {
     case KEY_EXPLAIN: a->explain = true; return 0;
     case KEY_TRAIN_JSON: a->json = true; return 0;
     case ARGP_KEY_INIT: state->child_inputs[0] = &a->model; return 0;
-    case ARGP_KEY_ARG:
-        if (a->config) argp_error(state, "expected one CONFIG.yaml, got also '%s'", text);
-        a->config = text;
-        return 0;
+    case ARGP_KEY_ARG: cli_take(state, "CONFIG.yaml", &a->config, text); return 0;
     case ARGP_KEY_END:
         if (!a->config) argp_error(state, "expected a CONFIG.yaml");
         return 0;

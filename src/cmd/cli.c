@@ -26,12 +26,11 @@ enum {
 };
 
 static const struct argp_option model_options[] = {
-    {"device", KEY_DEVICE, "NAME", 0,
-     "Compute on the GPU (cuda), the CPU (cpu), or the GPU if there is one (auto)", 0},
+    CLI_DEVICE(KEY_DEVICE),
     {"precision", KEY_PRECISION, "NAME", 0,
      "Number format of the products' operands: auto, fp32, tf32 or bf16", 0},
     {"batch", KEY_BATCH, "N", 0, "Number of streams or documents that are read side by side", 0},
-    {"threads", KEY_THREADS, "N", 0, "Number of CPU threads; 0 means one for each processor", 0},
+    CLI_THREADS(KEY_THREADS),
     {0},
 };
 
@@ -276,7 +275,12 @@ void cli_check_prefix(struct argp_state *state, const char *option, const char *
     argp_error(state, "%s: expected the beginning of files' names, got '%s'", option, prefix);
 }
 
-void cli_append(cli_list *list, char *item) {
+void cli_take(struct argp_state *state, const char *what, const char **taken, const char *text) {
+    if (*taken) argp_error(state, "expected one %s, got also '%s'", what, text);
+    *taken = text;
+}
+
+void cli_append(config_list *list, char *item) {
     list->items = mem_resize(list->items, (size_t)list->count + 1, sizeof *list->items);
     list->items[list->count++] = item;
 }

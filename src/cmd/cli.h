@@ -23,6 +23,19 @@ int cmd_show(int argc, char **argv);
 int cmd_plot(int argc, char **argv);
 int cmd_report(int argc, char **argv);
 
+/* Rows that several commands have in their tables of options. */
+#define CLI_JSON(key)                                                                              \
+    { "json", key, NULL, 0, "Print one JSON object on stdout at the end", 0 }
+#define CLI_SET(key)                                                                               \
+    { "set", key, "KEY.PATH=VALUE", 0, "Override one key of the config; may be repeated", 0 }
+#define CLI_DEVICE(key)                                                                            \
+    {                                                                                              \
+        "device", key, "NAME", 0,                                                                  \
+            "Compute on the GPU (cuda), the CPU (cpu), or the GPU if there is one (auto)", 0       \
+    }
+#define CLI_THREADS(key)                                                                           \
+    { "threads", key, "N", 0, "Number of CPU threads; 0 means one for each processor", 0 }
+
 /* --device, --precision, --batch and --threads, which override a config or a checkpoint. Use
  * `cli_model_argp` as an argp child with a cli_model as its input. */
 typedef struct cli_model {
@@ -116,12 +129,10 @@ char *cli_probe_path(const char *given);
 /* Ends the program as argp does on bad usage if `prefix` cannot begin a file's name. */
 void cli_check_prefix(struct argp_state *state, const char *option, const char *prefix);
 
-/* A list of strings. */
-typedef struct cli_list {
-    char **items;
-    int count;
-} cli_list;
+/* Appends to a list whose items belong to the arguments; the caller frees its `items` alone. */
+void cli_append(config_list *list, char *item);
 
-void cli_append(cli_list *list, char *item);
+/* Takes the argument of which a command has one. Ends the program if there is a second one. */
+void cli_take(struct argp_state *state, const char *what, const char **taken, const char *text);
 
 #endif

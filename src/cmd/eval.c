@@ -10,7 +10,7 @@
 typedef struct arguments {
     cli_model model;
     const char *checkpoint;
-    cli_list files;
+    config_list files;
     int64_t limit, gpus;
     bool exact, json;
 } arguments;
@@ -23,7 +23,7 @@ static const struct argp_option option_table[] = {
     {"exact", KEY_EXACT, NULL, 0,
      "Score in a single stripe, which approximates nothing and is slow", 0},
     {"limit", KEY_LIMIT, "BYTES", 0, "Score only the first BYTES bytes", 0},
-    {"json", KEY_JSON, NULL, 0, "Print one JSON object on stdout at the end", 0},
+    CLI_JSON(KEY_JSON),
     {0},
 };
 

@@ -10,7 +10,7 @@
 typedef struct arguments {
     cli_model model;
     const char *checkpoint, *prefix;
-    cli_list files;
+    config_list files;
     cli_features features;
     feature_options how;
     int64_t gpus;
@@ -25,7 +25,7 @@ static const struct argp_option option_table[] = {
     {"out", KEY_OUT, "PREFIX", 0,
      "Write PREFIX.npy, PREFIX.labels.npy and PREFIX.json, or PREFIX.svmlight", 0},
     {"format", KEY_FORMAT, "NAME", 0, "File format: npy (default) or svmlight", 0},
-    {"json", KEY_JSON, NULL, 0, "Print one JSON object on stdout at the end", 0},
+    CLI_JSON(KEY_JSON),
     {0},
 };
 

@@ -24,7 +24,7 @@ static const struct argp_option option_table[] = {
     {"top-p", KEY_TOP_P, "P", 0,
      "Draw from the fewest likeliest bytes whose probabilities add up to P", 0},
     {"seed", KEY_SEED, "S", 0, "Seed of the draws; default 1", 0},
-    {"json", KEY_JSON, NULL, 0, "Print one JSON object on stdout at the end", 0},
+    CLI_JSON(KEY_JSON),
     {0},
 };
 
@@ -50,10 +50,7 @@ static error_t parse(int key, char *text, struct argp_state *state) {
         return 0;
     case KEY_JSON: a->json = true; return 0;
     case ARGP_KEY_INIT: state->child_inputs[0] = &a->model; return 0;
-    case ARGP_KEY_ARG:
-        if (a->checkpoint) argp_error(state, "expected one CHECKPOINT, got also '%s'", text);
-        a->checkpoint = text;
-        return 0;
+    case ARGP_KEY_ARG: cli_take(state, "CHECKPOINT", &a->checkpoint, text); return 0;
     case ARGP_KEY_END:
         if (!a->checkpoint) argp_error(state, "expected a CHECKPOINT");
         if (a->model.batch) argp_error(state, "--batch: not possible, since one text is written");

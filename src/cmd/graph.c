@@ -10,14 +10,14 @@
 
 typedef struct arguments {
     const char *source, *png, *svg, *html, *edges;
-    cli_list assignments;
+    config_list assignments;
     bool json;
 } arguments;
 
 enum { KEY_SET = 1, KEY_PNG, KEY_SVG, KEY_HTML, KEY_EDGES, KEY_JSON };
 
 static const struct argp_option option_table[] = {
-    {"set", KEY_SET, "KEY.PATH=VALUE", 0, "Override one key of the config; may be repeated", 0},
+    CLI_SET(KEY_SET),
     {"png", KEY_PNG, "FILE", 0,
      "Draw the blocks to FILE; with several patterns, their numbers are added to its name", 0},
     {"svg", KEY_SVG, "FILE", 0,
@@ -30,7 +30,7 @@ static const struct argp_option option_table[] = {
      0},
     {"edges", KEY_EDGES, "PREFIX", 0,
      "Write each pattern to PREFIX.NUMBER.txt, with a line OUTPUT INPUT for each block", 0},
-    {"json", KEY_JSON, NULL, 0, "Print one JSON object on stdout at the end", 0},
+    CLI_JSON(KEY_JSON),
     {0},
 };
 
@@ -49,10 +49,7 @@ static error_t parse(int key, char *text, struct argp_state *state) {
         a->edges = text;
         return 0;
     case KEY_JSON: a->json = true; return 0;
-    case ARGP_KEY_ARG:
-        if (a->source) argp_error(state, "expected one CONFIG or CHECKPOINT, got also '%s'", text);
-        a->source = text;
-        return 0;
+    case ARGP_KEY_ARG: cli_take(state, "CONFIG or CHECKPOINT", &a->source, text); return 0;
     case ARGP_KEY_END:
         if (!a->source) argp_error(state, "expected a CONFIG.yaml or CHECKPOINT.safetensors");
         return 0;

@@ -11,7 +11,7 @@
 #include <unistd.h>
 
 typedef struct arguments {
-    cli_list runs;
+    config_list runs;
     const char *out, *csv;
     bool follow;
 } arguments;

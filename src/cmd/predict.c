@@ -34,10 +34,7 @@ static error_t parse(int key, char *text, struct argp_state *state) {
         state->child_inputs[1] = &a->features;
         state->child_inputs[2] = &a->model;
         return 0;
-    case ARGP_KEY_ARG:
-        if (a->checkpoint) argp_error(state, "expected one CHECKPOINT, got also '%s'", text);
-        a->checkpoint = text;
-        return 0;
+    case ARGP_KEY_ARG: cli_take(state, "CHECKPOINT", &a->checkpoint, text); return 0;
     case ARGP_KEY_END:
         if (!a->checkpoint) argp_error(state, "expected a CHECKPOINT");
         if (!a->probe) argp_error(state, "expected --probe FILE");

@@ -46,10 +46,9 @@ static const struct argp_option option_table[] = {
      "of the features as they are, then the intercept) and PREFIX.predictions.npy (a label for"
      " every row of the test features, unlabelled ones too)",
      0},
-    {"json", KEY_JSON, NULL, 0, "Print one JSON object on stdout at the end", 0},
-    {"device", KEY_DEVICE, "NAME", 0,
-     "Compute on the GPU (cuda), the CPU (cpu), or the GPU if there is one (auto)", 0},
-    {"threads", KEY_THREADS, "N", 0, "Number of CPU threads; 0 means one for each processor", 0},
+    CLI_JSON(KEY_JSON),
+    CLI_DEVICE(KEY_DEVICE),
+    CLI_THREADS(KEY_THREADS),
     {0},
 };
 

@@ -16,7 +16,7 @@ enum { KEY_DENSITY = 1, KEY_OUT, KEY_JSON };
 static const struct argp_option option_table[] = {
     {"density", KEY_DENSITY, "SHARE", 0, "Share of blocks to keep, self-blocks included", 0},
     {"out", KEY_OUT, "FILE", 0, "Checkpoint to write", 0},
-    {"json", KEY_JSON, NULL, 0, "Print one JSON object on stdout at the end", 0},
+    CLI_JSON(KEY_JSON),
     {0},
 };
 
@@ -26,10 +26,7 @@ static error_t parse(int key, char *text, struct argp_state *state) {
     case KEY_DENSITY: a->density = cli_number(state, "--density", text, 0, 1); return 0;
     case KEY_OUT: a->out = text; return 0;
     case KEY_JSON: a->json = true; return 0;
-    case ARGP_KEY_ARG:
-        if (a->checkpoint) argp_error(state, "expected one CHECKPOINT, got also '%s'", text);
-        a->checkpoint = text;
-        return 0;
+    case ARGP_KEY_ARG: cli_take(state, "CHECKPOINT", &a->checkpoint, text); return 0;
     case ARGP_KEY_END:
         if (!a->checkpoint) argp_error(state, "expected a CHECKPOINT");
         if (a->density == 0) argp_error(state, "expected --density SHARE");

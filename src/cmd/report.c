@@ -18,7 +18,7 @@ static const double sample_temperature = 0.7;
 typedef struct arguments {
     cli_model model;
     const char *folder, *out, *card, *text, *probe, *features;
-    cli_list files;
+    config_list files;
     int64_t sample; /* bytes of generated text; 0: none */
 } arguments;
 
@@ -51,10 +51,7 @@ static error_t parse(int key, char *text, struct argp_state *state) {
     case KEY_PROBE: a->probe = text; return 0;
     case KEY_FEATURES: a->features = text; return 0;
     case ARGP_KEY_INIT: state->child_inputs[0] = &a->model; return 0;
-    case ARGP_KEY_ARG:
-        if (a->folder) argp_error(state, "expected one run's folder, got also '%s'", text);
-        a->folder = text;
-        return 0;
+    case ARGP_KEY_ARG: cli_take(state, "run's folder", &a->folder, text); return 0;
     case ARGP_KEY_END:
         if (!a->folder) argp_error(state, "expected a run's folder");
         return 0;
@@ -227,22 +224,12 @@ static bool write_sample(const arguments *a, material *m, error *err) {
     return done;
 }
 
-static char *join_names(const cli_list *files) {
-    char *text = mem_string("");
-    for (int i = 0; i < files->count; i++) {
-        char *longer = mem_format("%s%s%s", text, i ? ", " : "", files->items[i]);
-        free(text);
-        text = longer;
-    }
-    return text;
-}
-
 static bool write_report(const arguments *a, material *m, const char *page, const char *card,
                          error *err) {
     if (a->files.count > 0 && !score_data(a, m, err)) return false;
     if (m->texts && !read_text(a, m, err)) return false;
     if (a->sample > 0 && !write_sample(a, m, err)) return false;
-    char *data = join_names(&a->files);
+    char *data = config_join(&a->files);
     char *command = mem_format("smallworld generate %s --bytes %" PRId64 " --temperature %g",
                                a->folder, a->sample, sample_temperature);
     const report r = {.folder = a->folder,

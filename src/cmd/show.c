@@ -43,7 +43,7 @@ static const struct argp_option option_table[] = {
      "Features of labelled documents, for a histogram of each unit by label", 0},
     {"limit", KEY_LIMIT, "BYTES", 0,
      "Read only the first BYTES bytes; default: as many as fit on a page of 2 MB", 0},
-    {"json", KEY_JSON, NULL, 0, "Print one JSON object on stdout at the end", 0},
+    CLI_JSON(KEY_JSON),
     {0},
 };
 
@@ -66,10 +66,7 @@ static error_t parse(int key, char *text, struct argp_state *state) {
         state->child_inputs[1] = &a->features;
         state->child_inputs[2] = &a->model;
         return 0;
-    case ARGP_KEY_ARG:
-        if (a->checkpoint) argp_error(state, "expected one CHECKPOINT, got also '%s'", text);
-        a->checkpoint = text;
-        return 0;
+    case ARGP_KEY_ARG: cli_take(state, "CHECKPOINT", &a->checkpoint, text); return 0;
     case ARGP_KEY_END:
         if (!a->checkpoint) argp_error(state, "expected a CHECKPOINT");
         if (!a->out && !a->npy) argp_error(state, "expected --out PAGE.html or --npy PREFIX");

@@ -14,7 +14,7 @@
 typedef struct arguments {
     cli_model model;
     const char *config, *folder;
-    cli_list assignments, data; /* data: files to train on without a config */
+    config_list assignments, data; /* data: files to train on without a config */
     int64_t gpus;
     bool resume, overwrite, plot, json, help_config;
 } arguments;
@@ -31,7 +31,7 @@ enum {
 };
 
 static const struct argp_option option_table[] = {
-    {"set", KEY_SET, "KEY.PATH=VALUE", 0, "Override one key of the config; may be repeated", 0},
+    CLI_SET(KEY_SET),
     {"data", KEY_DATA, "FILE", 0,
      "Train on this file, or on standard input (-), with a model and settings that suit its size "
      "and the device; may be repeated",
@@ -43,7 +43,7 @@ static const struct argp_option option_table[] = {
      0},
     {"overwrite", KEY_OVERWRITE, NULL, 0, "Start over in a folder that holds a run", 0},
     {"plot", KEY_PLOT, NULL, 0, "Keep the run's curves in its folder as plot.html", 0},
-    {"json", KEY_JSON, NULL, 0, "Print one JSON object on stdout at the end", 0},
+    CLI_JSON(KEY_JSON),
     {"help-config", KEY_HELP_CONFIG, NULL, 0, "List every key of a config and exit", 0},
     {0},
 };
@@ -66,10 +66,7 @@ static error_t parse(int key, char *text, struct argp_state *state) {
         state->child_inputs[0] = &a->model;
         state->child_inputs[1] = &a->gpus;
         return 0;
-    case ARGP_KEY_ARG:
-        if (a->config) argp_error(state, "expected one CONFIG.yaml, got also '%s'", text);
-        a->config = text;
-        return 0;
+    case ARGP_KEY_ARG: cli_take(state, "CONFIG.yaml", &a->config, text); return 0;
     case ARGP_KEY_END:
         if (a->help_config) return 0;
         if (!a->config && a->data.count == 0) {

@@ -514,6 +514,18 @@ static void quote_yaml(FILE *out, const char *text) {
     fputc('"', out);
 }
 
+char *config_join(const config_list *list) {
+    const char *between = "";
+    char *text;
+    size_t size;
+    FILE *out = mem_stream(&text, &size);
+    for (int i = 0; i < list->count; i++, between = ", ") {
+        fprintf(out, "%s%s", between, list->items[i]);
+    }
+    mem_stream_end(out);
+    return text;
+}
+
 char *config_text(const config *c, const config_key *key) {
     const void *slot = (const char *)c->target + key->offset;
     char number[64], *text;

@@ -51,17 +51,6 @@ static int64_t parameters_of(const checkpoint *c) {
     return count;
 }
 
-/* Joins the names of a list by commas. The caller frees the text. */
-static char *joined(const config_list *list) {
-    char *text = mem_string("");
-    for (int i = 0; i < list->count; i++) {
-        char *longer = mem_format("%s%s%s", text, i ? ", " : "", list->items[i]);
-        free(text);
-        text = longer;
-    }
-    return text;
-}
-
 static char *value_of(const options *o, const char *path) {
     for (int i = 0; i < option_count; i++) {
         if (strcmp(option_keys[i].path, path) == 0) return config_text(&o->config, &option_keys[i]);
@@ -70,8 +59,8 @@ static char *value_of(const options *o, const char *path) {
 }
 
 static void add_data(facts *f, const options *o) {
-    char *train = joined(&o->data.train), *valid = joined(&o->data.valid);
-    char *excluded = joined(&o->data.exclude);
+    char *train = config_join(&o->data.train), *valid = config_join(&o->data.valid);
+    char *excluded = config_join(&o->data.exclude);
     add(f, "trained on", "%s", train);
     if (*valid) {
         add(f, "validated on", "%s", valid);
