@@ -178,8 +178,11 @@ class Predict(cli.Case):
         content = self.read("p.probe.safetensors")
         self.write("cut.safetensors", content[:-8])
         self.refused("cut.safetensors", *command, "--probe", "cut.safetensors")
-        self.write("class.safetensors", cli.change_metadata(content, "classes", "3"))
-        self.refused("class.safetensors", *command, "--probe", "class.safetensors")
+        header, _ = cli.split_safetensors(content)
+        for key, wrong in [("classes", "3"), *((key, "x") for key in ("classes", "C", "error", "documents"))]:
+            value = wrong * len(header["__metadata__"][key])
+            self.write("number.safetensors", cli.change_metadata(content, key, value))
+            self.refused("number.safetensors: corrupt", *command, "--probe", "number.safetensors")
         self.run_program("train", "config.yaml", "--out", "other", "--set", "run.seed=7")
         self.refused("features of another checkpoint", "predict", "other/last.safetensors",
                      "--probe", "p", "--text", "valid.tsv", *self.cpu)

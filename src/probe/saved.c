@@ -2,6 +2,7 @@
 
 #include "core/json.h"
 #include "core/memory.h"
+#include "core/number.h"
 
 #include <inttypes.h>
 #include <math.h>
@@ -60,8 +61,16 @@ static const char *entry(const saved_probe *p, const char *key) {
     return value ? value : "";
 }
 
-/* Whether the sizes of tensors and classes agree and every number is finite. */
+static bool all_finite(const double *values, size_t count) {
+    for (size_t i = 0; i < count; i++) {
+        if (!isfinite(values[i])) return false;
+    }
+    return true;
+}
+
+/* Whether the sizes of tensors and classes agree and every number is one and finite. */
 static bool parse(saved_probe *p) {
+    int64_t classes;
     const tensor *weights = safetensors_find(&p->file, "weights");
     const tensor *deviation = safetensors_find(&p->file, "deviation");
     if (!weights || !deviation || weights->type != TENSOR_F64 || weights->dimensions != 2 ||
@@ -69,15 +78,19 @@ static bool parse(saved_probe *p) {
         weights->shape[1] != deviation->shape[0] + 1) {
         return false;
     }
-    p->classes = atoi(entry(p, "classes"));
-    if (p->classes < 2 || p->classes > SAVED_MAX_CLASSES) return false;
+    if (!number_integer(entry(p, "classes"), &classes) || classes < 2 ||
+        classes > SAVED_MAX_CLASSES) {
+        return false;
+    }
+    p->classes = (int)classes;
     p->models = p->classes == 2 ? 1 : p->classes;
     if (weights->shape[0] != p->models) return false;
     p->units = (size_t)deviation->shape[0];
     p->weights = weights->data;
     p->deviation = deviation->data;
-    for (size_t i = 0; i < (size_t)p->models * (p->units + 1); i++) {
-        if (!isfinite(p->weights[i])) return false;
+    if (!all_finite(p->weights, (size_t)p->models * (p->units + 1)) ||
+        !all_finite(p->deviation, p->units)) {
+        return false;
     }
     for (int i = 0; i < p->classes; i++) {
         char key[16];
@@ -86,9 +99,10 @@ static bool parse(saved_probe *p) {
         if (!p->name[i]) return false;
     }
     snprintf(p->penalty, sizeof p->penalty, "%.7s", entry(p, "penalty"));
-    p->cost = atof(entry(p, "C"));
-    p->error = atof(entry(p, "error"));
-    p->documents = atoll(entry(p, "documents"));
+    if (!number_real(entry(p, "C"), &p->cost) || !number_real(entry(p, "error"), &p->error) ||
+        !number_integer(entry(p, "documents"), &p->documents)) {
+        return false;
+    }
     p->origin.known = *entry(p, "state") != '\0';
     snprintf(p->origin.model, sizeof p->origin.model, "%.15s", entry(p, "model"));
     return !p->origin.known || (origin_parse_state(entry(p, "state"), &p->origin.state) &&

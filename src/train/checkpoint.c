@@ -222,8 +222,10 @@ model *checkpoint_training_model(checkpoint *c, backend *be, error *err) {
 }
 
 int64_t checkpoint_step(const checkpoint *c) {
-    const char *step = safetensors_metadata(&c->file, "step");
-    return step ? strtoll(step, NULL, 10) : 0;
+    const char *text = safetensors_metadata(&c->file, "step");
+    int64_t step = 0;
+    if (text) number_integer(text, &step);
+    return step;
 }
 
 /* ------------------------------------------------------------------------------------ state */
