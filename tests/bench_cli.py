@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""smallworld bench as a user meets it, on a machine without a GPU: bench_cli.py PROGRAM."""
+"""smallworld bench from outside, on a machine without a GPU: bench_cli.py PROGRAM."""
 
 import json
 import os
@@ -20,12 +20,12 @@ UNEXPLAINED = 0.25
 
 
 def unexplained(found):
-    """The share of an update by which its parts together miss or exceed it."""
+    """The difference between an update and its parts together, as a share of the update."""
     return abs(sum(found["parts_ms"].values()) / found["ms_per_update"] - 1)
 
 
 def run(*arguments):
-    """The program's result, with any GPU hidden from it."""
+    """The program's result. No GPU is visible to it."""
     hidden = dict(os.environ, CUDA_VISIBLE_DEVICES="", OMP_NUM_THREADS="2")
     return subprocess.run([PROGRAM, "bench", *arguments], cwd=ROOT, env=hidden, text=True,
                           capture_output=True, timeout=300)
@@ -66,7 +66,7 @@ class Train(unittest.TestCase):
     SMALL = ["train", "configs/quickstart.yaml", "--device", "cpu", "--set", "model.hidden=128"]
 
     def measure(self, *arguments):
-        """Once more, and once again, where other work on this machine fell into the parts alone."""
+        """Measures up to two more times, since other work on this machine may slow the parts alone."""
         for _ in range(3):
             result = run(*self.SMALL, "--seconds", "2", "--json", *arguments)
             self.assertEqual(result.returncode, 0, result.stderr)

@@ -1,4 +1,5 @@
-"""A headless Chromium, spoken to over its DevTools pipe: https://chromedevtools.github.io/devtools-protocol/"""
+"""A headless Chromium, driven through its DevTools pipe: https://chromedevtools.github.io/devtools-
+protocol/"""
 
 import json
 import os
@@ -12,7 +13,7 @@ import needs
 
 
 def find():
-    """The browser's path; without one the tests are skipped, or fail as in needs.module."""
+    """The browser's path. Without a browser the tests are skipped, or fail as in needs.module."""
     for name in "chromium", "chromium-browser", "google-chrome":
         if path := shutil.which(name):
             return path
@@ -21,8 +22,8 @@ def find():
 
 
 class Browser:
-    """One page. Its console's errors, uncaught exceptions, refused loads and requests of other
-    schemes than file: and data: are kept in `problems`."""
+    """One page. `problems` keeps the console's errors, uncaught exceptions, refused loads, and requests
+    of other schemes than file: and data:."""
 
     def __init__(self):
         self.profile = tempfile.TemporaryDirectory(ignore_cleanup_errors=True)

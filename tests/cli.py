@@ -39,7 +39,7 @@ TIMED = ["seconds", "bytes_per_second"]
 
 
 def documents(count, seed):
-    """Labelled lines from few words; what a tiny model learns a little of in a few updates."""
+    """Labelled lines of a few words, of which a tiny model learns a little in a few updates."""
     draw = random.Random(seed)
     words = ["the", "cat", "dog", "sat", "ran", "on", "a", "mat"]
     return "".join(f"{i % 2}\t{' '.join(draw.choices(words, k=draw.randint(3, 11)))}.\n"
@@ -47,7 +47,7 @@ def documents(count, seed):
 
 
 def settings(**changes):
-    """A tiny config; a change names a key as SECTION_KEY, and None leaves the key out."""
+    """A tiny config. A change names a key as SECTION_KEY; None leaves the key out."""
     config = {
         "run": {"device": "cpu", "threads": 1},
         "data": {"train": "train.tsv", "valid": "valid.tsv"},
@@ -65,17 +65,17 @@ def settings(**changes):
 
 
 def sized(count):
-    """An amount of work that takes about as long in a sanitized program, which is several times slower."""
+    """An amount of work. Sanitized programs are several times slower, so they get less."""
     return count // 8 if "sanitize" in str(PROGRAM) else count
 
 
 def limit_files(size):
-    """For a process: its files cannot grow past `size`, as on a disk that is full."""
+    """A function for a new process, whose files then cannot grow past `size`, as on a full disk."""
     return lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (size, size))
 
 
 class Case(unittest.TestCase):
-    """Every test has a folder of its own, which is where the program runs."""
+    """Each test has its own folder, in which the program runs."""
 
     cpu = ["--device", "cpu", "--threads", "1"]  # for commands without a config
 
@@ -116,7 +116,7 @@ class Case(unittest.TestCase):
         return json.loads(out.rstrip("\n").split("\n")[-1])
 
     def on_terminal(self, *arguments, columns=0):
-        """What the program shows on a terminal of so many columns; 0: of unknown width."""
+        """Returns what the program shows on a terminal with so many columns; 0 means an unknown width."""
         terminal, other = pty.openpty()
         fcntl.ioctl(terminal, termios.TIOCSWINSZ, struct.pack("HHHH", 24, columns, 0, 0))
         process = subprocess.Popen([PROGRAM, *arguments], cwd=self.folder, stdout=other,
@@ -141,21 +141,21 @@ class Case(unittest.TestCase):
                 for path in sorted(self.folder.rglob("*")) if not path.is_symlink()}
 
     def refused(self, expected, *arguments, status=1, **options):
-        """One line that says `expected`, nothing else printed, no file changed."""
+        """Asserts that one line says `expected`, nothing else is printed, and no file changes."""
         before = self.snapshot()
         out, err = self.run_program(*arguments, status=status, **options)
         self.assertEqual(out, "", arguments)
         lines = err.splitlines()
         self.assertTrue(lines and lines[0].startswith("smallworld"), err)
         self.assertIn(expected, lines[0])
-        if status == 2:  # then where help is, which argp may wrap
+        if status == 2:  # then a hint at --help, which argp may wrap
             self.assertRegex(" ".join(lines[1:]), r"^Try .*--help.* for more information\.$")
         else:
             self.assertEqual(len(lines), 1, err)
         self.assertEqual(self.snapshot(), before)
 
     def assert_same_run(self, one, other):
-        """All that a run leaves, but for the time it took."""
+        """Asserts that two runs left the same files, but for the times in them."""
         for name in ["config.yaml", "last.safetensors", "best.safetensors"]:
             self.assertEqual(self.read(f"{one}/{name}"), self.read(f"{other}/{name}"), name)
         metrics = []
@@ -181,7 +181,7 @@ def split_safetensors(content):
 
 
 def change_metadata(content, key, value):
-    """A checkpoint with another value of the same length, and the checksum that fits."""
+    """Returns a checkpoint with another value of the same length and the right checksum."""
     changed = content.replace(f'"{key}": "'.encode(), f'"{key}": "{value}'.encode(), 1)
     at = changed.index(f'"{key}": "{value}'.encode()) + len(f'"{key}": "{value}')
     changed = changed[:at] + changed[at + len(value):]
@@ -305,7 +305,7 @@ class Train(Case):
         for line in ["steps: 2", "batch: 3", "precision: bf16", "threads: 2", "valid: []",
                      'train: ["train.tsv", "valid.tsv"]', "valid_fraction: 0.1"]:
             self.assertIn(f"  {line}\n", text)
-        # The resolved config stands for the run.
+        # The resolved config gives the same run.
         again = self.results("train", "run/config.yaml", "--out", "again")
         self.assertEqual(again["steps"], 2)
         self.assert_same_run("run", "again")
@@ -320,7 +320,7 @@ class Train(Case):
         self.assert_same_run("run", "piped")
 
     def test_progress_on_a_terminal(self):
-        """What comes after the progress line begins a line of its own."""
+        """Output after the progress line begins on a new line."""
         lines = self.on_terminal("train", "config.yaml", "--out", "run", "--set",
                                  "train.log_every=1").split("\r\n")
         self.assertRegex(lines[-3], r"\r\x1b\[Kstep 12/12 .* left$")
@@ -335,7 +335,7 @@ class Train(Case):
         self.assertEqual(self.snapshot(), before)
 
     def test_resume(self):
-        self.train("--resume")  # without a checkpoint: from the beginning
+        self.train("--resume")  # without a checkpoint it starts from the beginning
         for key, value in [("train.lr", "0.02"), ("model.hidden", "64"), ("run.seed", "2"),
                            ("data.train", "valid.tsv"), ("train.valid_bytes", "4")]:
             self.refused(f"{key}: cannot change on resuming", "train", "config.yaml", "--out",
@@ -376,7 +376,7 @@ class Train(Case):
                 self.refused(f"run/{name}", "train", "config.yaml", "--out", "run", "--resume",
                              "--set", "train.steps=20")
                 self.write(f"run/{name}", whole)
-        # What the state does not need is noticed, and the run goes on.
+        # Missing files that the state does not need are reported, and the run goes on.
         self.run_program("train", "config.yaml", "--out", "whole")
         self.run_program("train", "config.yaml", "--out", "whole", "--resume", "--set",
                          "train.steps=20")
@@ -397,7 +397,7 @@ class Train(Case):
                      "config.yaml", "--out", "run", "--resume")
 
     def test_own_config(self):
-        """A config that no run wrote is not replaced by what one would write."""
+        """A config.yaml that no run wrote is never overwritten."""
         for start in [], ["--resume"], ["--overwrite"]:
             self.refused("./config.yaml: this file was not written by a run", "train", "config.yaml", "--out", ".",
                          *start)
@@ -423,7 +423,7 @@ class Train(Case):
         self.refused("file: not a folder", "train", "config.yaml", "--out", "file")
         self.refused("file", "train", "config.yaml", "--out", "file/run")
         self.refused("cannot make folder /proc/run", "train", "config.yaml", "--out", "/proc/run")
-        if os.geteuid() != 0:  # root writes anywhere
+        if os.geteuid() != 0:  # root may write anywhere
             (self.folder / "locked").mkdir(mode=0o555)
             self.refused("locked", "train", "config.yaml", "--out", "locked")
             self.refused("locked", "train", "config.yaml", "--out", "locked/run")
@@ -442,7 +442,7 @@ class Train(Case):
         self.assertEqual(self.train("--resume", "--set", "train.steps=20")["steps"], 20)
 
     def test_full_disk_for_metrics(self):
-        """Lines that cannot be written end the run, which is saved before."""
+        """If a line of metrics cannot be written, the run is saved and ends."""
         self.config("config.yaml", model_hidden=24, model_degree=2, train_steps=1200,
                     train_log_every=1, train_valid_every=1200)
         _, err = self.run_program("train", "config.yaml", "--out", "run", status=1,
@@ -469,7 +469,7 @@ class Train(Case):
         self.refused(expected, "generate", "nan.safetensors")
 
     def test_old_blas_kernels(self):
-        """OpenBLAS with kernels for a much older processor is named once, with what helps."""
+        """If OpenBLAS uses kernels for a much older processor, one line says so, and what helps."""
         flags = Path("/proc/cpuinfo").read_text() if Path("/proc/cpuinfo").exists() else ""
         if not re.search(r"^flags\b.* avx2\b.* fma\b|^flags\b.* fma\b.* avx2\b", flags, re.M):
             self.skipTest("this processor has no kernels that are better")
@@ -481,7 +481,8 @@ class Train(Case):
         self.assertEqual(err.count("set OPENBLAS_CORETYPE="), 1)
 
     def test_closed_streams(self):
-        """Files opened later are not taken for the standard ones; what cannot be printed is an error."""
+        """Files that are opened later never take the place of closed standard streams. Output that cannot
+        be printed is an error."""
         command = f'"{PROGRAM}" train config.yaml --out run >&- 2>&- <&-'
         status = subprocess.run(["sh", "-c", command], cwd=self.folder).returncode
         self.assertEqual(status, 1)
@@ -494,7 +495,7 @@ class Train(Case):
         self.assertTrue(done.stderr.endswith(b"\nsmallworld: cannot write standard output\n"))
 
     def test_closed_pipes(self):
-        """Nobody reads on: an error like any other, also for a run, which is saved."""
+        """A closed pipe is an error like any other, also for a run, which is saved."""
         readable, writable = os.pipe()
         os.close(readable)
         _, err = self.run_program("train", "config.yaml", "--out", "run", "--set",
@@ -514,7 +515,7 @@ class Train(Case):
 
 
 class Signals(Case):
-    """Stopped in the middle of a run that takes a second or two, and gone on with."""
+    """A run of a second or two is stopped in the middle, and resumed."""
 
     STEPS = 300
 
@@ -524,7 +525,7 @@ class Signals(Case):
                     train_valid_every=37, model_dropout=0.2)
 
     def start_and_wait(self, lines, *arguments):
-        """A run, once it has written so many lines of metrics."""
+        """Starts a run, and returns once it has written so many lines of metrics."""
         process = self.start("train", "config.yaml", "--out", "run", "--json", *arguments)
         self.addCleanup(lambda: process.poll() is None and process.kill())
         metrics = self.folder / "run" / "metrics.jsonl"
@@ -564,7 +565,7 @@ class Signals(Case):
         self.assert_same_run("whole", "run")
 
     def assert_stops(self, process, number=signal.SIGTERM):
-        """Within a second; returns what went to stderr."""
+        """Asserts that the process ends within a second. Returns its stderr."""
         self.addCleanup(lambda: process.poll() is None and process.kill())
         time.sleep(0.3)
         self.assertIsNone(process.poll(), "over before the signal")
@@ -576,7 +577,8 @@ class Signals(Case):
         return err
 
     def test_stop_while_reading(self):
-        """At a pipe without a writer, at one that pauses, and in a long text."""
+        """Stops a program that waits for a pipe without a writer, for a writer that pauses, or reads a
+        long text."""
         os.mkfifo(self.folder / "pipe.tsv")
         stopped = "smallworld: stopped by a signal (Terminated)\n"
         start = ["train", "config.yaml", "--out", "run", "--set"]
@@ -587,7 +589,7 @@ class Signals(Case):
             pipe.flush()
             self.assertEqual(self.assert_stops(process), stopped)
         with open(self.folder / "long.txt", "wb") as long:
-            long.truncate(8 << 30)  # a hole: nothing on the disk
+            long.truncate(8 << 30)  # a sparse file
         scratch = os.environ | {"TMPDIR": "/dev/shm"}
         process = self.start(*start, "data.exclude=long.txt", env=scratch)
         self.assertEqual(self.assert_stops(process), stopped)
@@ -612,7 +614,7 @@ class Signals(Case):
         _, err = process.communicate(timeout=60)
         self.assertEqual(process.returncode, 128 + signal.SIGHUP)
         self.assertIn("--resume goes on", err)
-        # But not where it is ignored, as under nohup.
+        # A signal that is ignored, as under nohup, stays ignored.
         ignore = {"preexec_fn": lambda: signal.signal(signal.SIGHUP, signal.SIG_IGN)}
         process = self.start("train", "config.yaml", "--out", "run", "--resume", **ignore)
         time.sleep(0.2)
@@ -629,7 +631,7 @@ class Signals(Case):
         for line in process.stderr:
             if line.startswith("epoch:"):
                 break
-        time.sleep(0.3)  # into the first update, which takes many seconds
+        time.sleep(0.3)  # during the first update, which takes many seconds
         process.send_signal(signal.SIGTERM)
         time.sleep(0.3)
         self.assertIsNone(process.poll(), "the first signal waits for the update")
@@ -641,7 +643,7 @@ class Signals(Case):
 
 
 class Uses(Case):
-    """eval, features, generate and graph, on a model that is trained once."""
+    """eval, features, generate and graph, on one trained model."""
 
     @classmethod
     def setUpClass(cls):
@@ -666,7 +668,7 @@ class Uses(Case):
     def test_eval(self):
         result = self.eval("--data", "valid.tsv", "--batch", "2")
         self.assertEqual(list(result), ["bpc", "bytes", "seconds", "bytes_per_second"])
-        # LABEL<TAB> becomes "\n ", and the end of the line a blank.
+        # LABEL<TAB> becomes "\n ", and the line's end becomes a blank.
         size = sum(len(line) + 1 for line in documents(9, 2).splitlines())
         self.assertEqual(result["bytes"], size - 1)
         self.assertAlmostEqual(result["bpc"], self.result["valid_bpc"], delta=1e-6)
@@ -745,7 +747,7 @@ class Uses(Case):
         result = self.results("generate", "m.safetensors", "--bytes", "300", "--temperature", "9",
                               *self.cpu)
         self.assertEqual(result["bytes"], 300)
-        self.assertEqual(len(result["text"]), 302)  # one code point a byte, the prompt included
+        self.assertEqual(len(result["text"]), 302)  # one code point for each byte, the prompt included
         self.refused("--batch: not possible, since one text is written", "generate", "m.safetensors", "--batch", "2",
                      status=2)
 
@@ -805,7 +807,7 @@ class Uses(Case):
                      "--out", "x.safetensors")
 
     def test_layers(self):
-        """Each layer has patterns of its own; features are the last one's."""
+        """Each layer has its own patterns. Features are those of the last layer."""
         names = ["step0", "gates", "layer2.below", "layer2.step0", "layer2.gates"]
         self.config("two.yaml", model_cell="mlstm", model_layers=2, train_valid_bytes=0)
         trained = self.results("train", "two.yaml", "--out", "two")
@@ -827,7 +829,7 @@ class Uses(Case):
         self.refused("its model.layers differs from the config's", "train", "one.yaml", "--out", "x")
 
     def test_sets_of_features(self):
-        """Features and labels that were not written together are not taken for each other's."""
+        """Features and labels that were not written together are refused."""
         features = ["features", "m.safetensors", *self.cpu, "--data"]
         self.run_program(*features, "train.tsv", "--out", "f")
         self.run_program(*features, "train.tsv", "--out", "g")
@@ -840,10 +842,10 @@ class Uses(Case):
         self.write("h.labels.npy", self.read("f.labels.npy"))
         self.refused("h.labels.npy: of other features than h.npy; export them again", *probe, "h")
         numpy.save(self.folder / "h.labels.npy", numpy.load(self.folder / "h.labels.npy"))
-        self.run_program(*probe, "h")  # labels of one's own have no such number
+        self.run_program(*probe, "h")  # the user's own labels have no such number
 
     def test_two_writers(self):
-        """To one prefix: all that one of them wrote, and the other is refused or comes later."""
+        """Two write to one prefix. All files are by one of them; the other is refused or comes later."""
         self.write("long.tsv", documents(sized(3000), 5))
         self.write("else.tsv", documents(sized(3000), 6))
         command = ["features", "m.safetensors", *self.cpu, "--out", "f", "--data"]
@@ -859,7 +861,7 @@ class Uses(Case):
         self.assertEqual([path.name for path in self.folder.iterdir() if "tmp" in path.name], [])
 
     def test_memory_of_a_stranger(self):
-        """What a checkpoint says of its training does not set the memory that a short text takes."""
+        """The batch and bptt of a checkpoint's training do not set the memory that a short text takes."""
         content = change_metadata(self.checkpoint, "version", "1")
         header, data = split_safetensors(content)
         header["__metadata__"] |= {"train.batch": "65536", "train.bptt": "65536",
@@ -881,7 +883,7 @@ class Uses(Case):
                 self.assertTrue(out.startswith(f"{bpc:.4f} bits per character"), out)
 
     def test_scratch_files(self):
-        """They never have a name that a kill could leave."""
+        """Temporary files in $TMPDIR never have a name, so a kill leaves none."""
         libc = ctypes.CDLL(None, use_errno=True)
         watch = libc.inotify_init1(os.O_NONBLOCK)
         create = 0x100
@@ -953,7 +955,7 @@ class Uses(Case):
     def test_bad_text(self):
         self.write("one.txt", "x")
         self.refused("one.txt: nothing to score: expected at least 2 bytes, found 1", "eval", "m.safetensors", "--data", "one.txt", *self.cpu)
-        # A line and a raw text that would take all memory, or the disk.
+        # A line and a raw text that would fill the memory or the disk.
         self.write("bomb.tsv.gz", gzip.compress(b"1\t" + bytes(80 << 20), 1))
         self.refused("bomb.tsv.gz:1: a line of more than 67108864 bytes", "eval", "m.safetensors",
                      "--data", "bomb.tsv.gz")
@@ -1046,7 +1048,7 @@ class BadInput(Case):
                               model_graph_file="edges", model_degree=None)
 
     def test_many_files(self):
-        """A folder, and a list, is the text of its files in order, however they are packed."""
+        """A folder or a list stands for its files in order, plain or compressed."""
         parts = [documents(200, seed) for seed in range(4)]
         half = len(parts[2]) // 2
         self.write("texts/1.tsv", parts[0])
@@ -1117,10 +1119,10 @@ class BadInput(Case):
                      "--out", "run")
 
     def test_names(self):
-        """Messages stay one line, whatever a file is called."""
+        """Messages are one line, whatever the name of a file."""
         self.refused("cannot open no?such\u00e9: ", "train", "no\nsuch\u00e9")
         self.refused("unknown key", "train", "config.yaml", "--set", "a\nb=1", status=2)
-        long = "/".join(["d" * 200] * 15)  # longer than a message once was
+        long = "/".join(["d" * 200] * 15)  # longer than the buffer that messages once had
         self.refused(f"cannot open {long}: No such file", "train", long)
         self.refused(f"cannot open {long}: No such file", "eval", long, "--data", "a")
         (self.folder / long).mkdir(parents=True)
@@ -1149,7 +1151,7 @@ class OddInput(Case):
                          *self.cpu)
         features = numpy.load(self.folder / "f.npy")
         self.assertEqual(features.shape, (9, 32))
-        self.assertTrue((features[0] == features[1]).all())  # both are framing only
+        self.assertTrue((features[0] == features[1]).all())  # both hold nothing but framing
         self.assertTrue(numpy.isfinite(features).all())
 
     def test_raw_bytes(self):
@@ -1167,7 +1169,7 @@ class OddInput(Case):
         _, err = self.run_program("train", "parts.yaml", "--out", "run")
         self.assertRegex(err, r"(?m)^smallworld: warning: the graph of gates has 3 components")
         self.assertEqual(self.results("graph", "parts.yaml")["patterns"][0]["components"], 3)
-        # The pattern is in the checkpoint: the file is not needed again, not to resume either.
+        # The pattern is in the checkpoint, so the file is not needed again, even for resuming.
         (self.folder / "edges").unlink()
         self.results("eval", "run/last.safetensors", "--data", "valid.tsv", *self.cpu)
         self.run_program("train", "parts.yaml", "--out", "run", "--resume", "--set",

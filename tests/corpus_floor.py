@@ -101,7 +101,7 @@ def spellings(tables, template):
 
 
 def sentences(tables, kind):
-    """All (text, p given 0, p given 1) of a kind, one entry a derivation."""
+    """All (text, p given 0, p given 1) of a kind, one entry for each derivation."""
     weights = [weight for weight, _ in tables[1][kind]]
     return [(text, weight / sum(weights) * p0, weight / sum(weights) * p1)
             for weight, template in tables[1][kind]
@@ -133,7 +133,8 @@ def all_reviews(tables, limit):
 
 
 def compare_all(what, tables, limit, mark, ambiguous=False):
-    """Every sentence has the mark: of a text with at most `limit`, all derivations are listed."""
+    """The mark stands in every sentence, so all derivations of a text with at most `limit` marks are
+    listed."""
     grammar = corpus.Grammar(*tables)
     found, longer = all_reviews(tables, limit)
     total = sum(entry[0] for entry in found.values()) + longer
@@ -149,7 +150,7 @@ def compare_all(what, tables, limit, mark, ambiguous=False):
 
 
 def test_toy():
-    """Cuts of several kinds: inside a template, between templates, between sentences."""
+    """Texts that can be cut in several ways: inside a template, between templates, between sentences."""
     order = {corpus.START: {"s": 0.9, "t": 0.1}, "s": {"s": 0.25, "t": 0.25, corpus.END: 0.5},
              "t": {"s": 0.3, corpus.END: 0.7}}
     kinds = {"s": [(2, "[a][b]"), (1, "x[b]"), (1, "[-a] [b]")], "t": [(1, "[b]"), (3, "x[a]z")]}
@@ -158,7 +159,7 @@ def test_toy():
 
 
 def test_reduced():
-    """The shipped grammar with a word or two left in each slot."""
+    """The shipped grammar, reduced to one or two words in each slot."""
     def cut(text, keep):
         words = text.split("|")
         return "|".join([word for word in words if word in keep] or words[:1])
@@ -186,7 +187,7 @@ def derivations(written, text, start, kind):
                     yield p0 * p * q0, p1 * p * q1
 
 
-KEY = 8  # sentences are found by their first bytes; none is shorter
+KEY = 8  # sentences are found by their first bytes, and none is shorter
 
 
 def test_shipped_derivations(path, count=300):
@@ -266,7 +267,7 @@ def test_shipped_files(data):
         shipped = path.read_bytes()
         same = gzip.decompress(shipped) == gzip.decompress(made)
         check(f"{path.name} has the script's text", same)
-        if "ng" not in zlib.ZLIB_RUNTIME_VERSION:  # zlib-ng packs equal text into other bytes
+        if "ng" not in zlib.ZLIB_RUNTIME_VERSION:  # zlib-ng compresses equal text to other bytes
             check(f"{path.name} is the script's, byte for byte", shipped == made)
         texts[path.name] = [text for _, _, text in corpus.read_reviews(path)]
     train = set(texts["reviews_train.tsv.gz"])

@@ -17,7 +17,7 @@ networkx = needs.module("networkx")
 
 TOLERANCE = 1e-9
 
-# What each config's `model` says; a block is 8 units, so 480 of them are 60 nodes.
+# The `model` section of each config. A block is 8 units, so 480 units are 60 nodes.
 MODELS = {
     "dense": {"hidden": 160, "graph": "dense"},
     "random": {"hidden": 480, "graph": "random", "degree": 5},
@@ -45,7 +45,7 @@ EDGES = "1 0\n2 1\n0 2\n3 2\n4 3\n5 4\n3 5\n6 5\n"
 
 
 def run(program, folder, model, seed):
-    """The patterns of a config: the metrics that the program printed, and their edges."""
+    """Returns the patterns of a config: the metrics that the program printed, and their edges."""
     text = folder / "text"
     text.write_text("some text\n" * 100)
     (folder / "edges").write_text(EDGES)
@@ -66,7 +66,7 @@ def run(program, folder, model, seed):
 
 
 def measure(nodes, blocks):
-    """The same metrics from networkx; an edge runs from input to output, as the signal does."""
+    """The same metrics by networkx. An edge runs from input to output, like the signal."""
     signal = networkx.DiGraph()
     signal.add_nodes_from(range(nodes))
     signal.add_edges_from((i, o) for o, i in blocks if o != i)
@@ -76,7 +76,7 @@ def measure(nodes, blocks):
     while core < nodes and len(signal.subgraph(range(core + 1)).edges) == core * (core + 1):
         core += 1
     lengths = [length for _, reached in networkx.all_pairs_shortest_path_length(signal)
-               for length in reached.values()]  # 0 to a node itself
+               for length in reached.values()]  # a node has distance 0 to itself
     paths = [length for length in lengths if length > 0]
     if networkx.is_strongly_connected(signal):
         path_mean = networkx.average_shortest_path_length(signal)

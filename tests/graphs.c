@@ -12,7 +12,7 @@ graph *make_graph(graph_options options, int nodes) {
     graph *g = graph_create(&options, nodes, &err);
     if (!g) {
         fail_msg("%d nodes: %s", nodes, err.text);
-        abort(); /* not reached; cmocka does not tell the compiler */
+        abort(); /* not reached, which the compiler does not know */
     }
     return g;
 }

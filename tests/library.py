@@ -120,7 +120,7 @@ class Models(unittest.TestCase):
     def test_texts_do_not_depend_on_each_other(self):
         for alone, among in zip([MODEL.score(text)[0] for text in TEXTS], MODEL.score(TEXTS)):
             numpy.testing.assert_array_equal(alone, among)
-        many = MODEL.features(TEXTS * 20)  # more than stand side by side
+        many = MODEL.features(TEXTS * 20)  # more than are read side by side
         numpy.testing.assert_array_equal(many, numpy.tile(MODEL.features(TEXTS), (20, 1)))
 
     def test_features_are_the_programs(self):

@@ -63,7 +63,7 @@ void free_inputs(inputs *in) {
     free(in->targets);
 }
 
-/* [rows][batch] on the host -> [rows][columns], other columns `fill`. */
+/* Copies [rows][batch] to a new [rows][columns], with zeros in the other columns. */
 static double *widen(const double *values, size_t rows, size_t batch, size_t columns) {
     double *wide = mem_alloc(rows * columns, sizeof *wide);
     for (size_t r = 0; r < rows; r++) {
@@ -101,7 +101,8 @@ void load_inputs(model *m, const inputs *in) {
     size_t batch = (size_t)m->batch, columns = (size_t)m->columns, steps = (size_t)m->steps;
     size_t hidden = (size_t)m->config.hidden;
     poison(be, m->plan.block[PLAN_ACTIVATIONS], m->plan.bytes[PLAN_ACTIVATIONS]);
-    be->zero(be, m->gradient, m->parameters.total * be->real_size); /* what pads parameters */
+    /* The padding between parameters. */
+    be->zero(be, m->gradient, m->parameters.total * be->real_size);
     if (m->share) be->zero(be, m->share, m->parameters.total * be->real_size);
     for (int i = 0; i < m->parameters.count; i++) {
         const parameter *p = &m->parameters.items[i];
@@ -115,7 +116,7 @@ void load_inputs(model *m, const inputs *in) {
     be->zero(be, m->report, sizeof *m->report);
     be->zero(be, m->evaluation, sizeof *m->evaluation);
     be->zero(be, m->arguments, sizeof *m->arguments);
-    model_zero_state(m); /* of layers below the last one */
+    model_zero_state(m); /* also of the layers below the last one */
     double *h = widen(in->h, hidden, batch, columns), *c = widen(in->c, hidden, batch, columns);
     set_array(be, model_state(m, MODEL_H, 0), h, hidden * columns, OPERAND);
     set_array(be, model_state(m, MODEL_C, 0), c, hidden * columns, REAL);

@@ -12,9 +12,9 @@ model_config small_config(void);
 /* Makes a model for training, with graphs of its own. Fails the test if it is refused. */
 model *create_model(backend *be, const model_config *config, int batch, int steps, int segments);
 
-/* What a model starts from: every parameter, the state [hidden][batch], and the text
- * [steps][batch]. Sizes are by the batch's streams, not by padded columns, so that models of any
- * backend can start from it. */
+/* What a model starts from: all parameters, the state [hidden][batch], and the text [steps][batch].
+ * Sizes count the batch's streams, not padded columns, so models of any backend can start from it.
+ */
 typedef struct inputs {
     double *weights, *h, *c;
     uint8_t *bytes;

@@ -1,5 +1,5 @@
-"""Modules that a test needs. Without one it is skipped, or fails where SMALLWORLD_REQUIRE_ALL_TESTS
-is 1, as in CI."""
+"""Modules that a test needs. Without one the test is skipped, or fails if SMALLWORLD_REQUIRE_ALL_TESTS is
+1, as in CI."""
 
 import importlib
 import os

@@ -37,7 +37,7 @@ def tearDownModule():
 
 class Page(cli.Case):
     def open(self, name, **how):
-        """Opens a page, and looks for what no page of ours may have."""
+        """Opens a page and asserts what holds for every page."""
         path = self.folder / name
         content = path.read_text(encoding="utf-8")
         self.assertLess(len(content), PAGE_BYTES)
@@ -49,7 +49,8 @@ class Page(cli.Case):
         return content
 
     def check_sizes(self, name):
-        """Nothing sticks out at 360 and 1,280 pixels, light and dark; pictures if they are wanted."""
+        """Asserts that nothing overflows at 360 and 1,280 pixels, in light and dark; keeps pictures if
+        asked."""
         for width in 360, 1280:
             for dark in False, True:
                 self.open(name, width=width, dark=dark)
@@ -91,7 +92,7 @@ class Show(Page):
             self.assertTrue((blue[values < -0.2 * abs(values).max()] > 0).all())
             self.assertTrue((blue[values > 0.2 * abs(values).max()] < 0).all())
             order = numpy.argsort(values)
-            self.assertTrue((numpy.diff(blue[order]) <= 1).all())  # darker with the value's size
+            self.assertTrue((numpy.diff(blue[order]) <= 1).all())  # the larger the value, the darker
 
     def test_states_are_those_of_features(self):
         self.make_probe()
@@ -145,7 +146,7 @@ class Show(Page):
         self.assertIn("\u27e8ff\u27e9", shown)
         self.assertIn("\u27e8U+202e\u27e9", shown)
         self.assertIn("\U0001f600", shown)
-        # Every byte is under a span, the characters of several bytes under one.
+        # Every byte is in a span; the bytes of one character share a span.
         text = b"\n " + NASTY.replace(b"\r", b" ") + b" "
         ends = len(text.decode("utf-8", "surrogateescape"))
         self.assertEqual(SURF.run("document.querySelectorAll('.text')[0].children.length"), ends)
@@ -216,7 +217,7 @@ class Plot(Page):
         for row, line in zip(rows[1:], lines):
             numbers = [json.loads(n) if n else None for n in row.split(",")[1:]]
             self.assertEqual(numbers, list(line.values()))
-        # The keyboard moves along a chart, which tells the values of the file.
+        # The keyboard moves along a chart, which shows the values of the file.
         SURF.run("document.getElementById('bpc-bytes').focus()")
         SURF.press("Home")
         told = SURF.run("document.getElementById('bpc-bytes').nextElementSibling.textContent")
@@ -245,7 +246,7 @@ class Plot(Page):
         with open(self.folder / "part" / "metrics.jsonl") as part:
             text = part.read()
         self.write("run/metrics.jsonl", text * 50)
-        used = lambda: sum(resource.getrusage(resource.RUSAGE_CHILDREN)[:2])  # processor seconds
+        used = lambda: sum(resource.getrusage(resource.RUSAGE_CHILDREN)[:2])  # in processor seconds
         start = used()
         self.run_program("plot", "run", "--out", "page.html")
         self.assertLess(used() - start, 3 if "sanitize" not in str(cli.PROGRAM) else 60)
@@ -281,7 +282,7 @@ class Plot(Page):
         self.open("page.html")
         self.assertIn(nasty, SURF.run("document.querySelector('h1').textContent"))
         self.write("cut/metrics.jsonl", self.read(f"{nasty}/metrics.jsonl")[:-20])
-        self.run_program("plot", "cut", "--out", "page.html")  # a line that is being written
+        self.run_program("plot", "cut", "--out", "page.html")  # as if this line were still being written
         self.open("page.html")
         self.write("null/metrics.jsonl", '{"step": 1, "bpc": null, "other": "a, \\"b"}\n')
         self.run_program("plot", "null", "--out", "page.html")
@@ -323,7 +324,7 @@ class Graph(Page):
         self.assertTrue(chords[-1][1].startswith(f"M{place(i)}L{place(j)}"))
         i, j = pairs[0]
         self.assertIn(f"M{place(i)}L{place(j)}", chords[0][1])
-        # Bars count what the command says.
+        # The bars show the counts that the command prints.
         told = self.results("graph", "run/last.safetensors")["patterns"][0]
         titles = SURF.run("[...document.querySelectorAll('rect title')].map(t => t.textContent)")
         bars = [re.match(r"(\d+): ([\d.e+]+) ", title).groups() for title in titles]
@@ -413,7 +414,7 @@ class Report(Page):
         self.run_program(*"train run/config.yaml --out again".split())  # what the card says
         self.assertEqual(self.read("run/last.safetensors"), self.read("again/last.safetensors"))
         self.check_sizes("run/report.html")
-        # Another model in the same folder: what was made of the first one is left out.
+        # With another model in the folder, files made from the first one are left out.
         self.train("--overwrite", "--set", "run.seed=9")
         out, err = self.run_program("report", "run", *self.cpu)
         self.assertEqual(err.count("left out: "), 2)

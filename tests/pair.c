@@ -32,7 +32,8 @@ void assert_close(const pair *p, const char *what, const double *found, const do
 
 void assert_each_close(const pair *p, const char *what, const double *found, const double *expected,
                        size_t count) {
-    const double times = 32; /* the tolerance in the norm: rounding is not the same everywhere */
+    /* Times the tolerance of the norm, since rounding errors differ between elements. */
+    const double times = 32;
     double square = 0;
     assert_close(p, what, found, expected, count);
     for (size_t i = 0; i < count; i++) square += expected[i] * expected[i];

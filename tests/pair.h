@@ -1,5 +1,6 @@
-/* A backend under test and a more trusted one: the CPU in fp32 and bf16 against the reference in
- * double, the GPU in each precision against the CPU in the same, and in tf32 against it in fp32. */
+/* A backend under test and a more trusted one. The CPU in fp32 and bf16 is compared with the
+ * reference in double; the GPU with the CPU in the same precision, where tf32 on the CPU is fp32.
+ */
 #ifndef SMALLWORLD_TESTS_PAIR_H
 #define SMALLWORLD_TESTS_PAIR_H
 
@@ -12,21 +13,22 @@ typedef struct pair {
     double tolerance; /* relative tolerance of the norm */
 } pair;
 
-/* Products of uniform operands rounded to tf32 are 2.6e-4 off, of truncated ones 7e-4. */
+/* Products of uniform operands are 2.6e-4 off if operands are rounded to tf32, and 7e-4 if they are
+ * truncated. */
 #define TF32_ROUNDED   4e-4
 #define TF32_TRUNCATED 1.5e-3
 
 /* The shape of a layer and of a product's inputs. */
 typedef struct shape {
-    const char *reason; /* what this one exercises, or NULL */
+    const char *reason; /* what this shape exercises, or NULL */
     int nodes, block, gates;
-    int columns, steps; /* columns: in multiples of those that a product takes; 0 steps: one */
+    int columns, steps; /* columns: in multiples of what a product takes; steps 0: one */
     double share;
     bool hubs;
 } shape;
 
-/* Four gates in blocks for which a GPU has kernels of its own: few columns and many, odd multiples
- * of 64 of them, sums of a few long rows that are made in parts. */
+/* Shapes of four gates for which a GPU has special kernels: few columns and many, odd multiples of
+ * 64 columns, and long rows whose sums are made in parts. */
 enum { GATE_SHAPES = 14 };
 extern const shape gate_shapes[GATE_SHAPES];
 

@@ -64,7 +64,7 @@ class Predict(cli.Case):
         weights = numpy.load(self.folder / "p.weights.npy")
         self.assertEqual(weights.shape, (3, 33))
 
-        # Each function's objective is scikit-learn's, of that class against the rest.
+        # Each function's objective is scikit-learn's for that class against the rest.
         x = numpy.load(self.folder / "train.npy").astype("float64")
         for k in range(3):
             yes = (labels == k).astype(int)
@@ -77,7 +77,8 @@ class Predict(cli.Case):
             theirs = objective(numpy.append(theirs.coef_[0], theirs.intercept_[0]))
             self.assertLess(objective(weights[k]), theirs * (1 + 1e-4))
 
-        # predict says what features and weights say, and errs as the probe did.
+        # predict gives the probabilities that follow from features and weights, and errs as often as the
+        # probe did.
         lines, err = self.predict("--probe", "p", "--text", "test.tsv")
         margins = numpy.load(self.folder / "test.npy") @ weights[:, :-1].T + weights[:, -1]
         self.assertEqual(len(lines), 61)
@@ -93,11 +94,11 @@ class Predict(cli.Case):
         self.assertNotIn("label", lines[60])
         self.assertAlmostEqual(100 * wrong / 60, probe["error"])
         self.assertIn(f"error {probe['error']:.2f} % of 60 labelled documents", err)
-        self.assertLess(probe["error"], 40)  # by chance it is 67
+        self.assertLess(probe["error"], 40)  # chance is 67
         predictions = numpy.load(self.folder / "p.predictions.npy")
         self.assertEqual([names[k] for k in predictions], [line["class"] for line in lines])
 
-        # With --valid, without a second fit; and a test set that lacks a class.
+        # With --valid there is no second fit. The test set may lack a class.
         self.write("two.tsv", b"".join(line for line in self.read("test.tsv").splitlines(True)
                                        if not line.startswith(b"good")))
         self.features("two")
@@ -149,7 +150,7 @@ class Predict(cli.Case):
                      status=2)
         self.refused("--pool: the probe was fitted on --pool last", *show, "--probe", "p", "--pool",
                      "mean", *self.cpu, status=2)
-        # Lines of plain text, framed as documents are: the same text, the same probability.
+        # Lines of plain text are framed like documents, so the same text has the same probability.
         plain = b"\r\n\r\n".join(line.split(b"\t")[1]
                                   for line in self.read("valid.tsv").splitlines())
         self.write("plain.txt", plain)
@@ -186,7 +187,7 @@ class Predict(cli.Case):
         self.run_program("train", "config.yaml", "--out", "other", "--set", "run.seed=7")
         self.refused("features of another checkpoint", "predict", "other/last.safetensors",
                      "--probe", "p", "--text", "valid.tsv", *self.cpu)
-        # Labels are of one kind, within a file and between train and test.
+        # Labels are all names or all integers, within a file and between train and test.
         self.write("mixed.tsv", "good\ta\n1\tb\n")
         self.refused("mixed.tsv:2: expected a name as label, like 'good', or -1, got '1'", *command,
                      "--probe", "p", "--text", "mixed.tsv")
@@ -210,7 +211,7 @@ class Predict(cli.Case):
     def test_names_in_training_and_pages(self):
         self.write("train.tsv", named(60, 1, ["<b>no</b>", "yes"]).replace(b"<b>", b"_<b>"))
         self.write("valid.tsv", named(20, 2, ["<b>no</b>", "yes"]).replace(b"<b>", b"_<b>"))
-        self.train()  # labels do not matter to it
+        self.train()  # training ignores labels
         self.features("train", "valid")
         self.run_program("probe", "--train", "train", "--test", "valid", "--out", "p", *self.cpu)
         self.run_program("show", "run/last.safetensors", "--text", "valid.tsv", "--probe", "p",

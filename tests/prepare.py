@@ -48,7 +48,8 @@ def rows(path):
 
 
 def imdb_reviews():
-    """{path in the archive: bytes}: of 1,000 numbers, the last with every kind of awkward byte."""
+    """{path in the archive: bytes} of 1,000 numbered reviews; the last one has every kind of awkward
+    byte."""
     files = {}
     for split, kinds in {"train": ("pos", "neg", "unsup"), "test": ("pos", "neg")}.items():
         for kind in kinds:

@@ -23,10 +23,10 @@ except ImportError as missing:
     print(f"skipped: {missing}")
     sys.exit(77)
 
-TOLERANCE = 1e-4  # on the objective, relative
+TOLERANCE = 1e-4  # relative, of the objective
 COSTS = [2.0**k for k in range(-8, 1)]
 
-# documents, units, what is done to the units
+# documents, units, how the units are changed
 KINDS = {
     "like cell states": (400, 60, lambda x: numpy.tanh(x)),
     "more units than documents": (200, 300, lambda x: numpy.tanh(x)),
@@ -76,7 +76,7 @@ def run(program, folder, options):
 
 
 def compare(program, folder, sets, penalty, standardize, valid):
-    """Yields what differs."""
+    """Yields a line for each difference."""
     for name, (features, labels) in zip(("train", "test", "valid"), sets):
         write(folder / name, features, labels)
     options = ["--penalty", penalty] + ["--standardize"] * standardize
@@ -87,7 +87,7 @@ def compare(program, folder, sets, penalty, standardize, valid):
     train, test, held = (part.astype("float64") for part in (train, test, held))
     cost = result["C"]
 
-    # What was written agrees with what was printed.
+    # The files agree with the printed numbers.
     said = test @ weights[:-1] + weights[-1] > 0
     if (said != predictions).mean() > 0.01:
         yield "predictions do not follow from the weights"
@@ -100,7 +100,7 @@ def compare(program, folder, sets, penalty, standardize, valid):
     if not numpy.allclose(sizes[result["top_units"]], top, rtol=1e-6):
         yield f"top_units: {result['top_units']}"
 
-    # The objective, where the penalty falls on the weights of standardised features.
+    # The objective. The penalty is on the weights of standardised features.
     if standardize:
         mean, deviation = train.mean(0), train.std(0)
         weights = numpy.append(weights[:-1] * deviation, weights[-1] + mean @ weights[:-1])
@@ -112,14 +112,14 @@ def compare(program, folder, sets, penalty, standardize, valid):
         yield f"objective at C = {cost}: {ours}, scikit-learn has {theirs}"
     if abs(result["objective"] / ours - 1) > 1e-5:
         yield f"objective: printed {result['objective']}, the weights give {ours}"
-    bound = result["objective"] * (1 - result["gap"])  # no objective is less, but by rounding
+    bound = result["objective"] * (1 - result["gap"])  # no objective is lower, except by rounding
     if result["gap"] < -1e-5 or theirs < bound * (1 - 1e-5):
         yield f"gap: {result['gap']}, scikit-learn has {theirs}"
     their_error = 100 * ((test @ theirs_weights[:-1] + theirs_weights[-1] > 0) != test_labels).mean()
     if abs(their_error - result["error"]) > 100 * 2 / len(test):
         yield f"error: {result['error']}, scikit-learn has {their_error}"
 
-    # The choice of C, to within two documents of validation.
+    # The choice of C is right to within two validation documents.
     if valid:
         errors = []
         for other in COSTS:
@@ -133,7 +133,7 @@ def compare(program, folder, sets, penalty, standardize, valid):
 
 
 def check_refusals(program, folder):
-    """Yields what was not refused in one line with the right status."""
+    """Yields each call that was not refused in one line with the right status."""
     write(folder / "train", numpy.eye(4, dtype="float32"), numpy.array([0, 1, 0, 1], "int32"))
     numbers = numpy.eye(4, dtype="float32")
     numbers[2, 1] = numpy.inf
@@ -154,7 +154,7 @@ def check_refusals(program, folder):
         lines = done.stderr.splitlines()
         if done.returncode != status or done.stdout or not lines or message not in lines[0]:
             yield f"{options}: exit status {done.returncode}: {done.stdout}{done.stderr}"
-        elif status == 1 and len(lines) > 1:  # a usage error also says where help is
+        elif status == 1 and len(lines) > 1:  # a usage error also points to --help
             yield f"{options}: {done.stderr}"
 
 
@@ -168,7 +168,7 @@ def main():
             sets = make(random, *how)
             for penalty in ("l1", "l2"):
                 for standardize in (False, True):
-                    valid = not (penalty == "l2" and standardize)  # else the split chooses
+                    valid = not (penalty == "l2" and standardize)  # otherwise the split decides
                     compared += 1
                     for what in compare(sys.argv[1], folder, sets, penalty, standardize, valid):
                         failed += 1

@@ -14,8 +14,8 @@ typedef struct problem {
     int8_t *sign;   /* [rows] of the label, for the solver: -1 and 1; 0 leaves the row out */
 } problem;
 
-/* Two classes that overlap; `spread` is the ratio of the largest to the smallest unit's scale, and
- * `mean` how many deviations means lie from 0. */
+/* Draws two classes that overlap. `spread` is the ratio of the largest to the smallest unit's
+ * scale, and the means lie up to `mean` deviations from 0. */
 problem make_problem(size_t rows, size_t units, double spread, double mean, uint64_t seed);
 void free_problem(problem *p);
 

@@ -21,7 +21,8 @@ void check_layout(pair *p, const layout *l, int columns, int steps, const char *
     double *w = random_values(weights, -1, 1), *x = random_values(in, -1, 1);
     double *dy = random_values(out, -1, 1);
     double *result[2][5];
-    bool narrow = columns % wgrad_multiple(p->be); /* for single products, but wgrad */
+    /* Enough columns for fprop and dgrad, but not for wgrad. */
+    bool narrow = columns % wgrad_multiple(p->be);
     for (int side = 0; side < 2; side++) {
         backend *be = side ? p->trusted : p->be;
         device_layout *d = be->layout_create(be, l);
@@ -54,7 +55,8 @@ void check_layout(pair *p, const layout *l, int columns, int steps, const char *
     for (int i = 0; i < 5; i++) {
         char text[240];
         snprintf(text, sizeof text, "%s, %s, %d columns, %d steps", what[i], name, columns, steps);
-        pair as = *p; /* sums in fp32 of the same operands are as near in bf16 */
+        /* Wgrad of bf16 keeps fp32 sums of the same operands, so it is as close as fp32. */
+        pair as = *p;
         if (i == 4 && test_device_is_cuda() && p->be->precision == BF16) as.tolerance = 1e-5;
         if (i < 4 || !narrow) assert_each_close(&as, text, result[0][i], result[1][i], sizes[i]);
         free(result[0][i]);

@@ -9,11 +9,11 @@
 /* Returns the layout of a graph that is made by these options. */
 layout *pattern_layout(const graph_options *options, int nodes, int block, int gates);
 
-/* Compares fprop and dgrad, to operands and to reals, and wgrad where it takes so many columns, on
- * random values. All outputs are poisoned first. `name` says in a failure what was computed. */
+/* Compares fprop and dgrad, with results as operands and as reals, and wgrad if it takes so many
+ * columns, on random values. All outputs are poisoned first. A failure shows `name`. */
 void check_layout(pair *p, const layout *l, int columns, int steps, const char *name);
 
-/* The same on a random pattern for each shape. */
+/* Does so on a random pattern for each shape. */
 void check_shapes(pair *p, const shape *shapes, size_t count);
 
 #endif

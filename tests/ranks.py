@@ -92,8 +92,8 @@ class Training(Case):
                          (self.path / other / name).read_bytes())
 
     def test_equal_losses(self):
-        """Whatever the number of ranks: 2, and 3, whose shares differ in the order of sums alone;
-        and equal runs give equal bytes."""
+        """The results do not depend on the number of ranks but for the order of sums. Equal runs give
+        equal bytes."""
         for ranks in (1, 2, 3):
             self.train(ranks, "--out", f"run{ranks}")
         self.assert_equal_losses("run1", "run2")
@@ -103,7 +103,7 @@ class Training(Case):
         self.assert_same_bytes("run2", "again", "best.safetensors")
 
     def test_structure(self):
-        """Rewiring by gradient goes by the gradient of all ranks."""
+        """Rewiring by gradient uses the gradient of all ranks."""
         flags = ["--set", "train.rewire_every=2", "--set", "train.rewire_grow=gradient",
                  "--set", "model.graph=watts_strogatz", "--set", "model.hidden=128",
                  "--set", "model.degree=2"]
@@ -113,7 +113,7 @@ class Training(Case):
         self.assertGreater(sum(m["blocks_replaced"] for m in self.metrics("run2")), 0)
 
     def test_resume(self):
-        """2 ranks, 1, then 2 again, against 2 throughout."""
+        """A run with 2 ranks, then 1, then 2 again, against one with 2 throughout."""
         self.train(2, "--out", "whole")
         self.train(2, "--out", "cut", "--set", "train.steps=4")
         self.train(1, "--out", "cut", "--resume", "--set", "train.steps=8")
@@ -127,7 +127,7 @@ class Training(Case):
         self.assert_same_bytes("whole", "same")
 
     def start(self, *flags, mpi=False):
-        """A long run, once it has begun; its process, and its ranks' in order."""
+        """Starts a long run. Returns, once it has begun, its process and those of its ranks in order."""
         metrics = self.path / "run" / "metrics.jsonl"
         before = metrics.stat().st_size if metrics.exists() else 0
         run = subprocess.Popen(self.command(2, "--set", "train.steps=1000000", "--out", "run",
@@ -142,7 +142,8 @@ class Training(Case):
         return run, self.children(run)
 
     def test_stop(self):
-        """SIGTERM to the command, and to one rank: all save and stop, and the run goes on."""
+        """SIGTERM is sent to the command, or to one rank. All ranks save and stop, and the run can be
+        resumed."""
         for which in (-1, 1):
             run, ranks = self.start(*([] if which < 0 else ["--resume"]))
             os.kill(ranks[which] if which >= 0 else run.pid, signal.SIGTERM)
@@ -162,7 +163,7 @@ class Training(Case):
         self.assertFalse(Path(f"/proc/{ranks[0]}").exists())
 
     def test_refused(self):
-        """One line, whoever finds it."""
+        """An error is told in one line, whichever rank finds it."""
         for flags, message in (
                 (["--gpus", "4"], "train.batch: expected at least 16"),
                 (["--gpus", "2", "--set", "data.train=nowhere"], "nowhere"),
@@ -185,7 +186,7 @@ class Training(Case):
                          SMALLWORLD_NCCL="/nowhere/libnccl.so.2")
 
     def test_mpi(self):
-        """The same bytes as --gpus; unequal files and a dead rank end all."""
+        """mpirun gives the same bytes as --gpus. Unequal files and a dead rank end all ranks."""
         self.need_mpi()
         self.train(2, "--out", "mpi", mpi=True)
         self.train(2, "--out", "fork")
@@ -215,7 +216,7 @@ class Reading(Case):
         self.documents("documents.tsv", 150, 3)
 
     def documents(self, name, count, seed):
-        """Documents of 1 to 60 words; the ten longest are of 500."""
+        """Documents of 1 to 60 words, and ten of 500."""
         draw = random.Random(seed)
         lines = [f"{i % 3}\t{words(draw.randrange(1, 60), seed + i)}\n" for i in range(count - 10)]
         lines += [f"1\t{words(500, seed - i)}\n" for i in range(10)]
@@ -251,7 +252,7 @@ class Reading(Case):
         self.assertEqual(list(self.path.glob("*.tmp")), [])
 
     def test_eval(self):
-        """Two minibatches of one stripe of 64 KiB and more."""
+        """A text of two minibatches, each one stripe of 64 KiB and more."""
         (self.path / "long").write_text(words(38000, 4))
         command = [PROGRAM, "eval", "run/last.safetensors", "--data", "long", "--device", "cpu",
                    "--batch", "1", "--threads", "1", "--json"]
@@ -272,7 +273,7 @@ class Reading(Case):
                              done.stderr)
 
     def start(self, command):
-        """Many documents, once their files have been begun."""
+        """Starts features of many documents, and returns once its files have been begun."""
         self.documents("documents.tsv", 12000, 5)
         run = subprocess.Popen(command, cwd=self.path, text=True, stdout=subprocess.DEVNULL,
                                stderr=subprocess.PIPE)
@@ -304,7 +305,7 @@ class Reading(Case):
         self.assertFalse(Path(f"/proc/{ranks[0]}").exists())
 
     def test_mpi(self):
-        """A dead rank, and one with other documents, end all."""
+        """A dead rank, and a rank with other documents, end all ranks."""
         self.need_mpi()
         run, ranks = self.start([*MPIRUN, "2", *self.features("f")])
         os.kill(ranks[-1], signal.SIGKILL)

@@ -33,7 +33,8 @@ def sigmoid(z):
 
 
 def forward(arrays, text):
-    """(cell states after each byte, bits of each byte but the first), as the paper's code has it."""
+    """Returns the cell states after each byte and the bits of each byte but the first, by the paper's
+    code."""
     embedding, wx, wi, wf, wo, wu, wmx, wmh, b, gx, gh, gmx, gmh, out, bias = arrays
     norm = lambda w, g: w / numpy.sqrt((w**2).sum(axis=0)) * g
     wx, wh = norm(wx, gx), norm(numpy.hstack([wi, wf, wo, wu]), gh)

@@ -171,7 +171,7 @@ char *path_of(const char *name) {
 }
 
 void write_bytes(const char *path, const void *bytes, size_t size) {
-    remove(path); /* some file systems flush a file that is written over */
+    remove(path); /* some file systems flush a file that is overwritten */
     FILE *out = fopen(path, "wb");
     assert_non_null(out);
     assert_int_equal(fwrite(bytes, 1, size, out), size);

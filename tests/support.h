@@ -13,8 +13,8 @@
 #include "core/philox.h"
 #include "ops.h"
 
-/* Makes the backend that SMALLWORLD_TEST_DEVICE names, "cpu" by default. For cuda without a GPU,
- * exits with 77, which ctest counts as skipped. */
+/* Makes the backend that SMALLWORLD_TEST_DEVICE names, "cpu" by default. If cuda is asked for and
+ * there is no GPU, exits with 77, which ctest counts as skipped. */
 backend *test_backend(precision precision);
 bool test_device_is_cuda(void);
 

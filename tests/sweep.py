@@ -45,7 +45,7 @@ class Sweep(unittest.TestCase):
         self.assertEqual(written["steps"], 3)
         self.assertIn("test_bpc", written)
 
-        # A second call reads what is finished, and goes on with what is not.
+        # A second call reads the finished runs and continues with the others.
         (self.path / "out/longer/result.json").unlink()
         marks = {name: (self.path / "out" / name / "last.safetensors").stat().st_mtime_ns
                  for name in ("wide-s1", "wide-s2", "longer")}
@@ -56,7 +56,7 @@ class Sweep(unittest.TestCase):
             self.assertEqual(after, mark)
 
     def test_probe(self):
-        """Columns of probes, and a run that starts from another one's model."""
+        """Columns of probes, and a run that starts from the model of another one."""
         lines = "".join(f"{i % 2}\t{'good' if i % 2 else 'bad'} {i}\n" for i in range(60))
         (self.path / "some.tsv").write_text(lines)
         done = self.sweep("tuned-from config.yaml seeds=1,2\ntuned config.yaml "
@@ -92,7 +92,7 @@ class Sweep(unittest.TestCase):
             self.assertIn(message, done.stderr)
 
     def test_shipped_plans(self):
-        """Every line of the plans in configs/ is a model that can be made."""
+        """Every line of the plans in configs/ gives a model that can be made."""
         sys.path.insert(0, str(SWEEP.parent))
         from sweep import read_plan
         plans = sorted((SWEEP.parent.parent / "configs").glob("*.plan"))

@@ -18,7 +18,7 @@ static void assert_near(double found, double expected) {
 
 /* -------------------------------------------------------------------------------- the patterns */
 
-/* A layout of 16 nodes: row i reads what `reads` says. */
+/* A layout of 16 nodes, in which row i reads the columns that `reads` gives. */
 static layout *layout_where(bool (*reads)(int i, int j), int block, int gates) {
     enum { NODES = 16 };
     int32_t blocks[NODES * NODES][2];
@@ -43,7 +43,7 @@ static bool nobody(int i, int j) {
     return false;
 }
 
-/* All rows of four neighbours read the same four, themselves. */
+/* Each row of a group of four neighbours reads all four of the group. */
 static bool cliques(int i, int j) {
     return i / 4 == j / 4;
 }
@@ -66,7 +66,7 @@ static void test_product_memory_and_operations(void **state) {
     layout_free(l);
 }
 
-/* The 30 MB and 7.2 us that 12,288 units at density 0.1 are known to need at 4.2 TB/s. */
+/* 12,288 units at density 0.1 need 30 MB, and so 7.2 us at 4.2 TB/s. */
 static void test_product_floor(void **state) {
     (void)state;
     graph_options options = {.kind = GRAPH_RANDOM, .density = 0.1, .file = "", .seed = 1};
@@ -81,7 +81,7 @@ static void test_product_floor(void **state) {
     assert_int_equal(by, LIMIT_MEMORY);
     assert_near(f.memory, 2.0 * (graph_blocks(g) * 1024.0 + 2 * 12288 * 32));
     assert_true(seconds > 7.2e-6 && seconds < 7.7e-6);
-    /* Many columns are held by what blocks of 32 gather: 0.41 of the rate. */
+    /* With many columns the traffic of blocks of 32 is the limit: 0.41 of the rate. */
     double parts[LIMITS];
     f = cost_of_product(l, PRODUCT_FPROP, 8192, 2, 2);
     cost_floor(f, &c, MATH_BF16, &by);
@@ -102,14 +102,16 @@ static double gather(bool (*reads)(int i, int j), bench_product product, int col
 
 static void test_gathered_bytes(void **state) {
     (void)state;
-    /* Nothing is shared: each block gathers its own tile, and the weights go by once. */
+    /* Nothing is shared: each block gathers its own tile, and the weights are read once. */
     assert_near(gather(nobody, PRODUCT_FPROP, 64), 16 * 32 * 64 + 16 * 1024);
     assert_near(gather(nobody, PRODUCT_DGRAD, 64), 16 * 32 * 64 + 16 * 1024);
-    /* Groups of four share all they gather: four tiles a group, not sixteen. */
+    /* Groups of four share all that they gather: four tiles a group in place of sixteen. */
     assert_near(gather(cliques, PRODUCT_FPROP, 64), 16 * 32 * 64 + 64 * 1024);
-    /* wgrad of a clique: 16 blocks of 1,024 sums fit together, so rows and columns go by once. */
+    /* wgrad of a clique: 16 blocks of 1,024 sums fit together, so rows and columns are
+     * read once. */
     assert_near(gather(cliques, PRODUCT_WGRAD, 64), 2 * 16 * 32 * 64);
-    /* So many columns that sums do not fit: the weights go by once for each share of them. */
+    /* The sums of so many columns do not fit, so the weights are read once for each share
+     * of them. */
     double wide = gather(cliques, PRODUCT_FPROP, 8192);
     assert_near(wide, 16.0 * 32 * 8192 + 64 * 1024 * 16);
 }
@@ -193,7 +195,7 @@ static void test_update_floor(void **state) {
     }
     assert_near(total, sum);
 
-    /* A second layer repeats the lines of the first, and has those of what it reads of it. */
+    /* A second layer has the lines of the first, and those of the product that reads the first. */
     config.layers = 2;
     model *two = model_create(be, &config, NULL, 3, 5, 1, MODEL_TRAINING, &err);
     assert_non_null(two);
@@ -207,7 +209,8 @@ static void test_update_floor(void **state) {
     assert_true(update_floor_seconds(&g, &c, MATH_FP32, NULL) > 1.5 * total);
     model_free(two);
 
-    /* Weights that stay in the cache are not fetched again; nor is anything, if all of it stays. */
+    /* Weights that stay in the cache are not fetched again. Nothing is, if everything
+     * stays there. */
     update_floor_describe(m, (size_t)weights * 4, &f);
     assert_near(find_line(&f, "gates fprop")->cost.memory, 4 * 4 * units);
     assert_near(find_line(&f, "gates dgrad")->cost.memory, 0);
@@ -250,7 +253,7 @@ static void test_grid(void **state) {
 
 enum { ROWS = 4 };
 
-/* Two N, two densities, and no time of one library. */
+/* The results have two N and two densities, and lack the time of one library. */
 static matmul_results made_up(matmul_row rows[ROWS]) {
     matmul_results r = {.device = "A <GPU> & more",
                         .units = 12288,
@@ -276,7 +279,7 @@ static matmul_results made_up(matmul_row rows[ROWS]) {
     return r;
 }
 
-/* Whether every tag is closed by its own name, in order, and attributes are quoted. */
+/* Asserts that tags are closed in order, each by its own name, and that attributes are quoted. */
 static bool is_well_formed(const char *text) {
     char open[64][32];
     int depth = 0, roots = 0;
@@ -371,7 +374,7 @@ static void test_text_and_json(void **state) {
     matmul_row rows[ROWS];
     matmul_results r = made_up(rows);
     char *text = printed(report_text, &r);
-    assert_int_equal(occurrences(text, "held by"), 2); /* a table an N */
+    assert_int_equal(occurrences(text, "held by"), 2); /* one table for each N */
     assert_int_equal(occurrences(text, "padded to 64"), 1);
     assert_int_equal(occurrences(text, "76 %  memory     few_columns"), ROWS);
     free(text);
@@ -384,7 +387,7 @@ static void test_text_and_json(void **state) {
     free(text);
 }
 
-/* A recording that takes next to nothing is still timed, and one that fails is told. */
+/* A recording that takes almost no time is still timed, and one that fails is reported. */
 static int issued;
 
 static void count_issues(void *argument, int set) {

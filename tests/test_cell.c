@@ -1,5 +1,5 @@
-/* A cell's steps, and the gradients of its input tables, by a backend and by a more trusted one,
- * see pair.h, on random shapes and patterns, with all outputs poisoned first. */
+/* The steps of a cell and the gradients of its input tables, on a backend and on a more trusted one
+ * (pair.h). Shapes and patterns are random; all outputs are poisoned first. */
 #include "pair.h"
 
 #include "core/memory.h"
@@ -10,7 +10,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Text of any bytes, of one, of a few that are far apart, or of ASCII's letters but for another
+/* The bytes of the text: any, a single one, a few that are far apart, or ASCII letters with another
  * byte now and then. */
 typedef enum text { ANY_BYTES, ONE_BYTE, FEW_BYTES, ALMOST_ASCII, TEXTS } text;
 
@@ -32,10 +32,10 @@ typedef struct part {
     bool layer_norm, relu;
     table_use use;
     double dropout;
-    int block;    /* of the pattern ... */
-    double share; /* ... and of its blocks, those that are there */
-    bool huge;    /* sums of squares that only the coarse ones hold */
-    double steep; /* the size of gradients */
+    int block;    /* side of the pattern's blocks */
+    double share; /* share of the blocks that exist */
+    bool huge;    /* sums of squares so large that only coarse sums hold them */
+    double steep; /* the scale of the gradients */
     text text;
 } part;
 
@@ -73,7 +73,7 @@ static void run_part(backend *be, const part *how, int hidden, int columns, doub
     c.arguments = device_arguments;
     size_t weights = layout_weights(l), sums = be->sums_bytes(be, how->gates, columns);
     const double most = how->huge ? 1000 : 0.3;
-    double *w = random_values(weights, -most, most); /* the same for both sides, as the pattern */
+    double *w = random_values(weights, -most, most); /* both sides have the same */
     s->weight = put(be, w, weights, OPERAND);
     free(w);
     s->gain = how->layer_norm ? put(be, in[0], gates * (size_t)hidden, REAL) : NULL;
@@ -206,11 +206,12 @@ static void check_part(pair *p, const part *how, int hidden, int columns) {
         if (sizes[i] > skip && made) {
             pair loose = *p;
             if (i >= 4 && how->relu) {
-                /* Rounding moves some past relu's edge, a share like its own error, and each is
-                 * wholly wrong: the norm sees that by its root. */
+                /* Rounding moves some sums past relu's edge. Their share is about the rounding
+                 * error, and each of their gradients is wholly wrong, so the norm grows with the
+                 * root of that share. */
                 loose.tolerance = 2 * sqrt(p->tolerance);
             } else if (i >= 4 && p->be->precision != FP32) {
-                loose.tolerance *= 4; /* gradients are made of rounded values */
+                loose.tolerance *= 4; /* gradients are computed from rounded values */
             }
             assert_close(&loose, text, result[0][i] + skip, result[1][i] + skip, sizes[i] - skip);
         }
@@ -245,11 +246,11 @@ static void check_parts(precision precision) {
         part gates = {GATES, 1, text % 2, false, TABLE_ADD, 0, 8, 0.6, false, 1, text};
         check_part(&p, &gates, 200, (1 + text) * unit);
     }
-    /* more than shared memory keeps of a step */
+    /* more than shared memory holds of a step */
     part wide = {GATES, 1, true, false, TABLE_ADD, 0, 8, 0.6, false, 1, ANY_BYTES};
     check_part(&p, &wide, 64, 16 * unit);
     check_part(&p, &wide, 64, 17 * unit);
-    /* several spans of columns, each shared by thread blocks that have several units */
+    /* several spans of columns; thread blocks that share a span have several units each */
     part bare = {GATES, 2, false, false, TABLE_ADD, 0, 8, 0.6, false, 1, ANY_BYTES};
     check_part(&p, &wide, 1104, 6 * unit);
     check_part(&p, &bare, 1104, 6 * unit);
@@ -280,8 +281,8 @@ static void test_parts_bf16(void **state) {
     check_parts(BF16);
 }
 
-/* Units enough that a GPU's thread blocks have several in turn, and more than their shared memory
- * keeps until layer norm's sums are there, in several spans of columns. */
+/* So many units that each thread block of a GPU has several in turn, and more than its shared
+ * memory holds until the sums of layer norm are complete; several spans of columns. */
 static void test_many_units(void **state) {
     (void)state;
     if (!test_device_is_cuda()) skip();
@@ -300,7 +301,7 @@ static void test_many_units(void **state) {
     }
 }
 
-/* gate_shapes with layer norm, whose sums those kernels make. */
+/* The shapes of gate_shapes with layer norm, whose sums those kernels compute. */
 static void test_gate_sums(void **state) {
     (void)state;
     if (!test_device_is_cuda()) skip();
@@ -358,7 +359,8 @@ static double *run_table(backend *be, const table_shape *how, int columns, const
     return result;
 }
 
-/* Of whole numbers, whose sums are the same in every order: a GPU makes the very bits of a CPU. */
+/* The gradients are whole numbers, whose sums do not depend on the order, so a GPU and a CPU must
+ * agree to the bit. */
 static void check_table(pair *p, const table_shape *how) {
     int columns = how->columns * p->be->column_multiple;
     size_t positions = (size_t)(how->steps * columns);
@@ -385,8 +387,8 @@ static void check_table(pair *p, const table_shape *how) {
     free(bytes);
 }
 
-/* Rows fewer than a GPU's tile, a multiple of it, and not; blocks that are, and are not, multiples
- * of the stride; texts shorter and longer than what is on its way, or read, at once. */
+/* Numbers of rows: less than a GPU's tile, a multiple of it, and others. Blocks: multiples of the
+ * stride, and others. Texts: shorter and longer than what is loaded at a time. */
 static void check_tables(precision precision) {
     pair p = open_pair(precision);
     random_restart(14);
@@ -406,8 +408,8 @@ static void check_tables(precision precision) {
     close_pair(&p);
 }
 
-/* The gates' steps without layer norm: then dpre is kept whether the table's gradient is summed as
- * backward goes or after it, and dtable must be the sums of dpre by byte. Returns both. */
+/* The steps of the gates without layer norm. dpre is then kept whether the table's gradient is
+ * summed during backward or after it, and dtable must be the sums of dpre by byte. Returns both. */
 static void run_gates_table(backend *be, const table_shape *how, int columns, const uint8_t *bytes,
                             double **dpre, double **dtable) {
     size_t steps = (size_t)how->steps, plane = (size_t)(how->hidden * columns);
@@ -468,7 +470,7 @@ static void run_gates_table(backend *be, const table_shape *how, int columns, co
     free(dh);
 }
 
-/* Within what rounding the sums to operands, and fp32, allow. */
+/* The tolerance covers rounding the sums to operands, and fp32. */
 static void check_gates_table(backend *be, const table_shape *how) {
     const int columns = how->columns * be->column_multiple, hidden = how->hidden;
     const double rounding = be->precision == BF16 ? 1.0 / 256 : 0;
@@ -506,8 +508,8 @@ static void check_gates_table(backend *be, const table_shape *how) {
     free(dtable);
 }
 
-/* Few units and so many that a GPU's warps have several fours of them; one span of columns and
- * several; texts of fewer and of more bytes than are summed at once. */
+/* Units: few, and so many that a GPU's warp has several groups of four. Columns: one span and
+ * several. Texts: fewer and more bytes than are summed at once. */
 static void test_gates_table(void **state) {
     (void)state;
     static const table_shape shapes[] = {

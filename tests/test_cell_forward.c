@@ -1,5 +1,6 @@
-/* A cell's forward over a whole sequence, which a backend may run as one kernel, against the same
- * backend's own operations step by step, and against a more trusted backend. */
+/* The forward pass of a cell over a whole sequence, which a backend may run as one kernel. It is
+ * compared with the same backend's own operations, step by step, and with a more trusted backend.
+ */
 #include "pair.h"
 
 #include "core/memory.h"
@@ -13,7 +14,7 @@
 typedef struct sequence_case {
     const char *reason;
     int nodes, block, stages, columns, steps;
-    double share;                     /* of the blocks that are there; 1: one dense matrix */
+    double share;                     /* share of the blocks that exist; 1: one dense matrix */
     int stride;                       /* of the tables; 0: 1 */
     bool without_layer_norm, forgets; /* forgets: keeps nothing for a backward pass */
     double dropout;
@@ -22,11 +23,12 @@ typedef struct sequence_case {
 enum { MOST_STAGES = 3, RESULTS = 2 + MOST_STAGES };
 
 typedef struct results {
-    double *value[RESULTS]; /* h, c, and what is kept: the gates' raw, then the stages' outputs */
+    /* H, c, and what training keeps: the gates' raw sums, then the stages' outputs. */
+    double *value[RESULTS];
     size_t count[RESULTS];
 } results;
 
-/* A graph of which every row has its own node, and so many others. */
+/* A random graph with all self-blocks and this share of the blocks. */
 static graph *drawn_graph(int nodes, double share) {
     const graph_options options = {
         .kind = share == 1 ? GRAPH_DENSE : GRAPH_RANDOM, .density = share, .seed = 9};
@@ -53,8 +55,8 @@ static void run(backend *be, const sequence_case *how, bool by_steps, results *r
               .keep = !how->forgets,
               .stages = how->stages,
               .dropout = dropout_with(how->dropout, 99)};
-    c.dropout.first_stream = 12; /* of a rank after the first */
-    random_restart(3);           /* the same for all who run it */
+    c.dropout.first_stream = 12; /* as on a rank after the first */
+    random_restart(3);           /* every call draws the same */
     for (int i = 0; i < how->stages; i++) {
         stage *s = &c.stage[i];
         const bool last = i + 1 == how->stages;
@@ -206,11 +208,11 @@ static const sequence_case cases[] = {
 
 static void check_all(precision precision) {
     pair p = open_pair(precision);
-    /* From step to step, rounding to bf16 at another side of a half adds up. */
+    /* Values that bf16 rounds the other way add up from step to step. */
     if (precision == BF16) p.tolerance = 1.5e-2;
     if (precision == TF32) p.tolerance *= 10;
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
-        const bool wide = cases[i].nodes * cases[i].block > 1024; /* for a GPU */
+        const bool wide = cases[i].nodes * cases[i].block > 1024; /* only for a GPU */
         if (!wide || test_device_is_cuda()) check(&p, &cases[i]);
     }
     close_pair(&p);

@@ -1,5 +1,5 @@
-/* Products one after another: what each reads of the one before, and whether equal ones give equal
- * bits. */
+/* Products one after another. Each must see the results of the one before, and equal products must
+ * give equal bits. */
 #include "products.h"
 
 #include "bench.h"
@@ -8,8 +8,9 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-/* Products that each read what the one before wrote, and weights just made, twice: kernels that
- * begin early must still see all of it. */
+/* Each product reads what the one before wrote, and weights that were just rounded. Kernels that
+ * start before the previous one has ended must still see all of it. The recording is replayed
+ * several times. */
 enum { CHAIN = 24 };
 
 typedef struct chain {
@@ -58,7 +59,7 @@ static void check_chain(precision precision, int block, int multiple) {
             be->recording_free(be, recorded);
         }
         for (int i = 0; i < CHAIN; i++) {
-            if (side && i > 0) { /* it goes on from what the other found */
+            if (side && i > 0) { /* continue from the other side's result */
                 void *found = put(be, result[0][i - 1], plane, OPERAND);
                 be->copy(be, c.x[i], found, plane * be->operand_size);
                 be->release(be, found);
@@ -98,8 +99,8 @@ static void test_chain(void **state) {
     check_chain(FP32, 32, 1);
 }
 
-/* The same bits, however often, from parts that hand on their sums, of a model's size: about one
- * time in thirty something else was read where these arrive, before loads were waited for. */
+/* dgrad gives the same bits at every call, at a model's size, where parts of a row pass on partial
+ * sums. Before loads were fenced, about one call in thirty read other data there. */
 static void test_repeated_dgrad(void **state) {
     (void)state;
     if (!test_device_is_cuda()) skip();

@@ -64,7 +64,7 @@ static void test_checkpoint_refusals(void **state) {
         rewrite(path, copy, cases[i].key, cases[i].value);
         assert_not_opened(copy, cases[i].expected);
     }
-    /* Another shape of the same pattern is found when weights are loaded. */
+    /* A wrong shape is found only when the weights are loaded. */
     rewrite(path, copy, "model.embedding", "16");
     assert_true(checkpoint_open(&c, copy, &err));
     backend *be = test_backend(FP32);
@@ -73,7 +73,7 @@ static void test_checkpoint_refusals(void **state) {
     be->destroy(be);
     checkpoint_close(&c);
 
-    /* The checksum does not cover its own name: a file without that name. */
+    /* The checksum does not cover the name of its own entry, so a file may lack that name. */
     size_t size;
     char *bytes = read_text(path, &size), *name = memmem(bytes, size, "checksum", 8);
     for (int i = 0; i < 8; i++) {
@@ -114,7 +114,7 @@ static void reshape(const char *from, const char *to, const char *name, int dime
     safetensors_close(&file);
 }
 
-/* Shapes, dimensions and numbers of a state are all checked. */
+/* Shapes, numbers of dimensions, and numbers of a state are all checked. */
 static void test_hostile_states(void **state) {
     (void)state;
     const char *settings = "train.steps=3";
@@ -124,7 +124,7 @@ static void test_hostile_states(void **state) {
     rename(path, copy);
 
     reshape(copy, path, NULL, 0,
-            NULL); /* one more dimension, of size 0: the shape fits, the data do not */
+            NULL); /* one more dimension of size 0: the shape agrees, but there are no data */
     assert_run_fails("hostile", TRAIN_RESUME, settings, "last.state: ");
     static const char *const names[] = {"weights", "moment1", "moment2", "average", "h", "c"};
     for (int i = 0; i < 6; i++) {

@@ -1,5 +1,6 @@
-/* Config files and --set: every type, what is refused and how it is told, and that what is written
- * reads back as it was. First a table of keys of the test's own, then the program's. */
+/* Config files and --set: every type, what is refused with which message, and that a written config
+ * reads back the same. The first tests use a table of keys of their own, the others the program's.
+ */
 #include "support.h"
 
 #include "core/config.h"
@@ -139,7 +140,8 @@ static void test_other_ways(void **state) {
     assert_string_equal(t.string, "");
     config_end(&c);
     config_begin(&c, keys, KEYS, &t);
-    load("a.integer: 11\nb: {list: [x, y]}\na: {number: 0.75}\n"); /* paths, and a section again */
+    /* Keys given as paths, and a section given twice. */
+    load("a.integer: 11\nb: {list: [x, y]}\na: {number: 0.75}\n");
     assert_int_equal(t.integer, 11);
     assert_int_equal(t.list.count, 2);
     assert_true(t.number == 0.75);
@@ -285,7 +287,8 @@ static void test_binary(void **state) {
     const char *path = path_of("binary.yaml");
     char bytes[512];
     error err;
-    for (uint64_t seed = 0; seed < 200; seed++) { /* anything at all ends in a line that says why */
+    /* Any text is either read or refused with one line. */
+    for (uint64_t seed = 0; seed < 200; seed++) {
         random_restart(seed);
         for (size_t i = 0; i < sizeof bytes; i++) {
             bytes[i] =
@@ -457,7 +460,7 @@ static void test_minimal(void **state) {
     options o;
     error err;
     assert_true(load_options(&o, "data: {train: x.txt}\n", "", &err));
-    assert_true(o.train.epochs == 1); /* with no limit at all */
+    assert_true(o.train.epochs == 1); /* without any limit */
     assert_true(o.model.density == 0.1);
     assert_int_equal(o.data.train.count, 1);
     options_free(&o);
@@ -466,8 +469,8 @@ static void test_minimal(void **state) {
     options_free(&o);
 }
 
-/* One override makes a config's dense twin; model.parameters finds what is left open, and what it
- * found is what the run's own config holds. */
+/* One override makes a config's dense twin. model.parameters finds the size that is left open, and
+ * the run's own config holds what it found. */
 static void test_twins(void **state) {
     (void)state;
     static const char text[] = "data: {train: x.txt}\n"
@@ -587,7 +590,7 @@ static bool try_model(const char *settings, error *err) {
     return m != NULL;
 }
 
-/* The largest sizes that a config may ask for are refused by the sum, before memory is taken. */
+/* The largest sizes of a config are refused by their sum, before any memory is allocated. */
 static void test_does_not_fit(void **state) {
     (void)state;
     error err;
@@ -605,7 +608,7 @@ static void test_does_not_fit(void **state) {
     assert_contains(err.text, "PiB");
 }
 
-/* What is written resolved loads to the same again, with the defaults that depend on others. */
+/* A resolved config loads as the same config, with the defaults that depend on other keys. */
 static void test_resolved(void **state) {
     (void)state;
     static const char *const settings[] = {
@@ -637,7 +640,7 @@ static void test_resolved(void **state) {
     }
 }
 
-/* Every config we ship is accepted. */
+/* Every config in configs/ is accepted. */
 static void test_shipped(void **state) {
     (void)state;
     glob_t found;

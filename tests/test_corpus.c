@@ -65,13 +65,13 @@ static void assert_document(const corpus *c, size_t i, int32_t label, const void
     assert_memory_equal(c->bytes + d->offset, bytes, size);
 }
 
-/* A document from a TSV, as text: without NUL. */
+/* A document of a TSV as text. It holds no NUL. */
 static void assert_text(const corpus *c, size_t i, int32_t label, const char *framed) {
     assert_document(c, i, label, framed, strlen(framed));
     assert_int_equal(c->documents[i].raw, 0);
 }
 
-/* Sizes add up and documents lie inside one another's gaps, whatever was done to the corpus. */
+/* Asserts that the sizes add up and that documents keep their order and do not overlap. */
 static void assert_consistent(const corpus *c) {
     uint64_t size = 0, end = 0;
     for (size_t i = 0; i < c->count; i++) {
@@ -109,7 +109,7 @@ static void test_framing(void **state) {
 
     c = read_tsv(&plain_text, "-2147483648\t\r\n2147483647\tz\r");
     assert_text(c, 0, INT32_MIN, "\n  ");
-    assert_text(c, 1, INT32_MAX, "\n z  "); /* no line feed: the CR is text */
+    assert_text(c, 1, INT32_MAX, "\n z  "); /* without a line feed the CR belongs to the text */
     corpus_free(c);
 
     static const char odd[] = "4\t\0\xff\xc3\n5\t\xfe\0\n";
@@ -162,7 +162,7 @@ static void test_long_line(void **state) {
     free(text);
 }
 
-/* Lines that end before, at and behind the end of what is read at a time. */
+/* Lines that end before, at and after the end of a chunk. */
 static void test_line_at_chunk_end(void **state) {
     (void)state;
     size_t chunk = 1 << 17;
@@ -218,7 +218,7 @@ static void test_hash(void **state) {
     assert_true(c->documents[1].hash == 0x02c0bdbf481420f8);
     assert_true(c->documents[2].hash == 0x404da9e3b74078c2);
     assert_text(c, 3, 3, "\n A ");
-    assert_true(c->documents[3].hash != c->documents[4].hash); /* taken before decoding */
+    assert_true(c->documents[3].hash != c->documents[4].hash); /* computed before decoding */
     corpus_free(c);
     write_text(path_of("hash.txt"), "foobar");
     c = read_one("hash.txt");
@@ -263,7 +263,8 @@ static void test_entities(void **state) {
         free(framed);
         free(kept);
     }
-    corpus *c = read_tsv(&decoding, "1\tzzt;\n2\t&l"); /* a buffer with "t;" behind the end */
+    /* The buffer holds "t;" after the end of the text. */
+    corpus *c = read_tsv(&decoding, "1\tzzt;\n2\t&l");
     assert_text(c, 1, 2, "\n &l ");
     corpus_free(c);
 }
@@ -347,7 +348,7 @@ static void test_unreadable(void **state) {
     assert_refused("nothing.txt.gz", ": empty");
     assert_refused("nothing.tsv.gz", ": empty");
     free(nothing.bytes);
-    if (geteuid() != 0) { /* root reads everything */
+    if (geteuid() != 0) { /* root may read every file */
         write_text(path_of("secret.txt"), "x");
         chmod(path_of("secret.txt"), 0);
         assert_refused("secret.txt", "Permission denied");
@@ -369,10 +370,11 @@ static void test_spool(void **state) {
     (void)state;
     write_random("spooled.tsv", 2000, 2000, NULL);
     corpus *c = read_one("spooled.tsv");
-    assert_int_equal(files_in("spool"), 0); /* unlinked from the start */
+    assert_int_equal(files_in("spool"), 0); /* the file is unlinked at once */
     corpus_free(c);
 
-    static const size_t sizes[] = {100, 1 << 20}; /* met when it is flushed, and before */
+    /* The error comes when the file is flushed, or earlier. */
+    static const size_t sizes[] = {100, 1 << 20};
     for (int i = 0; i < 2; i++) {
         char *file = path_of(i == 0 ? "framed.tsv" : "spooled.tsv");
         write_text(path_of("framed.tsv"),
@@ -414,7 +416,8 @@ static void test_gzip(void **state) {
     (void)state;
     buffer zipped = {0};
     add_gzip(&zipped, two_lines, sizeof two_lines - 1);
-    static const char *names[] = {"zipped.tsv.gz", "zipped.tsv"}; /* content decides */
+    /* The content decides, not the name. */
+    static const char *names[] = {"zipped.tsv.gz", "zipped.tsv"};
     for (int i = 0; i < 2; i++) {
         write_bytes(path_of(names[i]), zipped.bytes, zipped.size);
         corpus *c = read_one(names[i]);
@@ -442,7 +445,8 @@ static void test_gzip_members(void **state) {
     for (size_t size = 1; size < zipped.size; size++) { /* cut short at every byte */
         write_bytes(path_of("cut.tsv.gz"), zipped.bytes, size);
         write_bytes(path_of("cut.raw"), zipped.bytes, size);
-        if (size == first || size == second) { /* whole members: nothing shows what is missing */
+        /* Only whole members are left, so nothing shows that some are missing. */
+        if (size == first || size == second) {
             c = read_one("cut.tsv.gz");
             assert_text(c, 0, 1, "\n first do ");
             corpus_free(c);
@@ -467,7 +471,7 @@ static void test_gzip_members(void **state) {
     free(zipped.bytes);
 }
 
-/* Any flipped bit is refused, or changes nothing that is read. */
+/* A flipped bit is either found, or changes nothing in the text. */
 static void test_gzip_corrupt(void **state) {
     (void)state;
     buffer zipped = {0};
@@ -498,7 +502,7 @@ static void test_gzip_corrupt(void **state) {
     free(zipped.bytes);
 }
 
-/* Long enough that members, chunks and windows end in each other's midst. */
+/* The text is so long that members, chunks and windows end at different places. */
 static void test_gzip_long(void **state) {
     (void)state;
     buffer framed = {0}, zipped = {0}, file = {0};
@@ -548,7 +552,7 @@ static void test_exclude(void **state) {
     assert_int_equal(c->count, 4);
     assert_text(c, 0, 0, "\n first ");
     assert_text(c, 1, 0, "\n seen  ");
-    assert_text(c, 2, 0, "\n < "); /* another text in the file, though it reads the same */
+    assert_text(c, 2, 0, "\n < "); /* the file holds other bytes that read as the same text */
     assert_document(c, 3, 0, "another raw text", 16);
     assert_consistent(c);
     assert_int_equal(corpus_exclude(c, files, 2, &plain_text, &err), 0);
@@ -573,7 +577,7 @@ static void test_split(void **state) {
     assert_consistent(c);
     assert_consistent(part);
     assert_int_equal(part->count, part_again->count);
-    size_t next = 0; /* both keep the order, and no document is lost: their labels count up */
+    size_t next = 0; /* both parts keep the order, and no document is lost: the labels count up */
     for (size_t i = 0, j = 0; next < COUNT; next++) {
         if (i < part->count && part->documents[i].label == (int32_t)next) {
             assert_true((double)part->documents[i].hash < 0.1 * 0x1p64);
@@ -588,7 +592,8 @@ static void test_split(void **state) {
     }
     corpus_free(again);
 
-    /* a larger fraction takes what a smaller one took; the spool lives as long as its last user */
+    /* a larger fraction includes the documents of a smaller one; the spool lives as long as its
+     * last user */
     corpus_free(c);
     corpus *deeper = corpus_split(part, 0.05);
     assert_in_range(deeper->count, 350, 650);
@@ -659,7 +664,7 @@ static void test_split_raw_text(void **state) {
 }
 
 int main(void) {
-    alarm(300); /* what does not end ends the tests */
+    alarm(300); /* a test that hangs ends all tests */
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_framing),       cmocka_unit_test(test_many_documents),
         cmocka_unit_test(test_long_line),     cmocka_unit_test(test_line_at_chunk_end),

@@ -5,8 +5,8 @@
 
 #include <string.h>
 
-/* Every kernel of the dispatch table by its name, with a shape that must run it where the GPU and
- * the program have it. */
+/* Every kernel of the dispatch table by its name. Each has a shape for which it must run, if the
+ * GPU and the build have it. */
 static const struct kernel_case {
     const char *kernel, *reason;
     precision precision;
@@ -108,7 +108,7 @@ static const struct kernel_case {
      .shape = {.nodes = 90, .block = 32, .gates = 1, .columns = 5, .steps = 1, .share = 0.4}},
 };
 
-/* A kernel for another GPU is left out: it cannot be forced either. */
+/* A kernel for another GPU is not in the table, so it cannot be forced. */
 static void check_kernel(const struct kernel_case *k) {
     error err;
     pair p = open_pair(k->precision);
@@ -141,8 +141,8 @@ static void test_kernels_by_name(void **state) {
     }
 }
 
-/* A name that there is none of, and a call that the kernel does not take, are told in one line that
- * lists the names there are. */
+/* An unknown name is refused with one line that lists the names. So is a call that the forced
+ * kernel does not take. */
 static void test_forced_kernels(void **state) {
     (void)state;
     if (!test_device_is_cuda()) skip();

@@ -1,4 +1,4 @@
-/* Errors, and what the program says in words. */
+/* Error messages. */
 #include "support.h"
 
 #include "core/error.h"
@@ -37,7 +37,7 @@ static void test_error(void **state) {
     assert_int_equal(strlen(err.text), sizeof err.text - 1);
     free(longer);
 
-    /* One line, whatever a file or a key is called. */
+    /* A message is one line, whatever the name of a file or a key. */
     error_set(&err, "%s: not found", "a\nb\tc\x1b[1m\x7f");
     assert_string_equal(err.text, "a?b?c?[1m?: not found");
     error_set(&err, "%s: not found", "Größe");

@@ -1,4 +1,4 @@
-/* Evaluation: in stripes, exact, and of a prefix of the text. */
+/* Evaluation in stripes, exactly, and of a prefix of the text. */
 #include "runs.h"
 
 #include "train/evaluate.h"
@@ -47,7 +47,7 @@ static void test_evaluation(void **state) {
             fail_msg("%d stripes: %.9g, exact %.9g", batches[i], striped.bpc, exact.bpc);
         }
     }
-    evaluation one = score("scored", path, 6, 16, 0, true); /* exact whatever the batch */
+    evaluation one = score("scored", path, 6, 16, 0, true); /* exact for any batch */
     assert_true(fabs(one.bpc - exact.bpc) < 1e-6);
 
     /* A limit means a prefix. The smallest has 2 bytes, of which 1 is predicted. */

@@ -1,5 +1,5 @@
-/* Patterns that change: what is drawn is absent and uniform; what is dropped is weakest; nothing
- * else moves. */
+/* Exchanges of blocks: those that are added were absent and are drawn uniformly, those that are
+ * dropped are the weakest, and all others stay. */
 #include "graphs.h"
 #include "support.h"
 
@@ -43,7 +43,7 @@ static void test_draws(void **state) {
     graph_free(g);
 }
 
-/* More than are absent: all of them. */
+/* If more are asked for than are absent, all absent ones are drawn. */
 static void test_draws_all(void **state) {
     (void)state;
     graph *g = graph_of_degree(GRAPH_RANDOM, NODES, 9, 0);
@@ -58,7 +58,7 @@ static void test_draws_all(void **state) {
     graph_free(g);
 }
 
-/* Block k has the norm of its rank in a shuffled order, self-blocks the least. */
+/* The norms are a shuffled order of ranks; self-blocks have the smallest. */
 static double *draw_norms(const graph *g, int *rank_of) {
     int blocks = graph_blocks(g);
     double *norms = mem_alloc((size_t)blocks, sizeof *norms);
@@ -109,7 +109,7 @@ static void test_exchange(void **state) {
     }
 }
 
-/* Where all norms are equal, which blocks fall is drawn: rows lose about as many each. */
+/* If all norms are equal, the dropped blocks are drawn, and rows lose about as many each. */
 static void test_ties(void **state) {
     (void)state;
     graph *g = graph_of_degree(GRAPH_RANDOM, NODES, 8, 0);
@@ -131,7 +131,8 @@ static void test_ties(void **state) {
     graph_free(g);
 }
 
-/* The strongest of a list stay, in its order; the graph of a list has its blocks alone. */
+/* The strongest blocks of a list stay, in the list's order. The graph of a list has only its
+ * blocks. */
 static void test_strongest(void **state) {
     (void)state;
     graph *g = graph_of_degree(GRAPH_RANDOM, NODES, 4, 0);

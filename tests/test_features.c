@@ -1,4 +1,4 @@
-/* Features of documents depend on the documents alone. */
+/* The features of a document depend on that document alone. */
 #include "runs.h"
 
 #include "core/memory.h"
@@ -116,8 +116,9 @@ static void test_features(void **state) {
     write_mixed(backwards, true);
     const feature_options how = {FEATURE_CELL, {1, {POOL_LAST}}, FORMAT_NPY, false, NULL, NULL};
     for (int i = 0; i < 4; i++) {
-        /* A BLAS may sum in another order for another number of columns: with cuBLAS the difference
-         * was 1.3e-5 at the end of a document. Our products keep the order. */
+        /* A BLAS may sum in another order if the number of columns differs: with cuBLAS the
+         * difference at the end of a document was 1.3e-5. This program's own products keep the
+         * order. */
         double tolerance = !models[i].dense ? 0 : test_device_is_cuda() ? 1e-4 : 1e-5;
         const char *name = models[i].settings;
         run("featured", TRAIN_OVERWRITE, models[i].settings);
@@ -128,7 +129,7 @@ static void test_features(void **state) {
         other = extract("featured", backwards, "other", 70, 64, how);
         compare_features(name, base, other, true, tolerance);
     }
-    /* The other kinds, by batch and order alone. */
+    /* The other kinds of features are only compared between batches and orders. */
     for (int s = 0; s < 2; s++) {
         for (int p = 0; p < 3; p++) {
             const feature_options kind = {

@@ -1,4 +1,4 @@
-/* Files: written whole or not at all, mapped, and their folders. */
+/* Files, which are written whole or not at all; mapped files; folders. */
 #include "support.h"
 
 #include "core/file.h"
@@ -47,7 +47,7 @@ static void test_write_failures(void **state) {
     error err;
     write_text(path, "kept");
 
-    /* No room: found by a write, and, as the text is short, only by the commit. */
+    /* The disk is full. A long text finds this in a write, a short one only in the commit. */
     static char block[1 << 16];
     for (size_t size = sizeof block; size > 0; size = size > 100 ? 100 : 0) {
         limit_file_size(50);
@@ -63,7 +63,7 @@ static void test_write_failures(void **state) {
         assert_file(path, "kept");
         assert_no_temporary(path);
     }
-    /* No such folder, and a target that is one. */
+    /* The folder is missing, or the target is a folder. */
     const char *absent = path_of("absent/file"), *folder = path_of("a.folder");
     assert_false(file_begin(&writer, absent, &err));
     assert_contains(err.text, absent);
@@ -76,8 +76,8 @@ static void test_write_failures(void **state) {
     assert_contains(err.text, "cannot write /dev/null: ");
 }
 
-/* What lies at the temporary name is never written to, and only what a killed writer left is
- * removed. */
+/* A file at the temporary name is never written to. It is only removed if a killed writer
+ * left it. */
 static void test_temporary(void **state) {
     (void)state;
     const char *path = path_of("target"), *temporary = path_of("target.tmp");
@@ -110,7 +110,7 @@ static void test_temporary(void **state) {
     assert_file(path, "new");
     assert_no_temporary(path);
 
-    /* Where somebody removes it meanwhile, and another writer comes. */
+    /* Another process removes the temporary file, and another writer begins. */
     assert_true(file_begin(&writer, path, &err));
     assert_int_equal(unlink(temporary), 0);
     assert_true(file_begin(&second, path, &err));
@@ -178,7 +178,7 @@ static void test_make_folder(void **state) {
     error err;
     flushed = 0;
     assert_true(file_make_folder(deep, &err));
-    assert_int_equal(flushed, 3); /* the folders that the three were made in */
+    assert_int_equal(flushed, 3); /* the folders in which the three were made */
     assert_true(file_make_folder(deep, &err));
     assert_int_equal(flushed, 3);
     assert_true(file_exists(deep));

@@ -1,4 +1,4 @@
-/* Fits against other ways to find their optima. */
+/* Fits, compared with optima that are found in other ways. */
 #include "problems.h"
 
 #include "core/memory.h"
@@ -10,7 +10,7 @@
 
 static backend *be;
 
-/* The l2 optimum by Newton's method, damped; dense, so for few units. */
+/* Finds the l2 optimum by damped Newton steps. The Hessian is dense, so this is for few units. */
 static void newton(const problem *p, double cost, double *w) {
     size_t n = p->units + 1;
     double *hessian = mem_alloc(n * n, sizeof *hessian), *g = mem_alloc(n, sizeof *g);
@@ -33,7 +33,8 @@ static void newton(const problem *p, double cost, double *w) {
             hessian[j * n + j] += 1;
             g[j] = cost * g[j] + w[j];
         }
-        for (size_t j = 0; j < n; j++) { /* Gauss-Jordan: positive definite, no pivots */
+        /* Gauss-Jordan; the matrix is positive definite, so no pivots are needed. */
+        for (size_t j = 0; j < n; j++) {
             for (size_t r = 0; r < n; r++) {
                 if (r == j) continue;
                 double factor = hessian[r * n + j] / hessian[j * n + j];
@@ -73,7 +74,8 @@ static void test_l2_meets_newton(void **state) {
     }
 }
 
-/* At the l1 optimum the loss's slope is 1 against each weight, and at most 1 where it is 0. */
+/* At the l1 optimum the slope of the loss cancels the penalty's at each weight that is not 0, and
+ * is at most 1 where the weight is 0. */
 static void test_l1_meets_its_conditions(void **state) {
     (void)state;
     problem p = make_problem(400, 60, 1, 0, 20);
@@ -100,8 +102,7 @@ static void test_l1_meets_its_conditions(void **state) {
     free_problem(&p);
 }
 
-/* No nudge of any one weight, or of two together, improves an l1 fit of features far from standard.
- */
+/* With features far from standard, no change of one weight or of two improves an l1 fit. */
 static void test_l1_far_from_standard(void **state) {
     (void)state;
     const double spread[] = {1e5, 1}, mean[] = {0, 20};
@@ -128,7 +129,7 @@ static void test_l1_far_from_standard(void **state) {
     }
 }
 
-/* Standardising by hand and then fitting gives the same model. */
+/* Standardising the features first and then fitting gives the same model. */
 static void test_standardizing(void **state) {
     (void)state;
     for (penalty penalty = PENALTY_L1; penalty <= PENALTY_L2; penalty++) {

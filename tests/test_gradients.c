@@ -1,5 +1,5 @@
-/* Gradients against finite differences, in double: of every parameter of every kind of cell, over
- * several steps, through the whole model, in one segment of steps and in several. */
+/* Gradients of every parameter of every kind of cell against finite differences, in double, through
+ * the whole model over several steps, in one segment and in several. */
 #include "support.h"
 
 #include "core/memory.h"
@@ -33,7 +33,7 @@ static model_config small_config(void) {
 typedef struct fixture {
     backend *be;
     model *m;
-    double *weights; /* what the gradient is taken at */
+    double *weights; /* the point at which the gradient is taken */
     double *h, *c;   /* the state it starts from */
 } fixture;
 
@@ -41,7 +41,7 @@ static void set_weights(fixture *f, const double *weights) {
     f->be->upload(f->be, f->m->weights, weights, f->m->parameters.total * sizeof *weights);
 }
 
-/* The loss in nats from the fixture's state. */
+/* Returns the loss in nats, starting from the fixture's state. */
 static double loss_of(fixture *f) {
     backend *be = f->be;
     size_t plane = (size_t)f->m->config.hidden * (size_t)f->m->columns * sizeof(double);
@@ -64,7 +64,7 @@ static fixture create(const model_config *config, int segments) {
     size_t total = f.m->parameters.total, positions = (size_t)(STEPS * f.m->columns);
     size_t plane = (size_t)config->hidden * (size_t)f.m->columns;
 
-    /* Away from the initial values, which are special: identities, ones and zeros. */
+    /* The point is not the initial one, whose identities, ones and zeros are special. */
     f.weights = get(f.be, f.m->weights, total, REAL);
     for (size_t i = 0; i < total; i++) f.weights[i] += 0.4 * (random_uniform() - 0.5);
     set_weights(&f, f.weights);
@@ -75,7 +75,8 @@ static fixture create(const model_config *config, int segments) {
     int16_t *targets = mem_alloc(positions, sizeof *targets);
     for (size_t i = 0; i < positions; i++) {
         bool padding = i % (size_t)f.m->columns >= BATCH;
-        bytes[i] = (uint8_t)(1 + random_below(6)); /* few, so that some repeat within a step */
+        /* Few different bytes, so that some repeat within a step. */
+        bytes[i] = (uint8_t)(1 + random_below(6));
         targets[i] = padding || random_below(5) == 0 ? -1 : (int16_t)random_below(256);
     }
     model_drop_input(f.m, 3, bytes);
@@ -94,7 +95,7 @@ static void release(fixture *f) {
     free(f->c);
 }
 
-/* d loss / d (weights along `direction`), by central differences. */
+/* Returns the derivative of the loss along `direction`, by central differences. */
 static double difference(fixture *f, const double *direction) {
     const double step = 1e-5;
     size_t total = f->m->parameters.total;
@@ -111,7 +112,8 @@ static double difference(fixture *f, const double *direction) {
     return (value[1] - value[0]) / (2 * step);
 }
 
-/* For each parameter: along a random direction of the whole tensor and along single elements. */
+/* For each parameter, compares the derivative along a random direction of the whole tensor and
+ * along single elements. */
 static void check_gradients(const model_config *config, int segments) {
     fixture f = create(config, segments);
     size_t total = f.m->parameters.total;
@@ -150,7 +152,7 @@ static void test_cells(void **state) {
             config.cell = kind;
             config.layer_norm = norm;
             check_gradients(&config, 1);
-            check_gradients(&config, 2); /* of three steps and two */
+            check_gradients(&config, 2); /* segments of three and of two steps */
         }
     }
 }

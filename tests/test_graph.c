@@ -1,4 +1,4 @@
-/* Graphs: their generators, and the files that they are read from. */
+/* The generators of graphs, and the files that graphs are read from. */
 #include "core/memory.h"
 #include "graph/graph.h"
 #include "graphs.h"
@@ -66,7 +66,7 @@ static void test_odd_degrees_of_random(void **state) {
     graph_free(odd);
 }
 
-/* Every number of pairs that small graphs can have, down to none and up to all. */
+/* Every number of pairs that a small graph can have, from none to all. */
 static void test_density_is_met(void **state) {
     (void)state;
     for (int k = 0; k < GENERATORS; k++) {
@@ -109,7 +109,8 @@ static void test_random_is_balanced(void **state) {
     }
 }
 
-/* Completion lifts the nodes of lowest degree: a ring without rewiring stays within one of even. */
+/* Completion adds edges at the nodes of lowest degree, so in a ring without rewiring degrees differ
+ * by at most one. */
 static void test_completion_is_balanced(void **state) {
     (void)state;
     graph_options options = {.kind = GRAPH_WATTS_STROGATZ, .density = (100 + 2.0 * 430) / 10000};
@@ -136,7 +137,7 @@ static void test_ring(void **state) {
     graph_free(g);
 }
 
-/* The share of edges that leave the ring is the probability, give or take. */
+/* The share of edges that leave the ring is about the probability of rewiring. */
 static void test_rewiring(void **state) {
     (void)state;
     enum { NODES = 1000, DEGREE = 20 };
@@ -145,7 +146,7 @@ static void test_rewiring(void **state) {
     for (int i = 0; i < NODES; i++) {
         for (int d = 1; d <= DEGREE / 2; d++) kept += has_block(g, i, (i + d) % NODES);
     }
-    assert_in_range(kept, 6850, 7200); /* of 10,000; some drawn edges fall back onto the ring */
+    assert_in_range(kept, 6850, 7200); /* of 10,000 edges; some are drawn onto the ring again */
     graph_metrics m = metrics_of(g);
     assert_int_equal(m.blocks, NODES * (DEGREE + 1));
     assert_true(m.degree_min >= DEGREE / 2);
@@ -156,7 +157,7 @@ static void test_torus(void **state) {
     (void)state;
     enum { ROWS = 6, COLUMNS = 8, NODES = ROWS * COLUMNS };
     static const struct {
-        int degree, distance; /* the farthest neighbour's, squared */
+        int degree, distance; /* squared distance of the farthest neighbour */
     } rings[] = {{4, 1}, {8, 2}, {12, 4}, {20, 5}};
     for (size_t r = 0; r < sizeof rings / sizeof rings[0]; r++) {
         graph *g = graph_of_degree(GRAPH_WATTS_STROGATZ_2D, NODES, rings[r].degree, 0);
@@ -172,8 +173,8 @@ static void test_torus(void **state) {
     }
 }
 
-/* Where degrees cut through equal distances, and where halfway offsets count: each node's
- * neighbourhood must still be every other's, moved. */
+/* The neighbourhoods of all nodes are equal up to a shift. This includes degrees that take only
+ * some of the nodes at one distance, and offsets of half a side. */
 static void test_torus_is_regular(void **state) {
     (void)state;
     static const int sizes[][2] = {{2, 2}, {2, 3}, {2, 4}, {3, 3}, {4, 4}, {3, 5}, {1, 7}};
@@ -194,7 +195,7 @@ static void test_torus_is_regular(void **state) {
         }
     }
     graph *square = graph_of_degree(GRAPH_WATTS_STROGATZ_2D, 4, 2, 0);
-    assert_false(has_block(square, 0, 3)); /* the diagonal is the farthest */
+    assert_false(has_block(square, 0, 3)); /* the node across the diagonal is the farthest */
     graph_free(square);
 }
 
@@ -223,7 +224,8 @@ static void test_barabasi_albert(void **state) {
     graph_free(g);
 }
 
-/* What these options made when they were first written: another machine must make the same. */
+/* The graphs that these options made when this test was written. Every machine must make
+ * the same. */
 static void test_graphs_are_pinned(void **state) {
     (void)state;
     static const struct {
@@ -269,8 +271,8 @@ static int count_blocks(const graph *g, int first_output, int end_output, int fi
     return count;
 }
 
-/* The core is complete, the blocks outside are divided as asked, and no node reads or is read much
- * more than its equals. */
+/* The core is complete, the other blocks are divided as the options say, and no node reads or is
+ * read much more often than others of its kind. */
 static void test_core_and_periphery(void **state) {
     (void)state;
     graph_options options = {.kind = GRAPH_CORE_PERIPHERY,
@@ -302,7 +304,8 @@ static void test_core_and_periphery(void **state) {
     }
 }
 
-/* From the least that a core allows to all blocks, in ones where the last pair allows it. */
+/* Every density from the smallest that the core allows to all blocks. Steps are of one block where
+ * the last pair allows it. */
 static void test_core_and_periphery_density(void **state) {
     (void)state;
     for (int blocks = 16 + 6; blocks <= 100; blocks++) {
@@ -320,7 +323,7 @@ static void test_core_and_periphery_density(void **state) {
         graph_free(g);
     }
     graph_options options = {.kind = GRAPH_CORE_PERIPHERY, .core = 0.5, .degree = 9};
-    graph *g = make_graph(options, 20); /* a core of ten and nothing of the shares set */
+    graph *g = make_graph(options, 20); /* a core of ten nodes, with default shares */
     assert_int_equal(graph_blocks(g), 200);
     graph_free(g);
     refused((graph_options){.kind = GRAPH_CORE_PERIPHERY, .core = 0.5, .density = 0.2}, 20,
@@ -420,7 +423,7 @@ static void test_options_are_refused(void **state) {
             "model.graph_file: expected a file, since model.graph is file");
 }
 
-/* A density printed with six digits, as the refusal prints it, is accepted. */
+/* A density is accepted if it is given with the six digits that the refusal prints. */
 static void test_self_blocks_alone(void **state) {
     (void)state;
     graph *g = make_graph((graph_options){.kind = GRAPH_RANDOM, .density = 0.333333}, 3);
@@ -430,7 +433,7 @@ static void test_self_blocks_alone(void **state) {
 
 /* --------------------------------------------------------------------------------------- files */
 
-/* Refused with `message` after the file's path. */
+/* Asserts that the file is refused, with `message` after its path. */
 static void file_refused(const char *path, int nodes, const char *message) {
     char *expected = mem_format("%s%s", path, message);
     refused((graph_options){.kind = GRAPH_FILE, .file = path}, nodes, expected);

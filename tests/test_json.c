@@ -1,4 +1,4 @@
-/* JSON, written and read. */
+/* Writing and reading JSON. */
 #include "support.h"
 
 #include "core/json.h"
@@ -95,7 +95,7 @@ static void test_json_refusals(void **state) {
         json_reader r = reader_of(strings[i]);
         if (json_read_string(&r, text, sizeof text)) fail_msg("accepted: %s", strings[i]);
         assert_true(r.failed);
-        assert_false(json_read_string(&r, text, sizeof text)); /* and so it stays */
+        assert_false(json_read_string(&r, text, sizeof text)); /* a failed reader stays failed */
     }
     static const char *const integers[] = {
         "", "x", "-", "1-2", "--1", "9223372036854775808", "99999999999999999999999999", "\"1\"",

@@ -1,6 +1,5 @@
-/* The library's products on memory of the device and on streams of the caller, against sums in
- * double; and what it refuses.
- * Models are tests/library.py's. */
+/* The library's products on the caller's device memory and streams, compared with sums in double;
+ * and what the library refuses. Models are tested by tests/library.py. */
 #include "support.h"
 
 #include "core/memory.h"
@@ -179,8 +178,9 @@ static void check_floats(const float *got, const double *expected, size_t count)
     free(values);
 }
 
-/* Inputs are copied to the device, multiplied, and results copied back in the order of one stream,
- * with no other synchronisation; the second stream does it again with one product. */
+/* Inputs are copied to the device and multiplied, and results are copied back, in the order of one
+ * stream and without other synchronisation. A second stream then does the same with the same
+ * product. */
 static void test_streams(void **state) {
     (void)state;
     if (!test_device_is_cuda()) skip();
@@ -197,7 +197,7 @@ static void test_streams(void **state) {
     for (int s = 0; s < 2; s++) assert_int_equal(cu.stream_create(&streams[s], NON_BLOCKING), 0);
     for (int s = 0; s < 2; s++) {
         draw_values(&p);
-        /* w, x, dy; y, dx, dw, which begin as NaN */
+        /* w, x, dy; then y, dx, dw, which begin as NaN */
         const size_t counts[ARRAYS] = {weights, values, values, values, values, weights};
         const double *inputs[ARRAYS] = {p.w, p.x, p.dy};
         const double *results[ARRAYS] = {[3] = p.y, p.dx, p.dw};

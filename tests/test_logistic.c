@@ -13,7 +13,7 @@ static void check_loss(size_t rows, size_t units, bool resident) {
     problem p = make_problem(rows, units, 10, 1, rows);
     dataset d = as_dataset(&p);
     for (size_t i = 3; i < rows; i += 7) p.sign[i] = 0;
-    double size = 0.5 / sqrt((double)units); /* margins that saturate say little */
+    double size = 0.5 / sqrt((double)units); /* saturated margins would test little */
     double *w = random_values(MODELS * (units + 1), -size, size);
     for (size_t i = 0; i < MODELS * (units + 1); i++) w[i] = (float)w[i];
     double loss[MODELS], curvature[MODELS], entropy[MODELS];
@@ -58,11 +58,12 @@ static void test_loss(void **state) {
     check_loss(255, 33, true);
     check_loss(1500, 20000, true); /* several panels on the CPU */
     check_loss(2500, 5, false);
-    check_loss(9000, 3, true); /* and everywhere */
+    check_loss(9000, 3, true); /* several panels on every backend */
     check_loss(9000, 3, false);
 }
 
-/* The gradient against differences of the loss, which is in double but for its products. */
+/* The gradient against finite differences of the loss, whose products are in float and all else in
+ * double. */
 static void test_gradient_by_differences(void **state) {
     (void)state;
     problem p = make_problem(60, 4, 1, 0, 3);
@@ -84,7 +85,7 @@ static void test_gradient_by_differences(void **state) {
     free_problem(&p);
 }
 
-/* With fewer units than directions nothing is left to the diagonal. */
+/* With fewer units than directions, the diagonal holds only its least share. */
 static void test_curvature_is_that_of_the_moments(void **state) {
     (void)state;
     enum { UNITS = 12, COUNT = UNITS + 1 };

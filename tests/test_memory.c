@@ -1,4 +1,4 @@
-/* Memory, above all where there is not enough. */
+/* Allocations, above all those that fail. */
 #include "support.h"
 
 #include "core/memory.h"
@@ -22,7 +22,7 @@ static void take_too_much(int how) {
     if (how == 2) mem_grow(NULL, &capacity, SIZE_MAX / 2 + 2, 1);
 }
 
-/* Too much ends the program with one line, also where the size would overflow. */
+/* An allocation that fails ends the program with one line, also if its size overflows. */
 static void test_too_much_memory(void **state) {
     (void)state;
     for (int how = 0; how < 3; how++) {

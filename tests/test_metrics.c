@@ -14,7 +14,7 @@ static void near(double value, double expected) {
     if (!(fabs(value - expected) <= 1e-12)) fail_msg("%.15g, expected %.15g", value, expected);
 }
 
-/* The metrics of a graph, which goes. */
+/* Returns the metrics of a graph and frees the graph. */
 static graph_metrics measure(graph *g) {
     graph_metrics m = metrics_of(g);
     graph_free(g);
@@ -118,7 +118,8 @@ static void test_metrics_of_one_node(void **state) {
     near(m.reach[0], 1);
 }
 
-/* Directed edges drawn at random, against Floyd and Warshall's algorithm and the definitions. */
+/* The metrics of random directed edges, compared with Floyd and Warshall's algorithm and with the
+ * definitions. */
 static void test_metrics_against_plain_ones(void **state) {
     (void)state;
     enum { NODES = 150, UNREACHED = 1000 };
@@ -174,7 +175,7 @@ static uint32_t load(const uint8_t *bytes) {
     return (uint32_t)bytes[0] << 24 | (uint32_t)bytes[1] << 16 | (uint32_t)bytes[2] << 8 | bytes[3];
 }
 
-/* The data of the chunk at `*next`, which moves past it. */
+/* Returns the data of the chunk at `*next`, and moves `*next` past it. */
 static const uint8_t *read_chunk(const uint8_t **next, const uint8_t *end, const char *type,
                                  uint32_t *length) {
     assert_true(end - *next >= 12);

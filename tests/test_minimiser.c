@@ -16,7 +16,7 @@ static void test_linear_systems(void **state) {
     random_restart(6);
     double *a = random_values(N * N, -1, 1), *x = random_values(N * COLUMNS, -1, 1);
     double b[N * COLUMNS] = {0}, c[N * COLUMNS] = {0}, symmetric[N * N] = {0};
-    a[0] = 0; /* needs a pivot */
+    a[0] = 0; /* so that a pivot is needed */
     for (int i = 0; i < N; i++) {
         for (int k = 0; k < N; k++) {
             for (int j = 0; j < N; j++) symmetric[i * N + k] += a[i * N + j] * a[k * N + j];
@@ -40,7 +40,8 @@ static void test_linear_systems(void **state) {
     free(x);
 }
 
-/* The sum of (w_i - c_i)^2 a_i / 2, coupled by (sum of w)^2 / 2 where asked. */
+/* Returns the sum of (w_i - c_i)^2 a_i / 2 and, if `coupled`, 5 times the squared sum of w; and the
+ * gradient. */
 static double quadratic(const double *w, const double *a, const double *c, size_t n, bool coupled,
                         double *gradient) {
     double value = 0, sum = 0;
@@ -56,7 +57,7 @@ static void minimise(penalty penalty, const double *a, const double *c, size_t n
                      double *w) {
     double *zero = mem_alloc(n, sizeof *zero), *gradient = mem_alloc(n, sizeof *gradient);
     double *factor = mem_alloc(n, sizeof *factor);
-    for (size_t i = 0; i < n; i++) factor[i] = coupled ? 2 : 0.1; /* a guess, no more */
+    for (size_t i = 0; i < n; i++) factor[i] = coupled ? 2 : 0.1; /* a rough guess */
     minimiser *m = minimiser_create(n, penalty, zero, a, factor, 1, 1);
     for (int k = 0; k < 400 && !minimiser_stalled(m); k++) {
         double loss = quadratic(minimiser_trial(m), a, c, n, coupled, gradient);
@@ -98,8 +99,8 @@ static void test_minimiser_on_quadratics(void **state) {
     free(c);
 }
 
-/* More pairs than the history holds: the model still knows the last change of gradient, B s = y, so
- * that its minimum from there is where a step back would be. */
+/* With more pairs than the history holds, the model still meets the secant condition of the last
+ * pair, B s = y: a Newton step from its first point with gradient -y ends at its second one. */
 static void test_history_meets_the_secant_condition(void **state) {
     (void)state;
     enum { N = 6, PAIRS = 50 };
@@ -129,7 +130,8 @@ static void test_history_meets_the_secant_condition(void **state) {
     for (int i = 0; i < N; i++) change[i] = g0[i] - g1[i];
     history_newton(h, from, change, target);
     assert_true(relative_error(target, to, N) < 1e-6);
-    for (int i = 0; i < N; i++) change[i] -= to[i] > 0 ? 1 : -1; /* what |u|_1 then takes back */
+    /* The l1 penalty takes this back. */
+    for (int i = 0; i < N; i++) change[i] -= to[i] > 0 ? 1 : -1;
     history_newton_l1(h, from, change, target);
     assert_true(relative_error(target, to, N) < 1e-2);
     history_forget(h);

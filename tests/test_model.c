@@ -1,7 +1,6 @@
 /* The whole model on a backend against a more trusted one: states, losses and every gradient, with
- * all of the activations' and gradients' memory poisoned first; that recorded and issued updates
- * agree; that runs repeat bit for bit; that recomputation changes nothing but the order of sums;
- * and that training learns. */
+ * the memory of activations and gradients poisoned first. Recorded and issued updates agree, runs
+ * repeat bit for bit, recomputation changes only the order of sums, and training learns. */
 #include "models.h"
 
 #include "core/log.h"
@@ -13,7 +12,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* A second time the gradient is the same. `batch` is not a multiple of what any backend pads to. */
+/* Compares both backends, and a second gradient on the first one bit for bit. `batch` is no
+ * multiple of what a backend pads to. */
 static void compare(const model_config *config, precision precision, int batch, double tolerance,
                     double of_gradients) {
     backend *be[2] = {test_backend(precision),
@@ -56,7 +56,7 @@ static void compare(const model_config *config, precision precision, int batch, 
     free_inputs(&in);
 }
 
-/* Rounding moves some of the deep cell's sums past relu's edge, and their gradients are then wholly
+/* Rounding moves some of the deep cell's sums past relu's edge; their gradients are then wholly
  * wrong. */
 static void compare_all(precision precision, double tolerance, double of_gradients) {
     for (int kind = CELL_LSTM; kind <= CELL_DEEP; kind++) {
@@ -80,7 +80,7 @@ static void compare_all(precision precision, double tolerance, double of_gradien
                 config.block = 64;
                 config.degree = 2;
             }
-            if (variant >= 5) { /* hubs, and a kernel for all internal stages of a step */
+            if (variant >= 5) { /* hubs; a GPU runs all internal stages of a step as one kernel */
                 config.hidden = 1344;
                 config.block = 32;
                 config.graph = GRAPH_BARABASI_ALBERT;
@@ -113,7 +113,7 @@ static void test_bf16(void **state) {
 
 /* ---------------------------------------------------------------------------------- recompute */
 
-/* Five steps at once and in segments of two, two and one. */
+/* Compares five steps at once with segments of two, two and one. */
 static void compare_segments(const model_config *config, precision precision, double tolerance) {
     backend *be = test_backend(precision);
     outcome o[2];
@@ -160,7 +160,7 @@ static void test_layers(void **state) {
                 config.graph = GRAPH_DENSE;
                 config.degree = 0;
             }
-            if (variant == 3) { /* a single layer of these would be a chain of stages on a GPU */
+            if (variant == 3) { /* a GPU would run a single layer of these as a chain of stages */
                 config.hidden = 512;
                 config.block = 32;
             }
@@ -171,7 +171,7 @@ static void test_layers(void **state) {
     }
 }
 
-/* Each layer has patterns, first weights and dropout of its own. */
+/* Each layer has its own patterns, initial weights and dropout. */
 static void test_layers_differ(void **state) {
     (void)state;
     backend *be = test_backend(FP32);
@@ -216,7 +216,8 @@ static void test_recompute(void **state) {
                 config.degree = 0;
             }
             compare_segments(&config, FP32, 1e-6);
-            compare_segments(&config, BF16, 1e-2); /* a segment's table gradients are rounded */
+            /* The table's gradients are rounded for each segment. */
+            compare_segments(&config, BF16, 1e-2);
         }
     }
 }
@@ -227,8 +228,8 @@ static void issue_update(void *argument) {
     model_update(argument);
 }
 
-/* Learns to repeat a short text; returns the loss in bits per byte of the last of `updates`, and
- * all weights if asked. */
+/* Trains on a short text that repeats. Returns the loss of the last update in bits per byte, and
+ * all weights if `weights` is given. */
 static double learn(precision precision, const model_config *config, int segments, int updates,
                     bool recorded, double **weights) {
     static const char text[] = "the cat sat on the mat. ";
@@ -312,7 +313,7 @@ static void test_repeats(void **state) {
     }
 }
 
-/* Targets, which index the logits, are 0 where nobody sets them: generate does not. */
+/* Targets index the logits, so they are 0 where nobody sets them, as in generation. */
 static void test_no_targets(void **state) {
     (void)state;
     backend *be = test_backend(FP32);
@@ -341,7 +342,7 @@ static void test_does_not_fit(void **state) {
     assert_contains(err.text, "does not fit");
     assert_contains(err.text, "weights");
     assert_contains(err.text, "free");
-    assert_null(strstr(err.text, "recompute")); /* which would not help */
+    assert_null(strstr(err.text, "recompute")); /* more segments would not help */
 
     be->memory = (size_t)1 << 40;
     model *m = create_model(be, &config, 40, 100, 1);
@@ -366,7 +367,8 @@ static void assert_limited(backend *be, const char *expected) {
     assert_string_equal(err.text, expected);
 }
 
-/* What the backend's kernels cannot count is refused by name, and what they just can is not. */
+/* Sizes beyond the limits of the backend's kernels are refused with the names of the keys. Sizes at
+ * the limits are accepted. */
 static void test_limits(void **state) {
     (void)state;
     backend *be = test_backend(FP32);
@@ -414,7 +416,8 @@ static void test_limits(void **state) {
     be->destroy(be);
 }
 
-/* The layouts' tables are part of the plan: with one byte less than all of it, it does not fit. */
+/* The plan includes the layouts' tables. With one byte less than the whole plan, the model does not
+ * fit. */
 static void test_plan_counts_tables(void **state) {
     (void)state;
     backend *be = test_backend(FP32);
@@ -439,7 +442,8 @@ static void test_plan_counts_tables(void **state) {
     be->destroy(be);
 }
 
-/* With no gradient, an update only shrinks what decays: the recurrent weights of every stage. */
+/* Without a gradient, an update only shrinks the weights that decay: the recurrent ones of every
+ * stage. */
 static void test_weight_decay(void **state) {
     (void)state;
     backend *be = test_backend(FP32);
@@ -476,8 +480,8 @@ static void test_weight_decay(void **state) {
     be->destroy(be);
 }
 
-/* A byte's draw is its own, whatever the padding and the number of streams and steps; so every
- * backend, and a run that was resumed, drops the same ones. */
+/* The draw for a byte depends on neither the padding nor the number of streams and steps, so every
+ * backend, and a resumed run, drops the same bytes. */
 static void test_input_dropout(void **state) {
     (void)state;
     model_config config = small_config();

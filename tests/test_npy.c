@@ -1,4 +1,4 @@
-/* Arrays of NumPy, as it reads them. */
+/* NumPy's array files. */
 #include "support.h"
 
 #include "core/npy.h"
@@ -70,7 +70,7 @@ static void test_npy(void **state) {
     assert_false(written);
 }
 
-/* A file with this header dictionary, padded as the format wants, and `bytes` of zeros. */
+/* Writes a file with this header dictionary, padded as the format asks, and `bytes` zeros. */
 static void write_header(const char *path, const char *dictionary, int version, size_t bytes) {
     char file[2048] = "\x93NUMPY";
     size_t preamble = version == 1 ? 10 : 12, length = strlen(dictionary);

@@ -1,4 +1,4 @@
-/* Numbers from text: decimal, whole, and nothing else. */
+/* Numbers from text: one decimal number and nothing else. */
 #include "support.h"
 
 #include "core/number.h"

@@ -1,5 +1,5 @@
-/* The loss, Adam, and the smaller operations of a backend against those of a more trusted one, see
- * pair.h, with all outputs poisoned first; recordings and marks. */
+/* The loss, Adam, and the smaller operations of a backend against those of a more trusted one
+ * (pair.h), with all outputs poisoned first; recordings and marks. */
 #include "pair.h"
 
 #include "core/memory.h"
@@ -44,7 +44,7 @@ static void test_softmax(void **state) {
             release_all(be, arrays, sizeof arrays / sizeof arrays[0]);
         }
         pair exact = p;
-        exact.tolerance = 1e-5; /* losses and sums do not pass through bf16 */
+        exact.tolerance = 1e-5; /* losses and sums are never rounded to bf16 */
         assert_close(&exact, "losses", losses[0], losses[1], positions);
         assert_close(&p, "dlogits", gradient[0], gradient[1], count);
         assert_close(&p, "row sums", sums[0], sums[1], VOCABULARY);
@@ -64,8 +64,8 @@ static void test_softmax(void **state) {
     }
 }
 
-/* Where one byte is nearly sure, 255 small terms must not be lost beside its large one: the losses'
- * mean, not only each of them, is right. */
+/* If one byte is nearly certain, the 255 small terms must not be lost beside its large one. The
+ * mean of the losses must be right, not only each loss. */
 static void test_losses_are_unbiased(void **state) {
     (void)state;
     pair p = open_pair(FP32);
@@ -100,7 +100,7 @@ static void test_losses_are_unbiased(void **state) {
     close_pair(&p);
 }
 
-/* The CPU's threads flush denormals within an operation, and nowhere else. */
+/* The CPU's threads flush denormals during an operation only. */
 static void test_denormals(void **state) {
     (void)state;
     if (test_device_is_cuda()) return;
@@ -155,8 +155,8 @@ static void test_nan_is_seen(void **state) {
 
 enum { STREAMS = 3, PROMPT = 5, TEXT = 1500 };
 
-/* A text of every stream, [TEXT][STREAMS]: the prompt, then draws from the same logits again and
- * again, as floats can hold them. */
+/* Returns a text of every stream, [TEXT][STREAMS]: the prompt, then bytes drawn again and again
+ * from the same logits, which are rounded to float. */
 static uint8_t *sampled_text(backend *be, const double *logits, sampling start) {
     size_t columns = (size_t)be->column_multiple, count = VOCABULARY * columns;
     uint8_t *text = mem_alloc(TEXT * STREAMS, 1), *bytes = mem_alloc(columns, 1);
@@ -185,8 +185,8 @@ static uint8_t *sampled_text(backend *be, const double *logits, sampling start) 
     return text;
 }
 
-/* Bytes 10, 100 and 250 have 1/8, 5/8 and 2/8 of the probability in every stream; draws of
- * different streams differ. */
+/* In every stream bytes 10, 100 and 250 have probability 1/8, 5/8 and 2/8. The draws of streams
+ * differ. */
 static void test_sample_frequencies(void **state) {
     (void)state;
     backend *be = test_backend(FP32);
@@ -211,7 +211,8 @@ static void test_sample_frequencies(void **state) {
     assert_in_range(same, TEXT * 30 / 64 - 100, TEXT * 30 / 64 + 100);
     free(text);
 
-    logits[30 * columns] = logits[100 * columns]; /* equally likely: the lowest */
+    /* Of equally likely bytes, the lowest is chosen. */
+    logits[30 * columns] = logits[100 * columns];
     text = sampled_text(be, logits, (sampling){.top_p = 1});
     for (int i = PROMPT; i < TEXT; i++) {
         assert_int_equal(text[i * STREAMS], 30);
@@ -222,8 +223,9 @@ static void test_sample_frequencies(void **state) {
     be->destroy(be);
 }
 
-/* What top_k and top_p leave of bytes 10, 30, 100 and 250 with 2/10, 2/10, 5/10 and 1/10: the
- * shares, in thousandths, that are drawn in every stream, within 5 deviations. */
+/* The bytes that top_k and top_p leave, of 10, 30, 100 and 250 with probability 2/10, 2/10, 5/10
+ * and 1/10. The shares that are drawn in every stream, in thousandths, are right to within 5
+ * deviations. */
 static void test_sample_cut(void **state) {
     (void)state;
     static const int bytes[] = {10, 30, 100, 250};
@@ -236,13 +238,13 @@ static void test_sample_cut(void **state) {
         {4, 1, {200, 200, 500, 100}},
         {256, 1, {200, 200, 500, 100}},
         {3, 1, {222, 222, 556, 0}},
-        {2, 1, {286, 0, 714, 0}}, /* of equals, the lower */
+        {2, 1, {286, 0, 714, 0}}, /* of equally likely bytes, the lower is kept */
         {1, 1, {0, 0, 1000, 0}},
         {0, 0.49, {0, 0, 1000, 0}},
         {0, 1e-9, {0, 0, 1000, 0}},
         {0, 0.51, {286, 0, 714, 0}},
         {0, 0.71, {222, 222, 556, 0}},
-        {2, 0.73, {286, 0, 714, 0}}, /* of the two that top_k leaves, 100 has 0.714 */
+        {2, 0.73, {286, 0, 714, 0}}, /* byte 100 has 0.714 of what top_k leaves */
         {2, 0.70, {0, 0, 1000, 0}},
     };
     backend *be = test_backend(FP32);
@@ -311,7 +313,7 @@ static void test_pool(void **state) {
     int32_t *last = mem_alloc((size_t)columns, sizeof *last);
     for (int n = 0; n < columns; n++) {
         first[n] = (int32_t)random_below(5);
-        last[n] = first[n] + (int32_t)random_below(5); /* none, for some */
+        last[n] = first[n] + (int32_t)random_below(5); /* some columns have no step */
     }
     for (int kind = 0; kind < 6; kind++) {
         element type = kind % 2 ? OPERAND : REAL;
@@ -407,7 +409,7 @@ static void test_adam(void **state) {
     check_adam(BF16, 1.5, 20);
 }
 
-/* A gradient or loss that is not finite changes nothing, now and from then on. */
+/* A gradient or loss that is not finite changes nothing, and nor does any later update. */
 static void test_adam_refuses_nan(void **state) {
     (void)state;
     backend *be = test_backend(FP32);
@@ -552,7 +554,7 @@ static void test_recording(void **state) {
     be->zero(be, r.sum, sizeof *r.sum);
     recording *recorded = be->record(be, issue_sum, &r);
     be->download(be, &total, r.sum, sizeof total);
-    assert_true(total == 0); /* recording runs nothing */
+    assert_true(total == 0); /* recording does not run the operations */
     for (int i = 0; i < 3; i++) be->replay(be, recorded);
     be->download(be, &total, r.sum, sizeof total);
     assert_true(total == 300);
@@ -591,7 +593,7 @@ static void test_marks(void **state) {
            all = be->elapsed(be, 0, 20);
     assert_true(one > 0 && fifty > 10 * one);
     assert_true(fabs(one + fifty - all) < 0.01 * all);
-    be->mark(be, 2); /* outside of a recording */
+    be->mark(be, 2); /* outside a recording */
     assert_true(be->elapsed(be, 20, 2) >= 0);
     error err;
     assert_true(be->finish(be, &err));

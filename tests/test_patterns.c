@@ -1,5 +1,5 @@
-/* Patterns of a model that change: what stays where it was, gradients afterwards, and the norms of
- * gradients at blocks that a model lacks. */
+/* Changes of a model's patterns: which values stay, the gradients afterwards, and the norms of
+ * gradients at absent blocks. */
 #include "models.h"
 
 #include "core/memory.h"
@@ -17,7 +17,8 @@ static int find_block(const graph *g, int output, int input) {
     return -1;
 }
 
-/* The weight [gate][row][column] of the block (output, input) of a stage in an arena, or 0. */
+/* Returns a weight of the block (output, input) of a stage in an arena, or 0 if there is no such
+ * block. `row` counts the rows of all gates. */
 static double weight_of(const model *m, const double *arena, int s, int output, int input, int row,
                         int column) {
     char stage[16], name[48];
@@ -35,7 +36,7 @@ static double weight_of(const model *m, const double *arena, int s, int output, 
     return arena[p->offset + at];
 }
 
-/* Replaces `grow` blocks of each stage and drops others. */
+/* Drops `drop` blocks of each stage and adds `grow` others. */
 static void change_graphs(model *m, int drop, int grow) {
     graph *graphs[CELL_MAX_STAGES];
     philox_stream random = philox_start(5, PHILOX_TEST, 0, 0);
@@ -75,8 +76,8 @@ static void check_moved(const model *was, const double *before, const model *is,
     }
 }
 
-/* A model whose patterns changed holds in every arena what it held, and has the gradient of a model
- * that was made with its patterns and weights, on a more trusted backend. */
+/* After its patterns have changed, a model holds the same values in every arena. Its gradient is
+ * that of a model that was made with the new patterns and weights on a more trusted backend. */
 static void check_change(const model_config *config, int drop, int grow) {
     backend *be = test_backend(FP32);
     backend *trusted = test_device_is_cuda() ? backend_cpu(FP32, 0) : backend_cpu_reference(0);
@@ -141,7 +142,7 @@ static void check_change(const model_config *config, int drop, int grow) {
     be->destroy(be);
 }
 
-/* The weights of `m` for a model that has every block: zeros where `m` has none. */
+/* Returns the weights of `m` for a model that has every block, with zeros where `m` has none. */
 static double *fill_up(const model *m, const double *weights, const model *full) {
     const int width = (int)m->config.hidden, side = (int)m->config.block;
     double *filled = mem_alloc(full->parameters.total, sizeof *filled);
@@ -160,9 +161,9 @@ static double *fill_up(const model *m, const double *weights, const model *full)
     return filled;
 }
 
-/* The norms of the gradient at absent blocks, which leave out the first step, against the gradient
- * of a model that has every block. From a zero state the first step adds nothing to the first
- * stage's, nor to the mlstm's second. */
+/* The norms of the gradient at absent blocks leave out the first step. They are compared with the
+ * gradient of a model that has every block. From a zero state the first step adds nothing to the
+ * gradients of the first stage and of the mlstm's second. */
 static void check_gradient_norms(int kind, int layers) {
     backend *be = test_backend(FP32);
     backend *trusted = test_device_is_cuda() ? backend_cpu(FP32, 0) : backend_cpu_reference(0);
@@ -170,7 +171,7 @@ static void check_gradient_norms(int kind, int layers) {
     config.cell = kind;
     config.internal_steps = 2;
     config.layers = layers;
-    config.layer_norm = false; /* of zeros would not be zero */
+    config.layer_norm = false; /* layer norm of zeros would not be zero */
     random_restart(41);
     model *m = create_model(be, &config, 11, 5, 1);
     config.graph = GRAPH_DENSE;
@@ -232,7 +233,7 @@ static void test_changed_patterns(void **state) {
         check_change(&config, 0, 0);
         check_change(&config, 13, 13);
         check_change(&config, 17, 0);
-        check_change(&config, 32, 0); /* self-blocks alone are left */
+        check_change(&config, 32, 0); /* only self-blocks are left */
         config.graph = GRAPH_DENSE;
         config.degree = 0;
         check_change(&config, 0, 0);

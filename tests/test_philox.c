@@ -5,7 +5,7 @@
 
 #include <math.h>
 
-/* The known answers that come with the authors' Random123 library. */
+/* Known answers of the authors' Random123 library. */
 static void test_philox_answers(void **state) {
     (void)state;
     static const struct {
@@ -34,7 +34,8 @@ static void test_philox_streams(void **state) {
     b = philox_start(5, PHILOX_TEST, 2, 2);
     assert_int_not_equal(philox_next(&a), philox_next(&b));
 
-    /* philox_next is the block's first two words at the draw's number, in both halves of it. */
+    /* philox_next returns the first two words of the block whose number is that of the draw, in
+     * both halves of the counter. */
     philox_stream far = {7, 0x123456789abcdef0, 3, PHILOX_PURPOSE(PHILOX_TEST, 4)};
     philox_block block = philox(7, 0x9abcdef0, 0x12345678, 3, 8u << 24 | 4);
     assert_int_equal(philox_next(&far), (uint64_t)block.word[1] << 32 | block.word[0]);

@@ -1,4 +1,4 @@
-/* PNG, as its specification has it. */
+/* PNG files, decoded by the rules of the specification. */
 #include "support.h"
 
 #include "core/png.h"
@@ -11,7 +11,7 @@ static uint32_t big_endian(const char *bytes) {
     return (uint32_t)b[0] << 24 | (uint32_t)b[1] << 16 | (uint32_t)b[2] << 8 | b[3];
 }
 
-/* Reads the chunk at `*at`: checks its sum, returns its length. */
+/* Checks the chunk at `*at` and its sum, and returns its length. */
 static uint32_t read_chunk(const char *file, size_t size, size_t *at, const char *type,
                            const char **data) {
     assert_true(*at + 12 <= size);
@@ -41,7 +41,7 @@ static void test_png(void **state) {
     assert_int_equal(read_chunk(file, size, &at, "IHDR", &data), 13);
     assert_int_equal(big_endian(data), WIDTH);
     assert_int_equal(big_endian(data + 4), HEIGHT);
-    assert_memory_equal(data + 8, "\x08\0\0\0\0", 5); /* 8 bits of grey, nothing unusual */
+    assert_memory_equal(data + 8, "\x08\0\0\0\0", 5); /* 8 bits of grey, no interlacing */
     uint32_t length = read_chunk(file, size, &at, "IDAT", &data);
     assert_int_equal(uncompress(lines[0], &expanded, (const Bytef *)data, length), Z_OK);
     assert_int_equal(expanded, sizeof lines);

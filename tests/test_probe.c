@@ -63,7 +63,8 @@ static probe_result run_probe(const probe_options *how) {
 
 static void write_three(problem *train, problem *valid, problem *test) {
     *train = make_problem(200, 12, 1, 0, 70);
-    problem rest = make_problem(400, 12, 1, 0, 70); /* the same weights, and the first rows again */
+    /* The same weights; the first rows are the same too. */
+    problem rest = make_problem(400, 12, 1, 0, 70);
     *valid = make_problem(100, 12, 1, 0, 71);
     *test = make_problem(150, 12, 1, 0, 72);
     memcpy(valid->x, rest.x + 200 * 12, 100 * 12 * sizeof *rest.x);
@@ -76,8 +77,8 @@ static void write_three(problem *train, problem *valid, problem *test) {
     write_problem("test", test);
 }
 
-/* Fits all nine in the test, counts errors in double, and expects the smallest C that errs least.
- */
+/* The test fits all nine costs itself and counts errors in double. The probe must choose the
+ * smallest cost with the fewest errors. */
 static void test_chooses_the_smallest_best_cost(void **state) {
     (void)state;
     for (penalty penalty = PENALTY_L1; penalty <= PENALTY_L2; penalty++) {
@@ -117,7 +118,7 @@ static void test_chooses_the_smallest_best_cost(void **state) {
     }
 }
 
-/* Classes far apart: every C is right everywhere, so the first is taken. */
+/* The classes are far apart, so no C makes errors, and the smallest is chosen. */
 static void test_ties_go_to_the_smallest_cost(void **state) {
     (void)state;
     problem p = make_problem(100, 3, 1, 0, 80);
@@ -175,8 +176,8 @@ static void test_same_seed_same_bytes(void **state) {
     free_problem(&test);
 }
 
-/* Rows labelled -1, however wild, change neither fit nor errors; they are predicted all the same.
- */
+/* Rows labelled -1 change neither the fit nor the errors, whatever their values. They are still
+ * predicted. */
 static void test_unlabelled_rows_are_dropped(void **state) {
     (void)state;
     problem train, valid, test;

@@ -1,4 +1,4 @@
-/* The three products of a backend against those of a more trusted one, see pair.h, on random shapes
+/* The three products of a backend against those of a more trusted one (pair.h), on random shapes
  * and patterns, with all outputs poisoned first. */
 #include "products.h"
 
@@ -6,7 +6,8 @@ static void check_products(precision precision) {
     pair p = open_pair(precision);
     random_restart(3);
     static const int blocks[] = {8, 16, 32, 64, 128};
-    const int unit = wgrad_multiple(p.be) / p.be->product_multiple; /* what wgrad takes */
+    /* Wgrad takes multiples of it. */
+    const int unit = wgrad_multiple(p.be) / p.be->product_multiple;
     const int columns[] = {1, 3, unit, 2 * unit, 17, unit, 3 * unit};
     for (size_t b = 0; b < sizeof blocks / sizeof blocks[0]; b++) {
         for (int gates = 1; gates <= 4; gates += 3) {
@@ -40,8 +41,8 @@ static void test_products_bf16(void **state) {
     check_products(BF16);
 }
 
-/* Shapes for which a GPU has kernels of its own. Products take columns by 32 there, wgrad of
- * bf16 by 64: it is left out for odd multiples. */
+/* Shapes for which a GPU has special kernels. There fprop and dgrad take multiples of 32 columns,
+ * and wgrad of bf16 takes multiples of 64, so it is left out for odd multiples of 32. */
 static void check_gpu_shapes_in(precision precision, uint64_t seed, const shape *shapes,
                                 size_t count) {
     if (!test_device_is_cuda()) skip();
@@ -55,10 +56,10 @@ static void check_gpu_shapes(uint64_t seed, const shape *shapes, size_t count) {
     check_gpu_shapes_in(BF16, seed, shapes, count);
 }
 
-/* wgrad of one gate with more blocks than a GPU makes at a time, so that its thread blocks make
- * several tasks, full ones and the last of a row group, and columns are split among them: of dense
- * patterns in pairs, of sparse ones by single tiles; then few blocks and more depth than shared
- * memory holds at a time, by either. */
+/* wgrad of one gate with more blocks than a GPU computes at a time. Thread blocks then have several
+ * tasks: full ones, the last one of a row group, and shares of the columns. Dense patterns are
+ * computed in pairs of tiles, sparse ones in single tiles. The last shapes have few blocks and more
+ * depth than shared memory holds. */
 static void test_many_blocks(void **state) {
     (void)state;
     // clang-format off
@@ -92,8 +93,8 @@ static void test_many_blocks(void **state) {
     check_gpu_shapes_in(TF32, 10, shapes, 5);
 }
 
-/* wgrad of few columns: of more tiles than there are warps, or fewer; steps; rows of a node's
- * gates, and larger blocks. */
+/* wgrad of few columns: more tiles than warps, or fewer; several steps; rows of a node's gates;
+ * larger blocks. */
 static void test_few_columns(void **state) {
     (void)state;
     // clang-format off
@@ -123,9 +124,9 @@ static void test_few_columns(void **state) {
     check_gpu_shapes_in(TF32, 17, shapes, sizeof shapes / sizeof shapes[0]);
 }
 
-/* dgrad of four gates whose thread blocks have as many nodes as they can, whole or neighbours,
- * share the list of a hub, or make several tiles of columns one after the other, of which the last
- * is not full, nor the last group of tiles; fprop of more tiles than there are thread blocks. */
+/* dgrad of four gates. Thread blocks have as many nodes as they can, whole or neighbouring ones;
+ * share a hub's list; or compute several tiles of columns in turn, of which the last is not full.
+ * fprop has more tiles than there are thread blocks. */
 static void test_many_gates(void **state) {
     (void)state;
     // clang-format off
@@ -172,9 +173,9 @@ static void test_many_gates(void **state) {
     check_gpu_shapes(11, shapes, sizeof shapes / sizeof shapes[0]);
 }
 
-/* fprop and dgrad of one gate and many columns: thread blocks that make several tiles, or none, of
- * columns that end anywhere, lists longer than what a kernel has on its way, hubs whose lists are
- * cut, and nodes so many that neighbours in a list are far apart. */
+/* fprop and dgrad of one gate and many columns. Thread blocks compute several tiles or none;
+ * columns end anywhere in a tile; lists are longer than a kernel's ring; hubs' lists are split; and
+ * there are so many nodes that neighbours in a list are far apart. */
 static void test_many_columns(void **state) {
     (void)state;
     // clang-format off
@@ -230,9 +231,9 @@ static void test_many_columns(void **state) {
     check_gpu_shapes(13, shapes, sizeof shapes / sizeof shapes[0]);
 }
 
-/* fprop and dgrad of blocks of 8 and 16 and many columns: as many thread blocks as there are tiles,
- * or shares of tiles, or both; columns that end anywhere in a tile, or inside of 64; parts and
- * stages that are full, or hold a single node or source. */
+/* fprop and dgrad of blocks of 8 and 16 and many columns. There are as many thread blocks as tiles,
+ * or shares of tiles, or both; columns end anywhere in a tile, or within a group of 64; parts and
+ * stages are full, or hold one node or source. */
 static void test_small_blocks(void **state) {
     (void)state;
     // clang-format off
@@ -274,10 +275,10 @@ static void test_small_blocks(void **state) {
     check_gpu_shapes(15, shapes, sizeof shapes / sizeof shapes[0]);
 }
 
-/* wgrad of blocks of 8 and 16, one gate and four: thread blocks that make several tasks, groups of
- * as many rows as there may be, or of one that is cut among tasks, inputs of as many rows as a
- * stage has room for, more steps than stages; and patterns so full that all is multiplied, of rows
- * and columns that end inside a tile. */
+/* wgrad of blocks of 8 and 16, one gate and four. Thread blocks have several tasks; row groups are
+ * as large as they may be, or a single row split among tasks; inputs fill a stage; there are more
+ * steps than stages. Some patterns are so full that everything is multiplied, and end within a
+ * tile. */
 static void test_small_gradients(void **state) {
     (void)state;
     // clang-format off
@@ -330,8 +331,8 @@ static void test_small_gradients(void **state) {
     check_gpu_shapes(17, shapes, sizeof shapes / sizeof shapes[0]);
 }
 
-/* Few columns, and lists so long that thread blocks share them, two to as many as a cluster has; at
- * last short ones. */
+/* Few columns. Lists are so long that the thread blocks of a cluster share them, two or more to a
+ * list; the last shapes have short lists. */
 static void test_long_lists(void **state) {
     (void)state;
     // clang-format off
@@ -376,8 +377,7 @@ static void test_long_lists(void **state) {
     close_pair(&p);
 }
 
-/* Patterns that are the same by rows and by columns, so that fprop and dgrad share tables; with
- * hubs. */
+/* Symmetric patterns with hubs. fprop and dgrad share tables for these. */
 static void test_symmetric_patterns(void **state) {
     (void)state;
     static const struct {
@@ -399,9 +399,9 @@ static void test_symmetric_patterns(void **state) {
     close_pair(&p);
 }
 
-/* tf32 whose thread blocks share activations: parts of several nodes or of one, more of them than
- * are made at a time, or with nothing to do, lists longer than what is on its way, columns that end
- * within a tile, many of these; pieces of larger blocks and of gates. */
+/* tf32, whose thread blocks share activations. Parts have several nodes or one; there are more of
+ * them than run at a time, or some are empty; lists are longer than the ring; columns end within a
+ * tile, or fill many; larger blocks and gates are cut into pieces. */
 static void test_shared_activations(void **state) {
     (void)state;
     // clang-format off
@@ -445,8 +445,8 @@ static void test_shared_activations(void **state) {
     check_gpu_shapes_in(TF32, 14, shapes, sizeof shapes / sizeof shapes[0]);
 }
 
-/* fp32 with lists longer than a warp looks up at a time, gates, several steps; wgrad of so many
- * tiles that warps have some each. */
+/* fp32 with lists longer than a warp reads at a time, gates and several steps; wgrad of so many
+ * tiles that each warp has several. */
 static void test_plain_tiles(void **state) {
     (void)state;
     // clang-format off
@@ -483,7 +483,7 @@ static void test_gate_products(void **state) {
     check_gpu_shapes_in(TF32, 11, gate_shapes, GATE_SHAPES);
 }
 
-/* Rows as alike as a small world's, whose tables are made in the nodes' own order. */
+/* A small world, whose neighbouring rows are alike; its tables keep the nodes' own order. */
 static void test_small_world(void **state) {
     (void)state;
     if (!test_device_is_cuda()) skip();
@@ -502,7 +502,7 @@ static void test_dense_products(void **state) {
     (void)state;
     for (int i = 0; i < 3; i++) {
         pair p = open_pair((const precision[]){FP32, TF32, BF16}[i]);
-        if (i == 1 && test_device_is_cuda()) p.tolerance = TF32_TRUNCATED; /* cuBLAS may */
+        if (i == 1 && test_device_is_cuda()) p.tolerance = TF32_TRUNCATED; /* cuBLAS may truncate */
         int unit = p.be->column_multiple;
         random_restart(4);
         layout *square = layout_dense(40, 40, 4, 1), *wide = layout_dense(256, 328, 1, 1);
@@ -511,7 +511,7 @@ static void test_dense_products(void **state) {
         check_layout(&p, wide, 2 * unit, 2, "dense head");
         check_layout(&p, wide, unit, 1, "dense head");
         check_layout(&p, strided, unit, 2, "dense head with a stride");
-        if (p.be->precision == BF16) { /* more tiles than a GPU makes at a time */
+        if (p.be->precision == BF16) { /* more tiles than a GPU computes at a time */
             layout *wider = layout_dense(256, 9224, 1, 1);
             check_layout(&p, wider, unit, 2, "wide dense head");
             layout_free(wider);

@@ -37,7 +37,7 @@ static void test_reader(void **state) {
             assert_int_equal(m->epoch, epoch);
             assert_int_equal(m->update, update);
             assert_minibatch(m, whole.bytes, whole.size);
-            if (update == updates / 2) { /* it stays as it is while the thread runs ahead */
+            if (update == updates / 2) { /* the batch stays valid while the thread runs ahead */
                 usleep(20000);
                 assert_int_equal(m->update, update);
                 assert_minibatch(m, whole.bytes, whole.size);
@@ -50,7 +50,7 @@ static void test_reader(void **state) {
     corpus_free(c);
 }
 
-/* Every predicted byte is predicted once, and those that are not are counted. */
+/* Every byte is predicted at most once, and those that are dropped are counted. */
 static void test_reader_dropped(void **state) {
     (void)state;
     write_random("small.tsv", 20, 40, NULL);
@@ -109,19 +109,19 @@ static void test_reader_first(void **state) {
     corpus_free(c);
 }
 
-/* A deadlock ends in main's alarm. */
+/* main's alarm ends a deadlock. */
 static void test_reader_stop(void **state) {
     (void)state;
     corpus *c = mixed_corpus();
     for (int i = 0; i < 300; i++) {
         reader *r = reader_start(c, all_streams(BATCH), COLUMNS, STEPS, SEED, (uint64_t)i);
         for (int n = 0; n < i % 7; n++) reader_next(r);
-        if (i % 10 == 0) usleep(2000); /* the ring is full, the thread asleep */
+        if (i % 10 == 0) usleep(2000); /* the ring is full, and the thread sleeps */
         reader_stop(r);
     }
     reader_stop(NULL);
 
-    /* an epoch of one update: each minibatch has an order of its own */
+    /* an epoch is one update, so each minibatch has its own order */
     reader *r = reader_start(c, all_streams(1), 1, (int)c->size - 1, SEED, 0);
     for (uint64_t epoch = 0; epoch < 10; epoch++) {
         const minibatch *m = reader_next(r);

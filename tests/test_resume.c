@@ -41,7 +41,8 @@ static void test_resume_fp32(void **state) {
     corpus_options how = {0};
     error err;
     corpus *c = corpus_read(o.data.train.items, 1, &how, &err);
-    assert_int_equal(reader_epoch_updates(c, 4, 16), 26); /* the stops depend on this number */
+    /* The stops below depend on this number. */
+    assert_int_equal(reader_epoch_updates(c, 4, 16), 26);
     corpus_free(c);
     options_free(&o);
     check_resume("run.precision=fp32", some_stops);
@@ -144,7 +145,7 @@ static void test_raised_limit(void **state) {
     run("raised", TRAIN_FRESH, "train.schedule=constant train.steps=20 train.valid_every=10");
     run("raised", TRAIN_RESUME, whole);
     assert_same_run("whole", "raised");
-    /* In epochs: 26 updates each. */
+    /* The limit is in epochs of 26 updates. */
     run("whole", TRAIN_OVERWRITE,
         "train.schedule=constant train.steps=null train.epochs=1.5 train.valid_every=13 "
         "train.log_every=13");
@@ -200,7 +201,7 @@ static void test_signal_between_updates(void **state) {
     assert_int_equal(r.signal, SIGINT);
     assert_int_equal(r.steps, 0);
     safetensors file;
-    open_run(&file, "between", "last.state"); /* written even if nothing was done, for --resume */
+    open_run(&file, "between", "last.state"); /* written although nothing was done, for --resume */
     safetensors_close(&file);
     signal_step = 9;
     run("between", TRAIN_RESUME, "");
@@ -211,7 +212,7 @@ static void test_signal_between_updates(void **state) {
     assert_same_run("whole", "between");
 }
 
-/* Lines of metrics later than the state, which a kill leaves, are cut off. */
+/* A kill may leave lines of metrics that are later than the state. They are cut off. */
 static void test_lost_updates(void **state) {
     (void)state;
     run("whole", TRAIN_OVERWRITE, "");
@@ -412,7 +413,7 @@ static void test_refused_changes(void **state) {
     assert_run_fails("refused", TRAIN_RESUME, "model.hidden=128", "model.hidden: cannot change");
     assert_run_fails("refused", TRAIN_RESUME, "train.recompute=2",
                      "train.recompute: cannot change");
-    if (test_device_is_cuda()) { /* auto means bf16 there */
+    if (test_device_is_cuda()) { /* there auto means bf16 */
         assert_run_fails(
             "refused", TRAIN_RESUME, "run.precision=fp32",
             "last.state was trained in bf16, now it is fp32; --precision bf16 goes on");

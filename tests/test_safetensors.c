@@ -1,4 +1,4 @@
-/* safetensors: what is written is read again, what is damaged is refused. */
+/* safetensors files: writing and reading, and damaged files, which are refused. */
 #include "support.h"
 
 #include "core/memory.h"
@@ -13,8 +13,8 @@ static const int32_t sample_blocks[4] = {0, 1, -5, INT32_MAX};
 static const uint8_t sample_bytes[3] = {0, 128, 255};
 static const double sample_doubles[2] = {M_PI, -0.0};
 
-/* Writes one tensor of each type; the doubles last but one, the bytes where they unalign nothing.
- */
+/* Writes one tensor of each type. Doubles are last but one and bytes are last, so that all are
+ * aligned. */
 static void write_sample(const char *path) {
     const tensor tensors[] = {
         {"weights", TENSOR_F32, 2, {2, 3}, sample_floats},
@@ -79,8 +79,8 @@ static bool opens(const char *path, const char *bytes, size_t size, error *err) 
     return opened;
 }
 
-/* Every bit that is flipped and every length that is cut to is noticed; but in the name of the
- * checksum, without which a file is another program's: train/checkpoint.h refuses those. */
+/* Every flipped bit and every shorter length is noticed. The only exception is the name of the
+ * checksum: without it the file counts as another program's, which train/checkpoint.h refuses. */
 static void test_safetensors_damage(void **state) {
     (void)state;
     const char *path = path_of("damaged.safetensors");
@@ -107,7 +107,7 @@ static void test_safetensors_damage(void **state) {
     free(whole);
 }
 
-/* A file with this header, padded to 8 bytes, and `bytes` of zeros. */
+/* Writes a file with this header, padded to 8 bytes, and `bytes` zeros. */
 static bool opens_header(const char *path, const char *header, size_t bytes, error *err) {
     char file[2048] = {0};
     size_t length = (strlen(header) + 7) / 8 * 8;
@@ -125,7 +125,7 @@ static void test_safetensors_headers(void **state) {
         size_t bytes;
         bool good;
     } cases[] = {
-        {"{}", 0, true}, /* another program's need no checksum */
+        {"{}", 0, true}, /* other programs' files need no checksum */
         {"{\"a\":{\"dtype\":\"F32\",\"shape\":[2],\"data_offsets\":[0,8]}}", 8, true},
         {"{\"a\":{\"shape\":[],\"data_offsets\":[0,4],\"dtype\":\"I32\"}}", 4, true},
         {"{\"a\":{\"dtype\":\"F32\",\"shape\":[2],\"data_offsets\":[0,8]}}", 12, false},
@@ -145,11 +145,11 @@ static void test_safetensors_headers(void **state) {
         {"{\"a\":{\"shape\":[2],\"data_offsets\":[0,8]}}", 8, false},
         {"{\"a\":{\"dtype\":\"F32\",\"data_offsets\":[0,8]}}", 8, false},
         {"{\"a\":{\"dtype\":\"F32\",\"shape\":[2],\"data_offsets\":[0,8],\"more\":1}}", 8, false},
-        /* A field given twice would leave shape and bytes at odds. */
+        /* A field given twice could make shape and bytes disagree. */
         {"{\"a\":{\"dtype\":\"F32\",\"dtype\":\"F32\",\"data_offsets\":[0,0]}}", 0, false},
         {"{\"a\":{\"dtype\":\"F32\",\"shape\":[9],\"shape\":[2],\"data_offsets\":[0,8]}}", 8,
          false},
-        /* A name given twice, or one that is no string. */
+        /* A name given twice, and one that is no string, are refused. */
         {"{\"a\":{\"dtype\":\"U8\",\"shape\":[1],\"data_offsets\":[0,1]},"
          "\"a\":{\"dtype\":\"U8\",\"shape\":[1],\"data_offsets\":[1,2]}}",
          2, false},
@@ -177,7 +177,7 @@ static void test_safetensors_headers(void **state) {
     assert_contains(err.text, "truncated");
 }
 
-/* A header of so many members, each given by its number. */
+/* Returns a header of so many members, each made from its number. */
 static bool opens_many(const char *path, const char *begin, const char *member, int count,
                        const char *end, error *err) {
     char *text;
@@ -197,7 +197,7 @@ static bool opens_many(const char *path, const char *begin, const char *member, 
     return opened;
 }
 
-/* Headers that a stranger may have made large take neither time nor memory. */
+/* A stranger's large headers take neither much time nor much memory. */
 static void test_safetensors_limits(void **state) {
     (void)state;
     static const char tensor_text[] =
@@ -216,7 +216,8 @@ static void test_safetensors_limits(void **state) {
     assert_contains(err.text, "at most 1048576 are read");
 }
 
-/* The linker puts this in front of the C library's (--wrap): what reaches the disk is another. */
+/* The linker puts this in front of the C library's function (--wrap), so that other bytes reach the
+ * disk. */
 static bool spoil;
 
 size_t __real_fwrite(const void *bytes, size_t size, size_t count, FILE *out);

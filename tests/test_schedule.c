@@ -1,4 +1,4 @@
-/* Schedules: the learning rate, rewiring and pruning, each a function of the step. */
+/* The schedules of the learning rate, rewiring and pruning, which are functions of the step. */
 #include "support.h"
 
 #include "train/schedule.h"
@@ -71,7 +71,7 @@ static void test_structure_schedules(void **state) {
         assert_true(fabs(structure_rewire_share(&t, &at) - expected[i].share) < 1e-12);
         assert_true(fabs(structure_target_density(&t, &at) - expected[i].density) < 1e-12);
     }
-    at = (structure_place){90, INT64_MAX, 1}; /* the end is not known */
+    at = (structure_place){90, INT64_MAX, 1}; /* the last step is not known */
     assert_true(structure_rewire_share(&t, &at) == 0.4);
     assert_true(structure_target_density(&t, &at) == 1);
     at = (structure_place){99, 100, 0.5};

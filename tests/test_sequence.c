@@ -1,4 +1,4 @@
-/* Sequences of a corpus's documents. */
+/* Sequences, which join a corpus's documents. */
 #include "core/memory.h"
 #include "corpora.h"
 #include "support.h"
@@ -23,7 +23,7 @@ static void assert_copies(const sequence *s) {
         assert_memory_equal(out, whole.bytes + position, count);
         assert_int_equal(out[count], 0xee);
     }
-    for (size_t i = 0; i <= s->count; i++) { /* from each document's start to the end */
+    for (size_t i = 0; i <= s->count; i++) { /* copy from each document's start to the end */
         sequence_copy(s, s->start[i], whole.size - s->start[i], out);
         assert_memory_equal(out, whole.bytes + s->start[i], whole.size - s->start[i]);
     }
@@ -38,7 +38,8 @@ static void test_sequence_in_order(void **state) {
     assert_int_equal(s->count, 303);
     for (size_t i = 0; i < s->count; i++) assert_int_equal(s->order[i], i);
     assert_int_equal(s->size, c->size);
-    buffer whole = concatenation(s); /* nothing was dropped from this corpus: it is the spool */
+    /* Nothing was dropped from this corpus, so it is the spool itself. */
+    buffer whole = concatenation(s);
     assert_memory_equal(whole.bytes, c->bytes, c->size);
     free(whole.bytes);
     assert_copies(s);
@@ -93,7 +94,7 @@ static void test_sequence_shuffled(void **state) {
     corpus_free(c);
 }
 
-/* Runs repeat on any machine: these orders must never change. */
+/* Runs repeat on any machine, so these orders must never change. */
 static void test_sequence_pinned(void **state) {
     (void)state;
     static const uint32_t orders[2][10] = {{6, 8, 4, 7, 9, 0, 3, 2, 1, 5},
@@ -109,7 +110,7 @@ static void test_sequence_pinned(void **state) {
 }
 
 int main(void) {
-    alarm(300); /* what does not end ends the tests */
+    alarm(300); /* a test that hangs ends all tests */
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_sequence_in_order),
         cmocka_unit_test(test_sequence_shuffled),

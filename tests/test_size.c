@@ -1,11 +1,12 @@
-/* The number of parameters from a config alone, and configs that match a number of parameters. */
+/* The number of parameters of a config, and configs for a wanted number of parameters. */
 #include "models.h"
 
 #include "model/size.h"
 
 #include <math.h>
 
-/* The count from the config alone is that of the table, for every cell and option that matters. */
+/* The count from a config alone equals that of the parameter table, for every cell and every option
+ * that matters. */
 static void test_parameter_count(void **state) {
     (void)state;
     backend *be = test_backend(FP32);

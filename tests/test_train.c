@@ -1,5 +1,5 @@
-/* Training on a backend: that it learns and repeats, when it ends, what it refuses, and what
- * it starts from. */
+/* Training on a backend: it learns and repeats, it ends at its limits, it refuses bad settings, and
+ * it starts from a checkpoint. */
 #include "runs.h"
 
 #include "core/memory.h"
@@ -51,13 +51,15 @@ static void test_minutes(void **state) {
     (void)state;
     const char *settings = "train.steps=null train.minutes=0.003 train.valid_every=1000000";
     train_result r = run("minutes", TRAIN_FRESH, settings);
-    /* Other work on the machine may slow the updates after the first ones, which are timed. */
+    /* Other work on the machine may slow the updates after the first ones, which alone are
+     * timed. */
     if (r.seconds < 0.05 || r.seconds > 10) fail_msg("0.18 seconds became %g", r.seconds);
     assert_true(r.steps > 3);
     r = run("minutes", TRAIN_OVERWRITE, "train.steps=6 train.minutes=0.2");
     assert_int_equal(r.steps, 6);
 
-    /* Limits in steps change on resuming, before and after minutes became a number of steps. */
+    /* Limits in steps may change on resuming, before and after minutes have become a number of
+     * steps. */
     run("minutes", TRAIN_OVERWRITE, "train.steps=6 train.minutes=5");
     r = run("minutes", TRAIN_RESUME, "train.steps=9 train.minutes=5");
     assert_int_equal(r.steps, 9);
@@ -78,7 +80,7 @@ static void test_not_finite(void **state) {
     run("diverged", TRAIN_FRESH, settings);
     size_t size, again;
     char *before = read_run_file("diverged", "last.safetensors", &size);
-    spoil_step = 9; /* update 10 destroys the weights, which shows in the loss of update 11 */
+    spoil_step = 9; /* update 10 destroys the weights; the loss of update 11 shows it */
     assert_run_fails(
         "diverged", TRAIN_RESUME, settings,
         "step 11: the loss or its gradient is not finite; the last good checkpoint is ");
@@ -89,7 +91,7 @@ static void test_not_finite(void **state) {
     free(after);
 
     assert_run_fails("nothing", TRAIN_FRESH, settings, "no checkpoint yet in ");
-    spoil_step = 6; /* just before validation */
+    spoil_step = 6; /* just before a validation */
     assert_run_fails("diverged", TRAIN_OVERWRITE, "", "step 7: validation: the loss is not finite");
     spoil_step = -1;
 
@@ -115,7 +117,7 @@ static void test_init(void **state) {
     char *path = run_file("saved", "last.safetensors");
     char *settings = mem_format("train.init=%s train.steps=1 train.lr=1e-30", path);
     run("started", TRAIN_FRESH, settings);
-    /* Weights and patterns come from the file, not from this run's seed. */
+    /* Weights and patterns come from the file, not from the run's seed. */
     safetensors a, b;
     open_run(&a, "saved", "last.safetensors");
     open_run(&b, "started", "last.safetensors");
@@ -132,7 +134,7 @@ static void test_init(void **state) {
     safetensors_close(&b);
     free(settings);
 
-    /* The run is stopped and resumed, also without the file it started from. */
+    /* The run is stopped and resumed, also after the file that it started from is gone. */
     settings = mem_format("train.init=%s", path);
     run("whole", TRAIN_OVERWRITE, settings);
     signal_step = 11;

@@ -1,4 +1,4 @@
-/* UTF-8: every character there is, and what only looks like one. */
+/* UTF-8: every character, and bytes that only look like one. */
 #include "support.h"
 
 #include "core/utf8.h"
@@ -15,7 +15,7 @@ static void test_characters(void **state) {
     for (uint32_t code = 0; code < 0x200000; code++) {
         bool surrogate = code >= 0xD800 && code <= 0xDFFF;
         int least = code < 0x80 ? 0 : code < 0x800 ? 1 : code < 0x10000 ? 2 : 3;
-        for (int more = least; more < 4; more++) { /* more than the least is not allowed */
+        for (int more = least; more < 4; more++) { /* overlong forms are not allowed */
             uint8_t bytes[5] = {0};
             size_t length = encode(code, more, bytes);
             bool good = more == least && !surrogate && code <= 0x10FFFF;

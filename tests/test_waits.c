@@ -1,5 +1,6 @@
-/* Thread blocks that wait for what never comes: the GPU reports an error, which names the kernel,
- * after seconds. The error ends all work on the device, so this program has no other test. */
+/* Thread blocks that wait for something that never happens. After seconds the GPU reports an error,
+ * which names the kernel. The error ends all work on the device, so this program has no other test.
+ */
 #include "support.h"
 
 #include "bench.h"
@@ -7,8 +8,8 @@
 #include <string.h>
 #include <time.h>
 
-/* In an exchange each thread block waits until all words are above what its own was at first. The
- * first word is far below the others. */
+/* In the exchange, each thread block waits until all words have passed the value that its own word
+ * had at first. The first word is far behind the others. */
 static void test_wait_ends(void **state) {
     (void)state;
     if (!test_device_is_cuda()) skip();

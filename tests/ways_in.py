@@ -34,7 +34,7 @@ def needs_shell(name):
 
 
 class Data(Case):
-    """train --data FILE: a config that is chosen, and written down."""
+    """train --data FILE chooses a config and writes it down."""
 
     def config_of(self, folder):
         text, section, found = self.read(f"{folder}/config.yaml").decode(), None, {}
@@ -60,7 +60,7 @@ class Data(Case):
         self.assertEqual((config["train.steps"], config["model.hidden"]), ("2", "64"))
         self.assertEqual((config["train.epochs"], config["train.minutes"]), ("null", "null"))
         self.assertNotIn("model.hidden", chosen)  # given
-        # What was written down makes the same run.
+        # The written config gives the same run.
         self.run_program("train", "runs/my book/config.yaml", "--out", "again")
         self.assert_same_run("runs/my book", "again")
 
@@ -145,7 +145,7 @@ class Runs(Case):
         self.results("train", "project/config.yaml", "--out", "run")
         self.assertIn(b'"project/train.tsv"', self.read("run/config.yaml"))
         self.results("train", "--resume", "run", "--set", "train.steps=14")
-        self.write("train.tsv", documents(30, 5))  # the current folder's comes first
+        self.write("train.tsv", documents(30, 5))  # the file in the current folder comes first
         self.results("train", "project/config.yaml", "--out", "other")
         self.assertIn(b'train: ["train.tsv"]', self.read("other/config.yaml"))
 
@@ -259,7 +259,7 @@ class Manual(Case):
         self.assertEqual(complete("smallworld train conf"), ["config.yaml"])
 
     def test_completion_in_zsh(self):
-        """Keys are typed into an interactive shell, as its completion works nowhere else."""
+        """Keys are typed into an interactive shell, since its completion works nowhere else."""
         zsh = needs_shell("zsh")
         self.write(".zshrc", "PS1='> '; unset zle_bracketed_paste; fpath=($PWD/manual $fpath)\n"
                              "autoload -U compinit; compinit -u -D\n")

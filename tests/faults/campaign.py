@@ -1,22 +1,23 @@
-"""Fails every allocation and every system call on files of the program's commands, one at a time, and
-kills it at each of them; then checks that nothing crashed, nothing was lost, and exit statuses tell.
+"""Makes each allocation and each system call on files fail, one at a time, and kills the program at
+each of them. Checks that nothing crashes, nothing is lost, and exit statuses are right.
 
     tests/faults/campaign.py BUILD/smallworld BUILD/tests/libshim.so [--short] [--only PATTERN] [--at N]
 
-A scenario is a command in a folder prepared for it. It runs once without a fault, which counts its calls
-(shim.c) and is what all other runs are compared with. Then one run a fault, in these modes:
+A scenario is a command in a folder prepared for it. It first runs without a fault; this run counts the
+calls (shim.c), and all others are compared with it. Then each fault has a run, in these modes:
 
-    alloc   one allocation fails               alloc+  and all after it
+    alloc   one allocation fails               alloc+  it and all later ones fail
     io      one system call fails              full    the disk is full from that call on
     short   one read or write is cut in half
     kill    SIGKILL before a call              torn    SIGKILL in the middle of a write
 
-After each, the command runs again without a fault, as its user would run it, and must end as the first
-run did, byte for byte but for the times it measured. --short runs one fault for each distinct call stack,
-not for each call. --only takes SCENARIO or SCENARIO:MODE as a glob; --at one call, whose run is then told.
+After each, the command runs again without a fault, as its user would run it. It must then leave the same
+bytes as the first run, but for measured times. --short makes one fault for each distinct call stack, not
+for each call. --only takes SCENARIO or SCENARIO:MODE as a glob; --at takes the number of one call, and
+shows its run.
 
-What one file's data needs to survive a power cut is checked in the list of calls: a file is renamed only
-when all that was written to it has been flushed, and the folder is flushed after that.
+The list of calls shows whether files survive a power cut: a file may be renamed only after all that was
+written to it has been flushed, and the folder must be flushed after that.
 """
 
 import argparse
@@ -40,7 +41,7 @@ from collections import Counter
 from pathlib import Path
 
 MODES = ["alloc", "alloc+", "io", "full", "short", "kill", "torn"]
-SECONDS = 60  # a run takes a few hundredths; one that takes this long hangs
+SECONDS = 60  # a run takes a few hundredths of a second; one that takes this long hangs
 CPU = ["--device", "cpu", "--threads", "1"]
 TIMED = ["seconds", "bytes_per_second", "documents_per_second"]
 WRITES = ["write", "pwrite"]
@@ -66,7 +67,7 @@ class Tools:
         return path
 
     def run(self, folder, command, mode=None, at=None):
-        """(status, stdout, stderr); the status is None where the run hangs."""
+        """(status, stdout, stderr). The status is None if the run hangs."""
         environment = {"PATH": os.environ.get("PATH", ""), "TMPDIR": str(folder / "tmp"), "LC_ALL": "C",
                        "OPENBLAS_NUM_THREADS": "1", "OMP_WAIT_POLICY": "passive", "MALLOC_PERTURB_": "128"}
         if mode:
@@ -103,7 +104,7 @@ def split_safetensors(data):
 
 
 def without_times(name, data):
-    """A file's content but for the times in it, or for what follows from them."""
+    """A file's content without times and what follows from them."""
     if name.endswith("metrics.jsonl"):
         lines = [json.loads(line) for line in data.splitlines()]
         return [{key: line[key] for key in line if key not in TIMED} for line in lines]
@@ -116,7 +117,7 @@ def without_times(name, data):
 
 
 def outcome(folder, out):
-    """What a run is judged by: what it printed and its folder's files, without times."""
+    """What runs are compared by: their output and their folder's files, without times."""
     printed = []
     for line in out.splitlines():
         if line.startswith("{"):
@@ -127,7 +128,7 @@ def outcome(folder, out):
 
 
 def difference(found, expected):
-    """None where two outcomes are equal."""
+    """What differs between two outcomes, or None."""
     if found[0] != expected[0]:
         return f"prints {found[0]}, expected {expected[0]}"
     names = sorted(name for name in found[1].keys() | expected[1].keys()
@@ -139,7 +140,7 @@ def difference(found, expected):
 
 
 def documents(count, seed):
-    """Labelled lines from few words."""
+    """Labelled lines of a few words."""
     draw = random.Random(seed)
     words = ["the", "cat", "dog", "sat", "ran", "on", "a", "mat"]
     return "".join(f"{(i + seed) % 2}\t{' '.join(draw.choices(words, k=draw.randint(3, 11)))}.\n"
@@ -147,7 +148,7 @@ def documents(count, seed):
 
 
 def config(seed=1, **model):
-    """Four updates, each of them saved."""
+    """A config of four updates, each of which is saved."""
     return json.dumps({
         "run": {"device": "cpu", "threads": 1, "seed": seed},
         "data": {"train": ["train.tsv.gz", "raw.txt"], "valid": "valid.tsv", "exclude": "exclude.tsv"},
@@ -158,7 +159,7 @@ def config(seed=1, **model):
 
 
 def mask(nodes):
-    """A .npy mask: a ring."""
+    """A .npy mask of a ring."""
     header = f"{{'descr': '|u1', 'fortran_order': False, 'shape': ({nodes}, {nodes}), }}"
     header += " " * (-(10 + len(header) + 1) % 64) + "\n"
     cells = bytes((i - j) % nodes in (0, 1, nodes - 1) for i in range(nodes) for j in range(nodes))
@@ -185,16 +186,17 @@ TRAIN = ["train", "config.yaml", "--out", "run", "--json"]
 
 class Scenario:
     """`command` in a folder that holds `files` besides INPUTS. A run that fails leaves each file as it
-    was, or as the command leaves it, and running it again puts everything right."""
+    was, or as the command would leave it. Running the command again completes everything."""
 
-    kept = frozenset()  # files that a failed run may leave, since going on needs them
-    marks = frozenset()  # files that a failed run may leave with a content of their own
+    kept = frozenset()  # files that a failed run may leave because resuming needs them
+    marks = frozenset()  # files that a failed run may leave with other content
 
     def __init__(self, name, command, files=None):
         self.name, self.command, self.files = name, command, INPUTS | (files or {})
 
     def count(self, tools):
-        """Runs it without a fault: what all runs are compared with, and the calls."""
+        """Runs the command without a fault. The outcome is what all runs are compared with; also counts
+        the calls."""
         folder = tools.new_folder()
         fill(folder, self.files)
         status, out, err = tools.run(folder, self.command, "count")
@@ -229,7 +231,7 @@ class Scenario:
             sys.exit(f"campaign.py: {self.name}: folders not flushed after a rename: {unflushed}")
 
     def points(self, mode, short):
-        """The calls at which `mode` strikes."""
+        """The numbers of the calls at which `mode` makes a fault."""
         kind = "alloc" if mode.startswith("alloc") else "io"
         calls = [c for c in self.calls if c[0] == kind]
         if mode == "torn":
@@ -249,7 +251,7 @@ class Scenario:
         return " ".join(next(c for c in self.calls if c[0] == "io" and c[1] == str(at))[2:6:3])
 
     def strike(self, tools, mode, at, tell=False):
-        """One run with a fault and what follows; returns what is wrong, or None."""
+        """Makes one run with a fault and what follows it. Returns what is wrong, or None."""
         folder = tools.new_folder()
         try:
             fill(folder, self.files)
@@ -273,7 +275,7 @@ class Scenario:
             return f"ends by {signal.Signals(-status).name}"
         elif status == 0:
             found = outcome(folder, out)
-            if self.is_removal(mode, at):  # what could not be removed is there
+            if self.is_removal(mode, at):  # a file that could not be removed is still there
                 found = found[0], {name: data for name, data in found[1].items()
                                    if not name.endswith(".tmp")}
             wrong = difference(found, self.expected)
@@ -292,7 +294,7 @@ class Scenario:
         return self.judge_files(folder)
 
     def is_error_output(self, mode, at):
-        """Where stderr itself fails, nothing can be said there."""
+        """Whether the failing call writes to stderr, so that no message can be printed."""
         return mode == "io" and any(c[0] == "io" and c[1] == str(at) and c[2] == "write" and c[4] == "2"
                                     for c in self.calls)
 
@@ -319,9 +321,9 @@ class Scenario:
 
 
 class Training(Scenario):
-    """Afterwards the run is there to be resumed, or the earlier one is there whole, or there was none."""
+    """Afterwards the run can be resumed, or the earlier run is there whole, or there was none."""
 
-    earlier = None  # the files of the run before, for --overwrite
+    earlier = None  # the files of the earlier run, for --overwrite
 
     def judge_files(self, folder):
         for name in "run/last.safetensors", "run/best.safetensors", "run/last.state":
@@ -348,7 +350,7 @@ class Training(Scenario):
 
 
 def is_whole(data):
-    """Whether our checksum holds: CRC-32 of the file with zeros for its digits."""
+    """Whether a file's checksum is right: CRC-32 of the file with zeros for the checksum's digits."""
     import zlib
     found = re.search(rb'"checksum": ?"([0-9a-f]{8})"', data[:65536])
     if not found:
@@ -358,9 +360,9 @@ def is_whole(data):
 
 
 class Features(Scenario):
-    """Features and labels are a pair: afterwards a probe sees the old pair, the new one, or refuses."""
+    """Features and labels are a pair. Afterwards a probe reads the old pair or the new one, or refuses."""
 
-    marks = frozenset(["f.json"])  # says that the pair is incomplete, between the two renames
+    marks = frozenset(["f.json"])  # marks the pair as incomplete, between the two renames
 
     def judge_files(self, folder):
         return super().judge_files(folder) or self.judge_pair(folder)
@@ -388,7 +390,7 @@ class Features(Scenario):
 
 
 def build_scenarios(tools):
-    """The scenarios start from runs and features that the program makes itself, or leaves when killed."""
+    """Makes the runs and features from which scenarios start, whole ones and ones of killed programs."""
     def make(files, *commands):
         folder = tools.new_folder()
         fill(folder, files)
@@ -402,7 +404,7 @@ def build_scenarios(tools):
     finished = make(INPUTS, TRAIN)
     old = make(INPUTS, ["train", "other.yaml", "--out", "run"])
     train.count(tools)
-    # Killed right after the second save.
+    # A run killed right after its second save.
     saves = [int(c[1]) for c in train.calls
              if c[0] == "io" and c[2].startswith("rename") and c[6] == "run/last.state"]
     folder = tools.new_folder()
@@ -449,7 +451,7 @@ def main():
     parser.add_argument("--jobs", type=int, default=os.cpu_count())
     options = parser.parse_args()
     start = time.monotonic()
-    memory = Path("/dev/shm")  # on a disk, flushing takes most of the time
+    memory = Path("/dev/shm")  # on a disk, most of the time goes to flushing
     place = memory if os.access(memory, os.W_OK) else None
     with tempfile.TemporaryDirectory(dir=place) as folder:
         tools = Tools(options.program.resolve(), options.shim.resolve(), Path(folder))

@@ -20,7 +20,7 @@ from pathlib import Path
 
 import campaign
 
-SECONDS = 2.5  # of updates in a run, about
+SECONDS = 2.5  # the approximate number of updates of a run
 
 
 class Runs:
@@ -52,7 +52,7 @@ class Runs:
             signal.signal(signal.Signals[f"SIG{self.options.signal}"], signal.SIG_DFL)
 
     def go_on(self, name):
-        """Resumes the run, or starts it where there is no state yet."""
+        """Resumes the run, or starts it if there is no state yet."""
         run = self.folder / name
         if (run / "last.state").exists():
             return self.start(name, "--resume")
@@ -70,7 +70,8 @@ class Runs:
 
 
 def stop(process, seconds, number):
-    """Sends the signal after so many seconds; (whether the run had ended by itself, its stderr)."""
+    """Sends the signal after so many seconds. Returns whether the run had ended by itself, and its
+    stderr."""
     try:
         _, err = process.communicate(timeout=seconds)
     except subprocess.TimeoutExpired:
@@ -108,7 +109,7 @@ def main():
             name = f"run{ended}"
             done = False
             while not done:
-                # Once there have been enough, the last run is let end.
+                # Once there have been enough stops, the last run may end.
                 seconds = draw.uniform(0, length) if stops < options.count else 600
                 done, err = stop(runs.go_on(name), seconds, number)
                 stops += not done

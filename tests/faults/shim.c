@@ -106,7 +106,7 @@ enum { WRITES = 1, MOVES = 2, ALWAYS_DONE = 4, PATH0 = 8, PATH1 = 16, PATH3 = 32
 typedef struct call {
     long number;
     const char *name;
-    int failure; /* the errno of mode `io` */
+    int failure; /* errno of mode `io` */
     int flags;
 } call;
 
@@ -144,7 +144,7 @@ static const call calls[] = {
     {SYS_flock, "flock", EINTR, 0},
     {SYS_getdents64, "getdents", EIO, 0},
     {SYS_close, "close", EIO, ALWAYS_DONE},
-    {SYS_mmap, "mmap", ENOMEM, 0}, /* of files only, see install_filter */
+    {SYS_mmap, "mmap", ENOMEM, 0}, /* only those that map a file, see install_filter */
 };
 enum { CALLS = sizeof calls / sizeof calls[0] };
 
@@ -157,7 +157,7 @@ static long fault_at;
 static int trace_file = -1, report_file = -1;
 static atomic_long io_count, alloc_count;
 static atomic_bool counting, reported;
-static _Thread_local bool inside; /* the shim itself allocates */
+static _Thread_local bool inside; /* in the shim's own allocations */
 
 static long make(long number, long a, long b, long c) {
     const long arguments[6] = {a, b, c, 0, 0, 0};
@@ -257,7 +257,7 @@ static void on_trap(int number, siginfo_t *info, void *context) {
     errno = saved;
 }
 
-/* Traps the calls of the table, but for those from the gate; an mmap only where it has a file. */
+/* Traps the calls of the table, except from the gate. mmap is trapped only if it maps a file. */
 static bool install_filter(void) {
     struct sock_filter filter[2 * CALLS + 16], *f = filter;
     const uint64_t gate = (uintptr_t)shim_gate;
@@ -382,7 +382,7 @@ static int start(int argc, char **argv, char **environment) {
     while (found < MODES && strcmp(name, modes[found]) != 0) found++;
     fault_at = at ? strtol(at, NULL, 10) : 0;
     void *frame[1];
-    backtrace(frame, 1); /* loads what it needs now */
+    backtrace(frame, 1); /* loads now what it needs later */
     trace_file = open_log("FAULT_TRACE");
     report_file = open_log("FAULT_REPORT");
     mode = found < MODES ? found : 0;

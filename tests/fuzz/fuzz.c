@@ -189,5 +189,5 @@ void require(bool holds, const char *what) {
 void touch(const void *data, size_t size) {
     uint8_t total = 0;
     for (size_t i = 0; i < size; i++) total ^= ((const uint8_t *)data)[i];
-    __asm__ volatile("" ::"r"(total)); /* or the compiler would drop the loop */
+    __asm__ volatile("" ::"r"(total)); /* otherwise the compiler would drop the loop */
 }

@@ -1,4 +1,5 @@
-/* Config files: parsed, checked and written out. What is written must read back as the same. */
+/* Config files are parsed, checked and written. The written file must read back as the
+ * same config. */
 #include "fuzz.h"
 
 #include "train/options.h"
@@ -16,7 +17,7 @@ int LLVMFuzzerInitialize(int *argc, char ***argv) {
     return 0;
 }
 
-/* The resolved config as text, which the caller frees. */
+/* Returns the resolved config as text, which the caller frees. */
 static char *resolve(const options *o, size_t *size) {
     char *text = NULL;
     FILE *out = open_memstream(&text, size);
@@ -72,7 +73,7 @@ static void add_value(buffer *b, const config_key *key) {
     }
 }
 
-/* A document with keys of the table, now and then odd ones, section by section. */
+/* Adds a document with keys of the table, section by section, and now and then odd ones. */
 static size_t build(uint8_t *data, size_t capacity) {
     static const char *const before[] = {"",
                                          "",
@@ -111,7 +112,7 @@ static size_t build(uint8_t *data, size_t capacity) {
     return buffer_take(&b, data, capacity);
 }
 
-/* One line gone, twice, or with another value. */
+/* Removes a line, repeats it, or changes its value. */
 static size_t change_line(uint8_t *data, size_t size, size_t capacity) {
     const size_t at = draw(size + 1);
     size_t begin = at, end = at;

@@ -1,5 +1,5 @@
-/* Files of graphs: edge lists and .npy masks. The first byte of an input says which (its lowest
- * bit) and how many nodes there are; the rest is the file. */
+/* Files of graphs: edge lists and .npy masks. The first byte of an input gives the kind (its lowest
+ * bit) and the number of nodes; the rest is the file. */
 #include "arrays.h"
 
 #include "graph/graph.h"

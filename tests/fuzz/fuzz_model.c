@@ -1,4 +1,4 @@
-/* A checkpoint from a stranger, on the way that eval takes: opened, made a model, and run. */
+/* A checkpoint is opened, made a model, and run, as eval does. */
 #include "models.h"
 #include "tensors.h"
 

@@ -1,5 +1,5 @@
-/* .npy files alone, and as the features or the labels of a probe's dataset. The first byte of an
- * input says which; the rest is the file. */
+/* .npy files by themselves, and as the features or labels of a probe's dataset. The first byte of
+ * an input chooses; the rest is the file. */
 #include "arrays.h"
 
 #include "probe/dataset.h"

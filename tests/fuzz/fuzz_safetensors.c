@@ -1,4 +1,4 @@
-/* safetensors files, as any program may have written them. */
+/* safetensors files of any program. */
 #include "tensors.h"
 
 #include "core/safetensors.h"

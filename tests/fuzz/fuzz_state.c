@@ -1,4 +1,4 @@
-/* last.state, read into a model that is there: the way of train --resume. */
+/* last.state is read into an existing model, as train --resume does. */
 #include "models.h"
 #include "tensors.h"
 

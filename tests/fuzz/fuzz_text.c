@@ -1,6 +1,6 @@
-/* Texts: TSV and raw, gzipped or not. The first byte of an input chooses, by its bits: the name's
- * ending (.tsv or .txt), whether HTML entities are decoded, and whether the corpus is split; the
- * rest is the file. Only those inputs that begin with gzip's magic are taken for gzip. */
+/* Texts: TSV and raw, gzipped or not. The bits of an input's first byte choose the name's ending
+ * (.tsv or .txt), whether HTML entities are decoded, and whether the corpus is split; the rest is
+ * the file. Only inputs that begin with gzip's magic are read as gzip. */
 #include "fuzz.h"
 
 #include "core/memory.h"
@@ -75,7 +75,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
 
 /* -------------------------------------------------------------------------------------- mutator */
 
-/* The content, decompressed as far as it goes. */
+/* Returns the content, decompressed as far as possible. */
 static void unpack(const uint8_t *data, size_t size, buffer *text) {
     if (size < 2 || data[0] != 0x1f || data[1] != 0x8b) {
         buffer_add(text, data, size);
@@ -92,7 +92,7 @@ static void unpack(const uint8_t *data, size_t size, buffer *text) {
     inflateEnd(&z);
 }
 
-/* A gzip member of `size` bytes of text, now and then spoilt. */
+/* Adds a gzip member of `size` bytes of text, which is damaged now and then. */
 static void pack(const uint8_t *text, size_t size, buffer *file) {
     static uint8_t out[MAX_TEXT];
     z_stream z = {.next_in = (uint8_t *)text,
@@ -106,7 +106,7 @@ static void pack(const uint8_t *text, size_t size, buffer *file) {
     if (draw_once_in(8) && used > 0) used = draw(used);
     if (draw_once_in(8) && used > 0) out[draw(used)] ^= (uint8_t)(1 << draw(8));
     buffer_add(file, out, used);
-    if (draw_once_in(16)) buffer_text(file, "%s", draw_text()); /* after its end */
+    if (draw_once_in(16)) buffer_text(file, "%s", draw_text()); /* after the member's end */
 }
 
 static void add_line(buffer *text) {

@@ -25,7 +25,7 @@ static input *inputs;
 static size_t input_count;
 
 static void run(const uint8_t *bytes, size_t size) {
-    /* A copy without room to spare, so that a sanitizer sees reads past its end. */
+    /* Copies the input to exactly as many bytes, so that a sanitizer sees reads past its end. */
     uint8_t *exact = malloc(size ? size : 1);
     if (!exact) abort();
     memcpy(exact, bytes, size);
@@ -61,7 +61,7 @@ static void add(const char *path) {
     run(in->bytes, in->size);
 }
 
-/* Bytes set, inserted, removed, or copied from elsewhere. */
+/* Sets, inserts, removes or copies bytes. */
 size_t LLVMFuzzerMutate(uint8_t *data, size_t size, size_t capacity) {
     const size_t at = draw(size + 1), count = 1 + draw(8);
     switch (draw(4)) {
@@ -103,7 +103,7 @@ static size_t make(uint8_t *data, unsigned seed) {
 int main(int argc, char **argv) {
     unsigned rounds = 0, seed = 1;
     const char *keep = NULL;
-    /* On a disk, writing the inputs would take most of the time. */
+    /* On a disk, most of the time would go to writing inputs. */
     if (access("/dev/shm", W_OK) == 0) setenv("TMPDIR", "/dev/shm", 0);
     if (LLVMFuzzerInitialize(&argc, &argv) != 0) return 1;
     for (int i = 1; i < argc; i++) {

@@ -97,7 +97,7 @@ static size_t element_size(const char *type) {
     return bits == 64 ? 8 : bits == 16 ? 2 : bits == 8 ? 1 : 4;
 }
 
-/* The bytes that the shape asks for; false where they are too many for a test. */
+/* Finds the number of bytes of the shape. Returns false if there are too many for a test. */
 static bool wanted_bytes(const item *t, size_t *bytes) {
     *bytes = element_size(t->type);
     for (int d = 0; d < t->dimensions; d++) {
@@ -108,13 +108,13 @@ static bool wanted_bytes(const item *t, size_t *bytes) {
     return true;
 }
 
-/* The bytes of a tensor's data, if its offsets are inside the file. */
+/* Returns the number of bytes of a tensor's data, or 0 if its offsets are outside the file. */
 static size_t data_bytes(const contents *c, const item *t) {
     const bool inside = t->begin >= 0 && t->end >= t->begin && (uint64_t)t->end <= c->size;
     return inside ? (size_t)(t->end - t->begin) : 0;
 }
 
-/* Lays the tensors' data out anew, one after the other, each cut or filled up to its shape. */
+/* Lays out the tensors' data again, one after another, each cut or filled up to its shape. */
 static void repair_offsets(contents *c, buffer *data) {
     int64_t at = 0;
     for (int i = 0; i < c->item_count; i++) {
@@ -202,7 +202,7 @@ static void copy_text(char *target, size_t size, const char *text) {
 static void change_shape(item *t) {
     const int d = t->dimensions ? (int)draw((uint64_t)t->dimensions) : 0;
     switch (draw(6)) {
-    case 0: /* a dimension more, which may leave no data at all */
+    case 0: /* one more dimension, which may leave no data at all */
         if (t->dimensions < MAX_SHAPE) t->shape[t->dimensions++] = (int64_t)draw(3);
         break;
     case 1:
@@ -231,7 +231,7 @@ static void change_item(contents *c) {
     case 0: copy_text(t->type, sizeof t->type, types[draw(sizeof types / sizeof types[0])]); break;
     case 1: copy_text(t->name, sizeof t->name, draw_text()); break;
     case 2: copy_text(t->name, sizeof t->name, other->name); break;
-    case 3: /* order matters to readers that walk */
+    case 3: /* the order matters to readers that walk */
         *t = *other;
         *other = kept;
         break;
@@ -260,7 +260,7 @@ static void change_entry(contents *c) {
     }
 }
 
-/* One element of a tensor, to a number that no healthy file has. */
+/* Sets one element of a tensor to a number that no healthy file has. */
 static void change_element(contents *c, uint8_t *data) {
     static const float odd[] = {NAN, INFINITY, -INFINITY, 3e38f, 1e-45f, -1, 0};
     const item *t = &c->items[draw((uint64_t)c->item_count)];
