@@ -1,5 +1,5 @@
-/* The cell over a sequence, one operation after another. A backend that can do better replaces
- * these two in its table. */
+/* The cell over a sequence, and gradients with their sums, one operation after another. A backend
+ * that can do better replaces these in its table. */
 #include "ops.h"
 
 const char *precision_name(precision precision) {
@@ -66,15 +66,23 @@ void cell_backward_steps(backend *be, const cell *c) {
             be->dgrad(be, g->layout, g->weight, raw, 1, c->columns, c->dx, OPERAND);
         }
     }
-    cell_backward_weights(be, c);
+    cell_backward_tables(be, c);
 }
 
-void cell_backward_weights(backend *be, const cell *c) {
+void cell_backward_tables(backend *be, const cell *c) {
     for (int s = 0; s < c->stages; s++) {
-        const stage *g = &c->stage[s];
-        const void *x = s == 0 ? c->h : c->stage[s - 1].out;
-        be->wgrad(be, g->layout, stage_raw_gradient(g), x, c->steps, c->columns, g->dweight,
-                  c->workspace);
-        if (g->table_use != TABLE_NONE) be->table_backward(be, c, s);
+        if (c->stage[s].table_use != TABLE_NONE) be->table_backward(be, c, s);
+    }
+}
+
+void wgrad_summed_in_turn(backend *be, const weight_parts *w, const void *dy, const void *x,
+                          int steps, int columns, void *dw, void *total, void *workspace) {
+    char *own = dw, *sum = total ? total : dw;
+    for (int i = 0; i < w->count; i++) {
+        be->wgrad(be, w->part[i], dy, x, steps, columns, own, workspace);
+        if (total) be->add(be, w->weights[i], sum, own);
+        be->sum_ranks(be, w->weights[i], sum);
+        own += w->weights[i] * be->real_size;
+        sum += w->weights[i] * be->real_size;
     }
 }

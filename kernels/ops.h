@@ -96,9 +96,9 @@ typedef struct stage {
     void *dentry; /* operand, like raw, for a multiplying table: the gradient at its entries */
     void *dsums;  /* [steps] x sums_bytes: per gate and column, the sums of gain dpre and of that
                      times the normalised raw */
-    void *dweight, *dgain, *dbias; /* real, like weight, gain, bias */
-    void *dtable;                  /* operand, like table */
-    void *table_sums;              /* real [table_sums_count], scratch, if sums_table */
+    void *dgain, *dbias; /* real, like gain, bias */
+    void *dtable;        /* operand, like table */
+    void *table_sums;    /* real [table_sums_count], scratch, if sums_table */
 } stage;
 
 /* Dropout of the update u (Srivastava et al. 2014). A unit, stream and step has one draw of 32
@@ -182,6 +182,15 @@ typedef struct sampling {
 
 typedef enum pooling { POOL_LAST, POOL_MEAN, POOL_MAX } pooling;
 
+/* A W cut by rows, see layout_rows_of; or as it is, in one part. */
+enum { MOST_WEIGHT_PARTS = 16 };
+
+typedef struct weight_parts {
+    int count;
+    device_layout *part[MOST_WEIGHT_PARTS];
+    size_t weights[MOST_WEIGHT_PARTS]; /* of each */
+} weight_parts;
+
 /* --------------------------------------------------------------------------------- backend */
 
 /* The most that a model may ask of a backend, whose kernels may count in 32 bits. The model checks
@@ -264,8 +273,9 @@ struct backend {
      *   norm_backward      dpre[t], dsums[t], raw[t], sums[t] -> the gradient at W x, in raw[t];
      *                      for internal stages
      *   table_backward     dpre or dentry of all steps, or table_sums -> dtable, summed by byte
-     * cell_backward fills every dweight, dgain, dbias and dtable. Gradients stop at h[0] and c[0]
-     * unless has_earlier_steps. */
+     * cell_backward fills every dgain, dbias and dtable. The gradients of the weights are left to
+     * the caller: wgrad of each stage's stage_raw_gradient and the input of its product. Gradients
+     * stop at h[0] and c[0] unless has_earlier_steps. */
     void (*cell_forward)(backend *be, const cell *c);
     void (*cell_backward)(backend *be, const cell *c);
     void (*prepare_entries)(backend *be, const cell *c);
@@ -316,13 +326,30 @@ struct backend {
                  const update_arguments *arguments, update_report *report);
 
     /* Data parallel: every rank has a model of its own, with the same weights, and some of the
-     * streams. join connects the backends of all ranks, each of which calls it once; from then on
-     * sum_ranks, NULL before, makes of each rank's real values[count] their sum over the ranks,
-     * in an order that depends on the number of ranks and `count` alone: the same bits on every
-     * rank. It may be recorded. The ranks must outlive the backend. */
+     * streams. join connects the backends of all ranks, each of which calls it once, and sets what
+     * follows, which is NULL or 0 before. All may be recorded. The ranks must outlive the backend.
+     *   sum_ranks     makes of each rank's real values[count] their sum over the ranks, in an order
+     *                 that depends on the number of ranks and `count` alone: the same bits on every
+     *                 rank
+     *   sum_beside    the same, at the same time as what is issued after it
+     *   wgrad_summed  wgrad of a W in parts, and the sum of each over the ranks, beside the wgrad
+     *                 of the next ones. dw real, of all parts one after another; if `total` is not
+     *                 NULL, dw is added to it and the sum is that of `total`
+     *   sums_done     what is issued after it comes after all sums
+     * Until sums_done, values that are summed must not be touched, and nothing may be issued but
+     * these, wgrad, add and copy. In particular no operation whose thread blocks wait for each
+     * other, as in cells: a sum beside it holds multiprocessors until the other ranks' sums are
+     * there, and these may wait for the same operation of theirs. */
     bool (*join)(backend *be, struct ranks *ranks, error *err);
     void (*sum_ranks)(backend *be, size_t count, void *values);
+    void (*sum_beside)(backend *be, size_t count, void *values);
+    void (*wgrad_summed)(backend *be, const weight_parts *w, const void *dy, const void *x,
+                         int steps, int columns, void *dw, void *total, void *workspace);
+    void (*sums_done)(backend *be);
     struct ranks *ranks; /* NULL before join */
+    int parts;           /* that wgrad_summed is best given, at most MOST_WEIGHT_PARTS; 0: none, and
+                            one sum_ranks of the whole gradient is best */
+    size_t part_weights; /* the fewest weights of a part */
 
     /* real -> operand */
     void (*round)(backend *be, size_t count, const void *weights, void *operands);
@@ -378,6 +405,10 @@ const char *precision_name(precision precision);
 /* Steps of the cell through the backend's own operations; see kernels/cell.c. */
 void cell_forward_steps(backend *be, const cell *c);
 void cell_backward_steps(backend *be, const cell *c);
-void cell_backward_weights(backend *be, const cell *c); /* what follows all steps */
+void cell_backward_tables(backend *be, const cell *c); /* what follows all steps */
+
+/* wgrad_summed without anything beside anything; see kernels/cell.c. */
+void wgrad_summed_in_turn(backend *be, const weight_parts *w, const void *dy, const void *x,
+                          int steps, int columns, void *dw, void *total, void *workspace);
 
 #endif

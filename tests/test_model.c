@@ -222,6 +222,73 @@ static void test_recompute(void **state) {
     }
 }
 
+/* ---------------------------------------------------------------------------- sums over ranks */
+
+/* The sum over two ranks with equal gradients. */
+static void double_values(backend *be, size_t count, void *values) {
+    assert_int_equal(count % 4, 0);
+    be->add(be, count, values, values);
+}
+
+static void nothing_to_wait_for(backend *be) {
+    (void)be;
+}
+
+/* The gradient of an update is summed once, all of it, in parts of any size. */
+static void compare_sums(const model_config *config, precision precision, int segments) {
+    double *gradient[2];
+    size_t total = 0;
+    for (int side = 0; side < 2; side++) {
+        backend *be = test_backend(precision);
+        if (side) {
+            be->sum_ranks = be->sum_beside = double_values;
+            be->wgrad_summed = wgrad_summed_in_turn;
+            be->sums_done = nothing_to_wait_for;
+            be->parts = 3;
+            be->part_weights = 1;
+        }
+        random_restart(23);
+        model *m = create_model(be, config, 11, 5, segments);
+        inputs in = draw_inputs(m);
+        load_inputs(m, &in);
+        side ? model_update(m) : model_gradient(m);
+        total = m->parameters.total;
+        gradient[side] = get(be, m->gradient, total, REAL);
+        if (side && config->graph != GRAPH_DENSE) {
+            for (int s = 0; s < model_stages(config); s++) {
+                assert_int_equal(m->parts[s].count, model_stage_gates(config, s) == GATES ? 3 : 0);
+            }
+        }
+        free_inputs(&in);
+        model_free(m);
+        be->destroy(be);
+    }
+    for (size_t i = 0; i < total; i++) assert_true(gradient[1][i] == 2 * gradient[0][i]);
+    free(gradient[0]);
+    free(gradient[1]);
+}
+
+static void test_sums(void **state) {
+    (void)state;
+    for (int kind = CELL_LSTM; kind <= CELL_DEEP; kind++) {
+        model_config config = small_config();
+        config.cell = kind;
+        config.internal_steps = 2;
+        for (int layers = 1; layers <= 2; layers++) {
+            config.layers = layers;
+            compare_sums(&config, FP32, 1);
+            compare_sums(&config, BF16, 3);
+        }
+        config.hidden = 512;
+        config.block = 32;
+        compare_sums(&config, TF32, 2);
+        compare_sums(&config, BF16, 1);
+        config.graph = GRAPH_DENSE;
+        config.degree = 0;
+        compare_sums(&config, FP32, 2);
+    }
+}
+
 /* ----------------------------------------------------------------------------------- training */
 
 static void issue_update(void *argument) {
@@ -521,13 +588,21 @@ static void test_input_dropout(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_fp32),          cmocka_unit_test(test_tf32),
-        cmocka_unit_test(test_bf16),          cmocka_unit_test(test_layers),
-        cmocka_unit_test(test_layers_differ), cmocka_unit_test(test_recompute),
-        cmocka_unit_test(test_weight_decay),  cmocka_unit_test(test_input_dropout),
-        cmocka_unit_test(test_learns),        cmocka_unit_test(test_repeats),
-        cmocka_unit_test(test_no_targets),    cmocka_unit_test(test_does_not_fit),
-        cmocka_unit_test(test_limits),        cmocka_unit_test(test_plan_counts_tables),
+        cmocka_unit_test(test_fp32),
+        cmocka_unit_test(test_tf32),
+        cmocka_unit_test(test_bf16),
+        cmocka_unit_test(test_layers),
+        cmocka_unit_test(test_layers_differ),
+        cmocka_unit_test(test_recompute),
+        cmocka_unit_test(test_sums),
+        cmocka_unit_test(test_weight_decay),
+        cmocka_unit_test(test_input_dropout),
+        cmocka_unit_test(test_learns),
+        cmocka_unit_test(test_repeats),
+        cmocka_unit_test(test_no_targets),
+        cmocka_unit_test(test_does_not_fit),
+        cmocka_unit_test(test_limits),
+        cmocka_unit_test(test_plan_counts_tables),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

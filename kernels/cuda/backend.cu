@@ -163,8 +163,10 @@ static recording *record(backend *be, void (*issue)(void *argument), void *argum
     issue(argument);
     cuda_weights_change(be); /* what was recorded has not run */
     cuda_ok(be, cudaStreamEndCapture(cuda->stream, &r->graph), "record");
+    /* Sums over ranks keep the priority of their stream. */
+    const unsigned flags = cuda->ranks ? cudaGraphInstantiateFlagUseNodePriority : 0;
     if (!*cuda->failure) {
-        cuda_ok(be, cudaGraphInstantiate(&r->executable, r->graph, 0), "record");
+        cuda_ok(be, cudaGraphInstantiate(&r->executable, r->graph, flags), "record");
     }
     return r;
 }

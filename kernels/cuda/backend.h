@@ -77,8 +77,12 @@ typedef struct cuda_backend {
     int room_count;
     cudaEvent_t *marks; /* [mark_count]; NULL until first used */
     int mark_count;
-    struct ncclComm *ranks; /* NCCL's, once joined */
-    char failure[640];      /* the first error, or "" */
+    struct ncclComm *ranks;   /* NCCL's, once joined; with it come the next four */
+    cudaStream_t sums;        /* all sums over ranks go here, see training/sum_ranks.cu */
+    cudaStream_t lane;        /* every other part of wgrad_summed */
+    cudaEvent_t issued, done; /* what a stream waits for; set anew for each wait */
+    bool apart;               /* kernels that follow each other may be on different streams */
+    char failure[640];        /* the first error, or "" */
 } cuda_backend;
 
 struct recording {
@@ -106,14 +110,15 @@ bool cuda_blas_ok(backend *be, cublasStatus_t status, const char *what);
 void cuda_allow_shared(backend *be, const void *kernel, size_t bytes);
 
 /* Launches a kernel in clusters of `cluster` thread blocks. With `early`, which needs a kernel that
- * calls wait_for_earlier, it begins while the kernel before it ends, where the GPU can do so. */
+ * calls wait_for_earlier, it begins while the kernel before it in its stream ends, where the GPU
+ * can do so. */
 template <typename... P>
 static inline void cuda_launch_clusters(backend *be, const char *what, bool early, int cluster,
                                         void (*kernel)(P...), dim3 grid, int threads, size_t shared,
                                         P... arguments) {
     cudaLaunchAttribute attribute[2] = {};
     cudaLaunchConfig_t config = {};
-    if (early && cuda_of(be)->hopper) {
+    if (early && cuda_of(be)->hopper && !cuda_of(be)->apart) {
         cudaLaunchAttribute *next = &attribute[config.numAttrs++];
         next->id = cudaLaunchAttributeProgrammaticStreamSerialization;
         next->val.programmaticStreamSerializationAllowed = 1;

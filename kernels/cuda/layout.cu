@@ -50,6 +50,7 @@ device_layout *cuda_layout_create(backend *be, const layout *l) {
         host->column_block = layout_table(be, device, l->column_block, blocks);
     }
     products_plan(be, device, l);
+    if (l->rows_only) return device;
     device->chain = stage_chain_plan(be, device, l);
     device->sequence = sequence_forward_plan(be, device, l);
     return device;

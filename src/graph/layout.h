@@ -26,6 +26,7 @@ typedef struct layout {
     int out_block, in_block;
     int gates;
     int in_stride;
+    bool rows_only; /* some rows of another layout, see layout_rows_of */
     int blocks;
     int *row_start; /* [out_nodes + 1] block k is in row i for row_start[i] <= k < row_start[i+1] */
     int *row_column;   /* [blocks] the input node of block k, ascending within a row */
@@ -43,6 +44,12 @@ layout *layout_blocks(const struct graph *g, int block, int gates);
 
 /* Makes one dense block. `rows` is the number of rows of each gate. */
 layout *layout_dense(int rows, int columns, int gates, int in_stride);
+
+/* Makes the rows `first` to `end` - 1 of a block-sparse layout: of the same size, but without
+ * blocks in other rows. Its weights are those of blocks row_start[first] to row_start[end] - 1. It
+ * serves for wgrad alone. */
+layout *layout_rows_of(const layout *l, int first, int end);
+
 void layout_free(layout *l);
 
 static inline bool layout_is_dense(const layout *l) {

@@ -48,8 +48,8 @@ void model_suggest_segments(model *m, error *err);
 /* Sets the pointers that follow from the places of the allocated arrays. */
 void model_connect(model *m);
 
-/* The layouts of the stages' graphs, on the host and on the device; freeing also frees the graphs.
- * model_use_layouts gives them to the cells. */
+/* The layouts of the stages' graphs, on the host and on the device, and their parts; freeing also
+ * frees the graphs. model_use_layouts gives them to the cells. */
 void model_create_stage_layouts(model *m);
 void model_free_stage_layouts(model *m);
 void model_use_layouts(model *m);

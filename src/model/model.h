@@ -122,6 +122,7 @@ typedef struct model {
 
     graph *graphs[CELL_MAX_STAGES];
     layout *layouts[CELL_MAX_STAGES], *projection_layout, *head_layout;
+    weight_parts parts[CELL_MAX_STAGES]; /* of stages of four gates, in training with other ranks */
     device_layout *devices[CELL_MAX_STAGES], *projection_device, *head_device;
     parameter_table parameters;
     int head_weight, head_bias; /* their numbers in the table */

@@ -102,7 +102,6 @@ static void bind_stage(const model *m, stage *g, const stage_parameters *p) {
 }
 
 static void bind_stage_gradients(const model *m, stage *g, const stage_parameters *p) {
-    g->dweight = model_gradient_place(m, p->weight);
     g->dgain = model_gradient_place(m, p->gain);
     g->dbias = model_gradient_place(m, p->bias);
 }

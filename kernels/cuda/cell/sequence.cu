@@ -98,5 +98,5 @@ void cuda_cell_backward(backend *be, const cell *c) {
         }
     }
     if (how == CHAINED) stage_chain_finish(be, c);
-    cell_backward_weights(be, c);
+    cell_backward_tables(be, c);
 }
