@@ -110,11 +110,12 @@ static bool parse_names(origin *o, json_reader *r) {
     return !r->failed;
 }
 
-/* Reads the members in any order. Missing ones leave `o` unchanged. */
+/* Reads the members in any order. Without them, features are the last state of the cell. */
 static bool parse(origin *o, const file_map *map, bool *marked) {
     json_reader r = {(const char *)map->bytes, (const char *)map->bytes + map->size, false};
     char key[16], value[32], kind[32] = "";
     bool known = true;
+    o->pools = (pool_list){1, {POOL_LAST}};
     if (!json_read_object(&r)) return false;
     while (json_read_member(&r, key, sizeof key)) {
         if (strcmp(key, "names") == 0) {

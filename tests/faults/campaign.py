@@ -290,7 +290,7 @@ class Scenario:
             if left and not self.is_removal(mode, at):
                 return f"leaves {', '.join(sorted(left))}"
         if any((folder / "tmp").iterdir()):
-            return f"leaves {[path.name for path in (folder / 'tmp').iterdir()]} in the rary folder"
+            return f"leaves {[path.name for path in (folder / 'tmp').iterdir()]} in the temporary folder"
         return self.judge_files(folder)
 
     def is_error_output(self, mode, at):

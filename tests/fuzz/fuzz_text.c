@@ -1,6 +1,6 @@
-/* Texts: TSV and raw, gzipped or not. The bits of an input's first byte choose the name's ending
+/* Texts: TSV and raw, plain, gzip or xz. The bits of an input's first byte choose the name's ending
  * (.tsv or .txt), whether HTML entities are decoded, and whether the corpus is split; the rest is
- * the file. Only inputs that begin with gzip's magic are read as gzip. */
+ * the file. Only inputs that begin with the magic of gzip or xz are read as such. */
 #include "fuzz.h"
 
 #include "core/memory.h"
@@ -10,6 +10,9 @@
 #include <stdlib.h>
 #include <string.h>
 #include <zlib.h>
+#ifdef SMALLWORLD_XZ
+#include <lzma.h>
+#endif
 
 enum { TSV = 1, ENTITIES = 2, SPLIT = 4, MAX_TEXT = 1 << 18 };
 
@@ -75,13 +78,52 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
 
 /* -------------------------------------------------------------------------------------- mutator */
 
-/* Returns the content, decompressed as far as possible. */
+#ifdef SMALLWORLD_XZ
+static bool unpack_xz(const uint8_t *data, size_t size, uint8_t *out, size_t *used) {
+    static const uint8_t magic[] = {0xfd, '7', 'z', 'X', 'Z', 0};
+    if (size < sizeof magic || memcmp(data, magic, sizeof magic) != 0) return false;
+    uint64_t memory = 1 << 26;
+    size_t at = 0;
+    if (lzma_stream_buffer_decode(&memory, 0, NULL, data, &at, size, out, used, MAX_TEXT) !=
+        LZMA_OK) {
+        *used = 0;
+    }
+    return true;
+}
+
+static size_t pack_xz(const uint8_t *text, size_t size, uint8_t *out) {
+    size_t used = 0;
+    if (lzma_easy_buffer_encode((uint32_t)draw(2),
+                                draw_once_in(2) ? LZMA_CHECK_CRC32 : LZMA_CHECK_CRC64, NULL, text,
+                                size, out, &used, MAX_TEXT) != LZMA_OK) {
+        used = 0;
+    }
+    return used;
+}
+#else
+static bool unpack_xz(const uint8_t *data, size_t size, uint8_t *out, size_t *used) {
+    (void)data, (void)size, (void)out, (void)used;
+    return false;
+}
+
+static size_t pack_xz(const uint8_t *text, size_t size, uint8_t *out) {
+    memcpy(out, text, size);
+    return size;
+}
+#endif
+
+/* Adds the content, decompressed as far as possible. */
 static void unpack(const uint8_t *data, size_t size, buffer *text) {
+    static uint8_t out[MAX_TEXT];
+    size_t used = 0;
+    if (unpack_xz(data, size, out, &used)) {
+        buffer_add(text, out, used);
+        return;
+    }
     if (size < 2 || data[0] != 0x1f || data[1] != 0x8b) {
         buffer_add(text, data, size);
         return;
     }
-    static uint8_t out[MAX_TEXT];
     z_stream z = {.next_in = (uint8_t *)data,
                   .avail_in = (uInt)size,
                   .next_out = out,
@@ -92,21 +134,23 @@ static void unpack(const uint8_t *data, size_t size, buffer *text) {
     inflateEnd(&z);
 }
 
-/* Adds a gzip member of `size` bytes of text, which is damaged now and then. */
-static void pack(const uint8_t *text, size_t size, buffer *file) {
-    static uint8_t out[MAX_TEXT];
-    z_stream z = {.next_in = (uint8_t *)text,
-                  .avail_in = (uInt)size,
-                  .next_out = out,
-                  .avail_out = sizeof out};
+static size_t pack_gzip(const uint8_t *text, size_t size, uint8_t *out) {
+    z_stream z = {
+        .next_in = (uint8_t *)text, .avail_in = (uInt)size, .next_out = out, .avail_out = MAX_TEXT};
     if (deflateInit2(&z, 1 + (int)draw(9), Z_DEFLATED, 31, 8, Z_DEFAULT_STRATEGY) != Z_OK) abort();
     deflate(&z, Z_FINISH);
-    size_t used = sizeof out - z.avail_out;
     deflateEnd(&z);
+    return MAX_TEXT - z.avail_out;
+}
+
+/* Adds a gzip member, or an xz stream, of `size` bytes of text. Now and then it is damaged. */
+static void pack(const uint8_t *text, size_t size, bool xz, buffer *file) {
+    static uint8_t out[MAX_TEXT];
+    size_t used = xz ? pack_xz(text, size, out) : pack_gzip(text, size, out);
     if (draw_once_in(8) && used > 0) used = draw(used);
     if (draw_once_in(8) && used > 0) out[draw(used)] ^= (uint8_t)(1 << draw(8));
     buffer_add(file, out, used);
-    if (draw_once_in(16)) buffer_text(file, "%s", draw_text()); /* after the member's end */
+    if (draw_once_in(16)) buffer_text(file, "%s", draw_text()); /* after the end */
 }
 
 static void add_line(buffer *text) {
@@ -140,8 +184,9 @@ size_t LLVMFuzzerCustomMutator(uint8_t *data, size_t size, size_t capacity, unsi
     buffer_add(&file, &kind, 1);
     if (draw_once_in(2)) {
         const size_t first = draw_once_in(4) ? draw(text.size + 1) : text.size;
-        pack(text.bytes, first, &file);
-        if (first < text.size) pack(text.bytes + first, text.size - first, &file);
+        const bool xz = draw_once_in(3);
+        pack(text.bytes, first, xz, &file);
+        if (first < text.size) pack(text.bytes + first, text.size - first, xz, &file);
     } else {
         buffer_add(&file, text.bytes, text.size);
     }
