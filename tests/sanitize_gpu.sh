@@ -16,7 +16,7 @@ while [ $# -gt 0 ] && [ "$1" != -- ]; do tools+=("$1"); shift; done
 [ $# -eq 0 ] || shift
 tests=("$@")
 [ ${#tools[@]} -gt 0 ] || tools=(memcheck initcheck racecheck)
-[ ${#tests[@]} -gt 0 ] || tests=(products dispatch chain cell cell_forward ops model patterns train
+[ ${#tests[@]} -gt 0 ] || tests=(products dispatch chain cell cell_sequence ops model patterns train
                                  logistic fit probe products:portable dispatch:portable
                                  chain:portable cell:portable ops:portable model:portable
                                  patterns:portable)

@@ -1,6 +1,6 @@
-/* The forward pass of a cell over a whole sequence, which a backend may run as one kernel. It is
- * compared with the same backend's own operations, step by step, and with a more trusted backend.
- */
+/* A cell forward and backward over a whole sequence, for which a backend may have kernels of its
+ * own. Both passes are compared with the same backend's operations, step by step, and with a more
+ * trusted backend. */
 #include "pair.h"
 
 #include "core/memory.h"
@@ -17,16 +17,36 @@ typedef struct sequence_case {
     double share;                     /* share of the blocks that exist; 1: one dense matrix */
     int stride;                       /* of the tables; 0: 1 */
     bool without_layer_norm, forgets; /* forgets: keeps nothing for a backward pass */
+    bool inner;                       /* a segment of an update, with earlier and later steps */
     double dropout;
 } sequence_case;
 
-enum { MOST_STAGES = 3, RESULTS = 2 + MOST_STAGES };
+enum { MOST_STAGES = 4, MOST_RESULTS = 4 + 6 * MOST_STAGES };
+
+typedef struct result {
+    char what[40];
+    double *value;
+    size_t count;
+    bool gradient;
+} result;
 
 typedef struct results {
-    /* H, c, and what training keeps: the gates' raw sums, then the stages' outputs. */
-    double *value[RESULTS];
-    size_t count[RESULTS];
+    result of[MOST_RESULTS];
+    int count;
 } results;
+
+/* Downloads an array of a stage, or with stage -1 of the cell. */
+static void keep_result(results *r, backend *be, const char *what, int stage, const void *array,
+                        size_t count, element type, bool gradient) {
+    assert_true(r->count < MOST_RESULTS);
+    result *to = &r->of[r->count++];
+    *to = (result){.value = get(be, array, count, type), .count = count, .gradient = gradient};
+    if (stage < 0) {
+        snprintf(to->what, sizeof to->what, "%s", what);
+    } else {
+        snprintf(to->what, sizeof to->what, "%s of stage %d", what, stage);
+    }
+}
 
 /* A random graph with all self-blocks and this share of the blocks. */
 static graph *drawn_graph(int nodes, double share) {
@@ -46,7 +66,7 @@ static void run(backend *be, const sequence_case *how, bool by_steps, results *r
     graph *g = drawn_graph(how->nodes, how->share);
     layout *l[MOST_STAGES];
     device_layout *d[MOST_STAGES];
-    void *arrays[64];
+    void *arrays[16 + 16 * MOST_STAGES];
     size_t count = 0;
     update_arguments arguments = {.update = 7};
     cell c = {.hidden = (int)hidden,
@@ -68,7 +88,7 @@ static void run(backend *be, const sequence_case *how, bool by_steps, results *r
                      .gates = gates,
                      .layer_norm = !how->without_layer_norm,
                      .relu = i == 1 && !last,
-                     .table_use = i == 1 && !last   ? TABLE_NONE
+                     .table_use = i == 2 && !last   ? TABLE_NONE
                                   : i == 0 && !last ? TABLE_MULTIPLY
                                                     : TABLE_ADD,
                      .table_stride = stride};
@@ -86,6 +106,19 @@ static void run(backend *be, const sequence_case *how, bool by_steps, results *r
         arrays[count++] = (void *)(uintptr_t)(s->bias = put(be, bias, features, REAL));
         arrays[count++] = s->raw = put_poison(be, kept * (size_t)gates * plane, OPERAND);
         if (!last) arrays[count++] = s->out = put_poison(be, kept * plane, OPERAND);
+        if (!how->forgets) {
+            const size_t gradients = (keeps_dpre(be, s) ? steps : 1) * (size_t)gates * plane;
+            arrays[count++] = s->dpre = put_poison(be, gradients, OPERAND);
+            arrays[count++] = s->dentry = put_poison(be, steps * (size_t)gates * plane, OPERAND);
+            arrays[count++] = s->dsums = put_poison(be, sums, REAL);
+            if (s->gain) arrays[count++] = s->dgain = put_poison(be, features, REAL);
+            arrays[count++] = s->dbias = put_poison(be, features, REAL);
+            arrays[count++] = s->dtable = put_poison(be, entries, OPERAND);
+            if (sums_table(be, s)) {
+                arrays[count++] = s->table_sums =
+                    put_poison(be, table_sums_count((int)hidden), REAL);
+            }
+        }
         free(w);
         free(table);
         free(gain);
@@ -95,6 +128,7 @@ static void run(backend *be, const sequence_case *how, bool by_steps, results *r
     for (size_t i = 0; i < positions; i++) bytes[i] = (uint8_t)random_below(256);
     double *h = random_values((steps + 1) * plane, -1, 1);
     double *state = random_values((steps + 1) * plane, -2, 2);
+    double *dh = random_values(steps * plane, -1, 1);
     for (size_t i = plane; i < (steps + 1) * plane; i++) h[i] = state[i] = NAN;
     void *device_bytes = be->allocate(be, positions);
     void *device_arguments = be->allocate(be, sizeof arguments);
@@ -106,10 +140,22 @@ static void run(backend *be, const sequence_case *how, bool by_steps, results *r
     c.c = arrays[count++] = put(be, state, (steps + 1) * plane, REAL);
     c.entries = arrays[count++] =
         put_poison(be, GATES * hidden / (size_t)stride * VOCABULARY, OPERAND);
+    if (!how->forgets) {
+        c.has_later_steps = c.has_earlier_steps = how->inner;
+        c.dh = arrays[count++] = put(be, dh, steps * plane, OPERAND);
+        c.dx = arrays[count++] =
+            how->inner ? put(be, dh, plane, OPERAND) : put_poison(be, plane, OPERAND);
+        c.dc = arrays[count++] =
+            how->inner ? put(be, dh, plane, REAL) : put_poison(be, plane, REAL);
+        c.workspace = arrays[count++] =
+            put_poison(be, TABLE_WORKSPACE * positions / be->real_size, REAL);
+    }
     free(bytes);
     free(h);
     free(state);
+    free(dh);
 
+    *r = (results){0};
     be->prepare_entries(be, &c);
     if (by_steps) {
         cell_forward_steps(be, &c);
@@ -118,16 +164,36 @@ static void run(backend *be, const sequence_case *how, bool by_steps, results *r
     }
     error err;
     if (!be->finish(be, &err)) fail_msg("%s: %s", how->reason, err.text);
-    *r = (results){
-        {get(be, c.h, (steps + 1) * plane, OPERAND), get(be, c.c, (steps + 1) * plane, REAL)},
-        {(steps + 1) * plane, (steps + 1) * plane}};
+    keep_result(r, be, "h", -1, c.h, (steps + 1) * plane, OPERAND, false);
+    keep_result(r, be, "c", -1, c.c, (steps + 1) * plane, REAL, false);
+    for (int i = 0; !how->forgets && i < how->stages; i++) {
+        const stage *s = &c.stage[i];
+        keep_result(r, be, "raw", i, s->raw, steps * (size_t)s->gates * plane, OPERAND, false);
+        if (s->out) keep_result(r, be, "out", i, s->out, steps * plane, OPERAND, false);
+    }
     if (!how->forgets) {
-        r->value[2] = get(be, c.stage[how->stages - 1].raw, steps * GATES * plane, OPERAND);
-        r->count[2] = steps * GATES * plane;
-        for (int i = 0; i + 1 < how->stages; i++) {
-            r->value[3 + i] = get(be, c.stage[i].out, steps * plane, OPERAND);
-            r->count[3 + i] = steps * plane;
+        if (by_steps) {
+            cell_backward_steps(be, &c);
+        } else {
+            be->cell_backward(be, &c);
         }
+        if (!be->finish(be, &err)) fail_msg("%s: %s", how->reason, err.text);
+    }
+    for (int i = 0; !how->forgets && i < how->stages; i++) {
+        const stage *s = &c.stage[i];
+        const size_t features = (size_t)s->gates * hidden;
+        keep_result(r, be, "the gradient at raw", i, stage_raw_gradient(s),
+                    steps * features / hidden * plane, OPERAND, true);
+        if (s->dgain) keep_result(r, be, "dgain", i, s->dgain, features, REAL, true);
+        keep_result(r, be, "dbias", i, s->dbias, features, REAL, true);
+        if (s->table_use != TABLE_NONE) {
+            keep_result(r, be, "dtable", i, s->dtable, features / (size_t)stride * VOCABULARY,
+                        OPERAND, true);
+        }
+    }
+    if (how->inner) {
+        keep_result(r, be, "dx", -1, c.dx, plane, OPERAND, true);
+        keep_result(r, be, "dc", -1, c.dc, plane, REAL, true);
     }
     release_all(be, arrays, count);
     for (int i = 0; i < how->stages; i++) {
@@ -138,18 +204,22 @@ static void run(backend *be, const sequence_case *how, bool by_steps, results *r
 }
 
 static void free_results(results *r) {
-    for (int i = 0; i < RESULTS; i++) free(r->value[i]);
+    for (int i = 0; i < r->count; i++) free(r->of[i].value);
 }
 
 static void assert_same(const pair *p, const sequence_case *how, const char *than,
                         const results *found, const results *expected) {
-    static const char *const what[RESULTS] = {"h", "c", "raw", "first stage", "second stage"};
-    for (int i = 0; i < RESULTS; i++) {
-        char text[200];
-        if (!expected->count[i]) continue;
+    assert_int_equal(found->count, expected->count);
+    for (int i = 0; i < expected->count; i++) {
+        char text[250];
+        const result *one = &found->of[i], *other = &expected->of[i];
+        pair loose = *p;
+        /* Gradients are made of rounded values; rounding moves some past relu's edge, too. */
+        if (one->gradient)
+            loose.tolerance *= p->be->precision != BF16 ? 2 : how->stages > 2 ? 8 : 4;
         snprintf(text, sizeof text, "%s: %s, %d nodes of %d, %d stages, %d columns, %s",
-                 how->reason, what[i], how->nodes, how->block, how->stages, how->columns, than);
-        assert_close(p, text, found->value[i], expected->value[i], expected->count[i]);
+                 how->reason, one->what, how->nodes, how->block, how->stages, how->columns, than);
+        assert_close(&loose, text, one->value, other->value, other->count);
     }
 }
 
@@ -157,11 +227,9 @@ static void check(const pair *p, const sequence_case *how) {
     results found, again, steps, trusted;
     run(p->be, how, false, &found);
     run(p->be, how, false, &again);
-    for (int i = 0; i < RESULTS; i++) {
-        if (found.count[i]) {
-            assert_memory_equal(found.value[i], again.value[i],
-                                found.count[i] * sizeof *found.value[i]);
-        }
+    for (int i = 0; i < found.count; i++) {
+        assert_memory_equal(found.of[i].value, again.of[i].value,
+                            found.of[i].count * sizeof *found.of[i].value);
     }
     run(p->be, how, true, &steps);
     assert_same(p, how, "than step by step", &found, &steps);
@@ -194,6 +262,11 @@ static const sequence_case cases[] = {
      .forgets = true},
     {.reason = "an internal stage",
      .nodes = 5, .block = 64, .stages = 2, .columns = 128, .steps = 4, .share = 0.6},
+    {.reason = "a segment with earlier and later steps",
+     .nodes = 5, .block = 64, .stages = 2, .columns = 192, .steps = 3, .share = 0.6,
+     .inner = true},
+    {.reason = "three internal stages: a table that multiplies, one that adds before relu, none",
+     .nodes = 5, .block = 64, .stages = 4, .columns = 64, .steps = 3, .share = 0.6},
     {.reason = "two internal stages, one with relu",
      .nodes = 7, .block = 32, .stages = 3, .columns = 64, .steps = 4, .share = 0.4},
     {.reason = "internal stages without layer norm",
