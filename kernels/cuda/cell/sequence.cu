@@ -80,7 +80,8 @@ void cuda_cell_backward(backend *be, const cell *c) {
         be->zero(be, c->dc, be->real_size * (size_t)c->hidden * (size_t)c->columns);
     }
     for (int t = c->steps - 1; t >= 0; t--) {
-        gates_backward_run(be, c, t, true);
+        /* Beside a chain's thread blocks, those of an early start would only be in the way. */
+        gates_backward_run(be, c, t, how != CHAINED);
         for (int s = last; s >= 0; s--) {
             const stage *g = &c->stage[s];
             if (s < last && how == CHAINED) {
