@@ -291,6 +291,9 @@ class Plot(Page):
             self.write("bad/metrics.jsonl", '{"step": 1}\n' + line + "\n")
             self.refused("bad/metrics.jsonl:2: expected one JSON object", "plot", "bad", "--out",
                          "page.html")
+        self.write("cut/config.yaml", "model: {hiden: 8}\n")
+        self.refused("cut/config.yaml:1: ", "plot", "cut", "--out", "page.html")
+        (self.folder / "cut" / "config.yaml").unlink()
         self.refused("missing/metrics.jsonl", "plot", "missing", "--csv", "a.csv")
         self.write("empty/metrics.jsonl", "")
         self.refused("no metrics yet", "plot", "empty", "--out", "a.svg")

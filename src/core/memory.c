@@ -2,20 +2,19 @@
 
 #include "core/error.h"
 
-#include <stdarg.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 /* Only the functions of at_quick_exit run, because other threads may still be running. */
-static void give_up(size_t count, size_t size) {
+void mem_give_up(size_t count, size_t size) {
     fprintf(stderr, "smallworld: out of memory: %zu x %zu bytes\n", count, size);
     quick_exit(STATUS_FAILED);
 }
 
 static void *check(void *block, size_t count, size_t size) {
-    if (!block && count > 0 && size > 0) give_up(count, size);
+    if (!block && count > 0 && size > 0) mem_give_up(count, size);
     return block;
 }
 
@@ -76,7 +75,7 @@ FILE *mem_stream(char **text, size_t *size) {
 }
 
 void mem_stream_end(FILE *stream) {
-    if (fclose(stream) != 0) give_up(1, BUFSIZ);
+    if (fclose(stream) != 0) mem_give_up(1, BUFSIZ);
 }
 
 char *mem_string(const char *text) {
@@ -84,10 +83,15 @@ char *mem_string(const char *text) {
 }
 
 char *mem_format(const char *format, ...) {
-    char *text = NULL;
     va_list arguments;
     va_start(arguments, format);
-    if (vasprintf(&text, format, arguments) < 0) text = NULL;
+    char *text = mem_format_list(format, arguments);
     va_end(arguments);
+    return text;
+}
+
+char *mem_format_list(const char *format, va_list arguments) {
+    char *text = NULL;
+    if (vasprintf(&text, format, arguments) < 0) text = NULL;
     return check(text, strlen(format), 1);
 }

@@ -3,6 +3,7 @@
 #ifndef SMALLWORLD_CORE_MEMORY_H
 #define SMALLWORLD_CORE_MEMORY_H
 
+#include <stdarg.h>
 #include <stddef.h>
 #include <stdio.h>
 
@@ -22,5 +23,9 @@ void mem_stream_end(FILE *stream);
 
 char *mem_string(const char *text);
 char *mem_format(const char *format, ...) __attribute__((format(printf, 1, 2)));
+char *mem_format_list(const char *format, va_list arguments) __attribute__((format(printf, 1, 0)));
+
+/* Ends the program as they all do, for a library that could not allocate. */
+_Noreturn void mem_give_up(size_t count, size_t size);
 
 #endif

@@ -49,12 +49,12 @@ uint8_t *png_encode(const char *name, const uint8_t *pixels, int width, int heig
         memcpy(lines + y * line + 1, pixels + y * (size_t)width, (size_t)width);
     }
     uLongf length = compressBound(bytes);
-    uint8_t *compressed = mem_alloc(length, 1), *file = NULL;
-    if (compress2(compressed, &length, lines, bytes, Z_DEFAULT_COMPRESSION) == Z_OK) {
-        file = put_file(width, height, compressed, (uint32_t)length, size);
-    } else {
-        error_set(err, "%s: cannot compress the image", name);
+    uint8_t *compressed = mem_alloc(length, 1);
+    /* With room for all, it only fails for lack of memory. */
+    if (compress2(compressed, &length, lines, bytes, Z_DEFAULT_COMPRESSION) != Z_OK) {
+        mem_give_up(bytes, 1);
     }
+    uint8_t *file = put_file(width, height, compressed, (uint32_t)length, size);
     free(lines);
     free(compressed);
     return file;

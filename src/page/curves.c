@@ -43,18 +43,17 @@ static void name_runs(curves *c) {
     }
 }
 
-static options *read_options(const char *folder) {
-    char *path = mem_format("%s/config.yaml", folder);
-    options *o = mem_alloc(1, sizeof *o);
-    error ignored;
-    options_begin(o);
-    if (!file_exists(path) || !options_load(o, path, NULL, 0, &ignored)) {
-        options_free(o);
-        free(o);
-        o = NULL;
+/* Reads the run's config.yaml, if there is one. */
+static bool read_options(run_curve *run, error *err) {
+    char *path = mem_format("%s/config.yaml", run->folder);
+    bool read = true;
+    if (file_exists(path)) {
+        run->options = mem_alloc(1, sizeof *run->options);
+        options_begin(run->options);
+        read = options_load(run->options, path, NULL, 0, err);
     }
     free(path);
-    return o;
+    return read;
 }
 
 bool curves_read(curves *c, char *const *folders, int count, error *err) {
@@ -65,9 +64,9 @@ bool curves_read(curves *c, char *const *folders, int count, error *err) {
         bool read = run_log_read(&run->log, folders[i], err);
         if (read) {
             c->count++;
-            run->options = read_options(folders[i]);
-            read = run->log.count > 0 ||
-                   error_set(err, "%s/metrics.jsonl: no metrics yet", folders[i]);
+            read = read_options(run, err) &&
+                   (run->log.count > 0 ||
+                    error_set(err, "%s/metrics.jsonl: no metrics yet", folders[i]));
         }
         if (!read) {
             curves_free(c);
@@ -242,7 +241,7 @@ static void write_differences(FILE *out, const curves *c) {
         if (c->runs[i].options) continue;
         fputs("<p>", out);
         html_text(out, c->runs[i].name);
-        fputs(" has no config.yaml that can be read.</p>\n", out);
+        fputs(" has no config.yaml.</p>\n", out);
     }
 }
 

@@ -11,7 +11,7 @@ typedef struct run_curve {
     const char *folder;
     char *name; /* the folder's name, with enough parents to tell it from the others */
     run_log log;
-    options *options; /* from its config.yaml; NULL if that cannot be read */
+    options *options; /* from its config.yaml; NULL without one */
 } run_curve;
 
 typedef struct curves {

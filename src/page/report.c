@@ -34,7 +34,7 @@ __attribute__((format(printf, 3, 4))) static void add(facts *f, const char *name
     fact *item = &f->items[f->count++];
     va_start(arguments, format);
     item->name = name;
-    if (vasprintf(&item->value, format, arguments) < 0) item->value = mem_string("");
+    item->value = mem_format_list(format, arguments);
     va_end(arguments);
 }
 
@@ -306,6 +306,17 @@ static bool check_ours(const char *path, error *err) {
                              path);
 }
 
+/* Writes the run's config.yaml, if there is one. */
+static bool put_config(FILE *out, const char *path, error *err) {
+    file_map map;
+    if (!file_exists(path)) return true;
+    if (!file_map_open(&map, path, err)) return false;
+    fputs("\nIts config:\n\n", out);
+    put_code(out, (const char *)map.bytes, map.size);
+    file_map_close(&map);
+    return true;
+}
+
 bool report_write_card(const report *r, const char *path, error *err) {
     file_writer writer;
     if (!check_ours(path, err) || !file_begin(&writer, path, err)) return false;
@@ -332,15 +343,11 @@ bool report_write_card(const report *r, const char *path, error *err) {
     }
     fputs("\nThe same run again:\n\n", out);
     put_code(out, command, strlen(command));
-    file_map map;
-    error ignored;
-    if (file_map_open(&map, config, &ignored)) {
-        fputs("\nIts config:\n\n", out);
-        put_code(out, (const char *)map.bytes, map.size);
-        file_map_close(&map);
-    }
+    bool done = put_config(out, config, err);
     free_facts(&f);
     free(config);
     free(command);
-    return file_commit(&writer, err);
+    if (done) return file_commit(&writer, err);
+    file_abort(&writer);
+    return false;
 }

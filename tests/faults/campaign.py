@@ -188,6 +188,7 @@ class Scenario:
     """`command` in a folder that holds `files` besides INPUTS. A run that fails leaves each file as it
     was, or as the command would leave it. Running the command again completes everything."""
 
+    in_short = True
     kept = frozenset()  # files that a failed run may leave because resuming needs them
     marks = frozenset()  # files that a failed run may leave with other content
 
@@ -389,6 +390,12 @@ class Features(Scenario):
         return outcome(folder, out)[0] if status == 0 else None
 
 
+class Long(Scenario):
+    """A command that makes many calls. --short leaves it out."""
+
+    in_short = False
+
+
 def build_scenarios(tools):
     """Makes the runs and features from which scenarios start, whole ones and ones of killed programs."""
     def make(files, *commands):
@@ -421,6 +428,7 @@ def build_scenarios(tools):
     pairs = make(INPUTS | finished, [*features, "--data", "test.tsv", "--out", "train"],
                  [*features, "--data", "other.tsv", "--out", "test"])
     model = finished | {"exclude.tsv": INPUTS["exclude.tsv"]}
+    probed = make(INPUTS | finished | pairs, ["probe", "--train", "train", "--test", "test", "--out", "p", *CPU])
     return [
         train, resume, overwrite,
         Features("features", [*features, "--data", "test.tsv", "--out", "f"], older | model),
@@ -428,6 +436,16 @@ def build_scenarios(tools):
                               "--format", "svmlight"], model),
         Scenario("probe", ["probe", "--train", "train", "--test", "test", "--out", "p", "--json", *CPU],
                  pairs),
+        Scenario("predict", ["predict", "run/last.safetensors", "--probe", "p", "--text", "test.tsv",
+                             "--out", "said.jsonl", *CPU], model | probed),
+        Scenario("prune", ["prune", "run/last.safetensors", "--density", "0.5", "--out",
+                           "pruned.safetensors", "--json"], model),
+        Long("report", ["report", "run", "--data", "test.tsv", "--sample", "5", *CPU], model),
+        Long("show", ["show", "run/last.safetensors", "--text", "test.tsv", "--out", "page.html", "--npy",
+                      "states", "--json", *CPU], model),
+        Scenario("plot", ["plot", "run", "--out", "page.html", "--csv", "all.csv"], model),
+        Scenario("graph-page", ["graph", "run/last.safetensors", "--html", "page.html", "--svg",
+                                "g.svg"], model),
         Scenario("eval", ["eval", "run/last.safetensors", "--data", "train.tsv.gz", "raw.txt", "--json",
                           *CPU], model),
         Scenario("generate", ["generate", "run/last.safetensors", "--bytes", "20", "--json", *CPU], model),
@@ -464,7 +482,7 @@ def campaign(tools, options, start):
         for scenario in build_scenarios(tools):
             modes = [mode for mode in MODES if fnmatch.fnmatch(scenario.name, options.only)
                      or fnmatch.fnmatch(f"{scenario.name}:{mode}", options.only)]
-            if not modes:
+            if not modes or (options.short and not scenario.in_short and options.only == "*"):
                 continue
             scenario.count(tools)
             work = [(mode, at) for mode in modes for at in scenario.points(mode, options.short)
