@@ -78,6 +78,7 @@ static bool scan_line(const char *at, const char *end, token values[LOG_COLUMNS]
 /* Parses a number to 15 digits, more than a chart shows. Returns NaN if the text is not a number.
  */
 static double parse_number(token t) {
+    if (t.length == 0) return NAN;
     const char *at = t.text, *end = t.text + t.length;
     bool negative = at < end && *at == '-';
     uint64_t digits = 0;
@@ -107,7 +108,7 @@ static double parse_number(token t) {
         }
         exponent += *sign == '-' ? -value : value;
     }
-    if (t.length == 0 || at != end || (end[-1] < '0' && end[-1] != '.')) return NAN;
+    if (at != end || (end[-1] < '0' && end[-1] != '.')) return NAN;
     double number = (double)digits;
     if (exponent != 0 && digits > 0) {
         number = exponent < -300 ? number * pow(10, -300) * pow(10, exponent + 300)
