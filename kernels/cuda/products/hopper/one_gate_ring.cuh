@@ -1,6 +1,6 @@
-/* The ring in shared memory from which one_gate.cu multiplies: its shape, and the producer warps that
- * fill its stages. A stage has 32 or 64 rows of a source's activations, and the blocks of weights
- * that nodes of the part have for it. */
+/* The ring in shared memory from which one_gate.cu multiplies: its shape, and the producer warps
+ * that fill its stages. A stage has 32 or 64 rows of a source's activations, and the blocks of
+ * weights that nodes of the part have for it. */
 #ifndef SMALLWORLD_KERNELS_CUDA_PRODUCTS_HOPPER_ONE_GATE_RING_CUH
 #define SMALLWORLD_KERNELS_CUDA_PRODUCTS_HOPPER_ONE_GATE_RING_CUH
 
