@@ -6,6 +6,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <zlib.h>
 
 const corpus_options plain_text = {0};
 
@@ -25,6 +26,19 @@ void buffer_add_random(buffer *b, philox_stream *draws, size_t size) {
         if (byte == '\n' || byte == '\r') byte = 'n';
         buffer_add(b, &byte, 1);
     }
+}
+
+void buffer_add_gzip(buffer *b, const void *bytes, size_t size) {
+    z_stream z = {.next_in = (uint8_t *)bytes, .avail_in = (unsigned)size};
+    assert_int_equal(deflateInit2(&z, 6, Z_DEFLATED, 16 + MAX_WBITS, 8, Z_DEFAULT_STRATEGY), Z_OK);
+    size_t bound = deflateBound(&z, size);
+    uint8_t *out = mem_alloc(bound, 1);
+    z.next_out = out;
+    z.avail_out = (unsigned)bound;
+    assert_int_equal(deflate(&z, Z_FINISH), Z_STREAM_END);
+    buffer_add(b, out, bound - z.avail_out);
+    deflateEnd(&z);
+    free(out);
 }
 
 corpus *read_files(const corpus_options *options, int count, const char *const *names) {

@@ -10,26 +10,12 @@
 #include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
-#include <zlib.h>
 
 /* Where corpora keep their text. */
 static int make_spool(void **state) {
     (void)state;
     if (mkdir(path_of("spool"), 0777) != 0) return -1;
     return setenv("TMPDIR", path_of("spool"), 1);
-}
-
-static void add_gzip(buffer *b, const void *bytes, size_t size) {
-    z_stream z = {.next_in = (uint8_t *)bytes, .avail_in = (unsigned)size};
-    assert_int_equal(deflateInit2(&z, 6, Z_DEFLATED, 16 + MAX_WBITS, 8, Z_DEFAULT_STRATEGY), Z_OK);
-    size_t bound = deflateBound(&z, size);
-    uint8_t *out = mem_alloc(bound, 1);
-    z.next_out = out;
-    z.avail_out = (unsigned)bound;
-    assert_int_equal(deflate(&z, Z_FINISH), Z_STREAM_END);
-    buffer_add(b, out, bound - z.avail_out);
-    deflateEnd(&z);
-    free(out);
 }
 
 static const corpus_options decoding = {.html_entities = true};
@@ -195,7 +181,7 @@ static void test_raw_text(void **state) {
     write_bytes(path_of("a.txt"), text, sizeof text - 1);
     write_text(path_of("b.tsv"), "1\tone\n");
     buffer zipped = {0};
-    add_gzip(&zipped, text, sizeof text - 1);
+    buffer_add_gzip(&zipped, text, sizeof text - 1);
     write_bytes(path_of("c.txt.gz"), zipped.bytes, zipped.size);
     free(zipped.bytes);
     corpus *c = read_files(&decoding, 3, names);
@@ -342,7 +328,7 @@ static void test_unreadable(void **state) {
     assert_refused("empty.tsv", ": empty");
     assert_refused("empty.tsv.gz", ": empty");
     buffer nothing = {0};
-    add_gzip(&nothing, "", 0);
+    buffer_add_gzip(&nothing, "", 0);
     write_bytes(path_of("nothing.txt.gz"), nothing.bytes, nothing.size);
     write_bytes(path_of("nothing.tsv.gz"), nothing.bytes, nothing.size);
     assert_refused("nothing.txt.gz", ": empty");
@@ -415,7 +401,7 @@ static void assert_two_lines(const corpus *c) {
 static void test_gzip(void **state) {
     (void)state;
     buffer zipped = {0};
-    add_gzip(&zipped, two_lines, sizeof two_lines - 1);
+    buffer_add_gzip(&zipped, two_lines, sizeof two_lines - 1);
     /* The content decides, not the name. */
     static const char *names[] = {"zipped.tsv.gz", "zipped.tsv"};
     for (int i = 0; i < 2; i++) {
@@ -432,11 +418,11 @@ static void test_gzip(void **state) {
 static void test_gzip_members(void **state) {
     (void)state;
     buffer zipped = {0};
-    add_gzip(&zipped, two_lines, 10); /* in the midst of a line */
+    buffer_add_gzip(&zipped, two_lines, 10); /* in the midst of a line */
     size_t first = zipped.size;
-    add_gzip(&zipped, "", 0);
+    buffer_add_gzip(&zipped, "", 0);
     size_t second = zipped.size;
-    add_gzip(&zipped, two_lines + 10, sizeof two_lines - 1 - 10);
+    buffer_add_gzip(&zipped, two_lines + 10, sizeof two_lines - 1 - 10);
     write_bytes(path_of("members.tsv.gz"), zipped.bytes, zipped.size);
     corpus *c = read_one("members.tsv.gz");
     assert_two_lines(c);
@@ -475,7 +461,7 @@ static void test_gzip_members(void **state) {
 static void test_gzip_corrupt(void **state) {
     (void)state;
     buffer zipped = {0};
-    add_gzip(&zipped, two_lines, sizeof two_lines - 1);
+    buffer_add_gzip(&zipped, two_lines, sizeof two_lines - 1);
     int refused = 0;
     for (size_t bit = 0; bit < 8 * zipped.size; bit++) {
         zipped.bytes[bit / 8] ^= (uint8_t)(1 << bit % 8);
@@ -511,7 +497,7 @@ static void test_gzip_long(void **state) {
     uint8_t bytes[70001];
     for (size_t count; (count = fread(bytes, 1, sizeof bytes, in)) > 0;) {
         buffer_add(&file, bytes, count);
-        add_gzip(&zipped, bytes, count);
+        buffer_add_gzip(&zipped, bytes, count);
     }
     fclose(in);
     write_bytes(path_of("long.tsv.gz"), zipped.bytes, zipped.size);

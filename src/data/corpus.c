@@ -4,6 +4,7 @@
 #include "core/memory.h"
 #include "data/paths.h"
 #include "data/source.h"
+#include "data/store.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -36,7 +37,9 @@ typedef struct reading {
     size_t capacity; /* of the array of documents */
     bool html_entities;
     labels labels;
-    const char *folder; /* of the spool */
+    const store *left_out; /* read only what this store leaves out; NULL: all */
+    uint64_t limit;        /* bytes of that; the last document may pass it */
+    const char *folder;    /* of the spool */
     FILE *spool;
 } reading;
 
@@ -122,6 +125,7 @@ static bool add_line(reading *r, const char *path, uint64_t number, uint8_t *lin
                      error *err) {
     parsed_line p;
     if (!document_parse(&r->labels, path, number, line, length, &p, err)) return false;
+    if (r->left_out && store_use_of(r->left_out, p.hash) != STORE_LEFT_OUT) return true;
     const size_t text = corpus_clean(p.text, p.length, &(corpus_options){r->html_entities});
     *append(r->corpus, &r->capacity) = (document){.offset = r->corpus->size,
                                                   .length = text + DOCUMENT_FRAME,
@@ -134,7 +138,7 @@ static bool add_line(reading *r, const char *path, uint64_t number, uint8_t *lin
 static bool read_documents(reading *r, source *s, error *err) {
     lines l = {.source = s, .number = 1};
     bool read;
-    for (; (read = lines_next(&l, err)) && l.text; l.number++) {
+    for (; (read = lines_next(&l, err)) && l.text && r->corpus->size < r->limit; l.number++) {
         if (l.number == 1 && l.length >= 3 && memcmp(l.text, "\xEF\xBB\xBF", 3) == 0) {
             l.text += 3; /* UTF-8's byte order mark */
             l.length -= 3;
@@ -151,7 +155,8 @@ static bool read_raw(reading *r, source *s, error *err) {
     uint8_t *bytes = mem_alloc(SOURCE_CHUNK, 1);
     size_t count = 0;
     bool read;
-    while ((read = source_read(s, bytes, SOURCE_CHUNK, &count, err)) && count > 0) {
+    while ((read = source_read(s, bytes, SOURCE_CHUNK, &count, err)) && count > 0 &&
+           r->corpus->size < r->limit) {
         d.hash = hash_bytes(d.hash, bytes, count);
         read = spool_write(r, bytes, count, err);
         if (!read) break;
@@ -166,7 +171,7 @@ static bool read_raw(reading *r, source *s, error *err) {
 static bool read_file(void *reading_, const char *path, error *err) {
     reading *r = reading_;
     const uint64_t before = r->corpus->size;
-    source *s = source_open(path, err);
+    source *s = source_open(path, NULL, err);
     if (!s) return false;
     const bool documents =
         strcmp(path, "-") == 0 ? source_begins_with_label(s) : paths_is_documents(path);
@@ -176,28 +181,40 @@ static bool read_file(void *reading_, const char *path, error *err) {
     return read;
 }
 
-corpus *corpus_read(char *const *files, int count, const corpus_options *options, error *err) {
-    reading r = {.corpus = mem_alloc(1, sizeof *r.corpus), .html_entities = options->html_entities};
-    bool read = spool_begin(&r, err);
-    if (read) read = paths_each(files, count, read_file, &r, err);
-    if (read && r.corpus->count > UINT32_MAX)
-        read = error_set(err, "expected fewer than 2^32 documents");
-    if (read) read = spool_finish(&r, err);
-    if (r.spool) fclose(r.spool);
-    r.corpus->names = r.labels.names;
-    r.corpus->name_count = r.labels.count;
+static void reading_begin(reading *r, const corpus_options *options) {
+    *r = (reading){.corpus = mem_alloc(1, sizeof *r->corpus),
+                   .html_entities = options->html_entities,
+                   .limit = UINT64_MAX};
+}
+
+/* Returns the corpus, or NULL if reading has failed. */
+static corpus *reading_end(reading *r, bool read, error *err) {
+    corpus *c = r->corpus;
+    if (read && c->count > UINT32_MAX) read = error_set(err, "expected fewer than 2^32 documents");
+    if (read) read = spool_finish(r, err);
+    if (r->spool) fclose(r->spool);
+    c->names = r->labels.names;
+    c->name_count = r->labels.count;
     if (!read) {
-        corpus_free(r.corpus);
+        corpus_free(c);
         return NULL;
     }
-    r.corpus->documents = mem_resize(r.corpus->documents, r.corpus->count, sizeof(document));
-    sort_names(r.corpus);
-    return r.corpus;
+    c->documents = mem_resize(c->documents, c->count, sizeof(document));
+    sort_names(c);
+    return c;
+}
+
+corpus *corpus_read(char *const *files, int count, const corpus_options *options, error *err) {
+    reading r;
+    reading_begin(&r, options);
+    const bool read = spool_begin(&r, err) && paths_each(files, count, read_file, &r, err);
+    return reading_end(&r, read, err);
 }
 
 void corpus_free(corpus *c) {
     if (!c) return;
     spool_release(c->spool);
+    store_free(c->store);
     for (int k = 0; k < c->name_count; k++) free(c->names[k]);
     free(c->names);
     free(c->documents);
@@ -215,6 +232,23 @@ int64_t corpus_hash(const corpus *c) {
     return (int64_t)(hash_end(hash) >> 1);
 }
 
+uint64_t corpus_documents(const corpus *c) {
+    uint64_t count = 0;
+    if (!c->store) return c->count;
+    for (size_t i = 0; i < c->store->name_count; i++) {
+        count += c->store->files[c->store->named[i]].texts;
+    }
+    return count;
+}
+
+uint64_t corpus_excluded(const corpus *c) {
+    uint64_t count = 0;
+    for (size_t i = 0; c->store && i < c->store->name_count; i++) {
+        count += c->store->files[c->store->named[i]].excluded;
+    }
+    return count;
+}
+
 /* -------------------------------------------------------------------------------- selection */
 
 static int compare_hashes(const void *a, const void *b) {
@@ -222,13 +256,19 @@ static int compare_hashes(const void *a, const void *b) {
     return (*x > *y) - (*x < *y);
 }
 
+/* The hashes of a corpus's documents in ascending order, which the caller frees. */
+static uint64_t *ordered_hashes(const corpus *c) {
+    uint64_t *hashes = mem_alloc(c->count + 1, sizeof *hashes);
+    for (size_t i = 0; i < c->count; i++) hashes[i] = c->documents[i].hash;
+    qsort(hashes, c->count, sizeof *hashes, compare_hashes);
+    return hashes;
+}
+
 int64_t corpus_exclude(corpus *c, char *const *files, int count, const corpus_options *options,
                        error *err) {
     corpus *other = corpus_read(files, count, options, err);
     if (!other) return -1;
-    uint64_t *hashes = mem_alloc(other->count, sizeof *hashes);
-    for (size_t i = 0; i < other->count; i++) hashes[i] = other->documents[i].hash;
-    qsort(hashes, other->count, sizeof *hashes, compare_hashes);
+    uint64_t *hashes = ordered_hashes(other);
     size_t kept = 0, before = c->count;
     for (size_t i = 0; i < before; i++) {
         document d = c->documents[i];
@@ -269,4 +309,70 @@ corpus *corpus_split(corpus *c, double fraction) {
     c->count = kept;
     c->size -= part->size;
     return part;
+}
+
+/* --------------------------------------------------------------------------------- in place */
+
+/* Lists the pieces of the files in the order in which they are named. */
+static void list_pieces(corpus *c) {
+    const store *s = c->store;
+    size_t capacity = 0;
+    for (size_t i = 0; i < s->name_count; i++) {
+        const stored_file *f = &s->files[s->named[i]];
+        for (size_t k = 0; k < f->piece_count; k++) {
+            document *piece = append(c, &capacity);
+            *piece = f->pieces[k];
+            piece->label = (int32_t)s->named[i];
+            c->size += piece->length;
+        }
+    }
+}
+
+corpus *corpus_read_in_place(char *const *files, int count, const corpus_options *options,
+                             const in_place_options *how, error *err) {
+    corpus *c = mem_alloc(1, sizeof *c), *other = NULL;
+    c->store = mem_alloc(1, sizeof *c->store);
+    *c->store = (store){.options = *options, .fraction = how->fraction, .block = how->block};
+    bool read = true;
+    if (how->exclude_count > 0) {
+        other = corpus_read(how->exclude, how->exclude_count, options, err);
+        read = other != NULL;
+    }
+    if (other) {
+        c->store->excluded = ordered_hashes(other);
+        c->store->excluded_count = other->count;
+        corpus_free(other);
+    }
+    if (read) read = store_index(c->store, files, count, how->ranks, err);
+    if (read) list_pieces(c);
+    if (read && (c->count > UINT32_MAX || c->store->count > INT32_MAX)) {
+        read = error_set(err, "expected fewer than 2^32 pieces of text and 2^31 files");
+    }
+    if (read) return c;
+    corpus_free(c);
+    return NULL;
+}
+
+/* Reads of a file what its store leaves out: documents, or the end of a raw text. */
+static bool read_left_out(reading *r, const stored_file *f, error *err) {
+    const uint64_t kept = !f->documents && f->piece_count > 0 ? f->pieces[0].length : f->content;
+    if (!f->documents && kept == f->content) return true;
+    source *s = store_open(f, f->documents ? 0 : kept, NULL, err);
+    if (!s) return false;
+    const bool read = f->documents ? read_documents(r, s, err) : read_raw(r, s, err);
+    source_close(s);
+    return read;
+}
+
+corpus *corpus_read_left_out(const corpus *c, uint64_t limit, error *err) {
+    const store *s = c->store;
+    reading r;
+    reading_begin(&r, &s->options);
+    r.left_out = s;
+    if (limit > 0) r.limit = limit;
+    bool read = spool_begin(&r, err);
+    for (size_t i = 0; read && i < s->name_count && r.corpus->size < r.limit; i++) {
+        read = read_left_out(&r, &s->files[s->named[i]], err);
+    }
+    return reading_end(&r, read, err);
 }

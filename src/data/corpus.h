@@ -20,18 +20,13 @@
 #define SMALLWORLD_DATA_CORPUS_H
 
 #include "core/error.h"
+#include "core/ranks.h"
 #include "data/document.h"
 
 #include <stddef.h>
 #include <stdint.h>
 
-typedef struct document {
-    uint64_t offset, length; /* place of the framed bytes in the spool */
-    uint64_t hash;           /* hash of the text before framing */
-    int32_t label;
-    int32_t raw; /* 1 for a raw text file, which has no label */
-} document;
-
+typedef struct store store;
 typedef struct spool spool; /* the mapped bytes, shared by the parts of a split */
 
 typedef struct corpus {
@@ -40,6 +35,7 @@ typedef struct corpus {
     document *documents;
     size_t count;
     uint64_t size; /* bytes of all documents */
+    store *store;  /* the files, where text stays in them; else NULL */
     char **names;  /* [name_count] in alphabetical order if labels, their indices, are names */
     int name_count;
 } corpus;
@@ -48,6 +44,30 @@ typedef struct corpus {
  * without a tab or with an invalid label. The error names file and line. */
 corpus *corpus_read(char *const *files, int count, const corpus_options *options, error *err);
 void corpus_free(corpus *c);
+
+/* Text that stays in its files (data/store.h), for a window of bounded memory (data/window.h) to
+ * read: `documents` are the pieces, `bytes` is NULL. The documents that occur in `exclude` and the
+ * share `fraction` are left out. `block`: the bytes that a stream shuffles at a time. Collective
+ * over the ranks. Refuses what corpus_read refuses, and what is not a regular file. */
+typedef struct in_place_options {
+    char *const *exclude;
+    int exclude_count;
+    double fraction;
+    uint64_t block;
+    ranks *ranks;
+} in_place_options;
+
+corpus *corpus_read_in_place(char *const *files, int count, const corpus_options *options,
+                             const in_place_options *how, error *err);
+
+/* The first `limit` bytes (0: all) of the share that such a corpus leaves out, with whole documents,
+ * as a corpus of its own. */
+corpus *corpus_read_left_out(const corpus *c, uint64_t limit, error *err);
+
+/* The number of documents, also where they stay in their files, and of those that corpus_read_in_place
+ * has left out because of `exclude`. */
+uint64_t corpus_documents(const corpus *c);
+uint64_t corpus_excluded(const corpus *c);
 
 /* Drops the documents whose text occurs in `files`, which are read like a corpus. Returns the
  * number of dropped documents, or -1 on failure. */

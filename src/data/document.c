@@ -168,6 +168,6 @@ bool document_parse(labels *l, const char *path, uint64_t number, uint8_t *line,
     if (!read_label(l, path, number, line, label, &parsed->label, err)) return false;
     parsed->text = tab + 1;
     parsed->length = length - label - 1;
-    parsed->hash = hash_end(hash_bytes(hash_start, parsed->text, parsed->length));
+    parsed->hash = document_hash(parsed->text, parsed->length);
     return true;
 }

@@ -40,6 +40,15 @@ bool document_parse(labels *l, const char *path, uint64_t number, uint8_t *line,
  * to, and makes line breaks spaces. Returns the new length, which is at most the old one. */
 size_t corpus_clean(uint8_t *text, size_t length, const corpus_options *options);
 
+/* A document in a spool; or, in a store, a piece of a file: some documents, one after another. */
+typedef struct document {
+    uint64_t offset, length; /* place of the framed bytes in the spool; in a store, offset is the
+                                first byte in the file's content */
+    uint64_t hash;           /* hash of the text before framing */
+    int32_t label;           /* in a store: the number of the file */
+    int32_t raw;             /* 1 for a raw text file, which has no label */
+} document;
+
 enum { DOCUMENT_FRAME = 3 }; /* bytes that framing adds to a text */
 
 /* 64-bit FNV-1a (Fowler, Noll, Vo), a byte at a time so that the order of bytes in a word does not
@@ -66,6 +75,10 @@ static inline uint64_t hash_end(uint64_t hash) {
     hash = (hash ^ hash >> 30) * 0xbf58476d1ce4e5b9;
     hash = (hash ^ hash >> 27) * 0x94d049bb133111eb;
     return hash ^ hash >> 31;
+}
+
+static inline uint64_t document_hash(const uint8_t *text, size_t length) {
+    return hash_end(hash_bytes(hash_start, text, length));
 }
 
 /* Whether a text of this hash belongs to the share `fraction` that is split off. */

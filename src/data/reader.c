@@ -2,11 +2,14 @@
 
 #include "core/memory.h"
 #include "data/sequence.h"
+#include "data/window.h"
 
+#include <errno.h>
 #include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 
 enum { RING = 4 }; /* the caller has one minibatch; the others are ready or being made */
 
@@ -24,6 +27,9 @@ struct reader {
     pthread_cond_t changed;
     uint64_t made, taken; /* minibatches made and taken so far; number n is in ring[n % RING] */
     bool stopping;
+    window *window; /* the epoch's, of text that stays in its files; else NULL */
+    bool failed;
+    error err;
 };
 
 static uint64_t stripe_length(const corpus *c, int batch) {
@@ -40,18 +46,66 @@ uint64_t reader_epoch_dropped(const corpus *c, int batch, int steps) {
 
 /* ------------------------------------------------------------------------------- the thread */
 
+static void put(const reader *r, minibatch *m, int stream, const uint8_t *bytes) {
+    for (int t = 0; t < r->steps; t++) {
+        const size_t at = (size_t)t * (size_t)r->columns + (size_t)stream;
+        m->inputs[at] = bytes[t];
+        m->targets[at] = bytes[t + 1];
+    }
+}
+
+static uint64_t stripe_begin(const reader *r, int stream) {
+    return (uint64_t)(r->streams.first + stream) * r->stripe;
+}
+
 /* Makes a minibatch. `bytes` has room for steps + 1. */
 static void make(const reader *r, const sequence *s, minibatch *m, uint8_t *bytes) {
     for (int k = 0; k < r->streams.count; k++) {
-        uint64_t position =
-            (uint64_t)(r->streams.first + k) * r->stripe + m->update * (uint64_t)r->steps;
+        const uint64_t position = stripe_begin(r, k) + m->update * (uint64_t)r->steps;
         sequence_copy(s, position, (size_t)r->steps + 1, bytes);
-        for (int t = 0; t < r->steps; t++) {
-            size_t at = (size_t)t * (size_t)r->columns + (size_t)k;
-            m->inputs[at] = bytes[t];
-            m->targets[at] = bytes[t + 1];
-        }
+        put(r, m, k, bytes);
     }
+}
+
+/* Makes a minibatch from the epoch's window. `last` holds the streams' last targets, which are their
+ * next inputs. */
+static bool make_windowed(reader *r, minibatch *m, uint8_t *bytes, uint8_t *last, error *err) {
+    for (int k = 0; k < r->streams.count; k++) {
+        bytes[0] = last[k];
+        if (!window_copy(r->window, k, (size_t)r->steps, bytes + 1, err)) return false;
+        last[k] = bytes[r->steps];
+        put(r, m, k, bytes);
+    }
+    return true;
+}
+
+/* Replaces the window by that of the epoch of update `first`. */
+static bool begin_window(reader *r, const sequence *s, const minibatch *first, uint8_t *last,
+                         error *err) {
+    window_stripe *stripes = mem_alloc((size_t)r->streams.count, sizeof *stripes);
+    for (int k = 0; k < r->streams.count; k++) {
+        stripes[k].begin = stripe_begin(r, k) + first->update * (uint64_t)r->steps;
+        stripes[k].end = stripe_begin(r, k) + r->updates * (uint64_t)r->steps + 1;
+    }
+    window *w = window_start(s, stripes, r->streams.count, r->seed, first->epoch);
+    free(stripes);
+    pthread_mutex_lock(&r->lock);
+    r->window = w;
+    const bool stopping = r->stopping;
+    pthread_mutex_unlock(&r->lock);
+    if (stopping) return false;
+    for (int k = 0; k < r->streams.count; k++) {
+        if (!window_copy(w, k, 1, &last[k], err)) return false;
+    }
+    return true;
+}
+
+static void end_window(reader *r) {
+    pthread_mutex_lock(&r->lock);
+    window *w = r->window;
+    r->window = NULL;
+    pthread_mutex_unlock(&r->lock);
+    window_stop(w);
 }
 
 /* Waits for a free place in the ring. Returns false if the reader stops. */
@@ -66,22 +120,35 @@ static bool wait_for_place(reader *r) {
 static void *run(void *argument) {
     reader *r = argument;
     uint8_t *bytes = mem_alloc((size_t)r->steps + 1, 1);
+    uint8_t *last = mem_alloc((size_t)r->streams.count, 1);
+    const bool windowed = r->corpus->store != NULL;
     sequence *s = NULL;
-    for (uint64_t n = 0; wait_for_place(r); n++) {
+    error err;
+    bool made = true;
+    for (uint64_t n = 0; made && wait_for_place(r); n++) {
         minibatch *m = &r->ring[n % RING];
         m->epoch = (r->first + n) / r->updates;
         m->update = (r->first + n) % r->updates;
         if (n == 0 || m->update == 0) {
+            end_window(r);
             sequence_free(s);
             s = sequence_shuffled(r->corpus, r->seed, m->epoch);
+            if (windowed) made = begin_window(r, s, m, last, &err);
         }
-        make(r, s, m, bytes);
+        if (!windowed) make(r, s, m, bytes);
+        if (windowed && made) made = make_windowed(r, m, bytes, last, &err);
         pthread_mutex_lock(&r->lock);
-        r->made++;
+        if (made) r->made++;
+        if (!made && !r->stopping) {
+            r->failed = true;
+            r->err = err;
+        }
         pthread_cond_signal(&r->changed);
         pthread_mutex_unlock(&r->lock);
     }
+    end_window(r);
     sequence_free(s);
+    free(last);
     free(bytes);
     return NULL;
 }
@@ -115,10 +182,27 @@ reader *reader_start(const corpus *c, stream_share streams, int columns, int ste
     return r;
 }
 
-const minibatch *reader_next(reader *r) {
+bool reader_wait(reader *r, double seconds) {
+    struct timespec until;
+    clock_gettime(CLOCK_REALTIME, &until);
+    until.tv_nsec += (long)(seconds * 1e9);
+    until.tv_sec += until.tv_nsec / 1000000000;
+    until.tv_nsec %= 1000000000;
+    int problem = 0;
     pthread_mutex_lock(&r->lock);
-    while (r->made == r->taken) pthread_cond_wait(&r->changed, &r->lock);
-    const minibatch *m = &r->ring[r->taken++ % RING];
+    while (r->made == r->taken && !r->failed && problem != ETIMEDOUT) {
+        problem = pthread_cond_timedwait(&r->changed, &r->lock, &until);
+    }
+    const bool ready = r->made > r->taken || r->failed;
+    pthread_mutex_unlock(&r->lock);
+    return ready;
+}
+
+const minibatch *reader_next(reader *r, error *err) {
+    pthread_mutex_lock(&r->lock);
+    while (r->made == r->taken && !r->failed) pthread_cond_wait(&r->changed, &r->lock);
+    const minibatch *m = r->made > r->taken ? &r->ring[r->taken++ % RING] : NULL;
+    if (!m) *err = r->err;
     pthread_cond_signal(&r->changed);
     pthread_mutex_unlock(&r->lock);
     return m;
@@ -128,6 +212,7 @@ void reader_stop(reader *r) {
     if (!r) return;
     pthread_mutex_lock(&r->lock);
     r->stopping = true;
+    if (r->window) window_interrupt(r->window);
     pthread_cond_signal(&r->changed);
     pthread_mutex_unlock(&r->lock);
     pthread_join(r->thread, NULL);

@@ -50,8 +50,7 @@ void sequence_free(sequence *s) {
     free(s);
 }
 
-/* The document that holds byte `position`. */
-static size_t find(const sequence *s, uint64_t position) {
+size_t sequence_find(const sequence *s, uint64_t position) {
     size_t low = 0, high = s->count;
     while (high - low > 1) {
         size_t middle = low + (high - low) / 2;
@@ -65,7 +64,7 @@ static size_t find(const sequence *s, uint64_t position) {
 }
 
 void sequence_copy(const sequence *s, uint64_t position, size_t count, uint8_t *out) {
-    for (size_t i = find(s, position); count > 0; i++) {
+    for (size_t i = sequence_find(s, position); count > 0; i++) {
         const document *d = &s->corpus->documents[s->order[i]];
         uint64_t skipped = position - s->start[i], left = d->length - skipped;
         size_t part = left < count ? (size_t)left : count;

@@ -28,15 +28,15 @@ enum {
  * must be another one: padding and other trailing bytes are refused, as damage would be. */
 
 struct source {
-    const char *path;      /* "-" for standard input */
-    int file;              /* descriptor; -1: none */
-    struct stat opened;    /* what the file was when it was opened */
-    bool waits;            /* whether it is not a regular file, so that reading may have to wait */
-    bool ignores_signals;  /* whether to read on after a signal that asks to stop */
-    bool gzip, xz, end;    /* end: past the last member */
-    uint64_t taken, given; /* bytes read from the file; bytes of content returned */
-    source_place member;   /* the start of a gzip's current member */
-    z_stream z;            /* other files use its input and output sides too */
+    const char *path;   /* "-" for standard input */
+    int file;           /* descriptor; -1: none */
+    struct stat opened; /* what the file was when it was opened */
+    bool waits;         /* whether it is not a regular file, so that reading may have to wait */
+    const atomic_bool *stop; /* ends reading; NULL: a signal does, see core/stop.h */
+    bool gzip, xz, end;      /* end: past the last member */
+    uint64_t taken, given;   /* bytes read from the file; bytes of content returned */
+    source_place member;     /* the start of a gzip's current member */
+    z_stream z;              /* other files use its input and output sides too */
 #ifdef SMALLWORLD_XZ
     lzma_stream lzma;
 #endif
@@ -45,10 +45,6 @@ struct source {
 
 const char *source_name(const source *s) {
     return strcmp(s->path, "-") == 0 ? "standard input" : s->path;
-}
-
-void source_ignore_signals(source *s) {
-    s->ignores_signals = true;
 }
 
 bool source_is_plain(const source *s) {
@@ -64,10 +60,6 @@ source_stamp source_stamp_of(const source *s) {
     return (source_stamp){
         (uint64_t)s->opened.st_dev, (uint64_t)s->opened.st_ino, (uint64_t)s->opened.st_size,
         (int64_t)s->opened.st_mtim.tv_sec * 1000000000 + s->opened.st_mtim.tv_nsec};
-}
-
-bool source_is_regular(const source *s) {
-    return S_ISREG(s->opened.st_mode);
 }
 
 static bool open_file(source *s, error *err) {
@@ -96,15 +88,15 @@ void source_rest(source *s) {
     s->file = -1;
 }
 
-/* Reads more of the file into the input buffer. Fails on a signal, see core/stop.h. */
+/* Reads more of the file into the input buffer. Fails where reading is to stop. */
 static bool refill(source *s, error *err) {
     if (!wake(s, err)) return false;
     memmove(s->input, s->z.next_in, s->z.avail_in);
     s->z.next_in = s->input;
     while (s->z.avail_in < SOURCE_CHUNK) {
-        const bool going = s->waits             ? stop_wait_readable(s->file, err)
-                           : s->ignores_signals ? true
-                                                : stop_check(err);
+        const bool going = s->stop    ? !*s->stop || error_set(err, "interrupted")
+                           : s->waits ? stop_wait_readable(s->file, err)
+                                      : stop_check(err);
         if (!going) return false;
         ssize_t count = read(s->file, s->input + s->z.avail_in, SOURCE_CHUNK - s->z.avail_in);
         if (count < 0 && (errno == EINTR || errno == EAGAIN)) continue;
@@ -208,9 +200,10 @@ static bool begin(source *s, error *err) {
     return s->gzip || error_set(err, "%s: cannot start zlib", path);
 }
 
-source *source_open(const char *path, error *err) {
+source *source_open(const char *path, const atomic_bool *stop, error *err) {
     source *s = mem_alloc(1, sizeof *s);
     s->path = path;
+    s->stop = stop;
     s->file = -1;
     if (begin(s, err)) return s;
     source_close(s);

@@ -4,6 +4,7 @@
 
 #include "core/error.h"
 
+#include <stdatomic.h>
 #include <stddef.h>
 #include <stdint.h>
 
@@ -23,19 +24,18 @@ typedef struct source_stamp {
 } source_stamp;
 
 /* Opens a file, or standard input for "-". Refuses empty files. Closing NULL does nothing. `path`
- * must outlive the source. */
-source *source_open(const char *path, error *err);
+ * must outlive the source. Reading fails once `stop` is true; with NULL, on a signal
+ * (core/stop.h). */
+source *source_open(const char *path, const atomic_bool *stop, error *err);
 void source_close(source *s);
 
 /* As messages show it. */
 const char *source_name(const source *s);
 
 source_stamp source_stamp_of(const source *s);
-bool source_is_regular(const source *s); /* not a pipe */
 
 /* Reads up to `room` bytes of content. `*count` is 0 only at the end. A read ends where a member of
- * a gzip ends. Fails on damage, on a content far larger than any text's, and on a signal
- * (core/stop.h). */
+ * a gzip ends. Fails on damage, on a content far larger than any text's, and where it is to stop. */
 bool source_read(source *s, uint8_t *out, size_t room, size_t *count, error *err);
 
 /* Whether the file is not compressed and begins with LABEL<TAB>. */
@@ -50,9 +50,6 @@ source_place source_last_place(const source *s);
 
 /* Moves to such a place and from there to byte `content`, which must not be before it. */
 bool source_seek(source *s, source_place place, uint64_t content, error *err);
-
-/* Signals shall not end reading: for threads that are told to stop in another way. */
-void source_ignore_signals(source *s);
 
 /* Closes the file's descriptor until the next read, which needs its name again. A file that has
  * changed meanwhile is refused. */

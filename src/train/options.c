@@ -49,6 +49,11 @@ const config_key option_keys[] = {
      "are left out", 0},
     {"data.html_entities", CONFIG_BOOLEAN, AT(data.html_entities), "false", 0, 0, NULL,
      "whether HTML entities in documents are decoded", M},
+    {"data.window", CONFIG_NUMBER, AT(data.window), NULL, 0, 1e15, NULL,
+     "bytes of training text that all ranks together keep in memory, for text larger than the "
+     "disk: files stay as they are, and documents are shuffled in pieces of this over 2 x "
+     "train.batch; unset, they are unpacked into $TMPDIR and all are shuffled",
+     CONFIG_ABOVE_MINIMUM},
 
     {"model.cell", CONFIG_CHOICE, AT(model.cell), "lstm", 0, 0, CELL_KINDS,
      "recurrent cell: an LSTM, a multiplicative LSTM, or the deep cell with several products for "
@@ -336,6 +341,16 @@ static bool check_files(options *o, error *err) {
     return true;
 }
 
+/* The least window gives each stream two buffers of this many bytes. */
+static bool check_window(const options *o, error *err) {
+    enum { LEAST = 1024 };
+    const double least = 2.0 * LEAST * (double)o->train.batch;
+    if (o->data.window == 0 || o->data.window >= least) return true;
+    return config_refuse(&o->config, err, "data.window",
+                         "expected at least %.0f, %d for each stream of train.batch, got %.10g", least,
+                         2 * LEAST, o->data.window);
+}
+
 /* Checks the keys of structure learning. structure_check checks them against the patterns once
  * these exist. */
 static bool check_structure(const options *o, error *err) {
@@ -379,7 +394,7 @@ bool options_check(options *o, error *err) {
                              "expected at most train.bptt = %lld, got %lld", (long long)t->bptt,
                              (long long)t->recompute);
     }
-    if (!check_structure(o, err)) return false;
+    if (!check_window(o, err) || !check_structure(o, err)) return false;
     if (t->steps == 0 && t->epochs == 0 && t->minutes == 0) t->epochs = 1;
     return true;
 }

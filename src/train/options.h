@@ -33,6 +33,7 @@ typedef struct data_options {
     config_list train, valid, exclude;
     double valid_fraction;
     bool html_entities;
+    double window; /* bytes; 0: text is unpacked into a spool */
 } data_options;
 
 typedef struct train_options {

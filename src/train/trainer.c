@@ -112,6 +112,25 @@ static bool reads_input(const config_list *files) {
     return false;
 }
 
+/* Leaves the training text in its files, see data.window. */
+static corpus *read_in_place(trainer *tr, const corpus_options *how, error *err) {
+    data_options *d = &tr->o->data;
+    if (reads_input(&d->train)) {
+        error_set(err, "data.train: standard input can be read only once: with data.window, "
+                       "expected files");
+        return NULL;
+    }
+    const double most = 1 << 30, share = d->window / (2 * (double)tr->o->train.batch);
+    const in_place_options place = {.exclude = d->exclude.items,
+                                    .exclude_count = d->exclude.count,
+                                    .fraction = d->valid_fraction,
+                                    .block = (uint64_t)fmin(share, most),
+                                    .ranks = tr->ranks};
+    corpus *c = corpus_read_in_place(d->train.items, d->train.count, how, &place, err);
+    if (c) tr->excluded = (int64_t)corpus_excluded(c);
+    return c;
+}
+
 static bool read_data(trainer *tr, error *err) {
     data_options *d = &tr->o->data;
     if (tr->ranks && (reads_input(&d->train) || reads_input(&d->valid))) {
@@ -119,14 +138,16 @@ static bool read_data(trainer *tr, error *err) {
     }
     const corpus_options how = {.html_entities = d->html_entities};
     int batch = (int)tr->o->train.batch, bptt = (int)tr->o->train.bptt;
-    tr->train = corpus_read(d->train.items, d->train.count, &how, err);
+    const bool in_place = d->window > 0;
+    tr->train = in_place ? read_in_place(tr, &how, err)
+                         : corpus_read(d->train.items, d->train.count, &how, err);
     if (!tr->train) return false;
     if (d->valid.count) {
         tr->valid = corpus_read(d->valid.items, d->valid.count, &how, err);
         if (!tr->valid) return false;
     }
     if (d->exclude.count) {
-        for (int i = 0; i < 2; i++) {
+        for (int i = in_place; i < 2; i++) {
             corpus *c = i ? tr->valid : tr->train;
             int64_t dropped =
                 c ? corpus_exclude(c, d->exclude.items, d->exclude.count, &how, err) : 0;
@@ -135,7 +156,10 @@ static bool read_data(trainer *tr, error *err) {
         }
     }
     if (!tr->valid && d->valid_fraction > 0) {
-        tr->valid = corpus_split(tr->train, d->valid_fraction);
+        tr->valid = in_place
+                        ? corpus_read_left_out(tr->train, (uint64_t)tr->o->train.valid_bytes, err)
+                        : corpus_split(tr->train, d->valid_fraction);
+        if (!tr->valid) return false;
     }
     tr->epoch_updates = reader_epoch_updates(tr->train, batch, bptt);
     if (tr->epoch_updates == 0) {
@@ -331,9 +355,10 @@ static void describe(const trainer *tr) {
         log_line("recompute: %d segments of %d steps; the activations of one are kept at a time",
                  m->segments, m->segment_steps);
     }
-    log_line("data: %zu documents, %" PRIu64 " bytes to train on, %" PRIu64 " to validate on%s",
-             tr->train->count, tr->train->size, tr->valid_text ? tr->valid_text->size : 0,
-             tr->valid_text ? "" : " (no best.safetensors)");
+    log_line(
+        "data: %" PRIu64 " documents, %" PRIu64 " bytes to train on, %" PRIu64 " to validate on%s",
+        corpus_documents(tr->train), tr->train->size, tr->valid_text ? tr->valid_text->size : 0,
+        tr->valid_text ? "" : " (no best.safetensors)");
     if (tr->excluded) log_line("data: %" PRId64 " documents excluded", tr->excluded);
     log_line("epoch: %" PRIu64 " updates of %" PRId64 " x %" PRId64 " bytes, %" PRIu64
              " bytes dropped",
@@ -655,11 +680,21 @@ static bool stop_here(trainer *tr, error *err) {
     return true;
 }
 
-/* If metrics cannot be written, the run ends, but its progress is saved. */
-static void save_without_metrics(trainer *tr, error *err) {
+/* If metrics cannot be written or text cannot be read, the run ends, but its progress is saved. */
+static void save_and_fail(trainer *tr, error *err) {
     error reason = *err, ignored;
     if (!save(tr, &ignored)) return;
     error_set(err, "%s; the run is saved after step %" PRId64, reason.text, tr->state.step);
+}
+
+/* Returns false if a signal has asked to stop meanwhile; ranks then wait all the same, because they
+ * stop together. */
+static bool wait_for_text(const trainer *tr, reader *r) {
+    const double pause = 0.2;
+    while (!reader_wait(r, pause)) {
+        if (stop_signal() && !tr->ranks) return false;
+    }
+    return true;
 }
 
 static bool run_updates(trainer *tr, error *err) {
@@ -674,13 +709,18 @@ static bool run_updates(trainer *tr, error *err) {
     /* A limit that was lowered may already be reached. */
     if (s->pending != PENDING_NOTHING || s->step >= tr->end) done = after_update(tr, err);
     while (done && s->step < tr->end && !ranks_stop(tr->ranks)) {
-        upload_update(tr, reader_next(r));
+        if (!wait_for_text(tr, r)) break;
+        const minibatch *next = reader_next(r, err);
+        done = next != NULL;
+        if (!done && !tr->ranks) save_and_fail(tr, err);
+        if (!done) break;
+        upload_update(tr, next);
         tr->be->replay(tr->be, tr->update);
         s->step++;
         s->loss_updates++;
         done = after_update(tr, err);
     }
-    if (tr->metrics_failed) save_without_metrics(tr, err);
+    if (tr->metrics_failed) save_and_fail(tr, err);
     /* A signal may arrive between any two of the lines above. */
     if (done && !s->finished) done = stop_here(tr, err);
     reader_stop(r);
