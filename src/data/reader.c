@@ -46,11 +46,23 @@ uint64_t reader_epoch_dropped(const corpus *c, int batch, int steps) {
 
 /* ------------------------------------------------------------------------------- the thread */
 
-static void put(const reader *r, minibatch *m, int stream, const uint8_t *bytes) {
-    for (int t = 0; t < r->steps; t++) {
-        const size_t at = (size_t)t * (size_t)r->columns + (size_t)stream;
-        m->inputs[at] = bytes[t];
-        m->targets[at] = bytes[t + 1];
+enum { TILE = 16 }; /* streams whose bytes are put into a minibatch together */
+
+/* Puts bytes [TILE][steps + 1] of `count` streams from `first` on into a minibatch: the byte of a
+ * step is the input of that step and the target of the one before. */
+static void put(const reader *r, minibatch *m, int first, int count, const uint8_t *bytes) {
+    const size_t length = (size_t)r->steps + 1, columns = (size_t)r->columns;
+    for (size_t t = 0; t < length; t++) {
+        uint8_t row[TILE];
+        for (size_t k = 0; k < TILE; k++) row[k] = bytes[k * length + t];
+        const size_t at = t * columns + (size_t)first;
+        if (t + 1 < length) memcpy(m->inputs + at, row, (size_t)count);
+        int16_t *targets = t > 0 ? m->targets + at - columns : NULL;
+        if (count == TILE && targets) {
+            for (int k = 0; k < TILE; k++) targets[k] = row[k];
+        } else if (targets) {
+            for (int k = 0; k < count; k++) targets[k] = row[k];
+        }
     }
 }
 
@@ -58,23 +70,32 @@ static uint64_t stripe_begin(const reader *r, int stream) {
     return (uint64_t)(r->streams.first + stream) * r->stripe;
 }
 
-/* Makes a minibatch. `bytes` has room for steps + 1. */
-static void make(const reader *r, const sequence *s, minibatch *m, uint8_t *bytes) {
-    for (int k = 0; k < r->streams.count; k++) {
-        const uint64_t position = stripe_begin(r, k) + m->update * (uint64_t)r->steps;
-        sequence_copy(s, position, (size_t)r->steps + 1, bytes);
-        put(r, m, k, bytes);
+/* The bytes of a stream for a minibatch, its last target included. `last` holds the streams' last
+ * targets of the minibatch before, which are their next inputs, where a window is read. */
+static bool copy(reader *r, const sequence *s, const minibatch *m, int stream, uint8_t *bytes,
+                 uint8_t *last, error *err) {
+    const size_t steps = (size_t)r->steps;
+    if (!r->window) {
+        const uint64_t position = stripe_begin(r, stream) + m->update * steps;
+        sequence_copy(s, position, steps + 1, bytes);
+        return true;
     }
+    bytes[0] = last[stream];
+    if (!window_copy(r->window, stream, steps, bytes + 1, err)) return false;
+    last[stream] = bytes[steps];
+    return true;
 }
 
-/* Makes a minibatch from the epoch's window. `last` holds the streams' last targets, which are their
- * next inputs. */
-static bool make_windowed(reader *r, minibatch *m, uint8_t *bytes, uint8_t *last, error *err) {
-    for (int k = 0; k < r->streams.count; k++) {
-        bytes[0] = last[k];
-        if (!window_copy(r->window, k, (size_t)r->steps, bytes + 1, err)) return false;
-        last[k] = bytes[r->steps];
-        put(r, m, k, bytes);
+/* Makes a minibatch. `bytes` has room for [TILE][steps + 1]. */
+static bool make(reader *r, const sequence *s, minibatch *m, uint8_t *bytes, uint8_t *last,
+                 error *err) {
+    for (int first = 0; first < r->streams.count; first += TILE) {
+        const int left = r->streams.count - first, count = left < TILE ? left : TILE;
+        for (int k = 0; k < count; k++) {
+            uint8_t *at = bytes + (size_t)k * ((size_t)r->steps + 1);
+            if (!copy(r, s, m, first + k, at, last, err)) return false;
+        }
+        put(r, m, first, count, bytes);
     }
     return true;
 }
@@ -119,9 +140,8 @@ static bool wait_for_place(reader *r) {
 
 static void *run(void *argument) {
     reader *r = argument;
-    uint8_t *bytes = mem_alloc((size_t)r->steps + 1, 1);
+    uint8_t *bytes = mem_alloc((size_t)r->steps + 1, TILE);
     uint8_t *last = mem_alloc((size_t)r->streams.count, 1);
-    const bool windowed = r->corpus->store != NULL;
     sequence *s = NULL;
     error err;
     bool made = true;
@@ -133,10 +153,9 @@ static void *run(void *argument) {
             end_window(r);
             sequence_free(s);
             s = sequence_shuffled(r->corpus, r->seed, m->epoch);
-            if (windowed) made = begin_window(r, s, m, last, &err);
+            if (r->corpus->store) made = begin_window(r, s, m, last, &err);
         }
-        if (!windowed) make(r, s, m, bytes);
-        if (windowed && made) made = make_windowed(r, m, bytes, last, &err);
+        if (made) made = make(r, s, m, bytes, last, &err);
         pthread_mutex_lock(&r->lock);
         if (made) r->made++;
         if (!made && !r->stopping) {

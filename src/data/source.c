@@ -35,11 +35,17 @@ struct source {
     const atomic_bool *stop; /* ends reading; NULL: a signal does, see core/stop.h */
     bool gzip, xz, end;      /* end: past the last member */
     uint64_t taken, given;   /* bytes read from the file; bytes of content returned */
-    source_place member;     /* the start of a gzip's current member */
-    z_stream z;              /* other files use its input and output sides too */
+    uint64_t spacing;        /* of noted places; 0: none are noted */
+    source_place noted;      /* the last one noted, and taken if `new_place` is false */
+    bool new_place;
+    bool raw;     /* whether inflate began within a member, so that its trailer is not zlib's */
+    bool partial; /* whether an xz is read from within, so that its index does not fit */
+    z_stream z;   /* other files use its input and output sides too */
 #ifdef SMALLWORLD_XZ
     lzma_stream lzma;
 #endif
+    uint64_t *blocks; /* [block_count][2] places in the file and in the content of an xz's blocks */
+    size_t block_count, next_block;
     uint8_t input[SOURCE_CHUNK];
 };
 
@@ -51,9 +57,17 @@ bool source_is_plain(const source *s) {
     return !s->gzip && !s->xz;
 }
 
-source_place source_last_place(const source *s) {
-    if (source_is_plain(s)) return (source_place){s->given, s->given};
-    return s->member; /* of an xz: zeros */
+static void note_place(source *s, source_place place) {
+    if (s->new_place) free(s->noted.dictionary);
+    s->noted = place;
+    s->new_place = true;
+}
+
+bool source_take_place(source *s, source_place *place) {
+    const bool taken = s->new_place;
+    if (taken) *place = s->noted;
+    s->new_place = false;
+    return taken;
 }
 
 source_stamp source_stamp_of(const source *s) {
@@ -146,7 +160,7 @@ static bool inflate_xz(source *s, error *err) {
     z->avail_in = (unsigned)l->avail_in;
     z->next_out = l->next_out;
     z->avail_out = (unsigned)l->avail_out;
-    s->end = status == LZMA_STREAM_END;
+    s->end = status == LZMA_STREAM_END || (s->partial && status == LZMA_DATA_ERROR);
     if (s->end || status == LZMA_OK) return true;
     if (status == LZMA_BUF_ERROR && last) {
         return error_set(err, "%s: xz cut short: the file ends before its data does",
@@ -157,7 +171,65 @@ static bool inflate_xz(source *s, error *err) {
     }
     return error_set(err, "%s: corrupt xz", source_name(s));
 }
+
+/* Finds the blocks of an xz of one stream. It is read as any other if that fails. */
+static void find_blocks(source *s) {
+#if LZMA_VERSION >= 50040000
+    lzma_stream l = LZMA_STREAM_INIT;
+    lzma_index *index = NULL;
+    uint8_t *bytes = mem_alloc(SOURCE_CHUNK, 1);
+    FILE *in = fopen(s->path, "rbe");
+    const uint64_t memory = (uint64_t)1 << 30;
+    lzma_ret status = in ? lzma_file_info_decoder(&l, &index, memory, (uint64_t)s->opened.st_size)
+                         : LZMA_PROG_ERROR;
+    while (status == LZMA_OK || status == LZMA_SEEK_NEEDED) {
+        if (status == LZMA_SEEK_NEEDED && fseeko(in, (off_t)l.seek_pos, SEEK_SET) != 0) break;
+        if (status == LZMA_SEEK_NEEDED) l.avail_in = 0;
+        if (l.avail_in == 0) {
+            l.next_in = bytes;
+            l.avail_in = fread(bytes, 1, SOURCE_CHUNK, in);
+        }
+        status = lzma_code(&l, LZMA_RUN);
+    }
+    if (status == LZMA_STREAM_END && lzma_index_stream_count(index) == 1) {
+        lzma_index_iter at;
+        lzma_index_iter_init(&at, index);
+        s->blocks = mem_alloc(lzma_index_block_count(index) + 1, 2 * sizeof *s->blocks);
+        while (!lzma_index_iter_next(&at, LZMA_INDEX_ITER_NONEMPTY_BLOCK)) {
+            uint64_t *block = s->blocks + 2 * s->block_count++;
+            block[0] = at.block.compressed_file_offset;
+            block[1] = at.block.uncompressed_file_offset;
+        }
+    }
+    if (status == LZMA_STREAM_END) lzma_index_end(index, NULL);
+    lzma_end(&l);
+    if (in) fclose(in);
+    free(bytes);
 #else
+    (void)s;
+#endif
+}
+
+/* Starts the decoder at a block. It gets the header of the file before it, and finds that the index
+ * at the end does not fit the blocks that it has seen, which is then no error. */
+static bool begin_block(source *s, error *err) {
+    enum { HEADER = LZMA_STREAM_HEADER_SIZE };
+    s->partial = true;
+    if (pread(s->file, s->input, HEADER, 0) != HEADER) return error_system(err, "read", s->path);
+    s->z.avail_in = HEADER;
+    return begin_xz(s, err);
+}
+#else
+static void find_blocks(source *s) {
+    (void)s;
+}
+
+static bool begin_xz(source *s, error *err);
+
+static bool begin_block(source *s, error *err) {
+    return begin_xz(s, err);
+}
+
 static bool begin_xz(source *s, error *err) {
     return error_set(err, "%s: an xz file, and this program was built without liblzma",
                      source_name(s));
@@ -177,6 +249,8 @@ void source_close(source *s) {
     if (s->xz) end_xz(s);
     if (s->file >= 0) close(s->file);
     if (s->gzip) inflateEnd(&s->z);
+    if (s->new_place) free(s->noted.dictionary);
+    free(s->blocks);
     free(s);
 }
 
@@ -210,15 +284,97 @@ source *source_open(const char *path, const atomic_bool *stop, error *err) {
     return NULL;
 }
 
+static bool cut_short(const source *s, error *err) {
+    return error_set(err, "%s: gzip cut short: the file ends before its data does", source_name(s));
+}
+
+/* Skips a gzip member's checksum and size, which the first reading has checked. */
+static bool skip_trailer(source *s, error *err) {
+    for (int left = 8; left > 0; left--) {
+        if (s->z.avail_in == 0 && !refill(s, err)) return false;
+        if (s->z.avail_in == 0) return cut_short(s, err);
+        s->z.next_in++;
+        s->z.avail_in--;
+    }
+    return true;
+}
+
 static bool next_member(source *s, error *err) {
+    if (s->raw && !skip_trailer(s, err)) return false;
+    s->raw = false;
     if (s->z.avail_in == 0 && !refill(s, err)) return false;
     s->end = s->z.avail_in == 0;
     if (s->end) return true;
     if (!at_magic(s)) {
         return error_set(err, "%s: corrupt gzip: other bytes follow its end", source_name(s));
     }
-    s->member = (source_place){s->taken - s->z.avail_in, s->given};
-    inflateReset(&s->z);
+    if (s->spacing > 0) {
+        note_place(s, (source_place){.packed = s->taken - s->z.avail_in, .content = s->given});
+    }
+    inflateReset2(&s->z, 16 + MAX_WBITS);
+    return true;
+}
+
+/* Notes the start of a block of deflate. */
+static void note_block(source *s) {
+    enum { DICTIONARY = 1 << 15, FAST = 1 };
+    uint8_t dictionary[DICTIONARY];
+    unsigned size = sizeof dictionary;
+    source_place place = {
+        .packed = s->taken - s->z.avail_in, .content = s->given, .bits = s->z.data_type & 7};
+    if (inflateGetDictionary(&s->z, dictionary, &size) != Z_OK) return;
+    uLongf packed = compressBound(size);
+    place.dictionary = mem_alloc(packed, 1);
+    compress2(place.dictionary, &packed, dictionary, size, FAST);
+    place.dictionary = mem_resize(place.dictionary, packed, 1);
+    place.dictionary_size = packed;
+    note_place(s, place);
+}
+
+void source_note_places(source *s, uint64_t spacing) {
+    s->spacing = spacing;
+    if (s->xz) find_blocks(s);
+}
+
+/* Notes the block of an xz that begins here. Returns the bytes until the next one. */
+static uint64_t pass_block(source *s) {
+    const uint64_t *next = s->blocks + 2 * s->next_block;
+    if (s->next_block < s->block_count && s->given == next[1]) {
+        note_place(s, (source_place){.packed = next[0], .content = next[1]});
+        s->next_block++;
+        next += 2;
+    }
+    return s->next_block < s->block_count ? next[1] - s->given : UINT64_MAX;
+}
+
+static bool read_gzip(source *s, const uint8_t *out, error *err) {
+    z_stream *z = &s->z;
+    const uint64_t before = s->given;
+    for (bool at_place = false; z->avail_out > 0 && !s->end && !at_place;) {
+        if (z->avail_in == 0 && !refill(s, err)) return false;
+        if (z->avail_in == 0) return cut_short(s, err);
+        const bool wanted = s->spacing > 0 && s->given - s->noted.content >= s->spacing;
+        const int status = inflate(z, wanted ? Z_BLOCK : Z_NO_FLUSH);
+        s->given = before + (uint64_t)(z->next_out - out);
+        if (status == Z_STREAM_END) {
+            if (!next_member(s, err)) return false;
+            at_place = s->spacing > 0 && z->next_out > out;
+        } else if (status != Z_OK) {
+            return error_set(err, "%s: corrupt gzip: %s", source_name(s),
+                             z->msg ? z->msg : zError(status));
+        } else if (wanted && (z->data_type & 128) && !(z->data_type & 64)) {
+            note_block(s);
+            at_place = z->next_out > out;
+        }
+    }
+    return true;
+}
+
+static bool read_xz(source *s, error *err) {
+    while (s->z.avail_out > 0 && !s->end) {
+        if (s->z.avail_in == 0 && !refill(s, err)) return false;
+        if (!inflate_xz(s, err)) return false;
+    }
     return true;
 }
 
@@ -234,28 +390,11 @@ bool source_read(source *s, uint8_t *out, size_t room, size_t *count, error *err
         return true;
     }
     const uint64_t before = s->given;
+    const uint64_t most = s->blocks ? pass_block(s) : UINT64_MAX;
+    if (room > most) room = (size_t)most;
     z->next_out = out;
     z->avail_out = room < 1u << 30 ? (unsigned)room : 1u << 30;
-    for (bool member_ended = false; z->avail_out > 0 && !s->end && !member_ended;) {
-        if (z->avail_in == 0 && !refill(s, err)) return false;
-        if (s->xz) {
-            if (!inflate_xz(s, err)) return false;
-            continue;
-        }
-        if (z->avail_in == 0) {
-            return error_set(err, "%s: gzip cut short: the file ends before its data does",
-                             source_name(s));
-        }
-        int status = inflate(z, Z_NO_FLUSH);
-        s->given = before + (uint64_t)(z->next_out - out);
-        if (status == Z_STREAM_END) {
-            if (!next_member(s, err)) return false;
-            member_ended = z->next_out > out;
-        } else if (status != Z_OK) {
-            return error_set(err, "%s: corrupt gzip: %s", source_name(s),
-                             z->msg ? z->msg : zError(status));
-        }
-    }
+    if (!(s->gzip ? read_gzip(s, out, err) : read_xz(s, err))) return false;
     *count = (size_t)(z->next_out - out);
     s->given = before + *count;
     if (s->given > FREE_BYTES && s->given / MAX_RATIO > s->taken) {
@@ -265,29 +404,47 @@ bool source_read(source *s, uint8_t *out, size_t room, size_t *count, error *err
     return true;
 }
 
-/* Has the decoder start at a place of the file. */
-static bool restart(source *s, source_place place, error *err) {
-    if (!wake(s, err)) return false;
-    if (lseek(s->file, (off_t)place.packed, SEEK_SET) < 0) {
-        return error_system(err, "read", s->path);
+/* Starts inflate at a place. */
+static bool begin_inflate(source *s, const source_place *place, error *err) {
+    uint8_t dictionary[1 << 15];
+    uLongf size = sizeof dictionary;
+    s->raw = place->dictionary != NULL;
+    if (inflateReset2(&s->z, s->raw ? -MAX_WBITS : 16 + MAX_WBITS) != Z_OK) {
+        return error_set(err, "%s: cannot start zlib", s->path);
     }
-    s->z.next_in = s->input;
-    s->z.avail_in = 0;
-    s->taken = place.packed;
-    s->given = place.content;
-    s->member = place;
-    s->end = false;
-    if (s->gzip) inflateReset(&s->z);
-    if (!s->xz) return true;
-    end_xz(s);
-    return begin_xz(s, err);
+    if (!s->raw) return true;
+    if (place->bits > 0) {
+        if (!refill(s, err)) return false;
+        if (s->z.avail_in == 0) return cut_short(s, err);
+        inflatePrime(&s->z, place->bits, *s->z.next_in++ >> (8 - place->bits));
+        s->z.avail_in--;
+    }
+    uncompress(dictionary, &size, place->dictionary, place->dictionary_size);
+    inflateSetDictionary(&s->z, dictionary, (unsigned)size);
+    return true;
 }
 
-bool source_seek(source *s, source_place place, uint64_t content, error *err) {
-    if (source_is_plain(s)) place = (source_place){content, content};
+/* Has the decoder start at a place of the file. */
+static bool restart(source *s, const source_place *place, error *err) {
+    if (!wake(s, err)) return false;
+    s->taken = place->packed - (place->bits > 0);
+    s->given = place->content;
+    s->end = false;
+    s->z.next_in = s->input;
+    s->z.avail_in = 0;
+    if (lseek(s->file, (off_t)s->taken, SEEK_SET) < 0) return error_system(err, "read", s->path);
+    if (s->gzip) return begin_inflate(s, place, err);
+    if (!s->xz) return true;
+    end_xz(s);
+    return place->packed > 0 ? begin_block(s, err) : begin_xz(s, err);
+}
+
+bool source_seek(source *s, const source_place *place, uint64_t content, error *err) {
+    const source_place plain = {.packed = content, .content = content}, start = {0};
     const uint64_t ahead = source_is_plain(s) ? s->z.avail_in : UINT64_MAX;
+    if (!place) place = source_is_plain(s) ? &plain : &start;
     const bool on_the_way =
-        s->given <= content && s->given >= place.content && content - s->given <= ahead && !s->end;
+        s->given <= content && s->given >= place->content && content - s->given <= ahead && !s->end;
     if (!on_the_way && !restart(s, place, err)) return false;
     uint8_t *skipped = s->given < content ? mem_alloc(SOURCE_CHUNK, 1) : NULL;
     bool read = true;

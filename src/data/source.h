@@ -12,9 +12,12 @@ enum { SOURCE_CHUNK = 1 << 17 /* bytes read at a time */ };
 
 typedef struct source source;
 
-/* A place in a file where reading may start: the byte of the file and the byte of its content. */
+/* A place in a file where reading may start. */
 typedef struct source_place {
-    uint64_t packed, content;
+    uint64_t packed, content; /* the byte of the file, and of its content */
+    int bits;                 /* of the file's byte before it that belong to what follows */
+    uint8_t *dictionary;      /* the content before it that deflate refers to, packed; or NULL */
+    size_t dictionary_size;
 } source_place;
 
 /* What tells one file, and one state of it, from another. */
@@ -34,8 +37,7 @@ const char *source_name(const source *s);
 
 source_stamp source_stamp_of(const source *s);
 
-/* Reads up to `room` bytes of content. `*count` is 0 only at the end. A read ends where a member of
- * a gzip ends. Fails on damage, on a content far larger than any text's, and where it is to stop. */
+/* Reads up to `room` bytes of content. `*count` is 0 only at the end. Fails on damage, on a content far larger than any text's, and where it is to stop. */
 bool source_read(source *s, uint8_t *out, size_t room, size_t *count, error *err);
 
 /* Whether the file is not compressed and begins with LABEL<TAB>. */
@@ -44,12 +46,16 @@ bool source_begins_with_label(const source *s);
 /* Whether the content's bytes are the file's. */
 bool source_is_plain(const source *s);
 
-/* The last place passed where reading may start: of a gzip, the start of its current member; of an
- * xz, its start; of another file, where it stands. */
-source_place source_last_place(const source *s);
+/* From here on, notes where reading may start: of a gzip, at the starts of its members and about
+ * `spacing` bytes of content apart; of an xz of one stream, at its blocks; of other xz files
+ * nowhere. A read ends at such a place, which source_take_place then gives to the caller, who frees
+ * the dictionary. Returns false if there is none, as always in a plain file, where it may be any. */
+void source_note_places(source *s, uint64_t spacing);
+bool source_take_place(source *s, source_place *place);
 
-/* Moves to such a place and from there to byte `content`, which must not be before it. */
-bool source_seek(source *s, source_place place, uint64_t content, error *err);
+/* Moves to a place and from there to byte `content`, which must not be before it; NULL: to any byte
+ * of a plain file, or from the start of another. */
+bool source_seek(source *s, const source_place *place, uint64_t content, error *err);
 
 /* Closes the file's descriptor until the next read, which needs its name again. A file that has
  * changed meanwhile is refused. */

@@ -10,6 +10,10 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+/* About the most places in the gzips of a corpus, each of which takes up to 32 KiB of memory, and the
+ * ratio of a text to its gzip. */
+enum { MOST_PLACES = 2048, RATIO = 4 };
+
 enum { LABELS_NONE, LABELS_INTEGERS, LABELS_NAMES };
 
 /* What reading a file finds. */
@@ -36,20 +40,18 @@ store_use store_use_of(const store *s, uint64_t hash) {
 
 /* ------------------------------------------------------------------------------- one file */
 
-/* Notes where a gzip's current member starts. */
-static void note_place(scan *c, const source *s) {
+static void take_place(scan *c, source *s) {
     stored_file *f = c->file;
-    const source_place at = source_last_place(s);
-    if (source_is_plain(s)) return;
-    if (f->place_count > 0 && at.content <= f->places[f->place_count - 1].content) return;
+    source_place place;
+    if (!source_take_place(s, &place)) return;
     f->places = mem_grow(f->places, &c->place_capacity, f->place_count + 1, sizeof *f->places);
-    f->places[f->place_count++] = at;
+    f->places[f->place_count++] = place;
 }
 
-/* The last place of a file at or before byte `content`. */
-static source_place place_before(const stored_file *f, uint64_t content) {
+/* The last place of a file at or before byte `content`, or NULL. */
+static const source_place *place_before(const stored_file *f, uint64_t content) {
     size_t low = 0, high = f->place_count;
-    if (high == 0) return (source_place){0, 0};
+    if (high == 0 || f->places[0].content > content) return NULL;
     while (high - low > 1) {
         const size_t middle = low + (high - low) / 2;
         if (f->places[middle].content <= content) {
@@ -58,7 +60,7 @@ static source_place place_before(const stored_file *f, uint64_t content) {
             high = middle;
         }
     }
-    return f->places[low];
+    return &f->places[low];
 }
 
 static document *add_piece(scan *c, uint64_t offset, bool raw) {
@@ -70,7 +72,8 @@ static document *add_piece(scan *c, uint64_t offset, bool raw) {
 
 /* Whether reading can start at byte `content` without what is before byte `begin` of the piece. */
 static bool may_start(const scan *c, const source *s, uint64_t begin, uint64_t content) {
-    return source_is_plain(s) || place_before(c->file, content).content > begin;
+    const source_place *place = place_before(c->file, content);
+    return source_is_plain(s) || (place && place->content > begin);
 }
 
 static void scan_line(scan *c, const source *s, const parsed_line *p, uint64_t begin) {
@@ -101,7 +104,7 @@ static bool scan_documents(scan *c, source *s, error *err) {
                               err);
         if (!read) break;
         scan_line(c, s, &p, from + mark);
-        note_place(c, s);
+        take_place(c, s);
         c->file->content = l.taken;
     }
     for (size_t i = 0; i < c->file->piece_count; i++) {
@@ -122,7 +125,7 @@ static bool scan_raw(scan *c, source *s, error *err) {
     while ((read = source_read(s, bytes, SOURCE_CHUNK, &count, err)) && count > 0) {
         hash = hash_bytes(hash, bytes, count);
         f->content += count;
-        note_place(c, s);
+        take_place(c, s);
     }
     free(bytes);
     hash = hash_end(hash);
@@ -144,8 +147,12 @@ static void thin_places(scan *c) {
         const uint64_t next = i + 1 < f->place_count ? f->places[i + 1].content : UINT64_MAX;
         while (piece < f->piece_count && f->pieces[piece].offset < here) piece++;
         const bool needed = piece < f->piece_count && f->pieces[piece].offset < next;
-        if (kept > 0 && !needed && here - f->places[kept - 1].content < c->store->block) continue;
-        f->places[kept++] = f->places[i];
+        const uint64_t before = kept > 0 ? f->places[kept - 1].content : 0;
+        if (needed || here - before >= c->store->block) {
+            f->places[kept++] = f->places[i];
+        } else {
+            free(f->places[i].dictionary);
+        }
     }
     f->place_count = kept;
     f->places = mem_resize(f->places, kept > 0 ? kept : 1, sizeof *f->places);
@@ -157,7 +164,7 @@ static bool scan_file(scan *c, error *err) {
     if (!s) return false;
     f->stamp = source_stamp_of(s);
     f->documents = paths_is_documents(f->path);
-    note_place(c, s);
+    source_note_places(s, c->store->spacing);
     bool read = f->documents ? scan_documents(c, s, err) : scan_raw(c, s, err);
     if (read && f->content == 0) read = error_set(err, "%s: empty", f->path);
     source_close(s);
@@ -168,7 +175,7 @@ static bool scan_file(scan *c, error *err) {
 /* ---------------------------------------------------------------------------- ranks' parts */
 
 static void put(FILE *out, const void *bytes, size_t count) {
-    fwrite(bytes, 1, count, out);
+    if (count > 0) fwrite(bytes, 1, count, out);
 }
 
 static void write_scan(const scan *c, FILE *out) {
@@ -178,6 +185,9 @@ static void write_scan(const scan *c, FILE *out) {
     put(out, head, sizeof head);
     put(out, &f->stamp, sizeof f->stamp);
     put(out, f->places, f->place_count * sizeof *f->places);
+    for (size_t i = 0; i < f->place_count; i++) {
+        put(out, f->places[i].dictionary, f->places[i].dictionary_size);
+    }
     put(out, f->pieces, f->piece_count * sizeof *f->pieces);
 }
 
@@ -201,6 +211,12 @@ static const uint8_t *read_scan(scan *c, const uint8_t *from) {
     f->places = mem_alloc(f->place_count + 1, sizeof *f->places);
     f->pieces = mem_alloc(f->piece_count + 1, sizeof *f->pieces);
     from = take(from, f->places, f->place_count * sizeof *f->places);
+    for (size_t i = 0; i < f->place_count; i++) {
+        source_place *p = &f->places[i];
+        if (!p->dictionary) continue;
+        p->dictionary = mem_alloc(p->dictionary_size, 1);
+        from = take(from, p->dictionary, p->dictionary_size);
+    }
     return take(from, f->pieces, f->piece_count * sizeof *f->pieces);
 }
 
@@ -285,7 +301,7 @@ static void share_scans(ranks *r, uint64_t host, scan *scans, size_t count, int 
 typedef struct naming {
     struct named_file {
         char *path;
-        uint64_t device, file;
+        uint64_t device, file, size;
         size_t order, number; /* place among the names; among the distinct files */
     } * files;
     size_t count, capacity;
@@ -302,8 +318,12 @@ static bool add_name(void *naming_, const char *path, error *err) {
                          path);
     }
     n->files = mem_grow(n->files, &n->capacity, n->count + 1, sizeof *n->files);
-    n->files[n->count] = (struct named_file){mem_string(path), (uint64_t)status.st_dev,
-                                             (uint64_t)status.st_ino, n->count, 0};
+    n->files[n->count] = (struct named_file){mem_string(path),
+                                             (uint64_t)status.st_dev,
+                                             (uint64_t)status.st_ino,
+                                             (uint64_t)status.st_size,
+                                             n->count,
+                                             0};
     n->count++;
     return true;
 }
@@ -323,6 +343,7 @@ static int by_first(const void *a, const void *b) {
 /* Lists the distinct files in the order in which they are first named. A file may be named under
  * two names of different kinds, and then counts as two. */
 static void list_files(store *s, naming *n) {
+    uint64_t bytes = 0;
     qsort(n->files, n->count, sizeof *n->files, by_file);
     struct named_file **first = mem_alloc(n->count + 1, sizeof *first);
     for (size_t i = 0; i < n->count; i++) {
@@ -330,6 +351,7 @@ static void list_files(store *s, naming *n) {
         const bool again = before && before->device == f->device && before->file == f->file &&
                            paths_is_documents(before->path) == paths_is_documents(f->path);
         if (!again) first[s->count++] = &n->files[i];
+        if (!again) bytes += f->size;
         n->files[i].number = s->count - 1; /* for now, in this order */
     }
     size_t *number = mem_alloc(s->count + 1, sizeof *number);
@@ -349,6 +371,8 @@ static void list_files(store *s, naming *n) {
     free(ordered);
     free(number);
     free(first);
+    s->spacing = bytes / MOST_PLACES * RATIO;
+    if (s->spacing < s->block) s->spacing = s->block;
 }
 
 /* Labels are names in all files or in none. */
@@ -403,6 +427,9 @@ bool store_index(store *s, char *const *files, int count, ranks *r, error *err) 
 void store_free(store *s) {
     if (!s) return;
     for (size_t i = 0; i < s->count; i++) {
+        for (size_t k = 0; k < s->files[i].place_count; k++) {
+            free(s->files[i].places[k].dictionary);
+        }
         free(s->files[i].path);
         free(s->files[i].places);
         free(s->files[i].pieces);

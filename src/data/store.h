@@ -1,9 +1,10 @@
 /* Text that stays in its files, and an index of it.
  *
  * The index holds pieces: of raw text, whole files; of documents, runs of lines that can be read
- * without what is before them. A piece ends where it has `block` bytes and reading may start: in a
- * file that is not compressed, after any line; in a gzip, after the first line of a later member; an
- * xz file is one piece. Memory: 32 bytes a piece, and about 200 a file. */
+ * without much of what is before them. A piece ends where it has `block` bytes and reading may start:
+ * in a file that is not compressed, after any line; in a gzip, at members and at blocks of deflate
+ * `spacing` bytes apart; in an xz, at its blocks. Memory: 32 bytes a piece, about 200 a file, and up
+ * to 64 MiB for the places in gzips. */
 #ifndef SMALLWORLD_DATA_STORE_H
 #define SMALLWORLD_DATA_STORE_H
 
@@ -11,11 +12,13 @@
 #include "data/document.h"
 #include "data/source.h"
 
+enum { WINDOW_LEAST = 2048 /* bytes of a window for each stream, half of them for a buffer */ };
+
 typedef struct stored_file {
     char *path;
     source_stamp stamp;
     bool documents;       /* a document on each line; else raw text */
-    source_place *places; /* [place_count] where a gzip may be read from, in order */
+    source_place *places; /* [place_count] where a packed file may be read from, in order */
     size_t place_count;
     document *pieces; /* [piece_count] in the file's order */
     size_t piece_count;
@@ -34,6 +37,7 @@ typedef struct store {
     uint64_t *excluded; /* [excluded_count] hashes of texts that are left out, in order */
     size_t excluded_count;
     uint64_t block;
+    uint64_t spacing; /* bytes of content between two places of a gzip */
 } store;
 
 typedef enum store_use { STORE_KEPT, STORE_LEFT_OUT, STORE_EXCLUDED } store_use;

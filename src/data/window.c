@@ -12,7 +12,7 @@
 #include <string.h>
 #include <unistd.h>
 
-enum { MOST_THREADS = 4, SHUFFLE_IN_PIECE = 1 /* detail of philox's purpose */ };
+enum { MOST_THREADS = 8, SHUFFLE_IN_PIECE = 1 /* detail of philox's purpose */ };
 
 typedef struct span {
     uint32_t begin, length; /* of a document in the buffer */

@@ -4,6 +4,7 @@
 #include "core/integer.h"
 #include "core/log.h"
 #include "core/memory.h"
+#include "data/store.h"
 #include "graph/graph.h"
 #include "model/size.h"
 
@@ -341,14 +342,12 @@ static bool check_files(options *o, error *err) {
     return true;
 }
 
-/* The least window gives each stream two buffers of this many bytes. */
 static bool check_window(const options *o, error *err) {
-    enum { LEAST = 1024 };
-    const double least = 2.0 * LEAST * (double)o->train.batch;
+    const double least = WINDOW_LEAST * (double)o->train.batch;
     if (o->data.window == 0 || o->data.window >= least) return true;
     return config_refuse(&o->config, err, "data.window",
-                         "expected at least %.0f, %d for each stream of train.batch, got %.10g", least,
-                         2 * LEAST, o->data.window);
+                         "expected at least %.0f, %d for each stream of train.batch, got %.10g",
+                         least, WINDOW_LEAST, o->data.window);
 }
 
 /* Checks the keys of structure learning. structure_check checks them against the patterns once
