@@ -5,6 +5,7 @@ import json
 import os
 import subprocess
 import sys
+import tempfile
 import unittest
 from pathlib import Path
 
@@ -50,7 +51,8 @@ class Matmul(unittest.TestCase):
 
 class Dispatch(unittest.TestCase):
     def test_help(self):
-        for arguments in (["--help"], ["matmul", "--help"], ["train", "--help"]):
+        for arguments in (["--help"], ["matmul", "--help"], ["train", "--help"],
+                          ["data", "--help"]):
             result = run(*arguments)
             self.assertEqual(result.returncode, 0)
             self.assertIn("Usage: smallworld bench", result.stdout)
@@ -60,6 +62,40 @@ class Dispatch(unittest.TestCase):
         result = run("trian")
         self.assertEqual(result.returncode, 2)
         self.assertIn("'train'", result.stderr)
+
+
+class Data(unittest.TestCase):
+    SMALL = ["data", "--seconds", "0.2", "--batch", "4", "--bptt", "16", "--window", "40e3"]
+
+    def test_made_up(self):
+        with tempfile.TemporaryDirectory() as folder:
+            files = ["--folder", folder, "--file-bytes", "2e5", "--bytes", "1e9"]
+            result = run(*self.SMALL, *files, "--json")
+            self.assertEqual(result.returncode, 0, result.stderr)
+            rows = json.loads(result.stdout)["rows"]
+            self.assertEqual([(row["text"], row["packed"], row["ranks"]) for row in rows],
+                             [(text, packed, ranks) for text in ("raw", "tsv")
+                              for packed in ("none", "gzip", "xz") for ranks in (1, 2)])
+            for row in rows:
+                for key in ("bytes_per_second", "read", "seconds", "first_seconds", "memory",
+                            "disk", "index_bytes_per_second"):
+                    self.assertGreater(row[key], 0, (row, key))
+                self.assertLess(row["memory"], 200e6)
+                self.assertAlmostEqual(row["epoch_bytes"] / 1e9, 1, 1)
+            self.assertEqual(len(os.listdir(folder)), 6)
+            table = run(*self.SMALL, "--ranks", "2", f"{folder}/made-up.txt.gz")
+            self.assertRegex(table.stdout, r"files +- +2 \|")
+
+    def test_refused(self):
+        for arguments, status, message in (
+                (["--window", "5e3"], 2, "--window: expected at least 2048 for each of 4 streams"),
+                (["--ranks", "5"], 2, "--ranks: expected at most one for each of 4 streams"),
+                (["--text", "csv"], 2, "--text"), (["nowhere"], 1, "nowhere"),
+                (["LICENSE", "--bptt", "60000"], 1, "less text than one minibatch")):
+            result = run(*self.SMALL, *arguments)
+            self.assertEqual(result.returncode, status, arguments)
+            self.assertIn(message, result.stderr)
+            self.assertEqual(result.stdout, "")
 
 
 class Train(unittest.TestCase):

@@ -50,18 +50,23 @@ static bool pack_gzip(FILE *in, FILE *out) {
 
 static bool pack_xz(FILE *in, FILE *out) {
 #ifdef SMALLWORLD_XZ
-    enum { PRESET = 1 };
+    enum { PRESET = 1, BLOCK = 1 << 20 };
     uint8_t bytes[CHUNK], packed[CHUNK];
     lzma_stream s = LZMA_STREAM_INIT;
     lzma_ret status = lzma_easy_encoder(&s, PRESET, LZMA_CHECK_CRC32);
-    while (status == LZMA_OK) {
-        if (s.avail_in == 0 && !feof(in)) {
+    lzma_action action = LZMA_RUN;
+    size_t block = 0;
+    while (status == LZMA_OK || (status == LZMA_STREAM_END && action == LZMA_FULL_FLUSH)) {
+        if (status == LZMA_STREAM_END) block = 0; /* the block is complete */
+        if (s.avail_in == 0 && !feof(in) && block < BLOCK) {
             s.next_in = bytes;
             s.avail_in = fread(bytes, 1, sizeof bytes, in);
+            block += s.avail_in;
         }
+        action = feof(in) ? LZMA_FINISH : block >= BLOCK ? LZMA_FULL_FLUSH : LZMA_RUN;
         s.next_out = packed;
         s.avail_out = sizeof packed;
-        status = lzma_code(&s, feof(in) ? LZMA_FINISH : LZMA_RUN);
+        status = lzma_code(&s, action);
         fwrite(packed, 1, sizeof packed - s.avail_out, out);
     }
     lzma_end(&s);

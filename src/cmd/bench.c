@@ -314,7 +314,7 @@ static int bench_train(int argc, char **argv) {
 
 typedef struct data_arguments {
     stream_options how;
-    cli_list files;
+    config_list files;
     bool json;
 } data_arguments;
 
@@ -334,7 +334,8 @@ enum {
 
 static const struct argp_option data_options_table[] = {
     {"text", KEY_TEXT, "LIST", 0, "Made-up texts, of " STREAM_TEXTS "; default both", 0},
-    {"packed", KEY_PACKED, "LIST", 0, "Packings, of " STREAM_PACKINGS "; default all", 0},
+    {"packed", KEY_PACKED, "LIST", 0,
+     "Packings, of " STREAM_PACKINGS "; default all; xz has blocks of 1 MiB", 0},
     {"ranks", KEY_RANKS, "LIST", 0, "Numbers of processes that share the streams; default 1 and 2",
      0},
     {"seconds", KEY_DATA_SECONDS, "S", 0,

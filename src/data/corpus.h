@@ -60,12 +60,12 @@ typedef struct in_place_options {
 corpus *corpus_read_in_place(char *const *files, int count, const corpus_options *options,
                              const in_place_options *how, error *err);
 
-/* The first `limit` bytes (0: all) of the share that such a corpus leaves out, with whole documents,
- * as a corpus of its own. */
+/* The first `limit` bytes (0: all) of the share that such a corpus leaves out, to the end of the
+ * last document, as a corpus of its own. */
 corpus *corpus_read_left_out(const corpus *c, uint64_t limit, error *err);
 
-/* The number of documents, also where they stay in their files, and of those that corpus_read_in_place
- * has left out because of `exclude`. */
+/* The number of documents, also where they stay in their files; and of those that
+ * corpus_read_in_place has left out because of `exclude`. */
 uint64_t corpus_documents(const corpus *c);
 uint64_t corpus_excluded(const corpus *c);
 

@@ -37,7 +37,8 @@ const char *source_name(const source *s);
 
 source_stamp source_stamp_of(const source *s);
 
-/* Reads up to `room` bytes of content. `*count` is 0 only at the end. Fails on damage, on a content far larger than any text's, and where it is to stop. */
+/* Reads up to `room` bytes of content. `*count` is 0 only at the end. Fails on damage, on content
+ * far larger than any text's, and where it is to stop. */
 bool source_read(source *s, uint8_t *out, size_t room, size_t *count, error *err);
 
 /* Whether the file is not compressed and begins with LABEL<TAB>. */
@@ -49,7 +50,7 @@ bool source_is_plain(const source *s);
 /* From here on, notes where reading may start: of a gzip, at the starts of its members and about
  * `spacing` bytes of content apart; of an xz of one stream, at its blocks; of other xz files
  * nowhere. A read ends at such a place, which source_take_place then gives to the caller, who frees
- * the dictionary. Returns false if there is none, as always in a plain file, where it may be any. */
+ * the dictionary. Returns false if there is none. Reading of a plain file may start anywhere. */
 void source_note_places(source *s, uint64_t spacing);
 bool source_take_place(source *s, source_place *place);
 

@@ -10,8 +10,8 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-/* About the most places in the gzips of a corpus, each of which takes up to 32 KiB of memory, and the
- * ratio of a text to its gzip. */
+/* About the most places in the gzips of a corpus, each of which takes up to 32 KiB of memory, and
+ * the ratio of a text to its gzip. */
 enum { MOST_PLACES = 2048, RATIO = 4 };
 
 enum { LABELS_NONE, LABELS_INTEGERS, LABELS_NAMES };

@@ -1,10 +1,10 @@
 /* Text that stays in its files, and an index of it.
  *
  * The index holds pieces: of raw text, whole files; of documents, runs of lines that can be read
- * without much of what is before them. A piece ends where it has `block` bytes and reading may start:
- * in a file that is not compressed, after any line; in a gzip, at members and at blocks of deflate
- * `spacing` bytes apart; in an xz, at its blocks. Memory: 32 bytes a piece, about 200 a file, and up
- * to 64 MiB for the places in gzips. */
+ * without much of what is before them. A piece ends where it has `block` bytes and reading may
+ * start: in a file that is not compressed, after any line; in a gzip, at members and at blocks of
+ * deflate `spacing` bytes apart; in an xz, at its blocks. Memory: 32 bytes a piece, about 200 a
+ * file, and up to 64 MiB for the places in gzips. */
 #ifndef SMALLWORLD_DATA_STORE_H
 #define SMALLWORLD_DATA_STORE_H
 

@@ -18,7 +18,8 @@ typedef struct window_stripe {
     uint64_t begin, end;
 } window_stripe;
 
-/* Starts to read `count` stripes of the sequence of epoch `epoch`, which must outlive the window. */
+/* Starts to read `count` stripes of the sequence of epoch `epoch`. The sequence must outlive the
+ * window. */
 window *window_start(const sequence *s, const window_stripe *stripes, int count, uint64_t seed,
                      uint64_t epoch);
 

@@ -10,6 +10,7 @@
 #include "core/stop.h"
 #include "data/reader.h"
 #include "data/sequence.h"
+#include "data/store.h"
 #include "graph/metrics.h"
 #include "train/checkpoint.h"
 #include "train/evaluate.h"
@@ -319,6 +320,18 @@ static void set_end(trainer *tr) {
     if (s->step < tr->end) s->finished = false;
 }
 
+static void describe_window(const trainer *tr) {
+    const corpus *c = tr->train;
+    uint64_t longest = 0;
+    char piece[16], block[16];
+    for (size_t i = 0; i < c->count; i++) {
+        if (c->documents[i].length > longest) longest = c->documents[i].length;
+    }
+    log_line("window: %zu files in %zu pieces, the longest of %s, shuffled by %s", c->store->count,
+             c->count, log_bytes(piece, (double)longest),
+             log_bytes(block, (double)c->store->block));
+}
+
 static void describe(const trainer *tr) {
     const model *m = tr->m;
     const options *o = tr->o;
@@ -359,6 +372,7 @@ static void describe(const trainer *tr) {
         "data: %" PRIu64 " documents, %" PRIu64 " bytes to train on, %" PRIu64 " to validate on%s",
         corpus_documents(tr->train), tr->train->size, tr->valid_text ? tr->valid_text->size : 0,
         tr->valid_text ? "" : " (no best.safetensors)");
+    if (tr->train->store) describe_window(tr);
     if (tr->excluded) log_line("data: %" PRId64 " documents excluded", tr->excluded);
     log_line("epoch: %" PRIu64 " updates of %" PRId64 " x %" PRId64 " bytes, %" PRIu64
              " bytes dropped",
