@@ -99,7 +99,7 @@ static bool check_ranks(const arguments *a, const ranks *r, error *err) {
 
 static bool same_checkpoint(const cli_loaded *loaded, ranks *r, error *err) {
     uint64_t number = 0;
-    const char *sum = safetensors_metadata(&loaded->checkpoint.file, "checksum");
+    const char *sum = checkpoint_checksum(&loaded->checkpoint);
     for (; sum && *sum; sum++) number = number * 0x100000001b3 + (unsigned char)*sum;
     return ranks_same(r, (int64_t)number, "the checkpoint", err) &&
            ranks_same(r, loaded->checkpoint.options.train.batch, "--batch", err);

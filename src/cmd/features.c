@@ -87,7 +87,7 @@ static bool extract(arguments *a, feature_result *r, error *err) {
     if (!cli_open(&loaded, a->checkpoint, &a->model, err)) return false;
     loaded.checkpoint.options.run.ranks = a->how.ranks;
     corpus *c = read_documents(a, &loaded.checkpoint.options, err);
-    a->how.model = safetensors_metadata(&loaded.checkpoint.file, "checksum");
+    a->how.model = checkpoint_checksum(&loaded.checkpoint);
     bool done = c != NULL;
     if (done) {
         const cli_text most = {(int64_t)c->count, (int64_t)c->size};

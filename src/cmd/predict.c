@@ -149,7 +149,7 @@ static bool predict(const arguments *a, error *err) {
         cli_load(&loaded, a->checkpoint, &a->model, 0, FEATURES_STEPS, err)) {
         const checkpoint *c = &loaded.checkpoint;
         done = saved_check(&probe, c->options.model.hidden * how.pools.count,
-                           safetensors_metadata(&c->file, "checksum"), path, err) &&
+                           checkpoint_checksum(c), path, err) &&
                run(a, &loaded, &probe, &how, err);
         cli_unload(&loaded);
     }

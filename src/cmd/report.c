@@ -96,7 +96,7 @@ static bool open_probe(const arguments *a, material *m, error *err) {
         done = saved_open(&m->probe, path, err);
         m->has_probe =
             done && saved_check(&m->probe, m->checkpoint.options.model.hidden * pools_of(&m->probe),
-                                safetensors_metadata(&m->checkpoint.file, "checksum"), path, err);
+                                checkpoint_checksum(&m->checkpoint), path, err);
         if (done && !m->has_probe) saved_close(&m->probe);
         done = m->has_probe || (!a->probe && left_out(err));
     }
@@ -108,9 +108,9 @@ static bool open_probe(const arguments *a, material *m, error *err) {
 static bool open_features(const arguments *a, material *m, error *err) {
     const checkpoint *c = &m->checkpoint;
     const saved_probe *p = m->has_probe ? &m->probe : NULL;
-    const show_model model = {
-        c->options.model.hidden, p && p->origin.known ? p->origin.state : FEATURE_CELL,
-        safetensors_metadata(&c->file, "checksum"), p && p->classes == 2 ? p : NULL};
+    const show_model model = {c->options.model.hidden,
+                              p && p->origin.known ? p->origin.state : FEATURE_CELL,
+                              checkpoint_checksum(c), p && p->classes == 2 ? p : NULL};
     char *prefix = a->features ? mem_string(a->features) : mem_format("%s/test", a->folder);
     char *labels = mem_format("%s.labels.npy", prefix);
     bool done = true;

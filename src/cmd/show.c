@@ -89,7 +89,7 @@ typedef struct material {
 
 static bool read_probe(const arguments *a, material *m, const checkpoint *c, error *err) {
     static const origin unknown = {0};
-    const char *checksum = safetensors_metadata(&c->file, "checksum");
+    const char *checksum = checkpoint_checksum(c);
     cli_features chosen;
     char *path = a->probe ? cli_probe_path(a->probe) : NULL;
     m->has_probe = path && saved_open(&m->probe, path, err);
@@ -145,8 +145,7 @@ static bool read_material(const arguments *a, material *m, const checkpoint *c, 
                            m->how.count, (long long)most);
     }
     if (a->labelled) {
-        const show_model model = {o->model.hidden, m->how.state,
-                                  safetensors_metadata(&c->file, "checksum"),
+        const show_model model = {o->model.hidden, m->how.state, checkpoint_checksum(c),
                                   m->has_probe ? &m->probe : NULL};
         m->has_labelled = show_open(&m->labelled, &m->origin, a->labelled, &model, err);
         if (!m->has_labelled) return false;

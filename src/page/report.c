@@ -153,7 +153,7 @@ static facts collect(const report *r) {
     if (o) add_data(&f, o);
     add_training(&f, r, o);
     add_results(&f, r);
-    const char *sum = safetensors_metadata(&r->checkpoint->file, "checksum");
+    const char *sum = checkpoint_checksum(r->checkpoint);
     add(&f, "checkpoint", "%s/last.safetensors, checksum %s", r->folder, sum ? sum : "unknown");
     add(&f, "made by", "smallworld " SMALLWORLD_VERSION);
     return f;

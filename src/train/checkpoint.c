@@ -228,6 +228,10 @@ int64_t checkpoint_step(const checkpoint *c) {
     return step;
 }
 
+const char *checkpoint_checksum(const checkpoint *c) {
+    return safetensors_metadata(&c->file, "checksum");
+}
+
 /* ------------------------------------------------------------------------------------ state */
 
 enum { STATE_TENSORS = 6, STATE_NUMBERS = 19 };

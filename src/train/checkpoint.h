@@ -69,6 +69,9 @@ model *checkpoint_training_model(checkpoint *c, backend *be, error *err);
 /* The number of updates that the file records. */
 int64_t checkpoint_step(const checkpoint *c);
 
+/* The file's checksum, eight hexadecimal digits, which identifies the model. */
+const char *checkpoint_checksum(const checkpoint *c);
+
 /* Loads the weights into an existing model, for train.init. The error names the first tensor whose
  * shape differs. */
 bool checkpoint_load_weights(const checkpoint *c, model *m, error *err);
