@@ -39,7 +39,7 @@ const grid_axes grid_default = {PRECISIONS_(B16), PRODUCTS_(Y), GATES_(1),   PAT
 static const grid_axes slices[] = {
     /* every N */
     {PRECISIONS_(B16), PRODUCTS_(Y, DX, DW), GATES_(1), PATTERNS_(RANDOM), BLOCKS_(32),
-     COLUMNS_(8, 32, 64, 128, 256, 512, 8192), DENSITIES_},
+     COLUMNS_(8, 32, 48, 64, 96, 128, 200, 256, 512, 8192), DENSITIES_},
     /* four gates on one pattern, as in the cell */
     {PRECISIONS_(B16), PRODUCTS_(Y, DX, DW), GATES_(4), PATTERNS_(RANDOM, RING), BLOCKS_(32),
      COLUMNS_(32, 128, 512, 8192), DENSITIES_},
