@@ -25,7 +25,7 @@ int next_source(const int *other, int count, const int *at, const int *stop, uin
     return next;
 }
 
-/* Zeroes; for each source, the number of the latest group that has it, from 1 on. */
+/* Makes [sources] zeros, for the number, from 1 on, of the latest group that has each source. */
 static int *no_groups(const node_lists *l) {
     int *seen = host_array<int>((size_t)l->sources + 1);
     return seen;
@@ -45,8 +45,8 @@ static int count_sources(const node_lists *l, const int *order, int group) {
     return count;
 }
 
-/* Each group begins with the longest list left, then takes the list that shares most with it.
- * Random patterns have a sixth to a fifth fewer sources so. */
+/* Each group begins with the longest list that is left, and then takes the list that shares most
+ * sources with it. Groups of random patterns then have a sixth to a fifth fewer sources. */
 static void order_by_likeness(const node_lists *l, int group, int *order) {
     enum { WINDOW = 1024 }; /* of nodes that are looked at */
     int *seen = no_groups(l);

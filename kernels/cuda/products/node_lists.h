@@ -15,9 +15,9 @@ typedef struct node_lists {
 node_lists row_lists(const layout *l);
 node_lists column_lists(const layout *l);
 
-/* Merging: the least source at the fronts of `count` lists, other[at[m]], ..., other[stop[m] - 1].
- * Bit m of `mask` says whether list m has it in front. Returns -1 once all lists are at their
- * end. */
+/* One step of a merge. Returns the smallest source at the fronts of `count` lists, other[at[m]],
+ * ..., other[stop[m] - 1], or -1 once all lists have ended. Bit m of `mask` says whether it is at
+ * the front of list m. */
 int next_source(const int *other, int count, const int *at, const int *stop, uint32_t *mask);
 
 /* Steps past it. */
@@ -25,17 +25,17 @@ static inline void step_past(uint32_t mask, int count, int *at) {
     for (int m = 0; m < count; m++) at[m] += mask >> m & 1;
 }
 
-/* Keeps this order if groups of `group` successive nodes have fewer sources in it than in the
- * nodes' own order, which suits small worlds; else restores the nodes' own order. */
+/* Keeps the given order if groups of `group` successive nodes have fewer sources in it than in the
+ * nodes' own order, which is good for small worlds. Otherwise restores the nodes' own order. */
 void keep_if_fewer(const node_lists *l, int group, int *order);
 
 /* Orders the nodes so that each `group` successive ones share many sources, if that leaves fewer in
  * all. */
 void order_nodes(const node_lists *l, int group, int *order);
 
-/* The same with about equally many sources in each group. The groups take turns: each takes the
- * node that shares most with it so far, so the last nodes, which share little, are spread over all
- * groups. */
+/* Does so with about equally many sources in each group. The groups take turns: each takes the node
+ * that shares most sources with it, so the last nodes, which share few, are spread over all groups.
+ */
 void order_in_turns(const node_lists *l, int group, int *order);
 
 /* The first member of the parts of every plan. */

@@ -26,10 +26,11 @@
 #include "products/hopper/fprop_gates.cuh"
 
 enum {
-    FINISHERS = 3,               /* warps beside the producer */
-    OVERLAPPING = 128,           /* the most columns of a launch that starts early */
-    BOX_BYTES = UNITS * BOX_ROW, /* of a finished tile, a gate's units and 64 columns */
-    SUM_ROW = GROUP * 16         /* a row of partial sums: four of each thread */
+    FINISHERS = 3,     /* warps beside the producer */
+    OVERLAPPING = 128, /* the most columns of a launch that starts early */
+    /* The part of a finished tile that is a gate's units and 64 columns. */
+    BOX_BYTES = UNITS * BOX_ROW,
+    SUM_ROW = GROUP * 16 /* a row of partial sums: four of each thread */
 };
 
 typedef struct fprop_gates_arguments {
@@ -37,13 +38,13 @@ typedef struct fprop_gates_arguments {
     const fprop_gates_tile *tile;
     fixed *sums;
     int columns, b;
-    bool overlaps; /* with the kernels before and after */
+    bool overlaps; /* whether it overlaps the previous and the next kernel */
     partial_sums partial;
     int begin[MOST_PARTS + 1]; /* a part's sources ... */
     int last[MOST_PARTS];      /* ... and the tile of the last of them */
 } fprop_gates_arguments;
 
-/* KC: of a block's b columns, those in a stage. N: columns of a tile. */
+/* KC: the number of a block's b columns that a stage has. N: columns of a tile. */
 template <int KC, int N> struct fprop_gates_shape {
     static const int W_BYTES = TILE_ROWS * KC * 2, X_BYTES = KC * N * 2;
     static const int STAGE = X_BYTES + W_BYTES;
@@ -54,7 +55,8 @@ template <int KC, int N> struct fprop_gates_shape {
     static const int BOXES = STAGES * STAGE, BARRIERS = BOXES + STAGED;
     static const int BOX_BARRIERS = BARRIERS + STAGES * 16;
     static const int BYTES = BOX_BARRIERS + GATES * SLOTS * 16 + 1024;
-    /* Rows of sums in a stage, for either warpgroup, and stages that a tile's take. */
+    /* Rows of partial sums in a stage, for both warpgroups, and the number of stages that a tile's
+     * sums take. */
     static const int SUM_ROWS = STAGE < 8 * SUM_ROW ? 2 : 4;
     static const int SUM_BYTES = SUM_ROWS * SUM_ROW, SUM_STAGES = N / 8 / SUM_ROWS;
 };
@@ -104,7 +106,7 @@ static __device__ __forceinline__ void give_tile(const partial_sums &e, int slot
     leave_sums<GROUP>((float4 *)(e.sums + (size_t)slot * K * GROUP) + threadIdx.x % GROUP, sum);
 }
 
-/* A finisher marks a warpgroup's partial sums as stored, once they are. */
+/* Marks a warpgroup's partial sums as stored, once they are. A finisher calls this. */
 static __device__ void pass_sums(const fprop_gates_arguments &p, int group) {
     const int slot = (blockIdx.y * gridDim.x + blockIdx.x) * 2 + group;
     if (p.begin[blockIdx.y + 1] == p.tile[p.last[blockIdx.y] + 1].first) return;
@@ -113,8 +115,8 @@ static __device__ void pass_sums(const fprop_gates_arguments &p, int group) {
     __syncwarp();
 }
 
-/* Brings the partial sums of earlier parts, as further stages after all others. One lane calls
- * this. */
+/* Loads the partial sums of earlier parts as further stages, after all others. One lane
+ * calls this. */
 template <int KC, int N>
 static __device__ void produce_sums(const fprop_gates_arguments &p, uint32_t base,
                                     cursor<fprop_gates_shape<KC, N>::STAGES> &stages) {
@@ -156,7 +158,8 @@ static __device__ __forceinline__ void take_tile(uint32_t base, int group,
 
 /* --------------------------------------------------------------------------------- the producer */
 
-/* Sources are read 32 at a time, one to a lane, a batch ahead. Unrolled, these loops are slower. */
+/* Sources are read 32 at a time, one in each lane and a batch ahead. These loops are slower if
+ * unrolled. */
 template <int KC, int N>
 static __device__ void produce_rows(const CUtensorMap &w_map, const CUtensorMap &x_map,
                                     const fprop_gates_arguments &p, uint32_t base,
@@ -226,8 +229,8 @@ static __device__ __forceinline__ void hand_out(uint32_t base, int &use,
     }
 }
 
-/* Totals of four columns and of their squares, over the rows ROW, ROW + STEP, ... of 16: always in
- * the same order, by halves. */
+/* Sums of four columns and of their squares over the rows ROW, ROW + STEP, ... of 16. The order is
+ * always the same, by halves. */
 template <int ROW, int STEP>
 static __device__ __forceinline__ void add_rows(uint32_t rows, float (&sum)[8]) {
     if constexpr (STEP == UNITS / 2) {
@@ -248,8 +251,8 @@ static __device__ __forceinline__ void add_rows(uint32_t rows, float (&sum)[8]) 
     }
 }
 
-/* Adds a box to what a warp keeps of layer norm's sums: half of the lanes add up the even units,
- * half the odd ones, each of four columns. */
+/* Adds a box to a warp's sums for layer norm. Half of the lanes add the even units, half the odd
+ * ones, each of four columns. */
 static __device__ __forceinline__ void sum_box(uint32_t box, fixed *sums, int columns,
                                                fixed (&kept)[8]) {
     const int lane = threadIdx.x % 32;
@@ -295,7 +298,7 @@ static __device__ __forceinline__ void add_sums(fixed *sums, int columns, fixed 
     __syncwarp();
 }
 
-/* A finisher stores every third finished box, and adds up its columns. */
+/* A finisher stores every third finished box, and sums its columns. */
 template <int KC, int N>
 static __device__ void finish_rows(const CUtensorMap &y_map, const fprop_gates_arguments &p,
                                    char *tiles, int finisher) {
@@ -339,7 +342,8 @@ static __device__ void finish_rows(const CUtensorMap &y_map, const fprop_gates_a
     }
     __syncwarp();
     if (!p.sums) return;
-    fixed *shared = (fixed *)(tiles + (box - base)); /* has been stored, and is filled no more */
+    /* It has been stored and will not be filled again. */
+    fixed *shared = (fixed *)(tiles + (box - base));
 #pragma unroll
     for (int k = 0; k < mine; k++) {
         const int i = k * FINISHERS + finisher;
@@ -438,7 +442,7 @@ static void cut_lists(const fprop_gates_tables *lists, int parts, fprop_gates_ar
 
 /* ----------------------------------------------------------------------------------- launches */
 
-/* Columns that a launch makes: `count` from `first` on, of `columns`. */
+/* The columns of a launch: `count` from `first` on, of `columns`. */
 typedef struct column_range {
     int columns, first, count;
 } column_range;
@@ -505,8 +509,9 @@ static void launch_by_columns(backend *be, const device_layout *device,
     }
 }
 
-/* The columns of the next launch: as many as have room in the L2 for their activations. The last 64
- * of an odd multiple of 64 are a launch of their own, as wider tiles are faster. */
+/* The columns of the next launch: as many as leave room in the L2 for their activations. The last
+ * 64 columns of an odd multiple of 64 have a launch of their own, because wider tiles are faster.
+ */
 static int columns_at_once(int left) {
     return left < 128 ? left : min(left / 128 * 128, 1024);
 }

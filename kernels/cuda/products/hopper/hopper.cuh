@@ -150,8 +150,8 @@ static __device__ inline void raise_flag(int *flag, int value = 1) {
     atomicExch(flag, value);
 }
 
-/* Waits for a flag's value, asking every `every` ns. One thread calls this; after a fence and a
- * barrier the others may read the sums. */
+/* Waits until a flag has this value, and polls every `every` ns. One thread calls this; after a
+ * fence and a barrier the others may read the sums. */
 static __device__ inline void await_flag(const partial_sums &p, int *flag, int value, int every) {
     for (patience patience; atomicAdd(flag, 0) != value; patience.lose(p.stuck)) {
         if (every) __nanosleep(every);
@@ -205,7 +205,7 @@ static inline partial_sums partial_sums_create(backend *be, device_layout *devic
     return p;
 }
 
-/* A tensor as TMA sees it: `rank` dimensions, innermost first; strides in bytes, of all but the
+/* Describes a tensor for TMA: `rank` dimensions, innermost first; strides in bytes, of all but the
  * innermost. */
 static inline bool make_map_of(CUtensorMapDataType type, backend *be, CUtensorMap *map,
                                const void *base, int rank, const uint64_t *extent,

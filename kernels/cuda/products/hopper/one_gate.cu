@@ -105,8 +105,8 @@ static __device__ __forceinline__ void give_hub(const one_gate_arguments &p, int
     if (threadIdx.x % GROUP == 0) raise_flag(to.flag);
 }
 
-/* Takes the sums of several givers at a time, as many as there are registers for, since each time
- * is a trip to the L2. */
+/* Adds the sums of several giving parts at a time, as many as registers hold, since each time waits
+ * for the L2 once. */
 template <int TILES, int SUMS>
 static __device__ __forceinline__ void take_hub(const one_gate_arguments &p, int given, int takes,
                                                 int column, float (&sum)[TILES][SUMS]) {
@@ -140,8 +140,8 @@ static __device__ __forceinline__ void take_hub(const one_gate_arguments &p, int
     }
 }
 
-/* Hands on the sums of a part that gives, and returns false; or adds the sums that were given to
- * it, and returns true: the part's nodes are then complete. */
+/* If the part gives, stores its partial sums and returns false. Otherwise adds the partial sums
+ * that were given to it and returns true: its nodes are then complete. */
 template <typename Part, int TILES, int SUMS>
 static __device__ __forceinline__ bool gather_hub(const one_gate_arguments &p, const Part *part,
                                                   int column, float (&sum)[TILES][SUMS]) {
@@ -155,8 +155,8 @@ static __device__ __forceinline__ bool gather_hub(const one_gate_arguments &p, c
 
 /* ------------------------------------------------------------------------------------- results */
 
-/* The two thread blocks of a cluster have sums over half of the sources each. Each sends the other
- * those of the nodes that the other finishes, to where the ring was. */
+/* Each of a cluster's two thread blocks has sums over half of the sources. Each sends the other the
+ * sums of the nodes that the other finishes, to the memory that was the ring. */
 template <typename S>
 static __device__ __forceinline__ void trade_sums(float (&sum)[S::SLOTS][S::TILES][S::SUMS],
                                                   uint32_t base, int rank) {
@@ -292,13 +292,15 @@ static __global__ void __launch_bounds__(THREADS, S::RESIDENT)
                 for (int parity = 0; parity < 2; parity++) {
                     if (HALVES == 1 && parity && !stages) break;
                     const bool whole = HALVES == 1 || parity;
-                    /* The mask is the same in all lanes; of a reduction the compiler knows that. */
+                    /* The mask is the same in all lanes, which the compiler only knows of a
+                     * reduction's result. */
                     const uint32_t now = __reduce_or_sync(~0u, mask);
                     const uint32_t w = weights + stage * (S::STAGE / 16) +
                                        (HALVES == 2 && parity ? layout_of::HALF : 0);
                     multiply_nodes<FORWARD, layout_of::NEXT, S::W_BYTES>(
                         sum, a[S::AHEAD ? parity : 0], now, w, above);
-                    /* The next rows: beside these products where registers allow it, else after. */
+                    /* The next rows are loaded during these products if there are registers for
+                     * both, else afterwards. */
                     const bool wraps = stage + 1 == S::STAGES, more = stages > 1;
                     const int next = !whole ? stage : wraps ? 0 : stage + 1;
                     if (whole && wraps) phase ^= 1;
@@ -330,7 +332,8 @@ static __global__ void __launch_bounds__(THREADS, S::RESIDENT)
                 if (S::SHARES > 1) take_sums<S>(sum[k], base, k);
                 if (part->node[slot] == NO_NODE) {
                     if (S::SHARES == 1) break;
-                    continue; /* what the other thread block sends must be taken */
+                    /* The sums that the other thread block sends must still be received. */
+                    continue;
                 }
 #pragma unroll
                 for (int t = 0; t < TILES; t++) {
@@ -346,7 +349,7 @@ static __global__ void __launch_bounds__(THREADS, S::RESIDENT)
 
 /* ----------------------------------------------------------------------------------- launches */
 
-/* W, in boxes of a slice of a block's rows. */
+/* W in boxes, each a slice of a block's rows. */
 static bool map_weights(backend *be, CUtensorMap *map, const layout *l, const void *w,
                         bool forward) {
     const uint64_t b = (uint64_t)l->in_block, rows = b * (uint64_t)l->blocks;
@@ -379,7 +382,7 @@ static void launch(backend *be, const device_layout *device, const one_gate_part
     cuda_of(be)->weights_settled = true;
 }
 
-/* Whole parts, each for a thread block. */
+/* Runs whole parts, one for each thread block. */
 template <int B, bool FORWARD, bool HUBS>
 static void launch_whole(backend *be, const device_layout *device, const one_gate_parts *parts,
                          const product_call *c) {
@@ -391,7 +394,7 @@ static void launch_whole(backend *be, const device_layout *device, const one_gat
     }
 }
 
-/* Parts of half as many nodes, or for two thread blocks. */
+/* Runs parts of half as many nodes, or parts that two thread blocks share. */
 template <bool FORWARD>
 static void launch_split(backend *be, const device_layout *device, const one_gate_parts *parts,
                          const product_call *c) {

@@ -9,9 +9,10 @@
  * thread blocks share a part, each has an entry for its share of the sources. */
 enum { ONE_GATE_NODES = 6, ONE_GATE_CUTS = 4 };
 
-/* The distance of the source's node from the one before (from 0 for a part's first), and in the low
- * bits which of the part's nodes have a block for it. A distance too long for the bits is gone in
- * several steps, over sources that no node has a block for. */
+/* The high bits are the distance of the source's node from the previous one (from 0 for a part's
+ * first source). The low bits say which of the part's nodes have a block for the source. A distance
+ * that is too large for its bits is covered in several steps, by sources for which no node has a
+ * block. */
 typedef uint16_t one_gate_source;
 
 typedef struct one_gate_parts {
@@ -28,16 +29,15 @@ typedef struct one_gate_tables {
     one_gate_parts forward[ONE_GATE_CUTS], backward[ONE_GATE_CUTS];
 } one_gate_tables;
 
-/* A part as it lies in memory, of as many nodes as there are slots; NO_NODE: none.
- *
- * A hub's list may be cut into several parts, of this node alone. All but the last give their sums
- * to the last one, the owner, which adds them to its own in their order and finishes the node.
+/* A part in memory, with as many nodes as there are slots; NO_NODE: an empty slot. A hub's list may
+ * be cut into several parts, each of this node alone. All but the last give their partial sums to
+ * the last one, the owner, which adds them to its own in their order and finishes the node.
  * Contributing parts are scheduled before the owner, so the owner may spin on them without
  * deadlock. */
 enum { NO_NODE = 0xFFFF, MOST_GIVEN = 128 /* parts that give */ };
 
 template <int SLOTS> struct packed_part {
-    int first, start[SLOTS];     /* its sources; where the nodes' lists begin */
+    int first, start[SLOTS];     /* its sources; the first block of each node's list */
     uint16_t count, node[SLOTS]; /* count: of sources */
     uint8_t given,
         takes; /* given: its number among the parts that give, or that of the first it takes from */
@@ -46,13 +46,13 @@ template <int SLOTS> struct packed_part {
 
 enum { ABREAST = 4 /* column tiles whose parts share weights in L2, see tile_of */ };
 
-/* How many nodes' sums a warpgroup has registers for. */
+/* The number of nodes for whose sums a warpgroup has registers. */
 static constexpr __host__ __device__ int one_gate_slots(int b) {
     return ONE_GATE_NODES * 32 / b;
 }
 
-/* The most columns for which lists are cut; for every 64 of them a giver takes a slot of b x 64
- * sums. */
+/* The largest number of columns for which lists are cut. For every 64 of them a giving part takes a
+ * slot of b x 64 sums. */
 enum { MOST_CUT_COLUMNS = 512 };
 
 #endif

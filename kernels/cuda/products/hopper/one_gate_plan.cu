@@ -13,18 +13,19 @@ typedef struct one_gate_part {
     bool gives;
 } one_gate_part;
 
-/* The time that a part, a source, a block and giving take, in relation, as measured. */
+/* Measured relative times of a part, a source, a block, and of giving partial sums. */
 enum { PART_COST = 40, SOURCE_COST = 3, BLOCK_COST = 1, GIVING_COST = 30 };
 
 enum { MOST_PIECES = 8 /* of a hub's list */ };
 
-/* The furthest that a one_gate_source's node may be from the one before. */
+/* The largest distance of a one_gate_source's node from the previous one. */
 static int longest_way(int slots) {
     return 0xFFFF >> slots;
 }
 
-/* Merges the lists of a part's nodes by source, in ascending order, from `at` on, until their cost
- * reaches `most_cost`; `at` is then where it stopped. Returns how many sources there are. */
+/* Merges the lists of a part's nodes by source, in ascending order, starting at `at`, until their
+ * cost reaches `most_cost`. `at` is then the place where it stopped. Returns the number of sources.
+ */
 static int merge_lists(const node_lists *l, const one_gate_part *part, int *at, int slots,
                        int most_cost, one_gate_source *sources) {
     const int most = longest_way(slots);
@@ -61,14 +62,14 @@ static void add_node(one_gate_part *part, int node, int start, int stop) {
     part->stop[part->nodes++] = stop;
 }
 
-/* The number of parts of a list of `sources` sources of which none costs more than `most`. */
+/* The number of parts for a list of `sources` sources, if none may cost more than `most`. */
 static int pieces_of(int sources, int most) {
     const int cost = sources * (BLOCK_COST + SOURCE_COST), room = most - PART_COST - GIVING_COST;
     if (PART_COST + cost <= most || room <= 0) return 1;
     return min((cost + room - 1) / room, (int)MOST_PIECES);
 }
 
-/* Cuts a hub's list; `given`: the parts so far that give. */
+/* Cuts a hub's list into parts. `given`: the number of giving parts so far. */
 static void cut_hub(const node_lists *l, int node, int pieces, costed_part *parts, int *made,
                     int *given) {
     const int first = l->begin[node], sources = l->end[node] - first;
@@ -84,7 +85,7 @@ static void cut_hub(const node_lists *l, int node, int pieces, costed_part *part
     *given += pieces - 1;
 }
 
-/* A way to cut the nodes, and a measure of the time it takes. */
+/* A way to cut the nodes into parts, and a measure of its time. */
 typedef struct one_gate_cut {
     int slots, shares, boxes; /* see one_gate_parts */
     const int *order;         /* of the nodes */
@@ -93,7 +94,7 @@ typedef struct one_gate_cut {
     int time;
 } one_gate_cut;
 
-/* Returns how many parts there are. The costliest come first; those of a hub stay in order. */
+/* Returns the number of parts. The most expensive come first; those of a hub keep their order. */
 static int cut_nodes(const node_lists *l, const one_gate_cut *plan, costed_part *parts) {
     int *seen = host_array<int>(l->sources), made = 0, given = 0;
     costed_part *latest = NULL;
@@ -120,7 +121,8 @@ static int cut_nodes(const node_lists *l, const one_gate_cut *plan, costed_part 
     return made;
 }
 
-/* The time of all parts of `columns` column tiles, as thread blocks take them; see tile_of. */
+/* The time of all parts of `columns` column tiles, in the order in which thread blocks take them;
+ * see tile_of. */
 static int time_of(const costed_part *parts, int count, int columns, int processors) {
     const int tiles = count * columns, grid = min(tiles, processors);
     int *load = host_array<int>((size_t)grid), longest = 0;
@@ -156,8 +158,8 @@ static int longest_list(const node_lists *l) {
     return longest;
 }
 
-/* Bounds the cost of the plan's parts where that takes less time. Tries bounds from the cost of the
- * costliest part down, unless more column tiles may come. */
+/* Bounds the cost of the plan's parts if that takes less time. Tries bounds from the cost of the
+ * most expensive part down, unless more column tiles may come. */
 static void bound_parts(const node_lists *l, one_gate_cut *plan, int columns, bool exact,
                         int blocks, costed_part *parts) {
     plan->most = INT32_MAX; /* no list is cut either */
@@ -172,7 +174,7 @@ static void bound_parts(const node_lists *l, one_gate_cut *plan, int columns, bo
 }
 
 /* Plans parts of as many nodes as keep all thread blocks busy, or fewer. Hubs' lists are cut only
- * where that saves much, as partial sums cost more than is counted. */
+ * if that saves much, since partial sums cost more than is counted here. */
 static one_gate_cut plan_parts(ordered_lists *l, int slots, int boxes, int columns, bool exact,
                                int blocks, costed_part *parts) {
     const int even = (l->lists.nodes * columns + blocks - 1) / blocks;
@@ -202,7 +204,8 @@ static one_gate_cut choose_plan(ordered_lists *l, int b, int columns, bool few, 
     int blocks = 0;
     for (int i = 0; i < lists->nodes; i++) blocks += lists->end[i] - lists->begin[i];
     const int mean = blocks / lists->nodes;
-    const bool exact = columns < ONE_GATE_CUTS - 1; /* else for more column tiles, too */
+    /* Otherwise the cut also serves more column tiles. */
+    const bool exact = columns < ONE_GATE_CUTS - 1;
     if (b == 32 && mean >= long_list && exact && 2 * whole * columns <= processors) {
         return {slots, 2, boxes, order_of(l, slots), INT32_MAX, false, 0};
     }
@@ -237,7 +240,7 @@ static void *pack_parts(backend *be, device_layout *device, const one_gate_part 
     return table;
 }
 
-/* Makes the parts for products of `columns` column tiles; few: for half a tile. */
+/* Makes the parts for products of `columns` column tiles. `few`: the products have half a tile. */
 static void build_cut(backend *be, device_layout *device, one_gate_parts *made, ordered_lists *l,
                       int b, int columns, bool few) {
     const node_lists *lists = &l->lists;

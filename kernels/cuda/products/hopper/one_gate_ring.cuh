@@ -11,7 +11,7 @@ enum { PRODUCERS = 4 /* warps */ };
 typedef struct one_gate_arguments {
     const void *part; /* packed_part */
     const one_gate_source *source;
-    const int *block;     /* of each entry of the lists; NULL: in order */
+    const int *block;     /* the block of each entry of the lists; NULL: in order */
     int parts, columns;   /* columns: tiles of them */
     int overlap;          /* see cuda_weights_change */
     partial_sums partial; /* of hubs' sums */
@@ -22,10 +22,10 @@ static constexpr __host__ __device__ int rows_of_slice(int b) {
     return b < 128 ? 32 : 64;
 }
 
-/* B: units of a node. SLOTS: nodes of a part. TILES: of 64 columns that a warpgroup has of each.
- * SHARES: thread blocks of a cluster that share a part, of which each finishes KEPT nodes.
- * RESIDENT: thread blocks of a multiprocessor. HUBS: whether there are parts that give. A stage is
- * KS rows of a source's activations, and its blocks of weights, as many as there are, one after
+/* B: units of a node. SLOTS: nodes of a part. TILES: tiles of 64 columns that a warpgroup has for
+ * each node. SHARES: thread blocks of a cluster that share a part; each finishes KEPT nodes.
+ * RESIDENT: thread blocks of a multiprocessor. HUBS: whether some parts give partial sums. A stage
+ * has KS rows of a source's activations and the existing blocks of weights for them, one after
  * another. */
 template <int B_, int SLOTS_, int TILES_, int SHARES_, int RESIDENT_, bool HUBS_>
 struct one_gate_shape {
@@ -36,29 +36,30 @@ struct one_gate_shape {
                                           : SHARES == 2 && TILES == 1 ? 232
                                                                       : 240;
     static const int PRODUCER_REGISTERS = RESIDENT == 2 ? 32 : SHARES == 2 && TILES == 1 ? 40 : 24;
-    static const int SUMS = B / 2; /* a thread's, of a node and 64 columns */
+    static const int SUMS = B / 2; /* a thread's sums, of a node and 64 columns */
     static const int KS = rows_of_slice(B), SLICES = B / KS;
     static const int BOXES = 2 * TILES, COLUMNS = BOXES * BOX, BOX_BYTES = KS * BOX_ROW;
     static const int X_BYTES = BOXES * BOX_BYTES, W_BYTES = KS * B * 2;
     static const int STAGE = X_BYTES + SLOTS * W_BYTES;
-    static const int OUTS = KS == 32 ? 2 : 1; /* of a warpgroup's boxes on their way out */
+    static const int OUTS = KS == 32 ? 2 : 1; /* boxes of a warpgroup that are being stored */
     static const int MOST = RESIDENT == 2 ? 113 << 10 : MOST_SHARED;
     static const int STAGES = (MOST - 2048 - 2 * OUTS * BOX_BYTES) / STAGE;
     static const int Y = STAGES * STAGE, BARRIERS = Y + 2 * OUTS * BOX_BYTES;
     static const int MASKS = BARRIERS + STAGES * 16, INBOXES = (MASKS + STAGES * 4 + 7) / 8 * 8;
-    static const int SUM_BYTES = TILES * SUMS * CONSUMERS * 4; /* of a node, to another's inbox */
+    /* A node's sums, for another thread block's inbox. */
+    static const int SUM_BYTES = TILES * SUMS * CONSUMERS * 4;
     static const int BYTES = INBOXES + (SHARES > 1 ? KEPT * 8 : 0) + 1024;
-    /* Whether there are registers for two sources' activations. */
+    /* Whether registers can hold two sources' activations. */
     static const bool AHEAD = SLOTS * TILES * SUMS + TILES * 16 < 200;
     static_assert(SHARES == 1 || KEPT * SUM_BYTES <= STAGES * STAGE, "an inbox in the ring");
     static_assert(!EARLY || (B == 32 && STAGES <= 32), "a stage for each of the first window");
-    /* Else a producer might be so far ahead of another that it takes a stage's phase for the one
-     * after. */
+    /* Otherwise a producer could be a whole round ahead of another, and mistake a stage's phase for
+     * the next one. */
     static_assert(STAGES >= PRODUCERS, "a stage for each");
 };
 
-/* The layout of a block of weights in shared memory: a descriptor's words, and the distance of the
- * next 16 and the next 32 of k, in units of 16 bytes. */
+/* The layout of a block of weights in shared memory: the words of a descriptor, and the distances
+ * of the next 16 and the next 32 of k, in units of 16 bytes. */
 template <int B, bool FORWARD> struct weights_in_shared {
     static const bool PAIRED = B == 32 && !FORWARD; /* [16][row % 2][32 units] */
     static const int KS = rows_of_slice(B);
@@ -70,10 +71,10 @@ template <int B, bool FORWARD> struct weights_in_shared {
 
 /* ---------------------------------------------------------------------------------- producers */
 
-/* The tile that a thread block computes in a turn: a part and a column tile; part < 0: none. Costly
- * parts come first, side by side for ABREAST column tiles, so that these share weights in the L2.
- * Every other turn runs backwards, so a thread block that had a costly part gets a cheap one, or
- * none. */
+/* The tile that a thread block computes in a turn: a part and a column tile; part < 0: none.
+ * Expensive parts come first. ABREAST column tiles of a part run side by side, so that they share
+ * weights in the L2. Every other turn runs backwards, so a thread block that had an expensive part
+ * gets a cheap one, or none. */
 typedef struct one_gate_tile {
     int part, column;
 } one_gate_tile;
@@ -94,8 +95,8 @@ static __device__ inline const packed_part<SLOTS> *part_at(const one_gate_argume
     return (const packed_part<SLOTS> *)p.part + number;
 }
 
-/* Decodes 32 successive sources, one to a lane: returns the lane's node, and in the low bits which
- * nodes have a block for it. `last`: the last node so far. */
+/* Decodes 32 successive sources, one in each lane. Returns the lane's node and, in the low bits,
+ * which nodes have a block for it. `last` is the last node so far. */
 template <int SLOTS>
 static __device__ __forceinline__ uint32_t decode_sources(uint32_t mine, int *last) {
     const int lane = threadIdx.x % 32;
@@ -118,7 +119,7 @@ static __device__ __forceinline__ uint32_t read_sources(const one_gate_arguments
     return decode_sources<SLOTS>(lane < left ? p.source[from + lane] : 0, last);
 }
 
-/* A producer warp: each of the first lanes brings in a node's blocks, the last lanes the
+/* A producer warp. Each of the first lanes loads a node's blocks; the last lanes load the
  * activations. */
 template <bool FORWARD, typename S>
 static __device__ __forceinline__ void produce(const CUtensorMap &w_map, const CUtensorMap &x_map,
@@ -174,12 +175,12 @@ static __device__ __forceinline__ void produce(const CUtensorMap &w_map, const C
     }
 }
 
-/* A list's next 32 sources, one to a lane. */
+/* The next 32 sources of a list, one in each lane. */
 template <int SLOTS> struct source_window {
     const one_gate_source *list;
     int count, from, last; /* of the list; the window's first; the node of the last source so far */
-    uint32_t next;         /* a lane's of the window after this */
-    uint32_t source; /* a lane's: its node, and in the low bits which nodes have a block for it */
+    uint32_t next;         /* the lane's source of the next window */
+    uint32_t source; /* the lane's node, and in the low bits which nodes have a block for it */
 
     __device__ source_window(const one_gate_arguments &p, const packed_part<SLOTS> *part)
         : from(0), last(0) {
@@ -200,9 +201,9 @@ template <int SLOTS> struct source_window {
     }
 };
 
-/* For small parts: the weights of the first stages, whose sources are all in the list's first
- * window, do not wait for the kernel before. Shared parts, which have many more stages, are faster
- * without this. */
+/* For small parts. The weights of the first stages, whose sources are all in the list's first
+ * window, are loaded without waiting for the previous kernel. Shared parts, which have many more
+ * stages, are faster without this. */
 template <bool FORWARD, typename S>
 static __device__ __forceinline__ void produce_early(const CUtensorMap &w_map,
                                                      const CUtensorMap &x_map,
@@ -215,8 +216,10 @@ static __device__ __forceinline__ void produce_early(const CUtensorMap &w_map,
         const one_gate_tile tile = tile_of<S::SHARES>(p, turn);
         if (tile.part < 0) break;
         const auto *part = part_at<SLOTS>(p, tile.part * S::SHARES + blockIdx.x % S::SHARES);
-        int entry = lane < SLOTS ? part->start[lane] : 0; /* of a lane's node, the window's first */
-        int block[SLOTS];                                 /* of a lane's source and each node */
+        /* Of the lane's node: its first entry of the window. */
+        int entry = lane < SLOTS ? part->start[lane] : 0;
+        /* The blocks of the lane's source, for each node. */
+        int block[SLOTS];
         source_window<SLOTS> window(p, part);
         auto look_up = [&]() {
 #pragma unroll

@@ -44,12 +44,13 @@ typedef struct small_blocks_arguments {
     const char *w;
     bf16 *y;
     partial_sums partial;
-    int columns, tiles;      /* tiles: of columns */
-    int grid;                /* thread blocks */
-    int boxes;               /* that bring a source's activations: 1, or one for each 64 columns */
-    int turns;               /* of whole tiles; then comes a share of the rest, if there is one */
-    int rest, end;           /* what is cut into shares, in stages of all tiles in their order */
-    int shares, each, extra; /* stages of each share, and one more of the first ones */
+    int columns, tiles; /* tiles: of columns */
+    int grid;           /* thread blocks */
+    int boxes;          /* TMA boxes of a source's activations: 1, or one for each 64 columns */
+    /* Turns of whole tiles; then comes a share of the rest, if there is a rest. */
+    int turns;
+    int rest, end;           /* what is cut into shares, counted in stages of all tiles in order */
+    int shares, each, extra; /* stages of each share; the first shares have one more */
 } small_blocks_arguments;
 
 /* N: columns of a tile. A stage is DEPTH / B sources' activations, each [N / 64][B][64 columns]
@@ -63,7 +64,7 @@ template <int B, int N> struct small_shape {
     static const int BARRIERS = ZERO + 16, PARKED = BARRIERS + STAGES * 16;
     static const int BYTES = PARKED + SMALL_THREADS + 1024;
     static_assert(SOURCES * NODES <= 1 << PLACE_BITS, "a place's bits");
-    /* Else a fetcher might take a stage's phase for the one after. */
+    /* Otherwise a fetcher could mistake a stage's phase for the next one. */
     static_assert(STAGES >= FETCHERS, "a stage for each");
 };
 
@@ -73,11 +74,11 @@ template <int B, int N> struct small_shape {
 
 typedef struct small_tile {
     int part, column;
-    int begin, end; /* those of the part's stages that are to be done */
+    int begin, end; /* the part's stages that are still to be computed */
     int stages;     /* that the part has */
 } small_tile;
 
-/* The part and the column of tile i, of `parts` parts and `tiles` column tiles. */
+/* The part and the column of tile i, if there are `parts` parts and `tiles` column tiles. */
 static __host__ __device__ inline void find_tile(int parts, int tiles, int i, int *part,
                                                  int *column) {
     const int pair = i / (2 * parts), within = i % (2 * parts);
@@ -89,13 +90,13 @@ static __host__ __device__ inline void find_tile(int parts, int tiles, int i, in
 struct small_walk {
     const small_blocks_arguments &p;
     int turn;
-    int end, start; /* of what is left of the share; of the latest tile that it has a part of */
+    int end, start; /* of the rest of the share; of the latest tile of which it has a part */
 
     __device__ small_walk(const small_blocks_arguments &p_) : p(p_), turn(0), start(0) {
         end = share(blockIdx.x + 1);
     }
 
-    /* Where a thread block's share of the rest begins. */
+    /* The first stage of a thread block's share of the rest. */
     __device__ int share(int i) const {
         i = min(i, p.shares);
         return p.rest + i * p.each + min(i, p.extra);
@@ -119,7 +120,7 @@ struct small_walk {
         return before - 1;
     }
 
-    /* The share of a tile that ends at `end`; returns where this tile begins. */
+    /* The share of a tile that ends at `end`. Returns where this tile begins. */
     __device__ int locate(small_tile *tile, int begin) const {
         const int latest = end - 1, pair = latest / (2 * p.parts.stages);
         const int within = latest % (2 * p.parts.stages);
@@ -135,8 +136,8 @@ struct small_walk {
         return end - tile->end;
     }
 
-    /* The next tile, or share of a tile, if there is one. A thread block's last share comes first,
-     * as others wait for it. */
+    /* Moves to the next tile or share of a tile, if there is one. A thread block's last share comes
+     * first, since others wait for it. */
     __device__ bool next(small_tile *tile) {
         if (turn < p.turns) {
             const int place = turn % 2 ? gridDim.x - 1 - blockIdx.x : blockIdx.x;
@@ -153,7 +154,7 @@ struct small_walk {
     }
 };
 
-/* While a warp computes a tile, its place in the walk lies in shared memory, as registers are
+/* While a warp computes a tile, its position is kept in shared memory, since registers are
  * short. */
 static __device__ __forceinline__ void park(uint32_t to, const small_walk &walk,
                                             const small_tile &tile) {
@@ -182,12 +183,13 @@ static __device__ __forceinline__ void unpark(uint32_t from, small_walk *walk, s
 
 /* ------------------------------------------------------------------------------------- fetchers */
 
-/* Has this thread's copies so far arrive at a barrier, which counts them, once they are done. */
+/* Makes this thread's copies so far arrive at a barrier, which counts them, once they are
+ * complete. */
 static __device__ inline void copies_arrive(uint32_t barrier) {
     asm volatile("cp.async.mbarrier.arrive.noinc.shared::cta.b64 [%0];" ::"r"(barrier) : "memory");
 }
 
-/* A stage as a fetcher looks it up. */
+/* A stage, as read by a fetcher. */
 struct small_lookup {
     uint32_t list;  /* the stage's entries: the first, and in the low bits how many */
     uint32_t entry; /* a lane's of the first 32 */
@@ -227,7 +229,7 @@ static __device__ __forceinline__ void fetch_blocks(const small_blocks_arguments
     }
 }
 
-/* Has the L2 fetch the bytes of a table that begin and end within these. */
+/* Prefetches into the L2 the bytes of a table between these two. */
 static __device__ inline void prefetch_table(const void *from, const void *to) {
     const uintptr_t begin = (uintptr_t)from & ~(uintptr_t)15, end = (uintptr_t)to & ~(uintptr_t)15;
     if (end > begin) prefetch((const void *)begin, (uint32_t)(end - begin));
@@ -305,8 +307,8 @@ static __device__ __forceinline__ void fetch(const CUtensorMap &x_map,
 
 /* -------------------------------------------------------------------------------------- results */
 
-/* The four lanes that share a row have words i of columns 8 i ...; afterwards lane i has those of
- * its own eight columns. */
+/* Each of the four lanes that share a row has words i of columns 8 i ...; afterwards lane i has the
+ * words of its own eight columns. */
 static __device__ __forceinline__ uint4 gather_words(const uint32_t (&w)[4]) {
     const bool odd = threadIdx.x & 1, high = threadIdx.x & 2;
     uint32_t a = __shfl_xor_sync(~0u, odd ? w[0] : w[1], 1);
@@ -412,8 +414,8 @@ template <int B, int N, bool FORWARD> struct small_steps {
         w = at + S::X_BYTES + (group * (64 / B) + node) * S::BLOCK_BYTES + row * 16;
     }
 
-    /* Takes the next source, of 8 the next two: where the left operand comes from, and what
-     * describes the right one. */
+    /* Takes the next source, or with blocks of 8 the next two: the addresses of the left operand,
+     * and the description of the right one. */
     __device__ __forceinline__ uint32_t take(uint32_t base, uint64_t *right) {
         const bool behind = B == 8 && threadIdx.x % 32 >= 16;
         const uint32_t bit = left & (0 - left), rest = left ^ bit;
@@ -503,7 +505,7 @@ static __global__ void __launch_bounds__(SMALL_THREADS, 1)
 
 /* ------------------------------------------------------------------------------------- launches */
 
-/* How many stages tile i has; in *before, those of all tiles before it. */
+/* Returns the number of stages of tile i; `*before` is that of all earlier tiles. */
 static int stages_of(const small_blocks_arguments *p, int i, int *before) {
     const small_blocks_parts *parts = &p->parts;
     int part, column;
@@ -514,10 +516,11 @@ static int stages_of(const small_blocks_arguments *p, int i, int *before) {
     return stages;
 }
 
-/* Tiles of n columns, and how they are dealt out: in turns of whole ones, and the rest as it takes
- * least time, whole or in shares. Returns this time, in stages. */
+/* Tiles of n columns, and how they are distributed: in turns of whole tiles, and the rest whole or
+ * in shares, whichever takes less time. Returns this time in stages. */
 static int plan(small_blocks_arguments *p, int n, int processors) {
-    enum { HAND_ON = 6 }; /* stages that take as long as handing on a tile's sums, or adding them */
+    /* The time of passing on a tile's partial sums, or of adding them, in stages. */
+    enum { HAND_ON = 6 };
     p->tiles = (p->columns + n - 1) / n;
     p->turns = p->parts.count * p->tiles / processors;
     p->rest = p->end = p->each = p->extra = 0;
@@ -570,8 +573,8 @@ static void launch_small(backend *be, const small_blocks_arguments &p, const CUt
     kernel<<<p.grid, SMALL_THREADS, S::BYTES, cuda_of(be)->stream>>>(x_map, p);
 }
 
-/* In tiles of 256 or of 128 columns, whichever take less time: a stage of 256 takes 7 / 5 as
- * long as one of 128, as measured. */
+/* Uses tiles of 256 or of 128 columns, whichever take less time. A stage of 256 columns was
+ * measured to take 7 / 5 as long as one of 128. */
 template <int B, bool FORWARD>
 static void multiply(backend *be, const device_layout *device, const small_blocks_tables *tables,
                      const product_call *c) {

@@ -5,19 +5,21 @@
 #include "products/hopper/hopper.cuh"
 
 /* Work for Hopper's small_blocks: parts of 192 units of the result, from long to short, each with
- * the union of its nodes' sources in stages. Gates of four count as nodes (fprop) or sources
- * (dgrad) of their own. */
+ * the union of its nodes' sources in stages. The four gates count as separate nodes (fprop) or
+ * sources (dgrad). */
 enum { SMALL_UNITS = 192 };
 
 typedef struct small_blocks_parts {
     int count, stages; /* stages: of all parts together */
     int *stage;        /* [count + 1] a part's first stage */
     int *host_stage;   /* the same, on the host */
-    uint32_t *list;    /* [stages] its entries: the first of them, and in 8 bits how many */
-    uint16_t *node;    /* [count][192 / b]; 0xFFFF: none */
-    uint16_t *source;  /* [stages][64 / b]; 0xFFFF: none */
-    uint8_t *has;      /* [stages][192 / b] for which of these sources a node has a block */
-    uint32_t *entry;   /* [blocks] as they are used: a block's number, and in 8 bits its place */
+    /* [stages] the stage's entries: the first of them and, in 8 bits, their number. */
+    uint32_t *list;
+    uint16_t *node;   /* [count][192 / b]; 0xFFFF: none */
+    uint16_t *source; /* [stages][64 / b]; 0xFFFF: none */
+    uint8_t *has;     /* [stages][192 / b] for which of these sources a node has a block */
+    /* [blocks] in the order of use: a block's number and, in 8 bits, its place. */
+    uint32_t *entry;
 } small_blocks_parts;
 
 typedef struct small_blocks_tables {

@@ -28,7 +28,7 @@ enum {
     STRIP_CONSUMERS = STRIP_WARPS * 32,
     PRODUCERS = 4, /* warps */
     STRIP_THREADS = STRIP_CONSUMERS + PRODUCERS * 32,
-    LOADS = STRIP_BOXES / (PRODUCERS * 32), /* of a producer's lane, of a stage */
+    LOADS = STRIP_BOXES / (PRODUCERS * 32), /* boxes of a stage that a producer's lane loads */
     MOST_STAGES = 12,
     STRIP_BARRIERS = STRIP_TILES * 8 * 64 * 2,
     STRIP_WORDS = STRIP_BARRIERS + 2 * MOST_STAGES * 8 + 64, /* each warp's strips ... */
@@ -47,7 +47,7 @@ typedef struct strip_arguments {
     int panels, stages, stage_bytes;
 } strip_arguments;
 
-/* A ring of stages, each with all that a task needs of a panel of columns. */
+/* A ring of stages. Each has everything that a task needs of a panel of columns. */
 struct strip_ring {
     uint32_t full;
     int at, phase;
@@ -63,7 +63,7 @@ struct strip_ring {
     }
 };
 
-/* Tiles of 8 rows x PANEL columns as TMA leaves them. */
+/* Tiles of 8 rows x PANEL columns, as TMA stores them. */
 template <int PANEL> struct strip_tile {
     static const int ROW = PANEL * 2, BYTES = 8 * ROW;
 
@@ -74,12 +74,12 @@ template <int PANEL> struct strip_tile {
 
 /* ---------------------------------------------------------------------------------- producers */
 
-/* The operands as TMA sees them, in large and single boxes of rows of dy, then of x. */
+/* The operands' tensor maps: large and single boxes of rows of dy, then of x. */
 typedef struct strip_maps {
     CUtensorMap of[4];
 } strip_maps;
 
-/* A lane brings up to LOADS of a stage's boxes. */
+/* A lane loads up to LOADS of a stage's boxes. */
 template <int PANEL, int B>
 static __device__ inline void strip_produce(const strip_maps &maps, const strip_arguments &p,
                                             strip_ring ring, uint32_t base) {
@@ -126,8 +126,8 @@ static __device__ inline void strip_produce(const strip_maps &maps, const strip_
 
 /* ---------------------------------------------------------------------------------- consumers */
 
-/* The addresses of a strip's operands for this lane, from a word with its row and its two tiles of
- * inputs. */
+/* The addresses of a strip's operands for this lane, from a word that has the strip's row and its
+ * two tiles of inputs. */
 template <int PANEL, int B> struct strip_operands {
     uint32_t rows, inputs; /* of the stage, and the lane's place */
     int shift;             /* of the lane's tile within a word */
@@ -141,7 +141,7 @@ template <int PANEL, int B> struct strip_operands {
     }
 };
 
-/* Whether a kernel for `slots` strips a warp skips those that its warps do not have. */
+/* Whether a kernel for `slots` strips a warp skips strips that its warps do not have. */
 static __device__ constexpr bool leaves_out(int b, int slots) {
     return b == 8 && slots > SOME_STRIPS;
 }
@@ -219,7 +219,8 @@ static __device__ inline void find_blocks(const strip_arguments &p, const strip_
     }
 }
 
-/* Lanes hold two rows of a unit; neighbours trade, so that each holds a row of two units. */
+/* Each lane holds two rows of a unit. Neighbours exchange values, so that each then holds one row
+ * of two units. */
 template <int B, int SLOTS>
 static __device__ inline void store_blocks(const strip_arguments &p, int count, uint32_t words,
                                            const float (&sum)[SLOTS][B / 8][4]) {
@@ -311,7 +312,7 @@ static __global__ void __launch_bounds__(STRIP_THREADS, 1)
 
 /* ------------------------------------------------------------------------------------- launch */
 
-/* Boxes of `blocks` blocks' rows. */
+/* The map of boxes with the rows of `blocks` blocks. */
 static bool map_panels(backend *be, CUtensorMap *map, const void *x, size_t rows,
                        const strip_arguments *p, int panel, int blocks) {
     const uint64_t extent[3] = {(uint64_t)p->columns, rows, (uint64_t)p->steps};

@@ -13,8 +13,8 @@
 
 enum { MOST_ROWS = 128 /* that a group has */ };
 
-/* A row of the pattern, gates as rows of their own, has blocks first[r] <= k < past[r] of
- * `column`. */
+/* A row of the pattern, where gates count as separate rows. Its blocks are first[r] <= k < past[r]
+ * of `column`. */
 typedef struct strip_lists {
     int b, rows, columns;
     int *first, *past;
@@ -52,27 +52,27 @@ static strip_lists list_rows(const layout *l) {
     return s;
 }
 
-/* The strips of `blocks` blocks of a row. */
+/* The number of strips of `blocks` blocks of a row. */
 static int strips_of(const strip_lists *l, int blocks) {
     return l->b == 8 ? (blocks + 1) / 2 : blocks;
 }
 
 /* ---------------------------------------------------------------------------------------- tasks */
 
-/* A group's rows and how far into their lists tasks have come. */
+/* A group's rows, and how far tasks have come in their lists. */
 typedef struct strip_group {
     int row, rows;
     int at[MOST_ROWS];
 } strip_group;
 
-/* A task's share of the group: a stretch of each row's list. */
+/* A task's share of the group: an interval of each row's list. */
 typedef struct strip_share {
     int strips, inputs, rows;
     int column[STRIP_BOXES];
     int from[MOST_ROWS], past[MOST_ROWS];
 } strip_share;
 
-/* Takes columns until there are `wanted` strips, or no room for more. */
+/* Adds columns until there are `wanted` strips, or no room for more. */
 static strip_share take_share(const strip_lists *l, strip_group *g, int wanted, int room) {
     strip_share s;
     const int most = STRIP_WARPS * strip_slots(l->b);
@@ -103,7 +103,8 @@ static strip_share take_share(const strip_lists *l, strip_group *g, int wanted, 
     return s;
 }
 
-/* Boxes of rows or columns, neighbours in large ones; place[i]: where the i-th comes to lie. */
+/* Makes boxes of rows or columns; neighbours share large boxes. place[i] is the place of
+ * the i-th. */
 static void cut_boxes(const int *list, int count, uint16_t *boxes, uint16_t **box, int *place) {
     int lone[STRIP_BOXES], large = 0, single = 0;
     for (int i = 0; i < count;) {
@@ -123,7 +124,7 @@ static void cut_boxes(const int *list, int count, uint16_t *boxes, uint16_t **bo
     boxes[1] = (uint16_t)single;
 }
 
-/* Writes a task's lists; returns how many boxes it has. */
+/* Writes a task's lists. Returns the number of its boxes. */
 static int list_share(const strip_plan *p, const strip_lists *l, const strip_group *g,
                       const strip_share *s, strip_task *task) {
     uint16_t *box = p->box + p->listed;
@@ -171,7 +172,7 @@ static void add_task(strip_plan *p, const strip_lists *l, const strip_group *g,
     p->slots = max(p->slots, (s->strips + STRIP_WARPS - 1) / STRIP_WARPS);
 }
 
-/* Columns that a group's rows have. */
+/* The number of columns in which a group's rows have blocks. */
 static int columns_of(const strip_lists *l, const strip_group *g) {
     int columns = 0;
     memset(l->seen, 0, (size_t)l->columns);
@@ -184,7 +185,7 @@ static int columns_of(const strip_lists *l, const strip_group *g) {
     return columns;
 }
 
-/* Groups of as many rows as `cuts` tasks can make, at least one row. */
+/* Makes groups of as many rows as `cuts` tasks can compute, at least one row. */
 static void cut_strips(strip_plan *p, const strip_lists *l) {
     const int most = min((int)MOST_ROWS, p->room / 2);
     p->tasks = p->listed = p->strips = p->tiles = p->slots = 0;
@@ -218,7 +219,7 @@ static double strip_time(const strip_lists *l) {
     return l->b == 8 ? 18.8 : 21.2;
 }
 
-/* Strips that a warp multiplies in a kernel for `most`. */
+/* The number of strips that a warp multiplies in a kernel for `most`. */
 static int multiplied(const strip_lists *l, int strips, int most) {
     if (most <= FEW_STRIPS) return FEW_STRIPS;
     if (most <= SOME_STRIPS) return SOME_STRIPS;
