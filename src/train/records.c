@@ -1,0 +1,209 @@
+#include "train/internal.h"
+
+#include "core/clock.h"
+#include "core/file.h"
+#include "core/json.h"
+#include "core/log.h"
+#include "core/number.h"
+#include "core/stop.h"
+#include "train/evaluate.h"
+#include "train/schedule.h"
+#include "train/structure.h"
+
+#include <inttypes.h>
+#include <math.h>
+#include <stdlib.h>
+#include <unistd.h>
+
+/* -------------------------------------------------------------------------------- metrics */
+
+/* Reads the devices' reports; fails where an update was not finite. */
+static bool read_report(trainer *tr, update_report *report, error *err) {
+    tr->be->download(tr->be, report, tr->m->report, sizeof *report);
+    if (!tr->be->finish(tr->be, err)) return false;
+    double sums[] = {report->loss, report->failed};
+    ranks_sum(tr->ranks, sums, 2);
+    report->loss = sums[0];
+    if (sums[1] == 0) return true;
+    if (report->failed == 0) return error_set(err, "another rank's loss is not finite");
+    char *path = run_folder_file(&tr->run, "last.safetensors");
+    error_set(err, "step %.0f: the loss or its gradient is not finite; %s %s", report->failed,
+              file_exists(path) ? "the last good checkpoint is" : "no checkpoint yet in", path);
+    free(path);
+    return false;
+}
+
+static void show_progress(trainer *tr, double bpc, double lr) {
+    const run_state *s = &tr->state;
+    double now = clock_seconds(), rate = trainer_bytes_done(tr) / s->seconds;
+    bool last = s->step == tr->end;
+    if (!last && now - tr->shown < (log_is_terminal() ? 0.2 : 5)) return;
+    tr->shown = now;
+    char left[48] = "", valid[32] = "";
+    double minutes = tr->o->train.minutes, seconds = INFINITY;
+    if (tr->end != INT64_MAX) seconds = (double)(tr->end - s->step) * s->seconds / (double)s->step;
+    if (minutes > 0 && s->total == INT64_MAX) seconds = fmin(seconds, minutes * 60 - s->seconds);
+    log_duration(left, seconds);
+    if (!isnan(s->valid_bpc)) snprintf(valid, sizeof valid, ", valid %.4f", s->valid_bpc);
+    if (tr->end != INT64_MAX) {
+        log_progress("step %" PRId64 "/%" PRId64 "  bpc %.4f%s  lr %.2e  %.0f bytes/s  %s left",
+                     s->step, tr->end, bpc, valid, lr, rate, left);
+    } else {
+        log_progress("step %" PRId64 "  bpc %.4f%s  lr %.2e  %.0f bytes/s  %s left", s->step, bpc,
+                     valid, lr, rate, left);
+    }
+}
+
+/* Writes a line of metrics.jsonl for the updates since the last line. */
+static bool write_metrics(trainer *tr, const update_report *report, double bpc, double lr,
+                          error *err) {
+    run_state *s = &tr->state;
+    json_writer w = {tr->metrics, false};
+    json_object_begin(&w, NULL);
+    json_integer(&w, "step", s->step);
+    json_integer(&w, "bytes", (int64_t)trainer_bytes_done(tr));
+    json_number(&w, "epoch", (double)s->step / (double)tr->epoch_updates);
+    json_number(&w, "seconds", s->seconds);
+    json_number(&w, "bpc", bpc);
+    json_number(&w, "lr", lr);
+    json_number(&w, "grad_norm", report->gradient_norm);
+    json_number(&w, "bytes_per_second", trainer_bytes_done(tr) / s->seconds);
+    json_number(&w, "valid_bpc", s->validated ? s->valid_bpc : NAN);
+    if (tr->o->train.rewire_every > 0) json_integer(&w, "blocks_replaced", s->replaced);
+    if (tr->o->train.prune_density > 0) json_number(&w, "density", structure_density(tr->m));
+    json_object_end(&w);
+    fputc('\n', tr->metrics);
+    const long length = fflush(tr->metrics) == 0 ? ftell(tr->metrics) : -1;
+    if (length < 0) {
+        char *path = run_folder_file(&tr->run, "metrics.jsonl");
+        error_system(err, "write", path);
+        free(path);
+        tr->metrics_failed = true;
+        return false;
+    }
+    s->metrics_bytes = length;
+    return true;
+}
+
+bool trainer_log_metrics(trainer *tr, error *err) {
+    run_state *s = &tr->state;
+    update_report report;
+    if (!trainer_clock_stop(tr, err) || !read_report(tr, &report, err)) return false;
+    double bpc = report.loss / ((double)s->loss_updates * (double)trainer_update_bytes(tr) * M_LN2);
+    double lr = schedule_lr(&tr->o->train, s->step - 1, tr->end);
+    if (trainer_leads(tr) && !write_metrics(tr, &report, bpc, lr, err)) return false;
+    s->loss_updates = 0;
+    s->replaced = 0;
+    s->validated = false;
+    tr->be->zero(tr->be, tr->m->report, sizeof report);
+    show_progress(tr, bpc, lr);
+    trainer_clock_start(tr);
+    return true;
+}
+
+/* ------------------------------------------------------------------------- validation, saving */
+
+static bool save_model(trainer *tr, const char *name, error *err) {
+    if (!trainer_leads(tr)) return true;
+    char *path = run_folder_file(&tr->run, name);
+    bool saved = checkpoint_save_model(tr->m, tr->o, tr->state.step, path, err);
+    free(path);
+    return saved;
+}
+
+bool trainer_save_best(trainer *tr, error *err) {
+    if (tr->best_due && !save_model(tr, "best.safetensors", err)) return false;
+    tr->best_due = false;
+    return true;
+}
+
+static bool replace_earlier(trainer *tr, error *err) {
+    if (trainer_leads(tr)) return run_folder_replace(&tr->run, !isnan(tr->state.best_bpc), err);
+    tr->run.place = tr->run.path;
+    return true;
+}
+
+/* Saves the state first: the models can be made again from it, see trainer_repair_models. */
+bool trainer_save(trainer *tr, error *err) {
+    run_state *s = &tr->state;
+    update_report report;
+    if (!trainer_clock_stop(tr, err) || !read_report(tr, &report, err)) return false;
+    s->loss = report.loss;
+    s->gradient_norm = report.gradient_norm;
+    char *path = run_folder_file(&tr->run, "last.state");
+    /* the checkpoint is worth saving even if this fails */
+    if (trainer_leads(tr)) fsync(fileno(tr->metrics));
+    bool saved = checkpoint_save_state(tr->m, s, path, err) && trainer_save_best(tr, err) &&
+                 save_model(tr, "last.safetensors", err);
+    if (saved && run_folder_keeps_earlier(&tr->run)) saved = replace_earlier(tr, err);
+    tr->has_state = tr->has_state || saved;
+    free(path);
+    trainer_clock_start(tr);
+    tr->saved = tr->segment_start;
+    return saved;
+}
+
+bool trainer_validate(trainer *tr, error *err) {
+    run_state *s = &tr->state;
+    update_report report;
+    evaluation e;
+    if (!trainer_clock_stop(tr, err) || !read_report(tr, &report, err)) return false;
+    model_save_state(tr->m);
+    model_use_average(tr->m);
+    if (!tr->evaluation) tr->evaluation = evaluate_record(tr->m);
+    bool done = evaluate(tr->m, tr->evaluation, tr->valid_text, (uint64_t)tr->o->train.valid_bytes,
+                         false, false, &e, err);
+    model_use_weights(tr->m);
+    model_restore_state(tr->m);
+    trainer_clock_start(tr);
+    if (!done && stop_signal()) return false;
+    if (!done) {
+        error reason = *err;
+        return error_set(err, "step %" PRId64 ": validation: %s", s->step, reason.text);
+    }
+    s->valid_bpc = e.bpc;
+    s->validated = true;
+    if (isnan(s->best_bpc) || e.bpc < s->best_bpc) {
+        s->best_bpc = e.bpc;
+        s->best_step = s->step;
+        tr->best_due = true;
+    }
+    return true;
+}
+
+/* Whether the file is a complete model of this step. */
+static bool is_model(const trainer *tr, const char *name, int64_t step) {
+    char *path = run_folder_file(&tr->run, name);
+    safetensors file;
+    error ignored;
+    int64_t found = -1;
+    if (safetensors_open(&file, path, &ignored)) {
+        const char *text = safetensors_metadata(&file, "step");
+        if (text) number_integer(text, &found);
+        safetensors_close(&file);
+    }
+    free(path);
+    return found == step;
+}
+
+bool trainer_repair_models(trainer *tr, error *err) {
+    const run_state *s = &tr->state;
+    if (!tr->run.resumed || !trainer_leads(tr)) return true;
+    bool last = is_model(tr, "last.safetensors", s->step) && !tr->run.replaced;
+    bool best = isnan(s->best_bpc) || (is_model(tr, "best.safetensors", s->best_step) &&
+                                       !(tr->run.replaced && s->best_step == s->step));
+    const train_options *t = &tr->o->train;
+    bool changes = t->rewire_every > 0 || t->prune_density > 0;
+    /* Whether the weights have changed since validation. */
+    bool changed = changes && s->pending != PENDING_ALL;
+    if (!best && s->best_step == s->step && !changed) {
+        tr->best_due = true;
+    } else if (!best) {
+        log_warning("%s/best.safetensors: not the model of step %" PRId64
+                    ", which validated best; it cannot be made again",
+                    tr->run.path, s->best_step);
+    }
+    if (tr->best_due) log_line("%s/best.safetensors: made again from last.state", tr->run.path);
+    if (!last) log_line("%s/last.safetensors: made again from last.state", tr->run.path);
+    return trainer_save_best(tr, err) && (last || save_model(tr, "last.safetensors", err));
+}

@@ -1,0 +1,340 @@
+#include "train/internal.h"
+
+#include "core/integer.h"
+#include "core/log.h"
+#include "core/stop.h"
+#include "data/store.h"
+#include "graph/metrics.h"
+#include "train/schedule.h"
+#include "train/structure.h"
+
+#include <inttypes.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* ------------------------------------------------------------------------------------- data */
+
+/* In groups of 4, which share draws of dropout. */
+static bool share_streams(trainer *tr, error *err) {
+    enum { GROUP = 4 };
+    const int rank = ranks_rank(tr->ranks), count = ranks_count(tr->ranks);
+    const int batch = (int)tr->o->train.batch, groups = batch / GROUP;
+    if (count > 1 && groups < count) {
+        return config_refuse(&tr->o->config, err, "train.batch",
+                             "expected at least %d, %d for each of %d ranks, got %d", GROUP * count,
+                             GROUP, count, batch);
+    }
+    const int first = GROUP * (groups * rank / count);
+    const int end = rank == count - 1 ? batch : GROUP * (groups * (rank + 1) / count);
+    tr->streams = (stream_share){batch, first, end - first};
+    return true;
+}
+
+static bool reads_input(const config_list *files) {
+    for (int i = 0; i < files->count; i++) {
+        if (strcmp(files->items[i], "-") == 0) return true;
+    }
+    return false;
+}
+
+/* Leaves the training text in its files, see data.window. */
+static corpus *read_in_place(trainer *tr, const corpus_options *how, error *err) {
+    data_options *d = &tr->o->data;
+    if (reads_input(&d->train)) {
+        error_set(err, "data.train: standard input can be read only once: with data.window, "
+                       "expected files");
+        return NULL;
+    }
+    const double most = 1 << 30, share = d->window / (2 * (double)tr->o->train.batch);
+    const in_place_options place = {.exclude = d->exclude.items,
+                                    .exclude_count = d->exclude.count,
+                                    .fraction = d->valid_fraction,
+                                    .block = (uint64_t)fmin(share, most),
+                                    .ranks = tr->ranks};
+    corpus *c = corpus_read_in_place(d->train.items, d->train.count, how, &place, err);
+    if (c) tr->excluded = (int64_t)corpus_excluded(c);
+    return c;
+}
+
+static bool read_data(trainer *tr, error *err) {
+    data_options *d = &tr->o->data;
+    if (tr->ranks && (reads_input(&d->train) || reads_input(&d->valid))) {
+        return error_set(err, "data: ranks cannot share standard input: expected files");
+    }
+    const corpus_options how = {.html_entities = d->html_entities};
+    int batch = (int)tr->o->train.batch, bptt = (int)tr->o->train.bptt;
+    const bool in_place = d->window > 0;
+    tr->train = in_place ? read_in_place(tr, &how, err)
+                         : corpus_read(d->train.items, d->train.count, &how, err);
+    if (!tr->train) return false;
+    if (d->valid.count) {
+        tr->valid = corpus_read(d->valid.items, d->valid.count, &how, err);
+        if (!tr->valid) return false;
+    }
+    if (d->exclude.count) {
+        for (int i = in_place; i < 2; i++) {
+            corpus *c = i ? tr->valid : tr->train;
+            int64_t dropped =
+                c ? corpus_exclude(c, d->exclude.items, d->exclude.count, &how, err) : 0;
+            if (dropped < 0) return false;
+            tr->excluded += dropped;
+        }
+    }
+    if (!tr->valid && d->valid_fraction > 0) {
+        tr->valid = in_place
+                        ? corpus_read_left_out(tr->train, (uint64_t)tr->o->train.valid_bytes, err)
+                        : corpus_split(tr->train, d->valid_fraction);
+        if (!tr->valid) return false;
+    }
+    tr->epoch_updates = reader_epoch_updates(tr->train, batch, bptt);
+    if (tr->epoch_updates == 0) {
+        return error_set(err,
+                         "data.train: %" PRIu64 " bytes are less than one minibatch: expected more "
+                         "than train.batch x train.bptt = %" PRIu64,
+                         tr->train->size, (uint64_t)batch * (uint64_t)bptt);
+    }
+    if (tr->valid && tr->valid->size >= 2) tr->valid_text = sequence_in_order(tr->valid);
+    return true;
+}
+
+/* ----------------------------------------------------------------------------------- set-up */
+
+/* Returns the first key of the cell or the patterns in which the checkpoint's config differs from
+ * ours, or NULL. Other differences show in the shapes of tensors. */
+static const char *other_cell(const model_config *ours, const model_config *theirs) {
+    if (theirs->cell != ours->cell) return "model.cell";
+    if (theirs->layers != ours->layers) return "model.layers";
+    if (model_stages(theirs) != model_stages(ours)) return "model.internal_steps";
+    if (theirs->hidden != ours->hidden) return "model.hidden";
+    if (theirs->block != ours->block) return "model.block";
+    if (theirs->graph != ours->graph) return "model.graph";
+    if (theirs->degree != ours->degree) return "model.degree";
+    if (theirs->density != ours->density) return "model.density";
+    if (theirs->rewire != ours->rewire) return "model.rewire";
+    return theirs->layer_norm != ours->layer_norm ? "model.layer_norm" : NULL;
+}
+
+static model *training_model(const trainer *tr, graph *const *graphs, error *err) {
+    const train_options *t = &tr->o->train;
+    model *m = model_create(tr->be, &tr->o->model, graphs, tr->streams.count, (int)t->bptt,
+                            (int)t->recompute, MODEL_TRAINING, err);
+    if (m) model_set_first_stream(m, tr->streams.first);
+    return m;
+}
+
+/* What hosts made of their files and of the seed. */
+static bool same_model(const trainer *tr, error *err) {
+    const model *m = tr->m;
+    if (!tr->ranks) return true;
+    uint64_t hash = 0;
+    for (int s = 0; s < model_stages(&m->config); s++) {
+        const graph *g = m->graphs[s];
+        for (int k = 0; k < graph_blocks(g); k++) {
+            hash = (hash ^ (uint64_t)g->column[k]) * 0x9E3779B97F4A7C15u;
+            hash ^= hash >> 29;
+        }
+    }
+    float *weights = model_download(m, m->weights, 0, m->parameters.total);
+    for (size_t i = 0; i < m->parameters.total; i++) {
+        uint32_t bits;
+        memcpy(&bits, &weights[i], sizeof bits);
+        hash = (hash ^ bits) * 0x9E3779B97F4A7C15u;
+        hash ^= hash >> 29;
+    }
+    free(weights);
+    return ranks_same(tr->ranks, (int64_t)hash, "the model that it starts from", err);
+}
+
+/* Makes the model with the patterns and weights of the checkpoint train.init. */
+static bool create_from(trainer *tr, const char *source, error *err) {
+    const options *o = tr->o;
+    checkpoint c;
+    if (!checkpoint_open(&c, source, err)) return false;
+    const char *other = other_cell(&o->model, &c.options.model);
+    if (other) {
+        error_set(err, "%s: its %s differs from the config's", source, other);
+    } else {
+        tr->m = training_model(tr, c.graphs, err);
+        memset(c.graphs, 0, sizeof c.graphs); /* they belong to the model now */
+    }
+    bool created = tr->m && checkpoint_load_weights(&c, tr->m, err);
+    checkpoint_close(&c);
+    return created;
+}
+
+/* Makes the model from the patterns in the state, because train.init or a graph's file may be gone.
+ */
+static bool create_resumed(trainer *tr, error *err) {
+    graph *graphs[CELL_MAX_STAGES];
+    if (!checkpoint_state_graphs(&tr->state_file, &tr->o->model, graphs, err)) return false;
+    tr->m = training_model(tr, graphs, err);
+    return tr->m && checkpoint_load_state(&tr->state_file, tr->m, err);
+}
+
+static bool create_model(trainer *tr, error *err) {
+    const options *o = tr->o;
+    bool created;
+    if (tr->run.resumed) {
+        created = create_resumed(tr, err);
+    } else if (*o->train.init) {
+        created = create_from(tr, o->train.init, err);
+    } else {
+        graph *graphs[CELL_MAX_STAGES];
+        if (!options_graphs(o, graphs, err)) return false;
+        tr->m = training_model(tr, graphs, err);
+        created = tr->m != NULL;
+        if (created) model_initialise(tr->m);
+    }
+    return created && tr->be->finish(tr->be, err) && same_model(tr, err);
+}
+
+/* Opens the state to resume from. It must be of the same text. */
+static bool open_state(trainer *tr, error *err) {
+    const run_state now = {.train_bytes = (int64_t)tr->train->size,
+                           .train_text = corpus_hash(tr->train),
+                           .valid_text = tr->valid ? corpus_hash(tr->valid) : 0,
+                           .total = INT64_MAX,
+                           .gradient_norm = NAN,
+                           .valid_bpc = NAN,
+                           .best_bpc = NAN};
+    run_state *s = &tr->state;
+    *s = now;
+    if (!ranks_same(tr->ranks, now.train_text, "the text of data.train", err) ||
+        !ranks_same(tr->ranks, now.valid_text, "the text of data.valid", err)) {
+        return false;
+    }
+    if (!tr->run.resumed) return true;
+    char *path = run_folder_file(&tr->run, "last.state");
+    bool same = checkpoint_open_state(&tr->state_file, s, path, err);
+    if (same && s->train_bytes != now.train_bytes) {
+        same = error_key(err, "data.train",
+                         "cannot change on resuming: %s was trained on %" PRId64
+                         " bytes, now there are %" PRId64,
+                         path, s->train_bytes, now.train_bytes);
+    } else if (same && s->train_text != now.train_text) {
+        same = error_key(err, "data.train",
+                         "cannot change on resuming: %s was trained on another text", path);
+    } else if (same && s->valid_text != now.valid_text) {
+        same = error_key(err, "data.valid",
+                         "cannot change on resuming: %s was validated on another text", path);
+    }
+    tr->has_state = same;
+    free(path);
+    return same;
+}
+
+/* Loads the loss so far, to which the device adds. */
+static void load_report(trainer *tr) {
+    update_report report = {.loss = trainer_leads(tr) ? tr->state.loss : 0,
+                            .gradient_norm = tr->state.gradient_norm};
+    if (tr->run.resumed) tr->be->upload(tr->be, tr->m->report, &report, sizeof report);
+}
+
+/* Finds where the run and the learning rate's schedule end. The number of steps that fit into
+ * train.minutes is found once and kept when other limits change on resuming. */
+static void set_end(trainer *tr) {
+    const train_options *t = &tr->o->train;
+    run_state *s = &tr->state;
+    if (s->minutes != t->minutes) {
+        const bool timed = t->minutes > 0 && s->step > 0 && s->seconds > 0;
+        s->total = timed ? schedule_plan(t, s->step, s->seconds) : INT64_MAX;
+        s->minutes = timed ? t->minutes : 0;
+    }
+    tr->end = integer_min(s->total, schedule_limit(t, tr->epoch_updates));
+    if (s->step < tr->end) s->finished = false;
+}
+
+static void describe_window(const trainer *tr) {
+    const corpus *c = tr->train;
+    uint64_t longest = 0;
+    char piece[16], block[16];
+    for (size_t i = 0; i < c->count; i++) {
+        if (c->documents[i].length > longest) longest = c->documents[i].length;
+    }
+    log_line("window: %zu files in %zu pieces, the longest of %s, shuffled by %s", c->store->count,
+             c->count, log_bytes(piece, (double)longest),
+             log_bytes(block, (double)c->store->block));
+}
+
+void trainer_describe(const trainer *tr) {
+    const model *m = tr->m;
+    const options *o = tr->o;
+    char text[128];
+    for (int s = 0; s < model_stages(&m->config); s++) {
+        int parts = graph_components(m->graphs[s]);
+        char name[16];
+        if (parts > 1) {
+            log_warning("the graph of %s has %d components, between which no signal passes",
+                        model_stage_name(&m->config, s, name), parts);
+        }
+    }
+    log_line("device: %s, %s", tr->be->device, precision_name(tr->be->precision));
+    char layers[32] = "";
+    if (m->layers > 1) snprintf(layers, sizeof layers, "%d layers of ", m->layers);
+    if (tr->ranks) {
+        log_line("ranks: %d, each with about %d of %d streams", tr->ranks->count, tr->streams.count,
+                 tr->streams.all);
+    }
+    log_line("model: %s, %s%" PRId64 " units, %zu parameters",
+             (const char *[]){"lstm", "mlstm", "deep"}[m->config.cell], layers, m->config.hidden,
+             parameter_scalars(&m->parameters));
+    log_line("memory: %s", plan_text(&m->plan, text));
+    if (tr->run.start == TRAIN_RESUME && !tr->run.resumed) {
+        log_line("resume: there is no %s/last.state, so the run starts from its beginning",
+                 tr->run.path);
+    }
+    if (run_folder_keeps_earlier(&tr->run)) {
+        log_line("overwrite: the run that is there stays until this one's first checkpoint; until "
+                 "then this one is in %s",
+                 tr->run.place);
+    }
+    if (m->segments > 1) {
+        log_line("recompute: %d segments of %d steps; the activations of one are kept at a time",
+                 m->segments, m->segment_steps);
+    }
+    log_line(
+        "data: %" PRIu64 " documents, %" PRIu64 " bytes to train on, %" PRIu64 " to validate on%s",
+        corpus_documents(tr->train), tr->train->size, tr->valid_text ? tr->valid_text->size : 0,
+        tr->valid_text ? "" : " (no best.safetensors)");
+    if (tr->train->store) describe_window(tr);
+    if (tr->excluded) log_line("data: %" PRId64 " documents excluded", tr->excluded);
+    log_line("epoch: %" PRIu64 " updates of %" PRId64 " x %" PRId64 " bytes, %" PRIu64
+             " bytes dropped",
+             tr->epoch_updates, o->train.batch, o->train.bptt,
+             reader_epoch_dropped(tr->train, (int)o->train.batch, (int)o->train.bptt));
+    if (tr->run.resumed) log_line("resuming after step %" PRId64, tr->state.step);
+}
+
+/* Rank 0 alone locks the folder and writes to it; the others only read its state. */
+static bool check_folder(trainer *tr, error *err) {
+    run_folder *run = &tr->run;
+    if (trainer_leads(tr) && !run_folder_check(run, tr->o, err)) return false;
+    int what[] = {run->resumed, run_folder_keeps_earlier(run), run->replaced};
+    ranks_broadcast(tr->ranks, what, sizeof what);
+    run->resumed = what[0];
+    run->place = what[1] ? run->next : run->path;
+    run->replaced = what[2];
+    return true;
+}
+
+static bool go_on(const trainer *tr, error *err) {
+    return !ranks_stop(tr->ranks) || stop_check(err);
+}
+
+bool trainer_set_up(trainer *tr, error *err) {
+    if (!share_streams(tr, err) || !check_folder(tr, err)) return false;
+    if (!read_data(tr, err) || !open_state(tr, err)) return false;
+    if (!go_on(tr, err)) return false;
+    tr->be = options_backend(&tr->o->run, err);
+    if (!tr->be || (tr->ranks && !tr->be->join(tr->be, tr->ranks, err))) return false;
+    if (!create_model(tr, err) || !go_on(tr, err)) return false;
+    load_report(tr);
+    if (!tr->run.resumed) tr->state.start_density = structure_density(tr->m);
+    if (!structure_check(tr->o, tr->state.start_density, err)) return false;
+    set_end(tr);
+    if (tr->state.finished || !trainer_leads(tr)) return true;
+    if (!run_folder_prepare(&tr->run, tr->o, err)) return false;
+    tr->metrics = run_folder_metrics(&tr->run, tr->state.metrics_bytes, err);
+    return tr->metrics != NULL;
+}
