@@ -6,7 +6,9 @@
  *
  * Floor: 2 blocks gates block^2 columns operations each. All share one inner kernel, a tile of ROWS
  * x COLUMN_GROUP sums held in registers: each step loads ROWS numbers of the one operand and a
- * group of the other's, and does ROWS x COLUMN_GROUP multiply-adds. In fprop (dgrad) the tile's
+ * group of the other's, and does ROWS x COLUMN_GROUP multiply-adds; where there are registers for
+ * it, tiles are two groups wide, since a load for each multiply-add keeps the load units busier
+ * than the multipliers. In fprop (dgrad) the tile's
  * columns are streams, and it walks the blocks of its row (column). In wgrad they are units of x_j,
  * and it walks streams and steps; so that these units lie side by side, x is packed with units and
  * streams exchanged, a panel of steps at a time, once for all rows that read it. */
@@ -29,57 +31,94 @@ typedef real vec __attribute__((vector_size(VECTOR_BYTES), aligned(sizeof(real))
 enum {
     LANES = VECTOR_BYTES / sizeof(real),
     VECTORS = COLUMN_GROUP / LANES,
-    ROWS = VECTORS == 1 ? 8 : 4, /* 8 independent sums hide the latency of a multiply-add */
-    PANEL = 128                  /* columns x steps that wgrad sums at a time */
+    ROWS = VECTORS == 1 ? 8 : 4,        /* 8 independent sums hide the latency of a multiply-add */
+    MOST_GROUPS = VECTORS == 1 ? 2 : 1, /* of a tile */
+    MOST_VECTORS = MOST_GROUPS * VECTORS,
+    MOST_WIDTH = MOST_GROUPS * COLUMN_GROUP,
+    PANEL = 128 /* columns x steps that wgrad sums at a time */
 };
 
 static_assert(COLUMN_GROUP % LANES == 0, "a column group is whole vectors");
 
+/* Compiled for each constant number of groups that a caller passes, so that sums stay in
+ * registers. */
+#define BY_GROUPS static inline __attribute__((always_inline))
+
+typedef vec tile_sums[ROWS][MOST_VECTORS];
+
+/* The groups of the next tile, of `left` columns or units. */
+static inline int next_groups(size_t left) {
+    return left >= MOST_WIDTH ? MOST_GROUPS : 1;
+}
+
 /* sum[r] += sum over k < depth of w[r row_stride + k k_stride] x[k columns ...] */
-static inline void multiply_tile(vec sum[ROWS][VECTORS], const real *w, size_t row_stride,
-                                 size_t k_stride, const real *x, size_t columns, int depth) {
+BY_GROUPS void multiply_tile(int groups, tile_sums sum, const real *w, size_t row_stride,
+                             size_t k_stride, const real *x, size_t columns, int depth) {
     for (int k = 0; k < depth; k++, w += k_stride, x += columns) {
         const vec *in = (const vec *)x;
         for (int r = 0; r < ROWS; r++) {
             real weight = w[(size_t)r * row_stride];
-            for (int v = 0; v < VECTORS; v++) sum[r][v] += weight * in[v];
+            for (int v = 0; v < groups * VECTORS; v++) sum[r][v] += weight * in[v];
         }
     }
 }
 
-static inline void store_tile(const vec sum[ROWS][VECTORS], real *y, size_t columns) {
-    for (int r = 0; r < ROWS; r++) memcpy(y + (size_t)r * columns, sum[r], sizeof sum[r]);
+BY_GROUPS void store_tile(int groups, const tile_sums sum, real *y, size_t columns) {
+    for (int r = 0; r < ROWS; r++) {
+        memcpy(y + (size_t)r * columns, sum[r], (size_t)groups * VECTORS * sizeof(vec));
+    }
 }
 
 /* ------------------------------------------------------------------------------------ sparse */
 
+/* ROWS rows of node i from `row` on, and `groups` groups of columns from n on. */
+BY_GROUPS void fprop_tile(int groups, const layout *l, int i, size_t row, size_t n, const real *w,
+                          const real *x, size_t columns, real *y) {
+    size_t b = (size_t)l->in_block, rows = (size_t)l->gates * b;
+    tile_sums sum = {0};
+    for (int k = l->row_start[i]; k < l->row_start[i + 1]; k++) {
+        multiply_tile(groups, sum, w + ((size_t)k * rows + row) * b, b, 1,
+                      x + (size_t)l->row_column[k] * b * columns + n, columns, (int)b);
+    }
+    store_tile(groups, sum, y + ((size_t)i * rows + row) * columns + n, columns);
+}
+
 static void sparse_fprop_row(const layout *l, int i, const real *w, const real *x, size_t columns,
                              real *y) {
-    size_t b = (size_t)l->in_block, block = b * b;
-    for (size_t row = 0; row < (size_t)l->gates * b; row += ROWS) {
-        for (size_t n = 0; n < columns; n += COLUMN_GROUP) {
-            vec sum[ROWS][VECTORS] = {0};
-            for (int k = l->row_start[i]; k < l->row_start[i + 1]; k++) {
-                multiply_tile(sum, w + (size_t)k * (size_t)l->gates * block + row * b, b, 1,
-                              x + (size_t)l->row_column[k] * b * columns + n, columns, (int)b);
+    for (size_t row = 0; row < (size_t)l->gates * (size_t)l->in_block; row += ROWS) {
+        for (size_t n = 0, groups; n < columns; n += groups * COLUMN_GROUP) {
+            groups = (size_t)next_groups(columns - n);
+            if (groups == 1) {
+                fprop_tile(1, l, i, row, n, w, x, columns, y);
+            } else {
+                fprop_tile(MOST_GROUPS, l, i, row, n, w, x, columns, y);
             }
-            store_tile(sum, y + ((size_t)i * (size_t)l->gates * b + row) * columns + n, columns);
         }
     }
 }
 
+/* ROWS units of node j from v on, and `groups` groups of columns from n on. */
+BY_GROUPS void dgrad_tile(int groups, const layout *l, int j, size_t v, size_t n, const real *w,
+                          const real *dy, size_t columns, real *dx) {
+    size_t b = (size_t)l->in_block, rows = (size_t)l->gates * b;
+    tile_sums sum = {0};
+    for (int k = l->column_start[j]; k < l->column_start[j + 1]; k++) {
+        multiply_tile(groups, sum, w + (size_t)l->column_block[k] * rows * b + v, 1, b,
+                      dy + (size_t)l->column_row[k] * rows * columns + n, columns, (int)rows);
+    }
+    store_tile(groups, sum, dx + ((size_t)j * b + v) * columns + n, columns);
+}
+
 static void sparse_dgrad_column(const layout *l, int j, const real *w, const real *dy,
                                 size_t columns, real *dx) {
-    size_t b = (size_t)l->in_block, rows = (size_t)l->gates * b;
-    for (size_t v = 0; v < b; v += ROWS) {
-        for (size_t n = 0; n < columns; n += COLUMN_GROUP) {
-            vec sum[ROWS][VECTORS] = {0};
-            for (int k = l->column_start[j]; k < l->column_start[j + 1]; k++) {
-                multiply_tile(sum, w + (size_t)l->column_block[k] * rows * b + v, 1, b,
-                              dy + (size_t)l->column_row[k] * rows * columns + n, columns,
-                              (int)rows);
+    for (size_t v = 0; v < (size_t)l->in_block; v += ROWS) {
+        for (size_t n = 0, groups; n < columns; n += groups * COLUMN_GROUP) {
+            groups = (size_t)next_groups(columns - n);
+            if (groups == 1) {
+                dgrad_tile(1, l, j, v, n, w, dy, columns, dx);
+            } else {
+                dgrad_tile(MOST_GROUPS, l, j, v, n, w, dy, columns, dx);
             }
-            store_tile(sum, dx + ((size_t)j * b + v) * columns + n, columns);
         }
     }
 }
@@ -93,7 +132,7 @@ static int panel_steps(int steps, size_t columns) {
 
 /* The number of an input's units that lie side by side in a packed panel. */
 static inline size_t panel_width(size_t b) {
-    return b < COLUMN_GROUP ? TILE : COLUMN_GROUP;
+    return b < COLUMN_GROUP ? TILE : (size_t)next_groups(b) * COLUMN_GROUP;
 }
 
 /* `steps` steps of an input node -> [block / width][steps][columns][width]. */
@@ -123,15 +162,17 @@ static inline void keep_tile(const real *sum, size_t rows, size_t width, bool ad
     }
 }
 
-/* dw, ROWS x COLUMN_GROUP of a block, from rows of dy that are `step` apart from step to step, and
- * a packed panel. */
-static inline void wgrad_tile(const real *dy, size_t step, const real *x, size_t columns, int steps,
-                              bool add, real *dw, size_t b) {
-    vec sum[ROWS][VECTORS] = {0};
-    for (int t = 0; t < steps; t++, dy += step, x += columns * COLUMN_GROUP) {
-        multiply_tile(sum, dy, columns, 1, x, COLUMN_GROUP, (int)columns);
+/* dw, ROWS rows of a block by `groups` groups of its columns, from rows of dy that are `step` apart
+ * from step to step, and a packed panel. */
+BY_GROUPS void wgrad_tile(int groups, const real *dy, size_t step, const real *x, size_t columns,
+                          int steps, bool add, real *dw, size_t b) {
+    const size_t width = (size_t)groups * COLUMN_GROUP;
+    tile_sums sum = {0};
+    for (int t = 0; t < steps; t++, dy += step, x += columns * width) {
+        multiply_tile(groups, sum, dy, columns, 1, x, width, (int)columns);
     }
-    keep_tile((const real *)sum, ROWS, COLUMN_GROUP, add, dw, b);
+    for (int r = 0; r < ROWS; r++)
+        keep_tile((const real *)sum[r], 1, width, add, dw + (size_t)r * b, b);
 }
 
 /* The same for a tile of TILE x TILE, for blocks of TILE columns. */
@@ -160,8 +201,11 @@ static void sparse_wgrad_row(const layout *l, int i, const real *dy, const real 
                 real *tile = dw + ((size_t)k * rows + row) * b + v;
                 if (width == TILE) {
                     wgrad_small_tile(dy_i + row * columns, step, x, columns, steps, add, tile, b);
+                } else if (width == COLUMN_GROUP) {
+                    wgrad_tile(1, dy_i + row * columns, step, x, columns, steps, add, tile, b);
                 } else {
-                    wgrad_tile(dy_i + row * columns, step, x, columns, steps, add, tile, b);
+                    wgrad_tile(MOST_GROUPS, dy_i + row * columns, step, x, columns, steps, add,
+                               tile, b);
                 }
             }
         }
