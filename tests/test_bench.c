@@ -235,6 +235,12 @@ static void test_grid(void **state) {
     g.units = 12288;
     grid_add_full(&g);
     assert_true(g.count > 500);
+    static const int between[] = {48, 96, 200}; /* columns that fill no tile of 64 */
+    for (int i = 0; i < 3; i++) {
+        size_t cells = 0;
+        for (size_t k = 0; k < g.count; k++) cells += g.cells[k].columns == between[i];
+        assert_int_equal(cells, 3 * 6); /* products, densities */
+    }
     grid_sort(&g);
     for (size_t i = 0; i < g.count; i++) {
         const grid_cell *c = &g.cells[i];
