@@ -829,6 +829,9 @@ class Uses(Case):
         likeliest = generate("--bytes", "40", "--temperature", "0", "--seed", "3")
         self.assertEqual(likeliest, generate("--bytes", "40", "--temperature", "0", "--seed", "4"))
         self.assertEqual(generate("--bytes", "0", "--prompt", "x"), "x\n")
+        long, short = (self.results("generate", "m.safetensors", "--bytes", count, *self.cpu)["text"]
+                       for count in ("40", "37"))  # whole recordings, and single bytes after them
+        self.assertEqual(long[:39], short)
         result = self.results("generate", "m.safetensors", "--bytes", "300", "--temperature", "9",
                               *self.cpu)
         self.assertEqual(result["bytes"], 300)

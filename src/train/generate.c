@@ -5,41 +5,57 @@
 #include <stdlib.h>
 #include <string.h>
 
+/* The bytes of a recording: many, so that the host stays ahead of the device; then single ones. */
+static const size_t sizes[] = {16, 1};
+
+enum { SIZES = sizeof sizes / sizeof sizes[0] };
+
 typedef struct generator {
     model *m;
     sampling *state;
     uint8_t *text;
+    size_t bytes;
 } generator;
 
-static void issue_byte(void *argument) {
+static void issue_bytes(void *argument) {
     generator *g = argument;
-    model_generate(g->m, g->state, g->text);
+    for (size_t i = 0; i < g->bytes; i++) model_generate(g->m, g->state, g->text);
 }
 
 bool generate(model *m, const generation *how, uint8_t *text, error *err) {
     backend *be = m->be;
     const size_t total = how->given + how->bytes;
     const sampling start = {how->temperature, how->top_p, how->top_k, how->seed, 0, how->given};
-    generator g = {m, be->allocate(be, sizeof start), be->allocate(be, total)};
-    bool done = g.state && g.text;
+    sampling *state = be->allocate(be, sizeof start);
+    uint8_t *device_text = be->allocate(be, total);
+    bool done = state && device_text;
     if (done) {
+        recording *recorded[SIZES] = {NULL};
+        generator g[SIZES];
+        size_t left = total - 1;
         uint8_t *first = mem_alloc((size_t)m->columns, 1);
         first[0] = how->prompt[0];
         model_set_text(m, first, NULL);
         model_zero_state(m);
-        be->upload(be, g.state, &start, sizeof start);
-        be->upload(be, g.text, how->prompt, how->given);
+        be->upload(be, state, &start, sizeof start);
+        be->upload(be, device_text, how->prompt, how->given);
         free(first);
         model_prepare_tables(m);
-        recording *step = be->record(be, issue_byte, &g);
-        for (size_t i = 0; i + 1 < total; i++) be->replay(be, step);
-        be->download(be, text, g.text, total);
+        for (int i = 0; i < SIZES; i++) {
+            if (left < sizes[i]) continue;
+            g[i] = (generator){m, state, device_text, sizes[i]};
+            recorded[i] = be->record(be, issue_bytes, &g[i]);
+            for (; left >= sizes[i]; left -= sizes[i]) be->replay(be, recorded[i]);
+        }
+        be->download(be, text, device_text, total);
         done = be->finish(be, err);
-        be->recording_free(be, step);
+        for (int i = 0; i < SIZES; i++) {
+            if (recorded[i]) be->recording_free(be, recorded[i]);
+        }
     } else {
         error_set(err, "%zu bytes of text do not fit on %s", total, be->device);
     }
-    if (g.state) be->release(be, g.state);
-    if (g.text) be->release(be, g.text);
+    if (state) be->release(be, state);
+    if (device_text) be->release(be, device_text);
     return done;
 }
