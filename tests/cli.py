@@ -543,16 +543,16 @@ class Window(Case):
 
     def test_documents(self):
         """A stop does not change what a run reads; one in a window logs what it is made of."""
-        for name, content in [("1.tsv", documents(300, 1)),
-                              ("2.tsv.gz", gzip.compress(documents(300, 2))),
-                              ("3.tsv.xz", lzma.compress(documents(300, 3)))]:
+        for name, content in [("1.tsv", documents(100, 1)),
+                              ("2.tsv.gz", gzip.compress(documents(100, 2))),
+                              ("3.tsv.xz", lzma.compress(documents(100, 3)))]:
             self.write("texts/" + name, content)
         self.write("all.list", "texts\ntexts/1.tsv\n")
         flags = ["--set", "data.train=all.list", "--set", "train.epochs=1.3", "--set",
                  "train.steps=null", "--set", "train.log_every=100", "--set",
                  "train.valid_every=1000", "--set", "train.schedule=constant"]
         _, err = self.train_on("whole", *flags)
-        self.assertRegex(err, r"data: 1200 documents, \d+ bytes to train on")
+        self.assertRegex(err, r"data: 400 documents, \d+ bytes to train on")
         self.assertRegex(err, r"window: 3 files in \d+ pieces, the longest .*, shuffled by 4.9 KiB")
         steps = json.loads(self.read("whole/metrics.jsonl").splitlines()[-1])["step"]
         for stop in (7, steps // 2, steps - 3):

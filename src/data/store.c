@@ -3,7 +3,7 @@
 #include "core/memory.h"
 #include "data/paths.h"
 
-#include <inttypes.h>
+#include <omp.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -389,7 +389,8 @@ static bool check_labels(const scan *scans, size_t count, error *err) {
 }
 
 static bool scan_files(store *s, scan *scans, int place, int parts, error *err) {
-#pragma omp parallel for schedule(dynamic)
+    const int threads = (omp_get_max_threads() + parts - 1) / parts;
+#pragma omp parallel for schedule(dynamic) num_threads(threads)
     for (size_t i = (size_t)place; i < s->count; i += (size_t)parts) {
         error problem;
         if (scan_file(&scans[i], &problem)) continue;
