@@ -129,7 +129,7 @@ static void remove_files(const char *folder) {
 
 /* What a rank tells. */
 typedef struct told {
-    double read, seconds, first, memory;
+    double read, seconds, first, memory, processor;
     bool failed;
     error err;
 } told;
@@ -150,6 +150,8 @@ static void read_streams(const stream_options *o, const corpus *c, stream_share 
     struct rusage usage;
     getrusage(RUSAGE_SELF, &usage);
     t->memory = (double)usage.ru_maxrss * 1024;
+    t->processor = (double)(usage.ru_utime.tv_sec + usage.ru_stime.tv_sec) +
+                   1e-6 * (double)(usage.ru_utime.tv_usec + usage.ru_stime.tv_usec);
 }
 
 static bool read_told(int from, told *t) {
@@ -203,6 +205,7 @@ static bool measure_ranks(const stream_options *o, const corpus *c, stream_row *
         }
         row->read += t.read;
         row->memory += t.memory;
+        row->processor += t.processor;
         row->seconds = fmax(row->seconds, t.seconds);
         row->first = fmax(row->first, t.first);
     }
@@ -298,17 +301,17 @@ bool stream_measure(const stream_options *o, bool progress, stream_results *resu
 void stream_report(const stream_results *results, FILE *out) {
     fprintf(out,
             "minibatches of %d x %d bytes; window of %.4g MB; text of %.4g GB an epoch\n"
-            "%-6s %-7s %5s | %8s %8s %8s | %8s %8s | %9s\n",
+            "%-6s %-7s %5s | %8s %8s %8s %8s | %8s %8s | %10s\n",
             results->batch, results->bptt, results->window / 1e6,
             results->count > 0 ? results->rows[0].bytes / 1e9 : 0, "text", "packed", "ranks",
-            "MB/s", "GB", "first s", "memory", "disk MB", "index MB/s");
+            "MB/s", "MB/cpu s", "GB", "first s", "memory", "disk MB", "index MB/s");
     for (int i = 0; i < results->count; i++) {
         const stream_row *r = &results->rows[i];
-        fprintf(out, "%-6s %-7s %5d | %8.0f %8.2f %8.2f | %5.0f MB %8.1f | %9.0f\n",
+        fprintf(out, "%-6s %-7s %5d | %8.0f %8.0f %8.2f %8.2f | %5.0f MB %8.1f | %10.0f\n",
                 r->text < 0 ? "files" : text_names[r->text],
                 r->text < 0 ? "-" : packing_names[r->packing], r->ranks, r->read / r->seconds / 1e6,
-                r->read / 1e9, r->first, r->memory / 1e6, r->disk / 1e6,
-                r->index_bytes / r->index_seconds / 1e6);
+                r->read / r->processor / 1e6, r->read / 1e9, r->first, r->memory / 1e6,
+                r->disk / 1e6, r->index_bytes / r->index_seconds / 1e6);
     }
 }
 
@@ -326,6 +329,7 @@ void stream_json(const stream_results *results, FILE *out) {
         if (r->text >= 0) json_string(&w, "packed", packing_names[r->packing]);
         json_integer(&w, "ranks", r->ranks);
         json_number(&w, "bytes_per_second", r->read / r->seconds);
+        json_number(&w, "processor_seconds", r->processor);
         json_number(&w, "read", r->read);
         json_number(&w, "seconds", r->seconds);
         json_number(&w, "first_seconds", r->first);

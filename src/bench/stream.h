@@ -34,6 +34,7 @@ typedef struct stream_row {
     double disk;                       /* bytes of the files, each once */
     double index_bytes, index_seconds; /* bytes read once to index them, unpacked */
     double read, seconds; /* bytes in minibatches; time from the start to the last of them */
+    double processor;     /* seconds of the processor, of all ranks together */
     double first;         /* seconds until the first minibatch, the slowest rank's */
     double memory;        /* peak resident bytes, all ranks together */
 } stream_row;

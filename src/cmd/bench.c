@@ -398,7 +398,8 @@ static error_t parse_data(int key, char *text, struct argp_state *state) {
 static const char data_help[] =
     "Measure how fast text becomes minibatches where it stays in its files (data.window): made-up "
     "text, or the files given, folders and .list files included. No model is trained."
-    "\vMB/s counts the bytes of minibatches of all ranks together, from the start to the last one. "
+    "\vMB/s counts the bytes of minibatches of all ranks together, from the start to the last one; "
+    "MB/cpu s counts them over the seconds of the processor, whatever else the machine does. "
     "first is the time until every stream has its first bytes. memory is the sum of the ranks' "
     "peaks, "
     "without the system's cache of files; disk is what the files take; index is the speed of the "
