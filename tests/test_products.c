@@ -116,12 +116,6 @@ static void test_few_columns(void **state) {
         {.reason = "two batches a task over two steps",
          .nodes = 150, .block = 32, .gates = 1, .columns = 2, .steps = 2,
          .share = 0.1, .hubs = true},
-        {.reason = "96 columns in one tile, blocks of 32 and hubs",
-         .nodes = 140, .block = 32, .gates = 1, .columns = 3, .share = 0.05, .hubs = true},
-        {.reason = "96 columns in one tile, blocks of 16",
-         .nodes = 150, .block = 16, .gates = 1, .columns = 3, .share = 0.1},
-        {.reason = "96 columns in one tile, blocks of 8, whose stages are of several blocks",
-         .nodes = 150, .block = 8, .gates = 1, .columns = 3, .share = 0.1, .hubs = true},
         {.reason = "32 columns, which wgrad of bf16 leaves out and tf32 takes",
          .nodes = 90, .block = 32, .gates = 1, .columns = 1, .share = 0.3, .hubs = true},
     };

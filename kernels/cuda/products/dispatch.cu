@@ -84,14 +84,6 @@ static bool one_step_from_128(const device_layout *device, const void *plan,
     return one_step(device, plan, c) && c->columns >= 128;
 }
 
-static bool one_step_from_96(const device_layout *device, const void *plan, const product_call *c) {
-    return one_step(device, plan, c) && c->columns >= 96;
-}
-
-static bool from_128(const device_layout *, const void *, const product_call *c) {
-    return c->columns >= 128;
-}
-
 /* Layer norm's sums of four gates are faster as part of the product, which few_columns cannot
  * do. */
 static bool few_columns_takes(const device_layout *device, const void *plan,
@@ -150,7 +142,7 @@ static const product_kernel kernels[] = {
         four_gates,         one_step_by_64,    NULL, false,
         dgrad_gates_plan,        dgrad_gates_run},
     {"one_gate",            F | D,     HOPPER,  IN_BF16,
-        one_gate,           one_step_from_96,  from_128, false,
+        one_gate,           one_step_from_128, NULL, false,
         one_gate_plan,           one_gate_run},
     {"wgrad_gates",         W,         HOPPER,  IN_BF16 | IN_TF32,
         rows_by_128,        NULL,              NULL, false,

@@ -53,31 +53,12 @@ template <int B, int N, int WARPS_, int STAGES_> struct few_columns_shape {
     static const int DEPTH = B < 32 && N == 32 ? 64 : 32, SLICE = B, SLICES = DEPTH / SLICE;
     static const int WARPS = WARPS_, STAGES = STAGES_;
     static const int WIDTH = B / 8, CHUNKS = B * WIDTH; /* of 8 weights: of a line, of a slice */
-
-    /* Lines of 96 columns cannot be swizzled, so each is followed by an unused chunk, which spreads
-     * the lines over the banks as well. A warp's 32 lanes load X_LINES lines in X_TURNS turns. */
-    static const bool SWIZZLED = (N & (N - 1)) == 0;
-    static const int X_WIDTH = N / 8, X_PITCH = X_WIDTH + (SWIZZLED ? 0 : 1);
-    static const int X_TURNS = SWIZZLED ? 1 : 3, X_LINES = 32 * X_TURNS / X_WIDTH;
-    static_assert(X_LINES * X_WIDTH == 32 * X_TURNS && X_PITCH * X_LINES % 8 == 0, "whole lines");
-
-    static const int W_BYTES = DEPTH * B * 2, X_BYTES = DEPTH * X_PITCH * 16;
-    static const int STAGE = W_BYTES + X_BYTES;
+    static const int W_BYTES = DEPTH * B * 2, X_BYTES = DEPTH * N * 2, STAGE = W_BYTES + X_BYTES;
     static const int PAIRS = B / 8 * (N / 32); /* of tiles of 8 x 16 sums */
     static const int SUMS = PAIRS * PAIR;      /* [B / 8][N / 16] tiles */
     static const int FULL = STAGES * STAGE, RING = FULL > SUMS ? FULL : SUMS; /* of a warp */
     static const int BYTES = WARPS * RING;
-    /* At most: one part's share of the pairs, from each of the others. */
-    static const int INBOX = (PAIRS + MOST_PARTS - 1) / MOST_PARTS * (MOST_PARTS - 1) * PAIR;
-
-    /* Where chunk c of a line of activations lies, in chunks. */
-    static __device__ int place_in_x(int line, int c) {
-        if constexpr (SWIZZLED) {
-            return swizzle<X_WIDTH>(line, c);
-        } else {
-            return line * X_PITCH + c;
-        }
-    }
+    static const int INBOX = (PAIRS > MOST_PARTS ? SUMS : MOST_PARTS * PAIR) / 4 * 3; /* at most */
 };
 
 /* ------------------------------------------------------------------------------------- a share
@@ -90,7 +71,7 @@ template <int B, int N, int WARPS, int STAGES, bool FORWARD> struct walker {
     uint32_t ring;
     int lane, depth, begin, end;      /* stages [begin, end) of the list's `depth` of k */
     int window, other = 0, block = 0; /* a lane's entry: window + lane */
-    int in_block, in_x[S::X_TURNS];   /* where a lane's first chunk lies there, of each turn */
+    int in_block, in_x;               /* where a lane's first chunk lies there */
 
     __device__ walker(const few_columns_arguments &p_, const few_columns_task &task_,
                       uint32_t ring_)
@@ -105,11 +86,7 @@ template <int B, int N, int WARPS, int STAGES, bool FORWARD> struct walker {
         look_up();
         in_block = FORWARD ? (row + line) * p.b : line * p.b + row;
         in_block += lane % S::WIDTH * 8;
-#pragma unroll
-        for (int turn = 0; turn < S::X_TURNS; turn++) {
-            const int chunk = turn * 32 + lane;
-            in_x[turn] = chunk / S::X_WIDTH * p.columns + blockIdx.y * N + chunk % S::X_WIDTH * 8;
-        }
+        in_x = lane / (N / 8) * p.columns + blockIdx.y * N + lane % (N / 8) * 8;
     }
 
     __device__ void look_up() {
@@ -170,20 +147,16 @@ template <int B, int N, int WARPS, int STAGES, bool FORWARD> struct walker {
     }
 
     __device__ void load_activations(int i, int slot) const {
+        const int width = N / 8, line = lane / width, c = lane % width;
         const uint32_t to = ring + slot * S::STAGE + S::W_BYTES;
 #pragma unroll
         for (int s = 0; s < S::SLICES; s++) {
             const int k = i * S::DEPTH + s * S::SLICE, first = s * S::SLICE;
             const int row = (of_entry(other, k) << p.log_k) + offset(k);
-            const bf16 *from = p.x + (size_t)row * p.columns;
+            const bf16 *from = p.x + (size_t)row * p.columns + in_x;
 #pragma unroll
-            for (int l = 0; l < S::SLICE; l += S::X_LINES) {
-#pragma unroll
-                for (int turn = 0; turn < S::X_TURNS; turn++) {
-                    const int chunk = turn * 32 + lane, line = chunk / S::X_WIDTH;
-                    const int at = S::place_in_x(first + l + line, chunk % S::X_WIDTH);
-                    load(to + at * 16, from + in_x[turn] + l * p.columns, k);
-                }
+            for (int l = 0; l < S::SLICE; l += 32 / width) {
+                load(to + swizzle<width>(first + l + line, c) * 16, from + l * p.columns, k);
             }
         }
     }
@@ -219,7 +192,7 @@ template <int B, int N, int WARPS, int STAGES, bool FORWARD> struct walker {
 #pragma unroll
             for (int c = 0; c < N / 16; c++) {
                 uint32_t left[4];
-                int at = S::place_in_x(k + matrix / 2 * 8 + in, c * 2 + matrix % 2);
+                int at = swizzle<N / 8>(k + matrix / 2 * 8 + in, c * 2 + matrix % 2);
                 load_matrices_transposed(left, x + at * 16);
 #pragma unroll
                 for (int u = 0; u < B / 8; u++) {
@@ -447,8 +420,6 @@ static void launch_by_columns(backend *be, const few_columns_arguments &p,
     const bool by_64 = p.columns % 64 == 0;
     if (p.columns % 128 == 0) {
         launch<B, 128, 4, 2, 2, FORWARD>(be, p, tasks);
-    } else if (p.columns % 96 == 0 && !by_64) {
-        launch<B, 96, 4, 2, 3, FORWARD>(be, p, tasks);
     } else if constexpr (B == 8) {
         if (by_64) {
             launch<B, 64, 4, 3, 3, FORWARD>(be, p, tasks);
