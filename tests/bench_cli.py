@@ -127,7 +127,7 @@ class Train(unittest.TestCase):
     SMALL = ["train", "configs/quickstart.yaml", "--device", "cpu", "--set", "model.hidden=128"]
 
     def measure(self, *arguments):
-        """Measures up to five more times, since other work on this machine may slow the parts alone."""
+        """Measures again, up to five times, where other work slowed the parts alone."""
         for _ in range(6):
             result = run(*self.SMALL, "--seconds", "2", "--json", *arguments)
             self.assertEqual(result.returncode, 0, result.stderr)
