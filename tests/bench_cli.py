@@ -105,8 +105,9 @@ class Data(unittest.TestCase):
                 for key in ("bytes_per_second", "read", "seconds", "first_seconds", "memory",
                             "disk", "index_bytes_per_second"):
                     self.assertGreater(row[key], 0, (row, key))
-                self.assertLess(row["memory"], 200e6)
                 self.assertAlmostEqual(row["epoch_bytes"] / 1e9, 1, 1)
+                # Each process has the pages of its libraries, 100 MB with CUDA's, beside the window.
+                self.assertLess(row["memory"], row["epoch_bytes"] / 2)
             self.assertEqual(len(os.listdir(folder)), 6)
             table = run(*self.SMALL, "--ranks", "2", f"{folder}/made-up.txt.gz")
             self.assertRegex(table.stdout, r"files +- +2 \|")
