@@ -236,12 +236,12 @@ static void find_place(ranks *r, uint64_t host, int *place, int *count) {
     *count = 1;
     if (!r) return;
     ranks_exchange(r, &host, sizeof host);
-    *count = 0;
     for (int k = 0; k < r->count; k++) {
         uint64_t other;
         memcpy(&other, ranks_part(r, k), sizeof other);
-        *count += other == host;
-        *place += other == host && k < r->rank;
+        if (k == r->rank || other != host) continue;
+        *count += 1;
+        *place += k < r->rank;
     }
 }
 
@@ -389,8 +389,7 @@ static bool check_labels(const scan *scans, size_t count, error *err) {
 }
 
 static bool scan_files(store *s, scan *scans, int place, int parts, error *err) {
-    const int threads = (omp_get_max_threads() + parts - 1) / parts;
-#pragma omp parallel for schedule(dynamic) num_threads(threads)
+#pragma omp parallel for schedule(dynamic) num_threads((omp_get_max_threads() + parts - 1) / parts)
     for (size_t i = (size_t)place; i < s->count; i += (size_t)parts) {
         error problem;
         if (scan_file(&scans[i], &problem)) continue;
