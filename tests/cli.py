@@ -480,6 +480,16 @@ class Train(Case):
         self.assertIn("OpenBLAS for Prescott", err)
         self.assertEqual(err.count("set OPENBLAS_CORETYPE="), 1)
 
+    def test_levels(self):
+        """SMALLWORLD_CPU takes the code for less of the processor's instructions, and says which there are."""
+        _, err = self.run_program("train", "config.yaml", "--out", "run",
+                                  env=dict(os.environ, SMALLWORLD_CPU="portable"))
+        self.assertIn("CPU (portable), ", err)
+        self.assertNotIn("SMALLWORLD_CPU", err)
+        _, err = self.run_program("train", "config.yaml", "--out", "run", "--overwrite",
+                                  env=dict(os.environ, SMALLWORLD_CPU="v5"))
+        self.assertRegex(err, r"SMALLWORLD_CPU: expected .* got 'v5'; taking (portable|v[34])")
+
     def test_closed_streams(self):
         """Files that are opened later never take the place of closed standard streams. Output that cannot
         be printed is an error."""

@@ -226,7 +226,11 @@ static bool join(backend *be, ranks *ranks, error *err) {
     return true;
 }
 
-static backend *create(precision precision, int threads) {
+#define TEXT_OF(name)     #name
+#define LEVEL_TEXT(level) TEXT_OF(level)
+#define LEVEL_NAME        LEVEL_TEXT(SMALLWORLD_LEVEL)
+
+backend *CPU(backend)(precision precision, int threads) {
     cpu_backend *cpu = mem_alloc(1, sizeof *cpu);
     cpu->threads = threads > 0 ? threads : omp_get_num_procs();
     if (openblas_set_num_threads) openblas_set_num_threads(1);
@@ -281,17 +285,14 @@ static backend *create(precision precision, int threads) {
         .destroy = destroy,
     };
     const char *core = blas_core();
-    snprintf(cpu->table.device, sizeof cpu->table.device, "CPU, %d thread%s%s%s", cpu->threads,
-             cpu->threads == 1 ? "" : "s", core ? ", OpenBLAS for " : "", core ? core : "");
+    snprintf(cpu->table.device, sizeof cpu->table.device, "CPU (%s), %d thread%s%s%s", LEVEL_NAME,
+             cpu->threads, cpu->threads == 1 ? "" : "s", core ? ", OpenBLAS for " : "",
+             core ? core : "");
     return &cpu->table;
 }
 
 #ifdef SMALLWORLD_REFERENCE
 backend *backend_cpu_reference(int threads) {
-    return create(FP64, threads);
-}
-#else
-backend *backend_cpu(precision precision, int threads) {
-    return create(precision == TF32 ? FP32 : precision, threads);
+    return CPU(backend)(FP64, threads);
 }
 #endif

@@ -1,12 +1,13 @@
-/* The CPU backend's own header. Every file of this folder is compiled twice: for float, the
- * backend `cpu`; and for double, the tests' reference. CPU(name) keeps the two apart.
+/* The CPU backend's own header. Every file of this folder is compiled several times: for float, once
+ * for each level of the processor's instructions (kernels/cpu_levels.h); and for double, the tests'
+ * reference. CPU(name) keeps them apart.
  *
  * Parallel loops run over nodes, units or columns, and each result is summed in an order that
  * depends on neither the number of threads nor the number of columns. */
 #ifndef SMALLWORLD_KERNELS_CPU_H
 #define SMALLWORLD_KERNELS_CPU_H
 
-#include "ops.h"
+#include "cpu_levels.h"
 
 #include <math.h>
 #include <string.h>
@@ -14,12 +15,12 @@
 #ifdef SMALLWORLD_REFERENCE
 typedef double real;
 typedef int64_t lane; /* a whole number as wide as a real */
-#define CPU(name) reference_##name
 #else
 typedef float real;
 typedef int32_t lane;
-#define CPU(name) cpu_##name
 #endif
+
+#define CPU(name) CPU_OF(SMALLWORLD_LEVEL, name)
 
 enum { COLUMN_GROUP = 16 }; /* columns handled together; `columns` is a multiple of it */
 
@@ -199,6 +200,8 @@ static inline real add_up(const real *x, int count) {
 }
 
 /* ------------------------------------------------------------------------------- the operations */
+
+backend *CPU(backend)(precision precision, int threads);
 
 void CPU(fprop)(backend *be, const device_layout *l, const void *w, const void *x, int steps,
                 int columns, void *y, element type, void *sums);
