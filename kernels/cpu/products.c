@@ -1,4 +1,5 @@
-/* The three products with a block-sparse W, and with a dense one through BLAS.
+/* The three products with a block-sparse W, and with a dense one, which is a single block if it is
+ * small, and goes to BLAS if not.
  *
  *   fprop  y_i  = sum over blocks (i, j)  W_ij  x_j
  *   dgrad  dx_j = sum over blocks (i, j)  W_ij' dy_i
@@ -35,10 +36,13 @@ enum {
     MOST_GROUPS = VECTORS == 1 ? 2 : 1, /* of a tile */
     MOST_VECTORS = MOST_GROUPS * VECTORS,
     MOST_WIDTH = MOST_GROUPS * COLUMN_GROUP,
-    PANEL = 128 /* columns x steps that wgrad sums at a time */
+    PANEL = 128,                 /* columns x steps that wgrad sums at a time */
+    SLICE = 32,                  /* rows of a dense W that a thread computes at a time */
+    MOST_TILED_WEIGHTS = 1 << 18 /* of a dense W, which then stays in the L2 */
 };
 
 static_assert(COLUMN_GROUP % LANES == 0, "a column group is whole vectors");
+static_assert(SLICE % MOST_WIDTH == 0, "strips do not cross slices");
 
 /* Compiled for each constant number of groups that a caller passes, so that sums stay in
  * registers. */
@@ -69,12 +73,42 @@ BY_GROUPS void store_tile(int groups, const tile_sums sum, real *y, size_t colum
     }
 }
 
-/* ------------------------------------------------------------------------------------ sparse */
+/* ------------------------------------------------------------------------------------- tiled */
+
+/* Whether a product runs on these tiles: every block-sparse one, and a dense one if all its weights
+ * stay in the cache. BLAS packs both operands anew in every step, which only a larger matrix is
+ * worth. */
+static bool is_tiled(const layout *l) {
+    return !layout_is_dense(l) || (layout_weights(l) <= MOST_TILED_WEIGHTS && l->in_stride == 1 &&
+                                   layout_rows(l) % TILE == 0 && l->in_block % TILE == 0);
+}
+
+/* Rows of one node's product, gates included. */
+static inline size_t node_rows(const layout *l) {
+    return (size_t)l->gates * (size_t)l->out_block;
+}
+
+/* A part of a node's rows, or of its inputs' units, that one thread computes. */
+typedef struct slice {
+    int node;
+    size_t first, count;
+} slice;
+
+/* Slice `task` of nodes with `size` rows each. Only a dense matrix, which is one node, is cut. */
+static inline slice slice_of(const layout *l, size_t size, size_t task) {
+    if (!layout_is_dense(l)) return (slice){(int)task, 0, size};
+    size_t first = task * SLICE;
+    return (slice){0, first, size - first < SLICE ? size - first : SLICE};
+}
+
+static inline size_t slices(const layout *l, int nodes, size_t size) {
+    return layout_is_dense(l) ? (size + SLICE - 1) / SLICE : (size_t)nodes;
+}
 
 /* ROWS rows of node i from `row` on, and `groups` groups of columns from n on. */
 BY_GROUPS void fprop_tile(int groups, const layout *l, int i, size_t row, size_t n, const real *w,
                           const real *x, size_t columns, real *y) {
-    size_t b = (size_t)l->in_block, rows = (size_t)l->gates * b;
+    size_t b = (size_t)l->in_block, rows = node_rows(l);
     tile_sums sum = {0};
     for (int k = l->row_start[i]; k < l->row_start[i + 1]; k++) {
         multiply_tile(groups, sum, w + ((size_t)k * rows + row) * b, b, 1,
@@ -83,15 +117,15 @@ BY_GROUPS void fprop_tile(int groups, const layout *l, int i, size_t row, size_t
     store_tile(groups, sum, y + ((size_t)i * rows + row) * columns + n, columns);
 }
 
-static void sparse_fprop_row(const layout *l, int i, const real *w, const real *x, size_t columns,
-                             real *y) {
-    for (size_t row = 0; row < (size_t)l->gates * (size_t)l->in_block; row += ROWS) {
+static void fprop_slice(const layout *l, slice s, const real *w, const real *x, size_t columns,
+                        real *y) {
+    for (size_t row = s.first; row < s.first + s.count; row += ROWS) {
         for (size_t n = 0, groups; n < columns; n += groups * COLUMN_GROUP) {
             groups = (size_t)next_groups(columns - n);
             if (groups == 1) {
-                fprop_tile(1, l, i, row, n, w, x, columns, y);
+                fprop_tile(1, l, s.node, row, n, w, x, columns, y);
             } else {
-                fprop_tile(MOST_GROUPS, l, i, row, n, w, x, columns, y);
+                fprop_tile(MOST_GROUPS, l, s.node, row, n, w, x, columns, y);
             }
         }
     }
@@ -100,7 +134,7 @@ static void sparse_fprop_row(const layout *l, int i, const real *w, const real *
 /* ROWS units of node j from v on, and `groups` groups of columns from n on. */
 BY_GROUPS void dgrad_tile(int groups, const layout *l, int j, size_t v, size_t n, const real *w,
                           const real *dy, size_t columns, real *dx) {
-    size_t b = (size_t)l->in_block, rows = (size_t)l->gates * b;
+    size_t b = (size_t)l->in_block, rows = node_rows(l);
     tile_sums sum = {0};
     for (int k = l->column_start[j]; k < l->column_start[j + 1]; k++) {
         multiply_tile(groups, sum, w + (size_t)l->column_block[k] * rows * b + v, 1, b,
@@ -109,15 +143,15 @@ BY_GROUPS void dgrad_tile(int groups, const layout *l, int j, size_t v, size_t n
     store_tile(groups, sum, dx + ((size_t)j * b + v) * columns + n, columns);
 }
 
-static void sparse_dgrad_column(const layout *l, int j, const real *w, const real *dy,
-                                size_t columns, real *dx) {
-    for (size_t v = 0; v < (size_t)l->in_block; v += ROWS) {
+static void dgrad_slice(const layout *l, slice s, const real *w, const real *dy, size_t columns,
+                        real *dx) {
+    for (size_t v = s.first; v < s.first + s.count; v += ROWS) {
         for (size_t n = 0, groups; n < columns; n += groups * COLUMN_GROUP) {
             groups = (size_t)next_groups(columns - n);
             if (groups == 1) {
-                dgrad_tile(1, l, j, v, n, w, dy, columns, dx);
+                dgrad_tile(1, l, s.node, v, n, w, dy, columns, dx);
             } else {
-                dgrad_tile(MOST_GROUPS, l, j, v, n, w, dy, columns, dx);
+                dgrad_tile(MOST_GROUPS, l, s.node, v, n, w, dy, columns, dx);
             }
         }
     }
@@ -130,18 +164,21 @@ static int panel_steps(int steps, size_t columns) {
     return panel < steps ? panel : steps;
 }
 
-/* The number of an input's units that lie side by side in a packed panel. */
-static inline size_t panel_width(size_t b) {
-    return b < COLUMN_GROUP ? TILE : (size_t)next_groups(b) * COLUMN_GROUP;
+/* The number of an input's units that lie side by side in a packed strip, of `left` units left. */
+static inline size_t strip_width(size_t left) {
+    return left < COLUMN_GROUP ? TILE : (size_t)next_groups(left) * COLUMN_GROUP;
 }
 
-/* `steps` steps of an input node -> [block / width][steps][columns][width]. */
-static void pack_node(const layout *l, int j, const real *x, size_t columns, int steps,
-                      real *packed) {
-    size_t b = (size_t)l->in_block, width = panel_width(b);
-    for (size_t v = 0; v < b; v += width) {
+/* `steps` steps of a slice of the input -> strips [steps][columns][width], one behind another. */
+static void pack_slice(const layout *l, slice s, const real *x, size_t columns, int steps,
+                       real *packed) {
+    size_t first = (size_t)s.node * (size_t)l->in_block + s.first;
+    packed += first * (size_t)steps * columns;
+    size_t width;
+    for (size_t v = 0; v < s.count; v += width) {
+        width = strip_width(s.count - v);
         for (size_t t = 0; t < (size_t)steps; t++) {
-            const real *from = x + (t * layout_inputs(l) + (size_t)j * b + v) * columns;
+            const real *from = x + (t * layout_inputs(l) + first + v) * columns;
             for (size_t n = 0; n < columns; n += TILE, packed += TILE * width) {
                 for (size_t u = 0; u < width; u += TILE) {
                     octet tile[TILE];
@@ -175,7 +212,7 @@ BY_GROUPS void wgrad_tile(int groups, const real *dy, size_t step, const real *x
         keep_tile((const real *)sum[r], 1, width, add, dw + (size_t)r * b, b);
 }
 
-/* The same for a tile of TILE x TILE, for blocks of TILE columns. */
+/* The same for a tile of TILE x TILE. */
 static inline void wgrad_small_tile(const real *dy, size_t step, const real *x, size_t columns,
                                     int steps, bool add, real *dw, size_t b) {
     octet sum[TILE] = {0}, in;
@@ -188,53 +225,63 @@ static inline void wgrad_small_tile(const real *dy, size_t step, const real *x, 
     keep_tile((const real *)sum, TILE, TILE, add, dw, b);
 }
 
-/* What `steps` steps add to the blocks of row i, or, of the first panel, start them with. */
-static void sparse_wgrad_row(const layout *l, int i, const real *dy, const real *packed,
-                             size_t columns, int steps, bool add, real *dw) {
-    size_t b = (size_t)l->in_block, rows = (size_t)l->gates * b, step = layout_rows(l) * columns;
-    size_t width = panel_width(b), height = width == TILE ? TILE : ROWS;
-    const real *dy_i = dy + (size_t)i * rows * columns;
-    for (int k = l->row_start[i]; k < l->row_start[i + 1]; k++) {
-        for (size_t v = 0; v < b; v += width) {
-            const real *x = packed + ((size_t)l->row_column[k] * b + v) * (size_t)steps * columns;
-            for (size_t row = 0; row < rows; row += height) {
-                real *tile = dw + ((size_t)k * rows + row) * b + v;
-                if (width == TILE) {
-                    wgrad_small_tile(dy_i + row * columns, step, x, columns, steps, add, tile, b);
-                } else if (width == COLUMN_GROUP) {
-                    wgrad_tile(1, dy_i + row * columns, step, x, columns, steps, add, tile, b);
-                } else {
-                    wgrad_tile(MOST_GROUPS, dy_i + row * columns, step, x, columns, steps, add,
-                               tile, b);
-                }
+/* What `steps` steps add to `rows` rows of a block of b columns, or, of the first panel, start them
+ * with. */
+static void wgrad_block(const real *dy, size_t rows, size_t step, const real *packed,
+                        size_t columns, int steps, bool add, real *dw, size_t b) {
+    size_t width;
+    for (size_t v = 0; v < b; v += width) {
+        width = strip_width(b - v);
+        const real *x = packed + v * (size_t)steps * columns;
+        for (size_t row = 0; row < rows; row += width == TILE ? TILE : ROWS) {
+            const real *from = dy + row * columns;
+            real *tile = dw + row * b + v;
+            if (width == TILE) {
+                wgrad_small_tile(from, step, x, columns, steps, add, tile, b);
+            } else if (width == COLUMN_GROUP) {
+                wgrad_tile(1, from, step, x, columns, steps, add, tile, b);
+            } else {
+                wgrad_tile(MOST_GROUPS, from, step, x, columns, steps, add, tile, b);
             }
         }
     }
 }
 
-static void sparse_wgrad(int threads, const layout *l, const real *dy, const real *x, int steps,
-                         size_t columns, real *dw, real *workspace) {
+static void wgrad_slice(const layout *l, slice s, const real *dy, const real *packed,
+                        size_t columns, int steps, bool add, real *dw) {
+    size_t b = (size_t)l->in_block, rows = node_rows(l), step = layout_rows(l) * columns;
+    dy += ((size_t)s.node * rows + s.first) * columns;
+    for (int k = l->row_start[s.node]; k < l->row_start[s.node + 1]; k++) {
+        const real *x = packed + (size_t)l->row_column[k] * b * (size_t)steps * columns;
+        wgrad_block(dy, s.count, step, x, columns, steps, add,
+                    dw + ((size_t)k * rows + s.first) * b, b);
+    }
+}
+
+static void tiled_wgrad(int threads, const layout *l, const real *dy, const real *x, int steps,
+                        size_t columns, real *dw, real *workspace) {
+    size_t in = (size_t)l->in_block, out = node_rows(l);
+    size_t packs = slices(l, l->in_nodes, in), tasks = slices(l, l->out_nodes, out);
     int panel = panel_steps(steps, columns);
     for (int t0 = 0; t0 < steps; t0 += panel) {
         int count = steps - t0 < panel ? steps - t0 : panel;
-        size_t node = (size_t)l->in_block * (size_t)count * columns;
         const real *x0 = x + (size_t)t0 * layout_inputs(l) * columns;
         const real *dy0 = dy + (size_t)t0 * layout_rows(l) * columns;
 #pragma omp parallel num_threads(threads)
         {
 #pragma omp for
-            for (int j = 0; j < l->in_nodes; j++) {
-                pack_node(l, j, x0, columns, count, workspace + (size_t)j * node);
+            for (size_t i = 0; i < packs; i++) {
+                pack_slice(l, slice_of(l, in, i), x0, columns, count, workspace);
             }
 #pragma omp for schedule(dynamic)
-            for (int i = 0; i < l->out_nodes; i++) {
-                sparse_wgrad_row(l, i, dy0, workspace, columns, count, t0 > 0, dw);
+            for (size_t i = 0; i < tasks; i++) {
+                wgrad_slice(l, slice_of(l, out, i), dy0, workspace, columns, count, t0 > 0, dw);
             }
         }
     }
 }
 
-/* ------------------------------------------------------------------------------------- dense
+/* -------------------------------------------------------------------------------------- BLAS
  * Each thread hands its own rows of the result to a single-threaded BLAS call. */
 
 #ifdef SMALLWORLD_REFERENCE
@@ -294,7 +341,7 @@ static void dense_wgrad(int threads, const layout *l, const real *dy, const real
 
 size_t CPU(wgrad_workspace)(backend *be, const layout *l, int steps, int columns) {
     (void)be;
-    if (!layout_is_dense(l)) {
+    if (is_tiled(l)) {
         size_t panel = (size_t)panel_steps(steps, (size_t)columns);
         return sizeof(real) * layout_inputs(l) * panel * (size_t)columns;
     }
@@ -348,12 +395,14 @@ void CPU(fprop)(backend *be, const device_layout *device, const void *w, const v
     for (int t = 0; t < steps; t++) {
         const real *in = (const real *)x + (size_t)t * layout_inputs(l) * width;
         real *result = (real *)y + (size_t)t * out;
-        if (layout_is_dense(l)) {
+        if (is_tiled(l)) {
+#pragma omp parallel for num_threads(threads) schedule(dynamic)
+            for (size_t i = 0; i < slices(l, l->out_nodes, node_rows(l)); i++) {
+                fprop_slice(l, slice_of(l, node_rows(l), i), w, in, width, result);
+            }
+        } else {
             gemm(threads, false, false, (int)layout_rows(l), columns, l->in_block, w, l->in_block,
                  in, columns * l->in_stride, result, columns);
-        } else {
-#pragma omp parallel for num_threads(threads) schedule(dynamic)
-            for (int i = 0; i < l->out_nodes; i++) sparse_fprop_row(l, i, w, in, width, result);
         }
         if (type == OPERAND) round_operands(be, result, out);
         if (sums) {
@@ -388,13 +437,15 @@ void CPU(dgrad)(backend *be, const device_layout *device, const void *w, const v
     for (int t = 0; t < steps; t++) {
         const real *in = (const real *)dy + (size_t)t * layout_rows(l) * width;
         real *result = (real *)dx + (size_t)t * out;
-        if (layout_is_dense(l)) {
+        if (is_tiled(l)) {
+#pragma omp parallel for num_threads(threads) schedule(dynamic)
+            for (size_t i = 0; i < slices(l, l->in_nodes, (size_t)l->in_block); i++) {
+                dgrad_slice(l, slice_of(l, (size_t)l->in_block, i), w, in, width, result);
+            }
+        } else {
             if (l->in_stride > 1) memset(result, 0, out * sizeof *result);
             gemm(threads, true, false, l->in_block, columns, (int)layout_rows(l), w, l->in_block,
                  in, columns, result, columns * l->in_stride);
-        } else {
-#pragma omp parallel for num_threads(threads) schedule(dynamic)
-            for (int j = 0; j < l->in_nodes; j++) sparse_dgrad_column(l, j, w, in, width, result);
         }
         if (type == OPERAND) round_operands(be, result, out);
     }
@@ -405,9 +456,9 @@ void CPU(wgrad)(backend *be, const device_layout *device, const void *dy, const 
     FLUSH_DENORMALS(be);
     const layout *l = &device->host;
     int threads = cpu_of(be)->threads;
-    if (layout_is_dense(l)) {
-        dense_wgrad(threads, l, dy, x, steps, columns, dw, workspace);
+    if (is_tiled(l)) {
+        tiled_wgrad(threads, l, dy, x, steps, (size_t)columns, dw, workspace);
     } else {
-        sparse_wgrad(threads, l, dy, x, steps, (size_t)columns, dw, workspace);
+        dense_wgrad(threads, l, dy, x, steps, columns, dw, workspace);
     }
 }
