@@ -137,8 +137,8 @@ typedef struct cell {
     void *dx;             /* operand [hidden][columns]: the gradient at a stage's input */
     void *dc;             /* real [hidden][columns]: the gradient at c */
     void *workspace;      /* wgrad_workspace bytes, and TABLE_WORKSPACE bytes a step and column */
-    void *entries; /* operand [hidden / table_stride][VOCABULARY][gates]: the gates' table, if they
-                      have one, as prepare_entries leaves it */
+    void *entries; /* operand, hidden / table_stride x VOCABULARY x gates: the gates' table, if they
+                      have one, in the order of the backend's prepare_entries */
     struct dropout dropout;
     const struct update_arguments *arguments; /* on the device; dropout reads the update's number */
 } cell;

@@ -19,7 +19,10 @@
 
 #define EPSILON ((real)1e-6)
 
-enum { CHUNKS = 64 };
+enum {
+    CHUNKS = 64,
+    RUN = 4 /* units that are computed one after the other, of which `hidden` is a multiple */
+};
 
 /* The mean and 1 / deviation of a group of columns, for each gate of a stage at one step. */
 typedef struct statistics {
@@ -36,13 +39,14 @@ typedef struct view {
     statistics *st; /* [columns / COLUMN_GROUP] */
 } view;
 
-/* The units of one of the CHUNKS parts: first <= unit < last. */
+/* The units of one of the CHUNKS parts, in whole runs: first <= unit < last. */
 typedef struct part {
     size_t first, last;
 } part;
 
 static inline part part_of(const view *v, int chunk) {
-    return (part){v->hidden * (size_t)chunk / CHUNKS, v->hidden * ((size_t)chunk + 1) / CHUNKS};
+    const size_t runs = v->hidden / RUN, i = (size_t)chunk;
+    return (part){runs * i / CHUNKS * RUN, runs * (i + 1) / CHUNKS * RUN};
 }
 
 static void load_statistics(backend *be, view *v) {
@@ -285,28 +289,38 @@ void CPU(activate_backward)(backend *be, const cell *c, int s, int t) {
 }
 
 /* ------------------------------------------------------------------------------------- gates
- * All four gates of a unit are needed at once, so the entries of all gates lie side by side in a
- * copy of the table. The entries of RUN units are fetched before the first unit is computed,
- * because a vector that was stored in small pieces can be loaded only once it has left the store
- * buffer. */
+ * All four gates of a unit are needed at once, and its neighbours' right after, so a copy of the table
+ * has the entries of RUN units for one byte side by side: a cache line serves them all. */
 
-enum {
-    RUN = 4,
-    AHEAD = 8 /* how many units ahead activations are prefetched from memory */
-};
+enum { AHEAD = 8 /* how many units ahead activations are prefetched from memory */ };
 
-/* table [gates][entries][VOCABULARY] -> entries [entries][VOCABULARY][gates] */
+/* Where the gates' entries for `byte` begin that belong to entry `first`, a multiple of RUN, and the
+ * RUN - 1 behind it, or fewer at the end. */
+static inline size_t entries_at(size_t first, size_t count, size_t byte) {
+    size_t here = count - first < RUN ? count - first : RUN;
+    return (first * VOCABULARY + byte * here) * GATES;
+}
+
+static inline size_t gate_entries(const cell *c) {
+    return (size_t)(c->hidden / c->stage[c->stages - 1].table_stride);
+}
+
+/* table [gates][entries][VOCABULARY] -> entries [entries / RUN][VOCABULARY][RUN][gates] */
 void CPU(prepare_entries)(backend *be, const cell *c) {
     const stage *g = &c->stage[c->stages - 1];
     if (g->table_use == TABLE_NONE) return;
     FLUSH_DENORMALS(be);
-    size_t count = (size_t)(c->hidden / g->table_stride) * VOCABULARY;
+    const size_t count = gate_entries(c);
     const real *table = g->table;
-    real *entries = c->entries;
 #pragma omp parallel for num_threads(cpu_of(be)->threads)
-    for (size_t i = 0; i < count; i++) {
-        for (size_t gate = 0; gate < GATES; gate++) {
-            entries[i * GATES + gate] = table[gate * count + i];
+    for (size_t first = 0; first < count; first += RUN) {
+        for (size_t i = first; i < first + RUN && i < count; i++) {
+            for (size_t byte = 0; byte < VOCABULARY; byte++) {
+                real *to = (real *)c->entries + entries_at(first, count, byte);
+                for (size_t gate = 0; gate < GATES; gate++) {
+                    to[(i - first) * GATES + gate] = table[(gate * count + i) * VOCABULARY + byte];
+                }
+            }
         }
     }
 }
@@ -321,39 +335,42 @@ void CPU(cell_backward)(backend *be, const cell *c) {
     cell_backward_steps(be, c);
 }
 
-/* The table's entries of a unit for a group of columns; zeros for units that the table skips. */
-static inline void fetch_unit(const cell *c, const view *v, size_t unit, size_t n0,
-                              real out[GATES][COLUMN_GROUP]) {
-    size_t stride = (size_t)v->g->table_stride;
-    if (v->g->table_use == TABLE_NONE || unit % stride) {
-        memset(out, 0, sizeof(real) * GATES * COLUMN_GROUP);
+/* The table's entries of the units `first` to `first` + RUN - 1 for a group of columns; zeros for
+ * units that the table skips. */
+static inline void fetch_entries(const cell *c, const view *v, size_t first, size_t n0,
+                                 real out[RUN][GATES][COLUMN_GROUP]) {
+    size_t stride = (size_t)v->g->table_stride, count = gate_entries(c);
+    const uint8_t *bytes = v->bytes + n0;
+    if (v->g->table_use == TABLE_NONE || stride > 1) {
+        memset(out, 0, sizeof(real) * RUN * GATES * COLUMN_GROUP);
+    }
+    if (v->g->table_use == TABLE_NONE) return;
+    const real *entries = c->entries;
+    if (stride > 1) {
+        for (size_t k = (stride - first % stride) % stride; k < RUN; k += stride) {
+            size_t i = (first + k) / stride, start = i / RUN * RUN;
+            for (size_t n = 0; n < COLUMN_GROUP; n++) {
+                const real *from = entries + entries_at(start, count, bytes[n]);
+                for (size_t gate = 0; gate < GATES; gate++) {
+                    out[k][gate][n] = from[(i - start) * GATES + gate];
+                }
+            }
+        }
         return;
     }
-    const real *entries = (const real *)c->entries + unit / stride * VOCABULARY * GATES;
-    const uint8_t *bytes = v->bytes + n0;
-    for (int n = 0; n < COLUMN_GROUP; n += 4, bytes += 4) { /* 4 columns x 4 gates, exchanged */
-        quad x[4], y[4];
-        for (int i = 0; i < 4; i++) memcpy(&x[i], entries + bytes[i] * GATES, sizeof x[i]);
-        for (int i = 0; i < 4; i += 2) {
-            y[i] = SHUFFLE(x[i], x[i + 1], 0, 4, 1, 5);
-            y[i + 1] = SHUFFLE(x[i], x[i + 1], 2, 6, 3, 7);
+    for (size_t n = 0; n < COLUMN_GROUP; n += TILE) {
+        for (size_t k = 0; k < RUN; k += TILE / GATES) { /* two units x four gates, a tile's rows */
+            octet x[TILE];
+            for (size_t i = 0; i < TILE; i++) {
+                const real *from = entries + entries_at(first, count, bytes[n + i]) + k * GATES;
+                memcpy(&x[i], from, sizeof x[i]);
+            }
+            tile_transpose(x);
+            for (size_t r = 0; r < TILE; r++) {
+                memcpy(out[k + r / GATES][r % GATES] + n, &x[r], sizeof x[r]);
+            }
         }
-        for (int i = 0; i < 2; i++) {
-            x[2 * i] = SHUFFLE(y[i], y[i + 2], 0, 1, 4, 5);
-            x[2 * i + 1] = SHUFFLE(y[i], y[i + 2], 2, 3, 6, 7);
-        }
-        for (int gate = 0; gate < GATES; gate++) memcpy(out[gate] + n, &x[gate], sizeof x[gate]);
     }
-}
-
-/* The same for the units first <= unit < past, at most RUN. */
-static inline void fetch_entries(const cell *c, const view *v, size_t first, size_t past, size_t n0,
-                                 real out[RUN][GATES][COLUMN_GROUP]) {
-    for (size_t unit = first; unit < past; unit++) fetch_unit(c, v, unit, n0, out[unit - first]);
-}
-
-static inline size_t run_end(const part *p, size_t first) {
-    return first + RUN < p->last ? first + RUN : p->last;
 }
 
 /* What dropout multiplies the updates of a unit and a group of columns by. */
@@ -430,10 +447,10 @@ void CPU(gates)(backend *be, const cell *c, int t) {
     for (int chunk = 0; chunk < CHUNKS; chunk++) {
         part p = part_of(&v, chunk);
         for (size_t first = p.first; first < p.last; first += RUN) {
-            size_t past = run_end(&p, first);
+            const size_t past = first + RUN;
             for (size_t n0 = 0; n0 < v.columns; n0 += COLUMN_GROUP) {
                 real entry[RUN][GATES][COLUMN_GROUP];
-                fetch_entries(c, &v, first, past, n0, entry);
+                fetch_entries(c, &v, first, n0, entry);
                 for (size_t unit = first; unit < past; unit++) {
                     forward_unit(be, c, &v, &f, unit, n0, t, entry[unit - first]);
                 }
@@ -521,11 +538,11 @@ void CPU(gates_backward)(backend *be, const cell *c, int t) {
         part p = part_of(&v, chunk);
         real *features = partials + (size_t)chunk * GATES * 2 * v.columns;
         for (size_t first = p.first; first < p.last; first += RUN) {
-            size_t past = run_end(&p, first);
+            const size_t past = first + RUN;
             shares add[RUN][GATES] = {0};
             for (size_t n0 = 0; n0 < v.columns; n0 += COLUMN_GROUP) {
                 real entry[RUN][GATES][COLUMN_GROUP];
-                fetch_entries(c, &v, first, past, n0, entry);
+                fetch_entries(c, &v, first, n0, entry);
                 for (size_t unit = first; unit < past; unit++) {
                     backward_unit(be, c, &v, &b, unit, n0, t, entry[unit - first],
                                   add[unit - first], features);
