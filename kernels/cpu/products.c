@@ -55,21 +55,27 @@ static inline int next_groups(size_t left) {
     return left >= MOST_WIDTH ? MOST_GROUPS : 1;
 }
 
-/* sum[r] += sum over k < depth of w[r row_stride + k k_stride] x[k columns ...] */
+/* sum[r] += sum over k < depth of w[r row_stride + k k_stride] x[k columns ...]. The second group's
+ * columns are `next` behind the first one's. */
 BY_GROUPS void multiply_tile(int groups, tile_sums sum, const real *w, size_t row_stride,
-                             size_t k_stride, const real *x, size_t columns, int depth) {
+                             size_t k_stride, const real *x, size_t columns, size_t next,
+                             int depth) {
     for (int k = 0; k < depth; k++, w += k_stride, x += columns) {
-        const vec *in = (const vec *)x;
         for (int r = 0; r < ROWS; r++) {
             real weight = w[(size_t)r * row_stride];
-            for (int v = 0; v < groups * VECTORS; v++) sum[r][v] += weight * in[v];
+            for (int v = 0; v < groups * VECTORS; v++) {
+                const vec *in = (const vec *)(x + (size_t)(v / VECTORS) * next);
+                sum[r][v] += weight * in[v % VECTORS];
+            }
         }
     }
 }
 
-BY_GROUPS void store_tile(int groups, const tile_sums sum, real *y, size_t columns) {
-    for (int r = 0; r < ROWS; r++) {
-        memcpy(y + (size_t)r * columns, sum[r], (size_t)groups * VECTORS * sizeof(vec));
+BY_GROUPS void store_tile(int groups, const tile_sums sum, real *y, size_t columns, size_t next) {
+    for (int r = 0; r < ROWS; r++, y += columns) {
+        for (int g = 0; g < groups; g++) {
+            memcpy(y + (size_t)g * next, sum[r] + g * VECTORS, VECTORS * sizeof(vec));
+        }
     }
 }
 
@@ -105,27 +111,42 @@ static inline size_t slices(const layout *l, int nodes, size_t size) {
     return layout_is_dense(l) ? (size + SLICE - 1) / SLICE : (size_t)nodes;
 }
 
+/* The columns of fprop and dgrad: one step's, or two steps' if one fills only one group of a tile.
+ * The second group is `next_in` behind the first one in the input, and `next_out` in the result. */
+typedef struct span {
+    int steps;
+    size_t columns, next_in, next_out;
+} span;
+
+static inline span span_of(size_t columns, int left, size_t inputs, size_t outputs) {
+    if (MOST_GROUPS > 1 && columns == COLUMN_GROUP && left > 1) {
+        return (span){2, columns, inputs * columns, outputs * columns};
+    }
+    return (span){1, columns, COLUMN_GROUP, COLUMN_GROUP};
+}
+
 /* ROWS rows of node i from `row` on, and `groups` groups of columns from n on. */
 BY_GROUPS void fprop_tile(int groups, const layout *l, int i, size_t row, size_t n, const real *w,
-                          const real *x, size_t columns, real *y) {
+                          const real *x, span p, real *y) {
     size_t b = (size_t)l->in_block, rows = node_rows(l);
     tile_sums sum = {0};
     for (int k = l->row_start[i]; k < l->row_start[i + 1]; k++) {
         multiply_tile(groups, sum, w + ((size_t)k * rows + row) * b, b, 1,
-                      x + (size_t)l->row_column[k] * b * columns + n, columns, (int)b);
+                      x + (size_t)l->row_column[k] * b * p.columns + n, p.columns, p.next_in,
+                      (int)b);
     }
-    store_tile(groups, sum, y + ((size_t)i * rows + row) * columns + n, columns);
+    store_tile(groups, sum, y + ((size_t)i * rows + row) * p.columns + n, p.columns, p.next_out);
 }
 
-static void fprop_slice(const layout *l, slice s, const real *w, const real *x, size_t columns,
-                        real *y) {
+static void fprop_slice(const layout *l, slice s, const real *w, const real *x, span p, real *y) {
+    const size_t columns = (size_t)p.steps * p.columns;
     for (size_t row = s.first; row < s.first + s.count; row += ROWS) {
         for (size_t n = 0, groups; n < columns; n += groups * COLUMN_GROUP) {
             groups = (size_t)next_groups(columns - n);
             if (groups == 1) {
-                fprop_tile(1, l, s.node, row, n, w, x, columns, y);
+                fprop_tile(1, l, s.node, row, n, w, x, p, y);
             } else {
-                fprop_tile(MOST_GROUPS, l, s.node, row, n, w, x, columns, y);
+                fprop_tile(MOST_GROUPS, l, s.node, row, n, w, x, p, y);
             }
         }
     }
@@ -133,25 +154,26 @@ static void fprop_slice(const layout *l, slice s, const real *w, const real *x, 
 
 /* ROWS units of node j from v on, and `groups` groups of columns from n on. */
 BY_GROUPS void dgrad_tile(int groups, const layout *l, int j, size_t v, size_t n, const real *w,
-                          const real *dy, size_t columns, real *dx) {
+                          const real *dy, span p, real *dx) {
     size_t b = (size_t)l->in_block, rows = node_rows(l);
     tile_sums sum = {0};
     for (int k = l->column_start[j]; k < l->column_start[j + 1]; k++) {
         multiply_tile(groups, sum, w + (size_t)l->column_block[k] * rows * b + v, 1, b,
-                      dy + (size_t)l->column_row[k] * rows * columns + n, columns, (int)rows);
+                      dy + (size_t)l->column_row[k] * rows * p.columns + n, p.columns, p.next_in,
+                      (int)rows);
     }
-    store_tile(groups, sum, dx + ((size_t)j * b + v) * columns + n, columns);
+    store_tile(groups, sum, dx + ((size_t)j * b + v) * p.columns + n, p.columns, p.next_out);
 }
 
-static void dgrad_slice(const layout *l, slice s, const real *w, const real *dy, size_t columns,
-                        real *dx) {
+static void dgrad_slice(const layout *l, slice s, const real *w, const real *dy, span p, real *dx) {
+    const size_t columns = (size_t)p.steps * p.columns;
     for (size_t v = s.first; v < s.first + s.count; v += ROWS) {
         for (size_t n = 0, groups; n < columns; n += groups * COLUMN_GROUP) {
             groups = (size_t)next_groups(columns - n);
             if (groups == 1) {
-                dgrad_tile(1, l, s.node, v, n, w, dy, columns, dx);
+                dgrad_tile(1, l, s.node, v, n, w, dy, p, dx);
             } else {
-                dgrad_tile(MOST_GROUPS, l, s.node, v, n, w, dy, columns, dx);
+                dgrad_tile(MOST_GROUPS, l, s.node, v, n, w, dy, p, dx);
             }
         }
     }
@@ -206,7 +228,7 @@ BY_GROUPS void wgrad_tile(int groups, const real *dy, size_t step, const real *x
     const size_t width = (size_t)groups * COLUMN_GROUP;
     tile_sums sum = {0};
     for (int t = 0; t < steps; t++, dy += step, x += columns * width) {
-        multiply_tile(groups, sum, dy, columns, 1, x, width, (int)columns);
+        multiply_tile(groups, sum, dy, columns, 1, x, width, COLUMN_GROUP, (int)columns);
     }
     for (int r = 0; r < ROWS; r++)
         keep_tile((const real *)sum[r], 1, width, add, dw + (size_t)r * b, b);
@@ -386,21 +408,46 @@ static void column_sums(int threads, const layout *l, const real *y, size_t colu
     }
 }
 
+/* The product of all steps on the tiles. */
+static void tiled_fprop(int threads, const layout *l, const real *w, const real *x, int steps,
+                        size_t columns, real *y) {
+    const size_t in = layout_inputs(l), out = layout_rows(l), rows = node_rows(l);
+    span p;
+    for (int t = 0; t < steps; t += p.steps) {
+        p = span_of(columns, steps - t, in, out);
+#pragma omp parallel for num_threads(threads) schedule(dynamic)
+        for (size_t i = 0; i < slices(l, l->out_nodes, rows); i++) {
+            fprop_slice(l, slice_of(l, rows, i), w, x + (size_t)t * in * columns, p,
+                        y + (size_t)t * out * columns);
+        }
+    }
+}
+
+static void tiled_dgrad(int threads, const layout *l, const real *w, const real *dy, int steps,
+                        size_t columns, real *dx) {
+    const size_t in = layout_rows(l), out = layout_inputs(l), units = (size_t)l->in_block;
+    span p;
+    for (int t = 0; t < steps; t += p.steps) {
+        p = span_of(columns, steps - t, in, out);
+#pragma omp parallel for num_threads(threads) schedule(dynamic)
+        for (size_t i = 0; i < slices(l, l->in_nodes, units); i++) {
+            dgrad_slice(l, slice_of(l, units, i), w, dy + (size_t)t * in * columns, p,
+                        dx + (size_t)t * out * columns);
+        }
+    }
+}
+
 void CPU(fprop)(backend *be, const device_layout *device, const void *w, const void *x, int steps,
                 int columns, void *y, element type, void *sums) {
     FLUSH_DENORMALS(be);
     const layout *l = &device->host;
     int threads = cpu_of(be)->threads;
     size_t width = (size_t)columns, out = layout_rows(l) * width;
+    if (is_tiled(l)) tiled_fprop(threads, l, w, x, steps, width, y);
     for (int t = 0; t < steps; t++) {
         const real *in = (const real *)x + (size_t)t * layout_inputs(l) * width;
         real *result = (real *)y + (size_t)t * out;
-        if (is_tiled(l)) {
-#pragma omp parallel for num_threads(threads) schedule(dynamic)
-            for (size_t i = 0; i < slices(l, l->out_nodes, node_rows(l)); i++) {
-                fprop_slice(l, slice_of(l, node_rows(l), i), w, in, width, result);
-            }
-        } else {
+        if (!is_tiled(l)) {
             gemm(threads, false, false, (int)layout_rows(l), columns, l->in_block, w, l->in_block,
                  in, columns * l->in_stride, result, columns);
         }
@@ -434,15 +481,11 @@ void CPU(dgrad)(backend *be, const device_layout *device, const void *w, const v
     const layout *l = &device->host;
     int threads = cpu_of(be)->threads;
     size_t width = (size_t)columns, out = layout_inputs(l) * width;
+    if (is_tiled(l)) tiled_dgrad(threads, l, w, dy, steps, width, dx);
     for (int t = 0; t < steps; t++) {
         const real *in = (const real *)dy + (size_t)t * layout_rows(l) * width;
         real *result = (real *)dx + (size_t)t * out;
-        if (is_tiled(l)) {
-#pragma omp parallel for num_threads(threads) schedule(dynamic)
-            for (size_t i = 0; i < slices(l, l->in_nodes, (size_t)l->in_block); i++) {
-                dgrad_slice(l, slice_of(l, (size_t)l->in_block, i), w, in, width, result);
-            }
-        } else {
+        if (!is_tiled(l)) {
             if (l->in_stride > 1) memset(result, 0, out * sizeof *result);
             gemm(threads, true, false, l->in_block, columns, (int)layout_rows(l), w, l->in_block,
                  in, columns, result, columns * l->in_stride);
