@@ -86,7 +86,7 @@ static view view_step(backend *be, const cell *c, int s, int t) {
               .raw = offset(g->raw, kept * gates * plane),
               .sums = offset(g->sums, (size_t)t * 2 * gates * columns),
               .out = offset(g->out, kept * plane),
-              .dpre = offset(g->dpre, kept * gates * plane),
+              .dpre = offset(g->dpre, keeps_dpre(be, g) ? kept * gates * plane : 0),
               .dentry = offset(g->dentry, kept * gates * plane),
               .dsums = offset(g->dsums, (size_t)t * 2 * gates * columns),
               .bytes = c->bytes ? c->bytes + (size_t)t * columns : NULL};
@@ -301,6 +301,12 @@ static inline size_t entries_at(size_t first, size_t count, size_t byte) {
     return (first * VOCABULARY + byte * here) * GATES;
 }
 
+/* The gates' entries of a unit for one byte: in `entries`, or in the sums of their gradient. */
+static inline real *entry_of(real *entries, size_t unit, size_t stride, size_t count, size_t byte) {
+    size_t i = unit / stride, first = i / RUN * RUN;
+    return entries + entries_at(first, count, byte) + (i - first) * GATES;
+}
+
 static inline size_t gate_entries(const cell *c) {
     return (size_t)(c->hidden / c->stage[c->stages - 1].table_stride);
 }
@@ -313,13 +319,11 @@ void CPU(prepare_entries)(backend *be, const cell *c) {
     const size_t count = gate_entries(c);
     const real *table = g->table;
 #pragma omp parallel for num_threads(cpu_of(be)->threads)
-    for (size_t first = 0; first < count; first += RUN) {
-        for (size_t i = first; i < first + RUN && i < count; i++) {
-            for (size_t byte = 0; byte < VOCABULARY; byte++) {
-                real *to = (real *)c->entries + entries_at(first, count, byte);
-                for (size_t gate = 0; gate < GATES; gate++) {
-                    to[(i - first) * GATES + gate] = table[(gate * count + i) * VOCABULARY + byte];
-                }
+    for (size_t i = 0; i < count; i++) {
+        for (size_t byte = 0; byte < VOCABULARY; byte++) {
+            real *entry = entry_of(c->entries, i, 1, count, byte);
+            for (size_t gate = 0; gate < GATES; gate++) {
+                entry[gate] = table[(gate * count + i) * VOCABULARY + byte];
             }
         }
     }
@@ -345,15 +349,13 @@ static inline void fetch_entries(const cell *c, const view *v, size_t first, siz
         memset(out, 0, sizeof(real) * RUN * GATES * COLUMN_GROUP);
     }
     if (v->g->table_use == TABLE_NONE) return;
-    const real *entries = c->entries;
     if (stride > 1) {
-        for (size_t k = (stride - first % stride) % stride; k < RUN; k += stride) {
-            size_t i = (first + k) / stride, start = i / RUN * RUN;
+        for (size_t unit = (first + stride - 1) / stride * stride; unit < first + RUN;
+             unit += stride) {
             for (size_t n = 0; n < COLUMN_GROUP; n++) {
-                const real *from = entries + entries_at(start, count, bytes[n]);
-                for (size_t gate = 0; gate < GATES; gate++) {
-                    out[k][gate][n] = from[(i - start) * GATES + gate];
-                }
+                const real *entry = entry_of(c->entries, unit, stride, count, bytes[n]);
+                for (size_t gate = 0; gate < GATES; gate++)
+                    out[unit - first][gate][n] = entry[gate];
             }
         }
         return;
@@ -362,12 +364,37 @@ static inline void fetch_entries(const cell *c, const view *v, size_t first, siz
         for (size_t k = 0; k < RUN; k += TILE / GATES) { /* two units x four gates, a tile's rows */
             octet x[TILE];
             for (size_t i = 0; i < TILE; i++) {
-                const real *from = entries + entries_at(first, count, bytes[n + i]) + k * GATES;
-                memcpy(&x[i], from, sizeof x[i]);
+                memcpy(&x[i], entry_of(c->entries, first + k, 1, count, bytes[n + i]), sizeof x[i]);
             }
             tile_transpose(x);
-            for (size_t r = 0; r < TILE; r++) {
-                memcpy(out[k + r / GATES][r % GATES] + n, &x[r], sizeof x[r]);
+            tile_store(x, out[k][0] + n, COLUMN_GROUP);
+        }
+    }
+}
+
+/* Adds the gradient at these entries, `d`, to the table's sums, which lie as the entries do. */
+static inline void sum_entries(const cell *c, const view *v, size_t first, size_t n0,
+                               const real d[RUN][GATES][COLUMN_GROUP]) {
+    size_t stride = (size_t)v->g->table_stride, count = gate_entries(c);
+    const uint8_t *bytes = v->bytes + n0;
+    real *sums = v->g->table_sums;
+    if (stride > 1) {
+        for (size_t unit = (first + stride - 1) / stride * stride; unit < first + RUN;
+             unit += stride) {
+            for (size_t n = 0; n < COLUMN_GROUP; n++) {
+                real *sum = entry_of(sums, unit, stride, count, bytes[n]);
+                for (size_t gate = 0; gate < GATES; gate++) sum[gate] += d[unit - first][gate][n];
+            }
+        }
+        return;
+    }
+    for (size_t n = 0; n < COLUMN_GROUP; n += TILE) {
+        for (size_t k = 0; k < RUN; k += TILE / GATES) {
+            octet x[TILE];
+            tile_load(x, d[k][0] + n, COLUMN_GROUP);
+            tile_transpose(x);
+            for (size_t i = 0; i < TILE; i++) {
+                *octets(entry_of(sums, first + k, 1, count, bytes[n + i])) += x[i];
             }
         }
     }
@@ -466,13 +493,13 @@ typedef struct backward_step {
     bool start;
 } backward_step;
 
+/* `entry` holds the table's entries, and afterwards the gradient at them. */
 static inline void backward_unit(backend *be, const cell *c, const view *v, const backward_step *b,
-                                 size_t unit, size_t n0, int t,
-                                 const real entry[GATES][COLUMN_GROUP], shares add[GATES],
-                                 real *features) {
+                                 size_t unit, size_t n0, int t, real entry[GATES][COLUMN_GROUP],
+                                 shares add[GATES], real *features) {
     size_t at = unit * v->columns + n0;
     gate_values q;
-    real d[GATES][COLUMN_GROUP], gradient[COLUMN_GROUP], later[COLUMN_GROUP] = {0};
+    real(*d)[COLUMN_GROUP] = entry, gradient[COLUMN_GROUP], later[COLUMN_GROUP] = {0};
     real old[COLUMN_GROUP], new[COLUMN_GROUP], state[COLUMN_GROUP];
     /* This is not a function: GCC 12 drops calls of a function that only prefetches. */
     size_t ahead = unit + AHEAD < v->hidden ? unit + AHEAD : unit;
@@ -532,6 +559,8 @@ void CPU(gates_backward)(backend *be, const cell *c, int t) {
                        .dx = !last || c->has_later_steps ? c->dx : NULL,
                        .dc = c->dc,
                        .start = last};
+    const bool sums = sums_table(be, v.g);
+    if (sums && last) memset(v.g->table_sums, 0, sizeof(real) * table_sums_count(c->hidden));
     real *partials = feature_partials(be, &v);
 #pragma omp parallel for num_threads(cpu_of(be)->threads) firstprivate(v, b)
     for (int chunk = 0; chunk < CHUNKS; chunk++) {
@@ -547,6 +576,7 @@ void CPU(gates_backward)(backend *be, const cell *c, int t) {
                     backward_unit(be, c, &v, &b, unit, n0, t, entry[unit - first],
                                   add[unit - first], features);
                 }
+                if (sums) sum_entries(c, &v, first, n0, (const real(*)[GATES][COLUMN_GROUP])entry);
             }
             for (size_t unit = first; unit < past; unit++) {
                 keep_gates(&v, unit, add[unit - first], b.start);
@@ -581,9 +611,28 @@ static inline void add_by_byte(const cell *c, size_t step, const real *const in[
     }
 }
 
+/* The sums that gates_backward has added up -> dtable. */
+static void keep_table_sums(backend *be, const cell *c, const stage *g) {
+    const size_t count = gate_entries(c);
+#pragma omp parallel for num_threads(cpu_of(be)->threads)
+    for (size_t i = 0; i < count; i++) {
+        for (size_t byte = 0; byte < VOCABULARY; byte++) {
+            real *sum = entry_of(g->table_sums, i, 1, count, byte);
+            round_operands(be, sum, GATES);
+            for (size_t gate = 0; gate < GATES; gate++) {
+                ((real *)g->dtable)[(gate * count + i) * VOCABULARY + byte] = sum[gate];
+            }
+        }
+    }
+}
+
 void CPU(table_backward)(backend *be, const cell *c, int s) {
     FLUSH_DENORMALS(be);
     const stage *g = &c->stage[s];
+    if (sums_table(be, g)) {
+        keep_table_sums(be, c, g);
+        return;
+    }
     size_t columns = (size_t)c->columns, hidden = (size_t)c->hidden;
     size_t stride = (size_t)g->table_stride, entries = hidden / stride;
     size_t step = (size_t)g->gates * hidden * columns, rows = (size_t)g->gates * entries;
