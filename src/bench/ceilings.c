@@ -15,6 +15,7 @@ enum {
     GPU_SIDE = 8192, /* side of a square product that fills the device */
     CPU_SIDE = 768,
     CPU_ROWS = 4096, /* divided among threads, each of which packs the other operand */
+    CPU_SMALL = 256, /* side of a product whose operands stay in the cache */
     READS = 64,      /* reads of an array that fits in the L2, in one kernel */
     NODES = 1000,    /* empty kernels in a recording */
     EXCHANGES = 1000 /* exchanges in one kernel */
@@ -129,14 +130,22 @@ static bool measure_exchange(backend *be, ceilings *c, error *err) {
     return done;
 }
 
-static bool measure_rate(backend *be, bench_math math, ceilings *c, error *err) {
-    int side = be->bench ? GPU_SIDE : CPU_SIDE, rows = be->bench ? GPU_SIDE : CPU_ROWS;
+/* Raises the rate to that of W [rows][side] times [side][side], or of its gradient. */
+static bool try_rate(backend *be, bench_math math, bench_product product, int rows, int side,
+                     ceilings *c, error *err) {
     layout *l = layout_dense(rows, side, 1, 1);
     double seconds = 0;
-    bool done = dense_time(be, l, PRODUCT_FPROP, math, side, how(be), &seconds, err);
-    if (done) c->rate[math] = 2.0 * rows * side * side / seconds;
+    bool done = dense_time(be, l, product, math, side, how(be), &seconds, err);
+    if (done) c->rate[math] = fmax(c->rate[math], 2.0 * rows * side * side / seconds);
     layout_free(l);
     return done;
+}
+
+/* On the CPU small products that need no packing can be faster than a large one by BLAS. */
+static bool measure_rate(backend *be, bench_math math, ceilings *c, error *err) {
+    if (be->bench) return try_rate(be, math, PRODUCT_FPROP, GPU_SIDE, GPU_SIDE, c, err);
+    return try_rate(be, math, PRODUCT_FPROP, CPU_ROWS, CPU_SIDE, c, err) &&
+           try_rate(be, math, PRODUCT_WGRAD, 4 * CPU_SMALL, CPU_SMALL, c, err);
 }
 
 bool ceilings_measure(backend *be, ceilings *c, error *err) {

@@ -1,12 +1,13 @@
-/* Measures dense products: by cuBLAS on a GPU, in the faster order of its operands; by the
- * backend's BLAS on the CPU. Ceilings and the dense model of equal width use these times. */
+/* Measures dense products: by cuBLAS on a GPU, in the faster order of its operands; by the backend
+ * on the CPU, where sparse ones can be measured too. Ceilings and the dense model of equal width
+ * use these times. */
 #ifndef SMALLWORLD_BENCH_DENSE_H
 #define SMALLWORLD_BENCH_DENSE_H
 
 #include "bench.h"
 #include "bench/timing.h"
 
-/* Measures one product. `l` is dense; for wgrad, `columns` is its depth. Fails if memory for the
+/* Measures one product. `l` is dense on a GPU; for wgrad, `columns` is its depth. Fails if memory for the
  * operands is lacking. */
 bool dense_time(backend *be, const layout *l, bench_product product, bench_math math, int columns,
                 const timing *how, double *seconds, error *err);

@@ -457,10 +457,34 @@ static void measure_dense(runner *b) {
     layout_free(l);
 }
 
+/* Measures the model's own recurrent products, each as many times in a row as a dense one. */
+static bool measure_products(runner *b, error *err) {
+    update_results *r = b->r;
+    for (int product = 0; product < PRODUCTS; product++) r->products[product] = NAN;
+    if (b->be->bench) return true;
+    say(b, "products");
+    for (int product = 0; product < PRODUCTS; product++) {
+        const bool sums = product == PRODUCT_WGRAD;
+        const int columns = sums ? CPU_DENSE_DEPTH : (int)r->batch;
+        r->products[product] = r->product_operations = 0;
+        for (int s = 0; s < model_stages(&b->m->config); s++) {
+            const layout *l = b->m->layouts[s];
+            double seconds;
+            if (!dense_time(b->be, l, product, r->math, columns, &dense_timing, &seconds, err)) {
+                return false;
+            }
+            r->products[product] += seconds * (double)r->batch / columns;
+            r->product_operations += 2 * (double)layout_weights(l) * (double)r->batch;
+        }
+    }
+    return true;
+}
+
 bool update_measure(options *o, const update_options *how, update_results *results, error *err) {
     runner b = {.o = o, .how = how, .r = results};
     *results = (update_results){0};
-    bool done = measure_training(&b, err) && measure_inference(&b, err);
+    bool done =
+        measure_training(&b, err) && measure_inference(&b, err) && measure_products(&b, err);
     free_model(&b); /* the ceilings need its memory */
     if (done) {
         say(&b, "ceilings");

@@ -33,6 +33,11 @@ typedef struct update_results {
      * step, and of wgrad divided by the number of steps. NAN if they are too large to measure. */
     double dense[PRODUCTS];
 
+    /* The model's own recurrent products, likewise; NAN on a GPU, where `bench matmul` measures
+     * them. */
+    double products[PRODUCTS];
+    double product_operations; /* of each, in a step */
+
     double features_rate; /* bytes per second */
 
     ceilings ceilings;

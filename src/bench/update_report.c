@@ -1,4 +1,5 @@
 #include "bench/update.h"
+#include "bench/grid.h"
 
 #include "core/log.h"
 
@@ -90,6 +91,22 @@ static void text_steps(const update_results *r, FILE *out) {
     fputc('\n', out);
 }
 
+/* The share of the floor, which is the operations at the measured rate. */
+static double product_share(const update_results *r, bench_product product) {
+    return r->product_operations / r->ceilings.rate[r->math] / r->products[product];
+}
+
+static void text_products(const update_results *r, FILE *out) {
+    if (isnan(r->products[PRODUCT_FPROP])) return;
+    fputs("its recurrent products alone, a step:", out);
+    for (int product = 0; product < PRODUCTS; product++) {
+        fprintf(out, "%s %s %.1f us (%.0f %% of the floor)", product ? "," : "",
+                bench_product_names[product], r->products[product] * 1e6,
+                100 * product_share(r, (bench_product)product));
+    }
+    fputc('\n', out);
+}
+
 static void text_dense(const update_results *r, FILE *out) {
     double dense = update_dense_seconds(r);
     if (isnan(dense)) return;
@@ -121,6 +138,7 @@ void update_text(const update_results *r, FILE *out) {
             update_tflops(r), 100 * update_floor_share(r));
     text_impossible(r, out);
     text_steps(r, out);
+    text_products(r, out);
     text_dense(r, out);
     fprintf(out, "the first update ended %.2f s after the start, besides %.2f s for the text\n",
             r->startup, r->indexing);
@@ -172,6 +190,11 @@ void update_json(const update_results *r, FILE *out) {
     json_object_end(&w);
     json_number(&w, "floor_share", update_floor_share(r));
     json_steps(r, &w);
+    for (int product = 0; product < PRODUCTS; product++) {
+        char key[32];
+        snprintf(key, sizeof key, "%s_us", bench_product_names[product]);
+        json_number(&w, key, r->products[product] * 1e6);
+    }
     json_number(&w, "dense_products_ms", update_dense_seconds(r) * 1e3);
     json_number(&w, "peak_memory", peak_memory(r));
     json_object_begin(&w, "memory");
