@@ -160,6 +160,11 @@ static bool flush_parent(const char *path) {
     return done;
 }
 
+void file_begin_flush(file_writer *writer) {
+    if (fflush(writer->stream) != 0) return; /* the stream keeps the error for file_flush */
+    sync_file_range(fileno(writer->stream), 0, 0, SYNC_FILE_RANGE_WRITE);
+}
+
 bool file_flush(file_writer *writer, error *err) {
     FILE *stream = writer->stream;
     bool written = fflush(stream) == 0 && fsync(fileno(stream)) == 0;

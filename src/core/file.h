@@ -23,6 +23,7 @@ typedef struct file_writer {
 bool file_begin(file_writer *writer, const char *path,
                 error *err); /* refuses a device, a folder and the like */
 bool file_write(file_writer *writer, const void *bytes, size_t count, error *err);
+void file_begin_flush(file_writer *writer); /* the system begins; file_flush then waits for less */
 bool file_flush(file_writer *writer,
                 error *err); /* flushes the file to the disk, as a commit does first */
 bool file_commit(file_writer *writer, error *err);

@@ -185,6 +185,7 @@ static bool write_rows(extractor *e, const group *g, error *err) {
         const float *row = e->rows + (size_t)k * units;
         if (!file_write(&e->features, row, units * sizeof *row, err)) return false;
     }
+    if (!e->take) file_begin_flush(&e->features);
     return true;
 }
 
