@@ -4,8 +4,8 @@ each command, and `train --help-config`.
 
     scripts/make_manual.py PROGRAM OUT
 
-Writes OUT/smallworld.1, OUT/smallworld-COMMAND.1, OUT/smallworld.bash, OUT/_smallworld (zsh) and
-OUT/smallworld.fish.
+Writes OUT/smallworld.1, OUT/smallworld-COMMAND.1, OUT/smallworld-bench-NAME.1, OUT/smallworld.bash,
+OUT/_smallworld (zsh) and OUT/smallworld.fish.
 """
 
 import re
@@ -49,12 +49,19 @@ class Help:
         return [name.split("--")[1] for name, _, _ in self.options]
 
 
+def listed(program, *command):
+    """{name: summary} of what a command's help lists."""
+    return dict(re.findall(r"(?m)^  ([a-z]+) +(\S.*)$", output(program, *command, "--help")))
+
+
 def read(program):
-    """(version, {command: summary}, {command: Help}, {key: text})"""
+    """(version, {command: summary}, {benchmark: summary}, {command: Help}, {key: text}); the benchmarks
+    are commands of two words, "bench NAME"."""
     version = output(program, "--version").split()[1]
-    overview = output(program, "--help")
-    summaries = dict(re.findall(r"(?m)^  ([a-z]+) +(\S.*)$", overview))
-    helps = {command: Help(output(program, command, "--help")) for command in summaries}
+    summaries, benchmarks = listed(program), listed(program, "bench")
+    commands = [*(name for name in summaries if name != "bench"),
+                *(f"bench {name}" for name in benchmarks)]
+    helps = {command: Help(output(program, *command.split(), "--help")) for command in commands}
     keys, section = {}, ""
     for line in output(program, "train", "--help-config").splitlines():
         if re.match(r"^[a-z]+:$", line):
@@ -64,7 +71,7 @@ def read(program):
             keys[last] = match.group(2)
         elif line.strip():
             keys[last] += " " + line.strip()
-    return version, summaries, helps, keys
+    return version, summaries, benchmarks, helps, keys
 
 
 # ------------------------------------------------------------------------------------ man pages --
@@ -106,12 +113,22 @@ def command_page(command, version, summary, help_, keys):
         title, _, body = help_.rest.partition("\n")
         sections.append((roff(title.rstrip(":").upper()), literal(body.strip("\n"))))
     sections.append(("SEE ALSO", "smallworld(1)"))
-    return page(f"smallworld-{command}", version, summary, sections)
+    return page(f"smallworld-{command.replace(' ', '-')}", version, summary, sections)
+
+
+def list_of_pages(summaries, prefix):
+    return terms((f"\\fB{prefix}\\-{name}\\fR(1)", roff(summary)) for name, summary in summaries.items())
+
+
+def bench_page(version, summary, benchmarks):
+    return page("smallworld-bench", version, summary, [
+        ("SYNOPSIS", "\\fBsmallworld bench\\fR \\fINAME\\fR [\\fIOPTION\\fR...]"),
+        ("BENCHMARKS", list_of_pages(benchmarks, "smallworld\\-bench")),
+        ("SEE ALSO", "smallworld(1)")])
 
 
 def main_page(version, summaries):
-    commands = terms((f"\\fBsmallworld\\-{command}\\fR(1)", roff(summary))
-                     for command, summary in summaries.items())
+    commands = list_of_pages(summaries, "smallworld")
     return page("smallworld", version, "train byte-level LSTMs that are sparse along graphs", [
         ("SYNOPSIS", "\\fBsmallworld\\fR \\fICOMMAND\\fR [\\fIOPTION\\fR...]"),
         ("DESCRIPTION", "Trains wide LSTMs that are block\\-sparse along small\\-world graphs, on bytes."),
@@ -135,6 +152,14 @@ _smallworld() {{
         COMPREPLY=($(compgen -W "$commands" -- "$word"))
         return
     fi
+    local command=${{COMP_WORDS[1]}}
+    if [ "$command" = bench ]; then
+        if [ "$COMP_CWORD" -eq 2 ]; then
+            COMPREPLY=($(compgen -W "{benchmarks}" -- "$word"))
+            return
+        fi
+        command="bench ${{COMP_WORDS[2]}}"
+    fi
     case "$before" in
         --set)
             compopt -o nospace 2>/dev/null
@@ -142,7 +167,7 @@ _smallworld() {{
             return ;;
 {values}
     esac
-    case "${{COMP_WORDS[1]}}" in
+    case "$command" in
 {cases}
     esac
     if [[ $word == -* ]]; then
@@ -169,17 +194,17 @@ def option_values(argument, text):
     return choices(text) if argument.startswith("NAME") else []
 
 
-def bash_completion(summaries, helps, keys):
+def bash_completion(summaries, benchmarks, helps, keys):
     values = {}
     for help_ in helps.values():
         for name, argument, text in help_.options:
             if words := option_values(argument, text):
                 values[name.split(", ")[-1]] = words
     return BASH.format(
-        commands=" ".join(summaries), keys=" ".join(keys),
+        commands=" ".join(summaries), benchmarks=" ".join(benchmarks), keys=" ".join(keys),
         values="\n".join(f'        {name}) COMPREPLY=($(compgen -W "{" ".join(words)}" -- "$word")); '
                          "return ;;" for name, words in values.items()),
-        cases="\n".join(f'        {command}) options="{" ".join("--" + n for n in help_.names())}" ;;'
+        cases="\n".join(f'        "{command}") options="{" ".join("--" + n for n in help_.names())}" ;;'
                         for command, help_ in helps.items()))
 
 
@@ -187,8 +212,9 @@ ZSH = """\
 #compdef smallworld
 # zsh completion for smallworld; made by scripts/make_manual.py
 _smallworld() {{
-    local -a commands keys
+    local -a commands benchmarks keys
     commands=({commands})
+    benchmarks=({benchmarks})
     keys=({keys})
     if (( CURRENT == 2 )) || [[ CURRENT -eq 3 && $words[2] == help ]]; then
         (( CURRENT == 3 )) || commands+=('help:Explain a command')
@@ -198,6 +224,15 @@ _smallworld() {{
     local command=$words[2]
     shift words
     (( CURRENT-- ))
+    if [[ $command == bench ]]; then
+        if (( CURRENT == 2 )); then
+            _describe benchmark benchmarks
+            return
+        fi
+        command="bench $words[2]"
+        shift words
+        (( CURRENT-- ))
+    fi
     case $command in
 {cases}
         *) _files ;;
@@ -233,21 +268,30 @@ def zsh_option(name, argument, text):
     return zsh_quoted(f"*{long}=[{about}]:{title}:{action}")
 
 
-def zsh_completion(summaries, helps, keys):
+def zsh_completion(summaries, benchmarks, helps, keys):
     cases = []
     for command, help_ in helps.items():
         specs = [zsh_option(*option) for option in help_.options] + ["'*:file:_files'"]
-        cases.append(f"        {command})\n            _arguments \\\n" +
+        cases.append(f"        '{command}')\n            _arguments \\\n" +
                      " \\\n".join(f"                {spec}" for spec in specs) + " ;;")
-    commands = " ".join(zsh_quoted(f"{name}:{text}") for name, text in summaries.items())
-    return ZSH.format(commands=commands, keys=" ".join(keys), cases="\n".join(cases))
+    names = [" ".join(zsh_quoted(f"{name}:" + text.replace(":", "\\:")) for name, text in listed.items())
+             for listed in (summaries, benchmarks)]
+    return ZSH.format(commands=names[0], benchmarks=names[1], keys=" ".join(keys),
+                      cases="\n".join(cases))
 
 
 def fish_quoted(text):
     return "'" + text.replace("\\", "\\\\").replace("'", "\\'") + "'"
 
 
-def fish_completion(summaries, helps, keys):
+def fish_condition(command):
+    """Whether the words before are those of a command. Some benchmarks have the name of one."""
+    *bench, name = command.split()
+    return (f"__fish_seen_subcommand_from {name}; and {'' if bench else 'not '}"
+            "__fish_seen_subcommand_from bench")
+
+
+def fish_completion(summaries, benchmarks, helps, keys):
     """Files are completed where nothing else is."""
     lines = ["# fish completion for smallworld; made by scripts/make_manual.py"]
     for name, text in [*summaries.items(), ("help", "Explain a command")]:
@@ -255,8 +299,12 @@ def fish_completion(summaries, helps, keys):
                      f"-d {fish_quoted(text)}")
     lines.append("complete -c smallworld -n '__fish_seen_subcommand_from help' -f -a "
                  + fish_quoted(" ".join(summaries)))
+    for name, text in benchmarks.items():
+        lines.append("complete -c smallworld -n '__fish_seen_subcommand_from bench; and not "
+                     f"__fish_seen_subcommand_from {' '.join(benchmarks)}' -f -a {name} "
+                     f"-d {fish_quoted(text)}")
     for command, help_ in helps.items():
-        seen = f"complete -c smallworld -n '__fish_seen_subcommand_from {command}'"
+        seen = f"complete -c smallworld -n '{fish_condition(command)}'"
         for name, argument, text in help_.options:
             line = f"{seen} -l {name.split('--')[1]}"
             words = option_values(argument, text)
@@ -274,15 +322,17 @@ def main():
     if len(sys.argv) != 3:
         sys.exit(__doc__)
     program, out = Path(sys.argv[1]).resolve(), Path(sys.argv[2])
-    version, summaries, helps, keys = read(program)
+    version, summaries, benchmarks, helps, keys = read(program)
     out.mkdir(parents=True, exist_ok=True)
     (out / "smallworld.1").write_text(main_page(version, summaries))
+    (out / "smallworld-bench.1").write_text(bench_page(version, summaries["bench"], benchmarks))
     for command, help_ in helps.items():
-        text = command_page(command, version, summaries[command], help_, keys)
-        (out / f"smallworld-{command}.1").write_text(text)
-    (out / "smallworld.bash").write_text(bash_completion(summaries, helps, keys))
-    (out / "_smallworld").write_text(zsh_completion(summaries, helps, keys))
-    (out / "smallworld.fish").write_text(fish_completion(summaries, helps, keys))
+        summary = summaries.get(command) or benchmarks[command.split()[1]]
+        text = command_page(command, version, summary, help_, keys)
+        (out / f"smallworld-{command.replace(' ', '-')}.1").write_text(text)
+    for name, completion in (("smallworld.bash", bash_completion), ("_smallworld", zsh_completion),
+                             ("smallworld.fish", fish_completion)):
+        (out / name).write_text(completion(summaries, benchmarks, helps, keys))
 
 
 if __name__ == "__main__":

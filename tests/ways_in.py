@@ -202,7 +202,8 @@ class Manual(Case):
     def test_pages(self):
         pages = sorted(path.name for path in (self.folder / "manual").glob("*.1"))
         self.assertEqual(pages, sorted(["smallworld.1",
-                                        *(f"smallworld-{name}.1" for name in self.commands())]))
+                                        *(f"smallworld-{name}.1" for name in self.commands()),
+                                        *(f"smallworld-bench-{name}.1" for name in self.benchmarks())]))
         for page in pages:
             text = self.read(f"manual/{page}").decode()
             self.assertRegex(text, r'^\.TH "SMALLWORLD')
@@ -215,6 +216,9 @@ class Manual(Case):
 
     def commands(self):
         return re.findall(r"(?m)^  ([a-z]+) ", self.run_program("--help")[0])
+
+    def benchmarks(self):
+        return re.findall(r"(?m)^  ([a-z]+) ", self.run_program("bench", "--help")[0])
 
     def complete(self, *words):
         script = (f"source {self.folder}/manual/smallworld.bash; "
@@ -234,6 +238,9 @@ class Manual(Case):
         self.assertIn("config.yaml", self.complete("smallworld", "train", "conf"))
         self.assertIn("train.lr=", self.complete("smallworld", "train", "x", "--set", "train.lr"))
         self.assertEqual(self.complete("smallworld", "help", "gen"), ["generate"])
+        self.assertEqual(self.complete("smallworld", "bench", ""), self.benchmarks())
+        self.assertEqual(self.complete("smallworld", "bench", "train", "--ex"), ["--explain"])
+        self.assertEqual(self.complete("smallworld", "train", "--ex"), [])
         self.assertEqual(sorted(self.complete("smallworld", "eval", "m", "--device", "c")),
                          ["cpu", "cuda"])
         self.assertEqual(self.complete("smallworld", "features", "m", "--pool", ""),
@@ -253,6 +260,9 @@ class Manual(Case):
         self.assertEqual(sorted(complete("smallworld ")), sorted([*self.commands(), "help"]))
         self.assertEqual(complete("smallworld train --over"), ["--overwrite"])
         self.assertEqual(complete("smallworld help gen"), ["generate"])
+        self.assertEqual(sorted(complete("smallworld bench ")), sorted(self.benchmarks()))
+        self.assertEqual(complete("smallworld bench train --ex"), ["--explain"])
+        self.assertEqual(complete("smallworld train --ex"), [])
         self.assertEqual(complete("smallworld eval m --device c"), ["cpu", "cuda"])
         self.assertEqual(complete("smallworld train x --set train.lr"),
                          ["train.lr=", "train.lr_final="])
@@ -287,6 +297,8 @@ class Manual(Case):
 
         complete("smallworld tr", "smallworld train ")
         complete("smallworld help gen", "smallworld help generate ")
+        complete("smallworld bench ma", "smallworld bench matmul ")
+        complete("smallworld bench train --ex", "smallworld bench train --explain ")
         complete("smallworld train --over", "smallworld train --overwrite ")
         complete("smallworld features m --pool me", "--pool mean ")
         complete("smallworld train x --set train.lr_f", "--set train.lr_final=")
