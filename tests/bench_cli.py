@@ -2,6 +2,7 @@
 """smallworld bench from outside, on a machine without a GPU: bench_cli.py PROGRAM."""
 
 import json
+import lzma
 import os
 import subprocess
 import sys
@@ -111,6 +112,18 @@ class Data(unittest.TestCase):
             self.assertEqual(len(os.listdir(folder)), 6)
             table = run(*self.SMALL, "--ranks", "2", f"{folder}/made-up.txt.gz")
             self.assertRegex(table.stdout, r"files +- +2 \|")
+
+    def test_one_block(self):
+        """A large xz that can be read only from its start is worth a warning."""
+        with tempfile.TemporaryDirectory() as folder:
+            for lines, warned in (10000, False), (800000, True):
+                text = b"".join(b"%x %b\n" % (i * 2654435761 % 2**40, b"All work and no play. " * 4)
+                                for i in range(lines))
+                path = Path(folder) / "text.xz"
+                path.write_bytes(lzma.compress(text, preset=0))
+                result = run(*self.SMALL, "--ranks", "1", str(path))
+                self.assertEqual(result.returncode, 0, result.stderr)
+                self.assertEqual("text.xz: every stream that begins in it" in result.stderr, warned)
 
     def test_refused(self):
         for arguments, status, message in (

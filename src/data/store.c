@@ -1,5 +1,6 @@
 #include "data/store.h"
 
+#include "core/log.h"
 #include "core/memory.h"
 #include "data/paths.h"
 
@@ -13,6 +14,9 @@
 /* About the most places in the gzips of a corpus, each of which takes up to 32 KiB of memory, and
  * the ratio of a text to its gzip. */
 enum { MOST_PLACES = 2048, RATIO = 4 };
+
+/* The size of a file, unpacked, from which on reading it only from its start is worth a warning. */
+static const uint64_t large = 64 << 20;
 
 enum { LABELS_NONE, LABELS_INTEGERS, LABELS_NAMES };
 
@@ -164,6 +168,7 @@ static bool scan_file(scan *c, error *err) {
     if (!s) return false;
     f->stamp = source_stamp_of(s);
     f->documents = paths_is_documents(f->path);
+    f->packed = !source_is_plain(s);
     source_note_places(s, c->store->spacing);
     bool read = f->documents ? scan_documents(c, s, err) : scan_raw(c, s, err);
     if (read && f->content == 0) read = error_set(err, "%s: empty", f->path);
@@ -180,8 +185,8 @@ static void put(FILE *out, const void *bytes, size_t count) {
 
 static void write_scan(const scan *c, FILE *out) {
     const stored_file *f = c->file;
-    const uint64_t head[] = {f->documents, f->place_count, f->piece_count,     f->content,
-                             f->texts,     f->excluded,    (uint64_t)c->labels};
+    const uint64_t head[] = {f->documents, f->place_count, f->piece_count,      f->content,
+                             f->texts,     f->excluded,    (uint64_t)c->labels, f->packed};
     put(out, head, sizeof head);
     put(out, &f->stamp, sizeof f->stamp);
     put(out, f->places, f->place_count * sizeof *f->places);
@@ -198,7 +203,7 @@ static const uint8_t *take(const uint8_t *from, void *to, size_t count) {
 
 static const uint8_t *read_scan(scan *c, const uint8_t *from) {
     stored_file *f = c->file;
-    uint64_t head[7];
+    uint64_t head[8];
     from = take(from, head, sizeof head);
     from = take(from, &f->stamp, sizeof f->stamp);
     f->documents = head[0];
@@ -208,6 +213,7 @@ static const uint8_t *read_scan(scan *c, const uint8_t *from) {
     f->texts = head[4];
     f->excluded = head[5];
     c->labels = (int)head[6];
+    f->packed = head[7];
     f->places = mem_alloc(f->place_count + 1, sizeof *f->places);
     f->pieces = mem_alloc(f->piece_count + 1, sizeof *f->pieces);
     from = take(from, f->places, f->place_count * sizeof *f->places);
@@ -405,6 +411,22 @@ static bool scan_files(store *s, scan *scans, int place, int parts, error *err) 
     return read;
 }
 
+/* Warns of large files that can be read only from their start. */
+static void warn_of_whole_files(const store *s) {
+    const stored_file *first = NULL;
+    size_t count = 0;
+    for (size_t i = 0; i < s->count; i++) {
+        const stored_file *f = &s->files[i];
+        if (!f->packed || f->place_count > 1 || f->content < large) continue;
+        if (!first) first = f;
+        count++;
+    }
+    if (count == 0) return;
+    log_warning("%s%s: every stream that begins in it unpacks it from its start; `xz -T0` writes "
+                "files that can be read from within",
+                first->path, count > 1 ? " and others like it" : "");
+}
+
 bool store_index(store *s, char *const *files, int count, ranks *r, error *err) {
     naming n = {0};
     int place, parts;
@@ -420,6 +442,7 @@ bool store_index(store *s, char *const *files, int count, ranks *r, error *err) 
     read = scan_files(s, scans, place, parts, err);
     if (read && r) share_scans(r, host, scans, s->count, place, parts);
     if (read) read = check_labels(scans, s->count, err);
+    if (read && ranks_rank(r) == 0) warn_of_whole_files(s);
     free(scans);
     return read;
 }

@@ -18,6 +18,7 @@ typedef struct stored_file {
     char *path;
     source_stamp stamp;
     bool documents;       /* a document on each line; else raw text */
+    bool packed;          /* gzip or xz */
     source_place *places; /* [place_count] where a packed file may be read from, in order */
     size_t place_count;
     document *pieces; /* [piece_count] in the file's order */
