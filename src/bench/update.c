@@ -354,9 +354,12 @@ static void describe(const runner *b) {
     snprintf(r->device, sizeof r->device, "%s", b->be->device);
     snprintf(r->description, sizeof r->description,
              "%s%s, %" PRId64 " units, block %" PRId64 ", %s, %.4g M parameters, B = %d, T = %d",
-             cells[m->config.cell], m->config.layer_norm ? "" : " without layer norm", r->hidden,
-             m->config.block, graphs[m->config.graph], (double)r->parameters * 1e-6, m->batch,
-             m->steps);
+             cells[m->config.cell],
+             !m->config.layer_norm      ? " without layer norm"
+             : m->config.norm_group > 0 ? " with group norm"
+                                        : "",
+             r->hidden, m->config.block, graphs[m->config.graph], (double)r->parameters * 1e-6,
+             m->batch, m->steps);
 }
 
 /* Does everything up to the first update, in the order of training. */

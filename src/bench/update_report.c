@@ -1,5 +1,5 @@
-#include "bench/update.h"
 #include "bench/grid.h"
+#include "bench/update.h"
 
 #include "core/log.h"
 
