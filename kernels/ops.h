@@ -54,8 +54,9 @@ typedef struct bench_tools bench_tools;     /* see bench.h */
  *
  * where norm(v) = gain (v - mean) / sqrt(variance + 1e-6) + bias over the features of one column
  * (Ba, Kiros, Hinton 2016), or, of groups of neighbouring units, over the feature's own group (Wu,
- * He 2018). Without layer norm, gain and normalisation are left out. combine adds the table's entry, multiplies by it, or does nothing. Rows of W x are in the layout's order;
- * everything else is in the order of units.
+ * He 2018). Without layer norm, gain and normalisation are left out. combine adds the table's
+ * entry, multiplies by it, or does nothing. Rows of W x are in the layout's order; everything else
+ * is in the order of units.
  *
  * In a cell above another one, the first stage's W x is W h + U h_below, where `below` holds the
  * second product of all steps; raw is their sum, rounded.

@@ -1,6 +1,6 @@
-/* The CPU backend's own header. Every file of this folder is compiled several times: for float, once
- * for each level of the processor's instructions (kernels/cpu_levels.h); and for double, the tests'
- * reference. CPU(name) keeps them apart.
+/* The CPU backend's own header. Every file of this folder is compiled several times: for float,
+ * once for each level of the processor's instructions (kernels/cpu_levels.h); and for double, the
+ * tests' reference. CPU(name) keeps them apart.
  *
  * Parallel loops run over nodes, units or columns, and each result is summed in an order that
  * depends on neither the number of threads nor the number of columns. */

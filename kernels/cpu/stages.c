@@ -382,13 +382,13 @@ void CPU(activate_backward)(backend *be, const cell *c, int s, int t) {
 }
 
 /* ------------------------------------------------------------------------------------- gates
- * All four gates of a unit are needed at once, and its neighbours' right after, so a copy of the table
- * has the entries of RUN units for one byte side by side: a cache line serves them all. */
+ * All four gates of a unit are needed at once, and its neighbours' right after, so a copy of the
+ * table has the entries of RUN units for one byte side by side: a cache line serves them all. */
 
 enum { AHEAD = 8 /* how many units ahead activations are prefetched from memory */ };
 
-/* Where the gates' entries for `byte` begin that belong to entry `first`, a multiple of RUN, and the
- * RUN - 1 behind it, or fewer at the end. */
+/* Where the gates' entries for `byte` begin that belong to entry `first`, a multiple of RUN, and to
+ * the RUN - 1 behind it, or fewer at the end. */
 static inline size_t entries_at(size_t first, size_t count, size_t byte) {
     size_t here = count - first < RUN ? count - first : RUN;
     return (first * VOCABULARY + byte * here) * GATES;
