@@ -185,6 +185,12 @@ class Train(unittest.TestCase):
         self.assertGreater(found["parts_ms"]["recompute"], 0)
         self.assertLess(found["memory"]["activations"], whole["memory"]["activations"] / 2)
 
+    def test_any_batch(self):
+        """The dense products beside the model are of any minibatch; heap corruption once ended it."""
+        for batch in 1, 4, 13, 17, 33:
+            result = run(*self.SMALL, "--seconds", "0.1", "--set", f"train.batch={batch}", "--json")
+            self.assertEqual(result.returncode, 0, result.stderr)
+
     def test_real_text(self):
         self.check(self.measure("--data", "data/reviews_valid.tsv.gz"))
 

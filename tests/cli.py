@@ -468,18 +468,6 @@ class Train(Case):
         self.refused(expected, "eval", "nan.safetensors", "--data", "valid.tsv")
         self.refused(expected, "generate", "nan.safetensors")
 
-    def test_old_blas_kernels(self):
-        """If OpenBLAS uses kernels for a much older processor, one line says so, and what helps."""
-        flags = Path("/proc/cpuinfo").read_text() if Path("/proc/cpuinfo").exists() else ""
-        if not re.search(r"^flags\b.* avx2\b.* fma\b|^flags\b.* fma\b.* avx2\b", flags, re.M):
-            self.skipTest("this processor has no kernels that are better")
-        old = dict(os.environ, OPENBLAS_CORETYPE="Prescott")
-        _, err = self.run_program("train", "config.yaml", "--out", "run", env=old)
-        if "OpenBLAS for" not in err:
-            self.skipTest("the program has another BLAS, or an OpenBLAS for one processor")
-        self.assertIn("OpenBLAS for Prescott", err)
-        self.assertEqual(err.count("set OPENBLAS_CORETYPE="), 1)
-
     def test_levels(self):
         """SMALLWORLD_CPU takes the code for less of the processor's instructions, and says which there are."""
         _, err = self.run_program("train", "config.yaml", "--out", "run",

@@ -10,34 +10,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* ------------------------------------------------------------------------------------- BLAS */
-
-/* OpenBLAS's own function; NULL with another BLAS. */
-char *openblas_get_corename(void) __attribute__((weak));
-
-/* The processor that OpenBLAS chose its kernels for, or NULL. OpenBLAS before 0.3.25 does not know
- * recent processors and falls back to its oldest kernels: a warning says so, once. */
-static const char *blas_core(void) {
-    static const char *const without_avx2[] = {"Prescott", "Core2",   "Penryn", "Dunnington",
-                                               "Atom",     "Nehalem", "Katmai", "Sandybridge"};
-    static bool warned;
-    if (!openblas_get_corename) return NULL;
-    const char *core = openblas_get_corename();
-#if defined __x86_64__
-    for (size_t i = 0; i < sizeof without_avx2 / sizeof without_avx2[0]; i++) {
-        if (warned || strcasecmp(core, without_avx2[i]) != 0) continue;
-        if (!__builtin_cpu_supports("avx2") || !__builtin_cpu_supports("fma")) continue;
-        warned = true;
-        log_warning("OpenBLAS uses its kernels for %s, which make dense products several times "
-                    "slower; set OPENBLAS_CORETYPE=%s, or install OpenBLAS 0.3.25 or later",
-                    core, __builtin_cpu_supports("avx512bw") ? "SkylakeX" : "Haswell");
-    }
-#else
-    (void)without_avx2, (void)warned;
-#endif
-    return core;
-}
-
 /* -------------------------------------------------------------------------------- denormals */
 
 #if defined __x86_64__ && !defined SMALLWORLD_REFERENCE
@@ -208,9 +180,6 @@ static size_t available_memory(void) {
     return kilobytes ? (size_t)kilobytes * 1024 : SIZE_MAX;
 }
 
-/* OpenBLAS threads itself unless told; other BLAS libraries do not have this function. */
-extern void openblas_set_num_threads(int threads) __attribute__((weak));
-
 static void sums_done(backend *be) {
     (void)be;
 }
@@ -233,7 +202,6 @@ static bool join(backend *be, ranks *ranks, error *err) {
 backend *CPU(backend)(precision precision, int threads) {
     cpu_backend *cpu = mem_alloc(1, sizeof *cpu);
     cpu->threads = threads > 0 ? threads : omp_get_num_procs();
-    if (openblas_set_num_threads) openblas_set_num_threads(1);
     cpu->table = (backend){
         .name = "cpu",
         .precision = precision,
@@ -286,10 +254,8 @@ backend *CPU(backend)(precision precision, int threads) {
         .join = join,
         .destroy = destroy,
     };
-    const char *core = blas_core();
-    snprintf(cpu->table.device, sizeof cpu->table.device, "CPU (%s), %d thread%s%s%s", LEVEL_NAME,
-             cpu->threads, cpu->threads == 1 ? "" : "s", core ? ", OpenBLAS for " : "",
-             core ? core : "");
+    snprintf(cpu->table.device, sizeof cpu->table.device, "CPU (%s), %d thread%s", LEVEL_NAME,
+             cpu->threads, cpu->threads == 1 ? "" : "s");
     return &cpu->table;
 }
 

@@ -1,5 +1,5 @@
-/* The three products with a block-sparse W, and with a dense one, which is a single block if it is
- * small, and goes to BLAS if not.
+/* The three products with a block-sparse W, or with a dense one, which is a single block of any
+ * size.
  *
  *   fprop  y_i  = sum over blocks (i, j)  W_ij  x_j
  *   dgrad  dx_j = sum over blocks (i, j)  W_ij' dy_i
@@ -12,11 +12,14 @@
  * than the multipliers. In fprop (dgrad) the tile's
  * columns are streams, and it walks the blocks of its row (column). In wgrad they are units of x_j,
  * and it walks streams and steps; so that these units lie side by side, x is packed with units and
- * streams exchanged, a panel of steps at a time, once for all rows that read it. */
+ * streams exchanged, a panel of steps at a time, once for all rows that read it.
+ *
+ * A dense W is cut into slices of rows, or of input units, that threads take. Its dgrad reads a few
+ * units of every row; rows whose length is a power of two would all fall into the same few sets of
+ * the cache, so a slice of some rows is copied together first. */
 #include "cpu.h"
 
 #include <assert.h>
-#include <cblas.h>
 #include <stdlib.h>
 
 #if defined __AVX512F__
@@ -36,32 +39,44 @@ enum {
     MOST_GROUPS = VECTORS == 1 ? 2 : 1, /* of a tile */
     MOST_VECTORS = MOST_GROUPS * VECTORS,
     MOST_WIDTH = MOST_GROUPS * COLUMN_GROUP,
-    PANEL = 128,                 /* columns x steps that wgrad sums at a time */
-    SLICE = 32,                  /* rows of a dense W that a thread computes at a time */
-    MOST_TILED_WEIGHTS = 1 << 18 /* of a dense W, which then stays in the L2 */
+    PANEL = 128, /* columns x steps that wgrad sums at a time */
+    SLICE = 32,  /* rows or input units of a dense W that a thread computes at a time */
+    DEPTH = 128  /* rows of a dense W that dgrad sums at a time */
 };
 
 static_assert(COLUMN_GROUP % LANES == 0, "a column group is whole vectors");
 static_assert(SLICE % MOST_WIDTH == 0, "strips do not cross slices");
 
-/* Compiled for each constant number of groups that a caller passes, so that sums stay in
- * registers. */
-#define BY_GROUPS static inline __attribute__((always_inline))
+/* Compiled for each constant shape that a caller passes, so that sums stay in registers. */
+#define BY_SHAPE static inline __attribute__((always_inline))
+
+/* Calls a function for a tile of `rows` x `groups`: ROWS or, where fewer rows are left, 1, and
+ * MOST_GROUPS or 1. */
+#define CALL_BY_SHAPE(function, rows, groups, ...)                                                 \
+    ((rows) == 1                                                                                   \
+         ? (groups) == 1 ? function(1, 1, __VA_ARGS__) : function(1, MOST_GROUPS, __VA_ARGS__)     \
+     : (groups) == 1 ? function(ROWS, 1, __VA_ARGS__)                                              \
+                     : function(ROWS, MOST_GROUPS, __VA_ARGS__))
 
 typedef vec tile_sums[ROWS][MOST_VECTORS];
+
+/* The rows of the next tile, of `left` rows. */
+static inline size_t next_rows(size_t left) {
+    return left >= ROWS ? ROWS : 1;
+}
 
 /* The groups of the next tile, of `left` columns or units. */
 static inline int next_groups(size_t left) {
     return left >= MOST_WIDTH ? MOST_GROUPS : 1;
 }
 
-/* sum[r] += sum over k < depth of w[r row_stride + k k_stride] x[k columns ...]. The second group's
- * columns are `next` behind the first one's. */
-BY_GROUPS void multiply_tile(int groups, tile_sums sum, const real *w, size_t row_stride,
-                             size_t k_stride, const real *x, size_t columns, size_t next,
-                             int depth) {
-    for (int k = 0; k < depth; k++, w += k_stride, x += columns) {
-        for (int r = 0; r < ROWS; r++) {
+/* sum[r] += sum over k < depth of w[r row_stride + k k_stride] x[k x_stride ...]. The second
+ * group's columns are `next` behind the first one's. */
+BY_SHAPE void multiply_tile(int rows, int groups, tile_sums sum, const real *w, size_t row_stride,
+                            size_t k_stride, const real *x, size_t x_stride, size_t next,
+                            size_t depth) {
+    for (size_t k = 0; k < depth; k++, w += k_stride, x += x_stride) {
+        for (int r = 0; r < rows; r++) {
             real weight = w[(size_t)r * row_stride];
             for (int v = 0; v < groups * VECTORS; v++) {
                 const vec *in = (const vec *)(x + (size_t)(v / VECTORS) * next);
@@ -71,22 +86,15 @@ BY_GROUPS void multiply_tile(int groups, tile_sums sum, const real *w, size_t ro
     }
 }
 
-BY_GROUPS void store_tile(int groups, const tile_sums sum, real *y, size_t columns, size_t next) {
-    for (int r = 0; r < ROWS; r++, y += columns) {
-        for (int g = 0; g < groups; g++) {
-            memcpy(y + (size_t)g * next, sum[r] + g * VECTORS, VECTORS * sizeof(vec));
+/* Stores a tile's sums, or adds them to what is there. */
+BY_SHAPE void store_tile(int rows, int groups, const tile_sums sum, bool add, real *y,
+                         size_t row_stride, size_t next) {
+    for (int r = 0; r < rows; r++, y += row_stride) {
+        for (int v = 0; v < groups * VECTORS; v++) {
+            vec *out = (vec *)(y + (size_t)(v / VECTORS) * next) + v % VECTORS;
+            *out = add ? *out + sum[r][v] : sum[r][v];
         }
     }
-}
-
-/* ------------------------------------------------------------------------------------- tiled */
-
-/* Whether a product runs on these tiles: every block-sparse one, and a dense one if all its weights
- * stay in the cache. BLAS packs both operands anew in every step, which only a larger matrix is
- * worth. */
-static bool is_tiled(const layout *l) {
-    return !layout_is_dense(l) || (layout_weights(l) <= MOST_TILED_WEIGHTS && l->in_stride == 1 &&
-                                   layout_rows(l) % TILE == 0 && l->in_block % TILE == 0);
 }
 
 /* Rows of one node's product, gates included. */
@@ -125,59 +133,103 @@ static inline span span_of(size_t columns, int left, size_t inputs, size_t outpu
     return (span){1, columns, COLUMN_GROUP, COLUMN_GROUP};
 }
 
-/* ROWS rows of node i from `row` on, and `groups` groups of columns from n on. */
-BY_GROUPS void fprop_tile(int groups, const layout *l, int i, size_t row, size_t n, const real *w,
-                          const real *x, span p, real *y) {
-    size_t b = (size_t)l->in_block, rows = node_rows(l);
+/* ------------------------------------------------------------------------------------- fprop */
+
+/* Rows of node i from `row` on, and columns from n on. */
+BY_SHAPE void fprop_tile(int rows, int groups, const layout *l, int i, size_t row, size_t n,
+                         const real *w, const real *x, span p, real *y) {
+    const size_t b = (size_t)l->in_block, node = node_rows(l);
+    const size_t stride = (size_t)l->in_stride * p.columns;
     tile_sums sum = {0};
     for (int k = l->row_start[i]; k < l->row_start[i + 1]; k++) {
-        multiply_tile(groups, sum, w + ((size_t)k * rows + row) * b, b, 1,
-                      x + (size_t)l->row_column[k] * b * p.columns + n, p.columns, p.next_in,
-                      (int)b);
+        multiply_tile(rows, groups, sum, w + ((size_t)k * node + row) * b, b, 1,
+                      x + (size_t)l->row_column[k] * b * stride + n, stride, p.next_in, b);
     }
-    store_tile(groups, sum, y + ((size_t)i * rows + row) * p.columns + n, p.columns, p.next_out);
+    store_tile(rows, groups, sum, false, y + ((size_t)i * node + row) * p.columns + n, p.columns,
+               p.next_out);
 }
 
 static void fprop_slice(const layout *l, slice s, const real *w, const real *x, span p, real *y) {
-    const size_t columns = (size_t)p.steps * p.columns;
-    for (size_t row = s.first; row < s.first + s.count; row += ROWS) {
+    const size_t columns = (size_t)p.steps * p.columns, end = s.first + s.count;
+    for (size_t row = s.first, rows; row < end; row += rows) {
+        rows = next_rows(end - row);
         for (size_t n = 0, groups; n < columns; n += groups * COLUMN_GROUP) {
             groups = (size_t)next_groups(columns - n);
-            if (groups == 1) {
-                fprop_tile(1, l, s.node, row, n, w, x, p, y);
-            } else {
-                fprop_tile(MOST_GROUPS, l, s.node, row, n, w, x, p, y);
-            }
+            CALL_BY_SHAPE(fprop_tile, rows, groups, l, s.node, row, n, w, x, p, y);
         }
     }
 }
 
-/* ROWS units of node j from v on, and `groups` groups of columns from n on. */
-BY_GROUPS void dgrad_tile(int groups, const layout *l, int j, size_t v, size_t n, const real *w,
-                          const real *dy, span p, real *dx) {
-    size_t b = (size_t)l->in_block, rows = node_rows(l);
+/* ------------------------------------------------------------------------------------- dgrad */
+
+/* Units of node j from v on, and columns from n on. */
+BY_SHAPE void dgrad_tile(int units, int groups, const layout *l, int j, size_t v, size_t n,
+                         const real *w, const real *dy, span p, real *dx) {
+    const size_t b = (size_t)l->in_block, node = node_rows(l);
     tile_sums sum = {0};
     for (int k = l->column_start[j]; k < l->column_start[j + 1]; k++) {
-        multiply_tile(groups, sum, w + (size_t)l->column_block[k] * rows * b + v, 1, b,
-                      dy + (size_t)l->column_row[k] * rows * p.columns + n, p.columns, p.next_in,
-                      (int)rows);
+        multiply_tile(units, groups, sum, w + (size_t)l->column_block[k] * node * b + v, 1, b,
+                      dy + (size_t)l->column_row[k] * node * p.columns + n, p.columns, p.next_in,
+                      node);
     }
-    store_tile(groups, sum, dx + ((size_t)j * b + v) * p.columns + n, p.columns, p.next_out);
+    store_tile(units, groups, sum, false, dx + ((size_t)j * b + v) * p.columns + n, p.columns,
+               p.next_out);
+}
+
+/* What `depth` rows of a dense W give to some units: w [depth][SLICE], and dx with `dx_stride` from
+ * unit to unit. */
+BY_SHAPE void dense_dgrad_tile(int units, int groups, const real *w, const real *dy, size_t depth,
+                               bool add, span p, real *dx, size_t dx_stride) {
+    tile_sums sum = {0};
+    multiply_tile(units, groups, sum, w, 1, SLICE, dy, p.columns, p.next_in, depth);
+    store_tile(units, groups, sum, add, dx, dx_stride, p.next_out);
+}
+
+/* `depth` rows of a slice of a dense W, rows of `b` units -> [depth][SLICE]. */
+static void pack_weights(const real *w, size_t b, size_t count, size_t depth, real *packed) {
+    for (size_t k = 0; k < depth; k++, w += b, packed += SLICE) {
+        if (count == SLICE) {
+            memcpy(packed, w, SLICE * sizeof *w);
+        } else {
+            memcpy(packed, w, count * sizeof *w);
+        }
+    }
+}
+
+static void dense_dgrad_slice(const layout *l, slice s, const real *w, const real *dy, span p,
+                              real *dx) {
+    const size_t b = (size_t)l->in_block, columns = (size_t)p.steps * p.columns;
+    const size_t dx_stride = (size_t)l->in_stride * p.columns, rows = node_rows(l);
+    real packed[DEPTH * SLICE];
+    for (size_t k = 0; k < rows; k += DEPTH) {
+        const size_t depth = rows - k < DEPTH ? rows - k : DEPTH;
+        pack_weights(w + k * b + s.first, b, s.count, depth, packed);
+        for (size_t v = 0, units; v < s.count; v += units) {
+            units = next_rows(s.count - v);
+            for (size_t n = 0, groups; n < columns; n += groups * COLUMN_GROUP) {
+                groups = (size_t)next_groups(columns - n);
+                CALL_BY_SHAPE(dense_dgrad_tile, units, groups, packed + v, dy + k * p.columns + n,
+                              depth, k > 0, p, dx + (s.first + v) * dx_stride + n, dx_stride);
+            }
+        }
+    }
 }
 
 static void dgrad_slice(const layout *l, slice s, const real *w, const real *dy, span p, real *dx) {
+    if (layout_is_dense(l)) {
+        dense_dgrad_slice(l, s, w, dy, p, dx);
+        return;
+    }
     const size_t columns = (size_t)p.steps * p.columns;
-    for (size_t v = s.first; v < s.first + s.count; v += ROWS) {
+    for (size_t v = 0; v < s.count; v += ROWS) {
         for (size_t n = 0, groups; n < columns; n += groups * COLUMN_GROUP) {
             groups = (size_t)next_groups(columns - n);
-            if (groups == 1) {
-                dgrad_tile(1, l, s.node, v, n, w, dy, p, dx);
-            } else {
-                dgrad_tile(MOST_GROUPS, l, s.node, v, n, w, dy, p, dx);
-            }
+            CALL_BY_SHAPE(dgrad_tile, ROWS, groups, l, s.node, v, n, w, dy, p, dx);
         }
     }
 }
+
+/* ------------------------------------------------------------------------------------- wgrad */
 
 /* The number of steps in a panel of wgrad. A panel's sums are computed in registers and then added
  * to the result, so that small numbers are not lost in the sum over a long text. */
@@ -186,65 +238,77 @@ static int panel_steps(int steps, size_t columns) {
     return panel < steps ? panel : steps;
 }
 
-/* The number of an input's units that lie side by side in a packed strip, of `left` units left. */
+/* The number of an input's units that lie side by side in a packed strip, of `left` units left. A
+ * strip of fewer than TILE units has room for TILE. */
 static inline size_t strip_width(size_t left) {
     return left < COLUMN_GROUP ? TILE : (size_t)next_groups(left) * COLUMN_GROUP;
+}
+
+/* TILE columns of up to TILE units, which are `stride` apart -> [columns][width]; 0 in units that
+ * are not there. */
+static inline void pack_tile(const real *from, size_t units, size_t stride, real *packed,
+                             size_t width) {
+    octet tile[TILE] = {0};
+    if (units >= TILE) {
+        tile_load(tile, from, stride);
+    } else {
+        for (size_t u = 0; u < units; u++) memcpy(&tile[u], from + u * stride, sizeof tile[u]);
+    }
+    tile_transpose(tile);
+    tile_store(tile, packed, width);
 }
 
 /* `steps` steps of a slice of the input -> strips [steps][columns][width], one behind another. */
 static void pack_slice(const layout *l, slice s, const real *x, size_t columns, int steps,
                        real *packed) {
-    size_t first = (size_t)s.node * (size_t)l->in_block + s.first;
+    const size_t stride = (size_t)l->in_stride * columns;
+    const size_t first = (size_t)s.node * (size_t)l->in_block + s.first;
     packed += first * (size_t)steps * columns;
     size_t width;
     for (size_t v = 0; v < s.count; v += width) {
         width = strip_width(s.count - v);
         for (size_t t = 0; t < (size_t)steps; t++) {
-            const real *from = x + (t * layout_inputs(l) + first + v) * columns;
+            const real *from = x + t * layout_inputs(l) * columns + (first + v) * stride;
             for (size_t n = 0; n < columns; n += TILE, packed += TILE * width) {
                 for (size_t u = 0; u < width; u += TILE) {
-                    octet tile[TILE];
-                    tile_load(tile, from + u * columns + n, columns);
-                    tile_transpose(tile);
-                    tile_store(tile, packed + u, width);
+                    pack_tile(from + u * stride + n, s.count - v - u, stride, packed + u, width);
                 }
             }
         }
     }
 }
 
-/* Stores a tile of sums, or adds it to what is there. */
-static inline void keep_tile(const real *sum, size_t rows, size_t width, bool add, real *y,
-                             size_t stride) {
-    for (size_t r = 0; r < rows; r++, y += stride, sum += width) {
-        for (size_t v = 0; v < width; v++) y[v] = add ? y[v] + sum[v] : sum[v];
-    }
-}
-
-/* dw, ROWS rows of a block by `groups` groups of its columns, from rows of dy that are `step` apart
- * from step to step, and a packed panel. */
-BY_GROUPS void wgrad_tile(int groups, const real *dy, size_t step, const real *x, size_t columns,
-                          int steps, bool add, real *dw, size_t b) {
+/* dw, rows of a block by `groups` groups of its columns, from rows of dy that are `step` apart from
+ * step to step, and a packed panel. */
+BY_SHAPE void wgrad_tile(int rows, int groups, const real *dy, size_t step, const real *x,
+                         size_t columns, int steps, bool add, real *dw, size_t b) {
     const size_t width = (size_t)groups * COLUMN_GROUP;
     tile_sums sum = {0};
-    for (int t = 0; t < steps; t++, dy += step, x += columns * width) {
-        multiply_tile(groups, sum, dy, columns, 1, x, width, COLUMN_GROUP, (int)columns);
+    for (int r = 0; r < rows; r++) {
+        for (size_t v = 0; v < width; v += 64 / sizeof(real)) {
+            __builtin_prefetch(dw + (size_t)r * b + v, 1);
+        }
     }
-    for (int r = 0; r < ROWS; r++)
-        keep_tile((const real *)sum[r], 1, width, add, dw + (size_t)r * b, b);
+    for (int t = 0; t < steps; t++, dy += step, x += columns * width) {
+        multiply_tile(rows, groups, sum, dy, columns, 1, x, width, COLUMN_GROUP, columns);
+    }
+    store_tile(rows, groups, sum, add, dw, b, COLUMN_GROUP);
 }
 
-/* The same for a tile of TILE x TILE. */
-static inline void wgrad_small_tile(const real *dy, size_t step, const real *x, size_t columns,
-                                    int steps, bool add, real *dw, size_t b) {
+/* The same for a tile of up to TILE x TILE. */
+BY_SHAPE void wgrad_small_tile(size_t rows, size_t units, const real *dy, size_t step,
+                               const real *x, size_t columns, int steps, bool add, real *dw,
+                               size_t b) {
     octet sum[TILE] = {0}, in;
     for (int t = 0; t < steps; t++, dy += step) {
         for (size_t n = 0; n < columns; n++, x += TILE) {
             memcpy(&in, x, sizeof in);
-            for (size_t r = 0; r < TILE; r++) sum[r] += dy[r * columns + n] * in;
+            for (size_t r = 0; r < rows; r++) sum[r] += dy[r * columns + n] * in;
         }
     }
-    keep_tile((const real *)sum, TILE, TILE, add, dw, b);
+    for (size_t r = 0; r < rows; r++, dw += b) {
+        for (size_t u = 0; u < units; u++) dw[u] = add ? dw[u] + sum[r][u] : sum[r][u];
+    }
 }
 
 /* What `steps` steps add to `rows` rows of a block of b columns, or, of the first panel, start them
@@ -255,15 +319,21 @@ static void wgrad_block(const real *dy, size_t rows, size_t step, const real *pa
     for (size_t v = 0; v < b; v += width) {
         width = strip_width(b - v);
         const real *x = packed + v * (size_t)steps * columns;
-        for (size_t row = 0; row < rows; row += width == TILE ? TILE : ROWS) {
+        for (size_t row = 0, count; row < rows; row += count) {
             const real *from = dy + row * columns;
             real *tile = dw + row * b + v;
             if (width == TILE) {
-                wgrad_small_tile(from, step, x, columns, steps, add, tile, b);
-            } else if (width == COLUMN_GROUP) {
-                wgrad_tile(1, from, step, x, columns, steps, add, tile, b);
+                const size_t units = b - v < TILE ? b - v : TILE;
+                count = rows - row < TILE ? rows - row : TILE;
+                if (count == TILE && units == TILE) {
+                    wgrad_small_tile(TILE, TILE, from, step, x, columns, steps, add, tile, b);
+                } else {
+                    wgrad_small_tile(count, units, from, step, x, columns, steps, add, tile, b);
+                }
             } else {
-                wgrad_tile(MOST_GROUPS, from, step, x, columns, steps, add, tile, b);
+                count = next_rows(rows - row);
+                CALL_BY_SHAPE(wgrad_tile, count, width / COLUMN_GROUP, from, step, x, columns,
+                              steps, add, tile, b);
             }
         }
     }
@@ -280,8 +350,8 @@ static void wgrad_slice(const layout *l, slice s, const real *dy, const real *pa
     }
 }
 
-static void tiled_wgrad(int threads, const layout *l, const real *dy, const real *x, int steps,
-                        size_t columns, real *dw, real *workspace) {
+static void all_wgrad(int threads, const layout *l, const real *dy, const real *x, int steps,
+                      size_t columns, real *dw, real *workspace) {
     size_t in = (size_t)l->in_block, out = node_rows(l);
     size_t packs = slices(l, l->in_nodes, in), tasks = slices(l, l->out_nodes, out);
     int panel = panel_steps(steps, columns);
@@ -303,71 +373,11 @@ static void tiled_wgrad(int threads, const layout *l, const real *dy, const real
     }
 }
 
-/* -------------------------------------------------------------------------------------- BLAS
- * Each thread hands its own rows of the result to a single-threaded BLAS call. */
-
-#ifdef SMALLWORLD_REFERENCE
-#define GEMM cblas_dgemm
-#else
-#define GEMM cblas_sgemm
-#endif
-
-/* The rows of a call, by the shape alone, so that bits do not depend on the threads. Every call
- * packs all of the right-hand side: where that is much, a call has more rows. */
-static int row_chunk(int rows, int columns) {
-    return rows >= 1024 && columns >= 512 ? 256 : 64;
-}
-
-static void gemm(int threads, bool left_transposed, bool right_transposed, int rows, int columns,
-                 int depth, const real *left, int left_stride, const real *right, int right_stride,
-                 real *out, int out_stride) {
-    int most = row_chunk(rows, columns), chunks = (rows + most - 1) / most;
-#pragma omp parallel for num_threads(threads) schedule(dynamic)
-    for (int chunk = 0; chunk < chunks; chunk++) {
-        int row = chunk * most, count = rows - row < most ? rows - row : most;
-        size_t skip = (size_t)row * (left_transposed ? 1 : (size_t)left_stride);
-        GEMM(CblasRowMajor, left_transposed ? CblasTrans : CblasNoTrans,
-             right_transposed ? CblasTrans : CblasNoTrans, count, columns, depth, 1, left + skip,
-             left_stride, right, right_stride, 0, out + (size_t)row * (size_t)out_stride,
-             out_stride);
-    }
-}
-
-/* [steps][rows with a stride][columns] -> [rows][steps * columns], so that one product sums over
- * all steps. */
-static void pack(int threads, const real *x, int steps, size_t rows, size_t stride, size_t columns,
-                 real *packed) {
-#pragma omp parallel for num_threads(threads)
-    for (size_t r = 0; r < rows; r++) {
-        for (size_t t = 0; t < (size_t)steps; t++) {
-            memcpy(packed + (r * (size_t)steps + t) * columns,
-                   x + (t * rows + r) * stride * columns, columns * sizeof *x);
-        }
-    }
-}
-
-static void dense_wgrad(int threads, const layout *l, const real *dy, const real *x, int steps,
-                        int columns, real *dw, real *workspace) {
-    size_t rows = layout_rows(l), depth = (size_t)steps * (size_t)columns;
-    int x_stride = columns * l->in_stride;
-    if (steps > 1) {
-        real *packed_dy = workspace, *packed_x = workspace + rows * depth;
-        pack(threads, dy, steps, rows, 1, (size_t)columns, packed_dy);
-        pack(threads, x, steps, (size_t)l->in_block, (size_t)l->in_stride, (size_t)columns,
-             packed_x);
-        dy = packed_dy, x = packed_x, x_stride = (int)depth;
-    }
-    gemm(threads, false, true, (int)rows, l->in_block, (int)depth, dy, (int)depth, x, x_stride, dw,
-         l->in_block);
-}
-
 size_t CPU(wgrad_workspace)(backend *be, const layout *l, int steps, int columns) {
     (void)be;
-    if (is_tiled(l)) {
-        size_t panel = (size_t)panel_steps(steps, (size_t)columns);
-        return sizeof(real) * layout_inputs(l) * panel * (size_t)columns;
-    }
-    return sizeof(real) * (layout_rows(l) + (size_t)l->in_block) * (size_t)steps * (size_t)columns;
+    size_t units = ((size_t)l->in_block + TILE - 1) / TILE * TILE;
+    size_t panel = (size_t)panel_steps(steps, (size_t)columns);
+    return sizeof(real) * (size_t)l->in_nodes * units * panel * (size_t)columns;
 }
 
 /* ------------------------------------------------------------------------------ the operations */
@@ -408,9 +418,8 @@ static void column_sums(int threads, const layout *l, const real *y, size_t colu
     }
 }
 
-/* The product of all steps on the tiles. */
-static void tiled_fprop(int threads, const layout *l, const real *w, const real *x, int steps,
-                        size_t columns, real *y) {
+static void all_fprop(int threads, const layout *l, const real *w, const real *x, int steps,
+                      size_t columns, real *y) {
     const size_t in = layout_inputs(l), out = layout_rows(l), rows = node_rows(l);
     span p;
     for (int t = 0; t < steps; t += p.steps) {
@@ -423,8 +432,8 @@ static void tiled_fprop(int threads, const layout *l, const real *w, const real 
     }
 }
 
-static void tiled_dgrad(int threads, const layout *l, const real *w, const real *dy, int steps,
-                        size_t columns, real *dx) {
+static void all_dgrad(int threads, const layout *l, const real *w, const real *dy, int steps,
+                      size_t columns, real *dx) {
     const size_t in = layout_rows(l), out = layout_inputs(l), units = (size_t)l->in_block;
     span p;
     for (int t = 0; t < steps; t += p.steps) {
@@ -443,14 +452,9 @@ void CPU(fprop)(backend *be, const device_layout *device, const void *w, const v
     const layout *l = &device->host;
     int threads = cpu_of(be)->threads;
     size_t width = (size_t)columns, out = layout_rows(l) * width;
-    if (is_tiled(l)) tiled_fprop(threads, l, w, x, steps, width, y);
+    all_fprop(threads, l, w, x, steps, width, y);
     for (int t = 0; t < steps; t++) {
-        const real *in = (const real *)x + (size_t)t * layout_inputs(l) * width;
         real *result = (real *)y + (size_t)t * out;
-        if (!is_tiled(l)) {
-            gemm(threads, false, false, (int)layout_rows(l), columns, l->in_block, w, l->in_block,
-                 in, columns * l->in_stride, result, columns);
-        }
         if (type == OPERAND) round_operands(be, result, out);
         if (sums) {
             real *step = (real *)sums + (size_t)t * 2 * (size_t)l->gates * width;
@@ -481,17 +485,9 @@ void CPU(dgrad)(backend *be, const device_layout *device, const void *w, const v
     const layout *l = &device->host;
     int threads = cpu_of(be)->threads;
     size_t width = (size_t)columns, out = layout_inputs(l) * width;
-    if (is_tiled(l)) tiled_dgrad(threads, l, w, dy, steps, width, dx);
-    for (int t = 0; t < steps; t++) {
-        const real *in = (const real *)dy + (size_t)t * layout_rows(l) * width;
-        real *result = (real *)dx + (size_t)t * out;
-        if (!is_tiled(l)) {
-            if (l->in_stride > 1) memset(result, 0, out * sizeof *result);
-            gemm(threads, true, false, l->in_block, columns, (int)layout_rows(l), w, l->in_block,
-                 in, columns, result, columns * l->in_stride);
-        }
-        if (type == OPERAND) round_operands(be, result, out);
-    }
+    if (l->in_stride > 1) memset(dx, 0, (size_t)steps * out * sizeof(real));
+    all_dgrad(threads, l, w, dy, steps, width, dx);
+    if (type == OPERAND) round_operands(be, dx, (size_t)steps * out);
 }
 
 void CPU(wgrad)(backend *be, const device_layout *device, const void *dy, const void *x, int steps,
@@ -499,9 +495,5 @@ void CPU(wgrad)(backend *be, const device_layout *device, const void *dy, const 
     FLUSH_DENORMALS(be);
     const layout *l = &device->host;
     int threads = cpu_of(be)->threads;
-    if (is_tiled(l)) {
-        tiled_wgrad(threads, l, dy, x, steps, (size_t)columns, dw, workspace);
-    } else {
-        dense_wgrad(threads, l, dy, x, steps, columns, dw, workspace);
-    }
+    all_wgrad(threads, l, dy, x, steps, (size_t)columns, dw, workspace);
 }

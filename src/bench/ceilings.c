@@ -141,7 +141,7 @@ static bool try_rate(backend *be, bench_math math, bench_product product, int ro
     return done;
 }
 
-/* On the CPU small products that need no packing can be faster than a large one by BLAS. */
+/* On the CPU a small product, which stays in the cache, can be faster than a large one. */
 static bool measure_rate(backend *be, bench_math math, ceilings *c, error *err) {
     if (be->bench) return try_rate(be, math, PRODUCT_FPROP, GPU_SIDE, GPU_SIDE, c, err);
     return try_rate(be, math, PRODUCT_FPROP, CPU_ROWS, CPU_SIDE, c, err) &&

@@ -96,6 +96,8 @@ static bool take(dense_job *j, const layout *l, bench_math math, error *err) {
 
 bool dense_time(backend *be, const layout *l, bench_product product, bench_math math, int columns,
                 const timing *how, double *seconds, error *err) {
+    const int multiple = be->bench ? 1 : be->product_multiple; /* as a minibatch is padded */
+    columns = (columns + multiple - 1) / multiple * multiple;
     dense_job j = {.be = be, .product = product, .columns = columns};
     bool done = take(&j, l, math, err);
     if (done && be->bench) {

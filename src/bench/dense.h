@@ -7,8 +7,8 @@
 #include "bench.h"
 #include "bench/timing.h"
 
-/* Measures one product. `l` is dense on a GPU; for wgrad, `columns` is its depth. Fails if memory
- * for the operands is lacking. */
+/* Measures one product. `l` is dense on a GPU; for wgrad, `columns` is its depth. The CPU's
+ * columns are padded to its products' multiple. Fails if memory for the operands is lacking. */
 bool dense_time(backend *be, const layout *l, bench_product product, bench_math math, int columns,
                 const timing *how, double *seconds, error *err);
 

@@ -68,7 +68,7 @@ static void text_parts(const update_results *r, FILE *out) {
 }
 
 /* Explains a part that is faster than its floor: a ceiling was measured too low, because the
- * machine had other work or, on the CPU, because the BLAS has no kernels for this processor. */
+ * machine had other work. */
 static void text_impossible(const update_results *r, FILE *out) {
     double floors[TIME_PARTS];
     floor_of(r, floors);

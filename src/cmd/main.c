@@ -54,14 +54,13 @@ static int run_unknown(const char *name) {
     return cli_fail(&err, NULL);
 }
 
-char *openblas_get_corename(void) __attribute__((weak)); /* NULL if the BLAS is not OpenBLAS */
-
 static void print_version(FILE *out, struct argp_state *state) {
     error why;
     (void)state;
     fprintf(out, "smallworld %s\n", SMALLWORLD_VERSION);
-    fprintf(out, "CPU: %s%s\n", openblas_get_corename ? "OpenBLAS for " : "a BLAS of no known name",
-            openblas_get_corename ? openblas_get_corename() : "");
+    backend *cpu = backend_cpu(FP32, 0);
+    fprintf(out, "CPU: %s\n", cpu->device);
+    cpu->destroy(cpu);
     backend *gpu = backend_cuda(FP32, 0, &why);
     const char *reason = strstr(why.text, "device cuda: ");
     fprintf(out, "CUDA: %s\n",

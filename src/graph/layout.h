@@ -9,8 +9,8 @@
  * in the order of the rows' tables (output node, then input node), and its product's rows as
  * [out_nodes][gates][out_block], so that all gates of a node lie together.
  *
- * A dense matrix is one block of its whole size, with rows [gates][out_block]: the backends hand it
- * to a BLAS. Only a dense matrix may have out_block != in_block, or read every `in_stride`-th row
+ * A dense matrix is one block of its whole size, with rows [gates][out_block]; a GPU hands it to
+ * cuBLAS. Only a dense matrix may have out_block != in_block, or read every `in_stride`-th row
  * of its input. */
 #ifndef SMALLWORLD_GRAPH_LAYOUT_H
 #define SMALLWORLD_GRAPH_LAYOUT_H

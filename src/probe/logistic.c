@@ -8,9 +8,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Rows of one product: many need few transfers and waits, but on the CPU a BLAS call packs a
- * limited number well. A chunk is the rows that one task of the host sums; its fixed size fixes the
- * order of sums. */
+/* Rows of one product: many need few transfers and waits, but on the CPU a panel should stay in the
+ * cache between its two products. A chunk is the rows that one task of the host sums; its fixed
+ * size fixes the order of sums. */
 enum { LEAST_PANEL = 1024, MOST_PANEL = 8192, PANEL_NUMBERS = 1 << 24, CHUNK = 256 };
 
 enum { SUM_LOSS, SUM_SLOPE, SUM_CURVATURE, SUMS };

@@ -69,7 +69,7 @@ class Tools:
     def run(self, folder, command, mode=None, at=None):
         """(status, stdout, stderr). The status is None if the run hangs."""
         environment = {"PATH": os.environ.get("PATH", ""), "TMPDIR": str(folder / "tmp"), "LC_ALL": "C",
-                       "OPENBLAS_NUM_THREADS": "1", "OMP_WAIT_POLICY": "passive", "MALLOC_PERTURB_": "128"}
+                       "OMP_WAIT_POLICY": "passive", "MALLOC_PERTURB_": "128"}
         if mode:
             environment |= {"LD_PRELOAD": str(self.shim), "FAULT_MODE": mode, "FAULT_AT": str(at or 0),
                             "FAULT_TRACE": str(folder) + ".trace", "FAULT_REPORT": str(folder) + ".report"}

@@ -39,8 +39,7 @@ class Runs:
         (self.folder / "config.yaml").write_text(json.dumps(config))
 
     def start(self, name, *options):
-        environment = os.environ | {"TMPDIR": str(self.folder / "tmp"), "OMP_WAIT_POLICY": "passive",
-                                    "OPENBLAS_NUM_THREADS": "1"}
+        environment = os.environ | {"TMPDIR": str(self.folder / "tmp"), "OMP_WAIT_POLICY": "passive"}
         return subprocess.Popen([self.program, "train", "config.yaml", "--out", name, "--json", *options],
                                 cwd=self.folder, env=environment, text=True, stdin=subprocess.DEVNULL,
                                 stdout=subprocess.PIPE, stderr=subprocess.PIPE, preexec_fn=self.heed)

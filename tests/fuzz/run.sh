@@ -19,7 +19,7 @@ scripts/build.sh build-fuzz -DCMAKE_C_COMPILER=clang -DCMAKE_BUILD_TYPE=None -DS
   -DCMAKE_EXE_LINKER_FLAGS=-fsanitize=address,undefined -- "${targets[@]/#/fuzz_}"
 
 TMPDIR=$(mktemp -d -p /dev/shm 2>/dev/null || mktemp -d)
-export TMPDIR OPENBLAS_NUM_THREADS=1
+export TMPDIR
 trap 'rm -rf "$TMPDIR"' EXIT
 
 fuzz() { # TARGET
