@@ -493,15 +493,17 @@ class Train(Case):
         self.assertTrue(done.stderr.endswith(b"\nsmallworld: cannot write standard output\n"))
 
     def test_closed_pipes(self):
-        """A closed pipe is an error like any other, also for a run, which is saved."""
+        """A command whose output nobody reads ends quietly, as filters do; a run is saved."""
         readable, writable = os.pipe()
         os.close(readable)
         _, err = self.run_program("train", "config.yaml", "--out", "run", "--set",
                                   "train.steps=3")
         done = subprocess.run([PROGRAM, "train", "--help-config"], stdout=writable,
                               stderr=subprocess.PIPE)
-        self.assertEqual((done.returncode, done.stderr),
-                         (1, b"smallworld: cannot write standard output\n"))
+        self.assertEqual((done.returncode, done.stderr), (-signal.SIGPIPE, b""))
+        command = f'"{PROGRAM}" generate run --bytes 100000 --device cpu | head -c 10'
+        done = subprocess.run(["sh", "-c", command], cwd=self.folder, capture_output=True)
+        self.assertEqual((len(done.stdout), done.stderr), (10, b""))
         done = subprocess.run([PROGRAM, "train", "config.yaml", "--out", "piped", "--set",
                                "train.steps=100000"], cwd=self.folder, stdout=subprocess.PIPE,
                               stderr=writable)
@@ -510,6 +512,57 @@ class Train(Case):
         self.run_program("train", "config.yaml", "--out", "piped", "--resume")
         self.run_program("train", "config.yaml", "--out", "whole")
         self.assert_same_run("piped", "whole")
+
+
+class Overwriting(Case):
+    """Commands do not replace their own inputs and outputs, nor what smallworld wrote for something else."""
+
+    def setUp(self):
+        super().setUp()
+        self.train()
+        self.run_program("features", "run", "--data", "valid.tsv", "--out", "f", *self.cpu)
+        self.write("s.tsv", documents(5, 3))
+        os.link(self.folder / "s.tsv", self.folder / "linked.html")
+
+    def left_alone(self, name, *arguments, reason="this command reads it"):
+        before = self.read(name)
+        _, err = self.run_program(*arguments, status=1)
+        self.assertIn(f"smallworld: {name}: {reason}", err)
+        self.assertEqual(err.count("\n"), 1, err)
+        self.assertEqual(self.read(name), before)
+        self.assertEqual([path for path in self.folder.rglob("*.tmp") if path.name != name], [])
+
+    def test_inputs(self):
+        model, text = "run/last.safetensors", ["--text", "s.tsv"]
+        self.left_alone(model, "graph", model, "--svg", model)
+        self.left_alone("config.yaml", "graph", "config.yaml", "--html", "config.yaml")
+        self.left_alone(model, "report", "run", "--out", model, *self.cpu)
+        for name in model, "s.tsv", "linked.html":
+            self.left_alone(name, "show", model, *text, "--out", name, *self.cpu)
+        self.left_alone("f.npy", "show", model, *text, "--features", "f", "--npy", "f", "--out", "p.html",
+                        *self.cpu)
+        self.left_alone("run/metrics.jsonl", "plot", "run", "--csv", "run/metrics.jsonl")
+        self.left_alone(model, "prune", model, "--density", "0.5", "--out", model)
+        command = [PROGRAM, "show", model, "--text", "-", "--out", "s.tsv", *self.cpu]
+        with open(self.folder / "s.tsv") as text:
+            done = subprocess.run(command, cwd=self.folder, stdin=text, capture_output=True, text=True)
+        self.assertEqual(done.returncode, 1)
+        self.assertIn("s.tsv: this command reads it", done.stderr)
+        self.write("page.tmp", documents(5, 3))  # the name of the unfinished page
+        self.left_alone("page.tmp", "show", model, "--text", "page.tmp", "--out", "page", *self.cpu)
+
+    def test_other_purposes(self):
+        model = "run/last.safetensors"
+        self.left_alone("run/last.state", "prune", model, "--density", "0.5", "--out", "run/last.state",
+                        reason="it holds the state of a run")
+        self.left_alone("f.npy", "graph", model, "--html", "f.npy", reason="it holds an array")
+        self.left_alone(model, "graph", "config.yaml", "--svg", model, reason="it holds a checkpoint")
+        self.run_program("graph", "config.yaml", "--svg", "new.svg")
+        self.run_program("graph", "config.yaml", "--svg", "new.svg")  # the same again
+
+    def test_two_outputs(self):
+        _, err = self.run_program("graph", "config.yaml", "--svg", "one", "--html", "one", status=1)
+        self.assertIn("one: this command has written it already", err)
 
 
 class Window(Case):
@@ -802,6 +855,10 @@ class Uses(Case):
         self.assertTrue((abs(kinds["hidden", "max"]) < 1).all())
         self.run_program("features", "m.safetensors", "--data", "some.tsv", "--out", "s",
                          "--format", "svmlight", *self.cpu)
+        self.write("some.tsv.xz", lzma.compress(self.read("some.tsv")))
+        self.run_program("features", "m.safetensors", "--data", "some.tsv.xz", "--out", "x",
+                         "--format", "svmlight", *self.cpu)
+        self.assertEqual(self.read("x.svmlight"), self.read("s.svmlight"))
         lines = self.read("s.svmlight").decode().splitlines()
         self.assertEqual(len(lines), 4)
         for line, row, label in zip(lines, features, labels):
@@ -810,7 +867,7 @@ class Uses(Case):
             values = {int(unit): float(value) for unit, value in (pair.split(":") for pair in rest)}
             self.assertEqual([values.get(unit + 1, 0) for unit in range(32)],
                              [float(f"{value:.9g}") for value in row])
-        self.refused("config.yaml: expected .tsv or .tsv.gz files of documents", "features", "m.safetensors",
+        self.refused("config.yaml: expected .tsv, .tsv.gz or .tsv.xz files of documents", "features", "m.safetensors",
                      "--data", "config.yaml", "--out", "f")
         self.write("f.json", '{"kind": "incomplete features"}')  # between the files of a pair
         self.refused("f.json: says that the features are incomplete", "probe", "--train", "f",

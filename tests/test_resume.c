@@ -130,6 +130,8 @@ static void test_resume_pruned(void **state) {
         assert_true(metric("whole", "density", true) == 19.0 / 64);
     }
     assert_true(metric("whole", "density", false) == 40.0 / 64);
+    assert_run_fails("refused", TRAIN_OVERWRITE, "train.prune_density=0.3 train.steps=1",
+                     "train.prune_density: expected a run of at least 2 updates");
     assert_run_fails("refused", TRAIN_OVERWRITE, "train.prune_density=0.7",
                      "train.prune_density: expected below 0.625");
     assert_run_fails("refused", TRAIN_OVERWRITE,

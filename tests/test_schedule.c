@@ -76,6 +76,12 @@ static void test_structure_schedules(void **state) {
     assert_true(structure_target_density(&t, &at) == 1);
     at = (structure_place){99, 100, 0.5};
     assert_true(structure_target_density(&t, &at) == 0.2);
+    train_options late = t; /* whose end falls into the last update */
+    late.prune_until = 0.999;
+    at = (structure_place){198, 200, 1};
+    assert_true(structure_target_density(&late, &at) > 0.2);
+    at.step = 199;
+    assert_true(structure_target_density(&late, &at) == 0.2);
 }
 
 int main(void) {

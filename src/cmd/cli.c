@@ -4,6 +4,7 @@
 #include "core/integer.h"
 #include "core/log.h"
 #include "core/memory.h"
+#include "data/paths.h"
 #include "train/evaluate.h"
 
 #include <errno.h>
@@ -66,7 +67,7 @@ const struct argp cli_ranks_argp = {rank_options, parse_ranks, NULL, NULL, NULL,
 
 static const struct argp_option document_options[] = {
     {"text", KEY_TEXT, "FILE|-", 0,
-     "Text to read: a .tsv or .tsv.gz file has a document LABEL<TAB>TEXT on each line; in any "
+     "Text to read: a " PATHS_DOCUMENTS " file has a document LABEL<TAB>TEXT on each line; in any "
      "other "
      "file, and on standard input (-), each line is a document",
      0},

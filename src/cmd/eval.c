@@ -1,6 +1,7 @@
 /* smallworld eval: bits per character of text. */
 #include "cmd/cli.h"
 #include "core/log.h"
+#include "data/paths.h"
 #include "data/sequence.h"
 #include "train/evaluate.h"
 
@@ -19,7 +20,7 @@ enum { KEY_DATA = 1, KEY_EXACT, KEY_LIMIT, KEY_JSON };
 
 static const struct argp_option option_table[] = {
     {"data", KEY_DATA, "FILE...", 0,
-     "Text files; a name that ends in .tsv or .tsv.gz holds documents", 0},
+     "Text files; a name that ends in " PATHS_DOCUMENTS " holds documents", 0},
     {"exact", KEY_EXACT, NULL, 0,
      "Score in a single stripe, which approximates nothing and is slow", 0},
     {"limit", KEY_LIMIT, "BYTES", 0, "Score only the first BYTES bytes", 0},

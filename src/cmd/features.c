@@ -3,6 +3,7 @@
 #include "cmd/cli.h"
 #include "core/file.h"
 #include "core/log.h"
+#include "data/paths.h"
 #include "probe/origin.h"
 
 #include <stdlib.h>
@@ -21,7 +22,7 @@ enum { KEY_DATA = 1, KEY_OUT, KEY_FORMAT, KEY_JSON };
 
 static const struct argp_option option_table[] = {
     {"data", KEY_DATA, "FILE...", 0,
-     "Files of documents, .tsv or .tsv.gz, with a line LABEL<TAB>TEXT for each", 0},
+     "Files of documents, " PATHS_DOCUMENTS ", with a line LABEL<TAB>TEXT for each", 0},
     {"out", KEY_OUT, "PREFIX", 0,
      "Write PREFIX.npy, PREFIX.labels.npy and PREFIX.json, or PREFIX.svmlight", 0},
     {"format", KEY_FORMAT, "NAME", 0, "File format: npy (default) or svmlight", 0},
@@ -65,9 +66,9 @@ static corpus *read_documents(const arguments *a, const options *o, error *err) 
     corpus_options how = {.html_entities = o->data.html_entities};
     for (int i = 0; i < a->files.count; i++) {
         const char *file = a->files.items[i];
-        if (file_ends_in(file, ".tsv") || file_ends_in(file, ".tsv.gz")) continue;
+        if (paths_is_documents(file)) continue;
         error_set(err,
-                  "%s: expected .tsv or .tsv.gz files of documents, a line LABEL<TAB>TEXT each",
+                  "%s: expected " PATHS_DOCUMENTS " files of documents, a line LABEL<TAB>TEXT each",
                   file);
         return NULL;
     }

@@ -3,9 +3,11 @@
 #include "core/file.h"
 #include "core/log.h"
 #include "core/memory.h"
+#include "core/overwrite.h"
 #include "core/stop.h"
 
 #include <fcntl.h>
+#include <poll.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -129,20 +131,28 @@ static void open_standard(void) {
     }
 }
 
-/* Closes standard output. The program also ends here after argp has printed help. */
-static void close_output(void) {
-    const bool failed = ferror(stdout) != 0;
-    if (fclose(stdout) == 0 && !failed) return;
-    log_end();
-    fprintf(stderr, "smallworld: cannot write standard output\n");
-    file_remove_temporaries();
-    _exit(STATUS_FAILED);
-}
-
 static void on_signal(int number) {
     file_remove_temporaries();
     signal(number, SIG_DFL);
     raise(number);
+}
+
+/* Whether `file` is a pipe that nobody reads any more. */
+static bool is_unread(int file) {
+    struct pollfd pipe = {.fd = file};
+    return poll(&pipe, 1, 0) == 1 && (pipe.revents & POLLERR);
+}
+
+/* Closes standard output. The program also ends here after argp has printed help. If its reader has
+ * left, as `head` does, it ends by SIGPIPE without a word, like other filters. */
+static void close_output(void) {
+    const bool failed = ferror(stdout) != 0, unread = is_unread(STDOUT_FILENO);
+    if (fclose(stdout) == 0 && !failed) return;
+    log_end();
+    if (unread) on_signal(SIGPIPE);
+    fprintf(stderr, "smallworld: cannot write standard output\n");
+    file_remove_temporaries();
+    _exit(STATUS_FAILED);
 }
 
 /* Makes writing to a closed pipe, or past a limit on file sizes, an ordinary error. Training
@@ -152,6 +162,7 @@ static void set_signals(void) {
     signal(SIGPIPE, SIG_IGN);
     signal(SIGXFSZ, SIG_IGN);
     file_guard_maps();
+    overwrite_watch();
 }
 
 int main(int argc, char **argv) {

@@ -2,6 +2,7 @@
 
 #include "core/json.h"
 #include "core/memory.h"
+#include "core/overwrite.h"
 
 #include <errno.h>
 #include <inttypes.h>
@@ -374,6 +375,7 @@ static char *read_file(const char *file, size_t *size, error *err) {
         error_system(err, "open", file);
         return NULL;
     }
+    overwrite_note_input(fileno(in));
     char *text = mem_alloc(MAX_FILE + 2, 1);
     *size = fread(text, 1, MAX_FILE + 1, in);
     bool read = !ferror(in) || error_system(err, "read", file);

@@ -1,6 +1,7 @@
 #include "core/file.h"
 
 #include "core/memory.h"
+#include "core/overwrite.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -116,8 +117,12 @@ bool file_begin(file_writer *writer, const char *path, error *err) {
     if (stat(path, &there) == 0 && !S_ISREG(there.st_mode)) {
         return error_set(err, "cannot write %s: it exists and is not a regular file", path);
     }
+    if (!overwrite_allowed(path, NULL, err)) return false;
     *writer = (file_writer){.path = mem_string(path), .temporary = mem_format("%s.tmp", path)};
-    int file = create_temporary(writer->temporary, path, err);
+    int file = -1;
+    if (overwrite_allowed(writer->temporary, NULL, err)) {
+        file = create_temporary(writer->temporary, path, err);
+    }
     if (file >= 0) {
         writer->stream = fdopen(file, "wb");
         if (!writer->stream) {
@@ -196,6 +201,10 @@ bool file_commit(file_writer *writer, error *err) {
         release(writer);
         return false;
     }
+    if (file >= 0 && !overwrite_allowed(writer->path, writer->temporary, err)) {
+        close(file);
+        file = -1;
+    }
     if (file < 0) {
         file_abort(writer);
         return false;
@@ -208,6 +217,7 @@ bool file_commit(file_writer *writer, error *err) {
     } else if (!flush_parent(writer->path)) {
         written = error_system(err, "flush the folder of", writer->path);
     }
+    if (written) overwrite_note_output(file);
     close(file);
     release(writer);
     return written;
@@ -307,6 +317,7 @@ bool file_map_open(file_map *map, const char *path, error *err) {
     *map = (file_map){(const uint8_t *)"", 0};
     int file = open(path, O_RDONLY | O_NONBLOCK | O_CLOEXEC); /* does not wait at a pipe */
     if (file < 0) return error_system(err, "open", path);
+    overwrite_note_input(file);
     struct stat status;
     bool opened = fstat(file, &status) == 0;
     if (!opened) {
@@ -370,6 +381,7 @@ int file_lock_folder(const char *path, error *err) {
         close(folder);
         folder = -1;
     }
+    if (folder >= 0) overwrite_note_folder(folder);
     return folder;
 }
 

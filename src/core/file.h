@@ -14,7 +14,8 @@
  * finds, or with file_write for the error check at once.
  *
  * PATH.tmp is made anew and locked, so that a second writer of PATH is refused while there is one,
- * and never through a link. What a killed writer left of it is removed by the next one. */
+ * and never through a link. What a killed writer left of it is removed by the next one. Both
+ * file_begin and file_commit refuse what must not be overwritten, see overwrite.h. */
 typedef struct file_writer {
     FILE *stream;
     char *path, *temporary;

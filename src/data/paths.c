@@ -2,6 +2,7 @@
 
 #include "core/file.h"
 #include "core/memory.h"
+#include "core/overwrite.h"
 
 #include <dirent.h>
 #include <stdio.h>
@@ -53,6 +54,7 @@ static bool visit_listed(each *e, const char *list, const char *name, int depth,
 static bool visit_list(each *e, const char *list, int depth, error *err) {
     FILE *in = fopen(list, "re");
     if (!in) return error_system(err, "open", list);
+    overwrite_note_input(fileno(in));
     char *line = NULL;
     size_t room = 0, files = 0;
     ssize_t length;

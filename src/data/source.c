@@ -2,6 +2,7 @@
 
 #include "core/file.h"
 #include "core/memory.h"
+#include "core/overwrite.h"
 #include "core/stop.h"
 
 #include <errno.h>
@@ -80,7 +81,9 @@ static bool open_file(source *s, error *err) {
     /* O_NONBLOCK: do not wait for a pipe's writer */
     s->file =
         open(strcmp(s->path, "-") == 0 ? "/dev/stdin" : s->path, O_RDONLY | O_NONBLOCK | O_CLOEXEC);
-    return s->file >= 0 || error_system(err, "open", source_name(s));
+    if (s->file < 0) return error_system(err, "open", source_name(s));
+    overwrite_note_input(s->file);
+    return true;
 }
 
 /* Opens the file again after source_rest, where reading stopped. */

@@ -2,6 +2,7 @@
 
 #include "core/json.h"
 #include "core/memory.h"
+#include "core/overwrite.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -60,6 +61,7 @@ static const char complete[] = "features", incomplete[] = "incomplete features";
 static bool write_file(const origin *o, const char *kind, const char *prefix, error *err) {
     char *path = mem_format("%s.json", prefix);
     file_writer writer;
+    overwrite_release(path); /* which the same command has marked as incomplete */
     bool written = file_begin(&writer, path, err);
     free(path);
     if (!written) return false;

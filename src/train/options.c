@@ -4,6 +4,7 @@
 #include "core/integer.h"
 #include "core/log.h"
 #include "core/memory.h"
+#include "data/paths.h"
 #include "data/store.h"
 #include "graph/graph.h"
 #include "model/size.h"
@@ -36,8 +37,8 @@ const config_key option_keys[] = {
      "threads of the CPU backend; 0 means one for each processor", R},
 
     {"data.train", CONFIG_LIST, AT(data.train), NULL, 0, 0, NULL,
-     "files to train on, folders of them, or .list files, which name one a line; a .tsv, .tsv.gz"
-     " or .tsv.xz file holds one document a line, LABEL<TAB>TEXT, and any other file is raw text; "
+     "files to train on, folders of them, or .list files, which name one a line; a " PATHS_DOCUMENTS
+     " file holds one document a line, LABEL<TAB>TEXT, and any other file is raw text; "
      "required", 0},
     {"data.valid", CONFIG_LIST, AT(data.valid), NULL, 0, 0, NULL,
      "files to validate on; if there are none, data.valid_fraction of the training text is split "
@@ -89,9 +90,10 @@ const config_key option_keys[] = {
      "share of the nodes that form the core of a core_periphery graph, where each is joined to "
      "every other", M | CONFIG_ABOVE_MINIMUM | L},
     {"model.core_reads", CONFIG_NUMBER, AT(model.core_reads), "0.05", 0, 1, NULL,
-     "share of the blocks outside the core through which core nodes read periphery nodes", M | L},
+     "share of the blocks outside the core, self-blocks not counted, "
+     "through which core nodes read periphery nodes", M | L},
     {"model.periphery_reads", CONFIG_NUMBER, AT(model.periphery_reads), "0.75", 0, 1, NULL,
-     "share of the blocks outside the core through which periphery nodes read core nodes; the "
+     "share of the same blocks through which periphery nodes read core nodes; the "
      "remaining blocks join periphery nodes to each other", M | L},
     {"model.periphery", CONFIG_CHOICE, AT(model.periphery), "random", 0, 0, PERIPHERY_KINDS,
      "graph that joins the periphery nodes of a core_periphery graph", M | L},
@@ -137,7 +139,8 @@ const config_key option_keys[] = {
     {"train.lr", CONFIG_NUMBER, AT(train.lr), "0.002", 0, 1e3, NULL,
      "largest learning rate of Adam", CONFIG_ABOVE_MINIMUM},
     {"train.lr_final", CONFIG_NUMBER, AT(train.lr_final), "0", 0, 1, NULL,
-     "learning rate at the end of the run, as a share of train.lr", 0},
+     "learning rate to which the decay would come one update after the last, as a share of "
+     "train.lr", 0},
     {"train.schedule", CONFIG_CHOICE, AT(train.schedule), "linear", 0, 0, SCHEDULES,
      "shape of the learning rate's decay after warm-up", 0},
     {"train.warmup", CONFIG_INTEGER, AT(train.warmup), "100", 0, 1e9, NULL,

@@ -332,8 +332,8 @@ bool trainer_set_up(trainer *tr, error *err) {
     if (!create_model(tr, err) || !go_on(tr, err)) return false;
     load_report(tr);
     if (!tr->run.resumed) tr->state.start_density = structure_density(tr->m);
-    if (!structure_check(tr->o, tr->state.start_density, err)) return false;
     set_end(tr);
+    if (!structure_check(tr->o, tr->state.start_density, tr->end, err)) return false;
     if (tr->state.finished || !trainer_leads(tr)) return true;
     if (!run_folder_prepare(&tr->run, tr->o, err)) return false;
     tr->metrics = run_folder_metrics(&tr->run, tr->state.metrics_bytes, err);

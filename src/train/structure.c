@@ -3,6 +3,7 @@
 #include "core/memory.h"
 #include "graph/exchange.h"
 
+#include <inttypes.h>
 #include <math.h>
 #include <stdlib.h>
 
@@ -22,11 +23,18 @@ int structure_blocks(const graph *g, double density) {
     return (int)fmax(g->nodes, round(density * g->nodes * g->nodes));
 }
 
+/* Whether pruning is over: from the first update that ends train.prune_until of the run, and at
+ * the latest before the last update, so that the model is pruned and then trained. */
+static bool is_pruned(const train_options *t, const structure_place *at) {
+    return (double)at->step >= fmin(t->prune_until * (double)at->end, (double)(at->end - 1));
+}
+
 double structure_target_density(const train_options *t, const structure_place *at) {
     if (t->prune_density == 0 || at->end == INT64_MAX) return 1;
     double done = (double)at->step / (double)at->end;
+    if (is_pruned(t, at)) return t->prune_density;
     if (done < t->prune_from) return 1;
-    double left = fmax(0, (t->prune_until - done) / (t->prune_until - t->prune_from));
+    double left = (t->prune_until - done) / (t->prune_until - t->prune_from);
     return t->prune_density + (at->start_density - t->prune_density) * left * left * left;
 }
 
@@ -48,8 +56,9 @@ static double share_due(const train_options *t, const structure_place *at) {
 /* The density of a stage after this step. The end of the schedule need not be a multiple of
  * train.prune_every. */
 static double density_due(const train_options *t, const structure_place *at) {
-    bool ends = (double)at->step >= t->prune_until * (double)at->end;
-    return ends || is_multiple(at->step, t->prune_every) ? structure_target_density(t, at) : 1;
+    return is_pruned(t, at) || is_multiple(at->step, t->prune_every)
+               ? structure_target_density(t, at)
+               : 1;
 }
 
 bool structure_is_due(const model *m, const train_options *t, const structure_place *at) {
@@ -132,8 +141,14 @@ void structure_prune(model *m, double density) {
     change(m, &e);
 }
 
-bool structure_check(const options *o, double start_density, error *err) {
+bool structure_check(const options *o, double start_density, int64_t end, error *err) {
     const train_options *t = &o->train;
+    if (t->prune_density > 0 && end < 2) {
+        return config_refuse(&o->config, err, "train.prune_density",
+                             "expected a run of at least 2 updates, since an update follows the "
+                             "last step of pruning, got one of %" PRId64,
+                             end);
+    }
     if (t->prune_density > 0 && t->prune_density >= start_density) {
         return config_refuse(&o->config, err, "train.prune_density",
                              "expected below %.6g, the density of the patterns that training "

@@ -40,7 +40,7 @@ int64_t structure_update(model *m, const train_options *t, const structure_place
 /* Prunes every stage to `density` at once. */
 void structure_prune(model *m, double density);
 
-/* Refuses settings that patterns of this density can never meet. */
-bool structure_check(const options *o, double start_density, error *err);
+/* Refuses settings that patterns of this density, or a run of `end` updates, can never meet. */
+bool structure_check(const options *o, double start_density, int64_t end, error *err);
 
 #endif
