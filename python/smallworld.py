@@ -10,6 +10,7 @@ looks for libraries, or at $SMALLWORLD_LIBRARY.
 """
 
 import ctypes
+import operator
 import os
 import weakref
 from ctypes import (CFUNCTYPE, POINTER, Structure, byref, c_bool, c_char_p, c_double, c_float, c_int,
@@ -26,6 +27,9 @@ class Error(Exception):
 
 
 # --------------------------------------------------------------------------------- the library --
+
+
+_INT = 2 ** 31 - 1
 
 
 class _Options(Structure):
@@ -98,9 +102,37 @@ def version():
     return _c.version().decode()
 
 
+def _integer(name, value, least, most):
+    """The value as an int that C's type holds; ctypes would cut off what does not fit."""
+    value = operator.index(value)
+    if not least <= value <= most:
+        raise ValueError(f"{name}: expected {least} to {most}, got {value}")
+    return value
+
+
+def _name(name, value):
+    """The value as bytes for C, in which a zero byte would end it."""
+    value = os.fsencode(value)
+    if b"\0" in value:
+        raise ValueError(f"{name}: expected no zero byte, got {value!r}")
+    return value
+
+
+def _bytes(text):
+    """A text as bytes. Whole numbers are refused, of which bytes() would make zeros."""
+    if isinstance(text, str):
+        return text.encode()
+    if isinstance(text, numpy.ndarray) and text.dtype != numpy.uint8:
+        raise TypeError(f"text: expected an array of uint8, got {text.dtype}")
+    if not isinstance(text, (bytes, bytearray, memoryview, numpy.ndarray)):
+        raise TypeError(f"text: expected str, bytes or an array of uint8, got {type(text).__name__}")
+    return bytes(text)
+
+
 def _options(device, precision, threads, streams=0):
-    text = lambda value: None if value is None else str(value).encode()
-    return byref(_Options(text(device), text(precision), threads, streams))
+    text = lambda name, value: None if value is None else _name(name, str(value))
+    return byref(_Options(text("device", device), text("precision", precision),
+                          _integer("threads", threads, 0, _INT), _integer("streams", streams, 0, _INT)))
 
 
 def _choice(name, value, choices):
@@ -113,8 +145,8 @@ def _choice(name, value, choices):
 
 
 class Model:
-    """A trained model. Texts are str (encoded as UTF-8) or bytes, one or a list of them; each is read
-    from a zero state. `framed` texts are read as training documents were: "\\n " + text + " "."""
+    """A trained model. Texts are str (encoded as UTF-8), bytes or arrays of uint8, one or a list of
+    them; each is read from a zero state. `framed` texts are read as training documents were: "\\n " + text + " "."""
 
     STATES = ("cell", "hidden")
     POOLS = ("last", "mean", "max")
@@ -124,7 +156,7 @@ class Model:
         """A checkpoint, such as last.safetensors. device: "auto", "cpu" or "cuda"; precision: "auto",
         "fp32", "tf32" or "bf16"; threads: of the CPU, 0 for all; streams: texts side by side, 0 for
         32."""
-        return cls(_c.check(_c.load(os.fsencode(path),
+        return cls(_c.check(_c.load(_name("path", path),
                                     _options(device, precision, threads, streams))))
 
     def __init__(self, handle):
@@ -137,9 +169,10 @@ class Model:
 
     def _texts(self, texts, framed):
         """([bytes], the arguments that the library's functions begin with)"""
-        if isinstance(texts, (str, bytes, bytearray)):
+        one = isinstance(texts, (str, bytes, bytearray, memoryview))
+        if one or (isinstance(texts, numpy.ndarray) and texts.dtype == numpy.uint8 and texts.ndim == 1):
             texts = [texts]
-        texts = [text.encode() if isinstance(text, str) else bytes(text) for text in texts]
+        texts = [_bytes(text) for text in texts]
         if framed:
             texts = [self._frame(text) for text in texts]
         pointers = (c_char_p * len(texts))(*texts)
@@ -188,7 +221,10 @@ class Model:
 
     def generate(self, count=500, prompt=b"\n ", temperature=1.0, top_k=0, top_p=1.0, seed=1):
         """`count` bytes that follow the prompt."""
-        prompt = prompt.encode() if isinstance(prompt, str) else bytes(prompt)
+        prompt = _bytes(prompt)
+        count = _integer("count", count, 0, 2 ** 40)
+        top_k = _integer("top_k", top_k, 0, _INT)
+        seed = _integer("seed", seed, 0, 2 ** 64 - 1)
         text = ctypes.create_string_buffer(max(count, 1))
         _c.check(_c.generate(self._handle, prompt, len(prompt), count, temperature, top_k, top_p,
                              seed, text))
@@ -260,7 +296,10 @@ class Pattern:
         mask = numpy.asarray(mask)
         if mask.ndim != 2 or mask.shape[0] != mask.shape[1]:
             raise ValueError(f"mask: expected (nodes, nodes), got {mask.shape}")
+        block = _integer("block", block, 8, 128)
         blocks = numpy.ascontiguousarray(numpy.argwhere(mask), numpy.int32)
+        if len(blocks) > _INT:
+            raise ValueError(f"mask: expected at most {_INT} blocks, got {len(blocks)}")
         self.nodes, self.block, self.count = len(mask), block, len(blocks)
         self.features = self.nodes * block
         self.weight_shape = (self.count, block, block)

@@ -158,13 +158,30 @@ class Models(unittest.TestCase):
         self.assertNotEqual(MODEL.generate(80, seed=5), MODEL.generate(80, seed=6))
         self.assertEqual(MODEL.generate(0), b"")
 
+    def test_replaced_file(self):
+        """A model writes its own text, also when the trainer has replaced its file before the first time."""
+        (FOLDER / "r.safetensors").write_bytes((FOLDER / "m.safetensors").read_bytes())
+        model = smallworld.Model.load(FOLDER / "r.safetensors", device="cpu", threads=1)
+        (FOLDER / "other").write_bytes((FOLDER / "run" / "best.safetensors").read_bytes()[:100])
+        (FOLDER / "other").rename(FOLDER / "r.safetensors")
+        self.assertEqual(model.generate(40, seed=3), MODEL.generate(40, seed=3))
+
     def test_refusals(self):
         with self.assertRaisesRegex(smallworld.Error, "missing.safetensors"):
             smallworld.Model.load(FOLDER / "missing.safetensors")
         with self.assertRaisesRegex(smallworld.Error, "run.device.*gpu"):
             smallworld.Model.load(FOLDER / "m.safetensors", device="gpu")
-        with self.assertRaisesRegex(smallworld.Error, "streams"):
-            smallworld.Model.load(FOLDER / "m.safetensors", streams=-1)
+        for name, value in (("streams", -1), ("streams", 2**32 + 1), ("threads", 2**32 + 1), ("threads", -1)):
+            with self.assertRaisesRegex(ValueError, f"{name}: expected 0 to"):
+                smallworld.Model.load(FOLDER / "m.safetensors", **{name: value})
+        with self.assertRaisesRegex(ValueError, "path: expected no zero byte"):
+            smallworld.Model.load(f"{FOLDER}/m.safetensors\0b")
+        for name, value in (("count", -1), ("count", -100), ("top_k", 2**33), ("seed", 2**64)):
+            with self.assertRaisesRegex(ValueError, f"{name}: expected 0 to"):
+                MODEL.generate(**{"count": 3, name: value})
+        for texts in ([1, 2], numpy.arange(3), [numpy.ones(2)], [None]):
+            with self.assertRaisesRegex(TypeError, "text: expected"):
+                MODEL.features(texts)
         with self.assertRaisesRegex(smallworld.Error, "text 1: expected at least one byte"):
             MODEL.score(["a", ""], framed=False)
         with self.assertRaisesRegex(ValueError, "at least two bytes"):
@@ -175,6 +192,9 @@ class Models(unittest.TestCase):
             MODEL.generate(3, top_p=0)
         with self.assertRaisesRegex(smallworld.Error, "prompt"):
             MODEL.generate(3, prompt="")
+        text = numpy.frombuffer(b"A cat.", numpy.uint8)
+        for same in text, [text], memoryview(b"A cat."), bytearray(b"A cat."), [memoryview(b"A cat.")]:
+            numpy.testing.assert_array_equal(MODEL.features(same), MODEL.features("A cat."))
         self.assertEqual(MODEL.score([]), [])
         self.assertEqual(MODEL.features([]).shape, (0, 64))
 
@@ -237,6 +257,7 @@ class Products(unittest.TestCase):
                 ("w: expected shape", lambda: pattern.fprop(w[1:], x)),
                 ("x: expected float32", lambda: pattern.fprop(w, x.astype("float64"))),
                 ("x: expected a contiguous", lambda: pattern.fprop(w, numpy.asfortranarray(x))),
+                ("block: expected", lambda: smallworld.Pattern(mask, 2**32 + 8)),
                 ("mask: expected", lambda: smallworld.Pattern(mask[1:], 8))):
             with self.assertRaisesRegex(ValueError, message):
                 call()
@@ -246,6 +267,9 @@ class Products(unittest.TestCase):
                                        ("self-blocks", mask & ~numpy.eye(len(mask), dtype=bool), 8)):
             with self.assertRaisesRegex(smallworld.Error, message):
                 smallworld.Pattern(change, block, device="cpu")
+        for call in (lambda: pattern.fprop(w, x, out=x), lambda: pattern.dgrad(w, x, out=x)):
+            with self.assertRaisesRegex(smallworld.Error, "expected memory that .* does not overlap"):
+                call()
         with self.assertRaisesRegex(smallworld.Error, "bf16"):
             smallworld.Pattern(mask, 8, device="cpu", precision="bf16")
 

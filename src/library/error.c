@@ -18,6 +18,10 @@ const char *smallworld_version(void) {
     return SMALLWORLD_VERSION;
 }
 
+bool library_needs(const void *argument, const char *name, error *err) {
+    return argument || error_set(err, "%s: expected a pointer, got NULL", name);
+}
+
 static bool assign(options *o, const char *path, const char *value, error *err) {
     return !value || config_set(&o->config, path, value, "smallworld_options", err);
 }

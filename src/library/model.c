@@ -87,6 +87,10 @@ static bool load(smallworld_model *s, const smallworld_options *given, error *er
 
 smallworld_model *smallworld_load(const char *path, const smallworld_options *given) {
     error err;
+    if (!library_needs(path, "checkpoint", &err)) {
+        library_fail(&err);
+        return NULL;
+    }
     smallworld_model *s = mem_alloc(1, sizeof *s);
     s->path = mem_string(path);
     if (load(s, given, &err)) return s;
@@ -120,23 +124,29 @@ void smallworld_free(smallworld_model *s) {
 }
 
 int smallworld_units(const smallworld_model *s) {
-    return (int)s->m->config.hidden;
+    return s ? (int)s->m->config.hidden : 0;
 }
 
 int64_t smallworld_parameters(const smallworld_model *s) {
     int64_t count = 0;
-    for (int i = 0; i < s->m->parameters.count; i++) {
+    for (int i = 0; s && i < s->m->parameters.count; i++) {
         count += (int64_t)s->m->parameters.items[i].count;
     }
     return count;
 }
 
 const char *smallworld_device(const smallworld_model *s) {
-    return s->be->device;
+    return s ? s->be->device : "";
 }
 
 size_t smallworld_frame(const smallworld_model *s, const uint8_t *text, size_t length,
                         uint8_t *framed) {
+    error err;
+    if (!library_needs(s, "model", &err) || !library_needs(framed, "framed", &err) ||
+        (length > 0 && !library_needs(text, "text", &err))) {
+        library_fail(&err);
+        return 0;
+    }
     corpus_options how = {.html_entities = s->checkpoint.options.data.html_entities};
     framed[0] = '\n';
     framed[1] = ' ';
@@ -220,11 +230,31 @@ static const void *receive(smallworld_model *s, const void *source, size_t bytes
     return s->received;
 }
 
-static bool check_lengths(const size_t *lengths, size_t count, error *err) {
+/* Checks what score, states and features are given; `out` is called `name`. */
+static bool check_texts(const smallworld_model *s, const uint8_t *const *texts,
+                        const size_t *lengths, size_t count, const void *out, const char *name,
+                        error *err) {
+    if (!library_needs(s, "model", err)) return false;
+    if (count == 0) return true;
+    if (!library_needs(texts, "texts", err) || !library_needs(lengths, "lengths", err) ||
+        !library_needs(out, name, err)) {
+        return false;
+    }
     for (size_t i = 0; i < count; i++) {
         if (lengths[i] == 0) return error_set(err, "text %zu: expected at least one byte", i);
+        if (!texts[i]) return error_set(err, "text %zu: expected a pointer, got NULL", i);
     }
     return true;
+}
+
+static bool check_state(smallworld_state state, error *err) {
+    return state == SMALLWORLD_CELL || state == SMALLWORLD_HIDDEN ||
+           error_set(err, "state: expected 0 (cell) or 1 (hidden), got %d", (int)state);
+}
+
+static bool check_pool(smallworld_pool pool, error *err) {
+    return (pool >= SMALLWORLD_LAST && pool <= SMALLWORLD_MAX) ||
+           error_set(err, "pool: expected 0 (last), 1 (mean) or 2 (max), got %d", (int)pool);
 }
 
 /* ------------------------------------------------------------------------------------- score */
@@ -249,7 +279,8 @@ bool smallworld_score(smallworld_model *s, const uint8_t *const *texts, const si
                       size_t count, float *bits) {
     error err;
     destination d = {.take = take_bits, .out = bits};
-    if (check_lengths(lengths, count, &err) && read_texts(s, texts, lengths, count, &d, &err)) {
+    if (check_texts(s, texts, lengths, count, bits, "bits", &err) &&
+        read_texts(s, texts, lengths, count, &d, &err)) {
         return true;
     }
     return library_fail(&err);
@@ -287,11 +318,12 @@ bool smallworld_states(smallworld_model *s, const uint8_t *const *texts, const s
                        size_t count, smallworld_state state, float *states) {
     error err;
     destination d = {.take = take_states, .out = states};
-    s->fold.state = state;
-    if (check_lengths(lengths, count, &err) && read_texts(s, texts, lengths, count, &d, &err)) {
-        return true;
+    if (!check_texts(s, texts, lengths, count, states, "states", &err) ||
+        !check_state(state, &err)) {
+        return library_fail(&err);
     }
-    return library_fail(&err);
+    s->fold.state = state;
+    return read_texts(s, texts, lengths, count, &d, &err) || library_fail(&err);
 }
 
 /* ---------------------------------------------------------------------------------- features */
@@ -340,29 +372,33 @@ bool smallworld_features(smallworld_model *s, const uint8_t *const *texts, const
                          float *features) {
     error err;
     destination d = {.take = take_pooled, .finish = write_features, .out = features};
+    if (!check_texts(s, texts, lengths, count, features, "features", &err) ||
+        !check_state(state, &err) || !check_pool(pool, &err)) {
+        return library_fail(&err);
+    }
     if (s->pooled) s->be->recording_free(s->be, s->pooled);
     s->fold.state = state;
     s->fold.how = (pooling)pool;
     s->pooled = s->be->record(s->be, issue_pooled, s);
-    if (check_lengths(lengths, count, &err) && read_texts(s, texts, lengths, count, &d, &err)) {
-        return true;
-    }
-    return library_fail(&err);
+    return read_texts(s, texts, lengths, count, &d, &err) || library_fail(&err);
 }
 
 /* ------------------------------------------------------------------------------------ writing */
 
+/* Of the file that was loaded, which is still open, even if another has taken its name. */
 static bool make_writer(smallworld_model *s, error *err) {
-    checkpoint again;
-    if (s->writer) return true;
-    if (!checkpoint_open(&again, s->path, err)) return false;
-    s->writer = checkpoint_model(&again, s->be, 1, 1, err);
-    checkpoint_close(&again);
+    if (!s->writer) s->writer = checkpoint_model(&s->checkpoint, s->be, 1, 1, err);
     return s->writer != NULL;
 }
 
-static bool check_generate(size_t length, double temperature, int top_k, double top_p, error *err) {
+static bool check_generate(size_t length, size_t count, double temperature, int top_k, double top_p,
+                           error *err) {
+    const size_t most = (size_t)1 << 40;
     if (length == 0) return error_set(err, "prompt: expected at least one byte");
+    if (length > most || count > most) {
+        return error_set(err, "expected at most %zu bytes, got a prompt of %zu and a count of %zu",
+                         most, length, count);
+    }
     if (!(temperature >= 0) || isinf(temperature)) {
         return error_set(err, "temperature: expected a number from 0, got %g", temperature);
     }
@@ -376,9 +412,13 @@ bool smallworld_generate(smallworld_model *s, const uint8_t *prompt, size_t leng
                          uint8_t *text) {
     error err;
     generation how = {prompt, length, count, temperature, top_k, top_p, seed};
+    if (!library_needs(s, "model", &err) || !library_needs(prompt, "prompt", &err) ||
+        (count > 0 && !library_needs(text, "text", &err)) ||
+        !check_generate(length, count, temperature, top_k, top_p, &err)) {
+        return library_fail(&err);
+    }
     uint8_t *whole = mem_alloc(length + count, 1);
-    bool done = check_generate(length, temperature, top_k, top_p, &err) && make_writer(s, &err) &&
-                generate(s->writer, &how, whole, &err);
+    bool done = make_writer(s, &err) && generate(s->writer, &how, whole, &err);
     if (done) memcpy(text, whole + length, count);
     free(whole);
     return done || library_fail(&err);

@@ -26,6 +26,7 @@ static bool check_pattern(int nodes, int block, int count, error *err) {
 
 static bool create(smallworld_product *p, int nodes, int block, const int32_t (*blocks)[2],
                    int count, const smallworld_options *given, error *err) {
+    if (!library_needs(blocks, "blocks", err)) return false;
     if (!check_pattern(nodes, block, count, err)) return false;
     graph *g = graph_from_blocks(nodes, blocks, count, err);
     if (!g) return false;
@@ -69,33 +70,80 @@ void smallworld_product_free(smallworld_product *p) {
 }
 
 bool smallworld_product_on_gpu(const smallworld_product *p) {
-    return p->be->use_stream != NULL;
+    return p && p->be->use_stream != NULL;
 }
 
 int smallworld_product_element_size(const smallworld_product *p) {
-    return (int)p->be->operand_size;
+    return p ? (int)p->be->operand_size : 0;
 }
 
 int smallworld_product_columns(const smallworld_product *p) {
-    return p->be->product_multiple;
+    return p ? p->be->product_multiple : 0;
 }
 
 int smallworld_product_wgrad_columns(const smallworld_product *p) {
-    return wgrad_multiple(p->be);
+    return p ? wgrad_multiple(p->be) : 0;
 }
 
-/* Checks the columns of a product and selects its stream. */
-static bool begin(smallworld_product *p, int columns, int multiple, void *stream, error *err) {
+/* An array of a product. */
+typedef struct array {
+    const char *name;
+    const void *pointer;
+    size_t bytes;
+} array;
+
+static bool overlap(const array *a, const array *b) {
+    const uintptr_t first = (uintptr_t)a->pointer, second = (uintptr_t)b->pointer;
+    return first < second + b->bytes && second < first + a->bytes;
+}
+
+/* Checks a product's columns and its arrays, two operands and the result, and selects its
+ * stream. */
+static bool begin(smallworld_product *p, const array arrays[3], int columns, int multiple,
+                  void *stream, error *err) {
+    const backend_limits *most = &p->be->limits;
     if (columns < 1 || columns % multiple) {
         return error_set(err, "columns: expected a multiple of %d, got %d", multiple, columns);
     }
+    if ((size_t)columns > most->positions ||
+        layout_rows(p->layout) > most->step_values / (size_t)columns) {
+        return error_set(err, "columns: too many for %s, got %d", p->be->device, columns);
+    }
+    for (int i = 0; i < 3; i++) {
+        if (!library_needs(arrays[i].pointer, arrays[i].name, err)) return false;
+        if ((uintptr_t)arrays[i].pointer % 16) {
+            return error_set(err, "%s: expected memory aligned to 16 bytes", arrays[i].name);
+        }
+        if (i < 2 && overlap(&arrays[i], &arrays[2])) {
+            return error_set(err, "%s: expected memory that %s does not overlap", arrays[2].name,
+                             arrays[i].name);
+        }
+    }
     return !p->be->use_stream || p->be->use_stream(p->be, stream, err);
+}
+
+static size_t weight_bytes(const smallworld_product *p, size_t element) {
+    return layout_weights(p->layout) * element;
+}
+
+static size_t activation_bytes(const smallworld_product *p, int columns) {
+    return layout_rows(p->layout) * (columns > 0 ? (size_t)columns : 0) * p->be->operand_size;
+}
+
+/* What fprop and dgrad check: y = W x, under their own names. */
+static bool begin_product(smallworld_product *p, const void *w, const char *x_name, const void *x,
+                          const char *y_name, void *y, int columns, void *stream, error *err) {
+    if (!library_needs(p, "product", err)) return false;
+    const array arrays[] = {{"w", w, weight_bytes(p, p->be->operand_size)},
+                            {x_name, x, activation_bytes(p, columns)},
+                            {y_name, y, activation_bytes(p, columns)}};
+    return begin(p, arrays, columns, p->be->product_multiple, stream, err);
 }
 
 bool smallworld_fprop(smallworld_product *p, const void *w, const void *x, void *y, int columns,
                       void *stream) {
     error err;
-    if (!begin(p, columns, p->be->product_multiple, stream, &err)) return library_fail(&err);
+    if (!begin_product(p, w, "x", x, "y", y, columns, stream, &err)) return library_fail(&err);
     p->be->fprop(p->be, p->device, w, x, 1, columns, y, OPERAND, NULL);
     return true;
 }
@@ -103,7 +151,7 @@ bool smallworld_fprop(smallworld_product *p, const void *w, const void *x, void 
 bool smallworld_dgrad(smallworld_product *p, const void *w, const void *dy, void *dx, int columns,
                       void *stream) {
     error err;
-    if (!begin(p, columns, p->be->product_multiple, stream, &err)) return library_fail(&err);
+    if (!begin_product(p, w, "dy", dy, "dx", dx, columns, stream, &err)) return library_fail(&err);
     p->be->dgrad(p->be, p->device, w, dy, 1, columns, dx, OPERAND);
     return true;
 }
@@ -122,7 +170,11 @@ static bool grow_workspace(smallworld_product *p, size_t bytes, error *err) {
 bool smallworld_wgrad(smallworld_product *p, const void *dy, const void *x, float *dw, int columns,
                       void *stream) {
     error err;
-    if (!begin(p, columns, wgrad_multiple(p->be), stream, &err) ||
+    if (!library_needs(p, "product", &err)) return library_fail(&err);
+    const array arrays[] = {{"dy", dy, activation_bytes(p, columns)},
+                            {"x", x, activation_bytes(p, columns)},
+                            {"dw", dw, weight_bytes(p, sizeof *dw)}};
+    if (!begin(p, arrays, columns, wgrad_multiple(p->be), stream, &err) ||
         !grow_workspace(p, p->be->wgrad_workspace(p->be, p->layout, 1, columns), &err)) {
         return library_fail(&err);
     }
@@ -132,5 +184,5 @@ bool smallworld_wgrad(smallworld_product *p, const void *dy, const void *x, floa
 
 bool smallworld_product_wait(smallworld_product *p) {
     error err;
-    return p->be->finish(p->be, &err) || library_fail(&err);
+    return (library_needs(p, "product", &err) && p->be->finish(p->be, &err)) || library_fail(&err);
 }

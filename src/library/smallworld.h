@@ -4,8 +4,10 @@
  *     if (!m) fprintf(stderr, "%s\n", smallworld_error());
  *
  * A function that can fail returns false or NULL and leaves a line of text in smallworld_error(). A
- * model or a product is used by one thread at a time; different ones by different threads. Where
- * the host's memory runs out, the process ends with a message, as the program does. */
+ * model or a product is used by one thread at a time; different ones by different threads. An
+ * argument that must not be NULL, or that is out of range, is such a failure; functions that return
+ * a number give 0 for a NULL model or product. Where the host's memory runs out, the process ends
+ * with a message, as the program does. */
 #ifndef SMALLWORLD_H
 #define SMALLWORLD_H
 
@@ -52,7 +54,8 @@ smallworld_device(const smallworld_model *m); /* description for people */
 /* Text i has lengths[i] bytes and is read from a zero state. In training, documents
  * ("LABEL<TAB>TEXT") were framed as "\n " + text + " ", with line breaks inside made spaces.
  * smallworld_frame frames a text in the same way and applies the checkpoint's other text options.
- * `framed` has room for length + 3 bytes. Returns the length of the framed text. */
+ * `framed` has room for length + 3 bytes. Returns the length of the framed text, or 0 if an argument
+ * is NULL. */
 SMALLWORLD_API size_t smallworld_frame(const smallworld_model *m, const uint8_t *text,
                                        size_t length, uint8_t *framed);
 
@@ -78,7 +81,7 @@ SMALLWORLD_API bool smallworld_features(smallworld_model *m, const uint8_t *cons
 /* Writes `count` bytes that follow `prompt` to `text`. The prompt has at least one byte; documents
  * start with "\n ". temperature 0 always takes the likeliest byte. top_k draws among this many
  * likeliest bytes, 0 among all. top_p draws among the fewest likeliest bytes that reach this
- * probability, 1 among all. The first call reads the checkpoint's file again. */
+ * probability, 1 among all. */
 SMALLWORLD_API bool smallworld_generate(smallworld_model *m, const uint8_t *prompt, size_t length,
                                         size_t count, double temperature, int top_k, double top_p,
                                         uint64_t seed, uint8_t *text);
@@ -87,7 +90,8 @@ SMALLWORLD_API bool smallworld_generate(smallworld_model *m, const uint8_t *prom
  *
  * W is square, of nodes x nodes blocks of block x block, of which `count` are there. Weights are
  * [count][block][block], in the order of `blocks`; activations [features][columns], features being
- * nodes * block. Pointers are the device's, of memory aligned to 16 bytes, and must not overlap.
+ * nodes * block. Pointers are the device's, of memory aligned to 16 bytes; the result must not
+ * overlap the operands.
  *
  *   fprop   y = W x
  *   dgrad   dx = W' dy

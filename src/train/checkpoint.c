@@ -205,6 +205,7 @@ bool checkpoint_load_weights(const checkpoint *c, model *m, error *err) {
 
 static model *make_model(checkpoint *c, backend *be, int batch, int steps, model_use use,
                          error *err) {
+    if (!c->graphs[0] && !load_graphs(&c->file, &c->options.model, c->graphs, err)) return NULL;
     model *m = model_create(be, &c->options.model, c->graphs, batch, steps, 1, use, err);
     /* The graphs belong to the model now, even if it could not be made. */
     memset(c->graphs, 0, sizeof c->graphs);

@@ -59,7 +59,7 @@ typedef struct checkpoint {
 bool checkpoint_open(checkpoint *c, const char *path, error *err);
 void checkpoint_close(checkpoint *c);
 
-/* Makes the model for inference and loads its weights. */
+/* Makes the model for inference and loads its weights. May be called again for another one. */
 model *checkpoint_model(checkpoint *c, backend *be, int batch, int steps, error *err);
 
 /* Makes the model for training, with one stream and one step: enough to change its patterns and to

@@ -25,7 +25,8 @@ static void issue_bytes(void *argument) {
 bool generate(model *m, const generation *how, uint8_t *text, error *err) {
     backend *be = m->be;
     const size_t total = how->given + how->bytes;
-    const sampling start = {how->temperature, how->top_p, how->top_k, how->seed, 0, how->given};
+    const int top_k = how->top_k < VOCABULARY ? how->top_k : VOCABULARY;
+    const sampling start = {how->temperature, how->top_p, top_k, how->seed, 0, how->given};
     sampling *state = be->allocate(be, sizeof start);
     uint8_t *device_text = be->allocate(be, total);
     bool done = state && device_text;
