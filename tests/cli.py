@@ -492,6 +492,33 @@ class Train(Case):
         self.assertIn(b"already finished", done.stderr)
         self.assertTrue(done.stderr.endswith(b"\nsmallworld: cannot write standard output\n"))
 
+    def test_control_characters(self):
+        """What a terminal would obey is never printed, wherever it was given."""
+        config, bad = "config.yaml", "\x1b[31m"
+        for arguments in ((bad,), ("train", bad), ("train", config, "--set", f"train.{bad}=1"),
+                          ("train", config, "--set", f"train.lr={bad}"), ("train", "--data", bad),
+                          ("train", config, "--gpus", bad), ("train", config, "--device", bad),
+                          ("generate", "m", f"--{bad}=3"), ("generate", "m", "--seed", bad),
+                          ("generate", "m", "--top-k", bad), ("generate", "m", "--temperature", bad),
+                          ("eval", "m", "--data", bad), ("eval", bad, "--data", config),
+                          ("features", "m", "--pool", bad), ("features", "m", "--format", bad),
+                          ("probe", bad), ("probe", "--penalty", bad), ("predict", "m", "--probe", bad),
+                          ("prune", "m", "--density", bad), ("plot", "run", "--out", bad),
+                          ("show", "m", "--unit", bad), ("graph", bad), ("graph", config, "--svg", f"no/{bad}"),
+                          ("bench", bad), ("bench", "matmul", "--block", bad), ("help", bad)):
+            done = subprocess.run([PROGRAM, *arguments], cwd=self.folder, capture_output=True)
+            self.assertNotEqual(done.returncode, 0, arguments)
+            self.assertNotIn(b"\x1b", done.stderr + done.stdout, arguments)
+        _, err = self.run_program("train", config, "--set", "train.lr= ", status=2)
+        self.assertIn("--set: train.lr: expected a value", err)
+
+    def test_one_long_document(self):
+        """Progress is shown within a document."""
+        self.train()
+        self.write("long.tsv.gz", gzip.compress(b"1\t" + b"the cat sat " * sized(200000) + b"\n"))
+        shown = self.on_terminal("features", "run", "--data", "long.tsv.gz", "--out", "f", *self.cpu)
+        self.assertRegex(shown, r"read [1-9]\d?\.\d %")
+
     def test_closed_pipes(self):
         """A command whose output nobody reads ends quietly, as filters do; a run is saved."""
         readable, writable = os.pipe()

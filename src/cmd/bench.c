@@ -77,7 +77,7 @@ static void parse_choices(struct argp_state *state, const char *option, char *li
     *count = 0;
     for (char *word; (word = next_word(&list));) {
         if (*count == AXIS_MOST)
-            argp_error(state, "%s: expected at most %d values", option, AXIS_MOST);
+            cli_refuse(state, "%s: expected at most %d values", option, AXIS_MOST);
         values[(*count)++] = cli_choice(state, option, word, choices);
     }
 }
@@ -87,7 +87,7 @@ static void parse_integers(struct argp_state *state, const char *option, char *l
     *count = 0;
     for (char *word; (word = next_word(&list));) {
         if (*count == AXIS_MOST)
-            argp_error(state, "%s: expected at most %d values", option, AXIS_MOST);
+            cli_refuse(state, "%s: expected at most %d values", option, AXIS_MOST);
         values[(*count)++] = (int)cli_integer(state, option, word, least, most);
     }
 }
@@ -96,7 +96,7 @@ static void parse_densities(struct argp_state *state, char *list, grid_axes *axe
     axes->density_count = 0;
     for (char *word; (word = next_word(&list));) {
         if (axes->density_count == AXIS_MOST) {
-            argp_error(state, "--density: expected at most %d values", AXIS_MOST);
+            cli_refuse(state, "--density: expected at most %d values", AXIS_MOST);
         }
         axes->densities[axes->density_count++] = cli_number(state, "--density", word, 1e-4, 0.99);
     }
@@ -105,12 +105,12 @@ static void parse_densities(struct argp_state *state, char *list, grid_axes *axe
 static void check_shapes(struct argp_state *state, const grid_axes *axes) {
     for (int i = 0; i < axes->gates_count; i++) {
         if (axes->gates[i] != 1 && axes->gates[i] != GATES) {
-            argp_error(state, "--gates: expected 1 or 4, got %d", axes->gates[i]);
+            cli_refuse(state, "--gates: expected 1 or 4, got %d", axes->gates[i]);
         }
     }
     for (int i = 0; i < axes->block_count; i++) {
         if (axes->blocks[i] & (axes->blocks[i] - 1)) {
-            argp_error(state, "--block: expected 8, 16, 32, 64 or 128, got %d", axes->blocks[i]);
+            cli_refuse(state, "--block: expected 8, 16, 32, 64 or 128, got %d", axes->blocks[i]);
         }
     }
 }
@@ -148,11 +148,11 @@ static error_t parse_matmul(int key, char *text, struct argp_state *state) {
     case KEY_CSV: a->csv = text; return 0;
     case KEY_SVG: a->svg = text; return 0;
     case KEY_KERNEL: a->kernel = text; return 0;
-    case ARGP_KEY_ARG: argp_error(state, "expected no arguments, got '%s'", text); return 0;
+    case ARGP_KEY_ARG: cli_refuse(state, "expected no arguments, got '%s'", text); return 0;
     case ARGP_KEY_END:
         check_shapes(state, x);
         if (a->full && a->chosen)
-            argp_error(state, "--full: chooses the grid itself, so no list may be given");
+            cli_refuse(state, "--full: chooses the grid itself, so no list may be given");
         return 0;
     default: return ARGP_ERR_UNKNOWN;
     }
@@ -254,7 +254,7 @@ static error_t parse_train(int key, char *text, struct argp_state *state) {
     case ARGP_KEY_INIT: state->child_inputs[0] = &a->model; return 0;
     case ARGP_KEY_ARG: cli_take(state, "CONFIG.yaml", &a->config, text); return 0;
     case ARGP_KEY_END:
-        if (!a->config) argp_error(state, "expected a CONFIG.yaml");
+        if (!a->config) cli_refuse(state, "expected a CONFIG.yaml");
         return 0;
     default: return ARGP_ERR_UNKNOWN;
     }
@@ -381,16 +381,16 @@ static error_t parse_data(int key, char *text, struct argp_state *state) {
     case ARGP_KEY_ARG: cli_append(&a->files, text); return 0;
     case ARGP_KEY_END:
         if (h->window < WINDOW_LEAST * (double)h->batch) {
-            argp_error(state, "--window: expected at least %d for each of %d streams", WINDOW_LEAST,
+            cli_refuse(state, "--window: expected at least %d for each of %d streams", WINDOW_LEAST,
                        h->batch);
         }
         for (int i = 0; i < h->ranks_count; i++) {
             if (h->ranks[i] > h->batch) {
-                argp_error(state, "--ranks: expected at most one for each of %d streams, got %d",
+                cli_refuse(state, "--ranks: expected at most one for each of %d streams, got %d",
                            h->batch, h->ranks[i]);
             }
         }
-        if (a->files.count > 0 && h->folder) argp_error(state, "--folder: has no use with FILE");
+        if (a->files.count > 0 && h->folder) cli_refuse(state, "--folder: has no use with FILE");
         return 0;
     default: return ARGP_ERR_UNKNOWN;
     }
@@ -452,7 +452,7 @@ static const struct argp_option generate_options_table[] = {
 static error_t parse_generate(int key, char *text, struct argp_state *state) {
     const train_arguments *a = state->input;
     if (key == ARGP_KEY_END && a->model.batch) {
-        argp_error(state, "--batch: not possible, since one text is written");
+        cli_refuse(state, "--batch: not possible, since one text is written");
     }
     return parse_train(key, text, state);
 }
@@ -533,9 +533,8 @@ int cmd_bench(int argc, char **argv) {
     const char *names[BENCHES];
     for (int i = 0; i < BENCHES; i++) names[i] = benches[i].name;
     const char *near = nearest_name(name, names, BENCHES);
-    fprintf(stderr,
-            "smallworld bench: unknown benchmark '%s'%s%s%s\n"
-            "Try 'smallworld bench --help' for more information.\n",
-            name, near ? "; the nearest is '" : "", near ? near : "", near ? "'" : "");
-    return STATUS_USAGE;
+    error err;
+    error_usage(&err, "unknown benchmark '%s'%s%s%s", name, near ? "; the nearest is '" : "",
+                near ? near : "", near ? "'" : "");
+    return cli_fail(&err, "bench");
 }

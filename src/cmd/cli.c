@@ -9,6 +9,7 @@
 
 #include <errno.h>
 #include <math.h>
+#include <stdarg.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -82,7 +83,7 @@ static error_t parse_documents(int key, char *text, struct argp_state *state) {
     case KEY_TEXT: given->text = text; return 0;
     case KEY_WHOLE: given->whole = true; return 0;
     case ARGP_KEY_END:
-        if (!given->text) argp_error(state, "expected --text FILE or --text -");
+        if (!given->text) cli_refuse(state, "expected --text FILE or --text -");
         return 0;
     default: return ARGP_ERR_UNKNOWN;
     }
@@ -107,7 +108,7 @@ static error_t parse_features(int key, char *text, struct argp_state *state) {
     case KEY_STATE: given->state = cli_choice(state, "--state", text, FEATURE_STATES); return 0;
     case KEY_POOL:
         if (!origin_parse_pools(text, &given->pools)) {
-            argp_error(state,
+            cli_refuse(state,
                        "--pool: expected last, mean or max, or different ones joined by commas; "
                        "got '%s'",
                        text);
@@ -208,7 +209,32 @@ void cli_unload(cli_loaded *loaded) {
 
 /* ---------------------------------------------------------------------------------- parsing */
 
+/* Refuses options with control characters in their names, which getopt would print as they are. */
+static void check_names(int argc, char **argv) {
+    for (int i = 1; i < argc; i++) {
+        if (strncmp(argv[i], "--", 2) != 0) continue;
+        for (const char *c = argv[i]; *c && *c != '='; c++) {
+            if ((unsigned char)*c >= ' ' && *c != 0x7F) continue;
+            error err;
+            error_usage(&err, "unrecognized option '%s'", argv[i]);
+            exit(cli_fail(&err, strchr(argv[0], ' ') ? strchr(argv[0], ' ') + 1 : NULL));
+        }
+    }
+}
+
+void cli_refuse(struct argp_state *state, const char *format, ...) {
+    char text[ERROR_TEXT];
+    error err;
+    va_list arguments;
+    va_start(arguments, format);
+    vsnprintf(text, sizeof text, format, arguments);
+    va_end(arguments);
+    error_usage(&err, "%s", text); /* which replaces control characters */
+    argp_error(state, "%s", err.text);
+}
+
 void cli_parse(const struct argp *argp, int argc, char **argv, void *input) {
+    check_names(argc, argv);
     error_t problem = argp_parse(argp, argc, argv, 0, NULL, input);
     if (problem == 0) return;
     fprintf(stderr, "smallworld: cannot read the arguments: %s\n", strerror(problem));
@@ -237,7 +263,7 @@ int64_t cli_integer(struct argp_state *state, const char *option, const char *te
     errno = 0;
     long long value = strtoll(text, &stop, 10);
     if (*text == '\0' || *stop || errno || value < least || value > most) {
-        argp_error(state, "%s: expected an integer from %lld to %lld, got '%s'", option,
+        cli_refuse(state, "%s: expected an integer from %lld to %lld, got '%s'", option,
                    (long long)least, (long long)most, text);
     }
     return value;
@@ -248,7 +274,7 @@ double cli_number(struct argp_state *state, const char *option, const char *text
     char *stop;
     double value = strtod(text, &stop);
     if (*text == '\0' || *stop || !isfinite(value) || value < least || value > most) {
-        argp_error(state, "%s: expected a number from %g to %g, got '%s'", option, least, most,
+        cli_refuse(state, "%s: expected a number from %g to %g, got '%s'", option, least, most,
                    text);
     }
     return value;
@@ -262,7 +288,7 @@ int cli_choice(struct argp_state *state, const char *option, const char *text,
         if (strcspn(c, " ") == length && strncmp(c, text, length) == 0) return index;
         if (c[strcspn(c, " ")] == '\0') break;
     }
-    argp_error(state, "%s: expected one of: %s; got '%s'", option, choices, text);
+    cli_refuse(state, "%s: expected one of: %s; got '%s'", option, choices, text);
     return -1;
 }
 
@@ -273,11 +299,11 @@ char *cli_probe_path(const char *given) {
 
 void cli_check_prefix(struct argp_state *state, const char *option, const char *prefix) {
     if (*prefix && !file_ends_in(prefix, "/")) return;
-    argp_error(state, "%s: expected the beginning of files' names, got '%s'", option, prefix);
+    cli_refuse(state, "%s: expected the beginning of files' names, got '%s'", option, prefix);
 }
 
 void cli_take(struct argp_state *state, const char *what, const char **taken, const char *text) {
-    if (*taken) argp_error(state, "expected one %s, got also '%s'", what, text);
+    if (*taken) cli_refuse(state, "expected one %s, got also '%s'", what, text);
     *taken = text;
 }
 

@@ -101,6 +101,10 @@ bool cli_load(cli_loaded *loaded, const char *path, const cli_model *given, int 
               error *err);
 void cli_unload(cli_loaded *loaded);
 
+/* argp_error, with control characters of the arguments replaced by '?'. */
+void cli_refuse(struct argp_state *state, const char *format, ...)
+    __attribute__((format(printf, 2, 3)));
+
 /* Parses the arguments into `input`. Ends the program on bad usage, as argp does, and if memory is
  * lacking. */
 void cli_parse(const struct argp *argp, int argc, char **argv, void *input);

@@ -47,10 +47,10 @@ static error_t parse(int key, char *text, struct argp_state *state) {
         }
         return 0;
     case ARGP_KEY_END:
-        if (!a->checkpoint) argp_error(state, "expected a CHECKPOINT");
-        if (a->files.count == 0) argp_error(state, "expected --data FILE...");
+        if (!a->checkpoint) cli_refuse(state, "expected a CHECKPOINT");
+        if (a->files.count == 0) cli_refuse(state, "expected --data FILE...");
         if (a->exact && a->model.batch)
-            argp_error(state, "--batch: not together with --exact, which has one stripe");
+            cli_refuse(state, "--batch: not together with --exact, which has one stripe");
         return 0;
     default: return ARGP_ERR_UNKNOWN;
     }

@@ -52,9 +52,9 @@ static error_t parse(int key, char *text, struct argp_state *state) {
         }
         return 0;
     case ARGP_KEY_END:
-        if (!a->checkpoint) argp_error(state, "expected a CHECKPOINT");
-        if (a->files.count == 0) argp_error(state, "expected --data FILE...");
-        if (!a->prefix) argp_error(state, "expected --out PREFIX");
+        if (!a->checkpoint) cli_refuse(state, "expected a CHECKPOINT");
+        if (a->files.count == 0) cli_refuse(state, "expected --data FILE...");
+        if (!a->prefix) cli_refuse(state, "expected --out PREFIX");
         cli_check_prefix(state, "--out", a->prefix);
         return 0;
     default: return ARGP_ERR_UNKNOWN;

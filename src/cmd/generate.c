@@ -32,7 +32,7 @@ static error_t parse(int key, char *text, struct argp_state *state) {
     arguments *a = state->input;
     switch (key) {
     case KEY_PROMPT:
-        if (*text == '\0') argp_error(state, "--prompt: expected at least one byte");
+        if (*text == '\0') cli_refuse(state, "--prompt: expected at least one byte");
         a->prompt = text;
         return 0;
     case KEY_BYTES:
@@ -52,8 +52,8 @@ static error_t parse(int key, char *text, struct argp_state *state) {
     case ARGP_KEY_INIT: state->child_inputs[0] = &a->model; return 0;
     case ARGP_KEY_ARG: cli_take(state, "CHECKPOINT", &a->checkpoint, text); return 0;
     case ARGP_KEY_END:
-        if (!a->checkpoint) argp_error(state, "expected a CHECKPOINT");
-        if (a->model.batch) argp_error(state, "--batch: not possible, since one text is written");
+        if (!a->checkpoint) cli_refuse(state, "expected a CHECKPOINT");
+        if (a->model.batch) cli_refuse(state, "--batch: not possible, since one text is written");
         return 0;
     default: return ARGP_ERR_UNKNOWN;
     }

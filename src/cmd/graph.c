@@ -51,7 +51,7 @@ static error_t parse(int key, char *text, struct argp_state *state) {
     case KEY_JSON: a->json = true; return 0;
     case ARGP_KEY_ARG: cli_take(state, "CONFIG or CHECKPOINT", &a->source, text); return 0;
     case ARGP_KEY_END:
-        if (!a->source) argp_error(state, "expected a CONFIG.yaml or CHECKPOINT.safetensors");
+        if (!a->source) cli_refuse(state, "expected a CONFIG.yaml or CHECKPOINT.safetensors");
         return 0;
     default: return ARGP_ERR_UNKNOWN;
     }

@@ -34,16 +34,16 @@ static error_t parse(int key, char *text, struct argp_state *state) {
     case KEY_FOLLOW: a->follow = true; return 0;
     case ARGP_KEY_ARG: cli_append(&a->runs, text); return 0;
     case ARGP_KEY_END:
-        if (a->runs.count == 0) argp_error(state, "expected a run's folder");
+        if (a->runs.count == 0) cli_refuse(state, "expected a run's folder");
         if (a->runs.count > CURVES_MOST_RUNS) {
-            argp_error(state, "expected at most %d runs, got %d", CURVES_MOST_RUNS, a->runs.count);
+            cli_refuse(state, "expected at most %d runs, got %d", CURVES_MOST_RUNS, a->runs.count);
         }
-        if (!a->out && !a->csv) argp_error(state, "expected --out FILE or --csv FILE");
+        if (!a->out && !a->csv) cli_refuse(state, "expected --out FILE or --csv FILE");
         if (a->out && !file_ends_in(a->out, ".html") && !file_ends_in(a->out, ".svg")) {
-            argp_error(state, "--out: expected a name that ends in .html or .svg, got '%s'",
+            cli_refuse(state, "--out: expected a name that ends in .html or .svg, got '%s'",
                        a->out);
         }
-        if (a->follow && !a->out) argp_error(state, "--follow: expected --out FILE too");
+        if (a->follow && !a->out) cli_refuse(state, "--follow: expected --out FILE too");
         return 0;
     default: return ARGP_ERR_UNKNOWN;
     }

@@ -36,8 +36,8 @@ static error_t parse(int key, char *text, struct argp_state *state) {
         return 0;
     case ARGP_KEY_ARG: cli_take(state, "CHECKPOINT", &a->checkpoint, text); return 0;
     case ARGP_KEY_END:
-        if (!a->checkpoint) argp_error(state, "expected a CHECKPOINT");
-        if (!a->probe) argp_error(state, "expected --probe FILE");
+        if (!a->checkpoint) cli_refuse(state, "expected a CHECKPOINT");
+        if (!a->probe) cli_refuse(state, "expected --probe FILE");
         return 0;
     default: return ARGP_ERR_UNKNOWN;
     }

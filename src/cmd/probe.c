@@ -72,10 +72,10 @@ static error_t parse(int key, char *text, struct argp_state *state) {
     case KEY_JSON: a->json = true; return 0;
     case KEY_DEVICE: a->model.device = text; return 0;
     case KEY_THREADS: a->model.threads = text; return 0;
-    case ARGP_KEY_ARG: argp_error(state, "unexpected argument '%s'", text); return 0;
+    case ARGP_KEY_ARG: cli_refuse(state, "unexpected argument '%s'", text); return 0;
     case ARGP_KEY_END:
-        if (!a->how.train) argp_error(state, "expected --train PREFIX");
-        if (!a->how.test) argp_error(state, "expected --test PREFIX");
+        if (!a->how.train) cli_refuse(state, "expected --train PREFIX");
+        if (!a->how.test) cli_refuse(state, "expected --test PREFIX");
         return 0;
     default: return ARGP_ERR_UNKNOWN;
     }

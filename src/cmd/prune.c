@@ -28,9 +28,9 @@ static error_t parse(int key, char *text, struct argp_state *state) {
     case KEY_JSON: a->json = true; return 0;
     case ARGP_KEY_ARG: cli_take(state, "CHECKPOINT", &a->checkpoint, text); return 0;
     case ARGP_KEY_END:
-        if (!a->checkpoint) argp_error(state, "expected a CHECKPOINT");
-        if (a->density == 0) argp_error(state, "expected --density SHARE");
-        if (!a->out) argp_error(state, "expected --out FILE");
+        if (!a->checkpoint) cli_refuse(state, "expected a CHECKPOINT");
+        if (a->density == 0) cli_refuse(state, "expected --density SHARE");
+        if (!a->out) cli_refuse(state, "expected --out FILE");
         return 0;
     default: return ARGP_ERR_UNKNOWN;
     }

@@ -53,7 +53,7 @@ static error_t parse(int key, char *text, struct argp_state *state) {
     case ARGP_KEY_INIT: state->child_inputs[0] = &a->model; return 0;
     case ARGP_KEY_ARG: cli_take(state, "run's folder", &a->folder, text); return 0;
     case ARGP_KEY_END:
-        if (!a->folder) argp_error(state, "expected a run's folder");
+        if (!a->folder) cli_refuse(state, "expected a run's folder");
         return 0;
     default: return ARGP_ERR_UNKNOWN;
     }

@@ -53,7 +53,7 @@ static error_t parse(int key, char *text, struct argp_state *state) {
     case KEY_OUT: a->out = text; return 0;
     case KEY_NPY: a->npy = text; return 0;
     case KEY_UNIT:
-        if (a->unit_count == MAX_UNITS) argp_error(state, "--unit: at most %d units", MAX_UNITS);
+        if (a->unit_count == MAX_UNITS) cli_refuse(state, "--unit: at most %d units", MAX_UNITS);
         a->units[a->unit_count++] = (size_t)cli_integer(state, "--unit", text, 0, INT32_MAX);
         return 0;
     case KEY_TOP: a->top = cli_integer(state, "--top", text, 1, MAX_UNITS); return 0;
@@ -68,8 +68,8 @@ static error_t parse(int key, char *text, struct argp_state *state) {
         return 0;
     case ARGP_KEY_ARG: cli_take(state, "CHECKPOINT", &a->checkpoint, text); return 0;
     case ARGP_KEY_END:
-        if (!a->checkpoint) argp_error(state, "expected a CHECKPOINT");
-        if (!a->out && !a->npy) argp_error(state, "expected --out PAGE.html or --npy PREFIX");
+        if (!a->checkpoint) cli_refuse(state, "expected a CHECKPOINT");
+        if (!a->out && !a->npy) cli_refuse(state, "expected --out PAGE.html or --npy PREFIX");
         return 0;
     default: return ARGP_ERR_UNKNOWN;
     }

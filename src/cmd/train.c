@@ -54,7 +54,7 @@ static error_t parse(int key, char *text, struct argp_state *state) {
     case KEY_SET: cli_append(&a->assignments, text); return 0;
     case KEY_DATA: cli_append(&a->data, text); return 0;
     case KEY_OUT:
-        if (*text == '\0') argp_error(state, "--out: expected a folder, got ''");
+        if (*text == '\0') cli_refuse(state, "--out: expected a folder, got ''");
         a->folder = text;
         return 0;
     case KEY_RESUME: a->resume = true; return 0;
@@ -70,13 +70,13 @@ static error_t parse(int key, char *text, struct argp_state *state) {
     case ARGP_KEY_END:
         if (a->help_config) return 0;
         if (!a->config && a->data.count == 0) {
-            argp_error(state, "expected a CONFIG.yaml, or --data FILE");
+            cli_refuse(state, "expected a CONFIG.yaml, or --data FILE");
         }
         if (a->config && a->data.count) {
-            argp_error(state, "a config or --data, not both; --set data.train=FILE overrides");
+            cli_refuse(state, "a config or --data, not both; --set data.train=FILE overrides");
         }
-        if (!a->config && a->resume) argp_error(state, "expected the run folder to resume");
-        if (a->resume && a->overwrite) argp_error(state, "--resume: not together with --overwrite");
+        if (!a->config && a->resume) cli_refuse(state, "expected the run folder to resume");
+        if (a->resume && a->overwrite) cli_refuse(state, "--resume: not together with --overwrite");
         return 0;
     default: return ARGP_ERR_UNKNOWN;
     }

@@ -345,7 +345,9 @@ static bool read_document(loader *l, const char *path) {
 
     size_t line = event.start_mark.line;
     bool done;
-    if (type == YAML_STREAM_END_EVENT) {
+    if (type == YAML_STREAM_END_EVENT && *path) {
+        done = refuse(l, line, path, "expected a value, found none");
+    } else if (type == YAML_STREAM_END_EVENT) {
         done = error_set(l->err, "%s: empty: expected keys such as data.train", l->file);
     } else if (*path == '\0' && type != YAML_MAPPING_START_EVENT) {
         done = refuse(l, line, "", "expected keys such as data: {train: FILE}");

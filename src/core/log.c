@@ -1,5 +1,7 @@
 #include "core/log.h"
 
+#include "core/error.h"
+
 #include <limits.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -34,14 +36,16 @@ void log_line(const char *format, ...) {
 }
 
 void log_warning(const char *format, ...) {
+    error text; /* which holds no control characters */
+    char line[ERROR_TEXT];
     va_list arguments;
     if (silent) return;
     va_start(arguments, format);
-    clear_progress();
-    fputs("smallworld: warning: ", stderr);
-    vfprintf(stderr, format, arguments);
-    fputc('\n', stderr);
+    vsnprintf(line, sizeof line, format, arguments);
     va_end(arguments);
+    error_set(&text, "%s", line);
+    clear_progress();
+    fprintf(stderr, "smallworld: warning: %s\n", text.text);
 }
 
 /* Columns that a line may take without wrapping, which \r could not take back. */

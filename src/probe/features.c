@@ -47,6 +47,9 @@ typedef struct extractor {
     void (*take)(void *argument, size_t document, const float *row);
     void *argument;
     error write_error;
+
+    double began, shown; /* seconds: when reading began, and progress was last shown */
+    uint64_t done, mine; /* bytes: of the groups that are read, and of all of this rank's */
 } extractor;
 
 /* ----------------------------------------------------------------------------------- grouping */
@@ -142,12 +145,41 @@ static void run_step(extractor *e, const group *g, uint64_t from) {
     be->replay(be, e->step);
 }
 
+/* Bytes of the group's documents, of each at most its first `most`. */
+static uint64_t bytes_of(const extractor *e, const uint32_t *documents, size_t count,
+                         uint64_t most) {
+    uint64_t bytes = 0;
+    for (size_t k = 0; k < count; k++) {
+        const uint64_t length = e->c->documents[documents[k]].length;
+        bytes += length < most ? length : most;
+    }
+    return bytes;
+}
+
+/* Shows from time to time how much has been read, `from` bytes of each of the group's documents
+ * included. */
+static void show_progress(extractor *e, const group *g, uint64_t from) {
+    const double now = clock_seconds(), pause = log_is_terminal() ? 0.5 : 20;
+    if (!e->how->progress || now - e->shown <= pause) return;
+    char left[32];
+    const uint64_t read = e->done + bytes_of(e, g->documents, (size_t)g->count, from);
+    const double share = (double)read / (double)e->mine, seconds = now - e->began;
+    e->shown = now;
+    if (read == 0) return;
+    log_progress("read %.1f %%, %.0f bytes/s, %s left", 100 * share,
+                 share * (double)e->c->size / seconds,
+                 log_duration(left, seconds / share * (1 - share)));
+}
+
 static void run_group(extractor *e, const group *g) {
     backend *be = e->m->be;
     uint64_t longest = e->c->documents[g->documents[0]].length;
     model_zero_state(e->m);
     start_pooling(e, g->pooled);
-    for (uint64_t from = 0; from < longest; from += (uint64_t)e->m->steps) run_step(e, g, from);
+    for (uint64_t from = 0; from < longest; from += (uint64_t)e->m->steps) {
+        run_step(e, g, from);
+        show_progress(e, g, from + (uint64_t)e->m->steps);
+    }
     size_t count = (size_t)e->how->pools.count * e->plane;
     be->download(be, g->pooled, e->pooled, count * sizeof(float));
 }
@@ -213,30 +245,16 @@ static bool hand_over(extractor *e, const group *g, error *err) {
     return e->writing || error_set(err, "cannot start a thread: %s", strerror(status));
 }
 
-static void show(uint64_t done, uint64_t mine, uint64_t total, double seconds) {
-    char left[32];
-    double share = (double)done / (double)mine;
-    log_progress("read %.1f %%, %.0f bytes/s, %s left", 100 * share,
-                 share * (double)total / seconds,
-                 log_duration(left, seconds / share * (1 - share)));
-}
-
-static uint64_t bytes_of(const extractor *e, size_t first, size_t count) {
-    uint64_t bytes = 0;
-    for (size_t k = first; k < first + count; k++) bytes += e->c->documents[e->order[k]].length;
-    return bytes;
-}
-
 /* Runs this rank's groups. Ranks have about equal numbers of steps, so rank 0's progress stands for
  * all. */
 static bool run_groups(extractor *e, error *err) {
     const size_t batch = (size_t)e->m->batch, all = e->c->count;
     const int rank = ranks_rank(e->how->ranks);
-    double start = clock_seconds(), shown = start;
-    uint64_t done = 0, mine = 0;
     bool going = true;
+    e->began = e->shown = clock_seconds();
     for (size_t i = 0; i < all; i += batch) {
-        if (e->owner[i / batch] == rank) mine += bytes_of(e, i, all - i < batch ? all - i : batch);
+        const size_t count = all - i < batch ? all - i : batch;
+        if (e->owner[i / batch] == rank) e->mine += bytes_of(e, e->order + i, count, UINT64_MAX);
     }
     for (size_t i = 0, n = 0; i < all && going; i += batch) {
         if (e->owner[i / batch] != rank) continue;
@@ -244,12 +262,7 @@ static bool run_groups(extractor *e, error *err) {
         group g = {e->order + i, (int)count, e->host[n++ % 2]};
         run_group(e, &g);
         going = e->m->be->finish(e->m->be, err) && hand_over(e, &g, err);
-        done += bytes_of(e, i, count);
-        double now = clock_seconds(), pause = log_is_terminal() ? 0.5 : 20;
-        if (e->how->progress && now - shown > pause) {
-            show(done, mine, e->c->size, now - start);
-            shown = now;
-        }
+        e->done += bytes_of(e, g.documents, count, UINT64_MAX);
     }
     error ignored;
     return finish_writing(e, going ? err : &ignored) && going;

@@ -37,12 +37,13 @@ static const struct recipe {
 };
 /* clang-format on */
 
-/* The size of the files in megabytes. gzip and xz make text about three times smaller. */
+/* The size of the files in megabytes. gzip and xz make text about three times smaller. Standard
+ * input, whose size is unknown until it is read, is taken for one megabyte. */
 static bool measure(char *const *files, int count, double *megabytes, error *err) {
     *megabytes = 0;
     for (int i = 0; i < count; i++) {
         struct stat status;
-        if (strcmp(files[i], "-") == 0) { /* its size is unknown until it is read */
+        if (strcmp(files[i], "-") == 0) {
             *megabytes += 1;
             continue;
         }
@@ -131,6 +132,10 @@ bool defaults_choose(options *o, char *const *files, int count, error *err) {
         size_t used = strlen(chosen);
         snprintf(chosen + used, sizeof chosen - used, " %s=%s", key, value);
     }
-    log_line("chosen for %.1f MB of text on %s:%s", megabytes, gpu ? "a GPU" : "the CPU", chosen);
+    bool known = true;
+    for (int i = 0; i < count; i++) known = known && strcmp(files[i], "-") != 0;
+    char size[64] = "a text of unknown size";
+    if (known) snprintf(size, sizeof size, "%.1f MB of text", megabytes);
+    log_line("chosen for %s on %s:%s", size, gpu ? "a GPU" : "the CPU", chosen);
     return true;
 }
