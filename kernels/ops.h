@@ -393,8 +393,8 @@ static inline size_t table_sums_count(int hidden) {
     return (size_t)(hidden + hidden % 2) * GATES * VOCABULARY;
 }
 
-/* The CPU backend; never NULL. `threads` 0 means one for each processor. The reference computes in
- * double and is built only for the tests. */
+/* The CPU backend; never NULL. `threads` 0 means $OMP_NUM_THREADS or, without it, one for each
+ * processor. The reference computes in double and is built only for the tests. */
 backend *backend_cpu(precision precision, int threads);
 backend *backend_cpu_reference(int threads);
 

@@ -1,12 +1,14 @@
 #!/usr/bin/env bash
-# The unit tests on a GPU under NVIDIA's compute-sanitizer:
+# The unit tests on a GPU under NVIDIA's compute-sanitizer, each test function by itself:
 #   tests/sanitize_gpu.sh BUILD [TOOL...] [-- TEST...]
+#   JOBS=N SECONDS_EACH=N   functions that run side by side, and how long one may take; default 8 and 500
 # Tools: memcheck, initcheck and racecheck, the default being all; the last wants a BUILD that was
-# configured with -DSMALLWORLD_RACECHECK=ON. A TEST is the name of a program without its `test_`; with
-# `:portable` it tests the kernels of any GPU. Each line is a tool's closing line on a test; what it had
-# to say before goes to BUILD/sanitize-TOOL-TEST.txt. Fails where a test or a tool does.
+# configured with -DSMALLWORLD_RACECHECK=ON. A TEST is the name of a program without its `test_`, or of one
+# of its functions, ops/test_adam; with `:portable` it tests the kernels of any GPU. Each line is a tool's
+# closing line on a function; what it had to say before goes to BUILD/sanitize/. Fails where a test or a
+# tool does; a function that does not end in time is named, with the errors until then.
 set -euo pipefail
-[ $# -gt 0 ] || { sed -n '2,8s/^# //p' "$0" >&2; exit 2; }
+[ $# -gt 0 ] || { sed -n '2,10s/^# //p' "$0" >&2; exit 2; }
 cd "$(dirname "$0")/.."
 
 build=$1
@@ -32,20 +34,33 @@ if [[ " ${tools[*]} " == *" racecheck "* ]] && [ -f "$build/CMakeCache.txt" ] &&
   exit 1
 fi
 
-export SMALLWORLD_TEST_DEVICE=cuda OMP_WAIT_POLICY=passive
-failed=0
+# Runs one function under one tool and prints its line.
+check() { # TOOL PROGRAM FUNCTION MODE
+  local log=$build/sanitize/$1-$2-$3$4.txt start=$SECONDS status=0 closing
+  local options=(--tool "$1" --error-exitcode 9)
+  [ "$1" != memcheck ] || options+=(--leak-check full)
+  [ -z "$4" ] || export SMALLWORLD_PORTABLE=1
+  SMALLWORLD_TEST=$3 timeout "$each" "$sanitizer" "${options[@]}" "$build/tests/test_$2" >"$log" 2>&1 ||
+    status=$?
+  closing=$(grep '^========= .*SUMMARY' "$log" | tr '\n' ' ' || true)
+  if [ "$status" -eq 124 ]; then
+    closing="did not end; $(grep -c '^========= \(Error\|Invalid\|Race\|Uninit\)' "$log" || true) findings until then"
+  fi
+  printf '%-10s %-14s %-32s exit %3d  %4d s  %s\n' "$1" "$2$4" "$3" "$status" $((SECONDS - start)) \
+    "${closing:-$(tail -n 1 "$log")}"
+  [ "$status" -eq 0 ]
+}
+export -f check
+export build sanitizer each=${SECONDS_EACH:-500} SMALLWORLD_TEST_DEVICE=cuda OMP_WAIT_POLICY=passive
+mkdir -p "$build/sanitize"
+
 for tool in "${tools[@]}"; do
-  options=(--tool "$tool" --error-exitcode 9)
-  [ "$tool" != memcheck ] || options+=(--leak-check full)
   for test in "${tests[@]}"; do
-    name=${test%:portable} log=$build/sanitize-$tool-${test/:/-}.txt start=$SECONDS status=0
-    unset SMALLWORLD_PORTABLE
-    [ "$name" = "$test" ] || export SMALLWORLD_PORTABLE=1
-    "$sanitizer" "${options[@]}" "$build/tests/test_$name" >"$log" 2>&1 || status=$?
-    closing=$(grep '^========= .*SUMMARY' "$log" | tr '\n' ' ' || true)
-    printf '%-10s %-18s exit %d  %4d s  %s\n' "$tool" "$test" "$status" $((SECONDS - start)) \
-      "${closing:-$(tail -n 1 "$log")}"
-    [ "$status" -eq 0 ] || failed=1
+    name=${test%:portable} mode=
+    [ "$name" = "$test" ] || mode=:portable
+    functions=${name#*/} program=${name%%/*}
+    [ "$functions" != "$program" ] ||
+      functions=$(grep -oE '(cmocka_unit_test|TEST)\(test_\w+\)' "tests/test_$program.c" | grep -oE 'test_\w+')
+    for function in $functions; do echo "$tool $program $function $mode"; done
   done
-done
-exit $failed
+done | xargs -P "${JOBS:-8}" -L 1 bash -c 'check "$@" || exit 1' check

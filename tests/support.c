@@ -31,6 +31,12 @@ backend *test_backend(precision precision) {
     exit(77);
 }
 
+/* SMALLWORLD_TEST, in which * stands for anything, names the test functions to run. */
+__attribute__((constructor)) static void choose_tests(void) {
+    const char *pattern = getenv("SMALLWORLD_TEST");
+    if (pattern) cmocka_set_test_filter(pattern);
+}
+
 /* ----------------------------------------------------------------------------------- arrays */
 
 static size_t element_bytes(const backend *be, element type) {

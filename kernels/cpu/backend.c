@@ -201,7 +201,7 @@ static bool join(backend *be, ranks *ranks, error *err) {
 
 backend *CPU(backend)(precision precision, int threads) {
     cpu_backend *cpu = mem_alloc(1, sizeof *cpu);
-    cpu->threads = threads > 0 ? threads : omp_get_num_procs();
+    cpu->threads = threads > 0 ? threads : omp_get_max_threads();
     cpu->table = (backend){
         .name = "cpu",
         .precision = precision,

@@ -2,6 +2,7 @@
 #include "cmd/cli.h"
 #include "core/clock.h"
 #include "core/log.h"
+#include "core/overwrite.h"
 #include "core/stop.h"
 #include "page/follow.h"
 
@@ -86,6 +87,7 @@ static bool follow(const arguments *a, error *err) {
             return false;
         }
         if (!going) return true;
+        overwrite_release(a->out);
         wait_for(a, clock_seconds() - start);
     }
 }

@@ -76,7 +76,7 @@ void overwrite_release(const char *path) {
     pthread_mutex_lock(&mutex);
     for (size_t i = 0; i < count; i++) {
         const noted *n = &all[i];
-        if (n->role != OUTPUT || n->device != status.st_dev || n->inode != status.st_ino) continue;
+        if (n->role == FOLDER || n->device != status.st_dev || n->inode != status.st_ino) continue;
         all[i--] = all[--count];
     }
     pthread_mutex_unlock(&mutex);

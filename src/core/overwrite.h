@@ -16,7 +16,7 @@ void overwrite_note_input(int file);
 void overwrite_note_output(int file);
 void overwrite_note_folder(int folder);
 
-/* Lets this process replace a file that it has written. */
+/* Lets this process replace a file that it has written, or looked into for that purpose. */
 void overwrite_release(const char *path);
 
 /* Whether `path` may be replaced by the file `temporary`; NULL where nothing is written yet. */

@@ -11,8 +11,8 @@ typedef bool paths_visit(void *data, const char *path, error *err);
 /* Visits each file in order, until a visit fails. Refuses folders and lists without files. */
 bool paths_each(char *const *paths, int count, paths_visit *visit, void *data, error *err);
 
-/* The endings of names of files whose lines are documents, for people; and whether a name has one of
- * them. */
+/* The endings of names of files whose lines are documents, for people; and whether a name has one
+ * of them. */
 #define PATHS_DOCUMENTS ".tsv, .tsv.gz or .tsv.xz"
 
 bool paths_is_documents(const char *path);

@@ -5,7 +5,7 @@
 
 #include "data/corpus.h"
 
-/* Reads a file, or standard input if `path` is "-". A .tsv, .tsv.gz or .tsv.xz file is read as corpus_read
+/* Reads a file, or standard input if `path` is "-". A file of documents is read as corpus_read
  * reads it. In any other file each line that is not blank is an unlabelled document (label -1),
  * framed like the others. With `whole`, the file is one raw text. Refuses what corpus_read refuses,
  * and files without text. */

@@ -32,7 +32,7 @@ SMALLWORLD_API const char *smallworld_error(void);
 typedef struct smallworld_options {
     const char *device;    /* "auto" (default: a GPU if there is one), "cpu" or "cuda" */
     const char *precision; /* "auto" (default: bf16 on a GPU, else fp32), "fp32", "tf32", "bf16" */
-    int threads;           /* CPU threads; 0: one for each processor */
+    int threads;           /* CPU threads; 0: $OMP_NUM_THREADS, else one for each processor */
     int streams;           /* texts read side by side; 0: 32 */
 } smallworld_options;
 
@@ -54,8 +54,8 @@ smallworld_device(const smallworld_model *m); /* description for people */
 /* Text i has lengths[i] bytes and is read from a zero state. In training, documents
  * ("LABEL<TAB>TEXT") were framed as "\n " + text + " ", with line breaks inside made spaces.
  * smallworld_frame frames a text in the same way and applies the checkpoint's other text options.
- * `framed` has room for length + 3 bytes. Returns the length of the framed text, or 0 if an argument
- * is NULL. */
+ * `framed` has room for length + 3 bytes. Returns the length of the framed text, or 0 if an
+ * argument is NULL. */
 SMALLWORLD_API size_t smallworld_frame(const smallworld_model *m, const uint8_t *text,
                                        size_t length, uint8_t *framed);
 

@@ -2,6 +2,7 @@
 
 #include "core/file.h"
 #include "core/memory.h"
+#include "core/overwrite.h"
 #include "core/utf8.h"
 #include "page/assets.h"
 #include "page/html.h"
@@ -302,6 +303,7 @@ static bool check_ours(const char *path, error *err) {
     size_t length = strlen(mark);
     bool ours = map.size >= length && memcmp(map.bytes, mark, length) == 0;
     file_map_close(&map);
+    if (ours) overwrite_release(path);
     return ours || error_set(err,
                              "%s: not written by smallworld report, and left as it is; --card "
                              "names another file",

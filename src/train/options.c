@@ -34,7 +34,8 @@ const config_key option_keys[] = {
      "number format of the products' operands; tf32 is fp32 rounded for a GPU's tensor cores, and"
      " fp32 on the CPU; auto is bf16 on a GPU and fp32 on the CPU", R},
     {"run.threads", CONFIG_INTEGER, AT(run.threads), "0", 0, MAX_THREADS, NULL,
-     "threads of the CPU backend; 0 means one for each processor", R},
+     "threads of the CPU backend; 0 means $OMP_NUM_THREADS or, without it, one for each "
+     "processor", R},
 
     {"data.train", CONFIG_LIST, AT(data.train), NULL, 0, 0, NULL,
      "files to train on, folders of them, or .list files, which name one a line; a " PATHS_DOCUMENTS
@@ -478,7 +479,9 @@ backend *options_backend(const run_options *run, error *err) {
     /* Work on the host outside the backend, such as first weights and the probe, uses as many
      * threads. */
     const int threads = run->threads > 0 ? (int)run->threads : threads_of_rank(run->ranks);
-    omp_set_num_threads(threads > 0 ? threads : omp_get_num_procs());
+    static int usual; /* OMP_NUM_THREADS, or the number of processors */
+    if (usual == 0) usual = omp_get_max_threads();
+    omp_set_num_threads(threads > 0 ? threads : usual);
     if (run->device != DEVICE_CPU) {
         precision on_gpu = run->precision == PRECISION_AUTO ? BF16 : wanted;
         backend *be = backend_cuda(on_gpu, run->ranks ? run->ranks->gpu : 0, err);

@@ -1,5 +1,5 @@
-/* The library's boundary: functions called with pointers that are valid or NULL, and with numbers of
- * any size. Whatever is refused leaves a message; whatever is not must work. */
+/* The library's boundary: functions called with pointers that are valid or NULL, and with numbers
+ * of any size. Whatever is refused leaves a message; whatever is not must work. */
 #include "fuzz.h"
 #include "models.h"
 
