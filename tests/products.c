@@ -77,7 +77,7 @@ void check_shapes(pair *p, const shape *shapes, size_t count) {
         snprintf(name, sizeof name, "block %d, %d gates, %d blocks (%s)", s->block, s->gates,
                  l->blocks, s->reason ? s->reason : "random");
         /* The CPU has no tiles of more columns than these. */
-        const int most = test_device_is_cuda() || s->columns < 5 ? s->columns : 5;
+        const int most = test_device_is_cuda() || s->columns < 3 ? s->columns : 3;
         check_layout(p, l, most * p->be->product_multiple, steps, name);
         layout_free(l);
         graph_free(g);

@@ -36,17 +36,18 @@ fi
 
 # Runs one function under one tool and prints its line.
 check() { # TOOL PROGRAM FUNCTION MODE
-  local log=$build/sanitize/$1-$2-$3$4.txt start=$SECONDS status=0 closing
+  local log=$build/sanitize/$1-$2-$3${4#-}.txt start=$SECONDS status=0 closing
   local options=(--tool "$1" --error-exitcode 9)
   [ "$1" != memcheck ] || options+=(--leak-check full)
-  [ -z "$4" ] || export SMALLWORLD_PORTABLE=1
+  local mode=${4#-} # xargs joins lines that end in a space, so "none" is a dash
+  [ -z "$mode" ] || export SMALLWORLD_PORTABLE=1
   SMALLWORLD_TEST=$3 timeout "$each" "$sanitizer" "${options[@]}" "$build/tests/test_$2" >"$log" 2>&1 ||
     status=$?
   closing=$(grep '^========= .*SUMMARY' "$log" | tr '\n' ' ' || true)
   if [ "$status" -eq 124 ]; then
     closing="did not end; $(grep -c '^========= \(Error\|Invalid\|Race\|Uninit\)' "$log" || true) findings until then"
   fi
-  printf '%-10s %-14s %-32s exit %3d  %4d s  %s\n' "$1" "$2$4" "$3" "$status" $((SECONDS - start)) \
+  printf '%-10s %-14s %-32s exit %3d  %4d s  %s\n' "$1" "$2$mode" "$3" "$status" $((SECONDS - start)) \
     "${closing:-$(tail -n 1 "$log")}"
   [ "$status" -eq 0 ]
 }
@@ -56,7 +57,7 @@ mkdir -p "$build/sanitize"
 
 for tool in "${tools[@]}"; do
   for test in "${tests[@]}"; do
-    name=${test%:portable} mode=
+    name=${test%:portable} mode=-
     [ "$name" = "$test" ] || mode=:portable
     functions=${name#*/} program=${name%%/*}
     [ "$functions" != "$program" ] ||

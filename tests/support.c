@@ -21,6 +21,10 @@ bool test_device_is_cuda(void) {
     return device && strcmp(device, "cuda") == 0;
 }
 
+bool test_takes_gpu_shapes(void) {
+    return test_device_is_cuda() || !getenv("SMALLWORLD_CPU");
+}
+
 backend *test_backend(precision precision) {
     if (precision == FP64) return backend_cpu_reference(0);
     if (!test_device_is_cuda()) return backend_cpu(precision, 0);

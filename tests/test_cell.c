@@ -285,6 +285,7 @@ static void test_parts_bf16(void **state) {
  * memory holds until the sums of layer norm are complete; several spans of columns. */
 static void test_many_units(void **state) {
     (void)state;
+    if (!test_takes_gpu_shapes()) skip();
     const struct {
         precision precision;
         int hidden, columns, block;
@@ -303,6 +304,7 @@ static void test_many_units(void **state) {
 /* The shapes of gate_shapes with layer norm, whose sums those kernels compute. */
 static void test_gate_sums(void **state) {
     (void)state;
+    if (!test_takes_gpu_shapes()) skip();
     pair p = open_pair(BF16);
     random_restart(12);
     for (int i = 0; i < GATE_SHAPES; i++) {

@@ -46,7 +46,7 @@ static void test_products_bf16(void **state) {
  * computes them too, since the GPU is compared with it; it has no TF32. */
 static void check_gpu_shapes_in(precision precision, uint64_t seed, const shape *shapes,
                                 size_t count) {
-    if (precision == TF32 && !test_device_is_cuda()) return;
+    if (!test_takes_gpu_shapes() || (precision == TF32 && !test_device_is_cuda())) return;
     pair p = open_pair(precision);
     random_restart(seed);
     check_shapes(&p, shapes, count);
@@ -487,6 +487,7 @@ static void test_gate_products(void **state) {
 /* A small world, whose neighbouring rows are alike; its tables keep the nodes' own order. */
 static void test_small_world(void **state) {
     (void)state;
+    if (!test_takes_gpu_shapes()) skip();
     pair p = open_pair(BF16);
     random_restart(14);
     graph_options ring = {.kind = GRAPH_WATTS_STROGATZ, .density = 0.08, .rewire = 0.1, .seed = 1};
