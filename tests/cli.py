@@ -515,7 +515,7 @@ class Train(Case):
     def test_one_long_document(self):
         """Progress is shown within a document."""
         self.train()
-        self.write("long.tsv.gz", gzip.compress(b"1\t" + b"the cat sat " * sized(200000) + b"\n"))
+        self.write("long.tsv.gz", gzip.compress(b"1\t" + b"the cat sat " * sized(60000) + b"\n"))
         shown = self.on_terminal("features", "run", "--data", "long.tsv.gz", "--out", "f", *self.cpu)
         self.assertRegex(shown, r"read [1-9]\d?\.\d %")
 
@@ -528,9 +528,6 @@ class Train(Case):
         done = subprocess.run([PROGRAM, "train", "--help-config"], stdout=writable,
                               stderr=subprocess.PIPE)
         self.assertEqual((done.returncode, done.stderr), (-signal.SIGPIPE, b""))
-        command = f'"{PROGRAM}" generate run --bytes 100000 --device cpu | head -c 10'
-        done = subprocess.run(["sh", "-c", command], cwd=self.folder, capture_output=True)
-        self.assertEqual((len(done.stdout), done.stderr), (10, b""))
         done = subprocess.run([PROGRAM, "train", "config.yaml", "--out", "piped", "--set",
                                "train.steps=100000"], cwd=self.folder, stdout=subprocess.PIPE,
                               stderr=writable)
