@@ -247,6 +247,9 @@ static void test_keys_refused(void **state) {
             ":3: a.nunber: unknown key; the nearest is a.number");
     refused("choice: one\n", ":1: choice: unknown key; the nearest is b.choice");
     refused("a: 5\n", ":1: a: unknown key");
+    refused("list: [x]\n", ":1: list: unknown key; the nearest is b.list");
+    refused("a: {integer: \"5\"}\n",
+            ":1: a.integer: expected an integer at least 1, at most 100, got '5' in quotes");
     refused("a:\n  integer:\n    deeper: 5\n", ":3: a.integer.deeper: unknown key");
     refused("a:\n  integer: 5\n  number: 0.1\n  integer: 6\n",
             ":4: a.integer: given twice, first at ");

@@ -66,6 +66,10 @@ static bool unknown_key(const config *c, const char *path, const char *source, e
     const char **names = mem_alloc((size_t)c->count, sizeof *names);
     for (int i = 0; i < c->count; i++) names[i] = c->keys[i].path;
     const char *near = nearest_name(path, names, c->count);
+    for (int i = 0; i < c->count; i++) { /* a key without its section: lr */
+        const char *last = strrchr(names[i], '.');
+        if (last && strcmp(last + 1, path) == 0) near = names[i];
+    }
     error_set(err, "%s: %s: unknown key%s%s", source, path,
               near ? "; the nearest is " : "; 'smallworld train --help-config' lists them",
               near ? near : "");
@@ -203,9 +207,10 @@ static bool set_value(config *c, const char *path, value *v, const char *source,
         char expected[256];
         const char *problem = parse_scalar(key, v, slot, expected, sizeof expected);
         if (problem) {
-            return error_set(err, "%s: %s: expected %s, got %s%s%s", source, path, problem,
+            return error_set(err, "%s: %s: expected %s, got %s%s%s%s", source, path, problem,
                              v->sequence ? "a list" : "'", v->sequence ? "" : v->items[0],
-                             v->sequence ? "" : "'");
+                             v->sequence ? "" : "'",
+                             v->quoted ? " in quotes, which make it text" : "");
         }
     }
     free(c->source[index]);
@@ -350,7 +355,9 @@ static bool read_document(loader *l, const char *path) {
     } else if (type == YAML_STREAM_END_EVENT) {
         done = error_set(l->err, "%s: empty: expected keys such as data.train", l->file);
     } else if (*path == '\0' && type != YAML_MAPPING_START_EVENT) {
-        done = refuse(l, line, "", "expected keys such as data: {train: FILE}");
+        done = refuse(
+            l, line, "",
+            "expected keys such as data: {train: FILE}; text to train on is given with --data");
     } else {
         done = read_value(l, path, &event, 0);
     }
