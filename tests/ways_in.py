@@ -94,6 +94,7 @@ class Data(Case):
             with open(self.folder / "in", "rb") as file:
                 _, err = self.run_program("train", "--data", "-", *self.cpu, "--out", name, "--set",
                                           "train.steps=1", "--set", "train.bptt=4", stdin=file)
+            self.assertIn("chosen for a text of unknown size on the CPU:", err)
             count = 60 if name == "documents" else 1
             self.assertIn(f"{count} documents" if count == 1 else "documents", err)
         with open(self.folder / "train.tsv", "rb") as file:
