@@ -73,7 +73,7 @@ void check_shapes(pair *p, const shape *shapes, size_t count) {
         const int steps = s->steps ? s->steps : 1;
         /* On the CPU neither more nodes nor more columns take another way. */
         const bool cuda = test_device_is_cuda();
-        const int nodes = cuda || s->nodes < 100 ? s->nodes : 100;
+        const int nodes = cuda || s->nodes < 40 ? s->nodes : 40;
         const int columns = cuda || s->columns < 3 ? s->columns : 3;
         graph *g = nasty_graph(nodes, s->share, s->hubs);
         layout *l = layout_from_graph(g, s->block, s->gates);

@@ -419,7 +419,7 @@ bool smallworld_generate(smallworld_model *s, const uint8_t *prompt, size_t leng
     }
     uint8_t *whole = mem_alloc(length + count, 1);
     bool done = make_writer(s, &err) && generate(s->writer, &how, whole, &err);
-    if (done) memcpy(text, whole + length, count);
+    if (done && count > 0) memcpy(text, whole + length, count); /* text may be NULL */
     free(whole);
     return done || library_fail(&err);
 }
