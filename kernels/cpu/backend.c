@@ -2,7 +2,6 @@
 #include "cpu.h"
 
 #include "core/clock.h"
-#include "core/log.h"
 #include "core/memory.h"
 
 #include <omp.h>

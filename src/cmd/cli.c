@@ -223,13 +223,11 @@ static void check_names(int argc, char **argv) {
 }
 
 void cli_refuse(struct argp_state *state, const char *format, ...) {
-    char text[ERROR_TEXT];
-    error err;
+    error err; /* which holds no control characters */
     va_list arguments;
     va_start(arguments, format);
-    vsnprintf(text, sizeof text, format, arguments);
+    error_set_list(&err, format, arguments);
     va_end(arguments);
-    error_usage(&err, "%s", text); /* which replaces control characters */
     argp_error(state, "%s", err.text);
 }
 

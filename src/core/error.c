@@ -17,10 +17,14 @@ static bool set(error *err, int status, const char *key, const char *format, va_
     return false;
 }
 
+bool error_set_list(error *err, const char *format, va_list arguments) {
+    return set(err, STATUS_FAILED, "", format, arguments);
+}
+
 bool error_set(error *err, const char *format, ...) {
     va_list arguments;
     va_start(arguments, format);
-    set(err, STATUS_FAILED, "", format, arguments);
+    error_set_list(err, format, arguments);
     va_end(arguments);
     return false;
 }

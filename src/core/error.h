@@ -4,6 +4,7 @@
 #ifndef SMALLWORLD_CORE_ERROR_H
 #define SMALLWORLD_CORE_ERROR_H
 
+#include <stdarg.h>
 #include <stdbool.h>
 
 enum { STATUS_OK = 0, STATUS_FAILED = 1, STATUS_USAGE = 2 };
@@ -23,6 +24,10 @@ bool error_set(error *err, const char *format, ...) __attribute__((format(printf
 bool error_usage(error *err, const char *format, ...) __attribute__((format(printf, 2, 3)));
 bool error_key(error *err, const char *key, const char *format, ...)
     __attribute__((format(printf, 3, 4)));
+
+/* error_set with the arguments of a function that takes a format itself. */
+bool error_set_list(error *err, const char *format, va_list arguments)
+    __attribute__((format(printf, 2, 0)));
 
 /* The text without its key, for a caller that knows where the key was set. */
 const char *error_message(const error *err);

@@ -36,16 +36,14 @@ void log_line(const char *format, ...) {
 }
 
 void log_warning(const char *format, ...) {
-    error text; /* which holds no control characters */
-    char line[ERROR_TEXT];
+    error line; /* which holds no control characters */
     va_list arguments;
     if (silent) return;
     va_start(arguments, format);
-    vsnprintf(line, sizeof line, format, arguments);
+    error_set_list(&line, format, arguments);
     va_end(arguments);
-    error_set(&text, "%s", line);
     clear_progress();
-    fprintf(stderr, "smallworld: warning: %s\n", text.text);
+    fprintf(stderr, "smallworld: warning: %s\n", line.text);
 }
 
 /* Columns that a line may take without wrapping, which \r could not take back. */

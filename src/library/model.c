@@ -13,7 +13,6 @@
 enum { DEFAULT_STREAMS = 32, MAX_STREAMS = 4096, STEPS = 64 };
 
 struct smallworld_model {
-    char *path;
     checkpoint checkpoint;
     backend *be;
     model *m;           /* reads `streams` texts side by side, STEPS bytes in each call */
@@ -71,12 +70,13 @@ static bool take_memory(smallworld_model *s, error *err) {
     return error_set(err, "not enough memory for features on %s", be->device);
 }
 
-static bool load(smallworld_model *s, const smallworld_options *given, error *err) {
+static bool load(smallworld_model *s, const char *path, const smallworld_options *given,
+                 error *err) {
     int streams = given && given->streams ? given->streams : DEFAULT_STREAMS;
     if (streams < 1 || streams > MAX_STREAMS) {
         return error_set(err, "streams: expected 1 to %d, got %d", MAX_STREAMS, streams);
     }
-    if (!checkpoint_open(&s->checkpoint, s->path, err)) return false;
+    if (!checkpoint_open(&s->checkpoint, path, err)) return false;
     options *o = &s->checkpoint.options;
     if (library_options(o, given, err)) s->be = options_backend(&o->run, err);
     if (s->be) s->m = checkpoint_model(&s->checkpoint, s->be, streams, STEPS, err);
@@ -92,8 +92,7 @@ smallworld_model *smallworld_load(const char *path, const smallworld_options *gi
         return NULL;
     }
     smallworld_model *s = mem_alloc(1, sizeof *s);
-    s->path = mem_string(path);
-    if (load(s, given, &err)) return s;
+    if (load(s, path, given, &err)) return s;
     library_fail(&err);
     smallworld_free(s);
     return NULL;
@@ -119,7 +118,6 @@ void smallworld_free(smallworld_model *s) {
     free(s->received);
     free(s->targets);
     free(s->bytes);
-    free(s->path);
     free(s);
 }
 

@@ -38,13 +38,15 @@ static const struct recipe {
 /* clang-format on */
 
 /* The size of the files in megabytes. gzip and xz make text about three times smaller. Standard
- * input, whose size is unknown until it is read, is taken for one megabyte. */
-static bool measure(char *const *files, int count, double *megabytes, error *err) {
+ * input, whose size is not `known` until it is read, is taken for one megabyte. */
+static bool measure(char *const *files, int count, double *megabytes, bool *known, error *err) {
     *megabytes = 0;
+    *known = true;
     for (int i = 0; i < count; i++) {
         struct stat status;
         if (strcmp(files[i], "-") == 0) {
             *megabytes += 1;
+            *known = false;
             continue;
         }
         if (stat(files[i], &status) != 0) return error_system(err, "open", files[i]);
@@ -114,7 +116,9 @@ static bool is_settled(const options *o, const char *key) {
 
 bool defaults_choose(options *o, char *const *files, int count, error *err) {
     double megabytes;
-    if (!measure(files, count, &megabytes, err) || !set_files(o, files, count, err)) return false;
+    bool known;
+    if (!measure(files, count, &megabytes, &known, err) || !set_files(o, files, count, err))
+        return false;
     backend *be = options_backend(&o->run, err);
     if (!be) return false;
     const bool gpu = strcmp(be->name, "cuda") == 0;
@@ -132,8 +136,6 @@ bool defaults_choose(options *o, char *const *files, int count, error *err) {
         size_t used = strlen(chosen);
         snprintf(chosen + used, sizeof chosen - used, " %s=%s", key, value);
     }
-    bool known = true;
-    for (int i = 0; i < count; i++) known = known && strcmp(files[i], "-") != 0;
     char size[64] = "a text of unknown size";
     if (known) snprintf(size, sizeof size, "%.1f MB of text", megabytes);
     log_line("chosen for %s on %s:%s", size, gpu ? "a GPU" : "the CPU", chosen);

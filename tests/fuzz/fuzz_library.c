@@ -3,7 +3,6 @@
 #include "fuzz.h"
 #include "models.h"
 
-#include "core/memory.h"
 #include "library/smallworld.h"
 #include "train/checkpoint.h"
 
