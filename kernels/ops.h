@@ -393,8 +393,9 @@ static inline size_t table_sums_count(int hidden) {
     return (size_t)(hidden + hidden % 2) * GATES * VOCABULARY;
 }
 
-/* The CPU backend; never NULL. `threads` 0 means $OMP_NUM_THREADS or, without it, one for each
- * processor. The reference computes in double and is built only for the tests. */
+/* The CPU backend; never NULL. `threads` 0 means at most as many as OpenMP takes, $OMP_NUM_THREADS
+ * or one for each processor: each replay takes the number that was fastest lately. The reference
+ * computes in double and is built only for the tests. */
 backend *backend_cpu(precision precision, int threads);
 backend *backend_cpu_reference(int threads);
 

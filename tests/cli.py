@@ -323,7 +323,9 @@ class Train(Case):
         """Output after the progress line begins on a new line."""
         lines = self.on_terminal("train", "config.yaml", "--out", "run", "--set",
                                  "train.log_every=1").split("\r\n")
-        self.assertRegex(lines[-3], r"\r\x1b\[Kstep 12/12 .* left$")
+        self.assertRegex(lines[-5], r"\r\x1b\[Kstep 12/12 .* left$")
+        self.assertRegex(lines[-4], r"^done: [0-9.]+ bits per character .* 12 updates .* parameters$")
+        self.assertEqual(lines[-3], "next: smallworld generate run, or smallworld report run")
         self.assertEqual(lines[-2:], ["run/last.safetensors", ""])
 
     def test_resume_of_a_finished_run(self):
@@ -849,10 +851,10 @@ class Uses(Case):
         self.write("some.tsv", b"1\tgood\n-1\t\n0\tsome longer text\n2147483647\tx\n")
         result = self.results("features", "m.safetensors", "--data", "some.tsv", "--out", "f",
                               *self.cpu)
-        self.assertEqual((result["documents"], result["units"]), (4, 32))
+        self.assertEqual((result["documents"], result["units"]), (4, 64))
         features = numpy.load(self.folder / "f.npy")
         labels = numpy.load(self.folder / "f.labels.npy")
-        self.assertEqual((features.shape, features.dtype), ((4, 32), numpy.float32))
+        self.assertEqual((features.shape, features.dtype), ((4, 64), numpy.float32))
         self.assertEqual(labels.tolist(), [1, -1, 0, 2**31 - 1])
         self.assertTrue(numpy.isfinite(features).all() and features.any())
         for batch in 1, 3, 100:
@@ -872,7 +874,8 @@ class Uses(Case):
                 joined = numpy.hstack([kinds[state, pool] for pool in pools])
                 numpy.testing.assert_array_equal(numpy.load(self.folder / "g.npy"), joined)
                 self.assertEqual(json.loads(self.read("g.json"))["pool"], ",".join(pools))
-        self.assertTrue((kinds["cell", "last"] == features).all())
+        numpy.testing.assert_array_equal(
+            numpy.hstack([kinds["cell", "mean"], kinds["cell", "last"]]), features)
         for state in "cell", "hidden":
             self.assertTrue((kinds[state, "max"] >= kinds[state, "last"]).all())
             self.assertTrue((kinds[state, "max"] >= kinds[state, "mean"] - 1e-6).all())
@@ -889,7 +892,7 @@ class Uses(Case):
             first, *rest = line.split(" ")
             self.assertEqual(int(first), label)
             values = {int(unit): float(value) for unit, value in (pair.split(":") for pair in rest)}
-            self.assertEqual([values.get(unit + 1, 0) for unit in range(32)],
+            self.assertEqual([values.get(unit + 1, 0) for unit in range(64)],
                              [float(f"{value:.9g}") for value in row])
         self.refused("config.yaml: expected .tsv, .tsv.gz or .tsv.xz files of documents", "features", "m.safetensors",
                      "--data", "config.yaml", "--out", "f")
@@ -987,7 +990,7 @@ class Uses(Case):
         scored = self.results("eval", model, "--data", "valid.tsv", *self.cpu)
         self.assertAlmostEqual(scored["bpc"], trained["valid_bpc"], delta=1e-6)
         features = self.results("features", model, "--data", "valid.tsv", "--out", "f", *self.cpu)
-        self.assertEqual(features["units"], 32)
+        self.assertEqual(features["units"], 64)  # mean and last
         self.run_program("generate", model, "--bytes", "5", *self.cpu)
         self.run_program("prune", model, "--density", "0.5", "--out", "p.safetensors")
         self.assertEqual([p["blocks"] for p in self.results("graph", "p.safetensors")["patterns"]],
@@ -1193,7 +1196,8 @@ class BadInput(Case):
         self.refused_settings("bad.yaml:1: model.density: expected at least 0.25",
                               model_density=0.2, model_degree=None)
         self.refused_settings("set model.degree or model.density, not both", model_density=0.5)
-        self.refused_settings("bad.yaml:1: model.degree: expected an even number", model_degree=3)
+        self.refused_settings("bad.yaml:1: model.degree: expected an even number", model_degree=3,
+                              model_graph="watts_strogatz")
         self.refused_settings("bad.yaml:1: model.degree: expected below 4", model_degree=4)
         self.refused_settings("model.hidden: expected an integer", model_hidden=10**12)
         self.refused_settings("model.hidden: expected an integer", model_hidden=2**64)
@@ -1317,7 +1321,7 @@ class OddInput(Case):
         self.run_program("features", "run/last.safetensors", "--data", "odd.tsv", "--out", "f",
                          *self.cpu)
         features = numpy.load(self.folder / "f.npy")
-        self.assertEqual(features.shape, (9, 32))
+        self.assertEqual(features.shape, (9, 64))
         self.assertTrue((features[0] == features[1]).all())  # both hold nothing but framing
         self.assertTrue(numpy.isfinite(features).all())
 

@@ -62,7 +62,7 @@ class Predict(cli.Case):
         probe = self.results("probe", "--train", "train", "--test", "test", "--out", "p", *self.cpu)
         self.assertEqual((probe["classes"], probe["dropped"], probe["test_documents"]), (3, 1, 60))
         weights = numpy.load(self.folder / "p.weights.npy")
-        self.assertEqual(weights.shape, (3, 33))
+        self.assertEqual(weights.shape, (3, 65))  # mean, last, intercept
 
         # Each function's objective is scikit-learn's for that class against the rest.
         x = numpy.load(self.folder / "train.npy").astype("float64")
@@ -82,7 +82,7 @@ class Predict(cli.Case):
         lines, err = self.predict("--probe", "p", "--text", "test.tsv")
         margins = numpy.load(self.folder / "test.npy") @ weights[:, :-1].T + weights[:, -1]
         self.assertEqual(len(lines), 61)
-        likely = 1 / (1 + numpy.exp(-margins))
+        likely = 1 / (1 + numpy.exp(-probe["scale"] * margins))
         likely /= likely.sum(1, keepdims=True)
         wrong = 0
         for i, line in enumerate(lines):
@@ -120,13 +120,13 @@ class Predict(cli.Case):
                              "--pool", pool, "--state", "hidden", *self.cpu)
             self.run_program("features", "run/last.safetensors", "--data", "valid.tsv", "--out", "v",
                              "--pool", pool, "--state", "hidden", *self.cpu)
-            self.run_program("probe", "--train", "t", "--test", "v", "--penalty", "l2", "--out", "p",
-                             *self.cpu)
+            scale = self.results("probe", "--train", "t", "--test", "v", "--penalty", "l2", "--out",
+                                 "p", *self.cpu)["scale"]
             lines, _ = self.predict("--probe", "p", "--text", "valid.tsv")
             weights = numpy.load(self.folder / "p.weights.npy")
             margins = numpy.load(self.folder / "v.npy") @ weights[:-1] + weights[-1]
             numpy.testing.assert_allclose([line["probability"]["1"] for line in lines],
-                                          1 / (1 + numpy.exp(-margins)), atol=1e-5)
+                                          1 / (1 + numpy.exp(-scale * margins)), atol=1e-5)
             # At a document's last byte, show's score is the probe's margin on the document.
             self.run_program("show", "run/last.safetensors", "--text", "valid.tsv", "--probe", "p",
                              "--features", "v", "--out", "page.html", *self.cpu)

@@ -107,8 +107,8 @@ double *fit_all(backend *be, const problem *p, penalty penalty, bool standardize
     view v = view_create(&d, p->sign, standardize);
     logistic *l = logistic_create(be, &d, PROBE_COSTS, true, &err);
     double *weights = mem_alloc(PROBE_COSTS * (p->units + 1), sizeof *weights);
-    if (!l || !fit_models(l, &d, p->sign, penalty, &v, problem_costs, PROBE_COSTS, weights, reports,
-                          false, &err)) {
+    if (!l || !fit_models(l, &d, p->sign, penalty, &v, problem_costs, NULL, PROBE_COSTS, weights,
+                          reports, false, &err)) {
         fail_msg("%s", err.text);
     }
     logistic_free(l);

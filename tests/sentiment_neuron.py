@@ -91,8 +91,9 @@ class Import(unittest.TestCase):
 
         (self.folder / "reviews.tsv").write_text("1\tI liked it &amp; more.\n0\tNo.\n")
         self.program("features", "n.safetensors", "--data", "reviews.tsv", "--out", "f")
-        expected = [forward(arrays, review)[0][-1]
-                    for review in (b"\n I liked it & more. ", b"\n No. ")]
+        states = [forward(arrays, review)[0]
+                  for review in (b"\n I liked it & more. ", b"\n No. ")]
+        expected = [numpy.hstack([s.mean(0), s[-1]]) for s in states]
         numpy.testing.assert_allclose(numpy.load(self.folder / "f.npy"), expected, atol=2e-4)
         self.assertEqual(len(self.program("generate", "n.safetensors", "--bytes", "0")), 3)
 

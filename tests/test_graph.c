@@ -330,7 +330,7 @@ static void test_core_and_periphery_density(void **state) {
             "model.core: a core of 10 of 20 nodes and the self-blocks of the others are a density "
             "of 0.275, more than model.density allows (0.2)");
     refused((graph_options){.kind = GRAPH_CORE_PERIPHERY, .core = 1.5, .density = 0.2}, 20,
-            "model.core: expected a share of nodes above 0 and at most 1, got 1.5");
+            "model.core: expected a share of nodes, from 0 to 1, got 1.5");
     refused((graph_options){.kind = GRAPH_CORE_PERIPHERY,
                             .core = 0.1,
                             .density = 0.2,

@@ -66,7 +66,7 @@ class Data(Case):
 
     def test_limits_and_sizes(self):
         self.write("large.txt", os.urandom(1 << 20) * 3)
-        for size, units in ("train.tsv", 256), ("large.txt", 512):
+        for size, units in ("train.tsv", 192), ("large.txt", 320):
             _, err = self.run_program("train", "--data", size, *self.cpu, "--out", f"run-{units}",
                                       "--set", "train.minutes=0.0001", "--set",
                                       "model.embedding=4", "--set", "train.bptt=8")

@@ -4,6 +4,7 @@
 #include "core/clock.h"
 #include "core/memory.h"
 
+#include <math.h>
 #include <omp.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -93,15 +94,74 @@ static bool finish(backend *be, error *err) {
 }
 
 static recording *record(backend *be, void (*issue)(void *argument), void *argument) {
-    (void)be;
     recording *r = mem_alloc(1, sizeof *r);
-    *r = (recording){issue, argument};
+    *r = (recording){issue, argument, {.threads = cpu_of(be)->threads, .fewer = true}};
     return r;
 }
 
+/* ---------------------------------------------------------------------------------- threads
+ * Threads meet after each operation, thousands of times a second. On processors that are busy with
+ * other work, each meeting waits for whichever thread does not run just then, and two threads can
+ * take ten times as long as one; small models gain nothing from a second one anyway. So replays are
+ * timed, and from time to time one is tried with half or twice as many threads. */
+
+enum { FIRST_PAUSE = 4, TRIAL_COST = 20 };
+
+/* The time of a replay has grown so much that the processors must have become busier. */
+static const double slower = 1.3;
+
+static const double longest_pause = 10; /* seconds */
+
+static void begin_trial(thread_choice *c, int most) {
+    if (c->threads == 1) c->fewer = false;
+    if (c->threads == most) c->fewer = true;
+    c->trial = c->fewer ? c->threads / 2 : c->threads * 2 < most ? c->threads * 2 : most;
+    c->fewer = !c->fewer;
+}
+
+/* Each trial that fails doubles the pause before the next, which is at least TRIAL_COST times as
+ * long as the trial. */
+static void end_trial(thread_choice *c, double seconds) {
+    if (seconds < 0.95 * c->seconds) {
+        c->threads = c->trial;
+        c->seconds = seconds;
+        c->replays = 1;
+        c->pause = FIRST_PAUSE;
+    } else {
+        const double pause = fmin(2 * c->pause, longest_pause / c->seconds);
+        c->pause = (int)fmin(1e6, fmax(pause, TRIAL_COST * seconds / c->seconds));
+    }
+    c->left = c->pause;
+    c->settled = c->seconds;
+    c->trial = 0;
+}
+
+/* Takes the time of a replay. The first one of all touches memory for the first time. */
+static void take_time(thread_choice *c, double seconds, int most) {
+    if (c->trial) {
+        end_trial(c, seconds);
+        return;
+    }
+    const bool first = c->replays++ < FIRST_PAUSE;
+    c->seconds = c->seconds == 0 || (first && seconds < c->seconds)
+                     ? seconds
+                     : 0.8 * c->seconds + 0.2 * seconds;
+    if (c->settled > 0 && c->seconds > slower * c->settled) c->left = 0;
+    if (c->replays >= FIRST_PAUSE && c->left-- <= 0) begin_trial(c, most);
+}
+
 static void replay(backend *be, recording *r) {
-    (void)be;
+    cpu_backend *cpu = cpu_of(be);
+    if (!cpu->adapts) {
+        r->issue(r->argument);
+        return;
+    }
+    thread_choice *c = &r->choice;
+    cpu->threads = c->trial ? c->trial : c->threads;
+    const double start = clock_seconds();
     r->issue(r->argument);
+    take_time(c, clock_seconds() - start, cpu->most_threads);
+    cpu->threads = c->threads;
 }
 
 static void recording_free(backend *be, recording *r) {
@@ -200,7 +260,8 @@ static bool join(backend *be, ranks *ranks, error *err) {
 
 backend *CPU(backend)(precision precision, int threads) {
     cpu_backend *cpu = mem_alloc(1, sizeof *cpu);
-    cpu->threads = threads > 0 ? threads : omp_get_max_threads();
+    cpu->most_threads = cpu->threads = threads > 0 ? threads : omp_get_max_threads();
+    cpu->adapts = threads == 0 && cpu->most_threads > 1;
     cpu->table = (backend){
         .name = "cpu",
         .precision = precision,
@@ -253,8 +314,8 @@ backend *CPU(backend)(precision precision, int threads) {
         .join = join,
         .destroy = destroy,
     };
-    snprintf(cpu->table.device, sizeof cpu->table.device, "CPU (%s), %d thread%s", LEVEL_NAME,
-             cpu->threads, cpu->threads == 1 ? "" : "s");
+    snprintf(cpu->table.device, sizeof cpu->table.device, "CPU (%s), %s%d thread%s", LEVEL_NAME,
+             cpu->adapts ? "up to " : "", cpu->threads, cpu->threads == 1 ? "" : "s");
     return &cpu->table;
 }
 

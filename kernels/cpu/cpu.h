@@ -28,15 +28,26 @@ struct device_layout {
     layout host;
 };
 
+/* How many threads replay a recording. Results do not depend on it. */
+typedef struct thread_choice {
+    int threads, trial;      /* the number in use; another one on trial, or 0 */
+    int replays;             /* since this number was chosen */
+    int left, pause;         /* replays before the next trial; the last such pause */
+    double seconds, settled; /* a replay's usual time: lately, and at the last trial */
+    bool fewer;              /* which way the next trial goes */
+} thread_choice;
+
 struct recording {
     void (*issue)(void *argument);
     void *argument;
+    thread_choice choice;
 };
 
 typedef struct cpu_backend {
-    backend table; /* first: a cpu_backend is a backend */
-    int threads;
-    double *partial; /* scratch of reductions */
+    backend table;             /* first: a cpu_backend is a backend */
+    int threads, most_threads; /* of an operation now, and at most */
+    bool adapts;               /* whether replays choose their number of threads */
+    double *partial;           /* scratch of reductions */
     size_t partial_count;
     struct statistics *statistics; /* scratch of layer norm */
     size_t statistics_count;

@@ -339,9 +339,7 @@ static double process_age(void) {
 }
 
 static void describe(const runner *b) {
-    static const char *const cells[] = {"lstm", "mlstm", "deep"};
-    static const char *const graphs[] = {
-        "dense", "random", "watts_strogatz", "watts_strogatz_2d", "barabasi_albert", "file"};
+    char cell[16], graph[32];
     update_results *r = b->r;
     const model *m = b->m;
     r->math = math_of(b->be);
@@ -354,12 +352,13 @@ static void describe(const runner *b) {
     snprintf(r->device, sizeof r->device, "%s", b->be->device);
     snprintf(r->description, sizeof r->description,
              "%s%s, %" PRId64 " units, block %" PRId64 ", %s, %.4g M parameters, B = %d, T = %d",
-             cells[m->config.cell],
+             config_choice(CELL_KINDS, (int)m->config.cell, cell, sizeof cell),
              !m->config.layer_norm      ? " without layer norm"
              : m->config.norm_group > 0 ? " with group norm"
                                         : "",
-             r->hidden, m->config.block, graphs[m->config.graph], (double)r->parameters * 1e-6,
-             m->batch, m->steps);
+             r->hidden, m->config.block,
+             config_choice(GRAPH_KINDS, (int)m->config.graph, graph, sizeof graph),
+             (double)r->parameters * 1e-6, m->batch, m->steps);
 }
 
 /* Does everything up to the first update, in the order of training. */

@@ -97,7 +97,8 @@ static const struct argp_option feature_option_table[] = {
      "State that features are made of: cell or hidden; default: the probe's, or else cell", 0},
     {"pool", KEY_POOL, "NAME,...", 0,
      "How the states after a document's bytes become features: last, mean or max, or several "
-     "joined by commas, whose features follow one another; default: the probe's, or else last",
+     "joined by commas, whose features follow one another; default: the probe's, last if "
+     "it has none on record, and without a probe mean,last",
      0},
     {0},
 };

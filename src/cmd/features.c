@@ -118,10 +118,9 @@ int cmd_features(int argc, char **argv) {
         children,
         NULL,
         NULL};
-    arguments a = {.how = {.state = FEATURE_CELL,
-                           .pools = {1, {POOL_LAST}},
-                           .format = FORMAT_NPY,
-                           .progress = true}};
+    arguments a = {
+        .how = {
+            .state = FEATURE_CELL, .pools = FEATURE_POOLS, .format = FORMAT_NPY, .progress = true}};
     cli_parse(&argp, argc, argv, &a);
     if (a.features.state >= 0) a.how.state = (feature_state)a.features.state;
     if (a.features.pools.count > 0) a.how.pools = a.features.pools;

@@ -83,12 +83,29 @@ static error_t parse(int key, char *text, struct argp_state *state) {
 
 static void print_json(const probe_options *how, const probe_result *r) {
     json_writer w = {stdout, false};
+    char pools[ORIGIN_POOLS_TEXT];
+    const size_t classes = (size_t)r->classes;
     json_object_begin(&w, NULL);
     json_number(&w, "error", r->error);
     json_number(&w, "valid_error", r->valid_error);
+    json_number(&w, "majority_error", r->majority_error);
+    if (r->pools.count) json_string(&w, "pool", origin_pools_text(&r->pools, pools));
     json_string(&w, "penalty", how->penalty == PENALTY_L1 ? "l1" : "l2");
     json_number(&w, "C", r->cost);
+    json_number(&w, "scale", r->scale);
     json_integer(&w, "classes", r->classes);
+    json_array_begin(&w, "class_names");
+    for (size_t k = 0; k < classes; k++) json_string(&w, NULL, r->names[k]);
+    json_array_end(&w);
+    json_array_begin(&w, "confusion");
+    for (size_t k = 0; k < classes; k++) {
+        json_array_begin(&w, NULL);
+        for (size_t j = 0; j < classes; j++) {
+            json_integer(&w, NULL, (int64_t)r->confusion[k * classes + j]);
+        }
+        json_array_end(&w);
+    }
+    json_array_end(&w);
     json_integer(&w, "nonzero", (int64_t)r->nonzero);
     json_array_begin(&w, "top_units");
     for (int k = 0; k < r->top_count; k++) json_integer(&w, NULL, (int64_t)r->top_units[k]);
@@ -106,9 +123,41 @@ static void print_json(const probe_options *how, const probe_result *r) {
     putchar('\n');
 }
 
+/* Prints each class's error, and for a few classes what its documents were taken for. */
+static void print_confusion(const probe_result *r) {
+    enum { COLUMNS = 8, NAME = 16 };
+    const size_t classes = (size_t)r->classes;
+    const bool table = classes <= COLUMNS;
+    printf("\n%-*s%8s%9s%s", NAME, "class", "error %", "of", table ? "   said to be" : "");
+    for (size_t k = 0; table && k < classes; k++) printf("%9.8s", r->names[k]);
+    printf("\n");
+    for (size_t k = 0; k < classes; k++) {
+        const size_t *row = r->confusion + k * classes;
+        size_t all = 0;
+        for (size_t j = 0; j < classes; j++) all += row[j];
+        if (all == 0) continue;
+        printf("%-*.*s%8.2f%9zu%s", NAME, NAME - 1, r->names[k],
+               100 * (double)(all - row[k]) / (double)all, all, table ? "             " : "");
+        for (size_t j = 0; table && j < classes; j++) printf("%9zu", row[j]);
+        printf("\n");
+    }
+    printf("\n");
+}
+
 static void print_text(const probe_options *how, const probe_result *r) {
-    printf("error %.2f %% of %zu documents (validation %.2f %% of %zu)\n", r->error, r->test_rows,
-           r->valid_error, r->valid_rows);
+    char pools[ORIGIN_POOLS_TEXT];
+    printf("error %.2f %% of %zu documents (validation %.2f %% of %zu; always the commonest class "
+           "%.2f %%)\n",
+           r->error, r->test_rows, r->valid_error, r->valid_rows, r->majority_error);
+    print_confusion(r);
+    if (r->choices > 1) {
+        printf("pooling %s, chosen by validation among", origin_pools_text(&r->pools, pools));
+        for (int k = 0; k < r->choices; k++) {
+            printf("%s %s %.2f %%", k ? "," : "", origin_pools_text(&r->tried[k], pools),
+                   r->choice_error[k]);
+        }
+        printf("\n");
+    }
     printf("%s, C = 2^%g, %zu of %zu weights, %zu documents in train, %zu unlabelled dropped\n",
            how->penalty == PENALTY_L1 ? "l1" : "l2", log2(r->cost), r->nonzero, r->units,
            r->train_rows, r->dropped);
@@ -136,11 +185,10 @@ int cmd_probe(int argc, char **argv) {
         parse,
         "--train PREFIX --test PREFIX",
         "Fit logistic regression to the classes of documents and print its error in per cent; of "
-        "more "
-        "than two classes, each against the rest. "
-        "The objective is that of scikit-learn's solver='liblinear'; C is chosen from 2^-8 ... "
-        "2^0, "
-        "the smallest on ties. Rows labelled -1 are dropped and counted."
+        "more than two classes, each against the rest. The objective is that of scikit-learn's "
+        "solver='liblinear'; C is chosen from 2^-8 ... 2^0, the smallest on ties. Features of "
+        "several poolings are tried one pooling at a time and together. Rows labelled -1 are "
+        "dropped and counted."
         "\vExample:\n  smallworld probe --train runs/quickstart/train \\\n"
         "      --test runs/quickstart/test",
         NULL,
@@ -160,5 +208,6 @@ int cmd_probe(int argc, char **argv) {
     } else {
         print_text(&a.how, &r);
     }
+    probe_result_free(&r);
     return STATUS_OK;
 }

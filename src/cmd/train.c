@@ -7,7 +7,9 @@
 #include "train/defaults.h"
 #include "train/trainer.h"
 
+#include <inttypes.h>
 #include <libgen.h>
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -107,6 +109,23 @@ static void print_json(const train_result *r) {
     putchar('\n');
 }
 
+/* Says what came of the run and what to type next. */
+static void summarise(const train_result *r, const char *folder) {
+    char took[32], size[16], bpc[64] = "";
+    if (r->signal) {
+        log_line("next: smallworld train --resume %s", folder);
+        return;
+    }
+    if (!isnan(r->valid_bpc)) {
+        snprintf(bpc, sizeof bpc, "%.4f bits per character on validation text, ", r->valid_bpc);
+    }
+    log_line("done: %s%" PRId64 " updates over %s (%.3g epochs) in %s, %.0f bytes/s, %" PRIu64
+             " parameters",
+             bpc, r->steps, log_bytes(size, (double)r->bytes), r->epochs,
+             log_duration(took, r->seconds), r->bytes_per_second, r->parameters);
+    log_line("next: smallworld generate %s, or smallworld report %s", folder, folder);
+}
+
 /* Loads the config with its assignments, or makes one for --data. */
 static bool load(options *o, const arguments *a, error *err) {
     if (a->config) {
@@ -137,8 +156,9 @@ static int run(const arguments *a, const char *folder) {
     if (plot) done = follow_stop(plot, done ? &err : NULL) && done;
     options_free(&o);
     if (!done) return cli_fail_rank(r, &err, "train");
+    log_end(); /* the last line of progress stays */
+    if (ranks_rank(r) == 0) summarise(&result, folder);
     ranks_end(r);
-    log_end();
     if (a->json) {
         print_json(&result);
     } else {

@@ -77,15 +77,14 @@ static bool unknown_key(const config *c, const char *path, const char *source, e
     return false;
 }
 
-/* Copies choice number `index` of space-separated `choices`. Returns false past the last one. */
-static bool choice_name(const char *choices, int index, char *name, size_t size) {
+const char *config_choice(const char *choices, int index, char *name, size_t size) {
     for (; index > 0 && choices; index--) {
         choices = strchr(choices, ' ');
         if (choices) choices++;
     }
-    if (!choices) return false;
+    if (!choices) return NULL;
     snprintf(name, size, "%.*s", (int)strcspn(choices, " "), choices);
-    return true;
+    return name;
 }
 
 /* ----------------------------------------------------------------------------------- values */
@@ -164,7 +163,7 @@ static const char *parse_scalar(const config_key *key, const value *v, void *slo
         *(bool *)slot = *text == 't';
         return NULL;
     case CONFIG_CHOICE:
-        for (int i = 0; !v->sequence && choice_name(key->choices, i, name, sizeof name); i++) {
+        for (int i = 0; !v->sequence && config_choice(key->choices, i, name, sizeof name); i++) {
             if (strcmp(name, text) == 0) {
                 *(int *)slot = i;
                 return NULL;
@@ -555,7 +554,7 @@ char *config_text(const config *c, const config_key *key) {
         break;
     case CONFIG_BOOLEAN: fputs(*(const bool *)slot ? "true" : "false", out); break;
     case CONFIG_CHOICE:
-        choice_name(key->choices, *(const int *)slot, number, sizeof number);
+        config_choice(key->choices, *(const int *)slot, number, sizeof number);
         fputs(number, out);
         break;
     case CONFIG_STRING:

@@ -2,6 +2,7 @@
 
 #include "core/file.h"
 #include "core/memory.h"
+#include "data/looks.h"
 #include "data/paths.h"
 #include "data/source.h"
 #include "data/store.h"
@@ -153,15 +154,18 @@ static bool read_documents(reading *r, source *s, error *err) {
 static bool read_raw(reading *r, source *s, error *err) {
     document d = {.offset = r->corpus->size, .hash = hash_start, .raw = 1};
     uint8_t *bytes = mem_alloc(SOURCE_CHUNK, 1);
+    const char *kind = NULL;
     size_t count = 0;
     bool read;
     while ((read = source_read(s, bytes, SOURCE_CHUNK, &count, err)) && count > 0 &&
            r->corpus->size < r->limit) {
+        if (r->corpus->size == d.offset) kind = looks_like(bytes, count);
         d.hash = hash_bytes(d.hash, bytes, count);
         read = spool_write(r, bytes, count, err);
         if (!read) break;
     }
     free(bytes);
+    if (read && kind) looks_warn(source_name(s), kind);
     d.hash = hash_end(d.hash);
     d.length = r->corpus->size - d.offset;
     *append(r->corpus, &r->capacity) = d;

@@ -2,6 +2,7 @@
 
 #include "core/log.h"
 #include "core/memory.h"
+#include "data/looks.h"
 #include "data/paths.h"
 
 #include <omp.h>
@@ -124,14 +125,17 @@ static bool scan_raw(scan *c, source *s, error *err) {
     stored_file *f = c->file;
     uint8_t *bytes = mem_alloc(SOURCE_CHUNK, 1);
     uint64_t hash = hash_start;
+    const char *kind = NULL;
     size_t count = 0;
     bool read;
     while ((read = source_read(s, bytes, SOURCE_CHUNK, &count, err)) && count > 0) {
+        if (f->content == 0) kind = looks_like(bytes, count);
         hash = hash_bytes(hash, bytes, count);
         f->content += count;
         take_place(c, s);
     }
     free(bytes);
+    if (read && kind) looks_warn(source_name(s), kind);
     hash = hash_end(hash);
     f->excluded = c->store->excluded_count > 0 && store_use_of(c->store, hash) == STORE_EXCLUDED;
     if (!read || f->excluded > 0) return read;

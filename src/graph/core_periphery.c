@@ -16,9 +16,9 @@ typedef struct budget {
 } budget;
 
 static bool check_shares(const graph_options *o, error *err) {
-    if (!(o->core > 0 && o->core <= 1)) {
-        return error_key(err, "model.core",
-                         "expected a share of nodes above 0 and at most 1, got %.10g", o->core);
+    if (!(o->core >= 0 && o->core <= 1)) {
+        return error_key(err, "model.core", "expected a share of nodes, from 0 to 1, got %.10g",
+                         o->core);
     }
     if (!(o->core_reads >= 0 && o->periphery_reads >= 0 &&
           o->core_reads + o->periphery_reads <= 1)) {
@@ -30,16 +30,26 @@ static bool check_shares(const graph_options *o, error *err) {
     return true;
 }
 
+/* The nodes of a core that takes half of the blocks, or fewer if the self-blocks of the other nodes
+ * need more than the other half. */
+static int fitting_core(int nodes, int64_t blocks) {
+    int64_t core = llround(sqrt((double)blocks / 2));
+    while (core > 1 && core * core + nodes - core > blocks) core--;
+    return (int)integer_min(nodes, core > 1 ? core : 1);
+}
+
 /* Divides the blocks outside the core by the given shares. Blocks that do not fit into one part go
  * to the next: first the periphery itself, then the periphery's reads of the core, then the core's
  * reads. */
 static bool make_budget(const graph_options *o, int nodes, budget *b, error *err) {
     if (!check_shares(o, err)) return false;
-    b->core = (int)integer_min(nodes, llround(fmax(1, o->core * nodes)));
-    b->periphery = nodes - b->core;
-    int64_t all = (int64_t)nodes * nodes, core = b->core, periphery = b->periphery;
-    int64_t blocks =
+    const int64_t all = (int64_t)nodes * nodes;
+    const int64_t blocks =
         o->degree ? (int64_t)nodes * (o->degree + 1) : llround(o->density * (double)all);
+    b->core = o->core > 0 ? (int)integer_min(nodes, llround(fmax(1, o->core * nodes)))
+                          : fitting_core(nodes, blocks);
+    b->periphery = nodes - b->core;
+    const int64_t core = b->core, periphery = b->periphery;
     int64_t fixed = core * core + periphery, rest = integer_min(blocks, all) - fixed;
     if (rest < 0) {
         return error_key(err, "model.core",

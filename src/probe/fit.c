@@ -19,6 +19,7 @@ typedef struct fit {
     const view *view;
     curvature curvature; /* of the view's features */
     const double *cost;
+    const feature_span *span; /* or NULL */
     int models;
     double *weights, *gradient;                      /* [models][units + 1] */
     double *loss, *second, *dual, *shrink, *entropy; /* [models]; dual: the largest so far */
@@ -54,6 +55,14 @@ static void find_duals(fit *f) {
     }
 }
 
+/* Leaves only the slopes along a model's own features and its intercept. */
+static void keep_span(const fit *f, int k, double *gradient) {
+    if (!f->span) return;
+    for (size_t j = 0; j < f->units; j++) {
+        if (j < f->span[k].first || j >= f->span[k].end) gradient[j] = 0;
+    }
+}
+
 /* Evaluates every model once. Returns the number of models that are done, or -1 after an error of
  * the device. */
 static int evaluate(fit *f, error *err) {
@@ -69,6 +78,7 @@ static int evaluate(fit *f, error *err) {
     for (int k = 0; k < f->models; k++) {
         double *gradient = f->gradient + (size_t)k * count;
         view_gradient(f->view, gradient);
+        keep_span(f, k, gradient);
         for (size_t j = 0; j < count; j++) gradient[j] *= f->cost[k];
     }
     find_duals(f);
@@ -151,8 +161,8 @@ static void end(fit *f, bool fitted) {
 }
 
 bool fit_models(logistic *l, const dataset *d, const int8_t *sign, penalty penalty,
-                const view *view, const double *cost, int models, double *weights,
-                fit_report *reports, bool progress, error *err) {
+                const view *view, const double *cost, const feature_span *span, int models,
+                double *weights, fit_report *reports, bool progress, error *err) {
     size_t count = (size_t)models;
     fit f = {.l = l,
              .units = d->units,
@@ -160,6 +170,7 @@ bool fit_models(logistic *l, const dataset *d, const int8_t *sign, penalty penal
              .penalty = penalty,
              .view = view,
              .cost = cost,
+             .span = span,
              .models = models,
              .weights = weights,
              .reports = reports};

@@ -98,6 +98,10 @@ static void find_target(minimiser *m) {
         history_newton_l1(m->past, m->w, m->gradient, m->target);
     } else {
         history_newton(m->past, m->w, m->gradient, m->target);
+        /* A weight of 0 without a slope is that of a feature that is left out. */
+        for (size_t i = 0; i < m->count; i++) {
+            if (m->gradient[i] == 0 && m->w[i] == 0) m->target[i] = 0;
+        }
     }
     m->expected = expected_change(m);
 }

@@ -10,7 +10,11 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { HELD_OUT = 5, SMALLEST_EXPONENT = -8 }; /* HELD_OUT: one row in five is held out */
+enum {
+    HELD_OUT = 5, /* one row in five is held out */
+    SMALLEST_EXPONENT = -8,
+    MOST_MODELS = PROBE_CHOICES * PROBE_COSTS
+};
 
 /* A dataset with the classes of its rows. */
 typedef struct part {
@@ -28,9 +32,13 @@ typedef struct probe {
     int32_t classes[DATASET_MAX_CLASSES];
     int class_count, functions; /* functions: 1 for two classes, else one a class */
     logistic *l;                /* the loss on train */
-    double cost[PROBE_COSTS];
+    feature_span choice[PROBE_CHOICES];
+    /* Each choice of features with each C. */
+    int models;
+    double cost[MOST_MODELS];
+    feature_span span[MOST_MODELS];
     int8_t *sign;        /* [rows of train] for the fit of one function */
-    double *weights;     /* [functions][PROBE_COSTS][units + 1] */
+    double *weights;     /* [functions][models][units + 1] */
     double *chosen;      /* [functions][units + 1] */
     double *deviation;   /* [units] over the rows of the final fit */
     int32_t *prediction; /* [rows of test] */
@@ -103,13 +111,28 @@ static bool rename_labels(probe *p, part *part, error *err) {
     return true;
 }
 
+/* Refuses a part whose features were made otherwise than those of train. */
+static bool check_pools(const probe *p, const part *part, error *err) {
+    const origin *ours = &part->origin, *theirs = &p->train.origin;
+    char our_text[ORIGIN_POOLS_TEXT], their_text[ORIGIN_POOLS_TEXT];
+    if (!ours->known || !theirs->known) return true;
+    origin_pools_text(&ours->pools, our_text);
+    origin_pools_text(&theirs->pools, their_text);
+    return strcmp(our_text, their_text) == 0 ||
+           error_set(err, "%s: features of --pool %s, but those of %s are of %s",
+                     part->d.features_path, our_text, p->train.d.features_path, their_text);
+}
+
 /* Opens a part. The first one, train, determines the classes and the number of units. */
 static bool open_part(probe *p, part *part, const char *prefix, error *err) {
     if (!dataset_open(&part->d, prefix, err)) return false;
     dataset *d = &part->d, *train = &p->train.d;
     size_t dropped;
     part->class = mem_alloc(d->rows, sizeof *part->class);
-    if (!origin_read(&part->origin, prefix, err) || !rename_labels(p, part, err)) return false;
+    if (!origin_read(&part->origin, prefix, err) || !rename_labels(p, part, err) ||
+        !check_pools(p, part, err)) {
+        return false;
+    }
     if (d == train) {
         p->class_count = dataset_classes(d, p->classes, err);
         if (p->class_count < 0) return false;
@@ -148,7 +171,7 @@ static int positive_class(const probe *p, int k) {
 /* ------------------------------------------------------------------------------------- margins */
 
 /* Computes the margins [functions][rows][models] of `models` models of each function, whose weights
- * are [functions][PROBE_COSTS][units + 1]. The caller frees them. */
+ * are [functions][stride]. The caller frees them. */
 static double *find_margins(probe *p, const dataset *d, const double *weights, size_t stride,
                             int models, error *err) {
     size_t each = d->rows * (size_t)models;
@@ -197,8 +220,8 @@ static size_t count_errors(const probe *p, const double *margins, const part *pa
 
 /* ------------------------------------------------------------------------------------- choosing */
 
-/* Fits `models` models of one function, with C from number `first` on, on the rows of train that
- * are not in `held`. */
+/* Fits `models` models of one function, from number `first` on, on the rows of train that are not
+ * in `held`. */
 static bool fit_on(probe *p, int function, const bool *held, int first, int models, double *weights,
                    fit_report *reports, error *err) {
     const dataset *d = &p->train.d;
@@ -208,8 +231,8 @@ static bool fit_on(probe *p, int function, const bool *held, int first, int mode
         p->sign[i] = (int8_t)(!used ? 0 : p->train.class[i] == yes ? 1 : -1);
     }
     view v = view_create(d, p->sign, p->how->standardize);
-    bool fitted = fit_models(p->l, d, p->sign, p->how->penalty, &v, p->cost + first, models,
-                             weights, reports, p->how->progress, err);
+    bool fitted = fit_models(p->l, d, p->sign, p->how->penalty, &v, p->cost + first,
+                             p->span + first, models, weights, reports, p->how->progress, err);
     memcpy(p->deviation, v.deviation, d->units * sizeof *p->deviation);
     view_free(&v);
     for (int k = 0, most = 0; fitted && k < models; k++) {
@@ -231,31 +254,86 @@ static void say_function(const probe *p, int function) {
     }
 }
 
-/* Returns the index of the smallest C with the fewest errors on the part, or on its rows in `held`;
- * -1 on failure. */
-static int choose_cost(probe *p, const part *part, const bool *held, const fit_report *reports,
-                       error *err) {
-    size_t stride = PROBE_COSTS * (p->train.d.units + 1);
-    double *margins = find_margins(p, &part->d, p->weights, stride, PROBE_COSTS, err);
-    if (!margins) return -1;
-    size_t wrong[PROBE_COSTS];
-    size_t rows = count_errors(p, margins, part, held, PROBE_COSTS, wrong);
-    free(margins);
-    int best = 0;
-    for (int c = 0; c < PROBE_COSTS; c++) {
-        if (p->how->progress) {
-            log_line("C = 2^%d: validation error %.2f %%, %d evaluations, gap %.1e",
-                     c + SMALLEST_EXPONENT, 100 * (double)wrong[c] / (double)rows,
-                     reports[c].evaluations, reports[c].gap);
-        }
-        if (wrong[c] < wrong[best]) best = c;
+/* The poolings of a choice: one of several alone, or all; none if they are not known. */
+static pool_list chosen_pools(const probe *p, int choice) {
+    const origin *o = &p->train.origin;
+    if (!o->known) return (pool_list){0};
+    if (choice < o->pools.count) return (pool_list){1, {o->pools.kinds[choice]}};
+    return o->pools;
+}
+
+/* Finds the factor by which margins become log-odds: the one at which the held rows' classes are
+ * likeliest. So that separated classes do not make it infinite, each row counts as having a small
+ * chance of the other classes, as in Platt's "Probabilistic outputs for support vector machines"
+ * (1999): of n rows of a class, one in n + 2. */
+static double find_scale(const probe *p, const double *margins, const part *part, const bool *held,
+                         int model) {
+    const size_t rows = part->d.rows, stride = (size_t)p->models, each = rows * stride;
+    size_t of_class[DATASET_MAX_CLASSES] = {0};
+    for (size_t i = 0; i < rows; i++) {
+        if (part->class[i] >= 0 && !(held && !held[i])) of_class[part->class[i]]++;
     }
-    p->result->valid_error = 100 * (double)wrong[best] / (double)rows;
-    p->result->valid_rows = rows;
+    double best = 1, least = INFINITY;
+    for (int step = -48; step <= 32; step++) {
+        const double scale = exp2(step / 8.0);
+        double loss = 0;
+        for (size_t i = 0; i < rows; i++) {
+            const int class = part->class[i];
+            if (class < 0 || (held && !held[i])) continue;
+            double margin[DATASET_MAX_CLASSES], probability[DATASET_MAX_CLASSES];
+            for (int k = 0; k < p->functions; k++) {
+                margin[k] = margins[(size_t)k * each + i * stride + (size_t)model];
+            }
+            saved_probabilities(margin, p->functions, scale, probability);
+            const double other = 1 / ((double)of_class[class] + 2);
+            for (int k = 0; k < p->class_count; k++) {
+                const double share = k == class ? 1 - other : other / (p->class_count - 1);
+                loss -= share * log(fmax(probability[k], 1e-300));
+            }
+        }
+        if (loss < least) {
+            least = loss;
+            best = scale;
+        }
+    }
     return best;
 }
 
-/* Combines the functions' reports of each C. */
+/* Returns the number of the first model with the fewest errors on the part, or on its rows in
+ * `held`; -1 on failure. */
+static int choose_model(probe *p, const part *part, const bool *held, const fit_report *reports,
+                        error *err) {
+    size_t stride = (size_t)p->models * (p->train.d.units + 1);
+    double *margins = find_margins(p, &part->d, p->weights, stride, p->models, err);
+    if (!margins) return -1;
+    size_t wrong[MOST_MODELS];
+    size_t rows = count_errors(p, margins, part, held, p->models, wrong);
+    probe_result *r = p->result;
+    int best = 0;
+    for (int m = 0; m < p->models; m++) {
+        const int choice = m / PROBE_COSTS;
+        const double error = 100 * (double)wrong[m] / (double)rows;
+        const pool_list pools = chosen_pools(p, choice);
+        if (p->how->progress) {
+            char text[ORIGIN_POOLS_TEXT];
+            log_line("%s%sC = 2^%d: validation error %.2f %%, %d evaluations, gap %.1e",
+                     origin_pools_text(&pools, text), pools.count ? ", " : "",
+                     m % PROBE_COSTS + SMALLEST_EXPONENT, error, reports[m].evaluations,
+                     reports[m].gap);
+        }
+        double *least = &r->choice_error[choice];
+        r->tried[choice] = pools;
+        if (m % PROBE_COSTS == 0 || error < *least) *least = error;
+        if (wrong[m] < wrong[best]) best = m;
+    }
+    r->valid_error = 100 * (double)wrong[best] / (double)rows;
+    r->valid_rows = rows;
+    r->scale = find_scale(p, margins, part, held, best);
+    free(margins);
+    return best;
+}
+
+/* Combines the functions' reports of each model. */
 static void add_reports(fit_report *all, const fit_report *one, int models) {
     for (int c = 0; c < models; c++) {
         all[c].objective += one[c].objective;
@@ -265,21 +343,21 @@ static void add_reports(fit_report *all, const fit_report *one, int models) {
 }
 
 static bool fit_all(probe *p, const bool *held, fit_report *all, error *err) {
-    size_t stride = PROBE_COSTS * (p->train.d.units + 1);
+    size_t stride = (size_t)p->models * (p->train.d.units + 1);
     for (int k = 0; k < p->functions; k++) {
-        fit_report reports[PROBE_COSTS];
+        fit_report reports[MOST_MODELS];
         say_function(p, k);
-        if (!fit_on(p, k, held, 0, PROBE_COSTS, p->weights + (size_t)k * stride, reports, err)) {
+        if (!fit_on(p, k, held, 0, p->models, p->weights + (size_t)k * stride, reports, err)) {
             return false;
         }
-        add_reports(all, reports, PROBE_COSTS);
+        add_reports(all, reports, p->models);
     }
     return true;
 }
 
-/* Fits the chosen C on all of train into p->chosen. Returns the C's index, or -1. */
+/* Fits the chosen model on all of train into p->chosen. Returns its number, or -1. */
 static int fit_and_choose(probe *p, fit_report *report, error *err) {
-    fit_report reports[PROBE_COSTS] = {0};
+    fit_report reports[MOST_MODELS] = {0};
     size_t rows = p->train.d.rows, length = p->train.d.units + 1;
     bool *held = p->how->valid ? NULL : mem_alloc(rows, sizeof *held);
     int best = -1;
@@ -287,7 +365,7 @@ static int fit_and_choose(probe *p, fit_report *report, error *err) {
         error_set(err, "%s: expected at least two documents of each class to split, or --valid",
                   p->train.d.labels_path);
     } else if (fit_all(p, held, reports, err)) {
-        best = choose_cost(p, held ? &p->train : &p->valid, held, reports, err);
+        best = choose_model(p, held ? &p->train : &p->valid, held, reports, err);
     }
     bool again = held != NULL;
     free(held);
@@ -296,7 +374,7 @@ static int fit_and_choose(probe *p, fit_report *report, error *err) {
     for (int k = 0; k < p->functions; k++) {
         double *weights = p->chosen + (size_t)k * length;
         fit_report one;
-        memcpy(weights, p->weights + ((size_t)k * PROBE_COSTS + (size_t)best) * length,
+        memcpy(weights, p->weights + (size_t)(k * p->models + best) * length,
                length * sizeof *weights);
         if (!again) continue;
         say_function(p, k);
@@ -332,24 +410,79 @@ static void describe_weights(const probe *p) {
     }
 }
 
+/* The error of giving all `rows` labelled documents of test the class most frequent in train. */
+static void find_majority(const probe *p, size_t rows) {
+    size_t of_class[DATASET_MAX_CLASSES] = {0}, most = 0, right = 0;
+    for (size_t i = 0; i < p->train.d.rows; i++) {
+        if (p->train.class[i] >= 0) of_class[p->train.class[i]]++;
+    }
+    for (size_t k = 1; k < (size_t)p->class_count; k++) {
+        if (of_class[k] > of_class[most]) most = k;
+    }
+    for (size_t i = 0; i < p->test.d.rows; i++) right += p->test.class[i] == (int16_t)most;
+    p->result->majority_error = 100 * (double)(rows - right) / (double)rows;
+}
+
+/* Names the classes as the labels' file does. */
+static void name_classes(probe *p) {
+    const origin *o = &p->train.origin;
+    p->result->names = mem_alloc((size_t)p->class_count, sizeof *p->result->names);
+    for (int k = 0; k < p->class_count; k++) {
+        p->result->names[k] =
+            o->names ? mem_string(o->names[p->classes[k]]) : mem_format("%d", p->classes[k]);
+    }
+}
+
+void probe_result_free(probe_result *r) {
+    for (int k = 0; r->names && k < r->classes; k++) free(r->names[k]);
+    free(r->names);
+    free(r->confusion);
+    r->names = NULL;
+    r->confusion = NULL;
+}
+
 static bool predict(probe *p, error *err) {
     const part *test = &p->test;
+    probe_result *r = p->result;
+    const size_t classes = (size_t)p->class_count;
     double *margins = find_margins(p, &test->d, p->chosen, p->train.d.units + 1, 1, err);
     if (!margins) return false;
     size_t wrong, rows = count_errors(p, margins, test, NULL, 1, &wrong);
+    r->confusion = mem_alloc(classes * classes, sizeof *r->confusion);
     for (size_t i = 0; i < test->d.rows; i++) {
-        p->prediction[i] = p->classes[said_class(p, margins, test->d.rows, i, 1, 0)];
+        const int said = said_class(p, margins, test->d.rows, i, 1, 0);
+        p->prediction[i] = p->classes[said];
+        if (test->class[i] >= 0) r->confusion[(size_t)test->class[i] * classes + (size_t)said]++;
     }
     free(margins);
-    p->result->error = 100 * (double)wrong / (double)rows;
+    r->error = 100 * (double)wrong / (double)rows;
+    find_majority(p, rows);
     return true;
+}
+
+/* Lists the models of a function: each choice of features with each C. */
+static void make_models(probe *p) {
+    const origin *o = &p->train.origin;
+    const size_t units = p->train.d.units, pools = o->known ? (size_t)o->pools.count : 1;
+    for (size_t k = 0; pools > 1 && units % pools == 0 && k < pools; k++) {
+        p->choice[p->result->choices++] =
+            (feature_span){k * (units / pools), (k + 1) * (units / pools)};
+    }
+    p->choice[p->result->choices++] = (feature_span){0, units};
+    p->models = p->result->choices * PROBE_COSTS;
+    for (int m = 0; m < p->models; m++) {
+        p->cost[m] = ldexp(1, m % PROBE_COSTS + SMALLEST_EXPONENT);
+        p->span[m] = p->choice[m / PROBE_COSTS];
+    }
 }
 
 static bool run(probe *p, error *err) {
     size_t units = p->train.d.units, functions = (size_t)p->functions;
-    for (int k = 0; k < PROBE_COSTS; k++) p->cost[k] = ldexp(1, k + SMALLEST_EXPONENT);
+    p->result->classes = p->class_count;
+    name_classes(p);
+    make_models(p);
     p->sign = mem_alloc(p->train.d.rows, sizeof *p->sign);
-    p->weights = mem_alloc(functions * PROBE_COSTS * (units + 1), sizeof *p->weights);
+    p->weights = mem_alloc(functions * (size_t)p->models * (units + 1), sizeof *p->weights);
     p->chosen = mem_alloc(functions * (units + 1), sizeof *p->chosen);
     p->deviation = mem_alloc(units, sizeof *p->deviation);
     p->prediction = mem_alloc(p->test.d.rows, sizeof *p->prediction);
@@ -359,7 +492,7 @@ static bool run(probe *p, error *err) {
                  log_bytes(size, (double)p->train.d.rows * (double)units * sizeof(float)),
                  p->be->device);
     }
-    p->l = logistic_create(p->be, &p->train.d, PROBE_COSTS, true, err);
+    p->l = logistic_create(p->be, &p->train.d, p->models, true, err);
     if (!p->l) return false;
     fit_report report;
     int chosen = fit_and_choose(p, &report, err);
@@ -367,7 +500,7 @@ static bool run(probe *p, error *err) {
     p->result->cost = p->cost[chosen];
     p->result->objective = report.objective;
     p->result->gap = report.gap;
-    p->result->classes = p->class_count;
+    p->result->pools = chosen_pools(p, chosen / PROBE_COSTS);
     p->result->units = units;
     p->result->train_rows = p->train.labelled;
     p->result->test_rows = p->test.labelled;
@@ -381,7 +514,6 @@ static bool run(probe *p, error *err) {
 static bool save_probe(const probe *p, const char *path, error *err) {
     const probe_result *r = p->result;
     const origin *o = &p->train.origin;
-    char(*labels)[16] = mem_alloc((size_t)p->class_count, sizeof *labels);
     saved_probe *s = mem_alloc(1, sizeof *s);
     *s = (saved_probe){.origin = *o,
                        .classes = p->class_count,
@@ -390,16 +522,13 @@ static bool save_probe(const probe *p, const char *path, error *err) {
                        .weights = p->chosen,
                        .deviation = p->deviation,
                        .cost = r->cost,
+                       .scale = r->scale,
                        .error = r->error,
                        .documents = (int64_t)r->test_rows};
-    for (int k = 0; k < p->class_count; k++) {
-        snprintf(labels[k], sizeof labels[k], "%d", p->classes[k]);
-        s->name[k] = o->names ? o->names[p->classes[k]] : labels[k];
-    }
+    for (int k = 0; k < p->class_count; k++) s->name[k] = r->names[k];
     snprintf(s->penalty, sizeof s->penalty, p->how->penalty == PENALTY_L1 ? "l1" : "l2");
     bool saved = saved_write(s, path, err);
     free(s);
-    free(labels);
     return saved;
 }
 
@@ -458,5 +587,6 @@ bool probe_run(backend *be, const probe_options *how, probe_result *result, erro
     close_part(&p->train);
     free(p);
     result->seconds = clock_seconds() - start;
+    if (!done) probe_result_free(result);
     return done;
 }

@@ -4,13 +4,20 @@
  *
  * The protocol is that of Radford, Jozefowicz, Sutskever, "Learning to generate reviews and
  * discovering sentiment" (2017): logistic regression, L1 by default. C is chosen from 2^-8, 2^-7
- * ... 2^0 by the error on validation; the smallest C wins ties. */
+ * ... 2^0 by the error on validation; the smallest C wins ties. Of features of several poolings each
+ * one alone and all together are tried in the same way; the first of those that err least is taken,
+ * and the weights of the others stay 0. */
 #ifndef SMALLWORLD_PROBE_PROBE_H
 #define SMALLWORLD_PROBE_PROBE_H
 
+#include "probe/features.h"
 #include "probe/fit.h"
 
-enum { PROBE_COSTS = 9, PROBE_TOP_UNITS = 10 };
+enum {
+    PROBE_COSTS = 9,
+    PROBE_TOP_UNITS = 10,
+    PROBE_CHOICES = POOL_KINDS + 1 /* each pooling's features alone, and all of them */
+};
 
 typedef struct probe_options {
     const char *train, *test; /* prefixes, see dataset.h */
@@ -29,7 +36,12 @@ typedef struct probe_options {
 typedef struct probe_result {
     double error, valid_error; /* per cent of the labelled rows */
     double cost;               /* C */
-    double objective, gap;     /* see fit.h: sum and largest over the functions */
+    double scale;              /* of margins, see saved.h */
+    pool_list pools;           /* the poolings chosen; none if the features' are not known */
+    int choices;               /* number of choices tried, and of each its error on validation */
+    pool_list tried[PROBE_CHOICES];
+    double choice_error[PROBE_CHOICES];
+    double objective, gap; /* see fit.h: sum and largest over the functions */
     int classes;
     size_t units, nonzero; /* nonzero: number of units with a weight in some function */
     int top_count;         /* number of units of largest |weight x deviation| below */
@@ -38,7 +50,12 @@ typedef struct probe_result {
     size_t dropped;                           /* number of unlabelled rows in all files */
     int evaluations;                          /* number of passes over train, over all fits */
     double seconds;
+    double majority_error; /* of the class most frequent in train, for every document of test */
+    size_t *confusion;     /* [classes][classes] documents of test: true class, then said class */
+    char **names;          /* [classes] */
 } probe_result;
+
+void probe_result_free(probe_result *result);
 
 /* Runs the probe on a backend in FP32. Writes files only after everything else has succeeded. */
 bool probe_run(backend *be, const probe_options *how, probe_result *result, error *err);

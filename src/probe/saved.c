@@ -11,7 +11,7 @@
 
 #define PROBE_VERSION "1"
 
-enum { FIXED_ENTRIES = 12 };
+enum { FIXED_ENTRIES = 13 };
 
 /* ---------------------------------------------------------------------------------- writing */
 
@@ -36,6 +36,8 @@ bool saved_write(const saved_probe *p, const char *path, error *err) {
     add_entry(entries, &count, "penalty", p->penalty);
     json_format_number(text, p->cost);
     add_entry(entries, &count, "C", text);
+    json_format_number(text, p->scale);
+    add_entry(entries, &count, "scale", text);
     json_format_number(text, p->error);
     add_entry(entries, &count, "error", text);
     snprintf(text, sizeof text, "%" PRId64, p->documents);
@@ -101,6 +103,10 @@ static bool parse(saved_probe *p) {
     snprintf(p->penalty, sizeof p->penalty, "%.7s", entry(p, "penalty"));
     if (!number_real(entry(p, "C"), &p->cost) || !number_real(entry(p, "error"), &p->error) ||
         !number_integer(entry(p, "documents"), &p->documents)) {
+        return false;
+    }
+    p->scale = 1; /* in files older than the entry */
+    if (*entry(p, "scale") && !(number_real(entry(p, "scale"), &p->scale) && p->scale > 0)) {
         return false;
     }
     p->origin.known = *entry(p, "state") != '\0';
@@ -174,28 +180,31 @@ int saved_top_units(const saved_probe *p, int64_t hidden, size_t *units, int cou
     return found;
 }
 
+void saved_probabilities(const double *margin, int models, double scale, double *probability) {
+    double total = 0;
+    for (int k = 0; k < models; k++) {
+        probability[k] = 1 / (1 + exp(-scale * margin[k]));
+        total += probability[k];
+    }
+    if (models == 1) {
+        probability[1] = probability[0];
+        probability[0] = 1 - probability[1];
+        return;
+    }
+    for (int k = 0; k < models; k++) {
+        probability[k] = total > 0 ? probability[k] / total : 1.0 / models;
+    }
+}
+
 int saved_apply(const saved_probe *p, const float *x, double *probability) {
-    double total = 0, largest = -INFINITY;
+    double margin[SAVED_MAX_CLASSES];
     int best = 0;
     for (int k = 0; k < p->models; k++) {
         const double *w = p->weights + (size_t)k * (p->units + 1);
-        double margin = w[p->units];
-        for (size_t u = 0; u < p->units; u++) margin += w[u] * x[u];
-        probability[k] = 1 / (1 + exp(-margin));
-        total += probability[k];
-        if (p->models == 1) best = margin > 0;
-        if (p->models > 1 && margin > largest) {
-            largest = margin;
-            best = k;
-        }
+        margin[k] = w[p->units];
+        for (size_t u = 0; u < p->units; u++) margin[k] += w[u] * x[u];
+        if (margin[k] > margin[best]) best = k;
     }
-    if (p->models == 1) {
-        probability[1] = probability[0];
-        probability[0] = 1 - probability[1];
-    } else {
-        for (int k = 0; k < p->models; k++) {
-            probability[k] = total > 0 ? probability[k] / total : 1.0 / p->models;
-        }
-    }
-    return best;
+    saved_probabilities(margin, p->models, p->scale, probability);
+    return p->models == 1 ? margin[0] > 0 : best;
 }

@@ -25,6 +25,7 @@ typedef struct saved_probe {
     const double *weights, *deviation;
     char penalty[8];
     double cost, error;
+    double scale;      /* of margins: log-odds are scale x margin, calibrated on validation data */
     int64_t documents; /* number of documents of the error */
 } saved_probe;
 
@@ -41,9 +42,12 @@ bool saved_check(const saved_probe *p, int64_t units, const char *checksum, cons
  * Leaves out units whose weights are all 0. Returns the number of units found. */
 int saved_top_units(const saved_probe *p, int64_t hidden, size_t *units, int count);
 
-/* Computes the probability [classes] of each class for a document with features x [units]. Of two
- * classes it is the logistic function of the margin; of more, that of each function over the sum of
- * all. Returns the likeliest class. */
+/* Converts the margins [models] of a probe to the probabilities of its classes. Of two classes that
+ * is the logistic function of scale x margin; of more, that of each function over the sum of all. */
+void saved_probabilities(const double *margin, int models, double scale, double *probability);
+
+/* Computes the probability [classes] of each class for a document with features x [units]. Returns
+ * the class of the largest margin. */
 int saved_apply(const saved_probe *p, const float *x, double *probability);
 
 #endif

@@ -34,8 +34,8 @@ const config_key option_keys[] = {
      "number format of the products' operands; tf32 is fp32 rounded for a GPU's tensor cores, and"
      " fp32 on the CPU; auto is bf16 on a GPU and fp32 on the CPU", R},
     {"run.threads", CONFIG_INTEGER, AT(run.threads), "0", 0, MAX_THREADS, NULL,
-     "threads of the CPU backend; 0 means $OMP_NUM_THREADS or, without it, one for each "
-     "processor", R},
+     "threads of the CPU backend; 0 means $OMP_NUM_THREADS or, without it, as many as are fastest, "
+     "up to one for each processor", R},
 
     {"data.train", CONFIG_LIST, AT(data.train), NULL, 0, 0, NULL,
      "files to train on, folders of them, or .list files, which name one a line; a " PATHS_DOCUMENTS
@@ -74,7 +74,7 @@ const config_key option_keys[] = {
      "64 or 128", M},
     {"model.embedding", CONFIG_INTEGER, AT(model.embedding), "64", 1, 4096, NULL,
      "number of features of a byte's embedding", M},
-    {"model.graph", CONFIG_CHOICE, AT(model.graph), "watts_strogatz", 0, 0, GRAPH_KINDS,
+    {"model.graph", CONFIG_CHOICE, AT(model.graph), "core_periphery", 0, 0, GRAPH_KINDS,
      "graph that says which blocks of the recurrent weights exist", M},
     {"model.graph_file", CONFIG_STRING, AT(model.graph_file), NULL, 0, 0, NULL,
      "file with the graph for model.graph: file, an edge list or a .npy mask [output block][input"
@@ -87,9 +87,9 @@ const config_key option_keys[] = {
      M | CONFIG_ABOVE_MINIMUM},
     {"model.rewire", CONFIG_NUMBER, AT(model.rewire), "0.1", 0, 1, NULL,
      "probability that an edge of a Watts–Strogatz graph is rewired", M},
-    {"model.core", CONFIG_NUMBER, AT(model.core), "0.5", 0, 1, NULL,
+    {"model.core", CONFIG_NUMBER, AT(model.core), "0", 0, 1, NULL,
      "share of the nodes that form the core of a core_periphery graph, where each is joined to "
-     "every other", M | CONFIG_ABOVE_MINIMUM | L},
+     "every other; 0 makes the core of half of all blocks", M | L},
     {"model.core_reads", CONFIG_NUMBER, AT(model.core_reads), "0.05", 0, 1, NULL,
      "share of the blocks outside the core, self-blocks not counted, "
      "through which core nodes read periphery nodes", M | L},
@@ -476,12 +476,14 @@ backend *options_backend(const run_options *run, error *err) {
                                       [PRECISION_TF32] = TF32,
                                       [PRECISION_BF16] = BF16};
     precision wanted = named[run->precision];
+    static int usual; /* $OMP_NUM_THREADS, or the number of processors */
+    if (usual == 0) usual = omp_get_max_threads();
+    int threads = (int)run->threads;
+    if (threads == 0 && getenv("OMP_NUM_THREADS")) threads = usual;
     /* Work on the host outside the backend, such as first weights and the probe, uses as many
      * threads. */
-    const int threads = run->threads > 0 ? (int)run->threads : threads_of_rank(run->ranks);
-    static int usual; /* OMP_NUM_THREADS, or the number of processors */
-    if (usual == 0) usual = omp_get_max_threads();
-    omp_set_num_threads(threads > 0 ? threads : usual);
+    const int share = threads_of_rank(run->ranks);
+    omp_set_num_threads(threads > 0 ? threads : share > 0 ? share : usual);
     if (run->device != DEVICE_CPU) {
         precision on_gpu = run->precision == PRECISION_AUTO ? BF16 : wanted;
         backend *be = backend_cuda(on_gpu, run->ranks ? run->ranks->gpu : 0, err);

@@ -271,15 +271,15 @@ void trainer_describe(const trainer *tr) {
         }
     }
     log_line("device: %s, %s", tr->be->device, precision_name(tr->be->precision));
-    char layers[32] = "";
+    char cell[16], layers[32] = "";
     if (m->layers > 1) snprintf(layers, sizeof layers, "%d layers of ", m->layers);
     if (tr->ranks) {
         log_line("ranks: %d, each with about %d of %d streams", tr->ranks->count, tr->streams.count,
                  tr->streams.all);
     }
     log_line("model: %s, %s%" PRId64 " units, %zu parameters",
-             (const char *[]){"lstm", "mlstm", "deep"}[m->config.cell], layers, m->config.hidden,
-             parameter_scalars(&m->parameters));
+             config_choice(CELL_KINDS, (int)m->config.cell, cell, sizeof cell), layers,
+             m->config.hidden, parameter_scalars(&m->parameters));
     log_line("memory: %s", plan_text(&m->plan, text));
     if (tr->run.start == TRAIN_RESUME && !tr->run.resumed) {
         log_line("resume: there is no %s/last.state, so the run starts from its beginning",

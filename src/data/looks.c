@@ -1,0 +1,65 @@
+#include "data/looks.h"
+
+#include "core/log.h"
+
+#include <stdatomic.h>
+#include <string.h>
+
+enum { MOST_BYTES = 4096 }; /* that are looked at */
+
+static const struct {
+    const char *magic;
+    size_t length;
+    const char *name;
+} kinds[] = {
+    {"\xFF\xFE", 2, "UTF-16 text"},
+    {"\xFE\xFF", 2, "UTF-16 text"},
+    {"PK\x03\x04", 4, "a ZIP archive"},
+    {"%PDF-", 5, "a PDF document"},
+    {"\x1F\x8B", 2, "a gzip file"},
+    {"\xFD"
+     "7zXZ",
+     5, "an xz file"},
+    {"BZh", 3, "a bzip2 file"},
+    {"\x28\xB5\x2F\xFD", 4, "a Zstandard file"},
+    {"7z\xBC\xAF\x27\x1C", 6, "a 7z archive"},
+    {"Rar!", 4, "a RAR archive"},
+    {"\x89PNG", 4, "a PNG image"},
+    {"\xFF\xD8\xFF", 3, "a JPEG image"},
+    {"\x7F"
+     "ELF",
+     4, "a program"},
+    {"\xD0\xCF\x11\xE0", 4, "an old Office document"},
+    {"SQLite format 3", 15, "a SQLite database"},
+    {"{\\rtf", 5, "an RTF document"},
+    {"PAR1", 4, "a Parquet file"},
+    {"\x93NUMPY", 6, "a NumPy array"},
+};
+
+const char *looks_like(const uint8_t *head, size_t count) {
+    if (count > MOST_BYTES) count = MOST_BYTES;
+    for (size_t k = 0; k < sizeof kinds / sizeof kinds[0]; k++) {
+        if (count > kinds[k].length && memcmp(head, kinds[k].magic, kinds[k].length) == 0) {
+            return kinds[k].name;
+        }
+    }
+    if (count > 262 && memcmp(head + 257, "ustar", 5) == 0) return "a tar archive";
+    size_t zeros[2] = {0, 0}, controls = 0;
+    for (size_t i = 0; i < count; i++) {
+        zeros[i % 2] += head[i] == 0;
+        controls += (head[i] < ' ' && !memchr("\t\n\r\f\x1B", head[i], 5)) || head[i] == 0x7F;
+    }
+    /* Latin letters in UTF-16 have every second byte 0. */
+    if (zeros[0] > count / 4 || zeros[1] > count / 4) {
+        return zeros[0] + zeros[1] < count * 5 / 8 ? "UTF-16 text" : "binary data";
+    }
+    return controls > count / 32 ? "binary data" : NULL;
+}
+
+void looks_warn(const char *name, const char *kind) {
+    static atomic_flag warned = ATOMIC_FLAG_INIT;
+    const bool utf16 = strcmp(kind, "UTF-16 text") == 0;
+    if (atomic_flag_test_and_set(&warned)) return;
+    log_warning("%s looks like %s; a model of it learns its bytes, not its text%s", name, kind,
+                utf16 ? " (`iconv -f UTF-16 -t UTF-8` converts it)" : "");
+}
