@@ -326,6 +326,22 @@ static void test_core_and_periphery_density(void **state) {
     graph *g = make_graph(options, 20); /* a core of ten nodes, with default shares */
     assert_int_equal(graph_blocks(g), 200);
     graph_free(g);
+    /* A core of no given size takes half of the blocks but the self-blocks. */
+    static const struct {
+        double density;
+        int nodes, core;
+    } fitted[] = {{0.5, 20, 10}, {0.25, 16, 5}, {1, 20, 14}, {0.05, 20, 1}, {0.1, 20, 4}};
+    for (size_t i = 0; i < sizeof fitted / sizeof fitted[0]; i++) {
+        const int nodes = fitted[i].nodes, core = fitted[i].core;
+        options = (graph_options){
+            .kind = GRAPH_CORE_PERIPHERY, .density = fitted[i].density, .periphery = GRAPH_RANDOM};
+        g = make_graph(options, nodes);
+        int joined = 0;
+        for (int k = g->start[0]; k < g->start[1]; k++) joined += g->column[k] < core;
+        assert_int_equal(joined, core);
+        assert_true(graph_blocks(g) <= llround(fitted[i].density * nodes * nodes));
+        graph_free(g);
+    }
     refused((graph_options){.kind = GRAPH_CORE_PERIPHERY, .core = 0.5, .density = 0.2}, 20,
             "model.core: a core of 10 of 20 nodes and the self-blocks of the others are a density "
             "of 0.275, more than model.density allows (0.2)");

@@ -3,7 +3,9 @@
 
 #include "core/memory.h"
 #include "core/npy.h"
+#include "probe/origin.h"
 #include "probe/probe.h"
+#include "probe/saved.h"
 
 #include <float.h>
 #include <math.h>
@@ -58,6 +60,7 @@ static probe_result run_probe(const probe_options *how) {
     probe_result result;
     error err;
     if (!probe_run(be, how, &result, &err)) fail_msg("%s", err.text);
+    probe_result_free(&result);
     return result;
 }
 
@@ -142,6 +145,90 @@ static void test_ties_go_to_the_smallest_cost(void **state) {
     assert_int_equal(said.rows, 100);
     assert_memory_equal(said.data, p.label, 100 * sizeof *p.label);
     npy_close(&said);
+    free_problem(&p);
+}
+
+/* Writes a problem's features beside as many zeros, as two poolings' features: the problem's as those
+ * of the mean or of the last state. */
+static void write_two_pools(const char *prefix, const problem *p, bool mean) {
+    problem both = make_problem(p->rows, 2 * p->units, 1, 0, 0);
+    const origin made = {.known = true, .pools = {2, {POOL_MEAN, POOL_LAST}}, .model = "m"};
+    error err;
+    for (size_t i = 0; i < p->rows; i++) {
+        float *row = both.x + i * 2 * p->units;
+        memset(row, 0, 2 * p->units * sizeof *row);
+        memcpy(row + (mean ? 0 : p->units), p->x + i * p->units, p->units * sizeof *row);
+        both.label[i] = p->label[i];
+    }
+    write_problem(prefix, &both);
+    if (!origin_write(&made, path_of(prefix), &err)) fail_msg("%s", err.text);
+    free_problem(&both);
+}
+
+/* Of two poolings, one of which says nothing, the probe takes the other, as if it stood alone. */
+static void test_chooses_the_pooling(void **state) {
+    (void)state;
+    error err;
+    for (int which = 0; which < 4; which++) {
+        const bool mean = which % 2;
+        const penalty penalty = which / 2 ? PENALTY_L2 : PENALTY_L1;
+        problem train, valid, test;
+        write_three(&train, &valid, &test);
+        probe_options how = options_of(penalty);
+        how.valid = path_of("valid");
+        const probe_result alone = run_probe(&how);
+        write_two_pools("train", &train, mean);
+        write_two_pools("valid", &valid, mean);
+        write_two_pools("test", &test, mean);
+        how.out = path_of("out");
+        const probe_result r = run_probe(&how);
+        assert_int_equal(r.choices, 3);
+        assert_int_equal(r.pools.count, 1);
+        assert_int_equal(r.pools.kinds[0], mean ? POOL_MEAN : POOL_LAST);
+        assert_true(r.cost == alone.cost && r.error == alone.error);
+        assert_true(r.valid_error == alone.valid_error && r.choice_error[!mean] == r.valid_error);
+        assert_true(r.choice_error[mean] > 30); /* nearly a coin's */
+        assert_true(fabs(r.objective / alone.objective - 1) < 2e-5);
+        npy weights;
+        assert_true(npy_open(&weights, path_of("out.weights.npy"), &err));
+        assert_int_equal(weights.rows, 25);
+        for (int u = 0; u < 12; u++) {
+            assert_true(((const double *)weights.data)[(mean ? 12 : 0) + u] == 0);
+        }
+        npy_close(&weights);
+        free_problem(&train);
+        free_problem(&valid);
+        free_problem(&test);
+    }
+    for (int i = 0; i < 3; i++) {
+        if (!origin_remove(path_of((const char *[]){"train", "valid", "test"}[i]), &err)) {
+            fail_msg("%s", err.text);
+        }
+    }
+}
+
+/* The classes are far apart, so margins say nothing of how often they are wrong; the probability
+ * that calibration gives does: one in n + 2 of the n held-out rows of a class. */
+static void test_calibrates(void **state) {
+    (void)state;
+    problem p = make_problem(400, 3, 1, 0, 80);
+    for (size_t i = 0; i < p.rows; i++) p.x[i * 3 + 1] = (p.label[i] = i % 2) ? 5 : -5;
+    write_problem("train", &p);
+    write_problem("test", &p);
+    probe_options how = options_of(PENALTY_L2);
+    how.out = path_of("out");
+    run_probe(&how);
+    saved_probe saved;
+    error err;
+    double mean = 0, probability[2];
+    assert_true(saved_open(&saved, path_of("out.probe.safetensors"), &err));
+    for (size_t i = 0; i < p.rows; i++) {
+        assert_int_equal(saved_apply(&saved, p.x + i * 3, probability), p.label[i]);
+        assert_true(fabs(probability[0] + probability[1] - 1) < 1e-12);
+        mean += (1 - probability[p.label[i]]) / (double)p.rows;
+    }
+    assert_true(mean > 0.5 / 42 && mean < 2.0 / 42);
+    saved_close(&saved);
     free_problem(&p);
 }
 
@@ -322,6 +409,8 @@ int main(void) {
         cmocka_unit_test(test_split_of_few),
         cmocka_unit_test(test_chooses_the_smallest_best_cost),
         cmocka_unit_test(test_ties_go_to_the_smallest_cost),
+        cmocka_unit_test(test_chooses_the_pooling),
+        cmocka_unit_test(test_calibrates),
         cmocka_unit_test(test_same_seed_same_bytes),
         cmocka_unit_test(test_unlabelled_rows_are_dropped),
         cmocka_unit_test(test_refusals),

@@ -46,6 +46,9 @@ static void test_repeats(void **state) {
     if (test_device_is_cuda()) return;
     run("threads", TRAIN_FRESH, "train.steps=20 model.dropout=0.2 run.threads=3");
     assert_true(same_file("first", "threads", "last.safetensors"));
+    run("fastest", TRAIN_FRESH, "train.steps=60 model.dropout=0.2 run.threads=0");
+    run("one", TRAIN_FRESH, "train.steps=60 model.dropout=0.2 run.threads=1");
+    assert_true(same_file("fastest", "one", "last.safetensors"));
 }
 
 static void test_minutes(void **state) {

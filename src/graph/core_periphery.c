@@ -30,12 +30,10 @@ static bool check_shares(const graph_options *o, error *err) {
     return true;
 }
 
-/* The nodes of a core that takes half of the blocks, or fewer if the self-blocks of the other nodes
- * need more than the other half. */
+/* The nodes of a core that takes half of the blocks that are not self-blocks: c^2 - c of them. */
 static int fitting_core(int nodes, int64_t blocks) {
-    int64_t core = llround(sqrt((double)blocks / 2));
-    while (core > 1 && core * core + nodes - core > blocks) core--;
-    return (int)integer_min(nodes, core > 1 ? core : 1);
+    const double others = fmax(0, (double)(blocks - nodes));
+    return (int)integer_min(nodes, llround((1 + sqrt(1 + 2 * others)) / 2));
 }
 
 /* Divides the blocks outside the core by the given shares. Blocks that do not fit into one part go

@@ -89,7 +89,7 @@ const config_key option_keys[] = {
      "probability that an edge of a Watts–Strogatz graph is rewired", M},
     {"model.core", CONFIG_NUMBER, AT(model.core), "0", 0, 1, NULL,
      "share of the nodes that form the core of a core_periphery graph, where each is joined to "
-     "every other; 0 makes the core of half of all blocks", M | L},
+     "every other; 0 gives it half of the blocks but the self-blocks", M | L},
     {"model.core_reads", CONFIG_NUMBER, AT(model.core_reads), "0.05", 0, 1, NULL,
      "share of the blocks outside the core, self-blocks not counted, "
      "through which core nodes read periphery nodes", M | L},
