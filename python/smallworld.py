@@ -10,6 +10,7 @@ looks for libraries, or at $SMALLWORLD_LIBRARY.
 """
 
 import ctypes
+import json
 import operator
 import os
 import weakref
@@ -141,6 +142,17 @@ def _choice(name, value, choices):
     return choices.index(value)
 
 
+def _safetensors(path):
+    """The float64 tensors of a small file and its metadata."""
+    data = Path(path).read_bytes()
+    start = 8 + int.from_bytes(data[:8], "little")
+    header = json.loads(data[8:start])
+    said = header.pop("__metadata__", {})
+    read = lambda t: numpy.frombuffer(data[start + t["data_offsets"][0]:start + t["data_offsets"][1]],
+                                      "<f8").reshape(t["shape"])
+    return {name: read(t) for name, t in header.items() if t["dtype"] == "F64"}, said
+
+
 # -------------------------------------------------------------------------------------- models --
 
 
@@ -166,6 +178,9 @@ class Model:
     units = property(lambda self: _c.units(self._handle), doc="The width of states.")
     parameters = property(lambda self: _c.parameters(self._handle))
     device = property(lambda self: _c.device(self._handle).decode())
+
+    def __repr__(self):
+        return f"<smallworld.Model: {self.units} units, {self.parameters:,} parameters, {self.device}>"
 
     def _texts(self, texts, framed):
         """([bytes], the arguments that the library's functions begin with)"""
@@ -218,6 +233,25 @@ class Model:
         _c.check(_c.features(*arguments, _choice("state", state, self.STATES),
                              _choice("pool", pool, self.POOLS), rows.ctypes.data))
         return rows
+
+    def predict(self, texts, probe, framed=True):
+        """For each text a dict of the probability of each class, likeliest first. probe: the path of a
+        .probe.safetensors that `smallworld probe --out` wrote for this model."""
+        tensors, said = _safetensors(probe)
+        if said.get("kind") != "probe" or not said.get("pool"):
+            raise ValueError(f"{probe}: expected a probe on features of `smallworld features`")
+        x = numpy.hstack([self.features(texts, said["state"], pool, framed)
+                          for pool in said["pool"].split(",")]).astype(numpy.float64)
+        weights = tensors["weights"]
+        if x.shape[1] != weights.shape[1] - 1:
+            raise ValueError(f"{probe}: on {weights.shape[1] - 1} features, but the model has {x.shape[1]}")
+        likely = 1 / (1 + numpy.exp(-float(said.get("scale", 1)) * (x @ weights[:, :-1].T + weights[:, -1])))
+        if len(weights) == 1:
+            likely = numpy.hstack([1 - likely, likely])
+        else:
+            likely /= likely.sum(1, keepdims=True)
+        names = [said[f"class.{k}"] for k in range(likely.shape[1])]
+        return [dict(sorted(zip(names, map(float, row)), key=lambda pair: -pair[1])) for row in likely]
 
     def generate(self, count=500, prompt=b"\n ", temperature=1.0, top_k=0, top_p=1.0, seed=1):
         """`count` bytes that follow the prompt."""
@@ -288,7 +322,7 @@ class Pattern:
 
     mask: NumPy (nodes, nodes) of output and input nodes, true where there is a block; every node's own
     block must be there. Arrays are PyTorch's, CuPy's or any with DLPack, of the device; NumPy's on the
-    CPU. A GPU's are float32 or, with precision="bf16" (the default there), bfloat16; the gradient of
+    CPU, where float64 is converted. A GPU's are float32 or, with precision="bf16" (the default there), bfloat16; the gradient of
     the weights is float32 always.
     """
 
@@ -313,8 +347,10 @@ class Pattern:
                          else (_BFLOAT, 16))
 
     def _view(self, name, array, shape, stream, kind=None):
-        view = _Array(name, array, stream)
         kind = kind or self._operand
+        if name != "out" and isinstance(array, numpy.ndarray) and array.dtype == numpy.float64:
+            array = numpy.ascontiguousarray(array, numpy.float32)
+        view = _Array(name, array, stream)
         words = {(_FLOAT, 32): "float32", (_BFLOAT, 16): "bfloat16"}
         if view.device != (_CUDA if self.on_gpu else _CPU):
             raise ValueError(f"{name}: expected an array on the {'GPU' if self.on_gpu else 'CPU'}")

@@ -7,6 +7,7 @@ imports the module from there. Skipped (77) without NumPy.
 """
 
 import gc
+import importlib.util
 import json
 import os
 import subprocess
@@ -101,9 +102,28 @@ class Installed(unittest.TestCase):
         self.assertEqual([name for name in names if not name.startswith("smallworld_")], [])
 
 
+    def test_pip(self):
+        """pip installs the module and the library from a clone; here with what this build has compiled."""
+        if not all(importlib.util.find_spec(name) for name in ("pip", "setuptools", "wheel")):
+            self.skipTest("no pip, setuptools or wheel")
+        clone, target = FOLDER / "clone", FOLDER / "target"
+        clone.mkdir()
+        for name in "setup.py", "pyproject.toml", "CMakeLists.txt":
+            (clone / name).write_bytes((ROOT / name).read_bytes())
+        (clone / "python").mkdir()
+        (clone / "python" / "smallworld.py").write_bytes((ROOT / "python" / "smallworld.py").read_bytes())
+        done = run(sys.executable, "-m", "pip", "install", "--no-build-isolation", "--no-deps", "--no-index",
+                   "--target", target, clone, env={**os.environ, "SMALLWORLD_BUILD_DIR": str(PROGRAM.parent)})
+        self.assertEqual(done.returncode, 0, done.stderr)
+        done = run(sys.executable, "-c", "import smallworld; print(smallworld.__file__, smallworld.version())",
+                   cwd=FOLDER, env={**os.environ, "PYTHONPATH": str(target)})
+        self.assertEqual(done.stdout.split(), [str(target / "smallworld.py"), smallworld.version()], done.stderr)
+
+
 class Models(unittest.TestCase):
     def test_facts(self):
         self.assertEqual(MODEL.units, 64)
+        self.assertRegex(repr(MODEL), r"^<smallworld.Model: 64 units, [\d,]+ parameters, CPU .*>$")
         self.assertIn("CPU", MODEL.device)
         described = run(PROGRAM, "graph", "m.safetensors", "--json", cwd=FOLDER)
         self.assertEqual(described.returncode, 0)
@@ -132,6 +152,23 @@ class Models(unittest.TestCase):
                         state, "--pool", pool, "--device", "cpu", "--threads", "1")
                 numpy.testing.assert_allclose(MODEL.features(lines, state=state, pool=pool),
                                               numpy.load(FOLDER / "f.npy"), rtol=1e-6, atol=1e-7)
+
+    def test_predict_is_the_programs(self):
+        names, cpu = ["bad", "good", "mixed"], ("--device", "cpu", "--threads", "1")
+        for count in 2, 3:
+            lines = [f"{names[i % count]}\tthe {'xyz'[i % count] * (i % 7 + 1)} cat" for i in range(60)]
+            (FOLDER / "named.tsv").write_text("".join(line + "\n" for line in lines))
+            program("features", "m.safetensors", "--data", "named.tsv", "--out", "n", *cpu)
+            program("probe", "--train", "n", "--test", "n", "--out", "p", *cpu)
+            theirs = program("predict", "m.safetensors", "--probe", "p", "--text", "named.tsv", *cpu)
+            ours = MODEL.predict([line.split("\t")[1] for line in lines], FOLDER / "p.probe.safetensors")
+            for line, likely in zip(theirs.splitlines(), ours, strict=True):
+                said = json.loads(line)
+                self.assertEqual(next(iter(likely)), said["class"])
+                for name, value in said["probability"].items():
+                    self.assertAlmostEqual(likely[name], value, places=5)
+        with self.assertRaisesRegex(ValueError, "expected a probe"):
+            MODEL.predict("a", FOLDER / "m.safetensors")
 
     def test_states_pool_to_features(self):
         for state in MODEL.STATES:
@@ -240,6 +277,8 @@ class Products(unittest.TestCase):
             full = self.dense(mask, w, block)
             close = lambda a, b: numpy.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-4)
             close(smallworld.bsmm(pattern, w, x), full @ x)
+            numpy.testing.assert_array_equal(smallworld.bsmm(pattern, w.astype(float), x.astype(float)),
+                                             smallworld.bsmm(pattern, w, x))
             close(pattern.dgrad(w, dy), full.T @ dy)
             dw = pattern.wgrad(dy, x)
             close(self.dense(mask, dw, block), (dy @ x.T) * numpy.kron(mask, numpy.ones((block,) * 2)))
@@ -255,7 +294,7 @@ class Products(unittest.TestCase):
                 ("x: expected shape", lambda: pattern.fprop(w, x[:, 1:])),
                 ("x: expected shape", lambda: pattern.fprop(w, x[1:])),
                 ("w: expected shape", lambda: pattern.fprop(w[1:], x)),
-                ("x: expected float32", lambda: pattern.fprop(w, x.astype("float64"))),
+                ("x: expected float32", lambda: pattern.fprop(w, x.astype("float16"))),
                 ("x: expected a contiguous", lambda: pattern.fprop(w, numpy.asfortranarray(x))),
                 ("block: expected", lambda: smallworld.Pattern(mask, 2**32 + 8)),
                 ("mask: expected", lambda: smallworld.Pattern(mask[1:], 8))):

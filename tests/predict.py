@@ -110,8 +110,17 @@ class Predict(cli.Case):
         lines = [json.loads(line) for line in self.read("lines.jsonl").splitlines()]
         predictions = numpy.load(self.folder / "q.predictions.npy")
         self.assertEqual([names[k] for k in predictions], [line["class"] for line in lines])
-        self.refused("a probe of two classes", "show", "run/last.safetensors", "--probe", "p",
-                     "--text", "two.tsv", "--out", "page.html", *self.cpu)
+        # Each class has a score of its own on a page, and a histogram of all classes' documents.
+        self.run_program("show", "run/last.safetensors", "--probe", "p", "--text", "test.tsv", "--features",
+                         "test", "--out", "page.html", *self.cpu)
+        data = self.page_data()
+        self.assertEqual([t["name"] for t in data["tracks"][:3]], [f"probe: score of {n}" for n in names])
+        ends = [d["start"] + d["length"] - 1 for d in data["documents"]]
+        for k, track in enumerate(data["tracks"][:3]):
+            values = numpy.frombuffer(base64.b64decode(track["values"]), "<i2") / 32767 * track["scale"]
+            numpy.testing.assert_allclose(values[ends], margins[:, k], atol=track["scale"] / 32767 + 1e-4)
+            self.assertEqual([sum(counts) for counts in track["histogram"]["counts"]],
+                             [(numpy.load(self.folder / "test.labels.npy") == n).sum() for n in range(3)])
 
     def test_two_integers(self):
         self.train()
@@ -131,14 +140,29 @@ class Predict(cli.Case):
             self.run_program("show", "run/last.safetensors", "--text", "valid.tsv", "--probe", "p",
                              "--features", "v", "--out", "page.html", *self.cpu)
             data = self.page_data()
-            track = data["tracks"][0]
+            track = next(t for t in data["tracks"] if t["kind"] == "probe")
             values = numpy.frombuffer(base64.b64decode(track["values"]), "<i2") / 32767
             ends = [d["start"] + d["length"] - 1 for d in data["documents"]]
             numpy.testing.assert_allclose(values[ends] * track["scale"], margins,
                                           atol=track["scale"] / 32767 + 1e-4)
             self.assertRegex(track["histogram"]["subject"], "^probe: score of 1, of each")
-            word = {"mean": "mean of unit", "max,last": "largest value of unit", "last": "unit"}[pool]
-            self.assertTrue(data["tracks"][1]["histogram"]["subject"].startswith(word))
+            # The first track is the unit that separates the labels best; a score holds for whole words.
+            best = data["tracks"][0]
+            word = {"mean": "mean of unit", "max,last": "(largest value of )?unit", "last": "unit"}[pool]
+            self.assertRegex(best["histogram"]["subject"], word)
+            features, labels = (numpy.load(self.folder / f"v{part}.npy") for part in ("", ".labels"))
+            unit = int(best["name"].split()[1])
+            errors = []
+            for column in features.T:
+                right = [((column > t) == (labels == 1)).mean() for t in [-numpy.inf, *column]]
+                errors.append(100 * min(1 - max(right), min(right)))
+            self.assertAlmostEqual(best["histogram"]["error"], min(errors), places=4)
+            self.assertAlmostEqual(min(errors[unit::32]), min(errors))
+            text = base64.b64decode(data["bytes"])
+            for d in data["documents"]:
+                for i in range(d["start"], d["start"] + d["length"] - 1):
+                    if text[i] != 0x20:
+                        self.assertEqual(values[i], values[i + 1])
         self.run_program("features", "run/last.safetensors", "--data", "valid.tsv", "--out", "other",
                          "--pool", "max", "--state", "hidden", *self.cpu)
         show = ["show", "run/last.safetensors", "--text", "valid.tsv", "--out", "page.html"]

@@ -588,11 +588,16 @@ static void test_marks(void **state) {
     backend *be = test_backend(FP32);
     marked m = {be, be->allocate(be, 16 << 20), 16 << 20};
     recording *recorded = be->record(be, issue_marked, &m);
-    for (int i = 0; i < 3; i++) be->replay(be, recorded);
-    double one = be->elapsed(be, 0, 1), fifty = be->elapsed(be, 1, 20),
-           all = be->elapsed(be, 0, 20);
-    assert_true(one > 0 && fifty > 10 * one);
-    assert_true(fabs(one + fifty - all) < 0.01 * all);
+    double least_one = INFINITY, least_fifty = INFINITY; /* other work may interrupt a replay */
+    for (int i = 0; i < 8; i++) {
+        be->replay(be, recorded);
+        const double one = be->elapsed(be, 0, 1), fifty = be->elapsed(be, 1, 20),
+                     all = be->elapsed(be, 0, 20);
+        assert_true(one > 0 && fabs(one + fifty - all) < 0.01 * all);
+        least_one = fmin(least_one, one);
+        least_fifty = fmin(least_fifty, fifty);
+    }
+    assert_true(least_fifty > 10 * least_one);
     be->mark(be, 2); /* outside a recording */
     assert_true(be->elapsed(be, 20, 2) >= 0);
     error err;

@@ -105,7 +105,7 @@ static recording *record(backend *be, void (*issue)(void *argument), void *argum
  * take ten times as long as one; small models gain nothing from a second one anyway. So replays are
  * timed, and from time to time one is tried with half or twice as many threads. */
 
-enum { FIRST_PAUSE = 4, TRIAL_COST = 20 };
+enum { FIRST_PAUSE = 4, TRIES = 3, TRIAL_COST = 20 };
 
 /* The time of a replay has grown so much that the processors must have become busier. */
 static const double slower = 1.3;
@@ -117,19 +117,24 @@ static void begin_trial(thread_choice *c, int most) {
     if (c->threads == most) c->fewer = true;
     c->trial = c->fewer ? c->threads / 2 : c->threads * 2 < most ? c->threads * 2 : most;
     c->fewer = !c->fewer;
+    c->tries = 0;
+    c->trial_seconds = 0;
 }
 
-/* Each trial that fails doubles the pause before the next, which is at least TRIAL_COST times as
- * long as the trial. */
-static void end_trial(thread_choice *c, double seconds) {
-    if (seconds < 0.95 * c->seconds) {
+/* Judges a trial after TRIES replays, or after one that was far slower. Each trial that fails
+ * doubles the pause before the next, which is at least TRIAL_COST times as long as the trial. */
+static void go_on_with_trial(thread_choice *c, double seconds) {
+    c->trial_seconds += seconds;
+    if (++c->tries < TRIES && seconds < slower * c->seconds) return;
+    const double each = c->trial_seconds / c->tries;
+    if (each < 0.95 * c->seconds) {
         c->threads = c->trial;
-        c->seconds = seconds;
-        c->replays = 1;
+        c->seconds = each;
+        c->replays = 0;
         c->pause = FIRST_PAUSE;
     } else {
         const double pause = fmin(2 * c->pause, longest_pause / c->seconds);
-        c->pause = (int)fmin(1e6, fmax(pause, TRIAL_COST * seconds / c->seconds));
+        c->pause = (int)fmin(1e6, fmax(pause, TRIAL_COST * c->trial_seconds / c->seconds));
     }
     c->left = c->pause;
     c->settled = c->seconds;
@@ -139,7 +144,7 @@ static void end_trial(thread_choice *c, double seconds) {
 /* Takes the time of a replay. The first one of all touches memory for the first time. */
 static void take_time(thread_choice *c, double seconds, int most) {
     if (c->trial) {
-        end_trial(c, seconds);
+        go_on_with_trial(c, seconds);
         return;
     }
     const bool first = c->replays++ < FIRST_PAUSE;

@@ -30,7 +30,9 @@ struct device_layout {
 
 /* How many threads replay a recording. Results do not depend on it. */
 typedef struct thread_choice {
-    int threads, trial;      /* the number in use; another one on trial, or 0 */
+    int threads, trial; /* the number in use; another one on trial, or 0 */
+    int tries;          /* replays of this trial so far */
+    double trial_seconds;
     int replays;             /* since this number was chosen */
     int left, pause;         /* replays before the next trial; the last such pause */
     double seconds, settled; /* a replay's usual time: lately, and at the last trial */

@@ -110,7 +110,7 @@ static bool open_features(const arguments *a, material *m, error *err) {
     const saved_probe *p = m->has_probe ? &m->probe : NULL;
     const show_model model = {c->options.model.hidden,
                               p && p->origin.known ? p->origin.state : FEATURE_CELL,
-                              checkpoint_checksum(c), p && p->classes == 2 ? p : NULL};
+                              checkpoint_checksum(c), p};
     char *prefix = a->features ? mem_string(a->features) : mem_format("%s/test", a->folder);
     char *labels = mem_format("%s.labels.npy", prefix);
     bool done = true;
@@ -183,10 +183,11 @@ static bool score_data(const arguments *a, material *m, error *err) {
 
 static bool read_text(const arguments *a, material *m, error *err) {
     size_t units[TOP_UNITS];
-    const saved_probe *p = m->has_probe && m->probe.classes == 2 ? &m->probe : NULL;
+    const saved_probe *p = m->has_probe && m->probe.classes <= SHOW_MAX_CLASSES ? &m->probe : NULL;
     const int64_t hidden = m->checkpoint.options.model.hidden;
     reading_options how = {.count = TOP_UNITS, .pools = {1, {POOL_LAST}}, .progress = true};
-    int count = m->has_probe ? saved_top_units(&m->probe, hidden, units, TOP_UNITS) : 0;
+    const int count = show_choose_units(m->has_labelled ? &m->labelled : NULL,
+                                        m->has_probe ? &m->probe : NULL, hidden, units, TOP_UNITS);
     if (count > 0) {
         how.units = units;
         how.count = count;
@@ -195,7 +196,10 @@ static bool read_text(const arguments *a, material *m, error *err) {
         how.state = m->probe.origin.state;
         how.pools = m->probe.origin.pools;
     }
-    if (p) how.weights = p->weights;
+    if (p) {
+        how.models = p->models;
+        how.weights = p->weights;
+    }
     cli_loaded loaded;
     int streams = m->texts->count < STREAMS ? (int)m->texts->count : STREAMS;
     if (!cli_load(&loaded, m->path, &a->model, streams, READING_STEPS, err)) return false;

@@ -26,7 +26,8 @@ typedef struct arguments {
 enum { KEY_OUT = 1, KEY_NPY, KEY_UNIT, KEY_TOP, KEY_PROBE, KEY_FEATURES, KEY_LIMIT, KEY_JSON };
 
 static const struct argp_option option_table[] = {
-    {"out", KEY_OUT, "PAGE.html", 0, "Write a page that needs no network to this file", 0},
+    {"out", KEY_OUT, "PAGE.html", 0,
+     "Write a page that needs no network to this file; an .svg gets the coloured text alone", 0},
     {"npy", KEY_NPY, "PREFIX", 0,
      "Write the states after each byte to PREFIX.npy (float32, bytes x units), the units to "
      "PREFIX.units.npy, the bytes to PREFIX.bytes.npy, and the places where documents begin to "
@@ -34,13 +35,16 @@ static const struct argp_option option_table[] = {
      0},
     {"unit", KEY_UNIT, "N", 0, "Unit to show, counted from 0; may be repeated", 0},
     {"top", KEY_TOP, "N", 0,
-     "Number of units to show without --unit: those that weigh most in the probe or, without a "
-     "probe, those whose states vary most over the text; default 8",
+     "Number of units to show without --unit: those that best separate the labels of --features; "
+     "without it those that weigh most in the probe, or else those whose states vary most over "
+     "the text; default 8",
      0},
     {"probe", KEY_PROBE, "FILE", 0,
-     "Saved probe of two classes, whose score is shown too: FILE.probe.safetensors, or FILE", 0},
+     "Saved probe, whose score of each class is shown too: FILE.probe.safetensors, or FILE", 0},
     {"features", KEY_FEATURES, "PREFIX", 0,
-     "Features of labelled documents, for a histogram of each unit by label", 0},
+     "Features of labelled documents, to find the units that separate them best and to draw "
+     "histograms by label",
+     0},
     {"limit", KEY_LIMIT, "BYTES", 0,
      "Read only the first BYTES bytes; default: as many as fit on a page of 2 MB", 0},
     CLI_JSON(KEY_JSON),
@@ -95,9 +99,9 @@ static bool read_probe(const arguments *a, material *m, const checkpoint *c, err
     m->has_probe = path && saved_open(&m->probe, path, err);
     bool read = (m->has_probe || !path) &&
                 cli_choose_features(&a->features, path ? &m->probe.origin : &unknown, &chosen, err);
-    if (read && path && m->probe.classes != 2) {
-        read =
-            error_set(err, "%s: expected a probe of two classes, got %d", path, m->probe.classes);
+    if (read && path && m->probe.classes > SHOW_MAX_CLASSES) {
+        read = error_set(err, "%s: a probe of %d classes; a page shows at most %d", path,
+                         m->probe.classes, SHOW_MAX_CLASSES);
     } else if (read && path) {
         read = saved_check(&m->probe, c->options.model.hidden * chosen.pools.count, checksum, path,
                            err);
@@ -108,7 +112,10 @@ static bool read_probe(const arguments *a, material *m, const checkpoint *c, err
         m->how.state = (feature_state)chosen.state;
         m->how.pools = chosen.pools;
     }
-    if (read && path) m->how.weights = m->probe.weights;
+    if (read && path) {
+        m->how.models = m->probe.models;
+        m->how.weights = m->probe.weights;
+    }
     free(path);
     return read;
 }
@@ -124,8 +131,10 @@ static bool choose_units(const arguments *a, material *m, int64_t hidden, error 
             return error_usage(err, "--unit %zu: expected a unit from 0 to %lld", a->units[k],
                                (long long)hidden - 1);
         }
-    } else if (m->has_probe) {
-        int found = saved_top_units(&m->probe, hidden, m->units, (int)a->top);
+    } else {
+        const int found =
+            show_choose_units(m->has_labelled ? &m->labelled : NULL,
+                              m->has_probe ? &m->probe : NULL, hidden, m->units, (int)a->top);
         if (found > 0) {
             m->how.count = found;
             m->how.units = m->units;
@@ -138,17 +147,18 @@ static bool read_material(const arguments *a, material *m, const checkpoint *c, 
     const options *o = &c->options;
     const corpus_options how = {.html_entities = o->data.html_entities};
     *m = (material){.how = {.progress = !a->json || log_is_terminal()}};
-    if (!read_probe(a, m, c, err) || !choose_units(a, m, o->model.hidden, err)) return false;
-    int64_t most = show_most_bytes(m->how.count, m->has_probe), limit = a->limit;
-    if (a->out && limit > most) {
-        return error_usage(err, "--limit: a page of %d units holds at most %lld bytes of text",
-                           m->how.count, (long long)most);
-    }
+    if (!read_probe(a, m, c, err)) return false;
     if (a->labelled) {
         const show_model model = {o->model.hidden, m->how.state, checkpoint_checksum(c),
                                   m->has_probe ? &m->probe : NULL};
         m->has_labelled = show_open(&m->labelled, &m->origin, a->labelled, &model, err);
         if (!m->has_labelled) return false;
+    }
+    if (!choose_units(a, m, o->model.hidden, err)) return false;
+    int64_t most = show_most_bytes(m->how.count, m->how.models), limit = a->limit;
+    if (a->out && limit > most) {
+        return error_usage(err, "--limit: a page of %d units holds at most %lld bytes of text",
+                           m->how.count, (long long)most);
     }
     m->texts = texts_read(a->documents.text, a->documents.whole, &how, err);
     if (!m->texts) return false;
@@ -214,7 +224,9 @@ static bool write_page(const arguments *a, const material *m, const reading *r, 
     char bytes[32], documents[32], *title = mem_format("What %s reads", a->checkpoint);
     file_writer writer;
     bool begun = file_begin(&writer, a->out, err);
-    if (begun) {
+    if (begun && file_ends_in(a->out, ".svg")) {
+        show_svg(writer.stream, &part);
+    } else if (begun) {
         FILE *out = writer.stream;
         html_begin(out, title, 0);
         fprintf(out, "<p>%s bytes in %s documents, each read from a zero state.",

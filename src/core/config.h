@@ -82,8 +82,8 @@ char *config_join(const config_list *list);
 /* Returns the value as YAML text, which the caller frees. */
 char *config_text(const config *c, const config_key *key);
 
-/* Copies word number `index` of `choices`, which are separated by spaces, to `name`. Returns `name`,
- * or NULL past the last word. */
+/* Copies word number `index` of `choices`, which are separated by spaces, to `name`. Returns
+ * `name`, or NULL past the last word. */
 const char *config_choice(const char *choices, int index, char *name, size_t size);
 
 void config_write(const config *c, FILE *out);

@@ -47,7 +47,8 @@ const char *looks_like(const uint8_t *head, size_t count) {
     size_t zeros[2] = {0, 0}, controls = 0;
     for (size_t i = 0; i < count; i++) {
         zeros[i % 2] += head[i] == 0;
-        controls += (head[i] < ' ' && !memchr("\t\n\r\f\x1B", head[i], 5)) || head[i] == 0x7F;
+        const bool usual = head[i] && strchr("\t\n\r\f\x1B", head[i]);
+        controls += (head[i] < ' ' && !usual) || head[i] == 0x7F;
     }
     /* Latin letters in UTF-16 have every second byte 0. */
     if (zeros[0] > count / 4 || zeros[1] > count / 4) {

@@ -2,7 +2,10 @@
 
 #include "core/json.h"
 #include "core/memory.h"
+#include "core/utf8.h"
+#include "page/assets.h"
 #include "page/html.h"
+#include "probe/separation.h"
 
 #include <inttypes.h>
 #include <math.h>
@@ -44,6 +47,28 @@ static int class_of(const classes *all, int32_t label) {
         if (all->label[k] == label) return k;
     }
     return -1;
+}
+
+/* The class of each row, [rows]; the caller frees it. */
+static int16_t *classes_of_rows(const dataset *d, const classes *all) {
+    int16_t *class = mem_alloc(d->rows, sizeof *class);
+    for (size_t i = 0; i < d->rows; i++) class[i] = (int16_t)class_of(all, d->label[i]);
+    return class;
+}
+
+int show_choose_units(const dataset *labelled, const saved_probe *probe, int64_t hidden,
+                      size_t *units, int count) {
+    classes all = {0};
+    if (!labelled || !find_classes(labelled, &all) || all.count != 2) {
+        return probe ? saved_top_units(probe, hidden, units, count) : 0;
+    }
+    separation *best = mem_alloc((size_t)count, sizeof *best);
+    int16_t *class = classes_of_rows(labelled, &all);
+    const int found = separation_rank(labelled, class, (size_t)hidden, best, count);
+    for (int k = 0; k < found; k++) units[k] = best[k].feature % (size_t)hidden;
+    free(class);
+    free(best);
+    return found;
 }
 
 static bool check_labelled(const dataset *d, const origin *o, const char *prefix,
@@ -93,7 +118,10 @@ typedef struct track {
     char name[96];
     const char *kind;
     const float *values; /* the value of byte p is values[p * stride] */
-    size_t stride, unit;
+    size_t stride;
+    size_t function;           /* a probe's */
+    separation split;          /* of a unit, if there are labelled documents of two classes */
+    const char *above, *below; /* what large and small values speak for, or NULL */
 } track;
 
 static int compare_doubles(const void *a, const void *b) {
@@ -118,39 +146,15 @@ static double largest_of(const track *t, size_t bytes, double *full) {
     return largest;
 }
 
-typedef struct labelled_value {
-    double value;
-    int class;
-} labelled_value;
-
-static int compare_values(const void *a, const void *b) {
-    double x = ((const labelled_value *)a)->value, y = ((const labelled_value *)b)->value;
-    return (x > y) - (x < y);
-}
-
-/* Returns the error in per cent of the best threshold between two classes. Sorts the values. */
-static double threshold_error(labelled_value *all, size_t count) {
-    size_t second = 0, below[2] = {0, 0}, best = count;
-    qsort(all, count, sizeof *all, compare_values);
-    for (size_t i = 0; i < count; i++) second += all[i].class == 1;
-    for (size_t i = 0; i <= count; i++) {
-        bool between = i == 0 || i == count || all[i].value > all[i - 1].value;
-        /* With class 0 below the threshold and class 1 above. */
-        size_t wrong = below[1] + (count - second - below[0]);
-        if (between && wrong < best) best = wrong;
-        if (between && count - wrong < best) best = count - wrong;
-        if (i < count) below[all[i].class]++;
-    }
-    return 100 * (double)best / (double)count;
-}
-
-/* Returns the probe's margin on a labelled document, or a unit's first feature. */
+/* Returns the value of a labelled document that a track's histogram counts: the margin of one of
+ * the probe's functions, or a unit's feature. */
 static double final_value(const show_part *part, const track *t, size_t row) {
     const dataset *d = part->labelled;
     const float *x = d->x + row * d->units;
-    if (strcmp(t->kind, "probe") != 0) return x[t->unit];
-    double margin = part->probe->weights[d->units];
-    for (size_t u = 0; u < d->units; u++) margin += part->probe->weights[u] * x[u];
+    if (strcmp(t->kind, "probe") != 0) return x[t->split.feature];
+    const double *weights = part->probe->weights + t->function * (d->units + 1);
+    double margin = weights[d->units];
+    for (size_t u = 0; u < d->units; u++) margin += weights[u] * x[u];
     return margin;
 }
 
@@ -162,28 +166,34 @@ static char *subject_of(const show_part *part, const track *t) {
         [POOL_MAX] = "largest value of %s in each labelled document"};
     const origin *o = part->origin;
     if (strcmp(t->kind, "probe") == 0) return mem_format("%s, of each labelled document", t->name);
-    const pooling kind = o->known ? o->pools.kinds[0] : POOL_LAST;
-    return mem_format(texts[kind], t->name);
+    if (!o->known) return mem_format(texts[POOL_LAST], t->name);
+    /* Features of one pooling after the other. */
+    const size_t pool = t->split.feature * (size_t)o->pools.count / part->labelled->units;
+    return mem_format(texts[o->pools.kinds[pool]], t->name);
 }
 
 static void write_histogram(json_writer *w, const show_part *part, const classes *all,
                             const track *t) {
     const dataset *d = part->labelled;
-    labelled_value *values = mem_alloc(d->rows, sizeof *values);
-    size_t count = 0, counts[SHOW_MAX_CLASSES][BINS] = {0};
+    const bool probe = strcmp(t->kind, "probe") == 0, two = all->count == 2;
+    double *values = mem_alloc(d->rows, sizeof *values);
+    size_t count = 0, wrong = 0, counts[SHOW_MAX_CLASSES][BINS] = {0};
     double least = INFINITY, most = -INFINITY;
     for (size_t i = 0; i < d->rows; i++) {
-        int class = class_of(all, d->label[i]);
+        const int class = class_of(all, d->label[i]);
         if (class < 0) continue;
-        double value = final_value(part, t, i);
-        values[count++] = (labelled_value){value, class};
-        least = fmin(least, value);
-        most = fmax(most, value);
+        values[i] = final_value(part, t, i);
+        count++;
+        wrong += (values[i] > 0) != (class == 1);
+        least = fmin(least, values[i]);
+        most = fmax(most, values[i]);
     }
     if (!(most > least)) most = least + 1;
-    for (size_t i = 0; i < count; i++) {
-        int bin = (int)(BINS * (values[i].value - least) / (most - least));
-        counts[values[i].class][bin < BINS ? bin : BINS - 1]++;
+    for (size_t i = 0; i < d->rows; i++) {
+        const int class = class_of(all, d->label[i]);
+        if (class < 0) continue;
+        const int bin = (int)(BINS * (values[i] - least) / (most - least));
+        counts[class][bin < BINS ? bin : BINS - 1]++;
     }
     char *subject = subject_of(part, t);
     json_object_begin(w, "histogram");
@@ -191,7 +201,11 @@ static void write_histogram(json_writer *w, const show_part *part, const classes
     free(subject);
     json_number(w, "least", least);
     json_number(w, "most", most);
-    json_number(w, "error", all->count == 2 ? threshold_error(values, count) : NAN);
+    json_number(w, "threshold", !two ? NAN : probe ? 0 : t->split.threshold);
+    json_number(w, "error",
+                !two    ? NAN
+                : probe ? 100 * (double)wrong / (double)count
+                        : t->split.error);
     json_array_begin(w, "counts");
     for (int k = 0; k < all->count; k++) {
         json_array_begin(w, NULL);
@@ -231,6 +245,8 @@ static void write_track(json_writer *w, const show_part *part, const classes *al
     json_string(w, "kind", t->kind);
     json_number(w, "scale", scale);
     json_number(w, "full", full);
+    if (t->above) json_string(w, "above", t->above);
+    if (t->below) json_string(w, "below", t->below);
     base64_member(w, "values", stored, 2 * bytes);
     if (part->labelled && all->count > 0 && strcmp(t->kind, "surprise") != 0) {
         write_histogram(w, part, all, t);
@@ -239,26 +255,81 @@ static void write_track(json_writer *w, const show_part *part, const classes *al
     free(stored);
 }
 
-static void write_tracks(json_writer *w, const show_part *part, const classes *all) {
+/* Finds the better of a unit's features for telling two classes apart. */
+static separation split_of(const show_part *part, const int16_t *class, size_t unit) {
+    const origin *o = part->origin;
+    const size_t units = part->labelled->units, pools = o->known ? (size_t)o->pools.count : 1;
+    separation best = {.error = INFINITY};
+    for (size_t f = unit; f < units; f += units / pools) {
+        const separation s = separation_find(part->labelled, class, f);
+        if (s.error < best.error) best = s;
+    }
+    return best;
+}
+
+/* Everything that text can be coloured by, and the classes of the labelled documents. */
+typedef struct tracks {
+    track *list;
+    int count;
+    classes all;
+    char *names[SHOW_MAX_CLASSES];
+} tracks;
+
+static void add_units(tracks *made, const show_part *part) {
     const reading *r = part->reading;
-    json_array_begin(w, "tracks");
-    if (r->margin) {
-        track t = {.kind = "probe", .values = r->margin, .stride = 1};
-        snprintf(t.name, sizeof t.name, "probe: score of %.64s", part->probe->name[1]);
-        write_track(w, part, all, &t);
-    }
+    const bool two = part->labelled && made->all.count == 2;
+    int16_t *class = two ? classes_of_rows(part->labelled, &made->all) : NULL;
     for (int k = 0; k < r->count; k++) {
-        track t = {.kind = "unit",
-                   .values = r->states + k,
-                   .stride = (size_t)r->count,
-                   .unit = r->units[k]};
-        snprintf(t.name, sizeof t.name, "unit %zu", r->units[k]);
-        write_track(w, part, all, &t);
+        track *t = &made->list[made->count++];
+        *t = (track){.kind = "unit", .values = r->states + k, .stride = (size_t)r->count};
+        snprintf(t->name, sizeof t->name, "unit %zu", r->units[k]);
+        t->split.feature = r->units[k];
+        if (two) {
+            t->split = split_of(part, class, r->units[k]);
+            t->above = made->names[t->split.above];
+            t->below = made->names[!t->split.above];
+        }
     }
-    track t = {
+    free(class);
+}
+
+static void add_scores(tracks *made, const show_part *part) {
+    const reading *r = part->reading;
+    const saved_probe *p = part->probe;
+    for (int k = 0; r->margin && k < r->models; k++) {
+        track *t = &made->list[made->count++];
+        *t = (track){.kind = "probe",
+                     .values = r->margin + k,
+                     .stride = (size_t)r->models,
+                     .function = (size_t)k,
+                     .above = p->name[p->classes == 2 ? 1 : k],
+                     .below = p->classes == 2 ? p->name[0] : "others"};
+        snprintf(t->name, sizeof t->name, "probe: score of %.64s", t->above);
+    }
+}
+
+/* The unit that separates the labels best comes first; without labels, the probe. */
+static tracks tracks_make(const show_part *part) {
+    const reading *r = part->reading;
+    tracks made = {.list = mem_alloc((size_t)r->count + (size_t)r->models + 1, sizeof *made.list)};
+    if (part->labelled) find_classes(part->labelled, &made.all);
+    for (int k = 0; k < made.all.count; k++) {
+        char *const *given = part->origin->names;
+        const int32_t label = made.all.label[k];
+        made.names[k] = given && label >= 0 ? mem_string(given[label]) : mem_format("%d", label);
+    }
+    const bool units_first = part->labelled && made.all.count == 2;
+    if (!units_first) add_scores(&made, part);
+    add_units(&made, part);
+    if (units_first) add_scores(&made, part);
+    made.list[made.count++] = (track){
         .name = "surprise: bits a byte", .kind = "surprise", .values = r->surprise, .stride = 1};
-    write_track(w, part, all, &t);
-    json_array_end(w);
+    return made;
+}
+
+static void tracks_free(tracks *made) {
+    for (int k = 0; k < made->all.count; k++) free(made->names[k]);
+    free(made->list);
 }
 
 static void write_label(json_writer *w, const char *key, char *const *names, int32_t label) {
@@ -290,8 +361,7 @@ static void write_documents(json_writer *w, const corpus *c) {
 static void write_data(FILE *out, const show_part *part) {
     const reading *r = part->reading;
     const corpus *c = part->texts;
-    classes all = {0};
-    if (part->labelled) find_classes(part->labelled, &all);
+    tracks made = tracks_make(part);
     char *text;
     size_t size, at = 0;
     FILE *stream = mem_stream(&text, &size);
@@ -307,23 +377,124 @@ static void write_data(FILE *out, const show_part *part) {
     free(bytes);
     json_integer(&w, "nexts", READING_NEXT);
     base64_member(&w, "next", r->next, r->bytes * READING_NEXT * sizeof *r->next);
-    if (part->probe) json_string(&w, "positive", part->probe->name[1]);
+    json_number(&w, "scale", part->probe ? part->probe->scale : 1);
     json_array_begin(&w, "classes");
-    for (int k = 0; k < all.count; k++) {
-        write_label(&w, NULL, part->origin->names, all.label[k]);
-    }
+    for (int k = 0; k < made.all.count; k++) json_string(&w, NULL, made.names[k]);
     json_array_end(&w);
-    write_tracks(&w, part, &all);
+    json_array_begin(&w, "tracks");
+    for (int k = 0; k < made.count; k++) write_track(&w, part, &made.all, &made.list[k]);
+    json_array_end(&w);
     json_object_end(&w);
+    tracks_free(&made);
     mem_stream_end(stream);
     html_json(out, "reading", text, size);
     free(text);
 }
 
+/* ---------------------------------------------------------------------------------- picture */
+
+enum { COLUMNS = 84, ADVANCE = 9, LINE = 26, MARGIN = 12, SHADES = 20 };
+
+/* Writes one line of text, `count` bytes from position `at` on, above boxes of its colours.
+ * `turned`: large values speak for the first label. */
+static void svg_line(FILE *out, const track *t, const uint8_t *bytes, size_t at, size_t count,
+                     double full, bool turned, int y) {
+    const double centre = strcmp(t->kind, "unit") == 0 ? t->split.threshold : 0;
+    int column = 0, from = 0, shade = 0;
+    char *shown = mem_alloc(count + 1, 4);
+    for (size_t i = 0, used = 0; i <= count;) {
+        size_t length = i < count ? utf8_length(bytes + i, count - i) : 1;
+        if (length == 0) length = 1;
+        int here = 0;
+        if (i < count) {
+            const double value = t->values[(at + i + length - 1) * t->stride] - centre;
+            here = (int)lround(SHADES * fmax(-1, fmin(1, (turned ? -value : value) / full)));
+            const bool plain =
+                bytes[i] >= ' ' && bytes[i] != 0x7F && (bytes[i] < 0x80 || length > 1);
+            if (plain) memcpy(shown + used, bytes + i, length);
+            if (!plain) shown[used] = ' ';
+            used += plain ? length : 1;
+        }
+        if (here != shade || i == count) {
+            if (shade != 0) {
+                fprintf(out,
+                        "<rect x=\"%d\" y=\"%d\" width=\"%d\" height=\"%d\" "
+                        "fill=\"var(--%s)\" fill-opacity=\"%.2f\"/>\n",
+                        MARGIN + from * ADVANCE, y, (column - from) * ADVANCE, LINE - 2,
+                        shade < 0 ? "low" : "high", abs(shade) / (double)SHADES);
+            }
+            from = column;
+            shade = here;
+        }
+        i += length;
+        column++;
+    }
+    fprintf(out, "<text class=\"mono\" xml:space=\"preserve\" x=\"%d\" y=\"%d\" textLength=\"%d\">",
+            MARGIN, y + 17, (column - 1) * ADVANCE);
+    html_text(out, shown);
+    fputs("</text>\n", out);
+    free(shown);
+}
+
+/* The number of bytes of the next line: at most COLUMNS, up to the end of a word if there is
+ * one. */
+static size_t line_length(const uint8_t *text, size_t left) {
+    if (left <= COLUMNS) return left;
+    size_t length = COLUMNS;
+    while (length > 0 && text[length - 1] != ' ') length--;
+    if (length > 0) return length;
+    for (length = COLUMNS; length > 1 && (text[length] & 0xC0) == 0x80;) length--;
+    return length;
+}
+
+void show_svg(FILE *out, const show_part *part) {
+    const corpus *c = part->texts;
+    tracks made = tracks_make(part);
+    const track *t = &made.list[0];
+    const bool turned = t->above && made.all.count == 2 && t->above == made.names[0];
+    double full;
+    char *body;
+    size_t size, start = 0;
+    int y = MARGIN;
+    FILE *lines = mem_stream(&body, &size);
+    largest_of(t, part->reading->bytes, &full);
+    for (size_t i = 0; i < c->count; i++, y += LINE / 2) {
+        const document *d = &c->documents[i];
+        const uint8_t *text = c->bytes + d->offset;
+        size_t at = d->raw || d->length < DOCUMENT_FRAME ? 0 : 2; /* "\n " frames a document */
+        while (at < d->length) {
+            const size_t count = line_length(text + at, d->length - at);
+            svg_line(lines, t, text + at, start + at, count, full, turned, y);
+            at += count;
+            y += LINE;
+        }
+        start += d->length;
+    }
+    mem_stream_end(lines);
+    const int width = 2 * MARGIN + COLUMNS * ADVANCE;
+    fprintf(out,
+            "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"%d\" height=\"%d\" viewBox=\"0 0 %d "
+            "%d\" class=\"chart\">\n<style>%s.chart .mono { font: 15px ui-monospace, "
+            "monospace; }</style>\n<rect width=\"100%%\" height=\"100%%\" fill=\"var(--paper)\"/>\n"
+            "<title>",
+            width, y + 2 * MARGIN, width, y + 2 * MARGIN, chart_css);
+    html_text(out, t->name);
+    fputs("</title>\n", out);
+    fwrite(body, 1, size, out);
+    free(body);
+    fprintf(out, "<text x=\"%d\" y=\"%d\">", MARGIN, y + MARGIN);
+    char *subject = part->labelled ? subject_of(part, t) : mem_string(t->name);
+    html_text(out, subject);
+    if (made.all.count == 2) fprintf(out, ": one threshold errs on %.2f %%", t->split.error);
+    fputs("</text>\n</svg>\n", out);
+    free(subject);
+    tracks_free(&made);
+}
+
 /* ------------------------------------------------------------------------------------- page */
 
-int64_t show_most_bytes(int units, bool probe) {
-    double a_byte = 1 + sizeof(next_byte) * READING_NEXT + 2 * (units + 1 + probe);
+int64_t show_most_bytes(int units, int functions) {
+    double a_byte = 1 + sizeof(next_byte) * READING_NEXT + 2 * (units + 1 + functions);
     return (int64_t)(PAGE_BYTES / (a_byte * 4 / 3));
 }
 
@@ -331,13 +502,14 @@ void show_write(FILE *out, const show_part *part) {
     fputs("<section aria-labelledby=\"texts\">\n<h2 id=\"texts\">Text, byte by byte</h2>\n"
           "<noscript><p>Colouring the text needs JavaScript.</p></noscript>\n"
           "<div class=\"controls\"><label>Colour by<select id=\"track\"></select></label>"
-          "<div class=\"scale\" id=\"scale\"></div></div>\n",
+          "<div class=\"scale\" id=\"scale\"></div></div>\n"
+          "<div id=\"documents\"></div>\n",
           out);
     if (part->labelled) fputs("<figure id=\"histogram\"></figure>\n", out);
     fputs("<p class=\"quiet\" id=\"keys\">Point at a character, or move to a text with Tab and "
-          "through it with the arrow keys, Home and End. A state is the one after the byte; "
-          "orange is above zero, blue below; one value in a hundred is beyond the scale.</p>\n"
-          "<div id=\"documents\"></div>\n"
+          "through it with the arrow keys, Home and End. A state is the one after the byte; a "
+          "probe's score is that of the text up to the end of the word; one value in a hundred is "
+          "beyond the scale.</p>\n"
           "<div class=\"readout\" id=\"readout\" role=\"status\" aria-live=\"polite\">"
           "<p>No byte chosen yet.</p></div>\n</section>\n",
           out);

@@ -19,7 +19,8 @@
 
   // ---------------------------------------------------------------------------------- characters
 
-  const glyph = (code) => (code < 0x20 ? String.fromCharCode(0x2400 + code) : code === 0x7f ? "\u2421" : null);
+  const hex = (byte) => `\u27e8${byte.toString(16).padStart(2, "0")}\u27e9`;
+  const glyph = (code) => (code === 9 ? "\u21e5" : code < 0x20 || code === 0x7f ? hex(code) : null);
 
   // The UTF-8 character at i, or one byte that belongs to none.
   const character = (i, start, end) => {
@@ -37,7 +38,7 @@
         }
       } catch { /* no UTF-8 */ }
     }
-    return { length: 1, text: `\u27e8${lead.toString(16).padStart(2, "0")}\u27e9`, control: true };
+    return { length: 1, text: hex(lead), control: true };
   };
 
   const build = () => {
@@ -67,6 +68,8 @@
       section.append(title, text);
       holder.append(section);
     });
+    const histogram = document.getElementById("histogram"); // beside the first text, which it explains
+    if (histogram) holder.firstElementChild.after(histogram);
   };
 
   // -------------------------------------------------------------------------------------- colours
@@ -75,14 +78,18 @@
     const text = getComputedStyle(document.documentElement).getPropertyValue(name).trim();
     return [1, 3, 5].map((i) => parseInt(text.slice(i, i + 2), 16));
   };
-  let paper, low, high;
+  // Orange always speaks for the second label, blue for the first; without labels orange is above zero.
+  const turned = () => data.classes.length === 2 && track.above === data.classes[0];
+  const centre = () => (track.kind === "unit" && track.histogram && track.histogram.threshold) || 0;
+  let paper, low, high, odd;
   const mixed = (value) => {
     if (Number.isNaN(value)) return "transparent";
-    const share = Math.min(1, Math.abs(value) / track.full), end = value < 0 ? low : high;
+    const from = value - centre(), share = Math.min(1, Math.abs(from) / track.full);
+    const end = track.kind === "surprise" ? odd : from < 0 === turned() ? high : low;
     return `rgb(${paper.map((p, k) => Math.round(p + share * (end[k] - p))).join(", ")})`;
   };
   const paint = () => {
-    [paper, low, high] = ["--paper", "--low", "--high"].map(colour);
+    [paper, low, high, odd] = ["--paper", "--low", "--high", "--odd"].map(colour);
     for (const { span, from, length } of spans) {
       const colours = [];
       for (let i = from; i < from + length; i++) colours.push(mixed(track.read(i)));
@@ -90,11 +97,15 @@
       span.style.backgroundImage = length === 1 ? "" :
         `linear-gradient(to right, ${colours.map((c, k) => `${c} ${(100 * k) / length}% ${(100 * (k + 1)) / length}%`).join(", ")})`;
     }
-    const sides = track.kind === "surprise" ? [0, track.full] : [-track.full, 0, track.full];
+    const ends = [centre() - track.full, centre(), centre() + track.full];
+    const sides = track.kind === "surprise" ? [0, track.full] : turned() ? ends.reverse() : ends;
+    const said = [track.below, track.above].map((label) => (label === undefined ? "" : `${label}: `));
+    if (turned()) said.reverse();
     const scale = document.getElementById("scale"), bar = document.createElement("span");
     bar.className = "bar";
     bar.style.backgroundImage = `linear-gradient(to right, ${sides.map(mixed).join(", ")})`;
-    scale.replaceChildren(sides[0].toFixed(2), bar, sides[sides.length - 1].toFixed(2) + (track.kind === "surprise" ? " bits" : ""));
+    scale.replaceChildren(said[0] + sides[0].toFixed(2), bar,
+      said[1] + sides[sides.length - 1].toFixed(2) + (track.kind === "surprise" ? " bits" : ""));
   };
 
   // -------------------------------------------------------------------------------------- readout
@@ -109,7 +120,7 @@
     const value = track.read(i);
     let text = Number.isNaN(value) ? "nothing before it to predict it from" : value.toFixed(4);
     if (track.kind === "surprise" && !Number.isNaN(value)) text += " bits";
-    if (track.kind === "probe") text += `, probability ${(1 / (1 + Math.exp(-value))).toFixed(4)} of ${data.positive}`;
+    if (track.kind === "probe") text += `, probability ${(1 / (1 + Math.exp(-data.scale * value))).toFixed(4)} of ${track.above}`;
     return text;
   };
   const point = (index) => {
@@ -120,7 +131,7 @@
     for (let i = current.from; i <= last; i++) list.push(`${name(bytes[i])}: ${described(i)}`);
     for (let k = 0; k < data.nexts; k++) {
       const at = 2 * (last * data.nexts + k);
-      likely.push(`${name(next[at])} ${next[at + 1]} %`);
+      likely.push(`${name(next[at])} ${next[at + 1] === 0 ? "< 1" : next[at + 1]} %`);
     }
     const line = (text) => Object.assign(document.createElement("p"), { textContent: text });
     readout.replaceChildren(line(`byte ${current.from}, ${list.join("; ")}`), line(`next: ${likely.join(", ")}`));
@@ -165,8 +176,9 @@
     const h = track.histogram;
     figure.hidden = !h;
     if (!h) return;
-    const width = Math.min(640, figure.clientWidth || 640), height = 220, left = 10, bottom = 190, top = 10;
-    const most = Math.max(1, ...h.counts.flat()), bins = h.counts[0].length, step = (width - 2 * left) / bins;
+    const width = Math.min(640, figure.clientWidth || 640), height = 220, left = 44, bottom = 180, top = 12;
+    const most = Math.max(1, ...h.counts.flat()), bins = h.counts[0].length, right = width - 12;
+    const step = (right - left) / bins, place = (value) => left + ((value - h.least) / (h.most - h.least)) * (right - left);
     const picture = svg("svg", { class: "chart", viewBox: `0 0 ${width} ${height}`, width, height, role: "img" });
     picture.setAttribute("aria-label", `Histogram of ${track.name} by label; the table below has its numbers`);
     h.counts.forEach((counts, k) => {
@@ -176,13 +188,23 @@
         path += `L${(left + i * step).toFixed(1)} ${y.toFixed(1)}L${(left + (i + 1) * step).toFixed(1)} ${y.toFixed(1)}`;
       });
       const paint = `var(--c${k % 6})`;
-      picture.append(svg("path", { d: `${path}L${width - left} ${bottom}Z`, fill: paint, "fill-opacity": 0.2, stroke: paint, "stroke-width": 2 }));
+      picture.append(svg("path", { d: `${path}L${right} ${bottom}Z`, fill: paint, "fill-opacity": 0.2, stroke: paint, "stroke-width": 2 }));
     });
-    picture.append(svg("line", { class: "axis", x1: left, y1: bottom, x2: width - left, y2: bottom }));
-    for (const share of [0, 0.5, 1]) {
-      const x = left + share * (width - 2 * left), anchor = share === 0 ? "start" : share === 1 ? "end" : "middle";
-      picture.append(svg("text", { x, y: bottom + 18, "text-anchor": anchor }, (h.least + share * (h.most - h.least)).toFixed(2)));
+    picture.append(svg("line", { class: "axis", x1: left, y1: bottom, x2: right, y2: bottom }));
+    picture.append(svg("line", { class: "axis", x1: left, y1: top, x2: left, y2: bottom }));
+    for (const [count, y] of [[0, bottom], [most, top]]) {
+      picture.append(svg("text", { x: left - 6, y: y + 4, "text-anchor": "end" }, String(count)));
     }
+    const label = (value, text, row, dashes) => {
+      const x = place(value), anchor = x < left + 40 ? "start" : x > right - 40 ? "end" : "middle";
+      if (dashes) picture.append(svg("line", { class: "axis", x1: x, y1: top, x2: x, y2: bottom, "stroke-dasharray": dashes }));
+      picture.append(svg("text", { x, y: bottom + 18 * row, "text-anchor": anchor }, text));
+    };
+    label(h.least, h.least.toFixed(2), 1);
+    label(h.most, h.most.toFixed(2), 1);
+    const inside = (value) => value > h.least && value < h.most;
+    if (inside(0) && h.threshold !== 0) label(0, "0", Math.min(place(0) - left, right - place(0)) < 60 ? 2 : 1, "1 4");
+    if (h.threshold !== null && inside(h.threshold)) label(h.threshold, `threshold ${h.threshold.toFixed(2)}`, 2, "6 3");
     const legend = document.createElement("ul");
     legend.className = "legend";
     data.classes.forEach((label, k) => {
@@ -194,7 +216,7 @@
     });
     const caption = document.createElement("figcaption");
     caption.textContent = h.subject +
-      (h.error === null ? "." : `; one threshold on it errs on ${h.error.toFixed(2)} % of them.`);
+      (h.error === null ? "." : `; this threshold errs on ${h.error.toFixed(2)} % of them.`);
     const details = document.createElement("details"), summary = document.createElement("summary");
     const table = document.createElement("table"), head = table.createTHead().insertRow();
     summary.textContent = "Table of the histogram";
@@ -222,6 +244,8 @@
   };
   build();
   choose();
+  document.body.classList.add("docked"); // the readout stands below the text instead of covering it
+  document.body.append(readout);
   select.addEventListener("change", choose);
   addEventListener("resize", draw);
   matchMedia("(prefers-color-scheme: dark)").addEventListener("change", paint);

@@ -30,7 +30,8 @@ typedef struct pool_list {
     pooling kinds[POOL_KINDS];
 } pool_list;
 
-/* What features has unless it is told otherwise: all that a probe needs to choose the better one. */
+/* What features has unless it is told otherwise: all that a probe needs to choose the better
+ * one. */
 #define FEATURE_POOLS ((pool_list){2, {POOL_MEAN, POOL_LAST}})
 
 typedef struct feature_options {

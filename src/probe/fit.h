@@ -27,8 +27,8 @@ typedef struct feature_span {
     size_t first, end;
 } feature_span;
 
-/* cost [models]: each model's C. span [models]: its features, outside which its weights stay 0; NULL
- * gives each model all. weights [models][units + 1]: where to start, then the result. They
+/* cost [models]: each model's C. span [models]: its features, outside which its weights stay 0;
+ * NULL gives each model all. weights [models][units + 1]: where to start, then the result. They
  * apply to the features as they are, standardised or not, the intercept last. Rows whose sign is 0
  * are left out. A fit ends once its gap is at most 1e-5, or once it stalls (see minimiser.h) at the
  * limit of fp32. A fit that does neither in 2,000 evaluations gives a warning. Fails if sums of

@@ -7,7 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { MAX_ROUNDS = 40, SWEEPS = 2 }; /* each of SWEEPS sweeps and a Newton step */
+enum { MAX_ROUNDS = 8, SWEEPS = 2 }; /* each of SWEEPS sweeps and a Newton step */
 
 static const double tolerance = 1e-9; /* smallest share of phi that a sweep must gain */
 

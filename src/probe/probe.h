@@ -4,9 +4,9 @@
  *
  * The protocol is that of Radford, Jozefowicz, Sutskever, "Learning to generate reviews and
  * discovering sentiment" (2017): logistic regression, L1 by default. C is chosen from 2^-8, 2^-7
- * ... 2^0 by the error on validation; the smallest C wins ties. Of features of several poolings each
- * one alone and all together are tried in the same way; the first of those that err least is taken,
- * and the weights of the others stay 0. */
+ * ... 2^0 by the error on validation; the smallest C wins ties. Of features of several poolings
+ * each one alone and all together are tried in the same way; the first of those that err least is
+ * taken, and the weights of the others stay 0. */
 #ifndef SMALLWORLD_PROBE_PROBE_H
 #define SMALLWORLD_PROBE_PROBE_H
 

@@ -75,19 +75,14 @@ static void take_next(reader_state *s, size_t t, size_t column, size_t position,
     }
 }
 
-/* Adds the state after byte `step` of a document to its pooled features, and applies the probe to
- * them as if the document ended here. */
-static void take_margin(reader_state *s, size_t t, size_t column, size_t position, uint64_t step) {
-    const reading_options *how = s->how;
-    size_t hidden = (size_t)s->m->config.hidden, pools = (size_t)how->pools.count;
-    double *pooled = s->pooled + column * pools * hidden, margin = how->weights[pools * hidden];
+/* Adds the state after byte `step` of a document to its pooled features. */
+static void pool_state(reader_state *s, size_t t, size_t column, uint64_t step) {
+    const size_t hidden = (size_t)s->m->config.hidden, pools = (size_t)s->how->pools.count;
     for (size_t p = 0; p < pools; p++) {
-        const double *weights = how->weights + p * hidden;
-        double *value = pooled + p * hidden, total = 0;
-        pooling kind = how->pools.kinds[p];
+        double *value = s->pooled + (column * pools + p) * hidden;
+        const pooling kind = s->how->pools.kinds[p];
         for (size_t u = 0; u < hidden; u++) {
-            if (weights[u] == 0) continue;
-            double state = state_at(s, t, u, column);
+            const double state = state_at(s, t, u, column);
             if (step == 0 || kind == POOL_LAST) {
                 value[u] = state;
             } else if (kind == POOL_MEAN) {
@@ -95,20 +90,51 @@ static void take_margin(reader_state *s, size_t t, size_t column, size_t positio
             } else {
                 value[u] = fmax(value[u], state);
             }
-            total += weights[u] * value[u];
         }
-        margin += kind == POOL_MEAN ? total / (double)(step + 1) : total;
     }
-    s->r->margin[position] = (float)margin;
 }
 
-static void take_states(reader_state *s, size_t t, size_t column, size_t position, uint64_t step) {
+/* Applies each of the probe's functions to a document as if it ended after byte `step`. */
+static void take_margins(reader_state *s, size_t column, size_t position, uint64_t step) {
+    const reading_options *how = s->how;
+    const size_t hidden = (size_t)s->m->config.hidden, pools = (size_t)how->pools.count;
+    for (size_t k = 0; k < (size_t)how->models; k++) {
+        const double *weights = how->weights + k * (pools * hidden + 1);
+        double margin = weights[pools * hidden];
+        for (size_t p = 0; p < pools; p++) {
+            const double *value = s->pooled + (column * pools + p) * hidden;
+            double total = 0;
+            for (size_t u = 0; u < hidden; u++) total += weights[p * hidden + u] * value[u];
+            margin += how->pools.kinds[p] == POOL_MEAN ? total / (double)(step + 1) : total;
+        }
+        s->r->margin[position * (size_t)how->models + k] = (float)margin;
+    }
+}
+
+/* Gives the bytes of each word the margins at its end, because states within a word say more about
+ * how it may go on than about the document. */
+static void hold_by_word(reader_state *s) {
+    const size_t models = (size_t)s->how->models;
+    for (size_t i = 0; i < s->c->count; i++) {
+        const document *d = &s->c->documents[i];
+        for (uint64_t k = d->length - 1; k-- > 0;) {
+            float *margin = s->r->margin + (s->start[i] + k) * models;
+            if (s->c->bytes[d->offset + k] == ' ') continue;
+            memcpy(margin, margin + models, models * sizeof *margin);
+        }
+    }
+}
+
+static void take_states(reader_state *s, const document *d, size_t t, size_t column,
+                        size_t position, uint64_t step) {
     reading *r = s->r;
     for (int k = 0; k < r->count; k++) {
         r->states[position * (size_t)r->count + (size_t)k] = state_at(s, t, r->units[k], column);
     }
     if (!r->margin) return;
-    take_margin(s, t, column, position, step);
+    const bool last = step + 1 == d->length;
+    pool_state(s, t, column, step);
+    if (last || s->c->bytes[d->offset + step] == ' ') take_margins(s, column, position, step);
 }
 
 /* ------------------------------------------------------------------------------------ passes */
@@ -138,7 +164,7 @@ static void run_call(reader_state *s, size_t first, size_t count, uint64_t from)
             if (s->choosing) {
                 take_moments(s, t, k);
             } else {
-                take_states(s, t, k, position, from + t);
+                take_states(s, d, t, k, position, from + t);
                 take_next(s, t, k, position, last ? -1 : s->c->bytes[d->offset + from + t + 1]);
             }
         }
@@ -209,7 +235,8 @@ static void take_memory(reader_state *s) {
     r->next = mem_alloc(bytes * READING_NEXT, sizeof *r->next);
     if (s->how->weights) {
         size_t features = (size_t)s->how->pools.count * (size_t)m->config.hidden;
-        r->margin = mem_alloc(bytes, sizeof *r->margin);
+        r->models = s->how->models;
+        r->margin = mem_alloc(bytes * (size_t)r->models, sizeof *r->margin);
         s->pooled = mem_alloc(columns * features, sizeof *s->pooled);
     }
     s->start = mem_alloc(s->c->count, sizeof *s->start);
@@ -243,6 +270,7 @@ bool reading_run(model *m, const corpus *c, const reading_options *how, reading 
         done = choose_units(&s, err);
     }
     done = done && run_pass(&s, err);
+    if (done && r->margin) hold_by_word(&s);
     be->recording_free(be, s.step);
     free(s.pooled);
     free(s.bias);

@@ -19,8 +19,9 @@ typedef struct reading_options {
     feature_state state;
     const size_t *units; /* [count] units to keep; NULL: those that vary most */
     int count;
-    pool_list pools;       /* the features that `weights` are for */
-    const double *weights; /* NULL, or a probe's: [pools x hidden + 1], the intercept last */
+    pool_list pools; /* the features that `weights` are for */
+    int models;      /* a probe's functions, and their weights [models][pools x hidden + 1], */
+    const double *weights; /* the intercepts last; NULL without a probe */
     bool progress;
 } reading_options;
 
@@ -31,7 +32,9 @@ typedef struct reading {
     size_t *units;   /* [count] */
     float *states;   /* [bytes][count], after the byte */
     float *surprise; /* [bytes] bits: -log2 p(byte | those before it); NaN at a document's first */
-    float *margin;   /* [bytes] the probe's on the document up to the byte; NULL without one */
+    int models;
+    float *margin; /* [bytes][models] the probe's on the document up to the end of the byte's word,
+                        which is a space or the document's last byte; NULL without a probe */
     next_byte *next; /* [bytes][READING_NEXT] after the byte, likeliest first */
 } reading;
 

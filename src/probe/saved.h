@@ -43,7 +43,8 @@ bool saved_check(const saved_probe *p, int64_t units, const char *checksum, cons
 int saved_top_units(const saved_probe *p, int64_t hidden, size_t *units, int count);
 
 /* Converts the margins [models] of a probe to the probabilities of its classes. Of two classes that
- * is the logistic function of scale x margin; of more, that of each function over the sum of all. */
+ * is the logistic function of scale x margin; of more, that of each function over the sum of
+ * all. */
 void saved_probabilities(const double *margin, int models, double scale, double *probability);
 
 /* Computes the probability [classes] of each class for a document with features x [units]. Returns
