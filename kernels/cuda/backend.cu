@@ -2,6 +2,7 @@
 #include "backend.h"
 #include "bench/measure.h"
 #include "cell/cell.h"
+#include "cell/sequence_forward.h"
 #include "layout.h"
 #include "products/kernels.h"
 #include "training/sum_ranks.h"
@@ -236,6 +237,14 @@ static void destroy(backend *be) {
     free(cuda);
 }
 
+/* A layout with what the kernels of products and cells plan for it. */
+static device_layout *create_layout(backend *be, const layout *l) {
+    device_layout *device = cuda_layout_create(be, l);
+    products_plan(be, device, l);
+    if (!l->rows_only) device->sequence = sequence_forward_plan(be, device, l);
+    return device;
+}
+
 static void fill_table(backend *be, precision precision) {
     be->name = "cuda";
     be->precision = precision;
@@ -260,7 +269,7 @@ static void fill_table(backend *be, precision precision) {
     be->mark = cuda_mark;
     be->elapsed = cuda_elapsed;
     be->bench = &cuda_bench_tools;
-    be->layout_create = cuda_layout_create;
+    be->layout_create = create_layout;
     be->layout_free = cuda_layout_free;
     be->layout_bytes = cuda_layout_bytes;
     be->fprop = cuda_fprop;

@@ -1,7 +1,4 @@
-#include "cell/sequence_forward.h"
-#include "cell/stage_chain.h"
 #include "layout.h"
-#include "products/products.h"
 
 static void keep(device_layout *device, void *block, bool on_device) {
     if (device->block_count == device->block_room) {
@@ -49,10 +46,6 @@ device_layout *cuda_layout_create(backend *be, const layout *l) {
         }
         host->column_block = layout_table(be, device, l->column_block, blocks);
     }
-    products_plan(be, device, l);
-    if (l->rows_only) return device;
-    device->chain = stage_chain_plan(be, device, l);
-    device->sequence = sequence_forward_plan(be, device, l);
     return device;
 }
 

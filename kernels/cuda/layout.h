@@ -16,7 +16,6 @@ typedef struct layout_block {
 struct device_layout {
     layout host;                      /* its tables point to device memory */
     void *plan[MOST_KERNELS];         /* by row of the dispatch table; NULL: not planned */
-    struct stage_chain_tables *chain; /* NULL: its stages are kernels of their own */
     struct sequence_tables *sequence; /* NULL: a cell with it is a kernel a step or more */
     layout_block *blocks;
     int block_count, block_room;

@@ -2,7 +2,7 @@
 #ifndef SMALLWORLD_KERNELS_CUDA_CELL_CELL_H
 #define SMALLWORLD_KERNELS_CUDA_CELL_CELL_H
 
-#include "backend.h"
+#include "device/fixed_sums.h"
 
 void cuda_cell_forward(backend *be, const cell *c);
 void cuda_cell_backward(backend *be, const cell *c);
@@ -29,20 +29,7 @@ bool whole_stages_fit(const backend *be, const cell *c, bool forward);
 void activate_whole_run(backend *be, const cell *c, int s, int t);
 void activate_backward_whole_run(backend *be, const cell *c, int s, int t);
 
-/* Layer norm's sums, of `gates` gates, or of gates times steps: their size in bytes; setting them
- * to zero; and adding those of y [steps][rows][columns] as stored, for products that do not add
- * them themselves. The sums are zero before. */
-size_t cuda_sums_bytes(backend *be, int gates, int columns);
-void cuda_zero_sums(backend *be, void *sums, int gates, int columns);
-void cuda_column_sums(backend *be, const layout *l, const void *y, int steps, int columns,
-                      void *sums);
-
 void cuda_add_rows(backend *be, const device_layout *l, const void *x, int columns, void *y,
                    void *sums);
-
-/* The gradient of the table of a one-gate stage, from the gradient at its entries, on tensor cores;
- * see table_gradient_hopper.cu. */
-bool table_gradient_hopper_takes(const backend *be, const stage *g);
-void table_gradient_hopper_run(backend *be, const cell *c, int s, const void *gradient);
 
 #endif

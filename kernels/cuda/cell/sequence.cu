@@ -1,22 +1,11 @@
 /* The cell over its sequence. The steps are those of kernels/cell.c; all sums of layer norm are
- * zeroed at once, before the first step, and the internal stages of a step take as few kernels as
- * they can; forward, a narrow cell is one kernel, see sequence_forward.cu. */
+ * zeroed at once, before the first step. An internal stage is a product and, if `whole`, one
+ * kernel, see stages.cu; otherwise it is a kernel for each operation. Forward, a narrow cell is one
+ * kernel, see sequence_forward.cu. */
 #include "cell/cell.h"
 #include "cell/sequence_forward.h"
-#include "cell/stage_chain.h"
 #include "layout.h"
 #include "products/products.h"
-
-typedef enum internal_stages {
-    BY_OPERATION, /* a kernel for each operation */
-    WHOLE,        /* a product and one kernel for each stage, see stages.cu */
-    CHAINED       /* one kernel for all stages, see stage_chain.cu */
-} internal_stages;
-
-static internal_stages choose_kernels(backend *be, const cell *c, bool forward) {
-    if (stage_chain_takes(be, c)) return CHAINED;
-    return whole_stages_fit(be, c, forward) ? WHOLE : BY_OPERATION;
-}
 
 static void zero_all(backend *be, const cell *c, bool backward) {
     for (int s = 0; s < c->stages; s++) {
@@ -52,19 +41,17 @@ static void multiply_stage(backend *be, const cell *c, int s, int t, bool makes_
 }
 
 void cuda_cell_forward(backend *be, const cell *c) {
-    const internal_stages how = choose_kernels(be, c, true);
+    const bool whole = whole_stages_fit(be, c, true);
     const int last = c->stages - 1;
     zero_all(be, c, false);
     if (sequence_forward_takes(be, c)) {
         sequence_forward_run(be, c);
         return;
     }
-    if (how == CHAINED) stage_chain_start(be, c);
     for (int t = 0; t < c->steps; t++) {
-        if (how == CHAINED) stage_chain_forward_run(be, c, t);
-        for (int s = how == CHAINED ? last : 0; s < last; s++) {
-            multiply_stage(be, c, s, t, how != WHOLE);
-            how == WHOLE ? activate_whole_run(be, c, s, t) : cuda_activate(be, c, s, t);
+        for (int s = 0; s < last; s++) {
+            multiply_stage(be, c, s, t, !whole);
+            whole ? activate_whole_run(be, c, s, t) : cuda_activate(be, c, s, t);
         }
         multiply_stage(be, c, last, t, true);
         gates_run(be, c, t, true);
@@ -72,24 +59,18 @@ void cuda_cell_forward(backend *be, const cell *c) {
 }
 
 void cuda_cell_backward(backend *be, const cell *c) {
-    const internal_stages how = choose_kernels(be, c, false);
+    const bool whole = whole_stages_fit(be, c, false);
     const int last = c->stages - 1;
     zero_all(be, c, true);
-    if (how == CHAINED) stage_chain_start(be, c);
     if (!c->has_later_steps) {
         be->zero(be, c->dc, be->real_size * (size_t)c->hidden * (size_t)c->columns);
     }
     for (int t = c->steps - 1; t >= 0; t--) {
-        /* Beside a chain's thread blocks, those of an early start would only be in the way. */
-        gates_backward_run(be, c, t, how != CHAINED);
+        gates_backward_run(be, c, t, true);
         for (int s = last; s >= 0; s--) {
             const stage *g = &c->stage[s];
-            if (s < last && how == CHAINED) {
-                stage_chain_backward_run(be, c, t);
-                break;
-            }
-            if (s < last && how == WHOLE) activate_backward_whole_run(be, c, s, t);
-            if (s < last && how == BY_OPERATION) {
+            if (s < last && whole) activate_backward_whole_run(be, c, s, t);
+            if (s < last && !whole) {
                 activate_backward_run(be, c, s, t);
                 if (g->layer_norm) cuda_norm_backward(be, c, s, t);
             }
@@ -98,6 +79,5 @@ void cuda_cell_backward(backend *be, const cell *c) {
                        1, c->columns, c->dx, OPERAND);
         }
     }
-    if (how == CHAINED) stage_chain_finish(be, c);
     cell_backward_tables(be, c);
 }

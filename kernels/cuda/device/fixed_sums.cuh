@@ -14,6 +14,9 @@
 
 typedef unsigned long long fixed;
 
+/* A thread block that makes sums of rows takes 64 rows of one gate and a span of 64 columns. */
+enum { SUM_ROWS = 64, SUM_COLUMNS = 64, SUM_LANES = 4 };
+
 /* Elements of one gate's sums. Whole spans of 64 columns, so that backward can keep each span's
  * sums apart. */
 static __host__ __device__ inline size_t sums_gate(int columns) {

@@ -244,31 +244,8 @@ MULTIPLY_HELD(16, 32, R0_15, "%16, %17, %18, %19", 20, 21, F16(0))
 MULTIPLY_HELD(32, 64, R0_31, "%32, %33, %34, %35", 36, 37, F16(0), F16(16))
 MULTIPLY_HELD(64, 128, R0_63, "%64, %65, %66, %67", 68, 69, F64(0))
 
-/* The same in tf32, rounded before: the instruction truncates. a [64 x 8], b [8 x n], both along
- * k. */
-#define MULTIPLY_TF32(SUMS, n, REGISTERS, A, B, ...)                                               \
-    static __device__ inline void warpgroup_multiply_tf32(float (&d)[SUMS], uint64_t a,            \
-                                                          uint64_t b) {                            \
-        asm volatile("wgmma.mma_async.sync.aligned.m64n" #n "k8.f32.tf32.tf32 "                    \
-                     "{" REGISTERS "}, %" #A ", %" #B ", 1, 1, 1;"                                 \
-                     : __VA_ARGS__                                                                 \
-                     : "l"(a), "l"(b));                                                            \
-    }
-MULTIPLY_TF32(32, 64, R0_31, 32, 33, F16(0), F16(16))
-MULTIPLY_TF32(64, 128, R0_63, 64, 65, F64(0))
-MULTIPLY_TF32(128, 256, R0_127, 128, 129, F64(0), F64(64))
-
-static __device__ inline void warpgroup_multiply_tf32(float (&d)[16], const uint32_t (&a)[4],
-                                                      uint64_t b) {
-    asm volatile("wgmma.mma_async.sync.aligned.m64n32k8.f32.tf32.tf32 "
-                 "{" R0_15 "}, {%16, %17, %18, %19}, %20, 1, 1, 1;"
-                 : F16(0)
-                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b));
-}
-
 #undef MULTIPLY
 #undef MULTIPLY_HELD
-#undef MULTIPLY_TF32
 #undef F1
 #undef F4
 #undef F16

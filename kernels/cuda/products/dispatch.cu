@@ -8,15 +8,14 @@
  *   wgrad  dW_ij = sum over steps          dy_i[t] x_j[t]'
  *
  * A new kernel needs a row here, its functions in kernels.h, and a test by its name in
- * tests/test_products.c. */
-#include "cell/cell.h"
+ * tests/test_dispatch.c. */
+#include "device/fixed_sums.h"
 #include "products/kernels.h"
 
 #include <stdio.h>
 #include <string.h>
 
-/* --------------------------------------------------------------------- layouts that a kernel
- * fits */
+/* ------------------------------------------------------------- layouts that a kernel fits */
 
 static bool dense(const layout *l) {
     return layout_is_dense(l);
@@ -26,7 +25,7 @@ static bool sparse(const layout *l) {
     return !layout_is_dense(l);
 }
 
-/* The copy engine's boxes begin at multiples of 16 bytes. */
+/* TMA's boxes begin at multiples of 16 bytes. */
 static bool dense_even(const layout *l) {
     return dense(l) && l->in_block % 2 == 0;
 }
@@ -57,18 +56,13 @@ static bool rows_by_128(const layout *l) {
     return blocks_from_32(l) && l->gates * l->in_block % 128 == 0;
 }
 
-static bool tiles_of_32(const layout *l) {
-    return sparse(l) && l->in_block >= 32;
-}
-
 /* Blocks have numbers of 24 bits, nodes with their gates of 16. */
 static bool blocks_of_8_and_16(const layout *l) {
     return sparse(l) && l->in_block < 32 && (long long)l->blocks * l->gates < 1 << 24 &&
            l->in_nodes * l->gates < 0xFFFF && l->out_nodes * l->gates < 0xFFFF;
 }
 
-/* ---------------------------------------------------------------------- calls that a kernel
- * takes */
+/* ------------------------------------------------------------- calls that a kernel takes */
 
 /* One step, as in a recurrence, with a result of operands. */
 static bool one_step(const device_layout *, const void *, const product_call *c) {
@@ -101,8 +95,7 @@ static bool needs_packing(const device_layout *device, const void *, const produ
     return c->steps > 1 || device->host.in_stride > 1;
 }
 
-/* -------------------------------------------------------------------------------------- the
- * table */
+/* ------------------------------------------------------------------------------- table */
 
 typedef enum gpu { ANY_GPU, HOPPER } gpu; /* ANY_GPU: from sm_80 on */
 
@@ -144,10 +137,10 @@ static const product_kernel kernels[] = {
     {"one_gate",            F | D,     HOPPER,  IN_BF16,
         one_gate,           one_step_from_128, NULL, false,
         one_gate_plan,           one_gate_run},
-    {"wgrad_gates",         W,         HOPPER,  IN_BF16 | IN_TF32,
+    {"wgrad_gates",         W,         HOPPER,  IN_BF16,
         rows_by_128,        NULL,              NULL, false,
         wgrad_gates_plan,        wgrad_gates_run},
-    {"wgrad_one_gate",      W,         HOPPER,  IN_BF16 | IN_TF32,
+    {"wgrad_one_gate",      W,         HOPPER,  IN_BF16,
         one_gate_tiles,     NULL,              NULL, false,
         wgrad_one_gate_plan,     wgrad_one_gate_run},
     {"small_blocks",        F | D,     HOPPER,  IN_BF16,
@@ -159,9 +152,6 @@ static const product_kernel kernels[] = {
     {"few_columns",         F | D,     ANY_GPU, IN_BF16,
         sparse,             few_columns_takes, up_to_128, false,
         few_columns_plan,        few_columns_run},
-    {"hopper_tf32",         F | D,     HOPPER,  IN_TF32,
-        tiles_of_32,        hopper_tf32_takes, NULL, false,
-        hopper_tf32_plan,        hopper_tf32_run},
     {"portable_bf16",       F | D,     ANY_GPU, IN_BF16,
         sparse,             NULL,              NULL, true,
         NULL,                    portable_bf16_run},
@@ -183,8 +173,7 @@ static const product_kernel kernels[] = {
 enum { KERNELS = sizeof kernels / sizeof kernels[0] };
 static_assert((int)KERNELS <= (int)MOST_KERNELS, "a layout has a plan for each");
 
-/* -----------------------------------------------------------------------------------------
- * choice */
+/* ------------------------------------------------------------------------------- choice */
 
 static bool serves(const backend *be, const product_kernel *k) {
     return (k->gpu == ANY_GPU || cuda_of((backend *)(uintptr_t)be)->hopper) &&
@@ -278,8 +267,7 @@ const char *product_kernel_name(backend *be, const device_layout *device, const 
     return i == KERNELS ? NULL : kernels[i].name;
 }
 
-/* --------------------------------------------------------------------------------- the
- * operations */
+/* --------------------------------------------------------------------------- operations */
 
 static void make_product(backend *be, const device_layout *device, const product_call *c) {
     const layout *l = &device->host;

@@ -107,17 +107,6 @@ static __device__ inline uint32_t chunk_at(int row, int chunk) {
     return row * BOX_ROW + (chunk ^ (row & 7)) * 16;
 }
 
-/* A product of 16 x 8 by one warp. */
-template <typename T>
-static __device__ inline void multiply_single(float (&sum)[4], const uint32_t (&a)[4], uint32_t b0,
-                                              uint32_t b1) {
-    if constexpr (sizeof(T) == 2) {
-        multiply_add(sum, a, b0, b1);
-    } else {
-        multiply_add_tf32(sum, a, b0, b1);
-    }
-}
-
 /* Stores 16 rows of a tile; d as products leave them. */
 static __device__ inline void stage_rows(uint32_t to, const float (&d)[4][4]) {
     const int lane = threadIdx.x % 32, t = lane % 4;
@@ -227,17 +216,15 @@ static inline bool make_map(backend *be, CUtensorMap *map, const void *base, int
                        swizzle);
 }
 
-/* Activations [steps][rows][columns], in boxes of `box_rows` rows and the columns of one swizzled
- * row: 64 in bf16, or 32 in tf32, to which the copy engine rounds them. Rank 2 is one step. */
+/* Activations [steps][rows][columns], in boxes of `box_rows` rows and the BOX columns of one
+ * swizzled row. Rank 2 is one step. */
 static inline bool map_activations(backend *be, CUtensorMap *map, int rank, const void *x,
                                    size_t rows, int columns, int steps, int box_rows) {
-    const CUtensorMapDataType type =
-        be->precision == TF32 ? CU_TENSOR_MAP_DATA_TYPE_TFLOAT32 : CU_TENSOR_MAP_DATA_TYPE_BFLOAT16;
-    const uint64_t row = (uint64_t)columns * be->operand_size;
+    const uint64_t row = (uint64_t)columns * sizeof(bf16);
     const uint64_t extent[3] = {(uint64_t)columns, rows, (uint64_t)steps};
     const uint64_t stride[2] = {row, row * rows};
-    const uint32_t box[3] = {BOX_ROW / (uint32_t)be->operand_size, (uint32_t)box_rows, 1};
-    return make_map_of(type, be, map, x, rank, extent, stride, box, CU_TENSOR_MAP_SWIZZLE_128B);
+    const uint32_t box[3] = {BOX, (uint32_t)box_rows, 1};
+    return make_map(be, map, x, rank, extent, stride, box, CU_TENSOR_MAP_SWIZZLE_128B);
 }
 
 /* dW, in fp32, in boxes of 32 columns and `box_rows` rows. */

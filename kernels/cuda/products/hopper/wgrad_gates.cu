@@ -1,16 +1,15 @@
-/* wgrad_gates: wgrad on Hopper, in bf16 and tf32, where a node's rows fill tiles of 128: of four
- * gates, and of one in blocks of 128.
+/* wgrad_gates: wgrad on Hopper in bf16, where a node's rows fill tiles of 128: of four gates, and
+ * of one in blocks of 128.
  *
  *   dW [128 rows][up to 256 units of x]
  *       = sum over steps  dy[t] [128][columns]  x[t]' [columns][units]
  *
  * Floors: 2 blocks gates b^2 depth operations; dy, x and dW once through memory; and what L2 brings
- * into the multiprocessors. A tile of 128 x 256 brings 768 bytes of dy and x a column, in bf16, for
- * 65,536 operations, 85 a byte, at which L2 and the matrix rate are about even; tf32 has half of
- * both. Hence the largest tile there is room for: each of two warpgroups has 64 of its rows, 128
- * sums a thread. Up to 256 / b blocks of a row lie side by side, so that one tile of dy serves them
- * all, and thread blocks walk the depth at the same pace. 88 % of the matrix rate at 18,432 units
- * and a depth of 16,384.
+ * into the multiprocessors. A tile of 128 x 256 brings 768 bytes of dy and x a column for 65,536
+ * operations, 85 a byte, at which L2 and the matrix rate are about even. Hence the largest tile
+ * there is room for: each of two warpgroups has 64 of its rows, 128 sums a thread. Up to 256 / b
+ * blocks of a row lie side by side, so that one tile of dy serves them all, and thread blocks walk
+ * the depth at the same pace. 88 % of the matrix rate at 18,432 units and a depth of 16,384.
  *
  * Tiles below each other, of blocks of 64 and 128, read the same x. Thread blocks with two of them
  * make a cluster, and each brings half of x to both: 17.2 to 17.7 ms at 18,432 units, blocks of 128
@@ -22,7 +21,6 @@ typedef struct wgrad_gates_arguments {
     const int *start, *row, *column; /* first block of each tile; each block's nodes */
     float *dw;
     int columns, steps, b, rows; /* rows: gates b */
-    int box;                     /* columns of a stage */
     int down;                    /* tiles of a node's rows */
 } wgrad_gates_arguments;
 
@@ -36,14 +34,14 @@ enum {
 };
 
 /* N: columns of W in a tile; the last ones may belong to no block. */
-template <typename T, int N, int SHARES>
+template <int N, int SHARES>
 static __device__ inline void deep_consume(const wgrad_gates_arguments &p,
                                            cursor<DEEP_STAGES> &stages, uint32_t base, int first,
                                            int count) {
     const int warp = threadIdx.x / 32, group = warp / 4, lane = threadIdx.x % 32;
     float sum[N / 2] = {};
     int before = -1; /* the stage before */
-    for (int use = p.steps * (p.columns / p.box); use > 0; use--, stages.next()) {
+    for (int use = p.steps * (p.columns / BOX); use > 0; use--, stages.next()) {
         uint32_t left = base + stages.at * DEEP_STAGE + group * 64 * BOX_ROW;
         uint32_t right = base + stages.at * DEEP_STAGE + DEEP_LEFT;
         stages.wait_full();
@@ -52,11 +50,7 @@ static __device__ inline void deep_consume(const wgrad_gates_arguments &p,
         for (int k = 0; k < BOX_ROW; k += 32) {
             const uint64_t a = matrix_descriptor(left + k, SWIZZLE_128, 16, 1024);
             const uint64_t b = matrix_descriptor(right + k, SWIZZLE_128, 16, 1024);
-            if constexpr (sizeof(T) == 2) {
-                warpgroup_multiply<0, 0>(sum, a, b);
-            } else {
-                warpgroup_multiply_tf32(sum, a, b);
-            }
+            warpgroup_multiply<0, 0>(sum, a, b);
         }
         product_commit();
         product_wait<1>();
@@ -88,7 +82,7 @@ deep_produce(const CUtensorMap &dy_map, const CUtensorMap &x_map, const wgrad_ga
         unit[q] = q < count ? p.column[first + q] * p.b + share : 0;
     }
     for (int t = 0; t < p.steps; t++) {
-        for (int n = 0; n < p.columns; n += p.box, stages.next()) {
+        for (int n = 0; n < p.columns; n += BOX, stages.next()) {
             stages.wait_empty();
             const uint32_t barrier = stages.announce(bytes), to = base + stages.at * DEEP_STAGE;
             tensor_load(to, &dy_map, barrier, n, row, t);
@@ -106,7 +100,7 @@ deep_produce(const CUtensorMap &dy_map, const CUtensorMap &x_map, const wgrad_ga
     }
 }
 
-template <typename T, int SHARES>
+template <int SHARES>
 static __global__ void __launch_bounds__(THREADS, 1)
     wgrad_gates(const __grid_constant__ CUtensorMap dy_map,
                 const __grid_constant__ CUtensorMap x_map,
@@ -129,11 +123,11 @@ static __global__ void __launch_bounds__(THREADS, 1)
     } else {
         registers_grow<232>();
         if (count * p.b > 128) {
-            deep_consume<T, 256, SHARES>(p, stages, base, first, count);
+            deep_consume<256, SHARES>(p, stages, base, first, count);
         } else if (count * p.b > 64) {
-            deep_consume<T, 128, SHARES>(p, stages, base, first, count);
+            deep_consume<128, SHARES>(p, stages, base, first, count);
         } else {
-            deep_consume<T, 64, SHARES>(p, stages, base, first, count);
+            deep_consume<64, SHARES>(p, stages, base, first, count);
         }
     }
     if (SHARES > 1) cluster_sync(); /* the other may still fill, or ask for, a stage here */
@@ -143,14 +137,14 @@ static __global__ void __launch_bounds__(THREADS, 1)
 /* Here, as a kernel must be asked. */
 bool hopper_compiled(void) {
     cudaFuncAttributes attributes;
-    if (cudaFuncGetAttributes(&attributes, wgrad_gates<bf16, 1>) == cudaSuccess) {
+    if (cudaFuncGetAttributes(&attributes, wgrad_gates<1>) == cudaSuccess) {
         return attributes.numRegs > 100; /* an empty kernel has few */
     }
     cudaGetLastError();
     return false;
 }
 
-template <typename T, int SHARES>
+template <int SHARES>
 static void launch(backend *be, const device_layout *device, const product_call *c,
                    const wgrad_gates_arguments &p, int grid) {
     const layout *l = &device->host;
@@ -159,18 +153,8 @@ static void launch(backend *be, const device_layout *device, const product_call 
         !map_activations(be, &x_map, 3, c->right, layout_inputs(l), p.columns, p.steps,
                          p.b / SHARES))
         return;
-    cuda_launch_clusters(be, "wgrad", false, SHARES, wgrad_gates<T, SHARES>, dim3(grid), THREADS,
+    cuda_launch_clusters(be, "wgrad", false, SHARES, wgrad_gates<SHARES>, dim3(grid), THREADS,
                          DEEP_BYTES, dy_map, x_map, p);
-}
-
-template <typename T>
-static void launch_by_shares(backend *be, const device_layout *device, const product_call *c,
-                             const wgrad_gates_arguments &p, int grid) {
-    if (p.down % 2 == 0) {
-        launch<T, 2>(be, device, c, p, grid);
-    } else {
-        launch<T, 1>(be, device, c, p, grid);
-    }
 }
 
 void wgrad_gates_run(backend *be, const device_layout *device, const void *plan,
@@ -186,11 +170,10 @@ void wgrad_gates_run(backend *be, const device_layout *device, const void *plan,
     p.steps = c->steps;
     p.b = l->in_block;
     p.rows = l->gates * l->in_block;
-    p.box = BOX_ROW / (int)be->operand_size;
     p.down = p.rows / DEEP_M;
-    if (be->precision == TF32) {
-        launch_by_shares<float>(be, device, c, p, tables->tiles * p.down);
+    if (p.down % 2 == 0) {
+        launch<2>(be, device, c, p, tables->tiles * p.down);
     } else {
-        launch_by_shares<bf16>(be, device, c, p, tables->tiles * p.down);
+        launch<1>(be, device, c, p, tables->tiles * p.down);
     }
 }

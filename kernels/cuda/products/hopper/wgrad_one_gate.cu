@@ -1,5 +1,5 @@
-/* wgrad_one_gate, wgrad_one_gate_pairs: wgrad of one gate on Hopper, for blocks of 32 and 64, in
- * bf16 and tf32.
+/* wgrad_one_gate, wgrad_one_gate_pairs: wgrad of one gate on Hopper in bf16, for blocks of 32
+ * and 64.
  *
  *   dW_ij [32][32] = sum over steps  dy_i[t] [32][columns]  x_j[t]' [columns][32]
  *
@@ -11,15 +11,12 @@
  * 1.0 operand tiles for each tile they make at density 0.5 / 0.2 / 0.1 / 0.05. All thread blocks
  * walk the depth at about the same pace, so that memory is read once for each round of tasks.
  *
- * Operands are tiles of 32 rows x 128 bytes, 64 columns of bf16 or 32 of tf32, in two rings: a
- * stage of the one has a task's rows of dy, a stage of the other the rows of x that one batch of
- * the task's tiles needs. Pairs are made in one batch. Bytes lie alike in both types, so that what
- * loads them does not know which it is; the copy engine rounds floats to tf32 (the type of its maps
- * says so).
+ * Operands are tiles of 32 rows x 64 columns, 128 bytes a row, in two rings: a slot of the one has
+ * a task's rows of dy, a slot of the other the rows of x that one batch of the task's tiles needs.
+ * Pairs are made in one batch.
  *
- * Results leave through the copy engine, 16 rows of 32 at a time: whole lines, and the warp goes
- * on. At few columns they are most of the bytes: tf32 at density 0.5 takes 137 us of 128 columns
- * and 369 of 512.
+ * TMA stores the results, 16 rows of 32 at a time: whole lines, and the warp goes on. At few
+ * columns they are most of the bytes.
  *
  *   wgrad_one_gate_pairs
  *                    wgmma, whose products have 64 rows: of two tiles in one column of W. Any two
@@ -35,7 +32,7 @@
 #include "products/hopper/wgrad_one_gate.cuh"
 
 enum {
-    STEPS = 4, /* products of a tile: 16 columns of bf16, or 8 of tf32, 32 bytes of its rows */
+    STEPS = 4, /* products of a tile, of 16 columns each */
     TILE_BYTES = EDGE * BOX_ROW,
     BARRIERS = TILES * TILE_BYTES, /* where they are */
     RING_BARRIERS = 2 * RING_BATCHES * 8,
@@ -48,7 +45,6 @@ typedef struct wgrad_one_gate_arguments {
     wgrad_one_gate_tables tables;
     const int *start;             /* of the layout's rows */
     int columns, steps, b, down;  /* down: tiles of a node's rows */
-    int panel;                    /* columns of an operand's tile */
     int row_stages, input_stages; /* of wgrad_one_gate */
 } wgrad_one_gate_arguments;
 
@@ -89,16 +85,6 @@ struct way_out {
         }
     }
 };
-
-/* Products of 32 bytes of the operands' rows, which lie alike in bf16 and, as floats, in tf32. */
-template <typename T>
-static __device__ inline void multiply_pair(float (&sum)[16], const uint32_t (&a)[4], uint64_t b) {
-    if constexpr (sizeof(T) == 2) {
-        warpgroup_multiply<0>(sum, a, b);
-    } else {
-        warpgroup_multiply_tf32(sum, a, b);
-    }
-}
 
 /* The barriers of a ring, room for as many batches as it may have. */
 struct ring_barriers {
@@ -168,7 +154,7 @@ static __device__ inline void produce(tile_ring ring, const CUtensorMap &map,
         const uint16_t *list = p.tables.tile + task.first + (inputs ? task.rows : 0);
         const int row = lane < count ? list[lane] * EDGE : 0;
         for (int t = 0; t < p.steps; t++) {
-            for (int n = 0; n < p.columns; n += p.panel) {
+            for (int n = 0; n < p.columns; n += BOX) {
                 while (free < room || under_way == RING_BATCHES) {
                     ring.wait_empty(oldest, phase);
                     free += __shfl_sync(~0u, sizes, oldest);
@@ -189,7 +175,6 @@ static __device__ inline void produce(tile_ring ring, const CUtensorMap &map,
     }
 }
 
-template <typename T>
 static __global__ void __launch_bounds__(THREADS, 1)
     wgrad_one_gate_pairs(const __grid_constant__ CUtensorMap dy_map,
                          const __grid_constant__ CUtensorMap x_map,
@@ -216,7 +201,7 @@ static __global__ void __launch_bounds__(THREADS, 1)
     registers_grow<240>();
     wait_for_earlier();
     let_next_start();
-    const int panels = p.steps * ((p.columns + p.panel - 1) / p.panel);
+    const int panels = p.steps * ((p.columns + BOX - 1) / BOX);
     const int group = warp / 4, upper = warp / 2 % 2; /* upper: rows 32 - 63 of the products */
     const uint32_t dy_lane =
         chunk_at(warp % 2 * 16 + lane / 8 % 2 * 8 + own_row(lane % 8), lane / 16);
@@ -263,7 +248,7 @@ static __global__ void __launch_bounds__(THREADS, 1)
                 product_fence();
 #pragma unroll
                 for (int k = 0; k < STEPS; k++) {
-                    multiply_pair<T>((float(&)[16])sum[s], a[k], right + k * 2);
+                    warpgroup_multiply<0>((float(&)[16])sum[s], a[k], right + k * 2);
                 }
                 product_commit();
             }
@@ -325,7 +310,6 @@ static __device__ inline void load_half_tiles(uint32_t (&r)[2][4], uint32_t addr
 /* One batch's panel: sum[s] += dy x' for the warp's tiles; left and right say where. Fragments of
  * the next product are loaded before this one's multiplications, those of dy only where the row
  * changes. */
-template <typename T>
 static __device__ inline void multiply_batch(float (&sum)[SLOTS][2][4][4],
                                              const uint32_t (&left)[SLOTS],
                                              const uint32_t (&right)[SLOTS]) {
@@ -342,7 +326,7 @@ static __device__ inline void multiply_batch(float (&sum)[SLOTS][2][4][4],
 #pragma unroll
             for (int j = 0; j < 4; j++) {
                 const uint32_t(&half)[4] = b[i % 2][j / 2];
-                multiply_single<T>(sum[s][m][j], a[m], half[j % 2 * 2], half[j % 2 * 2 + 1]);
+                multiply_add(sum[s][m][j], a[m], half[j % 2 * 2], half[j % 2 * 2 + 1]);
             }
             uint32_t from = (left[next] ^ turn) + m * 16 * BOX_ROW;
             if (more) load_matrices_if(a[m], from, next == 0 || left[next] != left[s]);
@@ -350,7 +334,7 @@ static __device__ inline void multiply_batch(float (&sum)[SLOTS][2][4][4],
     }
 }
 
-template <typename T, int BATCHES>
+template <int BATCHES>
 static __global__ void __launch_bounds__(THREADS, 1)
     wgrad_one_gate(const __grid_constant__ CUtensorMap dy_map,
                    const __grid_constant__ CUtensorMap x_map,
@@ -374,7 +358,7 @@ static __global__ void __launch_bounds__(THREADS, 1)
             const sampled_task task = p.tables.task[i];
             const uint16_t *list = p.tables.tile + task.first;
             for (int t = 0; t < p.steps; t++) {
-                for (int n = 0; n < p.columns; n += p.panel) {
+                for (int n = 0; n < p.columns; n += BOX) {
                     rows.fill(dy + rows.stage * p.tables.rows * TILE_BYTES, &dy_map, list,
                               task.rows, n, t);
                     rows.next(p.row_stages);
@@ -395,7 +379,7 @@ static __global__ void __launch_bounds__(THREADS, 1)
     registers_grow<240>();
     wait_for_earlier();
     let_next_start();
-    const int panels = p.steps * ((p.columns + p.panel - 1) / p.panel);
+    const int panels = p.steps * ((p.columns + BOX - 1) / BOX);
     const uint32_t dy_lane = dy + chunk_at(lane / 8 % 2 * 8 + own_row(lane % 8), lane / 16);
     way_out out(&dw_map, dy);
     const uint32_t x_lane = x + chunk_at(lane % 8 + lane / 16 * 8, lane / 8 % 2);
@@ -439,7 +423,7 @@ static __global__ void __launch_bounds__(THREADS, 1)
                     left[s] = dy_stage + (place >> 8 & 255) * TILE_BYTES;
                     right[s] = x_stage + (place & 255) * TILE_BYTES;
                 }
-                multiply_batch<T>(sum[h], left, right);
+                multiply_batch(sum[h], left, right);
                 finish_loads();
                 inputs.release();
                 inputs.next(p.input_stages);
@@ -478,19 +462,15 @@ void wgrad_one_gate_run(backend *be, const device_layout *device, const void *pl
                                         steps,
                                         l->in_block,
                                         l->gates * l->in_block / EDGE,
-                                        BOX_ROW / (int)be->operand_size,
                                         t->row_tiles / t->rows,
                                         min((TILES - t->row_tiles) / t->inputs, (int)RING_BATCHES)};
     if (!map_activations(be, &dy_map, 3, c->left, layout_rows(l), columns, steps, EDGE) ||
         !map_activations(be, &x_map, 3, c->right, layout_inputs(l), columns, steps, EDGE) ||
         !map_results(be, &dw_map, l, c->out, STAGED_BYTES / STAGED_ROW))
         return;
-    static wgrad_one_gate_kernel *const kernels[2][4] = {
-        {wgrad_one_gate_pairs<bf16>, wgrad_one_gate<bf16, 1>, wgrad_one_gate<bf16, 2>,
-         wgrad_one_gate<bf16, 3>},
-        {wgrad_one_gate_pairs<float>, wgrad_one_gate<float, 1>, wgrad_one_gate<float, 2>,
-         wgrad_one_gate<float, 3>}};
-    wgrad_one_gate_kernel *kernel = kernels[be->precision == TF32][t->batches];
+    static wgrad_one_gate_kernel *const kernels[4] = {wgrad_one_gate_pairs, wgrad_one_gate<1>,
+                                                      wgrad_one_gate<2>, wgrad_one_gate<3>};
+    wgrad_one_gate_kernel *kernel = kernels[t->batches];
     const int grid = min(t->tasks, cuda_of(be)->processors);
     cuda_launch(be, "wgrad", true, kernel, dim3(grid), THREADS, (size_t)BYTES, dy_map, x_map,
                 dw_map, p);
