@@ -247,7 +247,7 @@ class Usage(Case):
             ("--out: expected the beginning of files' names, got 'f/'", "features", "a", "--data",
              "b", "--out", "f/"),
             ("--out: expected the beginning", "probe", "--train", "a", "--test", "b", "--out", ""),
-            ("--png: expected the beginning", "graph", "a", "--png", ""),
+            ("--edges: expected the beginning", "graph", "a", "--edges", ""),
             ("--out: expected a folder, got ''", "train", "config.yaml", "--out", ""),
             ("--threads: run.threads: expected an integer at least 0, at most 1024, got '60000'",
              "train", "config.yaml", "--threads", "60000"),
@@ -929,12 +929,12 @@ class Uses(Case):
             self.assertEqual(patterns[0]["parameters"], 12 * 4 * 64)
             self.assertIn("4 nodes of 8 units, 12 blocks", self.run_program("graph", source)[0])
         self.config("deep.yaml", model_cell="deep", model_hidden=64, model_internal_steps=2)
-        self.run_program("graph", "deep.yaml", "--png", "p.png", "--edges", "e")
+        self.run_program("graph", "deep.yaml", "--svg", "p.svg", "--edges", "e")
         for stage in "step0", "step1", "gates":
-            self.assertEqual(self.read(f"p.{stage}.png")[:4], b"\x89PNG")
+            self.assertEqual(self.read(f"p.{stage}.svg")[:4], b"<svg")
         self.refused("m.safetensors is a checkpoint, whose graphs are made", "graph",
                      "m.safetensors", "--set", "model.degree=6", status=2)
-        self.refused("cannot write none/p.png.tmp", "graph", "config.yaml", "--png", "none/p.png")
+        self.refused("cannot write none/p.svg.tmp", "graph", "config.yaml", "--svg", "none/p.svg")
         self.refused("cannot write none/e.0.txt.tmp", "graph", "deep.yaml", "--json", "--edges",
                      "none/e")
 

@@ -230,6 +230,26 @@ class Plot(Page):
         told = SURF.run("document.getElementById('bpc-bytes').nextElementSibling.textContent")
         value = float(re.search(r"run training ([\d.]+)", told).group(1))
         self.assertAlmostEqual(value, lines[0]["bpc"], places=3)
+        # The legend hides a run, the axis becomes linear, and values end where a run does.
+        lines_of = "document.querySelectorAll('#bpc-bytes .lines polyline').length"
+        self.assertEqual(SURF.run(lines_of), 4)
+        self.assertIn("(logarithmic)", SURF.run("document.querySelector('#bpc-bytes .y-label').textContent"))
+        SURF.run("document.querySelector('#runs button').click()")
+        SURF.run("document.querySelector('.controls input').click()")
+        self.assertEqual(SURF.run(lines_of), 2)
+        self.assertEqual(SURF.run("document.querySelector('#bpc-bytes .y-label').textContent"), "bits per character")
+        ticks = [float(t) for t in SURF.run("[...document.querySelectorAll('#bpc-bytes .y-axis text')].map(t =>"
+                                            " t.textContent)")]
+        numpy.testing.assert_allclose(numpy.diff(ticks), ticks[1] - ticks[0], rtol=1e-6)
+        self.metrics("short", 5)
+        self.metrics("long", 50)
+        self.run_program("plot", "short", "long", "--out", "ends.html")
+        self.open("ends.html")
+        SURF.run("document.getElementById('bpc-bytes').focus()")
+        SURF.press("End")
+        told = SURF.run("document.getElementById('bpc-bytes').nextElementSibling.textContent")
+        self.assertIn("long training", told)
+        self.assertNotIn("short", told)
         self.check_sizes("both.html")
         self.run_program("plot", "run", "deep/run", "--out", "both.svg")
         SURF.open(self.folder / "both.svg")
@@ -328,8 +348,8 @@ class Graph(Page):
         norms = {tuple(pair): (block ** 2).sum() for pair, block in
                  zip(of("pattern.gates", "<i4").tolist(), of("cell.gates.weight", "<f4"))}
         pairs = sorted(((i, j) for i, j in norms if i < j), key=lambda p: norms[p] + norms[p[::-1]])
-        place = lambda i: (f"{240 + 222 * numpy.sin(2 * numpy.pi * i / 16):.0f} "
-                           f"{240 - 222 * numpy.cos(2 * numpy.pi * i / 16):.0f}")
+        place = lambda i: (f"{240 + 212 * numpy.sin(2 * numpy.pi * i / 16):.0f} "
+                           f"{240 - 212 * numpy.cos(2 * numpy.pi * i / 16):.0f}")
         i, j = pairs[-1]
         self.assertTrue(chords[-1][1].startswith(f"M{place(i)}L{place(j)}"))
         i, j = pairs[0]
@@ -365,6 +385,14 @@ class Graph(Page):
         dark = numpy.array(pixels).reshape(12, 12, 4)[:, :, 0] < 128
         edges = numpy.loadtxt(self.folder / "e.0.txt", dtype=int)
         self.assertEqual(set(map(tuple, edges)), set(zip(*numpy.nonzero(dark))))
+        # A node's neighbours are told.
+        SURF.run("document.getElementById('ring0').focus()")
+        SURF.press("End")
+        told = re.match(r"Node 11 reads (.*) \(green lines\); it is read by (.*) \(dashed",
+                        SURF.run("document.getElementById('ring0').nextElementSibling.textContent"))
+        for column, nodes in enumerate(told.groups()):
+            expected = [pair[1 - column] for pair in edges if pair[column] == 11 and pair[1 - column] != 11]
+            self.assertEqual([int(n) for n in nodes.split(", ")], sorted(expected))
         # The core's three nodes are in the middle.
         middle = SURF.run("[...document.querySelectorAll('circle')].map(c =>"
                           " Math.hypot(c.cx.baseVal.value - 240, c.cy.baseVal.value - 240) < 100)")

@@ -8,7 +8,6 @@
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
-#include <zlib.h>
 
 static void near(double value, double expected) {
     if (!(fabs(value - expected) <= 1e-12)) fail_msg("%.15g, expected %.15g", value, expected);
@@ -171,82 +170,6 @@ static void test_metrics_against_plain_ones(void **state) {
 
 /* ------------------------------------------------------------------------------------ pictures */
 
-static uint32_t load(const uint8_t *bytes) {
-    return (uint32_t)bytes[0] << 24 | (uint32_t)bytes[1] << 16 | (uint32_t)bytes[2] << 8 | bytes[3];
-}
-
-/* Returns the data of the chunk at `*next`, and moves `*next` past it. */
-static const uint8_t *read_chunk(const uint8_t **next, const uint8_t *end, const char *type,
-                                 uint32_t *length) {
-    assert_true(end - *next >= 12);
-    *length = load(*next);
-    assert_true(*length <= (size_t)(end - *next - 12));
-    assert_memory_equal(*next + 4, type, 4);
-    const uint8_t *data = *next + 8;
-    assert_int_equal(crc32(0, *next + 4, *length + 4), load(data + *length));
-    *next = data + *length + 4;
-    return data;
-}
-
-static void test_picture(void **state) {
-    (void)state;
-    enum { NODES = 11, SCALE = 3, SIDE = NODES * SCALE };
-    graph *g = graph_from_text("1 0\n2 1\n0 2\n10 3\n5 9\n", NODES);
-    error err;
-    const char *path = path_of("graph.png");
-    assert_true(graph_draw(g, SCALE, path, &err));
-
-    size_t size;
-    char *file = read_text(path, &size);
-    const uint8_t *next = (uint8_t *)file, *end = next + size;
-    assert_true(size > 8);
-    assert_memory_equal(next, "\x89PNG\r\n\x1a\n", 8);
-    next += 8;
-    uint32_t length;
-    const uint8_t *header = read_chunk(&next, end, "IHDR", &length);
-    assert_int_equal(length, 13);
-    assert_int_equal(load(header), SIDE);
-    assert_int_equal(load(header + 4), SIDE);
-    assert_memory_equal(header + 8, "\x08\0\0\0\0", 5);
-    const uint8_t *compressed = read_chunk(&next, end, "IDAT", &length);
-    uint8_t lines[SIDE][1 + SIDE];
-    uLongf inflated = sizeof lines;
-    assert_int_equal(uncompress((uint8_t *)lines, &inflated, compressed, length), Z_OK);
-    assert_int_equal(inflated, sizeof lines);
-    read_chunk(&next, end, "IEND", &length);
-    assert_int_equal(length, 0);
-    assert_ptr_equal(next, end);
-    for (int y = 0; y < SIDE; y++) {
-        assert_int_equal(lines[y][0], 0);
-        for (int x = 0; x < SIDE; x++) {
-            assert_int_equal(lines[y][1 + x], has_block(g, y / SCALE, x / SCALE) ? 0 : 255);
-        }
-    }
-    free(file);
-    graph_free(g);
-}
-
-static void test_bad_pictures(void **state) {
-    (void)state;
-    graph *g = graph_of_degree(GRAPH_RANDOM, 10, 3, 0);
-    error err;
-    static const int scales[] = {0, -1, 3277};
-    for (size_t s = 0; s < sizeof scales / sizeof scales[0]; s++) {
-        char *expected = mem_format("%s: cannot draw 10 nodes %d pixels wide: expected 1 to 3276",
-                                    path_of("graph.png"), scales[s]);
-        assert_false(graph_draw(g, scales[s], path_of("graph.png"), &err));
-        assert_string_equal(err.text, expected);
-        free(expected);
-    }
-    char *expected =
-        mem_format("cannot write %s.tmp: No such file or directory", path_of("missing/graph.png"));
-    assert_false(graph_draw(g, 1, path_of("missing/graph.png"), &err));
-    assert_string_equal(err.text, expected);
-    free(expected);
-    assert_false(file_exists(path_of("missing")));
-    graph_free(g);
-}
-
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_metrics_of_a_ring),
@@ -256,8 +179,6 @@ int main(void) {
         cmocka_unit_test(test_metrics_of_a_chain),
         cmocka_unit_test(test_metrics_of_one_node),
         cmocka_unit_test(test_metrics_against_plain_ones),
-        cmocka_unit_test(test_picture),
-        cmocka_unit_test(test_bad_pictures),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -9,17 +9,15 @@
 #include <string.h>
 
 typedef struct arguments {
-    const char *source, *png, *svg, *html, *edges;
+    const char *source, *svg, *html, *edges;
     config_list assignments;
     bool json;
 } arguments;
 
-enum { KEY_SET = 1, KEY_PNG, KEY_SVG, KEY_HTML, KEY_EDGES, KEY_JSON };
+enum { KEY_SET = 1, KEY_SVG, KEY_HTML, KEY_EDGES, KEY_JSON };
 
 static const struct argp_option option_table[] = {
     CLI_SET(KEY_SET),
-    {"png", KEY_PNG, "FILE", 0,
-     "Draw the blocks to FILE; with several patterns, their numbers are added to its name", 0},
     {"svg", KEY_SVG, "FILE", 0,
      "Draw the ring with its chords, the matrix, and histograms of degrees and path lengths; "
      "with several patterns, their numbers are added to FILE's name",
@@ -38,10 +36,6 @@ static error_t parse(int key, char *text, struct argp_state *state) {
     arguments *a = state->input;
     switch (key) {
     case KEY_SET: cli_append(&a->assignments, text); return 0;
-    case KEY_PNG:
-        cli_check_prefix(state, "--png", text);
-        a->png = text;
-        return 0;
     case KEY_SVG: a->svg = text; return 0;
     case KEY_HTML: a->html = text; return 0;
     case KEY_EDGES:
@@ -125,21 +119,11 @@ static bool write_edges(const graph *g, const char *prefix, int number, error *e
 }
 
 /* Returns the name of a stage's picture. The caller frees it. */
-static char *picture_path(const model_config *config, int stage, const char *path,
-                          const char *ending) {
+static char *picture_path(const model_config *config, int stage, const char *path) {
     char name[16];
     if (model_stages(config) == 1) return mem_string(path);
-    size_t stem = strlen(path) - (file_ends_in(path, ending) ? strlen(ending) : 0);
-    return mem_format("%.*s.%s%s", (int)stem, path, model_stage_name(config, stage, name), ending);
-}
-
-static bool draw(const model_config *config, const graph *g, int stage, const char *png,
-                 error *err) {
-    char *path = picture_path(config, stage, png, ".png");
-    int scale = g->nodes < 512 ? 1024 / g->nodes : 1;
-    bool drawn = graph_draw(g, scale < 16 ? scale : 16, path, err);
-    free(path);
-    return drawn;
+    size_t stem = strlen(path) - (file_ends_in(path, ".svg") ? strlen(".svg") : 0);
+    return mem_format("%.*s.%s.svg", (int)stem, path, model_stage_name(config, stage, name));
 }
 
 /* Draws the wiring. `c` is NULL for a config, which has no trained weights. */
@@ -150,7 +134,7 @@ static bool draw_wiring(const arguments *a, const model_config *config, graph *c
     if (!a->svg && !a->html) return true;
     if (c) wiring_measure(&w, c);
     for (int s = 0; a->svg && drawn && s < model_stages(config); s++) {
-        char *path = picture_path(config, s, a->svg, ".svg");
+        char *path = picture_path(config, s, a->svg);
         drawn = wiring_write_svg(&w, s, path, err);
         free(path);
     }
@@ -164,7 +148,6 @@ static bool describe(const arguments *a, const model_config *config, graph *cons
     if (!draw_wiring(a, config, graphs, c, err)) return false;
     for (int s = 0; s < model_stages(config); s++) {
         if (a->edges && !write_edges(graphs[s], a->edges, s, err)) return false;
-        if (a->png && !draw(config, graphs[s], s, a->png, err)) return false;
     }
     json_writer w = {stdout, false};
     graph_metrics g;
@@ -221,7 +204,7 @@ int cmd_graph(int argc, char **argv) {
         "CONFIG|CHECKPOINT",
         "Describe the graph of each pattern of a model: blocks, degrees, clustering, path lengths, "
         "and the share of nodes that a unit's signal has reached after 1, 2, 3 ... steps."
-        "\vExample:\n  smallworld graph configs/quickstart.yaml --png pattern.png",
+        "\vExample:\n  smallworld graph configs/quickstart.yaml --svg pattern.svg",
         NULL,
         NULL,
         NULL};

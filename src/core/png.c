@@ -36,14 +36,9 @@ static uint8_t *put_file(int width, int height, const uint8_t *compressed, uint3
     return file;
 }
 
-uint8_t *png_encode(const char *name, const uint8_t *pixels, int width, int height, size_t *size,
-                    error *err) {
+uint8_t *png_encode(const uint8_t *pixels, int width, int height, size_t *size) {
     /* A line begins with its filter; 0: none. */
     size_t line = (size_t)width + 1, bytes = line * (size_t)height;
-    if (width < 1 || height < 1 || compressBound(bytes) > INT32_MAX) {
-        error_set(err, "%s: cannot write an image of %d x %d pixels", name, width, height);
-        return NULL;
-    }
     uint8_t *lines = mem_alloc(bytes, 1);
     for (size_t y = 0; y < (size_t)height; y++) {
         memcpy(lines + y * line + 1, pixels + y * (size_t)width, (size_t)width);
@@ -58,21 +53,4 @@ uint8_t *png_encode(const char *name, const uint8_t *pixels, int width, int heig
     free(lines);
     free(compressed);
     return file;
-}
-
-bool png_write(const char *path, const uint8_t *pixels, int width, int height, error *err) {
-    size_t size;
-    uint8_t *file = png_encode(path, pixels, width, height, &size, err);
-    file_writer writer;
-    bool written = file && file_begin(&writer, path, err);
-    if (written) {
-        written = file_write(&writer, file, size, err);
-        if (written) {
-            written = file_commit(&writer, err);
-        } else {
-            file_abort(&writer);
-        }
-    }
-    free(file);
-    return written;
 }

@@ -2,16 +2,11 @@
 #ifndef SMALLWORLD_CORE_PNG_H
 #define SMALLWORLD_CORE_PNG_H
 
-#include "core/error.h"
-
 #include <stddef.h>
 #include <stdint.h>
 
-/* A whole file in memory that the caller frees; `name` is for the error. */
-uint8_t *png_encode(const char *name, const uint8_t *pixels, int width, int height, size_t *size,
-                    error *err);
-
-/* `pixels` [height][width], 0 black. Written atomically. */
-bool png_write(const char *path, const uint8_t *pixels, int width, int height, error *err);
+/* `pixels` [height][width], 0 black, at most 2^30 of them. Returns a whole file of `size` bytes,
+ * which the caller frees. */
+uint8_t *png_encode(const uint8_t *pixels, int width, int height, size_t *size);
 
 #endif

@@ -2,7 +2,6 @@
 
 #include "core/integer.h"
 #include "core/memory.h"
-#include "core/png.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -174,27 +173,4 @@ void graph_measure(const graph *g, graph_metrics *metrics) {
     measure_paths(g, metrics);
     measure_clustering(g, metrics);
     metrics->components = graph_components(g);
-}
-
-/* ----------------------------------------------------------------------------------- drawing */
-
-bool graph_draw(const graph *g, int scale, const char *path, error *err) {
-    enum { MAX_SIDE = 1 << 15 };
-    if (scale < 1 || scale > MAX_SIDE / g->nodes) {
-        return error_set(err, "%s: cannot draw %d nodes %d pixels wide: expected 1 to %d", path,
-                         g->nodes, scale, MAX_SIDE / g->nodes);
-    }
-    size_t square = (size_t)scale, side = (size_t)g->nodes * square;
-    uint8_t *pixels = mem_alloc(side * side, 1);
-    memset(pixels, 255, side * side);
-    for (size_t i = 0; i < (size_t)g->nodes; i++) {
-        uint8_t *line = pixels + i * square * side;
-        for (int k = g->start[i]; k < g->start[i + 1]; k++) {
-            memset(line + (size_t)g->column[k] * square, 0, square);
-        }
-        for (size_t y = 1; y < square; y++) memcpy(line + y * side, line, side);
-    }
-    bool drawn = png_write(path, pixels, (int)side, (int)side, err);
-    free(pixels);
-    return drawn;
 }

@@ -34,7 +34,4 @@ void graph_measure(const graph *g, graph_metrics *metrics);
 /* Finds only the number of components, which is cheap. */
 int graph_components(const graph *g);
 
-/* Draws the blocks as dark squares of `scale` pixels, with one row for each output node. */
-bool graph_draw(const graph *g, int scale, const char *path, error *err);
-
 #endif

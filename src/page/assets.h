@@ -4,7 +4,8 @@
 
 extern const char chart_css[]; /* colours and charts; used by .svg files too */
 extern const char page_css[];
-extern const char chart_js[]; /* shows charts' values under the pointer */
-extern const char show_js[];  /* colours text */
+extern const char chart_js[];  /* shows charts' values under the pointer */
+extern const char show_js[];   /* colours text */
+extern const char wiring_js[]; /* tells a node's neighbours */
 
 #endif

@@ -9,7 +9,7 @@
 #include <string.h>
 
 /* The places of the axes. */
-enum { LEFT = 58, RIGHT = CHART_WIDTH - 12, TOP = 28, BOTTOM = CHART_HEIGHT - 42, MAX_TICKS = 24 };
+enum { LEFT = 66, RIGHT = CHART_WIDTH - 12, TOP = 28, BOTTOM = CHART_HEIGHT - 42, MAX_TICKS = 24 };
 
 /* ------------------------------------------------------------------------------------ lines */
 
@@ -139,6 +139,7 @@ static const char *tick_text(char *text, double value) {
 static void write_axes(FILE *out, const axis *x, const axis *y, const char *x_label,
                        const char *y_label, bool grid) {
     char text[32];
+    fputs("<g class=\"y-axis\">\n", out);
     for (int i = 0; i < y->ticks; i++) {
         double at = place(y, y->tick[i], BOTTOM, TOP);
         fprintf(out,
@@ -146,6 +147,7 @@ static void write_axes(FILE *out, const axis *x, const axis *y, const char *x_la
                 "y=\"%.1f\" text-anchor=\"end\">%s</text>\n",
                 LEFT, at, RIGHT, at, LEFT - 6, at + 4, tick_text(text, y->tick[i]));
     }
+    fputs("</g>\n", out);
     for (int i = 0; i < x->ticks; i++) {
         double at = place(x, x->tick[i], LEFT, RIGHT);
         if (grid) {
@@ -155,12 +157,13 @@ static void write_axes(FILE *out, const axis *x, const axis *y, const char *x_la
         fprintf(out, "<text x=\"%.1f\" y=\"%d\" text-anchor=\"%s\">%s</text>\n", at, BOTTOM + 17,
                 at > RIGHT - 12 ? "end" : "middle", tick_text(text, x->tick[i]));
     }
-    fprintf(out,
-            "<path class=\"axis\" d=\"M%d %dV%dH%d\"/>\n<text x=\"%d\" y=\"%d\" "
-            "text-anchor=\"middle\">%s</text>\n<text transform=\"translate(13 %d) rotate(-90)\" "
-            "text-anchor=\"middle\">%s</text>\n",
-            LEFT, TOP, BOTTOM, RIGHT, (LEFT + RIGHT) / 2, CHART_HEIGHT - 8, x_label,
-            (TOP + BOTTOM) / 2, y_label);
+    fprintf(
+        out,
+        "<path class=\"axis\" d=\"M%d %dV%dH%d\"/>\n<text x=\"%d\" y=\"%d\" "
+        "text-anchor=\"middle\">%s</text>\n<text class=\"y-label\" transform=\"translate(13 %d) "
+        "rotate(-90)\" text-anchor=\"middle\">%s%s</text>\n",
+        LEFT, TOP, BOTTOM, RIGHT, (LEFT + RIGHT) / 2, CHART_HEIGHT - 8, x_label, (TOP + BOTTOM) / 2,
+        y_label, y->log ? " (logarithmic)" : "");
 }
 
 /* ----------------------------------------------------------------------------------- charts */
@@ -178,8 +181,8 @@ static void write_title(FILE *out, const char *title) {
 }
 
 static void write_line(FILE *out, const chart_line *line, const axis *x, const axis *y) {
-    int colour = line->colour % CHART_COLOURS;
-    const char *dash = line->colour / CHART_COLOURS % 2 ? " stroke-dasharray=\"6 4\"" : "";
+    int colour = line->run % CHART_COLOURS;
+    const char *dash = line->run / CHART_COLOURS % 2 ? " stroke-dasharray=\"6 4\"" : "";
     if (line->count == 0) return;
     fprintf(out, "<polyline class=\"line\" stroke=\"var(--c%d)\" stroke-width=\"%s\"%s points=\"",
             colour, line->dots ? "2.5" : "1.25", dash);
@@ -208,8 +211,9 @@ void chart_write(FILE *out, const chart *c, const char *place_) {
     fputs("\">\n", out);
     write_title(out, c->title);
     write_axes(out, &x, &y, c->x_label, c->y_label, true);
+    fputs("<g class=\"lines\">\n", out);
     for (int k = 0; k < c->count; k++) write_line(out, &c->lines[k], &x, &y);
-    fputs("</svg>\n", out);
+    fputs("</g>\n</svg>\n", out);
 }
 
 static void write_numbers(json_writer *w, const char *key, const double *values, size_t count) {
@@ -234,6 +238,8 @@ void chart_write_data(FILE *out, const chart *charts, int count) {
         json_object_begin(&w, NULL);
         json_string(&w, "id", c->id);
         json_string(&w, "x", c->x_label);
+        json_string(&w, "y", c->y_label);
+        json_integer(&w, "log", c->log_y);
         json_number(&w, "least", x.least);
         json_number(&w, "most", x.most);
         json_integer(&w, "left", LEFT);
@@ -246,6 +252,8 @@ void chart_write_data(FILE *out, const chart *charts, int count) {
             if (line->count == 0) continue;
             json_object_begin(&w, NULL);
             json_string(&w, "name", line->name);
+            json_integer(&w, "run", line->run);
+            json_integer(&w, "dots", line->dots);
             write_numbers(&w, "x", line->x, line->count);
             write_numbers(&w, "y", line->y, line->count);
             json_object_end(&w);

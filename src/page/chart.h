@@ -10,7 +10,7 @@ enum { CHART_WIDTH = 480, CHART_HEIGHT = 300, CHART_COLOURS = 6 };
 
 typedef struct chart_line {
     const char *name; /* shown with values under the pointer and read by screen readers */
-    int colour;       /* index of a colour; beyond CHART_COLOURS lines are dashed */
+    int run;          /* index of its run, and so of a colour; beyond CHART_COLOURS it is dashed */
     bool dots;        /* draw a thick line with a dot at each point, else a thin line */
     size_t count;
     double *x, *y; /* [count], finite, x ascending; y is positive if the axis is logarithmic */
@@ -31,7 +31,8 @@ chart_line chart_reduce(const double *x, const double *y, size_t count, size_t m
  * <svg>. */
 void chart_write(FILE *out, const chart *c, const char *place);
 
-/* Writes the values of charts as data for chart_js. */
+/* Writes the values of charts as data for chart_js, which redraws them: with runs hidden, a linear
+ * axis, or smoothing. An element of id "runs" has a child for each run. */
 void chart_write_data(FILE *out, const chart *charts, int count);
 
 /* Bars over whole numbers. Bar i counts the values from least + i step to least + (i + 1) step - 1.

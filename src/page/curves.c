@@ -103,20 +103,33 @@ static void add_line(drawing *d, int number, const char *name, int run, bool dot
     chart_line *line = &d->lines[number][c->count++];
     *line = chart_reduce(x, y, count, most, c->log_y);
     line->name = name;
-    line->colour = run;
+    line->run = run;
     line->dots = dots;
     c->lines = d->lines[number];
 }
 
 static drawing *draw(const curves *c) {
     drawing *d = mem_alloc(1, sizeof *d);
-    static const chart charts[CHARTS] = {
-        {.id = "bpc-bytes", .title = "Bits per character", .x_label = "bytes read", .log_y = true},
-        {.id = "bpc-minutes", .title = "Bits per character", .x_label = "minutes", .log_y = true},
-        {.id = "learning-rate", .title = "Learning rate", .x_label = "bytes read"},
-        {.id = "gradient-norm", .title = "Gradient norm", .x_label = "bytes read", .log_y = true}};
+    static const chart charts[CHARTS] = {{.id = "bpc-bytes",
+                                          .title = "Bits per character",
+                                          .x_label = "bytes read",
+                                          .y_label = "bits per character",
+                                          .log_y = true},
+                                         {.id = "bpc-minutes",
+                                          .title = "Bits per character",
+                                          .x_label = "minutes",
+                                          .y_label = "bits per character",
+                                          .log_y = true},
+                                         {.id = "learning-rate",
+                                          .title = "Learning rate",
+                                          .x_label = "bytes read",
+                                          .y_label = "learning rate"},
+                                         {.id = "gradient-norm",
+                                          .title = "Gradient norm",
+                                          .x_label = "bytes read",
+                                          .y_label = "gradient norm",
+                                          .log_y = true}};
     memcpy(d->charts, charts, sizeof charts);
-    for (int k = 0; k < CHARTS; k++) d->charts[k].y_label = "";
     size_t most = ALL_POINTS / (size_t)c->count;
     if (most > MOST_POINTS) most = MOST_POINTS;
     if (most < LEAST_POINTS) most = LEAST_POINTS;
@@ -249,7 +262,7 @@ static void write_differences(FILE *out, const curves *c) {
 
 void curves_write(FILE *out, const curves *c) {
     drawing *d = draw(c);
-    fputs("<ul class=\"legend\" aria-label=\"Runs by colour\">\n", out);
+    fputs("<ul class=\"legend\" id=\"runs\" aria-label=\"Runs by colour\">\n", out);
     for (int i = 0; i < c->count; i++) {
         fprintf(out, "<li><span class=\"swatch%s\" style=\"color: var(--c%d)\"></span>",
                 i / CHART_COLOURS % 2 ? " dashed" : "", i % CHART_COLOURS);
@@ -258,8 +271,9 @@ void curves_write(FILE *out, const curves *c) {
     }
     fputs(
         "</ul>\n<p class=\"quiet\">Thin lines: training, the mean since the last line of metrics. "
-        "Thick lines with dots: validation. Arrow keys move along a chart that has the "
-        "focus.</p>\n<div class=\"charts\">\n",
+        "Thick lines with dots: validation. A run's name hides and shows it. Arrow keys move along "
+        "a "
+        "chart that has the focus.</p>\n<div class=\"charts\">\n",
         out);
     for (int k = 0; k < CHARTS; k++) {
         fputs("<figure>\n", out);

@@ -228,7 +228,7 @@ static void write_probe(FILE *out, const saved_probe *p, int64_t hidden) {
 }
 
 bool report_write_page(const report *r, const char *path, error *err) {
-    static const char *const scripts[] = {chart_js, show_js};
+    static const char *const scripts[] = {chart_js, show_js, wiring_js};
     file_writer writer;
     if (!file_begin(&writer, path, err)) return false;
     FILE *out = writer.stream;
@@ -255,7 +255,7 @@ bool report_write_page(const report *r, const char *path, error *err) {
         html_text(out, r->text);
         fputs(".</p>\n", out);
     }
-    html_end(out, scripts, 2);
+    html_end(out, scripts, 3);
     free_facts(&f);
     free(command);
     free(title);

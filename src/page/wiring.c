@@ -1,5 +1,6 @@
 #include "page/wiring.h"
 
+#include "core/json.h"
 #include "core/memory.h"
 #include "core/png.h"
 #include "page/assets.h"
@@ -11,7 +12,11 @@
 #include <string.h>
 
 enum {
-    RING = 480,          /* side of the pictures of ring and matrix */
+    RING = 480,  /* side of the pictures of ring and matrix */
+    OUTER = 212, /* radius of the ring of nodes, and of the ring in its middle */
+    INNER = 85,
+    EASY_NODES = 128,    /* with more nodes, the matrix shows more than the ring and comes first */
+    MOST_LISTED = 60000, /* blocks of all stages that are listed for the page's script */
     ALL_EDGES = 12000,   /* limit of edges drawn, over all stages */
     SHADES = 6,          /* number of shades of edges, by weight */
     MOST_CIRCLES = 1500, /* with more nodes, the ring is a line without circles */
@@ -103,7 +108,7 @@ static point *place_nodes(const graph *g, const bool *middle, int inside) {
     int number[2] = {0, 0}, count[2] = {g->nodes - inside, inside};
     for (int i = 0; i < g->nodes; i++) {
         int k = middle[i];
-        double angle = 2 * M_PI * number[k]++ / count[k], radius = k ? 85 : 222;
+        double angle = 2 * M_PI * number[k]++ / count[k], radius = k ? INNER : OUTER;
         if (k && inside == 1) radius = 0;
         at[i] = (point){RING / 2.0 + radius * sin(angle), RING / 2.0 - radius * cos(angle)};
     }
@@ -183,8 +188,8 @@ static void write_edges(FILE *out, const point *at, const edge *edges, size_t co
 
 static void write_nodes(FILE *out, const graph *g, const point *at, const bool *middle) {
     if (g->nodes > MOST_CIRCLES) {
-        fprintf(out, "<circle class=\"axis\" cx=\"%d\" cy=\"%d\" r=\"222\"/>\n", RING / 2,
-                RING / 2);
+        fprintf(out, "<circle class=\"axis\" cx=\"%d\" cy=\"%d\" r=\"%d\"/>\n", RING / 2, RING / 2,
+                OUTER);
         return;
     }
     double radius = fmax(1, fmin(7, 350.0 / g->nodes));
@@ -194,6 +199,22 @@ static void write_nodes(FILE *out, const graph *g, const point *at, const bool *
                 "<title>node %d: reads %d others</title></circle>\n",
                 at[i].x, at[i].y, middle[i] ? fmax(3, radius) : radius, middle[i], i,
                 g->start[i + 1] - g->start[i] - 1);
+    }
+}
+
+/* Numbers some of the nodes, about sixteen of either ring, outside of it. */
+static void write_numbers(FILE *out, const graph *g, const point *at, const bool *middle) {
+    int count[2] = {0, 0}, number[2] = {0, 0};
+    for (int i = 0; i < g->nodes; i++) count[middle[i]]++;
+    for (int i = 0; i < g->nodes; i++) {
+        const int k = middle[i], every = (count[k] + 15) / 16;
+        if (number[k]++ % every) continue;
+        const double far = (k ? INNER : OUTER) + 16.0, near = k ? INNER : OUTER;
+        const double x = RING / 2.0 + (at[i].x - RING / 2.0) * far / near;
+        const double y = RING / 2.0 + (at[i].y - RING / 2.0) * far / near;
+        fprintf(out,
+                "<text class=\"node\" x=\"%.0f\" y=\"%.0f\" text-anchor=\"middle\">%d</text>\n", x,
+                y + 4, i);
     }
 }
 
@@ -218,6 +239,7 @@ static size_t write_ring(FILE *out, const wiring *w, int stage, const graph_metr
             inside ? ", its core or hubs in the middle" : "", count);
     write_edges(out, at, edges, count < most ? count : most, w->norms[stage] != NULL);
     write_nodes(out, g, at, middle);
+    write_numbers(out, g, at, middle);
     fputs("</svg>\n", out);
     free(edges);
     free(at);
@@ -297,10 +319,9 @@ static void write_matrix(FILE *out, const wiring *w, int stage, const char *plac
     enum { FIRST = 58, LAST = RING - 12, INSIDE = LAST - FIRST, DOWN = 28 };
     int side;
     size_t size;
-    error ignored;
     const graph *g = w->graphs[stage];
     uint8_t *grey = shade_matrix(g, w->norms[stage], model_stages(w->config), &side);
-    uint8_t *png = png_encode("matrix", grey, side, side, &size, &ignored);
+    uint8_t *png = png_encode(grey, side, side, &size);
     begin_square(out, place);
     fprintf(out,
             "Matrix of %d x %d blocks, of which %d are there\">\n<text class=\"title\" x=\"%d\" "
@@ -345,46 +366,96 @@ static void write_facts(FILE *out, const wiring *w, const graph_metrics *m) {
     fputs("</p>\n", out);
 }
 
+static void write_ring_figure(FILE *out, const wiring *w, int s, const graph_metrics *m,
+                              size_t most) {
+    char drawn[32], all[32], place[24];
+    snprintf(place, sizeof place, " id=\"ring%d\"", s);
+    fputs("<figure>\n", out);
+    size_t edges = write_ring(out, w, s, m, most, place);
+    fputs("<figcaption>A line joins two nodes of which one reads the other. Point at a node, or "
+          "choose one by the arrow keys, to see which.",
+          out);
+    if (w->norms[s]) fputs(" The larger the norm of its blocks, the stronger the line.", out);
+    if (edges > most) {
+        fprintf(out, " %s of %s are drawn%s.", html_count(drawn, (int64_t)most),
+                html_count(all, (int64_t)edges), w->norms[s] ? ", the largest" : "");
+    }
+    fputs("</figcaption>\n</figure>\n", out);
+}
+
+static void write_matrix_figure(FILE *out, const wiring *w, int s) {
+    fputs("<figure>\n", out);
+    write_matrix(out, w, s, "");
+    fprintf(out, "<figcaption>A row reads a column where a block is%s.</figcaption>\n</figure>\n",
+            w->norms[s] ? "; the larger its norm, the stronger its mark" : "");
+}
+
+/* Lists what each node reads, for wiring_js, if the rings have circles and the lists are short. */
+static void write_lists(FILE *out, const wiring *w) {
+    int stages = model_stages(w->config), blocks = 0;
+    for (int s = 0; s < stages; s++) blocks += graph_blocks(w->graphs[s]);
+    if (blocks > MOST_LISTED || w->graphs[0]->nodes > MOST_CIRCLES) return;
+    char *text;
+    size_t size;
+    FILE *stream = mem_stream(&text, &size);
+    json_writer j = {stream, false};
+    json_array_begin(&j, NULL);
+    for (int s = 0; s < stages; s++) {
+        const graph *g = w->graphs[s];
+        char id[16];
+        snprintf(id, sizeof id, "ring%d", s);
+        json_object_begin(&j, NULL);
+        json_string(&j, "id", id);
+        json_array_begin(&j, "reads");
+        for (int i = 0; i < g->nodes; i++) {
+            json_array_begin(&j, NULL);
+            for (int k = g->start[i]; k < g->start[i + 1]; k++) {
+                if (g->column[k] != i) json_integer(&j, NULL, g->column[k]);
+            }
+            json_array_end(&j);
+        }
+        json_array_end(&j);
+        json_object_end(&j);
+    }
+    json_array_end(&j);
+    mem_stream_end(stream);
+    html_json(out, "wiring", text, size);
+    free(text);
+}
+
 void wiring_write(FILE *out, const wiring *w) {
     int stages = model_stages(w->config);
     size_t most = ALL_EDGES / (size_t)stages;
     for (int s = 0; s < stages; s++) {
         graph_metrics m;
-        char name[16], drawn[32], all[32];
+        char name[16];
         graph_measure(w->graphs[s], &m);
         if (stages > 1) {
             fprintf(out, "<h3>Pattern of %s</h3>\n", model_stage_name(w->config, s, name));
         }
         write_facts(out, w, &m);
-        fputs("<div class=\"charts\">\n<figure>\n", out);
-        size_t edges = write_ring(out, w, s, &m, most, "");
-        fputs("<figcaption>An edge joins two nodes of which one reads the other.", out);
-        if (w->norms[s]) {
-            fputs(" The larger the norm of its blocks, the darker it is.", out);
-        }
-        if (edges > most) {
-            fprintf(out, " %s of %s are drawn%s.", html_count(drawn, (int64_t)most),
-                    html_count(all, (int64_t)edges), w->norms[s] ? ", the largest" : "");
-        }
-        fputs("</figcaption>\n</figure>\n<figure>\n", out);
-        write_matrix(out, w, s, "");
-        fprintf(out, "<figcaption>A row reads a column where a block is%s.</figcaption>\n",
-                w->norms[s] ? "; the larger its norm, the darker" : "");
-        fputs("</figure>\n<figure>\n", out);
+        fputs("<div class=\"charts\">\n", out);
+        const bool matrix_first = w->graphs[s]->nodes > EASY_NODES;
+        if (matrix_first) write_matrix_figure(out, w, s);
+        write_ring_figure(out, w, s, &m, most);
+        if (!matrix_first) write_matrix_figure(out, w, s);
+        fputs("<figure>\n", out);
         write_degrees(out, w->graphs[s], &m, "");
         fputs("</figure>\n<figure>\n", out);
         write_paths(out, &m, "");
         fputs("</figure>\n</div>\n", out);
     }
+    write_lists(out, w);
 }
 
 bool wiring_write_page(const wiring *w, const char *source, const char *path, error *err) {
+    static const char *const scripts[] = {wiring_js};
     file_writer writer;
     if (!file_begin(&writer, path, err)) return false;
     char *title = mem_format("The wiring of %s", source);
     html_begin(writer.stream, title, 0);
     wiring_write(writer.stream, w);
-    html_end(writer.stream, NULL, 0);
+    html_end(writer.stream, scripts, 1);
     free(title);
     return file_commit(&writer, err);
 }

@@ -17,7 +17,7 @@ typedef struct wiring {
 void wiring_measure(wiring *w, const checkpoint *c);
 void wiring_free(wiring *w);
 
-/* Writes elements of <main>. */
+/* Writes elements of <main>. The page's scripts must include wiring_js. */
 void wiring_write(FILE *out, const wiring *w);
 
 bool wiring_write_page(const wiring *w, const char *source, const char *path, error *err);

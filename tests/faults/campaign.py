@@ -449,7 +449,7 @@ def build_scenarios(tools):
         Scenario("eval", ["eval", "run/last.safetensors", "--data", "train.tsv.gz", "raw.txt", "--json",
                           *CPU], model),
         Scenario("generate", ["generate", "run/last.safetensors", "--bytes", "20", "--json", *CPU], model),
-        Scenario("graph", ["graph", "config.yaml", "--png", "g.png", "--edges", "g", "--json"]),
+        Scenario("graph", ["graph", "config.yaml", "--svg", "g.svg", "--edges", "g", "--json"]),
         Scenario("graph-edges", ["graph", "edges.yaml", "--json"]),
         Scenario("graph-mask", ["graph", "mask.yaml", "--json"]),
         Scenario("graph-model", ["graph", "run/last.safetensors", "--json"], model),
