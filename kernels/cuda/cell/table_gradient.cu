@@ -8,7 +8,7 @@
  * keeps their 256 sums each in shared memory. It turns a chunk of D over, so that a lane holds two
  * rows at one position, while the next chunk is on its way; then its warps share the list: each
  * adds up runs of equal bytes in registers and adds them to the sums. No byte of a chunk belongs to
- * two warps, so the order of every sum is fixed. */
+ * two warps, so the order of every sum is fixed. On Hopper, table_gradient_hopper.cu does bf16. */
 #include "cell/cell.h"
 #include "cell/gates_table_gradient.cuh"
 
@@ -228,6 +228,11 @@ void cuda_table_backward(backend *be, const cell *c, int s) {
         return;
     }
     const void *gradient = g->table_use == TABLE_MULTIPLY ? g->dentry : g->dpre;
+    if (table_gradient_hopper_takes(be, g)) {
+        table_gradient_hopper_run(be, c, s, gradient);
+        cuda_launched(be, "table_backward");
+        return;
+    }
     table_view v = {};
     v.gradient = gradient;
     v.bytes = c->bytes;
