@@ -130,7 +130,7 @@ static drawing *draw(const curves *c) {
                                           .y_label = "gradient norm",
                                           .log_y = true}};
     memcpy(d->charts, charts, sizeof charts);
-    size_t most = ALL_POINTS / (size_t)c->count;
+    size_t most = ALL_POINTS / (c->count > 0 ? (size_t)c->count : 1);
     if (most > MOST_POINTS) most = MOST_POINTS;
     if (most < LEAST_POINTS) most = LEAST_POINTS;
     for (int i = 0; i < c->count; i++) {
