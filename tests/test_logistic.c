@@ -97,7 +97,7 @@ static void test_curvature_is_that_of_the_moments(void **state) {
     for (int standardize = 0; standardize < 2; standardize++) {
         view v = view_create(&d, p.sign, standardize);
         curvature c;
-        assert_true(curvature_find(&c, l, p.sign, &v, &err));
+        assert_true(curvature_find(&c, l, p.sign, &v, (feature_span){0, v.units}, &err));
         double moments[COUNT][COUNT] = {0};
         for (size_t i = 0; i < p.rows; i++) {
             double x[COUNT] = {[UNITS] = 1};

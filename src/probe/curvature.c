@@ -13,11 +13,15 @@ enum { DIRECTIONS = 64 };
 /* At least this share of a unit's second moment stays in the diagonal. */
 static const double least_residual = 1e-4;
 
-/* Returns orthonormal rows [rank][units], made by Gram-Schmidt. */
-static double *random_directions(size_t units, int rank) {
+/* Returns orthonormal rows [rank][units], 0 outside the span, made by Gram-Schmidt. */
+static double *random_directions(size_t units, feature_span span, int rank) {
     double *q = mem_alloc((size_t)rank * units, sizeof *q);
     philox_stream draws = philox_start(0, PHILOX_PROBE, 0, 0);
-    for (size_t i = 0; i < (size_t)rank * units; i++) q[i] = philox_uniform(&draws) - 0.5;
+    for (size_t k = 0; k < (size_t)rank; k++) {
+        for (size_t u = span.first; u < span.end; u++) {
+            q[k * units + u] = philox_uniform(&draws) - 0.5;
+        }
+    }
     for (size_t k = 0; k < (size_t)rank; k++) {
         double *row = q + k * units, norm = 0;
         for (size_t j = 0; j < k; j++) {
@@ -35,8 +39,9 @@ static double deviation(const view *v, size_t u) {
     return v->deviation[u] > 0 ? v->deviation[u] : 1;
 }
 
-/* moved [rank][units] = directions times the moments of standardised features, in either view. */
-static bool multiply_by_moments(logistic *l, const int8_t *sign, const view *v,
+/* moved [rank][units] = directions times the moments of standardised features, in either view, and
+ * 0 outside the span. */
+static bool multiply_by_moments(logistic *l, const int8_t *sign, const view *v, feature_span span,
                                 const double *directions, int rank, double *moved, error *err) {
     size_t units = v->units, count = units + 1, group = (size_t)logistic_columns(l);
     double *w = mem_alloc(2 * group * count, sizeof *w), *product = w + group * count;
@@ -54,7 +59,7 @@ static bool multiply_by_moments(logistic *l, const int8_t *sign, const view *v,
         done = logistic_moments(l, w, (int)here, sign, product, err);
         for (size_t k = 0; k < here; k++) {
             const double *g = product + k * count;
-            for (size_t u = 0; u < units; u++) {
+            for (size_t u = span.first; u < span.end; u++) {
                 moved[(from + k) * units + u] = (g[u] - v->mean[u] * g[units]) / deviation(v, u);
             }
         }
@@ -95,7 +100,8 @@ static void factorise(const double *q, double *moved, size_t units, int rank, do
 
 /* Converts the factor from standardised features to the view's. If the view does not standardise,
  * the mean is one more direction, shared with the intercept. */
-static void assemble(curvature *c, const double *moved, int rank, const view *v) {
+static void assemble(curvature *c, const double *moved, int rank, const view *v,
+                     feature_span span) {
     size_t units = v->units;
     c->count = units + 1;
     c->rank = rank + !v->standardize;
@@ -103,6 +109,7 @@ static void assemble(curvature *c, const double *moved, int rank, const view *v)
     c->factor = mem_alloc(c->count * (size_t)c->rank, sizeof *c->factor);
     for (size_t u = 0; u < units; u++) {
         double size = v->deviation[u] / view_scale(v, u), mean = v->standardize ? 0 : v->mean[u];
+        if (u < span.first || u >= span.end) mean = 0; /* no part of the shared direction */
         double *row = c->factor + u * (size_t)c->rank, residual = v->rows;
         for (size_t k = 0; k < (size_t)rank; k++) {
             double f = moved[k * units + u];
@@ -119,14 +126,16 @@ static void assemble(curvature *c, const double *moved, int rank, const view *v)
     if (!v->standardize) c->factor[units * (size_t)c->rank + (size_t)rank] = sqrt(v->rows);
 }
 
-bool curvature_find(curvature *c, logistic *l, const int8_t *sign, const view *v, error *err) {
-    int rank = v->units < DIRECTIONS ? (int)v->units : DIRECTIONS;
-    double *directions = random_directions(v->units, rank);
+bool curvature_find(curvature *c, logistic *l, const int8_t *sign, const view *v, feature_span span,
+                    error *err) {
+    const size_t width = span.end - span.first;
+    int rank = width < DIRECTIONS ? (int)width : DIRECTIONS;
+    double *directions = random_directions(v->units, span, rank);
     double *moved = mem_alloc((size_t)rank * v->units, sizeof *moved);
-    bool found = multiply_by_moments(l, sign, v, directions, rank, moved, err);
+    bool found = multiply_by_moments(l, sign, v, span, directions, rank, moved, err);
     if (found) {
-        factorise(directions, moved, v->units, rank, v->rows * (double)v->units);
-        assemble(c, moved, rank, v);
+        factorise(directions, moved, v->units, rank, v->rows * (double)width);
+        assemble(c, moved, rank, v, span);
     }
     free(moved);
     free(directions);

@@ -19,9 +19,15 @@ typedef struct curvature {
     double *factor;   /* [count][rank] */
 } curvature;
 
-/* Finds the curvature over the rows whose sign is not 0. `l` and `v` are of the same dataset and
- * rows. */
-bool curvature_find(curvature *c, logistic *l, const int8_t *sign, const view *v, error *err);
+/* Features from `first` to `end` - 1. */
+typedef struct feature_span {
+    size_t first, end;
+} feature_span;
+
+/* Finds the curvature of a span's features over the rows whose sign is not 0. `l` and `v` are of
+ * the same dataset and rows. */
+bool curvature_find(curvature *c, logistic *l, const int8_t *sign, const view *v, feature_span span,
+                    error *err);
 void curvature_free(curvature *c);
 
 #endif

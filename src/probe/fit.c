@@ -17,7 +17,9 @@ typedef struct fit {
     const int8_t *sign;
     penalty penalty;
     const view *view;
-    curvature curvature; /* of the view's features */
+    curvature
+        *curvatures; /* [models] of each model's features; `owner` [models] is the first model */
+    int *owner;      /* with the same ones, whose curvature it shares */
     const double *cost;
     const feature_span *span; /* or NULL */
     int models;
@@ -130,12 +132,29 @@ static bool run(fit *f, const dataset *d, bool progress, error *err) {
     return true;
 }
 
+static bool find_curvatures(fit *f, error *err) {
+    for (int k = 0; k < f->models; k++) {
+        const feature_span span = f->span ? f->span[k] : (feature_span){0, f->units};
+        f->owner[k] = k;
+        for (int j = 0; j < k && f->owner[k] == k; j++) {
+            const bool same =
+                !f->span || (f->span[j].first == span.first && f->span[j].end == span.end);
+            if (same) f->owner[k] = j;
+        }
+        if (f->owner[k] == k &&
+            !curvature_find(&f->curvatures[k], f->l, f->sign, f->view, span, err)) {
+            return false;
+        }
+    }
+    return true;
+}
+
 /* Starts the minimisers. The logistic loss's second derivative is at most 1/4, its value at 0. */
 static void start(fit *f) {
     size_t count = f->units + 1;
-    const curvature *c = &f->curvature;
 #pragma omp parallel for schedule(dynamic)
     for (int k = 0; k < f->models; k++) {
+        const curvature *c = &f->curvatures[f->owner[k]];
         double *seen = mem_alloc(count, sizeof *seen);
         view_enter(f->view, f->weights + (size_t)k * count, seen);
         f->minimisers[k] = minimiser_create(count, f->penalty, seen, c->diagonal, c->factor,
@@ -181,13 +200,17 @@ bool fit_models(logistic *l, const dataset *d, const int8_t *sign, penalty penal
     f.shrink = f.dual + count;
     f.entropy = f.shrink + count;
     f.minimisers = mem_alloc(count, sizeof *f.minimisers);
-    bool fitted = curvature_find(&f.curvature, l, sign, view, err);
+    f.curvatures = mem_alloc(count, sizeof *f.curvatures);
+    f.owner = mem_alloc(count, sizeof *f.owner);
+    bool fitted = find_curvatures(&f, err);
     if (fitted) {
         start(&f);
         fitted = run(&f, d, progress, err);
         end(&f, fitted);
-        curvature_free(&f.curvature);
     }
+    for (int k = 0; k < models; k++) curvature_free(&f.curvatures[k]);
+    free(f.curvatures);
+    free(f.owner);
     free(f.minimisers);
     free(f.loss);
     free(f.gradient);

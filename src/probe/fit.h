@@ -22,11 +22,6 @@ typedef struct fit_report {
     int evaluations;
 } fit_report;
 
-/* The features that a model may use: first to end - 1. */
-typedef struct feature_span {
-    size_t first, end;
-} feature_span;
-
 /* cost [models]: each model's C. span [models]: its features, outside which its weights stay 0;
  * NULL gives each model all. weights [models][units + 1]: where to start, then the result. They
  * apply to the features as they are, standardised or not, the intercept last. Rows whose sign is 0
