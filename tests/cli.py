@@ -639,6 +639,15 @@ class Window(Case):
         self.refused("data.window: cannot change on resuming", "train", "config.yaml", "--out",
                      "cut", "--resume", *flags, "--set", "data.window=30000")
 
+    def test_one_block(self):
+        """A large xz that can be read only from its start is worth a warning."""
+        for lines, warned in (10000, False), (800000, True):
+            text = b"".join(b"%x %b\n" % (i * 2654435761 % 2**40, b"All work and no play. " * 4)
+                            for i in range(lines))
+            self.write("text.xz", lzma.compress(text, preset=0))
+            _, err = self.train_on("one", "--overwrite", "--set", "data.train=text.xz", "--set", "train.steps=1")
+            self.assertEqual("text.xz: every stream that begins in it" in err, warned)
+
     def test_changed(self):
         """A file that changes while it is used ends the run, which is saved."""
         text = self.read("train.tsv")

@@ -89,22 +89,6 @@ corpus *text_corpus(text_kind kind, uint64_t bytes, error *err) {
     return scratch_read(&s, err);
 }
 
-bool text_write(const char *path, bool documents, uint64_t bytes, error *err) {
-    enum { SHORTEST = 300, LONGEST = 2300 };
-    file_writer writer;
-    prose p = {philox_start(1, PHILOX_BENCH, 4, 0), true, false};
-    if (!file_begin(&writer, path, err)) return false;
-    uint64_t left = 0;
-    for (uint64_t i = 0; i < bytes; i++, left--) {
-        if (documents && left == 0) {
-            left = SHORTEST + philox_below(&p.random, LONGEST - SHORTEST);
-            fputs(i > 0 ? "\n-1\t" : "-1\t", writer.stream);
-        }
-        fputc(next_letter(&p), writer.stream);
-    }
-    return file_commit(&writer, err);
-}
-
 /* Draws by Box and Muller's method. */
 static double normal(philox_stream *random) {
     double radius = sqrt(-2 * log(1 - philox_uniform(random)));

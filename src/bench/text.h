@@ -17,8 +17,4 @@ corpus *text_corpus(text_kind kind, uint64_t bytes, error *err);
  * the corpus holds `groups` evenly spaced groups of `batch` neighbours. */
 corpus *text_documents(int count, int batch, int groups, double mean, error *err);
 
-/* Writes a file of `bytes` English letters: one raw text, or documents of 300 to 2300 bytes without
- * labels, one on each line. */
-bool text_write(const char *path, bool documents, uint64_t bytes, error *err);
-
 #endif

@@ -1,13 +1,11 @@
 /* smallworld bench: measure the products and the update against their floors. */
 #include "bench/generation.h"
 #include "bench/report.h"
-#include "bench/stream.h"
 #include "bench/update.h"
 #include "cmd/cli.h"
 #include "core/log.h"
 #include "core/memory.h"
 #include "core/stop.h"
-#include "data/store.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -312,134 +310,6 @@ static int bench_train(int argc, char **argv) {
     return STATUS_OK;
 }
 
-/* ------------------------------------------------------------------------------------- data */
-
-typedef struct data_arguments {
-    stream_options how;
-    config_list files;
-    bool json;
-} data_arguments;
-
-enum {
-    KEY_BYTES = 1,
-    KEY_FILE_BYTES,
-    KEY_DATA_SECONDS,
-    KEY_WINDOW,
-    KEY_BATCH,
-    KEY_BPTT,
-    KEY_TEXT,
-    KEY_PACKED,
-    KEY_RANKS,
-    KEY_FOLDER,
-    KEY_DATA_JSON
-};
-
-static const struct argp_option data_options_table[] = {
-    {"text", KEY_TEXT, "LIST", 0, "Made-up texts, of " STREAM_TEXTS "; default both", 0},
-    {"packed", KEY_PACKED, "LIST", 0,
-     "Packings, of " STREAM_PACKINGS "; default all; xz has blocks of 1 MiB", 0},
-    {"ranks", KEY_RANKS, "LIST", 0, "Numbers of processes that share the streams; default 1 and 2",
-     0},
-    {"seconds", KEY_DATA_SECONDS, "S", 0,
-     "Measure each for about S seconds; 0 reads a whole epoch; default 5", 0},
-    {"bytes", KEY_BYTES, "N", 0,
-     "Bytes of an epoch: the made-up file is named that often; default 100e9", 0},
-    {"file-bytes", KEY_FILE_BYTES, "N", 0, "Bytes of a made-up file; default 32e6", 0},
-    {"folder", KEY_FOLDER, "DIR", 0,
-     "Keep made-up files in DIR, and use those that are there; default a temporary folder", 0},
-    {"window", KEY_WINDOW, "N", 0, "As data.window; default 64e6", 0},
-    {"batch", KEY_BATCH, "N", 0, "As train.batch; default 128", 0},
-    {"bptt", KEY_BPTT, "N", 0, "As train.bptt; default 128", 0},
-    {"json", KEY_DATA_JSON, NULL, 0, "Print one JSON object instead of the table", 0},
-    {0},
-};
-
-static error_t parse_data(int key, char *text, struct argp_state *state) {
-    data_arguments *a = state->input;
-    stream_options *h = &a->how;
-    const double most = 1e15;
-    switch (key) {
-    case KEY_TEXT:
-        parse_choices(state, "--text", text, STREAM_TEXTS, h->texts, &h->text_count);
-        return 0;
-    case KEY_PACKED:
-        parse_choices(state, "--packed", text, STREAM_PACKINGS, h->packings, &h->packing_count);
-        return 0;
-    case KEY_RANKS:
-        parse_integers(state, "--ranks", text, 1, RANKS_MOST, h->ranks, &h->ranks_count);
-        return 0;
-    case KEY_DATA_SECONDS: h->seconds = cli_number(state, "--seconds", text, 0, 1e5); return 0;
-    case KEY_BYTES: h->bytes = cli_number(state, "--bytes", text, 1, most); return 0;
-    case KEY_FILE_BYTES:
-        h->file_bytes = cli_number(state, "--file-bytes", text, 1e3, most);
-        return 0;
-    case KEY_FOLDER: h->folder = text; return 0;
-    case KEY_WINDOW: h->window = cli_number(state, "--window", text, 1, most); return 0;
-    case KEY_BATCH: h->batch = (int)cli_integer(state, "--batch", text, 1, 1 << 16); return 0;
-    case KEY_BPTT: h->bptt = (int)cli_integer(state, "--bptt", text, 1, 1 << 16); return 0;
-    case KEY_DATA_JSON: a->json = true; return 0;
-    case ARGP_KEY_ARG: cli_append(&a->files, text); return 0;
-    case ARGP_KEY_END:
-        if (h->window < WINDOW_LEAST * (double)h->batch) {
-            cli_refuse(state, "--window: expected at least %d for each of %d streams", WINDOW_LEAST,
-                       h->batch);
-        }
-        for (int i = 0; i < h->ranks_count; i++) {
-            if (h->ranks[i] > h->batch) {
-                cli_refuse(state, "--ranks: expected at most one for each of %d streams, got %d",
-                           h->batch, h->ranks[i]);
-            }
-        }
-        if (a->files.count > 0 && h->folder) cli_refuse(state, "--folder: has no use with FILE");
-        return 0;
-    default: return ARGP_ERR_UNKNOWN;
-    }
-}
-
-static const char data_help[] =
-    "Measure how fast text becomes minibatches where it stays in its files (data.window): made-up "
-    "text, or the files given, folders and .list files included. No model is trained."
-    "\vMB/s counts the bytes of minibatches of all ranks together, from the start to the last one; "
-    "MB/cpu s counts them over the seconds of the processor, whatever else the machine does. "
-    "first is the time until every stream has its first bytes. memory is the sum of the ranks' "
-    "peaks, "
-    "without the system's cache of files; disk is what the files take; index is the speed of the "
-    "one reading of each file before training begins.\n\n"
-    "Made-up text is one small file that is named again and again, so the system soon has it in "
-    "its cache: a disk sets its own limit.\n\n"
-    "Examples:\n  smallworld bench data\n"
-    "  smallworld bench data --text tsv --packed gzip --ranks 1,4 --seconds 0\n"
-    "  smallworld bench data texts/ --window 1e9";
-
-static int bench_data(int argc, char **argv) {
-    static const struct argp argp = {
-        data_options_table, parse_data, "[FILE...]", data_help, NULL, NULL, NULL};
-    data_arguments a = {.how = {.texts = {STREAM_RAW, STREAM_DOCUMENTS},
-                                .text_count = 2,
-                                .packings = {STREAM_PLAIN, STREAM_GZIP, STREAM_XZ},
-                                .packing_count = 3,
-                                .ranks = {1, 2},
-                                .ranks_count = 2,
-                                .bytes = 100e9,
-                                .file_bytes = 32e6,
-                                .seconds = 5,
-                                .window = 64e6,
-                                .batch = 128,
-                                .bptt = 128}};
-    cli_parse(&argp, argc, argv, &a);
-    a.how.files = a.files.items;
-    a.how.file_count = a.files.count;
-    error err;
-    stream_results results;
-    const bool done = stream_measure(&a.how, !a.json || log_is_terminal(), &results, &err);
-    free(a.files.items);
-    log_end();
-    if (results.count > 0) (a.json ? stream_json : stream_report)(&results, stdout);
-    free(results.rows);
-    if (!done) return cli_fail(&err, "bench data");
-    return stop_signal() ? 128 + stop_signal() : STATUS_OK;
-}
-
 /* --------------------------------------------------------------------------------- generate */
 
 static const struct argp_option generate_options_table[] = {
@@ -499,7 +369,6 @@ static const struct {
     {"matmul", bench_matmul, "the block-sparse products against cuBLAS, cuSPARSE and their floors"},
     {"train", bench_train, "updates of a model: speed, parts, share of the floor, memory"},
     {"generate", bench_generate, "one stream's text: time of a byte, share of the floor"},
-    {"data", bench_data, "text larger than memory to minibatches: speed, memory, disk"},
 };
 
 enum { BENCHES = sizeof benches / sizeof benches[0] };
