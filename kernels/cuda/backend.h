@@ -94,9 +94,11 @@ static inline cuda_backend *cuda_of(backend *be) {
     return (cuda_backend *)be;
 }
 
+/* Of a power of two. */
 static inline int log2_of(int power) {
     int log = 0;
     while (1 << log < power) log++;
+    if (1 << log != power) abort();
     return log;
 }
 

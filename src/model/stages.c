@@ -53,6 +53,8 @@ const char *model_stage_name(const model_config *config, int stage, char name[16
 }
 
 bool model_graphs(const model_config *config, graph *graphs[CELL_MAX_STAGES], error *err) {
+    static const graph_kind peripheries[] = {GRAPH_RANDOM, GRAPH_WATTS_STROGATZ,
+                                             GRAPH_WATTS_STROGATZ_2D, GRAPH_BARABASI_ALBERT};
     int stages = model_stages(config);
     for (int s = 0; s < stages; s++) {
         graph_options options = {.kind = (graph_kind)config->graph,
@@ -62,7 +64,7 @@ bool model_graphs(const model_config *config, graph *graphs[CELL_MAX_STAGES], er
                                  .core = config->core,
                                  .core_reads = config->core_reads,
                                  .periphery_reads = config->periphery_reads,
-                                 .periphery = (graph_kind)(GRAPH_RANDOM + config->periphery),
+                                 .periphery = peripheries[config->periphery],
                                  .file = config->graph_file,
                                  .seed = (uint64_t)config->seed,
                                  .pattern = s};

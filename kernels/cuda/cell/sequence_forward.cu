@@ -14,8 +14,8 @@
  * warpgroups has 64 columns. Columns do not depend on each other, so the warpgroups exchange sums
  * and states separately, and share the weights alone.
  *
- * Two exchanges follow each product. The first makes layer norm's statistics. In the second, the
- * copy engine stores the stage's output, and a flag says so; the warps that load x wait for the
+ * Two exchanges follow each product. The first makes layer norm's statistics. In the second,
+ * TMA stores the stage's output, and a flag says so; the warps that load x wait for the
  * flags of all thread blocks. Therefore all thread blocks must run at once.
  *
  * Floor: a multiprocessor takes 64 bytes a cycle from the L2, and a chunk of 64 inputs brings 16 KB
@@ -311,7 +311,7 @@ template <typename S> struct sequence_consumer {
     }
 
     /* Pairs of neighbouring units [COUNT units / 8][half], to rows of 64 columns in shared memory
-     * as the copy engine takes them. */
+     * as TMA takes them. */
     template <int COUNT>
     __device__ __forceinline__ void stage_rows_of(uint32_t to, const uint32_t (&pair)[COUNT]) {
         const int chunk = warp * 2 + lane / 8 % 2;

@@ -25,7 +25,7 @@ static __device__ inline void barrier_init(uint32_t barrier, int arrivals) {
     asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(barrier), "r"(arrivals));
 }
 
-/* Makes initialised barriers visible to the copy engine; then synchronise the thread block. */
+/* Makes initialised barriers visible to TMA; then synchronise the thread block. */
 static __device__ inline void barrier_init_done() {
     asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
     asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
@@ -148,7 +148,7 @@ static __device__ inline void bulk_load(uint32_t to, const void *from, int bytes
                  : "memory");
 }
 
-/* Makes ordinary stores to global memory that this thread has seen visible to the copy engine. */
+/* Makes ordinary stores to global memory that this thread has seen visible to TMA. */
 static __device__ inline void global_fence() {
     asm volatile("fence.proxy.async.global;" ::: "memory");
 }

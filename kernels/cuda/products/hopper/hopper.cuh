@@ -93,7 +93,7 @@ static __device__ inline uint32_t pack(float one, float two) {
 
 /* ------------------------------------------------------------------------------------- tiles
  *
- * wgrad's results leave by the copy engine, in tiles of 32 columns. Row g of a product's eight is
+ * TMA stores wgrad's results, in tiles of 32 columns. Row g of a product's eight is
  * row own_row(g) of dy's: then lanes that leave a tile in shared memory together find different
  * banks. */
 enum { STAGED_ROW = 32 * 4, STAGED_BYTES = 16 * STAGED_ROW /* of 16 rows */ };

@@ -162,6 +162,7 @@ void wgrad_gates_run(backend *be, const device_layout *device, const void *plan,
     const layout *l = &device->host;
     const wgrad_gates_tables *tables = (const wgrad_gates_tables *)plan;
     wgrad_gates_arguments p = {};
+    if (c->columns % BOX) abort(); /* the contract's multiple: no box is in part */
     p.start = tables->first;
     p.row = tables->row;
     p.column = l->row_column;
