@@ -369,9 +369,7 @@ static bool generate(builder *b, const graph_options *o, error *err) {
     }
     switch (o->kind) {
     case GRAPH_WATTS_STROGATZ: watts_strogatz(b, 1, half, o->rewire); break;
-    case GRAPH_WATTS_STROGATZ_2D:
-        watts_strogatz(b, torus_rows(b->nodes), half, o->rewire);
-        break;
+    case GRAPH_WATTS_STROGATZ_2D: watts_strogatz(b, torus_rows(b->nodes), half, o->rewire); break;
     case GRAPH_BARABASI_ALBERT: barabasi_albert(b, half); break;
     case GRAPH_RANDOM: break; /* its pairs are those that complete any graph */
     default: abort();         /* graph_create makes the others */
