@@ -8,7 +8,9 @@
  * penalised as the weight of a feature that is always 1.
  *
  * Why not LIBLINEAR itself: it keeps every feature in 16 bytes, 7.4 GB for 25,000 x 18,432 where
- * the file has 1.8, in doubles, on one thread, one C at a time. */
+ * the file has 1.8, in doubles, on one thread, one C at a time. On 20,000 x 2,688 made-up features
+ * of a falling spectrum it took 148 s for the first seven of the nine C, each twice as long as the
+ * one before; this took 43 s for all nine and the last fit, on two cores. */
 #ifndef SMALLWORLD_PROBE_FIT_H
 #define SMALLWORLD_PROBE_FIT_H
 
