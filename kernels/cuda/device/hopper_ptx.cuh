@@ -336,12 +336,6 @@ static __device__ inline float4 shared_load4(uint32_t from) {
     return v;
 }
 
-static __device__ inline void shared_store4(uint32_t to, float4 v) {
-    asm volatile("st.shared.v4.f32 [%0], {%1, %2, %3, %4};" ::"r"(to), "f"(v.x), "f"(v.y), "f"(v.z),
-                 "f"(v.w)
-                 : "memory");
-}
-
 /* Clusters: a thread block's number; the address in another thread block that corresponds to one in
  * this; and a barrier of all threads, after which they see each other's shared memory. */
 static __device__ inline uint32_t cluster_rank() {
@@ -354,15 +348,6 @@ static __device__ inline uint32_t cluster_address(uint32_t address, uint32_t ran
     uint32_t there;
     asm volatile("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(there) : "r"(address), "r"(rank));
     return there;
-}
-
-static __device__ inline float4 cluster_load4(uint32_t from) {
-    float4 v;
-    asm volatile("ld.shared::cluster.v4.f32 {%0, %1, %2, %3}, [%4];"
-                 : "=f"(v.x), "=f"(v.y), "=f"(v.z), "=f"(v.w)
-                 : "r"(from)
-                 : "memory");
-    return v;
 }
 
 static __device__ inline void cluster_wait() {
