@@ -32,7 +32,7 @@ enum {
 
 template <typename T, int VEC> struct backward_inputs {
     gate_inputs<T, VEC> gates;
-    packet<T, VEC> dh, dx; /* dx: 0 where nothing is asked of h */
+    packet<T, VEC> dh, dx; /* dx: dL/dh from the later step, or 0 */
     packet<float, VEC> dc;
 
     __device__ void fetch_state(const view<T> &v, int unit, int n) {

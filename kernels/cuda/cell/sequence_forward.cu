@@ -5,9 +5,9 @@
  *              y = what ops.h says of raw, layer norm's statistics and the table
  *   sequence   steps x stages of these, each of which reads all that the one before it wrote
  *
- * A thread block keeps the same U units through all steps, for all columns. So no partial sums are
- * handed on, c stays in registers, and gates take raw from the accumulators. The weights of a step
- * are loaded while the exchanges of the step before last.
+ * A thread block keeps the same U units through all steps, for all columns. So there are no partial
+ * sums, c stays in registers, and the gates take raw from the accumulators. A step's weights are
+ * loaded while the previous step's h is exchanged.
  *
  * The product is transposed, so that units are its narrow side: the tensor cores take 64 columns by
  * any multiple of 8 rows. A thread then holds all four gates of a unit and column. Each of two
@@ -111,7 +111,7 @@ template <int U> static __device__ inline int first_unit(const sequence_argument
  * Layer norm's sums over all thread blocks' units take two trips through the L2. Each thread block
  * leaves its part of a column's sums with that column's owner; the owner adds them up, always in
  * the same order, and leaves the statistics for all. What is left are words of a value and a tag,
- * the number of the exchange, so that who waits for a word needs no other sign. A thread block
+ * the number of the exchange, so a reader polls the word itself and needs no flag. A thread block
  * leaves its next part only after it has read the last statistics, so nothing is overwritten early.
  *
  * Atomic sums, as gates_backward has them, took 6 thousand cycles here, of which the thread blocks'

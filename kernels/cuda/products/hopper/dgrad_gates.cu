@@ -8,10 +8,10 @@
  * should be faster:
  *
  *   evenly: neighbouring nodes' lists, one after another, into as many equal parts as there are
- *   thread blocks. A node whose list is cut has partial sums, which its parts hand on. So in small
+ *   thread blocks. A node whose list is cut (split-K) has partial sums. So in small
  *   worlds, where neighbours have the most in common, and where there are hubs.
  *   whole: nodes with like sources. Of 384 random nodes, five so gather 37 % less than they would
- *   alone at density 0.01, 29 % less at 0.1, and hand nothing on.
+ *   alone at density 0.01, 29 % less at 0.1, and there are no partial sums.
  *
  * Floors, at 18,432 units, block 32, 22,064 blocks, 128 columns on an H200: W is 181 MB out of
  * memory, 42 us. Patterns of small worlds, in parts of five nodes, gather 246 MB of dy from the L2,
@@ -108,7 +108,7 @@ template <typename S> struct dgrad_gates_work {
         return number < p.works;
     }
 
-    /* The number of earlier parts that hand on partial sums of this part's first node. */
+    /* The number of earlier parts whose partial sums of its first node this part adds up. */
     __device__ int takes() const {
         const bool owns = part.nodes > part.continues;
         return owns ? place - part.first_part : 0;

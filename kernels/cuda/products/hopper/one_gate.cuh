@@ -30,18 +30,18 @@ typedef struct one_gate_tables {
 } one_gate_tables;
 
 /* A part in memory, with as many nodes as there are slots; NO_NODE: an empty slot. A hub's list may
- * be cut into several parts, each of this node alone. All but the last give their partial sums to
- * the last one, the owner, which adds them to its own in their order and finishes the node.
+ * be cut into several split-K parts, each of this node alone. All but the last leave their partial
+ * sums for the last one, the owner, which adds them to its own in order and finishes the node.
  * Contributing parts are scheduled before the owner, so the owner may spin on them without
  * deadlock. */
-enum { NO_NODE = 0xFFFF, MOST_GIVEN = 128 /* parts that give */ };
+enum { NO_NODE = 0xFFFF, MOST_GIVEN = 128 /* parts that leave partial sums */ };
 
 template <int SLOTS> struct packed_part {
     int first, start[SLOTS];     /* its sources; the first block of each node's list */
     uint16_t count, node[SLOTS]; /* count: of sources */
-    uint8_t given,
-        takes; /* given: its number among the parts that give, or that of the first it takes from */
-    bool gives; /* takes: from how many */
+    uint8_t given; /* index of this split-K part, or of the first part that this owner adds up */
+    uint8_t takes; /* number of parts that this owner adds up */
+    bool gives;    /* whether it leaves its partial sums for an owner */
 };
 
 enum { ABREAST = 4 /* column tiles whose parts share weights in L2, see tile_of */ };

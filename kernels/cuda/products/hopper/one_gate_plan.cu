@@ -188,13 +188,13 @@ static one_gate_cut plan_parts(ordered_lists *l, int slots, int boxes, int colum
     return cut.time < 0.85 * plan.time ? cut : plan;
 }
 
-/* Blocks of 32 may be split: where lists are long, whole parts, each for two
- * thread blocks, if all find room at once, as they must to trade sums but once; where lists are
- * short, small parts, unless these gather too much more, or with 512 columns only for hubs'
- * sake. Blocks of 128 whose tiles would fill the multiprocessors once, and then in part, come in
- * tiles of half as many columns: 512 columns at densities .5, .1 and .05 took 153, 35 and 22.6
- * us in whole ones, and take 124, 32 and 19.5. The bounds are as measured on an H200 with 12,288
- * units at densities from 0.5 to 0.01, random, Watts-Strogatz and Barabasi-Albert. */
+/* Blocks of 32 may be split (split-K): where lists are long, whole parts, each for two thread
+ * blocks, if all of these are resident at once, since two that exchange sums must run together;
+ * where lists are short, small parts, unless these gather too much more, or with 512 columns only
+ * for hubs' sake. Blocks of 128 whose tiles would fill the multiprocessors once, and then in part,
+ * come in tiles of half as many columns: 512 columns at densities .5, .1 and .05 took 153, 35 and
+ * 22.6 us in whole ones, and take 124, 32 and 19.5. The bounds are as measured on an H200 with
+ * 12,288 units at densities from 0.5 to 0.01, random, Watts-Strogatz and Barabasi-Albert. */
 static one_gate_cut choose_plan(ordered_lists *l, int b, int columns, bool few, int processors,
                                 costed_part *parts) {
     const node_lists *lists = &l->lists;
