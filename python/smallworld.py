@@ -322,8 +322,8 @@ class Pattern:
 
     mask: NumPy (nodes, nodes) of output and input nodes, true where there is a block; every node's own
     block must be there. Arrays are PyTorch's, CuPy's or any with DLPack, of the device; NumPy's on the
-    CPU, where float64 is converted. A GPU's are float32 or, with precision="bf16" (the default there), bfloat16; the gradient of
-    the weights is float32 always.
+    CPU, where float64 is converted. A GPU's are float32 or, with precision="bf16" (the default there),
+    bfloat16; the gradient of the weights is float32 always.
     """
 
     def __init__(self, mask, block, device=None, precision=None, threads=0):

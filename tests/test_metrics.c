@@ -1,5 +1,4 @@
 /* The metrics of graphs, and their pictures. */
-#include "core/file.h"
 #include "core/memory.h"
 #include "graph/metrics.h"
 #include "graphs.h"

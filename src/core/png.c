@@ -1,6 +1,5 @@
 #include "core/png.h"
 
-#include "core/file.h"
 #include "core/memory.h"
 
 #include <stdlib.h>

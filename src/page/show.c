@@ -49,6 +49,12 @@ static int class_of(const classes *all, int32_t label) {
     return -1;
 }
 
+/* A label's name or, without one, its number, for which `text` has room. */
+static const char *label_text(char *const *names, int32_t label, char text[16]) {
+    snprintf(text, 16, "%d", label);
+    return names && label >= 0 ? names[label] : text;
+}
+
 /* The class of each row, [rows]; the caller frees it. */
 static int16_t *classes_of_rows(const dataset *d, const classes *all) {
     int16_t *class = mem_alloc(d->rows, sizeof *class);
@@ -62,12 +68,9 @@ int show_choose_units(const dataset *labelled, const saved_probe *probe, int64_t
     if (!labelled || !find_classes(labelled, &all) || all.count != 2) {
         return probe ? saved_top_units(probe, hidden, units, count) : 0;
     }
-    separation *best = mem_alloc((size_t)count, sizeof *best);
     int16_t *class = classes_of_rows(labelled, &all);
-    const int found = separation_rank(labelled, class, (size_t)hidden, best, count);
-    for (int k = 0; k < found; k++) units[k] = best[k].feature % (size_t)hidden;
+    const int found = separation_rank(labelled, class, (size_t)hidden, units, count);
     free(class);
-    free(best);
     return found;
 }
 
@@ -177,23 +180,22 @@ static void write_histogram(json_writer *w, const show_part *part, const classes
     const dataset *d = part->labelled;
     const bool probe = strcmp(t->kind, "probe") == 0, two = all->count == 2;
     double *values = mem_alloc(d->rows, sizeof *values);
+    int16_t *class = classes_of_rows(d, all);
     size_t count = 0, wrong = 0, counts[SHOW_MAX_CLASSES][BINS] = {0};
     double least = INFINITY, most = -INFINITY;
     for (size_t i = 0; i < d->rows; i++) {
-        const int class = class_of(all, d->label[i]);
-        if (class < 0) continue;
+        if (class[i] < 0) continue;
         values[i] = final_value(part, t, i);
         count++;
-        wrong += (values[i] > 0) != (class == 1);
+        wrong += (values[i] > 0) != (class[i] == 1);
         least = fmin(least, values[i]);
         most = fmax(most, values[i]);
     }
     if (!(most > least)) most = least + 1;
     for (size_t i = 0; i < d->rows; i++) {
-        const int class = class_of(all, d->label[i]);
-        if (class < 0) continue;
+        if (class[i] < 0) continue;
         const int bin = (int)(BINS * (values[i] - least) / (most - least));
-        counts[class][bin < BINS ? bin : BINS - 1]++;
+        counts[class[i]][bin < BINS ? bin : BINS - 1]++;
     }
     char *subject = subject_of(part, t);
     json_object_begin(w, "histogram");
@@ -214,6 +216,7 @@ static void write_histogram(json_writer *w, const show_part *part, const classes
     }
     json_array_end(w);
     json_object_end(w);
+    free(class);
     free(values);
 }
 
@@ -314,9 +317,8 @@ static tracks tracks_make(const show_part *part) {
     tracks made = {.list = mem_alloc((size_t)r->count + (size_t)r->models + 1, sizeof *made.list)};
     if (part->labelled) find_classes(part->labelled, &made.all);
     for (int k = 0; k < made.all.count; k++) {
-        char *const *given = part->origin->names;
-        const int32_t label = made.all.label[k];
-        made.names[k] = given && label >= 0 ? mem_string(given[label]) : mem_format("%d", label);
+        char text[16];
+        made.names[k] = mem_string(label_text(part->origin->names, made.all.label[k], text));
     }
     const bool units_first = part->labelled && made.all.count == 2;
     if (!units_first) add_scores(&made, part);
@@ -332,12 +334,6 @@ static void tracks_free(tracks *made) {
     free(made->list);
 }
 
-static void write_label(json_writer *w, const char *key, char *const *names, int32_t label) {
-    char text[16];
-    snprintf(text, sizeof text, "%d", label);
-    json_string(w, key, names && label >= 0 ? names[label] : text);
-}
-
 static void write_documents(json_writer *w, const corpus *c) {
     size_t at = 0;
     json_array_begin(w, "documents");
@@ -348,7 +344,8 @@ static void write_documents(json_writer *w, const corpus *c) {
         json_integer(w, "start", (int64_t)at);
         json_integer(w, "length", (int64_t)d->length);
         if (labelled) {
-            write_label(w, "label", c->names, d->label);
+            char text[16];
+            json_string(w, "label", label_text(c->names, d->label, text));
         } else {
             json_number(w, "label", NAN);
         }

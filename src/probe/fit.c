@@ -17,9 +17,10 @@ typedef struct fit {
     const int8_t *sign;
     penalty penalty;
     const view *view;
-    curvature
-        *curvatures; /* [models] of each model's features; `owner` [models] is the first model */
-    int *owner;      /* with the same ones, whose curvature it shares */
+    /* [models] The curvature of each model's features is that of its owner, the first model with
+     * the same ones. */
+    curvature *curvatures;
+    int *owner;
     const double *cost;
     const feature_span *span; /* or NULL */
     int models;

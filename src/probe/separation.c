@@ -95,7 +95,7 @@ static void strip_errors(const dataset *d, const int16_t *class, size_t from, si
     free(counts);
 }
 
-int separation_rank(const dataset *d, const int16_t *class, size_t hidden, separation *best,
+int separation_rank(const dataset *d, const int16_t *class, size_t hidden, size_t *units,
                     int count) {
     const size_t strips = (d->units + STRIP - 1) / STRIP;
     uint32_t *errors = mem_alloc(d->units, sizeof *errors);
@@ -113,8 +113,8 @@ int separation_rank(const dataset *d, const int16_t *class, size_t hidden, separ
             }
         }
         if (chosen == SIZE_MAX) break;
+        units[found++] = chosen % hidden;
         for (size_t f = chosen % hidden; f < d->units; f += hidden) errors[f] = UINT32_MAX;
-        best[found++] = separation_find(d, class, chosen);
     }
     free(errors);
     return found;

@@ -18,7 +18,7 @@ separation separation_find(const dataset *d, const int16_t *class, size_t featur
 /* Finds the `count` of `hidden` units that separate best, best first, each by the best of its
  * features: those of several poolings follow one another, `hidden` of each. Ranks by the counts in
  * 256 bins. Returns the number found. */
-int separation_rank(const dataset *d, const int16_t *class, size_t hidden, separation *best,
+int separation_rank(const dataset *d, const int16_t *class, size_t hidden, size_t *units,
                     int count);
 
 #endif
