@@ -359,7 +359,7 @@ static void test_long_lists(void **state) {
          .nodes = 140, .block = 32, .gates = 1, .columns = 1, .share = 0.01, .hubs = true},
         {.reason = "blocks of 32 and 64 columns, a hub's list in four parts",
          .nodes = 40, .block = 32, .gates = 1, .columns = 2, .share = 0.3, .hubs = true},
-        {.reason = "128 columns, which Hopper's one_gate takes in small parts",
+        {.reason = "128 columns, which Hopper's gather takes in small parts",
          .nodes = 70, .block = 32, .gates = 1, .columns = 4, .share = 0.02, .hubs = true},
         {.reason = "blocks of 32: a hub's list in two parts",
          .nodes = 30, .block = 32, .gates = 1, .columns = 1, .share = 0.1, .hubs = true},

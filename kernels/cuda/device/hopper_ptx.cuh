@@ -81,11 +81,6 @@ static __device__ inline void barrier_wait(uint32_t barrier, int parity) {
 
 /* -------------------------------------------------------------------------------------- copies */
 
-/* Prefetches a tensor's description. */
-static __device__ inline void map_prefetch(const CUtensorMap *map) {
-    asm volatile("prefetch.tensormap [%0];" ::"l"(map) : "memory");
-}
-
 /* A box of a tensor at these coordinates, innermost first, to shared memory. */
 static __device__ inline void tensor_load(uint32_t to, const CUtensorMap *map, uint32_t barrier,
                                           int x, int y) {

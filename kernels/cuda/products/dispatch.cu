@@ -45,6 +45,10 @@ static bool one_gate(const layout *l) {
     return blocks_from_32(l) && l->gates == 1;
 }
 
+static bool one_or_four_gates(const layout *l) {
+    return one_gate(l) || four_gates(l);
+}
+
 /* The lists number rows and columns of tiles of 32 x 32 in 16 bits. */
 static bool one_gate_tiles(const layout *l) {
     const int most = 1 << 16, across = l->in_block / 32;
@@ -76,6 +80,12 @@ static bool one_step_by_64(const device_layout *device, const void *plan, const 
 static bool one_step_from_128(const device_layout *device, const void *plan,
                               const product_call *c) {
     return one_step(device, plan, c) && c->columns >= 128;
+}
+
+/* Up to 128 columns of one gate few_columns is faster; it leaves 128 to this one. */
+static bool gather_takes(const device_layout *device, const void *plan, const product_call *c) {
+    if (device->host.gates == 1) return one_step_from_128(device, plan, c);
+    return c->op == DGRAD && one_step_by_64(device, plan, c);
 }
 
 /* Layer norm's sums of four gates are faster as part of the product, which few_columns cannot
@@ -131,12 +141,9 @@ static const product_kernel kernels[] = {
     {"fprop_gates",         F,         HOPPER,  IN_BF16,
         four_gates,         one_step_by_64,    NULL, true,
         fprop_gates_plan,        fprop_gates_run},
-    {"dgrad_gates",         D,         HOPPER,  IN_BF16,
-        four_gates,         one_step_by_64,    NULL, false,
-        dgrad_gates_plan,        dgrad_gates_run},
-    {"one_gate",            F | D,     HOPPER,  IN_BF16,
-        one_gate,           one_step_from_128, NULL, false,
-        one_gate_plan,           one_gate_run},
+    {"gather",              F | D,     HOPPER,  IN_BF16,
+        one_or_four_gates,  gather_takes,      NULL, false,
+        gather_plan,             gather_run},
     {"wgrad_gates",         W,         HOPPER,  IN_BF16,
         rows_by_128,        NULL,              NULL, false,
         wgrad_gates_plan,        wgrad_gates_run},

@@ -45,33 +45,6 @@ static int count_sources(const node_lists *l, const int *order, int group) {
     return count;
 }
 
-/* Each group begins with the longest list that is left, and then takes the list that shares most
- * sources with it. Groups of random patterns then have a sixth to a fifth fewer sources. */
-static void order_by_likeness(const node_lists *l, int group, int *order) {
-    enum { WINDOW = 1024 }; /* of nodes that are looked at */
-    int *seen = no_groups(l);
-    for (int i = 0; i < l->nodes; i++) {
-        const int latest = i / group + 1;
-        int best = i, best_gain = INT32_MIN;
-        for (int m = i; m < l->nodes && m < i + WINDOW; m++) {
-            const int first = l->begin[order[m]], last = l->end[order[m]];
-            int gain = last - first;
-            for (int k = first; i % group && k < last; k++) {
-                gain -= seen[l->other[k]] != latest ? 2 : 0;
-            }
-            if (gain > best_gain) {
-                best_gain = gain;
-                best = m;
-            }
-        }
-        const int node = order[best];
-        order[best] = order[i];
-        order[i] = node;
-        for (int k = l->begin[node]; k < l->end[node]; k++) seen[l->other[k]] = latest;
-    }
-    free(seen);
-}
-
 static void own_order(const node_lists *l, int *order) {
     for (int i = 0; i < l->nodes; i++) order[i] = i;
 }
@@ -116,12 +89,6 @@ void order_in_turns(const node_lists *l, int group, int *order) {
     }
     free(seen);
     free(left);
-}
-
-void order_nodes(const node_lists *l, int group, int *order) {
-    own_order(l, order);
-    order_by_likeness(l, group, order);
-    keep_if_fewer(l, group, order);
 }
 
 static int by_cost(const void *one, const void *two) {

@@ -29,13 +29,9 @@ static inline void step_past(uint32_t mask, int count, int *at) {
  * nodes' own order, which is good for small worlds. Otherwise restores the nodes' own order. */
 void keep_if_fewer(const node_lists *l, int group, int *order);
 
-/* Orders the nodes so that each `group` successive ones share many sources, if that leaves fewer in
- * all. */
-void order_nodes(const node_lists *l, int group, int *order);
-
-/* Does so with about equally many sources in each group. The groups take turns: each takes the node
- * that shares most sources with it, so the last nodes, which share few, are spread over all groups.
- */
+/* Orders the nodes so that each `group` successive ones share many sources, with about equally many
+ * sources in each group. The groups take turns: each takes the node that shares most sources with
+ * it, so the last nodes, which share few, are spread over all groups. */
 void order_in_turns(const node_lists *l, int group, int *order);
 
 /* The first member of the parts of every plan. */

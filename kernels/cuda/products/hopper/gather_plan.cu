@@ -1,19 +1,26 @@
-/* The parts of dgrad_gates: which nodes of dgrad's results a thread block makes together, and
- * the union of their sources.
+/* The parts of gather: which nodes' results a thread block makes together, and the union of their
+ * sources.
  *
  * Parts are cut evenly, or have whole nodes with like sources: both are tried, for several numbers
- * of tiles of columns, and the plan taken that should be the fastest; see dgrad_gates.cu. */
-#include "products/hopper/dgrad_gates.cuh"
+ * of tiles of columns, and the plan taken that should be the fastest; see gather.cu. */
+#include "products/hopper/gather.cuh"
 #include "products/node_lists.h"
 
 #include <math.h>
 
 enum { PHASES = 16 }; /* of the order in which all thread blocks go through sources */
 
+/* The lists of the nodes that are made, and the block of weights of each entry. */
+typedef struct gather_lists {
+    node_lists of;
+    const int *block; /* NULL: in order */
+    int b, gates;
+} gather_lists;
+
 /* A part as it is cut: entries [begin, end) of its nodes' lists. */
 typedef struct cut_part {
     part_rank rank; /* first, for sort_by_cost */
-    dgrad_gates_part part;
+    gather_part part;
     int begin, end;
 } cut_part;
 
@@ -29,19 +36,19 @@ static int by_phase(const void *one, const void *two) {
 }
 
 /* Merges a part's lists by source; returns how many there are. */
-static int merge_sources(const layout *l, const cut_part *cut, merged_source *sources) {
+static int merge_sources(const gather_lists *l, const cut_part *cut, merged_source *sources) {
     int at[PART_NODES], stop[PART_NODES], count = 0, next;
     uint32_t mask;
     for (int m = 0; m < cut->part.nodes; m++) {
-        at[m] = max(l->column_start[cut->part.node[m]], cut->begin);
-        stop[m] = min(l->column_start[cut->part.node[m] + 1], cut->end);
+        at[m] = max(l->of.begin[cut->part.node[m]], cut->begin);
+        stop[m] = min(l->of.end[cut->part.node[m]], cut->end);
     }
-    while ((next = next_source(l->column_row, cut->part.nodes, at, stop, &mask)) >= 0) {
+    while ((next = next_source(l->of.other, cut->part.nodes, at, stop, &mask)) >= 0) {
         merged_source *source = &sources[count++];
         source->node = next;
         source->mask = (int)mask;
         for (int m = 0, k = 0; m < cut->part.nodes; m++) {
-            if (mask >> m & 1) source->block[k++] = l->column_block[at[m]];
+            if (mask >> m & 1) source->block[k++] = l->block ? l->block[at[m]] : at[m];
         }
         step_past(mask, cut->part.nodes, at);
     }
@@ -51,17 +58,16 @@ static int merge_sources(const layout *l, const cut_part *cut, merged_source *so
 
 /* Cuts the lists into about `count` parts of equally many entries and at most `slots` nodes, and
  * returns how many it took; without `parts`, only counts. */
-static int cut_evenly(const layout *l, int count, int slots, cut_part *parts) {
-    int total = l->column_start[l->in_nodes], made = 0, node = 0, node_part = 0;
-    for (int begin = 0, end; node < l->in_nodes; begin = end, made++) {
+static int cut_evenly(const gather_lists *l, int count, int slots, cut_part *parts) {
+    int total = l->of.begin[l->of.nodes], made = 0, node = 0, node_part = 0;
+    for (int begin = 0, end; node < l->of.nodes; begin = end, made++) {
         int target = (int)((long long)total * (made + 1) / count), last = node;
-        while (last + 1 < l->in_nodes && last + 1 < node + slots &&
-               l->column_start[last + 1] < target) {
+        while (last + 1 < l->of.nodes && last + 1 < node + slots &&
+               l->of.begin[last + 1] < target) {
             last++;
         }
-        end = l->column_start[last + 1] < target || target <= begin ? l->column_start[last + 1]
-                                                                    : target;
-        bool continues = end < l->column_start[last + 1];
+        end = l->of.begin[last + 1] < target || target <= begin ? l->of.begin[last + 1] : target;
+        bool continues = end < l->of.begin[last + 1];
         if (parts) {
             cut_part *cut = &parts[made];
             cut->begin = begin;
@@ -73,7 +79,7 @@ static int cut_evenly(const layout *l, int count, int slots, cut_part *parts) {
         }
         if (!continues) {
             node_part = made + 1;
-        } else if (last > node || begin == l->column_start[node]) {
+        } else if (last > node || begin == l->of.begin[node]) {
             node_part = made;
         }
         node = continues ? last : last + 1;
@@ -82,8 +88,8 @@ static int cut_evenly(const layout *l, int count, int slots, cut_part *parts) {
 }
 
 /* The number of parts to aim at: a multiple of the multiprocessors. */
-static int even_parts(const layout *l, int slots, int processors) {
-    int total = l->column_start[l->in_nodes], count = processors;
+static int even_parts(const gather_lists *l, int slots, int processors) {
+    int total = l->of.begin[l->of.nodes], count = processors;
     int made = cut_evenly(l, count, slots, NULL);
     while (count < total && made > count) {
         count += processors;
@@ -93,12 +99,12 @@ static int even_parts(const layout *l, int slots, int processors) {
 }
 
 /* Cuts whole nodes in this order into parts of `slots` nodes; returns how many parts there are. */
-static int cut_whole(const layout *l, const int *order, int slots, cut_part *parts) {
+static int cut_whole(const gather_lists *l, const int *order, int slots, cut_part *parts) {
     int made = 0;
-    for (int i = 0; i < l->in_nodes; i += slots, made++) {
+    for (int i = 0; i < l->of.nodes; i += slots, made++) {
         cut_part cut = {};
-        cut.end = l->column_start[l->in_nodes];
-        cut.part.nodes = (unsigned char)min(slots, l->in_nodes - i);
+        cut.end = l->of.begin[l->of.nodes];
+        cut.part.nodes = (unsigned char)min(slots, l->of.nodes - i);
         for (int m = 0; m < cut.part.nodes; m++) cut.part.node[m] = (uint16_t)order[i + m];
         parts[made] = cut;
     }
@@ -106,24 +112,25 @@ static int cut_whole(const layout *l, const int *order, int slots, cut_part *par
 }
 
 /* A way to cut the nodes, and a measure of the time it takes. */
-typedef struct dgrad_gates_cut {
+typedef struct gather_cut {
     const int *order; /* NULL: evenly */
     int slots, count; /* nodes of a part; parts */
     double time;
-} dgrad_gates_cut;
+} gather_cut;
 
 /* Cuts the nodes and returns how many parts there are; whole parts are sorted by cost. A part's
- * cost is what it gathers, and the partial sums that it hands on, which are written and read in
- * fp32 and are as many bytes as a source's activations. `columns`: of a tile. */
-static int cut_parts(const layout *l, const dgrad_gates_cut *plan, int columns, cut_part *parts,
+ * cost is what it gathers, in rows of a gate; handing partial sums on takes as long as gathering
+ * eight sources of one gate, since the owner waits for them. `columns`: of a tile. */
+static int cut_parts(const gather_lists *l, const gather_cut *plan, int columns, cut_part *parts,
                      merged_source *merged) {
     const int made = plan->order ? cut_whole(l, plan->order, plan->slots, parts)
                                  : cut_evenly(l, plan->count, plan->slots, parts);
+    const int handing = 8 / l->gates;
     for (int i = 0; i < made; i++) {
         const int count = merge_sources(l, &parts[i], merged);
-        double cost = (double)(count + parts[i].part.continues) * columns;
+        double cost = (double)(count + parts[i].part.continues * handing) * columns;
         for (int k = 0; k < count; k++) {
-            cost += (double)l->in_block * __builtin_popcount(merged[k].mask);
+            cost += (double)l->b * __builtin_popcount(merged[k].mask);
         }
         parts[i].rank = {cost, i};
     }
@@ -158,17 +165,17 @@ static int longest_span(const cut_part *parts, int count) {
 /* Chooses even parts, or the number of whole nodes to a part, by the least time. There must be
  * enough slots for the partial sums of one node's parts; otherwise a part would wait for a later
  * one. */
-static dgrad_gates_cut choose_plan(const layout *l, int tiles, int *const *orders, int processors,
-                                   cut_part *parts, merged_source *merged) {
-    const int slots = nodes_of_part(l->in_block);
-    const int widest = l->in_block == 32 ? 4 * BOX : 2 * BOX; /* of tiles, in columns */
-    const int columns = tiles > 1 ? widest : 2 * BOX;
-    dgrad_gates_cut best = {NULL, slots, even_parts(l, slots, processors)};
+static gather_cut choose_plan(const gather_lists *l, int cut, int *const *orders, int processors,
+                              cut_part *parts, merged_source *merged) {
+    static const int columns_of_cut[GATHER_CUTS] = {128, 256, 512, 4096};
+    const int boxes = boxes_of_cut(l->b, l->gates, cut), columns = 2 * boxes * BOX; /* of a tile */
+    const int slots = nodes_of_part(l->b, l->gates, boxes), tiles = columns_of_cut[cut] / columns;
+    gather_cut best = {NULL, slots, even_parts(l, slots, processors)};
     int made = cut_parts(l, &best, columns, parts, merged);
     best.time = time_of(parts, made, tiles, processors, false);
-    if (longest_span(parts, made) > PARTIAL_FLOATS / (l->in_block * widest)) best.time = INFINITY;
-    for (int nodes = 2; nodes <= slots; nodes++) {
-        dgrad_gates_cut plan = {orders[nodes], nodes};
+    if (longest_span(parts, made) > PARTIAL_FLOATS / (l->b * columns)) best.time = INFINITY;
+    for (int nodes = 1; nodes <= slots; nodes++) {
+        gather_cut plan = {orders[nodes], nodes};
         made = cut_parts(l, &plan, columns, parts, merged);
         plan.time = time_of(parts, made, tiles, processors, true);
         if (plan.time < best.time) best = plan;
@@ -177,10 +184,11 @@ static dgrad_gates_cut choose_plan(const layout *l, int tiles, int *const *order
 }
 
 /* Writes down the parts and their lists. */
-static void build_lists(backend *be, device_layout *device, dgrad_gates_parts *made,
-                        const layout *l, bool whole, const cut_part *cut, merged_source *merged) {
-    const size_t total = (size_t)l->column_start[l->in_nodes];
-    dgrad_gates_part *part = host_array<dgrad_gates_part>((size_t)made->count);
+static void build_lists(backend *be, device_layout *device, gather_parts *made,
+                        const gather_lists *l, bool whole, const cut_part *cut,
+                        merged_source *merged) {
+    const size_t total = (size_t)l->of.begin[l->of.nodes];
+    gather_part *part = host_array<gather_part>((size_t)made->count);
     uint32_t *source = host_array<uint32_t>(total + 1);
     int *block = host_array<int>(total + LOOK_UP), used = 0, blocks = 0;
     made->whole = whole;
@@ -207,40 +215,65 @@ static void build_lists(backend *be, device_layout *device, dgrad_gates_parts *m
     free(block);
 }
 
-void *dgrad_gates_plan(backend *be, device_layout *device, const layout *l) {
-    dgrad_gates_tables *tables = layout_plan<dgrad_gates_tables>(device);
-    static const int tiles[DGRAD_GATES_CUTS] = {1, 2, 4, 32};
-    const node_lists lists = column_lists(l);
-    const int slots = nodes_of_part(l->in_block), processors = cuda_of(be)->processors;
-    const int most = cut_evenly(l, even_parts(l, slots, processors), slots, NULL);
-    cut_part *cut = host_array<cut_part>((size_t)max(most, l->in_nodes));
-    merged_source *merged = host_array<merged_source>((size_t)l->out_nodes);
-    int *orders[PART_NODES + 1] = {};
-    for (int nodes = 2; nodes <= slots; nodes++) {
-        orders[nodes] = host_array<int>((size_t)l->in_nodes);
-        order_in_turns(&lists, nodes, orders[nodes]);
-        keep_if_fewer(&lists, nodes, orders[nodes]);
+/* Orders in which as many successive nodes as a part may have share many sources. */
+static void make_orders(const node_lists *l, int most, int **orders) {
+    for (int nodes = 1; nodes <= most; nodes++) {
+        orders[nodes] = host_array<int>((size_t)l->nodes);
+        if (nodes == 1) {
+            for (int i = 0; i < l->nodes; i++) orders[1][i] = i;
+        } else {
+            order_in_turns(l, nodes, orders[nodes]);
+            keep_if_fewer(l, nodes, orders[nodes]);
+        }
     }
-    dgrad_gates_cut plan[DGRAD_GATES_CUTS];
-    for (int i = 0; i < DGRAD_GATES_CUTS; i++) {
-        dgrad_gates_parts *made = &tables->cut[i];
-        plan[i] = choose_plan(l, tiles[i], orders, processors, cut, merged);
-        if (i && plan[i].order == plan[i - 1].order) {
+}
+
+static void plan_direction(backend *be, device_layout *device, gather_direction *tables,
+                           const gather_lists *l, int *const *orders) {
+    const int processors = cuda_of(be)->processors;
+    int most = l->of.nodes;
+    for (int slots = 1; slots <= nodes_of_part(l->b, l->gates, 1); slots++) {
+        most = max(most, cut_evenly(l, even_parts(l, slots, processors), slots, NULL));
+    }
+    cut_part *cut = host_array<cut_part>((size_t)most);
+    merged_source *merged = host_array<merged_source>((size_t)l->of.sources);
+    gather_cut plan[GATHER_CUTS];
+    bool even = false;
+    for (int i = 0; i < GATHER_CUTS; i++) {
+        gather_parts *made = &tables->cut[i];
+        plan[i] = choose_plan(l, i, orders, processors, cut, merged);
+        even |= !plan[i].order;
+        if (i && plan[i].order == plan[i - 1].order && plan[i].slots == plan[i - 1].slots) {
             *made = made[-1];
             continue;
         }
         made->count = cut_parts(l, &plan[i], 2 * BOX, cut, merged);
         build_lists(be, device, made, l, plan[i].order != NULL, cut, merged);
     }
-    for (int nodes = 2; nodes <= slots; nodes++) free(orders[nodes]);
     free(cut);
     free(merged);
-    bool even = false;
-    for (int i = 0; i < DGRAD_GATES_CUTS; i++) even |= !tables->cut[i].whole;
     if (even) { /* slots of any size; the smallest holds a node of 32 units and 128 columns */
         const size_t least = 32 * 2 * BOX;
-        tables->partial =
-            partial_sums_create(be, device, "dgrad_gates", PARTIAL_FLOATS / least, least);
+        tables->partial = partial_sums_create(be, device, "gather", PARTIAL_FLOATS / least, least);
+    }
+}
+
+void *gather_plan(backend *be, device_layout *device, const layout *l) {
+    gather_tables *tables = layout_plan<gather_tables>(device);
+    const gather_lists columns = {column_lists(l), l->column_block, l->in_block, l->gates};
+    const gather_lists rows = {row_lists(l), NULL, l->in_block, l->gates};
+    const int most = nodes_of_part(l->in_block, l->gates, 1);
+    int *orders[PART_NODES + 1] = {}, *row_orders[PART_NODES + 1] = {};
+    const bool alike = layout_is_symmetric(l);
+    make_orders(&columns.of, most, orders);
+    plan_direction(be, device, &tables->backward, &columns, orders);
+    if (l->gates == 1) {
+        if (!alike) make_orders(&rows.of, most, row_orders);
+        plan_direction(be, device, &tables->forward, &rows, alike ? orders : row_orders);
+    }
+    for (int nodes = 1; nodes <= most; nodes++) {
+        free(orders[nodes]);
+        free(row_orders[nodes]);
     }
     return tables;
 }

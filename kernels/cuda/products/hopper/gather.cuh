@@ -1,0 +1,57 @@
+/* What gather shares with gather_plan.cu, which cuts its parts. */
+#ifndef SMALLWORLD_KERNELS_CUDA_PRODUCTS_HOPPER_GATHER_CUH
+#define SMALLWORLD_KERNELS_CUDA_PRODUCTS_HOPPER_GATHER_CUH
+
+#include "products/hopper/hopper.cuh"
+
+/* Parts of the nodes, and the union of each part's sources. Either parts have whole nodes, in an
+ * order of likeness; or the nodes' lists, one after another, are cut into equal parts, so that a
+ * part's first node may begin in an earlier part and its last node continue in the next. There is a
+ * cut for up to 128 columns, for 256, for 512, and for more. */
+enum { PART_NODES = 6, GATHER_CUTS = 4 }; /* PART_NODES: at most */
+
+typedef struct gather_part {
+    int first, block;               /* its sources; their blocks */
+    int first_part;                 /* where the first node's list begins */
+    uint16_t count;                 /* of sources */
+    unsigned char nodes, continues; /* continues: whether the last one's list goes on */
+    uint16_t node[PART_NODES];
+} gather_part;
+
+typedef struct gather_parts {
+    int count, span; /* span: the most parts that one node's list lies in */
+    bool whole;      /* whether nodes are */
+    gather_part *part;
+    uint32_t *source; /* its node, and in the low PART_NODES bits which nodes have a block for it */
+    int *block;       /* as they are used */
+} gather_parts;
+
+typedef struct gather_direction {
+    gather_parts cut[GATHER_CUTS];
+    partial_sums partial; /* of nodes whose lists are cut */
+} gather_direction;
+
+typedef struct gather_tables {
+    gather_direction forward, backward; /* forward: of one gate alone */
+} gather_tables;
+
+/* The cut for products of this many columns. */
+static inline int cut_of(int columns) {
+    return columns <= 128 ? 0 : columns <= 256 ? 1 : columns <= 512 ? 2 : 3;
+}
+
+enum { LOOK_UP = 32 }; /* blocks that a warp looks up at once, however few are left */
+
+/* The boxes of 64 columns that a warpgroup makes in this cut. */
+static constexpr __host__ __device__ int boxes_of_cut(int b, int gates, int cut) {
+    return cut == 0 || (b > 32 && gates > 1) ? 1 : 2;
+}
+
+/* The most nodes of a part. More nodes gather less; fewer leave room for more stages. */
+static constexpr __host__ __device__ int nodes_of_part(int b, int gates, int boxes) {
+    return b == 32 ? (gates == 1 ? 6 : 5) : b == 64 ? 3 : boxes == 1 ? 2 : 1;
+}
+
+static_assert(nodes_of_part(32, 1, 1) <= PART_NODES, "a source has a bit for each");
+
+#endif
