@@ -7,7 +7,7 @@
 #include "ops.h"
 
 /* How a product is computed: its operands' type and the units that multiply them. */
-typedef enum bench_math { MATH_BF16, MATH_TF32, MATH_FP32, MATHS } bench_math;
+typedef enum bench_math { MATH_BF16, MATH_FP32, MATHS } bench_math;
 
 /*   fprop  y = W x      left W,  right x,  out y
  *   dgrad  dx = W' dy   left W,  right dy, out dx

@@ -3,8 +3,7 @@
 #include "ops.h"
 
 const char *precision_name(precision precision) {
-    static const char *const names[] = {
-        [FP32] = "fp32", [TF32] = "tf32", [BF16] = "bf16", [FP64] = "fp64"};
+    static const char *const names[] = {[FP32] = "fp32", [BF16] = "bf16", [FP64] = "fp64"};
     return names[precision];
 }
 

@@ -56,5 +56,5 @@ static const level *choose(void) {
 }
 
 backend *backend_cpu(precision precision, int threads) {
-    return choose()->create(precision == TF32 ? FP32 : precision, threads);
+    return choose()->create(precision, threads);
 }

@@ -11,10 +11,6 @@
  * real. The CPU backend keeps bf16 values, rounded to nearest even, in 4 bytes. An operand is
  * rounded when it is stored, and every later operation reads the rounded value.
  *
- * TF32 is FP32 except in products: a GPU rounds their operands to tf32 (10 bits of mantissa, fp32's
- * range), to nearest, as it reads them, and sums in fp32. A dense product leaves the rounding to
- * cuBLAS. The CPU has no tf32 units; a CPU backend asked for TF32 computes in FP32.
- *
  * Order. Operations run one after another in the order in which they are issued. On a GPU, issuing
  * returns at once; `download` and `finish` wait. The same operations on the same data give the same
  * bits. */
@@ -35,7 +31,7 @@ enum {
     DECAY_GROUP = 256     /* neighbouring weights that share one flag of weight decay, see adam */
 };
 
-typedef enum precision { FP32, TF32, BF16, FP64 } precision;
+typedef enum precision { FP32, BF16, FP64 } precision;
 typedef enum element { REAL, OPERAND } element;
 
 typedef struct backend backend;
@@ -409,7 +405,7 @@ const char *backend_nccl_version(char *text);
 /* Whether this machine seems to have a GPU. If it does, why backend_cuda failed is worth saying. */
 bool backend_cuda_expected(void);
 
-/* "fp32", "tf32", "bf16" or "fp64". */
+/* "fp32", "bf16" or "fp64". */
 const char *precision_name(precision precision);
 
 /* Steps of the cell through the backend's own operations; see kernels/cell.c. */

@@ -166,7 +166,7 @@ class Model:
     @classmethod
     def load(cls, path, device=None, precision=None, threads=0, streams=0):
         """A checkpoint, such as last.safetensors. device: "auto", "cpu" or "cuda"; precision: "auto",
-        "fp32", "tf32" or "bf16"; threads: of the CPU, 0 for all; streams: texts side by side, 0 for
+        "fp32" or "bf16"; threads: of the CPU, 0 for all; streams: texts side by side, 0 for
         32."""
         return cls(_c.check(_c.load(_name("path", path),
                                     _options(device, precision, threads, streams))))

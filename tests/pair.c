@@ -9,7 +9,7 @@ pair open_pair(precision precision) {
     pair p = {.be = test_backend(precision)};
     if (test_device_is_cuda()) {
         p.trusted = backend_cpu(precision, 0);
-        p.tolerance = precision == BF16 ? 2e-3 : precision == TF32 ? TF32_ROUNDED : 1e-5;
+        p.tolerance = precision == BF16 ? 2e-3 : 1e-5;
     } else {
         p.trusted = backend_cpu_reference(0);
         p.tolerance = precision == BF16 ? 1e-2 : 1e-5;

@@ -1,6 +1,5 @@
 /* A backend under test and a more trusted one. The CPU in fp32 and bf16 is compared with the
- * reference in double; the GPU with the CPU in the same precision, where tf32 on the CPU is fp32.
- */
+ * reference in double; the GPU with the CPU in the same precision. */
 #ifndef SMALLWORLD_TESTS_PAIR_H
 #define SMALLWORLD_TESTS_PAIR_H
 
@@ -12,11 +11,6 @@ typedef struct pair {
     backend *be, *trusted;
     double tolerance; /* relative tolerance of the norm */
 } pair;
-
-/* Products of uniform operands are 2.6e-4 off if operands are rounded to tf32, and 7e-4 if they are
- * truncated. */
-#define TF32_ROUNDED   4e-4
-#define TF32_TRUNCATED 1.5e-3
 
 /* The shape of a layer and of a product's inputs. */
 typedef struct shape {

@@ -74,7 +74,7 @@ static void test_product_floor(void **state) {
     graph *g = graph_create(&options, 384, &err);
     assert_non_null(g);
     layout *l = layout_from_graph(g, 32, 1);
-    ceilings c = {.memory = 4.2e12, .rate = {779e12, 403e12, 51e12}, .cache = 7.6e12};
+    ceilings c = {.memory = 4.2e12, .rate = {779e12, 51e12}, .cache = 7.6e12};
     cost f = cost_of_product(l, PRODUCT_FPROP, 32, 2, 2);
     limit by;
     double seconds = cost_floor(f, &c, MATH_BF16, &by);

@@ -271,11 +271,6 @@ static void test_parts_fp32(void **state) {
     check_parts(FP32);
 }
 
-static void test_parts_tf32(void **state) {
-    (void)state;
-    check_parts(TF32);
-}
-
 static void test_parts_bf16(void **state) {
     (void)state;
     check_parts(BF16);
@@ -558,10 +553,10 @@ static void test_table_bf16(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_parts_fp32), cmocka_unit_test(test_parts_tf32),
-        cmocka_unit_test(test_parts_bf16), cmocka_unit_test(test_many_units),
-        cmocka_unit_test(test_gate_sums),  cmocka_unit_test(test_table_fp32),
-        cmocka_unit_test(test_table_bf16), cmocka_unit_test(test_gates_table),
+        cmocka_unit_test(test_parts_fp32),  cmocka_unit_test(test_parts_bf16),
+        cmocka_unit_test(test_many_units),  cmocka_unit_test(test_gate_sums),
+        cmocka_unit_test(test_table_fp32),  cmocka_unit_test(test_table_bf16),
+        cmocka_unit_test(test_gates_table),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

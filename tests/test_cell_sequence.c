@@ -283,7 +283,6 @@ static void check_all(precision precision) {
     pair p = open_pair(precision);
     /* Values that bf16 rounds the other way add up from step to step. */
     if (precision == BF16) p.tolerance = 1.5e-2;
-    if (precision == TF32) p.tolerance *= 10;
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
         const bool wide = cases[i].nodes * cases[i].block > 1024; /* only for a GPU */
         if (!wide || test_device_is_cuda()) check(&p, &cases[i]);

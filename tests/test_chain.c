@@ -93,8 +93,6 @@ static void test_chain(void **state) {
     check_chain(BF16, 8, 1);
     check_chain(BF16, 32, 1);
     check_chain(BF16, 32, 4);
-    check_chain(TF32, 32, 1);
-    check_chain(TF32, 32, 4);
     check_chain(FP32, 8, 1);
     check_chain(FP32, 32, 1);
 }

@@ -559,7 +559,7 @@ static void test_combinations(void **state) {
                     "model.layers: expected at most 1");
     options_refused("run.seed=-1", "run.seed: expected an integer at least 0");
     options_refused("run.precision=fp16",
-                    "run.precision: expected one of: auto fp32 tf32 bf16, got 'fp16'");
+                    "run.precision: expected one of: auto fp32 bf16, got 'fp16'");
     options_accepted("model.density=1");
     options_accepted("model.graph=dense");
     options_accepted("data.valid=y.txt data.valid_fraction=0");

@@ -50,11 +50,6 @@ static const struct kernel_case {
      .precision = BF16,
      .product = PRODUCT_WGRAD,
      .shape = {.nodes = 33, .block = 32, .gates = GATES, .columns = 4, .steps = 3, .share = 0.1}},
-    {.kernel = "wgrad_gates",
-     .reason = "operands of 4 bytes, rounded by the copy engine",
-     .precision = TF32,
-     .product = PRODUCT_WGRAD,
-     .shape = {.nodes = 20, .block = 128, .gates = 1, .columns = 4, .steps = 1, .share = 0.2}},
     {.kernel = "wgrad_one_gate",
      .reason = "more tiles than thread blocks make at a time",
      .precision = BF16,
@@ -86,16 +81,6 @@ static const struct kernel_case {
      .precision = BF16,
      .product = PRODUCT_DGRAD,
      .shape = {.nodes = 11, .block = 64, .gates = GATES, .columns = 2, .steps = 3, .share = 0.4}},
-    {.kernel = "portable_tf32",
-     .reason = "several steps at once",
-     .precision = TF32,
-     .product = PRODUCT_FPROP,
-     .shape = {.nodes = 40, .block = 32, .gates = 1, .columns = 3, .steps = 3, .share = 0.2}},
-    {.kernel = "portable_tf32",
-     .reason = "four gates of several steps",
-     .precision = TF32,
-     .product = PRODUCT_WGRAD,
-     .shape = {.nodes = 65, .block = 64, .gates = GATES, .columns = 2, .steps = 6, .share = 0.5}},
     {.kernel = "portable_fp32",
      .reason = "lists longer than a warp looks up at a time",
      .precision = FP32,
@@ -146,7 +131,7 @@ static void test_forced_kernels(void **state) {
     assert_false(be->bench->force_kernel(be, "no_such_kernel", &err));
     assert_contains(err.text, "no_such_kernel");
     assert_contains(err.text, "portable_bf16");
-    assert_false(be->bench->force_kernel(be, "portable_tf32", &err)); /* of another precision */
+    assert_false(be->bench->force_kernel(be, "portable_fp32", &err)); /* of another precision */
     assert_true(be->bench->force_kernel(be, "few_columns", &err));
     graph *g = nasty_graph(11, 0.3, true);
     layout *l = layout_from_graph(g, 32, 1);

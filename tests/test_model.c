@@ -100,12 +100,6 @@ static void test_fp32(void **state) {
     compare_all(FP32, 2e-5, 2e-4);
 }
 
-static void test_tf32(void **state) {
-    (void)state;
-    bool rounds = test_device_is_cuda();
-    compare_all(TF32, rounds ? 2.5e-3 : 2e-5, rounds ? 0.1 : 2e-4);
-}
-
 static void test_bf16(void **state) {
     (void)state;
     compare_all(BF16, 2e-2, 0.2);
@@ -300,7 +294,6 @@ static void test_sums(void **state) {
         }
         config.hidden = 512;
         config.block = 32;
-        compare_sums(&config, TF32, 2);
         compare_sums(&config, BF16, 1);
         config.graph = GRAPH_DENSE;
         config.degree = 0;
@@ -607,14 +600,21 @@ static void test_input_dropout(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_fp32),         cmocka_unit_test(test_norm_groups),
-        cmocka_unit_test(test_tf32),         cmocka_unit_test(test_bf16),
-        cmocka_unit_test(test_layers),       cmocka_unit_test(test_layers_differ),
-        cmocka_unit_test(test_recompute),    cmocka_unit_test(test_sums),
-        cmocka_unit_test(test_weight_decay), cmocka_unit_test(test_input_dropout),
-        cmocka_unit_test(test_learns),       cmocka_unit_test(test_repeats),
-        cmocka_unit_test(test_no_targets),   cmocka_unit_test(test_does_not_fit),
-        cmocka_unit_test(test_limits),       cmocka_unit_test(test_plan_counts_tables),
+        cmocka_unit_test(test_fp32),
+        cmocka_unit_test(test_norm_groups),
+        cmocka_unit_test(test_bf16),
+        cmocka_unit_test(test_layers),
+        cmocka_unit_test(test_layers_differ),
+        cmocka_unit_test(test_recompute),
+        cmocka_unit_test(test_sums),
+        cmocka_unit_test(test_weight_decay),
+        cmocka_unit_test(test_input_dropout),
+        cmocka_unit_test(test_learns),
+        cmocka_unit_test(test_repeats),
+        cmocka_unit_test(test_no_targets),
+        cmocka_unit_test(test_does_not_fit),
+        cmocka_unit_test(test_limits),
+        cmocka_unit_test(test_plan_counts_tables),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -31,11 +31,6 @@ static void test_products_fp32(void **state) {
     check_products(FP32);
 }
 
-static void test_products_tf32(void **state) {
-    (void)state;
-    check_products(TF32);
-}
-
 static void test_products_bf16(void **state) {
     (void)state;
     check_products(BF16);
@@ -43,11 +38,10 @@ static void test_products_bf16(void **state) {
 
 /* Shapes for which a GPU has special kernels. There fprop and dgrad take multiples of 32 columns,
  * and wgrad of bf16 takes multiples of 64, so it is left out for odd multiples of 32. The CPU
- * computes them too, since the GPU is compared with it; it has no TF32. */
+ * computes them too, since the GPU is compared with it. */
 static void check_gpu_shapes_in(precision precision, uint64_t seed, const shape *shapes,
                                 size_t count) {
     if (!test_takes_gpu_shapes()) skip();
-    if (precision == TF32 && !test_device_is_cuda()) return;
     pair p = open_pair(precision);
     random_restart(seed);
     check_shapes(&p, shapes, count);
@@ -92,7 +86,6 @@ static void test_many_blocks(void **state) {
     };
     // clang-format on
     check_gpu_shapes(10, shapes, sizeof shapes / sizeof shapes[0]);
-    check_gpu_shapes_in(TF32, 10, shapes, 5);
 }
 
 /* wgrad of few columns: more tiles than warps, or fewer; several steps; rows of a node's gates;
@@ -118,12 +111,9 @@ static void test_few_columns(void **state) {
         {.reason = "two batches a task over two steps",
          .nodes = 150, .block = 32, .gates = 1, .columns = 2, .steps = 2,
          .share = 0.1, .hubs = true},
-        {.reason = "32 columns, which wgrad of bf16 leaves out and tf32 takes",
-         .nodes = 90, .block = 32, .gates = 1, .columns = 1, .share = 0.3, .hubs = true},
     };
     // clang-format on
     check_gpu_shapes(17, shapes, sizeof shapes / sizeof shapes[0]);
-    check_gpu_shapes_in(TF32, 17, shapes, sizeof shapes / sizeof shapes[0]);
 }
 
 /* dgrad of four gates. Thread blocks have as many nodes as they can, whole or neighbouring ones;
@@ -401,7 +391,7 @@ static void test_symmetric_patterns(void **state) {
     close_pair(&p);
 }
 
-/* tf32, whose thread blocks share activations. Parts have several nodes or one; there are more of
+/* Thread blocks share activations. Parts have several nodes or one; there are more of
  * them than run at a time, or some are empty; lists are longer than the ring; columns end within a
  * tile, or fill many; larger blocks and gates are cut into pieces. */
 static void test_shared_activations(void **state) {
@@ -444,7 +434,7 @@ static void test_shared_activations(void **state) {
          .nodes = 800, .block = 32, .gates = 1, .columns = 8, .share = 0.002},
     };
     // clang-format on
-    check_gpu_shapes_in(TF32, 14, shapes, sizeof shapes / sizeof shapes[0]);
+    check_gpu_shapes_in(BF16, 14, shapes, sizeof shapes / sizeof shapes[0]);
 }
 
 /* fp32 with lists longer than a warp reads at a time, gates and several steps; wgrad of so many
@@ -482,7 +472,6 @@ static void test_plain_tiles(void **state) {
 static void test_gate_products(void **state) {
     (void)state;
     check_gpu_shapes(11, gate_shapes, GATE_SHAPES);
-    check_gpu_shapes_in(TF32, 11, gate_shapes, GATE_SHAPES);
 }
 
 /* A small world, whose neighbouring rows are alike; its tables keep the nodes' own order. */
@@ -502,9 +491,8 @@ static void test_small_world(void **state) {
 
 static void test_dense_products(void **state) {
     (void)state;
-    for (int i = 0; i < 3; i++) {
-        pair p = open_pair((const precision[]){FP32, TF32, BF16}[i]);
-        if (i == 1 && test_device_is_cuda()) p.tolerance = TF32_TRUNCATED; /* cuBLAS may truncate */
+    for (int i = 0; i < 2; i++) {
+        pair p = open_pair((const precision[]){FP32, BF16}[i]);
         int unit = p.be->column_multiple;
         random_restart(4);
         layout *square = layout_dense(40, 40, 4, 1), *wide = layout_dense(256, 328, 1, 1);
@@ -534,14 +522,14 @@ static void test_dense_products(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_products_fp32),      cmocka_unit_test(test_products_tf32),
-        cmocka_unit_test(test_products_bf16),      cmocka_unit_test(test_many_blocks),
-        cmocka_unit_test(test_few_columns),        cmocka_unit_test(test_many_gates),
-        cmocka_unit_test(test_many_columns),       cmocka_unit_test(test_small_blocks),
-        cmocka_unit_test(test_small_gradients),    cmocka_unit_test(test_long_lists),
-        cmocka_unit_test(test_symmetric_patterns), cmocka_unit_test(test_shared_activations),
-        cmocka_unit_test(test_plain_tiles),        cmocka_unit_test(test_gate_products),
-        cmocka_unit_test(test_small_world),        cmocka_unit_test(test_dense_products),
+        cmocka_unit_test(test_products_fp32),      cmocka_unit_test(test_products_bf16),
+        cmocka_unit_test(test_many_blocks),        cmocka_unit_test(test_few_columns),
+        cmocka_unit_test(test_many_gates),         cmocka_unit_test(test_many_columns),
+        cmocka_unit_test(test_small_blocks),       cmocka_unit_test(test_small_gradients),
+        cmocka_unit_test(test_long_lists),         cmocka_unit_test(test_symmetric_patterns),
+        cmocka_unit_test(test_shared_activations), cmocka_unit_test(test_plain_tiles),
+        cmocka_unit_test(test_gate_products),      cmocka_unit_test(test_small_world),
+        cmocka_unit_test(test_dense_products),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

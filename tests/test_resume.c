@@ -53,7 +53,6 @@ static void test_resume_fp32(void **state) {
     check_resume("run.precision=fp32 model.graph=dense model.degree=null train.batch=3 "
                  "train.schedule=cosine",
                  one_stop);
-    check_resume("run.precision=tf32", one_stop);
 }
 
 static void test_resume_bf16(void **state) {

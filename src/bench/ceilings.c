@@ -7,7 +7,7 @@
 #include <stdlib.h>
 #include <unistd.h>
 
-const char *const math_names[] = {"bf16", "tf32", "fp32"};
+const char *const math_names[] = {"bf16", "fp32"};
 
 enum {
     GPU_COPY = 2047 << 20, /* bytes, far more than any cache */
@@ -28,7 +28,7 @@ static const timing *how(const backend *be) {
 }
 
 bench_math math_of(const backend *be) {
-    return be->precision == BF16 ? MATH_BF16 : be->precision == TF32 ? MATH_TF32 : MATH_FP32;
+    return be->precision == BF16 ? MATH_BF16 : MATH_FP32;
 }
 
 size_t ceilings_cache_size(backend *be) {

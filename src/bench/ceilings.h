@@ -5,7 +5,7 @@
 #include "bench/cost.h"
 #include "core/json.h"
 
-extern const char *const math_names[]; /* "bf16", "tf32", "fp32" */
+extern const char *const math_names[]; /* "bf16", "fp32" */
 
 /* The arithmetic in which a backend computes products. */
 bench_math math_of(const backend *be);

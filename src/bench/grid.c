@@ -6,7 +6,6 @@
 
 const bench_precision bench_precisions[] = {
     {"bf16", BF16, MATH_BF16},
-    {"tf32", TF32, MATH_TF32},
     {"fp32", FP32, MATH_FP32},
 };
 

@@ -6,7 +6,7 @@
 #include "graph/graph.h"
 
 #define BENCH_PRODUCTS   "fprop dgrad wgrad" /* in the order of enum bench_product */
-#define BENCH_PRECISIONS "bf16 tf32 fp32"    /* in the order of bench_precisions */
+#define BENCH_PRECISIONS "bf16 fp32"         /* in the order of bench_precisions */
 #define BENCH_PATTERNS   "random watts_strogatz barabasi_albert" /* of bench_patterns */
 
 /* A precision of the backend, and the arithmetic that libraries are given for it. */

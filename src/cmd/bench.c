@@ -163,7 +163,7 @@ static const char matmul_help[] =
     "through more than twice the L2."
     "\vA list is separated by commas; all combinations of the lists are measured. --full measures "
     "every product at N = 8 to 8192 with bf16, one gate, random patterns and blocks of 32. It then "
-    "varies one of these at a time, at some N: four gates, other patterns, other blocks, tf32 and "
+    "varies one of these at a time, at some N: four gates, other patterns, other blocks and "
     "fp32.\n\n"
     "The floor is the larger of memory (weights, inputs and outputs once, over the measured copy "
     "bandwidth) and arithmetic (2 N operations a weight, over the measured rate of a dense "

@@ -30,7 +30,7 @@ enum {
 static const struct argp_option model_options[] = {
     CLI_DEVICE(KEY_DEVICE),
     {"precision", KEY_PRECISION, "NAME", 0,
-     "Number format of the products' operands: auto, fp32, tf32 or bf16", 0},
+     "Number format of the products' operands: auto, fp32 or bf16", 0},
     {"batch", KEY_BATCH, "N", 0, "Number of streams or documents that are read side by side", 0},
     CLI_THREADS(KEY_THREADS),
     {0},

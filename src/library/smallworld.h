@@ -31,7 +31,7 @@ SMALLWORLD_API const char *smallworld_error(void);
  */
 typedef struct smallworld_options {
     const char *device;    /* "auto" (default: a GPU if there is one), "cpu" or "cuda" */
-    const char *precision; /* "auto" (default: bf16 on a GPU, else fp32), "fp32", "tf32", "bf16" */
+    const char *precision; /* "auto" (default: bf16 on a GPU, else fp32), "fp32", "bf16" */
     int threads;           /* CPU threads; 0: $OMP_NUM_THREADS, else one for each processor */
     int streams;           /* texts read side by side; 0: 32 */
 } smallworld_options;

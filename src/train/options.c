@@ -31,8 +31,7 @@ const config_key option_keys[] = {
     {"run.device", CONFIG_CHOICE, AT(run.device), "auto", 0, 0, DEVICES,
      "processor that computes; auto takes the GPU if there is one that works, else the CPU", R},
     {"run.precision", CONFIG_CHOICE, AT(run.precision), "auto", 0, 0, PRECISIONS,
-     "number format of the products' operands; tf32 is fp32 rounded for a GPU's tensor cores, and"
-     " fp32 on the CPU; auto is bf16 on a GPU and fp32 on the CPU", R},
+     "number format of the products' operands; auto is bf16 on a GPU and fp32 on the CPU", R},
     {"run.threads", CONFIG_INTEGER, AT(run.threads), "0", 0, MAX_THREADS, NULL,
      "threads of the CPU backend; 0 means $OMP_NUM_THREADS or, without it, as many as are fastest, "
      "up to one for each processor", R},
@@ -471,10 +470,8 @@ static backend *same_kind(backend *be, ranks *r, error *err) {
 }
 
 backend *options_backend(const run_options *run, error *err) {
-    static const precision named[] = {[PRECISION_AUTO] = FP32,
-                                      [PRECISION_FP32] = FP32,
-                                      [PRECISION_TF32] = TF32,
-                                      [PRECISION_BF16] = BF16};
+    static const precision named[] = {
+        [PRECISION_AUTO] = FP32, [PRECISION_FP32] = FP32, [PRECISION_BF16] = BF16};
     precision wanted = named[run->precision];
     static int usual; /* $OMP_NUM_THREADS, or the number of processors */
     if (usual == 0) usual = omp_get_max_threads();

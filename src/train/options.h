@@ -8,18 +8,13 @@
 #include "model/model.h"
 
 typedef enum device_choice { DEVICE_AUTO, DEVICE_CPU, DEVICE_CUDA } device_choice;
-typedef enum precision_choice {
-    PRECISION_AUTO,
-    PRECISION_FP32,
-    PRECISION_TF32,
-    PRECISION_BF16
-} precision_choice;
+typedef enum precision_choice { PRECISION_AUTO, PRECISION_FP32, PRECISION_BF16 } precision_choice;
 typedef enum lr_schedule { SCHEDULE_LINEAR, SCHEDULE_COSINE, SCHEDULE_CONSTANT } lr_schedule;
 
 typedef enum growth { GROW_RANDOM, GROW_GRADIENT } growth;
 
 #define DEVICES    "auto cpu cuda"
-#define PRECISIONS "auto fp32 tf32 bf16"
+#define PRECISIONS "auto fp32 bf16"
 #define GROWTHS    "random gradient"
 #define SCHEDULES  "linear cosine constant"
 

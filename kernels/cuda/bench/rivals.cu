@@ -1,8 +1,8 @@
 /* What our products are held against: cuBLAS with a dense W, and cuSPARSE with W in its blocked-ELL
  * and BSR formats. Each runs as a user would call it, with a workspace set aside before.
  *
- * cuSPARSE's blocked-ELL product of fp32 is off by 2.6e-4, as operands rounded to tf32 make it: it
- * is held against ours in tf32. Its BSR product is true fp32, and a choice for tf32 too.
+ * cuSPARSE's blocked-ELL product of fp32 is off by 2.6e-4, as operands rounded to tf32 make it, so
+ * it is left out there. Its BSR product is true fp32.
  *
  * cuSPARSE is loaded at run time, so that the program neither needs it nor pays for it at start. */
 #include "backend.h"
@@ -47,8 +47,7 @@ static cudaDataType operand_type(const rival *r) {
 static bool run_cublas(const rival *r, const void *left, const void *right, void *out, error *err) {
     const float one = 1, zero = 0;
     const cublasOperation_t plain = CUBLAS_OP_N, turned = CUBLAS_OP_T;
-    cublasComputeType_t compute =
-        r->math == MATH_TF32 ? CUBLAS_COMPUTE_32F_FAST_TF32 : CUBLAS_COMPUTE_32F;
+    const cublasComputeType_t compute = CUBLAS_COMPUTE_32F;
     cudaDataType from = operand_type(r), to = r->product == PRODUCT_WGRAD ? CUDA_R_32F : from;
     int rows = r->rows, inputs = r->inputs, n = r->columns;
     /* out' [m x k] = a [m x depth] b [depth x k], as cuBLAS sees them */
@@ -278,7 +277,7 @@ static bool prepare_sparse(rival *r, const layout *l, error *err) {
         return error_set(err, "cuSPARSE has no product of two dense matrices in this format");
     }
     if (r->math == MATH_FP32 && r->library == LIBRARY_BLOCKED_ELL) {
-        return error_set(err, "cuSPARSE's blocked-ELL rounds fp32 to tf32: see its times there");
+        return error_set(err, "cuSPARSE's blocked-ELL rounds fp32 to tf32");
     }
     if (!sparse.tried) load_library();
     if (*sparse.failure) return error_set(err, "cuSPARSE: %s", sparse.failure);

@@ -144,22 +144,6 @@ static __device__ inline void multiply_add(float (&sum)[4], const uint32_t (&a)[
                  : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
 }
 
-/* To nearest. */
-static __device__ inline uint32_t to_tf32(float x) {
-    uint32_t rounded;
-    asm("cvt.rna.tf32.f32 %0, %1;" : "=r"(rounded) : "f"(x));
-    return rounded;
-}
-
-/* sum [16 x 8] += a [16 x 8] b [8 x 8], tf32 with fp32 sums. */
-static __device__ inline void multiply_add_tf32(float (&sum)[4], const uint32_t (&a)[4],
-                                                uint32_t b0, uint32_t b1) {
-    asm volatile("mma.sync.aligned.m16n8k8.row.col.f32.tf32.tf32.f32 "
-                 "{%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
-                 : "+f"(sum[0]), "+f"(sum[1]), "+f"(sum[2]), "+f"(sum[3])
-                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
-}
-
 /* Between two kernels the GPU drains and fills again, which takes some microseconds. From sm_90 on,
  * let_next_start allows the next kernel's thread blocks onto multiprocessors that have room. Until
  * these call wait_for_earlier they may read only what kernels before the current one wrote; after

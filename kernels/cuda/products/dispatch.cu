@@ -125,8 +125,7 @@ typedef struct product_kernel {
 } product_kernel;
 
 enum { F = ONLY(FPROP), D = ONLY(DGRAD), W = ONLY(WGRAD) };
-enum { IN_FP32 = ONLY(FP32), IN_TF32 = ONLY(TF32), IN_BF16 = ONLY(BF16) };
-enum { IN_ANY = IN_FP32 | IN_TF32 | IN_BF16 };
+enum { IN_FP32 = ONLY(FP32), IN_BF16 = ONLY(BF16), IN_ANY = IN_FP32 | IN_BF16 };
 
 // clang-format off
 /* {name, products, GPU, precisions,
@@ -165,12 +164,6 @@ static const product_kernel kernels[] = {
     {"portable_bf16",       W,         ANY_GPU, IN_BF16,
         sparse,             NULL,              NULL, false,
         portable_wgrad_plan,     portable_bf16_run},
-    {"portable_tf32",       F | D,     ANY_GPU, IN_TF32,
-        sparse,             NULL,              NULL, false,
-        NULL,                    portable_tf32_run},
-    {"portable_tf32",       W,         ANY_GPU, IN_TF32,
-        sparse,             NULL,              NULL, false,
-        portable_wgrad_plan,     portable_tf32_run},
     {"portable_fp32",       F | D | W, ANY_GPU, IN_FP32,
         sparse,             NULL,              NULL, false,
         portable_wgrad_plan,     portable_fp32_run},
@@ -231,7 +224,6 @@ void products_plan(backend *be, device_layout *device, const layout *l) {
 }
 
 static const char *const operation_names[] = {"fprop", "dgrad", "wgrad"};
-static const char *const precision_names[] = {"fp32", "tf32", "bf16"};
 
 /* The names of all kernels that serve the backend, as a list. */
 static const char *list_kernels(const backend *be, char *text, size_t room) {
@@ -255,7 +247,7 @@ bool products_force(backend *be, const char *name, error *err) {
         return true;
     }
     return error_set(err, "kernel \"%s\": not one for %s on this GPU; there are %s", name,
-                     precision_names[be->precision], list_kernels(be, names, sizeof names));
+                     precision_name(be->precision), list_kernels(be, names, sizeof names));
 }
 
 static bool refuse(const backend *be, const layout *l, const product_call *c, error *err) {

@@ -15,6 +15,6 @@ kernel_takes small_blocks_prefers;
 
 /* products/portable */
 kernel_plan few_columns_plan, portable_wgrad_plan;
-kernel_run few_columns_run, portable_bf16_run, portable_tf32_run, portable_fp32_run, cublas_run;
+kernel_run few_columns_run, portable_bf16_run, portable_fp32_run, cublas_run;
 
 #endif

@@ -1,7 +1,5 @@
 #include "products/node_lists.h"
 
-#include "layout.h"
-
 node_lists row_lists(const layout *l) {
     return {l->out_nodes, l->in_nodes, l->row_start, l->row_start + 1, l->row_column};
 }
@@ -89,6 +87,25 @@ void order_in_turns(const node_lists *l, int group, int *order) {
     }
     free(seen);
     free(left);
+}
+
+row_groups *row_groups_create(backend *be, device_layout *device, const layout *l, int width) {
+    row_groups *made = layout_plan<row_groups>(device);
+    const int most = width / l->in_block;
+    int *first = host_array<int>((size_t)l->blocks + 1), *row = host_array<int>((size_t)l->blocks);
+    for (int i = 0; i < l->out_nodes; i++) {
+        const int from = l->row_start[i], blocks = l->row_start[i + 1] - from;
+        const int parts = (blocks + most - 1) / most;
+        for (int part = 0; part < parts; part++)
+            first[made->count++] = from + blocks * part / parts;
+        for (int k = 0; k < blocks; k++) row[from + k] = i;
+    }
+    first[made->count] = l->blocks;
+    made->first = layout_table(be, device, first, (size_t)made->count + 1);
+    made->row = layout_table(be, device, row, (size_t)l->blocks);
+    free(first);
+    free(row);
+    return made;
 }
 
 static int by_cost(const void *one, const void *two) {

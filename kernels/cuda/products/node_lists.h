@@ -3,7 +3,7 @@
 #ifndef SMALLWORLD_KERNELS_CUDA_PRODUCTS_NODE_LISTS_H
 #define SMALLWORLD_KERNELS_CUDA_PRODUCTS_NODE_LISTS_H
 
-#include "backend.h"
+#include "layout.h"
 
 /* The sources of node i are other[begin[i]], ..., other[end[i] - 1], in ascending order. */
 typedef struct node_lists {
@@ -33,6 +33,17 @@ void keep_if_fewer(const node_lists *l, int group, int *order);
  * sources in each group. The groups take turns: each takes the node that shares most sources with
  * it, so the last nodes, which share few, are spread over all groups. */
 void order_in_turns(const node_lists *l, int group, int *order);
+
+/* Groups of neighbouring blocks of a row, for wgrad: one tile of dy serves a group. */
+typedef struct row_groups {
+    int count;
+    int *first; /* [count + 1] on the device: the first block of each */
+    int *row;   /* [blocks] on the device: the output node of each block */
+} row_groups;
+
+/* Makes groups of at most `width` units of x, so that all groups of a row are of nearly equal size.
+ * They belong to the layout. */
+row_groups *row_groups_create(backend *be, device_layout *device, const layout *l, int width);
 
 /* The first member of the parts of every plan. */
 typedef struct part_rank {

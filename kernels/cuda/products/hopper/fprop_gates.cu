@@ -23,15 +23,64 @@
  * At 18,432 units, block 32, 22,064 blocks, layer norm's sums included, on an H200, in us at 128,
  * 256 and 512 columns: 60, 87, 147; without partial sums 56, 81, 141; without finishing tiles
  * either 50, 68, 124. What did not help: docs/kernels/fprop-dgrad.md. */
-#include "products/hopper/fprop_gates.cuh"
+#include "products/hopper/hopper.cuh"
 
 enum {
-    FINISHERS = 3,     /* warps beside the producer */
-    OVERLAPPING = 128, /* the most columns of a launch that starts early */
+    UNITS = 32, /* of a tile, of each gate */
+    TILE_ROWS = GATES * UNITS,
+    MOST_COLUMNS = 256, /* of a tile */
+    MOST_PARTS = 160,   /* of the list of all sources, as many as thread blocks */
+    FINISHERS = 3,      /* warps beside the producer */
+    OVERLAPPING = 128,  /* the most columns of a launch that starts early */
     /* The part of a finished tile that is a gate's units and 64 columns. */
     BOX_BYTES = UNITS * BOX_ROW,
     SUM_ROW = GROUP * 16 /* a row of partial sums: four of each thread */
 };
+
+/* The tiles of 128 rows that have blocks, and the sources that each reads. */
+typedef struct fprop_gates_source {
+    int node, block; /* block: the tile's part of it */
+} fprop_gates_source;
+
+typedef struct fprop_gates_tile {
+    int first, number; /* first: of its sources */
+} fprop_gates_tile;
+
+typedef struct fprop_gates_tables {
+    int count, sources; /* count: of tiles */
+    fprop_gates_source *source;
+    fprop_gates_tile *tile;      /* [count + 1] */
+    fprop_gates_tile *host_tile; /* the same, on the host */
+    bool empty_rows;             /* whether there are rows without blocks, which no tile covers */
+    partial_sums partial;        /* of tiles that are cut */
+} fprop_gates_tables;
+
+/* The tiles of 128 rows, and the sources of each. */
+void *fprop_gates_plan(backend *be, device_layout *device, const layout *l) {
+    fprop_gates_tables *made = layout_plan<fprop_gates_tables>(device);
+    const int parts = l->out_block / UNITS,
+              tiles = l->out_nodes * parts; /* parts: tiles of a node */
+    fprop_gates_source *source = host_array<fprop_gates_source>((size_t)l->blocks * parts + 1);
+    made->host_tile = (fprop_gates_tile *)layout_host_block(device, ((size_t)tiles + 1) *
+                                                                        sizeof *made->host_tile);
+    for (int number = 0; number < tiles; number++) {
+        const int first = l->row_start[number / parts], end = l->row_start[number / parts + 1];
+        made->empty_rows |= first == end;
+        if (first == end) continue;
+        made->host_tile[made->count++] = {made->sources, number};
+        for (int k = first; k < end; k++) {
+            source[made->sources++] = {l->row_column[k], k * parts + number % parts};
+        }
+    }
+    made->host_tile[made->count].first = made->sources;
+    made->source = layout_table(be, device, source, (size_t)made->sources + 1);
+    made->tile = layout_table(be, device, made->host_tile, (size_t)made->count + 1);
+    const size_t blocks = (size_t)max(16, min(cuda_of(be)->processors, (int)MOST_PARTS));
+    made->partial =
+        partial_sums_create(be, device, "fprop_gates", 2 * blocks, TILE_ROWS / 2 * MOST_COLUMNS);
+    free(source);
+    return made;
+}
 
 typedef struct fprop_gates_arguments {
     const fprop_gates_source *source;

@@ -15,7 +15,8 @@
  * make a cluster, and each brings half of x to both: 17.2 to 17.7 ms at 18,432 units, blocks of 128
  * and a depth of 65,536. See docs/kernels/wgrad.md for what that replaced.
  */
-#include "products/hopper/wgrad_gates.cuh"
+#include "products/hopper/hopper.cuh"
+#include "products/node_lists.h"
 
 typedef struct wgrad_gates_arguments {
     const int *start, *row, *column; /* first block of each tile; each block's nodes */
@@ -26,7 +27,7 @@ typedef struct wgrad_gates_arguments {
 
 enum {
     DEEP_M = 128,
-    DEEP_N = WGRAD_GATES_UNITS,
+    DEEP_N = 256,
     DEEP_LEFT = DEEP_M * BOX_ROW,
     DEEP_STAGE = DEEP_LEFT + DEEP_N * BOX_ROW,
     DEEP_STAGES = 4,
@@ -157,10 +158,14 @@ static void launch(backend *be, const device_layout *device, const product_call 
                          DEEP_BYTES, dy_map, x_map, p);
 }
 
+void *wgrad_gates_plan(backend *be, device_layout *device, const layout *l) {
+    return row_groups_create(be, device, l, DEEP_N);
+}
+
 void wgrad_gates_run(backend *be, const device_layout *device, const void *plan,
                      const product_call *c) {
     const layout *l = &device->host;
-    const wgrad_gates_tables *tables = (const wgrad_gates_tables *)plan;
+    const row_groups *tables = (const row_groups *)plan;
     wgrad_gates_arguments p = {};
     if (c->columns % BOX) abort(); /* the contract's multiple: no box is in part */
     p.start = tables->first;
@@ -173,8 +178,8 @@ void wgrad_gates_run(backend *be, const device_layout *device, const void *plan,
     p.rows = l->gates * l->in_block;
     p.down = p.rows / DEEP_M;
     if (p.down % 2 == 0) {
-        launch<2>(be, device, c, p, tables->tiles * p.down);
+        launch<2>(be, device, c, p, tables->count * p.down);
     } else {
-        launch<1>(be, device, c, p, tables->tiles * p.down);
+        launch<1>(be, device, c, p, tables->count * p.down);
     }
 }

@@ -354,6 +354,11 @@ static void launch_columns(backend *be, const product &p, int m, int nodes) {
     }
 }
 
+/* Also of fp32. */
+void *portable_wgrad_plan(backend *be, device_layout *device, const layout *l) {
+    return row_groups_create(be, device, l, WGRAD_COLUMNS);
+}
+
 void portable_bf16_run(backend *be, const device_layout *device, const void *plan,
                        const product_call *c) {
     int tiles;

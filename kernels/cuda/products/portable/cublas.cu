@@ -6,10 +6,6 @@ static cudaDataType operand_type(const backend *be) {
     return be->precision == BF16 ? CUDA_R_16BF : CUDA_R_32F;
 }
 
-static cublasComputeType_t compute_type(const backend *be) {
-    return be->precision == TF32 ? CUBLAS_COMPUTE_32F_FAST_TF32 : CUBLAS_COMPUTE_32F;
-}
-
 static void fprop(backend *be, const layout *l, const product_call *c) {
     const float one = 1, zero = 0;
     int rows = (int)layout_rows(l), depth = l->in_block, stride = c->columns * l->in_stride;
@@ -17,7 +13,7 @@ static void fprop(backend *be, const layout *l, const product_call *c) {
     cublasStatus_t status = cublasGemmStridedBatchedEx(
         cuda_of(be)->blas, CUBLAS_OP_N, CUBLAS_OP_N, c->columns, rows, depth, &one, c->right, from,
         stride, (long long)layout_inputs(l) * c->columns, c->left, from, depth, 0, &zero, c->out,
-        to, c->columns, (long long)rows * c->columns, c->steps, compute_type(be),
+        to, c->columns, (long long)rows * c->columns, c->steps, CUBLAS_COMPUTE_32F,
         CUBLAS_GEMM_DEFAULT);
     cuda_blas_ok(be, status, "dense fprop");
 }
@@ -34,7 +30,7 @@ static void dgrad(backend *be, const layout *l, const product_call *c) {
     cublasStatus_t status = cublasGemmStridedBatchedEx(
         cuda_of(be)->blas, CUBLAS_OP_N, CUBLAS_OP_T, c->columns, rows, depth, &one, c->right, from,
         c->columns, (long long)depth * c->columns, c->left, from, rows, 0, &zero, c->out, to,
-        stride, (long long)inputs, c->steps, compute_type(be), CUBLAS_GEMM_DEFAULT);
+        stride, (long long)inputs, c->steps, CUBLAS_COMPUTE_32F, CUBLAS_GEMM_DEFAULT);
     cuda_blas_ok(be, status, "dense dgrad");
 }
 
@@ -82,7 +78,7 @@ static void wgrad(backend *be, const layout *l, const product_call *c) {
     cudaDataType from = operand_type(be);
     cublasStatus_t status = cublasGemmEx(
         cuda_of(be)->blas, CUBLAS_OP_T, CUBLAS_OP_N, width, rows, depth, &one, x, from, depth, dy,
-        from, depth, &zero, c->out, CUDA_R_32F, width, compute_type(be), CUBLAS_GEMM_DEFAULT);
+        from, depth, &zero, c->out, CUDA_R_32F, width, CUBLAS_COMPUTE_32F, CUBLAS_GEMM_DEFAULT);
     cuda_blas_ok(be, status, "dense wgrad");
 }
 

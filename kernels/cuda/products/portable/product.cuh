@@ -3,6 +3,7 @@
 #define SMALLWORLD_KERNELS_CUDA_PRODUCTS_PORTABLE_PRODUCT_CUH
 
 #include "device/fixed_sums.cuh"
+#include "products/node_lists.h"
 #include "products/products.h"
 
 /* What an operation works on, as its kernel needs it. */
@@ -21,12 +22,6 @@ typedef struct product {
 
 /* The groups of a row's blocks that wgrad makes together, as wide as WGRAD_COLUMNS. */
 enum { WGRAD_COLUMNS = 128 };
-
-typedef struct portable_wgrad_tables {
-    int tiles;
-    int *first; /* [tiles + 1] the first block of each */
-    int *row;   /* [blocks] the output node of each block */
-} portable_wgrad_tables;
 
 /* The product that a call asks for. `tiles`: of fprop and dgrad the nodes that they make, of
  * wgrad the groups of blocks. */
@@ -61,13 +56,13 @@ static inline product product_of(backend *be, const device_layout *device, const
         p.out_step = inputs;
         *tiles = l->in_nodes;
     } else {
-        const portable_wgrad_tables *t = (const portable_wgrad_tables *)plan;
+        const row_groups *t = (const row_groups *)plan;
         p.start = t->first;
         p.block = t->row;
         p.other = l->row_column;
         p.left_step = rows;
         p.right_step = inputs;
-        *tiles = t->tiles;
+        *tiles = t->count;
     }
     return p;
 }
