@@ -6,6 +6,8 @@
 
 #include "ops.h"
 
+#include <stdio.h>
+
 /* How a product is computed: its operands' type and the units that multiply them. */
 typedef enum bench_math { MATH_BF16, MATH_FP32, MATHS } bench_math;
 
@@ -48,6 +50,9 @@ struct bench_tools {
     /* Forces the kernel of this name on layouts created from now on, NULL: none. False, with the
      * names there are, where there is none of this name for the backend's GPU and precision. */
     bool (*force_kernel)(backend *be, const char *name, error *err);
+
+    /* From now on explains each choice of a kernel, once, in lines of text; NULL: no longer. */
+    void (*explain)(backend *be, FILE *out);
 
     /* Uniform in [-1, 1): `count` elements of the type that `math` reads. */
     void (*randomise)(backend *be, void *x, bench_math math, size_t count, uint64_t seed);

@@ -3,6 +3,8 @@
 
 #include "bench.h"
 
+#include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 /* Every kernel of the dispatch table by its name. Each has a shape for which it must run, if the
@@ -147,10 +149,41 @@ static void test_forced_kernels(void **state) {
     be->destroy(be);
 }
 
+/* Each choice is explained once: the kernel, and what the rows above it need. */
+static void test_explanations(void **state) {
+    (void)state;
+    if (!test_device_is_cuda()) skip();
+    backend *be = test_backend(FP32);
+    graph *g = nasty_graph(11, 0.3, true);
+    layout *l = layout_from_graph(g, 32, 1);
+    device_layout *device = be->layout_create(be, l);
+    const size_t weights = layout_weights(l), values = layout_rows(l) * 64;
+    float *w = be->allocate(be, weights * 4), *x = be->allocate(be, values * 4);
+    float *y = be->allocate(be, values * 4);
+    size_t length = 0;
+    char *text = NULL;
+    FILE *out = open_memstream(&text, &length);
+    be->bench->explain(be, out);
+    for (int i = 0; i < 2; i++) be->fprop(be, device, w, x, 1, 64, y, OPERAND, NULL);
+    be->bench->explain(be, NULL);
+    fclose(out);
+    assert_string_equal(text, "fprop, 1 gate, blocks of 32, 64 columns, 1 step: portable_fp32\n"
+                              "    not cublas, which needs a dense W\n");
+    free(text);
+    be->release(be, w);
+    be->release(be, x);
+    be->release(be, y);
+    be->layout_free(be, device);
+    layout_free(l);
+    graph_free(g);
+    be->destroy(be);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_kernels_by_name),
         cmocka_unit_test(test_forced_kernels),
+        cmocka_unit_test(test_explanations),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -64,6 +64,18 @@ bool cuda_blas_ok(backend *be, cublasStatus_t status, const char *what) {
     return status == CUBLAS_STATUS_SUCCESS;
 }
 
+void cuda_explain(backend *be, const char *text) {
+    cuda_backend *cuda = cuda_of(be);
+    uint64_t hash = 14695981039346656037u; /* FNV-1a */
+    int i = 0;
+    for (const char *at = text; *at; at++) hash = (hash ^ (uint8_t)*at) * 1099511628211u;
+    while (i < MOST_TOLD && cuda->told[i] && cuda->told[i] != hash) i++;
+    if (i < MOST_TOLD && cuda->told[i] == 0) {
+        cuda->told[i] = hash;
+        fputs(text, cuda->explained);
+    }
+}
+
 void cuda_allow_shared(backend *be, const void *kernel, size_t bytes) {
     if (bytes <= 40 << 10) return; /* the default limit is 48 KB, static shared memory included */
     const bool fits = bytes <= cuda_of(be)->shared_limit;

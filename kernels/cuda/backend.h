@@ -24,6 +24,7 @@ extern "C" {
 #include <cuda.h>
 #include <cuda_bf16.h>
 #include <cuda_runtime.h>
+#include <stdio.h>
 #include <stdlib.h>
 
 typedef __nv_bfloat16 bf16;
@@ -35,6 +36,7 @@ enum {
     STAGING_BYTES = 512 << 10, /* a slot; larger uploads take several */
     REDUCTION_BLOCKS = 1024,   /* partial sums of a reduction over an arena */
     MOST_TOGETHER = 32,        /* instances of kernels whose thread blocks wait for all others */
+    MOST_TOLD = 128,           /* explanations, each of which is given once */
     MOST_WAITING = 16          /* kernels whose thread blocks wait for others */
 };
 
@@ -83,6 +85,8 @@ typedef struct cuda_backend {
     cudaEvent_t issued, done; /* what a stream waits for; set anew for each wait */
     bool apart;               /* kernels that follow each other may be on different streams */
     char failure[640];        /* the first error, or "" */
+    FILE *explained;          /* where each choice of a kernel is explained, or NULL ... */
+    uint64_t told[MOST_TOLD]; /* ... and the hashes of those that were; 0: none */
 } cuda_backend;
 
 struct recording {
@@ -106,6 +110,9 @@ static inline int log2_of(int power) {
 bool cuda_ok(backend *be, cudaError_t status, const char *what);
 bool cuda_fail(backend *be, const char *format, ...) __attribute__((format(printf, 2, 3)));
 bool cuda_blas_ok(backend *be, cublasStatus_t status, const char *what);
+
+/* Writes an explanation to `explained`, unless it was written before. */
+void cuda_explain(backend *be, const char *text);
 
 /* Raises the kernel's limit on dynamic shared memory to `bytes`, if that is necessary; call it
  * before the launch. */

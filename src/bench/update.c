@@ -361,6 +361,17 @@ static void describe(const runner *b) {
              (double)r->parameters * 1e-6, m->batch, m->steps);
 }
 
+/* Records an update, and has the choice of its kernels explained. */
+static void record_explained(runner *b) {
+    size_t length = 0;
+    FILE *out = b->be->bench ? mem_stream(&b->r->kernels, &length) : NULL;
+    if (out) b->be->bench->explain(b->be, out);
+    record_update(b, 0, 0);
+    if (!out) return;
+    b->be->bench->explain(b->be, NULL);
+    mem_stream_end(out);
+}
+
 /* Does everything up to the first update, in the order of training. */
 static bool start(runner *b, error *err) {
     const options *o = b->o;
@@ -372,7 +383,7 @@ static bool start(runner *b, error *err) {
     if (!b->m) return false;
     model_initialise(b->m);
     start_reader(b, b->text);
-    record_update(b, 0, 0);
+    record_explained(b);
     run_update(b);
     if (!b->be->finish(b->be, err)) return false;
     b->r->startup = process_age() - b->r->indexing;

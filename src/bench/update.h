@@ -42,6 +42,7 @@ typedef struct update_results {
 
     ceilings ceilings;
     update_floor floor;
+    char *kernels; /* which kernel computes what, and why; NULL on the CPU; the caller frees it */
 } update_results;
 
 /* Makes the backend and the model that `o` describes. Does not read its data. */
@@ -53,7 +54,7 @@ double update_dense_seconds(const update_results *r); /* seconds of an update, o
 double update_tflops(const update_results *r); /* at 6 operations for each parameter and byte */
 
 void update_text(const update_results *r, FILE *out);
-void update_explain(const update_results *r, FILE *out); /* prints every line of the floor */
+void update_explain(const update_results *r, FILE *out); /* the floor, and the kernels */
 void update_json(const update_results *r, FILE *out);
 
 #endif

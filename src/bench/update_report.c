@@ -52,6 +52,7 @@ static double peak_memory(const update_results *r) {
 
 void update_explain(const update_results *r, FILE *out) {
     update_floor_print(&r->floor, &r->ceilings, r->math, out);
+    if (r->kernels) fprintf(out, "%s\n", r->kernels);
 }
 
 static void text_parts(const update_results *r, FILE *out) {

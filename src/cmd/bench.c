@@ -236,7 +236,8 @@ static const struct argp_option train_options_table[] = {
     CLI_SET(KEY_SET),
     {"data", KEY_DATA, "FILE", 0, "Train on FILE instead of made-up text; may be repeated", 0},
     {"seconds", KEY_SECONDS, "S", 0, "Measure for about S seconds; default 30", 0},
-    {"explain", KEY_EXPLAIN, NULL, 0, "Print how the floor is derived", 0},
+    {"explain", KEY_EXPLAIN, NULL, 0,
+     "Print how the floor is derived, and each operation's kernel and why", 0},
     CLI_JSON(KEY_TRAIN_JSON),
     {0},
 };
@@ -269,7 +270,8 @@ static const char train_help[] =
     "updates, in which the device waits for its input.\n\n"
     "The floor adds up, over steps and products, the largest of memory bytes, operations and bytes "
     "gathered from the L2, each over what is measured here; for gates and layer norm the bytes a "
-    "unit and stream; the head; and the optimiser's bytes. --explain prints every line of it. A "
+    "unit and stream; the head; and the optimiser's bytes. --explain prints every line of it, and "
+    "on a GPU which kernel computes what and what the kernels before it in the table need. A "
     "step's floor also counts an exchange between multiprocessors, as measured, each time that the "
     "chain of stages has to wait for the whole device: for a product's inputs, and for layer "
     "norm's sums.\n\n"
@@ -307,6 +309,7 @@ static int bench_train(int argc, char **argv) {
     } else {
         update_text(&results, stdout);
     }
+    free(results.kernels);
     return STATUS_OK;
 }
 

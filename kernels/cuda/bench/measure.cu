@@ -165,7 +165,11 @@ static const char *kernel_name(backend *be, const device_layout *l, bench_produc
     return product_kernel_name(be, l, &c, err);
 }
 
+static void explain(backend *be, FILE *out) {
+    cuda_of(be)->explained = out;
+}
+
 const bench_tools cuda_bench_tools = {
-    cache_bytes, processors, kernel_name,  products_force, randomise, read_array,
+    cache_bytes, processors, kernel_name,  products_force, explain,   randomise,  read_array,
     nothing,     exchange,   rival_create, rival_weights,  rival_run, rival_free,
 };

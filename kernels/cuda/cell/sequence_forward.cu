@@ -804,15 +804,17 @@ sequence_tables *sequence_forward_plan(backend *be, device_layout *device, const
     return tables;
 }
 
-bool sequence_forward_takes(backend *be, const cell *c) {
-    if (cuda_of(be)->kernel || c->below || c->stages > SEQUENCE_STAGES ||
-        c->columns % COLUMN_MULTIPLE)
-        return false;
+const char *sequence_forward_lacks(backend *be, const cell *c) {
+    if (cuda_of(be)->kernel) return "no kernel in SMALLWORLD_KERNEL";
+    if (c->below) return "no layer below";
+    if (c->stages > SEQUENCE_STAGES) return "at most two stages";
+    if (c->columns % COLUMN_MULTIPLE) return "multiples of 64 columns";
     for (int s = 0; s < c->stages; s++) {
         const device_layout *d = c->stage[s].layout;
-        if (!d->sequence || d->host.in_block != c->stage[0].layout->host.in_block) return false;
+        if (!d->sequence) return "Hopper, bf16, and blocks of few enough units to be there at once";
+        if (d->host.in_block != c->stage[0].layout->host.in_block) return "stages of equal blocks";
     }
-    return true;
+    return NULL;
 }
 
 /* W as [blocks][rows][k]; x and y as rows of columns; raw as [nodes and gates][rows][columns]. */

@@ -11,7 +11,9 @@ typedef struct sequence_tables {
 
 /* NULL: no cell with this layout takes the kernel. */
 sequence_tables *sequence_forward_plan(backend *be, device_layout *device, const layout *l);
-bool sequence_forward_takes(backend *be, const cell *c);
+
+/* What a cell lacks to be this kernel; NULL: nothing. */
+const char *sequence_forward_lacks(backend *be, const cell *c);
 
 /* Layer norm's sums of all steps are zero before. */
 void sequence_forward_run(backend *be, const cell *c);

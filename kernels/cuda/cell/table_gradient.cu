@@ -228,7 +228,14 @@ void cuda_table_backward(backend *be, const cell *c, int s) {
         return;
     }
     const void *gradient = g->table_use == TABLE_MULTIPLY ? g->dentry : g->dpre;
-    if (table_gradient_hopper_takes(be, g)) {
+    const bool hopper = table_gradient_hopper_takes(be, g);
+    if (cuda_of(be)->explained) {
+        cuda_explain(be, hopper ? "gradient of a table of one gate: table_gradient_hopper\n"
+                                : "gradient of a table: table_gradient\n"
+                                  "    not table_gradient_hopper, which needs one gate, Hopper and "
+                                  "bf16\n");
+    }
+    if (hopper) {
         table_gradient_hopper_run(be, c, s, gradient);
         cuda_launched(be, "table_backward");
         return;

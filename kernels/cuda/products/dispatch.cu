@@ -15,95 +15,117 @@
 #include <stdio.h>
 #include <string.h>
 
-/* ------------------------------------------------------------- layouts that a kernel fits */
+/* ------------------------------------------------------------------------- conditions
+ *
+ * What a kernel needs of a layout, and what it takes or prefers of calls: each with the words in
+ * which `bench train --explain` says that it does not hold. */
 
-static bool dense(const layout *l) {
-    return layout_is_dense(l);
-}
+typedef struct layout_condition {
+    const char *needs;
+    bool (*holds)(const layout *l);
+} layout_condition;
 
-static bool sparse(const layout *l) {
+typedef struct call_condition {
+    const char *needs;
+    kernel_takes *holds;
+} call_condition;
+
+static bool is_sparse(const layout *l) {
     return !layout_is_dense(l);
 }
 
 /* TMA's boxes begin at multiples of 16 bytes. */
-static bool dense_even(const layout *l) {
-    return dense(l) && l->in_block % 2 == 0;
+static bool is_dense_even(const layout *l) {
+    return layout_is_dense(l) && l->in_block % 2 == 0;
 }
 
-/* Hopper's kernels for blocks of 32 to 128 store a node's number, or its distance from the one
- * before, in 15 bits. */
-static bool blocks_from_32(const layout *l) {
+/* Hopper's kernels for blocks of 32 to 128 store a node's number in 15 bits. */
+static bool has_blocks_from_32(const layout *l) {
     const int most = 1 << 15;
-    return sparse(l) && l->in_block >= 32 && l->in_nodes <= most && l->out_nodes <= most;
+    return is_sparse(l) && l->in_block >= 32 && l->in_nodes <= most && l->out_nodes <= most;
 }
 
-static bool four_gates(const layout *l) {
-    return blocks_from_32(l) && l->gates == GATES;
+static bool has_four_gates(const layout *l) {
+    return has_blocks_from_32(l) && l->gates == GATES;
 }
 
-static bool one_gate(const layout *l) {
-    return blocks_from_32(l) && l->gates == 1;
-}
-
-static bool one_or_four_gates(const layout *l) {
-    return one_gate(l) || four_gates(l);
+static bool has_one_or_four_gates(const layout *l) {
+    return has_blocks_from_32(l) && (l->gates == 1 || l->gates == GATES);
 }
 
 /* The lists number rows and columns of tiles of 32 x 32 in 16 bits. */
-static bool one_gate_tiles(const layout *l) {
+static bool has_one_gate(const layout *l) {
     const int most = 1 << 16, across = l->in_block / 32;
-    return one_gate(l) && l->in_nodes * across <= most && l->out_nodes * across <= most;
+    return has_blocks_from_32(l) && l->gates == 1 && l->in_nodes * across <= most &&
+           l->out_nodes * across <= most;
 }
 
-/* A node's rows fill tiles of 128. */
-static bool rows_by_128(const layout *l) {
-    return blocks_from_32(l) && l->gates * l->in_block % 128 == 0;
+static bool has_rows_by_128(const layout *l) {
+    return has_blocks_from_32(l) && l->gates * l->in_block % 128 == 0;
 }
 
 /* Blocks have numbers of 24 bits, nodes with their gates of 16. */
-static bool blocks_of_8_and_16(const layout *l) {
-    return sparse(l) && l->in_block < 32 && (long long)l->blocks * l->gates < 1 << 24 &&
+static bool has_small_blocks(const layout *l) {
+    return is_sparse(l) && l->in_block < 32 && (long long)l->blocks * l->gates < 1 << 24 &&
            l->in_nodes * l->gates < 0xFFFF && l->out_nodes * l->gates < 0xFFFF;
 }
 
-/* ------------------------------------------------------------- calls that a kernel takes */
-
 /* One step, as in a recurrence, with a result of operands. */
-static bool one_step(const device_layout *, const void *, const product_call *c) {
+static bool is_one_step(const product_call *c) {
     return c->steps == 1 && c->type == OPERAND;
 }
 
-static bool one_step_by_64(const device_layout *device, const void *plan, const product_call *c) {
-    return one_step(device, plan, c) && c->columns % 64 == 0;
+static bool takes_one_step_by_64(const device_layout *, const void *, const product_call *c) {
+    return is_one_step(c) && c->columns % 64 == 0;
 }
 
-static bool one_step_from_128(const device_layout *device, const void *plan,
-                              const product_call *c) {
-    return one_step(device, plan, c) && c->columns >= 128;
+static bool takes_one_step_from_128(const device_layout *, const void *, const product_call *c) {
+    return is_one_step(c) && c->columns >= 128;
 }
 
 /* Up to 128 columns of one gate few_columns is faster; it leaves 128 to this one. */
 static bool gather_takes(const device_layout *device, const void *plan, const product_call *c) {
-    if (device->host.gates == 1) return one_step_from_128(device, plan, c);
-    return c->op == DGRAD && one_step_by_64(device, plan, c);
+    if (device->host.gates == 1) return is_one_step(c) && c->columns >= 128;
+    return c->op == DGRAD && takes_one_step_by_64(device, plan, c);
 }
 
 /* Layer norm's sums of four gates are faster as part of the product, which few_columns cannot
  * do. */
-static bool few_columns_takes(const device_layout *device, const void *plan,
-                              const product_call *c) {
-    return one_step(device, plan, c) && !(c->sums && device->host.gates > 1);
+static bool few_columns_takes(const device_layout *device, const void *, const product_call *c) {
+    return is_one_step(c) && !(c->sums && device->host.gates > 1);
 }
 
 /* With more columns, sharing tiles pays. */
-static bool up_to_128(const device_layout *device, const void *, const product_call *c) {
+static bool few_columns_prefers(const device_layout *device, const void *, const product_call *c) {
     return c->columns <= (device->host.gates == 1 ? 128 : 32);
 }
 
 /* One step without a stride needs no packing for cuBLAS. */
-static bool needs_packing(const device_layout *device, const void *, const product_call *c) {
+static bool wgrad_dense_prefers(const device_layout *device, const void *, const product_call *c) {
     return c->steps > 1 || device->host.in_stride > 1;
 }
+
+// clang-format off
+static const layout_condition
+    dense =              {"a dense W", layout_is_dense},
+    dense_even =         {"a dense W with an even number of columns", is_dense_even},
+    sparse =             {"a block-sparse W", is_sparse},
+    four_gates =         {"four gates in blocks from 32 on", has_four_gates},
+    one_or_four_gates =  {"one or four gates in blocks from 32 on", has_one_or_four_gates},
+    one_gate =           {"one gate in blocks from 32 on", has_one_gate},
+    rows_by_128 =        {"nodes whose rows fill tiles of 128", has_rows_by_128},
+    blocks_of_8_and_16 = {"blocks of 8 or 16", has_small_blocks};
+
+static const call_condition
+    all_calls =          {"", NULL},
+    one_step_by_64 =     {"one step, of columns by 64", takes_one_step_by_64},
+    one_step_from_128 =  {"one step of 128 columns or more", takes_one_step_from_128},
+    gather_calls =       {"one step: one gate from 128 columns on, or dgrad by 64", gather_takes},
+    few_columns_calls =  {"one step, and of four gates no sums for layer norm", few_columns_takes},
+    up_to_128 =          {"at most 128 columns of one gate, 32 of four", few_columns_prefers},
+    much_work =          {"four gates, or more columns or blocks", small_blocks_prefers},
+    needs_packing =      {"several steps, or a stride, to pack", wgrad_dense_prefers};
+// clang-format on
 
 /* ------------------------------------------------------------------------------- table */
 
@@ -117,8 +139,8 @@ typedef struct product_kernel {
     unsigned operations;
     enum gpu gpu;
     unsigned precisions;
-    kernel_fits *fits;
-    kernel_takes *takes, *prefers; /* NULL: all calls */
+    const layout_condition *fits;
+    const call_condition *takes, *prefers;
     bool makes_sums;
     kernel_plan *plan; /* NULL: it needs no tables */
     kernel_run *run;
@@ -132,40 +154,40 @@ enum { IN_FP32 = ONLY(FP32), IN_BF16 = ONLY(BF16), IN_ANY = IN_FP32 | IN_BF16 };
  *      fits, takes, prefers, makes_sums, plan, run} */
 static const product_kernel kernels[] = {
     {"wgrad_dense",         W,         HOPPER,  IN_BF16,
-        dense_even,         NULL,              needs_packing, false,
+        &dense_even,         &all_calls,               &needs_packing,   false,
         NULL,                    wgrad_dense_run},
     {"cublas",              F | D | W, ANY_GPU, IN_ANY,
-        dense,              NULL,              NULL, false,
+        &dense,              &all_calls,               &all_calls,             false,
         NULL,                    cublas_run},
     {"fprop_gates",         F,         HOPPER,  IN_BF16,
-        four_gates,         one_step_by_64,    NULL, true,
+        &four_gates,         &one_step_by_64,    &all_calls,             true,
         fprop_gates_plan,        fprop_gates_run},
     {"gather",              F | D,     HOPPER,  IN_BF16,
-        one_or_four_gates,  gather_takes,      NULL, false,
+        &one_or_four_gates,  &gather_calls,      &all_calls,             false,
         gather_plan,             gather_run},
     {"wgrad_gates",         W,         HOPPER,  IN_BF16,
-        rows_by_128,        NULL,              NULL, false,
+        &rows_by_128,        &all_calls,               &all_calls,             false,
         wgrad_gates_plan,        wgrad_gates_run},
     {"wgrad_one_gate",      W,         HOPPER,  IN_BF16,
-        one_gate_tiles,     NULL,              NULL, false,
+        &one_gate,           &all_calls,               &all_calls,             false,
         wgrad_one_gate_plan,     wgrad_one_gate_run},
     {"small_blocks",        F | D,     HOPPER,  IN_BF16,
-        blocks_of_8_and_16, one_step_from_128, small_blocks_prefers, false,
+        &blocks_of_8_and_16, &one_step_from_128, &much_work,       false,
         small_blocks_plan,       small_blocks_run},
     {"wgrad_small_blocks",  W,         HOPPER,  IN_BF16,
-        blocks_of_8_and_16, NULL,              NULL, false,
+        &blocks_of_8_and_16, &all_calls,               &all_calls,             false,
         wgrad_small_blocks_plan, wgrad_small_blocks_run},
     {"few_columns",         F | D,     ANY_GPU, IN_BF16,
-        sparse,             few_columns_takes, up_to_128, false,
+        &sparse,             &few_columns_calls, &up_to_128,       false,
         few_columns_plan,        few_columns_run},
     {"portable_bf16",       F | D,     ANY_GPU, IN_BF16,
-        sparse,             NULL,              NULL, true,
+        &sparse,             &all_calls,               &all_calls,             true,
         NULL,                    portable_bf16_run},
     {"portable_bf16",       W,         ANY_GPU, IN_BF16,
-        sparse,             NULL,              NULL, false,
+        &sparse,             &all_calls,               &all_calls,             false,
         portable_wgrad_plan,     portable_bf16_run},
     {"portable_fp32",       F | D | W, ANY_GPU, IN_FP32,
-        sparse,             NULL,              NULL, false,
+        &sparse,             &all_calls,               &all_calls,             false,
         portable_wgrad_plan,     portable_fp32_run},
 };
 // clang-format on
@@ -183,7 +205,7 @@ static bool serves(const backend *be, const product_kernel *k) {
 /* Whether a product of this kind with this W must be computed by the kernel that was forced. */
 static bool is_forced(const backend *be, const layout *l, operation op) {
     const char *name = cuda_of((backend *)(uintptr_t)be)->kernel;
-    for (int i = 0; name && !dense(l) && i < KERNELS; i++) {
+    for (int i = 0; name && is_sparse(l) && i < KERNELS; i++) {
         if (!strcmp(kernels[i].name, name) && kernels[i].operations & ONLY(op)) return true;
     }
     return false;
@@ -193,20 +215,31 @@ static bool is_named(const backend *be, const product_kernel *k) {
     return !strcmp(k->name, cuda_of((backend *)(uintptr_t)be)->kernel);
 }
 
+static bool holds(const call_condition *condition, const device_layout *device, const void *plan,
+                  const product_call *c) {
+    return !condition->holds || condition->holds(device, plan, c);
+}
+
+/* What row i lacks to compute this product; NULL: it computes it, unless a row above does. */
+static const char *lacks(const backend *be, const device_layout *device, const product_call *c,
+                         int i) {
+    const product_kernel *k = &kernels[i];
+    const layout *l = &device->host;
+    const void *plan = device->plan[i];
+    const bool forced = is_forced(be, l, c->op);
+    if (!(k->operations & ONLY(c->op))) return "another product";
+    if (!serves(be, k)) return "another GPU or precision";
+    if (!k->fits->holds(l)) return k->fits->needs;
+    if (forced && !is_named(be, k)) return "its name in SMALLWORLD_KERNEL";
+    if (k->plan && !plan) return "to be forced before the layout is made";
+    if (!holds(k->takes, device, plan, c)) return k->takes->needs;
+    return forced || holds(k->prefers, device, plan, c) ? NULL : k->prefers->needs;
+}
+
 /* The row that computes this product; KERNELS if the kernel that was forced does not take it. */
 static int find_kernel(const backend *be, const device_layout *device, const product_call *c) {
-    const layout *l = &device->host;
-    const bool forced = is_forced(be, l, c->op);
     int i = 0;
-    for (; i < KERNELS; i++) {
-        const product_kernel *k = &kernels[i];
-        const void *plan = device->plan[i];
-        if (!(k->operations & ONLY(c->op)) || !serves(be, k) || !k->fits(l)) continue;
-        if (forced && !is_named(be, k)) continue;
-        if (k->plan && !plan) continue; /* forced only after the layout was made */
-        if (k->takes && !k->takes(device, plan, c)) continue;
-        if (forced || !k->prefers || k->prefers(device, plan, c)) break;
-    }
+    while (i < KERNELS && lacks(be, device, c, i)) i++;
     return i;
 }
 
@@ -215,10 +248,10 @@ void products_plan(backend *be, device_layout *device, const layout *l) {
         const bool forced = is_forced(be, l, (operation)op);
         for (int i = 0; i < KERNELS; i++) {
             const product_kernel *k = &kernels[i];
-            if (!(k->operations & ONLY(op)) || !serves(be, k) || !k->fits(l)) continue;
+            if (!(k->operations & ONLY(op)) || !serves(be, k) || !k->fits->holds(l)) continue;
             if (forced && !is_named(be, k)) continue;
             if (k->plan && !device->plan[i]) device->plan[i] = k->plan(be, device, l);
-            if (!k->takes && !k->prefers) break; /* no call goes past this one */
+            if (k->takes == &all_calls && k->prefers == &all_calls) break; /* none goes past it */
         }
     }
 }
@@ -266,6 +299,24 @@ const char *product_kernel_name(backend *be, const device_layout *device, const 
     return i == KERNELS ? NULL : kernels[i].name;
 }
 
+/* Tells, once for each kind of product, which row computes it, and what the rows above lack. */
+static void explain_product(backend *be, const layout *l, const device_layout *device,
+                            const product_call *c, int chosen) {
+    char text[1200], shape[64];
+    snprintf(shape, sizeof shape, is_sparse(l) ? "blocks of %d" : "dense, %d columns of W",
+             l->in_block);
+    int used = snprintf(text, sizeof text, "%s, %d gate%s, %s, %d columns, %d step%s: %s\n",
+                        operation_names[c->op], l->gates, l->gates > 1 ? "s" : "", shape,
+                        c->columns, c->steps, c->steps > 1 ? "s" : "", kernels[chosen].name);
+    for (int i = 0; i < chosen; i++) {
+        const bool other = !(kernels[i].operations & ONLY(c->op)) || !serves(be, &kernels[i]);
+        if (other || used >= (int)sizeof text) continue;
+        used += snprintf(text + used, sizeof text - (size_t)used, "    not %s, which needs %s\n",
+                         kernels[i].name, lacks(be, device, c, i));
+    }
+    cuda_explain(be, text);
+}
+
 /* --------------------------------------------------------------------------- operations */
 
 static void make_product(backend *be, const device_layout *device, const product_call *c) {
@@ -277,6 +328,7 @@ static void make_product(backend *be, const device_layout *device, const product
         cuda_fail(be, "%s", err.text);
         return;
     }
+    if (cuda_of(be)->explained) explain_product(be, l, device, c, i);
     kernels[i].run(be, device, device->plan[i], c);
     cuda_launched(be, operation_names[c->op]);
     if (c->sums && !kernels[i].makes_sums) {
@@ -316,7 +368,7 @@ void cuda_wgrad(backend *be, const device_layout *device, const void *dy, const 
 size_t cuda_wgrad_workspace(backend *be, const layout *l, int steps, int columns) {
     device_layout device = {*l};
     const product_call c = {WGRAD, steps, columns, REAL};
-    if (!dense(l) || kernels[find_kernel(be, &device, &c)].run != cublas_run) return 0;
+    if (is_sparse(l) || kernels[find_kernel(be, &device, &c)].run != cublas_run) return 0;
     return be->operand_size * (layout_rows(l) + (size_t)l->in_block) * (size_t)steps *
            (size_t)columns;
 }

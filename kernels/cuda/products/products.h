@@ -18,9 +18,8 @@ typedef struct product_call {
     void *sums, *workspace;
 } product_call;
 
-/* A kernel has up to five functions. `plan` makes its tables for a layout, `l` on the host, and
+/* A kernel has up to three functions. `plan` makes its tables for a layout, `l` on the host, and
  * returns them (never NULL); they belong to the layout. `run` launches it with them. */
-typedef bool kernel_fits(const layout *l);
 typedef bool kernel_takes(const device_layout *device, const void *plan, const product_call *c);
 typedef void *kernel_plan(backend *be, device_layout *device, const layout *l);
 typedef void kernel_run(backend *be, const device_layout *device, const void *plan,

@@ -1,10 +1,11 @@
-/* gather: dgrad of one gate and of four gates that share a pattern, and fprop of one gate, on Hopper.
+/* gather: dgrad of one gate and of four gates that share a pattern, and fprop of one gate, on
+ * Hopper.
  *
  *   y' [N columns][b units of a node] = sum over sources  x' [N][rows of the source]  W [rows][b]
  *
  * with a source for each block of the node: for fprop the b rows of an input node, with W_ij
- * transposed; for dgrad the rows of an output node, of one or four gates. A stage of the ring brings
- * 32 or 64 of these rows. A part of a few nodes shares what they gather: their sums stay in
+ * transposed; for dgrad the rows of an output node, of one or four gates. A stage of the ring
+ * brings 32 or 64 of these rows. A part of a few nodes shares what they gather: their sums stay in
  * registers while the union of their sources goes by once. gather_plan.cu cuts the parts in the way
  * that should be faster:
  *
@@ -14,10 +15,10 @@
  *   whole: nodes with like sources. Of 384 random nodes, five so gather 37 % less than they would
  *   alone at density 0.01, 29 % less at 0.1, and there are no partial sums.
  *
- * Floors of four gates, at 18,432 units, block 32, 22,064 blocks, 128 columns on an H200: W is 181 MB
- * out of memory, 42 us. Patterns of small worlds, in parts of five nodes, gather 246 MB of dy from
- * the L2, which with the weights is 427 MB into the multiprocessors, 56 us at the 7.6 TB/s that L2
- * gives to plain reads. It takes 63; 256 and 512 columns take 94 and 180.
+ * Floors of four gates, at 18,432 units, block 32, 22,064 blocks, 128 columns on an H200: W is 181
+ * MB out of memory, 42 us. Patterns of small worlds, in parts of five nodes, gather 246 MB of dy
+ * from the L2, which with the weights is 427 MB into the multiprocessors, 56 us at the 7.6 TB/s
+ * that L2 gives to plain reads. It takes 63; 256 and 512 columns take 94 and 180.
  *
  *   The left operand, activations, lies in registers: products from there run at the full rate,
  *   from shared memory at two thirds of it. ldmatrix transposes it on the way, once for all nodes.
@@ -30,11 +31,12 @@
  *   Partial sums arrive as further stages, and a warp beside the producers looks after the flags.
  *
  * With more than 128 columns, blocks of 32 and one gate's have two boxes of columns a warpgroup, so
- * that weights enter half as often. 512 columns of four gates' dy are 75 MB, more than the L2 holds.
- * So weights leave it first, and all thread blocks go through the sources in an order of phases, at
- * the same pace: those whose nodes are near each other in a small world, and so have sources in
- * common, ask for them at the same time. For the same reason all parts of a tile of columns come
- * before the next tile where there are many, unless weights are, too; see tiles_abreast.
+ * that weights enter half as often. 512 columns of four gates' dy are 75 MB, more than the L2
+ * holds. So weights leave it first, and all thread blocks go through the sources in an order of
+ * phases, at the same pace: those whose nodes are near each other in a small world, and so have
+ * sources in common, ask for them at the same time. For the same reason all parts of a tile of
+ * columns come before the next tile where there are many, unless weights are, too; see
+ * tiles_abreast.
  *
  * Each warp stages 1 KB for storing, which leaves room for one more stage than a part's sums would.
  *
