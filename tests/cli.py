@@ -1219,8 +1219,6 @@ class BadInput(Case):
                               "patterns", train_prune_density=0.8)
         self.refused_settings("train.prune_from: expected below train.prune_until 0.6, got 0.7",
                               train_prune_density=0.5, train_prune_from=0.7)
-        self.refused_settings("train.rewire_share: expected a finite number above 0, at most 1",
-                              train_rewire_every=5, train_rewire_share=0)
         self.refused_settings("cannot open none.txt", model_graph="file",
                               model_graph_file="none.txt", model_degree=None)
         self.write("edges", "0 1\n1 9\n")

@@ -128,14 +128,15 @@ class Training(Case):
         self.assertIn("3.tsv.gz: not a gzip file", done.stderr)
 
     def test_structure(self):
-        """Rewiring by gradient uses the gradient of all ranks."""
-        flags = ["--set", "train.rewire_every=2", "--set", "train.rewire_grow=gradient",
-                 "--set", "model.graph=watts_strogatz", "--set", "model.hidden=128",
-                 "--set", "model.degree=2"]
+        """Two ranks prune the blocks that one prunes."""
+        flags = ["--set", "train.prune_density=0.3", "--set", "train.prune_every=2",
+                 "--set", "model.graph=dense", "--set", "model.hidden=128"]
         for ranks in (1, 2):
             self.train(ranks, "--out", f"run{ranks}", *flags)
         self.assert_equal_losses("run1", "run2")
-        self.assertGreater(sum(m["blocks_replaced"] for m in self.metrics("run2")), 0)
+        densities = [[m["density"] for m in self.metrics(run)] for run in ("run1", "run2")]
+        self.assertEqual(*densities)
+        self.assertLess(densities[0][-1], densities[0][0])
 
     def test_resume(self):
         """A run with 2 ranks, then 1, then 2 again, against one with 2 throughout."""

@@ -61,44 +61,9 @@ static void test_resume_bf16(void **state) {
     check_resume("run.precision=bf16 model.cell=mlstm model.input_dropout=0.2", one_stop);
     check_resume("run.precision=bf16 model.cell=deep model.dropout=0.3", one_stop);
     check_resume("run.precision=bf16 model.cell=mlstm train.recompute=4", one_stop);
-    check_resume("run.precision=bf16 model.cell=deep model.layers=3 train.rewire_every=7",
+    check_resume("run.precision=bf16 model.cell=deep model.layers=3 train.prune_density=0.3 "
+                 "train.prune_every=7",
                  one_stop);
-}
-
-/* Stops a rewiring run directly after a change, between changes, and before a validation. Its last
- * pattern differs from its first. */
-static void test_resume_rewired(void **state) {
-    (void)state;
-    static const char *const settings[] = {
-        "run.precision=fp32 train.rewire_every=3 train.rewire_share=0.5",
-        "run.precision=bf16 train.rewire_every=5 model.cell=mlstm model.dropout=0.3",
-        "run.precision=fp32 train.rewire_every=4 model.cell=deep train.recompute=3 "
-        "model.graph=core_periphery model.degree=null model.density=0.5 model.core=0.4",
-        "run.precision=fp32 train.rewire_every=7 train.rewire_grow=gradient model.cell=deep",
-        "run.precision=bf16 train.rewire_every=4 train.rewire_grow=gradient train.recompute=3",
-    };
-    static const int64_t stops[] = {2, 3, 6, 7, 13, 19, 30, -1};
-    for (size_t i = 0; i < sizeof settings / sizeof *settings; i++) {
-        check_resume(settings[i], stops);
-        char *fixed = mem_format("%s train.rewire_every=0", settings[i]);
-        run("fixed", TRAIN_OVERWRITE, fixed);
-        free(fixed);
-        safetensors a, b;
-        open_run(&a, "whole", "last.safetensors");
-        open_run(&b, "fixed", "last.safetensors");
-        const tensor *now = safetensors_find(&a, "pattern.gates");
-        const tensor *before = safetensors_find(&b, "pattern.gates");
-        assert_int_equal(now->shape[0], before->shape[0]);
-        assert_false(same_tensor(now, before));
-        safetensors_close(&a);
-        safetensors_close(&b);
-    }
-    run("rewired", TRAIN_FRESH, "train.rewire_every=2 train.rewire_share=0.5 train.steps=8");
-    /* 8 nodes of degree 4 have 32 blocks besides self-blocks. Of 8 steps the first 6 rewire, at
-     * steps 2 and 4; none does after the first line of metrics, at step 4. */
-    const int first = (int)(32 * 0.5 * 0.75), second = (int)(32 * 0.5 * 0.25);
-    assert_int_equal(metric("rewired", "blocks_replaced", false), first + second);
-    assert_int_equal(metric("rewired", "blocks_replaced", true), 0);
 }
 
 static int64_t pattern_length(const char *name) {
@@ -111,7 +76,7 @@ static int64_t pattern_length(const char *name) {
     return blocks;
 }
 
-/* Prunes a dense matrix to blocks, and blocks to fewer, also with rewiring. Stops before the first
+/* Prunes a dense matrix to blocks, and blocks to fewer. Stops before the first
  * change, after it, between changes and after the last. */
 static void test_resume_pruned(void **state) {
     (void)state;
@@ -119,7 +84,7 @@ static void test_resume_pruned(void **state) {
         "run.precision=fp32 model.graph=dense model.degree=null train.prune_density=0.3 "
         "train.prune_every=2",
         "run.precision=bf16 model.graph=dense model.degree=null train.prune_density=0.3 "
-        "train.prune_every=3 train.rewire_every=6 model.cell=mlstm model.dropout=0.3",
+        "train.prune_every=3 model.cell=mlstm model.dropout=0.3",
         "run.precision=fp32 model.cell=deep train.prune_density=0.3 train.prune_every=1000",
     };
     static const int64_t stops[] = {2, 5, 7, 8, 22, 30, -1};
@@ -133,9 +98,6 @@ static void test_resume_pruned(void **state) {
                      "train.prune_density: expected a run of at least 2 updates");
     assert_run_fails("refused", TRAIN_OVERWRITE, "train.prune_density=0.7",
                      "train.prune_density: expected below 0.625");
-    assert_run_fails("refused", TRAIN_OVERWRITE,
-                     "model.graph=dense model.degree=null train.rewire_every=5",
-                     "train.rewire_every: has no meaning for complete patterns");
 }
 
 /* A limit stops the run, and the schedule does not depend on the limit. */
@@ -447,7 +409,7 @@ static void test_refused_changes(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         TEST(test_resume_fp32),    TEST(test_resume_bf16),
-        TEST(test_resume_rewired), TEST(test_resume_pruned),
+        TEST(test_resume_pruned),
         TEST(test_raised_limit),   TEST(test_lowered_limit),
         TEST(test_finished),       TEST(test_signal_between_updates),
         TEST(test_lost_updates),   TEST(test_repaired_models),

@@ -47,32 +47,20 @@ static void test_schedule(void **state) {
 
 static void test_structure_schedules(void **state) {
     (void)state;
-    const train_options t = {.rewire_every = 10,
-                             .rewire_share = 0.4,
-                             .rewire_until = 0.5,
-                             .prune_density = 0.2,
-                             .prune_every = 10,
-                             .prune_from = 0.1,
-                             .prune_until = 0.6};
+    const train_options t = {
+        .prune_density = 0.2, .prune_every = 10, .prune_from = 0.1, .prune_until = 0.6};
     structure_place at = {0, 100, 1};
     static const struct {
         int64_t step;
-        double share, density;
-    } expected[] = {{0, 0.4, 1},
-                    {5, 0.2 * (1 + 0.95105651629515357), 1},
-                    {10, 0.2 * (1 + 0.80901699437494742), 1},
-                    {25, 0.2, 0.2 + 0.8 * 0.343},
-                    {35, 0.2 * (1 - 0.58778525229247313), 0.3},
-                    {50, 0, 0.2 + 0.8 * 0.008},
-                    {60, 0, 0.2},
-                    {99, 0, 0.2}};
+        double density;
+    } expected[] = {
+        {0, 1},    {5, 1},   {10, 1}, {25, 0.2 + 0.8 * 0.343}, {35, 0.3}, {50, 0.2 + 0.8 * 0.008},
+        {60, 0.2}, {99, 0.2}};
     for (size_t i = 0; i < sizeof expected / sizeof *expected; i++) {
         at.step = expected[i].step;
-        assert_true(fabs(structure_rewire_share(&t, &at) - expected[i].share) < 1e-12);
         assert_true(fabs(structure_target_density(&t, &at) - expected[i].density) < 1e-12);
     }
     at = (structure_place){90, INT64_MAX, 1}; /* the last step is not known */
-    assert_true(structure_rewire_share(&t, &at) == 0.4);
     assert_true(structure_target_density(&t, &at) == 1);
     at = (structure_place){99, 100, 0.5};
     assert_true(structure_target_density(&t, &at) == 0.2);

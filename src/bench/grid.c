@@ -28,7 +28,7 @@ const char *const bench_product_names[] = {"fprop", "dgrad", "wgrad"};
 #define COLUMNS_(...)    LIST(columns, columns_count, __VA_ARGS__)
 #define DENSITIES_ .densities = {0.5, 0.2, 0.1, 0.05, 0.03, 0.01}, .density_count = 6
 
-enum { B16, T32, F32 };
+enum { B16, F32 };
 enum { RANDOM, RING, HUBS };
 enum { Y = PRODUCT_FPROP, DX = PRODUCT_DGRAD, DW = PRODUCT_WGRAD };
 
@@ -48,8 +48,8 @@ static const grid_axes slices[] = {
     /* the other blocks */
     {PRECISIONS_(B16), PRODUCTS_(Y, DX, DW), GATES_(1), PATTERNS_(RANDOM), BLOCKS_(8, 16, 64, 128),
      COLUMNS_(32, 512, 8192), DENSITIES_},
-    /* the other precisions */
-    {PRECISIONS_(T32, F32), PRODUCTS_(Y, DX, DW), GATES_(1), PATTERNS_(RANDOM), BLOCKS_(32),
+    /* the other precision */
+    {PRECISIONS_(F32), PRODUCTS_(Y, DX, DW), GATES_(1), PATTERNS_(RANDOM), BLOCKS_(32),
      COLUMNS_(32, 64, 128, 512), DENSITIES_},
 };
 /* clang-format on */

@@ -40,7 +40,7 @@ enum {
     PHILOX_BENCH = 7,
     PHILOX_TEST = 8,
     PHILOX_PROBE = 9,     /* (draw low, draw high, 0) */
-    PHILOX_EXCHANGE = 10, /* (draw low, draw high, step), detail: stage */
+    PHILOX_PRUNE = 10,    /* (draw low, draw high, step), detail: stage */
     PHILOX_INPUT = 11     /* (time step, stream / 4, update) */
 };
 

@@ -183,13 +183,6 @@ typedef struct model_wgrad {
 
 model_wgrad model_wgrad_of(const model *m, int stage);
 
-/* The norms of the gradient at blocks that a stage may lack: not complete, at most as many as its
- * own. Straight after an update, of whose gradient it is the part that all steps but the first of
- * its first segment make (the first one's h is gone, but not that of a layer below); so a segment
- * must have two. Overwrites
- * m->gradient. norms [blocks of the graph], in its order. */
-void model_gradient_norms(model *m, int stage, const graph *blocks, double *norms);
-
 /* Gives a model in training other patterns, `graphs`, which it then owns. No stage may have more
  * blocks than before, nor a complete graph where it had none. A block in both patterns keeps its
  * weights, moments and average; a new one begins with zeros. Between updates only; every recording

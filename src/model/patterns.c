@@ -106,27 +106,6 @@ void model_block_norms(const model *m, const void *arena, int stage, double *nor
     free(values);
 }
 
-void model_gradient_norms(model *m, int stage, const graph *blocks, double *norms) {
-    backend *be = m->be;
-    const model_wgrad in = model_wgrad_of(m, stage);
-    const parameter *p = stage_weight(m, stage);
-    const int gates = model_stage_gates(&m->config, stage);
-    const int first = model_stage_place(&m->config, stage).stage == STAGE_BELOW ? 0 : 1;
-    size_t plane = (size_t)first * model_plane_bytes(m, be->operand_size);
-    const char *dy = in.dy, *x = in.x;
-    layout *l = layout_from_graph(blocks, (int)m->config.block, gates);
-    device_layout *device = be->layout_create(be, l);
-    be->wgrad(be, device, dy + plane * (size_t)gates, x + plane, m->segment_steps - first,
-              m->columns, (char *)m->gradient + p->offset * be->real_size,
-              m->layer[0].cell.workspace);
-    model_sum_ranks(m, layout_weights(l), (char *)m->gradient + p->offset * be->real_size);
-    float *values = model_download(m, m->gradient, p->offset, layout_weights(l));
-    block_norms(values, l, blocks, (int)m->config.block, norms);
-    free(values);
-    be->layout_free(be, device);
-    layout_free(l);
-}
-
 /* The number that block k of one pattern has in another, or -1. `at` is where the search stands. */
 static int same_block(const graph *other, int output, int input, int *at) {
     if (*at < other->start[output]) *at = other->start[output];

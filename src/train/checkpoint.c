@@ -235,7 +235,7 @@ const char *checkpoint_checksum(const checkpoint *c) {
 
 /* ------------------------------------------------------------------------------------ state */
 
-enum { STATE_TENSORS = 6, STATE_NUMBERS = 19 };
+enum { STATE_TENSORS = 6, STATE_NUMBERS = 18 };
 
 /* The names of the numbers in a run's state, and their ranges. A number is an int64_t or a double;
  * both keep their exact value as text. */
@@ -266,7 +266,6 @@ static void list_numbers(run_state *s, int64_t flags[2], state_number list[STATE
         {"best_bpc", NULL, &s->best_bpc, most_nats, true},
         {"best_step", &s->best_step, NULL, most_steps, false},
         {"metrics_bytes", &s->metrics_bytes, NULL, most_bytes, false},
-        {"replaced", &s->replaced, NULL, most_bytes, false},
         {"start_density", NULL, &s->start_density, 1, false},
         {"pending", &s->pending, NULL, PENDING_METRICS, false},
         {"validated", &flags[0], NULL, 1, false},

@@ -37,7 +37,6 @@ typedef struct run_state {
     double best_bpc;       /* of the best validation; NaN before the first */
     int64_t best_step;     /* the step of the best validation; 0 before the first */
     int64_t metrics_bytes; /* the length of metrics.jsonl */
-    int64_t replaced;      /* blocks replaced since the last line of metrics */
     double start_density;  /* of the patterns at the start of training */
     int64_t pending;       /* of enum pending */
     bool validated;        /* whether there was a validation since the last line of metrics */

@@ -154,16 +154,6 @@ const config_key option_keys[] = {
     {"train.weight_decay", CONFIG_NUMBER, AT(train.weight_decay), "0", 0, 1e3, NULL,
      "decoupled weight decay: in each update the recurrent weights, and no others, lose the "
      "learning rate times this share of themselves", 0},
-    {"train.rewire_every", CONFIG_INTEGER, AT(train.rewire_every), "0", 0, 1e12, NULL,
-     "number of updates between two exchanges of the weakest recurrent blocks for new ones; 0 "
-     "turns exchanges off", 0},
-    {"train.rewire_share", CONFIG_NUMBER, AT(train.rewire_share), "0.2", 0, 1, NULL,
-     "share of the recurrent blocks, self-blocks left out, that an exchange replaces at first; it "
-     "decays to 0", CONFIG_ABOVE_MINIMUM},
-    {"train.rewire_until", CONFIG_NUMBER, AT(train.rewire_until), "0.75", 0, 1, NULL,
-     "share of the run over which blocks are exchanged", CONFIG_ABOVE_MINIMUM},
-    {"train.rewire_grow", CONFIG_CHOICE, AT(train.rewire_grow), "random", 0, 0, GROWTHS,
-     "places of new blocks: drawn, or those of the largest gradient", 0},
     {"train.prune_density", CONFIG_NUMBER, AT(train.prune_density), NULL, 0, 1, NULL,
      "share of recurrent blocks that gradual pruning leaves, self-blocks included; unset, there is "
      "no pruning",
@@ -366,16 +356,11 @@ static bool check_window(const options *o, error *err) {
                          least, WINDOW_LEAST, o->data.window);
 }
 
-/* Checks the keys of structure learning. structure_check checks them against the patterns once
+/* Checks the keys of pruning. structure_check checks them against the patterns once
  * these exist. */
 static bool check_structure(const options *o, error *err) {
     const train_options *t = &o->train;
     double least = (double)o->model.block / (double)o->model.hidden;
-    if (t->rewire_grow == GROW_GRADIENT && t->bptt / t->recompute < 2) {
-        return config_refuse(&o->config, err, "train.rewire_grow",
-                             "gradient needs at least 2 bytes of train.bptt a segment of "
-                             "train.recompute");
-    }
     if (t->prune_density > 0 && t->prune_density < least) {
         return config_refuse(&o->config, err, "train.prune_density",
                              "expected at least %.6g, the share of self-blocks, got %.6g", least,

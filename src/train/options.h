@@ -11,11 +11,8 @@ typedef enum device_choice { DEVICE_AUTO, DEVICE_CPU, DEVICE_CUDA } device_choic
 typedef enum precision_choice { PRECISION_AUTO, PRECISION_FP32, PRECISION_BF16 } precision_choice;
 typedef enum lr_schedule { SCHEDULE_LINEAR, SCHEDULE_COSINE, SCHEDULE_CONSTANT } lr_schedule;
 
-typedef enum growth { GROW_RANDOM, GROW_GRADIENT } growth;
-
 #define DEVICES    "auto cpu cuda"
 #define PRECISIONS "auto fp32 bf16"
-#define GROWTHS    "random gradient"
 #define SCHEDULES  "linear cosine constant"
 
 typedef struct run_options {
@@ -39,9 +36,6 @@ typedef struct train_options {
     int schedule; /* lr_schedule */
     int64_t warmup;
     double beta1, beta2, epsilon, weight_decay, clip, average;
-    int64_t rewire_every; /* 0: never */
-    double rewire_share, rewire_until;
-    int rewire_grow;      /* growth */
     double prune_density; /* 0: no pruning */
     int64_t prune_every;
     double prune_from, prune_until;

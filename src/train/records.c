@@ -69,7 +69,6 @@ static bool write_metrics(trainer *tr, const update_report *report, double bpc, 
     json_number(&w, "grad_norm", report->gradient_norm);
     json_number(&w, "bytes_per_second", trainer_bytes_done(tr) / s->seconds);
     json_number(&w, "valid_bpc", s->validated ? s->valid_bpc : NAN);
-    if (tr->o->train.rewire_every > 0) json_integer(&w, "blocks_replaced", s->replaced);
     if (tr->o->train.prune_density > 0) json_number(&w, "density", structure_density(tr->m));
     json_object_end(&w);
     fputc('\n', tr->metrics);
@@ -93,7 +92,6 @@ bool trainer_log_metrics(trainer *tr, error *err) {
     double lr = schedule_lr(&tr->o->train, s->step - 1, tr->end);
     if (trainer_leads(tr) && !write_metrics(tr, &report, bpc, lr, err)) return false;
     s->loss_updates = 0;
-    s->replaced = 0;
     s->validated = false;
     tr->be->zero(tr->be, tr->m->report, sizeof report);
     show_progress(tr, bpc, lr);
@@ -193,9 +191,8 @@ bool trainer_repair_models(trainer *tr, error *err) {
     bool best = isnan(s->best_bpc) || (is_model(tr, "best.safetensors", s->best_step) &&
                                        !(tr->run.replaced && s->best_step == s->step));
     const train_options *t = &tr->o->train;
-    bool changes = t->rewire_every > 0 || t->prune_density > 0;
     /* Whether the weights have changed since validation. */
-    bool changed = changes && s->pending != PENDING_ALL;
+    bool changed = t->prune_density > 0 && s->pending != PENDING_ALL;
     if (!best && s->best_step == s->step && !changed) {
         tr->best_due = true;
     } else if (!best) {

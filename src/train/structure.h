@@ -1,9 +1,6 @@
-/* Learns the structure during training. Between updates the blocks of smallest norm are removed.
- *   rewiring   adds as many new ones, at random places as in sparse evolutionary training
- *              (Mocanu et al. 2018) or where the gradient is largest (Evci et al. 2020)
- *   pruning    adds none until a target density is reached, on the cubic schedule of Zhu and
- *              Gupta 2017
- * The gates of a stage share one pattern. Self-blocks are never removed. See docs/structure.md. */
+/* Prunes while training: between updates the blocks of smallest norm are removed, until a target
+ * density is reached, on the cubic schedule of Zhu and Gupta 2017. The gates of a stage share one
+ * pattern. Self-blocks are never removed. See docs/structure.md. */
 #ifndef SMALLWORLD_TRAIN_STRUCTURE_H
 #define SMALLWORLD_TRAIN_STRUCTURE_H
 
@@ -22,20 +19,16 @@ typedef struct structure_place {
     double start_density;
 } structure_place;
 
-/* The values of the schedules at this position: the density that pruning has reached, and the share
- * of blocks, without self-blocks, that rewiring replaces. The share decays along half a cosine to 0
- * at train.rewire_until. While the end is unknown, pruning does not begin and the share does not
- * decay. */
+/* The density that pruning has reached at this position. While the end is unknown, pruning does not
+ * begin. */
 double structure_target_density(const train_options *t, const structure_place *at);
-double structure_rewire_share(const train_options *t, const structure_place *at);
 
 /* Whether the structure changes at this position. */
 bool structure_is_due(const model *m, const train_options *t, const structure_place *at);
 
-/* Changes the model's patterns directly after an update, because the update's gradient may choose
- * the new blocks. See model_set_graphs for its conditions. Random choices depend on the model's
- * seed and the step alone. Returns the number of replaced blocks over all stages. */
-int64_t structure_update(model *m, const train_options *t, const structure_place *at);
+/* Prunes every stage to what is due at this position. See model_set_graphs for its conditions. Random
+ * choices depend on the model's seed and the step alone. */
+void structure_update(model *m, const train_options *t, const structure_place *at);
 
 /* Prunes every stage to `density` at once. */
 void structure_prune(model *m, double density);

@@ -115,15 +115,14 @@ static void drop_recording(const trainer *tr, recording **r) {
     *r = NULL;
 }
 
-/* Changes the patterns. Recordings refer to patterns, so they are made again. The change must
- * directly follow an update, while the activations of its gradient still exist; it is therefore
- * never pending. */
+/* Changes the patterns. Recordings refer to patterns, so they are made again. A change directly
+ * follows its update, so it is never pending. */
 static bool change_structure(trainer *tr, const structure_place *at, error *err) {
     if (!tr->be->finish(tr->be, err)) return false;
     double start = clock_seconds();
     drop_recording(tr, &tr->update);
     drop_recording(tr, &tr->evaluation);
-    tr->state.replaced += structure_update(tr->m, &tr->o->train, at);
+    structure_update(tr->m, &tr->o->train, at);
     tr->update = tr->be->record(tr->be, issue_update, tr->m);
     bool done = tr->be->finish(tr->be, err);
     tr->changing += clock_seconds() - start;
