@@ -26,8 +26,8 @@ double structure_target_density(const train_options *t, const structure_place *a
 /* Whether the structure changes at this position. */
 bool structure_is_due(const model *m, const train_options *t, const structure_place *at);
 
-/* Prunes every stage to what is due at this position. See model_set_graphs for its conditions. Random
- * choices depend on the model's seed and the step alone. */
+/* Prunes every stage to what is due at this position. See model_set_graphs for its conditions.
+ * Random choices depend on the model's seed and the step alone. */
 void structure_update(model *m, const train_options *t, const structure_place *at);
 
 /* Prunes every stage to `density` at once. */
