@@ -408,13 +408,19 @@ static void test_refused_changes(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        TEST(test_resume_fp32),    TEST(test_resume_bf16),
+        TEST(test_resume_fp32),
+        TEST(test_resume_bf16),
         TEST(test_resume_pruned),
-        TEST(test_raised_limit),   TEST(test_lowered_limit),
-        TEST(test_finished),       TEST(test_signal_between_updates),
-        TEST(test_lost_updates),   TEST(test_repaired_models),
-        TEST(test_overwrite),      TEST(test_own_config),
-        TEST(test_lost_metrics),   TEST(test_refused_changes),
+        TEST(test_raised_limit),
+        TEST(test_lowered_limit),
+        TEST(test_finished),
+        TEST(test_signal_between_updates),
+        TEST(test_lost_updates),
+        TEST(test_repaired_models),
+        TEST(test_overwrite),
+        TEST(test_own_config),
+        TEST(test_lost_metrics),
+        TEST(test_refused_changes),
     };
     return cmocka_run_group_tests(tests, write_files, NULL);
 }
