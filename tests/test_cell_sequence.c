@@ -18,6 +18,7 @@ typedef struct sequence_case {
     int stride;                       /* of the tables; 0: 1 */
     bool without_layer_norm, forgets; /* forgets: keeps nothing for a backward pass */
     bool inner;                       /* a segment of an update, with earlier and later steps */
+    bool below;                       /* a layer below adds to the first stage */
     double dropout;
 } sequence_case;
 
@@ -126,6 +127,12 @@ static void run(backend *be, const sequence_case *how, bool by_steps, results *r
     }
     uint8_t *bytes = mem_alloc(positions, 1);
     for (size_t i = 0; i < positions; i++) bytes[i] = (uint8_t)random_below(256);
+    if (how->below) {
+        const size_t count_below = steps * (size_t)c.stage[0].gates * plane;
+        double *below = random_values(count_below, -1, 1);
+        arrays[count++] = (void *)(uintptr_t)(c.below = put(be, below, count_below, OPERAND));
+        free(below);
+    }
     double *h = random_values((steps + 1) * plane, -1, 1);
     double *state = random_values((steps + 1) * plane, -2, 2);
     double *dh = random_values(steps * plane, -1, 1);
@@ -257,6 +264,12 @@ static const sequence_case cases[] = {
     {.reason = "dropout, and a table for every second unit",
      .nodes = 5, .block = 64, .stages = 1, .columns = 128, .steps = 5, .share = 0.6,
      .stride = 2, .dropout = 0.3},
+    {.reason = "a layer below",
+     .nodes = 5, .block = 64, .stages = 1, .columns = 192, .steps = 4, .share = 0.6,
+     .below = true},
+    {.reason = "a layer below an internal stage, in blocks of 128",
+     .nodes = 3, .block = 128, .stages = 2, .columns = 128, .steps = 3, .share = 0.7,
+     .below = true},
     {.reason = "scoring, which keeps nothing",
      .nodes = 5, .block = 64, .stages = 2, .columns = 128, .steps = 6, .share = 0.6,
      .forgets = true},

@@ -39,9 +39,9 @@ enum {
     PHILOX_GENERATE = 6, /* (draw low, draw high, 0) */
     PHILOX_BENCH = 7,
     PHILOX_TEST = 8,
-    PHILOX_PROBE = 9,     /* (draw low, draw high, 0) */
-    PHILOX_PRUNE = 10,    /* (draw low, draw high, step), detail: stage */
-    PHILOX_INPUT = 11     /* (time step, stream / 4, update) */
+    PHILOX_PROBE = 9,  /* (draw low, draw high, 0) */
+    PHILOX_PRUNE = 10, /* (draw low, draw high, step), detail: stage */
+    PHILOX_INPUT = 11  /* (time step, stream / 4, update) */
 };
 
 #define PHILOX_PURPOSE(purpose, detail) (((uint32_t)(purpose) << 24) | (uint32_t)(detail))

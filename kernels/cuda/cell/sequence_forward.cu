@@ -59,6 +59,7 @@ typedef struct sequence_arguments {
     uint64_t *partials; /* [2][BOX][SEQUENCE_PARTS][GATES][2] */
     uint64_t *results;  /* [2][BOX][GATES][2] */
     const uint8_t *bytes;
+    const bf16 *below; /* what the layer below adds to raw of the first stage; NULL: nothing */
     float *c;
     uint32_t dropout_threshold;
     float dropout_scale;
@@ -271,6 +272,21 @@ template <typename S> struct sequence_consumer {
 
     __device__ int unit(int j, int e) const {
         return 8 * j + lane % 4 * 2 + e;
+    }
+
+    /* What a product adds to: nothing, or what comes from the layer below. */
+    template <int G>
+    __device__ __forceinline__ void begin_sum(int s, int t, float (&sum)[G * U / 2]) const {
+#pragma unroll
+        for (int i = 0; i < G * U / 2; i++) sum[i] = 0;
+        if (s > 0 || !p.below) return;
+        const size_t row = (size_t)(t * p.nodes + first / p.block) * G * p.block + first % p.block;
+        const bf16 *from = p.below + row * p.columns + column;
+#pragma unroll
+        for (int i = 0; i < G * U / 2; i++) { /* [gate][U / 8][half][neighbour] */
+            const int at = i / (U / 2) * p.block + unit(i / 4 % (U / 8), i % 2);
+            sum[i] = to_float(from[(size_t)at * p.columns + i / 2 % 2 * 8]);
+        }
     }
 
     /* raw' += x' W' over a row's chunks. */
@@ -534,7 +550,7 @@ template <typename S> struct sequence_consumer {
         const sequence_stage &g = p.stage[s];
         const float *gains = (const float *)(shared + S::GAINS) + s * U * 2 * GATES;
         const float *st = statistics() + warp * 16 + lane / 4;
-        float sum[U / 2] = {};
+        float sum[U / 2];
         uint32_t raw[U / 4];
         float entry[2][U / 8][2];
 #pragma unroll
@@ -546,6 +562,7 @@ template <typename S> struct sequence_consumer {
                 entry[k / 2 % 2][k / 4][k % 2] = to_float(g.table[(size_t)at * VOCABULARY + byte]);
             }
         }
+        begin_sum<1>(s, t, sum);
         multiply(sum, chunks);
         take_raw<1>(s, t, sum, raw);
 #pragma unroll
@@ -579,7 +596,7 @@ template <typename S> struct sequence_consumer {
         const sequence_stage &g = p.stage[s];
         const float *gains = (const float *)(shared + S::GAINS) + s * U * 2 * GATES;
         const float *st = statistics() + warp * 16 + lane / 4;
-        float sum[GATES * U / 2] = {};
+        float sum[GATES * U / 2];
         uint32_t raw[GATES * U / 4], h[U / 4];
         uint2 entry[U / 2] = {};
         uint32_t dropped = 0;
@@ -592,6 +609,7 @@ template <typename S> struct sequence_consumer {
         }
         if (p.dropout_threshold > 0) dropped = draw_dropout(t);
         fetch_text(t + 1);
+        begin_sum<GATES>(s, t, sum);
         multiply(sum, chunks);
         take_raw<GATES>(s, t, sum, raw);
         float shift[2][GATES], scale[2][GATES];
@@ -806,7 +824,6 @@ sequence_tables *sequence_forward_plan(backend *be, device_layout *device, const
 
 const char *sequence_forward_lacks(backend *be, const cell *c) {
     if (cuda_of(be)->kernel) return "no kernel in SMALLWORLD_KERNEL";
-    if (c->below) return "no layer below";
     if (c->stages > SEQUENCE_STAGES) return "at most two stages";
     if (c->columns % COLUMN_MULTIPLE) return "multiples of 64 columns";
     for (int s = 0; s < c->stages; s++) {
@@ -879,6 +896,7 @@ void sequence_forward_run(backend *be, const cell *c) {
     p.partials = (uint64_t *)(p.flags + 2 * SEQUENCE_PARTS);
     p.results = p.partials + SEQUENCE_PARTIALS;
     p.bytes = c->bytes;
+    p.below = (const bf16 *)c->below;
     p.c = (float *)c->c;
     p.dropout_threshold = c->dropout.threshold;
     p.dropout_scale = (float)c->dropout.scale;
