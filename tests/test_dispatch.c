@@ -35,7 +35,7 @@ static const struct kernel_case {
      .reason = "the fewest columns of one gate that it takes, of long lists",
      .precision = BF16,
      .product = PRODUCT_FPROP,
-     .shape = {.nodes = 160, .block = 32, .gates = 1, .columns = 4, .steps = 1, .share = 0.5}},
+     .shape = {.nodes = 160, .block = 32, .gates = 1, .columns = 3, .steps = 1, .share = 0.5}},
     {.kernel = "gather",
      .reason = "hubs whose lists are cut, transposed",
      .precision = BF16,

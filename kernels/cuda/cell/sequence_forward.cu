@@ -71,9 +71,11 @@ typedef struct sequence_arguments {
 } sequence_arguments;
 
 /* U: units of a thread block. GROUPS: warpgroups, of 64 columns each. SHARES: thread blocks of a
- * cluster, which have units of the same node, so that the x they read is loaded once for all. */
-template <int U, int GROUPS, int SHARES> struct sequence_shape {
+ * cluster, which have units of the same node, so that the x they read is loaded once for all.
+ * ABOVE: whether a layer below adds to the first stage. */
+template <int U, int GROUPS, int SHARES, bool ABOVE_> struct sequence_shape {
     static const int UNITS = U, CLUSTER = SHARES;
+    static const bool ABOVE = ABOVE_;
     static const int W_BYTES = GATES * U * KC * 2, X_BYTES = KC * BOX_ROW;
     static const int RAW_BYTES = GATES * U * BOX_ROW, OUT_BYTES = U * BOX_ROW;
     static const int X_STAGES = 4;
@@ -274,18 +276,15 @@ template <typename S> struct sequence_consumer {
         return 8 * j + lane % 4 * 2 + e;
     }
 
-    /* What a product adds to: nothing, or what comes from the layer below. */
-    template <int G>
-    __device__ __forceinline__ void begin_sum(int s, int t, float (&sum)[G * U / 2]) const {
-#pragma unroll
-        for (int i = 0; i < G * U / 2; i++) sum[i] = 0;
-        if (s > 0 || !p.below) return;
+    /* Adds what comes from the layer below. Sums that are loaded before the product would make
+     * ptxas wait for each multiplication. */
+    template <int G> __device__ __forceinline__ void add_below(int t, float (&sum)[G * U / 2]) {
         const size_t row = (size_t)(t * p.nodes + first / p.block) * G * p.block + first % p.block;
         const bf16 *from = p.below + row * p.columns + column;
 #pragma unroll
         for (int i = 0; i < G * U / 2; i++) { /* [gate][U / 8][half][neighbour] */
             const int at = i / (U / 2) * p.block + unit(i / 4 % (U / 8), i % 2);
-            sum[i] = to_float(from[(size_t)at * p.columns + i / 2 % 2 * 8]);
+            sum[i] += to_float(from[(size_t)at * p.columns + i / 2 % 2 * 8]);
         }
     }
 
@@ -550,7 +549,7 @@ template <typename S> struct sequence_consumer {
         const sequence_stage &g = p.stage[s];
         const float *gains = (const float *)(shared + S::GAINS) + s * U * 2 * GATES;
         const float *st = statistics() + warp * 16 + lane / 4;
-        float sum[U / 2];
+        float sum[U / 2] = {};
         uint32_t raw[U / 4];
         float entry[2][U / 8][2];
 #pragma unroll
@@ -562,8 +561,8 @@ template <typename S> struct sequence_consumer {
                 entry[k / 2 % 2][k / 4][k % 2] = to_float(g.table[(size_t)at * VOCABULARY + byte]);
             }
         }
-        begin_sum<1>(s, t, sum);
         multiply(sum, chunks);
+        if (S::ABOVE && s == 0) add_below<1>(t, sum);
         take_raw<1>(s, t, sum, raw);
 #pragma unroll
         for (int half = 0; half < 2; half++) {
@@ -596,7 +595,7 @@ template <typename S> struct sequence_consumer {
         const sequence_stage &g = p.stage[s];
         const float *gains = (const float *)(shared + S::GAINS) + s * U * 2 * GATES;
         const float *st = statistics() + warp * 16 + lane / 4;
-        float sum[GATES * U / 2];
+        float sum[GATES * U / 2] = {};
         uint32_t raw[GATES * U / 4], h[U / 4];
         uint2 entry[U / 2] = {};
         uint32_t dropped = 0;
@@ -609,8 +608,8 @@ template <typename S> struct sequence_consumer {
         }
         if (p.dropout_threshold > 0) dropped = draw_dropout(t);
         fetch_text(t + 1);
-        begin_sum<GATES>(s, t, sum);
         multiply(sum, chunks);
+        if (S::ABOVE && s == 0) add_below<GATES>(t, sum);
         take_raw<GATES>(s, t, sum, raw);
         float shift[2][GATES], scale[2][GATES];
 #pragma unroll
@@ -691,11 +690,11 @@ template <int U> static __device__ void load_gains(const sequence_arguments &p, 
     }
 }
 
-template <int U, int GROUPS, int SHARES>
+template <int U, int GROUPS, int SHARES, bool ABOVE>
 static __global__ void __launch_bounds__((GROUPS + 1) * GROUP, 1)
     sequence_forward(const __grid_constant__ sequence_arguments p) {
 #if ON_HOPPER
-    typedef sequence_shape<U, GROUPS, SHARES> S;
+    typedef sequence_shape<U, GROUPS, SHARES, ABOVE> S;
     extern __shared__ char unaligned[];
     char *shared = aligned_tiles(unaligned);
     const uint32_t base = shared_address(shared), barriers = base + S::BARRIERS;
@@ -763,17 +762,27 @@ static int cluster_of(int parts) {
     return parts % 3 == 0 ? 3 : parts % 2 == 0 ? 2 : 1;
 }
 
+template <int U, int GROUPS, int SHARES, bool ABOVE>
+static void launch_sequence_above(backend *be, const sequence_arguments &p) {
+    typedef sequence_shape<U, GROUPS, SHARES, ABOVE> S;
+    be->zero(be, p.flags, SEQUENCE_BYTES);
+    cuda_launch_clusters(be, "cell forward", false, SHARES,
+                         sequence_forward<U, GROUPS, SHARES, ABOVE>, dim3(p.nodes * p.parts),
+                         (GROUPS + 1) * GROUP, (size_t)S::BYTES, p);
+}
+
 template <int U, int GROUPS, int SHARES>
 static void launch_sequence(backend *be, const sequence_arguments &p) {
-    be->zero(be, p.flags, SEQUENCE_BYTES);
-    cuda_launch_clusters(be, "cell forward", false, SHARES, sequence_forward<U, GROUPS, SHARES>,
-                         dim3(p.nodes * p.parts), (GROUPS + 1) * GROUP,
-                         (size_t)sequence_shape<U, GROUPS, SHARES>::BYTES, p);
+    if (p.below) {
+        launch_sequence_above<U, GROUPS, SHARES, true>(be, p);
+    } else {
+        launch_sequence_above<U, GROUPS, SHARES, false>(be, p);
+    }
 }
 
 /* How many thread blocks run at once. */
 template <int U, int SHARES> static int count_sequence(backend *be) {
-    const auto kernel = sequence_forward<U, 2, SHARES>;
+    const auto kernel = sequence_forward<U, 2, SHARES, false>;
     cudaLaunchAttribute cluster = {};
     cudaLaunchConfig_t config = {};
     int clusters = 0;
@@ -781,7 +790,7 @@ template <int U, int SHARES> static int count_sequence(backend *be) {
     cluster.val.clusterDim = {SHARES, 1, 1};
     config.gridDim = SHARES;
     config.blockDim = 3 * GROUP;
-    config.dynamicSmemBytes = sequence_shape<U, 2, SHARES>::BYTES;
+    config.dynamicSmemBytes = sequence_shape<U, 2, SHARES, false>::BYTES;
     config.attrs = &cluster;
     config.numAttrs = 1;
     cuda_allow_shared(be, (const void *)kernel, config.dynamicSmemBytes);

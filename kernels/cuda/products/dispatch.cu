@@ -83,9 +83,9 @@ static bool takes_one_step_from_128(const device_layout *, const void *, const p
     return is_one_step(c) && c->columns >= 128;
 }
 
-/* Up to 128 columns of one gate few_columns is faster; it leaves 128 to this one. */
+/* Up to 64 columns of one gate few_columns is faster. */
 static bool gather_takes(const device_layout *device, const void *plan, const product_call *c) {
-    if (device->host.gates == 1) return is_one_step(c) && c->columns >= 128;
+    if (device->host.gates == 1) return is_one_step(c) && c->columns > 64;
     return c->op == DGRAD && takes_one_step_by_64(device, plan, c);
 }
 
@@ -120,7 +120,7 @@ static const call_condition
     all_calls =          {"", NULL},
     one_step_by_64 =     {"one step, of columns by 64", takes_one_step_by_64},
     one_step_from_128 =  {"one step of 128 columns or more", takes_one_step_from_128},
-    gather_calls =       {"one step: one gate from 128 columns on, or dgrad by 64", gather_takes},
+    gather_calls =       {"one step: one gate from 96 columns on, or dgrad by 64", gather_takes},
     few_columns_calls =  {"one step, and of four gates no sums for layer norm", few_columns_takes},
     up_to_128 =          {"at most 128 columns of one gate, 32 of four", few_columns_prefers},
     much_work =          {"four gates, or more columns or blocks", small_blocks_prefers},

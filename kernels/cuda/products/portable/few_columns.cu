@@ -1,5 +1,5 @@
 /* fprop and dgrad of few columns in bf16, on any GPU from sm_80 on, for all block sizes: up to 128
- * of one gate (on Hopper, blocks of 32 and more leave 128 to gather), 32 of four.
+ * of one gate (on Hopper, blocks of 32 and more leave more than 64 to gather), 32 of four.
  *
  *   y' [N columns][units] = sum over k  x' [N][k]  A [k][units],  A = W' for fprop, W for dgrad
  *
