@@ -103,6 +103,8 @@ template <int B_, int GATES_, bool FORWARD_, int BOXES_> struct gather_shape {
         return w + (PAIRED ? k % (DEPTH / 2) * 128 + k / (DEPTH / 2) * 64 : k * 128);
     }
 
+    /* Whether a warpgroup leaves out a box beyond the last column; elsewhere the branch costs more. */
+    static const bool SKIPS = B == 32 && GATES_ > 1 && BOXES == 1;
     static const int WEIGHT_WARPS = GATES_ == 1 ? 2 : 1;
     static const bool FULL = NODES * SUMS > 160; /* whether sums take most registers */
     static const int PRODUCER_REGISTERS = FULL ? 24 : 40, CONSUMER_REGISTERS = FULL ? 240 : 232;
@@ -339,7 +341,6 @@ multiply_nodes(float (&sum)[S::NODES][S::BOXES][S::B / 2],
         }
         product_commit();
     }
-    product_wait<0>();
 }
 
 template <typename S>
@@ -471,7 +472,7 @@ static __global__ void __launch_bounds__(THREADS, 1)
                 const uint32_t x = base + stages.at * S::STAGE, w = x + S::X_BYTES;
                 uint32_t a[S::BOXES][S::DEPTH / 16][4];
                 stages.wait_full();
-                if (S::BOXES > 1 || box0 < work.boxes) {
+                if (!S::SKIPS || box0 < work.boxes) {
 #pragma unroll
                     for (int box = 0; box < S::BOXES; box++) {
                         load_columns(a[box], x + (box0 + box) * S::BOX_BYTES);
@@ -479,6 +480,7 @@ static __global__ void __launch_bounds__(THREADS, 1)
                     /* A box beyond the last column is undefined, and not stored. */
                     multiply_nodes<S>(sum, a, w, mask);
                 }
+                product_wait<0>();
                 stages.release(stages.at);
             }
         }
