@@ -103,7 +103,8 @@ template <int B_, int GATES_, bool FORWARD_, int BOXES_> struct gather_shape {
         return w + (PAIRED ? k % (DEPTH / 2) * 128 + k / (DEPTH / 2) * 64 : k * 128);
     }
 
-    /* Whether a warpgroup leaves out a box beyond the last column; elsewhere the branch costs more. */
+    /* Whether a warpgroup leaves out a box beyond the last column; elsewhere the branch costs
+     * more. */
     static const bool SKIPS = B == 32 && GATES_ > 1 && BOXES == 1;
     static const int WEIGHT_WARPS = GATES_ == 1 ? 2 : 1;
     static const bool FULL = NODES * SUMS > 160; /* whether sums take most registers */
