@@ -120,7 +120,8 @@ static void call_create(arguments *a) {
         for (int k = 0; k < 2; k++) blocks[i][k] = (int32_t)number(a);
     }
     const char *const names[] = {NULL, "cpu", "", "x\x1b", "fp32", "bf16", "auto"};
-    const smallworld_options how = {"cpu", names[next(a) % 8], (int)(number(a) % 4 - 1), 1};
+    const smallworld_options how = {"cpu", names[next(a) % (sizeof names / sizeof *names)],
+                                    (int)(number(a) % 4 - 1), 1};
     int64_t count = number(a);
     if (count > 8 && count < INT32_MAX) count = 8; /* as many as there are */
     if (count > 8 || count < 0) count = -1;
