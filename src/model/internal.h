@@ -71,7 +71,4 @@ void model_keep_state(model *m, int step, void *to);
 void model_begin_with_state(model *m, void *from);
 void model_carry_state(model *m, int step);
 
-/* Sums values over the ranks, if there are several. */
-void model_sum_ranks(model *m, size_t count, void *values);
-
 #endif

@@ -182,10 +182,6 @@ void model_generate(model *m, sampling *state, uint8_t *text) {
 
 /* ----------------------------------------------------------------------------------- the update */
 
-void model_sum_ranks(model *m, size_t count, void *values) {
-    if (m->be->sum_ranks) m->be->sum_ranks(m->be, count, values);
-}
-
 /* Runs segment k forward for the first time. Only the last segment keeps its activations; of the
  * others h and c remain, until the next one reuses their memory. */
 static void forward_segment(model *m, int k) {

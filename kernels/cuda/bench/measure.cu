@@ -14,6 +14,7 @@
 #include "products/products.h"
 
 #include <stdlib.h>
+#include <string.h>
 
 enum { THREADS = 256, READ_THREADS = 512, READ_BLOCKS = 2 /* a multiprocessor */, UNROLL = 8 };
 
@@ -166,6 +167,7 @@ static const char *kernel_name(backend *be, const device_layout *l, bench_produc
 }
 
 static void explain(backend *be, FILE *out) {
+    memset(cuda_of(be)->told, 0, sizeof cuda_of(be)->told);
     cuda_of(be)->explained = out;
 }
 

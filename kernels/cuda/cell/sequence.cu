@@ -40,24 +40,21 @@ static void multiply_stage(backend *be, const cell *c, int s, int t, bool makes_
     }
 }
 
-/* Tells which kernels make a step. `lacks`: what sequence_forward needs, or NULL. */
-static void explain_cell(backend *be, const cell *c, const char *direction, const char *lacks,
-                         bool whole) {
+static const char *kernels_of_steps(const cell *c, bool whole) {
+    return c->stages == 1 ? "products, the gates' kernel"
+           : whole        ? "products, the gates' kernel, and a kernel for each internal stage"
+                   : "products, the gates' kernel, and for internal stages a kernel for each "
+                     "operation";
+}
+
+/* Tells which kernels make a cell. `lacks`: what it lacks to be sequence_forward, or NULL. */
+static void explain_cell(backend *be, const cell *c, const char *direction, const char *kernels,
+                         const char *lacks) {
     char text[400];
-    int used = snprintf(text, sizeof text, "cell %s, %d stage%s, %d units, %d columns: ", direction,
-                        c->stages, c->stages > 1 ? "s" : "", c->hidden, c->columns);
-    if (*direction == 'f' && !lacks) {
-        snprintf(text + used, sizeof text - (size_t)used, "sequence_forward\n");
-    } else {
-        used += snprintf(text + used, sizeof text - (size_t)used, "products, the gates' kernel%s\n",
-                         c->stages == 1 ? ""
-                         : whole        ? ", and a kernel for each internal stage"
-                                        : ", and for internal stages a kernel for each operation");
-        if (lacks) {
-            snprintf(text + used, sizeof text - (size_t)used,
-                     "    not sequence_forward, which needs %s\n", lacks);
-        }
-    }
+    snprintf(text, sizeof text, "cell %s, %d stage%s, %d units, %d columns: %s\n%s%s%s", direction,
+             c->stages, c->stages > 1 ? "s" : "", c->hidden, c->columns, kernels,
+             lacks ? "    not sequence_forward, which needs " : "", lacks ? lacks : "",
+             lacks ? "\n" : "");
     cuda_explain(be, text);
 }
 
@@ -65,7 +62,10 @@ void cuda_cell_forward(backend *be, const cell *c) {
     const bool whole = whole_stages_fit(be, c, true);
     const int last = c->stages - 1;
     const char *lacks = sequence_forward_lacks(be, c);
-    if (cuda_of(be)->explained) explain_cell(be, c, "forward", lacks, whole);
+    if (cuda_of(be)->explained) {
+        explain_cell(be, c, "forward", lacks ? kernels_of_steps(c, whole) : "sequence_forward",
+                     lacks);
+    }
     zero_all(be, c, false);
     if (!lacks) {
         sequence_forward_run(be, c);
@@ -84,7 +84,9 @@ void cuda_cell_forward(backend *be, const cell *c) {
 void cuda_cell_backward(backend *be, const cell *c) {
     const bool whole = whole_stages_fit(be, c, false);
     const int last = c->stages - 1;
-    if (cuda_of(be)->explained) explain_cell(be, c, "backward", NULL, whole);
+    if (cuda_of(be)->explained) {
+        explain_cell(be, c, "backward", kernels_of_steps(c, whole), NULL);
+    }
     zero_all(be, c, true);
     if (!c->has_later_steps) {
         be->zero(be, c->dc, be->real_size * (size_t)c->hidden * (size_t)c->columns);

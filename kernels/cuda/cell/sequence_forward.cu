@@ -833,7 +833,8 @@ sequence_tables *sequence_forward_plan(backend *be, device_layout *device, const
 
 const char *sequence_forward_lacks(backend *be, const cell *c) {
     if (cuda_of(be)->kernel) return "no kernel in SMALLWORLD_KERNEL";
-    if (c->stages > SEQUENCE_STAGES) return "at most two stages";
+    if (c->stages > SEQUENCE_STAGES) return "at most eight stages";
+    static_assert(SEQUENCE_STAGES == 8, "as the message says");
     if (c->columns % COLUMN_MULTIPLE) return "multiples of 64 columns";
     for (int s = 0; s < c->stages; s++) {
         const device_layout *d = c->stage[s].layout;

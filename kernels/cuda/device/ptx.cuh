@@ -21,12 +21,6 @@ static __device__ inline void copy_async(uint32_t to, const void *from) {
     asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to), "l"(from), "r"(bytes));
 }
 
-/* The same, through the L1 cache. */
-static __device__ inline void copy_async_cached(uint32_t to, const void *from) {
-    int bytes = from ? 16 : 0;
-    asm volatile("cp.async.ca.shared.global [%0], [%1], 16, %2;" ::"r"(to), "l"(from), "r"(bytes));
-}
-
 /* 4 bytes. */
 static __device__ inline void copy_word_async(uint32_t to, const void *from) {
     asm volatile("cp.async.ca.shared.global [%0], [%1], 4;" ::"r"(to), "l"(from) : "memory");

@@ -300,8 +300,9 @@ const char *product_kernel_name(backend *be, const device_layout *device, const 
 }
 
 /* Tells, once for each kind of product, which row computes it, and what the rows above lack. */
-static void explain_product(backend *be, const layout *l, const device_layout *device,
-                            const product_call *c, int chosen) {
+static void explain_product(backend *be, const device_layout *device, const product_call *c,
+                            int chosen) {
+    const layout *l = &device->host;
     char text[1200], shape[64];
     snprintf(shape, sizeof shape, is_sparse(l) ? "blocks of %d" : "dense, %d columns of W",
              l->in_block);
@@ -328,7 +329,7 @@ static void make_product(backend *be, const device_layout *device, const product
         cuda_fail(be, "%s", err.text);
         return;
     }
-    if (cuda_of(be)->explained) explain_product(be, l, device, c, i);
+    if (cuda_of(be)->explained) explain_product(be, device, c, i);
     kernels[i].run(be, device, device->plan[i], c);
     cuda_launched(be, operation_names[c->op]);
     if (c->sums && !kernels[i].makes_sums) {

@@ -1,5 +1,7 @@
 #include "products/node_lists.h"
 
+#include <string.h>
+
 node_lists row_lists(const layout *l) {
     return {l->out_nodes, l->in_nodes, l->row_start, l->row_start + 1, l->row_column};
 }
@@ -8,30 +10,10 @@ node_lists column_lists(const layout *l) {
     return {l->in_nodes, l->out_nodes, l->column_start, l->column_start + 1, l->column_row};
 }
 
-int next_source(const int *other, int count, const int *at, const int *stop, uint32_t *mask) {
-    int next = -1;
-    *mask = 0;
-    for (int m = 0; m < count; m++) {
-        if (at[m] >= stop[m]) continue;
-        const int source = other[at[m]];
-        if (next < 0 || source < next) {
-            next = source;
-            *mask = 0;
-        }
-        if (source == next) *mask |= 1u << m;
-    }
-    return next;
-}
-
-/* Makes [sources] zeros, for the number, from 1 on, of the latest group that has each source. */
-static int *no_groups(const node_lists *l) {
-    int *seen = host_array<int>((size_t)l->sources + 1);
-    return seen;
-}
-
 /* The number of sources of each `group` successive nodes together, summed over all groups. */
 static int count_sources(const node_lists *l, const int *order, int group) {
-    int *seen = no_groups(l), count = 0;
+    int *seen = host_array<int>((size_t)l->sources),
+        count = 0; /* by source: the latest group + 1 */
     for (int i = 0; i < l->nodes; i++) {
         for (int k = l->begin[order[i]]; k < l->end[order[i]]; k++) {
             int *latest = &seen[l->other[k]];
@@ -43,18 +25,9 @@ static int count_sources(const node_lists *l, const int *order, int group) {
     return count;
 }
 
-static void own_order(const node_lists *l, int *order) {
-    for (int i = 0; i < l->nodes; i++) order[i] = i;
-}
-
-void keep_if_fewer(const node_lists *l, int group, int *order) {
-    int *own = host_array<int>((size_t)l->nodes + 1);
-    own_order(l, own);
-    if (count_sources(l, order, group) >= count_sources(l, own, group)) own_order(l, order);
-    free(own);
-}
-
-void order_in_turns(const node_lists *l, int group, int *order) {
+/* The groups take turns: each takes the node that shares most sources with it, so the last nodes,
+ * which share few, are spread over all groups. */
+static void order_in_turns(const node_lists *l, int group, int *order) {
     enum { MOST_WINDOW = 1024, MOST_WORK = 1 << 27 }; /* nodes looked at; sources, in all */
     const int nodes = l->nodes, *other = l->other;
     const int window = max(1, min(MOST_WINDOW, MOST_WORK / max(1, l->end[nodes - 1])));
@@ -89,6 +62,18 @@ void order_in_turns(const node_lists *l, int group, int *order) {
     free(left);
 }
 
+void order_nodes(const node_lists *l, int group, int *order) {
+    int *turns = host_array<int>((size_t)l->nodes);
+    for (int i = 0; i < l->nodes; i++) order[i] = i;
+    if (group > 1) {
+        order_in_turns(l, group, turns);
+        if (count_sources(l, turns, group) < count_sources(l, order, group)) {
+            memcpy(order, turns, (size_t)l->nodes * sizeof *order);
+        }
+    }
+    free(turns);
+}
+
 row_groups *row_groups_create(backend *be, device_layout *device, const layout *l, int width) {
     row_groups *made = layout_plan<row_groups>(device);
     const int most = width / l->in_block;
@@ -106,14 +91,4 @@ row_groups *row_groups_create(backend *be, device_layout *device, const layout *
     free(first);
     free(row);
     return made;
-}
-
-static int by_cost(const void *one, const void *two) {
-    const part_rank *a = (const part_rank *)one, *b = (const part_rank *)two;
-    if (a->cost != b->cost) return a->cost < b->cost ? 1 : -1;
-    return a->number - b->number;
-}
-
-void sort_by_cost(void *parts, int count, size_t bytes) {
-    qsort(parts, (size_t)count, bytes, by_cost);
 }

@@ -72,17 +72,12 @@ static constexpr int equal_stages(int rows, int most) {
     return stages;
 }
 
-/* Rows of a source that a stage brings. */
-static constexpr __host__ __device__ int depth_of(int b, int gates) {
-    return gates == 1 && b < 128 ? 32 : 64;
-}
-
 /* B: units of a node. BOXES: of columns, that a warpgroup makes. Shared memory: stages, each
  * warp's slab on its way out, barriers. A node's sums from another part take SUM_STAGES. */
 template <int B_, int GATES_, bool FORWARD_, int BOXES_> struct gather_shape {
     static const int B = B_, BOXES = BOXES_;
     static const bool FORWARD = FORWARD_, PAIRED = B == 32 && !FORWARD;
-    static const int DEPTH = depth_of(B, GATES_); /* rows of a source that a stage brings */
+    static const int DEPTH = GATES_ == 1 && B < 128 ? 32 : 64; /* rows of a source in a stage */
     static const int NODES = nodes_of_part(B, GATES_, BOXES), SLICES = GATES_ * B / DEPTH;
     static const int ALL_BOXES = CONSUMERS / GROUP * BOXES, TILE = ALL_BOXES * BOX;
     static const int SUMS = BOXES * B / 2; /* a thread's, of a node */

@@ -6,8 +6,8 @@
 
 /* Parts of the nodes, and the union of each part's sources. Either parts have whole nodes, in an
  * order of likeness; or the nodes' lists, one after another, are cut into equal parts, so that a
- * part's first node may begin in an earlier part and its last node continue in the next. There is a
- * cut for up to 128 columns, for 256, for 512, and for more. */
+ * part's first node may begin in an earlier part and its last node continue in the next. There are
+ * several cuts, see columns_of_cut. */
 enum { PART_NODES = 6, GATHER_CUTS = 4 }; /* PART_NODES: at most */
 
 typedef struct gather_part {
@@ -35,9 +35,13 @@ typedef struct gather_tables {
     gather_direction forward, backward; /* forward: of one gate alone */
 } gather_tables;
 
-/* The cut for products of this many columns. */
+/* The columns for which each cut is planned, the most that it is for but for the last one. */
+static const int columns_of_cut[GATHER_CUTS] = {128, 256, 512, 4096};
+
 static inline int cut_of(int columns) {
-    return columns <= 128 ? 0 : columns <= 256 ? 1 : columns <= 512 ? 2 : 3;
+    int cut = 0;
+    while (cut < GATHER_CUTS - 1 && columns > columns_of_cut[cut]) cut++;
+    return cut;
 }
 
 enum { LOOK_UP = 32 }; /* blocks that a warp looks up at once, however few are left */

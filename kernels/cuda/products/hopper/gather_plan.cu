@@ -19,10 +19,18 @@ typedef struct gather_lists {
 
 /* A part as it is cut: entries [begin, end) of its nodes' lists. */
 typedef struct cut_part {
-    part_rank rank; /* first, for sort_by_cost */
+    double cost; /* a measure of the time that it takes */
+    int number;  /* of parts that were cut before */
     gather_part part;
     int begin, end;
 } cut_part;
+
+/* The costliest first, those of equal cost as they were cut. */
+static int by_cost(const void *one, const void *two) {
+    const cut_part *a = (const cut_part *)one, *b = (const cut_part *)two;
+    if (a->cost != b->cost) return a->cost < b->cost ? 1 : -1;
+    return a->number - b->number;
+}
 
 /* A source and the blocks of it. */
 typedef struct merged_source {
@@ -33,6 +41,25 @@ typedef struct merged_source {
 static int by_phase(const void *one, const void *two) {
     const int a = ((const merged_source *)one)->node, b = ((const merged_source *)two)->node;
     return a % PHASES != b % PHASES ? a % PHASES - b % PHASES : a - b;
+}
+
+/* One step of a merge. Returns the smallest source at the fronts of `count` lists, other[at[m]],
+ * ..., other[stop[m] - 1], or -1 once all lists have ended. Bit m of `mask` says whether it is at
+ * the front of list m. */
+static int next_source(const int *other, int count, const int *at, const int *stop,
+                       uint32_t *mask) {
+    int next = -1;
+    *mask = 0;
+    for (int m = 0; m < count; m++) {
+        if (at[m] >= stop[m]) continue;
+        const int source = other[at[m]];
+        if (next < 0 || source < next) {
+            next = source;
+            *mask = 0;
+        }
+        if (source == next) *mask |= 1u << m;
+    }
+    return next;
 }
 
 /* Merges a part's lists by source; returns how many there are. */
@@ -50,7 +77,7 @@ static int merge_sources(const gather_lists *l, const cut_part *cut, merged_sour
         for (int m = 0, k = 0; m < cut->part.nodes; m++) {
             if (mask >> m & 1) source->block[k++] = l->block ? l->block[at[m]] : at[m];
         }
-        step_past(mask, cut->part.nodes, at);
+        for (int m = 0; m < cut->part.nodes; m++) at[m] += mask >> m & 1;
     }
     qsort(sources, (size_t)count, sizeof *sources, by_phase);
     return count;
@@ -132,9 +159,10 @@ static int cut_parts(const gather_lists *l, const gather_cut *plan, int columns,
         for (int k = 0; k < count; k++) {
             cost += (double)l->b * __builtin_popcount(merged[k].mask);
         }
-        parts[i].rank = {cost, i};
+        parts[i].cost = cost;
+        parts[i].number = i;
     }
-    if (plan->order) sort_by_cost(parts, made, sizeof *parts);
+    if (plan->order) qsort(parts, (size_t)made, sizeof *parts, by_cost);
     return made;
 }
 
@@ -145,7 +173,7 @@ static double time_of(const cut_part *parts, int count, int tiles, int processor
     double *load = host_array<double>((size_t)processors), sum = 0, most = 0;
     const int works = count * tiles, grid = min(works, processors);
     for (int i = 0; i < works; i++) {
-        const double cost = parts[i % count].rank.cost;
+        const double cost = parts[i % count].cost;
         double *of = &load[i / grid % 2 ? grid - 1 - i % grid : i % grid];
         *of += cost;
         sum += cost;
@@ -167,7 +195,6 @@ static int longest_span(const cut_part *parts, int count) {
  * one. */
 static gather_cut choose_plan(const gather_lists *l, int cut, int *const *orders, int processors,
                               cut_part *parts, merged_source *merged) {
-    static const int columns_of_cut[GATHER_CUTS] = {128, 256, 512, 4096};
     const int boxes = boxes_of_cut(l->b, l->gates, cut), columns = 2 * boxes * BOX; /* of a tile */
     const int slots = nodes_of_part(l->b, l->gates, boxes), tiles = columns_of_cut[cut] / columns;
     gather_cut best = {NULL, slots, even_parts(l, slots, processors)};
@@ -219,12 +246,7 @@ static void build_lists(backend *be, device_layout *device, gather_parts *made,
 static void make_orders(const node_lists *l, int most, int **orders) {
     for (int nodes = 1; nodes <= most; nodes++) {
         orders[nodes] = host_array<int>((size_t)l->nodes);
-        if (nodes == 1) {
-            for (int i = 0; i < l->nodes; i++) orders[1][i] = i;
-        } else {
-            order_in_turns(l, nodes, orders[nodes]);
-            keep_if_fewer(l, nodes, orders[nodes]);
-        }
+        order_nodes(l, nodes, orders[nodes]);
     }
 }
 

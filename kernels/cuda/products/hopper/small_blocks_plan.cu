@@ -88,8 +88,7 @@ static void build_small(backend *be, device_layout *device, small_blocks_parts *
     const int slots = SMALL_UNITS / b, together = slots / node_gates;
     const int parts = (nodes + together - 1) / together;
     int *order = host_array<int>((size_t)nodes);
-    order_in_turns(&s->of, together, order);
-    keep_if_fewer(&s->of, together, order);
+    order_nodes(&s->of, together, order);
 
     uint32_t *seen = host_array<uint32_t>((size_t)s->of.sources);
     small_group *group = host_array<small_group>((size_t)parts);
