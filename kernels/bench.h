@@ -18,14 +18,9 @@ typedef enum bench_product { PRODUCT_FPROP, PRODUCT_DGRAD, PRODUCT_WGRAD, PRODUC
 
 enum { EXCHANGE_BYTES = 4096 };
 
-/* A library and the format it keeps W in. cuSPARSE is loaded when first asked for; its dgrad gets W
- * transposed ready-made, and it has no wgrad. */
-typedef enum bench_library {
-    LIBRARY_CUBLAS,
-    LIBRARY_BLOCKED_ELL,
-    LIBRARY_BSR,
-    LIBRARIES
-} bench_library;
+/* A library: cuBLAS with a dense W, or cuSPARSE in blocked-ELL format, which is loaded when first
+ * asked for; its dgrad gets W transposed ready-made, and it has no wgrad. */
+typedef enum bench_library { LIBRARY_CUBLAS, LIBRARY_CUSPARSE, LIBRARIES } bench_library;
 
 typedef struct bench_problem {
     bench_product product;

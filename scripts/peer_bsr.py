@@ -110,7 +110,7 @@ def microseconds(value):
 
 def print_table(results, out):
     print(f"{results['device']}; {results['units']} units; {results['operands']}; microseconds\n"
-          f"{'':46} {'density':>8} {'ours':>9} {'cuBLAS':>9} {'ELL':>9} {'BSR':>9} {'Triton':>9} "
+          f"{'':46} {'density':>8} {'ours':>9} {'cuBLAS':>9} {'ELL':>9} {'Triton':>9} "
           f"{'floor':>9} {'Triton/ours':>11}", file=out)
     for row in results["rows"]:
         name = (f"{row['precision']} {row['product']}, gates {row['gates']:g}, {row['pattern']}, "
@@ -118,7 +118,7 @@ def print_table(results, out):
         triton = row["triton_us"]
         ratio = "-" if triton is None else f"{triton / row['ours_us']:.2f}"
         times = [microseconds(row[key]) for key in ("ours_us", "cublas_us", "blocked_ell_us",
-                                                     "bsr_us", "triton_us", "floor_us")]
+                                                     "triton_us", "floor_us")]
         print(f"{name:46} {row['density']:8.4f} " + " ".join(f"{t:>9}" for t in times) +
               f" {ratio:>11}", file=out)
 

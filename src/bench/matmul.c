@@ -222,10 +222,8 @@ static bool measure_libraries(bench *b, matmul_row *row, error *err) {
         layout_free(dense);
     }
     if (!b->options->libraries || row->cell.product == PRODUCT_WGRAD) return done;
-    for (int library = LIBRARY_BLOCKED_ELL; library < LIBRARIES; library++) {
-        for (int by_column = 0; by_column < 2 && done; by_column++) {
-            done = measure_rival(b, row, (bench_library)library, by_column, b->layout, err);
-        }
+    for (int by_column = 0; by_column < 2 && done; by_column++) {
+        done = measure_rival(b, row, LIBRARY_CUSPARSE, by_column, b->layout, err);
     }
     return done;
 }

@@ -36,9 +36,9 @@ static void print_head(const matmul_results *results, size_t first, FILE *out) {
     if (row->padded != c->columns) fprintf(out, " (ours padded to %d)", row->padded);
     fprintf(out, "; layouts' tables: at most %.1f %% of the weights; microseconds\n",
             100 * largest_table_share(results, first));
-    fprintf(out, "%8s %8s %9s %9s %7s %9s %9s | %8s %8s %8s %8s %6s  %-10s %s\n", "density",
-            "blocks", "ours", "cuBLAS", "x", "ELL", "BSR", "memory", "arith.", "L2", "floor",
-            "share", "held by", "kernel");
+    fprintf(out, "%8s %8s %9s %9s %7s %9s | %8s %8s %8s %8s %6s  %-10s %s\n", "density", "blocks",
+            "ours", "cuBLAS", "x", "ELL", "memory", "arith.", "L2", "floor", "share", "held by",
+            "kernel");
 }
 
 /* Prints microseconds right-aligned, or "-" if there are none. */
@@ -55,8 +55,7 @@ static void print_row(const matmul_results *results, const matmul_row *row, FILE
     print_time(out, 9, row->ours);
     print_time(out, 9, row->library[LIBRARY_CUBLAS]);
     fprintf(out, " %7.2f", row->library[LIBRARY_CUBLAS] / row->ours);
-    print_time(out, 9, row->library[LIBRARY_BLOCKED_ELL]);
-    print_time(out, 9, row->library[LIBRARY_BSR]);
+    print_time(out, 9, row->library[LIBRARY_CUSPARSE]);
     fputs(" |", out);
     print_time(out, 8, row->parts[LIMIT_MEMORY]);
     print_time(out, 8, row->parts[LIMIT_ARITHMETIC]);
@@ -91,7 +90,7 @@ typedef struct field {
     double value;
 } field;
 
-enum { FIELDS = 21 };
+enum { FIELDS = 20 };
 
 static void fields_of(const matmul_row *row, field fields[FIELDS]) {
     const grid_cell *c = &row->cell;
@@ -105,8 +104,7 @@ static void fields_of(const matmul_row *row, field fields[FIELDS]) {
         {"blocks", row->blocks},
         {"ours_us", row->ours * 1e6},
         {"cublas_us", cublas * 1e6},
-        {"blocked_ell_us", row->library[LIBRARY_BLOCKED_ELL] * 1e6},
-        {"bsr_us", row->library[LIBRARY_BSR] * 1e6},
+        {"blocked_ell_us", row->library[LIBRARY_CUSPARSE] * 1e6},
         {"speedup", cublas / row->ours},
         {"memory_us", row->parts[LIMIT_MEMORY] * 1e6},
         {"arithmetic_us", row->parts[LIMIT_ARITHMETIC] * 1e6},

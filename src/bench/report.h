@@ -18,7 +18,7 @@ void report_json(const matmul_results *results, FILE *out);
 bool report_csv(const matmul_results *results, const char *path, error *err);
 
 /* Draws the speed-up over cuBLAS against sparsity on logarithmic axes, for the kind of product with
- * most rows. Each N has three lines: ours solid, the faster format of cuSPARSE dashed, the floor
+ * most rows. Each N has three lines: ours solid, cuSPARSE dashed, the floor
  * dotted. */
 bool report_svg(const matmul_results *results, const char *path, error *err);
 

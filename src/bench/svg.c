@@ -30,8 +30,7 @@ static double speedup(const matmul_row *row, measure what) {
     double cublas = row->library[LIBRARY_CUBLAS];
     switch (what) {
     case OURS: return cublas / row->ours;
-    case CUSPARSE:
-        return cublas / fmin(row->library[LIBRARY_BLOCKED_ELL], row->library[LIBRARY_BSR]);
+    case CUSPARSE: return cublas / row->library[LIBRARY_CUSPARSE];
     default: return cublas / row->floor;
     }
 }

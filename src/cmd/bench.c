@@ -158,7 +158,7 @@ static error_t parse_matmul(int key, char *text, struct argp_state *state) {
 
 static const char matmul_help[] =
     "Measure the block-sparse products against cuBLAS (dense, same precision), cuSPARSE "
-    "(blocked-ELL and BSR, each in the faster order of the activations) and their floors, on this "
+    "(blocked-ELL, in the faster order of the activations) and their floors, on this "
     "machine's GPU: medians over replays of CUDA graphs, on random data, with operands rotated "
     "through more than twice the L2."
     "\vA list is separated by commas; all combinations of the lists are measured. --full measures "

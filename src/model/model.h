@@ -183,10 +183,10 @@ typedef struct model_wgrad {
 
 model_wgrad model_wgrad_of(const model *m, int stage);
 
-/* Gives a model in training other patterns, `graphs`, which it then owns. No stage may have more
- * blocks than before, nor a complete graph where it had none. A block in both patterns keeps its
- * weights, moments and average; a new one begins with zeros. Between updates only; every recording
- * made before must be freed before, and the model is bound to its weights afterwards. */
+/* Leaves a model in training only the blocks in `graphs`, which it then owns; all of them must be
+ * among those that it has. They keep their weights, moments and average. Between updates only;
+ * every recording made before must be freed before, and the model is bound to its weights
+ * afterwards. */
 void model_set_graphs(model *m, graph *const *graphs);
 
 /* Chooses the arena that forward reads: the weights or their moving average. */

@@ -106,56 +106,44 @@ void model_block_norms(const model *m, const void *arena, int stage, double *nor
     free(values);
 }
 
-/* The number that block k of one pattern has in another, or -1. `at` is where the search stands. */
-static int same_block(const graph *other, int output, int input, int *at) {
-    if (*at < other->start[output]) *at = other->start[output];
-    while (*at < other->start[output + 1] && other->column[*at] < input) ++*at;
-    return *at < other->start[output + 1] && other->column[*at] == input ? *at : -1;
-}
-
-/* Copies the blocks that both patterns have; blocks that are neighbours in both go in one copy. */
-static void copy_blocks(backend *be, const graph *to, char *target, const graph *from,
-                        const char *source, size_t bytes) {
-    int run = 0, begin = 0, origin = 0, at = 0;
+/* The number in `from` of each block of `to`, whose blocks it all has. */
+static int *old_numbers(const graph *to, const graph *from) {
+    int *old = mem_alloc((size_t)graph_blocks(to), sizeof *old);
     for (int i = 0; i < to->nodes; i++) {
-        for (int k = to->start[i]; k < to->start[i + 1]; k++) {
-            int old = same_block(from, i, to->column[k], &at);
-            if (old >= 0 && run > 0 && old == origin + run) {
-                run++;
-                continue;
-            }
-            if (run > 0) {
-                be->copy(be, target + (size_t)begin * bytes, source + (size_t)origin * bytes,
-                         (size_t)run * bytes);
-            }
-            run = old >= 0;
-            begin = k;
-            origin = old;
+        int at = from->start[i];
+        for (int k = to->start[i]; k < to->start[i + 1]; k++, at++) {
+            while (from->column[at] != to->column[k]) at++;
+            old[k] = at;
         }
     }
-    if (run > 0) {
-        be->copy(be, target + (size_t)begin * bytes, source + (size_t)origin * bytes,
-                 (size_t)run * bytes);
+    return old;
+}
+
+/* Blocks of `bytes` that are neighbours in both patterns go in one copy. */
+static void copy_blocks(backend *be, const int *old, int blocks, char *target, const char *source,
+                        size_t bytes) {
+    for (int k = 0, end; k < blocks; k = end) {
+        for (end = k + 1; end < blocks && old[end] == old[end - 1] + 1;) end++;
+        be->copy(be, target + (size_t)k * bytes, source + (size_t)old[k] * bytes,
+                 (size_t)(end - k) * bytes);
     }
 }
 
-/* Cuts the blocks of `to` out of one dense matrix, on the host. */
+/* Cuts blocks out of one dense matrix, on the host. */
 static void cut_blocks(model *m, const parameter *to, const graph *blocks, char *target,
-                       const parameter *from, const graph *complete, const char *source) {
+                       const parameter *from, const graph *complete, const char *source,
+                       const int *old) {
     backend *be = m->be;
-    int side = (int)m->config.block, gates = to->layout->gates;
-    size_t size = be->real_size;
+    const int side = (int)m->config.block, rows = to->layout->gates * side;
+    const size_t size = be->real_size;
     char *matrix = mem_alloc(from->count, size), *cut = mem_alloc(to->count, size);
     be->download(be, matrix, source, from->count * size);
-    for (int i = 0; i < blocks->nodes; i++) {
-        for (int k = blocks->start[i]; k < blocks->start[i + 1]; k++) {
-            int old = i * blocks->nodes + blocks->column[k];
-            for (int r = 0; r < gates * side; r++) {
-                memcpy(cut + size * block_row(to->layout, blocks, side, k, r / side, r % side),
-                       matrix +
-                           size * block_row(from->layout, complete, side, old, r / side, r % side),
-                       size * (size_t)side);
-            }
+    for (int k = 0; k < graph_blocks(blocks); k++) {
+        for (int r = 0; r < rows; r++) {
+            const int gate = r / side, row = r % side;
+            memcpy(cut + size * block_row(to->layout, blocks, side, k, gate, row),
+                   matrix + size * block_row(from->layout, complete, side, old[k], gate, row),
+                   size * (size_t)side);
         }
     }
     be->upload(be, target, cut, to->count * size);
@@ -163,7 +151,7 @@ static void cut_blocks(model *m, const parameter *to, const graph *blocks, char 
     free(cut);
 }
 
-/* Rearranges an arena in the new table's order by way of `scratch`; new blocks become zero. */
+/* Rearranges an arena in the new table's order by way of `scratch`. */
 static void move_arena(model *m, const model *old, void *arena, char *scratch) {
     backend *be = m->be;
     size_t size = be->real_size;
@@ -177,13 +165,14 @@ static void move_arena(model *m, const model *old, void *arena, char *scratch) {
             continue;
         }
         const graph *g = m->graphs[stage], *before = old->graphs[stage];
-        bool dense = layout_is_dense(to->layout);
-        if (dense == layout_is_dense(from->layout)) {
-            size_t blocks = (size_t)graph_blocks(g);
-            copy_blocks(be, g, target, before, source, to->count / blocks * size);
+        const int blocks = graph_blocks(g);
+        int *numbers = old_numbers(g, before);
+        if (layout_is_dense(to->layout) == layout_is_dense(from->layout)) {
+            copy_blocks(be, numbers, blocks, target, source, to->count / (size_t)blocks * size);
         } else {
-            cut_blocks(m, to, g, target, from, before, source);
+            cut_blocks(m, to, g, target, from, before, source, numbers);
         }
+        free(numbers);
         stage++;
     }
     be->copy(be, arena, scratch, m->parameters.total * size);

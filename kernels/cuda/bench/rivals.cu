@@ -1,12 +1,14 @@
 /* What our products are held against: cuBLAS with a dense W, and cuSPARSE with W in its blocked-ELL
- * and BSR formats. Each runs as a user would call it, with a workspace set aside before.
+ * format. Each runs as a user would call it, with a workspace set aside before.
  *
  * cuSPARSE's blocked-ELL product of fp32 is off by 2.6e-4, as operands rounded to tf32 make it, so
- * it is left out there. Its BSR product is true fp32.
+ * it is left out there. Its BSR product took 3 to 20 times as long as blocked-ELL (bf16, blocks of
+ * 32, 32 to 512 columns, at 1ae7565), and is left out everywhere.
  *
  * cuSPARSE is loaded at run time, so that the program neither needs it nor pays for it at start. */
 #include "backend.h"
 #include "bench/rivals.h"
+#include "layout.h"
 
 #include <dlfcn.h>
 #include <stdio.h>
@@ -30,8 +32,7 @@ struct rival {
 
     /* cuSPARSE's matrix, for dgrad already transposed. blocked-ELL pads every row to `longest`. */
     int block, block_rows, block_columns, blocks, longest;
-    int *offset,
-        *index; /* on the device: BSR [block_rows + 1], [blocks]; ELL: NULL, [rows][longest] */
+    int *index; /* on the device, [block_rows][longest], -1: no block */
     void *buffer;
 };
 
@@ -93,7 +94,6 @@ static bool run_cublas(const rival *r, const void *left, const void *right, void
     F(cusparseSetStream)                                                                           \
     F(cusparseGetErrorString)                                                                      \
     F(cusparseCreateBlockedEll)                                                                    \
-    F(cusparseCreateBsr)                                                                           \
     F(cusparseCreateDnMat)                                                                         \
     F(cusparseDestroySpMat)                                                                        \
     F(cusparseDestroyDnMat)                                                                        \
@@ -153,74 +153,40 @@ static bool sparse_ok(cusparseStatus_t status, error *err) {
     return error_set(err, "cuSPARSE: %s", sparse.cusparseGetErrorString_(status));
 }
 
-static int *copy_table(backend *be, const int *table, size_t count) {
-    int *copied = (int *)be->allocate(be, count * sizeof *table);
-    if (copied) {
-        be->upload(be, copied, table, count * sizeof *table);
-    } else {
-        cuda_ok(be, cudaErrorMemoryAllocation, "cuSPARSE's tables");
-    }
-    return copied;
-}
-
 /* The block-rows of the matrix that SpMM multiplies with: W's, one a node and gate, or W's columns.
  */
-static void build_tables(rival *r, const layout *l) {
-    bool forward = r->product == PRODUCT_FPROP;
-    int gates = l->gates, nodes = forward ? l->out_nodes : l->in_nodes;
+static bool build_table(rival *r, const layout *l, error *err) {
+    const bool forward = r->product == PRODUCT_FPROP;
+    const int gates = l->gates, nodes = forward ? l->out_nodes : l->in_nodes;
+    const int copies = forward ? gates : 1,
+              entries = forward ? 1 : gates; /* of a list, of a block */
     const int *start = forward ? l->row_start : l->column_start;
     const int *other = forward ? l->row_column : l->column_row;
     r->block = l->in_block;
-    r->block_rows = nodes * (forward ? gates : 1);
+    r->block_rows = nodes * copies;
     r->block_columns = forward ? l->in_nodes : l->out_nodes * gates;
     r->blocks = l->blocks * gates;
-    int *offset = (int *)calloc((size_t)r->block_rows + 1, sizeof *offset);
-    int *index = (int *)calloc((size_t)r->blocks, sizeof *index);
-    if (!offset || !index) abort();
-    int used = 0, row = 0;
     for (int i = 0; i < nodes; i++) {
-        for (int copy = 0; copy < (forward ? gates : 1); copy++) {
-            for (int k = start[i]; k < start[i + 1]; k++) {
-                for (int g = 0; g < (forward ? 1 : gates); g++) {
-                    index[used++] = forward ? other[k] : other[k] * gates + g;
-                }
-            }
-            offset[++row] = used;
+        r->longest = max(r->longest, (start[i + 1] - start[i]) * entries);
+    }
+    const size_t places = (size_t)r->block_rows * (size_t)r->longest;
+    int *index = host_array<int>(places);
+    for (size_t i = 0; i < places; i++) index[i] = -1;
+    for (int row = 0; row < r->block_rows; row++) {
+        int *to = index + (size_t)row * (size_t)r->longest;
+        for (int k = start[row / copies]; k < start[row / copies + 1]; k++) {
+            for (int e = 0; e < entries; e++) *to++ = other[k] * entries + e;
         }
     }
-    for (int i = 0; i < r->block_rows; i++) {
-        int length = offset[i + 1] - offset[i];
-        if (length > r->longest) r->longest = length;
-    }
-    if (r->library == LIBRARY_BSR) {
-        r->offset = copy_table(r->be, offset, (size_t)r->block_rows + 1);
-        r->index = copy_table(r->be, index, (size_t)r->blocks);
-    } else {
-        size_t places = (size_t)r->block_rows * (size_t)r->longest;
-        int *padded = (int *)calloc(places, sizeof *padded);
-        if (!padded) abort();
-        for (size_t i = 0; i < places; i++) padded[i] = -1; /* no block */
-        for (int i = 0; i < r->block_rows; i++) {
-            memcpy(padded + (size_t)i * r->longest, index + offset[i],
-                   (size_t)(offset[i + 1] - offset[i]) * sizeof *padded);
-        }
-        r->index = copy_table(r->be, padded, places);
-        free(padded);
-    }
-    free(offset);
+    r->index = (int *)r->be->allocate(r->be, places * sizeof *index);
+    if (r->index) r->be->upload(r->be, r->index, index, places * sizeof *index);
     free(index);
+    return r->index || error_set(err, "cuSPARSE: no memory for its table");
 }
 
 static bool describe_sparse(const rival *r, const void *values, cusparseSpMatDescr_t *matrix,
                             error *err) {
     int64_t b = r->block, rows = r->block_rows, columns = r->block_columns;
-    if (r->library == LIBRARY_BSR) {
-        return sparse_ok(sparse.cusparseCreateBsr_(
-                             matrix, rows, columns, r->blocks, b, b, r->offset, r->index,
-                             (void *)values, CUSPARSE_INDEX_32I, CUSPARSE_INDEX_32I,
-                             CUSPARSE_INDEX_BASE_ZERO, operand_type(r), CUSPARSE_ORDER_ROW),
-                         err);
-    }
     return sparse_ok(sparse.cusparseCreateBlockedEll_(
                          matrix, rows * b, columns * b, b, r->longest * b, r->index, (void *)values,
                          CUSPARSE_INDEX_32I, CUSPARSE_INDEX_BASE_ZERO, operand_type(r)),
@@ -276,14 +242,13 @@ static bool prepare_sparse(rival *r, const layout *l, error *err) {
     if (r->product == PRODUCT_WGRAD) {
         return error_set(err, "cuSPARSE has no product of two dense matrices in this format");
     }
-    if (r->math == MATH_FP32 && r->library == LIBRARY_BLOCKED_ELL) {
+    if (r->math == MATH_FP32) {
         return error_set(err, "cuSPARSE's blocked-ELL rounds fp32 to tf32");
     }
     if (!sparse.tried) load_library();
     if (*sparse.failure) return error_set(err, "cuSPARSE: %s", sparse.failure);
-    build_tables(r, l);
-    if (r->library == LIBRARY_BLOCKED_ELL &&
-        4 * rival_weights(r) > 5 * (size_t)r->blocks * r->block * r->block) {
+    if (!build_table(r, l, err)) return false;
+    if (4 * rival_weights(r) > 5 * (size_t)r->blocks * r->block * r->block) {
         return error_set(err, "blocked-ELL would be more than a fifth padding");
     }
     return true;
@@ -320,12 +285,8 @@ rival *rival_create(backend *be, bench_library library, const bench_problem *pro
 }
 
 size_t rival_weights(const rival *r) {
-    size_t block = (size_t)r->block * (size_t)r->block;
-    switch (r->library) {
-    case LIBRARY_BLOCKED_ELL: return block * (size_t)r->block_rows * (size_t)r->longest;
-    case LIBRARY_BSR: return block * (size_t)r->blocks;
-    default: return (size_t)r->rows * (size_t)r->inputs;
-    }
+    if (r->library == LIBRARY_CUBLAS) return (size_t)r->rows * (size_t)r->inputs;
+    return (size_t)r->block * (size_t)r->block * (size_t)r->block_rows * (size_t)r->longest;
 }
 
 bool rival_run(rival *r, const void *left, const void *right, void *out, error *err) {
@@ -335,9 +296,7 @@ bool rival_run(rival *r, const void *left, const void *right, void *out, error *
 
 void rival_free(rival *r) {
     if (!r) return;
-    void *arrays[] = {r->offset, r->index, r->buffer};
-    for (size_t i = 0; i < sizeof arrays / sizeof arrays[0]; i++) {
-        if (arrays[i]) r->be->release(r->be, arrays[i]);
-    }
+    if (r->index) r->be->release(r->be, r->index);
+    if (r->buffer) r->be->release(r->be, r->buffer);
     free(r);
 }

@@ -78,13 +78,13 @@ template <int U, int GROUPS, int SHARES, bool ABOVE_> struct sequence_shape {
     static const bool ABOVE = ABOVE_;
     static const int W_BYTES = GATES * U * KC * 2, X_BYTES = KC * BOX_ROW;
     static const int RAW_BYTES = GATES * U * BOX_ROW, OUT_BYTES = U * BOX_ROW;
-    static const int X_STAGES = 4;
-    static const int X = 0, RAW = X + GROUPS * X_STAGES * X_BYTES;
+    static const int X_SLOTS = 4;
+    static const int X = 0, RAW = X + GROUPS * X_SLOTS * X_BYTES;
     static const int OUT = RAW + GROUPS * RAW_BYTES, W = OUT + GROUPS * OUT_BYTES;
     static const int SMALL = 25 << 10; /* for what is below, and alignment */
-    static const int FIT = (MOST_SHARED - SMALL - W) / W_BYTES, W_STAGES = FIT < 16 ? FIT : 16;
-    static const int BARRIERS = W + W_STAGES * W_BYTES;
-    static const int LISTS = BARRIERS + 16 * (W_STAGES + GROUPS * X_STAGES);
+    static const int FIT = (MOST_SHARED - SMALL - W) / W_BYTES, W_SLOTS = FIT < 16 ? FIT : 16;
+    static const int BARRIERS = W + W_SLOTS * W_BYTES;
+    static const int LISTS = BARRIERS + 16 * (W_SLOTS + GROUPS * X_SLOTS);
     static const int GAINS = LISTS + SEQUENCE_STAGES * SEQUENCE_NODES * 2;
     static const int STATISTICS = GAINS + SEQUENCE_STAGES * U * 2 * GATES * 4;
     static const int SCRATCH = STATISTICS + GROUPS * GATES * 2 * BOX * 4;
@@ -148,7 +148,7 @@ template <typename S>
 static __device__ void produce_sequence_weights(const sequence_arguments &p, uint32_t base,
                                                 const int (&count)[SEQUENCE_STAGES],
                                                 const int (&begin)[SEQUENCE_STAGES],
-                                                cursor<S::W_STAGES> &ring) {
+                                                cursor<S::W_SLOTS> &ring) {
     const int U = S::UNITS, slices = p.block / KC, inside = first_unit<U>(p) % p.block;
     for (int t = 0; t < p.steps; t++) {
         for (int s = 0; s < p.stages; s++) {
@@ -191,11 +191,11 @@ template <typename S>
 static __device__ void produce_sequence_inputs(const sequence_arguments &p, uint32_t base,
                                                const uint16_t (*list)[SEQUENCE_NODES],
                                                const int (&count)[SEQUENCE_STAGES], int group,
-                                               cursor<S::X_STAGES> &ring) {
+                                               cursor<S::X_SLOTS> &ring) {
     const int slices = p.block / KC, rank = S::CLUSTER > 1 ? (int)cluster_rank() : 0;
     const int column = p.first_column + group * BOX;
     const uint32_t *flags = p.flags + group * SEQUENCE_PARTS;
-    const uint32_t to = base + S::X + group * S::X_STAGES * S::X_BYTES;
+    const uint32_t to = base + S::X + group * S::X_SLOTS * S::X_BYTES;
     uint32_t number = 0; /* of the stage whose output is read */
     int turn = 0;
     for (int t = 0; t < p.steps; t++) {
@@ -252,8 +252,8 @@ template <typename S> struct sequence_consumer {
     int group, warp, lane, thread; /* warp and thread: within the group */
     int twice;                     /* units that the thread block before has as well */
     int first, column; /* first: unit of the thread block; column: this thread's first */
-    cursor<S::W_STAGES> weights;
-    cursor<S::X_STAGES> inputs;
+    cursor<S::W_SLOTS> weights;
+    cursor<S::X_SLOTS> inputs;
     uint32_t number = 0, text = 0; /* number: of stages done; text: bytes of both columns */
 
     __device__ sequence_consumer(const sequence_arguments &p_, uint32_t base_, char *shared_)
@@ -290,7 +290,7 @@ template <typename S> struct sequence_consumer {
 
     /* raw' += x' W' over a row's chunks. */
     template <int K> __device__ __forceinline__ void multiply(float (&sum)[K], int chunks) {
-        const uint32_t x0 = base + S::X + group * S::X_STAGES * S::X_BYTES, w0 = base + S::W;
+        const uint32_t x0 = base + S::X + group * S::X_SLOTS * S::X_BYTES, w0 = base + S::W;
         int used_w = 0, used_x = 0;
 #pragma unroll 1
         for (int i = 0; i < chunks; i++, weights.next(), inputs.next()) {
@@ -676,8 +676,8 @@ template <typename S> struct sequence_consumer {
 
 /* ----------------------------------------------------------------------------------- the kernel */
 
-/* Gains and biases of the thread block's units, [stage][unit][...]: of the gates those of each, as
- * they are squashed; else one of each. */
+/* Gains and biases of the thread block's units, [stage][unit][2 GATES]. The last stage has a gain and
+ * a bias for each gate, times the slope of the gate's tanh; the others have one of each. */
 template <int U> static __device__ void load_gains(const sequence_arguments &p, float *gains) {
     for (int i = threadIdx.x; i < p.stages * U * 2 * GATES; i += blockDim.x) {
         const int s = i / (U * 2 * GATES), unit = i / (2 * GATES) % U, k = i % (2 * GATES);
@@ -718,8 +718,8 @@ static __global__ void __launch_bounds__((GROUPS + 1) * GROUP, 1)
     load_gains<U>(p, (float *)(shared + S::GAINS));
     my.weights.create(barriers, GROUPS * 4);
     for (int group = 0; group < GROUPS; group++) {
-        cursor<S::X_STAGES> ring;
-        ring.create(barriers + 16 * (S::W_STAGES + group * S::X_STAGES), 4 * SHARES);
+        cursor<S::X_SLOTS> ring;
+        ring.create(barriers + 16 * (S::W_SLOTS + group * S::X_SLOTS), 4 * SHARES);
         if (group == of) my.inputs = ring;
     }
     barrier_init_done();

@@ -35,15 +35,15 @@ enum {
     GROUPS = VOCABULARY / MEMBERS,
     HELD = GROUPS / 2, /* groups that a warpgroup has: every second one */
     TABLE_ROWS = 64,
-    TABLE_STAGES = 6,
+    TABLE_SLOTS = 6,
     SPAN = CONSUMERS * 16 / BOX, /* boxes whose text is read at once */
     TILE = TABLE_ROWS * BOX_ROW,
     RESULT_ROW = VOCABULARY * 2 + 16 /* bytes; an access more: no two in the same banks */
 };
 
 enum {
-    TABLE_BARRIERS = TABLE_STAGES * TILE,
-    TABLE_BYTES = TABLE_BARRIERS + TABLE_STAGES * 16 + 1024
+    TABLE_BARRIERS = TABLE_SLOTS * TILE,
+    TABLE_BYTES = TABLE_BARRIERS + TABLE_SLOTS * 16 + 1024
 };
 
 static_assert(TABLE_ROWS * RESULT_ROW <= TABLE_BARRIERS, "the result fits where the tiles were");
@@ -106,12 +106,12 @@ static __device__ inline void multiply_box(float (&sum)[TABLE_ROWS / 2],
     }
 }
 
-static __device__ inline void sum_boxes(const table_arguments &p, cursor<TABLE_STAGES> &stages,
+static __device__ inline void sum_boxes(const table_arguments &p, cursor<TABLE_SLOTS> &ring,
                                         uint32_t tiles, span_text *text,
                                         float (&sum)[HELD][TABLE_ROWS / 2]) {
     const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, warpgroup = warp / 4;
     const int member = warpgroup * MEMBERS + warp % 4 * 16 + lane / 4;
-    for (int number = 0; number < p.boxes; number++, stages.next()) {
+    for (int number = 0; number < p.boxes; number++, ring.next()) {
         const int box = number % SPAN;
         if (box == 0) {
             group_sync(1, CONSUMERS); /* all have read the last span */
@@ -119,16 +119,16 @@ static __device__ inline void sum_boxes(const table_arguments &p, cursor<TABLE_S
             group_sync(1, CONSUMERS);
         }
         const uint32_t groups = text->groups[box] >> warpgroup;
-        stages.wait_full();
+        ring.wait_full();
 #pragma unroll
         for (int h = 0; h < HELD; h++) {
             const int byte = member + h * 2 * MEMBERS;
             if (groups >> h * 2 & 1) {
                 multiply_box(sum[h], text->pair[box], label_pair(byte, byte),
-                             tiles + stages.at * TILE);
+                             tiles + ring.at * TILE);
             }
         }
-        stages.release(stages.at);
+        ring.release(ring.at);
     }
 }
 
@@ -166,25 +166,25 @@ static __global__ void __launch_bounds__(THREADS, 2)
     __shared__ span_text text;
     char *tiles = aligned_tiles(unaligned);
     const uint32_t base = shared_address(tiles);
-    cursor<TABLE_STAGES> stages;
-    stages.create(base + TABLE_BARRIERS);
+    cursor<TABLE_SLOTS> ring;
+    ring.create(base + TABLE_BARRIERS);
     barrier_init_done();
     __syncthreads();
 
     if (threadIdx.x >= CONSUMERS) { /* the producer */
         registers_shrink<32>();
         if (threadIdx.x != CONSUMERS) return;
-        for (int number = 0; number < p.boxes; number++, stages.next()) {
-            stages.wait_empty();
-            uint32_t barrier = stages.announce(TILE);
-            tensor_load(base + stages.at * TILE, &d_map, barrier, number % p.step_boxes * BOX,
+        for (int number = 0; number < p.boxes; number++, ring.next()) {
+            ring.wait_empty();
+            uint32_t barrier = ring.announce(TILE);
+            tensor_load(base + ring.at * TILE, &d_map, barrier, number % p.step_boxes * BOX,
                         blockIdx.x * TABLE_ROWS, number / p.step_boxes);
         }
         return;
     }
     registers_grow<104>();
     float sum[HELD][TABLE_ROWS / 2] = {};
-    sum_boxes(p, stages, base, &text, sum);
+    sum_boxes(p, ring, base, &text, sum);
     store_table(p, tiles, sum);
 #endif
 }

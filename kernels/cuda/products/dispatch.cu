@@ -361,6 +361,7 @@ void cuda_dgrad(backend *be, const device_layout *device, const void *w, const v
 void cuda_wgrad(backend *be, const device_layout *device, const void *dy, const void *x, int steps,
                 int columns, void *dw, void *workspace) {
     const product_call c = {WGRAD, steps, columns, REAL, dy, x, dw, NULL, workspace};
+    if (columns % wgrad_multiple(be)) abort(); /* the contract's: no box of columns is in part */
     make_product(be, device, &c);
 }
 
