@@ -676,8 +676,8 @@ template <typename S> struct sequence_consumer {
 
 /* ----------------------------------------------------------------------------------- the kernel */
 
-/* Gains and biases of the thread block's units, [stage][unit][2 GATES]. The last stage has a gain and
- * a bias for each gate, times the slope of the gate's tanh; the others have one of each. */
+/* Gains and biases of the thread block's units, [stage][unit][2 GATES]. The last stage has a gain
+ * and a bias for each gate, times the slope of the gate's tanh; the others have one of each. */
 template <int U> static __device__ void load_gains(const sequence_arguments &p, float *gains) {
     for (int i = threadIdx.x; i < p.stages * U * 2 * GATES; i += blockDim.x) {
         const int s = i / (U * 2 * GATES), unit = i / (2 * GATES) % U, k = i % (2 * GATES);

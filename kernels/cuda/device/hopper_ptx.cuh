@@ -322,6 +322,12 @@ static __device__ inline void shared_store2(uint32_t to, float one, float two) {
     asm volatile("st.shared.v2.f32 [%0], {%1, %2};" ::"r"(to), "f"(one), "f"(two) : "memory");
 }
 
+static __device__ inline void shared_store4(uint32_t to, float4 v) {
+    asm volatile("st.shared.v4.f32 [%0], {%1, %2, %3, %4};" ::"r"(to), "f"(v.x), "f"(v.y), "f"(v.z),
+                 "f"(v.w)
+                 : "memory");
+}
+
 static __device__ inline float4 shared_load4(uint32_t from) {
     float4 v;
     asm volatile("ld.shared.v4.f32 {%0, %1, %2, %3}, [%4];"

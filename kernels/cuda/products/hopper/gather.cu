@@ -9,11 +9,14 @@
  * registers while the union of their sources goes by once. gather_plan.cu cuts the parts in the way
  * that should be faster:
  *
- *   evenly: neighbouring nodes' lists, one after another, into as many equal parts as there are
- *   thread blocks. A node whose list is cut (split-K) has partial sums. So in small
- *   worlds, where neighbours have the most in common, where there are hubs, and in narrow layers.
- *   whole: nodes with like sources. Of 384 random nodes, five so gather 37 % less than they would
- *   alone at density 0.01, 29 % less at 0.1, and there are no partial sums.
+ * evenly: neighbouring nodes' lists, one after another, into as many equal parts as there are
+ * thread blocks. A node whose list is cut (split-K) has partial sums. So in small worlds, where
+ * neighbours have the most in common, where there are hubs, and in narrow layers. whole: nodes with
+ * like sources. Of 384 random nodes, five so gather 37 % less than they would alone at density
+ * 0.01, 29 % less at 0.1, and there are no partial sums. shared: nodes with like sources, which
+ * several thread blocks divide among them (split-K). Each then adds up the others' sums for a share
+ * of the results. So in dense cores and at high density,
+ *   up to 128 columns.
  *
  * Floors of four gates, at 18,432 units, block 32, 22,064 blocks, 128 columns on an H200: W is 181
  * MB out of memory, 42 us. Patterns of small worlds, in parts of five nodes, gather 246 MB of dy
@@ -72,11 +75,12 @@ static constexpr int equal_stages(int rows, int most) {
     return stages;
 }
 
-/* B: units of a node. BOXES: of columns, that a warpgroup makes. Shared memory: stages, each
- * warp's slab on its way out, barriers. A node's sums from another part take SUM_STAGES. */
-template <int B_, int GATES_, bool FORWARD_, int BOXES_> struct gather_shape {
+/* B: units of a node. BOXES: of columns, that a warpgroup makes. SHARED: whether parts share nodes;
+ * as one kernel, the others would take 3 to 13 % longer. Shared memory: stages, each warp's slab on
+ * its way out, barriers. A node's sums from another part take SUM_STAGES. */
+template <int B_, int GATES_, bool FORWARD_, int BOXES_, bool SHARED_ = false> struct gather_shape {
     static const int B = B_, BOXES = BOXES_;
-    static const bool FORWARD = FORWARD_, PAIRED = B == 32 && !FORWARD;
+    static const bool FORWARD = FORWARD_, PAIRED = B == 32 && !FORWARD, SHARED = SHARED_;
     static const int DEPTH = GATES_ == 1 && B < 128 ? 32 : 64; /* rows of a source in a stage */
     static const int NODES = nodes_of_part(B, GATES_, BOXES), SLICES = GATES_ * B / DEPTH;
     static const int ALL_BOXES = CONSUMERS / GROUP * BOXES, TILE = ALL_BOXES * BOX;
@@ -138,7 +142,7 @@ template <typename S> struct gather_work {
 
     /* The number of earlier parts whose partial sums of its first node this part adds up. */
     __device__ int takes() const {
-        const bool owns = part.nodes > part.continues;
+        const bool owns = !S::SHARED && part.nodes > part.continues;
         return owns ? place - part.first_part : 0;
     }
 };
@@ -286,8 +290,27 @@ static __device__ void produce_activations(const CUtensorMap &x_map, const gathe
     }
 }
 
-/* Barriers of a warpgroup and the warp that looks after the flags: */
-enum { SLOT_FREE = 1, SUMS_LEFT = 3, WATCHERS = GROUP + 32 };
+/* Barriers of a warpgroup and the warp that looks after the flags, and of both warpgroups: */
+enum { SLOT_FREE = 1, SUMS_LEFT = 3, BOTH = 5, WATCHERS = GROUP + 32 };
+
+/* Tells the parts that share a part's nodes that its sums are there, and its consumers once theirs
+ * are. A flag counts the parts that have read these sums, from 1; the last one clears it. */
+template <typename S>
+static __device__ void watch_shares(const gather_arguments &p, const gather_work<S> &work) {
+    const int lane = threadIdx.x % 32, share = work.part.share, shares = work.part.shares;
+    for (int group = 0; group < 2; group++) group_sync(SUMS_LEFT + group, WATCHERS);
+    int *flag = flag_of<S>(p, work.number + (lane - share) * work.stride);
+    if (lane == share) raise_flag(flag);
+    if (lane != share && lane < shares) {
+        for (patience patience; atomicAdd(flag, 0) == 0;) patience.lose(p.partial.stuck);
+        __threadfence();
+    }
+    __syncwarp();
+    for (int group = 0; group < 2; group++) group_arrive(SLOT_FREE + group, WATCHERS);
+    for (int group = 0; group < 2; group++) group_sync(SUMS_LEFT + group, WATCHERS);
+    if (lane == share || lane >= shares) return;
+    if (atomicAdd(flag, 1) == shares - 1) atomicExch(flag, 0);
+}
 
 template <typename S> static __device__ void watch_flags(const gather_arguments &p) {
     const bool one = threadIdx.x % 32 == 0;
@@ -295,7 +318,8 @@ template <typename S> static __device__ void watch_flags(const gather_arguments 
     for (int turn = 0;; turn++) {
         const gather_work<S> work(p, turn);
         if (!work.exists(p)) break;
-        if (!work.part.continues) continue;
+        if (S::SHARED) watch_shares<S>(p, work);
+        if (S::SHARED || !work.part.continues) continue;
         int *flag = flag_of<S>(p, work.number);
         if (one) await_flag(p.partial, flag, 0, 64);
         __syncwarp();
@@ -358,32 +382,119 @@ static __device__ __forceinline__ void take_sums(const gather_arguments &p, int 
     if (threadIdx.x == 0) atomicExch(flag_of<S>(p, number), 0);
 }
 
-/* Stores a node's finished sums of one box in bf16, in slabs of 32 units by the warp's 16 columns.
- * A thread holds columns, so matrices are transposed on the way to shared memory. There the halves
- * of a row swap places every four rows, so that eight rows fill all banks. */
+/* Finished sums leave in bf16, in slabs of 32 units by the warp's 16 columns, 16 units at a time. A
+ * thread holds columns, so matrices are transposed on the way to shared memory. There the halves of
+ * a row swap places every four rows, so that eight rows fill all banks. */
+static __device__ __forceinline__ void stage_units(uint32_t staged, const float4 &one,
+                                                   const float4 &two) {
+    const uint32_t r[4] = {pack(one.x, one.y), pack(one.z, one.w), pack(two.x, two.y),
+                           pack(two.z, two.w)};
+    const int lane = threadIdx.x % 32, unit = lane / 16 * 8 + lane % 8;
+    store_matrices_transposed(staged + unit * SLAB_ROW + (lane / 8 % 2 ^ unit / 4 % 2) * 16, r);
+}
+
+static __device__ __forceinline__ void store_units(const gather_arguments &p, size_t row,
+                                                   int column, uint32_t staged) {
+    const int lane = threadIdx.x % 32, unit = lane / 2, half = lane % 2, at = column + half * 8;
+    if (at >= p.columns) return;
+    *(float4 *)(p.y + (row + unit) * p.columns + at) =
+        shared_load4(staged + unit * SLAB_ROW + (half ^ unit / 4 % 2) * 16);
+}
+
+/* Stores a node's finished sums of one box. */
 template <int B>
 static __device__ __forceinline__ void store_node(const gather_arguments &p, int node, int column,
                                                   uint32_t staged, const float (&sum)[B / 2]) {
-    const int lane = threadIdx.x % 32;
 #pragma unroll
     for (int slab = 0; slab < B / SLAB; slab++) {
         __syncwarp();
 #pragma unroll
-        for (int j = 0; j < SLAB / 8; j += 2) {
-            const float *d = &sum[slab * SLAB / 2 + j * 4];
-            uint32_t r[4] = {pack(d[0], d[1]), pack(d[2], d[3]), pack(d[4], d[5]),
-                             pack(d[6], d[7])};
-            int unit = (j + lane / 16) * 8 + lane % 8, half = lane / 8 % 2 ^ unit / 4 % 2;
-            store_matrices_transposed(staged + unit * SLAB_ROW + half * 16, r);
+        for (int i = 0; i < 2; i++) {
+            const float4 *d = (const float4 *)&sum[slab * SLAB / 2 + i * 8];
+            stage_units(staged + i * 16 * SLAB_ROW, d[0], d[1]);
         }
         __syncwarp();
 #pragma unroll
         for (int i = 0; i < 2; i++) {
-            int unit = i * 16 + lane / 2, half = lane % 2, at = column + half * 8;
-            if (at >= p.columns) continue;
-            *(float4 *)(p.y + ((size_t)node * B + slab * SLAB + unit) * p.columns + at) =
-                shared_load4(staged + unit * SLAB_ROW + (half ^ unit / 4 % 2) * 16);
+            store_units(p, (size_t)node * B + slab * SLAB + i * 16, column,
+                        staged + i * 16 * SLAB_ROW);
         }
+    }
+}
+
+/* A part's sums in pieces of 16 units, which are two rows of four sums of each thread. The pieces
+ * go round the parts that share the nodes: each keeps its own in shared memory, leaves the others',
+ * and adds what the others have left of its own, always in the same order. */
+template <typename S>
+static __device__ __forceinline__ void
+finish_share(const gather_arguments &p, const gather_work<S> &work, uint32_t base,
+             const float (&sum)[S::NODES][S::BOXES][S::B / 2]) {
+    const int PIECES = S::NODES * S::B / 16, AT_ONCE = 4, ALL = CONSUMERS * S::NODES * S::SUMS;
+    static_assert(PIECES * 2 * SUM_ROW <= S::OUT, "the pieces fit where the ring was");
+    const int warp = threadIdx.x / 32, group = warp / 4, shares = work.part.shares;
+    const int share = work.part.share, column = work.column0 + group * BOX + warp % 4 * 16;
+    const uint32_t staged = base + S::OUT + warp * SLAB * SLAB_ROW;
+    const uint32_t mine = base + threadIdx.x * 16;
+    float4 *to = (float4 *)(p.partial.sums + (size_t)work.number * ALL) + threadIdx.x;
+    group_sync(BOTH, CONSUMERS); /* all have multiplied: the ring is free for this part's pieces */
+    int owner = 0;
+#pragma unroll
+    for (int piece = 0; piece < PIECES; piece++) {
+        const float4 *d = (const float4 *)&sum[piece * 16 / S::B][0][piece * 16 % S::B / 2];
+#pragma unroll
+        for (int i = 0; i < 2; i++) {
+            const int row = piece * 2 + i;
+            if (owner == share) {
+                shared_store4(mine + row * SUM_ROW, d[i]);
+            } else {
+                __stcg(to + row * CONSUMERS, d[i]);
+            }
+        }
+        if (++owner == shares) owner = 0;
+    }
+    group_arrive(SUMS_LEFT + group, WATCHERS);
+    group_sync(SLOT_FREE + group, WATCHERS); /* the others' sums are there */
+    /* Of each of `together` pieces, `abreast` other parts' sums are loaded at once. */
+    const int abreast = max(min(shares - 1, AT_ONCE), 1), together = AT_ONCE / abreast;
+#pragma unroll 1
+    for (int first = share; first < PIECES; first += together * shares) {
+#pragma unroll 1
+        for (int other = 0; other < shares - 1; other += abreast) {
+            float4 more[AT_ONCE][2];
+            auto piece_of = [&](int i) { return first + i / abreast * shares; };
+            auto other_of = [&](int i) { return other + i % abreast; };
+            auto exists = [&](int i) {
+                return i < together * abreast && piece_of(i) < PIECES && other_of(i) < shares - 1;
+            };
+#pragma unroll
+            for (int i = 0; i < AT_ONCE; i++) {
+                if (!exists(i)) continue;
+                const int away = other_of(i) + (other_of(i) >= share) - share; /* in parts */
+                const float4 *from =
+                    to + (ptrdiff_t)away * work.stride * (ALL / 4) + piece_of(i) * 2 * CONSUMERS;
+                more[i][0] = __ldcg(from);
+                more[i][1] = __ldcg(from + CONSUMERS);
+            }
+#pragma unroll
+            for (int i = 0; i < AT_ONCE * 2; i++) {
+                if (!exists(i / 2)) continue;
+                const uint32_t at = mine + (piece_of(i / 2) * 2 + i % 2) * SUM_ROW;
+                float4 sums = shared_load4(at);
+                add_four_sums(&sums.x, more[i / 2][i % 2]);
+                shared_store4(at, sums);
+            }
+        }
+    }
+    group_arrive(SUMS_LEFT + group, WATCHERS);
+#pragma unroll 1
+    for (int piece = share; piece < PIECES; piece += shares) {
+        const int node = p.part[work.place].node[piece * 16 / S::B];
+        if (piece * 16 / S::B >= work.part.nodes) break;
+        const uint32_t at = mine + piece * 2 * SUM_ROW;
+        __syncwarp();
+        stage_units(staged, shared_load4(at), shared_load4(at + SUM_ROW));
+        __syncwarp();
+        store_units(p, (size_t)node * S::B + piece * 16 % S::B, column, staged);
     }
 }
 
@@ -480,7 +591,11 @@ static __global__ void __launch_bounds__(THREADS, 1)
                 stages.release(stages.at);
             }
         }
-        finish_part<S>(p, work, base, stages, sum);
+        if constexpr (S::SHARED) {
+            finish_share<S>(p, work, base, sum);
+        } else {
+            finish_part<S>(p, work, base, stages, sum);
+        }
     }
 #endif
 }
@@ -553,7 +668,10 @@ template <int B, int G, bool FORWARD>
 static void launch_cut(backend *be, const device_layout *device, const gather_direction *tables,
                        const product_call *c) {
     const int cut = cut_of(c->columns);
-    if (boxes_of_cut(B, G, cut) == 1) {
+    if (tables->cut[cut].shared) {
+        launch<gather_shape<B, G, FORWARD, 1, true>>(be, device, &tables->cut[cut],
+                                                     &tables->partial, c);
+    } else if (boxes_of_cut(B, G, cut) == 1) {
         launch<gather_shape<B, G, FORWARD, 1>>(be, device, &tables->cut[cut], &tables->partial, c);
     } else {
         launch<gather_shape<B, G, FORWARD, boxes_of_cut(B, G, 1)>>(be, device, &tables->cut[cut],

@@ -4,23 +4,26 @@
 
 #include "products/hopper/hopper.cuh"
 
-/* Parts of the nodes, and the union of each part's sources. Either parts have whole nodes, in an
- * order of likeness; or the nodes' lists, one after another, are cut into equal parts, so that a
- * part's first node may begin in an earlier part and its last node continue in the next. There are
- * several cuts, see columns_of_cut. */
-enum { PART_NODES = 6, GATHER_CUTS = 4 }; /* PART_NODES: at most */
+/* Parts of the nodes, and the union of each part's sources. Parts have whole nodes, in an order of
+ * likeness. Or a few like nodes' sources are shared out over several parts, which all run at once.
+ * Or the nodes' lists, one after another, are cut into equal parts, so that a part's first node may
+ * begin in an earlier part and its last node continue in the next. There are several cuts, see
+ * columns_of_cut. */
+enum { PART_NODES = 6, GATHER_CUTS = 4, MOST_SHARES = 32 }; /* PART_NODES: at most */
 
 typedef struct gather_part {
     int first, block;               /* its sources; their blocks */
     int first_part;                 /* where the first node's list begins */
     uint16_t count;                 /* of sources */
     unsigned char nodes, continues; /* continues: whether the last one's list goes on */
+    unsigned char share, shares;    /* which of how many parts that have the same nodes */
     uint16_t node[PART_NODES];
 } gather_part;
 
 typedef struct gather_parts {
     int count, span; /* span: the most parts that one node's list lies in */
-    bool whole;      /* whether nodes are */
+    bool whole;      /* whether nodes are, or their sources shared out ... */
+    bool shared;     /* ... as they are here */
     gather_part *part;
     uint32_t *source; /* its node, and in the low PART_NODES bits which nodes have a block for it */
     int *block;       /* as they are used */
@@ -28,7 +31,7 @@ typedef struct gather_parts {
 
 typedef struct gather_direction {
     gather_parts cut[GATHER_CUTS];
-    partial_sums partial; /* of nodes whose lists are cut */
+    partial_sums partial; /* of nodes of which several parts have sums */
 } gather_direction;
 
 typedef struct gather_tables {

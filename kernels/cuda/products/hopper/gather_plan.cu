@@ -1,12 +1,14 @@
 /* The parts of gather: which nodes' results a thread block makes together, and the union of their
  * sources.
  *
- * Parts are cut evenly, or have whole nodes with like sources: both are tried, for several numbers
- * of tiles of columns, and the plan taken that should be the fastest; see gather.cu. */
+ * Parts are cut evenly, have whole nodes with like sources, or share such nodes: all are tried, for
+ * several numbers of tiles of columns, and the plan taken that should be the fastest; see
+ * gather.cu. */
 #include "products/hopper/gather.cuh"
 #include "products/node_lists.h"
 
 #include <math.h>
+#include <string.h>
 
 enum { PHASES = 16 }; /* of the order in which all thread blocks go through sources */
 
@@ -17,7 +19,8 @@ typedef struct gather_lists {
     int b, gates;
 } gather_lists;
 
-/* A part as it is cut: entries [begin, end) of its nodes' lists. */
+/* A part as it is cut: entries [begin, end) of its nodes' lists, and of the sources that these have
+ * the part's share. */
 typedef struct cut_part {
     double cost; /* a measure of the time that it takes */
     int number;  /* of parts that were cut before */
@@ -62,8 +65,14 @@ static int next_source(const int *other, int count, const int *at, const int *st
     return next;
 }
 
-/* Merges a part's lists by source; returns how many there are. */
-static int merge_sources(const gather_lists *l, const cut_part *cut, merged_source *sources) {
+/* A part's sources from `first` to `end` - 1, in the order of the union of its nodes' lists. */
+typedef struct source_range {
+    int first, end;
+} source_range;
+
+/* Merges a part's lists by source, and returns the part's share. */
+static source_range merge_sources(const gather_lists *l, const cut_part *cut,
+                                  merged_source *sources) {
     int at[PART_NODES], stop[PART_NODES], count = 0, next;
     uint32_t mask;
     for (int m = 0; m < cut->part.nodes; m++) {
@@ -80,7 +89,8 @@ static int merge_sources(const gather_lists *l, const cut_part *cut, merged_sour
         for (int m = 0; m < cut->part.nodes; m++) at[m] += mask >> m & 1;
     }
     qsort(sources, (size_t)count, sizeof *sources, by_phase);
-    return count;
+    const int shares = max((int)cut->part.shares, 1);
+    return {count * cut->part.share / shares, count * (cut->part.share + 1) / shares};
 }
 
 /* Cuts the lists into about `count` parts of equally many entries and at most `slots` nodes, and
@@ -97,6 +107,7 @@ static int cut_evenly(const gather_lists *l, int count, int slots, cut_part *par
         bool continues = end < l->of.begin[last + 1];
         if (parts) {
             cut_part *cut = &parts[made];
+            *cut = {};
             cut->begin = begin;
             cut->end = end;
             cut->part.nodes = (unsigned char)(last - node + 1);
@@ -142,27 +153,64 @@ static int cut_whole(const gather_lists *l, const int *order, int slots, cut_par
 typedef struct gather_cut {
     const int *order; /* NULL: evenly */
     int slots, count; /* nodes of a part; parts */
+    double most;      /* what a part costs, if nodes are shared; 0: they are not */
     double time;
 } gather_cut;
 
-/* Cuts the nodes and returns how many parts there are; whole parts are sorted by cost. A part's
- * cost is what it gathers, in rows of a gate; handing partial sums on takes as long as gathering
- * eight sources of one gate, since the owner waits for them. `columns`: of a tile. */
+/* What a part gathers, in elements of a row of x or W. Handing partial sums on takes as long as
+ * gathering eight sources of one gate, since the owner waits for them. Sharing nodes costs their
+ * sums, once stored and once read, and waiting for the slowest part, as measured. `columns`: of a
+ * tile. */
+static double cost_of(const gather_lists *l, const cut_part *cut, int columns,
+                      merged_source *merged) {
+    const double row_bytes = 2.0 * l->b * l->gates, waiting = 100e3 * l->gates; /* in bytes */
+    const int handing = 8 / l->gates;
+    const source_range mine = merge_sources(l, cut, merged);
+    double cost = (double)(mine.end - mine.first + cut->part.continues * handing) * columns;
+    for (int k = mine.first; k < mine.end; k++) {
+        cost += (double)l->b * __builtin_popcount(merged[k].mask);
+    }
+    if (cut->part.shares > 1) {
+        cost += (8.0 * cut->part.nodes * l->b * columns + waiting) / row_bytes;
+    }
+    return cost;
+}
+
+/* Shares out each of `count` whole parts over as many as make none cost more than `most`; returns
+ * how many there are. With `shared` NULL only counts. */
+static int share_parts(const gather_lists *l, const cut_part *parts, int count, double most,
+                       cut_part *shared) {
+    int made = 0;
+    for (int i = 0; i < count; i++) {
+        const int shares = max(1, min((int)ceil(parts[i].cost / most), (int)MOST_SHARES));
+        for (int k = 0; k < shares && shared; k++) {
+            cut_part *cut = &shared[made + k];
+            *cut = parts[i];
+            cut->part.share = (unsigned char)k;
+            cut->part.shares = (unsigned char)shares;
+        }
+        made += shares;
+    }
+    return made;
+}
+
+/* Cuts the nodes and returns how many parts there are; whole parts are sorted by cost. */
 static int cut_parts(const gather_lists *l, const gather_cut *plan, int columns, cut_part *parts,
                      merged_source *merged) {
-    const int made = plan->order ? cut_whole(l, plan->order, plan->slots, parts)
-                                 : cut_evenly(l, plan->count, plan->slots, parts);
-    const int handing = 8 / l->gates;
+    int made = plan->order ? cut_whole(l, plan->order, plan->slots, parts)
+                           : cut_evenly(l, plan->count, plan->slots, parts);
     for (int i = 0; i < made; i++) {
-        const int count = merge_sources(l, &parts[i], merged);
-        double cost = (double)(count + parts[i].part.continues * handing) * columns;
-        for (int k = 0; k < count; k++) {
-            cost += (double)l->b * __builtin_popcount(merged[k].mask);
-        }
-        parts[i].cost = cost;
+        parts[i].cost = cost_of(l, &parts[i], columns, merged);
         parts[i].number = i;
     }
     if (plan->order) qsort(parts, (size_t)made, sizeof *parts, by_cost);
+    if (plan->most > 0) {
+        cut_part *groups = host_array<cut_part>((size_t)made);
+        memcpy(groups, parts, (size_t)made * sizeof *groups);
+        made = share_parts(l, groups, made, plan->most, parts);
+        for (int i = 0; i < made; i++) parts[i].cost = cost_of(l, &parts[i], columns, merged);
+        free(groups);
+    }
     return made;
 }
 
@@ -206,28 +254,38 @@ static gather_cut choose_plan(const gather_lists *l, int cut, int *const *orders
         made = cut_parts(l, &plan, columns, parts, merged);
         plan.time = time_of(parts, made, tiles, processors, true);
         if (plan.time < best.time) best = plan;
+        /* All parts that share nodes run at once, each with a slot for all its sums. */
+        const int most = min(processors, PARTIAL_FLOATS / (slots * l->b * columns)) / tiles;
+        if (boxes > 1 || made >= most) continue;
+        for (int i = 0; i < made; i++) plan.most += parts[i].cost / most;
+        while (share_parts(l, parts, made, plan.most, NULL) > most) plan.most *= 1.01;
+        made = cut_parts(l, &plan, columns, parts, merged);
+        plan.time = time_of(parts, made, tiles, processors, true);
+        if (plan.time < 0.96 * best.time) best = plan; /* less is no gain */
     }
     return best;
 }
 
 /* Writes down the parts and their lists. */
 static void build_lists(backend *be, device_layout *device, gather_parts *made,
-                        const gather_lists *l, bool whole, const cut_part *cut,
+                        const gather_lists *l, const gather_cut *plan, const cut_part *cut,
                         merged_source *merged) {
+    const bool whole = plan->order != NULL;
     const size_t total = (size_t)l->of.begin[l->of.nodes];
     gather_part *part = host_array<gather_part>((size_t)made->count);
     uint32_t *source = host_array<uint32_t>(total + 1);
     int *block = host_array<int>(total + LOOK_UP), used = 0, blocks = 0;
     made->whole = whole;
+    made->shared = plan->most > 0;
     made->span = whole ? 1 : longest_span(cut, made->count);
     for (int i = 0; i < made->count; i++) {
-        const int count = merge_sources(l, &cut[i], merged);
+        const source_range mine = merge_sources(l, &cut[i], merged);
         part[i] = cut[i].part;
         part[i].first = used;
         part[i].block = blocks;
-        part[i].count = (uint16_t)count;
+        part[i].count = (uint16_t)(mine.end - mine.first);
         if (whole) part[i].first_part = i;
-        for (int k = 0; k < count; k++) {
+        for (int k = mine.first; k < mine.end; k++) {
             source[used++] = (uint32_t)(merged[k].node << PART_NODES | merged[k].mask);
             for (int m = 0; m < __builtin_popcount(merged[k].mask); m++) {
                 block[blocks++] = merged[k].block[m];
@@ -253,30 +311,35 @@ static void make_orders(const node_lists *l, int most, int **orders) {
 static void plan_direction(backend *be, device_layout *device, gather_direction *tables,
                            const gather_lists *l, int *const *orders) {
     const int processors = cuda_of(be)->processors;
-    int most = l->of.nodes;
+    int most = max(l->of.nodes, processors);
     for (int slots = 1; slots <= nodes_of_part(l->b, l->gates, 1); slots++) {
         most = max(most, cut_evenly(l, even_parts(l, slots, processors), slots, NULL));
     }
     cut_part *cut = host_array<cut_part>((size_t)most);
     merged_source *merged = host_array<merged_source>((size_t)l->of.sources);
     gather_cut plan[GATHER_CUTS];
-    bool even = false;
+    size_t floats = 0; /* of partial sums */
     for (int i = 0; i < GATHER_CUTS; i++) {
         gather_parts *made = &tables->cut[i];
         plan[i] = choose_plan(l, i, orders, processors, cut, merged);
-        even |= !plan[i].order;
-        if (i && plan[i].order == plan[i - 1].order && plan[i].slots == plan[i - 1].slots) {
+        if (!plan[i].order) floats = PARTIAL_FLOATS;
+        if (plan[i].most > 0) { /* at most a part for each multiprocessor */
+            const int nodes = nodes_of_part(l->b, l->gates, 1);
+            floats = max(floats, (size_t)processors * nodes * l->b * 2 * BOX);
+        }
+        if (i && plan[i].order == plan[i - 1].order && plan[i].slots == plan[i - 1].slots &&
+            plan[i].most == 0 && plan[i - 1].most == 0) {
             *made = made[-1];
             continue;
         }
         made->count = cut_parts(l, &plan[i], 2 * BOX, cut, merged);
-        build_lists(be, device, made, l, plan[i].order != NULL, cut, merged);
+        build_lists(be, device, made, l, &plan[i], cut, merged);
     }
     free(cut);
     free(merged);
-    if (even) { /* slots of any size; the smallest holds a node of 32 units and 128 columns */
+    if (floats) { /* slots of any size; the smallest holds a node of 32 units and 128 columns */
         const size_t least = 32 * 2 * BOX;
-        tables->partial = partial_sums_create(be, device, "gather", PARTIAL_FLOATS / least, least);
+        tables->partial = partial_sums_create(be, device, "gather", floats / least, least);
     }
 }
 
