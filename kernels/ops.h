@@ -20,6 +20,7 @@
 #include "core/error.h"
 #include "core/ranks.h"
 #include "graph/layout.h"
+#include "graph/taps.h"
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -195,6 +196,16 @@ typedef struct weight_parts {
     size_t weights[MOST_WEIGHT_PARTS]; /* of each */
 } weight_parts;
 
+/* ---------------------------------------------------------------------------- convolutions
+ *
+ * A convolution is a product at each position of its output, where tap t of a block reads the input
+ * at another position, or nothing:
+ *
+ *   y[p] = sum over t  W_t x[source[p][t]]      x operand [in_positions][inputs][columns]
+ *
+ * Columns are images. So filters, strides, dilation and padding of any number of dimensions are all
+ * in this table (graph/taps.h), and the sums over taps are those over blocks of a product. */
+
 /* --------------------------------------------------------------------------------- backend */
 
 /* The most that a model may ask of a backend, whose kernels may count in 32 bits. The model checks
@@ -261,6 +272,19 @@ struct backend {
     /* y += x, both operand [rows of l][columns]; sums, if not NULL, of the result, as in fprop. */
     void (*add_rows)(backend *be, const device_layout *l, const void *x, int columns, void *y,
                      void *sums);
+
+    /* Convolutions of a layout with as many taps; `on_device` is what taps_create made of `host`.
+     *   fprop   y[p] = sum_t W_t x[source[p][t]]      y operand [out_positions][rows][columns]
+     *   dgrad   dx[q] = sum_t W_t' dy[target[q][t]]
+     *   wgrad   dW_t = sum_p dy[p] x[source[p][t]]'   dW real; columns as wgrad's */
+    tap_table *(*taps_create)(backend *be, const tap_table *host);
+    void (*taps_free)(backend *be, tap_table *on_device);
+    void (*conv_fprop)(backend *be, const device_layout *l, const tap_table *on_device,
+                       const void *w, const void *x, int columns, void *y);
+    void (*conv_dgrad)(backend *be, const device_layout *l, const tap_table *on_device,
+                       const void *w, const void *dy, int columns, void *dx);
+    void (*conv_wgrad)(backend *be, const device_layout *l, const tap_table *on_device,
+                       const void *dy, const void *x, int columns, void *dw);
 
     size_t (*wgrad_workspace)(backend *be, const layout *l, int steps, int columns);
     size_t (*sums_bytes)(backend *be, int gates, int columns); /* of one step */

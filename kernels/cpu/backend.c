@@ -203,6 +203,23 @@ static device_layout *layout_create(backend *be, const layout *l) {
     return device;
 }
 
+static tap_table *taps_create(backend *be, const tap_table *host) {
+    (void)be;
+    tap_table *made = mem_alloc(1, sizeof *made);
+    *made = *host;
+    made->source = copy_table(host->source, (size_t)(host->out_positions * host->taps));
+    made->target = copy_table(host->target, (size_t)(host->in_positions * host->taps));
+    return made;
+}
+
+static void free_taps(backend *be, tap_table *made) {
+    (void)be;
+    if (!made) return;
+    free(made->source);
+    free(made->target);
+    free(made);
+}
+
 static size_t layout_bytes(const device_layout *device) {
     const layout *l = &device->host;
     return ((size_t)l->out_nodes + (size_t)l->in_nodes + 2 + 3 * (size_t)l->blocks) * sizeof(int);
@@ -297,6 +314,11 @@ backend *CPU(backend)(precision precision, int threads) {
         .dgrad = CPU(dgrad),
         .wgrad = CPU(wgrad),
         .add_rows = CPU(add_rows),
+        .taps_create = taps_create,
+        .taps_free = free_taps,
+        .conv_fprop = CPU(conv_fprop),
+        .conv_dgrad = CPU(conv_dgrad),
+        .conv_wgrad = CPU(conv_wgrad),
         .wgrad_workspace = CPU(wgrad_workspace),
         .sums_bytes = sums_bytes,
         .cell_forward = CPU(cell_forward),

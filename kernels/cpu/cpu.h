@@ -225,6 +225,12 @@ void CPU(wgrad)(backend *be, const device_layout *l, const void *dy, const void 
 void CPU(add_rows)(backend *be, const device_layout *l, const void *x, int columns, void *y,
                    void *sums);
 size_t CPU(wgrad_workspace)(backend *be, const layout *l, int steps, int columns);
+void CPU(conv_fprop)(backend *be, const device_layout *l, const tap_table *taps, const void *w,
+                     const void *x, int columns, void *y);
+void CPU(conv_dgrad)(backend *be, const device_layout *l, const tap_table *taps, const void *w,
+                     const void *dy, int columns, void *dx);
+void CPU(conv_wgrad)(backend *be, const device_layout *l, const tap_table *taps, const void *dy,
+                     const void *x, int columns, void *dw);
 
 void CPU(cell_forward)(backend *be, const cell *c);
 void CPU(cell_backward)(backend *be, const cell *c);

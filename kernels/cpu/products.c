@@ -19,6 +19,8 @@
  * the cache, so a slice of some rows is copied together first. */
 #include "cpu.h"
 
+#include "core/memory.h"
+
 #include <assert.h>
 #include <stdlib.h>
 
@@ -380,6 +382,70 @@ size_t CPU(wgrad_workspace)(backend *be, const layout *l, int steps, int columns
     return sizeof(real) * (size_t)l->in_nodes * units * panel * (size_t)columns;
 }
 
+/* ---------------------------------------------------------------------------- convolutions
+ * fprop and dgrad are one loop: over a node's list, and for each block over the taps that read
+ * something at this position. `from` [taps] are the positions read. */
+
+BY_SHAPE void conv_tile(int groups, const layout *l, bool forward, int node, size_t row, size_t n,
+                        const real *w, const real *x, const int *from, size_t columns, real *y) {
+    const size_t b = (size_t)l->in_block;
+    const size_t step = (forward ? layout_inputs(l) : layout_rows(l)) * columns;
+    const int *start = forward ? l->row_start : l->column_start;
+    const int *other = forward ? l->row_column : l->column_row;
+    tile_sums sum = {0};
+    for (int k = start[node]; k < start[node + 1]; k++) {
+        const size_t block = (size_t)(forward ? k : l->column_block[k]) * (size_t)l->taps;
+        for (int t = 0; t < l->taps; t++) {
+            if (from[t] < 0) continue;
+            multiply_tile(ROWS, groups, sum,
+                          w + (block + (size_t)t) * b * b + row * (forward ? b : 1),
+                          forward ? b : 1, forward ? 1 : b,
+                          x + (size_t)from[t] * step + (size_t)other[k] * b * columns + n, columns,
+                          COLUMN_GROUP, b);
+        }
+    }
+    store_tile(ROWS, groups, sum, false, y + row * columns + n, columns, COLUMN_GROUP);
+}
+
+static void convolve(backend *be, const layout *l, bool forward, const tap_table *taps,
+                     const real *w, const real *x, size_t columns, real *y) {
+    const size_t nodes = (size_t)(forward ? l->out_nodes : l->in_nodes), b = (size_t)l->in_block;
+    const size_t positions = (size_t)(forward ? taps->out_positions : taps->in_positions);
+    const int *map = forward ? taps->source : taps->target;
+#pragma omp parallel for num_threads(cpu_of(be)->threads) schedule(dynamic)
+    for (size_t task = 0; task < positions * nodes; task++) {
+        const int *from = map + task / nodes * (size_t)l->taps, node = (int)(task % nodes);
+        real *result = y + task * b * columns;
+        for (size_t row = 0; row < b; row += ROWS) {
+            for (size_t n = 0, groups; n < columns; n += groups * COLUMN_GROUP) {
+                groups = (size_t)next_groups(columns - n);
+                if (groups == 1) {
+                    conv_tile(1, l, forward, node, row, n, w, x, from, columns, result);
+                } else {
+                    conv_tile(MOST_GROUPS, l, forward, node, row, n, w, x, from, columns, result);
+                }
+            }
+        }
+        round_operands(be, result, b * columns);
+    }
+}
+
+/* One tap's gradient of block k, which is in row i, from all of a packed x. */
+static void conv_wgrad_tap(const layout *l, const tap_table *taps, int i, int k, int tap,
+                           const real *dy, const real *packed, size_t columns, real *dw) {
+    const size_t b = (size_t)l->in_block, in = layout_inputs(l), out = layout_rows(l);
+    bool add = false;
+    for (int p = 0; p < taps->out_positions; p++) {
+        const int q = taps->source[p * l->taps + tap];
+        if (q < 0) continue;
+        wgrad_block(dy + ((size_t)p * out + (size_t)i * b) * columns, b, 0,
+                    packed + ((size_t)q * in + (size_t)l->row_column[k] * b) * columns, columns, 1,
+                    add, dw, b);
+        add = true;
+    }
+    if (!add) memset(dw, 0, b * b * sizeof *dw);
+}
+
 /* ------------------------------------------------------------------------------ the operations */
 
 enum { SUM_ROWS = 16 }; /* rows that are summed in real before they are added to a double */
@@ -496,4 +562,43 @@ void CPU(wgrad)(backend *be, const device_layout *device, const void *dy, const 
     const layout *l = &device->host;
     int threads = cpu_of(be)->threads;
     all_wgrad(threads, l, dy, x, steps, (size_t)columns, dw, workspace);
+}
+
+void CPU(conv_fprop)(backend *be, const device_layout *device, const tap_table *taps, const void *w,
+                     const void *x, int columns, void *y) {
+    FLUSH_DENORMALS(be);
+    convolve(be, &device->host, true, taps, w, x, (size_t)columns, y);
+}
+
+void CPU(conv_dgrad)(backend *be, const device_layout *device, const tap_table *taps, const void *w,
+                     const void *dy, int columns, void *dx) {
+    FLUSH_DENORMALS(be);
+    convolve(be, &device->host, false, taps, w, dy, (size_t)columns, dx);
+}
+
+void CPU(conv_wgrad)(backend *be, const device_layout *device, const tap_table *taps,
+                     const void *dy, const void *x, int columns, void *dw) {
+    FLUSH_DENORMALS(be);
+    const layout *l = &device->host;
+    const size_t b = (size_t)l->in_block, width = (size_t)columns, in = layout_inputs(l) * width;
+    const size_t nodes = (size_t)l->in_nodes, packs = (size_t)taps->in_positions * nodes;
+    real *packed = mem_alloc((size_t)taps->in_positions * in, sizeof *packed);
+#pragma omp parallel num_threads(cpu_of(be)->threads)
+    {
+#pragma omp for
+        for (size_t i = 0; i < packs; i++) {
+            const size_t at = i / nodes * in;
+            pack_slice(l, slice_of(l, b, i % nodes), (const real *)x + at, width, 1, packed + at);
+        }
+#pragma omp for schedule(dynamic)
+        for (int i = 0; i < l->out_nodes; i++) {
+            for (int k = l->row_start[i]; k < l->row_start[i + 1]; k++) {
+                for (int t = 0; t < l->taps; t++) {
+                    conv_wgrad_tap(l, taps, i, k, t, dy, packed, width,
+                                   (real *)dw + (size_t)(k * l->taps + t) * b * b);
+                }
+            }
+        }
+    }
+    free(packed);
 }

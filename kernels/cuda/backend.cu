@@ -288,6 +288,11 @@ static void fill_table(backend *be, precision precision) {
     be->dgrad = cuda_dgrad;
     be->wgrad = cuda_wgrad;
     be->add_rows = cuda_add_rows;
+    be->taps_create = cuda_taps_create;
+    be->taps_free = cuda_taps_free;
+    be->conv_fprop = cuda_conv_fprop;
+    be->conv_dgrad = cuda_conv_dgrad;
+    be->conv_wgrad = cuda_conv_wgrad;
     be->wgrad_workspace = cuda_wgrad_workspace;
     be->sums_bytes = cuda_sums_bytes;
     be->cell_forward = cuda_cell_forward;

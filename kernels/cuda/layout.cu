@@ -65,3 +65,29 @@ void cuda_layout_free(backend *be, device_layout *device) {
     free(device->blocks);
     free(device);
 }
+
+static int *copy_map(backend *be, const int *map, int positions, int taps) {
+    const size_t bytes = (size_t)positions * (size_t)taps * sizeof *map;
+    void *copied = be->allocate(be, bytes);
+    if (!copied) {
+        cuda_ok(be, cudaErrorMemoryAllocation, "a convolution's taps");
+        return NULL;
+    }
+    be->upload(be, copied, map, bytes);
+    return (int *)copied;
+}
+
+tap_table *cuda_taps_create(backend *be, const tap_table *host) {
+    tap_table *made = host_array<tap_table>(1);
+    *made = *host;
+    made->source = copy_map(be, host->source, host->out_positions, host->taps);
+    made->target = copy_map(be, host->target, host->in_positions, host->taps);
+    return made;
+}
+
+void cuda_taps_free(backend *be, tap_table *on_device) {
+    if (!on_device) return;
+    be->release(be, on_device->source);
+    be->release(be, on_device->target);
+    free(on_device);
+}

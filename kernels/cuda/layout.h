@@ -50,4 +50,8 @@ device_layout *cuda_layout_create(backend *be, const layout *l);
 void cuda_layout_free(backend *be, device_layout *device);
 size_t cuda_layout_bytes(const device_layout *device);
 
+/* A table of taps, with both maps on the device. */
+tap_table *cuda_taps_create(backend *be, const tap_table *host);
+void cuda_taps_free(backend *be, tap_table *on_device);
+
 #endif

@@ -11,6 +11,7 @@ static layout *new_layout(int out_nodes, int in_nodes, int blocks) {
     l->out_nodes = out_nodes;
     l->in_nodes = in_nodes;
     l->blocks = blocks;
+    l->gates = l->taps = l->in_stride = 1;
     l->row_start = mem_alloc((size_t)out_nodes + 1, sizeof(int));
     l->row_column = mem_alloc((size_t)blocks, sizeof(int));
     l->column_start = mem_alloc((size_t)in_nodes + 1, sizeof(int));
@@ -46,9 +47,22 @@ layout *layout_blocks(const graph *g, int block, int gates) {
     layout *l = new_layout(g->nodes, g->nodes, blocks);
     l->out_block = l->in_block = block;
     l->gates = gates;
-    l->in_stride = 1;
     memcpy(l->row_start, g->start, ((size_t)g->nodes + 1) * sizeof(int));
     memcpy(l->row_column, g->column, (size_t)blocks * sizeof(int));
+    transpose(l);
+    return l;
+}
+
+layout *layout_pairs(int out_nodes, int in_nodes, const int32_t (*pairs)[2], int count, int block,
+                     int taps) {
+    layout *l = new_layout(out_nodes, in_nodes, count);
+    l->out_block = l->in_block = block;
+    l->taps = taps;
+    for (int k = 0; k < count; k++) {
+        l->row_start[pairs[k][0] + 1]++;
+        l->row_column[k] = pairs[k][1];
+    }
+    for (int i = 0; i < out_nodes; i++) l->row_start[i + 1] += l->row_start[i];
     transpose(l);
     return l;
 }

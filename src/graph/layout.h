@@ -9,6 +9,10 @@
  * in the order of the rows' tables (output node, then input node), and its product's rows as
  * [out_nodes][gates][out_block], so that all gates of a node lie together.
  *
+ * A convolution has `taps` such weights for each block, weight [blocks][taps][out_block][in_block];
+ * which input each of them reads at an output's position is not the layout's affair, see
+ * kernels/ops.h.
+ *
  * A dense matrix is one block of its whole size, with rows [gates][out_block]; a GPU hands it to
  * cuBLAS. Only a dense matrix may have out_block != in_block, or read every `in_stride`-th row
  * of its input. */
@@ -25,6 +29,7 @@ typedef struct layout {
     int out_nodes, in_nodes;
     int out_block, in_block;
     int gates;
+    int taps; /* 1, or of a convolution with one gate */
     int in_stride;
     bool rows_only; /* some rows of another layout, see layout_rows_of */
     int blocks;
@@ -41,6 +46,11 @@ layout *layout_from_graph(const struct graph *g, int block, int gates);
 
 /* Makes one block of weights for each edge and self-loop, even of a complete graph. */
 layout *layout_blocks(const struct graph *g, int block, int gates);
+
+/* Makes a block of weights for each of `count` pairs (output node, input node), which are ascending
+ * and without repeats, with `taps` taps each. */
+layout *layout_pairs(int out_nodes, int in_nodes, const int32_t (*pairs)[2], int count, int block,
+                     int taps);
 
 /* Makes one dense block. `rows` is the number of rows of each gate. */
 layout *layout_dense(int rows, int columns, int gates, int in_stride);
@@ -71,7 +81,8 @@ static inline size_t layout_inputs(const layout *l) {
 }
 
 static inline size_t layout_weights(const layout *l) {
-    return (size_t)l->blocks * (size_t)l->gates * (size_t)l->out_block * (size_t)l->in_block;
+    return (size_t)l->blocks * (size_t)(l->gates * l->taps) * (size_t)l->out_block *
+           (size_t)l->in_block;
 }
 
 #endif

@@ -2,6 +2,7 @@
 
 #include "core/memory.h"
 #include "graph/graph.h"
+#include "graph/taps.h"
 
 #include <stdlib.h>
 
@@ -9,51 +10,131 @@ struct smallworld_product {
     backend *be;
     layout *layout;
     device_layout *device;
-    void *workspace; /* workspace of wgrad; grows */
+    tap_table *taps, *device_taps; /* of a convolution; else NULL */
+    void *workspace;               /* workspace of wgrad; grows */
     size_t workspace_size;
 };
 
-static bool check_pattern(int nodes, int block, int count, error *err) {
+static bool check_sizes(const char *name, int nodes, int block, error *err) {
     if (nodes < 1 || nodes > GRAPH_MAX_NODES) {
-        return error_set(err, "nodes: expected 1 to %d, got %d", GRAPH_MAX_NODES, nodes);
+        return error_set(err, "%s: expected 1 to %d, got %d", name, GRAPH_MAX_NODES, nodes);
     }
-    if (block < 8 || block > 128 || (block & (block - 1)) != 0) {
-        return error_set(err, "block: expected 8, 16, 32, 64 or 128, got %d", block);
-    }
-    return count >= nodes ||
-           error_set(err, "blocks: expected every node's own, %d, got %d blocks", nodes, count);
+    return (block >= 8 && block <= 128 && (block & (block - 1)) == 0) ||
+           error_set(err, "block: expected 8, 16, 32, 64 or 128, got %d", block);
 }
 
-static bool create(smallworld_product *p, int nodes, int block, const int32_t (*blocks)[2],
-                   int count, const smallworld_options *given, error *err) {
-    if (!library_needs(blocks, "blocks", err)) return false;
-    if (!check_pattern(nodes, block, count, err)) return false;
+/* The pattern of a square product, which has every node's own block. */
+static layout *square_layout(int nodes, int block, const int32_t (*blocks)[2], int count,
+                             error *err) {
+    if (!library_needs(blocks, "blocks", err) || !check_sizes("nodes", nodes, block, err)) {
+        return NULL;
+    }
+    if (count < nodes) {
+        error_set(err, "blocks: expected every node's own, %d, got %d blocks", nodes, count);
+        return NULL;
+    }
     graph *g = graph_from_blocks(nodes, blocks, count, err);
-    if (!g) return false;
+    layout *l = g ? layout_blocks(g, block, 1) : NULL;
+    if (g) graph_free(g);
+    return l;
+}
+
+/* A rectangular pattern. */
+static layout *pair_layout(int out_nodes, int in_nodes, int block, const int32_t (*blocks)[2],
+                           int count, int taps, error *err) {
+    if (!library_needs(blocks, "blocks", err) || !check_sizes("out_nodes", out_nodes, block, err) ||
+        !check_sizes("in_nodes", in_nodes, block, err)) {
+        return NULL;
+    }
+    if (count < 1 || count > GRAPH_MAX_BLOCKS / taps) {
+        error_set(err, "blocks: expected 1 to %d with so many taps, got %d",
+                  GRAPH_MAX_BLOCKS / taps, count);
+        return NULL;
+    }
+    for (int k = 0; k < count; k++) {
+        const int i = blocks[k][0], j = blocks[k][1];
+        if (i < 0 || i >= out_nodes || j < 0 || j >= in_nodes) {
+            error_set(err, "blocks[%d]: expected nodes below %d and %d, got %d and %d", k,
+                      out_nodes, in_nodes, i, j);
+            return NULL;
+        }
+        if (k > 0 && (i < blocks[k - 1][0] || (i == blocks[k - 1][0] && j <= blocks[k - 1][1]))) {
+            error_set(err, "blocks[%d]: expected pairs in ascending order", k);
+            return NULL;
+        }
+    }
+    return layout_pairs(out_nodes, in_nodes, blocks, count, block, taps);
+}
+
+/* Opens the backend for the layout and, of a convolution, the taps that `p` has. */
+static bool open_product(smallworld_product *p, const smallworld_options *given, error *err) {
     options o;
     options_begin(&o);
-    bool done = library_options(&o, given, err);
-    if (done) p->be = options_backend(&o.run, err);
+    if (library_options(&o, given, err)) p->be = options_backend(&o.run, err);
     options_free(&o);
-    if (p->be && !p->be->use_stream && p->be->precision == BF16) {
-        done = error_set(err, "precision bf16: products on the CPU are fp32");
-    } else if (p->be) {
-        p->layout = layout_blocks(g, block, 1);
-        p->device = p->be->layout_create(p->be, p->layout);
-        done = p->be->finish(p->be, err);
+    if (!p->be) return false;
+    if (!p->be->use_stream && p->be->precision == BF16) {
+        return error_set(err, "precision bf16: products on the CPU are fp32");
     }
-    graph_free(g);
-    return done && p->be;
+    p->device = p->be->layout_create(p->be, p->layout);
+    if (p->taps) p->device_taps = p->be->taps_create(p->be, p->taps);
+    return p->be->finish(p->be, err);
+}
+
+static smallworld_product *made_product(smallworld_product *p, bool done, const error *err) {
+    if (done) return p;
+    library_fail(err);
+    smallworld_product_free(p);
+    return NULL;
 }
 
 smallworld_product *smallworld_product_create(int nodes, int block, const int32_t (*blocks)[2],
                                               int count, const smallworld_options *options) {
     error err;
     smallworld_product *p = mem_alloc(1, sizeof *p);
-    if (create(p, nodes, block, blocks, count, options, &err)) return p;
-    library_fail(&err);
-    smallworld_product_free(p);
-    return NULL;
+    p->layout = square_layout(nodes, block, blocks, count, &err);
+    return made_product(p, p->layout && open_product(p, options, &err), &err);
+}
+
+static bool finish_shape(conv_shape *s, const smallworld_conv_shape *given, error *err) {
+    for (int i = 0; i < 2; i++) {
+        s->in[i] = given->in[i];
+        s->filter[i] = given->filter[i];
+        s->stride[i] = given->stride[i];
+        s->dilation[i] = given->dilation[i];
+        s->pad[i][0] = given->pad[i][0];
+        s->pad[i][1] = given->pad[i][1];
+    }
+    return conv_shape_finish(s, err);
+}
+
+bool smallworld_conv_out(const smallworld_conv_shape *shape, int out[2]) {
+    error err;
+    conv_shape s;
+    if (!library_needs(shape, "shape", &err) || !library_needs(out, "out", &err) ||
+        !finish_shape(&s, shape, &err)) {
+        return library_fail(&err);
+    }
+    out[0] = s.out[0];
+    out[1] = s.out[1];
+    return true;
+}
+
+smallworld_product *smallworld_conv_create(int out_nodes, int in_nodes, int block,
+                                           const int32_t (*blocks)[2], int count,
+                                           const smallworld_conv_shape *shape,
+                                           const smallworld_options *options) {
+    error err;
+    conv_shape s;
+    smallworld_product *p = mem_alloc(1, sizeof *p);
+    bool done = !shape || finish_shape(&s, shape, &err);
+    if (done) {
+        const int taps = shape ? conv_positions(s.filter) : 1;
+        p->layout = pair_layout(out_nodes, in_nodes, block, blocks, count, taps, &err);
+        done = p->layout != NULL;
+    }
+    if (done && shape) p->taps = taps_of(&s);
+    return made_product(p, done && open_product(p, options, &err), &err);
 }
 
 void smallworld_product_free(smallworld_product *p) {
@@ -62,9 +143,11 @@ void smallworld_product_free(smallworld_product *p) {
         error ignored;
         p->be->finish(p->be, &ignored);
         if (p->workspace) p->be->release(p->be, p->workspace);
+        p->be->taps_free(p->be, p->device_taps);
         p->be->layout_free(p->be, p->device);
         p->be->destroy(p->be);
     }
+    taps_free(p->taps);
     layout_free(p->layout);
     free(p);
 }
@@ -97,6 +180,10 @@ static bool overlap(const array *a, const array *b) {
     return first < second + b->bytes && second < first + a->bytes;
 }
 
+static size_t positions(const smallworld_product *p, bool in) {
+    return !p->taps ? 1 : (size_t)(in ? p->taps->in_positions : p->taps->out_positions);
+}
+
 /* Checks a product's columns and its arrays, two operands and the result, and selects its
  * stream. */
 static bool begin(smallworld_product *p, const array arrays[3], int columns, int multiple,
@@ -105,9 +192,12 @@ static bool begin(smallworld_product *p, const array arrays[3], int columns, int
     if (columns < 1 || columns % multiple) {
         return error_set(err, "columns: expected a multiple of %d, got %d", multiple, columns);
     }
-    if ((size_t)columns > most->positions ||
-        layout_rows(p->layout) > most->step_values / (size_t)columns) {
-        return error_set(err, "columns: too many for %s, got %d", p->be->device, columns);
+    const size_t rows = layout_rows(p->layout), inputs = layout_inputs(p->layout);
+    const size_t out = positions(p, false), in = positions(p, true), steps = in > out ? in : out;
+    if (steps > most->steps || (size_t)columns > most->positions / steps ||
+        (rows > inputs ? rows : inputs) > most->step_values / (size_t)columns) {
+        return error_set(err, "columns: too many for %s, got %d at %zu positions", p->be->device,
+                         columns, steps);
     }
     for (int i = 0; i < 3; i++) {
         if (!library_needs(arrays[i].pointer, arrays[i].name, err)) return false;
@@ -126,33 +216,43 @@ static size_t weight_bytes(const smallworld_product *p, size_t element) {
     return layout_weights(p->layout) * element;
 }
 
-static size_t activation_bytes(const smallworld_product *p, int columns) {
-    return layout_rows(p->layout) * (columns > 0 ? (size_t)columns : 0) * p->be->operand_size;
+/* Of x and dx, `in`, or of y and dy. */
+static size_t activation_bytes(const smallworld_product *p, bool in, int columns) {
+    const size_t rows = in ? layout_inputs(p->layout) : layout_rows(p->layout);
+    return rows * positions(p, in) * (columns > 0 ? (size_t)columns : 0) * p->be->operand_size;
 }
 
-/* What fprop and dgrad check: y = W x, under their own names. */
-static bool begin_product(smallworld_product *p, const void *w, const char *x_name, const void *x,
-                          const char *y_name, void *y, int columns, void *stream, error *err) {
+/* What fprop and dgrad check, an operand and a result beside w, under their own names. */
+static bool begin_product(smallworld_product *p, const void *w, bool forward, const void *x,
+                          void *y, int columns, void *stream, error *err) {
     if (!library_needs(p, "product", err)) return false;
     const array arrays[] = {{"w", w, weight_bytes(p, p->be->operand_size)},
-                            {x_name, x, activation_bytes(p, columns)},
-                            {y_name, y, activation_bytes(p, columns)}};
+                            {forward ? "x" : "dy", x, activation_bytes(p, forward, columns)},
+                            {forward ? "y" : "dx", y, activation_bytes(p, !forward, columns)}};
     return begin(p, arrays, columns, p->be->product_multiple, stream, err);
 }
 
 bool smallworld_fprop(smallworld_product *p, const void *w, const void *x, void *y, int columns,
                       void *stream) {
     error err;
-    if (!begin_product(p, w, "x", x, "y", y, columns, stream, &err)) return library_fail(&err);
-    p->be->fprop(p->be, p->device, w, x, 1, columns, y, OPERAND, NULL);
+    if (!begin_product(p, w, true, x, y, columns, stream, &err)) return library_fail(&err);
+    if (p->taps) {
+        p->be->conv_fprop(p->be, p->device, p->device_taps, w, x, columns, y);
+    } else {
+        p->be->fprop(p->be, p->device, w, x, 1, columns, y, OPERAND, NULL);
+    }
     return true;
 }
 
 bool smallworld_dgrad(smallworld_product *p, const void *w, const void *dy, void *dx, int columns,
                       void *stream) {
     error err;
-    if (!begin_product(p, w, "dy", dy, "dx", dx, columns, stream, &err)) return library_fail(&err);
-    p->be->dgrad(p->be, p->device, w, dy, 1, columns, dx, OPERAND);
+    if (!begin_product(p, w, false, dy, dx, columns, stream, &err)) return library_fail(&err);
+    if (p->taps) {
+        p->be->conv_dgrad(p->be, p->device, p->device_taps, w, dy, columns, dx);
+    } else {
+        p->be->dgrad(p->be, p->device, w, dy, 1, columns, dx, OPERAND);
+    }
     return true;
 }
 
@@ -171,14 +271,19 @@ bool smallworld_wgrad(smallworld_product *p, const void *dy, const void *x, floa
                       void *stream) {
     error err;
     if (!library_needs(p, "product", &err)) return library_fail(&err);
-    const array arrays[] = {{"dy", dy, activation_bytes(p, columns)},
-                            {"x", x, activation_bytes(p, columns)},
+    const array arrays[] = {{"dy", dy, activation_bytes(p, false, columns)},
+                            {"x", x, activation_bytes(p, true, columns)},
                             {"dw", dw, weight_bytes(p, sizeof *dw)}};
     if (!begin(p, arrays, columns, wgrad_multiple(p->be), stream, &err) ||
-        !grow_workspace(p, p->be->wgrad_workspace(p->be, p->layout, 1, columns), &err)) {
+        !grow_workspace(p, p->taps ? 0 : p->be->wgrad_workspace(p->be, p->layout, 1, columns),
+                        &err)) {
         return library_fail(&err);
     }
-    p->be->wgrad(p->be, p->device, dy, x, 1, columns, dw, p->workspace);
+    if (p->taps) {
+        p->be->conv_wgrad(p->be, p->device, p->device_taps, dy, x, columns, dw);
+    } else {
+        p->be->wgrad(p->be, p->device, dy, x, 1, columns, dw, p->workspace);
+    }
     return true;
 }
 

@@ -86,7 +86,7 @@ SMALLWORLD_API bool smallworld_generate(smallworld_model *m, const uint8_t *prom
                                         size_t count, double temperature, int top_k, double top_p,
                                         uint64_t seed, uint8_t *text);
 
-/* ----------------------------------------------------------------------------------- products
+/* --------------------------------------------------------------------- products, convolutions
  *
  * W is square, of nodes x nodes blocks of block x block, of which `count` are there. Weights are
  * [count][block][block], in the order of `blocks`; activations [features][columns], features being
@@ -126,6 +126,34 @@ SMALLWORLD_API bool smallworld_dgrad(smallworld_product *p, const void *w, const
                                      int columns, void *stream);
 SMALLWORLD_API bool smallworld_wgrad(smallworld_product *p, const void *dy, const void *x,
                                      float *dw, int columns, void *stream);
+
+/* A convolution, or with shape NULL a plain product, of a rectangular pattern: out_nodes x in_nodes
+ * blocks, of which any may be there, and rows and columns without blocks. It is a product as above,
+ * for the same functions, but
+ *
+ *   x, dx  [positions of the input][in_nodes * block][columns]
+ *   y, dy  [positions of the output][out_nodes * block][columns]
+ *   w, dw  [count][taps][block][block]
+ *
+ * with columns for images: all pixels of a position lie together. Positions are rows by columns of
+ * an image; a signal is an image of one row. Tap (f, g) at output (r, c) reads the input at
+ *
+ *   (r stride[0] + f dilation[0] - pad[0][0],  c stride[1] + g dilation[1] - pad[1][0])
+ *
+ * or zero outside the image, so that other pads before and after make shifted, causal filters. dgrad
+ * is the transposed convolution. Taps are in the order of the filter's rows. */
+typedef struct smallworld_conv_shape {
+    int in[2], filter[2], stride[2], dilation[2];
+    int pad[2][2]; /* zeros before and after, of rows and of columns */
+} smallworld_conv_shape;
+
+SMALLWORLD_API smallworld_product *smallworld_conv_create(int out_nodes, int in_nodes, int block,
+                                                          const int32_t (*blocks)[2], int count,
+                                                          const smallworld_conv_shape *shape,
+                                                          const smallworld_options *options);
+
+/* Sets the size of the output, rows and columns; fails if the shape makes none. */
+SMALLWORLD_API bool smallworld_conv_out(const smallworld_conv_shape *shape, int out[2]);
 
 /* Waits for all issued products and reports errors of the GPU. */
 SMALLWORLD_API bool smallworld_product_wait(smallworld_product *p);

@@ -146,7 +146,8 @@ typedef struct product_kernel {
     kernel_run *run;
 } product_kernel;
 
-enum { F = ONLY(FPROP), D = ONLY(DGRAD), W = ONLY(WGRAD) };
+/* TAPS: the same of convolutions. */
+enum { F = ONLY(FPROP), D = ONLY(DGRAD), W = ONLY(WGRAD), TAPS = 8 };
 enum { IN_FP32 = ONLY(FP32), IN_BF16 = ONLY(BF16), IN_ANY = IN_FP32 | IN_BF16 };
 
 // clang-format off
@@ -180,13 +181,13 @@ static const product_kernel kernels[] = {
     {"few_columns",         F | D,     ANY_GPU, IN_BF16,
         &sparse,             &few_columns_calls, &up_to_128,       false,
         few_columns_plan,        few_columns_run},
-    {"portable_bf16",       F | D,     ANY_GPU, IN_BF16,
+    {"portable_bf16",       F | D | TAPS, ANY_GPU, IN_BF16,
         &sparse,             &all_calls,               &all_calls,             true,
         NULL,                    portable_bf16_run},
-    {"portable_bf16",       W,         ANY_GPU, IN_BF16,
+    {"portable_bf16",       W | TAPS,  ANY_GPU, IN_BF16,
         &sparse,             &all_calls,               &all_calls,             false,
         portable_wgrad_plan,     portable_bf16_run},
-    {"portable_fp32",       F | D | W, ANY_GPU, IN_FP32,
+    {"portable_fp32",       F | D | W | TAPS, ANY_GPU, IN_FP32,
         &sparse,             &all_calls,               &all_calls,             false,
         portable_wgrad_plan,     portable_fp32_run},
 };
@@ -229,6 +230,7 @@ static const char *lacks(const backend *be, const device_layout *device, const p
     const bool forced = is_forced(be, l, c->op);
     if (!(k->operations & ONLY(c->op))) return "another product";
     if (!serves(be, k)) return "another GPU or precision";
+    if (c->taps && !(k->operations & TAPS)) return "a product that is no convolution";
     if (!k->fits->holds(l)) return k->fits->needs;
     if (forced && !is_named(be, k)) return "its name in SMALLWORLD_KERNEL";
     if (k->plan && !plan) return "to be forced before the layout is made";
@@ -250,6 +252,7 @@ void products_plan(backend *be, device_layout *device, const layout *l) {
             const product_kernel *k = &kernels[i];
             if (!(k->operations & ONLY(op)) || !serves(be, k) || !k->fits->holds(l)) continue;
             if (forced && !is_named(be, k)) continue;
+            if (l->taps > 1 && !(k->operations & TAPS)) continue;
             if (k->plan && !device->plan[i]) device->plan[i] = k->plan(be, device, l);
             if (k->takes == &all_calls && k->prefers == &all_calls) break; /* none goes past it */
         }
@@ -361,6 +364,27 @@ void cuda_dgrad(backend *be, const device_layout *device, const void *w, const v
 void cuda_wgrad(backend *be, const device_layout *device, const void *dy, const void *x, int steps,
                 int columns, void *dw, void *workspace) {
     const product_call c = {WGRAD, steps, columns, REAL, dy, x, dw, NULL, workspace};
+    if (columns % wgrad_multiple(be)) abort(); /* the contract's: no box of columns is in part */
+    make_product(be, device, &c);
+}
+
+void cuda_conv_fprop(backend *be, const device_layout *device, const tap_table *taps, const void *w,
+                     const void *x, int columns, void *y) {
+    const product_call c = {FPROP, taps->out_positions, columns, OPERAND, w, x, y, NULL, NULL,
+                            taps};
+    make_product(be, device, &c);
+}
+
+void cuda_conv_dgrad(backend *be, const device_layout *device, const tap_table *taps, const void *w,
+                     const void *dy, int columns, void *dx) {
+    const product_call c = {DGRAD, taps->in_positions, columns, OPERAND, w, dy, dx, NULL, NULL,
+                            taps};
+    make_product(be, device, &c);
+}
+
+void cuda_conv_wgrad(backend *be, const device_layout *device, const tap_table *taps,
+                     const void *dy, const void *x, int columns, void *dw) {
+    const product_call c = {WGRAD, taps->out_positions, columns, REAL, dy, x, dw, NULL, NULL, taps};
     if (columns % wgrad_multiple(be)) abort(); /* the contract's: no box of columns is in part */
     make_product(be, device, &c);
 }

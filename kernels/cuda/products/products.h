@@ -8,7 +8,8 @@
 typedef enum operation { FPROP, DGRAD, WGRAD } operation;
 
 /* One product to compute; see ops.h for the shapes. `sums`, for fprop: layer norm's sums of y are
- * added here, and are zero before; or NULL. `workspace`: for wgrad of a dense W. */
+ * added here, and are zero before; or NULL. `workspace`: for wgrad of a dense W. `taps`: of a
+ * convolution, whose steps are the positions of the result, of wgrad those of dy; or NULL. */
 typedef struct product_call {
     operation op;
     int steps, columns;
@@ -16,6 +17,7 @@ typedef struct product_call {
     const void *left, *right; /* W and x; W and dy; dy and x */
     void *out;                /* y, dx, dW */
     void *sums, *workspace;
+    const tap_table *taps;
 } product_call;
 
 /* A kernel has up to three functions. `plan` makes its tables for a layout, `l` on the host, and
@@ -48,6 +50,13 @@ void cuda_dgrad(backend *be, const device_layout *l, const void *w, const void *
 void cuda_wgrad(backend *be, const device_layout *l, const void *dy, const void *x, int steps,
                 int columns, void *dw, void *workspace);
 size_t cuda_wgrad_workspace(backend *be, const layout *l, int steps, int columns);
+
+void cuda_conv_fprop(backend *be, const device_layout *l, const tap_table *taps, const void *w,
+                     const void *x, int columns, void *y);
+void cuda_conv_dgrad(backend *be, const device_layout *l, const tap_table *taps, const void *w,
+                     const void *dy, int columns, void *dx);
+void cuda_conv_wgrad(backend *be, const device_layout *l, const tap_table *taps, const void *dy,
+                     const void *x, int columns, void *dw);
 
 /* fprop of one step to operands. Adds to `sums`, which the caller has zeroed; or NULL. */
 void products_fprop_adding(backend *be, const device_layout *l, const void *w, const void *x,

@@ -55,7 +55,16 @@ template <bool FORWARD> struct sparse_tile {
         row0 = blockIdx.x % tiles * m_tile;
         column0 = blockIdx.y * n_tile;
         first = p.start[node];
-        count = p.start[node + 1] - first;
+        count = (p.start[node + 1] - first) * p.taps;
+    }
+
+    /* Of the list's weights, a block's taps one after another, number q: its tap, its entry. */
+    __device__ int tap_of(int q) const {
+        return p.taps > 1 ? q % p.taps : 0;
+    }
+
+    __device__ int entry_of(int q) const {
+        return first + (p.taps > 1 ? q / p.taps : q);
     }
 
     __device__ int rows() const { /* of a node's result */
@@ -82,19 +91,21 @@ template <bool FORWARD> struct sparse_tile {
         int q = (k0 + k) >> log_k();
         if (q >= count || !valid(row)) return NULL;
         if (FORWARD) {
-            return (const bf16 *)p.left + (((size_t)(first + q) * p.rows + row0 + row) << p.log_b) +
-                   within(k);
+            const size_t block = (size_t)first * p.taps + q;
+            return (const bf16 *)p.left + ((block * p.rows + row0 + row) << p.log_b) + within(k);
         }
-        size_t at = ((size_t)p.block[first + q] << p.log_rows) + within(k);
+        const size_t block = (size_t)p.block[entry_of(q)] * p.taps + tap_of(q);
+        size_t at = (block << p.log_rows) + within(k);
         return (const bf16 *)p.left + (at << p.log_b) + row0 + row;
     }
 
     __device__ const bf16 *right(int k, int column) const {
         int q = (k0 + k) >> log_k();
         if (q >= count || column0 + column >= p.columns) return NULL;
-        size_t row = ((size_t)p.other[first + q] << log_k()) + within(k);
-        return (const bf16 *)p.right + blockIdx.z * p.right_step + row * p.columns + column0 +
-               column;
+        const int step = step_read(p, blockIdx.z, tap_of(q));
+        if (step < 0) return NULL;
+        size_t row = ((size_t)p.other[entry_of(q)] << log_k()) + within(k);
+        return (const bf16 *)p.right + step * p.right_step + row * p.columns + column0 + column;
     }
 
     __device__ bool valid(int row) const {
@@ -109,19 +120,19 @@ template <bool FORWARD> struct sparse_tile {
 };
 
 /* Tables: `start` the first block of each tile, `block` each block's output node, `other` its input
- * node. A panel lies within one step, as `columns` is a multiple of PANEL. */
+ * node. A panel lies within one step, as `columns` is a multiple of PANEL. A tile is of one tap. */
 struct wgrad_tile {
     static const bool LEFT_BY_K = true, RIGHT_BY_K = true, HAS_SUMS = false;
     const product &p;
-    int first, count, row0, column0;
+    int first, count, row0, column0, step;
     size_t node, left_at, right_at;
 
-    __device__ wgrad_tile(const product &p_, int m_tile, int n_tile) : p(p_) {
+    __device__ wgrad_tile(const product &p_, int m_tile, int) : p(p_) {
         first = p.start[blockIdx.x];
         count = p.start[blockIdx.x + 1] - first;
         node = p.block[first];
         row0 = blockIdx.y * m_tile;
-        column0 = blockIdx.z * n_tile;
+        column0 = step = 0;
         left_at = right_at = 0;
     }
 
@@ -132,7 +143,8 @@ struct wgrad_tile {
     __device__ void seek(int k) {
         size_t t = k / p.columns, n = k % p.columns;
         left_at = t * p.left_step + (node * p.rows + row0) * p.columns + n;
-        right_at = t * p.right_step + n;
+        step = step_read(p, t, blockIdx.z);
+        right_at = step * p.right_step + n;
     }
 
     __device__ const bf16 *left(int row, int k) const {
@@ -142,7 +154,7 @@ struct wgrad_tile {
 
     __device__ const bf16 *right(int k, int column) const {
         int q = (column0 + column) >> p.log_b;
-        if (q >= count) return NULL;
+        if (q >= count || step < 0) return NULL;
         size_t row = ((size_t)p.other[first + q] << p.log_b) + ((column0 + column) & (p.b - 1));
         return (const bf16 *)p.right + right_at + row * p.columns + k;
     }
@@ -154,8 +166,8 @@ struct wgrad_tile {
     __device__ void store(int row, int column, float one, float two) const {
         int q = (column0 + column) >> p.log_b;
         if (q >= count) return;
-        size_t at = (((size_t)(first + q) * p.rows + row0 + row) << p.log_b) +
-                    ((column0 + column) & (p.b - 1));
+        const size_t block = (size_t)(first + q) * p.taps + blockIdx.z;
+        size_t at = ((block * p.rows + row0 + row) << p.log_b) + ((column0 + column) & (p.b - 1));
         store_pair((float *)p.out + at, one, two);
     }
 };
@@ -368,6 +380,7 @@ void portable_bf16_run(backend *be, const device_layout *device, const void *pla
     } else if (c->op == DGRAD) {
         launch_columns<sparse_tile<false>>(be, p, p.b, tiles);
     } else {
-        launch_rows<WGRAD_COLUMNS, wgrad_tile>(be, p, p.rows, dim3(tiles, max(p.rows / 128, 1)));
+        launch_rows<WGRAD_COLUMNS, wgrad_tile>(be, p, p.rows,
+                                               dim3(tiles, max(p.rows / 128, 1), p.taps));
     }
 }

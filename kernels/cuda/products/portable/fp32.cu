@@ -65,10 +65,10 @@ static __device__ inline void copy_right(const task<OP, S> &task, const place &a
     const int lane = threadIdx.x % 32, by_k = 4 * (lane % 4), by_line = 4 * (lane / 8);
     to += T::LEFT * 16;
     if constexpr (OP == WGRAD) {
-        const float *x = (const float *)p.right + at.block * p.right_step + at.offset;
+        const float *x = (const float *)p.right + at.step * p.right_step + at.offset;
 #pragma unroll
         for (int r = 0; r < S::WIDE * 4; r++) {
-            bool has = at.block >= 0 && x_row[r] >= 0;
+            bool has = at.step >= 0 && x_row[r] >= 0;
             copy_async(to + T::by_k(lane / 4 + 8 * r, by_k) * 16,
                        has ? x + (size_t)x_row[r] * p.columns : NULL);
         }
@@ -76,7 +76,7 @@ static __device__ inline void copy_right(const task<OP, S> &task, const place &a
         const int line = 4 * (lane % 8);
 #pragma unroll
         for (int span = 0; span < S::WIDE; span++) {
-            bool has = at.block >= 0 && task.has_column(span * SPAN);
+            bool has = at.step >= 0 && task.has_column(span * SPAN);
             const float *x = right_at(task, at, span * SPAN + line);
 #pragma unroll
             for (int r = 0; r < 4; r++) {

@@ -15,6 +15,9 @@ typedef struct product {
     size_t right_step, out_step; /* elements between steps */
     size_t left_step;
     int columns, steps;
+    int taps;             /* of a block, as in a convolution; else 1 */
+    const int *positions; /* [steps][taps] the step of `right` that a tap reads, of wgrad with the
+                             step of `left`; -1: none. NULL: its own */
     int b, log_b, rows, log_rows; /* rows: gates b */
     int real;                     /* the result is fp32 */
     int overlap; /* `left` may be read before the kernel before ends; see cuda_weights_change */
@@ -35,6 +38,8 @@ static inline product product_of(backend *be, const device_layout *device, const
     p.out = c->out;
     p.columns = c->columns;
     p.steps = c->steps;
+    p.taps = l->taps;
+    if (c->taps) p.positions = c->op == DGRAD ? c->taps->target : c->taps->source;
     p.b = l->in_block;
     p.log_b = log2_of(p.b);
     p.rows = l->gates * p.b;
@@ -65,6 +70,11 @@ static inline product product_of(backend *be, const device_layout *device, const
         *tiles = t->count;
     }
     return p;
+}
+
+/* The step of `right` that a tap reads; -1: none. */
+static __device__ inline int step_read(const product &p, int step, int tap) {
+    return p.positions ? p.positions[step * p.taps + tap] : step;
 }
 
 #endif

@@ -54,7 +54,7 @@ template <operation OP, typename S> struct task {
             row0 = (tile % parts * S::MS + ms) * ROWS;
             first = p.start[node];
             count = p.start[node + 1] - first;
-            k = count << (OP == FPROP ? p.log_b : p.log_rows);
+            k = count * p.taps << (OP == FPROP ? p.log_b : p.log_rows);
         }
     }
 
@@ -75,7 +75,8 @@ template <operation OP, typename S> struct task {
         row += row0;
         column += column0;
         if (OP == WGRAD) {
-            size_t at = (size_t)(first + (column >> p.log_b)) * p.rows + row;
+            const size_t block = (size_t)(first + (column >> p.log_b)) * p.taps + blockIdx.z;
+            size_t at = block * p.rows + row;
             return (float *)p.out + (at << p.log_b) + (column & (p.b - 1));
         }
         size_t at = (size_t)node * (OP == FPROP ? p.rows : p.b) + row;
@@ -83,9 +84,10 @@ template <operation OP, typename S> struct task {
     }
 };
 
-/* A position in k: within a block, or for wgrad within a step. */
+/* A position in k: within a block and tap, or for wgrad within a step. */
 struct place {
     int block, other, offset; /* block: negative past the end; wgrad's step */
+    int step;                 /* of the right operand; -1: none */
 };
 
 template <operation OP, typename S>
@@ -93,14 +95,18 @@ static __device__ inline place find_place(const task<OP, S> &t, int k) {
     const product &p = t.p;
     if (OP == WGRAD) {
         int step = p.steps == 1 ? 0 : k / p.columns;
-        place at = {k < t.k ? step : -1, 0, k - step * p.columns};
+        place at = {k < t.k ? step : -1, 0, k - step * p.columns, -1};
+        if (k < t.k) at.step = step_read(p, step, blockIdx.z);
         return at;
     }
-    const int log_k = OP == FPROP ? p.log_b : p.log_rows, entry = k >> log_k;
-    place at = {-1, 0, k & ((1 << log_k) - 1)};
+    const int log_k = OP == FPROP ? p.log_b : p.log_rows, q = k >> log_k;
+    const int entry = p.taps > 1 ? q / p.taps : q, tap = q - entry * p.taps;
+    place at = {-1, 0, k & ((1 << log_k) - 1), -1};
     if (entry < t.count) {
-        at.block = OP == FPROP ? t.first + entry : p.block[t.first + entry];
+        const int block = OP == FPROP ? t.first + entry : p.block[t.first + entry];
+        at.block = block * p.taps + tap;
         at.other = p.other[t.first + entry];
+        at.step = step_read(p, t.step, tap);
     }
     return at;
 }
@@ -131,7 +137,7 @@ template <operation OP, typename S>
 static __device__ inline const float *right_at(const task<OP, S> &t, const place &at, int column) {
     const product &p = t.p;
     size_t row = ((size_t)at.other << (OP == FPROP ? p.log_b : p.log_rows)) + at.offset;
-    return (const float *)p.right + t.step * p.right_step + row * p.columns + t.column0 + column;
+    return (const float *)p.right + at.step * p.right_step + row * p.columns + t.column0 + column;
 }
 
 /* wgrad's: the row of x that holds a column of the tile, or -1. */
@@ -146,7 +152,7 @@ template <typename S> static __device__ inline int right_row(const task<WGRAD, S
 template <operation OP, typename S> static dim3 grid_of(const product &p, int tiles) {
     const int rows = OP == DGRAD ? p.b : p.rows, tall = ROWS * S::MS;
     const int parts = rows > tall ? rows / tall : 1;
-    if (OP == WGRAD) return dim3(tiles, parts);
+    if (OP == WGRAD) return dim3(tiles, parts, p.taps);
     const int groups = (min(p.columns, SLAB) + S::COLUMNS - 1) / S::COLUMNS;
     return dim3(tiles * parts * groups, p.steps, (p.columns + SLAB - 1) / SLAB);
 }
