@@ -20,7 +20,7 @@ from pathlib import Path
 
 import numpy
 
-__all__ = ["Error", "Model", "Pattern", "bsmm", "version"]
+__all__ = ["Conv", "Error", "Model", "Pattern", "bsmm", "version"]
 
 
 class Error(Exception):
@@ -52,6 +52,11 @@ def _load():
                       "SMALLWORLD_LIBRARY can name it")
 
 
+class _ConvShape(Structure):
+    _fields_ = [("in_", c_int * 2), ("filter", c_int * 2), ("stride", c_int * 2), ("dilation", c_int * 2),
+                ("pad", c_int * 2 * 2)]
+
+
 _texts = [c_void_p, POINTER(c_char_p), POINTER(c_size_t), c_size_t]
 _product = [c_void_p, c_void_p, c_void_p, c_void_p, c_int, c_void_p]
 _functions = {  # name: (result, arguments)
@@ -69,6 +74,8 @@ _functions = {  # name: (result, arguments)
     "generate": (c_bool, [c_void_p, c_char_p, c_size_t, c_size_t, c_double, c_int, c_double,
                           c_uint64, c_char_p]),
     "product_create": (c_void_p, [c_int, c_int, c_void_p, c_int, POINTER(_Options)]),
+    "conv_create": (c_void_p, [c_int, c_int, c_int, c_void_p, c_int, POINTER(_ConvShape), POINTER(_Options)]),
+    "conv_out": (c_bool, [POINTER(_ConvShape), c_int * 2]),
     "product_free": (None, [c_void_p]),
     "product_on_gpu": (c_bool, [c_void_p]),
     "product_element_size": (c_int, [c_void_p]),
@@ -317,34 +324,30 @@ class _Array:
 # ------------------------------------------------------------------------------------ products --
 
 
-class Pattern:
-    """Which blocks of a square matrix are there.
+class _Product:
+    """What a Pattern and a Conv share: the three products, on arrays of these shapes without their last
+    dimension, the columns."""
 
-    mask: NumPy (nodes, nodes) of output and input nodes, true where there is a block; every node's own
-    block must be there. Arrays are PyTorch's, CuPy's or any with DLPack, of the device; NumPy's on the
-    CPU, where float64 is converted. A GPU's are float32 or, with precision="bf16" (the default there),
-    bfloat16; the gradient of the weights is float32 always.
-    """
-
-    def __init__(self, mask, block, device=None, precision=None, threads=0):
-        mask = numpy.asarray(mask)
-        if mask.ndim != 2 or mask.shape[0] != mask.shape[1]:
-            raise ValueError(f"mask: expected (nodes, nodes), got {mask.shape}")
-        block = _integer("block", block, 8, 128)
-        blocks = numpy.ascontiguousarray(numpy.argwhere(mask), numpy.int32)
-        if len(blocks) > _INT:
-            raise ValueError(f"mask: expected at most {_INT} blocks, got {len(blocks)}")
-        self.nodes, self.block, self.count = len(mask), block, len(blocks)
-        self.features = self.nodes * block
-        self.weight_shape = (self.count, block, block)
-        self._handle = _c.check(_c.product_create(self.nodes, block, blocks.ctypes.data, self.count,
-                                                  _options(device, precision, threads)))
+    def _begin(self, handle, weight_shape, x_shape, y_shape):
+        self._handle = _c.check(handle)
         self._release = weakref.finalize(self, _c.product_free, self._handle)
+        self.weight_shape, self._x_shape, self._y_shape = weight_shape, x_shape, y_shape
         self.on_gpu = _c.product_on_gpu(self._handle)
         self.columns = _c.product_columns(self._handle)
         self.wgrad_columns = _c.product_wgrad_columns(self._handle)
         self._operand = ((_FLOAT, 32) if _c.product_element_size(self._handle) == 4
                          else (_BFLOAT, 16))
+
+    @staticmethod
+    def _blocks(mask, block):
+        """The pairs of a mask, and the block's side, checked."""
+        mask = numpy.asarray(mask)
+        if mask.ndim != 2 or 0 in mask.shape:
+            raise ValueError(f"mask: expected (output nodes, input nodes), got {mask.shape}")
+        blocks = numpy.ascontiguousarray(numpy.argwhere(mask), numpy.int32)
+        if len(blocks) > _INT:
+            raise ValueError(f"mask: expected at most {_INT} blocks, got {len(blocks)}")
+        return mask.shape, blocks, _integer("block", block, 8, 128)
 
     def _view(self, name, array, shape, stream, kind=None):
         kind = kind or self._operand
@@ -361,12 +364,15 @@ class Pattern:
             raise ValueError(f"{name}: expected shape {shape}, got {view.shape}")
         return view
 
-    def _columns(self, name, array, multiple):
+    @staticmethod
+    def _columns(name, array, rows, multiple):
+        """The number of columns of an array [*rows, columns]."""
         shape = tuple(array.shape)
-        if len(shape) != 2 or shape[0] != self.features or shape[1] < 1 or shape[1] % multiple:
-            raise ValueError(f"{name}: expected shape ({self.features}, columns), columns a multiple "
-                             f"of {multiple}, got {shape}")
-        return shape
+        if shape[:-1] != rows or shape[-1] < 1 or shape[-1] % multiple:
+            expected = ", ".join(map(str, rows))
+            raise ValueError(f"{name}: expected shape ({expected}, columns), columns a multiple of {multiple}, "
+                             f"got {shape}")
+        return shape[-1]
 
     def _out(self, out, shape):
         if out is None and self.on_gpu:
@@ -374,34 +380,91 @@ class Pattern:
         return numpy.empty(shape, numpy.float32) if out is None else out
 
     def fprop(self, w, x, out=None, stream=None):
-        """y = W x. w (blocks, block, block); x (features, columns). On a GPU `out` is needed, and
-        `stream` is the number of a CUDA stream, None the default one."""
-        return self._multiply(_c.fprop, w, "x", x, out, stream)
+        """y = W x. On a GPU `out` is needed, and `stream` is the number of a CUDA stream, None the default
+        one."""
+        return self._multiply(_c.fprop, w, "x", x, self._x_shape, self._y_shape, out, stream)
 
     def dgrad(self, w, dy, out=None, stream=None):
         """dx = W' dy."""
-        return self._multiply(_c.dgrad, w, "dy", dy, out, stream)
+        return self._multiply(_c.dgrad, w, "dy", dy, self._y_shape, self._x_shape, out, stream)
 
-    def _multiply(self, function, w, name, x, out, stream):
-        shape = self._columns(name, x, self.columns)
-        out = self._out(out, shape)
+    def _multiply(self, function, w, name, x, from_shape, to_shape, out, stream):
+        columns = self._columns(name, x, from_shape, self.columns)
+        out = self._out(out, (*to_shape, columns))
         views = (self._view("w", w, self.weight_shape, stream),
-                 self._view(name, x, shape, stream), self._view("out", out, shape, stream))
-        _c.check(function(self._handle, *(view.data for view in views), shape[1], stream))
+                 self._view(name, x, (*from_shape, columns), stream),
+                 self._view("out", out, (*to_shape, columns), stream))
+        _c.check(function(self._handle, *(view.data for view in views), columns, stream))
         return out
 
     def wgrad(self, dy, x, out=None, stream=None):
         """dW = dy x', on the blocks that are there; float32."""
-        shape = self._columns("x", x, self.wgrad_columns)
+        columns = self._columns("x", x, self._x_shape, self.wgrad_columns)
         out = self._out(out, self.weight_shape)
-        views = (self._view("dy", dy, shape, stream), self._view("x", x, shape, stream),
+        views = (self._view("dy", dy, (*self._y_shape, columns), stream),
+                 self._view("x", x, (*self._x_shape, columns), stream),
                  self._view("out", out, self.weight_shape, stream, (_FLOAT, 32)))
-        _c.check(_c.wgrad(self._handle, *(view.data for view in views), shape[1], stream))
+        _c.check(_c.wgrad(self._handle, *(view.data for view in views), columns, stream))
         return out
 
     def wait(self):
         """Waits for what was issued to a GPU, and raises its errors."""
         _c.check(_c.product_wait(self._handle))
+
+
+class Pattern(_Product):
+    """Which blocks of a square matrix are there.
+
+    mask: NumPy (nodes, nodes) of output and input nodes, true where there is a block; every node's own
+    block must be there. w is (blocks, block, block); x and y are (features, columns). Arrays are PyTorch's,
+    CuPy's or any with DLPack, of the device; NumPy's on the CPU, where float64 is converted. A GPU's are
+    float32 or, with precision="bf16" (the default there), bfloat16; the gradient of the weights is float32
+    always.
+    """
+
+    def __init__(self, mask, block, device=None, precision=None, threads=0):
+        (self.nodes, inputs), blocks, self.block = self._blocks(mask, block)
+        if self.nodes != inputs:
+            raise ValueError(f"mask: expected (nodes, nodes), got {(self.nodes, inputs)}")
+        self.count, self.features = len(blocks), self.nodes * self.block
+        self._begin(_c.product_create(self.nodes, self.block, blocks.ctypes.data, self.count,
+                                      _options(device, precision, threads)),
+                    (self.count, self.block, self.block), (self.features,), (self.features,))
+
+
+def _pair(name, value, least):
+    """One number for rows and columns, or a pair."""
+    pair = (value, value) if isinstance(value, int) else tuple(value)
+    if len(pair) != 2:
+        raise ValueError(f"{name}: expected a number or a pair, got {value!r}")
+    return tuple(_integer(name, number, least, _INT) for number in pair)
+
+
+class Conv(_Product):
+    """A convolution that is block-sparse in its features, and dense in its filter.
+
+    mask: NumPy (output nodes, input nodes), any. size: rows and columns of the input, (1, n) for a signal;
+    filter, stride, dilation: numbers or pairs; pad: a number, a pair, or ((above, below), (left, right)).
+    w is (blocks, filter rows, filter columns, block, block), x (rows, columns, input features, images) and
+    y (*out, output features, images): a pixel's images lie together. dgrad is the transposed convolution.
+    Arrays are as of a Pattern.
+    """
+
+    def __init__(self, mask, block, size, filter=3, stride=1, dilation=1, pad=0, device=None, precision=None,
+                 threads=0):
+        nodes, blocks, self.block = self._blocks(mask, block)
+        self.size, self.filter = _pair("size", size, 1), _pair("filter", filter, 1)
+        pads = (pad, pad) if isinstance(pad, int) else tuple(pad)
+        shape = _ConvShape(self.size, self.filter, _pair("stride", stride, 1), _pair("dilation", dilation, 1),
+                           tuple(_pair("pad", one, 0) for one in pads))
+        out = (c_int * 2)()
+        _c.check(_c.conv_out(byref(shape), out))
+        self.out, self.count = tuple(out), len(blocks)
+        self.out_features, self.in_features = (n * self.block for n in nodes)
+        self._begin(_c.conv_create(*nodes, self.block, blocks.ctypes.data, self.count, byref(shape),
+                                   _options(device, precision, threads)),
+                    (self.count, *self.filter, self.block, self.block), (*self.size, self.in_features),
+                    (*self.out, self.out_features))
 
 
 def bsmm(pattern, w, x, out=None, stream=None):

@@ -313,6 +313,66 @@ class Products(unittest.TestCase):
             smallworld.Pattern(mask, 8, device="cpu", precision="bf16")
 
 
+class Convolutions(unittest.TestCase):
+    """Against shifted copies of a padded image, and dense matrices, in NumPy."""
+
+    def check(self, size, filter, stride, dilation, pad, shape=(3, 4), block=8, images=32):
+        mask = numpy.random.default_rng(1).random(shape) < 0.6
+        mask[1], mask[:, 2] = False, False
+        conv = smallworld.Conv(mask, block, size, filter, stride, dilation, pad, device="cpu", threads=1)
+        draw = lambda *shape: numpy.random.default_rng(2).normal(size=shape).astype(numpy.float32)
+        w, x = draw(*conv.weight_shape), draw(*conv.size, conv.in_features, images)
+        dy = draw(*conv.out, conv.out_features, images)
+        dense = numpy.zeros((*conv.filter, shape[0], block, shape[1], block))
+        for k, (i, j) in enumerate(numpy.argwhere(mask)):
+            dense[:, :, i, :, j] = w[k]
+        dense = dense.reshape(*conv.filter, conv.out_features, conv.in_features)
+        (above, below), (left, right) = pad
+        padded = numpy.pad(x, ((above, below), (left, right), (0, 0), (0, 0)))
+        y, dpadded, dw = numpy.zeros(dy.shape), numpy.zeros(padded.shape), numpy.zeros(dense.shape)
+        for f in range(conv.filter[0]):
+            for g in range(conv.filter[1]):
+                part = tuple(slice(k * d, k * d + (n - 1) * s + 1, s)
+                             for k, d, n, s in zip((f, g), dilation, conv.out, stride))
+                y += dense[f, g] @ padded[part]
+                dpadded[part] += dense[f, g].T @ dy
+                dw[f, g] = numpy.einsum("rcin,rcjn->ij", dy, padded[part])
+        dx = dpadded[above:above + size[0], left:left + size[1]]
+        blocks = dw.reshape(*conv.filter, shape[0], block, shape[1], block)
+        for found, expected in ((conv.fprop(w, x), y), (conv.dgrad(w, dy), dx),
+                                (conv.wgrad(dy, x), [blocks[:, :, i, :, j] for i, j in numpy.argwhere(mask)])):
+            numpy.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-3)
+
+    def test_image(self):
+        self.check((5, 6), 3, (1, 1), (1, 1), ((1, 1), (1, 1)))
+
+    def test_causal_signal(self):
+        self.check((1, 11), (1, 2), (1, 1), (1, 3), ((0, 0), (3, 0)))
+
+    def test_strides_and_dilation(self):
+        self.check((9, 7), (3, 2), (2, 3), (2, 1), ((2, 1), (0, 1)))
+
+    def test_rectangle(self):
+        self.check((1, 1), 1, (1, 1), (1, 1), ((0, 0), (0, 0)))
+
+    def test_refusals(self):
+        mask = numpy.ones((2, 3), bool)
+        for words, make in (
+                ("filter\\[0\\]: expected a reach", lambda: smallworld.Conv(mask, 8, (2, 9), 3)),
+                ("blocks: expected", lambda: smallworld.Conv(~mask, 8, 4)),
+                ("block: expected", lambda: smallworld.Conv(mask, 12, 4))):
+            with self.assertRaisesRegex(smallworld.Error, words):
+                make()
+        for words, make in (("stride: expected", lambda: smallworld.Conv(mask, 8, 4, stride=0)),
+                            ("pad: expected", lambda: smallworld.Conv(mask, 8, 4, pad=((1, 1, 1), 1))),
+                            ("mask: expected", lambda: smallworld.Conv(mask[0], 8, 4))):
+            with self.assertRaisesRegex(ValueError, words):
+                make()
+        conv = smallworld.Conv(mask, 8, 4, device="cpu")
+        with self.assertRaisesRegex(ValueError, r"x: expected shape \(4, 4, 24, columns\)"):
+            conv.fprop(numpy.zeros(conv.weight_shape), numpy.zeros((4, 4, 16, 16)))
+
+
 def main():
     global PROGRAM, PREFIX, FOLDER, MODEL, smallworld
     PROGRAM = Path(sys.argv.pop(1)).resolve()

@@ -1,4 +1,5 @@
 /* smallworld bench: measure the products and the update against their floors. */
+#include "bench/conv.h"
 #include "bench/generation.h"
 #include "bench/report.h"
 #include "bench/update.h"
@@ -90,13 +91,19 @@ static void parse_integers(struct argp_state *state, const char *option, char *l
     }
 }
 
-static void parse_densities(struct argp_state *state, char *list, grid_axes *axes) {
-    axes->density_count = 0;
+static void parse_densities(struct argp_state *state, char *list, double *densities, int *count) {
+    *count = 0;
     for (char *word; (word = next_word(&list));) {
-        if (axes->density_count == AXIS_MOST) {
+        if (*count == AXIS_MOST) {
             cli_refuse(state, "--density: expected at most %d values", AXIS_MOST);
         }
-        axes->densities[axes->density_count++] = cli_number(state, "--density", word, 1e-4, 0.99);
+        densities[(*count)++] = cli_number(state, "--density", word, 1e-4, 0.99);
+    }
+}
+
+static void check_block(struct argp_state *state, int block) {
+    if (block & (block - 1)) {
+        cli_refuse(state, "--block: expected 8, 16, 32, 64 or 128, got %d", block);
     }
 }
 
@@ -106,11 +113,7 @@ static void check_shapes(struct argp_state *state, const grid_axes *axes) {
             cli_refuse(state, "--gates: expected 1 or 4, got %d", axes->gates[i]);
         }
     }
-    for (int i = 0; i < axes->block_count; i++) {
-        if (axes->blocks[i] & (axes->blocks[i] - 1)) {
-            cli_refuse(state, "--block: expected 8, 16, 32, 64 or 128, got %d", axes->blocks[i]);
-        }
-    }
+    for (int i = 0; i < axes->block_count; i++) check_block(state, axes->blocks[i]);
 }
 
 static error_t parse_matmul(int key, char *text, struct argp_state *state) {
@@ -135,7 +138,7 @@ static error_t parse_matmul(int key, char *text, struct argp_state *state) {
     case KEY_BLOCK:
         parse_integers(state, "--block", text, 8, 128, x->blocks, &x->block_count);
         return 0;
-    case KEY_DENSITY: parse_densities(state, text, x); return 0;
+    case KEY_DENSITY: parse_densities(state, text, x->densities, &x->density_count); return 0;
     case KEY_COLUMNS:
         parse_integers(state, "--columns", text, 1, 1 << 16, x->columns, &x->columns_count);
         return 0;
@@ -218,6 +221,112 @@ static int bench_matmul(int argc, char **argv) {
     grid_free(&g);
     if (!done) return cli_fail(&err, "bench matmul");
     return stop_signal() ? 128 + stop_signal() : STATUS_OK;
+}
+
+/* -------------------------------------------------------------------------------------- conv */
+
+enum {
+    KEY_CONV_FEATURES = 1,
+    KEY_CONV_BLOCK,
+    KEY_CONV_DENSITY,
+    KEY_CONV_FILTER,
+    KEY_CONV_SIZE,
+    KEY_CONV_IMAGES,
+    KEY_CONV_PRECISION,
+    KEY_CONV_JSON
+};
+
+typedef struct conv_arguments {
+    conv_options options;
+    int filter, size;
+    bool json;
+} conv_arguments;
+
+static const struct argp_option conv_options_table[] = {
+    {"features", KEY_CONV_FEATURES, "N", 0, "Features of the input and of the output; default 1024",
+     0},
+    {"block", KEY_CONV_BLOCK, "N", 0, "Side of a block, 8, 16, 32, 64 or 128; default 32", 0},
+    {"density", KEY_CONV_DENSITY, "LIST", 0,
+     "Shares of the blocks that exist; default 0.5,0.25,0.1,0.05", 0},
+    {"filter", KEY_CONV_FILTER, "N", 0, "Side of the filter, odd; default 3", 0},
+    {"size", KEY_CONV_SIZE, "N", 0, "Side of an image in pixels; default 32", 0},
+    {"images", KEY_CONV_IMAGES, "N", 0, "Number of images; default 64", 0},
+    {"precision", KEY_CONV_PRECISION, "NAME", 0, "One of " BENCH_PRECISIONS "; default bf16", 0},
+    CLI_JSON(KEY_CONV_JSON),
+    {0},
+};
+
+static error_t parse_conv(int key, char *text, struct argp_state *state) {
+    conv_arguments *a = state->input;
+    conv_options *o = &a->options;
+    switch (key) {
+    case KEY_CONV_FEATURES:
+        o->features = (int)cli_integer(state, "--features", text, 8, 1 << 15);
+        return 0;
+    case KEY_CONV_BLOCK:
+        o->block = (int)cli_integer(state, "--block", text, 8, 128);
+        check_block(state, o->block);
+        return 0;
+    case KEY_CONV_DENSITY: parse_densities(state, text, o->densities, &o->density_count); return 0;
+    case KEY_CONV_FILTER: a->filter = (int)cli_integer(state, "--filter", text, 1, 63); return 0;
+    case KEY_CONV_SIZE: a->size = (int)cli_integer(state, "--size", text, 1, 255); return 0;
+    case KEY_CONV_IMAGES:
+        o->images = (int)cli_integer(state, "--images", text, 1, 1 << 14);
+        return 0;
+    case KEY_CONV_PRECISION:
+        o->precision = cli_choice(state, "--precision", text, BENCH_PRECISIONS);
+        return 0;
+    case KEY_CONV_JSON: a->json = true; return 0;
+    case ARGP_KEY_ARG: cli_refuse(state, "expected no arguments, got '%s'", text); return 0;
+    case ARGP_KEY_END:
+        if (a->filter % 2 == 0)
+            cli_refuse(state, "--filter: expected an odd number, got %d", a->filter);
+        if (o->features % o->block) {
+            cli_refuse(state, "--features: expected a multiple of --block, %d, got %d", o->block,
+                       o->features);
+        }
+        return 0;
+    default: return ARGP_ERR_UNKNOWN;
+    }
+}
+
+static const char conv_help[] =
+    "Measure convolutions that are block-sparse in their features, with stride 1 and an output of "
+    "the input's size, on this machine's GPU: medians over replays of CUDA graphs, on random data."
+    "\vThe time of a dense convolution is its operations over the measured rate of a large dense "
+    "product; scripts/peer_conv.py adds that of cuDNN. Patterns are random, with equally many "
+    "blocks in each row.\n\n"
+    "Example:\n  smallworld bench conv --features 256 --size 16";
+
+static int bench_conv(int argc, char **argv) {
+    static const struct argp argp = {
+        conv_options_table, parse_conv, "", conv_help, NULL, NULL, NULL};
+    conv_arguments a = {.options = {.features = 1024,
+                                    .block = 32,
+                                    .images = 64,
+                                    .densities = {0.5, 0.25, 0.1, 0.05},
+                                    .density_count = 4,
+                                    .how = {9, 2e-3, 1}},
+                        .filter = 3,
+                        .size = 32};
+    cli_parse(&argp, argc, argv, &a);
+    const int pad = a.filter / 2;
+    a.options.shape = (conv_shape){.in = {a.size, a.size},
+                                   .filter = {a.filter, a.filter},
+                                   .stride = {1, 1},
+                                   .dilation = {1, 1},
+                                   .pad = {{pad, pad}, {pad, pad}}};
+    error err;
+    conv_results results;
+    if (!conv_shape_finish(&a.options.shape, &err) || !conv_measure(&a.options, &results, &err)) {
+        return cli_fail(&err, "bench conv");
+    }
+    if (a.json) {
+        conv_json(&a.options, &results, stdout);
+    } else {
+        conv_text(&a.options, &results, stdout);
+    }
+    return STATUS_OK;
 }
 
 /* ------------------------------------------------------------------------------------ train */
@@ -370,6 +479,7 @@ static const struct {
     const char *summary;
 } benches[] = {
     {"matmul", bench_matmul, "the block-sparse products against cuBLAS, cuSPARSE and their floors"},
+    {"conv", bench_conv, "block-sparse convolutions beside a dense one"},
     {"train", bench_train, "updates of a model: speed, parts, share of the floor, memory"},
     {"generate", bench_generate, "one stream's text: time of a byte, share of the floor"},
 };

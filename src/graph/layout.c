@@ -11,7 +11,7 @@ static layout *new_layout(int out_nodes, int in_nodes, int blocks) {
     l->out_nodes = out_nodes;
     l->in_nodes = in_nodes;
     l->blocks = blocks;
-    l->gates = l->taps = l->in_stride = 1;
+    l->gates = l->in_stride = 1;
     l->row_start = mem_alloc((size_t)out_nodes + 1, sizeof(int));
     l->row_column = mem_alloc((size_t)blocks, sizeof(int));
     l->column_start = mem_alloc((size_t)in_nodes + 1, sizeof(int));

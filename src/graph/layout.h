@@ -9,8 +9,8 @@
  * in the order of the rows' tables (output node, then input node), and its product's rows as
  * [out_nodes][gates][out_block], so that all gates of a node lie together.
  *
- * A convolution has `taps` such weights for each block, weight [blocks][taps][out_block][in_block];
- * which input each of them reads at an output's position is not the layout's affair, see
+ * A convolution of one gate has weights [blocks][taps][out_block][in_block] in their place; which
+ * input each of them reads at an output's position is not the layout's affair, see
  * kernels/ops.h.
  *
  * A dense matrix is one block of its whole size, with rows [gates][out_block]; a GPU hands it to
@@ -29,7 +29,7 @@ typedef struct layout {
     int out_nodes, in_nodes;
     int out_block, in_block;
     int gates;
-    int taps; /* 1, or of a convolution with one gate */
+    int taps; /* of a convolution; 0: a product */
     int in_stride;
     bool rows_only; /* some rows of another layout, see layout_rows_of */
     int blocks;
@@ -48,7 +48,7 @@ layout *layout_from_graph(const struct graph *g, int block, int gates);
 layout *layout_blocks(const struct graph *g, int block, int gates);
 
 /* Makes a block of weights for each of `count` pairs (output node, input node), which are ascending
- * and without repeats, with `taps` taps each. */
+ * and without repeats; of a convolution with `taps` taps each, or of a product with 0. */
 layout *layout_pairs(int out_nodes, int in_nodes, const int32_t (*pairs)[2], int count, int block,
                      int taps);
 
@@ -80,8 +80,13 @@ static inline size_t layout_inputs(const layout *l) {
     return (size_t)l->in_nodes * (size_t)l->in_block * (size_t)l->in_stride;
 }
 
+/* Matrices of a block that are stored one after another. */
+static inline int layout_matrices(const layout *l) {
+    return l->taps ? l->taps : l->gates;
+}
+
 static inline size_t layout_weights(const layout *l) {
-    return (size_t)l->blocks * (size_t)(l->gates * l->taps) * (size_t)l->out_block *
+    return (size_t)l->blocks * (size_t)layout_matrices(l) * (size_t)l->out_block *
            (size_t)l->in_block;
 }
 

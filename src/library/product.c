@@ -46,9 +46,9 @@ static layout *pair_layout(int out_nodes, int in_nodes, int block, const int32_t
         !check_sizes("in_nodes", in_nodes, block, err)) {
         return NULL;
     }
-    if (count < 1 || count > GRAPH_MAX_BLOCKS / taps) {
-        error_set(err, "blocks: expected 1 to %d with so many taps, got %d",
-                  GRAPH_MAX_BLOCKS / taps, count);
+    const int most = taps ? GRAPH_MAX_BLOCKS / taps : GRAPH_MAX_BLOCKS;
+    if (count < 1 || count > most) {
+        error_set(err, "blocks: expected 1 to %d with so many taps, got %d", most, count);
         return NULL;
     }
     for (int k = 0; k < count; k++) {
@@ -129,7 +129,7 @@ smallworld_product *smallworld_conv_create(int out_nodes, int in_nodes, int bloc
     smallworld_product *p = mem_alloc(1, sizeof *p);
     bool done = !shape || finish_shape(&s, shape, &err);
     if (done) {
-        const int taps = shape ? conv_positions(s.filter) : 1;
+        const int taps = shape ? conv_positions(s.filter) : 0;
         p->layout = pair_layout(out_nodes, in_nodes, block, blocks, count, taps, &err);
         done = p->layout != NULL;
     }

@@ -39,9 +39,10 @@ static bool is_dense_even(const layout *l) {
     return layout_is_dense(l) && l->in_block % 2 == 0;
 }
 
-/* Hopper's kernels for blocks of 32 to 128 store a node's number in 15 bits. */
+/* Hopper's kernels for blocks of 32 to 128 store a node's number in 15 bits; of a convolution a
+ * node has a number for each tap. */
 static bool has_blocks_from_32(const layout *l) {
-    const int most = 1 << 15;
+    const int most = (1 << 15) / max(l->taps, 1);
     return is_sparse(l) && l->in_block >= 32 && l->in_nodes <= most && l->out_nodes <= most;
 }
 
@@ -55,7 +56,7 @@ static bool has_one_or_four_gates(const layout *l) {
 
 /* The lists number rows and columns of tiles of 32 x 32 in 16 bits. */
 static bool has_one_gate(const layout *l) {
-    const int most = 1 << 16, across = l->in_block / 32;
+    const int most = (1 << 16) / max(l->taps, 1), across = l->in_block / 32;
     return has_blocks_from_32(l) && l->gates == 1 && l->in_nodes * across <= most &&
            l->out_nodes * across <= most;
 }
@@ -83,8 +84,9 @@ static bool takes_one_step_from_128(const device_layout *, const void *, const p
     return is_one_step(c) && c->columns >= 128;
 }
 
-/* Up to 64 columns of one gate few_columns is faster. */
+/* Up to 64 columns of one gate few_columns is faster. A convolution's boxes are of one position. */
 static bool gather_takes(const device_layout *device, const void *plan, const product_call *c) {
+    if (c->taps) return c->columns % 64 == 0;
     if (device->host.gates == 1) return is_one_step(c) && c->columns > 64;
     return c->op == DGRAD && takes_one_step_by_64(device, plan, c);
 }
@@ -120,7 +122,7 @@ static const call_condition
     all_calls =          {"", NULL},
     one_step_by_64 =     {"one step, of columns by 64", takes_one_step_by_64},
     one_step_from_128 =  {"one step of 128 columns or more", takes_one_step_from_128},
-    gather_calls =       {"one step: one gate from 96 columns on, or dgrad by 64", gather_takes},
+    gather_calls =       {"one step: one gate from 96 columns on, or dgrad by 64; or images by 64", gather_takes},
     few_columns_calls =  {"one step, and of four gates no sums for layer norm", few_columns_takes},
     up_to_128 =          {"at most 128 columns of one gate, 32 of four", few_columns_prefers},
     much_work =          {"four gates, or more columns or blocks", small_blocks_prefers},
@@ -163,13 +165,13 @@ static const product_kernel kernels[] = {
     {"fprop_gates",         F,         HOPPER,  IN_BF16,
         &four_gates,         &one_step_by_64,    &all_calls,             true,
         fprop_gates_plan,        fprop_gates_run},
-    {"gather",              F | D,     HOPPER,  IN_BF16,
+    {"gather",              F | D | TAPS, HOPPER, IN_BF16,
         &one_or_four_gates,  &gather_calls,      &all_calls,             false,
         gather_plan,             gather_run},
     {"wgrad_gates",         W,         HOPPER,  IN_BF16,
         &rows_by_128,        &all_calls,               &all_calls,             false,
         wgrad_gates_plan,        wgrad_gates_run},
-    {"wgrad_one_gate",      W,         HOPPER,  IN_BF16,
+    {"wgrad_one_gate",      W | TAPS,  HOPPER,  IN_BF16,
         &one_gate,           &all_calls,               &all_calls,             false,
         wgrad_one_gate_plan,     wgrad_one_gate_run},
     {"small_blocks",        F | D,     HOPPER,  IN_BF16,
@@ -252,7 +254,7 @@ void products_plan(backend *be, device_layout *device, const layout *l) {
             const product_kernel *k = &kernels[i];
             if (!(k->operations & ONLY(op)) || !serves(be, k) || !k->fits->holds(l)) continue;
             if (forced && !is_named(be, k)) continue;
-            if (l->taps > 1 && !(k->operations & TAPS)) continue;
+            if (l->taps && !(k->operations & TAPS)) continue;
             if (k->plan && !device->plan[i]) device->plan[i] = k->plan(be, device, l);
             if (k->takes == &all_calls && k->prefers == &all_calls) break; /* none goes past it */
         }

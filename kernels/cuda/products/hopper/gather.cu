@@ -60,12 +60,14 @@ typedef struct gather_arguments {
     const uint32_t *source;
     const int *block;
     bf16 *y;
-    int columns, tiles; /* tiles of columns */
+    int columns, tiles; /* tiles of columns; of a convolution all positions' */
     int parts, works;   /* works: tiles x parts */
     int abreast;        /* tiles whose parts take turns */
     bool whole;         /* parts cost more or less, the costliest first */
     int overlap;        /* see cuda_weights_change */
     partial_sums partial;
+    const int *positions;   /* of a convolution: [positions of y][taps] what is read, -1: zero */
+    int taps, images, rows; /* images: columns of a position, by BOX; rows: of y */
 } gather_arguments;
 
 /* The least number of stages among which `rows` are divided equally, at most `most` to each. */
@@ -76,13 +78,17 @@ static constexpr int equal_stages(int rows, int most) {
 }
 
 /* B: units of a node. BOXES: of columns, that a warpgroup makes. SHARED: whether parts share nodes;
- * as one kernel, the others would take 3 to 13 % longer. Shared memory: stages, each warp's slab on
- * its way out, barriers. A node's sums from another part take SUM_STAGES. */
-template <int B_, int GATES_, bool FORWARD_, int BOXES_, bool SHARED_ = false> struct gather_shape {
+ * as one kernel, the others would take 3 to 13 % longer. TAPS: of a convolution, whose sources are
+ * pairs of a node and a tap. Shared memory: stages, each warp's slab on its way out, barriers. A
+ * node's sums from another part take SUM_STAGES. */
+template <int B_, int GATES_, bool FORWARD_, int BOXES_, bool SHARED_ = false, bool TAPS_ = false>
+struct gather_shape {
     static const int B = B_, BOXES = BOXES_;
+    static const bool TAPS = TAPS_;
     static const bool FORWARD = FORWARD_, PAIRED = B == 32 && !FORWARD, SHARED = SHARED_;
     static const int DEPTH = GATES_ == 1 && B < 128 ? 32 : 64; /* rows of a source in a stage */
-    static const int NODES = nodes_of_part(B, GATES_, BOXES), SLICES = GATES_ * B / DEPTH;
+    static const int NODES = TAPS ? nodes_of_taps(B) : nodes_of_part(B, GATES_, BOXES);
+    static const int SLICES = GATES_ * B / DEPTH;
     static const int ALL_BOXES = CONSUMERS / GROUP * BOXES, TILE = ALL_BOXES * BOX;
     static const int SUMS = BOXES * B / 2; /* a thread's, of a node */
     static const int BOX_BYTES = DEPTH * BOX_ROW, W_BYTES = DEPTH * B * 2;
@@ -290,6 +296,66 @@ static __device__ void produce_activations(const CUtensorMap &x_map, const gathe
     }
 }
 
+/* The same of a convolution. Lane i of four issues box i; all lanes look up what the boxes of eight
+ * sources read, while those before are loaded, and which sources these are yet earlier. A box
+ * outside the image is one beyond the images, which TMA fills with zeros. */
+template <typename S>
+static __device__ void produce_taps(const CUtensorMap &x_map, const gather_arguments &p,
+                                    uint32_t base, cursor<S::STAGES> &stages) {
+    const int AT_ONCE = 32 / S::ALL_BOXES, lane = threadIdx.x % 32, box = lane % S::ALL_BOXES;
+    const int of_position = p.images / BOX;
+#pragma unroll 1
+    for (int turn = 0;; turn++) {
+        const gather_work<S> work(p, turn);
+        if (!work.exists(p)) break;
+        const int count = work.part.count;
+        const int place = work.column0 / BOX + min(box, work.boxes - 1);
+        const int *positions = p.positions + place / of_position * p.taps;
+        const int inside = place % of_position * BOX;
+        const uint32_t *source = p.source + work.part.first;
+        auto source_of = [&](int first) {
+            const int at = first + lane / S::ALL_BOXES;
+            return (int)(source[max(min(at, count - 1), 0)] >> PART_NODES);
+        };
+        if (turn == 0) wait_for_earlier();
+        int now = source_of(0), next = source_of(AT_ONCE), read = positions[now % p.taps];
+#pragma unroll 1
+        for (int first = 0; first < count; first += AT_ONCE) {
+            const int node = now / p.taps, position = read;
+            now = next;
+            read = positions[now % p.taps];
+            next = source_of(first + 2 * AT_ONCE);
+#pragma unroll 1
+            for (int i = 0; i < min(AT_ONCE, count - first); i++) {
+                const int from = i * S::ALL_BOXES + box;
+                const int mine = __shfl_sync(~0u, position, from);
+                const int column = mine < 0 ? p.images : inside;
+                int row = __shfl_sync(~0u, node, from) * S::SLICES * S::DEPTH;
+#pragma unroll 1
+                for (int slice = 0; slice < S::SLICES; slice++, stages.next(), row += S::DEPTH) {
+                    stages.wait_empty();
+                    const uint32_t barrier = stages.full + stages.at * 8;
+                    if (lane == 0) stages.announce(work.boxes * S::BOX_BYTES);
+                    __syncwarp();
+                    if (lane >= work.boxes) continue;
+                    const uint32_t to = base + stages.at * S::STAGE + box * S::BOX_BYTES;
+                    if (S::PAIRED) {
+                        tensor_load(to, &x_map, barrier, column, row / 2, 0, max(mine, 0));
+                    } else {
+                        tensor_load(to, &x_map, barrier, column, row, max(mine, 0));
+                    }
+                }
+                __syncwarp();
+            }
+        }
+        const int takes = work.takes();
+#pragma unroll 1
+        for (int k = 1; k <= takes; k++) {
+            produce_sums<S>(p, work.number - k * work.stride, base, stages);
+        }
+    }
+}
+
 /* Barriers of a warpgroup and the warp that looks after the flags, and of both warpgroups: */
 enum { SLOT_FREE = 1, SUMS_LEFT = 3, BOTH = 5, WATCHERS = GROUP + 32 };
 
@@ -393,16 +459,18 @@ static __device__ __forceinline__ void stage_units(uint32_t staged, const float4
     store_matrices_transposed(staged + unit * SLAB_ROW + (lane / 8 % 2 ^ unit / 4 % 2) * 16, r);
 }
 
+template <bool TAPS>
 static __device__ __forceinline__ void store_units(const gather_arguments &p, size_t row,
                                                    int column, uint32_t staged) {
     const int lane = threadIdx.x % 32, unit = lane / 2, half = lane % 2, at = column + half * 8;
     if (at >= p.columns) return;
-    *(float4 *)(p.y + (row + unit) * p.columns + at) =
-        shared_load4(staged + unit * SLAB_ROW + (half ^ unit / 4 % 2) * 16);
+    size_t to = (row + unit) * p.columns + at;
+    if (TAPS) to = ((size_t)(at / p.images) * p.rows + row + unit) * p.images + at % p.images;
+    *(float4 *)(p.y + to) = shared_load4(staged + unit * SLAB_ROW + (half ^ unit / 4 % 2) * 16);
 }
 
 /* Stores a node's finished sums of one box. */
-template <int B>
+template <int B, bool TAPS>
 static __device__ __forceinline__ void store_node(const gather_arguments &p, int node, int column,
                                                   uint32_t staged, const float (&sum)[B / 2]) {
 #pragma unroll
@@ -416,8 +484,8 @@ static __device__ __forceinline__ void store_node(const gather_arguments &p, int
         __syncwarp();
 #pragma unroll
         for (int i = 0; i < 2; i++) {
-            store_units(p, (size_t)node * B + slab * SLAB + i * 16, column,
-                        staged + i * 16 * SLAB_ROW);
+            store_units<TAPS>(p, (size_t)node * B + slab * SLAB + i * 16, column,
+                              staged + i * 16 * SLAB_ROW);
         }
     }
 }
@@ -494,7 +562,7 @@ finish_share(const gather_arguments &p, const gather_work<S> &work, uint32_t bas
         __syncwarp();
         stage_units(staged, shared_load4(at), shared_load4(at + SUM_ROW));
         __syncwarp();
-        store_units(p, (size_t)node * S::B + piece * 16 % S::B, column, staged);
+        store_units<false>(p, (size_t)node * S::B + piece * 16 % S::B, column, staged);
     }
 }
 
@@ -530,7 +598,8 @@ finish_part(const gather_arguments &p, const gather_work<S> &work, uint32_t base
         }
 #pragma unroll
         for (int box = 0; box < S::BOXES; box++) {
-            store_node<S::B>(p, work.part.node[node], column + box * BOX, staged, sum[node][box]);
+            store_node<S::B, S::TAPS>(p, work.part.node[node], column + box * BOX, staged,
+                                      sum[node][box]);
         }
     }
 }
@@ -552,7 +621,8 @@ static __global__ void __launch_bounds__(THREADS, 1)
         registers_shrink<S::PRODUCER_REGISTERS>();
         const int role = warp - CONSUMER_WARPS;
         if (role == 1 || (role > 1 && !p.overlap)) wait_for_earlier();
-        if (role == 0) produce_activations<S>(x_map, p, base, stages);
+        if (role == 0 && !S::TAPS) produce_activations<S>(x_map, p, base, stages);
+        if (role == 0 && S::TAPS) produce_taps<S>(x_map, p, base, stages);
         if (role == 1) watch_flags<S>(p);
         if (role > 1 && role - 2 < S::WEIGHT_WARPS) {
             produce_weights<S>(w_map, p, base, stages, role - 2);
@@ -606,7 +676,7 @@ static __global__ void __launch_bounds__(THREADS, 1)
  * and rows of 32 two at a time, as 128 bytes. */
 template <typename S>
 static bool map_blocks(backend *be, CUtensorMap *map, const layout *l, const void *w) {
-    const uint64_t b = S::B, rows = b * (uint64_t)l->gates * (uint64_t)l->blocks;
+    const uint64_t b = S::B, rows = layout_weights(l) / b;
     const uint64_t extent[2] = {b, rows}, stride[1] = {b * 2};
     const uint32_t across = S::FORWARD ? S::DEPTH : 64, down = S::FORWARD ? S::B : S::DEPTH;
     const uint32_t box[2] = {across, down};
@@ -615,16 +685,19 @@ static bool map_blocks(backend *be, CUtensorMap *map, const layout *l, const voi
                     across == 32 ? CU_TENSOR_MAP_SWIZZLE_64B : CU_TENSOR_MAP_SWIZZLE_128B);
 }
 
-/* x or dy; where rows of W come in pairs, first the even rows of a box, then the odd ones. */
+/* x or dy of `steps` positions; where rows of W come in pairs, first the even rows of a box, then
+ * the odd ones. */
 template <typename S>
-static bool map_sources(backend *be, CUtensorMap *map, const layout *l, const void *x,
-                        int columns) {
+static bool map_sources(backend *be, CUtensorMap *map, const layout *l, const void *x, int columns,
+                        int steps) {
+    const int rank = S::TAPS ? 3 : 2;
     const uint64_t rows = S::FORWARD ? layout_inputs(l) : layout_rows(l);
     const uint64_t row = (uint64_t)columns * 2;
-    const uint64_t extent[3] = {(uint64_t)columns, rows / 2, 2}, stride[2] = {2 * row, row};
-    const uint32_t box[3] = {BOX, S::DEPTH / 2, 2};
-    if (!S::PAIRED) return map_activations(be, map, 2, x, rows, columns, 1, S::DEPTH);
-    return make_map(be, map, x, 3, extent, stride, box, CU_TENSOR_MAP_SWIZZLE_128B);
+    const uint64_t extent[4] = {(uint64_t)columns, rows / 2, 2, (uint64_t)steps};
+    const uint64_t stride[3] = {2 * row, row, rows * row};
+    const uint32_t box[4] = {BOX, S::DEPTH / 2, 2, 1};
+    if (!S::PAIRED) return map_activations(be, map, rank, x, rows, columns, steps, S::DEPTH);
+    return make_map(be, map, x, rank + 1, extent, stride, box, CU_TENSOR_MAP_SWIZZLE_128B);
 }
 
 /* Tiles of columns that are taken abreast share weights; tiles taken one after the other have more
@@ -641,24 +714,32 @@ static int tiles_abreast(backend *be, const layout *l, int columns, int tile) {
 template <typename S>
 static void launch(backend *be, const device_layout *device, const gather_parts *parts,
                    const partial_sums *partial, const product_call *c) {
-    const int columns = c->columns, tiles = (columns + S::TILE - 1) / S::TILE;
+    const layout *l = &device->host;
+    const int columns = c->columns * c->steps, tiles = (columns + S::TILE - 1) / S::TILE;
+    const int read = !S::TAPS ? 1 : S::FORWARD ? c->taps->in_positions : c->taps->out_positions;
     CUtensorMap w_map, x_map;
-    if (!map_blocks<S>(be, &w_map, &device->host, c->left)) return;
-    if (!map_sources<S>(be, &x_map, &device->host, c->right, columns)) return;
+    if (!map_blocks<S>(be, &w_map, l, c->left)) return;
+    if (!map_sources<S>(be, &x_map, l, c->right, c->columns, read)) return;
     const int most = partial_slots<S>() / parts->span; /* tiles that there are slots for */
-    const int abreast = min(most, tiles_abreast(be, &device->host, columns, S::TILE));
-    const gather_arguments p = {parts->part,
-                                parts->source,
-                                parts->block,
-                                (bf16 *)c->out,
-                                columns,
-                                tiles,
-                                parts->count,
-                                tiles * parts->count,
-                                abreast,
-                                parts->whole,
-                                cuda_of(be)->weights_settled,
-                                *partial};
+    const int abreast = min(most, tiles_abreast(be, l, columns, S::TILE));
+    gather_arguments p = {parts->part,
+                          parts->source,
+                          parts->block,
+                          (bf16 *)c->out,
+                          columns,
+                          tiles,
+                          parts->count,
+                          tiles * parts->count,
+                          abreast,
+                          parts->whole,
+                          cuda_of(be)->weights_settled,
+                          *partial};
+    if (S::TAPS) {
+        p.positions = S::FORWARD ? c->taps->source : c->taps->target;
+        p.taps = l->taps;
+        p.images = c->columns;
+        p.rows = (int)(S::FORWARD ? layout_rows(l) : layout_inputs(l));
+    }
     cuda_launch(be, S::FORWARD ? "fprop" : "dgrad", true, gather<S>,
                 min(p.works, cuda_of(be)->processors), THREADS, S::BYTES, w_map, x_map, p);
     cuda_of(be)->weights_settled = true;
@@ -668,6 +749,13 @@ template <int B, int G, bool FORWARD>
 static void launch_cut(backend *be, const device_layout *device, const gather_direction *tables,
                        const product_call *c) {
     const int cut = cut_of(c->columns);
+    if constexpr (G == 1) {
+        if (c->taps) { /* columns of all positions: many */
+            launch<gather_shape<B, G, FORWARD, 2, false, true>>(
+                be, device, &tables->cut[GATHER_CUTS - 1], &tables->partial, c);
+            return;
+        }
+    }
     if (tables->cut[cut].shared) {
         launch<gather_shape<B, G, FORWARD, 1, true>>(be, device, &tables->cut[cut],
                                                      &tables->partial, c);

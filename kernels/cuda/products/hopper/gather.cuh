@@ -41,6 +41,8 @@ typedef struct gather_tables {
 /* The columns for which each cut is planned, the most that it is for but for the last one. */
 static const int columns_of_cut[GATHER_CUTS] = {128, 256, 512, 4096};
 
+enum { TAPS_COLUMNS = 1 << 15 }; /* for which a convolution is planned, of all positions */
+
 static inline int cut_of(int columns) {
     int cut = 0;
     while (cut < GATHER_CUTS - 1 && columns > columns_of_cut[cut]) cut++;
@@ -57,6 +59,11 @@ static constexpr __host__ __device__ int boxes_of_cut(int b, int gates, int cut)
 /* The most nodes of a part. More nodes gather less; fewer leave room for more stages. */
 static constexpr __host__ __device__ int nodes_of_part(int b, int gates, int boxes) {
     return b == 32 ? (gates == 1 ? 6 : 5) : b == 64 ? 3 : boxes == 1 ? 2 : 1;
+}
+
+/* The same of a convolution, whose producers need more registers. */
+static constexpr __host__ __device__ int nodes_of_taps(int b) {
+    return b == 32 ? 5 : b == 64 ? 2 : 1;
 }
 
 static_assert(nodes_of_part(32, 1, 1) <= PART_NODES, "a source has a bit for each");

@@ -16,7 +16,7 @@ enum { PHASES = 16 }; /* of the order in which all thread blocks go through sour
 typedef struct gather_lists {
     node_lists of;
     const int *block; /* NULL: in order */
-    int b, gates;
+    int b, gates, taps;
 } gather_lists;
 
 /* A part as it is cut: entries [begin, end) of its nodes' lists, and of the sources that these have
@@ -243,8 +243,10 @@ static int longest_span(const cut_part *parts, int count) {
  * one. */
 static gather_cut choose_plan(const gather_lists *l, int cut, int *const *orders, int processors,
                               cut_part *parts, merged_source *merged) {
-    const int boxes = boxes_of_cut(l->b, l->gates, cut), columns = 2 * boxes * BOX; /* of a tile */
-    const int slots = nodes_of_part(l->b, l->gates, boxes), tiles = columns_of_cut[cut] / columns;
+    const int boxes = boxes_of_cut(l->b, l->gates, cut);
+    const int columns = 2 * boxes * BOX; /* of a tile */
+    const int slots = l->taps ? nodes_of_taps(l->b) : nodes_of_part(l->b, l->gates, boxes);
+    const int tiles = (l->taps ? TAPS_COLUMNS : columns_of_cut[cut]) / columns;
     gather_cut best = {NULL, slots, even_parts(l, slots, processors)};
     int made = cut_parts(l, &best, columns, parts, merged);
     best.time = time_of(parts, made, tiles, processors, false);
@@ -254,9 +256,10 @@ static gather_cut choose_plan(const gather_lists *l, int cut, int *const *orders
         made = cut_parts(l, &plan, columns, parts, merged);
         plan.time = time_of(parts, made, tiles, processors, true);
         if (plan.time < best.time) best = plan;
-        /* All parts that share nodes run at once, each with a slot for all its sums. */
+        /* All parts that share nodes run at once, each with a slot for all its sums; so not those of
+         * a convolution, which has many columns. */
         const int most = min(processors, PARTIAL_FLOATS / (slots * l->b * columns)) / tiles;
-        if (boxes > 1 || made >= most) continue;
+        if (boxes > 1 || l->taps || made >= most) continue;
         for (int i = 0; i < made; i++) plan.most += parts[i].cost / most;
         while (share_parts(l, parts, made, plan.most, NULL) > most) plan.most *= 1.01;
         made = cut_parts(l, &plan, columns, parts, merged);
@@ -343,10 +346,30 @@ static void plan_direction(backend *be, device_layout *device, gather_direction 
     }
 }
 
+/* The lists of a convolution: for each source as many, numbered node by node, as there are taps. The
+ * caller frees what is in `arrays`. */
+static gather_lists spread_taps(const gather_lists *l, int taps, int *(&arrays)[3]) {
+    const int nodes = l->of.nodes, total = l->of.begin[nodes];
+    int *start = arrays[0] = host_array<int>((size_t)nodes + 1);
+    int *other = arrays[1] = host_array<int>((size_t)total * taps);
+    int *block = arrays[2] = host_array<int>((size_t)total * taps);
+    for (int i = 0; i <= nodes; i++) start[i] = l->of.begin[i] * taps;
+    for (int k = 0; k < total * taps; k++) {
+        other[k] = l->of.other[k / taps] * taps + k % taps;
+        block[k] = (l->block ? l->block[k / taps] : k / taps) * taps + k % taps;
+    }
+    return {{nodes, l->of.sources * taps, start, start + 1, other}, block, l->b, l->gates, taps};
+}
+
 void *gather_plan(backend *be, device_layout *device, const layout *l) {
     gather_tables *tables = layout_plan<gather_tables>(device);
-    const gather_lists columns = {column_lists(l), l->column_block, l->in_block, l->gates};
-    const gather_lists rows = {row_lists(l), NULL, l->in_block, l->gates};
+    gather_lists columns = {column_lists(l), l->column_block, l->in_block, l->gates, l->taps};
+    gather_lists rows = {row_lists(l), NULL, l->in_block, l->gates, l->taps};
+    int *arrays[2][3] = {};
+    if (l->taps) {
+        columns = spread_taps(&columns, l->taps, arrays[0]);
+        rows = spread_taps(&rows, l->taps, arrays[1]);
+    }
     const int most = nodes_of_part(l->in_block, l->gates, 1);
     int *orders[PART_NODES + 1] = {}, *row_orders[PART_NODES + 1] = {};
     const bool alike = layout_is_symmetric(l);
@@ -360,5 +383,6 @@ void *gather_plan(backend *be, device_layout *device, const layout *l) {
         free(orders[nodes]);
         free(row_orders[nodes]);
     }
+    for (int i = 0; i < 6; i++) free(arrays[i / 3][i % 3]);
     return tables;
 }

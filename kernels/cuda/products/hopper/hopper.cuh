@@ -227,10 +227,10 @@ static inline bool map_activations(backend *be, CUtensorMap *map, int rank, cons
     return make_map(be, map, x, rank, extent, stride, box, CU_TENSOR_MAP_SWIZZLE_128B);
 }
 
-/* dW, in fp32, in boxes of 32 columns and `box_rows` rows. */
+/* dW, in fp32, `copies` of it one after another, in boxes of 32 columns and `box_rows` rows. */
 static inline bool map_results(backend *be, CUtensorMap *map, const layout *l, void *dw,
-                               int box_rows) {
-    const uint64_t rows = (uint64_t)l->blocks * (uint64_t)(l->gates * l->in_block);
+                               int box_rows, int copies) {
+    const uint64_t rows = layout_weights(l) / (uint64_t)l->in_block * (uint64_t)copies;
     const uint64_t row = (uint64_t)l->in_block * sizeof(float);
     const uint64_t extent[2] = {(uint64_t)l->in_block, rows}, stride[1] = {row};
     const uint32_t box[2] = {32, (uint32_t)box_rows};

@@ -45,8 +45,31 @@ typedef struct wgrad_one_gate_arguments {
     wgrad_one_gate_tables tables;
     const int *start;             /* of the layout's rows */
     int columns, steps, b, down;  /* down: tiles of a node's rows */
+    const int *positions;         /* of a convolution: [steps][taps] what is read */
+    int taps;                     /* at least 1 */
+    int works;                    /* tasks, each as often as the positions are split */
+    int all_rows;                 /* of dW, which a split has after those before */
     int row_stages, input_stages; /* of wgrad_one_gate */
 } wgrad_one_gate_arguments;
+
+/* What a thread block does at a time: a task, for some of the steps. */
+struct task_work {
+    int task, first, end, row0; /* row0: where its results begin */
+
+    __device__ task_work(const wgrad_one_gate_arguments &p, int work)
+        : task(work), first(0), end(p.steps), row0(0) {
+        if (p.works == p.tables.tasks) return;
+        const int split = work / p.tables.tasks, splits = p.works / p.tables.tasks;
+        task = work % p.tables.tasks;
+        first = (int)((long long)p.steps * split / splits);
+        end = (int)((long long)p.steps * (split + 1) / splits);
+        row0 = split * p.all_rows;
+    }
+
+    __device__ int panels(int columns) const {
+        return (end - first) * ((columns + BOX - 1) / BOX);
+    }
+};
 
 /* Stages a warp's results on their way to global memory, 16 rows at a time. */
 struct way_out {
@@ -59,11 +82,11 @@ struct way_out {
 
     /* The place of a task's tile in dW, from its row and column in tiles and its block's position
      * in the row's list. */
-    __device__ void aim(int number, const wgrad_one_gate_arguments &p, int row, int column,
-                        int position) const {
-        const int block = p.start[row / p.down] + position;
+    __device__ void aim(int number, const wgrad_one_gate_arguments &p, int row0, int row,
+                        int column, int position) const {
+        const int block = p.start[row / p.down] * p.taps + position;
         shared_store(targets + number * 8, column % (p.b / EDGE) * EDGE);
-        shared_store(targets + number * 8 + 4, (block * p.down + row % p.down) * EDGE);
+        shared_store(targets + number * 8 + 4, row0 + (block * p.down + row % p.down) * EDGE);
     }
 
     __device__ void aim_nowhere(int number) const {
@@ -140,20 +163,49 @@ struct tile_ring : ring_barriers {
     }
 };
 
+/* Where a tile of x comes from. Those of a convolution are numbered by node and tap, and read at
+ * another position than the result's, or beyond the columns, which TMA fills with zeros. */
+template <bool TAPS> struct tile_source {
+    int row, tap;
+
+    __device__ tile_source(const wgrad_one_gate_arguments &p, int tile, bool inputs)
+        : row(tile * EDGE), tap(-1) {
+        if (!TAPS || !inputs) return;
+        const int across = p.b / EDGE, source = tile / across;
+        row = (source / p.taps * across + tile % across) * EDGE;
+        tap = source % p.taps;
+    }
+
+    __device__ int position(const wgrad_one_gate_arguments &p, int step) const {
+        return !TAPS || tap < 0 || step >= p.steps ? step : p.positions[step * p.taps + tap];
+    }
+
+    __device__ void load(uint32_t to, const CUtensorMap *map, uint32_t barrier, int column,
+                         int columns, int position) const {
+        if (TAPS && position < 0) column = columns;
+        tensor_load(to, map, barrier, column, row, TAPS ? max(position, 0) : position);
+    }
+};
+
 /* A producer warp fills a ring with all tasks' rows of dy, or with their inputs; a lane fetches a
  * tile of each panel. Each task's rows take as much room as the most rows of a task. */
+template <bool TAPS>
 static __device__ inline void produce(tile_ring ring, const CUtensorMap &map,
                                       const wgrad_one_gate_arguments &p, bool inputs) {
     const int lane = threadIdx.x % 32;
     int free = ring.size, oldest = 0, phase = 0, under_way = 0;
     int sizes = 0; /* lane i: of the ring's batch i */
-    for (int i = blockIdx.x; i < p.tables.tasks; i += gridDim.x) {
-        const sampled_task &task = p.tables.task[i];
+    for (int i = blockIdx.x; i < p.works; i += gridDim.x) {
+        const task_work work(p, i);
+        const sampled_task &task = p.tables.task[work.task];
         const int count = inputs ? task.inputs[0] : task.rows;
         const int room = inputs ? count : p.tables.rows;
         const uint16_t *list = p.tables.tile + task.first + (inputs ? task.rows : 0);
-        const int row = lane < count ? list[lane] * EDGE : 0;
-        for (int t = 0; t < p.steps; t++) {
+        const tile_source<TAPS> source(p, lane < count ? list[lane] : 0, inputs);
+        int next = source.position(p, work.first); /* looked up a step ahead */
+        for (int t = work.first; t < work.end; t++) {
+            const int position = next;
+            next = source.position(p, t + 1);
             for (int n = 0; n < p.columns; n += BOX) {
                 while (free < room || under_way == RING_BATCHES) {
                     ring.wait_empty(oldest, phase);
@@ -168,13 +220,16 @@ static __device__ inline void produce(tile_ring ring, const CUtensorMap &map,
                 const uint32_t barrier = ring.full + ring.slot * 8;
                 if (lane == 0) barrier_expect(barrier, count * TILE_BYTES);
                 __syncwarp();
-                if (lane < count) tensor_load(ring.tile(lane), &map, barrier, n, row, t);
+                if (lane < count) {
+                    source.load(ring.tile(lane), &map, barrier, n, p.columns, position);
+                }
                 ring.next(room);
             }
         }
     }
 }
 
+template <bool TAPS>
 static __global__ void __launch_bounds__(THREADS, 1)
     wgrad_one_gate_pairs(const __grid_constant__ CUtensorMap dy_map,
                          const __grid_constant__ CUtensorMap x_map,
@@ -193,23 +248,24 @@ static __global__ void __launch_bounds__(THREADS, 1)
     if (warp >= CONSUMER_WARPS) { /* the producers */
         registers_shrink<24>();
         wait_for_earlier();
-        if (warp == CONSUMER_WARPS) produce(rows, dy_map, p, false);
-        if (warp == CONSUMER_WARPS + 1) produce(inputs, x_map, p, true);
+        if (warp == CONSUMER_WARPS) produce<TAPS>(rows, dy_map, p, false);
+        if (warp == CONSUMER_WARPS + 1) produce<TAPS>(inputs, x_map, p, true);
         return;
     }
 
     registers_grow<240>();
     wait_for_earlier();
     let_next_start();
-    const int panels = p.steps * ((p.columns + BOX - 1) / BOX);
     const int group = warp / 4, upper = warp / 2 % 2; /* upper: rows 32 - 63 of the products */
     const uint32_t dy_lane =
         chunk_at(warp % 2 * 16 + lane / 8 % 2 * 8 + own_row(lane % 8), lane / 16);
     way_out out(&dw_map, base);
     const uint64_t above = (uint64_t)(1024 >> 4 | SWIZZLE_128 << 30) << 32;
-    for (int i = blockIdx.x; i < p.tables.tasks; i += gridDim.x) {
-        const sampled_task &task = p.tables.task[i];
-        const sampled_pair *pair = p.tables.pair + ((size_t)i * 2 + group) * PAIRS;
+    for (int i = blockIdx.x; i < p.works; i += gridDim.x) {
+        const task_work work(p, i);
+        const int panels = work.panels(p.columns);
+        const sampled_task &task = p.tables.task[work.task];
+        const sampled_pair *pair = p.tables.pair + ((size_t)work.task * 2 + group) * PAIRS;
         const int count = task.inputs[0];
         float sum[PAIRS][4][4] = {};
         uint32_t places[PAIRS / 3] = {}; /* of each pair: the warp's row, the column; 5 bits each */
@@ -225,8 +281,8 @@ static __global__ void __launch_bounds__(THREADS, 1)
             if (position == NO_TILE) {
                 out.aim_nowhere(lane);
             } else {
-                out.aim(lane, p, list[place >> upper * 5 & 31], list[task.rows + (place >> 10)],
-                        position);
+                out.aim(lane, p, work.row0, list[place >> upper * 5 & 31],
+                        list[task.rows + (place >> 10)], position);
             }
         }
         __syncwarp();
@@ -288,15 +344,18 @@ struct runtime_ring : ring_barriers {
         __syncwarp(); /* as above */
     }
 
-    /* Fills the stage at `to` with `count` tiles from the list; all lanes of a warp. */
-    __device__ void fill(uint32_t to, const CUtensorMap *map, const uint16_t *list, int count,
-                         int n, int t) const {
+    /* Fills the stage at `to` with `count` tiles from the list, of dy or of x; all lanes of a
+     * warp. */
+    template <bool TAPS>
+    __device__ void fill(uint32_t to, const CUtensorMap *map, const wgrad_one_gate_arguments &p,
+                         const uint16_t *list, int count, int n, int t, bool inputs) const {
         const uint32_t barrier = full + stage * 8, lane = threadIdx.x % 32;
         barrier_wait(empty(stage), phase ^ 1);
         if (lane == 0) barrier_expect(barrier, count * TILE_BYTES);
         __syncwarp();
         if ((int)lane < count) {
-            tensor_load(to + lane * TILE_BYTES, map, barrier, n, list[lane] * EDGE, t);
+            const tile_source<TAPS> source(p, list[lane], inputs);
+            source.load(to + lane * TILE_BYTES, map, barrier, n, p.columns, source.position(p, t));
         }
     }
 };
@@ -334,7 +393,7 @@ static __device__ inline void multiply_batch(float (&sum)[SLOTS][2][4][4],
     }
 }
 
-template <int BATCHES>
+template <int BATCHES, bool TAPS>
 static __global__ void __launch_bounds__(THREADS, 1)
     wgrad_one_gate(const __grid_constant__ CUtensorMap dy_map,
                    const __grid_constant__ CUtensorMap x_map,
@@ -354,19 +413,20 @@ static __global__ void __launch_bounds__(THREADS, 1)
         registers_shrink<24>();
         if (warp > CONSUMER_WARPS) return;
         wait_for_earlier();
-        for (int i = blockIdx.x; i < p.tables.tasks; i += gridDim.x) {
-            const sampled_task task = p.tables.task[i];
+        for (int i = blockIdx.x; i < p.works; i += gridDim.x) {
+            const task_work work(p, i);
+            const sampled_task task = p.tables.task[work.task];
             const uint16_t *list = p.tables.tile + task.first;
-            for (int t = 0; t < p.steps; t++) {
+            for (int t = work.first; t < work.end; t++) {
                 for (int n = 0; n < p.columns; n += BOX) {
-                    rows.fill(dy + rows.stage * p.tables.rows * TILE_BYTES, &dy_map, list,
-                              task.rows, n, t);
+                    rows.fill<TAPS>(dy + rows.stage * p.tables.rows * TILE_BYTES, &dy_map, p, list,
+                                    task.rows, n, t, false);
                     rows.next(p.row_stages);
                     int from = task.rows;
 #pragma unroll
                     for (int h = 0; h < BATCHES; h++) {
-                        inputs.fill(x + inputs.stage * p.tables.inputs * TILE_BYTES, &x_map,
-                                    list + from, task.inputs[h], n, t);
+                        inputs.fill<TAPS>(x + inputs.stage * p.tables.inputs * TILE_BYTES, &x_map,
+                                          p, list + from, task.inputs[h], n, t, true);
                         inputs.next(p.input_stages);
                         from += task.inputs[h];
                     }
@@ -379,13 +439,14 @@ static __global__ void __launch_bounds__(THREADS, 1)
     registers_grow<240>();
     wait_for_earlier();
     let_next_start();
-    const int panels = p.steps * ((p.columns + BOX - 1) / BOX);
     const uint32_t dy_lane = dy + chunk_at(lane / 8 % 2 * 8 + own_row(lane % 8), lane / 16);
     way_out out(&dw_map, dy);
     const uint32_t x_lane = x + chunk_at(lane % 8 + lane / 16 * 8, lane / 8 % 2);
-    for (int i = blockIdx.x; i < p.tables.tasks; i += gridDim.x) {
+    for (int i = blockIdx.x; i < p.works; i += gridDim.x) {
+        const task_work work(p, i);
+        const int panels = work.panels(p.columns);
         const sampled_slot *slot =
-            p.tables.slot + ((size_t)i * BATCHES * CONSUMER_WARPS + warp) * SLOTS;
+            p.tables.slot + ((size_t)work.task * BATCHES * CONSUMER_WARPS + warp) * SLOTS;
         float sum[BATCHES][SLOTS][2][4][4] = {};
         uint32_t places[BATCHES] = {}; /* of each slot: row, column; a byte each */
 #pragma unroll
@@ -396,7 +457,7 @@ static __global__ void __launch_bounds__(THREADS, 1)
                 places[h] |= (uint32_t)(c.row << 8 | c.column) << s * 16;
             }
         }
-        const sampled_task &task = p.tables.task[i];
+        const sampled_task &task = p.tables.task[work.task];
         __syncwarp(); /* as above */
         if (lane < BATCHES * SLOTS) {
             const sampled_slot c = slot[lane / SLOTS * BATCH + lane % SLOTS];
@@ -405,7 +466,7 @@ static __global__ void __launch_bounds__(THREADS, 1)
             if (c.position == NO_TILE) {
                 out.aim_nowhere(lane);
             } else {
-                out.aim(lane, p, row[c.row], column[c.column], c.position);
+                out.aim(lane, p, work.row0, row[c.row], column[c.column], c.position);
             }
         }
         __syncwarp();
@@ -444,6 +505,15 @@ static __global__ void __launch_bounds__(THREADS, 1)
 #endif
 }
 
+/* Adds up the results of the splits. */
+static __global__ void add_splits(const float4 *from, int splits, size_t count, float4 *to) {
+    const size_t i = (size_t)blockIdx.x * blockDim.x + threadIdx.x;
+    if (i >= count) return;
+    float4 sum = from[i];
+    for (int split = 1; split < splits; split++) add_four_sums(&sum.x, from[split * count + i]);
+    to[i] = sum;
+}
+
 /* ------------------------------------------------------------------------------------- launch */
 
 typedef void wgrad_one_gate_kernel(CUtensorMap dy_map, CUtensorMap x_map, CUtensorMap dw_map,
@@ -456,22 +526,38 @@ void wgrad_one_gate_run(backend *be, const device_layout *device, const void *pl
     const int steps = c->steps, columns = c->columns;
     if (t->tasks == 0) return;
     CUtensorMap dy_map, x_map, dw_map;
+    const int read = c->taps ? c->taps->in_positions : steps;
+    const int splits = max(1, min(t->splits, steps));
+    const size_t weights = layout_weights(l);
+    float *out = splits > 1 ? t->partial : (float *)c->out;
     const wgrad_one_gate_arguments p = {*t,
                                         l->row_start,
                                         columns,
                                         steps,
                                         l->in_block,
                                         l->gates * l->in_block / EDGE,
+                                        c->taps ? c->taps->source : NULL,
+                                        max(l->taps, 1),
+                                        t->tasks * splits,
+                                        (int)(weights / (size_t)l->in_block),
                                         t->row_tiles / t->rows,
                                         min((TILES - t->row_tiles) / t->inputs, (int)RING_BATCHES)};
     if (!map_activations(be, &dy_map, 3, c->left, layout_rows(l), columns, steps, EDGE) ||
-        !map_activations(be, &x_map, 3, c->right, layout_inputs(l), columns, steps, EDGE) ||
-        !map_results(be, &dw_map, l, c->out, STAGED_BYTES / STAGED_ROW))
+        !map_activations(be, &x_map, 3, c->right, layout_inputs(l), columns, read, EDGE) ||
+        !map_results(be, &dw_map, l, out, STAGED_BYTES / STAGED_ROW, splits))
         return;
-    static wgrad_one_gate_kernel *const kernels[4] = {wgrad_one_gate_pairs, wgrad_one_gate<1>,
-                                                      wgrad_one_gate<2>, wgrad_one_gate<3>};
-    wgrad_one_gate_kernel *kernel = kernels[t->batches];
-    const int grid = min(t->tasks, cuda_of(be)->processors);
+    static wgrad_one_gate_kernel *const kernels[2][4] = {
+        {wgrad_one_gate_pairs<false>, wgrad_one_gate<1, false>, wgrad_one_gate<2, false>,
+         wgrad_one_gate<3, false>},
+        {wgrad_one_gate_pairs<true>, wgrad_one_gate<1, true>, wgrad_one_gate<2, true>,
+         wgrad_one_gate<3, true>}};
+    wgrad_one_gate_kernel *kernel = kernels[c->taps != NULL][t->batches];
+    const int grid = min(p.works, cuda_of(be)->processors);
     cuda_launch(be, "wgrad", true, kernel, dim3(grid), THREADS, (size_t)BYTES, dy_map, x_map,
                 dw_map, p);
+    if (splits > 1) {
+        const size_t fours = weights / 4;
+        add_splits<<<(uint32_t)((fours + 255) / 256), 256, 0, cuda_of(be)->stream>>>(
+            (const float4 *)out, splits, fours, (float4 *)c->out);
+    }
 }

@@ -29,6 +29,8 @@ typedef struct wgrad_one_gate_tables {
     int tasks, batches; /* batches: of a task of single tiles; 0: tasks are of pairs */
     int rows, inputs;   /* the most that a task, a batch has */
     int row_tiles;      /* of the operand tiles in shared memory */
+    int splits;         /* of a convolution's positions, where there are few tasks; else 1 */
+    float *partial;     /* dW of each split */
     sampled_task *task;
     uint16_t *tile;     /* the tasks' lists */
     sampled_slot *slot; /* [tasks][batches][warps][tiles of a warp] */

@@ -61,16 +61,19 @@ typedef struct wgrad_one_gate_cut {
 
 static tile_lists list_tiles(const layout *l) {
     const int across = l->in_block / EDGE, down = l->gates * across;
-    const size_t tiles = (size_t)l->blocks * across * down;
-    tile_lists t = {l->out_nodes * down, l->in_nodes * across};
+    const int taps =
+        max(l->taps, 1); /* of a convolution each is a block, and reads a node of its own */
+    const size_t tiles = (size_t)l->blocks * taps * across * down;
+    tile_lists t = {l->out_nodes * down, l->in_nodes * taps * across};
     t.start = host_array<int>((size_t)t.rows + 1);
     t.column = host_array<int>(tiles);
     t.position = host_array<int>(tiles);
     for (int r = 0, made = 0; r < t.rows; r++) {
         const int first = l->row_start[r / down], count = l->row_start[r / down + 1] - first;
-        for (int k = 0; k < count; k++) {
+        for (int k = 0; k < count * taps; k++) {
             for (int c = 0; c < across; c++, made++) {
-                t.column[made] = l->row_column[first + k] * across + c;
+                const int node = l->row_column[first + k / taps] * taps + k % taps;
+                t.column[made] = node * across + c;
                 t.position[made] = k;
             }
         }
@@ -461,13 +464,25 @@ static int share_tiles(const wgrad_one_gate_cut *p, int listed_rows) {
     return best * p->rows;
 }
 
+/* A convolution has few tiles, and many positions to sum over. These are split where tasks that
+ * share as much as they can would leave multiprocessors idle. */
+static int splits_of(size_t tiles, int processors) {
+    const double tasks = ceil(1.2 * (double)tiles / (4 * PAIRS));
+    return max(1, min((int)(processors / tasks), 64));
+}
+
 void *wgrad_one_gate_plan(backend *be, device_layout *device, const layout *l) {
     wgrad_one_gate_tables *t = layout_plan<wgrad_one_gate_tables>(device);
     tile_lists lists = list_tiles(l);
     const size_t tiles = (size_t)lists.start[lists.rows];
     if (tiles == 0) return t;
     unsigned char *operands = host_array<unsigned char>(tiles);
-    wgrad_one_gate_cut p = choose_plan(&lists, cuda_of(be)->processors, operands);
+    t->splits = l->taps ? splits_of(tiles, cuda_of(be)->processors) : 1;
+    if (t->splits > 1) {
+        const size_t bytes = (size_t)t->splits * layout_weights(l) * sizeof(float);
+        t->partial = (float *)layout_device_block(be, device, bytes);
+    }
+    wgrad_one_gate_cut p = choose_plan(&lists, cuda_of(be)->processors / t->splits, operands);
     const size_t tasks = (size_t)p.tasks, listed = (size_t)p.listed;
     const size_t slots = tasks * p.batches * batch_width(&p);
     p.task = host_array<sampled_task>(tasks);

@@ -38,7 +38,7 @@ static inline product product_of(backend *be, const device_layout *device, const
     p.out = c->out;
     p.columns = c->columns;
     p.steps = c->steps;
-    p.taps = l->taps;
+    p.taps = max(l->taps, 1);
     if (c->taps) p.positions = c->op == DGRAD ? c->taps->target : c->taps->source;
     p.b = l->in_block;
     p.log_b = log2_of(p.b);
