@@ -31,6 +31,22 @@ def run(*arguments):
                           capture_output=True, timeout=300)
 
 
+class Conv(unittest.TestCase):
+    def test_refusals(self):
+        for words, arguments in (("--filter: expected an odd number, got 4", ["--filter", "4"]),
+                                 ("--features: expected a multiple of --block, 64", ["--features", "96", "--block", "64"]),
+                                 ("--block: expected 8, 16, 32, 64 or 128, got 48", ["--block", "48"]),
+                                 ("--density", ["--density", "2"])):
+            result = run("conv", *arguments)
+            self.assertEqual(result.returncode, 2)
+            self.assertIn(words, result.stderr.splitlines()[0])
+
+    def test_without_a_gpu(self):
+        result = run("conv")
+        self.assertEqual((result.returncode, result.stdout, result.stderr.count("\n")), (1, "", 1))
+        self.assertIn("device cuda", result.stderr)
+
+
 class Matmul(unittest.TestCase):
     def test_without_a_gpu(self):
         result = run("matmul")

@@ -1,6 +1,7 @@
 /* The benchmarks' arithmetic on shapes that can be worked out by hand, and what they write. */
 #include "support.h"
 
+#include "bench/conv.h"
 #include "bench/report.h"
 #include "bench/timing.h"
 #include "bench/update.h"
@@ -393,6 +394,26 @@ static void test_text_and_json(void **state) {
     free(text);
 }
 
+static void test_conv_reports(void **state) {
+    (void)state;
+    const conv_options o = {
+        .features = 1024, .block = 32, .images = 64, .shape = {.in = {32, 32}, .filter = {3, 3}}};
+    const conv_results r = {.device = "A GPU",
+                            .dense = 1e-3,
+                            .rows = {{0.25, {4e-4, 5e-4, 6e-4}}, {0.1, {1e-4, 2e-4, 3e-4}}},
+                            .count = 2};
+    for (int json = 0; json < 2; json++) {
+        char *text = NULL;
+        size_t size;
+        FILE *out = open_memstream(&text, &size);
+        (json ? conv_json : conv_text)(&o, &r, out);
+        fclose(out);
+        assert_contains(text, json ? "\"dense_us\": 1000" : "dense, at the measured rate: 1000 us");
+        assert_contains(text, json ? "\"dgrad_us\": 500" : "0.2500    400 us    0.400    500 us");
+        free(text);
+    }
+}
+
 /* A recording that takes almost no time is still timed, and one that fails is reported. */
 static int issued;
 
@@ -417,6 +438,7 @@ static void test_time_operation(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_conv_reports),
         cmocka_unit_test(test_product_memory_and_operations),
         cmocka_unit_test(test_product_floor),
         cmocka_unit_test(test_gathered_bytes),

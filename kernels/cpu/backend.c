@@ -207,8 +207,8 @@ static tap_table *taps_create(backend *be, const tap_table *host) {
     (void)be;
     tap_table *made = mem_alloc(1, sizeof *made);
     *made = *host;
-    made->source = copy_table(host->source, (size_t)(host->out_positions * host->taps));
-    made->target = copy_table(host->target, (size_t)(host->in_positions * host->taps));
+    made->source = copy_table(host->source, (size_t)host->out_positions * (size_t)host->taps);
+    made->target = copy_table(host->target, (size_t)host->in_positions * (size_t)host->taps);
     return made;
 }
 

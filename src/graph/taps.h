@@ -1,6 +1,6 @@
 /* Convolutions as products: which position of the input each tap of a filter reads at each position
- * of the output. Positions are rows by columns of an image, in that order; a signal of one dimension
- * is an image of one row. */
+ * of the output. Positions are rows by columns of an image, in that order; a signal of one
+ * dimension is an image of one row. */
 #ifndef SMALLWORLD_GRAPH_TAPS_H
 #define SMALLWORLD_GRAPH_TAPS_H
 

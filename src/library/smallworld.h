@@ -140,8 +140,8 @@ SMALLWORLD_API bool smallworld_wgrad(smallworld_product *p, const void *dy, cons
  *
  *   (r stride[0] + f dilation[0] - pad[0][0],  c stride[1] + g dilation[1] - pad[1][0])
  *
- * or zero outside the image, so that other pads before and after make shifted, causal filters. dgrad
- * is the transposed convolution. Taps are in the order of the filter's rows. */
+ * or zero outside the image, so that other pads before and after make shifted, causal filters.
+ * dgrad is the transposed convolution. Taps are in the order of the filter's rows. */
 typedef struct smallworld_conv_shape {
     int in[2], filter[2], stride[2], dilation[2];
     int pad[2][2]; /* zeros before and after, of rows and of columns */

@@ -122,7 +122,7 @@ static const call_condition
     all_calls =          {"", NULL},
     one_step_by_64 =     {"one step, of columns by 64", takes_one_step_by_64},
     one_step_from_128 =  {"one step of 128 columns or more", takes_one_step_from_128},
-    gather_calls =       {"one step: one gate from 96 columns on, or dgrad by 64; or images by 64", gather_takes},
+    gather_calls =       {"one step: 96 columns of one gate, dgrad or images by 64", gather_takes},
     few_columns_calls =  {"one step, and of four gates no sums for layer norm", few_columns_takes},
     up_to_128 =          {"at most 128 columns of one gate, 32 of four", few_columns_prefers},
     much_work =          {"four gates, or more columns or blocks", small_blocks_prefers},

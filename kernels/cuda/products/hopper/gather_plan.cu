@@ -256,8 +256,8 @@ static gather_cut choose_plan(const gather_lists *l, int cut, int *const *orders
         made = cut_parts(l, &plan, columns, parts, merged);
         plan.time = time_of(parts, made, tiles, processors, true);
         if (plan.time < best.time) best = plan;
-        /* All parts that share nodes run at once, each with a slot for all its sums; so not those of
-         * a convolution, which has many columns. */
+        /* All parts that share nodes run at once, each with a slot for all its sums; so not those
+         * of a convolution, which has many columns. */
         const int most = min(processors, PARTIAL_FLOATS / (slots * l->b * columns)) / tiles;
         if (boxes > 1 || l->taps || made >= most) continue;
         for (int i = 0; i < made; i++) plan.most += parts[i].cost / most;
@@ -346,8 +346,8 @@ static void plan_direction(backend *be, device_layout *device, gather_direction 
     }
 }
 
-/* The lists of a convolution: for each source as many, numbered node by node, as there are taps. The
- * caller frees what is in `arrays`. */
+/* The lists of a convolution: for each source as many, numbered node by node, as there are taps.
+ * The caller frees what is in `arrays`. */
 static gather_lists spread_taps(const gather_lists *l, int taps, int *(&arrays)[3]) {
     const int nodes = l->of.nodes, total = l->of.begin[nodes];
     int *start = arrays[0] = host_array<int>((size_t)nodes + 1);
