@@ -18,8 +18,8 @@ while [ $# -gt 0 ] && [ "$1" != -- ]; do tools+=("$1"); shift; done
 [ $# -eq 0 ] || shift
 tests=("$@")
 [ ${#tools[@]} -gt 0 ] || tools=(memcheck initcheck racecheck)
-[ ${#tests[@]} -gt 0 ] || tests=(products dispatch chain cell cell_sequence ops model patterns train
-                                 logistic fit probe products:portable dispatch:portable
+[ ${#tests[@]} -gt 0 ] || tests=(products conv dispatch chain cell cell_sequence ops model patterns train
+                                 logistic fit probe products:portable conv:portable dispatch:portable
                                  chain:portable cell:portable ops:portable model:portable
                                  patterns:portable)
 

@@ -204,6 +204,10 @@ static void test_sizes(void **state) {
     assert_false(conv_shape_finish(&s, &err));
     assert_string_equal(err.text,
                         "filter[1]: expected a reach of at most the padded input, 8, got 9");
+    s = (conv_shape){{4000, 4000}, {20, 20}, {1, 1}, {1, 1}, {{0, 0}, {0, 0}}, {0, 0}};
+    assert_false(conv_shape_finish(&s, &err));
+    assert_string_equal(err.text,
+                        "filter: expected at most 134 taps of 16000000 positions, got 400");
     s.stride[0] = 0;
     assert_false(conv_shape_finish(&s, &err));
     assert_contains(err.text, "stride[0]: expected 1 to ");

@@ -3,9 +3,10 @@
 #include "core/memory.h"
 
 #include <inttypes.h>
+#include <limits.h>
 #include <stdlib.h>
 
-enum { MOST_POSITIONS = 1 << 24, MOST_TAPS = 1 << 12, MOST_SIZE = 1 << 20 };
+enum { MOST_POSITIONS = 1 << 24, MOST_SIZE = 1 << 20 };
 
 static bool in_range(const char *name, int axis, int value, int least, error *err) {
     return (value >= least && value <= MOST_SIZE) ||
@@ -33,13 +34,14 @@ bool conv_shape_finish(conv_shape *s, error *err) {
         s->out[i] = (int)((room - reach) / s->stride[i]) + 1;
     }
     const int64_t in = (int64_t)s->in[0] * s->in[1], out = (int64_t)s->out[0] * s->out[1];
-    const int64_t taps = (int64_t)s->filter[0] * s->filter[1];
-    if (in > MOST_POSITIONS || out > MOST_POSITIONS) {
+    const int64_t most = in > out ? in : out, taps = (int64_t)s->filter[0] * s->filter[1];
+    if (most > MOST_POSITIONS) {
         return error_set(err, "in: expected at most %d positions, got %" PRId64,
-                         (int)MOST_POSITIONS, in > out ? in : out);
+                         (int)MOST_POSITIONS, most);
     }
-    return taps <= MOST_TAPS ||
-           error_set(err, "filter: expected at most %d taps, got %" PRId64, (int)MOST_TAPS, taps);
+    return taps <= INT_MAX / most ||
+           error_set(err, "filter: expected at most %d taps of %" PRId64 " positions, got %" PRId64,
+                     (int)(INT_MAX / most), most, taps);
 }
 
 /* Where a tap reads along one axis; -1: outside. */

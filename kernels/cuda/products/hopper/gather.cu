@@ -1,5 +1,5 @@
 /* gather: dgrad of one gate and of four gates that share a pattern, and fprop of one gate, on
- * Hopper.
+ * Hopper; and both of a convolution.
  *
  *   y' [N columns][b units of a node] = sum over sources  x' [N][rows of the source]  W [rows][b]
  *
@@ -40,6 +40,10 @@
  * sources in common, ask for them at the same time. For the same reason all parts of a tile of
  * columns come before the next tile where there are many, unless weights are, too; see
  * tiles_abreast.
+ *
+ * A convolution is the same sum at every position, where a source is a node and a tap, and its rows
+ * are read at the position that the tap reads from there. Its columns are the images of all
+ * positions, one after another, so a box of 64 lies in one position.
  *
  * Each warp stages 1 KB for storing, which leaves room for one more stage than a part's sums would.
  *

@@ -15,6 +15,10 @@
  * a task's rows of dy, a slot of the other the rows of x that one batch of the task's tiles needs.
  * Pairs are made in one batch.
  *
+ * Of a convolution a tap is a block of its own, whose x is read at other steps than dy. It has few
+ * blocks and many steps, so these are split among several times as many thread blocks, and another
+ * kernel adds up what they store.
+ *
  * TMA stores the results, 16 rows of 32 at a time: whole lines, and the warp goes on. At few
  * columns they are most of the bytes.
  *
