@@ -193,7 +193,7 @@ static void test_convolution(void **state) {
     assert_null(smallworld_conv_create(OUT, IN, BLOCK, blocks, 0, &shape, &how));
     assert_contains(smallworld_error(), "blocks: expected 1 to ");
     assert_null(smallworld_conv_create(OUT, 2, BLOCK, blocks, COUNT, &shape, &how));
-    assert_contains(smallworld_error(), "blocks[1]: expected nodes below 2 and 2, got 0 and 2");
+    assert_contains(smallworld_error(), "block 1 joins nodes 0 and 2: expected 0 to 1");
     release_all(be, at, sizeof at / sizeof at[0]);
     double *const values[] = {w, x, dy, y, dx, dw};
     for (size_t i = 0; i < sizeof values / sizeof values[0]; i++) free(values[i]);

@@ -386,8 +386,9 @@ size_t CPU(wgrad_workspace)(backend *be, const layout *l, int steps, int columns
  * fprop and dgrad are one loop: over a node's list, and for each block over the taps that read
  * something at this position. `from` [taps] are the positions read. */
 
-BY_SHAPE void conv_tile(int groups, const layout *l, bool forward, int node, size_t row, size_t n,
-                        const real *w, const real *x, const int *from, size_t columns, real *y) {
+BY_SHAPE void conv_tile(int rows, int groups, const layout *l, bool forward, int node, size_t row,
+                        size_t n, const real *w, const real *x, const int *from, size_t columns,
+                        real *y) {
     const size_t b = (size_t)l->in_block;
     const size_t step = (forward ? layout_inputs(l) : layout_rows(l)) * columns;
     const int *start = forward ? l->row_start : l->column_start;
@@ -397,14 +398,14 @@ BY_SHAPE void conv_tile(int groups, const layout *l, bool forward, int node, siz
         const size_t block = (size_t)(forward ? k : l->column_block[k]) * (size_t)l->taps;
         for (int t = 0; t < l->taps; t++) {
             if (from[t] < 0) continue;
-            multiply_tile(ROWS, groups, sum,
+            multiply_tile(rows, groups, sum,
                           w + (block + (size_t)t) * b * b + row * (forward ? b : 1),
                           forward ? b : 1, forward ? 1 : b,
                           x + (size_t)from[t] * step + (size_t)other[k] * b * columns + n, columns,
                           COLUMN_GROUP, b);
         }
     }
-    store_tile(ROWS, groups, sum, false, y + row * columns + n, columns, COLUMN_GROUP);
+    store_tile(rows, groups, sum, false, y + row * columns + n, columns, COLUMN_GROUP);
 }
 
 static void convolve(backend *be, const layout *l, bool forward, const tap_table *taps,
@@ -419,11 +420,8 @@ static void convolve(backend *be, const layout *l, bool forward, const tap_table
         for (size_t row = 0; row < b; row += ROWS) {
             for (size_t n = 0, groups; n < columns; n += groups * COLUMN_GROUP) {
                 groups = (size_t)next_groups(columns - n);
-                if (groups == 1) {
-                    conv_tile(1, l, forward, node, row, n, w, x, from, columns, result);
-                } else {
-                    conv_tile(MOST_GROUPS, l, forward, node, row, n, w, x, from, columns, result);
-                }
+                CALL_BY_SHAPE(conv_tile, ROWS, groups, l, forward, node, row, n, w, x, from,
+                              columns, result);
             }
         }
         round_operands(be, result, b * columns);

@@ -35,7 +35,11 @@ enum {
     KEY_JSON,
     KEY_CSV,
     KEY_SVG,
-    KEY_KERNEL
+    KEY_KERNEL,
+    KEY_FEATURES,
+    KEY_FILTER,
+    KEY_SIZE,
+    KEY_IMAGES
 };
 
 static const struct argp_option matmul_options_table[] = {
@@ -225,17 +229,6 @@ static int bench_matmul(int argc, char **argv) {
 
 /* -------------------------------------------------------------------------------------- conv */
 
-enum {
-    KEY_CONV_FEATURES = 1,
-    KEY_CONV_BLOCK,
-    KEY_CONV_DENSITY,
-    KEY_CONV_FILTER,
-    KEY_CONV_SIZE,
-    KEY_CONV_IMAGES,
-    KEY_CONV_PRECISION,
-    KEY_CONV_JSON
-};
-
 typedef struct conv_arguments {
     conv_options options;
     int filter, size;
@@ -243,16 +236,15 @@ typedef struct conv_arguments {
 } conv_arguments;
 
 static const struct argp_option conv_options_table[] = {
-    {"features", KEY_CONV_FEATURES, "N", 0, "Features of the input and of the output; default 1024",
-     0},
-    {"block", KEY_CONV_BLOCK, "N", 0, "Side of a block, 8, 16, 32, 64 or 128; default 32", 0},
-    {"density", KEY_CONV_DENSITY, "LIST", 0,
+    {"features", KEY_FEATURES, "N", 0, "Features of the input and of the output; default 1024", 0},
+    {"block", KEY_BLOCK, "N", 0, "Side of a block, 8, 16, 32, 64 or 128; default 32", 0},
+    {"density", KEY_DENSITY, "LIST", 0,
      "Shares of the blocks that exist; default 0.5,0.25,0.1,0.05", 0},
-    {"filter", KEY_CONV_FILTER, "N", 0, "Side of the filter, odd; default 3", 0},
-    {"size", KEY_CONV_SIZE, "N", 0, "Side of an image in pixels; default 32", 0},
-    {"images", KEY_CONV_IMAGES, "N", 0, "Number of images; default 64", 0},
-    {"precision", KEY_CONV_PRECISION, "NAME", 0, "One of " BENCH_PRECISIONS "; default bf16", 0},
-    CLI_JSON(KEY_CONV_JSON),
+    {"filter", KEY_FILTER, "N", 0, "Side of the filter, odd; default 3", 0},
+    {"size", KEY_SIZE, "N", 0, "Side of an image in pixels; default 32", 0},
+    {"images", KEY_IMAGES, "N", 0, "Number of images; default 64", 0},
+    {"precision", KEY_PRECISION, "NAME", 0, "One of " BENCH_PRECISIONS "; default bf16", 0},
+    CLI_JSON(KEY_JSON),
     {0},
 };
 
@@ -260,23 +252,21 @@ static error_t parse_conv(int key, char *text, struct argp_state *state) {
     conv_arguments *a = state->input;
     conv_options *o = &a->options;
     switch (key) {
-    case KEY_CONV_FEATURES:
+    case KEY_FEATURES:
         o->features = (int)cli_integer(state, "--features", text, 8, 1 << 15);
         return 0;
-    case KEY_CONV_BLOCK:
+    case KEY_BLOCK:
         o->block = (int)cli_integer(state, "--block", text, 8, 128);
         check_block(state, o->block);
         return 0;
-    case KEY_CONV_DENSITY: parse_densities(state, text, o->densities, &o->density_count); return 0;
-    case KEY_CONV_FILTER: a->filter = (int)cli_integer(state, "--filter", text, 1, 63); return 0;
-    case KEY_CONV_SIZE: a->size = (int)cli_integer(state, "--size", text, 1, 255); return 0;
-    case KEY_CONV_IMAGES:
-        o->images = (int)cli_integer(state, "--images", text, 1, 1 << 14);
-        return 0;
-    case KEY_CONV_PRECISION:
+    case KEY_DENSITY: parse_densities(state, text, o->densities, &o->density_count); return 0;
+    case KEY_FILTER: a->filter = (int)cli_integer(state, "--filter", text, 1, 63); return 0;
+    case KEY_SIZE: a->size = (int)cli_integer(state, "--size", text, 1, 255); return 0;
+    case KEY_IMAGES: o->images = (int)cli_integer(state, "--images", text, 1, 1 << 14); return 0;
+    case KEY_PRECISION:
         o->precision = cli_choice(state, "--precision", text, BENCH_PRECISIONS);
         return 0;
-    case KEY_CONV_JSON: a->json = true; return 0;
+    case KEY_JSON: a->json = true; return 0;
     case ARGP_KEY_ARG: cli_refuse(state, "expected no arguments, got '%s'", text); return 0;
     case ARGP_KEY_END:
         if (a->filter % 2 == 0)

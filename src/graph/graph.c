@@ -529,23 +529,30 @@ graph *graph_create(const graph_options *options, int nodes, error *err) {
     return g;
 }
 
-static bool check_blocks(int nodes, const int32_t (*blocks)[2], int count, error *err) {
-    int selves = 0;
+bool graph_check_pairs(int out_nodes, int in_nodes, const int32_t (*pairs)[2], int count,
+                       error *err) {
     for (int k = 0; k < count; k++) {
-        int output = blocks[k][0], input = blocks[k][1];
-        if (output < 0 || output >= nodes || input < 0 || input >= nodes) {
+        const int output = pairs[k][0], input = pairs[k][1];
+        const bool bad_output = output < 0 || output >= out_nodes;
+        if (bad_output || input < 0 || input >= in_nodes) {
             return error_set(err, "block %d joins nodes %d and %d: expected 0 to %d", k, output,
-                             input, nodes - 1);
+                             input, (bad_output ? out_nodes : in_nodes) - 1);
         }
-        const int32_t *last = blocks[k > 0 ? k - 1 : 0];
+        const int32_t *last = pairs[k > 0 ? k - 1 : 0];
         if (k > 0 && (output < last[0] || (output == last[0] && input <= last[1]))) {
             return error_set(err,
                              "block %d (%d, %d) follows (%d, %d): expected ascending blocks "
                              "without repeats",
                              k, output, input, last[0], last[1]);
         }
-        selves += output == input;
     }
+    return true;
+}
+
+static bool check_blocks(int nodes, const int32_t (*blocks)[2], int count, error *err) {
+    int selves = 0;
+    if (!graph_check_pairs(nodes, nodes, blocks, count, err)) return false;
+    for (int k = 0; k < count; k++) selves += blocks[k][0] == blocks[k][1];
     if (selves == nodes) return true;
     return error_set(err, "%d self-blocks: expected one for each of %d nodes", selves, nodes);
 }

@@ -77,6 +77,11 @@ enum { GRAPH_MAX_NODES = 32768, GRAPH_MAX_BLOCKS = 1 << 26 };
  * "OUTPUT INPUT" an edge, nodes from 0, `#` starts a comment. Self-edges need not be listed. */
 graph *graph_create(const graph_options *options, int nodes, error *err);
 
+/* Refuses a list of `count` blocks (output node, input node) that is not ascending, has repeats, or
+ * names a node that is not there. */
+bool graph_check_pairs(int out_nodes, int in_nodes, const int32_t (*pairs)[2], int count,
+                       error *err);
+
 /* From an explicit list of `count` blocks (output node, input node), as checkpoints keep it; the
  * list must be ascending, without repeats, and hold every self-block. */
 graph *graph_from_blocks(int nodes, const int32_t (*blocks)[2], int count, error *err);

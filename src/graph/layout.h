@@ -80,14 +80,9 @@ static inline size_t layout_inputs(const layout *l) {
     return (size_t)l->in_nodes * (size_t)l->in_block * (size_t)l->in_stride;
 }
 
-/* Matrices of a block that are stored one after another. */
-static inline int layout_matrices(const layout *l) {
-    return l->taps ? l->taps : l->gates;
-}
-
 static inline size_t layout_weights(const layout *l) {
-    return (size_t)l->blocks * (size_t)layout_matrices(l) * (size_t)l->out_block *
-           (size_t)l->in_block;
+    const int matrices = l->taps ? l->taps : l->gates; /* of a block */
+    return (size_t)l->blocks * (size_t)matrices * (size_t)l->out_block * (size_t)l->in_block;
 }
 
 #endif

@@ -10,8 +10,8 @@ struct smallworld_product {
     backend *be;
     layout *layout;
     device_layout *device;
-    tap_table *taps, *device_taps; /* of a convolution; else NULL */
-    void *workspace;               /* workspace of wgrad; grows */
+    tap_table *taps; /* the backend's, of a convolution; else NULL */
+    void *workspace; /* workspace of wgrad; grows */
     size_t workspace_size;
 };
 
@@ -51,23 +51,13 @@ static layout *pair_layout(int out_nodes, int in_nodes, int block, const int32_t
         error_set(err, "blocks: expected 1 to %d with so many taps, got %d", most, count);
         return NULL;
     }
-    for (int k = 0; k < count; k++) {
-        const int i = blocks[k][0], j = blocks[k][1];
-        if (i < 0 || i >= out_nodes || j < 0 || j >= in_nodes) {
-            error_set(err, "blocks[%d]: expected nodes below %d and %d, got %d and %d", k,
-                      out_nodes, in_nodes, i, j);
-            return NULL;
-        }
-        if (k > 0 && (i < blocks[k - 1][0] || (i == blocks[k - 1][0] && j <= blocks[k - 1][1]))) {
-            error_set(err, "blocks[%d]: expected pairs in ascending order", k);
-            return NULL;
-        }
-    }
+    if (!graph_check_pairs(out_nodes, in_nodes, blocks, count, err)) return NULL;
     return layout_pairs(out_nodes, in_nodes, blocks, count, block, taps);
 }
 
-/* Opens the backend for the layout and, of a convolution, the taps that `p` has. */
-static bool open_product(smallworld_product *p, const smallworld_options *given, error *err) {
+/* Opens the backend for the layout and, of a convolution, the taps. */
+static bool open_product(smallworld_product *p, const tap_table *taps,
+                         const smallworld_options *given, error *err) {
     options o;
     options_begin(&o);
     if (library_options(&o, given, err)) p->be = options_backend(&o.run, err);
@@ -77,7 +67,7 @@ static bool open_product(smallworld_product *p, const smallworld_options *given,
         return error_set(err, "precision bf16: products on the CPU are fp32");
     }
     p->device = p->be->layout_create(p->be, p->layout);
-    if (p->taps) p->device_taps = p->be->taps_create(p->be, p->taps);
+    if (taps) p->taps = p->be->taps_create(p->be, taps);
     return p->be->finish(p->be, err);
 }
 
@@ -93,7 +83,7 @@ smallworld_product *smallworld_product_create(int nodes, int block, const int32_
     error err;
     smallworld_product *p = mem_alloc(1, sizeof *p);
     p->layout = square_layout(nodes, block, blocks, count, &err);
-    return made_product(p, p->layout && open_product(p, options, &err), &err);
+    return made_product(p, p->layout && open_product(p, NULL, options, &err), &err);
 }
 
 static bool finish_shape(conv_shape *s, const smallworld_conv_shape *given, error *err) {
@@ -133,8 +123,10 @@ smallworld_product *smallworld_conv_create(int out_nodes, int in_nodes, int bloc
         p->layout = pair_layout(out_nodes, in_nodes, block, blocks, count, taps, &err);
         done = p->layout != NULL;
     }
-    if (done && shape) p->taps = taps_of(&s);
-    return made_product(p, done && open_product(p, options, &err), &err);
+    tap_table *taps = done && shape ? taps_of(&s) : NULL;
+    done = done && open_product(p, taps, options, &err);
+    taps_free(taps);
+    return made_product(p, done, &err);
 }
 
 void smallworld_product_free(smallworld_product *p) {
@@ -143,11 +135,10 @@ void smallworld_product_free(smallworld_product *p) {
         error ignored;
         p->be->finish(p->be, &ignored);
         if (p->workspace) p->be->release(p->be, p->workspace);
-        p->be->taps_free(p->be, p->device_taps);
+        p->be->taps_free(p->be, p->taps);
         p->be->layout_free(p->be, p->device);
         p->be->destroy(p->be);
     }
-    taps_free(p->taps);
     layout_free(p->layout);
     free(p);
 }
@@ -237,7 +228,7 @@ bool smallworld_fprop(smallworld_product *p, const void *w, const void *x, void 
     error err;
     if (!begin_product(p, w, true, x, y, columns, stream, &err)) return library_fail(&err);
     if (p->taps) {
-        p->be->conv_fprop(p->be, p->device, p->device_taps, w, x, columns, y);
+        p->be->conv_fprop(p->be, p->device, p->taps, w, x, columns, y);
     } else {
         p->be->fprop(p->be, p->device, w, x, 1, columns, y, OPERAND, NULL);
     }
@@ -249,7 +240,7 @@ bool smallworld_dgrad(smallworld_product *p, const void *w, const void *dy, void
     error err;
     if (!begin_product(p, w, false, dy, dx, columns, stream, &err)) return library_fail(&err);
     if (p->taps) {
-        p->be->conv_dgrad(p->be, p->device, p->device_taps, w, dy, columns, dx);
+        p->be->conv_dgrad(p->be, p->device, p->taps, w, dy, columns, dx);
     } else {
         p->be->dgrad(p->be, p->device, w, dy, 1, columns, dx, OPERAND);
     }
@@ -280,7 +271,7 @@ bool smallworld_wgrad(smallworld_product *p, const void *dy, const void *x, floa
         return library_fail(&err);
     }
     if (p->taps) {
-        p->be->conv_wgrad(p->be, p->device, p->device_taps, dy, x, columns, dw);
+        p->be->conv_wgrad(p->be, p->device, p->taps, dy, x, columns, dw);
     } else {
         p->be->wgrad(p->be, p->device, dy, x, 1, columns, dw, p->workspace);
     }

@@ -135,7 +135,7 @@ SMALLWORLD_API bool smallworld_wgrad(smallworld_product *p, const void *dy, cons
  *   y, dy  [positions of the output][out_nodes * block][columns]
  *   w, dw  [count][taps][block][block]
  *
- * with columns for images: all pixels of a position lie together. Positions are rows by columns of
+ * with columns for images: the images of a pixel lie together. Positions are rows by columns of
  * an image; a signal is an image of one row. Tap (f, g) at output (r, c) reads the input at
  *
  *   (r stride[0] + f dilation[0] - pad[0][0],  c stride[1] + g dilation[1] - pad[1][0])

@@ -122,7 +122,7 @@ static const call_condition
     all_calls =          {"", NULL},
     one_step_by_64 =     {"one step, of columns by 64", takes_one_step_by_64},
     one_step_from_128 =  {"one step of 128 columns or more", takes_one_step_from_128},
-    gather_calls =       {"one step: 96 columns of one gate, dgrad or images by 64", gather_takes},
+    gather_calls =       {"one step: one gate from 96 columns, all else by 64", gather_takes},
     few_columns_calls =  {"one step, and of four gates no sums for layer norm", few_columns_takes},
     up_to_128 =          {"at most 128 columns of one gate, 32 of four", few_columns_prefers},
     much_work =          {"four gates, or more columns or blocks", small_blocks_prefers},
@@ -329,6 +329,8 @@ static void make_product(backend *be, const device_layout *device, const product
     const layout *l = &device->host;
     const int i = find_kernel(be, device, c);
     error err;
+    /* The contract's: no box of columns is in part. */
+    if (c->op == WGRAD && c->columns % wgrad_multiple(be)) abort();
     if (i == KERNELS) {
         refuse(be, l, c, &err);
         cuda_fail(be, "%s", err.text);
@@ -366,7 +368,6 @@ void cuda_dgrad(backend *be, const device_layout *device, const void *w, const v
 void cuda_wgrad(backend *be, const device_layout *device, const void *dy, const void *x, int steps,
                 int columns, void *dw, void *workspace) {
     const product_call c = {WGRAD, steps, columns, REAL, dy, x, dw, NULL, workspace};
-    if (columns % wgrad_multiple(be)) abort(); /* the contract's: no box of columns is in part */
     make_product(be, device, &c);
 }
 
@@ -387,7 +388,6 @@ void cuda_conv_dgrad(backend *be, const device_layout *device, const tap_table *
 void cuda_conv_wgrad(backend *be, const device_layout *device, const tap_table *taps,
                      const void *dy, const void *x, int columns, void *dw) {
     const product_call c = {WGRAD, taps->out_positions, columns, REAL, dy, x, dw, NULL, NULL, taps};
-    if (columns % wgrad_multiple(be)) abort(); /* the contract's: no box of columns is in part */
     make_product(be, device, &c);
 }
 

@@ -9,14 +9,14 @@
  * registers while the union of their sources goes by once. gather_plan.cu cuts the parts in the way
  * that should be faster:
  *
- * evenly: neighbouring nodes' lists, one after another, into as many equal parts as there are
- * thread blocks. A node whose list is cut (split-K) has partial sums. So in small worlds, where
- * neighbours have the most in common, where there are hubs, and in narrow layers. whole: nodes with
- * like sources. Of 384 random nodes, five so gather 37 % less than they would alone at density
- * 0.01, 29 % less at 0.1, and there are no partial sums. shared: nodes with like sources, which
- * several thread blocks divide among them (split-K). Each then adds up the others' sums for a share
- * of the results. So in dense cores and at high density,
- *   up to 128 columns.
+ *   evenly: neighbouring nodes' lists, one after another, into as many equal parts as there are
+ *   thread blocks. A node whose list is cut (split-K) has partial sums. So in small
+ *   worlds, where neighbours have the most in common, where there are hubs, and in narrow layers.
+ *   whole: nodes with like sources. Of 384 random nodes, five so gather 37 % less than they would
+ *   alone at density 0.01, 29 % less at 0.1, and there are no partial sums.
+ *   shared: nodes with like sources, which several thread blocks divide among them (split-K). Each
+ *   then adds up the others' sums for a share of the results. So in wide dense cores and at high
+ *   density, up to 128 columns.
  *
  * Floors of four gates, at 18,432 units, block 32, 22,064 blocks, 128 columns on an H200: W is 181
  * MB out of memory, 42 us. Patterns of small worlds, in parts of five nodes, gather 246 MB of dy
@@ -258,6 +258,17 @@ static __device__ void produce_sums(const gather_arguments &p, int number, uint3
     }
 }
 
+/* Those of all earlier parts that have some of the first node's. */
+template <typename S>
+static __device__ void produce_handed_on(const gather_arguments &p, const gather_work<S> &work,
+                                         uint32_t base, cursor<S::STAGES> &stages) {
+    const int takes = work.takes();
+#pragma unroll 1
+    for (int k = 1; k <= takes; k++) {
+        produce_sums<S>(p, work.number - k * work.stride, base, stages);
+    }
+}
+
 template <typename S>
 static __device__ void produce_activations(const CUtensorMap &x_map, const gather_arguments &p,
                                            uint32_t base, cursor<S::STAGES> &stages) {
@@ -292,11 +303,7 @@ static __device__ void produce_activations(const CUtensorMap &x_map, const gathe
                 }
             }
         }
-        const int takes = work.takes();
-#pragma unroll 1
-        for (int k = 1; k <= takes; k++) {
-            produce_sums<S>(p, work.number - k * work.stride, base, stages);
-        }
+        produce_handed_on(p, work, base, stages);
     }
 }
 
@@ -352,11 +359,7 @@ static __device__ void produce_taps(const CUtensorMap &x_map, const gather_argum
                 __syncwarp();
             }
         }
-        const int takes = work.takes();
-#pragma unroll 1
-        for (int k = 1; k <= takes; k++) {
-            produce_sums<S>(p, work.number - k * work.stride, base, stages);
-        }
+        produce_handed_on(p, work, base, stages);
     }
 }
 

@@ -256,10 +256,9 @@ static gather_cut choose_plan(const gather_lists *l, int cut, int *const *orders
         made = cut_parts(l, &plan, columns, parts, merged);
         plan.time = time_of(parts, made, tiles, processors, true);
         if (plan.time < best.time) best = plan;
-        /* All parts that share nodes run at once, each with a slot for all its sums; so not those
-         * of a convolution, which has many columns. */
+        /* All parts that share nodes run at once, each with a slot for all its sums. */
         const int most = min(processors, PARTIAL_FLOATS / (slots * l->b * columns)) / tiles;
-        if (boxes > 1 || l->taps || made >= most) continue;
+        if (boxes > 1 || made >= most) continue;
         for (int i = 0; i < made; i++) plan.most += parts[i].cost / most;
         while (share_parts(l, parts, made, plan.most, NULL) > most) plan.most *= 1.01;
         made = cut_parts(l, &plan, columns, parts, merged);
@@ -321,8 +320,9 @@ static void plan_direction(backend *be, device_layout *device, gather_direction 
     cut_part *cut = host_array<cut_part>((size_t)most);
     merged_source *merged = host_array<merged_source>((size_t)l->of.sources);
     gather_cut plan[GATHER_CUTS];
-    size_t floats = 0; /* of partial sums */
-    for (int i = 0; i < GATHER_CUTS; i++) {
+    size_t floats = 0;                               /* of partial sums */
+    const int first = l->taps ? GATHER_CUTS - 1 : 0; /* a convolution has many columns */
+    for (int i = first; i < GATHER_CUTS; i++) {
         gather_parts *made = &tables->cut[i];
         plan[i] = choose_plan(l, i, orders, processors, cut, merged);
         if (!plan[i].order) floats = PARTIAL_FLOATS;
@@ -330,7 +330,7 @@ static void plan_direction(backend *be, device_layout *device, gather_direction 
             const int nodes = nodes_of_part(l->b, l->gates, 1);
             floats = max(floats, (size_t)processors * nodes * l->b * 2 * BOX);
         }
-        if (i && plan[i].order == plan[i - 1].order && plan[i].slots == plan[i - 1].slots &&
+        if (i > first && plan[i].order == plan[i - 1].order && plan[i].slots == plan[i - 1].slots &&
             plan[i].most == 0 && plan[i - 1].most == 0) {
             *made = made[-1];
             continue;
