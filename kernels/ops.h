@@ -276,7 +276,7 @@ struct backend {
     /* Convolutions of a layout with as many taps; `on_device` is what taps_create made of `host`.
      *   fprop   y[p] = sum_t W_t x[source[p][t]]      y operand [out_positions][rows][columns]
      *   dgrad   dx[q] = sum_t W_t' dy[target[q][t]]
-     *   wgrad   dW_t = sum_p dy[p] x[source[p][t]]'   dW real; columns as wgrad's */
+     *   wgrad   dW_t = sum_p dy[p] x[source[p][t]]'   dW real */
     tap_table *(*taps_create)(backend *be, const tap_table *host);
     void (*taps_free)(backend *be, tap_table *on_device);
     void (*conv_fprop)(backend *be, const device_layout *l, const tap_table *on_device,

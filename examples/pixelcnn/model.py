@@ -190,6 +190,13 @@ def gated(x, y, axis):
     return x + a * torch.sigmoid(b)
 
 
+FUSED = {}  # by name, what torch.compile made of these for training on a GPU
+
+
+def fused(function):
+    return FUSED.get(function.__name__, function) if torch.is_grad_enabled() else function
+
+
 class Residual(nn.Module):
     """x + a * sigmoid(b), where a and b are made of x and, with `more` features, of another stream."""
 
@@ -202,14 +209,11 @@ class Residual(nn.Module):
         self.second = model.conv(2 * width, 2 * width, size, name, scale=0.1)
 
     def forward(self, x, other=None):
-        y = self.first(FUSED[concat_elu](x, self.axis))
+        y = self.first(fused(concat_elu)(x, self.axis))
         if self.skip is not None:
-            y = y + self.skip(FUSED[concat_elu](other, self.axis))
-        y = FUSED[dropped](y, self.axis, self.rate, self.training)
-        return FUSED[gated](x, self.second(y), self.axis)
-
-
-FUSED = {f: f for f in (concat_elu, dropped, gated)}  # on a GPU, what torch.compile makes of them
+            y = y + self.skip(fused(concat_elu)(other, self.axis))
+        y = fused(dropped)(y, self.axis, self.rate, self.training)
+        return fused(gated)(x, self.second(y), self.axis)
 
 
 class PixelCNN(nn.Module):

@@ -96,7 +96,7 @@ bool conv_measure(const conv_options *o, conv_results *results, error *err) {
     *results = (conv_results){.count = 0};
     backend *be = backend_cuda(bench_precisions[o->precision].precision, 0, err);
     if (!be) return false;
-    const int multiple = wgrad_multiple(be);
+    const int multiple = be->product_multiple;
     tap_table *host = taps_of(&o->shape), *taps = be->taps_create(be, host);
     bool done =
         o->images % multiple == 0 ||

@@ -156,7 +156,8 @@ int smallworld_product_columns(const smallworld_product *p) {
 }
 
 int smallworld_product_wgrad_columns(const smallworld_product *p) {
-    return p ? wgrad_multiple(p->be) : 0;
+    if (!p) return 0;
+    return p->taps ? p->be->product_multiple : wgrad_multiple(p->be);
 }
 
 /* An array of a product. */
@@ -265,7 +266,7 @@ bool smallworld_wgrad(smallworld_product *p, const void *dy, const void *x, floa
     const array arrays[] = {{"dy", dy, activation_bytes(p, false, columns)},
                             {"x", x, activation_bytes(p, true, columns)},
                             {"dw", dw, weight_bytes(p, sizeof *dw)}};
-    if (!begin(p, arrays, columns, wgrad_multiple(p->be), stream, &err) ||
+    if (!begin(p, arrays, columns, smallworld_product_wgrad_columns(p), stream, &err) ||
         !grow_workspace(p, p->taps ? 0 : p->be->wgrad_workspace(p->be, p->layout, 1, columns),
                         &err)) {
         return library_fail(&err);

@@ -84,9 +84,9 @@ static bool takes_one_step_from_128(const device_layout *, const void *, const p
     return is_one_step(c) && c->columns >= 128;
 }
 
-/* Up to 64 columns of one gate few_columns is faster. A convolution's boxes are of one position. */
+/* Up to 64 columns of one gate few_columns is faster. */
 static bool gather_takes(const device_layout *device, const void *plan, const product_call *c) {
-    if (c->taps) return c->columns % 64 == 0;
+    if (c->taps) return true;
     if (device->host.gates == 1) return is_one_step(c) && c->columns > 64;
     return c->op == DGRAD && takes_one_step_by_64(device, plan, c);
 }
@@ -330,7 +330,7 @@ static void make_product(backend *be, const device_layout *device, const product
     const int i = find_kernel(be, device, c);
     error err;
     /* The contract's: no box of columns is in part. */
-    if (c->op == WGRAD && c->columns % wgrad_multiple(be)) abort();
+    if (c->op == WGRAD && !c->taps && c->columns % wgrad_multiple(be)) abort();
     if (i == KERNELS) {
         refuse(be, l, c, &err);
         cuda_fail(be, "%s", err.text);

@@ -43,7 +43,8 @@
  *
  * A convolution is the same sum at every position, where a source is a node and a tap, and its rows
  * are read at the position that the tap reads from there. Its columns are the images of all
- * positions, one after another, so a box of 64 lies in one position.
+ * positions, one after another, and a box of 64 has those of one position or 32 each of two, which
+ * then lie one after the other in shared memory.
  *
  * Each warp stages 1 KB for storing, which leaves room for one more stage than a part's sums would.
  *
@@ -71,7 +72,8 @@ typedef struct gather_arguments {
     int overlap;        /* see cuda_weights_change */
     partial_sums partial;
     const int *positions;   /* of a convolution: [positions of y][taps] what is read, -1: zero */
-    int taps, images, rows; /* images: columns of a position, by BOX; rows: of y */
+    int taps, images, rows; /* images: columns of a position; rows: of y */
+    int span;               /* columns that TMA brings at once: BOX, or half of it */
 } gather_arguments;
 
 /* The least number of stages among which `rows` are divided equally, at most `most` to each. */
@@ -307,38 +309,39 @@ static __device__ void produce_activations(const CUtensorMap &x_map, const gathe
     }
 }
 
-/* The same of a convolution. Lane i of four issues box i; all lanes look up what the boxes of eight
- * sources read, while those before are loaded, and which sources these are yet earlier. A box
- * outside the image is one beyond the images, which TMA fills with zeros. */
+/* The same of a convolution. Lane i of four issues box i, or of eight half a box; all lanes look up
+ * what these read of eight or four sources, while those before are loaded, and which sources these
+ * are yet earlier. A box outside the image is one beyond the images, which TMA fills with zeros. */
 template <typename S>
 static __device__ void produce_taps(const CUtensorMap &x_map, const gather_arguments &p,
                                     uint32_t base, cursor<S::STAGES> &stages) {
-    const int AT_ONCE = 32 / S::ALL_BOXES, lane = threadIdx.x % 32, box = lane % S::ALL_BOXES;
-    const int of_position = p.images / BOX;
+    const int boxes = S::TILE / p.span, at_once = 32 / boxes, bytes = S::DEPTH * p.span * 2;
+    const int lane = threadIdx.x % 32, box = lane % boxes, of_position = p.images / p.span;
 #pragma unroll 1
     for (int turn = 0;; turn++) {
         const gather_work<S> work(p, turn);
         if (!work.exists(p)) break;
         const int count = work.part.count;
-        const int place = work.column0 / BOX + min(box, work.boxes - 1);
+        const int there = min(boxes, (p.columns - work.column0) / p.span);
+        const int place = work.column0 / p.span + min(box, there - 1);
         const int *positions = p.positions + place / of_position * p.taps;
-        const int inside = place % of_position * BOX;
+        const int inside = place % of_position * p.span;
         const uint32_t *source = p.source + work.part.first;
         auto source_of = [&](int first) {
-            const int at = first + lane / S::ALL_BOXES;
+            const int at = first + lane / boxes;
             return (int)(source[max(min(at, count - 1), 0)] >> PART_NODES);
         };
         if (turn == 0) wait_for_earlier();
-        int now = source_of(0), next = source_of(AT_ONCE), read = positions[now % p.taps];
+        int now = source_of(0), next = source_of(at_once), read = positions[now % p.taps];
 #pragma unroll 1
-        for (int first = 0; first < count; first += AT_ONCE) {
+        for (int first = 0; first < count; first += at_once) {
             const int node = now / p.taps, position = read;
             now = next;
             read = positions[now % p.taps];
-            next = source_of(first + 2 * AT_ONCE);
+            next = source_of(first + 2 * at_once);
 #pragma unroll 1
-            for (int i = 0; i < min(AT_ONCE, count - first); i++) {
-                const int from = i * S::ALL_BOXES + box;
+            for (int i = 0; i < min(at_once, count - first); i++) {
+                const int from = i * boxes + box;
                 const int mine = __shfl_sync(~0u, position, from);
                 const int column = mine < 0 ? p.images : inside;
                 int row = __shfl_sync(~0u, node, from) * S::SLICES * S::DEPTH;
@@ -346,10 +349,10 @@ static __device__ void produce_taps(const CUtensorMap &x_map, const gather_argum
                 for (int slice = 0; slice < S::SLICES; slice++, stages.next(), row += S::DEPTH) {
                     stages.wait_empty();
                     const uint32_t barrier = stages.full + stages.at * 8;
-                    if (lane == 0) stages.announce(work.boxes * S::BOX_BYTES);
+                    if (lane == 0) stages.announce(there * bytes);
                     __syncwarp();
-                    if (lane >= work.boxes) continue;
-                    const uint32_t to = base + stages.at * S::STAGE + box * S::BOX_BYTES;
+                    if (lane >= there) continue;
+                    const uint32_t to = base + stages.at * S::STAGE + box * bytes;
                     if (S::PAIRED) {
                         tensor_load(to, &x_map, barrier, column, row / 2, 0, max(mine, 0));
                     } else {
@@ -403,15 +406,21 @@ template <typename S> static __device__ void watch_flags(const gather_arguments 
     }
 }
 
-/* a = this warp's 16 columns of a box [DEPTH][64 columns]. Columns run along a swizzled row: those
- * 16 are two of its eight chunks. */
+/* a = this warp's 16 columns of a box [DEPTH][64 columns], or of two halves [DEPTH][32 columns].
+ * Columns run along a swizzled row: those 16 are two of its eight, or four, chunks. */
 template <int STEPS>
-static __device__ inline void load_columns(uint32_t (&a)[STEPS][4], uint32_t x) {
+static __device__ inline void load_columns(uint32_t (&a)[STEPS][4], uint32_t x, bool halves) {
     const int lane = threadIdx.x % 32, warp = threadIdx.x / 32 % 4;
-    uint32_t at =
-        x + (lane / 16 * 8 + lane % 8) * BOX_ROW + (((warp * 2 + lane / 8 % 2) ^ (lane % 8)) << 4);
+    const int line = lane / 16 * 8 + lane % 8, chunk = warp * 2 + lane / 8 % 2;
+    const int row = halves ? BOX_ROW / 2 : BOX_ROW;
+    uint32_t at = x + line * row;
+    if (halves) {
+        at += chunk / 4 * STEPS * 16 * row + ((chunk % 4 ^ line / 2 % 4) << 4);
+    } else {
+        at += (chunk ^ lane % 8) << 4;
+    }
 #pragma unroll
-    for (int k = 0; k < STEPS; k++) load_matrices_transposed(a[k], at + k * 16 * BOX_ROW);
+    for (int k = 0; k < STEPS; k++) load_matrices_transposed(a[k], at + k * 16 * row);
 }
 
 /* sum += X' W for the nodes that have a block for the source. */
@@ -659,7 +668,8 @@ static __global__ void __launch_bounds__(THREADS, 1)
                 if (!S::SKIPS || box0 < work.boxes) {
 #pragma unroll
                     for (int box = 0; box < S::BOXES; box++) {
-                        load_columns(a[box], x + (box0 + box) * S::BOX_BYTES);
+                        load_columns(a[box], x + (box0 + box) * S::BOX_BYTES,
+                                     S::TAPS && p.span < BOX);
                     }
                     /* A box beyond the last column is undefined, and not stored. */
                     multiply_nodes<S>(sum, a, w, mask);
@@ -692,19 +702,31 @@ static bool map_blocks(backend *be, CUtensorMap *map, const layout *l, const voi
                     across == 32 ? CU_TENSOR_MAP_SWIZZLE_64B : CU_TENSOR_MAP_SWIZZLE_128B);
 }
 
+/* Of a convolution's images those that TMA brings at once. */
+static int span_of(int images) {
+    return images % BOX ? BOX / 2 : BOX;
+}
+
 /* x or dy of `steps` positions; where rows of W come in pairs, first the even rows of a box, then
  * the odd ones. */
 template <typename S>
 static bool map_sources(backend *be, CUtensorMap *map, const layout *l, const void *x, int columns,
                         int steps) {
-    const int rank = S::TAPS ? 3 : 2;
+    const int rank = S::TAPS ? 3 : 2, span = S::TAPS ? span_of(columns) : BOX;
+    const CUtensorMapSwizzle swizzle =
+        span == BOX ? CU_TENSOR_MAP_SWIZZLE_128B : CU_TENSOR_MAP_SWIZZLE_64B;
     const uint64_t rows = S::FORWARD ? layout_inputs(l) : layout_rows(l);
     const uint64_t row = (uint64_t)columns * 2;
-    const uint64_t extent[4] = {(uint64_t)columns, rows / 2, 2, (uint64_t)steps};
-    const uint64_t stride[3] = {2 * row, row, rows * row};
-    const uint32_t box[4] = {BOX, S::DEPTH / 2, 2, 1};
-    if (!S::PAIRED) return map_activations(be, map, rank, x, rows, columns, steps, S::DEPTH);
-    return make_map(be, map, x, rank + 1, extent, stride, box, CU_TENSOR_MAP_SWIZZLE_128B);
+    if (S::PAIRED) {
+        const uint64_t extent[4] = {(uint64_t)columns, rows / 2, 2, (uint64_t)steps};
+        const uint64_t stride[3] = {2 * row, row, rows * row};
+        const uint32_t box[4] = {(uint32_t)span, S::DEPTH / 2, 2, 1};
+        return make_map(be, map, x, rank + 1, extent, stride, box, swizzle);
+    }
+    const uint64_t extent[3] = {(uint64_t)columns, rows, (uint64_t)steps};
+    const uint64_t stride[2] = {row, rows * row};
+    const uint32_t box[3] = {(uint32_t)span, S::DEPTH, 1};
+    return make_map(be, map, x, rank, extent, stride, box, swizzle);
 }
 
 /* Tiles of columns that are taken abreast share weights; tiles taken one after the other have more
@@ -746,6 +768,7 @@ static void launch(backend *be, const device_layout *device, const gather_parts 
         p.taps = l->taps;
         p.images = c->columns;
         p.rows = (int)(S::FORWARD ? layout_rows(l) : layout_inputs(l));
+        p.span = span_of(c->columns);
     }
     cuda_launch(be, S::FORWARD ? "fprop" : "dgrad", true, gather<S>,
                 min(p.works, cuda_of(be)->processors), THREADS, S::BYTES, w_map, x_map, p);

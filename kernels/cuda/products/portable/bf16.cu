@@ -120,11 +120,12 @@ template <bool FORWARD> struct sparse_tile {
 };
 
 /* Tables: `start` the first block of each tile, `block` each block's output node, `other` its input
- * node. A panel lies within one step, as `columns` is a multiple of PANEL. A tile is of one tap. */
+ * node. A panel lies within one step, where columns are missing it has zeros. A tile is of one tap. */
 struct wgrad_tile {
     static const bool LEFT_BY_K = true, RIGHT_BY_K = true, HAS_SUMS = false;
     const product &p;
     int first, count, row0, column0, step;
+    int panels, columns; /* of a step; of this panel */
     size_t node, left_at, right_at;
 
     __device__ wgrad_tile(const product &p_, int m_tile, int) : p(p_) {
@@ -132,29 +133,31 @@ struct wgrad_tile {
         count = p.start[blockIdx.x + 1] - first;
         node = p.block[first];
         row0 = blockIdx.y * m_tile;
-        column0 = step = 0;
+        column0 = step = columns = 0;
+        panels = (p.columns + PANEL - 1) / PANEL;
         left_at = right_at = 0;
     }
 
     __device__ int depth() const {
-        return p.steps * p.columns;
+        return p.steps * panels * PANEL;
     }
 
     __device__ void seek(int k) {
-        size_t t = k / p.columns, n = k % p.columns;
+        size_t t = k / PANEL / panels, n = k / PANEL % panels * PANEL;
+        columns = p.columns - (int)n;
         left_at = t * p.left_step + (node * p.rows + row0) * p.columns + n;
         step = step_read(p, t, blockIdx.z);
         right_at = step * p.right_step + n;
     }
 
     __device__ const bf16 *left(int row, int k) const {
-        if (row0 + row >= p.rows) return NULL;
+        if (row0 + row >= p.rows || k >= columns) return NULL;
         return (const bf16 *)p.left + left_at + (size_t)row * p.columns + k;
     }
 
     __device__ const bf16 *right(int k, int column) const {
         int q = (column0 + column) >> p.log_b;
-        if (q >= count || step < 0) return NULL;
+        if (q >= count || step < 0 || k >= columns) return NULL;
         size_t row = ((size_t)p.other[first + q] << p.log_b) + ((column0 + column) & (p.b - 1));
         return (const bf16 *)p.right + right_at + row * p.columns + k;
     }
