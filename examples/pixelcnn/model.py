@@ -83,6 +83,10 @@ class Normalised(nn.Module):
         return vector.to(x.dtype).view([-1 if i == self.axis else 1 for i in range(4)])
 
     def forward(self, x):
+        return sum(self.parts(x))
+
+    def parts(self, x):
+        """The result without its bias, and the bias as it is added."""
         y = self.multiply(self.normalised(), x)
         if self.initialising:
             with torch.no_grad():
@@ -91,7 +95,7 @@ class Normalised(nn.Module):
                 self.gain.copy_(self.scale / (deviation + 1e-5))
                 self.bias.copy_(-mean * self.gain)
                 y = y * self.along(self.gain, y)
-        return y + self.along(self.bias, y)
+        return y, self.along(self.bias, y)
 
 
 class Dense(Normalised):
@@ -181,12 +185,12 @@ def concat_elu(x, axis):
     return functional.elu(torch.cat([x, -x], axis))
 
 
-def dropped(x, axis, rate, training):
-    return functional.dropout(concat_elu(x, axis), rate, training)
+def dropped(axis, rate, training, *parts):
+    return functional.dropout(concat_elu(sum(parts), axis), rate, training)
 
 
-def gated(x, y, axis):
-    a, b = y.chunk(2, axis)
+def gated(axis, x, y, bias):
+    a, b = (y + bias).chunk(2, axis)
     return x + a * torch.sigmoid(b)
 
 
@@ -209,11 +213,11 @@ class Residual(nn.Module):
         self.second = model.conv(2 * width, 2 * width, size, name, scale=0.1)
 
     def forward(self, x, other=None):
-        y = self.first(fused(concat_elu)(x, self.axis))
+        parts = self.first.parts(fused(concat_elu)(x, self.axis))
         if self.skip is not None:
-            y = y + self.skip(fused(concat_elu)(other, self.axis))
-        y = fused(dropped)(y, self.axis, self.rate, self.training)
-        return fused(gated)(x, self.second(y), self.axis)
+            parts += self.skip.parts(fused(concat_elu)(other, self.axis))
+        y = fused(dropped)(self.axis, self.rate, self.training, *parts)
+        return fused(gated)(self.axis, x, *self.second.parts(y))
 
 
 class PixelCNN(nn.Module):
