@@ -13,45 +13,28 @@ typedef struct conv_case {
     conv_shape shape;
 } conv_case;
 
+// clang-format off
 static const conv_case cases[] = {
     {"one pixel and one tap: a rectangular product",
-     5,
-     3,
-     8,
-     {{1, 1}, {1, 1}, {1, 1}, {1, 1}, {{0, 0}, {0, 0}}, {0, 0}}},
+     5, 3, 8, {{1, 1}, {1, 1}, {1, 1}, {1, 1}, {{0, 0}, {0, 0}}, {0, 0}}},
     {"a causal signal with dilation",
-     3,
-     4,
-     16,
-     {{1, 13}, {1, 3}, {1, 1}, {1, 2}, {{0, 0}, {4, 0}}, {0, 0}}},
+     3, 4, 16, {{1, 13}, {1, 3}, {1, 1}, {1, 2}, {{0, 0}, {4, 0}}, {0, 0}}},
     {"the usual filter of an image",
-     4,
-     5,
-     32,
-     {{5, 7}, {3, 3}, {1, 1}, {1, 1}, {{1, 1}, {1, 1}}, {0, 0}}},
+     4, 5, 32, {{5, 7}, {3, 3}, {1, 1}, {1, 1}, {{1, 1}, {1, 1}}, {0, 0}}},
     {"a filter shifted down and to the right",
-     3,
-     3,
-     32,
-     {{6, 4}, {2, 3}, {1, 1}, {1, 1}, {{1, 0}, {1, 1}}, {0, 0}}},
+     3, 3, 32, {{6, 4}, {2, 3}, {1, 1}, {1, 1}, {{1, 0}, {1, 1}}, {0, 0}}},
     {"strides, by which some inputs are read by few taps",
-     4,
-     3,
-     64,
-     {{8, 9}, {3, 3}, {2, 2}, {1, 1}, {{1, 1}, {1, 1}}, {0, 0}}},
+     4, 3, 64, {{8, 9}, {3, 3}, {2, 2}, {1, 1}, {{1, 1}, {1, 1}}, {0, 0}}},
     {"strides without overlap: inputs that nothing reads",
-     3,
-     4,
-     8,
-     {{7, 8}, {1, 1}, {2, 3}, {1, 1}, {{0, 0}, {0, 0}}, {0, 0}}},
+     3, 4, 8, {{7, 8}, {1, 1}, {2, 3}, {1, 1}, {{0, 0}, {0, 0}}, {0, 0}}},
     {"unlike strides and dilations, wide padding",
-     4,
-     3,
-     16,
-     {{6, 11}, {3, 5}, {1, 2}, {2, 1}, {{3, 2}, {4, 4}}, {0, 0}}},
-    {"large blocks", 3, 2, 128, {{3, 4}, {3, 3}, {1, 1}, {1, 1}, {{1, 1}, {1, 1}}, {0, 0}}},
-    {"more taps than pixels", 9, 8, 32, {{2, 2}, {5, 5}, {1, 1}, {1, 1}, {{2, 2}, {2, 2}}, {0, 0}}},
+     4, 3, 16, {{6, 11}, {3, 5}, {1, 2}, {2, 1}, {{3, 2}, {4, 4}}, {0, 0}}},
+    {"large blocks",
+     3, 2, 128, {{3, 4}, {3, 3}, {1, 1}, {1, 1}, {{1, 1}, {1, 1}}, {0, 0}}},
+    {"more taps than pixels",
+     9, 8, 32, {{2, 2}, {5, 5}, {1, 1}, {1, 1}, {{2, 2}, {2, 2}}, {0, 0}}},
 };
+// clang-format on
 
 /* Draws a pattern whose second row and last column are empty, of pairs [out_nodes * in_nodes]. */
 static int draw_pairs(const conv_case *c, int32_t (*pairs)[2]) {
