@@ -8,6 +8,7 @@ Without PyTorch only the reader is tested; skipped (77) without NumPy.
 import contextlib
 import hashlib
 import io
+import json
 import os
 import sys
 import tarfile
@@ -201,12 +202,18 @@ class Model(Folder):
 
         whole = run("whole", 6)
         run("parts", 3)
+        log = self.path / "parts" / "log.jsonl"
+        log.write_text(log.read_text() + '{"update": 5}\n')  # as of a run that was killed after it
         parts = run("parts", 6, "--resume")
+        self.assertEqual([json.loads(line)["update"] for line in log.read_text().splitlines()], [3, 6])
         for name in "weights", "first", "second", "average":
             self.assertTrue(torch.equal(whole[name], parts[name]), name)
         with self.assertRaises(data.BadInput) as caught:
             run("parts", 9, "--resume", "--seed", "2")
         self.assertIn("other options", str(caught.exception))
+        with self.assertRaises(data.BadInput) as caught:
+            run("odd", 3, "--batch", "24")
+        self.assertIn("--batch: expected a multiple of 16, got 24", str(caught.exception))
         (self.path / "parts" / "last.pt").write_bytes(b"nothing")
         with self.assertRaises(data.BadInput) as caught:
             run("parts", 9, "--resume")

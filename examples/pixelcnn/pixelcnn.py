@@ -55,8 +55,10 @@ class Trainer:
 
     def __init__(self, options, device):
         self.options, self.device, self.update = options, device, 0
-        if options.model == "sparse" and options.features % options.block:
-            raise data.BadInput(f"--features: expected a multiple of {options.block}, got {options.features}")
+        multiples = {"features": options.block, "batch": 32 if device == "cuda" else 16}
+        for name, multiple in multiples.items() if options.model == "sparse" else ():
+            if getattr(options, name) % multiple:
+                raise data.BadInput(f"--{name}: expected a multiple of {multiple}, got {getattr(options, name)}")
         if device == "cuda":
             torch.backends.cudnn.benchmark = True
         self.model = models.PixelCNN(
@@ -148,10 +150,10 @@ class Trainer:
         self.weights.copy_(self.average)
         self.average.copy_(kept)
 
-    def save(self, path, **more):
-        state = {"options": dataclasses.asdict(self.options), "update": self.update, **self.state(), **more}
+    def save(self, path, seconds):
+        said = {"options": dataclasses.asdict(self.options), "update": self.update, "seconds": seconds}
         part = path.with_suffix(".part")
-        torch.save(state, part)
+        torch.save({"said": json.dumps(said), **self.state()}, part)
         with open(part, "rb") as file:
             os.fsync(file.fileno())
         part.replace(path)
@@ -165,8 +167,10 @@ class Trainer:
 
 
 def read(path):
+    """The tensors and what else was saved."""
     try:
-        return torch.load(path, map_location="cpu")
+        tensors = torch.load(path, map_location="cpu", weights_only=True)
+        return {**tensors, **json.loads(tensors["said"])}
     except FileNotFoundError:
         raise data.BadInput(f"{path}: no checkpoint there") from None
     except Exception as problem:
@@ -209,6 +213,8 @@ def train(arguments):
             raise data.BadInput(f"--resume: {path} was made by other options: {trainer.options}")
         trainer.options = options  # a longer run may go on
         seconds = read(path)["seconds"]
+        lines = (run / "log.jsonl").read_text().splitlines(True)  # of updates that were lost, none
+        (run / "log.jsonl").write_text("".join(x for x in lines if json.loads(x)["update"] <= trainer.update))
     else:
         if path.exists():
             raise data.BadInput(f"{path}: there is a run already: --resume goes on with it")
