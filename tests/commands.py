@@ -31,7 +31,7 @@ FENCE = re.compile(r"(?ms)^```(\w*)\n(.*?)^```$")
 ELSEWHERE = {
     r"scripts/(quickstart|test|install|build|lint)\.sh|cmake|tests/\w+\.sh|ctest": "other tests and CI run these",
     r"--gpus|mpirun|srun|peer_|bench|fuzz|sanitize_gpu": "needs GPUs or minutes",
-    r"git |neuron|aclImdb|datasets/|apt": "needs files from elsewhere",
+    r"git |neuron|aclImdb|datasets/|apt|pixelcnn": "needs files or packages from elsewhere",
 }
 PROGRAM = QUICKSTART = FOLDER = None  # set by main and setUpModule
 
