@@ -120,7 +120,8 @@ template <bool FORWARD> struct sparse_tile {
 };
 
 /* Tables: `start` the first block of each tile, `block` each block's output node, `other` its input
- * node. A panel lies within one step, where columns are missing it has zeros. A tile is of one tap. */
+ * node. A panel lies within one step, with zeros where columns end before it. A tile is of one
+ * tap. */
 struct wgrad_tile {
     static const bool LEFT_BY_K = true, RIGHT_BY_K = true, HAS_SUMS = false;
     const product &p;
