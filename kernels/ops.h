@@ -223,7 +223,7 @@ struct backend {
     enum precision precision;
     size_t real_size, operand_size; /* bytes */
     int column_multiple;
-    int product_multiple; /* what the columns of fprop and dgrad without sums are a multiple of */
+    int product_multiple; /* of the columns of fprop and dgrad without sums, and of convolutions */
     size_t memory;        /* bytes that were free when the backend was made */
     backend_limits limits;
     bool sums_tables;  /* gates_backward adds to the gradient of the gates' table at each step */

@@ -1,5 +1,5 @@
-"""Functions that the prepare_*.py scripts share. They write documents as smallworld reads them, and files
-that are complete or absent."""
+"""Functions that the prepare_*.py scripts and examples/pixelcnn share. They write documents as smallworld
+reads them, and files that are complete or absent."""
 
 import argparse
 import bz2

@@ -14,22 +14,13 @@ from pathlib import Path
 
 import numpy
 
+sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "scripts"))
+from prepared import BadInput, new_files, reading, run, share  # the last two for the commands
+
 SIDE = 32
 RECORD = 1 + 3 * SIDE * SIDE
 TRAIN, TEST, SUMS = r"data_batch_\w+\.bin", r"test_batch\.bin", "SHA256SUMS"
 CIFAR_MD5 = "c32a1d4ab5d03f1284b67883e8d87530"  # of cifar-10-binary.tar.gz, https://www.cs.toronto.edu/~kriz/cifar.html
-
-
-class BadInput(Exception):
-    """One line for the user, which names the file or the value and what was expected."""
-
-
-def run(main):
-    """main(), with what is wrong in one line and exit status 1."""
-    try:
-        main()
-    except (BadInput, OSError) as problem:
-        sys.exit(f"{Path(sys.argv[0]).name}: {problem}")
 
 
 def load(path):
@@ -67,18 +58,17 @@ def _archive(path, md5=None):
     data = path.read_bytes()
     if hashlib.md5(data).hexdigest() != (md5 or CIFAR_MD5):
         raise BadInput(f"{path}: expected a folder, or CIFAR-10's binary archive with the MD5 sum {CIFAR_MD5}")
-    with tarfile.open(path) as archive:
+    with reading(path), tarfile.open(path) as archive:
         return {Path(member.name).name: archive.extractfile(member).read()
                 for member in archive if member.isfile()}
 
 
 def save(folder, train, test):
     """Writes such a set, with its SHA256SUMS; labels are 0."""
-    folder.mkdir(parents=True, exist_ok=True)
-    sums = []
-    for name, images in ("data_batch_1.bin", train), ("test_batch.bin", test):
-        records = numpy.zeros((len(images), RECORD), numpy.uint8)
-        records[:, 1:] = images.reshape(len(images), -1)
-        (folder / name).write_bytes(records.tobytes())
-        sums.append(f"{hashlib.sha256(records.tobytes()).hexdigest()}  {name}\n")
-    (folder / SUMS).write_text("".join(sums))
+    sets = {"data_batch_1.bin": train, "test_batch.bin": test}
+    with new_files([folder / name for name in (*sets, SUMS)]) as (*files, sums):
+        for (name, images), file in zip(sets.items(), files):
+            records = numpy.zeros((len(images), RECORD), numpy.uint8)
+            records[:, 1:] = images.reshape(len(images), -1)
+            file.write(records.tobytes())
+            sums.write(f"{hashlib.sha256(records.tobytes()).hexdigest()}  {name}\n".encode())

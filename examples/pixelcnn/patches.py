@@ -44,7 +44,7 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("photographs", nargs="+", type=Path, metavar="PHOTOGRAPH")
     parser.add_argument("--out", required=True, type=Path, metavar="DIR")
-    parser.add_argument("--test", type=float, default=0.2, metavar="SHARE",
+    parser.add_argument("--test", type=data.share, default=0.2, metavar="SHARE",
                         help="of the photographs (default: %(default)s)")
     arguments = parser.parse_args()
 

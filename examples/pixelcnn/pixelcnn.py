@@ -50,20 +50,25 @@ HELP = {"model": "dense or sparse", "features": "of a stream", "density": "of a 
 CHOICES = {"model": ["dense", "sparse"], "schedule": ["constant", "linear"]}
 
 
+def check_multiple(name, value, multiple):
+    if value % multiple:
+        raise data.BadInput(f"--{name}: expected a multiple of {multiple}, got {value}")
+
+
 class Trainer:
     """A model whose parameters lie in one vector, beside Adam's moments and the average of weights."""
 
     def __init__(self, options, device):
-        self.options, self.device, self.update = options, device, 0
-        multiples = {"features": options.block, "batch": 32 if device == "cuda" else 16}
-        for name, multiple in multiples.items() if options.model == "sparse" else ():
-            if getattr(options, name) % multiple:
-                raise data.BadInput(f"--{name}: expected a multiple of {multiple}, got {getattr(options, name)}")
+        self.options, self.device, self.update, self.seconds = options, device, 0, 0.0  # seconds of training
+        if options.model == "sparse":
+            check_multiple("features", options.features, options.block)
         if device == "cuda":
             torch.backends.cudnn.benchmark = True
         self.model = models.PixelCNN(
             options.model, options.features, options.density, options.block, options.residuals, options.dropout,
             options.seed, data.SIDE, device, "bf16" if device == "cuda" else None)
+        if options.model == "sparse":
+            check_multiple("batch", options.batch, self.model.smaller[0].conv.columns)
         parameters = list(self.model.parameters())
         self.weights = torch.cat([p.detach().reshape(-1) for p in parameters])
         self.gradient = torch.zeros_like(self.weights)
@@ -150,8 +155,8 @@ class Trainer:
         self.weights.copy_(self.average)
         self.average.copy_(kept)
 
-    def save(self, path, seconds):
-        said = {"options": dataclasses.asdict(self.options), "update": self.update, "seconds": seconds}
+    def save(self, path):
+        said = {"options": dataclasses.asdict(self.options), "update": self.update, "seconds": self.seconds}
         part = path.with_suffix(".part")
         torch.save({"said": json.dumps(said), **self.state()}, part)
         with open(part, "rb") as file:
@@ -159,7 +164,7 @@ class Trainer:
         part.replace(path)
 
     def restore(self, path, state):
-        self.update = state["update"]
+        self.update, self.seconds = state["update"], state["seconds"]
         for name, tensor in self.state().items():
             if state[name].shape != tensor.shape:
                 raise data.BadInput(f"{path}: expected {tensor.numel()} {name}, got {state[name].numel()}")
@@ -212,21 +217,20 @@ def train(arguments):
         if dataclasses.replace(trainer.options, updates=options.updates) != options:
             raise data.BadInput(f"--resume: {path} was made by other options: {trainer.options}")
         trainer.options = options  # a longer run may go on
-        seconds = read(path)["seconds"]
         lines = (run / "log.jsonl").read_text().splitlines(True)  # of updates that were lost, none
         (run / "log.jsonl").write_text("".join(x for x in lines if json.loads(x)["update"] <= trainer.update))
     else:
         if path.exists():
             raise data.BadInput(f"{path}: there is a run already: --resume goes on with it")
         run.mkdir(parents=True, exist_ok=True)
-        trainer, seconds = Trainer(options, device), 0.0
+        trainer = Trainer(options, device)
         trainer.begin(scaled(torch.from_numpy(images[order_of(len(images), options, 0)[:options.batch]]).to(device)))
     images = torch.from_numpy(images).to(device)
     print(f"{options.model} PixelCNN++, {trainer.weights.numel():,} parameters, {len(images):,} images, {device}")
     if device == "cuda":
         trainer.capture()
 
-    first, begun, since, epoch = trainer.update, time.monotonic(), trainer.update, -1
+    first, seconds, begun, since, epoch = trainer.update, trainer.seconds, time.monotonic(), trainer.update, -1
     each = len(images) // options.batch
     with open(run / "log.jsonl", "a") as log:
         while trainer.update < options.updates:
@@ -241,17 +245,17 @@ def train(arguments):
                 bits = trainer.bits.item() / (trainer.update - since)
                 trainer.bits.zero_()
                 since, now = trainer.update, time.monotonic()
-                spent = seconds + now - begun
+                trainer.seconds = seconds + now - begun
                 if not math.isfinite(bits):
                     raise data.BadInput(f"update {trainer.update}: the loss is not finite; {path} has earlier weights")
                 rate = (trainer.update - first) / (now - begun)
-                line = {"update": trainer.update, "seconds": round(spent, 3), "train_bpd": round(bits, 5)}
+                line = {"update": trainer.update, "seconds": round(trainer.seconds, 3), "train_bpd": round(bits, 5)}
                 text = f"update {trainer.update:,} of {options.updates:,}  train {bits:.4f} bits per dimension  " \
                        f"{rate * options.batch:,.0f} images/s  ETA {(options.updates - trainer.update) / rate:,.0f} s"
                 if scores:
                     line["test_bpd"], line["error"] = mean_and_error(trainer.score(test))
                     text += f"  test {line['test_bpd']:.4f} +- {line['error']:.4f}"
-                    trainer.save(path, seconds=spent)
+                    trainer.save(path)
                     begun += time.monotonic() - now  # scoring is not training
                 print(text, flush=True)
                 log.write(json.dumps(line) + "\n")
