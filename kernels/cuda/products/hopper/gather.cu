@@ -315,15 +315,14 @@ static __device__ void produce_activations(const CUtensorMap &x_map, const gathe
 template <typename S>
 static __device__ void produce_taps(const CUtensorMap &x_map, const gather_arguments &p,
                                     uint32_t base, cursor<S::STAGES> &stages) {
-    const int boxes = S::TILE / p.span, at_once = 32 / boxes, bytes = S::DEPTH * p.span * 2;
-    const int lane = threadIdx.x % 32, box = lane % boxes, of_position = p.images / p.span;
+    const int boxes = S::TILE / p.span, at_once = 32 / boxes, lane = threadIdx.x % 32;
+    const int box = lane % boxes, of_position = p.images / p.span;
 #pragma unroll 1
     for (int turn = 0;; turn++) {
         const gather_work<S> work(p, turn);
         if (!work.exists(p)) break;
         const int count = work.part.count;
-        const int there = min(boxes, (p.columns - work.column0) / p.span);
-        const int place = work.column0 / p.span + min(box, there - 1);
+        const int place = min(work.column0 / p.span + box, p.columns / p.span - 1);
         const int *positions = p.positions + place / of_position * p.taps;
         const int inside = place % of_position * p.span;
         const uint32_t *source = p.source + work.part.first;
@@ -349,10 +348,10 @@ static __device__ void produce_taps(const CUtensorMap &x_map, const gather_argum
                 for (int slice = 0; slice < S::SLICES; slice++, stages.next(), row += S::DEPTH) {
                     stages.wait_empty();
                     const uint32_t barrier = stages.full + stages.at * 8;
-                    if (lane == 0) stages.announce(there * bytes);
+                    if (lane == 0) stages.announce(S::X_BYTES);
                     __syncwarp();
-                    if (lane >= there) continue;
-                    const uint32_t to = base + stages.at * S::STAGE + box * bytes;
+                    if (lane >= boxes) continue;
+                    const uint32_t to = base + stages.at * S::STAGE + lane * p.span * (S::DEPTH * 2);
                     if (S::PAIRED) {
                         tensor_load(to, &x_map, barrier, column, row / 2, 0, max(mine, 0));
                     } else {
@@ -406,21 +405,20 @@ template <typename S> static __device__ void watch_flags(const gather_arguments 
     }
 }
 
-/* a = this warp's 16 columns of a box [DEPTH][64 columns], or of two halves [DEPTH][32 columns].
- * Columns run along a swizzled row: those 16 are two of its eight, or four, chunks. */
+/* Where a lane's rows of this warp's 16 columns begin in a box [DEPTH][64 columns], or in two halves
+ * of one, [DEPTH][32 columns] each. Columns run along a swizzled row of chunks of eight. */
+static __device__ inline uint32_t place_of_columns(int span, int depth) {
+    const int lane = threadIdx.x % 32, line = lane / 16 * 8 + lane % 8;
+    const int chunk = threadIdx.x / 32 % 4 * 2 + lane / 8 % 2, chunks = span / 8, row = span * 2;
+    const int swizzled = chunk % chunks ^ line * row / BOX_ROW % chunks;
+    return (chunk / chunks * depth + line) * row + (swizzled << 4);
+}
+
+/* a = those columns, 16 rows at a time, which are `step` bytes apart. */
 template <int STEPS>
-static __device__ inline void load_columns(uint32_t (&a)[STEPS][4], uint32_t x, bool halves) {
-    const int lane = threadIdx.x % 32, warp = threadIdx.x / 32 % 4;
-    const int line = lane / 16 * 8 + lane % 8, chunk = warp * 2 + lane / 8 % 2;
-    const int row = halves ? BOX_ROW / 2 : BOX_ROW;
-    uint32_t at = x + line * row;
-    if (halves) {
-        at += chunk / 4 * STEPS * 16 * row + ((chunk % 4 ^ line / 2 % 4) << 4);
-    } else {
-        at += (chunk ^ lane % 8) << 4;
-    }
+static __device__ inline void load_columns(uint32_t (&a)[STEPS][4], uint32_t at, int step) {
 #pragma unroll
-    for (int k = 0; k < STEPS; k++) load_matrices_transposed(a[k], at + k * 16 * row);
+    for (int k = 0; k < STEPS; k++) load_matrices_transposed(a[k], at + k * step);
 }
 
 /* sum += X' W for the nodes that have a block for the source. */
@@ -648,6 +646,8 @@ static __global__ void __launch_bounds__(THREADS, 1)
 
     registers_grow<S::CONSUMER_REGISTERS>();
     const int box0 = warp / 4 * S::BOXES; /* this warpgroup's */
+    const int span = S::TAPS ? p.span : BOX;
+    const uint32_t place = place_of_columns(span, S::DEPTH);
     for (int turn = 0;; turn++) {
         const gather_work<S> work(p, turn);
         if (!work.exists(p)) break;
@@ -668,8 +668,7 @@ static __global__ void __launch_bounds__(THREADS, 1)
                 if (!S::SKIPS || box0 < work.boxes) {
 #pragma unroll
                     for (int box = 0; box < S::BOXES; box++) {
-                        load_columns(a[box], x + (box0 + box) * S::BOX_BYTES,
-                                     S::TAPS && p.span < BOX);
+                        load_columns(a[box], x + place + (box0 + box) * S::BOX_BYTES, span * 32);
                     }
                     /* A box beyond the last column is undefined, and not stored. */
                     multiply_nodes<S>(sum, a, w, mask);
