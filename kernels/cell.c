@@ -29,7 +29,7 @@ void cell_forward_steps(backend *be, const cell *c) {
             void *raw = kept(c, g->raw, t, operand_bytes(be, c, g->gates));
             void *sums = NULL;
             const bool adds = s == 0 && c->below;
-            if (stage_has_sums(g)) {
+            if (g->layer_norm) {
                 sums = at_step(g->sums, t, be->sums_bytes(be, g->gates, c->columns));
             }
             be->fprop(be, g->layout, g->weight, x, 1, c->columns, raw, OPERAND, adds ? NULL : sums);

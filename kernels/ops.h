@@ -50,10 +50,9 @@ typedef struct bench_tools bench_tools;     /* see bench.h */
  *                    h' = sigmoid(z_o) tanh(c')
  *
  * where norm(v) = gain (v - mean) / sqrt(variance + 1e-6) + bias over the features of one column
- * (Ba, Kiros, Hinton 2016), or, of groups of neighbouring units, over the feature's own group (Wu,
- * He 2018). Without layer norm, gain and normalisation are left out. combine adds the table's
- * entry, multiplies by it, or does nothing. Rows of W x are in the layout's order; everything else
- * is in the order of units.
+ * (Ba, Kiros, Hinton 2016). Without layer norm, gain and normalisation are left out. combine adds
+ * the table's entry, multiplies by it, or does nothing. Rows of W x are in the layout's order;
+ * everything else is in the order of units.
  *
  * In a cell above another one, the first stage's W x is W h + U h_below, where `below` holds the
  * second product of all steps; raw is their sum, rounded.
@@ -72,7 +71,6 @@ typedef struct stage {
     int block; /* the layout's out_block */
     int gates; /* 1, or GATES in the last stage */
     bool layer_norm, relu;
-    int norm_group; /* units whose norms are taken together; 0: all, which is layer norm */
     enum table_use table_use;
     int table_stride; /* the table feeds units 0, table_stride, 2 table_stride ... only */
 
@@ -86,8 +84,7 @@ typedef struct stage {
                   overwrites it with the gradient at W x */
     void *out; /* operand [steps][hidden][columns]: y; NULL for the gates */
 
-    void *sums; /* [steps] x sums_bytes: per gate and column, the sums of raw and of its square; see
-                   stage_has_sums */
+    void *sums; /* [steps] x sums_bytes: per gate and column, the sums of raw and of its square */
 
     /* For backward; all NULL without training. Gradients of weights are sums over steps and
      * columns. */
@@ -142,11 +139,6 @@ typedef struct cell {
     struct dropout dropout;
     const struct update_arguments *arguments; /* on the device; dropout reads the update's number */
 } cell;
-
-/* Whether a stage has sums and dsums. Groups' are found from raw and dpre where they are needed. */
-static inline bool stage_has_sums(const stage *s) {
-    return s->layer_norm && s->norm_group == 0;
-}
 
 /* The gradient at W x, which dgrad and wgrad read, once a step's backward is done. */
 static inline void *stage_raw_gradient(const stage *s) {
@@ -226,8 +218,7 @@ struct backend {
     int product_multiple; /* of the columns of fprop and dgrad without sums, and of convolutions */
     size_t memory;        /* bytes that were free when the backend was made */
     backend_limits limits;
-    bool sums_tables;  /* gates_backward adds to the gradient of the gates' table at each step */
-    bool norms_groups; /* stages may have a norm_group */
+    bool sums_tables; /* gates_backward adds to the gradient of the gates' table at each step */
 
     /* Memory of the device. allocate returns NULL if there is not enough. upload returns once
      * `source` may be overwritten, download once `target` is filled. */

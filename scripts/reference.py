@@ -81,7 +81,6 @@ class Model:
         self.tensors = tensors
         self.cell = metadata["model.cell"]
         self.hidden = int(metadata["model.hidden"])
-        self.norm_group = int(metadata.get("model.norm_group", 0))
         self.input_stride = int(metadata["model.input_stride"])
         self.output_stride = int(metadata["model.output_stride"])
         self.steps = {"lstm": 0, "mlstm": 1, "deep": int(metadata["model.internal_steps"])}[self.cell]
@@ -97,14 +96,11 @@ class Model:
                                self.norm(name + "add", tables[1].T).T])
         return tables
 
-    def norm(self, name, v, group=0):
-        """Layer norm over the last axis, or over groups of it, if the checkpoint has a gain; and the bias,
-        if it has one."""
+    def norm(self, name, v):
+        """Layer norm over the last axis, if the checkpoint has a gain; and the bias, if it has one."""
         if name + ".gain" in self.tensors:
-            groups = v.reshape(*v.shape[:-1], -1, group or v.shape[-1])
-            groups = groups - groups.mean(-1, keepdims=True)
-            groups = groups / np.sqrt((groups**2).mean(-1, keepdims=True) + 1e-6)
-            v = groups.reshape(v.shape) * self.tensors[name + ".gain"]
+            v = (v - v.mean(-1, keepdims=True)) / np.sqrt(v.var(-1, keepdims=True) + 1e-6)
+            v = v * self.tensors[name + ".gain"]
         return v + self.tensors.get(name + ".bias", 0)
 
     def product(self, stage, x):
@@ -128,7 +124,7 @@ class Model:
             h = self.product(stage, h)
             if k == 0 and below is not None:
                 h += self.product(name + "below", below)
-            h = self.norm(f"cell.{stage}", h, self.norm_group)
+            h = self.norm(f"cell.{stage}", h)
             if k == self.steps:
                 break
             h = h[0]

@@ -525,10 +525,6 @@ static void test_combinations(void **state) {
     options_refused("model.graph=file", "model.graph: file: expected model.graph_file to name it");
     options_refused("model.graph_file=x", "model.graph_file: has a meaning only for");
     options_refused("model.graph=file model.graph_file=x model.degree=3", "no meaning");
-    options_refused("model.hidden=512 model.norm_group=48",
-                    "model.norm_group: expected a divisor of model.hidden 512, got 48");
-    options_refused("model.norm_group=64 model.layer_norm=false",
-                    "model.norm_group: expected 0 without model.layer_norm");
     options_refused("model.input_stride=3",
                     "model.input_stride: expected a divisor of model.hidden");
     options_refused("model.output_stride=7", "model.output_stride: expected a divisor");

@@ -197,20 +197,6 @@ static void test_layers(void **state) {
     check_gradients(&config, STEPS);
 }
 
-/* Groups of half a node's units, of a node, and of two nodes. */
-static void test_norm_groups(void **state) {
-    (void)state;
-    for (int kind = CELL_LSTM; kind <= CELL_DEEP; kind++) {
-        model_config config = small_config();
-        config.cell = kind;
-        config.layers = 2;
-        for (int size = 1; size <= 4; size *= 2) {
-            config.norm_group = config.block / 2 * size;
-            check_gradients(&config, size == 1 ? STEPS : 1);
-        }
-    }
-}
-
 static void test_strides(void **state) {
     (void)state;
     for (int kind = CELL_LSTM; kind <= CELL_DEEP; kind++) {
@@ -250,11 +236,10 @@ static void test_other_blocks(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_cells),        cmocka_unit_test(test_more_internal_steps),
-        cmocka_unit_test(test_dense),        cmocka_unit_test(test_norm_groups),
-        cmocka_unit_test(test_strides),      cmocka_unit_test(test_dropout),
-        cmocka_unit_test(test_layers),       cmocka_unit_test(test_input_dropout),
-        cmocka_unit_test(test_other_blocks),
+        cmocka_unit_test(test_cells),         cmocka_unit_test(test_more_internal_steps),
+        cmocka_unit_test(test_dense),         cmocka_unit_test(test_strides),
+        cmocka_unit_test(test_dropout),       cmocka_unit_test(test_layers),
+        cmocka_unit_test(test_input_dropout), cmocka_unit_test(test_other_blocks),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -105,25 +105,6 @@ static void test_bf16(void **state) {
     compare_all(BF16, 2e-2, 0.2);
 }
 
-static void test_norm_groups(void **state) {
-    (void)state;
-    model_config config = small_config();
-    backend *be = test_backend(FP32);
-    const bool able = be->norms_groups;
-    config.norm_group = 32;
-    if (!able) {
-        error err;
-        assert_null(model_create(be, &config, NULL, 11, 5, 1, MODEL_TRAINING, &err));
-        assert_contains(err.text, "model.norm_group: expected 0");
-    }
-    be->destroy(be);
-    for (int kind = CELL_LSTM; able && kind <= CELL_DEEP; kind++) {
-        config.cell = kind;
-        compare(&config, FP32, 11, 2e-5, 2e-4);
-        compare(&config, BF16, 11, 2e-2, 0.2);
-    }
-}
-
 /* ---------------------------------------------------------------------------------- recompute */
 
 /* Compares five steps at once with segments of two, two and one. */
@@ -601,7 +582,6 @@ static void test_input_dropout(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_fp32),
-        cmocka_unit_test(test_norm_groups),
         cmocka_unit_test(test_bf16),
         cmocka_unit_test(test_layers),
         cmocka_unit_test(test_layers_differ),

@@ -292,7 +292,6 @@ backend *CPU(backend)(precision precision, int threads) {
         .column_multiple = COLUMN_GROUP,
         .product_multiple = COLUMN_GROUP,
         .sums_tables = true,
-        .norms_groups = true,
         .memory = available_memory(),
         .limits = {SIZE_MAX, SIZE_MAX, SIZE_MAX, SIZE_MAX}, /* memory ends first */
         .allocate = allocate,

@@ -4,8 +4,7 @@
  * Layer norm, for one gate and column, over the features u = 1 ... H:
  *   v_u = (raw_u - mean) / deviation,  y_u = gain_u v_u + bias_u
  *   draw_u = (gain_u dy_u - mean_u(gain dy) - v_u mean_u(gain dy v)) / deviation
- * so backward first needs two sums over the features, which `dsums` holds. With groups of features
- * they are found for each group where they are needed.
+ * so backward first needs two sums over the features, which `dsums` holds.
  *
  * Every operation is one loop over units, in CHUNKS parallel parts, and within a unit over groups
  * of columns. Floor: each of raw, dpre, c, h and dx once through memory; for gates, also five
@@ -25,8 +24,7 @@ enum {
     RUN = 4 /* units that are computed one after the other, of which `hidden` is a multiple */
 };
 
-/* The mean and 1 / deviation of a group of columns, for each gate of a stage at one step, over all
- * units or over a group of them. */
+/* The mean and 1 / deviation of a group of columns, for each gate of a stage at one step. */
 typedef struct statistics {
     real mean[GATES][COLUMN_GROUP], scale[GATES][COLUMN_GROUP];
 } statistics;
@@ -36,10 +34,9 @@ typedef struct statistics {
 typedef struct view {
     const stage *g;
     size_t hidden, columns, block, gates;
-    size_t norm_group; /* units; 0: all */
     real *raw, *sums, *out, *dpre, *dentry, *dsums;
     const uint8_t *bytes;
-    statistics *st; /* [groups of units][columns / COLUMN_GROUP] */
+    statistics *st; /* [columns / COLUMN_GROUP] */
 } view;
 
 /* The units of one of the CHUNKS parts, in whole runs: first <= unit < last. */
@@ -52,76 +49,24 @@ static inline part part_of(const view *v, int chunk) {
     return (part){runs * i / CHUNKS * RUN, runs * (i + 1) / CHUNKS * RUN};
 }
 
-/* The row of `raw` that holds a unit's gate. */
-static inline size_t row_of(const view *v, size_t gate, size_t unit) {
-    return (unit / v->block * v->gates + gate) * v->block + unit % v->block;
-}
-
-static inline real scale_of(real variance) {
-    if (variance < 0) variance = 0; /* by rounding; NaN stays NaN */
-    return 1 / sqrt_(variance + EPSILON);
-}
-
-/* The statistics of all units, from their sums. */
-static void load_sums(const view *v) {
+static void load_statistics(backend *be, view *v) {
+    cpu_backend *cpu = cpu_of(be);
     size_t groups = v->columns / COLUMN_GROUP;
+    cpu->statistics =
+        mem_grow(cpu->statistics, &cpu->statistics_count, groups, sizeof *cpu->statistics);
+    v->st = cpu->statistics;
     for (size_t i = 0; i < v->gates * groups; i++) {
         size_t g = i / groups, group = i % groups;
         const real *sum = v->sums + g * 2 * v->columns + group * COLUMN_GROUP;
         const real *square = sum + v->columns;
         for (int n = 0; n < COLUMN_GROUP; n++) {
             real mean = sum[n] / (real)v->hidden;
-            v->st[group].mean[g][n] = mean;
-            v->st[group].scale[g][n] = scale_of(square[n] / (real)v->hidden - mean * mean);
+            real variance = square[n] / (real)v->hidden - mean * mean;
+            if (variance < 0) variance = 0; /* by rounding; NaN stays NaN */
+            cpu->statistics[group].mean[g][n] = mean;
+            cpu->statistics[group].scale[g][n] = 1 / sqrt_(variance + EPSILON);
         }
     }
-}
-
-/* The statistics of one gate of the units from `first` on that are normalised together. */
-static void find_statistics(const view *v, size_t gate, size_t first, size_t n0, statistics *st) {
-    const size_t past = first + v->norm_group;
-    const real share = 1 / (real)v->norm_group;
-    real mean[COLUMN_GROUP] = {0}, variance[COLUMN_GROUP] = {0};
-    for (size_t unit = first; unit < past; unit++) {
-        const real *raw = v->raw + row_of(v, gate, unit) * v->columns + n0;
-        for (int n = 0; n < COLUMN_GROUP; n++) mean[n] += raw[n] * share;
-    }
-    for (size_t unit = first; unit < past; unit++) {
-        const real *raw = v->raw + row_of(v, gate, unit) * v->columns + n0;
-        for (int n = 0; n < COLUMN_GROUP; n++) {
-            variance[n] += (raw[n] - mean[n]) * (raw[n] - mean[n]) * share;
-        }
-    }
-    for (int n = 0; n < COLUMN_GROUP; n++) {
-        st->mean[gate][n] = mean[n];
-        st->scale[gate][n] = scale_of(variance[n]);
-    }
-}
-
-static void load_statistics(backend *be, view *v) {
-    cpu_backend *cpu = cpu_of(be);
-    const size_t groups = v->columns / COLUMN_GROUP;
-    const size_t norms = v->norm_group ? v->hidden / v->norm_group : 1;
-    cpu->statistics =
-        mem_grow(cpu->statistics, &cpu->statistics_count, norms * groups, sizeof *cpu->statistics);
-    v->st = cpu->statistics;
-    if (v->norm_group == 0) {
-        load_sums(v);
-        return;
-    }
-#pragma omp parallel for num_threads(cpu->threads)
-    for (size_t i = 0; i < norms * groups; i++) {
-        for (size_t gate = 0; gate < v->gates; gate++) {
-            find_statistics(v, gate, i / groups * v->norm_group, i % groups * COLUMN_GROUP,
-                            &v->st[i]);
-        }
-    }
-}
-
-static inline const statistics *statistics_of(const view *v, size_t unit, size_t n0) {
-    const size_t group = n0 / COLUMN_GROUP;
-    if (v->norm_group == 0) return &v->st[group];
-    return &v->st[unit / v->norm_group * (v->columns / COLUMN_GROUP) + group];
 }
 
 /* Where a step's part of an array starts; arrays a stage does not have are NULL. */
@@ -138,7 +83,6 @@ static view view_step(backend *be, const cell *c, int s, int t) {
               .columns = columns,
               .block = (size_t)g->block,
               .gates = gates,
-              .norm_group = (size_t)g->norm_group,
               .raw = offset(g->raw, kept * gates * plane),
               .sums = offset(g->sums, (size_t)t * 2 * gates * columns),
               .out = offset(g->out, kept * plane),
@@ -150,12 +94,17 @@ static view view_step(backend *be, const cell *c, int s, int t) {
     return v;
 }
 
+/* The row of `raw` that holds a unit's gate. */
+static inline size_t row_of(const view *v, size_t gate, size_t unit) {
+    return (unit / v->block * v->gates + gate) * v->block + unit % v->block;
+}
+
 /* The normalised raw of a unit's gate, before gain and bias; without layer norm, raw itself. */
 static inline void normalise(const view *v, size_t gate, size_t unit, size_t n0,
                              real out[COLUMN_GROUP]) {
     const real *raw = v->raw + row_of(v, gate, unit) * v->columns + n0;
     if (v->g->layer_norm) {
-        const statistics *st = statistics_of(v, unit, n0);
+        const statistics *st = &v->st[n0 / COLUMN_GROUP];
         for (int n = 0; n < COLUMN_GROUP; n++) {
             out[n] = (raw[n] - st->mean[gate][n]) * st->scale[gate][n];
         }
@@ -208,7 +157,7 @@ static inline void keep_dpre(backend *be, const view *v, size_t gate, size_t uni
         octet here = octets(d)[n], scaled = here * octets(value)[n];
         add->bias += here;
         add->gain += scaled;
-        if (!stage_has_sums(v->g)) continue;
+        if (!v->g->layer_norm) continue;
         total[n] += gain * here;
         product[n] += gain * scaled;
     }
@@ -224,7 +173,7 @@ static inline void keep_unit(const view *v, size_t gate, size_t unit, real bias,
 }
 
 static void keep_features(const view *v, const real *partials) {
-    if (!stage_has_sums(v->g)) return;
+    if (!v->g->layer_norm) return;
     size_t count = v->gates * 2 * v->columns;
     for (size_t i = 0; i < count; i += COLUMN_GROUP) {
         double total[COLUMN_GROUP] = {0};
@@ -253,51 +202,9 @@ static inline void norm_backward_row(backend *be, const view *v, size_t gate, si
     }
 }
 
-/* The same for one gate of the units from `first` on that are normalised together, with their own
- * sums. */
-static void norm_backward_group(backend *be, const view *v, size_t gate, size_t first, size_t n0) {
-    const size_t past = first + v->norm_group;
-    const real share = 1 / (real)v->norm_group;
-    const statistics *st = statistics_of(v, first, n0);
-    const real *mean = st->mean[gate], *scale = st->scale[gate];
-    real total[COLUMN_GROUP] = {0}, product[COLUMN_GROUP] = {0};
-    for (size_t unit = first; unit < past; unit++) {
-        const size_t at = row_of(v, gate, unit) * v->columns + n0;
-        const real gain = gain_of(v, gate, unit), *raw = v->raw + at, *d = v->dpre + at;
-        for (int n = 0; n < COLUMN_GROUP; n++) {
-            total[n] += gain * d[n];
-            product[n] += gain * d[n] * ((raw[n] - mean[n]) * scale[n]);
-        }
-    }
-    for (size_t unit = first; unit < past; unit++) {
-        const size_t at = row_of(v, gate, unit) * v->columns + n0;
-        const real gain = gain_of(v, gate, unit), *d = v->dpre + at;
-        real *raw = v->raw + at;
-        for (int n = 0; n < COLUMN_GROUP; n++) {
-            real value = (raw[n] - mean[n]) * scale[n];
-            raw[n] = (gain * d[n] - (total[n] + value * product[n]) * share) * scale[n];
-        }
-        round_operands(be, raw, COLUMN_GROUP);
-    }
-}
-
-static void norm_backward_groups(backend *be, const view *v) {
-    const size_t groups = v->columns / COLUMN_GROUP, norms = v->hidden / v->norm_group;
-#pragma omp parallel for num_threads(cpu_of(be)->threads)
-    for (size_t i = 0; i < norms * groups; i++) {
-        for (size_t gate = 0; gate < v->gates; gate++) {
-            norm_backward_group(be, v, gate, i / groups * v->norm_group, i % groups * COLUMN_GROUP);
-        }
-    }
-}
-
 void CPU(norm_backward)(backend *be, const cell *c, int s, int t) {
     FLUSH_DENORMALS(be);
     view v = view_step(be, c, s, t);
-    if (v.norm_group > 0) {
-        norm_backward_groups(be, &v);
-        return;
-    }
 #pragma omp parallel for num_threads(cpu_of(be)->threads) firstprivate(v)
     for (int chunk = 0; chunk < CHUNKS; chunk++) {
         part p = part_of(&v, chunk);

@@ -353,10 +353,7 @@ static void describe(const runner *b) {
     snprintf(r->description, sizeof r->description,
              "%s%s, %" PRId64 " units, block %" PRId64 ", %s, %.4g M parameters, B = %d, T = %d",
              config_choice(CELL_KINDS, (int)m->config.cell, cell, sizeof cell),
-             !m->config.layer_norm      ? " without layer norm"
-             : m->config.norm_group > 0 ? " with group norm"
-                                        : "",
-             r->hidden, m->config.block,
+             m->config.layer_norm ? "" : " without layer norm", r->hidden, m->config.block,
              config_choice(GRAPH_KINDS, (int)m->config.graph, graph, sizeof graph),
              (double)r->parameters * 1e-6, m->batch, m->steps);
 }

@@ -182,7 +182,7 @@ static void add_waits(shape *p) {
     update_floor *f = p->f;
     double steps = m->steps, before = (double)(m->segments - 1) * m->segment_steps;
     int stages = model_stages(&m->config) - (m->layers - 1);
-    f->waits = stages * (m->config.layer_norm && m->config.norm_group == 0 ? 2 : 1);
+    f->waits = stages * (m->config.layer_norm ? 2 : 1);
     for (int part = 0; part < TIME_PARTS; part++) f->waited[part] = 0;
     f->waited[TIME_FORWARD] = f->waited[TIME_BACKWARD] = steps * f->waits;
     f->waited[TIME_RECOMPUTE] = before * f->waits;

@@ -42,7 +42,7 @@ static void plan_stage(model *m, stage *g, bool last) {
     size_t plane = model_plane_bytes(m, be->operand_size);
     size_t sums = be->sums_bytes(be, g->gates, m->columns);
     ADD(PLAN_ACTIVATIONS, kept * plane * (size_t)g->gates, g->raw);
-    if (stage_has_sums(g)) ADD(PLAN_ACTIVATIONS, (size_t)m->segment_steps * sums, g->sums);
+    if (g->layer_norm) ADD(PLAN_ACTIVATIONS, (size_t)m->segment_steps * sums, g->sums);
     if (!last) ADD(PLAN_ACTIVATIONS, kept * plane, g->out);
     if (!training) return;
     ADD(PLAN_ACTIVATIONS, (keeps_dpre(be, g) ? kept : 1) * plane * (size_t)g->gates, g->dpre);
@@ -51,7 +51,7 @@ static void plan_stage(model *m, stage *g, bool last) {
             g->table_sums);
     }
     if (g->table_use == TABLE_MULTIPLY) ADD(PLAN_ACTIVATIONS, kept * plane, g->dentry);
-    if (stage_has_sums(g)) ADD(PLAN_ACTIVATIONS, kept * sums, g->dsums);
+    if (g->layer_norm) ADD(PLAN_ACTIVATIONS, kept * sums, g->dsums);
 }
 
 static void plan_layer(model *m, cell *c) {

@@ -30,7 +30,6 @@ static void describe_layer(model *m, int layer) {
         bool last = s == stages - 1;
         y->cell.stage[s] = (stage){.gates = last ? GATES : 1,
                                    .layer_norm = config->layer_norm,
-                                   .norm_group = (int)config->norm_group,
                                    .relu = deep && !last && s > 0,
                                    .table_use = use_of_table(config, s),
                                    .table_stride = (int)config->input_stride};
@@ -64,12 +63,6 @@ static bool within_limits(const model *m, int segments, error *err) {
     const backend_limits *most = &be->limits;
     const size_t hidden = (size_t)m->config.hidden, columns = (size_t)m->columns;
     const size_t steps = (size_t)(m->steps + segments - 1) / (size_t)segments;
-    if (m->config.norm_group > 0 && !be->norms_groups) {
-        return error_set(err,
-                         "model.norm_group: expected 0 on %s, got %lld; groups of units are "
-                         "normalised on the CPU alone so far",
-                         be->device, (long long)m->config.norm_group);
-    }
     if (GATES * hidden * columns > most->step_values) {
         return error_set(err,
                          "model.hidden, train.batch: %zu units of %d gates and %zu streams are %zu "

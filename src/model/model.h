@@ -54,7 +54,6 @@ typedef struct model_config {
     int periphery;                            /* index into PERIPHERY_KINDS */
     char *graph_file;
     bool layer_norm;
-    int64_t norm_group; /* units; 0: all */
     double dropout, input_dropout, init_noise, forget_bias;
     int64_t seed;
 } model_config;

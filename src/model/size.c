@@ -35,7 +35,6 @@ static int64_t common_multiple(int64_t a, int64_t b) {
 bool model_match_width(model_config *config, double parameters, error *err) {
     int64_t unit = common_multiple(config->block, config->input_stride);
     unit = common_multiple(unit, config->output_stride);
-    if (config->norm_group > 0) unit = common_multiple(unit, config->norm_group);
     int64_t most = GRAPH_MAX_NODES * config->block / unit, low = 1, high = most;
     model_config trial = *config;
     while (low < high) { /* the first width that has at least as many */

@@ -83,9 +83,7 @@ static void add_model(facts *f, const report *r) {
         snprintf(layers, sizeof layers, "%" PRId64 " layers of ", o->model.layers);
     add(f, "cell", "%s, %s%s units in blocks of %" PRId64 "%s", cell, layers,
         html_count(units, o->model.hidden), o->model.block,
-        !o->model.layer_norm      ? ""
-        : o->model.norm_group > 0 ? ", group norm"
-                                  : ", layer norm");
+        o->model.layer_norm ? ", layer norm" : "");
     add(f, "parameters", "%s", html_count(count, parameters_of(r->checkpoint)));
     for (int s = 0; s < model_stages(&o->model); s++) {
         graph_metrics m;

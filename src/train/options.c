@@ -103,9 +103,6 @@ const config_key option_keys[] = {
      "what was found", CONFIG_ABOVE_MINIMUM},
     {"model.layer_norm", CONFIG_BOOLEAN, AT(model.layer_norm), "true", 0, 0, NULL,
      "whether gates and internal steps are normalised over their units (layer norm)", M},
-    {"model.norm_group", CONFIG_INTEGER, AT(model.norm_group), "0", 0, MAX_HIDDEN, NULL,
-     "number of neighbouring units that are normalised together (group norm); 0 means all of them; "
-     "on the CPU alone so far", M | L},
     {"model.input_stride", CONFIG_INTEGER, AT(model.input_stride), "1", 1, MAX_HIDDEN, NULL,
      "distance between the units that the input feeds; 1 feeds every unit", M},
     {"model.output_stride", CONFIG_INTEGER, AT(model.output_stride), "1", 1, MAX_HIDDEN, NULL,
@@ -314,16 +311,6 @@ static bool check_model(const options *o, error *err) {
     if (hidden / block > GRAPH_MAX_NODES) {
         return config_refuse(c, err, "model.hidden", "expected at most %d blocks of %lld, got %lld",
                              GRAPH_MAX_NODES, block, hidden / block);
-    }
-    if (m->norm_group > 0 && !m->layer_norm) {
-        return config_refuse(c, err, "model.norm_group",
-                             "expected 0 without model.layer_norm, got %lld",
-                             (long long)m->norm_group);
-    }
-    if (m->norm_group > 0 && hidden % m->norm_group) {
-        return config_refuse(c, err, "model.norm_group",
-                             "expected a divisor of model.hidden %lld, got %lld", hidden,
-                             (long long)m->norm_group);
     }
     if (hidden % m->input_stride) {
         return config_refuse(c, err, "model.input_stride",

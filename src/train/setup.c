@@ -112,7 +112,6 @@ static const char *other_cell(const model_config *ours, const model_config *thei
     if (theirs->degree != ours->degree) return "model.degree";
     if (theirs->density != ours->density) return "model.density";
     if (theirs->rewire != ours->rewire) return "model.rewire";
-    if (theirs->norm_group != ours->norm_group) return "model.norm_group";
     return theirs->layer_norm != ours->layer_norm ? "model.layer_norm" : NULL;
 }
 

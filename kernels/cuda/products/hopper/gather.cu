@@ -351,7 +351,8 @@ static __device__ void produce_taps(const CUtensorMap &x_map, const gather_argum
                     if (lane == 0) stages.announce(S::X_BYTES);
                     __syncwarp();
                     if (lane >= boxes) continue;
-                    const uint32_t to = base + stages.at * S::STAGE + lane * p.span * (S::DEPTH * 2);
+                    const uint32_t to =
+                        base + stages.at * S::STAGE + lane * p.span * (S::DEPTH * 2);
                     if (S::PAIRED) {
                         tensor_load(to, &x_map, barrier, column, row / 2, 0, max(mine, 0));
                     } else {
