@@ -581,20 +581,13 @@ static void test_input_dropout(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_fp32),
-        cmocka_unit_test(test_bf16),
-        cmocka_unit_test(test_layers),
-        cmocka_unit_test(test_layers_differ),
-        cmocka_unit_test(test_recompute),
-        cmocka_unit_test(test_sums),
-        cmocka_unit_test(test_weight_decay),
-        cmocka_unit_test(test_input_dropout),
-        cmocka_unit_test(test_learns),
-        cmocka_unit_test(test_repeats),
-        cmocka_unit_test(test_no_targets),
-        cmocka_unit_test(test_does_not_fit),
-        cmocka_unit_test(test_limits),
-        cmocka_unit_test(test_plan_counts_tables),
+        cmocka_unit_test(test_fp32),         cmocka_unit_test(test_bf16),
+        cmocka_unit_test(test_layers),       cmocka_unit_test(test_layers_differ),
+        cmocka_unit_test(test_recompute),    cmocka_unit_test(test_sums),
+        cmocka_unit_test(test_weight_decay), cmocka_unit_test(test_input_dropout),
+        cmocka_unit_test(test_learns),       cmocka_unit_test(test_repeats),
+        cmocka_unit_test(test_no_targets),   cmocka_unit_test(test_does_not_fit),
+        cmocka_unit_test(test_limits),       cmocka_unit_test(test_plan_counts_tables),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -406,8 +406,8 @@ template <typename S> static __device__ void watch_flags(const gather_arguments 
     }
 }
 
-/* Where a lane's rows of this warp's 16 columns begin in a box [DEPTH][64 columns], or in two halves
- * of one, [DEPTH][32 columns] each. Columns run along a swizzled row of chunks of eight. */
+/* Where a lane's rows of this warp's 16 columns begin in a box [DEPTH][64 columns], or in two
+ * halves of one, [DEPTH][32 columns] each. Columns run along a swizzled row of chunks of eight. */
 static __device__ inline uint32_t place_of_columns(int span, int depth) {
     const int lane = threadIdx.x % 32, line = lane / 16 * 8 + lane % 8;
     const int chunk = threadIdx.x / 32 % 4 * 2 + lane / 8 % 2, chunks = span / 8, row = span * 2;
