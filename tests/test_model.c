@@ -105,6 +105,139 @@ static void test_bf16(void **state) {
     compare_all(BF16, 2e-2, 0.2);
 }
 
+/* --------------------------------------------------------------------------------- generation */
+
+enum { WRITTEN = 14, GIVEN = 4 };
+
+/* Has the model write `text` from these inputs, in calls of so many bytes, and downloads the last
+ * logits of its one stream. */
+static double *write_with(model *m, const inputs *in, sampling how, const int *calls,
+                          uint8_t text[WRITTEN]) {
+    backend *be = m->be;
+    sampling *state = be->allocate(be, sizeof how);
+    uint8_t *on_device = be->allocate(be, WRITTEN);
+    load_inputs(m, in);
+    model_prepare_tables(m);
+    be->upload(be, state, &how, sizeof how);
+    be->upload(be, on_device, text, WRITTEN);
+    be->copy(be, m->bytes, on_device, 1);
+    for (int i = 0; calls[i]; i++) model_generate(m, state, on_device, calls[i]);
+    be->download(be, text, on_device, WRITTEN);
+    be->download(be, &how, state, sizeof how);
+    assert_int_equal(how.position, WRITTEN - 1);
+    uint8_t last;
+    be->download(be, &last, m->bytes, 1);
+    assert_int_equal(last, text[WRITTEN - 1]);
+    const size_t columns = (size_t)m->columns;
+    double *all = get(be, m->logits, VOCABULARY * columns, REAL);
+    double *logits = mem_alloc(VOCABULARY, sizeof *logits);
+    for (size_t v = 0; v < VOCABULARY; v++) logits[v] = all[v * columns];
+    be->release(be, state);
+    be->release(be, on_device);
+    free(all);
+    return logits;
+}
+
+/* The byte that a backend draws from one stream's logits. */
+static uint8_t draw(backend *be, const double *logits, const double *bias, sampling how) {
+    const size_t columns = (size_t)be->column_multiple;
+    double *wide = mem_alloc(VOCABULARY * columns, sizeof *wide);
+    for (size_t v = 0; v < VOCABULARY; v++) wide[v * columns] = logits[v];
+    uint8_t *text = be->allocate(be, WRITTEN), *bytes = be->allocate(be, columns), drawn;
+    sampling *state = be->allocate(be, sizeof how);
+    void *l = put(be, wide, VOCABULARY * columns, REAL), *b = put(be, bias, VOCABULARY, REAL);
+    be->upload(be, state, &how, sizeof how);
+    be->sample(be, l, b, 1, (int)columns, state, text, bytes);
+    be->download(be, &drawn, bytes, 1);
+    void *blocks[] = {text, bytes, state, l, b};
+    for (size_t i = 0; i < sizeof blocks / sizeof *blocks; i++) be->release(be, blocks[i]);
+    free(wide);
+    return drawn;
+}
+
+/* Compares a text's last logits and state with those of a more trusted backend that reads it, its
+ * last byte with the one that backend draws from these logits, and texts of one and of many calls
+ * bit for bit. */
+static void compare_text(const model_config *config, precision precision, double tolerance) {
+    static const int at_once[] = {WRITTEN - 1, 0}, parts[] = {1, 7, 4, 1, 0};
+    backend *be[2] = {test_backend(precision),
+                      test_device_is_cuda() ? backend_cpu(precision, 0) : backend_cpu_reference(0)};
+    sampling how = {.temperature = 0.8, .top_p = 0.97, .top_k = 60, .seed = 5, .prompt = GIVEN};
+    uint8_t text[3][WRITTEN] = {"text", "text"};
+    double *logits[3];
+    outcome o[2];
+    model *m[2];
+    inputs in = {0};
+    random_restart(23);
+    for (int side = 0; side < 2; side++) {
+        m[side] = create_model(be[side], config, 1, 1, 1);
+        if (side == 0) in = draw_inputs(m[0]);
+    }
+    logits[1] = write_with(m[0], &in, how, at_once, text[1]);
+    logits[0] = write_with(m[0], &in, how, parts, text[0]);
+    if (memcmp(text[0], text[1], WRITTEN) ||
+        memcmp(logits[0], logits[1], VOCABULARY * sizeof *logits[0])) {
+        fail_msg("%s, cell %d of %d units, block %d, %d layers, layer norm %d: calls differ",
+                 precision == FP32 ? "fp32" : "bf16", config->cell, (int)config->hidden,
+                 (int)config->block, (int)config->layers, config->layer_norm);
+    }
+    memcpy(text[2], text[0], WRITTEN);
+    o[0] = collect_outcome(m[0]);
+    how.position = WRITTEN - 2;
+    const double *bias = in.weights + m[0]->parameters.items[m[0]->head_bias].offset;
+    assert_int_equal(text[0][WRITTEN - 1], draw(be[1], logits[0], bias, how));
+    how.position = 0;
+    how.prompt = WRITTEN;
+    logits[2] = write_with(m[1], &in, how, at_once, text[2]);
+    o[1] = collect_outcome(m[1]);
+    const double errors[] = {relative_error(logits[0], logits[2], VOCABULARY),
+                             relative_error(o[0].h, o[1].h, (size_t)config->hidden),
+                             relative_error(o[0].c, o[1].c, (size_t)config->hidden)};
+    for (int i = 0; i < 3; i++) {
+        if (!(errors[i] <= tolerance)) {
+            fail_msg("%s: relative error %g", (const char *const[]){"logits", "h", "c"}[i],
+                     errors[i]);
+        }
+    }
+    for (int i = 0; i < 3; i++) free(logits[i]);
+    for (int side = 0; side < 2; side++) {
+        free_outcome(&o[side]);
+        model_free(m[side]);
+        be[side]->destroy(be[side]);
+    }
+    free_inputs(&in);
+}
+
+static void test_generate(void **state) {
+    (void)state;
+    for (int kind = CELL_LSTM; kind <= CELL_DEEP; kind++) {
+        for (int variant = 0; variant < 6; variant++) {
+            model_config config = small_config();
+            config.cell = kind;
+            config.internal_steps = 2;
+            if (variant == 1) config.layer_norm = false;
+            if (variant == 2) {
+                config.graph = GRAPH_DENSE;
+                config.degree = 0;
+            }
+            if (variant == 3) {
+                config.input_stride = 2;
+                config.output_stride = 4;
+                config.block = 8;
+            }
+            if (variant == 4) config.layers = 2;
+            if (variant == 5) { /* hubs */
+                config.hidden = 1344;
+                config.block = 32;
+                config.graph = GRAPH_BARABASI_ALBERT;
+                config.degree = 6;
+            }
+            compare_text(&config, FP32, 5e-5);
+            if (kind != CELL_DEEP) compare_text(&config, BF16, 5e-2); /* see compare_all */
+        }
+    }
+}
+
 /* ---------------------------------------------------------------------------------- recompute */
 
 /* Compares five steps at once with segments of two, two and one. */
@@ -588,6 +721,7 @@ int main(void) {
         cmocka_unit_test(test_learns),       cmocka_unit_test(test_repeats),
         cmocka_unit_test(test_no_targets),   cmocka_unit_test(test_does_not_fit),
         cmocka_unit_test(test_limits),       cmocka_unit_test(test_plan_counts_tables),
+        cmocka_unit_test(test_generate),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -234,10 +234,10 @@ void model_run(model *m);
 void model_forward(model *m);
 
 /* Generation, of a model with one step: model_prepare_tables once for the weights that are bound,
- * then model_generate for each byte. It reads m->bytes, and leaves the next byte there and in
- * `text`; see backend.sample. `state` and `text` are on the device. */
+ * then model_generate for the next `count` bytes. It reads m->bytes, and leaves the last byte there
+ * and all in `text`; see backend.sample. `state` and `text` are on the device. */
 void model_prepare_tables(model *m);
-void model_generate(model *m, sampling *state, uint8_t *text);
+void model_generate(model *m, sampling *state, uint8_t *text, int count);
 
 void model_gradient(model *m);
 void model_update(model *m);

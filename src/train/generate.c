@@ -6,7 +6,7 @@
 #include <string.h>
 
 /* The bytes of a recording: many, so that the host stays ahead of the device; then single ones. */
-static const size_t sizes[] = {16, 1};
+static const int sizes[] = {64, 1};
 
 enum { SIZES = sizeof sizes / sizeof sizes[0] };
 
@@ -14,12 +14,12 @@ typedef struct generator {
     model *m;
     sampling *state;
     uint8_t *text;
-    size_t bytes;
+    int bytes;
 } generator;
 
 static void issue_bytes(void *argument) {
-    generator *g = argument;
-    for (size_t i = 0; i < g->bytes; i++) model_generate(g->m, g->state, g->text);
+    const generator *g = argument;
+    model_generate(g->m, g->state, g->text, g->bytes);
 }
 
 bool generate(model *m, const generation *how, uint8_t *text, error *err) {
@@ -43,10 +43,11 @@ bool generate(model *m, const generation *how, uint8_t *text, error *err) {
         free(first);
         model_prepare_tables(m);
         for (int i = 0; i < SIZES; i++) {
-            if (left < sizes[i]) continue;
+            const size_t each = (size_t)sizes[i];
+            if (left < each) continue;
             g[i] = (generator){m, state, device_text, sizes[i]};
             recorded[i] = be->record(be, issue_bytes, &g[i]);
-            for (; left >= sizes[i]; left -= sizes[i]) be->replay(be, recorded[i]);
+            for (; left >= each; left -= each) be->replay(be, recorded[i]);
         }
         be->download(be, text, device_text, total);
         done = be->finish(be, err);

@@ -92,16 +92,6 @@ template <int U, int GROUPS, int SHARES, bool ABOVE_> struct sequence_shape {
     static_assert(BYTES <= MOST_SHARED, "it all fits");
 };
 
-static __device__ inline uint32_t load_flag(const uint32_t *from) {
-    uint32_t x;
-    asm volatile("ld.acquire.gpu.global.u32 %0, [%1];" : "=r"(x) : "l"(from) : "memory");
-    return x;
-}
-
-static __device__ inline void store_flag(uint32_t *to, uint32_t x) {
-    asm volatile("st.release.gpu.global.u32 [%0], %1;" ::"l"(to), "r"(x) : "memory");
-}
-
 /* The thread block's first unit. Where a node's units are no whole number of parts, its last part
  * begins earlier: it shares units with the part before, and both write the same. */
 template <int U> static __device__ inline int first_unit(const sequence_arguments &p) {

@@ -15,10 +15,14 @@ static __device__ inline void copy_async_whole(uint32_t to, const void *from) {
     asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(to), "l"(from));
 }
 
+/* The same, of which `bytes` are read and the others are zero. */
+static __device__ inline void copy_async_part(uint32_t to, const void *from, int bytes) {
+    asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to), "l"(from), "r"(bytes));
+}
+
 /* The same; where `from` is NULL, 16 zero bytes. */
 static __device__ inline void copy_async(uint32_t to, const void *from) {
-    int bytes = from ? 16 : 0;
-    asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to), "l"(from), "r"(bytes));
+    copy_async_part(to, from, from ? 16 : 0);
 }
 
 /* 4 bytes. */

@@ -23,4 +23,15 @@ struct patience {
     }
 };
 
+/* What a thread wrote before it stored a flag is there for whoever has loaded that flag. */
+static __device__ inline uint32_t load_flag(const uint32_t *from) {
+    uint32_t x;
+    asm volatile("ld.acquire.gpu.global.u32 %0, [%1];" : "=r"(x) : "l"(from) : "memory");
+    return x;
+}
+
+static __device__ inline void store_flag(uint32_t *to, uint32_t x) {
+    asm volatile("st.release.gpu.global.u32 [%0], %1;" ::"l"(to), "r"(x) : "memory");
+}
+
 #endif

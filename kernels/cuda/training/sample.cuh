@@ -1,23 +1,23 @@
-/* Drawing the next byte of each stream's text.
- *
- * One thread block, a warp a stream at a time: every lane has the logits of 8 neighbouring bytes.
+/* Drawing the next byte of a text: by a warp, whose lanes have the logits of 8 neighbouring bytes.
  * The weights exp((z - max) / temperature) are summed in double, first within the lanes, then over
- * them; the draw falls into one lane, which finds the byte. Floor: one small kernel, since a stream
- * reads 1 KiB. */
+ * them; the draw falls into one lane, which finds the byte. */
+#ifndef SMALLWORLD_KERNELS_CUDA_TRAINING_SAMPLE_CUH
+#define SMALLWORLD_KERNELS_CUDA_TRAINING_SAMPLE_CUH
+
 #include "device/philox.cuh"
 #include "training/training.h"
 
-enum { WARPS = 8, PER_LANE = VOCABULARY / 32 };
+enum { PER_LANE = VOCABULARY / 32 };
 
 /* The lowest byte whose logit is the largest; every lane gets it. */
 static __device__ int likeliest(const double z[PER_LANE], double &most) {
-    int best = threadIdx.x * PER_LANE;
+    int best = threadIdx.x % 32 * PER_LANE;
     most = z[0];
 #pragma unroll
     for (int i = 1; i < PER_LANE; i++) {
         if (z[i] <= most) continue;
         most = z[i];
-        best = threadIdx.x * PER_LANE + i;
+        best = threadIdx.x % 32 * PER_LANE + i;
     }
 #pragma unroll
     for (int apart = 16; apart > 0; apart /= 2) {
@@ -56,7 +56,7 @@ static __device__ void cut_weights(double weight[PER_LANE], const sampling *s) {
             const int u = lane * PER_LANE + k;
 #pragma unroll
             for (int i = 0; i < PER_LANE; i++) {
-                const int v = threadIdx.x * PER_LANE + i;
+                const int v = threadIdx.x % 32 * PER_LANE + i;
                 const bool higher = other > weight[i] || (other == weight[i] && u < v);
                 rank[i] += higher;
                 above[i] += higher ? other : 0;
@@ -73,20 +73,22 @@ static __device__ void cut_weights(double weight[PER_LANE], const sampling *s) {
     }
 }
 
-static __device__ int draw_byte(const float *logits, int stride, const float *bias,
-                                const sampling *s, uint32_t stream, uint64_t draw) {
-    double z[PER_LANE], most, sum = 0;
+/* A lane's share of all bytes' values. */
+static __device__ inline void take_share(double (&mine)[PER_LANE], const double *z) {
 #pragma unroll
-    for (int i = 0; i < PER_LANE; i++) {
-        const int v = threadIdx.x * PER_LANE + i;
-        z[i] = (double)logits[(size_t)v * stride] + bias[v];
-    }
-    const int best = likeliest(z, most);
-    if (s->temperature == 0) return best;
-#pragma unroll
-    for (int i = 0; i < PER_LANE; i++) {
-        z[i] = exp((z[i] - most) / s->temperature);
-    }
+    for (int i = 0; i < PER_LANE; i++) mine[i] = z[threadIdx.x % 32 * PER_LANE + i];
+}
+
+/* Of a byte whose logit is so far from the largest. */
+static __device__ inline double weight_of(double below, const sampling *s) {
+    return exp(s->temperature == 1 ? below : below / s->temperature);
+}
+
+/* Draws by the weights z; `best` is the likeliest byte. */
+static __device__ int pick(double (&z)[PER_LANE], int best, const sampling *s, uint32_t stream,
+                           uint64_t draw) {
+    const int lane = threadIdx.x % 32;
+    double sum = 0;
     if (s->top_k > 0 || s->top_p < 1) cut_weights(z, s);
 #pragma unroll
     for (int i = 0; i < PER_LANE; i++) sum += z[i];
@@ -94,42 +96,37 @@ static __device__ int draw_byte(const float *logits, int stride, const float *bi
 #pragma unroll
     for (int apart = 1; apart < 32; apart *= 2) {
         const double before = __shfl_up_sync(~0u, up_to, apart);
-        if (threadIdx.x >= apart) up_to += before;
+        if (lane >= apart) up_to += before;
     }
     const double at = uniform(s, stream, draw) * __shfl_sync(~0u, up_to, 31);
     const uint32_t past = __ballot_sync(~0u, at < up_to);
     if (past == 0) return best; /* by rounding */
-    double left = at - (up_to - sum);
-    int byte = threadIdx.x * PER_LANE + PER_LANE - 1;
-    for (int i = PER_LANE - 2; i >= 0; i--) {
-        double before = 0;
-        for (int k = 0; k <= i; k++) before += z[k];
-        if (left < before) byte = threadIdx.x * PER_LANE + i;
+    const double left = at - (up_to - sum);
+    double before = 0;
+    int passed = 0; /* bytes of the lane */
+#pragma unroll
+    for (int i = 0; i < PER_LANE - 1; i++) {
+        before += z[i];
+        passed += left >= before;
     }
+    const int byte = lane * PER_LANE + passed;
     return __shfl_sync(~0u, byte, __ffs(past) - 1);
 }
 
-static __global__ void __launch_bounds__(32 * WARPS)
-    sample_kernel(const float *logits, const float *bias, int streams, int columns, sampling *s,
-                  uint8_t *text, uint8_t *bytes) {
-    const uint64_t next = s->position + 1;
-    for (int n = threadIdx.y; n < streams; n += WARPS) {
-        uint8_t *to = text + next * streams + n;
-        int byte;
-        if (next >= s->prompt) {
-            byte = draw_byte(logits + n, columns, bias, s, n, next - s->prompt);
-        } else {
-            byte = *to;
-        }
-        if (threadIdx.x == 0) *to = bytes[n] = (uint8_t)byte;
+/* A warp draws number `draw` of a stream; `logits` are `stride` apart. */
+static __device__ int draw_byte(const float *logits, int stride, const float *bias,
+                                const sampling *s, uint32_t stream, uint64_t draw) {
+    double z[PER_LANE], most;
+#pragma unroll
+    for (int i = 0; i < PER_LANE; i++) {
+        const int v = threadIdx.x % 32 * PER_LANE + i;
+        z[i] = (double)logits[(size_t)v * stride] + bias[v];
     }
-    __syncthreads();
-    if (threadIdx.x == 0 && threadIdx.y == 0) s->position = next;
+    const int best = likeliest(z, most);
+    if (s->temperature == 0) return best;
+#pragma unroll
+    for (int i = 0; i < PER_LANE; i++) z[i] = weight_of(z[i] - most, s);
+    return pick(z, best, s, stream, draw);
 }
 
-void cuda_sample(backend *be, const void *logits, const void *bias, int streams, int columns,
-                 sampling *state, uint8_t *text, uint8_t *bytes) {
-    sample_kernel<<<1, dim3(32, WARPS), 0, cuda_of(be)->stream>>>(
-        (const float *)logits, (const float *)bias, streams, columns, state, text, bytes);
-    cuda_launched(be, "sample");
-}
+#endif

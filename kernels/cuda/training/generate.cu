@@ -1,0 +1,673 @@
+/* Writing text: one kernel for many bytes of one text, and the draw alone for several.
+ *
+ * Each byte waits for the one before, so its time is that of reading all weights once, from the L2
+ * if they fit, and of waits for the whole device: two a byte for an lstm, two more for each internal
+ * stage.
+ *
+ *   products of a stage, layer norm's sums  | wait |  its outputs, or the gates  | wait |  next ...
+ *
+ * The first stage's product needs h but not the byte, so the head's comes with it. All thread blocks
+ * then draw the byte from the same logits, which saves a wait.
+ *
+ * A thread block has the same units of a stage at every byte: as many as together have its share of
+ * the weights. They are multiplied in groups of 16 rows by mma.sync, of whose 8 columns all are x;
+ * what order k has in a sum is free, so a lane copies 16 bytes of a row as they lie. The steps of 32
+ * k are the same at every byte, so a list of them is made once and cut evenly among the warps.
+ * Their sums meet in shared memory in a fixed order, as do those of thread blocks, so a text is the
+ * same at every run. */
+#include "cell/gates.cuh"
+#include "training/sample.cuh"
+
+enum {
+    WARPS = 16,
+    THREADS = WARPS * 32,
+    MOST_BLOCKS = 192,
+    ROWS = 16,            /* of a group: 4 units of all gates, or 8 of one gate and as many idle */
+    DEPTH = 32,           /* k of a step */
+    CHUNK = 8,            /* weights of a load */
+    SLOT = 1024,          /* bytes of a step's weights */
+    BATCH = 4,            /* steps of a group that a warp takes together; it has two under way */
+    UNIT_COST = 2048,     /* of a unit in a thread block's share, besides its weights, in weights */
+    STATIC_SHARED = 9216, /* at most */
+    SAMPLE_WARPS = 8
+};
+static_assert(MOST_BLOCKS * (4 + 2 * GATES * 4) + VOCABULARY * 4 <=
+                  REDUCTION_BLOCKS * sizeof(double),
+              "flags, sums and logits lie where reductions have their sums");
+
+/* A matrix as the kernel walks it. */
+struct matrix {
+    const bf16 *w;
+    const int *row_start, *row_column; /* NULL of a dense matrix, which is one block */
+    int log_rows, log_chunks;          /* of a block, its rows and the chunks of a row; dense: 31 */
+    int rows, chunks, gates, stride;
+    int units; /* of a group */
+};
+
+/* A stage of a layer: its product or two, and what follows. */
+struct pass {
+    matrix own, below; /* below.w: NULL in stages that read no layer below */
+    const bf16 *x, *x_below;
+    bf16 *y; /* out, or h */
+    bf16 *h0;
+    float *c0; /* the state [hidden][columns] before and after; NULL but for gates */
+    const float *gain, *bias;
+    const bf16 *table; /* or entries */
+    table_use use;
+    int table_stride;
+    bool layer_norm, relu;
+};
+
+/* A group: its first batch, and the warps that share it. */
+struct span {
+    int start, first_warp, last_warp;
+};
+
+/* What a thread block multiplies at a time: `count` groups of a stage's own rows, then `more` of the
+ * rows of another matrix. */
+struct work {
+    int first, last; /* units */
+    int count, other_first, more;
+    int x_other;         /* where the other matrix's x begins */
+    int list, spans;     /* where its steps and groups lie */
+    int group_of[WARPS]; /* where a warp begins */
+    int batch_of[WARPS + 1];
+};
+
+/* A step: where its weights begin, in chunks, and its x, with these flags. A group's last batch may
+ * have steps of no weights. */
+struct alignas(8) step {
+    uint32_t w;
+    int x;
+};
+enum { LAST_OF_GROUP = 1, OF_OTHER = 2, EMPTY = 4 };
+
+struct program {
+    pass stage[CELL_MAX_STAGES];
+    matrix head;
+    const bf16 *head_x;
+    int passes, hidden, columns, count;
+    int most_units;            /* of a thread block in a stage */
+    int most_groups;           /* in a stage */
+    int all_groups, all_steps; /* of a thread block, at most */
+    int vectors;               /* x that are read at a time */
+    const float *head_bias;
+    float *logits; /* [VOCABULARY] */
+    float *last;   /* [VOCABULARY][columns]: those of the last byte */
+    sampling *state;
+    uint8_t *text, *byte;
+    uint32_t *flags; /* [MOST_BLOCKS] */
+    float *sums;     /* [MOST_BLOCKS][2 GATES] */
+    uint32_t *stuck;
+};
+
+/* Shared memory, in this order. */
+struct places {
+    float *raw;   /* [most_units][GATES] */
+    float *parts; /* [most_groups + WARPS][ROWS] */
+    float *c;     /* [layers][most_units] */
+    step *steps;  /* [all_steps] */
+    span *spans;  /* [all_groups] */
+    bf16 *x;      /* [vectors][hidden] */
+    char *slots;  /* [WARPS][2][BATCH][SLOT] */
+    char *end;
+
+    __host__ __device__ places(const program &p, char *shared, int layers) {
+        raw = (float *)shared;
+        parts = raw + p.most_units * GATES;
+        c = parts + (p.most_groups + WARPS) * ROWS;
+        steps = (step *)(c + layers * p.most_units);
+        spans = (span *)(steps + p.all_steps);
+        x = (bf16 *)(spans + p.all_groups);
+        slots = (char *)(x + p.vectors * p.hidden);
+        end = slots + WARPS * 2 * BATCH * SLOT;
+    }
+};
+
+/* ------------------------------------------------------------------------------------- shares */
+
+/* The first block in a row of blocks. */
+static __device__ inline int row_start(const matrix &m, int node) {
+    return m.row_start ? __ldg(m.row_start + node) : node;
+}
+
+/* The weights of all units before this one. */
+static __device__ int64_t weights_before(const matrix &m, int unit) {
+    if (!m.w) return 0;
+    const int node = unit >> m.log_rows, begin = row_start(m, node);
+    const int inside = unit - node * m.rows;
+    int64_t blocks = (int64_t)begin * m.rows;
+    if (inside) blocks += (int64_t)inside * (row_start(m, node + 1) - begin);
+    return blocks * m.gates * m.chunks * CHUNK;
+}
+
+/* The first unit of a thread block: the groups before it have their share of the cost. */
+static __device__ int first_unit(const pass &s, int hidden, int block) {
+    const auto cost = [&](int unit) {
+        return weights_before(s.own, unit) + weights_before(s.below, unit) +
+               (int64_t)unit * UNIT_COST;
+    };
+    const int64_t wanted = cost(hidden) * block;
+    int low = 0, high = hidden / s.own.units;
+    while (low < high) {
+        const int middle = (low + high) / 2;
+        if (cost(middle * s.own.units) * gridDim.x < wanted) {
+            low = middle + 1;
+        } else {
+            high = middle;
+        }
+    }
+    return low * s.own.units;
+}
+
+/* The first unit of group `i`, and the matrix it is of. */
+static __device__ inline const matrix &group_at(const program &p, const pass &s, const work &w,
+                                                int i, int &unit) {
+    const matrix &other = s.below.w ? s.below : p.head;
+    const bool own = i < w.count;
+    unit = own ? w.first + i * s.own.units : w.other_first + (i - w.count) * other.units;
+    return own ? s.own : other;
+}
+
+/* Lists a stage's steps and groups. All threads call it. */
+static __device__ void list_steps(const program &p, const pass &s, work &w, const places &at) {
+    const int groups = w.count + w.more, warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+    span *spans = at.spans + w.spans;
+    for (int i = threadIdx.x; i < groups; i += THREADS) {
+        int unit;
+        const matrix &m = group_at(p, s, w, i, unit);
+        const int node = unit >> m.log_rows;
+        const int blocks = row_start(m, node + 1) - row_start(m, node);
+        spans[i + 1].start = (blocks * (m.chunks * CHUNK / DEPTH) + BATCH - 1) / BATCH;
+    }
+    __syncthreads();
+    if (threadIdx.x == 0) {
+        spans[0].start = 0;
+        for (int i = 0; i < groups; i++) spans[i + 1].start += spans[i].start;
+    }
+    __syncthreads();
+    const int total = spans[groups].start, warps = max(min(total, (int)WARPS), 1);
+    if (threadIdx.x <= WARPS)
+        w.batch_of[threadIdx.x] = total * min((int)threadIdx.x, warps) / warps;
+    for (int i = warp; i < groups; i += WARPS) {
+        int unit;
+        const matrix &m = group_at(p, s, w, i, unit);
+        const int node = unit >> m.log_rows, first = row_start(m, node);
+        const int each = m.chunks * CHUNK / DEPTH, flags = i < w.count ? 0 : OF_OTHER;
+        const int count = (row_start(m, node + 1) - first) * each;
+        const int begin = spans[i].start, end = spans[i + 1].start;
+        step *to = at.steps + w.list + begin * BATCH;
+        for (int k = lane; k < (end - begin) * BATCH; k += 32) {
+            const int entry = min(k, count - 1) / each, slice = min(k, count - 1) % each;
+            const int block = m.row_column ? __ldg(m.row_column + first + entry) : 0;
+            const size_t row = (size_t)(first + entry) * m.gates * m.rows + (unit - node * m.rows);
+            to[k] = {(uint32_t)(row * m.chunks) + slice * (DEPTH / CHUNK),
+                     (i < w.count ? 0 : w.x_other) + (block * each + slice) * DEPTH | flags |
+                         (k < count ? 0 : EMPTY) |
+                         (k + 1 == (end - begin) * BATCH ? LAST_OF_GROUP : 0)};
+        }
+        if (lane > 0) continue;
+        spans[i].first_warp = ((begin + 1) * warps - 1) / total; /* warp k begins at batch_of[k] */
+        spans[i].last_warp = (end * warps - 1) / total;
+        for (int k = spans[i].first_warp; k <= spans[i].last_warp; k++) {
+            if (total * k / warps >= begin) w.group_of[k] = i;
+        }
+    }
+    __syncthreads();
+}
+
+/* ----------------------------------------------------------------------------------- products */
+
+struct words {
+    uint32_t word[4];
+};
+
+static __device__ inline words shared_load(uint32_t from) {
+    words x;
+    asm volatile("ld.shared.v4.u32 {%0, %1, %2, %3}, [%4];"
+                 : "=r"(x.word[0]), "=r"(x.word[1]), "=r"(x.word[2]), "=r"(x.word[3])
+                 : "r"(from)
+                 : "memory");
+    return x;
+}
+
+/* Copies every `stride`-th element of what other thread blocks wrote. */
+static __device__ void load_vector(bf16 *to, const bf16 *from, int count, int stride) {
+    if (stride == 1) {
+        for (int i = threadIdx.x; i < count / CHUNK; i += THREADS) {
+            ((uint4 *)to)[i] = __ldcg((const uint4 *)from + i);
+        }
+    } else {
+        for (int i = threadIdx.x; i < count / stride; i += THREADS) {
+            ((uint16_t *)to)[i] = __ldcg((const uint16_t *)from + i * stride);
+        }
+    }
+}
+
+/* A lane's rows of a matrix's groups: one of eight, and one eight rows further on. */
+struct lane_rows {
+    const uint4 *from;
+    size_t second;            /* from the first row on */
+    int bytes_one, bytes_two; /* 16, or 0 where there is no such row */
+
+    __device__ lane_rows(const matrix &m) {
+        const int line = threadIdx.x % 32 / 4;
+        const size_t plane = (size_t)m.rows * m.chunks;
+        const bool gates = m.gates == GATES;
+        from = (const uint4 *)m.w + threadIdx.x % 4;
+        from += gates ? line / 4 * plane + line % 4 * m.chunks : (size_t)line * m.chunks;
+        second = gates ? 2 * plane : 0;
+        bytes_one = gates || line < m.units ? 16 : 0;
+        bytes_two = gates ? 16 : 0;
+    }
+};
+
+/* Leaves the sums of each group's rows in parts, a part for each warp that has some of the group's
+ * batches: that of group g and warp w is number g + w.
+ *
+ * A lane reads back what it copied itself, so nothing but its own copies is waited for. What it has
+ * of a row, words 0 to 3, goes to mma.sync as it lies: as row g (0 and 2) and row g + 8 (1 and 3) of
+ * A. Column 0 of B, as all even ones, has words 0 and 2 of x, and column 1 words 1 and 3, so the sum
+ * is that of two results: [g][0] and [g + 8][1]. */
+static __device__ void multiply_groups(const matrix &own, const matrix &other, const work &w,
+                                       const places &at) {
+    const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+    const int begin = w.batch_of[warp], end = w.batch_of[warp + 1];
+    if (begin == end) return;
+    const lane_rows mine(own), others(other);
+    const step *steps = at.steps + w.list;
+    const uint32_t slots = shared_address(at.slots) + warp * 2 * BATCH * SLOT + lane * 16;
+    const bf16 *x = at.x + lane % 4 * CHUNK;
+    const bool odd = lane / 4 % 2;
+    float *to = at.parts + (w.group_of[warp] + warp) * ROWS + lane / 4;
+    float sum[2][4] = {};
+    for (int i = begin; i <= end; i++) {
+        if (i < end) {
+#pragma unroll
+            for (int k = 0; k < BATCH; k++) {
+                const step s = steps[i * BATCH + k];
+                const uint32_t slot = slots + ((i & 1) * BATCH + k) * SLOT;
+                const bool is_other = s.x & OF_OTHER, empty = s.x & EMPTY;
+                const uint4 *from = (is_other ? others.from : mine.from) + s.w;
+                const size_t second = is_other ? others.second : mine.second;
+                const int one = is_other ? others.bytes_one : mine.bytes_one;
+                const int two = is_other ? others.bytes_two : mine.bytes_two;
+                copy_async_part(slot, from, empty ? 0 : one);
+                copy_async_part(slot + SLOT / 2, from + second, empty ? 0 : two);
+            }
+        }
+        copy_commit();
+        if (i == begin) continue;
+        copy_wait<1>();
+        int flags = 0;
+#pragma unroll
+        for (int k = 0; k < BATCH; k++) {
+            const uint32_t slot = slots + ((~i & 1) * BATCH + k) * SLOT;
+            flags = steps[(i - 1) * BATCH + k].x;
+            const uint4 in = *(const uint4 *)(x + (flags & -DEPTH));
+            const uint32_t b0 = odd ? in.y : in.x, b1 = odd ? in.w : in.z;
+#pragma unroll
+            for (int row = 0; row < 2; row++) {
+                multiply_add(sum[row], shared_load(slot + row * (SLOT / 2)).word, b0, b1);
+            }
+        }
+        if ((flags & LAST_OF_GROUP) || i == end) {
+            if (lane % 4 == 0) {
+                to[0] = sum[0][0] + sum[0][3];
+                to[ROWS / 2] = sum[1][0] + sum[1][3];
+            }
+            to += ROWS;
+#pragma unroll
+            for (int k = 0; k < 4; k++) sum[0][k] = sum[1][k] = 0;
+        }
+    }
+    copy_wait<0>();
+}
+
+/* The sum of a row of a group over the warps that have some of it. */
+static __device__ inline float add_parts(const work &w, const places &at, int group, int row) {
+    const span of = at.spans[w.spans + group];
+    float sum = 0;
+    for (int i = of.first_warp; i <= of.last_warp; i++) sum += at.parts[(group + i) * ROWS + row];
+    return sum;
+}
+
+/* The rows of a stage's units into raw [unit][gate], their sums for layer norm and, with the head,
+ * this thread block's logits. */
+static __device__ void multiply(const program &p, const pass &s, const work &w, const places &at,
+                                bool head) {
+    const int gates = s.own.gates, warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+    const int units = w.last - w.first;
+    const bf16 *x = head ? p.head_x : s.x_below;
+    const matrix &other = head ? p.head : s.below;
+    load_vector(at.x, s.x, p.hidden, 1);
+    if (w.x_other) load_vector(at.x + w.x_other, x, p.hidden, other.stride);
+    __syncthreads();
+    multiply_groups(s.own, other, w, at);
+    __syncthreads();
+    for (int i = threadIdx.x; i < units * gates; i += THREADS) {
+        const int unit = gates == 1 ? i : i / GATES, gate = gates == 1 ? 0 : i % GATES;
+        const int group = gates == 1 ? unit / (ROWS / 2) : unit / (ROWS / GATES);
+        const int row = gate * s.own.units + unit - group * s.own.units;
+        float sum = add_parts(w, at, group, row);
+        if (!head && w.more) sum += add_parts(w, at, w.count + group, row);
+        at.raw[i] = to_float(from_float<bf16>(sum));
+    }
+    if (head && w.more && threadIdx.x < p.head.units) {
+        const int logit = w.other_first + threadIdx.x;
+        const float sum = add_parts(w, at, w.count, threadIdx.x);
+        __stcg(p.logits + logit, sum);
+        p.last[(size_t)logit * p.columns] = sum;
+    }
+    __syncthreads();
+    if (s.layer_norm && warp < 2 * gates) {
+        float sum[1] = {};
+        for (int unit = lane; unit < units; unit += 32) {
+            const float value = at.raw[unit * gates + warp / 2];
+            sum[0] += warp % 2 ? value * value : value;
+        }
+        warp_sums(sum);
+        if (lane == 0) __stcg(p.sums + blockIdx.x * 2 * GATES + warp, sum[0]);
+    }
+}
+
+/* Waits until every thread block has called it `number` times. */
+static __device__ void wait_for_all(const program &p, uint32_t number) {
+    __syncthreads();
+    if (threadIdx.x == 0) store_flag(p.flags + blockIdx.x, number);
+    if (threadIdx.x < gridDim.x) {
+        for (patience patience; load_flag(p.flags + threadIdx.x) < number;) patience.lose(p.stuck);
+    }
+    __syncthreads();
+}
+
+/* ------------------------------------------------------------------------------------ outputs */
+
+/* Once the sums of all thread blocks are there: layer norm's means of each gate's values and of their
+ * squares, one a warp, by the last warps. */
+static __device__ void find_means(const program &p, int gates, float *means) {
+    const int value = WARPS - 1 - threadIdx.x / 32, lane = threadIdx.x % 32;
+    if (value >= 2 * gates) return;
+    float sum[1] = {};
+#pragma unroll
+    for (int i = 0; i < MOST_BLOCKS; i += 32) {
+        const bool there = i + lane < gridDim.x;
+        sum[0] += there ? __ldcg(p.sums + (i + lane) * 2 * GATES + value) : 0;
+    }
+    warp_sums(sum);
+    if (lane == 0) means[value] = sum[0] / p.hidden;
+}
+
+/* Draws byte `next` of the text, by as many threads as there are bytes. All threads call it. */
+static __device__ void draw_next(const program &p, const sampling *how, uint64_t next, int *byte) {
+    __shared__ double z[VOCABULARY];
+    const int v = threadIdx.x, lane = v % 32;
+    double mine[PER_LANE], most;
+    if (v < VOCABULARY) z[v] = (double)__ldcg(p.logits + v) + p.head_bias[v];
+    __syncthreads();
+    if (v < VOCABULARY) take_share(mine, z);
+    const int best = v < VOCABULARY ? likeliest(mine, most) : 0;
+    __syncthreads();
+    if (v < VOCABULARY && how->temperature) z[v] = weight_of(z[v] - most, how);
+    __syncthreads();
+    if (v >= 32) return;
+    int found = best;
+    if (next < how->prompt) {
+        found = p.text[next];
+    } else if (how->temperature) {
+        take_share(mine, z);
+        found = pick(mine, best, how, 0, next - how->prompt);
+    }
+    if (lane > 0) return;
+    *byte = found;
+    if (blockIdx.x == 0) p.text[next] = (uint8_t)found;
+}
+
+/* From the rows' sums to the stage's output, or to c and h. */
+template <int G>
+static __device__ void finish(const program &p, const pass &s, const work &w, int byte,
+                              const float *means, const float *raw, float *c) {
+    float norm[G][2];
+#pragma unroll
+    for (int g = 0; g < G; g++) {
+        find_statistics(means[2 * g], means[2 * g + 1], norm[g][0], norm[g][1]);
+    }
+    for (int unit = w.first + threadIdx.x; unit < w.last; unit += THREADS) {
+        const bool fed = s.use != TABLE_NONE && unit % s.table_stride == 0;
+        const bf16 *from = s.table + ((size_t)(unit / s.table_stride) * VOCABULARY + byte) * G;
+        float z[G];
+#pragma unroll
+        for (int g = 0; g < G; g++) {
+            z[g] = raw[(unit - w.first) * G + g];
+            if (s.layer_norm) z[g] = z[g] * norm[g][1] + norm[g][0];
+            if (s.gain) z[g] *= s.gain[g * p.hidden + unit];
+            if (s.bias) z[g] += s.bias[g * p.hidden + unit];
+            const float entry = fed ? to_float(from[g]) : 0;
+            if (fed) z[g] = s.use == TABLE_MULTIPLY ? z[g] * entry : z[g] + entry;
+        }
+        float y = s.relu && z[0] < 0 ? 0 : z[0];
+        if (G == GATES) {
+            const float i = squash_sigmoid<bf16>(slope<bf16>(GATE_I) * z[GATE_I % G]);
+            const float f = squash_sigmoid<bf16>(slope<bf16>(GATE_F) * z[GATE_F % G]);
+            const float o = squash_sigmoid<bf16>(slope<bf16>(GATE_O) * z[GATE_O % G]);
+            const float state = f * c[unit - w.first] + i * tanh_<bf16>(z[GATE_U % G]);
+            c[unit - w.first] = state;
+            y = o * tanh_<bf16>(state);
+        }
+        s.y[unit] = from_float<bf16>(y);
+    }
+}
+
+/* ------------------------------------------------------------------------------------- kernel */
+
+/* Between the state of column 0 and the places of this thread block's units. */
+static __device__ void move_state(const program &p, const work *works, float *c, bool back) {
+    for (int q = 0; q < p.passes; q++) {
+        const pass &s = p.stage[q];
+        const work &w = works[q];
+        if (!s.c0) continue;
+        for (int unit = w.first + threadIdx.x; unit < w.last; unit += THREADS) {
+            const size_t column = (size_t)unit * p.columns;
+            if (back) {
+                s.h0[column] = s.y[unit];
+                s.c0[column] = c[unit - w.first];
+            } else {
+                s.y[unit] = s.h0[column];
+                c[unit - w.first] = s.c0[column];
+            }
+        }
+        c += p.most_units;
+    }
+}
+
+/* What this thread block has of each stage. One thread a stage. */
+static __device__ void share_out(const program &p, work *works) {
+    if (threadIdx.x < p.passes) {
+        const pass &s = p.stage[threadIdx.x];
+        work &w = works[threadIdx.x];
+        w.first = first_unit(s, p.hidden, blockIdx.x);
+        w.last = first_unit(s, p.hidden, blockIdx.x + 1);
+        w.count = (w.last - w.first) / s.own.units;
+        w.other_first = threadIdx.x ? w.first : blockIdx.x * p.head.units;
+        w.more = threadIdx.x ? (s.below.w ? w.count : 0) : w.other_first < VOCABULARY;
+        const bool same = threadIdx.x == 0 && p.head_x == s.x && p.head.stride == 1;
+        w.x_other = w.more && !same ? p.hidden : 0;
+    }
+    __syncthreads();
+}
+
+static __global__ void __launch_bounds__(THREADS, 1)
+    write_kernel(const __grid_constant__ program given, int layers) {
+    extern __shared__ __align__(16) char shared[];
+    __shared__ program p; /* constant memory holds less than half of it at hand */
+    __shared__ work works[CELL_MAX_STAGES];
+    __shared__ sampling how;
+    __shared__ float means[2 * GATES];
+    __shared__ int byte;
+    for (int i = threadIdx.x; i < sizeof p / 4; i += THREADS) {
+        ((uint32_t *)&p)[i] = ((const uint32_t *)&given)[i];
+    }
+    if (threadIdx.x == 0) {
+        how = *given.state;
+        byte = *given.byte;
+    }
+    __syncthreads();
+    const places at(p, shared, layers);
+    uint32_t waits = 0;
+    share_out(p, works);
+    for (int q = 0, list = 0, spans = 0; q < p.passes; q++) {
+        work &w = works[q];
+        if (threadIdx.x == 0) {
+            w.list = list;
+            w.spans = spans;
+        }
+        __syncthreads();
+        list_steps(p, p.stage[q], w, at);
+        list += w.batch_of[WARPS] * BATCH;
+        spans += w.count + w.more + 1;
+    }
+    move_state(p, works, at.c, false);
+    wait_for_all(p, ++waits);
+    for (int k = 0;; k++) { /* bytes read so far, and drawn */
+        float *c = at.c;
+        for (int q = 0; q < p.passes; q++) {
+            const pass &s = p.stage[q];
+            const bool gates = s.own.gates == GATES;
+            multiply(p, s, works[q], at, q == 0);
+            wait_for_all(p, ++waits);
+            if (s.layer_norm) find_means(p, s.own.gates, means);
+            if (q == 0 && k > 0) draw_next(p, &how, how.position + k, &byte);
+            if (q == 0 && k == p.count) break;
+            __syncthreads();
+            gates ? finish<GATES>(p, s, works[q], byte, means, at.raw, c)
+                  : finish<1>(p, s, works[q], byte, means, at.raw, c);
+            if (gates) c += p.most_units;
+            wait_for_all(p, ++waits);
+        }
+        if (k == p.count) break;
+    }
+    move_state(p, works, at.c, true);
+    if (blockIdx.x > 0 || threadIdx.x > 0) return;
+    *p.byte = (uint8_t)byte;
+    p.state->position = how.position + p.count;
+}
+
+/* --------------------------------------------------------------------------------------- host */
+
+static matrix matrix_of(const device_layout *device, const void *w, int blocks, bool *fits) {
+    const layout *l = &device->host;
+    matrix m = {(const bf16 *)w, l->row_start, l->row_column, 31, 31};
+    m.rows = l->out_block;
+    m.chunks = l->in_block / CHUNK;
+    m.gates = l->gates;
+    m.stride = l->in_stride;
+    m.units = ROWS / (l->gates == GATES ? GATES : 2);
+    if (blocks) m.units = 1; /* the head: a group for each thread block */
+    while (m.units * blocks < m.rows && blocks) m.units *= 2;
+    if (!layout_is_dense(l)) {
+        m.log_rows = log2_of(m.rows);
+        m.log_chunks = log2_of(m.chunks);
+    }
+    *fits = *fits && l->in_block % DEPTH == 0 && m.units <= ROWS / 2;
+    return m;
+}
+
+/* Adds the stages of a layer; `x_below` is the h of the layer below. Returns its h. */
+static const bf16 *add_layer(program *p, const writer *w, int layer, int blocks,
+                             const bf16 *x_below, bool *fits) {
+    const cell *c = w->cell[layer];
+    bf16 *h = (bf16 *)c->h + (size_t)c->hidden * c->columns;
+    const bf16 *x = h;
+    for (int i = 0; i < c->stages; i++) {
+        const stage *g = &c->stage[i];
+        const bool gates = g->gates == GATES, reads = i == 0 && layer > 0;
+        pass *s = &p->stage[p->passes++];
+        size_t cost = layout_weights(&g->layout->host) + (size_t)c->hidden * UNIT_COST;
+        s->own = matrix_of(g->layout, g->weight, 0, fits);
+        if (reads) {
+            s->below = matrix_of(w->below[layer], w->below_weight[layer], 0, fits);
+            cost += layout_weights(&w->below[layer]->host);
+        }
+        *fits = *fits && c->hidden % s->own.units == 0;
+        const int units = (int)(cost / UNIT_COST / blocks) + 2 * s->own.units;
+        const int groups = (units / s->own.units + 1) * (1 + reads) + 1;
+        p->most_units = max(p->most_units, (units + 3) / 4 * 4);
+        p->most_groups = max(p->most_groups, groups);
+        p->all_groups += groups + 1;
+        p->all_steps += (int)(cost / blocks / (s->own.units * g->gates * DEPTH)) +
+                        (2 + reads) * (c->hidden / DEPTH) + groups * BATCH;
+        s->x = x;
+        s->x_below = x_below;
+        s->y = gates ? h : (bf16 *)g->out;
+        s->h0 = (bf16 *)c->h;
+        s->c0 = gates ? (float *)c->c : NULL;
+        s->gain = (const float *)g->gain;
+        s->bias = (const float *)g->bias;
+        s->table = (const bf16 *)(gates ? c->entries : g->table);
+        s->use = g->table_use;
+        s->table_stride = g->table_stride;
+        s->layer_norm = g->layer_norm;
+        s->relu = g->relu;
+        x = s->y;
+    }
+    return h;
+}
+
+bool cuda_write(backend *be, const writer *w, int count) {
+    cuda_backend *cuda = cuda_of(be);
+    const int blocks = min(cuda->processors, (int)MOST_BLOCKS);
+    const bf16 *x = NULL;
+    bool fits = be->precision == BF16;
+    program p = {};
+    p.hidden = w->cell[0]->hidden;
+    p.columns = w->cell[0]->columns;
+    for (int i = 0; i < w->layers && fits; i++) x = add_layer(&p, w, i, blocks, x, &fits);
+    if (!fits) return false;
+    p.head = matrix_of(w->head, w->head_weight, blocks, &fits);
+    p.head_x = x;
+    p.vectors = w->layers > 1 || p.head.stride > 1 ? 2 : 1;
+    p.count = count;
+    p.head_bias = (const float *)w->head_bias;
+    p.last = (float *)w->logits;
+    p.state = w->state;
+    p.text = w->text;
+    p.byte = (uint8_t *)w->cell[0]->bytes;
+    p.flags = (uint32_t *)cuda->partial;
+    p.sums = (float *)(p.flags + MOST_BLOCKS);
+    p.logits = p.sums + MOST_BLOCKS * 2 * GATES;
+    p.stuck = cuda_stuck_word(be, "write");
+    p.all_groups = (p.all_groups + 3) / 4 * 4; /* x is aligned */
+    p.all_steps = (p.all_steps + 1) / 2 * 2;
+    const size_t shared = places(p, NULL, w->layers).end - (char *)NULL;
+    if (!fits || shared + STATIC_SHARED > cuda->shared_limit) return false;
+    be->zero(be, p.flags, MOST_BLOCKS * sizeof *p.flags);
+    cuda_launch_together(be, "write", false, write_kernel, blocks, THREADS, shared, p, w->layers);
+    return true;
+}
+
+/* -------------------------------------------------------------------------------------- draws */
+
+static __global__ void __launch_bounds__(32 * SAMPLE_WARPS)
+    sample_kernel(const float *logits, const float *bias, int streams, int columns, sampling *s,
+                  uint8_t *text, uint8_t *bytes) {
+    const uint64_t next = s->position + 1;
+    for (int n = threadIdx.y; n < streams; n += SAMPLE_WARPS) {
+        uint8_t *to = text + next * streams + n;
+        int byte;
+        if (next >= s->prompt) {
+            byte = draw_byte(logits + n, columns, bias, s, n, next - s->prompt);
+        } else {
+            byte = *to;
+        }
+        if (threadIdx.x == 0) *to = bytes[n] = (uint8_t)byte;
+    }
+    __syncthreads();
+    if (threadIdx.x == 0 && threadIdx.y == 0) s->position = next;
+}
+
+void cuda_sample(backend *be, const void *logits, const void *bias, int streams, int columns,
+                 sampling *state, uint8_t *text, uint8_t *bytes) {
+    sample_kernel<<<1, dim3(32, SAMPLE_WARPS), 0, cuda_of(be)->stream>>>(
+        (const float *)logits, (const float *)bias, streams, columns, state, text, bytes);
+    cuda_launched(be, "sample");
+}
