@@ -177,8 +177,8 @@ typedef struct sampling {
     uint64_t prompt;   /* bytes of text that are given, at least 1; draw 0 follows them */
 } sampling;
 
-/* What writes a text, of one stream, in column 0: cells of one step, from the lowest layer on, which
- * read h[0] and c[0] and leave the last state there, and the head. */
+/* What writes a text, of one stream, in column 0: cells of one step, from the lowest layer on,
+ * which read h[0] and c[0] and leave the last state there, and the head. */
 typedef struct writer {
     int layers;
     const cell *cell[CELL_MAX_STAGES];
@@ -336,8 +336,8 @@ struct backend {
     void (*sample)(backend *be, const void *logits, const void *bias, int streams, int columns,
                    sampling *state, uint8_t *text, uint8_t *bytes);
 
-    /* Runs the layers, the head and sample `count` times, in one operation. Does nothing and returns
-     * false if it cannot do so with this model. NULL: it never can. */
+    /* Runs the layers, the head and sample `count` times, in one operation. Does nothing and
+     * returns false if it cannot do so with this model. NULL: it never can. */
     bool (*write)(backend *be, const writer *w, int count);
 
     /* out[r] = sum over steps and columns of x[t][r]; x operand, out real. */

@@ -1,20 +1,20 @@
-/* Writing text: one kernel for many bytes of one text, and the draw alone for several.
+/* Writing text: one kernel for many bytes of one text, and the draw alone for several texts.
  *
- * Each byte waits for the one before, so its time is that of reading all weights once, from the L2
- * if they fit, and of waits for the whole device: two a byte for an lstm, two more for each internal
- * stage.
+ * Floor: all weights once a byte, from the L2 if they fit. But each byte waits for the one before,
+ * and between its parts all thread blocks wait for each other: twice for an lstm, twice more for
+ * each internal stage.
  *
- *   products of a stage, layer norm's sums  | wait |  its outputs, or the gates  | wait |  next ...
+ *   products of a stage, layer norm's sums  | wait |  outputs, or gates and h  | wait |  ...
  *
- * The first stage's product needs h but not the byte, so the head's comes with it. All thread blocks
- * then draw the byte from the same logits, which saves a wait.
+ * The first stage's product needs h but not the byte, so it runs together with the head's. All
+ * thread blocks then draw the byte from the same logits, which saves a wait.
  *
- * A thread block has the same units of a stage at every byte: as many as together have its share of
- * the weights. They are multiplied in groups of 16 rows by mma.sync, of whose 8 columns all are x;
- * what order k has in a sum is free, so a lane copies 16 bytes of a row as they lie. The steps of 32
- * k are the same at every byte, so a list of them is made once and cut evenly among the warps.
- * Their sums meet in shared memory in a fixed order, as do those of thread blocks, so a text is the
- * same at every run. */
+ * A thread block has the same units of a stage at every byte: as many as together have its share
+ * of the weights. mma.sync multiplies them in groups of 16 rows, in steps of 32 k. These steps are
+ * listed once, before the first byte, and cut evenly among the warps. Sums of warps, and of thread
+ * blocks, are added in a fixed order, so a text is the same at every run.
+ *
+ * What limits it, and what did not help: docs/kernels/cell.md. */
 #include "cell/gates.cuh"
 #include "training/sample.cuh"
 
@@ -39,8 +39,9 @@ static_assert(MOST_BLOCKS * (4 + 2 * GATES * 4) + VOCABULARY * 4 <=
 struct matrix {
     const bf16 *w;
     const int *row_start, *row_column; /* NULL of a dense matrix, which is one block */
-    int log_rows, log_chunks;          /* of a block, its rows and the chunks of a row; dense: 31 */
-    int rows, chunks, gates, stride;
+    int log_rows;     /* of a block's rows; 31 of a dense matrix: all units are in block 0 */
+    int rows, chunks; /* of a block, and of its rows */
+    int gates, stride;
     int units; /* of a group */
 };
 
@@ -63,8 +64,8 @@ struct span {
     int start, first_warp, last_warp;
 };
 
-/* What a thread block multiplies at a time: `count` groups of a stage's own rows, then `more` of the
- * rows of another matrix. */
+/* What a thread block multiplies at a time: `count` groups of a stage's own rows, then `more` of
+ * the rows of another matrix. */
 struct work {
     int first, last; /* units */
     int count, other_first, more;
@@ -74,8 +75,8 @@ struct work {
     int batch_of[WARPS + 1];
 };
 
-/* A step: where its weights begin, in chunks, and its x, with these flags. A group's last batch may
- * have steps of no weights. */
+/* A step: where its weights begin, in chunks, and its x, with these flags. A group's last batch
+ * may have steps of no weights. */
 struct alignas(8) step {
     uint32_t w;
     int x;
@@ -265,10 +266,10 @@ struct lane_rows {
 /* Leaves the sums of each group's rows in parts, a part for each warp that has some of the group's
  * batches: that of group g and warp w is number g + w.
  *
- * A lane reads back what it copied itself, so nothing but its own copies is waited for. What it has
- * of a row, words 0 to 3, goes to mma.sync as it lies: as row g (0 and 2) and row g + 8 (1 and 3) of
- * A. Column 0 of B, as all even ones, has words 0 and 2 of x, and column 1 words 1 and 3, so the sum
- * is that of two results: [g][0] and [g + 8][1]. */
+ * A lane reads back what it copied itself, so it waits for nothing but its own copies. The order of
+ * k in a sum is free, so words 0 to 3 of a row go to mma.sync as they lie: 0 and 2 as row g of A, 1
+ * and 3 as row g + 8. Even columns of B have words 0 and 2 of x, odd ones 1 and 3, so the sum of a
+ * row is that of two results, [g][0] and [g + 8][1]. */
 static __device__ void multiply_groups(const matrix &own, const matrix &other, const work &w,
                                        const places &at) {
     const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
@@ -383,8 +384,8 @@ static __device__ void wait_for_all(const program &p, uint32_t number) {
 
 /* ------------------------------------------------------------------------------------ outputs */
 
-/* Once the sums of all thread blocks are there: layer norm's means of each gate's values and of their
- * squares, one a warp, by the last warps. */
+/* Once the sums of all thread blocks are there: layer norm's means of each gate's values and of
+ * their squares, one a warp, by the last warps. */
 static __device__ void find_means(const program &p, int gates, float *means) {
     const int value = WARPS - 1 - threadIdx.x / 32, lane = threadIdx.x % 32;
     if (value >= 2 * gates) return;
@@ -556,7 +557,7 @@ static __global__ void __launch_bounds__(THREADS, 1)
 
 static matrix matrix_of(const device_layout *device, const void *w, int blocks, bool *fits) {
     const layout *l = &device->host;
-    matrix m = {(const bf16 *)w, l->row_start, l->row_column, 31, 31};
+    matrix m = {(const bf16 *)w, l->row_start, l->row_column, 31};
     m.rows = l->out_block;
     m.chunks = l->in_block / CHUNK;
     m.gates = l->gates;
@@ -564,10 +565,7 @@ static matrix matrix_of(const device_layout *device, const void *w, int blocks, 
     m.units = ROWS / (l->gates == GATES ? GATES : 2);
     if (blocks) m.units = 1; /* the head: a group for each thread block */
     while (m.units * blocks < m.rows && blocks) m.units *= 2;
-    if (!layout_is_dense(l)) {
-        m.log_rows = log2_of(m.rows);
-        m.log_chunks = log2_of(m.chunks);
-    }
+    if (!layout_is_dense(l)) m.log_rows = log2_of(m.rows);
     *fits = *fits && l->in_block % DEPTH == 0 && m.units <= ROWS / 2;
     return m;
 }
