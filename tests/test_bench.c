@@ -7,7 +7,6 @@
 #include "bench/update.h"
 #include "core/memory.h"
 
-#include <ctype.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -286,59 +285,10 @@ static matmul_results made_up(matmul_row rows[ROWS]) {
     return r;
 }
 
-/* Asserts that tags are closed in order, each by its own name, and that attributes are quoted. */
-static bool is_well_formed(const char *text) {
-    char open[64][32];
-    int depth = 0, roots = 0;
-    for (const char *c = strchr(text, '<'); c; c = strchr(c, '<')) {
-        bool closing = c[1] == '/';
-        char name[32] = "";
-        if (sscanf(c + 1 + closing, "%31[a-z]", name) != 1) return false;
-        const char *end = c;
-        bool quoted = false;
-        for (; *end && (quoted || *end != '>'); end++) {
-            if (*end == '"') quoted = !quoted;
-            if (quoted && *end == '<') return false;
-        }
-        if (*end == '\0') return false;
-        if (closing) {
-            if (depth == 0 || strcmp(open[--depth], name) != 0) return false;
-        } else {
-            roots += depth == 0;
-            if (end[-1] != '/') memcpy(open[depth++], name, sizeof name);
-            if (depth == 64) return false;
-        }
-        c = end;
-    }
-    return depth == 0 && roots == 1 && !strstr(text, "nan") && !strstr(text, "inf");
-}
-
 static int occurrences(const char *text, const char *what) {
     int count = 0;
     for (; (text = strstr(text, what)); text++) count++;
     return count;
-}
-
-static void test_svg(void **state) {
-    (void)state;
-    matmul_row rows[ROWS];
-    matmul_results r = made_up(rows);
-    const char *path = path_of("chart.svg");
-    size_t size;
-    error err;
-    assert_true(report_svg(&r, path, &err));
-    char *text = read_text(path, &size);
-    assert_true(is_well_formed(text));
-    assert_contains(text, "A &lt;GPU&gt; &amp; more");
-    assert_int_equal(occurrences(text, "<circle"), ROWS);
-    assert_int_equal(occurrences(text, "<polyline"), 5); /* ours and the floor twice */
-    assert_int_equal(occurrences(text, "N = "), 2);
-    free(text);
-
-    r.count = 0;
-    assert_false(report_svg(&r, path, &err));
-    r.count = ROWS;
-    assert_false(report_svg(&r, "/no/such/folder/chart.svg", &err));
 }
 
 static void test_csv(void **state) {
@@ -447,7 +397,6 @@ int main(void) {
         cmocka_unit_test(test_median),
         cmocka_unit_test(test_update_floor),
         cmocka_unit_test(test_grid),
-        cmocka_unit_test(test_svg),
         cmocka_unit_test(test_csv),
         cmocka_unit_test(test_text_and_json),
         cmocka_unit_test(test_time_operation),

@@ -1,5 +1,4 @@
-/* Prints the products' benchmark as tables, as JSON and CSV, and as the chart of Gray et al.
- * (2017). */
+/* Prints the products' benchmark as tables, as JSON and CSV. */
 #ifndef SMALLWORLD_BENCH_REPORT_H
 #define SMALLWORLD_BENCH_REPORT_H
 
@@ -16,10 +15,5 @@ void report_json(const matmul_results *results, FILE *out);
 /* Writes a header and a line for each row, with the fields of the JSON's rows. Missing values are
  * empty. */
 bool report_csv(const matmul_results *results, const char *path, error *err);
-
-/* Draws the speed-up over cuBLAS against sparsity on logarithmic axes, for the kind of product with
- * most rows. Each N has three lines: ours solid, cuSPARSE dashed, the floor
- * dotted. */
-bool report_svg(const matmul_results *results, const char *path, error *err);
 
 #endif

@@ -15,7 +15,7 @@
 
 typedef struct matmul_arguments {
     grid_axes axes;
-    const char *csv, *svg, *kernel;
+    const char *csv, *kernel;
     int64_t units;
     bool full, chosen, hot, no_cusparse, json;
 } matmul_arguments;
@@ -34,7 +34,7 @@ enum {
     KEY_NO_CUSPARSE,
     KEY_JSON,
     KEY_CSV,
-    KEY_SVG,
+    
     KEY_KERNEL,
     KEY_FEATURES,
     KEY_FILTER,
@@ -66,7 +66,6 @@ static const struct argp_option matmul_options_table[] = {
     {"no-cusparse", KEY_NO_CUSPARSE, NULL, 0, "Compare with cuBLAS alone", 0},
     {"json", KEY_JSON, NULL, 0, "Print one JSON object instead of the table", 0},
     {"csv", KEY_CSV, "FILE", 0, "Write the rows of the table to FILE", 0},
-    {"svg", KEY_SVG, "FILE", 0, "Draw the speed-up over cuBLAS against sparsity to FILE", 0},
     {0},
 };
 
@@ -151,7 +150,6 @@ static error_t parse_matmul(int key, char *text, struct argp_state *state) {
     case KEY_NO_CUSPARSE: a->no_cusparse = true; return 0;
     case KEY_JSON: a->json = true; return 0;
     case KEY_CSV: a->csv = text; return 0;
-    case KEY_SVG: a->svg = text; return 0;
     case KEY_KERNEL: a->kernel = text; return 0;
     case ARGP_KEY_ARG: cli_refuse(state, "expected no arguments, got '%s'", text); return 0;
     case ARGP_KEY_END:
@@ -178,7 +176,7 @@ static const char matmul_help[] =
     "and one empty graph node. L2 is the least that must be gathered from there into the "
     "multiprocessors, given what neighbouring rows of the pattern share, over its measured "
     "bandwidth. wgrad's N is its depth.\n\n"
-    "Examples:\n  smallworld bench matmul --svg speedup.svg\n"
+    "Examples:\n  smallworld bench matmul --columns 32,512 --csv products.csv\n"
     "  smallworld bench matmul --product fprop,wgrad --gates 4 \\\n"
     "      --columns 128,8192 --json";
 
@@ -189,8 +187,7 @@ static bool report(const matmul_arguments *a, const matmul_results *results, err
     } else {
         report_text(results, stdout);
     }
-    return (!a->csv || report_csv(results, a->csv, err)) &&
-           (!a->svg || report_svg(results, a->svg, err));
+    return !a->csv || report_csv(results, a->csv, err);
 }
 
 static int bench_matmul(int argc, char **argv) {
