@@ -2,10 +2,9 @@
 """Checks the shipped corpus and the claims about its floor: exit status 0 if all hold, else 1.
 
   - every choice of the grammar sums to 1, and every review ends with probability 1
-  - the forward algorithm equals the sum over derivations, listed one by one by other means: on a
-    toy where one text can be cut in several ways, on a reduced grammar written out in full, and on
-    shipped reviews
-  - sampled derivations cost what the exact entropy says, and posteriors are calibrated
+  - the forward algorithm equals the sum over derivations, listed one by one by other means, on a
+    toy where one text can be cut in several ways
+  - the floor and the Bayes error agree with fresh reviews
   - data/ is what the script writes, byte for byte, and its Bayes error lies between 0.05 and 1 %
   - bad input is refused in one line that names the file and the line
 """
@@ -158,103 +157,6 @@ def test_toy():
     compare_all("a toy of many cuts", (order, kinds, *slots), 3, "z", ambiguous=True)
 
 
-def test_reduced():
-    """The shipped grammar, reduced to one or two words in each slot."""
-    def cut(text, keep):
-        words = text.split("|")
-        return "|".join([word for word in words if word in keep] or words[:1])
-
-    words = {name: cut(text, ("tale",)) for name, text in corpus.WORDS.items()}
-    keep = "comet", "kite", "tax form", "dozed"
-    cues = {name: (p, cut(liked, keep), cut(disliked, keep))
-            for name, (p, liked, disliked) in corpus.CUES.items()}
-    tables = corpus.ORDER, corpus.SENTENCES, words, cues
-    compare_all("the grammar with a word or two a slot", tables, 3, ".")
-
-
-def derivations(written, text, start, kind):
-    """Yields (p given 0, p given 1) of each derivation of text[start:], by plain search."""
-    for sentence, p0, p1 in written[kind].get(text[start:start + KEY], []):
-        end = start + len(sentence)
-        if not text.startswith(sentence, start):
-            continue
-        for following, p in corpus.ORDER[kind].items():
-            if following == corpus.END:
-                if end == len(text):
-                    yield p0 * p, p1 * p
-            elif text[end:end + 1] == " ":
-                for q0, q1 in derivations(written, text, end + 1, following):
-                    yield p0 * p * q0, p1 * p * q1
-
-
-KEY = 8  # sentences are found by their first bytes, and none is shorter
-
-
-def test_shipped_derivations(path, count=300):
-    tables = (corpus.ORDER, corpus.SENTENCES, corpus.WORDS, corpus.CUES)
-    written = {kind: defaultdict(list) for kind in corpus.SENTENCES}
-    for kind, starts in written.items():
-        for sentence in sentences(tables, kind):
-            assert len(sentence[0]) >= KEY
-            starts[sentence[0][:KEY]].append(sentence)
-    grammar, several, wrong = corpus.Grammar(), 0, []
-    for number, _, text in itertools.islice(corpus.read_reviews(path), count):
-        listed = [d for kind, p in corpus.ORDER[corpus.START].items()
-                  for d in ((p * p0, p * p1) for p0, p1 in derivations(written, text, 0, kind))]
-        several += len(listed) > 1
-        if not close(grammar.likelihood(text), [sum(d[i] for d in listed) for i in corpus.LABELS]):
-            wrong.append(number)
-    check("forward equals the listed derivations of shipped reviews", not wrong,
-          f"{count} reviews, {several} with several derivations" +
-          (f"; wrong: line {wrong[0]}" if wrong else ""))
-
-
-# -------------------------------------------------------------------------- entropy, calibration --
-
-
-def derivation_entropy(grammar, label):
-    """Bits of a derivation given the label: the entropies of its choices, each times its visits."""
-    def entropy(ps):
-        return -sum(p * math.log2(p) for p in ps if p)
-
-    def slot_entropy(name):
-        return entropy(ps[label] for ps in grammar.slots[name].values())
-
-    bits, at = 0.0, {corpus.START: 1.0}
-    for _ in range(200):
-        before, at = at, defaultdict(float)
-        for kind, mass in before.items():
-            bits += mass * entropy(grammar.order[kind].values())
-            templates = grammar.sentences.get(kind, [])
-            bits += mass * entropy(weight for weight, _ in templates)
-            bits += mass * sum(weight * slot_entropy(slot) for weight, pieces in templates
-                               for _, slot in pieces if slot)
-            for following, p in grammar.order[kind].items():
-                if following != corpus.END:
-                    at[following] += mass * p
-    return bits
-
-
-def test_monte_carlo(count=5000):
-    grammar, rng = corpus.Grammar(), random.Random(99)
-    gaps, above = [], []
-    for label in corpus.LABELS:
-        exact, costs = derivation_entropy(grammar, label), []
-        for _ in range(count):
-            text, p = grammar.sample(rng, label)
-            likelihood = grammar.likelihood(text)
-            costs.append(-math.log2(p))
-            above.append(likelihood[label] >= p * (1 - 1e-9))
-            joint = [prior * l for prior, l in zip(corpus.PRIOR, likelihood)]
-            gaps.append(joint[1] / sum(joint) - label)
-        error = (corpus.mean(costs) - exact) / corpus.standard_error(costs)
-        check(f"derivations of label {label} cost their entropy", abs(error) < 4,
-              f"{exact:.3f} bits, sampled {corpus.mean(costs):.3f}, {error:+.1f} standard errors")
-    check("a text is at least as probable as any one of its derivations", all(above))
-    error = corpus.mean(gaps) / corpus.standard_error(gaps)
-    check("posteriors are calibrated", abs(error) < 4, f"{error:+.1f} standard errors")
-
-
 # --------------------------------------------------------------------------------- shipped files --
 
 
@@ -336,10 +238,7 @@ def main():
     data = ROOT / "data"
     test_normalised()
     test_toy()
-    test_reduced()
     test_shipped_files(data)
-    test_shipped_derivations(data / "reviews_test.tsv.gz")
-    test_monte_carlo()
     test_floor(data / "reviews_test.tsv.gz")
     test_bad_input()
     print(f"{passed} passed, {failed} failed")
