@@ -1,4 +1,4 @@
-/* The metrics of graphs, and their pictures. */
+/* The metrics of graphs. */
 #include "core/memory.h"
 #include "graph/metrics.h"
 #include "graphs.h"
@@ -166,8 +166,6 @@ static void test_metrics_against_plain_ones(void **state) {
     near(m.unreachable, 1 - paths / (NODES * (NODES - 1.0)));
     near(m.clustering, clustering / NODES);
 }
-
-/* ------------------------------------------------------------------------------------ pictures */
 
 int main(void) {
     const struct CMUnitTest tests[] = {
