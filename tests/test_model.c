@@ -56,6 +56,22 @@ static void compare(const model_config *config, precision precision, int batch, 
     free_inputs(&in);
 }
 
+/* Variants that several tests have: 1 is without layer norm, 2 dense. */
+static void vary(model_config *config, int variant) {
+    if (variant == 1) config->layer_norm = false;
+    if (variant == 2) {
+        config->graph = GRAPH_DENSE;
+        config->degree = 0;
+    }
+}
+
+static void add_hubs(model_config *config) {
+    config->hidden = 1344;
+    config->block = 32;
+    config->graph = GRAPH_BARABASI_ALBERT;
+    config->degree = 6;
+}
+
 /* Rounding moves some of the deep cell's sums past relu's edge; their gradients are then wholly
  * wrong. */
 static void compare_all(precision precision, double tolerance, double of_gradients) {
@@ -64,11 +80,7 @@ static void compare_all(precision precision, double tolerance, double of_gradien
             model_config config = small_config();
             const int batch[] = {11, 11, 11, 11, 150, 100, 11};
             config.cell = kind;
-            if (variant == 1) config.layer_norm = false;
-            if (variant == 2) {
-                config.graph = GRAPH_DENSE;
-                config.degree = 0;
-            }
+            vary(&config, variant);
             if (variant == 3) {
                 config.input_stride = 2;
                 config.output_stride = 4;
@@ -80,12 +92,8 @@ static void compare_all(precision precision, double tolerance, double of_gradien
                 config.block = 64;
                 config.degree = 2;
             }
-            if (variant >= 5) { /* hubs; a GPU runs all internal stages of a step as one kernel */
-                config.hidden = 1344;
-                config.block = 32;
-                config.graph = GRAPH_BARABASI_ALBERT;
-                config.degree = 6;
-            }
+            /* A GPU runs all internal stages of a step of these as one kernel. */
+            if (variant >= 5) add_hubs(&config);
             if (variant == 6) {
                 config.input_stride = 2;
                 config.internal_steps = 2;
@@ -215,23 +223,14 @@ static void test_generate(void **state) {
             model_config config = small_config();
             config.cell = kind;
             config.internal_steps = 2;
-            if (variant == 1) config.layer_norm = false;
-            if (variant == 2) {
-                config.graph = GRAPH_DENSE;
-                config.degree = 0;
-            }
+            vary(&config, variant);
             if (variant == 3) {
                 config.input_stride = 2;
                 config.output_stride = 4;
                 config.block = 8;
             }
             if (variant == 4) config.layers = 2;
-            if (variant == 5) { /* hubs */
-                config.hidden = 1344;
-                config.block = 32;
-                config.graph = GRAPH_BARABASI_ALBERT;
-                config.degree = 6;
-            }
+            if (variant == 5) add_hubs(&config);
             compare_text(&config, FP32, 5e-5);
             if (kind != CELL_DEEP) compare_text(&config, BF16, 5e-2); /* see compare_all */
         }
@@ -282,11 +281,7 @@ static void test_layers(void **state) {
             config.internal_steps = 2;
             config.layers = variant ? 2 : 3;
             config.dropout = 0.25;
-            if (variant == 1) config.layer_norm = false;
-            if (variant == 2) {
-                config.graph = GRAPH_DENSE;
-                config.degree = 0;
-            }
+            vary(&config, variant);
             if (variant == 3) { /* a GPU would run a single layer of these as a chain of stages */
                 config.hidden = 512;
                 config.block = 32;

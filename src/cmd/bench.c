@@ -34,7 +34,6 @@ enum {
     KEY_NO_CUSPARSE,
     KEY_JSON,
     KEY_CSV,
-
     KEY_KERNEL,
     KEY_FEATURES,
     KEY_FILTER,
