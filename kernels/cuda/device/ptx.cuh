@@ -86,8 +86,8 @@ static __device__ inline void prefetch(const void *from, uint32_t bytes) {
 /* Where chunk `c` of row `row` lies in a tile whose rows have `width` chunks: permuted so that the
  * eight rows that ldmatrix reads at once fall into different banks. */
 template <int width> static __device__ inline int swizzle(int row, int c) {
-    const int rows = width >= 8 ? 1 : 8 / width; /* that fill all banks */
-    const int spread = width >= 8 ? 8 : width;
+    const int spread = width % 8 ? width & -width : 8; /* chunks among which a row's are permuted */
+    const int rows = 8 / spread;                       /* that fill all banks */
     return row * width + (c ^ (row / rows % spread));
 }
 

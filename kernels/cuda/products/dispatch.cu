@@ -84,11 +84,16 @@ static bool takes_one_step_from_128(const device_layout *, const void *, const p
     return is_one_step(c) && c->columns >= 128;
 }
 
-/* Up to 64 columns of one gate few_columns is faster. */
+/* Up to 64 columns of one gate few_columns is faster, with 96 in blocks of 32. */
 static bool gather_takes(const device_layout *device, const void *plan, const product_call *c) {
     if (c->taps) return true;
     if (device->host.gates == 1) return is_one_step(c) && c->columns > 64;
     return c->op == DGRAD && takes_one_step_by_64(device, plan, c);
+}
+
+static bool gather_prefers(const device_layout *device, const void *, const product_call *c) {
+    const layout *l = &device->host;
+    return c->taps || l->gates > 1 || c->columns > 96 || l->in_block > 32;
 }
 
 /* Layer norm's sums of four gates are faster as part of the product, which few_columns cannot
@@ -123,6 +128,7 @@ static const call_condition
     one_step_by_64 =     {"one step, of columns by 64", takes_one_step_by_64},
     one_step_from_128 =  {"one step of 128 columns or more", takes_one_step_from_128},
     gather_calls =       {"one step: one gate from 96 columns, all else by 64", gather_takes},
+    from_128 =           {"128 columns, or 96 of larger blocks", gather_prefers},
     few_columns_calls =  {"one step, and of four gates no sums for layer norm", few_columns_takes},
     up_to_128 =          {"at most 128 columns of one gate, 32 of four", few_columns_prefers},
     much_work =          {"four gates, or more columns or blocks", small_blocks_prefers},
@@ -166,7 +172,7 @@ static const product_kernel kernels[] = {
         &four_gates,         &one_step_by_64,    &all_calls,             true,
         fprop_gates_plan,        fprop_gates_run},
     {"gather",              F | D | TAPS, HOPPER, IN_BF16,
-        &one_or_four_gates,  &gather_calls,      &all_calls,             false,
+        &one_or_four_gates,  &gather_calls,      &from_128,               false,
         gather_plan,             gather_run},
     {"wgrad_gates",         W,         HOPPER,  IN_BF16,
         &rows_by_128,        &all_calls,               &all_calls,             false,

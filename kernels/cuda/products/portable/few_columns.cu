@@ -1,5 +1,5 @@
 /* fprop and dgrad of few columns in bf16, on any GPU from sm_80 on, for all block sizes: up to 128
- * of one gate (on Hopper, blocks of 32 and more leave more than 64 to gather), 32 of four.
+ * of one gate and 32 of four, of which on Hopper other kernels take some; see dispatch.cu.
  *
  *   y' [N columns][units] = sum over k  x' [N][k]  A [k][units],  A = W' for fprop, W for dgrad
  *
@@ -22,9 +22,9 @@
  * begins while that one ends, looks up its list and fetches weights, and only then waits for it.
  * Instructions count, too: at density 0.01 a warp has one block to multiply.
  *
- * On an H200, block 32 and density 0.5, N = 32 is at 97 % of memory's floor; N = 64 and 128 are at
- * 97 and 83 % of L2's measured bandwidth, 9.3 TB/s. To go beyond, rows would have to share
- * activations. What did not help: docs/kernels/fprop-dgrad.md. */
+ * On an H200, block 32 and density 0.5, N = 32 is at 97 % of memory's floor; N = 64, 96 and 128 get
+ * 9.0, 10.3 and 7.7 TB/s out of the L2, which gives 9.3 to plain reads. To go beyond, rows would
+ * have to share activations. What did not help: docs/kernels/fprop-dgrad.md. */
 #include "device/hopper_ptx.cuh"
 #include "device/ptx.cuh"
 #include "products/kernels.h"
@@ -53,6 +53,9 @@ template <int B, int N, int WARPS_, int STAGES_> struct few_columns_shape {
     static const int DEPTH = B < 32 && N == 32 ? 64 : 32, SLICE = B, SLICES = DEPTH / SLICE;
     static const int WARPS = WARPS_, STAGES = STAGES_;
     static const int WIDTH = B / 8, CHUNKS = B * WIDTH; /* of 8 weights: of a line, of a slice */
+    static const int X_WIDTH = N / 8;                   /* of 8 activations: of a row */
+    /* A warp loads 32 chunks at a time, and begins a row anew after so many times. */
+    static const int X_TIMES = X_WIDTH % 3 ? 1 : 3, X_ROWS = X_TIMES * 32 / X_WIDTH;
     static const int W_BYTES = DEPTH * B * 2, X_BYTES = DEPTH * N * 2, STAGE = W_BYTES + X_BYTES;
     static const int PAIRS = B / 8 * (N / 32); /* of tiles of 8 x 16 sums */
     static const int SUMS = PAIRS * PAIR;      /* [B / 8][N / 16] tiles */
@@ -71,7 +74,7 @@ template <int B, int N, int WARPS, int STAGES, bool FORWARD> struct walker {
     uint32_t ring;
     int lane, depth, begin, end;      /* stages [begin, end) of the list's `depth` of k */
     int window, other = 0, block = 0; /* a lane's entry: window + lane */
-    int in_block, in_x;               /* where a lane's first chunk lies there */
+    int in_block, in_x[S::X_TIMES];   /* where a lane's first chunks lie there */
 
     __device__ walker(const few_columns_arguments &p_, const few_columns_task &task_,
                       uint32_t ring_)
@@ -86,7 +89,10 @@ template <int B, int N, int WARPS, int STAGES, bool FORWARD> struct walker {
         look_up();
         in_block = FORWARD ? (row + line) * p.b : line * p.b + row;
         in_block += lane % S::WIDTH * 8;
-        in_x = lane / (N / 8) * p.columns + blockIdx.y * N + lane % (N / 8) * 8;
+#pragma unroll
+        for (int i = 0; i < S::X_TIMES; i++) {
+            in_x[i] = x_row(i) * p.columns + blockIdx.y * N + x_chunk(i) * 8;
+        }
     }
 
     __device__ void look_up() {
@@ -146,17 +152,29 @@ template <int B, int N, int WARPS, int STAGES, bool FORWARD> struct walker {
         }
     }
 
+    /* A lane's chunk of activations, of those that the warp loads the i-th time. */
+    __device__ int x_row(int i) const {
+        return (i * 32 + lane) / S::X_WIDTH;
+    }
+
+    __device__ int x_chunk(int i) const {
+        return (i * 32 + lane) % S::X_WIDTH;
+    }
+
     __device__ void load_activations(int i, int slot) const {
-        const int width = N / 8, line = lane / width, c = lane % width;
         const uint32_t to = ring + slot * S::STAGE + S::W_BYTES;
 #pragma unroll
         for (int s = 0; s < S::SLICES; s++) {
             const int k = i * S::DEPTH + s * S::SLICE, first = s * S::SLICE;
             const int row = (of_entry(other, k) << p.log_k) + offset(k);
-            const bf16 *from = p.x + (size_t)row * p.columns + in_x;
+            const bf16 *from = p.x + (size_t)row * p.columns;
 #pragma unroll
-            for (int l = 0; l < S::SLICE; l += 32 / width) {
-                load(to + swizzle<width>(first + l + line, c) * 16, from + l * p.columns, k);
+            for (int l = 0; l < S::SLICE; l += S::X_ROWS) {
+#pragma unroll
+                for (int t = 0; t < S::X_TIMES; t++) {
+                    const int at = swizzle<S::X_WIDTH>(first + l + x_row(t), x_chunk(t));
+                    load(to + at * 16, from + l * p.columns + in_x[t], k);
+                }
             }
         }
     }
@@ -420,6 +438,8 @@ static void launch_by_columns(backend *be, const few_columns_arguments &p,
     const bool by_64 = p.columns % 64 == 0;
     if (p.columns % 128 == 0) {
         launch<B, 128, 4, 2, 2, FORWARD>(be, p, tasks);
+    } else if (p.columns % 96 == 0) {
+        launch<B, 96, 4, 2, 3, FORWARD>(be, p, tasks);
     } else if constexpr (B == 8) {
         if (by_64) {
             launch<B, 64, 4, 3, 3, FORWARD>(be, p, tasks);
