@@ -13,7 +13,6 @@ import argparse
 import json
 import multiprocessing
 import os
-import statistics
 import subprocess
 import sys
 import tempfile
@@ -53,6 +52,7 @@ def theirs(queue, gpu, options, backend, heads, batch):
     try:
         import torch
         from flashrnn import FlashRNNConfig, flashrnn
+        from peer_lstm import time_of
 
         device = torch.cuda.get_device_properties(0)  # FlashRNN's own query does not compile with CUDA 13
         sys.modules["flashrnn.flashrnn.flashrnn"].get_gpu_info = lambda device_id: {
@@ -82,20 +82,10 @@ def theirs(queue, gpu, options, backend, heads, batch):
         def both():
             torch.autograd.grad(forward(), inputs, gradient)
 
-        def time_of(function):
-            start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-            times = []
-            for _ in range(max(5, int(options.seconds * 20))):
-                start.record()
-                function()
-                end.record()
-                end.synchronize()
-                times.append(start.elapsed_time(end))
-            return statistics.median(times)
-
         both()  # compiles
         with gpu:
-            queue.put((backend, heads, batch, time_of(forward), time_of(both)))
+            times = [1e3 * time_of(function, options.seconds) for function in (forward, both)]
+        queue.put((backend, heads, batch, *times))
     except Exception as problem:
         queue.put((backend, heads, batch, None, str(problem).strip().split("\n")[-1]))
 

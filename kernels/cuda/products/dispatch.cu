@@ -84,13 +84,14 @@ static bool takes_one_step_from_128(const device_layout *, const void *, const p
     return is_one_step(c) && c->columns >= 128;
 }
 
-/* Up to 64 columns of one gate few_columns is faster, with 96 in blocks of 32. */
+/* Up to 64 columns of one gate few_columns is faster ... */
 static bool gather_takes(const device_layout *device, const void *plan, const product_call *c) {
     if (c->taps) return true;
     if (device->host.gates == 1) return is_one_step(c) && c->columns > 64;
     return c->op == DGRAD && takes_one_step_by_64(device, plan, c);
 }
 
+/* ... and up to 96 in blocks of 32. */
 static bool gather_prefers(const device_layout *device, const void *, const product_call *c) {
     const layout *l = &device->host;
     return c->taps || l->gates > 1 || c->columns > 96 || l->in_block > 32;
