@@ -42,8 +42,7 @@ struct matrix {
     int log_rows;     /* of a block's rows; 31 of a dense matrix: all units are in block 0 */
     int rows, chunks; /* of a block, and of its rows */
     int gates, stride;
-    int units;     /* of a group */
-    int unused[2]; /* where shared memory then begins makes a byte a fifth faster: cell.md */
+    int units; /* of a group */
 };
 
 /* A stage of a layer: its product or two, and what follows. */
@@ -103,26 +102,26 @@ struct program {
     uint32_t *stuck;
 };
 
-/* Shared memory, in this order. */
+/* Shared memory, in this order: where slots begin decides a fifth of the time (cell.md). */
 struct places {
+    char *slots;  /* [WARPS][2][BATCH][SLOT] */
+    bf16 *x;      /* [vectors][hidden] */
     float *raw;   /* [most_units][GATES] */
     float *parts; /* [most_groups + WARPS][ROWS] */
     float *c;     /* [layers][most_units] */
     step *steps;  /* [all_steps] */
     span *spans;  /* [all_groups] */
-    bf16 *x;      /* [vectors][hidden] */
-    char *slots;  /* [WARPS][2][BATCH][SLOT] */
-    char *end;
+    span *end;
 
     __host__ __device__ places(const program &p, char *shared, int layers) {
-        raw = (float *)shared;
+        slots = shared;
+        x = (bf16 *)(slots + WARPS * 2 * BATCH * SLOT);
+        raw = (float *)(x + p.vectors * p.hidden);
         parts = raw + p.most_units * GATES;
         c = parts + (p.most_groups + WARPS) * ROWS;
         steps = (step *)(c + layers * p.most_units);
         spans = (span *)(steps + p.all_steps);
-        x = (bf16 *)(spans + p.all_groups);
-        slots = (char *)(x + p.vectors * p.hidden);
-        end = slots + WARPS * 2 * BATCH * SLOT;
+        end = spans + p.all_groups;
     }
 };
 
@@ -249,18 +248,17 @@ static __device__ void load_vector(bf16 *to, const bf16 *from, int count, int st
 /* A lane's rows of a matrix's groups: one of eight, and one eight rows further on. */
 struct lane_rows {
     const uint4 *from;
-    size_t second;            /* from the first row on */
-    int bytes_one, bytes_two; /* 16, or 0 where there is no such row */
+    uint32_t second; /* from the first row on; 0: there is none */
+    int bytes;       /* 16, or 0 where there is no such row */
 
     __device__ lane_rows(const matrix &m) {
         const int line = threadIdx.x % 32 / 4;
-        const size_t plane = (size_t)m.rows * m.chunks;
+        const int plane = m.rows * m.chunks;
         const bool gates = m.gates == GATES;
         from = (const uint4 *)m.w + threadIdx.x % 4;
-        from += gates ? line / 4 * plane + line % 4 * m.chunks : (size_t)line * m.chunks;
+        from += gates ? line / 4 * plane + line % 4 * m.chunks : line * m.chunks;
         second = gates ? 2 * plane : 0;
-        bytes_one = gates || line < m.units ? 16 : 0;
-        bytes_two = gates ? 16 : 0;
+        bytes = gates || line < m.units ? 16 : 0;
     }
 };
 
@@ -289,13 +287,12 @@ static __device__ void multiply_groups(const matrix &own, const matrix &other, c
             for (int k = 0; k < BATCH; k++) {
                 const step s = steps[i * BATCH + k];
                 const uint32_t slot = slots + ((i & 1) * BATCH + k) * SLOT;
-                const bool is_other = s.x & OF_OTHER, empty = s.x & EMPTY;
+                const bool is_other = s.x & OF_OTHER;
                 const uint4 *from = (is_other ? others.from : mine.from) + s.w;
-                const size_t second = is_other ? others.second : mine.second;
-                const int one = is_other ? others.bytes_one : mine.bytes_one;
-                const int two = is_other ? others.bytes_two : mine.bytes_two;
-                copy_async_part(slot, from, empty ? 0 : one);
-                copy_async_part(slot + SLOT / 2, from + second, empty ? 0 : two);
+                const uint32_t second = is_other ? others.second : mine.second;
+                const int bytes = s.x & EMPTY ? 0 : is_other ? others.bytes : mine.bytes;
+                copy_async_part(slot, from, bytes);
+                copy_async_part(slot + SLOT / 2, from + second, second ? bytes : 0);
             }
         }
         copy_commit();
@@ -500,7 +497,7 @@ static __device__ void share_out(const program &p, work *works) {
 
 static __global__ void __launch_bounds__(THREADS, 1)
     write_kernel(const __grid_constant__ program given, int layers) {
-    extern __shared__ __align__(16) char shared[];
+    extern __shared__ __align__(128) char shared[];
     __shared__ program p; /* constant memory holds less than half of it at hand */
     __shared__ work works[CELL_MAX_STAGES];
     __shared__ sampling how;
@@ -635,9 +632,7 @@ bool cuda_write(backend *be, const writer *w, int count) {
     p.sums = (float *)(p.flags + MOST_BLOCKS);
     p.logits = p.sums + MOST_BLOCKS * 2 * GATES;
     p.stuck = cuda_stuck_word(be, "write");
-    p.all_groups = (p.all_groups + 3) / 4 * 4; /* x is aligned */
-    p.all_steps = (p.all_steps + 1) / 2 * 2;
-    const size_t shared = places(p, NULL, w->layers).end - (char *)NULL;
+    const size_t shared = (char *)places(p, NULL, w->layers).end - (char *)NULL;
     if (!fits || shared + STATIC_SHARED > cuda->shared_limit) return false;
     be->zero(be, p.flags, MOST_BLOCKS * sizeof *p.flags);
     cuda_launch_together(be, "write", false, write_kernel, blocks, THREADS, shared, p, w->layers);
