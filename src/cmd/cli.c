@@ -47,7 +47,7 @@ static error_t parse_model(int key, char *text, struct argp_state *state) {
     }
 }
 
-const struct argp cli_model_argp = {model_options, parse_model, NULL, NULL, NULL, NULL, NULL};
+const struct argp cli_model_argp = {.options = model_options, .parser = parse_model};
 
 static const struct argp_option rank_options[] = {
     {"gpus", KEY_GPUS, "N", 0,
@@ -64,7 +64,7 @@ static error_t parse_ranks(int key, char *text, struct argp_state *state) {
     return 0;
 }
 
-const struct argp cli_ranks_argp = {rank_options, parse_ranks, NULL, NULL, NULL, NULL, NULL};
+const struct argp cli_ranks_argp = {.options = rank_options, .parser = parse_ranks};
 
 static const struct argp_option document_options[] = {
     {"text", KEY_TEXT, "FILE|-", 0,
@@ -89,8 +89,7 @@ static error_t parse_documents(int key, char *text, struct argp_state *state) {
     }
 }
 
-const struct argp cli_documents_argp = {
-    document_options, parse_documents, NULL, NULL, NULL, NULL, NULL};
+const struct argp cli_documents_argp = {.options = document_options, .parser = parse_documents};
 
 static const struct argp_option feature_option_table[] = {
     {"state", KEY_STATE, "NAME", 0,
@@ -120,8 +119,7 @@ static error_t parse_features(int key, char *text, struct argp_state *state) {
     }
 }
 
-const struct argp cli_features_argp = {
-    feature_option_table, parse_features, NULL, NULL, NULL, NULL, NULL};
+const struct argp cli_features_argp = {.options = feature_option_table, .parser = parse_features};
 
 bool cli_choose_features(const cli_features *given, const origin *o, cli_features *chosen,
                          error *err) {

@@ -53,9 +53,7 @@ static void add_stage(model *m, int s) {
     sparse->decays = true;
     p->gain = p->bias = NONE;
     if (below) return;
-    /* An mlstm's gradient explodes with gains of 1 over a run of one byte: docs/training.md. */
-    double gain = four && config->cell == CELL_MLSTM ? 0.8 : 1;
-    if (config->layer_norm) p->gain = add(m, prefix, "gain", vector, INIT_CONSTANT, gain);
+    if (config->layer_norm) p->gain = add(m, prefix, "gain", vector, INIT_CONSTANT, 1);
     if (four) {
         p->bias = add(m, prefix, "bias", vector, INIT_GATE_BIAS, config->forget_bias);
     } else if (config->cell == CELL_DEEP) {
