@@ -27,7 +27,11 @@ static bool read_report(trainer *tr, update_report *report, error *err) {
     if (sums[1] == 0) return true;
     if (report->failed == 0) return error_set(err, "another rank's loss is not finite");
     char *path = run_folder_file(&tr->run, "last.safetensors");
-    error_set(err, "step %.0f: the loss or its gradient is not finite; %s %s", report->failed,
+    const model_config *model = &tr->m->config;
+    error_set(err, "step %.0f: the loss or its gradient is not finite%s; %s %s", report->failed,
+              model->cell == CELL_MLSTM && model->init_noise == 0
+                  ? " (on runs of one byte an mlstm needs model.init_noise, such as 0.05)"
+                  : "",
               file_exists(path) ? "the last good checkpoint is" : "no checkpoint yet in", path);
     free(path);
     return false;
