@@ -82,9 +82,8 @@ static void set(options *o, const char *assignment) {
 void begin_options(options *o, const char *settings) {
     static const char base[] =
         "run.threads=1 model.hidden=64 model.block=8 model.embedding=8 model.degree=4 "
-        "train.batch=4 "
-        "train.bptt=16 train.warmup=5 train.lr=0.01 train.log_every=4 train.valid_every=7 "
-        "train.average=0.9 train.steps=40";
+        "train.batch=4 train.bptt=16 train.warmup=5 train.lr=0.01 train.log_every=4 "
+        "train.valid_every=7 train.average=0.9 train.steps=40";
     char *all = mem_format("data.train=%s data.valid=%s run.device=%s %s %s", train_file,
                            valid_file, test_device_is_cuda() ? "cuda" : "cpu", base, settings);
     options_begin(o);

@@ -52,8 +52,7 @@ const struct argp cli_model_argp = {.options = model_options, .parser = parse_mo
 static const struct argp_option rank_options[] = {
     {"gpus", KEY_GPUS, "N", 0,
      "Compute with N processes on this host, one a GPU, or on the CPU with --device cpu; mpirun "
-     "and "
-     "srun start processes on any hosts",
+     "and srun start processes on any hosts",
      0},
     {0},
 };
@@ -68,9 +67,9 @@ const struct argp cli_ranks_argp = {.options = rank_options, .parser = parse_ran
 
 static const struct argp_option document_options[] = {
     {"text", KEY_TEXT, "FILE|-", 0,
-     "Text to read: a " PATHS_DOCUMENTS " file has a document LABEL<TAB>TEXT on each line; in any "
-     "other "
-     "file, and on standard input (-), each line is a document",
+     "Text to read: a " PATHS_DOCUMENTS
+     " file has a document LABEL<TAB>TEXT on each line; in any other file, and on standard input "
+     "(-), each line is a document",
      0},
     {"whole", KEY_WHOLE, NULL, 0,
      "Take the whole text as one document and keep its bytes as they are", 0},

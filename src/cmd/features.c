@@ -111,8 +111,7 @@ int cmd_features(int argc, char **argv) {
         parse,
         "CHECKPOINT --data FILE... --out PREFIX",
         "Export the features of labelled documents: the cell's state after each, from a zero "
-        "state. "
-        "Rows are in input order and depend neither on it nor on --batch."
+        "state. Rows are in input order and depend neither on it nor on --batch."
         "\vExample:\n  smallworld features runs/quickstart/last.safetensors \\\n"
         "      --data data/reviews_test.tsv.gz --out runs/quickstart/test",
         children,

@@ -71,8 +71,7 @@ int cmd_prune(int argc, char **argv) {
         parse,
         "CHECKPOINT --density SHARE --out FILE",
         "Write a checkpoint without its weakest recurrent blocks, those of smallest Euclidean "
-        "norm. "
-        "Fine-tune it with train.init."
+        "norm. Fine-tune it with train.init."
         "\vExample:\n  smallworld prune runs/quickstart/last.safetensors --density 0.05 \\\n"
         "      --out runs/pruned.safetensors",
         NULL,

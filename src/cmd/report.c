@@ -261,8 +261,7 @@ int cmd_report(int argc, char **argv) {
         parse,
         "RUN",
         "Write a page and a model card about a run: its facts, its curves, its wiring, a text that "
-        "the "
-        "model wrote, its probe, and a text as the model reads it."
+        "the model wrote, its probe, and a text as the model reads it."
         "\vExample:\n  smallworld report runs/quickstart --data data/reviews_test.tsv.gz",
         children,
         NULL,

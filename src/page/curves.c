@@ -269,12 +269,10 @@ void curves_write(FILE *out, const curves *c) {
         html_text(out, c->runs[i].name);
         fputs("</li>\n", out);
     }
-    fputs(
-        "</ul>\n<p class=\"quiet\">Thin lines: training, the mean since the last line of metrics. "
-        "Thick lines with dots: validation. A run's name hides and shows it. Arrow keys move along "
-        "a "
-        "chart that has the focus.</p>\n<div class=\"charts\">\n",
-        out);
+    fputs("</ul>\n<p class=\"quiet\">Thin lines: training, the mean since the last line of "
+          "metrics. Thick lines with dots: validation. A run's name hides and shows it. Arrow keys "
+          "move along a chart that has the focus.</p>\n<div class=\"charts\">\n",
+          out);
     for (int k = 0; k < CHARTS; k++) {
         fputs("<figure>\n", out);
         chart_write(out, &d->charts[k], "");
