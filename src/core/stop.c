@@ -1,5 +1,6 @@
 #include "core/stop.h"
 
+#include "core/clock.h"
 #include "core/file.h"
 
 #include <errno.h>
@@ -8,14 +9,19 @@
 #include <stddef.h>
 #include <string.h>
 
-static volatile sig_atomic_t caught;
+enum { REPEAT = 1 }; /* seconds in which signals are one request: stop.h */
+
+static volatile sig_atomic_t caught, caught_at; /* the number; when, in whole seconds */
 
 static void on_signal(int number) {
+    const sig_atomic_t now = (sig_atomic_t)clock_seconds();
     if (caught && caught != SIGPIPE) {
+        if (now - caught_at <= REPEAT) return;
         file_remove_temporaries();
         signal(number, SIG_DFL);
         raise(number);
     }
+    caught_at = now;
     caught = number;
 }
 
@@ -45,6 +51,7 @@ int stop_signal(void) {
 }
 
 void stop_remember(int number) {
+    caught_at = (sig_atomic_t)clock_seconds();
     caught = number;
 }
 

@@ -4,8 +4,10 @@
 
 #include "core/error.h"
 
-/* After this call the first such signal is only remembered. The second SIGINT, SIGTERM or SIGHUP
- * ends the program. A signal that was ignored stays ignored, so that nohup works. */
+/* After this call the first such signal is only remembered. A SIGINT, SIGTERM or SIGHUP that comes
+ * two seconds later or more ends the program; an earlier one is part of the same request, as
+ * timeout(1) and job schedulers send a signal to the process and at once to its group. A signal
+ * that was ignored stays ignored, so that nohup works. */
 void stop_catch(void);
 
 /* Sets what handles SIGINT, SIGTERM and SIGHUP, but for those that are ignored. `flags` are
