@@ -19,13 +19,14 @@ The table has a line for each run: parameters, bytes, seconds of training, and b
 validation at the end. With --test it adds those of the test files, scored after the run. Each
 --probe adds a column, the error in per cent on TEST of a probe on the features of TRAIN, and
 TEST's features per second; VALID chooses its C. Features are removed after use. Exits with 1
-if a run failed.
+if a run failed. Ctrl-C or SIGTERM saves the runs that are being trained, and ends the sweep.
 """
 
 import argparse
 import json
 import os
 import queue
+import signal
 import subprocess
 import sys
 import threading
@@ -66,15 +67,29 @@ def read_plan(path):
     return runs
 
 
+running, stopped = set(), []  # the commands that run; signals that came to stop them
+
+
+def stop(number, _):
+    stopped.append(number)
+    for child in list(running):
+        child.terminate()
+
+
 def call(command, gpu, log):
     """The JSON object that a command ends with, or None where it failed."""
     environment = dict(os.environ)
     if gpu is not None:
         environment["CUDA_VISIBLE_DEVICES"] = gpu
     with open(log, "a") as errors:
-        done = subprocess.run(command, stdout=subprocess.PIPE, stderr=errors, text=True,
-                              env=environment)
-    return json.loads(done.stdout.splitlines()[-1]) if done.returncode == 0 else None
+        child = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=errors, text=True,
+                                 env=environment)
+        running.add(child)
+        if stopped:
+            child.terminate()
+        out = child.communicate()[0]
+        running.remove(child)
+    return json.loads(out.splitlines()[-1]) if child.returncode == 0 else None
 
 
 def probe_column(files):
@@ -193,7 +208,7 @@ def main():
         return all(name in rows for name in named)
 
     def work(gpu):
-        while time.monotonic() - start < options.minutes * 60:
+        while not stopped and time.monotonic() - start < options.minutes * 60:
             try:
                 run = waiting.get_nowait()
             except queue.Empty:
@@ -202,20 +217,27 @@ def main():
             try:
                 row = measure(options, run, gpu) if ready(run[2]) else None
             finally:
-                if row is None:
-                    failed.append(run[0])
-                else:
+                if row is not None:
                     rows[run[0]] = row
+                elif not stopped:
+                    failed.append(run[0])
                 over[run[0]].set()
+            if row is None and stopped:
+                return
             print(f"{run[0]}: {'failed' if row is None else round(row['valid_bpc'], 4)}",
                   file=sys.stderr, flush=True)
 
+    for number in signal.SIGINT, signal.SIGTERM:
+        signal.signal(number, stop)
     workers = [threading.Thread(target=work, args=(gpu,))
                for gpu in (options.gpus.split(",") if options.gpus else [None])]
     for worker in workers:
         worker.start()
     for worker in workers:
         worker.join()
+    if stopped:
+        print("stopped; the same command goes on", file=sys.stderr)
+        return 128 + stopped[0]
 
     print(table(rows, options))
     if options.csv:

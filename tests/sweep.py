@@ -4,9 +4,11 @@
 """
 
 import json
+import signal
 import subprocess
 import sys
 import tempfile
+import time
 import unittest
 from pathlib import Path
 
@@ -80,6 +82,20 @@ class Sweep(unittest.TestCase):
         self.assertIn("good", done.stdout)
         self.assertIn("from-bad: failed", done.stderr)
         self.assertIn("model.hidden", (self.path / "out/bad.log").read_text())
+
+    def test_stop(self):
+        (self.path / "plan").write_text("long config.yaml train.steps=1000000\nnext config.yaml\n")
+        process = subprocess.Popen([sys.executable, "-B", SWEEP, "plan", "--program", PROGRAM, "--out", "out"],
+                                   cwd=self.path, stderr=subprocess.PIPE, text=True)
+        self.addCleanup(process.kill)
+        while not (self.path / "out/long/metrics.jsonl").exists():
+            self.assertIsNone(process.poll())
+            time.sleep(0.01)
+        process.terminate()
+        self.assertEqual(process.communicate(timeout=60)[1], "stopped; the same command goes on\n")
+        self.assertEqual(process.returncode, 128 + signal.SIGTERM)
+        self.assertIn("--resume goes on", (self.path / "out/long.log").read_text())
+        self.assertFalse((self.path / "out/next").exists())
 
     def test_plans_refused(self):
         for plan, message in [("", "no run in it"), ("a\n", "plan:1: expected NAME CONFIG"),
