@@ -85,8 +85,9 @@ class Sweep(unittest.TestCase):
 
     def test_stop(self):
         (self.path / "plan").write_text("long config.yaml train.steps=1000000\nnext config.yaml\n")
-        process = subprocess.Popen([sys.executable, "-B", SWEEP, "plan", "--program", PROGRAM, "--out", "out"],
-                                   cwd=self.path, stderr=subprocess.PIPE, text=True)
+        process = subprocess.Popen([sys.executable, "-B", str(SWEEP), "plan", "--program", PROGRAM,
+                                    "--out", "out"], cwd=self.path, stderr=subprocess.PIPE,
+                                   text=True)
         self.addCleanup(process.kill)
         while not (self.path / "out/long/metrics.jsonl").exists():
             self.assertIsNone(process.poll())

@@ -17,8 +17,8 @@
 #include <unistd.h>
 
 /* Seconds: a mistake of all ranks is left to rank 0 to say; a rank that waits for a dead one
- * elsewhere than in an exchange is killed; and a signal that comes twice at once is one. */
-static const double grace = 0.5, patience = 5, repeat = 1;
+ * elsewhere than in an exchange is killed. */
+static const double grace = 0.5, patience = 5;
 
 typedef struct board {
     atomic_int failed;      /* a rank died or failed: the others are to end */
@@ -131,7 +131,6 @@ static void note_end(watched *w, pid_t process, int status) {
 }
 
 static void watch(watched *w, board *b) {
-    double passed_on = 0;
     bool told = false, killed = false;
     while (w->left > 0) {
         int status;
@@ -141,12 +140,11 @@ static void watch(watched *w, board *b) {
             continue;
         }
         const double now = clock_seconds();
-        if (caught && now - passed_on > repeat) {
+        if (caught) { /* the ranks tell a second request from one that comes twice: stop.h */
             signal_all(w, caught);
             w->passed_on = caught;
-            passed_on = now;
+            caught = 0;
         }
-        caught = 0;
         if (w->first >= 0 && now - w->failed_at >= grace && !told) {
             atomic_store(&b->failed, 1);
             signal_all(w, SIGTERM); /* for a rank that is not in an exchange for long */
