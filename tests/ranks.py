@@ -278,8 +278,8 @@ class Reading(Case):
         self.assertEqual(list(self.path.glob("*.tmp")), [])
 
     def test_eval(self):
-        """A text of two minibatches, each one stripe of 64 KiB and more."""
-        (self.path / "long").write_text(words(38000, 4))
+        """A text that could make three minibatches of a stripe of 32 KiB, and is cut into two."""
+        (self.path / "long").write_text(words(32000, 4))
         command = [PROGRAM, "eval", "run/last.safetensors", "--data", "long", "--device", "cpu",
                    "--batch", "1", "--threads", "1", "--json"]
         one = json.loads(self.run_program(*command).stdout)

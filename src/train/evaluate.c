@@ -29,8 +29,9 @@ int64_t evaluate_stripes(uint64_t size) {
 }
 
 int64_t evaluate_minibatches(uint64_t size, int batch) {
-    const uint64_t minibatches = (size - 1) / ((uint64_t)batch * EVALUATE_STRIPE);
-    return minibatches > 1 ? (int64_t)minibatches : 1;
+    const uint64_t fit = (size - 1) / ((uint64_t)batch * EVALUATE_STRIPE);
+    const uint64_t multiple = fit >= 8 ? 8 : fit >= 4 ? 4 : fit >= 2 ? 2 : 1;
+    return fit > 1 ? (int64_t)(fit - fit % multiple) : 1;
 }
 
 /* Stripe `k` of `count` that bytes 1 to size - 1 are cut into, whose lengths differ by at most

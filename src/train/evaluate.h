@@ -14,7 +14,7 @@
 #include "data/sequence.h"
 #include "model/model.h"
 
-enum { EVALUATE_WARM_UP = 1024, EVALUATE_STRIPE = 1 << 16 };
+enum { EVALUATE_WARM_UP = 1024, EVALUATE_STRIPE = 1 << 15 };
 
 typedef struct evaluation {
     double bpc;
@@ -25,7 +25,8 @@ typedef struct evaluation {
 /* The largest number of stripes for a text of `size` bytes. */
 int64_t evaluate_stripes(uint64_t size);
 
-/* The number of minibatches of `batch` stripes that evaluate_text cuts a text into. */
+/* The number of minibatches of `batch` stripes that evaluate_text cuts a text into: 1, 2, 4 or a
+ * multiple of 8, so that 2, 4 and 8 ranks have equal shares of a long text. */
 int64_t evaluate_minibatches(uint64_t size, int batch);
 
 /* Records one forward pass with the weights that the model currently uses. */
