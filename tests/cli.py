@@ -797,9 +797,9 @@ class Signals(Case):
 
     def test_second_signal(self):
         self.write("train.txt", random.Random(1).randbytes(200000))
-        self.config("slow.yaml", data_train="train.txt", data_valid=None, model_hidden=2048,
+        self.config("slow.yaml", data_train="train.txt", data_valid=None, model_hidden=1024,
                     model_graph="dense", model_degree=None, train_batch=64, train_bptt=512)
-        process = self.start("train", "slow.yaml", "--out", "run")
+        process = self.start("train", "slow.yaml", "--out", "run", "--threads", "1")
         self.addCleanup(lambda: process.poll() is None and process.kill())
         for line in process.stderr:
             if line.startswith("epoch:"):

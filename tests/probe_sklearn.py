@@ -32,7 +32,7 @@ KINDS = {
     "more units than documents": (200, 300, lambda x: numpy.tanh(x)),
     "scales from 0.003 to 300": (400, 40, lambda x: x * numpy.geomspace(3e-3, 3e2, x.shape[1])),
     "means far from 0": (400, 40, lambda x: x + numpy.linspace(-10, 10, x.shape[1])),
-    "almost collinear": (400, 40, lambda x: x + 30 * x[:, :1]),
+    "almost collinear": (400, 40, lambda x: x + 10 * x[:, :1]),
 }
 
 

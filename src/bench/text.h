@@ -5,7 +5,7 @@
 #include "data/corpus.h"
 
 typedef enum text_kind {
-    TEXT_RANDOM, /* all 256 bytes equally likely */
+    TEXT_RANDOM, /* bytes from 32 to 255, which look like text, equally likely */
     TEXT_ENGLISH /* letters as frequent as in English, in words and sentences */
 } text_kind;
 
