@@ -1,3 +1,4 @@
+#!/usr/bin/env python3
 """Makes each allocation and each system call on files fail, one at a time, and kills the program at
 each of them. Checks that nothing crashes, nothing is lost, and exit statuses are right.
 

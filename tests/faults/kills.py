@@ -1,3 +1,4 @@
+#!/usr/bin/env python3
 """Stops training runs at random moments, on the CPU or a GPU, and lets them go on until they end; then
 compares their files with those of a run that was never stopped.
 
