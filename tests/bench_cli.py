@@ -1,4 +1,3 @@
-#!/usr/bin/env python3
 """smallworld bench from outside, on a machine without a GPU: bench_cli.py PROGRAM."""
 
 import json
