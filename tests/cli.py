@@ -445,14 +445,14 @@ class Train(Case):
 
     def test_full_disk_for_metrics(self):
         """If a line of metrics cannot be written, the run is saved and ends."""
-        self.config("config.yaml", model_hidden=24, model_degree=2, train_steps=1200,
-                    train_log_every=1, train_valid_every=1200)
+        self.config("config.yaml", model_hidden=8, model_graph="dense", model_degree=None,
+                    model_embedding=4, train_steps=600, train_log_every=1, train_valid_every=600)
         _, err = self.run_program("train", "config.yaml", "--out", "run", status=1,
-                                  preexec_fn=limit_files(200000))
+                                  preexec_fn=limit_files(80000))
         line = err.splitlines()[-1]
         self.assertRegex(line, r"^smallworld: cannot write run/metrics.jsonl: File too large; "
                                r"the run is saved after step \d+$")
-        self.assertEqual(self.train("--resume")["steps"], 1200)
+        self.assertEqual(self.train("--resume")["steps"], 600)
         self.run_program("train", "config.yaml", "--out", "whole")
         self.assert_same_run("whole", "run")
 
@@ -601,11 +601,11 @@ class Window(Case):
 
     def test_raw_text(self):
         """However it is packed, the bytes are those of a run that unpacks it, and nothing is unpacked."""
-        text = documents(900, 1)
+        text = documents(300, 1)
         self.write("texts/1.txt", text)
         self.write("texts/2.txt.gz", gzip.compress(text[9:5000]) + gzip.compress(text[5000:]))
         self.write("texts/3.txt.xz", lzma.compress(text[7:]))
-        flags = ["--set", "data.train=texts", "--set", "train.steps=60"]
+        flags = ["--set", "data.train=texts", "--set", "train.steps=20"]
         self.train_on("unpacked", *flags, window=None)
         self.train_on("window", *flags)
         self.train_on("window", *flags, "--overwrite", "--set", "data.valid=null", "--set",
