@@ -601,7 +601,7 @@ class Window(Case):
 
     def test_raw_text(self):
         """However it is packed, the bytes are those of a run that unpacks it, and nothing is unpacked."""
-        text = documents(300, 1)
+        text = documents(900, 1)
         self.write("texts/1.txt", text)
         self.write("texts/2.txt.gz", gzip.compress(text[9:5000]) + gzip.compress(text[5000:]))
         self.write("texts/3.txt.xz", lzma.compress(text[7:]))

@@ -83,8 +83,8 @@ corpus *text_corpus(text_kind kind, uint64_t bytes, error *err) {
     scratch s;
     prose p = {philox_start(1, PHILOX_BENCH, 1, 0), true, false};
     if (!scratch_open(&s, ".txt", err)) return NULL;
+    const bool english = kind == TEXT_ENGLISH;
     for (uint64_t i = 0; i < bytes; i++) {
-        const bool english = kind == TEXT_ENGLISH;
         fputc(english ? next_letter(&p) : ' ' + (int)(philox_next(&p.random) % 224), s.out);
     }
     return scratch_read(&s, err);

@@ -6,8 +6,8 @@
  * first starts from a zero state and first reads the EVALUATE_WARM_UP bytes before it, which it
  * does not score, so every byte is scored exactly once. With one stripe the result is exact.
  *
- * The streams of one minibatch read the whole text, or, in evaluate_text, as many minibatches one
- * after another as make stripes of EVALUATE_STRIPE bytes and more. */
+ * The streams of one minibatch read the whole text, or, in evaluate_text, evaluate_minibatches one
+ * after another, whose stripes have EVALUATE_STRIPE bytes and more. */
 #ifndef SMALLWORLD_TRAIN_EVALUATE_H
 #define SMALLWORLD_TRAIN_EVALUATE_H
 
