@@ -24,8 +24,11 @@ typedef struct fit {
     const double *cost;
     const feature_span *span; /* or NULL */
     int models;
-    double *weights, *gradient;                      /* [models][units + 1] */
-    double *loss, *second, *dual, *shrink, *entropy; /* [models]; dual: the largest so far */
+    int *open, opened; /* the models that are not done: open[0] to open[opened - 1] */
+    /* Of the open models, in the order of `open`, at the latest evaluation. */
+    double *weights, *gradient;               /* [opened][units + 1] */
+    double *loss, *second, *shrink, *entropy; /* [opened] */
+    double *dual;                             /* [models], the largest so far */
     minimiser **minimisers;
     fit_report *reports;
 } fit;
@@ -40,18 +43,19 @@ static bool is_done(const fit *f, int k) {
  * |q_j| exceeds 1 by: no minimum lies below that value. */
 static void find_duals(fit *f) {
     size_t count = f->units + 1;
-    for (int k = 0; k < f->models; k++) {
+    for (int i = 0; i < f->opened; i++) {
         double largest = 1;
         for (size_t j = 0; j < count && f->penalty == PENALTY_L1; j++) {
-            largest = fmax(largest, fabs(f->gradient[(size_t)k * count + j]));
+            largest = fmax(largest, fabs(f->gradient[(size_t)i * count + j]));
         }
-        f->shrink[k] = 1 / largest;
+        f->shrink[i] = 1 / largest;
     }
-    logistic_entropy(f->l, f->models, f->sign, f->shrink, f->entropy);
-    for (int k = 0; k < f->models; k++) {
-        double dual = f->cost[k] * f->entropy[k];
+    logistic_entropy(f->l, f->opened, f->sign, f->shrink, f->entropy);
+    for (int i = 0; i < f->opened; i++) {
+        int k = f->open[i];
+        double dual = f->cost[k] * f->entropy[i];
         for (size_t j = 0; j < count && f->penalty == PENALTY_L2; j++) {
-            double q = f->gradient[(size_t)k * count + j];
+            double q = f->gradient[(size_t)i * count + j];
             dual -= 0.5 * q * q;
         }
         f->dual[k] = fmax(f->dual[k], dual);
@@ -66,48 +70,51 @@ static void keep_span(const fit *f, int k, double *gradient) {
     }
 }
 
-/* Evaluates every model once. Returns the number of models that are done, or -1 after an error of
- * the device. */
-static int evaluate(fit *f, error *err) {
+/* Evaluates every open model once and leaves open those that are still not done. Returns false
+ * after an error of the device. */
+static bool evaluate(fit *f, error *err) {
     size_t count = f->units + 1;
 #pragma omp parallel for schedule(dynamic)
-    for (int k = 0; k < f->models; k++) {
-        view_leave(f->view, minimiser_trial(f->minimisers[k]), f->weights + (size_t)k * count);
+    for (int i = 0; i < f->opened; i++) {
+        view_leave(f->view, minimiser_trial(f->minimisers[f->open[i]]),
+                   f->weights + (size_t)i * count);
     }
-    if (!logistic_evaluate(f->l, f->weights, f->models, f->sign, f->loss, f->gradient, f->second,
+    if (!logistic_evaluate(f->l, f->weights, f->opened, f->sign, f->loss, f->gradient, f->second,
                            err)) {
-        return -1;
+        return false;
     }
-    for (int k = 0; k < f->models; k++) {
-        double *gradient = f->gradient + (size_t)k * count;
+    for (int i = 0; i < f->opened; i++) {
+        double *gradient = f->gradient + (size_t)i * count;
         view_gradient(f->view, gradient);
-        keep_span(f, k, gradient);
-        for (size_t j = 0; j < count; j++) gradient[j] *= f->cost[k];
+        keep_span(f, f->open[i], gradient);
+        for (size_t j = 0; j < count; j++) gradient[j] *= f->cost[f->open[i]];
     }
     find_duals(f);
-    int done = 0;
-#pragma omp parallel for schedule(dynamic) reduction(+ : done)
-    for (int k = 0; k < f->models; k++) {
+#pragma omp parallel for schedule(dynamic)
+    for (int i = 0; i < f->opened; i++) {
+        int k = f->open[i];
         fit_report *r = &f->reports[k];
-        if (!is_done(f, k)) {
-            r->evaluations++;
-            minimiser_tell(f->minimisers[k], f->cost[k] * f->loss[k],
-                           f->gradient + (size_t)k * count, 4 * f->second[k]);
-            r->objective = minimiser_objective(f->minimisers[k]);
-            r->gap = (r->objective - f->dual[k]) / r->objective;
-        }
-        done += is_done(f, k);
+        r->evaluations++;
+        minimiser_tell(f->minimisers[k], f->cost[k] * f->loss[i], f->gradient + (size_t)i * count,
+                       4 * f->second[i]);
+        r->objective = minimiser_objective(f->minimisers[k]);
+        r->gap = (r->objective - f->dual[k]) / r->objective;
     }
-    return done;
+    int before = f->opened;
+    f->opened = 0;
+    for (int i = 0; i < before; i++) {
+        if (!is_done(f, f->open[i])) f->open[f->opened++] = f->open[i];
+    }
+    return true;
 }
 
-static void show(const fit *f, int evaluations, int done, double *shown) {
+static void show(const fit *f, int evaluations, double *shown) {
     double now = clock_seconds(), worst = 0;
     if (now - *shown < (log_is_terminal() ? 0.5 : 20)) return;
     *shown = now;
     for (int k = 0; k < f->models; k++) worst = fmax(worst, f->reports[k].gap);
-    log_progress("fit: %d evaluations, %d of %d models done, largest gap %.1e", evaluations, done,
-                 f->models, worst);
+    log_progress("fit: %d evaluations, %d of %d models done, largest gap %.1e", evaluations,
+                 f->models - f->opened, f->models, worst);
 }
 
 /* Later, a step that overflows counts as one that does not descend. The start has no alternative,
@@ -121,14 +128,13 @@ static bool start_is_finite(const fit *f) {
 
 static bool run(fit *f, const dataset *d, bool progress, error *err) {
     double shown = clock_seconds();
-    for (int n = 1, done = 0; n <= MAX_EVALUATIONS && done < f->models; n++) {
-        done = evaluate(f, err);
-        if (done < 0) return false;
+    for (int n = 1; n <= MAX_EVALUATIONS && f->opened > 0; n++) {
+        if (!evaluate(f, err)) return false;
         if (n == 1 && !start_is_finite(f)) {
             return error_set(err, "%s: the numbers are so large that their sums overflow float32",
                              d->features_path);
         }
-        if (progress) show(f, n, done, &shown);
+        if (progress) show(f, n, &shown);
     }
     return true;
 }
@@ -150,7 +156,8 @@ static bool find_curvatures(fit *f, error *err) {
     return true;
 }
 
-/* Starts the minimisers. The logistic loss's second derivative is at most 1/4, its value at 0. */
+/* Starts the minimisers: all models are open. The logistic loss's second derivative is at most 1/4,
+ * its value at 0. */
 static void start(fit *f) {
     size_t count = f->units + 1;
 #pragma omp parallel for schedule(dynamic)
@@ -162,8 +169,10 @@ static void start(fit *f) {
                                             c->rank, f->cost[k] / 4);
         f->reports[k] = (fit_report){.gap = INFINITY};
         f->dual[k] = -INFINITY;
+        f->open[k] = k;
         free(seen);
     }
+    f->opened = f->models;
 }
 
 static void end(fit *f, bool fitted) {
@@ -202,7 +211,8 @@ bool fit_models(logistic *l, const dataset *d, const int8_t *sign, penalty penal
     f.entropy = f.shrink + count;
     f.minimisers = mem_alloc(count, sizeof *f.minimisers);
     f.curvatures = mem_alloc(count, sizeof *f.curvatures);
-    f.owner = mem_alloc(count, sizeof *f.owner);
+    f.owner = mem_alloc(2 * count, sizeof *f.owner);
+    f.open = f.owner + count;
     bool fitted = find_curvatures(&f, err);
     if (fitted) {
         start(&f);

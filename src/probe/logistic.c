@@ -19,7 +19,8 @@ struct logistic {
     backend *be;
     const dataset *d;
     bool on_host;      /* the device reads the mapped features in place */
-    size_t columns;    /* number of models, padded */
+    size_t most;       /* the largest number of models, padded: what is allocated */
+    size_t columns;    /* number of models of this call, padded */
     size_t panel;      /* number of rows of a product */
     layout *layout[2]; /* for a whole panel, and for the remaining rows */
     device_layout *device[2];
@@ -36,6 +37,11 @@ struct logistic {
 
 /* ------------------------------------------------------------------------------------ creation */
 
+static size_t padded(const logistic *l, int models) {
+    size_t multiple = (size_t)l->be->column_multiple;
+    return ((size_t)models + multiple - 1) / multiple * multiple;
+}
+
 static bool make_layout(logistic *l, int which, size_t rows) {
     if (rows == 0) return true;
     l->layout[which] = layout_dense((int)rows, (int)l->d->units, 1, 1);
@@ -51,31 +57,30 @@ static bool take_device_memory(logistic *l) {
         if (!l->x) return false;
         if (l->resident) be->upload(be, l->x, l->d->x, rows * units * sizeof(float));
     }
-    l->device_w = be->allocate(be, units * l->columns * sizeof(float));
-    l->device_z = be->allocate(be, l->panel * l->columns * sizeof(float));
-    l->device_g = be->allocate(be, units * l->columns * sizeof(float));
+    l->device_w = be->allocate(be, units * l->most * sizeof(float));
+    l->device_z = be->allocate(be, l->panel * l->most * sizeof(float));
+    l->device_g = be->allocate(be, units * l->most * sizeof(float));
     return l->device_w && l->device_z && l->device_g && make_layout(l, 0, l->panel) &&
            make_layout(l, 1, l->d->rows % l->panel);
 }
 
 logistic *logistic_create(backend *be, const dataset *d, int models, bool resident, error *err) {
     logistic *l = mem_alloc(1, sizeof *l);
-    size_t multiple = (size_t)be->column_multiple;
     *l = (logistic){.be = be, .d = d, .resident = resident};
     l->on_host = strcmp(be->name, "cpu") == 0;
-    l->columns = ((size_t)models + multiple - 1) / multiple * multiple;
+    l->most = padded(l, models);
     l->panel = MOST_PANEL;
     if (l->on_host && PANEL_NUMBERS / d->units < MOST_PANEL) {
         l->panel = PANEL_NUMBERS / d->units / CHUNK * CHUNK;
         if (l->panel < LEAST_PANEL) l->panel = LEAST_PANEL;
     }
     if (l->panel > d->rows) l->panel = d->rows;
-    l->w = mem_alloc(d->units * l->columns, sizeof *l->w);
-    l->g = mem_alloc(d->units * l->columns, sizeof *l->g);
-    l->z = mem_alloc(d->rows * l->columns, sizeof *l->z);
-    l->total = mem_alloc(d->units * l->columns, sizeof *l->total);
+    l->w = mem_alloc(d->units * l->most, sizeof *l->w);
+    l->g = mem_alloc(d->units * l->most, sizeof *l->g);
+    l->z = mem_alloc(d->rows * l->most, sizeof *l->z);
+    l->total = mem_alloc(d->units * l->most, sizeof *l->total);
     l->chunks = (d->rows + CHUNK - 1) / CHUNK;
-    l->partial = mem_alloc(l->chunks * SUMS * l->columns, sizeof *l->partial);
+    l->partial = mem_alloc(l->chunks * SUMS * l->most, sizeof *l->partial);
     if (take_device_memory(l)) return l;
     char size[16];
     error_set(err, "%s: its features (%s) do not fit in the memory of %s", d->features_path,
@@ -122,6 +127,7 @@ static const float *panel_features(logistic *l, size_t row) {
 
 static void upload_weights(logistic *l, const double *weights, int models) {
     size_t units = l->d->units;
+    l->columns = padded(l, models);
 #pragma omp parallel for
     for (size_t u = 0; u < units; u++) {
         for (size_t k = 0; k < (size_t)models; k++) {
@@ -253,7 +259,7 @@ bool logistic_evaluate(logistic *l, const double *weights, int models, const int
 /* ------------------------------------------------------------------------------------- moments */
 
 int logistic_columns(const logistic *l) {
-    return (int)l->columns;
+    return (int)l->most;
 }
 
 /* Turns the products of a chunk of rows into margins, which are 0 for rows left out, and sums them.

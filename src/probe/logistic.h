@@ -39,8 +39,8 @@ bool logistic_evaluate(logistic *l, const double *weights, int models, const int
 void logistic_entropy(const logistic *l, int models, const int8_t *sign, const double *shrink,
                       double *entropy);
 
-/* The number of models of a call: those asked for, rounded up to a multiple that the backend
- * takes. */
+/* The most models of a call: those asked for at the start, rounded up to a multiple that the
+ * backend takes. */
 int logistic_columns(const logistic *l);
 
 /* product [models][units + 1]: the second moments of the rows whose sign is not 0, each with a last
