@@ -2,8 +2,7 @@
 # Installs what building, testing and the quickstart need on Debian 12 or Ubuntu 24.04, as root or
 # through sudo. It does nothing if all of it is installed. It never installs a CUDA toolkit.
 #   --tests  also what single tests need: Chromium for tests/pages.py (Debian's; Ubuntu's package is
-#            a snap), zsh and fish for the completions in tests/ways_in.py, Open MPI for
-#            tests/ranks.py, pip for tests/library.py
+#            a snap), Open MPI for tests/ranks.py, pip for tests/library.py
 #   --fuzz   also what tests/fuzz/run.sh needs
 #   --lint   also what scripts/lint.sh needs
 set -euo pipefail
@@ -17,7 +16,7 @@ packages=(
 )
 case ${1:-} in
   --tests)
-    packages+=(chromium zsh fish openmpi-bin libopenmpi-dev python3-pip python3-setuptools python3-wheel)
+    packages+=(chromium openmpi-bin libopenmpi-dev python3-pip python3-setuptools python3-wheel)
     ;;
   --fuzz) packages+=(clang libclang-rt-dev libomp-dev) ;;
   --lint) packages+=(clang-format-14 clang-tidy-14) ;;

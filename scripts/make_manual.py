@@ -1,11 +1,10 @@
 #!/usr/bin/env python3
-"""Makes the man pages and the completions for bash, zsh and fish from the program's own texts: --help of
-each command, and `train --help-config`.
+"""Makes the man pages and the completion for bash from the program's own texts: --help of each command,
+and `train --help-config`.
 
     scripts/make_manual.py PROGRAM OUT
 
-Writes OUT/smallworld.1, OUT/smallworld-COMMAND.1, OUT/smallworld-bench-NAME.1, OUT/smallworld.bash,
-OUT/_smallworld (zsh) and OUT/smallworld.fish.
+Writes OUT/smallworld.1, OUT/smallworld-COMMAND.1, OUT/smallworld-bench-NAME.1 and OUT/smallworld.bash.
 """
 
 import re
@@ -208,116 +207,6 @@ def bash_completion(summaries, benchmarks, helps, keys):
                         for command, help_ in helps.items()))
 
 
-ZSH = """\
-#compdef smallworld
-# zsh completion for smallworld; made by scripts/make_manual.py
-_smallworld() {{
-    local -a commands benchmarks keys
-    commands=({commands})
-    benchmarks=({benchmarks})
-    keys=({keys})
-    if (( CURRENT == 2 )) || [[ CURRENT -eq 3 && $words[2] == help ]]; then
-        (( CURRENT == 3 )) || commands+=('help:Explain a command')
-        _describe command commands
-        return
-    fi
-    local command=$words[2]
-    shift words
-    (( CURRENT-- ))
-    if [[ $command == bench ]]; then
-        if (( CURRENT == 2 )); then
-            _describe benchmark benchmarks
-            return
-        fi
-        command="bench $words[2]"
-        shift words
-        (( CURRENT-- ))
-    fi
-    case $command in
-{cases}
-        *) _files ;;
-    esac
-}}
-_smallworld "$@"
-"""
-
-
-def first_clause(text):
-    """The part of an option's text that fits beside its name in a list."""
-    return re.split(r"[:;.] |[:;.]$", re.sub(r" \([^)]*\)", "", text))[0]
-
-
-def names_file(argument):
-    return bool(re.search("FILE|PREFIX|DIR|RUN|CHECKPOINT|[.]", argument))
-
-
-def zsh_quoted(text):
-    return "'" + text.replace("'", "'\\''") + "'"
-
-
-def zsh_option(name, argument, text):
-    about = re.sub(r"([\[\]:\\])", r"\\\1", first_clause(text))
-    long = name.split(", ")[-1]
-    if not argument:
-        return zsh_quoted(f"{long}[{about}]")
-    words = option_values(argument, text)
-    action = f"({' '.join(words)})" if words else "_files" if names_file(argument) else " "
-    if long == "--set":
-        action = "{compadd -S = -a keys}"
-    title = re.sub(r"([:\\])", r"\\\1", argument.strip("[]"))
-    return zsh_quoted(f"*{long}=[{about}]:{title}:{action}")
-
-
-def zsh_completion(summaries, benchmarks, helps, keys):
-    cases = []
-    for command, help_ in helps.items():
-        specs = [zsh_option(*option) for option in help_.options] + ["'*:file:_files'"]
-        cases.append(f"        '{command}')\n            _arguments \\\n" +
-                     " \\\n".join(f"                {spec}" for spec in specs) + " ;;")
-    names = [" ".join(zsh_quoted(f"{name}:" + text.replace(":", "\\:")) for name, text in listed.items())
-             for listed in (summaries, benchmarks)]
-    return ZSH.format(commands=names[0], benchmarks=names[1], keys=" ".join(keys),
-                      cases="\n".join(cases))
-
-
-def fish_quoted(text):
-    return "'" + text.replace("\\", "\\\\").replace("'", "\\'") + "'"
-
-
-def fish_condition(command):
-    """Whether the words before are those of a command. Some benchmarks have the name of one."""
-    *bench, name = command.split()
-    return (f"__fish_seen_subcommand_from {name}; and {'' if bench else 'not '}"
-            "__fish_seen_subcommand_from bench")
-
-
-def fish_completion(summaries, benchmarks, helps, keys):
-    """Files are completed where nothing else is."""
-    lines = ["# fish completion for smallworld; made by scripts/make_manual.py"]
-    for name, text in [*summaries.items(), ("help", "Explain a command")]:
-        lines.append(f"complete -c smallworld -n __fish_use_subcommand -f -a {name} "
-                     f"-d {fish_quoted(text)}")
-    lines.append("complete -c smallworld -n '__fish_seen_subcommand_from help' -f -a "
-                 + fish_quoted(" ".join(summaries)))
-    for name, text in benchmarks.items():
-        lines.append("complete -c smallworld -n '__fish_seen_subcommand_from bench; and not "
-                     f"__fish_seen_subcommand_from {' '.join(benchmarks)}' -f -a {name} "
-                     f"-d {fish_quoted(text)}")
-    for command, help_ in helps.items():
-        seen = f"complete -c smallworld -n '{fish_condition(command)}'"
-        for name, argument, text in help_.options:
-            line = f"{seen} -l {name.split('--')[1]}"
-            words = option_values(argument, text)
-            if name.endswith("--set"):
-                words = [f"{key}=" for key in keys]
-            if words:
-                line += f" -x -a {fish_quoted(' '.join(words))}"
-            elif argument:
-                line += " -r" if names_file(argument) else " -x"
-            lines.append(f"{line} -d {fish_quoted(first_clause(text))}")
-    return "\n".join(lines) + "\n"
-
-
 def main():
     if len(sys.argv) != 3:
         sys.exit(__doc__)
@@ -330,9 +219,7 @@ def main():
         summary = summaries.get(command) or benchmarks[command.split()[1]]
         text = command_page(command, version, summary, help_, keys)
         (out / f"smallworld-{command.replace(' ', '-')}.1").write_text(text)
-    for name, completion in (("smallworld.bash", bash_completion), ("_smallworld", zsh_completion),
-                             ("smallworld.fish", fish_completion)):
-        (out / name).write_text(completion(summaries, benchmarks, helps, keys))
+    (out / "smallworld.bash").write_text(bash_completion(summaries, benchmarks, helps, keys))
 
 
 if __name__ == "__main__":

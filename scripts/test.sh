@@ -9,7 +9,7 @@ build=${BUILD:-build}
 if [ "${SMALLWORLD_REQUIRE_ALL_TESTS:-0}" = 1 ]; then
   scripts/install.sh --tests
 else
-  scripts/install.sh # without Chromium, zsh and fish, their tests are skipped
+  scripts/install.sh # without Chromium, its tests are skipped
 fi
 scripts/build.sh "$build" "$@"
 ctest --test-dir "$build" --parallel "$(nproc)" --output-on-failure --no-tests=error | tee "$build/tests.txt"

@@ -7,14 +7,9 @@ beside the config, standard input, help wherever it is asked for, man pages and 
 import gzip
 import json
 import os
-import pty
 import re
-import select
-import shutil
-import signal
 import subprocess
 import sys
-import time
 import unittest
 from pathlib import Path
 
@@ -22,15 +17,6 @@ import cli
 from cli import Case, documents
 
 ROOT = Path(__file__).resolve().parent.parent
-
-
-def needs_shell(name):
-    """The shell's path. Without it the test is skipped, or fails if SMALLWORLD_REQUIRE_ALL_TESTS=1."""
-    if found := shutil.which(name):
-        return found
-    if os.environ.get("SMALLWORLD_REQUIRE_ALL_TESTS") == "1":
-        raise AssertionError(f"{name} is not installed")
-    raise unittest.SkipTest(f"{name} is not installed")
 
 
 class Data(Case):
@@ -246,64 +232,6 @@ class Manual(Case):
                          ["cpu", "cuda"])
         self.assertEqual(self.complete("smallworld", "features", "m", "--pool", ""),
                          ["last", "mean", "max"])
-
-    def test_completion_in_fish(self):
-        fish = needs_shell("fish")
-
-        def complete(line):
-            done = subprocess.run(
-                [fish, "-c", f"source manual/smallworld.fish; complete -C '{line}'"],
-                env={**os.environ, "HOME": str(self.folder)}, cwd=self.folder, capture_output=True,
-                text=True, check=False)
-            self.assertEqual((done.returncode, done.stderr), (0, ""))
-            return [found.split("\t")[0] for found in done.stdout.splitlines()]
-
-        self.assertEqual(sorted(complete("smallworld ")), sorted([*self.commands(), "help"]))
-        self.assertEqual(complete("smallworld train --over"), ["--overwrite"])
-        self.assertEqual(complete("smallworld help gen"), ["generate"])
-        self.assertEqual(sorted(complete("smallworld bench ")), sorted(self.benchmarks()))
-        self.assertEqual(complete("smallworld bench train --ex"), ["--explain"])
-        self.assertEqual(complete("smallworld train --ex"), [])
-        self.assertEqual(complete("smallworld eval m --device c"), ["cpu", "cuda"])
-        self.assertEqual(complete("smallworld train x --set train.lr"),
-                         ["train.lr=", "train.lr_final="])
-        self.assertEqual(complete("smallworld train conf"), ["config.yaml"])
-
-    def test_completion_in_zsh(self):
-        """Keys are typed into an interactive shell, since its completion works nowhere else."""
-        zsh = needs_shell("zsh")
-        self.write(".zshrc", "PS1='> '; unset zle_bracketed_paste; fpath=($PWD/manual $fpath)\n"
-                             "autoload -U compinit; compinit -u -D\n")
-        environment = {**os.environ, "ZDOTDIR": str(self.folder), "HOME": str(self.folder),
-                       "TERM": "dumb", "COLUMNS": "200"}
-
-        def complete(line, expected):
-            child, terminal = pty.fork()
-            if child == 0:
-                os.chdir(self.folder)
-                os.execve(zsh, [zsh, "-i"], environment)
-            seen = b""
-            try:
-                for keys, wanted in ("", "> "), (f"{line}\t", expected):
-                    os.write(terminal, keys.encode())
-                    end = time.monotonic() + 30
-                    while not seen.endswith(wanted.encode()) and time.monotonic() < end:
-                        if select.select([terminal], [], [], 0.1)[0]:
-                            seen += os.read(terminal, 4096)
-                    self.assertTrue(seen.endswith(wanted.encode()), seen)
-            finally:
-                os.kill(child, signal.SIGKILL)
-                os.waitpid(child, 0)
-                os.close(terminal)
-
-        complete("smallworld tr", "smallworld train ")
-        complete("smallworld help gen", "smallworld help generate ")
-        complete("smallworld bench ma", "smallworld bench matmul ")
-        complete("smallworld bench train --ex", "smallworld bench train --explain ")
-        complete("smallworld train --over", "smallworld train --overwrite ")
-        complete("smallworld features m --pool me", "--pool mean ")
-        complete("smallworld train x --set train.lr_f", "--set train.lr_final=")
-        complete("smallworld train conf", "smallworld train config.yaml ")
 
 
 if __name__ == "__main__":
