@@ -13,21 +13,23 @@
  * again from the L2. At 18,432 units and 512 columns on an H200 a step so reads and writes 400 MB
  * of memory, 80 MB less than with all columns at once.
  *
- * At 128 columns there, of 38 us a step the gradients take 23, which memory holds. Then 6 pass
- * until the sums are there, and 8 for the gradients at raw, for whose writes alone a copy takes 7.
- * While the sums come, registers are free: they take what the L2 has of six units.
+ * At 128 columns a step takes 38 us there. The gradients at norm's result take 23 of them, which
+ * memory bounds; then 6 pass until the sums have arrived; the gradients at raw take 8, where a
+ * plain copy of what they write takes 7. While a warp waits for the sums, its registers are free,
+ * and it fetches six units from the L2 ahead.
  *
- * The L2 gives up first what backward reads for the last time, and dpre; last dc, where it fits.
- * raw is fetched as soon as the last one was unpacked, and a finished unit is stored after the next
- * one's loads. What did not help, and where its time goes: docs/kernels/cell.md. */
+ * Loads and stores tell the L2 what to evict first, namely dpre and what backward reads for the
+ * last time, and what last, namely dc, where it fits. A unit's raw is fetched as soon as that of
+ * the unit before is unpacked, and a finished unit is stored after the next one's loads. What did
+ * not help, and where its time goes: docs/kernels/cell.md. */
 #include "cell/gates.cuh"
 #include "cell/gates_table_gradient.cuh"
 
 enum {
     BACKWARD_WARPS = 12,
     BACKWARD_THREADS = BACKWARD_WARPS * 32,
-    HELD_SPANS = 2,  /* of which backward has statistics: this and the next */
-    EARLY_ROUNDS = 2 /* of the next span, while sums are on their way */
+    HELD_SPANS = 2,  /* whose statistics are kept: this one and the next */
+    EARLY_ROUNDS = 2 /* of the next span, computed while the sums arrive */
 };
 
 template <typename T, int VEC> struct backward_inputs {
@@ -47,8 +49,8 @@ template <typename T, int VEC> struct backward_inputs {
     }
 };
 
-/* The part of a unit that stays in shared memory until layer norm's sums are known; dpre as
- * dpre_place says. */
+/* What shared memory keeps of a unit until layer norm's sums are known; dpre_place says how dpre
+ * lies. */
 template <typename T, int VEC> struct alignas(16) kept_unit {
     T raw[GATES][32 * VEC], dpre[GATES * 32 * VEC];
 };
@@ -101,7 +103,7 @@ template <typename T, int VEC> struct backward_arrays {
     }
 
     /* The index of a round's unit among the warp's kept units; outside 0 ... v.kept - 1 it is not
-     * kept. The first rounds of a span are not, as the span before still needs the room. */
+     * kept. The first rounds of a span never are, since the span before still needs the room. */
     static __device__ int place(int round) {
         return round - EARLY_ROUNDS;
     }
@@ -239,7 +241,7 @@ static __device__ void add_features(const view<T> &v, const backward_arrays<T, V
     }
 }
 
-/* The gradients at norm's result and at c of one unit, from what its gates were. */
+/* The gradients at norm's result and at c of one unit, from the values of its gates. */
 template <typename T, int VEC>
 static __device__ inline void differentiate(const view<T> &v, const backward_inputs<T, VEC> &in,
                                             const gate_values<VEC> &q, float (&d)[GATES][VEC],
@@ -350,9 +352,10 @@ template <typename T, int VEC> struct finish_factors {
  *
  *   scale (gain dpre - mean - value product) = scale gain dpre - (slant raw + shift)
  *
- * What the loop's first unit takes, and AHEAD more, is on its way while the sums are waited for:
- * units of the last rounds, and if there is room of the first ones, which shared memory does not
- * keep. Then a unit's is fetched before the one before it is stored, which it would wait for. */
+ * Before it waits for the sums, a warp fetches AHEAD units: the first rounds, which shared memory
+ * does not keep, if AHEAD has room for them, and the last ones. It also fetches the first unit of
+ * the loop. The loop fetches each unit before it stores the previous one, since a load after that
+ * store would wait for it. */
 template <int AHEAD, typename T, int VEC>
 static __device__ __forceinline__ void finish_gradient(const view<T> &v,
                                                        const backward_arrays<T, VEC> &a, int span) {
@@ -397,7 +400,7 @@ template <typename T, int VEC> struct backward_state {
         for (int i = 0; i < K * VEC; i++) part[i / VEC][i % VEC] = 0;
     }
 
-    /* When all of a span is under way. */
+    /* Moves on to the bytes of the next span, once all rounds of this one have begun. */
     __device__ void turn_bytes(const view<T> &v, int span) {
         const int after = (span + 2) * 32 * VEC;
         bytes = bytes_after;

@@ -2,18 +2,18 @@
  *
  *   dtable [gate][unit][byte] = sum over steps and columns of that byte of  dpre [gate][unit]
  *
- * Backward of the gates has dpre on the chip, and adds it up as it goes: a span of columns by
- * itself, the rows of four units at a time, as a product with a one-hot matrix of the bytes that
- * occur. A step so makes one addition in the L2 for each unit, gate and byte of a span, some 34 of
- * 128 columns of text, and with layer norm no step but the current one has dpre in memory.
+ * Backward of the gates has dpre on the chip and sums it there: for one span of columns and the
+ * rows of four units at a time, as a product with a one-hot matrix of the bytes that occur in the
+ * span. So a step makes one addition in the L2 for each unit, gate and different byte of a span;
+ * 128 columns of text have some 34. With layer norm, memory holds dpre of the current step alone.
  *
- * At 18,432 units on an H200 updates of 128, 256 and 512 columns take 30.0, 52.9 and 96.4 ms so and
- * 6.8, 11.4 and 20.6 GiB; on random bytes, of which a span has three times as many, 4 to 6 %
- * longer. See docs/kernels/cell.md for what that replaced.
+ * At 18,432 units on an H200, updates of 128, 256 and 512 columns take 30.0, 52.9 and 96.4 ms and
+ * 6.8, 11.4 and 20.6 GiB in this way; on random bytes, of which a span has three times as many
+ * different ones, 4 to 6 % longer. See docs/kernels/cell.md for what that replaced.
  *
- * Sums lie as they are added: [pair of units][byte][unit][gate], in fp32. Each has one warp that
- * adds to it, so that their order is the same every time. A gradient that is not finite makes
- * NaN of its unit's sums of a gate for all bytes of the span. */
+ * The sums lie in fp32 in the order in which they are added, [pair of units][byte][unit][gate].
+ * Only one warp adds to each, so the order of its additions is the same every time. A gradient that
+ * is not finite makes NaN of its unit's sums of a gate for all bytes of the span. */
 #include "cell/gates_table_gradient.cuh"
 #include "cell/stages.cuh"
 

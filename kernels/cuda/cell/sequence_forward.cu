@@ -110,7 +110,7 @@ template <int U> static __device__ inline int first_unit(const sequence_argument
  * Atomic sums, as gates_backward has them, took 6 thousand cycles here, of which the thread blocks'
  * 1,024 atomics each were 2.4. */
 
-/* Two words with this tag. */
+/* Writes two values, each in a word with this tag. */
 static __device__ inline void leave_words(uint64_t *to, float one, float two, uint32_t tag) {
     const uint64_t high = (uint64_t)tag << 32;
     asm volatile("st.relaxed.gpu.global.v2.u64 [%0], {%1, %2};" ::"l"(to),
@@ -118,7 +118,7 @@ static __device__ inline void leave_words(uint64_t *to, float one, float two, ui
                  : "memory");
 }
 
-/* Whether both have this tag. */
+/* Reads two such words. Returns whether both have this tag. */
 static __device__ inline bool find_words(const uint64_t *from, uint32_t tag, float &one,
                                          float &two) {
     uint64_t word[2];
@@ -133,7 +133,8 @@ static __device__ inline bool find_words(const uint64_t *from, uint32_t tag, flo
 
 /* ------------------------------------------------------------------------------------ producers */
 
-/* The weights of a stage's rows, chunk after chunk; nothing else is waited for. */
+/* Loads the weights of the thread block's rows, chunk after chunk. It waits for empty slots alone,
+ * so it runs ahead of the exchanges. */
 template <typename S>
 static __device__ void produce_sequence_weights(const sequence_arguments &p, uint32_t base,
                                                 const int (&count)[SEQUENCE_STAGES],
@@ -158,8 +159,8 @@ static __device__ void produce_sequence_weights(const sequence_arguments &p, uin
     }
 }
 
-/* Waits until all thread blocks have got so far. One warp calls this; a lane looks at several at
- * once, since each look takes most of a microsecond. */
+/* Waits until the flags of all thread blocks have reached `number`. One warp calls this. A lane
+ * polls several flags at once, since a trip to the L2 takes most of a microsecond. */
 static __device__ void wait_for_parts(const uint32_t *flags, uint32_t number, uint32_t *stuck) {
     const int lane = threadIdx.x % 32, rounds = SEQUENCE_PARTS / 32;
     for (patience patience;; patience.lose(stuck)) {
@@ -176,7 +177,8 @@ static __device__ void wait_for_parts(const uint32_t *flags, uint32_t number, ui
     }
 }
 
-/* The x of a group's columns, once all thread blocks have written theirs. */
+/* Loads the x of a group's columns, for each stage once all thread blocks have written their
+ * part. */
 template <typename S>
 static __device__ void produce_sequence_inputs(const sequence_arguments &p, uint32_t base,
                                                const uint16_t (*list)[SEQUENCE_NODES],
@@ -186,7 +188,7 @@ static __device__ void produce_sequence_inputs(const sequence_arguments &p, uint
     const int column = p.first_column + group * BOX;
     const uint32_t *flags = p.flags + group * SEQUENCE_PARTS;
     const uint32_t to = base + S::X + group * S::X_SLOTS * S::X_BYTES;
-    uint32_t number = 0; /* of the stage whose output is read */
+    uint32_t number = 0; /* stages that are done before this one */
     int turn = 0;
     for (int t = 0; t < p.steps; t++) {
         for (int s = 0; s < p.stages; s++, number++) {
@@ -233,18 +235,18 @@ static __device__ inline float squash_product(float of_sigmoid, float of_tanh) {
     return (b - 1) * reciprocal((1 + a) * (1 + b));
 }
 
-/* What a consumer is, and has from step to step. */
+/* A consumer thread's place in the work, and its state from step to step. */
 template <typename S> struct sequence_consumer {
     static const int U = S::UNITS;
     const sequence_arguments &p;
     uint32_t base;
     char *shared;
     int group, warp, lane, thread; /* warp and thread: within the group */
-    int twice;                     /* units that the thread block before has as well */
+    int twice;                     /* units that the previous thread block has too */
     int first, column; /* first: unit of the thread block; column: this thread's first */
     cursor<S::W_SLOTS> weights;
     cursor<S::X_SLOTS> inputs;
-    uint32_t number = 0, text = 0; /* number: of stages done; text: bytes of both columns */
+    uint32_t number = 0, text = 0; /* number: stages done; text: bytes of both columns */
 
     __device__ sequence_consumer(const sequence_arguments &p_, uint32_t base_, char *shared_)
         : p(p_), base(base_), shared(shared_) {
@@ -301,7 +303,7 @@ template <typename S> struct sequence_consumer {
                 release_everywhere<S::CLUSTER>(inputs, inputs.at);
                 continue;
             }
-            product_wait<1>(); /* the chunk before's run while this one was waited for */
+            product_wait<1>(); /* the previous chunk's ran during the wait */
             if (i > 0) {
                 weights.release(used_w);
                 release_everywhere<S::CLUSTER>(inputs, used_x);
@@ -315,8 +317,8 @@ template <typename S> struct sequence_consumer {
         release_everywhere<S::CLUSTER>(inputs, used_x);
     }
 
-    /* Pairs of neighbouring units [COUNT units / 8][half], to rows of 64 columns in shared memory
-     * as TMA takes them. */
+    /* Writes pairs of neighbouring units, [COUNT units / 8][half], to rows of 64 columns in shared
+     * memory, swizzled as TMA expects them. */
     template <int COUNT>
     __device__ __forceinline__ void stage_rows_of(uint32_t to, const uint32_t (&pair)[COUNT]) {
         const int chunk = warp * 2 + lane / 8 % 2;
@@ -390,8 +392,9 @@ template <typename S> struct sequence_consumer {
         return p.results + ((group * BOX + n) * GATES + gate) * 2;
     }
 
-    /* Leaves this thread block's parts of the sums. A quad's lanes have the same columns; each ends
-     * with one gate's sums of both, or where there is but one gate two of them with one's. */
+    /* Leaves this thread block's parts of the sums. The four lanes of a quad have units of the same
+     * two columns. They exchange values until each lane has the sums of one gate for both columns,
+     * or, in a stage of one gate, until two of the lanes have its sums for one column each. */
     template <int G> __device__ __forceinline__ void leave_parts(const uint32_t (&raw)[G * U / 4]) {
         float x[4 * G]; /* [gate][half][total, square] */
 #pragma unroll
@@ -434,8 +437,8 @@ template <typename S> struct sequence_consumer {
         }
     }
 
-    /* Adds up the sums of the columns that this thread block owns, one or none on a large GPU, and
-     * leaves their statistics; for backward, too. */
+    /* Adds up the sums of the columns that this thread block owns, of which it has one or none on a
+     * large GPU. Leaves their statistics for the other thread blocks and for backward. */
     template <int G> __device__ __forceinline__ void add_columns(fixed *sums) {
         const int parts = gridDim.x, rounds = (SEQUENCE_PARTS * G + GROUP - 1) / GROUP;
         const int gate = thread % G;
@@ -479,11 +482,11 @@ template <typename S> struct sequence_consumer {
                 kept[column] = shift;
                 kept[p.columns + column] = scale;
             }
-            if (n + parts < BOX) sync(); /* the next column's go to the same place */
+            if (n + parts < BOX) sync(); /* the next column uses the same scratch */
         }
     }
 
-    /* The statistics of all columns of the group. */
+    /* Waits for the statistics of all columns of the group and stores them in shared memory. */
     template <int G> __device__ __forceinline__ void take_statistics(float *st) {
         const int each = G == 1 ? 1 : G * BOX / GROUP;
         if (thread >= G * BOX) return;
@@ -518,7 +521,7 @@ template <typename S> struct sequence_consumer {
         return unit % g.stride ? -1 : unit / g.stride;
     }
 
-    /* Which updates are dropped, a bit each as in c. */
+    /* Draws which updates are dropped, a bit for each in the order of c. */
     __device__ uint32_t draw_dropout(int t) const {
         uint32_t dropped = 0;
 #pragma unroll
@@ -692,8 +695,8 @@ static __global__ void __launch_bounds__((GROUPS + 1) * GROUP, 1)
     uint16_t(*list)[SEQUENCE_NODES] = (uint16_t(*)[SEQUENCE_NODES])(shared + S::LISTS);
     sequence_consumer<S> my(p, base, shared);
     int begin[SEQUENCE_STAGES], count[SEQUENCE_STAGES];
-    const int role = max(warp - GROUPS * 4, 0); /* of producers: weights, or inputs of ... */
-    const int of = warp < GROUPS * 4 ? warp / 4 : role - 1; /* ... this group, as consumers have */
+    const int role = max(warp - GROUPS * 4, 0); /* of a producer: 0 loads weights, others x */
+    const int of = warp < GROUPS * 4 ? warp / 4 : role - 1; /* the group that a warp serves */
 #pragma unroll
     for (int s = 0; s < SEQUENCE_STAGES; s++) {
         begin[s] = count[s] = 0;
@@ -747,7 +750,7 @@ static int parts_of_node(int block, int units) {
     return (block + units - 1) / units;
 }
 
-/* Thread blocks of a cluster: what divides a node's. */
+/* The number of thread blocks in a cluster, which divides a node's. */
 static int cluster_of(int parts) {
     return parts % 3 == 0 ? 3 : parts % 2 == 0 ? 2 : 1;
 }
@@ -794,7 +797,8 @@ template <int U> static int count_sequence_blocks(backend *be, int shares) {
                          : count_sequence<U, 1>(be);
 }
 
-/* As few units for a thread block as have room on the GPU at once; 0: it is too small. */
+/* The smallest number of units of a thread block with which all thread blocks run at once; 0: the
+ * GPU has too few multiprocessors. */
 static int sequence_units(backend *be, const layout *l) {
     for (int units = 16; units <= 32; units += 8) {
         const int parts = parts_of_node(l->in_block, units), shares = cluster_of(parts);
@@ -810,7 +814,7 @@ static int sequence_units(backend *be, const layout *l) {
 sequence_tables *sequence_forward_plan(backend *be, device_layout *device, const layout *l) {
     if (!cuda_of(be)->hopper || be->precision != BF16 || layout_is_dense(l)) return NULL;
     if (l->in_block % KC || l->in_nodes > SEQUENCE_NODES) return NULL;
-    for (int i = 0; i < l->out_nodes; i++) { /* what waits for no x would overtake the others */
+    for (int i = 0; i < l->out_nodes; i++) { /* a part without x would not wait for the others */
         if (l->row_start[i] == l->row_start[i + 1]) return NULL;
     }
     const int units = sequence_units(be, l);

@@ -6,20 +6,21 @@
  * A box is 64 columns of a step; H has a 1 where a column's byte is, else 0; D [step][row][column]
  * is the gradient at the table's entries, in bf16. Products by 1 and 0 are exact, sums in fp32.
  *
- * It is of a stage of one gate: what feeds the four is summed as backward goes, see
+ * It serves stages of one gate. The table of the four gates is summed during backward, see
  * gates_table_gradient.cu.
  *
  * Floor: D once, 18.9 MB a step at 73,728 rows and 128 columns. H, as A, is never stored, see
- * one_hot.cuh. D, as B, is multiplied where it lies. So nothing but D and bytes passes into the
- * multiprocessors, once.
+ * one_hot.cuh. D, as B, is multiplied where it lies. So the multiprocessors read nothing but D and
+ * the bytes, and each once.
  *
- * All 256 bytes would be 512 operations for each number of D: 0.9 ms for 128 steps at 700 TFLOP/s,
- * where D takes 0.56 ms at 4.3 TB/s. But text is seldom of all bytes: a quarter of them is a group,
- * whose product is left out for boxes that have none of it. Two groups are ASCII, one for each of
- * two warpgroups; the other two are what else UTF-8 needs.
+ * Products with all 256 bytes would take 512 operations for each number of D: 0.9 ms for 128 steps
+ * at 700 TFLOP/s, where reading D takes 0.56 ms at 4.3 TB/s. But text seldom has all bytes. They
+ * are divided into four groups of 64, and a group's product is left out for boxes in which none of
+ * its bytes occurs. Two groups are ASCII, one for each of two warpgroups; the other two hold what
+ * else UTF-8 needs.
  *
- * A thread block has 64 rows, so that two share a multiprocessor: one's loads go on while the other
- * begins or ends. Sums of all bytes stay in registers for all of D.
+ * A thread block has 64 rows, so that two of them share a multiprocessor and one loads while the
+ * other begins or ends. The sums of all bytes stay in registers until all of D is read.
  *
  * On an H200, 128 steps of 73,728 rows: 637 us on IMDB's reviews at 128 columns and 2,450 at 512,
  * of which loads alone take 589 and 2,290; on random bytes 1,063 and 4,181. What did not help:
@@ -33,7 +34,7 @@
 enum {
     MEMBERS = 64, /* bytes of a group */
     GROUPS = VOCABULARY / MEMBERS,
-    HELD = GROUPS / 2, /* groups that a warpgroup has: every second one */
+    HELD = GROUPS / 2, /* groups of a warpgroup: every second one */
     TABLE_ROWS = 64,
     TABLE_SLOTS = 6,
     SPAN = CONSUMERS * 16 / BOX, /* boxes whose text is read at once */

@@ -13,7 +13,7 @@
  *
  * The warps that multiply only round a finished tile and leave it in shared memory. Three warps
  * beside the producer store it and add it to layer norm's sums, which they keep over all tiles.
- * Partial sums of other parts arrive as further stages, ahead of time as weights do.
+ * Partial sums of other parts arrive as further stages of the ring, loaded ahead as weights are.
  *
  * More than 1,024 columns come 1,024 at a time, so that the L2 keeps their x.
  *
@@ -247,13 +247,13 @@ static __device__ void produce_rows(const CUtensorMap &w_map, const CUtensorMap 
 
 /* ------------------------------------------------------------------------------- finished tiles */
 
-/* Of a tile's rows [gate][unit] a warp holds every second one of a gate's. In a box the even units
- * come first, so that stores fall into different banks.
+/* Leaves a finished tile in shared memory. Of its rows [gate][unit] a warp holds every second unit
+ * of one gate. In a box the even units come first, so that stores fall into different banks.
  *
- * There is a place for each of a tile's boxes, so that a warp waits here for boxes of the tile
- * before alone, which both warpgroups have multiplied. It must not wait for products still to be
- * made: the other warps of its warpgroup go on to the next one, which then holds the tensor
- * cores until all four are there. */
+ * Each box of a tile has a place of its own, so a warp waits here only until the previous tile's
+ * box is stored, whose products both warpgroups have finished. A warp must not wait here for
+ * products that are still to be made: the other warps of its warpgroup would go on to the next
+ * product, which then blocks the tensor cores until all four have come. */
 template <int KC, int N>
 static __device__ __forceinline__ void hand_out(uint32_t base, int &use,
                                                 const float (&sum)[N / 2]) {
@@ -278,8 +278,8 @@ static __device__ __forceinline__ void hand_out(uint32_t base, int &use,
     }
 }
 
-/* Sums of four columns and of their squares over the rows ROW, ROW + STEP, ... of 16. The order is
- * always the same, by halves. */
+/* Sums of four columns and of their squares over the rows ROW, ROW + STEP, ... of 16, always in the
+ * order of a binary tree. */
 template <int ROW, int STEP>
 static __device__ __forceinline__ void add_rows(uint32_t rows, float (&sum)[8]) {
     if constexpr (STEP == UNITS / 2) {
@@ -391,7 +391,7 @@ static __device__ void finish_rows(const CUtensorMap &y_map, const fprop_gates_a
     }
     __syncwarp();
     if (!p.sums) return;
-    /* It has been stored and will not be filled again. */
+    /* The box has been stored and will not be filled again, so it is free for the sums. */
     fixed *shared = (fixed *)(tiles + (box - base));
 #pragma unroll
     for (int k = 0; k < mine; k++) {
@@ -444,7 +444,7 @@ static __global__ void __launch_bounds__(THREADS, 1)
         const fprop_gates_tile tile = p.tile[which];
         const int tile_end = p.tile[which + 1].first, first = max(tile.first, begin);
         float sum[N / 2] = {};
-        int before = 0; /* the stage before: its products run while the next one is waited for */
+        int before = 0; /* the previous stage, whose products run during the wait */
 #pragma unroll 1
         for (int i = (at - first) * slices, done = 0; done < i; done++, stages.next()) {
             const uint32_t x = base + stages.at * S::STAGE;

@@ -5,9 +5,9 @@
  *
  * with a source for each block of the node: for fprop the b rows of an input node, with W_ij
  * transposed; for dgrad the rows of an output node, of one or four gates. A stage of the ring
- * brings 32 or 64 of these rows. A part of a few nodes shares what they gather: their sums stay in
- * registers while the union of their sources goes by once. gather_plan.cu cuts the parts in the way
- * that should be faster:
+ * brings 32 or 64 of these rows. Nodes are cut into parts of a few nodes each. A thread block loads
+ * the union of a part's sources once, while the sums of all its nodes stay in registers.
+ * gather_plan.cu cuts the parts in the way that should be faster:
  *
  *   evenly: neighbouring nodes' lists, one after another, into as many equal parts as there are
  *   thread blocks. A node whose list is cut (split-K) has partial sums. So in small
@@ -65,7 +65,7 @@ typedef struct gather_arguments {
     const uint32_t *source;
     const int *block;
     bf16 *y;
-    int columns, tiles; /* tiles of columns; of a convolution all positions' */
+    int columns, tiles; /* tiles of columns; of a convolution, of all positions */
     int parts, works;   /* works: tiles x parts */
     int abreast;        /* tiles whose parts take turns */
     bool whole;         /* parts cost more or less, the costliest first */
@@ -83,10 +83,11 @@ static constexpr int equal_stages(int rows, int most) {
     return stages;
 }
 
-/* B: units of a node. BOXES: of columns, that a warpgroup makes. SHARED: whether parts share nodes;
- * as one kernel, the others would take 3 to 13 % longer. TAPS: of a convolution, whose sources are
- * pairs of a node and a tap. Shared memory: stages, each warp's slab on its way out, barriers. A
- * node's sums from another part take SUM_STAGES. */
+/* B: units of a node. BOXES: boxes of columns that a warpgroup makes. SHARED: whether parts share
+ * nodes; one kernel for both would take 3 to 13 % longer where they do not. TAPS: whether it is a
+ * convolution, whose sources are pairs of a node and a tap. Shared memory holds the stages, a slab
+ * of results for each warp, and the barriers. A node's sums from another part take SUM_STAGES
+ * stages. */
 template <int B_, int GATES_, bool FORWARD_, int BOXES_, bool SHARED_ = false, bool TAPS_ = false>
 struct gather_shape {
     static const int B = B_, BOXES = BOXES_;
@@ -124,13 +125,13 @@ struct gather_shape {
     static const int BYTES = BARRIERS + STAGES * 16 + 1024;
 };
 
-/* The work of a thread block in a turn: a part of the nodes, in one tile of columns. Tiles are
- * taken `abreast` at a time: a part's tiles among these come before the next part's. With whole
- * parts, every other turn runs backwards, so a thread block that had a costly part gets a cheap
- * one, or none. */
+/* What a thread block computes in one turn: a part of the nodes, for one tile of columns. Tiles are
+ * taken `abreast` at a time: among these, a part's tiles come before those of the next part. With
+ * whole parts, every second turn runs backwards, so that a thread block that had a costly part gets
+ * a cheap one next, or none. */
 template <typename S> struct gather_work {
     int number;         /* of all */
-    int stride;         /* the next part's is so far on */
+    int stride;         /* from this work's number to the next part's */
     int place;          /* which part */
     int column0, boxes; /* boxes: those of its columns that there are */
     gather_part part;
@@ -175,8 +176,9 @@ static __device__ inline float *slot_of(const gather_arguments &p, int number) {
     return p.partial.sums + (size_t)(number % partial_slots<S>()) * S::SUMS * CONSUMERS;
 }
 
-/* One warp or two issue the copies of W, another those of x, into the same stages. Unrolled, these
- * loops are slower. `warp`: which of S::WEIGHT_WARPS, that take the stages in turn. */
+/* One warp or two issue the copies of W, and another warp those of x, into the same stages.
+ * Unrolled, these loops are slower. `warp` says which of S::WEIGHT_WARPS this is; they take the
+ * stages in turn. */
 template <typename S>
 static __device__ void produce_weights(const CUtensorMap &w_map, const gather_arguments &p,
                                        uint32_t base, cursor<S::STAGES> &stages, int warp) {
@@ -309,9 +311,10 @@ static __device__ void produce_activations(const CUtensorMap &x_map, const gathe
     }
 }
 
-/* The same of a convolution. Lane i of four issues box i, or of eight half a box; all lanes look up
- * what these read of eight or four sources, while those before are loaded, and which sources these
- * are yet earlier. A box outside the image is one beyond the images, which TMA fills with zeros. */
+/* The same for a convolution. Lane i of four issues box i, or lane i of eight a half box. Meanwhile
+ * all 32 lanes look ahead: at which positions the next eight or four sources are read, and which
+ * sources come after those. A position outside the image is loaded from beyond the last image,
+ * where TMA fills in zeros. */
 template <typename S>
 static __device__ void produce_taps(const CUtensorMap &x_map, const gather_arguments &p,
                                     uint32_t base, cursor<S::STAGES> &stages) {
@@ -366,11 +369,12 @@ static __device__ void produce_taps(const CUtensorMap &x_map, const gather_argum
     }
 }
 
-/* Barriers of a warpgroup and the warp that looks after the flags, and of both warpgroups: */
+/* Barriers between a warpgroup and the warp that watches the flags, and one of both warpgroups. */
 enum { SLOT_FREE = 1, SUMS_LEFT = 3, BOTH = 5, WATCHERS = GROUP + 32 };
 
-/* Tells the parts that share a part's nodes that its sums are there, and its consumers once theirs
- * are. A flag counts the parts that have read these sums, from 1; the last one clears it. */
+/* Tells the other parts that share these nodes when this part's sums are there, and this part's
+ * consumers when theirs are. A flag is 1 once the sums are there and then counts the parts that
+ * have read them; the last of these clears it. */
 template <typename S>
 static __device__ void watch_shares(const gather_arguments &p, const gather_work<S> &work) {
     const int lane = threadIdx.x % 32, share = work.part.share, shares = work.part.shares;
@@ -505,9 +509,10 @@ static __device__ __forceinline__ void store_node(const gather_arguments &p, int
     }
 }
 
-/* A part's sums in pieces of 16 units, which are two rows of four sums of each thread. The pieces
- * go round the parts that share the nodes: each keeps its own in shared memory, leaves the others',
- * and adds what the others have left of its own, always in the same order. */
+/* Adds up the sums of parts that share nodes, in pieces of 16 units, two rows of four sums of each
+ * thread. The pieces are dealt out to the parts in turn. A part keeps its own pieces in shared
+ * memory, writes those of other parts to global memory, and adds what the others have written of
+ * its own, always in the same order. */
 template <typename S>
 static __device__ __forceinline__ void
 finish_share(const gather_arguments &p, const gather_work<S> &work, uint32_t base,
@@ -581,8 +586,9 @@ finish_share(const gather_arguments &p, const gather_work<S> &work, uint32_t bas
     }
 }
 
-/* The first and the last node may have partial sums in other parts. A part hands on its own first,
- * then stores its whole nodes, and waits for others' last. */
+/* The first and the last node may have partial sums in other parts. A part first hands on the sums
+ * that it does not own, then stores the nodes that it computed alone, and last waits for the sums
+ * of earlier parts. */
 template <typename S>
 static __device__ __forceinline__ void
 finish_part(const gather_arguments &p, const gather_work<S> &work, uint32_t base,

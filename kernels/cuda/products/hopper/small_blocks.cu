@@ -47,9 +47,10 @@ typedef struct small_blocks_arguments {
     int columns, tiles; /* tiles: of columns */
     int grid;           /* thread blocks */
     int boxes;          /* TMA boxes of a source's activations: 1, or one for each 64 columns */
-    /* Turns of whole tiles; then comes a share of the rest, if there is a rest. */
+    /* Each thread block takes so many whole tiles; after them a share of the rest, if there is
+     * one. */
     int turns;
-    int rest, end;           /* what is cut into shares, counted in stages of all tiles in order */
+    int rest, end;           /* the stages cut into shares, counted over all tiles */
     int shares, each, extra; /* stages of each share; the first shares have one more */
 } small_blocks_arguments;
 
@@ -90,7 +91,7 @@ static __host__ __device__ inline void find_tile(int parts, int tiles, int i, in
 struct small_walk {
     const small_blocks_arguments &p;
     int turn;
-    int end, start; /* of the rest of the share; of the latest tile of which it has a part */
+    int end, start; /* where the rest of the share ends; where its latest tile starts */
 
     __device__ small_walk(const small_blocks_arguments &p_) : p(p_), turn(0), start(0) {
         end = share(blockIdx.x + 1);
@@ -109,7 +110,7 @@ struct small_walk {
             __ldg(p.parts.stage + tile->part + 1) - __ldg(p.parts.stage + tile->part);
     }
 
-    /* The part of a stage, for all lanes of a warp. */
+    /* The part to which a stage belongs; all lanes of a warp call this and get it. */
     __device__ int part_of(int stage) const {
         const int lane = threadIdx.x % 32;
         int before = 0;
@@ -120,7 +121,7 @@ struct small_walk {
         return before - 1;
     }
 
-    /* The share of a tile that ends at `end`. Returns where this tile begins. */
+    /* Finds the tile, or the share of it, that ends at `end`. Returns where this tile begins. */
     __device__ int locate(small_tile *tile, int begin) const {
         const int latest = end - 1, pair = latest / (2 * p.parts.stages);
         const int within = latest % (2 * p.parts.stages);
@@ -154,8 +155,7 @@ struct small_walk {
     }
 };
 
-/* While a warp computes a tile, its position is kept in shared memory, since registers are
- * short. */
+/* While a warp computes a tile, its position waits in shared memory, since registers are scarce. */
 static __device__ __forceinline__ void park(uint32_t to, const small_walk &walk,
                                             const small_tile &tile) {
     __syncwarp();
@@ -189,7 +189,7 @@ static __device__ inline void copies_arrive(uint32_t barrier) {
     asm volatile("cp.async.mbarrier.arrive.noinc.shared::cta.b64 [%0];" ::"r"(barrier) : "memory");
 }
 
-/* A stage, as read by a fetcher. */
+/* What a fetcher reads of a stage before it fetches it. */
 struct small_lookup {
     uint32_t list;  /* the stage's entries: the first, and in the low bits how many */
     uint32_t entry; /* a lane's of the first 32 */
@@ -382,13 +382,13 @@ static __device__ __forceinline__ void take_over(const partial_sums &e, const sm
 
 /* ------------------------------------------------------------------------------------- products */
 
-/* What is left to do of a stage for a warpgroup's tile. Lane i gives the address of row i % 8 of
- * the left operand's matrix i / 8; the second and fourth matrix are 8 rows further, the third
- * and fourth 8 of depth. */
+/* The sources of a stage that a warpgroup has still to multiply for its tile. Lane i gives the
+ * address of row i % 8 of the left operand's matrix i / 8; the second and fourth matrix are 8 rows
+ * further, the third and fourth 8 of depth. */
 template <int B, int N, bool FORWARD> struct small_steps {
     typedef small_shape<B, N> S;
     uint32_t x, w;      /* the right operand's description, low word; this lane's row of W */
-    uint32_t left, has; /* a bit for each source: is left to do, has a block for the lane's node */
+    uint32_t left, has; /* a bit a source: still to do; the lane's node has a block */
 
     __device__ void open(uint32_t base, int slot) {
         const int group = threadIdx.x / GROUP, warp = threadIdx.x / 32 % 4, lane = threadIdx.x % 32;

@@ -19,8 +19,8 @@
  * blocks and many steps, so these are split among several times as many thread blocks, and another
  * kernel adds up what they store.
  *
- * TMA stores the results, 16 rows of 32 at a time: whole lines, and the warp goes on. At few
- * columns they are most of the bytes.
+ * TMA stores the results, 16 rows of 32 at a time: it writes whole lines, and the warp need not
+ * wait. At few columns the results are most of the bytes.
  *
  *   wgrad_one_gate_pairs
  *                    wgmma, whose products have 64 rows: of two tiles in one column of W. Any two
@@ -51,12 +51,12 @@ typedef struct wgrad_one_gate_arguments {
     int columns, steps, b, down;  /* down: tiles of a node's rows */
     const int *positions;         /* of a convolution: [steps][taps] what is read */
     int taps;                     /* at least 1 */
-    int works;                    /* tasks, each as often as the positions are split */
-    int all_rows;                 /* of dW, which a split has after those before */
+    int works;                    /* tasks, times the number of splits */
+    int all_rows;                 /* of dW; each split has a copy of it */
     int row_stages, input_stages; /* of wgrad_one_gate */
 } wgrad_one_gate_arguments;
 
-/* What a thread block does at a time: a task, for some of the steps. */
+/* What a thread block computes at a time: a task, over all steps or a split of them. */
 struct task_work {
     int task, first, end, row0; /* row0: where its results begin */
 
@@ -113,7 +113,7 @@ struct way_out {
     }
 };
 
-/* The barriers of a ring, room for as many batches as it may have. */
+/* The barriers of a ring, for the most batches that it may have. */
 struct ring_barriers {
     uint32_t full; /* of full batches, then of empty ones */
 
@@ -279,7 +279,7 @@ static __global__ void __launch_bounds__(THREADS, 1)
             places[s / 3] |= (row << 5 | column) << s % 3 * 10;
         }
         const uint16_t *list = p.tables.tile + task.first;
-        __syncwarp(); /* all lanes have read where the task's before went */
+        __syncwarp(); /* all lanes have read the previous task's targets */
         if (lane < PAIRS) {
             const int position = pair[lane].position[upper], place = pair[lane].place;
             if (position == NO_TILE) {
@@ -300,7 +300,7 @@ static __global__ void __launch_bounds__(THREADS, 1)
                 const uint64_t right = above | inputs.tile(place & 31) >> 4;
                 if (s == 0 || row != last) {
                     const uint32_t left = rows.tile(row) + dy_lane;
-                    product_wait<0>(); /* they still read the fragments loaded before */
+                    product_wait<0>(); /* earlier products still read the fragments */
 #pragma unroll
                     for (int k = 0; k < STEPS; k++) load_matrices(a[k], left ^ (k * 32));
                 }

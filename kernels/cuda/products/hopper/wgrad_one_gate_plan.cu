@@ -2,14 +2,15 @@
  * together.
  *
  * Tasks are cut from groups of neighbouring rows. A group's columns are sorted, either so that
- * those with tiles in like rows follow each other, or by how many of the rows they have, and taken
- * in this order: tasks of few rows or few columns, that is of fewest operands in all; and pairs of
- * the same rows follow each other. Tasks of single tiles come last and have the most operands.
- * Dealt out to the tasks instead, columns give each batch about as many inputs, so that no
- * multiprocessor gets more than its share. Patterns of neighbours need hardly more operands then.
+ * columns with tiles in like rows follow each other, or by their number of tiles. Tasks that take
+ * columns in this order have few rows or few columns, so they need the fewest operands in all, and
+ * pairs of the same rows follow each other; but the last tasks have single tiles and the most
+ * operands. If columns are dealt out to the tasks in turn instead, each batch has about as many
+ * inputs as any other, and no multiprocessor gets more than its share. In patterns of neighbours
+ * this takes hardly more operands.
  *
- * How large the groups are, in which order, how many tiles to a task and by which kernel: all are
- * tried, and the plan taken that should be the fastest. */
+ * The plan tries several sizes of groups, both orders, several sizes of tasks and both kernels, and
+ * takes what should be the fastest. */
 #include "products/hopper/wgrad_one_gate.cuh"
 
 #include <math.h>
@@ -92,7 +93,7 @@ static int by_count(const void *one, const void *two) {
     return a->column - b->column;
 }
 
-/* Where a mask comes in Gray's order, in which neighbours differ by one bit. */
+/* The place of a mask in Gray's order, in which neighbours differ by one bit. */
 static unsigned gray_rank(unsigned mask) {
     for (int shift = 1; shift < 32; shift *= 2) mask ^= mask >> shift;
     return mask;
@@ -105,7 +106,8 @@ static int by_likeness(const void *one, const void *two) {
     return a->column - b->column;
 }
 
-/* With those that are alike side by side, or by how many tiles they have. */
+/* Collects and sorts each group's columns: by likeness if `alike`, else by their number of
+ * tiles. */
 static column_groups group_columns(const tile_lists *l, int rows, bool alike) {
     column_groups g = {rows, (l->rows + rows - 1) / rows};
     unsigned *mask = host_array<unsigned>((size_t)l->columns);
@@ -369,12 +371,12 @@ static void cut_tasks(wgrad_one_gate_cut *p, const tile_lists *l, const column_g
 /* --------------------------------------------------------------------------------------- plans */
 
 /* How long a task takes, in units of a multiprocessor's time for one operand tile from L2, at about
- * 8.5 TB/s for all. Loads and multiplications go on side by side; where both take equally long,
- * that is a fifth or a quarter more than either. By single warps, the more rows, the fewer of
- * them have two tiles of one. Where shared memory has room for two panels of a task of one
- * batch, but not three, they come too late. Pairs are made so fast that it matters how many
- * tiles have room to be on their way beside those in use. Fits what was measured on an H200 to
- * about 15 %. */
+ * 8.5 TB/s for all. Loads overlap multiplications; where both take equally long, together they take
+ * a fifth or a quarter more than one. Single tiles: the more rows a task has, the fewer of a warp's
+ * tiles share a row. If a task is one batch and shared memory holds two of its panels, but not
+ * three, the panels come too late. Pairs are multiplied so fast that it matters how many tiles have
+ * room to be loaded beside those in use. The formulas fit what was measured on an H200 to about 15
+ * %. */
 static double task_cost(const wgrad_one_gate_cut *p, int operands) {
     const int products = p->batches * batch_width(p);
     if (!p->pairs) {
@@ -403,8 +405,9 @@ static double plan_cost(const wgrad_one_gate_cut *p, int processors) {
     return (sum / processors + most) / 2;
 }
 
-/* Tries tasks for whole rounds of all multiprocessors, and one more, with some room as no group's
- * products divide evenly; returns the better of these and `best`. */
+/* Tries tasks of such a size that they fill whole rounds of all multiprocessors, or one round more,
+ * each with some slack, since no group's products divide evenly. Returns the best of these and
+ * `best`. */
 static wgrad_one_gate_cut try_targets(wgrad_one_gate_cut plan, const wgrad_one_gate_cut *best,
                                       const tile_lists *l, const column_groups *g, int processors) {
     const int full = plan.batches * batch_width(&plan);
@@ -424,7 +427,7 @@ static wgrad_one_gate_cut try_targets(wgrad_one_gate_cut plan, const wgrad_one_g
     return better;
 }
 
-/* Columns that are alike are side by side for the sake of pairs. */
+/* Tries all groups, orders and kernels. Only pairs gain by columns sorted by likeness. */
 static wgrad_one_gate_cut choose_plan(const tile_lists *l, int processors,
                                       unsigned char *operands) {
     static const int groups[] = {2, 4, 6, 8, 12, 16};
@@ -446,9 +449,9 @@ static wgrad_one_gate_cut choose_plan(const tile_lists *l, int processors,
     return best;
 }
 
-/* How many of the operand tiles in shared memory are for rows. Stages of wgrad_one_gate are all
- * equally large; with pairs, both rings hold about as many panels, and that of inputs two of
- * any. */
+/* How many of the operand tiles in shared memory are for rows. The stages of single tiles all have
+ * the same size. With pairs, both rings hold about as many panels, and the ring of inputs at least
+ * two of any batch. */
 static int share_tiles(const wgrad_one_gate_cut *p, int listed_rows) {
     if (!p->pairs) {
         const int panels = TILES / (p->rows + p->batches * p->inputs);
@@ -464,8 +467,8 @@ static int share_tiles(const wgrad_one_gate_cut *p, int listed_rows) {
     return best * p->rows;
 }
 
-/* A convolution has few tiles, and many positions to sum over. These are split where tasks that
- * share as much as they can would leave multiprocessors idle. */
+/* A convolution has few tiles, and sums over many positions. The positions are split if tasks of
+ * full size would leave multiprocessors idle. */
 static int splits_of(size_t tiles, int processors) {
     const double tasks = ceil(1.2 * (double)tiles / (4 * PAIRS));
     return max(1, min((int)(processors / tasks), 64));

@@ -1,11 +1,11 @@
 /* The tasks of wgrad_small_blocks: which strips of dW a thread block makes together.
  *
- * A task is what a few neighbouring rows have in some columns, about as many of either, as it
- * brings each once: a group of rows is cut along its columns, in their order, into tasks of
- * about equally many strips. Hence its operands come in boxes of neighbours, and patterns of
- * neighbours need few of them. Into how many tasks a group is cut, how many strips one has, and
- * whether it brings 64 columns at a time or, with twice the operands, 32: all are tried, and the
- * plan taken that should be the fastest. */
+ * A task has the blocks of a few neighbouring rows in some columns. It loads each row and column
+ * once, so it should have about as many rows as columns: a group of rows is cut along its columns,
+ * in their order, into tasks of about equally many strips. Hence operands come in boxes of
+ * neighbours, and patterns of neighbours need few of them. The plan tries how many tasks a group is
+ * cut into, how many strips a task has, and whether it loads 64 columns at a time or, with twice
+ * the operands, 32, and takes what should be the fastest. */
 #include "products/hopper/wgrad_small_blocks.cuh"
 
 #include <math.h>
