@@ -1,18 +1,18 @@
 /* Writing text: one kernel for many bytes of one text, and the draw alone for several texts.
  *
- * Floor: all weights once a byte, from the L2 if they fit. But each byte waits for the one before,
- * and between its parts all thread blocks wait for each other: twice for an lstm, twice more for
- * each internal stage.
+ * Floor: all weights once a byte, from the L2 if they fit. But each byte needs the one before, and
+ * all thread blocks wait for each other twice a byte for an lstm, and twice more for each internal
+ * stage:
  *
  *   products of a stage, layer norm's sums  | wait |  outputs, or gates and h  | wait |  ...
  *
  * The first stage's product needs h but not the byte, so it runs together with the head's. All
  * thread blocks then draw the byte from the same logits, which saves a wait.
  *
- * A thread block has the same units of a stage at every byte: as many as together have its share
- * of the weights. mma.sync multiplies them in groups of 16 rows, in steps of 32 k. These steps are
- * listed once, before the first byte, and cut evenly among the warps. Sums of warps, and of thread
- * blocks, are added in a fixed order, so a text is the same at every run.
+ * A thread block computes the same units of a stage at every byte, so many that their weights are
+ * its share of the stage's. mma.sync multiplies them in groups of 16 rows and steps of 32 inputs.
+ * The list of these steps is made once, before the first byte, and cut evenly among the warps. Sums
+ * of warps and of thread blocks are added in a fixed order, so a text is the same at every run.
  *
  * What limits it, and what did not help: docs/kernels/cell.md. */
 #include "cell/gates.cuh"
@@ -27,7 +27,7 @@ enum {
     CHUNK = 8,            /* weights of a load */
     SLOT = 1024,          /* bytes of a step's weights */
     BATCH = 4,            /* steps of a group that a warp takes together; it has two under way */
-    UNIT_COST = 2048,     /* of a unit in a thread block's share, besides its weights, in weights */
+    UNIT_COST = 2048,     /* what a unit costs besides its weights, in weights */
     STATIC_SHARED = 9216, /* at most */
     SAMPLE_WARPS = 8
 };
@@ -35,17 +35,17 @@ static_assert(MOST_BLOCKS * (4 + 2 * GATES * 4) + VOCABULARY * 4 <=
                   REDUCTION_BLOCKS * sizeof(double),
               "flags, sums and logits lie where reductions have their sums");
 
-/* A matrix as the kernel walks it. */
+/* A block-sparse or dense matrix. */
 struct matrix {
     const bf16 *w;
     const int *row_start, *row_column; /* NULL of a dense matrix, which is one block */
-    int log_rows;     /* of a block's rows; 31 of a dense matrix: all units are in block 0 */
+    int log_rows;     /* of a block's rows; 31 if dense: all units are in block 0 */
     int rows, chunks; /* of a block, and of its rows */
     int gates, stride;
     int units; /* of a group */
 };
 
-/* A stage of a layer: its product or two, and what follows. */
+/* A stage of a layer: one or two products, and what makes its output of them. */
 struct pass {
     matrix own, below; /* below.w: NULL in stages that read no layer below */
     const bf16 *x, *x_below;
@@ -59,13 +59,13 @@ struct pass {
     bool layer_norm, relu;
 };
 
-/* A group: its first batch, and the warps that share it. */
+/* The first batch of a group of rows, and the warps that share its batches. */
 struct span {
     int start, first_warp, last_warp;
 };
 
-/* What a thread block multiplies at a time: `count` groups of a stage's own rows, then `more` of
- * the rows of another matrix. */
+/* What a thread block multiplies between two waits: `count` groups of a stage's own rows, then
+ * `more` groups of the rows of another matrix. */
 struct work {
     int first, last; /* units */
     int count, other_first, more;
@@ -75,8 +75,8 @@ struct work {
     int batch_of[WARPS + 1];
 };
 
-/* A step: where its weights begin, in chunks, and its x, with these flags. A group's last batch
- * may have steps of no weights. */
+/* A step of a product: where its weights begin, in chunks, and where its x begins, which also holds
+ * these flags. The last batch of a group may have EMPTY steps, which have no weights. */
 struct alignas(8) step {
     uint32_t w;
     int x;
@@ -91,7 +91,7 @@ struct program {
     int most_units;            /* of a thread block in a stage */
     int most_groups;           /* in a stage */
     int all_groups, all_steps; /* of a thread block, at most */
-    int vectors;               /* x that are read at a time */
+    int vectors;               /* vectors x that are held at a time */
     const float *head_bias;
     float *logits; /* [VOCABULARY] */
     float *last;   /* [VOCABULARY][columns]: those of the last byte */
@@ -245,10 +245,11 @@ static __device__ void load_vector(bf16 *to, const bf16 *from, int count, int st
     }
 }
 
-/* A lane's rows of a matrix's groups: one of eight, and one eight rows further on. */
+/* Where a lane reads the rows of a group: one of the first eight, and the one eight rows further
+ * on. */
 struct lane_rows {
     const uint4 *from;
-    uint32_t second; /* from the first row on; 0: there is none */
+    uint32_t second; /* distance to the second row; 0: there is none */
     int bytes;       /* 16, or 0 where there is no such row */
 
     __device__ lane_rows(const matrix &m) {
@@ -262,8 +263,8 @@ struct lane_rows {
     }
 };
 
-/* Leaves the sums of each group's rows in parts, a part for each warp that has some of the group's
- * batches: that of group g and warp w is number g + w.
+/* Multiplies this warp's batches. Each warp that has batches of a group writes a part of the sums
+ * of its rows; the part of group g and warp w has number g + w.
  *
  * A lane reads back what it copied itself, so it waits for nothing but its own copies. The order of
  * k in a sum is free, so words 0 to 3 of a row go to mma.sync as they lie: 0 and 2 as row g of A, 1
@@ -370,7 +371,7 @@ static __device__ void multiply(const program &p, const pass &s, const work &w, 
     }
 }
 
-/* Waits until every thread block has called it `number` times. */
+/* Waits until every thread block has called this `number` times. */
 static __device__ void wait_for_all(const program &p, uint32_t number) {
     __syncthreads();
     if (threadIdx.x == 0) store_flag(p.flags + blockIdx.x, number);
@@ -382,8 +383,8 @@ static __device__ void wait_for_all(const program &p, uint32_t number) {
 
 /* ------------------------------------------------------------------------------------ outputs */
 
-/* Once the sums of all thread blocks are there: layer norm's means of each gate's values and of
- * their squares, one a warp, by the last warps. */
+/* Computes layer norm's means of each gate's values and of their squares from the sums of all
+ * thread blocks, which must be there. Each of the last warps computes one mean. */
 static __device__ void find_means(const program &p, int gates, float *means) {
     const int value = WARPS - 1 - threadIdx.x / 32, lane = threadIdx.x % 32;
     if (value >= 2 * gates) return;
@@ -459,7 +460,7 @@ static __device__ void finish(const program &p, const pass &s, const work &w, in
 
 /* ------------------------------------------------------------------------------------- kernel */
 
-/* Between the state of column 0 and the places of this thread block's units. */
+/* Copies column 0 of the state to where this kernel keeps the thread block's units, or back. */
 static __device__ void move_state(const program &p, const work *works, float *c, bool back) {
     for (int q = 0; q < p.passes; q++) {
         const pass &s = p.stage[q];
@@ -479,7 +480,7 @@ static __device__ void move_state(const program &p, const work *works, float *c,
     }
 }
 
-/* What this thread block has of each stage. One thread a stage. */
+/* Finds what this thread block computes of each stage, with a thread for each. */
 static __device__ void share_out(const program &p, work *works) {
     if (threadIdx.x < p.passes) {
         const pass &s = p.stage[threadIdx.x];
@@ -498,7 +499,7 @@ static __device__ void share_out(const program &p, work *works) {
 static __global__ void __launch_bounds__(THREADS, 1)
     write_kernel(const __grid_constant__ program given, int layers) {
     extern __shared__ __align__(128) char shared[];
-    __shared__ program p; /* constant memory holds less than half of it at hand */
+    __shared__ program p; /* the constant cache holds less than half of it */
     __shared__ work works[CELL_MAX_STAGES];
     __shared__ sampling how;
     __shared__ float means[2 * GATES];

@@ -1,9 +1,9 @@
 /* The parts of gather: which nodes' results a thread block makes together, and the union of their
  * sources.
  *
- * Parts are cut evenly, have whole nodes with like sources, or share such nodes: all are tried, for
- * several numbers of tiles of columns, and the plan taken that should be the fastest; see
- * gather.cu. */
+ * Parts are cut evenly, have whole nodes with like sources, or share such nodes, see gather.cu. The
+ * plan tries each way, for several numbers of tiles of columns, and takes what should be the
+ * fastest. */
 #include "products/hopper/gather.cuh"
 #include "products/node_lists.h"
 
@@ -12,15 +12,15 @@
 
 enum { PHASES = 16 }; /* of the order in which all thread blocks go through sources */
 
-/* The lists of the nodes that are made, and the block of weights of each entry. */
+/* The lists of sources of all nodes, and the block of weights of each entry. */
 typedef struct gather_lists {
     node_lists of;
     const int *block; /* NULL: in order */
     int b, gates, taps;
 } gather_lists;
 
-/* A part as it is cut: entries [begin, end) of its nodes' lists, and of the sources that these have
- * the part's share. */
+/* A part: it has the sources of entries [begin, end) of its nodes' lists, or its share of them if
+ * several parts share the nodes. */
 typedef struct cut_part {
     double cost; /* a measure of the time that it takes */
     int number;  /* of parts that were cut before */
@@ -28,19 +28,19 @@ typedef struct cut_part {
     int begin, end;
 } cut_part;
 
-/* The costliest first, those of equal cost as they were cut. */
+/* The costliest parts first; those of equal cost in the order in which they were cut. */
 static int by_cost(const void *one, const void *two) {
     const cut_part *a = (const cut_part *)one, *b = (const cut_part *)two;
     if (a->cost != b->cost) return a->cost < b->cost ? 1 : -1;
     return a->number - b->number;
 }
 
-/* A source and the blocks of it. */
+/* A source, which nodes of the part have a block for it, and these blocks. */
 typedef struct merged_source {
     int node, mask, block[PART_NODES];
 } merged_source;
 
-/* Sources in the order of their numbers modulo PHASES. */
+/* Sorts sources by their number modulo PHASES, then by their number. */
 static int by_phase(const void *one, const void *two) {
     const int a = ((const merged_source *)one)->node, b = ((const merged_source *)two)->node;
     return a % PHASES != b % PHASES ? a % PHASES - b % PHASES : a - b;
@@ -153,7 +153,7 @@ static int cut_whole(const gather_lists *l, const int *order, int slots, cut_par
 typedef struct gather_cut {
     const int *order; /* NULL: evenly */
     int slots, count; /* nodes of a part; parts */
-    double most;      /* what a part costs, if nodes are shared; 0: they are not */
+    double most;      /* the most that a part may cost if nodes are shared; else 0 */
     double time;
 } gather_cut;
 
@@ -231,7 +231,7 @@ static double time_of(const cut_part *parts, int count, int tiles, int processor
     return whole ? (sum / processors + 3 * most) / 4 : sum / processors;
 }
 
-/* The most parts, one after another, that a node's list lies in, of parts that are cut evenly. */
+/* The most successive parts in which one node's list lies, if parts are cut evenly. */
 static int longest_span(const cut_part *parts, int count) {
     int longest = 1;
     for (int i = 0; i < count; i++) longest = max(longest, i - parts[i].part.first_part + 1);
@@ -268,7 +268,7 @@ static gather_cut choose_plan(const gather_lists *l, int cut, int *const *orders
     return best;
 }
 
-/* Writes down the parts and their lists. */
+/* Makes the tables of the parts and their lists. */
 static void build_lists(backend *be, device_layout *device, gather_parts *made,
                         const gather_lists *l, const gather_cut *plan, const cut_part *cut,
                         merged_source *merged) {

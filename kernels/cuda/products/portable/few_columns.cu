@@ -1,5 +1,5 @@
 /* fprop and dgrad of few columns in bf16, on any GPU from sm_80 on, for all block sizes: up to 128
- * of one gate and 32 of four, of which on Hopper other kernels take some; see dispatch.cu.
+ * columns of one gate and 32 of four. On Hopper other kernels take some of these; see dispatch.cu.
  *
  *   y' [N columns][units] = sum over k  x' [N][k]  A [k][units],  A = W' for fprop, W for dgrad
  *
@@ -7,15 +7,15 @@
  * every block of b x b weights gathers b x N activations: at block 32 and N = 32 as many bytes as
  * the weights, at block 8 or N = 128 four times as many. Arithmetic is a tenth of that.
  *
- * So the tiling keeps loads on their way. A task is a node's list, or a part of a long one; it
- * belongs to a thread block and makes up to 32 units. The list is cut evenly among the warps, and
- * each warp walks its share alone, in stages of a few blocks: a ring of its own in shared memory
- * that it fills by cp.async and empties by ldmatrix and mma.sync, with no barrier but its own. All
- * of the ring is on its way before the first product, which is all there is at low density. Columns
- * are the rows of the matrix product, so that 8 units fill its width and small blocks waste
- * nothing. Warps' sums meet in shared memory at the end, in a fixed order. Parts of a list, as hubs
- * have them, are thread blocks of a cluster: each sends its sums on to where they are finished,
- * one way between two multiprocessors.
+ * So the tiling keeps many loads in flight. A task is a node's list, or a part of a long one; it
+ * belongs to one thread block and computes up to 32 units. The list is cut evenly among the warps,
+ * and each warp walks its share alone, in stages of a few blocks: a ring of its own in shared
+ * memory that it fills by cp.async and empties by ldmatrix and mma.sync, with no barrier but its
+ * own. The whole ring is being loaded before the first product; at low density nothing more
+ * follows. Columns are the rows of the matrix product, so that 8 units fill its width and small
+ * blocks waste nothing. At the end the sums of all warps are added in shared memory, in a fixed
+ * order. The parts of a hub's list are thread blocks of one cluster: each sends its sums directly
+ * to the thread block that finishes them.
  *
  * Products of one step take a few microseconds, of which launching, looking up lists and the first
  * weights from memory are half. On Hopper these overlap with the kernel before: a thread block
@@ -23,7 +23,7 @@
  * Instructions count, too: at density 0.01 a warp has one block to multiply.
  *
  * On an H200, block 32 and density 0.5, N = 32 is at 97 % of memory's floor; N = 64, 96 and 128 get
- * 9.0, 10.3 and 7.7 TB/s out of the L2, which gives 9.3 to plain reads. To go beyond, rows would
+ * 9.0, 10.3 and 7.7 TB/s out of the L2, which gives 9.3 to plain reads. To be faster, rows would
  * have to share activations. What did not help: docs/kernels/fprop-dgrad.md. */
 #include "device/hopper_ptx.cuh"
 #include "device/ptx.cuh"
@@ -54,7 +54,7 @@ template <int B, int N, int WARPS_, int STAGES_> struct few_columns_shape {
     static const int WARPS = WARPS_, STAGES = STAGES_;
     static const int WIDTH = B / 8, CHUNKS = B * WIDTH; /* of 8 weights: of a line, of a slice */
     static const int X_WIDTH = N / 8;                   /* of 8 activations: of a row */
-    /* A warp loads 32 chunks at a time, and begins a row anew after so many times. */
+    /* A warp loads 32 chunks at a time; after so many times it begins a new row. */
     static const int X_TIMES = X_WIDTH % 3 ? 1 : 3, X_ROWS = X_TIMES * 32 / X_WIDTH;
     static const int W_BYTES = DEPTH * B * 2, X_BYTES = DEPTH * N * 2, STAGE = W_BYTES + X_BYTES;
     static const int PAIRS = B / 8 * (N / 32); /* of tiles of 8 x 16 sums */
@@ -110,7 +110,7 @@ template <int B, int N, int WARPS, int STAGES, bool FORWARD> struct walker {
         prefetch(p.x + (size_t)other * rows * p.columns, rows * p.columns * 2);
     }
 
-    /* Call this before you ask about stage i. */
+    /* Looks up further entries if stage i needs them; call it before the others. */
     __device__ void reach(int i) {
         if ((i * S::DEPTH >> p.log_k) - window < 32) return;
         window += 32;
@@ -134,8 +134,8 @@ template <int B, int N, int WARPS, int STAGES, bool FORWARD> struct walker {
         }
     }
 
-    /* Lanes take neighbouring chunks of 8: those of a line, then of the next lines, within a slice
-     * and then in the next slices. */
+    /* Neighbouring lanes load neighbouring chunks of 8 weights: along a line, then in the next
+     * lines of the slice, then in the next slices. */
     __device__ void load_weights(int i, int slot) const {
         const int width = S::WIDTH, at_once = S::CHUNKS < 32 ? 32 / S::CHUNKS : 1;
         const int line = lane % S::CHUNKS / width, c = lane % width;
@@ -152,7 +152,7 @@ template <int B, int N, int WARPS, int STAGES, bool FORWARD> struct walker {
         }
     }
 
-    /* A lane's chunk of activations, of those that the warp loads the i-th time. */
+    /* The row of the chunk that this lane loads when the warp loads for the i-th time. */
     __device__ int x_row(int i) const {
         return (i * 32 + lane) / S::X_WIDTH;
     }

@@ -1,8 +1,8 @@
-/* What the products with operands of 4 bytes share: which part of the result a warp makes, and
+/* What the products with operands of 4 bytes share: which part of the result a warp computes, and
  * where its operands lie.
  *
- * A warp's tile is ROWS rows of the result by WIDE times SPAN of its columns (of wgrad's, units of
- * x). A thread block has MS x NS of them side by side, and for each KS warps that take turns at
+ * A warp's tile has ROWS rows of the result and WIDE times SPAN of its columns, which are units of
+ * x in wgrad. A thread block has MS x NS tiles, and for each tile KS warps, which take turns at
  * stages of DEPTH in k. A lane's four neighbours in k never straddle two blocks, as b is a multiple
  * of 8. */
 #ifndef SMALLWORLD_KERNELS_CUDA_PRODUCTS_PORTABLE_WARP_TILES_CUH
@@ -16,7 +16,7 @@ enum {
     ROWS = 32,
     SPAN = 32,
     DEPTH = 16,
-    SLAB = 512 /* columns that all nodes have before the next: x and dy then stay in the L2 */
+    SLAB = 512 /* columns that all nodes finish before the next, so that x and dy stay in the L2 */
 };
 
 template <int WIDE_, int MS_, int NS_, int KS_> struct split {
@@ -27,7 +27,7 @@ template <int WIDE_, int MS_, int NS_, int KS_> struct split {
 /* A warp's tile. */
 template <operation OP, typename S> struct task {
     const product &p;
-    int turn, step;      /* which of KS; of fprop and dgrad */
+    int turn, step;      /* turn: which of the KS warps; step: of fprop and dgrad */
     int node, row0;      /* row0: of the node */
     int column0;         /* of the activations; wgrad: units of the group of blocks */
     int first, count, k; /* blocks; how deep the product is */
