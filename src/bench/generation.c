@@ -75,13 +75,14 @@ bool generation_measure(options *o, double seconds, generation_results *results,
     return done;
 }
 
-double generation_floor(const generation_results *r) {
+/* The seconds that reading the weights once takes, from memory or, if they fit, from the cache. */
+static double floor_of(const generation_results *r) {
     return r->weights / (r->resident ? r->ceilings.cache : r->ceilings.memory);
 }
 
 void generation_text(const generation_results *r, FILE *out) {
     char text[160];
-    const double floor = generation_floor(r);
+    const double floor = floor_of(r);
     fprintf(out, "%s\n%" PRId64 " units, %.4g M parameters, one stream\n", r->device, r->hidden,
             (double)r->parameters * 1e-6);
     fprintf(out, "measured: %s\n\n", ceilings_text(&r->ceilings, text));
@@ -93,7 +94,7 @@ void generation_text(const generation_results *r, FILE *out) {
 
 void generation_json(const generation_results *r, FILE *out) {
     json_writer w = {out, false};
-    const double floor = generation_floor(r);
+    const double floor = floor_of(r);
     json_object_begin(&w, NULL);
     json_string(&w, "device", r->device);
     json_integer(&w, "hidden", r->hidden);

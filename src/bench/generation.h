@@ -20,9 +20,6 @@ typedef struct generation_results {
  * about `seconds`. Does not read the config's data. */
 bool generation_measure(options *o, double seconds, generation_results *results, error *err);
 
-/* The seconds that reading the weights once takes, from memory or, if they fit, from the cache. */
-double generation_floor(const generation_results *r);
-
 void generation_text(const generation_results *r, FILE *out);
 void generation_json(const generation_results *r, FILE *out);
 

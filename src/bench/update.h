@@ -48,11 +48,6 @@ typedef struct update_results {
 /* Makes the backend and the model that `o` describes. Does not read its data. */
 bool update_measure(options *o, const update_options *how, update_results *results, error *err);
 
-double update_bytes_per_second(const update_results *r);
-double update_floor_share(const update_results *r);
-double update_dense_seconds(const update_results *r); /* seconds of an update, or NAN */
-double update_tflops(const update_results *r); /* at 6 operations for each parameter and byte */
-
 void update_text(const update_results *r, FILE *out);
 void update_explain(const update_results *r, FILE *out); /* the floor, and the kernels */
 void update_json(const update_results *r, FILE *out);

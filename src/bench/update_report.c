@@ -16,19 +16,21 @@ static double floor_of(const update_results *r, double parts[TIME_PARTS]) {
     return update_floor_seconds(&r->floor, &r->ceilings, r->math, parts);
 }
 
-double update_bytes_per_second(const update_results *r) {
+static double bytes_per_second(const update_results *r) {
     return bytes_of_update(r) / r->update;
 }
 
-double update_floor_share(const update_results *r) {
+static double floor_share(const update_results *r) {
     return floor_of(r, NULL) / r->update;
 }
 
-double update_tflops(const update_results *r) {
-    return 6 * (double)r->parameters * update_bytes_per_second(r) * 1e-12;
+/* At 6 operations for each parameter and byte. */
+static double tflops(const update_results *r) {
+    return 6 * (double)r->parameters * bytes_per_second(r) * 1e-12;
 }
 
-double update_dense_seconds(const update_results *r) {
+/* The seconds of an update, or NAN. */
+static double dense_seconds(const update_results *r) {
     double step = 0;
     for (int product = 0; product < PRODUCTS; product++) step += r->dense[product];
     return step * (double)r->bptt;
@@ -109,7 +111,7 @@ static void text_products(const update_results *r, FILE *out) {
 }
 
 static void text_dense(const update_results *r, FILE *out) {
-    double dense = update_dense_seconds(r);
+    double dense = dense_seconds(r);
     if (isnan(dense)) return;
     fprintf(
         out,
@@ -130,13 +132,13 @@ void update_text(const update_results *r, FILE *out) {
     }
     fprintf(out, " at most %s\n\n", log_bytes(text, peak_memory(r)));
     text_parts(r, out);
-    fprintf(out, "training        %12.0f bytes/s (%.0f on random bytes)\n",
-            update_bytes_per_second(r), bytes_of_update(r) / r->random_update);
+    fprintf(out, "training        %12.0f bytes/s (%.0f on random bytes)\n", bytes_per_second(r),
+            bytes_of_update(r) / r->random_update);
     fprintf(out, "scoring         %12.0f bytes/s\n", scoring);
     fprintf(out, "features        %12.0f bytes/s, %.2f times scoring's time\n", r->features_rate,
             scoring / r->features_rate);
     fprintf(out, "%.3g TFLOP/s at 6 operations a parameter and byte; %.0f %% of the floor\n",
-            update_tflops(r), 100 * update_floor_share(r));
+            tflops(r), 100 * floor_share(r));
     text_impossible(r, out);
     text_steps(r, out);
     text_products(r, out);
@@ -171,7 +173,7 @@ void update_json(const update_results *r, FILE *out) {
     json_integer(&w, "batch", r->batch);
     json_integer(&w, "bptt", r->bptt);
     json_integer(&w, "segments", r->segments);
-    json_number(&w, "bytes_per_second", update_bytes_per_second(r));
+    json_number(&w, "bytes_per_second", bytes_per_second(r));
     json_number(&w, "random_bytes_per_second", bytes_of_update(r) / r->random_update);
     json_number(&w, "ms_per_update", r->update * 1e3);
     json_object_begin(&w, "parts_ms");
@@ -182,21 +184,21 @@ void update_json(const update_results *r, FILE *out) {
     json_object_end(&w);
     json_number(&w, "forward_bytes_per_second", bytes_of_update(r) / r->forward);
     json_number(&w, "features_bytes_per_second", r->features_rate);
-    json_number(&w, "tflops", update_tflops(r));
+    json_number(&w, "tflops", tflops(r));
     json_number(&w, "floor_ms", floor * 1e3);
     json_object_begin(&w, "floor_parts_ms");
     for (int part = 0; part < TIME_PARTS; part++) {
         json_number(&w, time_part_names[part], floors[part] * 1e3);
     }
     json_object_end(&w);
-    json_number(&w, "floor_share", update_floor_share(r));
+    json_number(&w, "floor_share", floor_share(r));
     json_steps(r, &w);
     for (int product = 0; product < PRODUCTS; product++) {
         char key[32];
         snprintf(key, sizeof key, "%s_us", bench_product_names[product]);
         json_number(&w, key, r->products[product] * 1e6);
     }
-    json_number(&w, "dense_products_ms", update_dense_seconds(r) * 1e3);
+    json_number(&w, "dense_products_ms", dense_seconds(r) * 1e3);
     json_number(&w, "peak_memory", peak_memory(r));
     json_object_begin(&w, "memory");
     for (int a = 0; a < PLAN_ARENAS; a++) {

@@ -314,7 +314,7 @@ static void write_svg(FILE *out, const curves *c) {
     drawing_free(d);
 }
 
-bool curves_write_file(const curves *c, const char *path, int reload, error *err) {
+static bool write_file(const curves *c, const char *path, int reload, error *err) {
     static const char *const scripts[] = {chart_js};
     file_writer writer;
     if (!file_begin(&writer, path, err)) return false;
@@ -341,7 +341,7 @@ bool curves_plot(char *const *folders, int count, const char *path, int reload, 
     curves *c = mem_alloc(1, sizeof *c);
     bool done = curves_read(c, folders, count, err);
     if (done) {
-        done = curves_write_file(c, path, reload, err);
+        done = write_file(c, path, reload, err);
         curves_free(c);
     }
     free(c);

@@ -26,11 +26,8 @@ void curves_free(curves *c);
 /* Writes elements of <main>. The page's scripts must include chart_js. */
 void curves_write(FILE *out, const curves *c);
 
-/* Writes a page, which reloads itself every `reload` seconds if that is above 0; or, if the name
- * ends in .svg, the charts alone. */
-bool curves_write_file(const curves *c, const char *path, int reload, error *err);
-
-/* Reads the runs and writes the file. */
+/* Reads the runs and writes a page of their curves, which reloads itself every `reload` seconds if
+ * that is above 0; or, if the name ends in .svg, the charts alone. */
 bool curves_plot(char *const *folders, int count, const char *path, int reload, error *err);
 
 #endif
