@@ -322,7 +322,8 @@ static void test_round_trip(void **state) {
     assign("a.number=0.1");
     assign("a.optional_number=-1.7976931348623157e308");
     assign("b.string='quotes \" and \\ and # and \xc3\xa9'");
-    assign("b.name=\"line\\nbreak\\ttab\\x7f\"");
+    assign("b.name=\"line\\nbreak\\ttab\\x7f \\x85\\x90\\x9f\\xa0 \\u2027\\u2028\\u2029 "
+           "\\ufeff\\uffff\"");
     assign("b.list=[a b, 'null', \"~\", '']");
     char *text, *again;
     size_t size;
@@ -335,7 +336,8 @@ static void test_round_trip(void **state) {
     load(text);
     assert_true(t.number == 0.1 && t.optional_number == -1.7976931348623157e308);
     assert_string_equal(t.string, "quotes \" and \\ and # and \xc3\xa9");
-    assert_string_equal(t.name, "line\nbreak\ttab\x7f");
+    assert_string_equal(t.name, "line\nbreak\ttab\x7f \xc2\x85\xc2\x90\xc2\x9f\xc2\xa0 "
+                                "\xe2\x80\xa7\xe2\x80\xa8\xe2\x80\xa9 \xef\xbb\xbf\xef\xbf\xbf");
     assert_int_equal(t.list.count, 4);
     assert_string_equal(t.list.items[1], "null");
     assert_string_equal(t.list.items[3], "");

@@ -20,6 +20,7 @@ static void test_characters(void **state) {
             size_t length = encode(code, more, bytes);
             bool good = more == least && !surrogate && code <= 0x10FFFF;
             assert_int_equal(utf8_length(bytes, 5), good ? length : 0);
+            if (good) assert_int_equal(utf8_code(bytes, length), code);
             if (more > 0) assert_int_equal(utf8_length(bytes, length - 1), 0);
         }
     }

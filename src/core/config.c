@@ -3,6 +3,7 @@
 #include "core/json.h"
 #include "core/memory.h"
 #include "core/overwrite.h"
+#include "core/utf8.h"
 
 #include <errno.h>
 #include <inttypes.h>
@@ -511,15 +512,26 @@ bool config_refuse(const config *c, error *err, const char *path, const char *fo
 
 /* ---------------------------------------------------------------------------------- writing */
 
+/* Control characters, Unicode's line breaks and what is no character: YAML refuses or folds them
+ * where they are not escaped. */
+static bool must_escape(uint32_t c) {
+    return c < 0x20 || (c >= 0x7F && c < 0xA0) || c == 0x2028 || c == 0x2029 || c == 0xFEFF ||
+           c == 0xFFFE || c == 0xFFFF;
+}
+
 static void quote_yaml(FILE *out, const char *text) {
     fputc('"', out);
-    for (; *text; text++) {
-        if (*text == '"' || *text == '\\') fputc('\\', out);
-        if ((unsigned char)*text < 0x20 || *text == 0x7F) {
-            fprintf(out, "\\x%02x", *text);
-        } else {
-            fputc(*text, out);
+    for (size_t left = strlen(text), length; left > 0; text += length, left -= length) {
+        const uint8_t *c = (const uint8_t *)text;
+        length = utf8_length(c, left);
+        if (length == 0) length = 1; /* never, as all texts come from YAML */
+        const uint32_t code = utf8_code(c, length);
+        if (must_escape(code)) {
+            fprintf(out, "\\u%04" PRIx32, code);
+            continue;
         }
+        if (*c == '"' || *c == '\\') fputc('\\', out);
+        fwrite(c, 1, length, out);
     }
     fputc('"', out);
 }

@@ -19,6 +19,12 @@ size_t utf8_length(const uint8_t *text, size_t left) {
     return length;
 }
 
+uint32_t utf8_code(const uint8_t *text, size_t length) {
+    uint32_t code = length > 1 ? text[0] & (0x7Fu >> length) : text[0];
+    for (size_t i = 1; i < length; i++) code = code << 6 | (text[i] & 0x3F);
+    return code;
+}
+
 bool utf8_valid(const uint8_t *text, size_t length) {
     while (length > 0) {
         size_t size = utf8_length(text, length);

@@ -9,6 +9,9 @@
 /* Returns the length of the character at `text`, of at most `left` bytes, or 0 if there is none. */
 size_t utf8_length(const uint8_t *text, size_t left);
 
+/* The number of the character at `text`, which has this length. */
+uint32_t utf8_code(const uint8_t *text, size_t length);
+
 /* Whether the whole text is valid UTF-8. */
 bool utf8_valid(const uint8_t *text, size_t length);
 
