@@ -536,6 +536,15 @@ static void quote_yaml(FILE *out, const char *text) {
     fputc('"', out);
 }
 
+void config_write_list(char *const *items, int count, FILE *out) {
+    fputc('[', out);
+    for (int i = 0; i < count; i++) {
+        if (i) fputs(", ", out);
+        quote_yaml(out, items[i]);
+    }
+    fputc(']', out);
+}
+
 char *config_join(const config_list *list) {
     const char *between = "";
     char *text;
@@ -579,12 +588,7 @@ char *config_text(const config *c, const config_key *key) {
         break;
     case CONFIG_LIST: {
         const config_list *list = slot;
-        fputc('[', out);
-        for (int i = 0; i < list->count; i++) {
-            if (i) fputs(", ", out);
-            quote_yaml(out, list->items[i]);
-        }
-        fputc(']', out);
+        config_write_list(list->items, list->count, out);
         break;
     }
     }

@@ -76,6 +76,9 @@ void config_unset(config *c, const char *path);
 bool config_refuse(const config *c, error *err, const char *path, const char *format, ...)
     __attribute__((format(printf, 4, 5)));
 
+/* Writes items as a YAML list of quoted text. */
+void config_write_list(char *const *items, int count, FILE *out);
+
 /* Returns the items of a list joined by ", ", which the caller frees. */
 char *config_join(const config_list *list);
 

@@ -69,19 +69,12 @@ static bool measure(char *const *files, int count, double *megabytes, bool *know
 }
 
 static bool set_files(options *o, char *const *files, int count, error *err) {
-    size_t size = 3;
-    for (int i = 0; i < count; i++) size += 2 * strlen(files[i]) + 4;
-    char *text = mem_alloc(size + sizeof "data.train=", 1), *at = text;
-    at += sprintf(at, "data.train=[");
-    for (int i = 0; i < count; i++) {
-        at += sprintf(at, "%s'", i ? ", " : ""); /* YAML writes a quote inside quotes twice */
-        for (const char *c = files[i]; *c; c++) {
-            if (*c == '\'') *at++ = '\'';
-            *at++ = *c;
-        }
-        *at++ = '\'';
-    }
-    *at = ']';
+    char *text;
+    size_t size;
+    FILE *out = mem_stream(&text, &size);
+    fputs("data.train=", out);
+    config_write_list(files, count, out);
+    mem_stream_end(out);
     bool done = config_assign(&o->config, text, err);
     free(text);
     return done;
