@@ -188,16 +188,11 @@ def choices(text):
     return re.split(r", | or ", listed.group(1)) if listed else re.findall(r"\(([a-z0-9_]+)\)", text)
 
 
-def option_values(argument, text):
-    """The values that an option's text lists, or []."""
-    return choices(text) if argument.startswith("NAME") else []
-
-
 def bash_completion(summaries, benchmarks, helps, keys):
     values = {}
     for help_ in helps.values():
         for name, argument, text in help_.options:
-            if words := option_values(argument, text):
+            if argument.startswith("NAME") and (words := choices(text)):
                 values[name.split(", ")[-1]] = words
     return BASH.format(
         commands=" ".join(summaries), benchmarks=" ".join(benchmarks), keys=" ".join(keys),
