@@ -241,6 +241,10 @@ struct backend {
     void (*release)(backend *be, void *block);
     void (*zero)(backend *be, void *block, size_t bytes);
     void (*copy)(backend *be, void *target, const void *source, size_t bytes);
+    /* Copies `rows` rows of `bytes` bytes, which begin every `target_pitch` and `source_pitch`
+     * bytes. */
+    void (*copy_rows)(backend *be, void *target, size_t target_pitch, const void *source,
+                      size_t source_pitch, size_t bytes, size_t rows);
     void (*upload)(backend *be, void *target, const void *source, size_t bytes);
     void (*download)(backend *be, void *target, const void *source, size_t bytes);
 
@@ -349,7 +353,7 @@ struct backend {
     /* *out += sum of x; x real [count], out double. */
     void (*sum)(backend *be, const void *x, size_t count, double *out);
 
-    /* Features of documents. For each column, combines `out` (real [rows][columns]) with x[t] of
+    /* Features of documents. For each column, combines `out` (double [rows][columns]) with x[t] of
      * the steps first <= t < last: keeps the latest, adds, or keeps the largest. x of type
      * `type`. */
     void (*pool)(backend *be, const void *x, element type, int steps, int rows, int columns,

@@ -10,9 +10,9 @@ looks for libraries, or at $SMALLWORLD_LIBRARY.
 """
 
 import ctypes
-import json
 import operator
 import os
+import sys
 import weakref
 from ctypes import (CFUNCTYPE, POINTER, Structure, byref, c_bool, c_char_p, c_double, c_float, c_int,
                     c_int32, c_int64, c_size_t, c_uint8, c_uint16, c_uint64, c_void_p)
@@ -71,6 +71,12 @@ _functions = {  # name: (result, arguments)
     "score": (c_bool, [*_texts, c_void_p]),
     "states": (c_bool, [*_texts, c_int, c_void_p]),
     "features": (c_bool, [*_texts, c_int, c_int, c_void_p]),
+    "on_wait": (None, [c_void_p]),
+    "probe_load": (c_void_p, [c_void_p, c_char_p]),
+    "probe_free": (None, [c_void_p]),
+    "probe_classes": (c_int, [c_void_p]),
+    "probe_class": (c_char_p, [c_void_p, c_int]),
+    "predict": (c_bool, [*_texts, c_void_p]),
     "generate": (c_bool, [c_void_p, c_char_p, c_size_t, c_size_t, c_double, c_int, c_double,
                           c_uint64, c_char_p]),
     "product_create": (c_void_p, [c_int, c_int, c_void_p, c_int, POINTER(_Options)]),
@@ -98,11 +104,33 @@ class _Library:
 
     def check(self, result):
         if not result:
-            raise Error(self.error().decode("utf-8", "replace"))
+            reason = self.error().decode("utf-8", "replace")
+            if reason == "interrupted":
+                _api.PyErr_SetInterrupt()
+                _api.PyErr_CheckSignals()  # raises what Python's handler of Ctrl-C does
+            raise Error(reason)
         return result
 
 
+_api = ctypes.pythonapi
 _c = _Library()
+# Asked by C from time to time: whether Ctrl-C was pressed. It runs no Python code, which would raise.
+_interrupted = CFUNCTYPE(c_int)(_api.PyOS_InterruptOccurred)
+_c.on_wait(ctypes.cast(_interrupted, c_void_p))
+
+
+class _Handle:
+    """An object of C's, which is freed with its last reference. At the interpreter's end the process frees
+    it, as a thread may still be computing with it."""
+
+    def _keep(self, handle, free):
+        self._handle = handle
+        self._release = weakref.finalize(self, free, handle)
+        self._release.atexit = False
+
+    def __reduce_ex__(self, protocol):
+        raise TypeError(f"{type(self).__name__}: expected no copy nor pickle of what the library holds; "
+                        "make another one")
 
 
 def version():
@@ -149,21 +177,10 @@ def _choice(name, value, choices):
     return choices.index(value)
 
 
-def _safetensors(path):
-    """The float64 tensors of a small file and its metadata."""
-    data = Path(path).read_bytes()
-    start = 8 + int.from_bytes(data[:8], "little")
-    header = json.loads(data[8:start])
-    said = header.pop("__metadata__", {})
-    read = lambda t: numpy.frombuffer(data[start + t["data_offsets"][0]:start + t["data_offsets"][1]],
-                                      "<f8").reshape(t["shape"])
-    return {name: read(t) for name, t in header.items() if t["dtype"] == "F64"}, said
-
-
 # -------------------------------------------------------------------------------------- models --
 
 
-class Model:
+class Model(_Handle):
     """A trained model. Texts are str (encoded as UTF-8), bytes or arrays of uint8, one or a list of
     them; each is read from a zero state. `framed` texts are read as training documents were: "\\n " + text + " "."""
 
@@ -179,8 +196,7 @@ class Model:
                                     _options(device, precision, threads, streams))))
 
     def __init__(self, handle):
-        self._handle = handle
-        self._release = weakref.finalize(self, _c.free, handle)
+        self._keep(handle, _c.free)
 
     units = property(lambda self: _c.units(self._handle), doc="The width of states.")
     parameters = property(lambda self: _c.parameters(self._handle))
@@ -244,20 +260,14 @@ class Model:
     def predict(self, texts, probe, framed=True):
         """For each text a dict of the probability of each class, likeliest first. probe: the path of a
         .probe.safetensors that `smallworld probe --out` wrote for this model."""
-        tensors, said = _safetensors(probe)
-        if said.get("kind") != "probe" or not said.get("pool"):
-            raise ValueError(f"{probe}: expected a probe on features of `smallworld features`")
-        x = numpy.hstack([self.features(texts, said["state"], pool, framed)
-                          for pool in said["pool"].split(",")]).astype(numpy.float64)
-        weights = tensors["weights"]
-        if x.shape[1] != weights.shape[1] - 1:
-            raise ValueError(f"{probe}: on {weights.shape[1] - 1} features, but the model has {x.shape[1]}")
-        likely = 1 / (1 + numpy.exp(-float(said.get("scale", 1)) * (x @ weights[:, :-1].T + weights[:, -1])))
-        if len(weights) == 1:
-            likely = numpy.hstack([1 - likely, likely])
-        else:
-            likely /= likely.sum(1, keepdims=True)
-        names = [said[f"class.{k}"] for k in range(likely.shape[1])]
+        texts, (_, *arguments) = self._texts(texts, framed)
+        saved = _c.check(_c.probe_load(self._handle, _name("probe", probe)))
+        try:
+            names = [_c.probe_class(saved, k).decode("utf-8", "replace") for k in range(_c.probe_classes(saved))]
+            likely = numpy.empty((len(texts), len(names)))
+            _c.check(_c.predict(saved, *arguments, likely.ctypes.data))
+        finally:
+            _c.probe_free(saved)
         return [dict(sorted(zip(names, map(float, row)), key=lambda pair: -pair[1])) for row in likely]
 
     def generate(self, count=500, prompt=b"\n ", temperature=1.0, top_k=0, top_p=1.0, seed=1):
@@ -324,13 +334,12 @@ class _Array:
 # ------------------------------------------------------------------------------------ products --
 
 
-class _Product:
+class _Product(_Handle):
     """What a Pattern and a Conv share: the three products, on arrays of these shapes without their last
     dimension, the columns."""
 
     def _begin(self, handle, weight_shape, x_shape, y_shape):
-        self._handle = _c.check(handle)
-        self._release = weakref.finalize(self, _c.product_free, self._handle)
+        self._keep(_c.check(handle), _c.product_free)
         self.weight_shape, self._x_shape, self._y_shape = weight_shape, x_shape, y_shape
         self.on_gpu = _c.product_on_gpu(self._handle)
         self.columns = _c.product_columns(self._handle)
@@ -351,8 +360,11 @@ class _Product:
 
     def _view(self, name, array, shape, stream, kind=None):
         kind = kind or self._operand
-        if name != "out" and isinstance(array, numpy.ndarray) and array.dtype == numpy.float64:
-            array = numpy.ascontiguousarray(array, numpy.float32)
+        if isinstance(array, numpy.ndarray):
+            if name != "out" and (array.dtype == numpy.float64 or not array.flags.writeable):
+                array = numpy.array(array, numpy.float32, order="C")  # DLPack hands on no read-only array
+            if not array.flags.writeable:
+                raise ValueError(f"{name}: expected a writable array")
         view = _Array(name, array, stream)
         words = {(_FLOAT, 32): "float32", (_BFLOAT, 16): "bfloat16"}
         if view.device != (_CUDA if self.on_gpu else _CPU):
@@ -365,23 +377,31 @@ class _Product:
         return view
 
     @staticmethod
-    def _columns(name, array, rows, multiple):
+    def _columns(name, array, rows):
         """The number of columns of an array [*rows, columns]."""
+        if not hasattr(array, "__dlpack__"):
+            raise TypeError(f"{name}: expected an array with __dlpack__, got {type(array).__name__}")
         shape = tuple(array.shape)
-        if shape[:-1] != rows or shape[-1] < 1 or shape[-1] % multiple:
+        if shape[:-1] != rows or shape[-1] < 1:
             expected = ", ".join(map(str, rows))
-            raise ValueError(f"{name}: expected shape ({expected}, columns), columns a multiple of {multiple}, "
-                             f"got {shape}")
+            raise ValueError(f"{name}: expected shape ({expected}, columns), got {shape}")
         return shape[-1]
 
-    def _out(self, out, shape):
-        if out is None and self.on_gpu:
-            raise ValueError("out: expected an array for the result, on the GPU")
-        return numpy.empty(shape, numpy.float32) if out is None else out
+    def _out(self, out, shape, like, kind=None):
+        """The array for the result, on a GPU of PyTorch or CuPy, as `like` is."""
+        if out is not None:
+            return out
+        if not self.on_gpu:
+            return numpy.empty(shape, numpy.float32)
+        module = sys.modules[type(like).__module__.partition(".")[0]]
+        if hasattr(like, "new_empty"):
+            return like.new_empty(shape, dtype=module.float32 if kind else like.dtype)
+        if module.__name__ == "cupy":
+            return module.empty(shape, "float32" if kind else like.dtype)
+        raise ValueError("out: expected an array for the result, which is made for PyTorch and CuPy alone")
 
     def fprop(self, w, x, out=None, stream=None):
-        """y = W x. On a GPU `out` is needed, and `stream` is the number of a CUDA stream, None the default
-        one."""
+        """y = W x, of any number of columns. `stream` is the number of a CUDA stream, None the default one."""
         return self._multiply(_c.fprop, w, "x", x, self._x_shape, self._y_shape, out, stream)
 
     def dgrad(self, w, dy, out=None, stream=None):
@@ -389,8 +409,8 @@ class _Product:
         return self._multiply(_c.dgrad, w, "dy", dy, self._y_shape, self._x_shape, out, stream)
 
     def _multiply(self, function, w, name, x, from_shape, to_shape, out, stream):
-        columns = self._columns(name, x, from_shape, self.columns)
-        out = self._out(out, (*to_shape, columns))
+        columns = self._columns(name, x, from_shape)
+        out = self._out(out, (*to_shape, columns), x)
         views = (self._view("w", w, self.weight_shape, stream),
                  self._view(name, x, (*from_shape, columns), stream),
                  self._view("out", out, (*to_shape, columns), stream))
@@ -399,8 +419,8 @@ class _Product:
 
     def wgrad(self, dy, x, out=None, stream=None):
         """dW = dy x', on the blocks that are there; float32."""
-        columns = self._columns("x", x, self._x_shape, self.wgrad_columns)
-        out = self._out(out, self.weight_shape)
+        columns = self._columns("x", x, self._x_shape)
+        out = self._out(out, self.weight_shape, x, (_FLOAT, 32))
         views = (self._view("dy", dy, (*self._y_shape, columns), stream),
                  self._view("x", x, (*self._x_shape, columns), stream),
                  self._view("out", out, self.weight_shape, stream, (_FLOAT, 32)))
@@ -434,10 +454,18 @@ class Pattern(_Product):
 
 def _pair(name, value, least):
     """One number for rows and columns, or a pair."""
-    pair = (value, value) if isinstance(value, int) else tuple(value)
-    if len(pair) != 2:
+    pair = tuple(value) if numpy.iterable(value) else (value, value)
+    if len(pair) != 2 or any(map(numpy.iterable, pair)):
         raise ValueError(f"{name}: expected a number or a pair, got {value!r}")
     return tuple(_integer(name, number, least, _INT) for number in pair)
+
+
+def _pads(value):
+    """((above, below), (left, right)) of a number, of a pair for rows and columns, or of these pairs."""
+    both = tuple(value) if numpy.iterable(value) else (value, value)
+    if len(both) != 2:
+        raise ValueError(f"pad: expected a number, a pair, or two pairs, got {value!r}")
+    return tuple(_pair("pad", one, 0) for one in both)
 
 
 class Conv(_Product):
@@ -454,9 +482,8 @@ class Conv(_Product):
                  threads=0):
         nodes, blocks, self.block = self._blocks(mask, block)
         self.size, self.filter = _pair("size", size, 1), _pair("filter", filter, 1)
-        pads = (pad, pad) if isinstance(pad, int) else tuple(pad)
         shape = _ConvShape(self.size, self.filter, _pair("stride", stride, 1), _pair("dilation", dilation, 1),
-                           tuple(_pair("pad", one, 0) for one in pads))
+                           _pads(pad))
         out = (c_int * 2)()
         _c.check(_c.conv_out(byref(shape), out))
         self.out, self.count = tuple(out), len(blocks)

@@ -294,7 +294,8 @@ def floor(path, grammar=None):
         bits.append(-math.log2(sum(joint)))
         lengths.append(len(text) + 3)
         risks.append(min(joint) / sum(joint))
-        misses.append(0.5 if joint[0] == joint[1] else joint[label] < max(joint))
+        tie = abs(joint[0] - joint[1]) <= 1e-9 * sum(joint)  # but for rounding
+        misses.append(0.5 if tie else joint[label] < max(joint))
     predicted = sum(lengths) - 1
     ratio = sum(bits) / predicted
     spread = math.sqrt(sum((b - ratio * n)**2 for b, n in zip(bits, lengths)))

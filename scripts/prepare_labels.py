@@ -2,14 +2,15 @@
 """Converts labelled text in common formats to documents, LABEL<TAB>TEXT.
 
 SOURCE is CSV or TSV whose first line names the columns, or fastText's lines, "__label__NAME TEXT";
-plain, .gz, .bz2, .xz, or a .zip that holds one file. Labels that are not integers are
-numbered in the order of their names, and the numbers are printed. Writes DIR/NAME.tsv.gz with one
-document on each line. Line breaks inside a text become spaces.
+plain, .gz, .bz2, .xz, or a .zip that holds one file. Only CSV quotes fields; a tab always ends a
+TSV's. Labels stay as they are, so that several files agree: integers from 0 on, or names. Writes
+DIR/NAME.tsv.gz with one document on each line. Line breaks inside a text become spaces.
 """
 
 import argparse
 import csv
 import io
+import re
 from pathlib import Path
 
 from prepared import BadInput, document, new_files, next_command, open_source, reading, run
@@ -22,6 +23,7 @@ EXAMPLE = """examples:
 TEXTS = ("text", "review", "sentence", "content", "document", "comment")
 LABELS = ("label", "sentiment", "class", "category", "stars", "rating")
 PREFIX = "__label__"
+LONGEST = 31  # bytes of a name
 
 
 def column(path, header, given, usual, what):
@@ -35,42 +37,50 @@ def column(path, header, given, usual, what):
 
 
 def fasttext(path, lines):
-    """Yields (label, text)."""
+    """Yields (row, label, text)."""
     for number, line in enumerate(lines, 1):
-        words = line.rstrip("\r\n").split(" ")
-        labels = [word for word in words if word.startswith(PREFIX)]
+        line = line.rstrip("\r\n")
+        labels = [found for found in re.finditer(r"\S+\s?", line) if found[0].startswith(PREFIX)]
         if len(labels) != 1:
             raise BadInput(f"{path}:{number}: expected one {PREFIX}NAME, found {len(labels)}")
-        yield labels[0][len(PREFIX):], " ".join(word for word in words if word != labels[0])
+        start, end = labels[0].span()
+        yield number, labels[0][0].strip()[len(PREFIX):], line[:start] + line[end:]
 
 
 def table(path, lines, args):
-    """Yields (label, text)."""
+    """Yields (row, label, text)."""
     first = next(lines)
     delimiter = "\t" if "\t" in first else ";" if first.count(";") > first.count(",") else ","
     csv.field_size_limit(1 << 30)
-    rows = csv.reader((line for part in ([first], lines) for line in part), delimiter=delimiter,
-                      strict=True)
+    rows = csv.reader((line for part in ([first], lines) for line in part), delimiter=delimiter, strict=True,
+                      quoting=csv.QUOTE_NONE if delimiter == "\t" else csv.QUOTE_MINIMAL)
     try:
         header = next(rows)
         text = column(path, header, args.text, TEXTS, "text")
         label = column(path, header, args.label, LABELS, "label")
         for row in rows:
-            if row and len(row) <= max(text, label):
+            if row and len(row) != len(header):
                 raise BadInput(f"{path}:{rows.line_num}: expected {len(header)} columns, found "
                                f"{len(row)}")
             if row:
-                yield row[label].strip(), row[text]
+                yield rows.line_num, row[label].strip(), row[text]
     except csv.Error as problem:
         raise BadInput(f"{path}:{rows.line_num}: no CSV: {problem}") from None
 
 
-def numbers(labels):
-    """{label: number}: integers stay as they are."""
-    try:
-        return {label: int(label) for label in labels}
-    except ValueError:
-        return {label: number for number, label in enumerate(sorted(labels))}
+def checked(path, found):
+    """The rows with their labels as smallworld reads them: all integers, or all names."""
+    whole = [re.fullmatch(r"([+-]?\d{1,9})(\.0+)?", label) for _, label, _ in found]
+    for integer, (number, label, text) in zip(whole, found):
+        name = re.match(r"[^\W\d]", label) and len(label.encode("utf-8", "surrogateescape")) <= LONGEST
+        if bool(integer) != bool(whole[0]) or not (integer or name):
+            raise BadInput(f"{path}:{number}: label {label!r}: expected integers throughout, or names of at "
+                           f"most {LONGEST} bytes that begin with a letter")
+        value = int(integer[1]) if integer else label
+        if integer and value < 0:
+            raise BadInput(f"{path}:{number}: label {label}: expected 0 or more, as -1 means no label; "
+                           "give classes names, such as negative")
+        yield value, text
 
 
 def main():
@@ -96,13 +106,11 @@ def main():
 
     name = args.name or args.source.name.split(".")[0]
     path = (args.out or Path("datasets") / name) / f"{name}.tsv.gz"
-    numbered = numbers({label for label, _ in found})
+    found = list(checked(args.source, found))
     with new_files([path]) as (out,):
         for label, text in found:
-            out.write(document(numbered[label], text.encode("utf-8", "surrogateescape")))
-    print(f"{path}: {len(found):,} documents; labels "
-          + ", ".join(f"{number} ({label})" for label, number in
-                      sorted(numbered.items(), key=lambda item: item[1])))
+            out.write(document(label, text.encode("utf-8", "surrogateescape")))
+    print(f"{path}: {len(found):,} documents; labels {', '.join(map(str, sorted({label for label, _ in found})))}")
     next_command(f"build/smallworld train --data {path}")
 
 

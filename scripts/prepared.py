@@ -20,7 +20,7 @@ class BadInput(Exception):
 
 def document(label, text):
     """A line LABEL<TAB>TEXT of bytes; line breaks inside the text become spaces."""
-    return b"%d\t%s\n" % (label, text.replace(b"\r\n", b" ").replace(b"\n", b" "))
+    return b"%s\t%s\n" % (str(label).encode("utf-8", "surrogateescape"), text.replace(b"\r\n", b" ").replace(b"\n", b" "))
 
 
 @contextlib.contextmanager

@@ -470,6 +470,21 @@ class Train(Case):
         self.refused(expected, "eval", "nan.safetensors", "--data", "valid.tsv")
         self.refused(expected, "generate", "nan.safetensors")
 
+    def test_overflow(self):
+        """Finite weights of which states are made that are not."""
+        self.train()
+        content = self.read("run/last.safetensors")
+        header, data = split_safetensors(content)
+        start, end = header["cell.gates.weight"]["data_offsets"]
+        start, end = start + len(content) - len(data), end + len(content) - len(data)
+        large = struct.pack("<f", 3e38) * ((end - start) // 4)
+        self.write("large.safetensors", change_metadata(content[:start] + large + content[end:], "version", "1"))
+        self.refused("not finite", "eval", "large.safetensors", "--data", "valid.tsv")
+        self.refused("outputs are not finite: its weights are too large", "generate", "large.safetensors")
+        self.refused(": its features are not finite", "features", "large.safetensors", "--data",
+                     "valid.tsv", "--out", "f")
+        self.assertFalse((self.folder / "f.npy").exists())
+
     def test_levels(self):
         """SMALLWORLD_CPU takes the code for less of the processor's instructions, and says which there are."""
         _, err = self.run_program("train", "config.yaml", "--out", "run",

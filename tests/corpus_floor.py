@@ -206,6 +206,21 @@ def test_floor(path):
           f"{realised:.2%} +- {spread:.2%} realised")
 
 
+def test_ties():
+    """A review that speaks for both labels counts as half an error, however its two sums were rounded."""
+    grammar, near, exact = corpus.Grammar(), [], 0
+    for _, label, text in corpus.read_reviews(ROOT / "data/reviews_train.tsv.gz"):
+        a, b = grammar.likelihood(text)
+        if abs(a - b) < 1e-6 * a:
+            near.append(f"{label}\t{text}\n")
+            exact += a == b
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "ties.tsv"
+        path.write_text("".join(near), "latin-1")
+        found = corpus.floor(path)["bayes_error_realised"]
+    check("ties are halves", exact < len(near) and found == 0.5, f"{found} of {len(near)}, {exact} of them exact")
+
+
 def test_bad_input():
     good = "1\tWhat a warm, bold tale. The plot glows and the music leaps. I laughed and beamed.\n"
     cases = {
@@ -240,6 +255,7 @@ def main():
     test_toy()
     test_shipped_files(data)
     test_floor(data / "reviews_test.tsv.gz")
+    test_ties()
     test_bad_input()
     print(f"{passed} passed, {failed} failed")
     return 1 if failed else 0

@@ -6,14 +6,17 @@ Installs the build into a temporary prefix, compiles a C program against it by w
 imports the module from there. Skipped (77) without NumPy.
 """
 
+import copy
 import gc
 import importlib.util
 import json
 import os
+import pickle
 import subprocess
 import sys
 import tempfile
 import threading
+import time
 import unittest
 from pathlib import Path
 
@@ -167,8 +170,13 @@ class Models(unittest.TestCase):
                 self.assertEqual(next(iter(likely)), said["class"])
                 for name, value in said["probability"].items():
                     self.assertAlmostEqual(likely[name], value, places=5)
-        with self.assertRaisesRegex(ValueError, "expected a probe"):
+        with self.assertRaisesRegex(smallworld.Error, "m.safetensors: not a probe"):
             MODEL.predict("a", FOLDER / "m.safetensors")
+        self.assertEqual(MODEL.predict([], FOLDER / "p.probe.safetensors"), [])
+        program("train", "config.yaml", "--out", "another", "--set", "run.seed=2")
+        other = smallworld.Model.load(FOLDER / "another/last.safetensors", device="cpu", threads=1)
+        with self.assertRaisesRegex(smallworld.Error, "fitted on features of another checkpoint"):
+            other.predict("a", FOLDER / "p.probe.safetensors")
 
     def test_states_pool_to_features(self):
         for state in MODEL.STATES:
@@ -235,6 +243,61 @@ class Models(unittest.TestCase):
         self.assertEqual(MODEL.score([]), [])
         self.assertEqual(MODEL.features([]).shape, (0, 64))
 
+    def test_no_copies(self):
+        conv = smallworld.Conv(numpy.ones((2, 3)), 8, 4, device="cpu", threads=1)
+        for held in MODEL, conv:
+            for act in copy.copy, copy.deepcopy, pickle.dumps:
+                with self.assertRaisesRegex(TypeError, "expected no copy nor pickle"):
+                    act(held)
+
+    def test_shared_by_threads(self):
+        expected, wrong = [MODEL.features(text) for text in TEXTS], []
+
+        def work(k):
+            for _ in range(8):
+                for k in (*range(k, len(TEXTS)), *range(k)):
+                    if not numpy.array_equal(MODEL.features(TEXTS[k]), expected[k]):
+                        wrong.append(k)
+                MODEL.score(TEXTS)
+
+        threads = [threading.Thread(target=work, args=(k,)) for k in range(3)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        self.assertEqual(wrong, [])
+
+    def in_another_process(self, text, **how):
+        """What a program prints that has MODEL, of `threads` threads, and numpy."""
+        head = (f"import sys; sys.path.insert(0, {str(Path(smallworld.__file__).parent)!r})\n"
+                "import os, signal, threading, time, numpy, smallworld\n"
+                f"model = smallworld.Model.load({str(FOLDER / 'm.safetensors')!r}, device='cpu', "
+                f"threads={how.get('threads', 1)})\n")
+        return run(sys.executable, "-c", head + text, timeout=120)
+
+    def test_fork(self):
+        text = ("model.features(['a cat', 'a dog'] * 40)\nif os.fork() == 0:\n"
+                "    try: print(model.features('a').shape, flush=True)\n"
+                "    except smallworld.Error as problem: print(problem, flush=True)\n"
+                "    os._exit(0)\nos.wait()")
+        self.assertIn("(1, 64)", self.in_another_process(text).stdout)
+        self.assertIn("was forked after its parent", self.in_another_process(text, threads=2).stdout)
+
+    def test_thread_at_the_end(self):
+        """A thread that computes while the interpreter ends."""
+        done = self.in_another_process("threading.Thread(target=lambda: model.generate(10**6), daemon=True).start()\n"
+                                       "time.sleep(0.3)")
+        self.assertEqual((done.returncode, done.stderr), (0, ""))
+
+    def test_interrupt(self):
+        """Ctrl-C in a call of minutes: one long text, and a long generation."""
+        for call in "model.generate(10**8)", "model.features(b'a' * 10**8)":
+            began = time.monotonic()
+            done = self.in_another_process("threading.Timer(0.5, os.kill, (os.getpid(), signal.SIGINT)).start()\n"
+                                           f"try: {call}\nexcept KeyboardInterrupt: print('stopped')")
+            self.assertEqual((done.stdout, done.stderr), ("stopped\n", ""))
+            self.assertLess(time.monotonic() - began, 60)
+
     def test_threads_and_lifetime(self):
         expected, results = MODEL.features(TEXTS), []
 
@@ -251,6 +314,12 @@ class Models(unittest.TestCase):
         self.assertEqual(len(results), 3)
         for result in results:
             numpy.testing.assert_array_equal(result, expected)
+
+
+def read_only(array):
+    array = array.view()
+    array.flags.writeable = False
+    return array
 
 
 class Products(unittest.TestCase):
@@ -271,7 +340,7 @@ class Products(unittest.TestCase):
     def test_against_dense(self):
         for nodes, block, share in (7, 8, 0.3), (5, 16, 0.5), (4, 32, 0.2), (3, 8, 1.0), (1, 64, 1):
             mask, pattern = self.pattern(nodes, block, share)
-            columns = 3 * max(pattern.columns, pattern.wgrad_columns)
+            columns = {7: 1, 5: 48}.get(nodes, 37)  # of which only 48 need no padding
             w, x, dy = (self.random.standard_normal(shape, numpy.float32) for shape in
                         (pattern.weight_shape, *[(pattern.features, columns)] * 2))
             full = self.dense(mask, w, block)
@@ -291,7 +360,8 @@ class Products(unittest.TestCase):
         w = numpy.zeros(pattern.weight_shape, numpy.float32)
         x = numpy.zeros((pattern.features, pattern.columns), numpy.float32)
         for message, call in (
-                ("x: expected shape", lambda: pattern.fprop(w, x[:, 1:])),
+                ("x: expected shape", lambda: pattern.fprop(w, x[:, :0])),
+                ("out: expected a writable", lambda: pattern.fprop(w, x, out=read_only(x))),
                 ("x: expected shape", lambda: pattern.fprop(w, x[1:])),
                 ("w: expected shape", lambda: pattern.fprop(w[1:], x)),
                 ("x: expected float32", lambda: pattern.fprop(w, x.astype("float16"))),
@@ -300,8 +370,9 @@ class Products(unittest.TestCase):
                 ("mask: expected", lambda: smallworld.Pattern(mask[1:], 8))):
             with self.assertRaisesRegex(ValueError, message):
                 call()
-        with self.assertRaisesRegex(TypeError, "x: expected an array with __dlpack__"):
-            pattern._view("x", [1.0], (1,), None)
+        with self.assertRaisesRegex(TypeError, "x: expected an array with __dlpack__, got list"):
+            pattern.fprop(w, x.tolist())
+        numpy.testing.assert_array_equal(pattern.fprop(read_only(w), read_only(x)), pattern.fprop(w, x))
         for message, change, block in (("block: expected", mask, 12),
                                        ("self-blocks", mask & ~numpy.eye(len(mask), dtype=bool), 8)):
             with self.assertRaisesRegex(smallworld.Error, message):
@@ -318,7 +389,8 @@ class Convolutions(unittest.TestCase):
 
     def check(self, size, filter, stride, dilation, pad, shape=(3, 4), block=8, images=32):
         mask = numpy.random.default_rng(1).random(shape) < 0.6
-        mask[1], mask[:, 2] = False, False
+        mask[1:2], mask[:, 2:3] = False, False
+        mask[0, 0] = True
         conv = smallworld.Conv(mask, block, size, filter, stride, dilation, pad, device="cpu", threads=1)
         draw = lambda *shape: numpy.random.default_rng(2).normal(size=shape).astype(numpy.float32)
         w, x = draw(*conv.weight_shape), draw(*conv.size, conv.in_features, images)
@@ -342,6 +414,25 @@ class Convolutions(unittest.TestCase):
         for found, expected in ((conv.fprop(w, x), y), (conv.dgrad(w, dy), dx),
                                 (conv.wgrad(dy, x), [blocks[:, :, i, :, j] for i, j in numpy.argwhere(mask)])):
             numpy.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-3)
+
+    def test_any_number_of_images(self):
+        for images in 1, 15, 33:
+            self.check((4, 3), 3, (1, 1), (1, 1), ((1, 1), (1, 1)), images=images)
+
+    def test_one_node(self):
+        for images in 16, 5:
+            self.check((3, 3), 3, (1, 1), (1, 1), ((1, 1), (1, 1)), shape=(1, 1), block=64, images=images)
+
+    def test_pads(self):
+        make = lambda pad, stride=1: smallworld.Conv(numpy.ones((1, 2)), 8, (numpy.int64(6), 5), 3, stride, pad=pad,
+                                                     device="cpu", threads=1).out
+        self.assertEqual(make(numpy.int32(1)), (6, 5))
+        self.assertEqual(make((1, 0)), (6, 3))
+        self.assertEqual(make([[2, 0], 1]), (6, 5))
+        self.assertEqual(make(1, numpy.int64(2)), (3, 3))
+        for pad in ((1, 1),), [1], (), (1, 1, 1, 1), (1, (1, 2, 3)), (1, ((1, 1), 1)):
+            with self.assertRaisesRegex(ValueError, "pad: expected"):
+                make(pad)
 
     def test_image(self):
         self.check((5, 6), 3, (1, 1), (1, 1), ((1, 1), (1, 1)))

@@ -145,7 +145,7 @@ class Show(Page):
         self.train()
         self.write("nasty.txt", NASTY + b"\n\n" + b"plain\r\n")
         result = self.show("--text", "nasty.txt")
-        self.assertEqual(result["documents"], 2)
+        self.assertEqual(result["documents"], 3)  # one of them an empty line
         content = self.open("page.html")
         self.assertNotIn("window.broken = 1</script>", content)
         shown = SURF.run("document.querySelector('.text').textContent")
@@ -160,7 +160,7 @@ class Show(Page):
         self.write("two.txt", "one\n\ntwo")
         with open(self.folder / "two.txt") as two:
             other = self.show("--text", "-", stdin=two)
-        self.assertEqual((other["documents"], other["bytes"]), (2, 12))
+        self.assertEqual((other["documents"], other["bytes"]), (3, 15))
         whole = self.show("--text", "nasty.txt", "--whole")
         self.assertEqual((whole["documents"], whole["bytes"]), (1, len(NASTY) + 9))
         self.open("page.html")
@@ -179,8 +179,9 @@ class Show(Page):
         self.make_probe()
         command = ["show", "run/last.safetensors", *self.cpu]
         page = ["--out", "page.html"]
-        self.write("blank.txt", "\n  \r\n\t\n")
-        self.refused("only white space", *command, *page, "--text", "blank.txt")
+        self.write("byte.txt", "A")
+        out, _ = self.run_program(*command, *page, "--text", "byte.txt", "--whole")
+        self.assertEqual(out, "1 documents, 1 bytes\npage.html\n")
         self.refused("missing.txt", *command, *page, "--text", "missing.txt")
         self.refused("--unit 32: expected a unit from 0 to 31", *command, *page, "--text",
                      "valid.tsv", "--unit", "32", status=2)

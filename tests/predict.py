@@ -175,14 +175,18 @@ class Predict(cli.Case):
         self.refused("--pool: the probe was fitted on --pool last", *show, "--probe", "p", "--pool",
                      "mean", *self.cpu, status=2)
         # Lines of plain text are framed like documents, so the same text has the same probability.
-        plain = b"\r\n\r\n".join(line.split(b"\t")[1]
-                                  for line in self.read("valid.tsv").splitlines())
+        plain = b"\r\n".join(line.split(b"\t")[1]
+                              for line in self.read("valid.tsv").splitlines())
         self.write("plain.txt", plain)
         with open(self.folder / "plain.txt") as text:
             again, err = self.predict("--probe", "p", "--text", "-", stdin=text)
         self.assertEqual([line["probability"] for line in again],
                          [line["probability"] for line in lines])
         self.assertNotIn("error", err)
+        self.write("plain.txt", b"\na\n \n\nb")  # a result for each line, also an empty one
+        again, _ = self.predict("--probe", "p", "--text", "plain.txt")
+        self.assertEqual([line["document"] for line in again], [0, 1, 2, 3, 4])
+        self.assertEqual(again[0]["probability"], again[3]["probability"])
         # Features of another program do not say how they were made.
         for name in "t.json", "v.json":
             (self.folder / name).unlink()

@@ -36,11 +36,12 @@ static const conv_case cases[] = {
 };
 // clang-format on
 
-/* Draws a pattern whose second row and last column are empty, of pairs [out_nodes * in_nodes]. */
+/* Draws a pattern whose second row and last column are empty if there are more, of pairs [out_nodes * in_nodes]. */
 static int draw_pairs(const conv_case *c, int32_t (*pairs)[2]) {
     int count = 0;
     for (int i = 0; i < c->out_nodes; i++) {
-        for (int j = 0; j + 1 < c->in_nodes; j++) {
+        for (int j = 0; j < c->in_nodes; j++) {
+            if (count > 0 && j + 1 == c->in_nodes) continue;
             if (i == 1 || (i > 0 && random_uniform() > 0.6)) continue;
             pairs[count][0] = i;
             pairs[count++][1] = j;
@@ -139,8 +140,39 @@ static void check_case(backend *be, const conv_case *c, int columns) {
     free(pairs);
 }
 
+static int between(int least, int most) {
+    return least + (int)random_below((uint64_t)(most - least + 1));
+}
+
+/* Draws images of 1 to 12 pixels a side and patterns of 1 to 6 nodes. */
+static conv_case draw_case(void) {
+    error err;
+    for (;;) {
+        conv_case c = {.reason = "random",
+                       .out_nodes = between(1, 6),
+                       .in_nodes = between(1, 6),
+                       .block = 8 << between(0, 2)};
+        for (int i = 0; i < 2; i++) {
+            c.shape.in[i] = between(1, 12);
+            c.shape.filter[i] = between(1, 4);
+            c.shape.stride[i] = between(1, 3);
+            c.shape.dilation[i] = between(1, 3);
+            for (int k = 0; k < 2; k++) c.shape.pad[i][k] = between(0, 3);
+        }
+        conv_shape s = c.shape;
+        if (!conv_shape_finish(&s, &err)) continue;
+        const double work = (double)conv_positions(s.out) * conv_positions(s.filter) * c.out_nodes *
+                            c.in_nodes * c.block * c.block;
+        if (work < 1e6) return c;
+    }
+}
+
 static void check_all(backend *be) {
     random_restart(31);
+    for (int i = 0; i < 60; i++) {
+        const conv_case c = draw_case();
+        check_case(be, &c, between(1, 3) * be->product_multiple);
+    }
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
         for (int k = 1; k <= 3; k++) check_case(be, &cases[i], k * be->product_multiple);
     }

@@ -2,6 +2,8 @@
  * and patterns, with all outputs poisoned first. */
 #include "products.h"
 
+#include <stdio.h>
+
 static void check_products(precision precision) {
     pair p = open_pair(precision);
     random_restart(3);
@@ -520,6 +522,33 @@ static void test_dense_products(void **state) {
     }
 }
 
+/* Rectangles of a few nodes, with one at least in each direction: none of them is a dense matrix. */
+static void test_few_nodes(void **state) {
+    (void)state;
+    for (precision how = FP32; how <= BF16; how++) {
+        pair p = open_pair(how);
+        random_restart(23);
+        for (int i = 0; i < 60; i++) {
+            const int out = 1 + i % 6, in = 1 + (int)random_below(6);
+            const int block = 8 << random_below(5), columns = 1 + (int)random_below(4);
+            int32_t pairs[36][2];
+            int count = 0;
+            for (int k = 0; k < out * in; k++) {
+                if (count > 0 && random_uniform() < 0.4) continue;
+                pairs[count][0] = k / in;
+                pairs[count++][1] = k % in;
+            }
+            layout *l = layout_pairs(out, in, (const int32_t(*)[2])pairs, count, block, 0);
+            assert_false(layout_is_dense(l));
+            char name[80];
+            snprintf(name, sizeof name, "%d x %d nodes of %d", out, in, block);
+            check_layout(&p, l, columns * p.be->product_multiple, 1, name);
+            layout_free(l);
+        }
+        close_pair(&p);
+    }
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_products_fp32),      cmocka_unit_test(test_products_bf16),
@@ -529,7 +558,7 @@ int main(void) {
         cmocka_unit_test(test_long_lists),         cmocka_unit_test(test_symmetric_patterns),
         cmocka_unit_test(test_shared_activations), cmocka_unit_test(test_plain_tiles),
         cmocka_unit_test(test_gate_products),      cmocka_unit_test(test_small_world),
-        cmocka_unit_test(test_dense_products),
+        cmocka_unit_test(test_dense_products),     cmocka_unit_test(test_few_nodes),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -12,6 +12,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
 /* Stops at each of `stops`, which ends with -1, resumes each time, and compares the result with a
  * run that was never stopped. */
@@ -269,6 +270,7 @@ static void test_overwrite(void **state) {
     assert_int_equal(state_step("over", "last.state"), 30);
     spoil_step = 2;
     assert_run_fails("over", TRAIN_OVERWRITE, settings, "not finite");
+    assert_false(file_exists(run_file("over", "next")));
     spoil_step = -1;
     char *after = read_run_file("over", "last.safetensors", &size[1]);
     assert_int_equal(size[0], size[1]);
@@ -295,6 +297,7 @@ static void test_overwrite(void **state) {
     for (int done = 0; done < 5; done++) {
         run("over", TRAIN_OVERWRITE, "train.steps=30 run.seed=9");
         assert_int_equal(mkdir(run_file("over", "next"), 0700), 0);
+        write_text(run_file("over", "next/.overwrite"), "");
         for (int i = 0; i < 5; i++) {
             char *name = mem_format("%s%s", i < done ? "" : "next/", files[i]);
             char *bytes = read_run_file("new", files[i], &size[0]);
@@ -311,6 +314,30 @@ static void test_overwrite(void **state) {
     /* The earlier run's best model is removed if the new run has none. */
     run("over", TRAIN_OVERWRITE, "data.valid=null data.valid_fraction=0");
     assert_false(file_exists(run_file("over", "best.safetensors")));
+}
+
+/* A run in the folder `next` of another one is a run like any other, also behind a link. */
+static void test_run_in_next(void **state) {
+    (void)state;
+    run("outer", TRAIN_FRESH, "train.steps=10");
+    run("outer/next", TRAIN_FRESH, "train.steps=20 run.seed=9");
+    run("outer", TRAIN_RESUME, "train.steps=30");
+    assert_int_equal(state_step("outer", "last.state"), 30);
+    assert_int_equal(state_step("outer", "next/last.state"), 20);
+    assert_run_fails("outer", TRAIN_OVERWRITE, "train.steps=5", "outer/next: --overwrite needs");
+    assert_int_equal(state_step("outer", "last.state"), 30);
+    assert_int_equal(state_step("outer", "next/last.state"), 20);
+
+    run("linked", TRAIN_FRESH, "train.steps=10");
+    char *target = mem_format("%s", path_of("outer"));
+    assert_int_equal(symlink(target, run_file("linked", "next")), 0);
+    write_text(run_file("outer", ".overwrite"), "");
+    assert_run_fails("linked", TRAIN_OVERWRITE, "", "linked/next: --overwrite needs");
+    assert_run_fails("outer", TRAIN_RESUME, "", "outer: belongs to an unfinished overwrite");
+    run("linked", TRAIN_RESUME, "train.steps=15");
+    assert_int_equal(state_step("linked", "last.state"), 15);
+    assert_int_equal(state_step("outer", "last.state"), 30);
+    free(target);
 }
 
 static void test_own_config(void **state) {
@@ -418,6 +445,7 @@ int main(void) {
         TEST(test_lost_updates),
         TEST(test_repaired_models),
         TEST(test_overwrite),
+        TEST(test_run_in_next),
         TEST(test_own_config),
         TEST(test_lost_metrics),
         TEST(test_refused_changes),

@@ -51,6 +51,17 @@ class Data(Case):
         self.run_program("train", f"runs/{book}/config.yaml", "--out", "again")
         self.assert_same_run(f"runs/{book}", "again")
 
+    def test_name_that_is_no_text(self):
+        """A name that is not UTF-8 stands in config.yaml as YAML's binary data, and can be resumed from."""
+        with open(os.fsencode(self.folder) + b"/\xff\xfe.txt", "w") as file:
+            file.write("It was a dark and stormy night. " * 500)
+        how = ["--out", "run", *self.cpu, "--set", "model.hidden=64", "--set"]
+        self.run_program("train", "--data", os.fsdecode(b"\xff\xfe.txt"), *how, "train.steps=2")
+        self.assertEqual(self.config_of("run")["data.train"], '[!!binary "//4udHh0"]')
+        self.assertEqual(self.results("train", "--resume", "run", "--set", "train.steps=4")["steps"], 4)
+        self.refused("--set: data.train: expected base64", "train", "config.yaml", "--set",
+                     "data.train=[!!binary a!]", status=2)
+
     def test_limits_and_sizes(self):
         self.write("large.txt", os.urandom(1 << 20) * 3)
         for size, units in ("train.tsv", 192), ("large.txt", 320):

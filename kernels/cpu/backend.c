@@ -88,6 +88,14 @@ static void copy(backend *be, void *target, const void *source, size_t bytes) {
     memcpy(target, source, bytes);
 }
 
+static void copy_rows(backend *be, void *target, size_t target_pitch, const void *source,
+                      size_t source_pitch, size_t bytes, size_t rows) {
+    (void)be;
+    for (size_t r = 0; r < rows; r++) {
+        memcpy((char *)target + r * target_pitch, (const char *)source + r * source_pitch, bytes);
+    }
+}
+
 static bool finish(backend *be, error *err) {
     (void)be, (void)err;
     return true;
@@ -298,6 +306,7 @@ backend *CPU(backend)(precision precision, int threads) {
         .release = release,
         .zero = zero,
         .copy = copy,
+        .copy_rows = copy_rows,
         .upload = copy,
         .download = copy,
         .finish = finish,

@@ -108,7 +108,7 @@ void CPU(pool)(backend *be, const void *x, element type, int steps, int rows, in
     size_t width = (size_t)columns;
 #pragma omp parallel for num_threads(cpu_of(be)->threads)
     for (size_t r = 0; r < (size_t)rows; r++) {
-        real *row = (real *)out + r * width;
+        double *row = (double *)out + r * width;
         for (size_t n = 0; n < width; n++) {
             for (int32_t t = first[n]; t < last[n]; t++) {
                 real value = ((const real *)x)[((size_t)t * (size_t)rows + r) * width + n];

@@ -140,6 +140,15 @@ static void copy(backend *be, void *target, const void *source, size_t bytes) {
             "copy");
 }
 
+static void copy_rows(backend *be, void *target, size_t target_pitch, const void *source,
+                      size_t source_pitch, size_t bytes, size_t rows) {
+    cuda_weights_change(be);
+    cuda_ok(be,
+            cudaMemcpy2DAsync(target, target_pitch, source, source_pitch, bytes, rows,
+                              cudaMemcpyDeviceToDevice, cuda_of(be)->stream),
+            "copy of rows");
+}
+
 /* Copies through a ring of pinned slots, and waits only for a slot whose last copy is not done. */
 static void upload(backend *be, void *target, const void *source, size_t bytes) {
     cuda_backend *cuda = cuda_of(be);
@@ -272,6 +281,7 @@ static void fill_table(backend *be, precision precision) {
     be->release = release;
     be->zero = zero;
     be->copy = copy;
+    be->copy_rows = copy_rows;
     be->upload = upload;
     be->download = download;
     be->finish = finish;

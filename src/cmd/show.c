@@ -287,8 +287,9 @@ static void report(const arguments *a, const material *m, const reading *r) {
         log_warning("%llu bytes of text were left out; --limit says how many are read",
                     (unsigned long long)m->cut);
     }
-    printf("%zu documents, %zu bytes, %.4f bits a byte\n", m->texts->count, r->bytes,
-           bits / (double)predicted);
+    printf("%zu documents, %zu bytes", m->texts->count, r->bytes);
+    if (predicted > 0) printf(", %.4f bits a byte", bits / (double)predicted);
+    putchar('\n');
     if (a->out) printf("%s\n", a->out);
 }
 

@@ -1,5 +1,6 @@
 #include "core/config.h"
 
+#include "core/base64.h"
 #include "core/json.h"
 #include "core/memory.h"
 #include "core/overwrite.h"
@@ -228,6 +229,8 @@ bool config_set(config *c, const char *path, const char *text, const char *sourc
 
 /* ------------------------------------------------------------------------------------- YAML */
 
+#define YAML_BINARY_TAG "tag:yaml.org,2002:binary"
+
 typedef struct loader {
     config *c;
     const char *file; /* for messages */
@@ -268,6 +271,17 @@ static bool next_event(loader *l, yaml_event_t *event) {
     return refuse(l, l->parser.problem_mark.line, "not valid YAML", problem);
 }
 
+/* Appends a scalar, whose bytes may be given in base64. */
+static bool append_scalar(loader *l, const char *path, value *v, yaml_event_t *event) {
+    char *text = (char *)event->data.scalar.value;
+    const char *tag = (const char *)event->data.scalar.tag;
+    if (tag && strcmp(tag, YAML_BINARY_TAG) == 0 && !base64_read(text)) {
+        return refuse(l, event->start_mark.line, path, "expected base64 of bytes other than NUL");
+    }
+    value_append(v, text);
+    return true;
+}
+
 /* Reads scalars up to the end of a sequence. */
 static bool read_sequence(loader *l, const char *path, value *v) {
     v->sequence = true;
@@ -276,9 +290,10 @@ static bool read_sequence(loader *l, const char *path, value *v) {
         if (!next_event(l, &event)) return false;
         size_t line = event.start_mark.line;
         bool end = event.type == YAML_SEQUENCE_END_EVENT, scalar = event.type == YAML_SCALAR_EVENT;
-        if (scalar) value_append(v, (const char *)event.data.scalar.value);
+        const bool read = !scalar || append_scalar(l, path, v, &event);
         yaml_event_delete(&event);
         if (end) return true;
+        if (!read) return false;
         if (!scalar) return refuse(l, line, path, "expected a list of plain values");
     }
 }
@@ -302,9 +317,8 @@ static bool read_value(loader *l, const char *path, yaml_event_t *event, int dep
     value v = {0};
     bool done;
     if (event->type == YAML_SCALAR_EVENT) {
-        value_append(&v, (const char *)event->data.scalar.value);
+        done = append_scalar(l, path, &v, event);
         v.quoted = event->data.scalar.style != YAML_PLAIN_SCALAR_STYLE;
-        done = true;
     } else if (event->type == YAML_SEQUENCE_START_EVENT) {
         done = read_sequence(l, path, &v);
     } else {
@@ -519,12 +533,22 @@ static bool must_escape(uint32_t c) {
            c == 0xFFFE || c == 0xFFFF;
 }
 
+/* A name of a file that is no UTF-8, as YAML writes binary data. */
+static void write_binary(FILE *out, const char *text) {
+    fputs("!!binary \"", out);
+    base64_write(out, (const uint8_t *)text, strlen(text));
+    fputc('"', out);
+}
+
 static void quote_yaml(FILE *out, const char *text) {
+    if (!utf8_valid((const uint8_t *)text, strlen(text))) {
+        write_binary(out, text);
+        return;
+    }
     fputc('"', out);
     for (size_t left = strlen(text), length; left > 0; text += length, left -= length) {
         const uint8_t *c = (const uint8_t *)text;
         length = utf8_length(c, left);
-        if (length == 0) length = 1; /* never, as all texts come from YAML */
         const uint32_t code = utf8_code(c, length);
         if (must_escape(code)) {
             fprintf(out, "\\u%04" PRIx32, code);

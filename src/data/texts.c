@@ -9,38 +9,29 @@
 #include <string.h>
 #include <unistd.h>
 
-/* Writes each line of `raw` that is not blank as "-1<TAB>LINE". Returns the number of lines. */
-static size_t write_lines(const corpus *raw, FILE *out) {
+/* Writes each line of `raw`, also an empty one, as "-1<TAB>LINE". */
+static void write_lines(const corpus *raw, FILE *out) {
     const uint8_t *next = raw->bytes, *end = raw->bytes + raw->size;
-    size_t count = 0;
     while (next < end) {
         const uint8_t *stop = memchr(next, '\n', (size_t)(end - next));
         if (!stop) stop = end;
-        size_t blank = 0, length = (size_t)(stop - next);
-        while (blank < length && strchr(" \t\r", next[blank]) && next[blank]) blank++;
-        if (blank < length) {
-            fputs("-1\t", out);
-            fwrite(next, 1, length, out);
-            fputc('\n', out);
-            count++;
-        }
+        fputs("-1\t", out);
+        fwrite(next, 1, (size_t)(stop - next), out);
+        fputc('\n', out);
         next = stop + 1;
     }
-    return count;
 }
 
 /* Reads the lines of `raw` as documents. They pass through a temporary file, so that corpus_read
  * frames them as it frames labelled documents. */
-static corpus *read_lines(const corpus *raw, const char *name, const corpus_options *options,
-                          error *err) {
+static corpus *read_lines(const corpus *raw, const corpus_options *options, error *err) {
     char *path = mem_format("%s/smallworld-XXXXXX.tsv", file_scratch_folder());
     int file = mkstemps(path, 4);
     FILE *out = file < 0 ? NULL : fdopen(file, "wb");
     corpus *c = NULL;
-    size_t count = 0;
     bool written = out != NULL;
     if (out) {
-        count = write_lines(raw, out);
+        write_lines(raw, out);
         written = !ferror(out);
         written = fclose(out) == 0 && written;
     } else if (file >= 0) {
@@ -49,8 +40,6 @@ static corpus *read_lines(const corpus *raw, const char *name, const corpus_opti
     if (!written) {
         error_set(err, "cannot write %s: %s; TMPDIR can name another folder", path,
                   strerror(errno));
-    } else if (count == 0) {
-        error_set(err, "%s: expected text, found only white space", name);
     } else {
         c = corpus_read(&path, 1, options, err);
     }
@@ -65,7 +54,7 @@ corpus *texts_read(const char *path, bool whole, const corpus_options *options, 
     corpus *c = corpus_read(&name, 1, options, err);
     free(name);
     if (!c || whole || !c->documents[0].raw) return c;
-    corpus *lines = read_lines(c, standard ? "standard input" : path, options, err);
+    corpus *lines = read_lines(c, options, err);
     corpus_free(c);
     return lines;
 }

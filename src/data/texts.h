@@ -6,9 +6,9 @@
 #include "data/corpus.h"
 
 /* Reads a file, or standard input if `path` is "-". A file of documents is read as corpus_read
- * reads it. In any other file each line that is not blank is an unlabelled document (label -1),
- * framed like the others. With `whole`, the file is one raw text. Refuses what corpus_read refuses,
- * and files without text. */
+ * reads it. In any other file each line, also an empty one, is an unlabelled document (label -1),
+ * framed like the others. With `whole`, the file is one raw text. Refuses what corpus_read
+ * refuses. */
 corpus *texts_read(const char *path, bool whole, const corpus_options *options, error *err);
 
 /* Keeps the first `limit` bytes of the documents. Returns the number of dropped bytes. */

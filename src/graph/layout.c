@@ -69,6 +69,7 @@ layout *layout_pairs(int out_nodes, int in_nodes, const int32_t (*pairs)[2], int
 
 layout *layout_dense(int rows, int columns, int gates, int in_stride) {
     layout *l = new_layout(1, 1, 1);
+    l->dense = true;
     l->out_block = rows;
     l->in_block = columns;
     l->gates = gates;

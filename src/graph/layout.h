@@ -31,6 +31,7 @@ typedef struct layout {
     int gates;
     int taps; /* of a convolution; 0: a product */
     int in_stride;
+    bool dense;     /* one block of the whole size, made by layout_dense */
     bool rows_only; /* some rows of another layout, see layout_rows_of */
     int blocks;
     int *row_start; /* [out_nodes + 1] block k is in row i for row_start[i] <= k < row_start[i+1] */
@@ -63,7 +64,7 @@ layout *layout_rows_of(const layout *l, int first, int end);
 void layout_free(layout *l);
 
 static inline bool layout_is_dense(const layout *l) {
-    return l->out_nodes == 1 && l->in_nodes == 1;
+    return l->dense;
 }
 
 /* Whether the pattern is symmetric, as of the graphs made here. The columns' lists then equal the

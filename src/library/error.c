@@ -1,5 +1,6 @@
 #include "library/internal.h"
 
+#include <pthread.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -33,4 +34,41 @@ bool library_options(options *o, const smallworld_options *given, error *err) {
     return assign(o, "run.device", given->device, err) &&
            assign(o, "run.precision", given->precision, err) &&
            assign(o, "run.threads", threads, err);
+}
+
+static bool has_threads, is_forked;
+
+static void note_fork(void) {
+    is_forked = has_threads;
+}
+
+static void watch_forks(void) {
+    pthread_atfork(NULL, NULL, note_fork);
+}
+
+bool library_here(error *err) {
+    return !is_forked ||
+           error_set(err, "this process was forked after its parent had used smallworld with "
+                          "several threads; start it by spawn, or use threads = 1 in the parent");
+}
+
+backend *library_backend(const options *o, error *err) {
+    static pthread_once_t once = PTHREAD_ONCE_INIT;
+    if (!library_here(err)) return NULL;
+    backend *be = options_backend(&o->run, err);
+    pthread_once(&once, watch_forks);
+    if (be && o->run.threads != 1) has_threads = true;
+    return be;
+}
+
+static bool (*wants_to_stop)(void);
+
+void smallworld_on_wait(bool (*stop)(void)) {
+    wants_to_stop = stop;
+}
+
+bool library_is_interrupted(error *err) {
+    if (!wants_to_stop || !wants_to_stop()) return false;
+    error_set(err, "interrupted");
+    return true;
 }

@@ -12,6 +12,16 @@ bool library_fail(const error *err);
 /* Refuses NULL. */
 bool library_needs(const void *argument, const char *name, error *err);
 
+/* Refuses to go on in a process that was forked after a backend with several threads was made:
+ * OpenMP's threads are not there any more, and it would wait for them for ever. */
+bool library_here(error *err);
+
+/* Makes a backend as the options say. */
+backend *library_backend(const options *o, error *err);
+
+/* Whether the caller's function, see smallworld_on_wait, asks to stop. */
+bool library_is_interrupted(error *err);
+
 /* Sets run.* from the caller's options, which may be NULL. */
 bool library_options(options *o, const smallworld_options *given, error *err);
 

@@ -2,17 +2,20 @@
 
 #include "core/memory.h"
 #include "data/corpus.h"
+#include "probe/saved.h"
 #include "train/checkpoint.h"
 #include "train/evaluate.h"
 #include "train/generate.h"
 
 #include <math.h>
+#include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
 
 enum { DEFAULT_STREAMS = 32, MAX_STREAMS = 4096, STEPS = 64 };
 
 struct smallworld_model {
+    pthread_mutex_t lock; /* one call at a time */
     checkpoint checkpoint;
     backend *be;
     model *m;           /* reads `streams` texts side by side, STEPS bytes in each call */
@@ -27,7 +30,7 @@ struct smallworld_model {
         smallworld_state state;
         pooling how;
         int32_t *first, *last; /* [columns] on the device */
-        void *out;             /* real [units][columns] on the device */
+        void *out;             /* double [units][columns] on the device */
         int32_t *host_first, *host_last;
     } fold;
 };
@@ -65,7 +68,7 @@ static bool take_memory(smallworld_model *s, error *err) {
     s->fold.host_last = mem_alloc(columns, sizeof(int32_t));
     s->fold.first = be->allocate(be, columns * sizeof(int32_t));
     s->fold.last = be->allocate(be, columns * sizeof(int32_t));
-    s->fold.out = be->allocate(be, units * columns * be->real_size);
+    s->fold.out = be->allocate(be, units * columns * sizeof(double));
     if (s->fold.first && s->fold.last && s->fold.out) return true;
     return error_set(err, "not enough memory for features on %s", be->device);
 }
@@ -78,7 +81,7 @@ static bool load(smallworld_model *s, const char *path, const smallworld_options
     }
     if (!checkpoint_open(&s->checkpoint, path, err)) return false;
     options *o = &s->checkpoint.options;
-    if (library_options(o, given, err)) s->be = options_backend(&o->run, err);
+    if (library_options(o, given, err)) s->be = library_backend(o, err);
     if (s->be) s->m = checkpoint_model(&s->checkpoint, s->be, streams, STEPS, err);
     if (!s->m || !take_memory(s, err)) return false;
     s->forward = s->be->record(s->be, issue_forward, s->m);
@@ -92,6 +95,7 @@ smallworld_model *smallworld_load(const char *path, const smallworld_options *gi
         return NULL;
     }
     smallworld_model *s = mem_alloc(1, sizeof *s);
+    pthread_mutex_init(&s->lock, NULL);
     if (load(s, path, given, &err)) return s;
     library_fail(&err);
     smallworld_free(s);
@@ -118,6 +122,7 @@ void smallworld_free(smallworld_model *s) {
     free(s->received);
     free(s->targets);
     free(s->bytes);
+    pthread_mutex_destroy(&s->lock);
     free(s);
 }
 
@@ -190,9 +195,9 @@ static void fill(smallworld_model *s, const round_of_texts *r, size_t from) {
 /* The destination of results, text after text. `place` counts the bytes of the texts before the
  * round. */
 typedef struct destination {
-    void (*take)(smallworld_model *s, const round_of_texts *r, size_t from, void *out,
-                 const size_t *place);
-    void (*finish)(smallworld_model *s, const round_of_texts *r, void *out);
+    bool (*take)(smallworld_model *s, const round_of_texts *r, size_t from, void *out,
+                 const size_t *place, error *err);
+    bool (*finish)(smallworld_model *s, const round_of_texts *r, void *out, error *err);
     void *out;
 } destination;
 
@@ -210,12 +215,12 @@ static bool read_texts(smallworld_model *s, const uint8_t *const *texts, const s
             if (lengths[first + k] > r.longest) r.longest = lengths[first + k];
         }
         model_zero_state(s->m);
-        for (size_t from = 0; from < r.longest; from += (size_t)s->m->steps) {
+        for (size_t from = 0; from < r.longest && fine; from += (size_t)s->m->steps) {
             fill(s, &r, from);
-            d->take(s, &r, from, d->out, place);
+            fine = d->take(s, &r, from, d->out, place, err) && !library_is_interrupted(err);
         }
-        if (d->finish) d->finish(s, &r, d->out);
-        fine = s->be->finish(s->be, err);
+        if (fine && d->finish) fine = d->finish(s, &r, d->out, err);
+        fine = fine && s->be->finish(s->be, err);
     }
     free(place);
     return fine;
@@ -232,7 +237,7 @@ static const void *receive(smallworld_model *s, const void *source, size_t bytes
 static bool check_texts(const smallworld_model *s, const uint8_t *const *texts,
                         const size_t *lengths, size_t count, const void *out, const char *name,
                         error *err) {
-    if (!library_needs(s, "model", err)) return false;
+    if (!library_here(err) || !library_needs(s, "model", err)) return false;
     if (count == 0) return true;
     if (!library_needs(texts, "texts", err) || !library_needs(lengths, "lengths", err) ||
         !library_needs(out, name, err)) {
@@ -255,10 +260,14 @@ static bool check_pool(smallworld_pool pool, error *err) {
            error_set(err, "pool: expected 0 (last), 1 (mean) or 2 (max), got %d", (int)pool);
 }
 
+static bool not_finite(const char *what, error *err) {
+    return error_set(err, "%s: not finite: the model's weights are too large", what);
+}
+
 /* ------------------------------------------------------------------------------------- score */
 
-static void take_bits(smallworld_model *s, const round_of_texts *r, size_t from, void *out,
-                      const size_t *place) {
+static bool take_bits(smallworld_model *s, const round_of_texts *r, size_t from, void *out,
+                      const size_t *place, error *err) {
     size_t columns = (size_t)s->m->columns, positions = (size_t)s->m->steps * columns;
     float *bits = out;
     model_set_text(s->m, s->bytes, s->targets);
@@ -268,20 +277,23 @@ static void take_bits(smallworld_model *s, const round_of_texts *r, size_t from,
         if (from == 0) bits[place[k]] = NAN;
         for (size_t t = 0; t < bytes_here(s, r, k, from); t++) {
             if (s->targets[t * columns + k] < 0) continue;
-            bits[place[k] + from + t + 1] = losses[t * columns + k] / (float)M_LN2;
+            const float loss = losses[t * columns + k];
+            if (!isfinite(loss)) return not_finite("score", err);
+            bits[place[k] + from + t + 1] = loss / (float)M_LN2;
         }
     }
+    return true;
 }
 
 bool smallworld_score(smallworld_model *s, const uint8_t *const *texts, const size_t *lengths,
                       size_t count, float *bits) {
     error err;
     destination d = {.take = take_bits, .out = bits};
-    if (check_texts(s, texts, lengths, count, bits, "bits", &err) &&
-        read_texts(s, texts, lengths, count, &d, &err)) {
-        return true;
-    }
-    return library_fail(&err);
+    if (!check_texts(s, texts, lengths, count, bits, "bits", &err)) return library_fail(&err);
+    pthread_mutex_lock(&s->lock);
+    const bool done = read_texts(s, texts, lengths, count, &d, &err);
+    pthread_mutex_unlock(&s->lock);
+    return done || library_fail(&err);
 }
 
 /* ------------------------------------------------------------------------------------ states */
@@ -294,8 +306,8 @@ static float state_at(const char *states, size_t index, size_t size) {
     return value;
 }
 
-static void take_states(smallworld_model *s, const round_of_texts *r, size_t from, void *out,
-                        const size_t *place) {
+static bool take_states(smallworld_model *s, const round_of_texts *r, size_t from, void *out,
+                        const size_t *place, error *err) {
     size_t columns = (size_t)s->m->columns, units = (size_t)s->m->config.hidden, size;
     const void *source = planes(s, s->fold.state, &size);
     float *states = out;
@@ -307,9 +319,11 @@ static void take_states(smallworld_model *s, const round_of_texts *r, size_t fro
             float *row = states + (place[k] + from + t) * units;
             for (size_t u = 0; u < units; u++) {
                 row[u] = state_at(all, (t * units + u) * columns + k, size);
+                if (!isfinite(row[u])) return not_finite("states", err);
             }
         }
     }
+    return true;
 }
 
 bool smallworld_states(smallworld_model *s, const uint8_t *const *texts, const size_t *lengths,
@@ -320,8 +334,11 @@ bool smallworld_states(smallworld_model *s, const uint8_t *const *texts, const s
         !check_state(state, &err)) {
         return library_fail(&err);
     }
+    pthread_mutex_lock(&s->lock);
     s->fold.state = state;
-    return read_texts(s, texts, lengths, count, &d, &err) || library_fail(&err);
+    const bool done = read_texts(s, texts, lengths, count, &d, &err);
+    pthread_mutex_unlock(&s->lock);
+    return done || library_fail(&err);
 }
 
 /* ---------------------------------------------------------------------------------- features */
@@ -331,38 +348,42 @@ static void start_pooling(smallworld_model *s) {
     backend *be = s->be;
     size_t count = (size_t)s->m->config.hidden * (size_t)s->m->columns;
     if (s->fold.how != POOL_MAX) {
-        be->zero(be, s->fold.out, count * sizeof(float));
+        be->zero(be, s->fold.out, count * sizeof(double));
         return;
     }
-    float *least = mem_alloc(count, sizeof *least);
+    double *least = mem_alloc(count, sizeof *least);
     for (size_t i = 0; i < count; i++) least[i] = -INFINITY;
     be->upload(be, s->fold.out, least, count * sizeof *least);
     free(least);
 }
 
-static void take_pooled(smallworld_model *s, const round_of_texts *r, size_t from, void *out,
-                        const size_t *place) {
+static bool take_pooled(smallworld_model *s, const round_of_texts *r, size_t from, void *out,
+                        const size_t *place, error *err) {
     backend *be = s->be;
     size_t columns = (size_t)s->m->columns;
-    (void)r, (void)out, (void)place;
+    (void)r, (void)out, (void)place, (void)err;
     if (from == 0) start_pooling(s);
     model_set_text(s->m, s->bytes, NULL);
     be->upload(be, s->fold.first, s->fold.host_first, columns * sizeof(int32_t));
     be->upload(be, s->fold.last, s->fold.host_last, columns * sizeof(int32_t));
     be->replay(be, s->pooled);
+    return true;
 }
 
-static void write_features(smallworld_model *s, const round_of_texts *r, void *out) {
+static bool write_features(smallworld_model *s, const round_of_texts *r, void *out, error *err) {
     size_t columns = (size_t)s->m->columns, units = (size_t)s->m->config.hidden;
-    const float *pooled = receive(s, s->fold.out, units * columns * sizeof *pooled);
+    const double *pooled = receive(s, s->fold.out, units * columns * sizeof *pooled);
     float *features = out;
     for (size_t k = 0; k < r->count; k++) {
-        float length = (float)r->lengths[r->first + k];
-        float scale = s->fold.how == POOL_MEAN ? 1 / length : 1;
+        double length = (double)r->lengths[r->first + k];
+        double share = s->fold.how == POOL_MEAN ? length : 1;
         for (size_t u = 0; u < units; u++) {
-            features[(r->first + k) * units + u] = pooled[u * columns + k] * scale;
+            const float value = (float)(pooled[u * columns + k] / share);
+            if (!isfinite(value)) return not_finite("features", err);
+            features[(r->first + k) * units + u] = value;
         }
     }
+    return true;
 }
 
 bool smallworld_features(smallworld_model *s, const uint8_t *const *texts, const size_t *lengths,
@@ -374,11 +395,92 @@ bool smallworld_features(smallworld_model *s, const uint8_t *const *texts, const
         !check_state(state, &err) || !check_pool(pool, &err)) {
         return library_fail(&err);
     }
+    pthread_mutex_lock(&s->lock);
     if (s->pooled) s->be->recording_free(s->be, s->pooled);
     s->fold.state = state;
     s->fold.how = (pooling)pool;
     s->pooled = s->be->record(s->be, issue_pooled, s);
-    return read_texts(s, texts, lengths, count, &d, &err) || library_fail(&err);
+    const bool done = read_texts(s, texts, lengths, count, &d, &err);
+    pthread_mutex_unlock(&s->lock);
+    return done || library_fail(&err);
+}
+
+/* ------------------------------------------------------------------------------------ probes */
+
+struct smallworld_probe {
+    smallworld_model *model;
+    saved_probe saved;
+};
+
+smallworld_probe *smallworld_probe_load(smallworld_model *s, const char *path) {
+    error err;
+    smallworld_probe *p = NULL;
+    if (library_needs(s, "model", &err) && library_needs(path, "probe", &err)) {
+        p = mem_alloc(1, sizeof *p);
+        p->model = s;
+        if (saved_open(&p->saved, path, &err)) {
+            const saved_probe *saved = &p->saved;
+            const int64_t features = s->m->config.hidden * saved->origin.pools.count;
+            if (saved->origin.known &&
+                saved_check(saved, features, checkpoint_checksum(&s->checkpoint), path, &err))
+                return p;
+            if (!saved->origin.known) {
+                error_set(&err, "%s: expected a probe on features of smallworld features", path);
+            }
+            saved_close(&p->saved);
+        }
+        free(p);
+    }
+    library_fail(&err);
+    return NULL;
+}
+
+void smallworld_probe_free(smallworld_probe *p) {
+    if (!p) return;
+    saved_close(&p->saved);
+    free(p);
+}
+
+int smallworld_probe_classes(const smallworld_probe *p) {
+    return p ? p->saved.classes : 0;
+}
+
+const char *smallworld_probe_class(const smallworld_probe *p, int k) {
+    return p && k >= 0 && k < p->saved.classes ? p->saved.name[k] : "";
+}
+
+bool smallworld_predict(smallworld_probe *p, const uint8_t *const *texts, const size_t *lengths,
+                        size_t count, double *probability) {
+    error err;
+    if (!library_needs(p, "probe", &err) ||
+        (count > 0 && !library_needs(probability, "probability", &err))) {
+        return library_fail(&err);
+    }
+    const saved_probe *saved = &p->saved;
+    const pool_list *pools = &saved->origin.pools;
+    const size_t units = (size_t)p->model->m->config.hidden, kinds = (size_t)pools->count;
+    const size_t batch = (size_t)p->model->m->batch;
+    float *each = mem_alloc(batch * units, sizeof *each);
+    float *rows = mem_alloc(batch * units * kinds, sizeof *rows);
+    bool done = true;
+    for (size_t first = 0; first < count && done; first += batch) {
+        const size_t here = count - first < batch ? count - first : batch;
+        for (size_t k = 0; k < kinds && done; k++) {
+            done = smallworld_features(p->model, texts + first, lengths + first, here,
+                                       (smallworld_state)saved->origin.state,
+                                       (smallworld_pool)pools->kinds[k], each);
+            for (size_t i = 0; i < here; i++) {
+                memcpy(rows + (i * kinds + k) * units, each + i * units, units * sizeof *each);
+            }
+        }
+        for (size_t i = 0; i < here && done; i++) {
+            saved_apply(saved, rows + i * kinds * units,
+                        probability + (first + i) * (size_t)saved->classes);
+        }
+    }
+    free(each);
+    free(rows);
+    return done;
 }
 
 /* ------------------------------------------------------------------------------------ writing */
@@ -409,14 +511,18 @@ bool smallworld_generate(smallworld_model *s, const uint8_t *prompt, size_t leng
                          double temperature, int top_k, double top_p, uint64_t seed,
                          uint8_t *text) {
     error err;
-    generation how = {prompt, length, count, temperature, top_k, top_p, seed};
-    if (!library_needs(s, "model", &err) || !library_needs(prompt, "prompt", &err) ||
+    generation how = {prompt, length, count, temperature,
+                      top_k,  top_p,  seed,  library_is_interrupted};
+    if (!library_here(&err) || !library_needs(s, "model", &err) ||
+        !library_needs(prompt, "prompt", &err) ||
         (count > 0 && !library_needs(text, "text", &err)) ||
         !check_generate(length, count, temperature, top_k, top_p, &err)) {
         return library_fail(&err);
     }
     uint8_t *whole = mem_alloc(length + count, 1);
+    pthread_mutex_lock(&s->lock);
     bool done = make_writer(s, &err) && generate(s->writer, &how, whole, &err);
+    pthread_mutex_unlock(&s->lock);
     if (done && count > 0) memcpy(text, whole + length, count); /* text may be NULL */
     free(whole);
     return done || library_fail(&err);

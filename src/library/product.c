@@ -4,15 +4,24 @@
 #include "graph/graph.h"
 #include "graph/taps.h"
 
+#include <limits.h>
+#include <pthread.h>
 #include <stdlib.h>
 
+/* Memory of the device that grows. */
+typedef struct growing {
+    void *memory;
+    size_t size;
+} growing;
+
 struct smallworld_product {
+    pthread_mutex_t lock;
     backend *be;
     layout *layout;
     device_layout *device;
-    tap_table *taps; /* the backend's, of a convolution; else NULL */
-    void *workspace; /* workspace of wgrad; grows */
-    size_t workspace_size;
+    tap_table *taps;   /* the backend's, of a convolution; else NULL */
+    growing workspace; /* of wgrad */
+    growing padding;   /* copies whose columns are a multiple of the backend's */
 };
 
 static bool check_sizes(const char *name, int nodes, int block, error *err) {
@@ -60,7 +69,7 @@ static bool open_product(smallworld_product *p, const tap_table *taps,
                          const smallworld_options *given, error *err) {
     options o;
     options_begin(&o);
-    if (library_options(&o, given, err)) p->be = options_backend(&o.run, err);
+    if (library_options(&o, given, err)) p->be = library_backend(&o, err);
     options_free(&o);
     if (!p->be) return false;
     if (!p->be->use_stream && p->be->precision == BF16) {
@@ -69,6 +78,12 @@ static bool open_product(smallworld_product *p, const tap_table *taps,
     p->device = p->be->layout_create(p->be, p->layout);
     if (taps) p->taps = p->be->taps_create(p->be, taps);
     return p->be->finish(p->be, err);
+}
+
+static smallworld_product *new_product(void) {
+    smallworld_product *p = mem_alloc(1, sizeof *p);
+    pthread_mutex_init(&p->lock, NULL);
+    return p;
 }
 
 static smallworld_product *made_product(smallworld_product *p, bool done, const error *err) {
@@ -81,7 +96,7 @@ static smallworld_product *made_product(smallworld_product *p, bool done, const 
 smallworld_product *smallworld_product_create(int nodes, int block, const int32_t (*blocks)[2],
                                               int count, const smallworld_options *options) {
     error err;
-    smallworld_product *p = mem_alloc(1, sizeof *p);
+    smallworld_product *p = new_product();
     p->layout = square_layout(nodes, block, blocks, count, &err);
     return made_product(p, p->layout && open_product(p, NULL, options, &err), &err);
 }
@@ -116,7 +131,7 @@ smallworld_product *smallworld_conv_create(int out_nodes, int in_nodes, int bloc
                                            const smallworld_options *options) {
     error err;
     conv_shape s;
-    smallworld_product *p = mem_alloc(1, sizeof *p);
+    smallworld_product *p = new_product();
     bool done = !shape || finish_shape(&s, shape, &err);
     if (done) {
         const int taps = shape ? conv_positions(s.filter) : 0;
@@ -134,12 +149,14 @@ void smallworld_product_free(smallworld_product *p) {
     if (p->be) {
         error ignored;
         p->be->finish(p->be, &ignored);
-        if (p->workspace) p->be->release(p->be, p->workspace);
+        if (p->workspace.memory) p->be->release(p->be, p->workspace.memory);
+        if (p->padding.memory) p->be->release(p->be, p->padding.memory);
         p->be->taps_free(p->be, p->taps);
         p->be->layout_free(p->be, p->device);
         p->be->destroy(p->be);
     }
     layout_free(p->layout);
+    pthread_mutex_destroy(&p->lock);
     free(p);
 }
 
@@ -160,12 +177,20 @@ int smallworld_product_wgrad_columns(const smallworld_product *p) {
     return p->taps ? p->be->product_multiple : wgrad_multiple(p->be);
 }
 
-/* An array of a product. */
+/* An array of a product: `rows` rows of one element a column, or weights, which have no columns. */
 typedef struct array {
     const char *name;
-    const void *pointer;
-    size_t bytes;
+    void *pointer;
+    size_t rows, element;
+    size_t bytes; /* of all of it */
 } array;
+
+/* A call: result = first second. */
+typedef struct call {
+    enum { CALL_FPROP, CALL_DGRAD, CALL_WGRAD } op;
+    array first, second, result;
+    int columns, padded; /* `padded`: the next multiple that the backend takes */
+} call;
 
 static bool overlap(const array *a, const array *b) {
     const uintptr_t first = (uintptr_t)a->pointer, second = (uintptr_t)b->pointer;
@@ -176,107 +201,179 @@ static size_t positions(const smallworld_product *p, bool in) {
     return !p->taps ? 1 : (size_t)(in ? p->taps->in_positions : p->taps->out_positions);
 }
 
-/* Checks a product's columns and its arrays, two operands and the result, and selects its
- * stream. */
-static bool begin(smallworld_product *p, const array arrays[3], int columns, int multiple,
-                  void *stream, error *err) {
+static array weights(const smallworld_product *p, const char *name, const void *w, size_t element) {
+    return (array){name, (void *)(uintptr_t)w, 0, element, layout_weights(p->layout) * element};
+}
+
+/* x or dx, `in`, or y or dy. */
+static array activations(const smallworld_product *p, const char *name, bool in, const void *x,
+                         int columns) {
+    const size_t rows = (in ? layout_inputs(p->layout) : layout_rows(p->layout)) * positions(p, in);
+    const size_t element = p->be->operand_size, width = columns > 0 ? (size_t)columns : 0;
+    return (array){name, (void *)(uintptr_t)x, rows, element, rows * width * element};
+}
+
+/* Checks a product's columns and its arrays, and selects its stream. */
+static bool begin(smallworld_product *p, call *c, int multiple, void *stream, error *err) {
     const backend_limits *most = &p->be->limits;
-    if (columns < 1 || columns % multiple) {
-        return error_set(err, "columns: expected a multiple of %d, got %d", multiple, columns);
+    if (c->columns < 1) {
+        return error_set(err, "columns: expected at least 1, got %d", c->columns);
     }
+    const size_t padded =
+        ((size_t)c->columns + (size_t)multiple - 1) / (size_t)multiple * (size_t)multiple;
     const size_t rows = layout_rows(p->layout), inputs = layout_inputs(p->layout);
     const size_t out = positions(p, false), in = positions(p, true), steps = in > out ? in : out;
-    if (steps > most->steps || (size_t)columns > most->positions / steps ||
-        (rows > inputs ? rows : inputs) > most->step_values / (size_t)columns) {
+    if (padded > INT_MAX || steps > most->steps || padded > most->positions / steps ||
+        (rows > inputs ? rows : inputs) > most->step_values / padded) {
         return error_set(err, "columns: too many for %s, got %d at %zu positions", p->be->device,
-                         columns, steps);
+                         c->columns, steps);
     }
+    c->padded = (int)padded;
+    const array *const arrays[] = {&c->first, &c->second, &c->result};
     for (int i = 0; i < 3; i++) {
-        if (!library_needs(arrays[i].pointer, arrays[i].name, err)) return false;
-        if ((uintptr_t)arrays[i].pointer % 16) {
-            return error_set(err, "%s: expected memory aligned to 16 bytes", arrays[i].name);
+        if (!library_needs(arrays[i]->pointer, arrays[i]->name, err)) return false;
+        if ((uintptr_t)arrays[i]->pointer % 16) {
+            return error_set(err, "%s: expected memory aligned to 16 bytes", arrays[i]->name);
         }
-        if (i < 2 && overlap(&arrays[i], &arrays[2])) {
-            return error_set(err, "%s: expected memory that %s does not overlap", arrays[2].name,
-                             arrays[i].name);
+        if (i < 2 && overlap(arrays[i], arrays[2])) {
+            return error_set(err, "%s: expected memory that %s does not overlap", arrays[2]->name,
+                             arrays[i]->name);
         }
     }
     return !p->be->use_stream || p->be->use_stream(p->be, stream, err);
 }
 
-static size_t weight_bytes(const smallworld_product *p, size_t element) {
-    return layout_weights(p->layout) * element;
+/* Makes a block of memory larger, after the last use of the smaller one has ended. */
+static bool grow(smallworld_product *p, growing *block, size_t bytes, error *err) {
+    if (bytes <= block->size) return true;
+    if (!p->be->finish(p->be, err)) return false;
+    if (block->memory) p->be->release(p->be, block->memory);
+    block->memory = p->be->allocate(p->be, bytes);
+    block->size = block->memory ? bytes : 0;
+    return block->memory || error_set(err, "not enough memory for %zu bytes of workspace", bytes);
 }
 
-/* Of x and dx, `in`, or of y and dy. */
-static size_t activation_bytes(const smallworld_product *p, bool in, int columns) {
-    const size_t rows = in ? layout_inputs(p->layout) : layout_rows(p->layout);
-    return rows * positions(p, in) * (columns > 0 ? (size_t)columns : 0) * p->be->operand_size;
+static size_t padded_bytes(const array *a, int padded) {
+    const size_t bytes = a->rows * (size_t)padded * a->element;
+    return (bytes + 255) / 256 * 256;
 }
 
-/* What fprop and dgrad check, an operand and a result beside w, under their own names. */
-static bool begin_product(smallworld_product *p, const void *w, bool forward, const void *x,
-                          void *y, int columns, void *stream, error *err) {
-    if (!library_needs(p, "product", err)) return false;
-    const array arrays[] = {{"w", w, weight_bytes(p, p->be->operand_size)},
-                            {forward ? "x" : "dy", x, activation_bytes(p, forward, columns)},
-                            {forward ? "y" : "dx", y, activation_bytes(p, !forward, columns)}};
-    return begin(p, arrays, columns, p->be->product_multiple, stream, err);
+/* The columns that the backend wants beside the caller's are zeros. */
+static void *pad(smallworld_product *p, const array *a, const call *c, char **room, bool copy) {
+    if (a->rows == 0) return a->pointer;
+    char *at = *room;
+    const size_t width = (size_t)c->columns * a->element, pitch = (size_t)c->padded * a->element;
+    *room += padded_bytes(a, c->padded);
+    if (copy) {
+        p->be->zero(p->be, at, pitch * a->rows);
+        p->be->copy_rows(p->be, at, pitch, a->pointer, width, width, a->rows);
+    }
+    return at;
+}
+
+static void compute(smallworld_product *p, const call *c, const void *a, const void *b, void *out) {
+    backend *be = p->be;
+    const int columns = c->padded;
+    switch (c->op) {
+    case CALL_FPROP:
+        if (p->taps) {
+            be->conv_fprop(be, p->device, p->taps, a, b, columns, out);
+        } else {
+            be->fprop(be, p->device, a, b, 1, columns, out, OPERAND, NULL);
+        }
+        break;
+    case CALL_DGRAD:
+        if (p->taps) {
+            be->conv_dgrad(be, p->device, p->taps, a, b, columns, out);
+        } else {
+            be->dgrad(be, p->device, a, b, 1, columns, out, OPERAND);
+        }
+        break;
+    case CALL_WGRAD:
+        if (p->taps) {
+            be->conv_wgrad(be, p->device, p->taps, a, b, columns, out);
+        } else {
+            be->wgrad(be, p->device, a, b, 1, columns, out, p->workspace.memory);
+        }
+        break;
+    }
+}
+
+/* Columns that are no multiple of the backend's pass through copies that are. */
+static bool multiply(smallworld_product *p, call *c, int multiple, void *stream, error *err) {
+    if (!begin(p, c, multiple, stream, err)) return false;
+    const bool sums = c->op == CALL_WGRAD && !p->taps;
+    if (sums &&
+        !grow(p, &p->workspace, p->be->wgrad_workspace(p->be, p->layout, 1, c->padded), err)) {
+        return false;
+    }
+    if (c->padded == c->columns) {
+        compute(p, c, c->first.pointer, c->second.pointer, c->result.pointer);
+        return true;
+    }
+    const size_t bytes = padded_bytes(&c->first, c->padded) + padded_bytes(&c->second, c->padded) +
+                         padded_bytes(&c->result, c->padded);
+    if (!grow(p, &p->padding, bytes, err)) return false;
+    char *room = p->padding.memory;
+    const void *a = pad(p, &c->first, c, &room, true), *b = pad(p, &c->second, c, &room, true);
+    void *out = pad(p, &c->result, c, &room, false);
+    compute(p, c, a, b, out);
+    if (out != c->result.pointer) {
+        const size_t width = (size_t)c->columns * c->result.element;
+        p->be->copy_rows(p->be, c->result.pointer, width, out,
+                         (size_t)c->padded * c->result.element, width, c->result.rows);
+    }
+    return true;
+}
+
+/* What all three do, one thread at a time. */
+static bool run(smallworld_product *p, call *c, int multiple, void *stream) {
+    error err;
+    pthread_mutex_lock(&p->lock);
+    const bool done = library_here(&err) && multiply(p, c, multiple, stream, &err);
+    pthread_mutex_unlock(&p->lock);
+    return done || library_fail(&err);
+}
+
+static bool needs_product(const smallworld_product *p) {
+    error err;
+    return library_needs(p, "product", &err) || library_fail(&err);
 }
 
 bool smallworld_fprop(smallworld_product *p, const void *w, const void *x, void *y, int columns,
                       void *stream) {
-    error err;
-    if (!begin_product(p, w, true, x, y, columns, stream, &err)) return library_fail(&err);
-    if (p->taps) {
-        p->be->conv_fprop(p->be, p->device, p->taps, w, x, columns, y);
-    } else {
-        p->be->fprop(p->be, p->device, w, x, 1, columns, y, OPERAND, NULL);
-    }
-    return true;
+    if (!needs_product(p)) return false;
+    call c = {CALL_FPROP,
+              weights(p, "w", w, p->be->operand_size),
+              activations(p, "x", true, x, columns),
+              activations(p, "y", false, y, columns),
+              columns,
+              0};
+    return run(p, &c, p->be->product_multiple, stream);
 }
 
 bool smallworld_dgrad(smallworld_product *p, const void *w, const void *dy, void *dx, int columns,
                       void *stream) {
-    error err;
-    if (!begin_product(p, w, false, dy, dx, columns, stream, &err)) return library_fail(&err);
-    if (p->taps) {
-        p->be->conv_dgrad(p->be, p->device, p->taps, w, dy, columns, dx);
-    } else {
-        p->be->dgrad(p->be, p->device, w, dy, 1, columns, dx, OPERAND);
-    }
-    return true;
-}
-
-/* Makes the workspace larger, after the last use of the smaller one has ended. */
-static bool grow_workspace(smallworld_product *p, size_t bytes, error *err) {
-    if (bytes <= p->workspace_size) return true;
-    if (!p->be->finish(p->be, err)) return false;
-    if (p->workspace) p->be->release(p->be, p->workspace);
-    p->workspace = p->be->allocate(p->be, bytes);
-    p->workspace_size = p->workspace ? bytes : 0;
-    return p->workspace ||
-           error_set(err, "wgrad: not enough memory for %zu bytes of workspace", bytes);
+    if (!needs_product(p)) return false;
+    call c = {CALL_DGRAD,
+              weights(p, "w", w, p->be->operand_size),
+              activations(p, "dy", false, dy, columns),
+              activations(p, "dx", true, dx, columns),
+              columns,
+              0};
+    return run(p, &c, p->be->product_multiple, stream);
 }
 
 bool smallworld_wgrad(smallworld_product *p, const void *dy, const void *x, float *dw, int columns,
                       void *stream) {
-    error err;
-    if (!library_needs(p, "product", &err)) return library_fail(&err);
-    const array arrays[] = {{"dy", dy, activation_bytes(p, false, columns)},
-                            {"x", x, activation_bytes(p, true, columns)},
-                            {"dw", dw, weight_bytes(p, sizeof *dw)}};
-    if (!begin(p, arrays, columns, smallworld_product_wgrad_columns(p), stream, &err) ||
-        !grow_workspace(p, p->taps ? 0 : p->be->wgrad_workspace(p->be, p->layout, 1, columns),
-                        &err)) {
-        return library_fail(&err);
-    }
-    if (p->taps) {
-        p->be->conv_wgrad(p->be, p->device, p->taps, dy, x, columns, dw);
-    } else {
-        p->be->wgrad(p->be, p->device, dy, x, 1, columns, dw, p->workspace);
-    }
-    return true;
+    if (!needs_product(p)) return false;
+    call c = {CALL_WGRAD,
+              activations(p, "dy", false, dy, columns),
+              activations(p, "x", true, x, columns),
+              weights(p, "dw", dw, sizeof *dw),
+              columns,
+              0};
+    return run(p, &c, smallworld_product_wgrad_columns(p), stream);
 }
 
 bool smallworld_product_wait(smallworld_product *p) {

@@ -3,9 +3,10 @@
  *     smallworld_model *m = smallworld_load("runs/quickstart/last.safetensors", NULL);
  *     if (!m) fprintf(stderr, "%s\n", smallworld_error());
  *
- * A function that can fail returns false or NULL and leaves a line of text in smallworld_error(). A
- * model or a product is used by one thread at a time; different ones by different threads. An
- * argument that must not be NULL, or that is out of range, is such a failure; functions that return
+ * A function that can fail returns false or NULL and leaves a line of text in smallworld_error().
+ * Threads may share a model or a product: its calls run one after another. Free it when none runs.
+ * After a fork the child may use the library only if the parent had used it with threads = 1, or not
+ * at all; else calls fail. An argument that must not be NULL, or that is out of range, is such a failure; functions that return
  * a number give 0 for a NULL model or product. Where the host's memory runs out, the process ends
  * with a message, as the program does. */
 #ifndef SMALLWORLD_H
@@ -26,6 +27,10 @@ SMALLWORLD_API const char *smallworld_version(void);
 
 /* Returns the reason for this thread's last failure, or "". It is valid until the next failure. */
 SMALLWORLD_API const char *smallworld_error(void);
+
+/* Sets a function that long calls of models ask from time to time, from the thread that called,
+ * whether to stop: they then fail with "interrupted". NULL, the default: they do not ask. */
+SMALLWORLD_API void smallworld_on_wait(bool (*stop)(void));
 
 /* Where to compute. NULL in place of the struct, or a member that is NULL or 0, means the default.
  */
@@ -78,6 +83,18 @@ SMALLWORLD_API bool smallworld_features(smallworld_model *m, const uint8_t *cons
                                         const size_t *lengths, size_t count, smallworld_state state,
                                         smallworld_pool pool, float *features);
 
+/* A probe that `smallworld probe --out` saved, for the model on whose features it was fitted; other
+ * models are refused. Free it, with smallworld_probe_free, before its model. */
+typedef struct smallworld_probe smallworld_probe;
+SMALLWORLD_API smallworld_probe *smallworld_probe_load(smallworld_model *m, const char *path);
+SMALLWORLD_API void smallworld_probe_free(smallworld_probe *p);
+SMALLWORLD_API int smallworld_probe_classes(const smallworld_probe *p);
+SMALLWORLD_API const char *smallworld_probe_class(const smallworld_probe *p, int k); /* its name */
+
+/* Computes the probability of each class, text after text: probability [count][classes]. */
+SMALLWORLD_API bool smallworld_predict(smallworld_probe *p, const uint8_t *const *texts,
+                                       const size_t *lengths, size_t count, double *probability);
+
 /* Writes `count` bytes that follow `prompt` to `text`. The prompt has at least one byte; documents
  * start with "\n ". temperature 0 always takes the likeliest byte. top_k draws among this many
  * likeliest bytes, 0 among all. top_p draws among the fewest likeliest bytes that reach this
@@ -112,7 +129,8 @@ SMALLWORLD_API void smallworld_product_free(smallworld_product *p);
 SMALLWORLD_API bool smallworld_product_on_gpu(const smallworld_product *p);
 SMALLWORLD_API int smallworld_product_element_size(const smallworld_product *p); /* 4, or 2: bf16 */
 
-/* The numbers that `columns` must be a multiple of: in fprop and dgrad, and in wgrad. */
+/* Multiples of these numbers of columns, in fprop and dgrad, and in wgrad, are computed without a
+ * copy; others pass through padded copies of the activations. */
 SMALLWORLD_API int smallworld_product_columns(const smallworld_product *p);
 SMALLWORLD_API int smallworld_product_wgrad_columns(const smallworld_product *p);
 

@@ -17,7 +17,7 @@
 typedef struct group {
     const uint32_t *documents;
     int count;
-    float *pooled; /* [pools][units][columns], copied from the device */
+    double *pooled; /* [pools][units][columns], copied from the device */
 } group;
 
 typedef struct extractor {
@@ -30,9 +30,9 @@ typedef struct extractor {
     size_t plane;          /* units x columns */
     int32_t *first, *last; /* [columns] on the device: the first and last step to pool */
     int32_t *latest;       /* [columns] on the device: the last one of them */
-    void *pooled;          /* real [pools][units][columns] on the device */
+    void *pooled;          /* double [pools][units][columns] on the device */
     /* [pools][units][columns]: the device fills one while the writer reads the other */
-    float *host[2];
+    double *host[2];
     uint8_t *bytes; /* [steps][columns] */
     int32_t *host_latest, *host_last;
 
@@ -102,22 +102,22 @@ static void issue_step(void *argument) {
         pooling how = e->how->pools.kinds[p];
         be->pool(be, model_state(m, cell ? MODEL_C : MODEL_H, 1), cell ? REAL : OPERAND, m->steps,
                  (int)m->config.hidden, m->columns, how == POOL_LAST ? e->latest : e->first,
-                 e->last, how, (float *)e->pooled + (size_t)p * e->plane);
+                 e->last, how, (double *)e->pooled + (size_t)p * e->plane);
     }
 }
 
 /* Sets the values that pooling starts from: 0, or minus infinity for the maximum. They pass through
  * `host`. */
-static void start_pooling(extractor *e, float *host) {
+static void start_pooling(extractor *e, double *host) {
     backend *be = e->m->be;
     for (int p = 0; p < e->how->pools.count; p++) {
-        float *pooled = (float *)e->pooled + (size_t)p * e->plane;
+        double *pooled = (double *)e->pooled + (size_t)p * e->plane;
         if (e->how->pools.kinds[p] != POOL_MAX) {
-            be->zero(be, pooled, e->plane * sizeof(float));
+            be->zero(be, pooled, e->plane * sizeof(double));
             continue;
         }
         for (size_t i = 0; i < e->plane; i++) host[i] = -INFINITY;
-        be->upload(be, pooled, host, e->plane * sizeof(float));
+        be->upload(be, pooled, host, e->plane * sizeof(double));
     }
 }
 
@@ -181,7 +181,7 @@ static void run_group(extractor *e, const group *g) {
         show_progress(e, g, from + (uint64_t)e->m->steps);
     }
     size_t count = (size_t)e->how->pools.count * e->plane;
-    be->download(be, g->pooled, e->pooled, count * sizeof(float));
+    be->download(be, g->pooled, e->pooled, count * sizeof(double));
 }
 
 /* ------------------------------------------------------------------------------------- rows */
@@ -191,14 +191,14 @@ static void run_group(extractor *e, const group *g) {
 static void turn_over(const extractor *e, const group *g, int p) {
     const size_t units = (size_t)e->m->config.hidden, columns = (size_t)e->m->columns, tile = 16;
     const size_t width = units * (size_t)e->how->pools.count;
-    const float *pooled = g->pooled + (size_t)p * e->plane;
+    const double *pooled = g->pooled + (size_t)p * e->plane;
     for (size_t u0 = 0; u0 < units; u0 += tile) {
         size_t u1 = u0 + tile < units ? u0 + tile : units;
         for (size_t k = 0; k < (size_t)g->count; k++) {
             bool mean = e->how->pools.kinds[p] == POOL_MEAN;
-            float scale = mean ? 1 / (float)e->c->documents[g->documents[k]].length : 1;
+            double share = mean ? (double)e->c->documents[g->documents[k]].length : 1;
             float *row = e->rows + k * width + (size_t)p * units;
-            for (size_t u = u0; u < u1; u++) row[u] = pooled[u * columns + k] * scale;
+            for (size_t u = u0; u < u1; u++) row[u] = (float)(pooled[u * columns + k] / share);
         }
     }
 }
@@ -206,6 +206,13 @@ static void turn_over(const extractor *e, const group *g, int p) {
 /* Writes rows to their documents' places in the file, or hands them to `take`. */
 static bool write_rows(extractor *e, const group *g, error *err) {
     size_t units = (size_t)e->m->config.hidden * (size_t)e->how->pools.count;
+    for (size_t i = 0; i < (size_t)g->count * units; i++) {
+        if (isfinite(e->rows[i])) continue;
+        return error_set(err,
+                         "document %u: its features are not finite: the model's weights are "
+                         "too large",
+                         g->documents[i / units]);
+    }
     for (int k = 0; e->take && k < g->count; k++) {
         e->take(e->argument, g->documents[k], e->rows + (size_t)k * units);
     }
@@ -275,7 +282,7 @@ static bool take_memory(extractor *e, error *err) {
     e->first = be->allocate(be, numbers);
     e->last = be->allocate(be, numbers);
     e->latest = be->allocate(be, numbers);
-    e->pooled = be->allocate(be, all * sizeof(float));
+    e->pooled = be->allocate(be, all * sizeof(double));
     for (int i = 0; i < 2; i++) e->host[i] = mem_alloc(all, sizeof *e->host[i]);
     e->rows = mem_alloc(all, sizeof *e->rows);
     e->bytes = mem_alloc((size_t)e->m->steps * columns, 1);

@@ -2,6 +2,7 @@
 
 #include "core/memory.h"
 
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -20,6 +21,20 @@ typedef struct generator {
 static void issue_bytes(void *argument) {
     const generator *g = argument;
     model_generate(g->m, g->state, g->text, g->bytes);
+}
+
+/* Weights that are finite may still give states that are not, and these last. */
+static bool check_logits(model *m, error *err) {
+    const size_t count = (size_t)VOCABULARY * (size_t)m->columns;
+    float *logits = mem_alloc(count, sizeof *logits);
+    m->be->download(m->be, logits, m->logits, count * sizeof *logits);
+    bool finite = true;
+    for (size_t v = 0; v < VOCABULARY; v++) {
+        finite = finite && isfinite(logits[v * (size_t)m->columns]);
+    }
+    free(logits);
+    return finite ||
+           error_set(err, "the model's outputs are not finite: its weights are too large");
 }
 
 bool generate(model *m, const generation *how, uint8_t *text, error *err) {
@@ -47,10 +62,15 @@ bool generate(model *m, const generation *how, uint8_t *text, error *err) {
             if (left < each) continue;
             g[i] = (generator){m, state, device_text, sizes[i]};
             recorded[i] = be->record(be, issue_bytes, &g[i]);
-            for (; left >= each; left -= each) be->replay(be, recorded[i]);
+            for (; left >= each && done; left -= each) {
+                be->replay(be, recorded[i]);
+                done = !how->stop || !how->stop(err);
+            }
         }
-        be->download(be, text, device_text, total);
-        done = be->finish(be, err);
+        if (done) be->download(be, text, device_text, total);
+        done = done && (total == 1 || check_logits(m, err));
+        error ignored;
+        done = be->finish(be, done ? err : &ignored) && done;
         for (int i = 0; i < SIZES; i++) {
             if (recorded[i]) be->recording_free(be, recorded[i]);
         }

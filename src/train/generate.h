@@ -14,10 +14,12 @@ typedef struct generation {
     int top_k;          /* draw among this many likeliest bytes; 0: among all */
     double top_p;  /* draw among the fewest likeliest bytes of this probability; 1: among all */
     uint64_t seed; /* of the draws */
+    bool (*stop)(error *err); /* asked between pieces whether to fail; NULL: never */
 } generation;
 
 /* Writes the prompt and the bytes that follow it to `text`, which has room for both. The model has
  * one stream and one step. Afterwards its state is the one before the last byte. */
+/* Refuses a model whose logits are not finite. */
 bool generate(model *m, const generation *how, uint8_t *text, error *err);
 
 #endif

@@ -7,6 +7,7 @@
 #include "train/checkpoint.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <inttypes.h>
 #include <math.h>
 #include <stdlib.h>
@@ -55,12 +56,53 @@ static bool move_file(const char *from, const char *to, const char *name, error 
     return moved;
 }
 
+/* A run that starts over writes this file into `next` before anything else. A `next` without it is
+ * somebody's folder. */
+static const char next_mark[] = ".overwrite";
+
+static bool is_real_folder(const char *path) {
+    struct stat status;
+    return lstat(path, &status) == 0 && S_ISDIR(status.st_mode);
+}
+
+static bool is_marked(const char *folder) {
+    return is_real_folder(folder) && folder_has(folder, next_mark);
+}
+
+static bool holds_finished_next(const run_folder *run) {
+    return is_marked(run->next) && folder_has(run->next, "last.state");
+}
+
+/* Removes the temporary files that a killed run left in `next`. */
+static bool remove_temporaries(const run_folder *run, error *err) {
+    bool done = true;
+    for (int i = 0; i < RUN_FILES && done; i++) {
+        char *name = mem_format("%s.tmp", run_files[i]);
+        done = remove_file(run->next, name, err);
+        free(name);
+    }
+    return done;
+}
+
+/* Removes what a run that started over left in `next`, and `next` if nothing else is there. */
+static bool remove_next(const run_folder *run, error *err) {
+    if (!remove_temporaries(run, err)) return false;
+    for (int i = 0; i < RUN_FILES; i++) {
+        if (!remove_file(run->next, run_files[i], err)) return false;
+    }
+    if (!remove_file(run->next, next_mark, err)) return false;
+    rmdir(run->next);
+    return true;
+}
+
 void run_folder_begin(run_folder *run, const char *path, train_start start) {
     *run = (run_folder){.path = path, .place = path, .start = start, .lock = -1};
     run->next = path_in(path, "next");
 }
 
 void run_folder_end(run_folder *run) {
+    error ignored;
+    if (run->prepared && run_folder_keeps_earlier(run)) remove_next(run, &ignored);
     if (run->lock >= 0) close(run->lock);
     free(run->next);
 }
@@ -75,34 +117,22 @@ bool run_folder_keeps_earlier(const run_folder *run) {
     return run->place != run->path;
 }
 
-/* Removes the temporary files that a killed run left in `next`. */
-static bool remove_temporaries(const run_folder *run, error *err) {
-    bool done = true;
-    for (int i = 0; i < RUN_FILES && done; i++) {
-        char *name = mem_format("%s.tmp", run_files[i]);
-        done = remove_file(run->next, name, err);
-        free(name);
-    }
-    return done;
-}
-
 bool run_folder_replace(run_folder *run, bool validated, error *err) {
-    bool done = remove_temporaries(run, err) &&
-                (validated || remove_file(run->path, "best.safetensors", err));
+    bool done = validated || remove_file(run->path, "best.safetensors", err);
     for (int i = 0; i < RUN_FILES && done; i++) {
         bool last = i == RUN_FILES - 1;
         if (last) done = file_flush_folder(run->path, err);
         done = done && move_file(run->next, run->path, run_files[i], err);
     }
     done = done && file_flush_folder(run->path, err);
-    if (done) rmdir(run->next);
+    done = done && remove_next(run, err);
     run->place = run->path;
     run->replaced = true;
     return done;
 }
 
 static bool finish_replacing(run_folder *run, error *err) {
-    if (!folder_has(run->next, "last.state")) return true;
+    if (!holds_finished_next(run)) return true;
     char *path = path_in(run->next, "last.state");
     safetensors file;
     run_state state;
@@ -145,7 +175,7 @@ static bool lock_folder(run_folder *run, error *err) {
 }
 
 static bool check_no_run(const run_folder *run, error *err) {
-    if (!holds_run(run->path) && !folder_has(run->next, "last.state")) return true;
+    if (!holds_run(run->path) && !holds_finished_next(run)) return true;
     return error_set(err, "%s: already holds a run; --resume continues it, --overwrite starts over",
                      run->path);
 }
@@ -193,13 +223,36 @@ static bool check_resumable(run_folder *run, const options *o, error *err) {
                      run->path);
 }
 
+static bool check_not_next(const run_folder *run, error *err) {
+    return !is_marked(run->path) ||
+           error_set(err,
+                     "%s: belongs to an unfinished overwrite of the run in the folder above; "
+                     "--resume or --overwrite that run",
+                     run->path);
+}
+
+/* A new run's files go to `next`, which must be absent, empty or marked. */
+static bool check_next(const run_folder *run, error *err) {
+    struct stat status;
+    if (is_marked(run->next)) return true;
+    if (is_real_folder(run->next)) rmdir(run->next);
+    return lstat(run->next, &status) != 0 ||
+           error_set(err, "%s: --overwrite needs this name for itself; move what is there",
+                     run->next);
+}
+
 bool run_folder_check(run_folder *run, const options *o, error *err) {
+    if (!check_not_next(run, err)) return false;
     if (file_exists(run->path) && !lock_folder(run, err)) return false;
     if (run->start == TRAIN_FRESH) return check_config_file(run, err) && check_no_run(run, err);
     if (!finish_replacing(run, err) || !check_config_file(run, err)) return false;
-    if (run->start == TRAIN_RESUME) return check_resumable(run, o, err);
-    if (holds_run(run->path)) run->place = run->next;
-    return true;
+    if (run->start == TRAIN_RESUME) {
+        /* What never reached a checkpoint is given up. */
+        return check_resumable(run, o, err) && (!is_marked(run->next) || remove_next(run, err));
+    }
+    if (!holds_run(run->path)) return true;
+    run->place = run->next;
+    return check_next(run, err);
 }
 
 /* ---------------------------------------------------------------------------------- writing */
@@ -217,14 +270,22 @@ static bool write_config(const run_folder *run, const options *o, error *err) {
     return written;
 }
 
-/* Empties `next` of what another run left there before its first checkpoint. */
-static bool prepare_next(const run_folder *run, error *err) {
+/* An empty file, which is there at once. */
+static bool write_mark(const run_folder *run, error *err) {
+    char *path = path_in(run->next, next_mark);
+    const int file = open(path, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
+    bool written = file >= 0 || error_system(err, "write", path);
+    if (file >= 0) close(file);
+    free(path);
+    return written && file_flush_folder(run->next, err);
+}
+
+/* Makes and marks `next`. */
+static bool prepare_next(run_folder *run, error *err) {
     if (!run_folder_keeps_earlier(run)) return true;
-    if (!file_make_folder(run->next, err)) return false;
-    for (int i = 0; i < RUN_FILES; i++) {
-        if (!remove_file(run->next, run_files[i], err)) return false;
-    }
-    return true;
+    if (is_marked(run->next) && !remove_next(run, err)) return false;
+    run->prepared = check_next(run, err) && file_make_folder(run->next, err);
+    return run->prepared && write_mark(run, err);
 }
 
 /* Another process may have started a run here since run_folder_check, so check again once the

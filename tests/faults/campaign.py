@@ -423,7 +423,7 @@ def build_scenarios(tools):
     resume = Training("resume", TRAIN + ["--resume"], stopped)
     overwrite = Training("overwrite", TRAIN + ["--overwrite"], old)
     overwrite.earlier = old
-    overwrite.kept = {f"run/next/{name}" for name in RUN}
+    overwrite.kept = {f"run/next/{name}" for name in (".overwrite", *RUN)}
     features = ["features", "run/last.safetensors", "--json", *CPU]
     older = make(INPUTS | old, [*features, "--data", "other.tsv", "--out", "f"])
     pairs = make(INPUTS | finished, [*features, "--data", "test.tsv", "--out", "train"],

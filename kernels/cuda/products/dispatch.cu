@@ -296,12 +296,15 @@ bool products_force(backend *be, const char *name, error *err) {
 }
 
 static bool refuse(const backend *be, const layout *l, const product_call *c, error *err) {
-    char names[400];
+    char names[400], who[80] = "no kernel takes";
+    if (is_forced(be, l, c->op)) {
+        const char *name = cuda_of((backend *)(uintptr_t)be)->kernel;
+        snprintf(who, sizeof who, "kernel %s does not take", name);
+    }
     return error_set(err,
-                     "kernel %s does not take %s of %d gates in blocks of %d, %d columns and %d "
-                     "steps; there are %s",
-                     cuda_of((backend *)(uintptr_t)be)->kernel, operation_names[c->op], l->gates,
-                     l->in_block, c->columns, c->steps, list_kernels(be, names, sizeof names));
+                     "%s %s of %d gates in blocks of %d, %d columns and %d steps; there are %s",
+                     who, operation_names[c->op], l->gates, l->in_block, c->columns, c->steps,
+                     list_kernels(be, names, sizeof names));
 }
 
 const char *product_kernel_name(backend *be, const device_layout *device, const product_call *c,

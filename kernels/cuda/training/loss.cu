@@ -155,16 +155,16 @@ void cuda_sum(backend *be, const void *x, size_t count, double *out) {
 
 template <typename T>
 static __global__ void pool_kernel(const T *x, int rows, int columns, const int32_t *first,
-                                   const int32_t *last, pooling how, float *out) {
+                                   const int32_t *last, pooling how, double *out) {
     size_t at = (size_t)blockIdx.x * blockDim.x + threadIdx.x;
     if (at >= (size_t)rows * columns) return;
     int n = at % columns;
-    float result = out[at];
+    double result = out[at];
     for (int t = first[n]; t < last[n]; t++) {
-        float value = to_float(x[(size_t)t * rows * columns + at]);
+        const double value = to_float(x[(size_t)t * rows * columns + at]);
         if (how == POOL_LAST) result = value;
         if (how == POOL_MEAN) result += value;
-        if (how == POOL_MAX) result = fmaxf(result, value);
+        if (how == POOL_MAX) result = fmax(result, value);
     }
     out[at] = result;
 }
@@ -177,10 +177,10 @@ void cuda_pool(backend *be, const void *x, element type, int steps, int rows, in
     cudaStream_t stream = cuda_of(be)->stream;
     if (type == OPERAND && be->precision == BF16) {
         pool_kernel<<<blocks, 256, 0, stream>>>((const bf16 *)x, rows, columns, first, last, how,
-                                                (float *)out);
+                                                (double *)out);
     } else {
         pool_kernel<<<blocks, 256, 0, stream>>>((const float *)x, rows, columns, first, last, how,
-                                                (float *)out);
+                                                (double *)out);
     }
     cuda_launched(be, "pool");
 }
