@@ -11,8 +11,9 @@ static void *at_step(void *sequence, int step, size_t bytes) {
     return (char *)sequence + (size_t)step * bytes;
 }
 
-static size_t operand_bytes(const backend *be, const cell *c, int gates) {
-    return be->operand_size * (size_t)gates * (size_t)c->hidden * (size_t)c->columns;
+/* Of one step's [rows][columns]. */
+static size_t operand_bytes(const backend *be, const cell *c, int rows) {
+    return be->operand_size * (size_t)rows * (size_t)c->columns;
 }
 
 /* Where step t's activations of a stage are kept. */
@@ -21,12 +22,13 @@ static void *kept(const cell *c, void *sequence, int t, size_t bytes) {
 }
 
 void cell_forward_steps(backend *be, const cell *c) {
-    size_t state = operand_bytes(be, c, 1);
+    const size_t state = operand_bytes(be, c, c->hidden);
     for (int t = 0; t < c->steps; t++) {
         const void *x = at_step(c->h, t, state);
         for (int s = 0; s < c->stages; s++) {
             const stage *g = &c->stage[s];
-            void *raw = kept(c, g->raw, t, operand_bytes(be, c, g->gates));
+            const size_t rows = operand_bytes(be, c, g->gates * g->units);
+            void *raw = kept(c, g->raw, t, rows);
             void *sums = NULL;
             const bool adds = s == 0 && c->below;
             if (g->layer_norm) {
@@ -34,14 +36,14 @@ void cell_forward_steps(backend *be, const cell *c) {
             }
             be->fprop(be, g->layout, g->weight, x, 1, c->columns, raw, OPERAND, adds ? NULL : sums);
             if (adds) {
-                const char *below = (const char *)c->below + t * operand_bytes(be, c, g->gates);
+                const char *below = (const char *)c->below + (size_t)t * rows;
                 be->add_rows(be, g->layout, below, c->columns, raw, sums);
             }
             if (s + 1 == c->stages) {
                 be->gates(be, c, t);
             } else {
                 be->activate(be, c, s, t);
-                x = kept(c, g->out, t, state);
+                x = kept(c, g->out, t, operand_bytes(be, c, g->units));
             }
         }
     }
@@ -61,7 +63,8 @@ void cell_backward_steps(backend *be, const cell *c) {
                 if (g->layer_norm) be->norm_backward(be, c, s, t);
             }
             if (t == 0 && s == 0 && !c->has_earlier_steps) break; /* h[0] is a constant */
-            void *raw = at_step(stage_raw_gradient(g), t, operand_bytes(be, c, g->gates));
+            void *raw =
+                at_step(stage_raw_gradient(g), t, operand_bytes(be, c, g->gates * g->units));
             be->dgrad(be, g->layout, g->weight, raw, 1, c->columns, c->dx, OPERAND);
         }
     }

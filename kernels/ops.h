@@ -58,7 +58,8 @@ typedef struct bench_tools bench_tools;     /* see bench.h */
  * second product of all steps; raw is their sum, rounded.
  *
  *   lstm   gates only, with an added table                   (Hochreiter, Schmidhuber 1997)
- *   mlstm  one multiplying stage, then the gates              (Krause et al. 2016)
+ *   mlstm  one multiplying stage, then the gates              (Krause et al. 2016); narrower than
+ *          the cell, its units are the factors of Sutskever, Martens and Hinton (2011)
  *   deep   multiply, add and relu, relu ..., then the gates   (Gray et al. 2017) */
 
 enum { CELL_MAX_STAGES = 17, GATES = 4 };
@@ -68,6 +69,7 @@ typedef enum table_use { TABLE_NONE, TABLE_ADD, TABLE_MULTIPLY } table_use;
 
 typedef struct stage {
     const device_layout *layout;
+    int units; /* width of what it makes: cell.hidden of the gates, of internal stages any */
     int block; /* the layout's out_block */
     int gates; /* 1, or GATES in the last stage */
     bool layer_norm, relu;
@@ -75,14 +77,14 @@ typedef struct stage {
     int table_stride; /* the table feeds units 0, table_stride, 2 table_stride ... only */
 
     const void *weight; /* operand, see layout.h */
-    const void *gain;   /* real [gates][hidden]; NULL without layer norm */
-    const void *bias;   /* real [gates][hidden], or NULL */
-    const void *table;  /* operand [gates][hidden / table_stride][VOCABULARY], or NULL */
+    const void *gain;   /* real [gates][units]; NULL without layer norm */
+    const void *bias;   /* real [gates][units], or NULL */
+    const void *table;  /* operand [gates][units / table_stride][VOCABULARY], or NULL */
 
     /* With cell.keep these have every step, else only the latest. */
-    void *raw; /* operand [steps][gates * hidden][columns]: W x. With layer norm, backward
+    void *raw; /* operand [steps][gates * units][columns]: W x. With layer norm, backward
                   overwrites it with the gradient at W x */
-    void *out; /* operand [steps][hidden][columns]: y; NULL for the gates */
+    void *out; /* operand [steps][units][columns]: y; NULL for the gates */
 
     void *sums; /* [steps] x sums_bytes: per gate and column, the sums of raw and of its square */
 
@@ -131,9 +133,9 @@ typedef struct cell {
     void *h;              /* operand [steps + 1][hidden][columns]; the caller sets h[0] */
     void *c;              /* real, likewise */
     void *dh;             /* operand [steps][hidden][columns]: the head's gradient at h[1] ... */
-    void *dx;             /* operand [hidden][columns]: the gradient at a stage's input */
-    void *dc;             /* real [hidden][columns]: the gradient at c */
-    void *workspace;      /* wgrad_workspace bytes, and TABLE_WORKSPACE bytes a step and column */
+    void *dx; /* operand [widest stage, or hidden][columns]: the gradient at a stage's input */
+    void *dc; /* real [hidden][columns]: the gradient at c */
+    void *workspace; /* wgrad_workspace bytes, and TABLE_WORKSPACE bytes a step and column */
     void *entries; /* operand, hidden / table_stride x VOCABULARY x gates: the gates' table, if they
                       have one, in the order of the backend's prepare_entries */
     struct dropout dropout;

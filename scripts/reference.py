@@ -81,6 +81,7 @@ class Model:
         self.tensors = tensors
         self.cell = metadata["model.cell"]
         self.hidden = int(metadata["model.hidden"])
+        self.inner = int(metadata.get("model.hubs", 0)) or self.hidden  # units of internal stages
         self.input_stride = int(metadata["model.input_stride"])
         self.output_stride = int(metadata["model.output_stride"])
         self.steps = {"lstm": 0, "mlstm": 1, "deep": int(metadata["model.internal_steps"])}[self.cell]
@@ -89,11 +90,11 @@ class Model:
         self.tables = [self.input_tables("input." + name) for name in self.layers]
 
     def input_tables(self, name):
-        """[table][hidden / input_stride][byte]"""
-        tables = self.tensors[name + "projection"] @ self.tensors[name + "embedding"]
+        """Of each table [units / input_stride][byte], those of internal stages first."""
+        tables = [table for part in ("hubs.projection", "projection") if name + part in self.tensors
+                  for table in self.tensors[name + part] @ self.tensors[name + "embedding"]]
         if self.cell == "deep":
-            tables = np.stack([self.norm(name + "multiply", tables[0].T).T,
-                               self.norm(name + "add", tables[1].T).T])
+            tables = [self.norm(name + "multiply", tables[0].T).T, self.norm(name + "add", tables[1].T).T]
         return tables
 
     def norm(self, name, v):
@@ -104,16 +105,17 @@ class Model:
         return v + self.tensors.get(name + ".bias", 0)
 
     def product(self, stage, x):
-        """W x, [gates][hidden]: weights [block][gate][row][column], at (output, input) nodes."""
+        """W x, [gates][units]: weights [block][gate][row][column], at (output, input) nodes."""
         weight, pattern = self.tensors[f"cell.{stage}.weight"], self.tensors[f"pattern.{stage}"]
         if len(weight) != len(pattern):
             pattern = np.zeros((1, 2), int)  # a dense pattern: one block of the whole size
-        blocks, side = len(weight), weight.shape[-1]
+        blocks, height, side = len(weight), *weight.shape[-2:]
         weight = weight.reshape(blocks, -1, side)  # gates and rows together
         parts = weight @ x.reshape(-1, side)[pattern[:, 1], :, None]
-        y = np.zeros((self.hidden // side, weight.shape[1]))
+        rows = self.hidden if stage.endswith("gates") or self.steps == 0 else self.inner
+        y = np.zeros((rows // height, weight.shape[1]))
         np.add.at(y, pattern[:, 0], parts[:, :, 0])
-        return y.reshape(self.hidden // side, -1, side).swapaxes(0, 1).reshape(-1, self.hidden)
+        return y.reshape(rows // height, -1, height).swapaxes(0, 1).reshape(-1, rows)
 
     def layer(self, number, byte, h, c, below):
         """A cell's next h and c, from h of the layer below, None for the first one."""
@@ -129,12 +131,12 @@ class Model:
                 break
             h = h[0]
             if k == 0:
-                h[fed] *= tables[0, :, byte]
+                h[fed] *= tables[0][:, byte]
             elif k == 1:
-                h[fed] += tables[1, :, byte]
+                h[fed] += tables[1][:, byte]
             h = np.maximum(h, 0) if k > 0 else h
         if self.cell != "deep":
-            h[fed] += tables[-4:, :, byte]
+            h[fed] += np.stack(tables[-4:])[:, :, byte]
         i, f, o, u = h
         c = sigmoid(f) * c + sigmoid(i) * np.tanh(u)
         return sigmoid(o) * np.tanh(c), c

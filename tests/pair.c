@@ -48,7 +48,7 @@ void assert_each_close(const pair *p, const char *what, const double *found, con
 
 graph *nasty_graph(int nodes, double share, bool hubs) {
     graph *g = mem_alloc(1, sizeof *g);
-    g->nodes = nodes;
+    g->nodes = g->inputs = nodes;
     g->start = mem_alloc((size_t)nodes + 1, sizeof *g->start);
     g->column = mem_alloc((size_t)nodes * (size_t)nodes, sizeof *g->column);
     int count = 0;

@@ -59,6 +59,7 @@ static void run_part(backend *be, const part *how, int hidden, int columns, doub
     c.dropout.first_stream = 12; /* of a rank after the first */
     stage *s = &c.stage[0];
     *s = (stage){.layout = d,
+                 .units = hidden,
                  .block = block,
                  .gates = how->gates,
                  .layer_norm = how->layer_norm,
@@ -335,7 +336,8 @@ static double *run_table(backend *be, const table_shape *how, int columns, const
     size_t count = (size_t)(how->gates * how->hidden) * positions;
     cell c = {.hidden = how->hidden, .columns = columns, .steps = how->steps, .stages = 1};
     stage *s = &c.stage[0];
-    *s = (stage){.block = how->block,
+    *s = (stage){.units = how->hidden,
+                 .block = how->block,
                  .gates = how->gates,
                  .table_use = how->gates == 1 ? TABLE_MULTIPLY : TABLE_ADD,
                  .table_stride = how->stride};
@@ -432,8 +434,11 @@ static void run_gates_table(backend *be, const table_shape *how, int columns, co
     cell c = {
         .hidden = how->hidden, .columns = columns, .steps = how->steps, .keep = true, .stages = 1};
     stage *s = &c.stage[0];
-    *s = (stage){
-        .block = how->block, .gates = GATES, .table_use = TABLE_ADD, .table_stride = how->stride};
+    *s = (stage){.units = how->hidden,
+                 .block = how->block,
+                 .gates = GATES,
+                 .table_use = TABLE_ADD,
+                 .table_stride = how->stride};
     double *raw = random_values(count[0], -2, 2), *state = random_values(count[1], -1, 1);
     double *table = random_values(entries, -1, 1), *dh = random_values(count[3], -1, 1);
     update_arguments arguments = {.update = 1};

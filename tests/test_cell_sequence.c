@@ -85,6 +85,7 @@ static void run(backend *be, const sequence_case *how, bool by_steps, results *r
         l[i] = layout_from_graph(g, how->block, gates);
         d[i] = be->layout_create(be, l[i]);
         *s = (stage){.layout = d[i],
+                     .units = (int)hidden,
                      .block = l[i]->out_block,
                      .gates = gates,
                      .layer_norm = !how->without_layer_norm,

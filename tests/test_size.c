@@ -10,24 +10,28 @@
 static void test_parameter_count(void **state) {
     (void)state;
     backend *be = test_backend(FP32);
-    for (int kind = 0; kind < 48; kind++) {
+    for (int kind = 0; kind < 96; kind++) {
         model_config config = small_config();
         config.cell = kind % 3;
         config.layer_norm = kind / 3 % 2;
         if (kind / 6 % 2) config.graph = GRAPH_DENSE, config.degree = 0;
         if (kind / 12 % 2) config.input_stride = 2, config.output_stride = 4;
-        if (kind / 24) config.layers = model_most_layers(&config);
+        if (kind / 24 % 2) config.layers = model_most_layers(&config);
+        if (kind / 48 && config.cell == CELL_LSTM) continue;
+        if (kind / 48) config.hubs = 64, config.degree = 0;
+        if (kind / 48 && config.graph != GRAPH_DENSE) {
+            config.graph = GRAPH_RANDOM;
+            config.density = 0.7;
+        }
         model *m = create_model(be, &config, 1, 1, 1);
-        assert_int_equal(model_parameter_count(&config, graph_blocks(m->graphs[0])),
-                         parameter_scalars(&m->parameters));
+        assert_true(model_parameter_count(&config) == (double)parameter_scalars(&m->parameters));
         model_free(m);
     }
     be->destroy(be);
 }
 
 static double gap_of(const model_config *dense, double wanted) {
-    int64_t nodes = dense->hidden / dense->block;
-    return fabs((double)model_parameter_count(dense, nodes * nodes) - wanted);
+    return fabs(model_parameter_count(dense) - wanted);
 }
 
 /* No other width or number of blocks comes nearer to the wanted number of parameters. */
@@ -52,18 +56,47 @@ static void test_matching_parameters(void **state) {
     config.degree = 0;
     config.hidden = 512;
     assert_true(model_match_density(&config, 300000, &err));
-    int64_t blocks = llround(config.density * 32 * 32);
-    double gap = fabs((double)model_parameter_count(&config, blocks) - 300000);
+    double gap = fabs(model_parameter_count(&config) - 300000);
     assert_true(gap <= 16 * 16 * 4 / 2);
     assert_false(model_match_density(&config, 3e6, &err));
     assert_string_equal(err.text, "model.parameters: expected from 186624 (self-blocks alone) to "
                                   "1202432 (dense) at model.hidden 512, got 3000000");
 }
 
+/* Hubs at a given width, and the width at given hubs. */
+static void test_matching_hubs(void **state) {
+    (void)state;
+    error err;
+    model_config config = small_config();
+    config.cell = CELL_MLSTM;
+    config.graph = GRAPH_DENSE;
+    config.degree = 0;
+    config.hidden = 512;
+    config.hubs = 16;
+    assert_true(model_match_hubs(&config, 300000, &err));
+    const double gap = gap_of(&config, 300000);
+    for (int64_t hubs = 16; hubs <= 512; hubs += 16) {
+        model_config other = config;
+        other.hubs = hubs;
+        assert_true(gap_of(&other, 300000) >= gap);
+    }
+    const int64_t hubs = config.hubs;
+    const double parameters = model_parameter_count(&config);
+    config.hidden = 16;
+    assert_true(model_match_width(&config, parameters, &err));
+    assert_int_equal(config.hidden, 512);
+    assert_int_equal(config.hubs, hubs);
+    assert_false(model_match_hubs(&config, 1e7, &err));
+    assert_contains(err.text, "model.parameters: expected at most ");
+    assert_false(model_match_width(&config, 100, &err));
+    assert_contains(err.text, "of which no cell has fewer");
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_parameter_count),
         cmocka_unit_test(test_matching_parameters),
+        cmocka_unit_test(test_matching_hubs),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -216,19 +216,21 @@ class Model:
         return made
 
     def rows(self, stage):
-        return self.o["hidden"]
+        return self.o["hidden"] if stage.endswith("gates") or self.steps == 0 else self.o.get("hubs", self.o["hidden"])
 
     def columns(self, stage):
-        return self.o["hidden"]
+        outer = stage.endswith(("step0", "below")) or self.steps == 0
+        return self.o["hidden"] if outer else self.o.get("hubs", self.o["hidden"])
 
     def input_tables(self, name):
         """Each [256][units]."""
-        units, embedding = self.vars[name + "projection"], self.vars[name + "embedding"]
+        embedding = self.vars[name + "embedding"]
         turned = Var(embedding.value.T, (embedding, lambda g: g.T))
         tables = []
-        for k in range(len(units.value)):
-            part = units[k]
-            tables.append(turned @ Var(part.value.T, (part, lambda g: g.T)))
+        for units in "hubs.projection", "projection":
+            for k in range(len(self.vars[name + units].value) if name + units in self.vars else 0):
+                part = self.vars[name + units][k]
+                tables.append(turned @ Var(part.value.T, (part, lambda g: g.T)))
         if self.o["cell"] == "deep":
             tables = [self.norm(name + "multiply", tables[0]), self.norm(name + "add", tables[1])]
         return tables
@@ -247,7 +249,7 @@ class Model:
 
     def layer(self, number, byte, h, c, below, drop):
         name, tables = "" if number == 0 else f"layer{number + 1}.", self.tables[number]
-        unfed = np.ones(self.o["hidden"])
+        unfed = np.ones(self.o.get("hubs", self.o["hidden"]))
         unfed[::self.o.get("input_stride", 1)] = 0
         for k in range(self.steps):
             stage = f"{name}step{k}"
@@ -445,6 +447,10 @@ class Training(unittest.TestCase):
     def test_deep(self):
         self.check({"cell": "deep", "graph": "random", "density": 0.8, "internal_steps": 3, "input_stride": 2,
                     "output_stride": 3, "dropout": 0.2, "input_dropout": 0.1}, schedule="constant", clip=0)
+
+    def test_hubs(self):
+        self.check({"cell": "mlstm", "hidden": 32, "hubs": 16, "layers": 2, "dropout": 0.2})
+        self.check({"cell": "deep", "graph": "random", "density": 0.7, "hidden": 48, "hubs": 24, "input_stride": 2})
 
     def test_no_layer_norm(self):
         self.check({"cell": "mlstm", "graph": "random", "density": 0.6, "layer_norm": "false"}, clip=0.05)

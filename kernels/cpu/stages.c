@@ -21,7 +21,7 @@
 
 enum {
     CHUNKS = 64,
-    RUN = 4 /* units that are computed one after the other, of which `hidden` is a multiple */
+    RUN = 4 /* units that are computed one after the other, of which a stage's are a multiple */
 };
 
 /* The mean and 1 / deviation of a group of columns, for each gate of a stage at one step. */
@@ -33,7 +33,7 @@ typedef struct statistics {
  * store changes it. */
 typedef struct view {
     const stage *g;
-    size_t hidden, columns, block, gates;
+    size_t units, columns, block, gates;
     real *raw, *sums, *out, *dpre, *dentry, *dsums;
     const uint8_t *bytes;
     statistics *st; /* [columns / COLUMN_GROUP] */
@@ -45,7 +45,7 @@ typedef struct part {
 } part;
 
 static inline part part_of(const view *v, int chunk) {
-    const size_t runs = v->hidden / RUN, i = (size_t)chunk;
+    const size_t runs = v->units / RUN, i = (size_t)chunk;
     return (part){runs * i / CHUNKS * RUN, runs * (i + 1) / CHUNKS * RUN};
 }
 
@@ -60,8 +60,8 @@ static void load_statistics(backend *be, view *v) {
         const real *sum = v->sums + g * 2 * v->columns + group * COLUMN_GROUP;
         const real *square = sum + v->columns;
         for (int n = 0; n < COLUMN_GROUP; n++) {
-            real mean = sum[n] / (real)v->hidden;
-            real variance = square[n] / (real)v->hidden - mean * mean;
+            real mean = sum[n] / (real)v->units;
+            real variance = square[n] / (real)v->units - mean * mean;
             if (variance < 0) variance = 0; /* by rounding; NaN stays NaN */
             cpu->statistics[group].mean[g][n] = mean;
             cpu->statistics[group].scale[g][n] = 1 / sqrt_(variance + EPSILON);
@@ -77,9 +77,9 @@ static inline real *offset(void *array, size_t count) {
 static view view_step(backend *be, const cell *c, int s, int t) {
     const stage *g = &c->stage[s];
     size_t columns = (size_t)c->columns, gates = (size_t)g->gates;
-    size_t plane = (size_t)c->hidden * columns, kept = c->keep ? (size_t)t : 0;
+    size_t plane = (size_t)g->units * columns, kept = c->keep ? (size_t)t : 0;
     view v = {.g = g,
-              .hidden = (size_t)c->hidden,
+              .units = (size_t)g->units,
               .columns = columns,
               .block = (size_t)g->block,
               .gates = gates,
@@ -114,18 +114,18 @@ static inline void normalise(const view *v, size_t gate, size_t unit, size_t n0,
 }
 
 static inline real gain_of(const view *v, size_t gate, size_t unit) {
-    return v->g->gain ? ((const real *)v->g->gain)[gate * v->hidden + unit] : 1;
+    return v->g->gain ? ((const real *)v->g->gain)[gate * v->units + unit] : 1;
 }
 
 static inline real bias_of(const view *v, size_t gate, size_t unit) {
-    return v->g->bias ? ((const real *)v->g->bias)[gate * v->hidden + unit] : 0;
+    return v->g->bias ? ((const real *)v->g->bias)[gate * v->units + unit] : 0;
 }
 
 /* The table's entries for a unit's gate, [VOCABULARY], or NULL for units that it skips. */
 static inline const real *table_row(const view *v, size_t gate, size_t unit) {
     size_t stride = (size_t)v->g->table_stride;
     if (v->g->table_use == TABLE_NONE || unit % stride) return NULL;
-    return (const real *)v->g->table + (gate * (v->hidden / stride) + unit / stride) * VOCABULARY;
+    return (const real *)v->g->table + (gate * (v->units / stride) + unit / stride) * VOCABULARY;
 }
 
 /* ---------------------------------------------------------------------------------- backward */
@@ -166,7 +166,7 @@ static inline void keep_dpre(backend *be, const view *v, size_t gate, size_t uni
 /* Updates the gradients of a unit's bias and gain: the last step sets them, earlier steps add. */
 static inline void keep_unit(const view *v, size_t gate, size_t unit, real bias, real gain,
                              bool start) {
-    size_t at = gate * v->hidden + unit;
+    size_t at = gate * v->units + unit;
     real *dbias = v->g->dbias, *dgain = v->g->dgain;
     if (dbias) dbias[at] = (start ? 0 : dbias[at]) + bias;
     if (dgain) dgain[at] = (start ? 0 : dgain[at]) + gain;
@@ -186,7 +186,7 @@ static void keep_features(const view *v, const real *partials) {
 }
 
 static inline void norm_backward_row(backend *be, const view *v, size_t gate, size_t unit) {
-    real gain = gain_of(v, gate, unit), share = 1 / (real)v->hidden;
+    real gain = gain_of(v, gate, unit), share = 1 / (real)v->units;
     for (size_t n0 = 0; n0 < v->columns; n0 += COLUMN_GROUP) {
         size_t at = row_of(v, gate, unit) * v->columns + n0, sum = gate * 2 * v->columns + n0;
         statistics *st = &v->st[n0 / COLUMN_GROUP];
@@ -467,7 +467,7 @@ static inline void forward_unit(backend *be, const cell *c, const view *v, const
 void CPU(gates)(backend *be, const cell *c, int t) {
     FLUSH_DENORMALS(be);
     view v = view_step(be, c, c->stages - 1, t);
-    size_t plane = v.hidden * v.columns;
+    size_t plane = v.units * v.columns;
     real *before = (real *)c->c + (size_t)t * plane;
     forward_step f = {before, before + plane, (real *)c->h + ((size_t)t + 1) * plane};
 #pragma omp parallel for num_threads(cpu_of(be)->threads) firstprivate(v, f)
@@ -502,7 +502,7 @@ static inline void backward_unit(backend *be, const cell *c, const view *v, cons
     real(*d)[COLUMN_GROUP] = entry, gradient[COLUMN_GROUP], later[COLUMN_GROUP] = {0};
     real old[COLUMN_GROUP], new[COLUMN_GROUP], state[COLUMN_GROUP];
     /* This is not a function: GCC 12 drops calls of a function that only prefetches. */
-    size_t ahead = unit + AHEAD < v->hidden ? unit + AHEAD : unit;
+    size_t ahead = unit + AHEAD < v->units ? unit + AHEAD : unit;
     for (size_t gate = 0; gate < GATES; gate++) {
         size_t row = row_of(v, gate, ahead) * v->columns + n0;
         __builtin_prefetch(v->raw + row);
@@ -550,7 +550,7 @@ static inline void keep_gates(const view *v, size_t unit, const shares add[GATES
 void CPU(gates_backward)(backend *be, const cell *c, int t) {
     FLUSH_DENORMALS(be);
     view v = view_step(be, c, c->stages - 1, t);
-    size_t plane = v.hidden * v.columns;
+    size_t plane = v.units * v.columns;
     const real *before = (const real *)c->c + (size_t)t * plane;
     bool last = t == c->steps - 1;
     backward_step b = {.before = before,
@@ -633,9 +633,9 @@ void CPU(table_backward)(backend *be, const cell *c, int s) {
         keep_table_sums(be, c, g);
         return;
     }
-    size_t columns = (size_t)c->columns, hidden = (size_t)c->hidden;
-    size_t stride = (size_t)g->table_stride, entries = hidden / stride;
-    size_t step = (size_t)g->gates * hidden * columns, rows = (size_t)g->gates * entries;
+    size_t columns = (size_t)c->columns, units = (size_t)g->units;
+    size_t stride = (size_t)g->table_stride, entries = units / stride;
+    size_t step = (size_t)g->gates * units * columns, rows = (size_t)g->gates * entries;
     view v = {.block = (size_t)g->block, .gates = (size_t)g->gates};
     const real *gradient = g->table_use == TABLE_MULTIPLY ? g->dentry : g->dpre;
 #pragma omp parallel for num_threads(cpu_of(be)->threads)

@@ -11,7 +11,7 @@ const char *const time_part_names[] = {"forward",         "recompute", "backward
 typedef struct shape {
     const model *m;
     update_floor *f;
-    double units;      /* hidden x streams, of one step */
+    double units;      /* hidden x streams, of one step: of the gates */
     double s, r;       /* bytes of an operand and of a real */
     bool resident;     /* whether the recurrent weights stay in the L2 */
     bool all_resident; /* whether everything stays in the L2 */
@@ -148,14 +148,17 @@ static void add_stage(shape *p, int s) {
 /* ------------------------------------------------------------------------------------ the rest */
 
 static void add_tables(shape *p) {
-    const layout *l = p->m->projection_layout;
     size_t s = (size_t)p->s, r = (size_t)p->r;
-    add(p, TIME_FORWARD, p->m->layers, cost_of_product(l, PRODUCT_FPROP, VOCABULARY, s, s),
-        "input tables");
-    add(p, TIME_BACKWARD, p->m->layers,
-        cost_sum(cost_of_product(l, PRODUCT_DGRAD, VOCABULARY, s, r),
-                 cost_of_product(l, PRODUCT_WGRAD, VOCABULARY, s, r)),
-        "input tables backward");
+    for (int w = 0; w < TABLE_WIDTHS; w++) {
+        const layout *l = p->m->projection_layouts[w];
+        if (!l) continue;
+        add(p, TIME_FORWARD, p->m->layers, cost_of_product(l, PRODUCT_FPROP, VOCABULARY, s, s),
+            "input tables");
+        add(p, TIME_BACKWARD, p->m->layers,
+            cost_sum(cost_of_product(l, PRODUCT_DGRAD, VOCABULARY, s, r),
+                     cost_of_product(l, PRODUCT_WGRAD, VOCABULARY, s, r)),
+            "input tables backward");
+    }
 }
 
 static void add_head(shape *p) {

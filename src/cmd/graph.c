@@ -59,14 +59,18 @@ static int64_t pattern_parameters(const model_config *config, int stage, int blo
 
 static void print_text(const model_config *config, int stage, const graph_metrics *g) {
     char name[16];
-    printf("%s: %d nodes of %lld units, %d blocks (density %.4f), %lld parameters\n",
-           model_stage_name(config, stage, name), g->nodes, (long long)config->block, g->blocks,
-           g->density, (long long)pattern_parameters(config, stage, g->blocks));
-    printf("  core        %d nodes\n", g->core);
+    const bool square = g->nodes == g->inputs;
+    printf("%s: %d nodes of %lld units", model_stage_name(config, stage, name), g->nodes,
+           (long long)config->block);
+    if (!square) printf(" that read %d others", g->inputs);
+    printf(", %d blocks (density %.4f), %lld parameters\n", g->blocks, g->density,
+           (long long)pattern_parameters(config, stage, g->blocks));
+    if (square) printf("  core        %d nodes\n", g->core);
     printf("  inputs      min %d, mean %.2f, max %d\n", g->degree_min, g->degree_mean,
            g->degree_max);
-    printf("  outputs     min %d, mean %.2f, max %d\n", g->out_degree_min, g->degree_mean,
-           g->out_degree_max);
+    printf("  outputs     min %d, mean %.2f, max %d\n", g->out_degree_min,
+           g->degree_mean * g->nodes / g->inputs, g->out_degree_max);
+    if (!square) return;
     printf("  clustering  %.4f\n", g->clustering);
     printf("  path length mean %.3f, longest %d", g->path_mean, g->path_max);
     if (g->components > 1) printf("; %d parts", g->components);
@@ -82,6 +86,7 @@ static void print_json(json_writer *w, const model_config *config, int stage,
     json_object_begin(w, NULL);
     json_string(w, "pattern", model_stage_name(config, stage, name));
     json_integer(w, "nodes", g->nodes);
+    json_integer(w, "inputs", g->inputs);
     json_integer(w, "blocks", g->blocks);
     json_number(w, "density", g->density);
     json_integer(w, "parameters", pattern_parameters(config, stage, g->blocks));
@@ -132,6 +137,9 @@ static bool draw_wiring(const arguments *a, const model_config *config, graph *c
     wiring w = {.config = config, .graphs = graphs};
     bool drawn = true;
     if (!a->svg && !a->html) return true;
+    if (config->hubs) {
+        return error_set(err, "--svg, --html: the wiring between cells and hubs is not drawn");
+    }
     if (c) wiring_measure(&w, c);
     for (int s = 0; a->svg && drawn && s < model_stages(config); s++) {
         char *path = picture_path(config, s, a->svg);

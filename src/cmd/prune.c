@@ -39,6 +39,10 @@ static error_t parse(int key, char *text, struct argp_state *state) {
 /* Refuses a density that is not below the checkpoint's. */
 static bool check_density(const arguments *a, const model *m, error *err) {
     double now = structure_density(m), least = 1 / (double)m->graphs[0]->nodes;
+    if (m->config.hubs) {
+        return error_set(err, "%s: a model with hubs, whose rectangles cannot be pruned",
+                         a->checkpoint);
+    }
     if (a->density >= least && a->density < now) return true;
     return error_set(err,
                      "--density: expected at least %.6g, the share of self-blocks, and below %.6g, "

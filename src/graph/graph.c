@@ -68,16 +68,17 @@ static void builder_end(builder *b) {
     free(b->degree);
 }
 
-static graph *new_graph(int nodes, int blocks) {
+static graph *new_graph(int nodes, int inputs, int blocks) {
     graph *g = mem_alloc(1, sizeof *g);
     g->nodes = nodes;
+    g->inputs = inputs;
     g->start = mem_alloc((size_t)nodes + 1, sizeof *g->start);
     g->column = mem_alloc((size_t)blocks, sizeof *g->column);
     return g;
 }
 
 static graph *builder_graph(const builder *b, int blocks) {
-    graph *g = new_graph(b->nodes, blocks);
+    graph *g = new_graph(b->nodes, b->nodes, blocks);
     int k = 0;
     for (int i = 0; i < b->nodes; i++) {
         for (size_t w = 0; w < b->words; w++) {
@@ -549,27 +550,34 @@ bool graph_check_pairs(int out_nodes, int in_nodes, const int32_t (*pairs)[2], i
     return true;
 }
 
-static bool check_blocks(int nodes, const int32_t (*blocks)[2], int count, error *err) {
+static bool check_selves(int nodes, const int32_t (*blocks)[2], int count, error *err) {
     int selves = 0;
-    if (!graph_check_pairs(nodes, nodes, blocks, count, err)) return false;
     for (int k = 0; k < count; k++) selves += blocks[k][0] == blocks[k][1];
     if (selves == nodes) return true;
     return error_set(err, "%d self-blocks: expected one for each of %d nodes", selves, nodes);
 }
 
-graph *graph_from_blocks(int nodes, const int32_t (*blocks)[2], int count, error *err) {
-    if (!check_nodes(nodes, err)) return NULL;
+graph *graph_from_pairs(int nodes, int inputs, const int32_t (*blocks)[2], int count, error *err) {
+    if (!check_nodes(nodes, err) || !check_nodes(inputs, err)) return NULL;
     if (count > GRAPH_MAX_BLOCKS) {
         error_set(err, "%d blocks; at most %d are supported", count, GRAPH_MAX_BLOCKS);
         return NULL;
     }
-    if (!check_blocks(nodes, blocks, count, err)) return NULL;
-    graph *g = new_graph(nodes, count);
+    if (!graph_check_pairs(nodes, inputs, blocks, count, err)) return NULL;
+    graph *g = new_graph(nodes, inputs, count);
     for (int k = 0; k < count; k++) {
-        g->start[blocks[k][0] + 1] = k + 1; /* every row has its self-block, so none is skipped */
+        g->start[blocks[k][0] + 1]++;
         g->column[k] = blocks[k][1];
     }
+    for (int i = 0; i < nodes; i++) g->start[i + 1] += g->start[i];
     return g;
+}
+
+graph *graph_from_blocks(int nodes, const int32_t (*blocks)[2], int count, error *err) {
+    graph *g = graph_from_pairs(nodes, nodes, blocks, count, err);
+    if (!g || check_selves(nodes, blocks, count, err)) return g;
+    graph_free(g);
+    return NULL;
 }
 
 void graph_free(graph *g) {

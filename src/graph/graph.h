@@ -19,6 +19,9 @@
  *                      `periphery`, would
  *   file               read from an edge list or a mask
  *
+ * Between the cells and the hubs of a layer a graph is a rectangle, of other output nodes than input
+ * nodes, see graph_create_between.
+ *
  * All but `core_periphery` and `file` are symmetric. A graph has a `degree`, the mean number of
  * neighbours of a node, itself not counted, or a `density`, the share of all blocks that exist,
  * self-blocks included. (barabasi_albert falls a little short of its degree, since its first nodes
@@ -29,6 +32,7 @@
 
 #include "core/error.h"
 
+#include <stdbool.h>
 #include <stdint.h>
 
 typedef enum graph_kind {
@@ -60,9 +64,10 @@ typedef struct graph_options {
 } graph_options;
 
 /* Compressed rows: output node i reads input nodes column[start[i]] ... column[start[i + 1] - 1],
- * ascending, itself among them. */
+ * ascending; of a square, itself among them. */
 typedef struct graph {
-    int nodes;
+    int nodes;   /* output nodes */
+    int inputs;  /* input nodes; as many in a square */
     int *start;  /* [nodes + 1] */
     int *column; /* [start[nodes]] */
 } graph;
@@ -77,6 +82,10 @@ enum { GRAPH_MAX_NODES = 32768, GRAPH_MAX_BLOCKS = 1 << 26 };
  * "OUTPUT INPUT" an edge, nodes from 0, `#` starts a comment. Self-edges need not be listed. */
 graph *graph_create(const graph_options *options, int nodes, error *err);
 
+/* The graph of a rectangle, without self-blocks: dense, or random, in which the degrees of output
+ * nodes differ by one at most, and those of input nodes too. NULL for other kinds. */
+graph *graph_create_between(const graph_options *options, int nodes, int inputs, error *err);
+
 /* Refuses a list of `count` blocks (output node, input node) that is not ascending, has repeats, or
  * names a node that is not there. */
 bool graph_check_pairs(int out_nodes, int in_nodes, const int32_t (*pairs)[2], int count,
@@ -85,7 +94,15 @@ bool graph_check_pairs(int out_nodes, int in_nodes, const int32_t (*pairs)[2], i
 /* From an explicit list of `count` blocks (output node, input node), as checkpoints keep it; the
  * list must be ascending, without repeats, and hold every self-block. */
 graph *graph_from_blocks(int nodes, const int32_t (*blocks)[2], int count, error *err);
+
+/* The same of a rectangle, which needs no self-blocks. */
+graph *graph_from_pairs(int nodes, int inputs, const int32_t (*blocks)[2], int count, error *err);
 void graph_free(graph *g);
+
+/* Whether outputs and inputs are the same nodes. */
+static inline bool graph_is_square(const graph *g) {
+    return g->nodes == g->inputs;
+}
 
 static inline int graph_blocks(const graph *g) {
     return g->start[g->nodes];

@@ -38,13 +38,14 @@ static void transpose(layout *l) {
 }
 
 layout *layout_from_graph(const graph *g, int block, int gates) {
-    if (graph_blocks(g) < g->nodes * g->nodes) return layout_blocks(g, block, gates);
-    return layout_dense(g->nodes * block, g->nodes * block, gates, 1);
+    const int64_t all = (int64_t)g->nodes * g->inputs;
+    if (graph_blocks(g) < all) return layout_blocks(g, block, gates);
+    return layout_dense(g->nodes * block, g->inputs * block, gates, 1);
 }
 
 layout *layout_blocks(const graph *g, int block, int gates) {
     int blocks = graph_blocks(g);
-    layout *l = new_layout(g->nodes, g->nodes, blocks);
+    layout *l = new_layout(g->nodes, g->inputs, blocks);
     l->out_block = l->in_block = block;
     l->gates = gates;
     memcpy(l->row_start, g->start, ((size_t)g->nodes + 1) * sizeof(int));

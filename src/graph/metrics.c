@@ -9,20 +9,24 @@
 /* ----------------------------------------------------------------------------------- degrees */
 
 static void measure_degrees(const graph *g, graph_metrics *m) {
+    const int self = graph_is_square(g); /* a node is not its own neighbour */
     m->nodes = g->nodes;
+    m->inputs = g->inputs;
     m->blocks = graph_blocks(g);
-    m->density = m->blocks / ((double)g->nodes * g->nodes);
-    m->degree_mean = (double)(m->blocks - g->nodes) / g->nodes;
-    m->degree_min = m->out_degree_min = g->nodes;
-    /* The number of readers of each node, itself included. */
-    int *readers = mem_alloc((size_t)g->nodes, sizeof *readers);
+    m->density = m->blocks / ((double)g->nodes * g->inputs);
+    m->degree_mean = (double)m->blocks / g->nodes - self;
+    m->degree_min = g->inputs;
+    m->out_degree_min = g->nodes;
+    int *readers = mem_alloc((size_t)g->inputs, sizeof *readers);
     for (int k = 0; k < m->blocks; k++) readers[g->column[k]]++;
     for (int i = 0; i < g->nodes; i++) {
-        int degree = g->start[i + 1] - g->start[i] - 1;
+        int degree = g->start[i + 1] - g->start[i] - self;
         m->degree_min = (int)integer_min(m->degree_min, degree);
         m->degree_max = (int)integer_max(m->degree_max, degree);
-        m->out_degree_min = (int)integer_min(m->out_degree_min, readers[i] - 1);
-        m->out_degree_max = (int)integer_max(m->out_degree_max, readers[i] - 1);
+    }
+    for (int j = 0; j < g->inputs; j++) {
+        m->out_degree_min = (int)integer_min(m->out_degree_min, readers[j] - self);
+        m->out_degree_max = (int)integer_max(m->out_degree_max, readers[j] - self);
     }
     free(readers);
 }
@@ -152,11 +156,13 @@ static int find_root(int *parent, int node) {
 }
 
 int graph_components(const graph *g) {
-    int *parent = mem_alloc((size_t)g->nodes, sizeof *parent), components = g->nodes;
-    for (int i = 0; i < g->nodes; i++) parent[i] = i;
+    const int first_input = graph_is_square(g) ? 0 : g->nodes; /* numbers of inputs follow */
+    int components = first_input + g->inputs;
+    int *parent = mem_alloc((size_t)components, sizeof *parent);
+    for (int i = 0; i < components; i++) parent[i] = i;
     for (int i = 0; i < g->nodes; i++) {
         for (int k = g->start[i]; k < g->start[i + 1]; k++) {
-            int one = find_root(parent, i), two = find_root(parent, g->column[k]);
+            int one = find_root(parent, i), two = find_root(parent, first_input + g->column[k]);
             if (one == two) continue;
             parent[two] = one;
             components--;
@@ -169,8 +175,9 @@ int graph_components(const graph *g) {
 void graph_measure(const graph *g, graph_metrics *metrics) {
     *metrics = (graph_metrics){0};
     measure_degrees(g, metrics);
+    metrics->components = graph_components(g);
+    if (!graph_is_square(g)) return;
     measure_core(g, metrics);
     measure_paths(g, metrics);
     measure_clustering(g, metrics);
-    metrics->components = graph_components(g);
 }

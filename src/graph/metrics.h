@@ -7,8 +7,8 @@
 enum { METRICS_MAX_STEPS = 16 };
 
 typedef struct graph_metrics {
-    int nodes, blocks;
-    double density; /* blocks / nodes^2 */
+    int nodes, inputs, blocks;
+    double density; /* blocks / (nodes inputs) */
     /* Neighbours of a node without itself: nodes that it reads, and nodes that read it. The means
      * are equal. */
     int degree_min, degree_max, out_degree_min, out_degree_max;
@@ -29,6 +29,7 @@ typedef struct graph_metrics {
     double reach[METRICS_MAX_STEPS];
 } graph_metrics;
 
+/* Of a rectangle only what stands above `core`, and the components. */
 void graph_measure(const graph *g, graph_metrics *metrics);
 
 /* Finds only the number of components, which is cheap. */

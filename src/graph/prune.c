@@ -39,6 +39,7 @@ graph *graph_prune(const graph *g, const double *norms, int drop, philox_stream 
     uint8_t *dropped = mark_weakest(g, norms, drop, random);
     graph *made = mem_alloc(1, sizeof *made);
     made->nodes = g->nodes;
+    made->inputs = g->inputs;
     made->start = mem_alloc((size_t)g->nodes + 1, sizeof *made->start);
     made->column = mem_alloc((size_t)(graph_blocks(g) - drop), sizeof *made->column);
     int blocks = 0;

@@ -23,10 +23,14 @@ static void plan_weights(model *m) {
 
 static size_t workspace_bytes(const model *m) {
     backend *be = m->be;
-    size_t most = be->wgrad_workspace(be, m->projection_layout, 1, VOCABULARY);
-    size_t table = TABLE_WORKSPACE * (size_t)m->segment_steps * (size_t)m->columns;
+    size_t most = 0, table = TABLE_WORKSPACE * (size_t)m->segment_steps * (size_t)m->columns;
     int stages = model_stages(&m->config);
     if (table > most) most = table;
+    for (int w = 0; w < TABLE_WIDTHS; w++) {
+        if (!m->projection_layouts[w]) continue;
+        size_t bytes = be->wgrad_workspace(be, m->projection_layouts[w], 1, VOCABULARY);
+        if (bytes > most) most = bytes;
+    }
     for (int s = 0; s <= stages; s++) {
         const layout *l = s < stages ? m->layouts[s] : m->head_layout;
         size_t bytes = be->wgrad_workspace(be, l, m->segment_steps, m->columns);
@@ -39,7 +43,7 @@ static void plan_stage(model *m, stage *g, bool last) {
     backend *be = m->be;
     bool training = m->use == MODEL_TRAINING;
     size_t kept = training ? (size_t)m->segment_steps : 1;
-    size_t plane = model_plane_bytes(m, be->operand_size);
+    size_t plane = (size_t)g->units * (size_t)m->columns * be->operand_size;
     size_t sums = be->sums_bytes(be, g->gates, m->columns);
     ADD(PLAN_ACTIVATIONS, kept * plane * (size_t)g->gates, g->raw);
     if (g->layer_norm) ADD(PLAN_ACTIVATIONS, (size_t)m->segment_steps * sums, g->sums);
@@ -88,13 +92,20 @@ static void plan_cells(model *m) {
 static void plan_tables(model *m, model_layer *y) {
     backend *be = m->be;
     bool training = m->use == MODEL_TRAINING, deep = m->config.cell == CELL_DEEP;
-    size_t tables = layout_rows(m->projection_layout) * VOCABULARY * be->operand_size;
-    ADD(PLAN_ACTIVATIONS, tables, y->projected);
-    if (training) ADD(PLAN_ACTIVATIONS, tables, y->dprojected);
+    const size_t row = VOCABULARY * be->operand_size;
+    for (int w = 0; w < TABLE_WIDTHS; w++) {
+        if (!m->projection_layouts[w]) continue;
+        const size_t bytes = layout_rows(m->projection_layouts[w]) * row;
+        ADD(PLAN_ACTIVATIONS, bytes, y->inputs[w].projected);
+        if (training) ADD(PLAN_ACTIVATIONS, bytes, y->inputs[w].dprojected);
+    }
     if (!deep) {
-        ADD(PLAN_ACTIVATIONS, tables / model_tables(&m->config) * GATES, y->cell.entries);
+        const size_t entries = (size_t)model_table_units(&m->config, TABLES_OF_CELLS) * GATES;
+        ADD(PLAN_ACTIVATIONS, entries * row, y->cell.entries);
         return;
     }
+    const table_width inner = model_inner_tables(&m->config);
+    const size_t tables = layout_rows(m->projection_layouts[inner]) * row;
     ADD(PLAN_ACTIVATIONS, be->sums_bytes(be, 2, VOCABULARY), y->table_sums);
     for (int i = 0; i < 2; i++) {
         stage *g = &y->tables[i].stage[0];
@@ -119,14 +130,24 @@ static void plan_ends(model *m) {
     ADD(PLAN_ACTIVATIONS, sizeof *m->evaluation, m->evaluation);
     if (m->use == MODEL_INFERENCE) return;
     ADD(PLAN_ACTIVATIONS, logits * be->operand_size, m->dlogits);
+    if (m->projection_layouts[TABLES_OF_CELLS] && m->projection_layouts[TABLES_OF_HUBS]) {
+        ADD(PLAN_ACTIVATIONS, (size_t)m->config.embedding * VOCABULARY * be->real_size,
+            m->dembedding);
+    }
 }
 
 static void connect_layer(model *m, model_layer *y) {
     backend *be = m->be;
     const cell *first = &m->layer[0].cell;
     cell *c = &y->cell;
-    size_t table = (size_t)model_table_units(&m->config) * VOCABULARY * be->operand_size;
-    char *projected = y->projected, *dprojected = y->dprojected;
+    const table_width inner = model_inner_tables(&m->config);
+    char *projected[TABLE_WIDTHS], *dprojected[TABLE_WIDTHS];
+    size_t table[TABLE_WIDTHS]; /* bytes of one */
+    for (table_width w = TABLES_OF_CELLS; w < TABLE_WIDTHS; w++) {
+        projected[w] = y->inputs[w].projected;
+        dprojected[w] = y->inputs[w].dprojected;
+        table[w] = (size_t)model_table_units(&m->config, w) * VOCABULARY * be->operand_size;
+    }
     c->bytes = m->bytes;
     c->arguments = m->arguments;
     c->dh = first->dh;
@@ -136,19 +157,20 @@ static void connect_layer(model *m, model_layer *y) {
         for (int i = 0; i < 2; i++) {
             stage *g = &y->tables[i].stage[0];
             y->tables[i].bytes = m->no_bytes;
-            g->raw = projected + (size_t)i * table;
+            g->raw = projected[inner] + (size_t)i * table[inner];
             g->sums = (char *)y->table_sums + (size_t)i * be->sums_bytes(be, 1, VOCABULARY);
-            g->dpre = dprojected ? dprojected + (size_t)i * table : NULL;
+            g->dpre = dprojected[inner] ? dprojected[inner] + (size_t)i * table[inner] : NULL;
             c->stage[i].table = g->out;
             c->stage[i].dtable = y->tables[i].dx;
         }
         return;
     }
     for (int s = 0; s < c->stages; s++) {
-        c->stage[s].table = projected;
-        c->stage[s].dtable = dprojected;
-        projected += (size_t)c->stage[s].gates * table;
-        if (dprojected) dprojected += (size_t)c->stage[s].gates * table;
+        const table_width w = s + 1 == c->stages ? TABLES_OF_CELLS : inner;
+        c->stage[s].table = projected[w];
+        c->stage[s].dtable = dprojected[w];
+        projected[w] += (size_t)c->stage[s].gates * table[w];
+        if (dprojected[w]) dprojected[w] += (size_t)c->stage[s].gates * table[w];
     }
 }
 
@@ -173,7 +195,10 @@ void model_plan(model *m, int segments) {
             plan_count_tables(&m->plan, m->be->layout_bytes(w->part[i]));
         }
     }
-    plan_count_tables(&m->plan, m->be->layout_bytes(m->projection_device));
+    for (int w = 0; w < TABLE_WIDTHS; w++) {
+        if (!m->projection_devices[w]) continue;
+        plan_count_tables(&m->plan, m->be->layout_bytes(m->projection_devices[w]));
+    }
     plan_count_tables(&m->plan, m->be->layout_bytes(m->head_device));
 }
 

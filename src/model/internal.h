@@ -17,8 +17,14 @@ int model_cell_stages(const model_config *config);
 /* The number of the stage by which a layer above the first reads the layer below. */
 int model_below_stage(const model_config *config, int layer);
 
-/* The units that an input table has: every input_stride-th of the hidden ones. */
-int64_t model_table_units(const model_config *config);
+/* The units of an internal stage. */
+int64_t model_inner_units(const model_config *config);
+
+/* The units that an input table has: every input_stride-th of the cells or hubs. */
+int64_t model_table_units(const model_config *config, table_width width);
+
+/* The width of the tables of internal stages. */
+table_width model_inner_tables(const model_config *config);
 
 /* Fills the parameter table. The layouts must have been made. */
 void model_add_parameters(model *m);

@@ -19,7 +19,8 @@ static table_use use_of_table(const model_config *config, int s) {
 static void describe_layer(model *m, int layer) {
     const model_config *config = &m->config;
     bool deep = config->cell == CELL_DEEP;
-    int stages = model_cell_stages(config), units = (int)model_table_units(config);
+    int stages = model_cell_stages(config);
+    int units = (int)model_table_units(config, model_inner_tables(config));
     model_layer *y = &m->layer[layer];
     y->cell = (cell){.hidden = (int)config->hidden,
                      .columns = m->columns,
@@ -28,7 +29,9 @@ static void describe_layer(model *m, int layer) {
                      .dropout = dropout_with(config->dropout, dropout_seed(config, layer))};
     for (int s = 0; s < stages; s++) {
         bool last = s == stages - 1;
-        y->cell.stage[s] = (stage){.gates = last ? GATES : 1,
+        const int64_t width = last ? config->hidden : model_inner_units(config);
+        y->cell.stage[s] = (stage){.units = (int)width,
+                                   .gates = last ? GATES : 1,
                                    .layer_norm = config->layer_norm,
                                    .relu = deep && !last && s > 0,
                                    .table_use = use_of_table(config, s),
@@ -37,7 +40,8 @@ static void describe_layer(model *m, int layer) {
     for (int i = 0; i < 2; i++) {
         y->tables[i] =
             (cell){.hidden = units, .columns = VOCABULARY, .steps = 1, .keep = true, .stages = 1};
-        y->tables[i].stage[0] = (stage){.block = units,
+        y->tables[i].stage[0] = (stage){.units = units,
+                                        .block = units,
                                         .gates = 1,
                                         .layer_norm = config->layer_norm,
                                         .table_use = TABLE_NONE,
@@ -49,11 +53,14 @@ static void create_layouts(model *m) {
     const model_config *config = &m->config;
     backend *be = m->be;
     model_create_stage_layouts(m);
-    m->projection_layout = layout_dense((int)model_table_units(config), (int)config->embedding,
-                                        model_tables(config), 1);
+    for (table_width w = TABLES_OF_CELLS; w < TABLE_WIDTHS; w++) {
+        const int tables = model_tables(config, w), units = (int)model_table_units(config, w);
+        if (tables == 0) continue;
+        m->projection_layouts[w] = layout_dense(units, (int)config->embedding, tables, 1);
+        m->projection_devices[w] = be->layout_create(be, m->projection_layouts[w]);
+    }
     m->head_layout = layout_dense(VOCABULARY, (int)(config->hidden / config->output_stride), 1,
                                   (int)config->output_stride);
-    m->projection_device = be->layout_create(be, m->projection_layout);
     m->head_device = be->layout_create(be, m->head_layout);
 }
 
@@ -144,9 +151,11 @@ void model_free(model *m) {
     backend *be = m->be;
     plan_release(&m->plan, be);
     model_free_stage_layouts(m);
-    be->layout_free(be, m->projection_device);
+    for (int w = 0; w < TABLE_WIDTHS; w++) {
+        be->layout_free(be, m->projection_devices[w]);
+        layout_free(m->projection_layouts[w]);
+    }
     be->layout_free(be, m->head_device);
-    layout_free(m->projection_layout);
     layout_free(m->head_layout);
     free(m);
 }

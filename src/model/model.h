@@ -12,16 +12,22 @@
  * reads h of the last layer. The layers run one after another over a whole segment of steps, so U
  * h_below is one product over all of them.
  *
- * Parameters, in the arena's order; E embedding, H hidden, S input_stride, O output_stride:
+ * With hubs, the internal stages of the mlstm and of the deep cell are narrower than the cell: P
+ * units, through which all cells speak with each other.
+ *
+ * Parameters, in the arena's order; E embedding, H hidden, P hubs or H, S input_stride, O
+ * output_stride:
  *   input.embedding   [E][256]
  *   input.projection  [tables][H / S][E]    lstm: i f o u; mlstm: m i f o u; deep: m a
- *   input.multiply.gain, .bias; input.add.gain, .bias  [H / S]     deep: the tables' layer norm
- *   cell.stepK.weight [blocks][block][block], .gain [H], .bias [H]  mlstm: K = 0, no bias; deep
+ *   input.hubs.projection [tables][P / S][E]    with hubs, the tables m and a, in place of the above
+ *   input.multiply.gain, .bias; input.add.gain, .bias  [P / S]     deep: the tables' layer norm
+ *   cell.stepK.weight [blocks][block][block], .gain [P], .bias [P]  mlstm: K = 0, no bias; deep
  *   cell.gates.weight [blocks][4][block][block], .gain [4][H], .bias [4][H]
  *   for each further layer L = 2, 3 ...: the same again, named input.layerL... and cell.layerL...,
  *   with cell.layerL.below.weight, U, before the other stages; its shape is that of the first one
  *   head.weight       [256][H / O], head.bias [256]
- * Gains are there with layer norm only. A dense pattern has one block of the whole size.
+ * Gains are there with layer norm only. A dense pattern has one block of the whole size, outputs by
+ * inputs.
  *
  * Training keeps the activations of every step for backward. If they need too much memory, the
  * steps are cut into `segments` (Chen et al. 2016). Forward then keeps only the state at each
@@ -45,7 +51,7 @@ typedef enum cell_kind { CELL_LSTM, CELL_MLSTM, CELL_DEEP } cell_kind;
 typedef struct model_config {
     int cell; /* cell_kind */
     int64_t internal_steps, layers;
-    int64_t hidden, block, embedding;
+    int64_t hidden, hubs, block, embedding; /* hubs 0: internal stages are as wide as hidden */
     int64_t input_stride, output_stride;
     int graph; /* graph_kind */
     int64_t degree;
@@ -78,8 +84,14 @@ stage_place model_stage_place(const model_config *config, int stage);
 /* 1, or GATES for the stages that make the gates' sums. */
 int model_stage_gates(const model_config *config, int stage);
 
-/* The number of input tables of a layer, each the embedding projected for one gate or stage. */
-int model_tables(const model_config *config);
+/* The nodes of a stage's pattern, blocks of the units that it makes and of those that it reads. */
+int model_stage_nodes(const model_config *config, int stage);
+int model_stage_inputs(const model_config *config, int stage);
+
+/* A layer's input tables, each the embedding projected for one gate or stage, are of two widths with
+ * hubs: the number of those of each. Without hubs, all are TABLES_OF_CELLS. */
+typedef enum table_width { TABLES_OF_CELLS, TABLES_OF_HUBS, TABLE_WIDTHS } table_width;
+int model_tables(const model_config *config, table_width width);
 
 /* The graph of each stage, made from the config; the caller frees them. */
 bool model_graphs(const model_config *config, graph *graphs[CELL_MAX_STAGES], error *err);
@@ -101,14 +113,20 @@ typedef struct stage_parameters {
 /* CELL_MAX_STAGES patterns are those of so many layers of one stage. */
 enum { MAX_LAYERS = (CELL_MAX_STAGES + 1) / 2 };
 
+/* The tables of one width. All is NULL where there are none. */
+typedef struct input_tables {
+    int projection;   /* its number in the parameter table */
+    void *projected;  /* operand [tables][units][256]: projection . embedding */
+    void *dprojected; /* operand: its gradient */
+} input_tables;
+
 typedef struct model_layer {
-    int embedding, projection; /* their numbers in the parameter table */
+    int embedding; /* its number in the parameter table */
+    input_tables inputs[TABLE_WIDTHS];
     stage_parameters table_parameters[2];
     cell cell;        /* h, c, and everything stages need, of one segment */
     cell tables[2];   /* deep: the layer norms of M and A, as cells of one stage */
-    void *projected;  /* operand [tables][H / S][256]: projection . embedding */
-    void *table_sums; /* of `projected` */
-    void *dprojected; /* operand: its gradient */
+    void *table_sums; /* deep: of the projected tables */
 } model_layer;
 
 typedef struct model {
@@ -121,9 +139,9 @@ typedef struct model {
     int layers;
 
     graph *graphs[CELL_MAX_STAGES];
-    layout *layouts[CELL_MAX_STAGES], *projection_layout, *head_layout;
+    layout *layouts[CELL_MAX_STAGES], *projection_layouts[TABLE_WIDTHS], *head_layout;
     weight_parts parts[CELL_MAX_STAGES]; /* of stages of four gates, in training with other ranks */
-    device_layout *devices[CELL_MAX_STAGES], *projection_device, *head_device;
+    device_layout *devices[CELL_MAX_STAGES], *projection_devices[TABLE_WIDTHS], *head_device;
     parameter_table parameters;
     int head_weight, head_bias; /* their numbers in the table */
     stage_parameters stage_parameters[CELL_MAX_STAGES];
@@ -154,6 +172,7 @@ typedef struct model {
                       that an update ends with */
     void *borders; /* [segments - 1] the states at the start of all segments but the last */
     uint8_t *no_bytes;
+    void *dembedding; /* real [E][256]: the share of the second width's tables, with hubs */
 } model;
 
 /* Makes a model without values of its parameters. `graphs` come from a checkpoint and belong to the

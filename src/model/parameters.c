@@ -72,6 +72,35 @@ static void fill_identity(const parameter *p, uint64_t seed, int number, float *
     }
 }
 
+static bool is_square(const layout *l) {
+    return l->out_nodes * l->out_block == l->in_nodes * l->in_block;
+}
+
+/* A rectangle between many units and few: the many are dealt to the few in turn. Each of the few
+ * begins as the sum of its own, scaled so that its variance is theirs, and each of the many as the one
+ * that it belongs to; there is normal noise of `scale` elsewhere. */
+static void fill_groups(const parameter *p, uint64_t seed, int number, float *values) {
+    const layout *l = p->layout;
+    const size_t out = (size_t)l->out_block, in = (size_t)l->in_block, gates = (size_t)l->gates;
+    const size_t rows = (size_t)l->out_nodes * out, columns = (size_t)l->in_nodes * in;
+    const size_t few = rows < columns ? rows : columns;
+    const float one = rows < columns ? (float)sqrt((double)rows / (double)columns) : 1;
+    if (p->scale != 0) fill_normal(p, seed, number, values);
+#pragma omp parallel for
+    for (int i = 0; i < l->out_nodes; i++) {
+        for (int k = l->row_start[i]; k < l->row_start[i + 1]; k++) {
+            const size_t first = (size_t)l->row_column[k] * in;
+            for (size_t row = 0; row < gates * out; row++) {
+                const size_t group = ((size_t)i * out + row % out) % few;
+                float *weights = values + ((size_t)k * gates * out + row) * in;
+                for (size_t v = 0; v < in; v++) {
+                    if ((first + v) % few == group) weights[v] = one;
+                }
+            }
+        }
+    }
+}
+
 void parameter_initialise(const parameter_table *table, uint64_t seed, float *arena) {
     memset(arena, 0, table->total * sizeof *arena);
     for (int number = 0; number < table->count; number++) {
@@ -83,7 +112,9 @@ void parameter_initialise(const parameter_table *table, uint64_t seed, float *ar
             for (size_t i = 0; i < p->count; i++) values[i] = (float)p->scale;
             break;
         case INIT_NORMAL: fill_normal(p, seed, number, values); break;
-        case INIT_IDENTITY: fill_identity(p, seed, number, values); break;
+        case INIT_IDENTITY:
+            (is_square(p->layout) ? fill_identity : fill_groups)(p, seed, number, values);
+            break;
         case INIT_GATE_BIAS: /* [i f o u][hidden] */
             for (size_t i = 0; i < gate; i++) values[gate + i] = (float)p->scale;
             break;

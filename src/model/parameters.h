@@ -11,7 +11,7 @@ typedef enum initialiser {
     INIT_CONSTANT, /* `scale` */
     INIT_NORMAL,   /* mean 0, deviation `scale` */
     INIT_IDENTITY, /* ones on the diagonals of self-blocks, normal noise of `scale` in other
-                      blocks */
+                      blocks; of a rectangle see fill_groups */
     INIT_GATE_BIAS /* `scale` for the forget gate, 0 for the others */
 } initialiser;
 

@@ -72,15 +72,15 @@ static const parameter *stage_weight(const model *m, int s) {
 }
 
 /* A row of a block in a stage's weights: those of one output unit. `block` counts the graph's
- * blocks in their order; a complete graph's weights are one matrix [gates][hidden][hidden]. */
+ * blocks in their order; a complete graph's weights are one matrix [gates][outputs][inputs]. */
 static size_t block_row(const layout *l, const graph *g, int side, int block, int gate, int row) {
     if (!layout_is_dense(l)) {
         return (((size_t)block * (size_t)l->gates + (size_t)gate) * (size_t)side + (size_t)row) *
                (size_t)side;
     }
-    size_t output = (size_t)(block / g->nodes), input = (size_t)(block % g->nodes);
-    size_t width = (size_t)l->in_block;
-    return ((size_t)gate * width + output * (size_t)side + (size_t)row) * width +
+    size_t output = (size_t)(block / g->inputs), input = (size_t)(block % g->inputs);
+    return ((size_t)gate * (size_t)l->out_block + output * (size_t)side + (size_t)row) *
+               (size_t)l->in_block +
            input * (size_t)side;
 }
 

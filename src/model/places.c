@@ -20,12 +20,20 @@ static int add(model *m, const char *prefix, const char *name, const int64_t *sh
 static void add_input(model *m, int layer) {
     const model_config *config = &m->config;
     model_layer *y = &m->layer[layer];
-    int64_t units = model_table_units(config), embedding = config->embedding;
+    int64_t embedding = config->embedding;
+    int64_t units = model_table_units(config, model_inner_tables(config));
     char prefix[24] = "input.", table[40];
     if (layer) snprintf(prefix, sizeof prefix, "input.layer%d.", layer + 1);
     y->embedding = add(m, prefix, "embedding", SHAPE(embedding, VOCABULARY), INIT_NORMAL, 1);
-    y->projection = add(m, prefix, "projection", SHAPE(model_tables(config), units, embedding),
-                        INIT_NORMAL, 1 / sqrt((double)embedding));
+    for (table_width w = TABLES_OF_CELLS; w < TABLE_WIDTHS; w++) {
+        const int64_t tables = model_tables(config, w);
+        const int64_t *shape = SHAPE(tables, model_table_units(config, w), embedding);
+        const char *name = w == TABLES_OF_HUBS ? "hubs.projection" : "projection";
+        y->inputs[w].projection = NONE;
+        if (tables == 0) continue;
+        y->inputs[w].projection =
+            add(m, prefix, name, shape, INIT_NORMAL, 1 / sqrt((double)embedding));
+    }
     for (int i = 0; config->cell == CELL_DEEP && i < 2; i++) {
         stage_parameters *p = &y->table_parameters[i];
         snprintf(table, sizeof table, "%s%s", prefix, i ? "add." : "multiply.");
@@ -39,11 +47,10 @@ static void add_stage(model *m, int s) {
     const model_config *config = &m->config;
     const layout *l = m->layouts[s];
     stage_parameters *p = &m->stage_parameters[s];
-    int64_t hidden = config->hidden;
     bool four = l->gates == GATES, below = model_stage_place(config, s).stage == STAGE_BELOW;
     const int64_t *weight = four ? SHAPE(l->blocks, GATES, l->out_block, l->in_block)
                                  : SHAPE(l->blocks, l->out_block, l->in_block);
-    const int64_t *vector = four ? SHAPE(GATES, hidden) : SHAPE(hidden);
+    const int64_t *vector = four ? SHAPE(GATES, config->hidden) : SHAPE(model_inner_units(config));
     char stage[16], prefix[32];
     snprintf(prefix, sizeof prefix, "cell.%s.", model_stage_name(config, s, stage));
     p->weight = add(m, prefix, "weight", weight, INIT_IDENTITY, config->init_noise);

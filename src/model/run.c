@@ -72,9 +72,13 @@ static void *output_of(const model *m, int layer) {
 static void forward_table(model *m, model_layer *y) {
     backend *be = m->be;
     bool deep = m->config.cell == CELL_DEEP;
-    be->fprop(be, m->projection_device, model_operand_place(m, y->projection),
-              model_operand_place(m, y->embedding), 1, VOCABULARY, y->projected, OPERAND,
-              deep && m->config.layer_norm ? y->table_sums : NULL);
+    for (int w = 0; w < TABLE_WIDTHS; w++) {
+        const input_tables *in = &y->inputs[w];
+        if (!in->projected) continue;
+        be->fprop(be, m->projection_devices[w], model_operand_place(m, in->projection),
+                  model_operand_place(m, y->embedding), 1, VOCABULARY, in->projected, OPERAND,
+                  deep && m->config.layer_norm ? y->table_sums : NULL);
+    }
     for (int i = 0; deep && i < 2; i++) be->activate(be, &y->tables[i], 0, 0);
     be->prepare_entries(be, &y->cell);
 }
@@ -120,18 +124,26 @@ static void sum_losses(model *m, double *loss) {
 
 static void backward_table(model *m, model_layer *y) {
     backend *be = m->be;
-    const void *gradient = y->dprojected;
-    if (m->config.cell == CELL_DEEP) {
-        for (int i = 0; i < 2; i++) {
-            be->activate_backward(be, &y->tables[i], 0, 0);
-            if (m->config.layer_norm) be->norm_backward(be, &y->tables[i], 0, 0);
-        }
-        gradient = stage_raw_gradient(&y->tables[0].stage[0]);
+    const bool deep = m->config.cell == CELL_DEEP;
+    void *dembedding = model_gradient_place(m, y->embedding);
+    bool first = true;
+    for (int i = 0; deep && i < 2; i++) {
+        be->activate_backward(be, &y->tables[i], 0, 0);
+        if (m->config.layer_norm) be->norm_backward(be, &y->tables[i], 0, 0);
     }
-    be->wgrad(be, m->projection_device, gradient, model_operand_place(m, y->embedding), 1,
-              VOCABULARY, model_gradient_place(m, y->projection), y->cell.workspace);
-    be->dgrad(be, m->projection_device, model_operand_place(m, y->projection), gradient, 1,
-              VOCABULARY, model_gradient_place(m, y->embedding), REAL);
+    for (int w = 0; w < TABLE_WIDTHS; w++) {
+        const input_tables *in = &y->inputs[w];
+        if (!in->projected) continue;
+        const void *gradient = deep ? stage_raw_gradient(&y->tables[0].stage[0]) : in->dprojected;
+        be->wgrad(be, m->projection_devices[w], gradient, model_operand_place(m, y->embedding), 1,
+                  VOCABULARY, model_gradient_place(m, in->projection), y->cell.workspace);
+        be->dgrad(be, m->projection_devices[w], model_operand_place(m, in->projection), gradient, 1,
+                  VOCABULARY, first ? dembedding : m->dembedding, REAL);
+        if (!first) {
+            be->add(be, (size_t)m->config.embedding * VOCABULARY, dembedding, m->dembedding);
+        }
+        first = false;
+    }
 }
 
 static void backward_head(model *m, const cell *c) {

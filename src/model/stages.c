@@ -38,6 +38,20 @@ int model_stage_gates(const model_config *config, int stage) {
     return at.stage == model_cell_stages(config) - 1 ? GATES : 1;
 }
 
+int64_t model_inner_units(const model_config *config) {
+    return config->hubs ? config->hubs : config->hidden;
+}
+
+int model_stage_nodes(const model_config *config, int stage) {
+    const bool gates = model_stage_gates(config, stage) == GATES;
+    return (int)((gates ? config->hidden : model_inner_units(config)) / config->block);
+}
+
+int model_stage_inputs(const model_config *config, int stage) {
+    const bool inner = model_stage_place(config, stage).stage > 0;
+    return (int)((inner ? model_inner_units(config) : config->hidden) / config->block);
+}
+
 const char *model_stage_name(const model_config *config, int stage, char name[16]) {
     stage_place at = model_stage_place(config, stage);
     int used = at.layer ? snprintf(name, 16, "layer%d.", at.layer + 1) : 0;
@@ -68,7 +82,10 @@ bool model_graphs(const model_config *config, graph *graphs[CELL_MAX_STAGES], er
                                  .file = config->graph_file,
                                  .seed = (uint64_t)config->seed,
                                  .pattern = s};
-        graphs[s] = graph_create(&options, (int)(config->hidden / config->block), err);
+        const int nodes = model_stage_nodes(config, s);
+        graphs[s] = config->hubs
+                        ? graph_create_between(&options, nodes, model_stage_inputs(config, s), err)
+                        : graph_create(&options, nodes, err);
         if (graphs[s]) continue;
         while (s-- > 0) graph_free(graphs[s]);
         return false;
@@ -76,11 +93,18 @@ bool model_graphs(const model_config *config, graph *graphs[CELL_MAX_STAGES], er
     return true;
 }
 
-int model_tables(const model_config *config) {
-    static const int tables[] = {[CELL_LSTM] = GATES, [CELL_MLSTM] = 1 + GATES, [CELL_DEEP] = 2};
-    return tables[config->cell];
+int model_tables(const model_config *config, table_width width) {
+    static const int of_gates[] = {[CELL_LSTM] = GATES, [CELL_MLSTM] = GATES, [CELL_DEEP] = 0};
+    static const int of_inner[] = {[CELL_LSTM] = 0, [CELL_MLSTM] = 1, [CELL_DEEP] = 2};
+    const int inner = of_inner[config->cell], gates = of_gates[config->cell];
+    if (width == TABLES_OF_HUBS) return config->hubs ? inner : 0;
+    return config->hubs ? gates : inner + gates;
 }
 
-int64_t model_table_units(const model_config *config) {
-    return config->hidden / config->input_stride;
+table_width model_inner_tables(const model_config *config) {
+    return config->hubs ? TABLES_OF_HUBS : TABLES_OF_CELLS;
+}
+
+int64_t model_table_units(const model_config *config, table_width width) {
+    return (width == TABLES_OF_HUBS ? config->hubs : config->hidden) / config->input_stride;
 }

@@ -84,9 +84,11 @@ static void add_model(facts *f, const report *r) {
     add(f, "cell", "%s, %s%s units in blocks of %" PRId64 "%s", cell, layers,
         html_count(units, o->model.hidden), o->model.block,
         o->model.layer_norm ? ", layer norm" : "");
+    if (o->model.hubs) add(f, "hubs", "%s", html_count(units, o->model.hubs));
     add(f, "parameters", "%s", html_count(count, parameters_of(r->checkpoint)));
     for (int s = 0; s < model_stages(&o->model); s++) {
         graph_metrics m;
+        if (o->model.hubs) break; /* of squares only */
         graph_measure(r->wiring->graphs[s], &m);
         add(f, s ? "" : "wiring",
             "%s, %d nodes, %s blocks (%.2f %%), clustering %.3f, shortest paths %.2f on average, "

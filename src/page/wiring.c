@@ -42,7 +42,7 @@ static void add_dense(const float *weight, int64_t hidden, int64_t block, int ga
 void wiring_measure(wiring *w, const checkpoint *c) {
     int64_t block = w->config->block, hidden = w->config->hidden;
     int stages = model_stages(w->config);
-    for (int s = 0; s < stages; s++) {
+    for (int s = 0; s < stages && !w->config->hubs; s++) {
         const graph *g = w->graphs[s];
         int gates = model_stage_gates(w->config, s);
         int64_t blocks = graph_blocks(g), of_block = gates * block * block;
@@ -426,6 +426,11 @@ static void write_lists(FILE *out, const wiring *w) {
 void wiring_write(FILE *out, const wiring *w) {
     int stages = model_stages(w->config);
     size_t most = ALL_EDGES / (size_t)stages;
+    if (w->config->hubs) {
+        fprintf(out, "<p>All cells read and write the same %lld hubs.</p>\n",
+                (long long)w->config->hubs);
+        return;
+    }
     for (int s = 0; s < stages; s++) {
         graph_metrics m;
         char name[16];

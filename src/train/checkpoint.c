@@ -119,7 +119,6 @@ static void free_graphs(graph *graphs[CELL_MAX_STAGES]) {
 /* Reads the patterns of a model of `config`. Frees those already read if one of them fails. */
 static bool load_graphs(const safetensors *file, const model_config *config, graph *graphs[],
                         error *err) {
-    int nodes = (int)(config->hidden / config->block);
     memset(graphs, 0, CELL_MAX_STAGES * sizeof *graphs);
     for (int s = 0; s < model_stages(config); s++) {
         char stage[16], name[32];
@@ -128,7 +127,10 @@ static bool load_graphs(const safetensors *file, const model_config *config, gra
         const tensor *t = safetensors_find(file, name);
         if (t && t->type == TENSOR_I32 && t->dimensions == 2 && t->shape[1] == 2 &&
             t->shape[0] <= INT32_MAX) {
-            graphs[s] = graph_from_blocks(nodes, t->data, (int)t->shape[0], &inner);
+            const int nodes = model_stage_nodes(config, s), inputs = model_stage_inputs(config, s);
+            const int count = (int)t->shape[0];
+            graphs[s] = config->hubs ? graph_from_pairs(nodes, inputs, t->data, count, &inner)
+                                     : graph_from_blocks(nodes, t->data, count, &inner);
         }
         if (graphs[s]) continue;
         free_graphs(graphs);

@@ -68,6 +68,10 @@ const config_key option_keys[] = {
      M | L},
     {"model.hidden", CONFIG_INTEGER, AT(model.hidden), "1024", 8, MAX_HIDDEN, NULL,
      "number of hidden units of a layer; a multiple of model.block", M},
+    {"model.hubs", CONFIG_INTEGER, AT(model.hubs), "0", 0, MAX_HIDDEN, NULL,
+     "number of hubs, stateless units through which the cells of an mlstm or deep cell speak with "
+     "each other: the width of its internal stages, a multiple of model.block; 0 means as many as "
+     "model.hidden", M | L},
     {"model.block", CONFIG_INTEGER, AT(model.block), "32", 8, 128, NULL,
      "side of a block of weights in units, which is the size of a node of the graph: 8, 16, 32, "
      "64 or 128", M},
@@ -99,8 +103,8 @@ const config_key option_keys[] = {
      "graph that joins the periphery nodes of a core_periphery graph", M | L},
     {"model.parameters", CONFIG_NUMBER, AT(parameters), NULL, 0, 1e15, NULL,
      "number of trained parameters to aim for; finds model.hidden if model.density or "
-     "model.degree is set or the graph is dense, else model.density; the run's config.yaml holds "
-     "what was found", CONFIG_ABOVE_MINIMUM},
+     "model.degree is set or the graph is dense, else model.density; with model.hubs and "
+     "model.hidden it finds model.hubs anew; the run's config.yaml holds what was found", CONFIG_ABOVE_MINIMUM},
     {"model.layer_norm", CONFIG_BOOLEAN, AT(model.layer_norm), "true", 0, 0, NULL,
      "whether gates and internal steps are normalised over their units (layer norm)", M},
     {"model.input_stride", CONFIG_INTEGER, AT(model.input_stride), "1", 1, MAX_HIDDEN, NULL,
@@ -234,6 +238,37 @@ static void drop_size(config *c) {
     }
 }
 
+/* Cells and hubs are joined densely unless the config says otherwise. */
+static bool check_hubs(options *o, error *err) {
+    config *c = &o->config;
+    model_config *m = &o->model;
+    if (m->hubs == 0) return true;
+    if (m->cell == CELL_LSTM) {
+        return config_refuse(c, err, "model.hubs",
+                             "has no meaning for model.cell: lstm, which has no internal stage");
+    }
+    if (!config_is_set(c, "model.graph")) m->graph = GRAPH_DENSE;
+    if (m->graph != GRAPH_DENSE && m->graph != GRAPH_RANDOM) {
+        return config_refuse(c, err, "model.graph", "expected dense or random with model.hubs");
+    }
+    if (m->degree) {
+        return config_refuse(c, err, "model.degree",
+                             "has no meaning with model.hubs; expected model.density");
+    }
+    if (o->train.prune_density > 0) {
+        return config_refuse(c, err, "train.prune_density", "has no meaning with model.hubs");
+    }
+    if (o->parameters > 0) return true; /* they may change */
+    if (m->hubs > m->hidden || m->hubs % m->block || m->hubs % m->input_stride) {
+        return config_refuse(c, err, "model.hubs",
+                             "expected a multiple of model.block %lld and model.input_stride %lld, "
+                             "at most model.hidden %lld, got %lld",
+                             (long long)m->block, (long long)m->input_stride, (long long)m->hidden,
+                             (long long)m->hubs);
+    }
+    return true;
+}
+
 static bool check_graph(options *o, error *err) {
     config *c = &o->config;
     model_config *m = &o->model;
@@ -270,14 +305,18 @@ static bool match_parameters(options *o, error *err) {
     }
     const char *size = m->degree ? "model.degree" : "model.density";
     bool sized = m->graph != GRAPH_DENSE && (m->degree || m->density > 0);
-    if (sized && config_is_set(c, "model.hidden")) {
+    if (sized && m->hubs == 0 && config_is_set(c, "model.hidden")) {
         return config_refuse(c, err, "model.parameters",
                              "expected model.hidden or %s to be left open, but both are set", size);
     }
     error reason;
     double parameters = o->parameters;
     bool width = sized || m->graph == GRAPH_DENSE;
-    if (!(width ? model_match_width : model_match_density)(m, parameters, &reason)) {
+    bool hubs = m->hubs > 0 && config_is_set(c, "model.hidden");
+    if (hubs && m->graph == GRAPH_RANDOM && m->density == 0) m->density = 0.1;
+    if (!(hubs    ? model_match_hubs
+          : width ? model_match_width
+                  : model_match_density)(m, parameters, &reason)) {
         return config_refuse(c, err, "model.parameters", "%s", error_message(&reason));
     }
     config_unset(c, "model.parameters");
@@ -364,8 +403,9 @@ static bool check_structure(const options *o, error *err) {
 bool options_check(options *o, error *err) {
     train_options *t = &o->train;
     if (!check_files(o, err)) return false;
-    if (!check_block(o, err) || !check_graph(o, err) || !check_layers(o, err)) return false;
-    if (!match_parameters(o, err) || !check_model(o, err)) return false;
+    if (!check_block(o, err) || !check_hubs(o, err) || !check_graph(o, err)) return false;
+    if (!check_layers(o, err) || !match_parameters(o, err)) return false;
+    if (!check_hubs(o, err) || !check_model(o, err)) return false;
     if (o->data.valid.count && config_is_set(&o->config, "data.valid_fraction") &&
         o->data.valid_fraction > 0) {
         return config_refuse(&o->config, err, "data.valid_fraction",

@@ -107,6 +107,7 @@ static const char *other_cell(const model_config *ours, const model_config *thei
     if (theirs->layers != ours->layers) return "model.layers";
     if (model_stages(theirs) != model_stages(ours)) return "model.internal_steps";
     if (theirs->hidden != ours->hidden) return "model.hidden";
+    if (theirs->hubs != ours->hubs) return "model.hubs";
     if (theirs->block != ours->block) return "model.block";
     if (theirs->graph != ours->graph) return "model.graph";
     if (theirs->degree != ours->degree) return "model.degree";

@@ -14,13 +14,13 @@ double structure_density(const model *m) {
     for (int s = 0; s < model_stages(&m->config); s++) {
         const graph *g = m->graphs[s];
         blocks += graph_blocks(g);
-        all += (double)g->nodes * g->nodes;
+        all += (double)g->nodes * g->inputs;
     }
     return blocks / all;
 }
 
 int structure_blocks(const graph *g, double density) {
-    return (int)fmax(g->nodes, round(density * g->nodes * g->nodes));
+    return (int)fmax(g->nodes, round(density * g->nodes * g->inputs));
 }
 
 /* Whether pruning is over: from the first update that ends train.prune_until of the run, and at

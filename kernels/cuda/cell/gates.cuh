@@ -142,7 +142,7 @@ static __device__ void fetch_gains(const view<T> &v, int first, int count, float
             const float *from = k < GATES ? v.gain : v.bias;
             float *to = gains + unit * K + k;
             if (from) {
-                from += k % GATES * v.hidden + first + unit;
+                from += k % GATES * v.width + first + unit;
                 copy_word_async(shared_address(to), from);
             } else {
                 *to = k < GATES;

@@ -96,7 +96,7 @@ template <typename T, int VEC> struct backward_arrays {
         text = (column_text<SPAN> *)(units + K * v.units);
         kept = (kept_unit<T, VEC> *)(text + HELD_SPANS) + warp * v.kept;
         first = blockIdx.x * v.units;
-        last = min(first + v.units, v.hidden);
+        last = min(first + v.units, v.width);
         leader = first + warp * PAIR;
         const int units_left = max(last - leader, 0);
         rounds = units_left / STEP * PAIR + min(units_left % STEP, (int)PAIR);
@@ -125,7 +125,7 @@ template <typename T, int VEC> struct backward_arrays {
      * distance to the next gate's. */
     static __device__ T *dpre_row(const view<T> &v, int unit, int span) {
         const uint32_t column = threadIdx.x % 32 * VEC;
-        const uint32_t row = v.scratch ? (span % HELD_SPANS * v.hidden + unit) * GATES * SPAN
+        const uint32_t row = v.scratch ? (span % HELD_SPANS * v.width + unit) * GATES * SPAN
                                        : unit_row(v, unit) + span * SPAN;
         return v.dpre + (row + column);
     }
@@ -199,7 +199,7 @@ template <typename T, int VEC> struct backward_arrays {
             const int i = min(threadIdx.x + k * BACKWARD_THREADS, K * SPAN - 1);
             means[i] = decode_counted(sum[k], gate_sums(v, span, i / SPAN / 2), SPAN, i / SPAN % 2,
                                       i % SPAN) /
-                       v.hidden;
+                       v.width;
         }
     }
 
@@ -271,7 +271,7 @@ static __device__ void add_units(const view<T> &v, int first, int count, const f
         const float sum = units[(unit * GATES + gate) * 2 + which];
         float *to = which ? v.dgain : v.dbias;
         if (!to) continue;
-        to += gate * v.hidden + first + unit;
+        to += gate * v.width + first + unit;
         if (v.start) {
             *to = sum;
         } else {
@@ -552,9 +552,9 @@ static void launch_backward(backend *be, view<T> v, bool early) {
         v.kept = min((int)((cuda->shared_limit - rest) / round), max(rounds - EARLY_ROUNDS, 0));
     }
     v.stuck = cuda_stuck_word(be, "gates_backward");
-    v.lasting = (size_t)v.hidden * v.columns * sizeof *v.dc <= cuda->l2_bytes / 5;
+    v.lasting = (size_t)v.width * v.columns * sizeof *v.dc <= cuda->l2_bytes / 5;
     cuda_launch_together(be, "gates_backward", !v.start && early,
-                         gates_backward<T, VEC, NORM, TABLE>, (v.hidden + v.units - 1) / v.units,
+                         gates_backward<T, VEC, NORM, TABLE>, (v.width + v.units - 1) / v.units,
                          BACKWARD_THREADS, arrays::bytes(v), v);
 }
 
@@ -578,7 +578,7 @@ template <typename T> static void run_backward(backend *be, const cell *c, int t
     const cuda_backend *cuda = cuda_of(be);
     const int most = min(cuda->processors, (int)COUNTED_PARTS);
     view<T> v = view_step<T>(be, c, c->stages - 1, t);
-    v.units = ((v.hidden + most - 1) / most + PAIR - 1) / PAIR * PAIR;
+    v.units = ((v.width + most - 1) / most + PAIR - 1) / PAIR * PAIR;
     if (v.columns % 128 == 0 && backward_arrays<T, 4>::bytes(v) <= cuda->shared_limit) {
         launch_spans<T, 4>(be, c, t, v, early);
     } else {

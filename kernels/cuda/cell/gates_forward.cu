@@ -54,7 +54,7 @@ static __global__ void __launch_bounds__(FORWARD_WARPS * 32, forward_resident<T>
     extern __shared__ __align__(16) float st[]; /* [GATES][2][SPAN] */
     float *gains = st + K * SPAN;
     const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
-    const int first = blockIdx.x * v.units, last = min(first + v.units, v.hidden);
+    const int first = blockIdx.x * v.units, last = min(first + v.units, v.width);
     const int n0 = blockIdx.y * SPAN, n = n0 + lane * VEC;
     const uint32_t bytes = load_bytes<VEC>(v.bytes + n);
     fetch_gains(v, first, last - first, gains);
@@ -98,8 +98,8 @@ static __global__ void __launch_bounds__(FORWARD_WARPS * 32, forward_resident<T>
 template <typename T, int VEC> static void launch_gates(backend *be, view<T> v, bool early) {
     const int span = 32 * VEC, spans = v.columns / span;
     int blocks = max(cuda_of(be)->processors * forward_resident<T>() / spans, 1); /* of a span */
-    v.units = min((v.hidden + blocks - 1) / blocks, (int)FORWARD_UNITS);
-    blocks = (v.hidden + v.units - 1) / v.units;
+    v.units = min((v.width + blocks - 1) / blocks, (int)FORWARD_UNITS);
+    blocks = (v.width + v.units - 1) / v.units;
     cuda_launch(be, "gates", early, gates_forward<T, VEC>, dim3(blocks, spans), FORWARD_WARPS * 32,
                 (size_t)K * (span + v.units) * sizeof(float), v);
 }

@@ -15,27 +15,27 @@ static void zero_all(backend *be, const cell *c, bool backward) {
     }
 }
 
-/* Element 0 of a step: of operands [steps][gates * hidden][columns]. */
-static void *at_step(const backend *be, const cell *c, void *sequence, int gates, int t) {
-    return (char *)sequence +
-           (size_t)t * (size_t)gates * (size_t)c->hidden * (size_t)c->columns * be->operand_size;
+/* Element 0 of a step: of operands [steps][rows][columns]. */
+static void *at_step(const backend *be, const cell *c, void *sequence, int rows, int t) {
+    return (char *)sequence + (size_t)t * (size_t)rows * (size_t)c->columns * be->operand_size;
 }
 
 /* raw[t] = W x[t] of stage s, and what the layer below adds to the first one. With `makes_sums` and
  * layer norm, also the sums of raw. */
 static void multiply_stage(backend *be, const cell *c, int s, int t, bool makes_sums) {
     const stage *g = &c->stage[s];
-    const int kept = c->keep ? t : 0;
-    const void *x = s ? at_step(be, c, c->stage[s - 1].out, 1, kept) : at_step(be, c, c->h, 1, t);
+    const int kept = c->keep ? t : 0, rows = g->gates * g->units;
+    const void *x = s ? at_step(be, c, c->stage[s - 1].out, c->stage[s - 1].units, kept)
+                      : at_step(be, c, c->h, c->hidden, t);
     void *sums = NULL;
     if (makes_sums && g->layer_norm) {
         sums = (char *)g->sums + t * cuda_sums_bytes(be, g->gates, c->columns);
     }
-    void *raw = at_step(be, c, g->raw, g->gates, kept);
+    void *raw = at_step(be, c, g->raw, rows, kept);
     const bool adds = s == 0 && c->below;
     products_fprop_adding(be, g->layout, g->weight, x, c->columns, raw, adds ? NULL : sums);
     if (adds) {
-        const void *below = at_step(be, c, (void *)(uintptr_t)c->below, g->gates, t);
+        const void *below = at_step(be, c, (void *)(uintptr_t)c->below, rows, t);
         add_rows_run(be, g->layout, below, c->columns, raw, sums);
     }
 }
@@ -101,8 +101,8 @@ void cuda_cell_backward(backend *be, const cell *c) {
                 if (g->layer_norm) cuda_norm_backward(be, c, s, t);
             }
             if (t == 0 && s == 0 && !c->has_earlier_steps) break; /* h[0] is a constant */
-            cuda_dgrad(be, g->layout, g->weight, at_step(be, c, stage_raw_gradient(g), g->gates, t),
-                       1, c->columns, c->dx, OPERAND);
+            void *raw = at_step(be, c, stage_raw_gradient(g), g->gates * g->units, t);
+            cuda_dgrad(be, g->layout, g->weight, raw, 1, c->columns, c->dx, OPERAND);
         }
     }
     cell_backward_tables(be, c);

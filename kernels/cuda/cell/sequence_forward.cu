@@ -834,6 +834,7 @@ const char *sequence_forward_lacks(backend *be, const cell *c) {
         const device_layout *d = c->stage[s].layout;
         if (!d->sequence) return "Hopper, bf16, and blocks of few enough units to be there at once";
         if (d->host.in_block != c->stage[0].layout->host.in_block) return "stages of equal blocks";
+        if (c->stage[s].units != c->hidden) return "stages as wide as the cell";
     }
     return NULL;
 }

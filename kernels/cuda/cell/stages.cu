@@ -27,7 +27,7 @@ static __device__ void start_units(const view<T> &v, backward_sums<SPAN> *sums) 
     for (int i = threadIdx.x; i < v.units * 2; i += THREADS) {
         int unit = blockIdx.x * v.units + i / 2;
         const float *from = i % 2 ? v.dgain : v.dbias;
-        bool there = !v.start && from && unit < v.hidden;
+        bool there = !v.start && from && unit < v.width;
         sums->units[i / 2][i % 2] = there ? from[unit] : 0;
     }
     __syncthreads();
@@ -39,7 +39,7 @@ static __device__ void finish_units(const view<T> &v, const backward_sums<SPAN> 
     for (int i = threadIdx.x; i < v.units * 2; i += THREADS) {
         int unit = blockIdx.x * v.units + i / 2;
         float *to = i % 2 ? v.dgain : v.dbias;
-        if (to && unit < v.hidden) to[unit] = sums->units[i / 2][i % 2];
+        if (to && unit < v.width) to[unit] = sums->units[i / 2][i % 2];
     }
 }
 
@@ -120,7 +120,7 @@ static __global__ void __launch_bounds__(THREADS)
     }
     __syncthreads();
     int warp = threadIdx.x / 32, lane = threadIdx.x % 32, first = blockIdx.x * v.units;
-    int last = min(first + v.units, v.hidden);
+    int last = min(first + v.units, v.width);
     for (int unit = first + warp; unit < last; unit += WARPS) {
         for (int n = lane * VEC; n < v.columns; n += 32 * VEC) {
             uint32_t at = state_row(v, unit) + n;
@@ -145,7 +145,7 @@ static __global__ void __launch_bounds__(THREADS)
     }
     start_units(v, sums);
     int warp = threadIdx.x / 32, lane = threadIdx.x % 32, first = blockIdx.x * v.units;
-    int last = min(first + v.units, v.hidden);
+    int last = min(first + v.units, v.width);
     for (int span = 0; span < v.columns / SPAN; span++) {
         int n = span * SPAN + lane * VEC;
         float part[2][VEC] = {};
@@ -186,7 +186,7 @@ static __global__ void __launch_bounds__(THREADS, 4)
     }
     __syncthreads();
     int warp = threadIdx.x / 32, lane = threadIdx.x % 32, first = blockIdx.x * v.units;
-    int last = min(first + v.units, v.hidden);
+    int last = min(first + v.units, v.width);
     for (int n = lane * VEC; n < v.columns; n += 32 * VEC) {
         statistics<VEC> kept(st + n, v.columns, 0);
         float mean[VEC], product[VEC];
@@ -237,7 +237,7 @@ template <typename T, int VEC, int ARRAYS> struct whole_stage {
         warp = threadIdx.x / 32;
         lane = threadIdx.x % 32;
         first = blockIdx.x * v.units;
-        last = min(first + v.units, v.hidden);
+        last = min(first + v.units, v.width);
     }
 
     static size_t bytes(const view<T> &v) {
@@ -274,7 +274,7 @@ template <typename T, int VEC, int ARRAYS> struct whole_stage {
                 sum = fetch_counted(sums, v.columns, which, n);
                 if (parts_of(sum) == gridDim.x) break;
             }
-            means[i] = decode_counted(sum, sums, v.columns, which, n, scale[which]) / v.hidden;
+            means[i] = decode_counted(sum, sums, v.columns, which, n, scale[which]) / v.width;
         }
         __syncthreads();
     }
@@ -338,7 +338,7 @@ static __global__ void __launch_bounds__(WHOLE_THREADS, 1)
     for (int i = threadIdx.x; i < v.units * 2; i += WHOLE_THREADS) {
         const int unit = a.first + i / 2;
         const float *from = i % 2 ? v.dgain : v.dbias;
-        a.units[i / 2][i % 2] = !v.start && from && unit < v.hidden ? from[unit] : 0;
+        a.units[i / 2][i % 2] = !v.start && from && unit < v.width ? from[unit] : 0;
     }
     __syncthreads();
     wait_for_earlier();
@@ -377,7 +377,7 @@ static __global__ void __launch_bounds__(WHOLE_THREADS, 1)
     for (int i = threadIdx.x; i < v.units * 2; i += WHOLE_THREADS) {
         const int unit = a.first + i / 2;
         float *to = i % 2 ? v.dgain : v.dbias;
-        if (to && unit < v.hidden) to[unit] = a.units[i / 2][i % 2];
+        if (to && unit < v.width) to[unit] = a.units[i / 2][i % 2];
     }
     a.take(v, v.dsums, scale);
     for (int span = 0; span < spans; span++) {
@@ -410,10 +410,10 @@ template <typename T>
 static void launch(backend *be, void (*kernel)(const view<T>), view<T> v, int resident,
                    size_t shared, const char *what) {
     int blocks = cuda_of(be)->processors * resident;
-    while (v.hidden > blocks * MOST_UNITS) blocks *= 2;
-    v.units = (v.hidden + blocks - 1) / blocks;
+    while (v.width > blocks * MOST_UNITS) blocks *= 2;
+    v.units = (v.width + blocks - 1) / blocks;
     v.units = (v.units + WARPS - 1) / WARPS * WARPS;
-    blocks = (v.hidden + v.units - 1) / v.units;
+    blocks = (v.width + v.units - 1) / v.units;
     cuda_allow_shared(be, (const void *)kernel, shared);
     kernel<<<blocks, THREADS, shared, cuda_of(be)->stream>>>(v);
     cuda_launched(be, what);
@@ -436,15 +436,15 @@ template <typename T> static size_t per_column(const view<T> &v, int arrays) {
     return (size_t)arrays * v.columns * sizeof(float);
 }
 
-static int whole_units(const backend *be, const cell *c) {
+static int whole_units(const backend *be, const stage *g) {
     const int most = min(cuda_of((backend *)(uintptr_t)be)->processors, (int)COUNTED_PARTS);
-    return (c->hidden + most - 1) / most;
+    return (g->units + most - 1) / most;
 }
 
 /* Launches a whole stage. The kernel before it in a sequence is a product, which writes nothing
  * that this one reads before it waits, so it starts early. */
 template <typename T, int VEC> static void launch_whole(backend *be, view<T> v, bool forward) {
-    const int blocks = (v.hidden + v.units - 1) / v.units;
+    const int blocks = (v.width + v.units - 1) / v.units;
     const char *name = forward ? "activate" : "activate_backward";
     v.stuck = cuda_stuck_word(be, name);
     cuda_launch_together(
@@ -456,7 +456,7 @@ template <typename T, int VEC> static void launch_whole(backend *be, view<T> v, 
 template <typename T>
 static void run_whole(backend *be, const cell *c, int s, int t, bool forward) {
     view<T> v = view_step<T>(be, c, s, t);
-    v.units = whole_units(be, c);
+    v.units = whole_units(be, &c->stage[s]);
     if (v.columns % 128 == 0) {
         launch_whole<T, 4>(be, v, forward);
     } else {
@@ -464,12 +464,13 @@ static void run_whole(backend *be, const cell *c, int s, int t, bool forward) {
     }
 }
 
-/* Whether the rows fit that a thread block keeps. All internal stages have layer norm, or none. */
+/* Whether the rows fit that a thread block keeps. All internal stages have layer norm, or none, and
+ * they are equally wide. */
 template <typename T> static bool whole_fits(const backend *be, const cell *c, bool forward) {
     view<T> v = {};
     if (c->stages < 2 || !c->stage[0].layer_norm) return false;
     v.columns = c->columns;
-    v.units = whole_units(be, c);
+    v.units = whole_units(be, &c->stage[0]);
     return (forward ? whole_stage<T, 4, 1>::bytes(v) : whole_stage<T, 4, 2>::bytes(v)) <=
            cuda_of((backend *)(uintptr_t)be)->shared_limit;
 }

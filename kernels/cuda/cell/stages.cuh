@@ -11,9 +11,10 @@
 
 /* One step of a stage, as a kernel sees it. */
 template <typename T> struct view {
-    int hidden, columns, gates, units; /* units: of a thread block */
-    int log_block, node_rows; /* a node's first row lies node_rows after its first unit's number */
-    uint32_t gate_rows;       /* elements from one gate of a unit to the next */
+    int width, columns, gates; /* width: units of the stage */
+    int units;                 /* of a thread block */
+    int log_block, node_rows;  /* a node's first row lies node_rows after its first unit's number */
+    uint32_t gate_rows;        /* elements from one gate of a unit to the next */
     bool layer_norm, relu;
     bool start, asked; /* dgain and dbias start here; dx asks something of h */
     table_use use;
@@ -25,7 +26,7 @@ template <typename T> struct view {
     float *dgain, *dbias;
     const uint8_t *bytes;
     /* gates only */
-    const T *entries; /* [hidden / stride][VOCABULARY][GATES]: the table, interleaved; or NULL */
+    const T *entries; /* [width / stride][VOCABULARY][GATES]: the table, interleaved; or NULL */
     int kept;         /* units of a warp whose raw and dpre stay in shared memory */
     bool scratch;     /* dpre is that of a span and the next: [2][unit][GATES][columns of a span] */
     float *table_sums;
@@ -50,16 +51,15 @@ template <typename T> static T *offset(void *array, size_t count) {
 
 template <typename T> static view<T> view_step(backend *be, const cell *c, int s, int t) {
     const stage *g = &c->stage[s];
-    size_t columns = c->columns, gates = g->gates, plane = (size_t)c->hidden * columns;
+    size_t columns = c->columns, gates = g->gates, plane = (size_t)g->units * columns;
     size_t kept = c->keep ? t : 0, sums = gates * sums_gate(c->columns);
     view<T> v = {};
     cuda_ok(be, gates * plane <= UINT32_MAX ? cudaSuccess : cudaErrorInvalidValue,
             "a step's gates, of more than 2^32 values");
-    v.hidden = c->hidden;
+    v.width = g->units;
     v.columns = c->columns;
     v.gates = g->gates;
-    v.log_block =
-        g->block < c->hidden ? log2_of(g->block) : 31; /* one node of any size: number 0 */
+    v.log_block = g->block < g->units ? log2_of(g->block) : 31; /* one node of any size: number 0 */
     v.node_rows = (g->gates - 1) * g->block;
     v.gate_rows = (uint32_t)((size_t)g->block * columns);
     v.layer_norm = g->layer_norm;
@@ -214,7 +214,7 @@ static __device__ inline int byte_of(uint32_t bytes, int i) {
     return bytes >> 8 * i & 255;
 }
 
-/* Where a unit's row begins, in elements: of arrays [hidden][columns], and of gate 0 in raw and
+/* Where a unit's row begins, in elements: of arrays [width][columns], and of gate 0 in raw and
  * dpre. A step has fewer than 2^32 of them; in 64 bits the kernels of the gates are 8 % longer. */
 template <typename T> static __device__ inline uint32_t state_row(const view<T> &v, int unit) {
     return (uint32_t)unit * (uint32_t)v.columns;
@@ -285,8 +285,8 @@ static __device__ void make_statistics(const view<T> &v, int gate, int n, int st
         of[0] = 0;
         of[stride] = 1;
         if (!v.layer_norm) continue;
-        finish_statistics(v, decode_fixed(sums[i][0], SCALE_SUM) / v.hidden,
-                          decode_fixed(sums[i][1], SCALE_SQUARE) / v.hidden, gate + i, n, of,
+        finish_statistics(v, decode_fixed(sums[i][0], SCALE_SUM) / v.width,
+                          decode_fixed(sums[i][1], SCALE_SQUARE) / v.width, gate + i, n, of,
                           stride);
     }
 }
@@ -305,7 +305,7 @@ static __device__ void read_means(const view<T> &v, int n, int stride, float *me
     const fixed_sum sums[2] = {fetch_fixed(v.dsums, v.columns, 0, n),
                                fetch_fixed(v.dsums, v.columns, 1, n)};
 #pragma unroll
-    for (int i = 0; i < 2; i++) means[i * stride] = decode_fixed(sums[i], SCALE_DSUM) / v.hidden;
+    for (int i = 0; i < 2; i++) means[i * stride] = decode_fixed(sums[i], SCALE_DSUM) / v.width;
 }
 
 /* The statistics of VEC columns of one gate; st points to the first of them. */
@@ -324,11 +324,11 @@ template <int VEC> struct statistics {
 };
 
 template <typename T> static __device__ inline float gain_of(const view<T> &v, int gate, int unit) {
-    return v.gain ? v.gain[gate * v.hidden + unit] : 1;
+    return v.gain ? v.gain[gate * v.width + unit] : 1;
 }
 
 template <typename T> static __device__ inline float bias_of(const view<T> &v, int gate, int unit) {
-    return v.bias ? v.bias[gate * v.hidden + unit] : 0;
+    return v.bias ? v.bias[gate * v.width + unit] : 0;
 }
 
 /* Sums K values over a warp's lanes at once, halving the values a lane holds at each exchange; the

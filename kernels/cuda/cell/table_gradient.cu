@@ -26,7 +26,7 @@ typedef struct table_view {
     const void *gradient;
     const uint8_t *bytes;
     void *dtable, *order;
-    int rows, entries, gates, block, hidden, stride, columns, steps;
+    int rows, entries, gates, block, units, stride, columns, steps;
 } table_view;
 
 /* The positions of a chunk by ascending byte, and where each warp's share begins. */
@@ -104,7 +104,7 @@ template <typename T> struct chunk_loads {
         for (int j = 0; j < LOADS; j++) {
             int p = chunk * order_type::POSITIONS + (warp * LOADS + j) * order_type::PIECE;
             if (p >= positions) continue;
-            size_t at = (size_t)(p / v.columns) * v.gates * v.hidden * v.columns + p % v.columns;
+            size_t at = (size_t)(p / v.columns) * v.gates * v.units * v.columns + p % v.columns;
             one[j] = *(const uint4 *)(row[0] + at);
             two[j] = *(const uint4 *)(row[1] + at);
         }
@@ -245,11 +245,11 @@ void cuda_table_backward(backend *be, const cell *c, int s) {
     v.bytes = c->bytes;
     v.dtable = g->dtable;
     v.order = c->workspace;
-    v.entries = c->hidden / g->table_stride;
+    v.entries = g->units / g->table_stride;
     v.rows = g->gates * v.entries;
     v.gates = g->gates;
     v.block = g->block;
-    v.hidden = c->hidden;
+    v.units = g->units;
     v.stride = g->table_stride;
     v.columns = c->columns;
     v.steps = c->steps;

@@ -201,10 +201,10 @@ void table_gradient_hopper_run(backend *be, const cell *c, int s, const void *gr
     p.dtable = (bf16 *)g->dtable;
     p.step_boxes = c->columns / BOX;
     p.boxes = c->steps * p.step_boxes;
-    p.rows = c->hidden / g->table_stride;
+    p.rows = g->units / g->table_stride;
     const uint64_t row_bytes = (uint64_t)c->columns * sizeof(bf16);
     const uint64_t extent[] = {(uint64_t)c->columns, (uint64_t)p.rows, (uint64_t)c->steps};
-    const uint64_t stride[] = {row_bytes * g->table_stride, row_bytes * c->hidden};
+    const uint64_t stride[] = {row_bytes * g->table_stride, row_bytes * g->units};
     const uint32_t box[] = {BOX, TABLE_ROWS, 1};
     CUtensorMap map;
     if (!make_map(be, &map, gradient, 3, extent, stride, box, CU_TENSOR_MAP_SWIZZLE_128B)) {

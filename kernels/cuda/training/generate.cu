@@ -585,7 +585,7 @@ static const bf16 *add_layer(program *p, const writer *w, int layer, int blocks,
             s->below = matrix_of(w->below[layer], w->below_weight[layer], 0, fits);
             cost += layout_weights(&w->below[layer]->host);
         }
-        *fits = *fits && c->hidden % s->own.units == 0;
+        *fits = *fits && g->units == c->hidden && c->hidden % s->own.units == 0;
         const int units = (int)(cost / UNIT_COST / blocks) + 2 * s->own.units;
         const int groups = (units / s->own.units + 1) * (1 + reads) + 1;
         p->most_units = max(p->most_units, (units + 3) / 4 * 4);

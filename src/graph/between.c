@@ -1,0 +1,75 @@
+/* Graphs between unlike numbers of nodes. */
+#include "core/memory.h"
+#include "core/philox.h"
+#include "graph/graph.h"
+
+#include <math.h>
+#include <stdlib.h>
+
+static int by_number(const void *a, const void *b) {
+    return *(const int32_t *)a - *(const int32_t *)b;
+}
+
+/* Chooses `count` of the inputs of lowest degree, drawn among equals. `order` holds all inputs. */
+static void choose_inputs(philox_stream *random, int *degree, int32_t *order, int inputs, int count,
+                          int32_t *chosen) {
+    for (int i = inputs; i > 1; i--) { /* by Fisher and Yates */
+        const int k = (int)philox_below(random, (uint64_t)i);
+        const int32_t last = order[i - 1];
+        order[i - 1] = order[k];
+        order[k] = last;
+    }
+    int found = 0, least = degree[order[0]];
+    for (int i = 0; i < inputs; i++) least = degree[order[i]] < least ? degree[order[i]] : least;
+    for (; found < count; least++) {
+        for (int i = 0; i < inputs && found < count; i++) {
+            if (degree[order[i]] == least) chosen[found++] = order[i];
+        }
+    }
+    for (int i = 0; i < count; i++) degree[chosen[i]]++;
+    qsort(chosen, (size_t)count, sizeof *chosen, by_number);
+}
+
+graph *graph_create_between(const graph_options *o, int nodes, int inputs, error *err) {
+    const double all = (double)nodes * inputs;
+    const double wanted = o->kind == GRAPH_DENSE ? all : round(o->density * all);
+    if (o->kind != GRAPH_DENSE && o->kind != GRAPH_RANDOM) {
+        error_key(err, "model.graph", "expected dense or random with model.hubs");
+        return NULL;
+    }
+    if (nodes > GRAPH_MAX_NODES || inputs > GRAPH_MAX_NODES || wanted > GRAPH_MAX_BLOCKS) {
+        error_key(err, "model.hidden",
+                  "a graph of %.10g blocks between %d and %d nodes; at most "
+                  "%d blocks of %d nodes are supported",
+                  wanted, inputs, nodes, GRAPH_MAX_BLOCKS, GRAPH_MAX_NODES);
+        return NULL;
+    }
+    const int64_t blocks = (int64_t)wanted;
+    if (blocks < nodes || blocks < inputs) {
+        error_key(err, "model.density",
+                  "expected at least a block for each of %d and %d nodes, got %lld", inputs, nodes,
+                  (long long)blocks);
+        return NULL;
+    }
+    int32_t(*pairs)[2] = mem_alloc((size_t)blocks, sizeof *pairs);
+    int32_t *order = mem_alloc((size_t)inputs, sizeof *order);
+    int32_t *chosen = mem_alloc((size_t)inputs, sizeof *chosen);
+    int *degree = mem_alloc((size_t)inputs, sizeof *degree);
+    philox_stream random = philox_start(o->seed, PHILOX_GRAPH, (uint32_t)o->pattern, 0);
+    int64_t count = 0;
+    for (int j = 0; j < inputs; j++) order[j] = chosen[j] = j;
+    for (int i = 0; i < nodes; i++) {
+        const int here = (int)(blocks * (i + 1) / nodes - blocks * i / nodes);
+        if (here < inputs) choose_inputs(&random, degree, order, inputs, here, chosen);
+        for (int k = 0; k < here; k++, count++) {
+            pairs[count][0] = i;
+            pairs[count][1] = here < inputs ? chosen[k] : k;
+        }
+    }
+    graph *g = graph_from_pairs(nodes, inputs, (const int32_t(*)[2])pairs, (int)count, err);
+    free(pairs);
+    free(order);
+    free(chosen);
+    free(degree);
+    return g;
+}
