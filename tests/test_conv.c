@@ -36,7 +36,8 @@ static const conv_case cases[] = {
 };
 // clang-format on
 
-/* Draws a pattern whose second row and last column are empty if there are more, of pairs [out_nodes * in_nodes]. */
+/* Draws a pattern whose second row and last column are empty if there are more, of pairs
+ * [out_nodes * in_nodes]. */
 static int draw_pairs(const conv_case *c, int32_t (*pairs)[2]) {
     int count = 0;
     for (int i = 0; i < c->out_nodes; i++) {

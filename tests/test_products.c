@@ -522,7 +522,7 @@ static void test_dense_products(void **state) {
     }
 }
 
-/* Rectangles of a few nodes, with one at least in each direction: none of them is a dense matrix. */
+/* Rectangles of a few nodes, of one in either direction too: none of them is a dense matrix. */
 static void test_few_nodes(void **state) {
     (void)state;
     for (precision how = FP32; how <= BF16; how++) {

@@ -8,8 +8,8 @@
 
 void base64_write(FILE *out, const uint8_t *bytes, size_t count);
 
-/* Decodes a string in place, which white space may divide. Returns false if it is no base64 or holds
- * a NUL byte. */
+/* Decodes a string in place, which white space may divide. Returns false if it is no base64 or
+ * holds a NUL byte. */
 bool base64_read(char *text);
 
 #endif

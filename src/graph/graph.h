@@ -19,8 +19,8 @@
  *                      `periphery`, would
  *   file               read from an edge list or a mask
  *
- * Between the cells and the hubs of a layer a graph is a rectangle, of other output nodes than input
- * nodes, see graph_create_between.
+ * Between the cells and the hubs of a layer a graph is a rectangle, of other output nodes than
+ * input nodes, see graph_create_between.
  *
  * All but `core_periphery` and `file` are symmetric. A graph has a `degree`, the mean number of
  * neighbours of a node, itself not counted, or a `density`, the share of all blocks that exist,

@@ -19,7 +19,7 @@
  * output_stride:
  *   input.embedding   [E][256]
  *   input.projection  [tables][H / S][E]    lstm: i f o u; mlstm: m i f o u; deep: m a
- *   input.hubs.projection [tables][P / S][E]    with hubs, the tables m and a, in place of the above
+ *   input.hubs.projection [tables][P / S][E]    with hubs, m, or m and a, which then are not above
  *   input.multiply.gain, .bias; input.add.gain, .bias  [P / S]     deep: the tables' layer norm
  *   cell.stepK.weight [blocks][block][block], .gain [P], .bias [P]  mlstm: K = 0, no bias; deep
  *   cell.gates.weight [blocks][4][block][block], .gain [4][H], .bias [4][H]
@@ -88,8 +88,8 @@ int model_stage_gates(const model_config *config, int stage);
 int model_stage_nodes(const model_config *config, int stage);
 int model_stage_inputs(const model_config *config, int stage);
 
-/* A layer's input tables, each the embedding projected for one gate or stage, are of two widths with
- * hubs: the number of those of each. Without hubs, all are TABLES_OF_CELLS. */
+/* A layer's input tables, each the embedding projected for one gate or stage, are of two widths
+ * with hubs: the number of those of each. Without hubs, all are TABLES_OF_CELLS. */
 typedef enum table_width { TABLES_OF_CELLS, TABLES_OF_HUBS, TABLE_WIDTHS } table_width;
 int model_tables(const model_config *config, table_width width);
 

@@ -77,8 +77,8 @@ static bool is_square(const layout *l) {
 }
 
 /* A rectangle between many units and few: the many are dealt to the few in turn. Each of the few
- * begins as the sum of its own, scaled so that its variance is theirs, and each of the many as the one
- * that it belongs to; there is normal noise of `scale` elsewhere. */
+ * begins as the sum of its own, scaled so that its variance is theirs, and each of the many as the
+ * one that it belongs to; there is normal noise of `scale` elsewhere. */
 static void fill_groups(const parameter *p, uint64_t seed, int number, float *values) {
     const layout *l = p->layout;
     const size_t out = (size_t)l->out_block, in = (size_t)l->in_block, gates = (size_t)l->gates;

@@ -104,7 +104,8 @@ const config_key option_keys[] = {
     {"model.parameters", CONFIG_NUMBER, AT(parameters), NULL, 0, 1e15, NULL,
      "number of trained parameters to aim for; finds model.hidden if model.density or "
      "model.degree is set or the graph is dense, else model.density; with model.hubs and "
-     "model.hidden it finds model.hubs anew; the run's config.yaml holds what was found", CONFIG_ABOVE_MINIMUM},
+     "model.hidden it finds model.hubs anew; the run's config.yaml holds what was found",
+     CONFIG_ABOVE_MINIMUM},
     {"model.layer_norm", CONFIG_BOOLEAN, AT(model.layer_norm), "true", 0, 0, NULL,
      "whether gates and internal steps are normalised over their units (layer norm)", M},
     {"model.input_stride", CONFIG_INTEGER, AT(model.input_stride), "1", 1, MAX_HIDDEN, NULL,
