@@ -197,6 +197,9 @@ class Models(unittest.TestCase):
                           "--top-p", "0.8", "--device", "cpu", "--threads", "1", "--json")
         text = MODEL.generate(80, seed=5, top_k=9, top_p=0.8)
         self.assertEqual("\n " + text.decode("latin-1"), json.loads(written)["text"])
+        written = program("generate", "m.safetensors", "--bytes", "80", "--seed", "5", "--device", "cpu",
+                          "--threads", "1", "--json")  # by the same defaults
+        self.assertEqual("\n " + MODEL.generate(80, seed=5).decode("latin-1"), json.loads(written)["text"])
         likeliest = MODEL.generate(40, temperature=0)
         self.assertEqual(likeliest, MODEL.generate(40, top_k=1, seed=9))
         self.assertEqual(likeliest, MODEL.generate(40, top_p=1e-6, seed=3))
@@ -351,6 +354,9 @@ class Products(unittest.TestCase):
             close(pattern.dgrad(w, dy), full.T @ dy)
             dw = pattern.wgrad(dy, x)
             close(self.dense(mask, dw, block), (dy @ x.T) * numpy.kron(mask, numpy.ones((block,) * 2)))
+            wide = numpy.tile(x, 40)  # for which the workspace grows
+            close(self.dense(mask, pattern.wgrad(numpy.tile(dy, 40), wide), block),
+                  40 * (dy @ x.T) * numpy.kron(mask, numpy.ones((block,) * 2)))
             out = numpy.full_like(x, numpy.nan)
             self.assertIs(pattern.fprop(w, x, out=out), out)
             close(out, full @ x)

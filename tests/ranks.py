@@ -103,6 +103,24 @@ class Training(Case):
         self.assert_same_bytes("run2", "again")
         self.assert_same_bytes("run2", "again", "best.safetensors")
 
+    def test_large_gradient(self):
+        """A gradient of more than is exchanged at once: 1 MiB, 262,144 weights. Each part has its own sum."""
+        flags = ["--set", "model.hidden=320", "--set", "train.steps=3", "--set", "train.log_every=1", "--set",
+                 "train.clip=0"]
+        norms = []
+        for ranks in (1, 2):
+            self.train(ranks, "--out", f"run{ranks}", *flags)
+            norms.append([m["grad_norm"] for m in self.metrics(f"run{ranks}")])
+        for one, two in zip(*norms):
+            self.assertLess(abs(two / one - 1), 1e-4)
+        one, two = ((self.path / run / "last.safetensors").read_bytes() for run in ("run1", "run2"))
+        start = 8 + int.from_bytes(one[:8], "little")
+        header = json.loads(one[8:start])
+        for name in "cell.gates.weight", "head.weight", "head.bias":
+            begin, end = header[name]["data_offsets"]
+            values = [memoryview(data[start + begin:start + end]).cast("f").tolist() for data in (one, two)]
+            self.assertLess(max(abs(a - b) for a, b in zip(*values)), 1e-4, name)
+
     def test_window(self):
         """Text that stays in its files: each rank reads what its streams need; 2, 1, then 2 ranks."""
         (self.path / "texts").mkdir()

@@ -65,9 +65,40 @@ static void test_evaluation(void **state) {
     assert_true(fabs(score("scored", whole, 1, 50, 0, true).bpc - exact.bpc) < 1e-9);
 }
 
+/* The nats of `bytes` [from, end) of a text, exactly. */
+static double nats_of(const corpus *c, size_t from, size_t end) {
+    char *path = path_of("slice.txt");
+    write_bytes(path, c->bytes + from, end - from);
+    const evaluation e = score("lasting", path, 1, 64, 0, true);
+    return e.bpc * (double)e.bytes;
+}
+
+/* A stripe but the first is warmed up on exactly the 1,024 bytes before it. The model forgets
+ * nothing, so that one byte less would show. */
+static void test_warm_up(void **state) {
+    (void)state;
+    run("lasting", TRAIN_FRESH, "run.precision=fp32 model.forget_bias=12 train.steps=3");
+    char *path = path_of("stripes.tsv");
+    write_documents(path, 300, 5);
+    corpus *c = read_corpus(path);
+    const size_t size = c->size, count = 4;
+    assert_true(size > (count + 1) * 1024);
+    double nats = 0;
+    for (size_t k = 0; k < count; k++) {
+        const size_t first = 1 + (size - 1) / count * k + (size - 1) % count * k / count;
+        const size_t end = 1 + (size - 1) / count * (k + 1) + (size - 1) % count * (k + 1) / count;
+        const size_t read = k > 0 ? first - 1024 : 0;
+        nats += nats_of(c, read, end) - (k > 0 ? nats_of(c, read, first) : 0);
+    }
+    const evaluation striped = score("lasting", path, (int)count, 64, 0, false);
+    assert_true(fabs(striped.bpc * (double)striped.bytes / nats - 1) < 2e-7);
+    corpus_free(c);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         TEST(test_evaluation),
+        TEST(test_warm_up),
     };
     return cmocka_run_group_tests(tests, write_files, NULL);
 }

@@ -68,6 +68,10 @@ static void test_l2_meets_newton(void **state) {
             double found = objective_of(&p, weights + k * 7, problem_costs[k], PENALTY_L2);
             assert_true(fabs(found / least - 1) < 2e-5);
             assert_true(fabs(reports[k].objective / found - 1) < 1e-5);
+            /* The gap is a bound, and the fit ends by it, not by its limit of evaluations. */
+            assert_true(reports[k].gap <= 1e-5);
+            assert_true(reports[k].objective * (1 - reports[k].gap) <= least * (1 + 1e-6));
+            assert_in_range(reports[k].evaluations, 1, 500);
         }
         free(weights);
         free_problem(&p);

@@ -651,6 +651,9 @@ static void test_plan_counts_tables(void **state) {
     snprintf(text, sizeof text, "tables %s", log_bytes(tables, (double)bytes));
     char whole[128];
     assert_contains(plan_text(&m->plan, whole), text);
+    size_t sum = 0;
+    for (int a = 0; a < PLAN_ARENAS; a++) sum += m->plan.bytes[a];
+    assert_int_equal(plan_total(&m->plan), sum);
     be->memory = plan_total(&m->plan);
     model_free(m);
     model_free(create_model(be, &config, 4, 4, 1));

@@ -3,6 +3,7 @@
 
 #include "core/memory.h"
 #include "graph/prune.h"
+#include "train/structure.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -162,9 +163,30 @@ static void test_changed_patterns(void **state) {
     }
 }
 
+/* Blocks of equal norm are dropped at random, in each stage by draws of its own. */
+static void test_ties_differ(void **state) {
+    (void)state;
+    backend *be = test_backend(FP32);
+    model_config config = small_config();
+    config.cell = CELL_MLSTM;
+    config.graph = GRAPH_DENSE;
+    config.degree = 0;
+    config.init_noise = 0;
+    model *m = create_model(be, &config, 1, 1, 1);
+    model_initialise(m);
+    structure_prune(m, 0.5);
+    const graph *a = m->graphs[0], *b = m->graphs[1];
+    assert_int_equal(graph_blocks(a), graph_blocks(b));
+    assert_int_not_equal(memcmp(a->column, b->column, (size_t)graph_blocks(a) * sizeof *a->column),
+                         0);
+    model_free(m);
+    be->destroy(be);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_changed_patterns),
+        cmocka_unit_test(test_ties_differ),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -39,8 +39,18 @@ static void test_bytes(void **state) {
     assert_true(utf8_valid(NULL, 0));
 }
 
+/* What a terminal would obey: C1 controls, directions, line breaks, and bytes that are no text. */
+static void test_printable(void **state) {
+    (void)state;
+    char text[] =
+        "a\x1b \xc2\x9b \xe2\x80\xae \xe2\x81\xa6 \xe2\x80\xa8 \x9b \xc3\xa9\xf0\x9f\x98\x80";
+    utf8_make_printable(text);
+    assert_string_equal(text, "a? ? ? ? ? ? \xc3\xa9\xf0\x9f\x98\x80");
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {cmocka_unit_test(test_characters),
-                                       cmocka_unit_test(test_bytes)};
+                                       cmocka_unit_test(test_bytes),
+                                       cmocka_unit_test(test_printable)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

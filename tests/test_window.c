@@ -3,9 +3,11 @@
 
 #include "core/memory.h"
 #include "corpora.h"
+#include "data/source.h"
 #include "data/store.h"
 #include "support.h"
 
+#include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -188,6 +190,38 @@ static void test_documents(void **state) {
     corpus_free(c);
 }
 
+/* Each piece is shuffled by draws of its own: two with equally many documents have other orders. */
+static void test_pieces_differ(void **state) {
+    (void)state;
+    const char *name = "pieces.tsv";
+    enum { EACH = 40, LENGTH = 16 };
+    FILE *out = fopen(path_of(name), "w");
+    for (int i = 0; i < 10 * EACH; i++) fprintf(out, "0\tdocument %04d\n", i);
+    fclose(out);
+    corpus *c = in_place(1, &name, &small_blocks);
+    buffer text = epoch_text(c, 0);
+    int orders[2][10 * EACH], lengths[2] = {0}, run[10 * EACH], count = 0, different = 0, last = -1;
+    for (size_t i = 0; i + LENGTH <= text.size; i += LENGTH) {
+        const int number = atoi((char *)text.bytes + i + strlen("\n document "));
+        const bool same_piece = last >= 0 && abs(number - last) < EACH;
+        if (!same_piece && count > 0) {
+            memcpy(orders[0], orders[1], sizeof run);
+            lengths[0] = lengths[1];
+            int least = run[0];
+            for (int k = 0; k < count; k++) least = run[k] < least ? run[k] : least;
+            for (int k = 0; k < count; k++) orders[1][k] = run[k] - least;
+            lengths[1] = count;
+            different += lengths[0] == count &&
+                         memcmp(orders[0], orders[1], (size_t)count * sizeof *run) != 0;
+            count = 0;
+        }
+        run[count++] = last = number;
+    }
+    assert_true(different > 0);
+    free(text.bytes);
+    corpus_free(c);
+}
+
 /* Streams do not depend on which others are read, nor on where reading began. */
 static void test_shares_and_resume(void **state) {
     (void)state;
@@ -286,16 +320,58 @@ static void test_repeated(void **state) {
     corpus_free(c);
 }
 
+/* Writes other text of the same size, a second later. */
+static void touch_up(const char *name) {
+    struct stat was;
+    assert_int_equal(stat(path_of(name), &was), 0);
+    FILE *file = fopen(path_of(name), "r+");
+    fputs("1", file);
+    fclose(file);
+    const struct timespec times[2] = {was.st_atim, {was.st_mtim.tv_sec + 1, was.st_mtim.tv_nsec}};
+    assert_int_equal(utimensat(AT_FDCWD, path_of(name), times, 0), 0);
+}
+
+/* A file that was closed for a while is refused if it has changed, and else read on. */
+static void test_rested(void **state) {
+    (void)state;
+    error err;
+    enum { SIZE = 3 * SOURCE_CHUNK };
+    char *text = mem_alloc(SIZE, 1), *path = path_of("rested.txt");
+    memset(text, 'x', SIZE);
+    uint8_t *read = mem_alloc(SIZE, 1);
+    for (int change = 0; change < 2; change++) {
+        size_t count, all = 0;
+        write_bytes(path, text, SIZE);
+        source *s = source_open(path, NULL, &err);
+        assert_non_null(s);
+        assert_true(source_read(s, read, 100, &count, &err));
+        source_rest(s);
+        if (change) touch_up("rested.txt");
+        bool going = true;
+        for (all = count; going && count > 0; all += count) {
+            going = source_read(s, read, SIZE, &count, &err);
+            if (!going) count = 0;
+        }
+        assert_int_equal(going, !change);
+        if (change) assert_contains(err.text, "rested.txt: changed while it was read");
+        if (!change) assert_int_equal(all, SIZE);
+        source_close(s);
+    }
+    free(read);
+    free(text);
+}
+
 /* A file that changes or goes away ends reading with its name. */
 static void test_changed(void **state) {
     (void)state;
     const char *name = "changing.tsv";
-    for (int change = 0; change < 3; change++) {
+    for (int change = 0; change < 4; change++) {
         write_random(name, 3000, 40, NULL);
         corpus *c = in_place(1, &name, &small_blocks);
         if (change == 0) write_random(name, 2999, 40, NULL);
         if (change == 1) unlink(path_of(name));
         if (change == 2) assert_int_equal(truncate(path_of(name), 1000), 0);
+        if (change == 3) touch_up(name);
         reader *r = reader_start(c, all_streams(BATCH), BATCH, STEPS, SEED, 0);
         error err;
         assert_null(reader_next(r, &err));
@@ -350,7 +426,8 @@ int main(void) {
         cmocka_unit_test(test_documents), cmocka_unit_test(test_shares_and_resume),
         cmocka_unit_test(test_left_out),  cmocka_unit_test(test_repeated),
         cmocka_unit_test(test_changed),   cmocka_unit_test(test_refused),
-        cmocka_unit_test(test_stop),
+        cmocka_unit_test(test_stop),      cmocka_unit_test(test_pieces_differ),
+        cmocka_unit_test(test_rested),
     };
     return cmocka_run_group_tests(tests, write_mixed, NULL);
 }

@@ -128,7 +128,7 @@ int cmd_eval(int argc, char **argv) {
         "CHECKPOINT --data FILE...",
         "Score text in bits per character. The files in order form one sequence; every byte but "
         "the first is predicted once. The sequence is cut into --batch stripes, each warmed up on "
-        "the 1,024 bytes before it; of a long text, into as many times that as make stripes of 64 "
+        "the 1,024 bytes before it; of a long text, into as many times that as make stripes of 32 "
         "KiB and more, which --gpus shares out."
         "\vExample:\n  smallworld eval runs/quickstart/last.safetensors \\\n"
         "      --data data/reviews_test.tsv.gz --json",

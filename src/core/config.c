@@ -526,13 +526,6 @@ bool config_refuse(const config *c, error *err, const char *path, const char *fo
 
 /* ---------------------------------------------------------------------------------- writing */
 
-/* Control characters, Unicode's line breaks and what is no character: YAML refuses or folds them
- * where they are not escaped. */
-static bool must_escape(uint32_t c) {
-    return c < 0x20 || (c >= 0x7F && c < 0xA0) || c == 0x2028 || c == 0x2029 || c == 0xFEFF ||
-           c == 0xFFFE || c == 0xFFFF;
-}
-
 /* A name of a file that is no UTF-8, as YAML writes binary data. */
 static void write_binary(FILE *out, const char *text) {
     fputs("!!binary \"", out);
@@ -550,7 +543,7 @@ static void quote_yaml(FILE *out, const char *text) {
         const uint8_t *c = (const uint8_t *)text;
         length = utf8_length(c, left);
         const uint32_t code = utf8_code(c, length);
-        if (must_escape(code)) {
+        if (utf8_is_control(code)) { /* YAML refuses or folds them */
             fprintf(out, "\\u%04" PRIx32, code);
             continue;
         }

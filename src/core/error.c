@@ -1,19 +1,18 @@
 #include "core/error.h"
 
+#include "core/utf8.h"
+
 #include <errno.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
 
-/* Replaces control characters and line breaks by '?', because names may hold any byte. */
 static bool set(error *err, int status, const char *key, const char *format, va_list arguments) {
     err->status = status;
     snprintf(err->key, sizeof err->key, "%s", key);
     int used = *key ? snprintf(err->text, sizeof err->text, "%s: ", err->key) : 0;
     vsnprintf(err->text + used, sizeof err->text - (size_t)used, format, arguments);
-    for (char *c = err->text; *c; c++) {
-        if ((unsigned char)*c < ' ' || *c == 0x7F) *c = '?';
-    }
+    utf8_make_printable(err->text);
     return false;
 }
 

@@ -1,10 +1,12 @@
 #include "core/log.h"
 
 #include "core/error.h"
+#include "core/utf8.h"
 
 #include <limits.h>
 #include <stdarg.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <sys/ioctl.h>
 #include <unistd.h>
 
@@ -28,11 +30,15 @@ void log_end(void) {
 void log_line(const char *format, ...) {
     va_list arguments;
     if (silent) return;
+    char *line;
     va_start(arguments, format);
-    clear_progress();
-    vfprintf(stderr, format, arguments);
-    fputc('\n', stderr);
+    if (vasprintf(&line, format, arguments) < 0) line = NULL;
     va_end(arguments);
+    if (!line) return;
+    utf8_make_printable(line);
+    clear_progress();
+    fprintf(stderr, "%s\n", line);
+    free(line);
 }
 
 void log_warning(const char *format, ...) {
@@ -60,6 +66,7 @@ void log_progress(const char *format, ...) {
     va_start(arguments, format);
     clear_progress();
     vsnprintf(line, sizeof line, format, arguments);
+    utf8_make_printable(line);
     progress_shown = log_is_terminal();
     fprintf(stderr, "%.*s", progress_shown ? terminal_width() : INT_MAX, line);
     if (!progress_shown) fputc('\n', stderr);

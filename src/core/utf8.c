@@ -1,5 +1,7 @@
 #include "core/utf8.h"
 
+#include <string.h>
+
 size_t utf8_length(const uint8_t *text, size_t left) {
     uint8_t lead = left ? text[0] : 0xFF;
     size_t length = lead < 0x80                    ? 1
@@ -25,6 +27,16 @@ uint32_t utf8_code(const uint8_t *text, size_t length) {
     return code;
 }
 
+bool utf8_is_control(uint32_t code) {
+    static const uint32_t ranges[][2] = {{0, 0x1F},        {0x7F, 0x9F},     {0x200E, 0x200F},
+                                         {0x2028, 0x202E}, {0x2066, 0x2069}, {0xFEFF, 0xFEFF},
+                                         {0xFFFE, 0xFFFF}};
+    for (size_t i = 0; i < sizeof ranges / sizeof ranges[0]; i++) {
+        if (code >= ranges[i][0] && code <= ranges[i][1]) return true;
+    }
+    return false;
+}
+
 bool utf8_valid(const uint8_t *text, size_t length) {
     while (length > 0) {
         size_t size = utf8_length(text, length);
@@ -33,4 +45,20 @@ bool utf8_valid(const uint8_t *text, size_t length) {
         length -= size;
     }
     return true;
+}
+
+void utf8_make_printable(char *text) {
+    const uint8_t *in = (const uint8_t *)text;
+    char *out = text;
+    for (size_t left = strlen(text), length; left > 0; in += length, left -= length) {
+        length = utf8_length(in, left);
+        if (length > 0 && !utf8_is_control(utf8_code(in, length))) {
+            memmove(out, in, length);
+            out += length;
+        } else {
+            *out++ = '?';
+            if (length == 0) length = 1;
+        }
+    }
+    *out = '\0';
 }

@@ -14,9 +14,10 @@ void html_text(FILE *out, const char *text) {
     for (size_t left = strlen(text); left > 0;) {
         size_t length = utf8_length((const uint8_t *)text, left);
         uint8_t byte = (uint8_t)*text;
-        if (length == 0 || (byte < 0x20 && byte != '\n' && byte != '\t') || byte == 0x7F) {
+        const bool kept = byte == '\n' || byte == '\t';
+        if (length == 0 || (!kept && utf8_is_control(utf8_code((const uint8_t *)text, length)))) {
             fputs(replacement, out);
-            length = 1;
+            if (length == 0) length = 1;
         } else if (strchr("&<>\"'", byte)) {
             fprintf(out, "&#%d;", byte);
         } else {

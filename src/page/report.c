@@ -175,15 +175,12 @@ static char *sample_text(const report *r) {
     size_t size;
     FILE *out = mem_stream(&text, &size);
     for (size_t i = 0; i < r->sample_bytes;) {
-        size_t length = utf8_length(r->sample + i, r->sample_bytes - i);
-        bool control = r->sample[i] != '\n' && (r->sample[i] < 0x20 || r->sample[i] == 0x7F);
-        if (length == 0 || control) {
-            fputs("\xEF\xBF\xBD", out);
-            i++;
-        } else {
-            fwrite(r->sample + i, 1, length, out);
-            i += length;
-        }
+        const uint8_t *at = r->sample + i;
+        const size_t length = utf8_length(at, r->sample_bytes - i);
+        const bool shown = length > 0 && (*at == '\n' || !utf8_is_control(utf8_code(at, length)));
+        if (shown) fwrite(at, 1, length, out);
+        if (!shown) fputs("\xEF\xBF\xBD", out);
+        i += length > 0 ? length : 1;
     }
     mem_stream_end(out);
     return text;

@@ -74,11 +74,20 @@ static int add_patterns(const model *m, tensor *tensors, int count, int32_t *pat
     return count;
 }
 
+/* The values of an arena: on the CPU itself, so that saving needs no more memory than was planned;
+ * else a copy, which the caller frees. */
+static const float *arena_values(const model *m, const void *arena, float **copy) {
+    const bool here = strcmp(m->be->name, "cpu") == 0 && m->be->real_size == sizeof **copy;
+    *copy = here ? NULL : model_download(m, arena, 0, m->parameters.total);
+    return here ? arena : *copy;
+}
+
 bool checkpoint_save_model(const model *m, const options *o, int64_t step, const char *path,
                            error *err) {
     const parameter_table *table = &m->parameters;
     const void *arena = m->use == MODEL_TRAINING ? m->average : m->weights;
-    float *values = model_download(m, arena, 0, table->total);
+    float *copy;
+    const float *values = arena_values(m, arena, &copy);
     tensor *tensors = mem_alloc((size_t)table->count + CELL_MAX_STAGES, sizeof *tensors);
     int32_t *patterns[CELL_MAX_STAGES] = {0};
     int count = 0;
@@ -105,7 +114,7 @@ bool checkpoint_save_model(const model *m, const options *o, int64_t step, const
     for (int s = 0; s < model_stages(&m->config); s++) free(patterns[s]);
     free(entries);
     free(tensors);
-    free(values);
+    free(copy);
     return saved;
 }
 
@@ -306,7 +315,7 @@ bool checkpoint_save_state(const model *m, const run_state *state, const char *p
     const void *arenas[] = {m->weights, m->moment1, m->moment2, m->average};
     static const char *const names[] = {"weights", "moment1", "moment2", "average", "h", "c"};
     tensor tensors[STATE_TENSORS + CELL_MAX_STAGES];
-    float *values[STATE_TENSORS];
+    float *values[STATE_TENSORS]; /* what is a copy, or NULL */
     int32_t *patterns[CELL_MAX_STAGES] = {0};
     int64_t before;
     const int64_t batch = ranks_place(m->be->ranks, m->batch, &before);
@@ -319,15 +328,15 @@ bool checkpoint_save_state(const model *m, const run_state *state, const char *p
         *t = (tensor){.type = TENSOR_F32, .dimensions = 1};
         snprintf(t->name, sizeof t->name, "%s", names[i]);
         if (i < 4) {
-            values[i] = model_download(m, arenas[i], 0, m->parameters.total);
+            t->data = arena_values(m, arenas[i], &values[i]);
             t->shape[0] = (int64_t)m->parameters.total;
         } else {
             int64_t units = m->config.hidden * m->layers;
             t->dimensions = 2;
             t->shape[0] = units;
             t->shape[1] = batch;
+            t->data = values[i];
         }
-        t->data = values[i];
     }
     int count = add_patterns(m, tensors, STATE_TENSORS, patterns);
     metadata entries[STATE_NUMBERS + 4];

@@ -228,6 +228,11 @@ class Scenario:
             elif call.startswith("rename"):
                 if path in dirty:
                     sys.exit(f"campaign.py: {self.name}: {path} is renamed with bytes not flushed")
+                # last.state says that all before it is on the disk: metrics, and the files moved with it.
+                late = [file for file in dirty if os.path.basename(file) == "metrics.jsonl"]
+                late += [folder for folder in unflushed if folder == os.path.dirname(target)]
+                if os.path.basename(target) == "last.state" and late:
+                    sys.exit(f"campaign.py: {self.name}: {target} is renamed before a flush of {late}")
                 unflushed.add(os.path.dirname(target) or ".")
         if unflushed:
             sys.exit(f"campaign.py: {self.name}: folders not flushed after a rename: {unflushed}")

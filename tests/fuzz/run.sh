@@ -10,7 +10,7 @@ cd "$(dirname "$0")/../.."
 seconds=${1:-3600}
 shift || true
 targets=("$@")
-[ ${#targets[@]} -gt 0 ] || targets=(safetensors model state probe config npy json graph text library)
+[ ${#targets[@]} -gt 0 ] || targets=(safetensors model state probe config npy json graph text library products)
 
 scripts/install.sh --fuzz
 instrument="-g -O1 -fno-omit-frame-pointer -fsanitize=fuzzer-no-link,address,undefined"
