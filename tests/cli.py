@@ -4,6 +4,7 @@ full disks, bad input and odd input.
     /usr/bin/python3 tests/cli.py BUILD/smallworld [CLASS.TEST...]
 """
 
+import base64
 import ctypes
 import fcntl
 import gzip
@@ -469,6 +470,34 @@ class Train(Case):
                      "train.init=nan.safetensors")
         self.refused(expected, "eval", "nan.safetensors", "--data", "valid.tsv")
         self.refused(expected, "generate", "nan.safetensors")
+
+    def test_odd_files(self):
+        """Pipes that nobody writes to, names with NUL bytes, and what other programs left."""
+        (self.folder / "texts").mkdir()
+        os.mkfifo(self.folder / "texts/pipe")
+        for expected, *command in (("texts/pipe: empty", "train", "texts/pipe"),
+                                   ("texts/pipe: expected a file or a folder", "train", "config.yaml", "--set",
+                                    "data.train=texts")):
+            self.assertIn(expected, self.run_program(*command, status=1)[1])
+        (self.folder / "texts/pipe").unlink()
+        self.write("nul.list", b"train\0.tsv\n")
+        self.refused("nul.list: expected names of files, found a NUL byte", "train", "config.yaml", "--set",
+                     "data.train=nul.list")
+        self.write("more.txt.xz", lzma.compress(b"text " * 1000) + b"other")
+        self.refused("more.txt.xz: xz cut short, or other bytes follow its end", "train", "config.yaml", "--set", "data.train=more.txt.xz")
+        self.train()
+        content = self.read("run/last.safetensors")
+        self.write("framed.safetensors", change_metadata(content, "framing", "\\\\n text "))
+        self.refused("framed.safetensors: metadata framing: expected", "eval", "framed.safetensors", "--data",
+                     "valid.tsv")
+        self.write("plain.safetensors", change_metadata(content, "model.layer_norm", "null"))
+        self.refused("model.layer_norm", "eval", "plain.safetensors", "--data", "valid.tsv")
+        self.write("twice.safetensors", change_metadata(content.replace(b'"kind"', b'"step"', 1), "version", "1"))
+        self.refused("twice.safetensors", "eval", "twice.safetensors", "--data", "valid.tsv")
+        self.refused("--out: expected a name that ends in .html or .svg, got 'x.pdf'", "show", "run", "--text",
+                     "valid.tsv", "--out", "x.pdf", status=2)
+        _, err = self.run_program("train", "config.yaml", "--out", "it's a run", "--set", "train.steps=2")
+        self.assertIn(r"smallworld report 'it'\''s a run'", err)
 
     def test_rate_and_time_left(self):
         """Bytes a second are bytes over seconds, and at the end no time is left."""
@@ -946,15 +975,17 @@ class Uses(Case):
         likeliest = generate("--bytes", "40", "--temperature", "0", "--seed", "3")
         self.assertEqual(likeliest, generate("--bytes", "40", "--temperature", "0", "--seed", "4"))
         self.assertEqual(generate("--bytes", "0", "--prompt", "x"), "x\n")
-        long, short = (self.results("generate", "m.safetensors", "--bytes", count, *self.cpu)["text"]
+        long, short = (self.results("generate", "m.safetensors", "--bytes", count, *self.cpu)["base64"]
                        for count in ("40", "37"))  # whole recordings, and single bytes after them
-        self.assertEqual(long[:39], short)
+        self.assertEqual(base64.b64decode(long)[:39], base64.b64decode(short))
         result = self.results("generate", "m.safetensors", "--bytes", "300", "--temperature", "9",
                               *self.cpu)
         self.assertEqual(result["bytes"], 300)
-        self.assertEqual(len(result["text"]), 302)  # one code point for each byte, the prompt included
-        self.refused("--batch: not possible, since one text is written", "generate", "m.safetensors", "--batch", "2",
-                     status=2)
+        written = base64.b64decode(result["base64"])
+        self.assertEqual(len(written), 302)  # the prompt included
+        self.assertEqual(re.sub("\ufffd+", "\ufffd", result["text"]),
+                         re.sub("\ufffd+", "\ufffd", written.decode("utf-8", "replace")))
+        self.refused("unrecognized option '--batch'", "generate", "m.safetensors", "--batch", "2", status=2)
 
     def test_graph(self):
         for source in "config.yaml", "m.safetensors":

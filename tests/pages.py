@@ -5,6 +5,7 @@
 SMALLWORLD_SCREENSHOTS=FOLDER keeps pictures of every page at 360 and 1,280 pixels.
 """
 
+import base64
 import json
 import os
 import re
@@ -439,7 +440,8 @@ class Report(Page):
                       SURF.run("[...document.getElementById('track').options].map(o => o.text)"))
         card = self.read("run/README.md").decode()
         command = "smallworld generate run --bytes 300 --temperature 0.7"
-        written = self.results(*command.split()[1:], *self.cpu)["text"].encode("latin-1")
+        written = self.results(*command.split()[1:], *self.cpu)["base64"]
+        written = base64.b64decode(written)
         expected = re.sub("[\x00-\x09\x0b-\x1f\x7f\udc80-\udcff]", "\ufffd",
                           written[2:].decode(errors="surrogateescape"))
         sample = SURF.run("document.getElementById('sample').textContent")

@@ -16,7 +16,10 @@ static void test_json_writing(void **state) {
     json_writer w = {out, false};
     json_object_begin(&w, NULL);
     json_string(&w, "quo\"te", "back\\slash\nline\x01");
-    json_bytes(&w, "bytes", (const uint8_t *)"a\0\xff\"\x7f", 5);
+    json_text(&w, "text", (const uint8_t *)"a\0\xff\"\xc3\xa9", 6);
+    json_base64(&w, "bytes", (const uint8_t *)"a\0\xff\"", 4);
+    json_base64(&w, "three", (const uint8_t *)"abc", 3);
+    json_base64(&w, "none", (const uint8_t *)"", 0);
     json_integer(&w, "integer", INT64_MIN);
     json_array_begin(&w, "array");
     json_number(&w, NULL, 0.1);
@@ -29,7 +32,8 @@ static void test_json_writing(void **state) {
     json_object_end(&w);
     fclose(out);
     assert_string_equal(text, "{\"quo\\\"te\": \"back\\\\slash\\u000aline\\u0001\", "
-                              "\"bytes\": \"a\\u0000\\u00ff\\\"\\u007f\", "
+                              "\"text\": \"a\\u0000\\ufffd\\\"\xc3\xa9\", \"bytes\": \"YQD/Ig==\", "
+                              "\"three\": \"YWJj\", \"none\": \"\", "
                               "\"integer\": -9223372036854775808, "
                               "\"array\": [0.1, null, null, {}], \"after\": 1}");
     free(text);

@@ -38,7 +38,7 @@ class Data(Case):
         out, err = self.run_program("train", "--data", f"{book}.txt", *self.cpu, "--set",
                                     "train.steps=2", "--set", "model.hidden=64")
         self.assertEqual(out, f"runs/{book}/last.safetensors\n")
-        chosen = re.search(r"chosen for 0\.0 MB of text on the CPU:(.*)", err).group(1)
+        chosen = re.search(r"chosen for 16 kB of text on the CPU:(.*)", err).group(1)
         config = self.config_of(f"runs/{book}")
         self.assertEqual(config["data.train"], r"""["my book's \"\u0085\u0090.txt"]""")
         for setting in chosen.split():

@@ -27,12 +27,16 @@ enum {
     KEY_GPUS
 };
 
-static const struct argp_option model_options[] = {
+static const struct argp_option device_options[] = {
     CLI_DEVICE(KEY_DEVICE),
     {"precision", KEY_PRECISION, "NAME", 0,
      "Number format of the products' operands: auto, fp32 or bf16", 0},
-    {"batch", KEY_BATCH, "N", 0, "Number of streams or documents that are read side by side", 0},
     CLI_THREADS(KEY_THREADS),
+    {0},
+};
+
+static const struct argp_option model_options[] = {
+    {"batch", KEY_BATCH, "N", 0, "Number of streams or documents that are read side by side", 0},
     {0},
 };
 
@@ -43,11 +47,18 @@ static error_t parse_model(int key, char *text, struct argp_state *state) {
     case KEY_PRECISION: given->precision = text; return 0;
     case KEY_BATCH: given->batch = text; return 0;
     case KEY_THREADS: given->threads = text; return 0;
+    case ARGP_KEY_INIT: /* the child's, if there is one, is of the same parser */
+        if (state->child_inputs) state->child_inputs[0] = given;
+        return 0;
     default: return ARGP_ERR_UNKNOWN;
     }
 }
 
-const struct argp cli_model_argp = {.options = model_options, .parser = parse_model};
+const struct argp cli_device_argp = {.options = device_options, .parser = parse_model};
+
+static const struct argp_child device_child[] = {{&cli_device_argp, 0, NULL, 0}, {0}};
+const struct argp cli_model_argp = {
+    .options = model_options, .parser = parse_model, .children = device_child};
 
 static const struct argp_option rank_options[] = {
     {"gpus", KEY_GPUS, "N", 0,

@@ -53,22 +53,21 @@ static error_t parse(int key, char *text, struct argp_state *state) {
     case ARGP_KEY_ARG: cli_take(state, "CHECKPOINT", &a->checkpoint, text); return 0;
     case ARGP_KEY_END:
         if (!a->checkpoint) cli_refuse(state, "expected a CHECKPOINT");
-        if (a->model.batch) cli_refuse(state, "--batch: not possible, since one text is written");
         return 0;
     default: return ARGP_ERR_UNKNOWN;
     }
 }
 
 int cmd_generate(int argc, char **argv) {
-    static const struct argp_child children[] = {{&cli_model_argp, 0, "Device:", 0}, {0}};
+    static const struct argp_child children[] = {{&cli_device_argp, 0, "Device:", 0}, {0}};
     static const struct argp argp = {
         option_table,
         parse,
         "CHECKPOINT",
         "Write text from the model, starting from a zero state and the prompt."
         "\vExample:\n  smallworld generate runs/quickstart/last.safetensors \\\n"
-        "      --bytes 300 --temperature 0.7\n\nWith --json, `text` holds each byte as one code "
-        "point (Latin-1).",
+        "      --bytes 300 --temperature 0.7\n\nWith --json, `text` has U+FFFD in place of bytes "
+        "that are not UTF-8; `base64` holds all bytes as they are.",
         children,
         NULL,
         NULL};
@@ -87,7 +86,8 @@ int cmd_generate(int argc, char **argv) {
     if (done && a.json) {
         json_writer w = {stdout, false};
         json_object_begin(&w, NULL);
-        json_bytes(&w, "text", text, total);
+        json_text(&w, "text", text, total);
+        json_base64(&w, "base64", text, total);
         json_integer(&w, "bytes", (int64_t)a.how.bytes);
         json_object_end(&w);
         putchar('\n');

@@ -33,8 +33,7 @@ static const struct argp_option option_table[] = {
      "which the probe is fitted again on all of them",
      0},
     {"penalty", KEY_PENALTY, "NAME", 0,
-     "Penalty on the weights: l1 (default, as in the sentiment neuron's protocol of 2017) or "
-     "l2",
+     "Penalty on the weights: l1 or l2; default: l1, as in the sentiment neuron's protocol of 2017",
      0},
     {"standardize", KEY_STANDARDIZE, NULL, 0,
      "Subtract each feature's mean and divide by its standard deviation, both found on the "

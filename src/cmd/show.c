@@ -1,6 +1,7 @@
 /* smallworld show: write a page on which a model reads text. */
 #include "page/show.h"
 #include "cmd/cli.h"
+#include "core/file.h"
 #include "core/log.h"
 #include "core/memory.h"
 #include "data/texts.h"
@@ -51,6 +52,15 @@ static const struct argp_option option_table[] = {
     {0},
 };
 
+/* Whether a file's name asks for a format that is not written. */
+static bool names_another_picture(const char *path) {
+    static const char *const endings[] = {".pdf", ".png", ".jpg", ".jpeg", ".gif", ".webp"};
+    for (size_t i = 0; i < sizeof endings / sizeof endings[0]; i++) {
+        if (file_ends_in(path, endings[i])) return true;
+    }
+    return false;
+}
+
 static error_t parse(int key, char *text, struct argp_state *state) {
     arguments *a = state->input;
     switch (key) {
@@ -74,6 +84,10 @@ static error_t parse(int key, char *text, struct argp_state *state) {
     case ARGP_KEY_END:
         if (!a->checkpoint) cli_refuse(state, "expected a CHECKPOINT");
         if (!a->out && !a->npy) cli_refuse(state, "expected --out PAGE.html or --npy PREFIX");
+        if (a->out && names_another_picture(a->out)) {
+            cli_refuse(state, "--out: expected a name that ends in .html or .svg, got '%s'",
+                       a->out);
+        }
         return 0;
     default: return ARGP_ERR_UNKNOWN;
     }

@@ -109,11 +109,28 @@ static void print_json(const train_result *r) {
     putchar('\n');
 }
 
+/* A path as a shell takes it. The caller frees it. */
+static char *quoted(const char *path) {
+    static const char plain[] =
+        "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_./+-";
+    if (path[strspn(path, plain)] == '\0' && *path != '-') return mem_string(path);
+    char *text;
+    size_t size;
+    FILE *out = mem_stream(&text, &size);
+    fputs(*path == '-' ? "'./" : "'", out);
+    for (; *path; path++) fputs(*path == '\'' ? "'\\''" : (char[]){*path, '\0'}, out);
+    fputc('\'', out);
+    mem_stream_end(out);
+    return text;
+}
+
 /* Says what came of the run and what to type next. */
 static void summarise(const train_result *r, const char *folder) {
     char took[32], size[16], bpc[64] = "";
+    char *name = quoted(folder);
     if (r->signal) {
-        log_line("next: smallworld train --resume %s", folder);
+        log_line("next: smallworld train --resume %s", name);
+        free(name);
         return;
     }
     if (!isnan(r->valid_bpc)) {
@@ -123,7 +140,8 @@ static void summarise(const train_result *r, const char *folder) {
              " parameters",
              bpc, r->steps, log_bytes(size, (double)r->bytes), r->epochs,
              log_duration(took, r->seconds), r->bytes_per_second, r->parameters);
-    log_line("next: smallworld generate %s, or smallworld report %s", folder, folder);
+    log_line("next: smallworld generate %s, or smallworld report %s", name, name);
+    free(name);
 }
 
 /* Loads the config with its assignments, or makes one for --data. */

@@ -7,6 +7,7 @@
 #include "core/utf8.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <inttypes.h>
 #include <math.h>
 #include <stdarg.h>
@@ -393,11 +394,14 @@ static bool read_document(loader *l, const char *path) {
 /* Reads a config file, which may be a pipe. Returns NULL with a message if it cannot be read or is
  * not a config. */
 static char *read_file(const char *file, size_t *size, error *err) {
-    FILE *in = fopen(file, "rbe");
+    /* Opening a pipe does not wait for a writer; without one it is empty. Reading waits. */
+    const int descriptor = open(file, O_RDONLY | O_NONBLOCK | O_CLOEXEC);
+    FILE *in = descriptor < 0 ? NULL : fdopen(descriptor, "rb");
     if (!in) {
         error_system(err, "open", file);
         return NULL;
     }
+    fcntl(descriptor, F_SETFL, 0);
     overwrite_note_input(fileno(in));
     char *text = mem_alloc(MAX_FILE + 2, 1);
     *size = fread(text, 1, MAX_FILE + 1, in);

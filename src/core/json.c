@@ -1,5 +1,8 @@
 #include "core/json.h"
 
+#include "core/base64.h"
+#include "core/utf8.h"
+
 #include <errno.h>
 #include <inttypes.h>
 #include <math.h>
@@ -65,16 +68,22 @@ void json_string(json_writer *w, const char *key, const char *value) {
 }
 
 /* Writes each byte as one code point. */
-void json_bytes(json_writer *w, const char *key, const uint8_t *bytes, size_t count) {
+void json_text(json_writer *w, const char *key, const uint8_t *bytes, size_t count) {
     member(w, key);
     fputc('"', w->out);
-    for (size_t i = 0; i < count; i++) {
-        if (bytes[i] < 0x7F) {
-            put_byte(w->out, bytes[i]);
-        } else {
-            fprintf(w->out, "\\u%04x", bytes[i]);
-        }
+    for (size_t i = 0, length; i < count; i += length) {
+        length = utf8_length(bytes + i, count - i);
+        if (length == 0) fputs("\\ufffd", w->out);
+        for (size_t k = 0; k < length; k++) put_byte(w->out, bytes[i + k]);
+        if (length == 0) length = 1;
     }
+    fputc('"', w->out);
+}
+
+void json_base64(json_writer *w, const char *key, const uint8_t *bytes, size_t count) {
+    member(w, key);
+    fputc('"', w->out);
+    base64_write(w->out, bytes, count);
     fputc('"', w->out);
 }
 

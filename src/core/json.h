@@ -20,7 +20,9 @@ void json_object_end(json_writer *w);
 void json_array_begin(json_writer *w, const char *key);
 void json_array_end(json_writer *w);
 void json_string(json_writer *w, const char *key, const char *value);
-void json_bytes(json_writer *w, const char *key, const uint8_t *bytes, size_t count); /* Latin-1 */
+void json_text(json_writer *w, const char *key, const uint8_t *bytes,
+               size_t count); /* U+FFFD for what is not UTF-8 */
+void json_base64(json_writer *w, const char *key, const uint8_t *bytes, size_t count);
 void json_integer(json_writer *w, const char *key, int64_t value);
 void json_number(json_writer *w, const char *key, double value); /* not finite: null */
 

@@ -193,6 +193,7 @@ static bool read_metadata(json_reader *r, safetensors *file, size_t *capacity) {
     if (!json_read_object(r)) return false;
     while (json_read_member(r, entry.key, sizeof entry.key)) {
         if (file->entry_count == SAFETENSORS_MAX_ENTRIES) return false;
+        if (safetensors_metadata(file, entry.key)) return false; /* given twice */
         if (!json_read_string(r, entry.value, sizeof entry.value)) return false;
         size_t count = (size_t)file->entry_count++;
         file->entries = mem_grow(file->entries, capacity, count + 1, sizeof entry);

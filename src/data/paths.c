@@ -8,6 +8,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 
 typedef struct each {
     paths_visit *visit;
@@ -26,6 +27,14 @@ static int by_bytes(const struct dirent **a, const struct dirent **b) {
     return strcmp((*a)->d_name, (*b)->d_name); /* in any locale */
 }
 
+/* A folder's pipes and sockets would be waited for without a word. */
+static bool check_entry(const char *path, error *err) {
+    struct stat status;
+    if (stat(path, &status) != 0) return error_system(err, "read", path);
+    return S_ISREG(status.st_mode) || S_ISDIR(status.st_mode) ||
+           error_set(err, "%s: expected a file or a folder, found a pipe or a device", path);
+}
+
 static bool visit_folder(each *e, const char *folder, int depth, error *err) {
     struct dirent **entries;
     const int count = scandir(folder, &entries, is_shown, by_bytes);
@@ -33,7 +42,7 @@ static bool visit_folder(each *e, const char *folder, int depth, error *err) {
     bool read = count > 0 || error_set(err, "%s: expected a folder with files, found none", folder);
     for (int i = 0; i < count; i++) {
         char *path = mem_format("%s/%s", folder, entries[i]->d_name);
-        read = read && visit_path(e, path, depth + 1, err);
+        read = read && check_entry(path, err) && visit_path(e, path, depth + 1, err);
         free(path);
         free(entries[i]);
     }
@@ -60,6 +69,10 @@ static bool visit_list(each *e, const char *list, int depth, error *err) {
     ssize_t length;
     bool read = true;
     while (read && (length = getline(&line, &room, in)) > 0) {
+        if (memchr(line, '\0', (size_t)length)) {
+            read = error_set(err, "%s: expected names of files, found a NUL byte", list);
+            break;
+        }
         while (length > 0 && strchr("\r\n", line[length - 1])) line[--length] = '\0';
         if (length == 0) continue;
         read = visit_listed(e, list, line, depth, err);

@@ -166,8 +166,7 @@ static bool inflate_xz(source *s, error *err) {
     s->end = status == LZMA_STREAM_END || (s->partial && status == LZMA_DATA_ERROR);
     if (s->end || status == LZMA_OK) return true;
     if (status == LZMA_BUF_ERROR && last) {
-        return error_set(err, "%s: xz cut short: the file ends before its data does",
-                         source_name(s));
+        return error_set(err, "%s: xz cut short, or other bytes follow its end", source_name(s));
     }
     if (status == LZMA_MEMLIMIT_ERROR) {
         return error_set(err, "%s: xz that takes more than 1 GiB to read", source_name(s));

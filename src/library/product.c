@@ -64,8 +64,24 @@ static layout *pair_layout(int out_nodes, int in_nodes, int block, const int32_t
     return layout_pairs(out_nodes, in_nodes, blocks, count, block, taps);
 }
 
+/* Which positions taps read, if that fits into memory. */
+static bool make_taps(smallworld_product *p, const conv_shape *s, error *err) {
+    const double positions = (double)conv_positions(s->in) + conv_positions(s->out);
+    const double bytes = positions * conv_positions(s->filter) * sizeof(int);
+    if (bytes > 0.25 * (double)p->be->memory) {
+        return error_set(err,
+                         "size: %.3g MB of tables for %d taps of %d pixels, more than a quarter of "
+                         "the memory that is free",
+                         bytes / 1e6, conv_positions(s->filter), conv_positions(s->in));
+    }
+    tap_table *taps = taps_of(s);
+    p->taps = p->be->taps_create(p->be, taps);
+    taps_free(taps);
+    return true;
+}
+
 /* Opens the backend for the layout and, of a convolution, the taps. */
-static bool open_product(smallworld_product *p, const tap_table *taps,
+static bool open_product(smallworld_product *p, const conv_shape *shape,
                          const smallworld_options *given, error *err) {
     options o;
     options_begin(&o);
@@ -76,8 +92,7 @@ static bool open_product(smallworld_product *p, const tap_table *taps,
         return error_set(err, "precision bf16: products on the CPU are fp32");
     }
     p->device = p->be->layout_create(p->be, p->layout);
-    if (taps) p->taps = p->be->taps_create(p->be, taps);
-    return p->be->finish(p->be, err);
+    return (!shape || make_taps(p, shape, err)) && p->be->finish(p->be, err);
 }
 
 static smallworld_product *new_product(void) {
@@ -138,9 +153,7 @@ smallworld_product *smallworld_conv_create(int out_nodes, int in_nodes, int bloc
         p->layout = pair_layout(out_nodes, in_nodes, block, blocks, count, taps, &err);
         done = p->layout != NULL;
     }
-    tap_table *taps = done && shape ? taps_of(&s) : NULL;
-    done = done && open_product(p, taps, options, &err);
-    taps_free(taps);
+    done = done && open_product(p, shape ? &s : NULL, options, &err);
     return made_product(p, done, &err);
 }
 

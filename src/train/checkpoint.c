@@ -148,6 +148,13 @@ static bool load_graphs(const safetensors *file, const model_config *config, gra
     return true;
 }
 
+static bool check_framing(const safetensors *file, error *err) {
+    const char *framing = safetensors_metadata(file, "framing");
+    return (framing && strcmp(framing, FRAMING) == 0) ||
+           error_set(err, "%s: metadata framing: expected '%s', got '%s'", file->path, FRAMING,
+                     framing ? framing : "");
+}
+
 bool checkpoint_open(checkpoint *c, const char *path, error *err) {
     memset(c, 0, sizeof *c);
     char *file = file_is_folder(path) ? mem_format("%s/last.safetensors", path) : mem_string(path);
@@ -155,7 +162,7 @@ bool checkpoint_open(checkpoint *c, const char *path, error *err) {
     free(file);
     if (!opened) return false;
     options_begin(&c->options);
-    if (options_from_metadata(&c->options, &c->file, err) &&
+    if (check_framing(&c->file, err) && options_from_metadata(&c->options, &c->file, err) &&
         load_graphs(&c->file, &c->options.model, c->graphs, err)) {
         return true;
     }
@@ -187,8 +194,21 @@ static bool all_finite(const float *values, size_t count) {
     return true;
 }
 
+/* Refuses a tensor that this model has no place for: the file is of another one. */
+static bool check_names(const checkpoint *c, const parameter_table *table, error *err) {
+    for (int i = 0; i < c->file.tensor_count; i++) {
+        const char *name = c->file.tensors[i].name;
+        if (strncmp(name, "pattern.", strlen("pattern.")) == 0) continue;
+        if (parameter_find(table, name)) continue;
+        return error_set(err, "%s: tensor %s: not one of a model with this metadata", c->file.path,
+                         name);
+    }
+    return true;
+}
+
 bool checkpoint_load_weights(const checkpoint *c, model *m, error *err) {
     const parameter_table *table = &m->parameters;
+    if (!check_names(c, table, err)) return false;
     float *values = mem_alloc(table->total, sizeof *values);
     bool loaded = true;
     for (int i = 0; i < table->count && loaded; i++) {

@@ -5,6 +5,7 @@
 #include "core/memory.h"
 
 #include <inttypes.h>
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -136,7 +137,11 @@ bool defaults_choose(options *o, char *const *files, int count, error *err) {
         snprintf(chosen + used, sizeof chosen - used, " %s=%s", key, value);
     }
     char size[64] = "a text of unknown size";
-    if (known) snprintf(size, sizeof size, "%.1f MB of text", megabytes);
+    if (known && megabytes < 0.1) {
+        snprintf(size, sizeof size, "%.0f kB of text", ceil(1000 * megabytes));
+    } else if (known) {
+        snprintf(size, sizeof size, "%.1f MB of text", megabytes);
+    }
     log_line("chosen for %s on %s:%s", size, gpu ? "a GPU" : "the CPU", chosen);
     return true;
 }

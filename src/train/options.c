@@ -487,7 +487,7 @@ backend *options_backend(const run_options *run, error *err) {
         [PRECISION_AUTO] = FP32, [PRECISION_FP32] = FP32, [PRECISION_BF16] = BF16};
     precision wanted = named[run->precision];
     static int usual; /* $OMP_NUM_THREADS, or the number of processors */
-    if (usual == 0) usual = omp_get_max_threads();
+    if (usual == 0) usual = (int)integer_min(MAX_THREADS, omp_get_max_threads());
     int threads = (int)run->threads;
     if (threads == 0 && getenv("OMP_NUM_THREADS")) threads = usual;
     /* Work on the host outside the backend, such as first weights and the probe, uses as many
