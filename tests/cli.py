@@ -499,6 +499,40 @@ class Train(Case):
         _, err = self.run_program("train", "config.yaml", "--out", "it's a run", "--set", "train.steps=2")
         self.assertIn(r"smallworld report 'it'\''s a run'", err)
 
+    def test_hubs(self):
+        """What commands say of a model whose cells speak through hubs."""
+        hubs = ["--set", "model.cell=mlstm", "--set", "model.hubs=8", "--set", "model.degree=null"]
+        self.run_program("train", "config.yaml", "--out", "run", *hubs)
+        step, gates = self.results("graph", "run/last.safetensors")["patterns"]
+        self.assertEqual([(p["nodes"], p["inputs"], p["blocks"]) for p in (step, gates)], [(1, 4, 4), (4, 1, 4)])
+        header, _ = split_safetensors(self.read("run/last.safetensors"))
+        shapes = {name: t["shape"] for name, t in header.items() if name != "__metadata__"}
+        self.assertEqual(shapes["cell.step0.weight"], [1, 8, 32])
+        self.assertEqual(shapes["cell.gates.weight"], [1, 4, 32, 8])
+        self.assertEqual((shapes["input.hubs.projection"], shapes["input.projection"]), ([1, 8, 4], [4, 32, 4]))
+        for command in (["eval", "run", "--data", "valid.tsv"], ["generate", "run", "--bytes", "20"],
+                        ["features", "run", "--data", "valid.tsv", "--out", "f"], ["report", "run"],
+                        ["show", "run", "--text", "valid.tsv", "--out", "p.html"]):
+            self.run_program(*command, *self.cpu)
+        for expected, status, *command in (
+                ("with hubs, whose rectangles cannot be pruned", 1, "prune", "run", "--density", "0.5", "--out", "x"),
+                ("the wiring between cells and hubs is not drawn", 1, "graph", "run", "--svg", "x.svg"),
+                ("train.prune_density: has no meaning with model.hubs", 2, "train", "config.yaml", *hubs, "--set",
+                 "train.prune_density=0.5"),
+                ("model.hubs: has no meaning for model.cell: lstm", 2, "train", "config.yaml", "--set",
+                 "model.hubs=8")):
+            _, err = self.run_program(*command, status=status)
+            self.assertIn(expected, err)
+        # With hidden and parameters the hubs follow, with hubs and parameters hidden does.
+        for given in ["model.hidden=64"], []:
+            start = [*hubs, "--set", "model.parameters=30000"]
+            if not given:
+                self.config("config.yaml", model_hidden=None)
+            _, err = self.run_program("train", "config.yaml", "--out", f"found{len(given)}", *start,
+                                      *(word for s in given for word in ("--set", s)), "--set", "train.steps=2")
+            found = int(re.search(r"units, (\d+) parameters", err)[1])
+            self.assertLess(abs(found - 30000), 2500)
+
     def test_rate_and_time_left(self):
         """Bytes a second are bytes over seconds, and at the end no time is left."""
         _, err = self.run_program("train", "config.yaml", "--out", "run", "--set", "train.steps=4000")

@@ -103,6 +103,12 @@ class Training(Case):
         self.assert_same_bytes("run2", "again")
         self.assert_same_bytes("run2", "again", "best.safetensors")
 
+    def test_hubs(self):
+        flags = ["--set", "model.cell=mlstm", "--set", "model.hubs=32"]
+        for ranks in (1, 3):
+            self.train(ranks, "--out", f"run{ranks}", *flags)
+        self.assert_equal_losses("run1", "run3")
+
     def test_large_gradient(self):
         """A gradient of more than is exchanged at once: 1 MiB, 262,144 weights. Each part has its own sum."""
         flags = ["--set", "model.hidden=320", "--set", "train.steps=3", "--set", "train.log_every=1", "--set",

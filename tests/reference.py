@@ -34,6 +34,9 @@ MODELS = {
     "deep of two layers": {"cell": "deep", "degree": 2, "layers": 2, "init_noise": 0.1},
     "deep": {"cell": "deep", "internal_steps": 3, "degree": 2, "init_noise": 0.1,
              "input_stride": 2, "output_stride": 2},
+    "mlstm with hubs": {"cell": "mlstm", "graph": "dense", "hubs": 16, "layers": 2},
+    "deep with hubs, of sparse wiring": {"cell": "deep", "graph": "random", "density": 0.5, "hubs": 32,
+                                         "input_stride": 2, "init_noise": 0.1},
     "deep, no layer norm": {"cell": "deep", "degree": 4, "layer_norm": False, "init_noise": 0.1},
 }
 

@@ -170,7 +170,7 @@ static conv_case draw_case(void) {
 
 static void check_all(backend *be) {
     random_restart(31);
-    for (int i = 0; i < 60; i++) {
+    for (int i = 0; i < 30; i++) {
         const conv_case c = draw_case();
         check_case(be, &c, between(1, 3) * be->product_multiple);
     }

@@ -1,6 +1,7 @@
 /* The generators of graphs, and the files that graphs are read from. */
 #include "core/memory.h"
 #include "graph/graph.h"
+#include "graph/metrics.h"
 #include "graphs.h"
 #include "support.h"
 
@@ -21,6 +22,8 @@ static void check_symmetric(const graph *g) {
         }
     }
 }
+
+#define BETWEEN_HASH 0xb1308d6d3fa2062aull
 
 static uint64_t hash_of(graph_options options, int nodes) {
     graph *g = make_graph(options, nodes);
@@ -54,6 +57,49 @@ static void test_degree_is_met(void **state) {
             graph_free(g);
         }
     }
+}
+
+/* Rectangles: as many blocks as asked for, degrees that differ by one at most on both sides, and the
+ * same graph from the same seed on every machine. */
+static void test_between(void **state) {
+    (void)state;
+    static const int sizes[][2] = {{3, 40}, {40, 3}, {17, 29}, {64, 64}};
+    uint64_t hash = 0;
+    for (int i = 0; i < 4; i++) {
+        for (int k = 0; k < 3; k++) {
+            const int nodes = sizes[i][0], inputs = sizes[i][1];
+            const graph_options o = {.kind = k == 2 ? GRAPH_DENSE : GRAPH_RANDOM,
+                                     .density = k ? 0.71 : 0.4,
+                                     .seed = 5,
+                                     .pattern = 1};
+            error err;
+            graph *g = graph_create_between(&o, nodes, inputs, &err);
+            if (!g) fail_msg("%s", err.text);
+            assert_int_equal(g->nodes, nodes);
+            assert_int_equal(g->inputs, inputs);
+            const double share = k == 2 ? 1 : o.density;
+            assert_int_equal(graph_blocks(g), llround(share * nodes * inputs));
+            graph_metrics m;
+            graph_measure(g, &m);
+            assert_in_range(m.degree_max - m.degree_min, 0, 1);
+            assert_in_range(m.out_degree_max - m.out_degree_min, 0, 1);
+            for (int n = 0; n < nodes; n++) {
+                for (int at = g->start[n] + 1; at < g->start[n + 1]; at++) {
+                    assert_true(g->column[at - 1] < g->column[at]);
+                }
+            }
+            hash = hash * 31 + hash_graph(g);
+            graph_free(g);
+        }
+    }
+    if (hash != BETWEEN_HASH) fail_msg("0x%016llxull", (unsigned long long)hash);
+    graph_options ring = {.kind = GRAPH_WATTS_STROGATZ, .degree = 2};
+    error err;
+    assert_null(graph_create_between(&ring, 4, 8, &err));
+    assert_contains(err.text, "model.graph: expected dense or random with model.hubs");
+    graph_options thin = {.kind = GRAPH_RANDOM, .density = 0.01};
+    assert_null(graph_create_between(&thin, 4, 8, &err));
+    assert_contains(err.text, "expected at least a block for each of 8 and 4 nodes, got 0");
 }
 
 static void test_odd_degrees_of_random(void **state) {
@@ -549,7 +595,9 @@ static void test_bad_masks(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_degree_is_met),
+        cmocka_unit_test(test_between),
         cmocka_unit_test(test_odd_degrees_of_random),
+        cmocka_unit_test(test_between),
         cmocka_unit_test(test_density_is_met),
         cmocka_unit_test(test_random_is_balanced),
         cmocka_unit_test(test_completion_is_balanced),

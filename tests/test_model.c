@@ -126,6 +126,37 @@ static void compare_hubs(precision precision, double tolerance, double of_gradie
     }
 }
 
+/* A hub begins as the scaled sum of its own cells, and a cell's gates as its hub. */
+static void test_initial_hubs(void **state) {
+    (void)state;
+    backend *be = test_backend(FP32);
+    model_config config = small_config();
+    config.cell = CELL_MLSTM;
+    config.graph = GRAPH_DENSE;
+    config.degree = 0;
+    config.init_noise = 0;
+    config.hubs = 32;
+    model *m = create_model(be, &config, 1, 1, 1);
+    model_initialise(m);
+    const parameter *v = parameter_find(&m->parameters, "cell.step0.weight");
+    const parameter *w = parameter_find(&m->parameters, "cell.gates.weight");
+    float *all = model_download(m, m->weights, 0, m->parameters.total);
+    const size_t cells = 128, hubs = 32;
+    for (size_t hub = 0; hub < hubs; hub++) {
+        for (size_t cell = 0; cell < cells; cell++) {
+            const double own = cell % hubs == hub;
+            assert_true(fabs(all[v->offset + hub * cells + cell] - 0.5 * own) < 1e-6);
+            for (size_t gate = 0; gate < GATES; gate++) {
+                const size_t at = (gate * cells + cell) * hubs + hub;
+                assert_true(all[w->offset + at] == (float)own);
+            }
+        }
+    }
+    free(all);
+    model_free(m);
+    be->destroy(be);
+}
+
 static void test_hubs(void **state) {
     (void)state;
     compare_hubs(FP32, 2e-5, 3e-4);
@@ -749,7 +780,8 @@ int main(void) {
         cmocka_unit_test(test_learns),       cmocka_unit_test(test_repeats),
         cmocka_unit_test(test_no_targets),   cmocka_unit_test(test_does_not_fit),
         cmocka_unit_test(test_limits),       cmocka_unit_test(test_plan_counts_tables),
-        cmocka_unit_test(test_hubs),         cmocka_unit_test(test_generate),
+        cmocka_unit_test(test_initial_hubs), cmocka_unit_test(test_hubs),
+        cmocka_unit_test(test_generate),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

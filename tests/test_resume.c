@@ -49,6 +49,7 @@ static void test_resume_fp32(void **state) {
     check_resume("run.precision=fp32", some_stops);
     check_resume("run.precision=fp32 model.cell=mlstm model.dropout=0.3", some_stops);
     check_resume("run.precision=fp32 model.cell=deep model.dropout=0.3", one_stop);
+    check_resume("run.precision=fp32 model.cell=mlstm model.hubs=16 model.graph=dense", one_stop);
     check_resume("run.precision=fp32 train.recompute=3 model.dropout=0.3", one_stop);
     check_resume("run.precision=fp32 model.layers=2 train.recompute=2 model.dropout=0.3", one_stop);
     check_resume("run.precision=fp32 model.graph=dense model.degree=null train.batch=3 "
@@ -62,6 +63,9 @@ static void test_resume_bf16(void **state) {
     check_resume("run.precision=bf16 model.cell=mlstm model.input_dropout=0.2", one_stop);
     check_resume("run.precision=bf16 model.cell=deep model.dropout=0.3", one_stop);
     check_resume("run.precision=bf16 model.cell=mlstm train.recompute=4", one_stop);
+    check_resume("run.precision=bf16 model.cell=deep model.hubs=24 model.graph=random "
+                 "model.density=0.6 model.degree=null model.layers=2",
+                 one_stop);
     check_resume("run.precision=bf16 model.cell=deep model.layers=3 train.prune_density=0.3 "
                  "train.prune_every=7",
                  one_stop);

@@ -252,7 +252,7 @@ static bool check_hubs(options *o, error *err) {
     if (m->graph != GRAPH_DENSE && m->graph != GRAPH_RANDOM) {
         return config_refuse(c, err, "model.graph", "expected dense or random with model.hubs");
     }
-    if (m->degree) {
+    if (m->degree && m->graph == GRAPH_RANDOM) {
         return config_refuse(c, err, "model.degree",
                              "has no meaning with model.hubs; expected model.density");
     }
