@@ -155,10 +155,20 @@ class Model:
 def main():
     if len(sys.argv) < 3:
         sys.exit(__doc__)
-    metadata, tensors = read_checkpoint(sys.argv[1])
+    try:
+        metadata, tensors = read_checkpoint(sys.argv[1])
+        if metadata.get("kind") != "model":
+            raise ValueError
+    except (KeyError, ValueError, MemoryError, OverflowError):
+        sys.exit(f"{sys.argv[1]}: not a checkpoint of smallworld")
+    except OSError as problem:
+        sys.exit(f"{sys.argv[1]}: {problem.strerror}")
     model = Model(metadata, tensors)
     html_entities = metadata["data.html_entities"] == "true"
-    text = b"".join(read_text(path, html_entities) for path in sys.argv[2:])
+    try:
+        text = b"".join(read_text(path, html_entities) for path in sys.argv[2:])
+    except OSError as problem:
+        sys.exit(f"{problem.filename or 'text'}: {problem.strerror or problem}")
     h = np.zeros((len(model.layers), model.hidden))
     c, nats = np.zeros_like(h), 0.0
     for byte, following in zip(text, text[1:]):

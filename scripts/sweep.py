@@ -37,7 +37,11 @@ from pathlib import Path
 def read_plan(path):
     """The runs of a plan: (name, config, settings)."""
     runs = []
-    for number, line in enumerate(Path(path).read_text().splitlines(), 1):
+    try:
+        lines = Path(path).read_text().splitlines()
+    except (OSError, UnicodeDecodeError) as problem:
+        sys.exit(f"{path}: cannot be read: {getattr(problem, 'strerror', None) or problem}")
+    for number, line in enumerate(lines, 1):
         words = line.split("#")[0].split()
         if not words:
             continue
@@ -193,6 +197,8 @@ def main():
         if len(files) not in (2, 3):
             parser.error("--probe: expected TRAIN TEST or TRAIN TEST VALID")
     runs = read_plan(options.plan)
+    if not os.access(options.program, os.X_OK):
+        sys.exit(f"{options.program}: no such program; --program names it")
     Path(options.out).mkdir(parents=True, exist_ok=True)
     start = time.monotonic()
     waiting, rows, failed = queue.Queue(), {}, []

@@ -88,6 +88,9 @@ def main():
             failed += not good
             print(f"{'ok    ' if good else 'FAILED'} {kind}: {bpc:.6f} bits per character over "
                   f"{size} bytes, in NumPy {expected:.6f} over {predicted}")
+        for bad in folder / "none", folder / "raw.txt", folder / "some.tsv.gz":
+            done = subprocess.run([sys.executable, REFERENCE, bad, bad], capture_output=True, text=True)
+            failed += done.returncode != 1 or done.stderr.count("\n") != 1 or str(bad) not in done.stderr
     return 1 if failed else 0
 
 

@@ -32,6 +32,15 @@ class Sweep(unittest.TestCase):
                                "--out", "out", *flags], cwd=self.path, capture_output=True,
                               text=True)
 
+    def test_what_is_not_there(self):
+        """One line each, and no traceback."""
+        (self.path / "plan").write_text("a config.yaml\n")
+        for arguments in ["nowhere"], ["plan", "--program", "nowhere"]:
+            done = subprocess.run([sys.executable, "-B", SWEEP, *arguments], cwd=self.path, capture_output=True,
+                                  text=True)
+            self.assertEqual((done.returncode, done.stderr.count("\n")), (1, 1), done.stderr)
+            self.assertTrue(done.stderr.startswith("nowhere: "), done.stderr)
+
     def test_table(self):
         done = self.sweep("# two runs and one\nwide config.yaml model.hidden=64 seeds=1,2\n\n"
                           "longer config.yaml train.steps=9 # three times\n",
