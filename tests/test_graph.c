@@ -59,8 +59,8 @@ static void test_degree_is_met(void **state) {
     }
 }
 
-/* Rectangles: as many blocks as asked for, degrees that differ by one at most on both sides, and the
- * same graph from the same seed on every machine. */
+/* Rectangles: as many blocks as asked for, degrees that differ by one at most on both sides, and
+ * the same graph from the same seed on every machine. */
 static void test_between(void **state) {
     (void)state;
     static const int sizes[][2] = {{3, 40}, {40, 3}, {17, 29}, {64, 64}};

@@ -37,8 +37,8 @@ int cmd_report(int argc, char **argv);
     { "threads", key, "N", 0, "Number of CPU threads; 0 means one for each processor", 0 }
 
 /* --device, --precision, --batch and --threads, which override a config or a checkpoint. Use
- * `cli_model_argp`, or `cli_device_argp`, which has no --batch, as an argp child with a cli_model as
- * its input. */
+ * `cli_model_argp`, or `cli_device_argp`, which has no --batch, as an argp child with a cli_model
+ * as its input. */
 typedef struct cli_model {
     const char *device, *precision, *batch, *threads; /* as given, or NULL */
 } cli_model;

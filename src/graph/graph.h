@@ -24,8 +24,9 @@
  *
  * All but `core_periphery` and `file` are symmetric. A graph has a `degree`, the mean number of
  * neighbours of a node, itself not counted, or a `density`, the share of all blocks that exist,
- * self-blocks included. (barabasi_albert falls short of its degree by about degree^2 / (4 nodes), since its first nodes
- * find fewer nodes to join: a degree of 40 among 100 nodes has a mean of 35.8.) A density is met to within one symmetric pair: the generator runs at
+ * self-blocks included. (barabasi_albert falls short of its degree by about degree^2 / (4 nodes),
+ * since its first nodes find fewer nodes to join: a degree of 40 among 100 nodes has a mean of
+ * 35.8.) A density is met to within one symmetric pair: the generator runs at
  * the nearest lower degree, and random edges are added at the nodes of lowest degree. */
 #ifndef SMALLWORLD_GRAPH_GRAPH_H
 #define SMALLWORLD_GRAPH_GRAPH_H

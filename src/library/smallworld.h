@@ -6,9 +6,9 @@
  * A function that can fail returns false or NULL and leaves a line of text in smallworld_error().
  * Threads may share a model or a product: its calls run one after another. Free it when none runs.
  * After a fork the child may use the library only if the parent had used it with threads = 1, or
- * not at all; else calls fail. An argument that must not be NULL, or that is out of range, is such a
- * failure; functions that return a number give 0 for a NULL model or product. Where the host's
- * memory runs out, the process ends with a message, as the program does. */
+ * not at all; else calls fail. An argument that must not be NULL, or that is out of range, is
+ * such a failure; functions that return a number give 0 for a NULL model or product. Where the
+ * host's memory runs out, the process ends with a message, as the program does. */
 #ifndef SMALLWORLD_H
 #define SMALLWORLD_H
 

@@ -6,8 +6,8 @@
  * A run that starts over keeps its files in the subfolder `next`, which it marks, until its first
  * checkpoint is complete. Then they replace the earlier run's files, last.state as the last of
  * them. A last.state in a marked `next` therefore means that the replacement was interrupted; the
- * next run to use the folder finishes it first. A `next` without the mark is never read nor changed, no link
- * is followed to one, and no run may use a marked one as its own folder. */
+ * next run to use the folder finishes it first. A `next` without the mark is never read nor
+ * changed, no link is followed to one, and no run may use a marked one as its own folder. */
 #ifndef SMALLWORLD_TRAIN_RUN_FOLDER_H
 #define SMALLWORLD_TRAIN_RUN_FOLDER_H
 

@@ -1,5 +1,5 @@
-/* Products and convolutions of any pattern and shape, on arrays of exactly their sizes. All three are
- * of one bilinear form, dy' W x, so they must agree on its value. */
+/* Products and convolutions of any pattern and shape, on arrays of exactly their sizes. All three
+ * are of one bilinear form, dy' W x, so they must agree on its value. */
 #include "fuzz.h"
 
 #include "library/smallworld.h"
