@@ -535,12 +535,13 @@ class Train(Case):
 
     def test_rate_and_time_left(self):
         """Bytes a second are bytes over seconds, and at the end no time is left."""
-        _, err = self.run_program("train", "config.yaml", "--out", "run", "--set", "train.steps=4000")
+        steps = sized(4000)
+        _, err = self.run_program("train", "config.yaml", "--out", "run", "--set", f"train.steps={steps}")
         lines = [json.loads(line) for line in self.read("run/metrics.jsonl").splitlines()]
         for line in lines:
             self.assertAlmostEqual(line["bytes_per_second"] * line["seconds"] / line["bytes"], 1, places=5)
         if "sanitize" not in str(PROGRAM):
-            self.assertRegex(err, r"step 4000/4000 .* 0:00 left")
+            self.assertRegex(err, rf"step {steps}/{steps} .* 0:00 left")
 
     def test_overflow(self):
         """Finite weights of which states are made that are not."""
