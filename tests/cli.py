@@ -535,7 +535,7 @@ class Train(Case):
 
     def test_rate_and_time_left(self):
         """Bytes a second are bytes over seconds, and at the end no time is left."""
-        steps = sized(4000)
+        steps = sized(800)
         _, err = self.run_program("train", "config.yaml", "--out", "run", "--set", f"train.steps={steps}")
         lines = [json.loads(line) for line in self.read("run/metrics.jsonl").splitlines()]
         for line in lines:
