@@ -37,6 +37,7 @@ graph *graph_create_between(const graph_options *o, int nodes, int inputs, error
         error_key(err, "model.graph", "expected dense or random with model.hubs");
         return NULL;
     }
+    if (nodes == inputs) return graph_create(o, nodes, err);
     if (nodes > GRAPH_MAX_NODES || inputs > GRAPH_MAX_NODES || wanted > GRAPH_MAX_BLOCKS) {
         error_key(err, "model.hidden",
                   "a graph of %.10g blocks between %d and %d nodes; at most "

@@ -84,7 +84,8 @@ enum { GRAPH_MAX_NODES = 32768, GRAPH_MAX_BLOCKS = 1 << 26 };
 graph *graph_create(const graph_options *options, int nodes, error *err);
 
 /* The graph of a rectangle, without self-blocks: dense, or random, in which the degrees of output
- * nodes differ by one at most, and those of input nodes too. NULL for other kinds. */
+ * nodes differ by one at most, and those of input nodes too. NULL for other kinds. Of as many
+ * outputs as inputs it is graph_create's. */
 graph *graph_create_between(const graph_options *options, int nodes, int inputs, error *err);
 
 /* Refuses a list of `count` blocks (output node, input node) that is not ascending, has repeats, or

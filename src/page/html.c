@@ -59,18 +59,6 @@ void html_json(FILE *out, const char *id, const char *json, size_t length) {
     fputs("</script>\n", out);
 }
 
-void html_base64(FILE *out, const void *bytes, size_t count) {
-    static const char digits[] = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
-    const uint8_t *in = bytes;
-    for (size_t i = 0; i < count; i += 3) {
-        uint32_t word = 0;
-        for (size_t k = 0; k < 3; k++) word = word << 8 | (i + k < count ? in[i + k] : 0);
-        for (size_t k = 0; k < 4; k++) {
-            fputc(i + k > count ? '=' : digits[word >> (18 - 6 * k) & 63], out);
-        }
-    }
-}
-
 /* ------------------------------------------------------------------------------------ frame */
 
 void html_begin(FILE *out, const char *title, int reload) {

@@ -1,4 +1,4 @@
-/* Writes HTML with untrusted content: escaped text, JSON and binary data for scripts, and the frame
+/* Writes HTML with untrusted content: escaped text, JSON for scripts, and the frame
  * of a self-contained page. Everything goes to stdio streams; the caller checks their errors at the
  * end. */
 #ifndef SMALLWORLD_PAGE_HTML_H
@@ -19,8 +19,6 @@ const char *html_count(char *text, int64_t value);
 /* Writes <script type="application/json" id=ID>. `json` comes from a json_writer. Inside its
  * strings '<' is escaped, and bytes that are not UTF-8 become U+FFFD. */
 void html_json(FILE *out, const char *id, const char *json, size_t length);
-
-void html_base64(FILE *out, const void *bytes, size_t count);
 
 /* Write the frame of a page. The policy in its head forbids every connection. Between the two calls
  * the caller writes elements of <main>. If `reload` is above 0, the page reloads itself after that

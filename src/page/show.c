@@ -222,16 +222,6 @@ static void write_histogram(json_writer *w, const show_part *part, const classes
 
 /* ------------------------------------------------------------------------------------- data */
 
-static void base64_member(json_writer *w, const char *key, const void *bytes, size_t count) {
-    char *text;
-    size_t size;
-    FILE *out = mem_stream(&text, &size);
-    html_base64(out, bytes, count);
-    mem_stream_end(out);
-    json_string(w, key, text);
-    free(text);
-}
-
 /* Writes values as 16-bit multiples of scale / 32767, little-endian. -32768 means none. */
 static void write_track(json_writer *w, const show_part *part, const classes *all, const track *t) {
     size_t bytes = part->reading->bytes;
@@ -250,7 +240,7 @@ static void write_track(json_writer *w, const show_part *part, const classes *al
     json_number(w, "full", full);
     if (t->above) json_string(w, "above", t->above);
     if (t->below) json_string(w, "below", t->below);
-    base64_member(w, "values", stored, 2 * bytes);
+    json_base64(w, "values", stored, 2 * bytes);
     if (part->labelled && all->count > 0 && strcmp(t->kind, "surprise") != 0) {
         write_histogram(w, part, all, t);
     }
@@ -370,10 +360,10 @@ static void write_data(FILE *out, const show_part *part) {
         memcpy(bytes + at, c->bytes + c->documents[i].offset, c->documents[i].length);
         at += c->documents[i].length;
     }
-    base64_member(&w, "bytes", bytes, r->bytes);
+    json_base64(&w, "bytes", bytes, r->bytes);
     free(bytes);
     json_integer(&w, "nexts", READING_NEXT);
-    base64_member(&w, "next", r->next, r->bytes * READING_NEXT * sizeof *r->next);
+    json_base64(&w, "next", (const uint8_t *)r->next, r->bytes * READING_NEXT * sizeof *r->next);
     json_number(&w, "scale", part->probe ? part->probe->scale : 1);
     json_array_begin(&w, "classes");
     for (int k = 0; k < made.all.count; k++) json_string(&w, NULL, made.names[k]);

@@ -1,5 +1,6 @@
 #include "page/wiring.h"
 
+#include "core/base64.h"
 #include "core/json.h"
 #include "core/memory.h"
 #include "core/png.h"
@@ -328,7 +329,7 @@ static void write_matrix(FILE *out, const wiring *w, int stage, const char *plac
             "y=\"16\">The matrix of blocks</text>\n<image class=\"matrix\" x=\"%d\" y=\"%d\" "
             "width=\"%d\" height=\"%d\" href=\"data:image/png;base64,",
             g->nodes, g->nodes, graph_blocks(g), FIRST, FIRST, DOWN, INSIDE, INSIDE);
-    html_base64(out, png, size);
+    base64_write(out, png, size);
     fprintf(out, "\"/>\n<rect class=\"axis\" x=\"%d\" y=\"%d\" width=\"%d\" height=\"%d\"/>\n",
             FIRST, DOWN, INSIDE, INSIDE);
     int every = 1; /* the smallest of 1, 2, 5, 10 ... with at most 8 ticks */

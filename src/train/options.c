@@ -259,14 +259,6 @@ static bool check_hubs(options *o, error *err) {
     if (o->train.prune_density > 0) {
         return config_refuse(c, err, "train.prune_density", "has no meaning with model.hubs");
     }
-    if (o->parameters > 0) return true; /* they may change */
-    if (m->hubs > m->hidden || m->hubs % m->block || m->hubs % m->input_stride) {
-        return config_refuse(c, err, "model.hubs",
-                             "expected a multiple of model.block %lld and model.input_stride %lld, "
-                             "at most model.hidden %lld, got %lld",
-                             (long long)m->block, (long long)m->input_stride, (long long)m->hidden,
-                             (long long)m->hubs);
-    }
     return true;
 }
 
@@ -344,6 +336,12 @@ static bool check_model(const options *o, error *err) {
     const config *c = &o->config;
     const model_config *m = &o->model;
     long long hidden = m->hidden, block = m->block;
+    if (m->hubs > hidden || m->hubs % block || m->hubs % m->input_stride) {
+        return config_refuse(c, err, "model.hubs",
+                             "expected a multiple of model.block %lld and model.input_stride %lld, "
+                             "at most model.hidden %lld, got %lld",
+                             block, (long long)m->input_stride, hidden, (long long)m->hubs);
+    }
     if (hidden % block) {
         return config_refuse(c, err, "model.hidden",
                              "expected a multiple of model.block %lld, got %lld", block, hidden);
@@ -406,7 +404,7 @@ bool options_check(options *o, error *err) {
     if (!check_files(o, err)) return false;
     if (!check_block(o, err) || !check_hubs(o, err) || !check_graph(o, err)) return false;
     if (!check_layers(o, err) || !match_parameters(o, err)) return false;
-    if (!check_hubs(o, err) || !check_model(o, err)) return false;
+    if (!check_model(o, err)) return false;
     if (o->data.valid.count && config_is_set(&o->config, "data.valid_fraction") &&
         o->data.valid_fraction > 0) {
         return config_refuse(&o->config, err, "data.valid_fraction",
