@@ -477,8 +477,19 @@ class Report(Page):
         self.write(f"{nasty}/README.md", "mine")
         self.refused("not written by smallworld report", "report", nasty, *self.cpu)
         self.run_program("report", nasty, "--card", "card.md", "--out", "page.html", *self.cpu)
+        self.run_program("report", nasty, "--card", "card.md", "--out", "page.html", *self.cpu)
+        self.write("page.html", "<!doctype html><title>mine</title>")
+        self.refused("page.html: not written by smallworld report", "report", nasty, "--card",
+                     "card.md", "--out", "page.html", *self.cpu)
+        self.write("two.tsv", "0\tbad\n1\tgood\n")
+        self.run_program("features", nasty, "--data", "two.tsv", "--out", "p", *self.cpu)
+        self.refused("as p.labels.npy holds another prefix's labels", "features", nasty, "--data",
+                     "two.tsv", "--out", "p.labels", *self.cpu, status=2)
+        self.refused("p.npy: p.json describes features of documents in it", "show", nasty, "--npy",
+                     "p", "--text", f"{nasty}.txt", *self.cpu)
         self.refused("missing/metrics.jsonl", "report", "missing", *self.cpu)
-        self.refused("missing.tsv", "report", nasty, "--data", "missing.tsv", *self.cpu)
+        self.refused("missing.tsv", "report", nasty, "--data", "missing.tsv", "--card", "card.md",
+                     *self.cpu)
 
 
 if __name__ == "__main__":

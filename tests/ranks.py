@@ -192,11 +192,13 @@ class Training(Case):
         return run, self.children(run)
 
     def test_stop(self):
-        """SIGTERM is sent to the command, or to one rank. All ranks save and stop, and the run can be
-        resumed."""
-        for which in (-1, 1):
-            run, ranks = self.start(*([] if which < 0 else ["--resume"]))
-            os.kill(ranks[which] if which >= 0 else run.pid, signal.SIGTERM)
+        """SIGTERM is sent to the command, or to one rank, or to the command while a rank is suspended.
+        All ranks save and stop, and the run can be resumed."""
+        for which in ("command", "rank", "suspended"):
+            run, ranks = self.start(*([] if which == "command" else ["--resume"]))
+            if which == "suspended":
+                os.kill(ranks[1], signal.SIGSTOP)
+            os.kill(ranks[1] if which == "rank" else run.pid, signal.SIGTERM)
             _, told = run.communicate(timeout=30)
             self.assertEqual(run.returncode, 128 + signal.SIGTERM, told)
             self.assertIn("stopped after step", told)

@@ -222,7 +222,7 @@ static void test_numbers_refused(void **state) {
         free(text);
     }
     refused("a: {optional: 9223372036854775808}\n",
-            ":1: a.optional: expected an integer at least 0");
+            ":1: a.optional: expected an integer at least 0, at most 2^63 - 1");
     refused("a: {optional_number: .inf}\n", ":1: a.optional_number: expected a finite number");
 }
 

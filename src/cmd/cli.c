@@ -305,6 +305,10 @@ char *cli_probe_path(const char *given) {
 }
 
 void cli_check_prefix(struct argp_state *state, const char *option, const char *prefix) {
+    if (file_ends_in(prefix, ".labels")) {
+        cli_refuse(state, "%s: expected another ending, as %s.npy holds another prefix's labels",
+                   option, prefix);
+    }
     if (*prefix && !file_ends_in(prefix, "/")) return;
     cli_refuse(state, "%s: expected the beginning of files' names, got '%s'", option, prefix);
 }

@@ -3,6 +3,7 @@
 #include "cmd/cli.h"
 #include "core/log.h"
 #include "core/memory.h"
+#include "core/utf8.h"
 #include "data/sequence.h"
 #include "data/texts.h"
 #include "train/generate.h"
@@ -234,8 +235,10 @@ static bool write_report(const arguments *a, material *m, const char *page, cons
     if (m->texts && !read_text(a, m, err)) return false;
     if (a->sample > 0 && !write_sample(a, m, err)) return false;
     char *data = config_join(&a->files);
+    char *folder = utf8_shell_path(a->folder);
     char *command = mem_format("smallworld generate %s --bytes %" PRId64 " --temperature %g",
-                               a->folder, a->sample, sample_temperature);
+                               folder, a->sample, sample_temperature);
+    free(folder);
     const report r = {.folder = a->folder,
                       .checkpoint = &m->checkpoint,
                       .curves = &m->curves,
@@ -272,7 +275,8 @@ int cmd_report(int argc, char **argv) {
     material *m = mem_alloc(1, sizeof *m);
     char *page = a.out ? mem_string(a.out) : mem_format("%s/report.html", a.folder);
     char *card = a.card ? mem_string(a.card) : mem_format("%s/README.md", a.folder);
-    bool done = open_material(&a, m, &err) && write_report(&a, m, page, card, &err);
+    bool done = report_check_files(page, card, &err) && open_material(&a, m, &err) &&
+                write_report(&a, m, page, card, &err);
     close_material(m);
     log_end();
     if (done) printf("%s\n%s\n", card, page);

@@ -207,6 +207,15 @@ static bool write_array(const char *prefix, const char *part, const char *type, 
 }
 
 static bool write_npy(const char *prefix, const material *m, const reading *r, error *err) {
+    char *features = mem_format("%s.json", prefix);
+    const bool taken = file_exists(features);
+    free(features);
+    if (taken) {
+        return error_set(err,
+                         "%s.npy: %s.json describes features of documents in it; expected "
+                         "another --npy PREFIX",
+                         prefix, prefix);
+    }
     const corpus *c = m->texts;
     size_t count = (size_t)r->count, at = 0;
     int64_t *units = mem_alloc(count, sizeof *units), *starts = mem_alloc(c->count, sizeof *starts);

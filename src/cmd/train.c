@@ -3,6 +3,7 @@
 #include "core/file.h"
 #include "core/log.h"
 #include "core/memory.h"
+#include "core/utf8.h"
 #include "page/follow.h"
 #include "train/defaults.h"
 #include "train/trainer.h"
@@ -109,25 +110,10 @@ static void print_json(const train_result *r) {
     putchar('\n');
 }
 
-/* A path as a shell takes it. The caller frees it. */
-static char *quoted(const char *path) {
-    static const char plain[] =
-        "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_./+-";
-    if (path[strspn(path, plain)] == '\0' && *path != '-') return mem_string(path);
-    char *text;
-    size_t size;
-    FILE *out = mem_stream(&text, &size);
-    fputs(*path == '-' ? "'./" : "'", out);
-    for (; *path; path++) fputs(*path == '\'' ? "'\\''" : (char[]){*path, '\0'}, out);
-    fputc('\'', out);
-    mem_stream_end(out);
-    return text;
-}
-
 /* Says what came of the run and what to type next. */
 static void summarise(const train_result *r, const char *folder) {
     char took[32], size[16], bpc[64] = "";
-    char *name = quoted(folder);
+    char *name = utf8_shell_path(folder);
     if (r->signal) {
         log_line("next: smallworld train --resume %s", name);
         free(name);

@@ -147,7 +147,9 @@ static const char *parse_scalar(const config_key *key, const value *v, void *slo
     switch (key->type) {
     case CONFIG_INTEGER: {
         long long number = strtoll(text, &stop, 10);
-        snprintf(expected, size, "an integer %s", range_text(key, range, sizeof range));
+        range_text(key, range, sizeof range);
+        snprintf(expected, size, "an integer %s%s", range,
+                 errno && key->maximum == HUGE_VAL ? ", at most 2^63 - 1" : "");
         if (!plain || *stop || errno || !in_range(key, (double)number)) return expected;
         *(int64_t *)slot = number;
         return NULL;

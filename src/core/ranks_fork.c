@@ -102,9 +102,12 @@ typedef struct watched {
     double failed_at;
 } watched;
 
+/* Also continues a rank that is suspended, which would take the signal only then. */
 static void signal_all(const watched *w, int number) {
     for (int k = 0; k < w->count; k++) {
-        if (w->process[k]) kill(w->process[k], number);
+        if (!w->process[k]) continue;
+        kill(w->process[k], number);
+        kill(w->process[k], SIGCONT);
     }
 }
 

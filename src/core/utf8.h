@@ -19,6 +19,10 @@ bool utf8_is_control(uint32_t code);
 /* Replaces such characters, and what is not UTF-8, by '?': names and text may hold any byte. */
 void utf8_make_printable(char *text);
 
+/* A word that a shell reads as `text`: as it is, in quotes, or, with bytes that must not be printed,
+ * in $'...' with escapes. A '-' in front gets './', as text is a path. The caller frees it. */
+char *utf8_shell_path(const char *text);
+
 /* Whether the whole text is valid UTF-8. */
 bool utf8_valid(const uint8_t *text, size_t length);
 

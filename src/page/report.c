@@ -13,7 +13,10 @@
 #include <stdlib.h>
 #include <string.h>
 
-static const char mark[] = "<!-- Written by smallworld report, which overwrites it. -->";
+/* Stand among the first bytes of the card and of the page. */
+enum { MARKED = 2048 };
+static const char card_mark[] = "<!-- Written by smallworld report, which overwrites it. -->";
+static const char page_mark[] = "<meta name=\"generator\" content=\"smallworld ";
 
 enum { MOST_FACTS = 40 };
 
@@ -164,7 +167,30 @@ static facts collect(const report *r) {
 
 /* Returns the command that makes the same run again from its folder. */
 static char *command_of(const report *r) {
-    return mem_format("smallworld train %s/config.yaml --out runs/again", r->folder);
+    char *config = mem_format("%s/config.yaml", r->folder), *word = utf8_shell_path(config);
+    char *command = mem_format("smallworld train %s --out runs/again", word);
+    free(config);
+    free(word);
+    return command;
+}
+
+/* Refuses a file that is there, unless `mark` is among its first bytes. `option` names another. */
+static bool check_ours(const char *path, const char *mark, const char *option, error *err) {
+    file_map map;
+    if (!file_exists(path)) return true;
+    if (!file_map_open(&map, path, err)) return false;
+    const size_t first = map.size < MARKED ? map.size : MARKED;
+    const bool ours = memmem(map.bytes, first, mark, strlen(mark)) != NULL;
+    file_map_close(&map);
+    if (ours) overwrite_release(path);
+    return ours || error_set(err,
+                             "%s: not written by smallworld report, and left as it is; %s names "
+                             "another file",
+                             path, option);
+}
+
+bool report_check_files(const char *page, const char *card, error *err) {
+    return check_ours(card, card_mark, "--card", err) && check_ours(page, page_mark, "--out", err);
 }
 
 /* ------------------------------------------------------------------------------------- page */
@@ -293,20 +319,6 @@ static void put_code(FILE *out, const char *text, size_t length) {
     if (!begins) fputc('\n', out);
 }
 
-static bool check_ours(const char *path, error *err) {
-    file_map map;
-    if (!file_exists(path)) return true;
-    if (!file_map_open(&map, path, err)) return false;
-    size_t length = strlen(mark);
-    bool ours = map.size >= length && memcmp(map.bytes, mark, length) == 0;
-    file_map_close(&map);
-    if (ours) overwrite_release(path);
-    return ours || error_set(err,
-                             "%s: not written by smallworld report, and left as it is; --card "
-                             "names another file",
-                             path);
-}
-
 /* Writes the run's config.yaml, if there is one. */
 static bool put_config(FILE *out, const char *path, error *err) {
     file_map map;
@@ -320,11 +332,11 @@ static bool put_config(FILE *out, const char *path, error *err) {
 
 bool report_write_card(const report *r, const char *path, error *err) {
     file_writer writer;
-    if (!check_ours(path, err) || !file_begin(&writer, path, err)) return false;
+    if (!file_begin(&writer, path, err)) return false;
     FILE *out = writer.stream;
     char *command = command_of(r), *config = mem_format("%s/config.yaml", r->folder);
     facts f = collect(r);
-    fprintf(out, "%s\n# ", mark);
+    fprintf(out, "%s\n# ", card_mark);
     put_markdown(out, r->curves->runs[0].name);
     fputs("\n\nA model of bytes of text, an LSTM whose recurrent weights are block-sparse along a "
           "graph.\n\n| | |\n| --- | --- |\n",

@@ -22,9 +22,10 @@ typedef struct report {
     const char *sample_command; /* command that generates the sample */
 } report;
 
-bool report_write_page(const report *r, const char *path, error *err);
+/* Refuses a page or a card that is there and was not written by the functions below. */
+bool report_check_files(const char *page, const char *card, error *err);
 
-/* Refuses to overwrite a file that this function did not write. */
+bool report_write_page(const report *r, const char *path, error *err);
 bool report_write_card(const report *r, const char *path, error *err);
 
 #endif
