@@ -650,11 +650,12 @@ class Overwriting(Case):
         model, text = "run/last.safetensors", ["--text", "s.tsv"]
         self.left_alone(model, "graph", model, "--svg", model)
         self.left_alone("config.yaml", "graph", "config.yaml", "--html", "config.yaml")
-        self.left_alone(model, "report", "run", "--out", model, *self.cpu)
+        self.left_alone(model, "report", "run", "--out", model, *self.cpu,
+                        reason="not written by smallworld report")
         for name in model, "s.tsv", "linked.html":
             self.left_alone(name, "show", model, *text, "--out", name, *self.cpu)
         self.left_alone("f.npy", "show", model, *text, "--features", "f", "--npy", "f", "--out", "p.html",
-                        *self.cpu)
+                        *self.cpu, reason="f.json describes features")
         self.left_alone("run/metrics.jsonl", "plot", "run", "--csv", "run/metrics.jsonl")
         self.left_alone(model, "prune", model, "--density", "0.5", "--out", model)
         command = [PROGRAM, "show", model, "--text", "-", "--out", "s.tsv", *self.cpu]
