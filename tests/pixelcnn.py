@@ -73,6 +73,9 @@ class Reader(Folder):
         whole = file.read_bytes()
         file.write_bytes(whole[:-1] + b"\0" if whole[-1] else whole[:-1] + b"\1")
         self.refused("test_batch.bin", "damaged")
+        for line in "", "abc  test_batch.bin", "\xff" * 64 + "  x", "0" * 64 + "x":
+            (self.path / data.SUMS).write_text(line + "\n", encoding="latin-1")
+            self.refused(f"{data.SUMS}:1: expected a SHA-256, two spaces and a file's name")
         (self.path / data.SUMS).unlink()
         file.write_bytes(whole[:-1])
         self.refused("test_batch.bin", "records of 3073 bytes, got 6145")

@@ -65,7 +65,7 @@ static void vary(model_config *config, int variant) {
     }
 }
 
-static void add_hubs(model_config *config) {
+static void take_barabasi_albert(model_config *config) {
     config->hidden = 1344;
     config->block = 32;
     config->graph = GRAPH_BARABASI_ALBERT;
@@ -92,8 +92,7 @@ static void compare_all(precision precision, double tolerance, double of_gradien
                 config.block = 64;
                 config.degree = 2;
             }
-            /* A GPU runs all internal stages of a step of these as one kernel. */
-            if (variant >= 5) add_hubs(&config);
+            if (variant >= 5) take_barabasi_albert(&config);
             if (variant == 6) {
                 config.input_stride = 2;
                 config.internal_steps = 2;
@@ -290,7 +289,7 @@ static void test_generate(void **state) {
                 config.block = 8;
             }
             if (variant == 4) config.layers = 2;
-            if (variant == 5) add_hubs(&config);
+            if (variant == 5) take_barabasi_albert(&config);
             compare_text(&config, FP32, 5e-5);
             if (kind != CELL_DEEP) compare_text(&config, BF16, 5e-2); /* see compare_all */
         }

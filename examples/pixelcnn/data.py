@@ -45,8 +45,11 @@ def _folder(path):
     files = {file.name: file.read_bytes() for file in path.glob("*.bin")}
     sums = path / SUMS
     if sums.exists():
-        for line in sums.read_text().splitlines():
-            expected, name = line.split(maxsplit=1)
+        for number, line in enumerate(sums.read_text(errors="replace").splitlines(), 1):
+            found = re.fullmatch(r"([0-9a-fA-F]{64}) [ *](.+)", line)  # as sha256sum writes it
+            if not found:
+                raise BadInput(f"{sums}:{number}: expected a SHA-256, two spaces and a file's name")
+            expected, name = found[1].lower(), found[2]
             if name not in files:
                 raise BadInput(f"{path / name}: {SUMS} names it, but it is not there")
             if hashlib.sha256(files[name]).hexdigest() != expected:

@@ -113,7 +113,7 @@ static recording *record(backend *be, void (*issue)(void *argument), void *argum
  * take ten times as long as one; small models gain nothing from a second one anyway. So replays are
  * timed, and from time to time one is tried with half or twice as many threads. */
 
-enum { FIRST_PAUSE = 4, TRIES = 3, TRIAL_COST = 20 };
+enum { FIRST_PAUSE = 2, TRIES = 3, TRIAL_COST = 20 };
 
 /* The time of a replay has grown so much that the processors must have become busier. */
 static const double slower = 1.3;
@@ -129,17 +129,21 @@ static void begin_trial(thread_choice *c, int most) {
     c->trial_seconds = 0;
 }
 
-/* Judges a trial after TRIES replays, or after one that was far slower. Each trial that fails
- * doubles the pause before the next, which is at least TRIAL_COST times as long as the trial. */
-static void go_on_with_trial(thread_choice *c, double seconds) {
+/* Judges a trial after TRIES replays, or after one that was far slower. After a trial that succeeds
+ * the next one goes on in the same direction, and soon; where it could only go back, it waits as
+ * if going back had failed. Each trial that fails doubles the pause before the next, which is at
+ * least TRIAL_COST times as long as the trial. */
+static void go_on_with_trial(thread_choice *c, double seconds, int most) {
     c->trial_seconds += seconds;
     if (++c->tries < TRIES && seconds < slower * c->seconds) return;
     const double each = c->trial_seconds / c->tries;
     if (each < 0.95 * c->seconds) {
+        const bool last = c->trial == 1 || c->trial == most;
+        c->pause = last ? (int)fmin(1e6, TRIAL_COST * c->seconds / each) : FIRST_PAUSE;
+        c->fewer = c->trial < c->threads;
         c->threads = c->trial;
         c->seconds = each;
         c->replays = 0;
-        c->pause = FIRST_PAUSE;
     } else {
         const double pause = fmin(2 * c->pause, longest_pause / c->seconds);
         c->pause = (int)fmin(1e6, fmax(pause, TRIAL_COST * c->trial_seconds / c->seconds));
@@ -152,7 +156,7 @@ static void go_on_with_trial(thread_choice *c, double seconds) {
 /* Takes the time of a replay. The first one of all touches memory for the first time. */
 static void take_time(thread_choice *c, double seconds, int most) {
     if (c->trial) {
-        go_on_with_trial(c, seconds);
+        go_on_with_trial(c, seconds, most);
         return;
     }
     const bool first = c->replays++ < FIRST_PAUSE;

@@ -19,8 +19,8 @@ bool utf8_is_control(uint32_t code);
 /* Replaces such characters, and what is not UTF-8, by '?': names and text may hold any byte. */
 void utf8_make_printable(char *text);
 
-/* A word that a shell reads as `text`: as it is, in quotes, or, with bytes that must not be printed,
- * in $'...' with escapes. A '-' in front gets './', as text is a path. The caller frees it. */
+/* A word that a shell reads as the path `text`: as it is, in quotes, or in $'...' with escapes of
+ * what must not be printed. A path that begins with '-' gets './' in front. The caller frees it. */
 char *utf8_shell_path(const char *text);
 
 /* Whether the whole text is valid UTF-8. */

@@ -4,8 +4,8 @@
 
 #include <math.h>
 
-/* Of a stage's pattern, if a share `density` of its blocks is there, to within a symmetric pair; of a
- * square one with a degree, that decides. */
+/* Of a stage's pattern, if a share `density` of its blocks is there, to within a symmetric pair; of
+ * a square one with a degree, that decides. */
 static double stage_blocks(const model_config *config, int s, double density) {
     const double nodes = model_stage_nodes(config, s), all = nodes * model_stage_inputs(config, s);
     if (config->graph == GRAPH_DENSE) return all;

@@ -15,7 +15,7 @@
 
 /* ------------------------------------------------------------------------------------- data */
 
-/* In groups of 4, which share draws of dropout. */
+/* Shares the streams out over the ranks, in groups that share draws of dropout. */
 static bool share_streams(trainer *tr, error *err) {
     enum { GROUP = 4 };
     const int rank = ranks_rank(tr->ranks), count = ranks_count(tr->ranks);
@@ -124,7 +124,8 @@ static model *training_model(const trainer *tr, graph *const *graphs, error *err
     return m;
 }
 
-/* What hosts made of their files and of the seed. */
+/* Whether all ranks, which may be on several hosts, begin with the same patterns and
+ * weights. */
 static bool same_model(const trainer *tr, error *err) {
     const model *m = tr->m;
     if (!tr->ranks) return true;

@@ -14,9 +14,9 @@
  * seconds, whichever is shorter. */
 static const double plan_share = 0.05, plan_seconds = 15;
 enum {
-    PLAN_SKIP = 3,
-    PLAN_STEPS = 10
-}; /* first updates, which are not timed; updates that are timed */
+    PLAN_SKIP = 3,  /* first updates, which are not timed */
+    PLAN_STEPS = 10 /* updates that are timed, at least */
+};
 
 /* ---------------------------------------------------------------------------------------- clock */
 
