@@ -14,8 +14,9 @@
 typedef struct sequence_case {
     const char *reason;
     int nodes, block, stages, columns, steps;
-    double share;                     /* share of the blocks that exist; 1: one dense matrix */
-    int stride;                       /* of the tables; 0: 1 */
+    double share; /* share of the blocks that exist; 1: one dense matrix */
+    int hubs;     /* of the internal stage of a dense cell; 0: as many as units */
+    int stride;   /* of the tables; 0: 1 */
     bool without_layer_norm, forgets; /* forgets: keeps nothing for a backward pass */
     bool inner;                       /* a segment of an update, with earlier and later steps */
     bool below;                       /* a layer below adds to the first stage */
@@ -82,10 +83,13 @@ static void run(backend *be, const sequence_case *how, bool by_steps, results *r
         stage *s = &c.stage[i];
         const bool last = i + 1 == how->stages;
         const int gates = last ? GATES : 1;
-        l[i] = layout_from_graph(g, how->block, gates);
+        const size_t units = how->hubs && !last ? (size_t)how->hubs : hidden;
+        const size_t features = (size_t)gates * units, width = units * columns;
+        l[i] = !how->hubs ? layout_from_graph(g, how->block, gates)
+                          : layout_dense((int)units, i ? how->hubs : (int)hidden, gates, 1);
         d[i] = be->layout_create(be, l[i]);
         *s = (stage){.layout = d[i],
-                     .units = (int)hidden,
+                     .units = (int)units,
                      .block = l[i]->out_block,
                      .gates = gates,
                      .layer_norm = !how->without_layer_norm,
@@ -94,7 +98,7 @@ static void run(backend *be, const sequence_case *how, bool by_steps, results *r
                                   : i == 0 && !last ? TABLE_MULTIPLY
                                                     : TABLE_ADD,
                      .table_stride = stride};
-        const size_t weights = layout_weights(l[i]), features = (size_t)gates * hidden;
+        const size_t weights = layout_weights(l[i]);
         const size_t entries = features / (size_t)stride * VOCABULARY;
         const size_t sums = be->sums_bytes(be, gates, how->columns) * steps / be->real_size;
         double *w = random_values(weights, -0.2, 0.2), *table = random_values(entries, -1, 1);
@@ -106,12 +110,12 @@ static void run(backend *be, const sequence_case *how, bool by_steps, results *r
             arrays[count++] = s->sums = put_poison(be, sums, REAL);
         }
         arrays[count++] = (void *)(uintptr_t)(s->bias = put(be, bias, features, REAL));
-        arrays[count++] = s->raw = put_poison(be, kept * (size_t)gates * plane, OPERAND);
-        if (!last) arrays[count++] = s->out = put_poison(be, kept * plane, OPERAND);
+        arrays[count++] = s->raw = put_poison(be, kept * (size_t)gates * width, OPERAND);
+        if (!last) arrays[count++] = s->out = put_poison(be, kept * width, OPERAND);
         if (!how->forgets) {
-            const size_t gradients = (keeps_dpre(be, s) ? steps : 1) * (size_t)gates * plane;
+            const size_t gradients = (keeps_dpre(be, s) ? steps : 1) * (size_t)gates * width;
             arrays[count++] = s->dpre = put_poison(be, gradients, OPERAND);
-            arrays[count++] = s->dentry = put_poison(be, steps * (size_t)gates * plane, OPERAND);
+            arrays[count++] = s->dentry = put_poison(be, steps * (size_t)gates * width, OPERAND);
             arrays[count++] = s->dsums = put_poison(be, sums, REAL);
             if (s->gain) arrays[count++] = s->dgain = put_poison(be, features, REAL);
             arrays[count++] = s->dbias = put_poison(be, features, REAL);
@@ -129,7 +133,8 @@ static void run(backend *be, const sequence_case *how, bool by_steps, results *r
     uint8_t *bytes = mem_alloc(positions, 1);
     for (size_t i = 0; i < positions; i++) bytes[i] = (uint8_t)random_below(256);
     if (how->below) {
-        const size_t count_below = steps * (size_t)c.stage[0].gates * plane;
+        const stage *first = &c.stage[0];
+        const size_t count_below = steps * (size_t)(first->gates * first->units) * columns;
         double *below = random_values(count_below, -1, 1);
         arrays[count++] = (void *)(uintptr_t)(c.below = put(be, below, count_below, OPERAND));
         free(below);
@@ -176,8 +181,9 @@ static void run(backend *be, const sequence_case *how, bool by_steps, results *r
     keep_result(r, be, "c", -1, c.c, (steps + 1) * plane, REAL, false);
     for (int i = 0; !how->forgets && i < how->stages; i++) {
         const stage *s = &c.stage[i];
-        keep_result(r, be, "raw", i, s->raw, steps * (size_t)s->gates * plane, OPERAND, false);
-        if (s->out) keep_result(r, be, "out", i, s->out, steps * plane, OPERAND, false);
+        const size_t width = steps * (size_t)s->units * columns;
+        keep_result(r, be, "raw", i, s->raw, (size_t)s->gates * width, OPERAND, false);
+        if (s->out) keep_result(r, be, "out", i, s->out, width, OPERAND, false);
     }
     if (!how->forgets) {
         if (by_steps) {
@@ -189,9 +195,9 @@ static void run(backend *be, const sequence_case *how, bool by_steps, results *r
     }
     for (int i = 0; !how->forgets && i < how->stages; i++) {
         const stage *s = &c.stage[i];
-        const size_t features = (size_t)s->gates * hidden;
+        const size_t features = (size_t)(s->gates * s->units);
         keep_result(r, be, "the gradient at raw", i, stage_raw_gradient(s),
-                    steps * features / hidden * plane, OPERAND, true);
+                    steps * features * columns, OPERAND, true);
         if (s->dgain) keep_result(r, be, "dgain", i, s->dgain, features, REAL, true);
         keep_result(r, be, "dbias", i, s->dbias, features, REAL, true);
         if (s->table_use != TABLE_NONE) {
@@ -290,6 +296,24 @@ static const sequence_case cases[] = {
      .nodes = 48, .block = 64, .stages = 2, .columns = 128, .steps = 3, .share = 0.2},
     {.reason = "the same in blocks of 32",
      .nodes = 75, .block = 32, .stages = 1, .columns = 128, .steps = 3, .share = 0.2},
+    {.reason = "hubs",
+     .nodes = 12, .block = 32, .stages = 2, .columns = 128, .steps = 4, .share = 1, .hubs = 64},
+    {.reason = "hubs that are no multiple of 64, as cells are none of 48, and dropout",
+     .nodes = 25, .block = 8, .stages = 2, .columns = 192, .steps = 3, .share = 1, .hubs = 104,
+     .dropout = 0.3},
+    {.reason = "hubs without layer norm, and tables for every second unit",
+     .nodes = 10, .block = 32, .stages = 2, .columns = 64, .steps = 3, .share = 1, .hubs = 32,
+     .stride = 2, .without_layer_norm = true},
+    {.reason = "a layer below hubs, within a segment",
+     .nodes = 10, .block = 32, .stages = 2, .columns = 128, .steps = 3, .share = 1, .hubs = 160,
+     .inner = true, .below = true},
+    {.reason = "scoring with hubs",
+     .nodes = 10, .block = 32, .stages = 2, .columns = 128, .steps = 5, .share = 1, .hubs = 64,
+     .forgets = true},
+    {.reason = "hubs of two internal stages, one with relu",
+     .nodes = 10, .block = 32, .stages = 3, .columns = 64, .steps = 3, .share = 1, .hubs = 64},
+    {.reason = "hubs of all multiprocessors",
+     .nodes = 192, .block = 32, .stages = 2, .columns = 128, .steps = 3, .share = 1, .hubs = 544},
 };
 // clang-format on
 

@@ -2,6 +2,7 @@
 #include "backend.h"
 #include "bench/measure.h"
 #include "cell/cell.h"
+#include "cell/hub_forward.h"
 #include "cell/sequence_forward.h"
 #include "layout.h"
 #include "products/kernels.h"
@@ -262,7 +263,10 @@ static void destroy(backend *be) {
 static device_layout *create_layout(backend *be, const layout *l) {
     device_layout *device = cuda_layout_create(be, l);
     products_plan(be, device, l);
-    if (!l->rows_only) device->sequence = sequence_forward_plan(be, device, l);
+    if (!l->rows_only) {
+        device->sequence = sequence_forward_plan(be, device, l);
+        device->hubs = hub_forward_plan(be, device, l);
+    }
     return device;
 }
 

@@ -17,6 +17,7 @@ struct device_layout {
     layout host;                      /* its tables point to device memory */
     void *plan[MOST_KERNELS];         /* by row of the dispatch table; NULL: not planned */
     struct sequence_tables *sequence; /* NULL: a cell with it is a kernel a step or more */
+    struct hub_tables *hubs;          /* likewise, of gates that read hubs */
     layout_block *blocks;
     int block_count, block_room;
     size_t bytes; /* of those on the device */

@@ -1,11 +1,14 @@
 /* The cell over its sequence. The steps are those of kernels/cell.c; all sums of layer norm are
  * zeroed at once, before the first step. An internal stage is a product and, if `whole`, one
  * kernel, see stages.cu; otherwise it is a kernel for each operation. Forward, a narrow cell is one
- * kernel, see sequence_forward.cu. */
+ * kernel, see sequence_forward.cu and hub_forward.cu. */
 #include "cell/cell.h"
+#include "cell/hub_forward.h"
 #include "cell/sequence_forward.h"
 #include "layout.h"
 #include "products/products.h"
+
+#include <string.h>
 
 static void zero_all(backend *be, const cell *c, bool backward) {
     for (int s = 0; s < c->stages; s++) {
@@ -47,28 +50,31 @@ static const char *kernels_of_steps(const cell *c, bool whole) {
                      "operation";
 }
 
-/* Tells which kernels make a cell. `lacks`: what it lacks to be sequence_forward, or NULL. */
+/* Tells which kernels make a cell. `lacks`: what it lacks to be the kernel `one`, or NULL. */
 static void explain_cell(backend *be, const cell *c, const char *direction, const char *kernels,
-                         const char *lacks) {
+                         const char *one, const char *lacks) {
     char text[400];
-    snprintf(text, sizeof text, "cell %s, %d stage%s, %d units, %d columns: %s\n%s%s%s", direction,
-             c->stages, c->stages > 1 ? "s" : "", c->hidden, c->columns, kernels,
-             lacks ? "    not sequence_forward, which needs " : "", lacks ? lacks : "",
-             lacks ? "\n" : "");
+    snprintf(text, sizeof text, "cell %s, %d stage%s, %d units, %d columns: %s\n", direction,
+             c->stages, c->stages > 1 ? "s" : "", c->hidden, c->columns, kernels);
+    if (lacks) {
+        const size_t length = strlen(text);
+        snprintf(text + length, sizeof text - length, "    not %s, which needs %s\n", one, lacks);
+    }
     cuda_explain(be, text);
 }
 
 void cuda_cell_forward(backend *be, const cell *c) {
     const bool whole = whole_stages_fit(be, c, true);
     const int last = c->stages - 1;
-    const char *lacks = sequence_forward_lacks(be, c);
+    const bool hubs = c->stages > 1 && c->stage[0].units < c->hidden;
+    const char *one = hubs ? "hub_forward" : "sequence_forward";
+    const char *lacks = hubs ? hub_forward_lacks(be, c) : sequence_forward_lacks(be, c);
     if (cuda_of(be)->explained) {
-        explain_cell(be, c, "forward", lacks ? kernels_of_steps(c, whole) : "sequence_forward",
-                     lacks);
+        explain_cell(be, c, "forward", lacks ? kernels_of_steps(c, whole) : one, one, lacks);
     }
     zero_all(be, c, false);
     if (!lacks) {
-        sequence_forward_run(be, c);
+        hubs ? hub_forward_run(be, c) : sequence_forward_run(be, c);
         return;
     }
     for (int t = 0; t < c->steps; t++) {
@@ -85,7 +91,7 @@ void cuda_cell_backward(backend *be, const cell *c) {
     const bool whole = whole_stages_fit(be, c, false);
     const int last = c->stages - 1;
     if (cuda_of(be)->explained) {
-        explain_cell(be, c, "backward", kernels_of_steps(c, whole), NULL);
+        explain_cell(be, c, "backward", kernels_of_steps(c, whole), NULL, NULL);
     }
     zero_all(be, c, true);
     if (!c->has_later_steps) {

@@ -5,8 +5,9 @@
 #include "backend.h"
 
 typedef struct sequence_tables {
-    int units;       /* of a thread block */
-    uint32_t *flags; /* by which the thread blocks wait for each other */
+    int units;          /* of a thread block */
+    uint32_t *counters; /* by which the thread blocks wait for each other */
+    bf16 *table;        /* the stage's, turned, see sequence.cuh */
 } sequence_tables;
 
 /* NULL: no cell with this layout takes the kernel. */

@@ -53,6 +53,18 @@ static __device__ inline void barrier_arrive_warp(uint32_t barrier) {
     if (threadIdx.x % 32 < WARP_ARRIVALS) barrier_arrive(barrier);
 }
 
+/* The same, if `on`, without a branch, which products under way would not survive. */
+static __device__ inline void barrier_arrive_warp_if(uint32_t barrier, bool on) {
+    const int arrives = on && threadIdx.x % 32 < WARP_ARRIVALS;
+    asm volatile("{\n"
+                 ".reg .pred on;\n"
+                 "setp.ne.b32 on, %1, 0;\n"
+                 "@on mbarrier.arrive.shared::cta.b64 _, [%0];\n"
+                 "}" ::"r"(barrier),
+                 "r"(arrives)
+                 : "memory");
+}
+
 /* Arrives `times` times at a barrier of any of the cluster's thread blocks. */
 static __device__ inline void barrier_arrive_at(uint32_t barrier, int times) {
     asm volatile("mbarrier.arrive.shared::cluster.b64 _, [%0], %1;" ::"r"(barrier), "r"(times)
@@ -199,6 +211,8 @@ static __device__ inline void shared_fence() {
 #define R0_63   R0_9 ", " R10(1) ", " R10(2) ", " R10(3) ", " R10(4) ", " R10(5) \
                 ", %60, %61, %62, %63"
 #define R0_71   R0_63 ", %64, %65, %66, %67, %68, %69, %70, %71"
+#define R0_95   R0_9 ", " R10(1) ", " R10(2) ", " R10(3) ", " R10(4) ", " R10(5) ", " R10(6) ", " \
+                R10(7) ", " R10(8) ", %90, %91, %92, %93, %94, %95"
 #define R0_127  R0_9 ", " R10(1) ", " R10(2) ", " R10(3) ", " R10(4) ", " R10(5) ", " R10(6) ", " \
                 R10(7) ", " R10(8) ", " R10(9) ", " R10(10) ", " R10(11) \
                 ", %120, %121, %122, %123, %124, %125, %126, %127"
@@ -222,6 +236,7 @@ MULTIPLY(32, 64, R0_31, 32, 33, 34, 35, F16(0), F16(16))
 MULTIPLY(48, 96, R0_47, 48, 49, 50, 51, F16(0), F16(16), F16(32))
 MULTIPLY(64, 128, R0_63, 64, 65, 66, 67, F64(0))
 MULTIPLY(72, 144, R0_71, 72, 73, 74, 75, F64(0), F4(64), F4(68))
+MULTIPLY(96, 192, R0_95, 96, 97, 98, 99, F64(0), F16(64), F16(80))
 MULTIPLY(128, 256, R0_127, 128, 129, 130, 131, F64(0), F64(64))
 
 /* The same with a held by the warpgroup's threads: of row i / 32 * 16 + i % 32 / 4 the columns
@@ -255,6 +270,7 @@ MULTIPLY_HELD(64, 128, R0_63, "%64, %65, %66, %67", 68, 69, F64(0))
 #undef R0_47
 #undef R0_63
 #undef R0_71
+#undef R0_95
 #undef R0_127
 /* clang-format on */
 
@@ -273,6 +289,16 @@ static __device__ inline void tensor_store(const CUtensorMap *map, uint32_t from
     asm volatile("cp.async.bulk.tensor.3d.global.shared::cta.bulk_group [%0, {%2, %3, %4}], "
                  "[%1];" ::"l"(map),
                  "r"(from), "r"(x), "r"(y), "r"(z)
+                 : "memory");
+}
+
+/* What is not read again soon: the L2 evicts it first. */
+static __device__ inline void tensor_store_once(const CUtensorMap *map, uint32_t from, int x, int y,
+                                                int z) {
+    const uint64_t evict_first = 0x12F0000000000000;
+    asm volatile("cp.async.bulk.tensor.3d.global.shared::cta.bulk_group.L2::cache_hint "
+                 "[%0, {%2, %3, %4}], [%1], %5;" ::"l"(map),
+                 "r"(from), "r"(x), "r"(y), "r"(z), "l"(evict_first)
                  : "memory");
 }
 
