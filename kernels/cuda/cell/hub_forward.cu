@@ -22,7 +22,7 @@ enum {
     HUB_TILE = 96,   /* hubs of a tile */
     HUB_CLUSTER = 2, /* thread blocks, which read the same h and the same m */
     MOST_HUBS = 1024,
-    HUB_COLUMNS = 2 * BOX /* of a launch, at most */
+    HUB_COLUMNS = 2 * BOX /* at most */
 };
 
 /* Kinds of counters: of thread blocks that have stored h, their partial sums, and m. */
@@ -125,7 +125,7 @@ static __device__ void produce_hub_inputs(const hub_arguments &p, uint32_t base,
                                           cursor<S::X_SLOTS> &ring) {
     const hub_part part(p);
     const int rank = (int)cluster_rank(), all = (1 << S::CLUSTER) - 1;
-    const int column = p.first_column + group * BOX, chunks = part.count + hub_chunks(p);
+    const int column = group * BOX, chunks = part.count + hub_chunks(p);
     const uint32_t to = base + S::X + group * S::X_SLOTS * S::X_BYTES;
     int turn = 0;
     for (int t = 0; t < p.steps; t++) {
@@ -135,8 +135,7 @@ static __device__ void produce_hub_inputs(const hub_arguments &p, uint32_t base,
                 if (threadIdx.x % 32 == 0) {
                     const bool m = i == part.count;
                     await_count(counter_of(p, m ? COUNT_M : COUNT_H, group),
-                                m ? (t + 1) * min((int)gridDim.x, (int)BOX) : t * gridDim.x,
-                                p.stuck);
+                                m ? (t + 1) * BOX : t * gridDim.x, p.stuck);
                 }
                 __syncwarp();
                 global_fence();
@@ -170,7 +169,7 @@ struct hub_inputs {
 template <typename S> struct hub_consumer : sequence_consumer<S> {
     const hub_arguments &h;
     hub_part part;
-    uint2 raw[ROUNDS] = {}, m[ROUNDS] = {}; /* of the last column, until they are kept */
+    uint2 raw[ROUNDS] = {}, m[ROUNDS] = {}; /* of its column, until they are kept */
 
     __device__ hub_consumer(const hub_arguments &p, uint32_t base, char *shared)
         : sequence_consumer<S>(p, base, shared), h(p), part(p) {}
@@ -195,14 +194,13 @@ template <typename S> struct hub_consumer : sequence_consumer<S> {
         }
     }
 
-    /* The first of the columns that this thread block owns, if it has any. */
+    /* The column of the group that this thread block owns, if it is one. */
     __device__ int own() const {
         return this->group ? gridDim.x - 1 - blockIdx.x : blockIdx.x;
     }
 
-    __device__ __forceinline__ void load_inputs(int t, int n, hub_inputs &in) {
-        const int column = h.first_column + this->group * BOX + n;
-        const int byte = h.bytes[(size_t)t * h.columns + column];
+    __device__ __forceinline__ void load_inputs(int t, hub_inputs &in) {
+        const int byte = h.bytes[(size_t)t * h.columns + this->group * BOX + own()];
 #pragma unroll
         for (int i = 0; i < ROUNDS; i++) {
             const int hub = (i * GROUP + this->thread) * 4;
@@ -215,87 +213,77 @@ template <typename S> struct hub_consumer : sequence_consumer<S> {
         }
     }
 
-    /* Adds up all hubs of the columns that this thread block owns, and stores their m. A thread has
-     * four neighbouring hubs of each ROUND. */
-    __device__ __forceinline__ void finish_hubs(int t, hub_inputs &in) {
-        static const int BATCH = 20;
-        const sequence_stage &g = h.hub;
-        const int parts = gridDim.x;
-        for (int n = own(); n < BOX; n += parts) {
-            if (n > own()) load_inputs(t, n, in);
-            const int local = this->group * BOX + n, column = h.first_column + local;
-            float x[ROUNDS][4] = {}, total = 0, square = 0;
-            if (this->thread == 0) {
-                await_count(counter_of(h, COUNT_SUMS, this->group), (t + 1) * h.tiles * h.splits,
-                            h.stuck);
-            }
-            this->sync();
-            for (int s = 0; s < h.splits; s += BATCH) {
-                float4 more[ROUNDS][BATCH];
-#pragma unroll
-                for (int i = 0; i < ROUNDS * BATCH; i++) {
-                    const int hub = (i / BATCH * GROUP + this->thread) * 4, split = s + i % BATCH;
-                    const size_t at = (size_t)(split * HUB_COLUMNS + local) * h.hubs + hub;
-                    more[i / BATCH][i % BATCH] = make_float4(0, 0, 0, 0);
-                    if (hub < h.hubs && split < h.splits) {
-                        more[i / BATCH][i % BATCH] = __ldcg((const float4 *)(h.hub_sums + at));
-                    }
-                }
-#pragma unroll
-                for (int i = 0; i < ROUNDS * BATCH; i++) {
-                    add_four_sums(x[i / BATCH], more[i / BATCH][i % BATCH]);
-                }
-            }
-#pragma unroll
-            for (int i = 0; i < ROUNDS; i++) {
-                const int hub = (i * GROUP + this->thread) * 4;
-                if (hub >= h.hubs) break;
-#pragma unroll
-                for (int e = 0; e < 4; e++) {
-                    if (h.below) {
-                        const size_t row = (size_t)t * h.hubs + hub + e;
-                        x[i][e] += to_float(h.below[row * h.columns + column]);
-                    }
-                    x[i][e] = to_float(from_float<bf16>(x[i][e]));
-                    total += x[i][e];
-                    square += x[i][e] * x[i][e];
-                }
-            }
-            float shift = 0, scale = 1;
-            if (g.layer_norm) add_hubs(t, column, total, square, shift, scale);
-#pragma unroll
-            for (int i = 0; i < ROUNDS; i++) {
-                float y[4];
-                const float gain[4] = {in.gain[i].x, in.gain[i].y, in.gain[i].z, in.gain[i].w};
-                const float bias[4] = {in.bias[i].x, in.bias[i].y, in.bias[i].z, in.bias[i].w};
-#pragma unroll
-                for (int e = 0; e < 4; e++) {
-                    const uint32_t two = e < 2 ? in.entry[i].x : in.entry[i].y;
-                    y[e] = gain[e] * (x[i][e] * scale + shift) + bias[e];
-                    y[e] *= __uint_as_float(e % 2 ? two & 0xFFFF0000u : two << 16);
-                }
-                raw[i] = make_uint2(pack(x[i][0], x[i][1]), pack(x[i][2], x[i][3]));
-                m[i] = make_uint2(pack(y[0], y[1]), pack(y[2], y[3]));
-                const int hub = (i * GROUP + this->thread) * 4;
-                if (hub < h.hubs) *(uint2 *)(h.m + (size_t)local * h.hubs + hub) = m[i];
-            }
-            if (n + parts < BOX) {
-                keep_hubs(t, n);
-                continue;
-            }
-            global_fence();
-            this->sync();
-            if (this->thread == 0) count_up(counter_of(h, COUNT_M, this->group));
+    /* Adds up all hubs of the column that this thread block owns, and stores their m. A thread has
+     * four neighbouring hubs of each round. */
+    __device__ __forceinline__ void finish_hubs(int t, const hub_inputs &in) {
+        const int batch = 20;
+        const int local = this->group * BOX + own();
+        float x[ROUNDS][4] = {}, total = 0, square = 0;
+        if (this->thread == 0) {
+            await_count(counter_of(h, COUNT_SUMS, this->group), (t + 1) * h.tiles * h.splits,
+                        h.stuck);
         }
-    }
-
-    /* Stores raw and m of a column as backward reads them. */
-    __device__ __forceinline__ void keep_hubs(int t, int n) const {
-        if (!h.keep || n >= BOX) return;
-        const int column = h.first_column + this->group * BOX + n;
+        this->sync();
+        for (int s = 0; s < h.splits; s += batch) {
+            float4 more[ROUNDS][batch]; /* on their way together */
+#pragma unroll
+            for (int i = 0; i < ROUNDS * batch; i++) {
+                const int hub = (i / batch * GROUP + this->thread) * 4, split = s + i % batch;
+                const size_t at = (size_t)(split * HUB_COLUMNS + local) * h.hubs + hub;
+                more[i / batch][i % batch] = make_float4(0, 0, 0, 0);
+                if (hub < h.hubs && split < h.splits) {
+                    more[i / batch][i % batch] = __ldcg((const float4 *)(h.hub_sums + at));
+                }
+            }
+#pragma unroll
+            for (int i = 0; i < ROUNDS * batch; i++) {
+                add_four_sums(x[i / batch], more[i / batch][i % batch]);
+            }
+        }
 #pragma unroll
         for (int i = 0; i < ROUNDS; i++) {
             const int hub = (i * GROUP + this->thread) * 4;
+            if (hub >= h.hubs) break;
+#pragma unroll
+            for (int e = 0; e < 4; e++) {
+                if (h.below) {
+                    const size_t row = (size_t)t * h.hubs + hub + e;
+                    x[i][e] += to_float(h.below[row * h.columns + local]);
+                }
+                x[i][e] = to_float(from_float<bf16>(x[i][e]));
+                total += x[i][e];
+                square += x[i][e] * x[i][e];
+            }
+        }
+        float shift = 0, scale = 1;
+        if (h.hub.layer_norm) add_hubs(t, local, total, square, shift, scale);
+#pragma unroll
+        for (int i = 0; i < ROUNDS; i++) {
+            const float gain[4] = {in.gain[i].x, in.gain[i].y, in.gain[i].z, in.gain[i].w};
+            const float bias[4] = {in.bias[i].x, in.bias[i].y, in.bias[i].z, in.bias[i].w};
+            const int hub = (i * GROUP + this->thread) * 4;
+            float y[4];
+#pragma unroll
+            for (int e = 0; e < 4; e++) {
+                const uint32_t two = e < 2 ? in.entry[i].x : in.entry[i].y;
+                y[e] = gain[e] * (x[i][e] * scale + shift) + bias[e];
+                y[e] *= __uint_as_float(e % 2 ? two & 0xFFFF0000u : two << 16);
+            }
+            raw[i] = make_uint2(pack(x[i][0], x[i][1]), pack(x[i][2], x[i][3]));
+            m[i] = make_uint2(pack(y[0], y[1]), pack(y[2], y[3]));
+            if (hub < h.hubs) *(uint2 *)(h.m + (size_t)local * h.hubs + hub) = m[i];
+        }
+        global_fence();
+        this->sync();
+        if (this->thread == 0) count_up(counter_of(h, COUNT_M, this->group));
+    }
+
+    /* Stores raw and m of a step as backward reads them. */
+    __device__ __forceinline__ void keep_hubs(int t) const {
+        if (!h.keep || own() >= BOX) return;
+#pragma unroll
+        for (int i = 0; i < ROUNDS; i++) {
+            const int hub = (i * GROUP + this->thread) * 4, column = this->group * BOX + own();
             const size_t at = ((size_t)t * h.hubs + hub) * h.columns + column;
             if (hub >= h.hubs) return;
 #pragma unroll
@@ -306,12 +294,6 @@ template <typename S> struct hub_consumer : sequence_consumer<S> {
                 ((uint16_t *)h.out)[at + (size_t)e * h.columns] = (uint16_t)(two >> shift);
             }
         }
-    }
-
-    /* The last column that the thread block owns. */
-    __device__ int last_own() const {
-        const int parts = gridDim.x;
-        return own() < BOX ? own() + (BOX - 1 - own()) / parts * parts : BOX;
     }
 
     /* A column's statistics, from its threads' sums. */
@@ -340,14 +322,15 @@ template <typename S> struct hub_consumer : sequence_consumer<S> {
 
     /* The hubs of a step. */
     __device__ __forceinline__ void run_hubs(int t) {
+        const bool owner = own() < BOX;
         hub_inputs in = {};
-        if (own() < BOX) load_inputs(t, own(), in);
-        if (t > 0) keep_hubs(t - 1, last_own());
+        if (owner) load_inputs(t, in);
+        if (t > 0) keep_hubs(t - 1); /* now, as nothing is there to multiply yet */
         leave_hub_sums();
         this->sync();
         if (this->thread == 0 && part.count) count_up(counter_of(h, COUNT_SUMS, this->group));
         __syncwarp();
-        finish_hubs(t, in);
+        if (owner) finish_hubs(t, in);
     }
 };
 
@@ -395,7 +378,7 @@ static __global__ void __launch_bounds__((GROUPS + 1) * GROUP, 1)
             my.run_hubs(t);
             my.run_gates(t, hub_chunks(p), c);
         }
-        my.keep_hubs(p.steps - 1, my.last_own());
+        my.keep_hubs(p.steps - 1);
     }
     cluster_sync(); /* no thread block ends while another one writes to it */
 #endif
@@ -417,8 +400,9 @@ template <int GROUPS> static void launch_hubs(backend *be, const hub_arguments &
 hub_tables *hub_forward_plan(backend *be, device_layout *device, const layout *l) {
     if (!cuda_of(be)->hopper || be->precision != BF16 || !layout_is_dense(l)) return NULL;
     if (l->gates != GATES || l->in_block == l->out_block || l->in_block > MOST_HUBS) return NULL;
-    if (l->out_block < HUB_UNITS || l->in_stride > 1) return NULL;
+    if (l->in_stride > 1) return NULL;
     const int parts = hub_parts(l->out_block, HUB_UNITS);
+    if (parts < BOX) return NULL; /* a step is then faster by other kernels */
     if (parts > count_together(be, (const void *)hub_forward<2>, HUB_CLUSTER, 3 * GROUP,
                                hub_shape<2>::BYTES)) {
         return NULL;
@@ -442,9 +426,11 @@ const char *hub_forward_lacks(backend *be, const cell *c) {
         hubs->table_use != TABLE_MULTIPLY) {
         return "one dense stage whose table multiplies, besides the gates";
     }
-    if (c->columns % COLUMN_MULTIPLE) return "multiples of 64 columns";
+    if (c->columns > HUB_COLUMNS || c->columns % COLUMN_MULTIPLE) return "64 or 128 columns";
     if (!c->stage[1].layout->hubs) {
-        return "Hopper, bf16, and few enough hubs and cells to be there at once";
+        return "Hopper, bf16, at most 1,024 hubs, and so many cells that all thread blocks have "
+               "some "
+               "and own at most one column";
     }
     return NULL;
 }
@@ -489,11 +475,5 @@ void hub_forward_run(backend *be, const cell *c) {
         !map_rows(be, &to->out, c->h, columns, hidden * (c->steps + 1), 0, BOX, HUB_UNITS, 0)) {
         return;
     }
-    for (p.first_column = 0; p.first_column < columns; p.first_column += HUB_COLUMNS) {
-        if (columns - p.first_column >= HUB_COLUMNS) {
-            launch_hubs<2>(be, p);
-        } else {
-            launch_hubs<1>(be, p);
-        }
-    }
+    columns > BOX ? launch_hubs<2>(be, p) : launch_hubs<1>(be, p);
 }

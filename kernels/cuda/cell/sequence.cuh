@@ -271,6 +271,7 @@ template <typename S> struct sequence_consumer {
         if (g.layer_norm) leave_parts<G>(raw);
         if (p.keep) {
             const uint32_t to = base + S::RAW + group * S::STAGED_PITCH;
+            if (S::RAW == S::X) sync(); /* no warp multiplies by x any more */
             stage_rows_of(to, raw);
             shared_fence();
             sync();
