@@ -25,9 +25,6 @@ enum {
     HUB_COLUMNS = 2 * BOX /* at most */
 };
 
-/* Kinds of counters: of thread blocks that have stored h, their partial sums, and m. */
-enum { COUNT_H, COUNT_SUMS, COUNT_M };
-
 struct hub_tables {
     uint32_t *counters;      /* of sequence_arguments, with what follows them */
     float *hub_sums;         /* [splits][HUB_COLUMNS][hubs] */
@@ -53,7 +50,8 @@ template <int GROUPS> struct hub_shape {
     static const int W = X + GROUPS * X_SLOTS * X_BYTES;
     static const int HELD = W + W_SLOTS * W_BYTES, MOST_HELD = 5; /* chunks of W */
     static const int BARRIERS = HELD + MOST_HELD * W_BYTES;
-    static const int GAINS = BARRIERS + 16 * (1 + W_SLOTS + GROUPS * X_SLOTS);
+    static const int HELD_FULL = BARRIERS + 16 * (W_SLOTS + GROUPS * X_SLOTS); /* a barrier */
+    static const int GAINS = HELD_FULL + 16;
     static const int STATISTICS = GAINS + UNITS * 2 * GATES * 4;
     static const int SCRATCH = STATISTICS + GROUPS * GATES * 2 * BOX * 4;
     static const int BYTES = SCRATCH + GROUPS * 4 * GATES * 2 * 4 + 1024;
@@ -79,14 +77,14 @@ static __device__ inline int hub_chunks(const hub_arguments &p) {
     return (p.hubs + KC - 1) / KC;
 }
 
-/* Loads W's first chunks once, to stay, and the others and V for each step. */
+/* Loads the chunks of W that stay once, and the others and V for each step. */
 template <typename S>
 static __device__ void produce_hub_weights(const hub_arguments &p, uint32_t base, uint32_t held,
                                            cursor<S::W_SLOTS> &ring) {
     const hub_part part(p);
     const int first = first_unit<S::UNITS>(p), chunks = hub_chunks(p);
     const int stay = held_chunks<S>(chunks), before = S::W_SLOTS;
-    if (elected()) { /* an announcement of nothing completes at once */
+    if (elected()) { /* where nothing stays, nobody waits for it */
         barrier_expect(held, stay * S::W_BYTES);
         for (int i = 0; i < stay; i++) {
             tensor_load(base + S::HELD + i * S::W_BYTES, &p.stage[0].weights, held,
@@ -134,7 +132,7 @@ static __device__ void produce_hub_inputs(const hub_arguments &p, uint32_t base,
             if (i == 0 || i == part.count) {
                 if (threadIdx.x % 32 == 0) {
                     const bool m = i == part.count;
-                    await_count(counter_of(p, m ? COUNT_M : COUNT_H, group),
+                    await_count(counter_of(p, m ? COUNT_M : COUNT_OUT, group),
                                 m ? (t + 1) * BOX : t * gridDim.x, p.stuck);
                 }
                 __syncwarp();
@@ -149,8 +147,7 @@ static __device__ void produce_hub_inputs(const hub_arguments &p, uint32_t base,
             if (i < part.count) {
                 tensor_load_all(at, &p.hub.source, full, column, (part.begin + i) * KC, t, all);
             } else {
-                tensor_load_all(at, &p.stage[0].source, full, (i - part.count) * KC, group * BOX,
-                                all);
+                tensor_load_all(at, &p.stage[0].source, full, (i - part.count) * KC, column, all);
             }
         }
     }
@@ -194,13 +191,8 @@ template <typename S> struct hub_consumer : sequence_consumer<S> {
         }
     }
 
-    /* The column of the group that this thread block owns, if it is one. */
-    __device__ int own() const {
-        return this->group ? gridDim.x - 1 - blockIdx.x : blockIdx.x;
-    }
-
     __device__ __forceinline__ void load_inputs(int t, hub_inputs &in) {
-        const int byte = h.bytes[(size_t)t * h.columns + this->group * BOX + own()];
+        const int byte = h.bytes[(size_t)t * h.columns + this->group * BOX + this->first_owned()];
 #pragma unroll
         for (int i = 0; i < ROUNDS; i++) {
             const int hub = (i * GROUP + this->thread) * 4;
@@ -217,7 +209,7 @@ template <typename S> struct hub_consumer : sequence_consumer<S> {
      * four neighbouring hubs of each round. */
     __device__ __forceinline__ void finish_hubs(int t, const hub_inputs &in) {
         const int batch = 20;
-        const int local = this->group * BOX + own();
+        const int local = this->group * BOX + this->first_owned();
         float x[ROUNDS][4] = {}, total = 0, square = 0;
         if (this->thread == 0) {
             await_count(counter_of(h, COUNT_SUMS, this->group), (t + 1) * h.tiles * h.splits,
@@ -280,10 +272,11 @@ template <typename S> struct hub_consumer : sequence_consumer<S> {
 
     /* Stores raw and m of a step as backward reads them. */
     __device__ __forceinline__ void keep_hubs(int t) const {
-        if (!h.keep || own() >= BOX) return;
+        if (!h.keep || this->first_owned() >= BOX) return;
 #pragma unroll
         for (int i = 0; i < ROUNDS; i++) {
-            const int hub = (i * GROUP + this->thread) * 4, column = this->group * BOX + own();
+            const int hub = (i * GROUP + this->thread) * 4,
+                      column = this->group * BOX + this->first_owned();
             const size_t at = ((size_t)t * h.hubs + hub) * h.columns + column;
             if (hub >= h.hubs) return;
 #pragma unroll
@@ -322,7 +315,7 @@ template <typename S> struct hub_consumer : sequence_consumer<S> {
 
     /* The hubs of a step. */
     __device__ __forceinline__ void run_hubs(int t) {
-        const bool owner = own() < BOX;
+        const bool owner = this->first_owned() < BOX;
         hub_inputs in = {};
         if (owner) load_inputs(t, in);
         if (t > 0) keep_hubs(t - 1); /* now, as nothing is there to multiply yet */
@@ -343,17 +336,16 @@ static __global__ void __launch_bounds__((GROUPS + 1) * GROUP, 1)
     typedef hub_shape<GROUPS> S;
     extern __shared__ char unaligned[];
     char *shared = aligned_tiles(unaligned);
-    const uint32_t base = shared_address(shared), barriers = base + S::BARRIERS;
+    const uint32_t base = shared_address(shared), held = base + S::HELD_FULL;
     const int warp = __shfl_sync(~0u, threadIdx.x / 32, 0);
     const int role = max(warp - GROUPS * 4, 0); /* of a producer: 0 loads weights, others x */
     const int of = warp < GROUPS * 4 ? warp / 4 : role - 1; /* the group that a warp serves */
-    const uint32_t held = barriers + 16 * (S::W_SLOTS + GROUPS * S::X_SLOTS);
     hub_consumer<S> my(p, base, shared);
     load_gains<S::UNITS>(p, (float *)(shared + S::GAINS));
-    my.weights.create(barriers, GROUPS * 4);
+    my.weights.create(base + S::BARRIERS, GROUPS * 4);
     for (int group = 0; group < GROUPS; group++) {
         cursor<S::X_SLOTS> ring;
-        ring.create(barriers + 16 * (S::W_SLOTS + group * S::X_SLOTS), 4 * S::CLUSTER);
+        ring.create(base + S::BARRIERS + 16 * (S::W_SLOTS + group * S::X_SLOTS), 4 * S::CLUSTER);
         if (group == of) my.inputs = ring;
     }
     if (threadIdx.x == 0) barrier_init(held, 1);
@@ -428,9 +420,8 @@ const char *hub_forward_lacks(backend *be, const cell *c) {
     }
     if (c->columns > HUB_COLUMNS || c->columns % COLUMN_MULTIPLE) return "64 or 128 columns";
     if (!c->stage[1].layout->hubs) {
-        return "Hopper, bf16, at most 1,024 hubs, and so many cells that all thread blocks have "
-               "some "
-               "and own at most one column";
+        return "Hopper, bf16, at most 1,024 hubs, and thread blocks of 48 cells, one or more for "
+               "each of 64 columns and few enough to be there at once";
     }
     return NULL;
 }

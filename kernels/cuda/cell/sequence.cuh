@@ -1,6 +1,6 @@
-/* What kernels over a whole sequence share: how their thread blocks exchange sums, states and
- * flags, and the consumer that keeps its units through all steps. See sequence_forward.cu and
- * hub_forward.cu. */
+/* What kernels over a whole sequence share: how their thread blocks exchange sums and states, and
+ * the consumer that keeps its units through all steps. See sequence_forward.cu and hub_forward.cu.
+ */
 #ifndef SMALLWORLD_KERNELS_CUDA_CELL_SEQUENCE_CUH
 #define SMALLWORLD_KERNELS_CUDA_CELL_SEQUENCE_CUH
 
@@ -20,6 +20,10 @@ enum {
     SEQUENCE_BYTES =
         SEQUENCE_COUNTERS * COUNTER_WORDS * 4 + (SEQUENCE_PARTIALS + SEQUENCE_RESULTS) * 8
 };
+
+/* Kinds of counters: of thread blocks that have stored what a stage makes (with hubs, h), and with
+ * hubs their partial sums, and m. */
+enum { COUNT_OUT, COUNT_SUMS, COUNT_M };
 
 typedef struct sequence_stage {
     CUtensorMap weights, source, raw, out;
@@ -160,6 +164,11 @@ template <typename S> struct sequence_consumer {
         return (float *)(shared + S::STATISTICS) + group * GATES * 2 * BOX;
     }
 
+    /* The first of the group's columns whose sums this thread block adds up. */
+    __device__ int first_owned() const {
+        return group ? gridDim.x - 1 - blockIdx.x : blockIdx.x;
+    }
+
     __device__ int unit(int j, int e) const {
         return 8 * j + lane % 4 * 2 + e;
     }
@@ -254,7 +263,7 @@ template <typename S> struct sequence_consumer {
             store_commit();
             store_finish();
             global_fence();
-            count_up(counter_of(p, 0, group));
+            count_up(counter_of(p, COUNT_OUT, group));
         }
         __syncwarp();
     }
@@ -355,7 +364,7 @@ template <typename S> struct sequence_consumer {
         const int parts = gridDim.x, rounds = (SEQUENCE_PARTS * G + GROUP - 1) / GROUP;
         const int gate = thread % G;
         float *scratch = (float *)(shared + S::SCRATCH) + group * 4 * GATES * 2;
-        for (int n = group ? parts - 1 - blockIdx.x : blockIdx.x; n < BOX; n += parts) {
+        for (int n = first_owned(); n < BOX; n += parts) {
             float part[rounds][2] = {};
             uint32_t found = 0; /* bits */
             for (patience patience;; patience.lose(p.stuck)) {

@@ -92,7 +92,7 @@ static __device__ void produce_sequence_inputs(const sequence_arguments &p, uint
                                                cursor<S::X_SLOTS> &ring) {
     const int slices = p.block / KC, rank = (int)cluster_rank();
     const int column = p.first_column + group * BOX;
-    const uint32_t *counter = counter_of(p, 0, group);
+    const uint32_t *counter = counter_of(p, COUNT_OUT, group);
     const uint32_t to = base + S::X + group * S::X_SLOTS * S::X_BYTES;
     uint32_t number = 0; /* stages that are done before this one */
     int turn = 0;
@@ -131,7 +131,7 @@ static __global__ void __launch_bounds__((GROUPS + 1) * GROUP, 1)
     typedef sequence_shape<U, GROUPS, ABOVE> S;
     extern __shared__ char unaligned[];
     char *shared = aligned_tiles(unaligned);
-    const uint32_t base = shared_address(shared), barriers = base + S::BARRIERS;
+    const uint32_t base = shared_address(shared);
     const int warp = __shfl_sync(~0u, threadIdx.x / 32, 0), node = blockIdx.x / p.parts;
     uint16_t(*list)[SEQUENCE_NODES] = (uint16_t(*)[SEQUENCE_NODES])(shared + S::LISTS);
     sequence_consumer<S> my(p, base, shared);
@@ -150,10 +150,10 @@ static __global__ void __launch_bounds__((GROUPS + 1) * GROUP, 1)
         }
     }
     load_gains<U>(p, (float *)(shared + S::GAINS));
-    my.weights.create(barriers, GROUPS * 4);
+    my.weights.create(base + S::BARRIERS, GROUPS * 4);
     for (int group = 0; group < GROUPS; group++) {
         cursor<S::X_SLOTS> ring;
-        ring.create(barriers + 16 * (S::W_SLOTS + group * S::X_SLOTS), 4 * S::CLUSTER);
+        ring.create(base + S::BARRIERS + 16 * (S::W_SLOTS + group * S::X_SLOTS), 4 * S::CLUSTER);
         if (group == of) my.inputs = ring;
     }
     barrier_init_done();
