@@ -29,15 +29,10 @@ void cell_forward_steps(backend *be, const cell *c) {
             const stage *g = &c->stage[s];
             const size_t rows = operand_bytes(be, c, g->gates * g->units);
             void *raw = kept(c, g->raw, t, rows);
-            void *sums = NULL;
-            const bool adds = s == 0 && c->below;
-            if (g->layer_norm) {
-                sums = at_step(g->sums, t, be->sums_bytes(be, g->gates, c->columns));
-            }
-            be->fprop(be, g->layout, g->weight, x, 1, c->columns, raw, OPERAND, adds ? NULL : sums);
-            if (adds) {
+            be->fprop(be, g->layout, g->weight, x, 1, c->columns, raw, OPERAND);
+            if (s == 0 && c->below) {
                 const char *below = (const char *)c->below + (size_t)t * rows;
-                be->add_rows(be, g->layout, below, c->columns, raw, sums);
+                be->add_rows(be, g->layout, below, c->columns, raw);
             }
             if (s + 1 == c->stages) {
                 be->gates(be, c, t);
@@ -60,7 +55,6 @@ void cell_backward_steps(backend *be, const cell *c) {
                 be->gates_backward(be, c, t);
             } else {
                 be->activate_backward(be, c, s, t);
-                if (g->layer_norm) be->norm_backward(be, c, s, t);
             }
             if (t == 0 && s == 0 && !c->has_earlier_steps) break; /* h[0] is a constant */
             void *raw =

@@ -232,7 +232,7 @@ struct backend {
     enum precision precision;
     size_t real_size, operand_size; /* bytes */
     int column_multiple;
-    int product_multiple; /* of the columns of fprop and dgrad without sums, and of convolutions */
+    int product_multiple; /* of the columns of fprop, dgrad and convolutions */
     size_t memory;        /* bytes that were free when the backend was made */
     backend_limits limits;
     bool sums_tables; /* gates_backward adds to the gradient of the gates' table at each step */
@@ -271,19 +271,18 @@ struct backend {
 
     /* Products of a block-sparse W over `steps` independent steps.
      *   fprop   y[t] = W x[t]         x operand [steps][inputs][columns]; y of type `type`
-     *                                 [steps][rows][columns]; sums, if not NULL, as in stage.sums
+     *                                 [steps][rows][columns]
      *   dgrad   dx[t] = W' dy[t]      dy operand, dx of type `type`, 0 in rows that a stride skips
      *   wgrad   dW = sum_t dy[t] x[t]' on the non-zero blocks; dW real. `workspace` has
      *                                 wgrad_workspace bytes; it may be NULL if that is 0 */
     void (*fprop)(backend *be, const device_layout *l, const void *w, const void *x, int steps,
-                  int columns, void *y, element type, void *sums);
+                  int columns, void *y, element type);
     void (*dgrad)(backend *be, const device_layout *l, const void *w, const void *dy, int steps,
                   int columns, void *dx, element type);
     void (*wgrad)(backend *be, const device_layout *l, const void *dy, const void *x, int steps,
                   int columns, void *dw, void *workspace);
-    /* y += x, both operand [rows of l][columns]; sums, if not NULL, of the result, as in fprop. */
-    void (*add_rows)(backend *be, const device_layout *l, const void *x, int columns, void *y,
-                     void *sums);
+    /* y += x, both operand [rows of l][columns]. */
+    void (*add_rows)(backend *be, const device_layout *l, const void *x, int columns, void *y);
 
     /* Convolutions of a layout with as many taps; `on_device` is what taps_create made of `host`.
      *   fprop   y[p] = sum_t W_t x[source[p][t]]      y operand [out_positions][rows][columns]
@@ -304,15 +303,14 @@ struct backend {
     /* The cell over its whole sequence, and its parts; stage s and step t count from 0.
      *   prepare_entries    the gates' table -> entries; called after each change of the table,
      *                      before any of the others
-     *   activate           raw[t], sums[t] -> out[t]
-     *   activate_backward  the gradient at out[t] in dx, raw, sums -> dpre[t], dentry[t], dsums[t];
-     *                      adds to dgain and dbias, which the last step sets
-     *   gates              raw[t], sums[t], c[t] -> c[t+1], h[t+1]
+     *   activate           raw[t] -> sums[t], out[t]
+     *   activate_backward  the gradient at out[t] in dx, raw, sums -> dsums[t], dentry[t], and the
+     *                      gradient at W x: with layer norm in raw[t], else in dpre[t]; adds to
+     *                      dgain and dbias, which the last step sets
+     *   gates              raw[t], c[t] -> sums[t], c[t+1], h[t+1]
      *   gates_backward     dh[t] + dx (dx is left out at the last step unless has_later_steps),
-     *                      dc -> dpre[t] if it is kept, dsums[t], dc; adds to table_sums; with
-     *                      layer norm it also does what norm_backward does
-     *   norm_backward      dpre[t], dsums[t], raw[t], sums[t] -> the gradient at W x, in raw[t];
-     *                      for internal stages
+     *                      dc, raw, sums -> dpre[t] if it is kept, dsums[t], dc, and the gradient
+     *                      at W x likewise; adds to table_sums, dgain and dbias
      *   table_backward     dpre or dentry of all steps, or table_sums -> dtable, summed by byte
      * cell_backward fills every dgain, dbias and dtable. The gradients of the weights are left to
      * the caller: wgrad of each stage's stage_raw_gradient and the input of its product. Gradients
@@ -324,7 +322,6 @@ struct backend {
     void (*activate_backward)(backend *be, const cell *c, int s, int t);
     void (*gates)(backend *be, const cell *c, int t);
     void (*gates_backward)(backend *be, const cell *c, int t);
-    void (*norm_backward)(backend *be, const cell *c, int s, int t);
     void (*table_backward)(backend *be, const cell *c, int s);
 
     /* For each step and column, loss = -log softmax(logits + bias)[target], with the natural
@@ -420,9 +417,10 @@ static inline bool sums_table(const backend *be, const stage *g) {
     return be->sums_tables && g->gates == GATES && g->table_use == TABLE_ADD;
 }
 
-/* Whether dpre has all steps after backward; else only one. */
+/* Whether dpre has all steps after backward, since it is the gradient at W x or at what an added
+ * table's gradient is summed from; else it is scratch. */
 static inline bool keeps_dpre(const backend *be, const stage *g) {
-    return !(be->sums_tables && g->gates == GATES && g->layer_norm);
+    return !g->layer_norm || (g->table_use == TABLE_ADD && !sums_table(be, g));
 }
 
 static inline size_t table_sums_count(int hidden) {

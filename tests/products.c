@@ -33,8 +33,8 @@ void check_layout(pair *p, const layout *l, int columns, int steps, const char *
                       put_poison(be, weights, REAL)};
         size_t room = be->wgrad_workspace(be, l, steps, columns);
         void *workspace = room ? be->allocate(be, room) : NULL;
-        be->fprop(be, d, dw, dx, steps, columns, y[0], OPERAND, NULL);
-        be->fprop(be, d, dw, dx, steps, columns, y[1], REAL, NULL);
+        be->fprop(be, d, dw, dx, steps, columns, y[0], OPERAND);
+        be->fprop(be, d, dw, dx, steps, columns, y[1], REAL);
         be->dgrad(be, d, dw, ddy, steps, columns, y[2], OPERAND);
         be->dgrad(be, d, dw, ddy, steps, columns, y[3], REAL);
         if (!narrow) be->wgrad(be, d, ddy, dx, steps, columns, y[4], workspace);

@@ -103,7 +103,7 @@ static void run_part(backend *be, const part *how, int hidden, int columns, doub
     c.dx = put(be, in[6], plane, OPERAND);
     c.dc = put(be, in[7], plane, REAL);
 
-    be->fprop(be, d, s->weight, x, 1, columns, s->raw, OPERAND, how->layer_norm ? s->sums : NULL);
+    be->fprop(be, d, s->weight, x, 1, columns, s->raw, OPERAND);
     if (how->gates == GATES) {
         be->prepare_entries(be, &c);
         be->gates(be, &c, 0);
@@ -125,7 +125,6 @@ static void run_part(backend *be, const part *how, int hidden, int columns, doub
         be->gates_backward(be, &c, 0);
     } else {
         be->activate_backward(be, &c, 0, 0);
-        if (how->layer_norm) be->norm_backward(be, &c, 0, 0);
     }
     if (how->use != TABLE_NONE) be->table_backward(be, &c, 0);
     out[1] = get(be, s->out, count[1], OPERAND);
@@ -202,7 +201,8 @@ static void check_part(pair *p, const part *how, int hidden, int columns) {
                  how->relu ? " and relu" : "", how->use, how->stride, how->dropout, hidden,
                  columns);
         size_t skip = i == 2 ? plane : 0; /* h[0] is poison */
-        const stage kind = {.gates = how->gates, .layer_norm = how->layer_norm};
+        const stage kind = {
+            .gates = how->gates, .layer_norm = how->layer_norm, .table_use = how->use};
         const bool made = i != 4 || keeps_dpre(p->be, &kind);
         if (sizes[i] > skip && made) {
             pair loose = *p;
@@ -284,30 +284,36 @@ static void test_many_units(void **state) {
     if (!test_takes_gpu_shapes()) skip();
     const struct {
         precision precision;
-        int hidden, columns, block;
-    } cases[] = {
-        {BF16, 3360, 6, 32}, {BF16, 3360, 3, 32}, {BF16, 14592, 2, 64}, {FP32, 9728, 4, 64}};
+        int gates, hidden, columns, block;
+    } cases[] = {{BF16, GATES, 3360, 6, 32},  {BF16, GATES, 3360, 3, 32},
+                 {BF16, GATES, 14592, 2, 64}, {FP32, GATES, 9728, 4, 64},
+                 {BF16, GATES, 29184, 2, 64}, {BF16, 1, 60032, 2, 64}};
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
         pair p = open_pair(cases[i].precision);
         random_restart(13);
-        part how = {GATES,          8,     true,  false, TABLE_ADD, 0.1,
-                    cases[i].block, 0.002, false, 1,     ANY_BYTES};
+        const bool one = cases[i].gates == 1;
+        part how = {cases[i].gates,
+                    8,
+                    true,
+                    false,
+                    one ? TABLE_MULTIPLY : TABLE_ADD,
+                    0.1,
+                    cases[i].block,
+                    0.002,
+                    false,
+                    1,
+                    ANY_BYTES};
         check_part(&p, &how, cases[i].hidden, cases[i].columns * p.be->column_multiple);
         close_pair(&p);
     }
 }
 
-/* The shapes of gate_shapes with layer norm, whose sums those kernels compute. */
-static void test_gate_sums(void **state) {
+/* Sums of squares that need coarse sums, of four gates and of one. */
+static void test_coarse_sums(void **state) {
     (void)state;
     if (!test_takes_gpu_shapes()) skip();
     pair p = open_pair(BF16);
     random_restart(12);
-    for (int i = 0; i < GATE_SHAPES; i++) {
-        const shape *s = &gate_shapes[i];
-        part how = {GATES, 1, true, false, TABLE_NONE, 0, s->block, s->share, false, 1, ANY_BYTES};
-        check_part(&p, &how, s->nodes * s->block, s->columns * p.be->product_multiple);
-    }
     for (int columns = 4; columns <= 8; columns *= 2) {
         part how = {GATES, 1, true, false, TABLE_NONE, 0, 32, 0.15, true, 1, ANY_BYTES};
         check_part(&p, &how, 71 * 32, columns * p.be->product_multiple);
@@ -559,7 +565,7 @@ static void test_table_bf16(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_parts_fp32),  cmocka_unit_test(test_parts_bf16),
-        cmocka_unit_test(test_many_units),  cmocka_unit_test(test_gate_sums),
+        cmocka_unit_test(test_many_units),  cmocka_unit_test(test_coarse_sums),
         cmocka_unit_test(test_table_fp32),  cmocka_unit_test(test_table_bf16),
         cmocka_unit_test(test_gates_table),
     };

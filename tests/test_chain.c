@@ -26,7 +26,7 @@ static void issue_product(const chain *c, int i) {
     backend *be = c->be;
     if (i % (CHAIN / 2) == 0) be->round(be, c->count, c->real[i / (CHAIN / 2)], c->weights);
     if (i % 2 == 0) {
-        be->fprop(be, c->layout, c->weights, c->x[i], 1, c->columns, c->x[i + 1], OPERAND, NULL);
+        be->fprop(be, c->layout, c->weights, c->x[i], 1, c->columns, c->x[i + 1], OPERAND);
     } else {
         be->dgrad(be, c->layout, c->weights, c->x[i], 1, c->columns, c->x[i + 1], OPERAND);
     }

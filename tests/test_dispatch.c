@@ -148,7 +148,7 @@ static void test_explanations(void **state) {
     char *text = NULL;
     FILE *out = open_memstream(&text, &length);
     be->bench->explain(be, out);
-    for (int i = 0; i < 2; i++) be->fprop(be, device, w, x, 1, 64, y, OPERAND, NULL);
+    for (int i = 0; i < 2; i++) be->fprop(be, device, w, x, 1, 64, y, OPERAND);
     be->bench->explain(be, NULL);
     fclose(out);
     assert_string_equal(text, "fprop, 1 gate, blocks of 32, 64 columns, 1 step: portable_fp32\n"

@@ -553,7 +553,7 @@ static void test_add_rows(void **state) {
             backend *be = side ? p.trusted : p.be;
             device_layout *device = be->layout_create(be, l);
             void *from = put(be, x, count, OPERAND), *to = put(be, y, count, OPERAND);
-            be->add_rows(be, device, from, columns, to, NULL);
+            be->add_rows(be, device, from, columns, to);
             result[side] = get(be, to, count, OPERAND);
             be->layout_free(be, device);
             be->release(be, from);

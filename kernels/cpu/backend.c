@@ -340,7 +340,6 @@ backend *CPU(backend)(precision precision, int threads) {
         .activate_backward = CPU(activate_backward),
         .gates = CPU(gates),
         .gates_backward = CPU(gates_backward),
-        .norm_backward = CPU(norm_backward),
         .table_backward = CPU(table_backward),
         .softmax_cross_entropy = CPU(softmax_cross_entropy),
         .sample = CPU(sample),

@@ -217,13 +217,12 @@ static inline real add_up(const real *x, int count) {
 backend *CPU(backend)(precision precision, int threads);
 
 void CPU(fprop)(backend *be, const device_layout *l, const void *w, const void *x, int steps,
-                int columns, void *y, element type, void *sums);
+                int columns, void *y, element type);
 void CPU(dgrad)(backend *be, const device_layout *l, const void *w, const void *dy, int steps,
                 int columns, void *dx, element type);
 void CPU(wgrad)(backend *be, const device_layout *l, const void *dy, const void *x, int steps,
                 int columns, void *dw, void *workspace);
-void CPU(add_rows)(backend *be, const device_layout *l, const void *x, int columns, void *y,
-                   void *sums);
+void CPU(add_rows)(backend *be, const device_layout *l, const void *x, int columns, void *y);
 size_t CPU(wgrad_workspace)(backend *be, const layout *l, int steps, int columns);
 void CPU(conv_fprop)(backend *be, const device_layout *l, const tap_table *taps, const void *w,
                      const void *x, int columns, void *y);
@@ -239,7 +238,6 @@ void CPU(activate)(backend *be, const cell *c, int s, int t);
 void CPU(activate_backward)(backend *be, const cell *c, int s, int t);
 void CPU(gates)(backend *be, const cell *c, int t);
 void CPU(gates_backward)(backend *be, const cell *c, int t);
-void CPU(norm_backward)(backend *be, const cell *c, int s, int t);
 void CPU(table_backward)(backend *be, const cell *c, int s);
 
 void CPU(softmax_cross_entropy)(backend *be, const void *logits, const void *bias,

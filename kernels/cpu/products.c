@@ -446,42 +446,6 @@ static void conv_wgrad_tap(const layout *l, const tap_table *taps, int i, int k,
 
 /* ------------------------------------------------------------------------------ the operations */
 
-enum { SUM_ROWS = 16 }; /* rows that are summed in real before they are added to a double */
-
-/* Per gate and column, the sums of y and of its square: real [gates][2][columns]. */
-static void column_sums(int threads, const layout *l, const real *y, size_t columns, real *sums) {
-    size_t b = (size_t)l->out_block, groups = columns / COLUMN_GROUP;
-#pragma omp parallel for num_threads(threads)
-    for (size_t task = 0; task < (size_t)l->gates * groups; task++) {
-        size_t g = task / groups, n0 = task % groups * COLUMN_GROUP;
-        double total[2][COLUMN_GROUP] = {0};
-        for (size_t i = 0; i < (size_t)l->out_nodes; i++) {
-            const real *row = y + (i * (size_t)l->gates + g) * b * columns + n0;
-            for (size_t u = 0; u < b; u += SUM_ROWS) {
-                vec part[2][VECTORS] = {0};
-                size_t past = u + SUM_ROWS < b ? u + SUM_ROWS : b;
-                for (size_t r = u; r < past; r++, row += columns) {
-                    const vec *in = (const vec *)row;
-                    for (int v = 0; v < VECTORS; v++) {
-                        part[0][v] += in[v];
-                        part[1][v] += in[v] * in[v];
-                    }
-                }
-                real sum[2][COLUMN_GROUP];
-                memcpy(sum, part, sizeof sum);
-                for (int n = 0; n < COLUMN_GROUP; n++) {
-                    total[0][n] += sum[0][n];
-                    total[1][n] += sum[1][n];
-                }
-            }
-        }
-        for (size_t n = 0; n < COLUMN_GROUP; n++) {
-            sums[(g * 2 + 0) * columns + n0 + n] = (real)total[0][n];
-            sums[(g * 2 + 1) * columns + n0 + n] = (real)total[1][n];
-        }
-    }
-}
-
 static void all_fprop(int threads, const layout *l, const real *w, const real *x, int steps,
                       size_t columns, real *y) {
     const size_t in = layout_inputs(l), out = layout_rows(l), rows = node_rows(l);
@@ -511,24 +475,16 @@ static void all_dgrad(int threads, const layout *l, const real *w, const real *d
 }
 
 void CPU(fprop)(backend *be, const device_layout *device, const void *w, const void *x, int steps,
-                int columns, void *y, element type, void *sums) {
+                int columns, void *y, element type) {
     FLUSH_DENORMALS(be);
     const layout *l = &device->host;
     int threads = cpu_of(be)->threads;
     size_t width = (size_t)columns, out = layout_rows(l) * width;
     all_fprop(threads, l, w, x, steps, width, y);
-    for (int t = 0; t < steps; t++) {
-        real *result = (real *)y + (size_t)t * out;
-        if (type == OPERAND) round_operands(be, result, out);
-        if (sums) {
-            real *step = (real *)sums + (size_t)t * 2 * (size_t)l->gates * width;
-            column_sums(threads, l, result, width, step);
-        }
-    }
+    if (type == OPERAND) round_operands(be, y, (size_t)steps * out);
 }
 
-void CPU(add_rows)(backend *be, const device_layout *device, const void *x, int columns, void *y,
-                   void *sums) {
+void CPU(add_rows)(backend *be, const device_layout *device, const void *x, int columns, void *y) {
     FLUSH_DENORMALS(be);
     const layout *l = &device->host;
     int threads = cpu_of(be)->threads;
@@ -540,7 +496,6 @@ void CPU(add_rows)(backend *be, const device_layout *device, const void *x, int 
         for (size_t n = 0; n < width; n++) to[n] += from[n];
         round_operands(be, to, width);
     }
-    if (sums) column_sums(threads, l, y, width, sums);
 }
 
 void CPU(dgrad)(backend *be, const device_layout *device, const void *w, const void *dy, int steps,

@@ -21,6 +21,7 @@
 
 enum {
     CHUNKS = 64,
+    SUM_ROWS = 16, /* rows that are summed in real before they are added to a double */
     RUN = 4 /* units that are computed one after the other, of which a stage's are a multiple */
 };
 
@@ -49,6 +50,44 @@ static inline part part_of(const view *v, int chunk) {
     return (part){runs * i / CHUNKS * RUN, runs * (i + 1) / CHUNKS * RUN};
 }
 
+/* The row of `raw` that holds a unit's gate. */
+static inline size_t row_of(const view *v, size_t gate, size_t unit) {
+    return (unit / v->block * v->gates + gate) * v->block + unit % v->block;
+}
+
+/* Forward: per gate and column, the sums of raw and of its square. */
+static void sum_columns(backend *be, const view *v) {
+    const size_t columns = v->columns, groups = columns / COLUMN_GROUP;
+#pragma omp parallel for num_threads(cpu_of(be)->threads)
+    for (size_t task = 0; task < v->gates * groups; task++) {
+        const size_t g = task / groups, n0 = task % groups * COLUMN_GROUP;
+        double total[2][COLUMN_GROUP] = {0};
+        for (size_t unit = 0, run; unit < v->units; unit += run) {
+            const size_t in_node = v->block - unit % v->block;
+            const real *row = v->raw + row_of(v, g, unit) * columns + n0;
+            octet part[2][COLUMN_GROUP / TILE] = {0};
+            run = in_node < SUM_ROWS ? in_node : SUM_ROWS;
+            for (size_t r = 0; r < run; r++, row += columns) {
+                const octet_at *in = octets((real *)(uintptr_t)row);
+                for (int i = 0; i < COLUMN_GROUP / TILE; i++) {
+                    part[0][i] += in[i];
+                    part[1][i] += in[i] * in[i];
+                }
+            }
+            real sum[2][COLUMN_GROUP];
+            memcpy(sum, part, sizeof sum);
+            for (int n = 0; n < COLUMN_GROUP; n++) {
+                total[0][n] += sum[0][n];
+                total[1][n] += sum[1][n];
+            }
+        }
+        for (size_t n = 0; n < COLUMN_GROUP; n++) {
+            v->sums[(g * 2 + 0) * columns + n0 + n] = (real)total[0][n];
+            v->sums[(g * 2 + 1) * columns + n0 + n] = (real)total[1][n];
+        }
+    }
+}
+
 static void load_statistics(backend *be, view *v) {
     cpu_backend *cpu = cpu_of(be);
     size_t groups = v->columns / COLUMN_GROUP;
@@ -74,7 +113,8 @@ static inline real *offset(void *array, size_t count) {
     return array ? (real *)array + count : NULL;
 }
 
-static view view_step(backend *be, const cell *c, int s, int t) {
+/* `forward`: the sums are made first, of raw. */
+static view view_step(backend *be, const cell *c, int s, int t, bool forward) {
     const stage *g = &c->stage[s];
     size_t columns = (size_t)c->columns, gates = (size_t)g->gates;
     size_t plane = (size_t)g->units * columns, kept = c->keep ? (size_t)t : 0;
@@ -90,13 +130,9 @@ static view view_step(backend *be, const cell *c, int s, int t) {
               .dentry = offset(g->dentry, kept * gates * plane),
               .dsums = offset(g->dsums, (size_t)t * 2 * gates * columns),
               .bytes = c->bytes ? c->bytes + (size_t)t * columns : NULL};
+    if (g->layer_norm && forward) sum_columns(be, &v);
     if (g->layer_norm) load_statistics(be, &v);
     return v;
-}
-
-/* The row of `raw` that holds a unit's gate. */
-static inline size_t row_of(const view *v, size_t gate, size_t unit) {
-    return (unit / v->block * v->gates + gate) * v->block + unit % v->block;
 }
 
 /* The normalised raw of a unit's gate, before gain and bias; without layer norm, raw itself. */
@@ -202,9 +238,10 @@ static inline void norm_backward_row(backend *be, const view *v, size_t gate, si
     }
 }
 
-void CPU(norm_backward)(backend *be, const cell *c, int s, int t) {
-    FLUSH_DENORMALS(be);
-    view v = view_step(be, c, s, t);
+/* The gradient at W x, in place of raw, from dpre and dsums. */
+static void norm_backward(backend *be, const view *of) {
+    const view v = *of;
+    if (!v.g->layer_norm) return;
 #pragma omp parallel for num_threads(cpu_of(be)->threads) firstprivate(v)
     for (int chunk = 0; chunk < CHUNKS; chunk++) {
         part p = part_of(&v, chunk);
@@ -220,7 +257,7 @@ void CPU(norm_backward)(backend *be, const cell *c, int s, int t) {
 
 void CPU(activate)(backend *be, const cell *c, int s, int t) {
     FLUSH_DENORMALS(be);
-    view v = view_step(be, c, s, t);
+    view v = view_step(be, c, s, t, true);
     const stage *g = v.g;
 #pragma omp parallel for num_threads(cpu_of(be)->threads) firstprivate(v)
     for (int chunk = 0; chunk < CHUNKS; chunk++) {
@@ -250,7 +287,7 @@ void CPU(activate)(backend *be, const cell *c, int s, int t) {
 
 void CPU(activate_backward)(backend *be, const cell *c, int s, int t) {
     FLUSH_DENORMALS(be);
-    view v = view_step(be, c, s, t);
+    view v = view_step(be, c, s, t, false);
     const stage *g = v.g;
     const real *dx = c->dx;
     real *partials = feature_partials(be, &v);
@@ -286,6 +323,7 @@ void CPU(activate_backward)(backend *be, const cell *c, int s, int t) {
         }
     }
     keep_features(&v, partials);
+    norm_backward(be, &v);
 }
 
 /* ------------------------------------------------------------------------------------- gates
@@ -466,7 +504,7 @@ static inline void forward_unit(backend *be, const cell *c, const view *v, const
 
 void CPU(gates)(backend *be, const cell *c, int t) {
     FLUSH_DENORMALS(be);
-    view v = view_step(be, c, c->stages - 1, t);
+    view v = view_step(be, c, c->stages - 1, t, true);
     size_t plane = v.units * v.columns;
     real *before = (real *)c->c + (size_t)t * plane;
     forward_step f = {before, before + plane, (real *)c->h + ((size_t)t + 1) * plane};
@@ -549,7 +587,7 @@ static inline void keep_gates(const view *v, size_t unit, const shares add[GATES
 
 void CPU(gates_backward)(backend *be, const cell *c, int t) {
     FLUSH_DENORMALS(be);
-    view v = view_step(be, c, c->stages - 1, t);
+    view v = view_step(be, c, c->stages - 1, t, false);
     size_t plane = v.units * v.columns;
     const real *before = (const real *)c->c + (size_t)t * plane;
     bool last = t == c->steps - 1;
@@ -584,7 +622,7 @@ void CPU(gates_backward)(backend *be, const cell *c, int t) {
         }
     }
     keep_features(&v, partials);
-    if (c->stage[c->stages - 1].layer_norm) CPU(norm_backward)(be, c, c->stages - 1, t);
+    norm_backward(be, &v);
 }
 
 /* ------------------------------------------------------------------------------------- table */

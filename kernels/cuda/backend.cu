@@ -316,7 +316,6 @@ static void fill_table(backend *be, precision precision) {
     be->activate_backward = cuda_activate_backward;
     be->gates = cuda_gates;
     be->gates_backward = cuda_gates_backward;
-    be->norm_backward = cuda_norm_backward;
     be->table_backward = cuda_table_backward;
     be->softmax_cross_entropy = cuda_softmax_cross_entropy;
     be->sample = cuda_sample;

@@ -40,7 +40,7 @@ static void issue_product(void *argument, int set) {
     }
     switch (j->product) {
     case PRODUCT_FPROP:
-        be->fprop(be, j->device, j->left, j->right, 1, j->columns, j->out, OPERAND, NULL);
+        be->fprop(be, j->device, j->left, j->right, 1, j->columns, j->out, OPERAND);
         return;
     case PRODUCT_DGRAD:
         be->dgrad(be, j->device, j->left, j->right, 1, j->columns, j->out, OPERAND);

@@ -123,7 +123,7 @@ static void issue_ours(void *argument, int set) {
     void *right = o->right + (size_t)set * o->right_bytes;
     void *out = o->out + (size_t)set * o->out_bytes;
     switch (j->cell->product) {
-    case PRODUCT_FPROP: be->fprop(be, l, left, right, 1, j->columns, out, OPERAND, NULL); return;
+    case PRODUCT_FPROP: be->fprop(be, l, left, right, 1, j->columns, out, OPERAND); return;
     case PRODUCT_DGRAD: be->dgrad(be, l, left, right, 1, j->columns, out, OPERAND); return;
     default: be->wgrad(be, l, left, right, j->steps, j->columns, out, j->b->workspace); return;
     }

@@ -292,7 +292,7 @@ static void compute(smallworld_product *p, const call *c, const void *a, const v
         if (p->taps) {
             be->conv_fprop(be, p->device, p->taps, a, b, columns, out);
         } else {
-            be->fprop(be, p->device, a, b, 1, columns, out, OPERAND, NULL);
+            be->fprop(be, p->device, a, b, 1, columns, out, OPERAND);
         }
         break;
     case CALL_DGRAD:

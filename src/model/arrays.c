@@ -106,10 +106,10 @@ static void plan_tables(model *m, model_layer *y) {
     }
     const table_width inner = model_inner_tables(&m->config);
     const size_t tables = layout_rows(m->projection_layouts[inner]) * row;
-    ADD(PLAN_ACTIVATIONS, be->sums_bytes(be, 2, VOCABULARY), y->table_sums);
     for (int i = 0; i < 2; i++) {
         stage *g = &y->tables[i].stage[0];
         ADD(PLAN_ACTIVATIONS, tables / 2, g->out);
+        ADD(PLAN_ACTIVATIONS, be->sums_bytes(be, 1, VOCABULARY), g->sums);
         if (!training) continue;
         ADD(PLAN_ACTIVATIONS, tables / 2, y->tables[i].dx);
         ADD(PLAN_ACTIVATIONS, be->sums_bytes(be, 1, VOCABULARY), g->dsums);
@@ -158,7 +158,6 @@ static void connect_layer(model *m, model_layer *y) {
             stage *g = &y->tables[i].stage[0];
             y->tables[i].bytes = m->no_bytes;
             g->raw = projected[inner] + (size_t)i * table[inner];
-            g->sums = (char *)y->table_sums + (size_t)i * be->sums_bytes(be, 1, VOCABULARY);
             g->dpre = dprojected[inner] ? dprojected[inner] + (size_t)i * table[inner] : NULL;
             c->stage[i].table = g->out;
             c->stage[i].dtable = y->tables[i].dx;

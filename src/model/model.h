@@ -124,9 +124,8 @@ typedef struct model_layer {
     int embedding; /* its number in the parameter table */
     input_tables inputs[TABLE_WIDTHS];
     stage_parameters table_parameters[2];
-    cell cell;        /* h, c, and everything stages need, of one segment */
-    cell tables[2];   /* deep: the layer norms of M and A, as cells of one stage */
-    void *table_sums; /* deep: of the projected tables */
+    cell cell;      /* h, c, and everything stages need, of one segment */
+    cell tables[2]; /* deep: the layer norms of M and A, as cells of one stage */
 } model_layer;
 
 typedef struct model {

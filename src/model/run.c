@@ -76,8 +76,7 @@ static void forward_table(model *m, model_layer *y) {
         const input_tables *in = &y->inputs[w];
         if (!in->projected) continue;
         be->fprop(be, m->projection_devices[w], model_operand_place(m, in->projection),
-                  model_operand_place(m, y->embedding), 1, VOCABULARY, in->projected, OPERAND,
-                  deep && m->config.layer_norm ? y->table_sums : NULL);
+                  model_operand_place(m, y->embedding), 1, VOCABULARY, in->projected, OPERAND);
     }
     for (int i = 0; deep && i < 2; i++) be->activate(be, &y->tables[i], 0, 0);
     be->prepare_entries(be, &y->cell);
@@ -97,7 +96,7 @@ static void forward_layers(model *m, int k, bool keep, bool training) {
         if (y > 0) {
             int s = model_below_stage(&m->config, y);
             be->fprop(be, m->devices[s], model_operand_place(m, m->stage_parameters[s].weight),
-                      output_of(m, y - 1), c.steps, c.columns, m->below, OPERAND, NULL);
+                      output_of(m, y - 1), c.steps, c.columns, m->below, OPERAND);
         }
         be->cell_forward(be, &c);
     }
@@ -105,7 +104,7 @@ static void forward_layers(model *m, int k, bool keep, bool training) {
 
 static void forward_logits(model *m, const cell *c) {
     m->be->fprop(m->be, m->head_device, model_operand_place(m, m->head_weight),
-                 output_of(m, m->layers - 1), c->steps, m->columns, m->logits, REAL, NULL);
+                 output_of(m, m->layers - 1), c->steps, m->columns, m->logits, REAL);
 }
 
 static void forward_head(model *m, const cell *c, void *dlogits) {
@@ -127,10 +126,7 @@ static void backward_table(model *m, model_layer *y) {
     const bool deep = m->config.cell == CELL_DEEP;
     void *dembedding = model_gradient_place(m, y->embedding);
     bool first = true;
-    for (int i = 0; deep && i < 2; i++) {
-        be->activate_backward(be, &y->tables[i], 0, 0);
-        if (m->config.layer_norm) be->norm_backward(be, &y->tables[i], 0, 0);
-    }
+    for (int i = 0; deep && i < 2; i++) be->activate_backward(be, &y->tables[i], 0, 0);
     for (int w = 0; w < TABLE_WIDTHS; w++) {
         const input_tables *in = &y->inputs[w];
         if (!in->projected) continue;

@@ -141,7 +141,7 @@ static void upload_weights(logistic *l, const double *weights, int models) {
 static void multiply_panel(logistic *l, size_t row) {
     backend *be = l->be;
     be->fprop(be, panel_layout(l, row), panel_features(l, row), l->device_w, 1, (int)l->columns,
-              l->device_z, REAL, NULL);
+              l->device_z, REAL);
     be->download(be, l->z + row * l->columns, l->device_z,
                  panel_rows(l, row) * l->columns * sizeof(float));
 }

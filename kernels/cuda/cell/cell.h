@@ -11,26 +11,17 @@ void cuda_activate(backend *be, const cell *c, int s, int t);
 void cuda_activate_backward(backend *be, const cell *c, int s, int t);
 void cuda_gates(backend *be, const cell *c, int t);
 void cuda_gates_backward(backend *be, const cell *c, int t);
-void cuda_norm_backward(backend *be, const cell *c, int s, int t);
 void cuda_table_backward(backend *be, const cell *c, int s);
 
 /* The operations as a sequence issues them, see sequence.cu. They add to sums that the sequence has
  * zeroed. With `early` a kernel starts while the product before it ends; that product must write
  * nothing that the gates read before they wait for it. */
+void activate_run(backend *be, const cell *c, int s, int t);
 void activate_backward_run(backend *be, const cell *c, int s, int t);
-void add_rows_run(backend *be, const device_layout *l, const void *x, int columns, void *y,
-                  void *sums);
 void gates_run(backend *be, const cell *c, int t, bool early);
 void gates_backward_run(backend *be, const cell *c, int t, bool early);
 
-/* A stage with layer norm as one kernel besides its product, where it fits. Forward also computes
- * the sums of raw, and backward does the work of norm_backward. */
-bool whole_stages_fit(const backend *be, const cell *c, bool forward);
-void activate_whole_run(backend *be, const cell *c, int s, int t);
-void activate_backward_whole_run(backend *be, const cell *c, int s, int t);
-
-void cuda_add_rows(backend *be, const device_layout *l, const void *x, int columns, void *y,
-                   void *sums);
+void cuda_add_rows(backend *be, const device_layout *l, const void *x, int columns, void *y);
 
 /* The gradient of the table of a one-gate stage, from the gradient at its entries, on tensor cores;
  * see table_gradient_hopper.cu. */

@@ -592,6 +592,6 @@ void gates_backward_run(backend *be, const cell *c, int t, bool early) {
 }
 
 void cuda_gates_backward(backend *be, const cell *c, int t) {
-    cuda_zero_dsums(be, c, c->stages - 1, t);
+    stage_zero_sums(be, c, c->stages - 1, t, true);
     gates_backward_run(be, c, t, false);
 }

@@ -1,22 +1,14 @@
 /* The gates of a cell, with layer norm. The equations stand in ops.h; how units and columns are
- * shared out, in gates.cuh.
+ * shared out, in whole.cuh.
  *
  * Floor, in bytes a unit and stream (bf16): 8 raw, 8 c, 2 h. Besides, the input table's entries, of
- * which a step of text touches about a third.
- *
- * Thread blocks take one span of columns each, so that each makes layer norm's statistics of that
- * span alone. What did not help: docs/kernels/cell.md. */
+ * which a step of text touches about a third. What did not help: docs/kernels/cell.md. */
 #include "cell/gates.cuh"
+#include "cell/whole.cuh"
 
-enum {
-    FORWARD_WARPS = 8,
-    FORWARD_UNITS = 512 /* at most, whose gains have room */
-};
-
-/* Thread blocks on a multiprocessor. From 256 columns on, four in bf16 are 1 us a step faster than
- * three; four in fp32 would spill registers. */
-template <typename T> static constexpr __host__ __device__ int forward_resident() {
-    return sizeof(T) == 2 ? 4 : 3;
+/* Twice as many warps of bf16 as of fp32, whose registers would spill. */
+template <typename T> static constexpr __host__ __device__ int forward_warps() {
+    return sizeof(T) == 2 ? 32 : 16;
 }
 
 /* ------------------------------------------------------------------------------------ entries */
@@ -48,71 +40,66 @@ void cuda_prepare_entries(backend *be, const cell *c) {
 /* ------------------------------------------------------------------------------------- gates */
 
 template <typename T, int VEC>
-static __global__ void __launch_bounds__(FORWARD_WARPS * 32, forward_resident<T>())
+static __global__ void __launch_bounds__(forward_warps<T>() * 32, 1)
     gates_forward(const __grid_constant__ view<T> v) {
-    const int SPAN = 32 * VEC, PER_THREAD = GATES * SPAN / (FORWARD_WARPS * 32);
-    extern __shared__ __align__(16) float st[]; /* [GATES][2][SPAN] */
-    float *gains = st + K * SPAN;
-    const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
-    const int first = blockIdx.x * v.units, last = min(first + v.units, v.width);
-    const int n0 = blockIdx.y * SPAN, n = n0 + lane * VEC;
-    const uint32_t bytes = load_bytes<VEC>(v.bytes + n);
-    fetch_gains(v, first, last - first, gains);
-    int unit = first + warp;
+    extern __shared__ __align__(16) float shared[];
+    const int WARPS = forward_warps<T>();
+    const whole_stage<T, VEC, GATES, 1, WARPS> a(v, shared);
+    const int start = a.first + a.warp, column = a.lane * VEC;
     gate_inputs<T, VEC> in;
-    if (unit < last) {
-        in.fetch_entries(v, unit, bytes);
-        in.fetch_c(v, unit, n);
+    uint32_t bytes = load_bytes<VEC>(v.bytes + column);
+    fetch_gains(v, a.first, a.last - a.first, a.units);
+    if (start < a.last) {
+        in.fetch_entries(v, start, bytes);
+        in.fetch_c(v, start, column);
     }
     wait_for_earlier();
     let_next_start();
-    if (unit < last) in.fetch_raw(v, unit, n);
-    make_statistics<PER_THREAD>(v, threadIdx.x / SPAN * PER_THREAD, n0 + threadIdx.x % SPAN, SPAN,
-                                st + threadIdx.x % SPAN);
-    scale_gains<T>(last - first, gains);
-    __syncthreads();
+    scale_gains<T>(a.last - a.first, a.units);
+    for (int span = 0; span < v.columns / a.SPAN; span++) {
+        const int n = span * a.SPAN + column;
+        if (span > 0 && start < a.last) {
+            bytes = load_bytes<VEC>(v.bytes + n);
+            in.fetch_entries(v, start, bytes);
+            in.fetch_c(v, start, n);
+        }
+        a.normalise(v, span);
+        if (start < a.last) a.fetch_raw(v, start, n, in.raw);
 #pragma unroll 1
-    for (; unit < last; unit += FORWARD_WARPS) {
-        const int after = unit + FORWARD_WARPS;
-        const uint32_t at = state_row(v, unit) + n;
-        gate_values<VEC> q;
-        float z[GATES][VEC], state[VEC], h[VEC];
-        q.take_raw(in);
-        preactivate(v, st + lane * VEC, gains + (unit - first) * K, in, unit, n, q, z);
-        if (after < last) {
-            in.fetch_raw(v, after, n);
-            in.fetch_entries(v, after, bytes);
-        }
-        squash<T>(z, q);
+        for (int unit = start; unit < a.last; unit += WARPS) {
+            const int after = unit + WARPS;
+            const uint32_t at = state_row(v, unit) + n;
+            gate_values<VEC> q;
+            float z[GATES][VEC], state[VEC], h[VEC];
+            q.take_raw(in);
+            preactivate(v, a.st + column, a.units + (unit - a.first) * K, in, unit, n, q, z);
+            if (after < a.last) {
+                a.fetch_raw(v, after, n, in.raw);
+                in.fetch_entries(v, after, bytes);
+            }
+            squash<T>(z, q);
 #pragma unroll
-        for (int i = 0; i < VEC; i++) {
-            state[i] = q.f[i] * in.c.value(i) + q.i[i] * q.u[i];
-            h[i] = q.o[i] * tanh_<T>(state[i]);
+            for (int i = 0; i < VEC; i++) {
+                state[i] = q.f[i] * in.c.value(i) + q.i[i] * q.u[i];
+                h[i] = q.o[i] * tanh_<T>(state[i]);
+            }
+            if (after < a.last) in.fetch_c(v, after, n);
+            store(v.c_after + at, state);
+            store(v.h + at, h);
         }
-        if (after < last) in.fetch_c(v, after, n);
-        store(v.c_after + at, state);
-        store(v.h + at, h);
     }
 }
 
-template <typename T, int VEC> static void launch_gates(backend *be, view<T> v, bool early) {
-    const int span = 32 * VEC, spans = v.columns / span;
-    int blocks = max(cuda_of(be)->processors * forward_resident<T>() / spans, 1); /* of a span */
-    v.units = min((v.width + blocks - 1) / blocks, (int)FORWARD_UNITS);
-    blocks = (v.width + v.units - 1) / v.units;
-    cuda_launch(be, "gates", early, gates_forward<T, VEC>, dim3(blocks, spans), FORWARD_WARPS * 32,
-                (size_t)K * (span + v.units) * sizeof(float), v);
-}
-
-template <typename T> static void launch_spans(backend *be, const cell *c, int t, bool early) {
+template <typename T> static void run_gates(backend *be, const cell *c, int t, bool early) {
     view<T> v = view_step<T>(be, c, c->stages - 1, t);
-    v.columns % 128 == 0 ? launch_gates<T, 4>(be, v, early) : launch_gates<T, 2>(be, v, early);
+    LAUNCH_WHOLE(be, gates_forward, GATES, 1, forward_warps<T>(), v, early, "gates");
 }
 
 void gates_run(backend *be, const cell *c, int t, bool early) {
-    DISPATCH(be, launch_spans, be, c, t, early);
+    DISPATCH(be, run_gates, be, c, t, early);
 }
 
 void cuda_gates(backend *be, const cell *c, int t) {
+    stage_zero_sums(be, c, c->stages - 1, t, false);
     gates_run(be, c, t, false);
 }

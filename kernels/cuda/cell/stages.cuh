@@ -13,9 +13,12 @@
 template <typename T> struct view {
     int width, columns, gates; /* width: units of the stage */
     int units;                 /* of a thread block */
-    int log_block, node_rows;  /* a node's first row lies node_rows after its first unit's number */
-    uint32_t gate_rows;        /* elements from one gate of a unit to the next */
+    int kept; /* of these, or backward of a warp's gates: whose rows stay in shared memory */
+    int log_block, node_rows; /* a node's first row lies node_rows after its first unit's number */
+    uint32_t gate_rows;       /* elements from one gate of a unit to the next */
     bool layer_norm, relu;
+    bool scratch; /* dpre of this step alone; of the gates, that of a span and the next: [2][unit]
+                     [GATES][columns of a span] */
     bool start, asked; /* dgain and dbias start here; dx asks something of h */
     table_use use;
     int stride;
@@ -27,8 +30,6 @@ template <typename T> struct view {
     const uint8_t *bytes;
     /* gates only */
     const T *entries; /* [width / stride][VOCABULARY][GATES]: the table, interleaved; or NULL */
-    int kept;         /* units of a warp whose raw and dpre stay in shared memory */
-    bool scratch;     /* dpre is that of a span and the next: [2][unit][GATES][columns of a span] */
     float *table_sums;
     const void *texts; /* of the step's spans, see gates_table_gradient.cuh */
     bool lasting;      /* dc stays in the L2 until the next step */
@@ -205,6 +206,14 @@ template <int VEC> static __device__ inline void store_shared(float *to, const f
     store_shared(to, p);
 }
 
+/* Copies a packet to shared memory; see copy_async_whole. */
+template <typename T, int COUNT>
+static __device__ inline void copy_packet_async(packet<T, COUNT> *to, const T *from) {
+    asm volatile("cp.async.ca.shared.global [%0], [%1], %2;" ::"r"(shared_address(to)), "l"(from),
+                 "n"(COUNT * sizeof(T))
+                 : "memory");
+}
+
 /* The bytes of VEC columns. */
 template <int VEC> static __device__ inline uint32_t load_bytes(const uint8_t *from) {
     return VEC == 4 ? *(const uint32_t *)from : *(const uint16_t *)from;
@@ -267,45 +276,12 @@ static __device__ inline void finish_statistics(const view<T> &v, float mean, fl
     kept[v.columns + n] = scale;
 }
 
-/* Forward: computes the statistics of column n, of COUNT gates from `gate` on, from the sums, and
- * stores them in shared memory, [gates][2][stride], where st points to the column. The sums are
- * fetched together, since each trip to the L2 takes most of a microsecond. */
-template <int COUNT, typename T>
-static __device__ void make_statistics(const view<T> &v, int gate, int n, int stride, float *st) {
-    fixed_sum sums[COUNT][2] = {};
-#pragma unroll
-    for (int i = 0; i < COUNT * 2; i++) {
-        if (!v.layer_norm) break;
-        const fixed *from = v.sums + (gate + i / 2) * sums_gate(v.columns);
-        sums[i / 2][i % 2] = fetch_fixed(from, v.columns, i % 2, n);
-    }
-#pragma unroll
-    for (int i = 0; i < COUNT; i++) {
-        float *of = st + (gate + i) * 2 * stride;
-        of[0] = 0;
-        of[stride] = 1;
-        if (!v.layer_norm) continue;
-        finish_statistics(v, decode_fixed(sums[i][0], SCALE_SUM) / v.width,
-                          decode_fixed(sums[i][1], SCALE_SQUARE) / v.width, gate + i, n, of,
-                          stride);
-    }
-}
-
 /* Backward: reads the statistics of a stage's one gate. */
 template <typename T>
 static __device__ void read_statistics(const view<T> &v, int n, int stride, float *st) {
     const float *kept = kept_statistics(v.sums, v.columns) + n;
 #pragma unroll
     for (int i = 0; i < 2; i++) st[i * stride] = v.layer_norm ? kept[i * v.columns] : i;
-}
-
-/* Backward: the means over the units of gain dpre, and of gain dpre v. */
-template <typename T>
-static __device__ void read_means(const view<T> &v, int n, int stride, float *means) {
-    const fixed_sum sums[2] = {fetch_fixed(v.dsums, v.columns, 0, n),
-                               fetch_fixed(v.dsums, v.columns, 1, n)};
-#pragma unroll
-    for (int i = 0; i < 2; i++) means[i * stride] = decode_fixed(sums[i], SCALE_DSUM) / v.width;
 }
 
 /* The statistics of VEC columns of one gate; st points to the first of them. */
@@ -347,7 +323,7 @@ template <int K> static __device__ inline void warp_sums(float (&x)[K]) {
     for (; step > 0; step /= 2) x[0] += __shfl_xor_sync(~0u, x[0], step);
 }
 
-/* Zeroes dsums of a step. */
-void cuda_zero_dsums(backend *be, const cell *c, int s, int t);
+/* Zeroes a stage's sums of a step, or dsums. */
+void stage_zero_sums(backend *be, const cell *c, int s, int t, bool backward);
 
 #endif

@@ -9,7 +9,6 @@
  *
  * A new kernel needs a row here, its functions in kernels.h, and a test by its name in
  * tests/test_dispatch.c. */
-#include "device/fixed_sums.h"
 #include "products/kernels.h"
 
 #include <stdio.h>
@@ -97,10 +96,8 @@ static bool gather_prefers(const device_layout *device, const void *, const prod
     return c->taps || l->gates > 1 || c->columns > 96 || l->in_block > 32;
 }
 
-/* Layer norm's sums of four gates are faster as part of the product, which few_columns cannot
- * do. */
-static bool few_columns_takes(const device_layout *device, const void *, const product_call *c) {
-    return is_one_step(c) && !(c->sums && device->host.gates > 1);
+static bool takes_one_step(const device_layout *, const void *, const product_call *c) {
+    return is_one_step(c);
 }
 
 /* With more columns, sharing tiles pays. */
@@ -130,7 +127,7 @@ static const call_condition
     one_step_from_128 =  {"one step of 128 columns or more", takes_one_step_from_128},
     gather_calls =       {"one step: one gate from 96 columns, all else by 64", gather_takes},
     from_128 =           {"128 columns, or 96 of larger blocks", gather_prefers},
-    few_columns_calls =  {"one step, and of four gates no sums for layer norm", few_columns_takes},
+    one_step =           {"one step", takes_one_step},
     up_to_128 =          {"at most 128 columns of one gate, 32 of four", few_columns_prefers},
     much_work =          {"four gates, or more columns or blocks", small_blocks_prefers},
     needs_packing =      {"several steps, or a stride, to pack", wgrad_dense_prefers};
@@ -142,7 +139,6 @@ typedef enum gpu { ANY_GPU, HOPPER } gpu; /* ANY_GPU: from sm_80 on */
 
 #define ONLY(which) (1u << (which))
 
-/* `makes_sums`: fprop adds layer norm's sums as it stores y; otherwise a kernel of its own does. */
 typedef struct product_kernel {
     const char *name;
     unsigned operations;
@@ -150,7 +146,6 @@ typedef struct product_kernel {
     unsigned precisions;
     const layout_condition *fits;
     const call_condition *takes, *prefers;
-    bool makes_sums;
     kernel_plan *plan; /* NULL: it needs no tables */
     kernel_run *run;
 } product_kernel;
@@ -161,43 +156,43 @@ enum { IN_FP32 = ONLY(FP32), IN_BF16 = ONLY(BF16), IN_ANY = IN_FP32 | IN_BF16 };
 
 // clang-format off
 /* {name, products, GPU, precisions,
- *      fits, takes, prefers, makes_sums, plan, run} */
+ *      fits, takes, prefers, plan, run} */
 static const product_kernel kernels[] = {
     {"wgrad_dense",         W,         HOPPER,  IN_BF16,
-        &dense_even,         &all_calls,         &needs_packing, false,
+        &dense_even,         &all_calls,         &needs_packing,
         NULL,                    wgrad_dense_run},
     {"cublas",              F | D | W, ANY_GPU, IN_ANY,
-        &dense,              &all_calls,         &all_calls,     false,
+        &dense,              &all_calls,         &all_calls,
         NULL,                    cublas_run},
     {"fprop_gates",         F,         HOPPER,  IN_BF16,
-        &four_gates,         &one_step_by_64,    &all_calls,     true,
+        &four_gates,         &one_step_by_64,    &all_calls,
         fprop_gates_plan,        fprop_gates_run},
     {"gather",              F | D | TAPS, HOPPER, IN_BF16,
-        &one_or_four_gates,  &gather_calls,      &from_128,      false,
+        &one_or_four_gates,  &gather_calls,      &from_128,
         gather_plan,             gather_run},
     {"wgrad_gates",         W,         HOPPER,  IN_BF16,
-        &rows_by_128,        &all_calls,         &all_calls,     false,
+        &rows_by_128,        &all_calls,         &all_calls,
         wgrad_gates_plan,        wgrad_gates_run},
     {"wgrad_one_gate",      W | TAPS,  HOPPER,  IN_BF16,
-        &one_gate,           &all_calls,         &all_calls,     false,
+        &one_gate,           &all_calls,         &all_calls,
         wgrad_one_gate_plan,     wgrad_one_gate_run},
     {"small_blocks",        F | D,     HOPPER,  IN_BF16,
-        &blocks_of_8_and_16, &one_step_from_128, &much_work,     false,
+        &blocks_of_8_and_16, &one_step_from_128, &much_work,
         small_blocks_plan,       small_blocks_run},
     {"wgrad_small_blocks",  W,         HOPPER,  IN_BF16,
-        &blocks_of_8_and_16, &all_calls,         &all_calls,     false,
+        &blocks_of_8_and_16, &all_calls,         &all_calls,
         wgrad_small_blocks_plan, wgrad_small_blocks_run},
     {"few_columns",         F | D,     ANY_GPU, IN_BF16,
-        &sparse,             &few_columns_calls, &up_to_128,     false,
+        &sparse,             &one_step,          &up_to_128,
         few_columns_plan,        few_columns_run},
     {"portable_bf16",       F | D | TAPS, ANY_GPU, IN_BF16,
-        &sparse,             &all_calls,         &all_calls,     true,
+        &sparse,             &all_calls,         &all_calls,
         NULL,                    portable_bf16_run},
     {"portable_bf16",       W | TAPS,  ANY_GPU, IN_BF16,
-        &sparse,             &all_calls,         &all_calls,     false,
+        &sparse,             &all_calls,         &all_calls,
         portable_wgrad_plan,     portable_bf16_run},
     {"portable_fp32",       F | D | W | TAPS, ANY_GPU, IN_FP32,
-        &sparse,             &all_calls,         &all_calls,     false,
+        &sparse,             &all_calls,         &all_calls,
         portable_wgrad_plan,     portable_fp32_run},
 };
 // clang-format on
@@ -349,55 +344,43 @@ static void make_product(backend *be, const device_layout *device, const product
     if (cuda_of(be)->explained) explain_product(be, device, c, i);
     kernels[i].run(be, device, device->plan[i], c);
     cuda_launched(be, operation_names[c->op]);
-    if (c->sums && !kernels[i].makes_sums) {
-        cuda_column_sums(be, l, c->out, c->steps, c->columns, c->sums);
-    }
 }
 
 void cuda_fprop(backend *be, const device_layout *device, const void *w, const void *x, int steps,
-                int columns, void *y, element type, void *sums) {
-    product_call c = {FPROP, steps, columns, type, w, x, y, sums, NULL};
+                int columns, void *y, element type) {
+    product_call c = {FPROP, steps, columns, type, w, x, y};
     if (be->precision != BF16) c.type = OPERAND;
-    if (sums) cuda_zero_sums(be, sums, device->host.gates * steps, columns);
-    make_product(be, device, &c);
-}
-
-void products_fprop_adding(backend *be, const device_layout *device, const void *w, const void *x,
-                           int columns, void *y, void *sums) {
-    const product_call c = {FPROP, 1, columns, OPERAND, w, x, y, sums, NULL};
     make_product(be, device, &c);
 }
 
 void cuda_dgrad(backend *be, const device_layout *device, const void *w, const void *dy, int steps,
                 int columns, void *dx, element type) {
-    product_call c = {DGRAD, steps, columns, type, w, dy, dx, NULL, NULL};
+    product_call c = {DGRAD, steps, columns, type, w, dy, dx};
     if (be->precision != BF16) c.type = OPERAND;
     make_product(be, device, &c);
 }
 
 void cuda_wgrad(backend *be, const device_layout *device, const void *dy, const void *x, int steps,
                 int columns, void *dw, void *workspace) {
-    const product_call c = {WGRAD, steps, columns, REAL, dy, x, dw, NULL, workspace};
+    const product_call c = {WGRAD, steps, columns, REAL, dy, x, dw, workspace};
     make_product(be, device, &c);
 }
 
 void cuda_conv_fprop(backend *be, const device_layout *device, const tap_table *taps, const void *w,
                      const void *x, int columns, void *y) {
-    const product_call c = {FPROP, taps->out_positions, columns, OPERAND, w, x, y, NULL, NULL,
-                            taps};
+    const product_call c = {FPROP, taps->out_positions, columns, OPERAND, w, x, y, NULL, taps};
     make_product(be, device, &c);
 }
 
 void cuda_conv_dgrad(backend *be, const device_layout *device, const tap_table *taps, const void *w,
                      const void *dy, int columns, void *dx) {
-    const product_call c = {DGRAD, taps->in_positions, columns, OPERAND, w, dy, dx, NULL, NULL,
-                            taps};
+    const product_call c = {DGRAD, taps->in_positions, columns, OPERAND, w, dy, dx, NULL, taps};
     make_product(be, device, &c);
 }
 
 void cuda_conv_wgrad(backend *be, const device_layout *device, const tap_table *taps,
                      const void *dy, const void *x, int columns, void *dw) {
-    const product_call c = {WGRAD, taps->out_positions, columns, REAL, dy, x, dw, NULL, NULL, taps};
+    const product_call c = {WGRAD, taps->out_positions, columns, REAL, dy, x, dw, NULL, taps};
     make_product(be, device, &c);
 }
 

@@ -7,8 +7,7 @@
 
 typedef enum operation { FPROP, DGRAD, WGRAD } operation;
 
-/* One product to compute; see ops.h for the shapes. `sums`, for fprop: layer norm's sums of y are
- * added here, and are zero before; or NULL. `workspace`: for wgrad of a dense W. `taps`: of a
+/* One product to compute; see ops.h for the shapes. `workspace`: for wgrad of a dense W. `taps`: of a
  * convolution, whose steps are the positions of the result, of wgrad those of dy; or NULL. */
 typedef struct product_call {
     operation op;
@@ -16,7 +15,7 @@ typedef struct product_call {
     element type;             /* of out */
     const void *left, *right; /* W and x; W and dy; dy and x */
     void *out;                /* y, dx, dW */
-    void *sums, *workspace;
+    void *workspace;
     const tap_table *taps;
 } product_call;
 
@@ -31,8 +30,7 @@ typedef void kernel_run(backend *be, const device_layout *device, const void *pl
 void products_plan(backend *be, device_layout *device, const layout *l);
 
 /* The name of the kernel that computes this product; NULL, with the reason, if the kernel that was
- * forced does not take it. Of `c` only op, steps, columns, type, and whether there are sums
- * matter. */
+ * forced does not take it. Of `c` only op, steps, columns and type matter. */
 const char *product_kernel_name(backend *be, const device_layout *device, const product_call *c,
                                 error *err);
 
@@ -44,7 +42,7 @@ bool products_force(backend *be, const char *name, error *err);
 
 /* The operations of ops.h. */
 void cuda_fprop(backend *be, const device_layout *l, const void *w, const void *x, int steps,
-                int columns, void *y, element type, void *sums);
+                int columns, void *y, element type);
 void cuda_dgrad(backend *be, const device_layout *l, const void *w, const void *dy, int steps,
                 int columns, void *dx, element type);
 void cuda_wgrad(backend *be, const device_layout *l, const void *dy, const void *x, int steps,
@@ -57,9 +55,5 @@ void cuda_conv_dgrad(backend *be, const device_layout *l, const tap_table *taps,
                      const void *dy, int columns, void *dx);
 void cuda_conv_wgrad(backend *be, const device_layout *l, const tap_table *taps, const void *dy,
                      const void *x, int columns, void *dw);
-
-/* fprop of one step to operands. Adds to `sums`, which the caller has zeroed; or NULL. */
-void products_fprop_adding(backend *be, const device_layout *l, const void *w, const void *x,
-                           int columns, void *y, void *sums);
 
 #endif

@@ -12,17 +12,16 @@
  * of dividing, and an elected lane issues the copies.
  *
  * The warps that multiply only round a finished tile and leave it in shared memory. Three warps
- * beside the producer store it and add it to layer norm's sums, which they keep over all tiles.
- * Partial sums of other parts arrive as further stages of the ring, loaded ahead as weights are.
+ * beside the producer store it. Partial sums of other parts arrive as further stages of the ring, loaded ahead as weights are.
  *
  * More than 1,024 columns come 1,024 at a time, so that the L2 keeps their x.
  *
  * Up to 128 columns the kernel starts while the one before ends, and lets the next one do the same:
  * with the gates' kernel a step of 128 columns takes 76.4 us, of 64 columns 61.
  *
- * At 18,432 units, block 32, 22,064 blocks, layer norm's sums included, on an H200, in us at 128,
- * 256 and 512 columns: 60, 87, 147; without partial sums 56, 81, 141; without finishing tiles
- * either 50, 68, 124. What did not help: docs/kernels/fprop-dgrad.md. */
+ * At 18,432 units, block 32, 22,064 blocks, on an H200, when it also made layer norm's sums, in us
+ * at 128, 256 and 512 columns: 60, 87, 147; without partial sums 56, 81, 141; without finishing
+ * tiles either 50, 68, 124. What did not help: docs/kernels/fprop-dgrad.md. */
 #include "products/hopper/hopper.cuh"
 
 enum {
@@ -85,7 +84,6 @@ void *fprop_gates_plan(backend *be, device_layout *device, const layout *l) {
 typedef struct fprop_gates_arguments {
     const fprop_gates_source *source;
     const fprop_gates_tile *tile;
-    fixed *sums;
     int columns, b;
     bool overlaps; /* whether it overlaps the previous and the next kernel */
     partial_sums partial;
@@ -278,76 +276,7 @@ static __device__ __forceinline__ void hand_out(uint32_t base, int &use,
     }
 }
 
-/* Sums of four columns and of their squares over the rows ROW, ROW + STEP, ... of 16, always in the
- * order of a binary tree. */
-template <int ROW, int STEP>
-static __device__ __forceinline__ void add_rows(uint32_t rows, float (&sum)[8]) {
-    if constexpr (STEP == UNITS / 2) {
-        uint2 four = shared_load2((rows ^ (ROW & 7) << 4) + ROW * BOX_ROW);
-#pragma unroll
-        for (int i = 0; i < 4; i++) {
-            uint32_t two = i < 2 ? four.x : four.y;
-            float v = __uint_as_float(i % 2 ? two & 0xFFFF0000u : two << 16);
-            sum[i] = v;
-            sum[4 + i] = v * v;
-        }
-    } else {
-        float other[8];
-        add_rows<ROW, STEP * 2>(rows, sum);
-        add_rows<ROW + STEP, STEP * 2>(rows, other);
-#pragma unroll
-        for (int i = 0; i < 8; i++) sum[i] += other[i];
-    }
-}
-
-/* Adds a box to a warp's sums for layer norm. Half of the lanes add the even units, half the odd
- * ones, each of four columns. */
-static __device__ __forceinline__ void sum_box(uint32_t box, fixed *sums, int columns,
-                                               fixed (&kept)[8]) {
-    const int lane = threadIdx.x % 32;
-    float sum[8];
-    bool fits = true;
-    add_rows<0, 1>(box + lane / 16 * (BOX_BYTES / 2) + lane % 16 * 8, sum);
-#pragma unroll
-    for (int i = 0; i < 8; i++) {
-        sum[i] *= i < 4 ? SCALE_SUM : SCALE_SQUARE;
-        fits &= fabsf(sum[i]) < FIXED_LIMIT;
-    }
-    if (fits) {
-#pragma unroll
-        for (int i = 0; i < 8; i++) kept[i] += (fixed)__float2ll_rn(sum[i]);
-        return;
-    }
-#pragma unroll
-    for (int i = 0; i < 8; i++) {
-        const float scale = i < 4 ? SCALE_SUM : SCALE_SQUARE;
-        add_fixed(sums, columns, i / 4, lane % 16 * 4 + i % 4, sum[i] / scale, scale);
-    }
-}
-
-/* Adds the sums that a warp kept of a gate's 64 columns to the totals, through shared memory, so
- * that lanes are in the order of the columns. */
-static __device__ __forceinline__ void add_sums(fixed *sums, int columns, fixed *shared,
-                                                const fixed (&kept)[8]) {
-    const int lane = threadIdx.x % 32;
-    for (int odd = 0; odd < 2; odd++) {
-        if (lane / 16 == odd) {
-#pragma unroll
-            for (int i = 0; i < 8; i++) {
-                fixed *to = shared + i / 4 * BOX + lane % 16 * 4 + i % 4;
-                *to = kept[i] + (odd ? *to : 0);
-            }
-        }
-        __syncwarp();
-    }
-#pragma unroll
-    for (int i = 0; i < 2 * BOX; i += 32) { /* [total, square][column] */
-        atomicAdd(sums + (size_t)(i / BOX) * 2 * columns + i % BOX + lane, shared[i + lane]);
-    }
-    __syncwarp();
-}
-
-/* A finisher stores every third finished box, and sums its columns. */
+/* A finisher stores every third finished box. */
 template <int KC, int N>
 static __device__ void finish_rows(const CUtensorMap &y_map, const fprop_gates_arguments &p,
                                    char *tiles, int finisher) {
@@ -356,8 +285,6 @@ static __device__ void finish_rows(const CUtensorMap &y_map, const fprop_gates_a
     const int begin = p.begin[blockIdx.y], end = p.begin[blockIdx.y + 1], lane = threadIdx.x % 32;
     const int parts = p.b / UNITS;
     const uint32_t base = shared_address(tiles);
-    uint32_t box = base + S::BOXES + finisher * S::SLOTS * BOX_BYTES; /* the last of this warp */
-    fixed kept[mine][8] = {};
     int use = 0;
     for (int at = end, which = p.last[blockIdx.y]; at > begin; which--) {
         const fprop_gates_tile tile = p.tile[which];
@@ -370,35 +297,17 @@ static __device__ void finish_rows(const CUtensorMap &y_map, const fprop_gates_a
             const int column = blockIdx.x * N + i / GATES * BOX;
             if (i >= boxes) break;
             outlet<S::SLOTS> out = outlet_of<S>(base, gate);
-            box = out.box(turn);
             out.wait_full(turn);
             if (lane == 0) {
                 int row = (tile.number / parts * GATES + gate) * p.b + tile.number % parts * UNITS;
-                tensor_store(&y_map, box, column, row / 2, 0);
+                tensor_store(&y_map, out.box(turn), column, row / 2, 0);
                 store_commit();
-            }
-            if (p.sums) {
-                sum_box(box, p.sums + gate * sums_gate(p.columns) + column, p.columns, kept[k]);
-            }
-            __syncwarp();
-            if (lane == 0) {
                 store_wait<0>();
                 out.release(turn);
             }
             __syncwarp(); /* lanes that wait for the next box should not hold up lane 0 */
         }
         use += N / BOX;
-    }
-    __syncwarp();
-    if (!p.sums) return;
-    /* The box has been stored and will not be filled again, so it is free for the sums. */
-    fixed *shared = (fixed *)(tiles + (box - base));
-#pragma unroll
-    for (int k = 0; k < mine; k++) {
-        const int i = k * FINISHERS + finisher;
-        if (i >= boxes) break;
-        add_sums(p.sums + i % GATES * sums_gate(p.columns) + blockIdx.x * N + i / GATES * BOX,
-                 p.columns, shared, kept[k]);
     }
 }
 
@@ -531,10 +440,8 @@ static void launch_rows(backend *be, const device_layout *device, const fprop_ga
     typedef fprop_gates_shape<KC, N> S;
     const layout *l = &device->host;
     CUtensorMap w_map, x_map, y_map;
-    fprop_gates_arguments p = {
-        lists->source, lists->tile, c->sums ? (fixed *)c->sums + of.first : NULL,
-        of.columns,    l->in_block, of.count <= OVERLAPPING,
-        lists->partial};
+    fprop_gates_arguments p = {lists->source,           lists->tile,   of.columns, l->in_block,
+                               of.count <= OVERLAPPING, lists->partial};
     int parts = min(cuda_of(be)->processors, (int)MOST_PARTS) / (of.count / N);
     parts = min(max(parts, 1), lists->sources);
     cut_lists(lists, parts, &p);

@@ -44,7 +44,7 @@ static __device__ inline void store_result(const product &p, size_t at, float on
 
 /* fprop (FORWARD) and dgrad: the rows of one node's result; k runs over the blocks in its list. */
 template <bool FORWARD> struct sparse_tile {
-    static const bool LEFT_BY_K = FORWARD, RIGHT_BY_K = false, HAS_SUMS = FORWARD;
+    static const bool LEFT_BY_K = FORWARD, RIGHT_BY_K = false;
     const product &p;
     int first, count, row0, column0, k0;
     size_t node;
@@ -123,7 +123,7 @@ template <bool FORWARD> struct sparse_tile {
  * node. A panel lies within one step, with zeros where columns end before it. A tile is of one
  * tap. */
 struct wgrad_tile {
-    static const bool LEFT_BY_K = true, RIGHT_BY_K = true, HAS_SUMS = false;
+    static const bool LEFT_BY_K = true, RIGHT_BY_K = true;
     const product &p;
     int first, count, row0, column0, step;
     int panels, columns; /* of a step; of this panel */
@@ -247,52 +247,6 @@ multiply_panel(uint32_t left, uint32_t right, int row0, int column0,
     }
 }
 
-/* Adds the sums of a warp's results, as stored, to layer norm's. Rows of a gate are contiguous, at
- * least eight of them; `half` tells rows 0-7 of an mma tile from rows 8-15. */
-template <int M, int N, typename Tile>
-static __device__ void add_to_sums(const Tile &tile, int row0, int column0,
-                                   const float (&sum)[shape<M, N>::TALL][shape<M, N>::WIDE][4]) {
-    typedef shape<M, N> S;
-    const product &p = tile.p;
-    int lane = threadIdx.x % 32;
-#pragma unroll
-    for (int j = 0; j < S::WIDE; j++) {
-        float total[2] = {0, 0}, square[2] = {0, 0};
-#pragma unroll
-        for (int i = 0; i < S::TALL; i++) {
-#pragma unroll
-            for (int half = 0; half < 2; half++) {
-                int row = row0 + i * 16 + half * 8;
-                if (!tile.valid(row)) continue;
-#pragma unroll
-                for (int e = 0; e < 2; e++) {
-                    float value = to_float(from_float<bf16>(sum[i][j][half * 2 + e]));
-                    total[e] += value;
-                    square[e] += value * value;
-                }
-                int next = row + 8;
-                bool ends =
-                    next >= row0 + S::ROWS || (tile.row0 + next) % p.b == 0 || !tile.valid(next);
-                if (!ends) continue;
-#pragma unroll
-                for (int e = 0; e < 2; e++) {
-                    for (int step = 4; step < 32; step *= 2) {
-                        total[e] += __shfl_xor_sync(~0u, total[e], step);
-                        square[e] += __shfl_xor_sync(~0u, square[e], step);
-                    }
-                    int column = tile.column0 + column0 + j * 8 + lane % 4 * 2 + e;
-                    fixed *gate = p.sums + (tile.row0 + row) / p.b * sums_gate(p.columns);
-                    if (lane < 4) {
-                        add_fixed(gate, p.columns, 0, column, total[e], SCALE_SUM);
-                        add_fixed(gate, p.columns, 1, column, square[e], SCALE_SQUARE);
-                    }
-                    total[e] = square[e] = 0;
-                }
-            }
-        }
-    }
-}
-
 template <int M, int N, typename Tile>
 __global__ void __launch_bounds__(shape<M, N>::THREADS)
     portable_bf16(const __grid_constant__ product p) {
@@ -334,7 +288,6 @@ __global__ void __launch_bounds__(shape<M, N>::THREADS)
             }
         }
     }
-    if (Tile::HAS_SUMS && p.sums) add_to_sums<M, N>(tile, row0, column0, sum);
 }
 
 /* ------------------------------------------------------------------------------------ launches */

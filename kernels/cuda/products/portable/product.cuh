@@ -2,7 +2,6 @@
 #ifndef SMALLWORLD_KERNELS_CUDA_PRODUCTS_PORTABLE_PRODUCT_CUH
 #define SMALLWORLD_KERNELS_CUDA_PRODUCTS_PORTABLE_PRODUCT_CUH
 
-#include "device/fixed_sums.cuh"
 #include "products/node_lists.h"
 #include "products/products.h"
 
@@ -11,8 +10,7 @@ typedef struct product {
     const void *left, *right; /* W and x; W and dy; dy and x */
     void *out;
     const int *start, *other, *block; /* tables of the row or column that a tile belongs to */
-    fixed *sums;
-    size_t right_step, out_step; /* elements between steps */
+    size_t right_step, out_step;      /* elements between steps */
     size_t left_step;
     int columns, steps;
     int taps;             /* of a block, as in a convolution; else 1 */
@@ -45,7 +43,6 @@ static inline product product_of(backend *be, const device_layout *device, const
     p.rows = l->gates * p.b;
     p.log_rows = log2_of(p.rows);
     p.real = c->type == REAL;
-    p.sums = (fixed *)c->sums;
     p.overlap = c->op != WGRAD && cuda_of(be)->hopper && cuda_of(be)->weights_settled;
     if (c->op == FPROP) {
         p.start = l->row_start;
