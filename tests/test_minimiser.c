@@ -99,6 +99,35 @@ static void test_minimiser_on_quadratics(void **state) {
     free(c);
 }
 
+/* A step that lowers the objective too little is refused like one that raises it, and the next one
+ * goes to the minimum of the parabola through what is known. */
+static void test_line_search(void **state) {
+    (void)state;
+    const double curvature = 3, none = 0, slope = -8, start = 0;
+    const double target = -slope / (curvature + 1), expected = slope * target;
+    minimiser *m = minimiser_create(1, PENALTY_L2, &start, &curvature, &none, 1, 1);
+    minimiser_tell(m, 10, &slope, 1);
+    double at = *minimiser_trial(m), step = 1;
+    assert_true(fabs(at - target) < 1e-12);
+    const double wanted[] = {0.3, 0.12, 0.05, 0.001};
+    for (int i = 0; i < 4; i++) {
+        const double above = -expected * step * step / (2 * wanted[i]);
+        minimiser_tell(m, 10 + expected * step + above - 0.5 * at * at, &slope, 1);
+        at = *minimiser_trial(m);
+        step = fmax(wanted[i], 0.1 * step); /* by no more than a factor of ten */
+        assert_true(fabs(at - step * target) < 1e-12);
+        assert_true(*minimiser_best(m) == 0);
+    }
+    minimiser_tell(m, 10 + 0.5e-4 * expected * step - 0.5 * at * at, &slope, 1);
+    assert_true(*minimiser_best(m) == 0);
+    at = *minimiser_trial(m);
+    assert_true(fabs(at - 0.5 * step * target) < 1e-12);
+    step *= 0.5;
+    minimiser_tell(m, 10 + 2e-4 * expected * step - 0.5 * at * at, &slope, 1);
+    assert_true(*minimiser_best(m) == at);
+    minimiser_free(m);
+}
+
 /* With more pairs than the history holds, the model still meets the secant condition of the last
  * pair, B s = y: a Newton step from its first point with gradient -y ends at its second one. */
 static void test_history_meets_the_secant_condition(void **state) {
@@ -143,6 +172,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_linear_systems),
         cmocka_unit_test(test_minimiser_on_quadratics),
+        cmocka_unit_test(test_line_search),
         cmocka_unit_test(test_history_meets_the_secant_condition),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

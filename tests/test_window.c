@@ -109,6 +109,25 @@ static void test_raw_text(void **state) {
     corpus_free(spooled);
 }
 
+/* Two documents come in either order. */
+static void test_two_documents(void **state) {
+    (void)state;
+    write_text(path_of("two.tsv"), "0\tone\n1\tother\n");
+    const char *const names[] = {"two.tsv"};
+    corpus *c = in_place(1, names, &(in_place_options){.block = 700});
+    int first[2] = {0};
+    for (uint64_t epoch = 0; epoch < 20; epoch++) {
+        buffer text = epoch_text(c, epoch);
+        const char *one = memmem(text.bytes, text.size, "one", 3);
+        const char *other = memmem(text.bytes, text.size, "other", 5);
+        assert_true(one && other);
+        first[one < other]++;
+        free(text.bytes);
+    }
+    assert_true(first[0] > 2 && first[1] > 2);
+    corpus_free(c);
+}
+
 /* A gzip of one member is read from within: at its blocks of deflate, with the text that they refer
  * to. */
 static void test_deflate_blocks(void **state) {
@@ -422,12 +441,12 @@ static void test_stop(void **state) {
 int main(void) {
     alarm(120); /* a deadlock ends the tests */
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_raw_text),  cmocka_unit_test(test_deflate_blocks),
-        cmocka_unit_test(test_documents), cmocka_unit_test(test_shares_and_resume),
-        cmocka_unit_test(test_left_out),  cmocka_unit_test(test_repeated),
-        cmocka_unit_test(test_changed),   cmocka_unit_test(test_refused),
-        cmocka_unit_test(test_stop),      cmocka_unit_test(test_pieces_differ),
-        cmocka_unit_test(test_rested),
+        cmocka_unit_test(test_raw_text),          cmocka_unit_test(test_two_documents),
+        cmocka_unit_test(test_deflate_blocks),    cmocka_unit_test(test_documents),
+        cmocka_unit_test(test_shares_and_resume), cmocka_unit_test(test_left_out),
+        cmocka_unit_test(test_repeated),          cmocka_unit_test(test_changed),
+        cmocka_unit_test(test_refused),           cmocka_unit_test(test_stop),
+        cmocka_unit_test(test_pieces_differ),     cmocka_unit_test(test_rested),
     };
     return cmocka_run_group_tests(tests, write_mixed, NULL);
 }
