@@ -173,7 +173,7 @@ bool same_tensor(const tensor *a, const tensor *b) {
 
 /* States are the same but for the time spent, and for what sums or counts bytes that hold it. */
 static bool same_state(const char *one, const char *other) {
-    static const char *const timed[] = {"checksum", "seconds", "metrics_bytes"};
+    static const char *const timed[] = {"checksum", "seconds", "elapsed", "metrics_bytes"};
     safetensors a, b;
     open_run(&a, one, "last.state");
     open_run(&b, other, "last.state");
@@ -183,7 +183,7 @@ static bool same_state(const char *one, const char *other) {
     }
     for (int i = 0; i < a.entry_count && same; i++) {
         bool skip = false;
-        for (int t = 0; t < 3; t++) skip = skip || strcmp(a.entries[i].key, timed[t]) == 0;
+        for (int t = 0; t < 4; t++) skip = skip || strcmp(a.entries[i].key, timed[t]) == 0;
         same = skip || strcmp(a.entries[i].value, b.entries[i].value) == 0;
         if (!same) print_message("%s differs\n", a.entries[i].key);
     }

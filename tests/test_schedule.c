@@ -40,9 +40,19 @@ static void test_schedule(void **state) {
     assert_int_equal(schedule_limit(&t, 10), 15);
     t.epochs = 1e-6;
     assert_int_equal(schedule_limit(&t, 10), 1);
-    t.minutes = 2;
-    assert_int_equal(schedule_plan(&t, 30, 60), 60);
-    assert_int_equal(schedule_plan(&t, 30, 240), 30);
+}
+
+static void test_fit(void **state) {
+    (void)state;
+    const train_options t = {.valid_every = 10, .checkpoint_minutes = 0.5};
+    assert_int_equal(schedule_fit(&t, &(schedule_times){.update = 2}, 61), 30);
+    assert_int_equal(schedule_fit(&t, &(schedule_times){.update = 2}, -1), 0);
+    /* Nine validations within, and one at the end. */
+    assert_int_equal(schedule_fit(&t, &(schedule_times){2, 5, 0}, 5 + 90 * 2.5), 90);
+    /* A save after each 30 seconds, or 12 updates, and one at the end. */
+    assert_int_equal(schedule_fit(&t, &(schedule_times){2, 5, 12}, 5 + 12 + 36 * 3.5), 36);
+    const train_options always = {.valid_every = 1, .checkpoint_minutes = 0};
+    assert_int_equal(schedule_fit(&always, &(schedule_times){1, 2, 3}, 5 + 6 * 7), 7);
 }
 
 static void test_structure_schedules(void **state) {
@@ -75,6 +85,7 @@ static void test_structure_schedules(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_schedule),
+        cmocka_unit_test(test_fit),
         cmocka_unit_test(test_structure_schedules),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

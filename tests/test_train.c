@@ -2,6 +2,7 @@
  * it starts from a checkpoint. */
 #include "runs.h"
 
+#include "core/clock.h"
 #include "core/memory.h"
 
 #include <inttypes.h>
@@ -55,10 +56,16 @@ static void test_minutes(void **state) {
     (void)state;
     const char *settings = "train.steps=null train.minutes=0.003 train.valid_every=1000000";
     train_result r = run("minutes", TRAIN_FRESH, settings);
-    /* Other work on the machine may slow the updates after the first ones, which alone are
-     * timed. */
     if (r.seconds < 0.05 || r.seconds > 10) fail_msg("0.18 seconds became %g", r.seconds);
     assert_true(r.steps > 3);
+    /* The time of validation counts, and the rate has reached its end when time has. */
+    const double begin = clock_seconds();
+    r = run("minutes", TRAIN_OVERWRITE,
+            "train.steps=null train.minutes=0.03 train.valid_every=1 train.log_every=1 "
+            "train.warmup=1");
+    const double took = clock_seconds() - begin;
+    if (r.seconds > 1.7 || took > 12) fail_msg("1.8 seconds: %g, %g in all", r.seconds, took);
+    assert_true(metric("minutes", "lr", true) < 0.2 * metric("minutes", "lr", false));
     r = run("minutes", TRAIN_OVERWRITE, "train.steps=6 train.minutes=0.2");
     assert_int_equal(r.steps, 6);
 

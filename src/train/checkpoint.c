@@ -266,7 +266,7 @@ const char *checkpoint_checksum(const checkpoint *c) {
 
 /* ------------------------------------------------------------------------------------ state */
 
-enum { STATE_TENSORS = 6, STATE_NUMBERS = 18 };
+enum { STATE_TENSORS = 6, STATE_NUMBERS = 19 };
 
 /* The names of the numbers in a run's state, and their ranges. A number is an int64_t or a double;
  * both keep their exact value as text. */
@@ -289,6 +289,7 @@ static void list_numbers(run_state *s, int64_t flags[2], state_number list[STATE
         {"valid_text", &s->valid_text, NULL, hash, false},
         {"total", &s->total, NULL, most_steps, true},
         {"seconds", NULL, &s->seconds, most_seconds, false},
+        {"elapsed", NULL, &s->elapsed, most_seconds, false},
         {"minutes", NULL, &s->minutes, most_seconds, false},
         {"loss", NULL, &s->loss, most_nats, false},
         {"loss_updates", &s->loss_updates, NULL, most_steps, false},
@@ -417,6 +418,7 @@ static bool read_numbers(const safetensors *file, run_state *state, error *err) 
     for (int i = 0; i < STATE_NUMBERS; i++) {
         const state_number *n = &numbers[i];
         const char *text = safetensors_metadata(file, n->key);
+        if (!text && n->real == &state->elapsed) text = safetensors_metadata(file, "seconds");
         if (!text) return error_set(err, "%s: its metadata has no %s", file->path, n->key);
         if (!read_number(n, text)) {
             return error_set(err, "%s: metadata %s: expected %s from 0 to %g, got '%s'", file->path,

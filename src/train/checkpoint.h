@@ -27,8 +27,11 @@ typedef struct run_state {
     int64_t train_bytes;   /* size of the training text */
     int64_t train_text;    /* corpus_hash of the training text */
     int64_t valid_text;    /* corpus_hash of the validation text, or 0 */
-    int64_t total;         /* updates that fit into train.minutes; INT64_MAX until known */
+    int64_t total;         /* updates that fit into train.minutes, as planned last; INT64_MAX
+                              until known */
     double seconds;        /* time spent on updates */
+    double elapsed;        /* time since the first update, validation and saving included; in older
+                              states that lack it, `seconds` */
     double minutes;        /* train.minutes when `total` was found, or 0 */
     double loss;           /* sum in nats since the last line of metrics */
     int64_t loss_updates;  /* updates since then */

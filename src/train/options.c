@@ -136,8 +136,8 @@ const config_key option_keys[] = {
      "number of passes over the training text after which the run ends; 1 if no limit is set",
      R | CONFIG_ABOVE_MINIMUM},
     {"train.minutes", CONFIG_NUMBER, AT(train.minutes), NULL, 0, 1e6, NULL,
-     "minutes of updates after which the run ends; they are turned into a number of updates early"
-     " in the run", R | CONFIG_ABOVE_MINIMUM},
+     "minutes after which the run ends, from the first update on; the number of updates that fit"
+     " is found again and again", R | CONFIG_ABOVE_MINIMUM},
     {"train.lr", CONFIG_NUMBER, AT(train.lr), "0.002", 0, 1e3, NULL,
      "largest learning rate of Adam", CONFIG_ABOVE_MINIMUM},
     {"train.lr_final", CONFIG_NUMBER, AT(train.lr_final), "0", 0, 1, NULL,

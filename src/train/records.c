@@ -7,7 +7,6 @@
 #include "core/number.h"
 #include "core/stop.h"
 #include "train/evaluate.h"
-#include "train/schedule.h"
 #include "train/structure.h"
 
 #include <inttypes.h>
@@ -46,7 +45,7 @@ static void show_progress(trainer *tr, double bpc, double lr) {
     char left[48] = "", valid[32] = "";
     double minutes = tr->o->train.minutes, seconds = INFINITY;
     if (tr->end != INT64_MAX) seconds = (double)(tr->end - s->step) * s->seconds / (double)s->step;
-    if (minutes > 0 && s->total == INT64_MAX) seconds = fmin(seconds, minutes * 60 - s->seconds);
+    if (minutes > 0 && s->total == tr->end) seconds = fmax(0, minutes * 60 - trainer_elapsed(tr));
     log_duration(left, seconds);
     if (!isnan(s->valid_bpc)) snprintf(valid, sizeof valid, ", valid %.4f", s->valid_bpc);
     if (tr->end != INT64_MAX) {
@@ -132,6 +131,7 @@ bool trainer_save(trainer *tr, error *err) {
     if (!trainer_clock_stop(tr, err) || !read_report(tr, &report, err)) return false;
     s->loss = report.loss;
     s->gradient_norm = report.gradient_norm;
+    s->elapsed = trainer_elapsed(tr);
     char *path = run_folder_file(&tr->run, "last.state");
     /* the checkpoint is worth saving even if this fails */
     if (trainer_leads(tr)) fsync(fileno(tr->metrics));
@@ -142,6 +142,7 @@ bool trainer_save(trainer *tr, error *err) {
     free(path);
     trainer_clock_start(tr);
     tr->saved = tr->segment_start;
+    tr->lately.saving = trainer_elapsed(tr) - s->elapsed;
     return saved;
 }
 
@@ -150,6 +151,7 @@ bool trainer_validate(trainer *tr, error *err) {
     update_report report;
     evaluation e;
     if (!trainer_clock_stop(tr, err) || !read_report(tr, &report, err)) return false;
+    const double before = trainer_elapsed(tr);
     model_save_state(tr->m);
     model_use_average(tr->m);
     if (!tr->evaluation) tr->evaluation = evaluate_record(tr->m);
@@ -158,6 +160,7 @@ bool trainer_validate(trainer *tr, error *err) {
     model_use_weights(tr->m);
     model_restore_state(tr->m);
     trainer_clock_start(tr);
+    tr->lately.validation = trainer_elapsed(tr) - before;
     if (!done && stop_signal()) return false;
     if (!done) {
         error reason = *err;

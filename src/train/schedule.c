@@ -11,9 +11,10 @@ int64_t schedule_limit(const train_options *t, uint64_t epoch_updates) {
     return limit;
 }
 
-int64_t schedule_plan(const train_options *t, int64_t steps, double seconds) {
-    double left = fmax(0, t->minutes * 60 - seconds);
-    return steps + (int64_t)(left * (double)steps / seconds);
+int64_t schedule_fit(const train_options *t, const schedule_times *each, double left) {
+    double update = each->update + each->validation / (double)t->valid_every;
+    update += each->saving * fmin(1, update / (t->checkpoint_minutes * 60));
+    return (int64_t)(fmax(0, left - each->validation - each->saving) / update);
 }
 
 double schedule_lr(const train_options *t, int64_t step, int64_t total) {

@@ -7,8 +7,14 @@
 /* The number of steps that train.steps and train.epochs allow; INT64_MAX if neither is set. */
 int64_t schedule_limit(const train_options *t, uint64_t epoch_updates);
 
-/* The number of steps that fit into train.minutes, if `steps` updates have taken `seconds`. */
-int64_t schedule_plan(const train_options *t, int64_t steps, double seconds);
+/* Seconds that one of each takes. */
+typedef struct schedule_times {
+    double update, validation, saving;
+} schedule_times;
+
+/* How many more updates fit into `left` seconds, with the validations and the saving among them and
+ * after the last. */
+int64_t schedule_fit(const train_options *t, const schedule_times *each, double left);
 
 /* The learning rate at `step`, from 0: a warm-up from 0, then a decay to lr * lr_final at step
  * `total`. It does not decay while `total` is unknown (INT64_MAX). */

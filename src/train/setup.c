@@ -234,13 +234,15 @@ static void load_report(trainer *tr) {
 }
 
 /* Finds where the run and the learning rate's schedule end. The number of steps that fit into
- * train.minutes is found once and kept when other limits change on resuming. */
+ * train.minutes, as found last, is kept when other limits change on resuming. */
 static void set_end(trainer *tr) {
     const train_options *t = &tr->o->train;
     run_state *s = &tr->state;
     if (s->minutes != t->minutes) {
         const bool timed = t->minutes > 0 && s->step > 0 && s->seconds > 0;
-        s->total = timed ? schedule_plan(t, s->step, s->seconds) : INT64_MAX;
+        const schedule_times each = {.update = s->seconds / (double)s->step};
+        const double left = t->minutes * 60 - s->elapsed;
+        s->total = timed ? s->step + schedule_fit(t, &each, left) : INT64_MAX;
         s->minutes = timed ? t->minutes : 0;
     }
     tr->end = integer_min(s->total, schedule_limit(t, tr->epoch_updates));

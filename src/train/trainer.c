@@ -1,22 +1,18 @@
 #include "train/trainer.h"
 
 #include "core/clock.h"
+#include "core/integer.h"
 #include "core/log.h"
 #include "core/stop.h"
 #include "train/internal.h"
-#include "train/schedule.h"
 #include "train/structure.h"
 
 #include <inttypes.h>
 #include <math.h>
 
-/* train.minutes becomes a number of steps after this share of the minutes or after this many
- * seconds, whichever is shorter. */
-static const double plan_share = 0.05, plan_seconds = 15;
-enum {
-    PLAN_SKIP = 3,  /* first updates, which are not timed */
-    PLAN_STEPS = 10 /* updates that are timed, at least */
-};
+/* The number of updates that fit into train.minutes is found anew after this share of the time that
+ * was left, or after this many seconds, whichever is shorter. */
+static const double plan_share = 1.0 / 16, plan_seconds = 15;
 
 /* ---------------------------------------------------------------------------------------- clock */
 
@@ -30,8 +26,8 @@ static double clock_of_ranks(const trainer *tr) {
     return now;
 }
 
-static double seconds_now(const trainer *tr) {
-    return tr->state.seconds + clock_of_ranks(tr) - tr->segment_start;
+double trainer_elapsed(const trainer *tr) {
+    return clock_of_ranks(tr) - tr->began;
 }
 
 void trainer_clock_start(trainer *tr) {
@@ -82,31 +78,50 @@ static void upload_update(trainer *tr, const minibatch *batch) {
     be->upload(be, m->arguments, &arguments, sizeof arguments);
 }
 
-/* Finds the number of steps that fit into train.minutes once enough updates have been timed, unless
- * another limit comes first. */
+/* What validation and saving will take, by what they took; before that, as if a byte took a third
+ * of what it takes in training, and a parameter's state 40 nanoseconds. */
+static schedule_times expected_times(const trainer *tr) {
+    schedule_times each = tr->lately;
+    if (!tr->valid_text) {
+        each.validation = 0;
+    } else if (each.validation == 0) {
+        const double limit = (double)tr->o->train.valid_bytes, all = (double)tr->valid_text->size;
+        const double bytes = limit > 0 ? fmin(limit, all) : all;
+        each.validation = bytes / (double)trainer_update_bytes(tr) * each.update / 3;
+    }
+    if (each.saving == 0) each.saving = 40e-9 * (double)tr->m->parameters.total;
+    return each;
+}
+
+/* Finds the number of updates that fit into train.minutes, again and again, the more often the less
+ * time is left: other programs come and go. The first update, which is slow, is not timed. Of a
+ * model that is pruned there is always one more update, before which it is pruned to its end. */
 static bool plan_steps(trainer *tr, error *err) {
     run_state *s = &tr->state;
     const train_options *t = &tr->o->train;
-    if (s->total != INT64_MAX || t->minutes == 0 || s->step >= tr->end) return true;
-    if (tr->plan_step == 0) {
-        if (s->step < PLAN_SKIP) return true;
-        if (!trainer_clock_stop(tr, err)) return false;
-        tr->plan_step = s->step;
-        tr->plan_from = s->seconds;
-        return true;
-    }
-    double elapsed = seconds_now(tr) - tr->plan_from;
-    bool enough = s->step >= tr->plan_step + PLAN_STEPS &&
-                  elapsed >= fmin(plan_seconds, plan_share * t->minutes * 60);
-    if (!enough && seconds_now(tr) < t->minutes * 60) return true;
+    if (t->minutes == 0 || s->step >= tr->end || trainer_elapsed(tr) < tr->plan_due) return true;
     if (!trainer_clock_stop(tr, err)) return false;
-    double typical = (s->seconds - tr->plan_from) / (double)(s->step - tr->plan_step);
-    s->total = s->step + (int64_t)(fmax(0, t->minutes * 60 - s->seconds) / typical);
+    const double elapsed = trainer_elapsed(tr), left = t->minutes * 60 - elapsed;
+    const int64_t steps = s->step - tr->plan_step;
+    const bool timed = tr->plan_step > 0 && steps > 0;
+    if (timed) {
+        const double update = (s->seconds - tr->plan_from) / (double)steps;
+        tr->lately.update = tr->lately.update > 0 ? (tr->lately.update + update) / 2 : update;
+    }
+    tr->plan_step = s->step;
+    tr->plan_from = s->seconds;
+    tr->plan_due = elapsed + fmin(plan_seconds, plan_share * fmax(left, 0));
+    if (!timed && left > 0) return true;
+    const schedule_times each = expected_times(tr);
+    const bool first = s->total == INT64_MAX;
+    const int64_t fit = left > 0 ? schedule_fit(t, &each, left) : 0;
+    s->total = s->step + integer_max(fit, t->prune_density > 0);
     s->minutes = t->minutes;
-    if (s->total > tr->end) return true; /* another limit will come first */
-    tr->end = s->total;
-    log_line("%g minutes are %" PRId64 " steps at %.1f ms a step", t->minutes, s->total,
-             typical * 1e3);
+    tr->end = integer_min(s->total, schedule_limit(t, tr->epoch_updates));
+    if (first && tr->end == s->total) {
+        log_line("%g minutes are about %" PRId64 " steps at %.1f ms a step", t->minutes, s->total,
+                 each.update * 1e3);
+    }
     return true;
 }
 
@@ -189,6 +204,7 @@ static bool run_updates(trainer *tr, error *err) {
     bool done = true;
     tr->update = tr->be->record(tr->be, issue_update, m);
     trainer_clock_start(tr);
+    tr->began = tr->segment_start - s->elapsed;
     tr->saved = tr->segment_start;
     /* A limit that was lowered may already be reached. */
     if (s->pending != PENDING_NOTHING || s->step >= tr->end) done = after_update(tr, err);
@@ -249,7 +265,8 @@ bool train(options *o, const char *folder, train_start start, train_result *resu
         done = trainer_repair_models(&tr, err);
     }
     if (done && tr.state.finished) {
-        log_line("%s: already finished at step %" PRId64, folder, tr.state.step);
+        log_line("%s: already finished at step %" PRId64 "%s", folder, tr.state.step,
+                 tr.end == tr.state.total ? ", where train.minutes ended" : "");
     } else if (done) {
         done = run_updates(&tr, err);
     }

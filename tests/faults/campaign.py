@@ -111,7 +111,7 @@ def without_times(name, data):
         return [{key: line[key] for key in line if key not in TIMED} for line in lines]
     if name.endswith("last.state"):
         header, tensors = split_safetensors(data)
-        for key in ["seconds", "checksum", "metrics_bytes"]:
+        for key in ["seconds", "elapsed", "checksum", "metrics_bytes"]:
             header["__metadata__"].pop(key, None)
         return header, tensors
     return data
