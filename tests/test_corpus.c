@@ -107,6 +107,20 @@ static void test_framing(void **state) {
     corpus_free(c);
 }
 
+/* A byte order mark of UTF-8 before the first line is no part of it; elsewhere it is text. */
+static void test_byte_order_mark(void **state) {
+    (void)state;
+    corpus *c = read_tsv(&plain_text, "\xEF\xBB\xBF"
+                                      "1\tone\n0\t\xEF\xBB\xBFtwo\n");
+    assert_int_equal(corpus_documents(c), 2);
+    assert_text(c, 0, 1, "\n one ");
+    assert_text(c, 1, 0, "\n \xEF\xBB\xBFtwo ");
+    corpus_free(c);
+    assert_tsv_refused("1\tone\n\xEF\xBB\xBF"
+                       "0\ttwo\n",
+                       "wrong.tsv:2");
+}
+
 static void test_many_documents(void **state) {
     (void)state;
     buffer framed = {0};
@@ -652,15 +666,25 @@ static void test_split_raw_text(void **state) {
 int main(void) {
     alarm(300); /* a test that hangs ends all tests */
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_framing),       cmocka_unit_test(test_many_documents),
-        cmocka_unit_test(test_long_line),     cmocka_unit_test(test_line_at_chunk_end),
-        cmocka_unit_test(test_raw_text),      cmocka_unit_test(test_hash),
-        cmocka_unit_test(test_entities),      cmocka_unit_test(test_wrong_lines),
-        cmocka_unit_test(test_unreadable),    cmocka_unit_test(test_spool),
-        cmocka_unit_test(test_gzip),          cmocka_unit_test(test_gzip_members),
-        cmocka_unit_test(test_gzip_corrupt),  cmocka_unit_test(test_gzip_long),
-        cmocka_unit_test(test_exclude),       cmocka_unit_test(test_split),
-        cmocka_unit_test(test_split_repeats), cmocka_unit_test(test_split_raw_text),
+        cmocka_unit_test(test_framing),
+        cmocka_unit_test(test_many_documents),
+        cmocka_unit_test(test_byte_order_mark),
+        cmocka_unit_test(test_long_line),
+        cmocka_unit_test(test_line_at_chunk_end),
+        cmocka_unit_test(test_raw_text),
+        cmocka_unit_test(test_hash),
+        cmocka_unit_test(test_entities),
+        cmocka_unit_test(test_wrong_lines),
+        cmocka_unit_test(test_unreadable),
+        cmocka_unit_test(test_spool),
+        cmocka_unit_test(test_gzip),
+        cmocka_unit_test(test_gzip_members),
+        cmocka_unit_test(test_gzip_corrupt),
+        cmocka_unit_test(test_gzip_long),
+        cmocka_unit_test(test_exclude),
+        cmocka_unit_test(test_split),
+        cmocka_unit_test(test_split_repeats),
+        cmocka_unit_test(test_split_raw_text),
         cmocka_unit_test(test_names),
     };
     return cmocka_run_group_tests(tests, make_spool, NULL);

@@ -3,6 +3,7 @@
 #include "cmd/cli.h"
 #include "core/file.h"
 #include "core/log.h"
+#include "core/memory.h"
 #include "data/paths.h"
 #include "probe/origin.h"
 
@@ -83,8 +84,21 @@ static void warn_of_idle(const ranks *r, const corpus *c, int batch) {
                 groups, count, batch);
 }
 
+/* The other way round, `show` leaves features alone. */
+static bool check_place(const arguments *a, error *err) {
+    char *units = mem_format("%s.units.npy", a->prefix);
+    const bool taken = a->how.format != FORMAT_SVMLIGHT && file_exists(units);
+    free(units);
+    if (!taken) return true;
+    return error_set(err,
+                     "%s.npy: %s.units.npy describes states that `show` wrote to it; expected "
+                     "another --out PREFIX",
+                     a->prefix, a->prefix);
+}
+
 static bool extract(arguments *a, feature_result *r, error *err) {
     cli_loaded loaded;
+    if (!check_place(a, err)) return false;
     if (!cli_open(&loaded, a->checkpoint, &a->model, err)) return false;
     loaded.checkpoint.options.run.ranks = a->how.ranks;
     corpus *c = read_documents(a, &loaded.checkpoint.options, err);
