@@ -14,7 +14,7 @@ calls (shim.c), and all others are compared with it. Then each fault has a run, 
 
 After each, the command runs again without a fault, as its user would run it. It must then leave the same
 bytes as the first run, but for measured times. --short makes one fault for each distinct call stack, not
-for each call. --only takes SCENARIO or SCENARIO:MODE as a glob; --at takes the number of one call, and
+for each call, and alloc+ at each fourth of these. --only takes SCENARIO or SCENARIO:MODE as a glob; --at takes the number of one call, and
 shows its run.
 
 The list of calls shows whether files survive a power cut: a file may be renamed only after all that was
@@ -250,6 +250,7 @@ class Scenario:
         if short:
             stack = 2 if kind == "alloc" else 3
             calls = list({c[stack]: c for c in reversed(calls)}.values())[::-1]
+            calls = calls[:: 4 if mode == "alloc+" else 1]
         return [int(c[1]) for c in calls]
 
     def call_name(self, mode, at):

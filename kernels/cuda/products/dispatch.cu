@@ -83,14 +83,14 @@ static bool takes_one_step_from_128(const device_layout *, const void *, const p
     return is_one_step(c) && c->columns >= 128;
 }
 
-/* Up to 64 columns of one gate few_columns is faster ... */
+/* Up to 64 columns of one gate few_columns is faster; in blocks of 32, up to 96 columns, which
+ * gather takes but does not prefer. */
 static bool gather_takes(const device_layout *device, const void *plan, const product_call *c) {
     if (c->taps) return true;
     if (device->host.gates == 1) return is_one_step(c) && c->columns > 64;
     return c->op == DGRAD && takes_one_step_by_64(device, plan, c);
 }
 
-/* ... and up to 96 in blocks of 32. */
 static bool gather_prefers(const device_layout *device, const void *, const product_call *c) {
     const layout *l = &device->host;
     return c->taps || l->gates > 1 || c->columns > 96 || l->in_block > 32;

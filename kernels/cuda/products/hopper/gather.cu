@@ -10,12 +10,12 @@
  * gather_plan.cu cuts the parts in the way that should be faster:
  *
  *   evenly: neighbouring nodes' lists, one after another, into as many equal parts as there are
- *   thread blocks. A node whose list is cut (split-K) has partial sums. So in small
- *   worlds, where neighbours have the most in common, where there are hubs, and in narrow layers.
+ *   thread blocks. A node whose list is cut (split-K) has partial sums. This suits small worlds,
+ *   where neighbours have the most in common, patterns with hubs, and narrow layers.
  *   whole: nodes with like sources. Of 384 random nodes, five so gather 37 % less than they would
  *   alone at density 0.01, 29 % less at 0.1, and there are no partial sums.
  *   shared: nodes with like sources, which several thread blocks divide among them (split-K). Each
- *   then adds up the others' sums for a share of the results. So in wide dense cores and at high
+ *   then adds up the others' sums for a share of the results. This suits wide dense cores and high
  *   density, up to 128 columns.
  *
  * Floors of four gates, at 18,432 units, block 32, 22,064 blocks, 128 columns on an H200: W is 181

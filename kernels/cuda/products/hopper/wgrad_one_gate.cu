@@ -345,7 +345,7 @@ struct runtime_ring : ring_barriers {
 
     __device__ void release() const {
         barrier_arrive_warp(empty(stage));
-        __syncwarp(); /* as above */
+        __syncwarp(); /* lanes that wait for the next stage might hold lane 0 up */
     }
 
     /* Fills the stage at `to` with `count` tiles from the list, of dy or of x; all lanes of a
@@ -462,7 +462,7 @@ static __global__ void __launch_bounds__(THREADS, 1)
             }
         }
         const sampled_task &task = p.tables.task[work.task];
-        __syncwarp(); /* as above */
+        __syncwarp(); /* all lanes have read the previous task's targets */
         if (lane < BATCHES * SLOTS) {
             const sampled_slot c = slot[lane / SLOTS * BATCH + lane % SLOTS];
             const uint16_t *row = p.tables.tile + task.first, *column = row + task.rows;
