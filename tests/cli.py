@@ -1347,7 +1347,6 @@ class BadInput(Case):
             self.write(name, content)
             self.config("bad.yaml", data_train=name.removesuffix("/.hidden"))
             self.refused(expected, "train", "bad.yaml", "--out", "run")
-        self.refused("--data: expected a file, got texts", "train", "--data", "texts")
 
     def test_data(self):
         long = gzip.compress(documents(300, 3))

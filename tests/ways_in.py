@@ -80,11 +80,47 @@ class Data(Case):
         for expected, status, *arguments in [
                 ("nowhere.txt", 1, "--data", "nowhere.txt"),
                 ("a config or --data, not both", 2, "config.yaml", "--data", "train.tsv"),
+                ("train.tsv: expected a CONFIG.yaml; --data train.tsv trains on a text", 2, "train.tsv"),
+                ("expected --set train.lr=0.1", 2, "config.yaml", "--lr", "0.1"),
+                ("expected --set run.seed=7", 2, "--data", "train.tsv", "--seed=7"),
+                ("--resume: not together with --init", 2, "--resume", "run", "--init", "run"),
+                ("nowhere: ", 1, "--data", "train.tsv", "--init", "nowhere"),
                 ("expected a CONFIG.yaml, or --data FILE", 2),
                 ("--set: model.hiden: unknown key; the nearest is model.hidden", 2, "--data",
                  "train.tsv", "--set", "model.hiden=8"),
                 ("expected the run folder to resume", 2, "--data", "train.tsv", "--resume")]:
             self.refused(expected, "train", *arguments, status=status)
+
+    def test_many_files_and_folders(self):
+        self.write("texts/a.txt", b"Some text. " * 700)
+        self.write("texts/b.txt", b"Other text. " * 700)
+        how = ["--set", "train.steps=2", *self.cpu, "--out"]
+        for name, *files in [("folder", "texts"), ("files", "texts/a.txt", "texts/b.txt")]:
+            _, err = self.run_program("train", "--data", *files, *how, name)
+            self.assertIn("chosen for 17 kB of text", err)
+        self.assertEqual(self.config_of("folder")["data.train"], '["texts"]')
+        self.assertEqual(self.config_of("files")["data.train"], '["texts/a.txt", "texts/b.txt"]')
+        self.assertEqual(self.read("folder/last.safetensors"), self.read("files/last.safetensors"))
+
+    def test_init(self):
+        """--init takes over the model, but for what --set says, and with a config the weights alone."""
+        first = self.results("train", "config.yaml", "--out", "first", "--set", "train.steps=2")
+        how = ["--init", "first", *self.cpu, "--set", "train.steps=1", "--set", "train.lr=1e-30"]
+        _, err = self.run_program("train", "--data", "valid.tsv", *how, "--out", "second")
+        self.assertNotIn("model.", err.split("chosen")[1].split("\n")[0])
+        one, other = self.config_of("first"), self.config_of("second")
+        for key in one:
+            if key.startswith("model."):
+                self.assertEqual(one[key], other[key], key)
+        self.assertEqual(other["train.init"], '"first"')
+        bpc = [self.results("eval", run, "--data", "valid.tsv", *self.cpu)["bpc"]
+               for run in ("first", "second")]
+        self.assertAlmostEqual(bpc[0], bpc[1], places=3)
+        self.run_program("train", "config.yaml", *how, "--out", "third")
+        self.assertEqual(self.config_of("third")["train.init"], '"first"')
+        _, err = self.run_program("train", "--data", "valid.tsv", *how, "--set", "model.hidden=64", "--out",
+                                  "fourth", status=1)
+        self.assertIn("first: its model.hidden differs", err)
 
     def test_standard_input(self):
         for name, text in ("documents", documents(60, 1)), ("raw", b"All of this is raw text. " * 99):

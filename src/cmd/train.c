@@ -16,7 +16,7 @@
 
 typedef struct arguments {
     cli_model model;
-    const char *config, *folder;
+    const char *config, *folder, *init;
     config_list assignments, data; /* data: files to train on without a config */
     int64_t gpus;
     bool resume, overwrite, plot, json, help_config;
@@ -30,15 +30,22 @@ enum {
     KEY_OVERWRITE,
     KEY_PLOT,
     KEY_JSON,
-    KEY_HELP_CONFIG
+    KEY_HELP_CONFIG,
+    KEY_INIT,
+    KEY_OF_CONFIG /* and the following: what people expect as options */
 };
+
+/* Their keys in the config. */
+static const char *const keys_of_config[] = {"train.lr", "train.steps", "train.epochs", "run.seed"};
 
 static const struct argp_option option_table[] = {
     CLI_SET(KEY_SET),
     {"data", KEY_DATA, "FILE", 0,
-     "Train on this file, or on standard input (-), with a model and settings that suit its size "
-     "and the device; may be repeated",
+     "Train on these files or folders, or on standard input (-), with a model and settings that "
+     "suit their size and the device",
      0},
+    {"init", KEY_INIT, "CHECKPOINT", 0,
+     "Start from the weights of this model or run; with --data also its model.* settings", 0},
     {"out", KEY_OUT, "DIR", 0, "Folder of the run; default: runs/<name of the config or text>", 0},
     {"resume", KEY_RESUME, NULL, 0,
      "Continue from the state in the run's folder; RUN in place of a config takes all settings "
@@ -48,13 +55,36 @@ static const struct argp_option option_table[] = {
     {"plot", KEY_PLOT, NULL, 0, "Keep the run's curves in its folder as plot.html", 0},
     CLI_JSON(KEY_JSON),
     {"help-config", KEY_HELP_CONFIG, NULL, 0, "List every key of a config and exit", 0},
+    {"lr", KEY_OF_CONFIG, "VALUE", OPTION_HIDDEN, NULL, 0},
+    {"steps", KEY_OF_CONFIG + 1, "VALUE", OPTION_HIDDEN, NULL, 0},
+    {"epochs", KEY_OF_CONFIG + 2, "VALUE", OPTION_HIDDEN, NULL, 0},
+    {"seed", KEY_OF_CONFIG + 3, "VALUE", OPTION_HIDDEN, NULL, 0},
     {0},
 };
+
+static bool is_config(const char *name) {
+    return file_ends_in(name, ".yaml") || file_ends_in(name, ".yml");
+}
+
+static bool is_text(const char *name) {
+    static const char *const endings[] = {".txt", ".tsv", ".csv", ".gz", ".xz", ".list"};
+    for (size_t i = 0; i < sizeof endings / sizeof endings[0]; i++) {
+        if (file_ends_in(name, endings[i])) return true;
+    }
+    return false;
+}
 
 static error_t parse(int key, char *text, struct argp_state *state) {
     arguments *a = state->input;
     switch (key) {
     case KEY_SET: cli_append(&a->assignments, text); return 0;
+    case KEY_INIT: a->init = text; return 0;
+    case KEY_OF_CONFIG:
+    case KEY_OF_CONFIG + 1:
+    case KEY_OF_CONFIG + 2:
+    case KEY_OF_CONFIG + 3:
+        cli_refuse(state, "expected --set %s=%s", keys_of_config[key - KEY_OF_CONFIG], text);
+        return EINVAL;
     case KEY_DATA: cli_append(&a->data, text); return 0;
     case KEY_OUT:
         if (*text == '\0') cli_refuse(state, "--out: expected a folder, got ''");
@@ -69,7 +99,13 @@ static error_t parse(int key, char *text, struct argp_state *state) {
         state->child_inputs[0] = &a->model;
         state->child_inputs[1] = &a->gpus;
         return 0;
-    case ARGP_KEY_ARG: cli_take(state, "CONFIG.yaml", &a->config, text); return 0;
+    case ARGP_KEY_ARG: /* all options come first */
+        if (a->data.count && !is_config(text)) {
+            cli_append(&a->data, text);
+        } else {
+            cli_take(state, "CONFIG.yaml", &a->config, text);
+        }
+        return 0;
     case ARGP_KEY_END:
         if (a->help_config) return 0;
         if (!a->config && a->data.count == 0) {
@@ -78,6 +114,11 @@ static error_t parse(int key, char *text, struct argp_state *state) {
         if (a->config && a->data.count) {
             cli_refuse(state, "a config or --data, not both; --set data.train=FILE overrides");
         }
+        if (a->config && !a->resume && is_text(a->config)) {
+            cli_refuse(state, "%s: expected a CONFIG.yaml; --data %s trains on a text", a->config,
+                       a->config);
+        }
+        if (a->init && a->resume) cli_refuse(state, "--resume: not together with --init");
         if (!a->config && a->resume) cli_refuse(state, "expected the run folder to resume");
         if (a->resume && a->overwrite) cli_refuse(state, "--resume: not together with --overwrite");
         return 0;
@@ -130,11 +171,36 @@ static void summarise(const train_result *r, const char *folder) {
     free(name);
 }
 
+/* Takes over the model's keys from --init. */
+static bool take_model(options *o, const char *init, error *err) {
+    checkpoint c;
+    if (!init) return true;
+    if (!checkpoint_open(&c, init, err)) return false;
+    const bool taken = options_from_metadata(o, &c.file, err);
+    checkpoint_close(&c);
+    return taken;
+}
+
+static bool set_init(options *o, const char *init, error *err) {
+    char *text;
+    size_t size;
+    if (!init) return true;
+    FILE *out = mem_stream(&text, &size);
+    fputs("train.init=", out);
+    config_write_string(init, out);
+    mem_stream_end(out);
+    const bool set = config_assign(&o->config, text, err);
+    free(text);
+    return set;
+}
+
 /* Loads the config with its assignments, or makes one for --data. */
 static bool load(options *o, const arguments *a, error *err) {
     if (a->config) {
-        return options_load(o, a->config, a->assignments.items, a->assignments.count, err);
+        return options_load(o, a->config, a->assignments.items, a->assignments.count, err) &&
+               set_init(o, a->init, err);
     }
+    if (!take_model(o, a->init, err) || !set_init(o, a->init, err)) return false;
     for (int i = 0; i < a->assignments.count; i++) {
         if (!config_assign(&o->config, a->assignments.items[i], err)) return false;
     }

@@ -539,7 +539,7 @@ static void write_binary(FILE *out, const char *text) {
     fputc('"', out);
 }
 
-static void quote_yaml(FILE *out, const char *text) {
+void config_write_string(const char *text, FILE *out) {
     if (!utf8_valid((const uint8_t *)text, strlen(text))) {
         write_binary(out, text);
         return;
@@ -563,7 +563,7 @@ void config_write_list(char *const *items, int count, FILE *out) {
     fputc('[', out);
     for (int i = 0; i < count; i++) {
         if (i) fputs(", ", out);
-        quote_yaml(out, items[i]);
+        config_write_string(items[i], out);
     }
     fputc(']', out);
 }
@@ -606,7 +606,7 @@ char *config_text(const config *c, const config_key *key) {
         if (null) {
             fputs("null", out);
         } else {
-            quote_yaml(out, *(char *const *)slot);
+            config_write_string(*(char *const *)slot, out);
         }
         break;
     case CONFIG_LIST: {

@@ -3,6 +3,7 @@
 #include "core/file.h"
 #include "core/log.h"
 #include "core/memory.h"
+#include "data/paths.h"
 
 #include <inttypes.h>
 #include <math.h>
@@ -44,28 +45,25 @@ static const struct recipe {
 };
 /* clang-format on */
 
-/* The size of the files in megabytes. gzip and xz make text about three times smaller. Standard
- * input, whose size is not `known` until it is read, is taken for one megabyte. */
-static bool measure(char *const *files, int count, double *megabytes, bool *known, error *err) {
-    *megabytes = 0;
-    *known = true;
-    for (int i = 0; i < count; i++) {
-        struct stat status;
-        if (strcmp(files[i], "-") == 0) {
-            *megabytes += 1;
-            *known = false;
-            continue;
-        }
-        if (stat(files[i], &status) != 0) return error_system(err, "open", files[i]);
-        if (S_ISDIR(status.st_mode) || file_ends_in(files[i], ".list")) {
-            return error_set(err,
-                             "--data: expected a file, got %s; a config's data.train may name it",
-                             files[i]);
-        }
-        const bool packed = file_ends_in(files[i], ".gz") || file_ends_in(files[i], ".xz");
-        double size = (double)status.st_size / 1e6;
-        *megabytes += packed ? 3 * size : size;
+typedef struct text_size {
+    double megabytes;
+    bool known;
+} text_size;
+
+/* gzip and xz make text about three times smaller. Standard input, whose size is not known until it
+ * is read, is taken for one megabyte. */
+static bool add_size(void *data, const char *path, error *err) {
+    text_size *sum = data;
+    struct stat status;
+    if (strcmp(path, "-") == 0) {
+        sum->megabytes += 1;
+        sum->known = false;
+        return true;
     }
+    if (stat(path, &status) != 0) return error_system(err, "open", path);
+    const bool packed = file_ends_in(path, ".gz") || file_ends_in(path, ".xz");
+    const double size = (double)status.st_size / 1e6;
+    sum->megabytes += packed ? 3 * size : size;
     return true;
 }
 
@@ -115,10 +113,10 @@ static bool is_settled(const options *o, const char *key) {
 }
 
 bool defaults_choose(options *o, char *const *files, int count, error *err) {
-    double megabytes;
-    bool known;
-    if (!measure(files, count, &megabytes, &known, err) || !set_files(o, files, count, err))
+    text_size all = {0, true};
+    if (!paths_each(files, count, add_size, &all, err) || !set_files(o, files, count, err))
         return false;
+    const double megabytes = all.megabytes;
     backend *be = options_backend(&o->run, err);
     if (!be) return false;
     const bool gpu = strcmp(be->name, "cuda") == 0;
@@ -137,9 +135,9 @@ bool defaults_choose(options *o, char *const *files, int count, error *err) {
         snprintf(chosen + used, sizeof chosen - used, " %s=%s", key, value);
     }
     char size[64] = "a text of unknown size";
-    if (known && megabytes < 0.1) {
+    if (all.known && megabytes < 0.1) {
         snprintf(size, sizeof size, "%.0f kB of text", ceil(1000 * megabytes));
-    } else if (known) {
+    } else if (all.known) {
         snprintf(size, sizeof size, "%.1f MB of text", megabytes);
     }
     log_line("chosen for %s on %s:%s", size, gpu ? "a GPU" : "the CPU", chosen);
