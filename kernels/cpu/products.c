@@ -478,18 +478,16 @@ void CPU(fprop)(backend *be, const device_layout *device, const void *w, const v
                 int columns, void *y, element type) {
     FLUSH_DENORMALS(be);
     const layout *l = &device->host;
-    int threads = cpu_of(be)->threads;
     size_t width = (size_t)columns, out = layout_rows(l) * width;
-    all_fprop(threads, l, w, x, steps, width, y);
+    all_fprop(cpu_of(be)->threads, l, w, x, steps, width, y);
     if (type == OPERAND) round_operands(be, y, (size_t)steps * out);
 }
 
 void CPU(add_rows)(backend *be, const device_layout *device, const void *x, int columns, void *y) {
     FLUSH_DENORMALS(be);
     const layout *l = &device->host;
-    int threads = cpu_of(be)->threads;
     size_t width = (size_t)columns, rows = layout_rows(l);
-#pragma omp parallel for num_threads(threads)
+#pragma omp parallel for num_threads(cpu_of(be)->threads)
     for (size_t r = 0; r < rows; r++) {
         const real *from = (const real *)x + r * width;
         real *to = (real *)y + r * width;

@@ -12,7 +12,8 @@
  * A file X.cu holds kernel X, X_plan.cu the tables that it walks, X.cuh what these two agree on.
  *
  * One stream holds all work but the sums over ranks, which have one of their own (sum_ranks.cu), so
- * operations run in the order they are issued. A failed call is remembered, the first of them wins, and `finish` reports it; nothing is replayed after that. */
+ * operations run in the order they are issued. A failed call is remembered, the first of them wins,
+ * and `finish` reports it; nothing is replayed after that. */
 #ifndef SMALLWORLD_KERNELS_CUDA_BACKEND_H
 #define SMALLWORLD_KERNELS_CUDA_BACKEND_H
 

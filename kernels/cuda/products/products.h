@@ -7,8 +7,8 @@
 
 typedef enum operation { FPROP, DGRAD, WGRAD } operation;
 
-/* One product to compute; see ops.h for the shapes. `workspace`: for wgrad of a dense W. `taps`: of a
- * convolution, whose steps are the positions of the result, of wgrad those of dy; or NULL. */
+/* One product to compute; see ops.h for the shapes. `workspace`: for wgrad of a dense W. `taps`: of
+ * a convolution, whose steps are the positions of the result, of wgrad those of dy; or NULL. */
 typedef struct product_call {
     operation op;
     int steps, columns;

@@ -12,7 +12,8 @@
  * of dividing, and an elected lane issues the copies.
  *
  * The warps that multiply only round a finished tile and leave it in shared memory. Three warps
- * beside the producer store it. Partial sums of other parts arrive as further stages of the ring, loaded ahead as weights are.
+ * beside the producer store it. Partial sums of other parts arrive as further stages of the ring,
+ * loaded ahead as weights are.
  *
  * More than 1,024 columns come 1,024 at a time, so that the L2 keeps their x.
  *
