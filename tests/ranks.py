@@ -109,6 +109,15 @@ class Training(Case):
             self.train(ranks, "--out", f"run{ranks}", *flags)
         self.assert_equal_losses("run1", "run3")
 
+    def test_minutes(self):
+        """All ranks end at the same update, with the rate at its end."""
+        limits = ["train.steps=null", "train.minutes=0.05", "train.log_every=1", "train.valid_every=7",
+                  "train.schedule=linear", "train.warmup=1"]
+        self.train(3, "--out", "run", *(word for limit in limits for word in ("--set", limit)))
+        lines = self.metrics("run")
+        self.assertLess(lines[-1]["lr"], 0.2 * max(line["lr"] for line in lines))
+        self.assertLess(lines[-1]["seconds"], 10)
+
     def test_large_gradient(self):
         """A gradient of more than is exchanged at once: 1 MiB, 262,144 weights. Each part has its own sum."""
         flags = ["--set", "model.hidden=320", "--set", "train.steps=3", "--set", "train.log_every=1", "--set",

@@ -45,7 +45,7 @@ static void show_progress(trainer *tr, double bpc, double lr) {
     char left[48] = "", valid[32] = "";
     double minutes = tr->o->train.minutes, seconds = INFINITY;
     if (tr->end != INT64_MAX) seconds = (double)(tr->end - s->step) * s->seconds / (double)s->step;
-    if (minutes > 0 && s->total == tr->end) seconds = fmax(0, minutes * 60 - trainer_elapsed(tr));
+    if (minutes > 0 && s->total == tr->end) seconds = fmax(0, minutes * 60 - (now - tr->began));
     log_duration(left, seconds);
     if (!isnan(s->valid_bpc)) snprintf(valid, sizeof valid, ", valid %.4f", s->valid_bpc);
     if (tr->end != INT64_MAX) {
