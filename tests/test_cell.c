@@ -251,12 +251,12 @@ static void check_parts(precision precision) {
     part wide = {GATES, 1, true, false, TABLE_ADD, 0, 8, 0.6, false, 1, ANY_BYTES};
     check_part(&p, &wide, 64, 16 * unit);
     check_part(&p, &wide, 64, 17 * unit);
-    /* several spans of columns; thread blocks that share a span have several units each */
+    /* several spans of columns, with several units a thread block of a GPU */
     part bare = {GATES, 2, false, false, TABLE_ADD, 0, 8, 0.6, false, 1, ANY_BYTES};
     check_part(&p, &wide, 1104, 6 * unit);
     check_part(&p, &bare, 1104, 6 * unit);
     check_part(&p, &bare, 64, 17 * unit);
-    /* more columns than shared memory has room for statistics */
+    /* very many spans */
     check_part(&p, &wide, 64, 60 * unit);
     check_part(&p, &wide, 64, 61 * unit);
     /* gradients whose sums are coarse, some of them or all */

@@ -64,11 +64,11 @@ static void sum_columns(backend *be, const view *v) {
         double total[2][COLUMN_GROUP] = {0};
         for (size_t unit = 0, run; unit < v->units; unit += run) {
             const size_t in_node = v->block - unit % v->block;
-            const real *row = v->raw + row_of(v, g, unit) * columns + n0;
+            real *row = v->raw + row_of(v, g, unit) * columns + n0;
             octet part[2][COLUMN_GROUP / TILE] = {0};
             run = in_node < SUM_ROWS ? in_node : SUM_ROWS;
             for (size_t r = 0; r < run; r++, row += columns) {
-                const octet_at *in = octets((real *)(uintptr_t)row);
+                const octet_at *in = octets(row);
                 for (int i = 0; i < COLUMN_GROUP / TILE; i++) {
                     part[0][i] += in[i];
                     part[1][i] += in[i] * in[i];
@@ -239,8 +239,7 @@ static inline void norm_backward_row(backend *be, const view *v, size_t gate, si
 }
 
 /* The gradient at W x, in place of raw, from dpre and dsums. */
-static void norm_backward(backend *be, const view *of) {
-    const view v = *of;
+static void norm_backward(backend *be, view v) {
     if (!v.g->layer_norm) return;
 #pragma omp parallel for num_threads(cpu_of(be)->threads) firstprivate(v)
     for (int chunk = 0; chunk < CHUNKS; chunk++) {
@@ -323,7 +322,7 @@ void CPU(activate_backward)(backend *be, const cell *c, int s, int t) {
         }
     }
     keep_features(&v, partials);
-    norm_backward(be, &v);
+    norm_backward(be, v);
 }
 
 /* ------------------------------------------------------------------------------------- gates
@@ -622,7 +621,7 @@ void CPU(gates_backward)(backend *be, const cell *c, int t) {
         }
     }
     keep_features(&v, partials);
-    norm_backward(be, &v);
+    norm_backward(be, v);
 }
 
 /* ------------------------------------------------------------------------------------- table */

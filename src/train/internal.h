@@ -30,13 +30,13 @@ typedef struct trainer {
     bool has_state;         /* this run has written a state */
     bool best_due;          /* best.safetensors must be written */
     bool metrics_failed;    /* metrics.jsonl could not be written */
-    double segment_start;   /* when the clock was last started */
+    double segment_start;   /* when the clock was last started or stopped */
     double began;           /* when the first update began, had the run never been stopped */
     double changing;        /* seconds that changes of structure have taken in this process */
     double saved, shown;    /* times of the last save and of the last progress line */
 
     /* train.minutes: what an update took lately, and the latest validation and save, 0: not known;
-     * when to plan next, in seconds of trainer_elapsed; and since when updates are timed. */
+     * when to plan next, in seconds since `began`; and since when updates are timed. */
     schedule_times lately;
     double plan_due, plan_from;
     int64_t plan_step;
@@ -49,7 +49,6 @@ bool trainer_leads(const trainer *tr);
  * for the device. All ranks go by rank 0's clock, so that what depends on time comes at the same
  * update. */
 void trainer_clock_start(trainer *tr);
-double trainer_elapsed(const trainer *tr); /* seconds since the first update, all included */
 bool trainer_clock_stop(trainer *tr, error *err);
 
 /* Bytes of text in an update, and in all updates so far, on all ranks. */

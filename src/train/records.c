@@ -131,7 +131,7 @@ bool trainer_save(trainer *tr, error *err) {
     if (!trainer_clock_stop(tr, err) || !read_report(tr, &report, err)) return false;
     s->loss = report.loss;
     s->gradient_norm = report.gradient_norm;
-    s->elapsed = trainer_elapsed(tr);
+    s->elapsed = tr->segment_start - tr->began;
     char *path = run_folder_file(&tr->run, "last.state");
     /* the checkpoint is worth saving even if this fails */
     if (trainer_leads(tr)) fsync(fileno(tr->metrics));
@@ -142,7 +142,7 @@ bool trainer_save(trainer *tr, error *err) {
     free(path);
     trainer_clock_start(tr);
     tr->saved = tr->segment_start;
-    tr->lately.saving = trainer_elapsed(tr) - s->elapsed;
+    tr->lately.saving = tr->saved - tr->began - s->elapsed;
     return saved;
 }
 
@@ -151,7 +151,7 @@ bool trainer_validate(trainer *tr, error *err) {
     update_report report;
     evaluation e;
     if (!trainer_clock_stop(tr, err) || !read_report(tr, &report, err)) return false;
-    const double before = trainer_elapsed(tr);
+    const double begun = tr->segment_start;
     model_save_state(tr->m);
     model_use_average(tr->m);
     if (!tr->evaluation) tr->evaluation = evaluate_record(tr->m);
@@ -160,7 +160,7 @@ bool trainer_validate(trainer *tr, error *err) {
     model_use_weights(tr->m);
     model_restore_state(tr->m);
     trainer_clock_start(tr);
-    tr->lately.validation = trainer_elapsed(tr) - before;
+    tr->lately.validation = tr->segment_start - begun;
     if (!done && stop_signal()) return false;
     if (!done) {
         error reason = *err;

@@ -26,10 +26,6 @@ static double clock_of_ranks(const trainer *tr) {
     return now;
 }
 
-double trainer_elapsed(const trainer *tr) {
-    return clock_of_ranks(tr) - tr->began;
-}
-
 void trainer_clock_start(trainer *tr) {
     tr->segment_start = clock_of_ranks(tr);
 }
@@ -99,9 +95,10 @@ static schedule_times expected_times(const trainer *tr) {
 static bool plan_steps(trainer *tr, error *err) {
     run_state *s = &tr->state;
     const train_options *t = &tr->o->train;
-    if (t->minutes == 0 || s->step >= tr->end || trainer_elapsed(tr) < tr->plan_due) return true;
+    if (t->minutes == 0 || s->step >= tr->end) return true;
+    if (clock_of_ranks(tr) - tr->began < tr->plan_due) return true;
     if (!trainer_clock_stop(tr, err)) return false;
-    const double elapsed = trainer_elapsed(tr), left = t->minutes * 60 - elapsed;
+    const double elapsed = tr->segment_start - tr->began, left = t->minutes * 60 - elapsed;
     const int64_t steps = s->step - tr->plan_step;
     const bool timed = tr->plan_step > 0 && steps > 0;
     if (timed) {

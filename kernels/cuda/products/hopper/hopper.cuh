@@ -3,7 +3,6 @@
 #ifndef SMALLWORLD_KERNELS_CUDA_PRODUCTS_HOPPER_HOPPER_CUH
 #define SMALLWORLD_KERNELS_CUDA_PRODUCTS_HOPPER_HOPPER_CUH
 
-#include "device/fixed_sums.cuh"
 #include "device/hopper_ptx.cuh"
 #include "device/ptx.cuh"
 #include "device/waits.cuh"
