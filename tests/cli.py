@@ -826,6 +826,15 @@ class Signals(Case):
         self.write("run/config.yaml", text)
         self.assert_same_run("whole", "run")
 
+    def test_checkpoints_count_minutes(self):
+        process = self.start_and_wait(1, "--set", "train.checkpoint_minutes=1", "--set",
+                                      "train.steps=100000", "--set", "train.valid_every=100000")
+        time.sleep(1.5)  # and not a minute
+        process.kill()
+        process.communicate()
+        self.assertEqual(process.returncode, -signal.SIGKILL)
+        self.assertFalse((self.folder / "run" / "last.state").exists())
+
     def assert_stops(self, process, number=signal.SIGTERM):
         """Asserts that the process ends within a second. Returns its stderr."""
         self.addCleanup(lambda: process.poll() is None and process.kill())

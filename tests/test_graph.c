@@ -148,6 +148,10 @@ static void test_density_is_met(void **state) {
             graph_free(g);
         }
     }
+    /* 7 of 16 blocks are 4 of their own and 1.5 pairs, which become 2. */
+    graph *half = make_graph((graph_options){.kind = GRAPH_RANDOM, .density = 7 / 16.0}, 4);
+    assert_int_equal(graph_blocks(half), 8);
+    graph_free(half);
 }
 
 static void test_random_is_balanced(void **state) {

@@ -125,6 +125,37 @@ static void compare_hubs(precision precision, double tolerance, double of_gradie
     }
 }
 
+/* Noise leaves the identity of self-blocks, and the self-blocks of all gates, as they are. */
+static void test_initial_identity(void **state) {
+    (void)state;
+    backend *be = test_backend(FP32);
+    const model_config config = small_config();
+    model *m = create_model(be, &config, 1, 1, 1);
+    model_initialise(m);
+    const parameter *p = parameter_find(&m->parameters, "cell.gates.weight");
+    const layout *l = p->layout;
+    float *all = model_download(m, m->weights, p->offset, p->count);
+    const size_t b = (size_t)config.block;
+    int others = 0;
+    for (int i = 0; i < l->out_nodes; i++) {
+        for (int k = l->row_start[i]; k < l->row_start[i + 1]; k++) {
+            for (size_t row = 0; row < GATES * b; row++) {
+                for (size_t column = 0; column < b; column++) {
+                    const float w = all[((size_t)k * GATES * b + row) * b + column];
+                    if (l->row_column[k] != i)
+                        others += w != 0;
+                    else
+                        assert_true(w == (row % b == column ? 1 : 0));
+                }
+            }
+        }
+    }
+    assert_int_equal(others, ((size_t)l->blocks - (size_t)l->out_nodes) * GATES * b * b);
+    free(all);
+    model_free(m);
+    be->destroy(be);
+}
+
 /* A hub begins as the scaled sum of its own cells, and a cell's gates as its hub. */
 static void test_initial_hubs(void **state) {
     (void)state;
@@ -772,14 +803,23 @@ static void test_input_dropout(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_fp32),         cmocka_unit_test(test_bf16),
-        cmocka_unit_test(test_layers),       cmocka_unit_test(test_layers_differ),
-        cmocka_unit_test(test_recompute),    cmocka_unit_test(test_sums),
-        cmocka_unit_test(test_weight_decay), cmocka_unit_test(test_input_dropout),
-        cmocka_unit_test(test_learns),       cmocka_unit_test(test_repeats),
-        cmocka_unit_test(test_no_targets),   cmocka_unit_test(test_does_not_fit),
-        cmocka_unit_test(test_limits),       cmocka_unit_test(test_plan_counts_tables),
-        cmocka_unit_test(test_initial_hubs), cmocka_unit_test(test_hubs),
+        cmocka_unit_test(test_fp32),
+        cmocka_unit_test(test_bf16),
+        cmocka_unit_test(test_layers),
+        cmocka_unit_test(test_layers_differ),
+        cmocka_unit_test(test_recompute),
+        cmocka_unit_test(test_sums),
+        cmocka_unit_test(test_weight_decay),
+        cmocka_unit_test(test_input_dropout),
+        cmocka_unit_test(test_learns),
+        cmocka_unit_test(test_repeats),
+        cmocka_unit_test(test_no_targets),
+        cmocka_unit_test(test_does_not_fit),
+        cmocka_unit_test(test_limits),
+        cmocka_unit_test(test_plan_counts_tables),
+        cmocka_unit_test(test_initial_identity),
+        cmocka_unit_test(test_initial_hubs),
+        cmocka_unit_test(test_hubs),
         cmocka_unit_test(test_generate),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

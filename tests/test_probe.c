@@ -150,6 +150,26 @@ static void test_ties_go_to_the_smallest_cost(void **state) {
 
 /* Writes a problem's features beside as many zeros, as two poolings' features: the problem's as
  * those of the mean or of the last state. */
+/* Features of zeros leave all margins of the smallest C at 0; the first class is said. */
+static void test_ties_go_to_the_first_class(void **state) {
+    (void)state;
+    problem p = make_problem(90, 3, 1, 0, 81);
+    memset(p.x, 0, p.rows * 3 * sizeof *p.x);
+    for (size_t i = 0; i < p.rows; i++) p.label[i] = 3 + (int32_t)(i % 3);
+    write_problem("train", &p);
+    write_problem("test", &p);
+    probe_options how = options_of(PENALTY_L1);
+    how.out = path_of("out");
+    const probe_result r = run_probe(&how);
+    assert_true(r.cost == 0x1p-8 && r.nonzero == 0);
+    npy said;
+    error err;
+    assert_true(npy_open(&said, path_of("out.predictions.npy"), &err));
+    for (int i = 0; i < 90; i++) assert_int_equal(((const int32_t *)said.data)[i], 3);
+    npy_close(&said);
+    free_problem(&p);
+}
+
 static void write_two_pools(const char *prefix, const problem *p, bool mean) {
     problem both = make_problem(p->rows, 2 * p->units, 1, 0, 0);
     const origin made = {.known = true, .pools = {2, {POOL_MEAN, POOL_LAST}}, .model = "m"};
@@ -409,6 +429,7 @@ int main(void) {
         cmocka_unit_test(test_split_of_few),
         cmocka_unit_test(test_chooses_the_smallest_best_cost),
         cmocka_unit_test(test_ties_go_to_the_smallest_cost),
+        cmocka_unit_test(test_ties_go_to_the_first_class),
         cmocka_unit_test(test_chooses_the_pooling),
         cmocka_unit_test(test_calibrates),
         cmocka_unit_test(test_same_seed_same_bytes),
