@@ -227,8 +227,9 @@ typedef struct backend_limits {
 } backend_limits;
 
 struct backend {
-    const char *name; /* "cpu" or "cuda" */
-    char device[96];  /* for people */
+    const char *name;    /* "cpu" or "cuda" */
+    char device[96];     /* for people */
+    const char *kernels; /* those that a GPU gets, for people; NULL: of a CPU */
     enum precision precision;
     size_t real_size, operand_size; /* bytes */
     int column_multiple;

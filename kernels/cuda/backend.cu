@@ -251,6 +251,8 @@ static void destroy(backend *be) {
     if (cuda->blas) cublasDestroy(cuda->blas);
     cudaFree(cuda->blas_workspace);
     cudaFree(cuda->partial);
+    cudaFree(cuda->part_sums);
+    cudaFree(cuda->part_flags);
     cudaFree(cuda->factors);
     cudaFreeHost(cuda->staging);
     cudaFreeHost(cuda->stuck);
@@ -352,6 +354,9 @@ static bool set_up(backend *be, int gpu) {
     size_t available = 0, total = 0;
     bool done = cuda_ok(be, cudaSetDevice(gpu), "device") &&
                 cuda_ok(be, cudaGetDeviceProperties(&properties, gpu), "device") &&
+                (properties.major >= 8 ||
+                 cuda_fail(be, "%s has compute capability %d.%d; expected 8.0 or later",
+                           properties.name, properties.major, properties.minor)) &&
                 cuda_ok(be, cudaMallocHost(&cuda->stuck, MOST_WAITING * sizeof *cuda->stuck),
                         "pinned memory") &&
                 cuda_ok(be, cudaStreamCreateWithFlags(&cuda->own_stream, cudaStreamNonBlocking),
@@ -377,6 +382,7 @@ static bool set_up(backend *be, int gpu) {
     cuda->shared_limit = properties.sharedMemPerBlockOptin;
     cuda->l2_bytes = (size_t)properties.l2CacheSize;
     cuda->hopper = find_hopper(be, &properties);
+    be->kernels = cuda->hopper ? "sm_90a" : "sm_80 and later";
     be->memory = available > MEMORY_RESERVE ? available - MEMORY_RESERVE : 0;
     snprintf(be->device, sizeof be->device, "%.95s", properties.name);
     return true;

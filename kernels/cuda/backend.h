@@ -67,9 +67,11 @@ typedef struct cuda_backend {
     bool weights_settled; /* see cuda_weights_change */
     const char *kernel;   /* the one that products must take, or NULL; see products/dispatch.cu */
     PFN_encode_map encode_map;
-    size_t shared_limit; /* bytes of shared memory that a thread block may have */
-    size_t l2_bytes;     /* of the L2 */
-    double *partial;     /* [REDUCTION_BLOCKS] */
+    size_t shared_limit;  /* bytes of shared memory that a thread block may have */
+    size_t l2_bytes;      /* of the L2 */
+    double *partial;      /* [REDUCTION_BLOCKS] */
+    float *part_sums;     /* what thread blocks of portable_bf16 pass on to each other ... */
+    uint32_t *part_flags; /* ... and whether it is there; NULL before its first plan */
     struct adam_factors *factors;
     char *staging; /* pinned, STAGING_SLOTS x STAGING_BYTES */
     cudaEvent_t staged[STAGING_SLOTS];

@@ -273,7 +273,8 @@ void trainer_describe(const trainer *tr) {
                         model_stage_name(&m->config, s, name), parts);
         }
     }
-    log_line("device: %s, %s", tr->be->device, precision_name(tr->be->precision));
+    log_line("device: %s, %s%s%s", tr->be->device, precision_name(tr->be->precision),
+             tr->be->kernels ? ", kernels for " : "", tr->be->kernels ? tr->be->kernels : "");
     char cell[16], layers[32] = "";
     if (m->layers > 1) snprintf(layers, sizeof layers, "%d layers of ", m->layers);
     if (tr->ranks) {

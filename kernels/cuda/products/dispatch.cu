@@ -187,7 +187,7 @@ static const product_kernel kernels[] = {
         few_columns_plan,        few_columns_run},
     {"portable_bf16",       F | D | TAPS, ANY_GPU, IN_BF16,
         &sparse,             &all_calls,         &all_calls,
-        NULL,                    portable_bf16_run},
+        portable_bf16_plan,      portable_bf16_run},
     {"portable_bf16",       W | TAPS,  ANY_GPU, IN_BF16,
         &sparse,             &all_calls,         &all_calls,
         portable_wgrad_plan,     portable_bf16_run},

@@ -14,7 +14,7 @@ kernel_run wgrad_gates_run, wgrad_one_gate_run, wgrad_small_blocks_run, wgrad_de
 kernel_takes small_blocks_prefers;
 
 /* products/portable */
-kernel_plan few_columns_plan, portable_wgrad_plan;
+kernel_plan few_columns_plan, portable_bf16_plan, portable_wgrad_plan;
 kernel_run few_columns_run, portable_bf16_run, portable_fp32_run, cublas_run;
 
 #endif

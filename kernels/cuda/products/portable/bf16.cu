@@ -7,23 +7,65 @@
  * Floors: 2 blocks gates b^2 columns operations; the blocks' weights, x and y once through memory;
  * and the tiles that every block gathers from L2: b x columns (fprop), gates b x columns (dgrad).
  *
- * All three are one kernel: a thread block makes an M x N tile of the result; it walks K in panels
- * of 64, STAGES - 1 of them in flight by cp.async, and multiplies with mma.sync. An operation says
- * where the 16-byte chunks of the left and right tile of a panel come from, and what to do with the
- * sums. A panel may take its chunks from several blocks (b = 8, 16, 32) or from a part of one (b =
- * 128); chunks never straddle a block, as b is a multiple of 8. wgrad puts up to 128 / b blocks of
- * a row side by side, so that one tile of dy serves them all.
- */
+ * All three are one kernel: four warps make an M x N tile of the result; they walk K in panels of
+ * 32, STAGES - 1 of them in flight by cp.async, and multiply with mma.sync. An operation says where
+ * the 16-byte chunks of a panel's left and right tile come from, and what to do with the sums. A
+ * panel takes its chunks from a part of a block, or of small blocks from several; chunks never
+ * straddle a block, as b is a multiple of 8. wgrad puts up to 128 / b blocks of a row side by side,
+ * so that one tile of dy serves them all.
+ *
+ * Where there are few tiles, as in a recurrence, thread blocks take even parts of all panels of
+ * fprop and dgrad. Tiles are numbered, and a thread block goes through its own from the last one to
+ * the first. So it begins with the tile that it has not to the end, whose sums it passes on, and
+ * ends with the one whose other sums come from thread blocks before it, which have long passed them
+ * on. It waits only for these, so no thread blocks need to run at once. */
 #include "device/ptx.cuh"
+#include "device/waits.cuh"
 #include "products/kernels.h"
 #include "products/portable/product.cuh"
 
-enum { PANEL = 64, STAGES = 3, CHUNK = 8 /* bf16 in 16 bytes */ };
+enum {
+    PANEL = 32, /* of k */
+    STAGES = 4,
+    WGRAD_PANEL = 64, /* whole lines of 128 bytes of x and dy, which come from far away */
+    WGRAD_STAGES = 3,
+    CHUNK = 8, /* bf16 in 16 bytes */
+    WARPS = 4,
+    THREADS = WARPS * 32,
+    TOGETHER = 5,          /* thread blocks of a multiprocessor at most */
+    PASSED = 2 * 128 * 128 /* floats that they pass on */
+};
+
+/* How the panels of fprop and dgrad are cut. `parts`: of the panels of each tile of columns; 0: a
+ * thread block makes one whole tile. */
+typedef struct cut {
+    int parts, panels;
+    float *sums;     /* [thread blocks][M N] that they pass on */
+    uint32_t *flags; /* [thread blocks]: whether they are there; 0 before and after a launch */
+    uint32_t *stuck;
+} cut;
+
+/* Thread blocks of a multiprocessor, by the rows of their tiles. */
+static constexpr int blocks_of_processor(int m) {
+    return m > 64 ? 2 : m > 32 ? 3 : TOGETHER;
+}
+
+/* The panels `begin` to `end` of a tile of rows that has `panels`. */
+struct span {
+    int tile, begin, end, panels;
+};
 
 /* --------------------------------------------------------------------------------- operations
- * An operation's tile: after seek(k0), left(row, k) is where the left tile's chunk with element
- * (row, k0 + k) comes from, and right(k, column) the right one's; NULL means zeros. LEFT_BY_K:
- * chunks run along k, else along the rows; RIGHT_BY_K likewise. */
+ * An operation is of one tile of rows, after `open`. `aim` looks up, ahead of time, where a panel's
+ * chunks lie, `come` computes it; left(i) and right(i) are then the i-th chunks of this thread,
+ * whose lines in the tile are as far apart as all threads fill. LEFT_BY_K: chunks run along k, else
+ * along the rows; RIGHT_BY_K likewise. A thread computes few addresses for each panel, without a
+ * branch: with a choice for each chunk the kernel takes three times as long. */
+
+struct chunk {
+    const bf16 *from;
+    int bytes; /* 16; 0: zeros */
+};
 
 static __device__ inline void store_pair(float *to, float one, float two) {
     *(float2 *)to = make_float2(one, two);
@@ -33,79 +75,129 @@ static __device__ inline void store_pair(bf16 *to, float one, float two) {
     *(__nv_bfloat162 *)to = __floats2bfloat162_rn(one, two);
 }
 
-/* Two neighbours in a row of the result, in bf16 or fp32. */
-static __device__ inline void store_result(const product &p, size_t at, float one, float two) {
-    if (p.real) {
-        store_pair((float *)p.out + at, one, two);
-    } else {
-        store_pair((bf16 *)p.out + at, one, two);
-    }
-}
+/* Where a tile's chunks lie: `WIDE` of them in a line. */
+template <int WIDE> struct lines {
+    static const int STEP = THREADS / WIDE; /* between the lines of a thread's chunks */
 
-/* fprop (FORWARD) and dgrad: the rows of one node's result; k runs over the blocks in its list. */
-template <bool FORWARD> struct sparse_tile {
+    static __device__ int line(int i) {
+        return threadIdx.x / WIDE + i * STEP;
+    }
+
+    static __device__ int chunk() {
+        return threadIdx.x % WIDE;
+    }
+};
+
+/* fprop (FORWARD) and dgrad: the rows of one node's result; k runs over the blocks in its list.
+ * SMALL: a panel has several blocks. */
+template <bool FORWARD, bool SMALL, int M, int N> struct sparse_tile {
     static const bool LEFT_BY_K = FORWARD, RIGHT_BY_K = false;
+    static const int DEPTH = PANEL, SLOTS = STAGES, BLOCKS = blocks_of_processor(M);
+    typedef lines<FORWARD ? PANEL / CHUNK : M / CHUNK> left_lines;
+    typedef lines<N / CHUNK> right_lines;
+
+    /* One block of the list, and the step of `right` that its tap reads; -1: none. */
+    struct source {
+        int block, other, step;
+    };
+
     const product &p;
-    int first, count, row0, column0, k0;
-    size_t node;
+    int log_k, tiles, column0; /* log_k: of a block; tiles: of a node's rows */
+    int node, row0, first, count;
+    int k0;
+    source all; /* of the whole panel, unless SMALL */
+    chunk first_left, first_right;
 
-    __device__ sparse_tile(const product &p_, int m_tile, int n_tile) : p(p_), k0(0) {
-        int tiles = max(rows() / m_tile, 1);
-        node = blockIdx.x / tiles;
-        row0 = blockIdx.x % tiles * m_tile;
-        column0 = blockIdx.y * n_tile;
-        first = p.start[node];
-        count = (p.start[node + 1] - first) * p.taps;
-    }
-
-    /* Of the list's weights, a block's taps one after another, number q: its tap, its entry. */
-    __device__ int tap_of(int q) const {
-        return p.taps > 1 ? q % p.taps : 0;
-    }
-
-    __device__ int entry_of(int q) const {
-        return first + (p.taps > 1 ? q / p.taps : q);
-    }
+    __device__ sparse_tile(const product &p_)
+        : p(p_), log_k(FORWARD ? p.log_b : p.log_rows), tiles(max(rows() / M, 1)),
+          column0(blockIdx.y * N) {}
 
     __device__ int rows() const { /* of a node's result */
         return FORWARD ? p.rows : p.b;
     }
 
-    __device__ int log_k() const { /* of a block */
-        return FORWARD ? p.log_b : p.log_rows;
+    __device__ int panels_of(int entries) const {
+        return (entries * p.taps * (1 << log_k) + PANEL - 1) / PANEL;
     }
 
-    __device__ int within(int k) const { /* its block */
-        return (k0 + k) & ((FORWARD ? p.b : p.rows) - 1);
+    __device__ span open(int tile) {
+        node = tile / tiles;
+        row0 = tile % tiles * M;
+        first = p.start[node];
+        const int entries = p.start[node + 1] - first, panels = panels_of(entries);
+        count = entries * p.taps;
+        return {tile, 0, panels, panels};
     }
 
-    __device__ int depth() const {
-        return count << log_k();
+    /* The first panel of a tile, counted over all tiles before it. */
+    __device__ int panels_before(int tile) const {
+        const int i = tile / tiles, from = p.start[i];
+        return tiles * panels_of(from) + tile % tiles * panels_of(p.start[i + 1] - from);
     }
 
-    __device__ void seek(int k) {
-        k0 = k;
-    }
-
-    __device__ const bf16 *left(int row, int k) const {
-        int q = (k0 + k) >> log_k();
-        if (q >= count || !valid(row)) return NULL;
-        if (FORWARD) {
-            const size_t block = (size_t)first * p.taps + q;
-            return (const bf16 *)p.left + ((block * p.rows + row0 + row) << p.log_b) + within(k);
+    /* The tile with this panel, counted over all tiles: each lane tries a node, then another. */
+    __device__ int tile_with(int panel, int nodes) const {
+        int low = 0, high = nodes; /* the node is one of low, ..., high - 1 */
+        while (high - low > 1) {
+            const int step = (high - low + 31) / 32, i = low + (threadIdx.x % 32) * step;
+            const bool begins = i < high && tiles * panels_of(p.start[i]) <= panel;
+            low += (__popc(__ballot_sync(~0u, begins)) - 1) * step;
+            high = min(high, low + step);
         }
-        const size_t block = (size_t)p.block[entry_of(q)] * p.taps + tap_of(q);
-        size_t at = (block << p.log_rows) + within(k);
-        return (const bf16 *)p.left + (at << p.log_b) + row0 + row;
+        const int from = p.start[low], panels = panels_of(p.start[low + 1] - from);
+        return low * tiles + (panel - tiles * panels_of(from)) / panels;
     }
 
-    __device__ const bf16 *right(int k, int column) const {
-        int q = (k0 + k) >> log_k();
-        if (q >= count || column0 + column >= p.columns) return NULL;
-        const int step = step_read(p, blockIdx.z, tap_of(q));
-        if (step < 0) return NULL;
-        size_t row = ((size_t)p.other[entry_of(q)] << log_k()) + within(k);
-        return (const bf16 *)p.right + step * p.right_step + row * p.columns + column0 + column;
+    /* Of the list's blocks, a block's taps one after another, number q. */
+    __device__ source look_up(int q) const {
+        const int tap = p.taps > 1 ? q % p.taps : 0, entry = first + (p.taps > 1 ? q / p.taps : q);
+        source s = {FORWARD ? first * p.taps + q : 0, 0, -1};
+        if (q >= count) return s;
+        if (!FORWARD) s.block = p.block[entry] * p.taps + tap;
+        s.other = p.other[entry];
+        s.step = step_read(p, blockIdx.z, tap);
+        return s;
+    }
+
+    __device__ void aim(int panel) {
+        k0 = panel * PANEL;
+        if (!SMALL) all = look_up(k0 >> log_k);
+    }
+
+    __device__ chunk left_of(const source &s, int line, int along) const {
+        const int row = FORWARD ? line : along, k = (k0 + (FORWARD ? along : line)) & k_mask();
+        const size_t at = ((size_t)s.block << p.log_rows) + (FORWARD ? row0 + row : k);
+        return {(const bf16 *)p.left + (at << p.log_b) + (FORWARD ? k : row0 + row),
+                s.step >= 0 && row0 + row < rows() ? 16 : 0};
+    }
+
+    __device__ chunk right_of(const source &s, int line, int along) const {
+        const size_t row = ((size_t)s.other << log_k) + ((k0 + line) & k_mask());
+        return {(const bf16 *)p.right + s.step * p.right_step + row * p.columns + column0 + along,
+                s.step >= 0 && column0 + along < p.columns ? 16 : 0};
+    }
+
+    __device__ int k_mask() const {
+        return (1 << log_k) - 1;
+    }
+
+    __device__ void come() {
+        if (SMALL) return;
+        first_left = left_of(all, left_lines::line(0), left_lines::chunk() * CHUNK);
+        first_right = right_of(all, right_lines::line(0), right_lines::chunk() * CHUNK);
+    }
+
+    __device__ chunk left(int i) const {
+        if (!SMALL) return {first_left.from + (i * left_lines::STEP << p.log_b), first_left.bytes};
+        const int line = left_lines::line(i), along = left_lines::chunk() * CHUNK;
+        return left_of(look_up((k0 + (FORWARD ? along : line)) >> log_k), line, along);
+    }
+
+    __device__ chunk right(int i) const {
+        if (!SMALL)
+            return {first_right.from + i * right_lines::STEP * p.columns, first_right.bytes};
+        const int line = right_lines::line(i);
+        return right_of(look_up((k0 + line) >> log_k), line, right_lines::chunk() * CHUNK);
     }
 
     __device__ bool valid(int row) const {
@@ -113,173 +205,282 @@ template <bool FORWARD> struct sparse_tile {
     }
 
     __device__ void store(int row, int column, float one, float two) const {
-        size_t at = (node * rows() + row0 + row) * p.columns + column0 + column;
         if (column0 + column >= p.columns) return;
-        store_result(p, blockIdx.z * p.out_step + at, one, two);
+        const size_t at = blockIdx.z * p.out_step +
+                          ((size_t)node * rows() + row0 + row) * p.columns + column0 + column;
+        if (p.real) {
+            store_pair((float *)p.out + at, one, two);
+        } else {
+            store_pair((bf16 *)p.out + at, one, two);
+        }
     }
 };
 
 /* Tables: `start` the first block of each tile, `block` each block's output node, `other` its input
  * node. A panel lies within one step, with zeros where columns end before it. A tile is of one
  * tap. */
-struct wgrad_tile {
+template <int M, int N> struct wgrad_tile {
     static const bool LEFT_BY_K = true, RIGHT_BY_K = true;
+    static const int DEPTH = WGRAD_PANEL, SLOTS = WGRAD_STAGES, BLOCKS = M > 64 ? 2 : 3;
+    typedef lines<DEPTH / CHUNK> left_lines, right_lines;
+    static const int RIGHT = N / right_lines::STEP; /* chunks of a thread */
+
     const product &p;
-    int first, count, row0, column0, step;
-    int panels, columns; /* of a step; of this panel */
-    size_t node, left_at, right_at;
+    int each; /* panels of a step */
+    int first, count, node, row0;
+    int row[RIGHT]; /* of x, that this thread's chunks belong to; -1: none */
+    int n, step;    /* of the chunks; -1: there are none */
+    const bf16 *left_from, *right_from;
 
-    __device__ wgrad_tile(const product &p_, int m_tile, int) : p(p_) {
-        first = p.start[blockIdx.x];
-        count = p.start[blockIdx.x + 1] - first;
+    __device__ wgrad_tile(const product &p_) : p(p_), each((p.columns + DEPTH - 1) / DEPTH) {}
+
+    __device__ span open(int tile) {
+        first = p.start[tile];
+        count = p.start[tile + 1] - first;
         node = p.block[first];
-        row0 = blockIdx.y * m_tile;
-        column0 = step = columns = 0;
-        panels = (p.columns + PANEL - 1) / PANEL;
-        left_at = right_at = 0;
+        row0 = blockIdx.y * M;
+        for (int i = 0; i < RIGHT; i++) {
+            const int column = right_lines::line(i), q = column >> p.log_b;
+            row[i] = q < count ? (p.other[first + q] << p.log_b) + (column & (p.b - 1)) : -1;
+        }
+        return {tile, 0, p.steps * each, p.steps * each};
     }
 
-    __device__ int depth() const {
-        return p.steps * panels * PANEL;
+    __device__ void aim(int panel) {
+        const int t = panel / each;
+        n = (panel - t * each) * DEPTH + left_lines::chunk() * CHUNK;
+        step = n < p.columns ? step_read(p, t, blockIdx.z) : -1;
+        left_from = (const bf16 *)p.left + t * p.left_step + n +
+                    ((size_t)node * p.rows + row0 + left_lines::line(0)) * p.columns;
     }
 
-    __device__ void seek(int k) {
-        size_t t = k / PANEL / panels, n = k / PANEL % panels * PANEL;
-        columns = p.columns - (int)n;
-        left_at = t * p.left_step + (node * p.rows + row0) * p.columns + n;
-        step = step_read(p, t, blockIdx.z);
-        right_at = step * p.right_step + n;
+    __device__ void come() {
+        right_from = (const bf16 *)p.right + step * p.right_step + n;
     }
 
-    __device__ const bf16 *left(int row, int k) const {
-        if (row0 + row >= p.rows || k >= columns) return NULL;
-        return (const bf16 *)p.left + left_at + (size_t)row * p.columns + k;
+    __device__ chunk left(int i) const {
+        return {left_from + (size_t)(i * left_lines::STEP) * p.columns,
+                step >= 0 && valid(left_lines::line(0)) ? 16 : 0};
     }
 
-    __device__ const bf16 *right(int k, int column) const {
-        int q = (column0 + column) >> p.log_b;
-        if (q >= count || step < 0 || k >= columns) return NULL;
-        size_t row = ((size_t)p.other[first + q] << p.log_b) + ((column0 + column) & (p.b - 1));
-        return (const bf16 *)p.right + right_at + row * p.columns + k;
+    __device__ chunk right(int i) const {
+        return {right_from + (size_t)row[i] * p.columns, step >= 0 && row[i] >= 0 ? 16 : 0};
     }
 
-    __device__ bool valid(int row) const {
-        return row0 + row < p.rows;
+    __device__ bool valid(int line) const {
+        return row0 + line < p.rows;
     }
 
-    __device__ void store(int row, int column, float one, float two) const {
-        int q = (column0 + column) >> p.log_b;
+    __device__ void store(int line, int column, float one, float two) const {
+        const int q = column >> p.log_b;
         if (q >= count) return;
         const size_t block = (size_t)(first + q) * p.taps + blockIdx.z;
-        size_t at = ((block * p.rows + row0 + row) << p.log_b) + ((column0 + column) & (p.b - 1));
+        const size_t at = ((block * p.rows + row0 + line) << p.log_b) + (column & (p.b - 1));
         store_pair((float *)p.out + at, one, two);
+    }
+
+    /* A tile is whole. */
+    __device__ int panels_before(int) const {
+        return 0;
+    }
+
+    __device__ int tile_with(int, int) const {
+        return 0;
     }
 };
 
 /* ------------------------------------------------------------------------------ tensor cores */
 
 template <int M, int N> struct shape {
-    static const int THREADS = 2 * N, WARPS = THREADS / 32;
     static const int WARP_ROWS = M >= 64 ? 2 : 1, WARP_COLUMNS = WARPS / WARP_ROWS;
-    static const int ROWS = M / WARP_ROWS, COLUMNS = N / WARP_COLUMNS;    /* of a warp */
-    static const int TALL = ROWS / 16, WIDE = COLUMNS / 8;                /* mma tiles */
-    static const int LEFT = M * PANEL / CHUNK, RIGHT = N * PANEL / CHUNK; /* chunks */
-    static const size_t BYTES = (size_t)STAGES * (LEFT + RIGHT) * 16;
+    static const int ROWS = M / WARP_ROWS, COLUMNS = N / WARP_COLUMNS; /* of a warp */
+    static const int TALL = ROWS / 16, WIDE = COLUMNS / 8;             /* mma tiles */
+    static_assert(blocks_of_processor(M) * M * N <= PASSED, "there is room");
 };
 
-/* Starts the copies of one panel into a stage's tiles. */
-template <int M, int N, typename Tile>
-static __device__ inline void load_panel(Tile &tile, int k0, uint32_t left, uint32_t right) {
-    typedef shape<M, N> S;
-    tile.seek(k0);
-    for (int i = threadIdx.x; i < S::LEFT; i += S::THREADS) {
-        const int width = Tile::LEFT_BY_K ? PANEL / CHUNK : M / CHUNK;
-        int line = i / width, c = i % width;
-        const bf16 *from =
-            Tile::LEFT_BY_K ? tile.left(line, c * CHUNK) : tile.left(c * CHUNK, line);
-        copy_async(left + swizzle<width>(line, c) * 16, from);
-    }
-    for (int i = threadIdx.x; i < S::RIGHT; i += S::THREADS) {
-        const int width = Tile::RIGHT_BY_K ? PANEL / CHUNK : N / CHUNK;
-        int line = i / width, c = i % width;
-        const bf16 *from =
-            Tile::RIGHT_BY_K ? tile.right(c * CHUNK, line) : tile.right(line, c * CHUNK);
-        copy_async(right + swizzle<width>(line, c) * 16, from);
+/* A panel of an operation in shared memory: chunks, and bytes. */
+template <int M, int N, typename Tile> struct panel_shape {
+    static const int LEFT = M * Tile::DEPTH / CHUNK, RIGHT = N * Tile::DEPTH / CHUNK;
+    static const int STAGE = (LEFT + RIGHT) * 16;
+};
+
+template <int M, int N> using sums = float[shape<M, N>::TALL][shape<M, N>::WIDE][4];
+
+/* Starts the copies of a thread's chunks into a tile with `WIDE` chunks in a line. Its lines are
+ * apart by a multiple of 8, so they are permuted alike. */
+template <int CHUNKS, int WIDE, typename From>
+static __device__ inline void load_tile(uint32_t to, From from) {
+    typedef lines<WIDE> L;
+    static_assert(L::STEP % 8 == 0, "the permutation repeats after 8 lines");
+    if (CHUNKS < THREADS && threadIdx.x >= CHUNKS) return;
+    to += swizzle<WIDE>(L::line(0), L::chunk()) * 16;
+#pragma unroll
+    for (int i = 0; i < (CHUNKS + THREADS - 1) / THREADS; i++) {
+        const chunk c = from(i);
+        copy_async_part(to + i * L::STEP * WIDE * 16, c.from, c.bytes);
     }
 }
 
-/* Multiplies one panel that has arrived. Lane i of a warp addresses row i % 8 of matrix i / 8. */
+/* The panel that was aimed at. */
 template <int M, int N, typename Tile>
-static __device__ inline void
-multiply_panel(uint32_t left, uint32_t right, int row0, int column0,
-               float (&sum)[shape<M, N>::TALL][shape<M, N>::WIDE][4]) {
+static __device__ inline void load_panel(Tile &tile, uint32_t to) {
+    typedef panel_shape<M, N, Tile> S;
+    tile.come();
+    load_tile<S::LEFT, (Tile::LEFT_BY_K ? Tile::DEPTH : M) / CHUNK>(
+        to, [&](int i) { return tile.left(i); });
+    load_tile<S::RIGHT, (Tile::RIGHT_BY_K ? Tile::DEPTH : N) / CHUNK>(
+        to + S::LEFT * 16, [&](int i) { return tile.right(i); });
+}
+
+/* What a lane gives to ldmatrix for the 16 x 16 parts of a warp's share of a tile: COUNT of them
+ * along its EXTENT rows or columns, DEPTH / 16 along k. The permutation repeats after 8 lines, so
+ * one place serves all parts that lie in one direction. */
+template <bool BY_K, int DEPTH, int EXTENT, int COUNT> struct parts_of_tile {
+    static const int KEPT = BY_K ? DEPTH / 16 : COUNT;
+    uint32_t at[KEPT];
+
+    /* `first`: of the share; `along`, `k`: of the 8 x 8 matrix that the lane addresses a row of. */
+    __device__ parts_of_tile(uint32_t tile, int first, int along, int k) {
+        const int in = threadIdx.x % 8;
+        for (int i = 0; i < KEPT; i++) {
+            const int chunk =
+                BY_K ? swizzle<DEPTH / CHUNK>(first + along + in, i * 2 + k / CHUNK)
+                     : swizzle<EXTENT / CHUNK>(k + in, (first + along) / CHUNK + i * 2);
+            at[i] = tile + chunk * 16;
+        }
+    }
+
+    __device__ void load(uint32_t (&r)[4], int i, int k, uint32_t stage) const {
+        if (BY_K) {
+            load_matrices(r, at[k] + stage + i * 16 * DEPTH * (int)sizeof(bf16));
+        } else {
+            load_matrices_transposed(r, at[i] + stage + k * 16 * EXTENT * (int)sizeof(bf16));
+        }
+    }
+};
+
+/* A warp's share of a tile. */
+template <int M, int N, typename Tile> struct share {
     typedef shape<M, N> S;
-    int lane = threadIdx.x % 32, in = lane % 8, matrix = lane / 8;
-    for (int k = 0; k < PANEL; k += 16) {
-        uint32_t a[S::TALL][4], b[S::WIDE / 2][4];
+    parts_of_tile<Tile::LEFT_BY_K, Tile::DEPTH, M, S::TALL> left;
+    parts_of_tile<Tile::RIGHT_BY_K, Tile::DEPTH, N, S::WIDE / 2> right;
+
+    /* Lane i addresses row i % 8 of matrix i / 8. */
+    __device__ share(uint32_t base, int row0, int column0)
+        : left(base, row0, threadIdx.x / 8 % 2 * 8, threadIdx.x % 32 / 16 * 8),
+          right(base + panel_shape<M, N, Tile>::LEFT * 16, column0, threadIdx.x % 32 / 16 * 8,
+                threadIdx.x / 8 % 2 * 8) {}
+
+    /* Multiplies one panel that has arrived, `stage` bytes from the first one; a part's operands
+     * are loaded while the part before is multiplied. */
+    __device__ void multiply(uint32_t stage, sums<M, N> &sum) const {
+        const int PARTS = Tile::DEPTH / 16;
+        uint32_t a[2][S::TALL][4], b[2][S::WIDE / 2][4];
 #pragma unroll
-        for (int i = 0; i < S::TALL; i++) {
-            int row = row0 + i * 16 + matrix % 2 * 8, at = k + matrix / 2 * 8;
-            if (Tile::LEFT_BY_K) {
-                load_matrices(a[i], left + swizzle<PANEL / CHUNK>(row + in, at / CHUNK) * 16);
-            } else {
-                load_matrices_transposed(a[i],
-                                         left + swizzle<M / CHUNK>(at + in, row / CHUNK) * 16);
+        for (int k = -1; k < PARTS; k++) {
+            if (k + 1 < PARTS) {
+#pragma unroll
+                for (int i = 0; i < S::TALL; i++) left.load(a[(k + 1) % 2][i], i, k + 1, stage);
+#pragma unroll
+                for (int j = 0; j < S::WIDE / 2; j++)
+                    right.load(b[(k + 1) % 2][j], j, k + 1, stage);
+            }
+#pragma unroll
+            for (int i = 0; k >= 0 && i < S::TALL; i++) {
+#pragma unroll
+                for (int j = 0; j < S::WIDE; j++) {
+                    const uint32_t *pair = &b[k % 2][j / 2][j % 2 * 2];
+                    multiply_add(sum[i][j], a[k % 2][i], pair[0], pair[1]);
+                }
             }
         }
+    }
+};
+
+/* ------------------------------------------------------------------------------------- parts */
+
+/* The first panel of a part, counted over all tiles. */
+static __device__ inline int first_panel(const cut &c, int part) {
+    return (int)((long long)c.panels * part / c.parts);
+}
+
+/* A tile's sums as this thread has them, four by four. */
+template <int M, int N>
+static __device__ inline float4 *place_of_sums(const cut &c, int part, int number) {
+    const size_t block = (size_t)blockIdx.y * c.parts + part;
+    return (float4 *)(c.sums + block * (M * N)) + number * THREADS + threadIdx.x;
+}
+
+template <int M, int N> static __device__ void pass_on(const cut &c, const sums<M, N> &sum) {
+    typedef shape<M, N> S;
 #pragma unroll
-        for (int j = 0; j < S::WIDE / 2; j++) {
-            int column = column0 + j * 16 + matrix / 2 * 8, at = k + matrix % 2 * 8;
-            if (Tile::RIGHT_BY_K) {
-                load_matrices(b[j], right + swizzle<PANEL / CHUNK>(column + in, at / CHUNK) * 16);
-            } else {
-                load_matrices_transposed(b[j],
-                                         right + swizzle<N / CHUNK>(at + in, column / CHUNK) * 16);
-            }
+    for (int i = 0; i < S::TALL * S::WIDE; i++) {
+        const float *s = sum[i / S::WIDE][i % S::WIDE];
+        *place_of_sums<M, N>(c, blockIdx.x, i) = make_float4(s[0], s[1], s[2], s[3]);
+    }
+    __syncthreads();
+    if (threadIdx.x == 0) {
+        __threadfence();
+        store_flag(&c.flags[blockIdx.y * c.parts + blockIdx.x], 1);
+    }
+}
+
+/* Adds what the parts before this one have of a tile that begins with panel `begin`. They come by
+ * way of shared memory, which no panel needs any more, as registers for all at once are lacking;
+ * each thread reads what it copied itself. */
+template <int M, int N>
+static __device__ void add_others(const cut &c, int begin, uint32_t base, float4 *shared,
+                                  sums<M, N> &sum) {
+    typedef shape<M, N> S;
+    const int part = blockIdx.x;
+    int others = 1;
+    while (first_panel(c, part - others) > begin) others++;
+    for (int i = 1 + threadIdx.x; i <= others; i += THREADS) {
+        uint32_t *flag = &c.flags[blockIdx.y * c.parts + part - i];
+        patience polls;
+        while (!load_flag(flag)) polls.lose(c.stuck);
+        *flag = 0; /* nobody else reads it */
+    }
+    __syncthreads();
+    for (int other = 1; other <= others; other++) {
+#pragma unroll
+        for (int i = 0; i < S::TALL * S::WIDE; i++) {
+            copy_async_whole(base + (i * THREADS + threadIdx.x) * 16,
+                             place_of_sums<M, N>(c, part - other, i));
         }
+        copy_commit();
+        copy_wait<0>();
 #pragma unroll
-        for (int i = 0; i < S::TALL; i++) {
+        for (int i = 0; i < S::TALL * S::WIDE; i++) {
+            const float4 s = shared[i * THREADS + threadIdx.x];
+            float(&to)[4] = sum[i / S::WIDE][i % S::WIDE];
+            to[0] += s.x, to[1] += s.y, to[2] += s.z, to[3] += s.w;
+        }
+    }
+}
+
+/* ------------------------------------------------------------------------------------ kernel */
+
+template <int M, int N> static __device__ inline void clear(sums<M, N> &sum) {
 #pragma unroll
-            for (int j = 0; j < S::WIDE; j++) {
-                multiply_add(sum[i][j], a[i], b[j / 2][j % 2 * 2], b[j / 2][j % 2 * 2 + 1]);
-            }
+    for (int i = 0; i < shape<M, N>::TALL; i++) {
+#pragma unroll
+        for (int j = 0; j < shape<M, N>::WIDE; j++) {
+            sum[i][j][0] = sum[i][j][1] = sum[i][j][2] = sum[i][j][3] = 0;
         }
     }
 }
 
 template <int M, int N, typename Tile>
-__global__ void __launch_bounds__(shape<M, N>::THREADS)
-    portable_bf16(const __grid_constant__ product p) {
+static __device__ inline void store_tile(const Tile &tile, int row0, int column0,
+                                         const sums<M, N> &sum) {
     typedef shape<M, N> S;
-    extern __shared__ __align__(128) char shared[];
-    const uint32_t base = shared_address(shared), stage_bytes = (S::LEFT + S::RIGHT) * 16;
-    Tile tile(p, M, N);
-    const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
-    const int row0 = warp / S::WARP_COLUMNS * S::ROWS;
-    const int column0 = warp % S::WARP_COLUMNS * S::COLUMNS;
-    const int panels = (tile.depth() + PANEL - 1) / PANEL;
-    float sum[S::TALL][S::WIDE][4] = {};
-
-    for (int s = 0; s < STAGES - 1; s++) {
-        uint32_t at = base + s * stage_bytes;
-        if (s < panels) load_panel<M, N>(tile, s * PANEL, at, at + S::LEFT * 16);
-        copy_commit();
-    }
-    for (int i = 0; i < panels; i++) {
-        copy_wait<STAGES - 2>();
-        __syncthreads();
-        int ahead = i + STAGES - 1;
-        uint32_t at = base + ahead % STAGES * stage_bytes;
-        if (ahead < panels) load_panel<M, N>(tile, ahead * PANEL, at, at + S::LEFT * 16);
-        copy_commit();
-        at = base + i % STAGES * stage_bytes;
-        multiply_panel<M, N, Tile>(at, at + S::LEFT * 16, row0, column0, sum);
-    }
+    const int lane = threadIdx.x % 32;
 #pragma unroll
     for (int i = 0; i < S::TALL; i++) {
 #pragma unroll
         for (int half = 0; half < 2; half++) {
-            int row = row0 + i * 16 + half * 8 + lane / 4;
+            const int row = row0 + i * 16 + half * 8 + lane / 4;
             if (!tile.valid(row)) continue;
 #pragma unroll
             for (int j = 0; j < S::WIDE; j++) {
@@ -290,54 +491,224 @@ __global__ void __launch_bounds__(shape<M, N>::THREADS)
     }
 }
 
-/* ------------------------------------------------------------------------------------ launches */
+/* What a thread block works on, span by span, from the last to the first. */
+template <typename Tile> struct walk {
+    Tile tile;
+    span at;
+    int first, before; /* of all panels: its own first one, and those of tiles before this one */
+
+    __device__ walk(const product &p, const cut &c, int nodes) : tile(p), first(0), before(0) {
+        if (!c.parts) {
+            at = tile.open(blockIdx.x);
+            return;
+        }
+        first = first_panel(c, blockIdx.x);
+        const int end = first_panel(c, blockIdx.x + 1), number = tile.tile_with(end - 1, nodes);
+        before = tile.panels_before(number);
+        at = tile.open(number);
+        at.begin = max(first - before, 0);
+        at.end = end - before;
+    }
+
+    /* Goes on to the next span; there is one. */
+    __device__ void next() {
+        at = tile.open(at.tile - 1);
+        before -= at.panels;
+        at.begin = max(first - before, 0);
+    }
+
+    __device__ bool is_last() const {
+        return before <= first;
+    }
+};
 
 template <int M, int N, typename Tile>
-static void launch_tensor(backend *be, const product &p, dim3 grid) {
+__global__ void __launch_bounds__(THREADS, Tile::BLOCKS)
+    portable_bf16(const __grid_constant__ product p, const __grid_constant__ cut c, int nodes) {
     typedef shape<M, N> S;
-    cuda_allow_shared(be, (const void *)portable_bf16<M, N, Tile>, S::BYTES);
-    portable_bf16<M, N, Tile><<<grid, S::THREADS, S::BYTES, cuda_of(be)->stream>>>(p);
-}
+    typedef panel_shape<M, N, Tile> P;
+    const int SLOTS = Tile::SLOTS;
+    static_assert(M * N * (int)sizeof(float) <= P::STAGE * SLOTS, "others' sums have room");
+    extern __shared__ __align__(128) char shared[];
+    const uint32_t base = shared_address(shared);
+    const int warp = threadIdx.x / 32;
+    const int row0 = warp / S::WARP_COLUMNS * S::ROWS;
+    const int column0 = warp % S::WARP_COLUMNS * S::COLUMNS;
+    sums<M, N> sum;
+    clear<M, N>(sum);
+    const share<M, N, Tile> mine(base, row0, column0);
 
-/* `m`: the rows that a node has, tiled by at most 128. */
-template <int N, typename Tile>
-static void launch_rows(backend *be, const product &p, int m, dim3 grid) {
-    if (m >= 128) {
-        launch_tensor<128, N, Tile>(be, p, grid);
-    } else if (m == 64) {
-        launch_tensor<64, N, Tile>(be, p, grid);
-    } else if (m == 32) {
-        launch_tensor<32, N, Tile>(be, p, grid);
-    } else {
-        launch_tensor<16, N, Tile>(be, p, grid);
+    walk<Tile> load(p, c, nodes); /* where copies are */
+    walk<Tile> make = load;       /* and products */
+    int panel = load.at.begin;
+    bool more = panel < load.at.end;
+    if (more) load.tile.aim(panel);
+    wait_for_earlier();
+    const auto load_next = [&](int stage) {
+        if (more) {
+            load_panel<M, N>(load.tile, base + stage * P::STAGE);
+            if (++panel == load.at.end) {
+                more = !load.is_last();
+                if (more) {
+                    load.next();
+                    panel = load.at.begin;
+                }
+            }
+            if (more) load.tile.aim(panel);
+        }
+        copy_commit();
+    };
+    for (int s = 0; s < SLOTS - 1; s++) load_next(s);
+    for (int i = 0;;) {
+        for (int k = make.at.begin; k < make.at.end; k++, i++) {
+            copy_wait<SLOTS - 2>();
+            __syncthreads();
+            load_next((i + SLOTS - 1) % SLOTS);
+            mine.multiply(i % SLOTS * P::STAGE, sum);
+        }
+        const bool last = make.is_last();
+        if (last) let_next_start();
+        if (make.at.end < make.at.panels) {
+            pass_on<M, N>(c, sum);
+        } else {
+            if (make.at.begin) add_others<M, N>(c, make.before, base, (float4 *)shared, sum);
+            store_tile<M, N>(make.tile, row0, column0, sum);
+        }
+        if (last) break;
+        make.next();
+        clear<M, N>(sum);
     }
 }
 
-template <typename Tile>
-static void launch_columns(backend *be, const product &p, int m, int nodes) {
-    int tiles = m > 128 ? m / 128 : 1;
-    if (p.columns % 128 == 0) {
-        launch_rows<128, Tile>(be, p, m, dim3(nodes * tiles, p.columns / 128, p.steps));
-    } else {
-        launch_rows<64, Tile>(be, p, m, dim3(nodes * tiles, (p.columns + 63) / 64, p.steps));
-    }
-}
+/* ------------------------------------------------------------------------------------ launches */
 
 /* Also of fp32. */
 void *portable_wgrad_plan(backend *be, device_layout *device, const layout *l) {
     return row_groups_create(be, device, l, WGRAD_COLUMNS);
 }
 
-void portable_bf16_run(backend *be, const device_layout *device, const void *plan,
-                       const product_call *c) {
+static bool has_empty_list(const int *start, int nodes) {
+    for (int i = 0; i < nodes; i++) {
+        if (start[i] == start[i + 1]) return true;
+    }
+    return false;
+}
+
+/* Whether the panels of fprop and of dgrad may be cut, and where parts of sums go. */
+typedef struct cuts {
+    bool rows, columns;
+    uint32_t *stuck;
+} cuts;
+
+void *portable_bf16_plan(backend *be, device_layout *device, const layout *l) {
+    cuda_backend *cuda = cuda_of(be);
+    const size_t flags = (size_t)cuda->processors * TOGETHER * sizeof *cuda->part_flags;
+    if (!cuda->part_flags) {
+        cuda_ok(be, cudaMalloc(&cuda->part_sums, (size_t)cuda->processors * PASSED * sizeof(float)),
+                "memory") &&
+            cuda_ok(be, cudaMalloc(&cuda->part_flags, flags), "memory") &&
+            cuda_ok(be, cudaMemsetAsync(cuda->part_flags, 0, flags, cuda->stream), "memory");
+    }
+    cuts *made = layout_plan<cuts>(device);
+    made->rows = !l->taps && l->in_block >= PANEL && !has_empty_list(l->row_start, l->out_nodes);
+    made->columns = !l->taps && l->gates * l->in_block >= PANEL &&
+                    !has_empty_list(l->column_start, l->in_nodes);
+    made->stuck = cuda_stuck_word(be, "portable_bf16");
+    return made;
+}
+
+/* Few tiles are cut, so that all multiprocessors have as much to do. */
+template <int M, int N>
+static cut cut_of(backend *be, const device_layout *device, const cuts *plan, const product_call *c,
+                  int tiles, int column_tiles) {
+    const layout *l = &device->host;
+    const int slots = blocks_of_processor(M) * cuda_of(be)->processors,
+              parts = slots / column_tiles;
+    const long long depth =
+        (long long)l->blocks * l->in_block *
+        (c->op == FPROP ? max(l->gates * l->in_block / M, 1) : l->gates * max(l->in_block / M, 1));
+    const bool may = c->op == FPROP ? plan->rows : plan->columns;
+    cut made = {};
+    if (!may || c->steps > 1 || c->type != OPERAND || !parts) return made;
+    if (tiles * column_tiles >= 8 * slots || depth / PANEL > 1 << 30) return made;
+    made.panels = (int)(depth / PANEL);
+    made.parts = min(parts, made.panels);
+    made.sums = cuda_of(be)->part_sums;
+    made.flags = cuda_of(be)->part_flags;
+    made.stuck = plan->stuck;
+    return made;
+}
+
+template <int M, int N, typename Tile>
+static void launch_tensor(backend *be, const product &p, const cut &c, int nodes, dim3 grid) {
+    const size_t shared = (size_t)panel_shape<M, N, Tile>::STAGE * Tile::SLOTS;
+    cuda_launch(be, "portable_bf16", true, portable_bf16<M, N, Tile>, grid, THREADS, shared, p, c,
+                nodes);
+}
+
+template <bool FORWARD, bool SMALL, int M, int N>
+static void launch_sparse(backend *be, const device_layout *device, const cuts *plan,
+                          const product_call *c) {
+    int nodes;
+    const product p = product_of(be, device, NULL, c, &nodes);
+    const int tiles = nodes * max((FORWARD ? p.rows : p.b) / M, 1);
+    const int column_tiles = (p.columns + N - 1) / N;
+    const cut made = cut_of<M, N>(be, device, plan, c, tiles, column_tiles);
+    const dim3 grid(made.parts ? made.parts : tiles, column_tiles, p.steps);
+    launch_tensor<M, N, sparse_tile<FORWARD, SMALL, M, N>>(be, p, made, nodes, grid);
+}
+
+template <int M, int N>
+static void launch_wgrad(backend *be, const device_layout *device, const void *plan,
+                         const product_call *c) {
     int tiles;
     const product p = product_of(be, device, plan, c, &tiles);
-    if (c->op == FPROP) {
-        launch_columns<sparse_tile<true>>(be, p, p.rows, tiles);
-    } else if (c->op == DGRAD) {
-        launch_columns<sparse_tile<false>>(be, p, p.b, tiles);
+    const dim3 grid(tiles, max(p.rows / M, 1), p.taps);
+    launch_tensor<M, N, wgrad_tile<M, N>>(be, p, cut{}, tiles, grid);
+}
+
+/* Small blocks, of fprop below PANEL, of dgrad with their gates, make tiles of few rows. */
+template <int M, int N>
+static void launch(backend *be, const device_layout *device, const void *plan,
+                   const product_call *c) {
+    const layout *l = &device->host;
+    const cuts *cut = (const cuts *)plan;
+    const bool small = l->in_block * (c->op == DGRAD ? l->gates : 1) < PANEL;
+    if (c->op == WGRAD) {
+        if constexpr (N == WGRAD_COLUMNS) launch_wgrad<M, N>(be, device, plan, c);
+    } else if (c->op == FPROP && small) {
+        if constexpr (M <= 64) launch_sparse<true, true, M, N>(be, device, cut, c);
+    } else if (c->op == FPROP) {
+        if constexpr (M >= 32) launch_sparse<true, false, M, N>(be, device, cut, c);
+    } else if (small) {
+        if constexpr (M == 16) launch_sparse<false, true, M, N>(be, device, cut, c);
     } else {
-        launch_rows<WGRAD_COLUMNS, wgrad_tile>(be, p, p.rows,
-                                               dim3(tiles, max(p.rows / 128, 1), p.taps));
+        launch_sparse<false, false, M, N>(be, device, cut, c);
+    }
+}
+
+/* A tile has a node's rows, or 128 of them; and 128 columns, of which half would be left where
+ * there are fewer than 65. */
+template <int M>
+static void launch_columns(backend *be, const device_layout *device, const void *plan,
+                           const product_call *c) {
+    if (c->op == WGRAD || c->columns > 64) {
+        launch<M, 128>(be, device, plan, c);
+    } else {
+        launch<M, 64>(be, device, plan, c);
+    }
+}
+
+void portable_bf16_run(backend *be, const device_layout *device, const void *plan,
+                       const product_call *c) {
+    const int rows = device->host.in_block * (c->op == DGRAD ? 1 : device->host.gates);
+    if (rows >= 128) {
+        launch_columns<128>(be, device, plan, c);
+    } else if (rows >= 64) {
+        launch_columns<64>(be, device, plan, c);
+    } else if (rows >= 32) {
+        launch_columns<32>(be, device, plan, c);
+    } else {
+        launch_columns<16>(be, device, plan, c);
     }
 }
