@@ -520,7 +520,10 @@ class Train(Case):
                 ("train.prune_density: has no meaning with model.hubs", 2, "train", "config.yaml", *hubs, "--set",
                  "train.prune_density=0.5"),
                 ("model.hubs: has no meaning for model.cell: lstm", 2, "train", "config.yaml", "--set",
-                 "model.hubs=8")):
+                 "model.hubs=8"),
+                ("model.hubs: expected a multiple of model.block 8", 2, "train", "config.yaml", *hubs, "--set",
+                 "model.hubs=12"),
+                ("at most model.hidden 32, got 40", 2, "train", "config.yaml", *hubs, "--set", "model.hubs=40")):
             _, err = self.run_program(*command, status=status)
             self.assertIn(expected, err)
         # With hidden and parameters the hubs follow, with hubs and parameters hidden does.
