@@ -24,7 +24,7 @@ except ImportError as missing:
     sys.exit(77)
 
 TOLERANCE = 1e-4  # relative, of the objective
-COSTS = [2.0**k for k in range(-8, 1)]
+COSTS = {"l1": [2.0**k for k in range(-8, 1)], "l2": [2.0**k for k in range(-8, 5)]}
 
 # documents, units, how the units are changed
 KINDS = {
@@ -106,7 +106,7 @@ def compare(program, folder, sets, penalty, standardize, valid):
         weights = numpy.append(weights[:-1] * deviation, weights[-1] + mean @ weights[:-1])
         train, test, held = ((part - mean) / deviation for part in (train, test, held))
     ours = objective(train, labels, weights, cost, penalty)
-    fits = {c: fit(train, labels, c, penalty) for c in (COSTS if valid else [cost])}
+    fits = {c: fit(train, labels, c, penalty) for c in (COSTS[penalty] if valid else [cost])}
     theirs_weights = fits[cost]
     theirs = objective(train, labels, theirs_weights, cost, penalty)
     if ours > theirs * (1 + TOLERANCE):
@@ -125,7 +125,7 @@ def compare(program, folder, sets, penalty, standardize, valid):
         errors = [100 * ((held @ w[:-1] + w[-1] > 0) != held_labels).mean()
                   for w in fits.values()]
         slack = 100 * 2 / len(held)
-        if abs(errors[COSTS.index(cost)] - result["valid_error"]) > slack:
+        if abs(errors[COSTS[penalty].index(cost)] - result["valid_error"]) > slack:
             yield f"valid_error: {result['valid_error']}, scikit-learn has {errors} for each C"
         if result["valid_error"] > min(errors) + slack:
             yield f"C = {cost}: scikit-learn has {errors} for each C"

@@ -97,18 +97,19 @@ double objective_of(const problem *p, const double *w, double cost, penalty pena
 
 /* ----------------------------------------------------------------------------------------- fits */
 
-const double problem_costs[PROBE_COSTS] = {0x1p-8, 0x1p-7, 0x1p-6, 0x1p-5, 0x1p-4,
-                                           0x1p-3, 0x1p-2, 0x1p-1, 1};
+const double problem_costs[PROBE_COSTS] = {0x1p-8, 0x1p-7, 0x1p-6, 0x1p-5, 0x1p-4, 0x1p-3, 0x1p-2,
+                                           0x1p-1, 1,      2,      4,      8,      16};
 
 double *fit_all(backend *be, const problem *p, penalty penalty, bool standardize,
                 fit_report *reports) {
     dataset d = as_dataset(p);
     error err;
     view v = view_create(&d, p->sign, standardize);
-    logistic *l = logistic_create(be, &d, PROBE_COSTS, true, &err);
-    double *weights = mem_alloc(PROBE_COSTS * (p->units + 1), sizeof *weights);
-    if (!l || !fit_models(l, &d, p->sign, penalty, &v, problem_costs, NULL, PROBE_COSTS, weights,
-                          reports, false, &err)) {
+    const int costs = probe_costs(penalty);
+    logistic *l = logistic_create(be, &d, costs, true, &err);
+    double *weights = mem_alloc((size_t)costs * (p->units + 1), sizeof *weights);
+    if (!l || !fit_models(l, &d, p->sign, penalty, &v, problem_costs, NULL, costs, weights, reports,
+                          false, &err)) {
         fail_msg("%s", err.text);
     }
     logistic_free(l);

@@ -36,7 +36,7 @@ double loss_of(const problem *p, const double *w, const int8_t *sign);
 void slopes_of(const problem *p, const double *w, const int8_t *sign, double *gradient);
 double objective_of(const problem *p, const double *w, double cost, penalty penalty);
 
-/* The costs that a probe tries, and fits with all of them, [PROBE_COSTS][units + 1], which the
+/* The costs that a probe tries, and fits with those of the penalty, [costs][units + 1], which the
  * caller frees. */
 extern const double problem_costs[PROBE_COSTS];
 double *fit_all(backend *be, const problem *p, penalty penalty, bool standardize,

@@ -87,7 +87,7 @@ static void test_l1_meets_its_conditions(void **state) {
     fit_report reports[PROBE_COSTS];
     double *weights = fit_all(be, &p, PENALTY_L1, false, reports);
     double *slope = mem_alloc(count, sizeof *slope);
-    for (int k = 0; k < PROBE_COSTS; k++) {
+    for (int k = 0; k < probe_costs(PENALTY_L1); k++) {
         const double *w = weights + (size_t)k * count;
         slopes_of(&p, w, p.sign, slope);
         for (size_t j = 0; j < count; j++) {
@@ -114,7 +114,7 @@ static void test_l1_far_from_standard(void **state) {
         problem p = make_problem(300, 8, spread[n], mean[n], 30 + (uint64_t)n);
         fit_report reports[PROBE_COSTS];
         double *weights = fit_all(be, &p, PENALTY_L1, false, reports);
-        for (int k = 0; k < PROBE_COSTS; k++) {
+        for (int k = 0; k < probe_costs(PENALTY_L1); k++) {
             double *w = weights + k * 9, found = objective_of(&p, w, problem_costs[k], PENALTY_L1);
             for (int trial = 0; trial < 500; trial++) {
                 double saved[9], size = pow(10, -6 * random_uniform());
@@ -151,7 +151,7 @@ static void test_standardizing(void **state) {
         fit_report mine[PROBE_COSTS], hand[PROBE_COSTS];
         double *w = fit_all(be, &p, penalty, true, mine),
                *v = fit_all(be, &q, penalty, false, hand);
-        for (int k = 0; k < PROBE_COSTS; k++) {
+        for (int k = 0; k < probe_costs(penalty); k++) {
             assert_true(fabs(mine[k].objective / hand[k].objective - 1) < 2e-5);
             assert_true(w[k * 11 + 9] == 0);
             for (int u = 0; u < 9; u++) {
@@ -176,7 +176,7 @@ static void test_threads_do_not_matter(void **state) {
         backend *other = backend_cpu(FP32, count);
         omp_set_num_threads(count);
         double *again = fit_all(other, &p, PENALTY_L1, false, reports);
-        assert_memory_equal(first, again, PROBE_COSTS * 41 * sizeof *first);
+        assert_memory_equal(first, again, (size_t)probe_costs(PENALTY_L1) * 41 * sizeof *first);
         free(again);
         other->destroy(other);
     }

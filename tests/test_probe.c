@@ -80,7 +80,7 @@ static void write_three(problem *train, problem *valid, problem *test) {
     write_problem("test", test);
 }
 
-/* The test fits all nine costs itself and counts errors in double. The probe must choose the
+/* The test fits all costs itself and counts errors in double. The probe must choose the
  * smallest cost with the fewest errors. */
 static void test_chooses_the_smallest_best_cost(void **state) {
     (void)state;
@@ -93,7 +93,7 @@ static void test_chooses_the_smallest_best_cost(void **state) {
         fit_report reports[PROBE_COSTS];
         double *weights = fit_all(be, &train, penalty, false, reports);
         int best = -1, fewest = 101, test_wrong = 0;
-        for (int k = 0; k < PROBE_COSTS; k++) {
+        for (int k = 0; k < probe_costs(penalty); k++) {
             int wrong = 0;
             for (size_t i = 0; i < valid.rows; i++) {
                 wrong += (margin_of(&valid, weights + k * 13, i) > 0) != valid.label[i];

@@ -33,7 +33,8 @@ static const struct argp_option option_table[] = {
      "which the probe is fitted again on all of them",
      0},
     {"penalty", KEY_PENALTY, "NAME", 0,
-     "Penalty on the weights: l1 or l2; default: l1, as in the sentiment neuron's protocol of 2017",
+     "Penalty on the weights: l2 (default), or l1, as in the sentiment neuron's protocol of 2017, "
+     "whose probes have few weights, take ten times as long, and err more",
      0},
     {"standardize", KEY_STANDARDIZE, NULL, 0,
      "Subtract each feature's mean and divide by its standard deviation, both found on the "
@@ -185,7 +186,8 @@ int cmd_probe(int argc, char **argv) {
         "--train PREFIX --test PREFIX",
         "Fit logistic regression to the classes of documents and print its error in per cent; of "
         "more than two classes, each against the rest. The objective is that of scikit-learn's "
-        "solver='liblinear'; C is chosen from 2^-8 ... 2^0, the smallest on ties. Features of "
+        "solver='liblinear'; C is chosen from 2^-8 ... 2^4 (l1: 2^0), the smallest on ties. "
+        "Features of "
         "several poolings are tried one pooling at a time and together. Rows labelled -1 are "
         "dropped and counted."
         "\vExample:\n  smallworld probe --train runs/quickstart/train \\\n"
@@ -193,7 +195,7 @@ int cmd_probe(int argc, char **argv) {
         NULL,
         NULL,
         NULL};
-    arguments a = {.how = {.penalty = PENALTY_L1, .progress = true}};
+    arguments a = {.how = {.penalty = PENALTY_L2, .progress = true}};
     cli_parse(&argp, argc, argv, &a);
     error err;
     probe_result r;

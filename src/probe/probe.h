@@ -2,9 +2,10 @@
  * have one function, whose sign decides. More classes have one function each, for that class
  * against the rest; the largest decides.
  *
- * The protocol is that of Radford, Jozefowicz, Sutskever, "Learning to generate reviews and
- * discovering sentiment" (2017): logistic regression, L1 by default. C is chosen from 2^-8, 2^-7
- * ... 2^0 by the error on validation; the smallest C wins ties. Of features of several poolings
+ * With l1 the protocol is that of Radford, Jozefowicz, Sutskever, "Learning to generate reviews and
+ * discovering sentiment" (2017): logistic regression, whose C is chosen from 2^-8, 2^-7 ... 2^0 by
+ * the error on validation; the smallest C wins ties. With l2, the default, it goes on to 2^4, since
+ * means of wide states, which are small, took 2 and 4. Of features of several poolings
  * each one alone and all together are tried in the same way; the first of those that err least is
  * taken, and the weights of the others stay 0. */
 #ifndef SMALLWORLD_PROBE_PROBE_H
@@ -14,10 +15,15 @@
 #include "probe/fit.h"
 
 enum {
-    PROBE_COSTS = 9,
+    PROBE_COSTS = 13, /* values of C at most */
     PROBE_TOP_UNITS = 10,
     PROBE_CHOICES = POOL_KINDS + 1 /* each pooling's features alone, and all of them */
 };
+
+/* The number of values of C that are tried with a penalty. */
+static inline int probe_costs(penalty penalty) {
+    return penalty == PENALTY_L1 ? 9 : PROBE_COSTS;
+}
 
 typedef struct probe_options {
     const char *train, *test; /* prefixes, see dataset.h */
