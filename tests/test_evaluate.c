@@ -73,6 +73,16 @@ static double nats_of(const corpus *c, size_t from, size_t end) {
     return e.bpc * (double)e.bytes;
 }
 
+/* A stripe for each whole warm-up among the predicted bytes, and at least one. */
+static void test_stripes_of_short_texts(void **state) {
+    (void)state;
+    assert_int_equal(evaluate_stripes(2), 1);
+    assert_int_equal(evaluate_stripes(EVALUATE_WARM_UP), 1);
+    assert_int_equal(evaluate_stripes(EVALUATE_WARM_UP + 1), 1);
+    assert_int_equal(evaluate_stripes(2 * EVALUATE_WARM_UP), 1);
+    assert_int_equal(evaluate_stripes(2 * EVALUATE_WARM_UP + 1), 2);
+}
+
 /* A stripe but the first is warmed up on exactly the 1,024 bytes before it. The model forgets
  * nothing, so that one byte less would show. */
 static void test_warm_up(void **state) {
@@ -98,6 +108,7 @@ static void test_warm_up(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         TEST(test_evaluation),
+        TEST(test_stripes_of_short_texts),
         TEST(test_warm_up),
     };
     return cmocka_run_group_tests(tests, write_files, NULL);
