@@ -148,8 +148,6 @@ static void test_ties_go_to_the_smallest_cost(void **state) {
     free_problem(&p);
 }
 
-/* Writes a problem's features beside as many zeros, as two poolings' features: the problem's as
- * those of the mean or of the last state. */
 /* Features of zeros leave all margins of the smallest C at 0; the first class is said. */
 static void test_ties_go_to_the_first_class(void **state) {
     (void)state;
@@ -170,6 +168,8 @@ static void test_ties_go_to_the_first_class(void **state) {
     free_problem(&p);
 }
 
+/* Writes a problem's features beside as many zeros, as two poolings' features: the problem's as
+ * those of the mean or of the last state. */
 static void write_two_pools(const char *prefix, const problem *p, bool mean) {
     problem both = make_problem(p->rows, 2 * p->units, 1, 0, 0);
     const origin made = {.known = true, .pools = {2, {POOL_MEAN, POOL_LAST}}, .model = "m"};

@@ -34,7 +34,7 @@ typedef struct probe {
     logistic *l;                /* the loss on train */
     feature_span choice[PROBE_CHOICES];
     /* Each choice of features with each C. */
-    int models;
+    int costs, models;
     double cost[MOST_MODELS];
     feature_span span[MOST_MODELS];
     int8_t *sign;        /* [rows of train] for the fit of one function */
@@ -309,21 +309,21 @@ static int choose_model(probe *p, const part *part, const bool *held, const fit_
     size_t wrong[MOST_MODELS];
     size_t rows = count_errors(p, margins, part, held, p->models, wrong);
     probe_result *r = p->result;
-    const int costs = probe_costs(p->how->penalty);
     int best = 0;
     for (int m = 0; m < p->models; m++) {
-        const int choice = m / costs;
+        const int choice = m / p->costs;
         const double error = 100 * (double)wrong[m] / (double)rows;
         const pool_list pools = chosen_pools(p, choice);
         if (p->how->progress) {
             char text[ORIGIN_POOLS_TEXT];
             log_line("%s%sC = 2^%d: validation error %.2f %%, %d evaluations, gap %.1e",
                      origin_pools_text(&pools, text), pools.count ? ", " : "",
-                     m % costs + SMALLEST_EXPONENT, error, reports[m].evaluations, reports[m].gap);
+                     m % p->costs + SMALLEST_EXPONENT, error, reports[m].evaluations,
+                     reports[m].gap);
         }
         double *least = &r->choice_error[choice];
         r->tried[choice] = pools;
-        if (m % costs == 0 || error < *least) *least = error;
+        if (m % p->costs == 0 || error < *least) *least = error;
         if (wrong[m] < wrong[best]) best = m;
     }
     r->valid_error = 100 * (double)wrong[best] / (double)rows;
@@ -469,11 +469,11 @@ static void make_models(probe *p) {
             (feature_span){k * (units / pools), (k + 1) * (units / pools)};
     }
     p->choice[p->result->choices++] = (feature_span){0, units};
-    const int costs = probe_costs(p->how->penalty);
-    p->models = p->result->choices * costs;
+    p->costs = probe_costs(p->how->penalty);
+    p->models = p->result->choices * p->costs;
     for (int m = 0; m < p->models; m++) {
-        p->cost[m] = ldexp(1, m % costs + SMALLEST_EXPONENT);
-        p->span[m] = p->choice[m / costs];
+        p->cost[m] = ldexp(1, m % p->costs + SMALLEST_EXPONENT);
+        p->span[m] = p->choice[m / p->costs];
     }
 }
 
@@ -501,7 +501,7 @@ static bool run(probe *p, error *err) {
     p->result->cost = p->cost[chosen];
     p->result->objective = report.objective;
     p->result->gap = report.gap;
-    p->result->pools = chosen_pools(p, chosen / probe_costs(p->how->penalty));
+    p->result->pools = chosen_pools(p, chosen / p->costs);
     p->result->units = units;
     p->result->train_rows = p->train.labelled;
     p->result->test_rows = p->test.labelled;
