@@ -368,6 +368,15 @@ struct backend {
                  void *moment2, void *average, void *operands, const uint8_t *decays,
                  const update_arguments *arguments, update_report *report);
 
+    /* One step of dynamic evaluation (Krause, Kahembwe, Murray, Renals 2018): with g the mean
+     * gradient, squares += (1 - average) (g g - squares), then weights -= learning_rate g /
+     * (sqrt(squares) + epsilon) + weight_decay (weights - trained), then `operands`, unless it is
+     * `weights` itself. Squares of average 1 stay, whatever g is. All real but operands,
+     * [count]. */
+    void (*adapt)(backend *be, size_t count, void *weights, const void *gradient,
+                  const void *trained, void *squares, void *operands,
+                  const update_arguments *arguments);
+
     /* Data parallel: every rank has a model of its own, with the same weights, and some of the
      * streams. join connects the backends of all ranks, each of which calls it once, and sets what
      * follows, which is NULL or 0 before. All may be recorded. The ranks must outlive the backend.

@@ -237,6 +237,9 @@ class Usage(Case):
             ("expected --data FILE...", "eval", "a.safetensors"),
             ("--limit: expected an integer from 2", "eval", "a", "--data", "b", "--limit", "1"),
             ("--limit: expected an integer", "eval", "a", "--data", "b", "--limit", "9" * 30),
+            ("--dynamic-...: expected --dynamic beside it", "eval", "a", "--data", "b", "--dynamic-rate", "1"),
+            ("--dynamic-decay: expected a number from 0 to 1", "eval", "a", "--data", "b", "--dynamic",
+             "--dynamic-decay", "2"),
             ("expected --out PREFIX", "features", "a", "--data", "b"),
             ("--pool: expected last, mean or max, or different ones joined by commas; got 'sum'",
              "features", "a", "--pool", "sum"),
@@ -958,6 +961,26 @@ class Uses(Case):
         self.assertNotEqual(half, result["bpc"])
         out, _ = self.run_program("eval", "m.safetensors", "--data", "valid.tsv", *self.cpu)
         self.assertRegex(out, rf"^{result['bpc']:.4f} bits per character over {size - 1} bytes ")
+
+    def test_dynamic_evaluation(self):
+        still = self.eval("--data", "train.tsv", "--exact")["bpc"]
+        once, again = (self.eval("--data", "train.tsv", "--dynamic") for _ in range(2))
+        self.assertEqual(list(once)[4:], ["stripes", "dynamic_rate", "dynamic_decay"])
+        self.assertEqual((once["stripes"], once["dynamic_rate"], once["dynamic_decay"]), (1, 3e-4, 1e-3))
+        self.assertEqual(once["bpc"], again["bpc"])
+        self.assertLess(once["bpc"], still)
+        self.assertEqual(self.read("m.safetensors"), self.checkpoint)
+        # No rate at all is plain evaluation, in as many stripes.
+        none = self.eval("--data", "train.tsv", "--dynamic", "--dynamic-rate", "0", "--batch", "2")
+        self.assertAlmostEqual(none["bpc"], self.eval("--data", "train.tsv", "--batch", "2")["bpc"], delta=1e-6)
+        tuned = self.eval("--data", "train.tsv", "--dynamic", "--dynamic-tune", "valid.tsv")
+        self.assertLess(tuned["bpc"], still)
+        out, err = self.run_program("eval", "m.safetensors", "--data", "train.tsv", "--dynamic", "--dynamic-tune",
+                                    "valid.tsv", *self.cpu)
+        self.assertRegex(err, r"valid.tsv: \d\.\d{4} bits, with learning \d\.\d{4}, at rate ")
+        self.assertRegex(out, r"learning in 1 stripe at rate \S+ and decay \S+\n$")
+        self.refused("missing.txt", "eval", "m.safetensors", "--data", "train.tsv", "--dynamic", "--dynamic-tune",
+                     "missing.txt")
 
     def test_features(self):
         self.write("some.tsv", b"1\tgood\n-1\t\n0\tsome longer text\n2147483647\tx\n")

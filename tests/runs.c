@@ -218,10 +218,14 @@ double metric(const char *name, const char *key, bool last) {
 /* ----------------------------------------------------------------------------------- models */
 
 void load(loaded *l, const char *name, int batch, int steps) {
+    load_for(l, name, batch, steps, MODEL_INFERENCE);
+}
+
+void load_for(loaded *l, const char *name, int batch, int steps, model_use use) {
     error err;
     l->be = test_device_is_cuda() ? test_backend(FP32) : backend_cpu(FP32, 1);
     if (!checkpoint_open(&l->c, run_file(name, "last.safetensors"), &err)) fail_msg("%s", err.text);
-    l->m = checkpoint_model(&l->c, l->be, batch, steps, &err);
+    l->m = checkpoint_model(&l->c, l->be, batch, steps, use, &err);
     if (!l->m) fail_msg("%s", err.text);
 }
 

@@ -54,14 +54,15 @@ bool same_tensor(const tensor *a, const tensor *b);
 /* A number of metrics.jsonl's last line, or of its first. */
 double metric(const char *name, const char *key, bool last);
 
-/* A run's last model, for inference. */
+/* A run's last model. */
 typedef struct loaded {
     checkpoint c;
     backend *be;
     model *m;
 } loaded;
 
-void load(loaded *l, const char *name, int batch, int steps);
+void load(loaded *l, const char *name, int batch, int steps); /* for inference */
+void load_for(loaded *l, const char *name, int batch, int steps, model_use use);
 void unload(loaded *l);
 corpus *read_corpus(char *path);
 

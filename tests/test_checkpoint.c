@@ -68,7 +68,7 @@ static void test_checkpoint_refusals(void **state) {
     rewrite(path, copy, "model.embedding", "16");
     assert_true(checkpoint_open(&c, copy, &err));
     backend *be = test_backend(FP32);
-    assert_null(checkpoint_model(&c, be, 1, 1, &err));
+    assert_null(checkpoint_model(&c, be, 1, 1, MODEL_INFERENCE, &err));
     assert_contains(err.text, "tensor input.embedding: expected float32 [16, 256]");
     be->destroy(be);
     checkpoint_close(&c);

@@ -446,6 +446,56 @@ static void test_adam(void **state) {
     check_adam(BF16, 1.5, 20);
 }
 
+/* Dynamic evaluation's step against the formula, with squares that are averaged and with squares
+ * that stay even where the gradient is not finite. */
+static void test_adapt(void **state) {
+    (void)state;
+    enum { COUNT = 1000 };
+    random_restart(9);
+    for (int stay = 0; stay < 2; stay++) {
+        const precision precision = stay ? FP32 : BF16;
+        backend *be = test_backend(precision);
+        double *w = random_values(COUNT, -1, 1), *g = random_values(COUNT, -50, 50);
+        double *trained = random_values(COUNT, -1, 1), *v = random_values(COUNT, 0.01, 0.1);
+        if (stay) g[7] = NAN;
+        const update_arguments how = {.learning_rate = 0.03,
+                                      .epsilon = 0.01,
+                                      .gradient_scale = 0.02,
+                                      .average = stay ? 1 : 0.75,
+                                      .weight_decay = 0.125};
+        void *a[4] = {put(be, w, COUNT, REAL), put(be, g, COUNT, REAL),
+                      put(be, trained, COUNT, REAL), put(be, v, COUNT, REAL)};
+        void *operands = stay ? a[0] : put_poison(be, COUNT, OPERAND);
+        update_arguments *arguments = be->allocate(be, sizeof *arguments);
+        be->upload(be, arguments, &how, sizeof how);
+        be->adapt(be, COUNT, a[0], a[1], a[2], a[3], operands, arguments);
+        double *weights = get(be, a[0], COUNT, REAL), *squares = get(be, a[3], COUNT, REAL);
+        double *rounded = get(be, operands, COUNT, OPERAND);
+        for (size_t i = 0; i < COUNT; i++) {
+            if (stay && i == 7) {
+                assert_true(isnan(weights[i]) && squares[i] == (double)(float)v[i]);
+                continue;
+            }
+            const double d = g[i] * 0.02, square = stay ? v[i] : 0.75 * v[i] + 0.25 * d * d;
+            const double step = 0.03 * d / (sqrt(square) + 0.01);
+            assert_true(fabs(squares[i] - square) < 1e-6);
+            assert_true(fabs(weights[i] - (w[i] - step - 0.125 * (w[i] - trained[i]))) < 1e-6);
+            assert_true(fabs(rounded[i] - weights[i]) <= (stay ? 0 : 0.004) * fabs(weights[i]));
+        }
+        free(weights);
+        free(squares);
+        free(rounded);
+        for (int i = 0; i < 4; i++) be->release(be, a[i]);
+        if (!stay) be->release(be, operands);
+        be->release(be, arguments);
+        free(w);
+        free(g);
+        free(trained);
+        free(v);
+        be->destroy(be);
+    }
+}
+
 /* A gradient or loss that is not finite changes nothing, and nor does any later update. */
 static void test_adam_refuses_nan(void **state) {
     (void)state;
@@ -646,21 +696,14 @@ static void test_marks(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_softmax),
-        cmocka_unit_test(test_losses_are_unbiased),
-        cmocka_unit_test(test_denormals),
-        cmocka_unit_test(test_sample_frequencies),
-        cmocka_unit_test(test_sample_cut),
-        cmocka_unit_test(test_sample_pair),
-        cmocka_unit_test(test_nan_is_seen),
-        cmocka_unit_test(test_pool),
-        cmocka_unit_test(test_pool_long),
-        cmocka_unit_test(test_adam),
-        cmocka_unit_test(test_adam_refuses_nan),
-        cmocka_unit_test(test_round),
-        cmocka_unit_test(test_add),
-        cmocka_unit_test(test_add_rows),
-        cmocka_unit_test(test_recording),
+        cmocka_unit_test(test_softmax),     cmocka_unit_test(test_losses_are_unbiased),
+        cmocka_unit_test(test_denormals),   cmocka_unit_test(test_sample_frequencies),
+        cmocka_unit_test(test_sample_cut),  cmocka_unit_test(test_sample_pair),
+        cmocka_unit_test(test_nan_is_seen), cmocka_unit_test(test_pool),
+        cmocka_unit_test(test_pool_long),   cmocka_unit_test(test_adam),
+        cmocka_unit_test(test_adapt),       cmocka_unit_test(test_adam_refuses_nan),
+        cmocka_unit_test(test_round),       cmocka_unit_test(test_add),
+        cmocka_unit_test(test_add_rows),    cmocka_unit_test(test_recording),
         cmocka_unit_test(test_marks),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

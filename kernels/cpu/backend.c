@@ -348,6 +348,7 @@ backend *CPU(backend)(precision precision, int threads) {
         .sum = CPU(sum),
         .pool = CPU(pool),
         .adam = CPU(adam),
+        .adapt = CPU(adapt),
         .round = CPU(round),
         .join = join,
         .destroy = destroy,

@@ -253,6 +253,8 @@ void CPU(pool)(backend *be, const void *x, element type, int steps, int rows, in
 void CPU(adam)(backend *be, size_t count, void *weights, const void *gradient, void *moment1,
                void *moment2, void *average, void *operands, const uint8_t *decays,
                const update_arguments *arguments, update_report *report);
+void CPU(adapt)(backend *be, size_t count, void *weights, const void *gradient, const void *trained,
+                void *squares, void *operands, const update_arguments *arguments);
 void CPU(sum_ranks)(backend *be, size_t count, void *values);
 void CPU(round)(backend *be, size_t count, const void *weights, void *operands);
 

@@ -158,6 +158,22 @@ void CPU(adam)(backend *be, size_t count, void *weights, const void *gradient, v
     if (operands != weights) CPU(round)(be, count, weights, operands);
 }
 
+void CPU(adapt)(backend *be, size_t count, void *weights, const void *gradient, const void *trained,
+                void *squares, void *operands, const update_arguments *a) {
+    FLUSH_DENORMALS(be);
+    const real *g = gradient, *from = trained;
+    real *w = weights, *v = squares;
+    const real scale = (real)a->gradient_scale, step = (real)a->learning_rate;
+    const real kept = (real)a->average, epsilon = (real)a->epsilon, pull = (real)a->weight_decay;
+#pragma omp parallel for simd num_threads(cpu_of(be)->threads)
+    for (size_t i = 0; i < count; i++) {
+        real d = g[i] * scale;
+        v[i] = kept < 1 ? kept * v[i] + (1 - kept) * d * d : v[i];
+        w[i] -= step * d / (sqrt_(v[i]) + epsilon) + pull * (w[i] - from[i]);
+    }
+    if (operands != weights) CPU(round)(be, count, weights, operands);
+}
+
 void CPU(round)(backend *be, size_t count, const void *weights, void *operands) {
     FLUSH_DENORMALS(be);
     if (operands != weights) memcpy(operands, weights, count * sizeof(real));

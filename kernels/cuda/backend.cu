@@ -327,6 +327,7 @@ static void fill_table(backend *be, precision precision) {
     be->sum = cuda_sum;
     be->pool = cuda_pool;
     be->adam = cuda_adam;
+    be->adapt = cuda_adapt;
     be->round = cuda_round;
     be->join = cuda_join;
     be->use_stream = use_stream;

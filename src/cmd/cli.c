@@ -197,7 +197,8 @@ bool cli_make(cli_loaded *loaded, int batch, int steps, cli_text text, error *er
     if (!batch && !loaded->batch_given) columns = integer_min(columns, positions);
     loaded->be = options_backend(&o->run, err);
     if (!loaded->be) return false;
-    loaded->m = checkpoint_model(&loaded->checkpoint, loaded->be, (int)columns, (int)rows, err);
+    loaded->m = checkpoint_model(&loaded->checkpoint, loaded->be, (int)columns, (int)rows,
+                                 loaded->use, err);
     return loaded->m != NULL;
 }
 

@@ -80,6 +80,7 @@ bool cli_choose_features(const cli_features *given, const origin *o, cli_feature
  * cli_unload. */
 typedef struct cli_loaded {
     checkpoint checkpoint;
+    model_use use;    /* of the model that cli_make makes: inference unless set */
     bool batch_given; /* whether --batch was given */
     backend *be;
     model *m;

@@ -5,6 +5,7 @@
 #include "data/sequence.h"
 #include "train/evaluate.h"
 
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -14,9 +15,18 @@ typedef struct arguments {
     config_list files;
     int64_t limit, gpus;
     bool exact, json;
+    bool dynamic;
+    char *tune;         /* a file, or NULL */
+    double rate, decay; /* NAN if not given */
 } arguments;
 
-enum { KEY_DATA = 1, KEY_EXACT, KEY_LIMIT, KEY_JSON };
+enum { KEY_DATA = 1, KEY_EXACT, KEY_LIMIT, KEY_DYNAMIC, KEY_TUNE, KEY_RATE, KEY_DECAY, KEY_JSON };
+
+/* Of dynamic evaluation without --dynamic-tune, and where its search begins. */
+static const double usual_rate = 3e-4, usual_decay = 1e-3;
+
+/* Dynamic evaluation cuts a text into no more stripes than of this size. */
+static const uint64_t dynamic_stripe = 1 << 20;
 
 static const struct argp_option option_table[] = {
     {"data", KEY_DATA, "FILE...", 0,
@@ -24,6 +34,17 @@ static const struct argp_option option_table[] = {
     {"exact", KEY_EXACT, NULL, 0,
      "Score in a single stripe, which approximates nothing and is slow", 0},
     {"limit", KEY_LIMIT, "BYTES", 0, "Score only the first BYTES bytes", 0},
+    {"dynamic", KEY_DYNAMIC, NULL, 0,
+     "Go on learning from the text that is scored, 32 bytes of every stripe at a time; the "
+     "checkpoint stays as it is. One stripe a MiB unless --batch says otherwise: fewer learn more, "
+     "and take longer",
+     1},
+    {"dynamic-tune", KEY_TUNE, "FILE", 0,
+     "Find the rate, the decay and the usual size of gradients on the first 128 KiB of FILE", 1},
+    {"dynamic-rate", KEY_RATE, "X", 0,
+     "What a weight changes by where its gradient is of the usual size (3e-4)", 1},
+    {"dynamic-decay", KEY_DECAY, "X", 0,
+     "The share of the way back to the trained weights after 32 bytes (1e-3)", 1},
     CLI_JSON(KEY_JSON),
     {0},
 };
@@ -34,6 +55,10 @@ static error_t parse(int key, char *text, struct argp_state *state) {
     case KEY_DATA: cli_append(&a->files, text); return 0;
     case KEY_EXACT: a->exact = true; return 0;
     case KEY_LIMIT: a->limit = cli_integer(state, "--limit", text, 2, INT64_MAX); return 0;
+    case KEY_DYNAMIC: a->dynamic = true; return 0;
+    case KEY_TUNE: a->tune = text; return 0;
+    case KEY_RATE: a->rate = cli_number(state, "--dynamic-rate", text, 0, 1); return 0;
+    case KEY_DECAY: a->decay = cli_number(state, "--dynamic-decay", text, 0, 1); return 0;
     case KEY_JSON: a->json = true; return 0;
     case ARGP_KEY_INIT:
         state->child_inputs[0] = &a->model;
@@ -51,6 +76,8 @@ static error_t parse(int key, char *text, struct argp_state *state) {
         if (a->files.count == 0) cli_refuse(state, "expected --data FILE...");
         if (a->exact && a->model.batch)
             cli_refuse(state, "--batch: not together with --exact, which has one stripe");
+        if (!a->dynamic && (a->tune || !isnan(a->rate) || !isnan(a->decay)))
+            cli_refuse(state, "--dynamic-...: expected --dynamic beside it");
         return 0;
     default: return ARGP_ERR_UNKNOWN;
     }
@@ -63,26 +90,87 @@ static void warn_of_idle(const ranks *r, int64_t minibatches, int batch) {
                 (long long)minibatches, ranks_count(r), batch);
 }
 
+/* What is printed at the end. */
+typedef struct outcome {
+    evaluation result;
+    dynamic_rates rates;
+    int stripes; /* of dynamic evaluation */
+} outcome;
+
+static bool tune(const arguments *a, cli_loaded *loaded, recording *segment, dynamic_rates *rates,
+                 error *err) {
+    const corpus_options how = {.html_entities = loaded->checkpoint.options.data.html_entities};
+    evaluation untuned, tuned;
+    corpus *text = corpus_read((char **)&a->tune, 1, &how, err);
+    if (!text) return false;
+    sequence *s = sequence_in_order(text);
+    bool done = evaluate_tune(loaded->m, segment, s, !a->json, rates, &untuned, &tuned, err);
+    if (done) {
+        log_line("%s: %.4f bits, with learning %.4f, at rate %g and decay %g", a->tune, untuned.bpc,
+                 tuned.bpc, rates->rate, rates->decay);
+    }
+    sequence_free(s);
+    corpus_free(text);
+    return done;
+}
+
+/* Makes the model that learns, with as many streams as stripes. */
+static bool make_dynamic(const arguments *a, cli_loaded *loaded, uint64_t size, error *err) {
+    options *o = &loaded->checkpoint.options;
+    const int64_t usual = (int64_t)((size + dynamic_stripe - 1) / dynamic_stripe);
+    const int64_t stripes = a->exact                                        ? 1
+                            : loaded->batch_given || usual > o->train.batch ? o->train.batch
+                                                                            : usual;
+    const cli_text most = {evaluate_stripes(size), (int64_t)size};
+    loaded->use = MODEL_TRAINING;
+    o->model.dropout = 0;
+    return cli_make(loaded, (int)stripes, EVALUATE_SEGMENT, most, err);
+}
+
+static bool score_dynamic(const arguments *a, cli_loaded *loaded, const sequence *s, uint64_t size,
+                          outcome *out, error *err) {
+    dynamic_rates *rates = &out->rates;
+    *rates = (dynamic_rates){.rate = isnan(a->rate) ? usual_rate : a->rate,
+                             .decay = isnan(a->decay) ? usual_decay : a->decay};
+    recording *segment = evaluate_record_dynamic(loaded->m);
+    out->stripes = loaded->m->batch;
+    bool done = (!a->tune || tune(a, loaded, segment, rates, err)) &&
+                evaluate_dynamic(loaded->m, segment, s, size, rates, !a->json, &out->result, err);
+    loaded->be->recording_free(loaded->be, segment);
+    return done;
+}
+
+static bool score_static(const arguments *a, cli_loaded *loaded, ranks *r, const sequence *s,
+                         uint64_t size, outcome *out, error *err) {
+    model *m = loaded->m;
+    evaluation *e = &out->result;
+    warn_of_idle(r, evaluate_minibatches(size, m->batch), m->batch);
+    recording *forward = evaluate_record(m);
+    bool done = a->exact ? evaluate(m, forward, s, size, true, !a->json, e, err)
+                         : evaluate_text(m, forward, s, size, r, !a->json, e, err);
+    loaded->be->recording_free(loaded->be, forward);
+    return done;
+}
+
 static bool score_text(const arguments *a, cli_loaded *loaded, ranks *r, const corpus *text,
-                       evaluation *e, error *err) {
+                       outcome *out, error *err) {
     uint64_t size = a->limit && (uint64_t)a->limit < text->size ? (uint64_t)a->limit : text->size;
     if (size < 2) {
         return error_set(err, "%s: nothing to score: expected at least 2 bytes, found 1",
                          a->files.items[0]);
     }
     const cli_text most = {evaluate_stripes(size), (int64_t)size};
-    if (!cli_make(loaded, a->exact ? 1 : 0, 0, most, err)) return false;
-    model *m = loaded->m;
-    warn_of_idle(r, evaluate_minibatches(size, m->batch), m->batch);
+    if (!(a->dynamic ? make_dynamic(a, loaded, size, err)
+                     : cli_make(loaded, a->exact ? 1 : 0, 0, most, err))) {
+        return false;
+    }
     sequence *s = sequence_in_order(text);
-    recording *forward = evaluate_record(m);
-    bool done = a->exact ? evaluate(m, forward, s, size, true, !a->json, e, err)
-                         : evaluate_text(m, forward, s, size, r, !a->json, e, err);
+    bool done = a->dynamic ? score_dynamic(a, loaded, s, size, out, err)
+                           : score_static(a, loaded, r, s, size, out, err);
     if (!done) {
         error reason = *err;
         error_set(err, "%s: %s", a->checkpoint, reason.text);
     }
-    loaded->be->recording_free(loaded->be, forward);
     sequence_free(s);
     return done;
 }
@@ -91,6 +179,7 @@ static bool score_text(const arguments *a, cli_loaded *loaded, ranks *r, const c
 static bool check_ranks(const arguments *a, const ranks *r, error *err) {
     if (ranks_count(r) == 1) return true;
     if (a->exact) return error_usage(err, "--exact: has one stripe, which ranks cannot share");
+    if (a->dynamic) return error_usage(err, "--dynamic: learns as it goes, so expected one GPU");
     for (int i = 0; i < a->files.count; i++) {
         if (strcmp(a->files.items[i], "-") != 0) continue;
         return error_usage(err, "--data: ranks cannot share standard input: expected files");
@@ -106,14 +195,14 @@ static bool same_checkpoint(const cli_loaded *loaded, ranks *r, error *err) {
            ranks_same(r, loaded->checkpoint.options.train.batch, "--batch", err);
 }
 
-static bool score(const arguments *a, ranks *r, evaluation *e, error *err) {
+static bool score(const arguments *a, ranks *r, outcome *out, error *err) {
     cli_loaded loaded;
     if (!check_ranks(a, r, err) || !cli_open(&loaded, a->checkpoint, &a->model, err)) return false;
     loaded.checkpoint.options.run.ranks = r;
     corpus_options how = {.html_entities = loaded.checkpoint.options.data.html_entities};
     corpus *text = corpus_read(a->files.items, a->files.count, &how, err);
     bool done = text && ranks_same(r, corpus_hash(text), "the text", err) &&
-                same_checkpoint(&loaded, r, err) && score_text(a, &loaded, r, text, e, err);
+                same_checkpoint(&loaded, r, err) && score_text(a, &loaded, r, text, out, err);
     corpus_free(text);
     cli_unload(&loaded);
     return done;
@@ -135,17 +224,18 @@ int cmd_eval(int argc, char **argv) {
         children,
         NULL,
         NULL};
-    arguments a = {0};
+    arguments a = {.rate = NAN, .decay = NAN};
     cli_parse(&argp, argc, argv, &a);
     error err;
-    evaluation e = {0};
+    outcome out = {0};
     ranks *r;
     if (!ranks_start(&r, (int)a.gpus, &err)) return cli_fail(&err, "eval");
-    bool done = score(&a, r, &e, &err);
+    bool done = score(&a, r, &out, &err);
     free(a.files.items);
     if (!done) return cli_fail_rank(r, &err, "eval");
     ranks_end(r);
     log_end();
+    const evaluation e = out.result;
     if (a.json) {
         json_writer w = {stdout, false};
         json_object_begin(&w, NULL);
@@ -153,11 +243,21 @@ int cmd_eval(int argc, char **argv) {
         json_integer(&w, "bytes", (int64_t)e.bytes);
         json_number(&w, "seconds", e.seconds);
         json_number(&w, "bytes_per_second", (double)e.bytes / e.seconds);
+        if (a.dynamic) {
+            json_integer(&w, "stripes", out.stripes);
+            json_number(&w, "dynamic_rate", out.rates.rate);
+            json_number(&w, "dynamic_decay", out.rates.decay);
+        }
         json_object_end(&w);
         putchar('\n');
     } else {
-        printf("%.4f bits per character over %llu bytes (%.0f bytes/s)\n", e.bpc,
+        printf("%.4f bits per character over %llu bytes (%.0f bytes/s)", e.bpc,
                (unsigned long long)e.bytes, (double)e.bytes / e.seconds);
+        if (a.dynamic) {
+            printf(", learning in %d stripe%s at rate %g and decay %g", out.stripes,
+                   out.stripes > 1 ? "s" : "", out.rates.rate, out.rates.decay);
+        }
+        putchar('\n');
     }
     return STATUS_OK;
 }

@@ -56,7 +56,7 @@ static bool prune(const arguments *a, backend *be, double *density, size_t *para
                   error *err) {
     checkpoint c;
     if (!checkpoint_open(&c, a->checkpoint, err)) return false;
-    model *m = checkpoint_training_model(&c, be, err);
+    model *m = checkpoint_model(&c, be, 1, 1, MODEL_TRAINING, err);
     bool done = m && check_density(a, m, err);
     if (done) {
         structure_prune(m, a->density);

@@ -82,7 +82,7 @@ static bool load(smallworld_model *s, const char *path, const smallworld_options
     if (!checkpoint_open(&s->checkpoint, path, err)) return false;
     options *o = &s->checkpoint.options;
     if (library_options(o, given, err)) s->be = library_backend(o, err);
-    if (s->be) s->m = checkpoint_model(&s->checkpoint, s->be, streams, STEPS, err);
+    if (s->be) s->m = checkpoint_model(&s->checkpoint, s->be, streams, STEPS, MODEL_INFERENCE, err);
     if (!s->m || !take_memory(s, err)) return false;
     s->forward = s->be->record(s->be, issue_forward, s->m);
     return s->be->finish(s->be, err);
@@ -487,7 +487,7 @@ bool smallworld_predict(smallworld_probe *p, const uint8_t *const *texts, const 
 
 /* Of the file that was loaded, which is still open, even if another has taken its name. */
 static bool make_writer(smallworld_model *s, error *err) {
-    if (!s->writer) s->writer = checkpoint_model(&s->checkpoint, s->be, 1, 1, err);
+    if (!s->writer) s->writer = checkpoint_model(&s->checkpoint, s->be, 1, 1, MODEL_INFERENCE, err);
     return s->writer != NULL;
 }
 

@@ -218,6 +218,11 @@ void model_load(model *m, const float *weights) {
     model_use_weights(m);
 }
 
+void model_return_to_average(model *m) {
+    m->be->copy(m->be, m->weights, m->average, m->parameters.total * m->be->real_size);
+    model_use_weights(m);
+}
+
 void model_initialise(model *m) {
     float *values = mem_alloc(m->parameters.total, sizeof *values);
     parameter_initialise(&m->parameters, (uint64_t)m->config.seed, values);

@@ -247,7 +247,9 @@ void model_set_state(model *m, model_state_kind kind, const float *values);
  *   run       the cell alone: h and c of every step (of the last segment)
  *   forward   also logits and losses; adds the losses to m->evaluation
  *   update    forward, backward and one step of Adam by m->arguments; likewise with m->report
- *   gradient  update without the optimiser, for tests */
+ *   gradient  update without the optimiser, for tests
+ *   adapt     update by one step of dynamic evaluation in place of Adam: the moving average holds
+ *             the trained weights, moment2 the mean squares of the gradient */
 void model_run(model *m);
 void model_forward(model *m);
 
@@ -259,6 +261,10 @@ void model_generate(model *m, sampling *state, uint8_t *text, int count);
 
 void model_gradient(model *m);
 void model_update(model *m);
+void model_adapt(model *m);
+
+/* Sets the weights to their moving average, between updates. */
+void model_return_to_average(model *m);
 
 /* The parts of an update. The head counts both directions; backward is the rest of the gradient. */
 typedef enum update_part {

@@ -360,6 +360,12 @@ void model_gradient(model *m) {
     gradient_parts(m, false, nothing_begins, NULL);
 }
 
+void model_adapt(model *m) {
+    gradient_parts(m, false, nothing_begins, NULL);
+    m->be->adapt(m->be, m->parameters.total, m->weights, m->gradient, m->average, m->moment2,
+                 m->operands, m->arguments);
+}
+
 void model_update(model *m) {
     model_update_parts(m, nothing_begins, NULL);
 }

@@ -234,8 +234,8 @@ bool checkpoint_load_weights(const checkpoint *c, model *m, error *err) {
     return loaded;
 }
 
-static model *make_model(checkpoint *c, backend *be, int batch, int steps, model_use use,
-                         error *err) {
+model *checkpoint_model(checkpoint *c, backend *be, int batch, int steps, model_use use,
+                        error *err) {
     if (!c->graphs[0] && !load_graphs(&c->file, &c->options.model, c->graphs, err)) return NULL;
     model *m = model_create(be, &c->options.model, c->graphs, batch, steps, 1, use, err);
     /* The graphs belong to the model now, even if it could not be made. */
@@ -243,14 +243,6 @@ static model *make_model(checkpoint *c, backend *be, int batch, int steps, model
     if (!m || checkpoint_load_weights(c, m, err)) return m;
     model_free(m);
     return NULL;
-}
-
-model *checkpoint_model(checkpoint *c, backend *be, int batch, int steps, error *err) {
-    return make_model(c, be, batch, steps, MODEL_INFERENCE, err);
-}
-
-model *checkpoint_training_model(checkpoint *c, backend *be, error *err) {
-    return make_model(c, be, 1, 1, MODEL_TRAINING, err);
 }
 
 int64_t checkpoint_step(const checkpoint *c) {

@@ -61,12 +61,9 @@ typedef struct checkpoint {
 bool checkpoint_open(checkpoint *c, const char *path, error *err);
 void checkpoint_close(checkpoint *c);
 
-/* Makes the model for inference and loads its weights. May be called again for another one. */
-model *checkpoint_model(checkpoint *c, backend *be, int batch, int steps, error *err);
-
-/* Makes the model for training, with one stream and one step: enough to change its patterns and to
- * save it. */
-model *checkpoint_training_model(checkpoint *c, backend *be, error *err);
+/* Makes the model and loads its weights. May be called again for another one. */
+model *checkpoint_model(checkpoint *c, backend *be, int batch, int steps, model_use use,
+                        error *err);
 
 /* The number of updates that the file records. */
 int64_t checkpoint_step(const checkpoint *c);

@@ -10,6 +10,9 @@
 #include <stdlib.h>
 #include <string.h>
 
+/* Added to root mean squares: what never had a gradient stays as it is. */
+#define EPSILON 1e-6
+
 /* A stripe scores the bytes [score, end) and reads from `read` on: byte p is the target of the step
  * that reads byte p - 1. */
 typedef struct stripe {
@@ -22,6 +25,14 @@ static void forward(void *argument) {
 
 recording *evaluate_record(model *m) {
     return m->be->record(m->be, forward, m);
+}
+
+static void adapt(void *argument) {
+    model_adapt(argument);
+}
+
+recording *evaluate_record_dynamic(model *m) {
+    return m->be->record(m->be, adapt, m);
 }
 
 int64_t evaluate_stripes(uint64_t size) {
@@ -64,6 +75,10 @@ typedef struct scorer {
     uint8_t *window;  /* [steps + 1] the bytes of one stripe in a call */
     uint8_t *bytes;   /* [steps][columns] */
     int16_t *targets; /* likewise */
+    int scored;       /* bytes of this call */
+
+    const dynamic_rates *rates; /* NULL: the weights stay as they are */
+    int64_t learnt;             /* segments */
 
     bool progress;
     double start, shown;  /* seconds */
@@ -100,6 +115,7 @@ static void fill(scorer *r, uint64_t from) {
     const size_t steps = (size_t)r->m->steps, columns = (size_t)r->m->columns;
     for (size_t i = 0; i < steps * columns; i++) r->targets[i] = -1;
     memset(r->bytes, 0, steps * columns);
+    r->scored = 0;
     for (size_t k = 0; k < (size_t)r->count; k++) {
         const stripe *p = &r->stripes[k];
         const uint64_t first = p->read + from, left = first + 1 < p->end ? p->end - 1 - first : 0;
@@ -108,7 +124,9 @@ static void fill(scorer *r, uint64_t from) {
         sequence_copy(r->text, first, here + 1, r->window);
         for (size_t t = 0; t < here; t++) {
             r->bytes[t * columns + k] = r->window[t];
-            if (first + t + 1 >= p->score) r->targets[t * columns + k] = r->window[t + 1];
+            if (first + t + 1 < p->score) continue;
+            r->targets[t * columns + k] = r->window[t + 1];
+            r->scored++;
         }
     }
 }
@@ -125,23 +143,39 @@ static void show(scorer *r) {
                  log_duration(left, seconds / share * (1 - share)));
 }
 
+/* What the segment that was filled teaches. One that is not scored changes nothing. */
+static void upload_rates(scorer *r) {
+    const dynamic_rates *rates = r->rates;
+    update_arguments arguments = {.epsilon = EPSILON, .average = 1};
+    if (r->scored > 0) {
+        r->learnt++;
+        arguments.learning_rate = rates->rate;
+        arguments.weight_decay = rates->decay;
+        arguments.gradient_scale = 1.0 / r->scored;
+        if (!rates->squares_known) arguments.average = 1 - 1.0 / (double)r->learnt;
+    }
+    r->m->be->upload(r->m->be, r->m->arguments, &arguments, sizeof arguments);
+}
+
 /* Scores the stripes; *loss is the sum over this rank's, in nats. */
 static bool score(scorer *r, double *loss, error *err) {
     model *m = r->m;
     backend *be = m->be;
-    be->zero(be, m->evaluation, sizeof *m->evaluation);
+    update_report *sum = r->rates ? m->report : m->evaluation;
+    be->zero(be, sum, sizeof *sum);
     model_zero_state(m);
     for (uint64_t from = 0; from < r->longest; from += (uint64_t)m->steps) {
         if (ranks_stop(be->ranks) && !stop_check(err)) return false;
         fill(r, from);
         model_set_text(m, r->bytes, r->targets);
+        if (r->rates) upload_rates(r);
         be->replay(be, r->forward);
         const uint64_t left = r->longest - from;
         r->done += left < (uint64_t)m->steps ? left : (uint64_t)m->steps;
         show(r);
     }
     update_report report;
-    be->download(be, &report, m->evaluation, sizeof report);
+    be->download(be, &report, sum, sizeof report);
     *loss = report.loss;
     return true;
 }
@@ -159,8 +193,9 @@ static bool limit_size(const sequence *s, uint64_t limit, uint64_t *size, error 
                                    (unsigned long long)*size);
 }
 
-bool evaluate(model *m, recording *forward, const sequence *s, uint64_t limit, bool exact,
-              bool progress, evaluation *result, error *err) {
+static bool evaluate_once(model *m, recording *pass, const sequence *s, uint64_t limit, bool exact,
+                          const dynamic_rates *rates, bool progress, evaluation *result,
+                          error *err) {
     backend *be = m->be;
     int64_t before;
     uint64_t size;
@@ -172,7 +207,8 @@ bool evaluate(model *m, recording *forward, const sequence *s, uint64_t limit, b
         stripes[k] = stripe_at((uint64_t)k, (uint64_t)count, size);
     }
     scorer r;
-    begin(&r, m, forward, s);
+    begin(&r, m, pass, s);
+    r.rates = rates;
     r.progress = progress;
     r.size = size;
     r.count = (int)integer_max(0, integer_min(count - before, m->batch));
@@ -184,6 +220,73 @@ bool evaluate(model *m, recording *forward, const sequence *s, uint64_t limit, b
     done = done && be->finish(be, err) && set_result(&r, loss, result, err);
     end(&r);
     free(stripes);
+    return done;
+}
+
+bool evaluate(model *m, recording *forward, const sequence *s, uint64_t limit, bool exact,
+              bool progress, evaluation *result, error *err) {
+    return evaluate_once(m, forward, s, limit, exact, NULL, progress, result, err);
+}
+
+/* --------------------------------------------------------------------------- dynamic evaluation */
+
+bool evaluate_dynamic(model *m, recording *segment, const sequence *s, uint64_t limit,
+                      const dynamic_rates *rates, bool progress, evaluation *result, error *err) {
+    model_return_to_average(m);
+    return evaluate_once(m, segment, s, limit, false, rates, progress, result, err);
+}
+
+/* A search for the rates that score a text best. */
+typedef struct tuner {
+    model *m;
+    recording *segment;
+    const sequence *text;
+    bool progress;
+    dynamic_rates *rates;
+    evaluation best;
+} tuner;
+
+/* Scores with the present rates, by which learning may diverge. Fails on a signal alone. */
+static bool try_rates(tuner *t, bool *better, error *err) {
+    evaluation found;
+    *better = false;
+    if (evaluate_dynamic(t->m, t->segment, t->text, EVALUATE_TUNING, t->rates, t->progress, &found,
+                         err)) {
+        *better = found.bpc < t->best.bpc;
+        if (*better) t->best = found;
+        return true;
+    }
+    return stop_signal() == 0;
+}
+
+/* Multiplies *rate by `factor`, or divides it, for as long as that helps. */
+static bool climb(tuner *t, double *rate, double factor, error *err) {
+    bool better = false;
+    for (int direction = 0; direction < 2 && !better; direction++) {
+        for (bool on = true; on;) {
+            const double before = *rate;
+            *rate *= direction ? 1 / factor : factor;
+            if (!try_rates(t, &on, err)) return false;
+            if (!on) *rate = before;
+            better = better || on;
+        }
+    }
+    return true;
+}
+
+bool evaluate_tune(model *m, recording *segment, const sequence *s, bool progress,
+                   dynamic_rates *rates, evaluation *untuned, evaluation *tuned, error *err) {
+    const dynamic_rates none = {0};
+    bool better;
+    if (!evaluate_dynamic(m, segment, s, EVALUATE_TUNING, &none, progress, untuned, err)) {
+        return false;
+    }
+    tuner t = {m, segment, s, progress, rates, *untuned};
+    rates->squares_known = true;
+    t.best.bpc = INFINITY;
+    const bool done = try_rates(&t, &better, err) && climb(&t, &rates->rate, 2, err) &&
+                      climb(&t, &rates->decay, 4, err);
+    *tuned = t.best;
     return done;
 }
 

@@ -7,7 +7,12 @@
  * does not score, so every byte is scored exactly once. With one stripe the result is exact.
  *
  * The streams of one minibatch read the whole text, or, in evaluate_text, evaluate_minibatches one
- * after another, whose stripes have EVALUATE_STRIPE bytes and more. */
+ * after another, whose stripes have EVALUATE_STRIPE bytes and more.
+ *
+ * Dynamic evaluation (Krause, Kahembwe, Murray, Renals 2018) goes on learning from what it has
+ * scored: after each segment of every stripe the weights take one step of backend.adapt. All
+ * stripes share the weights, so with several of them a byte is predicted by a model that has also
+ * learnt from the beginnings of later stripes. */
 #ifndef SMALLWORLD_TRAIN_EVALUATE_H
 #define SMALLWORLD_TRAIN_EVALUATE_H
 
@@ -21,6 +26,16 @@ typedef struct evaluation {
     uint64_t bytes; /* N */
     double seconds;
 } evaluation;
+
+/* Of dynamic evaluation. The gradient of a weight is divided by its root mean square, over all
+ * segments that were scored before, or, with `squares_known`, as found by an earlier call. */
+typedef struct dynamic_rates {
+    double rate;  /* what a weight changes by in a segment whose gradient is of the usual size */
+    double decay; /* the share of its distance from the trained weight that it then loses */
+    bool squares_known;
+} dynamic_rates;
+
+enum { EVALUATE_SEGMENT = 32 }; /* steps of the model that evaluate_dynamic takes */
 
 /* The largest number of stripes for a text of `size` bytes. */
 int64_t evaluate_stripes(uint64_t size);
@@ -44,5 +59,20 @@ bool evaluate(model *m, recording *forward, const sequence *s, uint64_t limit, b
  * number of them: it depends on the text and on m->batch alone. Otherwise like `evaluate`. */
 bool evaluate_text(model *m, recording *forward, const sequence *s, uint64_t limit, ranks *among,
                    bool progress, evaluation *result, error *err);
+
+/* Records one segment of dynamic evaluation. */
+recording *evaluate_record_dynamic(model *m);
+
+/* Scores like `evaluate`, on one rank, and learns by `rates` from the trained weights on, which are
+ * in the moving average of the model, one for training without dropout. */
+bool evaluate_dynamic(model *m, recording *segment, const sequence *s, uint64_t limit,
+                      const dynamic_rates *rates, bool progress, evaluation *result, error *err);
+
+/* Finds the root mean squares on a text, and by trials on it the rates: from those given, the rate
+ * by factors of 2 and the decay by factors of 4. Uses at most EVALUATE_TUNING bytes. `untuned` is
+ * the result without learning, `tuned` with the rates found. */
+enum { EVALUATE_TUNING = 1 << 17 };
+bool evaluate_tune(model *m, recording *segment, const sequence *s, bool progress,
+                   dynamic_rates *rates, evaluation *untuned, evaluation *tuned, error *err);
 
 #endif

@@ -57,7 +57,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
         require(strstr(err.text, path) != NULL, "an error that does not name the file");
         return 0;
     }
-    model *m = checkpoint_model(&c, be, TINY_BATCH, TINY_STEPS, &err);
+    model *m = checkpoint_model(&c, be, TINY_BATCH, TINY_STEPS, MODEL_INFERENCE, &err);
     if (m) {
         recording *forward = evaluate_record(m);
         evaluation e;

@@ -260,6 +260,31 @@ void cuda_adam(backend *be, size_t count, void *weights, const void *gradient, v
     cuda_launched(be, "adam");
 }
 
+/* Floor: 26 bytes a weight. */
+static __global__ void adapt_kernel(size_t count, float *weights, const float *gradient,
+                                    const float *trained, float *squares, bf16 *operands,
+                                    const update_arguments *a) {
+    const size_t i = (size_t)blockIdx.x * blockDim.x + threadIdx.x;
+    const float kept = (float)a->average;
+    if (i >= count) return;
+    const float d = gradient[i] * (float)a->gradient_scale, w = weights[i];
+    const float v = kept < 1 ? kept * squares[i] + (1 - kept) * d * d : squares[i];
+    const float next = w - ((float)a->learning_rate * d / (sqrtf(v) + (float)a->epsilon) +
+                            (float)a->weight_decay * (w - trained[i]));
+    squares[i] = v;
+    weights[i] = next;
+    if (operands) operands[i] = __float2bfloat16_rn(next);
+}
+
+void cuda_adapt(backend *be, size_t count, void *weights, const void *gradient, const void *trained,
+                void *squares, void *operands, const update_arguments *arguments) {
+    cuda_weights_change(be);
+    adapt_kernel<<<(unsigned)((count + 255) / 256), 256, 0, cuda_of(be)->stream>>>(
+        count, (float *)weights, (const float *)gradient, (const float *)trained, (float *)squares,
+        operands == weights ? NULL : (bf16 *)operands, arguments);
+    cuda_launched(be, "adapt");
+}
+
 /* `count` is a multiple of 4. Floor: 12 bytes an element. */
 static __global__ void add_kernel(size_t quads, float4 *total, const float4 *x) {
     size_t i = (size_t)blockIdx.x * blockDim.x + threadIdx.x;

@@ -25,6 +25,8 @@ void cuda_pool(backend *be, const void *x, element type, int steps, int rows, in
 void cuda_adam(backend *be, size_t count, void *weights, const void *gradient, void *moment1,
                void *moment2, void *average, void *operands, const uint8_t *decays,
                const update_arguments *arguments, update_report *report);
+void cuda_adapt(backend *be, size_t count, void *weights, const void *gradient, const void *trained,
+                void *squares, void *operands, const update_arguments *arguments);
 void cuda_round(backend *be, size_t count, const void *weights, void *operands);
 
 #endif
