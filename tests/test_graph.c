@@ -101,6 +101,21 @@ static void test_between(void **state) {
     assert_null(graph_create_between(&thin, 4, 8, &err));
     assert_contains(err.text, "expected at least a block for each of 8 and 4 nodes, got 0");
 
+    /* Through hubs a cell reads all cells that its hubs read, and itself. */
+    static const int32_t reads[][2] = {{0, 0}, {0, 1}, {1, 3}},
+                         makes[][2] = {{0, 0}, {1, 1}, {2, 0}, {2, 1}, {3, 1}};
+    graph *hubs = graph_from_pairs(2, 4, reads, 3, &err),
+          *cells = graph_from_pairs(4, 2, makes, 5, &err);
+    graph *through = graph_through(cells, hubs);
+    static const int start[] = {0, 2, 4, 8, 9}, column[] = {0, 1, 1, 3, 0, 1, 2, 3, 3};
+    assert_int_equal(through->nodes, 4);
+    assert_int_equal(through->inputs, 4);
+    assert_memory_equal(through->start, start, sizeof start);
+    assert_memory_equal(through->column, column, sizeof column);
+    graph_free(through);
+    graph_free(cells);
+    graph_free(hubs);
+
     /* As many hubs as cells, or hubs among themselves: nodes read themselves. */
     graph_options square = {.kind = GRAPH_RANDOM, .density = 0.4, .seed = 5};
     graph *between = graph_create_between(&square, 16, 16, &err);

@@ -57,6 +57,16 @@ static int64_t pattern_parameters(const model_config *config, int stage, int blo
     return (int64_t)gates * blocks * config->block * config->block;
 }
 
+static void print_square(const graph_metrics *g) {
+    printf("  clustering  %.4f\n", g->clustering);
+    printf("  path length mean %.3f, longest %d", g->path_mean, g->path_max);
+    if (g->components > 1) printf("; %d parts", g->components);
+    if (g->unreachable > 0) printf("; %.1f %% of pairs not joined", 100 * g->unreachable);
+    printf("\n  reach      ");
+    for (int k = 0; k < g->steps; k++) printf(" %d: %.1f %%", k + 1, 100 * g->reach[k]);
+    printf("\n");
+}
+
 static void print_text(const model_config *config, int stage, const graph_metrics *g) {
     char name[16];
     const bool square = g->nodes == g->inputs;
@@ -70,26 +80,11 @@ static void print_text(const model_config *config, int stage, const graph_metric
            g->degree_max);
     printf("  outputs     min %d, mean %.2f, max %d\n", g->out_degree_min,
            g->degree_mean * g->nodes / g->inputs, g->out_degree_max);
-    if (!square) return;
-    printf("  clustering  %.4f\n", g->clustering);
-    printf("  path length mean %.3f, longest %d", g->path_mean, g->path_max);
-    if (g->components > 1) printf("; %d parts", g->components);
-    if (g->unreachable > 0) printf("; %.1f %% of pairs not joined", 100 * g->unreachable);
-    printf("\n  reach      ");
-    for (int k = 0; k < g->steps; k++) printf(" %d: %.1f %%", k + 1, 100 * g->reach[k]);
-    printf("\n");
+    if (square) print_square(g);
 }
 
-static void print_json(json_writer *w, const model_config *config, int stage,
-                       const graph_metrics *g) {
-    char name[16];
-    json_object_begin(w, NULL);
-    json_string(w, "pattern", model_stage_name(config, stage, name));
-    json_integer(w, "nodes", g->nodes);
-    json_integer(w, "inputs", g->inputs);
-    json_integer(w, "blocks", g->blocks);
+static void print_metrics(json_writer *w, const graph_metrics *g) {
     json_number(w, "density", g->density);
-    json_integer(w, "parameters", pattern_parameters(config, stage, g->blocks));
     json_integer(w, "degree_min", g->degree_min);
     json_number(w, "degree_mean", g->degree_mean);
     json_integer(w, "degree_max", g->degree_max);
@@ -104,7 +99,41 @@ static void print_json(json_writer *w, const model_config *config, int stage,
     json_array_begin(w, "reach");
     for (int k = 0; k < g->steps; k++) json_number(w, NULL, g->reach[k]);
     json_array_end(w);
+}
+
+static void print_json(json_writer *w, const model_config *config, int stage,
+                       const graph_metrics *g) {
+    char name[16];
+    json_object_begin(w, NULL);
+    json_string(w, "pattern", model_stage_name(config, stage, name));
+    json_integer(w, "nodes", g->nodes);
+    json_integer(w, "inputs", g->inputs);
+    json_integer(w, "blocks", g->blocks);
+    json_integer(w, "parameters", pattern_parameters(config, stage, g->blocks));
+    print_metrics(w, g);
     json_object_end(w);
+}
+
+/* What cells read of each other through the hubs, of each layer. */
+static void print_cells(json_writer *w, const model_config *config, graph *const *graphs) {
+    if (w) json_array_begin(w, "cells");
+    for (int y = 0; y < config->layers; y++) {
+        graph_metrics m;
+        graph *cells = model_cells_graph(config, graphs, y);
+        graph_measure(cells, &m);
+        if (w) {
+            json_object_begin(w, NULL);
+            json_integer(w, "nodes", m.nodes);
+            print_metrics(w, &m);
+            json_object_end(w);
+        } else {
+            printf("cells through hubs: %d nodes, each of which reads %d to %d others in a step\n",
+                   m.nodes, m.degree_min, m.degree_max);
+            print_square(&m);
+        }
+        graph_free(cells);
+    }
+    if (w) json_array_end(w);
 }
 
 static bool write_edges(const graph *g, const char *prefix, int number, error *err) {
@@ -137,9 +166,6 @@ static bool draw_wiring(const arguments *a, const model_config *config, graph *c
     wiring w = {.config = config, .graphs = graphs};
     bool drawn = true;
     if (!a->svg && !a->html) return true;
-    if (config->hubs) {
-        return error_set(err, "--svg, --html: the wiring between cells and hubs is not drawn");
-    }
     if (c) wiring_measure(&w, c);
     for (int s = 0; a->svg && drawn && s < model_stages(config); s++) {
         char *path = picture_path(config, s, a->svg);
@@ -171,8 +197,9 @@ static bool describe(const arguments *a, const model_config *config, graph *cons
             print_text(config, s, &g);
         }
     }
+    if (a->json) json_array_end(&w);
+    if (config->hubs) print_cells(a->json ? &w : NULL, config, graphs);
     if (a->json) {
-        json_array_end(&w);
         json_object_end(&w);
         putchar('\n');
     }

@@ -5,6 +5,7 @@
 
 #include <math.h>
 #include <stdlib.h>
+#include <string.h>
 
 static int by_number(const void *a, const void *b) {
     return *(const int32_t *)a - *(const int32_t *)b;
@@ -72,5 +73,30 @@ graph *graph_create_between(const graph_options *o, int nodes, int inputs, error
     free(order);
     free(chosen);
     free(degree);
+    return g;
+}
+
+graph *graph_through(const graph *second, const graph *first) {
+    const size_t nodes = (size_t)second->nodes, inputs = (size_t)first->inputs;
+    graph *g = mem_alloc(1, sizeof *g);
+    bool *reads = mem_alloc(inputs, sizeof *reads);
+    *g = (graph){second->nodes, first->inputs, mem_alloc(nodes + 1, sizeof *g->start), NULL};
+    for (int i = 0; i < g->nodes; i++) {
+        int count = g->start[i];
+        memset(reads, 0, inputs * sizeof *reads);
+        for (int k = second->start[i]; k < second->start[i + 1]; k++) {
+            const int between = second->column[k];
+            for (int j = first->start[between]; j < first->start[between + 1]; j++) {
+                reads[first->column[j]] = true;
+            }
+        }
+        if (graph_is_square(g)) reads[i] = true;
+        g->column = mem_resize(g->column, (size_t)count + inputs, sizeof *g->column);
+        for (int j = 0; j < g->inputs; j++) {
+            if (reads[j]) g->column[count++] = j;
+        }
+        g->start[i + 1] = count;
+    }
+    free(reads);
     return g;
 }

@@ -101,6 +101,10 @@ graph *graph_from_blocks(int nodes, const int32_t (*blocks)[2], int count, error
 graph *graph_from_pairs(int nodes, int inputs, const int32_t (*blocks)[2], int count, error *err);
 void graph_free(graph *g);
 
+/* What the outputs of `second` read of the inputs of `first`, whose outputs are second's inputs. Of
+ * a square, every node also reads itself. */
+graph *graph_through(const graph *second, const graph *first);
+
 /* Whether outputs and inputs are the same nodes. */
 static inline bool graph_is_square(const graph *g) {
     return g->nodes == g->inputs;

@@ -96,6 +96,10 @@ int model_tables(const model_config *config, table_width width);
 /* The graph of each stage, made from the config; the caller frees them. */
 bool model_graphs(const model_config *config, graph *graphs[CELL_MAX_STAGES], error *err);
 
+/* What the cells of a layer read of each other in one step, through its hubs. The caller frees
+ * it. */
+graph *model_cells_graph(const model_config *config, graph *const *graphs, int layer);
+
 /* "step0", ..., "gates"; "layer2.below", "layer2.step0" ...: the name of a stage, as in parameters'
  * names. */
 const char *model_stage_name(const model_config *config, int stage, char name[16]);

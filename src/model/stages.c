@@ -66,6 +66,22 @@ const char *model_stage_name(const model_config *config, int stage, char name[16
     return name;
 }
 
+graph *model_cells_graph(const model_config *config, graph *const *graphs, int layer) {
+    graph *all = NULL;
+    const graph *before = NULL;
+    for (int s = 0; s < model_stages(config); s++) {
+        const stage_place at = model_stage_place(config, s);
+        if (at.layer != layer || at.stage == STAGE_BELOW) continue;
+        if (before) {
+            graph *through = graph_through(graphs[s], before);
+            graph_free(all);
+            all = through;
+        }
+        before = all ? all : graphs[s];
+    }
+    return all;
+}
+
 bool model_graphs(const model_config *config, graph *graphs[CELL_MAX_STAGES], error *err) {
     static const graph_kind peripheries[] = {GRAPH_RANDOM, GRAPH_WATTS_STROGATZ,
                                              GRAPH_WATTS_STROGATZ_2D, GRAPH_BARABASI_ALBERT};

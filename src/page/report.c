@@ -91,7 +91,7 @@ static void add_model(facts *f, const report *r) {
     add(f, "parameters", "%s", html_count(count, parameters_of(r->checkpoint)));
     for (int s = 0; s < model_stages(&o->model); s++) {
         graph_metrics m;
-        if (o->model.hubs) break; /* of squares only */
+        if (o->model.hubs) break; /* told beside the pictures */
         graph_measure(r->wiring->graphs[s], &m);
         add(f, s ? "" : "wiring",
             "%s, %d nodes, %s blocks (%.2f %%), clustering %.3f, shortest paths %.2f on average, "

@@ -22,28 +22,29 @@ enum {
     SHADES = 6,          /* number of shades of edges, by weight */
     MOST_CIRCLES = 1500, /* with more nodes, the ring is a line without circles */
     MOST_PIXELS = 1024,  /* largest side of a matrix's picture; smaller if there are several */
+    LEAST_SIDE = 90,     /* of a matrix's picture */
     MOST_BARS = 48
 };
 
 /* ------------------------------------------------------------------------------------ norms */
 
 /* Sums a dense pattern, which is stored as one block, by pairs of nodes. */
-static void add_dense(const float *weight, int64_t hidden, int64_t block, int gates, double *sums) {
-    int64_t nodes = hidden / block;
+static void add_dense(const float *weight, const graph *p, int64_t block, int gates, double *sums) {
+    const int64_t rows = p->nodes * block, columns = p->inputs * block;
     for (int g = 0; g < gates; g++) {
-        for (int64_t i = 0; i < hidden; i++) {
-            for (int64_t j = 0; j < hidden; j++) {
-                double value = weight[(g * hidden + i) * hidden + j];
-                sums[i / block * nodes + j / block] += value * value;
+        for (int64_t i = 0; i < rows; i++) {
+            for (int64_t j = 0; j < columns; j++) {
+                double value = weight[(g * rows + i) * columns + j];
+                sums[i / block * p->inputs + j / block] += value * value;
             }
         }
     }
 }
 
 void wiring_measure(wiring *w, const checkpoint *c) {
-    int64_t block = w->config->block, hidden = w->config->hidden;
+    int64_t block = w->config->block;
     int stages = model_stages(w->config);
-    for (int s = 0; s < stages && !w->config->hubs; s++) {
+    for (int s = 0; s < stages; s++) {
         const graph *g = w->graphs[s];
         int gates = model_stage_gates(w->config, s);
         int64_t blocks = graph_blocks(g), of_block = gates * block * block;
@@ -56,7 +57,7 @@ void wiring_measure(wiring *w, const checkpoint *c) {
         const float *weight = t->data;
         double *sums = mem_alloc((size_t)blocks, sizeof *sums);
         if (t->shape[0] == 1 && blocks > 1) {
-            add_dense(weight, hidden, block, gates, sums);
+            add_dense(weight, g, block, gates, sums);
         } else {
             for (int64_t k = 0; k < blocks; k++) {
                 for (int64_t i = 0; i < of_block; i++) {
@@ -219,11 +220,11 @@ static void write_numbers(FILE *out, const graph *g, const point *at, const bool
     }
 }
 
-static void begin_square(FILE *out, const char *place) {
+static void begin_picture(FILE *out, const char *place, int width, int height) {
     fprintf(out,
             "<svg xmlns=\"http://www.w3.org/2000/svg\" class=\"chart\"%s width=\"%d\" "
             "height=\"%d\" viewBox=\"0 0 %d %d\" role=\"img\" aria-label=\"",
-            place, RING, RING, RING, RING);
+            place, width, height, width, height);
 }
 
 /* Draws at most `most` edges. Returns the number of all edges. */
@@ -235,7 +236,7 @@ static size_t write_ring(FILE *out, const wiring *w, int stage, const graph_metr
     bool *middle = find_middle(w->config, g, m, &inside);
     point *at = place_nodes(g, middle, inside);
     edge *edges = list_edges(g, w->norms[stage], &count);
-    begin_square(out, place);
+    begin_picture(out, place, RING, RING);
     fprintf(out, "%d nodes on a ring%s, joined by %zu edges\">\n", g->nodes,
             inside ? ", its core or hubs in the middle" : "", count);
     write_edges(out, at, edges, count < most ? count : most, w->norms[stage] != NULL);
@@ -254,7 +255,7 @@ static void write_degrees(FILE *out, const graph *g, const graph_metrics *m, con
     double bars[MOST_BARS] = {0};
     int step = (m->degree_max - m->degree_min) / MOST_BARS + 1;
     for (int i = 0; i < g->nodes; i++) {
-        bars[(g->start[i + 1] - g->start[i] - 1 - m->degree_min) / step]++;
+        bars[(g->start[i + 1] - g->start[i] - graph_is_square(g) - m->degree_min) / step]++;
     }
     bar_chart c = {"Nodes by how many others they read",       "others read", "nodes", bars,
                    (m->degree_max - m->degree_min) / step + 1, m->degree_min, step};
@@ -292,23 +293,25 @@ static float full_norm(const float *norms, size_t count) {
 
 /* Computes the darkness of blocks. If there are more nodes than pixels, a pixel is the mean of its
  * blocks. */
-static uint8_t *shade_matrix(const graph *g, const float *norms, int stages, int *side) {
+static uint8_t *shade_matrix(const graph *g, const float *norms, int stages, int *width,
+                             int *height) {
     int most = stages == 1 ? MOST_PIXELS : stages <= 4 ? MOST_PIXELS / 2 : MOST_PIXELS / 4;
-    *side = g->nodes < most ? g->nodes : most;
-    size_t pixels = (size_t)*side * (size_t)*side;
+    *width = g->inputs < most ? g->inputs : most;
+    *height = g->nodes < most ? g->nodes : most;
+    size_t pixels = (size_t)*width * (size_t)*height;
     double *dark = mem_alloc(pixels, sizeof *dark);
     float full = norms ? full_norm(norms, (size_t)graph_blocks(g)) : 1;
-    double share = (double)*side / g->nodes;
+    double across = (double)*width / g->inputs, down = (double)*height / g->nodes;
     for (int i = 0; i < g->nodes; i++) {
         for (int k = g->start[i]; k < g->start[i + 1]; k++) {
-            size_t x = (size_t)(g->column[k] * share), y = (size_t)(i * share);
+            size_t x = (size_t)(g->column[k] * across), y = (size_t)(i * down);
             /* A block is visible even if its weights are small. */
-            dark[y * (size_t)*side + x] += norms ? 0.15 + 0.85 * fmin(1, norms[k] / full) : 1;
+            dark[y * (size_t)*width + x] += norms ? 0.15 + 0.85 * fmin(1, norms[k] / full) : 1;
         }
     }
     uint8_t *grey = mem_alloc(pixels, 1);
     double darkest = 1;
-    if (*side < g->nodes) { /* make the darkest pixel black */
+    if (across < 1 || down < 1) { /* make the darkest pixel black */
         for (size_t p = 0; p < pixels; p++) darkest = fmax(darkest, dark[p]);
     }
     for (size_t p = 0; p < pixels; p++) grey[p] = (uint8_t)(255 - lround(255 * dark[p] / darkest));
@@ -316,54 +319,84 @@ static uint8_t *shade_matrix(const graph *g, const float *norms, int stages, int
     return grey;
 }
 
-static void write_matrix(FILE *out, const wiring *w, int stage, const char *place) {
-    enum { FIRST = 58, LAST = RING - 12, INSIDE = LAST - FIRST, DOWN = 28 };
-    int side;
-    size_t size;
-    const graph *g = w->graphs[stage];
-    uint8_t *grey = shade_matrix(g, w->norms[stage], model_stages(w->config), &side);
-    uint8_t *png = png_encode(grey, side, side, &size);
-    begin_square(out, place);
-    fprintf(out,
-            "Matrix of %d x %d blocks, of which %d are there\">\n<text class=\"title\" x=\"%d\" "
-            "y=\"16\">The matrix of blocks</text>\n<image class=\"matrix\" x=\"%d\" y=\"%d\" "
-            "width=\"%d\" height=\"%d\" href=\"data:image/png;base64,",
-            g->nodes, g->nodes, graph_blocks(g), FIRST, FIRST, DOWN, INSIDE, INSIDE);
-    base64_write(out, png, size);
-    fprintf(out, "\"/>\n<rect class=\"axis\" x=\"%d\" y=\"%d\" width=\"%d\" height=\"%d\"/>\n",
-            FIRST, DOWN, INSIDE, INSIDE);
-    int every = 1; /* the smallest of 1, 2, 5, 10 ... with at most 8 ticks */
-    while (g->nodes / every > 8) {
+/* The distance of an axis's ticks: the smallest of 1, 2, 5, 10 ... with at most `most` of them. */
+static int tick_distance(int nodes, int most) {
+    int every = 1;
+    while (nodes / every > most) {
         int digit = every;
         while (digit >= 10) digit /= 10;
         every = digit == 2 ? every / 2 * 5 : every * 2;
     }
-    for (int i = 0; i < g->nodes; i += every) {
-        double at = (i + 0.5) * INSIDE / g->nodes;
-        fprintf(out,
-                "<text x=\"%.1f\" y=\"%d\" text-anchor=\"middle\">%d</text><text x=\"%d\" "
-                "y=\"%.1f\" text-anchor=\"end\">%d</text>\n",
-                FIRST + at, DOWN + INSIDE + 16, i, FIRST - 6, DOWN + at + 4, i);
+    return every;
+}
+
+/* A side is as long as it has nodes, beside the longer one, but long enough to be seen. */
+static int side_of(int nodes, int other, int inside) {
+    const int length = nodes < other ? inside * nodes / other : inside;
+    return length < LEAST_SIDE ? LEAST_SIDE : length;
+}
+
+static void write_matrix(FILE *out, const wiring *w, int stage, const char *place) {
+    enum { FIRST = 58, LAST = RING - 12, INSIDE = LAST - FIRST, DOWN = 28, TICK = 50 };
+    int columns, rows;
+    size_t size;
+    const graph *g = w->graphs[stage];
+    const int width = side_of(g->inputs, g->nodes, INSIDE);
+    const int height = side_of(g->nodes, g->inputs, INSIDE);
+    uint8_t *grey = shade_matrix(g, w->norms[stage], model_stages(w->config), &columns, &rows);
+    uint8_t *png = png_encode(grey, columns, rows, &size);
+    begin_picture(out, place, RING, RING - INSIDE + height);
+    fprintf(out,
+            "Matrix of %d x %d blocks, of which %d are there\">\n<text class=\"title\" x=\"%d\" "
+            "y=\"16\">The matrix of blocks</text>\n<image class=\"matrix\" x=\"%d\" y=\"%d\" "
+            "width=\"%d\" height=\"%d\" preserveAspectRatio=\"none\" "
+            "href=\"data:image/png;base64,",
+            g->nodes, g->inputs, graph_blocks(g), FIRST, FIRST, DOWN, width, height);
+    base64_write(out, png, size);
+    fprintf(out, "\"/>\n<rect class=\"axis\" x=\"%d\" y=\"%d\" width=\"%d\" height=\"%d\"/>\n",
+            FIRST, DOWN, width, height);
+    const int across = tick_distance(g->inputs, width / TICK);
+    const int down = tick_distance(g->nodes, (height + TICK - 1) / TICK);
+    for (int j = 0; j < g->inputs; j += across) {
+        fprintf(out, "<text x=\"%.1f\" y=\"%d\" text-anchor=\"middle\">%d</text>",
+                FIRST + (j + 0.5) * width / g->inputs, DOWN + height + 16, j);
+    }
+    for (int i = 0; i < g->nodes; i += down) {
+        fprintf(out, "<text x=\"%d\" y=\"%.1f\" text-anchor=\"end\">%d</text>\n", FIRST - 6,
+                DOWN + (i + 0.5) * height / g->nodes + 4, i);
     }
     fprintf(out,
             "<text x=\"%d\" y=\"%d\" text-anchor=\"middle\">input node</text>\n"
-            "<text transform=\"translate(13 %d) rotate(-90)\" text-anchor=\"middle\">output "
-            "node</text>\n</svg>\n",
-            FIRST + INSIDE / 2, DOWN + INSIDE + 34, DOWN + INSIDE / 2);
+            "<text transform=\"translate(13 %d) rotate(-90)\" text-anchor=\"middle\">output node"
+            "</text>\n</svg>\n",
+            FIRST + width / 2, DOWN + height + 34, DOWN + height / 2);
     free(png);
     free(grey);
 }
 
 /* ------------------------------------------------------------------------------------ pages */
 
-static void write_facts(FILE *out, const wiring *w, const graph_metrics *m) {
-    char blocks[32];
+static void write_paths_of(FILE *out, const graph_metrics *m) {
     fprintf(out,
-            "<p>%d nodes of %lld units; %s blocks, %.2f %% of all. A node reads %.1f others (%d to "
-            "%d). Clustering %.3f; shortest paths have %.2f steps on average, %d at most.",
-            m->nodes, (long long)w->config->block, html_count(blocks, m->blocks), 100 * m->density,
+            "A node reads %.1f others (%d to %d). Clustering %.3f; shortest paths have %.2f steps "
+            "on average, %d at most.",
             m->degree_mean, m->degree_min, m->degree_max, m->clustering, m->path_mean, m->path_max);
     if (m->components > 1) fprintf(out, " It is in %d parts.", m->components);
+}
+
+static void write_facts(FILE *out, const wiring *w, const graph_metrics *m) {
+    char blocks[32];
+    const bool square = m->nodes == m->inputs;
+    fprintf(out, "<p>%d node%s of %lld units", m->nodes, m->nodes > 1 ? "s" : "",
+            (long long)w->config->block);
+    if (!square) fprintf(out, ", which read %d others", m->inputs);
+    fprintf(out, "; %s blocks, %.2f %% of all. ", html_count(blocks, m->blocks), 100 * m->density);
+    if (square) {
+        write_paths_of(out, m);
+    } else {
+        fprintf(out, "A node reads %.1f (%d to %d) and is read by %d to %d.", m->degree_mean,
+                m->degree_min, m->degree_max, m->out_degree_min, m->out_degree_max);
+    }
     fputs("</p>\n", out);
 }
 
@@ -404,6 +437,7 @@ static void write_lists(FILE *out, const wiring *w) {
     for (int s = 0; s < stages; s++) {
         const graph *g = w->graphs[s];
         char id[16];
+        if (!graph_is_square(g)) continue; /* it has no ring */
         snprintf(id, sizeof id, "ring%d", s);
         json_object_begin(&j, NULL);
         json_string(&j, "id", id);
@@ -424,33 +458,49 @@ static void write_lists(FILE *out, const wiring *w) {
     free(text);
 }
 
+/* What the cells of a layer read of each other through its hubs. */
+static void write_cells(FILE *out, const wiring *w, int layer) {
+    graph_metrics m;
+    graph *cells = model_cells_graph(w->config, w->graphs, layer);
+    graph_measure(cells, &m);
+    fputs("<h3>Cells through hubs</h3>\n<p>In one step of the text a node of cells reads others "
+          "through the hubs. ",
+          out);
+    write_paths_of(out, &m);
+    fputs("</p>\n<div class=\"charts\">\n<figure>\n", out);
+    write_degrees(out, cells, &m, "");
+    fputs("</figure>\n<figure>\n", out);
+    write_paths(out, &m, "");
+    fputs("</figure>\n</div>\n", out);
+    graph_free(cells);
+}
+
 void wiring_write(FILE *out, const wiring *w) {
     int stages = model_stages(w->config);
     size_t most = ALL_EDGES / (size_t)stages;
-    if (w->config->hubs) {
-        fprintf(out, "<p>All cells read and write the same %lld hubs.</p>\n",
-                (long long)w->config->hubs);
-        return;
-    }
     for (int s = 0; s < stages; s++) {
         graph_metrics m;
         char name[16];
+        const bool square = graph_is_square(w->graphs[s]);
         graph_measure(w->graphs[s], &m);
         if (stages > 1) {
             fprintf(out, "<h3>Pattern of %s</h3>\n", model_stage_name(w->config, s, name));
         }
         write_facts(out, w, &m);
         fputs("<div class=\"charts\">\n", out);
-        const bool matrix_first = w->graphs[s]->nodes > EASY_NODES;
+        const bool matrix_first = !square || w->graphs[s]->nodes > EASY_NODES;
         if (matrix_first) write_matrix_figure(out, w, s);
-        write_ring_figure(out, w, s, &m, most);
+        if (square) write_ring_figure(out, w, s, &m, most);
         if (!matrix_first) write_matrix_figure(out, w, s);
         fputs("<figure>\n", out);
         write_degrees(out, w->graphs[s], &m, "");
-        fputs("</figure>\n<figure>\n", out);
-        write_paths(out, &m, "");
+        if (square) {
+            fputs("</figure>\n<figure>\n", out);
+            write_paths(out, &m, "");
+        }
         fputs("</figure>\n</div>\n", out);
     }
+    for (int y = 0; w->config->hubs && y < w->config->layers; y++) write_cells(out, w, y);
     write_lists(out, w);
 }
 
@@ -470,7 +520,8 @@ bool wiring_write_svg(const wiring *w, int stage, const char *path, error *err) 
     file_writer writer;
     graph_metrics m;
     char place[48];
-    int width = 2 * RING, height = RING + CHART_HEIGHT;
+    const bool square = graph_is_square(w->graphs[stage]);
+    int width = square ? 2 * RING : RING, height = RING + CHART_HEIGHT;
     if (!file_begin(&writer, path, err)) return false;
     FILE *out = writer.stream;
     graph_measure(w->graphs[stage], &m);
@@ -479,13 +530,13 @@ bool wiring_write_svg(const wiring *w, int stage, const char *path, error *err) 
             "viewBox=\"0 0 %d %d\">\n<style>\n%s</style>\n<rect width=\"%d\" height=\"%d\" "
             "fill=\"var(--paper)\"/>\n",
             width, height, width, height, chart_css, width, height);
-    write_ring(out, w, stage, &m, ALL_EDGES, "");
-    snprintf(place, sizeof place, " x=\"%d\"", RING);
+    if (square) write_ring(out, w, stage, &m, ALL_EDGES, "");
+    snprintf(place, sizeof place, " x=\"%d\"", width - RING);
     write_matrix(out, w, stage, place);
     snprintf(place, sizeof place, " y=\"%d\"", RING);
     write_degrees(out, w->graphs[stage], &m, place);
     snprintf(place, sizeof place, " x=\"%d\" y=\"%d\"", RING, RING);
-    write_paths(out, &m, place);
+    if (square) write_paths(out, &m, place);
     fputs("</svg>\n", out);
     return file_commit(&writer, err);
 }

@@ -1,5 +1,6 @@
 /* The wiring of a model: a ring of nodes with chords between them, histograms of degrees and of
- * path lengths, and the matrix. */
+ * path lengths, and the matrix. Between cells and hubs, the matrix and degrees alone, and the path
+ * lengths of cells through their hubs. */
 #ifndef SMALLWORLD_PAGE_WIRING_H
 #define SMALLWORLD_PAGE_WIRING_H
 
