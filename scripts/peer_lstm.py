@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Measures a training update of PyTorch's dense cuDNN LSTM with the parameters of a smallworld model.
 
-    python3 scripts/peer_lstm.py --program build/smallworld configs/imdb-100m.yaml --batch 128
+    python3 scripts/peer_lstm.py --program build/smallworld configs/imdb-100m-hubs.yaml --batch 128
 
 runs `smallworld bench train` on the config, then the peer with the same parameters (within 1 %),
 streams and steps, with one layer and with two, on the same GPU, and prints one table. A second row

@@ -20,7 +20,7 @@ from prepared import (BadInput, check_sum, decompressed, document, is_mac_os, ne
 
 EXAMPLE = """example:
   scripts/prepare_imdb.py aclImdb_v1.tar.gz
-  build/smallworld train configs/imdb-20m.yaml
+  build/smallworld train configs/imdb-20m-hubs.yaml
 """
 
 ARCHIVE, MD5 = "aclImdb_v1.tar.gz", "7c2ac02c03563afcf9b574c7e56c153a"
@@ -90,7 +90,7 @@ def main():
     if args.source.is_file() and args.source.name == ARCHIVE:
         with open(args.source, "rb") as file:
             check_sum(args.source, MD5, iter(lambda: file.read(1 << 20), b""))
-    next_command("build/smallworld train configs/imdb-20m.yaml")
+    next_command("build/smallworld train configs/imdb-20m-hubs.yaml")
 
 
 if __name__ == "__main__":

@@ -74,7 +74,7 @@ def test_imdb(folder):
 
     done = accepted("imdb", archive, "--out", folder / "a")
     check("so is another sum", "warning: md5" in done.stderr, done.stderr)
-    check("next command", "\nnext: build/smallworld train configs/imdb-20m.yaml\n" in done.stdout,
+    check("next command", "\nnext: build/smallworld train configs/imdb-20m-hubs.yaml\n" in done.stdout,
           done.stdout)
     check("unusual counts are said", done.stderr.count("are published") == 5, done.stderr)
     train = rows(folder / "a" / "imdb_train.tsv.gz")
