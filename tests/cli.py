@@ -5,9 +5,11 @@ full disks, bad input and odd input.
 """
 
 import base64
+import csv
 import ctypes
 import fcntl
 import gzip
+import io
 import json
 import lzma
 import os
@@ -1037,11 +1039,65 @@ class Uses(Case):
             values = {int(unit): float(value) for unit, value in (pair.split(":") for pair in rest)}
             self.assertEqual([values.get(unit + 1, 0) for unit in range(64)],
                              [float(f"{value:.9g}") for value in row])
-        self.refused("config.yaml: expected .tsv, .tsv.gz or .tsv.xz files of documents", "features", "m.safetensors",
+        self.refused("config.yaml: expected documents: a .tsv file", "features", "m.safetensors",
                      "--data", "config.yaml", "--out", "f")
         self.write("f.json", '{"kind": "incomplete features"}')  # between the files of a pair
         self.refused("f.json: says that the features are incomplete", "probe", "--train", "f",
                      "--test", "g", *self.cpu)
+
+    def test_tables(self):
+        """Tables are read like the same documents as lines, in every command."""
+        rows = [("pos", 'good, very "good"'), ("neg", "bad; poor"), ("pos", "two\nlines"), ("neg", "\u00fcble Sache")]
+        clean = [(label, text.replace("\n", " ")) for label, text in rows]
+        self.write("rows.tsv", "".join(f"{label}\t{text}\n" for label, text in clean))
+        self.write("headed.tsv", "label\tText\n" + "".join(f"{label}\t{text}\n" for label, text in clean))
+        for name, delimiter in ("rows.csv", ","), ("semicolons.csv", ";"):
+            table = io.StringIO()
+            writer = csv.writer(table, delimiter=delimiter, lineterminator="\r\n")
+            writer.writerows([("id", "Review", "class"), *((i, text, label) for i, (label, text) in enumerate(rows))])
+            self.write(name, "\ufeff" + table.getvalue())
+        lines = "".join(json.dumps({"overall": "x", "label": label, "text": text, "more": [1, {"text": 2}]}) + "\n\n"
+                        for label, text in rows)
+        self.write("rows.jsonl", lines)
+        self.write("rows.json.gz", gzip.compress(lines.replace('"text": "', '"reviewText": "').encode()))
+        expected = self.results("eval", "m.safetensors", "--data", "rows.tsv", "--exact", *self.cpu)["bpc"]
+        self.run_program("features", "m.safetensors", "--data", "rows.tsv", "--out", "expected", *self.cpu)
+        for name in "headed.tsv", "rows.csv", "semicolons.csv", "rows.jsonl", "rows.json.gz":
+            with self.subTest(name):
+                bpc = self.results("eval", "m.safetensors", "--data", name, "--exact", *self.cpu)["bpc"]
+                self.assertEqual(bpc, expected)
+                self.run_program("features", "m.safetensors", "--data", name, "--out", "f", *self.cpu)
+                for part in "npy", "labels.npy":
+                    numpy.testing.assert_array_equal(numpy.load(self.folder / f"f.{part}"),
+                                                     numpy.load(self.folder / f"expected.{part}"))
+                self.assertEqual(self.read("f.json"), self.read("expected.json"))  # with the labels' names
+        # Numbers are integers, and an empty label is none.
+        self.write("stars.csv", "stars,content\n5.0,fine\n,open\n1.0,poor\n")
+        self.write("stars.jsonl", '{"stars": 5.0, "content": "fine"}\n{"content": "open"}\n'
+                   '{"stars": 1, "content": "poor"}\n')
+        for name in "stars.csv", "stars.jsonl":
+            self.run_program("features", "m.safetensors", "--data", name, "--out", "f", *self.cpu)
+            self.assertEqual(numpy.load(self.folder / "f.labels.npy").tolist(), [5, -1, 1])
+        self.write("long.csv", "text,label\n" + "".join(f'"{"word " * 9}{i}",{i % 2}\n' for i in range(9000)))
+        self.assertEqual(self.results("features", "m.safetensors", "--data", "long.csv", "--out", "f",
+                                      *self.cpu)["documents"], 9000)  # more than one chunk of reading
+        for name, content, message in (
+                ("names.csv", "a,b\n1,2\n", "names.csv:1: expected the names of columns, one of them text, review, "
+                 "sentence, content or the like, found a, b"),
+                ("wide.csv", "text,label\nx,1\nx,1,2\n", "wide.csv:3: expected 2 columns as in the first row, found 3"),
+                ("open.csv", 'text,label\n"x,1\n', "open.csv:2: expected a closing quote"),
+                ("after.csv", 'text,label\n"x"y,1\n', "after.csv:2: expected a closing quote"),
+                ("label.csv", "text,label\nx,4.5\ny,1\n", "label.csv:2: expected a 32-bit integer as label, got '4.5'"),
+                ("head.csv", "text,label\n", "head.csv: empty"),
+                ("list.jsonl", "[1]\n", "list.jsonl:1: expected a JSON object"),
+                ("text.jsonl", '{"text": "x"}\n{"text": 1}\n', "text.jsonl:2: expected a string text, review,"),
+                ("deep.jsonl", '{"text": "x", "label": [1]}\n', "deep.jsonl:1: expected a name or a number as label"),
+                ("tab.jsonl", '{"text": "x", "label": "a\\tb"}\n', "tab.jsonl:1: expected a label without tabs")):
+            self.write(name, content)
+            self.refused(message, "eval", "m.safetensors", "--data", name, *self.cpu)
+        for name, message in ("rows.csv", "rows.csv: with data.window"), ("headed.tsv", "headed.tsv:1: a row of column"):
+            _, err = self.run_program("train", "--data", name, "--set", "data.window=1e6", "--out", "w", status=1)
+            self.assertIn(message, err)
 
     def test_generate(self):
         def generate(*arguments):

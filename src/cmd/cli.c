@@ -78,9 +78,9 @@ const struct argp cli_ranks_argp = {.options = rank_options, .parser = parse_ran
 
 static const struct argp_option document_options[] = {
     {"text", KEY_TEXT, "FILE|-", 0,
-     "Text to read: a " PATHS_DOCUMENTS
-     " file has a document LABEL<TAB>TEXT on each line; in any other file, and on standard input "
-     "(-), each line is a document",
+     "Text to read: a " PATHS_LINES
+     " file has a document LABEL<TAB>TEXT on each line, a .csv or .jsonl file one in each row; in "
+     "any other file, and on standard input (-), each line is a document",
      0},
     {"whole", KEY_WHOLE, NULL, 0,
      "Take the whole text as one document and keep its bytes as they are", 0},

@@ -30,7 +30,7 @@ static const uint64_t dynamic_stripe = 1 << 20;
 
 static const struct argp_option option_table[] = {
     {"data", KEY_DATA, "FILE...", 0,
-     "Text files; a name that ends in " PATHS_DOCUMENTS " holds documents", 0},
+     "Text files; " PATHS_LINES " files, .csv and .jsonl ones hold documents", 0},
     {"exact", KEY_EXACT, NULL, 0,
      "Score in a single stripe, which approximates nothing and is slow", 0},
     {"limit", KEY_LIMIT, "BYTES", 0, "Score only the first BYTES bytes", 0},

@@ -5,6 +5,7 @@
 #include "core/log.h"
 #include "core/memory.h"
 #include "data/paths.h"
+#include "data/table.h"
 #include "probe/origin.h"
 
 #include <stdlib.h>
@@ -23,7 +24,7 @@ enum { KEY_DATA = 1, KEY_OUT, KEY_FORMAT, KEY_JSON };
 
 static const struct argp_option option_table[] = {
     {"data", KEY_DATA, "FILE...", 0,
-     "Files of documents, " PATHS_DOCUMENTS ", with a line LABEL<TAB>TEXT for each", 0},
+     "Files of documents: .tsv with a line LABEL<TAB>TEXT for each, or tables, .csv or .jsonl", 0},
     {"out", KEY_OUT, "PREFIX", 0,
      "Write PREFIX.npy, PREFIX.labels.npy and PREFIX.json, or PREFIX.svmlight", 0},
     {"format", KEY_FORMAT, "NAME", 0, "File format: npy (default) or svmlight", 0},
@@ -67,10 +68,12 @@ static corpus *read_documents(const arguments *a, const options *o, error *err) 
     corpus_options how = {.html_entities = o->data.html_entities};
     for (int i = 0; i < a->files.count; i++) {
         const char *file = a->files.items[i];
-        if (paths_is_documents(file)) continue;
-        error_set(err,
-                  "%s: expected " PATHS_DOCUMENTS " files of documents, a line LABEL<TAB>TEXT each",
-                  file);
+        if (paths_is_lines(file) || table_kind_of(file)) continue;
+        error_set(
+            err,
+            "%s: expected documents: a .tsv file with a line LABEL<TAB>TEXT each, or a table, "
+            ".csv or .jsonl (also .gz, .xz)",
+            file);
         return NULL;
     }
     return corpus_read(a->files.items, a->files.count, &how, err);

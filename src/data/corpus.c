@@ -6,6 +6,7 @@
 #include "data/paths.h"
 #include "data/source.h"
 #include "data/store.h"
+#include "data/table.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -144,11 +145,28 @@ static bool read_documents(reading *r, source *s, error *err) {
             l.text += 3; /* UTF-8's byte order mark */
             l.length -= 3;
         }
+        if (l.number == 1 && table_is_header(l.text, l.length)) continue;
         read = add_line(r, source_name(s), l.number, l.text, l.length, err);
         if (!read) break;
     }
     free(l.buffer);
     return read;
+}
+
+/* A row of the table that is being read. */
+typedef struct table_place {
+    reading *reading;
+    const char *path;
+} table_place;
+
+static bool add_row(void *data, uint64_t row, uint8_t *line, size_t length, error *err) {
+    const table_place *at = data;
+    return add_line(at->reading, at->path, row, line, length, err);
+}
+
+static bool read_table(reading *r, source *s, table_kind kind, error *err) {
+    table_place at = {r, source_name(s)};
+    return table_read(s, kind, add_row, &at, err);
 }
 
 static bool read_raw(reading *r, source *s, error *err) {
@@ -177,9 +195,12 @@ static bool read_file(void *reading_, const char *path, error *err) {
     const uint64_t before = r->corpus->size;
     source *s = source_open(path, NULL, err);
     if (!s) return false;
+    const table_kind table = table_kind_of(path);
     const bool documents =
-        strcmp(path, "-") == 0 ? source_begins_with_label(s) : paths_is_documents(path);
-    bool read = documents ? read_documents(r, s, err) : read_raw(r, s, err);
+        strcmp(path, "-") == 0 ? source_begins_with_label(s) : paths_is_lines(path);
+    bool read = table       ? read_table(r, s, table, err)
+                : documents ? read_documents(r, s, err)
+                            : read_raw(r, s, err);
     if (read && r->corpus->size == before) read = error_set(err, "%s: empty", source_name(s));
     source_close(s);
     return read;

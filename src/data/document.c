@@ -6,7 +6,6 @@
 #include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
-#include <strings.h>
 
 /* --------------------------------------------------------------------------------- entities */
 
@@ -158,21 +157,6 @@ void labels_free(labels *l) {
     *l = (labels){0};
 }
 
-/* Whether the first line names the columns, as tables of labels often begin. */
-static bool is_header(const uint8_t *label, size_t label_length, const uint8_t *text,
-                      size_t length) {
-    static const char *const labels[] = {"label", "class", "category", "sentiment", "target"};
-    static const char *const texts[] = {"text", "review", "sentence", "document", "comment"};
-    bool both[2] = {false, false};
-    for (size_t k = 0; k < sizeof labels / sizeof labels[0]; k++) {
-        both[0] |= strlen(labels[k]) == label_length &&
-                   strncasecmp((const char *)label, labels[k], label_length) == 0;
-        both[1] |=
-            strlen(texts[k]) == length && strncasecmp((const char *)text, texts[k], length) == 0;
-    }
-    return both[0] && both[1];
-}
-
 bool document_parse(labels *l, const char *path, uint64_t number, uint8_t *line, size_t length,
                     parsed_line *parsed, error *err) {
     uint8_t *tab = memchr(line, '\t', length);
@@ -181,9 +165,6 @@ bool document_parse(labels *l, const char *path, uint64_t number, uint8_t *line,
                          number);
     }
     const size_t label = (size_t)(tab - line);
-    if (number == 1 && is_header(line, label, tab + 1, length - label - 1)) {
-        return error_set(err, "%s:1: a row of column names; remove it, e.g. by tail -n +2", path);
-    }
     if (!read_label(l, path, number, line, label, &parsed->label, err)) return false;
     parsed->text = tab + 1;
     parsed->length = length - label - 1;

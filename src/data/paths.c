@@ -103,7 +103,7 @@ bool paths_each(char *const *paths, int count, paths_visit *visit, void *data, e
     return true;
 }
 
-bool paths_is_documents(const char *path) {
+bool paths_is_lines(const char *path) {
     return file_ends_in(path, ".tsv") || file_ends_in(path, ".tsv.gz") ||
            file_ends_in(path, ".tsv.xz");
 }

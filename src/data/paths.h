@@ -12,9 +12,9 @@ typedef bool paths_visit(void *data, const char *path, error *err);
 bool paths_each(char *const *paths, int count, paths_visit *visit, void *data, error *err);
 
 /* The endings of names of files whose lines are documents, for people; and whether a name has one
- * of them. */
-#define PATHS_DOCUMENTS ".tsv, .tsv.gz or .tsv.xz"
+ * of them. Tables have other endings, see data/table.h. */
+#define PATHS_LINES ".tsv, .tsv.gz or .tsv.xz"
 
-bool paths_is_documents(const char *path);
+bool paths_is_lines(const char *path);
 
 #endif

@@ -4,6 +4,7 @@
 #include "core/memory.h"
 #include "data/looks.h"
 #include "data/paths.h"
+#include "data/table.h"
 
 #include <omp.h>
 #include <stdio.h>
@@ -104,6 +105,13 @@ static bool scan_documents(scan *c, source *s, error *err) {
         const uint64_t from = l.number == 1 ? 0 : c->file->content;
         size_t mark = 0;
         if (l.number == 1 && l.length >= 3 && memcmp(l.text, "\xEF\xBB\xBF", 3) == 0) mark = 3;
+        if (l.number == 1 && table_is_header(l.text + mark, l.length - mark)) {
+            read = error_set(err,
+                             "%s:1: a row of column names; with data.window remove it, e.g. by "
+                             "tail -n +2",
+                             source_name(s));
+            break;
+        }
         parsed_line p;
         read = document_parse(&kinds, source_name(s), l.number, l.text + mark, l.length - mark, &p,
                               err);
@@ -168,10 +176,14 @@ static void thin_places(scan *c) {
 
 static bool scan_file(scan *c, error *err) {
     stored_file *f = c->file;
+    if (table_kind_of(f->path)) {
+        return error_set(err, "%s: with data.window, expected text or " PATHS_LINES ", not a table",
+                         f->path);
+    }
     source *s = source_open(f->path, NULL, err);
     if (!s) return false;
     f->stamp = source_stamp_of(s);
-    f->documents = paths_is_documents(f->path);
+    f->documents = paths_is_lines(f->path);
     f->packed = !source_is_plain(s);
     source_note_places(s, c->store->spacing);
     bool read = f->documents ? scan_documents(c, s, err) : scan_raw(c, s, err);
@@ -359,7 +371,7 @@ static void list_files(store *s, naming *n) {
     for (size_t i = 0; i < n->count; i++) {
         const struct named_file *f = &n->files[i], *before = i > 0 ? &n->files[i - 1] : NULL;
         const bool again = before && before->device == f->device && before->file == f->file &&
-                           paths_is_documents(before->path) == paths_is_documents(f->path);
+                           paths_is_lines(before->path) == paths_is_lines(f->path);
         if (!again) first[s->count++] = &n->files[i];
         if (!again) bytes += f->size;
         n->files[i].number = s->count - 1; /* for now, in this order */

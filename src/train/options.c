@@ -37,9 +37,9 @@ const config_key option_keys[] = {
      "up to one for each processor", R},
 
     {"data.train", CONFIG_LIST, AT(data.train), NULL, 0, 0, NULL,
-     "files to train on, folders of them, or .list files, which name one a line; a " PATHS_DOCUMENTS
-     " file holds one document a line, LABEL<TAB>TEXT, and any other file is raw text; "
-     "required", 0},
+     "files to train on, folders of them, or .list files, which name one a line; " PATHS_LINES
+     " files hold one document a line, LABEL<TAB>TEXT, .csv and .jsonl files one a row, and any "
+     "other file is raw text; required", 0},
     {"data.valid", CONFIG_LIST, AT(data.valid), NULL, 0, 0, NULL,
      "files to validate on; if there are none, data.valid_fraction of the training text is split "
      "off", 0},

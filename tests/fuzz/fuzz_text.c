@@ -1,6 +1,6 @@
 /* Texts: TSV and raw, plain, gzip or xz. The bits of an input's first byte choose the name's ending
- * (.tsv or .txt), whether HTML entities are decoded, and whether the corpus is split; the rest is
- * the file. Only inputs that begin with the magic of gzip or xz are read as such. */
+ * (.tsv, .txt, .csv or .jsonl), whether HTML entities are decoded, and whether the corpus is split;
+ * the rest is the file. Only inputs that begin with the magic of gzip or xz are read as such. */
 #include "fuzz.h"
 
 #include "core/memory.h"
@@ -14,15 +14,17 @@
 #include <lzma.h>
 #endif
 
-enum { TSV = 1, ENTITIES = 2, SPLIT = 4, MAX_TEXT = 1 << 18 };
+enum { TSV = 1, ENTITIES = 2, SPLIT = 4, TABLE = 8, MAX_TEXT = 1 << 18 };
 
-static const char *documents, *raw;
+static const char *names[2][2]; /* [table][.tsv] */
 
 int LLVMFuzzerInitialize(int *argc, char ***argv) {
     (void)argc;
     (void)argv;
-    documents = scratch_path("input.tsv");
-    raw = scratch_path("input.txt");
+    names[0][0] = scratch_path("input.txt");
+    names[0][1] = scratch_path("input.tsv");
+    names[1][0] = scratch_path("input.jsonl");
+    names[1][1] = scratch_path("input.csv");
     return 0;
 }
 
@@ -53,7 +55,7 @@ static void read_in_order(const corpus *c) {
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     if (size == 0) return 0;
-    char *path = (char *)(data[0] & TSV ? documents : raw);
+    char *path = (char *)names[(data[0] & TABLE) != 0][data[0] & TSV];
     const corpus_options how = {.html_entities = (data[0] & ENTITIES) != 0};
     error err;
     scratch_write(path, data + 1, size - 1);
@@ -175,8 +177,8 @@ size_t LLVMFuzzerCustomMutator(uint8_t *data, size_t size, size_t capacity, unsi
     draw_seed(seed);
     if (size > 0 && draw_once_in(4)) return LLVMFuzzerMutate(data, size, capacity);
     buffer text = {0}, file = {0};
-    uint8_t kind = size > 0 ? data[0] : (uint8_t)draw(8);
-    if (draw_once_in(8)) kind = (uint8_t)draw(8);
+    uint8_t kind = size > 0 ? data[0] : (uint8_t)draw(16);
+    if (draw_once_in(8)) kind = (uint8_t)draw(16);
     if (size > 0) unpack(data + 1, size - 1, &text);
     if (draw_once_in(8)) text.size = 0;
     if (draw_once_in(8)) text.size = draw(text.size + 1);

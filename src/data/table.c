@@ -1,0 +1,271 @@
+#include "data/table.h"
+
+#include "core/file.h"
+#include "core/memory.h"
+
+#include <cjson/cJSON.h>
+#include <csv.h>
+#include <inttypes.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+#include <strings.h>
+
+/* What columns are usually called, the likeliest first. */
+static const char *const text_names[] = {"text",    "reviewtext", "review", "sentence", "content",
+                                         "comment", "document",   "body",   "message",  "tweet"};
+static const char *const label_names[] = {"label",    "class",   "sentiment", "category", "target",
+                                          "polarity", "overall", "rating",    "stars",    "score"};
+
+enum { NAMES = sizeof text_names / sizeof text_names[0], MOST_OF_ROW = 64 << 20 };
+
+/* How usual a name is among `names`: 0 is the most usual one, NAMES is none of them. */
+static int rank_of(const char *const names[NAMES], const void *name, size_t length) {
+    for (int k = 0; k < NAMES; k++) {
+        if (strlen(names[k]) == length && strncasecmp(name, names[k], length) == 0) return k;
+    }
+    return NAMES;
+}
+
+bool table_is_header(const uint8_t *line, size_t length) {
+    const uint8_t *tab = memchr(line, '\t', length);
+    if (!tab) return false;
+    const size_t label = (size_t)(tab - line);
+    return rank_of(label_names, line, label) < NAMES &&
+           rank_of(text_names, tab + 1, length - label - 1) < NAMES;
+}
+
+table_kind table_kind_of(const char *path) {
+    const bool packed = file_ends_in(path, ".gz") || file_ends_in(path, ".xz");
+    char *name = mem_format("%.*s", (int)strlen(path) - (packed ? 3 : 0), path);
+    table_kind kind = NO_TABLE;
+    if (file_ends_in(name, ".csv")) kind = CSV_TABLE;
+    if (file_ends_in(name, ".jsonl") || file_ends_in(name, ".ndjson")) kind = JSON_TABLE;
+    if (packed && file_ends_in(name, ".json")) kind = JSON_TABLE;
+    free(name);
+    return kind;
+}
+
+/* ------------------------------------------------------------------------------------- rows */
+
+typedef struct bytes {
+    uint8_t *at;
+    size_t size, capacity;
+} bytes;
+
+static void set_bytes(bytes *b, const void *from, size_t size) {
+    b->at = mem_grow(b->at, &b->capacity, size + 1, 1);
+    if (size > 0) memcpy(b->at, from, size);
+    b->size = size;
+}
+
+typedef struct table {
+    source *source;
+    table_take *take;
+    void *data;
+    error *err;
+    bytes label, text, line; /* of this row; line: both, for `take` */
+    uint64_t row;            /* from 1 */
+    bool failed;
+
+    /* A CSV's. */
+    int column, columns; /* the next one of this row; and how many the header has */
+    int label_column, text_column, label_rank, text_rank;
+    bytes names;   /* of the columns, for a message */
+    size_t unread; /* bytes since the last chunk in which a row ended */
+} table;
+
+static void refuse(table *t, const char *what) {
+    if (t->failed) return;
+    t->failed = true;
+    error_set(t->err, "%s:%" PRIu64 ": %s", source_name(t->source), t->row, what);
+}
+
+/* pandas writes whole numbers as 5.0 where some are missing. */
+static void trim_number(bytes *label) {
+    const uint8_t *at = label->at, *end = at + label->size;
+    while (at < end && ((*at >= '0' && *at <= '9') || *at == '-')) at++;
+    const uint8_t *point = at;
+    if (point == label->at || point == end || *point != '.') return;
+    for (at++; at < end && *at == '0'; at++) continue;
+    if (at == end) label->size = (size_t)(point - label->at);
+}
+
+/* Hands the row on. An empty label means that there is none. */
+static void finish_row(table *t) {
+    bytes *label = &t->label;
+    if (t->failed) return;
+    while (label->size > 0 && label->at[label->size - 1] == ' ') label->size--;
+    trim_number(label);
+    if (label->size == 0) set_bytes(label, "-1", 2);
+    if (memchr(label->at, '\t', label->size)) {
+        refuse(t, "expected a label without tabs");
+        return;
+    }
+    const size_t length = label->size + 1 + t->text.size;
+    t->line.at = mem_grow(t->line.at, &t->line.capacity, length + 1, 1);
+    memcpy(t->line.at, label->at, label->size);
+    t->line.at[label->size] = '\t';
+    if (t->text.size > 0) memcpy(t->line.at + label->size + 1, t->text.at, t->text.size);
+    t->failed = !t->take(t->data, t->row, t->line.at, length, t->err);
+}
+
+/* -------------------------------------------------------------------------------------- CSV */
+
+static void name_column(table *t, const void *name, size_t length) {
+    const int label = rank_of(label_names, name, length), text = rank_of(text_names, name, length);
+    const size_t before = t->names.size;
+    if (label < t->label_rank) t->label_rank = label, t->label_column = t->column;
+    if (text < t->text_rank) t->text_rank = text, t->text_column = t->column;
+    if (before > 200) return; /* enough for a message */
+    t->names.at = mem_grow(t->names.at, &t->names.capacity, before + length + 3, 1);
+    t->names.size += (size_t)sprintf((char *)t->names.at + before, "%s%.*s", before ? ", " : "",
+                                     (int)(length > 40 ? 40 : length), (const char *)name);
+}
+
+static void take_field(void *field, size_t length, void *data) {
+    table *t = data;
+    if (t->row == 1) {
+        name_column(t, field, length);
+    } else if (t->column == t->label_column) {
+        set_bytes(&t->label, field, length);
+    } else if (t->column == t->text_column) {
+        set_bytes(&t->text, field, length);
+    }
+    t->column++;
+}
+
+static void end_of_row(int end, void *data) {
+    table *t = data;
+    char what[320];
+    (void)end;
+    if (t->row == 1) {
+        t->columns = t->column;
+        if (t->text_rank == NAMES) {
+            snprintf(what, sizeof what,
+                     "expected the names of columns, one of them text, review, sentence, content "
+                     "or the like, found %.200s",
+                     t->names.size ? (const char *)t->names.at : "none");
+            refuse(t, what);
+        }
+    } else if (t->column != t->columns) {
+        snprintf(what, sizeof what, "expected %d columns as in the first row, found %d", t->columns,
+                 t->column);
+        refuse(t, what);
+    } else {
+        finish_row(t);
+    }
+    t->row++;
+    t->unread = 0;
+    t->column = 0;
+    t->label.size = t->text.size = 0;
+}
+
+/* Whether the header has semicolons and no commas. */
+static bool has_semicolons(const uint8_t *text, size_t size) {
+    const uint8_t *end = memchr(text, '\n', size);
+    if (end) size = (size_t)(end - text);
+    return memchr(text, ';', size) && !memchr(text, ',', size);
+}
+
+static bool read_csv(table *t, error *err) {
+    struct csv_parser parser;
+    if (csv_init(&parser, CSV_STRICT | CSV_STRICT_FINI) != 0) {
+        return error_set(err, "%s: cannot start to read it as CSV", source_name(t->source));
+    }
+    uint8_t *chunk = mem_alloc(SOURCE_CHUNK, 1);
+    size_t count = 0, skip = 0;
+    bool read, first = true, parsed = true;
+    t->row = 1;
+    t->label_column = t->text_column = -1;
+    t->label_rank = t->text_rank = NAMES;
+    while ((read = source_read(t->source, chunk, SOURCE_CHUNK, &count, err)) && count > 0) {
+        skip = first && count >= 3 && memcmp(chunk, "\xEF\xBB\xBF", 3) == 0 ? 3 : 0;
+        if (first && has_semicolons(chunk + skip, count - skip)) csv_set_delim(&parser, ';');
+        first = false;
+        parsed = csv_parse(&parser, chunk + skip, count - skip, take_field, end_of_row, t) ==
+                 count - skip;
+        t->unread += count;
+        if (t->unread > MOST_OF_ROW) refuse(t, "a row of more than 64 MiB; is a quote left open?");
+        if (!parsed || t->failed) break;
+    }
+    if (read && parsed && !t->failed) {
+        parsed = csv_fini(&parser, take_field, end_of_row, t) == 0;
+    }
+    if (read && !parsed) refuse(t, "expected a closing quote, then a comma or the row's end");
+    csv_free(&parser);
+    free(chunk);
+    return read && !t->failed;
+}
+
+/* ------------------------------------------------------------------------------------- JSON */
+
+/* The member of the likeliest name, or NULL. */
+static const cJSON *find_member(const cJSON *object, const char *const names[NAMES]) {
+    const cJSON *found = NULL, *member;
+    int rank = NAMES;
+    cJSON_ArrayForEach(member, object) {
+        const int its = rank_of(names, member->string, strlen(member->string));
+        if (its < rank) rank = its, found = member;
+    }
+    return found;
+}
+
+static void set_label(table *t, const cJSON *label) {
+    char number[32];
+    if (!label || cJSON_IsNull(label)) {
+        set_bytes(&t->label, "", 0);
+    } else if (cJSON_IsString(label)) {
+        set_bytes(&t->label, label->valuestring, strlen(label->valuestring));
+    } else if (cJSON_IsBool(label)) {
+        const char *name = cJSON_IsTrue(label) ? "true" : "false";
+        set_bytes(&t->label, name, strlen(name));
+    } else if (cJSON_IsNumber(label)) {
+        snprintf(number, sizeof number, "%.15g", label->valuedouble);
+        set_bytes(&t->label, number, strlen(number));
+    } else {
+        refuse(t, "expected a name or a number as label");
+    }
+}
+
+static void take_object(table *t, const cJSON *object) {
+    if (!cJSON_IsObject(object)) {
+        refuse(t, "expected a JSON object");
+        return;
+    }
+    const cJSON *text = find_member(object, text_names);
+    if (!cJSON_IsString(text)) {
+        refuse(t, "expected a string text, review, reviewText, sentence, content or the like");
+        return;
+    }
+    set_label(t, find_member(object, label_names));
+    set_bytes(&t->text, text->valuestring, strlen(text->valuestring));
+    finish_row(t);
+}
+
+static bool read_json(table *t, error *err) {
+    lines l = {.source = t->source, .number = 1};
+    bool read;
+    for (; (read = lines_next(&l, err)) && l.text && !t->failed; l.number++) {
+        size_t skip = l.number == 1 && l.length >= 3 && memcmp(l.text, "\xEF\xBB\xBF", 3) == 0;
+        skip *= 3;
+        while (skip < l.length && l.text[skip] == ' ') skip++;
+        if (skip == l.length) continue; /* an empty line */
+        t->row = l.number;
+        cJSON *object = cJSON_ParseWithLength((const char *)l.text + skip, l.length - skip);
+        take_object(t, object);
+        cJSON_Delete(object);
+    }
+    free(l.buffer);
+    return read && !t->failed;
+}
+
+bool table_read(source *s, table_kind kind, table_take *take, void *data, error *err) {
+    table t = {.source = s, .take = take, .data = data, .err = err};
+    const bool read = kind == CSV_TABLE ? read_csv(&t, err) : read_json(&t, err);
+    free(t.label.at);
+    free(t.text.at);
+    free(t.line.at);
+    free(t.names.at);
+    return read;
+}
