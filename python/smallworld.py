@@ -133,6 +133,12 @@ class _Handle:
                         "make another one")
 
 
+def __getattr__(name):
+    if name == "__version__":
+        return version()
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
 def version():
     """The library's version, such as "0.1.0"."""
     return _c.version().decode()
@@ -248,14 +254,18 @@ class Model(_Handle):
         _c.check(_c.states(*arguments, _choice("state", state, self.STATES), rows.ctypes.data))
         return self._split(texts, rows) if texts else []
 
-    def features(self, texts, state="cell", pool="last", framed=True):
-        """float32 (texts, units): the state after the last byte, or its mean or max over the bytes;
-        what `smallworld features` writes."""
+    def features(self, texts, state="cell", pool="mean,last", framed=True):
+        """float32 (texts, pools x units): the state after the last byte, its mean or its max over the
+        bytes, or several of them, joined by commas; what `smallworld features` writes."""
+        pools = pool.split(",") if isinstance(pool, str) else [pool]
+        if len(set(pools)) < len(pools):
+            raise ValueError(f"pool: expected different ones, got {pool!r}")
+        chosen = [_choice("pool", one, self.POOLS) for one in pools]
         texts, arguments = self._texts(texts, framed)
-        rows = numpy.empty((len(texts), self.units), numpy.float32)
-        _c.check(_c.features(*arguments, _choice("state", state, self.STATES),
-                             _choice("pool", pool, self.POOLS), rows.ctypes.data))
-        return rows
+        rows = numpy.empty((len(chosen), len(texts), self.units), numpy.float32)
+        for part, one in zip(rows, chosen):
+            _c.check(_c.features(*arguments, _choice("state", state, self.STATES), one, part.ctypes.data))
+        return numpy.concatenate(rows, axis=1)
 
     def predict(self, texts, probe, framed=True):
         """For each text a dict of the probability of each class, likeliest first. probe: the path of a

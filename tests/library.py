@@ -89,6 +89,7 @@ class Installed(unittest.TestCase):
         self.assertEqual(done.returncode, 0, done.stderr)
         version, bits = done.stdout.split()
         self.assertEqual(version, smallworld.version())
+        self.assertEqual(version, smallworld.__version__)
         self.assertAlmostEqual(float(bits), MODEL.bits_per_character("The cat sat."), places=4)
         self.assertIn(f"{version}\n", run("pkg-config", "--modversion", "smallworld",
                                           env=environment).stdout)
@@ -151,7 +152,7 @@ class Models(unittest.TestCase):
         lines = [text for text in TEXTS if "\n" not in text]
         (FOLDER / "texts.tsv").write_text("".join(f"{i}\t{text}\n" for i, text in enumerate(lines)))
         for state in MODEL.STATES:
-            for pool in MODEL.POOLS:
+            for pool in (*MODEL.POOLS, "max,last", "mean,last"):
                 program("features", "m.safetensors", "--data", "texts.tsv", "--out", "f", "--state",
                         state, "--pool", pool, "--device", "cpu", "--threads", "1")
                 numpy.testing.assert_allclose(MODEL.features(lines, state=state, pool=pool),
@@ -237,6 +238,10 @@ class Models(unittest.TestCase):
             MODEL.bits_per_character([])
         with self.assertRaisesRegex(ValueError, "state: expected one of cell, hidden"):
             MODEL.features("a", state="sell")
+        for pool, message in (("mean,sum", "one of last, mean, max, got 'sum'"), ("max,max", "different ones"),
+                              (None, "got None")):
+            with self.assertRaisesRegex(ValueError, f"pool: expected .*{message}"):
+                MODEL.features("a", pool=pool)
         with self.assertRaisesRegex(smallworld.Error, "top_p"):
             MODEL.generate(3, top_p=0)
         with self.assertRaisesRegex(smallworld.Error, "prompt"):
@@ -245,7 +250,8 @@ class Models(unittest.TestCase):
         for same in text, [text], memoryview(b"A cat."), bytearray(b"A cat."), [memoryview(b"A cat.")]:
             numpy.testing.assert_array_equal(MODEL.features(same), MODEL.features("A cat."))
         self.assertEqual(MODEL.score([]), [])
-        self.assertEqual(MODEL.features([]).shape, (0, 64))
+        self.assertEqual(MODEL.features([]).shape, (0, 128))
+        numpy.testing.assert_array_equal(MODEL.features("a"), MODEL.features("a", pool="mean,last"))
 
     def test_no_copies(self):
         conv = smallworld.Conv(numpy.ones((2, 3)), 8, 4, device="cpu", threads=1)
@@ -284,7 +290,7 @@ class Models(unittest.TestCase):
                 "    try: print(model.features('a').shape, flush=True)\n"
                 "    except smallworld.Error as problem: print(problem, flush=True)\n"
                 "    os._exit(0)\nos.wait()")
-        self.assertIn("(1, 64)", self.in_another_process(text).stdout)
+        self.assertIn("(1, 128)", self.in_another_process(text).stdout)
         self.assertIn("was forked after its parent", self.in_another_process(text, threads=2).stdout)
 
     def test_thread_at_the_end(self):
