@@ -424,6 +424,7 @@ class Report(Page):
         for name in "p.probe.safetensors", "valid.npy", "valid.labels.npy", "valid.json":
             target = name.replace("p.probe", "probe.probe").replace("valid.", "test.", 1)
             self.write(f"run/{target}", self.read(name))
+        self.write("run/README.md", "<!-- Written by smallworld report, which overwrites it. -->\n")  # an old one
         out, _ = self.run_program("report", "run", "--data", "valid.tsv", *self.cpu)
         self.assertEqual(out, "run/README.md\nrun/report.html\n")
         self.open("run/report.html")
@@ -450,6 +451,13 @@ class Report(Page):
         self.assertIn(f"    {command}\n", card)
         self.assertIn("    " + sample.split("\n")[0] + "\n", card)
         self.assertIn(f"| parameters | {train['parameters']:,} |", card)
+        front = card.split("---\n")[1]
+        self.assertTrue(card.startswith("---\n# <!-- Written by smallworld report"), card[:80])
+        self.assertIn("library_name: smallworld\npipeline_tag: text-generation\ntags:\n- smallworld\n- bytes\n- lstm\n"
+                      'model-index:\n- name: "run"\n  results:\n', front)
+        self.assertEqual(re.findall(r"name: (.*)\n    metrics:\n    - type: (.*)\n.*\n      value: (.*)\n", front)[1],
+                         ('"valid.tsv"', "bits_per_byte", f"{scored['bpc']:.6g}"))
+        self.assertEqual(front.count("- task:"), 3)
         for line in self.read("run/config.yaml").decode().splitlines():
             self.assertIn(f"\n    {line}\n", card)
         self.assertIn("smallworld train run/config.yaml", card)

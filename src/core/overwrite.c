@@ -109,7 +109,8 @@ static const struct {
     {0, "\x89PNG", "a picture"},
     {0, "<svg ", "a drawing"},
     {0, "<!doctype html>", "a page"},
-    {0, "<!-- Written by smallworld report", "a model card"},
+    {0, "---\n# <!-- Written by smallworld report", "a model card"},
+    {0, "<!-- Written by smallworld report", "a model card"}, /* of versions before 0.2 */
     {0, "# The resolved config of the run", "the config of a run"},
     {0, "{\"step\": ", "the metrics of a run"},
     {0, "{\"kind\": \"", "the description of features"},

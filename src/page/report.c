@@ -1,6 +1,7 @@
 #include "page/report.h"
 
 #include "core/file.h"
+#include "core/json.h"
 #include "core/memory.h"
 #include "core/overwrite.h"
 #include "core/utf8.h"
@@ -330,17 +331,61 @@ static bool put_config(FILE *out, const char *path, error *err) {
     return true;
 }
 
+/* A result as the hub of Hugging Face lists it. Strings are JSON's, which YAML reads too. */
+static void put_result(FILE *out, const char *task, const char *data, const char *metric,
+                       const char *name, double value) {
+    json_writer w = {out, false};
+    fprintf(out, "  - task:\n      type: %s\n    dataset:\n      type: text\n      name: ", task);
+    json_text(&w, NULL, (const uint8_t *)data, strlen(data));
+    fprintf(out, "\n    metrics:\n    - type: %s\n      name: %s\n      value: %.6g\n", metric,
+            name, value);
+}
+
+/* The card's front matter. Its second line is the mark, a comment. */
+static void put_front_matter(FILE *out, const report *r) {
+    const run_log *log = &r->curves->runs[0].log;
+    const double bpc = run_log_last(log, LOG_VALID_BPC);
+    char *cell = value_of(&r->checkpoint->options, "model.cell");
+    json_writer w = {out, false};
+    fprintf(out,
+            "---\n# %s\nlibrary_name: smallworld\npipeline_tag: text-generation\ntags:\n- "
+            "smallworld\n- bytes\n- %s\n%s",
+            card_mark, cell, r->checkpoint->options.model.hubs ? "- hubs\n" : "");
+    free(cell);
+    if (!isnan(bpc) || r->score || r->probe) {
+        fputs("model-index:\n- name: ", out);
+        const char *name = r->curves->runs[0].name;
+        json_text(&w, NULL, (const uint8_t *)name, strlen(name));
+        fputs("\n  results:\n", out);
+    }
+    if (!isnan(bpc)) {
+        put_result(out, "text-generation", "validation", "bits_per_byte",
+                   "bits per byte, validation", bpc);
+    }
+    if (r->score) {
+        put_result(out, "text-generation", r->data, "bits_per_byte", "bits per byte, test",
+                   r->score->bpc);
+    }
+    if (r->probe) {
+        put_result(out, "text-classification", "labelled documents", "error",
+                   "error of a linear probe, %", r->probe->error);
+    }
+    fputs("---\n", out);
+}
+
 bool report_write_card(const report *r, const char *path, error *err) {
     file_writer writer;
     if (!file_begin(&writer, path, err)) return false;
     FILE *out = writer.stream;
     char *command = command_of(r), *config = mem_format("%s/config.yaml", r->folder);
     facts f = collect(r);
-    fprintf(out, "%s\n# ", card_mark);
+    put_front_matter(out, r);
+    fputs("\n# ", out);
     put_markdown(out, r->curves->runs[0].name);
-    fputs("\n\nA model of bytes of text, an LSTM whose recurrent weights are block-sparse along a "
-          "graph.\n\n| | |\n| --- | --- |\n",
-          out);
+    fprintf(out, "\n\nA model of bytes of text, an LSTM %s.\n\n| | |\n| --- | --- |\n",
+            r->checkpoint->options.model.hubs
+                ? "whose cells speak with each other through a few hubs"
+                : "whose recurrent weights are block-sparse along a graph");
     for (int i = 0; i < f.count; i++) {
         fprintf(out, "| %s | ", f.items[i].name);
         put_markdown(out, f.items[i].value);
