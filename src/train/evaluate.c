@@ -10,8 +10,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Added to root mean squares: what never had a gradient stays as it is. */
-#define EPSILON 1e-6
+/* Added to root mean squares, so that what never had a gradient stays as it is. */
+static const double epsilon = 1e-6;
 
 /* A stripe scores the bytes [score, end) and reads from `read` on: byte p is the target of the step
  * that reads byte p - 1. */
@@ -146,7 +146,7 @@ static void show(scorer *r) {
 /* What the segment that was filled teaches. One that is not scored changes nothing. */
 static void upload_rates(scorer *r) {
     const dynamic_rates *rates = r->rates;
-    update_arguments arguments = {.epsilon = EPSILON, .average = 1};
+    update_arguments arguments = {.epsilon = epsilon, .average = 1};
     if (r->scored > 0) {
         r->learnt++;
         arguments.learning_rate = rates->rate;
