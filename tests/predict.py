@@ -7,6 +7,7 @@ import base64
 import json
 import os
 import random
+import subprocess
 import sys
 import unittest
 import warnings
@@ -198,6 +199,28 @@ class Predict(cli.Case):
         self.assertEqual(again, lines)
         self.refused("fitted on the hidden state", "predict", "run/last.safetensors", "--probe", "p",
                      "--text", "valid.tsv", "--state", "cell", *self.cpu, status=2)
+
+    def test_lines_as_they_come(self):
+        """A line is answered before the next one is there."""
+        self.write("train.tsv", named(60, 1))
+        self.write("valid.tsv", named(20, 2))
+        self.train()
+        self.features("train")
+        self.run_program("probe", "--train", "train", "--test", "train", "--out", "p", *self.cpu)
+        command = [cli.PROGRAM, "predict", "run/last.safetensors", "--probe", "p", "--text", "-", *self.cpu]
+        with subprocess.Popen(command, cwd=self.folder, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as running:
+            said = []
+            for text in b"the cat xxx\n", b"\n", b"the dog yyy\n":
+                running.stdin.write(text)
+                running.stdin.flush()
+                said.append(json.loads(running.stdout.readline()))
+            running.stdin.write(b"one\ntwo\nthree")
+            running.stdin.close()
+            said += [json.loads(line) for line in running.stdout]
+            self.assertEqual(running.wait(), 0)
+        self.assertEqual([line["document"] for line in said], list(range(6)))
+        self.write("lines.txt", b"the cat xxx\n\nthe dog yyy\none\ntwo\nthree")
+        self.assertEqual(self.predict("--probe", "p", "--text", "lines.txt")[0], said)
 
     def test_bad_input(self):
         self.train()

@@ -43,15 +43,22 @@ static error_t parse(int key, char *text, struct argp_state *state) {
     }
 }
 
-/* The results for each document. */
-typedef struct prediction {
+/* The run, over all parts of the text. */
+typedef struct predictor {
+    model *m;
     const saved_probe *probe;
+    feature_options how;
+    FILE *out;
+    int64_t documents; /* before this part */
+    size_t labelled, wrong;
+
+    /* Of this part's documents. */
     double *probability; /* [documents][classes] */
     int *class;          /* [documents] the likeliest class */
-} prediction;
+} predictor;
 
-static void take(void *argument, size_t document, const float *row) {
-    prediction *p = argument;
+static void take_row(void *argument, size_t document, const float *row) {
+    predictor *p = argument;
     p->class[document] =
         saved_apply(p->probe, row, p->probability + document * (size_t)p->probe->classes);
 }
@@ -76,81 +83,73 @@ static const char *label_of(const corpus *c, const document *d, char *text) {
     return text;
 }
 
-static void write_lines(const prediction *p, const corpus *c, FILE *out) {
+static void write_line(predictor *p, const corpus *c, size_t i) {
     const saved_probe *s = p->probe;
+    const double *probability = p->probability + i * (size_t)s->classes;
     char text[16];
-    for (size_t i = 0; i < c->count; i++) {
-        const char *label = label_of(c, &c->documents[i], text);
-        json_writer w = {out, false};
-        json_object_begin(&w, NULL);
-        json_integer(&w, "document", (int64_t)i);
-        if (label) json_string(&w, "label", label);
-        json_string(&w, "class", s->name[p->class[i]]);
-        json_object_begin(&w, "probability");
-        for (int k = 0; k < s->classes; k++) {
-            json_number(&w, s->name[k], p->probability[i * (size_t)s->classes + (size_t)k]);
-        }
-        json_object_end(&w);
-        json_object_end(&w);
-        fputc('\n', out);
-    }
+    const char *label = label_of(c, &c->documents[i], text), *said = s->name[p->class[i]];
+    json_writer w = {p->out, false};
+    json_object_begin(&w, NULL);
+    json_integer(&w, "document", p->documents + (int64_t)i);
+    if (label) json_string(&w, "label", label);
+    json_string(&w, "class", said);
+    json_object_begin(&w, "probability");
+    for (int k = 0; k < s->classes; k++) json_number(&w, s->name[k], probability[k]);
+    json_object_end(&w);
+    json_object_end(&w);
+    fputc('\n', p->out);
+    p->labelled += label != NULL;
+    p->wrong += label && strcmp(label, said) != 0;
 }
 
-static void report_error(const prediction *p, const corpus *c) {
-    size_t labelled = 0, wrong = 0;
-    char text[16];
-    for (size_t i = 0; i < c->count; i++) {
-        const char *label = label_of(c, &c->documents[i], text);
-        if (!label) continue;
-        labelled++;
-        wrong += strcmp(label, p->probe->name[p->class[i]]) != 0;
-    }
-    if (labelled == 0) return;
-    log_line("error %.2f %% of %zu labelled documents", 100 * (double)wrong / (double)labelled,
-             labelled);
-}
-
-static bool write_file(const prediction *p, const corpus *c, const char *path, error *err) {
-    file_writer writer;
-    if (!file_begin(&writer, path, err)) return false;
-    write_lines(p, c, writer.stream);
-    return file_commit(&writer, err);
-}
-
-static bool run(const arguments *a, cli_loaded *loaded, const saved_probe *probe,
-                const feature_options *how, error *err) {
-    const corpus_options reading = {.html_entities = loaded->checkpoint.options.data.html_entities};
-    corpus *c = texts_read(a->documents.text, a->documents.whole, &reading, err);
-    if (!c) return false;
-    prediction p = {.probe = probe,
-                    .probability = mem_alloc(c->count * (size_t)probe->classes, sizeof(double)),
-                    .class = mem_alloc(c->count, sizeof(int))};
-    bool done = features_each(loaded->m, c, how, take, &p, err);
-    if (done && a->out) {
-        done = write_file(&p, c, a->out, err);
-    } else if (done) {
-        write_lines(&p, c, stdout);
-    }
-    log_end();
-    if (done) report_error(&p, c);
-    free(p.class);
-    free(p.probability);
+/* Predicts a part of the text, and writes its lines at once. */
+static bool take_part(void *argument, corpus *c, error *err) {
+    predictor *p = argument;
+    p->probability = mem_alloc(c->count * (size_t)p->probe->classes, sizeof *p->probability);
+    p->class = mem_alloc(c->count, sizeof *p->class);
+    const bool done = features_each(p->m, c, &p->how, take_row, p, err);
+    for (size_t i = 0; done && i < c->count; i++) write_line(p, c, i);
+    fflush(p->out);
+    p->documents += (int64_t)c->count;
+    free(p->class);
+    free(p->probability);
     corpus_free(c);
+    return done;
+}
+
+static bool run(const arguments *a, cli_loaded *loaded, predictor *p, error *err) {
+    const corpus_options reading = {.html_entities = loaded->checkpoint.options.data.html_entities};
+    const cli_documents *d = &a->documents;
+    file_writer writer;
+    p->m = loaded->m;
+    p->out = stdout;
+    if (a->out && !file_begin(&writer, a->out, err)) return false;
+    if (a->out) p->out = writer.stream;
+    bool done = texts_each(d->text, d->whole, &reading, take_part, p, err);
+    if (a->out && done)
+        done = file_commit(&writer, err);
+    else if (a->out)
+        file_abort(&writer);
+    log_end();
+    if (done && p->labelled > 0) {
+        log_line("error %.2f %% of %zu labelled documents",
+                 100 * (double)p->wrong / (double)p->labelled, p->labelled);
+    }
     return done;
 }
 
 static bool predict(const arguments *a, error *err) {
     char *path = cli_probe_path(a->probe);
     saved_probe probe;
-    feature_options how;
+    predictor p = {.probe = &probe};
     cli_loaded loaded;
     bool opened = saved_open(&probe, path, err), done = false;
-    if (opened && choose_features(a, &probe, &how, err) &&
+    if (opened && choose_features(a, &probe, &p.how, err) &&
         cli_load(&loaded, a->checkpoint, &a->model, 0, FEATURES_STEPS, err)) {
         const checkpoint *c = &loaded.checkpoint;
-        done = saved_check(&probe, c->options.model.hidden * how.pools.count,
+        done = saved_check(&probe, c->options.model.hidden * p.how.pools.count,
                            checkpoint_checksum(c), path, err) &&
-               run(a, &loaded, &probe, &how, err);
+               run(a, &loaded, &p, err);
         cli_unload(&loaded);
     }
     if (opened) saved_close(&probe);
@@ -168,9 +167,10 @@ int cmd_predict(int argc, char **argv) {
         parse,
         "CHECKPOINT --probe FILE --text FILE|-",
         "Classify documents by a probe that smallworld probe --out saved. Each document gives a "
-        "line of JSON with the probability of every class. If documents have labels, their error "
-        "is printed on standard error.\vExample:\n  echo 'A dull film.' | smallworld predict "
-        "runs/quickstart/last.safetensors \\\n      --probe sentiment --text -",
+        "line of JSON with the probability of every class, as soon as the document is there. If "
+        "documents have labels, their error is printed on standard error.\vExample:\n  echo 'A dull "
+        "film.' | smallworld predict runs/quickstart/last.safetensors \\\n      --probe sentiment "
+        "--text -",
         children,
         NULL,
         NULL};

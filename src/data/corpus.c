@@ -236,6 +236,67 @@ corpus *corpus_read(char *const *files, int count, const corpus_options *options
     return reading_end(&r, read, err);
 }
 
+/* ------------------------------------------------------------------------------------ lines */
+
+struct corpus_lines {
+    source *source;
+    lines lines;
+    corpus_options options;
+    uint8_t *line; /* scratch: "-1<TAB>" and a line */
+    size_t capacity;
+};
+
+corpus_lines *corpus_lines_open(const char *path, const corpus_options *options, error *err) {
+    source *s = source_open(path, NULL, err);
+    if (!s) return NULL;
+    corpus_lines *l = mem_alloc(1, sizeof *l);
+    *l = (corpus_lines){.source = s, .lines = {.source = s, .number = 1}, .options = *options};
+    return l;
+}
+
+/* Adds the line that was read as a document. */
+static bool add_next_line(corpus_lines *l, reading *r, error *err) {
+    lines *from = &l->lines;
+    if (from->number == 1 && from->length >= 3 && memcmp(from->text, "\xEF\xBB\xBF", 3) == 0) {
+        from->text += 3;
+        from->length -= 3;
+    }
+    l->line = mem_grow(l->line, &l->capacity, from->length + 4, 1);
+    memcpy(l->line, "-1\t", 3);
+    memcpy(l->line + 3, from->text, from->length);
+    return add_line(r, source_name(l->source), from->number, l->line, from->length + 3, err);
+}
+
+corpus *corpus_next_lines(corpus_lines *l, bool all, error *err) {
+    reading r;
+    *err = (error){0};
+    if (!lines_next(&l->lines, err) || !l->lines.text) return NULL;
+    if (l->lines.number == 1) {
+        const char *kind = looks_like(l->lines.buffer, l->lines.end);
+        if (kind) looks_warn(source_name(l->source), kind);
+    }
+    reading_begin(&r, &l->options);
+    bool read = spool_begin(&r, err), more = read;
+    while (more) {
+        read = add_next_line(l, &r, err);
+        l->lines.number++;
+        more = read && (all || lines_waiting(&l->lines));
+        if (more) read = lines_next(&l->lines, err);
+        more = more && read && l->lines.text;
+    }
+    return reading_end(&r, read, err);
+}
+
+void corpus_lines_close(corpus_lines *l) {
+    if (!l) return;
+    source_close(l->source);
+    free(l->lines.buffer);
+    free(l->line);
+    free(l);
+}
+
+/* ------------------------------------------------------------------------------- the whole text */
+
 void corpus_free(corpus *c) {
     if (!c) return;
     spool_release(c->spool);

@@ -45,6 +45,16 @@ typedef struct corpus {
 corpus *corpus_read(char *const *files, int count, const corpus_options *options, error *err);
 void corpus_free(corpus *c);
 
+/* A file, or standard input for "-", each of whose lines, also an empty one, is a document without a
+ * label (-1). corpus_next_lines waits for a line and gives the documents of all that are there, or,
+ * if `all`, of the whole file; NULL after the last one, with no text in `err`. `path` must outlive
+ * them. */
+typedef struct corpus_lines corpus_lines;
+
+corpus_lines *corpus_lines_open(const char *path, const corpus_options *options, error *err);
+corpus *corpus_next_lines(corpus_lines *l, bool all, error *err);
+void corpus_lines_close(corpus_lines *l);
+
 /* Text that stays in its files (data/store.h), for a window of bounded memory (data/window.h) to
  * read: `documents` are the pieces, `bytes` is NULL. The documents that occur in `exclude` and the
  * share `fraction` are left out. `block`: the bytes that a stream shuffles at a time. Collective

@@ -121,6 +121,7 @@ static bool refill(source *s, error *err) {
         if (count == 0) break;
         s->z.avail_in += (unsigned)count;
         s->taken += (uint64_t)count;
+        if (s->waits && memchr(s->input, '\n', s->z.avail_in)) break; /* a line need not wait */
     }
     return true;
 }
@@ -471,6 +472,10 @@ bool source_begins_with_label(const source *s) {
 }
 
 /* ------------------------------------------------------------------------------------ lines */
+
+bool lines_waiting(const lines *l) {
+    return memchr(l->buffer + l->begin, '\n', l->end - l->begin) != NULL;
+}
 
 bool lines_next(lines *l, error *err) {
     for (size_t scanned = 0;;) {

@@ -37,7 +37,8 @@ const char *source_name(const source *s);
 
 source_stamp source_stamp_of(const source *s);
 
-/* Reads up to `room` bytes of content. `*count` is 0 only at the end. Fails on damage, on content
+/* Reads up to `room` bytes of content. `*count` is 0 only at the end; of a pipe, a line is given as
+ * soon as it is there. Fails on damage, on content
  * far larger than any text's, and where it is to stop. */
 bool source_read(source *s, uint8_t *out, size_t room, size_t *count, error *err);
 
@@ -76,5 +77,8 @@ typedef struct lines {
 
 /* Fails on a line of more than 64 MiB and as source_read does. */
 bool lines_next(lines *l, error *err);
+
+/* Whether another whole line is in the buffer. */
+bool lines_waiting(const lines *l);
 
 #endif

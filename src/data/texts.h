@@ -11,6 +11,12 @@
  * refuses. */
 corpus *texts_read(const char *path, bool whole, const corpus_options *options, error *err);
 
+/* The same in parts, each as soon as it is there: of lines, those that have come. `take` owns the
+ * part. Ends when `take` fails. */
+typedef bool texts_take(void *data, corpus *part, error *err);
+bool texts_each(const char *path, bool whole, const corpus_options *options, texts_take *take,
+                void *data, error *err);
+
 /* Keeps the first `limit` bytes of the documents. Returns the number of dropped bytes. */
 uint64_t texts_cut(corpus *c, uint64_t limit);
 
