@@ -1071,6 +1071,12 @@ class Uses(Case):
                     numpy.testing.assert_array_equal(numpy.load(self.folder / f"f.{part}"),
                                                      numpy.load(self.folder / f"expected.{part}"))
                 self.assertEqual(self.read("f.json"), self.read("expected.json"))  # with the labels' names
+        # Equal texts are equal in every format, also those with line breaks.
+        self.write("named.tsv", re.sub(r"(?m)^\S+\t", "pos\t", documents(40, 1).decode()))
+        for name in "rows.csv", "rows.jsonl":
+            _, err = self.run_program("train", "--data", "rows.tsv", "named.tsv", "--set", f"data.exclude={name}", "--set",
+                                      "train.steps=1", *self.cpu, "--out", "excluding", "--overwrite")
+            self.assertIn("data: 4 documents excluded", err)
         # Numbers are integers, and an empty label is none.
         self.write("stars.csv", "stars,content\n5.0,fine\n,open\n1.0,poor\n")
         self.write("stars.jsonl", '{"stars": 5.0, "content": "fine"}\n{"content": "open"}\n'

@@ -168,7 +168,8 @@ int cmd_predict(int argc, char **argv) {
         "CHECKPOINT --probe FILE --text FILE|-",
         "Classify documents by a probe that smallworld probe --out saved. Each document gives a "
         "line of JSON with the probability of every class, as soon as the document is there. If "
-        "documents have labels, their error is printed on standard error.\vExample:\n  echo 'A dull "
+        "documents have labels, their error is printed on standard error.\vExample:\n  echo 'A "
+        "dull "
         "film.' | smallworld predict runs/quickstart/last.safetensors \\\n      --probe sentiment "
         "--text -",
         children,

@@ -106,7 +106,11 @@ static void finish_row(table *t) {
     t->line.at = mem_grow(t->line.at, &t->line.capacity, length + 1, 1);
     memcpy(t->line.at, label->at, label->size);
     t->line.at[label->size] = '\t';
-    if (t->text.size > 0) memcpy(t->line.at + label->size + 1, t->text.at, t->text.size);
+    for (size_t i = 0; i < t->text.size;
+         i++) { /* as lines hold it, so that equal texts are equal */
+        const uint8_t byte = t->text.at[i];
+        t->line.at[label->size + 1 + i] = byte == '\n' || byte == '\r' ? ' ' : byte;
+    }
     t->failed = !t->take(t->data, t->row, t->line.at, length, t->err);
 }
 
