@@ -59,6 +59,48 @@ static void test_degree_is_met(void **state) {
     }
 }
 
+/* Cells and hubs on one ring: each reads those nearest to it, which lie around it; rewiring moves
+ * about as many as it says, and keeps their number. */
+static void test_ring_between(void **state) {
+    (void)state;
+    static const int sizes[][2] = {{10, 40}, {40, 10}, {17, 29}};
+    for (int i = 0; i < 3; i++) {
+        const int nodes = sizes[i][0], inputs = sizes[i][1];
+        graph_options o = {.kind = GRAPH_WATTS_STROGATZ, .density = 0.3, .seed = 3, .pattern = 1};
+        error err;
+        graph *g = graph_create_between(&o, nodes, inputs, &err), *again;
+        if (!g) fail_msg("%s", err.text);
+        assert_int_equal(graph_blocks(g), llround(0.3 * nodes * inputs));
+        for (int n = 0; n < nodes; n++) {
+            const double middle = (n + 0.5) * inputs / nodes;
+            const int count = g->start[n + 1] - g->start[n];
+            for (int k = g->start[n]; k < g->start[n + 1]; k++) {
+                const double far = fabs(g->column[k] + 0.5 - middle);
+                assert_true(fmin(far, inputs - far) <= 0.5 * count + 0.5);
+                if (k > g->start[n]) assert_true(g->column[k - 1] < g->column[k]);
+            }
+        }
+        o.rewire = 0.5;
+        graph *moved = graph_create_between(&o, nodes, inputs, &err);
+        again = graph_create_between(&o, nodes, inputs, &err);
+        assert_true(hash_graph(moved) == hash_graph(again));
+        assert_memory_equal(moved->start, g->start, ((size_t)nodes + 1) * sizeof *g->start);
+        int kept = 0;
+        for (int n = 0; n < nodes; n++) {
+            for (int k = g->start[n]; k < g->start[n + 1]; k++) {
+                for (int at = g->start[n]; at < g->start[n + 1]; at++) {
+                    kept += moved->column[at] == g->column[k];
+                }
+                if (k > g->start[n]) assert_true(moved->column[k - 1] < moved->column[k]);
+            }
+        }
+        assert_in_range(kept, graph_blocks(g) * 4 / 10, graph_blocks(g) * 7 / 10);
+        graph_free(g);
+        graph_free(moved);
+        graph_free(again);
+    }
+}
+
 /* Rectangles: as many blocks as asked for, degrees that differ by one at most on both sides, and
  * the same graph from the same seed on every machine. */
 static void test_between(void **state) {
@@ -93,10 +135,10 @@ static void test_between(void **state) {
         }
     }
     if (hash != BETWEEN_HASH) fail_msg("0x%016llxull", (unsigned long long)hash);
-    graph_options ring = {.kind = GRAPH_WATTS_STROGATZ, .degree = 2};
+    graph_options grown = {.kind = GRAPH_BARABASI_ALBERT, .degree = 2};
     error err;
-    assert_null(graph_create_between(&ring, 4, 8, &err));
-    assert_contains(err.text, "model.graph: expected dense or random with model.hubs");
+    assert_null(graph_create_between(&grown, 4, 8, &err));
+    assert_contains(err.text, "model.graph: expected dense, random or watts_strogatz");
     graph_options thin = {.kind = GRAPH_RANDOM, .density = 0.01};
     assert_null(graph_create_between(&thin, 4, 8, &err));
     assert_contains(err.text, "expected at least a block for each of 8 and 4 nodes, got 0");
@@ -624,6 +666,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_degree_is_met),
         cmocka_unit_test(test_between),
+        cmocka_unit_test(test_ring_between),
         cmocka_unit_test(test_odd_degrees_of_random),
         cmocka_unit_test(test_between),
         cmocka_unit_test(test_density_is_met),

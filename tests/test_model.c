@@ -102,7 +102,7 @@ static void compare_all(precision precision, double tolerance, double of_gradien
     }
 }
 
-/* Hubs, of dense and of random wiring in small blocks and large ones; further layers read them too.
+/* Hubs, of dense wiring, of random and of nearest cells, in small blocks and large ones; further layers read them too.
  * The width of internal stages is no power of two. */
 static void compare_hubs(precision precision, double tolerance, double of_gradients) {
     for (int kind = CELL_MLSTM; kind <= CELL_DEEP; kind++) {
@@ -115,7 +115,9 @@ static void compare_hubs(precision precision, double tolerance, double of_gradie
             config.block = variant % 2 ? 16 : 64;
             config.hidden = 10 * config.block;
             config.hubs = 3 * config.block;
-            config.graph = variant == 1 || variant == 2 ? GRAPH_RANDOM : GRAPH_DENSE;
+            config.graph = GRAPH_DENSE;
+            if (variant == 1) config.graph = GRAPH_RANDOM;
+            if (variant == 2) config.graph = GRAPH_WATTS_STROGATZ;
             if (variant == 3) config.layers = 2;
             if (variant == 4) config.input_stride = 2, config.layer_norm = false;
             /* Of the deep cell some sums are rounded past relu's edge. */

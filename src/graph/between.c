@@ -31,11 +31,34 @@ static void choose_inputs(philox_stream *random, int *degree, int32_t *order, in
     qsort(chosen, (size_t)count, sizeof *chosen, by_number);
 }
 
+/* Chooses the `count` inputs nearest to node `i` of `nodes` where both lie evenly on one ring, and
+ * moves each with probability `rewire` to another one, drawn among those that are not chosen. */
+static void choose_near(philox_stream *random, int i, int nodes, int inputs, int count,
+                        double rewire, bool *taken, int32_t *chosen) {
+    const double middle = (i + 0.5) * inputs / nodes;
+    const int first = (int)floor(middle - 0.5 * count + 0.5) + inputs;
+    memset(taken, 0, (size_t)inputs * sizeof *taken);
+    for (int k = 0; k < count; k++) taken[(first + k) % inputs] = true;
+    for (int k = 0; k < count && count < inputs; k++) {
+        const bool moves = philox_uniform(random) < rewire;
+        int to = (int)philox_below(random, (uint64_t)(inputs - count));
+        if (!moves) continue;
+        int at = 0;
+        for (; taken[at] || to-- > 0; at++) continue;
+        taken[at] = true;
+        taken[(first + k) % inputs] = false;
+    }
+    for (int j = 0, found = 0; j < inputs; j++) {
+        if (taken[j]) chosen[found++] = j;
+    }
+}
+
 graph *graph_create_between(const graph_options *o, int nodes, int inputs, error *err) {
     const double all = (double)nodes * inputs;
     const double wanted = o->kind == GRAPH_DENSE ? all : round(o->density * all);
-    if (o->kind != GRAPH_DENSE && o->kind != GRAPH_RANDOM) {
-        error_key(err, "model.graph", "expected dense or random with model.hubs");
+    const bool ring = o->kind == GRAPH_WATTS_STROGATZ;
+    if (o->kind != GRAPH_DENSE && o->kind != GRAPH_RANDOM && !ring) {
+        error_key(err, "model.graph", "expected dense, random or watts_strogatz with model.hubs");
         return NULL;
     }
     if (nodes == inputs) return graph_create(o, nodes, err);
@@ -57,12 +80,17 @@ graph *graph_create_between(const graph_options *o, int nodes, int inputs, error
     int32_t *order = mem_alloc((size_t)inputs, sizeof *order);
     int32_t *chosen = mem_alloc((size_t)inputs, sizeof *chosen);
     int *degree = mem_alloc((size_t)inputs, sizeof *degree);
+    bool *taken = mem_alloc((size_t)inputs, sizeof *taken);
     philox_stream random = philox_start(o->seed, PHILOX_GRAPH, (uint32_t)o->pattern, 0);
     int64_t count = 0;
     for (int j = 0; j < inputs; j++) order[j] = chosen[j] = j;
     for (int i = 0; i < nodes; i++) {
         const int here = (int)(blocks * (i + 1) / nodes - blocks * i / nodes);
-        if (here < inputs) choose_inputs(&random, degree, order, inputs, here, chosen);
+        if (ring) {
+            choose_near(&random, i, nodes, inputs, here, o->rewire, taken, chosen);
+        } else if (here < inputs) {
+            choose_inputs(&random, degree, order, inputs, here, chosen);
+        }
         for (int k = 0; k < here; k++, count++) {
             pairs[count][0] = i;
             pairs[count][1] = here < inputs ? chosen[k] : k;
@@ -73,6 +101,7 @@ graph *graph_create_between(const graph_options *o, int nodes, int inputs, error
     free(order);
     free(chosen);
     free(degree);
+    free(taken);
     return g;
 }
 

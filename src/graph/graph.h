@@ -83,8 +83,10 @@ enum { GRAPH_MAX_NODES = 32768, GRAPH_MAX_BLOCKS = 1 << 26 };
  * "OUTPUT INPUT" an edge, nodes from 0, `#` starts a comment. Self-edges need not be listed. */
 graph *graph_create(const graph_options *options, int nodes, error *err);
 
-/* The graph of a rectangle, without self-blocks: dense, or random, in which the degrees of output
- * nodes differ by one at most, and those of input nodes too. NULL for other kinds. Of as many
+/* The graph of a rectangle, without self-blocks: dense; random, in which the degrees of output
+ * nodes differ by one at most, and those of input nodes too; or watts_strogatz, in which outputs
+ * and inputs lie evenly on one ring, and an output reads the inputs nearest to it, each moved with
+ * probability `rewire`. NULL for other kinds. Of as many
  * outputs as inputs it is graph_create's. */
 graph *graph_create_between(const graph_options *options, int nodes, int inputs, error *err);
 

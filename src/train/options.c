@@ -249,10 +249,11 @@ static bool check_hubs(options *o, error *err) {
                              "has no meaning for model.cell: lstm, which has no internal stage");
     }
     if (!config_is_set(c, "model.graph")) m->graph = GRAPH_DENSE;
-    if (m->graph != GRAPH_DENSE && m->graph != GRAPH_RANDOM) {
-        return config_refuse(c, err, "model.graph", "expected dense or random with model.hubs");
+    if (m->graph != GRAPH_DENSE && m->graph != GRAPH_RANDOM && m->graph != GRAPH_WATTS_STROGATZ) {
+        return config_refuse(c, err, "model.graph",
+                             "expected dense, random or watts_strogatz with model.hubs");
     }
-    if (m->degree && m->graph == GRAPH_RANDOM) {
+    if (m->degree && m->graph != GRAPH_DENSE) {
         return config_refuse(c, err, "model.degree",
                              "has no meaning with model.hubs; expected model.density");
     }
@@ -306,7 +307,7 @@ static bool match_parameters(options *o, error *err) {
     double parameters = o->parameters;
     bool width = sized || m->graph == GRAPH_DENSE;
     bool hubs = m->hubs > 0 && config_is_set(c, "model.hidden");
-    if (hubs && m->graph == GRAPH_RANDOM && m->density == 0) m->density = 0.1;
+    if (hubs && m->graph != GRAPH_DENSE && m->density == 0) m->density = 0.1;
     if (!(hubs    ? model_match_hubs
           : width ? model_match_width
                   : model_match_density)(m, parameters, &reason)) {
