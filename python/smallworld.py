@@ -265,7 +265,7 @@ class Model(_Handle):
         rows = numpy.empty((len(chosen), len(texts), self.units), numpy.float32)
         for part, one in zip(rows, chosen):
             _c.check(_c.features(*arguments, _choice("state", state, self.STATES), one, part.ctypes.data))
-        return numpy.concatenate(rows, axis=1)
+        return rows.swapaxes(0, 1).reshape(len(texts), len(chosen) * self.units)
 
     def predict(self, texts, probe, framed=True):
         """For each text a dict of the probability of each class, likeliest first. probe: the path of a

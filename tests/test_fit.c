@@ -68,9 +68,10 @@ static void test_l2_meets_newton(void **state) {
             double found = objective_of(&p, weights + k * 7, problem_costs[k], PENALTY_L2);
             assert_true(fabs(found / least - 1) < 2e-5);
             assert_true(fabs(reports[k].objective / found - 1) < 1e-5);
-            /* The gap is a bound, and the fit ends by it, or a little above where fp32 allows no
-             * more (C = 16 on an H100, spread 1e6), not by its limit of evaluations. */
-            assert_true(reports[k].gap <= (k + 1 == PROBE_COSTS ? 1e-4 : 1e-5));
+            /* The gap is a bound, and the fit ends by it, not by its limit of evaluations. Of the
+             * largest spread and C a GPU's fp32 allows no less than 4.8e-5. */
+            const bool coarse = test_device_is_cuda() && n == 1 && k + 1 == PROBE_COSTS;
+            assert_true(reports[k].gap <= (coarse ? 1e-4 : 1e-5));
             assert_true(reports[k].objective * (1 - reports[k].gap) <= least * (1 + 1e-6));
             assert_in_range(reports[k].evaluations, 1, 500);
         }

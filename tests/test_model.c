@@ -102,8 +102,8 @@ static void compare_all(precision precision, double tolerance, double of_gradien
     }
 }
 
-/* Hubs, of dense wiring, of random and of nearest cells, in small blocks and large ones; further layers read them too.
- * The width of internal stages is no power of two. */
+/* Hubs, of dense wiring, of random and of nearest cells, in small blocks and large ones; further
+ * layers read them too. The width of internal stages is no power of two. */
 static void compare_hubs(precision precision, double tolerance, double of_gradients) {
     for (int kind = CELL_MLSTM; kind <= CELL_DEEP; kind++) {
         for (int variant = 0; variant < 5; variant++) {

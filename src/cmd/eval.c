@@ -1,5 +1,6 @@
 /* smallworld eval: bits per character of text. */
 #include "cmd/cli.h"
+#include "core/integer.h"
 #include "core/log.h"
 #include "data/paths.h"
 #include "data/sequence.h"
@@ -118,9 +119,8 @@ static bool tune(const arguments *a, cli_loaded *loaded, recording *segment, dyn
 static bool make_dynamic(const arguments *a, cli_loaded *loaded, uint64_t size, error *err) {
     options *o = &loaded->checkpoint.options;
     const int64_t usual = (int64_t)((size + dynamic_stripe - 1) / dynamic_stripe);
-    const int64_t stripes = a->exact                                        ? 1
-                            : loaded->batch_given || usual > o->train.batch ? o->train.batch
-                                                                            : usual;
+    int64_t stripes = o->train.batch;
+    if (!loaded->batch_given) stripes = integer_min(stripes, a->exact ? 1 : usual);
     const cli_text most = {evaluate_stripes(size), (int64_t)size};
     loaded->use = MODEL_TRAINING;
     o->model.dropout = 0;

@@ -41,6 +41,10 @@ bool utf8_is_control(uint32_t code) {
     return false;
 }
 
+size_t utf8_mark_length(const uint8_t *text, size_t length) {
+    return length >= 3 && memcmp(text, "\xEF\xBB\xBF", 3) == 0 ? 3 : 0;
+}
+
 bool utf8_valid(const uint8_t *text, size_t length) {
     while (length > 0) {
         size_t size = utf8_length(text, length);

@@ -23,6 +23,9 @@ void utf8_make_printable(char *text);
  * what must not be printed. A path that begins with '-' gets './' in front. The caller frees it. */
 char *utf8_shell_path(const char *text);
 
+/* The length of the byte order mark that the text begins with, 3 or 0. */
+size_t utf8_mark_length(const uint8_t *text, size_t length);
+
 /* Whether the whole text is valid UTF-8. */
 bool utf8_valid(const uint8_t *text, size_t length);
 

@@ -2,6 +2,7 @@
 
 #include "core/file.h"
 #include "core/memory.h"
+#include "core/utf8.h"
 #include "data/looks.h"
 #include "data/paths.h"
 #include "data/source.h"
@@ -137,14 +138,18 @@ static bool add_line(reading *r, const char *path, uint64_t number, uint8_t *lin
            spool_write(r, " ", 1, err);
 }
 
+/* Leaves out the byte order mark that the first line may begin with. */
+static void skip_mark(lines *l) {
+    const size_t mark = l->number == 1 ? utf8_mark_length(l->text, l->length) : 0;
+    l->text += mark;
+    l->length -= mark;
+}
+
 static bool read_documents(reading *r, source *s, error *err) {
     lines l = {.source = s, .number = 1};
     bool read;
     for (; (read = lines_next(&l, err)) && l.text && r->corpus->size < r->limit; l.number++) {
-        if (l.number == 1 && l.length >= 3 && memcmp(l.text, "\xEF\xBB\xBF", 3) == 0) {
-            l.text += 3; /* UTF-8's byte order mark */
-            l.length -= 3;
-        }
+        skip_mark(&l);
         if (l.number == 1 && table_is_header(l.text, l.length)) continue;
         read = add_line(r, source_name(s), l.number, l.text, l.length, err);
         if (!read) break;
@@ -257,10 +262,7 @@ corpus_lines *corpus_lines_open(const char *path, const corpus_options *options,
 /* Adds the line that was read as a document. */
 static bool add_next_line(corpus_lines *l, reading *r, error *err) {
     lines *from = &l->lines;
-    if (from->number == 1 && from->length >= 3 && memcmp(from->text, "\xEF\xBB\xBF", 3) == 0) {
-        from->text += 3;
-        from->length -= 3;
-    }
+    skip_mark(from);
     l->line = mem_grow(l->line, &l->capacity, from->length + 4, 1);
     memcpy(l->line, "-1\t", 3);
     memcpy(l->line + 3, from->text, from->length);
@@ -269,20 +271,19 @@ static bool add_next_line(corpus_lines *l, reading *r, error *err) {
 
 corpus *corpus_next_lines(corpus_lines *l, bool all, error *err) {
     reading r;
-    *err = (error){0};
+    err->text[0] = '\0';
     if (!lines_next(&l->lines, err) || !l->lines.text) return NULL;
     if (l->lines.number == 1) {
         const char *kind = looks_like(l->lines.buffer, l->lines.end);
         if (kind) looks_warn(source_name(l->source), kind);
     }
     reading_begin(&r, &l->options);
-    bool read = spool_begin(&r, err), more = read;
-    while (more) {
+    bool read = spool_begin(&r, err);
+    while (read && l->lines.text) {
         read = add_next_line(l, &r, err);
         l->lines.number++;
-        more = read && (all || lines_waiting(&l->lines));
-        if (more) read = lines_next(&l->lines, err);
-        more = more && read && l->lines.text;
+        if (!all && source_waits(l->source) && !lines_waiting(&l->lines)) break;
+        read = read && lines_next(&l->lines, err);
     }
     return reading_end(&r, read, err);
 }

@@ -46,9 +46,9 @@ corpus *corpus_read(char *const *files, int count, const corpus_options *options
 void corpus_free(corpus *c);
 
 /* A file, or standard input for "-", each of whose lines, also an empty one, is a document without
- * a label (-1). corpus_next_lines waits for a line and gives the documents of all that are there,
- * or, if `all`, of the whole file; NULL after the last one, with no text in `err`. `path` must
- * outlive them. */
+ * a label (-1). corpus_next_lines gives the documents of all lines, or, unless `all`, of a pipe
+ * those that are there, after waiting for one; NULL after the last one, with no text in `err`.
+ * `path` must outlive them. */
 typedef struct corpus_lines corpus_lines;
 
 corpus_lines *corpus_lines_open(const char *path, const corpus_options *options, error *err);

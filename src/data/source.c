@@ -4,6 +4,7 @@
 #include "core/memory.h"
 #include "core/overwrite.h"
 #include "core/stop.h"
+#include "core/utf8.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -19,7 +20,6 @@
 #endif
 
 enum {
-    MAX_LINE = 64 << 20,   /* longest document in bytes */
     FREE_BYTES = 64 << 20, /* content of a gzip that is allowed at any ratio */
     MAX_RATIO = 256        /* largest ratio of further content to size; of text it is 2 to 10 */
 };
@@ -464,7 +464,7 @@ bool source_seek(source *s, const source_place *place, uint64_t content, error *
 
 bool source_begins_with_label(const source *s) {
     const uint8_t *next = s->z.next_in, *end = next + s->z.avail_in;
-    if (end - next >= 3 && memcmp(next, "\xEF\xBB\xBF", 3) == 0) next += 3;
+    next += utf8_mark_length(next, (size_t)(end - next));
     if (next < end && *next == '-') next++;
     const uint8_t *digits = next;
     while (next < end && *next >= '0' && *next <= '9') next++;
@@ -472,6 +472,10 @@ bool source_begins_with_label(const source *s) {
 }
 
 /* ------------------------------------------------------------------------------------ lines */
+
+bool source_waits(const source *s) {
+    return s->waits;
+}
 
 bool lines_waiting(const lines *l) {
     return memchr(l->buffer + l->begin, '\n', l->end - l->begin) != NULL;
@@ -490,9 +494,9 @@ bool lines_next(lines *l, error *err) {
             if (l->length > 0 && newline[-1] == '\r') l->length--;
             return true;
         }
-        if (left > MAX_LINE) {
+        if (left > SOURCE_LONGEST) {
             return error_set(err, "%s:%" PRIu64 ": a line of more than %d bytes",
-                             source_name(l->source), l->number, MAX_LINE);
+                             source_name(l->source), l->number, SOURCE_LONGEST);
         }
         if (l->begin > 0) memmove(l->buffer, start, left);
         l->buffer = mem_grow(l->buffer, &l->capacity, left + SOURCE_CHUNK, 1);

@@ -8,7 +8,10 @@
 #include <stddef.h>
 #include <stdint.h>
 
-enum { SOURCE_CHUNK = 1 << 17 /* bytes read at a time */ };
+enum {
+    SOURCE_CHUNK = 1 << 17,   /* bytes read at a time */
+    SOURCE_LONGEST = 64 << 20 /* bytes of a line, or of a table's row, at most */
+};
 
 typedef struct source source;
 
@@ -37,8 +40,10 @@ const char *source_name(const source *s);
 
 source_stamp source_stamp_of(const source *s);
 
-/* Reads up to `room` bytes of content. `*count` is 0 only at the end; of a pipe, a line is given as
- * soon as it is there. Fails on damage, on content
+/* Whether reading may have to wait, as of a pipe: a line is then given as soon as it is there. */
+bool source_waits(const source *s);
+
+/* Reads up to `room` bytes of content. `*count` is 0 only at the end. Fails on damage, on content
  * far larger than any text's, and where it is to stop. */
 bool source_read(source *s, uint8_t *out, size_t room, size_t *count, error *err);
 

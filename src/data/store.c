@@ -2,6 +2,7 @@
 
 #include "core/log.h"
 #include "core/memory.h"
+#include "core/utf8.h"
 #include "data/looks.h"
 #include "data/paths.h"
 #include "data/table.h"
@@ -103,8 +104,7 @@ static bool scan_documents(scan *c, source *s, error *err) {
     bool read;
     for (; (read = lines_next(&l, err)) && l.text; l.number++) {
         const uint64_t from = l.number == 1 ? 0 : c->file->content;
-        size_t mark = 0;
-        if (l.number == 1 && l.length >= 3 && memcmp(l.text, "\xEF\xBB\xBF", 3) == 0) mark = 3;
+        const size_t mark = l.number == 1 ? utf8_mark_length(l.text, l.length) : 0;
         if (l.number == 1 && table_is_header(l.text + mark, l.length - mark)) {
             read = error_set(err,
                              "%s:1: a row of column names; with data.window remove it, e.g. by "

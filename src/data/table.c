@@ -2,11 +2,11 @@
 
 #include "core/file.h"
 #include "core/memory.h"
+#include "core/utf8.h"
 
 #include <cjson/cJSON.h>
 #include <csv.h>
 #include <inttypes.h>
-#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 #include <strings.h>
@@ -17,7 +17,7 @@ static const char *const text_names[] = {"text",    "reviewtext", "review", "sen
 static const char *const label_names[] = {"label",    "class",   "sentiment", "category", "target",
                                           "polarity", "overall", "rating",    "stars",    "score"};
 
-enum { NAMES = sizeof text_names / sizeof text_names[0], MOST_OF_ROW = 64 << 20 };
+enum { NAMES = sizeof text_names / sizeof text_names[0] };
 
 /* How usual a name is among `names`: 0 is the most usual one, NAMES is none of them. */
 static int rank_of(const char *const names[NAMES], const void *name, size_t length) {
@@ -106,8 +106,8 @@ static void finish_row(table *t) {
     t->line.at = mem_grow(t->line.at, &t->line.capacity, length + 1, 1);
     memcpy(t->line.at, label->at, label->size);
     t->line.at[label->size] = '\t';
-    for (size_t i = 0; i < t->text.size;
-         i++) { /* as lines hold it, so that equal texts are equal */
+    /* The text as a line holds it, so that equal texts are equal. */
+    for (size_t i = 0; i < t->text.size; i++) {
         const uint8_t byte = t->text.at[i];
         t->line.at[label->size + 1 + i] = byte == '\n' || byte == '\r' ? ' ' : byte;
     }
@@ -178,19 +178,20 @@ static bool read_csv(table *t, error *err) {
         return error_set(err, "%s: cannot start to read it as CSV", source_name(t->source));
     }
     uint8_t *chunk = mem_alloc(SOURCE_CHUNK, 1);
-    size_t count = 0, skip = 0;
+    size_t count = 0;
     bool read, first = true, parsed = true;
     t->row = 1;
     t->label_column = t->text_column = -1;
     t->label_rank = t->text_rank = NAMES;
     while ((read = source_read(t->source, chunk, SOURCE_CHUNK, &count, err)) && count > 0) {
-        skip = first && count >= 3 && memcmp(chunk, "\xEF\xBB\xBF", 3) == 0 ? 3 : 0;
+        const size_t skip = first ? utf8_mark_length(chunk, count) : 0;
         if (first && has_semicolons(chunk + skip, count - skip)) csv_set_delim(&parser, ';');
         first = false;
         parsed = csv_parse(&parser, chunk + skip, count - skip, take_field, end_of_row, t) ==
                  count - skip;
         t->unread += count;
-        if (t->unread > MOST_OF_ROW) refuse(t, "a row of more than 64 MiB; is a quote left open?");
+        if (t->unread > SOURCE_LONGEST)
+            refuse(t, "a row of more than 64 MiB; is a quote left open?");
         if (!parsed || t->failed) break;
     }
     if (read && parsed && !t->failed) {
@@ -249,10 +250,9 @@ static void take_object(table *t, const cJSON *object) {
 
 static bool read_json(table *t, error *err) {
     lines l = {.source = t->source, .number = 1};
-    bool read;
-    for (; (read = lines_next(&l, err)) && l.text && !t->failed; l.number++) {
-        size_t skip = l.number == 1 && l.length >= 3 && memcmp(l.text, "\xEF\xBB\xBF", 3) == 0;
-        skip *= 3;
+    bool read = true;
+    for (; !t->failed && (read = lines_next(&l, err)) && l.text; l.number++) {
+        size_t skip = l.number == 1 ? utf8_mark_length(l.text, l.length) : 0;
         while (skip < l.length && l.text[skip] == ' ') skip++;
         if (skip == l.length) continue; /* an empty line */
         t->row = l.number;

@@ -90,9 +90,9 @@ static void add_model(facts *f, const report *r) {
         o->model.layer_norm ? ", layer norm" : "");
     if (o->model.hubs) add(f, "hubs", "%s", html_count(units, o->model.hubs));
     add(f, "parameters", "%s", html_count(count, parameters_of(r->checkpoint)));
-    for (int s = 0; s < model_stages(&o->model); s++) {
+    const int told = o->model.hubs ? 0 : model_stages(&o->model); /* hubs: beside the pictures */
+    for (int s = 0; s < told; s++) {
         graph_metrics m;
-        if (o->model.hubs) break; /* told beside the pictures */
         graph_measure(r->wiring->graphs[s], &m);
         add(f, s ? "" : "wiring",
             "%s, %d nodes, %s blocks (%.2f %%), clustering %.3f, shortest paths %.2f on average, "
