@@ -1555,6 +1555,19 @@ class OddInput(Case):
         _, err = self.run_program("train", "mask.yaml", "--out", "masked")
         self.assertNotIn("warning", err)
 
+    def test_graph_file_of_hubs(self):
+        mask = numpy.ones((4, 2), bool)
+        mask[3, 0] = False
+        numpy.save(self.folder / "mask.npy", mask)
+        self.config("hubs.yaml", model_cell="mlstm", model_hubs=16, model_graph="file",
+                    model_graph_file="mask.npy", model_degree=None)
+        step, gates = self.results("graph", "hubs.yaml")["patterns"]
+        self.assertEqual([step["blocks"], gates["blocks"]], [7, 7])
+        self.run_program("train", "hubs.yaml", "--out", "run")
+        (self.folder / "mask.npy").unlink()
+        stages = self.results("graph", "run/last.safetensors")["patterns"]
+        self.assertEqual([stage["blocks"] for stage in stages], [7, 7])
+
     def test_no_validation(self):
         self.config("none.yaml", data_valid=None, data_valid_fraction=0)
         result = self.results("train", "none.yaml", "--out", "run")

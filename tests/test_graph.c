@@ -138,7 +138,7 @@ static void test_between(void **state) {
     graph_options grown = {.kind = GRAPH_BARABASI_ALBERT, .degree = 2};
     error err;
     assert_null(graph_create_between(&grown, 4, 8, &err));
-    assert_contains(err.text, "model.graph: expected dense, random or watts_strogatz");
+    assert_contains(err.text, "model.graph: expected dense, random, watts_strogatz or file");
     graph_options thin = {.kind = GRAPH_RANDOM, .density = 0.01};
     assert_null(graph_create_between(&thin, 4, 8, &err));
     assert_contains(err.text, "expected at least a block for each of 8 and 4 nodes, got 0");
@@ -662,13 +662,52 @@ static void test_bad_masks(void **state) {
                  ": not a whole .npy file of one or two dimensions in C order");
 }
 
+/* A file between cells and hubs, read as it stands and with its rows as inputs. */
+static void test_file_between(void **state) {
+    (void)state;
+    static const int start[] = {0, 1, 3, 4}, column[] = {1, 0, 1, 0}, turned_start[] = {0, 2, 4},
+                     turned_column[] = {1, 2, 0, 1};
+    error err;
+    graph_options o = {.kind = GRAPH_FILE, .file = write_edges("0 1\n1 0\n1 1\n2 0\n")};
+    graph *g = graph_create_between(&o, 3, 2, &err);
+    if (!g) fail_msg("%s", err.text);
+    assert_memory_equal(g->start, start, sizeof start);
+    assert_memory_equal(g->column, column, sizeof column);
+    graph_free(g);
+    o.transposed = true;
+    g = graph_create_between(&o, 2, 3, &err);
+    if (!g) fail_msg("%s", err.text);
+    assert_memory_equal(g->start, turned_start, sizeof turned_start);
+    assert_memory_equal(g->column, turned_column, sizeof turned_column);
+    graph_free(g);
+    o.file = write_edges("0 1\n1 2\n");
+    assert_null(graph_create_between(&o, 2, 3, &err));
+    assert_contains(err.text, ":2: expected an edge, \"OUTPUT INPUT\", of outputs from 0 to 2 and "
+                              "inputs from 0 to 1");
+    o.file = write_edges("0 1\n1 0\n");
+    assert_null(graph_create_between(&o, 2, 3, &err));
+    assert_contains(err.text, ": expected an edge for every node, output 2 has none");
+    o.file = write_edges("0 1\n1 1\n2 1\n");
+    assert_null(graph_create_between(&o, 2, 3, &err));
+    assert_contains(err.text, ": expected an edge for every node, input 0 has none");
+    static const uint8_t mask[] = {0, 1, 1, 1, 1, 0};
+    o.file = write_mask("|b1", 3, 2, mask, 6);
+    g = graph_create_between(&o, 2, 3, &err);
+    if (!g) fail_msg("%s", err.text);
+    assert_memory_equal(g->column, turned_column, sizeof turned_column);
+    graph_free(g);
+    o.file = write_mask("|b1", 2, 3, mask, 6);
+    assert_null(graph_create_between(&o, 2, 3, &err));
+    assert_contains(err.text, ": expected a mask of 3 x 2 nodes (model.hidden / model.block x "
+                              "model.hubs / model.block), got 2 x 3");
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_degree_is_met),
         cmocka_unit_test(test_between),
         cmocka_unit_test(test_ring_between),
         cmocka_unit_test(test_odd_degrees_of_random),
-        cmocka_unit_test(test_between),
         cmocka_unit_test(test_density_is_met),
         cmocka_unit_test(test_random_is_balanced),
         cmocka_unit_test(test_completion_is_balanced),
@@ -689,6 +728,7 @@ int main(void) {
         cmocka_unit_test(test_bad_edge_lists),
         cmocka_unit_test(test_masks),
         cmocka_unit_test(test_bad_masks),
+        cmocka_unit_test(test_file_between),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -2,6 +2,7 @@
 #include "core/memory.h"
 #include "core/philox.h"
 #include "graph/graph.h"
+#include "graph/graph_file.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -53,12 +54,52 @@ static void choose_near(philox_stream *random, int i, int nodes, int inputs, int
     }
 }
 
+/* The graph of o->file, in which every node has an edge. */
+static graph *read_between(const graph_options *o, int nodes, int inputs, error *err) {
+    const int rows = o->transposed ? inputs : nodes, columns = o->transposed ? nodes : inputs;
+    const size_t words = graph_file_words(columns);
+    uint64_t *joined = mem_alloc((size_t)rows * words, sizeof *joined);
+    bool *met = mem_alloc((size_t)nodes + (size_t)inputs, sizeof *met); /* outputs, then inputs */
+    int32_t(*pairs)[2] = NULL;
+    graph *g = NULL;
+    int64_t count = 0;
+    bool done = graph_file_read(o->file, rows, columns, joined, err);
+    for (size_t w = 0; w < (size_t)rows * words; w++) count += __builtin_popcountll(joined[w]);
+    if (done && count > GRAPH_MAX_BLOCKS) {
+        done = error_set(err, "%s: a graph of %lld blocks; at most %d are supported", o->file,
+                         (long long)count, GRAPH_MAX_BLOCKS);
+    }
+    if (done) pairs = mem_alloc((size_t)count, sizeof *pairs);
+    for (int i = 0, k = 0; done && i < nodes; i++) {
+        for (int j = 0; j < inputs; j++) {
+            const size_t row = (size_t)(o->transposed ? j : i);
+            const int column = o->transposed ? i : j;
+            if (!(joined[row * words + (size_t)column / 64] >> column % 64 & 1)) continue;
+            met[i] = met[nodes + j] = true;
+            pairs[k][0] = i;
+            pairs[k++][1] = j;
+        }
+    }
+    for (int i = 0; done && i < nodes + inputs; i++) {
+        const bool output = i < nodes;
+        if (met[i]) continue;
+        done = error_set(err, "%s: expected an edge for every node, %s %d has none", o->file,
+                         output == o->transposed ? "input" : "output", output ? i : i - nodes);
+    }
+    if (done) g = graph_from_pairs(nodes, inputs, (const int32_t(*)[2])pairs, (int)count, err);
+    free(joined);
+    free(met);
+    free(pairs);
+    return g;
+}
+
 graph *graph_create_between(const graph_options *o, int nodes, int inputs, error *err) {
     const double all = (double)nodes * inputs;
     const double wanted = o->kind == GRAPH_DENSE ? all : round(o->density * all);
     const bool ring = o->kind == GRAPH_WATTS_STROGATZ;
-    if (o->kind != GRAPH_DENSE && o->kind != GRAPH_RANDOM && !ring) {
-        error_key(err, "model.graph", "expected dense, random or watts_strogatz with model.hubs");
+    if (o->kind != GRAPH_DENSE && o->kind != GRAPH_RANDOM && !ring && o->kind != GRAPH_FILE) {
+        error_key(err, "model.graph",
+                  "expected dense, random, watts_strogatz or file with model.hubs");
         return NULL;
     }
     if (nodes == inputs) return graph_create(o, nodes, err);
@@ -69,6 +110,7 @@ graph *graph_create_between(const graph_options *o, int nodes, int inputs, error
                   wanted, inputs, nodes, GRAPH_MAX_BLOCKS, GRAPH_MAX_NODES);
         return NULL;
     }
+    if (o->kind == GRAPH_FILE) return read_between(o, nodes, inputs, err);
     const int64_t blocks = (int64_t)wanted;
     if (blocks < nodes || blocks < inputs) {
         error_key(err, "model.density",

@@ -1,10 +1,9 @@
 #include "graph/graph.h"
 
-#include "core/file.h"
 #include "core/memory.h"
-#include "core/npy.h"
 #include "core/philox.h"
 #include "graph/core_periphery.h"
+#include "graph/graph_file.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -379,101 +378,6 @@ static bool generate(builder *b, const graph_options *o, error *err) {
     return true;
 }
 
-/* --------------------------------------------------------------------------------------- files */
-
-static const char *skip_blanks(const char *next, const char *stop) {
-    while (next < stop && (*next == ' ' || *next == '\t' || *next == '\r')) next++;
-    return next;
-}
-
-/* Reads a decimal number and moves `*next` past it. Returns -1 if there is none. Stops growing
- * beyond the largest graph. */
-static int read_node(const char **next, const char *stop) {
-    int node = -1;
-    for (; *next < stop && **next >= '0' && **next <= '9'; (*next)++) {
-        node = (node < 0 ? 0 : node * 10) + **next - '0';
-        if (node > GRAPH_MAX_NODES) node = GRAPH_MAX_NODES;
-    }
-    return node;
-}
-
-/* Reads the edge on a line that is not blank. */
-static bool read_edge(const char *next, const char *stop, int nodes, int *output, int *input) {
-    *output = read_node(&next, stop);
-    next = skip_blanks(next, stop);
-    *input = read_node(&next, stop);
-    if (skip_blanks(next, stop) != stop) return false;
-    return *output >= 0 && *output < nodes && *input >= 0 && *input < nodes;
-}
-
-static bool read_edges(builder *b, const char *path, error *err) {
-    file_map map;
-    if (!file_map_open(&map, path, err)) return false;
-    const char *next = (const char *)map.bytes, *end = next + map.size;
-    bool done = true;
-    int edges = 0;
-    for (int line = 1; done && next < end; line++) {
-        const char *newline = memchr(next, '\n', (size_t)(end - next));
-        const char *stop = newline ? newline : end;
-        const char *comment = memchr(next, '#', (size_t)(stop - next));
-        if (comment) stop = comment;
-        next = skip_blanks(next, stop);
-        if (next < stop) {
-            int output, input;
-            if (read_edge(next, stop, b->nodes, &output, &input)) {
-                set_bit(b, output, input);
-                edges++;
-            } else {
-                done = error_set(err,
-                                 "%s:%d: expected an edge, \"OUTPUT INPUT\", of nodes from 0 "
-                                 "to %d",
-                                 path, line, b->nodes - 1);
-            }
-        }
-        next = newline ? newline + 1 : end;
-    }
-    if (done && edges == 0) {
-        done = error_set(err, "%s: expected lines \"OUTPUT INPUT\", found no edge", path);
-    }
-    file_map_close(&map);
-    return done;
-}
-
-static bool read_mask(builder *b, const char *path, error *err) {
-    npy mask;
-    if (!npy_open(&mask, path, err)) return false;
-    bool done = true, any = false;
-    if (!strchr("biu", mask.type[1])) {
-        done = error_set(err, "%s: expected integers or booleans, got %s", path, mask.type);
-    } else if (mask.rows != b->nodes || mask.columns != b->nodes) {
-        done = error_set(err,
-                         "%s: expected a mask of %d x %d nodes (model.hidden / model.block), "
-                         "got %lld x %lld",
-                         path, b->nodes, b->nodes, (long long)mask.rows, (long long)mask.columns);
-    } else {
-        const uint8_t *value = mask.data;
-        int width = atoi(mask.type + 2);
-        for (int i = 0; i < b->nodes; i++) {
-            for (int j = 0; j < b->nodes; j++, value += width) {
-                bool set = false; /* any byte but 0 counts, so the byte order does not matter */
-                for (int byte = 0; byte < width; byte++) set |= value[byte] != 0;
-                if (set) set_bit(b, i, j);
-                any |= set;
-            }
-        }
-        if (!any) done = error_set(err, "%s: expected a mask with edges, all of it is 0", path);
-    }
-    npy_close(&mask);
-    return done;
-}
-
-static bool read_file(builder *b, const char *path, error *err) {
-    if (!path || !*path) {
-        return error_key(err, "model.graph_file", "expected a file, since model.graph is file");
-    }
-    return file_ends_in(path, ".npy") ? read_mask(b, path, err) : read_edges(b, path, err);
-}
-
 /* -------------------------------------------------------------------------------------- graphs */
 
 static bool check_nodes(int nodes, error *err) {
@@ -521,7 +425,7 @@ graph *graph_create(const graph_options *options, int nodes, error *err) {
             for (int j = 0; j < nodes; j++) set_bit(&b, i, j);
         }
     } else if (options->kind == GRAPH_FILE) {
-        done = read_file(&b, options->file, err);
+        done = graph_file_read(options->file, nodes, nodes, b.joined, err);
     } else {
         done = generate(&b, options, err);
     }

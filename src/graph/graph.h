@@ -60,6 +60,7 @@ typedef struct graph_options {
     double core, core_reads, periphery_reads; /* shares, of core_periphery */
     graph_kind periphery;                     /* random, watts_strogatz... or barabasi_albert */
     const char *file;                         /* GRAPH_FILE */
+    bool transposed; /* of a file between unlike nodes: its rows are the inputs */
     uint64_t seed;
     int pattern; /* graphs of one model differ by this number */
 } graph_options;
@@ -80,14 +81,15 @@ enum { GRAPH_MAX_NODES = 32768, GRAPH_MAX_BLOCKS = 1 << 26 };
  * nodes; a density below the self-blocks'; a bad file.
  *
  * A file is a .npy mask [output node][input node] of any integer or boolean type, or text: a line
- * "OUTPUT INPUT" an edge, nodes from 0, `#` starts a comment. Self-edges need not be listed. */
+ * "OUTPUT INPUT" an edge, nodes from 0, `#` starts a comment. A square's self-edges need not be
+ * listed. */
 graph *graph_create(const graph_options *options, int nodes, error *err);
 
 /* The graph of a rectangle, without self-blocks: dense; random, in which the degrees of output
- * nodes differ by one at most, and those of input nodes too; or watts_strogatz, in which outputs
- * and inputs lie evenly on one ring, and an output reads the inputs nearest to it, each moved with
- * probability `rewire`. NULL for other kinds. Of as many
- * outputs as inputs it is graph_create's. */
+ * nodes differ by one at most, and those of input nodes too; watts_strogatz, in which outputs and
+ * inputs lie evenly on one ring, and an output reads the inputs nearest to it, each moved with
+ * probability `rewire`; or that of a file, in which every node has an edge. NULL for other kinds.
+ * Of as many outputs as inputs it is graph_create's. */
 graph *graph_create_between(const graph_options *options, int nodes, int inputs, error *err);
 
 /* Refuses a list of `count` blocks (output node, input node) that is not ascending, has repeats, or

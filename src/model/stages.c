@@ -98,10 +98,16 @@ bool model_graphs(const model_config *config, graph *graphs[CELL_MAX_STAGES], er
                                  .file = config->graph_file,
                                  .seed = (uint64_t)config->seed,
                                  .pattern = s};
-        const int nodes = model_stage_nodes(config, s);
-        graphs[s] = config->hubs
-                        ? graph_create_between(&options, nodes, model_stage_inputs(config, s), err)
-                        : graph_create(&options, nodes, err);
+        const int nodes = model_stage_nodes(config, s), inputs = model_stage_inputs(config, s);
+        if (config->hubs && config->graph == GRAPH_FILE) {
+            /* A file says which hubs each cell reads; those read the same cells. */
+            options.transposed = model_stage_gates(config, s) != GATES;
+            if (model_stage_place(config, s).stage > 0 && options.transposed) {
+                options.kind = GRAPH_DENSE; /* among hubs */
+            }
+        }
+        graphs[s] = config->hubs ? graph_create_between(&options, nodes, inputs, err)
+                                 : graph_create(&options, nodes, err);
         if (graphs[s]) continue;
         while (s-- > 0) graph_free(graphs[s]);
         return false;

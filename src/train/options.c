@@ -81,7 +81,8 @@ const config_key option_keys[] = {
      "graph that says which blocks of the recurrent weights exist", M},
     {"model.graph_file", CONFIG_STRING, AT(model.graph_file), NULL, 0, 0, NULL,
      "file with the graph for model.graph: file, an edge list or a .npy mask [output block][input"
-     " block]", 0},
+     " block]; with model.hubs [cells' block][hubs' block], and hubs read the cells that read "
+     "them", 0},
     {"model.degree", CONFIG_INTEGER, AT(model.degree), NULL, 1, GRAPH_MAX_NODES, NULL,
      "mean number of neighbours of a node, itself not counted; sets the graph's size instead of "
      "model.density", M},
@@ -249,11 +250,12 @@ static bool check_hubs(options *o, error *err) {
                              "has no meaning for model.cell: lstm, which has no internal stage");
     }
     if (!config_is_set(c, "model.graph")) m->graph = GRAPH_DENSE;
-    if (m->graph != GRAPH_DENSE && m->graph != GRAPH_RANDOM && m->graph != GRAPH_WATTS_STROGATZ) {
+    if (m->graph != GRAPH_DENSE && m->graph != GRAPH_RANDOM && m->graph != GRAPH_WATTS_STROGATZ &&
+        m->graph != GRAPH_FILE) {
         return config_refuse(c, err, "model.graph",
-                             "expected dense, random or watts_strogatz with model.hubs");
+                             "expected dense, random, watts_strogatz or file with model.hubs");
     }
-    if (m->degree && m->graph != GRAPH_DENSE) {
+    if (m->degree && (m->graph == GRAPH_RANDOM || m->graph == GRAPH_WATTS_STROGATZ)) {
         return config_refuse(c, err, "model.degree",
                              "has no meaning with model.hubs; expected model.density");
     }
