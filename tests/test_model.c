@@ -104,22 +104,30 @@ static void compare_all(precision precision, double tolerance, double of_gradien
 
 /* Hubs, of dense wiring, of random and of nearest cells, in small blocks and large ones; further
  * layers read them too. The width of internal stages is no power of two. */
+enum { HUB_VARIANTS = 5 };
+
+static model_config hubs_config(int kind, int variant) {
+    static const int block[HUB_VARIANTS] = {64, 16, 64, 32, 64};
+    model_config config = small_config();
+    config.cell = kind;
+    config.internal_steps = 2;
+    config.degree = 0;
+    config.density = 0.5;
+    config.block = block[variant];
+    config.hidden = 10 * config.block;
+    config.hubs = 3 * config.block;
+    config.graph = GRAPH_DENSE;
+    if (variant == 1) config.graph = GRAPH_RANDOM;
+    if (variant == 2) config.graph = GRAPH_WATTS_STROGATZ;
+    if (variant == 3) config.layers = 2;
+    if (variant == 4) config.input_stride = 2, config.layer_norm = false;
+    return config;
+}
+
 static void compare_hubs(precision precision, double tolerance, double of_gradients) {
     for (int kind = CELL_MLSTM; kind <= CELL_DEEP; kind++) {
-        for (int variant = 0; variant < 5; variant++) {
-            model_config config = small_config();
-            config.cell = kind;
-            config.internal_steps = 2;
-            config.degree = 0;
-            config.density = 0.5;
-            config.block = variant % 2 ? 16 : 64;
-            config.hidden = 10 * config.block;
-            config.hubs = 3 * config.block;
-            config.graph = GRAPH_DENSE;
-            if (variant == 1) config.graph = GRAPH_RANDOM;
-            if (variant == 2) config.graph = GRAPH_WATTS_STROGATZ;
-            if (variant == 3) config.layers = 2;
-            if (variant == 4) config.input_stride = 2, config.layer_norm = false;
+        for (int variant = 0; variant < HUB_VARIANTS; variant++) {
+            const model_config config = hubs_config(kind, variant);
             /* Of the deep cell some sums are rounded past relu's edge. */
             const double looser = kind == CELL_DEEP ? 6 * of_gradients : of_gradients;
             compare(&config, precision, variant == 2 ? 130 : 11, tolerance, looser);
@@ -325,6 +333,11 @@ static void test_generate(void **state) {
             if (variant == 5) take_barabasi_albert(&config);
             compare_text(&config, FP32, 5e-5);
             if (kind != CELL_DEEP) compare_text(&config, BF16, 5e-2); /* see compare_all */
+        }
+        for (int variant = 0; variant < HUB_VARIANTS && kind != CELL_LSTM; variant++) {
+            const model_config config = hubs_config(kind, variant);
+            compare_text(&config, FP32, 5e-5);
+            compare_text(&config, BF16, kind == CELL_DEEP ? 0.2 : 5e-2);
         }
     }
 }

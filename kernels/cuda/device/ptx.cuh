@@ -15,9 +15,17 @@ static __device__ inline void copy_async_whole(uint32_t to, const void *from) {
     asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(to), "l"(from));
 }
 
-/* The same, of which `bytes` are read and the others are zero. */
+/* The same, of which `bytes` are read and the others are zero. AHEAD: the L2 then fetches all 256
+ * bytes around it. */
+template <bool AHEAD = false>
 static __device__ inline void copy_async_part(uint32_t to, const void *from, int bytes) {
-    asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to), "l"(from), "r"(bytes));
+    if (AHEAD) {
+        asm volatile("cp.async.cg.shared.global.L2::256B [%0], [%1], 16, %2;" ::"r"(to), "l"(from),
+                     "r"(bytes));
+    } else {
+        asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to), "l"(from),
+                     "r"(bytes));
+    }
 }
 
 /* The same; where `from` is NULL, 16 zero bytes. */
