@@ -1087,6 +1087,39 @@ class Uses(Case):
         self.write("long.csv", "text,label\n" + "".join(f'"{"word " * 9}{i}",{i % 2}\n' for i in range(9000)))
         self.assertEqual(self.results("features", "m.safetensors", "--data", "long.csv", "--out", "f",
                                       *self.cpu)["documents"], 9000)  # more than one chunk of reading
+        # Columns of other names, fastText's lines, and a folder with a folder for each class.
+        columns = "--text-column", "WHAT", "--label-column", "how"
+        table = io.StringIO()
+        csv.writer(table).writerows([("text", "label", "how", "what"), *(("x", "y", label, text) for label, text in rows)])
+        self.write("other.csv", table.getvalue())
+        self.write("other.jsonl", "".join(json.dumps({"how": label, "what": text, "text": "x"}) + "\n"
+                                          for label, text in rows))
+        self.write("rows.ft.txt", "".join(f"__label__{label} {text}\n" if i % 2 else f"{text} __label__{label}\n"
+                                          for i, (label, text) in enumerate(clean)))
+        for label in "pos", "neg":
+            for i, (its, text) in enumerate(rows):
+                if its == label:
+                    self.write(f"folder/{i}/{label}/text.txt", text + "\n")
+        self.write("folder/9/unsup/more.txt", "nobody says")
+        for name, *given in (["other.csv", *columns], ["other.jsonl", *columns], ["rows.ft.txt"], ["folder"]):
+            with self.subTest(name):
+                self.run_program("features", "m.safetensors", "--data", name, *given, "--out", "f", *self.cpu)
+                self.assertEqual(numpy.load(self.folder / "f.labels.npy").tolist()[:4], [1, 0, 1, 0])
+                numpy.testing.assert_array_equal(numpy.load(self.folder / "f.npy")[:4],
+                                                 numpy.load(self.folder / "expected.npy"))
+        self.assertEqual(numpy.load(self.folder / "f.labels.npy").tolist()[4:], [-1])
+        _, err = self.run_program("train", "--data", "other.csv", "named.tsv", "--set", "data.text_column=what", "--set",
+                                  "data.exclude=rows.tsv", "--set", "train.steps=1", *self.cpu, "--out", "named")
+        self.assertIn("data: 4 documents excluded", err)
+        self.refused("other.csv:1: expected the names of columns, one of them when, found text, label, how, what",
+                     "eval", "m.safetensors", "--data", "other.csv", "--label-column", "when", *self.cpu)
+        self.refused("other.jsonl:1: expected a member when", "features", "m.safetensors", "--data", "other.jsonl",
+                     "--text-column", "what", "--label-column", "when", "--out", "g", *self.cpu)
+        for line, message in ("no label\n", "expected a word __label__NAME"), ("__label__a b __label__c\n", "found several"):
+            self.write("bad.ft.txt", "__label__a b\n" + line)
+            self.refused("bad.ft.txt:2: expected ", "features", "m.safetensors", "--data", "bad.ft.txt", "--out", "g",
+                         *self.cpu)
+
         for name, content, message in (
                 ("names.csv", "a,b\n1,2\n", "names.csv:1: expected the names of columns, one of them text, review, "
                  "sentence, content or the like, found a, b"),

@@ -104,6 +104,7 @@ class Commands(unittest.TestCase):
                 if any(re.search(pattern, text) for pattern in ELSEWHERE):
                     continue
                 ran += 1
+                text = re.sub(r"minutes([= ])1\b", r"minutes\g<1>0.1", text)
                 self.outputs[document, number] = shell(text) if "pkg-config" not in text else ""
         self.assertGreater(ran, 6)
         self.compare()
@@ -145,7 +146,7 @@ class Commands(unittest.TestCase):
     @staticmethod
     def words(text):
         """A table's words, without the numbers and what follows from them."""
-        return re.findall(r"[A-Za-z]{2,}", re.sub(r"pooling .*|features of .*", "", text))
+        return re.findall(r"[A-Za-z]{2,}", re.sub(r"pooling .*|features of .*|saved.*", "", text))
 
     def lines(self, expected, printed):
         expected, printed = [[json.loads(line) for line in text.splitlines()] for text in (expected, printed)]

@@ -246,54 +246,8 @@ def test_source(folder):
     check("what is refused writes nothing", not (folder / "gone").exists())
 
 
-# --------------------------------------------------------------------------------------- labels --
-
-
-def test_labels(folder):
-    def written(name, text):
-        path = folder / name
-        path.write_bytes(text if isinstance(text, bytes) else text.encode())
-        return path
-
-    out = "--out", folder / "out"
-    table = 'id,Review,Sentiment\r\n1,"good, ""very"" good\nindeed",positive\r\n2,bad,negative\r\n'
-    expected = [[b"positive", b'good, "very" good indeed'], [b"negative", b"bad"]]
-    done = accepted("labels", written("a.csv", table), *out)
-    check("CSV", rows(folder / "out" / "a.tsv.gz") == expected, rows(folder / "out" / "a.tsv.gz"))
-    check("names of labels", "labels negative, positive\n" in done.stdout, done.stdout)
-    check("next command", "next: build/smallworld train --data" in done.stdout, done.stdout)
-    accepted("labels", written("b.csv", b"\xef\xbb\xbf" + table.encode()), *out)
-    check("a byte order mark", rows(folder / "out" / "b.tsv.gz") == expected)
-    accepted("labels", written("c.tsv", "stars\tother\tbody\n5\tx\t\"fine\n1.0\ty\tworse\n"), *out,
-             "--text", "body", "--name", "named")
-    check("TSV, integers", rows(folder / "out" / "named.tsv.gz") == [[b"5", b'"fine'], [b"1", b"worse"]])
-    fast = b"__label__b two  words\n__label__a\tcaf\xe9\n"
-    (folder / "d.txt.gz").write_bytes(gzip.compress(fast))
-    accepted("labels", folder / "d.txt.gz", *out)
-    check("fastText", rows(folder / "out" / "d.tsv.gz") == [[b"b", b"two  words"], [b"a", b"caf\xe9"]])
-    with zipfile.ZipFile(folder / "e.zip", "w") as archive:
-        archive.writestr("__MACOSX/._e.csv", b"x")
-        archive.writestr("e.csv", table)
-    accepted("labels", folder / "e.zip", *out)
-    check("macOS's zip", rows(folder / "out" / "e.tsv.gz") == expected)
-
-    gone = "--out", folder / "gone"
-    refused(":1: no column label or", "labels", written("f.csv", "text,x\na,b\n"), *gone)
-    refused(":1: no column tone", "labels", folder / "a.csv", "--label", "tone", *gone)
-    refused(":3: expected 3 columns", "labels", written("g.csv", "text,x,label\na,b,1\nc\n"), *gone)
-    refused(":2: expected one __label__", "labels", written("h.txt", fast[:22] + b"nothing\n"), *gone)
-    refused(":2: expected 3 columns, found 4", "labels", written("k.csv", "text,x,label\na,b,c,indeed\n"), *gone)
-    for label in "", "-1", "2nd", "n" * 32:
-        refused(f":3: label {label or repr(label)}" if label == "-1" else f":3: label {label!r}", "labels",
-                written("l.csv", f"text,label\na,{1 if label == '-1' else 'good'}\nb,{label}\n"), *gone)
-    refused(":3: label 'good'", "labels", written("m.csv", "text,label\na,1\nb,good\n"), *gone)
-    refused("is empty", "labels", written("i.csv", ""), *gone)
-    refused("holds no documents", "labels", written("j.csv", "text,label\n"), *gone)
-    check("what is refused writes nothing", not (folder / "gone").exists())
-
-
 def main():
-    for test in test_imdb, test_sst, test_text, test_source, test_labels:
+    for test in test_imdb, test_sst, test_text, test_source:
         with tempfile.TemporaryDirectory() as folder:
             test(Path(folder))
     print(f"{passed} passed, {failed} failed")

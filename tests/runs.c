@@ -97,7 +97,7 @@ bool try_run(const char *name, train_start start, const char *settings, train_re
              error *err) {
     options o;
     begin_options(&o, settings);
-    bool done = train(&o, path_of(name), start, result, err);
+    bool done = train_run(&o, path_of(name), start, result, err);
     options_free(&o);
     return done;
 }

@@ -302,7 +302,7 @@ static bool read_text(runner *b, error *err) {
     double start = clock_seconds();
     uint64_t positions = (uint64_t)o->train.batch * (uint64_t)o->train.bptt;
     if (b->how->count) {
-        const corpus_options how = {.html_entities = o->data.html_entities};
+        const corpus_options how = o->data.reading;
         b->text = corpus_read(b->how->files, b->how->count, &how, err);
     } else {
         b->text = text_corpus(TEXT_ENGLISH, text_bytes(b), err);

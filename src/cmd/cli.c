@@ -22,6 +22,8 @@ enum {
     KEY_THREADS,
     KEY_TEXT,
     KEY_WHOLE,
+    KEY_TEXT_COLUMN,
+    KEY_LABEL_COLUMN,
     KEY_STATE,
     KEY_POOL,
     KEY_GPUS
@@ -76,6 +78,31 @@ static error_t parse_ranks(int key, char *text, struct argp_state *state) {
 
 const struct argp cli_ranks_argp = {.options = rank_options, .parser = parse_ranks};
 
+static const struct argp_option column_options[] = {
+    {"text-column", KEY_TEXT_COLUMN, "NAME", 0,
+     "Column of a table that holds the texts; default: text, review, sentence or the like", 0},
+    {"label-column", KEY_LABEL_COLUMN, "NAME", 0,
+     "Column that holds the labels; default: label, class, sentiment or the like", 0},
+    {0},
+};
+
+static error_t parse_columns(int key, char *text, struct argp_state *state) {
+    cli_columns *given = state->input;
+    switch (key) {
+    case KEY_TEXT_COLUMN: given->text = text; return 0;
+    case KEY_LABEL_COLUMN: given->label = text; return 0;
+    default: return ARGP_ERR_UNKNOWN;
+    }
+}
+
+const struct argp cli_columns_argp = {.options = column_options, .parser = parse_columns};
+
+corpus_options cli_reading(const cli_columns *given, const options *o) {
+    return (corpus_options){.html_entities = o->data.reading.html_entities,
+                            .text_column = given->text,
+                            .label_column = given->label};
+}
+
 static const struct argp_option document_options[] = {
     {"text", KEY_TEXT, "FILE|-", 0,
      "Text to read: a " PATHS_LINES
@@ -92,6 +119,7 @@ static error_t parse_documents(int key, char *text, struct argp_state *state) {
     switch (key) {
     case KEY_TEXT: given->text = text; return 0;
     case KEY_WHOLE: given->whole = true; return 0;
+    case ARGP_KEY_INIT: state->child_inputs[0] = &given->columns; return 0;
     case ARGP_KEY_END:
         if (!given->text) cli_refuse(state, "expected --text FILE or --text -");
         return 0;
@@ -99,7 +127,9 @@ static error_t parse_documents(int key, char *text, struct argp_state *state) {
     }
 }
 
-const struct argp cli_documents_argp = {.options = document_options, .parser = parse_documents};
+static const struct argp_child document_children[] = {{&cli_columns_argp, 0, NULL, 0}, {0}};
+const struct argp cli_documents_argp = {
+    .options = document_options, .parser = parse_documents, .children = document_children};
 
 static const struct argp_option feature_option_table[] = {
     {"state", KEY_STATE, "NAME", 0,

@@ -14,6 +14,7 @@ int cmd_train(int argc, char **argv);
 int cmd_eval(int argc, char **argv);
 int cmd_features(int argc, char **argv);
 int cmd_probe(int argc, char **argv);
+int cmd_classify(int argc, char **argv);
 int cmd_predict(int argc, char **argv);
 int cmd_generate(int argc, char **argv);
 int cmd_prune(int argc, char **argv);
@@ -52,11 +53,23 @@ bool cli_apply(const cli_model *given, options *o, error *err);
  * 0 if not given, as its input. */
 extern const struct argp cli_ranks_argp;
 
+/* --text-column and --label-column: where tables have texts and labels. Use `cli_columns_argp` as
+ * an argp child with a cli_columns as its input. */
+typedef struct cli_columns {
+    const char *text, *label; /* NULL: found by usual names */
+} cli_columns;
+
+extern const struct argp cli_columns_argp;
+
+/* How documents are read: as the model's were, with the columns that were given. */
+corpus_options cli_reading(const cli_columns *given, const options *o);
+
 /* --text and --whole: the documents that a model reads. Use `cli_documents_argp` as an argp child
  * with a cli_documents as its input. --text is required. */
 typedef struct cli_documents {
     const char *text; /* a file, or "-" for standard input */
     bool whole;       /* the text is one document */
+    cli_columns columns;
 } cli_documents;
 
 extern const struct argp cli_documents_argp;

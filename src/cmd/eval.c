@@ -12,6 +12,7 @@
 
 typedef struct arguments {
     cli_model model;
+    cli_columns columns;
     const char *checkpoint;
     config_list files;
     int64_t limit, gpus;
@@ -63,7 +64,8 @@ static error_t parse(int key, char *text, struct argp_state *state) {
     case KEY_JSON: a->json = true; return 0;
     case ARGP_KEY_INIT:
         state->child_inputs[0] = &a->model;
-        state->child_inputs[1] = &a->gpus;
+        state->child_inputs[1] = &a->columns;
+        state->child_inputs[2] = &a->gpus;
         return 0;
     case ARGP_KEY_ARG:
         if (a->checkpoint) {
@@ -100,7 +102,7 @@ typedef struct outcome {
 
 static bool tune(const arguments *a, cli_loaded *loaded, recording *segment, dynamic_rates *rates,
                  error *err) {
-    const corpus_options how = {.html_entities = loaded->checkpoint.options.data.html_entities};
+    const corpus_options how = cli_reading(&a->columns, &loaded->checkpoint.options);
     evaluation untuned, tuned;
     corpus *text = corpus_read((char **)&a->tune, 1, &how, err);
     if (!text) return false;
@@ -199,7 +201,7 @@ static bool score(const arguments *a, ranks *r, outcome *out, error *err) {
     cli_loaded loaded;
     if (!check_ranks(a, r, err) || !cli_open(&loaded, a->checkpoint, &a->model, err)) return false;
     loaded.checkpoint.options.run.ranks = r;
-    corpus_options how = {.html_entities = loaded.checkpoint.options.data.html_entities};
+    corpus_options how = cli_reading(&a->columns, &loaded.checkpoint.options);
     corpus *text = corpus_read(a->files.items, a->files.count, &how, err);
     bool done = text && ranks_same(r, corpus_hash(text), "the text", err) &&
                 same_checkpoint(&loaded, r, err) && score_text(a, &loaded, r, text, out, err);
@@ -209,8 +211,10 @@ static bool score(const arguments *a, ranks *r, outcome *out, error *err) {
 }
 
 int cmd_eval(int argc, char **argv) {
-    static const struct argp_child children[] = {
-        {&cli_model_argp, 0, "Device:", 0}, {&cli_ranks_argp, 0, NULL, 0}, {0}};
+    static const struct argp_child children[] = {{&cli_model_argp, 0, "Device:", 0},
+                                                 {&cli_columns_argp, 0, NULL, 0},
+                                                 {&cli_ranks_argp, 0, NULL, 0},
+                                                 {0}};
     static const struct argp argp = {
         option_table,
         parse,

@@ -12,6 +12,7 @@
 
 typedef struct arguments {
     cli_model model;
+    cli_columns columns;
     const char *checkpoint, *prefix;
     config_list files;
     cli_features features;
@@ -24,7 +25,9 @@ enum { KEY_DATA = 1, KEY_OUT, KEY_FORMAT, KEY_JSON };
 
 static const struct argp_option option_table[] = {
     {"data", KEY_DATA, "FILE...", 0,
-     "Files of documents: .tsv with a line LABEL<TAB>TEXT for each, or tables, .csv or .jsonl", 0},
+     "Files of documents: .tsv with a line LABEL<TAB>TEXT for each, tables, .csv or .jsonl, or a "
+     "folder with a folder of files for each class",
+     0},
     {"out", KEY_OUT, "PREFIX", 0,
      "Write PREFIX.npy, PREFIX.labels.npy and PREFIX.json, or PREFIX.svmlight", 0},
     {"format", KEY_FORMAT, "NAME", 0, "File format: npy (default) or svmlight", 0},
@@ -44,7 +47,8 @@ static error_t parse(int key, char *text, struct argp_state *state) {
     case ARGP_KEY_INIT:
         state->child_inputs[0] = &a->features;
         state->child_inputs[1] = &a->model;
-        state->child_inputs[2] = &a->gpus;
+        state->child_inputs[2] = &a->columns;
+        state->child_inputs[3] = &a->gpus;
         return 0;
     case ARGP_KEY_ARG:
         if (a->checkpoint) {
@@ -65,14 +69,15 @@ static error_t parse(int key, char *text, struct argp_state *state) {
 
 /* Reads the corpus. Every file must hold documents. */
 static corpus *read_documents(const arguments *a, const options *o, error *err) {
-    corpus_options how = {.html_entities = o->data.html_entities};
+    corpus_options how = cli_reading(&a->columns, o);
+    how.class_folders = true;
     for (int i = 0; i < a->files.count; i++) {
         const char *file = a->files.items[i];
-        if (paths_is_lines(file) || table_kind_of(file)) continue;
+        if (paths_is_lines(file) || table_kind_of(file) || file_is_folder(file)) continue;
         error_set(
             err,
-            "%s: expected documents: a .tsv file with a line LABEL<TAB>TEXT each, or a table, "
-            ".csv or .jsonl (also .gz, .xz)",
+            "%s: expected documents: a .tsv file with a line LABEL<TAB>TEXT each, a table, .csv "
+            "or .jsonl (also .gz, .xz), or a folder with a folder for each class",
             file);
         return NULL;
     }
@@ -121,6 +126,7 @@ static bool extract(arguments *a, feature_result *r, error *err) {
 int cmd_features(int argc, char **argv) {
     static const struct argp_child children[] = {{&cli_features_argp, 0, NULL, 0},
                                                  {&cli_model_argp, 0, "Device:", 0},
+                                                 {&cli_columns_argp, 0, NULL, 0},
                                                  {&cli_ranks_argp, 0, NULL, 0},
                                                  {0}};
     static const struct argp argp = {

@@ -1,9 +1,11 @@
-/* smallworld predict: classify documents by a saved probe. */
+/* smallworld predict: classify documents by a saved probe or classifier. */
+#include "classify/classifier.h"
 #include "cmd/cli.h"
 #include "core/file.h"
 #include "core/log.h"
 #include "core/memory.h"
 #include "data/texts.h"
+#include "probe/calibration.h"
 #include "probe/saved.h"
 
 #include <stdlib.h>
@@ -36,8 +38,8 @@ static error_t parse(int key, char *text, struct argp_state *state) {
         return 0;
     case ARGP_KEY_ARG: cli_take(state, "CHECKPOINT", &a->checkpoint, text); return 0;
     case ARGP_KEY_END:
-        if (!a->checkpoint) cli_refuse(state, "expected a CHECKPOINT");
-        if (!a->probe) cli_refuse(state, "expected --probe FILE");
+        if (!a->checkpoint)
+            cli_refuse(state, "expected a CHECKPOINT or the folder of a classifier");
         return 0;
     default: return ARGP_ERR_UNKNOWN;
     }
@@ -45,8 +47,12 @@ static error_t parse(int key, char *text, struct argp_state *state) {
 
 /* The run, over all parts of the text. */
 typedef struct predictor {
-    model *m;
-    const saved_probe *probe;
+    model *m;                 /* NULL: n-grams alone */
+    const saved_probe *probe; /* likewise */
+    const classifier *joined; /* NULL: the probe alone */
+    ngram_reader *ngrams;
+    int classes;
+    const char *const *name; /* [classes] */
     feature_options how;
     FILE *out;
     int64_t documents; /* before this part */
@@ -84,17 +90,16 @@ static const char *label_of(const corpus *c, const document *d, char *text) {
 }
 
 static void write_line(predictor *p, const corpus *c, size_t i) {
-    const saved_probe *s = p->probe;
-    const double *probability = p->probability + i * (size_t)s->classes;
+    const double *probability = p->probability + i * (size_t)p->classes;
     char text[16];
-    const char *label = label_of(c, &c->documents[i], text), *said = s->name[p->class[i]];
+    const char *label = label_of(c, &c->documents[i], text), *said = p->name[p->class[i]];
     json_writer w = {p->out, false};
     json_object_begin(&w, NULL);
     json_integer(&w, "document", p->documents + (int64_t)i);
     if (label) json_string(&w, "label", label);
     json_string(&w, "class", said);
     json_object_begin(&w, "probability");
-    for (int k = 0; k < s->classes; k++) json_number(&w, s->name[k], probability[k]);
+    for (int k = 0; k < p->classes; k++) json_number(&w, p->name[k], probability[k]);
     json_object_end(&w);
     json_object_end(&w);
     fputc('\n', p->out);
@@ -102,12 +107,26 @@ static void write_line(predictor *p, const corpus *c, size_t i) {
     p->wrong += label && strcmp(label, said) != 0;
 }
 
+/* Joins what n-grams say of a document to what the probe said, if that was asked. */
+static void join_ngrams(predictor *p, const corpus *c, size_t i) {
+    double margin[DATASET_MAX_CLASSES], by_ngrams[DATASET_MAX_CLASSES];
+    double *probability = p->probability + i * (size_t)p->classes;
+    const ngrams *g = &p->joined->ngrams;
+    size_t length;
+    const uint8_t *text = ngram_text(c, i, &length);
+    ngram_reader_apply(p->ngrams, text, length, margin);
+    margin_probabilities(margin, g->functions, g->scale, by_ngrams);
+    p->class[i] =
+        classifier_join(p->classes, by_ngrams, probability, p->joined->share, probability);
+}
+
 /* Predicts a part of the text, and writes its lines at once. */
 static bool take_part(void *argument, corpus *c, error *err) {
     predictor *p = argument;
-    p->probability = mem_alloc(c->count * (size_t)p->probe->classes, sizeof *p->probability);
+    p->probability = mem_alloc(c->count * (size_t)p->classes, sizeof *p->probability);
     p->class = mem_alloc(c->count, sizeof *p->class);
-    const bool done = features_each(p->m, c, &p->how, take_row, p, err);
+    const bool done = !p->m || features_each(p->m, c, &p->how, take_row, p, err);
+    for (size_t i = 0; done && p->ngrams && i < c->count; i++) join_ngrams(p, c, i);
     for (size_t i = 0; done && i < c->count; i++) write_line(p, c, i);
     fflush(p->out);
     p->documents += (int64_t)c->count;
@@ -117,15 +136,13 @@ static bool take_part(void *argument, corpus *c, error *err) {
     return done;
 }
 
-static bool run(const arguments *a, cli_loaded *loaded, predictor *p, error *err) {
-    const corpus_options reading = {.html_entities = loaded->checkpoint.options.data.html_entities};
+static bool run(const arguments *a, const corpus_options *reading, predictor *p, error *err) {
     const cli_documents *d = &a->documents;
     file_writer writer;
-    p->m = loaded->m;
     p->out = stdout;
     if (a->out && !file_begin(&writer, a->out, err)) return false;
     if (a->out) p->out = writer.stream;
-    bool done = texts_each(d->text, d->whole, &reading, take_part, p, err);
+    bool done = texts_each(d->text, d->whole, reading, take_part, p, err);
     if (a->out && done)
         done = file_commit(&writer, err);
     else if (a->out)
@@ -138,23 +155,66 @@ static bool run(const arguments *a, cli_loaded *loaded, predictor *p, error *err
     return done;
 }
 
-static bool predict(const arguments *a, error *err) {
-    char *path = cli_probe_path(a->probe);
+/* Predicts by a probe, and by n-grams too where `p` has them. */
+static bool predict_features(const arguments *a, const char *checkpoint_path, const char *prefix,
+                             predictor *p, error *err) {
+    char *path = cli_probe_path(prefix);
     saved_probe probe;
-    predictor p = {.probe = &probe};
     cli_loaded loaded;
     bool opened = saved_open(&probe, path, err), done = false;
-    if (opened && choose_features(a, &probe, &p.how, err) &&
-        cli_load(&loaded, a->checkpoint, &a->model, 0, FEATURES_STEPS, err)) {
+    p->probe = &probe;
+    if (opened && p->joined && probe.classes != p->classes) {
+        error_set(err, "%s: %d classes, but " CLASSIFIER_FILE " beside it has %d", path,
+                  probe.classes, p->classes);
+    } else if (opened && choose_features(a, &probe, &p->how, err) &&
+               cli_load(&loaded, checkpoint_path, &a->model, 0, FEATURES_STEPS, err)) {
         const checkpoint *c = &loaded.checkpoint;
-        done = saved_check(&probe, c->options.model.hidden * p.how.pools.count,
+        corpus_options reading = cli_reading(&a->documents.columns, &c->options);
+        reading.class_folders = p->joined != NULL;
+        p->m = loaded.m;
+        p->classes = probe.classes;
+        p->name = probe.name;
+        done = saved_check(&probe, c->options.model.hidden * p->how.pools.count,
                            checkpoint_checksum(c), path, err) &&
-               run(a, &loaded, &p, err);
+               run(a, &reading, p, err);
         cli_unload(&loaded);
     }
     if (opened) saved_close(&probe);
+    *p = (predictor){0};
     free(path);
     return done;
+}
+
+static bool predict_joined(const arguments *a, error *err) {
+    const char *folder = a->checkpoint;
+    classifier c;
+    if (!classifier_open(&c, folder, err)) return false;
+    char *checkpoint_path = mem_format("%s/%s", folder, c.checkpoint);
+    char *prefix = mem_format("%s/" CLASSIFIER_PROBE, folder);
+    const corpus_options reading = {.html_entities = c.html_entities,
+                                    .class_folders = true,
+                                    .text_column = a->documents.columns.text,
+                                    .label_column = a->documents.columns.label};
+    ngram_reader *reader = ngram_reader_create(&c.ngrams);
+    predictor p = {.joined = &c, .ngrams = reader, .classes = c.classes, .name = c.name};
+    const bool done = c.share > 0 ? predict_features(a, checkpoint_path, prefix, &p, err)
+                                  : run(a, &reading, &p, err);
+    ngram_reader_free(reader);
+    free(prefix);
+    free(checkpoint_path);
+    classifier_close(&c);
+    return done;
+}
+
+static bool predict(const arguments *a, error *err) {
+    predictor p = {0};
+    char *path = mem_format("%s/" CLASSIFIER_FILE, a->checkpoint);
+    const bool joined = !a->probe && file_exists(path);
+    free(path);
+    if (joined) return predict_joined(a, err);
+    if (a->probe) return predict_features(a, a->checkpoint, a->probe, &p, err);
+    return error_usage(err, "expected --probe FILE, or the folder of a classifier in place of %s",
+                       a->checkpoint);
 }
 
 int cmd_predict(int argc, char **argv) {
@@ -165,8 +225,9 @@ int cmd_predict(int argc, char **argv) {
     static const struct argp argp = {
         option_table,
         parse,
-        "CHECKPOINT --probe FILE --text FILE|-",
-        "Classify documents by a probe that smallworld probe --out saved. Each document gives a "
+        "CHECKPOINT --probe FILE --text FILE|-\nDIR --text FILE|-",
+        "Classify documents by a probe that smallworld probe --out saved, or by what smallworld "
+        "classify --out DIR did. Each document gives a "
         "line of JSON with the probability of every class, as soon as the document is there. If "
         "documents have labels, their error is printed on standard error.\vExample:\n  echo 'A "
         "dull "

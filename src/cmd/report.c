@@ -126,7 +126,7 @@ static bool open_features(const arguments *a, material *m, error *err) {
 
 /* Opens the text as training would: documents from .tsv files, other files as their bytes. */
 static bool open_text(const arguments *a, material *m, error *err) {
-    const corpus_options how = {.html_entities = m->checkpoint.options.data.html_entities};
+    const corpus_options how = m->checkpoint.options.data.reading;
     const options *o = m->curves.runs[0].options;
     m->text = a->text;
     for (int i = 0; !m->text && o && i < o->data.valid.count; i++) {
@@ -166,7 +166,7 @@ static void close_material(material *m) {
 }
 
 static bool score_data(const arguments *a, material *m, error *err) {
-    const corpus_options how = {.html_entities = m->checkpoint.options.data.html_entities};
+    const corpus_options how = m->checkpoint.options.data.reading;
     cli_loaded loaded;
     corpus *c = corpus_read(a->files.items, a->files.count, &how, err);
     bool done = c && cli_load(&loaded, m->path, &a->model, 0, 0, err);

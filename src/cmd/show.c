@@ -159,7 +159,7 @@ static bool choose_units(const arguments *a, material *m, int64_t hidden, error 
 
 static bool read_material(const arguments *a, material *m, const checkpoint *c, error *err) {
     const options *o = &c->options;
-    const corpus_options how = {.html_entities = o->data.html_entities};
+    const corpus_options how = cli_reading(&a->documents.columns, o);
     *m = (material){.how = {.progress = !a->json || log_is_terminal()}};
     if (!read_probe(a, m, c, err)) return false;
     if (a->labelled) {

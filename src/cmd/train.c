@@ -222,7 +222,7 @@ static int run(const arguments *a, const char *folder) {
     }
     o.run.ranks = r;
     follower *plot = done && a->plot && ranks_rank(r) == 0 ? follow_start(folder) : NULL;
-    done = done && train(&o, folder, start, &result, &err);
+    done = done && train_run(&o, folder, start, &result, &err);
     if (plot) done = follow_stop(plot, done ? &err : NULL) && done;
     options_free(&o);
     if (!done) return cli_fail_rank(r, &err, "train");

@@ -38,7 +38,7 @@ static void spool_release(spool *s) {
 typedef struct reading {
     corpus *corpus;
     size_t capacity; /* of the array of documents */
-    bool html_entities;
+    corpus_options options;
     labels labels;
     const store *left_out; /* read only what this store leaves out; NULL: all */
     uint64_t limit;        /* bytes of that; the last document may pass it */
@@ -129,7 +129,7 @@ static bool add_line(reading *r, const char *path, uint64_t number, uint8_t *lin
     parsed_line p;
     if (!document_parse(&r->labels, path, number, line, length, &p, err)) return false;
     if (r->left_out && store_use_of(r->left_out, p.hash) != STORE_LEFT_OUT) return true;
-    const size_t text = corpus_clean(p.text, p.length, &(corpus_options){r->html_entities});
+    const size_t text = corpus_clean(p.text, p.length, &r->options);
     *append(r->corpus, &r->capacity) = (document){.offset = r->corpus->size,
                                                   .length = text + DOCUMENT_FRAME,
                                                   .hash = p.hash,
@@ -171,7 +171,7 @@ static bool add_row(void *data, uint64_t row, uint8_t *line, size_t length, erro
 
 static bool read_table(reading *r, source *s, table_kind kind, error *err) {
     table_place at = {r, source_name(s)};
-    return table_read(s, kind, add_row, &at, err);
+    return table_read(s, kind, &r->options, add_row, &at, err);
 }
 
 static bool read_raw(reading *r, source *s, error *err) {
@@ -195,6 +195,43 @@ static bool read_raw(reading *r, source *s, error *err) {
     return read;
 }
 
+/* The name of the folder that a file lies in, or "-1" if that stands for no class. */
+static char *class_of(const char *path) {
+    const char *end = strrchr(path, '/'), *begin = end;
+    if (!end) return mem_string("-1");
+    while (begin > path && begin[-1] != '/') begin--;
+    char *name = mem_format("%.*s", (int)(end - begin), begin);
+    if (strcmp(name, "unsup") != 0 && strcmp(name, "unlabeled") != 0) return name;
+    free(name);
+    return mem_string("-1");
+}
+
+/* Reads a whole file as one document, whose class its folder names. */
+static bool read_classed(reading *r, source *s, const char *path, error *err) {
+    char *class = class_of(path);
+    const size_t label = strlen(class);
+    size_t capacity = 0, length = label + 1, count = 0;
+    uint8_t *line = mem_grow(NULL, &capacity, length + SOURCE_CHUNK, 1);
+    bool read;
+    snprintf((char *)line, label + 2, "%s\t", class);
+    while ((read = source_read(s, line + length, SOURCE_CHUNK, &count, err)) && count > 0) {
+        length += count;
+        if (length > SOURCE_LONGEST) {
+            read = error_set(err, "%s: expected a document of at most 64 MiB", path);
+            break;
+        }
+        line = mem_grow(line, &capacity, length + SOURCE_CHUNK, 1);
+    }
+    while (read && length > label + 1 && strchr("\r\n", line[length - 1])) length--;
+    for (size_t i = label + 1; i < length; i++) {
+        if (line[i] == '\n') line[i] = ' ';
+    }
+    read = read && add_line(r, path, 1, line, length, err);
+    free(line);
+    free(class);
+    return read;
+}
+
 static bool read_file(void *reading_, const char *path, error *err) {
     reading *r = reading_;
     const uint64_t before = r->corpus->size;
@@ -203,18 +240,18 @@ static bool read_file(void *reading_, const char *path, error *err) {
     const table_kind table = table_kind_of(path);
     const bool documents =
         strcmp(path, "-") == 0 ? source_begins_with_label(s) : paths_is_lines(path);
-    bool read = table       ? read_table(r, s, table, err)
-                : documents ? read_documents(r, s, err)
-                            : read_raw(r, s, err);
+    bool read = table                      ? read_table(r, s, table, err)
+                : documents                ? read_documents(r, s, err)
+                : r->options.class_folders ? read_classed(r, s, path, err)
+                                           : read_raw(r, s, err);
     if (read && r->corpus->size == before) read = error_set(err, "%s: empty", source_name(s));
     source_close(s);
     return read;
 }
 
 static void reading_begin(reading *r, const corpus_options *options) {
-    *r = (reading){.corpus = mem_alloc(1, sizeof *r->corpus),
-                   .html_entities = options->html_entities,
-                   .limit = UINT64_MAX};
+    *r = (reading){
+        .corpus = mem_alloc(1, sizeof *r->corpus), .options = *options, .limit = UINT64_MAX};
 }
 
 /* Returns the corpus, or NULL if reading has failed. */
@@ -381,8 +418,10 @@ static uint64_t bytes_to_move(const document *d, double fraction) {
 /* Both parts of a raw text keep the hash of the whole, so that excluding the text drops both. */
 corpus *corpus_split(corpus *c, double fraction) {
     corpus *part = mem_alloc(1, sizeof *part);
-    *part = (corpus){.spool = c->spool, .bytes = c->bytes};
+    *part = (corpus){.spool = c->spool, .bytes = c->bytes, .name_count = c->name_count};
     part->spool->users++;
+    if (c->names) part->names = mem_alloc((size_t)c->name_count, sizeof *part->names);
+    for (int i = 0; c->names && i < c->name_count; i++) part->names[i] = mem_string(c->names[i]);
     size_t kept = 0, capacity = 0;
     for (size_t i = 0; i < c->count; i++) {
         document rest = c->documents[i], moved = rest;

@@ -12,6 +12,9 @@ enum { CORPUS_MAX_NAMES = 256, CORPUS_NAME_BYTES = 31 };
 typedef struct corpus_options {
     bool html_entities; /* decode &amp; &lt; &gt; &quot; &apos; &nbsp; &#N; &#xN; in documents'
                           text */
+    bool class_folders; /* a folder's raw files are documents, whose label is the name of the folder
+                           that each lies in; in one named unsup or unlabeled they have none */
+    const char *text_column, *label_column; /* of tables; NULL or "": found by usual names */
 } corpus_options;
 
 /* The labels of a corpus. The first labelled document decides whether they are names or integers.

@@ -27,6 +27,13 @@ static int rank_of(const char *const names[NAMES], const void *name, size_t leng
     return NAMES;
 }
 
+/* The same, where a column may have been named. */
+static int rank_column(const char *named, const char *const names[NAMES], const void *name,
+                       size_t length) {
+    if (!named || !*named) return rank_of(names, name, length);
+    return strlen(named) == length && strncasecmp(name, named, length) == 0 ? 0 : NAMES;
+}
+
 bool table_is_header(const uint8_t *line, size_t length) {
     const uint8_t *tab = memchr(line, '\t', length);
     if (!tab) return false;
@@ -42,6 +49,7 @@ table_kind table_kind_of(const char *path) {
     if (file_ends_in(name, ".csv")) kind = CSV_TABLE;
     if (file_ends_in(name, ".jsonl") || file_ends_in(name, ".ndjson")) kind = JSON_TABLE;
     if (packed && file_ends_in(name, ".json")) kind = JSON_TABLE;
+    if (file_ends_in(name, ".ft.txt") || file_ends_in(name, ".fasttext")) kind = FASTTEXT_TABLE;
     free(name);
     return kind;
 }
@@ -61,6 +69,7 @@ static void set_bytes(bytes *b, const void *from, size_t size) {
 
 typedef struct table {
     source *source;
+    const corpus_options *options;
     table_take *take;
     void *data;
     error *err;
@@ -117,7 +126,8 @@ static void finish_row(table *t) {
 /* -------------------------------------------------------------------------------------- CSV */
 
 static void name_column(table *t, const void *name, size_t length) {
-    const int label = rank_of(label_names, name, length), text = rank_of(text_names, name, length);
+    const int label = rank_column(t->options->label_column, label_names, name, length);
+    const int text = rank_column(t->options->text_column, text_names, name, length);
     const size_t before = t->names.size;
     if (label < t->label_rank) t->label_rank = label, t->label_column = t->column;
     if (text < t->text_rank) t->text_rank = text, t->text_column = t->column;
@@ -139,16 +149,26 @@ static void take_field(void *field, size_t length, void *data) {
     t->column++;
 }
 
+/* What the header should have named, or NULL. */
+static const char *missing_column(const table *t) {
+    const corpus_options *o = t->options;
+    const bool named = o->text_column && *o->text_column;
+    if (t->text_rank == NAMES) {
+        return named ? o->text_column : "text, review, sentence, content or the like";
+    }
+    return o->label_column && *o->label_column && t->label_rank == NAMES ? o->label_column : NULL;
+}
+
 static void end_of_row(int end, void *data) {
     table *t = data;
     char what[320];
     (void)end;
     if (t->row == 1) {
+        const char *wanted = missing_column(t);
         t->columns = t->column;
-        if (t->text_rank == NAMES) {
+        if (wanted) {
             snprintf(what, sizeof what,
-                     "expected the names of columns, one of them text, review, sentence, content "
-                     "or the like, found %.200s",
+                     "expected the names of columns, one of them %.60s, found %.200s", wanted,
                      t->names.size ? (const char *)t->names.at : "none");
             refuse(t, what);
         }
@@ -205,12 +225,13 @@ static bool read_csv(table *t, error *err) {
 
 /* ------------------------------------------------------------------------------------- JSON */
 
-/* The member of the likeliest name, or NULL. */
-static const cJSON *find_member(const cJSON *object, const char *const names[NAMES]) {
+/* The member of this name, or else of the likeliest one, or NULL. */
+static const cJSON *find_member(const cJSON *object, const char *named,
+                                const char *const names[NAMES]) {
     const cJSON *found = NULL, *member;
     int rank = NAMES;
     cJSON_ArrayForEach(member, object) {
-        const int its = rank_of(names, member->string, strlen(member->string));
+        const int its = rank_column(named, names, member->string, strlen(member->string));
         if (its < rank) rank = its, found = member;
     }
     return found;
@@ -238,17 +259,68 @@ static void take_object(table *t, const cJSON *object) {
         refuse(t, "expected a JSON object");
         return;
     }
-    const cJSON *text = find_member(object, text_names);
+    const corpus_options *o = t->options;
+    const cJSON *text = find_member(object, o->text_column, text_names);
+    const cJSON *label = find_member(object, o->label_column, label_names);
+    char what[128];
     if (!cJSON_IsString(text)) {
-        refuse(t, "expected a string text, review, reviewText, sentence, content or the like");
+        snprintf(what, sizeof what, "expected a string %.60s",
+                 o->text_column && *o->text_column
+                     ? o->text_column
+                     : "text, review, reviewText, sentence, content or the like");
+        refuse(t, what);
         return;
     }
-    set_label(t, find_member(object, label_names));
+    if (!label && o->label_column && *o->label_column) {
+        snprintf(what, sizeof what, "expected a member %.60s", o->label_column);
+        refuse(t, what);
+        return;
+    }
+    set_label(t, label);
     set_bytes(&t->text, text->valuestring, strlen(text->valuestring));
     finish_row(t);
 }
 
-static bool read_json(table *t, error *err) {
+static void take_json(table *t, const uint8_t *text, size_t length) {
+    cJSON *object = cJSON_ParseWithLength((const char *)text, length);
+    take_object(t, object);
+    cJSON_Delete(object);
+}
+
+/* --------------------------------------------------------------------------------- fastText */
+
+/* The text is the line without its label, and without a blank after that, or before the last. */
+static void take_fasttext(table *t, const uint8_t *line, size_t length) {
+    static const char mark[] = "__label__";
+    const size_t skip = sizeof mark - 1;
+    size_t begin = 0, end = 0, labels = 0;
+    if (length > 0 && line[length - 1] == '\r') length--;
+    for (size_t at = 0; at < length; at++) {
+        if (at > 0 && line[at - 1] != ' ' && line[at - 1] != '\t') continue;
+        if (length - at < skip || memcmp(line + at, mark, skip) != 0) continue;
+        labels++;
+        begin = at;
+        for (end = at; end < length && line[end] != ' ' && line[end] != '\t';) end++;
+    }
+    if (labels != 1) {
+        refuse(t, labels ? "expected one word __label__NAME, found several"
+                         : "expected a word __label__NAME");
+        return;
+    }
+    set_bytes(&t->label, line + begin + skip, end - begin - skip);
+    if (end < length) {
+        end++;
+    } else if (begin > 0) {
+        begin--;
+    }
+    set_bytes(&t->text, line, begin);
+    t->text.at = mem_grow(t->text.at, &t->text.capacity, begin + length - end + 1, 1);
+    memcpy(t->text.at + begin, line + end, length - end);
+    t->text.size = begin + length - end;
+    finish_row(t);
+}
+
+static bool read_lines(table *t, void (*take)(table *, const uint8_t *, size_t), error *err) {
     lines l = {.source = t->source, .number = 1};
     bool read = true;
     for (; !t->failed && (read = lines_next(&l, err)) && l.text; l.number++) {
@@ -256,17 +328,18 @@ static bool read_json(table *t, error *err) {
         while (skip < l.length && l.text[skip] == ' ') skip++;
         if (skip == l.length) continue; /* an empty line */
         t->row = l.number;
-        cJSON *object = cJSON_ParseWithLength((const char *)l.text + skip, l.length - skip);
-        take_object(t, object);
-        cJSON_Delete(object);
+        take(t, l.text + skip, l.length - skip);
     }
     free(l.buffer);
     return read && !t->failed;
 }
 
-bool table_read(source *s, table_kind kind, table_take *take, void *data, error *err) {
-    table t = {.source = s, .take = take, .data = data, .err = err};
-    const bool read = kind == CSV_TABLE ? read_csv(&t, err) : read_json(&t, err);
+bool table_read(source *s, table_kind kind, const corpus_options *options, table_take *take,
+                void *data, error *err) {
+    table t = {.source = s, .options = options, .take = take, .data = data, .err = err};
+    const bool read = kind == CSV_TABLE
+                          ? read_csv(&t, err)
+                          : read_lines(&t, kind == JSON_TABLE ? take_json : take_fasttext, err);
     free(t.label.at);
     free(t.text.at);
     free(t.line.at);

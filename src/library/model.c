@@ -150,7 +150,7 @@ size_t smallworld_frame(const smallworld_model *s, const uint8_t *text, size_t l
         library_fail(&err);
         return 0;
     }
-    corpus_options how = {.html_entities = s->checkpoint.options.data.html_entities};
+    corpus_options how = s->checkpoint.options.data.reading;
     framed[0] = '\n';
     framed[1] = ' ';
     if (length) memmove(framed + 2, text, length);

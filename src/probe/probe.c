@@ -4,6 +4,7 @@
 #include "core/log.h"
 #include "core/memory.h"
 #include "core/philox.h"
+#include "probe/calibration.h"
 #include "probe/saved.h"
 
 #include <math.h>
@@ -262,41 +263,20 @@ static pool_list chosen_pools(const probe *p, int choice) {
     return o->pools;
 }
 
-/* Finds the factor by which margins become log-odds: the one at which the held rows' classes are
- * likeliest. So that separated classes do not make it infinite, each row counts as having a small
- * chance of the other classes, as in Platt's "Probabilistic outputs for support vector machines"
- * (1999): of n rows of a class, one in n + 2. */
-static double find_scale(const probe *p, const double *margins, const part *part, const bool *held,
-                         int model) {
-    const size_t rows = part->d.rows, stride = (size_t)p->models, each = rows * stride;
-    size_t of_class[DATASET_MAX_CLASSES] = {0};
-    for (size_t i = 0; i < rows; i++) {
-        if (part->class[i] >= 0 && !(held && !held[i])) of_class[part->class[i]]++;
-    }
-    double best = 1, least = INFINITY;
-    for (int step = -48; step <= 32; step++) {
-        const double scale = exp2(step / 8.0);
-        double loss = 0;
-        for (size_t i = 0; i < rows; i++) {
-            const int class = part->class[i];
-            if (class < 0 || (held && !held[i])) continue;
-            double margin[DATASET_MAX_CLASSES], probability[DATASET_MAX_CLASSES];
-            for (int k = 0; k < p->functions; k++) {
-                margin[k] = margins[(size_t)k * each + i * stride + (size_t)model];
-            }
-            saved_probabilities(margin, p->functions, scale, probability);
-            const double other = 1 / ((double)of_class[class] + 2);
-            for (int k = 0; k < p->class_count; k++) {
-                const double share = k == class ? 1 - other : other / (p->class_count - 1);
-                loss -= share * log(fmax(probability[k], 1e-300));
-            }
-        }
-        if (loss < least) {
-            least = loss;
-            best = scale;
+/* The margins [rows][functions] of one model, of the labelled rows, or of those in `held`; their
+ * classes go to `class`, if it is not NULL. The caller frees them. */
+static double *margins_of(const probe *p, const double *margins, const part *part, const bool *held,
+                          int model, int models, int16_t *class) {
+    const size_t rows = part->d.rows, functions = (size_t)p->functions;
+    double *of = mem_alloc(rows * functions, sizeof *of), *to = of;
+    for (size_t i = 0, at = 0; i < rows; i++) {
+        if (part->class[i] < 0 || (held && !held[i])) continue;
+        if (class) class[at++] = part->class[i];
+        for (size_t k = 0; k < functions; k++) {
+            *to++ = margins[(k * rows + i) * (size_t)models + (size_t)model];
         }
     }
-    return best;
+    return of;
 }
 
 /* Returns the number of the first model with the fewest errors on the part, or on its rows in
@@ -328,7 +308,10 @@ static int choose_model(probe *p, const part *part, const bool *held, const fit_
     }
     r->valid_error = 100 * (double)wrong[best] / (double)rows;
     r->valid_rows = rows;
-    r->scale = find_scale(p, margins, part, held, best);
+    int16_t *class = mem_alloc(rows, sizeof *class);
+    r->valid_margin = margins_of(p, margins, part, held, best, p->models, class);
+    r->scale = calibrate(r->valid_margin, class, rows, p->functions);
+    free(class);
     free(margins);
     return best;
 }
@@ -437,8 +420,11 @@ void probe_result_free(probe_result *r) {
     for (int k = 0; r->names && k < r->classes; k++) free(r->names[k]);
     free(r->names);
     free(r->confusion);
+    free(r->valid_margin);
+    free(r->test_margin);
     r->names = NULL;
     r->confusion = NULL;
+    r->valid_margin = r->test_margin = NULL;
 }
 
 static bool predict(probe *p, error *err) {
@@ -454,6 +440,7 @@ static bool predict(probe *p, error *err) {
         p->prediction[i] = p->classes[said];
         if (test->class[i] >= 0) r->confusion[(size_t)test->class[i] * classes + (size_t)said]++;
     }
+    r->test_margin = margins_of(p, margins, test, NULL, 0, 1, NULL);
     free(margins);
     r->error = 100 * (double)wrong / (double)rows;
     find_majority(p, rows);

@@ -58,6 +58,8 @@ typedef struct probe_result {
     double seconds;
     double majority_error; /* of the class most frequent in train, for every document of test */
     size_t *confusion;     /* [classes][classes] documents of test: true class, then said class */
+    double *valid_margin;  /* [valid_rows][functions] by the fit that `valid_error` is of */
+    double *test_margin;   /* [test_rows][functions] */
     char **names;          /* [classes] */
 } probe_result;
 

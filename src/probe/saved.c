@@ -3,6 +3,7 @@
 #include "core/json.h"
 #include "core/memory.h"
 #include "core/number.h"
+#include "probe/calibration.h"
 
 #include <inttypes.h>
 #include <math.h>
@@ -180,31 +181,13 @@ int saved_top_units(const saved_probe *p, int64_t hidden, size_t *units, int cou
     return found;
 }
 
-void saved_probabilities(const double *margin, int models, double scale, double *probability) {
-    double total = 0;
-    for (int k = 0; k < models; k++) {
-        probability[k] = 1 / (1 + exp(-scale * margin[k]));
-        total += probability[k];
-    }
-    if (models == 1) {
-        probability[1] = probability[0];
-        probability[0] = 1 - probability[1];
-        return;
-    }
-    for (int k = 0; k < models; k++) {
-        probability[k] = total > 0 ? probability[k] / total : 1.0 / models;
-    }
-}
-
 int saved_apply(const saved_probe *p, const float *x, double *probability) {
     double margin[SAVED_MAX_CLASSES];
-    int best = 0;
     for (int k = 0; k < p->models; k++) {
         const double *w = p->weights + (size_t)k * (p->units + 1);
         margin[k] = w[p->units];
         for (size_t u = 0; u < p->units; u++) margin[k] += w[u] * x[u];
-        if (margin[k] > margin[best]) best = k;
     }
-    saved_probabilities(margin, p->models, p->scale, probability);
-    return p->models == 1 ? margin[0] > 0 : best;
+    margin_probabilities(margin, p->models, p->scale, probability);
+    return margin_class(margin, p->models);
 }

@@ -42,11 +42,6 @@ bool saved_check(const saved_probe *p, int64_t units, const char *checksum, cons
  * Leaves out units whose weights are all 0. Returns the number of units found. */
 int saved_top_units(const saved_probe *p, int64_t hidden, size_t *units, int count);
 
-/* Converts the margins [models] of a probe to the probabilities of its classes. Of two classes that
- * is the logistic function of scale x margin; of more, that of each function over the sum of
- * all. */
-void saved_probabilities(const double *margin, int models, double scale, double *probability);
-
 /* Computes the probability [classes] of each class for a document with features x [units]. Returns
  * the class of the largest margin. */
 int saved_apply(const saved_probe *p, const float *x, double *probability);

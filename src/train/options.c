@@ -49,8 +49,17 @@ const config_key option_keys[] = {
     {"data.exclude", CONFIG_LIST, AT(data.exclude), NULL, 0, 0, NULL,
      "files of documents that must not be trained or validated on; documents with the same text "
      "are left out", 0},
-    {"data.html_entities", CONFIG_BOOLEAN, AT(data.html_entities), "false", 0, 0, NULL,
+    {"data.html_entities", CONFIG_BOOLEAN, AT(data.reading.html_entities), "false", 0, 0, NULL,
      "whether HTML entities in documents are decoded", M},
+    {"data.text_column", CONFIG_STRING, AT(data.reading.text_column), NULL, 0, 0, NULL,
+     "column of a table that holds the texts; unset, it is found by usual names: text, review ...",
+     0},
+    {"data.label_column", CONFIG_STRING, AT(data.reading.label_column), NULL, 0, 0, NULL,
+     "column of a table that holds the labels; unset, it is found by usual names: label, class ...",
+     0},
+    {"data.class_folders", CONFIG_BOOLEAN, AT(data.reading.class_folders), "false", 0, 0, NULL,
+     "whether the files in a folder are documents, each of the class that its folder is named "
+     "after, and no raw text", 0},
     {"data.window", CONFIG_NUMBER, AT(data.window), NULL, 0, 1e15, NULL,
      "bytes of training text that all ranks together keep in memory, for text larger than the "
      "disk: files stay as they are, and documents are shuffled in pieces of this over 2 x "

@@ -5,6 +5,7 @@
 
 #include "core/config.h"
 #include "core/safetensors.h"
+#include "data/document.h"
 #include "model/model.h"
 
 typedef enum device_choice { DEVICE_AUTO, DEVICE_CPU, DEVICE_CUDA } device_choice;
@@ -24,8 +25,8 @@ typedef struct run_options {
 typedef struct data_options {
     config_list train, valid, exclude;
     double valid_fraction;
-    bool html_entities;
-    double window; /* bytes; 0: text is unpacked into a spool */
+    corpus_options reading; /* how documents are read */
+    double window;          /* bytes; 0: text is unpacked into a spool */
 } data_options;
 
 typedef struct train_options {

@@ -62,7 +62,7 @@ static bool read_data(trainer *tr, error *err) {
     if (tr->ranks && (reads_input(&d->train) || reads_input(&d->valid))) {
         return error_set(err, "data: ranks cannot share standard input: expected files");
     }
-    const corpus_options how = {.html_entities = d->html_entities};
+    const corpus_options how = d->reading;
     int batch = (int)tr->o->train.batch, bptt = (int)tr->o->train.bptt;
     const bool in_place = d->window > 0;
     tr->train = in_place ? read_in_place(tr, &how, err)

@@ -252,7 +252,8 @@ static void tear_down(trainer *tr) {
     run_folder_end(&tr->run);
 }
 
-bool train(options *o, const char *folder, train_start start, train_result *result, error *err) {
+bool train_run(options *o, const char *folder, train_start start, train_result *result,
+               error *err) {
     trainer tr = {.o = o, .ranks = o->run.ranks};
     run_folder_begin(&tr.run, folder, start);
     stop_catch();

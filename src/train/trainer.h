@@ -18,6 +18,6 @@ typedef struct train_result {
     int signal; /* the signal that stopped the run, or 0 */
 } train_result;
 
-bool train(options *o, const char *folder, train_start start, train_result *result, error *err);
+bool train_run(options *o, const char *folder, train_start start, train_result *result, error *err);
 
 #endif

@@ -1,0 +1,166 @@
+#include "classify/classifier.h"
+
+#include "core/json.h"
+#include "core/memory.h"
+#include "core/number.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define CLASSIFIER_VERSION "1"
+
+enum { FIXED_ENTRIES = 9 };
+
+static void add_entry(metadata *entries, int *count, const char *key, const char *value) {
+    metadata *entry = &entries[(*count)++];
+    snprintf(entry->key, sizeof entry->key, "%s", key);
+    snprintf(entry->value, sizeof entry->value, "%s", value);
+}
+
+static void add_number(metadata *entries, int *count, const char *key, double value) {
+    char text[32];
+    json_format_number(text, value);
+    add_entry(entries, count, key, text);
+}
+
+bool classifier_write(const classifier *c, const char *folder, error *err) {
+    const ngrams *g = &c->ngrams;
+    metadata *entries = mem_alloc(FIXED_ENTRIES + (size_t)c->classes, sizeof *entries);
+    int count = 0;
+    add_entry(entries, &count, "format", "smallworld");
+    add_entry(entries, &count, "version", CLASSIFIER_VERSION);
+    add_entry(entries, &count, "kind", "classifier");
+    add_entry(entries, &count, "checkpoint", c->checkpoint);
+    add_entry(entries, &count, "html_entities", c->html_entities ? "true" : "false");
+    add_number(entries, &count, "share", c->share);
+    add_number(entries, &count, "C", g->cost);
+    add_number(entries, &count, "scale", g->scale);
+    add_number(entries, &count, "classes", c->classes);
+    for (int i = 0; i < c->classes; i++) {
+        char key[16];
+        snprintf(key, sizeof key, "class.%d", i);
+        add_entry(entries, &count, key, c->name[i]);
+    }
+    const tensor tensors[] = {{"intercepts", TENSOR_F64, 1, {g->functions}, g->intercepts},
+                              {"bucket", TENSOR_I32, 1, {g->count}, g->bucket},
+                              {"idf", TENSOR_F32, 1, {g->count}, g->idf},
+                              {"weights", TENSOR_F32, 2, {g->functions, g->count}, g->weights}};
+    char *path = mem_format("%s/" CLASSIFIER_FILE, folder);
+    const bool written = safetensors_write(path, tensors, 4, entries, count, err);
+    free(path);
+    free(entries);
+    return written;
+}
+
+static const char *entry(const classifier *c, const char *key) {
+    const char *value = safetensors_metadata(&c->file, key);
+    return value ? value : "";
+}
+
+/* The tensor of this type and shape; `columns` is 0 for a vector. */
+static const void *find(const classifier *c, const char *name, tensor_type type, int64_t rows,
+                        int64_t columns) {
+    const tensor *t = safetensors_find(&c->file, name);
+    if (!t || t->type != type || t->dimensions != (columns ? 2 : 1) || t->shape[0] != rows) {
+        return NULL;
+    }
+    return columns && t->shape[1] != columns ? NULL : t->data;
+}
+
+static bool are_finite(const float *x, int64_t count) {
+    for (int64_t i = 0; i < count; i++) {
+        if (!isfinite(x[i])) return false;
+    }
+    return true;
+}
+
+static bool check_ngrams(const ngrams *g) {
+    for (int64_t i = 0; i < g->count; i++) {
+        if (g->bucket[i] < (i ? g->bucket[i - 1] + 1 : 0) || g->bucket[i] >= NGRAM_BUCKETS) {
+            return false;
+        }
+    }
+    for (int f = 0; f < g->functions; f++) {
+        if (!isfinite(g->intercepts[f])) return false;
+    }
+    return are_finite(g->idf, g->count) && are_finite(g->weights, g->functions * g->count);
+}
+
+/* Whether sizes agree, every number is one and finite, and the checkpoint lies in the folder. */
+static bool parse(classifier *c) {
+    ngrams *g = &c->ngrams;
+    const tensor *buckets = safetensors_find(&c->file, "bucket");
+    int64_t classes;
+    if (!buckets || buckets->dimensions != 1 || !number_integer(entry(c, "classes"), &classes) ||
+        classes < 2 || classes > DATASET_MAX_CLASSES) {
+        return false;
+    }
+    c->classes = (int)classes;
+    g->functions = classes == 2 ? 1 : (int)classes;
+    g->count = buckets->shape[0];
+    g->bucket = find(c, "bucket", TENSOR_I32, g->count, 0);
+    g->idf = find(c, "idf", TENSOR_F32, g->count, 0);
+    g->weights = find(c, "weights", TENSOR_F32, g->functions, g->count);
+    g->intercepts = find(c, "intercepts", TENSOR_F64, g->functions, 0);
+    if (g->count < 1 || g->count > NGRAM_BUCKETS || !g->bucket || !g->idf || !g->weights ||
+        !g->intercepts || !check_ngrams(g)) {
+        return false;
+    }
+    for (int i = 0; i < c->classes; i++) {
+        char key[16];
+        snprintf(key, sizeof key, "class.%d", i);
+        c->name[i] = safetensors_metadata(&c->file, key);
+        if (!c->name[i]) return false;
+    }
+    c->checkpoint = entry(c, "checkpoint");
+    c->html_entities = strcmp(entry(c, "html_entities"), "true") == 0;
+    return number_real(entry(c, "C"), &g->cost) && number_real(entry(c, "scale"), &g->scale) &&
+           g->scale > 0 && number_real(entry(c, "share"), &c->share) && c->share >= 0 &&
+           c->share <= 1 && c->checkpoint[0] != '/' && !strstr(c->checkpoint, "..");
+}
+
+bool classifier_open(classifier *c, const char *folder, error *err) {
+    char *path = mem_format("%s/" CLASSIFIER_FILE, folder);
+    *c = (classifier){0};
+    bool opened = safetensors_open(&c->file, path, err);
+    if (opened) {
+        if (strcmp(entry(c, "format"), "smallworld") != 0 ||
+            strcmp(entry(c, "kind"), "classifier") != 0) {
+            opened = error_set(err, "%s: not a classifier; smallworld classify writes one", path);
+        } else if (strcmp(entry(c, "version"), CLASSIFIER_VERSION) != 0) {
+            opened = error_set(err, "%s: has format version %s, but this program reads version %s",
+                               path, entry(c, "version"), CLASSIFIER_VERSION);
+        } else {
+            opened =
+                parse(c) || error_set(err, "%s: corrupt: its tensors or classes disagree", path);
+        }
+        if (!opened) classifier_close(c);
+    }
+    free(path);
+    return opened;
+}
+
+void classifier_close(classifier *c) {
+    safetensors_close(&c->file);
+}
+
+int classifier_join(int classes, const double *by_ngrams, const double *by_features, double share,
+                    double *probability) {
+    double total = 0, most = -INFINITY;
+    int best = 0;
+    for (int k = 0; k < classes; k++) {
+        double sum = 0; /* `probability` may be one of the two */
+        if (share < 1) sum += (1 - share) * log(fmax(by_ngrams[k], 1e-300));
+        if (share > 0) sum += share * log(fmax(by_features[k], 1e-300));
+        probability[k] = sum;
+        if (sum > most) {
+            most = sum;
+            best = k;
+        }
+    }
+    for (int k = 0; k < classes; k++) total += probability[k] = exp(probability[k] - most);
+    for (int k = 0; k < classes; k++) probability[k] /= total;
+    return best;
+}

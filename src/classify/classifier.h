@@ -1,0 +1,38 @@
+/* A saved classifier of documents, in a folder that `smallworld classify` makes:
+ *
+ *   classifier.safetensors      the n-grams' model, the classes, and how much the features count
+ *   probe.probe.safetensors     the probe on the features (probe/saved.h)
+ *   the checkpoint that makes the features, at a path that the first file names
+ *
+ * The tensors are bucket int32 [count], idf float32 [count], weights float32 [functions][count] and
+ * intercepts float64 [functions]; see ngrams.h. */
+#ifndef SMALLWORLD_CLASSIFY_CLASSIFIER_H
+#define SMALLWORLD_CLASSIFY_CLASSIFIER_H
+
+#include "classify/ngrams.h"
+#include "core/safetensors.h"
+#include "probe/dataset.h"
+
+#define CLASSIFIER_FILE  "classifier.safetensors"
+#define CLASSIFIER_PROBE "probe" /* prefix of the probe's files */
+
+typedef struct classifier {
+    safetensors file; /* the open file, which holds all else */
+    ngrams ngrams;
+    int classes;
+    const char *name[DATASET_MAX_CLASSES];
+    double share; /* of the features in log-probabilities: 0 n-grams alone, 1 they alone */
+    const char *checkpoint; /* relative to the folder */
+    bool html_entities;     /* corpus_options of its documents */
+} classifier;
+
+bool classifier_write(const classifier *c, const char *folder, error *err);
+bool classifier_open(classifier *c, const char *folder, error *err);
+void classifier_close(classifier *c);
+
+/* Joins two opinions on a document: the probability [classes] in proportion to
+ * by_ngrams^(1 - share) by_features^share. Returns the likeliest class, the first of equal ones. */
+int classifier_join(int classes, const double *by_ngrams, const double *by_features, double share,
+                    double *probability);
+
+#endif

@@ -1,0 +1,359 @@
+#include "classify/ngrams.h"
+
+#include "core/log.h"
+#include "core/memory.h"
+#include "probe/calibration.h"
+
+#include <linear.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum {
+    HALF = NGRAM_BUCKETS / 2, /* words hash to the first half, pieces to the second */
+    SHORTEST = 2,
+    LONGEST = 5, /* bytes of a piece */
+    COSTS = 5,
+    MOST_NODES = 1 << 28 /* features of all documents that are fitted: 4 GiB in LIBLINEAR's form */
+};
+
+static const double costs[COSTS] = {0.5, 2, 8, 32, 128};
+
+/* --------------------------------------------------------------------------------- documents */
+
+/* How often each bucket occurs in a document. */
+typedef struct counts {
+    uint16_t *count; /* [NGRAM_BUCKETS] */
+    int32_t *seen;   /* [NGRAM_BUCKETS] those that occur */
+    int distinct;
+} counts;
+
+static void counts_begin(counts *k) {
+    k->count = mem_alloc(NGRAM_BUCKETS, sizeof *k->count);
+    k->seen = mem_alloc(NGRAM_BUCKETS, sizeof *k->seen);
+    k->distinct = 0;
+}
+
+static void counts_end(counts *k) {
+    free(k->count);
+    free(k->seen);
+}
+
+static void counts_clear(counts *k) {
+    for (int i = 0; i < k->distinct; i++) k->count[k->seen[i]] = 0;
+    k->distinct = 0;
+}
+
+static void add(counts *k, uint64_t hash, int half) {
+    hash *= 0x9E3779B97F4A7C15; /* spreads it over the upper bits */
+    const int32_t bucket = half * HALF + (int32_t)(hash >> 40) % HALF;
+    if (k->count[bucket] == 0) k->seen[k->distinct++] = bucket;
+    if (k->count[bucket] < UINT16_MAX) k->count[bucket]++;
+}
+
+static bool in_word(uint8_t byte) {
+    const uint8_t lower = byte | 0x20;
+    return byte > 127 || (lower >= 'a' && lower <= 'z') || (byte >= '0' && byte <= '9') ||
+           byte == '\'';
+}
+
+/* Adds a document's words and pairs of words. */
+static void add_words(counts *k, const uint8_t *text, size_t length) {
+    uint64_t before = 0;
+    for (size_t i = 0; i < length; i++) {
+        if (!in_word(text[i])) continue;
+        uint64_t word = hash_start;
+        for (; i < length && in_word(text[i]); i++) {
+            const uint8_t byte = text[i] >= 'A' && text[i] <= 'Z' ? text[i] | 0x20 : text[i];
+            word = hash_bytes(word, &byte, 1);
+        }
+        add(k, word, 0);
+        if (before) add(k, hash_bytes(word, (const uint8_t *)&before, sizeof before), 0);
+        before = word;
+    }
+}
+
+static void count_document(counts *k, const uint8_t *text, size_t length) {
+    if (length > NGRAM_BYTES) length = NGRAM_BYTES;
+    counts_clear(k);
+    add_words(k, text, length);
+    for (size_t i = 0; i < length; i++) {
+        uint64_t piece = hash_start;
+        for (size_t n = 1; n <= LONGEST && i + n <= length; n++) {
+            piece = hash_bytes(piece, text + i + n - 1, 1);
+            if (n >= SHORTEST) add(k, piece, 1);
+        }
+    }
+}
+
+const uint8_t *ngram_text(const corpus *c, size_t number, size_t *length) {
+    const document *d = &c->documents[number];
+    *length = d->raw ? d->length : d->length - DOCUMENT_FRAME;
+    return c->bytes + d->offset + (d->raw ? 0 : 2);
+}
+
+/* The features that occur in a corpus. */
+typedef struct vocabulary {
+    int32_t *feature; /* [NGRAM_BUCKETS] its number, or -1 */
+    int32_t *bucket;  /* [count] */
+    float *idf;       /* [count] */
+    int64_t count;
+} vocabulary;
+
+/* The values of a counted document's features, by `take`. */
+static void each_value(const counts *k, const int32_t *feature, const float *idf,
+                       void (*take)(void *to, int32_t feature, double value), void *to) {
+    double square[2] = {0};
+    for (int pass = 0; pass < 2; pass++) {
+        for (int i = 0; i < k->distinct; i++) {
+            const int32_t bucket = k->seen[i], number = feature[bucket];
+            if (number < 0) continue;
+            const double value = (1 + log(k->count[bucket])) * (double)idf[number];
+            double *of = &square[bucket / HALF];
+            if (pass == 0) {
+                *of += value * value;
+            } else {
+                take(to, number, value * sqrt(0.5 / *of));
+            }
+        }
+    }
+}
+
+static void find_vocabulary(vocabulary *v, counts *k, const corpus *c, const int16_t *class) {
+    int32_t *documents = mem_alloc(NGRAM_BUCKETS, sizeof *documents);
+    int64_t rows = 0;
+    for (size_t i = 0; i < c->count; i++) {
+        size_t length;
+        const uint8_t *text = ngram_text(c, i, &length);
+        if (class[i] < 0) continue;
+        count_document(k, text, length);
+        for (int j = 0; j < k->distinct; j++) documents[k->seen[j]]++;
+        rows++;
+    }
+    v->feature = mem_alloc(NGRAM_BUCKETS, sizeof *v->feature);
+    v->bucket = mem_alloc(NGRAM_BUCKETS, sizeof *v->bucket);
+    v->idf = mem_alloc(NGRAM_BUCKETS, sizeof *v->idf);
+    v->count = 0;
+    for (int32_t b = 0; b < NGRAM_BUCKETS; b++) {
+        v->feature[b] = documents[b] > 1 ? (int32_t)v->count : -1;
+        if (documents[b] < 2) continue;
+        v->bucket[v->count] = b;
+        v->idf[v->count++] = (float)log(1 + (double)rows / documents[b]);
+    }
+    free(documents);
+}
+
+/* --------------------------------------------------------------------------------------- fit */
+
+/* The rows of the corpus in LIBLINEAR's form. */
+typedef struct rows {
+    struct feature_node *nodes;
+    size_t used, room;
+    size_t *start;  /* [count] */
+    int16_t *class; /* [count] */
+    bool *held;     /* [count] */
+    int count;
+} rows;
+
+static void add_node(void *to, int32_t feature, double value) {
+    rows *r = to;
+    r->nodes = mem_grow(r->nodes, &r->room, r->used + 1, sizeof *r->nodes);
+    r->nodes[r->used++] = (struct feature_node){feature + 1, value};
+}
+
+/* Each row ends with the feature of the intercept, which is always 1, and a mark. */
+static void make_rows(rows *r, counts *k, const vocabulary *v, const corpus *c,
+                      const int16_t *class, const bool *held) {
+    *r = (rows){.start = mem_alloc(c->count, sizeof *r->start),
+                .class = mem_alloc(c->count, sizeof *r->class),
+                .held = mem_alloc(c->count, sizeof *r->held)};
+    for (size_t i = 0; i < c->count; i++) {
+        size_t length;
+        const uint8_t *text = ngram_text(c, i, &length);
+        if (class[i] < 0) continue;
+        if (r->used > MOST_NODES && !held[i]) continue;
+        count_document(k, text, length);
+        r->start[r->count] = r->used;
+        r->class[r->count] = class[i];
+        r->held[r->count++] = held[i];
+        each_value(k, v->feature, v->idf, add_node, r);
+        add_node(r, (int32_t)v->count, 1);
+        add_node(r, -2, 0);
+    }
+    if (r->used > MOST_NODES) log_warning("n-grams are fitted on the first %d documents", r->count);
+}
+
+static void free_rows(rows *r) {
+    free(r->nodes);
+    free(r->start);
+    free(r->class);
+    free(r->held);
+}
+
+static void say_nothing(const char *text) {
+    (void)text;
+}
+
+/* Fits one function on all rows, or on those that are not held: w [features + 1]. */
+static void fit_function(const rows *r, int64_t features, bool all, int positive, double cost,
+                         double *w) {
+    double *sign = mem_alloc((size_t)r->count, sizeof *sign);
+    struct feature_node **x = mem_alloc((size_t)r->count, sizeof *x);
+    struct problem problem = {.n = (int)features + 1, .y = sign, .x = x, .bias = 1};
+    for (int i = 0; i < r->count; i++) {
+        if (r->held[i] && !all) continue;
+        sign[problem.l] = r->class[i] == positive ? 1 : -1;
+        x[problem.l++] = r->nodes + r->start[i];
+    }
+    struct parameter how = {.solver_type = L2R_LR, .eps = 0.01, .C = cost};
+    struct model *fitted = train(&problem, &how);
+    const int side = fitted->label[0]; /* on which its margins are positive */
+    for (int64_t j = 0; j <= features; j++) w[j] = side * fitted->w[j];
+    free_and_destroy_model(&fitted);
+    free(sign);
+    free(x);
+}
+
+static double margin_of(const struct feature_node *x, const double *w) {
+    double margin = 0;
+    for (; x->index >= 0; x++) margin += w[x->index - 1] * x->value;
+    return margin;
+}
+
+/* The margins [held rows][functions] of the functions w [functions][features + 1]. */
+static double *held_margins(const rows *r, const double *w, int64_t features, int functions) {
+    double *margin = mem_alloc((size_t)r->count * (size_t)functions, sizeof *margin), *to = margin;
+    for (int i = 0; i < r->count; i++) {
+        for (int f = 0; r->held[i] && f < functions; f++) {
+            *to++ = margin_of(r->nodes + r->start[i], w + f * (features + 1));
+        }
+    }
+    return margin;
+}
+
+/* Chooses C; the margins of the chosen fit on held rows go to `best_margin`. */
+static void choose_cost(ngrams *g, const rows *r, double **best_margin) {
+    const int64_t length = g->count + 1, functions = g->functions;
+    double *w = mem_alloc((size_t)(COSTS * functions * length), sizeof *w);
+#pragma omp parallel for schedule(dynamic)
+    for (int64_t i = 0; i < COSTS * functions; i++) {
+        const int f = (int)(i % functions), positive = functions == 1 ? 1 : f;
+        fit_function(r, g->count, false, positive, costs[i / functions], w + i * length);
+    }
+    int16_t *class = mem_alloc((size_t)r->count, sizeof *class);
+    size_t held = 0, least = SIZE_MAX;
+    for (int i = 0; i < r->count; i++) {
+        if (r->held[i]) class[held++] = r->class[i];
+    }
+    *best_margin = NULL;
+    for (int k = 0; k < COSTS; k++) {
+        double *margin = held_margins(r, w + k * functions * length, g->count, g->functions);
+        size_t wrong = 0;
+        for (size_t i = 0; i < held; i++) {
+            wrong += margin_class(margin + i * (size_t)functions, g->functions) != class[i];
+        }
+        log_line("n-grams, C = %g: validation error %.2f %%", costs[k],
+                 100 * (double)wrong / (double)held);
+        if (wrong < least) {
+            double *other = *best_margin;
+            least = wrong;
+            g->cost = costs[k];
+            *best_margin = margin;
+            margin = other;
+        }
+        free(margin);
+    }
+    g->scale = calibrate(*best_margin, class, held, g->functions);
+    free(class);
+    free(w);
+}
+
+/* Fits the chosen C on all rows. */
+static void fit_all(ngrams *g, const rows *r) {
+    const int64_t length = g->count + 1;
+    float *weights = mem_alloc((size_t)(g->functions * g->count), sizeof *weights);
+    double *intercepts = mem_alloc((size_t)g->functions, sizeof *intercepts);
+    double *w = mem_alloc((size_t)(g->functions * length), sizeof *w);
+#pragma omp parallel for schedule(dynamic)
+    for (int f = 0; f < g->functions; f++) {
+        const int positive = g->functions == 1 ? 1 : f;
+        double *of = w + f * length;
+        fit_function(r, g->count, true, positive, g->cost, of);
+        for (int64_t j = 0; j < g->count; j++) weights[f * g->count + j] = (float)of[j];
+        intercepts[f] = of[g->count];
+    }
+    free(w);
+    g->weights = weights;
+    g->intercepts = intercepts;
+}
+
+bool ngrams_fit(ngrams *g, const corpus *c, const int16_t *class, int classes, const bool *held,
+                double **valid_margin, error *err) {
+    vocabulary v;
+    counts k;
+    rows r;
+    counts_begin(&k);
+    find_vocabulary(&v, &k, c, class);
+    *g = (ngrams){classes == 2 ? 1 : classes, v.count, v.bucket, v.idf, NULL, NULL, 0, 0};
+    const bool found = v.count > 0;
+    if (found) {
+        set_print_string_function(say_nothing);
+        make_rows(&r, &k, &v, c, class, held);
+        choose_cost(g, &r, valid_margin);
+        fit_all(g, &r);
+        free_rows(&r);
+    }
+    free(v.feature);
+    counts_end(&k);
+    if (found) return true;
+    ngrams_free(g);
+    return error_set(err, "the documents have no word or piece of text in common");
+}
+
+void ngrams_free(ngrams *g) {
+    free((void *)(uintptr_t)g->bucket);
+    free((void *)(uintptr_t)g->idf);
+    free((void *)(uintptr_t)g->weights);
+    free((void *)(uintptr_t)g->intercepts);
+    *g = (ngrams){0};
+}
+
+/* ------------------------------------------------------------------------------------- apply */
+
+struct ngram_reader {
+    const ngrams *g;
+    int32_t *feature; /* [NGRAM_BUCKETS] its number, or -1 */
+    counts counts;
+    double *margin; /* of this document */
+};
+
+ngram_reader *ngram_reader_create(const ngrams *g) {
+    ngram_reader *r = mem_alloc(1, sizeof *r);
+    r->g = g;
+    r->feature = mem_alloc(NGRAM_BUCKETS, sizeof *r->feature);
+    memset(r->feature, 0xFF, NGRAM_BUCKETS * sizeof *r->feature);
+    for (int64_t j = 0; j < g->count; j++) r->feature[g->bucket[j]] = (int32_t)j;
+    counts_begin(&r->counts);
+    return r;
+}
+
+void ngram_reader_free(ngram_reader *r) {
+    if (!r) return;
+    counts_end(&r->counts);
+    free(r->feature);
+    free(r);
+}
+
+static void add_value(void *to, int32_t feature, double value) {
+    ngram_reader *r = to;
+    for (int f = 0; f < r->g->functions; f++) {
+        r->margin[f] += (double)r->g->weights[f * r->g->count + feature] * value;
+    }
+}
+
+void ngram_reader_apply(ngram_reader *r, const uint8_t *text, size_t length, double *margin) {
+    for (int f = 0; f < r->g->functions; f++) margin[f] = r->g->intercepts[f];
+    r->margin = margin;
+    count_document(&r->counts, text, length);
+    each_value(&r->counts, r->feature, r->g->idf, add_value, r);
+}

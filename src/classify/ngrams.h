@@ -1,0 +1,47 @@
+/* The honest baseline of text classification: l2 logistic regression on hashed n-grams, fitted by
+ * LIBLINEAR (Fan et al., JMLR 2008).
+ *
+ * Features are the words of a document, its pairs of words, and its pieces of two to five bytes.
+ * Words are runs of letters, digits, apostrophes and bytes above 127, in lower case. A feature that
+ * occurs k times has the value (1 + log k) log(1 + documents / documents that have it); the values
+ * of words, and those of pieces, have length 1/sqrt(2) each. Features of a single document, and
+ * what follows a document's first 16 KiB, are left out. */
+#ifndef SMALLWORLD_CLASSIFY_NGRAMS_H
+#define SMALLWORLD_CLASSIFY_NGRAMS_H
+
+#include "data/corpus.h"
+
+enum { NGRAM_BUCKETS = 1 << 20, NGRAM_BYTES = 1 << 14 };
+
+/* A fitted model. Two classes have one function, whose sign decides; more have one each, for that
+ * class against the rest. */
+typedef struct ngrams {
+    int functions;
+    int64_t count;         /* features */
+    const int32_t *bucket; /* [count] their hashes, ascending */
+    const float *idf;      /* [count] */
+    const float *weights;  /* [functions][count] */
+    const double *intercepts;
+    double cost;  /* C */
+    double scale; /* of margins: see saved_probe.scale */
+} ngrams;
+
+/* Fits the labelled rows of a corpus: class [rows], -1 for those left out. C is chosen by the
+ * errors on the rows of `held`, then fitted on all; `valid_margin` [held rows][functions], which
+ * the caller frees, are the margins of the former fit. Refuses documents that have nothing in
+ * common. The caller frees the arrays by ngrams_free. */
+bool ngrams_fit(ngrams *g, const corpus *c, const int16_t *class, int classes, const bool *held,
+                double **valid_margin, error *err);
+void ngrams_free(ngrams *g);
+
+/* Computes the margins [functions] of documents. One call after the other; made for one model. */
+typedef struct ngram_reader ngram_reader;
+
+ngram_reader *ngram_reader_create(const ngrams *g);
+void ngram_reader_free(ngram_reader *r);
+void ngram_reader_apply(ngram_reader *r, const uint8_t *text, size_t length, double *margin);
+
+/* The text of a document without its frame. */
+const uint8_t *ngram_text(const corpus *c, size_t document, size_t *length);
+
+#endif

@@ -1,0 +1,715 @@
+/* smallworld classify: from labelled documents to a classifier, beside an n-gram baseline. */
+#include "classify/classifier.h"
+#include "cmd/cli.h"
+#include "core/file.h"
+#include "core/log.h"
+#include "core/memory.h"
+#include "core/utf8.h"
+#include "page/classified.h"
+#include "probe/calibration.h"
+#include "probe/probe.h"
+#include "train/defaults.h"
+#include "train/trainer.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum {
+    HELD_OUT_PERCENT = 20, /* for testing, without --test */
+    SHARES = 8,            /* the steps in which the features' share is tried */
+    MISTAKES = 20,
+    SHOWN = 4, /* mistakes that are coloured */
+    SHOWN_BYTES = 8000,
+    SHOWN_UNITS = 8,
+    STREAMS = 16
+};
+
+typedef struct arguments {
+    cli_model model;
+    cli_columns columns;
+    const char *train, *test, *given, *out; /* given: a run or checkpoint */
+    double minutes;
+    bool json;
+} arguments;
+
+enum { KEY_TRAIN = 1, KEY_TEST, KEY_MODEL, KEY_MINUTES, KEY_OUT, KEY_JSON };
+
+static const struct argp_option option_table[] = {
+    {"train", KEY_TRAIN, "FILE", 0,
+     "Labelled documents: .csv or .jsonl with a column of texts and one of labels, .tsv with a "
+     "line LABEL<TAB>TEXT each, fastText's lines as .ft.txt, or a folder with a folder of files "
+     "for each class",
+     0},
+    {"test", KEY_TEST, "FILE", 0,
+     "Labelled documents to measure errors on; default: a fifth of the others, chosen by a hash of "
+     "the text",
+     0},
+    {"model", KEY_MODEL, "RUN|CHECKPOINT", 0,
+     "Model whose features to use; default: one is trained on the documents' text first", 0},
+    {"minutes", KEY_MINUTES, "N", 0, "Minutes to train that model for; default 10", 0},
+    {"out", KEY_OUT, "DIR", 0, "Folder for the classifier, its page and its table", 0},
+    CLI_JSON(KEY_JSON),
+    {0},
+};
+
+static error_t parse(int key, char *text, struct argp_state *state) {
+    arguments *a = state->input;
+    switch (key) {
+    case KEY_TRAIN: a->train = text; return 0;
+    case KEY_TEST: a->test = text; return 0;
+    case KEY_MODEL: a->given = text; return 0;
+    case KEY_MINUTES: a->minutes = cli_number(state, "--minutes", text, 0.01, 1e6); return 0;
+    case KEY_OUT: a->out = text; return 0;
+    case KEY_JSON: a->json = true; return 0;
+    case ARGP_KEY_INIT:
+        state->child_inputs[0] = &a->columns;
+        state->child_inputs[1] = &a->model;
+        return 0;
+    case ARGP_KEY_ARG: cli_refuse(state, "unexpected argument '%s'", text); return 0;
+    case ARGP_KEY_END:
+        if (!a->train) cli_refuse(state, "expected --train FILE");
+        if (!a->out || !*a->out) cli_refuse(state, "expected --out DIR");
+        return 0;
+    default: return ARGP_ERR_UNKNOWN;
+    }
+}
+
+/* ---------------------------------------------------------------------------------- documents */
+
+/* Documents and their classes. */
+typedef struct part {
+    corpus *texts;
+    int16_t *class; /* [texts->count] -1: unlabelled */
+    size_t labelled;
+} part;
+
+typedef struct classes {
+    char *name[DATASET_MAX_CLASSES];
+    int32_t label[DATASET_MAX_CLASSES]; /* as the training documents have it */
+    int count;
+} classes;
+
+static int by_number(const void *a, const void *b) {
+    const int32_t x = *(const int32_t *)a, y = *(const int32_t *)b;
+    return (x > y) - (x < y);
+}
+
+static bool has_label(const document *d) {
+    return !d->raw && d->label != UNLABELLED;
+}
+
+/* Finds the classes of labelled documents, in the order in which a probe has them. */
+static bool find_classes(classes *k, const corpus *c, const char *path, error *err) {
+    for (size_t i = 0; i < c->count; i++) {
+        const document *d = &c->documents[i];
+        int at = 0;
+        if (!has_label(d)) continue;
+        while (at < k->count && k->label[at] != d->label) at++;
+        if (at < k->count) continue;
+        if (k->count == DATASET_MAX_CLASSES) {
+            return error_set(err, "%s: more than %d different labels", path, DATASET_MAX_CLASSES);
+        }
+        k->label[k->count++] = d->label;
+    }
+    if (k->count < 2) {
+        return error_set(err, "%s: expected documents of two classes or more, found %s", path,
+                         k->count ? "one" : "no label");
+    }
+    qsort(k->label, (size_t)k->count, sizeof *k->label, by_number);
+    for (int i = 0; i < k->count; i++) {
+        k->name[i] = c->names ? mem_string(c->names[k->label[i]]) : mem_format("%d", k->label[i]);
+    }
+    return true;
+}
+
+/* The name of a document's label. `text` has room for 16 bytes. */
+static const char *label_name(const corpus *c, const document *d, char *text) {
+    if (c->names) return c->names[d->label];
+    snprintf(text, 16, "%d", d->label);
+    return text;
+}
+
+/* Finds the class of each document. */
+static bool find_class(part *p, const classes *k, const char *path, const char *train, error *err) {
+    const corpus *c = p->texts;
+    p->class = mem_alloc(c->count, sizeof *p->class);
+    for (size_t i = 0; i < c->count; i++) {
+        const document *d = &c->documents[i];
+        char text[16];
+        int at = 0;
+        p->class[i] = -1;
+        if (!has_label(d)) continue;
+        const char *name = label_name(c, d, text);
+        while (at < k->count && strcmp(k->name[at], name) != 0) at++;
+        if (at == k->count) {
+            return error_set(err, "%s: label '%s' is not among those of %s", path, name, train);
+        }
+        p->class[i] = (int16_t)at;
+        p->labelled++;
+    }
+    return p->labelled > 0 || error_set(err, "%s: expected labelled documents", path);
+}
+
+/* ----------------------------------------------------------------------------------- opinions */
+
+/* Probabilities of documents' classes, and whether the likeliest is wrong. */
+typedef struct opinions {
+    size_t rows;
+    double *probability; /* [rows][classes] */
+    int *said;           /* [rows] */
+    size_t wrong;
+} opinions;
+
+static void opinions_begin(opinions *o, size_t rows, int classes) {
+    *o = (opinions){.rows = rows};
+    o->probability = mem_alloc(rows * (size_t)classes, sizeof *o->probability);
+    o->said = mem_alloc(rows, sizeof *o->said);
+}
+
+static void opinions_end(opinions *o) {
+    free(o->probability);
+    free(o->said);
+}
+
+/* From margins [rows][functions]. `class` [rows] is the truth. */
+static void take_margins(opinions *o, const double *margin, size_t rows, int classes, double scale,
+                         const int16_t *class) {
+    const int functions = classes == 2 ? 1 : classes;
+    opinions_begin(o, rows, classes);
+    for (size_t i = 0; i < rows; i++) {
+        const double *of = margin + i * (size_t)functions;
+        margin_probabilities(of, functions, scale, o->probability + i * (size_t)classes);
+        o->said[i] = margin_class(of, functions);
+        o->wrong += o->said[i] != class[i];
+    }
+}
+
+static void join(opinions *o, const opinions *by_ngrams, const opinions *by_features, int classes,
+                 double share, const int16_t *class) {
+    opinions_begin(o, by_ngrams->rows, classes);
+    for (size_t i = 0; i < o->rows; i++) {
+        const size_t at = i * (size_t)classes;
+        o->said[i] = classifier_join(classes, by_ngrams->probability + at,
+                                     by_features->probability + at, share, o->probability + at);
+        o->wrong += o->said[i] != class[i];
+    }
+}
+
+/* The probability, by McNemar's exact test, that two that err equally often differ at least so
+ * much. */
+static double mcnemar(const opinions *a, const opinions *b, const int16_t *class) {
+    int64_t only_a = 0, only_b = 0;
+    for (size_t i = 0; i < a->rows; i++) {
+        const bool wrong_a = a->said[i] != class[i], wrong_b = b->said[i] != class[i];
+        only_a += wrong_a && !wrong_b;
+        only_b += wrong_b && !wrong_a;
+    }
+    const int64_t n = only_a + only_b, least = only_a < only_b ? only_a : only_b;
+    double tail = 0;
+    for (int64_t k = 0; k <= least; k++) {
+        tail += exp(lgamma((double)n + 1) - lgamma((double)k + 1) - lgamma((double)(n - k) + 1) -
+                    (double)n * log(2));
+    }
+    return fmin(1, 2 * tail);
+}
+
+/* --------------------------------------------------------------------------------- classifying */
+
+enum { BY_NGRAMS, BY_FEATURES, BY_BOTH, WAYS };
+
+static const char *const way_names[WAYS] = {"n-grams", "features", "n-grams and features"};
+
+typedef struct work {
+    const arguments *a;
+    char *checkpoint, *saved_as; /* its path; and the one below the folder */
+    cli_loaded loaded;
+    bool is_open;
+    part train, test;
+    classes classes;
+    int16_t *train_class, *test_class, *valid_class; /* of labelled rows, in order */
+    size_t valid_rows;
+    ngrams ngrams;
+    probe_result probed;
+    double *valid_margin, *test_margin; /* of the n-grams */
+    opinions valid[WAYS], tested[WAYS];
+    double share; /* of the features in BY_BOTH */
+    int way;      /* the chosen one */
+    double commonest_error, p_value;
+} work;
+
+/* Reads the documents and, without --test, holds a fifth out. */
+static bool read_documents(work *w, error *err) {
+    const arguments *a = w->a;
+    corpus_options how = {.text_column = a->columns.text, .label_column = a->columns.label};
+    if (w->is_open) how = cli_reading(&a->columns, &w->loaded.checkpoint.options);
+    how.class_folders = true;
+    char *train = (char *)(uintptr_t)a->train, *test = (char *)(uintptr_t)a->test;
+    w->train.texts = corpus_read(&train, 1, &how, err);
+    if (!w->train.texts || !find_classes(&w->classes, w->train.texts, a->train, err)) return false;
+    w->test.texts = test ? corpus_read(&test, 1, &how, err)
+                         : corpus_split(w->train.texts, HELD_OUT_PERCENT / 100.0);
+    return w->test.texts && find_class(&w->train, &w->classes, a->train, a->train, err) &&
+           find_class(&w->test, &w->classes, test ? test : a->train, a->train, err);
+}
+
+static bool assign(options *o, const char *key, const char *value, error *err) {
+    char *text;
+    size_t size;
+    if (!value) return true;
+    FILE *out = mem_stream(&text, &size);
+    fprintf(out, "%s=", key);
+    config_write_string(value, out);
+    mem_stream_end(out);
+    const bool set = config_assign(&o->config, text, err);
+    free(text);
+    return set;
+}
+
+/* Trains a model on the text of the training documents, or goes on with that. */
+static bool train_model(work *w, error *err) {
+    const arguments *a = w->a;
+    char *folder = mem_format("%s/run", a->out), *state = mem_format("%s/last.state", folder);
+    char *minutes = mem_format("train.minutes=%.17g", a->minutes), *files[] = {NULL};
+    char *held = mem_format("data.valid_fraction=%g", HELD_OUT_PERCENT / 100.0);
+    options o;
+    train_result trained;
+    files[0] = (char *)(uintptr_t)a->train;
+    options_begin(&o);
+    log_line("without --model, one is trained on the text for %g minutes", a->minutes);
+    bool done = cli_apply(&a->model, &o, err) && config_assign(&o.config, minutes, err);
+    /* The documents for testing are not read: the same hash tells them. */
+    if (done && !a->test) done = config_assign(&o.config, held, err);
+    done = done && assign(&o, "data.exclude", a->test, err) &&
+           config_assign(&o.config, "data.class_folders=true", err) &&
+           assign(&o, "data.text_column", a->columns.text, err) &&
+           assign(&o, "data.label_column", a->columns.label, err);
+    done = done && defaults_choose(&o, files, 1, err) && options_check(&o, err) &&
+           train_run(&o, folder, file_exists(state) ? TRAIN_RESUME : TRAIN_FRESH, &trained, err);
+    options_free(&o);
+    log_end();
+    if (done && trained.signal) done = error_set(err, "stopped; the same command goes on");
+    w->checkpoint = mem_format("%s/last.safetensors", folder);
+    w->saved_as = mem_string("run/last.safetensors");
+    free(held);
+    free(minutes);
+    free(state);
+    free(folder);
+    return done;
+}
+
+/* Copies a given checkpoint into the folder, so that the folder is all that predict needs. */
+static bool keep_checkpoint(work *w, error *err) {
+    if (w->saved_as) return true;
+    const file_map *map = &w->loaded.checkpoint.file.map;
+    char *path = mem_format("%s/model.safetensors", w->a->out);
+    file_writer writer;
+    w->saved_as = mem_string("model.safetensors");
+    bool done = file_begin(&writer, path, err);
+    if (done) {
+        done = file_write(&writer, map->bytes, map->size, err);
+        if (done) {
+            done = file_commit(&writer, err);
+        } else {
+            file_abort(&writer);
+        }
+    }
+    free(path);
+    return done;
+}
+
+/* Gathers the classes of labelled rows, of all or of those in `held`. Returns their number. */
+static size_t gather(const part *p, const bool *held, int16_t **class) {
+    size_t rows = 0;
+    *class = mem_alloc(p->texts->count, sizeof **class);
+    for (size_t i = 0; i < p->texts->count; i++) {
+        if (p->class[i] >= 0 && (!held || held[i])) (*class)[rows++] = p->class[i];
+    }
+    return rows;
+}
+
+/* The n-grams' margins of the labelled test documents. */
+static double *apply_ngrams(const ngrams *g, const part *p) {
+    double *margin = mem_alloc(p->labelled * (size_t)g->functions, sizeof *margin), *to = margin;
+    ngram_reader *r = ngram_reader_create(g);
+    for (size_t i = 0; i < p->texts->count; i++) {
+        size_t length;
+        const uint8_t *text = ngram_text(p->texts, i, &length);
+        if (p->class[i] < 0) continue;
+        ngram_reader_apply(r, text, length, to);
+        to += g->functions;
+    }
+    ngram_reader_free(r);
+    return margin;
+}
+
+/* Fits n-grams, with the same rows held out as the probe will have. */
+static bool fit_ngrams(work *w, error *err) {
+    const size_t rows = w->train.texts->count;
+    bool *held = mem_alloc(rows, sizeof *held);
+    bool done = probe_split(w->train.class, rows, w->classes.count, 0, held) ||
+                error_set(err, "%s: expected at least two documents of each class", w->a->train);
+    if (done) {
+        gather(&w->train, NULL, &w->train_class);
+        gather(&w->test, NULL, &w->test_class);
+        w->valid_rows = gather(&w->train, held, &w->valid_class);
+        done = ngrams_fit(&w->ngrams, w->train.texts, w->train.class, w->classes.count, held,
+                          &w->valid_margin, err);
+    }
+    if (done) w->test_margin = apply_ngrams(&w->ngrams, &w->test);
+    free(held);
+    return done;
+}
+
+static bool extract(work *w, const part *p, const char *prefix, error *err) {
+    const feature_options how = {.pools = FEATURE_POOLS,
+                                 .format = FORMAT_NPY,
+                                 .progress = true,
+                                 .model = checkpoint_checksum(&w->loaded.checkpoint)};
+    feature_result made;
+    return features_extract(w->loaded.m, p->texts, &how, prefix, &made, err);
+}
+
+/* Features and a probe on them. The model stays, for the page. */
+static bool fit_features(work *w, error *err) {
+    char *train = mem_format("%s/train", w->a->out), *test = mem_format("%s/test", w->a->out);
+    char *out = mem_format("%s/" CLASSIFIER_PROBE, w->a->out);
+    const probe_options how = {
+        .train = train, .test = test, .out = out, .penalty = PENALTY_L2, .progress = true};
+    const cli_text any = {INT64_MAX, INT64_MAX / 2};
+    options o;
+    bool done = cli_make(&w->loaded, 0, FEATURES_STEPS, any, err) &&
+                extract(w, &w->train, train, err) && extract(w, &w->test, test, err);
+    options_begin(&o);
+    if (done && cli_apply(&w->a->model, &o, err)) {
+        o.run.precision = PRECISION_FP32; /* as probes are fitted */
+        backend *be = options_backend(&o.run, err);
+        done = be && probe_run(be, &how, &w->probed, err);
+        if (be) be->destroy(be);
+    }
+    options_free(&o);
+    free(out);
+    free(test);
+    free(train);
+    return done;
+}
+
+/* Judges each way and both together, and chooses by validation; of equals the simplest. */
+static void choose(work *w) {
+    const int classes = w->classes.count;
+    const probe_result *r = &w->probed;
+    take_margins(&w->valid[BY_NGRAMS], w->valid_margin, w->valid_rows, classes, w->ngrams.scale,
+                 w->valid_class);
+    take_margins(&w->valid[BY_FEATURES], r->valid_margin, w->valid_rows, classes, r->scale,
+                 w->valid_class);
+    take_margins(&w->tested[BY_NGRAMS], w->test_margin, w->test.labelled, classes, w->ngrams.scale,
+                 w->test_class);
+    take_margins(&w->tested[BY_FEATURES], r->test_margin, w->test.labelled, classes, r->scale,
+                 w->test_class);
+    opinions *best = &w->valid[BY_BOTH];
+    for (int k = 1; k < SHARES; k++) {
+        const double share = (double)k / SHARES;
+        opinions o;
+        join(&o, &w->valid[BY_NGRAMS], &w->valid[BY_FEATURES], classes, share, w->valid_class);
+        const bool nearer = fabs(share - 0.5) < fabs(w->share - 0.5);
+        if (!best->said || o.wrong < best->wrong || (o.wrong == best->wrong && nearer)) {
+            opinions before = *best;
+            *best = o;
+            w->share = share;
+            o = before;
+        }
+        opinions_end(&o);
+    }
+    join(&w->tested[BY_BOTH], &w->tested[BY_NGRAMS], &w->tested[BY_FEATURES], classes, w->share,
+         w->test_class);
+    for (int way = 1; way < WAYS; way++) {
+        if (w->valid[way].wrong < w->valid[w->way].wrong) w->way = way;
+    }
+    w->p_value = w->way == BY_NGRAMS
+                     ? NAN
+                     : mcnemar(&w->tested[w->way], &w->tested[BY_NGRAMS], w->test_class);
+    w->commonest_error = r->majority_error;
+}
+
+static double percent(size_t wrong, size_t rows) {
+    return 100 * (double)wrong / (double)rows;
+}
+
+static double deviation(double error, size_t rows) {
+    return sqrt(error * (100 - error) / (double)rows);
+}
+
+/* ------------------------------------------------------------------------------------- results */
+
+static bool save(const work *w, error *err) {
+    classifier c = {.ngrams = w->ngrams,
+                    .classes = w->classes.count,
+                    .share = w->way == BY_NGRAMS     ? 0
+                             : w->way == BY_FEATURES ? 1
+                                                     : w->share,
+                    .checkpoint = w->saved_as,
+                    .html_entities = w->loaded.checkpoint.options.data.reading.html_entities};
+    for (int k = 0; k < c.classes; k++) c.name[k] = w->classes.name[k];
+    return classifier_write(&c, w->a->out, err);
+}
+
+static void list_contenders(const work *w, contender list[1 + WAYS]) {
+    const size_t rows = w->test.labelled;
+    list[0] = (contender){"always the commonest class", w->commonest_error,
+                          deviation(w->commonest_error, rows), NAN, false};
+    for (int way = 0; way < WAYS; way++) {
+        const double error = percent(w->tested[way].wrong, rows);
+        list[1 + way] = (contender){way_names[way], error, deviation(error, rows),
+                                    percent(w->valid[way].wrong, w->valid_rows), way == w->way};
+    }
+}
+
+static void write_json(const work *w, FILE *out) {
+    static const char *const keys[] = {"commonest_error", "ngram_error", "features_error",
+                                       "both_error"};
+    contender list[1 + WAYS];
+    json_writer j = {out, false};
+    list_contenders(w, list);
+    json_object_begin(&j, NULL);
+    for (int i = 0; i < 1 + WAYS; i++) json_number(&j, keys[i], list[i].error);
+    json_object_begin(&j, "standard_error");
+    for (int i = 0; i < 1 + WAYS; i++) json_number(&j, keys[i], list[i].deviation);
+    json_object_end(&j);
+    json_object_begin(&j, "valid_error");
+    for (int i = 1; i < 1 + WAYS; i++) json_number(&j, keys[i], list[i].valid_error);
+    json_object_end(&j);
+    json_string(&j, "chosen", way_names[w->way]);
+    json_number(&j, "share_of_features", w->share);
+    json_number(&j, "p_value", w->p_value);
+    json_array_begin(&j, "class_names");
+    for (int k = 0; k < w->classes.count; k++) json_string(&j, NULL, w->classes.name[k]);
+    json_array_end(&j);
+    json_integer(&j, "train_documents", (int64_t)w->train.labelled);
+    json_integer(&j, "test_documents", (int64_t)w->test.labelled);
+    json_string(&j, "classifier", w->a->out);
+    json_object_end(&j);
+    fputc('\n', out);
+}
+
+static void print_table(const work *w) {
+    contender list[1 + WAYS];
+    list_contenders(w, list);
+    printf("%-28s%12s%16s%20s\n", "classed by", "error, %", "standard error",
+           "validation error, %");
+    for (int i = 0; i < 1 + WAYS; i++) {
+        printf("%-28s%12.2f%16.2f", list[i].name, list[i].error, list[i].deviation);
+        if (isnan(list[i].valid_error)) {
+            printf("\n");
+        } else {
+            printf("%20.2f%s\n", list[i].valid_error, list[i].chosen ? "  saved" : "");
+        }
+    }
+    if (!isnan(w->p_value)) printf("saved against n-grams: p = %.2g\n", w->p_value);
+}
+
+static int by_probability(const void *a, const void *b) {
+    const mistake *x = a, *y = b;
+    return (x->probability < y->probability) - (x->probability > y->probability);
+}
+
+/* Lists the documents that the chosen way gets wrong, surest first. Returns their number. */
+static int list_mistakes(const work *w, mistake **list) {
+    const opinions *o = &w->tested[w->way];
+    int count = 0;
+    size_t row = 0;
+    *list = mem_alloc(o->wrong + 1, sizeof **list);
+    for (size_t i = 0; i < w->test.texts->count; i++) {
+        if (w->test.class[i] < 0) continue;
+        const int said = o->said[row];
+        const double probability = o->probability[row++ * (size_t)w->classes.count + (size_t)said];
+        if (said == w->test.class[i] || w->test.texts->documents[i].raw) continue;
+        (*list)[count++] = (mistake){i, w->test.class[i], said, probability};
+    }
+    qsort(*list, (size_t)count, sizeof **list, by_probability);
+    return count < MISTAKES ? count : MISTAKES;
+}
+
+/* Reads the first mistakes as the probe sees them. */
+static bool read_mistakes(work *w, const mistake *list, int count, corpus *some, saved_probe *probe,
+                          reading *r, error *err) {
+    size_t units[SHOWN_UNITS];
+    uint64_t bytes = 0;
+    *some = *w->test.texts;
+    some->documents = mem_alloc(SHOWN, sizeof *some->documents);
+    some->count = 0;
+    for (int i = 0; i < count && some->count < SHOWN; i++) {
+        const document *d = &w->test.texts->documents[list[i].document];
+        if (bytes + d->length > SHOWN_BYTES) continue;
+        bytes += d->length;
+        some->documents[some->count++] = *d;
+    }
+    some->size = bytes;
+    if (some->count == 0) return true;
+    const int chosen = show_choose_units(NULL, probe, w->loaded.checkpoint.options.model.hidden,
+                                         units, SHOWN_UNITS);
+    const bool coloured = probe->classes <= SHOW_MAX_CLASSES;
+    const reading_options how = {.state = probe->origin.state,
+                                 .units = chosen ? units : NULL,
+                                 .count = chosen ? chosen : SHOWN_UNITS,
+                                 .pools = probe->origin.pools,
+                                 .models = coloured ? probe->models : 0,
+                                 .weights = coloured ? probe->weights : NULL};
+    cli_loaded again;
+    if (!cli_load(&again, w->checkpoint, &w->a->model, (int)some->count, READING_STEPS, err)) {
+        return false;
+    }
+    const bool done = reading_run(again.m, some, &how, r, err);
+    cli_unload(&again);
+    return done;
+}
+
+static size_t *confusion_of(const work *w) {
+    const size_t classes = (size_t)w->classes.count;
+    size_t *confusion = mem_alloc(classes * classes, sizeof *confusion);
+    for (size_t i = 0; i < w->test.labelled; i++) {
+        confusion[(size_t)w->test_class[i] * classes + (size_t)w->tested[w->way].said[i]]++;
+    }
+    return confusion;
+}
+
+static bool write_page(work *w, error *err) {
+    contender list[1 + WAYS];
+    mistake *mistakes;
+    corpus some;
+    saved_probe probe;
+    reading read = {0};
+    char *prefix = mem_format("%s/" CLASSIFIER_PROBE, w->a->out), *path = cli_probe_path(prefix);
+    char *page = mem_format("%s/index.html", w->a->out), *folder = utf8_shell_path(w->a->out);
+    char *title = mem_format("Classes of %s", w->a->train);
+    char *command = mem_format("smallworld predict %s --text FILE", folder);
+    size_t *confusion = confusion_of(w);
+    const int count = list_mistakes(w, &mistakes);
+    list_contenders(w, list);
+    bool done = saved_open(&probe, path, err);
+    if (done) {
+        done = read_mistakes(w, mistakes, count, &some, &probe, &read, err);
+        const bool coloured = probe.classes <= SHOW_MAX_CLASSES;
+        const show_part show = {&some, &read, coloured ? &probe : NULL, NULL, NULL};
+        const classified c = {.title = title,
+                              .contenders = list,
+                              .contender_count = 1 + WAYS,
+                              .p_value = w->p_value,
+                              .train = w->train.labelled,
+                              .test = w->test.labelled,
+                              .classes = w->classes.count,
+                              .names = w->classes.name,
+                              .confusion = confusion,
+                              .texts = w->test.texts,
+                              .mistakes = mistakes,
+                              .mistake_count = count,
+                              .command = command,
+                              .show = some.count > 0 ? &show : NULL};
+        done = done && classified_write_page(&c, page, err);
+        free(some.documents);
+        reading_free(&read);
+        saved_close(&probe);
+    }
+    free(mistakes);
+    free(confusion);
+    free(command);
+    free(title);
+    free(folder);
+    free(page);
+    free(path);
+    free(prefix);
+    return done;
+}
+
+static bool write_results(const work *w, error *err) {
+    char *path = mem_format("%s/results.json", w->a->out);
+    file_writer writer;
+    bool done = file_begin(&writer, path, err);
+    if (done) {
+        write_json(w, writer.stream);
+        done = file_commit(&writer, err);
+    }
+    free(path);
+    return done;
+}
+
+/* ------------------------------------------------------------------------------------- command */
+
+static bool open_given(work *w, error *err) {
+    if (!w->a->given) return true;
+    w->checkpoint = mem_string(w->a->given);
+    w->is_open = cli_open(&w->loaded, w->checkpoint, &w->a->model, err);
+    return w->is_open;
+}
+
+static bool open_trained(work *w, error *err) {
+    if (w->is_open) return true;
+    if (!train_model(w, err)) return false;
+    w->is_open = cli_open(&w->loaded, w->checkpoint, &w->a->model, err);
+    return w->is_open;
+}
+
+static bool run(work *w, error *err) {
+    return open_given(w, err) && read_documents(w, err) && file_make_folder(w->a->out, err) &&
+           fit_ngrams(w, err) && open_trained(w, err) && fit_features(w, err) &&
+           keep_checkpoint(w, err) && (choose(w), save(w, err)) && write_results(w, err) &&
+           write_page(w, err);
+}
+
+static void free_part(part *p) {
+    corpus_free(p->texts);
+    free(p->class);
+}
+
+static void free_work(work *w) {
+    for (int way = 0; way < WAYS; way++) {
+        opinions_end(&w->valid[way]);
+        opinions_end(&w->tested[way]);
+    }
+    probe_result_free(&w->probed);
+    ngrams_free(&w->ngrams);
+    free(w->valid_margin);
+    free(w->test_margin);
+    free(w->train_class);
+    free(w->test_class);
+    free(w->valid_class);
+    for (int k = 0; k < w->classes.count; k++) free(w->classes.name[k]);
+    free_part(&w->test);
+    free_part(&w->train);
+    if (w->is_open) cli_unload(&w->loaded);
+    free(w->checkpoint);
+    free(w->saved_as);
+    free(w);
+}
+
+int cmd_classify(int argc, char **argv) {
+    static const struct argp_child children[] = {
+        {&cli_columns_argp, 0, NULL, 0}, {&cli_model_argp, 0, "Device:", 0}, {0}};
+    static const struct argp argp = {
+        option_table,
+        parse,
+        "--train FILE --out DIR",
+        "Make a classifier of documents, and measure it beside what it should beat: the commonest "
+        "class, and logistic regression on n-grams of words and bytes. Of the n-grams, a model's "
+        "features and both together, the one that errs least on held-out training documents is "
+        "saved. DIR then is all that predict needs, and DIR/index.html shows errors and mistakes."
+        "\vExample:\n  smallworld classify --train reviews.csv --out reviews\n  echo 'A dull "
+        "film.' "
+        "| smallworld predict reviews --text -",
+        children,
+        NULL,
+        NULL};
+    arguments a = {.minutes = 10};
+    cli_parse(&argp, argc, argv, &a);
+    error err;
+    work *w = mem_alloc(1, sizeof *w);
+    w->a = &a;
+    const bool done = run(w, &err);
+    log_end();
+    if (done && a.json) write_json(w, stdout);
+    if (done && !a.json) {
+        print_table(w);
+        printf("%s/index.html\n", a.out);
+    }
+    free_work(w);
+    return done ? STATUS_OK : cli_fail(&err, "classify");
+}

@@ -1,0 +1,201 @@
+"""`smallworld classify`: from labelled text to a classifier, beside n-grams, and `predict DIR`.
+
+    /usr/bin/python3 tests/classify.py BUILD/smallworld [CLASS.TEST...]
+"""
+
+import csv
+import io
+import json
+import random
+import subprocess
+import sys
+import unittest
+from pathlib import Path
+
+import cli
+
+GOOD = "great lovely superb fine happy moving bright".split()
+BAD = "dull awful boring weak sad flat dreary".split()
+COMMON = "the film was a story with actors and some music in it that we saw".split()
+
+
+def reviews(count, seed, noise=0.1):
+    """Rows (text, label) whose label one word in twenty tells."""
+    draw, rows = random.Random(seed), []
+    for _ in range(count):
+        good = draw.random() < 0.5
+        words = draw.choices(COMMON, k=18)
+        for _ in range(2):
+            told = good if draw.random() >= noise else not good
+            words.insert(draw.randrange(len(words)), draw.choice(GOOD if told else BAD))
+        rows.append((" ".join(words), "good" if good else "bad"))
+    return rows
+
+
+def as_csv(rows):
+    out = io.StringIO()
+    csv.writer(out).writerows([("review", "sentiment"), *rows])
+    return out.getvalue()
+
+
+class Classify(cli.Case):
+    def classify(self, *arguments, status=0):
+        out, err = self.run_program("classify", *arguments, *self.cpu, "--json", status=status)
+        return json.loads(out) if out else {}, err
+
+    def predict(self, folder, text, *arguments):
+        out, err = self.run_program("predict", folder, "--text", text, *arguments, *self.cpu)
+        return [json.loads(line) for line in out.splitlines()], err
+
+    def test_from_table_to_page(self):
+        """Trains a model, holds a fifth out, and saves what predict needs."""
+        self.write("reviews.csv", as_csv(reviews(600, 1)))
+        made, err = self.classify("--train", "reviews.csv", "--out", "out", "--minutes", "0.05")
+        self.assertIn("without --model, one is trained", err)
+        self.assertEqual(made["class_names"], ["bad", "good"])
+        self.assertEqual(made["train_documents"] + made["test_documents"], 600)
+        self.assertGreater(made["test_documents"], 80)
+        self.assertLess(made["test_documents"], 160)
+        self.assertLess(made["ngram_error"], 25)
+        self.assertGreater(made["commonest_error"], 35)
+        share = made["ngram_error"] / 100
+        self.assertAlmostEqual(made["standard_error"]["ngram_error"],
+                               100 * (share * (1 - share) / made["test_documents"]) ** 0.5)
+        ways = {"n-grams": "ngram_error", "features": "features_error", "n-grams and features": "both_error"}
+        chosen = ways[made["chosen"]]
+        self.assertEqual(made["valid_error"][chosen], min(made["valid_error"].values()))
+        self.assertEqual(json.loads(self.read("out/results.json")), made)
+        page = self.read("out/index.html").decode()
+        self.assertIn(f"<strong>{made[chosen]:.2f}&nbsp;%</strong>", page)
+        # The folder alone says of the documents what was measured on them.
+        (self.folder / "out").rename(self.folder / "moved")
+        (self.folder / "reviews.csv").rename(self.folder / "again.csv")
+        lines, err = self.predict("moved", "again.csv")
+        self.assertEqual(len(lines), 600)
+        for line in lines:
+            self.assertAlmostEqual(sum(line["probability"].values()), 1, places=9)
+            self.assertEqual(line["class"], max(line["probability"], key=line["probability"].get))
+        wrong = sum(line["class"] != line["label"] for line in lines)
+        self.assertIn(f"error {100 * wrong / 600:.2f} % of 600 labelled documents", err)
+        # What is done already is not done again.
+        (self.folder / "moved").rename(self.folder / "out")
+        (self.folder / "again.csv").rename(self.folder / "reviews.csv")
+        again, err = self.classify("--train", "reviews.csv", "--out", "out", "--minutes", "0.05")
+        self.assertEqual(again, made)
+
+    def test_given_model_and_test_documents(self):
+        """Each way's test error is that of predict on the test documents."""
+        self.train()
+        self.write("a.csv", as_csv(reviews(300, 1, noise=0)))
+        self.write("b.tsv", "".join(f"{label}\t{text}\n" for text, label in reviews(200, 2, noise=0.2)) +
+                   "-1\tnobody says\n")
+        made, _ = self.classify("--train", "a.csv", "--test", "b.tsv", "--model", "run", "--out", "out")
+        self.assertEqual(made["test_documents"], 200)
+        self.assertEqual(self.read("out/model.safetensors"), self.read("run/last.safetensors"))
+        (self.folder / "run/last.safetensors").unlink()
+        errors = {0: made["ngram_error"], 1: made["features_error"], made["share_of_features"]: made["both_error"]}
+        for share, expected in errors.items():
+            self.set_share("out/classifier.safetensors", share)
+            lines, err = self.predict("out", "b.tsv")
+            self.assertEqual(len(lines), 201)
+            self.assertIn(f"error {expected:.2f} % of 200 labelled documents", err)
+        # n-grams alone need no model.
+        self.set_share("out/classifier.safetensors", 0)
+        (self.folder / "out/model.safetensors").unlink()
+        lines, _ = self.predict("out", "b.tsv")
+        self.assertEqual(len(lines), 201)
+
+    def set_share(self, name, share):
+        header, data = cli.split_safetensors(self.read(name))
+        header["__metadata__"]["share"] = repr(share)
+        header["__metadata__"].pop("checksum", None)
+        text = json.dumps(header).encode()
+        text += b" " * (-len(text) % 8)
+        (self.folder / name).write_bytes(len(text).to_bytes(8, "little") + text + data)
+
+    def test_answers_at_once(self):
+        self.train()
+        self.write("a.csv", as_csv(reviews(200, 1)))
+        self.classify("--train", "a.csv", "--model", "run", "--out", "out")
+        process = self.start("predict", "out", "--text", "-", *self.cpu, stdin=subprocess.PIPE)
+        for text in "a great and lovely film", "a dull and awful film":
+            process.stdin.write(text + "\n")
+            process.stdin.flush()
+            line = json.loads(process.stdout.readline())
+            self.assertEqual(line["class"], "good" if "great" in text else "bad")
+        process.communicate(timeout=60)
+
+    def test_three_classes_beside_sklearn(self):
+        """The n-grams err about as often as scikit-learn's on the same kind of features."""
+        try:
+            from sklearn.feature_extraction.text import TfidfVectorizer
+            from sklearn.linear_model import LogisticRegression
+            from sklearn.pipeline import make_union
+        except ImportError:
+            self.skipTest("no scikit-learn")
+        draw = random.Random(3)
+        words = {"sea": "wave ship sail fish", "wood": "tree leaf deer moss", "town": "road wall bus shop"}
+        def rows(count):
+            for _ in range(count):
+                label = draw.choice(list(words))
+                told = label if draw.random() < 0.9 else draw.choice(list(words))
+                yield label, " ".join(draw.choices(COMMON, k=9) + [draw.choice(words[told].split())])
+        train, test = list(rows(600)), list(rows(600))
+        self.train()
+        for name, part in ("train.tsv", train), ("test.tsv", test):
+            self.write(name, "".join(f"{label}\t{text}\n" for label, text in part))
+        made, _ = self.classify("--train", "train.tsv", "--test", "test.tsv", "--model", "run", "--out", "out")
+        self.assertEqual(made["class_names"], ["sea", "town", "wood"])
+        theirs = make_union(TfidfVectorizer(ngram_range=(1, 2), sublinear_tf=True, min_df=2),
+                            TfidfVectorizer(analyzer="char", ngram_range=(2, 5), sublinear_tf=True, min_df=2))
+        x = theirs.fit_transform([text for _, text in train])
+        fit = LogisticRegression(C=8, solver="liblinear").fit(x, [label for label, _ in train])
+        said = fit.predict(theirs.transform([text for _, text in test]))
+        error = 100 * sum(a != b for a, (b, _) in zip(said, test)) / len(test)
+        self.assertLess(abs(error - made["ngram_error"]), 1.5)
+
+    def test_class_folders(self):
+        """A folder with a folder for each class, of which the model reads what is not held out."""
+        for i, (text, label) in enumerate(reviews(120, 1)):
+            self.write(f"all/{label}/{i}.txt", text + "\n")
+        made, err = self.classify("--train", "all", "--out", "out", "--minutes", "0.02")
+        self.assertEqual(made["class_names"], ["bad", "good"])
+        self.assertRegex(err, rf"data: {made['train_documents']} documents, ")
+        lines, _ = self.predict("out", "all")
+        self.assertEqual([line["label"] for line in lines], sorted(line["label"] for line in lines))
+        self.assertEqual(len(lines), 120)
+
+    def test_refusals(self):
+        self.train()
+        self.write("one.csv", "text,label\na,x\nb,x\n")
+        self.write("two.csv", as_csv(reviews(60, 1)))
+        self.write("other.tsv", "odd\ta film\n")
+        self.write("thin.csv", "text,label\n" + "a film,x\n" * 20 + "b film,y\n")
+        for message, *arguments in [
+                ("expected --train FILE", "--out", "out"),
+                ("expected --out DIR", "--train", "two.csv"),
+                ("one.csv: expected documents of two classes or more, found one", "--train", "one.csv", "--out", "o"),
+                ("other.tsv: label 'odd' is not among those of two.csv", "--train", "two.csv", "--test", "other.tsv",
+                 "--model", "run", "--out", "o"),
+                ("thin.csv: expected at least two documents of each class", "--train", "thin.csv", "--test", "thin.csv",
+                 "--model", "run", "--out", "o"),
+                ("cannot open no: No such file or directory", "--train", "two.csv", "--model", "no", "--out", "o")]:
+            with self.subTest(message):
+                status = 2 if message.startswith("expected") else 1
+                _, err = self.classify(*arguments, status=status)
+                self.assertIn(message, err)
+        _, err = self.run_program("predict", "run", "--text", "two.csv", status=2)
+        self.assertIn("expected --probe FILE, or the folder of a classifier in place of run", err)
+        self.classify("--train", "two.csv", "--model", "run", "--out", "out")
+        whole = self.read("out/classifier.safetensors")
+        for cut in len(whole) // 2, len(whole) - 1:
+            self.write("out/classifier.safetensors", whole[:cut])
+            _, err = self.run_program("predict", "out", "--text", "two.csv", status=1)
+            self.assertIn("out/classifier.safetensors: ", err)
+
+
+if __name__ == "__main__":
+    if len(sys.argv) < 2:
+        sys.exit(__doc__)
+    cli.PROGRAM = Path(sys.argv.pop(1)).resolve()
+    unittest.main()
