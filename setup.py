@@ -1,5 +1,5 @@
-"""`pip install .` builds libsmallworld by CMake and installs it beside the Python module. $CMAKE_ARGS goes
-to CMake; $SMALLWORLD_BUILD_DIR is a build folder to use in place of build/python."""
+"""`pip install .` builds libsmallworld and the program by CMake and installs them beside the Python module.
+$CMAKE_ARGS goes to CMake; $SMALLWORLD_BUILD_DIR is a build folder to use in place of build/python."""
 
 import os
 import re
@@ -22,8 +22,10 @@ class Build(build_py):
         if not (folder / "CMakeCache.txt").exists():
             subprocess.run(["cmake", "-S", ROOT, "-B", folder, "-DCMAKE_BUILD_TYPE=Release",
                             *shlex.split(os.environ.get("CMAKE_ARGS", ""))], check=True)
-        subprocess.run(["cmake", "--build", folder, "--parallel", "--target", "libsmallworld"], check=True)
+        subprocess.run(["cmake", "--build", folder, "--parallel", "--target", "libsmallworld", "smallworld"],
+                       check=True)
         shutil.copy(folder / "libsmallworld.so.0", self.build_lib)
+        shutil.copy(folder / "smallworld", Path(self.build_lib) / "smallworld-program")
 
 
 class Wheel(bdist_wheel):

@@ -24,7 +24,10 @@ say() { printf '\n== %d:%02d %s\n' $((SECONDS / 60)) $((SECONDS % 60)) "$*" >&2;
 
 say "Installing what is missing, building $smallworld"
 scripts/install.sh
-scripts/build.sh build -DCMAKE_BUILD_TYPE=Release -- smallworld
+options=(-DCMAKE_BUILD_TYPE=Release)
+# Without a GPU a first build leaves CUDA out, which takes most of the time.
+[ -f build/CMakeCache.txt ] || nvidia-smi -L >/dev/null 2>&1 || options+=(-DSMALLWORLD_CUDA=OFF)
+scripts/build.sh build "${options[@]}" -- smallworld
 
 say "Training"
 mkdir -p $run

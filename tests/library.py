@@ -123,6 +123,8 @@ class Installed(unittest.TestCase):
         done = run(sys.executable, "-c", "import smallworld; print(smallworld.__file__, smallworld.version())",
                    cwd=FOLDER, env={**os.environ, "PYTHONPATH": str(target)})
         self.assertEqual(done.stdout.split(), [str(target / "smallworld.py"), smallworld.version()], done.stderr)
+        done = run(target / "smallworld-program", "--version")
+        self.assertIn(smallworld.version(), done.stdout)
 
 
 class Models(unittest.TestCase):
@@ -157,6 +159,51 @@ class Models(unittest.TestCase):
                         state, "--pool", pool, "--device", "cpu", "--threads", "1")
                 numpy.testing.assert_allclose(MODEL.features(lines, state=state, pool=pool),
                                               numpy.load(FOLDER / "f.npy"), rtol=1e-6, atol=1e-7)
+
+    def test_train_probe_and_classify(self):
+        """What the program does, from Python: the same model, probe and errors."""
+        rows = [(f"the {'xyz'[i % 2] * (i % 7 + 1)} cat sat on mat {i}", "good" if i % 2 else "bad") for i in range(80)]
+        (FOLDER / "rows.csv").write_text("what,how\n" + "".join(f"{text},{label}\n" for text, label in rows))
+        trained = smallworld.train(FOLDER / "config.yaml", FOLDER / "by-python", steps=20,
+                                   **{"data.train": str(FOLDER / "train.tsv"), "data.valid": str(FOLDER / "train.tsv")})
+        program("train", "config.yaml", "--out", "by-program", "--set", "train.steps=20")
+        self.assertEqual(trained.units, 64)
+        there = [smallworld.Model.load(FOLDER / f"by-{one}/last.safetensors", device="cpu", threads=1)
+                 for one in ("python", "program")]
+        numpy.testing.assert_array_equal(*(model.features(TEXTS) for model in there))
+        with self.assertRaisesRegex(TypeError, "expected the name of a setting, such as lr or model.hidden, got 'oops'"):
+            smallworld.train(FOLDER / "config.yaml", oops=1)
+        with self.assertRaisesRegex(smallworld.Error, "holds a run"):
+            smallworld.train(FOLDER / "config.yaml", FOLDER / "by-python")
+
+        texts, labels = zip(*rows)
+        probe = smallworld.Probe.fit(MODEL, texts, labels)
+        probe.save(FOLDER / "saved.probe.safetensors")
+        said = MODEL.predict(texts, probe)
+        self.assertEqual(said, MODEL.predict(texts, FOLDER / "saved.probe.safetensors"))
+        wrong = sum(next(iter(likely)) != label for likely, label in zip(said, labels))
+        self.assertAlmostEqual(probe.result["error"], 100 * wrong / 80)
+        with self.assertRaisesRegex(ValueError, "labels: expected 80, got 1"):
+            smallworld.Probe.fit(MODEL, texts, ["good"])
+
+        made = smallworld.classify(FOLDER / "rows.csv", FOLDER / "classes", model=MODEL, text_column="what",
+                                   label_column="how")
+        self.assertEqual(made, json.loads((FOLDER / "classes/results.json").read_text()))
+        self.assertEqual(made["class_names"], ["bad", "good"])
+        with self.assertRaisesRegex(smallworld.Error, "rows.csv:1: expected the names of columns"):
+            smallworld.classify(FOLDER / "rows.csv", FOLDER / "classes", model=MODEL)
+
+    def test_example(self):
+        """examples/reviews.py from a table to a picture, in seconds."""
+        (FOLDER / "example").mkdir()
+        text = (ROOT / "examples" / "reviews.py").read_text().replace("minutes=0.5", "minutes=0.02")
+        (FOLDER / "example" / "reviews.py").write_text(text)
+        rows = [f"{i % 2}\tthe {'xyz'[i % 2] * (i % 7 + 1)} cat sat on mat {i}\n" for i in range(100)]
+        (FOLDER / "example" / "rows.tsv").write_text("".join(rows))
+        done = run(sys.executable, "reviews.py", "rows.tsv", "out", cwd=FOLDER / "example",
+                   env={**os.environ, "PYTHONPATH": str(Path(smallworld.__file__).parent)})
+        self.assertEqual(done.returncode, 0, done.stderr)
+        self.assertTrue((FOLDER / "example/out/picture.svg").read_text().startswith("<svg"))
 
     def test_predict_is_the_programs(self):
         names, cpu = ["bad", "good", "mixed"], ("--device", "cpu", "--threads", "1")

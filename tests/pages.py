@@ -7,6 +7,7 @@ SMALLWORLD_SCREENSHOTS=FOLDER keeps pictures of every page at 360 and 1,280 pixe
 
 import base64
 import json
+import lzma
 import os
 import re
 import resource
@@ -437,6 +438,17 @@ class Report(Page):
         self.assertEqual(facts["parameters"], f"{train['parameters']:,}")
         self.assertEqual(facts["trained on"], "train.tsv")
         self.assertIn("of 9 test documents", facts["probe"])
+        lead = SURF.run("[...document.querySelectorAll('main > p')].slice(0, 3).map(p => p.textContent)")
+        self.assertRegex(lead[0], r"needs \d\.\d{4} bits for a byte of validation text")
+        lines = self.read("valid.tsv").rstrip(b"\n").split(b"\n")
+        framed = b"".join(b"\n " + line.split(b"\t", 1)[1] + b" " for line in lines)
+        bpc, xz = re.fullmatch(r"(.*) bits for a byte of valid.tsv; xz -6, of that text alone, (.*)\.", lead[1]).groups()
+        self.assertEqual(bpc, f"{scored['bpc']:.4f}")
+        # Written in one call, the block's head also says its sizes.
+        self.assertAlmostEqual(float(xz) * len(framed) / 8, len(lzma.compress(framed, preset=6)), delta=16)
+        labels = [line.split(b"\t")[0] for line in lines if not line.startswith(b"-1")]
+        common = 100 - 100 * max(map(labels.count, labels)) / len(labels)
+        self.assertIn(f"of 9 test documents, always saying the commonest class on {common:.2f}\u00a0%", lead[2])
         self.assertIn("probe: score of 1",
                       SURF.run("[...document.getElementById('track').options].map(o => o.text)"))
         card = self.read("run/README.md").decode()

@@ -5,10 +5,12 @@
 #include "core/memory.h"
 #include "core/utf8.h"
 #include "data/sequence.h"
+#include "data/source.h"
 #include "data/texts.h"
 #include "train/generate.h"
 
 #include <inttypes.h>
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -31,7 +33,7 @@ static const struct argp_option option_table[] = {
     {"data", KEY_DATA, "FILE", 0, "Text to score the model on; may be repeated", 0},
     {"text", KEY_TEXT, "FILE", 0,
      "Text whose beginning the page shows byte by byte; default: the first validation file that "
-     "exists",
+     "exists, else the first training file",
      0},
     {"probe", KEY_PROBE, "PREFIX", 0,
      "Saved probe; default: RUN/probe.probe.safetensors, if it exists", 0},
@@ -73,6 +75,7 @@ typedef struct material {
     const char *text; /* its file */
     bool has_checkpoint, has_probe, has_labelled;
     evaluation score;
+    double xz_bpc; /* of the same text */
     reading reading;
     show_part show;
     uint8_t *sample;
@@ -126,16 +129,40 @@ static bool open_features(const arguments *a, material *m, error *err) {
 
 /* Opens the text as training would: documents from .tsv files, other files as their bytes. */
 static bool open_text(const arguments *a, material *m, error *err) {
-    const corpus_options how = m->checkpoint.options.data.reading;
     const options *o = m->curves.runs[0].options;
+    const corpus_options how = o ? o->data.reading : m->checkpoint.options.data.reading;
     m->text = a->text;
     for (int i = 0; !m->text && o && i < o->data.valid.count; i++) {
         if (file_exists(o->data.valid.items[i])) m->text = o->data.valid.items[i];
+    }
+    for (int i = 0; !m->text && o && i < o->data.train.count; i++) {
+        const char *file = o->data.train.items[i];
+        if (strcmp(file, "-") != 0 && file_exists(file)) m->text = file;
     }
     if (!m->text) return true;
     m->texts = texts_read(m->text, true, &how, err);
     if (m->texts) texts_cut(m->texts, TEXT_BYTES);
     return m->texts != NULL;
+}
+
+/* The error of always saying the commonest label of the labelled features, NaN without them. */
+static double commonest_error(const material *m) {
+    const dataset *d = &m->labelled;
+    int32_t label[DATASET_MAX_CLASSES];
+    size_t of_label[DATASET_MAX_CLASSES] = {0}, all = 0, most = 0, dropped;
+    error ignored;
+    if (!m->has_labelled) return NAN;
+    int16_t *class = mem_alloc(d->rows, sizeof *class);
+    const int count = dataset_classes(d, label, &ignored);
+    if (count > 0 && dataset_index(d, label, count, class, &dropped, &ignored)) {
+        for (size_t i = 0; i < d->rows; i++) {
+            if (class[i] < 0) continue;
+            all++;
+            if (++of_label[class[i]] > most) most = of_label[class[i]];
+        }
+    }
+    free(class);
+    return all ? 100 * (double)(all - most) / (double)all : NAN;
 }
 
 static bool open_material(const arguments *a, material *m, error *err) {
@@ -177,6 +204,7 @@ static bool score_data(const arguments *a, material *m, error *err) {
         loaded.be->recording_free(loaded.be, forward);
         sequence_free(s);
         cli_unload(&loaded);
+        m->xz_bpc = 8 * source_xz_bytes(c->bytes, c->size) / (double)c->size;
     }
     if (c) corpus_free(c);
     return done;
@@ -246,6 +274,8 @@ static bool write_report(const arguments *a, material *m, const char *page, cons
                       .probe = m->has_probe ? &m->probe : NULL,
                       .score = a->files.count > 0 ? &m->score : NULL,
                       .data = data,
+                      .xz_bpc = m->xz_bpc,
+                      .commonest_error = commonest_error(m),
                       .show = m->texts ? &m->show : NULL,
                       .text = m->text,
                       .sample = m->sample,

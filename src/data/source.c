@@ -9,6 +9,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <inttypes.h>
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
@@ -512,4 +513,22 @@ bool lines_next(lines *l, error *err) {
             return true;
         }
     }
+}
+
+double source_xz_bytes(const uint8_t *text, uint64_t size) {
+#ifdef SMALLWORLD_XZ
+    enum { PRESET = 6 };
+    if (size > SOURCE_LONGEST) return NAN;
+    const size_t room = lzma_stream_buffer_bound((size_t)size);
+    uint8_t *out = mem_alloc(room, 1);
+    size_t used = 0;
+    const lzma_ret status = lzma_easy_buffer_encode(PRESET, LZMA_CHECK_CRC64, NULL, text,
+                                                    (size_t)size, out, &used, room);
+    free(out);
+    return status == LZMA_OK ? (double)used : NAN;
+#else
+    (void)text;
+    (void)size;
+    return NAN;
+#endif
 }

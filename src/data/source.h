@@ -86,4 +86,8 @@ bool lines_next(lines *l, error *err);
 /* Whether another whole line is in the buffer. */
 bool lines_waiting(const lines *l);
 
+/* The bytes that xz -6 makes of a text, in its one call; NaN without liblzma, or of more than
+ * 64 MiB. */
+double source_xz_bytes(const uint8_t *text, uint64_t size);
+
 #endif

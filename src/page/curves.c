@@ -111,12 +111,12 @@ static void add_line(drawing *d, int number, const char *name, int run, bool dot
 static drawing *draw(const curves *c) {
     drawing *d = mem_alloc(1, sizeof *d);
     static const chart charts[CHARTS] = {{.id = "bpc-bytes",
-                                          .title = "Bits per character",
+                                          .title = "Bits per character, by text",
                                           .x_label = "bytes read",
                                           .y_label = "bits per character",
                                           .log_y = true},
                                          {.id = "bpc-minutes",
-                                          .title = "Bits per character",
+                                          .title = "Bits per character, by time",
                                           .x_label = "minutes",
                                           .y_label = "bits per character",
                                           .log_y = true},

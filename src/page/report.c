@@ -251,6 +251,34 @@ static void write_probe(FILE *out, const saved_probe *p, int64_t hidden) {
     fputs(".</p>\n", out);
 }
 
+/* Says what came of the run, beside what one would expect it to beat. */
+static void write_lead(FILE *out, const report *r) {
+    const double bpc = run_log_last(&r->curves->runs[0].log, LOG_VALID_BPC);
+    char count[32];
+    if (!isnan(bpc)) {
+        fprintf(out,
+                "<p>The model needs <strong>%.4f bits</strong> for a byte of validation text; one "
+                "that knows nothing needs 8.</p>\n",
+                bpc);
+    }
+    if (r->score) {
+        fprintf(out, "<p><strong>%.4f bits</strong> for a byte of ", r->score->bpc);
+        html_text(out, r->data);
+        if (!isnan(r->xz_bpc)) fprintf(out, "; xz -6, of that text alone, %.4f", r->xz_bpc);
+        fputs(".</p>\n", out);
+    }
+    if (r->probe) {
+        fprintf(out,
+                "<p>A probe on its features errs on <strong>%.2f&nbsp;%%</strong> of %s test "
+                "documents",
+                r->probe->error, html_count(count, r->probe->documents));
+        if (!isnan(r->commonest_error)) {
+            fprintf(out, ", always saying the commonest class on %.2f&nbsp;%%", r->commonest_error);
+        }
+        fputs(".</p>\n", out);
+    }
+}
+
 bool report_write_page(const report *r, const char *path, error *err) {
     static const char *const scripts[] = {chart_js, show_js, wiring_js};
     file_writer writer;
@@ -260,15 +288,10 @@ bool report_write_page(const report *r, const char *path, error *err) {
     char *command = command_of(r);
     facts f = collect(r);
     html_begin(out, title, 0);
-    write_facts(out, &f);
-    fputs("<p>The same run again:</p>\n<pre>", out);
-    html_text(out, command);
-    fputs("</pre>\n", out);
-    if (r->sample) write_sample(out, r);
+    write_lead(out, r);
     fputs("<h2>How training went</h2>\n", out);
     curves_write(out, r->curves);
-    fputs("<h2>Wiring</h2>\n", out);
-    wiring_write(out, r->wiring);
+    if (r->sample) write_sample(out, r);
     if (r->probe) {
         fputs("<h2>Probe</h2>\n", out);
         write_probe(out, r->probe, r->checkpoint->options.model.hidden);
@@ -279,6 +302,12 @@ bool report_write_page(const report *r, const char *path, error *err) {
         html_text(out, r->text);
         fputs(".</p>\n", out);
     }
+    fputs("<h2>Facts</h2>\n", out);
+    write_facts(out, &f);
+    fputs("<p>The same run again:</p>\n<pre>", out);
+    html_text(out, command);
+    fputs("</pre>\n<h2>Wiring</h2>\n", out);
+    wiring_write(out, r->wiring);
     html_end(out, scripts, 3);
     free_facts(&f);
     free(command);

@@ -15,6 +15,9 @@ typedef struct report {
     const saved_probe *probe; /* or NULL */
     const evaluation *score;  /* score on `data`, or NULL */
     const char *data;         /* the files' names */
+    double xz_bpc;            /* of the same text by xz -6, or NaN */
+    double commonest_error;   /* per cent, of always saying the labelled features' commonest class;
+                                 NaN without them */
     const show_part *show;    /* or NULL: no text */
     const char *text;         /* the name of its file */
     const uint8_t *sample;    /* [sample_bytes] generated text, or NULL */

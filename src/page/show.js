@@ -176,7 +176,7 @@
     const h = track.histogram;
     figure.hidden = !h;
     if (!h) return;
-    const width = Math.min(640, figure.clientWidth || 640), height = 220, left = 44, bottom = 180, top = 12;
+    const width = Math.min(640, figure.clientWidth || 640), height = 238, left = 44, bottom = 180, top = 12;
     const most = Math.max(1, ...h.counts.flat()), bins = h.counts[0].length, right = width - 12;
     const step = (right - left) / bins, place = (value) => left + ((value - h.least) / (h.most - h.least)) * (right - left);
     const picture = svg("svg", { class: "chart", viewBox: `0 0 ${width} ${height}`, width, height, role: "img" });
@@ -195,6 +195,8 @@
     for (const [count, y] of [[0, bottom], [most, top]]) {
       picture.append(svg("text", { x: left - 6, y: y + 4, "text-anchor": "end" }, String(count)));
     }
+    picture.append(svg("text", { x: left + 6, y: top + 4 }, "documents"));
+    picture.append(svg("text", { x: (left + right) / 2, y: bottom + 36, "text-anchor": "middle" }, h.subject));
     const label = (value, text, row, dashes) => {
       const x = place(value), anchor = x < left + 40 ? "start" : x > right - 40 ? "end" : "middle";
       if (dashes) picture.append(svg("line", { class: "axis", x1: x, y1: top, x2: x, y2: bottom, "stroke-dasharray": dashes }));
@@ -204,7 +206,7 @@
     label(h.most, h.most.toFixed(2), 1);
     const inside = (value) => value > h.least && value < h.most;
     if (inside(0) && h.threshold !== 0) label(0, "0", Math.min(place(0) - left, right - place(0)) < 60 ? 2 : 1, "1 4");
-    if (h.threshold !== null && inside(h.threshold)) label(h.threshold, `threshold ${h.threshold.toFixed(2)}`, 2, "6 3");
+    if (h.threshold !== null && inside(h.threshold)) label(h.threshold, `threshold ${h.threshold.toFixed(2)}`, 3, "6 3");
     const legend = document.createElement("ul");
     legend.className = "legend";
     data.classes.forEach((label, k) => {
