@@ -27,7 +27,7 @@ scripts/install.sh
 options=(-DCMAKE_BUILD_TYPE=Release)
 # Without a GPU a first build leaves CUDA out, which takes most of the time.
 [ -f build/CMakeCache.txt ] || nvidia-smi -L >/dev/null 2>&1 || options+=(-DSMALLWORLD_CUDA=OFF)
-scripts/build.sh build "${options[@]}" -- smallworld
+scripts/build.sh build "${options[@]}" -- installed
 
 say "Training"
 mkdir -p $run
