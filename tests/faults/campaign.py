@@ -436,6 +436,8 @@ def build_scenarios(tools):
                  [*features, "--data", "other.tsv", "--out", "test"])
     model = finished | {"exclude.tsv": INPUTS["exclude.tsv"]}
     probed = make(INPUTS | finished | pairs, ["probe", "--train", "train", "--test", "test", "--out", "p", *CPU])
+    joined = make(INPUTS | finished, ["classify", "--train", "train.tsv.gz", "--test", "test.tsv", "--model", "run",
+                                      "--out", "c", *CPU])
     return [
         train, resume, overwrite,
         Features("features", [*features, "--data", "test.tsv", "--out", "f"], older | model),
@@ -445,6 +447,7 @@ def build_scenarios(tools):
                  pairs),
         Scenario("predict", ["predict", "run/last.safetensors", "--probe", "p", "--text", "test.tsv",
                              "--out", "said.jsonl", *CPU], model | probed),
+        Scenario("predict-joined", ["predict", "c", "--text", "test.tsv", "--out", "said.jsonl", *CPU], joined),
         Scenario("prune", ["prune", "run/last.safetensors", "--density", "0.5", "--out",
                            "pruned.safetensors", "--json"], model),
         Long("report", ["report", "run", "--data", "test.tsv", "--sample", "5", *CPU], model),

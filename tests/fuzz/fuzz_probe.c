@@ -1,6 +1,8 @@
-/* A saved probe is opened and applied, as predict does. */
+/* A saved probe, or a saved classifier, is opened and applied, as predict does. */
 #include "tensors.h"
 
+#include "classify/classifier.h"
+#include "probe/calibration.h"
 #include "probe/saved.h"
 
 #include <stdlib.h>
@@ -8,12 +10,31 @@
 
 enum { UNITS = 4, CLASSES = 3, MOST_TOP = 8 };
 
-static const char *path;
-static uint8_t *valid;
-static size_t valid_size;
+enum { PROBE, CLASSIFIER, KINDS };
+
+static const char *paths[KINDS];
+static char *folder;
+static uint8_t *valid[KINDS];
+static size_t valid_size[KINDS];
 
 static void release(void) {
-    free(valid);
+    for (int i = 0; i < KINDS; i++) free(valid[i]);
+    free(folder);
+}
+
+static void make_classifier(void) {
+    static const int32_t bucket[] = {3, 70000, NGRAM_BUCKETS - 1};
+    static const float idf[] = {1, 2, 0.5f}, weights[] = {1, -1, 0.25f};
+    static const double intercept = 0.5;
+    const classifier c = {.ngrams = {1, 3, bucket, idf, weights, &intercept, 2, 1.5},
+                          .classes = 2,
+                          .name = {"one", "two"},
+                          .share = 0.25,
+                          .checkpoint = "model.safetensors"};
+    error err;
+    folder = strdup(paths[CLASSIFIER]);
+    *strrchr(folder, '/') = '\0';
+    require(classifier_write(&c, folder, &err), err.text);
 }
 
 int LLVMFuzzerInitialize(int *argc, char ***argv) {
@@ -34,16 +55,40 @@ int LLVMFuzzerInitialize(int *argc, char ***argv) {
         .error = 12.5,
         .documents = 9};
     error err;
-    path = scratch_path("p.probe.safetensors");
-    require(saved_write(&p, path, &err), err.text);
-    valid = scratch_read(path, &valid_size);
+    paths[PROBE] = strdup(scratch_path("p.probe.safetensors"));
+    paths[CLASSIFIER] = strdup(scratch_path(CLASSIFIER_FILE));
+    require(saved_write(&p, paths[PROBE], &err), err.text);
+    make_classifier();
+    for (int i = 0; i < KINDS; i++) valid[i] = scratch_read(paths[i], &valid_size[i]);
     atexit(release);
     return 0;
 }
 
+static void try_classifier(void) {
+    static const uint8_t text[] = "A warm, bold film, and a dull one.";
+    const char *path = paths[CLASSIFIER];
+    classifier c;
+    error err;
+    if (!classifier_open(&c, folder, &err)) {
+        require(strstr(err.text, path) != NULL, "an error that does not name the file");
+        return;
+    }
+    double margin[DATASET_MAX_CLASSES], probability[DATASET_MAX_CLASSES];
+    ngram_reader *r = ngram_reader_create(&c.ngrams);
+    ngram_reader_apply(r, text, sizeof text, margin);
+    margin_probabilities(margin, c.ngrams.functions, c.ngrams.scale, probability);
+    const int class = classifier_join(c.classes, probability, probability, c.share, probability);
+    require(class >= 0 && class < c.classes, "a class that is not there");
+    ngram_reader_free(r);
+    classifier_close(&c);
+}
+
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
+    const char *path = paths[PROBE];
     saved_probe p;
     error err;
+    scratch_write(paths[CLASSIFIER], data, size);
+    try_classifier();
     scratch_write(path, data, size);
     if (!saved_open(&p, path, &err)) {
         require(strstr(err.text, path) != NULL, "an error that does not name the file");
@@ -69,5 +114,6 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
 
 size_t LLVMFuzzerCustomMutator(uint8_t *data, size_t size, size_t capacity, unsigned seed) {
     draw_seed(seed);
-    return tensors_mutate(data, size, capacity, valid, valid_size);
+    const uint64_t kind = draw(KINDS);
+    return tensors_mutate(data, size, capacity, valid[kind], valid_size[kind]);
 }
