@@ -8,9 +8,6 @@ import io
 import json
 import random
 import subprocess
-import sys
-import unittest
-from pathlib import Path
 
 import cli
 
@@ -195,7 +192,4 @@ class Classify(cli.Case):
 
 
 if __name__ == "__main__":
-    if len(sys.argv) < 2:
-        sys.exit(__doc__)
-    cli.PROGRAM = Path(sys.argv.pop(1)).resolve()
-    unittest.main()
+    cli.main(__doc__)

@@ -12,9 +12,7 @@ import os
 import re
 import resource
 import signal
-import sys
 import time
-import unittest
 from pathlib import Path
 
 import browser
@@ -518,9 +516,5 @@ class Report(Page):
 
 
 if __name__ == "__main__":
-    if len(sys.argv) < 2:
-        sys.exit(__doc__)
-    cli.PROGRAM = Path(sys.argv.pop(1)).resolve()
     browser.find()
-    os.environ.setdefault("OMP_WAIT_POLICY", "passive")  # other tests may be running
-    unittest.main()
+    cli.main(__doc__)

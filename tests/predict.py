@@ -5,13 +5,9 @@
 
 import base64
 import json
-import os
 import random
 import subprocess
-import sys
-import unittest
 import warnings
-from pathlib import Path
 
 import cli
 import needs
@@ -276,8 +272,4 @@ class Predict(cli.Case):
 
 
 if __name__ == "__main__":
-    if len(sys.argv) < 2:
-        sys.exit(__doc__)
-    cli.PROGRAM = Path(sys.argv.pop(1)).resolve()
-    os.environ.setdefault("OMP_WAIT_POLICY", "passive")  # other tests may be running
-    unittest.main()
+    cli.main(__doc__)

@@ -1,0 +1,490 @@
+"""What commands make of a checkpoint: scores, features, probes, texts, graphs.
+
+    /usr/bin/python3 tests/cli_uses.py BUILD/smallworld [CLASS.TEST...]
+"""
+
+import base64
+import csv
+import ctypes
+import gzip
+import io
+import json
+import lzma
+import os
+import re
+import subprocess
+import tempfile
+import zlib
+from pathlib import Path
+
+import cli
+from cli import documents, settings, sized, limit_files, split_safetensors, change_metadata
+import needs
+
+numpy = needs.module("numpy")
+
+
+class Uses(cli.Case):
+    """eval, features, generate and graph, on one trained model."""
+
+    @classmethod
+    def setUpClass(cls):
+        cls.holder = tempfile.TemporaryDirectory()
+        cls.addClassCleanup(cls.holder.cleanup)
+        folder = Path(cls.holder.name)
+        (folder / "train.tsv").write_bytes(documents(60, 1))
+        (folder / "valid.tsv").write_bytes(documents(9, 2))
+        (folder / "config.yaml").write_text(json.dumps(settings(train_valid_bytes=0)))
+        done = subprocess.run([cli.PROGRAM, "train", "config.yaml", "--json", "--out", "run"],
+                              cwd=folder, capture_output=True, text=True, check=True)
+        cls.result = json.loads(done.stdout)
+        cls.checkpoint = (folder / "run" / "last.safetensors").read_bytes()
+
+    def setUp(self):
+        super().setUp()
+        self.write("m.safetensors", self.checkpoint)
+
+    def eval(self, *arguments):
+        return self.results("eval", "m.safetensors", *self.cpu, *arguments)
+
+    def test_eval(self):
+        result = self.eval("--data", "valid.tsv", "--batch", "2")
+        self.assertEqual(list(result), ["bpc", "bytes", "seconds", "bytes_per_second"])
+        # LABEL<TAB> becomes "\n ", and the line's end becomes a blank.
+        size = sum(len(line) + 1 for line in documents(9, 2).splitlines())
+        self.assertEqual(result["bytes"], size - 1)
+        self.assertAlmostEqual(result["bpc"], self.result["valid_bpc"], delta=1e-6)
+        exact = self.eval("--data", "valid.tsv", "train.tsv", "--exact")
+        self.assertAlmostEqual(self.eval("--data", "valid.tsv", "train.tsv")["bpc"], exact["bpc"],
+                               delta=2e-3)
+        other = self.eval("--data", "train.tsv", "valid.tsv", "--exact")
+        self.assertEqual(other["bytes"], exact["bytes"])
+        self.assertNotEqual(other["bpc"], exact["bpc"])
+        self.assertEqual(self.eval("--data", "train.tsv", "--limit", "100")["bytes"], 99)
+        half = self.eval("--data", "valid.tsv", "--precision", "bf16")["bpc"]
+        self.assertAlmostEqual(half, result["bpc"], delta=0.05)
+        self.assertNotEqual(half, result["bpc"])
+        out, _ = self.run_program("eval", "m.safetensors", "--data", "valid.tsv", *self.cpu)
+        self.assertRegex(out, rf"^{result['bpc']:.4f} bits per character over {size - 1} bytes ")
+
+    def test_dynamic_evaluation(self):
+        still = self.eval("--data", "train.tsv", "--exact")["bpc"]
+        once, again = (self.eval("--data", "train.tsv", "--dynamic") for _ in range(2))
+        self.assertEqual(list(once)[4:], ["stripes", "dynamic_rate", "dynamic_decay"])
+        self.assertEqual((once["stripes"], once["dynamic_rate"], once["dynamic_decay"]), (1, 3e-4, 1e-3))
+        self.assertEqual(once["bpc"], again["bpc"])
+        self.assertLess(once["bpc"], still)
+        self.assertEqual(self.read("m.safetensors"), self.checkpoint)
+        # No rate at all is plain evaluation, in as many stripes.
+        none = self.eval("--data", "train.tsv", "--dynamic", "--dynamic-rate", "0", "--batch", "2")
+        self.assertAlmostEqual(none["bpc"], self.eval("--data", "train.tsv", "--batch", "2")["bpc"], delta=1e-6)
+        tuned = self.eval("--data", "train.tsv", "--dynamic", "--dynamic-tune", "valid.tsv")
+        self.assertLess(tuned["bpc"], still)
+        out, err = self.run_program("eval", "m.safetensors", "--data", "train.tsv", "--dynamic", "--dynamic-tune",
+                                    "valid.tsv", *self.cpu)
+        self.assertRegex(err, r"valid.tsv: \d\.\d{4} bits, with learning \d\.\d{4}, at rate ")
+        self.assertRegex(out, r"learning in 1 stripe at rate \S+ and decay \S+\n$")
+        self.refused("missing.txt", "eval", "m.safetensors", "--data", "train.tsv", "--dynamic", "--dynamic-tune",
+                     "missing.txt")
+
+    def test_features(self):
+        self.write("some.tsv", b"1\tgood\n-1\t\n0\tsome longer text\n2147483647\tx\n")
+        result = self.results("features", "m.safetensors", "--data", "some.tsv", "--out", "f",
+                              *self.cpu)
+        self.assertEqual((result["documents"], result["units"]), (4, 64))
+        features = numpy.load(self.folder / "f.npy")
+        labels = numpy.load(self.folder / "f.labels.npy")
+        self.assertEqual((features.shape, features.dtype), ((4, 64), numpy.float32))
+        self.assertEqual(labels.tolist(), [1, -1, 0, 2**31 - 1])
+        self.assertTrue(numpy.isfinite(features).all() and features.any())
+        for batch in 1, 3, 100:
+            self.run_program("features", "m.safetensors", "--data", "some.tsv", "--out", "g",
+                             "--batch", batch, *self.cpu)
+            self.assertEqual(self.read("g.npy"), self.read("f.npy"))
+        kinds = {}
+        for state in "cell", "hidden":
+            for pool in "last", "mean", "max":
+                self.run_program("features", "m.safetensors", "--data", "some.tsv", "--out", "g",
+                                 "--state", state, "--pool", pool, *self.cpu)
+                kinds[state, pool] = numpy.load(self.folder / "g.npy")
+            for pools in ["mean", "last"], ["max", "last", "mean"]:
+                result = self.results("features", "m.safetensors", "--data", "some.tsv", "--out",
+                                      "g", "--state", state, "--pool", ",".join(pools), *self.cpu)
+                self.assertEqual(result["units"], 32 * len(pools))
+                joined = numpy.hstack([kinds[state, pool] for pool in pools])
+                numpy.testing.assert_array_equal(numpy.load(self.folder / "g.npy"), joined)
+                self.assertEqual(json.loads(self.read("g.json"))["pool"], ",".join(pools))
+        numpy.testing.assert_array_equal(
+            numpy.hstack([kinds["cell", "mean"], kinds["cell", "last"]]), features)
+        for state in "cell", "hidden":
+            self.assertTrue((kinds[state, "max"] >= kinds[state, "last"]).all())
+            self.assertTrue((kinds[state, "max"] >= kinds[state, "mean"] - 1e-6).all())
+        self.assertTrue((abs(kinds["hidden", "max"]) < 1).all())
+        self.run_program("features", "m.safetensors", "--data", "some.tsv", "--out", "s",
+                         "--format", "svmlight", *self.cpu)
+        self.write("some.tsv.xz", lzma.compress(self.read("some.tsv")))
+        self.run_program("features", "m.safetensors", "--data", "some.tsv.xz", "--out", "x",
+                         "--format", "svmlight", *self.cpu)
+        self.assertEqual(self.read("x.svmlight"), self.read("s.svmlight"))
+        lines = self.read("s.svmlight").decode().splitlines()
+        self.assertEqual(len(lines), 4)
+        for line, row, label in zip(lines, features, labels):
+            first, *rest = line.split(" ")
+            self.assertEqual(int(first), label)
+            values = {int(unit): float(value) for unit, value in (pair.split(":") for pair in rest)}
+            self.assertEqual([values.get(unit + 1, 0) for unit in range(64)],
+                             [float(f"{value:.9g}") for value in row])
+        self.refused("config.yaml: expected documents: a .tsv file", "features", "m.safetensors",
+                     "--data", "config.yaml", "--out", "f")
+        self.write("f.json", '{"kind": "incomplete features"}')  # between the files of a pair
+        self.refused("f.json: says that the features are incomplete", "probe", "--train", "f",
+                     "--test", "g", *self.cpu)
+
+    def test_tables(self):
+        """Tables are read like the same documents as lines, in every command."""
+        rows = [("pos", 'good, very "good"'), ("neg", "bad; poor"), ("pos", "two\nlines"), ("neg", "\u00fcble Sache")]
+        clean = [(label, text.replace("\n", " ")) for label, text in rows]
+        self.write("rows.tsv", "".join(f"{label}\t{text}\n" for label, text in clean))
+        self.write("headed.tsv", "label\tText\n" + "".join(f"{label}\t{text}\n" for label, text in clean))
+        for name, delimiter in ("rows.csv", ","), ("semicolons.csv", ";"):
+            table = io.StringIO()
+            writer = csv.writer(table, delimiter=delimiter, lineterminator="\r\n")
+            writer.writerows([("id", "Review", "class"), *((i, text, label) for i, (label, text) in enumerate(rows))])
+            self.write(name, "\ufeff" + table.getvalue())
+        lines = "".join(json.dumps({"overall": "x", "label": label, "text": text, "more": [1, {"text": 2}]}) + "\n\n"
+                        for label, text in rows)
+        self.write("rows.jsonl", lines)
+        self.write("rows.json.gz", gzip.compress(lines.replace('"text": "', '"reviewText": "').encode()))
+        expected = self.results("eval", "m.safetensors", "--data", "rows.tsv", "--exact", *self.cpu)["bpc"]
+        self.run_program("features", "m.safetensors", "--data", "rows.tsv", "--out", "expected", *self.cpu)
+        for name in "headed.tsv", "rows.csv", "semicolons.csv", "rows.jsonl", "rows.json.gz":
+            with self.subTest(name):
+                bpc = self.results("eval", "m.safetensors", "--data", name, "--exact", *self.cpu)["bpc"]
+                self.assertEqual(bpc, expected)
+                self.run_program("features", "m.safetensors", "--data", name, "--out", "f", *self.cpu)
+                for part in "npy", "labels.npy":
+                    numpy.testing.assert_array_equal(numpy.load(self.folder / f"f.{part}"),
+                                                     numpy.load(self.folder / f"expected.{part}"))
+                self.assertEqual(self.read("f.json"), self.read("expected.json"))  # with the labels' names
+        # Equal texts are equal in every format, also those with line breaks.
+        self.write("named.tsv", re.sub(r"(?m)^\S+\t", "pos\t", documents(40, 1).decode()))
+        for name in "rows.csv", "rows.jsonl":
+            _, err = self.run_program("train", "--data", "rows.tsv", "named.tsv", "--set", f"data.exclude={name}", "--set",
+                                      "train.steps=1", *self.cpu, "--out", "excluding", "--overwrite")
+            self.assertIn("data: 4 documents excluded", err)
+        # Numbers are integers, and an empty label is none.
+        self.write("stars.csv", "stars,content\n5.0,fine\n,open\n1.0,poor\n")
+        self.write("stars.jsonl", '{"stars": 5.0, "content": "fine"}\n{"content": "open"}\n'
+                   '{"stars": 1, "content": "poor"}\n')
+        for name in "stars.csv", "stars.jsonl":
+            self.run_program("features", "m.safetensors", "--data", name, "--out", "f", *self.cpu)
+            self.assertEqual(numpy.load(self.folder / "f.labels.npy").tolist(), [5, -1, 1])
+        self.write("long.csv", "text,label\n" + "".join(f'"{"word " * 9}{i}",{i % 2}\n' for i in range(9000)))
+        self.assertEqual(self.results("features", "m.safetensors", "--data", "long.csv", "--out", "f",
+                                      *self.cpu)["documents"], 9000)  # more than one chunk of reading
+        # Columns of other names, fastText's lines, and a folder with a folder for each class.
+        columns = "--text-column", "WHAT", "--label-column", "how"
+        table = io.StringIO()
+        csv.writer(table).writerows([("text", "label", "how", "what"), *(("x", "y", label, text) for label, text in rows)])
+        self.write("other.csv", table.getvalue())
+        self.write("other.jsonl", "".join(json.dumps({"how": label, "what": text, "text": "x"}) + "\n"
+                                          for label, text in rows))
+        self.write("rows.ft.txt", "".join(f"__label__{label} {text}\n" if i % 2 else f"{text} __label__{label}\n"
+                                          for i, (label, text) in enumerate(clean)))
+        for label in "pos", "neg":
+            for i, (its, text) in enumerate(rows):
+                if its == label:
+                    self.write(f"folder/{i}/{label}/text.txt", text + "\n")
+        self.write("folder/9/unsup/more.txt", "nobody says")
+        for name, *given in (["other.csv", *columns], ["other.jsonl", *columns], ["rows.ft.txt"], ["folder"]):
+            with self.subTest(name):
+                self.run_program("features", "m.safetensors", "--data", name, *given, "--out", "f", *self.cpu)
+                self.assertEqual(numpy.load(self.folder / "f.labels.npy").tolist()[:4], [1, 0, 1, 0])
+                numpy.testing.assert_array_equal(numpy.load(self.folder / "f.npy")[:4],
+                                                 numpy.load(self.folder / "expected.npy"))
+        self.assertEqual(numpy.load(self.folder / "f.labels.npy").tolist()[4:], [-1])
+        _, err = self.run_program("train", "--data", "other.csv", "named.tsv", "--set", "data.text_column=what", "--set",
+                                  "data.exclude=rows.tsv", "--set", "train.steps=1", *self.cpu, "--out", "named")
+        self.assertIn("data: 4 documents excluded", err)
+        self.refused("other.csv:1: expected the names of columns, one of them when, found text, label, how, what",
+                     "eval", "m.safetensors", "--data", "other.csv", "--label-column", "when", *self.cpu)
+        self.refused("other.jsonl:1: expected a member when", "features", "m.safetensors", "--data", "other.jsonl",
+                     "--text-column", "what", "--label-column", "when", "--out", "g", *self.cpu)
+        for line, message in ("no label\n", "expected a word __label__NAME"), ("__label__a b __label__c\n", "found several"):
+            self.write("bad.ft.txt", "__label__a b\n" + line)
+            self.refused("bad.ft.txt:2: expected ", "features", "m.safetensors", "--data", "bad.ft.txt", "--out", "g",
+                         *self.cpu)
+
+        for name, content, message in (
+                ("names.csv", "a,b\n1,2\n", "names.csv:1: expected the names of columns, one of them text, review, "
+                 "sentence, content or the like, found a, b"),
+                ("wide.csv", "text,label\nx,1\nx,1,2\n", "wide.csv:3: expected 2 columns as in the first row, found 3"),
+                ("open.csv", 'text,label\n"x,1\n', "open.csv:2: expected a closing quote"),
+                ("after.csv", 'text,label\n"x"y,1\n', "after.csv:2: expected a closing quote"),
+                ("label.csv", "text,label\nx,4.5\ny,1\n", "label.csv:2: expected a 32-bit integer as label, got '4.5'"),
+                ("head.csv", "text,label\n", "head.csv: empty"),
+                ("list.jsonl", "[1]\n", "list.jsonl:1: expected a JSON object"),
+                ("text.jsonl", '{"text": "x"}\n{"text": 1}\n', "text.jsonl:2: expected a string text, review,"),
+                ("deep.jsonl", '{"text": "x", "label": [1]}\n', "deep.jsonl:1: expected a name or a number as label"),
+                ("tab.jsonl", '{"text": "x", "label": "a\\tb"}\n', "tab.jsonl:1: expected a label without tabs")):
+            self.write(name, content)
+            self.refused(message, "eval", "m.safetensors", "--data", name, *self.cpu)
+        for name, message in ("rows.csv", "rows.csv: with data.window"), ("headed.tsv", "headed.tsv:1: a row of column"):
+            _, err = self.run_program("train", "--data", name, "--set", "data.window=1e6", "--out", "w", status=1)
+            self.assertIn(message, err)
+
+    def test_generate(self):
+        def generate(*arguments):
+            return self.run_program("generate", "m.safetensors", *self.cpu, *arguments)[0]
+
+        text = generate("--bytes", "40", "--prompt", "the cat", "--seed", "3")
+        self.assertTrue(text.startswith("the cat"))
+        self.assertEqual(text, generate("--bytes", "40", "--prompt", "the cat", "--seed", "3"))
+        self.assertNotEqual(text, generate("--bytes", "40", "--prompt", "the cat", "--seed", "4"))
+        likeliest = generate("--bytes", "40", "--temperature", "0", "--seed", "3")
+        self.assertEqual(likeliest, generate("--bytes", "40", "--temperature", "0", "--seed", "4"))
+        self.assertEqual(generate("--bytes", "0", "--prompt", "x"), "x\n")
+        long, short = (self.results("generate", "m.safetensors", "--bytes", count, *self.cpu)["base64"]
+                       for count in ("40", "37"))  # whole recordings, and single bytes after them
+        self.assertEqual(base64.b64decode(long)[:39], base64.b64decode(short))
+        result = self.results("generate", "m.safetensors", "--bytes", "300", "--temperature", "9",
+                              *self.cpu)
+        self.assertEqual(result["bytes"], 300)
+        written = base64.b64decode(result["base64"])
+        self.assertEqual(len(written), 302)  # the prompt included
+        self.assertEqual(re.sub("\ufffd+", "\ufffd", result["text"]),
+                         re.sub("\ufffd+", "\ufffd", written.decode("utf-8", "replace")))
+        self.refused("unrecognized option '--batch'", "generate", "m.safetensors", "--batch", "2", status=2)
+
+    def test_graph(self):
+        for source in "config.yaml", "m.safetensors":
+            patterns = self.results("graph", source)["patterns"]
+            self.assertEqual([p["pattern"] for p in patterns], ["gates"])
+            self.assertEqual((patterns[0]["nodes"], patterns[0]["blocks"]), (4, 12))
+            self.assertEqual(patterns[0]["parameters"], 12 * 4 * 64)
+            self.assertIn("4 nodes of 8 units, 12 blocks", self.run_program("graph", source)[0])
+        self.config("deep.yaml", model_cell="deep", model_hidden=64, model_internal_steps=2)
+        self.run_program("graph", "deep.yaml", "--svg", "p.svg", "--edges", "e")
+        for stage in "step0", "step1", "gates":
+            self.assertEqual(self.read(f"p.{stage}.svg")[:4], b"<svg")
+        self.refused("m.safetensors is a checkpoint, whose graphs are made", "graph",
+                     "m.safetensors", "--set", "model.degree=6", status=2)
+        self.refused("cannot write none/p.svg.tmp", "graph", "config.yaml", "--svg", "none/p.svg")
+        self.refused("cannot write none/e.0.txt.tmp", "graph", "deep.yaml", "--json", "--edges",
+                     "none/e")
+
+    def test_prune(self):
+        result = self.results("prune", "m.safetensors", "--density", "0.5", "--out", "p.safetensors")
+        pattern = self.results("graph", "p.safetensors")["patterns"][0]
+        self.assertEqual((pattern["blocks"], result["density"]), (8, 0.5))
+        self.assertEqual(self.result["parameters"] - result["parameters"], 4 * 4 * 64)
+        text, _ = self.run_program("prune", "m.safetensors", "--density", "0.5", "--out",
+                                   "again.safetensors")
+        self.assertEqual(text, f"again.safetensors: density 0.5, {result['parameters']} parameters\n")
+        self.assertEqual(self.read("again.safetensors"), self.read("p.safetensors"))
+
+        # The strongest blocks stay, with their weights.
+        weights, blocks = [], []
+        for name in "m.safetensors", "p.safetensors":
+            header, data = split_safetensors(self.read(name))
+            for found, tensor, dtype in ((weights, "cell.gates.weight", "<f4"),
+                                         (blocks, "pattern.gates", "<i4")):
+                begin, end = header[tensor]["data_offsets"]
+                array = numpy.frombuffer(data[begin:end], dtype)
+                found.append(array.reshape(header[tensor]["shape"]))
+        pairs = [[tuple(pair) for pair in b.tolist()] for b in blocks]
+        norm = {pair: float((w.astype("f8") ** 2).sum()) for pair, w in zip(pairs[0], weights[0])}
+        dropped = [norm[pair] for pair in pairs[0] if pair not in pairs[1]]
+        self.assertLess(max(dropped), min(norm[pair] for pair in pairs[1] if pair[0] != pair[1]))
+        for pair, block in zip(pairs[1], weights[1]):
+            numpy.testing.assert_array_equal(block, weights[0][pairs[0].index(pair)])
+
+        before = self.results("eval", "p.safetensors", "--data", "valid.tsv", *self.cpu)["bpc"]
+        tuned = self.results("train", "config.yaml", "--set", "train.init=p.safetensors", "--out",
+                             "tuned")
+        self.assertEqual(tuned["parameters"], result["parameters"])
+        self.assertLess(tuned["valid_bpc"], before)
+        for density in "0.2", "0.75":
+            self.refused("--density: expected at least 0.25, the share of self-blocks, and below "
+                         "0.75, the density of m.safetensors", "prune", "m.safetensors", "--density",
+                         density, "--out", "none.safetensors")
+        self.refused("cannot open none.safetensors", "prune", "none.safetensors", "--density", "0.5",
+                     "--out", "x.safetensors")
+
+    def test_layers(self):
+        """Each layer has its own patterns. Features are those of the last layer."""
+        names = ["step0", "gates", "layer2.below", "layer2.step0", "layer2.gates"]
+        self.config("two.yaml", model_cell="mlstm", model_layers=2, train_valid_bytes=0)
+        trained = self.results("train", "two.yaml", "--out", "two")
+        model = "two/last.safetensors"
+        for source in "two.yaml", model:
+            patterns = self.results("graph", source)["patterns"]
+            self.assertEqual([p["pattern"] for p in patterns], names)
+            self.assertEqual([p["parameters"] for p in patterns],
+                             [12 * 64 * gates for gates in (1, 4, 1, 1, 4)])
+        scored = self.results("eval", model, "--data", "valid.tsv", *self.cpu)
+        self.assertAlmostEqual(scored["bpc"], trained["valid_bpc"], delta=1e-6)
+        features = self.results("features", model, "--data", "valid.tsv", "--out", "f", *self.cpu)
+        self.assertEqual(features["units"], 64)  # mean and last
+        self.run_program("generate", model, "--bytes", "5", *self.cpu)
+        self.run_program("prune", model, "--density", "0.5", "--out", "p.safetensors")
+        self.assertEqual([p["blocks"] for p in self.results("graph", "p.safetensors")["patterns"]],
+                         [8] * 5)
+        self.config("one.yaml", model_cell="mlstm", train_init=model)
+        self.refused("its model.layers differs from the config's", "train", "one.yaml", "--out", "x")
+
+    def test_sets_of_features(self):
+        """Features and labels that were not written together are refused."""
+        features = ["features", "m.safetensors", *self.cpu, "--data"]
+        self.run_program(*features, "train.tsv", "--out", "f")
+        self.run_program(*features, "train.tsv", "--out", "g")
+        self.assertEqual(self.read("f.npy"), self.read("g.npy"))
+        self.write("other.tsv", documents(60, 5))
+        self.run_program(*features, "other.tsv", "--out", "h")
+        self.assertEqual(numpy.load(self.folder / "h.labels.npy").shape, (60,))
+        probe = ["probe", *self.cpu, "--test", "f", "--train"]
+        self.run_program(*probe, "f")
+        self.write("h.labels.npy", self.read("f.labels.npy"))
+        self.refused("h.labels.npy: of other features than h.npy; export them again", *probe, "h")
+        numpy.save(self.folder / "h.labels.npy", numpy.load(self.folder / "h.labels.npy"))
+        self.run_program(*probe, "h")  # the user's own labels have no such number
+
+    def test_two_writers(self):
+        """Two write to one prefix. All files are by one of them; the other is refused or comes later."""
+        self.write("long.tsv", documents(sized(3000), 5))
+        self.write("else.tsv", documents(sized(3000), 6))
+        command = ["features", "m.safetensors", *self.cpu, "--out", "f", "--data"]
+        both = [self.start(*command, name) for name in ("long.tsv", "else.tsv")]
+        ends = [(process.communicate(timeout=60), process.returncode) for process in both]
+        self.assertEqual(sorted(status for _, status in ends), [0, 1], ends)
+        for (_, err), status in ends:
+            self.assertEqual("cannot write f.npy: another program is writing it" in err, bool(status))
+        written = "long.tsv" if ends[0][1] == 0 else "else.tsv"
+        files = {name: self.read(name) for name in ("f.npy", "f.labels.npy", "f.json")}
+        self.run_program(*command, written)
+        self.assertEqual(files, {name: self.read(name) for name in files})
+        self.assertEqual([path.name for path in self.folder.iterdir() if "tmp" in path.name], [])
+
+    def test_memory_of_a_stranger(self):
+        """The batch and bptt of a checkpoint's training do not set the memory that a short text takes."""
+        content = change_metadata(self.checkpoint, "version", "1")
+        header, data = split_safetensors(content)
+        header["__metadata__"] |= {"train.batch": "65536", "train.bptt": "65536",
+                                   "checksum": "00000000"}
+        text = json.dumps(header).encode()
+        text = text.ljust(-(-len(text) // 8) * 8)
+        content = len(text).to_bytes(8, "little") + text + data
+        self.write("large.safetensors",
+                   content.replace(b"00000000", f"{zlib.crc32(content):08x}".encode(), 1))
+        for command in ["eval"], ["features", "--out", "f"]:
+            process = self.start(*command, "large.safetensors", "--data", "valid.tsv", *self.cpu)
+            _, status, usage = os.wait4(process.pid, 0)
+            process.returncode = os.waitstatus_to_exitcode(status)
+            out, err = process.communicate()
+            self.assertEqual(process.returncode, 0, err)
+            self.assertLess(usage.ru_maxrss, 1 << 20)  # KiB
+            if command == ["eval"]:
+                bpc = self.eval("--data", "valid.tsv")["bpc"]
+                self.assertTrue(out.startswith(f"{bpc:.4f} bits per character"), out)
+
+    def test_scratch_files(self):
+        """Temporary files in $TMPDIR never have a name, so a kill leaves none."""
+        libc = ctypes.CDLL(None, use_errno=True)
+        watch = libc.inotify_init1(os.O_NONBLOCK)
+        create = 0x100
+        self.assertGreater(libc.inotify_add_watch(watch, str(self.folder).encode(), create), 0)
+        self.run_program("eval", "m.safetensors", "--data", "valid.tsv", *self.cpu,
+                         env=os.environ | {"TMPDIR": str(self.folder)})
+        with self.assertRaises(BlockingIOError):
+            os.read(watch, 4096)
+        os.close(watch)
+
+    def test_full_disk(self):
+        with open("/dev/full", "w") as full:
+            for command in (["eval", "m.safetensors", "--data", "valid.tsv", *self.cpu],
+                            ["graph", "config.yaml"], ["--help"], ["train", "--help-config"],
+                            ["train", "--help"], ["eval", "--version"]):
+                done = subprocess.run([cli.PROGRAM, *command], cwd=self.folder, stdout=full, text=True,
+                                      stderr=subprocess.PIPE)
+                self.assertEqual(done.returncode, 1, command)
+                self.assertEqual(done.stderr.splitlines()[-1],
+                                 "smallworld: cannot write standard output")
+        self.write("f.npy", "old")
+        out, err = self.run_program("features", "m.safetensors", "--data", "valid.tsv", "--out",
+                                    "f", *self.cpu, status=1, preexec_fn=limit_files(1000))
+        self.assertEqual((out, err.count("\n")), ("", 1))
+        self.assertIn("cannot write f.npy.tmp: File too large", err)
+        self.assertFalse((self.folder / "f.npy.tmp").exists())
+        self.assertEqual(self.read("f.npy"), b"old")
+        self.refused("cannot write none/f.npy.tmp", "features", "m.safetensors", "--data",
+                     "valid.tsv", "--out", "none/f", *self.cpu)
+
+    def test_bad_checkpoints(self):
+        whole, size = self.checkpoint, len(self.checkpoint)
+        header = int.from_bytes(whole[:8], "little")
+        other = b'{"weight": {"dtype": "F32", "shape": [1], "data_offsets": [0, 4]}}'
+        other = other.ljust(72)
+        damaged = {
+            "empty": (b"", "only 0 bytes"),
+            "text": (documents(20, 1), "not a safetensors file"),
+            "other program's": (len(other).to_bytes(8, "little") + other + bytes(4),
+                                "not written by smallworld"),
+            "other version's": (change_metadata(whole, "version", "9"),
+                                "format version 9, but this program reads version 1"),
+            "state": (change_metadata(whole, "kind", "state"), "a state file; expected a model"),
+            "odd": (change_metadata(whole, "model.hidden", "33"), "expected a multiple of"),
+            "longer": (whole + b"\0", "corrupt"),
+        }
+        for length in 7, 8, 100, 8 + header, size // 2, size - 1:
+            damaged[f"cut to {length}"] = (whole[:length], ":")
+        for at in 0, 9, 100, 8 + header - 60, 8 + header + 5, size // 2, size - 1:
+            flipped = bytearray(whole)
+            flipped[at] ^= 4
+            damaged[f"flipped at {at}"] = (bytes(flipped), ":")
+        for name, (content, expected) in damaged.items():
+            with self.subTest(name=name):
+                self.write("bad.safetensors", content)
+                self.refused(expected, "eval", "bad.safetensors", "--data", "valid.tsv", *self.cpu)
+        self.write("f.npy", "old")
+        for *command, last in (["features", "--data", "valid.tsv", "--out", "f"],
+                               ["generate", "--bytes=5"], ["graph", "--json"]):
+            self.refused("bad.safetensors: corrupt", *command, last, "bad.safetensors")
+            self.refused("cannot open none.safetensors: No such file", *command, last,
+                         "none.safetensors")
+        self.refused("bad.safetensors: corrupt", "train", "config.yaml", "--out", "run", "--set",
+                     "train.init=bad.safetensors")
+        (self.folder / "folder.safetensors").mkdir()
+        self.refused("folder.safetensors/last.safetensors: No such file", "eval",
+                     "folder.safetensors", "--data", "valid.tsv")
+
+    def test_bad_text(self):
+        self.write("one.txt", "x")
+        self.refused("one.txt: nothing to score: expected at least 2 bytes, found 1", "eval", "m.safetensors", "--data", "one.txt", *self.cpu)
+        # A line and a raw text that would fill the memory or the disk.
+        self.write("bomb.tsv.gz", gzip.compress(b"1\t" + bytes(80 << 20), 1))
+        self.refused("bomb.tsv.gz:1: a line of more than 67108864 bytes", "eval", "m.safetensors",
+                     "--data", "bomb.tsv.gz")
+        self.write("bomb.txt.gz", gzip.compress(bytes(80 << 20), 9))
+        self.refused("bomb.txt.gz: gzip of more than 256 times its size", "eval", "m.safetensors",
+                     "--data", "bomb.txt.gz")
+        self.refused("cannot open none.txt", "eval", "m.safetensors", "--data", "none.txt")
+        self.write("bad.tsv", "1\tfine\nno tab\n")
+        self.refused("bad.tsv:2: expected LABEL<TAB>TEXT", "features", "m.safetensors", "--data",
+                     "bad.tsv", "--out", "f")
+
+    def test_without_a_gpu(self):
+        hidden = os.environ | {"CUDA_VISIBLE_DEVICES": ""}
+        self.refused("", "eval", "m.safetensors", "--data", "valid.tsv", "--device", "cuda",
+                     env=hidden)
+        self.refused("", "train", "config.yaml", "--out", "run", "--device", "cuda", env=hidden)
+        self.run_program("eval", "m.safetensors", "--data", "valid.tsv", "--device", "auto",
+                         "--threads", "1", env=hidden)
+
+    def test_does_not_fit(self):
+        self.refused("does not fit", "train", "config.yaml", "--out", "run", "--set",
+                     "model.hidden=131072", "--set", "model.block=128", "--set",
+                     "model.graph=dense", "--set", "model.degree=null")
+
+
+if __name__ == "__main__":
+    cli.main(__doc__)
