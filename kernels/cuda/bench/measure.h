@@ -2,7 +2,7 @@
 #ifndef SMALLWORLD_KERNELS_CUDA_BENCH_MEASURE_H
 #define SMALLWORLD_KERNELS_CUDA_BENCH_MEASURE_H
 
-#include "backend.h"
+#include "device/device.h"
 
 void cuda_mark(backend *be, int number);
 double cuda_elapsed(backend *be, int from, int to);

@@ -6,9 +6,9 @@
  * 32, 32 to 512 columns, at 1ae7565), and is left out everywhere.
  *
  * cuSPARSE is loaded at run time, so that the program neither needs it nor pays for it at start. */
-#include "backend.h"
 #include "bench/rivals.h"
-#include "layout.h"
+#include "device/device.h"
+#include "device/layout.h"
 
 #include <dlfcn.h>
 #include <stdio.h>

@@ -4,7 +4,7 @@
 #ifndef SMALLWORLD_KERNELS_CUDA_CELL_ONE_HOT_CUH
 #define SMALLWORLD_KERNELS_CUDA_CELL_ONE_HOT_CUH
 
-#include "backend.h"
+#include "device/device.h"
 
 /* A byte as a number in bf16, no two the same, none of them 0 or a NaN. */
 static __device__ inline uint32_t label(uint32_t byte) {

@@ -4,7 +4,7 @@
 #include "cell/cell.h"
 #include "cell/hub_forward.h"
 #include "cell/sequence_forward.h"
-#include "layout.h"
+#include "device/layout.h"
 #include "products/products.h"
 
 #include <string.h>

@@ -2,7 +2,7 @@
 #ifndef SMALLWORLD_KERNELS_CUDA_CELL_SEQUENCE_FORWARD_H
 #define SMALLWORLD_KERNELS_CUDA_CELL_SEQUENCE_FORWARD_H
 
-#include "backend.h"
+#include "device/device.h"
 
 typedef struct sequence_tables {
     int units;          /* of a thread block */

@@ -5,9 +5,9 @@
 
 #include "cell/cell.h"
 #include "device/fixed_sums.cuh"
+#include "device/layout.h"
 #include "device/ptx.cuh"
 #include "device/waits.cuh"
-#include "layout.h"
 
 /* One step of a stage, as a kernel sees it. */
 template <typename T> struct view {

@@ -2,7 +2,7 @@
 #ifndef SMALLWORLD_KERNELS_CUDA_DEVICE_FIXED_SUMS_H
 #define SMALLWORLD_KERNELS_CUDA_DEVICE_FIXED_SUMS_H
 
-#include "backend.h"
+#include "device/device.h"
 
 /* The sums of `gates` gates, or of gates times steps: their size in bytes, and setting them to
  * zero. */

@@ -4,7 +4,7 @@
 #ifndef SMALLWORLD_KERNELS_CUDA_PRODUCTS_NODE_LISTS_H
 #define SMALLWORLD_KERNELS_CUDA_PRODUCTS_NODE_LISTS_H
 
-#include "layout.h"
+#include "device/layout.h"
 
 /* The sources of node i are other[begin[i]], ..., other[end[i] - 1], in ascending order. */
 typedef struct node_lists {

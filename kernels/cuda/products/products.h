@@ -3,7 +3,7 @@
 #ifndef SMALLWORLD_KERNELS_CUDA_PRODUCTS_PRODUCTS_H
 #define SMALLWORLD_KERNELS_CUDA_PRODUCTS_PRODUCTS_H
 
-#include "layout.h"
+#include "device/layout.h"
 
 typedef enum operation { FPROP, DGRAD, WGRAD } operation;
 

@@ -2,7 +2,7 @@
 #ifndef SMALLWORLD_KERNELS_CUDA_TRAINING_SUM_RANKS_H
 #define SMALLWORLD_KERNELS_CUDA_TRAINING_SUM_RANKS_H
 
-#include "backend.h"
+#include "device/device.h"
 
 bool cuda_join(backend *be, ranks *ranks, error *err);
 

@@ -2,7 +2,7 @@
 #ifndef SMALLWORLD_KERNELS_CUDA_TRAINING_TRAINING_H
 #define SMALLWORLD_KERNELS_CUDA_TRAINING_TRAINING_H
 
-#include "backend.h"
+#include "device/device.h"
 
 /* What Adam needs, made once an update by one thread. */
 typedef struct adam_factors {

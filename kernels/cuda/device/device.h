@@ -1,21 +1,10 @@
-/* The CUDA backend's state, and what all of its files share: errors, launches, types. Only this
- * folder knows CUDA. Its rooms:
+/* What all of the CUDA backend's files share: its state, errors, launches, types.
  *
- *   device/    inline PTX behind names, random numbers, sums that do not depend on their order
- *   products/  the products with W: dispatch.cu has the table of all kernels and chooses among
- * them;
- *              portable/ has those for any GPU from sm_80 on, hopper/ those for sm_90a
- *   cell/      what a cell does between products
- *   training/  the loss, reductions and the update
- *   bench/     ceilings of the hardware, and the libraries that products are held against
- *
- * A file X.cu holds kernel X, X_plan.cu the tables that it walks, X.cuh what these two agree on.
- *
- * One stream holds all work but the sums over ranks, which have one of their own (sum_ranks.cu), so
- * operations run in the order they are issued. A failed call is remembered, the first of them wins,
- * and `finish` reports it; nothing is replayed after that. */
-#ifndef SMALLWORLD_KERNELS_CUDA_BACKEND_H
-#define SMALLWORLD_KERNELS_CUDA_BACKEND_H
+ * All work but the sums over ranks, which have a stream of their own (training/sum_ranks.cu), is on
+ * one stream, so operations run in the order they are issued. A failed call is remembered, the
+ * first of them wins, and `finish` reports it; nothing is replayed after that. */
+#ifndef SMALLWORLD_KERNELS_CUDA_DEVICE_DEVICE_H
+#define SMALLWORLD_KERNELS_CUDA_DEVICE_DEVICE_H
 
 extern "C" {
 #include "ops.h"

@@ -1,4 +1,4 @@
-#include "layout.h"
+#include "device/layout.h"
 
 static void keep(device_layout *device, void *block, bool on_device) {
     if (device->block_count == device->block_room) {

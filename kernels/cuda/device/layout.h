@@ -1,9 +1,9 @@
 /* A layout on the device, and everything that belongs to it: what each kernel planned for it,
  * and all memory that these plans took, which is freed together with the layout. */
-#ifndef SMALLWORLD_KERNELS_CUDA_LAYOUT_H
-#define SMALLWORLD_KERNELS_CUDA_LAYOUT_H
+#ifndef SMALLWORLD_KERNELS_CUDA_DEVICE_LAYOUT_H
+#define SMALLWORLD_KERNELS_CUDA_DEVICE_LAYOUT_H
 
-#include "backend.h"
+#include "device/device.h"
 
 enum { MOST_KERNELS = 16 /* rows of products/dispatch.cu */ };
 
