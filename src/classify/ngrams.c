@@ -214,75 +214,76 @@ static void fit_function(const rows *r, int64_t features, bool all, int positive
     free(x);
 }
 
+/* The class for which a function is positive. */
+static int positive_class(const ngrams *g, int function) {
+    return g->functions == 1 ? 1 : function;
+}
+
 static double margin_of(const struct feature_node *x, const double *w) {
     double margin = 0;
     for (; x->index >= 0; x++) margin += w[x->index - 1] * x->value;
     return margin;
 }
 
-/* The margins [held rows][functions] of the functions w [functions][features + 1]. */
-static double *held_margins(const rows *r, const double *w, int64_t features, int functions) {
-    double *margin = mem_alloc((size_t)r->count * (size_t)functions, sizeof *margin), *to = margin;
+/* Fits a function with one C on the rows that are not held, and gives the margins of those that
+ * are: margin [held rows][functions]. */
+static void try_function(const rows *r, const ngrams *g, int function, double cost,
+                         double *margin) {
+    double *w = mem_alloc((size_t)g->count + 1, sizeof *w), *to = margin + function;
+    fit_function(r, g->count, false, positive_class(g, function), cost, w);
     for (int i = 0; i < r->count; i++) {
-        for (int f = 0; r->held[i] && f < functions; f++) {
-            *to++ = margin_of(r->nodes + r->start[i], w + f * (features + 1));
-        }
+        if (!r->held[i]) continue;
+        *to = margin_of(r->nodes + r->start[i], w);
+        to += g->functions;
     }
-    return margin;
+    free(w);
 }
 
 /* Chooses C; the margins of the chosen fit on held rows go to `best_margin`. */
 static void choose_cost(ngrams *g, const rows *r, double **best_margin) {
-    const int64_t length = g->count + 1, functions = g->functions;
-    double *w = mem_alloc((size_t)(COSTS * functions * length), sizeof *w);
-#pragma omp parallel for schedule(dynamic)
-    for (int64_t i = 0; i < COSTS * functions; i++) {
-        const int f = (int)(i % functions), positive = functions == 1 ? 1 : f;
-        fit_function(r, g->count, false, positive, costs[i / functions], w + i * length);
-    }
+    const size_t functions = (size_t)g->functions;
     int16_t *class = mem_alloc((size_t)r->count, sizeof *class);
     size_t held = 0, least = SIZE_MAX;
     for (int i = 0; i < r->count; i++) {
         if (r->held[i]) class[held++] = r->class[i];
     }
-    *best_margin = NULL;
-    for (int k = 0; k < COSTS; k++) {
-        double *margin = held_margins(r, w + k * functions * length, g->count, g->functions);
+    double *margin = mem_alloc(COSTS * held * functions, sizeof *margin), *best = margin;
+#pragma omp parallel for schedule(dynamic)
+    for (int i = 0; i < COSTS * g->functions; i++) {
+        const int cost = i / g->functions;
+        try_function(r, g, i % g->functions, costs[cost], margin + (size_t)cost * held * functions);
+    }
+    for (size_t k = 0; k < COSTS; k++) {
+        const double *of = margin + k * held * functions;
         size_t wrong = 0;
         for (size_t i = 0; i < held; i++) {
-            wrong += margin_class(margin + i * (size_t)functions, g->functions) != class[i];
+            wrong += margin_class(of + i * functions, g->functions) != class[i];
         }
         log_line("n-grams, C = %g: validation error %.2f %%", costs[k],
                  100 * (double)wrong / (double)held);
-        if (wrong < least) {
-            double *other = *best_margin;
-            least = wrong;
-            g->cost = costs[k];
-            *best_margin = margin;
-            margin = other;
-        }
-        free(margin);
+        if (wrong >= least) continue;
+        least = wrong;
+        g->cost = costs[k];
+        best = margin + k * held * functions;
     }
-    g->scale = calibrate(*best_margin, class, held, g->functions);
+    g->scale = calibrate(best, class, held, g->functions);
+    memmove(margin, best, held * functions * sizeof *margin);
+    *best_margin = margin;
     free(class);
-    free(w);
 }
 
 /* Fits the chosen C on all rows. */
 static void fit_all(ngrams *g, const rows *r) {
-    const int64_t length = g->count + 1;
     float *weights = mem_alloc((size_t)(g->functions * g->count), sizeof *weights);
     double *intercepts = mem_alloc((size_t)g->functions, sizeof *intercepts);
-    double *w = mem_alloc((size_t)(g->functions * length), sizeof *w);
 #pragma omp parallel for schedule(dynamic)
     for (int f = 0; f < g->functions; f++) {
-        const int positive = g->functions == 1 ? 1 : f;
-        double *of = w + f * length;
-        fit_function(r, g->count, true, positive, g->cost, of);
-        for (int64_t j = 0; j < g->count; j++) weights[f * g->count + j] = (float)of[j];
-        intercepts[f] = of[g->count];
+        double *w = mem_alloc((size_t)g->count + 1, sizeof *w);
+        fit_function(r, g->count, true, positive_class(g, f), g->cost, w);
+        for (int64_t j = 0; j < g->count; j++) weights[f * g->count + j] = (float)w[j];
+        intercepts[f] = w[g->count];
+        free(w);
     }
-    free(w);
     g->weights = weights;
     g->intercepts = intercepts;
 }

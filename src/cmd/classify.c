@@ -649,10 +649,13 @@ static bool open_trained(work *w, error *err) {
 }
 
 static bool run(work *w, error *err) {
-    return open_given(w, err) && read_documents(w, err) && file_make_folder(w->a->out, err) &&
-           fit_ngrams(w, err) && open_trained(w, err) && fit_features(w, err) &&
-           keep_checkpoint(w, err) && (choose(w), save(w, err)) && write_results(w, err) &&
-           write_page(w, err);
+    if (!open_given(w, err) || !read_documents(w, err) || !file_make_folder(w->a->out, err) ||
+        !fit_ngrams(w, err) || !open_trained(w, err) || !fit_features(w, err) ||
+        !keep_checkpoint(w, err)) {
+        return false;
+    }
+    choose(w);
+    return save(w, err) && write_results(w, err) && write_page(w, err);
 }
 
 static void free_part(part *p) {
