@@ -12,6 +12,7 @@ which is looked for in the same places, on the PATH, and at $SMALLWORLD_PROGRAM.
 """
 
 import ctypes
+import functools
 import json
 import operator
 import os
@@ -343,13 +344,18 @@ def _run(command, *arguments):
     return json.loads(out.splitlines()[-1])
 
 
-def _setting(name, value, keys=[]):
+@functools.lru_cache(maxsize=None)
+def _keys():
+    """Every key of a config."""
+    listed = subprocess.run([program(), "train", "--help-config"], stdout=subprocess.PIPE, check=True)
+    return [f"{section}.{key}"
+            for section, names in re.findall(r"(?m)^(\w+):\n((?:  .*\n)+)", listed.stdout.decode())
+            for key in re.findall(r"(?m)^  (\w+) \(", names)]
+
+
+def _setting(name, value):
     """--set KEY=VALUE for a key, or for its last part alone where that is unique."""
-    if not keys:
-        listed = subprocess.run([program(), "train", "--help-config"], stdout=subprocess.PIPE, check=True)
-        for section, names in re.findall(r"(?m)^(\w+):\n((?:  .*\n)+)", listed.stdout.decode()):
-            keys += [f"{section}.{key}" for key in re.findall(r"(?m)^  (\w+) \(", names)]
-    found = [key for key in keys if name in (key, key.partition(".")[2])]
+    found = [key for key in _keys() if name in (key, key.partition(".")[2])]
     if len(found) != 1:
         raise TypeError(f"train: expected the name of a setting, such as lr or model.hidden, got {name!r}"
                         + (f", which may be {' or '.join(found)}" if found else ""))

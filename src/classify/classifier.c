@@ -1,6 +1,5 @@
 #include "classify/classifier.h"
 
-#include "core/json.h"
 #include "core/memory.h"
 #include "core/number.h"
 
@@ -13,36 +12,19 @@
 
 enum { FIXED_ENTRIES = 9 };
 
-static void add_entry(metadata *entries, int *count, const char *key, const char *value) {
-    metadata *entry = &entries[(*count)++];
-    snprintf(entry->key, sizeof entry->key, "%s", key);
-    snprintf(entry->value, sizeof entry->value, "%s", value);
-}
-
-static void add_number(metadata *entries, int *count, const char *key, double value) {
-    char text[32];
-    json_format_number(text, value);
-    add_entry(entries, count, key, text);
-}
-
 bool classifier_write(const classifier *c, const char *folder, error *err) {
     const ngrams *g = &c->ngrams;
     metadata *entries = mem_alloc(FIXED_ENTRIES + (size_t)c->classes, sizeof *entries);
     int count = 0;
-    add_entry(entries, &count, "format", "smallworld");
-    add_entry(entries, &count, "version", CLASSIFIER_VERSION);
-    add_entry(entries, &count, "kind", "classifier");
-    add_entry(entries, &count, "checkpoint", c->checkpoint);
-    add_entry(entries, &count, "html_entities", c->html_entities ? "true" : "false");
-    add_number(entries, &count, "share", c->share);
-    add_number(entries, &count, "C", g->cost);
-    add_number(entries, &count, "scale", g->scale);
-    add_number(entries, &count, "classes", c->classes);
-    for (int i = 0; i < c->classes; i++) {
-        char key[16];
-        snprintf(key, sizeof key, "class.%d", i);
-        add_entry(entries, &count, key, c->name[i]);
-    }
+    metadata_add(entries, &count, "format", "smallworld");
+    metadata_add(entries, &count, "version", CLASSIFIER_VERSION);
+    metadata_add(entries, &count, "kind", "classifier");
+    metadata_add(entries, &count, "checkpoint", c->checkpoint);
+    metadata_add(entries, &count, "html_entities", c->html_entities ? "true" : "false");
+    metadata_add_number(entries, &count, "share", c->share);
+    metadata_add_number(entries, &count, "C", g->cost);
+    metadata_add_number(entries, &count, "scale", g->scale);
+    saved_add_classes(entries, &count, c->name, c->classes);
     const tensor tensors[] = {{"intercepts", TENSOR_F64, 1, {g->functions}, g->intercepts},
                               {"bucket", TENSOR_I32, 1, {g->count}, g->bucket},
                               {"idf", TENSOR_F32, 1, {g->count}, g->idf},
@@ -55,8 +37,7 @@ bool classifier_write(const classifier *c, const char *folder, error *err) {
 }
 
 static const char *entry(const classifier *c, const char *key) {
-    const char *value = safetensors_metadata(&c->file, key);
-    return value ? value : "";
+    return safetensors_entry(&c->file, key);
 }
 
 /* The tensor of this type and shape; `columns` is 0 for a vector. */
@@ -92,13 +73,9 @@ static bool check_ngrams(const ngrams *g) {
 static bool parse(classifier *c) {
     ngrams *g = &c->ngrams;
     const tensor *buckets = safetensors_find(&c->file, "bucket");
-    int64_t classes;
-    if (!buckets || buckets->dimensions != 1 || !number_integer(entry(c, "classes"), &classes) ||
-        classes < 2 || classes > DATASET_MAX_CLASSES) {
-        return false;
-    }
-    c->classes = (int)classes;
-    g->functions = classes == 2 ? 1 : (int)classes;
+    c->classes = saved_classes(&c->file, c->name);
+    if (!buckets || buckets->dimensions != 1 || c->classes == 0) return false;
+    g->functions = c->classes == 2 ? 1 : c->classes;
     g->count = buckets->shape[0];
     g->bucket = find(c, "bucket", TENSOR_I32, g->count, 0);
     g->idf = find(c, "idf", TENSOR_F32, g->count, 0);
@@ -107,12 +84,6 @@ static bool parse(classifier *c) {
     if (g->count < 1 || g->count > NGRAM_BUCKETS || !g->bucket || !g->idf || !g->weights ||
         !g->intercepts || !check_ngrams(g)) {
         return false;
-    }
-    for (int i = 0; i < c->classes; i++) {
-        char key[16];
-        snprintf(key, sizeof key, "class.%d", i);
-        c->name[i] = safetensors_metadata(&c->file, key);
-        if (!c->name[i]) return false;
     }
     c->checkpoint = entry(c, "checkpoint");
     c->html_entities = strcmp(entry(c, "html_entities"), "true") == 0;
@@ -126,16 +97,9 @@ bool classifier_open(classifier *c, const char *folder, error *err) {
     *c = (classifier){0};
     bool opened = safetensors_open(&c->file, path, err);
     if (opened) {
-        if (strcmp(entry(c, "format"), "smallworld") != 0 ||
-            strcmp(entry(c, "kind"), "classifier") != 0) {
-            opened = error_set(err, "%s: not a classifier; smallworld classify writes one", path);
-        } else if (strcmp(entry(c, "version"), CLASSIFIER_VERSION) != 0) {
-            opened = error_set(err, "%s: has format version %s, but this program reads version %s",
-                               path, entry(c, "version"), CLASSIFIER_VERSION);
-        } else {
-            opened =
-                parse(c) || error_set(err, "%s: corrupt: its tensors or classes disagree", path);
-        }
+        opened = safetensors_is(&c->file, "classifier", CLASSIFIER_VERSION,
+                                "a classifier; smallworld classify writes one", err) &&
+                 (parse(c) || error_set(err, "%s: corrupt: its tensors or classes disagree", path));
         if (!opened) classifier_close(c);
     }
     free(path);

@@ -10,8 +10,7 @@
 #define SMALLWORLD_CLASSIFY_CLASSIFIER_H
 
 #include "classify/ngrams.h"
-#include "core/safetensors.h"
-#include "probe/dataset.h"
+#include "probe/saved.h"
 
 #define CLASSIFIER_FILE  "classifier.safetensors"
 #define CLASSIFIER_PROBE "probe" /* prefix of the probe's files */
@@ -20,7 +19,7 @@ typedef struct classifier {
     safetensors file; /* the open file, which holds all else */
     ngrams ngrams;
     int classes;
-    const char *name[DATASET_MAX_CLASSES];
+    const char *name[SAVED_MAX_CLASSES];
     double share; /* of the features in log-probabilities: 0 n-grams alone, 1 they alone */
     const char *checkpoint; /* relative to the folder */
     bool html_entities;     /* corpus_options of its documents */

@@ -86,12 +86,6 @@ static void count_document(counts *k, const uint8_t *text, size_t length) {
     }
 }
 
-const uint8_t *ngram_text(const corpus *c, size_t number, size_t *length) {
-    const document *d = &c->documents[number];
-    *length = d->raw ? d->length : d->length - DOCUMENT_FRAME;
-    return c->bytes + d->offset + (d->raw ? 0 : 2);
-}
-
 /* The features that occur in a corpus. */
 typedef struct vocabulary {
     int32_t *feature; /* [NGRAM_BUCKETS] its number, or -1 */
@@ -124,7 +118,7 @@ static void find_vocabulary(vocabulary *v, counts *k, const corpus *c, const int
     int64_t rows = 0;
     for (size_t i = 0; i < c->count; i++) {
         size_t length;
-        const uint8_t *text = ngram_text(c, i, &length);
+        const uint8_t *text = corpus_text(c, i, &length);
         if (class[i] < 0) continue;
         count_document(k, text, length);
         for (int j = 0; j < k->distinct; j++) documents[k->seen[j]]++;
@@ -169,7 +163,7 @@ static void make_rows(rows *r, counts *k, const vocabulary *v, const corpus *c,
                 .held = mem_alloc(c->count, sizeof *r->held)};
     for (size_t i = 0; i < c->count; i++) {
         size_t length;
-        const uint8_t *text = ngram_text(c, i, &length);
+        const uint8_t *text = corpus_text(c, i, &length);
         if (class[i] < 0) continue;
         if (r->used > MOST_NODES && !held[i]) continue;
         count_document(k, text, length);

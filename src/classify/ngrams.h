@@ -41,7 +41,4 @@ ngram_reader *ngram_reader_create(const ngrams *g);
 void ngram_reader_free(ngram_reader *r);
 void ngram_reader_apply(ngram_reader *r, const uint8_t *text, size_t length, double *margin);
 
-/* The text of a document without its frame. */
-const uint8_t *ngram_text(const corpus *c, size_t document, size_t *length);
-
 #endif

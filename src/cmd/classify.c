@@ -1,12 +1,12 @@
 /* smallworld classify: from labelled documents to a classifier, beside an n-gram baseline. */
 #include "classify/classifier.h"
+#include "classify/opinions.h"
 #include "cmd/cli.h"
 #include "core/file.h"
 #include "core/log.h"
 #include "core/memory.h"
 #include "core/utf8.h"
 #include "page/classified.h"
-#include "probe/calibration.h"
 #include "probe/probe.h"
 #include "train/defaults.h"
 #include "train/trainer.h"
@@ -21,8 +21,7 @@ enum {
     MISTAKES = 20,
     SHOWN = 4, /* mistakes that are coloured */
     SHOWN_BYTES = 8000,
-    SHOWN_UNITS = 8,
-    STREAMS = 16
+    SHOWN_UNITS = 8
 };
 
 typedef struct arguments {
@@ -95,16 +94,12 @@ static int by_number(const void *a, const void *b) {
     return (x > y) - (x < y);
 }
 
-static bool has_label(const document *d) {
-    return !d->raw && d->label != UNLABELLED;
-}
-
 /* Finds the classes of labelled documents, in the order in which a probe has them. */
 static bool find_classes(classes *k, const corpus *c, const char *path, error *err) {
     for (size_t i = 0; i < c->count; i++) {
         const document *d = &c->documents[i];
         int at = 0;
-        if (!has_label(d)) continue;
+        if (d->raw || d->label == UNLABELLED) continue;
         while (at < k->count && k->label[at] != d->label) at++;
         if (at < k->count) continue;
         if (k->count == DATASET_MAX_CLASSES) {
@@ -123,24 +118,16 @@ static bool find_classes(classes *k, const corpus *c, const char *path, error *e
     return true;
 }
 
-/* The name of a document's label. `text` has room for 16 bytes. */
-static const char *label_name(const corpus *c, const document *d, char *text) {
-    if (c->names) return c->names[d->label];
-    snprintf(text, 16, "%d", d->label);
-    return text;
-}
-
 /* Finds the class of each document. */
 static bool find_class(part *p, const classes *k, const char *path, const char *train, error *err) {
     const corpus *c = p->texts;
     p->class = mem_alloc(c->count, sizeof *p->class);
     for (size_t i = 0; i < c->count; i++) {
-        const document *d = &c->documents[i];
         char text[16];
+        const char *name = corpus_label(c, i, text);
         int at = 0;
         p->class[i] = -1;
-        if (!has_label(d)) continue;
-        const char *name = label_name(c, d, text);
+        if (!name) continue;
         while (at < k->count && strcmp(k->name[at], name) != 0) at++;
         if (at == k->count) {
             return error_set(err, "%s: label '%s' is not among those of %s", path, name, train);
@@ -149,69 +136,6 @@ static bool find_class(part *p, const classes *k, const char *path, const char *
         p->labelled++;
     }
     return p->labelled > 0 || error_set(err, "%s: expected labelled documents", path);
-}
-
-/* ----------------------------------------------------------------------------------- opinions */
-
-/* Probabilities of documents' classes, and whether the likeliest is wrong. */
-typedef struct opinions {
-    size_t rows;
-    double *probability; /* [rows][classes] */
-    int *said;           /* [rows] */
-    size_t wrong;
-} opinions;
-
-static void opinions_begin(opinions *o, size_t rows, int classes) {
-    *o = (opinions){.rows = rows};
-    o->probability = mem_alloc(rows * (size_t)classes, sizeof *o->probability);
-    o->said = mem_alloc(rows, sizeof *o->said);
-}
-
-static void opinions_end(opinions *o) {
-    free(o->probability);
-    free(o->said);
-}
-
-/* From margins [rows][functions]. `class` [rows] is the truth. */
-static void take_margins(opinions *o, const double *margin, size_t rows, int classes, double scale,
-                         const int16_t *class) {
-    const int functions = classes == 2 ? 1 : classes;
-    opinions_begin(o, rows, classes);
-    for (size_t i = 0; i < rows; i++) {
-        const double *of = margin + i * (size_t)functions;
-        margin_probabilities(of, functions, scale, o->probability + i * (size_t)classes);
-        o->said[i] = margin_class(of, functions);
-        o->wrong += o->said[i] != class[i];
-    }
-}
-
-static void join(opinions *o, const opinions *by_ngrams, const opinions *by_features, int classes,
-                 double share, const int16_t *class) {
-    opinions_begin(o, by_ngrams->rows, classes);
-    for (size_t i = 0; i < o->rows; i++) {
-        const size_t at = i * (size_t)classes;
-        o->said[i] = classifier_join(classes, by_ngrams->probability + at,
-                                     by_features->probability + at, share, o->probability + at);
-        o->wrong += o->said[i] != class[i];
-    }
-}
-
-/* The probability, by McNemar's exact test, that two that err equally often differ at least so
- * much. */
-static double mcnemar(const opinions *a, const opinions *b, const int16_t *class) {
-    int64_t only_a = 0, only_b = 0;
-    for (size_t i = 0; i < a->rows; i++) {
-        const bool wrong_a = a->said[i] != class[i], wrong_b = b->said[i] != class[i];
-        only_a += wrong_a && !wrong_b;
-        only_b += wrong_b && !wrong_a;
-    }
-    const int64_t n = only_a + only_b, least = only_a < only_b ? only_a : only_b;
-    double tail = 0;
-    for (int64_t k = 0; k <= least; k++) {
-        tail += exp(lgamma((double)n + 1) - lgamma((double)k + 1) - lgamma((double)(n - k) + 1) -
-                    (double)n * log(2));
-    }
-    return fmin(1, 2 * tail);
 }
 
 /* --------------------------------------------------------------------------------- classifying */
@@ -227,7 +151,7 @@ typedef struct work {
     bool is_open;
     part train, test;
     classes classes;
-    int16_t *train_class, *test_class, *valid_class; /* of labelled rows, in order */
+    int16_t *test_class, *valid_class; /* of labelled rows, in order */
     size_t valid_rows;
     ngrams ngrams;
     probe_result probed;
@@ -235,7 +159,7 @@ typedef struct work {
     opinions valid[WAYS], tested[WAYS];
     double share; /* of the features in BY_BOTH */
     int way;      /* the chosen one */
-    double commonest_error, p_value;
+    double p_value;
 } work;
 
 /* Reads the documents and, without --test, holds a fifth out. */
@@ -253,19 +177,6 @@ static bool read_documents(work *w, error *err) {
            find_class(&w->test, &w->classes, test ? test : a->train, a->train, err);
 }
 
-static bool assign(options *o, const char *key, const char *value, error *err) {
-    char *text;
-    size_t size;
-    if (!value) return true;
-    FILE *out = mem_stream(&text, &size);
-    fprintf(out, "%s=", key);
-    config_write_string(value, out);
-    mem_stream_end(out);
-    const bool set = config_assign(&o->config, text, err);
-    free(text);
-    return set;
-}
-
 /* Trains a model on the text of the training documents, or goes on with that. */
 static bool train_model(work *w, error *err) {
     const arguments *a = w->a;
@@ -280,11 +191,11 @@ static bool train_model(work *w, error *err) {
     bool done = cli_apply(&a->model, &o, err) && config_assign(&o.config, minutes, err);
     /* The documents for testing are not read: the same hash tells them. */
     if (done && !a->test) done = config_assign(&o.config, held, err);
-    done = done && assign(&o, "data.exclude", a->test, err) &&
+    done = done && config_assign_string(&o.config, "data.exclude", a->test, err) &&
+           config_assign_string(&o.config, "data.text_column", a->columns.text, err) &&
+           config_assign_string(&o.config, "data.label_column", a->columns.label, err) &&
            config_assign(&o.config, "data.class_folders=true", err) &&
-           assign(&o, "data.text_column", a->columns.text, err) &&
-           assign(&o, "data.label_column", a->columns.label, err);
-    done = done && defaults_choose(&o, files, 1, err) && options_check(&o, err) &&
+           defaults_choose(&o, files, 1, err) && options_check(&o, err) &&
            train_run(&o, folder, file_exists(state) ? TRAIN_RESUME : TRAIN_FRESH, &trained, err);
     options_free(&o);
     log_end();
@@ -307,12 +218,8 @@ static bool keep_checkpoint(work *w, error *err) {
     w->saved_as = mem_string("model.safetensors");
     bool done = file_begin(&writer, path, err);
     if (done) {
-        done = file_write(&writer, map->bytes, map->size, err);
-        if (done) {
-            done = file_commit(&writer, err);
-        } else {
-            file_abort(&writer);
-        }
+        fwrite(map->bytes, 1, map->size, writer.stream);
+        done = file_commit(&writer, err);
     }
     free(path);
     return done;
@@ -334,7 +241,7 @@ static double *apply_ngrams(const ngrams *g, const part *p) {
     ngram_reader *r = ngram_reader_create(g);
     for (size_t i = 0; i < p->texts->count; i++) {
         size_t length;
-        const uint8_t *text = ngram_text(p->texts, i, &length);
+        const uint8_t *text = corpus_text(p->texts, i, &length);
         if (p->class[i] < 0) continue;
         ngram_reader_apply(r, text, length, to);
         to += g->functions;
@@ -350,7 +257,6 @@ static bool fit_ngrams(work *w, error *err) {
     bool done = probe_split(w->train.class, rows, w->classes.count, 0, held) ||
                 error_set(err, "%s: expected at least two documents of each class", w->a->train);
     if (done) {
-        gather(&w->train, NULL, &w->train_class);
         gather(&w->test, NULL, &w->test_class);
         w->valid_rows = gather(&w->train, held, &w->valid_class);
         done = ngrams_fit(&w->ngrams, w->train.texts, w->train.class, w->classes.count, held,
@@ -376,18 +282,11 @@ static bool fit_features(work *w, error *err) {
     char *out = mem_format("%s/" CLASSIFIER_PROBE, w->a->out);
     const probe_options how = {
         .train = train, .test = test, .out = out, .penalty = PENALTY_L2, .progress = true};
-    const cli_text any = {INT64_MAX, INT64_MAX / 2};
-    options o;
-    bool done = cli_make(&w->loaded, 0, FEATURES_STEPS, any, err) &&
+    bool done = cli_make(&w->loaded, 0, FEATURES_STEPS, cli_any_text, err) &&
                 extract(w, &w->train, train, err) && extract(w, &w->test, test, err);
-    options_begin(&o);
-    if (done && cli_apply(&w->a->model, &o, err)) {
-        o.run.precision = PRECISION_FP32; /* as probes are fitted */
-        backend *be = options_backend(&o.run, err);
-        done = be && probe_run(be, &how, &w->probed, err);
-        if (be) be->destroy(be);
-    }
-    options_free(&o);
+    backend *be = done ? cli_probe_backend(&w->a->model, err) : NULL;
+    done = be && probe_run(be, &how, &w->probed, err);
+    if (be) be->destroy(be);
     free(out);
     free(test);
     free(train);
@@ -398,19 +297,20 @@ static bool fit_features(work *w, error *err) {
 static void choose(work *w) {
     const int classes = w->classes.count;
     const probe_result *r = &w->probed;
-    take_margins(&w->valid[BY_NGRAMS], w->valid_margin, w->valid_rows, classes, w->ngrams.scale,
-                 w->valid_class);
-    take_margins(&w->valid[BY_FEATURES], r->valid_margin, w->valid_rows, classes, r->scale,
-                 w->valid_class);
-    take_margins(&w->tested[BY_NGRAMS], w->test_margin, w->test.labelled, classes, w->ngrams.scale,
-                 w->test_class);
-    take_margins(&w->tested[BY_FEATURES], r->test_margin, w->test.labelled, classes, r->scale,
-                 w->test_class);
+    opinions_take(&w->valid[BY_NGRAMS], w->valid_margin, w->valid_rows, classes, w->ngrams.scale,
+                  w->valid_class);
+    opinions_take(&w->valid[BY_FEATURES], r->valid_margin, w->valid_rows, classes, r->scale,
+                  w->valid_class);
+    opinions_take(&w->tested[BY_NGRAMS], w->test_margin, w->test.labelled, classes, w->ngrams.scale,
+                  w->test_class);
+    opinions_take(&w->tested[BY_FEATURES], r->test_margin, w->test.labelled, classes, r->scale,
+                  w->test_class);
     opinions *best = &w->valid[BY_BOTH];
     for (int k = 1; k < SHARES; k++) {
         const double share = (double)k / SHARES;
         opinions o;
-        join(&o, &w->valid[BY_NGRAMS], &w->valid[BY_FEATURES], classes, share, w->valid_class);
+        opinions_join(&o, &w->valid[BY_NGRAMS], &w->valid[BY_FEATURES], classes, share,
+                      w->valid_class);
         const bool nearer = fabs(share - 0.5) < fabs(w->share - 0.5);
         if (!best->said || o.wrong < best->wrong || (o.wrong == best->wrong && nearer)) {
             opinions before = *best;
@@ -420,15 +320,14 @@ static void choose(work *w) {
         }
         opinions_end(&o);
     }
-    join(&w->tested[BY_BOTH], &w->tested[BY_NGRAMS], &w->tested[BY_FEATURES], classes, w->share,
-         w->test_class);
+    opinions_join(&w->tested[BY_BOTH], &w->tested[BY_NGRAMS], &w->tested[BY_FEATURES], classes,
+                  w->share, w->test_class);
     for (int way = 1; way < WAYS; way++) {
         if (w->valid[way].wrong < w->valid[w->way].wrong) w->way = way;
     }
     w->p_value = w->way == BY_NGRAMS
                      ? NAN
-                     : mcnemar(&w->tested[w->way], &w->tested[BY_NGRAMS], w->test_class);
-    w->commonest_error = r->majority_error;
+                     : opinions_mcnemar(&w->tested[w->way], &w->tested[BY_NGRAMS], w->test_class);
 }
 
 static double percent(size_t wrong, size_t rows) {
@@ -455,8 +354,9 @@ static bool save(const work *w, error *err) {
 
 static void list_contenders(const work *w, contender list[1 + WAYS]) {
     const size_t rows = w->test.labelled;
-    list[0] = (contender){"always the commonest class", w->commonest_error,
-                          deviation(w->commonest_error, rows), NAN, false};
+    const double commonest = w->probed.majority_error;
+    list[0] = (contender){"always the commonest class", commonest, deviation(commonest, rows), NAN,
+                          false};
     for (int way = 0; way < WAYS; way++) {
         const double error = percent(w->tested[way].wrong, rows);
         list[1 + way] = (contender){way_names[way], error, deviation(error, rows),
@@ -554,13 +454,7 @@ static bool read_mistakes(work *w, const mistake *list, int count, corpus *some,
                                  .pools = probe->origin.pools,
                                  .models = coloured ? probe->models : 0,
                                  .weights = coloured ? probe->weights : NULL};
-    cli_loaded again;
-    if (!cli_load(&again, w->checkpoint, &w->a->model, (int)some->count, READING_STEPS, err)) {
-        return false;
-    }
-    const bool done = reading_run(again.m, some, &how, r, err);
-    cli_unload(&again);
-    return done;
+    return reading_run(w->loaded.m, some, &how, r, err);
 }
 
 static size_t *confusion_of(const work *w) {
@@ -672,7 +566,6 @@ static void free_work(work *w) {
     ngrams_free(&w->ngrams);
     free(w->valid_margin);
     free(w->test_margin);
-    free(w->train_class);
     free(w->test_class);
     free(w->valid_class);
     for (int k = 0; k < w->classes.count; k++) free(w->classes.name[k]);

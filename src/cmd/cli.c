@@ -198,6 +198,18 @@ bool cli_apply(const cli_model *given, options *o, error *err) {
     return true;
 }
 
+backend *cli_probe_backend(const cli_model *given, error *err) {
+    options o;
+    backend *be = NULL;
+    options_begin(&o);
+    if (cli_apply(given, &o, err)) {
+        o.run.precision = PRECISION_FP32;
+        be = options_backend(&o.run, err);
+    }
+    options_free(&o);
+    return be;
+}
+
 /* ------------------------------------------------------------------------------------ models */
 
 bool cli_open(cli_loaded *loaded, const char *path, const cli_model *given, error *err) {
@@ -213,6 +225,8 @@ bool cli_open(cli_loaded *loaded, const char *path, const cli_model *given, erro
 static double position_bytes(const model_config *config) {
     return 8.0 * (double)config->hidden * (double)config->layers + 4.0 * 256 + 16;
 }
+
+const cli_text cli_any_text = {INT64_MAX, INT64_MAX / 2}; /* leaves room to add the warm-up */
 
 bool cli_make(cli_loaded *loaded, int batch, int steps, cli_text text, error *err) {
     const double free_bytes = 0x1p32, share = 16;
@@ -235,8 +249,7 @@ bool cli_make(cli_loaded *loaded, int batch, int steps, cli_text text, error *er
 bool cli_load(cli_loaded *loaded, const char *path, const cli_model *given, int batch, int steps,
               error *err) {
     if (!cli_open(loaded, path, given, err)) return false;
-    const cli_text any = {INT64_MAX, INT64_MAX / 2}; /* leaves room to add the warm-up */
-    if (cli_make(loaded, batch, steps, any, err)) return true;
+    if (cli_make(loaded, batch, steps, cli_any_text, err)) return true;
     cli_unload(loaded);
     return false;
 }

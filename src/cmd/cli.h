@@ -49,6 +49,9 @@ extern const struct argp cli_model_argp, cli_device_argp;
 /* Sets the options that were given. */
 bool cli_apply(const cli_model *given, options *o, error *err);
 
+/* The backend for a probe: in fp32, whatever precision the device prefers. NULL on failure. */
+backend *cli_probe_backend(const cli_model *given, error *err);
+
 /* --gpus: the processes that share the work. Use `cli_ranks_argp` as an argp child with an int64_t,
  * 0 if not given, as its input. */
 extern const struct argp cli_ranks_argp;
@@ -103,6 +106,8 @@ typedef struct cli_loaded {
 typedef struct cli_text {
     int64_t streams, bytes;
 } cli_text;
+
+extern const cli_text cli_any_text;
 
 /* cli_open opens the checkpoint; cli_make makes the backend and the model. With `batch` or `steps`
  * 0 they are as in training, but limited by the text's size, and by 4 GiB plus 16 times the file's

@@ -80,19 +80,10 @@ static bool choose_features(const arguments *a, const saved_probe *p, feature_op
     return true;
 }
 
-/* Returns the label as the probe names its classes, or NULL if there is none. `text` has room for
- * 16 bytes. */
-static const char *label_of(const corpus *c, const document *d, char *text) {
-    if (d->raw || d->label == -1) return NULL;
-    if (c->names) return c->names[d->label];
-    snprintf(text, 16, "%d", d->label);
-    return text;
-}
-
 static void write_line(predictor *p, const corpus *c, size_t i) {
     const double *probability = p->probability + i * (size_t)p->classes;
     char text[16];
-    const char *label = label_of(c, &c->documents[i], text), *said = p->name[p->class[i]];
+    const char *label = corpus_label(c, i, text), *said = p->name[p->class[i]];
     json_writer w = {p->out, false};
     json_object_begin(&w, NULL);
     json_integer(&w, "document", p->documents + (int64_t)i);
@@ -109,11 +100,11 @@ static void write_line(predictor *p, const corpus *c, size_t i) {
 
 /* Joins what n-grams say of a document to what the probe said, if that was asked. */
 static void join_ngrams(predictor *p, const corpus *c, size_t i) {
-    double margin[DATASET_MAX_CLASSES], by_ngrams[DATASET_MAX_CLASSES];
+    double margin[SAVED_MAX_CLASSES], by_ngrams[SAVED_MAX_CLASSES];
     double *probability = p->probability + i * (size_t)p->classes;
     const ngrams *g = &p->joined->ngrams;
     size_t length;
-    const uint8_t *text = ngram_text(c, i, &length);
+    const uint8_t *text = corpus_text(c, i, &length);
     ngram_reader_apply(p->ngrams, text, length, margin);
     margin_probabilities(margin, g->functions, g->scale, by_ngrams);
     p->class[i] =

@@ -166,19 +166,6 @@ static void print_text(const probe_options *how, const probe_result *r) {
     printf("\n");
 }
 
-/* Makes the backend in fp32, whatever precision the device prefers. */
-static backend *make_backend(const cli_model *given, error *err) {
-    options o;
-    backend *be = NULL;
-    options_begin(&o);
-    if (cli_apply(given, &o, err)) {
-        o.run.precision = PRECISION_FP32;
-        be = options_backend(&o.run, err);
-    }
-    options_free(&o);
-    return be;
-}
-
 int cmd_probe(int argc, char **argv) {
     static const struct argp argp = {
         option_table,
@@ -199,7 +186,7 @@ int cmd_probe(int argc, char **argv) {
     cli_parse(&argp, argc, argv, &a);
     error err;
     probe_result r;
-    backend *be = make_backend(&a.model, &err);
+    backend *be = cli_probe_backend(&a.model, &err);
     bool done = be && probe_run(be, &a.how, &r, &err);
     if (be) be->destroy(be);
     if (!done) return cli_fail(&err, "probe");

@@ -181,26 +181,15 @@ static bool take_model(options *o, const char *init, error *err) {
     return taken;
 }
 
-static bool set_init(options *o, const char *init, error *err) {
-    char *text;
-    size_t size;
-    if (!init) return true;
-    FILE *out = mem_stream(&text, &size);
-    fputs("train.init=", out);
-    config_write_string(init, out);
-    mem_stream_end(out);
-    const bool set = config_assign(&o->config, text, err);
-    free(text);
-    return set;
-}
-
 /* Loads the config with its assignments, or makes one for --data. */
 static bool load(options *o, const arguments *a, error *err) {
     if (a->config) {
         return options_load(o, a->config, a->assignments.items, a->assignments.count, err) &&
-               set_init(o, a->init, err);
+               config_assign_string(&o->config, "train.init", a->init, err);
     }
-    if (!take_model(o, a->init, err) || !set_init(o, a->init, err)) return false;
+    if (!take_model(o, a->init, err) ||
+        !config_assign_string(&o->config, "train.init", a->init, err))
+        return false;
     for (int i = 0; i < a->assignments.count; i++) {
         if (!config_assign(&o->config, a->assignments.items[i], err)) return false;
     }

@@ -679,3 +679,16 @@ void config_help(const config_key *keys, int count, FILE *out) {
         free(text);
     }
 }
+
+bool config_assign_string(config *c, const char *path, const char *value, error *err) {
+    char *text;
+    size_t size;
+    if (!value) return true;
+    FILE *out = mem_stream(&text, &size);
+    fprintf(out, "%s=", path);
+    config_write_string(value, out);
+    mem_stream_end(out);
+    const bool set = config_assign(c, text, err);
+    free(text);
+    return set;
+}

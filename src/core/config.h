@@ -60,6 +60,9 @@ bool config_load(config *c, const char *file, error *err);
 /* `assignment` is "key.path=value", the value in YAML: `data.train=[a.txt, b.txt]`. */
 bool config_assign(config *c, const char *assignment, error *err);
 
+/* The same of a string, which need not be YAML; NULL assigns nothing. */
+bool config_assign_string(config *c, const char *path, const char *value, error *err);
+
 /* Sets one value from YAML text. `source` is as in config.source. */
 bool config_set(config *c, const char *path, const char *text, const char *source, error *err);
 

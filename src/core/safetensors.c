@@ -302,3 +302,32 @@ const char *safetensors_metadata(const safetensors *file, const char *key) {
     }
     return NULL;
 }
+
+void metadata_add(metadata *entries, int *count, const char *key, const char *value) {
+    metadata *entry = &entries[(*count)++];
+    snprintf(entry->key, sizeof entry->key, "%s", key);
+    snprintf(entry->value, sizeof entry->value, "%s", value);
+}
+
+void metadata_add_number(metadata *entries, int *count, const char *key, double value) {
+    char text[32];
+    json_format_number(text, value);
+    metadata_add(entries, count, key, text);
+}
+
+const char *safetensors_entry(const safetensors *file, const char *key) {
+    const char *value = safetensors_metadata(file, key);
+    return value ? value : "";
+}
+
+bool safetensors_is(const safetensors *file, const char *kind, const char *version,
+                    const char *what, error *err) {
+    const char *found = safetensors_entry(file, "version");
+    if (strcmp(safetensors_entry(file, "format"), "smallworld") != 0 ||
+        strcmp(safetensors_entry(file, "kind"), kind) != 0) {
+        return error_set(err, "%s: not %s", file->path, what);
+    }
+    return strcmp(found, version) == 0 ||
+           error_set(err, "%s: has format version %s, but this program reads version %s",
+                     file->path, found, version);
+}

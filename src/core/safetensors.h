@@ -35,6 +35,10 @@ typedef struct metadata {
 
 size_t tensor_bytes(const tensor *t);
 
+/* Add an entry to a list that has room for it. */
+void metadata_add(metadata *entries, int *count, const char *key, const char *value);
+void metadata_add_number(metadata *entries, int *count, const char *key, double value);
+
 /* Writes a file atomically (core/file.h), and reads it back before it replaces an earlier file.
  * Adds `checksum` to the metadata. */
 bool safetensors_write(const char *path, const tensor *tensors, int tensor_count,
@@ -57,5 +61,10 @@ void safetensors_close(safetensors *file);
 
 const tensor *safetensors_find(const safetensors *file, const char *name); /* NULL if absent */
 const char *safetensors_metadata(const safetensors *file, const char *key);
+const char *safetensors_entry(const safetensors *file, const char *key); /* "" if absent */
+
+/* Refuses a file that is not of this kind and version. `what` ends the message "not ...". */
+bool safetensors_is(const safetensors *file, const char *kind, const char *version,
+                    const char *what, error *err);
 
 #endif

@@ -345,6 +345,20 @@ void corpus_free(corpus *c) {
     free(c);
 }
 
+const uint8_t *corpus_text(const corpus *c, size_t number, size_t *length) {
+    const document *d = &c->documents[number];
+    *length = d->raw ? d->length : d->length - DOCUMENT_FRAME;
+    return c->bytes + d->offset + (d->raw ? 0 : 2);
+}
+
+const char *corpus_label(const corpus *c, size_t number, char *text) {
+    const document *d = &c->documents[number];
+    if (d->raw || d->label == -1) return NULL;
+    if (c->names) return c->names[d->label];
+    snprintf(text, 16, "%d", d->label);
+    return text;
+}
+
 /* Combines the documents' hashes. Both parts of a split raw text have the hash of the whole, so
  * their places count too. */
 int64_t corpus_hash(const corpus *c) {

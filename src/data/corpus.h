@@ -55,6 +55,12 @@ corpus_lines *corpus_lines_open(const char *path, const corpus_options *options,
 corpus *corpus_next_lines(corpus_lines *l, bool all, error *err);
 void corpus_lines_close(corpus_lines *l);
 
+/* A document's text without its frame. */
+const uint8_t *corpus_text(const corpus *c, size_t document, size_t *length);
+
+/* A document's label as people know it, or NULL if it has none. `text` has room for 16 bytes. */
+const char *corpus_label(const corpus *c, size_t document, char *text);
+
 /* Text that stays in its files (data/store.h), for a window of bounded memory (data/window.h) to
  * read: `documents` are the pieces, `bytes` is NULL. The documents that occur in `exclude` and the
  * share `fraction` are left out. `block`: the bytes that a stream shuffles at a time. Collective

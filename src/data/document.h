@@ -52,7 +52,7 @@ typedef struct document {
     int32_t raw;             /* 1 for a raw text file, which has no label */
 } document;
 
-enum { DOCUMENT_FRAME = 3 }; /* bytes that framing adds to a text */
+enum { DOCUMENT_FRAME = 3 }; /* bytes that framing adds to a text: "\n " and " " */
 
 /* 64-bit FNV-1a (Fowler, Noll, Vo), a byte at a time so that the order of bytes in a word does not
  * matter, then the finalizer of splitmix64 (Steele, Lea, Flood 2014), which spreads it evenly over

@@ -57,7 +57,7 @@ static void choose_near(philox_stream *random, int i, int nodes, int inputs, int
 /* The graph of o->file, in which every node has an edge. */
 static graph *read_between(const graph_options *o, int nodes, int inputs, error *err) {
     const int rows = o->transposed ? inputs : nodes, columns = o->transposed ? nodes : inputs;
-    const size_t words = graph_file_words(columns);
+    const size_t words = bits_words(columns);
     uint64_t *joined = mem_alloc((size_t)rows * words, sizeof *joined);
     bool *met = mem_alloc((size_t)nodes + (size_t)inputs, sizeof *met); /* outputs, then inputs */
     int32_t(*pairs)[2] = NULL;
@@ -72,9 +72,8 @@ static graph *read_between(const graph_options *o, int nodes, int inputs, error 
     if (done) pairs = mem_alloc((size_t)count, sizeof *pairs);
     for (int i = 0, k = 0; done && i < nodes; i++) {
         for (int j = 0; j < inputs; j++) {
-            const size_t row = (size_t)(o->transposed ? j : i);
-            const int column = o->transposed ? i : j;
-            if (!(joined[row * words + (size_t)column / 64] >> column % 64 & 1)) continue;
+            const int row = o->transposed ? j : i, column = o->transposed ? i : j;
+            if (!bits_get(joined, words, row, column)) continue;
             met[i] = met[nodes + j] = true;
             pairs[k][0] = i;
             pairs[k++][1] = j;

@@ -23,7 +23,7 @@ typedef struct builder {
 } builder;
 
 static void set_bit(builder *b, int output, int input) {
-    b->joined[(size_t)output * b->words + (size_t)input / 64] |= 1ull << input % 64;
+    bits_set(b->joined, b->words, output, input);
 }
 
 static void clear_bit(builder *b, int output, int input) {
@@ -31,7 +31,7 @@ static void clear_bit(builder *b, int output, int input) {
 }
 
 static bool is_joined(const builder *b, int output, int input) {
-    return b->joined[(size_t)output * b->words + (size_t)input / 64] >> input % 64 & 1;
+    return bits_get(b->joined, b->words, output, input);
 }
 
 static void join(builder *b, int i, int j) {
@@ -55,7 +55,7 @@ static int draw_below(builder *b, int bound) {
 }
 
 static void builder_begin(builder *b, int nodes, const graph_options *o) {
-    *b = (builder){.nodes = nodes, .words = ((size_t)nodes + 63) / 64};
+    *b = (builder){.nodes = nodes, .words = bits_words(nodes)};
     b->joined = mem_alloc((size_t)nodes * b->words, sizeof *b->joined);
     b->degree = mem_alloc((size_t)nodes, sizeof *b->degree);
     b->random = philox_start(o->seed, PHILOX_GRAPH, (uint32_t)o->pattern, 0);

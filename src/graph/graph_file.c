@@ -14,8 +14,7 @@ typedef struct edges {
 } edges;
 
 static void add_edge(edges *e, int output, int input) {
-    const size_t row = (size_t)output * graph_file_words(e->inputs);
-    e->joined[row + (size_t)input / 64] |= 1ull << input % 64;
+    bits_set(e->joined, bits_words(e->inputs), output, input);
 }
 
 static const char *skip_blanks(const char *next, const char *stop) {

@@ -79,11 +79,10 @@ static void write_mistakes(FILE *out, const classified *c) {
           out);
     for (int i = 0; i < c->mistake_count; i++) {
         const mistake *m = &c->mistakes[i];
-        const document *d = &c->texts->documents[m->document];
-        const size_t length = d->length - DOCUMENT_FRAME;
+        size_t length;
+        const uint8_t *whole = corpus_text(c->texts, m->document, &length);
         char *text = mem_format("%.*s%s", length > EXCERPT ? EXCERPT : (int)length,
-                                (const char *)c->texts->bytes + d->offset + 2,
-                                length > EXCERPT ? " \xE2\x80\xA6" : "");
+                                (const char *)whole, length > EXCERPT ? " \xE2\x80\xA6" : "");
         fputs("<tr><td>", out);
         html_text(out, c->names[m->class]);
         fputs("</td><td>", out);

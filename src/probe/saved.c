@@ -16,10 +16,13 @@ enum { FIXED_ENTRIES = 13 };
 
 /* ---------------------------------------------------------------------------------- writing */
 
-static void add_entry(metadata *entries, int *count, const char *key, const char *value) {
-    metadata *entry = &entries[(*count)++];
-    snprintf(entry->key, sizeof entry->key, "%s", key);
-    snprintf(entry->value, sizeof entry->value, "%s", value);
+void saved_add_classes(metadata *entries, int *count, const char *const *name, int classes) {
+    char key[24];
+    metadata_add_number(entries, count, "classes", classes);
+    for (int i = 0; i < classes; i++) {
+        snprintf(key, sizeof key, "class.%d", i);
+        metadata_add(entries, count, key, name[i]);
+    }
 }
 
 bool saved_write(const saved_probe *p, const char *path, error *err) {
@@ -28,27 +31,19 @@ bool saved_write(const saved_probe *p, const char *path, error *err) {
     char text[32];
     bool known = p->origin.known;
     char pools[ORIGIN_POOLS_TEXT];
-    add_entry(entries, &count, "format", "smallworld");
-    add_entry(entries, &count, "version", PROBE_VERSION);
-    add_entry(entries, &count, "kind", "probe");
-    add_entry(entries, &count, "state", known ? origin_state_name(p->origin.state) : "");
-    add_entry(entries, &count, "pool", known ? origin_pools_text(&p->origin.pools, pools) : "");
-    add_entry(entries, &count, "model", known ? p->origin.model : "");
-    add_entry(entries, &count, "penalty", p->penalty);
-    json_format_number(text, p->cost);
-    add_entry(entries, &count, "C", text);
-    json_format_number(text, p->scale);
-    add_entry(entries, &count, "scale", text);
-    json_format_number(text, p->error);
-    add_entry(entries, &count, "error", text);
+    metadata_add(entries, &count, "format", "smallworld");
+    metadata_add(entries, &count, "version", PROBE_VERSION);
+    metadata_add(entries, &count, "kind", "probe");
+    metadata_add(entries, &count, "state", known ? origin_state_name(p->origin.state) : "");
+    metadata_add(entries, &count, "pool", known ? origin_pools_text(&p->origin.pools, pools) : "");
+    metadata_add(entries, &count, "model", known ? p->origin.model : "");
+    metadata_add(entries, &count, "penalty", p->penalty);
+    metadata_add_number(entries, &count, "C", p->cost);
+    metadata_add_number(entries, &count, "scale", p->scale);
+    metadata_add_number(entries, &count, "error", p->error);
     snprintf(text, sizeof text, "%" PRId64, p->documents);
-    add_entry(entries, &count, "documents", text);
-    snprintf(text, sizeof text, "%d", p->classes);
-    add_entry(entries, &count, "classes", text);
-    for (int i = 0; i < p->classes; i++) {
-        snprintf(text, sizeof text, "class.%d", i);
-        add_entry(entries, &count, text, p->name[i]);
-    }
+    metadata_add(entries, &count, "documents", text);
+    saved_add_classes(entries, &count, p->name, p->classes);
     const tensor tensors[] = {
         {"weights", TENSOR_F64, 2, {p->models, (int64_t)p->units + 1}, p->weights},
         {"deviation", TENSOR_F64, 1, {(int64_t)p->units}, p->deviation}};
@@ -60,8 +55,22 @@ bool saved_write(const saved_probe *p, const char *path, error *err) {
 /* ---------------------------------------------------------------------------------- reading */
 
 static const char *entry(const saved_probe *p, const char *key) {
-    const char *value = safetensors_metadata(&p->file, key);
-    return value ? value : "";
+    return safetensors_entry(&p->file, key);
+}
+
+int saved_classes(const safetensors *file, const char **name) {
+    int64_t classes;
+    if (!number_integer(safetensors_entry(file, "classes"), &classes) || classes < 2 ||
+        classes > SAVED_MAX_CLASSES) {
+        return 0;
+    }
+    for (int i = 0; i < classes; i++) {
+        char key[24];
+        snprintf(key, sizeof key, "class.%d", i);
+        name[i] = safetensors_metadata(file, key);
+        if (!name[i]) return 0;
+    }
+    return (int)classes;
 }
 
 static bool all_finite(const double *values, size_t count) {
@@ -73,7 +82,6 @@ static bool all_finite(const double *values, size_t count) {
 
 /* Whether the sizes of tensors and classes agree and every number is one and finite. */
 static bool parse(saved_probe *p) {
-    int64_t classes;
     const tensor *weights = safetensors_find(&p->file, "weights");
     const tensor *deviation = safetensors_find(&p->file, "deviation");
     if (!weights || !deviation || weights->type != TENSOR_F64 || weights->dimensions != 2 ||
@@ -81,11 +89,8 @@ static bool parse(saved_probe *p) {
         weights->shape[1] != deviation->shape[0] + 1) {
         return false;
     }
-    if (!number_integer(entry(p, "classes"), &classes) || classes < 2 ||
-        classes > SAVED_MAX_CLASSES) {
-        return false;
-    }
-    p->classes = (int)classes;
+    p->classes = saved_classes(&p->file, p->name);
+    if (p->classes == 0) return false;
     p->models = p->classes == 2 ? 1 : p->classes;
     if (weights->shape[0] != p->models) return false;
     p->units = (size_t)deviation->shape[0];
@@ -94,12 +99,6 @@ static bool parse(saved_probe *p) {
     if (!all_finite(p->weights, (size_t)p->models * (p->units + 1)) ||
         !all_finite(p->deviation, p->units)) {
         return false;
-    }
-    for (int i = 0; i < p->classes; i++) {
-        char key[16];
-        snprintf(key, sizeof key, "class.%d", i);
-        p->name[i] = safetensors_metadata(&p->file, key);
-        if (!p->name[i]) return false;
     }
     snprintf(p->penalty, sizeof p->penalty, "%.7s", entry(p, "penalty"));
     if (!number_real(entry(p, "C"), &p->cost) || !number_real(entry(p, "error"), &p->error) ||
@@ -119,15 +118,10 @@ static bool parse(saved_probe *p) {
 bool saved_open(saved_probe *p, const char *path, error *err) {
     *p = (saved_probe){0};
     if (!safetensors_open(&p->file, path, err)) return false;
-    bool opened = false;
-    if (strcmp(entry(p, "format"), "smallworld") != 0 || strcmp(entry(p, "kind"), "probe") != 0) {
-        error_set(err, "%s: not a probe; smallworld probe --out PREFIX writes one", path);
-    } else if (strcmp(entry(p, "version"), PROBE_VERSION) != 0) {
-        error_set(err, "%s: has format version %s, but this program reads version %s", path,
-                  entry(p, "version"), PROBE_VERSION);
-    } else {
-        opened = parse(p) || error_set(err, "%s: corrupt: its tensors or classes disagree", path);
-    }
+    const bool opened =
+        safetensors_is(&p->file, "probe", PROBE_VERSION,
+                       "a probe; smallworld probe --out PREFIX writes one", err) &&
+        (parse(p) || error_set(err, "%s: corrupt: its tensors or classes disagree", path));
     if (!opened) saved_close(p);
     return opened;
 }

@@ -29,6 +29,11 @@ typedef struct saved_probe {
     int64_t documents; /* number of documents of the error */
 } saved_probe;
 
+/* The names of classes, as entries of metadata. saved_classes returns their number, or 0 if some
+ * are missing; name [SAVED_MAX_CLASSES] points into the file. */
+void saved_add_classes(metadata *entries, int *count, const char *const *name, int classes);
+int saved_classes(const safetensors *file, const char **name);
+
 bool saved_write(const saved_probe *p, const char *path, error *err);
 bool saved_open(saved_probe *p, const char *path, error *err);
 void saved_close(saved_probe *p);

@@ -1,0 +1,58 @@
+#include "classify/opinions.h"
+
+#include "classify/classifier.h"
+#include "core/memory.h"
+#include "probe/calibration.h"
+
+#include <math.h>
+#include <stdlib.h>
+
+static void opinions_begin(opinions *o, size_t rows, int classes) {
+    *o = (opinions){.rows = rows};
+    o->probability = mem_alloc(rows * (size_t)classes, sizeof *o->probability);
+    o->said = mem_alloc(rows, sizeof *o->said);
+}
+
+void opinions_end(opinions *o) {
+    free(o->probability);
+    free(o->said);
+}
+
+void opinions_take(opinions *o, const double *margin, size_t rows, int classes, double scale,
+                   const int16_t *class) {
+    const int functions = classes == 2 ? 1 : classes;
+    opinions_begin(o, rows, classes);
+    for (size_t i = 0; i < rows; i++) {
+        const double *of = margin + i * (size_t)functions;
+        margin_probabilities(of, functions, scale, o->probability + i * (size_t)classes);
+        o->said[i] = margin_class(of, functions);
+        o->wrong += o->said[i] != class[i];
+    }
+}
+
+void opinions_join(opinions *o, const opinions *by_ngrams, const opinions *by_features, int classes,
+                   double share, const int16_t *class) {
+    opinions_begin(o, by_ngrams->rows, classes);
+    for (size_t i = 0; i < o->rows; i++) {
+        const size_t at = i * (size_t)classes;
+        o->said[i] = classifier_join(classes, by_ngrams->probability + at,
+                                     by_features->probability + at, share, o->probability + at);
+        o->wrong += o->said[i] != class[i];
+    }
+}
+
+double opinions_mcnemar(const opinions *a, const opinions *b, const int16_t *class) {
+    int64_t only_a = 0, only_b = 0;
+    for (size_t i = 0; i < a->rows; i++) {
+        const bool wrong_a = a->said[i] != class[i], wrong_b = b->said[i] != class[i];
+        only_a += wrong_a && !wrong_b;
+        only_b += wrong_b && !wrong_a;
+    }
+    const int64_t n = only_a + only_b, least = only_a < only_b ? only_a : only_b;
+    double tail = 0;
+    for (int64_t k = 0; k <= least; k++) {
+        tail += exp(lgamma((double)n + 1) - lgamma((double)k + 1) - lgamma((double)(n - k) + 1) -
+                    (double)n * log(2));
+    }
+    return fmin(1, 2 * tail);
+}
