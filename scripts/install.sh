@@ -2,9 +2,10 @@
 # Installs what building, testing and the quickstart need on Debian 12 or Ubuntu 24.04, as root or
 # through sudo. It does nothing if all of it is installed. It never installs a CUDA toolkit.
 #   --tests  also what single tests need: Chromium for tests/pages.py (Debian's; Ubuntu's package is
-#            a snap), Open MPI for tests/ranks.py, pip for tests/library.py
+#            a snap), Open MPI for tests/ranks.py, PyTorch, and what --release installs
 #   --fuzz   also what tests/fuzz/run.sh needs
 #   --lint   also what scripts/lint.sh needs
+#   --release  also what scripts/release.sh needs
 set -euo pipefail
 
 packages=(
@@ -16,12 +17,14 @@ packages=(
 )
 case ${1:-} in
   --tests)
-    packages+=(chromium openmpi-bin libopenmpi-dev python3-pip python3-setuptools python3-wheel)
+    packages+=(chromium openmpi-bin libopenmpi-dev python3-torch dpkg-dev patchelf git python3-pip
+               python3-setuptools python3-wheel)
     ;;
   --fuzz) packages+=(clang libclang-rt-dev libomp-dev) ;;
+  --release) packages+=(dpkg-dev patchelf python3-pip python3-setuptools python3-wheel git) ;;
   --lint) packages+=(clang-format-14 clang-tidy-14) ;;
   '') ;;
-  *) echo "usage: scripts/install.sh [--tests|--fuzz|--lint]" >&2; exit 2 ;;
+  *) echo "usage: scripts/install.sh [--tests|--fuzz|--lint|--release]" >&2; exit 2 ;;
 esac
 
 if ! command -v apt-get >/dev/null; then

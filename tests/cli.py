@@ -17,7 +17,7 @@ import zlib
 from pathlib import Path
 
 PROGRAM = None  # set by main
-COMMANDS = ["train", "eval", "features", "probe", "predict", "generate", "prune", "graph", "plot",
+COMMANDS = ["train", "eval", "features", "probe", "predict", "generate", "prune", "export", "graph", "plot",
             "report", "show", "classify"]
 RUN_FILES = ["best.safetensors", "config.yaml", "last.safetensors", "last.state", "metrics.jsonl"]
 TIMED = ["seconds", "bytes_per_second"]

@@ -84,6 +84,8 @@ class Usage(cli.Case):
             ("expected --density SHARE", "prune", "a", "--out", "b"),
             ("--density: expected a number", "prune", "a", "--density", "1.5"),
             ("expected --out FILE", "prune", "a", "--density", "0.5"),
+            ("expected --out DIR", "export", "a"),
+            ("--to: expected torch, got 'onnx'", "export", "a", "--out", "b", "--to", "onnx"),
         ]:
             with self.subTest(arguments=arguments):
                 self.refused(expected, *arguments, status=2)

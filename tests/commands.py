@@ -29,7 +29,7 @@ ROOT = Path(__file__).resolve().parent.parent
 DOCUMENTS = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("**/*.md"))]
 FENCE = re.compile(r"(?ms)^```(\w*)\n(.*?)^```$")
 ELSEWHERE = {
-    r"scripts/(quickstart|test|install|build|lint)\.sh|cmake|tests/\w+\.sh|ctest": "other tests and CI run these",
+    r"scripts/(quickstart|test|install|build|lint|release)\.sh|dist/|cmake|tests/\w+\.sh|ctest": "other tests and CI run these",
     r"--gpus|mpirun|srun|peer_|bench|fuzz|sanitize_gpu": "needs GPUs or minutes",
     r"git |neuron|aclImdb|datasets/|apt|pixelcnn": "needs files or packages from elsewhere",
 }

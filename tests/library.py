@@ -9,7 +9,6 @@ imports the module from there. Skipped (77) without NumPy.
 import base64
 import copy
 import gc
-import importlib.util
 import json
 import os
 import pickle
@@ -107,26 +106,6 @@ class Installed(unittest.TestCase):
         self.assertEqual([name for name in names if not name.startswith("smallworld_")], [])
 
 
-    def test_pip(self):
-        """pip installs the module and the library from a clone; here with what this build has compiled."""
-        if not all(importlib.util.find_spec(name) for name in ("pip", "setuptools", "wheel")):
-            self.skipTest("no pip, setuptools or wheel")
-        clone, target = FOLDER / "clone", FOLDER / "target"
-        clone.mkdir()
-        for name in "setup.py", "pyproject.toml", "CMakeLists.txt":
-            (clone / name).write_bytes((ROOT / name).read_bytes())
-        (clone / "python").mkdir()
-        (clone / "python" / "smallworld.py").write_bytes((ROOT / "python" / "smallworld.py").read_bytes())
-        done = run(sys.executable, "-m", "pip", "install", "--no-build-isolation", "--no-deps", "--no-index",
-                   "--target", target, clone, env={**os.environ, "SMALLWORLD_BUILD_DIR": str(PROGRAM.parent)})
-        self.assertEqual(done.returncode, 0, done.stderr)
-        done = run(sys.executable, "-c", "import smallworld; print(smallworld.__file__, smallworld.version())",
-                   cwd=FOLDER, env={**os.environ, "PYTHONPATH": str(target)})
-        self.assertEqual(done.stdout.split(), [str(target / "smallworld.py"), smallworld.version()], done.stderr)
-        done = run(target / "smallworld-program", "--version")
-        self.assertIn(smallworld.version(), done.stdout)
-
-
 class Models(unittest.TestCase):
     def test_facts(self):
         self.assertEqual(MODEL.units, 64)
@@ -201,7 +180,7 @@ class Models(unittest.TestCase):
         rows = [f"{i % 2}\tthe {'xyz'[i % 2] * (i % 7 + 1)} cat sat on mat {i}\n" for i in range(100)]
         (FOLDER / "example" / "rows.tsv").write_text("".join(rows))
         done = run(sys.executable, "reviews.py", "rows.tsv", "out", cwd=FOLDER / "example",
-                   env={**os.environ, "PYTHONPATH": str(Path(smallworld.__file__).parent)})
+                   env={**os.environ, "PYTHONPATH": str(Path(smallworld.__file__).parents[1])})
         self.assertEqual(done.returncode, 0, done.stderr)
         self.assertTrue((FOLDER / "example/out/picture.svg").read_text().startswith("<svg"))
 
@@ -326,7 +305,7 @@ class Models(unittest.TestCase):
 
     def in_another_process(self, text, **how):
         """What a program prints that has MODEL, of `threads` threads, and numpy."""
-        head = (f"import sys; sys.path.insert(0, {str(Path(smallworld.__file__).parent)!r})\n"
+        head = (f"import sys; sys.path.insert(0, {str(Path(smallworld.__file__).parents[1])!r})\n"
                 "import os, signal, threading, time, numpy, smallworld\n"
                 f"model = smallworld.Model.load({str(FOLDER / 'm.safetensors')!r}, device='cpu', "
                 f"threads={how.get('threads', 1)})\n")
@@ -389,7 +368,7 @@ class Products(unittest.TestCase):
         return mask, smallworld.Pattern(mask, block, device="cpu", threads=1)
 
     def dense(self, mask, w, block):
-        matrix = numpy.zeros((len(mask) * block,) * 2, numpy.float32)
+        matrix = numpy.zeros([n * block for n in mask.shape], numpy.float32)
         for weights, (i, j) in zip(w, numpy.argwhere(mask)):
             matrix[i * block:(i + 1) * block, j * block:(j + 1) * block] = weights
         return matrix
@@ -399,7 +378,7 @@ class Products(unittest.TestCase):
             mask, pattern = self.pattern(nodes, block, share)
             columns = {7: 1, 5: 48}.get(nodes, 37)  # of which only 48 need no padding
             w, x, dy = (self.random.standard_normal(shape, numpy.float32) for shape in
-                        (pattern.weight_shape, *[(pattern.features, columns)] * 2))
+                        (pattern.weight_shape, *[(pattern.in_features, columns)] * 2))
             full = self.dense(mask, w, block)
             close = lambda a, b: numpy.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-4)
             close(smallworld.bsmm(pattern, w, x), full @ x)
@@ -418,7 +397,7 @@ class Products(unittest.TestCase):
     def test_refusals(self):
         mask, pattern = self.pattern()
         w = numpy.zeros(pattern.weight_shape, numpy.float32)
-        x = numpy.zeros((pattern.features, pattern.columns), numpy.float32)
+        x = numpy.zeros((pattern.in_features, pattern.columns), numpy.float32)
         for message, call in (
                 ("x: expected shape", lambda: pattern.fprop(w, x[:, :0])),
                 ("out: expected a writable", lambda: pattern.fprop(w, x, out=read_only(x))),
@@ -427,14 +406,13 @@ class Products(unittest.TestCase):
                 ("x: expected float32", lambda: pattern.fprop(w, x.astype("float16"))),
                 ("x: expected a contiguous", lambda: pattern.fprop(w, numpy.asfortranarray(x))),
                 ("block: expected", lambda: smallworld.Pattern(mask, 2**32 + 8)),
-                ("mask: expected", lambda: smallworld.Pattern(mask[1:], 8))):
+                ("mask: expected", lambda: smallworld.Pattern(mask[0], 8))):
             with self.assertRaisesRegex(ValueError, message):
                 call()
         with self.assertRaisesRegex(TypeError, "x: expected an array with __dlpack__, got list"):
             pattern.fprop(w, x.tolist())
         numpy.testing.assert_array_equal(pattern.fprop(read_only(w), read_only(x)), pattern.fprop(w, x))
-        for message, change, block in (("block: expected", mask, 12),
-                                       ("self-blocks", mask & ~numpy.eye(len(mask), dtype=bool), 8)):
+        for message, change, block in ("block: expected", mask, 12), ("blocks: expected", mask & False, 8):
             with self.assertRaisesRegex(smallworld.Error, message):
                 smallworld.Pattern(change, block, device="cpu")
         for call in (lambda: pattern.fprop(w, x, out=x), lambda: pattern.dgrad(w, x, out=x)):

@@ -114,7 +114,7 @@ class Model(Folder):
     def compare(self, filter, pad, stride, transposed):
         torch.manual_seed(4)
         mask = numpy.tile(self.model.small_world(4, 2, self.random), (2, 1))
-        sparse = self.model.Sparse(mask, 8, (6, 4), filter, pad, stride, transposed, device="cpu")
+        sparse = self.model.Sparse(mask, 8, (6, 4), filter, pad, stride, transposed)
         inputs, outputs = (64, 32) if transposed else (32, 64)
         dense = self.model.Dense(inputs, outputs, (6, 4), filter, pad, stride, transposed)
         with torch.no_grad():
@@ -215,8 +215,8 @@ class Model(Folder):
             run("parts", 9, "--resume", "--seed", "2")
         self.assertIn("other options", str(caught.exception))
         with self.assertRaises(data.BadInput) as caught:
-            run("odd", 3, "--batch", "24")
-        self.assertIn("--batch: expected a multiple of 16, got 24", str(caught.exception))
+            run("odd", 3, "--features", "20")
+        self.assertIn("--features: expected a multiple of 8, got 20", str(caught.exception))
         (self.path / "parts" / "last.pt").write_bytes(b"nothing")
         with self.assertRaises(data.BadInput) as caught:
             run("parts", 9, "--resume")

@@ -1,12 +1,14 @@
-"""scripts/reference.py, which knows a checkpoint only by its format, against `eval --exact`.
+"""scripts/reference.py, which knows a checkpoint only by its format, and what `export` writes for PyTorch, against
+`eval --exact`.
 
     /usr/bin/python3 tests/reference.py BUILD/smallworld
 
-Trains a tiny model of each kind of cell, scores documents with both, and exits with 1 where their
-bits per character differ by 1e-4 or more.
+Trains a tiny model of each kind of cell, scores documents with all three, and exits with 1 where their
+bits per character differ by 1e-4 or more, or PyTorch's by 1e-5. Without PyTorch that one is left out.
 """
 
 import gzip
+import importlib.util
 import json
 import random
 import subprocess
@@ -17,9 +19,14 @@ from pathlib import Path
 import needs
 
 needs.module("numpy")
+try:
+    import torch
+except ImportError:
+    torch = None
 
 REFERENCE = Path(__file__).resolve().parent.parent / "scripts" / "reference.py"
 TOLERANCE = 1e-4
+TORCH_TOLERANCE = 1e-5
 
 MODELS = {
     "lstm": {"degree": 4},
@@ -55,6 +62,39 @@ def run(*command):
     return done.stdout.splitlines()[-1]
 
 
+def module_of(path):
+    """A Python file as a module."""
+    spec = importlib.util.spec_from_file_location(path.stem, path)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def exported_bits(program, checkpoint, files, entities):
+    """Bits per character by what `export` writes, which evaluates as the checkpoint does."""
+    out = checkpoint.parent / "exported"
+    run(program, "export", checkpoint, "--to", "torch", "--out", out)
+    if (out / "model.safetensors").read_bytes() != checkpoint.read_bytes():
+        sys.exit("export: its model.safetensors is not the checkpoint")
+    if not torch:
+        return None
+    model = module_of(out / "smallworld_lstm.py").SmallWorldLSTM.load(out)
+    read_text = module_of(REFERENCE).read_text
+    text = b"".join(read_text(str(path), entities) for path in files)
+    with torch.no_grad():
+        whole = model.bits(torch.tensor([list(text)])).double().mean()
+        first, *_, state = model(torch.tensor([list(text[:7])]))  # in two parts, beside another text
+        rest = model(torch.tensor([list(text[7:])] * 2), tuple(part.repeat(1, 2, 1) for part in state)).logits[1:]
+        parts = torch.cat([first, rest], 1)[:, :-1].transpose(1, 2)
+        again = torch.nn.functional.cross_entropy(parts, torch.tensor([list(text[1:])]))
+    if abs(float(again) / 0.6931471805599453 - float(whole)) > TORCH_TOLERANCE:
+        sys.exit(f"smallworld_lstm.py: in parts {float(again)} nats, at once {float(whole)} bits")
+    loaded = type(model)(model.metadata, {name: value.clone() for name, value in model.state_dict().items()})
+    if list(loaded.state_dict()) != list(model.state_dict()):
+        sys.exit("smallworld_lstm.py: another state_dict")
+    return float(whole)
+
+
 def compare(program, folder, model, entities):
     config = folder / "config.yaml"
     config.write_text(json.dumps({  # JSON is YAML
@@ -69,7 +109,7 @@ def compare(program, folder, model, entities):
     ours = json.loads(run(program, "eval", checkpoint, "--data", *files, "--exact", "--json",
                           "--precision", "fp32", "--device", "cpu", "--threads", "1"))
     words = run(sys.executable, REFERENCE, checkpoint, *files).split()
-    return ours["bpc"], ours["bytes"], float(words[0]), int(words[-2])
+    return ours["bpc"], ours["bytes"], float(words[0]), int(words[-2]), exported_bits(program, checkpoint, files, entities)
 
 
 def main():
@@ -83,11 +123,12 @@ def main():
         (folder / "some.tsv.gz").write_bytes(gzip.compress(documents(5, 2) + odd))
         (folder / "raw.txt").write_bytes(b"raw\r\ntext &amp; \x00\xfe\n")
         for number, (kind, model) in enumerate(MODELS.items()):
-            bpc, size, expected, predicted = compare(sys.argv[1], folder, model, number % 2 == 0)
+            bpc, size, expected, predicted, exported = compare(sys.argv[1], folder, model, number % 2 == 0)
             good = abs(bpc - expected) < TOLERANCE and size == predicted
+            good &= exported is None or abs(bpc - exported) < TORCH_TOLERANCE
             failed += not good
             print(f"{'ok    ' if good else 'FAILED'} {kind}: {bpc:.6f} bits per character over "
-                  f"{size} bytes, in NumPy {expected:.6f} over {predicted}")
+                  f"{size} bytes, in NumPy {expected:.6f} over {predicted}, in PyTorch {exported}")
         for bad in folder / "none", folder / "raw.txt", folder / "some.tsv.gz":
             done = subprocess.run([sys.executable, REFERENCE, bad, bad], capture_output=True, text=True)
             failed += done.returncode != 1 or done.stderr.count("\n") != 1 or str(bad) not in done.stderr

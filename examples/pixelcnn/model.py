@@ -16,10 +16,10 @@ from torch import nn
 from torch.nn import functional
 
 try:
-    import smallworld
+    from smallworld.torch import block_sparse, conv_shape
 except ImportError:  # not installed: from this checkout
     sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "python"))
-    import smallworld
+    from smallworld.torch import block_sparse, conv_shape
 
 MIXTURES = 10
 OUTPUTS = 10 * MIXTURES  # for each mixture: its logit, and of three colours mean, log scale and coefficient
@@ -34,38 +34,6 @@ LEFT = (2, 1), ((1, 0), (1, -1))               # and the pixels to the left and 
 
 
 # ------------------------------------------------------------------------------- convolutions --
-
-
-class SparseProduct(torch.autograd.Function):
-    """A smallworld.Conv of x, or with `transposed` its transpose; w is float32, x float32 or bfloat16."""
-
-    @staticmethod
-    def forward(context, conv, transposed, w, x):
-        operand = w.detach().to(x.dtype)
-        context.conv, context.transposed = conv, transposed
-        context.save_for_backward(operand, x)
-        return _product(conv, transposed, operand, x.detach())
-
-    @staticmethod
-    def backward(context, dy):
-        w, x = (saved.detach() for saved in context.saved_tensors)
-        conv, dy, dw, dx = context.conv, dy.contiguous(), None, None
-        if context.needs_input_grad[2]:
-            dw = torch.empty(w.shape, dtype=torch.float32, device=w.device)
-            conv.wgrad(*((x, dy) if context.transposed else (dy, x)), dw, _stream(dy))
-        if context.needs_input_grad[3]:
-            dx = _product(conv, not context.transposed, w, dy)
-        return None, None, dw, dx
-
-
-def _product(conv, transposed, w, x):
-    size, features = (conv.size, conv.in_features) if transposed else (conv.out, conv.out_features)
-    out = torch.empty((*size, features, x.shape[-1]), dtype=x.dtype, device=x.device)
-    return (conv.dgrad if transposed else conv.fprop)(w, x, out, _stream(x))
-
-
-def _stream(tensor):
-    return torch.cuda.current_stream(tensor.device).cuda_stream if tensor.is_cuda else None
 
 
 class Normalised(nn.Module):
@@ -123,12 +91,13 @@ class Sparse(Normalised):
     transposed its transpose is what is multiplied by, and inputs are the mask's rows."""
     axis = 2
 
-    def __init__(self, mask, block, size, filter, pad, stride=1, transposed=False, scale=1.0, **options):
-        outputs = mask.shape[1 if transposed else 0] * block
-        conv = smallworld.Conv(mask, block, size, filter, stride, pad=pad, **options)
-        super().__init__(conv.weight_shape, outputs, scale)
-        self.conv, self.transposed = conv, transposed
-        node = torch.from_numpy(numpy.argwhere(mask)[:, 1 if transposed else 0])
+    def __init__(self, mask, block, size, filter, pad, stride=1, transposed=False, scale=1.0):
+        blocks = torch.from_numpy(numpy.argwhere(mask).astype(numpy.int32))
+        side = 1 if transposed else 0
+        super().__init__((len(blocks), *filter, block, block), mask.shape[side] * block, scale)
+        self.shape, self.transposed = conv_shape(mask.shape, block, size, filter, stride, padding=pad), transposed
+        node = blocks[:, side].long()
+        self.register_buffer("blocks", blocks)
         self.register_buffer("node", node)                                      # of each block
         self.register_buffer("order", torch.argsort(node, stable=True).view(-1, numpy.count_nonzero(node == 0)))
 
@@ -140,7 +109,7 @@ class Sparse(Normalised):
         return self.v * factor.view(len(factor), 1, 1, *((1, -1) if self.transposed else (-1, 1)))
 
     def multiply(self, w, x):
-        return SparseProduct.apply(self.conv, self.transposed, w, x)
+        return block_sparse(w, x, self.blocks, self.shape, self.transposed)
 
 
 def small_world(nodes, degree, random):
@@ -234,7 +203,6 @@ class PixelCNN(nn.Module):
         torch.manual_seed(seed)
         self.kind, self.features, self.dropout, self.block = kind, features, dropout, block
         self.axis = 2 if kind == "sparse" else 1
-        self.options = {"device": device, "precision": precision}
         self.random, self.nodes = numpy.random.default_rng(seed), features // block
         self.degree = max(1, round(density * self.nodes))
         self.type = torch.bfloat16 if precision == "bf16" else torch.float32
@@ -265,7 +233,7 @@ class PixelCNN(nn.Module):
         of = lambda features: features // self.features
         rows, columns = (inputs, outputs) if transposed else (outputs, inputs)
         mask = numpy.tile(small_world(self.nodes, self.degree, self.random), (of(rows), of(columns)))
-        return Sparse(mask, self.block, size, filter, pad, stride, transposed, scale, **self.options)
+        return Sparse(mask, self.block, size, filter, pad, stride, transposed, scale)
 
     def forward(self, images):
         x = functional.pad(images, (0, 0, 0, 0, 0, 1), value=1.0)  # a fourth colour of ones

@@ -50,25 +50,18 @@ HELP = {"model": "dense or sparse", "features": "of a stream", "density": "of a 
 CHOICES = {"model": ["dense", "sparse"], "schedule": ["constant", "linear"]}
 
 
-def check_multiple(name, value, multiple):
-    if value % multiple:
-        raise data.BadInput(f"--{name}: expected a multiple of {multiple}, got {value}")
-
-
 class Trainer:
     """A model whose parameters lie in one vector, beside Adam's moments and the average of weights."""
 
     def __init__(self, options, device):
         self.options, self.device, self.update, self.seconds = options, device, 0, 0.0  # seconds of training
-        if options.model == "sparse":
-            check_multiple("features", options.features, options.block)
+        if options.model == "sparse" and options.features % options.block:
+            raise data.BadInput(f"--features: expected a multiple of {options.block}, got {options.features}")
         if device == "cuda":
             torch.backends.cudnn.benchmark = True
         self.model = models.PixelCNN(
             options.model, options.features, options.density, options.block, options.residuals, options.dropout,
             options.seed, data.SIDE, device, "bf16" if device == "cuda" else None)
-        if options.model == "sparse":
-            check_multiple("batch", options.batch, self.model.smaller[0].conv.columns)
         parameters = list(self.model.parameters())
         self.weights = torch.cat([p.detach().reshape(-1) for p in parameters])
         self.gradient = torch.zeros_like(self.weights)

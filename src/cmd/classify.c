@@ -135,7 +135,11 @@ static bool find_class(part *p, const classes *k, const char *path, const char *
         p->class[i] = (int16_t)at;
         p->labelled++;
     }
-    return p->labelled > 0 || error_set(err, "%s: expected labelled documents", path);
+    return p->labelled > 0 ||
+           error_set(err,
+                     "%s: expected labelled documents, so many different ones that some can "
+                     "be held out",
+                     path);
 }
 
 /* --------------------------------------------------------------------------------- classifying */

@@ -18,6 +18,7 @@ int cmd_classify(int argc, char **argv);
 int cmd_predict(int argc, char **argv);
 int cmd_generate(int argc, char **argv);
 int cmd_prune(int argc, char **argv);
+int cmd_export(int argc, char **argv);
 int cmd_graph(int argc, char **argv);
 int cmd_bench(int argc, char **argv);
 int cmd_show(int argc, char **argv);

@@ -27,6 +27,7 @@ static const struct {
     {"predict", cmd_predict, "classify documents by a saved probe or classifier"},
     {"generate", cmd_generate, "write text"},
     {"prune", cmd_prune, "drop a checkpoint's weakest blocks"},
+    {"export", cmd_export, "write a model for PyTorch alone"},
     {"graph", cmd_graph, "describe the graphs of a config or checkpoint"},
     {"plot", cmd_plot, "draw the curves of runs"},
     {"report", cmd_report, "write a page and a model card of a run"},

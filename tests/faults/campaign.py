@@ -450,6 +450,7 @@ def build_scenarios(tools):
         Scenario("predict-joined", ["predict", "c", "--text", "test.tsv", "--out", "said.jsonl", *CPU], joined),
         Scenario("prune", ["prune", "run/last.safetensors", "--density", "0.5", "--out",
                            "pruned.safetensors", "--json"], model),
+        Scenario("export", ["export", "run/last.safetensors", "--out", "exported"], model),
         Long("report", ["report", "run", "--data", "test.tsv", "--sample", "5", *CPU], model),
         Long("show", ["show", "run/last.safetensors", "--text", "test.tsv", "--out", "page.html", "--npy",
                       "states", "--json", *CPU], model),

@@ -1,0 +1,135 @@
+"""What the program `smallworld` does, from Python: training, classifiers and probes."""
+
+import functools
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+import weakref
+from pathlib import Path
+
+from ._library import Error, near, text_bytes
+from .models import Model
+
+
+def program():
+    """The path of the program `smallworld`."""
+    found = os.environ.get("SMALLWORLD_PROGRAM") or next(iter(near("smallworld", "bin/smallworld")), None)
+    found = found or shutil.which("smallworld")
+    if not found:
+        raise FileNotFoundError("smallworld: expected the program `smallworld` on the PATH, or at "
+                                "$SMALLWORLD_PROGRAM")
+    return str(found)
+
+
+def main():
+    """The command `smallworld` that pip installs: becomes the program."""
+    path = program()
+    if os.path.realpath(path) == os.path.realpath(sys.argv[0]):
+        sys.exit("smallworld: the package has no program; pip install smallworld again")
+    os.execv(path, ["smallworld", *sys.argv[1:]])
+
+
+def _run(command, *arguments):
+    """What a command prints with --json. Its progress goes to standard error, and its last line there is
+    the reason if it fails."""
+    given = [str(one) for one in arguments]
+    process = subprocess.Popen([program(), command, *given, "--json"], stdout=subprocess.PIPE,
+                               stderr=subprocess.PIPE)
+    said = b""
+    try:
+        while piece := process.stderr.read1(4096):
+            said = (said + piece)[-8192:]
+            sys.stderr.write(piece.decode("utf-8", "replace"))
+            sys.stderr.flush()
+        out = process.stdout.read()
+    except BaseException:
+        process.terminate()  # it saves what it has
+        raise
+    finally:
+        process.wait()
+        process.stdout.close()
+        process.stderr.close()
+    if process.returncode:
+        lines = [line for line in re.split(rb"[\r\n]", said) if line.startswith(b"smallworld: ")]
+        raise Error((lines or [b"smallworld: failed"])[-1][len(b"smallworld: "):].decode("utf-8", "replace"))
+    return json.loads(out.splitlines()[-1])
+
+
+@functools.lru_cache(maxsize=None)
+def _keys():
+    """Every key of a config."""
+    listed = subprocess.run([program(), "train", "--help-config"], stdout=subprocess.PIPE, check=True)
+    return [f"{section}.{key}"
+            for section, names in re.findall(r"(?m)^(\w+):\n((?:  .*\n)+)", listed.stdout.decode())
+            for key in re.findall(r"(?m)^  (\w+) \(", names)]
+
+
+def _setting(name, value):
+    """--set KEY=VALUE for a key, or for its last part alone where that is unique."""
+    found = [key for key in _keys() if name in (key, key.partition(".")[2])]
+    if len(found) != 1:
+        raise TypeError(f"train: expected the name of a setting, such as lr or model.hidden, got {name!r}"
+                        + (f", which may be {' or '.join(found)}" if found else ""))
+    return ["--set", f"{found[0]}={json.dumps(value if not isinstance(value, os.PathLike) else str(value))}"]
+
+
+def train(source, out=None, resume=False, overwrite=False, **settings):
+    """Trains a model as `smallworld train` does, with its progress on standard error, and loads it.
+
+    source: a config.yaml, or a text, table or folder, or a list of them, for which a model is chosen. out:
+    the run's folder. settings: keys of a config, whole or their last part: minutes=2,
+    **{"model.hidden": 512}."""
+    texts = [source] if isinstance(source, (str, os.PathLike)) else list(source)
+    config = len(texts) == 1 and str(texts[0]).endswith((".yaml", ".yml"))
+    given = [texts[0]] if config else [flag for text in texts for flag in ("--data", text)]
+    for name, value in settings.items():
+        given += _setting(name, value)
+    given += ["--out", out] if out is not None else []
+    given += ["--resume"] * resume + ["--overwrite"] * overwrite
+    return Model.load(_run("train", *given)["checkpoint"])
+
+
+def classify(train, out, test=None, model=None, minutes=10, text_column=None, label_column=None):
+    """Makes a classifier of labelled documents in the folder `out`, as `smallworld classify` does. Returns
+    its errors beside those of n-grams and of the commonest class, in per cent, and which was saved.
+    `smallworld predict OUT` classes more text."""
+    given = ["--train", train, "--out", out, "--minutes", minutes]
+    for flag, value in (("--test", test), ("--model", model.path if isinstance(model, Model) else model),
+                        ("--text-column", text_column), ("--label-column", label_column)):
+        given += [flag, value] if value is not None else []
+    return _run("classify", *given)
+
+
+class Probe:
+    """A linear classifier on a model's features. path: its file; result: what `smallworld probe --json`
+    says of it, with its `valid_error` on held-out texts."""
+
+    def __init__(self, path, result=None):
+        self.path, self.result = path, result
+
+    @classmethod
+    def fit(cls, model, texts, labels, penalty="l2"):
+        """Fits logistic regression on the features of texts, mean and last, whose labels are integers or
+        names; C and the better features are chosen on a fifth of them."""
+        texts, labels = [text_bytes(text) for text in texts], [str(label) for label in labels]
+        if len(texts) != len(labels):
+            raise ValueError(f"labels: expected {len(texts)}, got {len(labels)}")
+        here = Path(tempfile.mkdtemp(prefix="smallworld-"))
+        probe = cls(str(here / "p.probe.safetensors"))
+        weakref.finalize(probe, shutil.rmtree, here, ignore_errors=True)
+        lines = [label.encode() + b"\t" + re.sub(rb"[\r\n]", b" ", text) + b"\n" for label, text in zip(labels, texts)]
+        (here / "texts.tsv").write_bytes(b"".join(lines))
+        _run("features", model.path, "--data", here / "texts.tsv", "--out", here / "x")
+        probe.result = _run("probe", "--train", here / "x", "--test", here / "x", "--penalty", penalty, "--out",
+                            here / "p")
+        for left in "x.npy", "x.labels.npy", "texts.tsv":
+            (here / left).unlink()
+        return probe
+
+    def save(self, path):
+        """Writes the probe to a file, PREFIX.probe.safetensors by custom, for `smallworld predict` and show."""
+        shutil.copyfile(self.path, path)

@@ -1,0 +1,292 @@
+"""Block-sparse layers for PyTorch, and trained models as modules.
+
+    import smallworld.torch
+    layer = smallworld.torch.BlockSparseLinear(mask, block=32)      # mask (output nodes, input nodes), of bool
+    y = layer(x)                                                    # as nn.Linear: (..., in) to (..., out)
+    model = smallworld.torch.SmallWorldLSTM.load("runs/quickstart") # see lstm.py
+
+float32 on a CPU; float32 and bfloat16 on the first GPU, on PyTorch's current stream, where a float32 weight
+serves bfloat16 activations too and gets a float32 gradient. From PyTorch 2.4 on the products are registered
+operators, through which torch.compile and torch.export see.
+
+The kernels want the features of activations first in memory and what they are features of, tokens or images,
+together. Layers return such tensors, seen as PyTorch's usual shapes, and what works on elements keeps the
+order; so nothing is copied between two layers, and tensors in another order are copied once.
+"""
+
+import math
+import weakref
+from typing import List
+
+import numpy
+import torch
+from torch import Tensor, nn
+
+from ._library import Error, c
+from .lstm import SmallWorldLSTM
+from .products import Conv, Pattern, pads, pair
+
+__all__ = ["BlockSparseConv2d", "BlockSparseLinear", "Error", "SmallWorldLSTM", "block_sparse", "conv_shape"]
+
+
+# ------------------------------------------------------------------------------------ products --
+
+_plans = {}  # id of a tensor of blocks: (a weak reference to it, its version, {(shape, on a GPU, type): plan})
+
+
+class _Plan:
+    """A product, and the shapes of its arrays, of x and y without their last dimension."""
+
+    def __init__(self, blocks, shape, like):
+        if like.is_cuda and like.device.index != 0:
+            raise ValueError(f"x: expected cuda:0, smallworld's GPU ($CUDA_VISIBLE_DEVICES), got {like.device}")
+        if like.dtype not in (torch.float32, torch.bfloat16):
+            raise ValueError(f"x: expected float32 or bfloat16, got {like.dtype}")
+        nodes, pairs = tuple(shape[:2]), blocks.cpu().numpy()
+        mask = numpy.zeros(nodes, bool)
+        mask[pairs[:, 0], pairs[:, 1]] = True
+        if not numpy.array_equal(numpy.argwhere(mask), pairs):
+            raise ValueError("blocks: expected (output node, input node) of each block, ascending")
+        how = {"device": like.device.type, "precision": "bf16" if like.dtype == torch.bfloat16 else "fp32"}
+        if len(shape) == 3:
+            self.product = Pattern(mask, shape[2], **how)
+        else:
+            size, kernel, stride, dilation, *pad = (tuple(shape[i:i + 2]) for i in range(3, 15, 2))
+            self.product = Conv(mask, shape[2], size, kernel, stride, dilation, tuple(pad), **how)
+        self.handle = self.product._handle
+        self.w, self.x, self.y = _weight_shape(blocks, shape), _rows(shape, True), _rows(shape, False)
+
+
+def _plan(blocks, shape, like):
+    """The plan of these blocks for tensors such as `like`; made once for each tensor of blocks."""
+    version = 0 if blocks.is_inference() else blocks._version
+    known = _plans.get(id(blocks))
+    if known is None or known[0]() is not blocks or known[1] != version:
+        drop = lambda reference, key=id(blocks): _plans.pop(key, None)
+        known = _plans[id(blocks)] = (weakref.ref(blocks, drop), version, {})
+    key = (*shape, like.is_cuda, like.dtype)
+    plan = known[2].get(key)
+    if plan is None:
+        plan = known[2][key] = _Plan(blocks, shape, like)
+    return plan
+
+
+def conv_shape(nodes, block, size, kernel_size, stride=1, dilation=1, padding=0):
+    """The numbers that describe a convolution to block_sparse. nodes: of the output, of the input; size: rows
+    and columns of the input; padding: a number, a pair, or ((above, below), (left, right))."""
+    flat = [number for name, value in (("size", size), ("kernel_size", kernel_size), ("stride", stride),
+                                       ("dilation", dilation)) for number in pair(name, value, 1)]
+    return [*nodes, block, *flat, *(number for one in pads(padding) for number in one)]
+
+
+def _rows(shape, of_input):
+    """The shape of x, or of y, without its last dimension."""
+    features = shape[1 if of_input else 0] * shape[2]
+    if len(shape) == 3:
+        return (features,)
+    size, kernel, stride, dilation, *pad = (shape[i:i + 2] for i in range(3, 15, 2))
+    out = [(size[i] + sum(pad[i]) - dilation[i] * (kernel[i] - 1) - 1) // stride[i] + 1 for i in range(2)]
+    return (*(size if of_input else out), features)
+
+
+def _weight_shape(blocks, shape):
+    return (len(blocks), *shape[5:7], shape[2], shape[2])
+
+
+def _ready(name, tensor, like, shape):
+    """The tensor in C's order, at a multiple of 16 bytes."""
+    if tensor.shape != shape:
+        raise ValueError(f"{name}: expected shape {tuple(shape)}, got {tuple(tensor.shape)}")
+    if tensor.dtype != like.dtype or tensor.device != like.device:
+        raise ValueError(f"{name}: expected {like.dtype} on {like.device}, got {tensor.dtype} on {tensor.device}")
+    tensor = tensor.contiguous()
+    return tensor if tensor.data_ptr() % 16 == 0 else tensor.clone()
+
+
+def _call(function, plan, first, second, out):
+    columns = second.shape[-1]
+    if columns:
+        stream = torch.cuda.current_stream().cuda_stream if out.is_cuda else None
+        c.check(function(plan.handle, first.data_ptr(), second.data_ptr(), out.data_ptr(), columns, stream))
+        return out
+    return out.zero_()  # the gradient of weights that saw nothing
+
+
+def _multiply(w: Tensor, operand: Tensor, x: Tensor, blocks: Tensor, shape: List[int],
+              transposed: bool) -> Tensor:
+    """W x, or W' x: `operand` is w in x's type, and w only what the gradient goes to."""
+    plan, columns = _plan(blocks, shape, x), x.shape[-1]
+    source, target = (plan.y, plan.x) if transposed else (plan.x, plan.y)
+    x, operand = _ready("x", x, x, (*source, columns)), _ready("w", operand, x, plan.w)
+    return _call(c.dgrad if transposed else c.fprop, plan, operand, x, x.new_empty((*target, columns)))
+
+
+def _wgrad(dy: Tensor, x: Tensor, blocks: Tensor, shape: List[int]) -> Tensor:
+    """dy x', on the blocks that are there, in float32."""
+    plan, columns = _plan(blocks, shape, x), x.shape[-1]
+    x, dy = _ready("x", x, x, (*plan.x, columns)), _ready("dy", dy, x, (*plan.y, columns))
+    return _call(c.wgrad, plan, dy, x, torch.empty(plan.w, dtype=torch.float32, device=x.device))
+
+
+def _keep(context, inputs, output):
+    w, operand, x, blocks, context.shape, context.transposed = inputs
+    context.save_for_backward(operand, x, blocks)
+    context.type = w.dtype
+
+
+def _gradients(context, dy, multiply, wgrad):
+    operand, x, blocks = context.saved_tensors
+    shape, transposed, dw, dx = context.shape, context.transposed, None, None
+    if context.needs_input_grad[0]:
+        dw = wgrad(*((x, dy) if transposed else (dy, x)), blocks, shape).to(context.type)
+    if context.needs_input_grad[2]:
+        dx = multiply(operand, operand, dy, blocks, shape, not transposed)
+    return dw, None, dx, None, None, None
+
+
+class _Multiply(torch.autograd.Function):
+    """The product for autograd, without what a registered operator costs in each call."""
+
+    @staticmethod
+    def forward(context, *inputs):
+        y = _multiply(*inputs)
+        _keep(context, inputs, y)
+        return y
+
+    @staticmethod
+    @torch.autograd.function.once_differentiable
+    def backward(context, dy):
+        return _gradients(context, dy, _multiply, _wgrad)
+
+
+def _register():
+    """The same as an operator, with what torch.compile and torch.export ask of it."""
+    multiply = torch.library.custom_op("smallworld::multiply", _multiply, mutates_args=())
+    wgrad = torch.library.custom_op("smallworld::wgrad", _wgrad, mutates_args=())
+    multiply.register_autograd(lambda context, dy: _gradients(context, dy, multiply, wgrad), setup_context=_keep)
+    multiply.register_fake(lambda w, operand, x, blocks, shape, transposed:
+                           x.new_empty((*_rows(shape, transposed), x.shape[-1])))
+    wgrad.register_fake(lambda dy, x, blocks, shape:
+                        x.new_empty(_weight_shape(blocks, shape), dtype=torch.float32))
+    return multiply
+
+
+_operator = _register() if hasattr(torch.library, "custom_op") else None  # from PyTorch 2.4 on
+
+
+def block_sparse(w, x, blocks, shape, transposed=False):
+    """y = W x, or with `transposed` W' x; differentiable in w and x.
+
+    w: (blocks, block, block), of a convolution (blocks, *kernel_size, block, block); float32, or of x's type. x:
+    (features, columns), of a convolution (rows, columns, features, images). blocks: int32 (blocks, 2), of each its
+    output and input node, ascending; the product is kept with this tensor. shape: output nodes, input nodes and
+    block, or what conv_shape returns."""
+    operand = w if w.dtype == x.dtype else w.detach().to(x.dtype)
+    if _operator and torch.compiler.is_compiling():
+        return _operator(w, operand, x.contiguous(), blocks, list(shape), transposed)
+    if torch.is_grad_enabled():
+        return _Multiply.apply(w, operand, x.contiguous(), blocks, shape, transposed)
+    return _multiply(w, operand, x, blocks, shape, transposed)
+
+
+# -------------------------------------------------------------------------------------- layers --
+
+
+def _mask(graph):
+    """bool (output nodes, input nodes) of a mask, or of a networkx graph, whose nodes read their neighbours
+    (of a directed graph: those that point to them) and themselves."""
+    if hasattr(graph, "adj"):
+        place = {node: i for i, node in enumerate(graph)}
+        mask = numpy.eye(len(place), dtype=bool)
+        for node, near in graph.adj.items():
+            for other in near:
+                mask[place[other], place[node]] = True
+        return mask
+    mask = numpy.asarray(graph.cpu() if isinstance(graph, Tensor) else graph) != 0
+    if mask.ndim != 2 or not mask.any():
+        raise ValueError(f"mask: expected (output nodes, input nodes) with at least one block, got {mask.shape}"
+                         f" with {numpy.count_nonzero(mask)}")
+    return mask
+
+
+class _BlockSparse(nn.Module):
+    def __init__(self, graph, block, taps, bias, device, dtype):
+        super().__init__()
+        mask = _mask(graph)
+        self.nodes, self.block = mask.shape, block
+        self.out_features, self.in_features = (n * block for n in mask.shape)
+        self.register_buffer("blocks", torch.from_numpy(numpy.argwhere(mask).astype(numpy.int32)))
+        self.weight = nn.Parameter(torch.empty(_weight_shape(self.blocks, [*self.nodes, block, 0, 0, *taps]),
+                                               device=device, dtype=dtype))
+        self.bias = nn.Parameter(torch.empty(self.out_features, device=device, dtype=dtype)) if bias else None
+        self.reset_parameters()
+
+    def reset_parameters(self):
+        """As nn.Linear and nn.Conv2d do: uniform within 1 / sqrt(what a feature reads)."""
+        reads = torch.bincount(self.blocks[:, 0].long(), minlength=self.nodes[0]) * self.block
+        bound = (reads * math.prod(self.weight.shape[1:-2])).clamp(min=1).float().rsqrt().to(self.weight.device)
+        with torch.no_grad():
+            each = bound[self.blocks[:, 0].long().to(bound.device)]
+            self.weight.uniform_(-1, 1).mul_(each.view(-1, *[1] * (self.weight.dim() - 1)))
+            if self.bias is not None:
+                self.bias.uniform_(-1, 1).mul_(bound.repeat_interleave(self.block))
+
+    @staticmethod
+    def _input(x):
+        return x.to(torch.get_autocast_gpu_dtype()) if x.is_cuda and torch.is_autocast_enabled() else x
+
+    def to_dense(self):
+        """The weight as PyTorch's dense layer has it, with zeros where no block is; differentiable."""
+        full = self.weight.new_zeros(*self.nodes, *self.weight.shape[1:])
+        i, j = self.blocks.long().to(full.device).unbind(1)
+        full = full.index_put((i, j), self.weight)
+        full = full.movedim(-2, 1).movedim(-1, 3)  # output node, row, input node, column, taps
+        return full.reshape(self.out_features, self.in_features, *self.weight.shape[1:-2])
+
+    def extra_repr(self):
+        share = len(self.blocks) / math.prod(self.nodes)
+        return (f"{self.in_features}, {self.out_features}, block={self.block}, density={share:.3g}, "
+                f"bias={self.bias is not None}")
+
+
+class BlockSparseLinear(_BlockSparse):
+    """nn.Linear whose weight has blocks where a mask says so, and nothing elsewhere.
+
+    graph: a mask (output nodes, input nodes), or a networkx graph. block: 8, 16, 32, 64 or 128 features a node. The
+    weight is (blocks, block, block), of [output feature][input feature]; x (..., in_features), y (...,
+    out_features)."""
+
+    def __init__(self, graph, block=32, bias=True, device=None, dtype=None):
+        super().__init__(graph, block, (), bias, device, dtype)
+
+    def forward(self, x):
+        x = self._input(x)
+        y = block_sparse(self.weight, x.reshape(-1, self.in_features).t(), self.blocks, (*self.nodes, self.block))
+        if self.bias is not None:
+            y = y + self.bias.to(y.dtype)[:, None]
+        return y.t().view(*x.shape[:-1], self.out_features)
+
+
+class BlockSparseConv2d(_BlockSparse):
+    """nn.Conv2d that is block-sparse in its features and dense in its filter, as BlockSparseLinear is.
+
+    kernel_size, stride, dilation: numbers or pairs; padding: a number, a pair, or ((above, below), (left, right)).
+    The weight is (blocks, *kernel_size, block, block); x (images, in_features, rows, columns)."""
+
+    def __init__(self, graph, block=32, kernel_size=3, stride=1, padding=0, dilation=1, bias=True, device=None,
+                 dtype=None):
+        super().__init__(graph, block, pair("kernel_size", kernel_size, 1), bias, device, dtype)
+        self.kernel_size, self.how = self.weight.shape[1:3], (stride, dilation, padding)
+
+    def forward(self, x):
+        x = self._input(x)
+        shape = conv_shape(self.nodes, self.block, x.shape[2:], self.kernel_size, *self.how)
+        y = block_sparse(self.weight, x.permute(2, 3, 1, 0), self.blocks, shape)
+        if self.bias is not None:
+            y = y + self.bias.to(y.dtype)[:, None]
+        return y.permute(3, 2, 0, 1)
+
+    def extra_repr(self):
+        stride, dilation, padding = self.how
+        return (f"{super().extra_repr()}, kernel_size={tuple(self.kernel_size)}, stride={stride}, padding={padding}, "
+                f"dilation={dilation}")
