@@ -7,6 +7,7 @@
 
 #include <dlfcn.h>
 #include <math.h>
+#include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -85,6 +86,25 @@ static void check_close(backend *be, const void *array, const double *expected, 
     free(got);
 }
 
+typedef struct calls {
+    smallworld_product *product;
+    void **arrays;
+    int columns;
+    char failure[256];
+} calls;
+
+/* A thread that has not used the device before. */
+static void *multiply_in_thread(void *argument) {
+    calls *c = argument;
+    void **a = c->arrays;
+    if (!smallworld_fprop(c->product, a[0], a[1], a[3], c->columns, NULL) ||
+        !smallworld_dgrad(c->product, a[0], a[2], a[4], c->columns, NULL) ||
+        !smallworld_wgrad(c->product, a[2], a[1], a[5], c->columns, NULL)) {
+        snprintf(c->failure, sizeof c->failure, "%s", smallworld_error());
+    }
+    return NULL;
+}
+
 static void check_products(precision precision, int nodes, int block, double share) {
     backend *be = test_backend(precision);
     smallworld_options how = options_of(precision);
@@ -100,10 +120,12 @@ static void check_products(precision precision, int nodes, int block, double sha
                       put(be, p.dy, values, OPERAND),  put_poison(be, values, OPERAND),
                       put_poison(be, values, OPERAND), put_poison(be, weights, REAL)};
     assert_true(be->finish(be, &err));
+    calls c = {product, arrays, p.columns, ""};
     for (int again = 0; again < 2; again++) {
-        assert_true(smallworld_fprop(product, arrays[0], arrays[1], arrays[3], p.columns, NULL));
-        assert_true(smallworld_dgrad(product, arrays[0], arrays[2], arrays[4], p.columns, NULL));
-        assert_true(smallworld_wgrad(product, arrays[2], arrays[1], arrays[5], p.columns, NULL));
+        pthread_t thread;
+        assert_int_equal(pthread_create(&thread, NULL, multiply_in_thread, &c), 0);
+        assert_int_equal(pthread_join(thread, NULL), 0);
+        if (c.failure[0]) fail_msg("%s", c.failure);
     }
     if (!smallworld_product_wait(product)) fail_msg("%s", smallworld_error());
     double tolerance = precision == BF16 ? 8e-3 : 1e-5;

@@ -131,11 +131,19 @@ static bool set_blas_stream(backend *be) {
 }
 
 /* Products share scratch memory, so the new stream waits for the old one. A stream that is being
- * captured cannot wait for work outside the capture; there, order is the caller's. */
+ * captured cannot wait for work outside the capture; there, order is the caller's. A thread that
+ * has not used the GPU has no context yet, without which no tensor map is made; setting the device
+ * that it has makes it. */
 static bool use_stream(backend *be, void *stream, error *err) {
     cuda_backend *cuda = cuda_of(be);
     cudaStream_t next = (cudaStream_t)stream;
     cudaStreamCaptureStatus capturing = cudaStreamCaptureStatusNone;
+    int current = -1;
+    if (cuda_ok(be, cudaGetDevice(&current), "device") && current != cuda->gpu) {
+        return error_set(err, "GPU: expected device %d to be the thread's current one, got %d",
+                         cuda->gpu, current);
+    }
+    cuda_ok(be, cudaSetDevice(current), "device");
     if (next != cuda->stream) {
         cuda_ok(be, cudaStreamIsCapturing(next, &capturing), "stream");
         if (capturing == cudaStreamCaptureStatusNone) {
@@ -293,6 +301,7 @@ static bool set_up(backend *be, int gpu) {
     done = done && cuda_blas_ok(be, cublasCreate(&cuda->blas), "cuBLAS") && set_blas_stream(be) &&
            cuda_ok(be, cudaMemGetInfo(&available, &total), "memory");
     if (!done) return false;
+    cuda->gpu = gpu;
     cuda->processors = properties.multiProcessorCount;
     cuda->shared_limit = properties.sharedMemPerBlockOptin;
     cuda->l2_bytes = (size_t)properties.l2CacheSize;

@@ -31,7 +31,7 @@ __all__ = ["BlockSparseConv2d", "BlockSparseLinear", "Error", "SmallWorldLSTM", 
 
 # ------------------------------------------------------------------------------------ products --
 
-_plans = {}  # id of a tensor of blocks: (a weak reference to it, its version, {(shape, on a GPU, type): plan})
+_plans = {}  # id of a tensor of blocks: (a weak reference to it, its version, {(shape, type, on a GPU): plan})
 
 
 class _Plan:
@@ -64,7 +64,7 @@ def _plan(blocks, shape, like):
     if known is None or known[0]() is not blocks or known[1] != version:
         drop = lambda reference, key=id(blocks): _plans.pop(key, None)
         known = _plans[id(blocks)] = (weakref.ref(blocks, drop), version, {})
-    key = (*shape, like.is_cuda, like.dtype)
+    key = (shape if type(shape) is tuple else tuple(shape), like.dtype, like.is_cuda)
     plan = known[2].get(key)
     if plan is None:
         plan = known[2][key] = _Plan(blocks, shape, like)
@@ -103,10 +103,15 @@ def _ready(name, tensor, like, shape):
     return tensor if tensor.data_ptr() % 16 == 0 else tensor.clone()
 
 
+def _stream():
+    """The current stream of cuda:0, as Triton asks for it: torch.cuda.current_stream takes 3 us."""
+    return torch._C._cuda_getCurrentRawStream(0)
+
+
 def _call(function, plan, first, second, out):
     columns = second.shape[-1]
     if columns:
-        stream = torch.cuda.current_stream().cuda_stream if out.is_cuda else None
+        stream = _stream() if out.is_cuda else None
         c.check(function(plan.handle, first.data_ptr(), second.data_ptr(), out.data_ptr(), columns, stream))
         return out
     return out.zero_()  # the gradient of weights that saw nothing
@@ -128,18 +133,18 @@ def _wgrad(dy: Tensor, x: Tensor, blocks: Tensor, shape: List[int]) -> Tensor:
     return _call(c.wgrad, plan, dy, x, torch.empty(plan.w, dtype=torch.float32, device=x.device))
 
 
-def _keep(context, inputs, output):
-    w, operand, x, blocks, context.shape, context.transposed = inputs
-    context.save_for_backward(operand, x, blocks)
-    context.type = w.dtype
+def _keep(ctx, inputs, output):
+    w, operand, x, blocks, ctx.shape, ctx.transposed = inputs
+    ctx.save_for_backward(operand, x, blocks)
+    ctx.type = w.dtype
 
 
-def _gradients(context, dy, multiply, wgrad):
-    operand, x, blocks = context.saved_tensors
-    shape, transposed, dw, dx = context.shape, context.transposed, None, None
-    if context.needs_input_grad[0]:
-        dw = wgrad(*((x, dy) if transposed else (dy, x)), blocks, shape).to(context.type)
-    if context.needs_input_grad[2]:
+def _gradients(ctx, dy, multiply, wgrad):
+    operand, x, blocks = ctx.saved_tensors
+    shape, transposed, dw, dx = ctx.shape, ctx.transposed, None, None
+    if ctx.needs_input_grad[0]:
+        dw = wgrad(*((x, dy) if transposed else (dy, x)), blocks, shape).to(ctx.type)
+    if ctx.needs_input_grad[2]:
         dx = multiply(operand, operand, dy, blocks, shape, not transposed)
     return dw, None, dx, None, None, None
 
@@ -148,22 +153,22 @@ class _Multiply(torch.autograd.Function):
     """The product for autograd, without what a registered operator costs in each call."""
 
     @staticmethod
-    def forward(context, *inputs):
+    def forward(ctx, *inputs):
         y = _multiply(*inputs)
-        _keep(context, inputs, y)
+        _keep(ctx, inputs, y)
         return y
 
     @staticmethod
     @torch.autograd.function.once_differentiable
-    def backward(context, dy):
-        return _gradients(context, dy, _multiply, _wgrad)
+    def backward(ctx, dy):
+        return _gradients(ctx, dy, _multiply, _wgrad)
 
 
 def _register():
     """The same as an operator, with what torch.compile and torch.export ask of it."""
     multiply = torch.library.custom_op("smallworld::multiply", _multiply, mutates_args=())
     wgrad = torch.library.custom_op("smallworld::wgrad", _wgrad, mutates_args=())
-    multiply.register_autograd(lambda context, dy: _gradients(context, dy, multiply, wgrad), setup_context=_keep)
+    multiply.register_autograd(lambda ctx, dy: _gradients(ctx, dy, multiply, wgrad), setup_context=_keep)
     multiply.register_fake(lambda w, operand, x, blocks, shape, transposed:
                            x.new_empty((*_rows(shape, transposed), x.shape[-1])))
     wgrad.register_fake(lambda dy, x, blocks, shape:
@@ -185,7 +190,7 @@ def block_sparse(w, x, blocks, shape, transposed=False):
     if _operator and torch.compiler.is_compiling():
         return _operator(w, operand, x.contiguous(), blocks, list(shape), transposed)
     if torch.is_grad_enabled():
-        return _Multiply.apply(w, operand, x.contiguous(), blocks, shape, transposed)
+        return _Multiply.apply(w, operand, x.contiguous(), blocks, tuple(shape), transposed)
     return _multiply(w, operand, x, blocks, shape, transposed)
 
 
@@ -213,7 +218,7 @@ class _BlockSparse(nn.Module):
     def __init__(self, graph, block, taps, bias, device, dtype):
         super().__init__()
         mask = _mask(graph)
-        self.nodes, self.block = mask.shape, block
+        self.nodes, self.block, self.shape = mask.shape, block, (*mask.shape, block)
         self.out_features, self.in_features = (n * block for n in mask.shape)
         self.register_buffer("blocks", torch.from_numpy(numpy.argwhere(mask).astype(numpy.int32)))
         self.weight = nn.Parameter(torch.empty(_weight_shape(self.blocks, [*self.nodes, block, 0, 0, *taps]),
@@ -261,10 +266,11 @@ class BlockSparseLinear(_BlockSparse):
 
     def forward(self, x):
         x = self._input(x)
-        y = block_sparse(self.weight, x.reshape(-1, self.in_features).t(), self.blocks, (*self.nodes, self.block))
+        rows = x if x.dim() == 2 else x.reshape(-1, self.in_features)
+        y = block_sparse(self.weight, rows.t(), self.blocks, self.shape)
         if self.bias is not None:
             y = y + self.bias.to(y.dtype)[:, None]
-        return y.t().view(*x.shape[:-1], self.out_features)
+        return y.t() if x.dim() == 2 else y.t().view(*x.shape[:-1], self.out_features)
 
 
 class BlockSparseConv2d(_BlockSparse):

@@ -51,7 +51,7 @@ typedef struct cuda_backend {
     cudaEvent_t handed_over; /* marks where one stream's work ends and another's goes on */
     cublasHandle_t blas;
     void *blas_workspace;
-    int processors;
+    int gpu, processors;  /* its number; how many multiprocessors it has */
     bool hopper;          /* the GPU and this build have sm_90a's instructions */
     bool weights_settled; /* see cuda_weights_change */
     const char *kernel;   /* the one that products must take, or NULL; see products/dispatch.cu */
