@@ -178,12 +178,12 @@ static void test_dynamic(void **state) {
     (void)state;
     run("learning", TRAIN_FRESH, "run.precision=fp32 train.steps=5");
     char *path = path_of("dynamic.tsv");
-    write_documents(path, 400, 11);
+    write_documents(path, 120, 11);
     corpus *c = read_corpus(path);
     sequence *s = sequence_in_order(c);
     loaded l;
     load_for(&l, "learning", 1, EVALUATE_SEGMENT, MODEL_TRAINING);
-    const uint64_t most = 8000;
+    const uint64_t most = 4000;
     const double still = score("learning", path, 1, 50, most, true).bpc;
     assert_true(fabs(learn(&l, s, most, 0, 0).bpc - still) < 1e-6);
 
