@@ -9,7 +9,7 @@ backend *backend_cuda(precision precision, int gpu, error *err) {
     return NULL;
 }
 
-const char *backend_nccl_version(char *text) {
+const char *backend_nccl_version(char text[NCCL_TEXT]) {
     (void)text;
     return "this program was built without CUDA";
 }

@@ -447,8 +447,10 @@ backend *backend_cpu_reference(int threads);
  * was built without CUDA. */
 backend *backend_cuda(precision precision, int gpu, error *err);
 
-/* The version of NCCL that joins GPUs, or why it cannot be used; `text` holds 160 bytes. */
-const char *backend_nccl_version(char *text);
+enum { NCCL_TEXT = 160 };
+
+/* The version of NCCL that joins GPUs, or why it cannot be used. */
+const char *backend_nccl_version(char text[NCCL_TEXT]);
 
 /* Whether this machine seems to have a GPU. If it does, why backend_cuda failed is worth saying. */
 bool backend_cuda_expected(void);

@@ -72,7 +72,7 @@ static void print_version(FILE *out, struct argp_state *state) {
             : reason ? reason + strlen("device cuda: ")
                      : why.text);
     if (gpu) gpu->destroy(gpu);
-    char nccl[160];
+    char nccl[NCCL_TEXT];
     fprintf(out, "NCCL: %s\n", backend_nccl_version(nccl));
     fprintf(out, "MPI: %s\n", ranks_mpi_version());
 }

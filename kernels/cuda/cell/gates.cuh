@@ -96,6 +96,31 @@ template <typename T> static __device__ inline float tanh_(float x) {
     return squash_tanh<T>(slope<T>(GATE_U) * x);
 }
 
+/* The smaller; NaN if either is. */
+static __device__ inline float smaller_or_nan(float a, float b) {
+    float x;
+    asm("min.NaN.f32 %0, %1, %2;" : "=f"(x) : "f"(a), "f"(b));
+    return x;
+}
+
+/* sigmoid times tanh of arguments that slope has multiplied; for bf16 with one reciprocal for both,
+ * and exponents of at most 60, beyond which neither function changes in fp32. */
+template <typename T>
+static __device__ inline float squash_product(float of_sigmoid, float of_tanh) {
+    if (sizeof(T) == 4) return squash_sigmoid<T>(of_sigmoid) * squash_tanh<T>(of_tanh);
+    const float a = exponential2(smaller_or_nan(of_sigmoid, 60));
+    const float b = exponential2(smaller_or_nan(of_tanh, 60));
+    return (b - 1) * reciprocal((1 + a) * (1 + b));
+}
+
+/* The cell forward, for every kernel that computes it: from its gates' arguments, dropout included
+ * and times their slopes, and c, to the next c. Returns h. */
+template <typename T>
+static __device__ inline float update_cell(const float (&z)[GATES], float &c) {
+    c = squash_sigmoid<T>(z[GATE_F]) * c + squash_product<T>(z[GATE_I], z[GATE_U]);
+    return squash_product<T>(z[GATE_O], slope<T>(GATE_U) * c);
+}
+
 /* The arguments z of sigmoid and tanh, once raw was taken. st: the statistics from this lane's
  * columns on, [GATES][2][32 VEC]. gains: this unit's gains and biases, see fetch_gains. */
 template <int VEC, typename T>

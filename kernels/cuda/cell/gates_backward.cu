@@ -28,8 +28,9 @@
 enum {
     BACKWARD_WARPS = 12,
     BACKWARD_THREADS = BACKWARD_WARPS * 32,
-    HELD_SPANS = 2,  /* whose statistics are kept: this one and the next */
-    EARLY_ROUNDS = 2 /* of the next span, computed while the sums arrive */
+    HELD_SPANS = 2,   /* whose statistics are kept: this one and the next */
+    EARLY_ROUNDS = 2, /* of the next span, computed while the sums arrive */
+    LASTING_SHARE = 5 /* dc is kept in the L2 from step to step if it is at most a fifth of it */
 };
 
 template <typename T, int VEC> struct backward_inputs {
@@ -552,7 +553,7 @@ static void launch_backward(backend *be, view<T> v, bool early) {
         v.kept = min((int)((cuda->shared_limit - rest) / round), max(rounds - EARLY_ROUNDS, 0));
     }
     v.stuck = cuda_stuck_word(be, "gates_backward");
-    v.lasting = (size_t)v.width * v.columns * sizeof *v.dc <= cuda->l2_bytes / 5;
+    v.lasting = (size_t)v.width * v.columns * sizeof *v.dc <= cuda->l2_bytes / LASTING_SHARE;
     cuda_launch_together(be, "gates_backward", !v.start && early,
                          gates_backward<T, VEC, NORM, TABLE>, (v.width + v.units - 1) / v.units,
                          BACKWARD_THREADS, arrays::bytes(v), v);

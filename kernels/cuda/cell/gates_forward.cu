@@ -77,11 +77,11 @@ static __global__ void __launch_bounds__(forward_warps<T>() * 32, 1)
                 a.fetch_raw(v, after, n, in.raw);
                 in.fetch_entries(v, after, bytes);
             }
-            squash<T>(z, q);
 #pragma unroll
             for (int i = 0; i < VEC; i++) {
-                state[i] = q.f[i] * in.c.value(i) + q.i[i] * q.u[i];
-                h[i] = q.o[i] * tanh_<T>(state[i]);
+                const float of[GATES] = {z[0][i], z[1][i], z[2][i], z[3][i]};
+                state[i] = in.c.value(i);
+                h[i] = update_cell<T>(of, state[i]);
             }
             if (after < a.last) in.fetch_c(v, after, n);
             store(v.c_after + at, state);

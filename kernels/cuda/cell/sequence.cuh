@@ -114,21 +114,6 @@ static __device__ inline void await_count(const uint32_t *counter, uint32_t coun
 
 /* ------------------------------------------------------------------------------------ consumers */
 
-/* The smaller; NaN if either is. */
-static __device__ inline float smaller_or_nan(float a, float b) {
-    float x;
-    asm("min.NaN.f32 %0, %1, %2;" : "=f"(x) : "f"(a), "f"(b));
-    return x;
-}
-
-/* sigmoid times tanh of arguments that slope has multiplied, with one reciprocal for both. The
- * exponents are limited to 60, beyond which neither function changes in fp32. */
-static __device__ inline float squash_product(float of_sigmoid, float of_tanh) {
-    const float a = exponential2(smaller_or_nan(of_sigmoid, 60));
-    const float b = exponential2(smaller_or_nan(of_tanh, 60));
-    return (b - 1) * reciprocal((1 + a) * (1 + b));
-}
-
 /* How many of so many chunks stay in shared memory. */
 template <typename S> static __device__ inline int held_chunks(int chunks) {
     return S::MOST_HELD ? max(0, min(chunks - S::W_SLOTS, (int)S::MOST_HELD)) : 0;
@@ -556,9 +541,7 @@ template <typename S> struct sequence_consumer {
                     if (p.dropout_threshold > 0) {
                         z[GATE_U] *= dropped >> k & 1 ? 0 : p.dropout_scale;
                     }
-                    c[k] = squash_sigmoid<bf16>(z[GATE_F]) * c[k] +
-                           squash_product(z[GATE_I], z[GATE_U]);
-                    y[half][e] = squash_product(z[GATE_O], slope<bf16>(GATE_U) * c[k]);
+                    y[half][e] = update_cell<bf16>(z, c[k]);
                 }
             }
 #pragma unroll

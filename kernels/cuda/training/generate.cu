@@ -492,12 +492,10 @@ static __device__ void finish(const program &p, const pass &s, const work &w, in
         }
         float y = s.relu && z[0] < 0 ? 0 : z[0];
         if (G == GATES) {
-            const float i = squash_sigmoid<bf16>(slope<bf16>(GATE_I) * z[GATE_I % G]);
-            const float f = squash_sigmoid<bf16>(slope<bf16>(GATE_F) * z[GATE_F % G]);
-            const float o = squash_sigmoid<bf16>(slope<bf16>(GATE_O) * z[GATE_O % G]);
-            const float state = f * c[unit - w.first] + i * tanh_<bf16>(z[GATE_U % G]);
-            c[unit - w.first] = state;
-            y = o * tanh_<bf16>(state);
+            float of[GATES];
+#pragma unroll
+            for (int g = 0; g < GATES; g++) of[g] = z[g % G] * slope<bf16>(g);
+            y = update_cell<bf16>(of, c[unit - w.first]);
         }
         s.y[unit] = from_float<bf16>(y);
     }

@@ -79,15 +79,15 @@ static bool open_library(error *err) {
     return found;
 }
 
-extern "C" const char *backend_nccl_version(char *text) {
+extern "C" const char *backend_nccl_version(char text[NCCL_TEXT]) {
     error err;
     int version = 0;
     if (!open_library(&err)) {
-        snprintf(text, 160, "%.159s", err.text + strlen("NCCL: "));
+        snprintf(text, NCCL_TEXT, "%.*s", NCCL_TEXT - 1, err.text + strlen("NCCL: "));
     } else if (nccl.version(&version) != NCCL_SUCCESS) {
-        snprintf(text, 160, "of no known version");
+        snprintf(text, NCCL_TEXT, "of no known version");
     } else {
-        snprintf(text, 160, "%d.%d.%d", version / 10000, version / 100 % 100, version % 100);
+        snprintf(text, NCCL_TEXT, "%d.%d.%d", version / 10000, version / 100 % 100, version % 100);
     }
     return text;
 }

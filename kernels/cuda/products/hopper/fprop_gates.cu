@@ -98,7 +98,7 @@ template <int KC, int N> struct fprop_gates_shape {
     static const int STAGE = X_BYTES + W_BYTES;
     static const int SLOTS = N / BOX; /* of each gate's ring of finished boxes */
     static const int STAGED = GATES * SLOTS * BOX_BYTES;
-    static const int FIT = (MOST_SHARED - 2048 - STAGED) / STAGE, MOST = 12;
+    static const int FIT = (MOST_SHARED - RING_ROOM - STAGED) / STAGE, MOST = 12;
     static const int STAGES = FIT < MOST ? FIT : MOST;
     static const int BOXES = STAGES * STAGE, BARRIERS = BOXES + STAGED;
     static const int BOX_BARRIERS = BARRIERS + STAGES * 16;

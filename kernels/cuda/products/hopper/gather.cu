@@ -53,8 +53,9 @@
 #include "products/hopper/gather.cuh"
 
 enum {
-    SLAB = 32,         /* units that a warp stages for storing ... */
-    SLAB_COLUMNS = 16, /* ... of these columns */
+    CONSUMER_SUMS = 160, /* a thread's, beyond which producers must leave it registers */
+    SLAB = 32,           /* units that a warp stages for storing ... */
+    SLAB_COLUMNS = 16,   /* ... of these columns */
     SLAB_ROW = SLAB_COLUMNS * 2,
     SHARING = 1024,          /* columns whose tiles share weights, if they do */
     SUM_ROW = CONSUMERS * 16 /* a row of partial sums: four of each thread */
@@ -101,7 +102,7 @@ struct gather_shape {
     static const int BOX_BYTES = DEPTH * BOX_ROW, W_BYTES = DEPTH * B * 2;
     static const int X_BYTES = ALL_BOXES * BOX_BYTES, STAGE = X_BYTES + NODES * W_BYTES;
     static const int OUT_BYTES = CONSUMER_WARPS * SLAB * SLAB_ROW;
-    static const int STAGES = (MOST_SHARED - 2048 - OUT_BYTES) / STAGE;
+    static const int STAGES = (MOST_SHARED - RING_ROOM - OUT_BYTES) / STAGE;
     static const int SUM_STAGES = equal_stages(SUMS / 4, STAGE / SUM_ROW);
     static const int SUM_ROWS = SUMS / 4 / SUM_STAGES, SUM_BYTES = SUM_ROWS * SUM_ROW;
     /* Where weights lie in shared memory, as a descriptor says it: see device/hopper_ptx.cuh. A
@@ -119,7 +120,7 @@ struct gather_shape {
      * more. */
     static const bool SKIPS = B == 32 && GATES_ > 1 && BOXES == 1;
     static const int WEIGHT_WARPS = GATES_ == 1 ? 2 : 1;
-    static const bool FULL = NODES * SUMS > 160; /* whether sums take most registers */
+    static const bool FULL = NODES * SUMS > CONSUMER_SUMS; /* they take most registers */
     static const int PRODUCER_REGISTERS = FULL ? 24 : 40, CONSUMER_REGISTERS = FULL ? 240 : 232;
     static const int OUT = STAGES * STAGE, BARRIERS = OUT + OUT_BYTES;
     static const int BYTES = BARRIERS + STAGES * 16 + 1024;
@@ -741,9 +742,10 @@ static bool map_sources(backend *be, CUtensorMap *map, const layout *l, const vo
  * 0.01, and 18,432. */
 static int tiles_abreast(backend *be, const layout *l, int columns, int tile) {
     const double l2 = (double)cuda_of(be)->l2_bytes;
+    const double NEARLY_FITS = 1.5, MANY = 8; /* times the L2 */
     const double activations = (double)layout_rows(l) * columns * sizeof(bf16);
     const double weights = (double)layout_weights(l) * sizeof(bf16);
-    return activations <= 1.5 * l2 || weights > 8 * l2 ? SHARING / tile : 1;
+    return activations <= NEARLY_FITS * l2 || weights > MANY * l2 ? SHARING / tile : 1;
 }
 
 template <typename S>

@@ -17,7 +17,8 @@ enum {
     CONSUMER_WARPS = CONSUMERS / 32,
     BOX = 64,          /* columns of a box of activations: one swizzled row of 128 bytes */
     BOX_ROW = BOX * 2, /* its bytes */
-    MOST_SHARED = 227 << 10
+    MOST_SHARED = 227 << 10,
+    RING_ROOM = 2048 /* of it for what stands beside a ring: barriers, notes, alignment */
 };
 
 /* ----------------------------------------------------------------------------------- rings */

@@ -39,6 +39,10 @@ enum {
     FETCHER_REGISTERS = 32
 };
 
+/* Rows of activations, for each that a stage brings, that nodes must use to make this kernel faster
+ * than few_columns at 128 columns; measured. */
+static const double WORTH_GATHERING = 3.5;
+
 typedef struct small_blocks_arguments {
     small_blocks_parts parts;
     const char *w;
@@ -60,7 +64,7 @@ template <int B, int N> struct small_shape {
     static const int SOURCES = DEPTH / B, NODES = SMALL_UNITS / B;
     static const int SOURCE_BYTES = B * N * 2, X_BYTES = DEPTH * N * 2;
     static const int BLOCK_BYTES = B * B * 2, STAGE = X_BYTES + SOURCES * NODES * BLOCK_BYTES;
-    static const int STAGES = (MOST_SHARED - 2048) / STAGE;
+    static const int STAGES = (MOST_SHARED - RING_ROOM) / STAGE;
     static const int HAS = STAGES * STAGE, ZERO = HAS + STAGES * 32;
     static const int BARRIERS = ZERO + 16, PARKED = BARRIERS + STAGES * 16;
     static const int BYTES = PARKED + SMALL_THREADS + 1024;
@@ -617,7 +621,7 @@ bool small_blocks_prefers(const device_layout *device, const void *plan, const p
     const small_blocks_tables *tables = (const small_blocks_tables *)plan;
     const small_blocks_parts *parts = c->op == FPROP ? &tables->forward : &tables->backward;
     const double gathered = (double)l->blocks * l->gates * l->in_block; /* rows */
-    return l->gates > 1 || c->columns > 128 || gathered > 3.5 * DEPTH * parts->stages;
+    return l->gates > 1 || c->columns > 128 || gathered > WORTH_GATHERING * DEPTH * parts->stages;
 }
 
 void small_blocks_run(backend *be, const device_layout *device, const void *plan,
