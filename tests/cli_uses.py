@@ -224,6 +224,8 @@ class Uses(cli.Case):
                 ("label.csv", "text,label\nx,4.5\ny,1\n", "label.csv:2: expected a 32-bit integer as label, got '4.5'"),
                 ("head.csv", "text,label\n", "head.csv: empty"),
                 ("list.jsonl", "[1]\n", "list.jsonl:1: expected a JSON object"),
+                ("two.jsonl", '{"text": "a"} {"text": "b"}\n', "two.jsonl:1: expected one JSON object"),
+                ("zero.jsonl", '{"text": "\\\\u0000"}\n{"text": "a\\u0000b"}\n', "zero.jsonl:2: expected no \\u0000"),
                 ("text.jsonl", '{"text": "x"}\n{"text": 1}\n', "text.jsonl:2: expected a string text, review,"),
                 ("deep.jsonl", '{"text": "x", "label": [1]}\n', "deep.jsonl:1: expected a name or a number as label"),
                 ("tab.jsonl", '{"text": "x", "label": "a\\tb"}\n', "tab.jsonl:1: expected a label without tabs")):

@@ -281,9 +281,32 @@ static void take_object(table *t, const cJSON *object) {
     finish_row(t);
 }
 
+/* Whether a string of the line has a zero byte, at which cJSON would end it. */
+static bool has_zero(const uint8_t *text, size_t length) {
+    static const char zero[] = "\\u0000";
+    const uint8_t *at = text, *end = text + length, *found;
+    while ((found = memmem(at, (size_t)(end - at), zero, sizeof zero - 1))) {
+        const uint8_t *first = found; /* of the backslashes, of which two are one character */
+        while (first > text && first[-1] == '\\') first--;
+        if ((found - first) % 2 == 0) return true;
+        at = found + 1;
+    }
+    return false;
+}
+
 static void take_json(table *t, const uint8_t *text, size_t length) {
-    cJSON *object = cJSON_ParseWithLength((const char *)text, length);
-    take_object(t, object);
+    const char *end = NULL, *last = (const char *)text + length;
+    if (has_zero(text, length)) {
+        refuse(t, "expected no \\u0000");
+        return;
+    }
+    cJSON *object = cJSON_ParseWithLengthOpts((const char *)text, length, &end, false);
+    while (object && end < last && strchr(" \t\r\n", *end)) end++;
+    if (object && end < last) {
+        refuse(t, "expected one JSON object");
+    } else {
+        take_object(t, object);
+    }
     cJSON_Delete(object);
 }
 
