@@ -164,6 +164,29 @@ class Layers(unittest.TestCase):
             with torch.autocast("cuda", torch.bfloat16):
                 self.assertEqual(layer(x).dtype, torch.bfloat16)
 
+    @unittest.skipUnless(DEVICE == "cuda", "needs a GPU")
+    def test_cuda_graph(self):
+        """A captured forward and backward pass, replayed with other inputs."""
+        layer = BlockSparseLinear(mask(4, 4), 32).to(DEVICE)
+        x = torch.randn(64, 128, device=DEVICE, requires_grad=True)
+
+        def step():
+            return torch.autograd.grad(layer(x).square().sum(), [x, layer.weight])
+
+        side = torch.cuda.Stream()
+        side.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(side):
+            step()
+        torch.cuda.current_stream().wait_stream(side)
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):
+            found = step()
+        with torch.no_grad():
+            x.copy_(torch.randn_like(x))
+        graph.replay()
+        for a, b in zip(found, step()):
+            self.assertTrue(torch.equal(a, b))
+
     def test_refusals(self):
         layer = BlockSparseLinear(mask(3, 4), 8).to(DEVICE)
         x = torch.randn(5, 32, device=DEVICE)
