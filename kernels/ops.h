@@ -248,6 +248,9 @@ struct backend {
      * bytes. */
     void (*copy_rows)(backend *be, void *target, size_t target_pitch, const void *source,
                       size_t source_pitch, size_t bytes, size_t rows);
+    /* target [columns][rows] = the transpose of source [rows][columns], of operands; both are
+     * multiples of 8. */
+    void (*transpose)(backend *be, void *target, const void *source, int rows, int columns);
     void (*upload)(backend *be, void *target, const void *source, size_t bytes);
     void (*download)(backend *be, void *target, const void *source, size_t bytes);
 

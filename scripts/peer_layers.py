@@ -30,7 +30,7 @@ def median_us(call, layers, rounds=40):
     torch.cuda.synchronize()
     for k in range(rounds):
         start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-        torch.cuda._sleep(1000000)  # until all is issued
+        torch.cuda._sleep(4000000)  # until all is issued
         start.record()
         call(layers[k % len(layers)])
         end.record()

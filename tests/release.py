@@ -31,6 +31,7 @@ cd "$HOME"
 python3 -m pip install -q --no-deps --no-index --target site ./*.whl 2>&1
 export PYTHONPATH=$HOME/site PATH=$HOME/site/bin:$PATH
 smallworld --version
+python3 -m smallworld --help | head -1
 smallworld train --data text.txt --set train.minutes=0.05 --set model.hidden=64 --out run
 smallworld classify --train labelled.csv --model run --minutes 0.05 --out classes
 echo "a cat sat" | smallworld predict classes --text -
@@ -105,6 +106,7 @@ class Release(unittest.TestCase):
             done = subprocess.run([*(["chroot", ROOT] if ROOT else []), *command], capture_output=True, text=True)
             self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
             self.assertIn(f"smallworld {self.version}\n", done.stdout)
+            self.assertIn("Usage: smallworld COMMAND", done.stdout)
             self.assertIn("features (2, 128)\nproduct (32, 16)\n", done.stdout)
             self.assertIn('"class":', done.stdout.replace(" ", ""))
             if not ROOT and importlib.util.find_spec("torch"):

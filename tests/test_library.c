@@ -339,6 +339,15 @@ static void test_refusals(void **state) {
     refused(2, 8, lacking, 2, &how, "self-blocks");
     unknown.device = "abacus";
     refused(2, 8, own, 2, &unknown, "run.device");
+    smallworld_product *product = smallworld_product_create(2, 8, own, 2, &how);
+    static float x[64] __attribute__((aligned(16))), y[64] __attribute__((aligned(16)));
+    assert_false(smallworld_transpose(product, x, 7, 8, y, NULL));
+    assert_string_equal(smallworld_error(), "rows, columns: expected multiples of 8, got 7 and 8");
+    assert_false(smallworld_transpose(product, x, 8, 8, x, NULL));
+    assert_contains(smallworld_error(), "y: expected memory that x does not overlap");
+    assert_false(smallworld_transpose(product, NULL, 8, 8, y, NULL));
+    assert_false(smallworld_transpose(NULL, x, 8, 8, y, NULL));
+    smallworld_product_free(product);
     how.device = "cpu";
     how.precision = "bf16";
     refused(2, 8, own, 2, &how, "bf16");

@@ -619,6 +619,35 @@ static void test_add_rows(void **state) {
     }
 }
 
+static void test_transpose(void **state) {
+    (void)state;
+    static const int sizes[][2] = {{64, 64}, {8, 136}, {200, 8}, {136, 264}};
+    for (int i = 0; i < 8; i++) {
+        const int rows = sizes[i / 2][0], columns = sizes[i / 2][1];
+        pair p = open_pair(i % 2 ? BF16 : FP32);
+        const size_t count = (size_t)rows * (size_t)columns;
+        double *x = random_values(count, -1, 1), *result[2];
+        random_restart(15);
+        for (int side = 0; side < 2; side++) {
+            backend *be = side ? p.trusted : p.be;
+            void *from = put(be, x, count, OPERAND), *to = put_poison(be, count, OPERAND);
+            be->transpose(be, to, from, rows, columns);
+            result[side] = get(be, to, count, OPERAND);
+            be->release(be, from);
+            be->release(be, to);
+        }
+        assert_close(&p, "transpose", result[0], result[1], count);
+        for (int r = 0; r < rows; r += 7) { /* the reference itself */
+            const size_t at = (size_t)r * (size_t)columns + 3;
+            assert_true(fabs(result[1][3 * (size_t)rows + (size_t)r] - x[at]) < 4e-3);
+        }
+        free(x);
+        free(result[0]);
+        free(result[1]);
+        close_pair(&p);
+    }
+}
+
 /* -------------------------------------------------------------------------------- recordings */
 
 typedef struct replayed {
@@ -704,7 +733,7 @@ int main(void) {
         cmocka_unit_test(test_adapt),       cmocka_unit_test(test_adam_refuses_nan),
         cmocka_unit_test(test_round),       cmocka_unit_test(test_add),
         cmocka_unit_test(test_add_rows),    cmocka_unit_test(test_recording),
-        cmocka_unit_test(test_marks),
+        cmocka_unit_test(test_transpose),   cmocka_unit_test(test_marks),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -26,6 +26,8 @@ if DEVICE == "cuda" and not torch.cuda.is_available():
 
 from smallworld.torch import BlockSparseConv2d, BlockSparseLinear, Error, block_sparse
 
+torch.backends.cudnn.allow_tf32 = False  # which the dense convolutions would take
+
 TYPES = [torch.float32] + [torch.bfloat16] * (DEVICE == "cuda")
 LIMIT = {torch.float32: 1e-5, torch.bfloat16: 1e-2}  # relative differences
 
@@ -50,11 +52,12 @@ class Layers(unittest.TestCase):
     def compare(self, layer, dense, shape, kind):
         """Outputs and all gradients, with x and the gradient in several orders of memory."""
         layer = layer.to(DEVICE)
-        for features_first in False, True:
+        for memory in ("rows", "layer") if len(shape) == 2 else ("images", "layer", "channels last"):
             x = torch.randn(*shape, device=DEVICE).to(kind)
-            if features_first:  # as another layer leaves it
-                order = [*range(1, x.dim()), 0] if x.dim() == 2 else [2, 3, 1, 0]
-                x = x.permute(order).contiguous().permute([1, 0] if x.dim() == 2 else [3, 2, 0, 1])
+            if memory == "layer":  # as another layer leaves it
+                x = x.t().contiguous().t() if x.dim() == 2 else x.permute(2, 3, 1, 0).contiguous().permute(3, 2, 0, 1)
+            if memory == "channels last":
+                x = x.to(memory_format=torch.channels_last)
             x.requires_grad_(True)
             weights = [layer.weight, layer.bias]
             y = layer(x)
@@ -102,7 +105,7 @@ class Layers(unittest.TestCase):
                 layer = BlockSparseConv2d(mask(3, 4), 8, **how)
                 given = {"stride": 1, "padding": 0, "dilation": 1, **how}
                 given.pop("kernel_size", None)
-                self.compare(layer, lambda x, w, b: functional.conv2d(x, w, b, **given), (4, 32, 9, 8), kind)
+                self.compare(layer, lambda x, w, b: functional.conv2d(x, w, b, **given), (8, 32, 9, 8), kind)
 
     def test_causal_padding(self):
         layer = BlockSparseConv2d(mask(3, 4), 8, (2, 3), padding=((1, 0), (1, 1))).to(DEVICE)

@@ -96,6 +96,18 @@ static void copy_rows(backend *be, void *target, size_t target_pitch, const void
     }
 }
 
+static void transpose(backend *be, void *target, const void *source, int rows, int columns) {
+    const real *from = source;
+    real *to = target;
+    (void)be;
+    for (int c = 0; c < columns; c++) {
+        for (int r = 0; r < rows; r++) {
+            to[(size_t)c * (size_t)rows + (size_t)r] =
+                from[(size_t)r * (size_t)columns + (size_t)c];
+        }
+    }
+}
+
 static bool finish(backend *be, error *err) {
     (void)be, (void)err;
     return true;
@@ -311,6 +323,7 @@ backend *CPU(backend)(precision precision, int threads) {
         .zero = zero,
         .copy = copy,
         .copy_rows = copy_rows,
+        .transpose = transpose,
         .upload = copy,
         .download = copy,
         .finish = finish,

@@ -210,6 +210,7 @@ static void fill_table(backend *be, precision precision) {
     be->zero = zero;
     be->copy = copy;
     be->copy_rows = copy_rows;
+    be->transpose = cuda_transpose;
     be->upload = upload;
     be->download = download;
     be->finish = finish;

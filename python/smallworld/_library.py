@@ -78,6 +78,7 @@ _functions = {  # name: (result, arguments)
     "fprop": (c_bool, _product),
     "dgrad": (c_bool, _product),
     "wgrad": (c_bool, _product),
+    "transpose": (c_bool, [c_void_p, c_void_p, c_int, c_int, c_void_p, c_void_p]),
     "product_wait": (c_bool, [c_void_p]),
 }
 
@@ -86,7 +87,11 @@ class _Library:
     def __init__(self):
         library = _load()
         for name, (result, arguments) in _functions.items():
-            function = getattr(library, f"smallworld_{name}")
+            try:
+                function = getattr(library, f"smallworld_{name}")
+            except AttributeError:
+                raise ImportError(f"smallworld: {library._name}: expected a library of this package's version, which "
+                                  f"has smallworld_{name}; SMALLWORLD_LIBRARY can name another one") from None
             function.restype, function.argtypes = result, arguments
             setattr(self, name, function)
 

@@ -226,6 +226,22 @@ static array activations(const smallworld_product *p, const char *name, bool in,
     return (array){name, (void *)(uintptr_t)x, rows, element, rows * width * element};
 }
 
+/* The last array is the result. */
+static bool check_arrays(const array *const *arrays, int count, error *err) {
+    const array *result = arrays[count - 1];
+    for (int i = 0; i < count; i++) {
+        if (!library_needs(arrays[i]->pointer, arrays[i]->name, err)) return false;
+        if ((uintptr_t)arrays[i]->pointer % 16) {
+            return error_set(err, "%s: expected memory aligned to 16 bytes", arrays[i]->name);
+        }
+        if (i + 1 < count && overlap(arrays[i], result)) {
+            return error_set(err, "%s: expected memory that %s does not overlap", result->name,
+                             arrays[i]->name);
+        }
+    }
+    return true;
+}
+
 /* Checks a product's columns and its arrays, and selects its stream. */
 static bool begin(smallworld_product *p, call *c, int multiple, void *stream, error *err) {
     const backend_limits *most = &p->be->limits;
@@ -243,16 +259,7 @@ static bool begin(smallworld_product *p, call *c, int multiple, void *stream, er
     }
     c->padded = (int)padded;
     const array *const arrays[] = {&c->first, &c->second, &c->result};
-    for (int i = 0; i < 3; i++) {
-        if (!library_needs(arrays[i]->pointer, arrays[i]->name, err)) return false;
-        if ((uintptr_t)arrays[i]->pointer % 16) {
-            return error_set(err, "%s: expected memory aligned to 16 bytes", arrays[i]->name);
-        }
-        if (i < 2 && overlap(arrays[i], arrays[2])) {
-            return error_set(err, "%s: expected memory that %s does not overlap", arrays[2]->name,
-                             arrays[i]->name);
-        }
-    }
+    if (!check_arrays(arrays, 3, err)) return false;
     return !p->be->use_stream || p->be->use_stream(p->be, stream, err);
 }
 
@@ -337,6 +344,33 @@ static bool multiply(smallworld_product *p, call *c, int multiple, void *stream,
                          (size_t)c->padded * c->result.element, width, c->result.rows);
     }
     return true;
+}
+
+static bool transpose(smallworld_product *p, const array *x, const array *y, int rows, int columns,
+                      void *stream, error *err) {
+    const array *const arrays[] = {x, y};
+    if (rows < 8 || columns < 8 || rows % 8 || columns % 8) {
+        return error_set(err, "rows, columns: expected multiples of 8, got %d and %d", rows,
+                         columns);
+    }
+    if (!check_arrays(arrays, 2, err)) return false;
+    if (p->be->use_stream && !p->be->use_stream(p->be, stream, err)) return false;
+    p->be->transpose(p->be, y->pointer, x->pointer, rows, columns);
+    return true;
+}
+
+bool smallworld_transpose(smallworld_product *p, const void *x, int rows, int columns, void *y,
+                          void *stream) {
+    error err;
+    if (!library_needs(p, "product", &err)) return library_fail(&err);
+    const size_t element = p->be->operand_size;
+    const size_t bytes = rows > 0 && columns > 0 ? (size_t)rows * (size_t)columns * element : 0;
+    const array from = {"x", (void *)(uintptr_t)x, 0, element, bytes};
+    const array to = {"y", y, 0, element, bytes};
+    pthread_mutex_lock(&p->lock);
+    const bool done = library_here(&err) && transpose(p, &from, &to, rows, columns, stream, &err);
+    pthread_mutex_unlock(&p->lock);
+    return done || library_fail(&err);
 }
 
 /* What all three do, one thread at a time. */

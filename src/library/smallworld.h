@@ -145,6 +145,11 @@ SMALLWORLD_API bool smallworld_dgrad(smallworld_product *p, const void *w, const
 SMALLWORLD_API bool smallworld_wgrad(smallworld_product *p, const void *dy, const void *x,
                                      float *dw, int columns, void *stream);
 
+/* y [columns][rows] = the transpose of x [rows][columns], in the product's elements: for callers
+ * whose samples are rows. Both numbers are multiples of 8. */
+SMALLWORLD_API bool smallworld_transpose(smallworld_product *p, const void *x, int rows,
+                                         int columns, void *y, void *stream);
+
 /* A convolution, or with shape NULL a plain product, of a rectangular pattern: out_nodes x in_nodes
  * blocks, of which any may be there, and rows and columns without blocks. It is a product as above,
  * for the same functions, but

@@ -47,6 +47,7 @@ void cuda_dgrad(backend *be, const device_layout *l, const void *w, const void *
                 int columns, void *dx, element type);
 void cuda_wgrad(backend *be, const device_layout *l, const void *dy, const void *x, int steps,
                 int columns, void *dw, void *workspace);
+void cuda_transpose(backend *be, void *target, const void *source, int rows, int columns);
 size_t cuda_wgrad_workspace(backend *be, const layout *l, int steps, int columns);
 
 void cuda_conv_fprop(backend *be, const device_layout *l, const tap_table *taps, const void *w,

@@ -1,0 +1,5 @@
+"""python -m smallworld is the command smallworld."""
+
+from .program import main
+
+main()
