@@ -21,14 +21,6 @@ bool test_device_is_cuda(void) {
     return device && strcmp(device, "cuda") == 0;
 }
 
-bool test_takes_gpu_shapes(void) {
-#ifdef __SANITIZE_ADDRESS__
-    return true;
-#else
-    return test_device_is_cuda();
-#endif
-}
-
 backend *test_backend(precision precision) {
     if (precision == FP64) return backend_cpu_reference(0);
     if (!test_device_is_cuda()) return backend_cpu(precision, 0);

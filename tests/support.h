@@ -18,10 +18,6 @@
 backend *test_backend(precision precision);
 bool test_device_is_cuda(void);
 
-/* Whether to test the shapes for which a GPU has kernels of its own: on a GPU and, since the GPU is
- * compared with the CPU, on the CPU under AddressSanitizer. */
-bool test_takes_gpu_shapes(void);
-
 /* Doubles on the host, and the same numbers as an array of a backend. A new array without values
  * is poisoned with NaNs. */
 double *random_values(size_t count, double low, double high);

@@ -281,7 +281,7 @@ static void test_parts_bf16(void **state) {
  * memory holds until the sums of layer norm are complete; several spans of columns. */
 static void test_many_units(void **state) {
     (void)state;
-    if (!test_takes_gpu_shapes()) skip();
+    if (!test_device_is_cuda()) skip();
     const struct {
         precision precision;
         int gates, hidden, columns, block;
@@ -311,7 +311,7 @@ static void test_many_units(void **state) {
 /* Sums of squares that need coarse sums, of four gates and of one. */
 static void test_coarse_sums(void **state) {
     (void)state;
-    if (!test_takes_gpu_shapes()) skip();
+    if (!test_device_is_cuda()) skip();
     pair p = open_pair(BF16);
     random_restart(12);
     for (int columns = 4; columns <= 8; columns *= 2) {

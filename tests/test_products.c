@@ -39,11 +39,11 @@ static void test_products_bf16(void **state) {
 }
 
 /* Shapes for which a GPU has special kernels. There fprop and dgrad take multiples of 32 columns,
- * and wgrad of bf16 takes multiples of 64, so it is left out for odd multiples of 32. The CPU
- * computes them too, since the GPU is compared with it. */
+ * and wgrad of bf16 takes multiples of 64, so it is left out for odd multiples of 32. The CPU, with
+ * which the GPU is compared, computes them there. */
 static void check_gpu_shapes_in(precision precision, uint64_t seed, const shape *shapes,
                                 size_t count) {
-    if (!test_takes_gpu_shapes()) skip();
+    if (!test_device_is_cuda()) skip();
     pair p = open_pair(precision);
     random_restart(seed);
     check_shapes(&p, shapes, count);
@@ -479,7 +479,7 @@ static void test_gate_products(void **state) {
 /* A small world, whose neighbouring rows are alike; its tables keep the nodes' own order. */
 static void test_small_world(void **state) {
     (void)state;
-    if (!test_takes_gpu_shapes()) skip();
+    if (!test_device_is_cuda()) skip();
     pair p = open_pair(BF16);
     random_restart(14);
     graph_options ring = {.kind = GRAPH_WATTS_STROGATZ, .density = 0.08, .rewire = 0.1, .seed = 1};

@@ -326,7 +326,9 @@ extern "C" backend *backend_cuda(precision precision, int gpu, error *err) {
     const cudaError_t found = cudaGetDeviceCount(&devices);
     if (found != cudaSuccess || devices == 0) {
         error_set(err, "device cuda: no GPU found: %s",
-                  cudaGetErrorString(found == cudaSuccess ? cudaErrorNoDevice : found));
+                  !backend_cuda_expected() ? "NVIDIA's driver is not loaded"
+                  : found == cudaSuccess   ? cudaGetErrorString(cudaErrorNoDevice)
+                                           : cudaGetErrorString(found));
         return NULL;
     }
     if (gpu >= devices) {
