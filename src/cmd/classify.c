@@ -217,16 +217,8 @@ static bool train_model(work *w, error *err) {
 static bool keep_checkpoint(work *w, error *err) {
     if (w->saved_as) return true;
     const file_map *map = &w->loaded.checkpoint.file.map;
-    char *path = mem_format("%s/model.safetensors", w->a->out);
-    file_writer writer;
     w->saved_as = mem_string("model.safetensors");
-    bool done = file_begin(&writer, path, err);
-    if (done) {
-        fwrite(map->bytes, 1, map->size, writer.stream);
-        done = file_commit(&writer, err);
-    }
-    free(path);
-    return done;
+    return file_write_whole(w->a->out, w->saved_as, map->bytes, map->size, err);
 }
 
 /* Gathers the classes of labelled rows, of all or of those in `held`. Returns their number. */

@@ -2,10 +2,8 @@
 #include "cmd/cli.h"
 #include "core/file.h"
 #include "core/log.h"
-#include "core/memory.h"
 #include "page/assets.h"
 
-#include <stdlib.h>
 #include <string.h>
 
 typedef struct arguments {
@@ -37,28 +35,14 @@ static error_t parse(int key, char *text, struct argp_state *state) {
     }
 }
 
-static bool write_file(const char *folder, const char *name, const void *bytes, size_t count,
-                       error *err) {
-    char *path = mem_format("%s/%s", folder, name);
-    file_writer writer;
-    bool done = file_begin(&writer, path, err);
-    if (done && !file_write(&writer, bytes, count, err)) {
-        file_abort(&writer);
-        done = false;
-    }
-    done = done && file_commit(&writer, err);
-    free(path);
-    return done;
-}
-
 /* The checkpoint is written as it is: its tensors' names are those of the module's parameters. */
 static bool export(const arguments *a, error *err) {
     checkpoint c;
     if (!checkpoint_open(&c, a->checkpoint, err)) return false;
     const bool done =
         file_make_folder(a->out, err) &&
-        write_file(a->out, "model.safetensors", c.file.map.bytes, c.file.map.size, err) &&
-        write_file(a->out, "smallworld_lstm.py", lstm_py, strlen(lstm_py), err);
+        file_write_whole(a->out, "model.safetensors", c.file.map.bytes, c.file.map.size, err) &&
+        file_write_whole(a->out, "smallworld_lstm.py", lstm_py, strlen(lstm_py), err);
     checkpoint_close(&c);
     return done;
 }

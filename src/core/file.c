@@ -233,6 +233,18 @@ void file_abort(file_writer *writer) {
     release(writer);
 }
 
+bool file_write_whole(const char *folder, const char *name, const void *bytes, size_t count,
+                      error *err) {
+    char *path = mem_format("%s/%s", folder, name);
+    file_writer writer;
+    bool written = file_begin(&writer, path, err);
+    free(path);
+    if (!written) return false;
+    if (file_write(&writer, bytes, count, err)) return file_commit(&writer, err);
+    file_abort(&writer);
+    return false;
+}
+
 bool file_join(file_writer *writer, const char *path, error *err) {
     *writer = (file_writer){.path = mem_string(path), .temporary = mem_format("%s.tmp", path)};
     int file = open(writer->temporary, O_WRONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC);

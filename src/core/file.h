@@ -30,6 +30,10 @@ bool file_flush(file_writer *writer,
 bool file_commit(file_writer *writer, error *err);
 void file_abort(file_writer *writer);
 
+/* Writes these bytes to FOLDER/NAME in that way. */
+bool file_write_whole(const char *folder, const char *name, const void *bytes, size_t count,
+                      error *err);
+
 /* A process that writes parts of the file that another one began, and will commit or abort once
  * this one has left. `path` is PATH, not its temporary name. file_leave flushes what this one wrote
  * to the disk. */
