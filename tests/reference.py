@@ -89,6 +89,16 @@ def exported_bits(program, checkpoint, files, entities):
         again = torch.nn.functional.cross_entropy(parts, torch.tensor([list(text[1:])]))
     if abs(float(again) / 0.6931471805599453 - float(whole)) > TORCH_TOLERANCE:
         sys.exit(f"smallworld_lstm.py: in parts {float(again)} nats, at once {float(whole)} bits")
+    damaged = bytearray(checkpoint.read_bytes())
+    damaged[-3] ^= 1
+    (out / "damaged.safetensors").write_bytes(damaged)
+    for bad, reason in (out / "damaged.safetensors", "checksum"), (files[0], "expected a model"):
+        try:
+            type(model).load(str(bad))
+            sys.exit(f"smallworld_lstm.py: {bad} was read")
+        except ValueError as problem:
+            if str(bad) not in str(problem) or reason not in str(problem):
+                sys.exit(f"smallworld_lstm.py: {problem}")
     loaded = type(model)(model.metadata, {name: value.clone() for name, value in model.state_dict().items()})
     if list(loaded.state_dict()) != list(model.state_dict()):
         sys.exit("smallworld_lstm.py: another state_dict")

@@ -18,6 +18,7 @@ formulas.
 import json
 import math
 import os
+import zlib
 from collections import namedtuple
 
 import torch
@@ -42,8 +43,12 @@ def read(path):
             tensors[name] = values.reshape(entry["shape"]).clone()
         if (metadata["format"], metadata["version"], metadata["kind"]) != ("smallworld", "1", "model"):
             raise ValueError
+        digits = b'"checksum": "' + metadata["checksum"].encode()  # of the file with zeros in its place
+        sum_of_all = zlib.crc32(data.replace(digits, b'"checksum": "00000000', 1))
     except (KeyError, TypeError, ValueError, RuntimeError):
         raise ValueError(f"{path}: expected a model of smallworld, version 1") from None
+    if f"{sum_of_all:08x}" != metadata["checksum"]:
+        raise ValueError(f"{path}: its checksum does not match its content")
     return metadata, tensors
 
 
