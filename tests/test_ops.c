@@ -621,8 +621,9 @@ static void test_add_rows(void **state) {
 
 static void test_transpose(void **state) {
     (void)state;
-    static const int sizes[][2] = {{64, 64}, {8, 136}, {200, 8}, {136, 264}};
-    for (int i = 0; i < 8; i++) {
+    static const int sizes[][2] = {{64, 64}, {8, 136}, {200, 8}, {136, 264}, {64 << 16, 8}};
+    const int count_of_sizes = test_device_is_cuda() ? 5 : 4; /* the last: many tiles for a grid */
+    for (int i = 0; i < 2 * count_of_sizes; i++) {
         const int rows = sizes[i / 2][0], columns = sizes[i / 2][1];
         pair p = open_pair(i % 2 ? BF16 : FP32);
         const size_t count = (size_t)rows * (size_t)columns;

@@ -7,10 +7,23 @@
 
 enum { SIDE = 64, PITCH = SIDE / 2 + 4, TURNERS = 256, PIECE = 8 };
 
+/* Tiles are numbered along rows, in one dimension, as a grid's second one ends at 65,535. */
+static __host__ __device__ inline int tiles(int count) {
+    return (count + SIDE - 1) / SIDE;
+}
+
+static __device__ inline int first_row(int columns) {
+    return (int)(blockIdx.x / tiles(columns)) * SIDE;
+}
+
+static __device__ inline int first_column(int columns) {
+    return (int)(blockIdx.x % tiles(columns)) * SIDE;
+}
+
 static __global__ void __launch_bounds__(TURNERS)
     transpose_bf16(const uint4 *from, int rows, int columns, uint4 *to) {
     __shared__ __align__(16) uint32_t tile[SIDE][PITCH]; /* [column][two rows] */
-    const int row0 = blockIdx.y * SIDE, column0 = blockIdx.x * SIDE, pieces = columns / PIECE;
+    const int row0 = first_row(columns), column0 = first_column(columns), pieces = columns / PIECE;
     for (int i = threadIdx.x; i < SIDE / 2 * (SIDE / PIECE); i += TURNERS) {
         /* Half a warp reads a piece of 32 rows, and its other half the piece beside it. */
         const int two = i % 16 + i / 32 % 2 * 16, piece = i / 16 % 2 + i / 64 * 2;
@@ -38,7 +51,7 @@ static __global__ void __launch_bounds__(TURNERS)
 static __global__ void __launch_bounds__(TURNERS)
     transpose_fp32(const float *from, int rows, int columns, float *to) {
     __shared__ float tile[SIDE][SIDE + 1]; /* [row][column] */
-    const int row0 = blockIdx.y * SIDE, column0 = blockIdx.x * SIDE;
+    const int row0 = first_row(columns), column0 = first_column(columns);
     for (int i = threadIdx.x; i < SIDE * SIDE; i += TURNERS) {
         const int row = i / SIDE, column = i % SIDE;
         if (row0 + row >= rows || column0 + column >= columns) continue;
@@ -53,7 +66,7 @@ static __global__ void __launch_bounds__(TURNERS)
 }
 
 void cuda_transpose(backend *be, void *target, const void *source, int rows, int columns) {
-    const dim3 grid((columns + SIDE - 1) / SIDE, (rows + SIDE - 1) / SIDE);
+    const dim3 grid((unsigned)tiles(rows) * (unsigned)tiles(columns));
     if (be->precision == BF16) {
         cuda_launch(be, "transpose", false, transpose_bf16, grid, TURNERS, 0, (const uint4 *)source,
                     rows, columns, (uint4 *)target);
