@@ -92,10 +92,6 @@ template <typename T> static __device__ inline float squash_tanh(float x) {
     return z < TANH_NEAR ? x + x * z * p : far;
 }
 
-template <typename T> static __device__ inline float tanh_(float x) {
-    return squash_tanh<T>(slope<T>(GATE_U) * x);
-}
-
 /* The smaller; NaN if either is. */
 static __device__ inline float smaller_or_nan(float a, float b) {
     float x;
@@ -143,17 +139,6 @@ static __device__ inline void preactivate(const view<T> &v, const float *st, con
         dropout_scale(v, unit, n, q.dropout);
 #pragma unroll
         for (int i = 0; i < VEC; i++) z[GATE_U][i] *= q.dropout[i];
-    }
-}
-
-template <typename T, int VEC>
-static __device__ inline void squash(const float (&z)[GATES][VEC], gate_values<VEC> &q) {
-#pragma unroll
-    for (int i = 0; i < VEC; i++) {
-        q.i[i] = squash_sigmoid<T>(z[GATE_I][i]);
-        q.f[i] = squash_sigmoid<T>(z[GATE_F][i]);
-        q.o[i] = squash_sigmoid<T>(z[GATE_O][i]);
-        q.u[i] = squash_tanh<T>(z[GATE_U][i]);
     }
 }
 

@@ -242,6 +242,21 @@ static __device__ void add_features(const view<T> &v, const backward_arrays<T, V
     }
 }
 
+template <typename T> static __device__ inline float tanh_(float x) {
+    return squash_tanh<T>(slope<T>(GATE_U) * x);
+}
+
+template <typename T, int VEC>
+static __device__ inline void squash(const float (&z)[GATES][VEC], gate_values<VEC> &q) {
+#pragma unroll
+    for (int i = 0; i < VEC; i++) {
+        q.i[i] = squash_sigmoid<T>(z[GATE_I][i]);
+        q.f[i] = squash_sigmoid<T>(z[GATE_F][i]);
+        q.o[i] = squash_sigmoid<T>(z[GATE_O][i]);
+        q.u[i] = squash_tanh<T>(z[GATE_U][i]);
+    }
+}
+
 /* The gradients at norm's result and at c of one unit, from the values of its gates. */
 template <typename T, int VEC>
 static __device__ inline void differentiate(const view<T> &v, const backward_inputs<T, VEC> &in,
