@@ -15,13 +15,13 @@ packages=(
   python3 python3-numpy python3-sklearn python3-networkx  # tests against other programs
   xz-utils                                        # the quickstart's comparison
 )
+release=(dpkg-dev patchelf git python3-pip python3-setuptools python3-wheel)
 case ${1:-} in
   --tests)
-    packages+=(chromium openmpi-bin libopenmpi-dev python3-torch dpkg-dev patchelf git python3-pip
-               python3-setuptools python3-wheel)
+    packages+=(chromium openmpi-bin libopenmpi-dev python3-torch "${release[@]}")
     ;;
   --fuzz) packages+=(clang libclang-rt-dev libomp-dev) ;;
-  --release) packages+=(dpkg-dev patchelf python3-pip python3-setuptools python3-wheel git) ;;
+  --release) packages+=("${release[@]}") ;;
   --lint) packages+=(clang-format-14 clang-tidy-14) ;;
   '') ;;
   *) echo "usage: scripts/install.sh [--tests|--fuzz|--lint|--release]" >&2; exit 2 ;;
