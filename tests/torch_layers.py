@@ -223,6 +223,10 @@ class Layers(unittest.TestCase):
         program = torch.export.export(net, (x.detach(),))
         self.assertIn("smallworld.multiply", str(program))
         self.close(program.module()(x.detach()), expected, 1e-5)
+        conv = BlockSparseConv2d(mask(3, 4), 32, padding=1).to(DEVICE)
+        images = torch.randn(8, 128, 6, 5, device=DEVICE)
+        self.close(torch.compile(conv, fullgraph=True)(images), conv(images), 1e-5)
+        self.close(torch.export.export(conv, (images,)).module()(images), conv(images), 1e-5)
         layer = net[0]
         torch.library.opcheck(torch.ops.smallworld.multiply.default,
                               (layer.weight, layer.weight.detach(), x.detach().t().contiguous(), layer.blocks,

@@ -67,7 +67,7 @@ class _Product(Handle):
 
     def _begin(self, handle, weight_shape, x_shape, y_shape):
         self._keep(c.check(handle), c.product_free)
-        self.weight_shape, self._x_shape, self._y_shape = weight_shape, x_shape, y_shape
+        self.weight_shape, self.x_shape, self.y_shape = weight_shape, x_shape, y_shape
         self.on_gpu = c.product_on_gpu(self._handle)
         self.columns = c.product_columns(self._handle)
         self.wgrad_columns = c.product_wgrad_columns(self._handle)
@@ -129,11 +129,11 @@ class _Product(Handle):
 
     def fprop(self, w, x, out=None, stream=None):
         """y = W x, of any number of columns. `stream` is the number of a CUDA stream, None the default one."""
-        return self._multiply(c.fprop, w, "x", x, self._x_shape, self._y_shape, out, stream)
+        return self._multiply(c.fprop, w, "x", x, self.x_shape, self.y_shape, out, stream)
 
     def dgrad(self, w, dy, out=None, stream=None):
         """dx = W' dy."""
-        return self._multiply(c.dgrad, w, "dy", dy, self._y_shape, self._x_shape, out, stream)
+        return self._multiply(c.dgrad, w, "dy", dy, self.y_shape, self.x_shape, out, stream)
 
     def _multiply(self, function, w, name, x, from_shape, to_shape, out, stream):
         columns = self._columns(name, x, from_shape)
@@ -146,10 +146,10 @@ class _Product(Handle):
 
     def wgrad(self, dy, x, out=None, stream=None):
         """dW = dy x', on the blocks that are there; float32."""
-        columns = self._columns("x", x, self._x_shape)
+        columns = self._columns("x", x, self.x_shape)
         out = self._out(out, self.weight_shape, x, (_FLOAT, 32))
-        views = (self._view("dy", dy, (*self._y_shape, columns), stream),
-                 self._view("x", x, (*self._x_shape, columns), stream),
+        views = (self._view("dy", dy, (*self.y_shape, columns), stream),
+                 self._view("x", x, (*self.x_shape, columns), stream),
                  self._view("out", out, self.weight_shape, stream, (_FLOAT, 32)))
         c.check(c.wgrad(self._handle, *(view.data for view in views), columns, stream))
         return out
@@ -193,6 +193,15 @@ def pads(value):
     return tuple(pair("pad", one, 0) for one in both)
 
 
+def conv_geometry(size, filter, stride, dilation, pad):
+    """(the numbers of a convolution as C has them, the rows and columns of its output)"""
+    shape = ConvShape(pair("size", size, 1), pair("filter", filter, 1), pair("stride", stride, 1),
+                      pair("dilation", dilation, 1), pads(pad))
+    out = (c_int * 2)()
+    c.check(c.conv_out(byref(shape), out))
+    return shape, tuple(out)
+
+
 class Conv(_Product):
     """A convolution that is block-sparse in its features, and dense in its filter.
 
@@ -206,12 +215,8 @@ class Conv(_Product):
     def __init__(self, mask, block, size, filter=3, stride=1, dilation=1, pad=0, device=None, precision=None,
                  threads=0):
         nodes, blocks, self.block = self._blocks(mask, block)
-        self.size, self.filter = pair("size", size, 1), pair("filter", filter, 1)
-        shape = ConvShape(self.size, self.filter, pair("stride", stride, 1), pair("dilation", dilation, 1),
-                           pads(pad))
-        out = (c_int * 2)()
-        c.check(c.conv_out(byref(shape), out))
-        self.out, self.count = tuple(out), len(blocks)
+        shape, self.out = conv_geometry(size, filter, stride, dilation, pad)
+        self.size, self.filter, self.count = tuple(shape.in_), tuple(shape.filter), len(blocks)
         self.out_features, self.in_features = (n * self.block for n in nodes)
         self._begin(c.conv_create(*nodes, self.block, blocks.ctypes.data, self.count, byref(shape),
                                    options(device, precision, threads)),

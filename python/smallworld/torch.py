@@ -16,12 +16,14 @@ order; so nothing is copied between two layers, and tensors in another order are
 
 import math
 import weakref
+from functools import partial
 from typing import List
 
 import numpy
 import torch
 from torch import Tensor, nn
 
+from . import products
 from ._library import Error, c
 from .lstm import SmallWorldLSTM
 from .products import Conv, Pattern, pads, pair
@@ -31,44 +33,37 @@ __all__ = ["BlockSparseConv2d", "BlockSparseLinear", "Error", "SmallWorldLSTM", 
 
 # ------------------------------------------------------------------------------------ products --
 
-_plans = {}  # id of a tensor of blocks: (a weak reference to it, its version, {(shape, type, on a GPU): plan})
+_products = {}  # id of a tensor of blocks: (a weak reference to it, its version, {(shape, type, on a GPU): product})
 
 
-class _Plan:
-    """A product, and the shapes of its arrays, of x and y without their last dimension."""
-
-    def __init__(self, blocks, shape, like):
-        if like.is_cuda and like.device.index != 0:
-            raise ValueError(f"x: expected cuda:0, smallworld's GPU ($CUDA_VISIBLE_DEVICES), got {like.device}")
-        if like.dtype not in (torch.float32, torch.bfloat16):
-            raise ValueError(f"x: expected float32 or bfloat16, got {like.dtype}")
-        nodes, pairs = tuple(shape[:2]), blocks.cpu().numpy()
-        mask = numpy.zeros(nodes, bool)
-        mask[pairs[:, 0], pairs[:, 1]] = True
-        if not numpy.array_equal(numpy.argwhere(mask), pairs):
-            raise ValueError("blocks: expected (output node, input node) of each block, ascending")
-        how = {"device": like.device.type, "precision": "bf16" if like.dtype == torch.bfloat16 else "fp32"}
-        if len(shape) == 3:
-            self.product = Pattern(mask, shape[2], **how)
-        else:
-            size, kernel, stride, dilation, *pad = (tuple(shape[i:i + 2]) for i in range(3, 15, 2))
-            self.product = Conv(mask, shape[2], size, kernel, stride, dilation, tuple(pad), **how)
-        self.handle = self.product._handle
-        self.w, self.x, self.y = _weight_shape(blocks, shape), _rows(shape, True), _rows(shape, False)
-
-
-def _plan(blocks, shape, like):
-    """The plan of these blocks for tensors such as `like`; made once for each tensor of blocks."""
+def _product(blocks, shape, like):
+    """The Pattern or Conv of these blocks for tensors such as `like`; made once for each tensor of blocks."""
     version = 0 if blocks.is_inference() else blocks._version
-    known = _plans.get(id(blocks))
+    known = _products.get(id(blocks))
     if known is None or known[0]() is not blocks or known[1] != version:
-        drop = lambda reference, key=id(blocks): _plans.pop(key, None)
-        known = _plans[id(blocks)] = (weakref.ref(blocks, drop), version, {})
-    key = (shape if type(shape) is tuple else tuple(shape), like.dtype, like.is_cuda)
-    plan = known[2].get(key)
-    if plan is None:
-        plan = known[2][key] = _Plan(blocks, shape, like)
-    return plan
+        drop = lambda reference, key=id(blocks): _products.pop(key, None)
+        known = _products[id(blocks)] = (weakref.ref(blocks, drop), version, {})
+    key = (tuple(shape), like.dtype, like.is_cuda)
+    product = known[2].get(key)
+    if product is None:
+        product = known[2][key] = _make_product(blocks, shape, like)
+    return product
+
+
+def _make_product(blocks, shape, like):
+    if like.is_cuda and like.device.index != 0:
+        raise ValueError(f"x: expected cuda:0, smallworld's GPU ($CUDA_VISIBLE_DEVICES), got {like.device}")
+    if like.dtype not in (torch.float32, torch.bfloat16):
+        raise ValueError(f"x: expected float32 or bfloat16, got {like.dtype}")
+    nodes, pairs = tuple(shape[:2]), blocks.cpu().numpy()
+    mask = numpy.zeros(nodes, bool)
+    mask[pairs[:, 0], pairs[:, 1]] = True
+    if not numpy.array_equal(numpy.argwhere(mask), pairs):
+        raise ValueError("blocks: expected (output node, input node) of each block, ascending")
+    how = {"device": like.device.type, "precision": "bf16" if like.dtype == torch.bfloat16 else "fp32"}
+    if len(shape) == 3:
+        return Pattern(mask, shape[2], **how)
+    return Conv(mask, shape[2], *_convolution(shape), **how)
 
 
 def conv_shape(nodes, block, size, kernel_size, stride=1, dilation=1, padding=0):
@@ -79,39 +74,44 @@ def conv_shape(nodes, block, size, kernel_size, stride=1, dilation=1, padding=0)
     return [*nodes, block, *flat, *(number for one in pads(padding) for number in one)]
 
 
+def _convolution(shape):
+    """size, kernel_size, stride, dilation and padding of what conv_shape returned."""
+    size, kernel, stride, dilation, *pad = (tuple(shape[i:i + 2]) for i in range(3, 15, 2))
+    return size, kernel, stride, dilation, tuple(pad)
+
+
 def _rows(shape, of_input):
     """The shape of x, or of y, without its last dimension."""
     features = shape[1 if of_input else 0] * shape[2]
     if len(shape) == 3:
         return (features,)
-    size, kernel, stride, dilation, *pad = (shape[i:i + 2] for i in range(3, 15, 2))
-    out = [(size[i] + sum(pad[i]) - dilation[i] * (kernel[i] - 1) - 1) // stride[i] + 1 for i in range(2)]
-    return (*(size if of_input else out), features)
+    return (*(shape[3:5] if of_input else products.conv_geometry(*_convolution(shape))[1]), features)
 
 
 def _weight_shape(blocks, shape):
     return (len(blocks), *shape[5:7], shape[2], shape[2])
 
 
-def _ready(name, tensor, like, shape, plan):
+def _ready(name, tensor, like, shape, product):
     """The tensor, checked, in C's order at a multiple of 16 bytes."""
     if tensor.shape != shape:
         raise ValueError(f"{name}: expected shape {tuple(shape)}, got {tuple(tensor.shape)}")
     if tensor.dtype != like.dtype or tensor.device != like.device:
         raise ValueError(f"{name}: expected {like.dtype} on {like.device}, got {tensor.dtype} on {tensor.device}")
-    return _ordered(tensor, plan)
-
-
-def _ordered(tensor, plan):
     if tensor.is_cuda and not tensor.is_contiguous():
         rows = tensor.movedim(-1, 0)  # of samples; PyTorch's own copy of them takes four times as long
-        count, columns = rows.shape[0], rows[0].numel() if len(rows) else 0
-        if rows.is_contiguous() and count % 8 == columns % 8 == rows.data_ptr() % 16 == 0 < columns:
+        count = rows.shape[0]
+        columns = rows.numel() // max(count, 1)
+        if rows.is_contiguous() and rows.numel() and not (count % 8 or columns % 8 or rows.data_ptr() % 16):
             turned = torch.empty(tensor.shape, dtype=tensor.dtype, device=tensor.device)
-            c.check(c.transpose(plan.handle, rows.data_ptr(), count, columns, turned.data_ptr(), _stream()))
+            c.check(c.transpose(product._handle, rows.data_ptr(), count, columns, turned.data_ptr(), _stream()))
             return turned
     tensor = tensor.contiguous()
     return tensor if tensor.data_ptr() % 16 == 0 else tensor.clone()
+
+
+def _ready_x(product, x, transposed):
+    return _ready("x", x, x, (*(product.y_shape if transposed else product.x_shape), x.shape[-1]), product)
 
 
 def _stream():
@@ -119,70 +119,82 @@ def _stream():
     return torch._C._cuda_getCurrentRawStream(0)
 
 
-def _call(function, plan, first, second, out):
+def _call(function, product, first, second, out):
     columns = second.shape[-1]
     if columns:
         stream = _stream() if out.is_cuda else None
-        c.check(function(plan.handle, first.data_ptr(), second.data_ptr(), out.data_ptr(), columns, stream))
+        c.check(function(product._handle, first.data_ptr(), second.data_ptr(), out.data_ptr(), columns, stream))
         return out
     return out.zero_()  # the gradient of weights that saw nothing
 
 
-def _multiply(w: Tensor, operand: Tensor, x: Tensor, blocks: Tensor, shape: List[int],
-              transposed: bool) -> Tensor:
-    """W x, or W' x: `operand` is w in x's type, and w only what the gradient goes to."""
-    plan, columns = _plan(blocks, shape, x), x.shape[-1]
-    source, target = (plan.y, plan.x) if transposed else (plan.x, plan.y)
-    x, operand = _ready("x", x, x, (*source, columns), plan), _ready("w", operand, x, plan.w, plan)
-    return _call(c.dgrad if transposed else c.fprop, plan, operand, x, x.new_empty((*target, columns)))
+def _multiply(product, w, x, transposed):
+    """W x, or W' x, of an x that is ready; w is of x's type."""
+    target = product.x_shape if transposed else product.y_shape
+    return _call(c.dgrad if transposed else c.fprop, product, _ready("w", w, x, product.weight_shape, product), x,
+                 x.new_empty((*target, x.shape[-1])))
 
 
-def _wgrad(dy: Tensor, x: Tensor, blocks: Tensor, shape: List[int]) -> Tensor:
-    """dy x', on the blocks that are there, in float32."""
-    plan, columns = _plan(blocks, shape, x), x.shape[-1]
-    x, dy = _ready("x", x, x, (*plan.x, columns), plan), _ready("dy", dy, x, (*plan.y, columns), plan)
-    return _call(c.wgrad, plan, dy, x, torch.empty(plan.w, dtype=torch.float32, device=x.device))
+def _wgrad(product, dy, x):
+    """dy x' of what is ready, on the blocks that are there, in float32."""
+    return _call(c.wgrad, product, dy, x, torch.empty(product.weight_shape, dtype=torch.float32, device=x.device))
 
 
-def _keep(ctx, inputs, output):
-    w, operand, x, blocks, ctx.shape, ctx.transposed = inputs
-    ctx.save_for_backward(operand, x, blocks)
-    ctx.type = w.dtype
-
-
-def _gradients(ctx, dy, multiply, wgrad):
-    operand, x, blocks = ctx.saved_tensors
-    shape, transposed, dw, dx = ctx.shape, ctx.transposed, None, None
+def _gradients(ctx, operand, x, dy, multiply, wgrad):
+    """Those of w and of x, by multiply(w, x, transposed) and wgrad(dy, x)."""
+    dw = dx = None
     if ctx.needs_input_grad[0]:
-        dw = wgrad(*((x, dy) if transposed else (dy, x)), blocks, shape).to(ctx.type)
+        dw = wgrad(*((x, dy) if ctx.transposed else (dy, x))).to(ctx.type)
     if ctx.needs_input_grad[2]:
-        dx = multiply(operand, operand, dy, blocks, shape, not transposed)
+        dx = multiply(operand, dy, not ctx.transposed)
     return dw, None, dx, None, None, None
 
 
 class _Multiply(torch.autograd.Function):
-    """The product for autograd, without what a registered operator costs in each call."""
+    """The product for autograd, without what a registered operator costs in each call. `operand` is w in x's
+    type, and w only what the gradient goes to."""
 
     @staticmethod
     def forward(ctx, w, operand, x, blocks, shape, transposed):
-        x = _ordered(x, _plan(blocks, shape, x))  # once for both directions
-        inputs = w, operand, x, blocks, shape, transposed
-        y = _multiply(*inputs)
-        _keep(ctx, inputs, y)
-        return y
+        ctx.product, ctx.transposed, ctx.type = _product(blocks, shape, x), transposed, w.dtype
+        x = _ready_x(ctx.product, x, transposed)
+        ctx.save_for_backward(operand, x)
+        return _multiply(ctx.product, operand, x, transposed)
 
     @staticmethod
     @torch.autograd.function.once_differentiable
     def backward(ctx, dy):
-        operand, x, blocks = ctx.saved_tensors
-        return _gradients(ctx, _ordered(dy, _plan(blocks, ctx.shape, x)), _multiply, _wgrad)
+        product, (operand, x) = ctx.product, ctx.saved_tensors
+        dy = _ready_x(product, dy, not ctx.transposed)
+        return _gradients(ctx, operand, x, dy, partial(_multiply, product), partial(_wgrad, product))
 
 
 def _register():
     """The same as an operator, with what torch.compile and torch.export ask of it."""
-    multiply = torch.library.custom_op("smallworld::multiply", _multiply, mutates_args=())
-    wgrad = torch.library.custom_op("smallworld::wgrad", _wgrad, mutates_args=())
-    multiply.register_autograd(lambda ctx, dy: _gradients(ctx, dy, multiply, wgrad), setup_context=_keep)
+
+    @torch.library.custom_op("smallworld::multiply", mutates_args=())
+    def multiply(w: Tensor, operand: Tensor, x: Tensor, blocks: Tensor, shape: List[int],
+                 transposed: bool) -> Tensor:
+        product = _product(blocks, shape, x)
+        return _multiply(product, operand, _ready_x(product, x, transposed), transposed)
+
+    @torch.library.custom_op("smallworld::wgrad", mutates_args=())
+    def wgrad(dy: Tensor, x: Tensor, blocks: Tensor, shape: List[int]) -> Tensor:
+        product = _product(blocks, shape, x)
+        return _wgrad(product, _ready_x(product, dy, True), _ready_x(product, x, False))
+
+    def keep(ctx, inputs, output):
+        w, operand, x, blocks, ctx.shape, ctx.transposed = inputs
+        ctx.save_for_backward(operand, x, blocks)
+        ctx.type = w.dtype
+
+    def backward(ctx, dy):
+        operand, x, blocks = ctx.saved_tensors
+        return _gradients(ctx, operand, x, dy,
+                          lambda w, dy, transposed: multiply(w, w, dy, blocks, ctx.shape, transposed),
+                          lambda dy, x: wgrad(dy, x, blocks, ctx.shape))
+
+    multiply.register_autograd(backward, setup_context=keep)
     multiply.register_fake(lambda w, operand, x, blocks, shape, transposed:
                            x.new_empty((*_rows(shape, transposed), x.shape[-1])))
     wgrad.register_fake(lambda dy, x, blocks, shape:
@@ -204,8 +216,9 @@ def block_sparse(w, x, blocks, shape, transposed=False):
     if _operator and torch.compiler.is_compiling():
         return _operator(w, operand, x.contiguous(), blocks, list(shape), transposed)
     if torch.is_grad_enabled():
-        return _Multiply.apply(w, operand, x, blocks, tuple(shape), transposed)
-    return _multiply(w, operand, x, blocks, shape, transposed)
+        return _Multiply.apply(w, operand, x, blocks, shape, transposed)
+    product = _product(blocks, shape, x)
+    return _multiply(product, operand, _ready_x(product, x, transposed), transposed)
 
 
 # -------------------------------------------------------------------------------------- layers --
@@ -297,10 +310,11 @@ class BlockSparseConv2d(_BlockSparse):
                  dtype=None):
         super().__init__(graph, block, pair("kernel_size", kernel_size, 1), bias, device, dtype)
         self.kernel_size, self.how = self.weight.shape[1:3], (stride, dilation, padding)
+        self.shape = conv_shape(self.nodes, block, (1, 1), self.kernel_size, *self.how)  # but for the size of x
 
     def forward(self, x):
         x = self._input(x)
-        shape = conv_shape(self.nodes, self.block, x.shape[2:], self.kernel_size, *self.how)
+        shape = (*self.shape[:3], *x.shape[2:], *self.shape[5:])
         y = block_sparse(self.weight, x.permute(2, 3, 1, 0), self.blocks, shape)
         if self.bias is not None:
             y = y + self.bias.to(y.dtype)[:, None]
