@@ -17,10 +17,9 @@
 #include "cell/sequence.cuh"
 
 enum {
-    HUB_UNITS = 48,  /* cells of a thread block */
-    V_CHUNKS = 2,    /* chunks of V in a slot */
-    HUB_TILE = 96,   /* hubs of a tile */
-    HUB_CLUSTER = 2, /* thread blocks, which read the same h and the same m */
+    HUB_UNITS = 48, /* cells of a thread block */
+    V_CHUNKS = 2,   /* chunks of V in a slot */
+    HUB_TILE = 96,  /* hubs of a tile */
     MOST_HUBS = 1024,
     HUB_COLUMNS = 2 * BOX /* at most */
 };
@@ -41,7 +40,7 @@ typedef struct hub_arguments : sequence_arguments {
 } hub_arguments;
 
 template <int GROUPS> struct hub_shape {
-    static const int UNITS = HUB_UNITS, CLUSTER = HUB_CLUSTER;
+    static const int UNITS = HUB_UNITS, CLUSTER = 1;
     static const bool ABOVE = false, BY_ROWS = false;
     static const int W_BYTES = GATES * UNITS * KC * 2, X_BYTES = KC * BOX_ROW;
     static const int X_SLOTS = 3, W_SLOTS = 2, STAGED_PITCH = X_SLOTS * X_BYTES;
@@ -61,7 +60,7 @@ template <int GROUPS> struct hub_shape {
 
 /* ------------------------------------------------------------------------------------ producers */
 
-/* Where a thread block's part of V h lies. Both thread blocks of a cluster have the same k. */
+/* Where a thread block's part of V h lies. */
 struct hub_part {
     int tile, split, begin, count; /* chunks of k */
 
@@ -122,10 +121,8 @@ template <typename S>
 static __device__ void produce_hub_inputs(const hub_arguments &p, uint32_t base, int group,
                                           cursor<S::X_SLOTS> &ring) {
     const hub_part part(p);
-    const int rank = (int)cluster_rank(), all = (1 << S::CLUSTER) - 1;
     const int column = group * BOX, chunks = part.count + hub_chunks(p);
     const uint32_t to = base + S::X + group * S::X_SLOTS * S::X_BYTES;
-    int turn = 0;
     for (int t = 0; t < p.steps; t++) {
 #pragma unroll 1
         for (int i = 0; i < chunks; i++, ring.next()) {
@@ -138,16 +135,13 @@ static __device__ void produce_hub_inputs(const hub_arguments &p, uint32_t base,
                 __syncwarp();
                 global_fence();
             }
-            const bool mine = turn == rank; /* a cluster's thread blocks take turns */
-            turn = turn + 1 == S::CLUSTER ? 0 : turn + 1;
             ring.wait_empty();
             if (!elected()) continue;
             const uint32_t full = ring.announce(S::X_BYTES), at = to + ring.at * S::X_BYTES;
-            if (!mine) continue;
             if (i < part.count) {
-                tensor_load_all(at, &p.hub.source, full, column, (part.begin + i) * KC, t, all);
+                tensor_load(at, &p.hub.source, full, column, (part.begin + i) * KC, t);
             } else {
-                tensor_load_all(at, &p.stage[0].source, full, (i - part.count) * KC, column, all);
+                tensor_load(at, &p.stage[0].source, full, (i - part.count) * KC, column);
             }
         }
     }
@@ -345,13 +339,12 @@ static __global__ void __launch_bounds__((GROUPS + 1) * GROUP, 1)
     my.weights.create(base + S::BARRIERS, GROUPS * 4);
     for (int group = 0; group < GROUPS; group++) {
         cursor<S::X_SLOTS> ring;
-        ring.create(base + S::BARRIERS + 16 * (S::W_SLOTS + group * S::X_SLOTS), 4 * S::CLUSTER);
+        ring.create(base + S::BARRIERS + 16 * (S::W_SLOTS + group * S::X_SLOTS), 4);
         if (group == of) my.inputs = ring;
     }
     if (threadIdx.x == 0) barrier_init(held, 1);
     barrier_init_done();
     __syncthreads();
-    cluster_sync(); /* the others' barriers are there */
     if (warp >= GROUPS * 4) {
         if (GROUPS == 2) registers_shrink<40>();
         if (role == 0) {
@@ -372,21 +365,20 @@ static __global__ void __launch_bounds__((GROUPS + 1) * GROUP, 1)
         }
         my.keep_hubs(p.steps - 1);
     }
-    cluster_sync(); /* no thread block ends while another one writes to it */
 #endif
 }
 
 /* ------------------------------------------------------------------------------------- launches */
 
-/* Thread blocks, or tiles: whole clusters of parts of this size. */
+/* Thread blocks, or tiles, of this size. */
 static int hub_parts(int size, int part) {
-    return (size + part * HUB_CLUSTER - 1) / (part * HUB_CLUSTER) * HUB_CLUSTER;
+    return (size + part - 1) / part;
 }
 
 template <int GROUPS> static void launch_hubs(backend *be, const hub_arguments &p) {
     be->zero(be, p.counters, SEQUENCE_BYTES);
-    cuda_launch_clusters(be, "cell forward", false, HUB_CLUSTER, hub_forward<GROUPS>, dim3(p.parts),
-                         (GROUPS + 1) * GROUP, (size_t)hub_shape<GROUPS>::BYTES, p);
+    cuda_launch(be, "cell forward", false, hub_forward<GROUPS>, dim3(p.parts), (GROUPS + 1) * GROUP,
+                (size_t)hub_shape<GROUPS>::BYTES, p);
 }
 
 hub_tables *hub_forward_plan(backend *be, device_layout *device, const layout *l) {
@@ -395,8 +387,8 @@ hub_tables *hub_forward_plan(backend *be, device_layout *device, const layout *l
     if (l->in_stride > 1) return NULL;
     const int parts = hub_parts(l->out_block, HUB_UNITS);
     if (parts < BOX) return NULL; /* a step is then faster by other kernels */
-    if (parts > count_together(be, (const void *)hub_forward<2>, HUB_CLUSTER, 3 * GROUP,
-                               hub_shape<2>::BYTES)) {
+    if (parts >
+        count_together(be, (const void *)hub_forward<2>, 1, 3 * GROUP, hub_shape<2>::BYTES)) {
         return NULL;
     }
     const size_t values = (size_t)HUB_COLUMNS * (size_t)l->in_block;
