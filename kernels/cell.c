@@ -21,7 +21,12 @@ static void *kept(const cell *c, void *sequence, int t, size_t bytes) {
     return at_step(sequence, c->keep ? t : 0, bytes);
 }
 
-void cell_forward_steps(backend *be, const cell *c) {
+static step_operations operations_of(const backend *be) {
+    return (step_operations){be->activate, be->gates, be->activate_backward, be->gates_backward};
+}
+
+void cell_forward_steps(backend *be, const cell *c, const step_operations *own) {
+    const step_operations between = own ? *own : operations_of(be);
     const size_t state = operand_bytes(be, c, c->hidden);
     for (int t = 0; t < c->steps; t++) {
         const void *x = at_step(c->h, t, state);
@@ -35,16 +40,17 @@ void cell_forward_steps(backend *be, const cell *c) {
                 be->add_rows(be, g->layout, below, c->columns, raw);
             }
             if (s + 1 == c->stages) {
-                be->gates(be, c, t);
+                between.gates(be, c, t);
             } else {
-                be->activate(be, c, s, t);
+                between.activate(be, c, s, t);
                 x = kept(c, g->out, t, operand_bytes(be, c, g->units));
             }
         }
     }
 }
 
-void cell_backward_steps(backend *be, const cell *c) {
+void cell_backward_steps(backend *be, const cell *c, const step_operations *own) {
+    const step_operations between = own ? *own : operations_of(be);
     if (!c->has_later_steps) {
         be->zero(be, c->dc, be->real_size * (size_t)c->hidden * (size_t)c->columns);
     }
@@ -52,9 +58,9 @@ void cell_backward_steps(backend *be, const cell *c) {
         for (int s = c->stages - 1; s >= 0; s--) {
             const stage *g = &c->stage[s];
             if (s + 1 == c->stages) {
-                be->gates_backward(be, c, t);
+                between.gates_backward(be, c, t);
             } else {
-                be->activate_backward(be, c, s, t);
+                between.activate_backward(be, c, s, t);
             }
             if (t == 0 && s == 0 && !c->has_earlier_steps) break; /* h[0] is a constant */
             void *raw =
@@ -62,10 +68,6 @@ void cell_backward_steps(backend *be, const cell *c) {
             be->dgrad(be, g->layout, g->weight, raw, 1, c->columns, c->dx, OPERAND);
         }
     }
-    cell_backward_tables(be, c);
-}
-
-void cell_backward_tables(backend *be, const cell *c) {
     for (int s = 0; s < c->stages; s++) {
         if (c->stage[s].table_use != TABLE_NONE) be->table_backward(be, c, s);
     }

@@ -461,10 +461,18 @@ bool backend_cuda_expected(void);
 /* "fp32", "bf16" or "fp64". */
 const char *precision_name(precision precision);
 
-/* Steps of the cell through the backend's own operations; see kernels/cell.c. */
-void cell_forward_steps(backend *be, const cell *c);
-void cell_backward_steps(backend *be, const cell *c);
-void cell_backward_tables(backend *be, const cell *c); /* what follows all steps */
+/* What a cell does between products, step by step; as in the backend's table. */
+typedef struct step_operations {
+    void (*activate)(backend *be, const cell *c, int s, int t);
+    void (*gates)(backend *be, const cell *c, int t);
+    void (*activate_backward)(backend *be, const cell *c, int s, int t);
+    void (*gates_backward)(backend *be, const cell *c, int t);
+} step_operations;
+
+/* The cell over its sequence, step after step; see kernels/cell.c. `own`: in place of the table's
+ * operations; or NULL. */
+void cell_forward_steps(backend *be, const cell *c, const step_operations *own);
+void cell_backward_steps(backend *be, const cell *c, const step_operations *own);
 
 /* wgrad_summed without anything beside anything; see kernels/cell.c. */
 void wgrad_summed_in_turn(backend *be, const weight_parts *w, const void *dy, const void *x,

@@ -171,7 +171,7 @@ static void run(backend *be, const sequence_case *how, bool by_steps, results *r
     *r = (results){0};
     be->prepare_entries(be, &c);
     if (by_steps) {
-        cell_forward_steps(be, &c);
+        cell_forward_steps(be, &c, NULL);
     } else {
         be->cell_forward(be, &c);
     }
@@ -187,7 +187,7 @@ static void run(backend *be, const sequence_case *how, bool by_steps, results *r
     }
     if (!how->forgets) {
         if (by_steps) {
-            cell_backward_steps(be, &c);
+            cell_backward_steps(be, &c, NULL);
         } else {
             be->cell_backward(be, &c);
         }

@@ -368,12 +368,12 @@ void CPU(prepare_entries)(backend *be, const cell *c) {
 
 void CPU(cell_forward)(backend *be, const cell *c) {
     FLUSH_DENORMALS(be);
-    cell_forward_steps(be, c);
+    cell_forward_steps(be, c, NULL);
 }
 
 void CPU(cell_backward)(backend *be, const cell *c) {
     FLUSH_DENORMALS(be);
-    cell_backward_steps(be, c);
+    cell_backward_steps(be, c, NULL);
 }
 
 /* The table's entries of the units `first` to `first` + RUN - 1 for a group of columns; zeros for

@@ -6,6 +6,7 @@
 #include "core/memory.h"
 #include "data/texts.h"
 #include "probe/calibration.h"
+#include "probe/features.h"
 #include "probe/saved.h"
 
 #include <stdlib.h>

@@ -3,6 +3,8 @@
 #include "core/integer.h"
 #include "core/memory.h"
 #include "core/philox.h"
+#include "graph/bits.h"
+#include "graph/symmetric.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -72,11 +74,15 @@ static bool make_budget(const graph_options *o, int nodes, budget *b, error *err
 
 typedef struct block_mask {
     int nodes;
-    uint8_t *there; /* [output][input] */
+    uint64_t *there; /* bits [output][input] */
 } block_mask;
 
-static uint8_t *block_at(block_mask *m, int output, int input) {
-    return &m->there[(size_t)output * (size_t)m->nodes + (size_t)input];
+static bool has_block(const block_mask *m, int output, int input) {
+    return bits_get(m->there, bits_words(m->nodes), output, input);
+}
+
+static void add_block(block_mask *m, int output, int input) {
+    bits_set(m->there, bits_words(m->nodes), output, input);
 }
 
 static void shuffle(int *deck, int count, philox_stream *random) {
@@ -105,17 +111,17 @@ static void deal_blocks(block_mask *m, int first_output, int outputs, int first_
             }
             /* Takes the next card that this output has not read; there is one. */
             int card = next;
-            while (card < inputs && *block_at(m, output, deck[card])) card++;
+            while (card < inputs && has_block(m, output, deck[card])) card++;
             if (card == inputs) {
                 do card = (int)philox_below(random, (uint64_t)inputs);
-                while (*block_at(m, output, deck[card]));
-                *block_at(m, output, deck[card]) = 1;
+                while (has_block(m, output, deck[card]));
+                add_block(m, output, deck[card]);
                 continue;
             }
             int dealt = deck[card];
             deck[card] = deck[next];
             deck[next++] = dealt;
-            *block_at(m, output, dealt) = 1;
+            add_block(m, output, dealt);
         }
     }
     free(deck);
@@ -129,43 +135,30 @@ static bool add_periphery(block_mask *m, const graph_options *o, const budget *b
     inner.kind = o->periphery;
     inner.degree = 0;
     inner.density = ((double)b->periphery + 2.0 * (double)b->pairs) / all;
-    graph *g = graph_create(&inner, b->periphery, err);
+    graph *g = graph_symmetric(&inner, b->periphery, err);
     if (!g) return false;
     for (int i = 0; i < g->nodes; i++) {
         for (int k = g->start[i]; k < g->start[i + 1]; k++) {
-            *block_at(m, b->core + i, b->core + g->column[k]) = 1;
+            add_block(m, b->core + i, b->core + g->column[k]);
         }
     }
     graph_free(g);
     return true;
 }
 
-static graph *mask_graph(const block_mask *m, error *err) {
-    size_t nodes = (size_t)m->nodes, count = 0;
-    for (size_t i = 0; i < nodes * nodes; i++) count += m->there[i];
-    int32_t(*blocks)[2] = mem_alloc(count, sizeof *blocks);
-    size_t k = 0;
-    for (size_t i = 0; i < nodes * nodes; i++) {
-        if (!m->there[i]) continue;
-        blocks[k][0] = (int32_t)(i / nodes);
-        blocks[k++][1] = (int32_t)(i % nodes);
-    }
-    graph *g = graph_from_blocks(m->nodes, (const int32_t(*)[2])blocks, (int)count, err);
-    free(blocks);
-    return g;
-}
-
 graph *core_periphery_create(const graph_options *options, int nodes, error *err) {
     budget b = {0};
+    if (!graph_check_size(options, nodes, err)) return NULL;
     if (!make_budget(options, nodes, &b, err)) return NULL;
-    block_mask m = {nodes, mem_alloc((size_t)nodes * (size_t)nodes, 1)};
+    block_mask m = {nodes, mem_alloc((size_t)nodes * bits_words(nodes), sizeof *m.there)};
     philox_stream random = philox_start(options->seed, PHILOX_GRAPH, (uint32_t)options->pattern, 1);
     for (int i = 0; i < b.core; i++) {
-        for (int j = 0; j < b.core; j++) *block_at(&m, i, j) = 1;
+        for (int j = 0; j < b.core; j++) add_block(&m, i, j);
     }
     deal_blocks(&m, 0, b.core, b.core, b.periphery, b.core_reads, &random);
     deal_blocks(&m, b.core, b.periphery, 0, b.core, b.periphery_reads, &random);
-    graph *g = add_periphery(&m, options, &b, err) ? mask_graph(&m, err) : NULL;
+    graph *g =
+        add_periphery(&m, options, &b, err) ? graph_from_bits(m.there, nodes, nodes, err) : NULL;
     free(m.there);
     return g;
 }

@@ -1,5 +1,4 @@
-/* A dense core with a sparse periphery, see graph.h. Private to this room: graph_create calls
- * it. */
+/* A dense core with a sparse periphery, see graph.h. */
 #ifndef SMALLWORLD_GRAPH_CORE_PERIPHERY_H
 #define SMALLWORLD_GRAPH_CORE_PERIPHERY_H
 

@@ -92,6 +92,12 @@ graph *graph_create(const graph_options *options, int nodes, error *err);
  * Of as many outputs as inputs it is graph_create's. */
 graph *graph_create_between(const graph_options *options, int nodes, int inputs, error *err);
 
+/* Whether a graph may have so many nodes. */
+bool graph_check_nodes(int nodes, error *err);
+
+/* From a matrix of bits [nodes][bits_words(inputs)], see bits.h: output node, input node. */
+graph *graph_from_bits(const uint64_t *joined, int nodes, int inputs, error *err);
+
 /* Refuses a list of `count` blocks (output node, input node) that is not ascending, has repeats, or
  * names a node that is not there. */
 bool graph_check_pairs(int out_nodes, int in_nodes, const int32_t (*pairs)[2], int count,

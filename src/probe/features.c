@@ -4,7 +4,6 @@
 #include "core/log.h"
 #include "core/memory.h"
 #include "core/npy.h"
-#include "probe/origin.h"
 
 #include <math.h>
 #include <pthread.h>

@@ -10,25 +10,15 @@
 
 #include "data/corpus.h"
 #include "model/model.h"
+#include "probe/origin.h"
 
-typedef enum feature_state { FEATURE_CELL, FEATURE_HIDDEN } feature_state;
 typedef enum feature_format { FORMAT_NPY, FORMAT_SVMLIGHT } feature_format;
 
 /* The best number of steps for feature extraction. If a document ends within a call, the remaining
  * steps of the call are wasted. */
 enum { FEATURES_STEPS = 64 };
 
-#define FEATURE_STATES  "cell hidden"
 #define FEATURE_FORMATS "npy svmlight"
-
-/* How the states after a document's bytes become features: by one pooling, or by several different
- * ones whose features are joined. */
-enum { POOL_KINDS = 3 };
-
-typedef struct pool_list {
-    int count;
-    pooling kinds[POOL_KINDS];
-} pool_list;
 
 /* What features has unless it is told otherwise: all that a probe needs to choose the better
  * one. */

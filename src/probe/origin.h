@@ -4,7 +4,20 @@
 #define SMALLWORLD_PROBE_ORIGIN_H
 
 #include "core/file.h"
-#include "probe/features.h"
+#include "data/corpus.h"
+#include "model/model.h"
+
+#define FEATURE_STATES "cell hidden"
+typedef enum feature_state { FEATURE_CELL, FEATURE_HIDDEN } feature_state;
+
+/* How the states after a document's bytes become features: by one pooling, or by several different
+ * ones whose features are joined. */
+enum { POOL_KINDS = 3 };
+
+typedef struct pool_list {
+    int count;
+    pooling kinds[POOL_KINDS];
+} pool_list;
 
 typedef struct origin {
     bool known;
