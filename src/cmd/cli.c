@@ -366,3 +366,11 @@ void cli_append(config_list *list, char *item) {
     list->items = mem_resize(list->items, (size_t)list->count + 1, sizeof *list->items);
     list->items[list->count++] = item;
 }
+
+void cli_take_first(const char **first, config_list *others, char *text) {
+    if (*first) {
+        cli_append(others, text);
+    } else {
+        *first = text;
+    }
+}

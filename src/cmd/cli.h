@@ -160,4 +160,7 @@ void cli_append(config_list *list, char *item);
 /* Takes the argument of which a command has one. Ends the program if there is a second one. */
 void cli_take(struct argp_state *state, const char *what, const char **taken, const char *text);
 
+/* Takes an argument of which the first is of one kind, and all others go to a list. */
+void cli_take_first(const char **first, config_list *others, char *text);
+
 #endif

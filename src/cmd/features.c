@@ -50,13 +50,7 @@ static error_t parse(int key, char *text, struct argp_state *state) {
         state->child_inputs[2] = &a->columns;
         state->child_inputs[3] = &a->gpus;
         return 0;
-    case ARGP_KEY_ARG:
-        if (a->checkpoint) {
-            cli_append(&a->files, text);
-        } else {
-            a->checkpoint = text;
-        }
-        return 0;
+    case ARGP_KEY_ARG: cli_take_first(&a->checkpoint, &a->files, text); return 0;
     case ARGP_KEY_END:
         if (!a->checkpoint) cli_refuse(state, "expected a CHECKPOINT");
         if (a->files.count == 0) cli_refuse(state, "expected --data FILE...");

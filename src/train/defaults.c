@@ -15,7 +15,7 @@
 /* For a CPU, models like the quickstart's; for a GPU, those of configs/imdb-*.yaml. Smaller texts
  * get smaller models, because a large model would learn them by heart. Minutes limit how long
  * people wait; epochs limit how often a short text is read. After equal minutes an mlstm reads
- * better than an lstm (docs/results-older.md); its initial noise is for runs of one byte. Hubs win
+ * better than an lstm (docs/results.md); its initial noise is for runs of one byte. Hubs win
  * at 20 M parameters, and not below a million (docs/results.md). */
 /* clang-format off */
 static const struct recipe {
