@@ -354,26 +354,13 @@ static __global__ void __launch_bounds__(THREADS, 1)
         const fprop_gates_tile tile = p.tile[which];
         const int tile_end = p.tile[which + 1].first, first = max(tile.first, begin);
         float sum[N / 2] = {};
-        int before = 0; /* the previous stage, whose products run during the wait */
-#pragma unroll 1
-        for (int i = (at - first) * slices, done = 0; done < i; done++, stages.next()) {
-            const uint32_t x = base + stages.at * S::STAGE;
+        multiply_stages<1, KC>(stages, (at - first) * slices, [&](int stage, int k) {
+            const uint32_t x = base + stage * S::STAGE;
             const uint32_t w = x + S::X_BYTES + group * (KC == 32 ? 64 : S::W_BYTES / 2);
-            stages.wait_full();
-            product_fence();
-#pragma unroll
-            for (int k = 0; k < KC; k += 16) {
-                warpgroup_multiply<0, 1>(
-                    sum, matrix_descriptor(w + k * 2, SWIZZLE_128, 16, 1024),
-                    matrix_descriptor(x + k * BOX_ROW, SWIZZLE_128, KC * BOX_ROW, 1024));
-            }
-            product_commit();
-            product_wait<1>();
-            if (done > 0) stages.release(before);
-            before = stages.at;
-        }
-        product_wait<0>();
-        stages.release(before);
+            warpgroup_multiply<0, 1>(
+                sum, matrix_descriptor(w + k * 2, SWIZZLE_128, 16, 1024),
+                matrix_descriptor(x + k * BOX_ROW, SWIZZLE_128, KC * BOX_ROW, 1024));
+        });
         if (at == tile_end && tile.first < begin) {
             for (int part = blockIdx.y; p.begin[part] > tile.first; part--) {
                 take_tile<KC, N>(base, group, stages, sum);

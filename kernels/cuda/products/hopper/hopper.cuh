@@ -97,6 +97,28 @@ static __device__ inline void release_everywhere(const cursor<STAGES> &stages, i
     }
 }
 
+/* Multiplies what is in `uses` stages, one after another: issue(stage's number, k) issues the
+ * products of 16 steps of the depth, from k on. A stage is released once the next one's products
+ * are under way. */
+template <int SHARES, int DEPTH, int STAGES, typename Issue>
+static __device__ __forceinline__ void multiply_stages(cursor<STAGES> &stages, int uses,
+                                                       const Issue &issue) {
+    int before = 0;
+#pragma unroll 1
+    for (int use = 0; use < uses; use++, stages.next()) {
+        stages.wait_full();
+        product_fence();
+#pragma unroll
+        for (int k = 0; k < DEPTH; k += 16) issue(stages.at, k);
+        product_commit();
+        product_wait<1>();
+        if (use > 0) release_everywhere<SHARES>(stages, before);
+        before = stages.at;
+    }
+    product_wait<0>();
+    if (uses > 0) release_everywhere<SHARES>(stages, before);
+}
+
 static __device__ inline uint32_t pack(float one, float two) {
     __nv_bfloat162 pair = __floats2bfloat162_rn(one, two);
     return *(uint32_t *)&pair;

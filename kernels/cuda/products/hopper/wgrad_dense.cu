@@ -37,30 +37,17 @@ template <int N>
 static __device__ inline void dense_consume(const dense_arguments &p, cursor<DENSE_STAGES> &stages,
                                             uint32_t base) {
     const int warp = threadIdx.x / 32, group = warp / 4, lane = threadIdx.x % 32;
-    const int uses = p.steps * (p.columns / BOX);
     float sum[2][N / 2] = {};
-    int before = 0;
-    for (int use = 0; use < uses; use++, stages.next()) {
-        const uint32_t stage = base + stages.at * dense_shape<N>::STAGE, right = stage + DENSE_LEFT;
-        const uint32_t left = stage + group * 2 * DENSE_HALF;
-        stages.wait_full();
-        product_fence();
+    multiply_stages<1, BOX>(stages, p.steps * (p.columns / BOX), [&](int at, int k) {
+        const uint32_t stage = base + at * dense_shape<N>::STAGE + k * 2;
+        const uint64_t right = matrix_descriptor(stage + DENSE_LEFT, SWIZZLE_128, 16, 1024);
 #pragma unroll
-        for (int k = 0; k < BOX; k += 16) {
-#pragma unroll
-            for (int half = 0; half < 2; half++) {
-                warpgroup_multiply<0, 0>(
-                    sum[half],
-                    matrix_descriptor(left + half * DENSE_HALF + k * 2, SWIZZLE_128, 16, 1024),
-                    matrix_descriptor(right + k * 2, SWIZZLE_128, 16, 1024));
-            }
+        for (int half = 0; half < 2; half++) {
+            const uint32_t left = stage + (group * 2 + half) * DENSE_HALF;
+            warpgroup_multiply<0, 0>(sum[half], matrix_descriptor(left, SWIZZLE_128, 16, 1024),
+                                     right);
         }
-        product_commit();
-        product_wait<1>();
-        if (use > 0) stages.release(before);
-        before = stages.at;
-    }
-    product_wait<0>();
+    });
 #pragma unroll
     for (int half = 0; half < 4; half++) { /* of 64 rows, then of a warp's 16 */
         const int row = blockIdx.y * DENSE_M + group * 128 + half / 2 * 64 + warp % 4 * 16 +

@@ -41,24 +41,12 @@ static __device__ inline void deep_consume(const wgrad_gates_arguments &p,
                                            int count) {
     const int warp = threadIdx.x / 32, group = warp / 4, lane = threadIdx.x % 32;
     float sum[N / 2] = {};
-    int before = -1; /* the stage before */
-    for (int use = p.steps * (p.columns / BOX); use > 0; use--, stages.next()) {
-        uint32_t left = base + stages.at * DEEP_STAGE + group * 64 * BOX_ROW;
-        uint32_t right = base + stages.at * DEEP_STAGE + DEEP_LEFT;
-        stages.wait_full();
-        product_fence();
-#pragma unroll
-        for (int k = 0; k < BOX_ROW; k += 32) {
-            const uint64_t a = matrix_descriptor(left + k, SWIZZLE_128, 16, 1024);
-            const uint64_t b = matrix_descriptor(right + k, SWIZZLE_128, 16, 1024);
-            warpgroup_multiply<0, 0>(sum, a, b);
-        }
-        product_commit();
-        product_wait<1>();
-        if (before >= 0) release_everywhere<SHARES>(stages, before);
-        before = stages.at;
-    }
-    product_wait<0>();
+    multiply_stages<SHARES, BOX>(stages, p.steps * (p.columns / BOX), [&](int at, int k) {
+        const uint32_t left = base + at * DEEP_STAGE + group * 64 * BOX_ROW + k * 2;
+        const uint32_t right = base + at * DEEP_STAGE + DEEP_LEFT + k * 2;
+        warpgroup_multiply<0, 0>(sum, matrix_descriptor(left, SWIZZLE_128, 16, 1024),
+                                 matrix_descriptor(right, SWIZZLE_128, 16, 1024));
+    });
     int row = blockIdx.x % p.down * DEEP_M + group * 64 + warp % 4 * 16 + lane / 4;
 #pragma unroll
     for (int j = 0; j < N / 8; j++) {
