@@ -108,8 +108,8 @@ double *fit_all(backend *be, const problem *p, penalty penalty, bool standardize
     const int costs = probe_costs(penalty);
     logistic *l = logistic_create(be, &d, costs, true, &err);
     double *weights = mem_alloc((size_t)costs * (p->units + 1), sizeof *weights);
-    if (!l || !fit_models(l, &d, p->sign, penalty, &v, problem_costs, NULL, costs, weights, reports,
-                          false, &err)) {
+    const fit_problem asked = {l, &d, p->sign, penalty, &v, costs, problem_costs, NULL};
+    if (!l || !fit_models(&asked, weights, reports, false, &err)) {
         fail_msg("%s", err.text);
     }
     logistic_free(l);

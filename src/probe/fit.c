@@ -12,18 +12,12 @@ enum { MAX_EVALUATIONS = 2000 };
 static const double enough = 1e-5; /* the gap at which a fit ends */
 
 typedef struct fit {
-    logistic *l;
+    fit_problem p;
     size_t units;
-    const int8_t *sign;
-    penalty penalty;
-    const view *view;
     /* [models] The curvature of each model's features is that of its owner, the first model with
      * the same ones. */
     curvature *curvatures;
     int *owner;
-    const double *cost;
-    const feature_span *span; /* or NULL */
-    int models;
     int *open, opened; /* the models that are not done: open[0] to open[opened - 1] */
     /* Of the open models, in the order of `open`, at the latest evaluation. */
     double *weights, *gradient;               /* [opened][units + 1] */
@@ -45,16 +39,16 @@ static void find_duals(fit *f) {
     size_t count = f->units + 1;
     for (int i = 0; i < f->opened; i++) {
         double largest = 1;
-        for (size_t j = 0; j < count && f->penalty == PENALTY_L1; j++) {
+        for (size_t j = 0; j < count && f->p.penalty == PENALTY_L1; j++) {
             largest = fmax(largest, fabs(f->gradient[(size_t)i * count + j]));
         }
         f->shrink[i] = 1 / largest;
     }
-    logistic_entropy(f->l, f->opened, f->sign, f->shrink, f->entropy);
+    logistic_entropy(f->p.l, f->opened, f->p.sign, f->shrink, f->entropy);
     for (int i = 0; i < f->opened; i++) {
         int k = f->open[i];
-        double dual = f->cost[k] * f->entropy[i];
-        for (size_t j = 0; j < count && f->penalty == PENALTY_L2; j++) {
+        double dual = f->p.cost[k] * f->entropy[i];
+        for (size_t j = 0; j < count && f->p.penalty == PENALTY_L2; j++) {
             double q = f->gradient[(size_t)i * count + j];
             dual -= 0.5 * q * q;
         }
@@ -64,9 +58,9 @@ static void find_duals(fit *f) {
 
 /* Leaves only the slopes along a model's own features and its intercept. */
 static void keep_span(const fit *f, int k, double *gradient) {
-    if (!f->span) return;
+    if (!f->p.span) return;
     for (size_t j = 0; j < f->units; j++) {
-        if (j < f->span[k].first || j >= f->span[k].end) gradient[j] = 0;
+        if (j < f->p.span[k].first || j >= f->p.span[k].end) gradient[j] = 0;
     }
 }
 
@@ -76,18 +70,18 @@ static bool evaluate(fit *f, error *err) {
     size_t count = f->units + 1;
 #pragma omp parallel for schedule(dynamic)
     for (int i = 0; i < f->opened; i++) {
-        view_leave(f->view, minimiser_trial(f->minimisers[f->open[i]]),
+        view_leave(f->p.view, minimiser_trial(f->minimisers[f->open[i]]),
                    f->weights + (size_t)i * count);
     }
-    if (!logistic_evaluate(f->l, f->weights, f->opened, f->sign, f->loss, f->gradient, f->second,
-                           err)) {
+    if (!logistic_evaluate(f->p.l, f->weights, f->opened, f->p.sign, f->loss, f->gradient,
+                           f->second, err)) {
         return false;
     }
     for (int i = 0; i < f->opened; i++) {
         double *gradient = f->gradient + (size_t)i * count;
-        view_gradient(f->view, gradient);
+        view_gradient(f->p.view, gradient);
         keep_span(f, f->open[i], gradient);
-        for (size_t j = 0; j < count; j++) gradient[j] *= f->cost[f->open[i]];
+        for (size_t j = 0; j < count; j++) gradient[j] *= f->p.cost[f->open[i]];
     }
     find_duals(f);
 #pragma omp parallel for schedule(dynamic)
@@ -95,7 +89,7 @@ static bool evaluate(fit *f, error *err) {
         int k = f->open[i];
         fit_report *r = &f->reports[k];
         r->evaluations++;
-        minimiser_tell(f->minimisers[k], f->cost[k] * f->loss[i], f->gradient + (size_t)i * count,
+        minimiser_tell(f->minimisers[k], f->p.cost[k] * f->loss[i], f->gradient + (size_t)i * count,
                        4 * f->second[i]);
         r->objective = minimiser_objective(f->minimisers[k]);
         r->gap = (r->objective - f->dual[k]) / r->objective;
@@ -112,27 +106,27 @@ static void show(const fit *f, int evaluations, double *shown) {
     double now = clock_seconds(), worst = 0;
     if (now - *shown < (log_is_terminal() ? 0.5 : 20)) return;
     *shown = now;
-    for (int k = 0; k < f->models; k++) worst = fmax(worst, f->reports[k].gap);
+    for (int k = 0; k < f->p.models; k++) worst = fmax(worst, f->reports[k].gap);
     log_progress("fit: %d evaluations, %d of %d models done, largest gap %.1e", evaluations,
-                 f->models - f->opened, f->models, worst);
+                 f->p.models - f->opened, f->p.models, worst);
 }
 
 /* Later, a step that overflows counts as one that does not descend. The start has no alternative,
  * so it must be finite. */
 static bool start_is_finite(const fit *f) {
-    for (size_t i = 0; i < (size_t)f->models * (f->units + 1); i++) {
+    for (size_t i = 0; i < (size_t)f->p.models * (f->units + 1); i++) {
         if (!isfinite(f->gradient[i])) return false;
     }
     return true;
 }
 
-static bool run(fit *f, const dataset *d, bool progress, error *err) {
+static bool run(fit *f, bool progress, error *err) {
     double shown = clock_seconds();
     for (int n = 1; n <= MAX_EVALUATIONS && f->opened > 0; n++) {
         if (!evaluate(f, err)) return false;
         if (n == 1 && !start_is_finite(f)) {
             return error_set(err, "%s: the numbers are so large that their sums overflow float32",
-                             d->features_path);
+                             f->p.d->features_path);
         }
         if (progress) show(f, n, &shown);
     }
@@ -140,16 +134,16 @@ static bool run(fit *f, const dataset *d, bool progress, error *err) {
 }
 
 static bool find_curvatures(fit *f, error *err) {
-    for (int k = 0; k < f->models; k++) {
-        const feature_span span = f->span ? f->span[k] : (feature_span){0, f->units};
+    for (int k = 0; k < f->p.models; k++) {
+        const feature_span span = f->p.span ? f->p.span[k] : (feature_span){0, f->units};
         f->owner[k] = k;
         for (int j = 0; j < k && f->owner[k] == k; j++) {
             const bool same =
-                !f->span || (f->span[j].first == span.first && f->span[j].end == span.end);
+                !f->p.span || (f->p.span[j].first == span.first && f->p.span[j].end == span.end);
             if (same) f->owner[k] = j;
         }
         if (f->owner[k] == k &&
-            !curvature_find(&f->curvatures[k], f->l, f->sign, f->view, span, err)) {
+            !curvature_find(&f->curvatures[k], f->p.l, f->p.sign, f->p.view, span, err)) {
             return false;
         }
     }
@@ -161,49 +155,39 @@ static bool find_curvatures(fit *f, error *err) {
 static void start(fit *f) {
     size_t count = f->units + 1;
 #pragma omp parallel for schedule(dynamic)
-    for (int k = 0; k < f->models; k++) {
+    for (int k = 0; k < f->p.models; k++) {
         const curvature *c = &f->curvatures[f->owner[k]];
         double *seen = mem_alloc(count, sizeof *seen);
-        view_enter(f->view, f->weights + (size_t)k * count, seen);
-        f->minimisers[k] = minimiser_create(count, f->penalty, seen, c->diagonal, c->factor,
-                                            c->rank, f->cost[k] / 4);
+        view_enter(f->p.view, f->weights + (size_t)k * count, seen);
+        f->minimisers[k] = minimiser_create(count, f->p.penalty, seen, c->diagonal, c->factor,
+                                            c->rank, f->p.cost[k] / 4);
         f->reports[k] = (fit_report){.gap = INFINITY};
         f->dual[k] = -INFINITY;
         f->open[k] = k;
         free(seen);
     }
-    f->opened = f->models;
+    f->opened = f->p.models;
 }
 
 static void end(fit *f, bool fitted) {
-    for (int k = 0; k < f->models; k++) {
+    for (int k = 0; k < f->p.models; k++) {
         if (fitted && !is_done(f, k)) {
             log_warning(
                 "C = %g: the fit did not converge in %d evaluations; its objective may be %.2g %% "
                 "above its minimum",
-                f->cost[k], f->reports[k].evaluations, 100 * f->reports[k].gap);
+                f->p.cost[k], f->reports[k].evaluations, 100 * f->reports[k].gap);
         }
-        view_leave(f->view, minimiser_best(f->minimisers[k]),
+        view_leave(f->p.view, minimiser_best(f->minimisers[k]),
                    f->weights + (size_t)k * (f->units + 1));
         minimiser_free(f->minimisers[k]);
     }
 }
 
-bool fit_models(logistic *l, const dataset *d, const int8_t *sign, penalty penalty,
-                const view *view, const double *cost, const feature_span *span, int models,
-                double *weights, fit_report *reports, bool progress, error *err) {
-    size_t count = (size_t)models;
-    fit f = {.l = l,
-             .units = d->units,
-             .sign = sign,
-             .penalty = penalty,
-             .view = view,
-             .cost = cost,
-             .span = span,
-             .models = models,
-             .weights = weights,
-             .reports = reports};
-    f.gradient = mem_alloc(count * (d->units + 1), sizeof *f.gradient);
+bool fit_models(const fit_problem *problem, double *weights, fit_report *reports, bool progress,
+                error *err) {
+    size_t count = (size_t)problem->models;
+    fit f = {.p = *problem, .units = problem->d->units, .weights = weights, .reports = reports};
+    f.gradient = mem_alloc(count * (f.units + 1), sizeof *f.gradient);
     f.loss = mem_alloc(5 * count, sizeof *f.loss);
     f.second = f.loss + count;
     f.dual = f.second + count;
@@ -216,10 +200,10 @@ bool fit_models(logistic *l, const dataset *d, const int8_t *sign, penalty penal
     bool fitted = find_curvatures(&f, err);
     if (fitted) {
         start(&f);
-        fitted = run(&f, d, progress, err);
+        fitted = run(&f, progress, err);
         end(&f, fitted);
     }
-    for (int k = 0; k < models; k++) curvature_free(&f.curvatures[k]);
+    for (int k = 0; k < problem->models; k++) curvature_free(&f.curvatures[k]);
     free(f.curvatures);
     free(f.owner);
     free(f.minimisers);

@@ -24,14 +24,23 @@ typedef struct fit_report {
     int evaluations;
 } fit_report;
 
-/* cost [models]: each model's C. span [models]: its features, outside which its weights stay 0;
- * NULL gives each model all. weights [models][units + 1]: where to start, then the result. They
- * apply to the features as they are, standardised or not, the intercept last. Rows whose sign is 0
- * are left out. A fit ends once its gap is at most 1e-5, or once it stalls (see minimiser.h) at the
- * limit of fp32. A fit that does neither in 2,000 evaluations gives a warning. Fails if sums of
- * features overflow fp32. */
-bool fit_models(logistic *l, const dataset *d, const int8_t *sign, penalty penalty,
-                const view *view, const double *cost, const feature_span *span, int models,
-                double *weights, fit_report *reports, bool progress, error *err);
+typedef struct fit_problem {
+    logistic *l;
+    const dataset *d;
+    const int8_t *sign; /* rows whose sign is 0 are left out */
+    penalty penalty;
+    const view *view;
+    int models;
+    const double *cost;       /* [models]: each model's C */
+    const feature_span *span; /* [models]: its features, outside which its weights stay 0; NULL
+                                 gives each model all */
+} fit_problem;
+
+/* weights [models][units + 1]: where to start, then the result. They apply to the features as they
+ * are, standardised or not, the intercept last. A fit ends once its gap is at most 1e-5, or once it
+ * stalls (see minimiser.h) at the limit of fp32. A fit that does neither in 2,000 evaluations gives
+ * a warning. Fails if sums of features overflow fp32. */
+bool fit_models(const fit_problem *problem, double *weights, fit_report *reports, bool progress,
+                error *err);
 
 #endif

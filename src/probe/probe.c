@@ -232,8 +232,15 @@ static bool fit_on(probe *p, int function, const bool *held, int first, int mode
         p->sign[i] = (int8_t)(!used ? 0 : p->train.class[i] == yes ? 1 : -1);
     }
     view v = view_create(d, p->sign, p->how->standardize);
-    bool fitted = fit_models(p->l, d, p->sign, p->how->penalty, &v, p->cost + first,
-                             p->span + first, models, weights, reports, p->how->progress, err);
+    const fit_problem problem = {.l = p->l,
+                                 .d = d,
+                                 .sign = p->sign,
+                                 .penalty = p->how->penalty,
+                                 .view = &v,
+                                 .models = models,
+                                 .cost = p->cost + first,
+                                 .span = p->span + first};
+    bool fitted = fit_models(&problem, weights, reports, p->how->progress, err);
     memcpy(p->deviation, v.deviation, d->units * sizeof *p->deviation);
     view_free(&v);
     for (int k = 0, most = 0; fitted && k < models; k++) {
