@@ -438,8 +438,7 @@ static void test_core_and_periphery_density(void **state) {
         assert_int_equal(metrics_of(g).core >= 4, 1);
         graph_free(g);
     }
-    graph_options options = {
-        .kind = GRAPH_CORE_PERIPHERY, .core = 0.5, .degree = 9, .periphery = GRAPH_RANDOM};
+    graph_options options = {.kind = GRAPH_CORE_PERIPHERY, .core = 0.5, .degree = 9};
     graph *g = make_graph(options, 20); /* a core of ten nodes, with default shares */
     assert_int_equal(graph_blocks(g), 200);
     graph_free(g);

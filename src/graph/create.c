@@ -6,7 +6,6 @@
 #include "graph/symmetric.h"
 
 #include <stdlib.h>
-#include <string.h>
 
 /* Checks the number of blocks before the graph is made. */
 static bool check_blocks_wanted(const graph_options *o, int nodes, error *err) {
@@ -23,17 +22,12 @@ static bool check_blocks_wanted(const graph_options *o, int nodes, error *err) {
                      blocks, GRAPH_MAX_BLOCKS);
 }
 
-/* A dense graph, or that of a file. */
-static graph *from_bits(const graph_options *o, int nodes, error *err) {
+/* The graph of a file, in which each node reads itself too. */
+static graph *from_file(const char *path, int nodes, error *err) {
     const size_t words = bits_words(nodes);
     uint64_t *joined = mem_alloc((size_t)nodes * words, sizeof *joined);
-    const bool dense = o->kind == GRAPH_DENSE;
-    for (int i = 0; i < nodes; i++) {
-        for (int j = dense ? 0 : i; j < (dense ? nodes : i + 1); j++) {
-            bits_set(joined, words, i, j); /* of a file's nodes, each reads itself */
-        }
-    }
-    const bool done = dense || graph_file_read(o->file, nodes, nodes, joined, err);
+    for (int i = 0; i < nodes; i++) bits_set(joined, words, i, i);
+    const bool done = graph_file_read(path, nodes, nodes, joined, err);
     graph *g = done ? graph_from_bits(joined, nodes, nodes, err) : NULL;
     free(joined);
     return g;
@@ -42,8 +36,7 @@ static graph *from_bits(const graph_options *o, int nodes, error *err) {
 graph *graph_create(const graph_options *options, int nodes, error *err) {
     if (!graph_check_nodes(nodes, err) || !check_blocks_wanted(options, nodes, err)) return NULL;
     switch (options->kind) {
-    case GRAPH_DENSE:
-    case GRAPH_FILE: return from_bits(options, nodes, err);
+    case GRAPH_FILE: return from_file(options->file, nodes, err);
     case GRAPH_CORE_PERIPHERY: return core_periphery_create(options, nodes, err);
     default: return graph_symmetric(options, nodes, err);
     }

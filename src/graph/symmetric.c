@@ -324,6 +324,12 @@ static int64_t density_pairs(const graph_options *o, int nodes) {
 /* Runs the generator at the given degree, or at the largest one that stays below the density, and
  * then adds random pairs until the density is met. A random graph consists of these alone. */
 static bool generate(builder *b, const graph_options *o, error *err) {
+    if (o->kind == GRAPH_DENSE) {
+        for (int i = 0; i < b->nodes; i++) {
+            for (int j = 0; j < b->nodes; j++) set_bit(b, i, j);
+        }
+        return true;
+    }
     bool ring = o->kind == GRAPH_WATTS_STROGATZ || o->kind == GRAPH_WATTS_STROGATZ_2D;
     if (ring && !(o->rewire >= 0 && o->rewire <= 1)) {
         return error_key(err, "model.rewire", "expected a probability from 0 to 1, got %.10g",

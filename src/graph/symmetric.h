@@ -1,5 +1,5 @@
-/* Graphs in which two nodes feed each other or neither does: random, rings, tori, and growth by
- * degree; see graph.h. */
+/* Graphs in which two nodes feed each other or neither does: dense, random, rings, tori, and growth
+ * by degree; see graph.h. */
 #ifndef SMALLWORLD_GRAPH_SYMMETRIC_H
 #define SMALLWORLD_GRAPH_SYMMETRIC_H
 
