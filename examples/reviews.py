@@ -32,12 +32,14 @@ for text in texts:
 print("features:", model.features(texts).shape)
 
 # %% A probe of one's own.
-probe = smallworld.Probe.fit(model, texts[:2] * 10, ["good", "bad"] * 10)
+films = ["film", "story", "play", "tale", "musical"]
+probe = smallworld.Probe.fit(model, [f"A {word} {film}." for film in films for word in ("warm", "dull")],
+                             ["good", "bad"] * len(films))
 print("probe:", model.predict("A bold, warm tale.", probe))
 
 # %% A picture: words coloured by how much the classifier's probe thinks of them.
 picture = folder / "picture.svg"
 (folder / "texts.txt").write_text("\n".join(texts[:2]) + "\n")
-subprocess.run([smallworld.program(), "show", folder / "run", "--text", folder / "texts.txt", "--probe", folder / "probe",
+subprocess.run([smallworld.program(), "show", folder / "run", "--text", folder / "texts.txt", "--probe", folder / "features/probe",
                 "--out", picture], check=True)
 print(picture)

@@ -18,7 +18,7 @@ packages=(
 release=(dpkg-dev patchelf git python3-pip python3-setuptools python3-wheel)
 case ${1:-} in
   --tests)
-    packages+=(chromium openmpi-bin libopenmpi-dev python3-torch "${release[@]}")
+    packages+=(chromium locales openmpi-bin libopenmpi-dev python3-torch "${release[@]}")
     ;;
   --fuzz) packages+=(clang libclang-rt-dev libomp-dev) ;;
   --release) packages+=("${release[@]}") ;;

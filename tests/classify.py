@@ -7,7 +7,9 @@ import csv
 import io
 import json
 import random
+import shutil
 import subprocess
+import time
 
 import cli
 
@@ -88,7 +90,8 @@ class Classify(cli.Case):
                    "-1\tnobody says\n")
         made, _ = self.classify("--train", "a.csv", "--test", "b.tsv", "--model", "run", "--out", "out")
         self.assertEqual(made["test_documents"], 200)
-        self.assertEqual(self.read("out/model.safetensors"), self.read("run/last.safetensors"))
+        kept, = (self.folder / "out").glob("model-*.safetensors")
+        self.assertEqual(kept.read_bytes(), self.read("run/last.safetensors"))
         (self.folder / "run/last.safetensors").unlink()
         errors = {0: made["ngram_error"], 1: made["features_error"], made["share_of_features"]: made["both_error"]}
         for share, expected in errors.items():
@@ -98,7 +101,7 @@ class Classify(cli.Case):
             self.assertIn(f"error {expected:.2f} % of 200 labelled documents", err)
         # n-grams alone need no model.
         self.set_share("out/classifier.safetensors", 0)
-        (self.folder / "out/model.safetensors").unlink()
+        kept.unlink()
         lines, _ = self.predict("out", "b.tsv")
         self.assertEqual(len(lines), 201)
 
@@ -162,20 +165,105 @@ class Classify(cli.Case):
         self.assertEqual([line["label"] for line in lines], sorted(line["label"] for line in lines))
         self.assertEqual(len(lines), 120)
 
+    def test_repeats(self):
+        """Equal texts are on one side of each split, so that labels that say nothing are not learnt by heart."""
+        draw = random.Random(5)
+        word = lambda: "".join(draw.choices("abcdefghijklmnop", k=5))
+        texts = [" ".join(word() for _ in range(12)) for _ in range(250)]
+        rows = [(text, draw.choice("xy")) for text in texts for _ in range(4)]
+        labels = {text: label for text, label in rows}  # of repeats the last one's
+        rows = [(text, labels[text]) for text, _ in rows]
+        self.train()
+        self.write("rows.csv", as_csv(rows))
+        made, _ = self.classify("--train", "rows.csv", "--model", "run", "--out", "out")
+        self.assertEqual(made["train_documents"] % 4, 0)
+        for way in "ngram_error", "features_error", "both_error":
+            self.assertGreater(made["valid_error"][way], 25, way)  # chance
+        # The probe alone splits by equal features.
+        self.run_program("features", "run", "--data", "rows.csv", "--out", "f", *self.cpu)
+        probed = self.results("probe", "--train", "f", "--test", "f", *self.cpu)
+        self.assertGreater(probed["valid_error"], 25)
+        # Documents that stand in --test too are not trained on.
+        self.write("test.csv", as_csv(rows[:200]))
+        made, err = self.classify("--train", "rows.csv", "--test", "test.csv", "--model", "run", "--out", "out")
+        self.assertIn("rows.csv: 200 documents that stand in test.csv too are left out", err)
+        self.assertEqual((made["train_documents"], made["test_documents"]), (800, 200))
+        self.assertGreater(made["ngram_error"], 20)
+
+    def test_rare_classes(self):
+        self.train()
+        rows = [(f"{text} {i}", label) for i, (text, label) in enumerate(reviews(100, 3))]
+        self.write("rows.csv", as_csv(rows + [(f"an odd one {i}", "odd") for i in range(3)] + [("no label", "")]))
+        self.write("test.csv", as_csv(reviews(40, 4)))
+        made, err = self.classify("--train", "rows.csv", "--test", "test.csv", "--model", "run", "--out", "out")
+        self.assertEqual(made["class_names"], ["bad", "good", "odd"])
+        self.assertIn("warning: class 'odd' is not among the test documents", err)
+        self.assertIn("1 documents have no label", err)
+        self.assertIn("1 more documents have no label", self.read("out/index.html").decode())
+
+    def test_old_or_new(self):
+        """Wherever a second classify ends, predict answers by the old classifier or by the new one."""
+        self.train()
+        self.write("a.csv", as_csv(reviews(200, 1)))
+        self.write("b.csv", as_csv([(text, "good" if label == "bad" else "bad") for text, label in reviews(260, 2)]))
+        self.write("text.csv", as_csv(reviews(20, 3)))
+        said = lambda folder: [line["probability"] for line in self.predict(folder, "text.csv")[0]]
+        for name, train in ("old", "a.csv"), ("new", "b.csv"):
+            self.classify("--train", train, "--model", "run", "--out", name)
+        old, new = said("old"), said("new")
+        self.assertNotEqual(old, new)
+        limits = [50, 150, 400, 1000, 1500, 2000, 2500, 3000, 4000, 6000]  # KiB a file may have
+        for limit in limits:
+            shutil.rmtree(self.folder / "out", ignore_errors=True)
+            shutil.copytree(self.folder / "old", self.folder / "out")
+            done = self.start("classify", "--train", "b.csv", "--model", "run", "--out", "out", *self.cpu,
+                              preexec_fn=cli.limit_files(1024 * limit))
+            done.communicate(timeout=60)
+            self.assertEqual(said("out"), old if done.returncode else new, limit)
+        # Two at once: the second one is refused.
+        process = self.start("classify", "--train", "a.csv", "--out", "two", "--minutes", "1", *self.cpu)
+        try:
+            while not (self.folder / "two/run/config.yaml").exists():
+                self.assertIsNone(process.poll())
+                time.sleep(0.01)
+            _, err = self.classify("--train", "a.csv", "--model", "run", "--out", "two", status=1)
+            self.assertIn("two: another run is using it", err)
+        finally:
+            process.terminate()
+            process.communicate(timeout=60)
+
+    def test_grown_table(self):
+        self.write("a.csv", as_csv(reviews(200, 1)))
+        made, _ = self.classify("--train", "a.csv", "--out", "out", "--minutes", "0.02")
+        self.write("a.csv", as_csv(reviews(230, 1)))
+        _, err = self.classify("--train", "a.csv", "--out", "out", "--minutes", "0.02", status=1)
+        self.assertIn("to train anew, remove out/run or name another --out", err)
+        self.assertEqual(len(self.predict("out", "a.csv")[0]), 230)
+        shutil.rmtree(self.folder / "out/run")
+        self.classify("--train", "a.csv", "--out", "out", "--minutes", "0.02")
+        self.assertEqual(len(list((self.folder / "out").glob("model-*"))), 1)
+        self.assertEqual(len(list((self.folder / "out").glob("probe-*"))), 1)
+
     def test_refusals(self):
         self.train()
         self.write("one.csv", "text,label\na,x\nb,x\n")
         self.write("two.csv", as_csv(reviews(60, 1)))
         self.write("other.tsv", "odd\ta film\n")
-        self.write("thin.csv", "text,label\n" + "a film,x\n" * 20 + "b film,y\n")
+        self.write("own/index.html", "mine")
+        self.write("thin.csv", "text,label\n" + "".join(f"film {i},x\n" for i in range(20)) + "b film,y\n" * 9)
+        self.write("more.csv", "text,label\nanother film,x\n")
         for message, *arguments in [
                 ("expected --train FILE", "--out", "out"),
                 ("expected --out DIR", "--train", "two.csv"),
                 ("one.csv: expected documents of two classes or more, found one", "--train", "one.csv", "--out", "o"),
                 ("other.tsv: label 'odd' is not among those of two.csv", "--train", "two.csv", "--test", "other.tsv",
                  "--model", "run", "--out", "o"),
-                ("thin.csv: expected at least two documents of each class", "--train", "thin.csv", "--test", "thin.csv",
-                 "--model", "run", "--out", "o"),
+                ("thin.csv: expected at least two different documents of each class beside those for testing; class 'y' has",
+                 "--train", "thin.csv", "--test", "more.csv", "--model", "run", "--out", "o"),
+                ("two.csv: expected labelled documents, of which some can be for training", "--train", "two.csv", "--test",
+                 "two.csv", "--model", "run", "--out", "o"),
+                ("own/index.html: not made by classify, which would replace it", "--train", "two.csv", "--model", "run",
+                 "--out", "own"),
                 ("cannot open no: No such file or directory", "--train", "two.csv", "--model", "no", "--out", "o")]:
             with self.subTest(message):
                 status = 2 if message.startswith("expected") else 1

@@ -351,7 +351,7 @@ class Train(cli.Case):
                           ("generate", "m", "--top-k", bad), ("generate", "m", "--temperature", bad),
                           ("eval", "m", "--data", bad), ("eval", bad, "--data", config),
                           ("features", "m", "--pool", bad), ("features", "m", "--format", bad),
-                          ("probe", bad), ("probe", "--penalty", bad), ("predict", "m", "--probe", bad),
+                          ("probe", bad), ("probe", "--train", bad), ("predict", "m", "--probe", bad),
                           ("prune", "m", "--density", bad), ("plot", "run", "--out", bad),
                           ("show", "m", "--unit", bad), ("graph", bad), ("graph", config, "--svg", f"no/{bad}"),
                           ("bench", bad), ("bench", "matmul", "--block", bad), ("help", bad)):

@@ -196,7 +196,7 @@ class BadInput(cli.Case):
             ("corrupt.tsv.gz", long[:40] + b"\0" * 30 + long[70:], "corrupt.tsv.gz: corrupt gzip"),
             ("plain.tsv.gz", documents(9, 1), "plain.tsv.gz: not a gzip file"),
             ("tab.tsv", documents(9, 1) + b"1 no tab\n", "tab.tsv:10: expected LABEL<TAB>TEXT"),
-            ("blank.tsv", documents(9, 1) + b"\n", "blank.tsv:10: expected LABEL<TAB>TEXT"),
+            ("blank.tsv", b"\n\n", "blank.tsv: empty"),
             ("label.tsv", b"1\ta\n1.5\tb\n", "label.tsv:2: expected a 32-bit integer as label"),
             ("label.tsv", b"\ta\n", "label.tsv:1: expected a 32-bit integer as label"),
             ("large.tsv", b"2147483648\ta\n", "large.tsv:1: expected a 32-bit integer as label"),

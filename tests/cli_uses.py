@@ -220,18 +220,47 @@ class Uses(cli.Case):
                  "sentence, content or the like, found a, b"),
                 ("wide.csv", "text,label\nx,1\nx,1,2\n", "wide.csv:3: expected 2 columns as in the first row, found 3"),
                 ("open.csv", 'text,label\n"x,1\n', "open.csv:2: expected a closing quote"),
-                ("after.csv", 'text,label\n"x"y,1\n', "after.csv:2: expected a closing quote"),
                 ("label.csv", "text,label\nx,4.5\ny,1\n", "label.csv:2: expected a 32-bit integer as label, got '4.5'"),
                 ("head.csv", "text,label\n", "head.csv: empty"),
                 ("list.jsonl", "[1]\n", "list.jsonl:1: expected a JSON object"),
                 ("two.jsonl", '{"text": "a"} {"text": "b"}\n', "two.jsonl:1: expected one JSON object"),
-                ("zero.jsonl", '{"text": "\\\\u0000"}\n{"text": "a\\u0000b"}\n', "zero.jsonl:2: expected no \\u0000"),
+                ("zero.jsonl", '{"text": "\\\\u0000"}\n{"text": "a\\u0000b"}\n', "zero.jsonl:2: expected no zero"),
+                ("raw.jsonl", '{"text": "abc\0def"}\n', "raw.jsonl:1: expected no zero byte"),
+                ("none.jsonl", '{"txt": "a"}\n{"txt": "b"}\n', "none.jsonl:1: expected a string text"),
                 ("text.jsonl", '{"text": "x"}\n{"text": 1}\n', "text.jsonl:2: expected a string text, review,"),
                 ("deep.jsonl", '{"text": "x", "label": [1]}\n', "deep.jsonl:1: expected a name or a number as label"),
                 ("tab.jsonl", '{"text": "x", "label": "a\\tb"}\n', "tab.jsonl:1: expected a label without tabs")):
             self.write(name, content)
             self.refused(message, "eval", "m.safetensors", "--data", name, *self.cpu)
-        for name, message in ("rows.csv", "rows.csv: with data.window"), ("headed.tsv", "headed.tsv:1: a row of column"):
+        # What is mended, left out and counted; and labels of -1.
+        for name, content, texts, labels in (
+                ("half.jsonl", '{"text": "a\\ud83d!"}\n{"text": null}\n{"id": 3}\n{"text": "\\ud83d\\ude00"}\n',
+                 ["a\ufffd!", "\U0001F600"], [None, None]),
+                ("lines.json", '{"text": "x", "label": -1}\n{"text": "y", "label": 1}\n', ["x", "y"], ["-1", "1"]),
+                ("excel.csv", 'sep=;\ntext;label\n5" wide;-1\n"a;b";0\n', ['5" wide', "a;b"], ["-1", "0"])):
+            self.write(name, content)
+            self.run_program("features", "m.safetensors", "--data", name, "--out", "f", *self.cpu)
+            names = json.loads(self.read("f.json")).get("names")
+            got = numpy.load(self.folder / "f.labels.npy").tolist()
+            self.assertEqual([names[k] if k >= 0 else None for k in got], labels, name)
+            self.write("plain.tsv", "".join(f"-1\t{text}\n" for text in texts))
+            self.run_program("features", "m.safetensors", "--data", "plain.tsv", "--out", "g", *self.cpu)
+            numpy.testing.assert_array_equal(numpy.load(self.folder / "f.npy"), numpy.load(self.folder / "g.npy"))
+        _, err = self.run_program("features", "m.safetensors", "--data", "half.jsonl", "--out", "f", *self.cpu)
+        self.assertIn("half.jsonl: left out 2 rows without a text", err)
+        self.write("source/one.json", '{"name": "a program"}\n')
+        self.run_program("eval", "m.safetensors", "--data", "source", *self.cpu)  # raw text, not a table
+        # Files beside folders of classes are in none.
+        self.write("films/urls.txt", "http://")
+        for label in "pos", "neg":
+            self.write(f"films/{label}/1.txt", f"a {label} film")
+        _, err = self.run_program("features", "m.safetensors", "--data", "films", "--out", "f", *self.cpu)
+        self.assertIn("films: left out what lies beside its folders of classes, files: 1", err)
+        self.assertEqual(json.loads(self.read("f.json"))["names"], ["neg", "pos"])
+        self.write("films/a\tb/1.txt", "text")
+        self.refused("expected a folder's name without tabs", "features", "m.safetensors", "--data", "films", "--out",
+                     "f", *self.cpu)
+        for name, message in ("rows.csv", "rows.csv: with data.window"), ("headed.tsv", "headed.tsv: with data.window"):
             _, err = self.run_program("train", "--data", name, "--set", "data.window=1e6", "--out", "w", status=1)
             self.assertIn(message, err)
 

@@ -139,6 +139,45 @@ class Models(unittest.TestCase):
                 numpy.testing.assert_allclose(MODEL.features(lines, state=state, pool=pool),
                                               numpy.load(FOLDER / "f.npy"), rtol=1e-6, atol=1e-7)
 
+    def test_decimal_comma(self):
+        """A host whose locale has a decimal comma loads, scores, trains and predicts as any other."""
+        folder = FOLDER / "locales"
+        folder.mkdir()
+        if run("localedef", "-i", "de_DE", "-f", "UTF-8", folder / "de_DE.UTF-8").returncode:
+            self.skipTest("no locales")
+        (FOLDER / "comma.py").write_text(
+            "import locale, sys\n"
+            "locale.setlocale(locale.LC_ALL, 'de_DE.UTF-8')\n"
+            "assert locale.localeconv()['decimal_point'] == ','\n"
+            "import smallworld\n"
+            "model = smallworld.Model.load('m.safetensors', device='cpu', threads=1)\n"
+            "model = smallworld.train('config.yaml', 'comma', steps=3, lr=0.01)\n"
+            "texts = [f'the {word} cat {i}' for i in range(12) for word in ('x', 'yy')]\n"
+            "probe = smallworld.Probe.fit(model, texts, [-1, 1] * 12)\n"
+            "probe.save('comma.probe.safetensors')\n"
+            "print(sorted(model.predict('the x cat', 'comma.probe.safetensors')[0]))\n")
+        done = run(sys.executable, "comma.py", cwd=FOLDER,
+                   env={**os.environ, "LOCPATH": str(folder), "PYTHONPATH": str(Path(smallworld.__file__).parents[1])})
+        self.assertEqual(done.returncode, 0, done.stderr)
+        self.assertEqual(done.stdout, "['-1', '1']\n")
+
+    def test_probe_labels(self):
+        """Labels are taken as they are, and a saved probe is whole or not there."""
+        texts = [f"the {word} cat {i}" for i in range(12) for word in ("x", "yy")]
+        probe = smallworld.Probe.fit(MODEL, ["label", *texts], ["text", *["text", "label"] * 12])
+        self.assertEqual(probe.result["train_documents"], 25)
+        other = copy.copy(probe)
+        del probe
+        other.save(FOLDER / "other.probe.safetensors")
+        self.assertEqual(sorted(MODEL.predict("the x cat", FOLDER / "other.probe.safetensors")[0]), ["label", "text"])
+        numbers = smallworld.Probe.fit(MODEL, texts, [0.0, 1.0] * 12)
+        self.assertEqual(sorted(MODEL.predict("the x cat", numbers)[0]), ["0", "1"])
+        for wrong, message in ((["pos\tx", "neg"] * 12, "expected a label without tabs"), (["", "a"] * 12, "label")):
+            with self.assertRaisesRegex(smallworld.Error, message):
+                smallworld.Probe.fit(MODEL, texts, wrong)
+        with self.assertRaisesRegex(smallworld.Error, "--minutes"):  # bad usage has its reason too
+            smallworld.classify("rows.csv", "out", minutes="many")
+
     def test_train_probe_and_classify(self):
         """What the program does, from Python: the same model, probe and errors."""
         rows = [(f"the {'xyz'[i % 2] * (i % 7 + 1)} cat sat on mat {i}", "good" if i % 2 else "bad") for i in range(80)]

@@ -128,7 +128,7 @@ class Predict(cli.Case):
                              "--pool", pool, "--state", "hidden", *self.cpu)
             self.run_program("features", "run/last.safetensors", "--data", "valid.tsv", "--out", "v",
                              "--pool", pool, "--state", "hidden", *self.cpu)
-            scale = self.results("probe", "--train", "t", "--test", "v", "--penalty", "l2", "--out",
+            scale = self.results("probe", "--train", "t", "--test", "v", "--out",
                                  "p", *self.cpu)["scale"]
             lines, _ = self.predict("--probe", "p", "--text", "valid.tsv")
             weights = numpy.load(self.folder / "p.weights.npy")
@@ -189,7 +189,7 @@ class Predict(cli.Case):
         # Features of another program do not say how they were made.
         for name in "t.json", "v.json":
             (self.folder / name).unlink()
-        self.run_program("probe", "--train", "t", "--test", "v", "--penalty", "l2", "--out", "o",
+        self.run_program("probe", "--train", "t", "--test", "v", "--out", "o",
                          *self.cpu)
         again, _ = self.predict("--probe", "o", "--text", "valid.tsv", "--state", "hidden")
         self.assertEqual(again, lines)
@@ -240,7 +240,7 @@ class Predict(cli.Case):
         self.write("mixed.tsv", "good\ta\n1\tb\n")
         self.refused("mixed.tsv:2: expected a name as label, like 'good', or -1, got '1'", *command,
                      "--probe", "p", "--text", "mixed.tsv")
-        self.write("many.tsv", "".join(f"n{i}\ttext\n" for i in range(257)))
+        self.write("many.tsv", "".join(f"n{i}\ta text\n" for i in range(257)))
         self.refused("many.tsv:257: more than 256 different labels", *command, "--probe", "p",
                      "--text", "many.tsv")
         self.write("named.tsv", named(9, 1))

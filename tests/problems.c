@@ -87,10 +87,10 @@ void slopes_of(const problem *p, const double *w, const int8_t *sign, double *gr
     }
 }
 
-double objective_of(const problem *p, const double *w, double cost, penalty penalty) {
+double objective_of(const problem *p, const double *w, double cost) {
     double sum = cost * loss_of(p, w, p->sign);
     for (size_t u = 0; u <= p->units; u++) {
-        sum += penalty == PENALTY_L1 ? fabs(w[u]) : 0.5 * w[u] * w[u];
+        sum += 0.5 * w[u] * w[u];
     }
     return sum;
 }
@@ -100,15 +100,14 @@ double objective_of(const problem *p, const double *w, double cost, penalty pena
 const double problem_costs[PROBE_COSTS] = {0x1p-8, 0x1p-7, 0x1p-6, 0x1p-5, 0x1p-4, 0x1p-3, 0x1p-2,
                                            0x1p-1, 1,      2,      4,      8,      16};
 
-double *fit_all(backend *be, const problem *p, penalty penalty, bool standardize,
-                fit_report *reports) {
+double *fit_all(backend *be, const problem *p, bool standardize, fit_report *reports) {
     dataset d = as_dataset(p);
     error err;
     view v = view_create(&d, p->sign, standardize);
-    const int costs = probe_costs(penalty);
+    const int costs = PROBE_COSTS;
     logistic *l = logistic_create(be, &d, costs, true, &err);
     double *weights = mem_alloc((size_t)costs * (p->units + 1), sizeof *weights);
-    const fit_problem asked = {l, &d, p->sign, penalty, &v, costs, problem_costs, NULL};
+    const fit_problem asked = {l, &d, p->sign, &v, costs, problem_costs, NULL};
     if (!l || !fit_models(&asked, weights, reports, false, &err)) {
         fail_msg("%s", err.text);
     }

@@ -34,12 +34,11 @@ void write_problem(const char *prefix, const problem *p);
 double margin_of(const problem *p, const double *w, size_t i);
 double loss_of(const problem *p, const double *w, const int8_t *sign);
 void slopes_of(const problem *p, const double *w, const int8_t *sign, double *gradient);
-double objective_of(const problem *p, const double *w, double cost, penalty penalty);
+double objective_of(const problem *p, const double *w, double cost);
 
-/* The costs that a probe tries, and fits with those of the penalty, [costs][units + 1], which the
+/* The costs that a probe tries, and fits with them, [costs][units + 1], which the
  * caller frees. */
 extern const double problem_costs[PROBE_COSTS];
-double *fit_all(backend *be, const problem *p, penalty penalty, bool standardize,
-                fit_report *reports);
+double *fit_all(backend *be, const problem *p, bool standardize, fit_report *reports);
 
 #endif

@@ -42,12 +42,12 @@ static void newton(const problem *p, double cost, double *w) {
                 g[r] -= factor * g[j];
             }
         }
-        double before = objective_of(p, w, cost, PENALTY_L2), t = 1;
+        double before = objective_of(p, w, cost), t = 1;
         do {
             for (size_t j = 0; j < n; j++) to[j] = w[j] - t * g[j] / hessian[j * n + j];
             t /= 2;
-        } while (objective_of(p, to, cost, PENALTY_L2) > before && t > 1e-12);
-        if (objective_of(p, to, cost, PENALTY_L2) >= before) break;
+        } while (objective_of(p, to, cost) > before && t > 1e-12);
+        if (objective_of(p, to, cost) >= before) break;
         memcpy(w, to, n * sizeof *w);
     }
     free(hessian);
@@ -61,11 +61,11 @@ static void test_l2_meets_newton(void **state) {
     for (int n = 0; n < 3; n++) {
         problem p = make_problem(300, 6, spread[n], mean[n], 10 + (uint64_t)n);
         fit_report reports[PROBE_COSTS];
-        double *weights = fit_all(be, &p, PENALTY_L2, false, reports), best[7];
+        double *weights = fit_all(be, &p, false, reports), best[7];
         for (int k = 0; k < PROBE_COSTS; k++) {
             newton(&p, problem_costs[k], best);
-            double least = objective_of(&p, best, problem_costs[k], PENALTY_L2);
-            double found = objective_of(&p, weights + k * 7, problem_costs[k], PENALTY_L2);
+            double least = objective_of(&p, best, problem_costs[k]);
+            double found = objective_of(&p, weights + k * 7, problem_costs[k]);
             assert_true(fabs(found / least - 1) < 2e-5);
             assert_true(fabs(reports[k].objective / found - 1) < 1e-5);
             /* The gap is a bound, and the fit ends by it, not by its limit of evaluations. Of the
@@ -80,91 +80,33 @@ static void test_l2_meets_newton(void **state) {
     }
 }
 
-/* At the l1 optimum the slope of the loss cancels the penalty's at each weight that is not 0, and
- * is at most 1 where the weight is 0. */
-static void test_l1_meets_its_conditions(void **state) {
-    (void)state;
-    problem p = make_problem(400, 60, 1, 0, 20);
-    size_t count = p.units + 1, zeros = 0;
-    fit_report reports[PROBE_COSTS];
-    double *weights = fit_all(be, &p, PENALTY_L1, false, reports);
-    double *slope = mem_alloc(count, sizeof *slope);
-    for (int k = 0; k < probe_costs(PENALTY_L1); k++) {
-        const double *w = weights + (size_t)k * count;
-        slopes_of(&p, w, p.sign, slope);
-        for (size_t j = 0; j < count; j++) {
-            if (w[j] == 0) {
-                zeros++;
-                assert_true(fabs(problem_costs[k] * slope[j]) < 1.005);
-            } else {
-                assert_true(fabs(problem_costs[k] * slope[j] + copysign(1, w[j])) < 0.005);
-            }
-        }
-        assert_true(reports[k].gap < 1e-2 && reports[k].gap > -1e-6);
-    }
-    assert_in_range(zeros, 61, 8 * count);
-    free(slope);
-    free(weights);
-    free_problem(&p);
-}
-
-/* With features far from standard, no change of one weight or of two improves an l1 fit. */
-static void test_l1_far_from_standard(void **state) {
-    (void)state;
-    const double spread[] = {1e5, 1}, mean[] = {0, 20};
-    for (int n = 0; n < 2; n++) {
-        problem p = make_problem(300, 8, spread[n], mean[n], 30 + (uint64_t)n);
-        fit_report reports[PROBE_COSTS];
-        double *weights = fit_all(be, &p, PENALTY_L1, false, reports);
-        for (int k = 0; k < probe_costs(PENALTY_L1); k++) {
-            double *w = weights + k * 9, found = objective_of(&p, w, problem_costs[k], PENALTY_L1);
-            for (int trial = 0; trial < 500; trial++) {
-                double saved[9], size = pow(10, -6 * random_uniform());
-                memcpy(saved, w, sizeof saved);
-                for (int moved = 0; moved < 1 + trial % 2; moved++) {
-                    size_t j = random_below(9);
-                    double scale = j < 8 ? pow(spread[n], 0.5 - (double)j / 7) : 1;
-                    w[j] = trial % 5 == 0 ? 0 : w[j] + size * scale * random_normal();
-                }
-                assert_true(objective_of(&p, w, problem_costs[k], PENALTY_L1) > found * (1 - 2e-5));
-                memcpy(w, saved, sizeof saved);
-            }
-        }
-        free(weights);
-        free_problem(&p);
-    }
-}
-
 /* Standardising the features first and then fitting gives the same model. */
 static void test_standardizing(void **state) {
     (void)state;
-    for (penalty penalty = PENALTY_L1; penalty <= PENALTY_L2; penalty++) {
-        problem p = make_problem(500, 10, 1e4, 3, 40), q = make_problem(500, 10, 1, 0, 41);
-        for (size_t i = 0; i < p.rows; i++) p.x[i * 10 + 9] = 2.5f; /* constant */
-        memcpy(q.sign, p.sign, p.rows);
-        dataset d = as_dataset(&p);
-        double mean[10], deviation[10];
-        dataset_moments(&d, p.sign, mean, deviation);
-        assert_true(deviation[9] == 0 && fabs(mean[9] - 2.5) < 1e-12);
-        for (size_t i = 0; i < 500 * 10; i++) {
-            double scale = deviation[i % 10] > 0 ? deviation[i % 10] : 1;
-            q.x[i] = (float)((p.x[i] - mean[i % 10]) / scale);
-        }
-        fit_report mine[PROBE_COSTS], hand[PROBE_COSTS];
-        double *w = fit_all(be, &p, penalty, true, mine),
-               *v = fit_all(be, &q, penalty, false, hand);
-        for (int k = 0; k < probe_costs(penalty); k++) {
-            assert_true(fabs(mine[k].objective / hand[k].objective - 1) < 2e-5);
-            assert_true(w[k * 11 + 9] == 0);
-            for (int u = 0; u < 9; u++) {
-                assert_true(fabs(w[k * 11 + u] * deviation[u] - v[k * 11 + u]) < 2e-2);
-            }
-        }
-        free(w);
-        free(v);
-        free_problem(&p);
-        free_problem(&q);
+    problem p = make_problem(500, 10, 1e4, 3, 40), q = make_problem(500, 10, 1, 0, 41);
+    for (size_t i = 0; i < p.rows; i++) p.x[i * 10 + 9] = 2.5f; /* constant */
+    memcpy(q.sign, p.sign, p.rows);
+    dataset d = as_dataset(&p);
+    double mean[10], deviation[10];
+    dataset_moments(&d, p.sign, mean, deviation);
+    assert_true(deviation[9] == 0 && fabs(mean[9] - 2.5) < 1e-12);
+    for (size_t i = 0; i < 500 * 10; i++) {
+        double scale = deviation[i % 10] > 0 ? deviation[i % 10] : 1;
+        q.x[i] = (float)((p.x[i] - mean[i % 10]) / scale);
     }
+    fit_report mine[PROBE_COSTS], hand[PROBE_COSTS];
+    double *w = fit_all(be, &p, true, mine), *v = fit_all(be, &q, false, hand);
+    for (int k = 0; k < PROBE_COSTS; k++) {
+        assert_true(fabs(mine[k].objective / hand[k].objective - 1) < 2e-5);
+        assert_true(w[k * 11 + 9] == 0);
+        for (int u = 0; u < 9; u++) {
+            assert_true(fabs(w[k * 11 + u] * deviation[u] - v[k * 11 + u]) < 2e-2);
+        }
+    }
+    free(w);
+    free(v);
+    free_problem(&p);
+    free_problem(&q);
 }
 
 static void test_threads_do_not_matter(void **state) {
@@ -172,13 +114,13 @@ static void test_threads_do_not_matter(void **state) {
     if (test_device_is_cuda()) skip();
     problem p = make_problem(1500, 40, 1, 1, 50);
     fit_report reports[PROBE_COSTS];
-    double *first = fit_all(be, &p, PENALTY_L1, false, reports);
+    double *first = fit_all(be, &p, false, reports);
     const int threads = omp_get_max_threads();
     for (int count = 1; count <= 3; count += 2) {
         backend *other = backend_cpu(FP32, count);
         omp_set_num_threads(count);
-        double *again = fit_all(other, &p, PENALTY_L1, false, reports);
-        assert_memory_equal(first, again, (size_t)probe_costs(PENALTY_L1) * 41 * sizeof *first);
+        double *again = fit_all(other, &p, false, reports);
+        assert_memory_equal(first, again, (size_t)PROBE_COSTS * 41 * sizeof *first);
         free(again);
         other->destroy(other);
     }
@@ -191,8 +133,6 @@ int main(void) {
     be = test_backend(FP32);
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_l2_meets_newton),
-        cmocka_unit_test(test_l1_meets_its_conditions),
-        cmocka_unit_test(test_l1_far_from_standard),
         cmocka_unit_test(test_standardizing),
         cmocka_unit_test(test_threads_do_not_matter),
     };

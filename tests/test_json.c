@@ -2,6 +2,7 @@
 #include "support.h"
 
 #include "core/json.h"
+#include "core/number.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -45,11 +46,11 @@ static void test_json_numbers(void **state) {
                              4.9406e-324, 1.5e308, -123456, M_PI, 0x1p53,  1234567.875};
     char text[32];
     for (size_t i = 0; i < sizeof values / sizeof values[0]; i++) {
-        json_format_number(text, values[i]);
+        number_format(text, values[i]);
         double back = strtod(text, NULL);
         assert_memory_equal(&back, &values[i], sizeof back);
     }
-    json_format_number(text, 0.1);
+    number_format(text, 0.1);
     assert_string_equal(text, "0.1");
 }
 

@@ -25,18 +25,18 @@ static void check_loss(size_t rows, size_t units, bool resident) {
     assert_non_null(l);
     assert_true(logistic_margins(l, w, MODELS, margins, &err));
     assert_true(logistic_evaluate(l, w, MODELS, p.sign, loss, gradient, curvature, &err));
-    logistic_entropy(l, MODELS, p.sign, (double[]){1, 0.5, 0}, entropy);
+    logistic_entropy(l, MODELS, p.sign, entropy);
     for (size_t k = 0; k < MODELS; k++) {
-        const double *weights = w + k * (units + 1), shrink[] = {1, 0.5, 0};
+        const double *weights = w + k * (units + 1);
         double sums[2] = {0}, counted = 0;
         for (size_t i = 0; i < rows; i++) {
             double z = margin_of(&p, weights, i);
             assert_true(fabs(margins[i * MODELS + k] - z) < 1e-4);
             if (p.sign[i] == 0) continue;
-            double a = 1 / (1 + exp(p.sign[i] * z)), b = shrink[k] * a;
+            double a = 1 / (1 + exp(p.sign[i] * z));
             counted++;
             sums[0] += a * (1 - a);
-            if (b > 0) sums[1] -= b * log(b) + (1 - b) * log(1 - b);
+            sums[1] -= a * log(a) + (1 - a) * log(1 - a);
         }
         slopes_of(&p, weights, p.sign, expected);
         assert_true(fabs(loss[k] / loss_of(&p, weights, p.sign) - 1) < 1e-6);

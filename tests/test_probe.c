@@ -6,6 +6,7 @@
 #include "probe/origin.h"
 #include "probe/probe.h"
 #include "probe/saved.h"
+#include "probe/split.h"
 
 #include <float.h>
 #include <math.h>
@@ -20,40 +21,66 @@ static void test_split(void **state) {
     (void)state;
     enum { ROWS = 1000 };
     int16_t class[ROWS];
+    uint64_t group[ROWS];
     bool held[ROWS], again[ROWS];
     int of_class[4] = {0}, held_of[4] = {0}, moved = 0;
     random_restart(60);
     for (int i = 0; i < ROWS; i++) {
         uint64_t draw = random_below(10);
         class[i] = draw == 0 ? -1 : draw < 4 ? 1 : draw < 5 ? 2 : 0;
+        group[i] = (uint64_t)(ROWS - i) * 0x9E3779B97F4A7C15;
         of_class[class[i] + 1]++;
     }
-    assert_true(probe_split(class, ROWS, 3, 7, held));
+    assert_int_equal(split_by_group(class, group, ROWS, 3, 7, held), -1);
     for (int i = 0; i < ROWS; i++) held_of[class[i] + 1] += held[i];
     assert_int_equal(held_of[0], 0);
     for (int k = 1; k < 4; k++) assert_int_equal(held_of[k], (of_class[k] + 2) / 5);
-    assert_true(probe_split(class, ROWS, 3, 7, again));
+    assert_int_equal(split_by_group(class, group, ROWS, 3, 7, again), -1);
     assert_memory_equal(held, again, sizeof held);
-    assert_true(probe_split(class, ROWS, 3, 8, again));
+    assert_int_equal(split_by_group(class, group, ROWS, 3, 8, again), -1);
     for (int i = 0; i < ROWS; i++) moved += held[i] != again[i];
     assert_in_range(moved, ROWS / 5, ROWS / 2);
 }
 
+/* Rows of equal texts are on one side, also where their classes differ. */
+static void test_split_of_repeats(void **state) {
+    (void)state;
+    enum { ROWS = 900, TEXTS = 300, CLASSES = 2 };
+    int16_t class[ROWS];
+    uint64_t group[ROWS];
+    bool held[ROWS], side[TEXTS];
+    int count = 0;
+    random_restart(61);
+    for (int i = 0; i < ROWS; i++) {
+        group[i] = i < TEXTS ? (uint64_t)i : random_below(TEXTS);
+        class[i] = (int16_t)(random_below(8) ? group[i] % CLASSES : random_below(CLASSES));
+    }
+    assert_int_equal(split_by_group(class, group, ROWS, CLASSES, 1, held), -1);
+    for (int i = 0; i < TEXTS; i++) side[i] = held[i];
+    for (int i = 0; i < ROWS; i++) {
+        assert_int_equal(held[i], side[group[i]]);
+        count += held[i];
+    }
+    assert_in_range(count, ROWS / 5, ROWS / 4);
+}
+
 static void test_split_of_few(void **state) {
     (void)state;
+    static const uint64_t each[5] = {0, 1, 2, 3, 4}, two[5] = {0, 1, 1, 1, 0};
     bool held[5];
-    assert_true(probe_split((int16_t[]){1, 0, -1, 0, 1}, 5, 2, 0, held));
+    assert_int_equal(split_by_group((int16_t[]){1, 0, -1, 0, 1}, each, 5, 2, 0, held), -1);
     assert_int_equal(held[0] + held[4], 1);
     assert_int_equal(held[1] + held[3], 1);
     assert_false(held[2]);
-    assert_false(probe_split((int16_t[]){1, 0, -1, 1, 1}, 5, 2, 0, held));
-    assert_false(probe_split((int16_t[]){-1, 0, -1, 0, -1}, 5, 2, 0, held));
+    assert_int_equal(split_by_group((int16_t[]){1, 0, -1, 1, 1}, each, 5, 2, 0, held), 0);
+    assert_int_equal(split_by_group((int16_t[]){-1, 0, -1, 0, -1}, each, 5, 2, 0, held), 1);
+    assert_int_equal(split_by_group((int16_t[]){1, 0, 0, 0, 1}, two, 5, 2, 0, held), 0);
 }
 
 /* ------------------------------------------------------------------------------------- protocol */
 
-static probe_options options_of(penalty penalty) {
-    return (probe_options){.train = path_of("train"), .test = path_of("test"), .penalty = penalty};
+static probe_options default_options(void) {
+    return (probe_options){.train = path_of("train"), .test = path_of("test")};
 }
 
 static probe_result run_probe(const probe_options *how) {
@@ -84,41 +111,39 @@ static void write_three(problem *train, problem *valid, problem *test) {
  * smallest cost with the fewest errors. */
 static void test_chooses_the_smallest_best_cost(void **state) {
     (void)state;
-    for (penalty penalty = PENALTY_L1; penalty <= PENALTY_L2; penalty++) {
-        problem train, valid, test;
-        write_three(&train, &valid, &test);
-        probe_options how = options_of(penalty);
-        how.valid = path_of("valid");
-        probe_result r = run_probe(&how);
-        fit_report reports[PROBE_COSTS];
-        double *weights = fit_all(be, &train, penalty, false, reports);
-        int best = -1, fewest = 101, test_wrong = 0;
-        for (int k = 0; k < probe_costs(penalty); k++) {
-            int wrong = 0;
-            for (size_t i = 0; i < valid.rows; i++) {
-                wrong += (margin_of(&valid, weights + k * 13, i) > 0) != valid.label[i];
-            }
-            if (wrong >= fewest) continue;
-            fewest = wrong;
-            best = k;
+    problem train, valid, test;
+    write_three(&train, &valid, &test);
+    probe_options how = default_options();
+    how.valid = path_of("valid");
+    probe_result r = run_probe(&how);
+    fit_report reports[PROBE_COSTS];
+    double *weights = fit_all(be, &train, false, reports);
+    int best = -1, fewest = 101, test_wrong = 0;
+    for (int k = 0; k < PROBE_COSTS; k++) {
+        int wrong = 0;
+        for (size_t i = 0; i < valid.rows; i++) {
+            wrong += (margin_of(&valid, weights + k * 13, i) > 0) != valid.label[i];
         }
-        size_t nonzero = 0;
-        for (size_t i = 0; i < test.rows; i++) {
-            test_wrong += (margin_of(&test, weights + best * 13, i) > 0) != test.label[i];
-        }
-        for (int u = 0; u < 12; u++) nonzero += weights[best * 13 + u] != 0;
-        assert_true(r.cost == problem_costs[best]);
-        assert_true(fabs(r.valid_error - fewest) < 1e-9);
-        assert_true(fabs(r.error - 100 * test_wrong / 150.0) < 1e-9);
-        assert_int_equal(r.nonzero, nonzero);
-        assert_int_equal(r.train_rows, 200);
-        assert_int_equal(r.valid_rows, 100);
-        assert_int_equal(r.test_rows, 150);
-        free(weights);
-        free_problem(&train);
-        free_problem(&valid);
-        free_problem(&test);
+        if (wrong >= fewest) continue;
+        fewest = wrong;
+        best = k;
     }
+    size_t nonzero = 0;
+    for (size_t i = 0; i < test.rows; i++) {
+        test_wrong += (margin_of(&test, weights + best * 13, i) > 0) != test.label[i];
+    }
+    for (int u = 0; u < 12; u++) nonzero += weights[best * 13 + u] != 0;
+    assert_true(r.cost == problem_costs[best]);
+    assert_true(fabs(r.valid_error - fewest) < 1e-9);
+    assert_true(fabs(r.error - 100 * test_wrong / 150.0) < 1e-9);
+    assert_int_equal(r.nonzero, nonzero);
+    assert_int_equal(r.train_rows, 200);
+    assert_int_equal(r.valid_rows, 100);
+    assert_int_equal(r.test_rows, 150);
+    free(weights);
+    free_problem(&train);
+    free_problem(&valid);
+    free_problem(&test);
 }
 
 /* The classes are far apart, so no C makes errors, and the smallest is chosen. */
@@ -131,7 +156,7 @@ static void test_ties_go_to_the_smallest_cost(void **state) {
     }
     write_problem("train", &p);
     write_problem("test", &p);
-    probe_options how = options_of(PENALTY_L2);
+    probe_options how = default_options();
     how.out = path_of("out");
     probe_result r = run_probe(&how);
     assert_true(r.cost == 0x1p-8 && r.error == 0 && r.valid_error == 0);
@@ -156,8 +181,9 @@ static void test_ties_go_to_the_first_class(void **state) {
     for (size_t i = 0; i < p.rows; i++) p.label[i] = 3 + (int32_t)(i % 3);
     write_problem("train", &p);
     write_problem("test", &p);
-    probe_options how = options_of(PENALTY_L1);
+    probe_options how = default_options();
     how.out = path_of("out");
+    how.valid = path_of("test"); /* rows of equal features cannot be split */
     const probe_result r = run_probe(&how);
     assert_true(r.cost == 0x1p-8 && r.nonzero == 0);
     npy said;
@@ -189,12 +215,10 @@ static void write_two_pools(const char *prefix, const problem *p, bool mean) {
 static void test_chooses_the_pooling(void **state) {
     (void)state;
     error err;
-    for (int which = 0; which < 4; which++) {
-        const bool mean = which % 2;
-        const penalty penalty = which / 2 ? PENALTY_L2 : PENALTY_L1;
+    for (int mean = 0; mean < 2; mean++) {
         problem train, valid, test;
         write_three(&train, &valid, &test);
-        probe_options how = options_of(penalty);
+        probe_options how = default_options();
         how.valid = path_of("valid");
         const probe_result alone = run_probe(&how);
         write_two_pools("train", &train, mean);
@@ -235,7 +259,7 @@ static void test_calibrates(void **state) {
     for (size_t i = 0; i < p.rows; i++) p.x[i * 3 + 1] = (p.label[i] = i % 2) ? 5 : -5;
     write_problem("train", &p);
     write_problem("test", &p);
-    probe_options how = options_of(PENALTY_L2);
+    probe_options how = default_options();
     how.out = path_of("out");
     run_probe(&how);
     saved_probe saved;
@@ -260,7 +284,7 @@ static void test_same_seed_same_bytes(void **state) {
     (void)state;
     problem train, valid, test;
     write_three(&train, &valid, &test);
-    probe_options how = options_of(PENALTY_L1);
+    probe_options how = default_options();
     how.out = path_of("out");
     how.seed = 3;
     size_t sizes[2], same[2];
@@ -289,7 +313,7 @@ static void test_unlabelled_rows_are_dropped(void **state) {
     (void)state;
     problem train, valid, test;
     write_three(&train, &valid, &test);
-    probe_options how = options_of(PENALTY_L2);
+    probe_options how = default_options();
     how.standardize = true;
     how.out = path_of("out");
     probe_result without = run_probe(&how);
@@ -347,7 +371,7 @@ static void test_refusals(void **state) {
     write_problem("train", &good);
     write_problem("test", &good);
     write_problem("bad", &good);
-    probe_options how = options_of(PENALTY_L1);
+    probe_options how = default_options();
     how.out = path_of("refused");
 
     how.test = path_of("none");
@@ -397,13 +421,14 @@ static void test_refusals(void **state) {
     check_refused(&how, "bad.labels.npy", "found only the label 1");
     good.label[7] = 0;
     write_problem("bad", &good);
-    check_refused(&how, "bad.labels.npy", "at least two documents of each class");
+    check_refused(&how, "bad.labels.npy", "at least two different documents of each class");
     good.label[9] = 5;
     write_problem("bad", &good);
-    check_refused(&how, "bad.labels.npy", "at least two documents of each class");
+    check_refused(&how, "bad.labels.npy", "at least two different documents of each class");
     for (int i = 0; i < 20; i++) {
         good.label[i] = i % 2;
-        for (int u = 0; u < 3; u++) good.x[i * 3 + u] = i % 2 ? FLT_MAX : -FLT_MAX;
+        for (int u = 0; u < 3; u++)
+            good.x[i * 3 + u] = (i % 2 ? FLT_MAX : -FLT_MAX) * (1 - (float)i / 64);
     }
     write_problem("bad", &good);
     check_refused(&how, "bad.npy", "overflow");
@@ -426,6 +451,7 @@ int main(void) {
     be = test_backend(FP32);
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_split),
+        cmocka_unit_test(test_split_of_repeats),
         cmocka_unit_test(test_split_of_few),
         cmocka_unit_test(test_chooses_the_smallest_best_cost),
         cmocka_unit_test(test_ties_go_to_the_smallest_cost),

@@ -54,8 +54,8 @@ def _run(command, *arguments):
         process.stdout.close()
         process.stderr.close()
     if process.returncode:
-        lines = [line for line in re.split(rb"[\r\n]", said) if line.startswith(b"smallworld: ")]
-        raise Error((lines or [b"smallworld: failed"])[-1][len(b"smallworld: "):].decode("utf-8", "replace"))
+        lines = re.findall(rb"(?m)^smallworld(?: \w+)?: (.*)", said.replace(b"\r", b"\n"))
+        raise Error((lines or [b"failed"])[-1].decode("utf-8", "replace"))
     return json.loads(out.splitlines()[-1])
 
 
@@ -104,6 +104,22 @@ def classify(train, out, test=None, model=None, minutes=10, text_column=None, la
     return _run("classify", *given)
 
 
+class _Folder:
+    """A temporary folder that goes with the last probe of it, also of copies."""
+
+    def __init__(self, path):
+        weakref.finalize(self, shutil.rmtree, path, ignore_errors=True)
+
+    def __deepcopy__(self, memo):
+        return self
+
+
+def _umask():
+    mask = os.umask(0o077)
+    os.umask(mask)
+    return mask
+
+
 class Probe:
     """A linear classifier on a model's features. path: its file; result: what `smallworld probe --json`
     says of it, with its `valid_error` on held-out texts."""
@@ -112,24 +128,36 @@ class Probe:
         self.path, self.result = path, result
 
     @classmethod
-    def fit(cls, model, texts, labels, penalty="l2"):
+    def fit(cls, model, texts, labels):
         """Fits logistic regression on the features of texts, mean and last, whose labels are integers or
-        names; C and the better features are chosen on a fifth of them."""
-        texts, labels = [text_bytes(text) for text in texts], [str(label) for label in labels]
+        names, or None; C and the better features are chosen on a fifth of them."""
+        texts = [text_bytes(text) for text in texts]
+        labels = ["" if label is None else str(label) for label in labels]
         if len(texts) != len(labels):
             raise ValueError(f"labels: expected {len(texts)}, got {len(labels)}")
         here = Path(tempfile.mkdtemp(prefix="smallworld-"))
         probe = cls(str(here / "p.probe.safetensors"))
-        weakref.finalize(probe, shutil.rmtree, here, ignore_errors=True)
-        lines = [label.encode() + b"\t" + re.sub(rb"[\r\n]", b" ", text) + b"\n" for label, text in zip(labels, texts)]
-        (here / "texts.tsv").write_bytes(b"".join(lines))
-        _run("features", model.path, "--data", here / "texts.tsv", "--out", here / "x")
-        probe.result = _run("probe", "--train", here / "x", "--test", here / "x", "--penalty", penalty, "--out",
-                            here / "p")
-        for left in "x.npy", "x.labels.npy", "texts.tsv":
+        probe._folder = _Folder(here)
+        quoted = lambda field: b'"' + field.replace(b'"', b'""') + b'"'
+        rows = [quoted(label.encode()) + b"," + quoted(text) + b"\n" for label, text in zip(labels, texts)]
+        (here / "texts.csv").write_bytes(b"label,text\n" + b"".join(rows))
+        _run("features", model.path, "--data", here / "texts.csv", "--out", here / "x")
+        probe.result = _run("probe", "--train", here / "x", "--test", here / "x", "--out", here / "p")
+        for left in "x.npy", "x.labels.npy", "texts.csv":
             (here / left).unlink()
         return probe
 
     def save(self, path):
         """Writes the probe to a file, PREFIX.probe.safetensors by custom, for `smallworld predict` and show."""
-        shutil.copyfile(self.path, path)
+        path = os.fspath(path)
+        with tempfile.NamedTemporaryFile(dir=os.path.dirname(path) or os.curdir, prefix=os.path.basename(path),
+                                         delete=False) as file:
+            try:
+                file.write(Path(self.path).read_bytes())
+                file.flush()
+                os.fsync(file.fileno())
+                os.chmod(file.name, 0o666 & ~_umask())
+                os.replace(file.name, path)
+            except BaseException:
+                os.unlink(file.name)
+                raise

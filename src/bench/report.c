@@ -1,6 +1,7 @@
 #include "bench/report.h"
 
 #include "core/file.h"
+#include "core/number.h"
 
 #include <math.h>
 #include <string.h>
@@ -164,7 +165,7 @@ bool report_csv(const matmul_results *results, const char *path, error *err) {
                 bench_product_names[row->cell.product], pattern_name(row));
         for (int k = 0; k < FIELDS; k++) {
             char text[32] = "";
-            if (isfinite(fields[k].value)) json_format_number(text, fields[k].value);
+            if (isfinite(fields[k].value)) number_format(text, fields[k].value);
             fprintf(out, ",%s", text);
         }
         fprintf(out, ",%s,%s\n", matmul_limit(results, row), row->kernel);

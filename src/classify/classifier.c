@@ -1,16 +1,19 @@
 #include "classify/classifier.h"
 
+#include "core/file.h"
 #include "core/memory.h"
 #include "core/number.h"
 
+#include <dirent.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #define CLASSIFIER_VERSION "1"
 
-enum { FIXED_ENTRIES = 9 };
+enum { FIXED_ENTRIES = 10 };
 
 bool classifier_write(const classifier *c, const char *folder, error *err) {
     const ngrams *g = &c->ngrams;
@@ -20,6 +23,7 @@ bool classifier_write(const classifier *c, const char *folder, error *err) {
     metadata_add(entries, &count, "version", CLASSIFIER_VERSION);
     metadata_add(entries, &count, "kind", "classifier");
     metadata_add(entries, &count, "checkpoint", c->checkpoint);
+    metadata_add(entries, &count, "probe", c->probe);
     metadata_add(entries, &count, "html_entities", c->html_entities ? "true" : "false");
     metadata_add_number(entries, &count, "share", c->share);
     metadata_add_number(entries, &count, "C", g->cost);
@@ -34,6 +38,44 @@ bool classifier_write(const classifier *c, const char *folder, error *err) {
     free(path);
     free(entries);
     return written;
+}
+
+static const char *ending_of(const char *kind) {
+    return strcmp(kind, "probe") == 0 ? ".probe.safetensors" : ".safetensors";
+}
+
+char *classifier_keep(const char *folder, const char *kind, const safetensors *file, error *err) {
+    const file_map *map = &file->map;
+    char *name = mem_format("%s-%s%s", kind, safetensors_entry(file, "checksum"), ending_of(kind));
+    char *path = mem_format("%s/%s", folder, name);
+    const bool kept =
+        file_exists(path) || file_write_whole(folder, name, map->bytes, map->size, err);
+    free(path);
+    if (kept) return name;
+    free(name);
+    return NULL;
+}
+
+/* Whether a name is one that classifier_keep gives. */
+static bool is_kept(const char *name, const char *kind) {
+    enum { DIGITS = 8 };
+    const size_t begin = strlen(kind);
+    return strncmp(name, kind, begin) == 0 && name[begin] == '-' &&
+           strspn(name + begin + 1, "0123456789abcdef") == DIGITS &&
+           strcmp(name + begin + 1 + DIGITS, ending_of(kind)) == 0;
+}
+
+void classifier_clean(const classifier *c, const char *folder) {
+    DIR *open = opendir(folder);
+    for (struct dirent *e; open && (e = readdir(open));) {
+        const char *name = e->d_name;
+        if (!is_kept(name, "model") && !is_kept(name, "probe")) continue;
+        if (strcmp(name, c->checkpoint) == 0 || strcmp(name, c->probe) == 0) continue;
+        char *path = mem_format("%s/%s", folder, name);
+        unlink(path);
+        free(path);
+    }
+    if (open) closedir(open);
 }
 
 static const char *entry(const classifier *c, const char *key) {
@@ -69,6 +111,10 @@ static bool check_ngrams(const ngrams *g) {
     return are_finite(g->idf, g->count) && are_finite(g->weights, g->functions * g->count);
 }
 
+static bool is_below(const char *path) {
+    return path[0] != '/' && !strstr(path, "..");
+}
+
 /* Whether sizes agree, every number is one and finite, and the checkpoint lies in the folder. */
 static bool parse(classifier *c) {
     ngrams *g = &c->ngrams;
@@ -86,10 +132,11 @@ static bool parse(classifier *c) {
         return false;
     }
     c->checkpoint = entry(c, "checkpoint");
+    c->probe = *entry(c, "probe") ? entry(c, "probe") : "probe.probe.safetensors"; /* before 0.3 */
     c->html_entities = strcmp(entry(c, "html_entities"), "true") == 0;
     return number_real(entry(c, "C"), &g->cost) && number_real(entry(c, "scale"), &g->scale) &&
            g->scale > 0 && number_real(entry(c, "share"), &c->share) && c->share >= 0 &&
-           c->share <= 1 && c->checkpoint[0] != '/' && !strstr(c->checkpoint, "..");
+           c->share <= 1 && is_below(c->checkpoint) && is_below(c->probe);
 }
 
 bool classifier_open(classifier *c, const char *folder, error *err) {

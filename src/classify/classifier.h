@@ -1,8 +1,11 @@
 /* A saved classifier of documents, in a folder that `smallworld classify` makes:
  *
- *   classifier.safetensors      the n-grams' model, the classes, and how much the features count
- *   probe.probe.safetensors     the probe on the features (probe/saved.h)
- *   the checkpoint that makes the features, at a path that the first file names
+ *   classifier.safetensors          the n-grams' model, the classes, and how much the features count
+ *   probe-SUM.probe.safetensors     the probe on the features (probe/saved.h)
+ *   model-SUM.safetensors           the checkpoint that makes the features
+ *
+ * The first file names the other two, whose names have their checksums. It is written last, so that
+ * whatever stops a second `classify`, the folder holds the old classifier or the new one.
  *
  * The tensors are bucket int32 [count], idf float32 [count], weights float32 [functions][count] and
  * intercepts float64 [functions]; see ngrams.h. */
@@ -12,8 +15,7 @@
 #include "classify/ngrams.h"
 #include "probe/saved.h"
 
-#define CLASSIFIER_FILE  "classifier.safetensors"
-#define CLASSIFIER_PROBE "probe" /* prefix of the probe's files */
+#define CLASSIFIER_FILE "classifier.safetensors"
 
 typedef struct classifier {
     safetensors file; /* the open file, which holds all else */
@@ -21,11 +23,19 @@ typedef struct classifier {
     int classes;
     const char *name[SAVED_MAX_CLASSES];
     double share; /* of the features in log-probabilities: 0 n-grams alone, 1 they alone */
-    const char *checkpoint; /* relative to the folder */
-    bool html_entities;     /* corpus_options of its documents */
+    const char *checkpoint, *probe; /* relative to the folder */
+    bool html_entities;             /* corpus_options of its documents */
 } classifier;
 
 bool classifier_write(const classifier *c, const char *folder, error *err);
+
+/* Copies one of the two other files into the folder, under a name that begins with `kind`, model or
+ * probe. Returns that name, which the caller frees, or NULL. */
+char *classifier_keep(const char *folder, const char *kind, const safetensors *file, error *err);
+
+/* Removes such files of earlier classifiers. */
+void classifier_clean(const classifier *c, const char *folder);
+
 bool classifier_open(classifier *c, const char *folder, error *err);
 void classifier_close(classifier *c);
 

@@ -17,6 +17,10 @@ enum {
     MOST_NODES = 1 << 28 /* features of all documents that are fitted: 4 GiB in LIBLINEAR's form */
 };
 
+/* LIBLINEAR's. At its default of 0.01, C = 128 had up to 0.2 points of validation error more or less
+ * on SST and on reviews of IMDB; from 1e-4 to 1e-5 no error moved. */
+static const double TOLERANCE = 1e-4;
+
 static const double costs[COSTS] = {0.5, 2, 8, 32, 128};
 
 /* --------------------------------------------------------------------------------- documents */
@@ -199,7 +203,7 @@ static void fit_function(const rows *r, int64_t features, bool all, int positive
         sign[problem.l] = r->class[i] == positive ? 1 : -1;
         x[problem.l++] = r->nodes + r->start[i];
     }
-    struct parameter how = {.solver_type = L2R_LR, .eps = 0.01, .C = cost};
+    struct parameter how = {.solver_type = L2R_LR, .eps = TOLERANCE, .C = cost};
     struct model *fitted = train(&problem, &how);
     const int side = fitted->label[0]; /* on which its margins are positive */
     for (int64_t j = 0; j <= features; j++) w[j] = side * fitted->w[j];

@@ -8,12 +8,14 @@
 #include "core/utf8.h"
 #include "page/classified.h"
 #include "probe/probe.h"
+#include "probe/split.h"
 #include "train/defaults.h"
 #include "train/trainer.h"
 
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 enum {
     HELD_OUT_PERCENT = 20, /* for testing, without --test */
@@ -137,8 +139,8 @@ static bool find_class(part *p, const classes *k, const char *path, const char *
     }
     return p->labelled > 0 ||
            error_set(err,
-                     "%s: expected labelled documents, so many different ones that some can "
-                     "be held out",
+                     "%s: expected labelled documents, of which some can be for training and "
+                     "others for testing",
                      path);
 }
 
@@ -150,11 +152,15 @@ static const char *const way_names[WAYS] = {"n-grams", "features", "n-grams and 
 
 typedef struct work {
     const arguments *a;
-    char *checkpoint, *saved_as; /* its path; and the one below the folder */
+    int lock;                      /* of the folder; -1: none */
+    char *checkpoint;              /* its path */
+    char *model_name, *probe_name; /* below the folder, see classifier.h */
+    size_t unlabelled;
     cli_loaded loaded;
     bool is_open;
     part train, test;
     classes classes;
+    bool *held;                        /* [documents of train] held out to choose by */
     int16_t *test_class, *valid_class; /* of labelled rows, in order */
     size_t valid_rows;
     ngrams ngrams;
@@ -165,6 +171,22 @@ typedef struct work {
     int way;      /* the chosen one */
     double p_value;
 } work;
+
+/* Names what no error will speak of: documents without a label, and classes without a test. */
+static void say_what_lacks(work *w) {
+    bool tested[DATASET_MAX_CLASSES] = {false};
+    const part *parts[] = {&w->train, &w->test};
+    for (int i = 0; i < 2; i++) w->unlabelled += parts[i]->texts->count - parts[i]->labelled;
+    if (w->unlabelled > 0) log_line("%zu documents have no label", w->unlabelled);
+    for (size_t i = 0; i < w->test.texts->count; i++) {
+        if (w->test.class[i] >= 0) tested[w->test.class[i]] = true;
+    }
+    for (int k = 0; k < w->classes.count; k++) {
+        if (tested[k]) continue;
+        log_warning("class '%s' is not among the test documents, so no error is measured of it",
+                    w->classes.name[k]);
+    }
+}
 
 /* Reads the documents and, without --test, holds a fifth out. */
 static bool read_documents(work *w, error *err) {
@@ -177,8 +199,15 @@ static bool read_documents(work *w, error *err) {
     if (!w->train.texts || !find_classes(&w->classes, w->train.texts, a->train, err)) return false;
     w->test.texts = test ? corpus_read(&test, 1, &how, err)
                          : corpus_split(w->train.texts, HELD_OUT_PERCENT / 100.0);
-    return w->test.texts && find_class(&w->train, &w->classes, a->train, a->train, err) &&
-           find_class(&w->test, &w->classes, test ? test : a->train, a->train, err);
+    if (!w->test.texts || !find_class(&w->test, &w->classes, test ? test : a->train, a->train, err))
+        return false;
+    const size_t shared = corpus_drop(w->train.texts, w->test.texts);
+    if (shared > 0) {
+        log_line("%s: %zu documents that stand in %s too are left out", a->train, shared, test);
+    }
+    if (!find_class(&w->train, &w->classes, a->train, a->train, err)) return false;
+    say_what_lacks(w);
+    return true;
 }
 
 /* Trains a model on the text of the training documents, or goes on with that. */
@@ -189,6 +218,7 @@ static bool train_model(work *w, error *err) {
     char *held = mem_format("data.valid_fraction=%g", HELD_OUT_PERCENT / 100.0);
     options o;
     train_result trained;
+    const bool again = file_exists(state);
     files[0] = (char *)(uintptr_t)a->train;
     options_begin(&o);
     log_line("without --model, one is trained on the text for %g minutes", a->minutes);
@@ -200,12 +230,16 @@ static bool train_model(work *w, error *err) {
            config_assign_string(&o.config, "data.label_column", a->columns.label, err) &&
            config_assign(&o.config, "data.class_folders=true", err) &&
            defaults_choose(&o, files, 1, err) && options_check(&o, err) &&
-           train_run(&o, folder, file_exists(state) ? TRAIN_RESUME : TRAIN_FRESH, &trained, err);
+           train_run(&o, folder, again ? TRAIN_RESUME : TRAIN_FRESH, &trained, err);
     options_free(&o);
     log_end();
-    if (done && trained.signal) done = error_set(err, "stopped; the same command goes on");
+    if (done && trained.signal) {
+        done = error_set(err, "stopped; the same command goes on");
+    } else if (!done && again) {
+        const error why = *err;
+        error_set(err, "%s; to train anew, remove %s or name another --out", why.text, folder);
+    }
     w->checkpoint = mem_format("%s/last.safetensors", folder);
-    w->saved_as = mem_string("run/last.safetensors");
     free(held);
     free(minutes);
     free(state);
@@ -213,12 +247,25 @@ static bool train_model(work *w, error *err) {
     return done;
 }
 
-/* Copies a given checkpoint into the folder, so that the folder is all that predict needs. */
-static bool keep_checkpoint(work *w, error *err) {
-    if (w->saved_as) return true;
-    const file_map *map = &w->loaded.checkpoint.file.map;
-    w->saved_as = mem_string("model.safetensors");
-    return file_write_whole(w->a->out, w->saved_as, map->bytes, map->size, err);
+static char *features_path(const work *w, const char *name) {
+    return mem_format("%s/features/%s", w->a->out, name);
+}
+
+/* Copies the model and the probe to where predict finds them. */
+static bool keep_parts(work *w, error *err) {
+    char *path = features_path(w, "probe.probe.safetensors");
+    saved_probe probe;
+    bool kept = saved_open(&probe, path, err);
+    if (kept) {
+        w->probe_name = classifier_keep(w->a->out, "probe", &probe.file, err);
+        saved_close(&probe);
+        kept = w->probe_name != NULL;
+    }
+    if (kept) {
+        w->model_name = classifier_keep(w->a->out, "model", &w->loaded.checkpoint.file, err);
+    }
+    free(path);
+    return w->model_name != NULL;
 }
 
 /* Gathers the classes of labelled rows, of all or of those in `held`. Returns their number. */
@@ -248,19 +295,27 @@ static double *apply_ngrams(const ngrams *g, const part *p) {
 
 /* Fits n-grams, with the same rows held out as the probe will have. */
 static bool fit_ngrams(work *w, error *err) {
-    const size_t rows = w->train.texts->count;
-    bool *held = mem_alloc(rows, sizeof *held);
-    bool done = probe_split(w->train.class, rows, w->classes.count, 0, held) ||
-                error_set(err, "%s: expected at least two documents of each class", w->a->train);
-    if (done) {
-        gather(&w->test, NULL, &w->test_class);
-        w->valid_rows = gather(&w->train, held, &w->valid_class);
-        done = ngrams_fit(&w->ngrams, w->train.texts, w->train.class, w->classes.count, held,
-                          &w->valid_margin, err);
+    const corpus *c = w->train.texts;
+    uint64_t *group = mem_alloc(c->count, sizeof *group);
+    for (size_t i = 0; i < c->count; i++) group[i] = c->documents[i].hash;
+    w->held = mem_alloc(c->count, sizeof *w->held);
+    const int lacking =
+        split_by_group(w->train.class, group, c->count, w->classes.count, 0, w->held);
+    free(group);
+    if (lacking >= 0) {
+        return error_set(err,
+                         "%s: expected at least two different documents of each class beside those "
+                         "for testing; class '%s' has fewer",
+                         w->a->train, w->classes.name[lacking]);
     }
-    if (done) w->test_margin = apply_ngrams(&w->ngrams, &w->test);
-    free(held);
-    return done;
+    gather(&w->test, NULL, &w->test_class);
+    w->valid_rows = gather(&w->train, w->held, &w->valid_class);
+    if (!ngrams_fit(&w->ngrams, c, w->train.class, w->classes.count, w->held, &w->valid_margin,
+                    err)) {
+        return false;
+    }
+    w->test_margin = apply_ngrams(&w->ngrams, &w->test);
+    return true;
 }
 
 static bool extract(work *w, const part *p, const char *prefix, error *err) {
@@ -274,15 +329,20 @@ static bool extract(work *w, const part *p, const char *prefix, error *err) {
 
 /* Features and a probe on them. The model stays, for the page. */
 static bool fit_features(work *w, error *err) {
-    char *train = mem_format("%s/train", w->a->out), *test = mem_format("%s/test", w->a->out);
-    char *out = mem_format("%s/" CLASSIFIER_PROBE, w->a->out);
-    const probe_options how = {
-        .train = train, .test = test, .out = out, .penalty = PENALTY_L2, .progress = true};
-    bool done = cli_make(&w->loaded, 0, FEATURES_STEPS, cli_any_text, err) &&
+    char *train = features_path(w, "train"), *test = features_path(w, "test");
+    char *out = features_path(w, "probe"), *folder = features_path(w, "");
+    const probe_options how = {.train = train,
+                               .test = test,
+                               .held = w->held,
+                               .out = out,
+                               .progress = true};
+    bool done = file_make_folder(folder, err) &&
+                cli_make(&w->loaded, 0, FEATURES_STEPS, cli_any_text, err) &&
                 extract(w, &w->train, train, err) && extract(w, &w->test, test, err);
     backend *be = done ? cli_probe_backend(&w->a->model, err) : NULL;
     done = be && probe_run(be, &how, &w->probed, err);
     if (be) be->destroy(be);
+    free(folder);
     free(out);
     free(test);
     free(train);
@@ -342,10 +402,13 @@ static bool save(const work *w, error *err) {
                     .share = w->way == BY_NGRAMS     ? 0
                              : w->way == BY_FEATURES ? 1
                                                      : w->share,
-                    .checkpoint = w->saved_as,
+                    .checkpoint = w->model_name,
+                    .probe = w->probe_name,
                     .html_entities = w->loaded.checkpoint.options.data.reading.html_entities};
     for (int k = 0; k < c.classes; k++) c.name[k] = w->classes.name[k];
-    return classifier_write(&c, w->a->out, err);
+    if (!classifier_write(&c, w->a->out, err)) return false;
+    classifier_clean(&c, w->a->out);
+    return true;
 }
 
 static void list_contenders(const work *w, contender list[1 + WAYS]) {
@@ -468,7 +531,7 @@ static bool write_page(work *w, error *err) {
     corpus some;
     saved_probe probe;
     reading read = {0};
-    char *prefix = mem_format("%s/" CLASSIFIER_PROBE, w->a->out), *path = cli_probe_path(prefix);
+    char *path = mem_format("%s/%s", w->a->out, w->probe_name);
     char *page = mem_format("%s/index.html", w->a->out), *folder = utf8_shell_path(w->a->out);
     char *title = mem_format("Classes of %s", w->a->train);
     char *command = mem_format("smallworld predict %s --text FILE", folder);
@@ -486,6 +549,7 @@ static bool write_page(work *w, error *err) {
                               .p_value = w->p_value,
                               .train = w->train.labelled,
                               .test = w->test.labelled,
+                              .unlabelled = w->unlabelled,
                               .classes = w->classes.count,
                               .names = w->classes.name,
                               .confusion = confusion,
@@ -506,7 +570,6 @@ static bool write_page(work *w, error *err) {
     free(folder);
     free(page);
     free(path);
-    free(prefix);
     return done;
 }
 
@@ -538,10 +601,35 @@ static bool open_trained(work *w, error *err) {
     return w->is_open;
 }
 
+/* Makes and locks the folder, and marks it. Refuses one with files of others that this would
+ * replace. */
+static bool take_folder(work *w, error *err) {
+    static const char *const replaced[] = {"index.html", "results.json", "features"};
+    const char *folder = w->a->out;
+    char *mark = mem_format("%s/.classify", folder);
+    char *classifier = mem_format("%s/" CLASSIFIER_FILE, folder);
+    bool taken = file_make_folder(folder, err);
+    if (taken) w->lock = file_lock_folder(folder, err);
+    taken = taken && w->lock >= 0;
+    const bool ours = file_exists(mark) || file_exists(classifier);
+    for (int i = 0; i < 3 && taken && !ours; i++) {
+        char *path = mem_format("%s/%s", folder, replaced[i]);
+        taken = !file_exists(path) ||
+                error_set(
+                    err, "%s: not made by classify, which would replace it; expected another --out",
+                    path);
+        free(path);
+    }
+    taken = taken && file_write_whole(folder, ".classify", "", 0, err);
+    free(classifier);
+    free(mark);
+    return taken;
+}
+
 static bool run(work *w, error *err) {
-    if (!open_given(w, err) || !read_documents(w, err) || !file_make_folder(w->a->out, err) ||
+    if (!open_given(w, err) || !read_documents(w, err) || !take_folder(w, err) ||
         !fit_ngrams(w, err) || !open_trained(w, err) || !fit_features(w, err) ||
-        !keep_checkpoint(w, err)) {
+        !keep_parts(w, err)) {
         return false;
     }
     choose(w);
@@ -569,7 +657,10 @@ static void free_work(work *w) {
     free_part(&w->train);
     if (w->is_open) cli_unload(&w->loaded);
     free(w->checkpoint);
-    free(w->saved_as);
+    free(w->model_name);
+    free(w->probe_name);
+    free(w->held);
+    if (w->lock >= 0) close(w->lock);
     free(w);
 }
 
@@ -595,6 +686,7 @@ int cmd_classify(int argc, char **argv) {
     error err;
     work *w = mem_alloc(1, sizeof *w);
     w->a = &a;
+    w->lock = -1;
     const bool done = run(w, &err);
     log_end();
     if (done && a.json) write_json(w, stdout);

@@ -4,6 +4,7 @@
 #include "core/integer.h"
 #include "core/log.h"
 #include "core/memory.h"
+#include "core/number.h"
 #include "data/paths.h"
 #include "train/evaluate.h"
 
@@ -323,7 +324,7 @@ int64_t cli_integer(struct argp_state *state, const char *option, const char *te
 double cli_number(struct argp_state *state, const char *option, const char *text, double least,
                   double most) {
     char *stop;
-    double value = strtod(text, &stop);
+    double value = number_scan(text, &stop);
     if (*text == '\0' || *stop || !isfinite(value) || value < least || value > most) {
         cli_refuse(state, "%s: expected a number from %g to %g, got '%s'", option, least, most,
                    text);

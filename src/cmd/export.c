@@ -2,8 +2,11 @@
 #include "cmd/cli.h"
 #include "core/file.h"
 #include "core/log.h"
+#include "core/memory.h"
+#include "core/overwrite.h"
 #include "page/assets.h"
 
+#include <stdlib.h>
 #include <string.h>
 
 typedef struct arguments {
@@ -35,12 +38,27 @@ static error_t parse(int key, char *text, struct argp_state *state) {
     }
 }
 
+/* Refuses to replace files that are no export's. */
+static bool check_files(const char *folder, error *err) {
+    static const char *const files[][2] = {
+        {"model.safetensors", "\"format\": \"smallworld\""},
+        {"smallworld_lstm.py", "A model that smallworld trained, as a module of PyTorch"}};
+    bool free_of_others = true;
+    for (int i = 0; i < 2 && free_of_others; i++) {
+        char *path = mem_format("%s/%s", folder, files[i][0]);
+        free_of_others = overwrite_check_mark(path, files[i][1], "smallworld export",
+                                              "--out names another folder", err);
+        free(path);
+    }
+    return free_of_others;
+}
+
 /* The checkpoint is written as it is: its tensors' names are those of the module's parameters. */
 static bool export(const arguments *a, error *err) {
     checkpoint c;
     if (!checkpoint_open(&c, a->checkpoint, err)) return false;
     const bool done =
-        file_make_folder(a->out, err) &&
+        file_make_folder(a->out, err) && check_files(a->out, err) &&
         file_write_whole(a->out, "model.safetensors", c.file.map.bytes, c.file.map.size, err) &&
         file_write_whole(a->out, "smallworld_lstm.py", lstm_py, strlen(lstm_py), err);
     checkpoint_close(&c);

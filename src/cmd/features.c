@@ -67,7 +67,7 @@ static corpus *read_documents(const arguments *a, const options *o, error *err) 
     how.class_folders = true;
     for (int i = 0; i < a->files.count; i++) {
         const char *file = a->files.items[i];
-        if (paths_is_lines(file) || table_kind_of(file) || file_is_folder(file)) continue;
+        if (paths_is_lines(file) || table_kind_of(file, &how) || file_is_folder(file)) continue;
         error_set(
             err,
             "%s: expected documents: a .tsv file with a line LABEL<TAB>TEXT each, a table, .csv "

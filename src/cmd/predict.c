@@ -148,9 +148,8 @@ static bool run(const arguments *a, const corpus_options *reading, predictor *p,
 }
 
 /* Predicts by a probe, and by n-grams too where `p` has them. */
-static bool predict_features(const arguments *a, const char *checkpoint_path, const char *prefix,
+static bool predict_features(const arguments *a, const char *checkpoint_path, const char *path,
                              predictor *p, error *err) {
-    char *path = cli_probe_path(prefix);
     saved_probe probe;
     cli_loaded loaded;
     bool opened = saved_open(&probe, path, err), done = false;
@@ -173,7 +172,6 @@ static bool predict_features(const arguments *a, const char *checkpoint_path, co
     }
     if (opened) saved_close(&probe);
     *p = (predictor){0};
-    free(path);
     return done;
 }
 
@@ -182,17 +180,17 @@ static bool predict_joined(const arguments *a, error *err) {
     classifier c;
     if (!classifier_open(&c, folder, err)) return false;
     char *checkpoint_path = mem_format("%s/%s", folder, c.checkpoint);
-    char *prefix = mem_format("%s/" CLASSIFIER_PROBE, folder);
+    char *probe_path = mem_format("%s/%s", folder, c.probe);
     const corpus_options reading = {.html_entities = c.html_entities,
                                     .class_folders = true,
                                     .text_column = a->documents.columns.text,
                                     .label_column = a->documents.columns.label};
     ngram_reader *reader = ngram_reader_create(&c.ngrams);
     predictor p = {.joined = &c, .ngrams = reader, .classes = c.classes, .name = c.name};
-    const bool done = c.share > 0 ? predict_features(a, checkpoint_path, prefix, &p, err)
+    const bool done = c.share > 0 ? predict_features(a, checkpoint_path, probe_path, &p, err)
                                   : run(a, &reading, &p, err);
     ngram_reader_free(reader);
-    free(prefix);
+    free(probe_path);
     free(checkpoint_path);
     classifier_close(&c);
     return done;
@@ -204,7 +202,12 @@ static bool predict(const arguments *a, error *err) {
     const bool joined = !a->probe && file_exists(path);
     free(path);
     if (joined) return predict_joined(a, err);
-    if (a->probe) return predict_features(a, a->checkpoint, a->probe, &p, err);
+    if (a->probe) {
+        path = cli_probe_path(a->probe);
+        const bool done = predict_features(a, a->checkpoint, path, &p, err);
+        free(path);
+        return done;
+    }
     return error_usage(err, "expected --probe FILE, or the folder of a classifier in place of %s",
                        a->checkpoint);
 }

@@ -16,7 +16,6 @@ enum {
     KEY_TRAIN = 1,
     KEY_VALID,
     KEY_TEST,
-    KEY_PENALTY,
     KEY_STANDARDIZE,
     KEY_SEED,
     KEY_OUT,
@@ -31,10 +30,6 @@ static const struct argp_option option_table[] = {
     {"valid", KEY_VALID, "PREFIX", 0,
      "Features on which C is chosen; default: a stratified fifth of the training features, after "
      "which the probe is fitted again on all of them",
-     0},
-    {"penalty", KEY_PENALTY, "NAME", 0,
-     "Penalty on the weights: l2 (default), or l1, as in the sentiment neuron's protocol of 2017, "
-     "whose probes have few weights, take ten times as long, and err more",
      0},
     {"standardize", KEY_STANDARDIZE, NULL, 0,
      "Subtract each feature's mean and divide by its standard deviation, both found on the "
@@ -58,9 +53,6 @@ static error_t parse(int key, char *text, struct argp_state *state) {
     case KEY_TRAIN: a->how.train = text; return 0;
     case KEY_TEST: a->how.test = text; return 0;
     case KEY_VALID: a->how.valid = text; return 0;
-    case KEY_PENALTY:
-        a->how.penalty = (penalty)cli_choice(state, "--penalty", text, PENALTIES);
-        return 0;
     case KEY_STANDARDIZE: a->how.standardize = true; return 0;
     case KEY_SEED:
         a->how.seed = (uint64_t)cli_integer(state, "--seed", text, 0, INT64_MAX);
@@ -81,7 +73,7 @@ static error_t parse(int key, char *text, struct argp_state *state) {
     }
 }
 
-static void print_json(const probe_options *how, const probe_result *r) {
+static void print_json(const probe_result *r) {
     json_writer w = {stdout, false};
     char pools[ORIGIN_POOLS_TEXT];
     const size_t classes = (size_t)r->classes;
@@ -90,7 +82,6 @@ static void print_json(const probe_options *how, const probe_result *r) {
     json_number(&w, "valid_error", r->valid_error);
     json_number(&w, "majority_error", r->majority_error);
     if (r->pools.count) json_string(&w, "pool", origin_pools_text(&r->pools, pools));
-    json_string(&w, "penalty", how->penalty == PENALTY_L1 ? "l1" : "l2");
     json_number(&w, "C", r->cost);
     json_number(&w, "scale", r->scale);
     json_integer(&w, "classes", r->classes);
@@ -144,7 +135,7 @@ static void print_confusion(const probe_result *r) {
     printf("\n");
 }
 
-static void print_text(const probe_options *how, const probe_result *r) {
+static void print_text(const probe_result *r) {
     char pools[ORIGIN_POOLS_TEXT];
     printf("error %.2f %% of %zu documents (validation %.2f %% of %zu; always the commonest class "
            "%.2f %%)\n",
@@ -158,9 +149,8 @@ static void print_text(const probe_options *how, const probe_result *r) {
         }
         printf("\n");
     }
-    printf("%s, C = 2^%g, %zu of %zu weights, %zu documents in train, %zu unlabelled dropped\n",
-           how->penalty == PENALTY_L1 ? "l1" : "l2", log2(r->cost), r->nonzero, r->units,
-           r->train_rows, r->dropped);
+    printf("C = 2^%g, %zu of %zu weights, %zu documents in train, %zu unlabelled dropped\n",
+           log2(r->cost), r->nonzero, r->units, r->train_rows, r->dropped);
     printf("features of largest weight x deviation:");
     for (int k = 0; k < r->top_count; k++) printf(" %zu", r->top_units[k]);
     printf("\n");
@@ -173,8 +163,7 @@ int cmd_probe(int argc, char **argv) {
         "--train PREFIX --test PREFIX",
         "Fit logistic regression to the classes of documents and print its error in per cent; of "
         "more than two classes, each against the rest. The objective is that of scikit-learn's "
-        "solver='liblinear'; C is chosen from 2^-8 ... 2^4 (l1: 2^0), the smallest on ties. "
-        "Features of "
+        "solver='liblinear'; C is chosen from 2^-8 ... 2^4, the smallest on ties. Features of "
         "several poolings are tried one pooling at a time and together. Rows labelled -1 are "
         "dropped and counted."
         "\vExample:\n  smallworld probe --train runs/quickstart/train \\\n"
@@ -182,7 +171,7 @@ int cmd_probe(int argc, char **argv) {
         NULL,
         NULL,
         NULL};
-    arguments a = {.how = {.penalty = PENALTY_L2, .progress = true}};
+    arguments a = {.how = {.progress = true}};
     cli_parse(&argp, argc, argv, &a);
     error err;
     probe_result r;
@@ -192,9 +181,9 @@ int cmd_probe(int argc, char **argv) {
     if (!done) return cli_fail(&err, "probe");
     log_end();
     if (a.json) {
-        print_json(&a.how, &r);
+        print_json(&r);
     } else {
-        print_text(&a.how, &r);
+        print_text(&r);
     }
     probe_result_free(&r);
     return STATUS_OK;

@@ -3,6 +3,7 @@
 #include "core/base64.h"
 #include "core/json.h"
 #include "core/memory.h"
+#include "core/number.h"
 #include "core/overwrite.h"
 #include "core/utf8.h"
 
@@ -155,7 +156,7 @@ static const char *parse_scalar(const config_key *key, const value *v, void *slo
         return NULL;
     }
     case CONFIG_NUMBER: {
-        double number = strtod(text, &stop);
+        double number = number_scan(text, &stop);
         snprintf(expected, size, "a finite number %s", range_text(key, range, sizeof range));
         if (!plain || *stop || !isfinite(number) || !in_range(key, number)) return expected;
         *(double *)slot = number;
@@ -593,7 +594,7 @@ char *config_text(const config *c, const config_key *key) {
         break;
     case CONFIG_NUMBER:
         null = null && *(const double *)slot == 0;
-        json_format_number(number, *(const double *)slot);
+        number_format(number, *(const double *)slot);
         fputs(null ? "null" : number, out);
         break;
     case CONFIG_BOOLEAN: fputs(*(const bool *)slot ? "true" : "false", out); break;

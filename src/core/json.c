@@ -1,6 +1,7 @@
 #include "core/json.h"
 
 #include "core/base64.h"
+#include "core/number.h"
 #include "core/utf8.h"
 
 #include <errno.h>
@@ -92,16 +93,9 @@ void json_integer(json_writer *w, const char *key, int64_t value) {
     fprintf(w->out, "%" PRId64, value);
 }
 
-void json_format_number(char *text, double value) {
-    for (int digits = 6; digits <= 17; digits++) {
-        snprintf(text, 32, "%.*g", digits, value);
-        if (strtod(text, NULL) == value) return;
-    }
-}
-
 void json_number(json_writer *w, const char *key, double value) {
     char text[32] = "null";
-    if (isfinite(value)) json_format_number(text, value);
+    if (isfinite(value)) number_format(text, value);
     member(w, key);
     fputs(text, w->out);
 }

@@ -45,7 +45,4 @@ bool json_read_element(json_reader *r);
 bool json_read_string(json_reader *r, char *text, size_t size); /* fails if it does not fit */
 bool json_read_integer(json_reader *r, int64_t *value);
 
-/* The shortest decimal text that reads back as the same double; `text` holds 32 bytes. */
-void json_format_number(char *text, double value);
-
 #endif

@@ -2,6 +2,7 @@
 
 #include "core/memory.h"
 
+#include <errno.h>
 #include <libgen.h>
 #include <pthread.h>
 #include <stdio.h>
@@ -93,7 +94,7 @@ static bool is_ours(const char *path) {
 
 /* ----------------------------------------------------------------------------------- purposes */
 
-enum { SAFETENSORS_LENGTH = 8, BEGINNING = 512 };
+enum { SAFETENSORS_LENGTH = 8, BEGINNING = 512, MARKED = 2048 };
 
 /* What smallworld's files begin with. Those in safetensors name their kind in the header. */
 static const struct {
@@ -138,6 +139,19 @@ static bool check_purpose(const char *path, const char *temporary, error *err) {
     if (!there || (ours && strcmp(there, ours) == 0)) return true;
     return error_set(err, "%s: it holds %s, which would be lost; expected another file to write",
                      path, there);
+}
+
+bool overwrite_check_mark(const char *path, const char *mark, const char *whose,
+                          const char *way_out, error *err) {
+    char bytes[MARKED];
+    FILE *in = fopen(path, "rbe");
+    if (!in) return errno == ENOENT || errno == ENOTDIR || error_system(err, "open", path);
+    const size_t size = fread(bytes, 1, MARKED, in);
+    fclose(in);
+    const bool ours = memmem(bytes, size, mark, strlen(mark)) != NULL;
+    if (ours) overwrite_release(path);
+    return ours ||
+           error_set(err, "%s: not written by %s, and left as it is; %s", path, whose, way_out);
 }
 
 /* -------------------------------------------------------------------------------------- rules */

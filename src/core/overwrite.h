@@ -19,6 +19,11 @@ void overwrite_note_folder(int folder);
 /* Lets this process replace a file that it has written, or looked into for that purpose. */
 void overwrite_release(const char *path);
 
+/* Refuses a file that is there, unless `mark`, which `whose` command writes, is among its first
+ * bytes; this process may then replace it. `way_out` ends the message. */
+bool overwrite_check_mark(const char *path, const char *mark, const char *whose,
+                          const char *way_out, error *err);
+
 /* Whether `path` may be replaced by the file `temporary`; NULL where nothing is written yet. */
 bool overwrite_allowed(const char *path, const char *temporary, error *err);
 

@@ -2,6 +2,7 @@
 
 #include "core/json.h"
 #include "core/memory.h"
+#include "core/number.h"
 
 #include <fcntl.h>
 #include <stdio.h>
@@ -311,7 +312,7 @@ void metadata_add(metadata *entries, int *count, const char *key, const char *va
 
 void metadata_add_number(metadata *entries, int *count, const char *key, double value) {
     char text[32];
-    json_format_number(text, value);
+    number_format(text, value);
     metadata_add(entries, count, key, text);
 }
 

@@ -1,6 +1,7 @@
 #include "data/corpus.h"
 
 #include "core/file.h"
+#include "core/log.h"
 #include "core/memory.h"
 #include "core/utf8.h"
 #include "data/looks.h"
@@ -44,6 +45,8 @@ typedef struct reading {
     uint64_t limit;        /* bytes of that; the last document may pass it */
     const char *folder;    /* of the spool */
     FILE *spool;
+    const char *root; /* a folder with a folder for each class, or NULL */
+    size_t beside;    /* files beside these folders, which are left out */
 } reading;
 
 static bool spool_failed(const reading *r, error *err) {
@@ -123,11 +126,45 @@ static void sort_names(corpus *c) {
     }
 }
 
+static int compare_numbers(const void *a, const void *b) {
+    const int32_t x = *(const int32_t *)a, y = *(const int32_t *)b;
+    return (x > y) - (x < y);
+}
+
+/* Makes integers names, so that -1 is a label like others. */
+static bool name_integers(corpus *c, error *err) {
+    int32_t number[CORPUS_MAX_NAMES];
+    for (size_t i = 0; i < c->count; i++) {
+        const document *d = &c->documents[i];
+        int at = 0;
+        if (d->raw || d->label == LABEL_NONE) continue;
+        while (at < c->name_count && number[at] != d->label) at++;
+        if (at == CORPUS_MAX_NAMES) {
+            return error_set(err, "more than %d different labels, one of them -1",
+                             CORPUS_MAX_NAMES);
+        }
+        if (at == c->name_count) number[c->name_count++] = d->label;
+    }
+    qsort(number, (size_t)c->name_count, sizeof *number, compare_numbers);
+    c->names = mem_alloc((size_t)c->name_count, sizeof *c->names);
+    for (int k = 0; k < c->name_count; k++) {
+        c->names[k] = mem_format("%d", number[k] == LABEL_MINUS_ONE ? -1 : number[k]);
+    }
+    for (size_t i = 0; i < c->count; i++) {
+        document *d = &c->documents[i];
+        if (d->raw || d->label == LABEL_NONE) continue;
+        int at = 0;
+        while (number[at] != d->label) at++;
+        d->label = at;
+    }
+    return true;
+}
+
 /* Adds the document on one line. Changes the line. */
 static bool add_line(reading *r, const char *path, uint64_t number, uint8_t *line, size_t length,
-                     error *err) {
+                     bool is_row, error *err) {
     parsed_line p;
-    if (!document_parse(&r->labels, path, number, line, length, &p, err)) return false;
+    if (!document_parse(&r->labels, path, number, line, length, is_row, &p, err)) return false;
     if (r->left_out && store_use_of(r->left_out, p.hash) != STORE_LEFT_OUT) return true;
     const size_t text = corpus_clean(p.text, p.length, &r->options);
     *append(r->corpus, &r->capacity) = (document){.offset = r->corpus->size,
@@ -150,8 +187,8 @@ static bool read_documents(reading *r, source *s, error *err) {
     bool read;
     for (; (read = lines_next(&l, err)) && l.text && r->corpus->size < r->limit; l.number++) {
         skip_mark(&l);
-        if (l.number == 1 && table_is_header(l.text, l.length)) continue;
-        read = add_line(r, source_name(s), l.number, l.text, l.length, err);
+        if (l.length == 0) continue;
+        read = add_line(r, source_name(s), l.number, l.text, l.length, false, err);
         if (!read) break;
     }
     free(l.buffer);
@@ -166,7 +203,7 @@ typedef struct table_place {
 
 static bool add_row(void *data, uint64_t row, uint8_t *line, size_t length, error *err) {
     const table_place *at = data;
-    return add_line(at->reading, at->path, row, line, length, err);
+    return add_line(at->reading, at->path, row, line, length, true, err);
 }
 
 static bool read_table(reading *r, source *s, table_kind kind, error *err) {
@@ -195,20 +232,23 @@ static bool read_raw(reading *r, source *s, error *err) {
     return read;
 }
 
-/* The name of the folder that a file lies in, or "-1" if that stands for no class. */
+/* The name of the folder that a file lies in, or "" if that stands for no class. */
 static char *class_of(const char *path) {
     const char *end = strrchr(path, '/'), *begin = end;
-    if (!end) return mem_string("-1");
+    if (!end) return mem_string("");
     while (begin > path && begin[-1] != '/') begin--;
     char *name = mem_format("%.*s", (int)(end - begin), begin);
-    if (strcmp(name, "unsup") != 0 && strcmp(name, "unlabeled") != 0) return name;
-    free(name);
-    return mem_string("-1");
+    if (strcmp(name, "unsup") == 0 || strcmp(name, "unlabeled") == 0) *name = '\0';
+    return name;
 }
 
 /* Reads a whole file as one document, whose class its folder names. */
 static bool read_classed(reading *r, source *s, const char *path, error *err) {
     char *class = class_of(path);
+    if (strchr(class, '\t')) {
+        free(class);
+        return error_set(err, "%s: expected a folder's name without tabs as class", path);
+    }
     const size_t label = strlen(class);
     size_t capacity = 0, length = label + 1, count = 0;
     uint8_t *line = mem_grow(NULL, &capacity, length + SOURCE_CHUNK, 1);
@@ -226,18 +266,27 @@ static bool read_classed(reading *r, source *s, const char *path, error *err) {
     for (size_t i = label + 1; i < length; i++) {
         if (line[i] == '\n') line[i] = ' ';
     }
-    read = read && add_line(r, path, 1, line, length, err);
+    read = read && add_line(r, path, 1, line, length, true, err);
     free(line);
     free(class);
     return read;
 }
 
+static bool is_beside_classes(const reading *r, const char *path) {
+    const size_t root = r->root ? strlen(r->root) : 0;
+    return r->root && strncmp(path, r->root, root) == 0 && !strchr(path + root + 1, '/');
+}
+
 static bool read_file(void *reading_, const char *path, error *err) {
     reading *r = reading_;
     const uint64_t before = r->corpus->size;
+    const table_kind table = table_kind_of(path, &r->options);
+    if (!table && !paths_is_lines(path) && is_beside_classes(r, path)) {
+        r->beside++;
+        return true;
+    }
     source *s = source_open(path, NULL, err);
     if (!s) return false;
-    const table_kind table = table_kind_of(path);
     const bool documents =
         strcmp(path, "-") == 0 ? source_begins_with_label(s) : paths_is_lines(path);
     bool read = table                      ? read_table(r, s, table, err)
@@ -268,13 +317,23 @@ static corpus *reading_end(reading *r, bool read, error *err) {
     }
     c->documents = mem_resize(c->documents, c->count, sizeof(document));
     sort_names(c);
-    return c;
+    if (!r->labels.minus_one || name_integers(c, err)) return c;
+    corpus_free(c);
+    return NULL;
 }
 
 corpus *corpus_read(char *const *files, int count, const corpus_options *options, error *err) {
     reading r;
     reading_begin(&r, options);
-    const bool read = spool_begin(&r, err) && paths_each(files, count, read_file, &r, err);
+    bool read = spool_begin(&r, err);
+    for (int i = 0; read && i < count; i++) {
+        r.root = options->class_folders && paths_has_folders(files[i]) ? files[i] : NULL;
+        r.beside = 0;
+        read = paths_each(files + i, 1, read_file, &r, err);
+        if (r.beside == 0) continue;
+        log_line("%s: left out what lies beside its folders of classes, files: %zu", files[i],
+                 r.beside);
+    }
     return reading_end(&r, read, err);
 }
 
@@ -303,7 +362,7 @@ static bool add_next_line(corpus_lines *l, reading *r, error *err) {
     l->line = mem_grow(l->line, &l->capacity, from->length + 4, 1);
     memcpy(l->line, "-1\t", 3);
     memcpy(l->line + 3, from->text, from->length);
-    return add_line(r, source_name(l->source), from->number, l->line, from->length + 3, err);
+    return add_line(r, source_name(l->source), from->number, l->line, from->length + 3, false, err);
 }
 
 corpus *corpus_next_lines(corpus_lines *l, bool all, error *err) {
@@ -402,24 +461,48 @@ static uint64_t *ordered_hashes(const corpus *c) {
     return hashes;
 }
 
+/* Whether each document occurs in another corpus: [documents], which the caller frees. */
+static bool *find_shared(const corpus *c, const corpus *other) {
+    uint64_t *hashes = ordered_hashes(other);
+    bool *shared = mem_alloc(c->count + 1, sizeof *shared);
+    for (size_t i = 0; i < c->count; i++) {
+        shared[i] = bsearch(&c->documents[i].hash, hashes, other->count, sizeof *hashes,
+                            compare_hashes) != NULL;
+    }
+    free(hashes);
+    return shared;
+}
+
+size_t corpus_shared(const corpus *c, const corpus *other) {
+    bool *shared = find_shared(c, other);
+    size_t count = 0;
+    for (size_t i = 0; i < c->count; i++) count += shared[i];
+    free(shared);
+    return count;
+}
+
+size_t corpus_drop(corpus *c, const corpus *other) {
+    bool *shared = find_shared(c, other);
+    size_t kept = 0, before = c->count;
+    for (size_t i = 0; i < before; i++) {
+        if (shared[i]) {
+            c->size -= c->documents[i].length;
+        } else {
+            c->documents[kept++] = c->documents[i];
+        }
+    }
+    c->count = kept;
+    free(shared);
+    return before - kept;
+}
+
 int64_t corpus_exclude(corpus *c, char *const *files, int count, const corpus_options *options,
                        error *err) {
     corpus *other = corpus_read(files, count, options, err);
     if (!other) return -1;
-    uint64_t *hashes = ordered_hashes(other);
-    size_t kept = 0, before = c->count;
-    for (size_t i = 0; i < before; i++) {
-        document d = c->documents[i];
-        if (bsearch(&d.hash, hashes, other->count, sizeof *hashes, compare_hashes)) {
-            c->size -= d.length;
-        } else {
-            c->documents[kept++] = d;
-        }
-    }
-    c->count = kept;
-    free(hashes);
+    const size_t dropped = corpus_drop(c, other);
     corpus_free(other);
-    return (int64_t)(before - kept);
+    return (int64_t)dropped;
 }
 
 /* The number of bytes at the end of a document that move to the new corpus: some of a raw text, all

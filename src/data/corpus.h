@@ -85,6 +85,10 @@ corpus *corpus_read_left_out(const corpus *c, uint64_t limit, error *err);
 uint64_t corpus_documents(const corpus *c);
 uint64_t corpus_excluded(const corpus *c);
 
+/* The number of documents whose text occurs in another corpus; corpus_drop drops them. */
+size_t corpus_shared(const corpus *c, const corpus *other);
+size_t corpus_drop(corpus *c, const corpus *other);
+
 /* Drops the documents whose text occurs in `files`, which are read like a corpus. Returns the
  * number of dropped documents, or -1 on failure. */
 int64_t corpus_exclude(corpus *c, char *const *files, int count, const corpus_options *options,

@@ -96,6 +96,17 @@ static bool parse_label(const uint8_t *text, size_t length, int32_t *label) {
     return length > sign && value == *label;
 }
 
+/* The length of a label without the zeros of 5.0, as which pandas writes 5 where some are missing.
+ */
+static size_t trim_number(const uint8_t *label, size_t length) {
+    const uint8_t *at = label, *end = label + length;
+    while (at < end && ((*at >= '0' && *at <= '9') || *at == '-')) at++;
+    const uint8_t *point = at;
+    if (point == label || point == end || *point != '.') return length;
+    for (at++; at < end && *at == '0'; at++) continue;
+    return at == end ? (size_t)(point - label) : length;
+}
+
 /* The first few bytes as text for a message. */
 static const char *shown(const uint8_t *bytes, size_t length, char *text, size_t size) {
     size_t i = 0;
@@ -130,11 +141,20 @@ static int32_t number_name(labels *l, const uint8_t *text, size_t length) {
 
 /* Reads a label. The first labelled document decides whether labels are names or integers. */
 static bool read_label(labels *l, const char *path, uint64_t number, const uint8_t *text,
-                       size_t length, int32_t *label, error *err) {
+                       size_t length, bool is_row, int32_t *label, error *err) {
     char got[24];
+    length = trim_number(text, length);
     bool integer = parse_label(text, length, label), name = is_name(text, length);
-    if (integer && *label == -1) return true;
+    if (is_row ? length == 0 : integer && *label == LABEL_NONE) {
+        *label = LABEL_NONE;
+        return true;
+    }
     bool names = l->known ? l->names != NULL : name;
+    if (is_row && *label == LABEL_MINUS_ONE) integer = false;
+    if (integer && *label == -1 && !names) {
+        l->minus_one = true;
+        *label = LABEL_MINUS_ONE;
+    }
     l->known = true;
     if (names && name) {
         *label = number_name(l, text, length);
@@ -158,14 +178,14 @@ void labels_free(labels *l) {
 }
 
 bool document_parse(labels *l, const char *path, uint64_t number, uint8_t *line, size_t length,
-                    parsed_line *parsed, error *err) {
+                    bool is_row, parsed_line *parsed, error *err) {
     uint8_t *tab = memchr(line, '\t', length);
     if (!tab) {
         return error_set(err, "%s:%" PRIu64 ": expected LABEL<TAB>TEXT, found no tab", path,
                          number);
     }
     const size_t label = (size_t)(tab - line);
-    if (!read_label(l, path, number, line, label, &parsed->label, err)) return false;
+    if (!read_label(l, path, number, line, label, is_row, &parsed->label, err)) return false;
     parsed->text = tab + 1;
     parsed->length = length - label - 1;
     parsed->hash = document_hash(parsed->text, parsed->length);

@@ -22,8 +22,13 @@ typedef struct corpus_options {
 typedef struct labels {
     char **names; /* [count] in the order of first occurrence; NULL where labels are integers */
     int count;
-    bool known; /* whether a document had a label */
+    bool known;     /* whether a document had a label */
+    bool minus_one; /* whether a table had the label -1, which is LABEL_MINUS_ONE until names are
+                       made of its integers */
 } labels;
+
+/* A label of no document; and, while a corpus is read, the label -1 of a table. */
+enum { LABEL_NONE = -1, LABEL_MINUS_ONE = INT32_MIN };
 
 void labels_free(labels *l);
 
@@ -35,9 +40,10 @@ typedef struct parsed_line {
     uint64_t hash;
 } parsed_line;
 
-/* Reads line number `number` of a file. The error names file and line. */
+/* Reads line number `number` of a file. The label of a table's row is none if it is empty, that of
+ * other lines if it is -1. The error names file and line. */
 bool document_parse(labels *l, const char *path, uint64_t number, uint8_t *line, size_t length,
-                    parsed_line *parsed, error *err);
+                    bool is_row, parsed_line *parsed, error *err);
 
 /* Cleans a document's text in place, for its place between "\n " and " ": decodes entities if asked
  * to, and makes line breaks spaces. Returns the new length, which is at most the old one. */

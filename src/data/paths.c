@@ -103,6 +103,18 @@ bool paths_each(char *const *paths, int count, paths_visit *visit, void *data, e
     return true;
 }
 
+bool paths_has_folders(const char *path) {
+    DIR *folder = file_is_folder(path) ? opendir(path) : NULL;
+    bool found = false;
+    for (struct dirent *entry; folder && !found && (entry = readdir(folder));) {
+        char *name = mem_format("%s/%s", path, entry->d_name);
+        found = is_shown(entry) && file_is_folder(name);
+        free(name);
+    }
+    if (folder) closedir(folder);
+    return found;
+}
+
 bool paths_is_lines(const char *path) {
     return file_ends_in(path, ".tsv") || file_ends_in(path, ".tsv.gz") ||
            file_ends_in(path, ".tsv.xz");

@@ -11,6 +11,9 @@ typedef bool paths_visit(void *data, const char *path, error *err);
 /* Visits each file in order, until a visit fails. Refuses folders and lists without files. */
 bool paths_each(char *const *paths, int count, paths_visit *visit, void *data, error *err);
 
+/* Whether a folder has folders in it that are not hidden. */
+bool paths_has_folders(const char *path);
+
 /* The endings of names of files whose lines are documents, for people; and whether a name has one
  * of them. Tables have other endings, see data/table.h. */
 #define PATHS_LINES ".tsv, .tsv.gz or .tsv.xz"

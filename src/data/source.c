@@ -27,7 +27,7 @@ enum {
 
 /* ----------------------------------------------------------------------------------- source
  * A file's bytes, decompressed if it is a gzip of one or more members. What follows the last member
- * must be another one: padding and other trailing bytes are refused, as damage would be. */
+ * must be zeros, as gzip itself allows: other trailing bytes are refused, as damage would be. */
 
 struct source {
     const char *path;   /* "-" for standard input */
@@ -307,6 +307,11 @@ static bool next_member(source *s, error *err) {
     if (s->raw && !skip_trailer(s, err)) return false;
     s->raw = false;
     if (s->z.avail_in == 0 && !refill(s, err)) return false;
+    while (s->z.avail_in > 0 && *s->z.next_in == 0) { /* padding, as of tapes */
+        s->z.next_in++;
+        s->z.avail_in--;
+        if (s->z.avail_in == 0 && !refill(s, err)) return false;
+    }
     s->end = s->z.avail_in == 0;
     if (s->end) return true;
     if (!at_magic(s)) {
@@ -479,14 +484,21 @@ bool source_waits(const source *s) {
 }
 
 bool lines_waiting(const lines *l) {
-    return memchr(l->buffer + l->begin, '\n', l->end - l->begin) != NULL;
+    return memchr(l->buffer + l->begin, l->mark, l->end - l->begin) != NULL;
+}
+
+/* What ends lines of a text: CR where there is no LF, and a tab, as of a document, after a CR. */
+static uint8_t line_mark(const uint8_t *text, size_t size) {
+    const uint8_t *cr = memchr(text, '\r', size);
+    const bool old = cr && !memchr(text, '\n', size) && memchr(cr, '\t', size - (size_t)(cr - text));
+    return old ? '\r' : '\n';
 }
 
 bool lines_next(lines *l, error *err) {
     for (size_t scanned = 0;;) {
         size_t left = l->end - l->begin;
         uint8_t *start = l->buffer ? l->buffer + l->begin : NULL; /* NULL before the first read */
-        uint8_t *newline = left > scanned ? memchr(start + scanned, '\n', left - scanned) : NULL;
+        uint8_t *newline = left > scanned ? memchr(start + scanned, l->mark, left - scanned) : NULL;
         if (newline) {
             l->text = start;
             l->length = (size_t)(newline - start);
@@ -503,6 +515,7 @@ bool lines_next(lines *l, error *err) {
         l->buffer = mem_grow(l->buffer, &l->capacity, left + SOURCE_CHUNK, 1);
         size_t room = l->capacity - left, count = 0;
         if (!source_read(l->source, l->buffer + left, room, &count, err)) return false;
+        if (!l->mark) l->mark = line_mark(l->buffer, count);
         scanned = left;
         l->begin = 0;
         l->end = left + count;

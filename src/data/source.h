@@ -77,6 +77,7 @@ typedef struct lines {
     uint8_t *text;               /* the current line without its end; NULL after the last line */
     size_t length;
     uint64_t number; /* the current line's number, from 1; the caller advances it */
+    uint8_t mark;    /* what ends a line: LF, or CR in documents of old programs; 0 at first */
     uint64_t taken;  /* bytes of content up to the current line's end */
 } lines;
 

@@ -105,16 +105,9 @@ static bool scan_documents(scan *c, source *s, error *err) {
     for (; (read = lines_next(&l, err)) && l.text; l.number++) {
         const uint64_t from = l.number == 1 ? 0 : c->file->content;
         const size_t mark = l.number == 1 ? utf8_mark_length(l.text, l.length) : 0;
-        if (l.number == 1 && table_is_header(l.text + mark, l.length - mark)) {
-            read = error_set(err,
-                             "%s:1: a row of column names; with data.window remove it, e.g. by "
-                             "tail -n +2",
-                             source_name(s));
-            break;
-        }
         parsed_line p;
-        read = document_parse(&kinds, source_name(s), l.number, l.text + mark, l.length - mark, &p,
-                              err);
+        read = document_parse(&kinds, source_name(s), l.number, l.text + mark, l.length - mark,
+                              false, &p, err);
         if (!read) break;
         scan_line(c, s, &p, from + mark);
         take_place(c, s);
@@ -176,7 +169,7 @@ static void thin_places(scan *c) {
 
 static bool scan_file(scan *c, error *err) {
     stored_file *f = c->file;
-    if (table_kind_of(f->path)) {
+    if (table_kind_of(f->path, &c->store->options)) {
         return error_set(err, "%s: with data.window, expected text or " PATHS_LINES ", not a table",
                          f->path);
     }

@@ -1,6 +1,7 @@
 #include "data/table.h"
 
 #include "core/file.h"
+#include "core/log.h"
 #include "core/memory.h"
 #include "core/utf8.h"
 
@@ -10,14 +11,17 @@
 #include <stdlib.h>
 #include <string.h>
 #include <strings.h>
+#include <sys/stat.h>
+
+enum { NAMES = 13 };
 
 /* What columns are usually called, the likeliest first. */
-static const char *const text_names[] = {"text",    "reviewtext", "review", "sentence", "content",
-                                         "comment", "document",   "body",   "message",  "tweet"};
-static const char *const label_names[] = {"label",    "class",   "sentiment", "category", "target",
-                                          "polarity", "overall", "rating",    "stars",    "score"};
-
-enum { NAMES = sizeof text_names / sizeof text_names[0] };
+static const char *const text_names[NAMES] = {
+    "text", "reviewtext", "review", "sentence", "content",     "comment", "document",
+    "body", "message",    "tweet",  "texts",    "review_text", "phrase"};
+static const char *const label_names[NAMES] = {
+    "label",  "class", "sentiment", "category", "target",  "polarity", "overall",
+    "rating", "stars", "score",     "labels",   "emotion", "y"};
 
 /* How usual a name is among `names`: 0 is the most usual one, NAMES is none of them. */
 static int rank_of(const char *const names[NAMES], const void *name, size_t length) {
@@ -27,28 +31,88 @@ static int rank_of(const char *const names[NAMES], const void *name, size_t leng
     return NAMES;
 }
 
+static bool is_named(const char *column) {
+    return column && *column;
+}
+
 /* The same, where a column may have been named. */
 static int rank_column(const char *named, const char *const names[NAMES], const void *name,
                        size_t length) {
-    if (!named || !*named) return rank_of(names, name, length);
+    if (!is_named(named)) return rank_of(names, name, length);
     return strlen(named) == length && strncasecmp(name, named, length) == 0 ? 0 : NAMES;
 }
 
-bool table_is_header(const uint8_t *line, size_t length) {
-    const uint8_t *tab = memchr(line, '\t', length);
-    if (!tab) return false;
-    const size_t label = (size_t)(tab - line);
-    return rank_of(label_names, line, label) < NAMES &&
-           rank_of(text_names, tab + 1, length - label - 1) < NAMES;
+/* Whether a field may be a column's name, and no label nor text: without blanks, and no number. */
+static bool may_be_name(const uint8_t *field, size_t length) {
+    bool has_letter = false;
+    for (size_t i = 0; i < length; i++) {
+        if (field[i] <= ' ') return false;
+        has_letter |= field[i] > '9';
+    }
+    return has_letter && length <= 40;
 }
 
-table_kind table_kind_of(const char *path) {
+/* Whether a .tsv's first line names columns, and is no document: if it has the column that is named
+ * to us; or nothing but names, one of them usual, unless others are named to us. */
+static bool is_header(const uint8_t *line, size_t length, const corpus_options *options) {
+    const char *text = options->text_column, *label = options->label_column;
+    const bool named = is_named(text) || is_named(label);
+    bool names = true, known = named, found = false;
+    const uint8_t *end = line + length;
+    if (!memchr(line, '\t', length)) return false;
+    for (const uint8_t *field = line, *tab; field <= end; field = tab + 1) {
+        tab = memchr(field, '\t', (size_t)(end - field));
+        if (!tab) tab = end;
+        size_t size = (size_t)(tab - field);
+        if (size >= 2 && field[0] == '"' && tab[-1] == '"') field++, size -= 2;
+        const bool has_text = rank_column(text, text_names, field, size) < NAMES;
+        const bool has_label = rank_column(label, label_names, field, size) < NAMES;
+        names = names && may_be_name(field, size);
+        known = known || has_text || has_label;
+        found = found || (is_named(text) && has_text) || (is_named(label) && has_label);
+    }
+    return found || (names && known);
+}
+
+static const cJSON *find_member(const cJSON *object, const char *named,
+                                const char *const names[NAMES]);
+
+/* Whether a .json's first line is an object with a text. */
+static bool is_object(const uint8_t *line, size_t length, const corpus_options *options) {
+    cJSON *object = cJSON_ParseWithLength((const char *)line, length);
+    const bool found = cJSON_IsObject(object) &&
+                       cJSON_IsString(find_member(object, options->text_column, text_names));
+    cJSON_Delete(object);
+    return found;
+}
+
+/* Whether `decide` takes the first line of a file, which must be a regular one, as a pipe can be
+ * read but once. */
+static bool first_line(const char *path, const corpus_options *options,
+                       bool (*decide)(const uint8_t *, size_t, const corpus_options *)) {
+    struct stat status;
+    error ignored;
+    if (stat(path, &status) != 0 || !S_ISREG(status.st_mode)) return false;
+    source *s = source_open(path, NULL, &ignored);
+    lines l = {.source = s, .number = 1};
+    bool decided = false;
+    if (s && lines_next(&l, &ignored) && l.text) {
+        const size_t mark = utf8_mark_length(l.text, l.length);
+        decided = decide(l.text + mark, l.length - mark, options);
+    }
+    free(l.buffer);
+    source_close(s);
+    return decided;
+}
+
+table_kind table_kind_of(const char *path, const corpus_options *options) {
     const bool packed = file_ends_in(path, ".gz") || file_ends_in(path, ".xz");
     char *name = mem_format("%.*s", (int)strlen(path) - (packed ? 3 : 0), path);
     table_kind kind = NO_TABLE;
     if (file_ends_in(name, ".csv")) kind = CSV_TABLE;
+    if (file_ends_in(name, ".tsv") && first_line(path, options, is_header)) kind = CSV_TABLE;
     if (file_ends_in(name, ".jsonl") || file_ends_in(name, ".ndjson")) kind = JSON_TABLE;
-    if (packed && file_ends_in(name, ".json")) kind = JSON_TABLE;
+    if (file_ends_in(name, ".json") && first_line(path, options, is_object)) kind = JSON_TABLE;
     if (file_ends_in(name, ".ft.txt") || file_ends_in(name, ".fasttext")) kind = FASTTEXT_TABLE;
     free(name);
     return kind;
@@ -73,11 +137,14 @@ typedef struct table {
     table_take *take;
     void *data;
     error *err;
-    bytes label, text, line; /* of this row; line: both, for `take` */
-    uint64_t row;            /* from 1 */
+    bytes label, text, line;                /* of this row; line: both, for `take` */
+    uint64_t row;                           /* from 1 */
+    uint64_t taken, skipped, first_skipped; /* rows; skipped: without a text */
     bool failed;
 
     /* A CSV's. */
+    char separator;
+    uint32_t last;       /* its last bytes */
     int column, columns; /* the next one of this row; and how many the header has */
     int label_column, text_column, label_rank, text_rank;
     bytes names;   /* of the columns, for a message */
@@ -90,30 +157,18 @@ static void refuse(table *t, const char *what) {
     error_set(t->err, "%s:%" PRIu64 ": %s", source_name(t->source), t->row, what);
 }
 
-/* pandas writes whole numbers as 5.0 where some are missing. */
-static void trim_number(bytes *label) {
-    const uint8_t *at = label->at, *end = at + label->size;
-    while (at < end && ((*at >= '0' && *at <= '9') || *at == '-')) at++;
-    const uint8_t *point = at;
-    if (point == label->at || point == end || *point != '.') return;
-    for (at++; at < end && *at == '0'; at++) continue;
-    if (at == end) label->size = (size_t)(point - label->at);
-}
-
-/* Hands the row on. An empty label means that there is none. */
+/* Hands the row on. */
 static void finish_row(table *t) {
     bytes *label = &t->label;
     if (t->failed) return;
     while (label->size > 0 && label->at[label->size - 1] == ' ') label->size--;
-    trim_number(label);
-    if (label->size == 0) set_bytes(label, "-1", 2);
-    if (memchr(label->at, '\t', label->size)) {
+    if (label->size > 0 && memchr(label->at, '\t', label->size)) {
         refuse(t, "expected a label without tabs");
         return;
     }
     const size_t length = label->size + 1 + t->text.size;
     t->line.at = mem_grow(t->line.at, &t->line.capacity, length + 1, 1);
-    memcpy(t->line.at, label->at, label->size);
+    if (label->size > 0) memcpy(t->line.at, label->at, label->size);
     t->line.at[label->size] = '\t';
     /* The text as a line holds it, so that equal texts are equal. */
     for (size_t i = 0; i < t->text.size; i++) {
@@ -121,6 +176,7 @@ static void finish_row(table *t) {
         t->line.at[label->size + 1 + i] = byte == '\n' || byte == '\r' ? ' ' : byte;
     }
     t->failed = !t->take(t->data, t->row, t->line.at, length, t->err);
+    t->taken++;
 }
 
 /* -------------------------------------------------------------------------------------- CSV */
@@ -152,11 +208,27 @@ static void take_field(void *field, size_t length, void *data) {
 /* What the header should have named, or NULL. */
 static const char *missing_column(const table *t) {
     const corpus_options *o = t->options;
-    const bool named = o->text_column && *o->text_column;
     if (t->text_rank == NAMES) {
-        return named ? o->text_column : "text, review, sentence, content or the like";
+        return is_named(o->text_column) ? o->text_column
+                                        : "text, review, sentence, content or the like";
     }
-    return o->label_column && *o->label_column && t->label_rank == NAMES ? o->label_column : NULL;
+    return is_named(o->label_column) && t->label_rank == NAMES ? o->label_column : NULL;
+}
+
+/* Ends the header. */
+static void end_of_names(table *t) {
+    const char *wanted = missing_column(t), *names = t->names.size ? (char *)t->names.at : "none";
+    char what[320];
+    t->columns = t->column;
+    if (wanted) {
+        snprintf(what, sizeof what,
+                 "expected the names of columns, one of them %.60s, found %.200s", wanted, names);
+        refuse(t, what);
+    } else if (t->label_rank == NAMES && t->columns > 1) {
+        log_line("%s: of its columns, %.200s, none is called label, class, sentiment or the like: "
+                 "its texts have no labels, unless --label-column names theirs",
+                 source_name(t->source), names);
+    }
 }
 
 static void end_of_row(int end, void *data) {
@@ -164,14 +236,7 @@ static void end_of_row(int end, void *data) {
     char what[320];
     (void)end;
     if (t->row == 1) {
-        const char *wanted = missing_column(t);
-        t->columns = t->column;
-        if (wanted) {
-            snprintf(what, sizeof what,
-                     "expected the names of columns, one of them %.60s, found %.200s", wanted,
-                     t->names.size ? (const char *)t->names.at : "none");
-            refuse(t, what);
-        }
+        end_of_names(t);
     } else if (t->column != t->columns) {
         snprintf(what, sizeof what, "expected %d columns as in the first row, found %d", t->columns,
                  t->column);
@@ -185,40 +250,69 @@ static void end_of_row(int end, void *data) {
     t->label.size = t->text.size = 0;
 }
 
-/* Whether the header has semicolons and no commas. */
-static bool has_semicolons(const uint8_t *text, size_t size) {
-    const uint8_t *end = memchr(text, '\n', size);
-    if (end) size = (size_t)(end - text);
-    return memchr(text, ';', size) && !memchr(text, ',', size);
+/* Chooses the separator by the first line: Excel's "sep=;", or the commonest of the three. Returns
+ * the bytes to leave out. */
+static size_t find_separator(table *t, const uint8_t *text, size_t size) {
+    static const char separators[] = ",;\t";
+    const size_t mark = utf8_mark_length(text, size);
+    size_t count[3] = {0}, end = mark, most = 0;
+    for (; end < size && text[end] != '\n' && text[end] != '\r'; end++) {
+        for (int k = 0; k < 3; k++) count[k] += text[end] == (uint8_t)separators[k];
+    }
+    if (end - mark == 5 && strncasecmp((const char *)text + mark, "sep=", 4) == 0) {
+        t->separator = (char)text[end - 1];
+        return end;
+    }
+    for (size_t k = 1; k < 3; k++) {
+        if (count[k] > count[most]) most = k;
+    }
+    t->separator = separators[most];
+    return mark;
+}
+
+/* Kaggle's tables with tabs have \" for a quote inside of quotes, as which libcsv reads it but
+ * before the closing one. Doubles the quote there. `out` has room for one and a half times as
+ * much. */
+static size_t mend_quotes(table *t, const uint8_t *in, size_t size, uint8_t *out) {
+    const uint32_t escaped = '\\' << 16 | '"' << 8 | '"';
+    size_t count = 0;
+    for (size_t i = 0; i < size; i++) {
+        const bool ends = in[i] == '\t' || in[i] == '\n' || in[i] == '\r';
+        if (ends && t->separator == '\t' && (t->last & 0xFFFFFF) == escaped) out[count++] = '"';
+        out[count++] = in[i];
+        t->last = t->last << 8 | in[i];
+    }
+    return count;
 }
 
 static bool read_csv(table *t, error *err) {
     struct csv_parser parser;
-    if (csv_init(&parser, CSV_STRICT | CSV_STRICT_FINI) != 0) {
+    if (csv_init(&parser, 0) != 0) {
         return error_set(err, "%s: cannot start to read it as CSV", source_name(t->source));
     }
-    uint8_t *chunk = mem_alloc(SOURCE_CHUNK, 1);
+    uint8_t *chunk = mem_alloc(SOURCE_CHUNK, 1), *mended = mem_alloc(SOURCE_CHUNK, 2);
     size_t count = 0;
-    bool read, first = true, parsed = true;
+    bool read, parsed = true;
     t->row = 1;
     t->label_column = t->text_column = -1;
     t->label_rank = t->text_rank = NAMES;
     while ((read = source_read(t->source, chunk, SOURCE_CHUNK, &count, err)) && count > 0) {
-        const size_t skip = first ? utf8_mark_length(chunk, count) : 0;
-        if (first && has_semicolons(chunk + skip, count - skip)) csv_set_delim(&parser, ';');
-        first = false;
-        parsed = csv_parse(&parser, chunk + skip, count - skip, take_field, end_of_row, t) ==
-                 count - skip;
+        const size_t skip = t->separator ? 0 : find_separator(t, chunk, count);
+        csv_set_delim(&parser, (unsigned char)t->separator);
+        const size_t size = mend_quotes(t, chunk + skip, count - skip, mended);
+        parsed = csv_parse(&parser, mended, size, take_field, end_of_row, t) == size;
         t->unread += count;
         if (t->unread > SOURCE_LONGEST)
             refuse(t, "a row of more than 64 MiB; is a quote left open?");
         if (!parsed || t->failed) break;
     }
     if (read && parsed && !t->failed) {
+        csv_set_opts(&parser, CSV_STRICT | CSV_STRICT_FINI); /* an open quote is found at the end */
         parsed = csv_fini(&parser, take_field, end_of_row, t) == 0;
     }
-    if (read && !parsed) refuse(t, "expected a closing quote, then a comma or the row's end");
+    if (read && !parsed) refuse(t, "expected a closing quote");
     csv_free(&parser);
+    free(mended);
     free(chunk);
     return read && !t->failed;
 }
@@ -254,6 +348,14 @@ static void set_label(table *t, const cJSON *label) {
     }
 }
 
+static void refuse_text(table *t) {
+    const char *named = t->options->text_column;
+    char what[128];
+    snprintf(what, sizeof what, "expected a string %.60s",
+             is_named(named) ? named : "text, review, reviewText, sentence, content or the like");
+    refuse(t, what);
+}
+
 static void take_object(table *t, const cJSON *object) {
     if (!cJSON_IsObject(object)) {
         refuse(t, "expected a JSON object");
@@ -263,15 +365,15 @@ static void take_object(table *t, const cJSON *object) {
     const cJSON *text = find_member(object, o->text_column, text_names);
     const cJSON *label = find_member(object, o->label_column, label_names);
     char what[128];
-    if (!cJSON_IsString(text)) {
-        snprintf(what, sizeof what, "expected a string %.60s",
-                 o->text_column && *o->text_column
-                     ? o->text_column
-                     : "text, review, reviewText, sentence, content or the like");
-        refuse(t, what);
+    if (!text || cJSON_IsNull(text)) {
+        if (t->skipped++ == 0) t->first_skipped = t->row;
         return;
     }
-    if (!label && o->label_column && *o->label_column) {
+    if (!cJSON_IsString(text)) {
+        refuse_text(t);
+        return;
+    }
+    if (!label && is_named(o->label_column)) {
         snprintf(what, sizeof what, "expected a member %.60s", o->label_column);
         refuse(t, what);
         return;
@@ -294,12 +396,35 @@ static bool has_zero(const uint8_t *text, size_t length) {
     return false;
 }
 
-static void take_json(table *t, const uint8_t *text, size_t length) {
+/* The value of \uXXXX if that comes next, else 0. */
+static unsigned escape_at(const uint8_t *at, const uint8_t *end) {
+    char digits[5] = "";
+    if (end - at < 6 || at[0] != '\\' || at[1] != 'u') return 0;
+    memcpy(digits, at + 2, 4);
+    return (unsigned)strtoul(digits, NULL, 16);
+}
+
+/* Makes halves of surrogate pairs, which stand for nothing and which cJSON refuses, U+FFFD. */
+static void mend_surrogates(uint8_t *text, size_t length) {
+    uint8_t *end = text + length;
+    for (uint8_t *at = text; (at = memchr(at, '\\', (size_t)(end - at)));) {
+        const unsigned code = escape_at(at, end),
+                       next = escape_at(at + 6 < end ? at + 6 : end, end);
+        const bool high = code >> 10 == 0xD800 >> 10, low = code >> 10 == 0xDC00 >> 10;
+        const bool pair = high && next >> 10 == 0xDC00 >> 10;
+        if ((high && !pair) || low) memcpy(at + 2, "FFFD", 4);
+        at += pair ? 12 : code ? 6 : 2;
+        if (at >= end) break;
+    }
+}
+
+static void take_json(table *t, uint8_t *text, size_t length) {
     const char *end = NULL, *last = (const char *)text + length;
-    if (has_zero(text, length)) {
-        refuse(t, "expected no \\u0000");
+    if (has_zero(text, length) || memchr(text, '\0', length)) {
+        refuse(t, "expected no zero byte, nor \\u0000");
         return;
     }
+    mend_surrogates(text, length);
     cJSON *object = cJSON_ParseWithLengthOpts((const char *)text, length, &end, false);
     while (object && end < last && strchr(" \t\r\n", *end)) end++;
     if (object && end < last) {
@@ -313,7 +438,7 @@ static void take_json(table *t, const uint8_t *text, size_t length) {
 /* --------------------------------------------------------------------------------- fastText */
 
 /* The text is the line without its label, and without a blank after that, or before the last. */
-static void take_fasttext(table *t, const uint8_t *line, size_t length) {
+static void take_fasttext(table *t, uint8_t *line, size_t length) {
     static const char mark[] = "__label__";
     const size_t skip = sizeof mark - 1;
     size_t begin = 0, end = 0, labels = 0;
@@ -343,7 +468,7 @@ static void take_fasttext(table *t, const uint8_t *line, size_t length) {
     finish_row(t);
 }
 
-static bool read_lines(table *t, void (*take)(table *, const uint8_t *, size_t), error *err) {
+static bool read_lines(table *t, void (*take)(table *, uint8_t *, size_t), error *err) {
     lines l = {.source = t->source, .number = 1};
     bool read = true;
     for (; !t->failed && (read = lines_next(&l, err)) && l.text; l.number++) {
@@ -354,6 +479,15 @@ static bool read_lines(table *t, void (*take)(table *, const uint8_t *, size_t),
         take(t, l.text + skip, l.length - skip);
     }
     free(l.buffer);
+    if (read && !t->failed && t->skipped > 0) {
+        if (t->taken == 0) {
+            t->row = t->first_skipped;
+            refuse_text(t);
+            return false;
+        }
+        log_line("%s: left out %" PRIu64 " rows without a text", source_name(t->source),
+                 t->skipped);
+    }
     return read && !t->failed;
 }
 

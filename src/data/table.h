@@ -1,14 +1,16 @@
 /* Tables of labelled texts as people have them.
  *
- *   .csv             comma- or semicolon-separated values, quoted as in RFC 4180, whose first row
- *                    names the columns. Texts may have several lines
- *   .jsonl, .ndjson  an object on each line; .json.gz and .json.xz too, not .json, of which folders
- *                    of source code are full
+ *   .csv, .tsv       values separated by commas, semicolons or tabs, quoted as in RFC 4180, whose
+ *                    first row names the columns; Excel's line "sep=;" may come before it. Texts
+ *                    may have several lines. A .tsv whose first row names no column is no table:
+ *                    each of its lines is a document, see corpus.h
+ *   .jsonl, .ndjson  an object on each line; .json too if its first line is an object with a text
  *   .ft.txt, .fasttext  fastText's lines, one word of which is __label__NAME
  *
  * each also as .gz or .xz. Unless they are named, the columns of texts and of labels are found by
  * usual names, see table.c; without one of labels, texts have none. A label is a name, a number
- * (5.0 is 5) or a truth value. */
+ * (5.0 is 5) or a truth value; an empty one is none. Objects whose text is missing or null are left
+ * out and counted. */
 #ifndef SMALLWORLD_DATA_TABLE_H
 #define SMALLWORLD_DATA_TABLE_H
 
@@ -17,10 +19,8 @@
 
 typedef enum table_kind { NO_TABLE, CSV_TABLE, JSON_TABLE, FASTTEXT_TABLE } table_kind;
 
-table_kind table_kind_of(const char *path);
-
-/* Whether the columns of a table's first row, LABEL<TAB>TEXT, are named and not a document. */
-bool table_is_header(const uint8_t *line, size_t length);
+/* The kind of a file, by its name and, where that does not decide, by its first line. */
+table_kind table_kind_of(const char *path, const corpus_options *options);
 
 /* Takes a row as a document's line, LABEL<TAB>TEXT, which it may change. Rows count from 1, a
  * CSV's names of columns included. */

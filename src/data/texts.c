@@ -7,8 +7,8 @@
 #include <string.h>
 
 /* Whether each line is a document. */
-static bool is_lines(const char *path, bool whole) {
-    return !whole && !paths_is_lines(path) && !table_kind_of(path) &&
+static bool is_lines(const char *path, bool whole, const corpus_options *options) {
+    return !whole && !paths_is_lines(path) && !table_kind_of(path, options) &&
            !file_ends_in(path, ".list") && (strcmp(path, "-") == 0 || !file_is_folder(path));
 }
 
@@ -19,7 +19,7 @@ static corpus *read_all(const char *path, const corpus_options *options, error *
 
 bool texts_each(const char *path, bool whole, const corpus_options *options, texts_take *take,
                 void *data, error *err) {
-    if (!is_lines(path, whole)) {
+    if (!is_lines(path, whole, options)) {
         corpus *c = read_all(path, options, err);
         return c && take(data, c, err);
     }
@@ -38,7 +38,7 @@ bool texts_each(const char *path, bool whole, const corpus_options *options, tex
 }
 
 corpus *texts_read(const char *path, bool whole, const corpus_options *options, error *err) {
-    if (!is_lines(path, whole)) return read_all(path, options, err);
+    if (!is_lines(path, whole, options)) return read_all(path, options, err);
     corpus_lines *l = corpus_lines_open(path, options, err);
     corpus *c = l ? corpus_next_lines(l, true, err) : NULL;
     corpus_lines_close(l);

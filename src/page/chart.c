@@ -2,6 +2,7 @@
 
 #include "core/json.h"
 #include "core/memory.h"
+#include "core/number.h"
 #include "page/html.h"
 
 #include <math.h>
@@ -221,7 +222,7 @@ static void write_numbers(json_writer *w, const char *key, const double *values,
     for (size_t i = 0; i < count; i++) {
         char text[32];
         snprintf(text, sizeof text, "%.5g", values[i]);
-        json_number(w, NULL, strtod(text, NULL));
+        json_number(w, NULL, number_scan(text, NULL));
     }
     json_array_end(w);
 }

@@ -114,6 +114,10 @@ bool classified_write_page(const classified *c, const char *path, error *err) {
                 "probability of %.2g (McNemar's test).",
                 c->p_value);
     }
+    if (c->unlabelled > 0) {
+        fprintf(out, " %s more documents have no label.",
+                html_count(train, (int64_t)c->unlabelled));
+    }
     fputs("</p>\n", out);
     write_contenders(out, c);
     fputs("<p>More text is classed by</p>\n<pre>", out);

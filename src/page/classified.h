@@ -25,6 +25,7 @@ typedef struct classified {
     int contender_count;
     double p_value;     /* that the chosen one and the n-grams err alike; NaN: it is these */
     size_t train, test; /* labelled documents */
+    size_t unlabelled;  /* documents without a label, of both */
     int classes;
     char *const *names;      /* [classes] */
     const size_t *confusion; /* [classes][classes] of the chosen one: true class, said class */

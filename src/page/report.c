@@ -15,7 +15,6 @@
 #include <string.h>
 
 /* Stand among the first bytes of the card and of the page. */
-enum { MARKED = 2048 };
 static const char card_mark[] = "<!-- Written by smallworld report, which overwrites it. -->";
 static const char page_mark[] = "<meta name=\"generator\" content=\"smallworld ";
 
@@ -175,23 +174,10 @@ static char *command_of(const report *r) {
     return command;
 }
 
-/* Refuses a file that is there, unless `mark` is among its first bytes. `option` names another. */
-static bool check_ours(const char *path, const char *mark, const char *option, error *err) {
-    file_map map;
-    if (!file_exists(path)) return true;
-    if (!file_map_open(&map, path, err)) return false;
-    const size_t first = map.size < MARKED ? map.size : MARKED;
-    const bool ours = memmem(map.bytes, first, mark, strlen(mark)) != NULL;
-    file_map_close(&map);
-    if (ours) overwrite_release(path);
-    return ours || error_set(err,
-                             "%s: not written by smallworld report, and left as it is; %s names "
-                             "another file",
-                             path, option);
-}
-
 bool report_check_files(const char *page, const char *card, error *err) {
-    return check_ours(card, card_mark, "--card", err) && check_ours(page, page_mark, "--out", err);
+    static const char ours[] = "smallworld report";
+    return overwrite_check_mark(card, card_mark, ours, "--card names another file", err) &&
+           overwrite_check_mark(page, page_mark, ours, "--out names another file", err);
 }
 
 /* ------------------------------------------------------------------------------------- page */

@@ -20,9 +20,9 @@ typedef struct fit {
     int *owner;
     int *open, opened; /* the models that are not done: open[0] to open[opened - 1] */
     /* Of the open models, in the order of `open`, at the latest evaluation. */
-    double *weights, *gradient;               /* [opened][units + 1] */
-    double *loss, *second, *shrink, *entropy; /* [opened] */
-    double *dual;                             /* [models], the largest so far */
+    double *weights, *gradient;      /* [opened][units + 1] */
+    double *loss, *second, *entropy; /* [opened] */
+    double *dual;                    /* [models], the largest so far */
     minimiser **minimisers;
     fit_report *reports;
 } fit;
@@ -32,23 +32,15 @@ static bool is_done(const fit *f, int k) {
 }
 
 /* The dual of the problem, in a_i from [0, 1] (the loss's conjugate is the entropy H):
- *     maximise  C sum H(a_i)  where  |q_j| <= 1 for every j,  or  C sum H(a_i) - q.q / 2,
- * with q = C sum a_i y_i x_i. The slopes of the loss at any weights give such a_i, shrunk by what
- * |q_j| exceeds 1 by: no minimum lies below that value. */
+ *     maximise  C sum H(a_i) - q.q / 2,  q = C sum a_i y_i x_i.
+ * The slopes of the loss at any weights give such a_i: no minimum lies below that value. */
 static void find_duals(fit *f) {
     size_t count = f->units + 1;
-    for (int i = 0; i < f->opened; i++) {
-        double largest = 1;
-        for (size_t j = 0; j < count && f->p.penalty == PENALTY_L1; j++) {
-            largest = fmax(largest, fabs(f->gradient[(size_t)i * count + j]));
-        }
-        f->shrink[i] = 1 / largest;
-    }
-    logistic_entropy(f->p.l, f->opened, f->p.sign, f->shrink, f->entropy);
+    logistic_entropy(f->p.l, f->opened, f->p.sign, f->entropy);
     for (int i = 0; i < f->opened; i++) {
         int k = f->open[i];
         double dual = f->p.cost[k] * f->entropy[i];
-        for (size_t j = 0; j < count && f->p.penalty == PENALTY_L2; j++) {
+        for (size_t j = 0; j < count; j++) {
             double q = f->gradient[(size_t)i * count + j];
             dual -= 0.5 * q * q;
         }
@@ -159,8 +151,8 @@ static void start(fit *f) {
         const curvature *c = &f->curvatures[f->owner[k]];
         double *seen = mem_alloc(count, sizeof *seen);
         view_enter(f->p.view, f->weights + (size_t)k * count, seen);
-        f->minimisers[k] = minimiser_create(count, f->p.penalty, seen, c->diagonal, c->factor,
-                                            c->rank, f->p.cost[k] / 4);
+        f->minimisers[k] =
+            minimiser_create(count, seen, c->diagonal, c->factor, c->rank, f->p.cost[k] / 4);
         f->reports[k] = (fit_report){.gap = INFINITY};
         f->dual[k] = -INFINITY;
         f->open[k] = k;
@@ -188,11 +180,10 @@ bool fit_models(const fit_problem *problem, double *weights, fit_report *reports
     size_t count = (size_t)problem->models;
     fit f = {.p = *problem, .units = problem->d->units, .weights = weights, .reports = reports};
     f.gradient = mem_alloc(count * (f.units + 1), sizeof *f.gradient);
-    f.loss = mem_alloc(5 * count, sizeof *f.loss);
+    f.loss = mem_alloc(4 * count, sizeof *f.loss);
     f.second = f.loss + count;
     f.dual = f.second + count;
-    f.shrink = f.dual + count;
-    f.entropy = f.shrink + count;
+    f.entropy = f.dual + count;
     f.minimisers = mem_alloc(count, sizeof *f.minimisers);
     f.curvatures = mem_alloc(count, sizeof *f.curvatures);
     f.owner = mem_alloc(2 * count, sizeof *f.owner);

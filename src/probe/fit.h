@@ -1,16 +1,13 @@
 /* Logistic regression as scikit-learn's LogisticRegression(solver='liblinear') poses it, for
  * several C at once:
  *
- *     minimise  C sum over i of log(1 + exp(-y_i (w . x_i + b))) + penalty,
- *     penalty = |w|_1 + |b|  or  (w . w + b^2) / 2
+ *     minimise  C sum over i of log(1 + exp(-y_i (w . x_i + b))) + (w . w + b^2) / 2
  *
  * (Fan et al., "LIBLINEAR: a library for large linear classification", JMLR 2008): the intercept is
  * penalised as the weight of a feature that is always 1.
  *
  * Why not LIBLINEAR itself: it keeps every feature in 16 bytes, 7.4 GB for 25,000 x 18,432 where
- * the file has 1.8, in doubles, on one thread, one C at a time. On 20,000 x 2,688 made-up features
- * of a falling spectrum it took 148 s for the first seven of the nine C, each twice as long as the
- * one before; this took 43 s for all nine and the last fit, on two cores. */
+ * the file has 1.8, in doubles, on one thread, one C at a time. */
 #ifndef SMALLWORLD_PROBE_FIT_H
 #define SMALLWORLD_PROBE_FIT_H
 
@@ -19,8 +16,8 @@
 
 typedef struct fit_report {
     double objective;
-    double gap; /* objective is at most this share of itself above the minimum, by duality, */
-                /* but for rounding; loose with PENALTY_L1: 1e-4 where the truth is 1e-8 */
+    double gap; /* objective is at most this share of itself above the minimum, by duality, but for
+                   rounding */
     int evaluations;
 } fit_report;
 
@@ -28,7 +25,6 @@ typedef struct fit_problem {
     logistic *l;
     const dataset *d;
     const int8_t *sign; /* rows whose sign is 0 are left out */
-    penalty penalty;
     const view *view;
     int models;
     const double *cost;       /* [models]: each model's C */

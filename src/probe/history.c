@@ -1,7 +1,6 @@
 #include "probe/history.h"
 
 #include "core/memory.h"
-#include "probe/l1_model.h"
 #include "probe/linear.h"
 
 #include <math.h>
@@ -17,8 +16,6 @@ struct history {
     int rank;
     double *root; /* [rank][rank], of I / weight + F' diagonal^-1 F: see solve_base */
     double *s[PAIRS], *y[PAIRS]; /* from the oldest on */
-    double *fs[PAIRS];           /* F' s, [rank] */
-    double sbs[PAIRS][PAIRS];    /* S' B0 S / scale */
     double sy[PAIRS][PAIRS];     /* S' Y */
     double scale;
     int pairs;
@@ -75,12 +72,6 @@ static void find_root(history *h) {
     if (!linear_cholesky(h->root, rank)) h->weight = 0;
 }
 
-static double base_product(const history *h, int i, int j) {
-    double sum = h->weight * dot(h->fs[i], h->fs[j], (size_t)h->rank);
-    for (size_t k = 0; k < h->count; k++) sum += h->s[i][k] * h->diagonal[k] * h->s[j][k];
-    return sum;
-}
-
 /* Scales B0 so that it agrees with the latest pair: y' B0^-1 y = s' y. */
 static void find_scale(history *h) {
     h->scale = 1;
@@ -95,9 +86,6 @@ void history_set_base(history *h, const double *diagonal, double weight) {
     memcpy(h->diagonal, diagonal, h->count * sizeof *diagonal);
     h->weight = weight;
     find_root(h);
-    for (int i = 0; i < h->pairs; i++) {
-        for (int j = 0; j <= i; j++) h->sbs[i][j] = h->sbs[j][i] = base_product(h, i, j);
-    }
     find_scale(h);
 }
 
@@ -113,7 +101,6 @@ history *history_create(size_t count, const double *factor, int rank) {
     for (int k = 0; k < PAIRS; k++) {
         h->s[k] = mem_alloc(count, sizeof(double));
         h->y[k] = mem_alloc(count, sizeof(double));
-        h->fs[k] = mem_alloc((size_t)rank, sizeof(double));
     }
     return h;
 }
@@ -123,7 +110,6 @@ void history_free(history *h) {
     for (int k = 0; k < PAIRS; k++) {
         free(h->s[k]);
         free(h->y[k]);
-        free(h->fs[k]);
     }
     free(h->root);
     free(h->scratch);
@@ -132,19 +118,16 @@ void history_free(history *h) {
 }
 
 static void drop_oldest(history *h) {
-    double *s = h->s[0], *y = h->y[0], *fs = h->fs[0];
+    double *s = h->s[0], *y = h->y[0];
     for (int i = 0; i + 1 < PAIRS; i++) {
         h->s[i] = h->s[i + 1];
         h->y[i] = h->y[i + 1];
-        h->fs[i] = h->fs[i + 1];
         for (int j = 0; j + 1 < PAIRS; j++) {
-            h->sbs[i][j] = h->sbs[i + 1][j + 1];
             h->sy[i][j] = h->sy[i + 1][j + 1];
         }
     }
     h->s[PAIRS - 1] = s;
     h->y[PAIRS - 1] = y;
-    h->fs[PAIRS - 1] = fs;
     h->pairs--;
 }
 
@@ -162,9 +145,7 @@ void history_add(history *h, const double *from, const double *to, const double 
         s[i] = to[i] - from[i];
         y[i] = new_gradient[i] - old_gradient[i];
     }
-    multiply_factor(h, s, h->fs[n]);
     for (int k = 0; k <= n; k++) {
-        h->sbs[k][n] = h->sbs[n][k] = base_product(h, k, n);
         h->sy[k][n] = dot(h->s[k], y, h->count);
         h->sy[n][k] = dot(s, h->y[k], h->count);
     }
@@ -180,7 +161,7 @@ bool history_is_empty(const history *h) {
     return h->pairs == 0;
 }
 
-/* ---------------------------------------------------------------------------- without a penalty */
+/* ---------------------------------------------------------------------------------------- steps */
 
 /* Uses L-BFGS's two loops. */
 void history_newton(const history *h, const double *w, const double *gradient, double *target) {
@@ -196,64 +177,4 @@ void history_newton(const history *h, const double *w, const double *gradient, d
         for (size_t i = 0; i < h->count; i++) target[i] += beta * h->s[k][i];
     }
     for (size_t i = 0; i < h->count; i++) target[i] += w[i];
-}
-
-/* ----------------------------------------------------------------------------------- with |u|_1 */
-
-/* M^-1, [2 pairs][2 pairs]. */
-static void find_middle(const history *h, double *inverse) {
-    size_t n = (size_t)h->pairs, size = 2 * n;
-    double middle[4 * PAIRS * PAIRS] = {0};
-    for (size_t i = 0; i < n; i++) {
-        for (size_t j = 0; j < n; j++) {
-            middle[i * size + j] = h->scale * h->sbs[i][j];
-            if (i <= j) continue;
-            middle[i * size + n + j] = middle[(n + j) * size + i] = h->sy[i][j];
-        }
-        middle[(n + i) * size + n + i] = -h->sy[i][i];
-    }
-    for (size_t i = 0; i < size; i++) inverse[i * size + i] = 1;
-    linear_solve(middle, size, inverse, size);
-}
-
-/* Row i of W and F, and of W M^-1 and -scale weight F. */
-static void fill_row(const history *h, const double *inverse, size_t i, double base, double *left,
-                     double *right) {
-    size_t n = (size_t)h->pairs, rank = (size_t)h->rank;
-    const double *f = h->factor + i * rank;
-    for (size_t k = 0; k < n; k++) {
-        left[k] = base * h->s[k][i] + h->scale * h->weight * dot(f, h->fs[k], rank);
-        left[n + k] = h->y[k][i];
-    }
-    for (size_t r = 0; r < 2 * n; r++) {
-        for (size_t c = 0; c < 2 * n; c++) right[c] += inverse[r * 2 * n + c] * left[r];
-    }
-    for (size_t k = 0; k < rank; k++) {
-        left[2 * n + k] = f[k];
-        right[2 * n + k] = -h->scale * h->weight * f[k];
-    }
-}
-
-void history_newton_l1(const history *h, const double *w, const double *gradient, double *target) {
-    size_t *index = mem_alloc(h->count, sizeof *index), count = 0;
-    double inverse[4 * PAIRS * PAIRS] = {0};
-    for (size_t i = 0; i < h->count; i++) {
-        if (w[i] != 0 || fabs(gradient[i]) > 1) index[count++] = i;
-    }
-    l1_model m = l1_model_create(count, 2 * (size_t)h->pairs + (size_t)h->rank);
-    find_middle(h, inverse);
-    for (size_t a = 0; a < count; a++) {
-        m.w[a] = w[index[a]];
-        m.gradient[a] = gradient[index[a]];
-        m.base[a] = h->scale * h->diagonal[index[a]];
-        fill_row(h, inverse, index[a], m.base[a], m.left + a * m.rank, m.right + a * m.rank);
-    }
-    double *u = mem_alloc(count, sizeof *u);
-    memcpy(u, m.w, count * sizeof *u);
-    l1_model_minimise(&m, u);
-    memcpy(target, w, h->count * sizeof *w);
-    for (size_t a = 0; a < count; a++) target[index[a]] = u[a];
-    free(u);
-    l1_model_free(&m);
-    free(index);
 }

@@ -1,12 +1,6 @@
 /* The memory of L-BFGS: the differences s of the latest points and y of the gradients there, and
- * the quadratic model that follows from them. Its matrix of second derivatives is
- *
- *     B = B0 - W M^-1 W',   W = [B0 S, Y],   M = [ S' B0 S   L ]
- *                                                [ L'       -D ]
- *
- * with S'Y = L + D + R, L strictly lower and D diagonal (Byrd, Nocedal, Schnabel, "Representations
- * of quasi-Newton matrices", 1994), and B0 = scale (diagonal + weight F F'), F of few columns,
- * scale such that B0 suits the latest pair. */
+ * the quadratic model that follows from them. Its matrix of second derivatives, B, comes from
+ * B0 = scale (diagonal + weight F F'), F of few columns, scale such that B0 suits the latest pair. */
 #ifndef SMALLWORLD_PROBE_HISTORY_H
 #define SMALLWORLD_PROBE_HISTORY_H
 
@@ -31,9 +25,5 @@ bool history_is_empty(const history *h);
 
 /* target [count] = the minimum over u of gradient . (u - w) + (u - w)' B (u - w) / 2. */
 void history_newton(const history *h, const double *w, const double *gradient, double *target);
-
-/* Adds |u|_1 to that model. Moves only the weights that are not 0 or that the gradient would move
- * away from 0. */
-void history_newton_l1(const history *h, const double *w, const double *gradient, double *target);
 
 #endif

@@ -11,14 +11,6 @@ static void divide(double *row, double by, size_t count) {
     for (size_t c = 0; c < count; c++) row[c] /= by;
 }
 
-static void swap(double *a, double *b, size_t count) {
-    for (size_t c = 0; c < count; c++) {
-        double kept = a[c];
-        a[c] = b[c];
-        b[c] = kept;
-    }
-}
-
 bool linear_cholesky(double *a, size_t n) {
     for (size_t i = 0; i < n; i++) {
         for (size_t j = 0; j <= i; j++) {
@@ -44,29 +36,5 @@ void linear_backward(const double *r, size_t n, double *x, size_t columns) {
         double *row = x + i * columns;
         for (size_t k = i + 1; k < n; k++) subtract(row, x + k * columns, r[k * n + i], columns);
         divide(row, r[i * n + i], columns);
-    }
-}
-
-/* Uses elimination with partial pivoting. */
-void linear_solve(double *a, size_t n, double *x, size_t columns) {
-    for (size_t i = 0; i < n; i++) {
-        size_t pivot = i;
-        for (size_t r = i + 1; r < n; r++) {
-            if (fabs(a[r * n + i]) > fabs(a[pivot * n + i])) pivot = r;
-        }
-        if (pivot != i) {
-            swap(a + i * n, a + pivot * n, n);
-            swap(x + i * columns, x + pivot * columns, columns);
-        }
-        for (size_t r = i + 1; r < n; r++) {
-            double factor = a[r * n + i] / a[i * n + i];
-            subtract(a + r * n + i, a + i * n + i, factor, n - i);
-            subtract(x + r * columns, x + i * columns, factor, columns);
-        }
-    }
-    for (size_t i = n; i-- > 0;) {
-        double *row = x + i * columns;
-        for (size_t k = i + 1; k < n; k++) subtract(row, x + k * columns, a[i * n + k], columns);
-        divide(row, a[i * n + i], columns);
     }
 }

@@ -13,7 +13,4 @@ bool linear_cholesky(double *a, size_t n);
 void linear_forward(const double *r, size_t n, double *x, size_t columns);
 void linear_backward(const double *r, size_t n, double *x, size_t columns);
 
-/* Replaces x [n][columns] by a^-1 x for any regular matrix a [n][n]. Overwrites a. */
-void linear_solve(double *a, size_t n, double *x, size_t columns);
-
 #endif

@@ -292,8 +292,7 @@ static double entropy_of(double p) {
     return p > 0 && p < 1 ? -p * log(p) - (1 - p) * log1p(-p) : 0;
 }
 
-void logistic_entropy(const logistic *l, int models, const int8_t *sign, const double *shrink,
-                      double *entropy) {
+void logistic_entropy(const logistic *l, int models, const int8_t *sign, double *entropy) {
 #pragma omp parallel for
     for (size_t chunk = 0; chunk < l->chunks; chunk++) {
         size_t first = chunk * CHUNK, end = first + CHUNK;
@@ -304,7 +303,7 @@ void logistic_entropy(const logistic *l, int models, const int8_t *sign, const d
             if (sign[i] == 0) continue;
             const float *z = l->z + i * l->columns;
             for (size_t k = 0; k < (size_t)models; k++) {
-                sum[k] += entropy_of(shrink[k] * fabs((double)z[k]));
+                sum[k] += entropy_of(fabs((double)z[k]));
             }
         }
     }

@@ -34,10 +34,8 @@ bool logistic_evaluate(logistic *l, const double *weights, int models, const int
                        double *loss, double *gradient, double *curvature, error *err);
 
 /* With a_ik = 1 / (1 + exp(y_i z_ik)) from the latest logistic_evaluate, the sum over i of the
- * entropy, in nats, of shrink_k a_ik: the smooth part of the dual objective, see fit.c. shrink,
- * entropy [models]. */
-void logistic_entropy(const logistic *l, int models, const int8_t *sign, const double *shrink,
-                      double *entropy);
+ * entropy, in nats, of a_ik: the smooth part of the dual objective, see fit.c. entropy [models]. */
+void logistic_entropy(const logistic *l, int models, const int8_t *sign, double *entropy);
 
 /* The most models of a call: those asked for at the start, rounded up to a multiple that the
  * backend takes. */

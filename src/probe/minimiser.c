@@ -16,14 +16,12 @@ static const double armijo = 1e-4, least_progress = 1e-7;
 
 struct minimiser {
     size_t count;
-    penalty penalty;
     history *past;
     const double *diagonal; /* of the loss's second derivatives, together with `weight` */
     double weight, share;   /* `share`: the one that `past` was scaled with */
-    double *w, *gradient;   /* the best point, and the smooth part's gradient there; with PENALTY_L2
-                               the   penalty is part of it */
+    double *w, *gradient;   /* the best point, and the objective's gradient there */
     double *target, *trial; /* the model's minimum; w + step (target - w) */
-    double *told;           /* scratch: the smooth part's gradient at the trial */
+    double *told;           /* scratch: the objective's gradient at the trial */
     double objective, step;
     double expected; /* predicted first-order change of the objective from w to target, below 0 */
     double earlier[WINDOW];
@@ -32,17 +30,17 @@ struct minimiser {
 };
 
 static void set_share(minimiser *m, double share) {
-    double *scratch = m->target, ridge = m->penalty == PENALTY_L2 ? 1 : 0;
+    double *scratch = m->target;
     m->share = fmax(share, 1e-6);
     double weight = m->share * m->weight;
-    for (size_t i = 0; i < m->count; i++) scratch[i] = weight * m->diagonal[i] + ridge;
+    for (size_t i = 0; i < m->count; i++) scratch[i] = weight * m->diagonal[i] + 1;
     history_set_base(m->past, scratch, weight);
 }
 
-minimiser *minimiser_create(size_t count, penalty penalty, const double *start,
-                            const double *diagonal, const double *factor, int rank, double weight) {
+minimiser *minimiser_create(size_t count, const double *start, const double *diagonal,
+                            const double *factor, int rank, double weight) {
     minimiser *m = mem_alloc(1, sizeof *m);
-    *m = (minimiser){.count = count, .penalty = penalty, .diagonal = diagonal, .weight = weight};
+    *m = (minimiser){.count = count, .diagonal = diagonal, .weight = weight};
     m->objective = INFINITY;
     double **arrays[] = {&m->w, &m->gradient, &m->target, &m->trial, &m->told};
     for (size_t i = 0; i < sizeof arrays / sizeof arrays[0]; i++) {
@@ -88,20 +86,15 @@ static double expected_change(const minimiser *m) {
     double change = 0;
     for (size_t i = 0; i < m->count; i++) {
         change += m->gradient[i] * (m->target[i] - m->w[i]);
-        if (m->penalty == PENALTY_L1) change += fabs(m->target[i]) - fabs(m->w[i]);
     }
     return change;
 }
 
 static void find_target(minimiser *m) {
-    if (m->penalty == PENALTY_L1) {
-        history_newton_l1(m->past, m->w, m->gradient, m->target);
-    } else {
-        history_newton(m->past, m->w, m->gradient, m->target);
-        /* A weight of 0 without a slope is that of a feature that is left out. */
-        for (size_t i = 0; i < m->count; i++) {
-            if (m->gradient[i] == 0 && m->w[i] == 0) m->target[i] = 0;
-        }
+    history_newton(m->past, m->w, m->gradient, m->target);
+    /* A weight of 0 without a slope is that of a feature that is left out. */
+    for (size_t i = 0; i < m->count; i++) {
+        if (m->gradient[i] == 0 && m->w[i] == 0) m->target[i] = 0;
     }
     m->expected = expected_change(m);
 }
@@ -133,8 +126,7 @@ static void accept(minimiser *m, double objective, double share) {
     memcpy(m->w, m->trial, m->count * sizeof *m->w);
     memcpy(m->gradient, m->told, m->count * sizeof *m->gradient);
     m->objective = objective;
-    bool ridge = m->penalty == PENALTY_L2; /* otherwise the history's scale serves */
-    if (ridge && (share < 0.6 * m->share || share > 1.7 * m->share)) set_share(m, share);
+    if (share < 0.6 * m->share || share > 1.7 * m->share) set_share(m, share);
     set_out(m);
 }
 
@@ -157,13 +149,8 @@ static void reject(minimiser *m, double objective) {
 void minimiser_tell(minimiser *m, double loss, const double *gradient, double share) {
     double objective = loss;
     for (size_t i = 0; i < m->count; i++) {
-        m->told[i] = gradient[i];
-        if (m->penalty == PENALTY_L1) {
-            objective += fabs(m->trial[i]);
-        } else {
-            objective += 0.5 * m->trial[i] * m->trial[i];
-            m->told[i] += m->trial[i];
-        }
+        m->told[i] = gradient[i] + m->trial[i];
+        objective += 0.5 * m->trial[i] * m->trial[i];
     }
     /* Infinite before the first step. */
     double wanted = m->objective + armijo * m->step * m->expected;

@@ -1,8 +1,4 @@
-/* Minimises a smooth convex loss plus |w|_1 or |w|^2 / 2 over all of w by a quasi-Newton method.
- * For the second penalty that is L-BFGS (Liu, Nocedal 1989). For the first each step minimises
- * L-BFGS's quadratic model of the loss plus |w|_1 (Scheinberg, Tang, "Practical inexact proximal
- * quasi-Newton method with global complexity analysis", 2016); OWL-QN, which projects L-BFGS's step
- * instead, stops short where features have means far from 0.
+/* Minimises a smooth convex loss plus |w|^2 / 2 over all of w by L-BFGS (Liu, Nocedal 1989).
  *
  * The caller evaluates, so that many minimisers can share one pass over the data:
  *
@@ -17,10 +13,6 @@
 #include <stdbool.h>
 #include <stddef.h>
 
-typedef enum penalty { PENALTY_L1, PENALTY_L2 } penalty;
-
-#define PENALTIES "l1 l2"
-
 typedef struct minimiser minimiser;
 
 /* start [count], copied. The loss's second derivatives are about
@@ -29,8 +21,8 @@ typedef struct minimiser minimiser;
  *
  * with a share in (0, 1] that minimiser_tell gives, since a loss flattens on its way down. Both
  * arrays must outlive the minimiser. */
-minimiser *minimiser_create(size_t count, penalty penalty, const double *start,
-                            const double *diagonal, const double *factor, int rank, double weight);
+minimiser *minimiser_create(size_t count, const double *start, const double *diagonal,
+                            const double *factor, int rank, double weight);
 void minimiser_free(minimiser *m);
 
 /* Returns the point [count] at which to evaluate the loss next. It is valid until the next

@@ -3,19 +3,15 @@
 #include "core/clock.h"
 #include "core/log.h"
 #include "core/memory.h"
-#include "core/philox.h"
 #include "probe/calibration.h"
 #include "probe/saved.h"
+#include "probe/split.h"
 
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
-enum {
-    HELD_OUT = 5, /* one row in five is held out */
-    SMALLEST_EXPONENT = -8,
-    MOST_MODELS = PROBE_CHOICES * PROBE_COSTS
-};
+enum { SMALLEST_EXPONENT = -8, MOST_MODELS = PROBE_CHOICES * PROBE_COSTS };
 
 /* A dataset with the classes of its rows. */
 typedef struct part {
@@ -35,7 +31,7 @@ typedef struct probe {
     logistic *l;                /* the loss on train */
     feature_span choice[PROBE_CHOICES];
     /* Each choice of features with each C. */
-    int costs, models;
+    int models;
     double cost[MOST_MODELS];
     feature_span span[MOST_MODELS];
     int8_t *sign;        /* [rows of train] for the fit of one function */
@@ -45,39 +41,6 @@ typedef struct probe {
     int32_t *prediction; /* [rows of test] */
     probe_result *result;
 } probe;
-
-/* --------------------------------------------------------------------------------------- split */
-
-static void split_class(const int16_t *class, size_t rows, uint64_t seed, int number, bool *held) {
-    size_t *member = mem_alloc(rows, sizeof *member), count = 0;
-    for (size_t i = 0; i < rows; i++) {
-        if (class[i] == number) member[count++] = i;
-    }
-    size_t wanted = (count + HELD_OUT / 2) / HELD_OUT;
-    if (wanted == 0) wanted = 1;
-    philox_stream draws = philox_start(seed, PHILOX_SPLIT, 0, (uint32_t)number);
-    /* Fisher-Yates, stopped once enough are drawn. */
-    for (size_t i = 0; i < wanted && i < count; i++) {
-        size_t j = i + (size_t)philox_below(&draws, count - i), chosen = member[j];
-        member[j] = member[i];
-        member[i] = chosen;
-        held[chosen] = true;
-    }
-    free(member);
-}
-
-bool probe_split(const int16_t *class, size_t rows, int classes, uint64_t seed, bool *held) {
-    size_t of_class[DATASET_MAX_CLASSES] = {0};
-    memset(held, 0, rows * sizeof *held);
-    for (size_t i = 0; i < rows; i++) {
-        if (class[i] >= 0) of_class[class[i]]++;
-    }
-    for (int k = 0; k < classes; k++) {
-        if (of_class[k] < 2) return false;
-    }
-    for (int k = 0; k < classes; k++) split_class(class, rows, seed, k, held);
-    return true;
-}
 
 /* ---------------------------------------------------------------------------------------- input */
 
@@ -235,7 +198,6 @@ static bool fit_on(probe *p, int function, const bool *held, int first, int mode
     const fit_problem problem = {.l = p->l,
                                  .d = d,
                                  .sign = p->sign,
-                                 .penalty = p->how->penalty,
                                  .view = &v,
                                  .models = models,
                                  .cost = p->cost + first,
@@ -298,19 +260,19 @@ static int choose_model(probe *p, const part *part, const bool *held, const fit_
     probe_result *r = p->result;
     int best = 0;
     for (int m = 0; m < p->models; m++) {
-        const int choice = m / p->costs;
+        const int choice = m / PROBE_COSTS;
         const double error = 100 * (double)wrong[m] / (double)rows;
         const pool_list pools = chosen_pools(p, choice);
         if (p->how->progress) {
             char text[ORIGIN_POOLS_TEXT];
             log_line("%s%sC = 2^%d: validation error %.2f %%, %d evaluations, gap %.1e",
                      origin_pools_text(&pools, text), pools.count ? ", " : "",
-                     m % p->costs + SMALLEST_EXPONENT, error, reports[m].evaluations,
+                     m % PROBE_COSTS + SMALLEST_EXPONENT, error, reports[m].evaluations,
                      reports[m].gap);
         }
         double *least = &r->choice_error[choice];
         r->tried[choice] = pools;
-        if (m % p->costs == 0 || error < *least) *least = error;
+        if (m % PROBE_COSTS == 0 || error < *least) *least = error;
         if (wrong[m] < wrong[best]) best = m;
     }
     r->valid_error = 100 * (double)wrong[best] / (double)rows;
@@ -345,15 +307,33 @@ static bool fit_all(probe *p, const bool *held, fit_report *all, error *err) {
     return true;
 }
 
+/* Holds a fifth of train out. Rows of equal features, as equal texts have, stay together. */
+static bool split(const probe *p, bool *held, error *err) {
+    const dataset *d = &p->train.d;
+    const size_t size = d->units * sizeof *d->x;
+    uint64_t *group = mem_alloc(d->rows, sizeof *group);
+#pragma omp parallel for
+    for (size_t i = 0; i < d->rows; i++) {
+        group[i] = document_hash((const uint8_t *)(d->x + i * d->units), size);
+    }
+    const int lacking =
+        split_by_group(p->train.class, group, d->rows, p->class_count, p->how->seed, held);
+    free(group);
+    return lacking < 0 || error_set(err,
+                                    "%s: expected at least two different documents of each class "
+                                    "to split, or --valid; '%s' has fewer",
+                                    d->labels_path, p->result->names[lacking]);
+}
+
 /* Fits the chosen model on all of train into p->chosen. Returns its number, or -1. */
 static int fit_and_choose(probe *p, fit_report *report, error *err) {
     fit_report reports[MOST_MODELS] = {0};
     size_t rows = p->train.d.rows, length = p->train.d.units + 1;
     bool *held = p->how->valid ? NULL : mem_alloc(rows, sizeof *held);
     int best = -1;
-    if (held && !probe_split(p->train.class, rows, p->class_count, p->how->seed, held)) {
-        error_set(err, "%s: expected at least two documents of each class to split, or --valid",
-                  p->train.d.labels_path);
+    if (held && p->how->held) memcpy(held, p->how->held, rows * sizeof *held);
+    if (held && !p->how->held && !split(p, held, err)) {
+        best = -1;
     } else if (fit_all(p, held, reports, err)) {
         best = choose_model(p, held ? &p->train : &p->valid, held, reports, err);
     }
@@ -463,11 +443,10 @@ static void make_models(probe *p) {
             (feature_span){k * (units / pools), (k + 1) * (units / pools)};
     }
     p->choice[p->result->choices++] = (feature_span){0, units};
-    p->costs = probe_costs(p->how->penalty);
-    p->models = p->result->choices * p->costs;
+    p->models = p->result->choices * PROBE_COSTS;
     for (int m = 0; m < p->models; m++) {
-        p->cost[m] = ldexp(1, m % p->costs + SMALLEST_EXPONENT);
-        p->span[m] = p->choice[m / p->costs];
+        p->cost[m] = ldexp(1, m % PROBE_COSTS + SMALLEST_EXPONENT);
+        p->span[m] = p->choice[m / PROBE_COSTS];
     }
 }
 
@@ -495,7 +474,7 @@ static bool run(probe *p, error *err) {
     p->result->cost = p->cost[chosen];
     p->result->objective = report.objective;
     p->result->gap = report.gap;
-    p->result->pools = chosen_pools(p, chosen / p->costs);
+    p->result->pools = chosen_pools(p, chosen / PROBE_COSTS);
     p->result->units = units;
     p->result->train_rows = p->train.labelled;
     p->result->test_rows = p->test.labelled;
@@ -521,7 +500,7 @@ static bool save_probe(const probe *p, const char *path, error *err) {
                        .error = r->error,
                        .documents = (int64_t)r->test_rows};
     for (int k = 0; k < p->class_count; k++) s->name[k] = r->names[k];
-    snprintf(s->penalty, sizeof s->penalty, p->how->penalty == PENALTY_L1 ? "l1" : "l2");
+    snprintf(s->penalty, sizeof s->penalty, "l2");
     bool saved = saved_write(s, path, err);
     free(s);
     return saved;

@@ -2,10 +2,10 @@
  * have one function, whose sign decides. More classes have one function each, for that class
  * against the rest; the largest decides.
  *
- * With l1 the protocol is that of Radford, Jozefowicz, Sutskever, "Learning to generate reviews and
- * discovering sentiment" (2017): logistic regression, whose C is chosen from 2^-8, 2^-7 ... 2^0 by
- * the error on validation; the smallest C wins ties. With l2, the default, it goes on to 2^4, since
- * means of wide states, which are small, took 2 and 4. Of features of several poolings
+ * The protocol is that of Radford, Jozefowicz, Sutskever, "Learning to generate reviews and
+ * discovering sentiment" (2017), but with l2 in place of l1, which validation preferred: logistic
+ * regression, whose C is chosen from 2^-8, 2^-7 ... 2^4 by the error on validation; the smallest C
+ * wins ties. Of features of several poolings
  * each one alone and all together are tried in the same way; the first of those that err least is
  * taken, and the weights of the others stay 0. */
 #ifndef SMALLWORLD_PROBE_PROBE_H
@@ -15,25 +15,20 @@
 #include "probe/fit.h"
 
 enum {
-    PROBE_COSTS = 13, /* values of C at most */
+    PROBE_COSTS = 13, /* values of C */
     PROBE_TOP_UNITS = 10,
     PROBE_CHOICES = POOL_KINDS + 1 /* each pooling's features alone, and all of them */
 };
 
-/* The number of values of C that are tried with a penalty. */
-static inline int probe_costs(penalty penalty) {
-    return penalty == PENALTY_L1 ? 9 : PROBE_COSTS;
-}
-
 typedef struct probe_options {
     const char *train, *test; /* prefixes, see dataset.h */
-    const char *valid;        /* data to choose C on; NULL: a stratified random fifth of train */
+    const char *valid;        /* data to choose C on; NULL: a fifth of train, see split.h */
+    const bool *held;         /* [rows of train] those to choose C on; NULL: see above */
     const char *out;          /* NULL, or a prefix: PREFIX.weights.npy, float64 [units + 1], the
                           intercept last, for features as they are, and of more than two classes
                           [classes][units + 1]; PREFIX.predictions.npy,
                           int32 labels for every row of test, unlabelled ones too;
                           PREFIX.probe.safetensors, see saved.h */
-    penalty penalty;
     bool standardize;
     uint64_t seed;
     bool progress;
@@ -67,10 +62,5 @@ void probe_result_free(probe_result *result);
 
 /* Runs the probe on a backend in FP32. Writes files only after everything else has succeeded. */
 bool probe_run(backend *be, const probe_options *how, probe_result *result, error *err);
-
-/* Splits the rows of each class (0 to classes - 1; -1 is none): a random fifth, rounded, at least
- * one row and never all, is held out: held [rows] is true. Returns false if a class has fewer than
- * two rows. */
-bool probe_split(const int16_t *class, size_t rows, int classes, uint64_t seed, bool *held);
 
 #endif

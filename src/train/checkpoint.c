@@ -364,7 +364,7 @@ bool checkpoint_save_state(const model *m, const run_state *state, const char *p
         if (numbers[i].integer) {
             snprintf(text, sizeof text, "%" PRId64, *numbers[i].integer);
         } else if (!isnan(*numbers[i].real)) {
-            json_format_number(text, *numbers[i].real);
+            number_format(text, *numbers[i].real);
         }
         set_entry(&entries[used++], numbers[i].key, text);
     }

@@ -81,6 +81,14 @@ static bool read_data(trainer *tr, error *err) {
             tr->excluded += dropped;
         }
     }
+    if (tr->valid && !in_place) {
+        const size_t shared = corpus_shared(tr->valid, tr->train);
+        if (shared > 0 && ranks_rank(tr->ranks) == 0) {
+            log_warning("data.valid: %zu of its %zu documents stand in data.train too, so that "
+                        "validation is on text that is trained on",
+                        shared, tr->valid->count);
+        }
+    }
     if (!tr->valid && d->valid_fraction > 0) {
         tr->valid = in_place
                         ? corpus_read_left_out(tr->train, (uint64_t)tr->o->train.valid_bytes, err)
