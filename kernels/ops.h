@@ -179,21 +179,6 @@ typedef struct sampling {
     uint64_t prompt;   /* bytes of text that are given, at least 1; draw 0 follows them */
 } sampling;
 
-/* What writes a text, of one stream, in column 0: cells of one step, from the lowest layer on,
- * which read h[0] and c[0] and leave the last state there, and the head. */
-typedef struct writer {
-    int layers;
-    const cell *cell[CELL_MAX_STAGES];
-    const device_layout
-        *below[CELL_MAX_STAGES];               /* by which a layer above the first reads h of the */
-    const void *below_weight[CELL_MAX_STAGES]; /* layer below; operand */
-    const device_layout *head;
-    const void *head_weight, *head_bias; /* operand, real */
-    void *logits;                        /* real [VOCABULARY][columns]: of the last byte */
-    sampling *state;
-    uint8_t *text; /* on the device, as those of backend.sample */
-} writer;
-
 typedef enum pooling { POOL_LAST, POOL_MEAN, POOL_MAX } pooling;
 
 /* A W cut by rows, see layout_rows_of; or as it is, in one part. */
@@ -342,10 +327,6 @@ struct backend {
      * real [VOCABULARY][columns]; bias real [VOCABULARY]; text [position][streams] */
     void (*sample)(backend *be, const void *logits, const void *bias, int streams, int columns,
                    sampling *state, uint8_t *text, uint8_t *bytes);
-
-    /* Runs the layers, the head and sample `count` times, in one operation. Does nothing and
-     * returns false if it cannot do so with this model. NULL: it never can. */
-    bool (*write)(backend *be, const writer *w, int count);
 
     /* out[r] = sum over steps and columns of x[t][r]; x operand, out real. */
     void (*row_sums)(backend *be, const void *x, int steps, int rows, int columns, void *out);

@@ -63,35 +63,9 @@ class Matmul(unittest.TestCase):
             self.assertIn("smallworld", result.stderr)
 
 
-class Generate(unittest.TestCase):
-    def measure(self, *arguments):
-        return run("generate", "configs/quickstart.yaml", "--device", "cpu", "--threads", "1",
-                   "--seconds", "0.2", *arguments)
-
-    def test_quickstart(self):
-        result = self.measure("--json", "--set", "model.hidden=128")
-        self.assertEqual(result.returncode, 0, result.stderr)
-        found = json.loads(result.stdout)
-        self.assertEqual(found["hidden"], 128)
-        self.assertGreater(found["byte_us"], 0)
-        self.assertAlmostEqual(found["floor_share"], found["floor_us"] / found["byte_us"])
-        result = self.measure()
-        self.assertEqual(result.returncode, 0, result.stderr)
-        self.assertRegex(result.stdout, r"\d+\.\d us a byte, \d+ bytes/s\nfloor \d+\.\d us")
-
-    def test_refused(self):
-        result = self.measure("--batch", "2")
-        self.assertEqual(result.returncode, 2)
-        self.assertIn("--batch: not possible, since one text is written", result.stderr)
-        result = run("generate", "none.yaml")
-        self.assertEqual(result.returncode, 1)
-        self.assertIn("none.yaml", result.stderr)
-
-
 class Dispatch(unittest.TestCase):
     def test_help(self):
-        for arguments in (["--help"], ["matmul", "--help"], ["train", "--help"],
-                          ["generate", "--help"]):
+        for arguments in (["--help"], ["matmul", "--help"], ["train", "--help"]):
             result = run(*arguments)
             self.assertEqual(result.returncode, 0)
             self.assertIn("Usage: smallworld bench", result.stdout)

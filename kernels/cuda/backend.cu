@@ -244,7 +244,6 @@ static void fill_table(backend *be, precision precision) {
     be->table_backward = cuda_table_backward;
     be->softmax_cross_entropy = cuda_softmax_cross_entropy;
     be->sample = cuda_sample;
-    be->write = cuda_write;
     be->row_sums = cuda_row_sums;
     be->add = cuda_add;
     be->sum = cuda_sum;

@@ -1,6 +1,5 @@
 /* smallworld bench: measure the products and the update against their floors. */
 #include "bench/conv.h"
-#include "bench/generation.h"
 #include "bench/report.h"
 #include "bench/update.h"
 #include "cmd/cli.h"
@@ -406,55 +405,6 @@ static int bench_train(int argc, char **argv) {
     return STATUS_OK;
 }
 
-/* --------------------------------------------------------------------------------- generate */
-
-static const struct argp_option generate_options_table[] = {
-    CLI_SET(KEY_SET),
-    {"seconds", KEY_SECONDS, "S", 0, "Measure for about S seconds; default 5", 0},
-    CLI_JSON(KEY_TRAIN_JSON),
-    {0},
-};
-
-static error_t parse_generate(int key, char *text, struct argp_state *state) {
-    const train_arguments *a = state->input;
-    if (key == ARGP_KEY_END && a->model.batch) {
-        cli_refuse(state, "--batch: not possible, since one text is written");
-    }
-    return parse_train(key, text, state);
-}
-
-static const char generate_help[] =
-    "Have a model with fresh weights write one text, as smallworld generate does, and print the "
-    "time of a byte. Nothing is written; the config's data files are not needed."
-    "\vEach byte waits for the one before, so the time of a byte is that of a step forward, the "
-    "head and the draw. The floor is the weights, recurrent ones and the head's, once from memory "
-    "or, if they fit, from the L2 cache, at the bandwidth measured here.\n\n"
-    "Example:\n  smallworld bench generate configs/quickstart.yaml";
-
-static int bench_generate(int argc, char **argv) {
-    static const struct argp_child children[] = {{&cli_model_argp, 0, "Device:", 0}, {0}};
-    static const struct argp argp = {
-        generate_options_table, parse_generate, "CONFIG.yaml", generate_help, children, NULL, NULL};
-    train_arguments a = {.seconds = 5};
-    cli_parse(&argp, argc, argv, &a);
-    error err;
-    options o;
-    generation_results results;
-    options_begin(&o);
-    bool done = options_load(&o, a.config, a.assignments.items, a.assignments.count, &err) &&
-                cli_apply(&a.model, &o, &err) && options_check(&o, &err) &&
-                generation_measure(&o, a.seconds, &results, &err);
-    options_free(&o);
-    free(a.assignments.items);
-    if (!done) return cli_fail(&err, "bench generate");
-    if (a.json) {
-        generation_json(&results, stdout);
-    } else {
-        generation_text(&results, stdout);
-    }
-    return STATUS_OK;
-}
-
 /* ---------------------------------------------------------------------------------- dispatch */
 
 static const struct {
@@ -465,7 +415,6 @@ static const struct {
     {"matmul", bench_matmul, "the block-sparse products against cuBLAS, cuSPARSE and their floors"},
     {"conv", bench_conv, "block-sparse convolutions beside a dense one"},
     {"train", bench_train, "updates of a model: speed, parts, share of the floor, memory"},
-    {"generate", bench_generate, "one stream's text: time of a byte, share of the floor"},
 };
 
 enum { BENCHES = sizeof benches / sizeof benches[0] };

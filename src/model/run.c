@@ -181,28 +181,7 @@ void model_forward(model *m) {
     sum_losses(m, &m->evaluation->loss);
 }
 
-/* Has the backend write `count` bytes in one operation, if it can. */
-static bool write_text(model *m, sampling *state, uint8_t *text, int count) {
-    writer w = {.layers = m->layers,
-                .head = m->head_device,
-                .head_weight = model_operand_place(m, m->head_weight),
-                .head_bias = model_value_place(m, m->head_bias),
-                .logits = m->logits,
-                .state = state,
-                .text = text};
-    if (!m->be->write || m->batch > 1) return false;
-    for (int y = 0; y < m->layers; y++) {
-        w.cell[y] = &m->layer[y].cell;
-        if (y == 0) continue;
-        const int s = model_below_stage(&m->config, y);
-        w.below[y] = m->devices[s];
-        w.below_weight[y] = model_operand_place(m, m->stage_parameters[s].weight);
-    }
-    return m->be->write(m->be, &w, count);
-}
-
 void model_generate(model *m, sampling *state, uint8_t *text, int count) {
-    if (write_text(m, state, text, count)) return;
     for (int i = 0; i < count; i++) {
         run_segment(m, 0, false);
         forward_logits(m, &m->layer[0].cell);

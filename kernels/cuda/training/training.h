@@ -16,7 +16,6 @@ void cuda_softmax_cross_entropy(backend *be, const void *logits, const void *bia
                                 void *dlogits);
 void cuda_sample(backend *be, const void *logits, const void *bias, int streams, int columns,
                  sampling *state, uint8_t *text, uint8_t *bytes);
-bool cuda_write(backend *be, const writer *w, int count);
 void cuda_row_sums(backend *be, const void *x, int steps, int rows, int columns, void *out);
 void cuda_add(backend *be, size_t count, void *total, const void *x);
 void cuda_sum(backend *be, const void *x, size_t count, double *out);

@@ -1,13 +1,10 @@
-/* Drawing the next byte of a text: by a warp, whose lanes have the logits of 8 neighbouring bytes.
+/* Drawing the next byte of texts, each by a warp, whose lanes have the logits of 8 neighbouring bytes.
  * The weights exp((z - max) / temperature) are summed in double, first within the lanes, then over
  * them; the draw falls into one lane, which finds the byte. */
-#ifndef SMALLWORLD_KERNELS_CUDA_TRAINING_SAMPLE_CUH
-#define SMALLWORLD_KERNELS_CUDA_TRAINING_SAMPLE_CUH
-
 #include "device/philox.cuh"
 #include "training/training.h"
 
-enum { PER_LANE = VOCABULARY / 32 };
+enum { PER_LANE = VOCABULARY / 32, SAMPLE_WARPS = 8 };
 
 /* The lowest byte whose logit is the largest; every lane gets it. */
 static __device__ int likeliest(const double z[PER_LANE], double &most) {
@@ -73,12 +70,6 @@ static __device__ void cut_weights(double weight[PER_LANE], const sampling *s) {
     }
 }
 
-/* A lane's share of all bytes' values. */
-static __device__ inline void take_share(double (&mine)[PER_LANE], const double *z) {
-#pragma unroll
-    for (int i = 0; i < PER_LANE; i++) mine[i] = z[threadIdx.x % 32 * PER_LANE + i];
-}
-
 /* Of a byte whose logit is so far from the largest. */
 static __device__ inline double weight_of(double below, const sampling *s) {
     return exp(s->temperature == 1 ? below : below / s->temperature);
@@ -129,4 +120,27 @@ static __device__ int draw_byte(const float *logits, int stride, const float *bi
     return pick(z, best, s, stream, draw);
 }
 
-#endif
+static __global__ void __launch_bounds__(32 * SAMPLE_WARPS)
+    sample_kernel(const float *logits, const float *bias, int streams, int columns, sampling *s,
+                  uint8_t *text, uint8_t *bytes) {
+    const uint64_t next = s->position + 1;
+    for (int n = threadIdx.y; n < streams; n += SAMPLE_WARPS) {
+        uint8_t *to = text + next * streams + n;
+        int byte;
+        if (next >= s->prompt) {
+            byte = draw_byte(logits + n, columns, bias, s, n, next - s->prompt);
+        } else {
+            byte = *to;
+        }
+        if (threadIdx.x == 0) *to = bytes[n] = (uint8_t)byte;
+    }
+    __syncthreads();
+    if (threadIdx.x == 0 && threadIdx.y == 0) s->position = next;
+}
+
+void cuda_sample(backend *be, const void *logits, const void *bias, int streams, int columns,
+                 sampling *state, uint8_t *text, uint8_t *bytes) {
+    sample_kernel<<<1, dim3(32, SAMPLE_WARPS), 0, cuda_of(be)->stream>>>(
+        (const float *)logits, (const float *)bias, streams, columns, state, text, bytes);
+    cuda_launched(be, "sample");
+}
