@@ -42,7 +42,7 @@ typedef struct bench_tools bench_tools;     /* see bench.h */
 
 /* ------------------------------------------------------------------------------------ cell
  *
- * A cell is a chain of stages, applied to h once per byte; the last one makes the four gates.
+ * A cell is a chain of stages, applied to h once per byte; the last one makes the gates.
  *
  *   internal stage   y = act(combine(norm(W x) , table[byte]))
  *   gate stage       z_g = norm_g(W_g x) + table_g[byte] + b_g   for g in i f o u
@@ -50,9 +50,12 @@ typedef struct bench_tools bench_tools;     /* see bench.h */
  *                    h' = sigmoid(z_o) tanh(c')
  *
  * where norm(v) = gain (v - mean) / sqrt(variance + 1e-6) + bias over the features of one column
- * (Ba, Kiros, Hinton 2016). Without layer norm, gain and normalisation are left out. combine adds
- * the table's entry, multiplies by it, or does nothing. Rows of W x are in the layout's order;
- * everything else is in the order of units.
+ * (Ba, Kiros, Hinton 2016). Without layer norm, gain and normalisation are left out; a W with weight
+ * norm is made before, see norm_rows. combine adds the table's entry, multiplies by it, or does
+ * nothing. Rows of W x are in the layout's order; everything else is in the order of units.
+ *
+ * Coupled gates (Greff et al. 2015) are the three f o u, and 1 - sigmoid(z_f) stands for
+ * sigmoid(z_i).
  *
  * In a cell above another one, the first stage's W x is W h + U h_below, where `below` holds the
  * second product of all steps; raw is their sum, rounded.
@@ -62,7 +65,7 @@ typedef struct bench_tools bench_tools;     /* see bench.h */
  *          the cell, its units are the factors of Sutskever, Martens and Hinton (2011)
  *   deep   multiply, add and relu, relu ..., then the gates   (Gray et al. 2017) */
 
-enum { CELL_MAX_STAGES = 17, GATES = 4 };
+enum { CELL_MAX_STAGES = 17, GATES = 4, COUPLED_GATES = 3 };
 enum { GATE_I, GATE_F, GATE_O, GATE_U };
 
 typedef enum table_use { TABLE_NONE, TABLE_ADD, TABLE_MULTIPLY } table_use;
@@ -71,7 +74,7 @@ typedef struct stage {
     const device_layout *layout;
     int units; /* width of what it makes: cell.hidden of the gates, of internal stages any */
     int block; /* the layout's out_block */
-    int gates; /* 1, or GATES in the last stage */
+    int gates; /* 1; in the last stage GATES or COUPLED_GATES */
     bool layer_norm, relu;
     enum table_use table_use;
     int table_stride; /* the table feeds units 0, table_stride, 2 table_stride ... only */
@@ -86,12 +89,13 @@ typedef struct stage {
                   overwrites it with the gradient at W x */
     void *out; /* operand [steps][units][columns]: y; NULL for the gates */
 
-    void *sums; /* [steps] x sums_bytes: per gate and column, the sums of raw and of its square */
+    void *sums; /* [steps] x sums_bytes: per gate and column, the sums of raw and of its square; of
+                   the last stage as of GATES */
 
     /* For backward; all NULL without training. Gradients of weights are sums over steps and
      * columns. */
     void *dpre;   /* operand, like raw: the gradient at norm's result. Unless keeps_dpre, it is
-                     scratch for one step */
+                     scratch for one step; of gates without layer norm it may be raw itself */
     void *dentry; /* operand, like raw, for a multiplying table: the gradient at its entries */
     void *dsums;  /* [steps] x sums_bytes: per gate and column, the sums of gain dpre and of that
                      times the normalised raw */
@@ -99,6 +103,15 @@ typedef struct stage {
     void *dtable;        /* operand, like table */
     void *table_sums;    /* real [table_sums_count], scratch, if sums_table */
 } stage;
+
+static inline bool makes_gates(const stage *g) {
+    return g->gates > 1;
+}
+
+/* The first of the gates i f o u that the last stage makes. */
+static inline int first_gate(const stage *g) {
+    return GATES - g->gates;
+}
 
 /* Dropout of the update u (Srivastava et al. 2014). A unit, stream and step has one draw of 32
  * bits, a function of the seed, the update and these three numbers (core/philox.h): below
@@ -136,8 +149,9 @@ typedef struct cell {
     void *dx; /* operand [widest stage, or hidden][columns]: the gradient at a stage's input */
     void *dc; /* real [hidden][columns]: the gradient at c */
     void *workspace; /* wgrad_workspace bytes, and TABLE_WORKSPACE bytes a step and column */
-    void *entries; /* operand, hidden / table_stride x VOCABULARY x gates: the gates' table, if they
-                      have one, in the order of the backend's prepare_entries */
+    void *entries; /* operand, hidden / table_stride x VOCABULARY x GATES: the gates' table, if they
+                      have one, in the order of the backend's prepare_entries; coupled gates have
+                      zeros for i */
     struct dropout dropout;
     const struct update_arguments *arguments; /* on the device; dropout reads the update's number */
 } cell;
@@ -180,6 +194,14 @@ typedef struct sampling {
 } sampling;
 
 typedef enum pooling { POOL_LAST, POOL_MEAN, POOL_MAX } pooling;
+
+/* What norm_rows norms: the rows of W, or of the two W whose products are added, together. */
+typedef struct normed_rows {
+    int count; /* of W */
+    const device_layout *layout[2];
+    const void *weight[2]; /* real */
+    const void *gain;      /* real [gates][units] */
+} normed_rows;
 
 /* A W cut by rows, see layout_rows_of; or as it is, in one part. */
 enum { MOST_WEIGHT_PARTS = 16 };
@@ -270,6 +292,16 @@ struct backend {
                   int columns, void *dx, element type);
     void (*wgrad)(backend *be, const device_layout *l, const void *dy, const void *x, int steps,
                   int columns, void *dw, void *workspace);
+    /* Weight norm (Salimans, Kingma 2016). With s = 1 / sqrt(w . w + 1e-6) of a row w, of all its
+     * blocks in all W,
+     *   norm_rows            operand <- gain s w
+     *   norm_rows_backward   from the gradient d at that, dgain <- s w . d, and in place of it
+     *                        d <- gain s (d - s dgain w)
+     * so a row of zeros stays zeros and has a gradient. operand, gradient: one for each W; real but
+     * operand. */
+    void (*norm_rows)(backend *be, const normed_rows *w, void *const operand[2]);
+    void (*norm_rows_backward)(backend *be, const normed_rows *w, void *const gradient[2],
+                               void *dgain);
     /* y += x, both operand [rows of l][columns]. */
     void (*add_rows)(backend *be, const device_layout *l, const void *x, int columns, void *y);
 
@@ -408,7 +440,7 @@ static inline int wgrad_multiple(const backend *be) {
 
 /* Whether gates_backward sums the gradient of a stage's table, in table_sums. */
 static inline bool sums_table(const backend *be, const stage *g) {
-    return be->sums_tables && g->gates == GATES && g->table_use == TABLE_ADD;
+    return be->sums_tables && makes_gates(g) && g->table_use == TABLE_ADD;
 }
 
 /* Whether dpre has all steps after backward, since it is the gradient at W x or at what an added

@@ -88,7 +88,7 @@ def metadata(features, units, block):
     """The original decodes HTML entities before it reads a text."""
     model = {"cell": "mlstm", "internal_steps": 2, "hidden": units, "block": block,
              "embedding": features, "graph": "dense", "degree": "null", "density": "null",
-             "rewire": 0.1, "layer_norm": "false", "input_stride": 1, "output_stride": 1,
+             "rewire": 0.1, "norm": "none", "input_stride": 1, "output_stride": 1,
              "dropout": 0, "init_noise": 0, "forget_bias": 1}
     return {"checksum": "00000000", "format": "smallworld", "version": "1", "kind": "model",
             "framing": "\\n TEXT ", "step": "0", "run.seed": "1", "data.html_entities": "true",

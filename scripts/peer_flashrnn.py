@@ -36,7 +36,7 @@ def ours(options, heads, batch):
         with open(f"{folder}/config.yaml", "w") as file:
             graph = "dense" if heads == 1 else f"file, graph_file: {folder}/heads.npy"
             file.write(f"data: {{train: none.txt}}\n"
-                       f"model: {{hidden: {options.units}, block: {block}, layer_norm: false, graph: {graph}}}\n"
+                       f"model: {{hidden: {options.units}, block: {block}, norm: none, graph: {graph}}}\n"
                        f"train: {{batch: {batch}, bptt: {options.steps}}}\n")
         command = [options.program, "bench", "train", f"{folder}/config.yaml", "--device", "cuda", "--json",
                    "--seconds", str(3 * options.seconds)]

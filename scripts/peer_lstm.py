@@ -193,7 +193,7 @@ def main():
                         help="override a key of the config; may be repeated")
     parser.add_argument("--also", action="append", metavar="KEY.PATH=VALUE,...",
                         help="add a row with these keys; may be repeated; default: "
-                             "model.layer_norm=false")
+                             "model.norm=none")
     parser.add_argument("--batch", type=int, help="streams; default: the config's, or 128")
     parser.add_argument("--steps", type=int, help="bytes of a stream; default: likewise")
     parser.add_argument("--parameters", type=float, default=1e8, help="number of parameters without --program")
@@ -211,7 +211,7 @@ def main():
         found = smallworld(options)
         rows.append(found)
         parameters, batch, steps = found["parameters"], found["batch"], found["bptt"]
-        for more in options.also or ["model.layer_norm=false"]:
+        for more in options.also or ["model.norm=none"]:
             rows.append(smallworld(options, more.split(",")))
     peers = []
     for layers in (1, 2):

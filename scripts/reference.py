@@ -87,7 +87,31 @@ class Model:
         self.steps = {"lstm": 0, "mlstm": 1, "deep": int(metadata["model.internal_steps"])}[self.cell]
         layers = int(metadata.get("model.layers", 1))
         self.layers = [f"layer{k + 1}." if k else "" for k in range(layers)]  # in tensors' names
+        if metadata.get("model.norm") == "weight":
+            for name in self.layers:
+                self.norm_rows(name)
         self.tables = [self.input_tables("input." + name) for name in self.layers]
+
+    def norm_rows(self, name):
+        """Makes each row w of the gates' weights gain w / |w|: with what it reads of the layer below, if that is
+        added to the gates."""
+        gain = self.tensors.pop(f"cell.{name}gates.gain")                      # [gates][units]
+        parts = [f"cell.{name}{part}.weight" for part in ("gates", "below")]
+        parts = [part for part in parts if part in self.tensors and self.tensors[part].ndim == 4]
+        nodes = {}
+        for part in parts:
+            weight, pattern = self.tensors[part], self.tensors[part.replace("cell.", "pattern.").removesuffix(".weight")]
+            nodes[part] = pattern[:, 0] if len(weight) == len(pattern) else np.zeros(1, int)
+        square = 1e-6
+        for part in parts:
+            weight = self.tensors[part]                                        # [block][gate][row][column]
+            sums = np.zeros((self.hidden // weight.shape[2], *weight.shape[1:3]))
+            np.add.at(sums, nodes[part], (weight ** 2).sum(3))
+            square = square + sums.swapaxes(0, 1).reshape(gain.shape)
+        scale = gain / np.sqrt(square)
+        for part in parts:
+            rows = scale.reshape(len(gain), -1, self.tensors[part].shape[2]).swapaxes(0, 1)  # [node][gate][row]
+            self.tensors[part] = self.tensors[part] * rows[nodes[part], :, :, None]
 
     def input_tables(self, name):
         """Of each table [units / input_stride][byte], those of internal stages first."""
@@ -136,9 +160,9 @@ class Model:
                 h[fed] += tables[1][:, byte]
             h = np.maximum(h, 0) if k > 0 else h
         if self.cell != "deep":
-            h[fed] += np.stack(tables[-4:])[:, :, byte]
-        i, f, o, u = h
-        c = sigmoid(f) * c + sigmoid(i) * np.tanh(u)
+            h[fed] += np.stack(tables[-len(h):])[:, :, byte]
+        *i, f, o, u = h  # coupled gates have no i
+        c = sigmoid(f) * c + (sigmoid(i[0]) if i else 1 - sigmoid(f)) * np.tanh(u)
         return sigmoid(o) * np.tanh(c), c
 
     def step(self, byte, h, c):

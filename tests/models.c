@@ -18,7 +18,8 @@ model_config small_config(void) {
                           .degree = 4,
                           .rewire = 0.2,
                           .graph_file = "",
-                          .layer_norm = true,
+                          .norm = NORM_LAYER,
+                          .init_gain = 1,
                           .init_noise = 0.1,
                           .forget_bias = 1,
                           .seed = 3};

@@ -162,7 +162,8 @@ static void test_update_floor(void **state) {
                            .graph = GRAPH_RANDOM,
                            .density = 0.5,
                            .graph_file = "",
-                           .layer_norm = true,
+                           .norm = NORM_LAYER,
+                           .init_gain = 1,
                            .seed = 1};
     error err;
     backend *be = backend_cpu(FP32, 1);

@@ -72,7 +72,8 @@ static void run_part(backend *be, const part *how, int hidden, int columns, doub
     void *device_arguments = be->allocate(be, sizeof arguments);
     be->upload(be, device_arguments, &arguments, sizeof arguments);
     c.arguments = device_arguments;
-    size_t weights = layout_weights(l), sums = be->sums_bytes(be, how->gates, columns);
+    size_t weights = layout_weights(l),
+           sums = be->sums_bytes(be, how->gates > 1 ? GATES : 1, columns);
     const double most = how->huge ? 1000 : 0.3;
     double *w = random_values(weights, -most, most); /* both sides have the same */
     s->weight = put(be, w, weights, OPERAND);
@@ -80,7 +81,7 @@ static void run_part(backend *be, const part *how, int hidden, int columns, doub
     s->gain = how->layer_norm ? put(be, in[0], gates * (size_t)hidden, REAL) : NULL;
     s->bias = put(be, in[1], gates * (size_t)hidden, REAL);
     s->table = put(be, in[2], gates * entries, OPERAND);
-    c.entries = put_poison(be, gates * entries, OPERAND);
+    c.entries = put_poison(be, GATES * entries, OPERAND);
     size_t workspace = TABLE_WORKSPACE * (size_t)columns;
     c.workspace = put_poison(be, workspace / be->real_size, REAL);
     s->raw = put_poison(be, gates * plane, OPERAND);
@@ -104,7 +105,7 @@ static void run_part(backend *be, const part *how, int hidden, int columns, doub
     c.dc = put(be, in[7], plane, REAL);
 
     be->fprop(be, d, s->weight, x, 1, columns, s->raw, OPERAND);
-    if (how->gates == GATES) {
+    if (how->gates > 1) {
         be->prepare_entries(be, &c);
         be->gates(be, &c, 0);
     } else {
@@ -121,7 +122,7 @@ static void run_part(backend *be, const part *how, int hidden, int columns, doub
                                   gates * plane,
                                   gates * entries};
     out[0] = get(be, s->raw, count[0], OPERAND);
-    if (how->gates == GATES) {
+    if (how->gates > 1) {
         be->gates_backward(be, &c, 0);
     } else {
         be->activate_backward(be, &c, 0, 0);
@@ -137,8 +138,8 @@ static void run_part(backend *be, const part *how, int hidden, int columns, doub
     out[8] = get(be, s->raw, count[8], OPERAND);
     out[9] = get(be, s->dtable, count[9], OPERAND);
     /* What a stage of this kind does not write stays poisoned, on every backend. */
-    if (how->gates == GATES) count[1] = 0;
-    if (how->gates != GATES) count[2] = count[3] = 0;
+    if (how->gates > 1) count[1] = 0;
+    if (how->gates == 1) count[2] = count[3] = 0;
     if (how->use == TABLE_NONE) count[9] = 0;
     memcpy(sizes, count, sizeof count);
     void *arrays[] = {(void *)(uintptr_t)s->weight,
@@ -197,7 +198,7 @@ static void check_part(pair *p, const part *how, int hidden, int columns) {
     for (int i = 0; i < PART_RESULTS; i++) {
         char text[160];
         snprintf(text, sizeof text, "%s of %s%s%s, table %d by %d, dropout %g, %d x %d", what[i],
-                 how->gates == GATES ? "gates" : "a step", how->layer_norm ? " with norm" : "",
+                 how->gates > 1 ? "gates" : "a step", how->layer_norm ? " with norm" : "",
                  how->relu ? " and relu" : "", how->use, how->stride, how->dropout, hidden,
                  columns);
         size_t skip = i == 2 ? plane : 0; /* h[0] is poison */
@@ -233,11 +234,16 @@ static void check_parts(precision precision) {
             part gates = {GATES, 1, norm, false, TABLE_ADD, 0, 8, 0.6, false, 1, ANY_BYTES};
             part plain = {GATES, 1, norm, false, TABLE_NONE, 0, 8, 0.6, false, 1, ANY_BYTES};
             part dropped = {GATES, 2, norm, false, TABLE_ADD, 0.3, 8, 0.6, false, 1, ANY_BYTES};
+            part coupled = {COUPLED_GATES, 1,     norm, false,    TABLE_ADD, 0, 8,
+                            0.6,           false, 1,    ANY_BYTES};
+            part few = {COUPLED_GATES, 2, norm, false, TABLE_ADD, 0.3, 8, 0.6, false, 1, ANY_BYTES};
+            part bare = {COUPLED_GATES, 1, norm, false, TABLE_NONE, 0, 8, 0.6, false, 1, ANY_BYTES};
             part multiply = {1, 1, norm, false, TABLE_MULTIPLY, 0, 8, 0.6, false, 1, ANY_BYTES};
             part add = {1, 2, norm, true, TABLE_ADD, 0, 8, 0.6, false, 1, ANY_BYTES};
             part strided = {1, 4, norm, false, TABLE_MULTIPLY, 0, 8, 0.6, false, 1, ANY_BYTES};
             part relu = {1, 1, norm, true, TABLE_NONE, 0, 8, 0.6, false, 1, ANY_BYTES};
-            const part *all[] = {&gates, &plain, &dropped, &multiply, &add, &strided, &relu};
+            const part *all[] = {&gates, &plain,    &dropped, &coupled, &few,
+                                 &bare,  &multiply, &add,     &strided, &relu};
             for (size_t k = 0; k < sizeof all / sizeof all[0]; k++) {
                 check_part(&p, all[k], sizes[i][0], sizes[i][1]);
             }
@@ -256,6 +262,11 @@ static void check_parts(precision precision) {
     check_part(&p, &wide, 1104, 6 * unit);
     check_part(&p, &bare, 1104, 6 * unit);
     check_part(&p, &bare, 64, 17 * unit);
+    for (int norm = 0; norm < 2; norm++) {
+        part coupled = {COUPLED_GATES, 2, norm, false, TABLE_ADD, 0, 8, 0.6, false, 1, ANY_BYTES};
+        check_part(&p, &coupled, 1104, 6 * unit);
+        check_part(&p, &coupled, 64, 17 * unit);
+    }
     /* very many spans */
     check_part(&p, &wide, 64, 60 * unit);
     check_part(&p, &wide, 64, 61 * unit);
@@ -435,14 +446,15 @@ static void check_tables(precision precision) {
 static void run_gates_table(backend *be, const table_shape *how, int columns, const uint8_t *bytes,
                             double **dpre, double **dtable) {
     size_t steps = (size_t)how->steps, plane = (size_t)(how->hidden * columns);
-    size_t entries = (size_t)(GATES * how->hidden / how->stride) * VOCABULARY;
-    size_t count[] = {steps * GATES * plane, (steps + 1) * plane, entries, steps * plane};
+    size_t entries = (size_t)(how->gates * how->hidden / how->stride) * VOCABULARY;
+    size_t count[] = {steps * (size_t)how->gates * plane, (steps + 1) * plane, entries,
+                      steps * plane};
     cell c = {
         .hidden = how->hidden, .columns = columns, .steps = how->steps, .keep = true, .stages = 1};
     stage *s = &c.stage[0];
     *s = (stage){.units = how->hidden,
                  .block = how->block,
-                 .gates = GATES,
+                 .gates = how->gates,
                  .table_use = TABLE_ADD,
                  .table_stride = how->stride};
     double *raw = random_values(count[0], -2, 2), *state = random_values(count[1], -1, 1);
@@ -457,7 +469,7 @@ static void run_gates_table(backend *be, const table_shape *how, int columns, co
     s->raw = put(be, raw, count[0], OPERAND);
     s->table = put(be, table, entries, OPERAND);
     s->dpre = put_poison(be, count[0], OPERAND);
-    s->dbias = put_poison(be, (size_t)(GATES * how->hidden), REAL);
+    s->dbias = put_poison(be, (size_t)(how->gates * how->hidden), REAL);
     s->dtable = put_poison(be, entries, OPERAND);
     s->table_sums = sums_table(be, s) ? put_poison(be, table_sums_count(how->hidden), REAL) : NULL;
     c.c = put(be, state, count[1], REAL);
@@ -465,7 +477,7 @@ static void run_gates_table(backend *be, const table_shape *how, int columns, co
     c.dh = put(be, dh, count[3], OPERAND);
     c.dx = put(be, dh, plane, OPERAND);
     c.dc = put(be, dh, plane, REAL);
-    c.entries = put_poison(be, entries, OPERAND);
+    c.entries = put_poison(be, entries * GATES / (size_t)how->gates, OPERAND);
     c.workspace = put_poison(be, TABLE_WORKSPACE * steps * (size_t)columns / be->real_size, REAL);
     be->prepare_entries(be, &c);
     for (int t = 0; t < how->steps; t++) be->gates(be, &c, t);
@@ -503,14 +515,15 @@ static void check_gates_table(backend *be, const table_shape *how) {
     uint8_t *bytes = mem_alloc((size_t)(how->steps * columns), 1);
     for (int i = 0; i < how->steps * columns; i++) bytes[i] = draw_byte(how->text);
     run_gates_table(be, how, columns, bytes, &dpre, &dtable);
-    for (int row = 0; row < GATES * hidden; row++) {
-        const int node = row / (GATES * how->block), gate = row / how->block % GATES;
+    for (int row = 0; row < how->gates * hidden; row++) {
+        const int node = row / (how->gates * how->block), gate = row / how->block % how->gates;
         const int unit = node * how->block + row % how->block;
         double sum[VOCABULARY] = {0}, size[VOCABULARY] = {0};
         if (unit % how->stride) continue;
         for (int t = 0; t < how->steps; t++) {
             const double *d =
-                dpre + ((size_t)t * GATES * (size_t)hidden + (size_t)row) * (size_t)columns;
+                dpre +
+                ((size_t)t * (size_t)how->gates * (size_t)hidden + (size_t)row) * (size_t)columns;
             for (int n = 0; n < columns; n++) {
                 sum[bytes[t * columns + n]] += d[n];
                 size[bytes[t * columns + n]] += fabs(d[n]);
@@ -538,8 +551,12 @@ static void check_gates_table(backend *be, const table_shape *how) {
 static void test_gates_table(void **state) {
     (void)state;
     static const table_shape shapes[] = {
-        {8, 8, GATES, 1, 1, 1, ONE_BYTE},        {72, 8, GATES, 3, 2, 7, ANY_BYTES},
-        {1104, 8, GATES, 2, 6, 3, ALMOST_ASCII}, {3360, 32, GATES, 1, 6, 2, ANY_BYTES},
+        {8, 8, GATES, 1, 1, 1, ONE_BYTE},
+        {72, 8, COUPLED_GATES, 3, 2, 7, ANY_BYTES},
+        {1104, 8, COUPLED_GATES, 2, 6, 3, ALMOST_ASCII},
+        {72, 8, GATES, 3, 2, 7, ANY_BYTES},
+        {1104, 8, GATES, 2, 6, 3, ALMOST_ASCII},
+        {3360, 32, GATES, 1, 6, 2, ANY_BYTES},
         {9728, 64, GATES, 1, 2, 2, FEW_BYTES},
     };
     random_restart(15);

@@ -426,7 +426,7 @@ static void test_fixed_paths(void **state) {
         "model.degree",
         "model.density",
         "model.rewire",
-        "model.layer_norm",
+        "model.norm",
         "train.batch",
         "train.bptt",
         "train.steps",

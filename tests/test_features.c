@@ -108,7 +108,7 @@ static void test_features(void **state) {
     } models[] = {
         {"train.steps=9", false},
         {"train.steps=9 model.cell=mlstm", false},
-        {"train.steps=9 model.cell=deep model.layer_norm=false model.init_noise=0.1", false},
+        {"train.steps=9 model.cell=deep model.norm=none model.init_noise=0.1", false},
         {"train.steps=9 model.graph=dense model.degree=null", true},
     };
     char *forwards = path_of("mixed.tsv"), *backwards = path_of("backwards.tsv");

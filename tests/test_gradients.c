@@ -24,7 +24,8 @@ static model_config small_config(void) {
                           .graph = GRAPH_RANDOM,
                           .degree = 1,
                           .graph_file = "",
-                          .layer_norm = true,
+                          .norm = NORM_LAYER,
+                          .init_gain = 1,
                           .init_noise = 0.3,
                           .forget_bias = 1,
                           .seed = 7};
@@ -39,6 +40,7 @@ typedef struct fixture {
 
 static void set_weights(fixture *f, const double *weights) {
     f->be->upload(f->be, f->m->weights, weights, f->m->parameters.total * sizeof *weights);
+    model_use_weights(f->m); /* rows are normed */
 }
 
 /* Returns the loss in nats, starting from the fixture's state. */
@@ -147,10 +149,11 @@ static void check_gradients(const model_config *config, int segments) {
 static void test_cells(void **state) {
     (void)state;
     for (int kind = CELL_LSTM; kind <= CELL_DEEP; kind++) {
-        for (int norm = 0; norm < 2; norm++) {
+        for (int how = 0; how < 6; how++) {
             model_config config = small_config();
             config.cell = kind;
-            config.layer_norm = norm;
+            config.norm = how % 3;
+            config.coupled_gates = how / 3;
             check_gradients(&config, 1);
             check_gradients(&config, 2); /* segments of three and of two steps */
         }
@@ -173,35 +176,42 @@ static void test_dense(void **state) {
         config.graph = GRAPH_DENSE;
         config.degree = 0;
         check_gradients(&config, 1);
+        config.norm = NORM_WEIGHT;
+        config.coupled_gates = true;
+        check_gradients(&config, 1);
     }
 }
 
 /* Narrow internal stages, dense and sparse, with strides and a further layer. */
 static void test_hubs(void **state) {
     (void)state;
-    for (int kind = 0; kind < 8; kind++) {
+    for (int kind = 0; kind < 16; kind++) {
         model_config config = small_config();
         config.cell = kind % 2 ? CELL_DEEP : CELL_MLSTM;
+        config.norm = kind / 8 ? NORM_WEIGHT : NORM_LAYER;
+        config.coupled_gates = kind / 8;
         config.graph = kind / 2 % 2 ? GRAPH_RANDOM : GRAPH_DENSE;
         config.degree = 0;
         config.density = 0.7;
         config.hidden = 32;
         config.hubs = 16;
-        if (kind / 4) config.layers = 2, config.input_stride = 2;
-        check_gradients(&config, 1 + kind / 4);
+        const int layers = 1 + kind / 4 % 2;
+        if (layers == 2) config.layers = 2, config.input_stride = 2;
+        check_gradients(&config, layers);
     }
 }
 
 static void test_layers(void **state) {
     (void)state;
     for (int kind = CELL_LSTM; kind <= CELL_DEEP; kind++) {
-        for (int norm = 0; norm < 2; norm++) {
+        for (int norm = NORM_WEIGHT; norm <= NORM_NONE; norm++) {
             model_config config = small_config();
             config.cell = kind;
             config.layers = kind == CELL_LSTM ? 3 : 2;
-            config.layer_norm = norm;
+            config.norm = norm;
+            config.coupled_gates = norm == NORM_WEIGHT;
             config.dropout = 0.3;
-            check_gradients(&config, norm ? 1 : 2);
+            check_gradients(&config, norm == NORM_LAYER ? 1 : 2);
         }
     }
     model_config config = small_config();

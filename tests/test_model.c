@@ -71,7 +71,11 @@ static void compare(const model_config *config, const char *name, precision prec
 enum variant {
     PLAIN,
     WITHOUT_NORM,
+    WEIGHT_NORM,
+    COUPLED, /* gates, with layer norm */
+    WEIGHT_NORM_COUPLED,
     DENSE,             /* products of whole matrices */
+    DENSE_WEIGHT_NORM, /* with coupled gates and dropout, of two layers */
     STRIDES,           /* some units alone read the byte and are read by the head; dropout */
     LARGE_BLOCKS,      /* of 64 units, with more streams than a tile has columns */
     LONG_LISTS,        /* a few nodes read by many, in as many lists of very unlike lengths */
@@ -79,18 +83,41 @@ enum variant {
     VARIANTS
 };
 
-static const char *const variant_names[VARIANTS] = {
-    "plain",      "without norm",      "dense", "strides", "large blocks",
-    "long lists", "long lists, stride"};
+static const char *const variant_names[VARIANTS] = {"plain",
+                                                    "without norm",
+                                                    "weight norm",
+                                                    "coupled gates",
+                                                    "weight norm, coupled",
+                                                    "dense",
+                                                    "dense, weight norm, coupled, two layers",
+                                                    "strides",
+                                                    "large blocks",
+                                                    "long lists",
+                                                    "long lists, stride"};
 
 /* Of streams, none a multiple of what a backend pads to. */
-static const int batches[VARIANTS] = {11, 11, 11, 11, 150, 100, 11};
+static const int batches[VARIANTS] = {11, 11, 11, 130, 70, 11, 130, 11, 150, 100, 11};
 
 static model_config varied(int cell, enum variant variant) {
     model_config config = small_config();
     config.cell = cell;
     switch (variant) {
-    case WITHOUT_NORM: config.layer_norm = false; break;
+    case WITHOUT_NORM: config.norm = NORM_NONE; break;
+    case WEIGHT_NORM: config.norm = NORM_WEIGHT; break;
+    case COUPLED: config.coupled_gates = true; break;
+    case WEIGHT_NORM_COUPLED:
+        config.norm = NORM_WEIGHT;
+        config.coupled_gates = true;
+        config.input_stride = 2;
+        break;
+    case DENSE_WEIGHT_NORM:
+        config.norm = NORM_WEIGHT;
+        config.coupled_gates = true;
+        config.dropout = 0.25;
+        config.layers = 2;
+        config.graph = GRAPH_DENSE;
+        config.degree = 0;
+        break;
     case DENSE:
         config.graph = GRAPH_DENSE;
         config.degree = 0;
@@ -134,13 +161,18 @@ static void compare_all(precision precision, double tolerance) {
 
 /* Hubs, of dense wiring, of random and of nearest cells, in small blocks and large ones; further
  * layers read them too. The width of internal stages is no power of two. */
-enum { HUB_VARIANTS = 5 };
+enum { HUB_VARIANTS = 7 };
 
-static const char *const hub_names[HUB_VARIANTS] = {"dense hubs", "random hubs", "hubs on a ring",
-                                                    "hubs in two layers", "hubs, stride, no norm"};
+static const char *const hub_names[HUB_VARIANTS] = {"dense hubs",
+                                                    "random hubs",
+                                                    "hubs on a ring",
+                                                    "hubs in two layers",
+                                                    "hubs, stride, no norm",
+                                                    "hubs, weight norm, coupled",
+                                                    "random hubs, weight norm, coupled"};
 
 static model_config hubs_config(int kind, int variant) {
-    static const int block[HUB_VARIANTS] = {64, 16, 64, 32, 64};
+    static const int block[HUB_VARIANTS] = {64, 16, 64, 32, 64, 64, 32};
     model_config config = small_config();
     config.cell = kind;
     config.internal_steps = 2;
@@ -153,7 +185,9 @@ static model_config hubs_config(int kind, int variant) {
     if (variant == 1) config.graph = GRAPH_RANDOM;
     if (variant == 2) config.graph = GRAPH_WATTS_STROGATZ;
     if (variant == 3) config.layers = 2;
-    if (variant == 4) config.input_stride = 2, config.layer_norm = false;
+    if (variant == 4) config.input_stride = 2, config.norm = NORM_NONE;
+    if (variant > 4) config.norm = NORM_WEIGHT, config.coupled_gates = true;
+    if (variant == 6) config.graph = GRAPH_RANDOM;
     return config;
 }
 
@@ -161,7 +195,8 @@ static void compare_hubs(precision precision, double tolerance) {
     for (int kind = CELL_MLSTM; kind <= CELL_DEEP; kind++) {
         for (int variant = 0; variant < HUB_VARIANTS; variant++) {
             const model_config config = hubs_config(kind, variant);
-            compare(&config, hub_names[variant], precision, variant == 2 ? 130 : 11, tolerance);
+            compare(&config, hub_names[variant], precision, variant == 2 || variant == 5 ? 130 : 11,
+                    tolerance);
         }
     }
 }
@@ -316,9 +351,9 @@ static void compare_text(const model_config *config, precision precision, double
     logits[0] = write_with(m[0], &in, how, parts, text[0]);
     if (memcmp(text[0], text[1], WRITTEN) ||
         memcmp(logits[0], logits[1], VOCABULARY * sizeof *logits[0])) {
-        fail_msg("%s, cell %d of %d units, block %d, %d layers, layer norm %d: calls differ",
+        fail_msg("%s, cell %d of %d units, block %d, %d layers, norm %d: calls differ",
                  precision == FP32 ? "fp32" : "bf16", config->cell, (int)config->hidden,
-                 (int)config->block, (int)config->layers, config->layer_norm);
+                 (int)config->block, (int)config->layers, config->norm);
     }
     memcpy(text[2], text[0], WRITTEN);
     o[0] = collect_outcome(m[0]);
@@ -452,7 +487,7 @@ static void test_recompute(void **state) {
         for (int variant = 0; variant < 5; variant++) {
             model_config config = small_config();
             config.cell = kind;
-            if (variant == 1) config.layer_norm = false;
+            if (variant == 1) config.norm = NORM_NONE;
             if (variant == 2 || variant == 4) config.dropout = 0.25;
             if (variant == 4) config.layers = 2;
             if (variant == 3) {

@@ -619,6 +619,88 @@ static void test_add_rows(void **state) {
     }
 }
 
+/* Normed rows of one W and of two, dense and sparse, one of whose rows is zeros and one of whose nodes
+ * has no block; and their gradient. */
+static void test_norm_rows(void **state) {
+    (void)state;
+    static const int32_t pairs[][2] = {{0, 1}, {0, 4}, {1, 0}, {3, 2}};
+    for (int kind = 0; kind < 8; kind++) {
+        const int gates = kind & 1 ? GATES : COUPLED_GATES, count = kind & 2 ? 2 : 1;
+        pair p = open_pair(kind & 4 ? BF16 : FP32);
+        layout *sparse = layout_pairs(4, 5, pairs, 4, 8, 0),
+               *dense = layout_dense(32, 72, gates, 1);
+        const size_t rows = (size_t)gates * 32, zero = 35;
+        sparse->gates = gates;
+        random_restart(16);
+        const layout *l[2] = {kind & 1 ? sparse : dense, kind & 1 ? dense : sparse};
+        double *gain = random_values(rows, -2, 2), *w[2], *d[2], *made[2][2], *turned[2][2],
+               *dgain[2];
+        for (int i = 0; i < count; i++) {
+            const size_t weights = layout_weights(l[i]);
+            w[i] = random_values(weights, -1, 1);
+            d[i] = random_values(weights, -1, 1);
+            /* Gate 1 of unit 3 is row `zero`: of the first node's two blocks, or of the dense one. */
+            const size_t block = (size_t)l[i]->out_block, in = (size_t)l[i]->in_block;
+            for (size_t k = 0; k < (l[i] == sparse ? 2 : 1); k++) {
+                memset(w[i] + ((k * (size_t)gates + 1) * block + 3) * in, 0, in * sizeof *w[i]);
+            }
+        }
+        for (int side = 0; side < 2; side++) {
+            backend *be = side ? p.trusted : p.be;
+            device_layout *device[2] = {NULL, NULL};
+            void *weight[2], *operand[2], *gradient[2], *of_gain = put_poison(be, rows, REAL);
+            void *g = put(be, gain, rows, REAL);
+            normed_rows r = {.count = count, .gain = g};
+            for (int i = 0; i < count; i++) {
+                r.layout[i] = device[i] = be->layout_create(be, l[i]);
+                r.weight[i] = weight[i] = put(be, w[i], layout_weights(l[i]), REAL);
+                operand[i] = put_poison(be, layout_weights(l[i]), OPERAND);
+                gradient[i] = put(be, d[i], layout_weights(l[i]), REAL);
+            }
+            be->norm_rows(be, &r, operand);
+            be->norm_rows_backward(be, &r, gradient, of_gain);
+            for (int i = 0; i < count; i++) {
+                made[side][i] = get(be, operand[i], layout_weights(l[i]), OPERAND);
+                turned[side][i] = get(be, gradient[i], layout_weights(l[i]), REAL);
+                be->layout_free(be, device[i]);
+                be->release(be, weight[i]);
+                be->release(be, operand[i]);
+                be->release(be, gradient[i]);
+            }
+            dgain[side] = get(be, of_gain, rows, REAL);
+            be->release(be, of_gain);
+            be->release(be, g);
+        }
+        for (int i = 0; i < count; i++) {
+            assert_close(&p, "norm_rows", made[0][i], made[1][i], layout_weights(l[i]));
+            assert_true(relative_error(turned[0][i], turned[1][i], layout_weights(l[i])) < 1e-5);
+        }
+        assert_true(relative_error(dgain[0], dgain[1], rows) < 1e-5);
+        assert_true(dgain[0][zero] == 0 && dgain[0][zero + 1] != 0);
+        /* Rows of length 1 times their gains, but for what is added. */
+        if (l[0] == dense && count == 1) {
+            for (size_t row = 0; row < rows; row++) {
+                double square = 0;
+                for (int j = 0; j < 72; j++)
+                    square += made[1][0][row * 72 + j] * made[1][0][row * 72 + j];
+                const double wanted = row == zero ? 0 : fabs(gain[row]);
+                assert_true(fabs(sqrt(square) - wanted) < 5e-3 * (wanted + 1e-3));
+            }
+        }
+        for (int i = 0; i < count; i++) {
+            free(w[i]);
+            free(d[i]);
+            for (int side = 0; side < 2; side++) free(made[side][i]), free(turned[side][i]);
+        }
+        free(gain);
+        free(dgain[0]);
+        free(dgain[1]);
+        layout_free(sparse);
+        layout_free(dense);
+        close_pair(&p);
+    }
+}
+
 static void test_transpose(void **state) {
     (void)state;
     static const int sizes[][2] = {{64, 64}, {8, 136}, {200, 8}, {136, 264}, {64 << 16, 8}};
@@ -735,6 +817,7 @@ int main(void) {
         cmocka_unit_test(test_round),       cmocka_unit_test(test_add),
         cmocka_unit_test(test_add_rows),    cmocka_unit_test(test_recording),
         cmocka_unit_test(test_transpose),   cmocka_unit_test(test_marks),
+        cmocka_unit_test(test_norm_rows),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

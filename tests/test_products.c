@@ -12,7 +12,7 @@ static void check_products(precision precision) {
     const int unit = wgrad_multiple(p.be) / p.be->product_multiple;
     const int columns[] = {1, 3, unit, 2 * unit, 17, unit, 3 * unit};
     for (size_t b = 0; b < sizeof blocks / sizeof blocks[0]; b++) {
-        for (int gates = 1; gates <= 4; gates += 3) {
+        for (int gates = 1; gates <= 4; gates += gates == 1 ? 2 : 1) {
             for (int i = 0; i < 7; i++) {
                 const shape s = {.nodes = blocks[b] > 32 ? 6 : 11,
                                  .block = blocks[b],
@@ -116,6 +116,26 @@ static void test_few_columns(void **state) {
     };
     // clang-format on
     check_gpu_shapes(17, shapes, sizeof shapes / sizeof shapes[0]);
+}
+
+/* Coupled gates, whose rows are no power of two, in blocks of each size; dense. */
+static void test_three_gates(void **state) {
+    (void)state;
+    // clang-format off
+    static const shape shapes[] = {
+        {.reason = "blocks of 8: two tiles of rows, the last half empty",
+         .nodes = 33, .block = 8, .gates = COUPLED_GATES, .columns = 4, .share = 0.2, .hubs = true},
+        {.reason = "blocks of 16 over several steps",
+         .nodes = 21, .block = 16, .gates = COUPLED_GATES, .columns = 3, .steps = 3, .share = 0.2},
+        {.reason = "blocks of 32: a panel in each third of a block",
+         .nodes = 33, .block = 32, .gates = COUPLED_GATES, .columns = 4, .share = 0.1, .hubs = true},
+        {.reason = "blocks of 64, more columns than a tile",
+         .nodes = 11, .block = 64, .gates = COUPLED_GATES, .columns = 10, .share = 0.3},
+        {.reason = "blocks of 128",
+         .nodes = 12, .block = 128, .gates = COUPLED_GATES, .columns = 4, .share = 0.25, .hubs = true},
+    };
+    // clang-format on
+    check_gpu_shapes(18, shapes, sizeof shapes / sizeof shapes[0]);
 }
 
 /* dgrad of four gates. Thread blocks have as many nodes as they can, whole or neighbouring ones;
@@ -553,12 +573,13 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_products_fp32),      cmocka_unit_test(test_products_bf16),
         cmocka_unit_test(test_many_blocks),        cmocka_unit_test(test_few_columns),
-        cmocka_unit_test(test_many_gates),         cmocka_unit_test(test_many_columns),
-        cmocka_unit_test(test_small_blocks),       cmocka_unit_test(test_small_gradients),
-        cmocka_unit_test(test_long_lists),         cmocka_unit_test(test_symmetric_patterns),
-        cmocka_unit_test(test_shared_activations), cmocka_unit_test(test_plain_tiles),
-        cmocka_unit_test(test_gate_products),      cmocka_unit_test(test_small_world),
-        cmocka_unit_test(test_dense_products),     cmocka_unit_test(test_few_nodes),
+        cmocka_unit_test(test_three_gates),        cmocka_unit_test(test_many_gates),
+        cmocka_unit_test(test_many_columns),       cmocka_unit_test(test_small_blocks),
+        cmocka_unit_test(test_small_gradients),    cmocka_unit_test(test_long_lists),
+        cmocka_unit_test(test_symmetric_patterns), cmocka_unit_test(test_shared_activations),
+        cmocka_unit_test(test_plain_tiles),        cmocka_unit_test(test_gate_products),
+        cmocka_unit_test(test_small_world),        cmocka_unit_test(test_dense_products),
+        cmocka_unit_test(test_few_nodes),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

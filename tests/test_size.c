@@ -10,16 +10,18 @@
 static void test_parameter_count(void **state) {
     (void)state;
     backend *be = test_backend(FP32);
-    for (int kind = 0; kind < 96; kind++) {
+    for (int kind = 0; kind < 192; kind++) {
         model_config config = small_config();
         config.cell = kind % 3;
-        config.layer_norm = kind / 3 % 2;
+        config.norm = kind / 96 ? NORM_WEIGHT : kind / 3 % 2 ? NORM_LAYER : NORM_NONE;
+        config.coupled_gates = kind / 96 && kind / 3 % 2;
         if (kind / 6 % 2) config.graph = GRAPH_DENSE, config.degree = 0;
         if (kind / 12 % 2) config.input_stride = 2, config.output_stride = 4;
         if (kind / 24 % 2) config.layers = model_most_layers(&config);
-        if (kind / 48 && config.cell == CELL_LSTM) continue;
-        if (kind / 48) config.hubs = 64, config.degree = 0;
-        if (kind / 48 && config.graph != GRAPH_DENSE) {
+        const bool hubs = kind / 48 % 2;
+        if (hubs && config.cell == CELL_LSTM) continue;
+        if (hubs) config.hubs = 64, config.degree = 0;
+        if (hubs && config.graph != GRAPH_DENSE) {
             config.graph = GRAPH_RANDOM;
             config.density = 0.625; /* of a square's 16 blocks, 4 and 3 pairs */
         }

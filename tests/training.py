@@ -189,7 +189,24 @@ class Model:
         self.dense = {}
         for stage in patterns:
             self.dense[stage] = self.matrices(stage)
+        self.weight_norm = config.get("norm") == "weight"
+        for k in range(self.layers if self.weight_norm else 0):
+            self.norm_rows("" if k == 0 else f"layer{k + 1}.")
         self.tables = [self.input_tables("input." + ("" if k == 0 else f"layer{k + 1}.")) for k in range(self.layers)]
+
+    def norm_rows(self, name):
+        """Makes each row w of the gates' matrices gain w / |w|, with what it reads of the layer below."""
+        gain, parts = self.vars[f"cell.{name}gates.gain"], [name + "gates"]
+        if self.steps == 0 and name:
+            parts.append(name + "below")
+        for gate in range(len(self.dense[parts[0]])):
+            square = Var(1e-6)
+            for part in parts:
+                w = self.dense[part][gate]
+                total = w * w
+                square = square + Var(total.value.sum(0), (total, lambda g, n=len(total.value): np.tile(g, (n, 1))))
+            for part in parts:
+                self.dense[part][gate] = self.dense[part][gate] * (square.power(-0.5) * gain[gate])
 
     def matrices(self, stage):
         """The [inputs][outputs] matrix of each gate."""
@@ -237,7 +254,7 @@ class Model:
 
     def norm(self, name, v, gate=None):
         pick = lambda which: self.vars[name + which] if gate is None else self.vars[name + which][gate]
-        if name + ".gain" in self.vars:
+        if name + ".gain" in self.vars and not (self.weight_norm and name.endswith("gates")):
             centred = v - v.mean()
             v = centred * ((centred * centred).mean() + 1e-6).power(-0.5) * pick(".gain")
         return v + pick(".bias") if name + ".bias" in self.vars else v
@@ -263,16 +280,19 @@ class Model:
                 v = v + self.fed(tables[1], byte, v)
             h = v.relu() if k > 0 else v
         z = []
-        for gate in range(4):
+        gates = len(self.dense[name + "gates"])
+        for gate in range(gates):
             v = h @ self.dense[name + "gates"][gate]
             if self.steps == 0 and below is not None:
                 v = v + below @ self.dense[name + "below"][gate]
             v = self.norm(f"cell.{name}gates", v, gate)
             if self.o["cell"] != "deep":
-                v = v + self.fed(tables[len(tables) - 4 + gate], byte, v)
+                v = v + self.fed(tables[len(tables) - gates + gate], byte, v)
             z.append(v)
-        c = z[1].sigmoid() * c + z[0].sigmoid() * (z[3] * drop).tanh()
-        return z[2].sigmoid() * c.tanh(), c
+        *i, f, o, u = z
+        f = f.sigmoid()
+        c = f * c + (i[0].sigmoid() if i else f * -1 + 1) * (u * drop).tanh()
+        return o.sigmoid() * c.tanh(), c
 
     def drops(self, layer, t, update, streams):
         p, seed = self.o.get("dropout", 0), self.o["seed"] + (layer << 48)
@@ -453,7 +473,16 @@ class Training(unittest.TestCase):
         self.check({"cell": "deep", "graph": "random", "density": 0.7, "hidden": 48, "hubs": 24, "input_stride": 2})
 
     def test_no_layer_norm(self):
-        self.check({"cell": "mlstm", "graph": "random", "density": 0.6, "layer_norm": "false"}, clip=0.05)
+        self.check({"cell": "mlstm", "graph": "random", "density": 0.6, "norm": "none"}, clip=0.05)
+
+    def test_weight_norm(self):
+        self.check({"cell": "mlstm", "hidden": 32, "hubs": 16, "layers": 2, "norm": "weight", "coupled_gates": "true"})
+        self.check({"cell": "lstm", "graph": "random", "density": 0.7, "layers": 2, "norm": "weight"}, clip=0.05)
+        self.check({"cell": "lstm", "graph": "dense", "layers": 2, "norm": "weight", "coupled_gates": "true"}, recompute=1)
+        self.check({"cell": "deep", "graph": "random", "density": 0.7, "norm": "weight", "coupled_gates": "true"})
+
+    def test_coupled_gates(self):
+        self.check({"cell": "mlstm", "graph": "dense", "coupled_gates": "true", "input_stride": 2})
 
     def test_pruning_with_decay(self):
         self.check({"cell": "lstm", "graph": "random", "density": 0.9, "hidden": 48, "block": 8}, prune_density=0.4,

@@ -338,6 +338,8 @@ backend *CPU(backend)(precision precision, int threads) {
         .fprop = CPU(fprop),
         .dgrad = CPU(dgrad),
         .wgrad = CPU(wgrad),
+        .norm_rows = CPU(norm_rows),
+        .norm_rows_backward = CPU(norm_rows_backward),
         .add_rows = CPU(add_rows),
         .taps_create = taps_create,
         .taps_free = free_taps,

@@ -222,6 +222,9 @@ void CPU(dgrad)(backend *be, const device_layout *l, const void *w, const void *
                 int columns, void *dx, element type);
 void CPU(wgrad)(backend *be, const device_layout *l, const void *dy, const void *x, int steps,
                 int columns, void *dw, void *workspace);
+void CPU(norm_rows)(backend *be, const normed_rows *w, void *const operand[2]);
+void CPU(norm_rows_backward)(backend *be, const normed_rows *w, void *const gradient[2],
+                             void *dgain);
 void CPU(add_rows)(backend *be, const device_layout *l, const void *x, int columns, void *y);
 size_t CPU(wgrad_workspace)(backend *be, const layout *l, int steps, int columns);
 void CPU(conv_fprop)(backend *be, const device_layout *l, const tap_table *taps, const void *w,

@@ -35,6 +35,7 @@ typedef struct statistics {
 typedef struct view {
     const stage *g;
     size_t units, columns, block, gates;
+    size_t absent; /* gates before the first one, so that gate k of i f o u has rows k - absent */
     real *raw, *sums, *out, *dpre, *dentry, *dsums;
     const uint8_t *bytes;
     statistics *st; /* [columns / COLUMN_GROUP] */
@@ -123,6 +124,7 @@ static view view_step(backend *be, const cell *c, int s, int t, bool forward) {
               .columns = columns,
               .block = (size_t)g->block,
               .gates = gates,
+              .absent = makes_gates(g) ? (size_t)first_gate(g) : 0,
               .raw = offset(g->raw, kept * gates * plane),
               .sums = offset(g->sums, (size_t)t * 2 * gates * columns),
               .out = offset(g->out, kept * plane),
@@ -353,14 +355,15 @@ void CPU(prepare_entries)(backend *be, const cell *c) {
     const stage *g = &c->stage[c->stages - 1];
     if (g->table_use == TABLE_NONE) return;
     FLUSH_DENORMALS(be);
-    const size_t count = gate_entries(c);
+    const size_t count = gate_entries(c), absent = (size_t)first_gate(g);
     const real *table = g->table;
 #pragma omp parallel for num_threads(cpu_of(be)->threads)
     for (size_t i = 0; i < count; i++) {
         for (size_t byte = 0; byte < VOCABULARY; byte++) {
             real *entry = entry_of(c->entries, i, 1, count, byte);
-            for (size_t gate = 0; gate < GATES; gate++) {
-                entry[gate] = table[(gate * count + i) * VOCABULARY + byte];
+            entry[GATE_I] = 0;
+            for (size_t gate = absent; gate < GATES; gate++) {
+                entry[gate] = table[((gate - absent) * count + i) * VOCABULARY + byte];
             }
         }
     }
@@ -459,9 +462,10 @@ typedef struct gate_values {
 static inline void compute_gates(const cell *c, const view *v, size_t unit, size_t n0, int t,
                                  const real entry[GATES][COLUMN_GROUP], gate_values *q) {
     real z[GATES][COLUMN_GROUP];
-    for (size_t gate = 0; gate < GATES; gate++) {
-        real gain = gain_of(v, gate, unit), bias = bias_of(v, gate, unit);
-        normalise(v, gate, unit, n0, q->value[gate]);
+    for (size_t gate = v->absent; gate < GATES; gate++) {
+        const size_t row = gate - v->absent;
+        real gain = gain_of(v, row, unit), bias = bias_of(v, row, unit);
+        normalise(v, row, unit, n0, q->value[gate]);
         for (int n = 0; n < COLUMN_GROUP; n++) {
             z[gate][n] = gain * q->value[gate][n] + bias + entry[gate][n];
         }
@@ -471,10 +475,14 @@ static inline void compute_gates(const cell *c, const view *v, size_t unit, size
         for (int n = 0; n < COLUMN_GROUP; n++) z[GATE_U][n] *= q->dropout[n];
     }
     for (int n = 0; n < COLUMN_GROUP; n++) {
-        q->i[n] = sigmoid_(z[GATE_I][n]);
         q->f[n] = sigmoid_(z[GATE_F][n]);
         q->o[n] = sigmoid_(z[GATE_O][n]);
         q->u[n] = tanh_(z[GATE_U][n]);
+    }
+    if (v->absent) {
+        for (int n = 0; n < COLUMN_GROUP; n++) q->i[n] = 1 - q->f[n];
+    } else {
+        for (int n = 0; n < COLUMN_GROUP; n++) q->i[n] = sigmoid_(z[GATE_I][n]);
     }
 }
 
@@ -540,7 +548,7 @@ static inline void backward_unit(backend *be, const cell *c, const view *v, cons
     real old[COLUMN_GROUP], new[COLUMN_GROUP], state[COLUMN_GROUP];
     /* This is not a function: GCC 12 drops calls of a function that only prefetches. */
     size_t ahead = unit + AHEAD < v->units ? unit + AHEAD : unit;
-    for (size_t gate = 0; gate < GATES; gate++) {
+    for (size_t gate = 0; gate < v->gates; gate++) {
         size_t row = row_of(v, gate, ahead) * v->columns + n0;
         __builtin_prefetch(v->raw + row);
         __builtin_prefetch(v->dpre + row, 1);
@@ -557,8 +565,8 @@ static inline void backward_unit(backend *be, const cell *c, const view *v, cons
         real squashed = tanh_(new[n]);
         gradient[n] += later[n];
         state[n] += gradient[n] * q.o[n] * (1 - squashed * squashed);
-        d[GATE_I][n] = state[n] * q.u[n] * q.i[n] * (1 - q.i[n]);
-        d[GATE_F][n] = state[n] * old[n] * q.f[n] * (1 - q.f[n]);
+        d[GATE_I][n] = v->absent ? 0 : state[n] * q.u[n] * q.i[n] * (1 - q.i[n]);
+        d[GATE_F][n] = state[n] * (old[n] - (v->absent ? q.u[n] : 0)) * q.f[n] * (1 - q.f[n]);
         d[GATE_O][n] = gradient[n] * squashed * q.o[n] * (1 - q.o[n]);
         d[GATE_U][n] = state[n] * q.i[n] * (1 - q.u[n] * q.u[n]);
         state[n] *= q.f[n];
@@ -567,8 +575,8 @@ static inline void backward_unit(backend *be, const cell *c, const view *v, cons
     if (c->dropout.threshold > 0) {
         for (int n = 0; n < COLUMN_GROUP; n++) d[GATE_U][n] *= q.dropout[n];
     }
-    for (size_t gate = 0; gate < GATES; gate++) {
-        keep_dpre(be, v, gate, unit, n0, d[gate], q.value[gate], &add[gate], features);
+    for (size_t gate = v->absent; gate < GATES; gate++) {
+        keep_dpre(be, v, gate - v->absent, unit, n0, d[gate], q.value[gate], &add[gate], features);
     }
 }
 
@@ -579,8 +587,8 @@ static inline void keep_gates(const view *v, size_t unit, const shares add[GATES
     memcpy(x, add, sizeof x);
     tile_transpose(x);
     x[0] = ((x[0] + x[1]) + (x[2] + x[3])) + ((x[4] + x[5]) + (x[6] + x[7]));
-    for (size_t gate = 0; gate < GATES; gate++) {
-        keep_unit(v, gate, unit, x[0][2 * gate], x[0][2 * gate + 1], start);
+    for (size_t gate = v->absent; gate < GATES; gate++) {
+        keep_unit(v, gate - v->absent, unit, x[0][2 * gate], x[0][2 * gate + 1], start);
     }
 }
 
@@ -602,7 +610,7 @@ void CPU(gates_backward)(backend *be, const cell *c, int t) {
 #pragma omp parallel for num_threads(cpu_of(be)->threads) firstprivate(v, b)
     for (int chunk = 0; chunk < CHUNKS; chunk++) {
         part p = part_of(&v, chunk);
-        real *features = partials + (size_t)chunk * GATES * 2 * v.columns;
+        real *features = partials + (size_t)chunk * v.gates * 2 * v.columns;
         for (size_t first = p.first; first < p.last; first += RUN) {
             const size_t past = first + RUN;
             shares add[RUN][GATES] = {0};
@@ -650,14 +658,14 @@ static inline void add_by_byte(const cell *c, size_t step, const real *const in[
 
 /* The sums that gates_backward has added up -> dtable. */
 static void keep_table_sums(backend *be, const cell *c, const stage *g) {
-    const size_t count = gate_entries(c);
+    const size_t count = gate_entries(c), absent = (size_t)first_gate(g);
 #pragma omp parallel for num_threads(cpu_of(be)->threads)
     for (size_t i = 0; i < count; i++) {
         for (size_t byte = 0; byte < VOCABULARY; byte++) {
             real *sum = entry_of(g->table_sums, i, 1, count, byte);
             round_operands(be, sum, GATES);
-            for (size_t gate = 0; gate < GATES; gate++) {
-                ((real *)g->dtable)[(gate * count + i) * VOCABULARY + byte] = sum[gate];
+            for (size_t gate = absent; gate < GATES; gate++) {
+                ((real *)g->dtable)[((gate - absent) * count + i) * VOCABULARY + byte] = sum[gate];
             }
         }
     }

@@ -226,6 +226,8 @@ static void fill_table(backend *be, precision precision) {
     be->fprop = cuda_fprop;
     be->dgrad = cuda_dgrad;
     be->wgrad = cuda_wgrad;
+    be->norm_rows = cuda_norm_rows;
+    be->norm_rows_backward = cuda_norm_rows_backward;
     be->add_rows = cuda_add_rows;
     be->taps_create = cuda_taps_create;
     be->taps_free = cuda_taps_free;

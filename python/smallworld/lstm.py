@@ -64,6 +64,8 @@ class SmallWorldLSTM(nn.Module):
         self.inner = number("hubs", 0) or self.units  # units of internal stages
         self.input_stride, self.output_stride = number("input_stride", 1), number("output_stride", 1)
         self.stages = {"lstm": 0, "mlstm": 1, "deep": number("internal_steps", 1)}[self.kind]
+        self.gates = 3 if metadata.get("model.coupled_gates") == "true" else 4
+        self.weight_norm = metadata.get("model.norm") == "weight"
         for name, tensor in tensors.items():
             module, (*path, last) = self, name.split(".")
             for part in path:
@@ -94,7 +96,7 @@ class SmallWorldLSTM(nn.Module):
         """Layer norm over features, where the model has it, and the bias. x: (..., features) or (texts, gates,
         features)."""
         gain, bias = self._at(f"{name}.gain"), self._at(f"{name}.bias")
-        if gain is not None:
+        if gain is not None and not (self.weight_norm and name.endswith("gates")):
             x = functional.layer_norm(x, x.shape[-1:], eps=1e-6) * gain
         return x if bias is None else x + bias
 
@@ -103,6 +105,8 @@ class SmallWorldLSTM(nn.Module):
         weight, pattern = self._at(f"cell.{stage}.weight"), self._at(f"pattern.{stage}")
         gates = weight.shape[1] if weight.dim() == 4 else 1
         rows, columns = weight.shape[-2:]
+        if self.weight_norm and gates > 1:
+            weight = self._normed(stage, weight)
         if len(weight) != len(pattern):  # dense: one block of the whole size
             return functional.linear(x, weight.reshape(gates * rows, columns)).view(len(x), gates, rows)
         made, read_ = pattern.long().unbind(1)
@@ -111,6 +115,27 @@ class SmallWorldLSTM(nn.Module):
         parts = parts @ weight.reshape(len(weight), gates * rows, columns).transpose(1, 2)
         sums = parts.new_zeros(units // rows, len(x), gates * rows).index_add(0, made, parts)
         return sums.view(-1, len(x), gates, rows).permute(1, 2, 0, 3).reshape(len(x), gates, units)
+
+    def _normed(self, stage, weight):
+        """The weights with rows gain w / |w|, w with what the same row reads of the layer below."""
+        own = stage.replace("below", "gates")
+        square = 1e-6
+        for part in (own, own.replace("gates", "below")):
+            blocks = self._at(f"cell.{part}.weight")
+            if blocks is None or blocks.dim() < 4:
+                continue
+            made = self._at(f"pattern.{part}")[:, 0].long()
+            if len(blocks) != len(made):  # dense
+                square = square + blocks.square().sum((0, 3)).unsqueeze(1)          # gates, 1, units
+                continue
+            rows = blocks.shape[2]
+            sums = blocks.new_zeros(self.units // rows, self.gates, rows).index_add(0, made, blocks.square().sum(3))
+            square = square + sums.transpose(0, 1)                                  # gates, nodes, rows
+        scale = self._at(f"cell.{own}.gain").view(self.gates, -1) * square.reshape(self.gates, -1).rsqrt()
+        if len(weight) != len(self._at(f"pattern.{stage}")):
+            return weight * scale[None, :, :, None]
+        scale = scale.view(self.gates, -1, weight.shape[2]).transpose(0, 1)         # nodes, gates, rows
+        return weight * scale[self._at(f"pattern.{stage}")[:, 0].long()].unsqueeze(3)
 
     def _tables(self, layer):
         """What each byte adds or multiplies, of each table (256, units / input_stride); internal stages' first."""
@@ -145,9 +170,10 @@ class SmallWorldLSTM(nn.Module):
             h = h.relu() if k > 0 else h
         z = self._norm(f"cell.{stage}", h)
         if self.kind != "deep":
-            z = self._fed(z, torch.stack([table[byte] for table in tables[-4:]], 1))
-        i, f, o, u = z.unbind(1)
-        c = f.sigmoid() * c + i.sigmoid() * u.tanh()
+            z = self._fed(z, torch.stack([table[byte] for table in tables[-self.gates:]], 1))
+        *i, f, o, u = z.unbind(1)
+        f = f.sigmoid()
+        c = f * c + (i[0].sigmoid() if i else 1 - f) * u.tanh()
         return o.sigmoid() * c.tanh(), c
 
     def forward(self, text, state=None):

@@ -339,11 +339,12 @@ static double process_age(void) {
 }
 
 static void describe(const runner *b) {
-    char cell[16], graph[32];
+    char cell[16], graph[32], norm[16];
     update_results *r = b->r;
     const model *m = b->m;
     r->math = math_of(b->be);
     r->hidden = m->config.hidden;
+    r->gates = model_gates(&m->config);
     r->parameters = (int64_t)parameter_scalars(&m->parameters);
     r->batch = m->batch;
     r->bptt = m->steps;
@@ -351,9 +352,11 @@ static void describe(const runner *b) {
     memcpy(r->memory, m->plan.bytes, sizeof r->memory);
     snprintf(r->device, sizeof r->device, "%s", b->be->device);
     snprintf(r->description, sizeof r->description,
-             "%s%s, %" PRId64 " units, block %" PRId64 ", %s, %.4g M parameters, B = %d, T = %d",
+             "%s, norm %s%s, %" PRId64 " units, block %" PRId64
+             ", %s, %.4g M parameters, B = %d, T = %d",
              config_choice(CELL_KINDS, (int)m->config.cell, cell, sizeof cell),
-             m->config.layer_norm ? "" : " without layer norm", r->hidden, m->config.block,
+             config_choice(NORM_KINDS, m->config.norm, norm, sizeof norm),
+             m->config.coupled_gates ? ", coupled gates" : "", r->hidden, m->config.block,
              config_choice(GRAPH_KINDS, (int)m->config.graph, graph, sizeof graph),
              (double)r->parameters * 1e-6, m->batch, m->steps);
 }
@@ -452,7 +455,7 @@ static void measure_dense(runner *b) {
     int hidden = (int)r->hidden, batch = (int)r->batch;
     int64_t depth = r->batch * r->bptt, most = be->bench ? DENSE_DEPTH : CPU_DENSE_DEPTH;
     int measured = (int)(depth < most ? depth : most);
-    layout *l = layout_dense(GATES * hidden, hidden, 1, 1);
+    layout *l = layout_dense(r->gates * hidden, hidden, 1, 1);
     say(b, "dense products");
     for (int product = 0; product < PRODUCTS; product++) {
         int columns = product == PRODUCT_WGRAD ? measured : batch;

@@ -17,7 +17,7 @@ typedef struct update_results {
     char device[96], description[160]; /* descriptions of the device and of the model */
     bench_math math;
     int64_t hidden, parameters, batch, bptt;
-    int segments;
+    int gates, segments;
     size_t memory[PLAN_ARENAS]; /* planned bytes, which are also the peak */
 
     /* Seconds. The time of an update with its input, by the wall clock: the median of rounds of

@@ -40,18 +40,18 @@ static cost recurrent(const shape *p, const layout *l, bench_product product) {
 }
 
 static cost gates_forward(const shape *p, const stage *g) {
-    double s = p->s, r = p->r, table = (double)GATES / g->table_stride;
-    double kept = s + r, handed = GATES * s + table * s + r + kept;
+    double s = p->s, r = p->r, gates = g->gates, table = gates / g->table_stride;
+    double kept = s + r, handed = gates * s + table * s + r + kept;
     return (cost){p->units * kept, 0, p->units * handed};
 }
 
 static cost gates_backward(const shape *p, const stage *g) {
-    double s = p->s, r = p->r, table = (double)GATES / g->table_stride;
-    double kept = s + GATES * s + r + GATES * s;
-    double handed = 2 * s + GATES * s + table * s + 2 * r + 2 * r + GATES * s;
+    double s = p->s, r = p->r, gates = g->gates, table = gates / g->table_stride;
+    double kept = s + gates * s + r + gates * s;
+    double handed = 2 * s + gates * s + table * s + 2 * r + 2 * r + gates * s;
     if (g->layer_norm) { /* raw and dpre stay on chip until the sums are known */
-        kept += keeps_dpre(p->m->be, g) ? GATES * s : 0;
-        handed += GATES * s;
+        kept += keeps_dpre(p->m->be, g) ? gates * s : 0;
+        handed += gates * s;
     }
     return (cost){p->units * kept, 0, p->units * handed};
 }
@@ -82,7 +82,7 @@ static void add_forward(shape *p, time_part part, int s, double steps, bool kept
     const model *m = p->m;
     const stage *g = stage_of(m, s);
     cost product = recurrent(p, m->layouts[s], PRODUCT_FPROP);
-    cost rest = g->gates == GATES ? gates_forward(p, g) : stage_forward(p, g);
+    cost rest = makes_gates(g) ? gates_forward(p, g) : stage_forward(p, g);
     char name[16];
     if (steps == 0) return;
     model_stage_name(&m->config, s, name);
@@ -123,7 +123,7 @@ static void add_stage(shape *p, int s) {
     }
     const stage *g = stage_of(m, s);
     const layout *l = m->layouts[s];
-    bool last = g->gates == GATES;
+    bool last = makes_gates(g);
     double steps = m->steps, entries = (double)g->gates / g->table_stride;
     double before = (double)(m->segments - 1) * m->segment_steps; /* all segments but the last */
     char name[16];
@@ -185,7 +185,11 @@ static void add_waits(shape *p) {
     update_floor *f = p->f;
     double steps = m->steps, before = (double)(m->segments - 1) * m->segment_steps;
     int stages = model_stages(&m->config) - (m->layers - 1);
-    f->waits = stages * (m->config.layer_norm ? 2 : 1);
+    f->waits = stages; /* for products' inputs; and for layer norm's sums */
+    for (int s = 0; s < model_stages(&m->config); s++) {
+        const bool below = model_stage_place(&m->config, s).stage == STAGE_BELOW;
+        if (!below && stage_of(m, s)->layer_norm) f->waits++;
+    }
     for (int part = 0; part < TIME_PARTS; part++) f->waited[part] = 0;
     f->waited[TIME_FORWARD] = f->waited[TIME_BACKWARD] = steps * f->waits;
     f->waited[TIME_RECOMPUTE] = before * f->waits;

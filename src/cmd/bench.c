@@ -371,8 +371,7 @@ static const char train_help[] =
     "the CPU, by the same code as the model's, whose own products are then measured too; without "
     "gates, head and optimiser.\n\n"
     "tflops counts 6 operations a parameter and byte. forward is scoring as eval does; features is "
-    "smallworld features on groups out of 25,000 made-up reviews, writing included. Without layer "
-    "norm: --set model.layer_norm=false.\n\n"
+    "smallworld features on groups out of 25,000 made-up reviews, writing included.\n\n"
     "Example:\n  smallworld bench train configs/quickstart.yaml --set train.batch=64 \\\n"
     "      --explain";
 

@@ -44,11 +44,21 @@ typedef struct config_key {
     unsigned flags;
 } config_key;
 
+/* A key that there was, and what stands for its values now: "true=layer false=none" of key `now`.
+ * It is refused with that advice, but read where a run or checkpoint has saved it. */
+typedef struct config_gone {
+    const char *path, *now, *values;
+} config_gone;
+
 typedef struct config {
     const config_key *keys;
     int count;
     void *target;
     char **source; /* [count]: "FILE:LINE" or "--set", where a key was set; NULL: by default */
+    const config_gone *gone; /* [gone_count]; none unless the caller sets them */
+    int gone_count;
+    const char *saved_head; /* the first line of configs that runs save, or NULL */
+    bool is_saved;          /* what is read was saved by a run, maybe an old one */
 } config;
 
 /* Sets every value to its default. */

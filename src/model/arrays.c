@@ -9,7 +9,7 @@ static void plan_weights(model *m) {
     const backend *be = m->be;
     size_t reals = m->parameters.total * be->real_size;
     ADD(PLAN_WEIGHTS, reals, m->weights);
-    if (be->precision == BF16) {
+    if (be->precision == BF16 || m->config.norm == NORM_WEIGHT) {
         ADD(PLAN_WEIGHTS, m->parameters.total * be->operand_size, m->rounded);
     }
     if (m->use == MODEL_INFERENCE) return;
@@ -39,17 +39,24 @@ static size_t workspace_bytes(const model *m) {
     return most;
 }
 
+/* Whether backward leaves the gradient at the gates in place of raw. */
+static bool is_in_place(const stage *g) {
+    return makes_gates(g) && !g->layer_norm;
+}
+
 static void plan_stage(model *m, stage *g, bool last) {
     backend *be = m->be;
     bool training = m->use == MODEL_TRAINING;
     size_t kept = training ? (size_t)m->segment_steps : 1;
     size_t plane = (size_t)g->units * (size_t)m->columns * be->operand_size;
-    size_t sums = be->sums_bytes(be, g->gates, m->columns);
+    size_t sums = be->sums_bytes(be, last ? GATES : 1, m->columns);
     ADD(PLAN_ACTIVATIONS, kept * plane * (size_t)g->gates, g->raw);
     if (g->layer_norm) ADD(PLAN_ACTIVATIONS, (size_t)m->segment_steps * sums, g->sums);
     if (!last) ADD(PLAN_ACTIVATIONS, kept * plane, g->out);
     if (!training) return;
-    ADD(PLAN_ACTIVATIONS, (keeps_dpre(be, g) ? kept : 1) * plane * (size_t)g->gates, g->dpre);
+    if (!is_in_place(g)) {
+        ADD(PLAN_ACTIVATIONS, (keeps_dpre(be, g) ? kept : 1) * plane * (size_t)g->gates, g->dpre);
+    }
     if (sums_table(be, g)) {
         ADD(PLAN_ACTIVATIONS, table_sums_count((int)m->config.hidden) * be->real_size,
             g->table_sums);
@@ -153,6 +160,10 @@ static void connect_layer(model *m, model_layer *y) {
     c->dh = first->dh;
     c->workspace = first->workspace;
     if (c != first) c->below = m->below;
+    for (int s = 0; s < c->stages; s++) {
+        stage *g = &c->stage[s];
+        if (m->use == MODEL_TRAINING && is_in_place(g)) g->dpre = g->raw;
+    }
     if (m->config.cell == CELL_DEEP) {
         for (int i = 0; i < 2; i++) {
             stage *g = &y->tables[i].stage[0];

@@ -3,6 +3,7 @@
  *   places.c    the parameters that a model has, and where they lie in an arena
  *   arrays.c    the arrays that a model requests from the plan of its memory
  *   patterns.c  the layouts of the stages' patterns, the norms of blocks, and new patterns
+ *   norms.c     weight norm of the gates' rows
  *   state.c     h and c between calls
  *   run.c       the operations: forward, backward and the update
  *   model.c     creation and weights */
@@ -34,6 +35,20 @@ void model_add_parameters(model *m);
 void *model_operand_place(const model *m, int number);
 void *model_value_place(const model *m, int number);
 void *model_gradient_place(const model *m, int number);
+
+/* With weight norm: makes of the bound arena the operands of the gates' rows; turns the gradient at
+ * these into that of weights and gains. */
+void model_norm_rows(model *m);
+void model_norm_rows_backward(model *m);
+
+/* The same for an arena that is on the host, or a stage's part of it: the Euclidean norms of the rows
+ * [gates][units] of a stage, with what is added to them, as norm_rows has them; NULL if they are not
+ * normed. The caller frees them. */
+double *model_row_norms(const model *m, const void *arena, int stage);
+
+/* The number of the stage whose rows are normed together with those of stage s: itself, or the first
+ * stage of the layer for what that reads of the layer below; -1 if they are not normed. */
+int model_normed_stage(const model *m, int s);
 
 /* Points the cells at the arenas that forward reads, and backward at the arena that it fills. */
 void model_bind_parameters(model *m);

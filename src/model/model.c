@@ -30,12 +30,13 @@ static void describe_layer(model *m, int layer) {
     for (int s = 0; s < stages; s++) {
         bool last = s == stages - 1;
         const int64_t width = last ? config->hidden : model_inner_units(config);
-        y->cell.stage[s] = (stage){.units = (int)width,
-                                   .gates = last ? GATES : 1,
-                                   .layer_norm = config->layer_norm,
-                                   .relu = deep && !last && s > 0,
-                                   .table_use = use_of_table(config, s),
-                                   .table_stride = (int)config->input_stride};
+        y->cell.stage[s] =
+            (stage){.units = (int)width,
+                    .gates = last ? model_gates(config) : 1,
+                    .layer_norm = last ? config->norm == NORM_LAYER : config->norm != NORM_NONE,
+                    .relu = deep && !last && s > 0,
+                    .table_use = use_of_table(config, s),
+                    .table_stride = (int)config->input_stride};
     }
     for (int i = 0; i < 2; i++) {
         y->tables[i] =
@@ -43,7 +44,7 @@ static void describe_layer(model *m, int layer) {
         y->tables[i].stage[0] = (stage){.units = units,
                                         .block = units,
                                         .gates = 1,
-                                        .layer_norm = config->layer_norm,
+                                        .layer_norm = config->norm != NORM_NONE,
                                         .table_use = TABLE_NONE,
                                         .table_stride = 1};
     }
@@ -192,6 +193,7 @@ static void bind_arena(model *m, void *arena) {
     m->bound = arena;
     m->operands = m->rounded ? m->rounded : arena;
     if (m->rounded) m->be->round(m->be, m->parameters.total, arena, m->rounded);
+    model_norm_rows(m);
     model_bind_parameters(m);
     model_bind_gradients(m, m->gradient);
 }

@@ -18,16 +18,21 @@
  * Parameters, in the arena's order; E embedding, H hidden, P hubs or H, S input_stride, O
  * output_stride:
  *   input.embedding   [E][256]
- *   input.projection  [tables][H / S][E]    lstm: i f o u; mlstm: m i f o u; deep: m a
+ *   input.projection  [tables][H / S][E]    lstm: i f o u; mlstm: m i f o u; deep: m a; without i
+ *                                           if gates are coupled
  *   input.hubs.projection [tables][P / S][E]    with hubs, m, or m and a, which then are not above
  *   input.multiply.gain, .bias; input.add.gain, .bias  [P / S]     deep: the tables' layer norm
  *   cell.stepK.weight [blocks][block][block], .gain [P], .bias [P]  mlstm: K = 0, no bias; deep
- *   cell.gates.weight [blocks][4][block][block], .gain [4][H], .bias [4][H]
+ *   cell.gates.weight [blocks][G][block][block], .gain [G][H], .bias [G][H]  G: 4, coupled 3
  *   for each further layer L = 2, 3 ...: the same again, named input.layerL... and cell.layerL...,
  *   with cell.layerL.below.weight, U, before the other stages; its shape is that of the first one
  *   head.weight       [256][H / O], head.bias [256]
- * Gains are there with layer norm only. A dense pattern has one block of the whole size, outputs by
+ * There are no gains without a norm. A dense pattern has one block of the whole size, outputs by
  * inputs.
+ *
+ * With weight norm the gates' products read gain w / |w| in place of each row w of their W, made
+ * once an update, and have no layer norm; internal stages and the tables of the deep cell have
+ * layer norm. Where an lstm reads the layer below, w is the row of W and that of U together.
  *
  * Training keeps the activations of every step for backward. If they need too much memory, the
  * steps are cut into `segments` (Chen et al. 2016). Forward then keeps only the state at each
@@ -48,6 +53,11 @@ typedef enum cell_kind { CELL_LSTM, CELL_MLSTM, CELL_DEEP } cell_kind;
 
 #define CELL_KINDS "lstm mlstm deep"
 
+/* What is normed at the gates; see above. */
+typedef enum norm_kind { NORM_WEIGHT, NORM_LAYER, NORM_NONE } norm_kind;
+
+#define NORM_KINDS "weight layer none"
+
 typedef struct model_config {
     int cell; /* cell_kind */
     int64_t internal_steps, layers;
@@ -59,8 +69,9 @@ typedef struct model_config {
     double core, core_reads, periphery_reads; /* of graph: core_periphery */
     int periphery;                            /* index into PERIPHERY_KINDS */
     char *graph_file;
-    bool layer_norm;
-    double dropout, input_dropout, init_noise, forget_bias;
+    int norm; /* norm_kind */
+    bool coupled_gates;
+    double dropout, input_dropout, init_noise, init_gain, forget_bias;
     int64_t seed;
 } model_config;
 
@@ -81,7 +92,10 @@ typedef struct stage_place {
 
 stage_place model_stage_place(const model_config *config, int stage);
 
-/* 1, or GATES for the stages that make the gates' sums. */
+/* The gates of a cell: GATES or COUPLED_GATES. */
+int model_gates(const model_config *config);
+
+/* 1, or model_gates for the stages that make the gates' sums. */
 int model_stage_gates(const model_config *config, int stage);
 
 /* The nodes of a stage's pattern, blocks of the units that it makes and of those that it reads. */
@@ -143,7 +157,7 @@ typedef struct model {
 
     graph *graphs[CELL_MAX_STAGES];
     layout *layouts[CELL_MAX_STAGES], *projection_layouts[TABLE_WIDTHS], *head_layout;
-    weight_parts parts[CELL_MAX_STAGES]; /* of stages of four gates, in training with other ranks */
+    weight_parts parts[CELL_MAX_STAGES]; /* of the gates' stages, in training with other ranks */
     device_layout *devices[CELL_MAX_STAGES], *projection_devices[TABLE_WIDTHS], *head_device;
     parameter_table parameters;
     int head_weight, head_bias; /* their numbers in the table */
@@ -151,12 +165,12 @@ typedef struct model {
     plan plan;
 
     /* Arenas in the parameter table's order, real; `operands` is what products read: `weights` (or
-     * `average`) itself unless the precision is BF16. */
+     * `average`) itself unless the precision is BF16 or rows are normed. */
     void *weights, *operands, *gradient, *moment1, *moment2, *average;
     uint8_t *decays;   /* [groups] which weights decay: the recurrent ones, see adam in ops.h */
     void *share;       /* the gradient of one segment; NULL if there is only one segment */
     void *into;        /* the arena that backward fills: gradient or share */
-    void *rounded;     /* the bf16 copies; NULL in other precisions */
+    void *rounded;     /* the copies that operands are; or NULL */
     const void *bound; /* the arena that forward reads: weights or average */
 
     /* Inputs and results of a call, on the device. */
@@ -192,8 +206,8 @@ void model_initialise(model *m);
 /* `count` elements of an arena from the `first`, as floats the caller frees. */
 float *model_download(const model *m, const void *arena, size_t first, size_t count);
 
-/* The Euclidean norm of each block of a stage's weights in an arena, all gates together;
- * norms [blocks of the stage's graph], in the graph's order. */
+/* The Euclidean norm of each block of a stage's weights in an arena, as products read them, all
+ * gates together; norms [blocks of the stage's graph], in the graph's order. */
 void model_block_norms(const model *m, const void *arena, int stage, double *norms);
 
 /* What wgrad of a stage reads, over the steps of the first segment, once backward is done: the
@@ -205,7 +219,8 @@ typedef struct model_wgrad {
 model_wgrad model_wgrad_of(const model *m, int stage);
 
 /* Leaves a model in training only the blocks in `graphs`, which it then owns; all of them must be
- * among those that it has. They keep their weights, moments and average. Between updates only;
+ * among those that it has. They keep their weights, moments and average; gains of normed rows change
+ * so that products read the same weights. Between updates only;
  * every recording made before must be freed before, and the model is bound to its weights
  * afterwards. */
 void model_set_graphs(model *m, graph *const *graphs);

@@ -106,7 +106,8 @@ void parameter_initialise(const parameter_table *table, uint64_t seed, float *ar
     for (int number = 0; number < table->count; number++) {
         const parameter *p = &table->items[number];
         float *values = arena + p->offset;
-        size_t gate = p->count / 4;
+        size_t gate = p->dimensions > 1 ? p->count / (size_t)p->shape[0] : 0;
+        size_t forget = p->dimensions > 1 && p->shape[0] == GATES ? GATE_F : 0;
         switch (p->initialiser) {
         case INIT_CONSTANT:
             for (size_t i = 0; i < p->count; i++) values[i] = (float)p->scale;
@@ -115,8 +116,8 @@ void parameter_initialise(const parameter_table *table, uint64_t seed, float *ar
         case INIT_IDENTITY:
             (is_square(p->layout) ? fill_identity : fill_groups)(p, seed, number, values);
             break;
-        case INIT_GATE_BIAS: /* [i f o u][hidden] */
-            for (size_t i = 0; i < gate; i++) values[gate + i] = (float)p->scale;
+        case INIT_GATE_BIAS: /* [i f o u][hidden], or [f o u][hidden] */
+            for (size_t i = 0; i < gate; i++) values[forget * gate + i] = (float)p->scale;
             break;
         }
     }

@@ -54,7 +54,7 @@ void model_create_stage_layouts(model *m) {
         const int gates = model_stage_gates(&m->config, s);
         m->layouts[s] = layout_from_graph(m->graphs[s], (int)m->config.block, gates);
         m->devices[s] = m->be->layout_create(m->be, m->layouts[s]);
-        if (parts && gates == GATES) create_parts(m, s);
+        if (parts && gates > 1) create_parts(m, s);
     }
 }
 
@@ -84,6 +84,52 @@ static size_t block_row(const layout *l, const graph *g, int side, int block, in
            input * (size_t)side;
 }
 
+static float *stage_gains(const model *m, const void *arena, int s) {
+    const parameter *p = &m->parameters.items[m->stage_parameters[s].gain];
+    return model_download(m, arena, p->offset, p->count);
+}
+
+/* Makes of a stage's weights what products read, if its rows are normed. */
+static void scale_rows(const model *m, const void *arena, int s, float *values) {
+    const int normed = model_normed_stage(m, s), side = (int)m->config.block;
+    const layout *l = m->layouts[s];
+    const graph *g = m->graphs[s];
+    if (normed < 0) return;
+    double *norms = model_row_norms(m, arena, s);
+    float *gains = stage_gains(m, arena, normed);
+    for (int i = 0; i < g->nodes; i++) {
+        for (int k = g->start[i]; k < g->start[i + 1]; k++) {
+            for (int r = 0; r < l->gates * side; r++) {
+                const size_t at = (size_t)(r / side) * (size_t)g->nodes * (size_t)side +
+                                  (size_t)i * (size_t)side + (size_t)(r % side);
+                float *row = values + block_row(l, g, side, k, r / side, r % side);
+                for (int j = 0; j < side; j++) row[j] *= (float)(gains[at] / norms[at]);
+            }
+        }
+    }
+    free(gains);
+    free(norms);
+}
+
+/* After blocks were left out, has products read the others' weights as before. */
+static void keep_rows(model *m, void *arena, int s, const double *before) {
+    backend *be = m->be;
+    const parameter *p = &m->parameters.items[m->stage_parameters[s].gain];
+    float *gains = stage_gains(m, arena, s);
+    double *after = model_row_norms(m, arena, s);
+    char *target = (char *)arena + p->offset * be->real_size;
+    double *wide = mem_alloc(p->count, sizeof *wide);
+    for (size_t i = 0; i < p->count; i++) {
+        wide[i] = gains[i] * after[i] / before[i];
+        gains[i] = (float)wide[i];
+    }
+    if (be->real_size == sizeof *gains) be->upload(be, target, gains, p->count * sizeof *gains);
+    if (be->real_size == sizeof *wide) be->upload(be, target, wide, p->count * sizeof *wide);
+    free(wide);
+    free(after);
+    free(gains);
+}
+
 /* [blocks of g]; `values` begins with the stage's weights, or with something of their shape. */
 static void block_norms(const float *values, const layout *l, const graph *g, int side,
                         double *norms) {
@@ -102,6 +148,7 @@ static void block_norms(const float *values, const layout *l, const graph *g, in
 void model_block_norms(const model *m, const void *arena, int stage, double *norms) {
     const parameter *p = stage_weight(m, stage);
     float *values = model_download(m, arena, p->offset, p->count);
+    scale_rows(m, arena, stage, values);
     block_norms(values, m->layouts[stage], m->graphs[stage], (int)m->config.block, norms);
     free(values);
 }
@@ -183,12 +230,24 @@ void model_set_graphs(model *m, graph *const *graphs) {
     model old = *m;
     void *const arenas[] = {m->weights, m->moment1, m->moment2, m->average};
     int stages = model_stages(&m->config);
+    double *before[2][CELL_MAX_STAGES] = {{NULL}}; /* rows' norms in weights and average */
+    for (int s = 0; s < stages; s++) {
+        if (model_normed_stage(m, s) != s) continue;
+        before[0][s] = model_row_norms(m, m->weights, s);
+        before[1][s] = model_row_norms(m, m->average, s);
+    }
     memcpy(m->graphs, graphs, (size_t)stages * sizeof *graphs);
     model_create_stage_layouts(m);
     m->parameters = (parameter_table){0};
     model_add_parameters(m);
     model_use_layouts(m);
     for (int i = 0; i < 4; i++) move_arena(m, &old, arenas[i], m->gradient);
+    for (int s = 0; s < stages; s++) {
+        if (before[0][s]) keep_rows(m, m->weights, s, before[0][s]);
+        if (before[1][s]) keep_rows(m, m->average, s, before[1][s]);
+        free(before[0][s]);
+        free(before[1][s]);
+    }
     be->zero(be, m->gradient, old.parameters.total * be->real_size);
     if (m->share) be->zero(be, m->share, old.parameters.total * be->real_size);
     model_choose_decays(m);

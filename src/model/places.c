@@ -38,7 +38,9 @@ static void add_input(model *m, int layer) {
         stage_parameters *p = &y->table_parameters[i];
         snprintf(table, sizeof table, "%s%s", prefix, i ? "add." : "multiply.");
         p->weight = p->gain = NONE;
-        if (config->layer_norm) p->gain = add(m, table, "gain", SHAPE(units), INIT_CONSTANT, 1);
+        if (config->norm != NORM_NONE) {
+            p->gain = add(m, table, "gain", SHAPE(units), INIT_CONSTANT, 1);
+        }
         p->bias = add(m, table, "bias", SHAPE(units), INIT_CONSTANT, 0);
     }
 }
@@ -47,10 +49,12 @@ static void add_stage(model *m, int s) {
     const model_config *config = &m->config;
     const layout *l = m->layouts[s];
     stage_parameters *p = &m->stage_parameters[s];
-    bool four = l->gates == GATES, below = model_stage_place(config, s).stage == STAGE_BELOW;
-    const int64_t *weight = four ? SHAPE(l->blocks, GATES, l->out_block, l->in_block)
-                                 : SHAPE(l->blocks, l->out_block, l->in_block);
-    const int64_t *vector = four ? SHAPE(GATES, config->hidden) : SHAPE(model_inner_units(config));
+    bool gates = l->gates > 1, below = model_stage_place(config, s).stage == STAGE_BELOW;
+    const int64_t *weight = gates ? SHAPE(l->blocks, l->gates, l->out_block, l->in_block)
+                                  : SHAPE(l->blocks, l->out_block, l->in_block);
+    const int64_t *vector =
+        gates ? SHAPE(l->gates, config->hidden) : SHAPE(model_inner_units(config));
+    const double gain = gates && config->norm == NORM_WEIGHT ? config->init_gain : 1;
     char stage[16], prefix[32];
     snprintf(prefix, sizeof prefix, "cell.%s.", model_stage_name(config, s, stage));
     p->weight = add(m, prefix, "weight", weight, INIT_IDENTITY, config->init_noise);
@@ -60,8 +64,10 @@ static void add_stage(model *m, int s) {
     sparse->decays = true;
     p->gain = p->bias = NONE;
     if (below) return;
-    if (config->layer_norm) p->gain = add(m, prefix, "gain", vector, INIT_CONSTANT, 1);
-    if (four) {
+    if (config->norm != NORM_NONE) {
+        p->gain = add(m, prefix, "gain", vector, INIT_CONSTANT, gain);
+    }
+    if (gates) {
         p->bias = add(m, prefix, "bias", vector, INIT_GATE_BIAS, config->forget_bias);
     } else if (config->cell == CELL_DEEP) {
         p->bias = add(m, prefix, "bias", vector, INIT_CONSTANT, 0);
@@ -102,14 +108,19 @@ void *model_gradient_place(const model *m, int number) {
     return place(m, m->into, m->be->real_size, number);
 }
 
+/* Gains of normed rows are in the operands. */
+static bool has_gains(const model *m, const stage *g) {
+    return !(makes_gates(g) && m->config.norm == NORM_WEIGHT);
+}
+
 static void bind_stage(const model *m, stage *g, const stage_parameters *p) {
     g->weight = model_operand_place(m, p->weight);
-    g->gain = model_value_place(m, p->gain);
+    g->gain = has_gains(m, g) ? model_value_place(m, p->gain) : NULL;
     g->bias = model_value_place(m, p->bias);
 }
 
 static void bind_stage_gradients(const model *m, stage *g, const stage_parameters *p) {
-    g->dgain = model_gradient_place(m, p->gain);
+    g->dgain = has_gains(m, g) ? model_gradient_place(m, p->gain) : NULL;
     g->dbias = model_gradient_place(m, p->bias);
 }
 

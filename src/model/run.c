@@ -327,22 +327,40 @@ static void gradient_parts(model *m, bool sums, void (*begins)(void *argument, u
     }
 }
 
+/* Where the optimiser leaves bf16 copies of the weights; the weights themselves: nowhere. */
+static void *rounded_weights(const model *m) {
+    return m->be->precision == BF16 ? m->operands : m->weights;
+}
+
+/* After the optimiser: the operands that are no bf16 copies. */
+static void remake_operands(model *m) {
+    if (m->rounded && m->be->precision != BF16) {
+        m->be->round(m->be, m->parameters.total, m->weights, m->rounded);
+    }
+    model_norm_rows(m);
+}
+
 void model_update_parts(model *m, void (*begins)(void *argument, update_part part),
                         void *argument) {
     gradient_parts(m, m->be->sum_ranks != NULL, begins, argument);
     begins(argument, UPDATE_OPTIMISER);
+    model_norm_rows_backward(m);
     m->be->adam(m->be, m->parameters.total, m->weights, m->gradient, m->moment1, m->moment2,
-                m->average, m->operands, m->decays, m->arguments, m->report);
+                m->average, rounded_weights(m), m->decays, m->arguments, m->report);
+    remake_operands(m);
 }
 
 void model_gradient(model *m) {
     gradient_parts(m, false, nothing_begins, NULL);
+    model_norm_rows_backward(m);
 }
 
 void model_adapt(model *m) {
     gradient_parts(m, false, nothing_begins, NULL);
+    model_norm_rows_backward(m);
     m->be->adapt(m->be, m->parameters.total, m->weights, m->gradient, m->average, m->moment2,
-                 m->operands, m->arguments);
+                 rounded_weights(m), m->arguments);
+    remake_operands(m);
 }
 
 void model_update(model *m) {

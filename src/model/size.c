@@ -15,7 +15,7 @@ static double stage_blocks(const model_config *config, int s, double density) {
 /* All but the weights of the stages, with their gates. */
 static int64_t other_parameters(const model_config *config) {
     int64_t vectors = 0, input = config->embedding * VOCABULARY;
-    bool deep = config->cell == CELL_DEEP, norm = config->layer_norm;
+    bool deep = config->cell == CELL_DEEP, norm = config->norm != NORM_NONE;
     for (table_width w = TABLES_OF_CELLS; w < TABLE_WIDTHS; w++) {
         input += model_tables(config, w) * model_table_units(config, w) * config->embedding;
     }
@@ -24,8 +24,8 @@ static int64_t other_parameters(const model_config *config) {
         const int64_t gates = model_stage_gates(config, s);
         const int64_t rows = gates * config->block * model_stage_nodes(config, s);
         if (model_stage_place(config, s).stage == STAGE_BELOW) continue;
-        if (norm) vectors += rows;                   /* gains */
-        if (deep || gates == GATES) vectors += rows; /* biases */
+        if (norm) vectors += rows;              /* gains */
+        if (deep || gates > 1) vectors += rows; /* biases */
     }
     int64_t head = (config->hidden / config->output_stride + 1) * VOCABULARY;
     return config->layers * input + vectors + head;
@@ -98,7 +98,7 @@ bool model_match_hubs(model_config *config, double parameters, error *err) {
 bool model_match_density(model_config *config, double parameters, error *err) {
     double self = 0, all = 0; /* blocks of the gates' pattern; all patterns are alike */
     for (int s = 0; s < model_stages(config); s++) {
-        if (model_stage_gates(config, s) != GATES) continue;
+        if (model_stage_gates(config, s) == 1) continue;
         self = model_stage_nodes(config, s);
         all = self * model_stage_inputs(config, s);
     }

@@ -32,10 +32,14 @@ int model_below_stage(const model_config *config, int layer) {
     return own + (layer - 1) * (own + 1);
 }
 
+int model_gates(const model_config *config) {
+    return config->coupled_gates ? COUPLED_GATES : GATES;
+}
+
 int model_stage_gates(const model_config *config, int stage) {
     stage_place at = model_stage_place(config, stage);
     if (at.stage == STAGE_BELOW) at.stage = 0; /* it adds to that one's rows */
-    return at.stage == model_cell_stages(config) - 1 ? GATES : 1;
+    return at.stage == model_cell_stages(config) - 1 ? model_gates(config) : 1;
 }
 
 int64_t model_inner_units(const model_config *config) {
@@ -43,7 +47,7 @@ int64_t model_inner_units(const model_config *config) {
 }
 
 int model_stage_nodes(const model_config *config, int stage) {
-    const bool gates = model_stage_gates(config, stage) == GATES;
+    const bool gates = model_stage_gates(config, stage) > 1;
     return (int)((gates ? config->hidden : model_inner_units(config)) / config->block);
 }
 
@@ -101,7 +105,7 @@ bool model_graphs(const model_config *config, graph *graphs[CELL_MAX_STAGES], er
         const int nodes = model_stage_nodes(config, s), inputs = model_stage_inputs(config, s);
         if (config->hubs && config->graph == GRAPH_FILE) {
             /* A file says which hubs each cell reads; those read the same cells. */
-            options.transposed = model_stage_gates(config, s) != GATES;
+            options.transposed = model_stage_gates(config, s) == 1;
             if (model_stage_place(config, s).stage > 0 && options.transposed) {
                 options.kind = GRAPH_DENSE; /* among hubs */
             }
@@ -116,9 +120,9 @@ bool model_graphs(const model_config *config, graph *graphs[CELL_MAX_STAGES], er
 }
 
 int model_tables(const model_config *config, table_width width) {
-    static const int of_gates[] = {[CELL_LSTM] = GATES, [CELL_MLSTM] = GATES, [CELL_DEEP] = 0};
     static const int of_inner[] = {[CELL_LSTM] = 0, [CELL_MLSTM] = 1, [CELL_DEEP] = 2};
-    const int inner = of_inner[config->cell], gates = of_gates[config->cell];
+    const int inner = of_inner[config->cell];
+    const int gates = config->cell == CELL_DEEP ? 0 : model_gates(config);
     if (width == TABLES_OF_HUBS) return config->hubs ? inner : 0;
     return config->hubs ? gates : inner + gates;
 }

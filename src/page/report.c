@@ -82,11 +82,12 @@ static void add_model(facts *f, const report *r) {
     char count[32], units[32];
     char *cell = value_of(o, "model.cell"), *kind = value_of(o, "model.graph");
     char layers[32] = "";
+    static const char *const norms[] = {", weight norm", ", layer norm", ""};
     if (o->model.layers > 1)
         snprintf(layers, sizeof layers, "%" PRId64 " layers of ", o->model.layers);
-    add(f, "cell", "%s, %s%s units in blocks of %" PRId64 "%s", cell, layers,
-        html_count(units, o->model.hidden), o->model.block,
-        o->model.layer_norm ? ", layer norm" : "");
+    add(f, "cell", "%s, %s%s units in blocks of %" PRId64 "%s%s", cell, layers,
+        html_count(units, o->model.hidden), o->model.block, norms[o->model.norm],
+        o->model.coupled_gates ? ", coupled gates" : "");
     if (o->model.hubs) add(f, "hubs", "%s", html_count(units, o->model.hubs));
     add(f, "parameters", "%s", html_count(count, parameters_of(r->checkpoint)));
     const int told = o->model.hubs ? 0 : model_stages(&o->model); /* hubs: beside the pictures */

@@ -116,8 +116,11 @@ const config_key option_keys[] = {
      "model.degree is set or the graph is dense, else model.density; with model.hubs and "
      "model.hidden it finds model.hubs anew; the run's config.yaml holds what was found",
      CONFIG_ABOVE_MINIMUM},
-    {"model.layer_norm", CONFIG_BOOLEAN, AT(model.layer_norm), "true", 0, 0, NULL,
-     "whether gates and internal steps are normalised over their units (layer norm)", M},
+    {"model.norm", CONFIG_CHOICE, AT(model.norm), "layer", 0, 0, NORM_KINDS,
+     "what is normalised: the rows of the gates' weights (weight norm), and internal steps over "
+     "their units; both gates and internal steps over their units (layer norm); or nothing", M},
+    {"model.coupled_gates", CONFIG_BOOLEAN, AT(model.coupled_gates), "false", 0, 0, NULL,
+     "whether the input gate is 1 minus the forget gate, which leaves three gates", M | L},
     {"model.input_stride", CONFIG_INTEGER, AT(model.input_stride), "1", 1, MAX_HIDDEN, NULL,
      "distance between the units that the input feeds; 1 feeds every unit", M},
     {"model.output_stride", CONFIG_INTEGER, AT(model.output_stride), "1", 1, MAX_HIDDEN, NULL,
@@ -130,6 +133,8 @@ const config_key option_keys[] = {
     {"model.init_noise", CONFIG_NUMBER, AT(model.init_noise), "0", 0, 1e3, NULL,
      "standard deviation of the initial recurrent weights outside self-blocks, which start as the"
      " identity", M},
+    {"model.init_gain", CONFIG_NUMBER, AT(model.init_gain), "1", 0, 1e3, NULL,
+     "initial gain of the gates with model.norm: weight", M | L | CONFIG_ABOVE_MINIMUM},
     {"model.forget_bias", CONFIG_NUMBER, AT(model.forget_bias), "1", -1e3, 1e3, NULL,
      "initial bias of the forget gate", M},
 
@@ -197,9 +202,16 @@ const config_key option_keys[] = {
 
 /* --------------------------------------------------------------------------------- lifetime */
 
+static const config_gone gone_keys[] = {
+    {"model.layer_norm", "model.norm", "true=layer false=none"},
+};
+
 void options_begin(options *o) {
     memset(o, 0, sizeof *o);
     config_begin(&o->config, option_keys, option_count, o);
+    o->config.gone = gone_keys;
+    o->config.saved_head = RUN_CONFIG_HEAD;
+    o->config.gone_count = sizeof gone_keys / sizeof *gone_keys;
 }
 
 void options_free(options *o) {
@@ -459,11 +471,26 @@ int options_to_metadata(const options *o, metadata *entries) {
     return count;
 }
 
+/* Reads keys that files of older versions have. */
+static bool read_gone(options *o, const safetensors *file, error *err) {
+    config *c = &o->config;
+    bool read = true;
+    c->is_saved = true;
+    for (int i = 0; read && i < c->gone_count; i++) {
+        const char *text = safetensors_metadata(file, c->gone[i].path);
+        if (text) read = config_set(c, c->gone[i].path, text, file->path, err);
+    }
+    c->is_saved = false;
+    return read;
+}
+
 bool options_from_metadata(options *o, const safetensors *file, error *err) {
+    if (!read_gone(o, file, err)) return false;
     for (int i = 0; i < option_count; i++) {
         const config_key *key = &option_keys[i];
         if (!(key->flags & CONFIG_IN_MODEL)) continue;
         const char *text = safetensors_metadata(file, key->path);
+        if (!text && config_is_set(&o->config, key->path)) continue; /* by a key that is gone */
         if (!text && key->flags & CONFIG_LATER) continue; /* the file is older than the key */
         if (!text) return error_set(err, "%s: its metadata has no %s", file->path, key->path);
         if (!config_set(&o->config, key->path, text, file->path, err)) return false;

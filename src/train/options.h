@@ -57,6 +57,10 @@ typedef struct options {
 extern const config_key option_keys[];
 extern const int option_count;
 
+/* The first line of every config.yaml that a run writes. */
+#define RUN_CONFIG_HEAD                                                                            \
+    "# The resolved config of the run in this folder, written by smallworld train.\n"
+
 /* Sets all defaults. options_free frees the strings and lists. */
 void options_begin(options *o);
 void options_free(options *o);

@@ -180,17 +180,13 @@ static bool check_no_run(const run_folder *run, error *err) {
                      run->path);
 }
 
-/* The first line of every config.yaml that a run writes. */
-static const char config_head[] =
-    "# The resolved config of the run in this folder, written by smallworld train.\n";
-
 /* Refuses to replace a config.yaml that no run wrote: it is the user's own. */
 static bool check_config_file(const run_folder *run, error *err) {
-    char *path = path_in(run->path, "config.yaml"), line[sizeof config_head] = "";
+    char *path = path_in(run->path, "config.yaml"), line[sizeof RUN_CONFIG_HEAD] = "";
     bool replaceable = !file_exists(path) || folder_has(run->path, "last.state");
     FILE *in = replaceable ? NULL : fopen(path, "re");
     if (in) {
-        replaceable = fgets(line, sizeof line, in) && strcmp(line, config_head) == 0;
+        replaceable = fgets(line, sizeof line, in) && strcmp(line, RUN_CONFIG_HEAD) == 0;
         fclose(in);
     }
     if (!replaceable) {
@@ -262,7 +258,7 @@ static bool write_config(const run_folder *run, const options *o, error *err) {
     file_writer writer;
     bool written = file_begin(&writer, path, err);
     if (written) {
-        fputs(config_head, writer.stream);
+        fputs(RUN_CONFIG_HEAD, writer.stream);
         config_write(&o->config, writer.stream);
         written = file_commit(&writer, err);
     }

@@ -121,7 +121,8 @@ static const char *other_cell(const model_config *ours, const model_config *thei
     if (theirs->degree != ours->degree) return "model.degree";
     if (theirs->density != ours->density) return "model.density";
     if (theirs->rewire != ours->rewire) return "model.rewire";
-    return theirs->layer_norm != ours->layer_norm ? "model.layer_norm" : NULL;
+    if (theirs->norm != ours->norm) return "model.norm";
+    return theirs->coupled_gates != ours->coupled_gates ? "model.coupled_gates" : NULL;
 }
 
 static model *training_model(const trainer *tr, graph *const *graphs, error *err) {

@@ -28,7 +28,9 @@ template <typename T, int VEC> struct gate_inputs {
         const uint32_t row = unit_row(v, unit) + n;
 #pragma unroll
         for (int gate = 0; gate < GATES; gate++) {
-            load_packet(raw[gate], v.raw + (row + gate * v.gate_rows));
+            raw[gate] = packet<T, VEC>();
+            if (has_gate(v, gate))
+                load_packet(raw[gate], v.raw + (row + (gate - v.first) * v.gate_rows));
         }
     }
 
@@ -112,8 +114,14 @@ static __device__ inline float squash_product(float of_sigmoid, float of_tanh) {
 /* The cell forward, for every kernel that computes it: from its gates' arguments, dropout included
  * and times their slopes, and c, to the next c. Returns h. */
 template <typename T>
-static __device__ inline float update_cell(const float (&z)[GATES], float &c) {
-    c = squash_sigmoid<T>(z[GATE_F]) * c + squash_product<T>(z[GATE_I], z[GATE_U]);
+static __device__ inline float update_cell(const float (&z)[GATES], float &c,
+                                           bool coupled = false) {
+    const float f = squash_sigmoid<T>(z[GATE_F]);
+    if (coupled) {
+        c = f * c + (1 - f) * squash_tanh<T>(z[GATE_U]);
+    } else {
+        c = f * c + squash_product<T>(z[GATE_I], z[GATE_U]);
+    }
     return squash_product<T>(z[GATE_O], slope<T>(GATE_U) * c);
 }
 
@@ -151,8 +159,8 @@ static __device__ void fetch_gains(const view<T> &v, int first, int count, float
         for (int k = 0; k < K; k++) {
             const float *from = k < GATES ? v.gain : v.bias;
             float *to = gains + unit * K + k;
-            if (from) {
-                from += k % GATES * v.width + first + unit;
+            if (from && has_gate(v, k % GATES)) {
+                from += (k % GATES - v.first) * v.width + first + unit;
                 copy_word_async(shared_address(to), from);
             } else {
                 *to = k < GATES;

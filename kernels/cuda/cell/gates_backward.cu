@@ -122,11 +122,11 @@ template <typename T, int VEC> struct backward_arrays {
         return (unsigned)at < (unsigned)v.kept ? kept[at].dpre : here;
     }
 
-    /* The address of this lane's columns of a unit's dpre, gate 0, in global memory, and the
-     * distance to the next gate's. */
+    /* The address of this lane's columns of a unit's dpre, of its first gate, in global memory, and
+     * the distance to the next gate's. */
     static __device__ T *dpre_row(const view<T> &v, int unit, int span) {
         const uint32_t column = threadIdx.x % 32 * VEC;
-        const uint32_t row = v.scratch ? (span % HELD_SPANS * v.width + unit) * GATES * SPAN
+        const uint32_t row = v.scratch ? (span % HELD_SPANS * v.width + unit) * v.gates * SPAN
                                        : unit_row(v, unit) + span * SPAN;
         return v.dpre + (row + column);
     }
@@ -216,7 +216,8 @@ template <typename T, int VEC> struct backward_arrays {
 #pragma unroll
             for (int i = lane * LANE; i < GATES * SPAN; i += 32 * LANE) {
                 const uint4 dpre = *(const uint4 *)(kept[place].dpre + i);
-                __stcs((uint4 *)(row + i / SPAN * v.gate_rows + i % SPAN), dpre);
+                if (i / SPAN < v.first) continue;
+                __stcs((uint4 *)(row + (i / SPAN - v.first) * v.gate_rows + i % SPAN), dpre);
             }
         }
     }
@@ -247,11 +248,12 @@ template <typename T> static __device__ inline float tanh_(float x) {
 }
 
 template <typename T, int VEC>
-static __device__ inline void squash(const float (&z)[GATES][VEC], gate_values<VEC> &q) {
+static __device__ inline void squash(const float (&z)[GATES][VEC], bool coupled,
+                                     gate_values<VEC> &q) {
 #pragma unroll
     for (int i = 0; i < VEC; i++) {
-        q.i[i] = squash_sigmoid<T>(z[GATE_I][i]);
         q.f[i] = squash_sigmoid<T>(z[GATE_F][i]);
+        q.i[i] = coupled ? 1 - q.f[i] : squash_sigmoid<T>(z[GATE_I][i]);
         q.o[i] = squash_sigmoid<T>(z[GATE_O][i]);
         q.u[i] = squash_tanh<T>(z[GATE_U][i]);
     }
@@ -268,8 +270,9 @@ static __device__ inline void differentiate(const view<T> &v, const backward_inp
         float squashed = tanh_<T>(q.f[i] * before + q.i[i] * q.u[i]); /* as forward made it */
         float by_o = gradient * q.o[i], o = by_o * squashed;
         float state = in.dc.value(i) + by_o - o * squashed;
-        float by_i = state * q.i[i], i_u = by_i * q.u[i], by_f = state * q.f[i], f = by_f * before;
-        d[GATE_I][i] = i_u - i_u * q.i[i];
+        float by_i = state * q.i[i], i_u = by_i * q.u[i], by_f = state * q.f[i];
+        float f = by_f * (v.first > 0 ? before - q.u[i] : before);
+        d[GATE_I][i] = v.first > 0 ? 0 : i_u - i_u * q.i[i];
         d[GATE_F][i] = f - f * q.f[i];
         d[GATE_O][i] = o - o * q.o[i];
         d[GATE_U][i] = by_i - i_u * q.u[i];
@@ -286,8 +289,8 @@ static __device__ void add_units(const view<T> &v, int first, int count, const f
         const int unit = i % count, gate = i / count % GATES, which = i / count / GATES;
         const float sum = units[(unit * GATES + gate) * 2 + which];
         float *to = which ? v.dgain : v.dbias;
-        if (!to) continue;
-        to += gate * v.width + first + unit;
+        if (!to || gate < v.first) continue;
+        to += (gate - v.first) * v.width + first + unit;
         if (v.start) {
             *to = sum;
         } else {
@@ -315,8 +318,10 @@ template <typename T, int VEC> struct finished_unit {
             const uint32_t dpre_gate = a.dpre_gate(v);
 #pragma unroll
             for (int gate = 0; gate < GATES; gate++) {
-                load_packet(raw[gate], v.raw + (raw_row + gate * v.gate_rows));
-                load_packet(dpre[gate], dpre_row + gate * dpre_gate);
+                raw[gate] = dpre[gate] = packet<T, VEC>();
+                if (!has_gate(v, gate)) continue;
+                load_packet(raw[gate], v.raw + (raw_row + (gate - v.first) * v.gate_rows));
+                load_packet(dpre[gate], dpre_row + (gate - v.first) * dpre_gate);
             }
         }
     }
@@ -359,7 +364,7 @@ template <typename T, int VEC> struct finish_factors {
                 draw[i] = of * in.dpre[gate].value(i) * scale[gate][i] -
                           (slant[gate][i] * in.raw[gate].value(i) + shift[gate][i]);
             }
-            store(v.raw + (to + gate * v.gate_rows), draw);
+            if (has_gate(v, gate)) store(v.raw + (to + (gate - v.first) * v.gate_rows), draw);
         }
     }
 };
@@ -464,7 +469,7 @@ gates_gradient(const view<T> &v, const backward_arrays<T, VEC> &a, backward_stat
         if (more) s.in.gates.fetch_raw(v, after, n_after);
         preactivate(v, a.statistics_of(span) + lane * VEC, gains, s.in.gates, unit, n, q, z);
         if (more) s.in.gates.fetch_entries(v, after, done ? s.bytes_after : s.bytes);
-        squash<T>(z, q);
+        squash<T>(z, v.first > 0, q);
         differentiate(v, s.in, q, d, dc);
         if (more) {
             s.in.fetch_state(v, after, n_after);
@@ -480,7 +485,9 @@ gates_gradient(const view<T> &v, const backward_arrays<T, VEC> &a, backward_stat
             if (kept || TABLE) {
                 store_shared(staged + dpre_place<T, VEC>(round, gate), rounded);
             }
-            if (!kept) store_packet(dpre + gate * dpre_gate, rounded);
+            if (!kept && has_gate(v, gate)) {
+                store_packet(dpre + (gate - v.first) * dpre_gate, rounded);
+            }
 #pragma unroll
             for (int i = 0; i < VEC; i++) {
                 const float value = q.value[gate][i], weighted = gains[gate] * d[gate][i];

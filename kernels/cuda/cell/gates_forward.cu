@@ -13,14 +13,18 @@ template <typename T> static constexpr __host__ __device__ int forward_warps() {
 
 /* ------------------------------------------------------------------------------------ entries */
 
-/* table [gates][entries][VOCABULARY] -> entries [entries][VOCABULARY][gates] */
-template <typename T> static __global__ void interleave_kernel(const T *table, int entries, T *to) {
+/* table [gates][entries][VOCABULARY] -> entries [entries][VOCABULARY][GATES], zeros for gates before
+ * the first one */
+template <typename T>
+static __global__ void interleave_kernel(const T *table, int entries, int first, T *to) {
     size_t i = (size_t)blockIdx.x * blockDim.x + threadIdx.x, rows = (size_t)entries * VOCABULARY;
     if (i >= rows) return;
     packet<T, GATES> side_by_side;
     float x[GATES];
 #pragma unroll
-    for (int gate = 0; gate < GATES; gate++) x[gate] = to_float(table[gate * rows + i]);
+    for (int gate = 0; gate < GATES; gate++) {
+        x[gate] = gate < first ? 0 : to_float(table[(gate - first) * rows + i]);
+    }
     pack(side_by_side, x);
     store_packet(to + i * GATES, side_by_side);
 }
@@ -29,7 +33,7 @@ template <typename T> static void run_interleave(backend *be, const cell *c) {
     const stage *g = &c->stage[c->stages - 1];
     int entries = c->hidden / g->table_stride, threads = 256;
     interleave_kernel<T><<<entries * VOCABULARY / threads, threads, 0, cuda_of(be)->stream>>>(
-        (const T *)g->table, entries, (T *)c->entries);
+        (const T *)g->table, entries, first_gate(g), (T *)c->entries);
     cuda_launched(be, "interleave the table");
 }
 
@@ -81,7 +85,7 @@ static __global__ void __launch_bounds__(forward_warps<T>() * 32, 1)
             for (int i = 0; i < VEC; i++) {
                 const float of[GATES] = {z[0][i], z[1][i], z[2][i], z[3][i]};
                 state[i] = in.c.value(i);
-                h[i] = update_cell<T>(of, state[i]);
+                h[i] = update_cell<T>(of, state[i], v.first > 0);
             }
             if (after < a.last) in.fetch_c(v, after, n);
             store(v.c_after + at, state);

@@ -60,7 +60,7 @@ void cuda_start_table_sums(backend *be, const cell *c, int span) {
 }
 
 /* A thread a byte; a thread block a pair of units. */
-static __global__ void gates_table_gradient(const float *sums, int hidden, int stride,
+static __global__ void gates_table_gradient(const float *sums, int hidden, int stride, int first,
                                             bf16 *dtable) {
     const int byte = threadIdx.x, entries = hidden / stride;
     const float4 *of = (const float4 *)sums + ((size_t)blockIdx.x * VOCABULARY + byte) * PAIR;
@@ -72,7 +72,8 @@ static __global__ void gates_table_gradient(const float *sums, int hidden, int s
         const float gate[GATES] = {four.x, four.y, four.z, four.w};
 #pragma unroll
         for (int k = 0; k < GATES; k++) {
-            const size_t row = (size_t)k * entries + unit / stride;
+            if (k < first) continue;
+            const size_t row = (size_t)(k - first) * entries + unit / stride;
             dtable[row * VOCABULARY + byte] = __float2bfloat16_rn(gate[k]);
         }
     }
@@ -81,6 +82,6 @@ static __global__ void gates_table_gradient(const float *sums, int hidden, int s
 void cuda_finish_table_sums(backend *be, const cell *c) {
     const stage *g = &c->stage[c->stages - 1];
     gates_table_gradient<<<(c->hidden + PAIR - 1) / PAIR, VOCABULARY, 0, cuda_of(be)->stream>>>(
-        sums_of(c), c->hidden, g->table_stride, (bf16 *)g->dtable);
+        sums_of(c), c->hidden, g->table_stride, first_gate(g), (bf16 *)g->dtable);
     cuda_launched(be, "table_backward");
 }

@@ -12,7 +12,8 @@ static void zero_all(backend *be, const cell *c, bool backward) {
     for (int s = 0; s < c->stages; s++) {
         const stage *g = &c->stage[s];
         if (!g->layer_norm) continue;
-        cuda_zero_sums(be, backward ? g->dsums : g->sums, g->gates * c->steps, c->columns);
+        const int gates = makes_gates(g) ? GATES : 1;
+        cuda_zero_sums(be, backward ? g->dsums : g->sums, gates * c->steps, c->columns);
     }
 }
 
@@ -45,10 +46,22 @@ static void explain_cell(backend *be, const cell *c, const char *direction, cons
     cuda_explain(be, text);
 }
 
+/* What a cell lacks for one kernel over all steps; NULL: nothing. */
+static const char *gates_lack(const cell *c) {
+    const stage *last = &c->stage[c->stages - 1];
+    if (last->gates != GATES) return "four gates";
+    for (int s = 0; s < c->stages; s++) {
+        if (c->stage[s].layer_norm != last->layer_norm)
+            return "layer norm of all stages or of none";
+    }
+    return NULL;
+}
+
 void cuda_cell_forward(backend *be, const cell *c) {
     const bool hubs = c->stages > 1 && c->stage[0].units < c->hidden;
     const char *one = hubs ? "hub_forward" : "sequence_forward";
-    const char *lacks = hubs ? hub_forward_lacks(be, c) : sequence_forward_lacks(be, c);
+    const char *lacks = gates_lack(c);
+    if (!lacks) lacks = hubs ? hub_forward_lacks(be, c) : sequence_forward_lacks(be, c);
     if (cuda_of(be)->explained) {
         explain_cell(be, c, "forward", lacks ? kernels_of_steps(c) : one, one, lacks);
     }

@@ -231,6 +231,7 @@ static int sequence_units(backend *be, const layout *l) {
 
 sequence_tables *sequence_forward_plan(backend *be, device_layout *device, const layout *l) {
     if (!cuda_of(be)->hopper || be->precision != BF16 || layout_is_dense(l)) return NULL;
+    if (l->gates == COUPLED_GATES) return NULL;
     if (l->in_block % KC || l->in_nodes > SEQUENCE_NODES) return NULL;
     for (int i = 0; i < l->out_nodes; i++) { /* a part without x would not wait for the others */
         if (l->row_start[i] == l->row_start[i + 1]) return NULL;

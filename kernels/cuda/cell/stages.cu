@@ -186,8 +186,9 @@ template <typename T> static void run_activate_backward(backend *be, const cell 
 void stage_zero_sums(backend *be, const cell *c, int s, int t, bool backward) {
     const stage *g = &c->stage[s];
     char *sums = (char *)(backward ? g->dsums : g->sums);
+    const int gates = makes_gates(g) ? GATES : 1;
     if (!g->layer_norm) return;
-    cuda_zero_sums(be, sums + t * cuda_sums_bytes(be, g->gates, c->columns), g->gates, c->columns);
+    cuda_zero_sums(be, sums + t * cuda_sums_bytes(be, gates, c->columns), gates, c->columns);
 }
 
 /* The kernel before one of these in a sequence is a product, which writes nothing that they read

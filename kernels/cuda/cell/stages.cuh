@@ -12,8 +12,9 @@
 /* One step of a stage, as a kernel sees it. */
 template <typename T> struct view {
     int width, columns, gates; /* width: units of the stage */
-    int units;                 /* of a thread block */
-    int kept; /* of these, or backward of a warp's gates: whose rows stay in shared memory */
+    int first; /* of the gates i f o u: those before it have no rows, and zeros in registers */
+    int units; /* of a thread block */
+    int kept;  /* of these, or backward of a warp's gates: whose rows stay in shared memory */
     int log_block, node_rows; /* a node's first row lies node_rows after its first unit's number */
     uint32_t gate_rows;       /* elements from one gate of a unit to the next */
     bool layer_norm, relu;
@@ -53,13 +54,15 @@ template <typename T> static T *offset(void *array, size_t count) {
 template <typename T> static view<T> view_step(backend *be, const cell *c, int s, int t) {
     const stage *g = &c->stage[s];
     size_t columns = c->columns, gates = g->gates, plane = (size_t)g->units * columns;
-    size_t kept = c->keep ? t : 0, sums = gates * sums_gate(c->columns);
+    size_t kept = c->keep ? t : 0;
+    size_t sums = (makes_gates(g) ? GATES : 1) * sums_gate(c->columns);
     view<T> v = {};
     cuda_ok(be, gates * plane <= UINT32_MAX ? cudaSuccess : cudaErrorInvalidValue,
             "a step's gates, of more than 2^32 values");
     v.width = g->units;
     v.columns = c->columns;
     v.gates = g->gates;
+    v.first = makes_gates(g) ? first_gate(g) : 0;
     v.log_block = g->block < g->units ? log2_of(g->block) : 31; /* one node of any size: number 0 */
     v.node_rows = (g->gates - 1) * g->block;
     v.gate_rows = (uint32_t)((size_t)g->block * columns);
@@ -221,6 +224,11 @@ template <int VEC> static __device__ inline uint32_t load_bytes(const uint8_t *f
 
 static __device__ inline int byte_of(uint32_t bytes, int i) {
     return bytes >> 8 * i & 255;
+}
+
+/* Whether a gate has rows, which all but i always have; and the number of its rows. */
+template <typename T> static __device__ inline bool has_gate(const view<T> &v, int gate) {
+    return gate > GATE_I || v.first == 0;
 }
 
 /* Where a unit's row begins, in elements: of arrays [width][columns], and of gate 0 in raw and

@@ -57,8 +57,10 @@ template <typename T, int VEC, int ROWS, int ARRAYS, int WARPS> struct whole_sta
         const bool is_kept = keeps(v, unit);
 #pragma unroll
         for (int row = 0; row < ROWS; row++) {
+            raw[row] = packet<T, VEC>();
+            if (!has_gate(v, row)) continue;
             if (is_kept) raw[row] = here[row * 32];
-            if (!is_kept) load_packet(raw[row], there + row * v.gate_rows);
+            if (!is_kept) load_packet(raw[row], there + (row - v.first) * v.gate_rows);
         }
     }
 
@@ -68,7 +70,8 @@ template <typename T, int VEC, int ROWS, int ARRAYS, int WARPS> struct whole_sta
             const T *from = v.raw + (unit_row(v, unit) + n);
 #pragma unroll
             for (int row = 0; row < ROWS; row++) {
-                copy_packet_async(rows(unit) + row * 32, from + row * v.gate_rows);
+                if (!has_gate(v, row)) continue;
+                copy_packet_async(rows(unit) + row * 32, from + (row - v.first) * v.gate_rows);
             }
         }
         copy_commit();
@@ -79,12 +82,13 @@ template <typename T, int VEC, int ROWS, int ARRAYS, int WARPS> struct whole_sta
     __device__ void sum_raw(const view<T> &v, int unit, int past, int n,
                             float (&part)[2][VEC]) const {
         const int gate = warp % ROWS;
+        if (!has_gate(v, gate)) return;
 #pragma unroll 4
         for (; unit < past; unit += WARPS / ROWS) {
             packet<T, VEC> raw;
             if (keeps(v, unit)) raw = rows(unit)[gate * 32];
             if (!keeps(v, unit)) {
-                load_packet(raw, v.raw + (unit_row(v, unit) + gate * v.gate_rows + n));
+                load_packet(raw, v.raw + (unit_row(v, unit) + (gate - v.first) * v.gate_rows + n));
             }
 #pragma unroll
             for (int i = 0; i < VEC; i++) {

@@ -33,6 +33,11 @@ static bool is_sparse(const layout *l) {
     return !layout_is_dense(l);
 }
 
+/* Coupled gates have the portable kernels alone. */
+static bool is_sparse_of_powers(const layout *l) {
+    return is_sparse(l) && l->gates != COUPLED_GATES;
+}
+
 /* TMA's boxes begin at multiples of 16 bytes. */
 static bool is_dense_even(const layout *l) {
     return layout_is_dense(l) && l->in_block % 2 == 0;
@@ -61,13 +66,14 @@ static bool has_one_gate(const layout *l) {
 }
 
 static bool has_rows_by_128(const layout *l) {
-    return has_blocks_from_32(l) && l->gates * l->in_block % 128 == 0;
+    return has_blocks_from_32(l) && l->gates != COUPLED_GATES && l->gates * l->in_block % 128 == 0;
 }
 
 /* Blocks have numbers of 24 bits, nodes with their gates of 16. */
 static bool has_small_blocks(const layout *l) {
-    return is_sparse(l) && l->in_block < 32 && (long long)l->blocks * l->gates < 1 << 24 &&
-           l->in_nodes * l->gates < 0xFFFF && l->out_nodes * l->gates < 0xFFFF;
+    return is_sparse_of_powers(l) && l->in_block < 32 &&
+           (long long)l->blocks * l->gates < 1 << 24 && l->in_nodes * l->gates < 0xFFFF &&
+           l->out_nodes * l->gates < 0xFFFF;
 }
 
 /* One step, as in a recurrence, with a result of operands. */
@@ -115,11 +121,12 @@ static const layout_condition
     dense =              {"a dense W", layout_is_dense},
     dense_even =         {"a dense W with an even number of columns", is_dense_even},
     sparse =             {"a block-sparse W", is_sparse},
+    sparse_of_powers =   {"a block-sparse W of one or four gates", is_sparse_of_powers},
     four_gates =         {"four gates in blocks from 32 on", has_four_gates},
     one_or_four_gates =  {"one or four gates in blocks from 32 on", has_one_or_four_gates},
     one_gate =           {"one gate in blocks from 32 on", has_one_gate},
-    rows_by_128 =        {"nodes whose rows fill tiles of 128", has_rows_by_128},
-    blocks_of_8_and_16 = {"blocks of 8 or 16", has_small_blocks};
+    rows_by_128 =        {"one or four gates whose rows fill tiles of 128", has_rows_by_128},
+    blocks_of_8_and_16 = {"one or four gates in blocks of 8 or 16", has_small_blocks};
 
 static const call_condition
     all_calls =          {"", NULL},
@@ -183,7 +190,7 @@ static const product_kernel kernels[] = {
         &blocks_of_8_and_16, &all_calls,         &all_calls,
         wgrad_small_blocks_plan, wgrad_small_blocks_run},
     {"few_columns",         F | D,     ANY_GPU, IN_BF16,
-        &sparse,             &one_step,          &up_to_128,
+        &sparse_of_powers,   &one_step,          &up_to_128,
         few_columns_plan,        few_columns_run},
     {"portable_bf16",       F | D | TAPS, ANY_GPU, IN_BF16,
         &sparse,             &all_calls,         &all_calls,

@@ -16,6 +16,9 @@ void cuda_softmax_cross_entropy(backend *be, const void *logits, const void *bia
                                 void *dlogits);
 void cuda_sample(backend *be, const void *logits, const void *bias, int streams, int columns,
                  sampling *state, uint8_t *text, uint8_t *bytes);
+void cuda_norm_rows(backend *be, const normed_rows *w, void *const operand[2]);
+void cuda_norm_rows_backward(backend *be, const normed_rows *w, void *const gradient[2],
+                             void *dgain);
 void cuda_row_sums(backend *be, const void *x, int steps, int rows, int columns, void *out);
 void cuda_add(backend *be, size_t count, void *total, const void *x);
 void cuda_sum(backend *be, const void *x, size_t count, double *out);

@@ -354,7 +354,7 @@ void *portable_bf16_plan(backend *be, device_layout *device, const layout *l) {
     }
     cuts *made = layout_plan<cuts>(device);
     made->rows = !l->taps && l->in_block >= PANEL && !has_empty_list(l->row_start, l->out_nodes);
-    made->columns = !l->taps && l->gates * l->in_block >= PANEL &&
+    made->columns = !l->taps && l->gates * l->in_block % PANEL == 0 &&
                     !has_empty_list(l->column_start, l->in_nodes);
     made->stuck = cuda_stuck_word(be, "portable_bf16");
     return made;
@@ -394,7 +394,7 @@ static void launch_sparse(backend *be, const device_layout *device, const cuts *
                           const product_call *c) {
     int nodes;
     const product p = product_of(be, device, NULL, c, &nodes);
-    const int tiles = nodes * max((FORWARD ? p.rows : p.b) / M, 1);
+    const int tiles = nodes * (((FORWARD ? p.rows : p.b) + M - 1) / M);
     const int column_tiles = (p.columns + N - 1) / N;
     const cut made = cut_of<M, N>(be, device, plan, c, tiles, column_tiles);
     const dim3 grid(made.parts ? made.parts : tiles, column_tiles, p.steps);
@@ -406,17 +406,17 @@ static void launch_wgrad(backend *be, const device_layout *device, const void *p
                          const product_call *c) {
     int tiles;
     const product p = product_of(be, device, plan, c, &tiles);
-    const dim3 grid(tiles, max(p.rows / M, 1), p.taps);
+    const dim3 grid(tiles, (p.rows + M - 1) / M, p.taps);
     launch_tensor<M, N, wgrad_tile<M, N>>(be, p, cut{}, tiles, grid);
 }
 
-/* Small blocks, of fprop below PANEL, of dgrad with their gates, make tiles of few rows. */
+/* Small blocks, of which a panel has several, make tiles of few rows. */
 template <int M, int N>
 static void launch(backend *be, const device_layout *device, const void *plan,
                    const product_call *c) {
     const layout *l = &device->host;
     const cuts *cut = (const cuts *)plan;
-    const bool small = l->in_block * (c->op == DGRAD ? l->gates : 1) < PANEL;
+    const bool small = l->in_block * (c->op == DGRAD ? l->gates : 1) % PANEL != 0;
     if (c->op == WGRAD) {
         if constexpr (N == WGRAD_COLUMNS) launch_wgrad<M, N>(be, device, plan, c);
     } else if (c->op == FPROP && small) {
@@ -430,7 +430,7 @@ static void launch(backend *be, const device_layout *device, const void *plan,
     }
 }
 
-/* A tile has a node's rows, or 128 of them; and 128 columns, of which half would be left where
+/* Tiles share a node's rows, at most 128 each; they have 128 columns, of which half would be left where
  * there are fewer than 65. */
 template <int M>
 static void launch_columns(backend *be, const device_layout *device, const void *plan,
@@ -445,11 +445,11 @@ static void launch_columns(backend *be, const device_layout *device, const void 
 void portable_bf16_run(backend *be, const device_layout *device, const void *plan,
                        const product_call *c) {
     const int rows = device->host.in_block * (c->op == DGRAD ? 1 : device->host.gates);
-    if (rows >= 128) {
+    if (rows % 128 == 0) {
         launch_columns<128>(be, device, plan, c);
-    } else if (rows >= 64) {
+    } else if (rows % 64 == 0) {
         launch_columns<64>(be, device, plan, c);
-    } else if (rows >= 32) {
+    } else if (rows % 32 == 0) {
         launch_columns<32>(be, device, plan, c);
     } else {
         launch_columns<16>(be, device, plan, c);

@@ -76,22 +76,35 @@ template <bool FORWARD, bool SMALL, int M, int N> struct sparse_tile {
     };
 
     const product &p;
-    int log_k, tiles, column0; /* log_k: of a block; tiles: of a node's rows */
+    int tiles, column0; /* tiles: of a node's rows */
     int node, row0, first, count;
     int k0;
     source all; /* of the whole panel, unless SMALL */
     chunk first_left, first_right;
 
     __device__ sparse_tile(const product &p_)
-        : p(p_), log_k(FORWARD ? p.log_b : p.log_rows), tiles(max(rows() / M, 1)),
-          column0(blockIdx.y * N) {}
+        : p(p_), tiles((rows() + M - 1) / M), column0(blockIdx.y * N) {}
 
     __device__ int rows() const { /* of a node's result */
         return FORWARD ? p.rows : p.b;
     }
 
+    __device__ int depth() const { /* k of a block */
+        return FORWARD ? p.b : p.rows;
+    }
+
+    /* The number of the block in the list that has this k. */
+    __device__ int block_of(int k) const {
+        return FORWARD ? k >> p.log_b : block_with(p, k);
+    }
+
+    /* The place of k in its block. */
+    __device__ int in_block(int k) const {
+        return FORWARD ? k & (p.b - 1) : k - block_with(p, k) * p.rows;
+    }
+
     __device__ int panels_of(int entries) const {
-        return (entries * p.taps * (1 << log_k) + PANEL - 1) / PANEL;
+        return (entries * p.taps * depth() + PANEL - 1) / PANEL;
     }
 
     __device__ span open(int tile) {
@@ -135,24 +148,20 @@ template <bool FORWARD, bool SMALL, int M, int N> struct sparse_tile {
 
     __device__ void aim(int panel) {
         k0 = panel * PANEL;
-        if (!SMALL) all = look_up(k0 >> log_k);
+        if (!SMALL) all = look_up(block_of(k0));
     }
 
     __device__ chunk left_of(const source &s, int line, int along) const {
-        const int row = FORWARD ? line : along, k = (k0 + (FORWARD ? along : line)) & k_mask();
-        const size_t at = ((size_t)s.block << p.log_rows) + (FORWARD ? row0 + row : k);
+        const int row = FORWARD ? line : along, k = in_block(k0 + (FORWARD ? along : line));
+        const size_t at = (size_t)s.block * p.rows + (FORWARD ? row0 + row : k);
         return {(const bf16 *)p.left + (at << p.log_b) + (FORWARD ? k : row0 + row),
                 s.step >= 0 && row0 + row < rows() ? 16 : 0};
     }
 
     __device__ chunk right_of(const source &s, int line, int along) const {
-        const size_t row = ((size_t)s.other << log_k) + ((k0 + line) & k_mask());
+        const size_t row = (size_t)s.other * depth() + in_block(k0 + line);
         return {(const bf16 *)p.right + s.step * p.right_step + row * p.columns + column0 + along,
                 s.step >= 0 && column0 + along < p.columns ? 16 : 0};
-    }
-
-    __device__ int k_mask() const {
-        return (1 << log_k) - 1;
     }
 
     __device__ void come() {
@@ -164,14 +173,14 @@ template <bool FORWARD, bool SMALL, int M, int N> struct sparse_tile {
     __device__ chunk left(int i) const {
         if (!SMALL) return {first_left.from + (i * left_lines::STEP << p.log_b), first_left.bytes};
         const int line = left_lines::line(i), along = left_lines::chunk() * CHUNK;
-        return left_of(look_up((k0 + (FORWARD ? along : line)) >> log_k), line, along);
+        return left_of(look_up(block_of(k0 + (FORWARD ? along : line))), line, along);
     }
 
     __device__ chunk right(int i) const {
         if (!SMALL)
             return {first_right.from + i * right_lines::STEP * p.columns, first_right.bytes};
         const int line = right_lines::line(i);
-        return right_of(look_up((k0 + line) >> log_k), line, right_lines::chunk() * CHUNK);
+        return right_of(look_up(block_of(k0 + line)), line, right_lines::chunk() * CHUNK);
     }
 
     __device__ bool valid(int row) const {

@@ -16,8 +16,8 @@ typedef struct product {
     int taps;             /* of a block, as in a convolution; else 1 */
     const int *positions; /* [steps][taps] the step of `right` that a tap reads, of wgrad with the
                              step of `left`; -1: none. NULL: its own */
-    int b, log_b, rows, log_rows; /* rows: gates b */
-    int real;                     /* the result is fp32 */
+    int b, log_b, gates, rows; /* rows: gates b */
+    int real;                  /* the result is fp32 */
     int overlap; /* `left` may be read before the kernel before ends; see cuda_weights_change */
 } product;
 
@@ -40,8 +40,8 @@ static inline product product_of(backend *be, const device_layout *device, const
     if (c->taps) p.positions = c->op == DGRAD ? c->taps->target : c->taps->source;
     p.b = l->in_block;
     p.log_b = log2_of(p.b);
+    p.gates = l->gates;
     p.rows = l->gates * p.b;
-    p.log_rows = log2_of(p.rows);
     p.real = c->type == REAL;
     p.overlap = c->op != WGRAD && cuda_of(be)->hopper && cuda_of(be)->weights_settled;
     if (c->op == FPROP) {
@@ -67,6 +67,13 @@ static inline product product_of(backend *be, const device_layout *device, const
         *tiles = t->count;
     }
     return p;
+}
+
+/* The number of the block that has row k of its gates' rows, which dgrad sums over. */
+static __device__ inline int block_with(const product &p, int k) {
+    const int node = k >> p.log_b;
+    if (p.gates == COUPLED_GATES) return node / COUPLED_GATES;
+    return p.gates == GATES ? node / GATES : node;
 }
 
 /* The step of `right` that a tap reads; -1: none. */

@@ -45,7 +45,7 @@ template <operation OP, typename S> struct task {
             k = p.steps * p.columns;
         } else {
             const int rows = OP == FPROP ? p.rows : p.b, tall = ROWS * S::MS;
-            const int parts = rows > tall ? rows / tall : 1;
+            const int parts = (rows + tall - 1) / tall;
             const int groups = (min(p.columns, SLAB) + S::COLUMNS - 1) / S::COLUMNS;
             const int tile = blockIdx.x / groups;
             step = blockIdx.y;
@@ -54,7 +54,7 @@ template <operation OP, typename S> struct task {
             row0 = (tile % parts * S::MS + ms) * ROWS;
             first = p.start[node];
             count = p.start[node + 1] - first;
-            k = count * p.taps << (OP == FPROP ? p.log_b : p.log_rows);
+            k = count * p.taps * (OP == FPROP ? p.b : p.rows);
         }
     }
 
@@ -99,9 +99,9 @@ static __device__ inline place find_place(const task<OP, S> &t, int k) {
         if (k < t.k) at.step = step_read(p, step, blockIdx.z);
         return at;
     }
-    const int log_k = OP == FPROP ? p.log_b : p.log_rows, q = k >> log_k;
+    const int q = OP == FPROP ? k >> p.log_b : block_with(p, k);
     const int entry = p.taps > 1 ? q / p.taps : q, tap = q - entry * p.taps;
-    place at = {-1, 0, k & ((1 << log_k) - 1), -1};
+    place at = {-1, 0, k - q * (OP == FPROP ? p.b : p.rows), -1};
     if (entry < t.count) {
         const int block = OP == FPROP ? t.first + entry : p.block[t.first + entry];
         at.block = block * p.taps + tap;
@@ -120,7 +120,7 @@ static __device__ inline const float *left_at(const task<OP, S> &t, const place 
     if (OP == FPROP) {
         from = (((size_t)at.block * p.rows + t.row0 + row) << p.log_b) + at.offset;
     } else if (OP == DGRAD) {
-        from = ((((size_t)at.block << p.log_rows) + at.offset) << p.log_b) + t.row0 + row;
+        from = (((size_t)at.block * p.rows + at.offset) << p.log_b) + t.row0 + row;
     } else {
         from = at.block * p.left_step + ((size_t)t.node * p.rows + t.row0 + row) * p.columns +
                at.offset;
@@ -136,7 +136,7 @@ template <operation OP> static __device__ inline int left_stride(const product &
 template <operation OP, typename S>
 static __device__ inline const float *right_at(const task<OP, S> &t, const place &at, int column) {
     const product &p = t.p;
-    size_t row = ((size_t)at.other << (OP == FPROP ? p.log_b : p.log_rows)) + at.offset;
+    size_t row = (size_t)at.other * (OP == FPROP ? p.b : p.rows) + at.offset;
     return (const float *)p.right + at.step * p.right_step + row * p.columns + t.column0 + column;
 }
 
@@ -151,7 +151,7 @@ template <typename S> static __device__ inline int right_row(const task<WGRAD, S
 
 template <operation OP, typename S> static dim3 grid_of(const product &p, int tiles) {
     const int rows = OP == DGRAD ? p.b : p.rows, tall = ROWS * S::MS;
-    const int parts = rows > tall ? rows / tall : 1;
+    const int parts = (rows + tall - 1) / tall;
     if (OP == WGRAD) return dim3(tiles, parts, p.taps);
     const int groups = (min(p.columns, SLAB) + S::COLUMNS - 1) / S::COLUMNS;
     return dim3(tiles * parts * groups, p.steps, (p.columns + SLAB - 1) / SLAB);

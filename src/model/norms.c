@@ -1,0 +1,95 @@
+#include "model/internal.h"
+
+#include "core/memory.h"
+
+#include <math.h>
+#include <stdlib.h>
+
+/* As norm_rows has it. */
+static const double epsilon = 1e-6;
+
+int model_normed_stage(const model *m, int s) {
+    const stage_place at = model_stage_place(&m->config, s);
+    if (m->config.norm != NORM_WEIGHT || model_stage_gates(&m->config, s) == 1) return -1;
+    return at.stage == STAGE_BELOW ? s + 1 : s;
+}
+
+/* The numbers of the stages whose rows are normed together: s, and what its rows read of the layer
+ * below. Returns how many they are. */
+static int find_stages(const model *m, int s, int stages[2]) {
+    const stage_place at = model_stage_place(&m->config, s);
+    stages[0] = s;
+    stages[1] = s - 1;
+    return at.layer > 0 && at.stage == 0 ? 2 : 1;
+}
+
+static void *place(const void *arena, size_t element, const parameter *p) {
+    return (char *)(uintptr_t)arena + p->offset * element;
+}
+
+static normed_rows rows_of(const model *m, const void *arena, int s, void *of[2],
+                           const void *others) {
+    const size_t real = m->be->real_size,
+                 other = others == m->operands ? m->be->operand_size : real;
+    int stages[2];
+    normed_rows rows = {.count = find_stages(m, s, stages)};
+    rows.gain = place(arena, real, &m->parameters.items[m->stage_parameters[s].gain]);
+    for (int i = 0; i < rows.count; i++) {
+        const parameter *p = &m->parameters.items[m->stage_parameters[stages[i]].weight];
+        rows.layout[i] = m->devices[stages[i]];
+        rows.weight[i] = place(arena, real, p);
+        of[i] = place(others, other, p);
+    }
+    return rows;
+}
+
+void model_norm_rows(model *m) {
+    void *operands[2];
+    for (int s = 0; s < model_stages(&m->config); s++) {
+        if (model_normed_stage(m, s) != s) continue;
+        const normed_rows rows = rows_of(m, m->bound, s, operands, m->operands);
+        m->be->norm_rows(m->be, &rows, operands);
+    }
+}
+
+void model_norm_rows_backward(model *m) {
+    void *gradients[2];
+    for (int s = 0; s < model_stages(&m->config); s++) {
+        if (model_normed_stage(m, s) != s) continue;
+        const normed_rows rows = rows_of(m, m->bound, s, gradients, m->gradient);
+        const parameter *gain = &m->parameters.items[m->stage_parameters[s].gain];
+        m->be->norm_rows_backward(m->be, &rows, gradients,
+                                  place(m->gradient, m->be->real_size, gain));
+    }
+}
+
+/* Adds the squares of a stage's weights to those of their rows, [gates][units]. */
+static void add_squares(const model *m, const void *arena, int s, double *squares) {
+    const parameter *p = &m->parameters.items[m->stage_parameters[s].weight];
+    const layout *l = m->layouts[s];
+    const size_t block = (size_t)l->out_block, gates = (size_t)l->gates, in = (size_t)l->in_block;
+    const size_t units = (size_t)l->out_nodes * block;
+    float *values = model_download(m, arena, p->offset, p->count);
+    for (size_t node = 0; node < (size_t)l->out_nodes; node++) {
+        for (size_t k = (size_t)l->row_start[node]; k < (size_t)l->row_start[node + 1]; k++) {
+            for (size_t r = 0; r < gates * block; r++) {
+                const float *row = values + (k * gates * block + r) * in;
+                double *sum = &squares[r / block * units + node * block + r % block];
+                for (size_t j = 0; j < in; j++) *sum += (double)row[j] * row[j];
+            }
+        }
+    }
+    free(values);
+}
+
+double *model_row_norms(const model *m, const void *arena, int s) {
+    const int normed = model_normed_stage(m, s);
+    if (normed < 0) return NULL;
+    const size_t rows = layout_rows(m->layouts[normed]);
+    double *norms = mem_alloc(rows, sizeof *norms);
+    int stages[2];
+    const int count = find_stages(m, normed, stages);
+    for (int i = 0; i < count; i++) add_squares(m, arena, stages[i], norms);
+    for (size_t i = 0; i < rows; i++) norms[i] = sqrt(norms[i] + epsilon);
+    return norms;
+}
