@@ -44,7 +44,7 @@ typedef struct bench_tools bench_tools;     /* see bench.h */
  *
  * A cell is a chain of stages, applied to h once per byte; the last one makes the gates.
  *
- *   internal stage   y = act(combine(norm(W x) , table[byte]))
+ *   internal stage   y = act(combine(norm(W x) , table[byte])), or act(norm(W x table[byte]))
  *   gate stage       z_g = norm_g(W_g x) + table_g[byte] + b_g   for g in i f o u
  *                    c' = sigmoid(z_f) c + sigmoid(z_i) tanh(dropout(z_u))
  *                    h' = sigmoid(z_o) tanh(c')
@@ -76,6 +76,7 @@ typedef struct stage {
     int block; /* the layout's out_block */
     int gates; /* 1; in the last stage GATES or COUPLED_GATES */
     bool layer_norm, relu;
+    bool norm_last; /* of a table that multiplies: W x is multiplied before norm */
     enum table_use table_use;
     int table_stride; /* the table feeds units 0, table_stride, 2 table_stride ... only */
 
@@ -85,8 +86,8 @@ typedef struct stage {
     const void *table;  /* operand [gates][units / table_stride][VOCABULARY], or NULL */
 
     /* With cell.keep these have every step, else only the latest. */
-    void *raw; /* operand [steps][gates * units][columns]: W x. With layer norm, backward
-                  overwrites it with the gradient at W x */
+    void *raw; /* operand [steps][gates * units][columns]: W x; with norm_last times the table's
+                  entries. With layer norm, backward overwrites it with the gradient at W x */
     void *out; /* operand [steps][units][columns]: y; NULL for the gates */
 
     void *sums; /* [steps] x sums_bytes: per gate and column, the sums of raw and of its square; of
@@ -96,13 +97,19 @@ typedef struct stage {
      * columns. */
     void *dpre;   /* operand, like raw: the gradient at norm's result. Unless keeps_dpre, it is
                      scratch for one step; of gates without layer norm it may be raw itself */
-    void *dentry; /* operand, like raw, for a multiplying table: the gradient at its entries */
+    void *dentry; /* operand, like raw, for a multiplying table: the gradient at its entries; with
+                     norm_last W x until then */
     void *dsums;  /* [steps] x sums_bytes: per gate and column, the sums of gain dpre and of that
                      times the normalised raw */
     void *dgain, *dbias; /* real, like gain, bias */
     void *dtable;        /* operand, like table */
     void *table_sums;    /* real [table_sums_count], scratch, if sums_table */
 } stage;
+
+/* How the table's entries are combined with norm's result. */
+static inline table_use use_after_norm(const stage *g) {
+    return g->norm_last ? TABLE_NONE : g->table_use;
+}
 
 static inline bool makes_gates(const stage *g) {
     return g->gates > 1;

@@ -87,9 +87,9 @@ class Model:
         self.steps = {"lstm": 0, "mlstm": 1, "deep": int(metadata["model.internal_steps"])}[self.cell]
         layers = int(metadata.get("model.layers", 1))
         self.layers = [f"layer{k + 1}." if k else "" for k in range(layers)]  # in tensors' names
-        if metadata.get("model.norm") == "weight":
-            for name in self.layers:
-                self.norm_rows(name)
+        self.weight_norm = metadata.get("model.norm") == "weight"
+        for name in self.layers if self.weight_norm else []:
+            self.norm_rows(name)
         self.tables = [self.input_tables("input." + name) for name in self.layers]
 
     def norm_rows(self, name):
@@ -150,11 +150,13 @@ class Model:
             h = self.product(stage, h)
             if k == 0 and below is not None:
                 h += self.product(name + "below", below)
+            if k == 0 < self.steps and self.weight_norm:
+                h[fed] *= tables[0][:, byte]
             h = self.norm(f"cell.{stage}", h)
             if k == self.steps:
                 break
             h = h[0]
-            if k == 0:
+            if k == 0 and not self.weight_norm:
                 h[fed] *= tables[0][:, byte]
             elif k == 1:
                 h[fed] += tables[1][:, byte]

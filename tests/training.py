@@ -273,8 +273,10 @@ class Model:
             v = h @ self.dense[stage][0]
             if k == 0 and below is not None:
                 v = v + below @ self.dense[name + "below"][0]
+            if k == 0 and self.weight_norm:
+                v = v * (self.fed(tables[0], byte, v) + unfed)
             v = self.norm(f"cell.{stage}", v)
-            if k == 0:
+            if k == 0 and not self.weight_norm:
                 v = v * (self.fed(tables[0], byte, v) + unfed)
             elif k == 1:
                 v = v + self.fed(tables[1], byte, v)

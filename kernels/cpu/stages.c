@@ -256,10 +256,35 @@ static void norm_backward(backend *be, view v) {
 
 /* --------------------------------------------------------------------------- internal stages */
 
+/* Forward, of a table that multiplies before norm: raw <- raw table[byte], dentry <- raw. Backward:
+ * from the gradient d at that product, dentry <- d dentry, raw <- d table[byte]. */
+static void multiply_first(backend *be, const cell *c, int s, int t, bool backward) {
+    const stage *g = &c->stage[s];
+    const size_t columns = (size_t)c->columns, plane = (size_t)g->units * columns;
+    const size_t kept = c->keep ? (size_t)t * plane : 0, stride = (size_t)g->table_stride;
+    real *raw = (real *)g->raw + kept, *entry = c->keep ? offset(g->dentry, kept) : NULL;
+    const uint8_t *bytes = c->bytes + (size_t)t * columns;
+#pragma omp parallel for num_threads(cpu_of(be)->threads)
+    for (size_t unit = 0; unit < (size_t)g->units; unit++) {
+        const real *table =
+            unit % stride ? NULL : (const real *)g->table + unit / stride * VOCABULARY;
+        real *row = raw + unit * columns, *kept_row = entry ? entry + unit * columns : NULL;
+        for (size_t n = 0; n < columns; n++) {
+            const real d = row[n];
+            if (kept_row) kept_row[n] = backward ? (table ? d * kept_row[n] : 0) : d;
+            if (table) row[n] = d * table[bytes[n]];
+        }
+        round_operands(be, row, columns);
+        if (backward) round_operands(be, kept_row, columns);
+    }
+}
+
 void CPU(activate)(backend *be, const cell *c, int s, int t) {
     FLUSH_DENORMALS(be);
+    if (c->stage[s].norm_last) multiply_first(be, c, s, t, false);
     view v = view_step(be, c, s, t, true);
     const stage *g = v.g;
+    const table_use use = use_after_norm(g);
 #pragma omp parallel for num_threads(cpu_of(be)->threads) firstprivate(v)
     for (int chunk = 0; chunk < CHUNKS; chunk++) {
         part p = part_of(&v, chunk);
@@ -271,9 +296,9 @@ void CPU(activate)(backend *be, const cell *c, int s, int t) {
                 real y[COLUMN_GROUP];
                 normalise(&v, 0, unit, n0, y);
                 for (int n = 0; n < COLUMN_GROUP; n++) y[n] = gain * y[n] + bias;
-                if (table && g->table_use == TABLE_ADD) {
+                if (table && use == TABLE_ADD) {
                     for (int n = 0; n < COLUMN_GROUP; n++) y[n] += table[bytes[n]];
-                } else if (table) {
+                } else if (table && use == TABLE_MULTIPLY) {
                     for (int n = 0; n < COLUMN_GROUP; n++) y[n] *= table[bytes[n]];
                 }
                 if (g->relu) {
@@ -308,7 +333,7 @@ void CPU(activate_backward)(backend *be, const cell *c, int s, int t) {
                     const real *y = v.out + at;
                     for (int n = 0; n < COLUMN_GROUP; n++) d[n] = y[n] > 0 ? d[n] : 0;
                 }
-                if (g->table_use == TABLE_MULTIPLY) {
+                if (use_after_norm(g) == TABLE_MULTIPLY) {
                     real *entry = v.dentry + row_of(&v, 0, unit) * v.columns + n0;
                     for (int n = 0; n < COLUMN_GROUP; n++) {
                         entry[n] = table ? d[n] * (gain * value[n] + bias) : 0;
@@ -325,6 +350,7 @@ void CPU(activate_backward)(backend *be, const cell *c, int s, int t) {
     }
     keep_features(&v, partials);
     norm_backward(be, v);
+    if (g->norm_last) multiply_first(be, c, s, t, true);
 }
 
 /* ------------------------------------------------------------------------------------- gates

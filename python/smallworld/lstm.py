@@ -164,8 +164,11 @@ class SmallWorldLSTM(nn.Module):
                 h = h + self._product(f"{layer}below", below)
             if k == self.stages:
                 break
-            h = self._norm(f"cell.{stage}", h[:, 0])
-            if k < 2 and k < len(tables):
+            h = h[:, 0]
+            if k == 0 and self.weight_norm:
+                h = self._fed(h, tables[0][byte], multiply=True)
+            h = self._norm(f"cell.{stage}", h)
+            if (k == 0 and not self.weight_norm) or (k == 1 and len(tables) > 1):
                 h = self._fed(h, tables[k][byte], multiply=k == 0)
             h = h.relu() if k > 0 else h
         z = self._norm(f"cell.{stage}", h)

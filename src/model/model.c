@@ -35,6 +35,7 @@ static void describe_layer(model *m, int layer) {
                     .gates = last ? model_gates(config) : 1,
                     .layer_norm = last ? config->norm == NORM_LAYER : config->norm != NORM_NONE,
                     .relu = deep && !last && s > 0,
+                    .norm_last = config->norm == NORM_WEIGHT && s == 0 && !last,
                     .table_use = use_of_table(config, s),
                     .table_stride = (int)config->input_stride};
     }

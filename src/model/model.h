@@ -32,7 +32,8 @@
  *
  * With weight norm the gates' products read gain w / |w| in place of each row w of their W, made
  * once an update, and have no layer norm; internal stages and the tables of the deep cell have
- * layer norm. Where an lstm reads the layer below, w is the row of W and that of U together.
+ * layer norm, the first stage of what the byte's table has multiplied: m = LN(W h table[byte]), so
+ * that what the gates read has the same size for every byte. Where an lstm reads the layer below, w is the row of W and that of U together.
  *
  * Training keeps the activations of every step for backward. If they need too much memory, the
  * steps are cut into `segments` (Chen et al. 2016). Forward then keeps only the state at each

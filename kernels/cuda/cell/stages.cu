@@ -173,14 +173,56 @@ static __global__ void __launch_bounds__(THREADS, 1)
     }
 }
 
+/* Forward, of a table that multiplies before norm: raw <- raw table[byte], entry <- raw. Backward:
+ * from the gradient d at that product, entry <- d entry, raw <- d table[byte]. entry: NULL where
+ * nothing is kept. A warp takes 64 columns of a unit at a time. */
+template <typename T, bool BACKWARD>
+static __global__ void __launch_bounds__(THREADS)
+    multiply_first(T *raw, T *entry, const T *table, const uint8_t *bytes, int units, int stride,
+                   int columns) {
+    const int unit = blockIdx.x * WARPS + threadIdx.x / 32, lane = threadIdx.x % 32;
+    const bool fed = unit < units && unit % stride == 0;
+    const T *of = table + (size_t)(unit / stride) * VOCABULARY;
+    wait_for_earlier();
+    let_next_start();
+    if (unit >= units) return;
+    for (int n = 2 * lane; n < columns; n += 64) {
+        const size_t at = (size_t)unit * columns + n;
+        const uint32_t two = load_bytes<2>(bytes + n);
+        float x[2], kept[2] = {};
+        load(x, raw + at);
+        if (BACKWARD) load(kept, entry + at);
+#pragma unroll
+        for (int i = 0; i < 2; i++) {
+            kept[i] = !BACKWARD ? x[i] : fed ? x[i] * kept[i] : 0;
+            if (fed) x[i] *= to_float(of[byte_of(two, i)]);
+        }
+        store(raw + at, x);
+        if (entry) store(entry + at, kept);
+    }
+}
+
+template <typename T>
+static void run_multiply_first(backend *be, const cell *c, int s, int t, bool backward) {
+    const stage *g = &c->stage[s];
+    const size_t kept = c->keep ? (size_t)t * g->units * c->columns : 0;
+    T *raw = (T *)g->raw + kept, *entry = c->keep ? offset<T>(g->dentry, kept) : NULL;
+    cuda_launch(be, "multiply_first", true,
+                backward ? multiply_first<T, true> : multiply_first<T, false>,
+                dim3((g->units + WARPS - 1) / WARPS), THREADS, 0, raw, entry, (const T *)g->table,
+                c->bytes + (size_t)t * c->columns, g->units, g->table_stride, c->columns);
+}
+
 template <typename T> static void run_activate(backend *be, const cell *c, int s, int t) {
     view<T> v = view_step<T>(be, c, s, t);
+    if (c->stage[s].norm_last) run_multiply_first<T>(be, c, s, t, false);
     LAUNCH_WHOLE(be, activate, 1, 1, WARPS, v, true, "activate");
 }
 
 template <typename T> static void run_activate_backward(backend *be, const cell *c, int s, int t) {
     view<T> v = view_step<T>(be, c, s, t);
     LAUNCH_WHOLE(be, activate_backward, 1, 2, WARPS, v, true, "activate_backward");
+    if (c->stage[s].norm_last) run_multiply_first<T>(be, c, s, t, true);
 }
 
 void stage_zero_sums(backend *be, const cell *c, int s, int t, bool backward) {

@@ -70,7 +70,7 @@ template <typename T> static view<T> view_step(backend *be, const cell *c, int s
     v.relu = g->relu;
     v.start = t == c->steps - 1;
     v.asked = !v.start || c->has_later_steps;
-    v.use = g->table_use;
+    v.use = use_after_norm(g);
     v.stride = g->table_stride;
     v.gain = (const float *)g->gain;
     v.bias = (const float *)g->bias;
