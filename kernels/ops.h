@@ -50,9 +50,9 @@ typedef struct bench_tools bench_tools;     /* see bench.h */
  *                    h' = sigmoid(z_o) tanh(c')
  *
  * where norm(v) = gain (v - mean) / sqrt(variance + 1e-6) + bias over the features of one column
- * (Ba, Kiros, Hinton 2016). Without layer norm, gain and normalisation are left out; a W with weight
- * norm is made before, see norm_rows. combine adds the table's entry, multiplies by it, or does
- * nothing. Rows of W x are in the layout's order; everything else is in the order of units.
+ * (Ba, Kiros, Hinton 2016). Without layer norm, gain and normalisation are left out; a W with
+ * weight norm is made before, see norm_rows. combine adds the table's entry, multiplies by it, or
+ * does nothing. Rows of W x are in the layout's order; everything else is in the order of units.
  *
  * Coupled gates (Greff et al. 2015) are the three f o u, and 1 - sigmoid(z_f) stands for
  * sigmoid(z_i).

@@ -5,7 +5,7 @@
 
 runs `smallworld bench train` on the config, then the peer with the same parameters (within 1 %),
 streams and steps, with one layer and with two, on the same GPU, and prints one table. A second row
-is the same model without layer norm, because cuDNN has none; --also asks for other rows instead.
+is the same model with weight norm, because cuDNN has no norm; --also asks for other rows instead.
 Without --program it times the peer alone, with --parameters.
 
 The peer's update: bytes from pinned memory, embedding of 64, LSTM, 256 logits, cross-entropy,
@@ -193,7 +193,7 @@ def main():
                         help="override a key of the config; may be repeated")
     parser.add_argument("--also", action="append", metavar="KEY.PATH=VALUE,...",
                         help="add a row with these keys; may be repeated; default: "
-                             "model.norm=none")
+                             "model.norm=weight")
     parser.add_argument("--batch", type=int, help="streams; default: the config's, or 128")
     parser.add_argument("--steps", type=int, help="bytes of a stream; default: likewise")
     parser.add_argument("--parameters", type=float, default=1e8, help="number of parameters without --program")
@@ -211,7 +211,7 @@ def main():
         found = smallworld(options)
         rows.append(found)
         parameters, batch, steps = found["parameters"], found["batch"], found["bptt"]
-        for more in options.also or ["model.norm=none"]:
+        for more in options.also or ["model.norm=weight"]:
             rows.append(smallworld(options, more.split(",")))
     peers = []
     for layers in (1, 2):

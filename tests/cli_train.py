@@ -218,6 +218,19 @@ class Train(cli.Case):
                      "train.init=nan.safetensors")
         self.refused(expected, "eval", "nan.safetensors", "--data", "valid.tsv")
         self.refused(expected, "generate", "nan.safetensors")
+        self.refused(expected, "export", "nan.safetensors", "--out", "exported")
+        self.assertFalse((self.folder / "exported").exists())
+
+    def test_diverged(self):
+        """A run that ends worse than guessing is none that is done, on resuming neither."""
+        for validation in {}, {"data_valid": None, "data_valid_fraction": 0}:
+            self.config("fast.yaml", **validation)
+            _, err = self.run_program("train", "fast.yaml", "--out", "fast", "--set", "train.lr=30", "--overwrite", status=1)
+            self.assertRegex(err.splitlines()[-1], r"^smallworld: fast: failed: ends at [\d.e+]+ bits per character, where guessing")
+        self.config("fast.yaml", train_lr=30)
+        self.run_program("train", "fast.yaml", "--out", "fast", "--overwrite", status=1)
+        _, err = self.run_program("train", "fast.yaml", "--out", "fast", "--resume", status=1)
+        self.assertIn("fast: failed: ends at", err)
 
     def test_odd_files(self):
         """Pipes that nobody writes to, names with NUL bytes, and what other programs left."""

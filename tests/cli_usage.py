@@ -290,6 +290,8 @@ class OddInput(cli.Case):
                     model_graph_file="mask.npy", model_degree=None)
         step, gates = self.results("graph", "hubs.yaml")["patterns"]
         self.assertEqual([step["blocks"], gates["blocks"]], [7, 7])
+        for name in "clustering", "path_mean", "path_max", "unreachable":
+            self.assertIsNone(step[name])
         self.run_program("train", "hubs.yaml", "--out", "run")
         (self.folder / "mask.npy").unlink()
         stages = self.results("graph", "run/last.safetensors")["patterns"]

@@ -311,7 +311,8 @@ static void test_tables_of_tabs(void **state) {
         {"sentence\tlabel\na film\t1\n\nb \"c\" d\t0.0\n", "a film", "b \"c\" d", "1 0", 2},
         {"labels\ttext\nx\tone\ny\ttwo\n", "one", "two", "x y", 2},
         {"id\tsentiment\treview\n\"7_8\"\t1\t\"He \"\"said\"\"\tso.\"\n\"9\"\t0\t\"A \\\"b\\\"\"\n"
-         "\"10\"\t0\t\"Last.\"\n", "He \"said\"\tso.", "Last.", "1 0", 3},
+         "\"10\"\t0\t\"Last.\"\n",
+         "He \"said\"\tso.", "Last.", "1 0", 3},
         {"y\ttext\r-1\ta\r1\tb\r", "a", "b", "-1 1", 2},
         {"text\temotion\r\none\t\r\ntwo\tjoy\r\n", "one", "two", "none joy", 2},
         {"1\tone\r0\ttwo", "one", "two", "1 0", 2}, /* no table, of lines that end in CR */

@@ -101,6 +101,32 @@ static void test_ring_between(void **state) {
     }
 }
 
+/* Wherever nodes and rewiring lie, every input is read, by no node twice. */
+static void test_ring_reads_all(void **state) {
+    (void)state;
+    static const int sizes[][2] = {{5, 3}, {3, 5}, {4, 9}, {30, 7}};
+    for (int i = 0; i < 4 * 50; i++) {
+        const int nodes = sizes[i % 4][0], inputs = sizes[i % 4][1];
+        const graph_options o = {.kind = GRAPH_WATTS_STROGATZ,
+                                 .density = 0.5,
+                                 .rewire = i / 4 * 0.02,
+                                 .seed = i,
+                                 .pattern = 1};
+        error err;
+        graph *g = graph_create_between(&o, nodes, inputs, &err);
+        if (!g) fail_msg("%s", err.text);
+        int readers[16] = {0};
+        for (int n = 0; n < nodes; n++) {
+            for (int k = g->start[n]; k < g->start[n + 1]; k++) {
+                readers[g->column[k]]++;
+                if (k > g->start[n]) assert_true(g->column[k - 1] < g->column[k]);
+            }
+        }
+        for (int j = 0; j < inputs; j++) assert_true(readers[j] > 0);
+        graph_free(g);
+    }
+}
+
 /* Rectangles: as many blocks as asked for, degrees that differ by one at most on both sides, and
  * the same graph from the same seed on every machine. */
 static void test_between(void **state) {
@@ -707,6 +733,7 @@ int main(void) {
         cmocka_unit_test(test_degree_is_met),
         cmocka_unit_test(test_between),
         cmocka_unit_test(test_ring_between),
+        cmocka_unit_test(test_ring_reads_all),
         cmocka_unit_test(test_odd_degrees_of_random),
         cmocka_unit_test(test_density_is_met),
         cmocka_unit_test(test_random_is_balanced),

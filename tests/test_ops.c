@@ -619,8 +619,8 @@ static void test_add_rows(void **state) {
     }
 }
 
-/* Normed rows of one W and of two, dense and sparse, one of whose rows is zeros and one of whose nodes
- * has no block; and their gradient. */
+/* Normed rows of one W and of two, dense and sparse, one of whose rows is zeros and one of whose
+ * nodes has no block; and their gradient. */
 static void test_norm_rows(void **state) {
     (void)state;
     static const int32_t pairs[][2] = {{0, 1}, {0, 4}, {1, 0}, {3, 2}};
@@ -639,7 +639,7 @@ static void test_norm_rows(void **state) {
             const size_t weights = layout_weights(l[i]);
             w[i] = random_values(weights, -1, 1);
             d[i] = random_values(weights, -1, 1);
-            /* Gate 1 of unit 3 is row `zero`: of the first node's two blocks, or of the dense one. */
+            /* Gate 1 of unit 3 is row `zero` of the first node's two blocks, or of the dense one. */
             const size_t block = (size_t)l[i]->out_block, in = (size_t)l[i]->in_block;
             for (size_t k = 0; k < (l[i] == sparse ? 2 : 1); k++) {
                 memset(w[i] + ((k * (size_t)gates + 1) * block + 3) * in, 0, in * sizeof *w[i]);

@@ -128,11 +128,12 @@ static void test_three_gates(void **state) {
         {.reason = "blocks of 16 over several steps",
          .nodes = 21, .block = 16, .gates = COUPLED_GATES, .columns = 3, .steps = 3, .share = 0.2},
         {.reason = "blocks of 32: a panel in each third of a block",
-         .nodes = 33, .block = 32, .gates = COUPLED_GATES, .columns = 4, .share = 0.1, .hubs = true},
+         .nodes = 33, .block = 32, .gates = COUPLED_GATES, .columns = 4, .share = .1, .hubs = true},
         {.reason = "blocks of 64, more columns than a tile",
          .nodes = 11, .block = 64, .gates = COUPLED_GATES, .columns = 10, .share = 0.3},
         {.reason = "blocks of 128",
-         .nodes = 12, .block = 128, .gates = COUPLED_GATES, .columns = 4, .share = 0.25, .hubs = true},
+         .nodes = 12, .block = 128, .gates = COUPLED_GATES, .columns = 4, .share = .25,
+         .hubs = true},
     };
     // clang-format on
     check_gpu_shapes(18, shapes, sizeof shapes / sizeof shapes[0]);

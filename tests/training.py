@@ -425,7 +425,7 @@ class Training(unittest.TestCase):
                     rate(t, step) * m[name] / (1 - t["beta1"] ** (step + 1)) / root
                 average[name] = d * average[name] + (1 - d) * weights[name]
             if t.get("prune_density"):
-                self.prune(t, step + 1, patterns, weights, m, v, average)
+                self.prune(model, t, step + 1, patterns, weights, m, v, average)
         _, arenas = read_tensors(run / "last.state")
         for name, pattern in patterns.items():
             np.testing.assert_array_equal(arenas[f"pattern.{name}"], pattern)
@@ -443,15 +443,34 @@ class Training(unittest.TestCase):
             if name in average:
                 self.close(f"model's {name}", value, average[name], 1e-4)
 
-    def prune(self, t, step, patterns, *arenas):
-        """Drops the blocks of smallest norm; all at once, from the first step of prune_until on."""
+    def row_norms(self, patterns, arena, gates):
+        """|w| [gate][node][row in node] of the rows of the gates of a layer of an lstm or deep cell."""
+        square = 1e-6
+        for stage in gates, gates.replace("gates", "below"):
+            w = arena.get(f"cell.{stage}.weight", np.zeros(0))
+            if w.ndim == 4:
+                sums = np.zeros((patterns[stage].max() + 1, *w.shape[1:3]))
+                np.add.at(sums, patterns[stage][:, 0], (w ** 2).sum(3))
+                square = square + sums.swapaxes(0, 1)
+        return np.sqrt(square)
+
+    def prune(self, model, t, step, patterns, *arenas):
+        """Drops the blocks of smallest norm; all at once, from the first step of prune_until on. Rows of weight norm are
+        compared as the products read them, and read as before."""
         if step != int(np.ceil(t["prune_until"] * t["steps"])):
             return
+        normed = [stage for stage in patterns if stage.endswith("gates") and model.get("norm") == "weight"]
+        before = {stage: [self.row_norms(patterns, arena, stage) for arena in (arenas[0], arenas[-1])] for stage in normed}
+        scales = {stage: arenas[0][f"cell.{stage}.gain"].reshape(before[stage][0].shape) / before[stage][0]
+                  for stage in normed}
         for stage, pattern in patterns.items():
             name = f"cell.{stage}.weight"
             nodes = pattern.max() + 1
             most = max(nodes, round(t["prune_density"] * nodes * nodes))
-            norms = (arenas[0][name].reshape(len(pattern), -1) ** 2).sum(1)
+            read, scale = arenas[0][name], scales.get(stage.replace("below", "gates"))
+            if scale is not None and read.ndim == 4:
+                read = read * scale.swapaxes(0, 1)[pattern[:, 0], :, :, None]
+            norms = (read.reshape(len(pattern), -1) ** 2).sum(1)
             others = sorted((norms[k], k) for k, (i, j) in enumerate(pattern) if i != j)
             gone = [k for _, k in others[:max(0, len(pattern) - most)]]
             keep = [k for k in range(len(pattern)) if k not in gone]
@@ -459,6 +478,10 @@ class Training(unittest.TestCase):
             patterns[stage] = pattern[keep]
             for arena in arenas:
                 arena[name] = arena[name][keep]
+        for stage in normed:
+            for arena, then in zip((arenas[0], arenas[-1]), before[stage]):
+                gain = arena[f"cell.{stage}.gain"]
+                gain *= (self.row_norms(patterns, arena, stage) / then).reshape(gain.shape)
 
     def test_lstm_of_two_layers(self):
         self.check({"cell": "lstm", "graph": "random", "density": 0.7, "layers": 2, "dropout": 0.31})
@@ -489,6 +512,9 @@ class Training(unittest.TestCase):
     def test_pruning_with_decay(self):
         self.check({"cell": "lstm", "graph": "random", "density": 0.9, "hidden": 48, "block": 8}, prune_density=0.4,
                    prune_every=100, prune_from=0.5, prune_until=0.6)
+        for model in {"cell": "lstm", "layers": 2, "coupled_gates": "true"}, {"cell": "deep"}:
+            self.check(model | {"graph": "random", "density": 0.9, "hidden": 48, "norm": "weight"}, prune_density=0.4,
+                       prune_every=100, prune_from=0.5, prune_until=0.6)
 
     def test_streams(self):
         """More streams than one group of columns, and an epoch of one update."""

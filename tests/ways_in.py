@@ -135,6 +135,8 @@ class Data(Case):
             piped = self.results("eval", "documents", "--data", "-", *self.cpu, stdin=file)
         named = self.results("eval", "documents", "--data", "train.tsv", *self.cpu)
         self.assertEqual((piped["bpc"], piped["bytes"]), (named["bpc"], named["bytes"]))
+        self.refused("/dev/zero: expected a file or a pipe, found a device", "eval", "documents", "--data", "/dev/zero",
+                     *self.cpu)
         self.refused("standard input: empty", "eval", "documents", "--data", "-", *self.cpu,
                      stdin=subprocess.DEVNULL)
 

@@ -487,7 +487,7 @@ typedef struct gate_values {
 
 static inline void compute_gates(const cell *c, const view *v, size_t unit, size_t n0, int t,
                                  const real entry[GATES][COLUMN_GROUP], gate_values *q) {
-    real z[GATES][COLUMN_GROUP];
+    real z[GATES][COLUMN_GROUP] = {{0}};
     for (size_t gate = v->absent; gate < GATES; gate++) {
         const size_t row = gate - v->absent;
         real gain = gain_of(v, row, unit), bias = bias_of(v, row, unit);

@@ -1,6 +1,6 @@
 /* A saved classifier of documents, in a folder that `smallworld classify` makes:
  *
- *   classifier.safetensors          the n-grams' model, the classes, and how much the features count
+ *   classifier.safetensors          the n-grams' model, the classes, and the weight of the features
  *   probe-SUM.probe.safetensors     the probe on the features (probe/saved.h)
  *   model-SUM.safetensors           the checkpoint that makes the features
  *

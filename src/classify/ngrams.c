@@ -17,8 +17,8 @@ enum {
     MOST_NODES = 1 << 28 /* features of all documents that are fitted: 4 GiB in LIBLINEAR's form */
 };
 
-/* LIBLINEAR's. At its default of 0.01, C = 128 had up to 0.2 points of validation error more or less
- * on SST and on reviews of IMDB; from 1e-4 to 1e-5 no error moved. */
+/* LIBLINEAR's. At its default of 0.01, C = 128 had up to 0.2 points of validation error more or
+ * less on SST and on reviews of IMDB; from 1e-4 to 1e-5 no error moved. */
 static const double TOLERANCE = 1e-4;
 
 static const double costs[COSTS] = {0.5, 2, 8, 32, 128};

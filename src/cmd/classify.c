@@ -331,11 +331,8 @@ static bool extract(work *w, const part *p, const char *prefix, error *err) {
 static bool fit_features(work *w, error *err) {
     char *train = features_path(w, "train"), *test = features_path(w, "test");
     char *out = features_path(w, "probe"), *folder = features_path(w, "");
-    const probe_options how = {.train = train,
-                               .test = test,
-                               .held = w->held,
-                               .out = out,
-                               .progress = true};
+    const probe_options how = {
+        .train = train, .test = test, .held = w->held, .out = out, .progress = true};
     bool done = file_make_folder(folder, err) &&
                 cli_make(&w->loaded, 0, FEATURES_STEPS, cli_any_text, err) &&
                 extract(w, &w->train, train, err) && extract(w, &w->test, test, err);

@@ -58,7 +58,8 @@ static bool export(const arguments *a, error *err) {
     checkpoint c;
     if (!checkpoint_open(&c, a->checkpoint, err)) return false;
     const bool done =
-        file_make_folder(a->out, err) && check_files(a->out, err) &&
+        checkpoint_check_weights(&c, err) && file_make_folder(a->out, err) &&
+        check_files(a->out, err) &&
         file_write_whole(a->out, "model.safetensors", c.file.map.bytes, c.file.map.size, err) &&
         file_write_whole(a->out, "smallworld_lstm.py", lstm_py, strlen(lstm_py), err);
     checkpoint_close(&c);

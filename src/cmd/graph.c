@@ -91,10 +91,11 @@ static void print_metrics(json_writer *w, const graph_metrics *g) {
     json_integer(w, "out_degree_min", g->out_degree_min);
     json_integer(w, "out_degree_max", g->out_degree_max);
     json_integer(w, "core", g->core);
-    json_number(w, "clustering", g->clustering);
-    json_number(w, "path_mean", g->path_mean);
-    json_integer(w, "path_max", g->path_max);
-    json_number(w, "unreachable", g->unreachable);
+    const bool square = g->nodes == g->inputs; /* NaN: null */
+    json_number(w, "clustering", square ? g->clustering : NAN);
+    json_number(w, "path_mean", square ? g->path_mean : NAN);
+    json_number(w, "path_max", square ? g->path_max : NAN);
+    json_number(w, "unreachable", square ? g->unreachable : NAN);
     json_integer(w, "components", g->components);
     json_array_begin(w, "reach");
     for (int k = 0; k < g->steps; k++) json_number(w, NULL, g->reach[k]);

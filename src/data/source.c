@@ -266,6 +266,9 @@ static bool begin(source *s, error *err) {
     s->waits = !S_ISREG(s->opened.st_mode);
     if (!refill(s, err)) return false;
     if (s->z.avail_in == 0) return error_set(err, "%s: empty", source_name(s));
+    if (S_ISCHR(s->opened.st_mode) && !isatty(s->file)) { /* /dev/zero has no end */
+        return error_set(err, "%s: expected a file or a pipe, found a device", source_name(s));
+    }
     if (at_xz_magic(s)) return begin_xz(s, err);
     if (!at_magic(s)) {
         const char *kind = file_ends_in(path, ".gz")   ? "gz"
@@ -490,7 +493,8 @@ bool lines_waiting(const lines *l) {
 /* What ends lines of a text: CR where there is no LF, and a tab, as of a document, after a CR. */
 static uint8_t line_mark(const uint8_t *text, size_t size) {
     const uint8_t *cr = memchr(text, '\r', size);
-    const bool old = cr && !memchr(text, '\n', size) && memchr(cr, '\t', size - (size_t)(cr - text));
+    const bool old =
+        cr && !memchr(text, '\n', size) && memchr(cr, '\t', size - (size_t)(cr - text));
     return old ? '\r' : '\n';
 }
 

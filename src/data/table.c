@@ -412,7 +412,7 @@ static void mend_surrogates(uint8_t *text, size_t length) {
                        next = escape_at(at + 6 < end ? at + 6 : end, end);
         const bool high = code >> 10 == 0xD800 >> 10, low = code >> 10 == 0xDC00 >> 10;
         const bool pair = high && next >> 10 == 0xDC00 >> 10;
-        if ((high && !pair) || low) memcpy(at + 2, "FFFD", 4);
+        for (int i = 0; i < 4 && ((high && !pair) || low); i++) at[2 + i] = (uint8_t)"FFFD"[i];
         at += pair ? 12 : code ? 6 : 2;
         if (at >= end) break;
     }

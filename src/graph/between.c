@@ -54,6 +54,28 @@ static void choose_near(philox_stream *random, int i, int nodes, int inputs, int
     }
 }
 
+/* Gives each input that no node reads to one nearby on the ring, in place of an input that others
+ * read too. There are at least as many pairs as inputs. */
+static void read_every_input(int32_t (*pairs)[2], int64_t count, int inputs) {
+    int *readers = mem_alloc((size_t)inputs, sizeof *readers);
+    for (int64_t k = 0; k < count; k++) readers[pairs[k][1]]++;
+    for (int j = 0; j < inputs; j++) {
+        if (readers[j] > 0) continue;
+        int64_t k = count * j / inputs;
+        while (readers[pairs[k][1]] < 2) k = (k + 1) % count;
+        readers[pairs[k][1]]--;
+        readers[j]++;
+        pairs[k][1] = j;
+    }
+    free(readers);
+}
+
+/* In order of the nodes, then of their inputs. */
+static int by_pair(const void *a, const void *b) {
+    const int32_t *one = a, *two = b;
+    return one[0] != two[0] ? one[0] - two[0] : one[1] - two[1];
+}
+
 /* The graph of o->file, in which every node has an edge. */
 static graph *read_between(const graph_options *o, int nodes, int inputs, error *err) {
     const int rows = o->transposed ? inputs : nodes, columns = o->transposed ? nodes : inputs;
@@ -136,6 +158,10 @@ graph *graph_create_between(const graph_options *o, int nodes, int inputs, error
             pairs[count][0] = i;
             pairs[count][1] = here < inputs ? chosen[k] : k;
         }
+    }
+    if (ring) {
+        read_every_input(pairs, count, inputs);
+        qsort(pairs, (size_t)count, sizeof *pairs, by_pair);
     }
     graph *g = graph_from_pairs(nodes, inputs, (const int32_t(*)[2])pairs, (int)count, err);
     free(pairs);

@@ -41,13 +41,13 @@ void *model_gradient_place(const model *m, int number);
 void model_norm_rows(model *m);
 void model_norm_rows_backward(model *m);
 
-/* The same for an arena that is on the host, or a stage's part of it: the Euclidean norms of the rows
- * [gates][units] of a stage, with what is added to them, as norm_rows has them; NULL if they are not
- * normed. The caller frees them. */
+/* The same for an arena that is on the host, or a stage's part of it: the Euclidean norms of the
+ * rows [gates][units] of a stage, with what is added to them, as norm_rows has them; NULL if they
+ * are not normed. The caller frees them. */
 double *model_row_norms(const model *m, const void *arena, int stage);
 
-/* The number of the stage whose rows are normed together with those of stage s: itself, or the first
- * stage of the layer for what that reads of the layer below; -1 if they are not normed. */
+/* The number of the stage whose rows are normed together with those of stage s: itself, or the
+ * first stage of the layer for what that reads of the layer below; -1 if they are not normed. */
 int model_normed_stage(const model *m, int s);
 
 /* Points the cells at the arenas that forward reads, and backward at the arena that it fills. */

@@ -33,7 +33,8 @@
  * With weight norm the gates' products read gain w / |w| in place of each row w of their W, made
  * once an update, and have no layer norm; internal stages and the tables of the deep cell have
  * layer norm, the first stage of what the byte's table has multiplied: m = LN(W h table[byte]), so
- * that what the gates read has the same size for every byte. Where an lstm reads the layer below, w is the row of W and that of U together.
+ * that what the gates read has the same size for every byte. Where an lstm reads the layer below, w
+ * is the row of W and that of U together.
  *
  * Training keeps the activations of every step for backward. If they need too much memory, the
  * steps are cut into `segments` (Chen et al. 2016). Forward then keeps only the state at each
@@ -220,8 +221,8 @@ typedef struct model_wgrad {
 model_wgrad model_wgrad_of(const model *m, int stage);
 
 /* Leaves a model in training only the blocks in `graphs`, which it then owns; all of them must be
- * among those that it has. They keep their weights, moments and average; gains of normed rows change
- * so that products read the same weights. Between updates only;
+ * among those that it has. They keep their weights, moments and average; gains of normed rows
+ * change so that products read the same weights. Between updates only;
  * every recording made before must be freed before, and the model is bound to its weights
  * afterwards. */
 void model_set_graphs(model *m, graph *const *graphs);

@@ -325,13 +325,16 @@ static void put_markdown(FILE *out, const char *text) {
     }
 }
 
-/* Writes lines of code, each indented by four spaces, so that no text can end the block. */
+/* Writes lines of code, each indented by four spaces, so that no text can end the block. A carriage
+ * return, which ends a line in Markdown too, becomes a line feed; one before a line feed is left
+ * out. */
 static void put_code(FILE *out, const char *text, size_t length) {
     bool begins = true;
     for (size_t i = 0; i < length; i++) {
+        if (text[i] == '\r' && i + 1 < length && text[i + 1] == '\n') continue;
         if (begins) fputs("    ", out);
-        fputc(text[i], out);
-        begins = text[i] == '\n';
+        begins = text[i] == '\n' || text[i] == '\r';
+        fputc(begins ? '\n' : text[i], out);
     }
     if (!begins) fputc('\n', out);
 }

@@ -1,6 +1,7 @@
 /* The memory of L-BFGS: the differences s of the latest points and y of the gradients there, and
  * the quadratic model that follows from them. Its matrix of second derivatives, B, comes from
- * B0 = scale (diagonal + weight F F'), F of few columns, scale such that B0 suits the latest pair. */
+ * B0 = scale (diagonal + weight F F'), F of few columns, scale such that B0 suits the latest
+ * pair. */
 #ifndef SMALLWORLD_PROBE_HISTORY_H
 #define SMALLWORLD_PROBE_HISTORY_H
 

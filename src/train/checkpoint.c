@@ -206,6 +206,17 @@ static bool check_names(const checkpoint *c, const parameter_table *table, error
     return true;
 }
 
+bool checkpoint_check_weights(const checkpoint *c, error *err) {
+    for (int i = 0; i < c->file.tensor_count; i++) {
+        const tensor *t = &c->file.tensors[i];
+        if (t->type != TENSOR_F32) continue;
+        if (all_finite(t->data, tensor_bytes(t) / sizeof(float))) continue;
+        return error_set(err, "%s: tensor %s: expected finite numbers, found others", c->file.path,
+                         t->name);
+    }
+    return true;
+}
+
 bool checkpoint_load_weights(const checkpoint *c, model *m, error *err) {
     const parameter_table *table = &m->parameters;
     if (!check_names(c, table, err)) return false;

@@ -71,6 +71,9 @@ int64_t checkpoint_step(const checkpoint *c);
 /* The file's checksum, eight hexadecimal digits, which identifies the model. */
 const char *checkpoint_checksum(const checkpoint *c);
 
+/* Refuses tensors with numbers that are not finite. */
+bool checkpoint_check_weights(const checkpoint *c, error *err);
+
 /* Loads the weights into an existing model, for train.init. The error names the first tensor whose
  * shape differs. */
 bool checkpoint_load_weights(const checkpoint *c, model *m, error *err);

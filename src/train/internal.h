@@ -30,6 +30,7 @@ typedef struct trainer {
     bool has_state;         /* this run has written a state */
     bool best_due;          /* best.safetensors must be written */
     bool metrics_failed;    /* metrics.jsonl could not be written */
+    double trained_bpc;     /* of the updates up to the last line of metrics; 0: not known */
     double segment_start;   /* when the clock was last started or stopped */
     double began;           /* when the first update began, had the run never been stopped */
     double changing;        /* seconds that changes of structure have taken in this process */

@@ -94,6 +94,7 @@ bool trainer_log_metrics(trainer *tr, error *err) {
     double bpc = report.loss / ((double)s->loss_updates * (double)trainer_update_bytes(tr) * M_LN2);
     double lr = schedule_lr(&tr->o->train, s->step - 1, tr->end);
     if (trainer_leads(tr) && !write_metrics(tr, &report, bpc, lr, err)) return false;
+    tr->trained_bpc = bpc;
     s->loss_updates = 0;
     s->validated = false;
     tr->be->zero(tr->be, tr->m->report, sizeof report);

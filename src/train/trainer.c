@@ -225,6 +225,19 @@ static bool run_updates(trainer *tr, error *err) {
     return done;
 }
 
+/* Refuses to call a run done that ends above what a byte costs by chance: 8 bits, and some that an
+ * untrained model has besides. Its files stay. */
+static bool check_result(const trainer *tr, error *err) {
+    static const double most = 9;
+    const double valid = tr->state.valid_bpc, bpc = isnan(valid) ? tr->trained_bpc : valid;
+    return stop_signal() || bpc <= most ||
+           error_set(
+               err,
+               "%s: failed: ends at %.6g bits per character, where guessing needs 8: expected a "
+               "smaller train.lr",
+               tr->run.path, bpc);
+}
+
 static void report_result(const trainer *tr, train_result *result) {
     const run_state *s = &tr->state;
     *result =
@@ -268,6 +281,7 @@ bool train_run(options *o, const char *folder, train_start start, train_result *
     } else if (done) {
         done = run_updates(&tr, err);
     }
+    done = done && check_result(&tr, err);
     if (done) report_result(&tr, result);
     tear_down(&tr);
     return done;

@@ -13,8 +13,8 @@ template <typename T> static constexpr __host__ __device__ int forward_warps() {
 
 /* ------------------------------------------------------------------------------------ entries */
 
-/* table [gates][entries][VOCABULARY] -> entries [entries][VOCABULARY][GATES], zeros for gates before
- * the first one */
+/* table [gates][entries][VOCABULARY] -> entries [entries][VOCABULARY][GATES], zeros for gates
+ * before the first one */
 template <typename T>
 static __global__ void interleave_kernel(const T *table, int entries, int first, T *to) {
     size_t i = (size_t)blockIdx.x * blockDim.x + threadIdx.x, rows = (size_t)entries * VOCABULARY;

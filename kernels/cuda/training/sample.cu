@@ -1,6 +1,6 @@
-/* Drawing the next byte of texts, each by a warp, whose lanes have the logits of 8 neighbouring bytes.
- * The weights exp((z - max) / temperature) are summed in double, first within the lanes, then over
- * them; the draw falls into one lane, which finds the byte. */
+/* Drawing the next byte of texts, each by a warp, whose lanes have the logits of 8 neighbouring
+ * bytes. The weights exp((z - max) / temperature) are summed in double, first within the lanes,
+ * then over them; the draw falls into one lane, which finds the byte. */
 #include "device/philox.cuh"
 #include "training/training.h"
 

@@ -430,8 +430,8 @@ static void launch(backend *be, const device_layout *device, const void *plan,
     }
 }
 
-/* Tiles share a node's rows, at most 128 each; they have 128 columns, of which half would be left where
- * there are fewer than 65. */
+/* Tiles share a node's rows, at most 128 each; they have 128 columns, of which half would be left
+ * where there are fewer than 65. */
 template <int M>
 static void launch_columns(backend *be, const device_layout *device, const void *plan,
                            const product_call *c) {
