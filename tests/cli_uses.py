@@ -215,6 +215,10 @@ class Uses(cli.Case):
             self.refused("bad.ft.txt:2: expected ", "features", "m.safetensors", "--data", "bad.ft.txt", "--out", "g",
                          *self.cpu)
 
+        for name in "wide.csv", "wide.tsv", "wide.jsonl":
+            self.write(name, '1\ttext\n{"text": "x", "label": 1}\n'.encode("utf-16"))
+            self.refused(f"{name}: UTF-16 text: expected UTF-8 (`iconv", "features", "m.safetensors", "--data", name,
+                         "--out", "g", *self.cpu)
         for name, content, message in (
                 ("names.csv", "a,b\n1,2\n", "names.csv:1: expected the names of columns, one of them text, review, "
                  "sentence, content or the like, found a, b"),
@@ -222,6 +226,7 @@ class Uses(cli.Case):
                 ("open.csv", 'text,label\n"x,1\n', "open.csv:2: expected a closing quote"),
                 ("label.csv", "text,label\nx,4.5\ny,1\n", "label.csv:2: expected a 32-bit integer as label, got '4.5'"),
                 ("head.csv", "text,label\n", "head.csv: empty"),
+                ("long.csv", f"text,label\nx,{'n' * 256}\n", "long.csv:2: expected a label of at most 255 bytes, got 256: 'nnn"),
                 ("list.jsonl", "[1]\n", "list.jsonl:1: expected a JSON object"),
                 ("two.jsonl", '{"text": "a"} {"text": "b"}\n', "two.jsonl:1: expected one JSON object"),
                 ("zero.jsonl", '{"text": "\\\\u0000"}\n{"text": "a\\u0000b"}\n', "zero.jsonl:2: expected no zero"),

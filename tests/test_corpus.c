@@ -296,8 +296,8 @@ static void test_wrong_lines(void **state) {
         free(expected);
     }
     assert_tsv_refused("\x1b[1m\xff\tx\n", "got '?[1m?'");
-    assert_tsv_refused("a label that would fill the whole screen\tx\n",
-                       "got 'a label that would fill'");
+    assert_tsv_refused("1 label that would fill the whole screen\tx\n",
+                       "got '1 label that would fill'");
 }
 
 /* A .tsv is a table if its first row names columns, with the quotes and labels of one. */
@@ -368,7 +368,15 @@ static void test_names(void **state) {
                        ".tsv:3: expected a name as label, like 'good', or -1, got '7'");
     assert_tsv_refused("good\ta\n\tb\n", ".tsv:2: expected a name as label");
     assert_tsv_refused("good\ta\nb\xff\tb\n", "got 'b?'");
-    assert_tsv_refused("a name of 32 bytes, one too many\ta\n", "32-bit integer as label");
+    char name[CORPUS_NAME_BYTES + 4];
+    memset(name, 'a', sizeof name);
+    memcpy(name + CORPUS_NAME_BYTES, "\tb\n", 4);
+    c = read_tsv(&options, name);
+    assert_int_equal(strlen(c->names[0]), CORPUS_NAME_BYTES);
+    corpus_free(c);
+    memcpy(name + CORPUS_NAME_BYTES, "a\tb", 4);
+    name[sizeof name - 1] = '\0';
+    assert_tsv_refused(name, "expected a label of at most 255 bytes, got 256: 'aaa");
 }
 
 static void test_unreadable(void **state) {

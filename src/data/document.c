@@ -163,6 +163,11 @@ static bool read_label(labels *l, const char *path, uint64_t number, const uint8
     }
     if (!names && integer) return true;
     shown(text, length, got, sizeof got);
+    if (length > CORPUS_NAME_BYTES) {
+        return error_set(err,
+                         "%s:%" PRIu64 ": expected a label of at most %d bytes, got %zu: '%s...'",
+                         path, number, CORPUS_NAME_BYTES, length, got);
+    }
     if (!names) {
         return error_set(err, "%s:%" PRIu64 ": expected a 32-bit integer as label, got '%s'", path,
                          number, got);

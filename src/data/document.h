@@ -7,7 +7,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-enum { CORPUS_MAX_NAMES = 256, CORPUS_NAME_BYTES = 31 };
+enum { CORPUS_MAX_NAMES = 256, CORPUS_NAME_BYTES = 255 };
 
 typedef struct corpus_options {
     bool html_entities; /* decode &amp; &lt; &gt; &quot; &apos; &nbsp; &#N; &#xN; in documents'

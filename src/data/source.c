@@ -498,6 +498,15 @@ static uint8_t line_mark(const uint8_t *text, size_t size) {
     return old ? '\r' : '\n';
 }
 
+bool source_check_utf8(const source *s, const uint8_t *read, size_t count, error *err) {
+    static const uint8_t marks[2][2] = {{0xFF, 0xFE}, {0xFE, 0xFF}};
+    if (count < 2 || s->given != count) return true;
+    return (memcmp(read, marks[0], 2) != 0 && memcmp(read, marks[1], 2) != 0) ||
+           error_set(err,
+                     "%s: UTF-16 text: expected UTF-8 (`iconv -f UTF-16 -t UTF-8` converts it)",
+                     source_name(s));
+}
+
 bool lines_next(lines *l, error *err) {
     for (size_t scanned = 0;;) {
         size_t left = l->end - l->begin;
@@ -519,6 +528,7 @@ bool lines_next(lines *l, error *err) {
         l->buffer = mem_grow(l->buffer, &l->capacity, left + SOURCE_CHUNK, 1);
         size_t room = l->capacity - left, count = 0;
         if (!source_read(l->source, l->buffer + left, room, &count, err)) return false;
+        if (!l->mark && !source_check_utf8(l->source, l->buffer, count, err)) return false;
         if (!l->mark) l->mark = line_mark(l->buffer, count);
         scanned = left;
         l->begin = 0;

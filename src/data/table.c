@@ -297,6 +297,7 @@ static bool read_csv(table *t, error *err) {
     t->label_column = t->text_column = -1;
     t->label_rank = t->text_rank = NAMES;
     while ((read = source_read(t->source, chunk, SOURCE_CHUNK, &count, err)) && count > 0) {
+        if (!(read = source_check_utf8(t->source, chunk, count, err))) break;
         const size_t skip = t->separator ? 0 : find_separator(t, chunk, count);
         csv_set_delim(&parser, (unsigned char)t->separator);
         const size_t size = mend_quotes(t, chunk + skip, count - skip, mended);
@@ -412,7 +413,7 @@ static void mend_surrogates(uint8_t *text, size_t length) {
                        next = escape_at(at + 6 < end ? at + 6 : end, end);
         const bool high = code >> 10 == 0xD800 >> 10, low = code >> 10 == 0xDC00 >> 10;
         const bool pair = high && next >> 10 == 0xDC00 >> 10;
-        for (int i = 0; i < 4 && ((high && !pair) || low); i++) at[2 + i] = (uint8_t)"FFFD"[i];
+        for (int i = 0; i < 4 && ((high && !pair) || low); i++) at[2 + i] = (uint8_t) "FFFD"[i];
         at += pair ? 12 : code ? 6 : 2;
         if (at >= end) break;
     }
