@@ -7,6 +7,7 @@ import csv
 import io
 import json
 import random
+import re
 import shutil
 import subprocess
 import time
@@ -57,9 +58,9 @@ class Classify(cli.Case):
         self.assertLess(made["test_documents"], 160)
         self.assertLess(made["ngram_error"], 25)
         self.assertGreater(made["commonest_error"], 35)
-        share = made["ngram_error"] / 100
-        self.assertAlmostEqual(made["standard_error"]["ngram_error"],
-                               100 * (share * (1 - share) / made["test_documents"]) ** 0.5)
+        for way, error in made["standard_error"].items():
+            share = made[way] / 100
+            self.assertAlmostEqual(error, 100 * (share * (1 - share) / made["test_documents"]) ** 0.5, msg=way)
         ways = {"n-grams": "ngram_error", "features": "features_error", "n-grams and features": "both_error"}
         chosen = ways[made["chosen"]]
         self.assertEqual(made["valid_error"][chosen], min(made["valid_error"].values()))
@@ -93,6 +94,20 @@ class Classify(cli.Case):
         kept, = (self.folder / "out").glob("model-*.safetensors")
         self.assertEqual(kept.read_bytes(), self.read("run/last.safetensors"))
         (self.folder / "run/last.safetensors").unlink()
+        # The way that is saved, and the table of what was said of which class.
+        header, _ = cli.split_safetensors(self.read("out/classifier.safetensors"))
+        saved = {"n-grams": 0, "features": 1, "n-grams and features": made["share_of_features"]}[made["chosen"]]
+        self.assertEqual(float(header["__metadata__"]["share"]), saved)
+        lines, _ = self.predict("out", "b.tsv")
+        rows = re.findall(r'<th scope="row">(bad|good)</th><td class="number">(\d+)</td><td class="number">([\d.]+)</td>'
+                          r'<td class="number">(?:<b>)?(\d+)(?:</b>)?</td><td class="number">(?:<b>)?(\d+)(?:</b>)?</td>',
+                          self.read("out/index.html").decode())
+        self.assertEqual([row[0] for row in rows], ["bad", "good"])
+        for label, count, error, *said in rows:
+            told = [line["class"] for line in lines if line.get("label") == label]
+            self.assertEqual([int(n) for n in said], [told.count("bad"), told.count("good")])
+            self.assertEqual((int(count), float(error)), (len(told), round(100 - 100 * told.count(label) / len(told), 2)))
+        self.assertNotEqual(rows[0][4], rows[1][3])
         errors = {0: made["ngram_error"], 1: made["features_error"], made["share_of_features"]: made["both_error"]}
         for share, expected in errors.items():
             self.set_share("out/classifier.safetensors", share)

@@ -41,6 +41,27 @@ void opinions_join(opinions *o, const opinions *by_ngrams, const opinions *by_fe
     }
 }
 
+double opinions_join_best(opinions *best, const opinions *by_ngrams, const opinions *by_features,
+                          int classes, const int16_t *class) {
+    enum { STEPS = 8 };
+    double chosen = 0;
+    *best = (opinions){0};
+    for (int k = 1; k < STEPS; k++) {
+        const double share = (double)k / STEPS;
+        opinions o;
+        opinions_join(&o, by_ngrams, by_features, classes, share, class);
+        const bool nearer = fabs(share - 0.5) < fabs(chosen - 0.5);
+        if (!best->said || o.wrong < best->wrong || (o.wrong == best->wrong && nearer)) {
+            opinions before = *best;
+            *best = o;
+            chosen = share;
+            o = before;
+        }
+        opinions_end(&o);
+    }
+    return chosen;
+}
+
 double opinions_mcnemar(const opinions *a, const opinions *b, const int16_t *class) {
     int64_t only_a = 0, only_b = 0;
     for (size_t i = 0; i < a->rows; i++) {

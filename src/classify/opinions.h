@@ -20,6 +20,11 @@ void opinions_take(opinions *o, const double *margin, size_t rows, int classes, 
 /* Joins two on the same rows, see classifier_join. */
 void opinions_join(opinions *o, const opinions *by_ngrams, const opinions *by_features, int classes,
                    double share, const int16_t *class);
+
+/* Joins two by the share, of the eighths between 0 and 1, with which they err least; of equals that
+ * nearest to a half, of those the least. Returns the share. */
+double opinions_join_best(opinions *best, const opinions *by_ngrams, const opinions *by_features,
+                          int classes, const int16_t *class);
 void opinions_end(opinions *o);
 
 /* The probability, by McNemar's exact test, that two that err equally often differ at least so

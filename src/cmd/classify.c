@@ -19,7 +19,6 @@
 
 enum {
     HELD_OUT_PERCENT = 20, /* for testing, without --test */
-    SHARES = 8,            /* the steps in which the features' share is tried */
     MISTAKES = 20,
     SHOWN = 4, /* mistakes that are coloured */
     SHOWN_BYTES = 8000,
@@ -358,21 +357,8 @@ static void choose(work *w) {
                   w->test_class);
     opinions_take(&w->tested[BY_FEATURES], r->test_margin, w->test.labelled, classes, r->scale,
                   w->test_class);
-    opinions *best = &w->valid[BY_BOTH];
-    for (int k = 1; k < SHARES; k++) {
-        const double share = (double)k / SHARES;
-        opinions o;
-        opinions_join(&o, &w->valid[BY_NGRAMS], &w->valid[BY_FEATURES], classes, share,
-                      w->valid_class);
-        const bool nearer = fabs(share - 0.5) < fabs(w->share - 0.5);
-        if (!best->said || o.wrong < best->wrong || (o.wrong == best->wrong && nearer)) {
-            opinions before = *best;
-            *best = o;
-            w->share = share;
-            o = before;
-        }
-        opinions_end(&o);
-    }
+    w->share = opinions_join_best(&w->valid[BY_BOTH], &w->valid[BY_NGRAMS], &w->valid[BY_FEATURES],
+                                  classes, w->valid_class);
     opinions_join(&w->tested[BY_BOTH], &w->tested[BY_NGRAMS], &w->tested[BY_FEATURES], classes,
                   w->share, w->test_class);
     for (int way = 1; way < WAYS; way++) {
