@@ -170,6 +170,15 @@ class Signals(cli.Case):
         self.assertEqual(process.returncode, -signal.SIGKILL)
         self.assertFalse((self.folder / "run" / "last.state").exists())
 
+    def test_minutes_count_from_the_first_start(self):
+        minutes = "--set", "train.steps=null", "--set", "train.minutes=0.025"
+        process = self.start_and_wait(1, *minutes)
+        time.sleep(1)
+        process.send_signal(signal.SIGTERM)
+        process.communicate(timeout=60)
+        self.assertEqual(process.returncode, 128 + signal.SIGTERM)
+        self.assertLess(self.train("--resume", *minutes)["seconds"], 60 * 0.025 + 0.4)
+
     def assert_stops(self, process, number=signal.SIGTERM):
         """Asserts that the process ends within a second. Returns its stderr."""
         self.addCleanup(lambda: process.poll() is None and process.kill())

@@ -172,6 +172,12 @@ class Uses(cli.Case):
             _, err = self.run_program("train", "--data", "rows.tsv", "named.tsv", "--set", f"data.exclude={name}", "--set",
                                       "train.steps=1", *self.cpu, "--out", "excluding", "--overwrite")
             self.assertIn("data: 4 documents excluded", err)
+        for part in "data.train", "data.valid":
+            other = "data.valid" if part == "data.train" else "data.train"
+            _, err = self.run_program("train", "config.yaml", "--set", f"{part}=[rows.tsv,named.tsv]", "--set", f"{other}=named.tsv",
+                                      "--set", "data.exclude=rows.csv", "--set", "train.steps=1", "--set", "train.batch=1",
+                                      *self.cpu, "--out", "excluding", "--overwrite")
+            self.assertIn("data: 4 documents excluded", err)
         # Numbers are integers, and an empty label is none.
         self.write("stars.csv", "stars,content\n5.0,fine\n,open\n1.0,poor\n")
         self.write("stars.jsonl", '{"stars": 5.0, "content": "fine"}\n{"content": "open"}\n'
@@ -215,6 +221,10 @@ class Uses(cli.Case):
             self.refused("bad.ft.txt:2: expected ", "features", "m.safetensors", "--data", "bad.ft.txt", "--out", "g",
                          *self.cpu)
 
+        # Of two columns that may be the text, the likelier one, wherever it stands.
+        for line in "text,label,content\n{0},1,x\n", "content,label,text\nx,1,{0}\n":
+            self.write("two.csv", line.format("the very text"))
+            self.assertEqual(self.results("eval", "m.safetensors", "--data", "two.csv", *self.cpu)["bytes"], 15)
         for name in "wide.csv", "wide.tsv", "wide.jsonl":
             self.write(name, '1\ttext\n{"text": "x", "label": 1}\n'.encode("utf-16"))
             self.refused(f"{name}: UTF-16 text: expected UTF-8 (`iconv", "features", "m.safetensors", "--data", name,

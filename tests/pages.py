@@ -269,6 +269,14 @@ class Plot(Page):
         self.assertLess(numpy.corrcoef(y, numpy.log(1 + 7 / step))[0, 1], -0.99999)
         self.assertEqual(len(points[1]), 5)  # validations
 
+    def test_last_and_best(self):
+        self.write("run/metrics.jsonl", "".join(f'{{"step": {i}, "bpc": {4 - i / 8}, "valid_bpc": {v}}}\n'
+                                                for i, v in enumerate((2.0, 1.5, 1.75), 1)))
+        self.run_program("plot", "run", "--out", "page.html")
+        self.open("page.html")
+        cells = SURF.run("[...document.querySelectorAll('table tbody tr td')].map(c => c.textContent)")
+        self.assertEqual(cells[-3:], ["3.6250", "1.7500", "1.5000"])
+
     def test_million_lines(self):
         self.metrics("part", 20000)
         with open(self.folder / "part" / "metrics.jsonl") as part:

@@ -101,8 +101,12 @@ class Predict(cli.Case):
         self.write("two.tsv", b"".join(line for line in self.read("test.tsv").splitlines(True)
                                        if not line.startswith(b"good")))
         self.features("two")
-        self.results("probe", "--train", "train", "--valid", "valid", "--test", "two", "--out", "q",
-                     *self.cpu)
+        probed = self.results("probe", "--train", "train", "--valid", "valid", "--test", "two", "--out", "q",
+                              *self.cpu)
+        for part, name in ("train", "train"), ("valid", "valid"), ("test", "two"):
+            labels = numpy.load(self.folder / f"{name}.labels.npy")
+            self.assertEqual(probed[f"{part}_documents"], (labels >= 0).sum())
+        self.assertNotEqual(probed["train_documents"], probed["valid_documents"])
         lines, _ = self.predict("--probe", "q.probe.safetensors", "--text", "two.tsv", "--out",
                                 "lines.jsonl")
         self.assertEqual(lines, [])

@@ -82,6 +82,11 @@ class Sweep(unittest.TestCase):
             self.assertIn(f'init: "out/{source}/last.safetensors"',
                           (self.path / "out" / name / "config.yaml").read_text())
             self.assertFalse(list((self.path / "out" / name).glob("probe*")))
+        # The third file is for validation: the probe refuses its label.
+        (self.path / "odd.tsv").write_text("7\tneither\n")
+        done = self.sweep("tuned-from config.yaml\n", "--probe", "some.tsv", "some.tsv", "odd.tsv")
+        self.assertEqual(done.returncode, 1)
+        self.assertIn("probe2.labels.npy: row 0: expected the label 0, 1 or -1, got 7", (self.path / "out/tuned-from.log").read_text())
 
     def test_failures(self):
         done = self.sweep("good config.yaml\nbad config.yaml model.hidden=33\n"

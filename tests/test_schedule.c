@@ -38,6 +38,8 @@ static void test_schedule(void **state) {
     assert_int_equal(schedule_limit(&t, 10), 12);
     t.steps = 20;
     assert_int_equal(schedule_limit(&t, 10), 15);
+    t.epochs = 1.56;
+    assert_int_equal(schedule_limit(&t, 10), 16);
     t.epochs = 1e-6;
     assert_int_equal(schedule_limit(&t, 10), 1);
 }
