@@ -639,7 +639,7 @@ static void test_norm_rows(void **state) {
             const size_t weights = layout_weights(l[i]);
             w[i] = random_values(weights, -1, 1);
             d[i] = random_values(weights, -1, 1);
-            /* Gate 1 of unit 3 is row `zero` of the first node's two blocks, or of the dense one. */
+            /* Gate 1 of unit 3 is row `zero`, of the first node's two blocks or the dense one. */
             const size_t block = (size_t)l[i]->out_block, in = (size_t)l[i]->in_block;
             for (size_t k = 0; k < (l[i] == sparse ? 2 : 1); k++) {
                 memset(w[i] + ((k * (size_t)gates + 1) * block + 3) * in, 0, in * sizeof *w[i]);

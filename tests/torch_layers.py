@@ -112,6 +112,7 @@ class Layers(unittest.TestCase):
         x = torch.randn(3, 32, 6, 5, device=DEVICE)
         expected = functional.conv2d(functional.pad(x, (1, 1, 1, 0)), layer.to_dense(), layer.bias)
         self.close(layer(x), expected, 1e-5)
+        self.close(layer(x[1]), expected[1], 1e-5)
 
     def test_transposed(self):
         layer = BlockSparseLinear(mask(3, 4), 8, bias=False).to(DEVICE)
@@ -201,6 +202,7 @@ class Layers(unittest.TestCase):
                 (ValueError, "x: expected shape", lambda: layer(x[:, :31])),
                 (ValueError, "x: expected shape", lambda: block_sparse(layer.weight, x, layer.blocks, (3, 4, 8))),
                 (ValueError, "blocks: expected", lambda: block_sparse(layer.weight, x.t(), wrong, (3, 4, 8))),
+                (ValueError, "x: expected shape", lambda: BlockSparseConv2d(numpy.eye(2), 8)(x)),
                 (ValueError, "kernel_size: expected", lambda: BlockSparseConv2d(numpy.eye(2), 8, 0))):
             with self.assertRaisesRegex(kind, message):
                 call()

@@ -304,7 +304,8 @@ class BlockSparseConv2d(_BlockSparse):
     """nn.Conv2d that is block-sparse in its features and dense in its filter, as BlockSparseLinear is.
 
     kernel_size, stride, dilation: numbers or pairs; padding: a number, a pair, or ((above, below), (left, right)).
-    The weight is (blocks, *kernel_size, block, block); x (images, in_features, rows, columns)."""
+    The weight is (blocks, *kernel_size, block, block); x (images, in_features, rows, columns), or of one image without
+    the first."""
 
     def __init__(self, graph, block=32, kernel_size=3, stride=1, padding=0, dilation=1, bias=True, device=None,
                  dtype=None):
@@ -313,6 +314,10 @@ class BlockSparseConv2d(_BlockSparse):
         self.shape = conv_shape(self.nodes, block, (1, 1), self.kernel_size, *self.how)  # but for the size of x
 
     def forward(self, x):
+        if x.dim() == 3:  # an image without a batch
+            return self.forward(x[None])[0]
+        if x.dim() != 4:
+            raise ValueError(f"x: expected shape (N, C, H, W) or (C, H, W), got {tuple(x.shape)}")
         x = self._input(x)
         shape = (*self.shape[:3], *x.shape[2:], *self.shape[5:])
         y = block_sparse(self.weight, x.permute(2, 3, 1, 0), self.blocks, shape)
