@@ -45,20 +45,19 @@ double opinions_join_best(opinions *best, const opinions *by_ngrams, const opini
                           int classes, const int16_t *class) {
     enum { STEPS = 8 };
     double chosen = 0;
-    *best = (opinions){0};
+    size_t least = SIZE_MAX;
     for (int k = 1; k < STEPS; k++) {
         const double share = (double)k / STEPS;
         opinions o;
         opinions_join(&o, by_ngrams, by_features, classes, share, class);
         const bool nearer = fabs(share - 0.5) < fabs(chosen - 0.5);
-        if (!best->said || o.wrong < best->wrong || (o.wrong == best->wrong && nearer)) {
-            opinions before = *best;
-            *best = o;
+        if (o.wrong < least || (o.wrong == least && nearer)) {
+            least = o.wrong;
             chosen = share;
-            o = before;
         }
         opinions_end(&o);
     }
+    opinions_join(best, by_ngrams, by_features, classes, chosen, class);
     return chosen;
 }
 

@@ -62,7 +62,7 @@ static void read_every_input(int32_t (*pairs)[2], int64_t count, int inputs) {
     for (int j = 0; j < inputs; j++) {
         if (readers[j] > 0) continue;
         int64_t k = count * j / inputs;
-        while (readers[pairs[k][1]] < 2) k = (k + 1) % count;
+        while (readers[pairs[k][1]] < 2) k = k + 1 < count ? k + 1 : 0;
         readers[pairs[k][1]]--;
         readers[j]++;
         pairs[k][1] = j;
