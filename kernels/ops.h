@@ -202,6 +202,9 @@ typedef struct sampling {
 
 typedef enum pooling { POOL_LAST, POOL_MEAN, POOL_MAX } pooling;
 
+/* Added to the square of a row's length. */
+#define WEIGHT_NORM_EPSILON 1e-6
+
 /* What norm_rows norms: the rows of W, or of the two W whose products are added, together. */
 typedef struct normed_rows {
     int count; /* of W */
@@ -299,7 +302,7 @@ struct backend {
                   int columns, void *dx, element type);
     void (*wgrad)(backend *be, const device_layout *l, const void *dy, const void *x, int steps,
                   int columns, void *dw, void *workspace);
-    /* Weight norm (Salimans, Kingma 2016). With s = 1 / sqrt(w . w + 1e-6) of a row w, of all its
+    /* Weight norm (Salimans, Kingma 2016). With s = 1 / sqrt(w . w + epsilon) of a row w, of all its
      * blocks in all W,
      *   norm_rows            operand <- gain s w
      *   norm_rows_backward   from the gradient d at that, dgain <- s w . d, and in place of it

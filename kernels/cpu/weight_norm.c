@@ -2,8 +2,6 @@
  * through memory, of which the second time the row is in the cache. */
 #include "cpu.h"
 
-#define EPSILON 1e-6
-
 /* A row of one unit's gate: `pieces` runs of `length` weights, each `stride` after the one
  * before. */
 typedef struct row {
@@ -28,26 +26,32 @@ static double dot(const real *a, const real *b, const row *r) {
     return sum;
 }
 
-void CPU(norm_rows)(backend *be, const normed_rows *w, void *const operand[2]) {
-    FLUSH_DENORMALS(be);
+/* Finds row number i of [gates][units] in each W. Returns the square of their length. */
+static double find_rows(const normed_rows *w, size_t i, row rows[2]) {
     const layout *l = &w->layout[0]->host;
     const size_t units = (size_t)l->out_nodes * (size_t)l->out_block;
-    const real *gain = w->gain;
+    double square = WEIGHT_NORM_EPSILON;
+    for (int p = 0; p < w->count; p++) {
+        rows[p] = find_row(&w->layout[p]->host, i / units, i % units);
+        square += dot(w->weight[p], w->weight[p], &rows[p]);
+    }
+    return square;
+}
+
+void CPU(norm_rows)(backend *be, const normed_rows *w, void *const operand[2]) {
+    FLUSH_DENORMALS(be);
+    const size_t count = layout_rows(&w->layout[0]->host);
 #pragma omp parallel for num_threads(cpu_of(be)->threads)
-    for (size_t i = 0; i < (size_t)l->gates * units; i++) {
-        double square = EPSILON;
+    for (size_t i = 0; i < count; i++) {
+        row rows[2];
+        const real scale = ((const real *)w->gain)[i] / (real)sqrt(find_rows(w, i, rows));
         for (int p = 0; p < w->count; p++) {
-            const row r = find_row(&w->layout[p]->host, i / units, i % units);
-            square += dot(w->weight[p], w->weight[p], &r);
-        }
-        const real scale = gain[i] / (real)sqrt(square);
-        for (int p = 0; p < w->count; p++) {
-            const row r = find_row(&w->layout[p]->host, i / units, i % units);
-            for (size_t k = 0; k < r.pieces; k++) {
-                const real *from = (const real *)w->weight[p] + r.first + k * r.stride;
-                real *to = (real *)operand[p] + r.first + k * r.stride;
-                for (size_t j = 0; j < r.length; j++) to[j] = scale * from[j];
-                round_operands(be, to, r.length);
+            for (size_t k = 0; k < rows[p].pieces; k++) {
+                const size_t at = rows[p].first + k * rows[p].stride;
+                const real *from = (const real *)w->weight[p] + at;
+                real *to = (real *)operand[p] + at;
+                for (size_t j = 0; j < rows[p].length; j++) to[j] = scale * from[j];
+                round_operands(be, to, rows[p].length);
             }
         }
     }
@@ -56,26 +60,22 @@ void CPU(norm_rows)(backend *be, const normed_rows *w, void *const operand[2]) {
 void CPU(norm_rows_backward)(backend *be, const normed_rows *w, void *const gradient[2],
                              void *dgain) {
     FLUSH_DENORMALS(be);
-    const layout *l = &w->layout[0]->host;
-    const size_t units = (size_t)l->out_nodes * (size_t)l->out_block;
-    const real *gain = w->gain;
+    const size_t count = layout_rows(&w->layout[0]->host);
 #pragma omp parallel for num_threads(cpu_of(be)->threads)
-    for (size_t i = 0; i < (size_t)l->gates * units; i++) {
-        double square = EPSILON, along = 0;
-        for (int p = 0; p < w->count; p++) {
-            const row r = find_row(&w->layout[p]->host, i / units, i % units);
-            square += dot(w->weight[p], w->weight[p], &r);
-            along += dot(w->weight[p], gradient[p], &r);
-        }
-        const double inverse = 1 / sqrt(square);
-        const real scale = gain[i] * (real)inverse, share = (real)(along * inverse * inverse);
+    for (size_t i = 0; i < count; i++) {
+        row rows[2];
+        const double inverse = 1 / sqrt(find_rows(w, i, rows));
+        double along = 0;
+        for (int p = 0; p < w->count; p++) along += dot(w->weight[p], gradient[p], &rows[p]);
+        const real scale = ((const real *)w->gain)[i] * (real)inverse,
+                   share = (real)(along * inverse * inverse);
         ((real *)dgain)[i] = (real)(along * inverse);
         for (int p = 0; p < w->count; p++) {
-            const row r = find_row(&w->layout[p]->host, i / units, i % units);
-            for (size_t k = 0; k < r.pieces; k++) {
-                const real *from = (const real *)w->weight[p] + r.first + k * r.stride;
-                real *d = (real *)gradient[p] + r.first + k * r.stride;
-                for (size_t j = 0; j < r.length; j++) d[j] = scale * (d[j] - share * from[j]);
+            for (size_t k = 0; k < rows[p].pieces; k++) {
+                const size_t at = rows[p].first + k * rows[p].stride;
+                const real *from = (const real *)w->weight[p] + at;
+                real *d = (real *)gradient[p] + at;
+                for (size_t j = 0; j < rows[p].length; j++) d[j] = scale * (d[j] - share * from[j]);
             }
         }
     }

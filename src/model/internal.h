@@ -30,8 +30,10 @@ table_width model_inner_tables(const model_config *config);
 /* Fills the parameter table. The layouts must have been made. */
 void model_add_parameters(model *m);
 
-/* Where parameter `number` lies in the operands, in the arena that forward reads, and in the one
- * that backward fills; NULL if the model has no such parameter or no such arena. */
+/* Where parameter `number` lies in an arena of elements of `size` bytes, in the operands, in the
+ * arena that forward reads, and in the one that backward fills; NULL if the model has no such
+ * parameter or no such arena. */
+void *model_place(const model *m, const void *arena, size_t size, int number);
 void *model_operand_place(const model *m, int number);
 void *model_value_place(const model *m, int number);
 void *model_gradient_place(const model *m, int number);
@@ -41,9 +43,8 @@ void *model_gradient_place(const model *m, int number);
 void model_norm_rows(model *m);
 void model_norm_rows_backward(model *m);
 
-/* The same for an arena that is on the host, or a stage's part of it: the Euclidean norms of the
- * rows [gates][units] of a stage, with what is added to them, as norm_rows has them; NULL if they
- * are not normed. The caller frees them. */
+/* The Euclidean norms of a stage's rows [gates][units] in an arena, with what is added to them, as
+ * norm_rows has them; NULL if they are not normed. The caller frees them. */
 double *model_row_norms(const model *m, const void *arena, int stage);
 
 /* The number of the stage whose rows are normed together with those of stage s: itself, or the

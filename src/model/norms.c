@@ -5,9 +5,6 @@
 #include <math.h>
 #include <stdlib.h>
 
-/* As norm_rows has it. */
-static const double epsilon = 1e-6;
-
 int model_normed_stage(const model *m, int s) {
     const stage_place at = model_stage_place(&m->config, s);
     if (m->config.norm != NORM_WEIGHT || model_stage_gates(&m->config, s) == 1) return -1;
@@ -23,22 +20,17 @@ static int find_stages(const model *m, int s, int stages[2]) {
     return at.layer > 0 && at.stage == 0 ? 2 : 1;
 }
 
-static void *place(const void *arena, size_t element, const parameter *p) {
-    return (char *)(uintptr_t)arena + p->offset * element;
-}
-
-static normed_rows rows_of(const model *m, const void *arena, int s, void *of[2],
-                           const void *others) {
-    const size_t real = m->be->real_size,
-                 other = others == m->operands ? m->be->operand_size : real;
+/* The rows of stage s in the bound arena, and where they lie in another one of elements of `size`
+ * bytes. */
+static normed_rows rows_of(const model *m, int s, const void *arena, size_t size, void *of[2]) {
     int stages[2];
-    normed_rows rows = {.count = find_stages(m, s, stages)};
-    rows.gain = place(arena, real, &m->parameters.items[m->stage_parameters[s].gain]);
+    normed_rows rows = {.count = find_stages(m, s, stages),
+                        .gain = model_value_place(m, m->stage_parameters[s].gain)};
     for (int i = 0; i < rows.count; i++) {
-        const parameter *p = &m->parameters.items[m->stage_parameters[stages[i]].weight];
+        const int weight = m->stage_parameters[stages[i]].weight;
         rows.layout[i] = m->devices[stages[i]];
-        rows.weight[i] = place(arena, real, p);
-        of[i] = place(others, other, p);
+        rows.weight[i] = model_value_place(m, weight);
+        of[i] = model_place(m, arena, size, weight);
     }
     return rows;
 }
@@ -47,19 +39,19 @@ void model_norm_rows(model *m) {
     void *operands[2];
     for (int s = 0; s < model_stages(&m->config); s++) {
         if (model_normed_stage(m, s) != s) continue;
-        const normed_rows rows = rows_of(m, m->bound, s, operands, m->operands);
+        const normed_rows rows = rows_of(m, s, m->operands, m->be->operand_size, operands);
         m->be->norm_rows(m->be, &rows, operands);
     }
 }
 
 void model_norm_rows_backward(model *m) {
+    const size_t size = m->be->real_size;
     void *gradients[2];
     for (int s = 0; s < model_stages(&m->config); s++) {
         if (model_normed_stage(m, s) != s) continue;
-        const normed_rows rows = rows_of(m, m->bound, s, gradients, m->gradient);
-        const parameter *gain = &m->parameters.items[m->stage_parameters[s].gain];
+        const normed_rows rows = rows_of(m, s, m->gradient, size, gradients);
         m->be->norm_rows_backward(m->be, &rows, gradients,
-                                  place(m->gradient, m->be->real_size, gain));
+                                  model_place(m, m->gradient, size, m->stage_parameters[s].gain));
     }
 }
 
@@ -90,6 +82,6 @@ double *model_row_norms(const model *m, const void *arena, int s) {
     int stages[2];
     const int count = find_stages(m, normed, stages);
     for (int i = 0; i < count; i++) add_squares(m, arena, stages[i], norms);
-    for (size_t i = 0; i < rows; i++) norms[i] = sqrt(norms[i] + epsilon);
+    for (size_t i = 0; i < rows; i++) norms[i] = sqrt(norms[i] + WEIGHT_NORM_EPSILON);
     return norms;
 }

@@ -89,23 +89,21 @@ void model_add_parameters(model *m) {
     m->head_bias = add(m, "head.", "bias", SHAPE(VOCABULARY), INIT_CONSTANT, 0);
 }
 
-/* Where a parameter lies in an arena of elements of `size` bytes; NULL if there is no such
- * parameter or no arena. */
-static void *place(const model *m, const void *arena, size_t size, int number) {
+void *model_place(const model *m, const void *arena, size_t size, int number) {
     if (number == NONE || !arena) return NULL;
     return (char *)(uintptr_t)arena + m->parameters.items[number].offset * size;
 }
 
 void *model_operand_place(const model *m, int number) {
-    return place(m, m->operands, m->be->operand_size, number);
+    return model_place(m, m->operands, m->be->operand_size, number);
 }
 
 void *model_value_place(const model *m, int number) {
-    return place(m, m->bound, m->be->real_size, number);
+    return model_place(m, m->bound, m->be->real_size, number);
 }
 
 void *model_gradient_place(const model *m, int number) {
-    return place(m, m->into, m->be->real_size, number);
+    return model_place(m, m->into, m->be->real_size, number);
 }
 
 /* Gains of normed rows are in the operands. */

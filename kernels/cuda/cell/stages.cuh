@@ -226,7 +226,7 @@ static __device__ inline int byte_of(uint32_t bytes, int i) {
     return bytes >> 8 * i & 255;
 }
 
-/* Whether a gate has rows, which all but i always have; and the number of its rows. */
+/* Whether a gate has rows, which all but i always have. */
 template <typename T> static __device__ inline bool has_gate(const view<T> &v, int gate) {
     return gate > GATE_I || v.first == 0;
 }

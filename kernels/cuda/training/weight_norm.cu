@@ -62,7 +62,7 @@ static __global__ void __launch_bounds__(THREADS)
     norm_rows(const __grid_constant__ normed_view v, T *to0, T *to1) {
     const int row = blockIdx.x * WARPS + threadIdx.x / 32;
     if (row >= v.gates * v.units) return;
-    float square = 1e-6f;
+    float square = (float)WEIGHT_NORM_EPSILON;
     for (int p = 0; p < v.count; p++) {
         const normed_row r(v, v.part[p], row / v.units, row % v.units);
         square += dot(v.part[p].w, v.part[p].w, r);
@@ -82,7 +82,7 @@ static __global__ void __launch_bounds__(THREADS)
     norm_rows_backward(const __grid_constant__ normed_view v, float *d0, float *d1, float *dgain) {
     const int row = blockIdx.x * WARPS + threadIdx.x / 32;
     if (row >= v.gates * v.units) return;
-    float square = 1e-6f, along = 0;
+    float square = (float)WEIGHT_NORM_EPSILON, along = 0;
     for (int p = 0; p < v.count; p++) {
         const normed_row r(v, v.part[p], row / v.units, row % v.units);
         square += dot(v.part[p].w, v.part[p].w, r);
