@@ -100,13 +100,18 @@ class SmallWorldLSTM(nn.Module):
             x = functional.layer_norm(x, x.shape[-1:], eps=1e-6) * gain
         return x if bias is None else x + bias
 
-    def _product(self, stage, x, below=False):
+    def _weights(self, layer):
+        """{stage: the weights that its product reads} of a layer: of normed rows gain w / |w|."""
+        names = [*(f"step{k}" for k in range(self.stages)), "gates", *(["below"] if layer else [])]
+        weights = {layer + name: self._at(f"cell.{layer}{name}.weight") for name in names}
+        return {stage: self._normed(stage, weight) if self.weight_norm and weight.dim() == 4 else weight
+                for stage, weight in weights.items()}
+
+    def _product(self, stage, weight, x):
         """W x, (texts, gates, units): weights are (blocks, gates, rows, columns) or (blocks, rows, columns)."""
-        weight, pattern = self._at(f"cell.{stage}.weight"), self._at(f"pattern.{stage}")
+        pattern = self._at(f"pattern.{stage}")
         gates = weight.shape[1] if weight.dim() == 4 else 1
         rows, columns = weight.shape[-2:]
-        if self.weight_norm and gates > 1:
-            weight = self._normed(stage, weight)
         if len(weight) != len(pattern):  # dense: one block of the whole size
             return functional.linear(x, weight.reshape(gates * rows, columns)).view(len(x), gates, rows)
         made, read_ = pattern.long().unbind(1)
@@ -155,13 +160,13 @@ class SmallWorldLSTM(nn.Module):
             value = full
         return x * value if multiply else x + value
 
-    def _layer(self, layer, tables, byte, h, c, below):
+    def _layer(self, layer, weights, tables, byte, h, c, below):
         """A cell's next h and c, from h of the layer below, None for the first one."""
         for k in range(self.stages + 1):
             stage = layer + (f"step{k}" if k < self.stages else "gates")
-            h = self._product(stage, h)
+            h = self._product(stage, weights[stage], h)
             if k == 0 and below is not None:
-                h = h + self._product(f"{layer}below", below)
+                h = h + self._product(f"{layer}below", weights[f"{layer}below"], below)
             if k == self.stages:
                 break
             h = h[:, 0]
@@ -186,11 +191,11 @@ class SmallWorldLSTM(nn.Module):
         zeros = self.head.weight.new_zeros(self.layers, len(text), self.units)
         h, c = (list(part) for part in (state if state is not None else (zeros, zeros)))
         names = [f"layer{k + 1}." if k else "" for k in range(self.layers)]
-        tables = [self._tables(name) for name in names]
+        tables, weights = [self._tables(name) for name in names], [self._weights(name) for name in names]
         hidden, cell = [], []
         for byte in text.long().unbind(1):
             for k, name in enumerate(names):
-                h[k], c[k] = self._layer(name, tables[k], byte, h[k], c[k], h[k - 1] if k else None)
+                h[k], c[k] = self._layer(name, weights[k], tables[k], byte, h[k], c[k], h[k - 1] if k else None)
             hidden.append(h[-1])
             cell.append(c[-1])
         hidden, cell = torch.stack(hidden, 1), torch.stack(cell, 1)
