@@ -187,9 +187,12 @@ static const char *shape_text(int dimensions, const int64_t *shape, char *text, 
     return text;
 }
 
-static bool all_finite(const float *values, size_t count) {
-    for (size_t i = 0; i < count; i++) {
-        if (!isfinite(values[i])) return false;
+static bool check_finite(const safetensors *file, const tensor *t, error *err) {
+    const float *values = t->data;
+    for (size_t i = 0; i < tensor_bytes(t) / sizeof *values; i++) {
+        if (isfinite(values[i])) continue;
+        return error_set(err, "%s: tensor %s: expected finite numbers, found others", file->path,
+                         t->name);
     }
     return true;
 }
@@ -209,10 +212,7 @@ static bool check_names(const checkpoint *c, const parameter_table *table, error
 bool checkpoint_check_weights(const checkpoint *c, error *err) {
     for (int i = 0; i < c->file.tensor_count; i++) {
         const tensor *t = &c->file.tensors[i];
-        if (t->type != TENSOR_F32) continue;
-        if (all_finite(t->data, tensor_bytes(t) / sizeof(float))) continue;
-        return error_set(err, "%s: tensor %s: expected finite numbers, found others", c->file.path,
-                         t->name);
+        if (t->type == TENSOR_F32 && !check_finite(&c->file, t, err)) return false;
     }
     return true;
 }
@@ -227,10 +227,8 @@ bool checkpoint_load_weights(const checkpoint *c, model *m, error *err) {
         const tensor *t = safetensors_find(&c->file, p->name);
         bool same = t && t->type == TENSOR_F32 && t->dimensions == p->dimensions &&
                     memcmp(t->shape, p->shape, sizeof t->shape) == 0;
-        if (same && !all_finite(t->data, p->count)) {
-            loaded = error_set(err, "%s: tensor %s: expected finite numbers, found others",
-                               c->file.path, p->name);
-        } else if (same) {
+        if (same) {
+            loaded = check_finite(&c->file, t, err);
             memcpy(values + p->offset, t->data, p->count * sizeof *values);
         } else {
             char wanted[128], found[128] = "none";
@@ -392,13 +390,8 @@ static const float *state_tensor(const safetensors *file, const char *name, int6
     const tensor *t = safetensors_find(file, name);
     bool fits = t && t->type == TENSOR_F32 && t->dimensions == (columns ? 2 : 1) &&
                 t->shape[0] == rows && (!columns || t->shape[1] == columns);
-    if (!fits) {
-        error_set(err, "%s: tensor %s does not fit this model", file->path, name);
-    } else if (!all_finite(t->data, (size_t)rows * (size_t)(columns ? columns : 1))) {
-        fits = error_set(err, "%s: tensor %s: expected finite numbers, found others", file->path,
-                         name);
-    }
-    return fits ? t->data : NULL;
+    if (!fits) error_set(err, "%s: tensor %s does not fit this model", file->path, name);
+    return fits && check_finite(file, t, err) ? t->data : NULL;
 }
 
 static bool read_number(const state_number *n, const char *text) {
