@@ -12,8 +12,6 @@ static const struct {
     size_t length;
     const char *name;
 } kinds[] = {
-    {"\xFF\xFE", 2, "UTF-16 text"},
-    {"\xFE\xFF", 2, "UTF-16 text"},
     {"PK\x03\x04", 4, "a ZIP archive"},
     {"%PDF-", 5, "a PDF document"},
     {"\x1F\x8B", 2, "a gzip file"},
@@ -36,8 +34,15 @@ static const struct {
     {"\x93NUMPY", 6, "a NumPy array"},
 };
 
+static const char utf16[] = "UTF-16 text";
+
+bool looks_marked_utf16(const uint8_t *head, size_t count) {
+    return count >= 2 && (memcmp(head, "\xFF\xFE", 2) == 0 || memcmp(head, "\xFE\xFF", 2) == 0);
+}
+
 const char *looks_like(const uint8_t *head, size_t count) {
     if (count > MOST_BYTES) count = MOST_BYTES;
+    if (looks_marked_utf16(head, count)) return utf16;
     for (size_t k = 0; k < sizeof kinds / sizeof kinds[0]; k++) {
         if (count > kinds[k].length && memcmp(head, kinds[k].magic, kinds[k].length) == 0) {
             return kinds[k].name;
@@ -52,15 +57,14 @@ const char *looks_like(const uint8_t *head, size_t count) {
     }
     /* Latin letters in UTF-16 have every second byte 0. */
     if (zeros[0] > count / 4 || zeros[1] > count / 4) {
-        return zeros[0] + zeros[1] < count * 5 / 8 ? "UTF-16 text" : "binary data";
+        return zeros[0] + zeros[1] < count * 5 / 8 ? utf16 : "binary data";
     }
     return controls > count / 32 ? "binary data" : NULL;
 }
 
 void looks_warn(const char *name, const char *kind) {
     static atomic_flag warned = ATOMIC_FLAG_INIT;
-    const bool utf16 = strcmp(kind, "UTF-16 text") == 0;
     if (atomic_flag_test_and_set(&warned)) return;
     log_warning("%s looks like %s; a model of it learns its bytes, not its text%s", name, kind,
-                utf16 ? " (`iconv -f UTF-16 -t UTF-8` converts it)" : "");
+                kind == utf16 ? " (" UTF16_WAY_OUT ")" : "");
 }

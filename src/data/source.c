@@ -5,6 +5,7 @@
 #include "core/overwrite.h"
 #include "core/stop.h"
 #include "core/utf8.h"
+#include "data/looks.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -499,12 +500,8 @@ static uint8_t line_mark(const uint8_t *text, size_t size) {
 }
 
 bool source_check_utf8(const source *s, const uint8_t *read, size_t count, error *err) {
-    static const uint8_t marks[2][2] = {{0xFF, 0xFE}, {0xFE, 0xFF}};
-    if (count < 2 || s->given != count) return true;
-    return (memcmp(read, marks[0], 2) != 0 && memcmp(read, marks[1], 2) != 0) ||
-           error_set(err,
-                     "%s: UTF-16 text: expected UTF-8 (`iconv -f UTF-16 -t UTF-8` converts it)",
-                     source_name(s));
+    return s->given != count || !looks_marked_utf16(read, count) ||
+           error_set(err, "%s: UTF-16 text: expected UTF-8 (" UTF16_WAY_OUT ")", source_name(s));
 }
 
 bool lines_next(lines *l, error *err) {
