@@ -2,6 +2,7 @@
 
 #include "core/file.h"
 #include "core/memory.h"
+#include "core/number.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -75,46 +76,14 @@ static bool scan_line(const char *at, const char *end, token values[LOG_COLUMNS]
     }
 }
 
-/* Parses a number to 15 digits, more than a chart shows. Returns NaN if the text is not a number.
- */
+/* Returns NaN if the text is not a number. */
 static double parse_number(token t) {
-    if (t.length == 0) return NAN;
-    const char *at = t.text, *end = t.text + t.length;
-    bool negative = at < end && *at == '-';
-    uint64_t digits = 0;
-    int exponent = 0, count = 0;
-    bool point = false;
-    for (at += negative; at < end; at++) {
-        if (*at == '.' && !point) {
-            point = true;
-        } else if (*at >= '0' && *at <= '9') {
-            if (count < 18) {
-                digits = 10 * digits + (uint64_t)(*at - '0');
-                count += digits > 0;
-                exponent -= point;
-            } else {
-                exponent += !point;
-            }
-        } else {
-            break;
-        }
-    }
-    if (at < end && (*at | 0x20) == 'e' && at > t.text) {
-        const char *sign = ++at;
-        int value = 0;
-        at += at < end && (*at == '-' || *at == '+');
-        for (; at < end && *at >= '0' && *at <= '9' && value < 1000; at++) {
-            value = 10 * value + (*at - '0');
-        }
-        exponent += *sign == '-' ? -value : value;
-    }
-    if (at != end || (end[-1] < '0' && end[-1] != '.')) return NAN;
-    double number = (double)digits;
-    if (exponent != 0 && digits > 0) {
-        number = exponent < -300 ? number * pow(10, -300) * pow(10, exponent + 300)
-                                 : number * pow(10, exponent);
-    }
-    return negative ? -number : number;
+    char text[64];
+    double number;
+    if (t.length == 0 || t.length >= sizeof text) return NAN;
+    memcpy(text, t.text, t.length);
+    text[t.length] = '\0';
+    return number_real(text, &number) ? number : NAN;
 }
 
 /* ------------------------------------------------------------------------------------- files */
