@@ -302,8 +302,8 @@ struct backend {
                   int columns, void *dx, element type);
     void (*wgrad)(backend *be, const device_layout *l, const void *dy, const void *x, int steps,
                   int columns, void *dw, void *workspace);
-    /* Weight norm (Salimans, Kingma 2016). With s = 1 / sqrt(w . w + epsilon) of a row w, of all its
-     * blocks in all W,
+    /* Weight norm (Salimans, Kingma 2016). With s = 1 / sqrt(w . w + epsilon) of a row w, with all
+     * its blocks in all W,
      *   norm_rows            operand <- gain s w
      *   norm_rows_backward   from the gradient d at that, dgain <- s w . d, and in place of it
      *                        d <- gain s (d - s dgain w)
