@@ -184,6 +184,9 @@ typedef struct update_arguments {
 /* What an update leaves behind; the trainer reads it when it logs. */
 typedef struct update_report {
     double loss;          /* nats, summed over predicted bytes since the report was zeroed */
+    double label_loss;    /* nats, weighted, of the classes of labelled documents, likewise */
+    double label_weight;  /* the sum of these weights */
+    double label_wrong;   /* of those where another class was likelier */
     double gradient_norm; /* of the mean gradient, before clipping, in the last update */
     double failed;        /* 1 + the number of the first update whose loss or gradient was not
                              finite; 0 if there was none */
@@ -199,6 +202,21 @@ typedef struct sampling {
     uint64_t position; /* of the byte that was read last */
     uint64_t prompt;   /* bytes of text that are given, at least 1; draw 0 follows them */
 } sampling;
+
+/* A softmax over `classes` of the rows of logits, from row `first` on, and its targets. */
+typedef struct softmax_loss {
+    int steps, columns;
+    int rows; /* of logits and dlogits, in each step */
+    int first, classes;
+    const void *logits;     /* real [steps][rows][columns] */
+    const void *bias;       /* real [classes] */
+    const int16_t *targets; /* [steps][columns]; negative: not scored */
+    const void *weights;    /* real [steps][columns], of the losses; NULL: 1 */
+    double scale;           /* of the gradient, not of the loss */
+    void *losses;           /* real [steps][columns] */
+    void *wrong;            /* likewise; or NULL */
+    void *dlogits;          /* operand, like logits; or NULL */
+} softmax_loss;
 
 typedef enum pooling { POOL_LAST, POOL_MEAN, POOL_MAX } pooling;
 
@@ -355,13 +373,12 @@ struct backend {
     void (*gates_backward)(backend *be, const cell *c, int t);
     void (*table_backward)(backend *be, const cell *c, int s);
 
-    /* For each step and column, loss = -log softmax(logits + bias)[target], with the natural
-     * logarithm, and its gradient. Both are 0 where the target is negative. dlogits may be NULL.
-     *   logits real [steps][VOCABULARY][columns]; bias real [VOCABULARY]; targets, losses (real)
-     *   [steps][columns]; dlogits operand, like logits */
-    void (*softmax_cross_entropy)(backend *be, const void *logits, const void *bias,
-                                  const int16_t *targets, int steps, int columns, void *losses,
-                                  void *dlogits);
+    /* For each step and column, loss = -weight log softmax(logits + bias)[target], with the natural
+     * logarithm; `wrong`, the weight where another class is likelier, or as likely and before it,
+     * else 0; and the gradient of scale x loss. All are 0 where the target is negative, and so is
+     * the gradient of the rows past the classes, of which there may be as many as make
+     * VOCABULARY. */
+    void (*softmax_cross_entropy)(backend *be, const softmax_loss *s);
 
     /* Finds the next byte, text[position + 1], of each of the first `streams` columns. Within the
      * prompt it is given; after it, it is drawn from softmax((logits + bias) / temperature) and

@@ -16,6 +16,8 @@ import cli
 
 GOOD = "great lovely superb fine happy moving bright".split()
 BAD = "dull awful boring weak sad flat dreary".split()
+WAYS = {"n-grams": "ngram_error", "features": "features_error", "tuned": "tuned_error",
+        "n-grams and model": "both_error"}
 COMMON = "the film was a story with actors and some music in it that we saw".split()
 
 
@@ -50,8 +52,8 @@ class Classify(cli.Case):
     def test_from_table_to_page(self):
         """Trains a model, holds a fifth out, and saves what predict needs."""
         self.write("reviews.csv", as_csv(reviews(600, 1)))
-        made, err = self.classify("--train", "reviews.csv", "--out", "out", "--minutes", "0.05")
-        self.assertIn("without --model, one is trained", err)
+        made, err = self.classify("--train", "reviews.csv", "--out", "out", "--minutes", "0.2")
+        self.assertIn("2 of 4: a model of the text", err)
         self.assertEqual(made["class_names"], ["bad", "good"])
         self.assertEqual(made["train_documents"] + made["test_documents"], 600)
         self.assertGreater(made["test_documents"], 80)
@@ -59,11 +61,14 @@ class Classify(cli.Case):
         self.assertLess(made["ngram_error"], 25)
         self.assertGreater(made["commonest_error"], 35)
         for way, error in made["standard_error"].items():
+            if made[way] is None:
+                self.assertIn("not tried", err)  # a slow machine
+                continue
             share = made[way] / 100
             self.assertAlmostEqual(error, 100 * (share * (1 - share) / made["test_documents"]) ** 0.5, msg=way)
-        ways = {"n-grams": "ngram_error", "features": "features_error", "n-grams and features": "both_error"}
-        chosen = ways[made["chosen"]]
-        self.assertEqual(made["valid_error"][chosen], min(made["valid_error"].values()))
+        chosen = WAYS[made["chosen"]]
+        self.assertEqual(made["valid_error"][chosen],
+                         min(error for error in made["valid_error"].values() if error is not None))
         self.assertEqual(json.loads(self.read("out/results.json")), made)
         page = self.read("out/index.html").decode()
         self.assertIn(f"<strong>{made[chosen]:.2f}&nbsp;%</strong>", page)
@@ -80,8 +85,11 @@ class Classify(cli.Case):
         # What is done already is not done again.
         (self.folder / "moved").rename(self.folder / "out")
         (self.folder / "again.csv").rename(self.folder / "reviews.csv")
-        again, err = self.classify("--train", "reviews.csv", "--out", "out", "--minutes", "0.05")
-        self.assertEqual(again, made)
+        again, err = self.classify("--train", "reviews.csv", "--out", "out", "--minutes", "0.2")
+        self.assertIn("already finished at step", err)
+        tried = lambda results: {key: value for key, value in results.items() if key != "seconds"}
+        if None not in (made["tuned_error"], made["features_error"]):
+            self.assertEqual(tried(again), tried(made))
 
     def test_given_model_and_test_documents(self):
         """Each way's test error is that of predict on the test documents."""
@@ -92,11 +100,12 @@ class Classify(cli.Case):
         made, _ = self.classify("--train", "a.csv", "--test", "b.tsv", "--model", "run", "--out", "out")
         self.assertEqual(made["test_documents"], 200)
         kept, = (self.folder / "out").glob("model-*.safetensors")
-        self.assertEqual(kept.read_bytes(), self.read("run/last.safetensors"))
+        if made["joined"] == "features":
+            self.assertEqual(kept.read_bytes(), self.read("run/last.safetensors"))
         (self.folder / "run/last.safetensors").unlink()
         # The way that is saved, and the table of what was said of which class.
         header, _ = cli.split_safetensors(self.read("out/classifier.safetensors"))
-        saved = {"n-grams": 0, "features": 1, "n-grams and features": made["share_of_features"]}[made["chosen"]]
+        saved = {"n-grams": 0, "features": 1, "tuned": 1}.get(made["chosen"], made["share_of_model"])
         self.assertEqual(float(header["__metadata__"]["share"]), saved)
         lines, _ = self.predict("out", "b.tsv")
         rows = re.findall(r'<th scope="row">(bad|good)</th><td class="number">(\d+)</td><td class="number">([\d.]+)</td>'
@@ -108,7 +117,7 @@ class Classify(cli.Case):
             self.assertEqual([int(n) for n in said], [told.count("bad"), told.count("good")])
             self.assertEqual((int(count), float(error)), (len(told), round(100 - 100 * told.count(label) / len(told), 2)))
         self.assertNotEqual(rows[0][4], rows[1][3])
-        errors = {0: made["ngram_error"], 1: made["features_error"], made["share_of_features"]: made["both_error"]}
+        errors = {0: made["ngram_error"], 1: made[WAYS[made["joined"]]], made["share_of_model"]: made["both_error"]}
         for share, expected in errors.items():
             self.set_share("out/classifier.safetensors", share)
             lines, err = self.predict("out", "b.tsv")
@@ -127,6 +136,37 @@ class Classify(cli.Case):
         text = json.dumps(header).encode()
         text += b" " * (-len(text) % 8)
         (self.folder / name).write_bytes(len(text).to_bytes(8, "little") + text + data)
+
+    def test_tuned(self):
+        """A word's place decides, which n-grams do not see; text without labels teaches the model, not the class."""
+        draw = random.Random(7)
+        def row(label):
+            words = draw.choices(COMMON, k=6)
+            first, second = ("lovely", "dull") if label == "good" else ("dull", "lovely")
+            words[draw.randrange(3):0] = [first] + draw.choices(COMMON, k=3)
+            return " ".join([*words, second, *draw.choices(COMMON, k=2)])
+        def rows(count):
+            labels = [draw.choice(["good", "bad"]) for _ in range(count)]
+            return [(row(label), label) for label in labels]
+        self.write("train.csv", as_csv(rows(900)))
+        self.write("test.csv", as_csv(rows(200)))
+        self.write("more.csv", as_csv([(text, "odd") for text, _ in rows(300)]))
+        made, err = self.classify("--train", "train.csv", "--text", "more.csv", "--test", "test.csv", "--out", "out",
+                                  "--minutes", "1")
+        self.assertEqual(made["class_names"], ["bad", "good"])
+        self.assertRegex(err, "data: 1200 documents, ")
+        self.assertRegex(err, r"labels: 2 classes in 7\d\d documents to train on, 1\d\d to validate on")
+        self.assertGreater(made["ngram_error"], 25)
+        self.assertLess(made["tuned_error"], 10)
+        self.assertNotEqual(made["chosen"], "n-grams")
+        tuned, = (self.folder / "out").glob("tuned-*/best.safetensors")
+        _, err = self.predict(tuned, "test.csv")
+        self.assertIn(f"error {made['tuned_error']:.2f} % of 200 labelled documents", err)
+        _, err = self.predict("out", "test.csv")
+        self.assertIn(f"error {made[WAYS[made['chosen']]]:.2f} % of 200 labelled documents", err)
+        probes = list((self.folder / "out").glob("probe-*"))
+        self.assertEqual(len(probes), 1 if "features" in made["joined"] else 0)
+        self.assertIn("not tried", self.classify("--train", "train.csv", "--out", "short", "--minutes", "0.01")[1])
 
     def test_answers_at_once(self):
         self.train()
@@ -192,7 +232,7 @@ class Classify(cli.Case):
         self.write("rows.csv", as_csv(rows))
         made, _ = self.classify("--train", "rows.csv", "--model", "run", "--out", "out")
         self.assertEqual(made["train_documents"] % 4, 0)
-        for way in "ngram_error", "features_error", "both_error":
+        for way in "ngram_error", "features_error", "tuned_error", "both_error":
             self.assertGreater(made["valid_error"][way], 25, way)  # chance
         # The probe alone splits by equal features.
         self.run_program("features", "run", "--data", "rows.csv", "--out", "f", *self.cpu)
@@ -249,15 +289,15 @@ class Classify(cli.Case):
 
     def test_grown_table(self):
         self.write("a.csv", as_csv(reviews(200, 1)))
-        made, _ = self.classify("--train", "a.csv", "--out", "out", "--minutes", "0.02")
+        made, _ = self.classify("--train", "a.csv", "--out", "out", "--minutes", "0.1")
         self.write("a.csv", as_csv(reviews(230, 1)))
-        _, err = self.classify("--train", "a.csv", "--out", "out", "--minutes", "0.02", status=1)
+        _, err = self.classify("--train", "a.csv", "--out", "out", "--minutes", "0.1", status=1)
         self.assertIn("to train anew, remove out/run or name another --out", err)
         self.assertEqual(len(self.predict("out", "a.csv")[0]), 230)
         shutil.rmtree(self.folder / "out/run")
-        self.classify("--train", "a.csv", "--out", "out", "--minutes", "0.02")
-        self.assertEqual(len(list((self.folder / "out").glob("model-*"))), 1)
-        self.assertEqual(len(list((self.folder / "out").glob("probe-*"))), 1)
+        self.classify("--train", "a.csv", "--out", "out", "--minutes", "0.1")
+        self.assertLessEqual(len(list((self.folder / "out").glob("model-*"))), 1)
+        self.assertLessEqual(len(list((self.folder / "out").glob("probe-*"))), 1)
 
     def test_refusals(self):
         self.train()
@@ -284,8 +324,8 @@ class Classify(cli.Case):
                 status = 2 if message.startswith("expected") else 1
                 _, err = self.classify(*arguments, status=status)
                 self.assertIn(message, err)
-        _, err = self.run_program("predict", "run", "--text", "two.csv", status=2)
-        self.assertIn("expected --probe FILE, or the folder of a classifier in place of run", err)
+        _, err = self.run_program("predict", "run", "--text", "two.csv", status=1)
+        self.assertIn("run/last.safetensors: not a probe, but a model without classes", err)
         self.classify("--train", "two.csv", "--model", "run", "--out", "out")
         whole = self.read("out/classifier.safetensors")
         for cut in len(whole) // 2, len(whole) - 1:

@@ -29,6 +29,10 @@ model *create_model(backend *be, const model_config *config, int batch, int step
     error err;
     model *m = model_create(be, config, NULL, batch, steps, segments, MODEL_TRAINING, &err);
     if (!m) fail_msg("%s", err.text);
+    if (config->classes > 0) {
+        m->text_weight = 0.75;
+        m->label_weight = 1.5;
+    }
     return m;
 }
 
@@ -97,6 +101,24 @@ static void poison(backend *be, void *block, size_t bytes) {
     free(pattern);
 }
 
+/* Classes and their weights by the text's bytes, so that they are the same of any backend. */
+static void load_labels(model *m, const inputs *in) {
+    const size_t batch = (size_t)m->batch, columns = (size_t)m->columns;
+    const size_t positions = (size_t)m->steps * columns;
+    if (m->config.classes == 0) return;
+    int16_t *classes = mem_alloc(positions, sizeof *classes);
+    float *weights = mem_alloc(positions, sizeof *weights);
+    for (size_t i = 0; i < positions; i++) {
+        const size_t t = i / columns, n = i % columns;
+        const int byte = n < batch ? in->bytes[t * batch + n] : 0;
+        classes[i] = n < batch ? (int16_t)(byte % (m->config.classes + 1) - 1) : -1;
+        weights[i] = (float)(byte % 7) / 3;
+    }
+    model_set_labels(m, classes, weights);
+    free(classes);
+    free(weights);
+}
+
 void load_inputs(model *m, const inputs *in) {
     backend *be = m->be;
     size_t batch = (size_t)m->batch, columns = (size_t)m->columns, steps = (size_t)m->steps;
@@ -131,6 +153,7 @@ void load_inputs(model *m, const inputs *in) {
     }
     be->upload(be, m->bytes, bytes, steps * columns);
     be->upload(be, m->targets, targets, steps * columns * sizeof *targets);
+    load_labels(m, in);
     free(h);
     free(c);
     free(bytes);
@@ -148,7 +171,7 @@ outcome collect_outcome(model *m) {
     o.h = narrow(h, hidden, batch, columns);
     o.c = narrow(c, hidden, batch, columns);
     be->download(be, &report, m->report, sizeof report);
-    o.loss = report.loss;
+    o.loss = report.loss + report.label_loss;
     free(h);
     free(c);
     return o;

@@ -109,6 +109,27 @@ class Training(Case):
             self.train(ranks, "--out", f"run{ranks}", *flags)
         self.assert_equal_losses("run1", "run3")
 
+    def test_labels(self):
+        """A class head, whose validation the ranks share."""
+        for name, count, seed in ("labelled.tsv", 300, 5), ("more.tsv", 31, 6):
+            draw, lines = random.Random(seed), []
+            for _ in range(count):
+                label = draw.choice(["good", "bad"])
+                lines.append(f"{label}\t{words(4, draw.random())} {label} {words(3, draw.random())}\n")
+            (self.path / name).write_text("".join(lines))
+        flags = ["--set", "train.label_weight=1", "--set", "data.train=labelled.tsv", "--set", "data.valid=more.tsv",
+                 "--set", "train.steps=12"]
+        for ranks in (1, 2, 3):
+            self.train(ranks, "--out", f"run{ranks}", *flags)
+        self.assert_equal_losses("run1", "run2")
+        self.assert_equal_losses("run1", "run3")
+        for mine, theirs in zip(self.metrics("run1"), self.metrics("run3")):
+            for key in "label_loss", "valid_label_loss", "valid_label_error":
+                self.assertEqual(mine[key] is None, theirs[key] is None)
+                self.assertLess(abs((mine[key] or 0) - (theirs[key] or 0)), 1e-5, key)
+        self.train(2, "--out", "again", *flags)
+        self.assert_same_bytes("run2", "again", "best.safetensors")
+
     def test_minutes(self):
         """All ranks end at the same update, with the rate at its end."""
         limits = ["train.steps=null", "train.minutes=0.05", "train.log_every=1", "train.valid_every=7",

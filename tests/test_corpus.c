@@ -357,7 +357,7 @@ static void test_names(void **state) {
     assert_text(c, 2, 2, "\n b ");
     assert_text(c, 3, 0, "\n c ");
     assert_text(c, 4, 1, "\n d ");
-    corpus *half = corpus_split(c, 0.5); /* the names stay with the first part */
+    corpus *half = corpus_split(c, 0.5, 0.5); /* the names stay with the first part */
     assert_int_equal(c->count + half->count, 5);
     corpus_free(half);
     corpus_free(c);
@@ -626,7 +626,7 @@ static void test_split(void **state) {
     write_random("split.tsv", COUNT, 60, NULL);
     corpus *c = read_one("split.tsv"), *again = read_one("split.tsv");
     uint64_t size = c->size;
-    corpus *part = corpus_split(c, 0.1), *part_again = corpus_split(again, 0.1);
+    corpus *part = corpus_split(c, 0.1, 0.1), *part_again = corpus_split(again, 0.1, 0.1);
     assert_in_range(part->count, 850, 1150); /* 5 standard deviations */
     assert_int_equal(part->count + c->count, COUNT);
     assert_int_equal(part->size + c->size, size);
@@ -651,11 +651,11 @@ static void test_split(void **state) {
     /* a larger fraction includes the documents of a smaller one; the spool lives as long as its
      * last user */
     corpus_free(c);
-    corpus *deeper = corpus_split(part, 0.05);
+    corpus *deeper = corpus_split(part, 0.05, 0.05);
     assert_in_range(deeper->count, 350, 650);
     corpus_free(part);
     size_t count = deeper->count;
-    corpus *all = corpus_split(deeper, 1), *none = corpus_split(all, 0);
+    corpus *all = corpus_split(deeper, 1, 1), *none = corpus_split(all, 0, 0);
     assert_int_equal(deeper->count, 0);
     assert_int_equal(deeper->size, 0);
     assert_int_equal(all->count, count);
@@ -679,7 +679,7 @@ static void test_split_repeats(void **state) {
     }
     write_bytes(path_of("repeats.tsv"), file.bytes, file.size);
     free(file.bytes);
-    corpus *c = read_one("repeats.tsv"), *part = corpus_split(c, 0.5);
+    corpus *c = read_one("repeats.tsv"), *part = corpus_split(c, 0.5, 0.5);
     int side[100] = {0};
     for (size_t i = 0; i < c->count; i++) side[c->documents[i].label % 100]++;
     for (size_t i = 0; i < part->count; i++) side[part->documents[i].label % 100] -= 100;
@@ -699,7 +699,7 @@ static void test_split_raw_text(void **state) {
     write_text(path_of("one.txt"), "0123456789");
     write_text(path_of("short.txt"), "abc");
     write_text(path_of("two.txt"), "ABCDEFGHIJ");
-    corpus *c = read_files(&plain_text, 3, names), *part = corpus_split(c, 0.25);
+    corpus *c = read_files(&plain_text, 3, names), *part = corpus_split(c, 0.25, 0.25);
     assert_int_equal(c->count, 3);
     assert_int_equal(part->count, 2);
     assert_document(c, 0, 0, "01234567", 8);
@@ -711,7 +711,7 @@ static void test_split_raw_text(void **state) {
     assert_consistent(c);
     assert_consistent(part);
     corpus_free(part);
-    part = corpus_split(c, 1);
+    part = corpus_split(c, 1, 1);
     assert_int_equal(c->count, 0);
     assert_int_equal(part->count, 3);
     assert_document(part, 2, 0, "ABCDEFGH", 8);

@@ -54,7 +54,26 @@ static double loss_of(fixture *f) {
     model_gradient(f->m);
     update_report report;
     be->download(be, &report, f->m->report, sizeof report);
-    return report.loss;
+    return f->m->text_weight * report.loss + f->m->label_weight * report.label_loss;
+}
+
+/* Gives some of the bytes a class, and the two losses other weights than 1. */
+static void draw_labels(model *m) {
+    const size_t positions = (size_t)(STEPS * m->columns);
+    if (m->config.classes == 0) return;
+    int16_t *classes = mem_alloc(positions, sizeof *classes);
+    float *weights = mem_alloc(positions, sizeof *weights);
+    for (size_t i = 0; i < positions; i++) {
+        const bool padding = i % (size_t)m->columns >= BATCH;
+        classes[i] =
+            (int16_t)(padding ? -1 : (int)random_below((uint64_t)m->config.classes + 1) - 1);
+        weights[i] = (float)(2 * random_uniform());
+    }
+    model_set_labels(m, classes, weights);
+    m->text_weight = 0.7;
+    m->label_weight = 1.9;
+    free(classes);
+    free(weights);
 }
 
 static fixture create(const model_config *config, int segments) {
@@ -81,6 +100,7 @@ static fixture create(const model_config *config, int segments) {
         bytes[i] = (uint8_t)(1 + random_below(6));
         targets[i] = padding || random_below(5) == 0 ? -1 : (int16_t)random_below(256);
     }
+    draw_labels(f.m);
     model_drop_input(f.m, 3, bytes);
     f.be->upload(f.be, f.m->bytes, bytes, positions);
     f.be->upload(f.be, f.m->targets, targets, positions * sizeof *targets);
@@ -260,13 +280,28 @@ static void test_other_blocks(void **state) {
     check_gradients(&config, 1);
 }
 
+/* A class head beside the text's, of few classes and of more than a tile of rows. */
+static void test_classes(void **state) {
+    (void)state;
+    for (int kind = CELL_LSTM; kind <= CELL_DEEP; kind++) {
+        model_config config = small_config();
+        config.cell = kind;
+        config.norm = NORM_WEIGHT;
+        config.classes = kind == CELL_MLSTM ? 2 : 11;
+        config.output_stride = 2;
+        config.layers = 2;
+        check_gradients(&config, 1);
+        check_gradients(&config, 2);
+    }
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_cells),         cmocka_unit_test(test_more_internal_steps),
         cmocka_unit_test(test_dense),         cmocka_unit_test(test_strides),
         cmocka_unit_test(test_dropout),       cmocka_unit_test(test_layers),
         cmocka_unit_test(test_input_dropout), cmocka_unit_test(test_other_blocks),
-        cmocka_unit_test(test_hubs),
+        cmocka_unit_test(test_hubs),          cmocka_unit_test(test_classes),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -71,26 +71,26 @@ static void compare(const model_config *config, const char *name, precision prec
 enum variant {
     PLAIN,
     WITHOUT_NORM,
-    WEIGHT_NORM,
-    COUPLED, /* gates, with layer norm */
+    WEIGHT_NORM, /* with three classes of documents */
+    COUPLED,     /* gates, with layer norm */
     WEIGHT_NORM_COUPLED,
     DENSE,             /* products of whole matrices */
     DENSE_WEIGHT_NORM, /* with coupled gates and dropout, of two layers */
-    STRIDES,           /* some units alone read the byte and are read by the head; dropout */
-    LARGE_BLOCKS,      /* of 64 units, with more streams than a tile has columns */
-    LONG_LISTS,        /* a few nodes read by many, in as many lists of very unlike lengths */
+    STRIDES,      /* some units alone read the byte and are read by the head; dropout; classes */
+    LARGE_BLOCKS, /* of 64 units, with more streams than a tile has columns */
+    LONG_LISTS,   /* a few nodes read by many, in as many lists of very unlike lengths */
     LONG_LISTS_STRIDE, /* the same with a table for every second unit */
     VARIANTS
 };
 
 static const char *const variant_names[VARIANTS] = {"plain",
                                                     "without norm",
-                                                    "weight norm",
+                                                    "weight norm, classes",
                                                     "coupled gates",
                                                     "weight norm, coupled",
                                                     "dense",
                                                     "dense, weight norm, coupled, two layers",
-                                                    "strides",
+                                                    "strides, classes",
                                                     "large blocks",
                                                     "long lists",
                                                     "long lists, stride"};
@@ -103,7 +103,10 @@ static model_config varied(int cell, enum variant variant) {
     config.cell = cell;
     switch (variant) {
     case WITHOUT_NORM: config.norm = NORM_NONE; break;
-    case WEIGHT_NORM: config.norm = NORM_WEIGHT; break;
+    case WEIGHT_NORM:
+        config.norm = NORM_WEIGHT;
+        config.classes = 3;
+        break;
     case COUPLED: config.coupled_gates = true; break;
     case WEIGHT_NORM_COUPLED:
         config.norm = NORM_WEIGHT;
@@ -127,6 +130,7 @@ static model_config varied(int cell, enum variant variant) {
         config.output_stride = 4;
         config.block = 8;
         config.dropout = 0.25;
+        config.classes = 20;
         break;
     case LARGE_BLOCKS:
         config.hidden = 512;

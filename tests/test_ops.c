@@ -11,6 +11,22 @@
 
 /* -------------------------------------------------------------------------------------- loss */
 
+/* The loss of text. */
+static void softmax_of(backend *be, const void *logits, const void *bias, const int16_t *targets,
+                       int steps, int columns, void *losses, void *dlogits) {
+    const softmax_loss s = {.steps = steps,
+                            .columns = columns,
+                            .rows = VOCABULARY,
+                            .classes = VOCABULARY,
+                            .logits = logits,
+                            .bias = bias,
+                            .targets = targets,
+                            .scale = 1,
+                            .losses = losses,
+                            .dlogits = dlogits};
+    be->softmax_cross_entropy(be, &s);
+}
+
 static void test_softmax(void **state) {
     (void)state;
     for (int kind = 0; kind < 2; kind++) {
@@ -33,7 +49,7 @@ static void test_softmax(void **state) {
             double *sum = be->allocate(be, sizeof *sum), start = 100;
             be->upload(be, t, targets, positions * sizeof *t);
             be->upload(be, sum, &start, sizeof start);
-            be->softmax_cross_entropy(be, l, b, t, steps, columns, loss, d);
+            softmax_of(be, l, b, t, steps, columns, loss, d);
             be->row_sums(be, d, steps, VOCABULARY, columns, rows);
             be->sum(be, loss, positions, sum);
             losses[side] = get(be, loss, positions, REAL);
@@ -64,6 +80,105 @@ static void test_softmax(void **state) {
     }
 }
 
+/* A softmax over some of the rows, with weights; rows before it stay, rows after it become 0. */
+static void test_softmax_of_classes(void **state) {
+    (void)state;
+    enum { FIRST = 5, ROWS = 24 };
+    static const int classes_of[] = {2, 11, 19};
+    for (int kind = 0; kind < 6; kind++) {
+        pair p = open_pair(kind < 3 ? FP32 : BF16);
+        random_restart(8);
+        const int steps = 2, columns = 2 * p.be->column_multiple, classes = classes_of[kind % 3];
+        const size_t positions = (size_t)(steps * columns), count = positions * ROWS;
+        double *logits = random_values(count, -3, 3), *bias = random_values(classes, -1, 1);
+        double *weights = random_values(positions, 0, 2), *results[3][2];
+        int16_t *targets = mem_alloc(positions, sizeof *targets);
+        for (size_t i = 0; i < positions; i++) {
+            targets[i] = (int16_t)((int)random_below((uint64_t)classes + 1) - 1);
+        }
+        for (int side = 0; side < 2; side++) {
+            backend *be = side ? p.trusted : p.be;
+            void *l = put(be, logits, count, REAL), *b = put(be, bias, (size_t)classes, REAL);
+            void *w = put(be, weights, positions, REAL);
+            void *loss = put_poison(be, positions, REAL), *wrong = put_poison(be, positions, REAL);
+            void *d = put(be, logits, count, OPERAND);
+            int16_t *t = be->allocate(be, positions * sizeof *t);
+            be->upload(be, t, targets, positions * sizeof *t);
+            const softmax_loss s = {steps, columns, ROWS, FIRST, classes, l, b,
+                                    t,     w,       0.7,  loss,  wrong,   d};
+            be->softmax_cross_entropy(be, &s);
+            results[0][side] = get(be, loss, positions, REAL);
+            results[1][side] = get(be, d, count, OPERAND);
+            results[2][side] = get(be, wrong, positions, REAL);
+            void *arrays[] = {l, b, w, loss, wrong, d, t};
+            release_all(be, arrays, sizeof arrays / sizeof arrays[0]);
+        }
+        pair exact = p;
+        exact.tolerance = 1e-5;
+        assert_close(&exact, "losses", results[0][0], results[0][1], positions);
+        assert_close(&p, "dlogits", results[1][0], results[1][1], count);
+        size_t wrong = 0;
+        for (size_t i = 0; i < positions; i++) {
+            const double mine = results[2][0][i];
+            assert_true(fabs(mine - results[2][1][i]) < 1e-6);
+            assert_true(mine == 0 || mine == (float)weights[i]);
+            assert_true(targets[i] >= 0 || (mine == 0 && results[0][0][i] == 0));
+            wrong += mine > 0;
+        }
+        assert_true(wrong > positions / 4 && wrong < positions);
+        for (size_t i = 0; i < count; i++) {
+            const size_t row = i / (size_t)columns % ROWS;
+            if (row >= (size_t)(FIRST + classes)) assert_true(results[1][0][i] == 0);
+            if (row < FIRST) assert_true(fabs(results[1][0][i] - logits[i]) < 0.02);
+        }
+        for (int k = 0; k < 3; k++) {
+            for (int side = 0; side < 2; side++) free(results[k][side]);
+        }
+        free(logits);
+        free(bias);
+        free(weights);
+        free(targets);
+        close_pair(&p);
+    }
+}
+
+/* Of classes that are equally likely the first one is chosen. */
+static void test_softmax_of_equals(void **state) {
+    (void)state;
+    backend *be = test_backend(FP32);
+    const int columns = be->column_multiple;
+    const size_t count = (size_t)columns;
+    double *zeros = mem_alloc(4 * count, sizeof *zeros);
+    int16_t *targets = mem_alloc(count, sizeof *targets);
+    for (size_t n = 0; n < count; n++) targets[n] = (int16_t)(n % 4);
+    void *l = put(be, zeros, 4 * count, REAL), *loss = put_poison(be, count, REAL);
+    void *wrong = put_poison(be, count, REAL);
+    int16_t *t = be->allocate(be, count * sizeof *t);
+    be->upload(be, t, targets, count * sizeof *t);
+    const softmax_loss s = {.steps = 1,
+                            .columns = columns,
+                            .rows = 4,
+                            .classes = 4,
+                            .logits = l,
+                            .bias = l,
+                            .targets = t,
+                            .losses = loss,
+                            .wrong = wrong};
+    be->softmax_cross_entropy(be, &s);
+    double *found = get(be, wrong, count, REAL), *losses = get(be, loss, count, REAL);
+    for (size_t n = 0; n < count; n++) {
+        assert_true(found[n] == (n % 4 ? 1 : 0));
+        assert_true(fabs(losses[n] - log(4)) < 1e-6);
+    }
+    void *arrays[] = {l, loss, wrong, t};
+    release_all(be, arrays, sizeof arrays / sizeof arrays[0]);
+    free(zeros);
+    free(targets);
+    free(found);
+    free(losses);
+    be->destroy(be);
+}
+
 /* If one byte is nearly certain, the 255 small terms must not be lost beside its large one. The
  * mean of the losses must be right, not only each loss. */
 static void test_losses_are_unbiased(void **state) {
@@ -86,7 +201,7 @@ static void test_losses_are_unbiased(void **state) {
         void *loss = put_poison(be, positions, REAL);
         int16_t *t = be->allocate(be, positions * sizeof *t);
         be->upload(be, t, targets, positions * sizeof *t);
-        be->softmax_cross_entropy(be, l, b, t, steps, columns, loss, NULL);
+        softmax_of(be, l, b, t, steps, columns, loss, NULL);
         double *losses = get(be, loss, positions, REAL);
         for (size_t i = 0; i < positions; i++) mean[side] += losses[i] / (double)positions;
         free(losses);
@@ -137,7 +252,7 @@ static void test_nan_is_seen(void **state) {
     void *loss = put_poison(be, (size_t)columns, REAL);
     int16_t *t = be->allocate(be, (size_t)columns * sizeof *t);
     be->upload(be, t, targets, (size_t)columns * sizeof *t);
-    be->softmax_cross_entropy(be, l, b, t, 1, columns, loss, NULL);
+    softmax_of(be, l, b, t, 1, columns, loss, NULL);
     double *losses = get(be, loss, (size_t)columns, REAL);
     for (int n = 0; n < columns; n++) assert_true(isnan(losses[n]) == (n == 3));
     be->release(be, l);
@@ -808,15 +923,26 @@ static void test_marks(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_softmax),     cmocka_unit_test(test_losses_are_unbiased),
-        cmocka_unit_test(test_denormals),   cmocka_unit_test(test_sample_frequencies),
-        cmocka_unit_test(test_sample_cut),  cmocka_unit_test(test_sample_pair),
-        cmocka_unit_test(test_nan_is_seen), cmocka_unit_test(test_pool),
-        cmocka_unit_test(test_pool_long),   cmocka_unit_test(test_adam),
-        cmocka_unit_test(test_adapt),       cmocka_unit_test(test_adam_refuses_nan),
-        cmocka_unit_test(test_round),       cmocka_unit_test(test_add),
-        cmocka_unit_test(test_add_rows),    cmocka_unit_test(test_recording),
-        cmocka_unit_test(test_transpose),   cmocka_unit_test(test_marks),
+        cmocka_unit_test(test_softmax),
+        cmocka_unit_test(test_losses_are_unbiased),
+        cmocka_unit_test(test_softmax_of_classes),
+        cmocka_unit_test(test_softmax_of_equals),
+        cmocka_unit_test(test_denormals),
+        cmocka_unit_test(test_sample_frequencies),
+        cmocka_unit_test(test_sample_cut),
+        cmocka_unit_test(test_sample_pair),
+        cmocka_unit_test(test_nan_is_seen),
+        cmocka_unit_test(test_pool),
+        cmocka_unit_test(test_pool_long),
+        cmocka_unit_test(test_adam),
+        cmocka_unit_test(test_adapt),
+        cmocka_unit_test(test_adam_refuses_nan),
+        cmocka_unit_test(test_round),
+        cmocka_unit_test(test_add),
+        cmocka_unit_test(test_add_rows),
+        cmocka_unit_test(test_recording),
+        cmocka_unit_test(test_transpose),
+        cmocka_unit_test(test_marks),
         cmocka_unit_test(test_norm_rows),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -22,6 +22,44 @@ static void assert_minibatch(const minibatch *m, const uint8_t *whole, size_t si
     }
 }
 
+/* Each input has the class of its document, and a weight that rises with its place in that, also
+ * where a stripe begins within it. */
+static void test_reader_classes(void **state) {
+    (void)state;
+    corpus *c = mixed_corpus();
+    c->classes = mem_alloc(c->count, sizeof *c->classes);
+    for (size_t i = 0; i < c->count; i++) c->classes[i] = (int16_t)((int)(i % 5) - 1);
+    const uint64_t updates = reader_epoch_updates(c, BATCH, STEPS);
+    const size_t stripe = (c->size - 1) / BATCH;
+    reader *r = reader_start(c, all_streams(BATCH), COLUMNS, STEPS, SEED, 0);
+    sequence *s = sequence_shuffled(c, SEED, 0);
+    int16_t *class = mem_alloc(c->size, sizeof *class);
+    float *weight = mem_alloc(c->size, sizeof *weight);
+    double total = 0;
+    for (size_t i = 0, at = 0; i < s->count; i++) {
+        const size_t length = c->documents[s->order[i]].length;
+        for (size_t k = 0; k < length; k++, at++) {
+            class[at] = c->classes[s->order[i]];
+            weight[at] = (float)(2.0 * (double)(k + 1) / (double)(length + 1));
+            total += weight[at];
+        }
+    }
+    assert_true(total / (double)c->size > 0.9999 && total / (double)c->size < 1.0001);
+    for (uint64_t update = 0; update < updates; update++) {
+        const minibatch *m = reader_next(r, NULL);
+        for (size_t i = 0; i < STEPS * COLUMNS; i++) {
+            const size_t k = i % COLUMNS, at = k * stripe + update * STEPS + i / COLUMNS;
+            assert_int_equal(m->classes[i], k < BATCH ? class[at] : -1);
+            if (k < BATCH) assert_true(m->weights[i] == weight[at]);
+        }
+    }
+    free(class);
+    free(weight);
+    sequence_free(s);
+    reader_stop(r);
+    corpus_free(c);
+}
+
 static void test_reader(void **state) {
     (void)state;
     corpus *c = mixed_corpus();
@@ -140,9 +178,8 @@ static void test_reader_stop(void **state) {
 int main(void) {
     alarm(300); /* a deadlock ends the tests */
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_reader),
-        cmocka_unit_test(test_reader_dropped),
-        cmocka_unit_test(test_reader_first),
+        cmocka_unit_test(test_reader),         cmocka_unit_test(test_reader_classes),
+        cmocka_unit_test(test_reader_dropped), cmocka_unit_test(test_reader_first),
         cmocka_unit_test(test_reader_stop),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

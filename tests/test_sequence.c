@@ -45,7 +45,7 @@ static void test_sequence_in_order(void **state) {
     assert_copies(s);
     sequence_free(s);
 
-    corpus *part = corpus_split(c, 0.5); /* documents with gaps between them */
+    corpus *part = corpus_split(c, 0.5, 0.5); /* documents with gaps between them */
     s = sequence_in_order(c);
     assert_copies(s);
     sequence_free(s);

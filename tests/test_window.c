@@ -291,7 +291,7 @@ static void test_left_out(void **state) {
     error err;
     const int64_t dropped = corpus_exclude(kept, exclude, 1, &plain_text, &err);
     assert_in_range(dropped, 2, 20); /* with all empty ones, if one of them is */
-    split = corpus_split(kept, 0.2);
+    split = corpus_split(kept, 0.2, 0.2);
     const in_place_options how = {
         .exclude = exclude, .exclude_count = 1, .fraction = 0.2, .block = BLOCK};
     corpus *c = in_place(MIXED, mixed, &how);

@@ -243,9 +243,7 @@ void CPU(gates)(backend *be, const cell *c, int t);
 void CPU(gates_backward)(backend *be, const cell *c, int t);
 void CPU(table_backward)(backend *be, const cell *c, int s);
 
-void CPU(softmax_cross_entropy)(backend *be, const void *logits, const void *bias,
-                                const int16_t *targets, int steps, int columns, void *losses,
-                                void *dlogits);
+void CPU(softmax_cross_entropy)(backend *be, const softmax_loss *s);
 void CPU(sample)(backend *be, const void *logits, const void *bias, int streams, int columns,
                  sampling *state, uint8_t *text, uint8_t *bytes);
 void CPU(row_sums)(backend *be, const void *x, int steps, int rows, int columns, void *out);

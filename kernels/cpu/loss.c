@@ -4,52 +4,61 @@
 #include "core/memory.h"
 
 #include <stdlib.h>
+#include <string.h>
 
 enum { CHUNK = 4096 }; /* elements a reduction sums at a time */
 
-/* log sum exp over the vocabulary with the largest logit taken out. */
-void CPU(softmax_cross_entropy)(backend *be, const void *logits, const void *bias,
-                                const int16_t *targets, int steps, int columns, void *losses,
-                                void *dlogits) {
+/* log sum exp over the classes with the largest logit taken out. */
+void CPU(softmax_cross_entropy)(backend *be, const softmax_loss *s) {
     FLUSH_DENORMALS(be);
-    size_t width = (size_t)columns, groups = width / COLUMN_GROUP;
-    const real *b = bias;
+    const size_t width = (size_t)s->columns, groups = width / COLUMN_GROUP;
+    const size_t classes = (size_t)s->classes;
+    const real *b = s->bias;
 #pragma omp parallel for num_threads(cpu_of(be)->threads)
-    for (size_t task = 0; task < (size_t)steps * groups; task++) {
-        size_t t = task / groups, n0 = task % groups * COLUMN_GROUP;
-        size_t at = t * VOCABULARY * width + n0;
-        const real *in = (const real *)logits + at;
-        const int16_t *target = targets + t * width + n0;
-        real *loss = (real *)losses + t * width + n0;
-        real largest[COLUMN_GROUP];
+    for (size_t task = 0; task < (size_t)s->steps * groups; task++) {
+        const size_t t = task / groups, n0 = task % groups * COLUMN_GROUP, at = t * width + n0;
+        const size_t logits = (t * (size_t)s->rows + (size_t)s->first) * width + n0;
+        const real *in = (const real *)s->logits + logits;
+        const int16_t *target = s->targets + at;
+        real largest[COLUMN_GROUP], weight[COLUMN_GROUP];
+        int16_t likeliest[COLUMN_GROUP] = {0};
         double total[COLUMN_GROUP] = {0}; /* a float loses the smallest terms, always downwards */
         for (int n = 0; n < COLUMN_GROUP; n++) largest[n] = in[n] + b[0];
-        for (size_t v = 1; v < VOCABULARY; v++) {
+        for (size_t v = 1; v < classes; v++) {
             for (int n = 0; n < COLUMN_GROUP; n++) {
                 real z = in[v * width + (size_t)n] + b[v];
+                likeliest[n] = z > largest[n] ? (int16_t)v : likeliest[n];
                 largest[n] = z > largest[n] ? z : largest[n];
             }
         }
-        for (size_t v = 0; v < VOCABULARY; v++) {
+        for (size_t v = 0; v < classes; v++) {
             for (int n = 0; n < COLUMN_GROUP; n++) {
                 total[n] += exp_(in[v * width + (size_t)n] + b[v] - largest[n]);
             }
         }
         for (size_t n = 0; n < COLUMN_GROUP; n++) {
-            loss[n] = 0;
-            if (target[n] < 0) continue;
-            size_t hit = (size_t)target[n];
-            double logit = (double)in[hit * width + n] + b[hit];
-            loss[n] = (real)(log(total[n]) + largest[n] - logit);
+            const bool scored = target[n] >= 0;
+            const size_t hit = scored ? (size_t)target[n] : 0;
+            const double logit = (double)in[hit * width + n] + b[hit];
+            const double loss = log(total[n]) + largest[n] - logit;
+            weight[n] = !scored ? 0 : s->weights ? ((const real *)s->weights)[at + n] : 1;
+            ((real *)s->losses)[at + n] = scored ? (real)(weight[n] * loss) : 0;
+            if (s->wrong) {
+                ((real *)s->wrong)[at + n] = scored && likeliest[n] != target[n] ? weight[n] : 0;
+            }
         }
-        if (!dlogits) continue;
-        real *out = (real *)dlogits + at;
-        for (size_t v = 0; v < VOCABULARY; v++) {
+        if (!s->dlogits) continue;
+        real *out = (real *)s->dlogits + logits;
+        for (size_t v = 0; v < classes; v++) {
             for (size_t n = 0; n < COLUMN_GROUP; n++) {
-                real p = exp_(in[v * width + n] + b[v] - largest[n]) / (real)total[n];
-                out[v * width + n] = target[n] < 0 ? 0 : p - (target[n] == (int16_t)v);
+                const real p = exp_(in[v * width + n] + b[v] - largest[n]) / (real)total[n];
+                const real scale = (real)s->scale * weight[n];
+                out[v * width + n] = target[n] < 0 ? 0 : scale * (p - (target[n] == (int16_t)v));
             }
             round_operands(be, out + v * width, COLUMN_GROUP);
+        }
+        for (size_t v = classes; v < VOCABULARY && s->first + (int)v < s->rows; v++) {
+            memset(out + v * width, 0, COLUMN_GROUP * sizeof *out);
         }
     }
 }

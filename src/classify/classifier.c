@@ -28,7 +28,7 @@ bool classifier_write(const classifier *c, const char *folder, error *err) {
     metadata_add_number(entries, &count, "share", c->share);
     metadata_add_number(entries, &count, "C", g->cost);
     metadata_add_number(entries, &count, "scale", g->scale);
-    saved_add_classes(entries, &count, c->name, c->classes);
+    metadata_add_classes(entries, &count, c->name, c->classes);
     const tensor tensors[] = {{"intercepts", TENSOR_F64, 1, {g->functions}, g->intercepts},
                               {"bucket", TENSOR_I32, 1, {g->count}, g->bucket},
                               {"idf", TENSOR_F32, 1, {g->count}, g->idf},
@@ -119,7 +119,7 @@ static bool is_below(const char *path) {
 static bool parse(classifier *c) {
     ngrams *g = &c->ngrams;
     const tensor *buckets = safetensors_find(&c->file, "bucket");
-    c->classes = saved_classes(&c->file, c->name);
+    c->classes = safetensors_classes(&c->file, c->name);
     if (!buckets || buckets->dimensions != 1 || c->classes == 0) return false;
     g->functions = c->classes == 2 ? 1 : c->classes;
     g->count = buckets->shape[0];

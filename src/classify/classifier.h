@@ -21,7 +21,7 @@ typedef struct classifier {
     safetensors file; /* the open file, which holds all else */
     ngrams ngrams;
     int classes;
-    const char *name[SAVED_MAX_CLASSES];
+    const char *name[MOST_CLASSES];
     double share; /* of the features in log-probabilities: 0 n-grams alone, 1 they alone */
     const char *checkpoint, *probe; /* relative to the folder */
     bool html_entities;             /* corpus_options of its documents */

@@ -7,10 +7,15 @@
 #include <math.h>
 #include <stdlib.h>
 
-static void opinions_begin(opinions *o, size_t rows, int classes) {
+void opinions_begin(opinions *o, size_t rows, int classes) {
     *o = (opinions){.rows = rows};
     o->probability = mem_alloc(rows * (size_t)classes, sizeof *o->probability);
     o->said = mem_alloc(rows, sizeof *o->said);
+}
+
+void opinions_count(opinions *o, const int16_t *class) {
+    o->wrong = 0;
+    for (size_t i = 0; i < o->rows; i++) o->wrong += o->said[i] != class[i];
 }
 
 void opinions_end(opinions *o) {

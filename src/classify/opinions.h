@@ -27,6 +27,10 @@ double opinions_join_best(opinions *best, const opinions *by_ngrams, const opini
                           int classes, const int16_t *class);
 void opinions_end(opinions *o);
 
+/* For a caller that fills in `probability` and `said` in between. */
+void opinions_begin(opinions *o, size_t rows, int classes);
+void opinions_count(opinions *o, const int16_t *class);
+
 /* The probability, by McNemar's exact test, that two that err equally often differ at least so
  * much. */
 double opinions_mcnemar(const opinions *a, const opinions *b, const int16_t *class);

@@ -2,6 +2,7 @@
 #include "classify/classifier.h"
 #include "classify/opinions.h"
 #include "cmd/cli.h"
+#include "core/clock.h"
 #include "core/file.h"
 #include "core/log.h"
 #include "core/memory.h"
@@ -28,12 +29,12 @@ enum {
 typedef struct arguments {
     cli_model model;
     cli_columns columns;
-    const char *train, *test, *given, *out; /* given: a run or checkpoint */
+    const char *train, *text, *test, *given, *out; /* given: a run or checkpoint */
     double minutes;
     bool json;
 } arguments;
 
-enum { KEY_TRAIN = 1, KEY_TEST, KEY_MODEL, KEY_MINUTES, KEY_OUT, KEY_JSON };
+enum { KEY_TRAIN = 1, KEY_TEXT, KEY_TEST, KEY_MODEL, KEY_MINUTES, KEY_OUT, KEY_JSON };
 
 static const struct argp_option option_table[] = {
     {"train", KEY_TRAIN, "FILE", 0,
@@ -41,13 +42,16 @@ static const struct argp_option option_table[] = {
      "line LABEL<TAB>TEXT each, fastText's lines as .ft.txt, or a folder with a folder of files "
      "for each class",
      0},
+    {"text", KEY_TEXT, "FILE", 0,
+     "More text of the same kind, whose labels, if any, are not read; the model learns from it", 0},
     {"test", KEY_TEST, "FILE", 0,
      "Labelled documents to measure errors on; default: a fifth of the others, chosen by a hash of "
      "the text",
      0},
     {"model", KEY_MODEL, "RUN|CHECKPOINT", 0,
      "Model whose features to use; default: one is trained on the documents' text first", 0},
-    {"minutes", KEY_MINUTES, "N", 0, "Minutes to train that model for; default 10", 0},
+    {"minutes", KEY_MINUTES, "N", 0,
+     "Minutes that all may take, about; what cannot be done in them is not tried; default 10", 0},
     {"out", KEY_OUT, "DIR", 0, "Folder for the classifier, its page and its table", 0},
     CLI_JSON(KEY_JSON),
     {0},
@@ -57,6 +61,7 @@ static error_t parse(int key, char *text, struct argp_state *state) {
     arguments *a = state->input;
     switch (key) {
     case KEY_TRAIN: a->train = text; return 0;
+    case KEY_TEXT: a->text = text; return 0;
     case KEY_TEST: a->test = text; return 0;
     case KEY_MODEL: a->given = text; return 0;
     case KEY_MINUTES: a->minutes = cli_number(state, "--minutes", text, 0.01, 1e6); return 0;
@@ -80,8 +85,7 @@ static error_t parse(int key, char *text, struct argp_state *state) {
 /* Documents and their classes. */
 typedef struct part {
     corpus *texts;
-    int16_t *class; /* [texts->count] -1: unlabelled */
-    size_t labelled;
+    int16_t *class; /* [texts->count] */
 } part;
 
 typedef struct classes {
@@ -127,59 +131,82 @@ static bool find_class(part *p, const classes *k, const char *path, const char *
         char text[16];
         const char *name = corpus_label(c, i, text);
         int at = 0;
-        p->class[i] = -1;
-        if (!name) continue;
         while (at < k->count && strcmp(k->name[at], name) != 0) at++;
         if (at == k->count) {
             return error_set(err, "%s: label '%s' is not among those of %s", path, name, train);
         }
         p->class[i] = (int16_t)at;
-        p->labelled++;
     }
-    return p->labelled > 0 ||
-           error_set(err,
-                     "%s: expected labelled documents, of which some can be for training and "
-                     "others for testing",
-                     path);
+    return true;
 }
 
 /* --------------------------------------------------------------------------------- classifying */
 
-enum { BY_NGRAMS, BY_FEATURES, BY_BOTH, WAYS };
+enum { BY_NGRAMS, BY_FEATURES, BY_TUNED, BY_BOTH, WAYS };
 
-static const char *const way_names[WAYS] = {"n-grams", "features", "n-grams and features"};
+/* What a way says of the documents that were held out, and of those for testing. */
+typedef struct way {
+    bool tried;
+    opinions valid, tested;
+    double seconds; /* that it took */
+} way;
 
 typedef struct work {
     const arguments *a;
+    double began;
+    int stage, stages;
     int lock;                      /* of the folder; -1: none */
-    char *checkpoint;              /* its path */
+    char *checkpoint;              /* the path of the model of the text */
     char *model_name, *probe_name; /* below the folder, see classifier.h */
     size_t unlabelled;
-    cli_loaded loaded;
-    bool is_open;
-    part train, test;
+    cli_loaded loaded, tuned; /* the model of the text, and that which learnt the labels */
+    bool is_open, is_tuned;
+    corpus *text; /* all but the documents for testing, for the model of the text */
+    part train, test, held;
     classes classes;
-    bool *held;                        /* [documents of train] held out to choose by */
-    int16_t *test_class, *valid_class; /* of labelled rows, in order */
-    size_t valid_rows;
+    bool *is_held; /* [documents of train] whether it is held out to choose by */
     ngrams ngrams;
-    probe_result probed;
-    double *valid_margin, *test_margin; /* of the n-grams */
-    opinions valid[WAYS], tested[WAYS];
-    double share; /* of the features in BY_BOTH */
-    int way;      /* the chosen one */
+    double rate; /* bytes of text that training reads in a second; 0: not known */
+    way ways[WAYS];
+    int partner;  /* what n-grams are joined with in BY_BOTH, BY_FEATURES or BY_TUNED */
+    double share; /* of the partner in BY_BOTH */
+    int chosen;   /* the way that is saved */
     double p_value;
 } work;
+
+static const char *const way_names[WAYS] = {"n-grams", "features", "tuned", "n-grams and model"};
+
+/* Seconds that are left of the command's minutes. */
+static double left(const work *w) {
+    return w->a->minutes * 60 - (clock_seconds() - w->began);
+}
+
+static void begin_stage(work *w, const char *what) {
+    char time[32];
+    log_end();
+    log_line("%d of %d: %s; %s left", ++w->stage, w->stages, what,
+             log_duration(time, fmax(0, left(w))));
+}
+
+static void skip_stage(work *w, const char *what, double needed) {
+    char time[32], there[32];
+    log_line("%d of %d: %s: not tried, as it takes about %s and %s are left", ++w->stage, w->stages,
+             what, log_duration(time, needed), log_duration(there, fmax(0, left(w))));
+}
+
+/* Says how often a way errs on the test documents, once it is known. */
+static void say_error(const work *w, int k) {
+    const way *of = &w->ways[k];
+    log_line("%s: %.2f %% of %zu test documents are wrong, after %.0f s", way_names[k],
+             100 * (double)of->tested.wrong / (double)of->tested.rows, of->tested.rows,
+             clock_seconds() - w->began);
+}
 
 /* Names what no error will speak of: documents without a label, and classes without a test. */
 static void say_what_lacks(work *w) {
     bool tested[DATASET_MAX_CLASSES] = {false};
-    const part *parts[] = {&w->train, &w->test};
-    for (int i = 0; i < 2; i++) w->unlabelled += parts[i]->texts->count - parts[i]->labelled;
     if (w->unlabelled > 0) log_line("%zu documents have no label", w->unlabelled);
-    for (size_t i = 0; i < w->test.texts->count; i++) {
-        if (w->test.class[i] >= 0) tested[w->test.class[i]] = true;
-    }
+    for (size_t i = 0; i < w->test.texts->count; i++) tested[w->test.class[i]] = true;
     for (int k = 0; k < w->classes.count; k++) {
         if (tested[k]) continue;
         log_warning("class '%s' is not among the test documents, so no error is measured of it",
@@ -187,119 +214,65 @@ static void say_what_lacks(work *w) {
     }
 }
 
-/* Reads the documents and, without --test, holds a fifth out. */
+/* Leaves the labelled documents, of which there must be some. */
+static bool keep_labelled(corpus **c, const char *path, size_t *dropped, error *err) {
+    bool *labelled = mem_alloc((*c)->count, sizeof *labelled);
+    for (size_t i = 0; i < (*c)->count; i++) {
+        const document *d = &(*c)->documents[i];
+        labelled[i] = !d->raw && d->label != LABEL_NONE;
+        *dropped += !labelled[i];
+    }
+    corpus *part = corpus_part(*c, labelled, true);
+    free(labelled);
+    corpus_free(*c);
+    *c = part;
+    return part->count > 0 ||
+           error_set(err,
+                     "%s: expected labelled documents, of which some can be for training and "
+                     "others for testing",
+                     path);
+}
+
+/* Reads the documents and the text beside them and, without --test, holds a fifth of the documents
+ * out for testing. */
 static bool read_documents(work *w, error *err) {
     const arguments *a = w->a;
     corpus_options how = {.text_column = a->columns.text, .label_column = a->columns.label};
     if (w->is_open) how = cli_reading(&a->columns, &w->loaded.checkpoint.options);
     how.class_folders = true;
-    char *train = (char *)(uintptr_t)a->train, *test = (char *)(uintptr_t)a->test;
-    w->train.texts = corpus_read(&train, 1, &how, err);
-    if (!w->train.texts || !find_classes(&w->classes, w->train.texts, a->train, err)) return false;
+    char *files[2] = {(char *)(uintptr_t)a->train, (char *)(uintptr_t)a->text};
+    char *test = (char *)(uintptr_t)a->test;
+    how.labelled_files = 1;
+    w->text = corpus_read(files, a->text ? 2 : 1, &how, err);
+    if (!w->text || !find_classes(&w->classes, w->text, a->train, err)) return false;
     w->test.texts = test ? corpus_read(&test, 1, &how, err)
-                         : corpus_split(w->train.texts, HELD_OUT_PERCENT / 100.0);
-    if (!w->test.texts || !find_class(&w->test, &w->classes, test ? test : a->train, a->train, err))
-        return false;
-    const size_t shared = corpus_drop(w->train.texts, w->test.texts);
-    if (shared > 0) {
+                         : corpus_split(w->text, 0, HELD_OUT_PERCENT / 100.0);
+    if (!w->test.texts) return false;
+    const size_t shared = corpus_drop(w->text, w->test.texts);
+    if (shared > 0 && test) {
         log_line("%s: %zu documents that stand in %s too are left out", a->train, shared, test);
     }
-    if (!find_class(&w->train, &w->classes, a->train, a->train, err)) return false;
+    bool *all = mem_alloc(w->text->count, sizeof *all);
+    w->train.texts = corpus_part(w->text, all, false);
+    free(all);
+    if (!keep_labelled(&w->train.texts, a->train, &w->unlabelled, err) ||
+        !keep_labelled(&w->test.texts, test ? test : a->train, &w->unlabelled, err) ||
+        !find_class(&w->train, &w->classes, a->train, a->train, err) ||
+        !find_class(&w->test, &w->classes, test ? test : a->train, a->train, err)) {
+        return false;
+    }
     say_what_lacks(w);
     return true;
 }
 
-/* Trains a model on the text of the training documents, or goes on with that. */
-static bool train_model(work *w, error *err) {
-    const arguments *a = w->a;
-    char *folder = mem_format("%s/run", a->out), *state = mem_format("%s/last.state", folder);
-    char *minutes = mem_format("train.minutes=%.17g", a->minutes), *files[] = {NULL};
-    char *held = mem_format("data.valid_fraction=%g", HELD_OUT_PERCENT / 100.0);
-    options o;
-    train_result trained;
-    const bool again = file_exists(state);
-    files[0] = (char *)(uintptr_t)a->train;
-    options_begin(&o);
-    log_line("without --model, one is trained on the text for %g minutes", a->minutes);
-    bool done = cli_apply(&a->model, &o, err) && config_assign(&o.config, minutes, err);
-    /* The documents for testing are not read: the same hash tells them. */
-    if (done && !a->test) done = config_assign(&o.config, held, err);
-    done = done && config_assign_string(&o.config, "data.exclude", a->test, err) &&
-           config_assign_string(&o.config, "data.text_column", a->columns.text, err) &&
-           config_assign_string(&o.config, "data.label_column", a->columns.label, err) &&
-           config_assign(&o.config, "data.class_folders=true", err) &&
-           defaults_choose(&o, files, 1, err) && options_check(&o, err) &&
-           train_run(&o, folder, again ? TRAIN_RESUME : TRAIN_FRESH, &trained, err);
-    options_free(&o);
-    log_end();
-    if (done && trained.signal) {
-        done = error_set(err, "stopped; the same command goes on");
-    } else if (!done && again) {
-        const error why = *err;
-        error_set(err, "%s; to train anew, remove %s or name another --out", why.text, folder);
-    }
-    w->checkpoint = mem_format("%s/last.safetensors", folder);
-    free(held);
-    free(minutes);
-    free(state);
-    free(folder);
-    return done;
-}
-
-static char *features_path(const work *w, const char *name) {
-    return mem_format("%s/features/%s", w->a->out, name);
-}
-
-/* Copies the model and the probe to where predict finds them. */
-static bool keep_parts(work *w, error *err) {
-    char *path = features_path(w, "probe.probe.safetensors");
-    saved_probe probe;
-    bool kept = saved_open(&probe, path, err);
-    if (kept) {
-        w->probe_name = classifier_keep(w->a->out, "probe", &probe.file, err);
-        saved_close(&probe);
-        kept = w->probe_name != NULL;
-    }
-    if (kept) {
-        w->model_name = classifier_keep(w->a->out, "model", &w->loaded.checkpoint.file, err);
-    }
-    free(path);
-    return w->model_name != NULL;
-}
-
-/* Gathers the classes of labelled rows, of all or of those in `held`. Returns their number. */
-static size_t gather(const part *p, const bool *held, int16_t **class) {
-    size_t rows = 0;
-    *class = mem_alloc(p->texts->count, sizeof **class);
-    for (size_t i = 0; i < p->texts->count; i++) {
-        if (p->class[i] >= 0 && (!held || held[i])) (*class)[rows++] = p->class[i];
-    }
-    return rows;
-}
-
-/* The n-grams' margins of the labelled test documents. */
-static double *apply_ngrams(const ngrams *g, const part *p) {
-    double *margin = mem_alloc(p->labelled * (size_t)g->functions, sizeof *margin), *to = margin;
-    ngram_reader *r = ngram_reader_create(g);
-    for (size_t i = 0; i < p->texts->count; i++) {
-        size_t length;
-        const uint8_t *text = corpus_text(p->texts, i, &length);
-        if (p->class[i] < 0) continue;
-        ngram_reader_apply(r, text, length, to);
-        to += g->functions;
-    }
-    ngram_reader_free(r);
-    return margin;
-}
-
-/* Fits n-grams, with the same rows held out as the probe will have. */
-static bool fit_ngrams(work *w, error *err) {
+/* Holds a fifth of the training documents out, to choose by. */
+static bool hold_out(work *w, error *err) {
     const corpus *c = w->train.texts;
     uint64_t *group = mem_alloc(c->count, sizeof *group);
     for (size_t i = 0; i < c->count; i++) group[i] = c->documents[i].hash;
-    w->held = mem_alloc(c->count, sizeof *w->held);
+    w->is_held = mem_alloc(c->count, sizeof *w->is_held);
     const int lacking =
-        split_by_group(w->train.class, group, c->count, w->classes.count, 0, w->held);
+        split_by_group(w->train.class, group, c->count, w->classes.count, 0, w->is_held);
     free(group);
     if (lacking >= 0) {
         return error_set(err,
@@ -307,14 +280,230 @@ static bool fit_ngrams(work *w, error *err) {
                          "for testing; class '%s' has fewer",
                          w->a->train, w->classes.name[lacking]);
     }
-    gather(&w->test, NULL, &w->test_class);
-    w->valid_rows = gather(&w->train, w->held, &w->valid_class);
-    if (!ngrams_fit(&w->ngrams, c, w->train.class, w->classes.count, w->held, &w->valid_margin,
-                    err)) {
+    w->held.texts = corpus_part(c, w->is_held, true);
+    return find_class(&w->held, &w->classes, w->a->train, w->a->train, err);
+}
+
+/* ------------------------------------------------------------------------------------ n-grams */
+
+/* The n-grams' margins of the test documents. */
+static double *apply_ngrams(const ngrams *g, const corpus *c) {
+    double *margin = mem_alloc(c->count * (size_t)g->functions, sizeof *margin), *to = margin;
+    ngram_reader *r = ngram_reader_create(g);
+    for (size_t i = 0; i < c->count; i++, to += g->functions) {
+        size_t length;
+        const uint8_t *text = corpus_text(c, i, &length);
+        ngram_reader_apply(r, text, length, to);
+    }
+    ngram_reader_free(r);
+    return margin;
+}
+
+/* Takes what margins, with their scale, say of the documents held out and for testing. */
+static void take_margins(work *w, int k, const double *valid, const double *test, double scale) {
+    way *to = &w->ways[k];
+    opinions_take(&to->valid, valid, w->held.texts->count, w->classes.count, scale, w->held.class);
+    opinions_take(&to->tested, test, w->test.texts->count, w->classes.count, scale, w->test.class);
+    to->tried = true;
+}
+
+static bool fit_ngrams(work *w, error *err) {
+    double *valid, *test, began = clock_seconds();
+    begin_stage(w, "n-grams");
+    if (!ngrams_fit(&w->ngrams, w->train.texts, w->train.class, w->classes.count, w->is_held,
+                    &valid, err)) {
         return false;
     }
-    w->test_margin = apply_ngrams(&w->ngrams, &w->test);
+    test = apply_ngrams(&w->ngrams, w->test.texts);
+    take_margins(w, BY_NGRAMS, valid, test, w->ngrams.scale);
+    free(valid);
+    free(test);
+    w->ways[BY_NGRAMS].seconds = clock_seconds() - began;
+    say_error(w, BY_NGRAMS);
     return true;
+}
+
+/* --------------------------------------------------------------------------- training of models */
+
+/* Shares of the time that is left when they begin. */
+static const double text_share = 0.5, tuning_share = 0.6;
+
+enum { TUNING_EPOCHS = 3, TUNING_VALIDATIONS = 6 };
+
+/* Where a run begins: its folder, and the minutes that it was given when it first began, since a
+ * run that goes on is to end where it was to. */
+typedef struct place {
+    char *folder;
+    double minutes;
+    train_start start;
+} place;
+
+static place begin_place(char *folder, double seconds) {
+    place p = {folder, fmax(seconds, 0.3) / 60, TRAIN_FRESH};
+    char *state = mem_format("%s/last.state", folder),
+         *config = mem_format("%s/config.yaml", folder);
+    options before;
+    error ignored;
+    options_begin(&before);
+    if (file_exists(state)) p.start = TRAIN_RESUME;
+    if (p.start == TRAIN_RESUME && options_load(&before, config, NULL, 0, &ignored) &&
+        before.train.minutes > 0) {
+        p.minutes = before.train.minutes;
+    }
+    options_free(&before);
+    free(config);
+    free(state);
+    return p;
+}
+
+static bool set_number(options *o, const char *key, double value, error *err) {
+    char text[32];
+    snprintf(text, sizeof text, "%.17g", value);
+    return config_set(&o->config, key, text, "classify", err);
+}
+
+/* Trains, or goes on; then frees options and place. */
+static bool train_at(work *w, options *o, place *p, bool ready, error *err) {
+    train_result trained = {0};
+    bool done = ready && train_run(o, p->folder, p->start, &trained, err);
+    log_end();
+    if (done && trained.signal) {
+        done = error_set(err, "stopped; the same command goes on");
+    } else if (!done && ready && p->start == TRAIN_RESUME) {
+        const error why = *err;
+        error_set(err, "%s; to train anew, remove %s or name another --out", why.text, p->folder);
+    }
+    if (done && trained.bytes_per_second > 0) w->rate = trained.bytes_per_second;
+    corpus_free(o->data.given_train);
+    corpus_free(o->data.given_valid);
+    options_free(o);
+    free(p->folder);
+    return done;
+}
+
+/* All documents of a corpus, or those that are, or are not, chosen. */
+static corpus *copy_of(const corpus *c, const bool *chosen, bool value) {
+    bool *all = chosen ? NULL : mem_alloc(c->count, sizeof *all);
+    corpus *copy = corpus_part(c, chosen ? chosen : all, chosen ? value : false);
+    free(all);
+    return copy;
+}
+
+/* Trains a model on the text of all documents but those for testing, or goes on with that. */
+static bool train_text(work *w, error *err) {
+    const arguments *a = w->a;
+    char *files[] = {(char *)(uintptr_t)a->train, (char *)(uintptr_t)a->text};
+    if (w->is_open) return true;
+    begin_stage(w, "a model of the text");
+    place p = begin_place(mem_format("%s/run", a->out), text_share * left(w));
+    w->checkpoint = mem_format("%s/last.safetensors", p.folder);
+    options o;
+    options_begin(&o);
+    const bool ready = cli_apply(&a->model, &o, err) &&
+                       set_number(&o, "train.minutes", p.minutes, err) &&
+                       config_assign(&o.config, "data.valid_fraction=0", err) &&
+                       defaults_choose(&o, files, a->text ? 2 : 1, err) && options_check(&o, err);
+    if (ready) o.data.given_train = copy_of(w->text, NULL, false);
+    if (!train_at(w, &o, &p, ready, err)) return false;
+    w->is_open = cli_open(&w->loaded, w->checkpoint, &a->model, err);
+    return w->is_open;
+}
+
+/* Whether the run that is there has read this text. */
+static bool is_of_text(const place *p, const corpus *c) {
+    char *path = mem_format("%s/last.state", p->folder);
+    safetensors file;
+    run_state state;
+    error ignored;
+    const bool opened = checkpoint_open_state(&file, &state, path, &ignored);
+    if (opened) safetensors_close(&file);
+    free(path);
+    return opened && state.train_text == corpus_hash(c);
+}
+
+static bool make_tuned(work *w, double seconds, error *err) {
+    const checkpoint *c = &w->loaded.checkpoint;
+    const double bytes = (double)(w->train.texts->size - w->held.texts->size);
+    place p = begin_place(mem_format("%s/tuned-%s", w->a->out, checkpoint_checksum(c)), seconds);
+    char *path = mem_format("%s/best.safetensors", p.folder);
+    options o;
+    options_begin(&o);
+    bool ready = options_from_metadata(&o, &c->file, err) && cli_apply(&w->a->model, &o, err);
+    const double updates = bytes / (double)(o.train.batch * o.train.bptt);
+    const double every = fmax(1, floor(updates * TUNING_EPOCHS / TUNING_VALIDATIONS));
+    ready = ready && config_assign_string(&o.config, "train.init", c->file.path, err) &&
+            config_assign_string(&o.config, "data.train", w->a->train, err) &&
+            set_number(&o, "train.minutes", p.minutes, err) &&
+            set_number(&o, "train.epochs", TUNING_EPOCHS, err) &&
+            set_number(&o, "train.valid_every", every, err) &&
+            set_number(&o, "train.warmup", 50, err) && set_number(&o, "train.lr", 0.002, err) &&
+            set_number(&o, "train.average", 0.99, err) &&
+            set_number(&o, "train.weight_decay", 0.1, err) &&
+            set_number(&o, "train.label_weight", 1, err) && options_check(&o, err);
+    if (ready) {
+        o.data.given_train = copy_of(w->train.texts, w->is_held, false);
+        o.data.given_valid = copy_of(w->held.texts, NULL, false);
+        if (p.start == TRAIN_RESUME && !is_of_text(&p, o.data.given_train)) {
+            p.start = TRAIN_OVERWRITE;
+        }
+    }
+    const bool done =
+        train_at(w, &o, &p, ready, err) && cli_open(&w->tuned, path, &w->a->model, err);
+    w->is_tuned = done;
+    free(path);
+    return done;
+}
+
+/* What a class head says of documents. */
+typedef struct asking {
+    const saved_probe *probe;
+    opinions *to;
+} asking;
+
+static void take_answer(void *argument, size_t document, const float *row) {
+    const asking *k = argument;
+    const size_t at = document * (size_t)k->probe->classes;
+    k->to->said[document] = saved_apply(k->probe, row, k->to->probability + at);
+}
+
+static bool ask(work *w, const saved_probe *probe, const part *p, opinions *to, error *err) {
+    asking k = {probe, to};
+    const feature_options how = {
+        .state = probe->origin.state, .pools = probe->origin.pools, .progress = true};
+    opinions_begin(to, p->texts->count, w->classes.count);
+    const bool done = features_each(w->tuned.m, p->texts, &how, take_answer, &k, err);
+    if (done) opinions_count(to, p->class);
+    return done;
+}
+
+/* Goes on training the model of the text with the labels as a second target, and asks it. */
+static bool tune(work *w, error *err) {
+    static const char what[] = "tuning the model on the labels";
+    const double began = clock_seconds(), seconds = tuning_share * left(w);
+    const double once = w->rate > 0 ? (double)w->train.texts->size / w->rate : 0;
+    if (once > seconds || seconds <= 0) {
+        skip_stage(w, what, once / tuning_share);
+        return true;
+    }
+    begin_stage(w, what);
+    if (!make_tuned(w, seconds, err)) return false;
+    saved_probe probe;
+    way *to = &w->ways[BY_TUNED];
+    if (!saved_open(&probe, w->tuned.checkpoint.file.path, err)) return false;
+    to->tried = cli_make(&w->tuned, 0, FEATURES_STEPS, cli_any_text, err) &&
+                ask(w, &probe, &w->held, &to->valid, err) &&
+                ask(w, &probe, &w->test, &to->tested, err);
+    saved_close(&probe);
+    to->seconds = clock_seconds() - began;
+    log_end();
+    if (to->tried) say_error(w, BY_TUNED);
+    return to->tried;
+}
+
+/* ----------------------------------------------------------------------------------- features */
+
+static char *features_path(const work *w, const char *name) {
+    return mem_format("%s/features/%s", w->a->out, name);
 }
 
 static bool extract(work *w, const part *p, const char *prefix, error *err) {
@@ -326,47 +515,98 @@ static bool extract(work *w, const part *p, const char *prefix, error *err) {
     return features_extract(w->loaded.m, p->texts, &how, prefix, &made, err);
 }
 
-/* Features and a probe on them. The model stays, for the page. */
+/* The seconds that features and their probe take, about: reading is three times as fast as
+ * training, and a CPU fits a function of a feature of a document in half a microsecond. */
+static double features_seconds(const work *w) {
+    const double fit = strcmp(w->loaded.be ? w->loaded.be->name : "cpu", "cuda") ? 5e-7 : 5e-8;
+    const double functions = w->classes.count == 2 ? 1 : w->classes.count;
+    const double units = 2 * (double)w->loaded.checkpoint.options.model.hidden;
+    const double bytes = (double)(w->train.texts->size + w->test.texts->size);
+    return (w->rate > 0 ? bytes / (3 * w->rate) : 0) +
+           fit * functions * units * (double)w->train.texts->count;
+}
+
+/* Features and a probe on them. */
 static bool fit_features(work *w, error *err) {
+    static const char what[] = "a probe on the model's features";
+    const double began = clock_seconds();
+    if (!cli_make(&w->loaded, 0, FEATURES_STEPS, cli_any_text, err)) return false;
+    if (features_seconds(w) > left(w)) {
+        skip_stage(w, what, features_seconds(w));
+        return true;
+    }
+    begin_stage(w, what);
     char *train = features_path(w, "train"), *test = features_path(w, "test");
     char *out = features_path(w, "probe"), *folder = features_path(w, "");
     const probe_options how = {
-        .train = train, .test = test, .held = w->held, .out = out, .progress = true};
-    bool done = file_make_folder(folder, err) &&
-                cli_make(&w->loaded, 0, FEATURES_STEPS, cli_any_text, err) &&
-                extract(w, &w->train, train, err) && extract(w, &w->test, test, err);
+        .train = train, .test = test, .held = w->is_held, .out = out, .progress = true};
+    probe_result probed = {0};
+    bool done = file_make_folder(folder, err) && extract(w, &w->train, train, err) &&
+                extract(w, &w->test, test, err);
     backend *be = done ? cli_probe_backend(&w->a->model, err) : NULL;
-    done = be && probe_run(be, &how, &w->probed, err);
+    done = be && probe_run(be, &how, &probed, err);
+    if (done) take_margins(w, BY_FEATURES, probed.valid_margin, probed.test_margin, probed.scale);
     if (be) be->destroy(be);
+    probe_result_free(&probed);
     free(folder);
     free(out);
     free(test);
     free(train);
+    w->ways[BY_FEATURES].seconds = clock_seconds() - began;
+    log_end();
+    if (done) say_error(w, BY_FEATURES);
     return done;
 }
 
-/* Judges each way and both together, and chooses by validation; of equals the simplest. */
+/* ------------------------------------------------------------------------------------- choice */
+
+/* Joins n-grams to the better of the model's ways, and chooses by validation; of equals the
+ * simplest. */
 static void choose(work *w) {
+    way *ways = w->ways;
     const int classes = w->classes.count;
-    const probe_result *r = &w->probed;
-    opinions_take(&w->valid[BY_NGRAMS], w->valid_margin, w->valid_rows, classes, w->ngrams.scale,
-                  w->valid_class);
-    opinions_take(&w->valid[BY_FEATURES], r->valid_margin, w->valid_rows, classes, r->scale,
-                  w->valid_class);
-    opinions_take(&w->tested[BY_NGRAMS], w->test_margin, w->test.labelled, classes, w->ngrams.scale,
-                  w->test_class);
-    opinions_take(&w->tested[BY_FEATURES], r->test_margin, w->test.labelled, classes, r->scale,
-                  w->test_class);
-    w->share = opinions_join_best(&w->valid[BY_BOTH], &w->valid[BY_NGRAMS], &w->valid[BY_FEATURES],
-                                  classes, w->valid_class);
-    opinions_join(&w->tested[BY_BOTH], &w->tested[BY_NGRAMS], &w->tested[BY_FEATURES], classes,
-                  w->share, w->test_class);
-    for (int way = 1; way < WAYS; way++) {
-        if (w->valid[way].wrong < w->valid[w->way].wrong) w->way = way;
+    for (int k = BY_FEATURES; k <= BY_TUNED; k++) {
+        const way *best = &ways[w->partner];
+        if (!ways[k].tried) continue;
+        if (w->partner == BY_NGRAMS || ways[k].valid.wrong < best->valid.wrong) w->partner = k;
     }
-    w->p_value = w->way == BY_NGRAMS
-                     ? NAN
-                     : opinions_mcnemar(&w->tested[w->way], &w->tested[BY_NGRAMS], w->test_class);
+    const way *partner = &ways[w->partner];
+    w->p_value = NAN;
+    if (w->partner == BY_NGRAMS) return;
+    w->share = opinions_join_best(&ways[BY_BOTH].valid, &ways[BY_NGRAMS].valid, &partner->valid,
+                                  classes, w->held.class);
+    opinions_join(&ways[BY_BOTH].tested, &ways[BY_NGRAMS].tested, &partner->tested, classes,
+                  w->share, w->test.class);
+    ways[BY_BOTH].tried = true;
+    for (int k = 1; k < WAYS; k++) {
+        if (ways[k].tried && ways[k].valid.wrong < ways[w->chosen].valid.wrong) w->chosen = k;
+    }
+    if (w->chosen == BY_NGRAMS) return;
+    w->p_value = opinions_mcnemar(&ways[w->chosen].tested, &ways[BY_NGRAMS].tested, w->test.class);
+}
+
+/* Copies the model and the probe to where predict finds them; a tuned model has its own. */
+static bool keep_parts(work *w, error *err) {
+    if (w->partner == BY_NGRAMS) {
+        w->model_name = mem_string("");
+        w->probe_name = mem_string("");
+        return true;
+    }
+    if (w->partner == BY_TUNED) {
+        w->model_name = classifier_keep(w->a->out, "model", &w->tuned.checkpoint.file, err);
+        if (w->model_name) w->probe_name = mem_string(w->model_name);
+        return w->model_name != NULL;
+    }
+    char *path = features_path(w, "probe.probe.safetensors");
+    saved_probe probe;
+    if (saved_open(&probe, path, err)) {
+        w->probe_name = classifier_keep(w->a->out, "probe", &probe.file, err);
+        saved_close(&probe);
+    }
+    free(path);
+    if (!w->probe_name) return false;
+    w->model_name = classifier_keep(w->a->out, "model", &w->loaded.checkpoint.file, err);
+    return w->model_name != NULL;
 }
 
 static double percent(size_t wrong, size_t rows) {
@@ -382,9 +622,9 @@ static double deviation(double error, size_t rows) {
 static bool save(const work *w, error *err) {
     classifier c = {.ngrams = w->ngrams,
                     .classes = w->classes.count,
-                    .share = w->way == BY_NGRAMS     ? 0
-                             : w->way == BY_FEATURES ? 1
-                                                     : w->share,
+                    .share = w->chosen == BY_NGRAMS ? 0
+                             : w->chosen == BY_BOTH ? w->share
+                                                    : 1,
                     .checkpoint = w->model_name,
                     .probe = w->probe_name,
                     .html_entities = w->loaded.checkpoint.options.data.reading.html_entities};
@@ -394,21 +634,37 @@ static bool save(const work *w, error *err) {
     return true;
 }
 
+/* The error of always answering the commonest class of the training documents. */
+static double commonest_error(const work *w) {
+    size_t of[DATASET_MAX_CLASSES] = {0}, wrong = 0;
+    int most = 0;
+    for (size_t i = 0; i < w->train.texts->count; i++) of[w->train.class[i]]++;
+    for (int k = 1; k < w->classes.count; k++) most = of[k] > of[most] ? k : most;
+    for (size_t i = 0; i < w->test.texts->count; i++) wrong += w->test.class[i] != most;
+    return percent(wrong, w->test.texts->count);
+}
+
 static void list_contenders(const work *w, contender list[1 + WAYS]) {
-    const size_t rows = w->test.labelled;
-    const double commonest = w->probed.majority_error;
-    list[0] = (contender){"always the commonest class", commonest, deviation(commonest, rows), NAN,
-                          false};
-    for (int way = 0; way < WAYS; way++) {
-        const double error = percent(w->tested[way].wrong, rows);
-        list[1 + way] = (contender){way_names[way], error, deviation(error, rows),
-                                    percent(w->valid[way].wrong, w->valid_rows), way == w->way};
+    const size_t rows = w->test.texts->count;
+    const double commonest = commonest_error(w);
+    list[0] = (contender){
+        "always the commonest class", commonest, deviation(commonest, rows), NAN, NAN, false};
+    for (int k = 0; k < WAYS; k++) {
+        const way *of = &w->ways[k];
+        const double error = of->tried ? percent(of->tested.wrong, rows) : NAN;
+        const double valid = of->tried ? percent(of->valid.wrong, of->valid.rows) : NAN;
+        list[1 + k] = (contender){way_names[k],
+                                  error,
+                                  deviation(error, rows),
+                                  valid,
+                                  of->tried && k < BY_BOTH ? of->seconds : NAN,
+                                  k == w->chosen};
     }
 }
 
 static void write_json(const work *w, FILE *out) {
     static const char *const keys[] = {"commonest_error", "ngram_error", "features_error",
-                                       "both_error"};
+                                       "tuned_error", "both_error"};
     contender list[1 + WAYS];
     json_writer j = {out, false};
     list_contenders(w, list);
@@ -420,14 +676,18 @@ static void write_json(const work *w, FILE *out) {
     json_object_begin(&j, "valid_error");
     for (int i = 1; i < 1 + WAYS; i++) json_number(&j, keys[i], list[i].valid_error);
     json_object_end(&j);
-    json_string(&j, "chosen", way_names[w->way]);
-    json_number(&j, "share_of_features", w->share);
+    json_object_begin(&j, "seconds");
+    for (int i = 1; i < WAYS; i++) json_number(&j, keys[i], list[i].seconds);
+    json_object_end(&j);
+    json_string(&j, "chosen", way_names[w->chosen]);
+    json_string(&j, "joined", way_names[w->partner]);
+    json_number(&j, "share_of_model", w->share);
     json_number(&j, "p_value", w->p_value);
     json_array_begin(&j, "class_names");
     for (int k = 0; k < w->classes.count; k++) json_string(&j, NULL, w->classes.name[k]);
     json_array_end(&j);
-    json_integer(&j, "train_documents", (int64_t)w->train.labelled);
-    json_integer(&j, "test_documents", (int64_t)w->test.labelled);
+    json_integer(&j, "train_documents", (int64_t)w->train.texts->count);
+    json_integer(&j, "test_documents", (int64_t)w->test.texts->count);
     json_string(&j, "classifier", w->a->out);
     json_object_end(&j);
     fputc('\n', out);
@@ -436,15 +696,17 @@ static void write_json(const work *w, FILE *out) {
 static void print_table(const work *w) {
     contender list[1 + WAYS];
     list_contenders(w, list);
-    printf("%-28s%12s%16s%20s\n", "classed by", "error, %", "standard error",
-           "validation error, %");
+    printf("%-28s%12s%16s%20s%10s\n", "classed by", "error, %", "standard error",
+           "validation error, %", "seconds");
     for (int i = 0; i < 1 + WAYS; i++) {
-        printf("%-28s%12.2f%16.2f", list[i].name, list[i].error, list[i].deviation);
-        if (isnan(list[i].valid_error)) {
-            printf("\n");
-        } else {
-            printf("%20.2f%s\n", list[i].valid_error, list[i].chosen ? "  saved" : "");
+        if (isnan(list[i].error)) {
+            printf("%-28s%12s\n", list[i].name, "not tried");
+            continue;
         }
+        printf("%-28s%12.2f%16.2f", list[i].name, list[i].error, list[i].deviation);
+        if (!isnan(list[i].valid_error)) printf("%20.2f", list[i].valid_error);
+        if (!isnan(list[i].seconds)) printf("%10.0f", list[i].seconds);
+        printf("%s\n", list[i].chosen ? "  saved" : "");
     }
     if (!isnan(w->p_value)) printf("saved against n-grams: p = %.2g\n", w->p_value);
 }
@@ -456,15 +718,13 @@ static int by_probability(const void *a, const void *b) {
 
 /* Lists the documents that the chosen way gets wrong, surest first. Returns their number. */
 static int list_mistakes(const work *w, mistake **list) {
-    const opinions *o = &w->tested[w->way];
+    const opinions *o = &w->ways[w->chosen].tested;
     int count = 0;
-    size_t row = 0;
     *list = mem_alloc(o->wrong + 1, sizeof **list);
-    for (size_t i = 0; i < w->test.texts->count; i++) {
-        if (w->test.class[i] < 0) continue;
-        const int said = o->said[row];
-        const double probability = o->probability[row++ * (size_t)w->classes.count + (size_t)said];
-        if (said == w->test.class[i] || w->test.texts->documents[i].raw) continue;
+    for (size_t i = 0; i < o->rows; i++) {
+        const int said = o->said[i];
+        if (said == w->test.class[i]) continue;
+        const double probability = o->probability[i * (size_t)w->classes.count + (size_t)said];
         (*list)[count++] = (mistake){i, w->test.class[i], said, probability};
     }
     qsort(*list, (size_t)count, sizeof **list, by_probability);
@@ -487,8 +747,9 @@ static bool read_mistakes(work *w, const mistake *list, int count, corpus *some,
     }
     some->size = bytes;
     if (some->count == 0) return true;
-    const int chosen = show_choose_units(NULL, probe, w->loaded.checkpoint.options.model.hidden,
-                                         units, SHOWN_UNITS);
+    const cli_loaded *of = w->partner == BY_TUNED ? &w->tuned : &w->loaded;
+    const int chosen =
+        show_choose_units(NULL, probe, of->checkpoint.options.model.hidden, units, SHOWN_UNITS);
     const bool coloured = probe->classes <= SHOW_MAX_CLASSES;
     const reading_options how = {.state = probe->origin.state,
                                  .units = chosen ? units : NULL,
@@ -496,14 +757,14 @@ static bool read_mistakes(work *w, const mistake *list, int count, corpus *some,
                                  .pools = probe->origin.pools,
                                  .models = coloured ? probe->models : 0,
                                  .weights = coloured ? probe->weights : NULL};
-    return reading_run(w->loaded.m, some, &how, r, err);
+    return reading_run(of->m, some, &how, r, err);
 }
 
 static size_t *confusion_of(const work *w) {
     const size_t classes = (size_t)w->classes.count;
     size_t *confusion = mem_alloc(classes * classes, sizeof *confusion);
-    for (size_t i = 0; i < w->test.labelled; i++) {
-        confusion[(size_t)w->test_class[i] * classes + (size_t)w->tested[w->way].said[i]]++;
+    for (size_t i = 0; i < w->test.texts->count; i++) {
+        confusion[(size_t)w->test.class[i] * classes + (size_t)w->ways[w->chosen].tested.said[i]]++;
     }
     return confusion;
 }
@@ -511,8 +772,8 @@ static size_t *confusion_of(const work *w) {
 static bool write_page(work *w, error *err) {
     contender list[1 + WAYS];
     mistake *mistakes;
-    corpus some;
-    saved_probe probe;
+    corpus some = {.count = 0};
+    saved_probe probe = {0};
     reading read = {0};
     char *path = mem_format("%s/%s", w->a->out, w->probe_name);
     char *page = mem_format("%s/index.html", w->a->out), *folder = utf8_shell_path(w->a->out);
@@ -520,18 +781,19 @@ static bool write_page(work *w, error *err) {
     char *command = mem_format("smallworld predict %s --text FILE", folder);
     size_t *confusion = confusion_of(w);
     const int count = list_mistakes(w, &mistakes);
+    const bool by_model = w->partner != BY_NGRAMS;
     list_contenders(w, list);
-    bool done = saved_open(&probe, path, err);
+    bool done = !by_model || (saved_open(&probe, path, err) &&
+                              read_mistakes(w, mistakes, count, &some, &probe, &read, err));
     if (done) {
-        done = read_mistakes(w, mistakes, count, &some, &probe, &read, err);
         const bool coloured = probe.classes <= SHOW_MAX_CLASSES;
         const show_part show = {&some, &read, coloured ? &probe : NULL, NULL, NULL};
         const classified c = {.title = title,
                               .contenders = list,
                               .contender_count = 1 + WAYS,
                               .p_value = w->p_value,
-                              .train = w->train.labelled,
-                              .test = w->test.labelled,
+                              .train = w->train.texts->count,
+                              .test = w->test.texts->count,
                               .unlabelled = w->unlabelled,
                               .classes = w->classes.count,
                               .names = w->classes.name,
@@ -541,11 +803,11 @@ static bool write_page(work *w, error *err) {
                               .mistake_count = count,
                               .command = command,
                               .show = some.count > 0 ? &show : NULL};
-        done = done && classified_write_page(&c, page, err);
-        free(some.documents);
-        reading_free(&read);
-        saved_close(&probe);
+        done = classified_write_page(&c, page, err);
     }
+    free(some.documents);
+    reading_free(&read);
+    if (by_model) saved_close(&probe);
     free(mistakes);
     free(confusion);
     free(command);
@@ -577,13 +839,6 @@ static bool open_given(work *w, error *err) {
     return w->is_open;
 }
 
-static bool open_trained(work *w, error *err) {
-    if (w->is_open) return true;
-    if (!train_model(w, err)) return false;
-    w->is_open = cli_open(&w->loaded, w->checkpoint, &w->a->model, err);
-    return w->is_open;
-}
-
 /* Makes and locks the folder, and marks it. Refuses one with files of others that this would
  * replace. */
 static bool take_folder(work *w, error *err) {
@@ -610,13 +865,14 @@ static bool take_folder(work *w, error *err) {
 }
 
 static bool run(work *w, error *err) {
+    w->stages = w->a->given ? 3 : 4;
     if (!open_given(w, err) || !read_documents(w, err) || !take_folder(w, err) ||
-        !fit_ngrams(w, err) || !open_trained(w, err) || !fit_features(w, err) ||
-        !keep_parts(w, err)) {
+        !hold_out(w, err) || !fit_ngrams(w, err) || !train_text(w, err) || !tune(w, err) ||
+        !fit_features(w, err)) {
         return false;
     }
     choose(w);
-    return save(w, err) && write_results(w, err) && write_page(w, err);
+    return keep_parts(w, err) && save(w, err) && write_results(w, err) && write_page(w, err);
 }
 
 static void free_part(part *p) {
@@ -625,24 +881,22 @@ static void free_part(part *p) {
 }
 
 static void free_work(work *w) {
-    for (int way = 0; way < WAYS; way++) {
-        opinions_end(&w->valid[way]);
-        opinions_end(&w->tested[way]);
+    for (int k = 0; k < WAYS; k++) {
+        opinions_end(&w->ways[k].valid);
+        opinions_end(&w->ways[k].tested);
     }
-    probe_result_free(&w->probed);
     ngrams_free(&w->ngrams);
-    free(w->valid_margin);
-    free(w->test_margin);
-    free(w->test_class);
-    free(w->valid_class);
     for (int k = 0; k < w->classes.count; k++) free(w->classes.name[k]);
     free_part(&w->test);
+    free_part(&w->held);
     free_part(&w->train);
+    corpus_free(w->text);
     if (w->is_open) cli_unload(&w->loaded);
+    if (w->is_tuned) cli_unload(&w->tuned);
     free(w->checkpoint);
     free(w->model_name);
     free(w->probe_name);
-    free(w->held);
+    free(w->is_held);
     if (w->lock >= 0) close(w->lock);
     free(w);
 }
@@ -655,9 +909,10 @@ int cmd_classify(int argc, char **argv) {
         parse,
         "--train FILE --out DIR",
         "Make a classifier of documents, and measure it beside what it should beat: the commonest "
-        "class, and logistic regression on n-grams of words and bytes. Of the n-grams, a model's "
-        "features and both together, the one that errs least on held-out training documents is "
-        "saved. DIR then is all that predict needs, and DIR/index.html shows errors and mistakes."
+        "class, and logistic regression on n-grams of words and bytes. Of the n-grams, a model "
+        "tuned on the labels, a probe on a model's features, and n-grams joined with the better of "
+        "the two, the one that errs least on held-out training documents is saved. DIR then is all "
+        "that predict needs, and DIR/index.html shows errors and mistakes."
         "\vExample:\n  smallworld classify --train reviews.csv --out reviews\n  echo 'A dull "
         "film.' "
         "| smallworld predict reviews --text -",
@@ -669,6 +924,7 @@ int cmd_classify(int argc, char **argv) {
     error err;
     work *w = mem_alloc(1, sizeof *w);
     w->a = &a;
+    w->began = clock_seconds();
     w->lock = -1;
     const bool done = run(w, &err);
     log_end();

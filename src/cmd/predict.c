@@ -1,4 +1,4 @@
-/* smallworld predict: classify documents by a saved probe or classifier. */
+/* smallworld predict: classify documents by a model's class head, a saved probe or a classifier. */
 #include "classify/classifier.h"
 #include "cmd/cli.h"
 #include "core/file.h"
@@ -101,7 +101,7 @@ static void write_line(predictor *p, const corpus *c, size_t i) {
 
 /* Joins what n-grams say of a document to what the probe said, if that was asked. */
 static void join_ngrams(predictor *p, const corpus *c, size_t i) {
-    double margin[SAVED_MAX_CLASSES], by_ngrams[SAVED_MAX_CLASSES];
+    double margin[MOST_CLASSES], by_ngrams[MOST_CLASSES];
     double *probability = p->probability + i * (size_t)p->classes;
     const ngrams *g = &p->joined->ngrams;
     size_t length;
@@ -202,14 +202,10 @@ static bool predict(const arguments *a, error *err) {
     const bool joined = !a->probe && file_exists(path);
     free(path);
     if (joined) return predict_joined(a, err);
-    if (a->probe) {
-        path = cli_probe_path(a->probe);
-        const bool done = predict_features(a, a->checkpoint, path, &p, err);
-        free(path);
-        return done;
-    }
-    return error_usage(err, "expected --probe FILE, or the folder of a classifier in place of %s",
-                       a->checkpoint);
+    path = a->probe ? cli_probe_path(a->probe) : checkpoint_file(a->checkpoint);
+    const bool done = predict_features(a, a->checkpoint, path, &p, err);
+    free(path);
+    return done;
 }
 
 int cmd_predict(int argc, char **argv) {
@@ -220,9 +216,10 @@ int cmd_predict(int argc, char **argv) {
     static const struct argp argp = {
         option_table,
         parse,
-        "CHECKPOINT --probe FILE --text FILE|-\nDIR --text FILE|-",
-        "Classify documents by a probe that smallworld probe --out saved, or by what smallworld "
-        "classify --out DIR did. Each document gives a "
+        "CHECKPOINT --text FILE|-\nCHECKPOINT --probe FILE --text FILE|-\nDIR --text FILE|-",
+        "Classify documents by a model that was trained with train.label_weight, by a probe that "
+        "smallworld probe --out saved, or by what smallworld classify --out DIR did. Each document "
+        "gives a "
         "line of JSON with the probability of every class, as soon as the document is there. If "
         "documents have labels, their error is printed on standard error.\vExample:\n  echo 'A "
         "dull "

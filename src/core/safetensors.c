@@ -316,9 +316,33 @@ void metadata_add_number(metadata *entries, int *count, const char *key, double 
     metadata_add(entries, count, key, text);
 }
 
+void metadata_add_classes(metadata *entries, int *count, const char *const *name, int classes) {
+    char key[24];
+    metadata_add_number(entries, count, "classes", classes);
+    for (int i = 0; i < classes; i++) {
+        snprintf(key, sizeof key, "class.%d", i);
+        metadata_add(entries, count, key, name[i]);
+    }
+}
+
 const char *safetensors_entry(const safetensors *file, const char *key) {
     const char *value = safetensors_metadata(file, key);
     return value ? value : "";
+}
+
+int safetensors_classes(const safetensors *file, const char **name) {
+    int64_t classes;
+    if (!number_integer(safetensors_entry(file, "classes"), &classes) || classes < 2 ||
+        classes > MOST_CLASSES) {
+        return 0;
+    }
+    for (int i = 0; i < classes; i++) {
+        char key[24];
+        snprintf(key, sizeof key, "class.%d", i);
+        name[i] = safetensors_metadata(file, key);
+        if (!name[i]) return 0;
+    }
+    return (int)classes;
 }
 
 bool safetensors_is(const safetensors *file, const char *kind, const char *version,

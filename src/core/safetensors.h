@@ -39,6 +39,10 @@ size_t tensor_bytes(const tensor *t);
 void metadata_add(metadata *entries, int *count, const char *key, const char *value);
 void metadata_add_number(metadata *entries, int *count, const char *key, double value);
 
+/* The names of classes, as the entries classes, class.0, class.1 ... */
+enum { MOST_CLASSES = 256 };
+void metadata_add_classes(metadata *entries, int *count, const char *const *name, int classes);
+
 /* Writes a file atomically (core/file.h), and reads it back before it replaces an earlier file.
  * Adds `checksum` to the metadata. */
 bool safetensors_write(const char *path, const tensor *tensors, int tensor_count,
@@ -62,6 +66,10 @@ void safetensors_close(safetensors *file);
 const tensor *safetensors_find(const safetensors *file, const char *name); /* NULL if absent */
 const char *safetensors_metadata(const safetensors *file, const char *key);
 const char *safetensors_entry(const safetensors *file, const char *key); /* "" if absent */
+
+/* The number of classes, whose names [MOST_CLASSES] point into the file; 0 if there are less than
+ * two or if some are missing. */
+int safetensors_classes(const safetensors *file, const char **name);
 
 /* Refuses a file that is not of this kind and version. `what` ends the message "not ...". */
 bool safetensors_is(const safetensors *file, const char *kind, const char *version,

@@ -322,11 +322,28 @@ static corpus *reading_end(reading *r, bool read, error *err) {
     return NULL;
 }
 
+/* Reads text alone: whatever labels its lines have, its documents have none. */
+static bool read_text(reading *r, char *const *file, error *err) {
+    const labels before = r->labels;
+    const size_t count = r->corpus->count;
+    r->labels = (labels){0};
+    r->options.class_folders = false;
+    const bool read = paths_each(file, 1, read_file, r, err);
+    for (size_t i = count; i < r->corpus->count; i++) r->corpus->documents[i].label = LABEL_NONE;
+    labels_free(&r->labels);
+    r->labels = before;
+    return read;
+}
+
 corpus *corpus_read(char *const *files, int count, const corpus_options *options, error *err) {
     reading r;
     reading_begin(&r, options);
     bool read = spool_begin(&r, err);
     for (int i = 0; read && i < count; i++) {
+        if (options->labelled_files > 0 && i >= options->labelled_files) {
+            read = read_text(&r, files + i, err);
+            continue;
+        }
         r.root = options->class_folders && paths_has_folders(files[i]) ? files[i] : NULL;
         r.beside = 0;
         read = paths_each(files + i, 1, read_file, &r, err);
@@ -401,6 +418,7 @@ void corpus_free(corpus *c) {
     for (int k = 0; k < c->name_count; k++) free(c->names[k]);
     free(c->names);
     free(c->documents);
+    free(c->classes);
     free(c);
 }
 
@@ -512,17 +530,34 @@ static uint64_t bytes_to_move(const document *d, double fraction) {
     return hash_below(d->hash, fraction) ? d->length : 0;
 }
 
-/* Both parts of a raw text keep the hash of the whole, so that excluding the text drops both. */
-corpus *corpus_split(corpus *c, double fraction) {
+static corpus *no_documents_of(const corpus *c) {
     corpus *part = mem_alloc(1, sizeof *part);
     *part = (corpus){.spool = c->spool, .bytes = c->bytes, .name_count = c->name_count};
     part->spool->users++;
     if (c->names) part->names = mem_alloc((size_t)c->name_count, sizeof *part->names);
     for (int i = 0; c->names && i < c->name_count; i++) part->names[i] = mem_string(c->names[i]);
+    return part;
+}
+
+corpus *corpus_part(const corpus *c, const bool *chosen, bool value) {
+    corpus *part = no_documents_of(c);
+    size_t capacity = 0;
+    for (size_t i = 0; i < c->count; i++) {
+        if (chosen[i] != value) continue;
+        *append(part, &capacity) = c->documents[i];
+        part->size += c->documents[i].length;
+    }
+    return part;
+}
+
+/* Both parts of a raw text keep the hash of the whole, so that excluding the text drops both. */
+corpus *corpus_split(corpus *c, double fraction, double of_labelled) {
+    corpus *part = no_documents_of(c);
     size_t kept = 0, capacity = 0;
     for (size_t i = 0; i < c->count; i++) {
         document rest = c->documents[i], moved = rest;
-        moved.length = bytes_to_move(&rest, fraction);
+        const bool labelled = !rest.raw && rest.label != LABEL_NONE;
+        moved.length = bytes_to_move(&rest, labelled ? of_labelled : fraction);
         rest.length -= moved.length;
         moved.offset += rest.length;
         if (moved.length > 0) *append(part, &capacity) = moved;
@@ -532,6 +567,21 @@ corpus *corpus_split(corpus *c, double fraction) {
     c->count = kept;
     c->size -= part->size;
     return part;
+}
+
+static int longest_first(const void *a, const void *b, void *corpus_) {
+    const corpus *c = corpus_;
+    const uint32_t i = *(const uint32_t *)a, j = *(const uint32_t *)b;
+    const uint64_t left = c->documents[i].length, right = c->documents[j].length;
+    if (left != right) return left < right ? 1 : -1;
+    return i < j ? -1 : 1;
+}
+
+uint32_t *corpus_longest_first(const corpus *c) {
+    uint32_t *order = mem_alloc(c->count, sizeof *order);
+    for (size_t i = 0; i < c->count; i++) order[i] = (uint32_t)i;
+    qsort_r(order, c->count, sizeof *order, longest_first, (void *)(uintptr_t)c);
+    return order;
 }
 
 /* --------------------------------------------------------------------------------- in place */

@@ -38,6 +38,7 @@ typedef struct corpus {
     store *store;  /* the files, where text stays in them; else NULL */
     char **names;  /* [name_count] in alphabetical order if labels, their indices, are names */
     int name_count;
+    int16_t *classes; /* [count] what a model is to say of each document, -1: nothing; or NULL */
 } corpus;
 
 /* Reads files. Refuses a file that cannot be read, is empty, or is a damaged gzip, and a TSV line
@@ -94,10 +95,16 @@ size_t corpus_drop(corpus *c, const corpus *other);
 int64_t corpus_exclude(corpus *c, char *const *files, int count, const corpus_options *options,
                        error *err);
 
-/* Moves about `fraction` of the corpus to a new one and returns that. A document moves if the hash
- * of its text is below the fraction, so repeats of a text stay together. The last bytes of each raw
- * text move. */
-corpus *corpus_split(corpus *c, double fraction);
+/* Moves about `fraction` of the corpus to a new one, `of_labelled` of the documents with a label,
+ * and returns that. A document moves if the hash of its text is below the fraction, so repeats of a
+ * text stay together. The last bytes of each raw text move. */
+corpus *corpus_split(corpus *c, double fraction, double of_labelled);
+
+/* The documents i with chosen[i] == value, as a corpus of its own of the same text. */
+corpus *corpus_part(const corpus *c, const bool *chosen, bool value);
+
+/* The numbers of all documents, longest first; the caller frees them. */
+uint32_t *corpus_longest_first(const corpus *c);
 
 /* A hash of all text in its order, at least 0. It shows whether the text has changed. */
 int64_t corpus_hash(const corpus *c);

@@ -14,6 +14,8 @@ typedef struct corpus_options {
                           text */
     bool class_folders; /* a folder's raw files are documents, whose label is the name of the folder
                            that each lies in; in one named unsup or unlabeled they have none */
+    int labelled_files; /* the number of files whose labels count; of those after them text alone
+                           is read, and raw files are raw. 0: all */
     const char *text_column, *label_column; /* of tables; NULL or "": found by usual names */
 } corpus_options;
 

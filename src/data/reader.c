@@ -66,6 +66,19 @@ static void put(const reader *r, minibatch *m, int first, int count, const uint8
     }
 }
 
+/* The classes of a stream's inputs, from `position` of the sequence on. */
+static void put_classes(const reader *r, const sequence *s, minibatch *m, int stream,
+                        uint64_t position) {
+    const size_t columns = (size_t)r->columns;
+    size_t i = sequence_find(s, position), at = (size_t)stream;
+    for (int t = 0; t < r->steps; t++, at += columns, position++) {
+        while (position >= s->start[i + 1]) i++;
+        const double place = (double)(position - s->start[i] + 1);
+        m->classes[at] = r->corpus->classes[s->order[i]];
+        m->weights[at] = (float)(2 * place / (double)(s->start[i + 1] - s->start[i] + 1));
+    }
+}
+
 static uint64_t stripe_begin(const reader *r, int stream) {
     return (uint64_t)(r->streams.first + stream) * r->stripe;
 }
@@ -94,6 +107,9 @@ static bool make(reader *r, const sequence *s, minibatch *m, uint8_t *bytes, uin
         for (int k = 0; k < count; k++) {
             uint8_t *at = bytes + (size_t)k * ((size_t)r->steps + 1);
             if (!copy(r, s, m, first + k, at, last, err)) return false;
+            if (!m->classes) continue;
+            const uint64_t begin = stripe_begin(r, first + k);
+            put_classes(r, s, m, first + k, begin + m->update * (uint64_t)r->steps);
         }
         put(r, m, first, count, bytes);
     }
@@ -190,6 +206,10 @@ reader *reader_start(const corpus *c, stream_share streams, int columns, int ste
         r->ring[i].inputs = mem_alloc(size, sizeof *r->ring[i].inputs);
         r->ring[i].targets = mem_alloc(size, sizeof *r->ring[i].targets);
         memset(r->ring[i].targets, -1, size * sizeof *r->ring[i].targets);
+        if (!c->classes) continue;
+        r->ring[i].classes = mem_alloc(size, sizeof *r->ring[i].classes);
+        r->ring[i].weights = mem_alloc(size, sizeof *r->ring[i].weights);
+        memset(r->ring[i].classes, -1, size * sizeof *r->ring[i].classes);
     }
     pthread_mutex_init(&r->lock, NULL);
     pthread_cond_init(&r->changed, NULL);
@@ -240,6 +260,8 @@ void reader_stop(reader *r) {
     for (int i = 0; i < RING; i++) {
         free(r->ring[i].inputs);
         free(r->ring[i].targets);
+        free(r->ring[i].classes);
+        free(r->ring[i].weights);
     }
     free(r);
 }

@@ -15,8 +15,12 @@ typedef struct reader reader;
 typedef struct minibatch {
     uint8_t *inputs;  /* [steps][columns]; 0 in columns past the streams */
     int16_t *targets; /* [steps][columns]; -1 in columns past the streams */
-    uint64_t epoch;   /* from 0 */
-    uint64_t update;  /* within the epoch, from 0; at 0 the state starts as zeros */
+    int16_t *classes; /* likewise: of the document that the input is of; NULL without
+                         corpus.classes */
+    float *weights; /* likewise: of byte i of n of a document 2 (i + 1) / (n + 1), from about 0 to 2
+                         and 1 in the mean */
+    uint64_t epoch; /* from 0 */
+    uint64_t update; /* within the epoch, from 0; at 0 the state starts as zeros */
 } minibatch;
 
 /* A share of the `all` streams of a minibatch: `count` streams from `first` on. */

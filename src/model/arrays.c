@@ -126,7 +126,7 @@ static void plan_tables(model *m, model_layer *y) {
 static void plan_ends(model *m) {
     const backend *be = m->be;
     size_t positions = (size_t)m->steps * (size_t)m->columns;
-    size_t logits = (size_t)m->segment_steps * (size_t)m->columns * VOCABULARY;
+    const size_t logits = (size_t)m->segment_steps * (size_t)m->columns * (size_t)m->head_rows;
     ADD(PLAN_ACTIVATIONS, positions, m->bytes);
     ADD(PLAN_ACTIVATIONS, positions * sizeof *m->targets, m->targets);
     ADD(PLAN_ACTIVATIONS, positions * be->real_size, m->losses);
@@ -137,6 +137,12 @@ static void plan_ends(model *m) {
     ADD(PLAN_ACTIVATIONS, sizeof *m->evaluation, m->evaluation);
     if (m->use == MODEL_INFERENCE) return;
     ADD(PLAN_ACTIVATIONS, logits * be->operand_size, m->dlogits);
+    if (m->config.classes > 0) {
+        ADD(PLAN_ACTIVATIONS, positions * sizeof *m->labels.classes, m->labels.classes);
+        ADD(PLAN_ACTIVATIONS, positions * be->real_size, m->labels.weights);
+        ADD(PLAN_ACTIVATIONS, positions * be->real_size, m->labels.losses);
+        ADD(PLAN_ACTIVATIONS, positions * be->real_size, m->labels.wrong);
+    }
     if (m->projection_layouts[TABLES_OF_CELLS] && m->projection_layouts[TABLES_OF_HUBS]) {
         ADD(PLAN_ACTIVATIONS, (size_t)m->config.embedding * VOCABULARY * be->real_size,
             m->dembedding);

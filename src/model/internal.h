@@ -27,6 +27,9 @@ int64_t model_table_units(const model_config *config, table_width width);
 /* The width of the tables of internal stages. */
 table_width model_inner_tables(const model_config *config);
 
+/* The rows of the class head, with those that pad it for the products. */
+int64_t model_class_rows(const model_config *config);
+
 /* Fills the parameter table. The layouts must have been made. */
 void model_add_parameters(model *m);
 

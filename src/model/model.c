@@ -61,7 +61,7 @@ static void create_layouts(model *m) {
         m->projection_layouts[w] = layout_dense(units, (int)config->embedding, tables, 1);
         m->projection_devices[w] = be->layout_create(be, m->projection_layouts[w]);
     }
-    m->head_layout = layout_dense(VOCABULARY, (int)(config->hidden / config->output_stride), 1,
+    m->head_layout = layout_dense(m->head_rows, (int)(config->hidden / config->output_stride), 1,
                                   (int)config->output_stride);
     m->head_device = be->layout_create(be, m->head_layout);
 }
@@ -113,7 +113,10 @@ model *model_create(backend *be, const model_config *config, graph *const *graph
                  .use = use,
                  .batch = batch,
                  .steps = steps,
-                 .layers = (int)config->layers};
+                 .layers = (int)config->layers,
+                 .text_weight = 1,
+                 .label_weight = 1};
+    m->head_rows = VOCABULARY + (use == MODEL_TRAINING ? (int)model_class_rows(config) : 0);
     m->columns = (batch + multiple - 1) / multiple * multiple;
     if (graphs) {
         memcpy(m->graphs, graphs, (size_t)model_stages(config) * sizeof *graphs);
@@ -141,6 +144,7 @@ model *model_create(backend *be, const model_config *config, graph *const *graph
     be->zero(be, m->no_bytes, VOCABULARY);
     be->zero(be, m->bytes, (size_t)steps * (size_t)m->columns);
     be->zero(be, m->targets, (size_t)steps * (size_t)m->columns * sizeof *m->targets);
+    model_set_labels(m, NULL, NULL);
     be->zero(be, m->arguments, sizeof *m->arguments);
     be->zero(be, m->report, sizeof *m->report);
     be->zero(be, m->evaluation, sizeof *m->evaluation);

@@ -27,6 +27,7 @@
  *   for each further layer L = 2, 3 ...: the same again, named input.layerL... and cell.layerL...,
  *   with cell.layerL.below.weight, U, before the other stages; its shape is that of the first one
  *   head.weight       [256][H / O], head.bias [256]
+ *   class.weight      [K][H / O], class.bias [K]    with K classes
  * There are no gains without a norm. A dense pattern has one block of the whole size, outputs by
  * inputs.
  *
@@ -35,6 +36,10 @@
  * layer norm, the first stage of what the byte's table has multiplied: m = LN(W h table[byte]), so
  * that what the gates read has the same size for every byte. Where an lstm reads the layer below, w
  * is the row of W and that of U together.
+ *
+ * With classes, a second linear head reads the same units of h. In training its rows are computed
+ * with those of the first, and after every byte of a labelled document it is asked for the
+ * document's class: -log softmax(class.weight h + bias)[class], times the weight of the place.
  *
  * Training keeps the activations of every step for backward. If they need too much memory, the
  * steps are cut into `segments` (Chen et al. 2016). Forward then keeps only the state at each
@@ -75,6 +80,7 @@ typedef struct model_config {
     bool coupled_gates;
     double dropout, input_dropout, init_noise, init_gain, forget_bias;
     int64_t seed;
+    int64_t classes; /* of labelled documents, 0: none; no key: the names come with the text */
 } model_config;
 
 /* The number of patterns: one for each stage of the cells of all layers, and, before the stages of
@@ -148,6 +154,13 @@ typedef struct model_layer {
     cell tables[2]; /* deep: the layer norms of M and A, as cells of one stage */
 } model_layer;
 
+/* The classes of labelled documents, in training with classes; else all is NULL. */
+typedef struct label_arrays {
+    int16_t *classes;     /* [steps][columns]; negative: none */
+    void *weights;        /* real, likewise */
+    void *losses, *wrong; /* real, likewise; see softmax_loss */
+} label_arrays;
+
 typedef struct model {
     backend *be;
     model_config config;
@@ -162,7 +175,9 @@ typedef struct model {
     weight_parts parts[CELL_MAX_STAGES]; /* of the gates' stages, in training with other ranks */
     device_layout *devices[CELL_MAX_STAGES], *projection_devices[TABLE_WIDTHS], *head_device;
     parameter_table parameters;
-    int head_weight, head_bias; /* their numbers in the table */
+    int head_weight, head_bias;   /* their numbers in the table */
+    int class_weight, class_bias; /* likewise; in the arena they follow those of the head */
+    int head_rows;                /* of logits: the bytes, in training also the classes */
     stage_parameters stage_parameters[CELL_MAX_STAGES];
     plan plan;
 
@@ -179,8 +194,10 @@ typedef struct model {
     uint8_t *bytes;   /* [steps][columns] */
     int16_t *targets; /* [steps][columns]; negative: not scored */
     void *losses;     /* real [steps][columns], nats */
-    void *logits;     /* real [a segment's steps][256][columns], without the head's bias */
+    void *logits;     /* real [a segment's steps][head_rows][columns], without the head's bias */
     void *dlogits;    /* operand */
+    label_arrays labels;
+    double text_weight, label_weight; /* of the two losses in the gradient; 1, 1 at first */
     update_arguments *arguments;
     update_report *report, *evaluation; /* of training; of forward without it */
 
@@ -234,6 +251,10 @@ void model_use_average(model *m);
 /* Uploads the input of a call, [steps][columns]: the bytes to read and, unless NULL, the bytes that
  * are to be predicted, negative where nothing is scored. */
 void model_set_text(model *m, const uint8_t *bytes, const int16_t *targets);
+
+/* In training with classes: uploads the class of the document that each byte belongs to, negative
+ * where it has none, and the weight of its loss; both [steps][columns]. NULL: none has a class. */
+void model_set_labels(model *m, const int16_t *classes, const float *weights);
 
 /* The streams of this model are those from `first` on, a multiple of 4, of a minibatch that ranks
  * share: what dropout draws for a stream does not depend on the rank that has it. Before the model

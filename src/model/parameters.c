@@ -19,8 +19,13 @@ parameter *parameter_add(parameter_table *table, const char *name, const int64_t
         p->count *= (size_t)shape[p->dimensions];
     }
     p->offset = table->total;
-    table->total += (p->count + DECAY_GROUP - 1) / DECAY_GROUP * DECAY_GROUP;
+    parameter_reserve(table, p->count);
     return p;
+}
+
+void parameter_reserve(parameter_table *table, size_t count) {
+    const parameter *last = &table->items[table->count - 1];
+    table->total = last->offset + (count + DECAY_GROUP - 1) / DECAY_GROUP * DECAY_GROUP;
 }
 
 const parameter *parameter_find(const parameter_table *table, const char *name) {

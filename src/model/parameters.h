@@ -39,6 +39,10 @@ typedef struct parameter_table {
 parameter *parameter_add(parameter_table *table, const char *name, const int64_t *shape,
                          initialiser initialiser, double scale);
 
+/* Makes the last parameter's place in the arena so many elements large. What is more than it has is
+ * a gap. */
+void parameter_reserve(parameter_table *table, size_t count);
+
 const parameter *parameter_find(const parameter_table *table, const char *name);
 
 /* The number of trained scalars. */

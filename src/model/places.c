@@ -74,6 +74,22 @@ static void add_stage(model *m, int s) {
     }
 }
 
+int64_t model_class_rows(const model_config *config) {
+    enum { ROWS = 8 }; /* what the products' rows are a multiple of */
+    return (config->classes + ROWS - 1) / ROWS * ROWS;
+}
+
+/* Appends a parameter of the class head with room for all its rows, right after that of the head,
+ * whose product makes both. */
+static int add_of_classes(model *m, const char *name, int64_t columns) {
+    const int64_t classes = m->config.classes;
+    const int64_t *shape = columns == 1 ? SHAPE(classes) : SHAPE(classes, columns);
+    if (classes == 0) return NONE;
+    const int number = add(m, "class.", name, shape, INIT_CONSTANT, 0);
+    parameter_reserve(&m->parameters, (size_t)(model_class_rows(&m->config) * columns));
+    return number;
+}
+
 void model_add_parameters(model *m) {
     const model_config *config = &m->config;
     int layer = -1;
@@ -86,7 +102,9 @@ void model_add_parameters(model *m) {
     int64_t read = config->hidden / config->output_stride;
     m->head_weight =
         add(m, "head.", "weight", SHAPE(VOCABULARY, read), INIT_NORMAL, 1 / sqrt((double)read));
+    m->class_weight = add_of_classes(m, "weight", read);
     m->head_bias = add(m, "head.", "bias", SHAPE(VOCABULARY), INIT_CONSTANT, 0);
+    m->class_bias = add_of_classes(m, "bias", 1);
 }
 
 void *model_place(const model *m, const void *arena, size_t size, int number) {

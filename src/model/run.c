@@ -1,6 +1,9 @@
 #include "model/internal.h"
 
+#include "core/memory.h"
 #include "core/philox.h"
+
+#include <stdlib.h>
 
 /* ---------------------------------------------------------------------------------------- input */
 
@@ -8,6 +11,27 @@ void model_set_text(model *m, const uint8_t *bytes, const int16_t *targets) {
     size_t positions = (size_t)m->steps * (size_t)m->columns;
     m->be->upload(m->be, m->bytes, bytes, positions);
     if (targets) m->be->upload(m->be, m->targets, targets, positions * sizeof *targets);
+}
+
+void model_set_labels(model *m, const int16_t *classes, const float *weights) {
+    backend *be = m->be;
+    const label_arrays *to = &m->labels;
+    const size_t positions = (size_t)m->steps * (size_t)m->columns;
+    if (!to->classes) return;
+    if (!classes) { /* any class, of no weight */
+        be->zero(be, to->classes, positions * sizeof *classes);
+        be->zero(be, to->weights, positions * be->real_size);
+        return;
+    }
+    be->upload(be, to->classes, classes, positions * sizeof *classes);
+    if (be->real_size == sizeof *weights) {
+        be->upload(be, to->weights, weights, positions * sizeof *weights);
+        return;
+    }
+    double *wide = mem_alloc(positions, sizeof *wide);
+    for (size_t i = 0; i < positions; i++) wide[i] = weights[i];
+    be->upload(be, to->weights, wide, positions * sizeof *wide);
+    free(wide);
 }
 
 void model_set_first_stream(model *m, int first) {
@@ -109,16 +133,42 @@ static void forward_logits(model *m, const cell *c) {
 
 static void forward_head(model *m, const cell *c, void *dlogits) {
     backend *be = m->be;
-    size_t from = (size_t)c->first_step * (size_t)m->columns;
+    const label_arrays *labels = &m->labels;
+    const size_t from = (size_t)c->first_step * (size_t)m->columns, reals = from * be->real_size;
+    const softmax_loss text = {.steps = c->steps,
+                               .columns = m->columns,
+                               .rows = m->head_rows,
+                               .classes = VOCABULARY,
+                               .logits = m->logits,
+                               .bias = model_value_place(m, m->head_bias),
+                               .targets = m->targets + from,
+                               .scale = m->text_weight,
+                               .losses = (char *)m->losses + reals,
+                               .dlogits = dlogits};
     forward_logits(m, c);
-    be->softmax_cross_entropy(be, m->logits, model_value_place(m, m->head_bias), m->targets + from,
-                              c->steps, m->columns, (char *)m->losses + from * be->real_size,
-                              dlogits);
+    be->softmax_cross_entropy(be, &text);
+    if (!labels->classes) return;
+    softmax_loss class = text;
+    class.first = VOCABULARY;
+    class.classes = (int)m->config.classes;
+    class.bias = model_value_place(m, m->class_bias);
+    class.targets = labels->classes + from;
+    class.weights = (char *)labels->weights + reals;
+    class.scale = m->label_weight;
+    class.losses = (char *)labels->losses + reals;
+    class.wrong = (char *)labels->wrong + reals;
+    be->softmax_cross_entropy(be, &class);
 }
 
 /* Adds up the losses of all steps. */
-static void sum_losses(model *m, double *loss) {
-    m->be->sum(m->be, m->losses, (size_t)m->steps * (size_t)m->columns, loss);
+static void sum_losses(model *m, update_report *report) {
+    const size_t positions = (size_t)m->steps * (size_t)m->columns;
+    const label_arrays *labels = &m->labels;
+    m->be->sum(m->be, m->losses, positions, &report->loss);
+    if (!labels->classes) return;
+    m->be->sum(m->be, labels->losses, positions, &report->label_loss);
+    m->be->sum(m->be, labels->weights, positions, &report->label_weight);
+    m->be->sum(m->be, labels->wrong, positions, &report->label_wrong);
 }
 
 static void backward_table(model *m, model_layer *y) {
@@ -144,7 +194,7 @@ static void backward_table(model *m, model_layer *y) {
 
 static void backward_head(model *m, const cell *c) {
     backend *be = m->be;
-    be->row_sums(be, m->dlogits, c->steps, VOCABULARY, m->columns,
+    be->row_sums(be, m->dlogits, c->steps, m->head_rows, m->columns,
                  model_gradient_place(m, m->head_bias));
     be->wgrad(be, m->head_device, m->dlogits, output_of(m, m->layers - 1), c->steps, m->columns,
               model_gradient_place(m, m->head_weight), c->workspace);
@@ -178,7 +228,7 @@ void model_run(model *m) {
 void model_forward(model *m) {
     model_prepare_tables(m);
     for (int k = 0; k < m->segments; k++) run_segment(m, k, true);
-    sum_losses(m, &m->evaluation->loss);
+    sum_losses(m, m->evaluation);
 }
 
 void model_generate(model *m, sampling *state, uint8_t *text, int count) {
@@ -217,7 +267,7 @@ static void head_of_segment(model *m, int k) {
     model_bind_gradients(m, k == m->segments - 1 ? m->gradient : m->share);
     forward_head(m, &c, m->dlogits);
     backward_head(m, &c);
-    if (k == 0) sum_losses(m, &m->report->loss);
+    if (k == 0) sum_losses(m, m->report);
 }
 
 /* Adds what segment k made of parameters [from, to) to the other segments' gradient. */

@@ -27,7 +27,8 @@ static int64_t other_parameters(const model_config *config) {
         if (norm) vectors += rows;              /* gains */
         if (deep || gates > 1) vectors += rows; /* biases */
     }
-    int64_t head = (config->hidden / config->output_stride + 1) * VOCABULARY;
+    const int64_t outputs = VOCABULARY + config->classes;
+    const int64_t head = (config->hidden / config->output_stride + 1) * outputs;
     return config->layers * input + vectors + head;
 }
 

@@ -21,14 +21,21 @@ static void write_contenders(FILE *out, const classified *c) {
     fputs("<div class=\"wide\" tabindex=\"0\" role=\"group\" aria-label=\"Errors\"><table "
           "id=\"errors\">\n<thead><tr><th scope=\"col\">classed by</th><th scope=\"col\">test "
           "error, %</th><th scope=\"col\">standard error</th><th scope=\"col\">validation "
-          "error, %</th></tr></thead>\n<tbody>\n",
+          "error, %</th><th scope=\"col\">seconds</th></tr></thead>\n<tbody>\n",
           out);
     for (int i = 0; i < c->contender_count; i++) {
         const contender *k = &c->contenders[i];
+        if (isnan(k->error)) {
+            fprintf(out, "<tr><th scope=\"row\">%s</th><td colspan=\"4\">not tried</td></tr>\n",
+                    k->name);
+            continue;
+        }
         fprintf(out, "<tr><th scope=\"row\">%s%s</th><td class=\"number\">%.2f</td>", k->name,
                 k->chosen ? " (saved)" : "", k->error);
         fprintf(out, "<td class=\"number\">%.2f</td><td class=\"number\">", k->deviation);
         if (!isnan(k->valid_error)) fprintf(out, "%.2f", k->valid_error);
+        fputs("</td><td class=\"number\">", out);
+        if (!isnan(k->seconds)) fprintf(out, "%.0f", k->seconds);
         fputs("</td></tr>\n", out);
     }
     fputs("</tbody>\n</table></div>\n", out);

@@ -4,11 +4,12 @@
 
 #include "page/show.h"
 
-/* A way to classify the test documents. */
+/* A way to classify the test documents. Its error is NaN if it was not tried. */
 typedef struct contender {
     const char *name;
     double error, deviation; /* per cent of the test documents, and its standard error */
     double valid_error;      /* NaN: not known */
+    double seconds;          /* that it took; NaN: none of its own */
     bool chosen;
 } contender;
 

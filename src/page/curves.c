@@ -11,7 +11,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { CHARTS = 4, MOST_POINTS = 400, LEAST_POINTS = 60, ALL_POINTS = 4000 };
+enum { CHARTS = 5, MOST_POINTS = 400, LEAST_POINTS = 60, ALL_POINTS = 4000 };
 
 /* ------------------------------------------------------------------------------------- runs */
 
@@ -92,6 +92,7 @@ void curves_free(curves *c) {
 
 /* The charts of all runs, which own the memory of their lines. */
 typedef struct drawing {
+    int count;
     chart charts[CHARTS];
     chart_line lines[CHARTS][2 * CURVES_MOST_RUNS];
     char *names[2 * CURVES_MOST_RUNS]; /* of training and of validation */
@@ -128,7 +129,11 @@ static drawing *draw(const curves *c) {
                                           .title = "Gradient norm",
                                           .x_label = "bytes read",
                                           .y_label = "gradient norm",
-                                          .log_y = true}};
+                                          .log_y = true},
+                                         {.id = "labels",
+                                          .title = "Labels of whole validation documents",
+                                          .x_label = "bytes read",
+                                          .y_label = "share that is wrong"}};
     memcpy(d->charts, charts, sizeof charts);
     size_t most = ALL_POINTS / (c->count > 0 ? (size_t)c->count : 1);
     if (most > MOST_POINTS) most = MOST_POINTS;
@@ -149,8 +154,13 @@ static drawing *draw(const curves *c) {
         const char *name = c->runs[i].name;
         add_line(d, 2, name, i, false, bytes, log->value[LOG_LR], count, most);
         add_line(d, 3, name, i, false, bytes, log->value[LOG_GRAD_NORM], count, most);
+        if (!isnan(run_log_last(log, LOG_VALID_LABEL_ERROR))) {
+            add_line(d, 4, name, i, true, bytes, log->value[LOG_VALID_LABEL_ERROR], count, most);
+        }
         free(minutes);
     }
+    d->count =
+        d->charts[4].count > 0 ? CHARTS : CHARTS - 1; /* that of labels where there are any */
     return d;
 }
 
@@ -273,7 +283,7 @@ void curves_write(FILE *out, const curves *c) {
           "metrics. Thick lines with dots: validation. A run's name hides and shows it. Arrow keys "
           "move along a chart that has the focus.</p>\n<div class=\"charts\">\n",
           out);
-    for (int k = 0; k < CHARTS; k++) {
+    for (int k = 0; k < d->count; k++) {
         fputs("<figure>\n", out);
         chart_write(out, &d->charts[k], "");
         fputs("</figure>\n", out);
@@ -281,20 +291,21 @@ void curves_write(FILE *out, const curves *c) {
     fputs("</div>\n", out);
     write_runs(out, c);
     if (c->count > 1) write_differences(out, c);
-    chart_write_data(out, d->charts, CHARTS);
+    chart_write_data(out, d->charts, d->count);
     drawing_free(d);
 }
 
 /* Writes two charts in each row and the runs' names below. */
 static void write_svg(FILE *out, const curves *c) {
     drawing *d = draw(c);
-    int top = 2 * CHART_HEIGHT + 24, height = top + 22 * c->count;
+    const int rows = (d->count + 1) / 2;
+    const int top = rows * CHART_HEIGHT + 24, height = top + 22 * c->count;
     fprintf(out,
             "<svg xmlns=\"http://www.w3.org/2000/svg\" class=\"chart\" width=\"%d\" height=\"%d\" "
             "viewBox=\"0 0 %d %d\">\n<style>\n%s</style>\n<rect width=\"%d\" height=\"%d\" "
             "fill=\"var(--paper)\"/>\n",
             2 * CHART_WIDTH, height, 2 * CHART_WIDTH, height, chart_css, 2 * CHART_WIDTH, height);
-    for (int k = 0; k < CHARTS; k++) {
+    for (int k = 0; k < d->count; k++) {
         char place[48];
         snprintf(place, sizeof place, " x=\"%d\" y=\"%d\"", k % 2 * CHART_WIDTH,
                  k / 2 * CHART_HEIGHT);

@@ -133,6 +133,11 @@ static void add_results(facts *f, const report *r) {
         add(f, "bits per character, validation", "%.4f last, %.4f best",
             run_log_last(log, LOG_VALID_BPC), run_log_least(log, LOG_VALID_BPC));
     }
+    if (!isnan(run_log_last(log, LOG_VALID_LABEL_ERROR))) {
+        add(f, "labels of validation documents", "%.2f %% wrong, %.4f nats",
+            100 * run_log_last(log, LOG_VALID_LABEL_ERROR),
+            run_log_last(log, LOG_VALID_LABEL_LOSS));
+    }
     if (r->score) {
         add(f, "bits per character, test", "%.4f over %s bytes of %s", r->score->bpc,
             html_count(count, (int64_t)r->score->bytes), r->data);

@@ -29,6 +29,13 @@ void margin_probabilities(const double *margin, int functions, double scale, dou
     }
 }
 
+void softmax_probabilities(const double *logit, int classes, double *probability) {
+    const double most = logit[margin_class(logit, classes)];
+    double total = 0;
+    for (int k = 0; k < classes; k++) total += probability[k] = exp(logit[k] - most);
+    for (int k = 0; k < classes; k++) probability[k] /= total;
+}
+
 double calibrate(const double *margin, const int16_t *class, size_t rows, int functions) {
     const int classes = functions == 1 ? 2 : functions;
     size_t of_class[DATASET_MAX_CLASSES] = {0};

@@ -13,6 +13,9 @@ int margin_class(const double *margin, int functions);
  * function of scale x margin; of more, that of each function over the sum of all. */
 void margin_probabilities(const double *margin, int functions, double scale, double *probability);
 
+/* The probabilities of classes by their logits. */
+void softmax_probabilities(const double *logit, int classes, double *probability);
+
 /* Finds the scale at which the classes [rows] of rows that were not fitted are likeliest: margin
  * [rows][functions]. So that separated classes do not make it infinite, each row counts as having a
  * small chance of the other classes, as in Platt's "Probabilistic outputs for support vector

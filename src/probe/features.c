@@ -53,21 +53,6 @@ typedef struct extractor {
 
 /* ----------------------------------------------------------------------------------- grouping */
 
-static int longest_first(const void *a, const void *b, void *corpus_) {
-    const corpus *c = corpus_;
-    uint32_t i = *(const uint32_t *)a, j = *(const uint32_t *)b;
-    uint64_t left = c->documents[i].length, right = c->documents[j].length;
-    if (left != right) return left < right ? 1 : -1;
-    return i < j ? -1 : 1;
-}
-
-static uint32_t *order_by_length(const corpus *c) {
-    uint32_t *order = mem_alloc(c->count, sizeof *order);
-    for (size_t i = 0; i < c->count; i++) order[i] = (uint32_t)i;
-    qsort_r(order, c->count, sizeof *order, longest_first, (void *)(uintptr_t)c);
-    return order;
-}
-
 size_t features_groups(const corpus *c, int batch) {
     return (c->count + (size_t)batch - 1) / (size_t)batch;
 }
@@ -477,7 +462,7 @@ bool features_extract(model *m, const corpus *c, const feature_options *how, con
     extractor e = {.m = m,
                    .c = c,
                    .how = how,
-                   .order = order_by_length(c),
+                   .order = corpus_longest_first(c),
                    .plane = (size_t)m->config.hidden * (size_t)m->columns};
     double start = clock_seconds();
     const uint64_t set = set_number(&e);
@@ -505,7 +490,7 @@ bool features_each(model *m, const corpus *c, const feature_options *how,
     extractor e = {.m = m,
                    .c = c,
                    .how = how,
-                   .order = order_by_length(c),
+                   .order = corpus_longest_first(c),
                    .plane = (size_t)m->config.hidden * (size_t)m->columns,
                    .take = take,
                    .argument = argument};

@@ -16,15 +16,6 @@ enum { FIXED_ENTRIES = 13 };
 
 /* ---------------------------------------------------------------------------------- writing */
 
-void saved_add_classes(metadata *entries, int *count, const char *const *name, int classes) {
-    char key[24];
-    metadata_add_number(entries, count, "classes", classes);
-    for (int i = 0; i < classes; i++) {
-        snprintf(key, sizeof key, "class.%d", i);
-        metadata_add(entries, count, key, name[i]);
-    }
-}
-
 bool saved_write(const saved_probe *p, const char *path, error *err) {
     metadata *entries = mem_alloc(FIXED_ENTRIES + (size_t)p->classes, sizeof *entries);
     int count = 0;
@@ -43,7 +34,7 @@ bool saved_write(const saved_probe *p, const char *path, error *err) {
     metadata_add_number(entries, &count, "error", p->error);
     snprintf(text, sizeof text, "%" PRId64, p->documents);
     metadata_add(entries, &count, "documents", text);
-    saved_add_classes(entries, &count, p->name, p->classes);
+    metadata_add_classes(entries, &count, p->name, p->classes);
     const tensor tensors[] = {
         {"weights", TENSOR_F64, 2, {p->models, (int64_t)p->units + 1}, p->weights},
         {"deviation", TENSOR_F64, 1, {(int64_t)p->units}, p->deviation}};
@@ -56,21 +47,6 @@ bool saved_write(const saved_probe *p, const char *path, error *err) {
 
 static const char *entry(const saved_probe *p, const char *key) {
     return safetensors_entry(&p->file, key);
-}
-
-int saved_classes(const safetensors *file, const char **name) {
-    int64_t classes;
-    if (!number_integer(safetensors_entry(file, "classes"), &classes) || classes < 2 ||
-        classes > SAVED_MAX_CLASSES) {
-        return 0;
-    }
-    for (int i = 0; i < classes; i++) {
-        char key[24];
-        snprintf(key, sizeof key, "class.%d", i);
-        name[i] = safetensors_metadata(file, key);
-        if (!name[i]) return 0;
-    }
-    return (int)classes;
 }
 
 static bool all_finite(const double *values, size_t count) {
@@ -89,7 +65,7 @@ static bool parse(saved_probe *p) {
         weights->shape[1] != deviation->shape[0] + 1) {
         return false;
     }
-    p->classes = saved_classes(&p->file, p->name);
+    p->classes = safetensors_classes(&p->file, p->name);
     if (p->classes == 0) return false;
     p->models = p->classes == 2 ? 1 : p->classes;
     if (weights->shape[0] != p->models) return false;
@@ -115,18 +91,74 @@ static bool parse(saved_probe *p) {
                                 origin_parse_pools(entry(p, "pool"), &p->origin.pools));
 }
 
+/* Adds the function of a class, times `sign`, to one [units + 1]; the head reads every stride-th
+ * unit. */
+static void add_function(const float *weight, size_t read, size_t stride, float bias, double sign,
+                         double *function, size_t units) {
+    for (size_t u = 0; u < read; u++) function[u * stride] += sign * weight[u];
+    function[units] += sign * bias;
+}
+
+/* Makes a probe of a model's class head. Of two classes the difference decides. */
+static bool parse_class_head(saved_probe *p) {
+    const tensor *weight = safetensors_find(&p->file, "class.weight");
+    const tensor *bias = safetensors_find(&p->file, "class.bias");
+    int64_t hidden, stride;
+    p->classes = safetensors_classes(&p->file, p->name);
+    if (!weight || !bias || weight->type != TENSOR_F32 || bias->type != TENSOR_F32 ||
+        weight->dimensions != 2 || bias->dimensions != 1 || p->classes == 0 ||
+        weight->shape[0] != p->classes || bias->shape[0] != p->classes ||
+        !number_integer(entry(p, "model.hidden"), &hidden) ||
+        !number_integer(entry(p, "model.output_stride"), &stride) || stride < 1 || hidden < 1 ||
+        weight->shape[1] != hidden / stride) {
+        return false;
+    }
+    const size_t read = (size_t)weight->shape[1];
+    p->units = (size_t)hidden;
+    p->models = p->classes == 2 ? 1 : p->classes;
+    p->multinomial = true;
+    p->scale = 1;
+    p->error = NAN;
+    const size_t functions = (size_t)p->models * (p->units + 1);
+    p->head = mem_alloc(functions + p->units, sizeof *p->head);
+    for (int k = 0; k < p->classes; k++) {
+        double *function = p->head + (p->models == 1 ? 0 : (size_t)k * (p->units + 1));
+        add_function((const float *)weight->data + (size_t)k * read, read, (size_t)stride,
+                     ((const float *)bias->data)[k], p->models == 1 && k == 0 ? -1 : 1, function,
+                     p->units);
+    }
+    for (size_t u = 0; u < p->units; u++) p->head[functions + u] = 1;
+    p->weights = p->head;
+    p->deviation = p->head + functions;
+    p->origin = (struct origin){
+        .known = true, .state = FEATURE_HIDDEN, .pools = {.count = 1, .kinds = {POOL_LAST}}};
+    snprintf(p->origin.model, sizeof p->origin.model, "%.15s", entry(p, "checksum"));
+    return all_finite(p->weights, functions);
+}
+
 bool saved_open(saved_probe *p, const char *path, error *err) {
     *p = (saved_probe){0};
     if (!safetensors_open(&p->file, path, err)) return false;
-    const bool opened =
-        safetensors_is(&p->file, "probe", PROBE_VERSION,
-                       "a probe; smallworld probe --out PREFIX writes one", err) &&
-        (parse(p) || error_set(err, "%s: corrupt: its tensors or classes disagree", path));
+    const bool is_model = strcmp(entry(p, "kind"), "model") == 0;
+    if (is_model && !safetensors_metadata(&p->file, "classes")) {
+        error_set(
+            err,
+            "%s: not a probe, but a model without classes; expected one that was trained with "
+            "train.label_weight, or a probe of smallworld probe --out PREFIX",
+            path);
+        saved_close(p);
+        return false;
+    }
+    const bool opened = safetensors_is(&p->file, is_model ? "model" : "probe", PROBE_VERSION,
+                                       "a probe; smallworld probe --out PREFIX writes one", err) &&
+                        ((is_model ? parse_class_head(p) : parse(p)) ||
+                         error_set(err, "%s: corrupt: its tensors or classes disagree", path));
     if (!opened) saved_close(p);
     return opened;
 }
 
 void saved_close(saved_probe *p) {
+    free(p->head);
     safetensors_close(&p->file);
 }
 
@@ -176,12 +208,16 @@ int saved_top_units(const saved_probe *p, int64_t hidden, size_t *units, int cou
 }
 
 int saved_apply(const saved_probe *p, const float *x, double *probability) {
-    double margin[SAVED_MAX_CLASSES];
+    double margin[MOST_CLASSES];
     for (int k = 0; k < p->models; k++) {
         const double *w = p->weights + (size_t)k * (p->units + 1);
         margin[k] = w[p->units];
         for (size_t u = 0; u < p->units; u++) margin[k] += w[u] * x[u];
     }
-    margin_probabilities(margin, p->models, p->scale, probability);
+    if (p->multinomial && p->models > 1) {
+        softmax_probabilities(margin, p->models, probability);
+    } else {
+        margin_probabilities(margin, p->models, p->scale, probability);
+    }
     return margin_class(margin, p->models);
 }

@@ -7,34 +7,32 @@
  * Metadata: format "smallworld", kind "probe", version, state, pool and model (of the features;
  * model is the checkpoint's checksum; all three empty where the features do not say), penalty, C,
  * error, documents, classes, and class.0, class.1 ...: their names. Two classes have one model,
- * whose positive side is class.1; more have one model each, of that class against the rest. */
+ * whose positive side is class.1; more have one model each, of that class against the rest.
+ *
+ * The class head of a model that was trained with labels is a probe too, on its last h. */
 #ifndef SMALLWORLD_PROBE_SAVED_H
 #define SMALLWORLD_PROBE_SAVED_H
 
 #include "core/safetensors.h"
 #include "probe/origin.h"
 
-enum { SAVED_MAX_CLASSES = 256 };
-
 typedef struct saved_probe {
     safetensors file; /* the open file, which holds the arrays */
     origin origin;
     int classes, models;
-    const char *name[SAVED_MAX_CLASSES];
+    const char *name[MOST_CLASSES];
     size_t units;
     const double *weights, *deviation;
     char penalty[8];
     double cost, error;
+    bool multinomial;  /* margins are logits of a softmax, not of one class against the rest */
+    double *head;      /* what `weights` and `deviation` are of a model's class head; else NULL */
     double scale;      /* of margins: log-odds are scale x margin, calibrated on validation data */
     int64_t documents; /* number of documents of the error */
 } saved_probe;
 
-/* The names of classes, as entries of metadata. saved_classes returns their number, or 0 if some
- * are missing; name [SAVED_MAX_CLASSES] points into the file. */
-void saved_add_classes(metadata *entries, int *count, const char *const *name, int classes);
-int saved_classes(const safetensors *file, const char **name);
-
 bool saved_write(const saved_probe *p, const char *path, error *err);
+/* Opens a probe's file, or a model's with a class head. */
 bool saved_open(saved_probe *p, const char *path, error *err);
 void saved_close(saved_probe *p);
 

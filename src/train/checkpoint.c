@@ -12,16 +12,12 @@
 
 /* --------------------------------------------------------------------------------- metadata */
 
-static void set_entry(metadata *entry, const char *key, const char *value) {
-    snprintf(entry->key, sizeof entry->key, "%s", key);
-    snprintf(entry->value, sizeof entry->value, "%s", value);
-}
-
 static int head(metadata *entries, const char *kind) {
-    set_entry(&entries[0], "format", "smallworld");
-    set_entry(&entries[1], "version", CHECKPOINT_VERSION);
-    set_entry(&entries[2], "kind", kind);
-    return 3;
+    int count = 0;
+    metadata_add(entries, &count, "format", "smallworld");
+    metadata_add(entries, &count, "version", CHECKPOINT_VERSION);
+    metadata_add(entries, &count, "kind", kind);
+    return count;
 }
 
 /* Opens a smallworld file of this kind and this version. */
@@ -102,13 +98,17 @@ bool checkpoint_save_model(const model *m, const options *o, int64_t step, const
     }
     count = add_patterns(m, tensors, count, patterns);
 
-    metadata *entries = mem_alloc((size_t)option_count + 8, sizeof *entries);
+    metadata *entries = mem_alloc((size_t)option_count + 8 + MOST_CLASSES, sizeof *entries);
     int used = head(entries, "model");
-    set_entry(&entries[used++], "framing", FRAMING);
+    metadata_add(entries, &used, "framing", FRAMING);
     char number[32];
     snprintf(number, sizeof number, "%" PRId64, step);
-    set_entry(&entries[used++], "step", number);
+    metadata_add(entries, &used, "step", number);
     used += options_to_metadata(o, entries + used);
+    if (o->classes.count > 0) {
+        metadata_add_classes(entries, &used, (const char *const *)o->classes.name,
+                             o->classes.count);
+    }
     bool saved =
         m->be->finish(m->be, err) && safetensors_write(path, tensors, count, entries, used, err);
     for (int s = 0; s < model_stages(&m->config); s++) free(patterns[s]);
@@ -155,14 +155,31 @@ static bool check_framing(const safetensors *file, error *err) {
                      framing ? framing : "");
 }
 
+/* A model has no classes, or names all of them. */
+static bool read_classes(const safetensors *file, options *o, error *err) {
+    const char *name[MOST_CLASSES];
+    if (!safetensors_metadata(file, "classes")) return true;
+    o->classes.count = safetensors_classes(file, name);
+    for (int k = 0; k < o->classes.count; k++) o->classes.name[k] = mem_string(name[k]);
+    o->model.classes = o->classes.count;
+    return o->classes.count > 0 ||
+           error_set(err, "%s: metadata classes: expected 2 to %d, each with its name class.N",
+                     file->path, MOST_CLASSES);
+}
+
+char *checkpoint_file(const char *path) {
+    return file_is_folder(path) ? mem_format("%s/last.safetensors", path) : mem_string(path);
+}
+
 bool checkpoint_open(checkpoint *c, const char *path, error *err) {
     memset(c, 0, sizeof *c);
-    char *file = file_is_folder(path) ? mem_format("%s/last.safetensors", path) : mem_string(path);
+    char *file = checkpoint_file(path);
     const bool opened = open_kind(&c->file, file, "model", err);
     free(file);
     if (!opened) return false;
     options_begin(&c->options);
     if (check_framing(&c->file, err) && options_from_metadata(&c->options, &c->file, err) &&
+        read_classes(&c->file, &c->options, err) &&
         load_graphs(&c->file, &c->options.model, c->graphs, err)) {
         return true;
     }
@@ -197,11 +214,16 @@ static bool check_finite(const safetensors *file, const tensor *t, error *err) {
     return true;
 }
 
+static bool is_of_classes(const char *name) {
+    return strncmp(name, "class.", strlen("class.")) == 0;
+}
+
 /* Refuses a tensor that this model has no place for: the file is of another one. */
 static bool check_names(const checkpoint *c, const parameter_table *table, error *err) {
     for (int i = 0; i < c->file.tensor_count; i++) {
         const char *name = c->file.tensors[i].name;
         if (strncmp(name, "pattern.", strlen("pattern.")) == 0) continue;
+        if (is_of_classes(name)) continue; /* of other classes or of none */
         if (parameter_find(table, name)) continue;
         return error_set(err, "%s: tensor %s: not one of a model with this metadata", c->file.path,
                          name);
@@ -217,14 +239,23 @@ bool checkpoint_check_weights(const checkpoint *c, error *err) {
     return true;
 }
 
-bool checkpoint_load_weights(const checkpoint *c, model *m, error *err) {
+static bool are_same(const class_names *a, const class_names *b) {
+    int k = 0;
+    while (k < a->count && k < b->count && strcmp(a->name[k], b->name[k]) == 0) k++;
+    return k == a->count && k == b->count;
+}
+
+bool checkpoint_load_weights(const checkpoint *c, model *m, const class_names *classes,
+                             error *err) {
     const parameter_table *table = &m->parameters;
+    const bool same_classes = are_same(classes, &c->options.classes);
     if (!check_names(c, table, err)) return false;
     float *values = mem_alloc(table->total, sizeof *values);
     bool loaded = true;
     for (int i = 0; i < table->count && loaded; i++) {
         const parameter *p = &table->items[i];
         const tensor *t = safetensors_find(&c->file, p->name);
+        if (is_of_classes(p->name) && !same_classes) continue; /* it begins as zeros */
         bool same = t && t->type == TENSOR_F32 && t->dimensions == p->dimensions &&
                     memcmp(t->shape, p->shape, sizeof t->shape) == 0;
         if (same) {
@@ -249,7 +280,7 @@ model *checkpoint_model(checkpoint *c, backend *be, int batch, int steps, model_
     model *m = model_create(be, &c->options.model, c->graphs, batch, steps, 1, use, err);
     /* The graphs belong to the model now, even if it could not be made. */
     memset(c->graphs, 0, sizeof c->graphs);
-    if (!m || checkpoint_load_weights(c, m, err)) return m;
+    if (!m || checkpoint_load_weights(c, m, &c->options.classes, err)) return m;
     model_free(m);
     return NULL;
 }
@@ -267,7 +298,7 @@ const char *checkpoint_checksum(const checkpoint *c) {
 
 /* ------------------------------------------------------------------------------------ state */
 
-enum { STATE_TENSORS = 6, STATE_NUMBERS = 19 };
+enum { STATE_TENSORS = 6, STATE_NUMBERS = 25 };
 
 /* The names of the numbers in a run's state, and their ranges. A number is an int64_t or a double;
  * both keep their exact value as text. */
@@ -288,15 +319,21 @@ static void list_numbers(run_state *s, int64_t flags[2], state_number list[STATE
         {"train_bytes", &s->train_bytes, NULL, most_bytes, false},
         {"train_text", &s->train_text, NULL, hash, false},
         {"valid_text", &s->valid_text, NULL, hash, false},
+        {"train_labels", &s->train_labels, NULL, hash, false},
         {"total", &s->total, NULL, most_steps, true},
         {"seconds", NULL, &s->seconds, most_seconds, false},
         {"elapsed", NULL, &s->elapsed, most_seconds, false},
         {"minutes", NULL, &s->minutes, most_seconds, false},
         {"loss", NULL, &s->loss, most_nats, false},
+        {"label_loss", NULL, &s->label_loss, most_nats, false},
+        {"label_weight", NULL, &s->label_weight, most_nats, false},
         {"loss_updates", &s->loss_updates, NULL, most_steps, false},
         {"gradient_norm", NULL, &s->gradient_norm, HUGE_VAL, true},
         {"valid_bpc", NULL, &s->valid_bpc, most_nats, true},
         {"best_bpc", NULL, &s->best_bpc, most_nats, true},
+        {"valid_label_loss", NULL, &s->valid_label_loss, most_nats, true},
+        {"valid_label_error", NULL, &s->valid_label_error, 1, true},
+        {"best_label_loss", NULL, &s->best_label_loss, most_nats, true},
         {"best_step", &s->best_step, NULL, most_steps, false},
         {"metrics_bytes", &s->metrics_bytes, NULL, most_bytes, false},
         {"start_density", NULL, &s->start_density, 1, false},
@@ -366,7 +403,7 @@ bool checkpoint_save_state(const model *m, const run_state *state, const char *p
     run_state copy = *state;
     int64_t flags[2] = {state->validated, state->finished};
     int used = head(entries, "state");
-    set_entry(&entries[used++], "precision", precision_name(m->be->precision));
+    metadata_add(entries, &used, "precision", precision_name(m->be->precision));
     list_numbers(&copy, flags, numbers);
     for (int i = 0; i < STATE_NUMBERS; i++) {
         char text[32] = "nan";
@@ -375,7 +412,7 @@ bool checkpoint_save_state(const model *m, const run_state *state, const char *p
         } else if (!isnan(*numbers[i].real)) {
             number_format(text, *numbers[i].real);
         }
-        set_entry(&entries[used++], numbers[i].key, text);
+        metadata_add(entries, &used, numbers[i].key, text);
     }
     bool saved =
         m->be->finish(m->be, err) && safetensors_write(path, tensors, count, entries, used, err);
@@ -415,6 +452,7 @@ static bool read_numbers(const safetensors *file, run_state *state, error *err) 
         const state_number *n = &numbers[i];
         const char *text = safetensors_metadata(file, n->key);
         if (!text && n->real == &state->elapsed) text = safetensors_metadata(file, "seconds");
+        if (!text && strstr(n->key, "label")) text = n->unknown ? "nan" : "0"; /* older files */
         if (!text) return error_set(err, "%s: its metadata has no %s", file->path, n->key);
         if (!read_number(n, text)) {
             return error_set(err, "%s: metadata %s: expected %s from 0 to %g, got '%s'", file->path,

@@ -3,7 +3,8 @@
  * atomically and verified when read. Neither records a host or a path; the model records no time.
  *
  * MODEL.safetensors. Metadata: format "smallworld", kind "model", version, framing, step, and the
- * model's config keys ("model.hidden" ...). Tensors, float32: the averaged weights by the names and
+ * model's config keys ("model.hidden" ...); of a model with a class head also classes, class.0,
+ * class.1 ...: their names. Tensors, float32: the averaged weights by the names and
  * shapes in model/model.h; int32: "pattern.STAGE" [blocks][2], each block's output and input node,
  * in the order of the weights' blocks.
  *
@@ -23,21 +24,26 @@ enum pending { PENDING_NOTHING, PENDING_ALL, PENDING_METRICS };
 
 /* The position of a run between two updates. */
 typedef struct run_state {
-    int64_t step;          /* updates done */
-    int64_t train_bytes;   /* size of the training text */
-    int64_t train_text;    /* corpus_hash of the training text */
-    int64_t valid_text;    /* corpus_hash of the validation text, or 0 */
-    int64_t total;         /* updates that fit into train.minutes, as planned last; INT64_MAX
+    int64_t step;         /* updates done */
+    int64_t train_bytes;  /* size of the training text */
+    int64_t train_text;   /* corpus_hash of the training text */
+    int64_t train_labels; /* labels_hash of the training text, or 0 */
+    int64_t valid_text;   /* corpus_hash of the validation text, or 0 */
+    int64_t total;        /* updates that fit into train.minutes, as planned last; INT64_MAX
                               until known */
-    double seconds;        /* time spent on updates */
-    double elapsed;        /* time since the first update, validation and saving included; in older
+    double seconds;       /* time spent on updates */
+    double elapsed;       /* time since the first update, validation and saving included; in older
                               states that lack it, `seconds` */
-    double minutes;        /* train.minutes when `total` was found, or 0 */
-    double loss;           /* sum in nats since the last line of metrics */
-    int64_t loss_updates;  /* updates since then */
-    double gradient_norm;  /* of the last update; NaN before the first */
-    double valid_bpc;      /* of the last validation; NaN before the first */
-    double best_bpc;       /* of the best validation; NaN before the first */
+    double minutes;       /* train.minutes when `total` was found, or 0 */
+    double loss;          /* sum in nats since the last line of metrics */
+    double label_loss;    /* likewise of the classes, weighted */
+    double label_weight;  /* the sum of these weights */
+    int64_t loss_updates; /* updates since then */
+    double gradient_norm; /* of the last update; NaN before the first */
+    double valid_bpc;     /* of the last validation; NaN before the first */
+    double best_bpc;      /* of the best validation; NaN before the first */
+    double valid_label_loss, valid_label_error; /* like valid_bpc, of the documents' classes */
+    double best_label_loss;                     /* like best_bpc */
     int64_t best_step;     /* the step of the best validation; 0 before the first */
     int64_t metrics_bytes; /* the length of metrics.jsonl */
     double start_density;  /* of the patterns at the start of training */
@@ -59,6 +65,10 @@ typedef struct checkpoint {
 } checkpoint;
 
 bool checkpoint_open(checkpoint *c, const char *path, error *err);
+
+/* The model file that a path stands for: itself, or last.safetensors in a folder. The caller frees
+ * it. */
+char *checkpoint_file(const char *path);
 void checkpoint_close(checkpoint *c);
 
 /* Makes the model and loads its weights. May be called again for another one. */
@@ -74,9 +84,9 @@ const char *checkpoint_checksum(const checkpoint *c);
 /* Refuses tensors with numbers that are not finite. */
 bool checkpoint_check_weights(const checkpoint *c, error *err);
 
-/* Loads the weights into an existing model, for train.init. The error names the first tensor whose
- * shape differs. */
-bool checkpoint_load_weights(const checkpoint *c, model *m, error *err);
+/* Loads the weights into an existing model, for train.init. A class head is loaded if it is of the
+ * same classes, else it begins as zeros. The error names the first tensor whose shape differs. */
+bool checkpoint_load_weights(const checkpoint *c, model *m, const class_names *classes, error *err);
 
 /* Saves a state. It holds the streams of all ranks of the model's backend, so every rank must call
  * this. Rank 0 writes the file. Any number of ranks may load it. */

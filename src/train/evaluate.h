@@ -16,6 +16,7 @@
 #ifndef SMALLWORLD_TRAIN_EVALUATE_H
 #define SMALLWORLD_TRAIN_EVALUATE_H
 
+#include "data/corpus.h"
 #include "data/sequence.h"
 #include "model/model.h"
 
@@ -59,6 +60,19 @@ bool evaluate(model *m, recording *forward, const sequence *s, uint64_t limit, b
  * number of them: it depends on the text and on m->batch alone. Otherwise like `evaluate`. */
 bool evaluate_text(model *m, recording *forward, const sequence *s, uint64_t limit, ranks *among,
                    bool progress, evaluation *result, error *err);
+
+/* Reads each document that has a class (corpus.classes) from a zero state, and asks a model in
+ * training for the class after its last byte. `forward` is as for evaluate. The ranks of the
+ * model's backend share the documents, and all get the result. Leaves the carried state
+ * undefined. */
+typedef struct class_evaluation {
+    double loss, error; /* the mean -log p(class) in nats, and the share of wrong answers */
+    uint64_t documents;
+    double seconds;
+} class_evaluation;
+
+bool evaluate_classes(model *m, recording *forward, const corpus *c, class_evaluation *result,
+                      error *err);
 
 /* Records one segment of dynamic evaluation. */
 recording *evaluate_record_dynamic(model *m);

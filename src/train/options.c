@@ -186,6 +186,12 @@ const config_key option_keys[] = {
     {"train.average", CONFIG_NUMBER, AT(train.average), "0.999", 0, 1, NULL,
      "decay of the moving average of the weights, which is what is evaluated and saved",
      CONFIG_BELOW_MAXIMUM},
+    {"train.text_weight", CONFIG_NUMBER, AT(train.text_weight), "1", 0, 1e3, NULL,
+     "weight of the text's loss, that of predicting each next byte", 0},
+    {"train.label_weight", CONFIG_NUMBER, AT(train.label_weight), "0", 0, 1e3, NULL,
+     "weight of the labels' loss: at every byte of a document with a label, the more the later it "
+     "is, the model is asked for the label too; it then learns to classify, and a tenth of these "
+     "documents is held out; 0 makes nothing of labels", 0},
     {"train.log_every", CONFIG_INTEGER, AT(train.log_every), "50", 1, 1e9, NULL,
      "number of updates between two lines of metrics.jsonl", R},
     {"train.valid_every", CONFIG_INTEGER, AT(train.valid_every), "1000", 1, 1e9, NULL,
@@ -215,6 +221,8 @@ void options_begin(options *o) {
 }
 
 void options_free(options *o) {
+    for (int k = 0; k < o->classes.count; k++) free(o->classes.name[k]);
+    o->classes.count = 0;
     config_end(&o->config);
 }
 
@@ -405,6 +413,17 @@ static bool check_window(const options *o, error *err) {
                          least, WINDOW_LEAST, o->data.window);
 }
 
+static bool check_losses(const options *o, error *err) {
+    const train_options *t = &o->train;
+    if (t->label_weight > 0 && o->data.window > 0) {
+        return config_refuse(&o->config, err, "train.label_weight",
+                             "has no meaning with data.window, which reads text alone");
+    }
+    if (t->label_weight > 0 || t->text_weight > 0) return true;
+    return config_refuse(&o->config, err, "train.text_weight",
+                         "expected above 0, or train.label_weight above 0");
+}
+
 /* Checks the keys of pruning. structure_check checks them against the patterns once
  * these exist. */
 static bool check_structure(const options *o, error *err) {
@@ -444,7 +463,7 @@ bool options_check(options *o, error *err) {
                              "expected at most train.bptt = %lld, got %lld", (long long)t->bptt,
                              (long long)t->recompute);
     }
-    if (!check_window(o, err) || !check_structure(o, err)) return false;
+    if (!check_window(o, err) || !check_losses(o, err) || !check_structure(o, err)) return false;
     if (t->steps == 0 && t->epochs == 0 && t->minutes == 0) t->epochs = 1;
     return true;
 }

@@ -5,7 +5,7 @@
 
 #include "core/config.h"
 #include "core/safetensors.h"
-#include "data/document.h"
+#include "data/corpus.h"
 #include "model/model.h"
 
 typedef enum device_choice { DEVICE_AUTO, DEVICE_CPU, DEVICE_CUDA } device_choice;
@@ -27,6 +27,9 @@ typedef struct data_options {
     double valid_fraction;
     corpus_options reading; /* how documents are read */
     double window;          /* bytes; 0: text is unpacked into a spool */
+
+    /* No keys: text that is read already, in place of files. The run frees it. */
+    corpus *given_train, *given_valid;
 } data_options;
 
 typedef struct train_options {
@@ -37,13 +40,21 @@ typedef struct train_options {
     int schedule; /* lr_schedule */
     int64_t warmup;
     double beta1, beta2, epsilon, weight_decay, clip, average;
-    double prune_density; /* 0: no pruning */
+    double text_weight, label_weight; /* of the losses; label_weight 0: no class head */
+    double prune_density;             /* 0: no pruning */
     int64_t prune_every;
     double prune_from, prune_until;
     int64_t log_every, valid_every, valid_bytes;
     double checkpoint_minutes;
     char *init;
 } train_options;
+
+/* The classes of the documents that a model learns. No key: they come with the text, or the
+ * checkpoint. */
+typedef struct class_names {
+    char *name[MOST_CLASSES]; /* [count] */
+    int count;
+} class_names;
 
 typedef struct options {
     config config; /* records where each value was set */
@@ -52,6 +63,7 @@ typedef struct options {
     model_config model;
     double parameters; /* the target that width or density were computed for; 0: none */
     train_options train;
+    class_names classes; /* as many as model.classes */
 } options;
 
 extern const config_key option_keys[];

@@ -20,10 +20,12 @@
 static bool read_report(trainer *tr, update_report *report, error *err) {
     tr->be->download(tr->be, report, tr->m->report, sizeof *report);
     if (!tr->be->finish(tr->be, err)) return false;
-    double sums[] = {report->loss, report->failed};
-    ranks_sum(tr->ranks, sums, 2);
+    double sums[] = {report->loss, report->label_loss, report->label_weight, report->failed};
+    ranks_sum(tr->ranks, sums, 4);
     report->loss = sums[0];
-    if (sums[1] == 0) return true;
+    report->label_loss = sums[1];
+    report->label_weight = sums[2];
+    if (sums[3] == 0) return true;
     if (report->failed == 0) return error_set(err, "another rank's loss is not finite");
     char *path = run_folder_file(&tr->run, "last.safetensors");
     const model_config *model = &tr->m->config;
@@ -42,12 +44,17 @@ static void show_progress(trainer *tr, double bpc, double lr) {
     bool last = s->step == tr->end;
     if (!last && now - tr->shown < (log_is_terminal() ? 0.2 : 5)) return;
     tr->shown = now;
-    char left[48] = "", valid[32] = "";
+    char left[48] = "", valid[80] = "";
     double minutes = tr->o->train.minutes, seconds = INFINITY;
     if (tr->end != INT64_MAX) seconds = (double)(tr->end - s->step) * s->seconds / (double)s->step;
     if (minutes > 0 && s->total == tr->end) seconds = fmax(0, minutes * 60 - (now - tr->began));
     log_duration(left, seconds);
-    if (!isnan(s->valid_bpc)) snprintf(valid, sizeof valid, ", valid %.4f", s->valid_bpc);
+    if (!isnan(s->valid_label_loss)) {
+        snprintf(valid, sizeof valid, ", valid %.4f, labels %.4f, %.2f %% wrong", s->valid_bpc,
+                 s->valid_label_loss, 100 * s->valid_label_error);
+    } else if (!isnan(s->valid_bpc)) {
+        snprintf(valid, sizeof valid, ", valid %.4f", s->valid_bpc);
+    }
     if (tr->end != INT64_MAX) {
         log_progress("step %" PRId64 "/%" PRId64 "  bpc %.4f%s  lr %.2e  %.0f bytes/s  %s left",
                      s->step, tr->end, bpc, valid, lr, rate, left);
@@ -72,6 +79,11 @@ static bool write_metrics(trainer *tr, const update_report *report, double bpc, 
     json_number(&w, "grad_norm", report->gradient_norm);
     json_number(&w, "bytes_per_second", trainer_bytes_done(tr) / s->seconds);
     json_number(&w, "valid_bpc", s->validated ? s->valid_bpc : NAN);
+    if (tr->o->classes.count) {
+        json_number(&w, "label_loss", report->label_loss / report->label_weight);
+        json_number(&w, "valid_label_loss", s->validated ? s->valid_label_loss : NAN);
+        json_number(&w, "valid_label_error", s->validated ? s->valid_label_error : NAN);
+    }
     if (tr->o->train.prune_density > 0) json_number(&w, "density", structure_density(tr->m));
     json_object_end(&w);
     fputc('\n', tr->metrics);
@@ -131,6 +143,8 @@ bool trainer_save(trainer *tr, error *err) {
     update_report report;
     if (!trainer_clock_stop(tr, err) || !read_report(tr, &report, err)) return false;
     s->loss = report.loss;
+    s->label_loss = report.label_loss;
+    s->label_weight = report.label_weight;
     s->gradient_norm = report.gradient_norm;
     s->elapsed = tr->segment_start - tr->began;
     char *path = run_folder_file(&tr->run, "last.state");
@@ -147,17 +161,27 @@ bool trainer_save(trainer *tr, error *err) {
     return saved;
 }
 
+static bool has_class(const corpus *c) {
+    size_t i = 0;
+    while (c->classes && i < c->count && c->classes[i] < 0) i++;
+    return c->classes && i < c->count;
+}
+
 bool trainer_validate(trainer *tr, error *err) {
     run_state *s = &tr->state;
     update_report report;
     evaluation e;
+    class_evaluation classes = {NAN, NAN, 0, 0};
+    const bool asks = has_class(tr->valid);
     if (!trainer_clock_stop(tr, err) || !read_report(tr, &report, err)) return false;
     const double begun = tr->segment_start;
     model_save_state(tr->m);
     model_use_average(tr->m);
     if (!tr->evaluation) tr->evaluation = evaluate_record(tr->m);
+    model_set_labels(tr->m, NULL, NULL);
     bool done = evaluate(tr->m, tr->evaluation, tr->valid_text, (uint64_t)tr->o->train.valid_bytes,
-                         false, false, &e, err);
+                         false, false, &e, err) &&
+                (!asks || evaluate_classes(tr->m, tr->evaluation, tr->valid, &classes, err));
     model_use_weights(tr->m);
     model_restore_state(tr->m);
     trainer_clock_start(tr);
@@ -168,9 +192,13 @@ bool trainer_validate(trainer *tr, error *err) {
         return error_set(err, "step %" PRId64 ": validation: %s", s->step, reason.text);
     }
     s->valid_bpc = e.bpc;
+    s->valid_label_loss = classes.loss;
+    s->valid_label_error = classes.error;
     s->validated = true;
-    if (isnan(s->best_bpc) || e.bpc < s->best_bpc) {
+    const bool better = asks ? classes.loss < s->best_label_loss : e.bpc < s->best_bpc;
+    if (isnan(s->best_bpc) || better) {
         s->best_bpc = e.bpc;
+        s->best_label_loss = classes.loss;
         s->best_step = s->step;
         tr->best_due = true;
     }

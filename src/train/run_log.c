@@ -8,8 +8,19 @@
 #include <stdlib.h>
 #include <string.h>
 
-const char *const run_log_names[LOG_COLUMNS] = {
-    "step", "bytes", "epoch", "seconds", "bpc", "lr", "grad_norm", "bytes_per_second", "valid_bpc"};
+const char *const run_log_names[LOG_COLUMNS] = {"step",
+                                                "bytes",
+                                                "epoch",
+                                                "seconds",
+                                                "bpc",
+                                                "lr",
+                                                "grad_norm",
+                                                "bytes_per_second",
+                                                "valid_bpc",
+                                                "label_loss",
+                                                "valid_label_loss",
+                                                "valid_label_error",
+                                                "density"};
 
 /* ---------------------------------------------------------------------------------- scanning
  * A line is walked once, and only as far as flat objects of numbers go: a million lines are read in

@@ -17,6 +17,10 @@ typedef enum log_column {
     LOG_GRAD_NORM,
     LOG_RATE,
     LOG_VALID_BPC,
+    LOG_LABEL_LOSS,
+    LOG_VALID_LABEL_LOSS,
+    LOG_VALID_LABEL_ERROR,
+    LOG_DENSITY,
     LOG_COLUMNS
 } log_column;
 

@@ -5,6 +5,7 @@
 #include "core/stop.h"
 #include "data/store.h"
 #include "graph/metrics.h"
+#include "train/labels.h"
 #include "train/schedule.h"
 #include "train/structure.h"
 
@@ -64,15 +65,19 @@ static bool read_data(trainer *tr, error *err) {
     }
     const corpus_options how = d->reading;
     int batch = (int)tr->o->train.batch, bptt = (int)tr->o->train.bptt;
-    const bool in_place = d->window > 0;
-    tr->train = in_place ? read_in_place(tr, &how, err)
-                         : corpus_read(d->train.items, d->train.count, &how, err);
+    const bool in_place = d->window > 0, labels = tr->o->train.label_weight > 0;
+    const bool given = d->given_train != NULL;
+    tr->train = given      ? d->given_train
+                : in_place ? read_in_place(tr, &how, err)
+                           : corpus_read(d->train.items, d->train.count, &how, err);
+    tr->valid = d->given_valid;
+    d->given_train = d->given_valid = NULL;
     if (!tr->train) return false;
-    if (d->valid.count) {
+    if (d->valid.count && !given) {
         tr->valid = corpus_read(d->valid.items, d->valid.count, &how, err);
         if (!tr->valid) return false;
     }
-    if (d->exclude.count) {
+    if (d->exclude.count && !given) {
         for (int i = in_place; i < 2; i++) {
             corpus *c = i ? tr->valid : tr->train;
             int64_t dropped =
@@ -89,12 +94,15 @@ static bool read_data(trainer *tr, error *err) {
                         shared, tr->valid->count);
         }
     }
-    if (!tr->valid && d->valid_fraction > 0) {
+    if (!tr->valid && d->valid_fraction > 0 && !given) {
         tr->valid = in_place
                         ? corpus_read_left_out(tr->train, (uint64_t)tr->o->train.valid_bytes, err)
-                        : corpus_split(tr->train, d->valid_fraction);
+                        : corpus_split(tr->train, d->valid_fraction,
+                                       labels ? fmax(d->valid_fraction, LABELS_HELD_OUT)
+                                              : d->valid_fraction);
         if (!tr->valid) return false;
     }
+    if (labels && !labels_find(tr->o, tr->train, tr->valid, d->valid.count == 0, err)) return false;
     tr->epoch_updates = reader_epoch_updates(tr->train, batch, bptt);
     if (tr->epoch_updates == 0) {
         return error_set(err,
@@ -129,7 +137,10 @@ static model *training_model(const trainer *tr, graph *const *graphs, error *err
     const train_options *t = &tr->o->train;
     model *m = model_create(tr->be, &tr->o->model, graphs, tr->streams.count, (int)t->bptt,
                             (int)t->recompute, MODEL_TRAINING, err);
-    if (m) model_set_first_stream(m, tr->streams.first);
+    if (!m) return NULL;
+    model_set_first_stream(m, tr->streams.first);
+    m->text_weight = t->text_weight;
+    m->label_weight = t->label_weight;
     return m;
 }
 
@@ -169,7 +180,7 @@ static bool create_from(trainer *tr, const char *source, error *err) {
         tr->m = training_model(tr, c.graphs, err);
         memset(c.graphs, 0, sizeof c.graphs); /* they belong to the model now */
     }
-    bool created = tr->m && checkpoint_load_weights(&c, tr->m, err);
+    bool created = tr->m && checkpoint_load_weights(&c, tr->m, &o->classes, err);
     checkpoint_close(&c);
     return created;
 }
@@ -204,14 +215,19 @@ static bool create_model(trainer *tr, error *err) {
 static bool open_state(trainer *tr, error *err) {
     const run_state now = {.train_bytes = (int64_t)tr->train->size,
                            .train_text = corpus_hash(tr->train),
+                           .train_labels = tr->train->classes ? labels_hash(tr->o, tr->train) : 0,
                            .valid_text = tr->valid ? corpus_hash(tr->valid) : 0,
                            .total = INT64_MAX,
                            .gradient_norm = NAN,
                            .valid_bpc = NAN,
-                           .best_bpc = NAN};
+                           .best_bpc = NAN,
+                           .valid_label_loss = NAN,
+                           .valid_label_error = NAN,
+                           .best_label_loss = NAN};
     run_state *s = &tr->state;
     *s = now;
     if (!ranks_same(tr->ranks, now.train_text, "the text of data.train", err) ||
+        !ranks_same(tr->ranks, now.train_labels, "the labels of data.train", err) ||
         !ranks_same(tr->ranks, now.valid_text, "the text of data.valid", err)) {
         return false;
     }
@@ -226,6 +242,9 @@ static bool open_state(trainer *tr, error *err) {
     } else if (same && s->train_text != now.train_text) {
         same = error_key(err, "data.train",
                          "cannot change on resuming: %s was trained on another text", path);
+    } else if (same && s->train_labels != now.train_labels) {
+        same = error_key(err, "data.train",
+                         "cannot change on resuming: %s was trained with other labels", path);
     } else if (same && s->valid_text != now.valid_text) {
         same = error_key(err, "data.valid",
                          "cannot change on resuming: %s was validated on another text", path);
@@ -237,8 +256,13 @@ static bool open_state(trainer *tr, error *err) {
 
 /* Loads the loss so far, to which the device adds. */
 static void load_report(trainer *tr) {
-    update_report report = {.loss = trainer_leads(tr) ? tr->state.loss : 0,
-                            .gradient_norm = tr->state.gradient_norm};
+    const run_state *s = &tr->state;
+    update_report report = {.gradient_norm = s->gradient_norm};
+    if (trainer_leads(tr)) {
+        report.loss = s->loss;
+        report.label_loss = s->label_loss;
+        report.label_weight = s->label_weight;
+    }
     if (tr->run.resumed) tr->be->upload(tr->be, tr->m->report, &report, sizeof report);
 }
 
@@ -268,6 +292,13 @@ static void describe_window(const trainer *tr) {
     log_line("window: %zu files in %zu pieces, the longest of %s, shuffled by %s", c->store->count,
              c->count, log_bytes(piece, (double)longest),
              log_bytes(block, (double)c->store->block));
+}
+
+/* The documents that a class is learnt of. */
+static size_t with_class(const corpus *c) {
+    size_t count = 0;
+    for (size_t i = 0; c && i < c->count; i++) count += c->classes[i] >= 0;
+    return count;
 }
 
 void trainer_describe(const trainer *tr) {
@@ -312,6 +343,10 @@ void trainer_describe(const trainer *tr) {
         corpus_documents(tr->train), tr->train->size, tr->valid_text ? tr->valid_text->size : 0,
         tr->valid_text ? "" : " (no best.safetensors)");
     if (tr->train->store) describe_window(tr);
+    if (tr->o->classes.count) {
+        log_line("labels: %d classes in %zu documents to train on, %zu to validate on",
+                 tr->o->classes.count, with_class(tr->train), with_class(tr->valid));
+    }
     if (tr->excluded) log_line("data: %" PRId64 " documents excluded", tr->excluded);
     log_line("epoch: %" PRIu64 " updates of %" PRId64 " x %" PRId64 " bytes, %" PRIu64
              " bytes dropped",

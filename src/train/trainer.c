@@ -71,6 +71,7 @@ static void upload_update(trainer *tr, const minibatch *batch) {
     if (batch->update == 0) model_zero_state(m);
     model_drop_input(m, arguments.update, batch->inputs);
     model_set_text(m, batch->inputs, batch->targets);
+    model_set_labels(m, batch->classes, batch->weights);
     be->upload(be, m->arguments, &arguments, sizeof arguments);
 }
 
@@ -230,7 +231,7 @@ static bool run_updates(trainer *tr, error *err) {
 static bool check_result(const trainer *tr, error *err) {
     static const double most = 9;
     const double valid = tr->state.valid_bpc, bpc = isnan(valid) ? tr->trained_bpc : valid;
-    return stop_signal() || bpc <= most ||
+    return stop_signal() || bpc <= most || tr->o->train.text_weight == 0 ||
            error_set(
                err,
                "%s: failed: ends at %.6g bits per character, where guessing needs 8: expected a "

@@ -73,7 +73,7 @@ static void try_classifier(void) {
         require(strstr(err.text, path) != NULL, "an error that does not name the file");
         return;
     }
-    double margin[SAVED_MAX_CLASSES], probability[SAVED_MAX_CLASSES];
+    double margin[MOST_CLASSES], probability[MOST_CLASSES];
     ngram_reader *r = ngram_reader_create(&c.ngrams);
     ngram_reader_apply(r, text, sizeof text, margin);
     margin_probabilities(margin, c.ngrams.functions, c.ngrams.scale, probability);

@@ -67,7 +67,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     check(c);
     if (data[0] & SPLIT) {
         const uint64_t before = c->size;
-        corpus *part = corpus_split(c, 0.3);
+        corpus *part = corpus_split(c, 0.3, 0.3);
         require(part->size + c->size == before, "a split that loses bytes");
         check(part);
         corpus_free(part);

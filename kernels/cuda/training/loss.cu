@@ -24,57 +24,59 @@ template <bool largest> static __device__ float combine(float value, float share
     return result;
 }
 
-template <typename T>
-static __global__ void softmax_kernel(const float *logits, const float *bias,
-                                      const int16_t *targets, int columns, float *losses,
-                                      T *dlogits) {
+template <typename T> static __global__ void softmax_kernel(const softmax_loss s) {
     __shared__ float shared[PARTS][32];
-    int part = threadIdx.y, n = blockIdx.x * 32 + threadIdx.x;
-    size_t t = blockIdx.y, at = t * VOCABULARY * columns + n;
-    int target = targets[t * columns + n];
-    float z[SLICE], most = -INFINITY, total = 0;
+    const int part = threadIdx.y, n = blockIdx.x * 32 + threadIdx.x;
+    const size_t t = blockIdx.y, column = t * s.columns + n;
+    const size_t at = (t * s.rows + s.first) * s.columns + n;
+    const float *logits = (const float *)s.logits, *bias = (const float *)s.bias;
+    const int target = s.targets[column];
+    float z[SLICE], most = -INFINITY, total = 0, hit = 0;
     bool broken = false; /* fmaxf passes NaN by */
 #pragma unroll
     for (int i = 0; i < SLICE; i++) {
-        int v = i * PARTS + part;
-        z[i] = logits[at + (size_t)v * columns] + bias[v];
+        const int v = i * PARTS + part;
+        z[i] = v < s.classes ? logits[at + (size_t)v * s.columns] + bias[v] : -INFINITY;
         most = fmaxf(most, z[i]);
         broken = broken || z[i] != z[i];
     }
     most = combine<true>(most, shared);
-    float hit = 0;
+    float before = 0; /* another class as likely as the likeliest, before the target */
 #pragma unroll
     for (int i = 0; i < SLICE; i++) {
-        if (i * PARTS + part == target) hit = z[i] - most;
+        const int v = i * PARTS + part;
+        if (v == target) hit = z[i] - most;
+        if (v < target && z[i] == most) before = 1;
         z[i] = __expf(z[i] - most);
         total += z[i];
     }
     if (broken) total = NAN;
     total = combine<false>(total, shared);
     hit = combine<false>(hit, shared);
-    if (part == 0) losses[t * columns + n] = target < 0 ? 0 : logf(total) - hit;
-    if (!dlogits) return;
+    if (s.wrong) before = combine<true>(before, shared);
+    const float weight = target < 0 ? 0 : s.weights ? ((const float *)s.weights)[column] : 1;
+    if (part == 0) {
+        ((float *)s.losses)[column] = target < 0 ? 0 : weight * (logf(total) - hit);
+        if (s.wrong) ((float *)s.wrong)[column] = hit < 0 || before > 0 ? weight : 0;
+    }
+    if (!s.dlogits) return;
+    const float scale = (float)s.scale * weight;
 #pragma unroll
     for (int i = 0; i < SLICE; i++) {
-        int v = i * PARTS + part;
-        float p = z[i] / total - (v == target);
-        dlogits[at + (size_t)v * columns] = from_float<T>(target < 0 ? 0 : p);
+        const int v = i * PARTS + part;
+        const float d = target < 0 || v >= s.classes ? 0 : scale * (z[i] / total - (v == target));
+        if (s.first + v < s.rows) ((T *)s.dlogits)[at + (size_t)v * s.columns] = from_float<T>(d);
     }
 }
 
-template <typename T>
-static void run_softmax(backend *be, const void *logits, const void *bias, const int16_t *targets,
-                        int steps, int columns, void *losses, void *dlogits) {
-    softmax_kernel<T><<<dim3(columns / 32, steps), dim3(32, PARTS), 0, cuda_of(be)->stream>>>(
-        (const float *)logits, (const float *)bias, targets, columns, (float *)losses,
-        (T *)dlogits);
+template <typename T> static void run_softmax(backend *be, const softmax_loss *s) {
+    softmax_kernel<T>
+        <<<dim3(s->columns / 32, s->steps), dim3(32, PARTS), 0, cuda_of(be)->stream>>>(*s);
     cuda_launched(be, "softmax_cross_entropy");
 }
 
-void cuda_softmax_cross_entropy(backend *be, const void *logits, const void *bias,
-                                const int16_t *targets, int steps, int columns, void *losses,
-                                void *dlogits) {
-    DISPATCH(be, run_softmax, be, logits, bias, targets, steps, columns, losses, dlogits);
+void cuda_softmax_cross_entropy(backend *be, const softmax_loss *s) {
+    DISPATCH(be, run_softmax, be, s);
 }
 
 /* ------------------------------------------------------------------------------- reductions */

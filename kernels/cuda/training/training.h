@@ -11,9 +11,7 @@ typedef struct adam_factors {
     int apply;
 } adam_factors;
 
-void cuda_softmax_cross_entropy(backend *be, const void *logits, const void *bias,
-                                const int16_t *targets, int steps, int columns, void *losses,
-                                void *dlogits);
+void cuda_softmax_cross_entropy(backend *be, const softmax_loss *s);
 void cuda_sample(backend *be, const void *logits, const void *bias, int streams, int columns,
                  sampling *state, uint8_t *text, uint8_t *bytes);
 void cuda_norm_rows(backend *be, const normed_rows *w, void *const operand[2]);
