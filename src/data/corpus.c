@@ -47,6 +47,7 @@ typedef struct reading {
     FILE *spool;
     const char *root; /* a folder with a folder for each class, or NULL */
     size_t beside;    /* files beside these folders, which are left out */
+    bool text_alone;  /* labels are not read */
 } reading;
 
 static bool spool_failed(const reading *r, error *err) {
@@ -126,37 +127,19 @@ static void sort_names(corpus *c) {
     }
 }
 
-static int compare_numbers(const void *a, const void *b) {
-    const int32_t x = *(const int32_t *)a, y = *(const int32_t *)b;
-    return (x > y) - (x < y);
-}
-
-/* Makes integers names, so that -1 is a label like others. */
-static bool name_integers(corpus *c, error *err) {
-    int32_t number[CORPUS_MAX_NAMES];
-    for (size_t i = 0; i < c->count; i++) {
-        const document *d = &c->documents[i];
-        int at = 0;
-        if (d->raw || d->label == LABEL_NONE) continue;
-        while (at < c->name_count && number[at] != d->label) at++;
-        if (at == CORPUS_MAX_NAMES) {
-            return error_set(err, "more than %d different labels, one of them -1",
-                             CORPUS_MAX_NAMES);
-        }
-        if (at == c->name_count) number[c->name_count++] = d->label;
-    }
-    qsort(number, (size_t)c->name_count, sizeof *number, compare_numbers);
-    c->names = mem_alloc((size_t)c->name_count, sizeof *c->names);
-    for (int k = 0; k < c->name_count; k++) {
-        c->names[k] = mem_format("%d", number[k] == LABEL_MINUS_ONE ? -1 : number[k]);
-    }
+/* Makes the integers of the documents so far names, since one of the labels is none, or is -1, which
+ * is no label. */
+static bool name_integers(corpus *c, labels *l, error *err) {
     for (size_t i = 0; i < c->count; i++) {
         document *d = &c->documents[i];
+        char text[16];
         if (d->raw || d->label == LABEL_NONE) continue;
-        int at = 0;
-        while (number[at] != d->label) at++;
-        d->label = at;
+        const int length =
+            snprintf(text, sizeof text, "%d", l->minus_one && d->label == LABEL_MINUS_ONE ? -1 : d->label);
+        d->label = labels_number(l, (const uint8_t *)text, (size_t)length);
+        if (d->label < 0) return error_set(err, "more than %d different labels", CORPUS_MAX_NAMES);
     }
+    l->integers = l->minus_one = false;
     return true;
 }
 
@@ -165,6 +148,11 @@ static bool add_line(reading *r, const char *path, uint64_t number, uint8_t *lin
                      bool is_row, error *err) {
     parsed_line p;
     if (!document_parse(&r->labels, path, number, line, length, is_row, &p, err)) return false;
+    if (r->text_alone) {
+        p.label = LABEL_NONE;
+    } else if (r->labels.names && r->labels.integers) {
+        if (!name_integers(r->corpus, &r->labels, err)) return false;
+    }
     if (r->left_out && store_use_of(r->left_out, p.hash) != STORE_LEFT_OUT) return true;
     const size_t text = corpus_clean(p.text, p.length, &r->options);
     *append(r->corpus, &r->capacity) = (document){.offset = r->corpus->size,
@@ -309,6 +297,7 @@ static corpus *reading_end(reading *r, bool read, error *err) {
     if (read && c->count > UINT32_MAX) read = error_set(err, "expected fewer than 2^32 documents");
     if (read) read = spool_finish(r, err);
     if (r->spool) fclose(r->spool);
+    if (read && r->labels.minus_one) read = name_integers(c, &r->labels, err);
     c->names = r->labels.names;
     c->name_count = r->labels.count;
     if (!read) {
@@ -317,19 +306,16 @@ static corpus *reading_end(reading *r, bool read, error *err) {
     }
     c->documents = mem_resize(c->documents, c->count, sizeof(document));
     sort_names(c);
-    if (!r->labels.minus_one || name_integers(c, err)) return c;
-    corpus_free(c);
-    return NULL;
+    return c;
 }
 
 /* Reads text alone: whatever labels its lines have, its documents have none. */
 static bool read_text(reading *r, char *const *file, error *err) {
     const labels before = r->labels;
-    const size_t count = r->corpus->count;
     r->labels = (labels){0};
+    r->text_alone = true;
     r->options.class_folders = false;
     const bool read = paths_each(file, 1, read_file, r, err);
-    for (size_t i = count; i < r->corpus->count; i++) r->corpus->documents[i].label = LABEL_NONE;
     labels_free(&r->labels);
     r->labels = before;
     return read;

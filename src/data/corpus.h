@@ -1,7 +1,7 @@
 /* A corpus: the bytes and documents of some files, in order.
  *
  * A file whose name ends in .tsv, .tsv.gz or .tsv.xz holds one document on each line:
- * "LABEL<TAB>TEXT". The label is an integer or, in all files of a corpus, a name. Lines end with LF
+ * "LABEL<TAB>TEXT". Labels are integers or, if one of them is none, names: any short text. Lines end with LF
  * or CR LF; the last one may lack its end. A UTF-8 byte order mark at the start is skipped. A
  * document is framed as "\n " + text + " ". A CR inside the text becomes a space; all other bytes
  * are kept.

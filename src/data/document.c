@@ -96,6 +96,13 @@ static bool parse_label(const uint8_t *text, size_t length, int32_t *label) {
     return length > sign && value == *label;
 }
 
+/* Leaves out the spaces around a label. */
+static const uint8_t *trim_spaces(const uint8_t *text, size_t *length) {
+    while (*length > 0 && text[0] == ' ') text++, (*length)--;
+    while (*length > 0 && text[*length - 1] == ' ') (*length)--;
+    return text;
+}
+
 /* The length of a label without the zeros of 5.0, as which pandas writes 5 where some are missing.
  */
 static size_t trim_number(const uint8_t *label, size_t length) {
@@ -117,19 +124,18 @@ static const char *shown(const uint8_t *bytes, size_t length, char *text, size_t
     return text;
 }
 
-/* Whether a label is a name: short text that begins like a word. */
+/* Whether a label can be a name: any short text, but for the mark of a file that was joined to
+ * another one. */
 static bool is_name(const uint8_t *text, size_t length) {
     if (length == 0 || length > CORPUS_NAME_BYTES || !utf8_valid(text, length)) return false;
+    if (utf8_mark_length(text, length) > 0) return false;
     for (size_t i = 0; i < length; i++) {
         if (text[i] < ' ' || text[i] == 0x7F) return false;
     }
-    uint8_t letter = text[0] | 0x20;
-    return (letter >= 'a' && letter <= 'z') || text[0] == '_' || text[0] >= 0x80;
+    return true;
 }
 
-/* The number of a name, in the order of first occurrence. Adds new names. Returns -1 if there are
- * too many. */
-static int32_t number_name(labels *l, const uint8_t *text, size_t length) {
+int32_t labels_number(labels *l, const uint8_t *text, size_t length) {
     for (int k = 0; k < l->count; k++) {
         if (strlen(l->names[k]) == length && memcmp(l->names[k], text, length) == 0) return k;
     }
@@ -139,41 +145,35 @@ static int32_t number_name(labels *l, const uint8_t *text, size_t length) {
     return l->count++;
 }
 
-/* Reads a label. The first labelled document decides whether labels are names or integers. */
+/* Reads a label. Labels are integers until one is not; all of them are names then. */
 static bool read_label(labels *l, const char *path, uint64_t number, const uint8_t *text,
                        size_t length, bool is_row, int32_t *label, error *err) {
     char got[24];
+    text = trim_spaces(text, &length);
     length = trim_number(text, length);
-    bool integer = parse_label(text, length, label), name = is_name(text, length);
+    bool integer = parse_label(text, length, label);
     if (is_row ? length == 0 : integer && *label == LABEL_NONE) {
         *label = LABEL_NONE;
         return true;
     }
-    bool names = l->known ? l->names != NULL : name;
-    if (is_row && *label == LABEL_MINUS_ONE) integer = false;
-    if (integer && *label == -1 && !names) {
-        l->minus_one = true;
-        *label = LABEL_MINUS_ONE;
+    if (is_row && *label == LABEL_MINUS_ONE) integer = false; /* it stands for -1 */
+    if (integer && !l->names) {
+        l->minus_one = l->minus_one || *label == -1;
+        if (*label == -1) *label = LABEL_MINUS_ONE;
+        l->integers = true;
+        return true;
     }
-    l->known = true;
-    if (names && name) {
-        *label = number_name(l, text, length);
-        return *label >= 0 || error_set(err, "%s:%" PRIu64 ": more than %d different labels", path,
-                                        number, CORPUS_MAX_NAMES);
-    }
-    if (!names && integer) return true;
-    shown(text, length, got, sizeof got);
-    if (length > CORPUS_NAME_BYTES) {
+    if (!is_name(text, length)) {
+        shown(text, length, got, sizeof got);
         return error_set(err,
-                         "%s:%" PRIu64 ": expected a label of at most %d bytes, got %zu: '%s...'",
-                         path, number, CORPUS_NAME_BYTES, length, got);
+                         "%s:%" PRIu64
+                         ": expected a label of at most %d bytes of text in UTF-8, got %zu: '%s%s'",
+                         path, number, CORPUS_NAME_BYTES, length, got,
+                         length >= sizeof got ? "..." : "");
     }
-    if (!names) {
-        return error_set(err, "%s:%" PRIu64 ": expected a 32-bit integer as label, got '%s'", path,
-                         number, got);
-    }
-    return error_set(err, "%s:%" PRIu64 ": expected a name as label, like '%s', or -1, got '%s'",
-                     path, number, l->names[0], got);
+    *label = labels_number(l, text, length);
+    return *label >= 0 || error_set(err, "%s:%" PRIu64 ": more than %d different labels", path,
+                                    number, CORPUS_MAX_NAMES);
 }
 
 void labels_free(labels *l) {

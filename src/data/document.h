@@ -19,12 +19,12 @@ typedef struct corpus_options {
     const char *text_column, *label_column; /* of tables; NULL or "": found by usual names */
 } corpus_options;
 
-/* The labels of a corpus. The first labelled document decides whether they are names or integers.
- * Zeroed at first; labels_free frees the names. */
+/* The labels of a corpus: integers until one is none, then names. Zeroed at first; labels_free frees
+ * the names. */
 typedef struct labels {
     char **names; /* [count] in the order of first occurrence; NULL where labels are integers */
     int count;
-    bool known;     /* whether a document had a label */
+    bool integers;  /* whether documents have integers; with names, they have to become names */
     bool minus_one; /* whether a table had the label -1, which is LABEL_MINUS_ONE until names are
                        made of its integers */
 } labels;
@@ -33,6 +33,9 @@ typedef struct labels {
 enum { LABEL_NONE = -1, LABEL_MINUS_ONE = INT32_MIN };
 
 void labels_free(labels *l);
+
+/* The number of a name, which is added if it is new; -1 if there are too many. */
+int32_t labels_number(labels *l, const uint8_t *text, size_t length);
 
 /* A line that was read as a document. */
 typedef struct parsed_line {

@@ -21,14 +21,11 @@ enum { MOST_PLACES = 2048, RATIO = 4 };
 /* The size of a file, unpacked, from which on reading it only from its start is worth a warning. */
 static const uint64_t large = 64 << 20;
 
-enum { LABELS_NONE, LABELS_INTEGERS, LABELS_NAMES };
-
 /* What reading a file finds. */
 typedef struct scan {
     const store *store;
     stored_file *file;
     size_t piece_capacity, place_capacity;
-    int labels; /* kind */
     error *err; /* NULL: none */
 } scan;
 
@@ -116,7 +113,6 @@ static bool scan_documents(scan *c, source *s, error *err) {
     for (size_t i = 0; i < c->file->piece_count; i++) {
         c->file->pieces[i].hash = hash_end(c->file->pieces[i].hash);
     }
-    if (kinds.known) c->labels = kinds.names ? LABELS_NAMES : LABELS_INTEGERS;
     labels_free(&kinds);
     free(l.buffer);
     return read;
@@ -194,8 +190,8 @@ static void put(FILE *out, const void *bytes, size_t count) {
 
 static void write_scan(const scan *c, FILE *out) {
     const stored_file *f = c->file;
-    const uint64_t head[] = {f->documents, f->place_count, f->piece_count,      f->content,
-                             f->texts,     f->excluded,    (uint64_t)c->labels, f->packed};
+    const uint64_t head[] = {f->documents, f->place_count, f->piece_count, f->content,
+                             f->texts,     f->excluded,    f->packed};
     put(out, head, sizeof head);
     put(out, &f->stamp, sizeof f->stamp);
     put(out, f->places, f->place_count * sizeof *f->places);
@@ -212,7 +208,7 @@ static const uint8_t *take(const uint8_t *from, void *to, size_t count) {
 
 static const uint8_t *read_scan(scan *c, const uint8_t *from) {
     stored_file *f = c->file;
-    uint64_t head[8];
+    uint64_t head[7];
     from = take(from, head, sizeof head);
     from = take(from, &f->stamp, sizeof f->stamp);
     f->documents = head[0];
@@ -221,8 +217,7 @@ static const uint8_t *read_scan(scan *c, const uint8_t *from) {
     f->content = head[3];
     f->texts = head[4];
     f->excluded = head[5];
-    c->labels = (int)head[6];
-    f->packed = head[7];
+    f->packed = head[6];
     f->places = mem_alloc(f->place_count + 1, sizeof *f->places);
     f->pieces = mem_alloc(f->piece_count + 1, sizeof *f->pieces);
     from = take(from, f->places, f->place_count * sizeof *f->places);
@@ -390,19 +385,6 @@ static void list_files(store *s, naming *n) {
     if (s->spacing < s->block) s->spacing = s->block;
 }
 
-/* Labels are names in all files or in none. */
-static bool check_labels(const scan *scans, size_t count, error *err) {
-    const scan *first = NULL;
-    for (size_t i = 0; i < count; i++) {
-        if (scans[i].labels == LABELS_NONE) continue;
-        if (!first) first = &scans[i];
-        if (scans[i].labels == first->labels) continue;
-        return error_set(err, "%s: expected %s as labels, as in %s", scans[i].file->path,
-                         first->labels == LABELS_NAMES ? "names" : "integers", first->file->path);
-    }
-    return true;
-}
-
 static bool scan_files(store *s, scan *scans, int place, int parts, error *err) {
 #pragma omp parallel for schedule(dynamic) num_threads((omp_get_max_threads() + parts - 1) / parts)
     for (size_t i = (size_t)place; i < s->count; i += (size_t)parts) {
@@ -450,7 +432,6 @@ bool store_index(store *s, char *const *files, int count, ranks *r, error *err) 
     for (size_t i = 0; i < s->count; i++) scans[i] = (scan){.store = s, .file = &s->files[i]};
     read = scan_files(s, scans, place, parts, err);
     if (read && r) share_scans(r, host, scans, s->count, place, parts);
-    if (read) read = check_labels(scans, s->count, err);
     if (read && ranks_rank(r) == 0) warn_of_whole_files(s);
     free(scans);
     return read;
