@@ -108,15 +108,25 @@ class Classify(cli.Case):
         saved = {"n-grams": 0, "features": 1, "tuned": 1}.get(made["chosen"], made["share_of_model"])
         self.assertEqual(float(header["__metadata__"]["share"]), saved)
         lines, _ = self.predict("out", "b.tsv")
-        rows = re.findall(r'<th scope="row">(bad|good)</th><td class="number">(\d+)</td><td class="number">([\d.]+)</td>'
-                          r'<td class="number">(?:<b>)?(\d+)(?:</b>)?</td><td class="number">(?:<b>)?(\d+)(?:</b>)?</td>',
-                          self.read("out/index.html").decode())
+        number = r'<td class="number">(?:<b>)?([\d.]+)(?:</b>)?</td>'
+        rows = re.findall(r'<th scope="row">(bad|good)</th>' + 6 * number, self.read("out/index.html").decode())
         self.assertEqual([row[0] for row in rows], ["bad", "good"])
-        for label, count, error, *said in rows:
+        for (label, count, precision, recall, f1, *said), scores in zip(rows, made["classes"]):
             told = [line["class"] for line in lines if line.get("label") == label]
+            said_so = [line["label"] for line in lines if line["class"] == label and "label" in line]
             self.assertEqual([int(n) for n in said], [told.count("bad"), told.count("good")])
-            self.assertEqual((int(count), float(error)), (len(told), round(100 - 100 * told.count(label) / len(told), 2)))
-        self.assertNotEqual(rows[0][4], rows[1][3])
+            self.assertEqual(int(count), len(told))
+            mine = {"class": label, "documents": len(told), "precision": said_so.count(label) / len(said_so),
+                    "recall": told.count(label) / len(told)}
+            mine["f1"] = 2 / (1 / mine["precision"] + 1 / mine["recall"])
+            for key, value in mine.items():
+                self.assertEqual(scores[key], value) if key == "class" else self.assertAlmostEqual(scores[key], value)
+            for shown, key in (precision, "precision"), (recall, "recall"), (f1, "f1"):
+                self.assertAlmostEqual(float(shown), 100 * mine[key], delta=0.0501)
+        self.assertAlmostEqual(made["macro_f1"], sum(scores["f1"] for scores in made["classes"]) / 2)
+        self.assertEqual({(pair["class"], pair["said"]): pair["documents"] for pair in made["mixed_up"]},
+                         {("bad", "good"): int(rows[0][6]), ("good", "bad"): int(rows[1][5])})
+        self.assertNotEqual(rows[0][6], rows[1][5])
         errors = {0: made["ngram_error"], 1: made[WAYS[made["joined"]]], made["share_of_model"]: made["both_error"]}
         for share, expected in errors.items():
             self.set_share("out/classifier.safetensors", share)

@@ -1,6 +1,7 @@
 /* What n-grams read of a text, and how opinions are joined and compared, by known values. */
 #include "classify/ngrams.h"
 #include "classify/opinions.h"
+#include "classify/scores.h"
 #include "core/memory.h"
 #include "support.h"
 
@@ -118,11 +119,38 @@ static void test_mcnemar(void **state) {
     }
 }
 
+/* By hand: the first class is said too often, the third has no documents, nothing is said to be of
+ * the fourth. */
+static void test_scores(void **state) {
+    (void)state;
+    static const size_t confusion[16] = {6,      2, 0, 0, /**/ 3, 9, 0, 0,
+                                         /**/ 0, 0, 0, 0, /**/ 3, 0, 1, 0};
+    const class_score first = score_class(confusion, 4, 0), third = score_class(confusion, 4, 2);
+    const class_score fourth = score_class(confusion, 4, 3);
+    assert_int_equal(first.documents, 8);
+    assert_true(first.precision == 0.5 && first.recall == 0.75 && fabs(first.f1 - 0.6) < 1e-15);
+    assert_int_equal(third.documents, 0);
+    assert_true(third.precision == 0 && isnan(third.recall) && isnan(third.f1));
+    assert_int_equal(fourth.documents, 4);
+    assert_true(isnan(fourth.precision) && fourth.recall == 0 && fourth.f1 == 0);
+    const double second = 2 * 9.0 / (12 + 11);
+    assert_true(fabs(score_macro_f1(confusion, 4) - (0.6 + second) / 3) < 1e-15);
+    mix_up list[3];
+    assert_int_equal(score_mix_ups(confusion, 4, list, 3), 3);
+    assert_true(list[0].class == 1 && list[0].said == 0 && list[0].documents == 3);
+    assert_true(list[1].class == 3 && list[1].said == 0 && list[1].documents == 3);
+    assert_true(list[2].class == 0 && list[2].said == 1 && list[2].documents == 2);
+    mix_up all[16];
+    assert_int_equal(score_mix_ups(confusion, 4, all, 16), 4);
+    assert_true(all[3].class == 3 && all[3].said == 2);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_values),
         cmocka_unit_test(test_best_share),
         cmocka_unit_test(test_mcnemar),
+        cmocka_unit_test(test_scores),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,6 +1,7 @@
 /* smallworld classify: from labelled documents to a classifier, beside an n-gram baseline. */
 #include "classify/classifier.h"
 #include "classify/opinions.h"
+#include "classify/scores.h"
 #include "cmd/cli.h"
 #include "core/clock.h"
 #include "core/file.h"
@@ -14,6 +15,7 @@
 #include "train/trainer.h"
 
 #include <math.h>
+#include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -21,6 +23,7 @@
 enum {
     HELD_OUT_PERCENT = 20, /* for testing, without --test */
     MISTAKES = 20,
+    MIXED_UP = 10,
     SHOWN = 4, /* mistakes that are coloured */
     SHOWN_BYTES = 8000,
     SHOWN_UNITS = 8
@@ -166,6 +169,9 @@ typedef struct work {
     classes classes;
     bool *is_held; /* [documents of train] whether it is held out to choose by */
     ngrams ngrams;
+    pthread_t beside; /* fits the n-grams beside the model, while `fitting` */
+    bool fitting, fitted;
+    error why_not_fitted;
     double rate; /* bytes of text that training reads in a second; 0: not known */
     way ways[WAYS];
     int partner;  /* what n-grams are joined with in BY_BOTH, BY_FEATURES or BY_TUNED */
@@ -309,7 +315,6 @@ static void take_margins(work *w, int k, const double *valid, const double *test
 
 static bool fit_ngrams(work *w, error *err) {
     double *valid, *test, began = clock_seconds();
-    begin_stage(w, "n-grams");
     if (!ngrams_fit(&w->ngrams, w->train.texts, w->train.class, w->classes.count, w->is_held,
                     &valid, err)) {
         return false;
@@ -321,6 +326,31 @@ static bool fit_ngrams(work *w, error *err) {
     w->ways[BY_NGRAMS].seconds = clock_seconds() - began;
     say_error(w, BY_NGRAMS);
     return true;
+}
+
+static void *fit_beside(void *argument) {
+    work *w = argument;
+    w->fitted = fit_ngrams(w, &w->why_not_fitted);
+    return NULL;
+}
+
+/* Fits the n-grams, or begins to: where a GPU trains the model, the CPU has time for them. */
+static bool begin_ngrams(work *w, error *err) {
+    const char *device = w->a->model.device;
+    begin_stage(w, "n-grams");
+    if ((device && strcmp(device, "cpu") == 0) || !backend_cuda_expected()) {
+        return fit_ngrams(w, err);
+    }
+    w->fitting = pthread_create(&w->beside, NULL, fit_beside, w) == 0;
+    return w->fitting || fit_ngrams(w, err);
+}
+
+static bool finish_ngrams(work *w, error *err) {
+    if (!w->fitting) return true;
+    pthread_join(w->beside, NULL);
+    w->fitting = false;
+    if (!w->fitted) *err = w->why_not_fitted;
+    return w->fitted;
 }
 
 /* --------------------------------------------------------------------------- training of models */
@@ -662,6 +692,46 @@ static void list_contenders(const work *w, contender list[1 + WAYS]) {
     }
 }
 
+/* [classes][classes]: the true class, and what the chosen way said. The caller frees it. */
+static size_t *confusion_of(const work *w) {
+    const size_t classes = (size_t)w->classes.count;
+    size_t *confusion = mem_alloc(classes * classes, sizeof *confusion);
+    for (size_t i = 0; i < w->test.texts->count; i++) {
+        confusion[(size_t)w->test.class[i] * classes + (size_t)w->ways[w->chosen].tested.said[i]]++;
+    }
+    return confusion;
+}
+
+/* What the chosen way makes of each class, and what it mixes up. */
+static void write_scores(const work *w, json_writer *j) {
+    size_t *confusion = confusion_of(w);
+    mix_up mixed[MIXED_UP];
+    const int count = score_mix_ups(confusion, w->classes.count, mixed, MIXED_UP);
+    json_number(j, "macro_f1", score_macro_f1(confusion, w->classes.count));
+    json_array_begin(j, "classes");
+    for (int k = 0; k < w->classes.count; k++) {
+        const class_score s = score_class(confusion, w->classes.count, k);
+        json_object_begin(j, NULL);
+        json_string(j, "class", w->classes.name[k]);
+        json_integer(j, "documents", (int64_t)s.documents);
+        json_number(j, "precision", s.precision);
+        json_number(j, "recall", s.recall);
+        json_number(j, "f1", s.f1);
+        json_object_end(j);
+    }
+    json_array_end(j);
+    json_array_begin(j, "mixed_up");
+    for (int i = 0; i < count; i++) {
+        json_object_begin(j, NULL);
+        json_string(j, "class", w->classes.name[mixed[i].class]);
+        json_string(j, "said", w->classes.name[mixed[i].said]);
+        json_integer(j, "documents", (int64_t)mixed[i].documents);
+        json_object_end(j);
+    }
+    json_array_end(j);
+    free(confusion);
+}
+
 static void write_json(const work *w, FILE *out) {
     static const char *const keys[] = {"commonest_error", "ngram_error", "features_error",
                                        "tuned_error", "both_error"};
@@ -686,6 +756,7 @@ static void write_json(const work *w, FILE *out) {
     json_array_begin(&j, "class_names");
     for (int k = 0; k < w->classes.count; k++) json_string(&j, NULL, w->classes.name[k]);
     json_array_end(&j);
+    write_scores(w, &j);
     json_integer(&j, "train_documents", (int64_t)w->train.texts->count);
     json_integer(&j, "test_documents", (int64_t)w->test.texts->count);
     json_string(&j, "classifier", w->a->out);
@@ -758,15 +829,6 @@ static bool read_mistakes(work *w, const mistake *list, int count, corpus *some,
                                  .models = coloured ? probe->models : 0,
                                  .weights = coloured ? probe->weights : NULL};
     return reading_run(of->m, some, &how, r, err);
-}
-
-static size_t *confusion_of(const work *w) {
-    const size_t classes = (size_t)w->classes.count;
-    size_t *confusion = mem_alloc(classes * classes, sizeof *confusion);
-    for (size_t i = 0; i < w->test.texts->count; i++) {
-        confusion[(size_t)w->test.class[i] * classes + (size_t)w->ways[w->chosen].tested.said[i]]++;
-    }
-    return confusion;
 }
 
 static bool write_page(work *w, error *err) {
@@ -867,8 +929,8 @@ static bool take_folder(work *w, error *err) {
 static bool run(work *w, error *err) {
     w->stages = w->a->given ? 3 : 4;
     if (!open_given(w, err) || !read_documents(w, err) || !take_folder(w, err) ||
-        !hold_out(w, err) || !fit_ngrams(w, err) || !train_text(w, err) || !tune(w, err) ||
-        !fit_features(w, err)) {
+        !hold_out(w, err) || !begin_ngrams(w, err) || !train_text(w, err) || !tune(w, err) ||
+        !fit_features(w, err) || !finish_ngrams(w, err)) {
         return false;
     }
     choose(w);
@@ -881,6 +943,7 @@ static void free_part(part *p) {
 }
 
 static void free_work(work *w) {
+    if (w->fitting) return; /* the program ends, and nobody waits for n-grams */
     for (int k = 0; k < WAYS; k++) {
         opinions_end(&w->ways[k].valid);
         opinions_end(&w->ways[k].tested);

@@ -23,8 +23,10 @@ void log_silence(void) {
 }
 
 void log_end(void) {
+    flockfile(stderr); /* which also guards progress_shown */
     if (progress_shown) fputc('\n', stderr);
     progress_shown = false;
+    funlockfile(stderr);
 }
 
 void log_line(const char *format, ...) {
@@ -36,8 +38,10 @@ void log_line(const char *format, ...) {
     va_end(arguments);
     if (!line) return;
     utf8_make_printable(line);
+    flockfile(stderr);
     clear_progress();
     fprintf(stderr, "%s\n", line);
+    funlockfile(stderr);
     free(line);
 }
 
@@ -48,8 +52,10 @@ void log_warning(const char *format, ...) {
     va_start(arguments, format);
     error_set_list(&line, format, arguments);
     va_end(arguments);
+    flockfile(stderr);
     clear_progress();
     fprintf(stderr, "smallworld: warning: %s\n", line.text);
+    funlockfile(stderr);
 }
 
 /* Columns that a line may take without wrapping, which \r could not take back. */
@@ -64,13 +70,15 @@ void log_progress(const char *format, ...) {
     va_list arguments;
     if (silent) return;
     va_start(arguments, format);
-    clear_progress();
     vsnprintf(line, sizeof line, format, arguments);
     utf8_make_printable(line);
+    flockfile(stderr);
+    clear_progress();
     progress_shown = log_is_terminal();
     fprintf(stderr, "%.*s", progress_shown ? terminal_width() : INT_MAX, line);
     if (!progress_shown) fputc('\n', stderr);
     fflush(stderr);
+    funlockfile(stderr);
     va_end(arguments);
 }
 

@@ -1,5 +1,6 @@
 #include "page/classified.h"
 
+#include "classify/scores.h"
 #include "core/file.h"
 #include "core/memory.h"
 #include "page/assets.h"
@@ -9,7 +10,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { EXCERPT = 280 /* bytes */ };
+enum { EXCERPT = 280 /* bytes */, MATRIX_CLASSES = 12, MIXED_UP = 10 };
 
 static const contender *chosen_of(const classified *c) {
     const contender *k = c->contenders;
@@ -47,27 +48,41 @@ static void write_header(FILE *out, const char *kind, const char *text) {
     fputs("</th>", out);
 }
 
-/* Rows are true classes; the columns after the error say what they were taken for. */
-static void write_confusion(FILE *out, const classified *c) {
-    const size_t classes = (size_t)c->classes;
-    fputs("<h2>Which classes are confused</h2>\n<p>A row is a class, a column what its documents "
-          "were said to be.</p>\n<div class=\"wide\" tabindex=\"0\" role=\"group\" "
-          "aria-label=\"Confusion\"><table id=\"confusion\">\n<thead><tr><th "
-          "scope=\"col\">class</th><th scope=\"col\">documents</th><th scope=\"col\">error, "
-          "%</th>",
+static void write_share(FILE *out, double share) {
+    fputs("<td class=\"number\">", out);
+    if (!isnan(share)) fprintf(out, "%.1f", 100 * share);
+    fputs("</td>", out);
+}
+
+/* A row for each class; of few classes also what its documents were said to be. */
+static void write_classes(FILE *out, const classified *c) {
+    const int classes = c->classes;
+    const bool matrix = classes <= MATRIX_CLASSES;
+    fputs(
+        "<h2>The classes</h2>\n<p>Precision: how many of those that were said to be of a class are "
+        "of it. Recall: how many of a class were said to be of it. F1 is their harmonic mean.",
+        out);
+    fputs(matrix ? " The last columns are what a class's documents were said to be.</p>\n"
+                 : "</p>\n",
           out);
-    for (size_t k = 0; k < classes; k++) write_header(out, "col", c->names[k]);
+    fputs(
+        "<div class=\"wide\" tabindex=\"0\" role=\"group\" aria-label=\"Classes\"><table "
+        "id=\"confusion\">\n<thead><tr><th scope=\"col\">class</th><th "
+        "scope=\"col\">documents</th><th scope=\"col\">precision, %</th><th scope=\"col\">recall, "
+        "%</th><th scope=\"col\">F1, %</th>",
+        out);
+    for (int k = 0; matrix && k < classes; k++) write_header(out, "col", c->names[k]);
     fputs("</tr></thead>\n<tbody>\n", out);
-    for (size_t k = 0; k < classes; k++) {
-        const size_t *row = c->confusion + k * classes;
-        size_t all = 0;
-        for (size_t j = 0; j < classes; j++) all += row[j];
+    for (int k = 0; k < classes; k++) {
+        const size_t *row = c->confusion + (size_t)k * (size_t)classes;
+        const class_score s = score_class(c->confusion, classes, k);
         fputs("<tr>", out);
         write_header(out, "row", c->names[k]);
-        fprintf(out, "<td class=\"number\">%zu</td><td class=\"number\">", all);
-        if (all) fprintf(out, "%.2f", 100 * (double)(all - row[k]) / (double)all);
-        fputs("</td>", out);
-        for (size_t j = 0; j < classes; j++) {
+        fprintf(out, "<td class=\"number\">%zu</td>", s.documents);
+        write_share(out, s.precision);
+        write_share(out, s.recall);
+        write_share(out, s.f1);
+        for (int j = 0; matrix && j < classes; j++) {
             fprintf(out,
                     j == k ? "<td class=\"number\"><b>%zu</b></td>"
                            : "<td class=\"number\">%zu</td>",
@@ -75,7 +90,50 @@ static void write_confusion(FILE *out, const classified *c) {
         }
         fputs("</tr>\n", out);
     }
+    fprintf(out,
+            "</tbody>\n</table></div>\n<p>The mean F1 of the classes is <b>%.1f&nbsp;%%</b>.</p>\n",
+            100 * score_macro_f1(c->confusion, classes));
+}
+
+/* Of many classes, the pairs that are mixed up most. */
+static void write_mix_ups(FILE *out, const classified *c) {
+    mix_up list[MIXED_UP];
+    const int count = score_mix_ups(c->confusion, c->classes, list, MIXED_UP);
+    if (count == 0 || c->classes <= 2) return;
+    fputs("<h2>What is mixed up most</h2>\n<div class=\"wide\" tabindex=\"0\" role=\"group\" "
+          "aria-label=\"Mixed up\"><table id=\"mixed-up\">\n<thead><tr><th "
+          "scope=\"col\">class</th><th scope=\"col\">said to be</th><th "
+          "scope=\"col\">documents</th></tr></thead>\n<tbody>\n",
+          out);
+    for (int i = 0; i < count; i++) {
+        fputs("<tr><td>", out);
+        html_text(out, c->names[list[i].class]);
+        fputs("</td><td>", out);
+        html_text(out, c->names[list[i].said]);
+        fprintf(out, "</td><td class=\"number\">%zu</td></tr>\n", list[i].documents);
+    }
     fputs("</tbody>\n</table></div>\n", out);
+}
+
+/* In one sentence, whether the chosen way is better than n-grams. */
+static void write_verdict(FILE *out, const classified *c) {
+    const double sure = 0.05;
+    if (isnan(c->p_value)) {
+        fputs("No way with a model erred less on the documents that were held out to choose by, so "
+              "n-grams are saved.",
+              out);
+    } else if (c->p_value < sure) {
+        fprintf(out,
+                "That is a measurable difference from n-grams: by chance alone one as large has a "
+                "probability of %.2g (McNemar's test).",
+                c->p_value);
+    } else {
+        fprintf(
+            out,
+            "There is no measurable difference from n-grams: one as large comes by chance with a "
+            "probability of %.2g (McNemar's test).",
+            c->p_value);
+    }
 }
 
 static void write_mistakes(FILE *out, const classified *c) {
@@ -115,12 +173,7 @@ bool classified_write_page(const classified *c, const char *path, error *err) {
             "fitted to %s documents. ",
             chosen->error, html_count(test, (int64_t)c->test), chosen->name,
             html_count(train, (int64_t)c->train));
-    if (!isnan(c->p_value)) {
-        fprintf(out,
-                "If it erred as often as n-grams do, documents would differ so much with a "
-                "probability of %.2g (McNemar's test).",
-                c->p_value);
-    }
+    write_verdict(out, c);
     if (c->unlabelled > 0) {
         fprintf(out, " %s more documents have no label.",
                 html_count(train, (int64_t)c->unlabelled));
@@ -130,7 +183,8 @@ bool classified_write_page(const classified *c, const char *path, error *err) {
     fputs("<p>More text is classed by</p>\n<pre>", out);
     html_text(out, c->command);
     fputs("</pre>\n", out);
-    write_confusion(out, c);
+    write_classes(out, c);
+    write_mix_ups(out, c);
     if (c->mistake_count > 0) write_mistakes(out, c);
     if (c->show) show_write(out, c->show);
     html_end(out, scripts, c->show ? 1 : 0);
