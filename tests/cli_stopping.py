@@ -1,4 +1,4 @@
-"""Text that stays in its files, signals, kills and full disks.
+"""Where text is unpacked, signals, kills and full disks.
 
     /usr/bin/python3 tests/cli_stopping.py BUILD/smallworld [CLASS.TEST...]
 """
@@ -15,98 +15,35 @@ import cli
 from cli import documents, sized
 
 
-class Window(cli.Case):
-    """Text that stays in its files: data.window."""
+class Cache(cli.Case):
+    """Where the text lies while it is used: data.cache."""
 
-    def train_on(self, out, *flags, window=20000, status=0):
-        given = [] if window is None else ["--set", f"data.window={window}"]
-        return self.run_program("train", "config.yaml", "--out", out, *given, *flags,
-                                status=status)
+    def test_cache(self):
+        (self.folder / "cache").mkdir()
+        away = os.environ | {"TMPDIR": "/nowhere"}
+        flags = ["--set", "train.steps=3"]
+        _, err = self.run_program("train", "config.yaml", "--out", "no", *flags, env=away, status=1)
+        self.assertIn("cannot write the spool file in /nowhere: No such file or directory; data.cache or TMPDIR", err)
+        self.run_program("train", "config.yaml", "--out", "run", *flags, "--set", "data.cache=cache", env=away)
+        self.run_program("train", "config.yaml", "--out", "run", "--resume", "--set", "train.steps=5")
+        self.assertEqual(list((self.folder / "cache").iterdir()), [])
 
-    def test_raw_text(self):
-        """However it is packed, the bytes are those of a run that unpacks it, and nothing is unpacked."""
-        text = documents(900, 1)
-        self.write("texts/1.txt", text)
-        self.write("texts/2.txt.gz", gzip.compress(text[9:5000]) + gzip.compress(text[5000:]))
-        self.write("texts/3.txt.xz", lzma.compress(text[7:]))
-        flags = ["--set", "data.train=texts", "--set", "train.steps=20"]
-        self.train_on("unpacked", *flags, window=None)
-        self.train_on("window", *flags)
-        self.train_on("window", *flags, "--overwrite", "--set", "data.valid=null", "--set",
-                      "data.valid_fraction=0.1")
-        self.train_on("unpacked", *flags, "--overwrite", "--set", "data.valid=null", "--set",
-                      "data.valid_fraction=0.1", window=None)
-        self.assertEqual(self.read("window/last.safetensors"),
-                         self.read("unpacked/last.safetensors"))
-        self.run_program("train", "config.yaml", "--out", "none", *flags, "--set",
-                         "data.window=20000", "--set", "data.valid=null", "--set",
-                         "data.valid_fraction=0", env=os.environ | {"TMPDIR": "/nowhere"})
+    def test_small_disk(self):
+        """A text that cannot fit is refused before it is read."""
+        with open(self.folder / "huge.txt", "wb") as file:
+            file.truncate(1 << 43)
+        start = time.time()
+        _, err = self.run_program("train", "config.yaml", "--out", "no", "--set", "data.train=huge.txt", status=1)
+        self.assertIn("the text takes 8.0 TiB unpacked or more, and the disk of ", err)
+        self.assertLess(time.time() - start, 5)
 
-    def test_documents(self):
-        """A stop does not change what a run reads; one in a window logs what it is made of."""
-        for name, content in [("1.tsv", documents(100, 1)),
-                              ("2.tsv.gz", gzip.compress(documents(100, 2))),
-                              ("3.tsv.xz", lzma.compress(documents(100, 3)))]:
-            self.write("texts/" + name, content)
-        self.write("all.list", "texts\ntexts/1.tsv\n")
-        flags = ["--set", "data.train=all.list", "--set", "train.epochs=1.3", "--set",
-                 "train.steps=null", "--set", "train.log_every=100", "--set",
-                 "train.valid_every=1000", "--set", "train.schedule=constant"]
-        _, err = self.train_on("whole", *flags)
-        self.assertRegex(err, r"data: 400 documents, \d+ bytes to train on")
-        self.assertRegex(err, r"window: 3 files in \d+ pieces, the longest .*, shuffled by 4.9 KiB")
-        steps = json.loads(self.read("whole/metrics.jsonl").splitlines()[-1])["step"]
-        for stop in (7, steps // 2, steps - 3):
-            self.train_on("cut", *flags, "--resume", "--set", f"train.steps={stop}")
-        self.train_on("cut", *flags, "--resume")
-        self.assertEqual(self.read("whole/last.safetensors"), self.read("cut/last.safetensors"))
-        self.refused("data.window: cannot change on resuming", "train", "config.yaml", "--out",
-                     "cut", "--resume", *flags, "--set", "data.window=30000")
-
-    def test_one_block(self):
-        """A large xz that can be read only from its start is worth a warning."""
-        for lines, warned in (10000, False), (800000, True):
-            text = b"".join(b"%x %b\n" % (i * 2654435761 % 2**40, b"All work and no play. " * 4)
-                            for i in range(lines))
-            self.write("text.xz", lzma.compress(text, preset=0))
-            _, err = self.train_on("one", "--overwrite", "--set", "data.train=text.xz", "--set", "train.steps=1")
-            self.assertEqual("text.xz: every stream that begins in it" in err, warned)
-
-    def test_changed(self):
-        """A file that changes while it is used ends the run, which is saved."""
-        text = self.read("train.tsv")
-        run = self.start("train", "config.yaml", "--out", "run", "--set", "data.window=20000",
-                         "--set", "train.steps=1000000")
-        while not (self.folder / "run/metrics.jsonl").exists():
-            self.assertIsNone(run.poll(), "over before the change")
-            time.sleep(0.01)
-        self.write("new.tsv", text + b"1\tmore\n")
-        os.replace(self.folder / "new.tsv", self.folder / "train.tsv")
-        _, err = run.communicate(timeout=60)
-        self.assertEqual(run.returncode, 1)
-        line = err.splitlines()[-1]
-        self.assertRegex(line, r"^smallworld: train.tsv: changed since training began; the run is "
-                               r"saved after step \d+$")
-        self.write("train.tsv", text)
-        step = int(line.split()[-1])
-        self.train_on("run", "--resume", "--set", f"train.steps={step + 5}")
-
-    def test_refused(self):
-        self.write("bad.tsv", "1\tgood\nbad\n")
-        self.write("bad.gz", gzip.compress(documents(100, 1))[:-9])
-        for expected, *sets in [
-                ("data.window: expected at least 4096, 2048 for each stream of train.batch, got 4000",
-                 "data.window=4e3"),
-                ("data.window: expected a finite number", "data.window=1GiB"),
-                ("/dev/null: not a regular file: with data.window", "data.train=/dev/null"),
-                ("bad.tsv:2: expected LABEL<TAB>TEXT", "data.train=bad.tsv"),
-                ("bad.gz: gzip cut short", "data.train=bad.gz"),
-                ("data.train: standard input can be read only once", 'data.train="-"')]:
-            flags = ["--set", "data.window=20000"]
-            for assignment in sets:
-                flags += ["--set", assignment]
-            status = 2 if "data.window" in sets[0] else 1
-            self.refused(expected, "train", "config.yaml", "--out", "run", *flags, status=status)
+    def test_gone(self):
+        self.refused("data.window: is gone: text is unpacked into the folder data.cache", "train", "config.yaml", "--out",
+                     "no", "--set", "data.window=1e9", status=2)
+        self.run_program("train", "config.yaml", "--out", "run", "--set", "train.steps=2")
+        config = self.read("run/config.yaml").decode()
+        self.write("run/config.yaml", config.replace("  cache: null\n", "  window: null\n"))
+        self.run_program("train", "--resume", "run", "--set", "train.steps=3")
 
 
 class Signals(cli.Case):

@@ -274,9 +274,6 @@ class Uses(cli.Case):
         self.write("films/a\tb/1.txt", "text")
         self.refused("expected a folder's name without tabs", "features", "m.safetensors", "--data", "films", "--out",
                      "f", *self.cpu)
-        for name, message in ("rows.csv", "rows.csv: with data.window"), ("headed.tsv", "headed.tsv: with data.window"):
-            _, err = self.run_program("train", "--data", name, "--set", "data.window=1e6", "--out", "w", status=1)
-            self.assertIn(message, err)
 
     def test_generate(self):
         def generate(*arguments):

@@ -55,7 +55,7 @@ class Documents(unittest.TestCase):
         self.assertIn("train", commands)
         for command in commands:
             with self.subTest(command=command):
-                self.assertIn(f"`smallworld {command} ", text)
+                self.assertRegex(text, f"`(smallworld )?{command} ")
 
 
 if __name__ == "__main__":

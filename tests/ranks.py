@@ -157,30 +157,6 @@ class Training(Case):
             values = [memoryview(data[start + begin:start + end]).cast("f").tolist() for data in (one, two)]
             self.assertLess(max(abs(a - b) for a, b in zip(*values)), 1e-4, name)
 
-    def test_window(self):
-        """Text that stays in its files: each rank reads what its streams need; 2, 1, then 2 ranks."""
-        (self.path / "texts").mkdir()
-        for i in range(5):
-            lines = [f"{k % 2}\t{words(10 + k % 30, 100 * i + k)}\n" for k in range(60)]
-            text = "".join(lines).encode()
-            (self.path / "texts" / f"{i}.tsv{'.gz' if i % 2 else ''}").write_bytes(
-                gzip.compress(text) if i % 2 else text)
-        flags = ["--set", "data.train=texts", "--set", "data.window=30000", "--set",
-                 "train.epochs=0.3", "--set", "train.bptt=8"]
-        for ranks in (1, 2, 3):
-            self.train(ranks, "--out", f"run{ranks}", *flags)
-        self.assert_equal_losses("run1", "run2")
-        self.assert_equal_losses("run1", "run3")
-        self.train(2, "--out", "cut", *flags, "--set", "train.steps=4")
-        self.train(1, "--out", "cut", "--resume", *flags, "--set", "train.steps=8")
-        self.train(2, "--out", "cut", "--resume", *flags)
-        for a, b in zip(self.metrics("run1"), self.metrics("cut")):
-            self.assertLess(abs(a["bpc"] - b["bpc"]), 1e-5)
-        self.assertEqual(len(self.metrics("cut")), 6)
-        (self.path / "texts" / "3.tsv.gz").write_bytes(b"1\tno gzip\n")
-        done = self.train(2, "--out", "no", *flags, status=1)
-        self.assertIn("3.tsv.gz: not a gzip file", done.stderr)
-
     def test_structure(self):
         """Two ranks prune the blocks that one prunes."""
         flags = ["--set", "train.prune_density=0.3", "--set", "train.prune_every=2",

@@ -314,12 +314,6 @@ static void test_refused(void **state) {
     free(more);
     options o;
     error err;
-    char *const words[] = {"train.label_weight=1", "data.window=1000000"};
-    options_begin(&o);
-    for (int i = 0; i < 2; i++) assert_true(config_assign(&o.config, words[i], &err));
-    assert_false(options_check(&o, &err));
-    assert_non_null(strstr(err.text, "train.label_weight"));
-    options_free(&o);
     char *const nothing[] = {"train.text_weight=0"};
     options_begin(&o);
     assert_true(config_assign(&o.config, nothing[0], &err));

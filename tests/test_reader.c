@@ -46,7 +46,7 @@ static void test_reader_classes(void **state) {
     }
     assert_true(total / (double)c->size > 0.9999 && total / (double)c->size < 1.0001);
     for (uint64_t update = 0; update < updates; update++) {
-        const minibatch *m = reader_next(r, NULL);
+        const minibatch *m = reader_next(r);
         for (size_t i = 0; i < STEPS * COLUMNS; i++) {
             const size_t k = i % COLUMNS, at = k * stripe + update * STEPS + i / COLUMNS;
             assert_int_equal(m->classes[i], k < BATCH ? class[at] : -1);
@@ -71,7 +71,7 @@ static void test_reader(void **state) {
         sequence *s = sequence_shuffled(c, SEED, epoch);
         buffer whole = concatenation(s);
         for (uint64_t update = 0; update < updates; update++) {
-            const minibatch *m = reader_next(r, NULL);
+            const minibatch *m = reader_next(r);
             assert_int_equal(m->epoch, epoch);
             assert_int_equal(m->update, update);
             assert_minibatch(m, whole.bytes, whole.size);
@@ -130,10 +130,10 @@ static void test_reader_first(void **state) {
     uint64_t firsts[] = {1, updates - 1, updates, updates + updates / 2, 3 * updates - 1};
     for (int i = 0; i < 5; i++) {
         reader *all = reader_start(c, all_streams(BATCH), COLUMNS, STEPS, SEED, 0);
-        for (uint64_t skipped = 0; skipped < firsts[i]; skipped++) reader_next(all, NULL);
+        for (uint64_t skipped = 0; skipped < firsts[i]; skipped++) reader_next(all);
         reader *later = reader_start(c, all_streams(BATCH), COLUMNS, STEPS, SEED, firsts[i]);
         for (uint64_t n = 0; n < updates + 5; n++) {
-            const minibatch *a = reader_next(all, NULL), *b = reader_next(later, NULL);
+            const minibatch *a = reader_next(all), *b = reader_next(later);
             assert_int_equal(b->epoch, (firsts[i] + n) / updates);
             assert_int_equal(b->update, (firsts[i] + n) % updates);
             assert_int_equal(a->epoch, b->epoch);
@@ -153,7 +153,7 @@ static void test_reader_stop(void **state) {
     corpus *c = mixed_corpus();
     for (int i = 0; i < 300; i++) {
         reader *r = reader_start(c, all_streams(BATCH), COLUMNS, STEPS, SEED, (uint64_t)i);
-        for (int n = 0; n < i % 7; n++) reader_next(r, NULL);
+        for (int n = 0; n < i % 7; n++) reader_next(r);
         if (i % 10 == 0) usleep(2000); /* the ring is full, and the thread sleeps */
         reader_stop(r);
     }
@@ -162,7 +162,7 @@ static void test_reader_stop(void **state) {
     /* an epoch is one update, so each minibatch has its own order */
     reader *r = reader_start(c, all_streams(1), 1, (int)c->size - 1, SEED, 0);
     for (uint64_t epoch = 0; epoch < 10; epoch++) {
-        const minibatch *m = reader_next(r, NULL);
+        const minibatch *m = reader_next(r);
         sequence *s = sequence_shuffled(c, SEED, epoch);
         buffer whole = concatenation(s);
         assert_int_equal(m->epoch, epoch);

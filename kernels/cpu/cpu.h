@@ -249,6 +249,8 @@ void CPU(sample)(backend *be, const void *logits, const void *bias, int streams,
 void CPU(row_sums)(backend *be, const void *x, int steps, int rows, int columns, void *out);
 void CPU(add)(backend *be, size_t count, void *total, const void *x);
 void CPU(sum)(backend *be, const void *x, size_t count, double *out);
+/* The sum of x, or of its square, chunk by chunk in a fixed order. */
+double CPU(reduce)(cpu_backend *be, const real *x, size_t count, bool square);
 void CPU(pool)(backend *be, const void *x, element type, int steps, int rows, int columns,
                const int32_t *first, const int32_t *last, pooling how, void *out);
 void CPU(adam)(backend *be, size_t count, void *weights, const void *gradient, void *moment1,

@@ -90,11 +90,13 @@ class Model(Handle):
             c.check(c.features(*arguments, choice("state", state, self.STATES), one, part.ctypes.data))
         return rows.swapaxes(0, 1).reshape(len(texts), len(chosen) * self.units)
 
-    def predict(self, texts, probe, framed=True):
+    def predict(self, texts, probe=None, framed=True):
         """For each text a dict of the probability of each class, likeliest first. probe: a Probe, or the
-        path of a .probe.safetensors that `smallworld probe --out` wrote for this model."""
+        path of a .probe.safetensors that `smallworld probe --out` wrote for this model; by default the
+        class head of a model that was trained with labels."""
         texts, (_, *arguments) = self._texts(texts, framed)
-        saved = c.check(c.probe_load(self._handle, path_bytes("probe", getattr(probe, "path", probe))))
+        path = None if probe is None else path_bytes("probe", getattr(probe, "path", probe))
+        saved = c.check(c.probe_load(self._handle, path))
         try:
             names = [c.probe_class(saved, k).decode("utf-8", "replace") for k in range(c.probe_classes(saved))]
             likely = numpy.empty((len(texts), len(names)))

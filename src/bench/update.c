@@ -77,7 +77,7 @@ static void say(const runner *b, const char *what) {
 /* ---------------------------------------------------------------------------------- updates */
 
 static void upload_minibatch(runner *b) {
-    const minibatch *batch = reader_next(b->reader, NULL);
+    const minibatch *batch = reader_next(b->reader);
     backend *be = b->be;
     model *m = b->m;
     const train_options *t = &b->o->train;

@@ -45,9 +45,10 @@ typedef struct config_key {
 } config_key;
 
 /* A key that there was, and what stands for its values now: "true=layer false=none" of key `now`.
- * It is refused with that advice, but read where a run or checkpoint has saved it. */
+ * It is refused with that advice, or with `advice` if that is not NULL, but read where a run or
+ * checkpoint has saved it. */
 typedef struct config_gone {
-    const char *path, *now, *values;
+    const char *path, *now, *values, *advice;
 } config_gone;
 
 typedef struct config {

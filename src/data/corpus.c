@@ -7,7 +7,6 @@
 #include "data/looks.h"
 #include "data/paths.h"
 #include "data/source.h"
-#include "data/store.h"
 #include "data/table.h"
 
 #include <errno.h>
@@ -16,6 +15,8 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/stat.h>
+#include <sys/statvfs.h>
 #include <unistd.h>
 
 /* ------------------------------------------------------------------------------------ spool */
@@ -41,9 +42,7 @@ typedef struct reading {
     size_t capacity; /* of the array of documents */
     corpus_options options;
     labels labels;
-    const store *left_out; /* read only what this store leaves out; NULL: all */
-    uint64_t limit;        /* bytes of that; the last document may pass it */
-    const char *folder;    /* of the spool */
+    const char *folder; /* of the spool */
     FILE *spool;
     const char *root; /* a folder with a folder for each class, or NULL */
     size_t beside;    /* files beside these folders, which are left out */
@@ -51,12 +50,15 @@ typedef struct reading {
 } reading;
 
 static bool spool_failed(const reading *r, error *err) {
-    return error_set(err, "cannot write the spool file in %s: %s; TMPDIR can name another folder",
+    return error_set(err,
+                     "cannot write the spool file in %s: %s; data.cache or TMPDIR can name another "
+                     "folder",
                      r->folder, strerror(errno));
 }
 
 static bool spool_begin(reading *r, error *err) {
-    r->folder = file_scratch_folder();
+    const char *cache = r->options.cache;
+    r->folder = cache && *cache ? cache : file_scratch_folder();
     int file = open(r->folder, O_TMPFILE | O_RDWR | O_CLOEXEC, 0600); /* a file without a name */
     if (file < 0 && (errno == EOPNOTSUPP || errno == EISDIR || errno == EINVAL)) {
         char *path = mem_format("%s/smallworld-XXXXXX",
@@ -127,15 +129,15 @@ static void sort_names(corpus *c) {
     }
 }
 
-/* Makes the integers of the documents so far names, since one of the labels is none, or is -1, which
- * is no label. */
+/* Makes names of the integers of the documents so far, since one of the labels is no integer, or is
+ * -1, which stands for no label. */
 static bool name_integers(corpus *c, labels *l, error *err) {
     for (size_t i = 0; i < c->count; i++) {
         document *d = &c->documents[i];
         char text[16];
         if (d->raw || d->label == LABEL_NONE) continue;
-        const int length =
-            snprintf(text, sizeof text, "%d", l->minus_one && d->label == LABEL_MINUS_ONE ? -1 : d->label);
+        const int length = snprintf(text, sizeof text, "%d",
+                                    l->minus_one && d->label == LABEL_MINUS_ONE ? -1 : d->label);
         d->label = labels_number(l, (const uint8_t *)text, (size_t)length);
         if (d->label < 0) return error_set(err, "more than %d different labels", CORPUS_MAX_NAMES);
     }
@@ -153,7 +155,6 @@ static bool add_line(reading *r, const char *path, uint64_t number, uint8_t *lin
     } else if (r->labels.names && r->labels.integers) {
         if (!name_integers(r->corpus, &r->labels, err)) return false;
     }
-    if (r->left_out && store_use_of(r->left_out, p.hash) != STORE_LEFT_OUT) return true;
     const size_t text = corpus_clean(p.text, p.length, &r->options);
     *append(r->corpus, &r->capacity) = (document){.offset = r->corpus->size,
                                                   .length = text + DOCUMENT_FRAME,
@@ -173,7 +174,7 @@ static void skip_mark(lines *l) {
 static bool read_documents(reading *r, source *s, error *err) {
     lines l = {.source = s, .number = 1};
     bool read;
-    for (; (read = lines_next(&l, err)) && l.text && r->corpus->size < r->limit; l.number++) {
+    for (; (read = lines_next(&l, err)) && l.text; l.number++) {
         skip_mark(&l);
         if (l.length == 0) continue;
         read = add_line(r, source_name(s), l.number, l.text, l.length, false, err);
@@ -205,8 +206,7 @@ static bool read_raw(reading *r, source *s, error *err) {
     const char *kind = NULL;
     size_t count = 0;
     bool read;
-    while ((read = source_read(s, bytes, SOURCE_CHUNK, &count, err)) && count > 0 &&
-           r->corpus->size < r->limit) {
+    while ((read = source_read(s, bytes, SOURCE_CHUNK, &count, err)) && count > 0) {
         if (r->corpus->size == d.offset) kind = looks_like(bytes, count);
         d.hash = hash_bytes(d.hash, bytes, count);
         read = spool_write(r, bytes, count, err);
@@ -273,7 +273,7 @@ static bool read_file(void *reading_, const char *path, error *err) {
         r->beside++;
         return true;
     }
-    source *s = source_open(path, NULL, err);
+    source *s = source_open(path, err);
     if (!s) return false;
     const bool documents =
         strcmp(path, "-") == 0 ? source_begins_with_label(s) : paths_is_lines(path);
@@ -287,8 +287,7 @@ static bool read_file(void *reading_, const char *path, error *err) {
 }
 
 static void reading_begin(reading *r, const corpus_options *options) {
-    *r = (reading){
-        .corpus = mem_alloc(1, sizeof *r->corpus), .options = *options, .limit = UINT64_MAX};
+    *r = (reading){.corpus = mem_alloc(1, sizeof *r->corpus), .options = *options};
 }
 
 /* Returns the corpus, or NULL if reading has failed. */
@@ -321,10 +320,34 @@ static bool read_text(reading *r, char *const *file, error *err) {
     return read;
 }
 
+static bool add_file(void *bytes_, const char *path, error *err) {
+    uint64_t *bytes = bytes_;
+    struct stat status;
+    (void)err;
+    if (stat(path, &status) == 0 && S_ISREG(status.st_mode)) *bytes += (uint64_t)status.st_size;
+    return true;
+}
+
+/* Refuses files for which the disk is too small, before they are read: unpacked they take their
+ * size at least. */
+static bool check_space(const reading *r, char *const *files, int count, error *err) {
+    struct statvfs disk;
+    uint64_t bytes = 0;
+    char needed[16], there[16];
+    if (!paths_each(files, count, add_file, &bytes, err)) return false;
+    if (statvfs(r->folder, &disk) != 0) return true; /* writing will tell */
+    const uint64_t room = (uint64_t)disk.f_bavail * disk.f_frsize;
+    return bytes <= room ||
+           error_set(err,
+                     "the text takes %s unpacked or more, and the disk of %s has "
+                     "%s left; data.cache or TMPDIR can name another folder",
+                     log_bytes(needed, (double)bytes), r->folder, log_bytes(there, (double)room));
+}
+
 corpus *corpus_read(char *const *files, int count, const corpus_options *options, error *err) {
     reading r;
     reading_begin(&r, options);
-    bool read = spool_begin(&r, err);
+    bool read = spool_begin(&r, err) && check_space(&r, files, count, err);
     for (int i = 0; read && i < count; i++) {
         if (options->labelled_files > 0 && i >= options->labelled_files) {
             read = read_text(&r, files + i, err);
@@ -351,7 +374,7 @@ struct corpus_lines {
 };
 
 corpus_lines *corpus_lines_open(const char *path, const corpus_options *options, error *err) {
-    source *s = source_open(path, NULL, err);
+    source *s = source_open(path, err);
     if (!s) return NULL;
     corpus_lines *l = mem_alloc(1, sizeof *l);
     *l = (corpus_lines){.source = s, .lines = {.source = s, .number = 1}, .options = *options};
@@ -400,7 +423,6 @@ void corpus_lines_close(corpus_lines *l) {
 void corpus_free(corpus *c) {
     if (!c) return;
     spool_release(c->spool);
-    store_free(c->store);
     for (int k = 0; k < c->name_count; k++) free(c->names[k]);
     free(c->names);
     free(c->documents);
@@ -431,23 +453,6 @@ int64_t corpus_hash(const corpus *c) {
         hash = hash_words(hash, (const uint64_t[]){d->hash, d->length, d->offset}, 3);
     }
     return (int64_t)(hash_end(hash) >> 1);
-}
-
-uint64_t corpus_documents(const corpus *c) {
-    uint64_t count = 0;
-    if (!c->store) return c->count;
-    for (size_t i = 0; i < c->store->name_count; i++) {
-        count += c->store->files[c->store->named[i]].texts;
-    }
-    return count;
-}
-
-uint64_t corpus_excluded(const corpus *c) {
-    uint64_t count = 0;
-    for (size_t i = 0; c->store && i < c->store->name_count; i++) {
-        count += c->store->files[c->store->named[i]].excluded;
-    }
-    return count;
 }
 
 /* -------------------------------------------------------------------------------- selection */
@@ -568,70 +573,4 @@ uint32_t *corpus_longest_first(const corpus *c) {
     for (size_t i = 0; i < c->count; i++) order[i] = (uint32_t)i;
     qsort_r(order, c->count, sizeof *order, longest_first, (void *)(uintptr_t)c);
     return order;
-}
-
-/* --------------------------------------------------------------------------------- in place */
-
-/* Lists the pieces of the files in the order in which they are named. */
-static void list_pieces(corpus *c) {
-    const store *s = c->store;
-    size_t capacity = 0;
-    for (size_t i = 0; i < s->name_count; i++) {
-        const stored_file *f = &s->files[s->named[i]];
-        for (size_t k = 0; k < f->piece_count; k++) {
-            document *piece = append(c, &capacity);
-            *piece = f->pieces[k];
-            piece->label = (int32_t)s->named[i];
-            c->size += piece->length;
-        }
-    }
-}
-
-corpus *corpus_read_in_place(char *const *files, int count, const corpus_options *options,
-                             const in_place_options *how, error *err) {
-    corpus *c = mem_alloc(1, sizeof *c), *other = NULL;
-    c->store = mem_alloc(1, sizeof *c->store);
-    *c->store = (store){.options = *options, .fraction = how->fraction, .block = how->block};
-    bool read = true;
-    if (how->exclude_count > 0) {
-        other = corpus_read(how->exclude, how->exclude_count, options, err);
-        read = other != NULL;
-    }
-    if (other) {
-        c->store->excluded = ordered_hashes(other);
-        c->store->excluded_count = other->count;
-        corpus_free(other);
-    }
-    if (read) read = store_index(c->store, files, count, how->ranks, err);
-    if (read) list_pieces(c);
-    if (read && (c->count > UINT32_MAX || c->store->count > INT32_MAX)) {
-        read = error_set(err, "expected fewer than 2^32 pieces of text and 2^31 files");
-    }
-    if (read) return c;
-    corpus_free(c);
-    return NULL;
-}
-
-/* Reads of a file what its store leaves out: documents, or the end of a raw text. */
-static bool read_left_out(reading *r, const stored_file *f, error *err) {
-    const uint64_t kept = !f->documents && f->piece_count > 0 ? f->pieces[0].length : f->content;
-    if (!f->documents && kept == f->content) return true;
-    source *s = store_open(f, f->documents ? 0 : kept, NULL, err);
-    if (!s) return false;
-    const bool read = f->documents ? read_documents(r, s, err) : read_raw(r, s, err);
-    source_close(s);
-    return read;
-}
-
-corpus *corpus_read_left_out(const corpus *c, uint64_t limit, error *err) {
-    const store *s = c->store;
-    reading r;
-    reading_begin(&r, &s->options);
-    r.left_out = s;
-    if (limit > 0) r.limit = limit;
-    bool read = spool_begin(&r, err);
-    for (size_t i = 0; read && i < s->name_count && r.corpus->size < r.limit; i++) {
-        read = read_left_out(&r, &s->files[s->named[i]], err);
-    }
-    return reading_end(&r, read, err);
 }

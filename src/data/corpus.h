@@ -1,10 +1,10 @@
 /* A corpus: the bytes and documents of some files, in order.
  *
  * A file whose name ends in .tsv, .tsv.gz or .tsv.xz holds one document on each line:
- * "LABEL<TAB>TEXT". Labels are integers or, if one of them is none, names: any short text. Lines end with LF
- * or CR LF; the last one may lack its end. A UTF-8 byte order mark at the start is skipped. A
- * document is framed as "\n " + text + " ". A CR inside the text becomes a space; all other bytes
- * are kept.
+ * "LABEL<TAB>TEXT". Labels are integers or, if one of them is none, names: any short text. Lines
+ * end with LF or CR LF; the last one may lack its end. A UTF-8 byte order mark at the start is
+ * skipped. A document is framed as "\n " + text + " ". A CR inside the text becomes a space; all
+ * other bytes are kept.
  *
  * Any other file is raw text: one document without a label, whose bytes are kept as they are. A
  * file that starts with gzip's or xz's magic bytes is decompressed, whatever its name. "-" is
@@ -20,13 +20,11 @@
 #define SMALLWORLD_DATA_CORPUS_H
 
 #include "core/error.h"
-#include "core/ranks.h"
 #include "data/document.h"
 
 #include <stddef.h>
 #include <stdint.h>
 
-typedef struct store store;
 typedef struct spool spool; /* the mapped bytes, shared by the parts of a split */
 
 typedef struct corpus {
@@ -35,7 +33,6 @@ typedef struct corpus {
     document *documents;
     size_t count;
     uint64_t size; /* bytes of all documents */
-    store *store;  /* the files, where text stays in them; else NULL */
     char **names;  /* [name_count] in alphabetical order if labels, their indices, are names */
     int name_count;
     int16_t *classes; /* [count] what a model is to say of each document, -1: nothing; or NULL */
@@ -61,30 +58,6 @@ const uint8_t *corpus_text(const corpus *c, size_t document, size_t *length);
 
 /* A document's label as people know it, or NULL if it has none. `text` has room for 16 bytes. */
 const char *corpus_label(const corpus *c, size_t document, char *text);
-
-/* Text that stays in its files (data/store.h), for a window of bounded memory (data/window.h) to
- * read: `documents` are the pieces, `bytes` is NULL. The documents that occur in `exclude` and the
- * share `fraction` are left out. `block`: the bytes that a stream shuffles at a time. Collective
- * over the ranks. Refuses what corpus_read refuses, and what is not a regular file. */
-typedef struct in_place_options {
-    char *const *exclude;
-    int exclude_count;
-    double fraction;
-    uint64_t block;
-    ranks *ranks;
-} in_place_options;
-
-corpus *corpus_read_in_place(char *const *files, int count, const corpus_options *options,
-                             const in_place_options *how, error *err);
-
-/* The first `limit` bytes (0: all) of the share that such a corpus leaves out, to the end of the
- * last document, as a corpus of its own. */
-corpus *corpus_read_left_out(const corpus *c, uint64_t limit, error *err);
-
-/* The number of documents, also where they stay in their files; and of those that
- * corpus_read_in_place has left out because of `exclude`. */
-uint64_t corpus_documents(const corpus *c);
-uint64_t corpus_excluded(const corpus *c);
 
 /* The number of documents whose text occurs in another corpus; corpus_drop drops them. */
 size_t corpus_shared(const corpus *c, const corpus *other);

@@ -16,11 +16,12 @@ typedef struct corpus_options {
                            that each lies in; in one named unsup or unlabeled they have none */
     int labelled_files; /* the number of files whose labels count; of those after them text alone
                            is read, and raw files are raw. 0: all */
+    const char *cache;  /* folder of the spool; NULL or "": see file_scratch_folder */
     const char *text_column, *label_column; /* of tables; NULL or "": found by usual names */
 } corpus_options;
 
-/* The labels of a corpus: integers until one is none, then names. Zeroed at first; labels_free frees
- * the names. */
+/* The labels of a corpus: integers until one is none, then names. Zeroed at first; labels_free
+ * frees the names. */
 typedef struct labels {
     char **names; /* [count] in the order of first occurrence; NULL where labels are integers */
     int count;
@@ -54,13 +55,11 @@ bool document_parse(labels *l, const char *path, uint64_t number, uint8_t *line,
  * to, and makes line breaks spaces. Returns the new length, which is at most the old one. */
 size_t corpus_clean(uint8_t *text, size_t length, const corpus_options *options);
 
-/* A document in a spool; or, in a store, a piece of a file: some documents, one after another. */
 typedef struct document {
-    uint64_t offset, length; /* place of the framed bytes in the spool; in a store, offset is the
-                                first byte in the file's content */
+    uint64_t offset, length; /* place of the framed bytes in the spool */
     uint64_t hash;           /* hash of the text before framing */
-    int32_t label;           /* in a store: the number of the file */
-    int32_t raw;             /* 1 for a raw text file, which has no label */
+    int32_t label;
+    int32_t raw; /* 1 for a raw text file, which has no label */
 } document;
 
 enum { DOCUMENT_FRAME = 3 }; /* bytes that framing adds to a text: "\n " and " " */

@@ -2,7 +2,6 @@
 
 #include "core/memory.h"
 #include "data/sequence.h"
-#include "data/window.h"
 
 #include <errno.h>
 #include <pthread.h>
@@ -27,9 +26,6 @@ struct reader {
     pthread_cond_t changed;
     uint64_t made, taken; /* minibatches made and taken so far; number n is in ring[n % RING] */
     bool stopping;
-    window *window; /* the epoch's, of text that stays in its files; else NULL */
-    bool failed;
-    error err;
 };
 
 static uint64_t stripe_length(const corpus *c, int batch) {
@@ -83,66 +79,18 @@ static uint64_t stripe_begin(const reader *r, int stream) {
     return (uint64_t)(r->streams.first + stream) * r->stripe;
 }
 
-/* The bytes of a stream for a minibatch, its last target included. `last` holds the streams' last
- * targets of the minibatch before, which are their next inputs, where a window is read. */
-static bool copy(reader *r, const sequence *s, const minibatch *m, int stream, uint8_t *bytes,
-                 uint8_t *last, error *err) {
-    const size_t steps = (size_t)r->steps;
-    if (!r->window) {
-        const uint64_t position = stripe_begin(r, stream) + m->update * steps;
-        sequence_copy(s, position, steps + 1, bytes);
-        return true;
-    }
-    bytes[0] = last[stream];
-    if (!window_copy(r->window, stream, steps, bytes + 1, err)) return false;
-    last[stream] = bytes[steps];
-    return true;
-}
-
 /* Makes a minibatch. `bytes` has room for [TILE][steps + 1]. */
-static bool make(reader *r, const sequence *s, minibatch *m, uint8_t *bytes, uint8_t *last,
-                 error *err) {
+static void make(const reader *r, const sequence *s, minibatch *m, uint8_t *bytes) {
+    const size_t steps = (size_t)r->steps;
     for (int first = 0; first < r->streams.count; first += TILE) {
         const int left = r->streams.count - first, count = left < TILE ? left : TILE;
         for (int k = 0; k < count; k++) {
-            uint8_t *at = bytes + (size_t)k * ((size_t)r->steps + 1);
-            if (!copy(r, s, m, first + k, at, last, err)) return false;
-            if (!m->classes) continue;
-            const uint64_t begin = stripe_begin(r, first + k);
-            put_classes(r, s, m, first + k, begin + m->update * (uint64_t)r->steps);
+            const uint64_t position = stripe_begin(r, first + k) + m->update * steps;
+            sequence_copy(s, position, steps + 1, bytes + (size_t)k * (steps + 1));
+            if (m->classes) put_classes(r, s, m, first + k, position);
         }
         put(r, m, first, count, bytes);
     }
-    return true;
-}
-
-/* Replaces the window by that of the epoch of update `first`. */
-static bool begin_window(reader *r, const sequence *s, const minibatch *first, uint8_t *last,
-                         error *err) {
-    window_stripe *stripes = mem_alloc((size_t)r->streams.count, sizeof *stripes);
-    for (int k = 0; k < r->streams.count; k++) {
-        stripes[k].begin = stripe_begin(r, k) + first->update * (uint64_t)r->steps;
-        stripes[k].end = stripe_begin(r, k) + r->updates * (uint64_t)r->steps + 1;
-    }
-    window *w = window_start(s, stripes, r->streams.count, r->seed, first->epoch);
-    free(stripes);
-    pthread_mutex_lock(&r->lock);
-    r->window = w;
-    const bool stopping = r->stopping;
-    pthread_mutex_unlock(&r->lock);
-    if (stopping) return false;
-    for (int k = 0; k < r->streams.count; k++) {
-        if (!window_copy(w, k, 1, &last[k], err)) return false;
-    }
-    return true;
-}
-
-static void end_window(reader *r) {
-    pthread_mutex_lock(&r->lock);
-    window *w = r->window;
-    r->window = NULL;
-    pthread_mutex_unlock(&r->lock);
-    window_stop(w);
 }
 
 /* Waits for a free place in the ring. Returns false if the reader stops. */
@@ -157,33 +105,22 @@ static bool wait_for_place(reader *r) {
 static void *run(void *argument) {
     reader *r = argument;
     uint8_t *bytes = mem_alloc((size_t)r->steps + 1, TILE);
-    uint8_t *last = mem_alloc((size_t)r->streams.count, 1);
     sequence *s = NULL;
-    error err;
-    bool made = true;
-    for (uint64_t n = 0; made && wait_for_place(r); n++) {
+    for (uint64_t n = 0; wait_for_place(r); n++) {
         minibatch *m = &r->ring[n % RING];
         m->epoch = (r->first + n) / r->updates;
         m->update = (r->first + n) % r->updates;
         if (n == 0 || m->update == 0) {
-            end_window(r);
             sequence_free(s);
             s = sequence_shuffled(r->corpus, r->seed, m->epoch);
-            if (r->corpus->store) made = begin_window(r, s, m, last, &err);
         }
-        if (made) made = make(r, s, m, bytes, last, &err);
+        make(r, s, m, bytes);
         pthread_mutex_lock(&r->lock);
-        if (made) r->made++;
-        if (!made && !r->stopping) {
-            r->failed = true;
-            r->err = err;
-        }
+        r->made++;
         pthread_cond_signal(&r->changed);
         pthread_mutex_unlock(&r->lock);
     }
-    end_window(r);
     sequence_free(s);
-    free(last);
     free(bytes);
     return NULL;
 }
@@ -229,19 +166,18 @@ bool reader_wait(reader *r, double seconds) {
     until.tv_nsec %= 1000000000;
     int problem = 0;
     pthread_mutex_lock(&r->lock);
-    while (r->made == r->taken && !r->failed && problem != ETIMEDOUT) {
+    while (r->made == r->taken && problem != ETIMEDOUT) {
         problem = pthread_cond_timedwait(&r->changed, &r->lock, &until);
     }
-    const bool ready = r->made > r->taken || r->failed;
+    const bool ready = r->made > r->taken;
     pthread_mutex_unlock(&r->lock);
     return ready;
 }
 
-const minibatch *reader_next(reader *r, error *err) {
+const minibatch *reader_next(reader *r) {
     pthread_mutex_lock(&r->lock);
-    while (r->made == r->taken && !r->failed) pthread_cond_wait(&r->changed, &r->lock);
-    const minibatch *m = r->made > r->taken ? &r->ring[r->taken++ % RING] : NULL;
-    if (!m) *err = r->err;
+    while (r->made == r->taken) pthread_cond_wait(&r->changed, &r->lock);
+    const minibatch *m = &r->ring[r->taken++ % RING];
     pthread_cond_signal(&r->changed);
     pthread_mutex_unlock(&r->lock);
     return m;
@@ -251,7 +187,6 @@ void reader_stop(reader *r) {
     if (!r) return;
     pthread_mutex_lock(&r->lock);
     r->stopping = true;
-    if (r->window) window_interrupt(r->window);
     pthread_cond_signal(&r->changed);
     pthread_mutex_unlock(&r->lock);
     pthread_join(r->thread, NULL);

@@ -1,8 +1,7 @@
 /* Makes minibatches for training in a thread of its own.
  *
  * Each epoch joins the documents in a new order and cuts the sequence into `batch` stripes of equal
- * length, one for each stream. Text that stays in its files (data/store.h) is joined by pieces, see
- * data/window.h. Update u of an epoch reads the next `steps` bytes of each stripe.
+ * length, one for each stream. Update u of an epoch reads the next `steps` bytes of each stripe.
  * The targets are the bytes that follow each of them. The rest at the end of the stripes, shorter
  * than an update, is dropped. */
 #ifndef SMALLWORLD_DATA_READER_H
@@ -44,12 +43,10 @@ uint64_t reader_epoch_dropped(const corpus *c, int batch, int steps);
 reader *reader_start(const corpus *c, stream_share streams, int columns, int steps, uint64_t seed,
                      uint64_t first);
 
-/* Returns the next minibatch, which is valid until the next call. Waits until it is ready. Returns
- * NULL if text that stays in its files cannot be read any more; of another corpus it does not fail,
- * and `err` may be NULL. */
-const minibatch *reader_next(reader *r, error *err);
+/* Returns the next minibatch, which is valid until the next call. Waits until it is ready. */
+const minibatch *reader_next(reader *r);
 
-/* Waits until the next minibatch is ready, or reading has failed, or for some seconds. Returns
+/* Waits until the next minibatch is ready, or for some seconds. Returns
  * whether reader_next need not wait. */
 bool reader_wait(reader *r, double seconds);
 

@@ -31,24 +31,15 @@ enum {
  * must be zeros, as gzip itself allows: other trailing bytes are refused, as damage would be. */
 
 struct source {
-    const char *path;   /* "-" for standard input */
-    int file;           /* descriptor; -1: none */
-    struct stat opened; /* what the file was when it was opened */
-    bool waits;         /* whether it is not a regular file, so that reading may have to wait */
-    const atomic_bool *stop; /* ends reading; NULL: a signal does, see core/stop.h */
-    bool gzip, xz, end;      /* end: past the last member */
-    uint64_t taken, given;   /* bytes read from the file; bytes of content returned */
-    uint64_t spacing;        /* of noted places; 0: none are noted */
-    source_place noted;      /* the last one noted, and taken if `new_place` is false */
-    bool new_place;
-    bool raw;     /* whether inflate began within a member, so that its trailer is not zlib's */
-    bool partial; /* whether an xz is read from within, so that its index does not fit */
-    z_stream z;   /* other files use its input and output sides too */
+    const char *path;      /* "-" for standard input */
+    int file;              /* descriptor; -1: none */
+    bool waits;            /* whether it is not a regular file, so that reading may have to wait */
+    bool gzip, xz, end;    /* end: past the last member */
+    uint64_t taken, given; /* bytes read from the file; bytes of content returned */
+    z_stream z;            /* other files use its input and output sides too */
 #ifdef SMALLWORLD_XZ
     lzma_stream lzma;
 #endif
-    uint64_t *blocks; /* [block_count][2] places in the file and in the content of an xz's blocks */
-    size_t block_count, next_block;
     uint8_t input[SOURCE_CHUNK];
 };
 
@@ -56,27 +47,8 @@ const char *source_name(const source *s) {
     return strcmp(s->path, "-") == 0 ? "standard input" : s->path;
 }
 
-bool source_is_plain(const source *s) {
+static bool is_plain(const source *s) {
     return !s->gzip && !s->xz;
-}
-
-static void note_place(source *s, source_place place) {
-    if (s->new_place) free(s->noted.dictionary);
-    s->noted = place;
-    s->new_place = true;
-}
-
-bool source_take_place(source *s, source_place *place) {
-    const bool taken = s->new_place;
-    if (taken) *place = s->noted;
-    s->new_place = false;
-    return taken;
-}
-
-source_stamp source_stamp_of(const source *s) {
-    return (source_stamp){
-        (uint64_t)s->opened.st_dev, (uint64_t)s->opened.st_ino, (uint64_t)s->opened.st_size,
-        (int64_t)s->opened.st_mtim.tv_sec * 1000000000 + s->opened.st_mtim.tv_nsec};
 }
 
 static bool open_file(source *s, error *err) {
@@ -88,35 +60,12 @@ static bool open_file(source *s, error *err) {
     return true;
 }
 
-/* Opens the file again after source_rest, where reading stopped. */
-static bool wake(source *s, error *err) {
-    struct stat now;
-    if (s->file >= 0) return true;
-    if (!open_file(s, err)) return false;
-    if (fstat(s->file, &now) != 0 || lseek(s->file, (off_t)s->taken, SEEK_SET) < 0) {
-        return error_system(err, "read", s->path);
-    }
-    const bool same = now.st_size == s->opened.st_size &&
-                      now.st_mtim.tv_sec == s->opened.st_mtim.tv_sec &&
-                      now.st_mtim.tv_nsec == s->opened.st_mtim.tv_nsec;
-    return same || error_set(err, "%s: changed while it was read", s->path);
-}
-
-void source_rest(source *s) {
-    if (s->file >= 0) close(s->file);
-    s->file = -1;
-}
-
 /* Reads more of the file into the input buffer. Fails where reading is to stop. */
 static bool refill(source *s, error *err) {
-    if (!wake(s, err)) return false;
     memmove(s->input, s->z.next_in, s->z.avail_in);
     s->z.next_in = s->input;
     while (s->z.avail_in < SOURCE_CHUNK) {
-        const bool going = s->stop    ? !*s->stop || error_set(err, "interrupted")
-                           : s->waits ? stop_wait_readable(s->file, err)
-                                      : stop_check(err);
-        if (!going) return false;
+        if (!(s->waits ? stop_wait_readable(s->file, err) : stop_check(err))) return false;
         ssize_t count = read(s->file, s->input + s->z.avail_in, SOURCE_CHUNK - s->z.avail_in);
         if (count < 0 && (errno == EINTR || errno == EAGAIN)) continue;
         if (count < 0) return error_system(err, "read", source_name(s));
@@ -166,7 +115,7 @@ static bool inflate_xz(source *s, error *err) {
     z->avail_in = (unsigned)l->avail_in;
     z->next_out = l->next_out;
     z->avail_out = (unsigned)l->avail_out;
-    s->end = status == LZMA_STREAM_END || (s->partial && status == LZMA_DATA_ERROR);
+    s->end = status == LZMA_STREAM_END;
     if (s->end || status == LZMA_OK) return true;
     if (status == LZMA_BUF_ERROR && last) {
         return error_set(err, "%s: xz cut short, or other bytes follow its end", source_name(s));
@@ -177,64 +126,7 @@ static bool inflate_xz(source *s, error *err) {
     return error_set(err, "%s: corrupt xz", source_name(s));
 }
 
-/* Finds the blocks of an xz of one stream. It is read as any other if that fails. */
-static void find_blocks(source *s) {
-#if LZMA_VERSION >= 50040000
-    lzma_stream l = LZMA_STREAM_INIT;
-    lzma_index *index = NULL;
-    uint8_t *bytes = mem_alloc(SOURCE_CHUNK, 1);
-    FILE *in = fopen(s->path, "rbe");
-    const uint64_t memory = (uint64_t)1 << 30;
-    lzma_ret status = in ? lzma_file_info_decoder(&l, &index, memory, (uint64_t)s->opened.st_size)
-                         : LZMA_PROG_ERROR;
-    while (status == LZMA_OK || status == LZMA_SEEK_NEEDED) {
-        if (status == LZMA_SEEK_NEEDED && fseeko(in, (off_t)l.seek_pos, SEEK_SET) != 0) break;
-        if (status == LZMA_SEEK_NEEDED) l.avail_in = 0;
-        if (l.avail_in == 0) {
-            l.next_in = bytes;
-            l.avail_in = fread(bytes, 1, SOURCE_CHUNK, in);
-        }
-        status = lzma_code(&l, LZMA_RUN);
-    }
-    if (status == LZMA_STREAM_END && lzma_index_stream_count(index) == 1) {
-        lzma_index_iter at;
-        lzma_index_iter_init(&at, index);
-        s->blocks = mem_alloc(lzma_index_block_count(index) + 1, 2 * sizeof *s->blocks);
-        while (!lzma_index_iter_next(&at, LZMA_INDEX_ITER_NONEMPTY_BLOCK)) {
-            uint64_t *block = s->blocks + 2 * s->block_count++;
-            block[0] = at.block.compressed_file_offset;
-            block[1] = at.block.uncompressed_file_offset;
-        }
-    }
-    if (status == LZMA_STREAM_END) lzma_index_end(index, NULL);
-    lzma_end(&l);
-    if (in) fclose(in);
-    free(bytes);
 #else
-    (void)s;
-#endif
-}
-
-/* Starts the decoder at a block. It gets the header of the file before it, and finds that the index
- * at the end does not fit the blocks that it has seen, which is then no error. */
-static bool begin_block(source *s, error *err) {
-    enum { HEADER = LZMA_STREAM_HEADER_SIZE };
-    s->partial = true;
-    if (pread(s->file, s->input, HEADER, 0) != HEADER) return error_system(err, "read", s->path);
-    s->z.avail_in = HEADER;
-    return begin_xz(s, err);
-}
-#else
-static void find_blocks(source *s) {
-    (void)s;
-}
-
-static bool begin_xz(source *s, error *err);
-
-static bool begin_block(source *s, error *err) {
-    return begin_xz(s, err);
-}
-
 static bool begin_xz(source *s, error *err) {
     return error_set(err, "%s: an xz file, and this program was built without liblzma",
                      source_name(s));
@@ -254,20 +146,19 @@ void source_close(source *s) {
     if (s->xz) end_xz(s);
     if (s->file >= 0) close(s->file);
     if (s->gzip) inflateEnd(&s->z);
-    if (s->new_place) free(s->noted.dictionary);
-    free(s->blocks);
     free(s);
 }
 
 static bool begin(source *s, error *err) {
     const char *path = s->path;
+    struct stat opened;
     s->z.next_in = s->input;
     if (!open_file(s, err)) return false;
-    if (fstat(s->file, &s->opened) != 0) return error_system(err, "open", source_name(s));
-    s->waits = !S_ISREG(s->opened.st_mode);
+    if (fstat(s->file, &opened) != 0) return error_system(err, "open", source_name(s));
+    s->waits = !S_ISREG(opened.st_mode);
     if (!refill(s, err)) return false;
     if (s->z.avail_in == 0) return error_set(err, "%s: empty", source_name(s));
-    if (S_ISCHR(s->opened.st_mode) && !isatty(s->file)) { /* /dev/zero has no end */
+    if (S_ISCHR(opened.st_mode) && !isatty(s->file)) { /* /dev/zero has no end */
         return error_set(err, "%s: expected a file or a pipe, found a device", source_name(s));
     }
     if (at_xz_magic(s)) return begin_xz(s, err);
@@ -282,10 +173,9 @@ static bool begin(source *s, error *err) {
     return s->gzip || error_set(err, "%s: cannot start zlib", path);
 }
 
-source *source_open(const char *path, const atomic_bool *stop, error *err) {
+source *source_open(const char *path, error *err) {
     source *s = mem_alloc(1, sizeof *s);
     s->path = path;
-    s->stop = stop;
     s->file = -1;
     if (begin(s, err)) return s;
     source_close(s);
@@ -296,20 +186,7 @@ static bool cut_short(const source *s, error *err) {
     return error_set(err, "%s: gzip cut short: the file ends before its data does", source_name(s));
 }
 
-/* Skips a gzip member's checksum and size, which the first reading has checked. */
-static bool skip_trailer(source *s, error *err) {
-    for (int left = 8; left > 0; left--) {
-        if (s->z.avail_in == 0 && !refill(s, err)) return false;
-        if (s->z.avail_in == 0) return cut_short(s, err);
-        s->z.next_in++;
-        s->z.avail_in--;
-    }
-    return true;
-}
-
 static bool next_member(source *s, error *err) {
-    if (s->raw && !skip_trailer(s, err)) return false;
-    s->raw = false;
     if (s->z.avail_in == 0 && !refill(s, err)) return false;
     while (s->z.avail_in > 0 && *s->z.next_in == 0) { /* padding, as of tapes */
         s->z.next_in++;
@@ -321,63 +198,21 @@ static bool next_member(source *s, error *err) {
     if (!at_magic(s)) {
         return error_set(err, "%s: corrupt gzip: other bytes follow its end", source_name(s));
     }
-    if (s->spacing > 0) {
-        note_place(s, (source_place){.packed = s->taken - s->z.avail_in, .content = s->given});
-    }
     inflateReset2(&s->z, 16 + MAX_WBITS);
     return true;
 }
 
-/* Notes the start of a block of deflate. */
-static void note_block(source *s) {
-    enum { DICTIONARY = 1 << 15, FAST = 1 };
-    uint8_t dictionary[DICTIONARY];
-    unsigned size = sizeof dictionary;
-    source_place place = {
-        .packed = s->taken - s->z.avail_in, .content = s->given, .bits = s->z.data_type & 7};
-    if (inflateGetDictionary(&s->z, dictionary, &size) != Z_OK) return;
-    uLongf packed = compressBound(size);
-    place.dictionary = mem_alloc(packed, 1);
-    compress2(place.dictionary, &packed, dictionary, size, FAST);
-    place.dictionary = mem_resize(place.dictionary, packed, 1);
-    place.dictionary_size = packed;
-    note_place(s, place);
-}
-
-void source_note_places(source *s, uint64_t spacing) {
-    s->spacing = spacing;
-    if (s->xz) find_blocks(s);
-}
-
-/* Notes the block of an xz that begins here. Returns the bytes until the next one. */
-static uint64_t pass_block(source *s) {
-    const uint64_t *next = s->blocks + 2 * s->next_block;
-    if (s->next_block < s->block_count && s->given == next[1]) {
-        note_place(s, (source_place){.packed = next[0], .content = next[1]});
-        s->next_block++;
-        next += 2;
-    }
-    return s->next_block < s->block_count ? next[1] - s->given : UINT64_MAX;
-}
-
-static bool read_gzip(source *s, const uint8_t *out, error *err) {
+static bool read_gzip(source *s, error *err) {
     z_stream *z = &s->z;
-    const uint64_t before = s->given;
-    for (bool at_place = false; z->avail_out > 0 && !s->end && !at_place;) {
+    while (z->avail_out > 0 && !s->end) {
         if (z->avail_in == 0 && !refill(s, err)) return false;
         if (z->avail_in == 0) return cut_short(s, err);
-        const bool wanted = s->spacing > 0 && s->given - s->noted.content >= s->spacing;
-        const int status = inflate(z, wanted ? Z_BLOCK : Z_NO_FLUSH);
-        s->given = before + (uint64_t)(z->next_out - out);
+        const int status = inflate(z, Z_NO_FLUSH);
         if (status == Z_STREAM_END) {
             if (!next_member(s, err)) return false;
-            at_place = s->spacing > 0 && z->next_out > out;
         } else if (status != Z_OK) {
             return error_set(err, "%s: corrupt gzip: %s", source_name(s),
                              z->msg ? z->msg : zError(status));
-        } else if (wanted && (z->data_type & 128) && !(z->data_type & 64)) {
-            note_block(s);
-            at_place = z->next_out > out;
         }
     }
     return true;
@@ -393,7 +228,7 @@ static bool read_xz(source *s, error *err) {
 
 bool source_read(source *s, uint8_t *out, size_t room, size_t *count, error *err) {
     z_stream *z = &s->z;
-    if (source_is_plain(s)) {
+    if (is_plain(s)) {
         if (z->avail_in == 0 && !refill(s, err)) return false;
         *count = z->avail_in < room ? z->avail_in : room;
         memcpy(out, z->next_in, *count);
@@ -402,74 +237,16 @@ bool source_read(source *s, uint8_t *out, size_t room, size_t *count, error *err
         s->given += *count;
         return true;
     }
-    const uint64_t before = s->given;
-    const uint64_t most = s->blocks ? pass_block(s) : UINT64_MAX;
-    if (room > most) room = (size_t)most;
     z->next_out = out;
     z->avail_out = room < 1u << 30 ? (unsigned)room : 1u << 30;
-    if (!(s->gzip ? read_gzip(s, out, err) : read_xz(s, err))) return false;
+    if (!(s->gzip ? read_gzip(s, err) : read_xz(s, err))) return false;
     *count = (size_t)(z->next_out - out);
-    s->given = before + *count;
+    s->given += *count;
     if (s->given > FREE_BYTES && s->given / MAX_RATIO > s->taken) {
         return error_set(err, "%s: %s of more than %d times its size, which no text is",
                          source_name(s), s->xz ? "xz" : "gzip", MAX_RATIO);
     }
     return true;
-}
-
-/* Starts inflate at a place. */
-static bool begin_inflate(source *s, const source_place *place, error *err) {
-    uint8_t dictionary[1 << 15];
-    uLongf size = sizeof dictionary;
-    s->raw = place->dictionary != NULL;
-    if (inflateReset2(&s->z, s->raw ? -MAX_WBITS : 16 + MAX_WBITS) != Z_OK) {
-        return error_set(err, "%s: cannot start zlib", s->path);
-    }
-    if (!s->raw) return true;
-    if (place->bits > 0) {
-        if (!refill(s, err)) return false;
-        if (s->z.avail_in == 0) return cut_short(s, err);
-        inflatePrime(&s->z, place->bits, *s->z.next_in++ >> (8 - place->bits));
-        s->z.avail_in--;
-    }
-    uncompress(dictionary, &size, place->dictionary, place->dictionary_size);
-    inflateSetDictionary(&s->z, dictionary, (unsigned)size);
-    return true;
-}
-
-/* Has the decoder start at a place of the file. */
-static bool restart(source *s, const source_place *place, error *err) {
-    if (!wake(s, err)) return false;
-    s->taken = place->packed - (place->bits > 0);
-    s->given = place->content;
-    s->end = false;
-    s->z.next_in = s->input;
-    s->z.avail_in = 0;
-    if (lseek(s->file, (off_t)s->taken, SEEK_SET) < 0) return error_system(err, "read", s->path);
-    if (s->gzip) return begin_inflate(s, place, err);
-    if (!s->xz) return true;
-    end_xz(s);
-    return place->packed > 0 ? begin_block(s, err) : begin_xz(s, err);
-}
-
-bool source_seek(source *s, const source_place *place, uint64_t content, error *err) {
-    const source_place plain = {.packed = content, .content = content}, start = {0};
-    const uint64_t ahead = source_is_plain(s) ? s->z.avail_in : UINT64_MAX;
-    if (!place) place = source_is_plain(s) ? &plain : &start;
-    const bool on_the_way =
-        s->given <= content && s->given >= place->content && content - s->given <= ahead && !s->end;
-    if (!on_the_way && !restart(s, place, err)) return false;
-    uint8_t *skipped = s->given < content ? mem_alloc(SOURCE_CHUNK, 1) : NULL;
-    bool read = true;
-    while (read && s->given < content) {
-        const uint64_t left = content - s->given;
-        size_t count = 0;
-        read =
-            source_read(s, skipped, left < SOURCE_CHUNK ? (size_t)left : SOURCE_CHUNK, &count, err);
-        if (read && count == 0) read = error_set(err, "%s: changed while it was read", s->path);
-    }
-    free(skipped);
-    return read;
 }
 
 bool source_begins_with_label(const source *s) {
@@ -478,7 +255,7 @@ bool source_begins_with_label(const source *s) {
     if (next < end && *next == '-') next++;
     const uint8_t *digits = next;
     while (next < end && *next >= '0' && *next <= '9') next++;
-    return source_is_plain(s) && next > digits && next < end && *next == '\t';
+    return is_plain(s) && next > digits && next < end && *next == '\t';
 }
 
 /* ------------------------------------------------------------------------------------ lines */
@@ -513,7 +290,6 @@ bool lines_next(lines *l, error *err) {
             l->text = start;
             l->length = (size_t)(newline - start);
             l->begin += l->length + 1;
-            l->taken += l->length + 1;
             if (l->length > 0 && newline[-1] == '\r') l->length--;
             return true;
         }
@@ -533,7 +309,6 @@ bool lines_next(lines *l, error *err) {
         if (count == 0) { /* the last line has no line end */
             l->text = left > 0 ? l->buffer : NULL;
             l->length = l->begin = left;
-            l->taken += left;
             return true;
         }
     }

@@ -4,7 +4,6 @@
 
 #include "core/error.h"
 
-#include <stdatomic.h>
 #include <stddef.h>
 #include <stdint.h>
 
@@ -15,30 +14,13 @@ enum {
 
 typedef struct source source;
 
-/* A place in a file where reading may start. */
-typedef struct source_place {
-    uint64_t packed, content; /* the byte of the file, and of its content */
-    int bits;                 /* of the file's byte before it that belong to what follows */
-    uint8_t *dictionary;      /* the content before it that deflate refers to, packed; or NULL */
-    size_t dictionary_size;
-} source_place;
-
-/* What tells one file, and one state of it, from another. */
-typedef struct source_stamp {
-    uint64_t device, file, size;
-    int64_t changed; /* nanoseconds since 1970 */
-} source_stamp;
-
 /* Opens a file, or standard input for "-". Refuses empty files. Closing NULL does nothing. `path`
- * must outlive the source. Reading fails once `stop` is true; with NULL, on a signal
- * (core/stop.h). */
-source *source_open(const char *path, const atomic_bool *stop, error *err);
+ * must outlive the source. Reading fails on a signal (core/stop.h). */
+source *source_open(const char *path, error *err);
 void source_close(source *s);
 
 /* As messages show it. */
 const char *source_name(const source *s);
-
-source_stamp source_stamp_of(const source *s);
 
 /* Whether reading may have to wait, as of a pipe: a line is then given as soon as it is there. */
 bool source_waits(const source *s);
@@ -50,24 +32,6 @@ bool source_read(source *s, uint8_t *out, size_t room, size_t *count, error *err
 /* Whether the file is not compressed and begins with LABEL<TAB>. */
 bool source_begins_with_label(const source *s);
 
-/* Whether the content's bytes are the file's. */
-bool source_is_plain(const source *s);
-
-/* From here on, notes where reading may start: of a gzip, at the starts of its members and about
- * `spacing` bytes of content apart; of an xz of one stream, at its blocks; of other xz files
- * nowhere. A read ends at such a place, which source_take_place then gives to the caller, who frees
- * the dictionary. Returns false if there is none. Reading of a plain file may start anywhere. */
-void source_note_places(source *s, uint64_t spacing);
-bool source_take_place(source *s, source_place *place);
-
-/* Moves to a place and from there to byte `content`, which must not be before it; NULL: to any byte
- * of a plain file, or from the start of another. */
-bool source_seek(source *s, const source_place *place, uint64_t content, error *err);
-
-/* Closes the file's descriptor until the next read, which needs its name again. A file that has
- * changed meanwhile is refused. */
-void source_rest(source *s);
-
 /* Lines, in a buffer that grows to the longest one. Zero it but for `source` and `number`, which is
  * 1 at first; the caller frees the buffer. */
 typedef struct lines {
@@ -78,7 +42,6 @@ typedef struct lines {
     size_t length;
     uint64_t number; /* the current line's number, from 1; the caller advances it */
     uint8_t mark;    /* what ends a line: LF, or CR in documents of old programs; 0 at first */
-    uint64_t taken;  /* bytes of content up to the current line's end */
 } lines;
 
 /* Fails on a line of more than 64 MiB and as source_read does. */

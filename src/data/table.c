@@ -93,7 +93,7 @@ static bool first_line(const char *path, const corpus_options *options,
     struct stat status;
     error ignored;
     if (stat(path, &status) != 0 || !S_ISREG(status.st_mode)) return false;
-    source *s = source_open(path, NULL, &ignored);
+    source *s = source_open(path, &ignored);
     lines l = {.source = s, .number = 1};
     bool decided = false;
     if (s && lines_next(&l, &ignored) && l.text) {

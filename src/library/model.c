@@ -415,7 +415,8 @@ struct smallworld_probe {
 smallworld_probe *smallworld_probe_load(smallworld_model *s, const char *path) {
     error err;
     smallworld_probe *p = NULL;
-    if (library_needs(s, "model", &err) && library_needs(path, "probe", &err)) {
+    if (library_needs(s, "model", &err)) {
+        if (!path) path = s->checkpoint.file.path;
         p = mem_alloc(1, sizeof *p);
         p->model = s;
         if (saved_open(&p->saved, path, &err)) {

@@ -21,13 +21,14 @@
 static const struct recipe {
     bool gpu;
     double least; /* the smallest text for it, in megabytes */
-    const char *settings[14][2];
+    const char *settings[18][2];
 } recipes[] = {
-    {true, 50, {{"model.cell", "mlstm"}, {"model.hidden", "6144"}, {"model.hubs", "544"},
-                {"model.block", "32"}, {"model.graph", "dense"}, {"model.init_noise", "0.05"},
-                {"train.batch", "128"}, {"train.bptt", "128"}, {"train.lr", "0.008"},
-                {"train.weight_decay", "0.1"}, {"train.warmup", "200"}, {"train.epochs", "8"},
-                {"train.minutes", "30"}}},
+    {true, 50, {{"model.cell", "mlstm"}, {"model.hidden", "7168"}, {"model.hubs", "576"},
+                {"model.block", "32"}, {"model.graph", "dense"}, {"model.norm", "weight"},
+                {"model.coupled_gates", "true"}, {"model.init_gain", "0.3"},
+                {"model.init_noise", "0.05"}, {"train.batch", "128"}, {"train.bptt", "128"},
+                {"train.lr", "0.008"}, {"train.weight_decay", "0.1"}, {"train.average", "0.99"},
+                {"train.warmup", "200"}, {"train.epochs", "8"}, {"train.minutes", "30"}}},
     {true, 10, {{"model.hidden", "1792"}, {"model.block", "64"}, {"model.density", "0.6"},
                 {"train.batch", "128"}, {"train.bptt", "128"}, {"train.lr", "0.008"},
                 {"train.weight_decay", "0.1"}, {"train.warmup", "200"}, {"train.epochs", "16"},

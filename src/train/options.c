@@ -5,7 +5,6 @@
 #include "core/log.h"
 #include "core/memory.h"
 #include "data/paths.h"
-#include "data/store.h"
 #include "graph/graph.h"
 #include "model/size.h"
 
@@ -60,11 +59,8 @@ const config_key option_keys[] = {
     {"data.class_folders", CONFIG_BOOLEAN, AT(data.reading.class_folders), "false", 0, 0, NULL,
      "whether the files in a folder are documents, each of the class that its folder is named "
      "after, and no raw text", 0},
-    {"data.window", CONFIG_NUMBER, AT(data.window), NULL, 0, 1e15, NULL,
-     "bytes of training text that all ranks together keep in memory, for text larger than the "
-     "disk: files stay as they are, and documents are shuffled in pieces of this over 2 x "
-     "train.batch; unset, they are unpacked into $TMPDIR and all are shuffled",
-     CONFIG_ABOVE_MINIMUM},
+    {"data.cache", CONFIG_STRING, AT(data.reading.cache), NULL, 0, 0, NULL,
+     "folder on whose disk the text lies unpacked while it is used; unset, $TMPDIR or /var/tmp", R},
 
     {"model.cell", CONFIG_CHOICE, AT(model.cell), "lstm", 0, 0, CELL_KINDS,
      "recurrent cell: an LSTM, a multiplicative LSTM, or the deep cell with several products for "
@@ -209,7 +205,9 @@ const config_key option_keys[] = {
 /* --------------------------------------------------------------------------------- lifetime */
 
 static const config_gone gone_keys[] = {
-    {"model.layer_norm", "model.norm", "true=layer false=none"},
+    {"model.layer_norm", "model.norm", "true=layer false=none", NULL},
+    {"data.window", "data.cache", "null=null",
+     "is gone: text is unpacked into the folder data.cache, and of any size"},
 };
 
 void options_begin(options *o) {
@@ -405,20 +403,8 @@ static bool check_files(options *o, error *err) {
     return true;
 }
 
-static bool check_window(const options *o, error *err) {
-    const double least = WINDOW_LEAST * (double)o->train.batch;
-    if (o->data.window == 0 || o->data.window >= least) return true;
-    return config_refuse(&o->config, err, "data.window",
-                         "expected at least %.0f, %d for each stream of train.batch, got %.10g",
-                         least, WINDOW_LEAST, o->data.window);
-}
-
 static bool check_losses(const options *o, error *err) {
     const train_options *t = &o->train;
-    if (t->label_weight > 0 && o->data.window > 0) {
-        return config_refuse(&o->config, err, "train.label_weight",
-                             "has no meaning with data.window, which reads text alone");
-    }
     if (t->label_weight > 0 || t->text_weight > 0) return true;
     return config_refuse(&o->config, err, "train.text_weight",
                          "expected above 0, or train.label_weight above 0");
@@ -463,7 +449,7 @@ bool options_check(options *o, error *err) {
                              "expected at most train.bptt = %lld, got %lld", (long long)t->bptt,
                              (long long)t->recompute);
     }
-    if (!check_window(o, err) || !check_losses(o, err) || !check_structure(o, err)) return false;
+    if (!check_losses(o, err) || !check_structure(o, err)) return false;
     if (t->steps == 0 && t->epochs == 0 && t->minutes == 0) t->epochs = 1;
     return true;
 }

@@ -26,7 +26,6 @@ typedef struct data_options {
     config_list train, valid, exclude;
     double valid_fraction;
     corpus_options reading; /* how documents are read */
-    double window;          /* bytes; 0: text is unpacked into a spool */
 
     /* No keys: text that is read already, in place of files. The run frees it. */
     corpus *given_train, *given_valid;

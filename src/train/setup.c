@@ -3,7 +3,6 @@
 #include "core/integer.h"
 #include "core/log.h"
 #include "core/stop.h"
-#include "data/store.h"
 #include "graph/metrics.h"
 #include "train/labels.h"
 #include "train/schedule.h"
@@ -39,25 +38,6 @@ static bool reads_input(const config_list *files) {
     return false;
 }
 
-/* Leaves the training text in its files, see data.window. */
-static corpus *read_in_place(trainer *tr, const corpus_options *how, error *err) {
-    data_options *d = &tr->o->data;
-    if (reads_input(&d->train)) {
-        error_set(err, "data.train: standard input can be read only once: with data.window, "
-                       "expected files");
-        return NULL;
-    }
-    const double most = 1 << 30, share = d->window / (2 * (double)tr->o->train.batch);
-    const in_place_options place = {.exclude = d->exclude.items,
-                                    .exclude_count = d->exclude.count,
-                                    .fraction = d->valid_fraction,
-                                    .block = (uint64_t)fmin(share, most),
-                                    .ranks = tr->ranks};
-    corpus *c = corpus_read_in_place(d->train.items, d->train.count, how, &place, err);
-    if (c) tr->excluded = (int64_t)corpus_excluded(c);
-    return c;
-}
-
 static bool read_data(trainer *tr, error *err) {
     data_options *d = &tr->o->data;
     if (tr->ranks && (reads_input(&d->train) || reads_input(&d->valid))) {
@@ -65,11 +45,8 @@ static bool read_data(trainer *tr, error *err) {
     }
     const corpus_options how = d->reading;
     int batch = (int)tr->o->train.batch, bptt = (int)tr->o->train.bptt;
-    const bool in_place = d->window > 0, labels = tr->o->train.label_weight > 0;
-    const bool given = d->given_train != NULL;
-    tr->train = given      ? d->given_train
-                : in_place ? read_in_place(tr, &how, err)
-                           : corpus_read(d->train.items, d->train.count, &how, err);
+    const bool labels = tr->o->train.label_weight > 0, given = d->given_train != NULL;
+    tr->train = given ? d->given_train : corpus_read(d->train.items, d->train.count, &how, err);
     tr->valid = d->given_valid;
     d->given_train = d->given_valid = NULL;
     if (!tr->train) return false;
@@ -78,7 +55,7 @@ static bool read_data(trainer *tr, error *err) {
         if (!tr->valid) return false;
     }
     if (d->exclude.count && !given) {
-        for (int i = in_place; i < 2; i++) {
+        for (int i = 0; i < 2; i++) {
             corpus *c = i ? tr->valid : tr->train;
             int64_t dropped =
                 c ? corpus_exclude(c, d->exclude.items, d->exclude.count, &how, err) : 0;
@@ -86,7 +63,7 @@ static bool read_data(trainer *tr, error *err) {
             tr->excluded += dropped;
         }
     }
-    if (tr->valid && !in_place) {
+    if (tr->valid) {
         const size_t shared = corpus_shared(tr->valid, tr->train);
         if (shared > 0 && ranks_rank(tr->ranks) == 0) {
             log_warning("data.valid: %zu of its %zu documents stand in data.train too, so that "
@@ -95,12 +72,8 @@ static bool read_data(trainer *tr, error *err) {
         }
     }
     if (!tr->valid && d->valid_fraction > 0 && !given) {
-        tr->valid = in_place
-                        ? corpus_read_left_out(tr->train, (uint64_t)tr->o->train.valid_bytes, err)
-                        : corpus_split(tr->train, d->valid_fraction,
-                                       labels ? fmax(d->valid_fraction, LABELS_HELD_OUT)
-                                              : d->valid_fraction);
-        if (!tr->valid) return false;
+        const double most = fmax(d->valid_fraction, LABELS_HELD_OUT);
+        tr->valid = corpus_split(tr->train, d->valid_fraction, labels ? most : d->valid_fraction);
     }
     if (labels && !labels_find(tr->o, tr->train, tr->valid, d->valid.count == 0, err)) return false;
     tr->epoch_updates = reader_epoch_updates(tr->train, batch, bptt);
@@ -282,18 +255,6 @@ static void set_end(trainer *tr) {
     if (s->step < tr->end) s->finished = false;
 }
 
-static void describe_window(const trainer *tr) {
-    const corpus *c = tr->train;
-    uint64_t longest = 0;
-    char piece[16], block[16];
-    for (size_t i = 0; i < c->count; i++) {
-        if (c->documents[i].length > longest) longest = c->documents[i].length;
-    }
-    log_line("window: %zu files in %zu pieces, the longest of %s, shuffled by %s", c->store->count,
-             c->count, log_bytes(piece, (double)longest),
-             log_bytes(block, (double)c->store->block));
-}
-
 /* The documents that a class is learnt of. */
 static size_t with_class(const corpus *c) {
     size_t count = 0;
@@ -338,11 +299,10 @@ void trainer_describe(const trainer *tr) {
         log_line("recompute: %d segments of %d steps; the activations of one are kept at a time",
                  m->segments, m->segment_steps);
     }
-    log_line(
-        "data: %" PRIu64 " documents, %" PRIu64 " bytes to train on, %" PRIu64 " to validate on%s",
-        corpus_documents(tr->train), tr->train->size, tr->valid_text ? tr->valid_text->size : 0,
-        tr->valid_text ? "" : " (no best.safetensors)");
-    if (tr->train->store) describe_window(tr);
+    log_line("data: %" PRIu64 " documents, %" PRIu64 " bytes to train on, %" PRIu64
+             " to validate on%s",
+             tr->train->count, tr->train->size, tr->valid_text ? tr->valid_text->size : 0,
+             tr->valid_text ? "" : " (no best.safetensors)");
     if (tr->o->classes.count) {
         log_line("labels: %d classes in %zu documents to train on, %zu to validate on",
                  tr->o->classes.count, with_class(tr->train), with_class(tr->valid));

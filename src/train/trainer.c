@@ -177,7 +177,7 @@ static bool stop_here(trainer *tr, error *err) {
     return true;
 }
 
-/* If metrics cannot be written or text cannot be read, the run ends, but its progress is saved. */
+/* If metrics cannot be written, the run ends, but its progress is saved. */
 static void save_and_fail(trainer *tr, error *err) {
     error reason = *err, ignored;
     if (!trainer_save(tr, &ignored)) return;
@@ -208,11 +208,7 @@ static bool run_updates(trainer *tr, error *err) {
     if (s->pending != PENDING_NOTHING || s->step >= tr->end) done = after_update(tr, err);
     while (done && s->step < tr->end && !ranks_stop(tr->ranks)) {
         if (!wait_for_text(tr, r)) break;
-        const minibatch *next = reader_next(r, err);
-        done = next != NULL;
-        if (!done && !tr->ranks) save_and_fail(tr, err);
-        if (!done) break;
-        upload_update(tr, next);
+        upload_update(tr, reader_next(r));
         tr->be->replay(tr->be, tr->update);
         s->step++;
         s->loss_updates++;

@@ -20,6 +20,10 @@ void cuda_norm_rows_backward(backend *be, const normed_rows *w, void *const grad
 void cuda_row_sums(backend *be, const void *x, int steps, int rows, int columns, void *out);
 void cuda_add(backend *be, size_t count, void *total, const void *x);
 void cuda_sum(backend *be, const void *x, size_t count, double *out);
+
+/* Leaves partial sums of x, or of its square, in cuda_backend.partial; returns their number. */
+int cuda_partials(backend *be, const void *x, size_t count, bool square);
+
 void cuda_pool(backend *be, const void *x, element type, int steps, int rows, int columns,
                const int32_t *first, const int32_t *last, pooling how, void *out);
 void cuda_adam(backend *be, size_t count, void *weights, const void *gradient, void *moment1,
