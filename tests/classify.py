@@ -52,7 +52,7 @@ class Classify(cli.Case):
     def test_from_table_to_page(self):
         """Trains a model, holds a fifth out, and saves what predict needs."""
         self.write("reviews.csv", as_csv(reviews(600, 1)))
-        made, err = self.classify("--train", "reviews.csv", "--out", "out", "--minutes", "0.2")
+        made, err = self.classify("--train", "reviews.csv", "--out", "out", "--minutes", "0.12")
         self.assertIn("2 of 4: a model of the text", err)
         self.assertEqual(made["class_names"], ["bad", "good"])
         self.assertEqual(made["train_documents"] + made["test_documents"], 600)
@@ -85,7 +85,7 @@ class Classify(cli.Case):
         # What is done already is not done again.
         (self.folder / "moved").rename(self.folder / "out")
         (self.folder / "again.csv").rename(self.folder / "reviews.csv")
-        again, err = self.classify("--train", "reviews.csv", "--out", "out", "--minutes", "0.2")
+        again, err = self.classify("--train", "reviews.csv", "--out", "out", "--minutes", "0.12")
         self.assertIn("already finished at step", err)
         tried = lambda results: {key: value for key, value in results.items() if key != "seconds"}
         if None not in (made["tuned_error"], made["features_error"]):
@@ -162,7 +162,7 @@ class Classify(cli.Case):
         self.write("test.csv", as_csv(rows(200)))
         self.write("more.csv", as_csv([(text, "odd") for text, _ in rows(300)]))
         made, err = self.classify("--train", "train.csv", "--text", "more.csv", "--test", "test.csv", "--out", "out",
-                                  "--minutes", "1")
+                                  "--minutes", "0.6")
         self.assertEqual(made["class_names"], ["bad", "good"])
         self.assertRegex(err, "data: 1200 documents, ")
         self.assertRegex(err, r"labels: 2 classes in 7\d\d documents to train on, 1\d\d to validate on")
@@ -234,7 +234,7 @@ class Classify(cli.Case):
         """Equal texts are on one side of each split, so that labels that say nothing are not learnt by heart."""
         draw = random.Random(5)
         word = lambda: "".join(draw.choices("abcdefghijklmnop", k=5))
-        texts = [" ".join(word() for _ in range(12)) for _ in range(250)]
+        texts = [" ".join(word() for _ in range(12)) for _ in range(150)]
         rows = [(text, draw.choice("xy")) for text in texts for _ in range(4)]
         labels = {text: label for text, label in rows}  # of repeats the last one's
         rows = [(text, labels[text]) for text, _ in rows]
@@ -249,10 +249,10 @@ class Classify(cli.Case):
         probed = self.results("probe", "--train", "f", "--test", "f", *self.cpu)
         self.assertGreater(probed["valid_error"], 25)
         # Documents that stand in --test too are not trained on.
-        self.write("test.csv", as_csv(rows[:200]))
+        self.write("test.csv", as_csv(rows[:120]))
         made, err = self.classify("--train", "rows.csv", "--test", "test.csv", "--model", "run", "--out", "out")
-        self.assertIn("rows.csv: 200 documents that stand in test.csv too are left out", err)
-        self.assertEqual((made["train_documents"], made["test_documents"]), (800, 200))
+        self.assertIn("rows.csv: 120 documents that stand in test.csv too are left out", err)
+        self.assertEqual((made["train_documents"], made["test_documents"]), (480, 120))
         self.assertGreater(made["ngram_error"], 20)
 
     def test_rare_classes(self):
@@ -277,7 +277,7 @@ class Classify(cli.Case):
             self.classify("--train", train, "--model", "run", "--out", name)
         old, new = said("old"), said("new")
         self.assertNotEqual(old, new)
-        limits = [50, 150, 400, 1000, 1500, 2000, 2500, 3000, 4000, 6000]  # KiB a file may have
+        limits = [50, 400, 1000, 2000, 3000, 6000]  # KiB a file may have
         for limit in limits:
             shutil.rmtree(self.folder / "out", ignore_errors=True)
             shutil.copytree(self.folder / "old", self.folder / "out")

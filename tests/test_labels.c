@@ -109,8 +109,8 @@ static void check_probe(const char *name, char *text) {
 static void test_learning(void **state) {
     (void)state;
     for (int kind = 0; kind < 2; kind++) {
-        const char *more = kind ? "train.steps=500 train.valid_every=100 model.output_stride=2"
-                                : "train.steps=500 train.valid_every=100 model.layers=2 "
+        const char *more = kind ? "train.steps=300 train.valid_every=100 model.output_stride=2"
+                                : "train.steps=300 train.valid_every=100 model.layers=2 "
                                   "train.recompute=2 model.coupled_gates=true";
         run_labelled("learns", TRAIN_OVERWRITE, more);
         assert_true(metric("learns", "label_loss", false) > 0.6);
