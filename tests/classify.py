@@ -178,6 +178,20 @@ class Classify(cli.Case):
         self.assertEqual(len(probes), 1 if "features" in made["joined"] else 0)
         self.assertIn("not tried", self.classify("--train", "train.csv", "--out", "short", "--minutes", "0.01")[1])
 
+    def test_labels_of_predicted_texts(self):
+        """A file's folder is no label, and labels that are none of the classes are named."""
+        self.train()
+        self.write("a.csv", as_csv(reviews(200, 1)))
+        self.classify("--train", "a.csv", "--model", "run", "--out", "out")
+        self.write("q/a.txt", "a great and lovely film")
+        for arguments in ("q/a.txt",), ("q/a.txt", "--whole"):
+            lines, err = self.predict("out", *arguments)
+            self.assertNotIn("label", lines[0])
+            self.assertNotIn("error", err)
+        self.write("b.csv", as_csv([("a dull film", "bad"), ("a lovely film", "fine"), ("a film", "fair")]))
+        _, err = self.predict("out", "b.csv")
+        self.assertIn("warning: 2 documents have labels that are none of the classes, such as 'fine'", err)
+
     def test_answers_at_once(self):
         self.train()
         self.write("a.csv", as_csv(reviews(200, 1)))

@@ -58,6 +58,8 @@ typedef struct predictor {
     FILE *out;
     int64_t documents; /* before this part */
     size_t labelled, wrong;
+    size_t strange; /* of these with a label that is none of the classes */
+    char *stranger; /* the first of these labels */
 
     /* Of this part's documents. */
     double *probability; /* [documents][classes] */
@@ -81,6 +83,12 @@ static bool choose_features(const arguments *a, const saved_probe *p, feature_op
     return true;
 }
 
+static bool is_class(const predictor *p, const char *label) {
+    int k = 0;
+    while (k < p->classes && strcmp(p->name[k], label) != 0) k++;
+    return k < p->classes;
+}
+
 static void write_line(predictor *p, const corpus *c, size_t i) {
     const double *probability = p->probability + i * (size_t)p->classes;
     char text[16];
@@ -95,6 +103,9 @@ static void write_line(predictor *p, const corpus *c, size_t i) {
     json_object_end(&w);
     json_object_end(&w);
     fputc('\n', p->out);
+    if (label && !is_class(p, label)) {
+        if (p->strange++ == 0) p->stranger = mem_string(label);
+    }
     p->labelled += label != NULL;
     p->wrong += label && strcmp(label, said) != 0;
 }
@@ -140,11 +151,21 @@ static bool run(const arguments *a, const corpus_options *reading, predictor *p,
     else if (a->out)
         file_abort(&writer);
     log_end();
+    if (done && p->strange > 0) {
+        log_warning("%zu documents have labels that are none of the classes, such as '%s'",
+                    p->strange, p->stranger);
+    }
+    free(p->stranger);
     if (done && p->labelled > 0) {
         log_line("error %.2f %% of %zu labelled documents",
                  100 * (double)p->wrong / (double)p->labelled, p->labelled);
     }
     return done;
+}
+
+/* Whether the folders that files are in may be their classes. */
+static bool has_classes(const char *text) {
+    return strcmp(text, "-") != 0 && file_is_folder(text);
 }
 
 /* Predicts by a probe, and by n-grams too where `p` has them. */
@@ -161,7 +182,7 @@ static bool predict_features(const arguments *a, const char *checkpoint_path, co
                cli_load(&loaded, checkpoint_path, &a->model, 0, FEATURES_STEPS, err)) {
         const checkpoint *c = &loaded.checkpoint;
         corpus_options reading = cli_reading(&a->documents.columns, &c->options);
-        reading.class_folders = p->joined != NULL;
+        reading.class_folders = p->joined != NULL && has_classes(a->documents.text);
         p->m = loaded.m;
         p->classes = probe.classes;
         p->name = probe.name;
@@ -182,7 +203,7 @@ static bool predict_joined(const arguments *a, error *err) {
     char *checkpoint_path = mem_format("%s/%s", folder, c.checkpoint);
     char *probe_path = mem_format("%s/%s", folder, c.probe);
     const corpus_options reading = {.html_entities = c.html_entities,
-                                    .class_folders = true,
+                                    .class_folders = has_classes(a->documents.text),
                                     .text_column = a->documents.columns.text,
                                     .label_column = a->documents.columns.label};
     ngram_reader *reader = ngram_reader_create(&c.ngrams);

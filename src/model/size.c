@@ -72,6 +72,14 @@ static double match(model_config *config, int64_t *width, int64_t unit, int64_t 
     return low == most / unit && above < parameters ? above : 0;
 }
 
+/* Refuses a target that even the smallest model is far above. */
+static bool check_least(const model_config *config, double parameters, error *err) {
+    const double slack = 1.1, least = model_parameter_count(config);
+    return least <= slack * parameters ||
+           error_key(err, "model.parameters",
+                     "expected at least %.0f, of the smallest model, got %.0f", least, parameters);
+}
+
 bool model_match_width(model_config *config, double parameters, error *err) {
     int64_t unit = common_multiple(config->block, config->input_stride);
     unit = common_multiple(unit, config->output_stride);
@@ -82,7 +90,7 @@ bool model_match_width(model_config *config, double parameters, error *err) {
                          "expected more with model.hubs %lld, of which no cell has fewer, got %.0f",
                          (long long)config->hubs, parameters);
     }
-    if (largest == 0) return true;
+    if (largest == 0) return config->hidden > unit || check_least(config, parameters, err);
     return error_key(err, "model.parameters",
                      "expected at most %.0f, of the widest model, got %.0f", largest, parameters);
 }
@@ -90,7 +98,7 @@ bool model_match_width(model_config *config, double parameters, error *err) {
 bool model_match_hubs(model_config *config, double parameters, error *err) {
     const int64_t unit = common_multiple(config->block, config->input_stride);
     const double largest = match(config, &config->hubs, unit, config->hidden, parameters);
-    if (largest == 0) return true;
+    if (largest == 0) return config->hubs > unit || check_least(config, parameters, err);
     return error_key(err, "model.parameters",
                      "expected at most %.0f, with as many hubs as model.hidden %lld, got %.0f",
                      largest, (long long)config->hidden, parameters);
