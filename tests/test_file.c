@@ -4,6 +4,7 @@
 #include "core/file.h"
 
 #include <stdio.h>
+#include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -193,11 +194,26 @@ static void test_make_folder(void **state) {
     assert_contains(err.text, "cannot make folder /proc/absent");
 }
 
+static void test_space(void **state) {
+    (void)state;
+    error err;
+    const char *folder = path_of("");
+    assert_true(file_check_space(folder, 1, "a byte", "", &err));
+    assert_true(file_check_space("/nowhere", 1e30, "all", "", &err));
+    assert_false(file_check_space(folder, 0x1p60, "the run", "expected another disk", &err));
+    assert_non_null(strstr(err.text, ": the run takes 1024.0 PiB, and the disk has "));
+    assert_non_null(strstr(err.text, " left; expected another disk"));
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_atomic_write), cmocka_unit_test(test_write_failures),
-        cmocka_unit_test(test_temporary),    cmocka_unit_test(test_cut_while_mapped),
-        cmocka_unit_test(test_map),          cmocka_unit_test(test_make_folder),
+        cmocka_unit_test(test_space),
+        cmocka_unit_test(test_atomic_write),
+        cmocka_unit_test(test_write_failures),
+        cmocka_unit_test(test_temporary),
+        cmocka_unit_test(test_cut_while_mapped),
+        cmocka_unit_test(test_map),
+        cmocka_unit_test(test_make_folder),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

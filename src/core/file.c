@@ -1,5 +1,6 @@
 #include "core/file.h"
 
+#include "core/log.h"
 #include "core/memory.h"
 #include "core/overwrite.h"
 
@@ -14,6 +15,7 @@
 #include <sys/file.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
+#include <sys/statvfs.h>
 #include <unistd.h>
 
 /* -------------------------------------------------------------------------- temporary files
@@ -412,6 +414,17 @@ bool file_ends_in(const char *path, const char *ending) {
 
 bool file_exists(const char *path) {
     return access(path, F_OK) == 0 || (errno != ENOENT && errno != ENOTDIR);
+}
+
+bool file_check_space(const char *folder, double bytes, const char *what, const char *way_out,
+                      error *err) {
+    struct statvfs disk;
+    char needed[16], there[16];
+    if (statvfs(folder, &disk) != 0) return true;
+    const double room = (double)disk.f_bavail * (double)disk.f_frsize;
+    return bytes <= room ||
+           error_set(err, "%s: %s takes %s, and the disk has %s left; %s", folder, what,
+                     log_bytes(needed, bytes), log_bytes(there, room), way_out);
 }
 
 bool file_is_folder(const char *path) {

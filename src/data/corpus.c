@@ -16,7 +16,6 @@
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
-#include <sys/statvfs.h>
 #include <unistd.h>
 
 /* ------------------------------------------------------------------------------------ spool */
@@ -331,17 +330,10 @@ static bool add_file(void *bytes_, const char *path, error *err) {
 /* Refuses files for which the disk is too small, before they are read: unpacked they take their
  * size at least. */
 static bool check_space(const reading *r, char *const *files, int count, error *err) {
-    struct statvfs disk;
     uint64_t bytes = 0;
-    char needed[16], there[16];
-    if (!paths_each(files, count, add_file, &bytes, err)) return false;
-    if (statvfs(r->folder, &disk) != 0) return true; /* writing will tell */
-    const uint64_t room = (uint64_t)disk.f_bavail * disk.f_frsize;
-    return bytes <= room ||
-           error_set(err,
-                     "the text takes %s unpacked or more, and the disk of %s has "
-                     "%s left; data.cache or TMPDIR can name another folder",
-                     log_bytes(needed, (double)bytes), r->folder, log_bytes(there, (double)room));
+    return paths_each(files, count, add_file, &bytes, err) &&
+           file_check_space(r->folder, (double)bytes, "the text, unpacked,",
+                            "data.cache or TMPDIR can name another folder", err);
 }
 
 corpus *corpus_read(char *const *files, int count, const corpus_options *options, error *err) {

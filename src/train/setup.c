@@ -1,5 +1,6 @@
 #include "train/internal.h"
 
+#include "core/file.h"
 #include "core/integer.h"
 #include "core/log.h"
 #include "core/stop.h"
@@ -327,6 +328,19 @@ static bool check_folder(trainer *tr, error *err) {
     return true;
 }
 
+/* Refuses a disk that cannot hold what saving needs at most: a state, the one before it, two models
+ * and a third that replaces one of them; of a resumed run a state and a model beside those there. */
+static bool check_disk(const trainer *tr, error *err) {
+    const model *m = tr->m;
+    const double weights = sizeof(float) * (double)m->parameters.total;
+    const double streams =
+        2 * sizeof(float) * (double)(m->config.hidden * m->config.layers * tr->streams.all);
+    const double state = 4 * weights + streams, model = weights;
+    const double bytes = tr->run.resumed ? state + model : 2 * state + 3 * model;
+    return file_check_space(tr->run.place, bytes, "what the run saves",
+                            "expected a folder on another disk", err);
+}
+
 static bool go_on(const trainer *tr, error *err) {
     return !ranks_stop(tr->ranks) || stop_check(err);
 }
@@ -343,7 +357,7 @@ bool trainer_set_up(trainer *tr, error *err) {
     set_end(tr);
     if (!structure_check(tr->o, tr->state.start_density, tr->end, err)) return false;
     if (tr->state.finished || !trainer_leads(tr)) return true;
-    if (!run_folder_prepare(&tr->run, tr->o, err)) return false;
+    if (!run_folder_prepare(&tr->run, tr->o, err) || !check_disk(tr, err)) return false;
     tr->metrics = run_folder_metrics(&tr->run, tr->state.metrics_bytes, err);
     return tr->metrics != NULL;
 }
