@@ -329,7 +329,8 @@ static bool check_folder(trainer *tr, error *err) {
 }
 
 /* Refuses a disk that cannot hold what saving needs at most: a state, the one before it, two models
- * and a third that replaces one of them; of a resumed run a state and a model beside those there. */
+ * and a third that replaces one of them; of a resumed run a state and a model beside what is
+ * there. */
 static bool check_disk(const trainer *tr, error *err) {
     const model *m = tr->m;
     const double weights = sizeof(float) * (double)m->parameters.total;
