@@ -46,6 +46,10 @@ class Documents(unittest.TestCase):
                 with self.subTest(document=document.name, name=name):
                     self.assertTrue((ROOT / name).exists(), "no such file")
 
+    def test_claims(self):
+        done = subprocess.run([sys.executable, ROOT / "scripts" / "claims.py"], capture_output=True, text=True)
+        self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
+
     def test_readme(self):
         text = (ROOT / "README.md").read_text()
         self.assertLessEqual(len(text.splitlines()), 150)
