@@ -84,8 +84,8 @@ SMALLWORLD_API bool smallworld_features(smallworld_model *m, const uint8_t *cons
                                         smallworld_pool pool, float *features);
 
 /* A probe that `smallworld probe --out` saved, for the model on whose features it was fitted; other
- * models are refused. NULL: the model's own class head, if it was trained with labels. Free it, with
- * smallworld_probe_free, before its model. */
+ * models are refused. NULL: the model's own class head, if it was trained with labels. Free it,
+ * with smallworld_probe_free, before its model. */
 typedef struct smallworld_probe smallworld_probe;
 SMALLWORLD_API smallworld_probe *smallworld_probe_load(smallworld_model *m, const char *path);
 SMALLWORLD_API void smallworld_probe_free(smallworld_probe *p);

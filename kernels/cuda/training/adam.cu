@@ -1,5 +1,5 @@
-/* Adam, dynamic evaluation's step, and sums and copies of whole arenas. Floor of Adam: the arenas once
- * each way, 40 bytes a weight. */
+/* Adam, dynamic evaluation's step, and sums and copies of whole arenas. Floor of Adam: the arenas
+ * once each way, 40 bytes a weight. */
 #include "training/reduce.cuh"
 
 /* The norm of the gradient, whether the update may go on, and the factors it uses. */
