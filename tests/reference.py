@@ -95,6 +95,13 @@ def exported_bits(program, checkpoint, files, entities):
         rest = model(torch.tensor([list(text[7:])] * 2), tuple(part.repeat(1, 2, 1) for part in state)).logits[1:]
         parts = torch.cat([first, rest], 1)[:, :-1].transpose(1, 2)
         again = torch.nn.functional.cross_entropy(parts, torch.tensor([list(text[1:])]))
+        classes = model.classes(torch.tensor([list(b"\n the cat sat on ")]))[0].tolist()
+    one = checkpoint.parent / "one.txt"
+    one.write_text("the cat sat on\n")
+    said = json.loads(run(program, "predict", checkpoint, "--text", one, "--device", "cpu", "--precision", "fp32"))
+    for name, probability in zip(model.class_names, classes, strict=True):
+        if abs(said["probability"][name] - probability) > TORCH_TOLERANCE:
+            sys.exit(f"smallworld_lstm.py: class {name}: {probability}, predict: {said}")
     if abs(float(again) / 0.6931471805599453 - float(whole)) > TORCH_TOLERANCE:
         sys.exit(f"smallworld_lstm.py: in parts {float(again)} nats, at once {float(whole)} bits")
     damaged = bytearray(checkpoint.read_bytes())
@@ -119,7 +126,7 @@ def compare(program, folder, model, entities):
         "run": {"device": "cpu", "precision": "fp32", "threads": 1},
         "data": {"train": str(folder / "train.tsv"), "html_entities": entities},
         "model": {"hidden": 64, "block": 8, "embedding": 6} | model,
-        "train": {"batch": 4, "bptt": 32, "steps": 30, "warmup": 5, "lr": 0.01, "average": 0.9},
+        "train": {"batch": 4, "bptt": 32, "steps": 30, "warmup": 5, "lr": 0.01, "average": 0.9, "label_weight": 1},
     }))
     run(program, "train", config, "--out", folder / "run", "--overwrite")
     checkpoint = folder / "run" / "last.safetensors"

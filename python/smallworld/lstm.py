@@ -66,6 +66,7 @@ class SmallWorldLSTM(nn.Module):
         self.stages = {"lstm": 0, "mlstm": 1, "deep": number("internal_steps", 1)}[self.kind]
         self.gates = 3 if metadata.get("model.coupled_gates") == "true" else 4
         self.weight_norm = metadata.get("model.norm") == "weight"
+        self.class_names = [metadata[f"class.{k}"] for k in range(int(metadata.get("classes", 0)))]
         for name, tensor in tensors.items():
             module, (*path, last) = self, name.split(".")
             for part in path:
@@ -206,3 +207,11 @@ class SmallWorldLSTM(nn.Module):
         """The bits of each byte given those before it, (texts, bytes - 1): none of the first one."""
         logits = self(text[:, :-1]).logits
         return functional.cross_entropy(logits.transpose(1, 2), text[:, 1:].long(), reduction="none") / math.log(2)
+
+    def classes(self, text):
+        """The probability of each of `class_names` after the last byte of documents, integers (texts, bytes), that
+        begin with b"\\n " and end with b" ": (texts, classes). Of a model that was trained with labels."""
+        head = self._at("class")
+        if head is None:
+            raise ValueError("expected a model that was trained with train.label_weight")
+        return functional.linear(self(text).hidden[:, -1, ::self.output_stride], head.weight, head.bias).softmax(-1)
