@@ -24,6 +24,7 @@ typedef struct mix_up {
 } mix_up;
 
 /* The commonest mix-ups, at most `most`; of equals the first. Returns their number. */
+enum { MIX_UPS = 10 /* that people are shown */ };
 int score_mix_ups(const size_t *confusion, int classes, mix_up *list, int most);
 
 #endif

@@ -8,6 +8,7 @@
 #include "core/log.h"
 #include "core/memory.h"
 #include "core/utf8.h"
+#include "data/classes.h"
 #include "page/classified.h"
 #include "probe/probe.h"
 #include "probe/split.h"
@@ -23,7 +24,6 @@
 enum {
     HELD_OUT_PERCENT = 20, /* for testing, without --test */
     MISTAKES = 20,
-    MIXED_UP = 10,
     SHOWN = 4, /* mistakes that are coloured */
     SHOWN_BYTES = 8000,
     SHOWN_UNITS = 8
@@ -91,56 +91,24 @@ typedef struct part {
     int16_t *class; /* [texts->count] */
 } part;
 
-typedef struct classes {
-    char *name[DATASET_MAX_CLASSES];
-    int32_t label[DATASET_MAX_CLASSES]; /* as the training documents have it */
-    int count;
-} classes;
-
-static int by_number(const void *a, const void *b) {
-    const int32_t x = *(const int32_t *)a, y = *(const int32_t *)b;
-    return (x > y) - (x < y);
-}
-
 /* Finds the classes of labelled documents, in the order in which a probe has them. */
-static bool find_classes(classes *k, const corpus *c, const char *path, error *err) {
-    for (size_t i = 0; i < c->count; i++) {
-        const document *d = &c->documents[i];
-        int at = 0;
-        if (d->raw || d->label == UNLABELLED) continue;
-        while (at < k->count && k->label[at] != d->label) at++;
-        if (at < k->count) continue;
-        if (k->count == DATASET_MAX_CLASSES) {
-            return error_set(err, "%s: more than %d different labels", path, DATASET_MAX_CLASSES);
-        }
-        k->label[k->count++] = d->label;
+static bool find_classes(class_names *k, const corpus *c, const char *path, error *err) {
+    const size_t found = classes_find(k, c, NULL);
+    if (found > MOST_CLASSES) {
+        return error_set(err, "%s: more than %d different labels", path, MOST_CLASSES);
     }
-    if (k->count < 2) {
-        return error_set(err, "%s: expected documents of two classes or more, found %s", path,
-                         k->count ? "one" : "no label");
-    }
-    qsort(k->label, (size_t)k->count, sizeof *k->label, by_number);
-    for (int i = 0; i < k->count; i++) {
-        k->name[i] = c->names ? mem_string(c->names[k->label[i]]) : mem_format("%d", k->label[i]);
-    }
-    return true;
+    return found >= 2 || error_set(err, "%s: expected documents of two classes or more, found %s",
+                                   path, found ? "one" : "no label");
 }
 
 /* Finds the class of each document. */
-static bool find_class(part *p, const classes *k, const char *path, const char *train, error *err) {
-    const corpus *c = p->texts;
-    p->class = mem_alloc(c->count, sizeof *p->class);
-    for (size_t i = 0; i < c->count; i++) {
-        char text[16];
-        const char *name = corpus_label(c, i, text);
-        int at = 0;
-        while (at < k->count && strcmp(k->name[at], name) != 0) at++;
-        if (at == k->count) {
-            return error_set(err, "%s: label '%s' is not among those of %s", path, name, train);
-        }
-        p->class[i] = (int16_t)at;
-    }
-    return true;
+static bool find_class(part *p, const class_names *k, const char *path, const char *train,
+                       error *err) {
+    char room[16];
+    p->class = mem_alloc(p->texts->count, sizeof *p->class);
+    const char *unknown = classes_number(k, p->texts, p->class, room);
+    return !unknown ||
+           error_set(err, "%s: label '%s' is not among those of %s", path, unknown, train);
 }
 
 /* --------------------------------------------------------------------------------- classifying */
@@ -166,7 +134,7 @@ typedef struct work {
     bool is_open, is_tuned;
     corpus *text; /* all but the documents for testing, for the model of the text */
     part train, test, held;
-    classes classes;
+    class_names classes;
     bool *is_held; /* [documents of train] whether it is held out to choose by */
     ngrams ngrams;
     pthread_t beside; /* fits the n-grams beside the model, while `fitting` */
@@ -200,11 +168,15 @@ static void skip_stage(work *w, const char *what, double needed) {
              what, log_duration(time, needed), log_duration(there, fmax(0, left(w))));
 }
 
+static double percent(size_t wrong, size_t rows) {
+    return 100 * (double)wrong / (double)rows;
+}
+
 /* Says how often a way errs on the test documents, once it is known. */
 static void say_error(const work *w, int k) {
     const way *of = &w->ways[k];
     log_line("%s: %.2f %% of %zu test documents are wrong, after %.0f s", way_names[k],
-             100 * (double)of->tested.wrong / (double)of->tested.rows, of->tested.rows,
+             percent(of->tested.wrong, of->tested.rows), of->tested.rows,
              clock_seconds() - w->began);
 }
 
@@ -220,23 +192,22 @@ static void say_what_lacks(work *w) {
     }
 }
 
-/* Leaves the labelled documents, of which there must be some. */
-static bool keep_labelled(corpus **c, const char *path, size_t *dropped, error *err) {
-    bool *labelled = mem_alloc((*c)->count, sizeof *labelled);
-    for (size_t i = 0; i < (*c)->count; i++) {
-        const document *d = &(*c)->documents[i];
-        labelled[i] = !d->raw && d->label != LABEL_NONE;
+/* The labelled documents, of which there must be some; NULL if there are none. */
+static corpus *labelled_of(const corpus *c, const char *path, size_t *dropped, error *err) {
+    bool *labelled = mem_alloc(c->count, sizeof *labelled);
+    for (size_t i = 0; i < c->count; i++) {
+        labelled[i] = document_has_label(&c->documents[i]);
         *dropped += !labelled[i];
     }
-    corpus *part = corpus_part(*c, labelled, true);
+    corpus *part = corpus_part(c, labelled, true);
     free(labelled);
-    corpus_free(*c);
-    *c = part;
-    return part->count > 0 ||
-           error_set(err,
-                     "%s: expected labelled documents, of which some can be for training and "
-                     "others for testing",
-                     path);
+    if (part->count > 0) return part;
+    corpus_free(part);
+    error_set(err,
+              "%s: expected labelled documents, of which some can be for training and others for "
+              "testing",
+              path);
+    return NULL;
 }
 
 /* Reads the documents and the text beside them and, without --test, holds a fifth of the documents
@@ -251,18 +222,19 @@ static bool read_documents(work *w, error *err) {
     how.labelled_files = 1;
     w->text = corpus_read(files, a->text ? 2 : 1, &how, err);
     if (!w->text || !find_classes(&w->classes, w->text, a->train, err)) return false;
-    w->test.texts = test ? corpus_read(&test, 1, &how, err)
+    corpus *tests = test ? corpus_read(&test, 1, &how, err)
                          : corpus_split(w->text, 0, HELD_OUT_PERCENT / 100.0);
-    if (!w->test.texts) return false;
-    const size_t shared = corpus_drop(w->text, w->test.texts);
+    if (!tests) return false;
+    const size_t shared = corpus_drop(w->text, tests);
     if (shared > 0 && test) {
         log_line("%s: %zu documents that stand in %s too are left out", a->train, shared, test);
     }
-    bool *all = mem_alloc(w->text->count, sizeof *all);
-    w->train.texts = corpus_part(w->text, all, false);
-    free(all);
-    if (!keep_labelled(&w->train.texts, a->train, &w->unlabelled, err) ||
-        !keep_labelled(&w->test.texts, test ? test : a->train, &w->unlabelled, err) ||
+    w->train.texts = labelled_of(w->text, a->train, &w->unlabelled, err);
+    if (w->train.texts) {
+        w->test.texts = labelled_of(tests, test ? test : a->train, &w->unlabelled, err);
+    }
+    corpus_free(tests);
+    if (!w->train.texts || !w->test.texts ||
         !find_class(&w->train, &w->classes, a->train, a->train, err) ||
         !find_class(&w->test, &w->classes, test ? test : a->train, a->train, err)) {
         return false;
@@ -411,14 +383,6 @@ static bool train_at(work *w, options *o, place *p, bool ready, error *err) {
     return done;
 }
 
-/* All documents of a corpus, or those that are, or are not, chosen. */
-static corpus *copy_of(const corpus *c, const bool *chosen, bool value) {
-    bool *all = chosen ? NULL : mem_alloc(c->count, sizeof *all);
-    corpus *copy = corpus_part(c, chosen ? chosen : all, chosen ? value : false);
-    free(all);
-    return copy;
-}
-
 /* Trains a model on the text of all documents but those for testing, or goes on with that. */
 static bool train_text(work *w, error *err) {
     const arguments *a = w->a;
@@ -433,7 +397,7 @@ static bool train_text(work *w, error *err) {
                        set_number(&o, "train.minutes", p.minutes, err) &&
                        config_assign(&o.config, "data.valid_fraction=0", err) &&
                        defaults_choose(&o, files, a->text ? 2 : 1, err) && options_check(&o, err);
-    if (ready) o.data.given_train = copy_of(w->text, NULL, false);
+    if (ready) o.data.given_train = corpus_part(w->text, NULL, false);
     if (!train_at(w, &o, &p, ready, err)) return false;
     w->is_open = cli_open(&w->loaded, w->checkpoint, &a->model, err);
     return w->is_open;
@@ -471,8 +435,8 @@ static bool make_tuned(work *w, double seconds, error *err) {
             set_number(&o, "train.weight_decay", 0.1, err) &&
             set_number(&o, "train.label_weight", 1, err) && options_check(&o, err);
     if (ready) {
-        o.data.given_train = copy_of(w->train.texts, w->is_held, false);
-        o.data.given_valid = copy_of(w->held.texts, NULL, false);
+        o.data.given_train = corpus_part(w->train.texts, w->is_held, false);
+        o.data.given_valid = corpus_part(w->held.texts, NULL, false);
         if (p.start == TRAIN_RESUME && !is_of_text(&p, o.data.given_train)) {
             p.start = TRAIN_OVERWRITE;
         }
@@ -639,10 +603,6 @@ static bool keep_parts(work *w, error *err) {
     return w->model_name != NULL;
 }
 
-static double percent(size_t wrong, size_t rows) {
-    return 100 * (double)wrong / (double)rows;
-}
-
 static double deviation(double error, size_t rows) {
     return sqrt(error * (100 - error) / (double)rows);
 }
@@ -705,8 +665,8 @@ static size_t *confusion_of(const work *w) {
 /* What the chosen way makes of each class, and what it mixes up. */
 static void write_scores(const work *w, json_writer *j) {
     size_t *confusion = confusion_of(w);
-    mix_up mixed[MIXED_UP];
-    const int count = score_mix_ups(confusion, w->classes.count, mixed, MIXED_UP);
+    mix_up mixed[MIX_UPS];
+    const int count = score_mix_ups(confusion, w->classes.count, mixed, MIX_UPS);
     json_number(j, "macro_f1", score_macro_f1(confusion, w->classes.count));
     json_array_begin(j, "classes");
     for (int k = 0; k < w->classes.count; k++) {
@@ -949,7 +909,7 @@ static void free_work(work *w) {
         opinions_end(&w->ways[k].tested);
     }
     ngrams_free(&w->ngrams);
-    for (int k = 0; k < w->classes.count; k++) free(w->classes.name[k]);
+    classes_free(&w->classes);
     free_part(&w->test);
     free_part(&w->held);
     free_part(&w->train);

@@ -4,6 +4,7 @@
 #include "core/file.h"
 #include "core/log.h"
 #include "core/memory.h"
+#include "data/classes.h"
 #include "data/texts.h"
 #include "probe/calibration.h"
 #include "probe/features.h"
@@ -83,12 +84,6 @@ static bool choose_features(const arguments *a, const saved_probe *p, feature_op
     return true;
 }
 
-static bool is_class(const predictor *p, const char *label) {
-    int k = 0;
-    while (k < p->classes && strcmp(p->name[k], label) != 0) k++;
-    return k < p->classes;
-}
-
 static void write_line(predictor *p, const corpus *c, size_t i) {
     const double *probability = p->probability + i * (size_t)p->classes;
     char text[16];
@@ -103,8 +98,8 @@ static void write_line(predictor *p, const corpus *c, size_t i) {
     json_object_end(&w);
     json_object_end(&w);
     fputc('\n', p->out);
-    if (label && !is_class(p, label)) {
-        if (p->strange++ == 0) p->stranger = mem_string(label);
+    if (label && classes_index(p->name, p->classes, label) < 0 && p->strange++ == 0) {
+        p->stranger = mem_string(label);
     }
     p->labelled += label != NULL;
     p->wrong += label && strcmp(label, said) != 0;

@@ -134,7 +134,7 @@ static bool name_integers(corpus *c, labels *l, error *err) {
     for (size_t i = 0; i < c->count; i++) {
         document *d = &c->documents[i];
         char text[16];
-        if (d->raw || d->label == LABEL_NONE) continue;
+        if (!document_has_label(d)) continue;
         const int length = snprintf(text, sizeof text, "%d",
                                     l->minus_one && d->label == LABEL_MINUS_ONE ? -1 : d->label);
         d->label = labels_number(l, (const uint8_t *)text, (size_t)length);
@@ -430,7 +430,7 @@ const uint8_t *corpus_text(const corpus *c, size_t number, size_t *length) {
 
 const char *corpus_label(const corpus *c, size_t number, char *text) {
     const document *d = &c->documents[number];
-    if (d->raw || d->label == -1) return NULL;
+    if (!document_has_label(d)) return NULL;
     if (c->names) return c->names[d->label];
     snprintf(text, 16, "%d", d->label);
     return text;
@@ -526,7 +526,7 @@ corpus *corpus_part(const corpus *c, const bool *chosen, bool value) {
     corpus *part = no_documents_of(c);
     size_t capacity = 0;
     for (size_t i = 0; i < c->count; i++) {
-        if (chosen[i] != value) continue;
+        if (chosen && chosen[i] != value) continue;
         *append(part, &capacity) = c->documents[i];
         part->size += c->documents[i].length;
     }
@@ -539,8 +539,8 @@ corpus *corpus_split(corpus *c, double fraction, double of_labelled) {
     size_t kept = 0, capacity = 0;
     for (size_t i = 0; i < c->count; i++) {
         document rest = c->documents[i], moved = rest;
-        const bool labelled = !rest.raw && rest.label != LABEL_NONE;
-        moved.length = bytes_to_move(&rest, labelled ? of_labelled : fraction);
+        const double share = document_has_label(&rest) ? of_labelled : fraction;
+        moved.length = bytes_to_move(&rest, share);
         rest.length -= moved.length;
         moved.offset += rest.length;
         if (moved.length > 0) *append(part, &capacity) = moved;

@@ -73,7 +73,8 @@ int64_t corpus_exclude(corpus *c, char *const *files, int count, const corpus_op
  * text stay together. The last bytes of each raw text move. */
 corpus *corpus_split(corpus *c, double fraction, double of_labelled);
 
-/* The documents i with chosen[i] == value, as a corpus of its own of the same text. */
+/* The documents i with chosen[i] == value, or all where `chosen` is NULL, as a corpus of its own of
+ * the same text. */
 corpus *corpus_part(const corpus *c, const bool *chosen, bool value);
 
 /* The numbers of all documents, longest first; the caller frees them. */

@@ -62,6 +62,10 @@ typedef struct document {
     int32_t raw; /* 1 for a raw text file, which has no label */
 } document;
 
+static inline bool document_has_label(const document *d) {
+    return !d->raw && d->label != LABEL_NONE;
+}
+
 enum { DOCUMENT_FRAME = 3 }; /* bytes that framing adds to a text: "\n " and " " */
 
 /* 64-bit FNV-1a (Fowler, Noll, Vo), a byte at a time so that the order of bytes in a word does not

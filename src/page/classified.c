@@ -10,7 +10,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { EXCERPT = 280 /* bytes */, MATRIX_CLASSES = 12, MIXED_UP = 10 };
+enum { EXCERPT = 280 /* bytes */, MATRIX_CLASSES = 12 };
 
 static const contender *chosen_of(const classified *c) {
     const contender *k = c->contenders;
@@ -97,8 +97,8 @@ static void write_classes(FILE *out, const classified *c) {
 
 /* Of many classes, the pairs that are mixed up most. */
 static void write_mix_ups(FILE *out, const classified *c) {
-    mix_up list[MIXED_UP];
-    const int count = score_mix_ups(c->confusion, c->classes, list, MIXED_UP);
+    mix_up list[MIX_UPS];
+    const int count = score_mix_ups(c->confusion, c->classes, list, MIX_UPS);
     if (count == 0 || c->classes <= 2) return;
     fputs("<h2>What is mixed up most</h2>\n<div class=\"wide\" tabindex=\"0\" role=\"group\" "
           "aria-label=\"Mixed up\"><table id=\"mixed-up\">\n<thead><tr><th "

@@ -329,7 +329,7 @@ static void write_documents(json_writer *w, const corpus *c) {
     json_array_begin(w, "documents");
     for (size_t i = 0; i < c->count; i++) {
         const document *d = &c->documents[i];
-        bool labelled = !d->raw && d->label != UNLABELLED;
+        bool labelled = document_has_label(d);
         json_object_begin(w, NULL);
         json_integer(w, "start", (int64_t)at);
         json_integer(w, "length", (int64_t)d->length);

@@ -308,6 +308,7 @@ typedef struct state_number {
     double *real; /* NULL for an integer */
     double most;  /* the largest value; the smallest is 0 */
     bool unknown; /* whether INT64_MAX or NaN is allowed too */
+    bool later;   /* whether older files lack it: it is 0 then, or NaN if that is allowed */
 } state_number;
 
 static const double most_steps = 1e15, most_bytes = 1e18, most_seconds = 1e12, most_nats = 1e30;
@@ -315,31 +316,31 @@ static const double most_steps = 1e15, most_bytes = 1e18, most_seconds = 1e12, m
 static void list_numbers(run_state *s, int64_t flags[2], state_number list[STATE_NUMBERS]) {
     const double hash = 0x1p63;
     const state_number numbers[STATE_NUMBERS] = {
-        {"step", &s->step, NULL, most_steps, false},
-        {"train_bytes", &s->train_bytes, NULL, most_bytes, false},
-        {"train_text", &s->train_text, NULL, hash, false},
-        {"valid_text", &s->valid_text, NULL, hash, false},
-        {"train_labels", &s->train_labels, NULL, hash, false},
-        {"total", &s->total, NULL, most_steps, true},
-        {"seconds", NULL, &s->seconds, most_seconds, false},
-        {"elapsed", NULL, &s->elapsed, most_seconds, false},
-        {"minutes", NULL, &s->minutes, most_seconds, false},
-        {"loss", NULL, &s->loss, most_nats, false},
-        {"label_loss", NULL, &s->label_loss, most_nats, false},
-        {"label_weight", NULL, &s->label_weight, most_nats, false},
-        {"loss_updates", &s->loss_updates, NULL, most_steps, false},
-        {"gradient_norm", NULL, &s->gradient_norm, HUGE_VAL, true},
-        {"valid_bpc", NULL, &s->valid_bpc, most_nats, true},
-        {"best_bpc", NULL, &s->best_bpc, most_nats, true},
-        {"valid_label_loss", NULL, &s->valid_label_loss, most_nats, true},
-        {"valid_label_error", NULL, &s->valid_label_error, 1, true},
-        {"best_label_loss", NULL, &s->best_label_loss, most_nats, true},
-        {"best_step", &s->best_step, NULL, most_steps, false},
-        {"metrics_bytes", &s->metrics_bytes, NULL, most_bytes, false},
-        {"start_density", NULL, &s->start_density, 1, false},
-        {"pending", &s->pending, NULL, PENDING_METRICS, false},
-        {"validated", &flags[0], NULL, 1, false},
-        {"finished", &flags[1], NULL, 1, false},
+        {"step", &s->step, NULL, most_steps, false, false},
+        {"train_bytes", &s->train_bytes, NULL, most_bytes, false, false},
+        {"train_text", &s->train_text, NULL, hash, false, false},
+        {"valid_text", &s->valid_text, NULL, hash, false, false},
+        {"train_labels", &s->train_labels, NULL, hash, false, true},
+        {"total", &s->total, NULL, most_steps, true, false},
+        {"seconds", NULL, &s->seconds, most_seconds, false, false},
+        {"elapsed", NULL, &s->elapsed, most_seconds, false, false},
+        {"minutes", NULL, &s->minutes, most_seconds, false, false},
+        {"loss", NULL, &s->loss, most_nats, false, false},
+        {"label_loss", NULL, &s->label_loss, most_nats, false, true},
+        {"label_weight", NULL, &s->label_weight, most_nats, false, true},
+        {"loss_updates", &s->loss_updates, NULL, most_steps, false, false},
+        {"gradient_norm", NULL, &s->gradient_norm, HUGE_VAL, true, false},
+        {"valid_bpc", NULL, &s->valid_bpc, most_nats, true, false},
+        {"best_bpc", NULL, &s->best_bpc, most_nats, true, false},
+        {"valid_label_loss", NULL, &s->valid_label_loss, most_nats, true, true},
+        {"valid_label_error", NULL, &s->valid_label_error, 1, true, true},
+        {"best_label_loss", NULL, &s->best_label_loss, most_nats, true, true},
+        {"best_step", &s->best_step, NULL, most_steps, false, false},
+        {"metrics_bytes", &s->metrics_bytes, NULL, most_bytes, false, false},
+        {"start_density", NULL, &s->start_density, 1, false, false},
+        {"pending", &s->pending, NULL, PENDING_METRICS, false, false},
+        {"validated", &flags[0], NULL, 1, false, false},
+        {"finished", &flags[1], NULL, 1, false, false},
     };
     memcpy(list, numbers, sizeof numbers);
 }
@@ -452,7 +453,7 @@ static bool read_numbers(const safetensors *file, run_state *state, error *err) 
         const state_number *n = &numbers[i];
         const char *text = safetensors_metadata(file, n->key);
         if (!text && n->real == &state->elapsed) text = safetensors_metadata(file, "seconds");
-        if (!text && strstr(n->key, "label")) text = n->unknown ? "nan" : "0"; /* older files */
+        if (!text && n->later) text = n->unknown ? "nan" : "0";
         if (!text) return error_set(err, "%s: its metadata has no %s", file->path, n->key);
         if (!read_number(n, text)) {
             return error_set(err, "%s: metadata %s: expected %s from 0 to %g, got '%s'", file->path,

@@ -14,6 +14,9 @@
  * than two classes or with too many, and, unless it is a share, other labels in `valid`. */
 bool labels_find(options *o, corpus *train, corpus *valid, bool is_share, error *err);
 
+/* The number of documents that have a class; of NULL 0. */
+size_t labels_count(const corpus *c);
+
 /* A number that depends on the classes and on each document's, at least 0. */
 int64_t labels_hash(const options *o, const corpus *c);
 

@@ -219,8 +219,7 @@ void options_begin(options *o) {
 }
 
 void options_free(options *o) {
-    for (int k = 0; k < o->classes.count; k++) free(o->classes.name[k]);
-    o->classes.count = 0;
+    classes_free(&o->classes);
     config_end(&o->config);
 }
 

@@ -5,7 +5,7 @@
 
 #include "core/config.h"
 #include "core/safetensors.h"
-#include "data/corpus.h"
+#include "data/classes.h"
 #include "model/model.h"
 
 typedef enum device_choice { DEVICE_AUTO, DEVICE_CPU, DEVICE_CUDA } device_choice;
@@ -48,13 +48,6 @@ typedef struct train_options {
     char *init;
 } train_options;
 
-/* The classes of the documents that a model learns. No key: they come with the text, or the
- * checkpoint. */
-typedef struct class_names {
-    char *name[MOST_CLASSES]; /* [count] */
-    int count;
-} class_names;
-
 typedef struct options {
     config config; /* records where each value was set */
     run_options run;
@@ -62,7 +55,8 @@ typedef struct options {
     model_config model;
     double parameters; /* the target that width or density were computed for; 0: none */
     train_options train;
-    class_names classes; /* as many as model.classes */
+    class_names classes; /* that a model learns, as many as model.classes; no key: they come with
+                            the text, or the checkpoint */
 } options;
 
 extern const config_key option_keys[];

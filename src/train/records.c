@@ -7,6 +7,8 @@
 #include "core/number.h"
 #include "core/stop.h"
 #include "train/evaluate.h"
+#include "train/labels.h"
+#include "train/run_log.h"
 #include "train/structure.h"
 
 #include <inttypes.h>
@@ -68,23 +70,25 @@ static void show_progress(trainer *tr, double bpc, double lr) {
 static bool write_metrics(trainer *tr, const update_report *report, double bpc, double lr,
                           error *err) {
     run_state *s = &tr->state;
+    const char *const *name = run_log_names;
     json_writer w = {tr->metrics, false};
     json_object_begin(&w, NULL);
-    json_integer(&w, "step", s->step);
-    json_integer(&w, "bytes", (int64_t)trainer_bytes_done(tr));
-    json_number(&w, "epoch", (double)s->step / (double)tr->epoch_updates);
-    json_number(&w, "seconds", s->seconds);
-    json_number(&w, "bpc", bpc);
-    json_number(&w, "lr", lr);
-    json_number(&w, "grad_norm", report->gradient_norm);
-    json_number(&w, "bytes_per_second", trainer_bytes_done(tr) / s->seconds);
-    json_number(&w, "valid_bpc", s->validated ? s->valid_bpc : NAN);
+    json_integer(&w, name[LOG_STEP], s->step);
+    json_integer(&w, name[LOG_BYTES], (int64_t)trainer_bytes_done(tr));
+    json_number(&w, name[LOG_EPOCH], (double)s->step / (double)tr->epoch_updates);
+    json_number(&w, name[LOG_SECONDS], s->seconds);
+    json_number(&w, name[LOG_BPC], bpc);
+    json_number(&w, name[LOG_LR], lr);
+    json_number(&w, name[LOG_GRAD_NORM], report->gradient_norm);
+    json_number(&w, name[LOG_RATE], trainer_bytes_done(tr) / s->seconds);
+    json_number(&w, name[LOG_VALID_BPC], s->validated ? s->valid_bpc : NAN);
     if (tr->o->classes.count) {
-        json_number(&w, "label_loss", report->label_loss / report->label_weight);
-        json_number(&w, "valid_label_loss", s->validated ? s->valid_label_loss : NAN);
-        json_number(&w, "valid_label_error", s->validated ? s->valid_label_error : NAN);
+        json_number(&w, name[LOG_LABEL_LOSS], report->label_loss / report->label_weight);
+        json_number(&w, name[LOG_VALID_LABEL_LOSS], s->validated ? s->valid_label_loss : NAN);
+        json_number(&w, name[LOG_VALID_LABEL_ERROR], s->validated ? s->valid_label_error : NAN);
     }
-    if (tr->o->train.prune_density > 0) json_number(&w, "density", structure_density(tr->m));
+    if (tr->o->train.prune_density > 0)
+        json_number(&w, name[LOG_DENSITY], structure_density(tr->m));
     json_object_end(&w);
     fputc('\n', tr->metrics);
     const long length = fflush(tr->metrics) == 0 ? ftell(tr->metrics) : -1;
@@ -161,18 +165,12 @@ bool trainer_save(trainer *tr, error *err) {
     return saved;
 }
 
-static bool has_class(const corpus *c) {
-    size_t i = 0;
-    while (c->classes && i < c->count && c->classes[i] < 0) i++;
-    return c->classes && i < c->count;
-}
-
 bool trainer_validate(trainer *tr, error *err) {
     run_state *s = &tr->state;
     update_report report;
     evaluation e;
     class_evaluation classes = {NAN, NAN, 0, 0};
-    const bool asks = has_class(tr->valid);
+    const bool asks = labels_count(tr->valid) > 0;
     if (!trainer_clock_stop(tr, err) || !read_report(tr, &report, err)) return false;
     const double begun = tr->segment_start;
     model_save_state(tr->m);

@@ -256,13 +256,6 @@ static void set_end(trainer *tr) {
     if (s->step < tr->end) s->finished = false;
 }
 
-/* The documents that a class is learnt of. */
-static size_t with_class(const corpus *c) {
-    size_t count = 0;
-    for (size_t i = 0; c && i < c->count; i++) count += c->classes[i] >= 0;
-    return count;
-}
-
 void trainer_describe(const trainer *tr) {
     const model *m = tr->m;
     const options *o = tr->o;
@@ -306,7 +299,7 @@ void trainer_describe(const trainer *tr) {
              tr->valid_text ? "" : " (no best.safetensors)");
     if (tr->o->classes.count) {
         log_line("labels: %d classes in %zu documents to train on, %zu to validate on",
-                 tr->o->classes.count, with_class(tr->train), with_class(tr->valid));
+                 tr->o->classes.count, labels_count(tr->train), labels_count(tr->valid));
     }
     if (tr->excluded) log_line("data: %" PRId64 " documents excluded", tr->excluded);
     log_line("epoch: %" PRIu64 " updates of %" PRId64 " x %" PRId64 " bytes, %" PRIu64

@@ -1,0 +1,26 @@
+/* The labels of documents as classes. */
+#ifndef SMALLWORLD_DATA_CLASSES_H
+#define SMALLWORLD_DATA_CLASSES_H
+
+#include "core/safetensors.h"
+#include "data/corpus.h"
+
+typedef struct class_names {
+    char *name[MOST_CLASSES]; /* [count] */
+    int count;
+} class_names;
+
+/* Names the labels of a corpus, and of a share of the same text unless that is NULL, in the order
+ * of names or of numbers. Returns their number, of which MOST_CLASSES + 1 stands for any larger
+ * one; names are given to 2 to MOST_CLASSES. */
+size_t classes_find(class_names *k, const corpus *c, const corpus *share);
+void classes_free(class_names *k);
+
+/* The number of a name [count]; -1 if there is none such. */
+int classes_index(const char *const *name, int count, const char *label);
+
+/* Finds the class of each document: class [documents], -1 without a label. Returns a label that is
+ * none of the classes, of which `room` has place for 16 bytes; else NULL. */
+const char *classes_number(const class_names *k, const corpus *c, int16_t *class, char *room);
+
+#endif
