@@ -20,6 +20,8 @@ typedef struct sequence_case {
     bool without_layer_norm, forgets; /* forgets: keeps nothing for a backward pass */
     bool inner;                       /* a segment of an update, with earlier and later steps */
     bool below;                       /* a layer below adds to the first stage */
+    bool coupled;                     /* f o u, without layer norm at the gates */
+    bool norm_last;                   /* of the first stage */
     double dropout;
 } sequence_case;
 
@@ -82,7 +84,8 @@ static void run(backend *be, const sequence_case *how, bool by_steps, results *r
     for (int i = 0; i < how->stages; i++) {
         stage *s = &c.stage[i];
         const bool last = i + 1 == how->stages;
-        const int gates = last ? GATES : 1;
+        const int gates = !last ? 1 : how->coupled ? COUPLED_GATES : GATES;
+        const bool norm = !how->without_layer_norm && !(last && how->coupled);
         const size_t units = how->hubs && !last ? (size_t)how->hubs : hidden;
         const size_t features = (size_t)gates * units, width = units * columns;
         l[i] = !how->hubs ? layout_from_graph(g, how->block, gates)
@@ -92,7 +95,8 @@ static void run(backend *be, const sequence_case *how, bool by_steps, results *r
                      .units = (int)units,
                      .block = l[i]->out_block,
                      .gates = gates,
-                     .layer_norm = !how->without_layer_norm,
+                     .layer_norm = norm,
+                     .norm_last = how->norm_last && i == 0,
                      .relu = i == 1 && !last,
                      .table_use = i == 2 && !last   ? TABLE_NONE
                                   : i == 0 && !last ? TABLE_MULTIPLY
@@ -105,7 +109,7 @@ static void run(backend *be, const sequence_case *how, bool by_steps, results *r
         double *gain = random_values(features, 0.5, 1.5), *bias = random_values(features, -1, 1);
         arrays[count++] = (void *)(uintptr_t)(s->weight = put(be, w, weights, OPERAND));
         arrays[count++] = (void *)(uintptr_t)(s->table = put(be, table, entries, OPERAND));
-        if (!how->without_layer_norm) {
+        if (norm) {
             arrays[count++] = (void *)(uintptr_t)(s->gain = put(be, gain, features, REAL));
             arrays[count++] = s->sums = put_poison(be, sums, REAL);
         }
@@ -182,7 +186,9 @@ static void run(backend *be, const sequence_case *how, bool by_steps, results *r
     for (int i = 0; !how->forgets && i < how->stages; i++) {
         const stage *s = &c.stage[i];
         const size_t width = steps * (size_t)s->units * columns;
-        keep_result(r, be, "raw", i, s->raw, (size_t)s->gates * width, OPERAND, false);
+        if (s->layer_norm || !makes_gates(s)) { /* else the backend's own matter */
+            keep_result(r, be, "raw", i, s->raw, (size_t)s->gates * width, OPERAND, false);
+        }
         if (s->out) keep_result(r, be, "out", i, s->out, width, OPERAND, false);
     }
     if (!how->forgets) {
@@ -303,19 +309,36 @@ static const sequence_case cases[] = {
     {.reason = "a layer below hubs, within a segment",
      .nodes = 96, .block = 32, .stages = 2, .columns = 128, .steps = 3, .share = 1, .hubs = 160,
      .inner = true, .below = true},
-    {.reason = "hubs that are no multiple of 64, cells that are none of 48, and dropout",
-     .nodes = 392, .block = 8, .stages = 2, .columns = 128, .steps = 3, .share = 1, .hubs = 104,
-     .dropout = 0.3},
     {.reason = "hubs without layer norm, and tables for every second unit",
      .nodes = 97, .block = 32, .stages = 2, .columns = 64, .steps = 3, .share = 1, .hubs = 32,
      .stride = 2, .without_layer_norm = true},
-    {.reason = "scoring with hubs",
-     .nodes = 96, .block = 32, .stages = 2, .columns = 128, .steps = 5, .share = 1, .hubs = 64,
-     .forgets = true},
-    {.reason = "as many hubs as there may be",
-     .nodes = 96, .block = 32, .stages = 2, .columns = 64, .steps = 2, .share = 1, .hubs = 1024},
+    {.reason = "coupled gates and hubs, norm after the table",
+     .nodes = 1, .block = 320, .stages = 2, .columns = 128, .steps = 4, .share = 1, .hubs = 64,
+     .coupled = true, .norm_last = true},
+    {.reason = "coupled gates, hubs in several chunks, one column group",
+     .nodes = 1, .block = 392, .stages = 2, .columns = 64, .steps = 3, .share = 1, .hubs = 200,
+     .coupled = true},
+    {.reason = "a layer below coupled gates and hubs, within a segment",
+     .nodes = 1, .block = 480, .stages = 2, .columns = 192, .steps = 3, .share = 1, .hubs = 160,
+     .coupled = true, .norm_last = true, .inner = true, .below = true},
+    {.reason = "coupled gates and hubs without any norm, dropout, every second unit in tables",
+     .nodes = 1, .block = 512, .stages = 2, .columns = 128, .steps = 4, .share = 1, .hubs = 104,
+     .coupled = true, .without_layer_norm = true, .dropout = 0.3, .stride = 2},
+    {.reason = "scoring with coupled gates and hubs",
+     .nodes = 1, .block = 448, .stages = 2, .columns = 256, .steps = 5, .share = 1, .hubs = 64,
+     .coupled = true, .norm_last = true, .forgets = true},
+    {.reason = "one step of coupled gates and hubs",
+     .nodes = 1, .block = 640, .stages = 2, .columns = 128, .steps = 1, .share = 1, .hubs = 136,
+     .coupled = true, .norm_last = true},
+    {.reason = "more chunks of hubs than a multiprocessor keeps",
+     .nodes = 1, .block = 1024, .stages = 2, .columns = 128, .steps = 3, .share = 1, .hubs = 832,
+     .coupled = true, .norm_last = true},
     {.reason = "hubs of all multiprocessors",
-     .nodes = 192, .block = 32, .stages = 2, .columns = 128, .steps = 3, .share = 1, .hubs = 544},
+     .nodes = 1, .block = 7168, .stages = 2, .columns = 128, .steps = 3, .share = 1, .hubs = 576,
+     .coupled = true, .norm_last = true, .inner = true},
+    {.reason = "as many in another shape",
+     .nodes = 1, .block = 5120, .stages = 2, .columns = 128, .steps = 3, .share = 1, .hubs = 640,
+     .coupled = true},
 };
 // clang-format on
 

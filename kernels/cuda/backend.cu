@@ -11,7 +11,7 @@
  * A file X.cu holds kernel X, X_plan.cu the tables that it walks, X.cuh what these two agree on. */
 #include "bench/measure.h"
 #include "cell/cell.h"
-#include "cell/hub_forward.h"
+#include "cell/hubs.h"
 #include "cell/sequence_forward.h"
 #include "device/layout.h"
 #include "products/kernels.h"
@@ -189,7 +189,7 @@ static device_layout *create_layout(backend *be, const layout *l) {
     products_plan(be, device, l);
     if (!l->rows_only) {
         device->sequence = sequence_forward_plan(be, device, l);
-        device->hubs = hub_forward_plan(be, device, l);
+        device->hubs = hubs_plan(be, device, l);
     }
     return device;
 }

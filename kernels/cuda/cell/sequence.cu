@@ -1,8 +1,9 @@
 /* The cell over its sequence, by the steps of kernels/cell.c: all sums of layer norm are zeroed at
  * once, before the first step, and kernels start while the product before them ends. Forward, a
- * narrow cell is one kernel, see sequence_forward.cu and hub_forward.cu. */
+ * narrow cell is one kernel, see sequence_forward.cu; with hubs, so is either direction, see
+ * hubs.cu. */
 #include "cell/cell.h"
-#include "cell/hub_forward.h"
+#include "cell/hubs.h"
 #include "cell/sequence_forward.h"
 #include "device/layout.h"
 
@@ -57,28 +58,42 @@ static const char *gates_lack(const cell *c) {
     return NULL;
 }
 
+static bool has_hubs(const cell *c) {
+    return c->stages > 1 && c->stage[0].units < c->hidden;
+}
+
 void cuda_cell_forward(backend *be, const cell *c) {
-    const bool hubs = c->stages > 1 && c->stage[0].units < c->hidden;
-    const char *one = hubs ? "hub_forward" : "sequence_forward";
-    const char *lacks = gates_lack(c);
-    if (!lacks) lacks = hubs ? hub_forward_lacks(be, c) : sequence_forward_lacks(be, c);
+    const bool hubs = has_hubs(c);
+    const char *one = hubs ? "hubs" : "sequence_forward";
+    const char *lacks = hubs ? hubs_lack(be, c) : gates_lack(c);
+    if (!lacks && !hubs) lacks = sequence_forward_lacks(be, c);
     if (cuda_of(be)->explained) {
         explain_cell(be, c, "forward", lacks ? kernels_of_steps(c) : one, one, lacks);
+    }
+    if (!lacks && hubs) {
+        hubs_forward(be, c);
+        return;
     }
     zero_all(be, c, false);
     if (lacks) {
         cell_forward_steps(be, c, &between);
-    } else if (hubs) {
-        hub_forward_run(be, c);
     } else {
         sequence_forward_run(be, c);
     }
 }
 
 void cuda_cell_backward(backend *be, const cell *c) {
+    const char *lacks = has_hubs(c) ? hubs_lack(be, c) : "hubs";
     if (cuda_of(be)->explained) {
-        explain_cell(be, c, "backward", kernels_of_steps(c), NULL, NULL);
+        explain_cell(be, c, "backward", lacks ? kernels_of_steps(c) : "hubs", NULL, NULL);
     }
-    zero_all(be, c, true);
-    cell_backward_steps(be, c, &between);
+    if (lacks) {
+        zero_all(be, c, true);
+        cell_backward_steps(be, c, &between);
+        return;
+    }
+    hubs_backward(be, c);
+    for (int s = 0; s < c->stages; s++) {
+        if (c->stage[s].table_use != TABLE_NONE) cuda_table_backward(be, c, s);
+    }
 }

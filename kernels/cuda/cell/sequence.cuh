@@ -1,5 +1,5 @@
 /* What kernels over a whole sequence share: how their thread blocks exchange sums and states, and
- * the consumer that keeps its units through all steps. See sequence_forward.cu and hub_forward.cu.
+ * the consumer that keeps its units through all steps. See sequence_forward.cu and hubs.cu.
  */
 #ifndef SMALLWORLD_KERNELS_CUDA_CELL_SEQUENCE_CUH
 #define SMALLWORLD_KERNELS_CUDA_CELL_SEQUENCE_CUH

@@ -11,6 +11,7 @@
  * two warps, so the order of every sum is fixed. On Hopper, table_gradient_hopper.cu does bf16. */
 #include "cell/cell.h"
 #include "cell/gates_table_gradient.cuh"
+#include "cell/hubs.h"
 
 enum {
     WARPS = 8,
@@ -223,7 +224,7 @@ static_assert(sizeof(chunk_order<bf16>) <= TABLE_WORKSPACE * COLUMN_MULTIPLE,
 
 void cuda_table_backward(backend *be, const cell *c, int s) {
     const stage *g = &c->stage[s];
-    if (sums_table(be, g)) {
+    if (sums_table(be, g) && hubs_lack(be, c)) { /* which keep dpre */
         cuda_finish_table_sums(be, c);
         return;
     }

@@ -6,8 +6,8 @@
  * A box is 64 columns of a step; H has a 1 where a column's byte is, else 0; D [step][row][column]
  * is the gradient at the table's entries, in bf16. Products by 1 and 0 are exact, sums in fp32.
  *
- * It serves stages of one gate. The table of the four gates is summed during backward, see
- * gates_table_gradient.cu.
+ * It serves stages of one gate, and gates of a dense matrix whose dpre is kept. The table of other
+ * gates is summed during backward, see gates_table_gradient.cu.
  *
  * Floor: D once, 18.9 MB a step at 73,728 rows and 128 columns. H, as A, is never stored, see
  * one_hot.cuh. D, as B, is multiplied where it lies. So the multiprocessors read nothing but D and
@@ -191,7 +191,8 @@ static __global__ void __launch_bounds__(THREADS, 2)
 }
 
 bool table_gradient_hopper_takes(const backend *be, const stage *g) {
-    return cuda_of((backend *)(uintptr_t)be)->hopper && be->precision == BF16 && g->gates == 1;
+    return cuda_of((backend *)(uintptr_t)be)->hopper && be->precision == BF16 &&
+           (g->gates == 1 || g->block == g->units) && g->units % g->table_stride == 0;
 }
 
 void table_gradient_hopper_run(backend *be, const cell *c, int s, const void *gradient) {
@@ -201,10 +202,10 @@ void table_gradient_hopper_run(backend *be, const cell *c, int s, const void *gr
     p.dtable = (bf16 *)g->dtable;
     p.step_boxes = c->columns / BOX;
     p.boxes = c->steps * p.step_boxes;
-    p.rows = g->units / g->table_stride;
+    p.rows = g->gates * g->units / g->table_stride;
     const uint64_t row_bytes = (uint64_t)c->columns * sizeof(bf16);
     const uint64_t extent[] = {(uint64_t)c->columns, (uint64_t)p.rows, (uint64_t)c->steps};
-    const uint64_t stride[] = {row_bytes * g->table_stride, row_bytes * g->units};
+    const uint64_t stride[] = {row_bytes * g->table_stride, row_bytes * g->gates * g->units};
     const uint32_t box[] = {BOX, TABLE_ROWS, 1};
     CUtensorMap map;
     if (!make_map(be, &map, gradient, 3, extent, stride, box, CU_TENSOR_MAP_SWIZZLE_128B)) {
