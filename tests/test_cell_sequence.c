@@ -182,7 +182,9 @@ static void run(backend *be, const sequence_case *how, bool by_steps, results *r
     error err;
     if (!be->finish(be, &err)) fail_msg("%s: %s", how->reason, err.text);
     keep_result(r, be, "h", -1, c.h, (steps + 1) * plane, OPERAND, false);
-    keep_result(r, be, "c", -1, c.c, (steps + 1) * plane, REAL, false);
+    const size_t earlier = how->coupled && !how->forgets ? steps : 0; /* the backend's own matter */
+    keep_result(r, be, "c", -1, (char *)c.c + earlier * plane * be->real_size,
+                (steps + 1 - earlier) * plane, REAL, false);
     for (int i = 0; !how->forgets && i < how->stages; i++) {
         const stage *s = &c.stage[i];
         const size_t width = steps * (size_t)s->units * columns;

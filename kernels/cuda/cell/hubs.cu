@@ -23,11 +23,14 @@
 enum {
     MOST_CHUNKS = 16,          /* of KC hubs */
     TILE_BYTES = 64 * BOX_ROW, /* 64 rows of 128 bytes */
-    X_SLOTS = 2,               /* of a group: 64 columns of a chunk of m or dv */
+    X_SLOTS = 4,               /* 64 columns of a chunk of m or dv */
     V_SLOTS = 3,               /* 64 hubs by 64 cells, of which a thread block has U */
+    MORE_SLOTS = 2,            /* of x forward, see x_use */
+    V_MORE = X_SLOTS,          /* forward, where x was */
     HUB_GATES = COUPLED_GATES, /* f o u */
     MOST_COLUMNS = 2 * BOX,    /* of a launch */
-    PARTS_AHEAD = 16,          /* that are on their way together */
+    PARTS_AHEAD = 22,          /* that are on their way together */
+    WIDE = 3,                  /* chunks, see leave_wide_parts */
     VECTOR = 8                 /* hubs of a thread that adds parts, see hub_of */
 };
 
@@ -35,6 +38,7 @@ struct hub_tables {
     int cells;          /* of a thread block: U */
     uint32_t *counters; /* [SEQUENCE_COUNTERS][COUNTER_WORDS] */
     bf16 *exchange;     /* [MOST_COLUMNS][hubs]: m or dv */
+    bf16 *aside;        /* [2][MOST_COLUMNS][hubs]: V h and raw, or the gradient at entries */
     uint4 *parts;       /* [thread blocks][MOST_COLUMNS][hubs, in whole chunks] in bf16 */
     float *gradients;   /* [thread blocks][dgain, dbias][MOST_CHUNKS * KC] */
     bf16 *hub_table;    /* [VOCABULARY][hubs] */
@@ -46,10 +50,11 @@ typedef struct hub_arguments {
     CUtensorMap x;    /* exchange */
     CUtensorMap out;  /* rows of columns: h of all steps, or dpre */
     int steps, hidden, columns, first_column, hubs;
+    int x_slots;
     int chunks, held; /* held: chunks of W that stay */
     bool keep, norm, norm_last, later, earlier;
     uint32_t *counters, *stuck;
-    bf16 *exchange;
+    bf16 *exchange, *aside;
     uint4 *parts;
     const uint8_t *bytes;
     const bf16 *below, *hub_table, *gates_table;
@@ -70,43 +75,66 @@ typedef struct hub_arguments {
 template <int CELLS, int COLUMN_GROUPS> struct hub_shape {
     static const int U = CELLS, GROUPS = COLUMN_GROUPS, THREADS = GROUPS * GROUP;
     static const int W_BYTES = HUB_GATES * U * BOX_ROW; /* of a chunk */
-    static const int NOTES = 256 + U * 16 + 256, V_BYTES = V_SLOTS * TILE_BYTES;
-    static const int X = 0, W = GROUPS * X_SLOTS * TILE_BYTES;
+    static const int NOTES = 320 + U * 16 + 128, V_BYTES = V_SLOTS * TILE_BYTES;
+    static const int X = 0, W = X_SLOTS * TILE_BYTES;
     static const int ROOM = (MOST_SHARED - 1024 - NOTES - V_BYTES - W) / W_BYTES;
     static const int MOST_HELD = ROOM < MOST_CHUNKS ? ROOM : MOST_CHUNKS;
     /* A chunk of W is multiplied in steps of 16 rows; what follows it is read, too, times zeros. */
     static const int V = W + MOST_HELD * W_BYTES; /* or a chunk of W that does not stay */
-    static const int BARRIERS = V + V_BYTES, BIAS = BARRIERS + 256, SCRATCH = BIAS + U * 16;
-    static const int BYTES = SCRATCH + 256 + 1024;
+    static const int BARRIERS = V + V_BYTES, BIAS = BARRIERS + 320, SCRATCH = BIAS + U * 16;
+    static const int BYTES = SCRATCH + 128 + 1024;
     static_assert(W_BYTES <= V_BYTES && BYTES <= MOST_SHARED, "it all fits");
 };
 
-/* Barriers: of the rings of V and of each group's x; of W that stays, of W that does not, full and
- * empty; all V of a step multiplied; a group's staged rows read. */
-struct hub_barriers {
-    cursor<V_SLOTS> v;
-    cursor<X_SLOTS> x;
-    uint32_t held, w_full, w_empty, v_done, staged;
+/* Barriers: of the ring of V; of the slots of x, full and empty; of W that stays, of W that does
+ * not, full and empty; all V of a step multiplied; nothing else uses the slots of x any more; all x
+ * of a step multiplied; an owned column copied. */
+template <bool BACK> struct hub_barriers {
+    static const int SLOTS = V_SLOTS + (BACK ? 0 : V_MORE);
+    cursor<SLOTS> v;
+    uint32_t x, held, w_full, w_empty, v_done, x_free, x_done, kept;
 
-    template <typename S> __device__ void create(uint32_t at, int group) {
+    template <typename S> __device__ void create(uint32_t at) {
         v.create(at, S::GROUPS * 4);
-        for (int g = 0; g < S::GROUPS; g++) {
-            cursor<X_SLOTS> ring;
-            ring.create(at + 16 * (V_SLOTS + g * X_SLOTS), 4);
-            if (g == group) x = ring;
-        }
-        held = at + 16 * (V_SLOTS + S::GROUPS * X_SLOTS);
+        x = at + 16 * SLOTS;
+        held = x + 16 * (X_SLOTS + MORE_SLOTS);
         w_full = held + 8;
         w_empty = held + 16;
         v_done = held + 24;
-        staged = held + 32 + group * 8;
-        if (threadIdx.x == 0) {
-            barrier_init(held, 1);
-            barrier_init(w_full, 1);
-            barrier_init_warps(w_empty, S::GROUPS * 4);
-            barrier_init_warps(v_done, S::GROUPS * 4);
-            for (int g = 0; g < S::GROUPS; g++) barrier_init(held + 32 + g * 8, 1);
+        x_free = held + 32;
+        x_done = held + 40;
+        kept = held + 48;
+        if (threadIdx.x > 0) return;
+        for (int i = 0; i < X_SLOTS + MORE_SLOTS; i++) {
+            barrier_init(x + 16 * i, 1);
+            barrier_init_warps(x + 16 * i + 8, 4);
         }
+        barrier_init(held, 1);
+        barrier_init(w_full, 1);
+        barrier_init_warps(w_empty, S::GROUPS * 4);
+        barrier_init_warps(v_done, S::GROUPS * 4);
+        barrier_init(x_free, 1);
+        barrier_init_warps(x_done, S::GROUPS * 4);
+        barrier_init_warps(kept, 1);
+    }
+};
+
+/* A chunk of m or dv in a slot of x: the groups take turns, so each has every GROUPS-th use. Where
+ * only one chunk of W is in the way, forward has two more slots where that one was. */
+struct x_use {
+    uint32_t full;
+    int at, parity;
+
+    __device__ x_use(uint32_t barriers, int use, int slots)
+        : full(barriers + use % slots * 16), at(use % slots), parity(use / slots % 2) {}
+
+    __device__ uint32_t empty() const {
+        return full + 8;
+    }
+
+    template <typename S> __device__ uint32_t address(uint32_t base) const {
+        const int more = at - X_SLOTS;
+        return base + (more < 0 ? S::X + at * TILE_BYTES : S::V + more * TILE_BYTES);
     }
 };
 
@@ -116,9 +144,24 @@ static __device__ inline uint32_t *counter_of_hubs(uint32_t *counters, int kind,
     return counters + (kind * 2 + group) * COUNTER_WORDS;
 }
 
+/* The chunk of hubs that is multiplied i-th. Thread blocks begin with different ones, as not all
+ * shall ask the L2 for the same lines at once. Forward, W that does not stay is first, since it
+ * comes early. */
+template <bool BACK> static __device__ inline int chunk_of(const hub_arguments &p, int i) {
+    const int streamed = BACK ? 0 : p.chunks - p.held, others = p.chunks - streamed;
+    return i < streamed ? p.held + i : (i - streamed + (int)blockIdx.x) % others;
+}
+
+/* Where a slot of V is. */
+template <typename S> static __device__ inline uint32_t v_slot(uint32_t base, int slot) {
+    const int more = slot - V_SLOTS;
+    return base + (more < 0 ? S::V + slot * TILE_BYTES : S::X + more * TILE_BYTES);
+}
+
 /* Loads W that stays; then, in turn, V of a step and W of a step that does not stay. */
 template <typename S, bool BACK>
-static __device__ void produce_weights(const hub_arguments &p, uint32_t base, hub_barriers &b) {
+static __device__ void produce_weights(const hub_arguments &p, uint32_t base,
+                                       hub_barriers<BACK> &b) {
     const int first = blockIdx.x * S::U;
     const int phases = BACK ? 2 * p.steps - 1 + p.earlier : 2 * p.steps;
     int streamed = 0, v_phases = 0;
@@ -132,14 +175,20 @@ static __device__ void produce_weights(const hub_arguments &p, uint32_t base, hu
 #pragma unroll 1
     for (int k = 0; k < phases; k++) {
         if (k % 2 == BACK) {
+            bool waits = !BACK && v_phases > 0;
             if (streamed) barrier_wait(b.w_empty, (streamed - 1) % 2);
 #pragma unroll 1
             for (int i = 0; i < p.chunks; i++, b.v.next()) {
                 b.v.wait_empty();
+                if (waits) {
+                    barrier_wait(b.x_done, (v_phases - 1) % 2);
+                    waits = false;
+                }
                 if (!elected()) continue;
-                tensor_load(base + S::V + b.v.at * TILE_BYTES, &p.v, b.v.announce(TILE_BYTES),
-                            first, i * KC);
+                tensor_load(v_slot<S>(base, b.v.at), &p.v, b.v.announce(TILE_BYTES), first,
+                            (BACK ? chunk_of<BACK>(p, i) : i) * KC);
             }
+            if (waits) barrier_wait(b.x_done, (v_phases - 1) % 2); /* no phase is left out */
             v_phases++;
         } else {
 #pragma unroll 1
@@ -154,33 +203,59 @@ static __device__ void produce_weights(const hub_arguments &p, uint32_t base, hu
     }
 }
 
-/* The chunk that forward multiplies i-th: first what does not stay, which comes early. */
-static __device__ inline int forward_chunk(const hub_arguments &p, int i) {
-    const int streamed = p.chunks - p.held;
-    return i < streamed ? p.held + i : i - streamed;
-}
-
 /* Loads a group's columns of m or dv of each step, as soon as their owners have stored them. */
 template <typename S, bool BACK>
 static __device__ void produce_exchanged(const hub_arguments &p, uint32_t base, int group,
-                                         hub_barriers &b) {
+                                         hub_barriers<BACK> &b) {
     const int rounds = BACK ? p.steps - 1 + p.earlier : p.steps;
-    const uint32_t to = base + S::X + group * X_SLOTS * TILE_BYTES;
 #pragma unroll 1
     for (int r = 0; r < rounds; r++) {
+        barrier_wait(b.x_free, r % 2);
         if (threadIdx.x % 32 == 0) {
             await_count(counter_of_hubs(p.counters, COUNT_M, group), (r + 1) * BOX, p.stuck);
         }
         __syncwarp();
         global_fence();
-        if (BACK || r > 0) barrier_wait(b.staged, (BACK ? r : r - 1) % 2);
+        bool waits = !BACK && p.held < p.chunks && p.x_slots > X_SLOTS;
 #pragma unroll 1
-        for (int i = 0; i < p.chunks; i++, b.x.next()) {
-            b.x.wait_empty();
+        for (int i = 0; i < p.chunks; i++) {
+            const x_use x(b.x, (r * p.chunks + i) * S::GROUPS + group, p.x_slots);
+            if (x.at >= X_SLOTS && waits) {
+                barrier_wait(b.w_empty, r % 2);
+                waits = false;
+            }
+            barrier_wait(x.empty(), x.parity ^ 1);
             if (!elected()) continue;
-            tensor_load(to + b.x.at * TILE_BYTES, &p.x, b.x.announce(TILE_BYTES),
-                        (BACK ? i : forward_chunk(p, i)) * KC, group * BOX);
+            barrier_expect(x.full, TILE_BYTES);
+            tensor_load(x.template address<S>(base), &p.x, x.full, chunk_of<BACK>(p, i) * KC,
+                        group * BOX);
         }
+    }
+}
+
+/* Copies what the owner of columns has left of a step to where backward and the gradients of W and
+ * V read it, [hub][columns], which takes thousands of stores of two bytes. */
+template <typename S, bool BACK>
+static __device__ void keep_columns(const hub_arguments &p, hub_barriers<BACK> &b) {
+    const int lane = threadIdx.x % 32;
+#pragma unroll 1
+    for (int r = 0; r < p.steps; r++) {
+        const int t = BACK ? p.steps - 1 - r : r;
+        barrier_wait(b.x_free, r % 2);
+        for (int n = blockIdx.x; n < S::GROUPS * BOX; n += gridDim.x) {
+            const size_t at = (size_t)n * p.hubs;
+            bf16 *out = BACK ? p.hub_gradient : p.hub_out;
+#pragma unroll 4
+            for (int hub = lane; hub < p.hubs; hub += 32) {
+                const size_t to = ((size_t)t * p.hubs + hub) * p.columns + p.first_column + n;
+                const bf16 one = p.exchange[at + hub], two = p.aside[at + hub];
+                out[to] = one;
+                if (BACK || p.norm_last) p.hub_entry[to] = two;
+                if (!BACK) p.hub_raw[to] = p.aside[(size_t)MOST_COLUMNS * p.hubs + at + hub];
+            }
+        }
+        __syncwarp();
+        barrier_arrive_warp(b.kept);
     }
 }
 
@@ -210,15 +285,15 @@ template <typename S, bool BACK> struct hub_consumer {
     const hub_arguments &p;
     uint32_t base;
     char *shared;
-    hub_barriers &b;
+    hub_barriers<BACK> &b;
     int thread, group, warp, lane; /* thread: of all consumers; warp: of the group */
     int first, column;             /* the first cell; this thread's first column of a launch */
-    int streamed = 0;
+    int streamed = 0, v_done = 0;  /* uses of W that does not stay; the slot of V to release next */
     float hub_dgain[VECTOR] = {}, hub_dbias[VECTOR] = {}; /* backward */
     float dbias[HUB_GATES] = {};                          /* likewise, of half of the columns */
 
     __device__ hub_consumer(const hub_arguments &p_, uint32_t base_, char *shared_,
-                            hub_barriers &b_)
+                            hub_barriers<BACK> &b_)
         : p(p_), base(base_), shared(shared_), b(b_) {
         thread = threadIdx.x;
         group = __shfl_sync(~0u, threadIdx.x / GROUP, 0);
@@ -245,111 +320,185 @@ template <typename S, bool BACK> struct hub_consumer {
         return (size_t)cell_of(k) * p.columns + p.first_column + column + k / 2 % 2 * 8;
     }
 
+    /* One of two slots of x for this group to stage rows in. */
     __device__ uint32_t slot(int i) const {
-        return base + S::X + (group * X_SLOTS + i) * TILE_BYTES;
+        return base + S::X + (group * 2 + i) * TILE_BYTES;
     }
 
-    /* Where W's chunk i is, once it is there. */
-    __device__ __forceinline__ uint32_t await_w(int i) {
-        if (i < p.held) {
-            barrier_wait(b.held, 0);
-            return base + S::W + i * S::W_BYTES;
-        }
-        barrier_wait(b.w_full, streamed % 2);
-        return base + S::V;
+    /* The group's i-th chunk of round r, see x_use. */
+    __device__ x_use x_of(int r, int i) const {
+        return x_use(b.x, (r * p.chunks + i) * S::GROUPS + group, p.x_slots);
+    }
+
+    /* Where W's chunk i is, once it is there. Without a branch, which products under way would not
+     * survive. */
+    __device__ __forceinline__ uint32_t await_w(int i) const {
+        const bool stays = i < p.held;
+        barrier_wait(stays ? b.held : b.w_full, stays ? 0 : streamed % 2);
+        return stays ? base + S::W + i * S::W_BYTES : base + S::V;
     }
 
     __device__ __forceinline__ void release_w(int i) {
-        if (i < p.held) return;
-        barrier_arrive_warp(b.w_empty);
-        streamed++;
+        const bool stays = i < p.held;
+        barrier_arrive_warp_if(b.w_empty, !stays);
+        streamed += !stays;
+    }
+
+    /* One chunk of multiply_w. Returns the use of x. */
+    __device__ __forceinline__ x_use start_w(float (&sum)[HUB_GATES * U / 2], int round, int i) {
+        const x_use x = x_of(round, i);
+        const uint32_t w = await_w(chunk_of<BACK>(p, i)), from = x.template address<S>(base);
+        barrier_wait(x.full, x.parity);
+        product_fence();
+#pragma unroll
+        for (int k = 0; k < KC; k += 16) {
+            warpgroup_multiply<0, 0>(sum, matrix_descriptor(from + k * 2, SWIZZLE_128, 16, 1024),
+                                     matrix_descriptor(w + k * 2, SWIZZLE_128, 16, 1024));
+        }
+        product_commit();
+        return x;
     }
 
     /* sum [64 columns][rows] += x' W' of a group's columns, over all hubs. */
-    __device__ __forceinline__ void multiply_w(float (&sum)[HUB_GATES * U / 2]) {
+    __device__ __forceinline__ void multiply_w(float (&sum)[HUB_GATES * U / 2], int round) {
 #pragma unroll 1
-        for (int i = 0; i < p.chunks; i++, b.x.next()) {
-            const int chunk = forward_chunk(p, i);
-            const uint32_t w = await_w(chunk), x = slot(b.x.at);
-            b.x.wait_full();
-            product_fence();
-#pragma unroll
-            for (int k = 0; k < KC; k += 16) {
-                warpgroup_multiply<0, 0>(sum, matrix_descriptor(x + k * 2, SWIZZLE_128, 16, 1024),
-                                         matrix_descriptor(w + k * 2, SWIZZLE_128, 16, 1024));
-            }
-            product_commit();
-            product_wait<0>();
-            b.x.release(b.x.at);
-            release_w(chunk);
+        for (int i = 0; i < p.chunks; i++) {
+            const x_use x = start_w(sum, round, i);
+            product_wait<0>(); /* a slot of x is free the sooner */
+            barrier_arrive_warp(x.empty());
+            release_w(chunk_of<BACK>(p, i));
         }
+        barrier_arrive_warp(b.x_done);
     }
 
-    /* sum [64 columns][U] += x' V. */
-    __device__ __forceinline__ void multiply_v(float (&sum)[U / 2]) {
+    /* sum [64 columns][U] += x' V. ptxas would make a product of few rows wait for each of its
+     * steps if the next chunk's began before its end. */
+    __device__ __forceinline__ void multiply_v(float (&sum)[U / 2], int round) {
 #pragma unroll 1
-        for (int i = 0; i < p.chunks; i++, b.x.next(), b.v.next()) {
-            const uint32_t v = base + S::V + b.v.at * TILE_BYTES, x = slot(b.x.at);
+        for (int i = 0; i < p.chunks; i++, b.v.next()) {
+            const x_use x = x_of(round, i);
+            const uint32_t v = base + S::V + b.v.at * TILE_BYTES;
+            const uint32_t from = x.template address<S>(base);
             b.v.wait_full();
-            b.x.wait_full();
+            barrier_wait(x.full, x.parity);
             product_fence();
 #pragma unroll
             for (int k = 0; k < KC; k += 16) {
                 warpgroup_multiply<0, 1>(
-                    sum, matrix_descriptor(x + k * 2, SWIZZLE_128, 16, 1024),
+                    sum, matrix_descriptor(from + k * 2, SWIZZLE_128, 16, 1024),
                     matrix_descriptor(v + k * BOX_ROW, SWIZZLE_128, TILE_BYTES, 1024));
             }
             product_commit();
             product_wait<0>();
-            b.x.release(b.x.at);
+            barrier_arrive_warp(x.empty());
             b.v.release(b.v.at);
         }
         barrier_arrive_warp(b.v_done);
     }
 
-    /* Leaves this thread block's part of V h or W' dz for all hubs, and says so. `rows`: pairs of
-     * neighbouring rows, [ROWS][half of the columns]. */
-    __device__ __forceinline__ void leave_parts(const uint32_t (&rows)[ROWS * 2]) {
-        uint4 *to = p.parts + ((size_t)blockIdx.x * MOST_COLUMNS + column) * p.chunks * 8;
-#pragma unroll 1
-        for (int i = 0; i < p.chunks; i++) {
-            float sum[KC / 2] = {};
-            uint32_t of;
-            if (BACK) {
-                of = await_w(i);
-            } else {
-                of = base + S::V + b.v.at * TILE_BYTES;
-                b.v.wait_full();
+    /* Begins a chunk of leave_parts. */
+    __device__ __forceinline__ void start_part(const uint32_t (&rows)[ROWS * 2], int i,
+                                               float (&sum)[KC / 2]) {
+        uint32_t of;
+        if (BACK) {
+            of = await_w(i);
+        } else {
+            of = v_slot<S>(base, b.v.at);
+            b.v.wait_full();
+            b.v.next();
+        }
+        product_fence();
+#pragma unroll
+        for (int k = 0; k < ROWS; k += 2) {
+            const bool two = k + 1 < ROWS;
+            const uint32_t a[4] = {rows[k * 2], rows[k * 2 + 1], two ? rows[(k + two) * 2] : 0,
+                                   two ? rows[(k + two) * 2 + 1] : 0};
+            const uint64_t w = BACK
+                                   ? matrix_descriptor(of + k * 1024, SWIZZLE_128, TILE_BYTES, 1024)
+                                   : matrix_descriptor(of + k * 16, SWIZZLE_128, 16, 1024);
+            if (k == 0) warpgroup_multiply<BACK, false>(sum, a, w);
+            if (k > 0) warpgroup_multiply<BACK, true>(sum, a, w);
+        }
+        product_commit();
+    }
+
+    __device__ __forceinline__ void store_part(uint4 *to, int i, const float *sum) const {
+#pragma unroll
+        for (int half = 0; half < 2; half++) {
+#pragma unroll
+            for (int j = 0; j < 8; j += 4) {
+                const float *s = sum + j * 4 + half * 2;
+                const uint4 four = make_uint4(pack(s[0], s[1]), pack(s[4], s[5]), pack(s[8], s[9]),
+                                              pack(s[12], s[13]));
+                __stcg(to + (half * 8 * p.chunks + i) * 8 + j + lane % 4, four);
             }
+        }
+    }
+
+    /* Stores it, once its product is done. */
+    __device__ __forceinline__ void finish_part(uint4 *to, int i, const float (&sum)[KC / 2]) {
+        if (BACK) {
+            release_w(i);
+        } else {
+            b.v.release(v_done);
+            v_done = v_done + 1 == b.SLOTS ? 0 : v_done + 1;
+        }
+        store_part(to, i, sum);
+    }
+
+    /* Backward: leaves the parts of chunks that lie side by side, WIDE at once, since a product's
+     * operand in registers should serve as many as it can. Returns the number of chunks done. */
+    __device__ __forceinline__ int leave_wide_parts(const uint32_t (&rows)[ROWS * 2], uint4 *to) {
+        const bool beside = p.held == S::MOST_HELD && p.chunks == p.held + 1;
+        const int last = p.held + beside;
+        int i = 0;
+#pragma unroll 1
+        for (; i + WIDE <= last; i += WIDE) {
+            float sum[WIDE * KC / 2];
+            const uint32_t w = base + S::W + i * S::W_BYTES;
+            await_w(i);
+            await_w(i + WIDE - 1);
             product_fence();
 #pragma unroll
             for (int k = 0; k < ROWS; k += 2) {
                 const bool two = k + 1 < ROWS;
                 const uint32_t a[4] = {rows[k * 2], rows[k * 2 + 1], two ? rows[(k + two) * 2] : 0,
                                        two ? rows[(k + two) * 2 + 1] : 0};
-                warpgroup_multiply<BACK>(
-                    sum, a,
-                    BACK ? matrix_descriptor(of + k * 1024, SWIZZLE_128, TILE_BYTES, 1024)
-                         : matrix_descriptor(of + k * 16, SWIZZLE_128, 16, 1024));
+                const uint64_t of = matrix_descriptor(w + k * 1024, SWIZZLE_128, S::W_BYTES, 1024);
+                if (k == 0) warpgroup_multiply<1, false>(sum, a, of);
+                if (k > 0) warpgroup_multiply<1, true>(sum, a, of);
             }
             product_commit();
             product_wait<0>();
-            if (BACK) {
-                release_w(i);
-            } else {
-                b.v.release(b.v.at);
-                b.v.next();
-            }
+            release_w(i + WIDE - 1);
 #pragma unroll
-            for (int half = 0; half < 2; half++) {
-#pragma unroll
-                for (int j = 0; j < 8; j += 4) {
-                    const float *s = sum + j * 4 + half * 2;
-                    const uint4 four = make_uint4(pack(s[0], s[1]), pack(s[4], s[5]),
-                                                  pack(s[8], s[9]), pack(s[12], s[13]));
-                    __stcg(to + (half * 8 * p.chunks + i) * 8 + j + lane % 4, four);
-                }
-            }
+            for (int k = 0; k < WIDE; k++) store_part(to, i + k, sum + k * KC / 2);
+        }
+        return i;
+    }
+
+    /* Leaves this thread block's part of V h or W' dz for all hubs, and says so. `rows`: pairs of
+     * neighbouring rows, [ROWS][half of the columns]. A chunk is stored while the next one is
+     * multiplied. */
+    __device__ __forceinline__ void leave_parts(const uint32_t (&rows)[ROWS * 2]) {
+        uint4 *to = p.parts + ((size_t)blockIdx.x * MOST_COLUMNS + column) * p.chunks * 8;
+        float one[KC / 2], two[KC / 2];
+        int i = 0;
+        if (BACK) i = leave_wide_parts(rows, to);
+#pragma unroll 1
+        for (; i + 1 < (BACK ? p.held : p.chunks); i += 2) {
+            start_part(rows, i, one);
+            start_part(rows, i + 1, two);
+            product_wait<1>();
+            finish_part(to, i, one);
+            product_wait<0>();
+            finish_part(to, i + 1, two);
+        }
+#pragma unroll 1
+        for (; i < p.chunks; i++) {
+            start_part(rows, i, one);
+            product_wait<0>();
+            finish_part(to, i, one);
         }
         if (!BACK) barrier_arrive_warp(b.v_done);
         sync();
@@ -391,10 +540,13 @@ template <typename S, bool BACK> struct hub_consumer {
         }
     }
 
-    __device__ void store_kept(bf16 *to, int n, int t, const float (&x)[VECTOR]) const {
+    __device__ __forceinline__ void store_column(bf16 *to, int n, const float (&x)[VECTOR],
+                                                 bool mine) const {
 #pragma unroll
-        for (int i = 0; i < VECTOR; i++) {
-            if (has_hub(i / 2)) to[kept_place(n, t, i)] = from_float<bf16>(x[i]);
+        for (int w = 0; w < 4; w++) {
+            if (!mine || !has_hub(w)) continue;
+            *(uint32_t *)(to + (size_t)n * p.hubs + hub_of(thread, w)) =
+                pack(x[2 * w], x[2 * w + 1]);
         }
     }
 
@@ -426,8 +578,8 @@ template <typename S, bool BACK> struct hub_consumer {
                 }
             }
         }
-        /* where x of this column's group will be, once all its columns are there */
-        float4 *scratch = (float4 *)(shared + S::X + n / BOX * X_SLOTS * TILE_BYTES);
+        /* where x will be */
+        float4 *scratch = (float4 *)(shared + S::X);
         if (of > 0 && of < shares) {
             scratch[thread * 2] = make_float4(x[0], x[1], x[2], x[3]);
             scratch[thread * 2 + 1] = make_float4(x[4], x[5], x[6], x[7]);
@@ -464,12 +616,7 @@ template <typename S, bool BACK> struct hub_consumer {
 
     /* Gives all others a column of m or dv. */
     __device__ __forceinline__ void publish(int n, const float (&x)[VECTOR], bool mine) {
-#pragma unroll
-        for (int w = 0; w < 4; w++) {
-            if (!mine || !has_hub(w)) continue;
-            const size_t at = (size_t)n * p.hubs + hub_of(thread, w);
-            *(uint32_t *)(p.exchange + at) = pack(x[2 * w], x[2 * w + 1]);
-        }
+        store_column(p.exchange, n, x, mine);
         global_fence();
         sync();
         if (thread == 0) count_up(counter_of_hubs(p.counters, COUNT_M, n / BOX));
@@ -481,11 +628,13 @@ template <typename S, bool BACK> struct hub_consumer {
                p.first_column;
     }
 
-    /* m of the columns that this thread block owns, at step t. round: of exchanges, from 0. */
-    __device__ __forceinline__ void finish_hubs(int t, int round) {
+    /* m of the columns that this thread block owns, at step t. */
+    __device__ __forceinline__ void finish_hubs(int t) {
         const bool mine = thread < p.chunks * 8;
+        sync(); /* what was staged has been read */
+        if (p.keep && t > 0) barrier_wait(b.kept, (t - 1) % 2);
         for (int n = blockIdx.x; n < S::GROUPS * BOX; n += gridDim.x) {
-            float x[VECTOR], v[VECTOR], y[VECTOR] = {}, gain[VECTOR], bias[VECTOR];
+            float x[VECTOR], v[VECTOR] = {}, y[VECTOR] = {}, gain[VECTOR], bias[VECTOR];
             float total = 0, square = 0, shift = 0, scale = 1;
             uint32_t entry[4] = {};
             if (mine) {
@@ -494,7 +643,7 @@ template <typename S, bool BACK> struct hub_consumer {
                 load_floats(p.hub_gain, 1, gain);
                 load_floats(p.hub_bias, 0, bias);
             }
-            await_parts(round);
+            await_parts(t);
             add_parts(n, x);
             if (mine) {
 #pragma unroll
@@ -523,20 +672,23 @@ template <typename S, bool BACK> struct hub_consumer {
                     if (!p.norm_last) y[i] *= from;
                 }
             }
-            publish(n, y, mine);
-            if (mine && p.keep) {
-                store_kept(p.hub_raw, n, t, x);
-                store_kept(p.hub_out, n, t, y);
-                if (p.norm_last) store_kept(p.hub_entry, n, t, v);
+            if (p.keep) {
+                store_column(p.aside, n, v, mine);
+                store_column(p.aside + (size_t)MOST_COLUMNS * p.hubs, n, x, mine);
             }
+            publish(n, y, mine);
         }
+        if (thread == 0) barrier_arrive(b.x_free);
+        __syncwarp();
     }
 
     /* dv of the columns that this thread block owns; kernels/cpu/stages.c has the equations. */
     __device__ __forceinline__ void finish_hubs_backward(int t, int round) {
         const bool mine = thread < p.chunks * 8;
+        sync(); /* what was staged has been read */
+        if (round > 0) barrier_wait(b.kept, (round - 1) % 2);
         for (int n = blockIdx.x; n < S::GROUPS * BOX; n += gridDim.x) {
-            float d[VECTOR], raw[VECTOR], v[VECTOR], gain[VECTOR], bias[VECTOR];
+            float d[VECTOR] = {}, raw[VECTOR], v[VECTOR] = {}, gain[VECTOR], bias[VECTOR];
             float mean = 0, product = 0, shift = 0, scale = 1;
             uint32_t entry[4] = {};
             if (mine) {
@@ -585,12 +737,11 @@ template <typename S, bool BACK> struct hub_consumer {
                     }
                 }
             }
+            store_column(p.aside, n, v, mine);
             publish(n, d, mine);
-            if (mine) {
-                store_kept(p.hub_gradient, n, t, d);
-                store_kept(p.hub_entry, n, t, v);
-            }
         }
+        if (thread == 0) barrier_arrive(b.x_free);
+        __syncwarp();
     }
 
     /* Waits for all thread blocks' parts. */
@@ -623,6 +774,13 @@ template <typename S, bool BACK> struct hub_consumer {
     __device__ float kept_share(uint32_t dropped, int k) const {
         if (p.dropout_threshold == 0) return 1;
         return dropped >> k & 1 ? 0 : p.dropout_scale;
+    }
+
+    /* Where c of a step is kept for backward, after the first step and before the last; in vectors
+     * of four. */
+    __device__ float4 *c_of(int t) const {
+        const size_t box = (size_t)t * (p.columns / BOX) + p.first_column / BOX + group;
+        return (float4 *)p.c + (box * gridDim.x + blockIdx.x) * (U / 8) * GROUP + thread % GROUP;
     }
 
     __device__ uint2 *z_of(int t) const {
@@ -660,7 +818,7 @@ template <typename S, bool BACK> struct hub_consumer {
             entry[k / 2][k % 2] = *(const uint4 *)(p.gates_table + at * GATES);
         }
         if (p.dropout_threshold > 0) dropped = draw_dropout(t);
-        multiply_w(sum);
+        multiply_w(sum, t);
 #pragma unroll
         for (int j = 0; j < J; j++) {
             uint32_t z[HUB_GATES][2];
@@ -711,9 +869,15 @@ template <typename S, bool BACK> struct hub_consumer {
             tensor_store(&p.out, slot(0), p.first_column + group * BOX, t * p.hidden + first);
             store_commit();
             store_wait<0>();
-            barrier_arrive(b.staged);
         }
         __syncwarp();
+        if (p.keep && t < p.steps) {
+#pragma unroll
+            for (int k = 0; k < U / 2; k += 4) {
+                __stcs(c_of(t) + k / 4 * GROUP, make_float4(c[k], c[k + 1], c[k + 2], c[k + 3]));
+            }
+            return;
+        }
         float *to = p.c + (size_t)t * p.hidden * p.columns;
 #pragma unroll
         for (int k = 0; k < U / 2; k++) __stcs(to + place_of(k), c[k]);
@@ -731,20 +895,33 @@ template <typename S, bool BACK> struct hub_consumer {
         leave_parts(h);
 #pragma unroll 1
         for (int t = 0; t < p.steps; t++) {
-            finish_hubs(t, t);
+            finish_hubs(t);
             run_gates(t, c, h);
-            if (t + 1 < p.steps) leave_parts(h);
+            if (t + 1 < p.steps) {
+                leave_parts(h);
+            } else {
+                sync(); /* all have multiplied, so slots of x are free */
+            }
             store_state(t + 1, c, h);
         }
     }
 
+    /* Has the L2 fetch what the gates of a step will read. */
+    __device__ __forceinline__ void fetch_ahead(int t) const {
+        if (thread % GROUP) return;
+        prefetch(z_of(t), HUB_GATES * J * GROUP * sizeof(uint2));
+        prefetch(c_of(t), U / 8 * GROUP * sizeof(float4));
+        if (group) return;
+        const bf16 *dh = p.dh + ((size_t)t * p.hidden + first) * p.columns;
+        if (p.columns <= MOST_COLUMNS) prefetch(dh, U * p.columns * sizeof(bf16));
+    }
+
     /* The gates of a step backward: from dh, V' dv or what is given included, and the c of the
      * step, which becomes the one before, to dz and the next dc. */
-    __device__ __forceinline__ void run_gates_backward(int t, bool multiplies, bool asked,
+    __device__ __forceinline__ void run_gates_backward(int t, int round, bool asked,
                                                        float (&c)[U / 2], float (&dc)[U / 2],
                                                        uint32_t (&dz)[PAIRS]) {
         const size_t plane = (size_t)p.hidden * p.columns;
-        const float *c_before = p.c + t * plane;
         const bf16 *dh = p.dh + t * plane;
         float sum[U / 2] = {}, before[U / 2];
         bf16 given[U / 2];
@@ -752,17 +929,27 @@ template <typename S, bool BACK> struct hub_consumer {
         uint32_t dropped = 0;
 #pragma unroll
         for (int i = 0; i < HUB_GATES * J; i++) z[i] = __ldcs(z_of(t) + i * GROUP);
+        if (t > 0) {
 #pragma unroll
-        for (int k = 0; k < U / 2; k++) {
-            before[k] = __ldcs(c_before + place_of(k));
-            given[k] = dh[place_of(k)];
+            for (int k = 0; k < U / 2; k += 4) {
+                const float4 four = __ldcs(c_of(t) + k / 4 * GROUP);
+                before[k] = four.x;
+                before[k + 1] = four.y;
+                before[k + 2] = four.z;
+                before[k + 3] = four.w;
+            }
+        } else {
+#pragma unroll
+            for (int k = 0; k < U / 2; k++) before[k] = p.c[place_of(k)];
         }
+        if (p.dropout_threshold > 0) dropped = draw_dropout(t);
+        if (round >= 0) multiply_v(sum, round);
+#pragma unroll
+        for (int k = 0; k < U / 2; k++) given[k] = dh[place_of(k)];
         if (asked) {
 #pragma unroll
             for (int k = 0; k < U / 2; k++) sum[k] = to_float(p.dx[place_of(k)]);
         }
-        if (p.dropout_threshold > 0) dropped = draw_dropout(t);
-        if (multiplies) multiply_v(sum);
 #pragma unroll
         for (int j = 0; j < J; j++) {
 #pragma unroll
@@ -804,8 +991,8 @@ template <typename S, bool BACK> struct hub_consumer {
         const int row = thread % GROUP / 2, half = thread % 2;
 #pragma unroll
         for (int gate = 0; gate < HUB_GATES; gate++) {
-            const uint32_t at = slot(gate % X_SLOTS);
-            if (gate >= X_SLOTS) {
+            const uint32_t at = slot(gate % 2);
+            if (gate >= 2) {
                 if (thread % GROUP == 0) store_wait<0>();
                 sync_half();
             }
@@ -827,17 +1014,13 @@ template <typename S, bool BACK> struct hub_consumer {
             }
             dbias[gate] += total;
         }
-        sync_half(); /* all have read */
-        if (thread % GROUP == 0) {
-            store_wait<0>();
-            barrier_arrive(b.staged);
-        }
+        if (thread % GROUP == 0) store_wait<0>();
         __syncwarp();
     }
 
     /* Stores the gradients of the gates' biases, and this thread block's of the hubs' gains. */
     __device__ void store_sums() {
-        float *scratch = (float *)(shared + S::X + X_SLOTS * TILE_BYTES); /* of the second group */
+        float *scratch = (float *)(shared + S::X);
         const int row = thread % GROUP / 2;
         if (thread < p.chunks * 8) {
             float *to = p.gradients + (size_t)blockIdx.x * 2 * MOST_CHUNKS * KC;
@@ -876,14 +1059,15 @@ template <typename S, bool BACK> struct hub_consumer {
 #pragma unroll 1
         for (int t = p.steps - 1; t >= 0; t--) {
             const bool start = t == p.steps - 1;
-            run_gates_backward(t, !start, start && p.later, c, dc, dz);
+            run_gates_backward(t, p.steps - 2 - t, start && p.later, c, dc, dz);
+            if (t > 1) fetch_ahead(t - 1);
             leave_parts(dz);
             store_gradients(t, dz);
             finish_hubs_backward(t, p.steps - 1 - t);
         }
         if (p.earlier) {
             float sum[U / 2] = {};
-            multiply_v(sum);
+            multiply_v(sum, p.steps - 1);
 #pragma unroll
             for (int k = 0; k < U / 2; k++) {
                 p.dx[place_of(k)] = from_float<bf16>(sum[k]);
@@ -905,7 +1089,7 @@ static __global__ void __launch_bounds__(S::THREADS + GROUP, 1)
     const uint32_t base = shared_address(shared);
     const int warp = __shfl_sync(~0u, threadIdx.x / 32, 0);
     const bool consumes = warp < S::GROUPS * 4;
-    const int role = warp - S::GROUPS * 4; /* of a producer: 0 loads weights, others x */
+    const int role = warp - S::GROUPS * 4; /* of others: 0 loads weights, 1 and 2 x, 3 copies */
     for (int i = threadIdx.x; i < S::BARRIERS / 16; i += blockDim.x) {
         ((uint4 *)shared)[i] = make_uint4(0, 0, 0, 0);
     }
@@ -915,8 +1099,8 @@ static __global__ void __launch_bounds__(S::THREADS + GROUP, 1)
         const size_t at = (size_t)gate * p.hidden + blockIdx.x * S::U + i / 4;
         ((float *)(shared + S::BIAS))[i] = has ? p.bias[at] : 0;
     }
-    hub_barriers b;
-    b.create<S>(base + S::BARRIERS, consumes ? warp / 4 : max(role - 1, 0) % S::GROUPS);
+    hub_barriers<BACK> b;
+    b.template create<S>(base + S::BARRIERS);
     shared_fence();
     barrier_init_done();
     __syncthreads();
@@ -924,6 +1108,7 @@ static __global__ void __launch_bounds__(S::THREADS + GROUP, 1)
         if (S::GROUPS == 2) registers_shrink<40>();
         if (role == 0) produce_weights<S, BACK>(p, base, b);
         if (role > 0 && role <= S::GROUPS) produce_exchanged<S, BACK>(p, base, role - 1, b);
+        if (role == 3 && p.keep) keep_columns<S, BACK>(p, b);
         __syncwarp();
     } else {
         if (S::GROUPS == 2) registers_grow<232>();
@@ -966,6 +1151,9 @@ template <int U> static int hubs_together(backend *be) {
 
 template <typename S> static void launch_shape(backend *be, hub_arguments &p, bool backward) {
     p.held = min(p.chunks, (int)S::MOST_HELD);
+    const int all = X_SLOTS + MORE_SLOTS, streamed = p.chunks - p.held;
+    const bool more = streamed == 0 || (streamed == 1 && p.chunks * S::GROUPS % all == 0);
+    p.x_slots = !backward && more ? all : X_SLOTS;
     be->zero(be, p.counters, SEQUENCE_COUNTERS * COUNTER_WORDS * sizeof *p.counters);
     cuda_launch(be, backward ? "cell backward" : "cell forward", false,
                 backward ? hubs_kernel<S, true> : hubs_kernel<S, false>, dim3(p.hidden / S::U),
@@ -991,6 +1179,7 @@ hub_tables *hubs_plan(backend *be, device_layout *device, const layout *l) {
         t->counters = (uint32_t *)layout_device_block(
             be, device, SEQUENCE_COUNTERS * COUNTER_WORDS * sizeof *t->counters);
         t->exchange = (bf16 *)layout_device_block(be, device, MOST_COLUMNS * hubs * sizeof(bf16));
+        t->aside = (bf16 *)layout_device_block(be, device, 2 * MOST_COLUMNS * hubs * sizeof(bf16));
         t->parts =
             (uint4 *)layout_device_block(be, device, blocks * MOST_COLUMNS * width * sizeof(bf16));
         t->gradients = (float *)layout_device_block(
@@ -1050,6 +1239,7 @@ static void run_hubs(backend *be, const cell *c, bool backward) {
     p.counters = t->counters;
     p.stuck = cuda_stuck_word(be, "hubs");
     p.exchange = t->exchange;
+    p.aside = t->aside;
     p.parts = t->parts;
     p.bytes = c->bytes;
     p.below = (const bf16 *)c->below;

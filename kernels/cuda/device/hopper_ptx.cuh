@@ -249,20 +249,22 @@ MULTIPLY(84, 168, R0_83, 84, 85, 86, 87, F64(0), F16(64), F4(80))
 MULTIPLY(96, 192, R0_95, 96, 97, 98, 99, F64(0), F16(64), F16(80))
 MULTIPLY(128, 256, R0_127, 128, 129, 130, 131, F64(0), F64(64))
 
-/* The same with a held by the warpgroup's threads: of row i / 32 * 16 + i % 32 / 4 the columns
+/* The same, or without `adds` d = a b, with a held by the warpgroup's threads: of row i / 32 * 16 + i % 32 / 4 the columns
  * i % 4 * 2 (+ 1) in a[0], 8 rows further in a[1]; 8 columns further in a[2] and a[3]. */
-#define MULTIPLY_HELD(SUMS, n, REGISTERS, A, B, C, ...)                                            \
-    template <int b_major>                                                                         \
+#define MULTIPLY_HELD(SUMS, n, REGISTERS, A, B, C, D, ...)                                         \
+    template <int b_major, bool adds = true>                                                       \
     static __device__ inline void warpgroup_multiply(float (&d)[SUMS], const uint32_t (&a)[4],     \
                                                      uint64_t b) {                                 \
         asm volatile("wgmma.mma_async.sync.aligned.m64n" #n "k16.f32.bf16.bf16 "                   \
-                     "{" REGISTERS "}, {" A "}, %" #B ", 1, 1, 1, %" #C ";"                        \
+                     "{" REGISTERS "}, {" A "}, %" #B ", %" #D ", 1, 1, %" #C ";"                  \
                      : __VA_ARGS__                                                                 \
-                     : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "n"(b_major));          \
+                     : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "n"(b_major),           \
+                       "n"((int)adds));                                                            \
     }
-MULTIPLY_HELD(16, 32, R0_15, "%16, %17, %18, %19", 20, 21, F16(0))
-MULTIPLY_HELD(32, 64, R0_31, "%32, %33, %34, %35", 36, 37, F16(0), F16(16))
-MULTIPLY_HELD(64, 128, R0_63, "%64, %65, %66, %67", 68, 69, F64(0))
+MULTIPLY_HELD(16, 32, R0_15, "%16, %17, %18, %19", 20, 21, 22, F16(0))
+MULTIPLY_HELD(32, 64, R0_31, "%32, %33, %34, %35", 36, 37, 38, F16(0), F16(16))
+MULTIPLY_HELD(64, 128, R0_63, "%64, %65, %66, %67", 68, 69, 70, F64(0))
+MULTIPLY_HELD(96, 192, R0_95, "%96, %97, %98, %99", 100, 101, 102, F64(0), F16(64), F16(80))
 
 #undef MULTIPLY
 #undef MULTIPLY_HELD
