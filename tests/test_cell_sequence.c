@@ -188,7 +188,7 @@ static void run(backend *be, const sequence_case *how, bool by_steps, results *r
     for (int i = 0; !how->forgets && i < how->stages; i++) {
         const stage *s = &c.stage[i];
         const size_t width = steps * (size_t)s->units * columns;
-        if (s->layer_norm || !makes_gates(s)) { /* else the backend's own matter */
+        if (!how->coupled) { /* else the backend's own matter */
             keep_result(r, be, "raw", i, s->raw, (size_t)s->gates * width, OPERAND, false);
         }
         if (s->out) keep_result(r, be, "out", i, s->out, width, OPERAND, false);

@@ -31,6 +31,7 @@ enum {
     MOST_COLUMNS = 2 * BOX,    /* of a launch */
     PARTS_AHEAD = 22,          /* that are on their way together */
     WIDE = 3,                  /* chunks, see leave_wide_parts */
+    PACE = 300,                /* nanoseconds, see keep_columns */
     VECTOR = 8                 /* hubs of a thread that adds parts, see hub_of */
 };
 
@@ -38,7 +39,7 @@ struct hub_tables {
     int cells;          /* of a thread block: U */
     uint32_t *counters; /* [SEQUENCE_COUNTERS][COUNTER_WORDS] */
     bf16 *exchange;     /* [MOST_COLUMNS][hubs]: m or dv */
-    bf16 *aside;        /* [2][MOST_COLUMNS][hubs]: V h and raw, or the gradient at entries */
+    bf16 *aside;        /* [MOST_COLUMNS][hubs]: backward, the gradient at entries */
     uint4 *parts;       /* [thread blocks][MOST_COLUMNS][hubs, in whole chunks] in bf16 */
     float *gradients;   /* [thread blocks][dgain, dbias][MOST_CHUNKS * KC] */
     bf16 *hub_table;    /* [VOCABULARY][hubs] */
@@ -233,25 +234,30 @@ static __device__ void produce_exchanged(const hub_arguments &p, uint32_t base, 
     }
 }
 
-/* Copies what the owner of columns has left of a step to where backward and the gradients of W and
- * V read it, [hub][columns], which takes thousands of stores of two bytes. */
+/* Copies what the owner of columns has left of a step to where the gradients of weights and tables
+ * read it, [hub][columns], which takes hundreds of stores of two bytes. */
 template <typename S, bool BACK>
 static __device__ void keep_columns(const hub_arguments &p, hub_barriers<BACK> &b) {
     const int lane = threadIdx.x % 32;
+    bf16 *out = BACK ? p.hub_gradient : p.hub_out;
 #pragma unroll 1
     for (int r = 0; r < p.steps; r++) {
         const int t = BACK ? p.steps - 1 - r : r;
         barrier_wait(b.x_free, r % 2);
+        if (BACK) { /* until all have read what lies where these stores go */
+            if (lane < S::GROUPS) {
+                await_count(counter_of_hubs(p.counters, COUNT_M, lane), (r + 1) * BOX, p.stuck);
+            }
+            __syncwarp();
+        }
         for (int n = blockIdx.x; n < S::GROUPS * BOX; n += gridDim.x) {
             const size_t at = (size_t)n * p.hubs;
-            bf16 *out = BACK ? p.hub_gradient : p.hub_out;
-#pragma unroll 4
-            for (int hub = lane; hub < p.hubs; hub += 32) {
-                const size_t to = ((size_t)t * p.hubs + hub) * p.columns + p.first_column + n;
-                const bf16 one = p.exchange[at + hub], two = p.aside[at + hub];
-                out[to] = one;
-                if (BACK || p.norm_last) p.hub_entry[to] = two;
-                if (!BACK) p.hub_raw[to] = p.aside[(size_t)MOST_COLUMNS * p.hubs + at + hub];
+            size_t to = ((size_t)t * p.hubs + lane) * p.columns + p.first_column + n;
+#pragma unroll 1
+            for (int hub = lane; hub < p.hubs; hub += 32, to += (size_t)32 * p.columns) {
+                out[to] = p.exchange[at + hub];
+                if (BACK) p.hub_entry[to] = p.aside[at + hub];
+                __nanosleep(PACE); /* the consumers' loads shall not queue behind these */
             }
         }
         __syncwarp();
@@ -361,13 +367,24 @@ template <typename S, bool BACK> struct hub_consumer {
 
     /* sum [64 columns][rows] += x' W' of a group's columns, over all hubs. */
     __device__ __forceinline__ void multiply_w(float (&sum)[HUB_GATES * U / 2], int round) {
+        const int streamed_chunks = p.chunks - p.held;
+        uint32_t before = 0;
 #pragma unroll 1
-        for (int i = 0; i < p.chunks; i++) {
+        for (int i = 0; i < streamed_chunks; i++) {
             const x_use x = start_w(sum, round, i);
-            product_wait<0>(); /* a slot of x is free the sooner */
+            product_wait<0>();
             barrier_arrive_warp(x.empty());
-            release_w(chunk_of<BACK>(p, i));
+            release_w(p.held);
         }
+#pragma unroll 1
+        for (int i = streamed_chunks; i < p.chunks; i++) {
+            const x_use x = start_w(sum, round, i);
+            product_wait<1>();
+            barrier_arrive_warp_if(before, i > streamed_chunks);
+            before = x.empty();
+        }
+        product_wait<0>();
+        barrier_arrive_warp(before);
         barrier_arrive_warp(b.x_done);
     }
 
@@ -533,13 +550,6 @@ template <typename S, bool BACK> struct hub_consumer {
         return row * p.columns + p.first_column + n;
     }
 
-    __device__ void load_kept(const bf16 *from, int n, int t, float (&to)[VECTOR]) const {
-#pragma unroll
-        for (int i = 0; i < VECTOR; i++) {
-            to[i] = has_hub(i / 2) ? to_float(from[kept_place(n, t, i)]) : 0;
-        }
-    }
-
     __device__ __forceinline__ void store_column(bf16 *to, int n, const float (&x)[VECTOR],
                                                  bool mine) const {
 #pragma unroll
@@ -623,6 +633,14 @@ template <typename S, bool BACK> struct hub_consumer {
         __syncwarp();
     }
 
+    /* Where V h of a column's hubs is kept for backward: in the order [column][hub], but in the
+     * places of this launch's columns alone, as backward stores gradients in these. */
+    __device__ uint32_t *kept_hubs(int t, int n, int w) const {
+        const int width = S::GROUPS * BOX, at = n * p.hubs + hub_of(thread, w);
+        const size_t row = (size_t)t * p.hubs + at / width;
+        return (uint32_t *)(p.hub_raw + row * p.columns + p.first_column + at % width);
+    }
+
     __device__ float *kept_sums(int t) const {
         return kept_statistics(p.sums + (size_t)t * sums_gate(p.columns), p.columns) +
                p.first_column;
@@ -672,11 +690,12 @@ template <typename S, bool BACK> struct hub_consumer {
                     if (!p.norm_last) y[i] *= from;
                 }
             }
-            if (p.keep) {
-                store_column(p.aside, n, v, mine);
-                store_column(p.aside + (size_t)MOST_COLUMNS * p.hubs, n, x, mine);
-            }
             publish(n, y, mine);
+#pragma unroll
+            for (int w = 0; w < 4; w++) {
+                if (!p.keep || !mine || !has_hub(w)) continue;
+                *kept_hubs(t, n, w) = pack(v[2 * w], v[2 * w + 1]);
+            }
         }
         if (thread == 0) barrier_arrive(b.x_free);
         __syncwarp();
@@ -690,12 +709,12 @@ template <typename S, bool BACK> struct hub_consumer {
         for (int n = blockIdx.x; n < S::GROUPS * BOX; n += gridDim.x) {
             float d[VECTOR] = {}, raw[VECTOR], v[VECTOR] = {}, gain[VECTOR], bias[VECTOR];
             float mean = 0, product = 0, shift = 0, scale = 1;
-            uint32_t entry[4] = {};
+            uint32_t entry[4] = {}, kept[4] = {};
             if (mine) {
                 const int byte = p.bytes[(size_t)t * p.columns + p.first_column + n];
                 load_pairs(p.hub_table + (size_t)byte * p.hubs, entry);
-                load_kept(p.hub_raw, n, t, raw);
-                if (p.norm_last) load_kept(p.hub_entry, n, t, v);
+#pragma unroll
+                for (int w = 0; w < 4; w++) kept[w] = has_hub(w) ? *kept_hubs(t, n, w) : 0;
                 load_floats(p.hub_gain, 1, gain);
                 load_floats(p.hub_bias, 0, bias);
                 if (p.norm) {
@@ -709,7 +728,8 @@ template <typename S, bool BACK> struct hub_consumer {
 #pragma unroll
                 for (int i = 0; i < VECTOR; i++) {
                     const float from = i % 2 ? high(entry[i / 2]) : low(entry[i / 2]);
-                    raw[i] = raw[i] * scale + shift;
+                    v[i] = i % 2 ? high(kept[i / 2]) : low(kept[i / 2]);
+                    raw[i] = (p.norm_last ? rounded(v[i] * from) : v[i]) * scale + shift;
                     d[i] = rounded(d[i]);
                     if (!p.norm_last) {
                         v[i] = d[i] * (gain[i] * raw[i] + bias[i]);
@@ -916,52 +936,62 @@ template <typename S, bool BACK> struct hub_consumer {
         if (p.columns <= MOST_COLUMNS) prefetch(dh, U * p.columns * sizeof(bf16));
     }
 
+    /* What backward reads of eight cells: the gates' arguments, c before the step, the head's
+     * gradient at h. */
+    struct gates_inputs {
+        uint2 z[HUB_GATES];
+        float before[4];
+        bf16 dh[4];
+    };
+
+    __device__ __forceinline__ void load_inputs(int t, int j, gates_inputs &in) const {
+#pragma unroll
+        for (int gate = 0; gate < HUB_GATES; gate++) {
+            in.z[gate] = __ldcs(z_of(t) + (gate * J + j) * GROUP);
+        }
+        if (t > 0) {
+            const float4 four = __ldcs(c_of(t) + j * GROUP);
+            in.before[0] = four.x;
+            in.before[1] = four.y;
+            in.before[2] = four.z;
+            in.before[3] = four.w;
+        }
+#pragma unroll
+        for (int k = 0; k < 4; k++) {
+            if (t == 0) in.before[k] = p.c[place_of(j * 4 + k)];
+            in.dh[k] = p.dh[(size_t)t * p.hidden * p.columns + place_of(j * 4 + k)];
+        }
+    }
+
     /* The gates of a step backward: from dh, V' dv or what is given included, and the c of the
      * step, which becomes the one before, to dz and the next dc. */
     __device__ __forceinline__ void run_gates_backward(int t, int round, bool asked,
                                                        float (&c)[U / 2], float (&dc)[U / 2],
                                                        uint32_t (&dz)[PAIRS]) {
-        const size_t plane = (size_t)p.hidden * p.columns;
-        const bf16 *dh = p.dh + t * plane;
-        float sum[U / 2] = {}, before[U / 2];
-        bf16 given[U / 2];
-        uint2 z[HUB_GATES * J];
+        float sum[U / 2] = {};
+        gates_inputs in[J];
         uint32_t dropped = 0;
 #pragma unroll
-        for (int i = 0; i < HUB_GATES * J; i++) z[i] = __ldcs(z_of(t) + i * GROUP);
-        if (t > 0) {
-#pragma unroll
-            for (int k = 0; k < U / 2; k += 4) {
-                const float4 four = __ldcs(c_of(t) + k / 4 * GROUP);
-                before[k] = four.x;
-                before[k + 1] = four.y;
-                before[k + 2] = four.z;
-                before[k + 3] = four.w;
-            }
-        } else {
-#pragma unroll
-            for (int k = 0; k < U / 2; k++) before[k] = p.c[place_of(k)];
-        }
+        for (int j = 0; j < J; j++) load_inputs(t, j, in[j]);
         if (p.dropout_threshold > 0) dropped = draw_dropout(t);
         if (round >= 0) multiply_v(sum, round);
-#pragma unroll
-        for (int k = 0; k < U / 2; k++) given[k] = dh[place_of(k)];
         if (asked) {
 #pragma unroll
             for (int k = 0; k < U / 2; k++) sum[k] = to_float(p.dx[place_of(k)]);
         }
 #pragma unroll
         for (int j = 0; j < J; j++) {
+            const float *before = in[j].before;
 #pragma unroll
             for (int half = 0; half < 2; half++) {
                 float d[HUB_GATES][2];
 #pragma unroll
                 for (int i = 0; i < 2; i++) {
-                    const int k = (j * 2 + half) * 2 + i;
+                    const int k = (j * 2 + half) * 2 + i, own = half * 2 + i;
                     float x[HUB_GATES];
 #pragma unroll
                     for (int gate = 0; gate < HUB_GATES; gate++) {
-                        const uint2 of = z[gate * J + j];
+                        const uint2 of = in[j].z[gate];
                         const uint32_t two = half ? of.y : of.x;
                         x[gate] = (i ? high(two) : low(two)) * slope<bf16>(gate + 1);
                     }
@@ -969,13 +999,13 @@ template <typename S, bool BACK> struct hub_consumer {
                     const float f = squash_sigmoid<bf16>(x[0]), o = squash_sigmoid<bf16>(x[1]);
                     const float u = squash_tanh<bf16>(x[2] * share);
                     const float of_c = squash_tanh<bf16>(slope<bf16>(GATE_U) * c[k]);
-                    const float of_h = sum[k] + to_float(given[k]);
+                    const float of_h = sum[k] + to_float(in[j].dh[own]);
                     const float of_next = dc[k] + of_h * o * (1 - of_c * of_c);
-                    d[0][i] = of_next * (before[k] - u) * f * (1 - f);
+                    d[0][i] = of_next * (before[own] - u) * f * (1 - f);
                     d[1][i] = of_h * of_c * o * (1 - o);
                     d[2][i] = of_next * (1 - f) * (1 - u * u) * share;
                     dc[k] = of_next * f;
-                    c[k] = before[k];
+                    c[k] = before[own];
                 }
 #pragma unroll
                 for (int gate = 0; gate < HUB_GATES; gate++) {
@@ -1179,7 +1209,7 @@ hub_tables *hubs_plan(backend *be, device_layout *device, const layout *l) {
         t->counters = (uint32_t *)layout_device_block(
             be, device, SEQUENCE_COUNTERS * COUNTER_WORDS * sizeof *t->counters);
         t->exchange = (bf16 *)layout_device_block(be, device, MOST_COLUMNS * hubs * sizeof(bf16));
-        t->aside = (bf16 *)layout_device_block(be, device, 2 * MOST_COLUMNS * hubs * sizeof(bf16));
+        t->aside = (bf16 *)layout_device_block(be, device, MOST_COLUMNS * hubs * sizeof(bf16));
         t->parts =
             (uint4 *)layout_device_block(be, device, blocks * MOST_COLUMNS * width * sizeof(bf16));
         t->gradients = (float *)layout_device_block(
