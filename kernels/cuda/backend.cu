@@ -12,7 +12,6 @@
 #include "bench/measure.h"
 #include "cell/cell.h"
 #include "cell/hubs.h"
-#include "cell/sequence_forward.h"
 #include "device/layout.h"
 #include "products/kernels.h"
 #include "training/sum_ranks.h"
@@ -187,10 +186,7 @@ static void destroy(backend *be) {
 static device_layout *create_layout(backend *be, const layout *l) {
     device_layout *device = cuda_layout_create(be, l);
     products_plan(be, device, l);
-    if (!l->rows_only) {
-        device->sequence = sequence_forward_plan(be, device, l);
-        device->hubs = hubs_plan(be, device, l);
-    }
+    if (!l->rows_only) device->hubs = hubs_plan(be, device, l);
     return device;
 }
 

@@ -1,10 +1,8 @@
 /* The cell over its sequence, by the steps of kernels/cell.c: all sums of layer norm are zeroed at
- * once, before the first step, and kernels start while the product before them ends. Forward, a
- * narrow cell is one kernel, see sequence_forward.cu; with hubs, so is either direction, see
- * hubs.cu. */
+ * once, before the first step, and kernels start while the product before them ends. With hubs and
+ * coupled gates either direction is one kernel, see hubs.cu. */
 #include "cell/cell.h"
 #include "cell/hubs.h"
-#include "cell/sequence_forward.h"
 #include "device/layout.h"
 
 #include <string.h>
@@ -47,43 +45,21 @@ static void explain_cell(backend *be, const cell *c, const char *direction, cons
     cuda_explain(be, text);
 }
 
-/* What a cell lacks for one kernel over all steps; NULL: nothing. */
-static const char *gates_lack(const cell *c) {
-    const stage *last = &c->stage[c->stages - 1];
-    if (last->gates != GATES) return "four gates";
-    for (int s = 0; s < c->stages; s++) {
-        if (c->stage[s].layer_norm != last->layer_norm)
-            return "layer norm of all stages or of none";
-    }
-    return NULL;
-}
-
-static bool has_hubs(const cell *c) {
-    return c->stages > 1 && c->stage[0].units < c->hidden;
-}
-
 void cuda_cell_forward(backend *be, const cell *c) {
-    const bool hubs = has_hubs(c);
-    const char *one = hubs ? "hubs" : "sequence_forward";
-    const char *lacks = hubs ? hubs_lack(be, c) : gates_lack(c);
-    if (!lacks && !hubs) lacks = sequence_forward_lacks(be, c);
+    const char *lacks = hubs_lack(be, c);
     if (cuda_of(be)->explained) {
-        explain_cell(be, c, "forward", lacks ? kernels_of_steps(c) : one, one, lacks);
+        explain_cell(be, c, "forward", lacks ? kernels_of_steps(c) : "hubs", "hubs", lacks);
     }
-    if (!lacks && hubs) {
+    if (!lacks) {
         hubs_forward(be, c);
         return;
     }
     zero_all(be, c, false);
-    if (lacks) {
-        cell_forward_steps(be, c, &between);
-    } else {
-        sequence_forward_run(be, c);
-    }
+    cell_forward_steps(be, c, &between);
 }
 
 void cuda_cell_backward(backend *be, const cell *c) {
-    const char *lacks = has_hubs(c) ? hubs_lack(be, c) : "hubs";
+    const char *lacks = hubs_lack(be, c);
     if (cuda_of(be)->explained) {
         explain_cell(be, c, "backward", lacks ? kernels_of_steps(c) : "hubs", NULL, NULL);
     }

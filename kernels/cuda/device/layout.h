@@ -14,10 +14,9 @@ typedef struct layout_block {
 } layout_block;
 
 struct device_layout {
-    layout host;                      /* its tables point to device memory */
-    void *plan[MOST_KERNELS];         /* by row of the dispatch table; NULL: not planned */
-    struct sequence_tables *sequence; /* NULL: a cell with it is a kernel a step or more */
-    struct hub_tables *hubs;          /* likewise, of gates that read hubs */
+    layout host;              /* its tables point to device memory */
+    void *plan[MOST_KERNELS]; /* by row of the dispatch table; NULL: not planned */
+    struct hub_tables *hubs;  /* of gates that read hubs; NULL: by a kernel a step or more */
     layout_block *blocks;
     int block_count, block_room;
     size_t bytes; /* of those on the device */
