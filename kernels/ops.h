@@ -85,7 +85,8 @@ typedef struct stage {
     const void *bias;   /* real [gates][units], or NULL */
     const void *table;  /* operand [gates][units / table_stride][VOCABULARY], or NULL */
 
-    /* With cell.keep these have every step, else only the latest. */
+    /* With cell.keep these have every step, else only the latest. A backend whose cell_forward and
+     * cell_backward are kernels of their own may keep in raw what its backward reads instead. */
     void *raw; /* operand [steps][gates * units][columns]: W x; with norm_last times the table's
                   entries. With layer norm, backward overwrites it with the gradient at W x */
     void *out; /* operand [steps][units][columns]: y; NULL for the gates */
@@ -151,7 +152,8 @@ typedef struct cell {
     const uint8_t *bytes; /* [steps][columns] */
     const void *below;    /* operand [steps][rows of the first stage][columns], or NULL */
     void *h;              /* operand [steps + 1][hidden][columns]; the caller sets h[0] */
-    void *c;              /* real, likewise */
+    void *c;              /* real, likewise; with keep, what lies between the first and the last
+                             may be in the backend's own order */
     void *dh;             /* operand [steps][hidden][columns]: the head's gradient at h[1] ... */
     void *dx; /* operand [widest stage, or hidden][columns]: the gradient at a stage's input */
     void *dc; /* real [hidden][columns]: the gradient at c */

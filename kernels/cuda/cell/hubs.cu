@@ -258,7 +258,7 @@ static void run_hubs(backend *be, const cell *c, bool backward) {
     p.hub_out = (bf16 *)hubs->out;
     p.hub_entry = (bf16 *)hubs->dentry;
     p.hub_gradient = (bf16 *)stage_raw_gradient(hubs);
-    p.z = (uint2 *)gates->raw;
+    p.z = (bf16 *)gates->raw;
     p.h = (bf16 *)c->h;
     p.dh = (bf16 *)c->dh;
     p.dx = (bf16 *)c->dx;

@@ -41,7 +41,7 @@ typedef struct hub_arguments {
     const float *hub_gain, *hub_bias, *bias;
     fixed *sums;
     bf16 *hub_raw, *hub_out, *hub_entry, *hub_gradient; /* as in struct stage */
-    uint2 *z; /* the gates' arguments: [step][64 columns][thread block][3 U / 8][thread] */
+    bf16 *z; /* raw of the gates: their arguments, see z_of */
     bf16 *h, *dh, *dx;
     float *c, *dc, *dbias, *gradients;
     uint32_t dropout_threshold;

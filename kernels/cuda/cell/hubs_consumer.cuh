@@ -540,9 +540,13 @@ template <typename S, bool BACK> struct hub_consumer {
         return (float4 *)p.c + (box * gridDim.x + blockIdx.x) * (U / 8) * GROUP + thread % GROUP;
     }
 
-    __device__ uint2 *z_of(int t) const {
-        const size_t box = (size_t)t * (p.columns / BOX) + p.first_column / BOX + group;
-        return p.z + (box * gridDim.x + blockIdx.x) * (HUB_GATES * J) * GROUP + thread % GROUP;
+    /* Where a thread keeps eight cells' arguments of a gate: in the places of the same cells and
+     * columns that their gradients will have, since dpre may be raw itself. */
+    __device__ uint2 *z_of(int t, int gate, int j) const {
+        const int own = thread % GROUP, in_row = BOX / 4;
+        const size_t row = (size_t)t * HUB_GATES * p.hidden + first + own / in_row;
+        bf16 *to = p.z + (row * p.columns + p.first_column + group * BOX) + own % in_row * 4;
+        return (uint2 *)(to + (uint32_t)(gate * p.hidden + j * 8) * (uint32_t)p.columns);
     }
 
     /* Stages rows of a group's columns, pairs of neighbours as leave_parts has them, in a slot of
@@ -613,7 +617,7 @@ template <typename S, bool BACK> struct hub_consumer {
             if (!p.keep) continue;
 #pragma unroll
             for (int gate = 0; gate < HUB_GATES; gate++) {
-                __stcs(z_of(t) + (gate * J + j) * GROUP, make_uint2(z[gate][0], z[gate][1]));
+                __stcs(z_of(t, gate, j), make_uint2(z[gate][0], z[gate][1]));
             }
         }
     }
@@ -666,11 +670,13 @@ template <typename S, bool BACK> struct hub_consumer {
     /* Has the L2 fetch what the gates of a step will read. */
     __device__ __forceinline__ void fetch_ahead(int t) const {
         if (thread % GROUP) return;
-        prefetch(z_of(t), HUB_GATES * J * GROUP * sizeof(uint2));
         prefetch(c_of(t), U / 8 * GROUP * sizeof(float4));
-        if (group) return;
-        const bf16 *dh = p.dh + ((size_t)t * p.hidden + first) * p.columns;
-        if (p.columns <= MOST_COLUMNS) prefetch(dh, U * p.columns * sizeof(bf16));
+        if (group || p.columns > MOST_COLUMNS) return;
+        prefetch(p.dh + ((size_t)t * p.hidden + first) * p.columns, U * p.columns * sizeof(bf16));
+#pragma unroll
+        for (int gate = 0; gate < HUB_GATES; gate++) {
+            prefetch(z_of(t, gate, 0), U * p.columns * sizeof(bf16));
+        }
     }
 
     /* What backward reads of eight cells: the gates' arguments, c before the step, the head's
@@ -684,7 +690,7 @@ template <typename S, bool BACK> struct hub_consumer {
     __device__ __forceinline__ void load_inputs(int t, int j, gates_inputs &in) const {
 #pragma unroll
         for (int gate = 0; gate < HUB_GATES; gate++) {
-            in.z[gate] = __ldcs(z_of(t) + (gate * J + j) * GROUP);
+            in.z[gate] = __ldcs(z_of(t, gate, j));
         }
         if (t > 0) {
             const float4 four = __ldcs(c_of(t) + j * GROUP);
