@@ -231,10 +231,10 @@ void cuda_table_backward(backend *be, const cell *c, int s) {
     const void *gradient = g->table_use == TABLE_MULTIPLY ? g->dentry : g->dpre;
     const bool hopper = table_gradient_hopper_takes(be, g);
     if (cuda_of(be)->explained) {
-        cuda_explain(be, hopper ? "gradient of a table of one gate: table_gradient_hopper\n"
+        cuda_explain(be, hopper ? "gradient of a table: table_gradient_hopper\n"
                                 : "gradient of a table: table_gradient\n"
-                                  "    not table_gradient_hopper, which needs one gate, Hopper and "
-                                  "bf16\n");
+                                  "    not table_gradient_hopper, which needs one gate or a dense "
+                                  "matrix, Hopper and bf16\n");
     }
     if (hopper) {
         table_gradient_hopper_run(be, c, s, gradient);
