@@ -249,8 +249,9 @@ MULTIPLY(84, 168, R0_83, 84, 85, 86, 87, F64(0), F16(64), F4(80))
 MULTIPLY(96, 192, R0_95, 96, 97, 98, 99, F64(0), F16(64), F16(80))
 MULTIPLY(128, 256, R0_127, 128, 129, 130, 131, F64(0), F64(64))
 
-/* The same, or without `adds` d = a b, with a held by the warpgroup's threads: of row i / 32 * 16 + i % 32 / 4 the columns
- * i % 4 * 2 (+ 1) in a[0], 8 rows further in a[1]; 8 columns further in a[2] and a[3]. */
+/* The same, or without `adds` d = a b, with a held by the warpgroup's threads: of row
+ * i / 32 * 16 + i % 32 / 4 the columns i % 4 * 2 (+ 1) in a[0], 8 rows further in a[1]; 8 columns
+ * further in a[2] and a[3]. */
 #define MULTIPLY_HELD(SUMS, n, REGISTERS, A, B, C, D, ...)                                         \
     template <int b_major, bool adds = true>                                                       \
     static __device__ inline void warpgroup_multiply(float (&d)[SUMS], const uint32_t (&a)[4],     \
