@@ -89,8 +89,6 @@ static __global__ void add_hub_gradients(const float *from, int blocks, int hubs
     to[hub] = total;
 }
 
-/* ------------------------------------------------------------------------------------- launches */
-
 /* ----------------------------------------------------------------------------------- the tables
  *
  * A thread block reads of a table the rows of its few units in the columns of all bytes. In the
@@ -122,25 +120,18 @@ static void turn_table(backend *be, const stage *g, const T *from, T none, T *to
                 g->table_stride, none, to);
 }
 
-/* How many thread blocks of a kernel run at once, in clusters of `cluster`. */
-static inline int count_together(backend *be, const void *kernel, int cluster, int threads,
-                                 size_t shared) {
-    cudaLaunchAttribute shape = {};
-    cudaLaunchConfig_t config = {};
-    int clusters = 0;
-    shape.id = cudaLaunchAttributeClusterDimension;
-    shape.val.clusterDim = {(unsigned)cluster, 1, 1};
-    config.gridDim = cluster;
-    config.blockDim = threads;
-    config.dynamicSmemBytes = shared;
-    config.attrs = &shape;
-    config.numAttrs = 1;
-    cuda_allow_shared(be, kernel, shared);
-    cuda_ok(be, cudaOccupancyMaxActiveClusters(&clusters, kernel, &config), "cell forward");
-    return clusters * cluster;
+/* ------------------------------------------------------------------------------------- launches */
+
+/* How many thread blocks of a kernel run at once. */
+static int count_together(backend *be, const void *kernel, int threads, int shared) {
+    int each = 0;
+    cuda_allow_shared(be, kernel, (size_t)shared);
+    cuda_ok(be, cudaOccupancyMaxActiveBlocksPerMultiprocessor(&each, kernel, threads, shared),
+            "cell forward");
+    return each * cuda_of(be)->processors;
 }
 
-/* Calls `what`<cells of a thread block, groups of columns, backward>. */
+/* Calls `what`<cells of a thread block>. */
 #define WITH_CELLS(cells, what, ...)                                                               \
     ((cells) == 40   ? what<40>(__VA_ARGS__)                                                       \
      : (cells) == 48 ? what<48>(__VA_ARGS__)                                                       \
@@ -149,9 +140,9 @@ static inline int count_together(backend *be, const void *kernel, int cluster, i
 
 template <int U> static int hubs_together(backend *be) {
     typedef hub_shape<U, 2> S;
-    return min(
-        count_together(be, (const void *)hubs_kernel<S, false>, 1, S::THREADS + GROUP, S::BYTES),
-        count_together(be, (const void *)hubs_kernel<S, true>, 1, S::THREADS + GROUP, S::BYTES));
+    const int threads = S::THREADS + GROUP;
+    return min(count_together(be, (const void *)hubs_kernel<S, false>, threads, S::BYTES),
+               count_together(be, (const void *)hubs_kernel<S, true>, threads, S::BYTES));
 }
 
 template <typename S> static void launch_shape(backend *be, hub_arguments &p, bool backward) {

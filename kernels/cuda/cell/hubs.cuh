@@ -30,8 +30,7 @@ typedef struct hub_arguments {
     CUtensorMap x;    /* exchange */
     CUtensorMap out;  /* rows of columns: h of all steps, or dpre */
     int steps, hidden, columns, first_column, hubs;
-    int x_slots;
-    int chunks, held; /* held: chunks of W that stay */
+    int x_slots, chunks, held; /* x_slots: see x_use; held: chunks of W that stay */
     bool keep, norm, norm_last, later, earlier;
     uint32_t *counters, *stuck;
     bf16 *exchange, *aside;
@@ -123,8 +122,8 @@ struct x_use {
 /* Kinds of counters: of thread blocks that have left their parts, of columns of m or dv. */
 enum { COUNT_PARTS, COUNT_COLUMNS };
 
-/* A counter of one kind and group, on a line of its own. One word for all and one poll
- * by each thread block: where everybody polled everybody's flag, it took thrice as long. */
+/* A counter of one kind and group, on a line of its own. One word for all and one poll by each
+ * thread block: where everybody polled everybody's flag, it took thrice as long. */
 static __device__ inline uint32_t *counter_of(uint32_t *counters, int kind, int group) {
     return counters + (kind * 2 + group) * COUNTER_WORDS;
 }

@@ -151,6 +151,25 @@ template <typename S, bool BACK> struct hub_consumer {
         barrier_arrive_warp(b.v_done);
     }
 
+    /* sum [64 columns][K * 2] = rows' W of weights whose rows lie 128 bytes apart, or forward of
+     * columns of V. `leading`: from 64 hubs to the next. */
+    template <int K>
+    __device__ __forceinline__ void multiply_rows(const uint32_t (&rows)[ROWS * 2], uint32_t of,
+                                                  int leading, float (&sum)[K]) const {
+        product_fence();
+#pragma unroll
+        for (int k = 0; k < ROWS; k += 2) {
+            const bool two = k + 1 < ROWS;
+            const uint32_t a[4] = {rows[k * 2], rows[k * 2 + 1], two ? rows[(k + two) * 2] : 0,
+                                   two ? rows[(k + two) * 2 + 1] : 0};
+            const uint64_t w = BACK ? matrix_descriptor(of + k * 1024, SWIZZLE_128, leading, 1024)
+                                    : matrix_descriptor(of + k * 16, SWIZZLE_128, 16, 1024);
+            if (k == 0) warpgroup_multiply<BACK, false>(sum, a, w);
+            if (k > 0) warpgroup_multiply<BACK, true>(sum, a, w);
+        }
+        product_commit();
+    }
+
     /* Begins a chunk of leave_parts. */
     __device__ __forceinline__ void start_part(const uint32_t (&rows)[ROWS * 2], int i,
                                                float (&sum)[KC / 2]) {
@@ -162,19 +181,7 @@ template <typename S, bool BACK> struct hub_consumer {
             b.v.wait_full();
             b.v.next();
         }
-        product_fence();
-#pragma unroll
-        for (int k = 0; k < ROWS; k += 2) {
-            const bool two = k + 1 < ROWS;
-            const uint32_t a[4] = {rows[k * 2], rows[k * 2 + 1], two ? rows[(k + two) * 2] : 0,
-                                   two ? rows[(k + two) * 2 + 1] : 0};
-            const uint64_t w = BACK
-                                   ? matrix_descriptor(of + k * 1024, SWIZZLE_128, TILE_BYTES, 1024)
-                                   : matrix_descriptor(of + k * 16, SWIZZLE_128, 16, 1024);
-            if (k == 0) warpgroup_multiply<BACK, false>(sum, a, w);
-            if (k > 0) warpgroup_multiply<BACK, true>(sum, a, w);
-        }
-        product_commit();
+        multiply_rows(rows, of, TILE_BYTES, sum);
     }
 
     __device__ __forceinline__ void store_part(uint4 *to, int i, const float *sum) const {
@@ -210,20 +217,9 @@ template <typename S, bool BACK> struct hub_consumer {
 #pragma unroll 1
         for (; i + WIDE <= last; i += WIDE) {
             float sum[WIDE * KC / 2];
-            const uint32_t w = base + S::W + i * S::W_BYTES;
             await_w(i);
             await_w(i + WIDE - 1);
-            product_fence();
-#pragma unroll
-            for (int k = 0; k < ROWS; k += 2) {
-                const bool two = k + 1 < ROWS;
-                const uint32_t a[4] = {rows[k * 2], rows[k * 2 + 1], two ? rows[(k + two) * 2] : 0,
-                                       two ? rows[(k + two) * 2 + 1] : 0};
-                const uint64_t of = matrix_descriptor(w + k * 1024, SWIZZLE_128, S::W_BYTES, 1024);
-                if (k == 0) warpgroup_multiply<1, false>(sum, a, of);
-                if (k > 0) warpgroup_multiply<1, true>(sum, a, of);
-            }
-            product_commit();
+            multiply_rows(rows, base + S::W + i * S::W_BYTES, S::W_BYTES, sum);
             product_wait<0>();
             release_w(i + WIDE - 1);
 #pragma unroll
@@ -233,8 +229,7 @@ template <typename S, bool BACK> struct hub_consumer {
     }
 
     /* Leaves this thread block's part of V h or W' dz for all hubs, and says so. `rows`: pairs of
-     * neighbouring rows, [ROWS][half of the columns]. A chunk is stored while the next one is
-     * multiplied. */
+     * neighbouring rows, [ROWS][half of the columns]. */
     __device__ __forceinline__ void leave_parts(const uint32_t (&rows)[ROWS * 2]) {
         uint4 *to = p.parts + ((size_t)blockIdx.x * MOST_COLUMNS + column) * p.chunks * 8;
         float one[KC / 2], two[KC / 2];
@@ -267,10 +262,13 @@ template <typename S, bool BACK> struct hub_consumer {
         return hub_of(thread, w) < p.hubs;
     }
 
-    __device__ void load_pairs(const bf16 *from, uint32_t (&to)[4]) const {
+    /* The table's entries of a column's byte. */
+    __device__ void load_entries(int t, int n, uint32_t (&to)[4]) const {
+        const int byte = p.bytes[(size_t)t * p.columns + p.first_column + n];
 #pragma unroll
         for (int w = 0; w < 4; w++) {
-            to[w] = has_hub(w) ? *(const uint32_t *)(from + hub_of(thread, w)) : 0;
+            const bf16 *from = p.hub_table + (size_t)byte * p.hubs + hub_of(thread, w);
+            to[w] = has_hub(w) ? *(const uint32_t *)from : 0;
         }
     }
 
@@ -394,8 +392,7 @@ template <typename S, bool BACK> struct hub_consumer {
             float total = 0, square = 0, shift = 0, scale = 1;
             uint32_t entry[4] = {};
             if (mine) {
-                const int byte = p.bytes[(size_t)t * p.columns + p.first_column + n];
-                load_pairs(p.hub_table + (size_t)byte * p.hubs, entry);
+                load_entries(t, n, entry);
                 load_floats(p.hub_gain, 1, gain);
                 load_floats(p.hub_bias, 0, bias);
             }
@@ -449,8 +446,7 @@ template <typename S, bool BACK> struct hub_consumer {
             float mean = 0, product = 0, shift = 0, scale = 1;
             uint32_t entry[4] = {}, kept[4] = {};
             if (mine) {
-                const int byte = p.bytes[(size_t)t * p.columns + p.first_column + n];
-                load_pairs(p.hub_table + (size_t)byte * p.hubs, entry);
+                load_entries(t, n, entry);
 #pragma unroll
                 for (int w = 0; w < 4; w++) kept[w] = has_hub(w) ? *kept_hubs(t, n, w) : 0;
                 load_floats(p.hub_gain, 1, gain);

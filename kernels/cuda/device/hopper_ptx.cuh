@@ -121,14 +121,6 @@ static __device__ inline void tensor_load(uint32_t to, const CUtensorMap *map, u
 /* Multicast: the box goes to the same place in each of the cluster's thread blocks in the mask, and
  * completes on the barrier of each. */
 static __device__ inline void tensor_load_all(uint32_t to, const CUtensorMap *map, uint32_t barrier,
-                                              int x, int y, int mask) {
-    asm volatile("cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes"
-                 ".multicast::cluster [%0], [%1, {%3, %4}], [%2], %5;" ::"r"(to),
-                 "l"(map), "r"(barrier), "r"(x), "r"(y), "h"((uint16_t)mask)
-                 : "memory");
-}
-
-static __device__ inline void tensor_load_all(uint32_t to, const CUtensorMap *map, uint32_t barrier,
                                               int x, int y, int z, int mask) {
     asm volatile("cp.async.bulk.tensor.3d.shared::cluster.global.mbarrier::complete_tx::bytes"
                  ".multicast::cluster [%0], [%1, {%3, %4, %5}], [%2], %6;" ::"r"(to),
@@ -136,7 +128,7 @@ static __device__ inline void tensor_load_all(uint32_t to, const CUtensorMap *ma
                  : "memory");
 }
 
-/* The same for data that is read only once: the L2 evicts it first. */
+/* A box of what is read only once: the L2 evicts it first. */
 static __device__ inline void tensor_load_once(uint32_t to, const CUtensorMap *map,
                                                uint32_t barrier, int x, int y) {
     const uint64_t evict_first = 0x12F0000000000000;
@@ -209,8 +201,6 @@ static __device__ inline void shared_fence() {
 #define R0_23   R0_19 ", %20, %21, %22, %23"
 #define R0_27   R0_23 ", %24, %25, %26, %27"
 #define R0_31   R0_9 ", " R10(1) ", " R10(2) ", %30, %31"
-#define R0_47   R0_9 ", " R10(1) ", " R10(2) ", " R10(3) \
-                ", %40, %41, %42, %43, %44, %45, %46, %47"
 #define R0_59   R0_9 ", " R10(1) ", " R10(2) ", " R10(3) ", " R10(4) ", " R10(5)
 #define R0_63   R0_9 ", " R10(1) ", " R10(2) ", " R10(3) ", " R10(4) ", " R10(5) \
                 ", %60, %61, %62, %63"
@@ -241,7 +231,6 @@ MULTIPLY(20, 40, R0_19, 20, 21, 22, 23, F16(0), F4(16))
 MULTIPLY(24, 48, R0_23, 24, 25, 26, 27, F16(0), F4(16), F4(20))
 MULTIPLY(28, 56, R0_27, 28, 29, 30, 31, F16(0), F4(16), F4(20), F4(24))
 MULTIPLY(32, 64, R0_31, 32, 33, 34, 35, F16(0), F16(16))
-MULTIPLY(48, 96, R0_47, 48, 49, 50, 51, F16(0), F16(16), F16(32))
 MULTIPLY(60, 120, R0_59, 60, 61, 62, 63, F16(0), F16(16), F16(32), F4(48), F4(52), F4(56))
 MULTIPLY(64, 128, R0_63, 64, 65, 66, 67, F64(0))
 MULTIPLY(72, 144, R0_71, 72, 73, 74, 75, F64(0), F4(64), F4(68))
@@ -283,7 +272,6 @@ MULTIPLY_HELD(96, 192, R0_95, "%96, %97, %98, %99", 100, 101, 102, F64(0), F16(6
 #undef R0_23
 #undef R0_27
 #undef R0_31
-#undef R0_47
 #undef R0_59
 #undef R0_63
 #undef R0_71
@@ -307,16 +295,6 @@ static __device__ inline void tensor_store(const CUtensorMap *map, uint32_t from
     asm volatile("cp.async.bulk.tensor.3d.global.shared::cta.bulk_group [%0, {%2, %3, %4}], "
                  "[%1];" ::"l"(map),
                  "r"(from), "r"(x), "r"(y), "r"(z)
-                 : "memory");
-}
-
-/* What is not read again soon: the L2 evicts it first. */
-static __device__ inline void tensor_store_once(const CUtensorMap *map, uint32_t from, int x, int y,
-                                                int z) {
-    const uint64_t evict_first = 0x12F0000000000000;
-    asm volatile("cp.async.bulk.tensor.3d.global.shared::cta.bulk_group.L2::cache_hint "
-                 "[%0, {%2, %3, %4}], [%1], %5;" ::"l"(map),
-                 "r"(from), "r"(x), "r"(y), "r"(z), "l"(evict_first)
                  : "memory");
 }
 

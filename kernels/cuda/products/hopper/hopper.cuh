@@ -56,13 +56,6 @@ template <int STAGES> struct cursor {
         }
     }
 
-    /* Goes on if `on`. */
-    __device__ void advance(bool on) {
-        at += on;
-        parity ^= at == STAGES;
-        at = at == STAGES ? 0 : at;
-    }
-
     __device__ void wait_empty() {
         barrier_wait(empty + at * 8, parity ^ 1);
     }
@@ -78,10 +71,6 @@ template <int STAGES> struct cursor {
 
     __device__ void release(int stage) {
         barrier_arrive_warp(empty + stage * 8);
-    }
-
-    __device__ void release_if(int stage, bool on) {
-        barrier_arrive_warp_if(empty + stage * 8, on);
     }
 };
 
