@@ -29,6 +29,7 @@ struct hub_tables {
     bf16 *exchange;     /* [MOST_COLUMNS][hubs]: m or dv */
     bf16 *aside;        /* [MOST_COLUMNS][hubs]: backward, the gradient at entries */
     uint4 *parts;       /* [thread blocks][MOST_COLUMNS][hubs, in whole chunks] in bf16 */
+    bf16 *first_z;      /* [HUB_GATES][hidden][MOST_COLUMNS]: see hub_places */
     float *gradients;   /* [thread blocks][dgain, dbias][MOST_CHUNKS * KC] */
     bf16 *hub_table;    /* [VOCABULARY][hubs] */
     bf16 *gates_table;  /* [VOCABULARY][hidden][GATES] */
@@ -156,6 +157,16 @@ template <typename S> static void launch_shape(backend *be, hub_arguments &p, bo
                 S::THREADS + GROUP, (size_t)S::BYTES, p);
 }
 
+static hub_places places_of(const hub_arguments &p, int U, bf16 *raw, bf16 *first) {
+    const size_t step = (size_t)HUB_GATES * p.hidden * p.columns;
+    const uint32_t box = U * BOX, columns = p.columns, hidden = p.hidden;
+    if (p.columns <= MOST_COLUMNS) {
+        return {first, raw, step, HUB_GATES * box, HUB_GATES * hidden * BOX, box, BOX};
+    }
+    raw += p.first_column;
+    return {raw, raw + step, step, U * columns, BOX, hidden * columns, columns};
+}
+
 template <int U> static void launch_hubs(backend *be, hub_arguments &p, bool backward) {
     if (p.columns - p.first_column > BOX) launch_shape<hub_shape<U, 2>>(be, p, backward);
     if (p.columns - p.first_column <= BOX) launch_shape<hub_shape<U, 1>>(be, p, backward);
@@ -178,6 +189,8 @@ hub_tables *hubs_plan(backend *be, device_layout *device, const layout *l) {
         t->aside = (bf16 *)layout_device_block(be, device, MOST_COLUMNS * hubs * sizeof(bf16));
         t->parts =
             (uint4 *)layout_device_block(be, device, blocks * MOST_COLUMNS * width * sizeof(bf16));
+        t->first_z = (bf16 *)layout_device_block(
+            be, device, (size_t)HUB_GATES * hidden * MOST_COLUMNS * sizeof(bf16));
         t->gradients = (float *)layout_device_block(
             be, device, (size_t)blocks * 2 * MOST_CHUNKS * KC * sizeof(float));
         t->hub_table = (bf16 *)layout_device_block(be, device, VOCABULARY * hubs * sizeof(bf16));
@@ -249,7 +262,6 @@ static void run_hubs(backend *be, const cell *c, bool backward) {
     p.hub_out = (bf16 *)hubs->out;
     p.hub_entry = (bf16 *)hubs->dentry;
     p.hub_gradient = (bf16 *)stage_raw_gradient(hubs);
-    p.z = (bf16 *)gates->raw;
     p.h = (bf16 *)c->h;
     p.dh = (bf16 *)c->dh;
     p.dx = (bf16 *)c->dx;
@@ -274,6 +286,7 @@ static void run_hubs(backend *be, const cell *c, bool backward) {
         return;
     }
     for (; p.first_column < columns; p.first_column += MOST_COLUMNS) {
+        p.z = places_of(p, U, (bf16 *)gates->raw, t->first_z);
         WITH_CELLS(U, launch_hubs, be, p, backward);
         if (!backward) continue;
         add_hub_gradients<<<dim3((p.hubs + 127) / 128, 2), 128, 0, cuda_of(be)->stream>>>(

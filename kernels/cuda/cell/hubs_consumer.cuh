@@ -536,13 +536,13 @@ template <typename S, bool BACK> struct hub_consumer {
         return (float4 *)p.c + (box * gridDim.x + blockIdx.x) * (U / 8) * GROUP + thread % GROUP;
     }
 
-    /* Where a thread keeps eight cells' arguments of a gate: in the places of the same cells and
-     * columns that their gradients will have, since dpre may be raw itself. */
+    /* Where a thread keeps eight cells' arguments of a gate, see hub_places. */
     __device__ uint2 *z_of(int t, int gate, int j) const {
         const int own = thread % GROUP, in_row = BOX / 4;
-        const size_t row = (size_t)t * HUB_GATES * p.hidden + first + own / in_row;
-        bf16 *to = p.z + (row * p.columns + p.first_column + group * BOX) + own % in_row * 4;
-        return (uint2 *)(to + (uint32_t)(gate * p.hidden + j * 8) * (uint32_t)p.columns);
+        const hub_places &z = p.z;
+        bf16 *step = t == 0 ? z.first : z.second + (size_t)(t - 1) * z.step;
+        return (uint2 *)(step + blockIdx.x * z.block + group * z.group + gate * z.gate +
+                         j * 8 * z.row + own / in_row * z.row + own % in_row * 4);
     }
 
     /* Stages rows of a group's columns, pairs of neighbours as leave_parts has them, in a slot of
@@ -667,12 +667,10 @@ template <typename S, bool BACK> struct hub_consumer {
     __device__ __forceinline__ void fetch_ahead(int t) const {
         if (thread % GROUP) return;
         prefetch(c_of(t), U / 8 * GROUP * sizeof(float4));
-        if (group || p.columns > MOST_COLUMNS) return;
+        if (p.columns > MOST_COLUMNS) return;
+        prefetch(z_of(t, 0, 0), HUB_GATES * U * BOX * sizeof(bf16));
+        if (group) return;
         prefetch(p.dh + ((size_t)t * p.hidden + first) * p.columns, U * p.columns * sizeof(bf16));
-#pragma unroll
-        for (int gate = 0; gate < HUB_GATES; gate++) {
-            prefetch(z_of(t, gate, 0), U * p.columns * sizeof(bf16));
-        }
     }
 
     /* What backward reads of eight cells: the gates' arguments, c before the step, the head's
