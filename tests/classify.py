@@ -311,6 +311,15 @@ class Classify(cli.Case):
             process.terminate()
             process.communicate(timeout=60)
 
+    def test_killed_early(self):
+        """What a run left that was killed before its first checkpoint is no run to go on with."""
+        self.write("a.csv", as_csv(reviews(60, 1)))
+        self.write("out/.classify", "")
+        self.write("out/run/config.yaml", "")
+        self.write("out/run/metrics.jsonl", "")
+        self.classify("--train", "a.csv", "--out", "out", "--minutes", "0.03")
+        self.predict("out", "a.csv")
+
     def test_grown_table(self):
         self.write("a.csv", as_csv(reviews(200, 1)))
         made, _ = self.classify("--train", "a.csv", "--out", "out", "--minutes", "0.1")

@@ -120,6 +120,7 @@ class Uses(cli.Case):
             self.assertTrue((kinds[state, "max"] >= kinds[state, "last"]).all())
             self.assertTrue((kinds[state, "max"] >= kinds[state, "mean"] - 1e-6).all())
         self.assertTrue((abs(kinds["hidden", "max"]) < 1).all())
+        self.assertTrue((kinds["cell", "max"] < 0).any())  # of a cell that is below 0 throughout
         self.run_program("features", "m.safetensors", "--data", "some.tsv", "--out", "s",
                          "--format", "svmlight", *self.cpu)
         self.write("some.tsv.xz", lzma.compress(self.read("some.tsv")))

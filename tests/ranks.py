@@ -9,6 +9,7 @@ import gzip
 import json
 import os
 import random
+import re
 import shutil
 import signal
 import subprocess
@@ -182,6 +183,31 @@ class Training(Case):
         self.train(2, "--out", "same", "--resume", "--set", "train.steps=12")
         self.assert_same_bytes("whole", "same")
 
+    def test_resume_between_lines(self):
+        """A run of 2 ranks that was killed between two lines of metrics goes on with the loss so far."""
+        flags = ["--set", "train.log_every=40", "--set", "train.steps=80", "--set", "train.valid_every=80"]
+        self.train(2, "--out", "whole", *flags)
+        for _ in range(20):
+            run = subprocess.Popen(self.command(2, "--out", "cut", "--overwrite", *flags, "--set",
+                                                "train.checkpoint_minutes=1e-9"), cwd=self.path,
+                                   stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+            self.addCleanup(run.kill)
+            state, step = self.path / "cut" / "last.state", 0
+            while run.poll() is None and not 3 < step < 40:
+                if state.exists():
+                    found = re.search(rb'"step": "(\d+)"', state.read_bytes()[:4096])
+                    step = int(found[1]) if found else 0
+            for rank in self.children(run) if run.poll() is None else []:
+                os.kill(rank, signal.SIGKILL)
+            run.wait(timeout=30)
+            step = int(re.search(rb'"step": "(\d+)"', state.read_bytes()[:4096])[1])
+            if step % 40:
+                break
+        self.assertTrue(step % 40, "no run was killed between two lines")
+        self.train(2, "--out", "cut", "--resume", *flags)
+        self.assertEqual([(m["step"], m["bpc"]) for m in self.metrics("cut")],
+                         [(m["step"], m["bpc"]) for m in self.metrics("whole")])
+
     def start(self, *flags, mpi=False):
         """Starts a long run. Returns, once it has begun, its process and those of its ranks in order."""
         metrics = self.path / "run" / "metrics.jsonl"
@@ -210,6 +236,20 @@ class Training(Case):
             self.assertIn("stopped after step", told)
             step = self.metrics("run")[-1]["step"]
         self.train(1, "--out", "run", "--resume", "--set", f"train.steps={step + 20}")
+
+    def test_silent(self):
+        """A suspended rank is named, once; then it goes on."""
+        os.environ["SMALLWORLD_SILENCE"] = "0.5"
+        self.addCleanup(os.environ.pop, "SMALLWORLD_SILENCE")
+        run, ranks = self.start()
+        os.kill(ranks[1], signal.SIGSTOP)
+        time.sleep(2)
+        os.kill(ranks[1], signal.SIGCONT)
+        time.sleep(0.5)
+        run.terminate()
+        _, told = run.communicate(timeout=30)
+        self.assertEqual(told.count("silent"), 1, told)
+        self.assertIn(f"rank 1 (process {ranks[1]}) has been silent for 0.5 seconds; the others wait", told)
 
     def test_killed(self):
         run, ranks = self.start()

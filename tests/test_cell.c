@@ -346,6 +346,42 @@ typedef struct table_shape {
 } table_shape;
 
 /* `gradient` [steps][gates][hidden][columns] -> [gates][hidden / stride][VOCABULARY]. */
+/* Layer norm of small numbers, whose variance is as small as what is added to it, 1e-6: x / sqrt(2)
+ * of their deviation. */
+static void test_small_norm(void **state) {
+    (void)state;
+    enum { UNITS = 8 };
+    backend *be = test_backend(FP32);
+    const int columns = be->column_multiple;
+    const size_t count = UNITS * (size_t)columns;
+    layout *l = layout_dense(1, 1, UNITS, 1);
+    device_layout *d = be->layout_create(be, l);
+    double *raw = mem_alloc(count, sizeof *raw), *ones = mem_alloc(UNITS, sizeof *ones);
+    for (size_t i = 0; i < count; i++) raw[i] = i / (size_t)columns % 2 ? 1e-3 : -1e-3;
+    for (int i = 0; i < UNITS; i++) ones[i] = 1;
+    cell c = {.hidden = UNITS, .columns = columns, .steps = 1, .keep = true, .stages = 1};
+    stage *s = &c.stage[0];
+    *s = (stage){.layout = d, .units = UNITS, .block = UNITS, .gates = 1, .layer_norm = true};
+    s->gain = put(be, ones, UNITS, REAL);
+    s->raw = put(be, raw, count, OPERAND);
+    s->out = put_poison(be, count, OPERAND);
+    s->sums = put_poison(be, be->sums_bytes(be, 1, columns) / be->real_size + 1, REAL);
+    be->activate(be, &c, 0, 0);
+    double *out = get(be, s->out, count, OPERAND);
+    for (size_t i = 0; i < count; i++) {
+        const double expected = raw[i] * 1e3 / sqrt(2);
+        if (!(fabs(out[i] - expected) < 1e-4)) fail_msg("%g, expected %g", out[i], expected);
+    }
+    void *const held[] = {(void *)(uintptr_t)s->gain, s->raw, s->out, s->sums};
+    for (int i = 0; i < 4; i++) be->release(be, held[i]);
+    be->layout_free(be, d);
+    layout_free(l);
+    free(out);
+    free(raw);
+    free(ones);
+    be->destroy(be);
+}
+
 static double *run_table(backend *be, const table_shape *how, int columns, const double *gradient,
                          const uint8_t *bytes) {
     size_t positions = (size_t)(how->steps * columns);
@@ -584,7 +620,7 @@ int main(void) {
         cmocka_unit_test(test_parts_fp32),  cmocka_unit_test(test_parts_bf16),
         cmocka_unit_test(test_many_units),  cmocka_unit_test(test_coarse_sums),
         cmocka_unit_test(test_table_fp32),  cmocka_unit_test(test_table_bf16),
-        cmocka_unit_test(test_gates_table),
+        cmocka_unit_test(test_gates_table), cmocka_unit_test(test_small_norm),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

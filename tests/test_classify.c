@@ -2,6 +2,7 @@
 #include "classify/ngrams.h"
 #include "classify/opinions.h"
 #include "classify/scores.h"
+#include "classify/ways.h"
 #include "core/memory.h"
 #include "support.h"
 
@@ -98,6 +99,76 @@ static void test_best_share(void **state) {
     }
 }
 
+/* A way that says the right class of each document, but of those in `wrong` ("0110"), and how sure it
+ * is of them. */
+static void say(way *w, const char *wrong, double sure, const int16_t *class) {
+    for (int k = 0; k < 2; k++) {
+        double of[4][2];
+        for (int i = 0; i < 4; i++) {
+            const int said = wrong[i] == '1' ? 1 - class[i] : class[i];
+            of[i][said] = sure;
+            of[i][1 - said] = 1 - sure;
+        }
+        *(k ? &w->tested : &w->valid) = opinions_of(4, of, class);
+    }
+    w->tried = true;
+}
+
+/* The way that errs least on what was held out is saved, by its own share of the model. */
+static void test_choice(void **state) {
+    (void)state;
+    static const int16_t class[4] = {0, 1, 1, 1};
+    static const struct {
+        const char *ngrams, *features, *tuned; /* NULL: not tried */
+        double sure;                           /* of n-grams; the others' is .7 */
+        int partner, chosen;
+        double share;
+    } cases[] = {
+        {"1100", NULL, NULL, 0.7, BY_NGRAMS, BY_NGRAMS, 0},
+        {"1100", "0100", NULL, 0.99, BY_FEATURES, BY_FEATURES, 1},
+        {"1100", "0100", "0000", 0.99, BY_TUNED, BY_TUNED, 1},
+        {"1100", "0000", "0000", 0.99, BY_FEATURES, BY_FEATURES, 1},
+        {"0000", "0100", "1100", 0.7, BY_FEATURES, BY_NGRAMS, 0},
+        {"1000", "0001", NULL, 0.7, BY_FEATURES, BY_NGRAMS, 0},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        ways w = {.chosen = WAYS, .share = 0.5};
+        say(&w.of[BY_NGRAMS], cases[i].ngrams, cases[i].sure, class);
+        if (cases[i].features) say(&w.of[BY_FEATURES], cases[i].features, 0.7, class);
+        if (cases[i].tuned) say(&w.of[BY_TUNED], cases[i].tuned, 0.7, class);
+        /* n-grams, so sure of what they get wrong, spoil each share of theirs. */
+        ways_choose(&w, 2, class, class);
+        assert_int_equal(w.partner, cases[i].partner);
+        assert_int_equal(w.of[BY_BOTH].tried, cases[i].partner != BY_NGRAMS);
+        assert_int_equal(w.chosen, cases[i].chosen);
+        near(ways_saved_share(&w), cases[i].share);
+        assert_int_equal(isnan(w.p_value) != 0, cases[i].chosen == BY_NGRAMS);
+        size_t *confusion = ways_confusion(&w, 2, class);
+        const char *wrong = w.chosen == BY_NGRAMS     ? cases[i].ngrams
+                            : w.chosen == BY_FEATURES ? cases[i].features
+                                                      : cases[i].tuned;
+        assert_int_equal(confusion[1], wrong[0] == '1');
+        assert_int_equal(confusion[2], (wrong[1] == '1') + (wrong[2] == '1') + (wrong[3] == '1'));
+        assert_int_equal(confusion[0] + confusion[1], 1);
+        free(confusion);
+        ways_end(&w);
+    }
+    /* Joined they err on nothing: each is sure where the other is not. */
+    double ngrams[4][2] = {{0.99, 0.01}, {0.01, 0.99}, {0.6, 0.4}, {0.01, 0.99}};
+    double features[4][2] = {{0.4, 0.6}, {0.01, 0.99}, {0.01, 0.99}, {0.01, 0.99}};
+    ways w = {.chosen = WAYS};
+    for (int k = 0; k < 2; k++) {
+        *(k ? &w.of[BY_NGRAMS].tested : &w.of[BY_NGRAMS].valid) = opinions_of(4, ngrams, class);
+        *(k ? &w.of[BY_TUNED].tested : &w.of[BY_TUNED].valid) = opinions_of(4, features, class);
+    }
+    w.of[BY_NGRAMS].tried = w.of[BY_TUNED].tried = true;
+    ways_choose(&w, 2, class, class);
+    assert_int_equal(w.chosen, BY_BOTH);
+    near(ways_saved_share(&w), 0.5);
+    near(w.p_value, 1); /* one document of four */
+    ways_end(&w);
+}
+
 /* Exact binomial tails: of n documents on which one alone errs, `least` are the fewer side's. */
 static void test_mcnemar(void **state) {
     (void)state;
@@ -147,9 +218,8 @@ static void test_scores(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_values),
-        cmocka_unit_test(test_best_share),
-        cmocka_unit_test(test_mcnemar),
+        cmocka_unit_test(test_values), cmocka_unit_test(test_best_share),
+        cmocka_unit_test(test_choice), cmocka_unit_test(test_mcnemar),
         cmocka_unit_test(test_scores),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -337,6 +337,7 @@ static void test_tables_of_tabs(void **state) {
         {"text\temotion\r\none\t\r\ntwo\tjoy\r\n", "one", "two", "none joy", 2},
         {"1\tone\r0\ttwo", "one", "two", "1 0", 2}, /* no table, of lines that end in CR */
         {"1\tone\n\n2.0\t\"two\"\n-1\tthree\n-1\tlast\n", "one", "last", "1 none", 4},
+        {"y\ttext\r\n1\t\"one\r\ntwo\"\r\n0\t\"a\nb\"\r\n", "one  two", "a b", "1 0", 2},
         {"review\tone word\n1\ttwo\n", "one word", "two", "review 1", 2}, /* no header */
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {

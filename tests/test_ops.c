@@ -553,6 +553,42 @@ static void check_adam(precision precision, double clip, double weight_decay) {
     close_pair(&p);
 }
 
+/* A gradient of 3 and 4, halved, is 2.5 long: clipped at 1 it is 0.6 and 0.8, of which the first
+ * moment takes a tenth. */
+static void test_clipping(void **state) {
+    (void)state;
+    backend *be = test_backend(FP32);
+    const double of[2] = {3, 4}, nothing[2] = {0, 0};
+    const update_arguments arguments = {.learning_rate = 0.01,
+                                        .beta1 = 0.9,
+                                        .beta2 = 0.99,
+                                        .epsilon = 1e-8,
+                                        .gradient_scale = 0.5,
+                                        .average = 0.9};
+    for (int k = 0; k < 3; k++) {
+        const double clip[] = {1, 10, 0}, length[] = {1, 2.5, 2.5};
+        update_arguments these = arguments;
+        update_report report;
+        these.clip = clip[k];
+        void *a[5];
+        for (int i = 0; i < 5; i++) a[i] = put(be, i == 1 ? of : nothing, 2, REAL);
+        void *args = be->allocate(be, sizeof these), *told = be->allocate(be, sizeof report);
+        uint8_t *where = be->allocate(be, 1);
+        be->upload(be, args, &these, sizeof these);
+        be->zero(be, told, sizeof report);
+        be->zero(be, where, 1);
+        be->adam(be, 2, a[0], a[1], a[2], a[3], a[4], a[0], where, args, told);
+        be->download(be, &report, told, sizeof report);
+        double *moment = get(be, a[2], 2, REAL);
+        assert_true(fabs(report.gradient_norm - 2.5) < 1e-6);
+        for (int i = 0; i < 2; i++) assert_true(fabs(moment[i] - of[i] * length[k] / 50) < 1e-6);
+        free(moment);
+        void *const held[] = {a[0], a[1], a[2], a[3], a[4], args, told, where};
+        release_all(be, held, 8);
+    }
+    be->destroy(be);
+}
+
 static void test_adam(void **state) {
     (void)state;
     check_adam(FP32, 0, 0);
@@ -935,6 +971,7 @@ int main(void) {
         cmocka_unit_test(test_pool),
         cmocka_unit_test(test_pool_long),
         cmocka_unit_test(test_adam),
+        cmocka_unit_test(test_clipping),
         cmocka_unit_test(test_adapt),
         cmocka_unit_test(test_adam_refuses_nan),
         cmocka_unit_test(test_round),

@@ -105,6 +105,14 @@ static void test_not_finite(void **state) {
     free(after);
 
     assert_run_fails("nothing", TRAIN_FRESH, settings, "no checkpoint yet in ");
+    /* Nor is a state saved after it, where one is due after each update. */
+    assert_run_fails("saves", TRAIN_FRESH,
+                     "train.valid_every=1000 train.log_every=1000 train.checkpoint_minutes=1e-9",
+                     "step 11: the loss or its gradient is not finite; the last good");
+    safetensors state_file;
+    open_run(&state_file, "saves", "last.state");
+    assert_string_equal(safetensors_metadata(&state_file, "step"), "10");
+    safetensors_close(&state_file);
     spoil_step = 6; /* just before a validation */
     assert_run_fails("diverged", TRAIN_OVERWRITE, "", "step 7: validation: the loss is not finite");
     spoil_step = -1;

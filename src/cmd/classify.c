@@ -1,7 +1,7 @@
 /* smallworld classify: from labelled documents to a classifier, beside an n-gram baseline. */
 #include "classify/classifier.h"
-#include "classify/opinions.h"
 #include "classify/scores.h"
+#include "classify/ways.h"
 #include "cmd/cli.h"
 #include "core/clock.h"
 #include "core/file.h"
@@ -54,7 +54,9 @@ static const struct argp_option option_table[] = {
     {"model", KEY_MODEL, "RUN|CHECKPOINT", 0,
      "Model whose features to use; default: one is trained on the documents' text first", 0},
     {"minutes", KEY_MINUTES, "N", 0,
-     "Minutes that all may take, about; what cannot be done in them is not tried; default 10", 0},
+     "Minutes that all may take, about; what cannot be done in them is not tried; 0: n-grams "
+     "alone; default 10",
+     0},
     {"out", KEY_OUT, "DIR", 0, "Folder for the classifier, its page and its table", 0},
     CLI_JSON(KEY_JSON),
     {0},
@@ -67,7 +69,7 @@ static error_t parse(int key, char *text, struct argp_state *state) {
     case KEY_TEXT: a->text = text; return 0;
     case KEY_TEST: a->test = text; return 0;
     case KEY_MODEL: a->given = text; return 0;
-    case KEY_MINUTES: a->minutes = cli_number(state, "--minutes", text, 0.01, 1e6); return 0;
+    case KEY_MINUTES: a->minutes = cli_number(state, "--minutes", text, 0, 1e6); return 0;
     case KEY_OUT: a->out = text; return 0;
     case KEY_JSON: a->json = true; return 0;
     case ARGP_KEY_INIT:
@@ -113,15 +115,6 @@ static bool find_class(part *p, const class_names *k, const char *path, const ch
 
 /* --------------------------------------------------------------------------------- classifying */
 
-enum { BY_NGRAMS, BY_FEATURES, BY_TUNED, BY_BOTH, WAYS };
-
-/* What a way says of the documents that were held out, and of those for testing. */
-typedef struct way {
-    bool tried;
-    opinions valid, tested;
-    double seconds; /* that it took */
-} way;
-
 typedef struct work {
     const arguments *a;
     double began;
@@ -141,14 +134,8 @@ typedef struct work {
     bool fitting, fitted;
     error why_not_fitted;
     double rate; /* bytes of text that training reads in a second; 0: not known */
-    way ways[WAYS];
-    int partner;  /* what n-grams are joined with in BY_BOTH, BY_FEATURES or BY_TUNED */
-    double share; /* of the partner in BY_BOTH */
-    int chosen;   /* the way that is saved */
-    double p_value;
+    ways ways;
 } work;
-
-static const char *const way_names[WAYS] = {"n-grams", "features", "tuned", "n-grams and model"};
 
 /* Seconds that are left of the command's minutes. */
 static double left(const work *w) {
@@ -174,7 +161,7 @@ static double percent(size_t wrong, size_t rows) {
 
 /* Says how often a way errs on the test documents, once it is known. */
 static void say_error(const work *w, int k) {
-    const way *of = &w->ways[k];
+    const way *of = &w->ways.of[k];
     log_line("%s: %.2f %% of %zu test documents are wrong, after %.0f s", way_names[k],
              percent(of->tested.wrong, of->tested.rows), of->tested.rows,
              clock_seconds() - w->began);
@@ -279,7 +266,7 @@ static double *apply_ngrams(const ngrams *g, const corpus *c) {
 
 /* Takes what margins, with their scale, say of the documents held out and for testing. */
 static void take_margins(work *w, int k, const double *valid, const double *test, double scale) {
-    way *to = &w->ways[k];
+    way *to = &w->ways.of[k];
     opinions_take(&to->valid, valid, w->held.texts->count, w->classes.count, scale, w->held.class);
     opinions_take(&to->tested, test, w->test.texts->count, w->classes.count, scale, w->test.class);
     to->tried = true;
@@ -295,7 +282,7 @@ static bool fit_ngrams(work *w, error *err) {
     take_margins(w, BY_NGRAMS, valid, test, w->ngrams.scale);
     free(valid);
     free(test);
-    w->ways[BY_NGRAMS].seconds = clock_seconds() - began;
+    w->ways.of[BY_NGRAMS].seconds = clock_seconds() - began;
     say_error(w, BY_NGRAMS);
     return true;
 }
@@ -341,7 +328,8 @@ typedef struct place {
 } place;
 
 static place begin_place(char *folder, double seconds) {
-    place p = {folder, fmax(seconds, 0.3) / 60, TRAIN_FRESH};
+    /* what a run that was killed before its first checkpoint left is no run to go on with */
+    place p = {folder, fmax(seconds, 0.3) / 60, TRAIN_OVERWRITE};
     char *state = mem_format("%s/last.state", folder),
          *config = mem_format("%s/config.yaml", folder);
     options before;
@@ -482,7 +470,7 @@ static bool tune(work *w, error *err) {
     begin_stage(w, what);
     if (!make_tuned(w, seconds, err)) return false;
     saved_probe probe;
-    way *to = &w->ways[BY_TUNED];
+    way *to = &w->ways.of[BY_TUNED];
     if (!saved_open(&probe, w->tuned.checkpoint.file.path, err)) return false;
     to->tried = cli_make(&w->tuned, 0, FEATURES_STEPS, cli_any_text, err) &&
                 ask(w, &probe, &w->held, &to->valid, err) &&
@@ -546,47 +534,22 @@ static bool fit_features(work *w, error *err) {
     free(out);
     free(test);
     free(train);
-    w->ways[BY_FEATURES].seconds = clock_seconds() - began;
+    w->ways.of[BY_FEATURES].seconds = clock_seconds() - began;
     log_end();
     if (done) say_error(w, BY_FEATURES);
     return done;
 }
 
-/* ------------------------------------------------------------------------------------- choice */
-
-/* Joins n-grams to the better of the model's ways, and chooses by validation; of equals the
- * simplest. */
-static void choose(work *w) {
-    way *ways = w->ways;
-    const int classes = w->classes.count;
-    for (int k = BY_FEATURES; k <= BY_TUNED; k++) {
-        const way *best = &ways[w->partner];
-        if (!ways[k].tried) continue;
-        if (w->partner == BY_NGRAMS || ways[k].valid.wrong < best->valid.wrong) w->partner = k;
-    }
-    const way *partner = &ways[w->partner];
-    w->p_value = NAN;
-    if (w->partner == BY_NGRAMS) return;
-    w->share = opinions_join_best(&ways[BY_BOTH].valid, &ways[BY_NGRAMS].valid, &partner->valid,
-                                  classes, w->held.class);
-    opinions_join(&ways[BY_BOTH].tested, &ways[BY_NGRAMS].tested, &partner->tested, classes,
-                  w->share, w->test.class);
-    ways[BY_BOTH].tried = true;
-    for (int k = 1; k < WAYS; k++) {
-        if (ways[k].tried && ways[k].valid.wrong < ways[w->chosen].valid.wrong) w->chosen = k;
-    }
-    if (w->chosen == BY_NGRAMS) return;
-    w->p_value = opinions_mcnemar(&ways[w->chosen].tested, &ways[BY_NGRAMS].tested, w->test.class);
-}
+/* ------------------------------------------------------------------------------------- results */
 
 /* Copies the model and the probe to where predict finds them; a tuned model has its own. */
 static bool keep_parts(work *w, error *err) {
-    if (w->partner == BY_NGRAMS) {
+    if (w->ways.partner == BY_NGRAMS) {
         w->model_name = mem_string("");
         w->probe_name = mem_string("");
         return true;
     }
-    if (w->partner == BY_TUNED) {
+    if (w->ways.partner == BY_TUNED) {
         w->model_name = classifier_keep(w->a->out, "model", &w->tuned.checkpoint.file, err);
         if (w->model_name) w->probe_name = mem_string(w->model_name);
         return w->model_name != NULL;
@@ -607,14 +570,10 @@ static double deviation(double error, size_t rows) {
     return sqrt(error * (100 - error) / (double)rows);
 }
 
-/* ------------------------------------------------------------------------------------- results */
-
 static bool save(const work *w, error *err) {
     classifier c = {.ngrams = w->ngrams,
                     .classes = w->classes.count,
-                    .share = w->chosen == BY_NGRAMS ? 0
-                             : w->chosen == BY_BOTH ? w->share
-                                                    : 1,
+                    .share = ways_saved_share(&w->ways),
                     .checkpoint = w->model_name,
                     .probe = w->probe_name,
                     .html_entities = w->loaded.checkpoint.options.data.reading.html_entities};
@@ -640,7 +599,7 @@ static void list_contenders(const work *w, contender list[1 + WAYS]) {
     list[0] = (contender){
         "always the commonest class", commonest, deviation(commonest, rows), NAN, NAN, false};
     for (int k = 0; k < WAYS; k++) {
-        const way *of = &w->ways[k];
+        const way *of = &w->ways.of[k];
         const double error = of->tried ? percent(of->tested.wrong, rows) : NAN;
         const double valid = of->tried ? percent(of->valid.wrong, of->valid.rows) : NAN;
         list[1 + k] = (contender){way_names[k],
@@ -648,23 +607,13 @@ static void list_contenders(const work *w, contender list[1 + WAYS]) {
                                   deviation(error, rows),
                                   valid,
                                   of->tried && k < BY_BOTH ? of->seconds : NAN,
-                                  k == w->chosen};
+                                  k == w->ways.chosen};
     }
-}
-
-/* [classes][classes]: the true class, and what the chosen way said. The caller frees it. */
-static size_t *confusion_of(const work *w) {
-    const size_t classes = (size_t)w->classes.count;
-    size_t *confusion = mem_alloc(classes * classes, sizeof *confusion);
-    for (size_t i = 0; i < w->test.texts->count; i++) {
-        confusion[(size_t)w->test.class[i] * classes + (size_t)w->ways[w->chosen].tested.said[i]]++;
-    }
-    return confusion;
 }
 
 /* What the chosen way makes of each class, and what it mixes up. */
 static void write_scores(const work *w, json_writer *j) {
-    size_t *confusion = confusion_of(w);
+    size_t *confusion = ways_confusion(&w->ways, w->classes.count, w->test.class);
     mix_up mixed[MIX_UPS];
     const int count = score_mix_ups(confusion, w->classes.count, mixed, MIX_UPS);
     json_number(j, "macro_f1", score_macro_f1(confusion, w->classes.count));
@@ -709,10 +658,10 @@ static void write_json(const work *w, FILE *out) {
     json_object_begin(&j, "seconds");
     for (int i = 1; i < WAYS; i++) json_number(&j, keys[i], list[i].seconds);
     json_object_end(&j);
-    json_string(&j, "chosen", way_names[w->chosen]);
-    json_string(&j, "joined", way_names[w->partner]);
-    json_number(&j, "share_of_model", w->share);
-    json_number(&j, "p_value", w->p_value);
+    json_string(&j, "chosen", way_names[w->ways.chosen]);
+    json_string(&j, "joined", way_names[w->ways.partner]);
+    json_number(&j, "share_of_model", w->ways.share);
+    json_number(&j, "p_value", w->ways.p_value);
     json_array_begin(&j, "class_names");
     for (int k = 0; k < w->classes.count; k++) json_string(&j, NULL, w->classes.name[k]);
     json_array_end(&j);
@@ -739,7 +688,7 @@ static void print_table(const work *w) {
         if (!isnan(list[i].seconds)) printf("%10.0f", list[i].seconds);
         printf("%s\n", list[i].chosen ? "  saved" : "");
     }
-    if (!isnan(w->p_value)) printf("saved against n-grams: p = %.2g\n", w->p_value);
+    if (!isnan(w->ways.p_value)) printf("saved against n-grams: p = %.2g\n", w->ways.p_value);
 }
 
 static int by_probability(const void *a, const void *b) {
@@ -749,7 +698,7 @@ static int by_probability(const void *a, const void *b) {
 
 /* Lists the documents that the chosen way gets wrong, surest first. Returns their number. */
 static int list_mistakes(const work *w, mistake **list) {
-    const opinions *o = &w->ways[w->chosen].tested;
+    const opinions *o = &w->ways.of[w->ways.chosen].tested;
     int count = 0;
     *list = mem_alloc(o->wrong + 1, sizeof **list);
     for (size_t i = 0; i < o->rows; i++) {
@@ -778,7 +727,7 @@ static bool read_mistakes(work *w, const mistake *list, int count, corpus *some,
     }
     some->size = bytes;
     if (some->count == 0) return true;
-    const cli_loaded *of = w->partner == BY_TUNED ? &w->tuned : &w->loaded;
+    const cli_loaded *of = w->ways.partner == BY_TUNED ? &w->tuned : &w->loaded;
     const int chosen =
         show_choose_units(NULL, probe, of->checkpoint.options.model.hidden, units, SHOWN_UNITS);
     const bool coloured = probe->classes <= SHOW_MAX_CLASSES;
@@ -801,9 +750,9 @@ static bool write_page(work *w, error *err) {
     char *page = mem_format("%s/index.html", w->a->out), *folder = utf8_shell_path(w->a->out);
     char *title = mem_format("Classes of %s", w->a->train);
     char *command = mem_format("smallworld predict %s --text FILE", folder);
-    size_t *confusion = confusion_of(w);
+    size_t *confusion = ways_confusion(&w->ways, w->classes.count, w->test.class);
     const int count = list_mistakes(w, &mistakes);
-    const bool by_model = w->partner != BY_NGRAMS;
+    const bool by_model = w->ways.partner != BY_NGRAMS;
     list_contenders(w, list);
     bool done = !by_model || (saved_open(&probe, path, err) &&
                               read_mistakes(w, mistakes, count, &some, &probe, &read, err));
@@ -813,7 +762,7 @@ static bool write_page(work *w, error *err) {
         const classified c = {.title = title,
                               .contenders = list,
                               .contender_count = 1 + WAYS,
-                              .p_value = w->p_value,
+                              .p_value = w->ways.p_value,
                               .train = w->train.texts->count,
                               .test = w->test.texts->count,
                               .unlabelled = w->unlabelled,
@@ -887,13 +836,15 @@ static bool take_folder(work *w, error *err) {
 }
 
 static bool run(work *w, error *err) {
-    w->stages = w->a->given ? 3 : 4;
+    const bool alone = w->a->minutes == 0;
+    w->stages = alone ? 1 : w->a->given ? 3 : 4;
     if (!open_given(w, err) || !read_documents(w, err) || !take_folder(w, err) ||
-        !hold_out(w, err) || !begin_ngrams(w, err) || !train_text(w, err) || !tune(w, err) ||
-        !fit_features(w, err) || !finish_ngrams(w, err)) {
+        !hold_out(w, err) || !begin_ngrams(w, err) ||
+        !(alone || (train_text(w, err) && tune(w, err) && fit_features(w, err))) ||
+        !finish_ngrams(w, err)) {
         return false;
     }
-    choose(w);
+    ways_choose(&w->ways, w->classes.count, w->held.class, w->test.class);
     return keep_parts(w, err) && save(w, err) && write_results(w, err) && write_page(w, err);
 }
 
@@ -904,10 +855,7 @@ static void free_part(part *p) {
 
 static void free_work(work *w) {
     if (w->fitting) return; /* the program ends, and nobody waits for n-grams */
-    for (int k = 0; k < WAYS; k++) {
-        opinions_end(&w->ways[k].valid);
-        opinions_end(&w->ways[k].tested);
-    }
+    ways_end(&w->ways);
     ngrams_free(&w->ngrams);
     classes_free(&w->classes);
     free_part(&w->test);

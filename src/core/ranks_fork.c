@@ -2,9 +2,11 @@
 #include "core/clock.h"
 #include "core/log.h"
 #include "core/memory.h"
+#include "core/number.h"
 #include "core/ranks_start.h"
 
 #include <errno.h>
+#include <math.h>
 #include <signal.h>
 #include <stdatomic.h>
 #include <stdio.h>
@@ -24,7 +26,10 @@ typedef struct board {
     atomic_int failed;      /* a rank died or failed: the others are to end */
     atomic_int arrived;     /* ranks that wait in the current exchange */
     atomic_uint generation; /* exchanges that all ranks have come to */
-    char failure[][512];    /* [rank], what ranks_fail was told */
+    struct {
+        atomic_uint exchanges; /* that it has come to */
+        char failure[512];     /* what ranks_fail was told */
+    } of[];                    /* [rank] */
 } board;
 
 typedef struct forked {
@@ -34,7 +39,7 @@ typedef struct forked {
 } forked;
 
 static size_t board_bytes(int count) {
-    const size_t bytes = sizeof(board) + (size_t)count * sizeof((board *)NULL)->failure[0];
+    const size_t bytes = sizeof(board) + (size_t)count * sizeof((board *)NULL)->of[0];
     return (bytes + 4095) / 4096 * 4096;
 }
 
@@ -53,6 +58,7 @@ static bool exchange(ranks *r, const void *mine, size_t bytes) {
     const unsigned turn = atomic_load(&f->board->generation);
     char *slots = f->slots + (size_t)(turn % 2) * (size_t)r->count * RANKS_EXCHANGE;
     memcpy(slots + (size_t)r->rank * RANKS_EXCHANGE, mine, bytes);
+    atomic_store(&f->board->of[r->rank].exchanges, turn + 1);
     if (atomic_fetch_add(&f->board->arrived, 1) == r->count - 1) {
         atomic_store(&f->board->arrived, 0);
         atomic_fetch_add(&f->board->generation, 1);
@@ -67,7 +73,7 @@ static bool exchange(ranks *r, const void *mine, size_t bytes) {
 
 static void fail(ranks *r, const error *err) {
     board *b = ((forked *)r)->board;
-    snprintf(b->failure[r->rank], sizeof b->failure[0], "%.511s", err->text);
+    snprintf(b->of[r->rank].failure, sizeof b->of[0].failure, "%.511s", err->text);
 }
 
 static void end(ranks *r) {
@@ -100,6 +106,8 @@ typedef struct watched {
     int passed_on;     /* the signal to stop that all ranks were last sent, or 0 */
     int first, status; /* the first rank that failed or that a signal ended, or -1; its status */
     double failed_at;
+    unsigned exchanges; /* that all ranks had come to, and when they last came to another */
+    double exchanged_at;
 } watched;
 
 /* Also continues a rank that is suspended, which would take the signal only then. */
@@ -133,6 +141,34 @@ static void note_end(watched *w, pid_t process, int status) {
             (int)process, WTERMSIG(status), strsignal(WTERMSIG(status)));
 }
 
+/* The seconds after which a rank that others wait for is named. */
+static double longest_silence(void) {
+    const char *text = getenv("SMALLWORLD_SILENCE");
+    double seconds;
+    return text && number_real(text, &seconds) && seconds > 0 ? seconds : 60;
+}
+
+/* Names the ranks that do not come to an exchange in which others wait, once in a silence. */
+static void watch_silence(watched *w, board *b, double now) {
+    const unsigned all = atomic_load(&b->generation);
+    if (all != w->exchanges || atomic_load(&b->arrived) == 0 || w->exchanged_at == 0) {
+        w->exchanges = all;
+        w->exchanged_at = now;
+        return;
+    }
+    const double silence = longest_silence();
+    if (now - w->exchanged_at < silence || w->exchanged_at == INFINITY) return;
+    w->exchanged_at = INFINITY;
+    log_end();
+    for (int k = 0; k < w->count; k++) {
+        if (!w->process[k] || atomic_load(&b->of[k].exchanges) > all) continue;
+        fprintf(stderr,
+                "smallworld: rank %d (process %d) has been silent for %g seconds; the others wait "
+                "for it\n",
+                k, (int)w->process[k], silence);
+    }
+}
+
 static void watch(watched *w, board *b) {
     bool told = false, killed = false;
     while (w->left > 0) {
@@ -157,10 +193,11 @@ static void watch(watched *w, board *b) {
             signal_all(w, SIGKILL);
             killed = true;
         }
+        watch_silence(w, b, now);
         sleep_for(0.01);
     }
-    if (w->first > 0 && !*b->failure[0] && *b->failure[w->first]) {
-        fprintf(stderr, "smallworld: rank %d: %s\n", w->first, b->failure[w->first]);
+    if (w->first > 0 && !*b->of[0].failure && *b->of[w->first].failure) {
+        fprintf(stderr, "smallworld: rank %d: %s\n", w->first, b->of[w->first].failure);
     }
 }
 

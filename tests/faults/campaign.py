@@ -190,8 +190,10 @@ class Scenario:
     was, or as the command would leave it. Running the command again completes everything."""
 
     in_short = True
+    thin = 1  # --short takes every so manyth of its faults
     kept = frozenset()  # files that a failed run may leave because resuming needs them
     marks = frozenset()  # files that a failed run may leave with other content
+    own = "/"  # a folder in which it may leave what it likes
 
     def __init__(self, name, command, files=None):
         self.name, self.command, self.files = name, command, INPUTS | (files or {})
@@ -207,11 +209,14 @@ class Scenario:
             sys.exit(1 if os.environ.get("SMALLWORLD_REQUIRE_ALL_TESTS") == "1" else 77)
         if status != 0:
             sys.exit(f"campaign.py: {self.name}: fails without a fault: {err}")
-        self.expected = outcome(folder, out)
+        self.tools, self.expected = tools, self.outcome(folder, out)
         trace = Path(str(folder) + ".trace").read_text(errors="replace").splitlines()
         self.calls = [line.split("\t") for line in trace]
         self.check_flushes()
         return folder
+
+    def outcome(self, folder, out):
+        return outcome(folder, out)
 
     def check_flushes(self):
         names, dirty, unflushed = {}, set(), set()
@@ -250,7 +255,7 @@ class Scenario:
         if short:
             stack = 2 if kind == "alloc" else 3
             calls = list({c[stack]: c for c in reversed(calls)}.values())[::-1]
-            calls = calls[:: 4 if mode == "alloc+" else 1]
+            calls = calls[:: self.thin * (4 if mode == "alloc+" else 1)]
         return [int(c[1]) for c in calls]
 
     def call_name(self, mode, at):
@@ -282,7 +287,7 @@ class Scenario:
         elif status < 0:
             return f"ends by {signal.Signals(-status).name}"
         elif status == 0:
-            found = outcome(folder, out)
+            found = self.outcome(folder, out)
             if self.is_removal(mode, at):  # a file that could not be removed is still there
                 found = found[0], {name: data for name, data in found[1].items()
                                    if not name.endswith(".tmp")}
@@ -295,6 +300,7 @@ class Scenario:
             return f"exit status 1 without a reason: {err.strip()!r}"
         else:
             left = content(folder).keys() - self.files.keys() - self.expected[1].keys() - self.kept
+            left = {name for name in left if not name.startswith(self.own)}
             if left and not self.is_removal(mode, at):
                 return f"leaves {', '.join(sorted(left))}"
         if any((folder / "tmp").iterdir()):
@@ -324,7 +330,7 @@ class Scenario:
         status, out, err = tools.run(folder, command)
         if status != 0:
             return f"run {how}: exit status {status}: {err.strip()}"
-        wrong = difference(outcome(folder, out), self.expected)
+        wrong = difference(self.outcome(folder, out), self.expected)
         return wrong and f"run {how}: {wrong}"
 
 
@@ -397,10 +403,46 @@ class Features(Scenario):
         return outcome(folder, out)[0] if status == 0 else None
 
 
+class Classifier(Scenario):
+    """What predict says with the classifier of the folder: as before, as the new one does, or it refuses
+    where there was none."""
+
+    own = "c/"  # runs that the next call goes on with, and times
+    thin = 5
+
+    def said(self, folder):
+        command = ["predict", "c", "--text", "test.tsv", *CPU]
+        status, out, _ = self.tools.run(folder, command)
+        return out if status == 0 else None
+
+    def outcome(self, folder, out):
+        files = {name: data for name, data in content(folder).items() if not name.startswith(self.own)}
+        return self.said(folder), files
+
+    def count(self, tools):
+        self.tools = tools
+        before = tools.new_folder()
+        fill(before, self.files)
+        self.old = self.said(before)
+        folder = super().count(tools)
+        if self.expected[0] in (None, self.old):
+            sys.exit(f"campaign.py: {self.name}: predict does not tell the new classifier from the old one")
+        return folder
+
+    def judge_files(self, folder):
+        if self.said(folder) not in (self.old, self.expected[0]):
+            return "leaves a classifier that is neither the old one nor the new one"
+        return None
+
+
 class Long(Scenario):
     """A command that makes many calls. --short leaves it out."""
 
     in_short = False
+
+
+class LongClassifier(Classifier):
+    in_short, thin = False, 1
 
 
 def build_scenarios(tools):
@@ -436,6 +478,9 @@ def build_scenarios(tools):
                  [*features, "--data", "other.tsv", "--out", "test"])
     model = finished | {"exclude.tsv": INPUTS["exclude.tsv"]}
     probed = make(INPUTS | finished | pairs, ["probe", "--train", "train", "--test", "test", "--out", "p", *CPU])
+    classify = ["classify", "--train", "train.tsv.gz", "--test", "test.tsv", "--out", "c", *CPU]
+    classified = make(INPUTS, ["classify", "--train", "other.tsv", "--test", "valid.tsv", "--minutes", "0", "--out",
+                               "c", *CPU])
     joined = make(INPUTS | finished, ["classify", "--train", "train.tsv.gz", "--test", "test.tsv", "--model", "run",
                                       "--out", "c", *CPU])
     return [
@@ -447,6 +492,9 @@ def build_scenarios(tools):
                  pairs),
         Scenario("predict", ["predict", "run/last.safetensors", "--probe", "p", "--text", "test.tsv",
                              "--out", "said.jsonl", *CPU], model | probed),
+        # By n-grams alone, for which there is always time; and with a model that is tuned and probed.
+        Classifier("classify", [*classify, "--minutes", "0"], finished | classified),
+        LongClassifier("classify-model", [*classify, "--model", "run"], finished | classified),
         Scenario("predict-joined", ["predict", "c", "--text", "test.tsv", "--out", "said.jsonl", *CPU], joined),
         Scenario("prune", ["prune", "run/last.safetensors", "--density", "0.5", "--out",
                            "pruned.safetensors", "--json"], model),

@@ -15,7 +15,7 @@
  *
  * Allocations are counted where malloc, calloc, realloc, aligned allocation and pthread_create
  * enter the C library, which its own functions (strdup, fopen, open_memstream ...) go through as
- * well. System calls are trapped by a seccomp filter, whoever makes them: stdio's writes do not
+ * well; but for those of liblinear, which does not check them. System calls are trapped by a seccomp filter, whoever makes them: stdio's writes do not
  * pass a symbol that could be replaced. Both counts begin with main. Where a fault struck,
  * FAULT_REPORT gets the stack. */
 #include <dlfcn.h>
@@ -313,8 +313,22 @@ void *__libc_calloc(size_t count, size_t size);
 void *__libc_realloc(void *block, size_t size);
 void *__libc_memalign(size_t alignment, size_t size);
 
+/* Whether liblinear asks, which does not look at what it gets. */
+static bool is_unchecked(void) {
+    void *frames[24];
+    bool found = false;
+    inside = true;
+    const int count = backtrace(frames, 24);
+    for (int i = 0; i < count && !found; i++) {
+        Dl_info where;
+        found = dladdr(frames[i], &where) && strstr(where.dli_fname, "/liblinear.");
+    }
+    inside = false;
+    return found;
+}
+
 static bool refuse(void) {
-    if (inside || !counting) return false;
+    if (inside || !counting || is_unchecked()) return false;
     const long n = atomic_fetch_add(&alloc_count, 1) + 1;
     if (mode == COUNT && trace_file >= 0) {
         char line[64];
