@@ -315,7 +315,9 @@ class Classify(cli.Case):
         """What a run left that was killed before its first checkpoint is no run to go on with."""
         self.write("a.csv", as_csv(reviews(60, 1)))
         self.write("out/.classify", "")
-        self.write("out/run/config.yaml", "")
+        self.train()
+        head = self.read("run/config.yaml").splitlines(keepends=True)[0]
+        self.write("out/run/config.yaml", head)
         self.write("out/run/metrics.jsonl", "")
         self.classify("--train", "a.csv", "--out", "out", "--minutes", "0.03")
         self.predict("out", "a.csv")
