@@ -12,12 +12,14 @@ import gc
 import json
 import os
 import pickle
+import random
 import subprocess
 import sys
 import tempfile
 import threading
 import time
 import unittest
+import warnings
 from pathlib import Path
 
 import needs
@@ -335,10 +337,9 @@ class Models(unittest.TestCase):
 
     def test_no_copies(self):
         conv = smallworld.Conv(numpy.ones((2, 3)), 8, 4, device="cpu", threads=1)
-        for held in MODEL, conv:
-            for act in copy.copy, copy.deepcopy, pickle.dumps:
-                with self.assertRaisesRegex(TypeError, "expected no copy nor pickle"):
-                    act(held)
+        for act in copy.copy, copy.deepcopy, pickle.dumps:
+            with self.assertRaisesRegex(TypeError, "expected no copy nor pickle"):
+                act(conv)
 
     def test_shared_by_threads(self):
         expected, wrong = [MODEL.features(text) for text in TEXTS], []
@@ -410,6 +411,87 @@ def read_only(array):
     array = array.view()
     array.flags.writeable = False
     return array
+
+
+def reviews(count):
+    """Texts, and what they praise or blame, which one word in four tells."""
+    draw = random.Random(count)
+    labels = [draw.choice(["good", "bad"]) for _ in range(count)]
+    words = {"good": ["fine", "warm"], "bad": ["dull", "flat"]}
+    return [f"{draw.choice('abcd')} {draw.choice(words[label])}, \"{i}\" film" for i, label in enumerate(labels)], labels
+
+
+class Classifiers(unittest.TestCase):
+    def test_classifier(self):
+        """Of n-grams, of a probe and of a run with labels: what the program's predict says."""
+        texts, labels = reviews(120)
+        (FOLDER / "reviews.tsv").write_text("".join(f"{label}\t{text}\n" for text, label in zip(texts, labels)))
+        smallworld.classify(FOLDER / "reviews.tsv", FOLDER / "classes", minutes=0)
+        smallworld.train(FOLDER / "config.yaml", FOLDER / "labels", steps=20, label_weight=1,
+                         **{"data.train": str(FOLDER / "reviews.tsv"), "data.valid": str(FOLDER / "reviews.tsv")})
+        for path in "classes", "labels":
+            classifier = smallworld.Classifier.load(FOLDER / path, device="cpu")
+            self.assertEqual(classifier.classes_.tolist(), ["bad", "good"])
+            lines = program("predict", path, "--text", "reviews.tsv", "--device", "cpu").splitlines()
+            said = [json.loads(line) for line in lines]
+            self.assertEqual(classifier.predict(texts).tolist(), [line["class"] for line in said])
+            likely = classifier.predict_proba(texts)
+            numpy.testing.assert_array_equal(likely, [list(line["probability"].values()) for line in said])
+            again = pickle.loads(pickle.dumps(classifier))
+            numpy.testing.assert_array_equal(again.predict_proba(texts[:3]), likely[:3])
+            self.assertEqual(classifier.predict_proba([]).shape, (0, 2))
+        self.assertLess((smallworld.Classifier(FOLDER / "classes").predict(texts) != labels).mean(), 0.1)
+        with self.assertRaisesRegex(smallworld.Error, "nowhere"):
+            smallworld.Classifier.load("nowhere")
+
+    def test_pickles(self):
+        texts, labels = reviews(60)
+        for model in pickle.loads(pickle.dumps(MODEL)), copy.deepcopy(MODEL):
+            numpy.testing.assert_array_equal(model.features(TEXTS), MODEL.features(TEXTS))
+        probe = smallworld.Probe.fit(MODEL, texts, labels)
+        content = pickle.dumps(probe)
+        probe.save(FOLDER / "kept.probe.safetensors")
+        said = MODEL.predict(texts, probe)
+        del probe
+        for other in pickle.loads(content), smallworld.Probe.load(FOLDER / "kept.probe.safetensors"):
+            self.assertEqual(MODEL.predict(texts, other), said)
+        with self.assertRaises(FileNotFoundError):
+            smallworld.Probe.load("nowhere")
+
+    def test_scikit_learn(self):
+        """Clones, pipelines, cross-validation and joblib; check_estimator as far as texts allow."""
+        needs.module("sklearn")
+        import joblib
+        from sklearn.base import clone
+        from sklearn.linear_model import LogisticRegression
+        from sklearn.model_selection import cross_val_score
+        from sklearn.pipeline import make_pipeline
+        from sklearn.utils.estimator_checks import check_estimator
+        from smallworld.sklearn import Features, TextClassifier
+        texts, labels = reviews(150)
+        run = FOLDER / "m.safetensors"
+        features = clone(Features(run, pool="mean", device="cpu"))
+        numpy.testing.assert_array_equal(features.fit_transform(texts), MODEL.features(texts, pool="mean"))
+        probe = make_pipeline(Features(MODEL), LogisticRegression(C=100, max_iter=1000)).fit(texts, labels)
+        self.assertEqual(probe.named_steps["features"].n_features_out_, 128)
+        self.assertGreater(probe.score(texts, labels), 0.8)
+        for numbers in False, True:
+            y = numpy.array([7 if label == "good" else -1 for label in labels]) if numbers else labels
+            classifier = TextClassifier(minutes=0, device="cpu")
+            self.assertGreater(cross_val_score(classifier, texts, y, cv=3).mean(), 0.9)
+            classifier.fit(texts, y)
+            self.assertEqual(classifier.classes_.tolist(), [-1, 7] if numbers else ["bad", "good"])
+            joblib.dump(classifier, FOLDER / "classifier.joblib")
+            likely = classifier.predict_proba(texts)
+            numpy.testing.assert_allclose(likely.sum(1), 1)
+            del classifier
+            again = joblib.load(FOLDER / "classifier.joblib")
+            numpy.testing.assert_array_equal(again.predict_proba(texts), likely)
+            self.assertEqual(clone(again).get_params(), again.get_params())
+        for estimator in Features(run), TextClassifier(minutes=0):
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")  # of checks that take numbers alone
+                check_estimator(estimator)
 
 
 class Products(unittest.TestCase):

@@ -1,9 +1,11 @@
 /* The number of parameters of a config, and configs for a wanted number of parameters. */
 #include "models.h"
 
+#include "core/memory.h"
 #include "model/size.h"
 
 #include <math.h>
+#include <stdlib.h>
 #include <string.h>
 
 /* The count from a config alone equals that of the parameter table, for every cell and every option
@@ -100,8 +102,38 @@ static void test_matching_hubs(void **state) {
     assert_contains(err.text, "of which no cell has fewer");
 }
 
+/* The forget gate alone, of [i f o u] or of [f o u], begins with a bias. */
+static void test_forget_bias(void **state) {
+    (void)state;
+    backend *be = test_backend(FP32);
+    for (int coupled = 0; coupled < 2; coupled++) {
+        model_config config = small_config();
+        config.coupled_gates = coupled;
+        config.forget_bias = 0.75;
+        model *m = create_model(be, &config, 1, 1, 1);
+        float *values = mem_alloc(m->parameters.total, sizeof *values);
+        int found = 0;
+        parameter_initialise(&m->parameters, 1, values);
+        for (int i = 0; i < m->parameters.count; i++) {
+            const parameter *p = &m->parameters.items[i];
+            if (p->initialiser != INIT_GATE_BIAS) continue;
+            const size_t hidden = (size_t)config.hidden, forget = coupled ? 0 : 1;
+            assert_int_equal(p->count, (coupled ? 3 : 4) * hidden);
+            for (size_t k = 0; k < p->count; k++) {
+                assert_true(values[p->offset + k] == (k / hidden == forget ? 0.75F : 0));
+            }
+            found++;
+        }
+        assert_int_equal(found, 1);
+        free(values);
+        model_free(m);
+    }
+    be->destroy(be);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_forget_bias),
         cmocka_unit_test(test_parameter_count),
         cmocka_unit_test(test_matching_parameters),
         cmocka_unit_test(test_matching_hubs),

@@ -20,12 +20,18 @@ class Model(Handle):
         """A checkpoint, such as last.safetensors. device: "auto", "cpu" or "cuda"; precision: "auto",
         "fp32" or "bf16"; threads: of the CPU, 0 for all; streams: texts side by side, 0 for
         32."""
-        return cls(c.check(c.load(path_bytes("path", path),
-                                    options(device, precision, threads, streams))), path)
+        chosen = device, precision, threads, streams
+        return cls(c.check(c.load(path_bytes("path", path), options(*chosen))), path, chosen)
 
-    def __init__(self, handle, path):
+    def __init__(self, handle, path, chosen=()):
         self._keep(handle, c.free)
-        self.path = path
+        self.path, self._chosen = path, chosen
+
+    def __reduce_ex__(self, protocol):
+        return Model.load, (self.path, *self._chosen)
+
+    def __deepcopy__(self, memo):
+        return self  # it never changes
 
     units = property(lambda self: c.units(self._handle), doc="The width of states.")
     parameters = property(lambda self: c.parameters(self._handle))

@@ -11,6 +11,8 @@ import tempfile
 import weakref
 from pathlib import Path
 
+import numpy
+
 from ._library import Error, near, text_bytes
 from .models import Model
 
@@ -33,18 +35,18 @@ def main():
     os.execv(path, ["smallworld", *sys.argv[1:]])
 
 
-def _run(command, *arguments):
-    """What a command prints with --json. Its progress goes to standard error, and its last line there is
-    the reason if it fails."""
+def _run(command, *arguments, quiet=False):
+    """What a command prints, as JSON. Its progress goes to standard error, unless `quiet`, and its last line
+    there is the reason if it fails."""
     given = [str(one) for one in arguments]
-    process = subprocess.Popen([program(), command, *given, "--json"], stdout=subprocess.PIPE,
-                               stderr=subprocess.PIPE)
+    process = subprocess.Popen([program(), command, *given], stdout=subprocess.PIPE, stderr=subprocess.PIPE)
     said = b""
     try:
         while piece := process.stderr.read1(4096):
             said = (said + piece)[-8192:]
-            sys.stderr.write(piece.decode("utf-8", "replace"))
-            sys.stderr.flush()
+            if not quiet:
+                sys.stderr.write(piece.decode("utf-8", "replace"))
+                sys.stderr.flush()
         out = process.stdout.read()
     except BaseException:
         process.terminate()  # it saves what it has
@@ -56,7 +58,18 @@ def _run(command, *arguments):
     if process.returncode:
         lines = re.findall(rb"(?m)^smallworld(?: \w+)?: (.*)", said.replace(b"\r", b"\n"))
         raise Error((lines or [b"failed"])[-1].decode("utf-8", "replace"))
-    return json.loads(out.splitlines()[-1])
+    return json.loads(out.splitlines()[-1]) if out else None
+
+
+def write_table(path, texts, labels=None):
+    """Writes texts, and their labels or None, as a CSV table that the program reads."""
+    texts = [text_bytes(text) for text in texts]
+    labels = [""] * len(texts) if labels is None else ["" if one is None else str(one) for one in labels]
+    if len(texts) != len(labels):
+        raise ValueError(f"labels: expected {len(texts)}, got {len(labels)}")
+    quoted = lambda field: b'"' + field.replace(b'"', b'""') + b'"'
+    rows = [quoted(label.encode()) + b"," + quoted(text) + b"\n" for label, text in zip(labels, texts)]
+    Path(path).write_bytes(b"label,text\n" + b"".join(rows))
 
 
 @functools.lru_cache(maxsize=None)
@@ -90,19 +103,55 @@ def train(source, out=None, resume=False, overwrite=False, **settings):
         given += _setting(name, value)
     given += ["--out", out] if out is not None else []
     given += ["--resume"] * resume + ["--overwrite"] * overwrite
-    return Model.load(_run("train", *given)["checkpoint"])
+    return Model.load(_run("train", *given, "--json")["checkpoint"])
 
 
 def classify(train, out, test=None, text=None, model=None, minutes=10, text_column=None, label_column=None):
     """Makes a classifier of labelled documents in the folder `out`, as `smallworld classify` does. Returns
     its errors beside those of n-grams and of the commonest class, in per cent (None: not tried), and which
-    was saved. The model also learns from `text`, a file without labels.
-    `smallworld predict OUT` classes more text."""
+    was saved. The model also learns from `text`, a file without labels; minutes=0 fits n-grams alone.
+    Classifier.load(OUT) and `smallworld predict OUT` class more text."""
     given = ["--train", train, "--out", out, "--minutes", minutes]
     for flag, value in (("--test", test), ("--text", text), ("--model", model.path if isinstance(model, Model) else model),
                         ("--text-column", text_column), ("--label-column", label_column)):
         given += [flag, value] if value is not None else []
-    return _run("classify", *given)
+    return _run("classify", *given, "--json")
+
+
+class Classifier:
+    """What `classify` saved in a folder, or a run that learnt labels beside its text. classes_: the names of
+    the classes, in the order of predict_proba's columns."""
+
+    def __init__(self, path, device=None):
+        self.path, self.device = os.fspath(path), device
+        self.classes_ = numpy.array(list(self._said([""])[0]["probability"]))
+
+    @classmethod
+    def load(cls, path, device=None):
+        """A classifier's folder, or a run. device: "auto", "cpu" or "cuda"."""
+        return cls(path, device)
+
+    def __repr__(self):
+        return f"<smallworld.Classifier: {self.path}, {len(self.classes_)} classes>"
+
+    def _said(self, texts):
+        device = ["--device", self.device] if self.device else []
+        if len(texts) == 0:
+            return []
+        with tempfile.TemporaryDirectory(prefix="smallworld-") as here:
+            table, said = Path(here) / "texts.csv", Path(here) / "said.jsonl"
+            write_table(table, texts)
+            _run("predict", self.path, "--text", table, "--out", said, *device, quiet=True)
+            return [json.loads(line) for line in said.read_bytes().splitlines()]
+
+    def predict(self, texts):
+        """The name of each text's likeliest class."""
+        return numpy.array([line["class"] for line in self._said(texts)], self.classes_.dtype)
+
+    def predict_proba(self, texts):
+        """float64 (texts, classes): the probability of each class."""
+        rows = [list(line["probability"].values()) for line in self._said(texts)]
+        return numpy.array(rows).reshape(-1, len(self.classes_))
 
 
 class _Folder:
@@ -132,21 +181,37 @@ class Probe:
     def fit(cls, model, texts, labels):
         """Fits logistic regression on the features of texts, mean and last, whose labels are integers or
         names, or None; C and the better features are chosen on a fifth of them."""
-        texts = [text_bytes(text) for text in texts]
-        labels = ["" if label is None else str(label) for label in labels]
-        if len(texts) != len(labels):
-            raise ValueError(f"labels: expected {len(texts)}, got {len(labels)}")
-        here = Path(tempfile.mkdtemp(prefix="smallworld-"))
-        probe = cls(str(here / "p.probe.safetensors"))
-        probe._folder = _Folder(here)
-        quoted = lambda field: b'"' + field.replace(b'"', b'""') + b'"'
-        rows = [quoted(label.encode()) + b"," + quoted(text) + b"\n" for label, text in zip(labels, texts)]
-        (here / "texts.csv").write_bytes(b"label,text\n" + b"".join(rows))
-        _run("features", model.path, "--data", here / "texts.csv", "--out", here / "x")
-        probe.result = _run("probe", "--train", here / "x", "--test", here / "x", "--out", here / "p")
+        probe, here = cls._in_folder()
+        write_table(here / "texts.csv", texts, labels)
+        _run("features", model.path, "--data", here / "texts.csv", "--out", here / "x", "--json")
+        probe.result = _run("probe", "--train", here / "x", "--test", here / "x", "--out", here / "p", "--json")
         for left in "x.npy", "x.labels.npy", "texts.csv":
             (here / left).unlink()
         return probe
+
+    @classmethod
+    def load(cls, path):
+        """A .probe.safetensors that save or `smallworld probe --out` wrote."""
+        if not os.path.isfile(path):
+            raise FileNotFoundError(f"{os.fspath(path)}: expected the file of a probe")
+        return cls(os.fspath(path))
+
+    @classmethod
+    def _in_folder(cls, result=None):
+        """A probe in a temporary folder of its own, which goes with it; and the folder."""
+        here = Path(tempfile.mkdtemp(prefix="smallworld-"))
+        probe = cls(str(here / "p.probe.safetensors"), result)
+        probe._folder = _Folder(here)
+        return probe, here
+
+    @classmethod
+    def _of_bytes(cls, content, result):
+        probe, _ = cls._in_folder(result)
+        Path(probe.path).write_bytes(content)
+        return probe
+
+    def __reduce__(self):
+        return self._of_bytes, (Path(self.path).read_bytes(), self.result)
 
     def save(self, path):
         """Writes the probe to a file, PREFIX.probe.safetensors by custom, for `smallworld predict` and show."""
