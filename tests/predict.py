@@ -96,6 +96,10 @@ class Predict(cli.Case):
         self.assertLess(probe["error"], 40)  # chance is 67
         predictions = numpy.load(self.folder / "p.predictions.npy")
         self.assertEqual([names[k] for k in predictions], [line["class"] for line in lines])
+        for k in 1, 2, 9:
+            for line, top in zip(lines, self.predict("--probe", "p", "--text", "test.tsv", "--top-k", k)[0]):
+                pairs = sorted(line["probability"].items(), key=lambda pair: -pair[1])
+                self.assertEqual(list(top["probability"].items()), pairs[:k])
 
         # With --valid there is no second fit. The test set may lack a class.
         self.write("two.tsv", b"".join(line for line in self.read("test.tsv").splitlines(True)

@@ -124,6 +124,13 @@ static void test_softmax_of_classes(void **state) {
             assert_true(mine == 0 || mine == (float)weights[i]);
             assert_true(targets[i] >= 0 || (mine == 0 && results[0][0][i] == 0));
             wrong += mine > 0;
+            /* The loss is -w log p of the target, and its gradient there w (p - 1). */
+            if (targets[i] < 0 || weights[i] < 0.01) continue;
+            const size_t step = i / (size_t)columns, n = i % (size_t)columns;
+            const size_t row = step * ROWS + FIRST + (size_t)targets[i];
+            const double likely = exp(-results[0][0][i] / weights[i]);
+            const double expected = 0.7 * weights[i] * (likely - 1);
+            assert_true(fabs(results[1][0][row * (size_t)columns + n] - expected) < 0.01);
         }
         assert_true(wrong > positions / 4 && wrong < positions);
         for (size_t i = 0; i < count; i++) {

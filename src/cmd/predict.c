@@ -18,13 +18,16 @@ typedef struct arguments {
     cli_documents documents;
     cli_features features;
     const char *checkpoint, *probe, *out;
+    int top; /* the number of classes that are told; 0: all, in their order */
 } arguments;
 
-enum { KEY_PROBE = 1, KEY_OUT };
+enum { KEY_PROBE = 1, KEY_OUT, KEY_TOP };
 
 static const struct argp_option option_table[] = {
     {"probe", KEY_PROBE, "FILE", 0, "Saved probe: FILE.probe.safetensors, or FILE", 0},
     {"out", KEY_OUT, "FILE", 0, "Write the lines to this file; default: standard output", 0},
+    {"top-k", KEY_TOP, "K", 0,
+     "Tell the probabilities of the K likeliest classes alone, likeliest first", 0},
     {0},
 };
 
@@ -33,6 +36,7 @@ static error_t parse(int key, char *text, struct argp_state *state) {
     switch (key) {
     case KEY_PROBE: a->probe = text; return 0;
     case KEY_OUT: a->out = text; return 0;
+    case KEY_TOP: a->top = (int)cli_integer(state, "--top-k", text, 1, MOST_CLASSES); return 0;
     case ARGP_KEY_INIT:
         state->child_inputs[0] = &a->documents;
         state->child_inputs[1] = &a->features;
@@ -53,7 +57,7 @@ typedef struct predictor {
     const saved_probe *probe; /* likewise */
     const classifier *joined; /* NULL: the probe alone */
     ngram_reader *ngrams;
-    int classes;
+    int classes, top;        /* top: as in arguments */
     const char *const *name; /* [classes] */
     feature_options how;
     FILE *out;
@@ -80,8 +84,29 @@ static bool choose_features(const arguments *a, const saved_probe *p, feature_op
     *how = (feature_options){.state = (feature_state)chosen.state,
                              .pools = chosen.pools,
                              .format = FORMAT_NPY,
-                             .progress = log_is_terminal()};
+                             .progress = true};
     return true;
+}
+
+/* The likeliest class that has not been told. */
+static int next_likeliest(const double *probability, int classes, const bool *told) {
+    int best = -1;
+    for (int k = 0; k < classes; k++) {
+        if (!told[k] && (best < 0 || probability[k] > probability[best])) best = k;
+    }
+    return best;
+}
+
+static void write_probabilities(const predictor *p, const double *probability, json_writer *w) {
+    bool told[MOST_CLASSES] = {false};
+    const int count = p->top > 0 && p->top < p->classes ? p->top : p->classes;
+    json_object_begin(w, "probability");
+    for (int i = 0; i < count; i++) {
+        const int k = p->top > 0 ? next_likeliest(probability, p->classes, told) : i;
+        told[k] = true;
+        json_number(w, p->name[k], probability[k]);
+    }
+    json_object_end(w);
 }
 
 static void write_line(predictor *p, const corpus *c, size_t i) {
@@ -93,9 +118,7 @@ static void write_line(predictor *p, const corpus *c, size_t i) {
     json_integer(&w, "document", p->documents + (int64_t)i);
     if (label) json_string(&w, "label", label);
     json_string(&w, "class", said);
-    json_object_begin(&w, "probability");
-    for (int k = 0; k < p->classes; k++) json_number(&w, p->name[k], probability[k]);
-    json_object_end(&w);
+    write_probabilities(p, probability, &w);
     json_object_end(&w);
     fputc('\n', p->out);
     if (label && classes_index(p->name, p->classes, label) < 0 && p->strange++ == 0) {
@@ -202,7 +225,8 @@ static bool predict_joined(const arguments *a, error *err) {
                                     .text_column = a->documents.columns.text,
                                     .label_column = a->documents.columns.label};
     ngram_reader *reader = ngram_reader_create(&c.ngrams);
-    predictor p = {.joined = &c, .ngrams = reader, .classes = c.classes, .name = c.name};
+    predictor p = {
+        .joined = &c, .ngrams = reader, .classes = c.classes, .name = c.name, .top = a->top};
     const bool done = c.share > 0 ? predict_features(a, checkpoint_path, probe_path, &p, err)
                                   : run(a, &reading, &p, err);
     ngram_reader_free(reader);
@@ -213,7 +237,7 @@ static bool predict_joined(const arguments *a, error *err) {
 }
 
 static bool predict(const arguments *a, error *err) {
-    predictor p = {0};
+    predictor p = {.top = a->top};
     char *path = mem_format("%s/" CLASSIFIER_FILE, a->checkpoint);
     const bool joined = !a->probe && file_exists(path);
     free(path);

@@ -293,10 +293,12 @@ void trainer_describe(const trainer *tr) {
         log_line("recompute: %d segments of %d steps; the activations of one are kept at a time",
                  m->segments, m->segment_steps);
     }
+    const bool raw = tr->valid && tr->valid->count > 0 && tr->valid->documents[0].raw;
+    const char *held = raw && o->data.valid.count == 0 ? ", the end of each text" : "";
     log_line("data: %" PRIu64 " documents, %" PRIu64 " bytes to train on, %" PRIu64
              " to validate on%s",
              tr->train->count, tr->train->size, tr->valid_text ? tr->valid_text->size : 0,
-             tr->valid_text ? "" : " (no best.safetensors)");
+             tr->valid_text ? held : " (no best.safetensors)");
     if (tr->o->classes.count) {
         log_line("labels: %d classes in %zu documents to train on, %zu to validate on",
                  tr->o->classes.count, labels_count(tr->train), labels_count(tr->valid));
