@@ -300,6 +300,31 @@ static void test_held_out(void **state) {
     corpus_free(c);
 }
 
+/* A class whose only documents were held out is one of them all the same. */
+static void test_held_out_class(void **state) {
+    (void)state;
+    static const char *const names[] = {"a", "b", "c"};
+    char *path = path_of("three.tsv"), room[16];
+    write_classes(path, names, 3, 60, 0, 7);
+    corpus *c = read_corpus(path);
+    bool *chosen = mem_alloc(c->count, sizeof *chosen);
+    for (size_t i = 0; i < c->count; i++) chosen[i] = strcmp(corpus_label(c, i, room), "b") == 0;
+    corpus *rest = corpus_part(c, chosen, false), *part = corpus_part(c, chosen, true);
+    for (int is_share = 0; is_share < 2; is_share++) {
+        options o;
+        error err;
+        options_begin(&o);
+        assert_true(labels_find(&o, rest, part, is_share, &err) == is_share);
+        assert_int_equal(o.model.classes, is_share ? 3 : 2);
+        if (is_share) assert_int_equal(part->classes[0], 1);
+        options_free(&o);
+    }
+    free(chosen);
+    corpus_free(rest);
+    corpus_free(part);
+    corpus_free(c);
+}
+
 static void test_refused(void **state) {
     (void)state;
     static const char *const one[] = {"good"}, *const others[] = {"good", "odd"};
@@ -324,8 +349,8 @@ static void test_refused(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        TEST(test_learning), TEST(test_many_classes), TEST(test_best),    TEST(test_resume),
-        TEST(test_init),     TEST(test_held_out),     TEST(test_refused),
+        TEST(test_learning), TEST(test_many_classes), TEST(test_best),           TEST(test_resume),
+        TEST(test_init),     TEST(test_held_out),     TEST(test_held_out_class), TEST(test_refused),
     };
     return cmocka_run_group_tests(tests, write_labelled, NULL);
 }

@@ -6,8 +6,9 @@
     model = smallworld.torch.SmallWorldLSTM.load("runs/quickstart") # see lstm.py
 
 float32 on a CPU; float32 and bfloat16 on the first GPU, on PyTorch's current stream, where a float32 weight
-serves bfloat16 activations too and gets a float32 gradient. From PyTorch 2.4 on the products are registered
-operators, through which torch.compile and torch.export see.
+serves bfloat16 activations too and gets a float32 gradient. float64, bfloat16 on a CPU and tensors on meta are
+multiplied by PyTorch as dense ones, and so is what torch.jit.trace and ONNX record. From PyTorch 2.4 on the
+products are registered operators, through which torch.compile and torch.export see.
 
 The kernels want the features of activations first in memory and what they are features of, tokens or images,
 together. Layers return such tensors, seen as PyTorch's usual shapes, and what works on elements keeps the
@@ -22,6 +23,7 @@ from typing import List
 import numpy
 import torch
 from torch import Tensor, nn
+from torch.nn import functional
 
 from . import products
 from ._library import Error, c
@@ -205,6 +207,34 @@ def _register():
 _operator = _register() if hasattr(torch.library, "custom_op") else None  # from PyTorch 2.4 on
 
 
+def _dense(w, blocks, shape):
+    """The weight as PyTorch's dense layers have it, (out_features, in_features, *taps), with zeros where no block
+    is."""
+    full = w.new_zeros(*shape[:2], *w.shape[1:])
+    i, j = blocks.long().to(full.device).unbind(1)
+    full = full.index_put((i, j), w)
+    full = full.movedim(-2, 1).movedim(-1, 3)  # output node, row, input node, column, taps
+    return full.reshape(shape[0] * shape[2], shape[1] * shape[2], *w.shape[1:-2])
+
+
+def _by_pytorch(w, x, blocks, shape, transposed):
+    """What block_sparse returns, by PyTorch's dense operations alone."""
+    full = _dense(w.to(x.dtype), blocks, shape)
+    if len(shape) == 3:
+        return (full.t() if transposed else full) @ x
+    if transposed:
+        raise ValueError(f"transposed: expected a product, or a convolution of float32, not traced; got {x.dtype}")
+    _, _, stride, dilation, ((above, below), (left, right)) = _convolution(shape)
+    x = functional.pad(x.permute(3, 2, 0, 1), (left, right, above, below))
+    return functional.conv2d(x, full, stride=stride, dilation=dilation).permute(2, 3, 1, 0)
+
+
+def _is_pytorchs(x):
+    """Whether there is no kernel for x, or its address is none to compute with."""
+    return (torch.jit.is_tracing() or x.is_meta or x.dtype == torch.float64
+            or (x.dtype == torch.bfloat16 and not x.is_cuda))
+
+
 def block_sparse(w, x, blocks, shape, transposed=False):
     """y = W x, or with `transposed` W' x; differentiable in w and x.
 
@@ -212,6 +242,8 @@ def block_sparse(w, x, blocks, shape, transposed=False):
     (features, columns), of a convolution (rows, columns, features, images). blocks: int32 (blocks, 2), of each its
     output and input node, ascending; the product is kept with this tensor. shape: output nodes, input nodes and
     block, or what conv_shape returns."""
+    if _is_pytorchs(x):
+        return _by_pytorch(w, x, blocks, shape, transposed)
     operand = w if w.dtype == x.dtype else w.detach().to(x.dtype)
     if _operator and torch.compiler.is_compiling():
         return _operator(w, operand, x.contiguous(), blocks, list(shape), transposed)
@@ -234,6 +266,7 @@ def _mask(graph):
             for other in near:
                 mask[place[other], place[node]] = True
         return mask
+    graph = graph.toarray() if hasattr(graph, "toarray") else graph  # SciPy's
     mask = numpy.asarray(graph.cpu() if isinstance(graph, Tensor) else graph) != 0
     if mask.ndim != 2 or not mask.any():
         raise ValueError(f"mask: expected (output nodes, input nodes) with at least one block, got {mask.shape}"
@@ -241,9 +274,14 @@ def _mask(graph):
     return mask
 
 
+BLOCKS = (8, 16, 32, 64, 128)
+
+
 class _BlockSparse(nn.Module):
     def __init__(self, graph, block, taps, bias, device, dtype):
         super().__init__()
+        if block not in BLOCKS:
+            raise ValueError(f"block: expected {', '.join(map(str, BLOCKS[:-1]))} or {BLOCKS[-1]}, got {block!r}")
         mask = _mask(graph)
         self.nodes, self.block, self.shape = mask.shape, block, (*mask.shape, block)
         self.out_features, self.in_features = (n * block for n in mask.shape)
@@ -265,15 +303,13 @@ class _BlockSparse(nn.Module):
 
     @staticmethod
     def _input(x):
-        return x.to(torch.get_autocast_gpu_dtype()) if x.is_cuda and torch.is_autocast_enabled() else x
+        if x.is_cuda and torch.is_autocast_enabled():
+            return x.to(torch.get_autocast_gpu_dtype())
+        return x.to(torch.get_autocast_cpu_dtype()) if x.device.type == "cpu" and torch.is_autocast_cpu_enabled() else x
 
     def to_dense(self):
         """The weight as PyTorch's dense layer has it, with zeros where no block is; differentiable."""
-        full = self.weight.new_zeros(*self.nodes, *self.weight.shape[1:])
-        i, j = self.blocks.long().to(full.device).unbind(1)
-        full = full.index_put((i, j), self.weight)
-        full = full.movedim(-2, 1).movedim(-1, 3)  # output node, row, input node, column, taps
-        return full.reshape(self.out_features, self.in_features, *self.weight.shape[1:-2])
+        return _dense(self.weight, self.blocks, self.shape)
 
     def extra_repr(self):
         share = len(self.blocks) / math.prod(self.nodes)
@@ -292,6 +328,8 @@ class BlockSparseLinear(_BlockSparse):
         super().__init__(graph, block, (), bias, device, dtype)
 
     def forward(self, x):
+        if not torch.jit.is_tracing() and x.shape[-1] != self.in_features:
+            raise ValueError(f"x: expected (..., {self.in_features}), got {tuple(x.shape)}")
         x = self._input(x)
         rows = x if x.dim() == 2 else x.reshape(-1, self.in_features)
         y = block_sparse(self.weight, rows.t(), self.blocks, self.shape)
@@ -303,14 +341,21 @@ class BlockSparseLinear(_BlockSparse):
 class BlockSparseConv2d(_BlockSparse):
     """nn.Conv2d that is block-sparse in its features and dense in its filter, as BlockSparseLinear is.
 
-    kernel_size, stride, dilation: numbers or pairs; padding: a number, a pair, or ((above, below), (left, right)).
+    kernel_size, stride, dilation: numbers or pairs; padding: a number, a pair, ((above, below), (left, right)), or
+    "same" or "valid" as nn.Conv2d has them.
     The weight is (blocks, *kernel_size, block, block); x (images, in_features, rows, columns), or of one image without
     the first."""
 
     def __init__(self, graph, block=32, kernel_size=3, stride=1, padding=0, dilation=1, bias=True, device=None,
                  dtype=None):
         super().__init__(graph, block, pair("kernel_size", kernel_size, 1), bias, device, dtype)
-        self.kernel_size, self.how = self.weight.shape[1:3], (stride, dilation, padding)
+        self.kernel_size = self.weight.shape[1:3]
+        if padding == "same":
+            if pair("stride", stride, 1) != (1, 1):
+                raise ValueError(f"padding: expected numbers where stride is not 1, got {padding!r}")
+            both = [step * (taps - 1) for taps, step in zip(self.kernel_size, pair("dilation", dilation, 1))]
+            padding = tuple((all // 2, all - all // 2) for all in both)
+        self.how = (stride, dilation, 0 if padding == "valid" else padding)
         self.shape = conv_shape(self.nodes, block, (1, 1), self.kernel_size, *self.how)  # but for the size of x
 
     def forward(self, x):
@@ -318,6 +363,8 @@ class BlockSparseConv2d(_BlockSparse):
             return self.forward(x[None])[0]
         if x.dim() != 4:
             raise ValueError(f"x: expected shape (N, C, H, W) or (C, H, W), got {tuple(x.shape)}")
+        if not torch.jit.is_tracing() and x.shape[1] != self.in_features:
+            raise ValueError(f"x: expected {self.in_features} channels, got shape {tuple(x.shape)}")
         x = self._input(x)
         shape = (*self.shape[:3], *x.shape[2:], *self.shape[5:])
         y = block_sparse(self.weight, x.permute(2, 3, 1, 0), self.blocks, shape)
