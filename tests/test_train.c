@@ -192,6 +192,21 @@ static void test_init(void **state) {
     settings = mem_format("train.init=%s model.cell=deep model.internal_steps=4", path);
     assert_run_fails("other", TRAIN_FRESH, settings, "its model.internal_steps differs");
     free(settings);
+
+    run("saved", TRAIN_OVERWRITE, "train.steps=1 model.graph=core_periphery");
+    path = run_file("saved", "last.safetensors");
+    static const char *const cores[][2] = {{"core", "0.7"},
+                                           {"core_reads", "0.2"},
+                                           {"periphery_reads", "0.5"},
+                                           {"periphery", "watts_strogatz"}};
+    for (size_t i = 0; i < sizeof cores / sizeof cores[0]; i++) {
+        settings = mem_format("train.init=%s model.graph=core_periphery model.%s=%s", path,
+                              cores[i][0], cores[i][1]);
+        char *expected = mem_format("its model.%s differs", cores[i][0]);
+        assert_run_fails("other", TRAIN_FRESH, settings, expected);
+        free(expected);
+        free(settings);
+    }
 }
 
 /* After one update the average is a tenth of the first weights and the rest of the new ones. */

@@ -30,7 +30,8 @@ enum {
     CONFIG_BELOW_MAXIMUM = 2, /* the maximum itself is refused */
     CONFIG_RESUMABLE = 4,     /* may change when a run is resumed */
     CONFIG_IN_MODEL = 8,      /* part of the model: kept in checkpoints */
-    CONFIG_LATER = 16         /* some checkpoints were written before there was this key */
+    CONFIG_LATER = 16,        /* some checkpoints were written before there was this key */
+    CONFIG_STRUCTURE = 32     /* part of what weights belong to: the cell and its patterns */
 };
 
 typedef struct config_key {

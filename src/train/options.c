@@ -20,6 +20,7 @@
 #define R CONFIG_RESUMABLE
 #define M CONFIG_IN_MODEL
 #define L CONFIG_LATER
+#define S (CONFIG_IN_MODEL | CONFIG_STRUCTURE)
 
 enum { MAX_HIDDEN = 1 << 20, MAX_COUNT = 1 << 16, MAX_THREADS = 1024 };
 
@@ -64,49 +65,49 @@ const config_key option_keys[] = {
 
     {"model.cell", CONFIG_CHOICE, AT(model.cell), "lstm", 0, 0, CELL_KINDS,
      "recurrent cell: an LSTM, a multiplicative LSTM, or the deep cell with several products for "
-     "each byte", M},
+     "each byte", S},
     {"model.internal_steps", CONFIG_INTEGER, AT(model.internal_steps), "2", 2, CELL_MAX_STAGES - 1,
      NULL,
-     "number of products that the deep cell computes for each byte before its gates", M},
+     "number of products that the deep cell computes for each byte before its gates", S},
     {"model.layers", CONFIG_INTEGER, AT(model.layers), "1", 1, MAX_LAYERS, NULL,
      "number of layers, each a cell of its own that also reads the hidden state of the layer below",
-     M | L},
+     S | L},
     {"model.hidden", CONFIG_INTEGER, AT(model.hidden), "1024", 8, MAX_HIDDEN, NULL,
-     "number of hidden units of a layer; a multiple of model.block", M},
+     "number of hidden units of a layer; a multiple of model.block", S},
     {"model.hubs", CONFIG_INTEGER, AT(model.hubs), "0", 0, MAX_HIDDEN, NULL,
      "number of hubs, stateless units through which the cells of an mlstm or deep cell speak with "
      "each other: the width of its internal stages, a multiple of model.block and of "
-     "model.input_stride, at most model.hidden; 0 means as many as that", M | L},
+     "model.input_stride, at most model.hidden; 0 means as many as that", S | L},
     {"model.block", CONFIG_INTEGER, AT(model.block), "32", 8, 128, NULL,
      "side of a block of weights in units, which is the size of a node of the graph: 8, 16, 32, "
-     "64 or 128", M},
+     "64 or 128", S},
     {"model.embedding", CONFIG_INTEGER, AT(model.embedding), "64", 1, 4096, NULL,
      "number of features of a byte's embedding", M},
     {"model.graph", CONFIG_CHOICE, AT(model.graph), "core_periphery", 0, 0, GRAPH_KINDS,
-     "graph that says which blocks of the recurrent weights exist", M},
+     "graph that says which blocks of the recurrent weights exist", S},
     {"model.graph_file", CONFIG_STRING, AT(model.graph_file), NULL, 0, 0, NULL,
      "file with the graph for model.graph: file, an edge list or a .npy mask [output block][input"
      " block]; with model.hubs [cells' block][hubs' block], and hubs read the cells that read "
      "them", 0},
     {"model.degree", CONFIG_INTEGER, AT(model.degree), NULL, 1, GRAPH_MAX_NODES, NULL,
      "mean number of neighbours of a node, itself not counted; sets the graph's size instead of "
-     "model.density", M},
+     "model.density", S},
     {"model.density", CONFIG_NUMBER, AT(model.density), NULL, 0, 1, NULL,
      "share of all blocks that exist, self-blocks included; 0.1 if model.degree is unset too",
-     M | CONFIG_ABOVE_MINIMUM},
+     S | CONFIG_ABOVE_MINIMUM},
     {"model.rewire", CONFIG_NUMBER, AT(model.rewire), "0.1", 0, 1, NULL,
-     "probability that an edge of a Watts–Strogatz graph is rewired", M},
+     "probability that an edge of a Watts–Strogatz graph is rewired", S},
     {"model.core", CONFIG_NUMBER, AT(model.core), "0", 0, 1, NULL,
      "share of the nodes that form the core of a core_periphery graph, where each is joined to "
-     "every other; 0 gives it half of the blocks but the self-blocks", M | L},
+     "every other; 0 gives it half of the blocks but the self-blocks", S | L},
     {"model.core_reads", CONFIG_NUMBER, AT(model.core_reads), "0.05", 0, 1, NULL,
      "share of the blocks outside the core, self-blocks not counted, "
-     "through which core nodes read periphery nodes", M | L},
+     "through which core nodes read periphery nodes", S | L},
     {"model.periphery_reads", CONFIG_NUMBER, AT(model.periphery_reads), "0.75", 0, 1, NULL,
      "share of the same blocks through which periphery nodes read core nodes; the "
-     "remaining blocks join periphery nodes to each other", M | L},
+     "remaining blocks join periphery nodes to each other", S | L},
     {"model.periphery", CONFIG_CHOICE, AT(model.periphery), "random", 0, 0, PERIPHERY_KINDS,
-     "graph that joins the periphery nodes of a core_periphery graph", M | L},
+     "graph that joins the periphery nodes of a core_periphery graph", S | L},
     {"model.parameters", CONFIG_NUMBER, AT(parameters), NULL, 0, 1e15, NULL,
      "number of trained parameters to aim for; finds model.hidden if model.density or "
      "model.degree is set or the graph is dense, else model.density; with model.hubs and "
@@ -114,9 +115,9 @@ const config_key option_keys[] = {
      CONFIG_ABOVE_MINIMUM},
     {"model.norm", CONFIG_CHOICE, AT(model.norm), "layer", 0, 0, NORM_KINDS,
      "what is normalised: the rows of the gates' weights (weight norm), and internal steps over "
-     "their units; both gates and internal steps over their units (layer norm); or nothing", M},
+     "their units; both gates and internal steps over their units (layer norm); or nothing", S},
     {"model.coupled_gates", CONFIG_BOOLEAN, AT(model.coupled_gates), "false", 0, 0, NULL,
-     "whether the input gate is 1 minus the forget gate, which leaves three gates", M | L},
+     "whether the input gate is 1 minus the forget gate, which leaves three gates", S | L},
     {"model.input_stride", CONFIG_INTEGER, AT(model.input_stride), "1", 1, MAX_HIDDEN, NULL,
      "distance between the units that the input feeds; 1 feeds every unit", M},
     {"model.output_stride", CONFIG_INTEGER, AT(model.output_stride), "1", 1, MAX_HIDDEN, NULL,
@@ -486,6 +487,19 @@ static bool read_gone(options *o, const safetensors *file, error *err) {
     }
     c->is_saved = false;
     return read;
+}
+
+const char *options_other_structure(const options *ours, const options *theirs) {
+    for (int i = 0; i < option_count; i++) {
+        if (!(option_keys[i].flags & CONFIG_STRUCTURE)) continue;
+        char *mine = config_text(&ours->config, &option_keys[i]);
+        char *other = config_text(&theirs->config, &option_keys[i]);
+        const bool same = strcmp(mine, other) == 0;
+        free(mine);
+        free(other);
+        if (!same) return option_keys[i].path;
+    }
+    return NULL;
 }
 
 bool options_from_metadata(options *o, const safetensors *file, error *err) {

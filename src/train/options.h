@@ -84,6 +84,9 @@ bool options_graphs(const options *o, graph *graphs[CELL_MAX_STAGES], error *err
 int options_to_metadata(const options *o, metadata *entries);
 bool options_from_metadata(options *o, const safetensors *file, error *err);
 
+/* The first key of the cell or its patterns in which two models differ, or NULL. */
+const char *options_other_structure(const options *ours, const options *theirs);
+
 /* Makes the backend that `run` asks for, of the same kind on all ranks, but does not join them. For
  * device auto, a warning on stderr says why a GPU that seems to exist is not used. Returns NULL
  * only for device cuda, or where ranks differ. */

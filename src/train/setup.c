@@ -90,23 +90,6 @@ static bool read_data(trainer *tr, error *err) {
 
 /* ----------------------------------------------------------------------------------- set-up */
 
-/* Returns the first key of the cell or the patterns in which the checkpoint's config differs from
- * ours, or NULL. Other differences show in the shapes of tensors. */
-static const char *other_cell(const model_config *ours, const model_config *theirs) {
-    if (theirs->cell != ours->cell) return "model.cell";
-    if (theirs->layers != ours->layers) return "model.layers";
-    if (model_stages(theirs) != model_stages(ours)) return "model.internal_steps";
-    if (theirs->hidden != ours->hidden) return "model.hidden";
-    if (theirs->hubs != ours->hubs) return "model.hubs";
-    if (theirs->block != ours->block) return "model.block";
-    if (theirs->graph != ours->graph) return "model.graph";
-    if (theirs->degree != ours->degree) return "model.degree";
-    if (theirs->density != ours->density) return "model.density";
-    if (theirs->rewire != ours->rewire) return "model.rewire";
-    if (theirs->norm != ours->norm) return "model.norm";
-    return theirs->coupled_gates != ours->coupled_gates ? "model.coupled_gates" : NULL;
-}
-
 static model *training_model(const trainer *tr, graph *const *graphs, error *err) {
     const train_options *t = &tr->o->train;
     model *m = model_create(tr->be, &tr->o->model, graphs, tr->streams.count, (int)t->bptt,
@@ -147,7 +130,8 @@ static bool create_from(trainer *tr, const char *source, error *err) {
     const options *o = tr->o;
     checkpoint c;
     if (!checkpoint_open(&c, source, err)) return false;
-    const char *other = other_cell(&o->model, &c.options.model);
+    /* Other differences show in the shapes of tensors. */
+    const char *other = options_other_structure(o, &c.options);
     if (other) {
         error_set(err, "%s: its %s differs from the config's", source, other);
     } else {
