@@ -103,7 +103,7 @@ const double problem_costs[PROBE_COSTS] = {0x1p-8, 0x1p-7, 0x1p-6, 0x1p-5, 0x1p-
 double *fit_all(backend *be, const problem *p, bool standardize, fit_report *reports) {
     dataset d = as_dataset(p);
     error err;
-    view v = view_create(&d, p->sign, standardize);
+    scaling v = scaling_create(&d, p->sign, standardize);
     const int costs = PROBE_COSTS;
     logistic *l = logistic_create(be, &d, costs, true, &err);
     double *weights = mem_alloc((size_t)costs * (p->units + 1), sizeof *weights);
@@ -112,6 +112,6 @@ double *fit_all(backend *be, const problem *p, bool standardize, fit_report *rep
         fail_msg("%s", err.text);
     }
     logistic_free(l);
-    view_free(&v);
+    scaling_free(&v);
     return weights;
 }

@@ -1,6 +1,6 @@
-/* What n-grams read of a text, and how opinions are joined and compared, by known values. */
+/* What n-grams read of a text, and how predictions are joined and compared, by known values. */
 #include "classify/ngrams.h"
-#include "classify/opinions.h"
+#include "classify/predictions.h"
 #include "classify/scores.h"
 #include "classify/ways.h"
 #include "core/memory.h"
@@ -49,8 +49,8 @@ static void test_values(void **state) {
     near(sum_of_values("a-b", false), half * 3 / sqrt(3)); /* a, b, and their pair */
 }
 
-static opinions opinions_of(size_t rows, double (*of)[2], const int16_t *class) {
-    opinions o = {rows, mem_alloc(2 * rows, sizeof(double)), mem_alloc(rows, sizeof(int)), 0};
+static predictions predictions_of(size_t rows, double (*of)[2], const int16_t *class) {
+    predictions o = {rows, mem_alloc(2 * rows, sizeof(double)), mem_alloc(rows, sizeof(int)), 0};
     for (size_t i = 0; i < rows; i++) {
         for (int k = 0; k < 2; k++) o.probability[2 * i + (size_t)k] = of[i][k];
         o.said[i] = of[i][1] > of[i][0];
@@ -86,16 +86,17 @@ static void test_best_share(void **state) {
             by[1][i][class[i]] = cases[c].features[i];
             for (int w = 0; w < 2; w++) by[w][i][1 - class[i]] = 1 - by[w][i][class[i]];
         }
-        opinions one = opinions_of(3, by[0], class), two = opinions_of(3, by[1], class), both;
-        near(opinions_join_best(&both, &one, &two, 2, class), cases[c].share);
+        predictions one = predictions_of(3, by[0], class), two = predictions_of(3, by[1], class),
+                    both;
+        near(predictions_join_best(&both, &one, &two, 2, class), cases[c].share);
         assert_int_equal(both.wrong, cases[c].wrong);
         /* The probabilities are those of the share. */
         const double odds = pow(by[0][0][0] / by[0][0][1], 1 - cases[c].share) *
                             pow(by[1][0][0] / by[1][0][1], cases[c].share);
         near(both.probability[0], odds / (1 + odds));
-        opinions_end(&one);
-        opinions_end(&two);
-        opinions_end(&both);
+        predictions_end(&one);
+        predictions_end(&two);
+        predictions_end(&both);
     }
 }
 
@@ -109,7 +110,7 @@ static void say(way *w, const char *wrong, double sure, const int16_t *class) {
             of[i][said] = sure;
             of[i][1 - said] = 1 - sure;
         }
-        *(k ? &w->tested : &w->valid) = opinions_of(4, of, class);
+        *(k ? &w->tested : &w->valid) = predictions_of(4, of, class);
     }
     w->tried = true;
 }
@@ -158,8 +159,8 @@ static void test_choice(void **state) {
     double features[4][2] = {{0.4, 0.6}, {0.01, 0.99}, {0.01, 0.99}, {0.01, 0.99}};
     ways w = {.chosen = WAYS};
     for (int k = 0; k < 2; k++) {
-        *(k ? &w.of[BY_NGRAMS].tested : &w.of[BY_NGRAMS].valid) = opinions_of(4, ngrams, class);
-        *(k ? &w.of[BY_TUNED].tested : &w.of[BY_TUNED].valid) = opinions_of(4, features, class);
+        *(k ? &w.of[BY_NGRAMS].tested : &w.of[BY_NGRAMS].valid) = predictions_of(4, ngrams, class);
+        *(k ? &w.of[BY_TUNED].tested : &w.of[BY_TUNED].valid) = predictions_of(4, features, class);
     }
     w.of[BY_NGRAMS].tried = w.of[BY_TUNED].tried = true;
     ways_choose(&w, 2, class, class);
@@ -185,8 +186,8 @@ static void test_mcnemar(void **state) {
         said[0][18] = said[1][18] = 1; /* both err: no evidence */
         for (int i = 0; i < cases[c].only_a; i++) said[0][i] = 1;
         for (int i = 0; i < cases[c].only_b; i++) said[1][10 + i] = 1;
-        const opinions a = {.rows = ROWS, .said = said[0]}, b = {.rows = ROWS, .said = said[1]};
-        near(opinions_mcnemar(&a, &b, class), cases[c].p);
+        const predictions a = {.rows = ROWS, .said = said[0]}, b = {.rows = ROWS, .said = said[1]};
+        near(predictions_mcnemar(&a, &b, class), cases[c].p);
     }
 }
 

@@ -95,7 +95,7 @@ static void test_curvature_is_that_of_the_moments(void **state) {
     error err;
     logistic *l = logistic_create(be, &d, 5, true, &err);
     for (int standardize = 0; standardize < 2; standardize++) {
-        view v = view_create(&d, p.sign, standardize);
+        scaling v = scaling_create(&d, p.sign, standardize);
         curvature c;
         assert_true(curvature_find(&c, l, p.sign, &v, (feature_span){0, v.units}, &err));
         double moments[COUNT][COUNT] = {0};
@@ -119,7 +119,7 @@ static void test_curvature_is_that_of_the_moments(void **state) {
             }
         }
         curvature_free(&c);
-        view_free(&v);
+        scaling_free(&v);
     }
     logistic_free(l);
     free_problem(&p);

@@ -2,8 +2,8 @@
 #include "support.h"
 
 #include "core/memory.h"
+#include "probe/cholesky.h"
 #include "probe/history.h"
-#include "probe/linear.h"
 #include "probe/minimiser.h"
 
 #include <math.h>
@@ -26,11 +26,11 @@ static void test_linear_systems(void **state) {
             c[i] += symmetric[i / COLUMNS * N + k] * x[k * COLUMNS + i % COLUMNS];
         }
     }
-    assert_true(linear_cholesky(symmetric, N));
-    linear_forward(symmetric, N, c, COLUMNS);
-    linear_backward(symmetric, N, c, COLUMNS);
+    assert_true(cholesky_factor(symmetric, N));
+    cholesky_forward(symmetric, N, c, COLUMNS);
+    cholesky_backward(symmetric, N, c, COLUMNS);
     assert_true(relative_error(c, x, N * COLUMNS) < 1e-8);
-    assert_false(linear_cholesky((double[]){1, 0, 2, 1}, 2));
+    assert_false(cholesky_factor((double[]){1, 0, 2, 1}, 2));
     free(a);
     free(x);
 }

@@ -39,7 +39,7 @@ void classifier_clean(const classifier *c, const char *folder);
 bool classifier_open(classifier *c, const char *folder, error *err);
 void classifier_close(classifier *c);
 
-/* Joins two opinions on a document: the probability [classes] in proportion to
+/* Joins two predictions on a document: the probability [classes] in proportion to
  * by_ngrams^(1 - share) by_features^share. Returns the likeliest class, the first of equal ones. */
 int classifier_join(int classes, const double *by_ngrams, const double *by_features, double share,
                     double *probability);

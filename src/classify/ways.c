@@ -19,16 +19,16 @@ void ways_choose(ways *w, int classes, const int16_t *valid_class, const int16_t
     }
     if (w->partner == BY_NGRAMS) return;
     const way *partner = &of[w->partner];
-    w->share = opinions_join_best(&of[BY_BOTH].valid, &of[BY_NGRAMS].valid, &partner->valid,
-                                  classes, valid_class);
-    opinions_join(&of[BY_BOTH].tested, &of[BY_NGRAMS].tested, &partner->tested, classes, w->share,
-                  test_class);
+    w->share = predictions_join_best(&of[BY_BOTH].valid, &of[BY_NGRAMS].valid, &partner->valid,
+                                     classes, valid_class);
+    predictions_join(&of[BY_BOTH].tested, &of[BY_NGRAMS].tested, &partner->tested, classes,
+                     w->share, test_class);
     of[BY_BOTH].tried = true;
     for (int k = 1; k < WAYS; k++) {
         if (of[k].tried && of[k].valid.wrong < of[w->chosen].valid.wrong) w->chosen = k;
     }
     if (w->chosen == BY_NGRAMS) return;
-    w->p_value = opinions_mcnemar(&of[w->chosen].tested, &of[BY_NGRAMS].tested, test_class);
+    w->p_value = predictions_mcnemar(&of[w->chosen].tested, &of[BY_NGRAMS].tested, test_class);
 }
 
 double ways_saved_share(const ways *w) {
@@ -38,7 +38,7 @@ double ways_saved_share(const ways *w) {
 
 size_t *ways_confusion(const ways *w, int classes, const int16_t *test_class) {
     const size_t count = (size_t)classes;
-    const opinions *of = &w->of[w->chosen].tested;
+    const predictions *of = &w->of[w->chosen].tested;
     size_t *confusion = mem_alloc(count * count, sizeof *confusion);
     for (size_t i = 0; i < of->rows; i++) {
         confusion[(size_t)test_class[i] * count + (size_t)of->said[i]]++;
@@ -48,7 +48,7 @@ size_t *ways_confusion(const ways *w, int classes, const int16_t *test_class) {
 
 void ways_end(ways *w) {
     for (int k = 0; k < WAYS; k++) {
-        opinions_end(&w->of[k].valid);
-        opinions_end(&w->of[k].tested);
+        predictions_end(&w->of[k].valid);
+        predictions_end(&w->of[k].tested);
     }
 }

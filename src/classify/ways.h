@@ -2,7 +2,7 @@
 #ifndef SMALLWORLD_CLASSIFY_WAYS_H
 #define SMALLWORLD_CLASSIFY_WAYS_H
 
-#include "classify/opinions.h"
+#include "classify/predictions.h"
 
 #include <stdbool.h>
 
@@ -13,7 +13,7 @@ extern const char *const way_names[WAYS];
 /* What a way says of the documents that were held out, and of those for testing. */
 typedef struct way {
     bool tried;
-    opinions valid, tested;
+    predictions valid, tested;
     double seconds; /* that it took */
 } way;
 
@@ -26,7 +26,7 @@ typedef struct ways {
 } ways;
 
 /* Joins n-grams to the better of the model's ways, and chooses by the errors on held-out documents;
- * of equals the simplest. n-grams must have been tried. valid_class and test_class hold the truth. */
+ * of equals the simplest. n-grams must have been tried; valid_class and test_class are the truth. */
 void ways_choose(ways *w, int classes, const int16_t *valid_class, const int16_t *test_class);
 
 /* The model's share in what the chosen way says, see classifier_join. */

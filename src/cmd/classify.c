@@ -267,8 +267,10 @@ static double *apply_ngrams(const ngrams *g, const corpus *c) {
 /* Takes what margins, with their scale, say of the documents held out and for testing. */
 static void take_margins(work *w, int k, const double *valid, const double *test, double scale) {
     way *to = &w->ways.of[k];
-    opinions_take(&to->valid, valid, w->held.texts->count, w->classes.count, scale, w->held.class);
-    opinions_take(&to->tested, test, w->test.texts->count, w->classes.count, scale, w->test.class);
+    predictions_take(&to->valid, valid, w->held.texts->count, w->classes.count, scale,
+                     w->held.class);
+    predictions_take(&to->tested, test, w->test.texts->count, w->classes.count, scale,
+                     w->test.class);
     to->tried = true;
 }
 
@@ -439,7 +441,7 @@ static bool make_tuned(work *w, double seconds, error *err) {
 /* What a class head says of documents. */
 typedef struct asking {
     const saved_probe *probe;
-    opinions *to;
+    predictions *to;
 } asking;
 
 static void take_answer(void *argument, size_t document, const float *row) {
@@ -448,13 +450,13 @@ static void take_answer(void *argument, size_t document, const float *row) {
     k->to->said[document] = saved_apply(k->probe, row, k->to->probability + at);
 }
 
-static bool ask(work *w, const saved_probe *probe, const part *p, opinions *to, error *err) {
+static bool ask(work *w, const saved_probe *probe, const part *p, predictions *to, error *err) {
     asking k = {probe, to};
     const feature_options how = {
         .state = probe->origin.state, .pools = probe->origin.pools, .progress = true};
-    opinions_begin(to, p->texts->count, w->classes.count);
+    predictions_begin(to, p->texts->count, w->classes.count);
     const bool done = features_each(w->tuned.m, p->texts, &how, take_answer, &k, err);
-    if (done) opinions_count(to, p->class);
+    if (done) predictions_count(to, p->class);
     return done;
 }
 
@@ -698,7 +700,7 @@ static int by_probability(const void *a, const void *b) {
 
 /* Lists the documents that the chosen way gets wrong, surest first. Returns their number. */
 static int list_mistakes(const work *w, mistake **list) {
-    const opinions *o = &w->ways.of[w->ways.chosen].tested;
+    const predictions *o = &w->ways.of[w->ways.chosen].tested;
     int count = 0;
     *list = mem_alloc(o->wrong + 1, sizeof **list);
     for (size_t i = 0; i < o->rows; i++) {

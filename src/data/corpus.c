@@ -4,7 +4,7 @@
 #include "core/log.h"
 #include "core/memory.h"
 #include "core/utf8.h"
-#include "data/looks.h"
+#include "data/file_kind.h"
 #include "data/paths.h"
 #include "data/source.h"
 #include "data/table.h"
@@ -206,13 +206,13 @@ static bool read_raw(reading *r, source *s, error *err) {
     size_t count = 0;
     bool read;
     while ((read = source_read(s, bytes, SOURCE_CHUNK, &count, err)) && count > 0) {
-        if (r->corpus->size == d.offset) kind = looks_like(bytes, count);
+        if (r->corpus->size == d.offset) kind = file_kind(bytes, count);
         d.hash = hash_bytes(d.hash, bytes, count);
         read = spool_write(r, bytes, count, err);
         if (!read) break;
     }
     free(bytes);
-    if (read && kind) looks_warn(source_name(s), kind);
+    if (read && kind) file_kind_warn(source_name(s), kind);
     d.hash = hash_end(d.hash);
     d.length = r->corpus->size - d.offset;
     *append(r->corpus, &r->capacity) = d;
@@ -388,8 +388,8 @@ corpus *corpus_next_lines(corpus_lines *l, bool all, error *err) {
     err->text[0] = '\0';
     if (!lines_next(&l->lines, err) || !l->lines.text) return NULL;
     if (l->lines.number == 1) {
-        const char *kind = looks_like(l->lines.buffer, l->lines.end);
-        if (kind) looks_warn(source_name(l->source), kind);
+        const char *kind = file_kind(l->lines.buffer, l->lines.end);
+        if (kind) file_kind_warn(source_name(l->source), kind);
     }
     reading_begin(&r, &l->options);
     bool read = spool_begin(&r, err);

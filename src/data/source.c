@@ -5,7 +5,7 @@
 #include "core/overwrite.h"
 #include "core/stop.h"
 #include "core/utf8.h"
-#include "data/looks.h"
+#include "data/file_kind.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -277,7 +277,7 @@ static uint8_t line_mark(const uint8_t *text, size_t size) {
 }
 
 bool source_check_utf8(const source *s, const uint8_t *read, size_t count, error *err) {
-    return s->given != count || !looks_marked_utf16(read, count) ||
+    return s->given != count || !file_is_utf16(read, count) ||
            error_set(err, "%s: UTF-16 text: expected UTF-8 (" UTF16_WAY_OUT ")", source_name(s));
 }
 

@@ -2,7 +2,7 @@
 
 #include "core/memory.h"
 #include "core/philox.h"
-#include "probe/linear.h"
+#include "probe/cholesky.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -35,14 +35,15 @@ static double *random_directions(size_t units, feature_span span, int rank) {
     return q;
 }
 
-static double deviation(const view *v, size_t u) {
+static double deviation(const scaling *v, size_t u) {
     return v->deviation[u] > 0 ? v->deviation[u] : 1;
 }
 
-/* moved [rank][units] = directions times the moments of standardised features, in either view, and
+/* moved [rank][units] = directions times the moments of standardised features, scaled or not, and
  * 0 outside the span. */
-static bool multiply_by_moments(logistic *l, const int8_t *sign, const view *v, feature_span span,
-                                const double *directions, int rank, double *moved, error *err) {
+static bool multiply_by_moments(logistic *l, const int8_t *sign, const scaling *v,
+                                feature_span span, const double *directions, int rank,
+                                double *moved, error *err) {
     size_t units = v->units, count = units + 1, group = (size_t)logistic_columns(l);
     double *w = mem_alloc(2 * group * count, sizeof *w), *product = w + group * count;
     bool done = true;
@@ -91,16 +92,16 @@ static void factorise(const double *q, double *moved, size_t units, int rank, do
                 root[i * n + j] = (core[i * n + j] + core[j * n + i]) / 2 + (i == j ? shift : 0);
             }
         }
-        rooted = linear_cholesky(root, n);
+        rooted = cholesky_factor(root, n);
     }
     for (size_t i = 0; i < n * units; i++) moved[i] = rooted ? moved[i] + shift * q[i] : 0;
-    if (rooted) linear_forward(root, n, moved, units);
+    if (rooted) cholesky_forward(root, n, moved, units);
     free(core);
 }
 
-/* Converts the factor from standardised features to the view's. If the view does not standardise,
+/* Converts the factor from standardised features to scaled ones. If these are not standardised,
  * the mean is one more direction, shared with the intercept. */
-static void assemble(curvature *c, const double *moved, int rank, const view *v,
+static void assemble(curvature *c, const double *moved, int rank, const scaling *v,
                      feature_span span) {
     size_t units = v->units;
     c->count = units + 1;
@@ -108,7 +109,7 @@ static void assemble(curvature *c, const double *moved, int rank, const view *v,
     c->diagonal = mem_alloc(c->count, sizeof *c->diagonal);
     c->factor = mem_alloc(c->count * (size_t)c->rank, sizeof *c->factor);
     for (size_t u = 0; u < units; u++) {
-        double size = v->deviation[u] / view_scale(v, u), mean = v->standardize ? 0 : v->mean[u];
+        double size = v->deviation[u] / scaling_scale(v, u), mean = v->standardize ? 0 : v->mean[u];
         if (u < span.first || u >= span.end) mean = 0; /* no part of the shared direction */
         double *row = c->factor + u * (size_t)c->rank, residual = v->rows;
         for (size_t k = 0; k < (size_t)rank; k++) {
@@ -126,8 +127,8 @@ static void assemble(curvature *c, const double *moved, int rank, const view *v,
     if (!v->standardize) c->factor[units * (size_t)c->rank + (size_t)rank] = sqrt(v->rows);
 }
 
-bool curvature_find(curvature *c, logistic *l, const int8_t *sign, const view *v, feature_span span,
-                    error *err) {
+bool curvature_find(curvature *c, logistic *l, const int8_t *sign, const scaling *v,
+                    feature_span span, error *err) {
     const size_t width = span.end - span.first;
     int rank = width < DIRECTIONS ? (int)width : DIRECTIONS;
     double *directions = random_directions(v->units, span, rank);

@@ -1,4 +1,4 @@
-/* An upper bound of a logistic loss's curvature: the second moments of a view's features and of the
+/* An upper bound of a logistic loss's curvature: the second moments of scaled features and of the
  * intercept's constant feature, approximated by a diagonal plus a few directions,
  *
  *     sum over i of x_i x_i'  ~  diag(diagonal) + factor factor'.
@@ -10,7 +10,7 @@
 #define SMALLWORLD_PROBE_CURVATURE_H
 
 #include "probe/logistic.h"
-#include "probe/view.h"
+#include "probe/scaling.h"
 
 typedef struct curvature {
     size_t count; /* units + 1 */
@@ -26,8 +26,8 @@ typedef struct feature_span {
 
 /* Finds the curvature of a span's features over the rows whose sign is not 0. `l` and `v` are of
  * the same dataset and rows. */
-bool curvature_find(curvature *c, logistic *l, const int8_t *sign, const view *v, feature_span span,
-                    error *err);
+bool curvature_find(curvature *c, logistic *l, const int8_t *sign, const scaling *v,
+                    feature_span span, error *err);
 void curvature_free(curvature *c);
 
 #endif

@@ -62,8 +62,8 @@ static bool evaluate(fit *f, error *err) {
     size_t count = f->units + 1;
 #pragma omp parallel for schedule(dynamic)
     for (int i = 0; i < f->opened; i++) {
-        view_leave(f->p.view, minimiser_trial(f->minimisers[f->open[i]]),
-                   f->weights + (size_t)i * count);
+        scaling_leave(f->p.scaling, minimiser_trial(f->minimisers[f->open[i]]),
+                      f->weights + (size_t)i * count);
     }
     if (!logistic_evaluate(f->p.l, f->weights, f->opened, f->p.sign, f->loss, f->gradient,
                            f->second, err)) {
@@ -71,7 +71,7 @@ static bool evaluate(fit *f, error *err) {
     }
     for (int i = 0; i < f->opened; i++) {
         double *gradient = f->gradient + (size_t)i * count;
-        view_gradient(f->p.view, gradient);
+        scaling_gradient(f->p.scaling, gradient);
         keep_span(f, f->open[i], gradient);
         for (size_t j = 0; j < count; j++) gradient[j] *= f->p.cost[f->open[i]];
     }
@@ -135,7 +135,7 @@ static bool find_curvatures(fit *f, error *err) {
             if (same) f->owner[k] = j;
         }
         if (f->owner[k] == k &&
-            !curvature_find(&f->curvatures[k], f->p.l, f->p.sign, f->p.view, span, err)) {
+            !curvature_find(&f->curvatures[k], f->p.l, f->p.sign, f->p.scaling, span, err)) {
             return false;
         }
     }
@@ -150,7 +150,7 @@ static void start(fit *f) {
     for (int k = 0; k < f->p.models; k++) {
         const curvature *c = &f->curvatures[f->owner[k]];
         double *seen = mem_alloc(count, sizeof *seen);
-        view_enter(f->p.view, f->weights + (size_t)k * count, seen);
+        scaling_enter(f->p.scaling, f->weights + (size_t)k * count, seen);
         f->minimisers[k] =
             minimiser_create(count, seen, c->diagonal, c->factor, c->rank, f->p.cost[k] / 4);
         f->reports[k] = (fit_report){.gap = INFINITY};
@@ -169,8 +169,8 @@ static void end(fit *f, bool fitted) {
                 "above its minimum",
                 f->p.cost[k], f->reports[k].evaluations, 100 * f->reports[k].gap);
         }
-        view_leave(f->p.view, minimiser_best(f->minimisers[k]),
-                   f->weights + (size_t)k * (f->units + 1));
+        scaling_leave(f->p.scaling, minimiser_best(f->minimisers[k]),
+                      f->weights + (size_t)k * (f->units + 1));
         minimiser_free(f->minimisers[k]);
     }
 }

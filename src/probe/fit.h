@@ -25,7 +25,7 @@ typedef struct fit_problem {
     logistic *l;
     const dataset *d;
     const int8_t *sign; /* rows whose sign is 0 are left out */
-    const view *view;
+    const scaling *scaling;
     int models;
     const double *cost;       /* [models]: each model's C */
     const feature_span *span; /* [models]: its features, outside which its weights stay 0; NULL

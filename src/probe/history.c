@@ -1,7 +1,7 @@
 #include "probe/history.h"
 
 #include "core/memory.h"
-#include "probe/linear.h"
+#include "probe/cholesky.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -48,8 +48,8 @@ static void solve_base(const history *h, double *v) {
     for (size_t i = 0; i < h->count; i++) v[i] /= h->diagonal[i];
     if (h->weight > 0) {
         multiply_factor(h, v, x);
-        linear_forward(h->root, rank, x, 1);
-        linear_backward(h->root, rank, x, 1);
+        cholesky_forward(h->root, rank, x, 1);
+        cholesky_backward(h->root, rank, x, 1);
         for (size_t i = 0; i < h->count; i++) {
             v[i] -= dot(h->factor + i * rank, x, rank) / h->diagonal[i];
         }
@@ -69,7 +69,7 @@ static void find_root(history *h) {
     }
     for (size_t r = 0; r < rank; r++) h->root[r * rank + r] += 1 / h->weight;
     /* If rounding made it indefinite, the diagonal is used alone. */
-    if (!linear_cholesky(h->root, rank)) h->weight = 0;
+    if (!cholesky_factor(h->root, rank)) h->weight = 0;
 }
 
 /* Scales B0 so that it agrees with the latest pair: y' B0^-1 y = s' y. */

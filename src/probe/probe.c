@@ -194,17 +194,17 @@ static bool fit_on(probe *p, int function, const bool *held, int first, int mode
         bool used = p->train.class[i] >= 0 && !(held && held[i]);
         p->sign[i] = (int8_t)(!used ? 0 : p->train.class[i] == yes ? 1 : -1);
     }
-    view v = view_create(d, p->sign, p->how->standardize);
+    scaling v = scaling_create(d, p->sign, p->how->standardize);
     const fit_problem problem = {.l = p->l,
                                  .d = d,
                                  .sign = p->sign,
-                                 .view = &v,
+                                 .scaling = &v,
                                  .models = models,
                                  .cost = p->cost + first,
                                  .span = p->span + first};
     bool fitted = fit_models(&problem, weights, reports, p->how->progress, err);
     memcpy(p->deviation, v.deviation, d->units * sizeof *p->deviation);
-    view_free(&v);
+    scaling_free(&v);
     for (int k = 0, most = 0; fitted && k < models; k++) {
         if (reports[k].evaluations <= most) continue;
         p->result->evaluations += reports[k].evaluations - most;

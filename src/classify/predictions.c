@@ -1,4 +1,4 @@
-#include "classify/opinions.h"
+#include "classify/predictions.h"
 
 #include "classify/classifier.h"
 #include "core/memory.h"
@@ -7,26 +7,26 @@
 #include <math.h>
 #include <stdlib.h>
 
-void opinions_begin(opinions *o, size_t rows, int classes) {
-    *o = (opinions){.rows = rows};
+void predictions_begin(predictions *o, size_t rows, int classes) {
+    *o = (predictions){.rows = rows};
     o->probability = mem_alloc(rows * (size_t)classes, sizeof *o->probability);
     o->said = mem_alloc(rows, sizeof *o->said);
 }
 
-void opinions_count(opinions *o, const int16_t *class) {
+void predictions_count(predictions *o, const int16_t *class) {
     o->wrong = 0;
     for (size_t i = 0; i < o->rows; i++) o->wrong += o->said[i] != class[i];
 }
 
-void opinions_end(opinions *o) {
+void predictions_end(predictions *o) {
     free(o->probability);
     free(o->said);
 }
 
-void opinions_take(opinions *o, const double *margin, size_t rows, int classes, double scale,
-                   const int16_t *class) {
+void predictions_take(predictions *o, const double *margin, size_t rows, int classes, double scale,
+                      const int16_t *class) {
     const int functions = classes == 2 ? 1 : classes;
-    opinions_begin(o, rows, classes);
+    predictions_begin(o, rows, classes);
     for (size_t i = 0; i < rows; i++) {
         const double *of = margin + i * (size_t)functions;
         margin_probabilities(of, functions, scale, o->probability + i * (size_t)classes);
@@ -35,9 +35,9 @@ void opinions_take(opinions *o, const double *margin, size_t rows, int classes, 
     }
 }
 
-void opinions_join(opinions *o, const opinions *by_ngrams, const opinions *by_features, int classes,
-                   double share, const int16_t *class) {
-    opinions_begin(o, by_ngrams->rows, classes);
+void predictions_join(predictions *o, const predictions *by_ngrams, const predictions *by_features,
+                      int classes, double share, const int16_t *class) {
+    predictions_begin(o, by_ngrams->rows, classes);
     for (size_t i = 0; i < o->rows; i++) {
         const size_t at = i * (size_t)classes;
         o->said[i] = classifier_join(classes, by_ngrams->probability + at,
@@ -46,27 +46,27 @@ void opinions_join(opinions *o, const opinions *by_ngrams, const opinions *by_fe
     }
 }
 
-double opinions_join_best(opinions *best, const opinions *by_ngrams, const opinions *by_features,
-                          int classes, const int16_t *class) {
+double predictions_join_best(predictions *best, const predictions *by_ngrams,
+                             const predictions *by_features, int classes, const int16_t *class) {
     enum { STEPS = 8 };
     double chosen = 0;
     size_t least = SIZE_MAX;
     for (int k = 1; k < STEPS; k++) {
         const double share = (double)k / STEPS;
-        opinions o;
-        opinions_join(&o, by_ngrams, by_features, classes, share, class);
+        predictions o;
+        predictions_join(&o, by_ngrams, by_features, classes, share, class);
         const bool nearer = fabs(share - 0.5) < fabs(chosen - 0.5);
         if (o.wrong < least || (o.wrong == least && nearer)) {
             least = o.wrong;
             chosen = share;
         }
-        opinions_end(&o);
+        predictions_end(&o);
     }
-    opinions_join(best, by_ngrams, by_features, classes, chosen, class);
+    predictions_join(best, by_ngrams, by_features, classes, chosen, class);
     return chosen;
 }
 
-double opinions_mcnemar(const opinions *a, const opinions *b, const int16_t *class) {
+double predictions_mcnemar(const predictions *a, const predictions *b, const int16_t *class) {
     int64_t only_a = 0, only_b = 0;
     for (size_t i = 0; i < a->rows; i++) {
         const bool wrong_a = a->said[i] != class[i], wrong_b = b->said[i] != class[i];

@@ -1,4 +1,4 @@
-#include "data/looks.h"
+#include "data/file_kind.h"
 
 #include "core/log.h"
 
@@ -36,13 +36,13 @@ static const struct {
 
 static const char utf16[] = "UTF-16 text";
 
-bool looks_marked_utf16(const uint8_t *head, size_t count) {
+bool file_is_utf16(const uint8_t *head, size_t count) {
     return count >= 2 && (memcmp(head, "\xFF\xFE", 2) == 0 || memcmp(head, "\xFE\xFF", 2) == 0);
 }
 
-const char *looks_like(const uint8_t *head, size_t count) {
+const char *file_kind(const uint8_t *head, size_t count) {
     if (count > MOST_BYTES) count = MOST_BYTES;
-    if (looks_marked_utf16(head, count)) return utf16;
+    if (file_is_utf16(head, count)) return utf16;
     for (size_t k = 0; k < sizeof kinds / sizeof kinds[0]; k++) {
         if (count > kinds[k].length && memcmp(head, kinds[k].magic, kinds[k].length) == 0) {
             return kinds[k].name;
@@ -62,7 +62,7 @@ const char *looks_like(const uint8_t *head, size_t count) {
     return controls > count / 32 ? "binary data" : NULL;
 }
 
-void looks_warn(const char *name, const char *kind) {
+void file_kind_warn(const char *name, const char *kind) {
     static atomic_flag warned = ATOMIC_FLAG_INIT;
     if (atomic_flag_test_and_set(&warned)) return;
     log_warning("%s looks like %s; a model of it learns its bytes, not its text%s", name, kind,

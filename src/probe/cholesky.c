@@ -1,4 +1,4 @@
-#include "probe/linear.h"
+#include "probe/cholesky.h"
 
 #include <math.h>
 
@@ -11,7 +11,7 @@ static void divide(double *row, double by, size_t count) {
     for (size_t c = 0; c < count; c++) row[c] /= by;
 }
 
-bool linear_cholesky(double *a, size_t n) {
+bool cholesky_factor(double *a, size_t n) {
     for (size_t i = 0; i < n; i++) {
         for (size_t j = 0; j <= i; j++) {
             double sum = a[i * n + j];
@@ -23,7 +23,7 @@ bool linear_cholesky(double *a, size_t n) {
     return true;
 }
 
-void linear_forward(const double *r, size_t n, double *x, size_t columns) {
+void cholesky_forward(const double *r, size_t n, double *x, size_t columns) {
     for (size_t i = 0; i < n; i++) {
         double *row = x + i * columns;
         for (size_t k = 0; k < i; k++) subtract(row, x + k * columns, r[i * n + k], columns);
@@ -31,7 +31,7 @@ void linear_forward(const double *r, size_t n, double *x, size_t columns) {
     }
 }
 
-void linear_backward(const double *r, size_t n, double *x, size_t columns) {
+void cholesky_backward(const double *r, size_t n, double *x, size_t columns) {
     for (size_t i = n; i-- > 0;) {
         double *row = x + i * columns;
         for (size_t k = i + 1; k < n; k++) subtract(row, x + k * columns, r[k * n + i], columns);
