@@ -100,8 +100,8 @@ static void test_best_share(void **state) {
     }
 }
 
-/* A way that says the right class of each document, but of those in `wrong` ("0110"), and how sure it
- * is of them. */
+/* A way that says the right class of each document, but of those in `wrong` ("0110"), each time as
+ * sure. */
 static void say(way *w, const char *wrong, double sure, const int16_t *class) {
     for (int k = 0; k < 2; k++) {
         double of[4][2];

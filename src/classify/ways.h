@@ -26,7 +26,8 @@ typedef struct ways {
 } ways;
 
 /* Joins n-grams to the better of the model's ways, and chooses by the errors on held-out documents;
- * of equals the simplest. n-grams must have been tried; valid_class and test_class are the truth. */
+ * of equals the simplest. n-grams must have been tried. valid_class and test_class hold the
+ * truth. */
 void ways_choose(ways *w, int classes, const int16_t *valid_class, const int16_t *test_class);
 
 /* The model's share in what the chosen way says, see classifier_join. */
