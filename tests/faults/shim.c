@@ -15,9 +15,9 @@
  *
  * Allocations are counted where malloc, calloc, realloc, aligned allocation and pthread_create
  * enter the C library, which its own functions (strdup, fopen, open_memstream ...) go through as
- * well; but for those of liblinear, which does not check them. System calls are trapped by a seccomp
- * filter, whoever makes them: stdio's writes do not pass a symbol that could be replaced. Both
- * counts begin with main. Where a fault struck, FAULT_REPORT gets the stack. */
+ * well; but for those of liblinear, which does not check them. System calls are trapped by a
+ * seccomp filter, whoever makes them: stdio's writes do not pass a symbol that could be replaced.
+ * Both counts begin with main. Where a fault struck, FAULT_REPORT gets the stack. */
 #include <dlfcn.h>
 #include <errno.h>
 #include <execinfo.h>
