@@ -287,6 +287,8 @@ class Train(cli.Case):
             self.assertIn(f"Matrix of {rows} x {columns} blocks, of which 4 are there", picture)
             self.assertNotIn("on a ring", picture)
         page = self.read("x.html").decode()
+        drawn = page[page.index("4 nodes of cells, 1 of hubs, and the cells a step later"):].partition("</svg>")[0]
+        self.assertEqual((drawn.count("<circle"), drawn.count("M")), (4 + 1 + 4, 4 + 4))
         self.assertIn("1 node of 8 units, which read 4 others; 4 blocks, 100.00 % of all.", page)
         self.assertIn("A node reads 3.0 others (3 to 3). Clustering 1.000; shortest paths have 1.00 steps", page)
         header, _ = split_safetensors(self.read("run/last.safetensors"))

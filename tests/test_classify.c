@@ -168,6 +168,20 @@ static void test_choice(void **state) {
     near(ways_saved_share(&w), 0.5);
     near(w.p_value, 1); /* one document of four */
     ways_end(&w);
+
+    /* The share is chosen on what was held out, where 1/8 alone is right, and not on the tests. */
+    double sure[4][2] = {{0.6, 0.4}, {0.4, 0.6}, {0.4, 0.6}, {0.4, 0.6}};
+    double wrong[4][2] = {{0.1, 0.9}, {0.9, 0.1}, {0.9, 0.1}, {0.9, 0.1}};
+    w = (ways){.chosen = WAYS};
+    w.of[BY_NGRAMS] =
+        (way){true, predictions_of(4, sure, class), predictions_of(4, wrong, class), 0};
+    w.of[BY_TUNED] =
+        (way){true, predictions_of(4, wrong, class), predictions_of(4, sure, class), 0};
+    ways_choose(&w, 2, class, class);
+    near(w.share, 0.125);
+    assert_int_equal(w.of[BY_BOTH].valid.wrong, 0);
+    assert_int_equal(w.of[BY_BOTH].tested.wrong, 4);
+    ways_end(&w);
 }
 
 /* Exact binomial tails: of n documents on which one alone errs, `least` are the fewer side's. */

@@ -458,6 +458,66 @@ static void write_lists(FILE *out, const wiring *w) {
     free(text);
 }
 
+/* ------------------------------------------------------------------------------------- hubs */
+
+enum { HUB_LINES = 6000, HUB_MARGIN = 20 }; /* lines of both sides; at the pictures' edges */
+
+/* The height at which one of so many nodes is drawn. */
+static double level(int node, int nodes) {
+    return HUB_MARGIN + (RING - 2 * HUB_MARGIN) * (node + 0.5) / nodes;
+}
+
+/* Lines from what is read, at `from`, to what reads it; of many every so manyth. */
+static void write_reads(FILE *out, const graph *g, double from, double to) {
+    const int blocks = graph_blocks(g), step = (2 * blocks + HUB_LINES - 1) / HUB_LINES;
+    fputs(
+        "<path style=\"fill: none; stroke: var(--c2); stroke-width: .5; stroke-opacity: .35\" d=\"",
+        out);
+    for (int i = 0; i < g->nodes; i++) {
+        for (int k = g->start[i]; k < g->start[i + 1]; k++) {
+            if (k % step) continue;
+            fprintf(out, "M%.0f %.1fL%.0f %.1f", from, level(g->column[k], g->inputs), to,
+                    level(i, g->nodes));
+        }
+    }
+    fputs("\"/>\n", out);
+}
+
+static void write_column(FILE *out, int nodes, double x, int colour) {
+    const double radius = fmax(0.7, fmin(5, 150.0 / nodes));
+    for (int i = 0; i < nodes; i++) {
+        fprintf(out, "<circle cx=\"%.0f\" cy=\"%.1f\" r=\"%.1f\" fill=\"var(--c%d)\"/>\n", x,
+                level(i, nodes), radius, colour);
+    }
+}
+
+/* The cells of a layer, its hubs, and the cells again, with a line where a node is read. */
+static void write_hubs_figure(FILE *out, const wiring *w, int layer) {
+    const graph *read = NULL, *write = NULL;
+    for (int s = 0; s < model_stages(w->config); s++) {
+        const stage_place at = model_stage_place(w->config, s);
+        const graph *g = w->graphs[s];
+        if (at.layer != layer || at.stage < 0 || graph_is_square(g)) continue;
+        *(g->nodes < g->inputs ? &read : &write) = g;
+    }
+    if (!read || !write) return;
+    const double x[] = {HUB_MARGIN, RING / 2, RING - HUB_MARGIN};
+    fputs("<figure>\n", out);
+    begin_picture(out, "", RING, RING);
+    fprintf(out, "%d nodes of cells, %d of hubs, and the cells a step later\">\n", write->nodes,
+            read->nodes);
+    write_reads(out, read, x[0], x[1]);
+    write_reads(out, write, x[1], x[2]);
+    write_column(out, write->nodes, x[0], 0);
+    write_column(out, read->nodes, x[1], 1);
+    write_column(out, write->nodes, x[2], 0);
+    fprintf(out,
+            "</svg>\n<figcaption>From left to right: the cells, %d nodes of %lld units; the hubs, "
+            "which keep nothing from step to step, %d nodes; and the cells a step later. A line "
+            "leads from a node to one that reads it.</figcaption>\n</figure>\n",
+            write->nodes, (long long)w->config->block, read->nodes);
+}
+
 /* What the cells of a layer read of each other through its hubs. */
 static void write_cells(FILE *out, const wiring *w, int layer) {
     graph_metrics m;
@@ -467,7 +527,9 @@ static void write_cells(FILE *out, const wiring *w, int layer) {
           "through the hubs. ",
           out);
     write_paths_of(out, &m);
-    fputs("</p>\n<div class=\"charts\">\n<figure>\n", out);
+    fputs("</p>\n<div class=\"charts\">\n", out);
+    write_hubs_figure(out, w, layer);
+    fputs("<figure>\n", out);
     write_degrees(out, cells, &m, "");
     fputs("</figure>\n<figure>\n", out);
     write_paths(out, &m, "");
@@ -478,6 +540,7 @@ static void write_cells(FILE *out, const wiring *w, int layer) {
 void wiring_write(FILE *out, const wiring *w) {
     int stages = model_stages(w->config);
     size_t most = ALL_EDGES / (size_t)stages;
+    for (int y = 0; w->config->hubs && y < w->config->layers; y++) write_cells(out, w, y);
     for (int s = 0; s < stages; s++) {
         graph_metrics m;
         char name[16];
@@ -489,7 +552,8 @@ void wiring_write(FILE *out, const wiring *w) {
         write_facts(out, w, &m);
         fputs("<div class=\"charts\">\n", out);
         const bool matrix_first = !square || w->graphs[s]->nodes > EASY_NODES;
-        if (matrix_first) write_matrix_figure(out, w, s);
+        const bool all = m.density == 1 && !w->norms[s] && !square; /* a black rectangle */
+        if (matrix_first && !all) write_matrix_figure(out, w, s);
         if (square) write_ring_figure(out, w, s, &m, most);
         if (!matrix_first) write_matrix_figure(out, w, s);
         fputs("<figure>\n", out);
@@ -500,7 +564,6 @@ void wiring_write(FILE *out, const wiring *w) {
         }
         fputs("</figure>\n</div>\n", out);
     }
-    for (int y = 0; w->config->hubs && y < w->config->layers; y++) write_cells(out, w, y);
     write_lists(out, w);
 }
 
