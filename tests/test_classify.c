@@ -59,6 +59,42 @@ static predictions predictions_of(size_t rows, double (*of)[2], const int16_t *c
     return o;
 }
 
+static double margin_of_text(const ngrams *g, const char *text) {
+    ngram_reader *r = ngram_reader_create(g);
+    double margin;
+    ngram_reader_apply(r, (const uint8_t *)text, strlen(text), &margin);
+    ngram_reader_free(r);
+    return margin;
+}
+
+/* What occurs in two documents counts, and what occurs in one does not. */
+static void test_vocabulary(void **state) {
+    (void)state;
+    enum { ROWS = 10 };
+    char *path = path_of("few.tsv"), text[ROWS * 16] = "";
+    for (int i = 0; i < ROWS; i++) {
+        const char *word = i == 1 || i == 3 ? "qqxx" : i == 5 ? "jjvv" : i % 2 ? "good" : "bad";
+        sprintf(text + strlen(text), "%d\t%s\n", i % 2, word);
+    }
+    write_text(path, text);
+    const corpus_options plain = {.html_entities = false};
+    error err;
+    corpus *c = corpus_read(&path, 1, &plain, &err);
+    int16_t class[ROWS];
+    bool held[ROWS] = {[8] = true, [9] = true};
+    for (int i = 0; i < ROWS; i++) class[i] = (int16_t)(i % 2);
+    ngrams g;
+    double *valid;
+    assert_true(ngrams_fit(&g, c, class, 2, held, &valid, &err));
+    const double nothing = margin_of_text(&g, "");
+    near(margin_of_text(&g, "jjvv"), nothing);
+    assert_true(margin_of_text(&g, "qqxx") > nothing + 0.01);
+    assert_true(margin_of_text(&g, "good") > margin_of_text(&g, "bad") + 0.1);
+    free(valid);
+    ngrams_free(&g);
+    corpus_free(c);
+}
+
 /* The log odds of the right class are joined by (1 - f) of the n-grams' and f of the features'. */
 static void test_best_share(void **state) {
     (void)state;
@@ -233,9 +269,9 @@ static void test_scores(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_values), cmocka_unit_test(test_best_share),
-        cmocka_unit_test(test_choice), cmocka_unit_test(test_mcnemar),
-        cmocka_unit_test(test_scores),
+        cmocka_unit_test(test_values),  cmocka_unit_test(test_best_share),
+        cmocka_unit_test(test_choice),  cmocka_unit_test(test_vocabulary),
+        cmocka_unit_test(test_mcnemar), cmocka_unit_test(test_scores),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

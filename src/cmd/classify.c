@@ -96,11 +96,19 @@ typedef struct part {
 /* Finds the classes of labelled documents, in the order in which a probe has them. */
 static bool find_classes(class_names *k, const corpus *c, const char *path, error *err) {
     const size_t found = classes_find(k, c, NULL);
+    if (found == 0) {
+        return error_set(
+            err,
+            "%s: found no label: expected a table (.csv, .jsonl, or .tsv with lines "
+            "LABEL<TAB>TEXT), fastText's lines (.ft.txt), or a folder with a folder of "
+            "files for each class",
+            path);
+    }
     if (found > MOST_CLASSES) {
         return error_set(err, "%s: more than %d different labels", path, MOST_CLASSES);
     }
-    return found >= 2 || error_set(err, "%s: expected documents of two classes or more, found %s",
-                                   path, found ? "one" : "no label");
+    return found >= 2 ||
+           error_set(err, "%s: expected documents of two classes or more, found one", path);
 }
 
 /* Finds the class of each document. */

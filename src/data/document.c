@@ -172,8 +172,9 @@ static bool read_label(labels *l, const char *path, uint64_t number, const uint8
                          length >= sizeof got ? "..." : "");
     }
     *label = labels_number(l, text, length);
-    return *label >= 0 || error_set(err, "%s:%" PRIu64 ": more than %d different labels", path,
-                                    number, CORPUS_MAX_NAMES);
+    return *label >= 0 ||
+           error_set(err, "%s:%" PRIu64 ": more than %d different labels; are they the texts?",
+                     path, number, CORPUS_MAX_NAMES);
 }
 
 void labels_free(labels *l) {

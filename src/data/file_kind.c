@@ -40,6 +40,15 @@ bool file_is_utf16(const uint8_t *head, size_t count) {
     return count >= 2 && (memcmp(head, "\xFF\xFE", 2) == 0 || memcmp(head, "\xFE\xFF", 2) == 0);
 }
 
+/* Whether the text begins an array of objects. */
+static bool is_json_array(const uint8_t *head, size_t count) {
+    size_t at = 0;
+    while (at < count && strchr(" \t\r\n", head[at])) at++;
+    if (at == count || head[at++] != '[') return false;
+    while (at < count && strchr(" \t\r\n", head[at])) at++;
+    return at < count && head[at] == '{';
+}
+
 const char *file_kind(const uint8_t *head, size_t count) {
     if (count > MOST_BYTES) count = MOST_BYTES;
     if (file_is_utf16(head, count)) return utf16;
@@ -48,6 +57,7 @@ const char *file_kind(const uint8_t *head, size_t count) {
             return kinds[k].name;
         }
     }
+    if (is_json_array(head, count)) return "a JSON array, where each line is to be an object";
     if (count > 262 && memcmp(head + 257, "ustar", 5) == 0) return "a tar archive";
     size_t zeros[2] = {0, 0}, controls = 0;
     for (size_t i = 0; i < count; i++) {
