@@ -5,6 +5,13 @@
 
 #define ADD(arena, bytes, pointer) plan_add(&m->plan, arena, bytes, (void **)&(pointer))
 
+const char *const model_kept_names[MODEL_KEPT] = {"weights", "moment1", "moment2", "average"};
+
+void *model_kept(const model *m, int i) {
+    void *const arenas[MODEL_KEPT] = {m->weights, m->moment1, m->moment2, m->average};
+    return arenas[i];
+}
+
 static void plan_weights(model *m) {
     const backend *be = m->be;
     size_t reals = m->parameters.total * be->real_size;

@@ -218,6 +218,11 @@ model *model_create(backend *be, const model_config *config, graph *const *graph
                     int steps, int segments, model_use use, error *err);
 void model_free(model *m);
 
+/* The arenas that a run resumes from, each of the parameters' layout; the weights are the first. */
+enum { MODEL_KEPT = 4 };
+extern const char *const model_kept_names[MODEL_KEPT];
+void *model_kept(const model *m, int i);
+
 /* Sets the arenas `weights` and, in training, `average` from host floats, and the rest to zero. */
 void model_load(model *m, const float *weights);
 void model_initialise(model *m);

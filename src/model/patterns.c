@@ -228,7 +228,6 @@ static void move_arena(model *m, const model *old, void *arena, char *scratch) {
 void model_set_graphs(model *m, graph *const *graphs) {
     backend *be = m->be;
     model old = *m;
-    void *const arenas[] = {m->weights, m->moment1, m->moment2, m->average};
     int stages = model_stages(&m->config);
     double *before[2][CELL_MAX_STAGES] = {{NULL}}; /* rows' norms in weights and average */
     for (int s = 0; s < stages; s++) {
@@ -241,7 +240,7 @@ void model_set_graphs(model *m, graph *const *graphs) {
     m->parameters = (parameter_table){0};
     model_add_parameters(m);
     model_use_layouts(m);
-    for (int i = 0; i < 4; i++) move_arena(m, &old, arenas[i], m->gradient);
+    for (int i = 0; i < MODEL_KEPT; i++) move_arena(m, &old, model_kept(&old, i), m->gradient);
     for (int s = 0; s < stages; s++) {
         if (before[0][s]) keep_rows(m, m->weights, s, before[0][s]);
         if (before[1][s]) keep_rows(m, m->average, s, before[1][s]);

@@ -298,7 +298,11 @@ const char *checkpoint_checksum(const checkpoint *c) {
 
 /* ------------------------------------------------------------------------------------ state */
 
-enum { STATE_TENSORS = 6, STATE_NUMBERS = 25 };
+enum { STATE_TENSORS = MODEL_KEPT + 2 /* h and c */, STATE_NUMBERS = 25 };
+
+static const char *state_name(int i) {
+    return i < MODEL_KEPT ? model_kept_names[i] : i == MODEL_KEPT ? "h" : "c";
+}
 
 /* The names of the numbers in a run's state, and their ranges. A number is an int64_t or a double;
  * both keep their exact value as text. */
@@ -372,23 +376,21 @@ static float *gather_streams(const model *m, model_state_kind kind) {
 }
 
 bool checkpoint_save_state(const model *m, const run_state *state, const char *path, error *err) {
-    const void *arenas[] = {m->weights, m->moment1, m->moment2, m->average};
-    static const char *const names[] = {"weights", "moment1", "moment2", "average", "h", "c"};
     tensor tensors[STATE_TENSORS + CELL_MAX_STAGES];
     float *values[STATE_TENSORS]; /* what is a copy, or NULL */
     int32_t *patterns[CELL_MAX_STAGES] = {0};
     int64_t before;
     const int64_t batch = ranks_place(m->be->ranks, m->batch, &before);
-    for (int i = 4; i < STATE_TENSORS; i++) {
-        values[i] = gather_streams(m, i == 4 ? MODEL_H : MODEL_C);
+    for (int i = MODEL_KEPT; i < STATE_TENSORS; i++) {
+        values[i] = gather_streams(m, i == MODEL_KEPT ? MODEL_H : MODEL_C);
     }
     if (ranks_rank(m->be->ranks) > 0) return m->be->finish(m->be, err);
     for (int i = 0; i < STATE_TENSORS; i++) {
         tensor *t = &tensors[i];
         *t = (tensor){.type = TENSOR_F32, .dimensions = 1};
-        snprintf(t->name, sizeof t->name, "%s", names[i]);
-        if (i < 4) {
-            t->data = arena_values(m, arenas[i], &values[i]);
+        snprintf(t->name, sizeof t->name, "%s", state_name(i));
+        if (i < MODEL_KEPT) {
+            t->data = arena_values(m, model_kept(m, i), &values[i]);
             t->shape[0] = (int64_t)m->parameters.total;
         } else {
             int64_t units = m->config.hidden * m->layers;
@@ -503,23 +505,21 @@ static void set_streams(model *m, model_state_kind kind, const float *values, in
 bool checkpoint_load_state(const safetensors *file, model *m, error *err) {
     backend *be = m->be;
     int64_t total = (int64_t)m->parameters.total;
-    static const char *const names[STATE_TENSORS] = {"weights", "moment1", "moment2",
-                                                     "average", "h",       "c"};
     const float *values[STATE_TENSORS];
     int64_t before;
     const int64_t batch = ranks_place(be->ranks, m->batch, &before);
     for (int i = 0; i < STATE_TENSORS; i++) {
-        values[i] = i < 4 ? state_tensor(file, names[i], total, 0, err)
-                          : state_tensor(file, names[i], m->config.hidden * m->layers, batch, err);
+        const int64_t units = m->config.hidden * m->layers;
+        values[i] = i < MODEL_KEPT ? state_tensor(file, state_name(i), total, 0, err)
+                                   : state_tensor(file, state_name(i), units, batch, err);
         if (!values[i]) return false;
     }
     if (!check_precision(file, be, err)) return false;
     model_load(m, values[0]);
-    void *const arenas[] = {m->moment1, m->moment2, m->average};
-    for (int i = 0; i < 3; i++) {
-        be->upload(be, arenas[i], values[i + 1], (size_t)total * sizeof *values[0]);
+    for (int i = 1; i < MODEL_KEPT; i++) {
+        be->upload(be, model_kept(m, i), values[i], (size_t)total * sizeof *values[0]);
     }
-    set_streams(m, MODEL_H, values[4], batch, before);
-    set_streams(m, MODEL_C, values[5], batch, before);
+    set_streams(m, MODEL_H, values[MODEL_KEPT], batch, before);
+    set_streams(m, MODEL_C, values[MODEL_KEPT + 1], batch, before);
     return be->finish(be, err);
 }
