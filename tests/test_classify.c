@@ -92,6 +92,13 @@ static void test_vocabulary(void **state) {
     assert_true(margin_of_text(&g, "good") > margin_of_text(&g, "bad") + 0.1);
     free(valid);
     ngrams_free(&g);
+
+    /* A class whose documents are all held out: no function speaks for it. */
+    for (int i = 0; i < ROWS; i++) held[i] = (class[i] = (int16_t)(i % 3)) == 2;
+    assert_true(ngrams_fit(&g, c, class, 3, held, &valid, &err));
+    for (int row = 0; row < 3; row++) assert_true(valid[row * 3 + 2] < 0);
+    free(valid);
+    ngrams_free(&g);
     corpus_free(c);
 }
 
