@@ -237,7 +237,8 @@ static void try_function(const rows *r, const ngrams *g, int function, double co
     free(w);
 }
 
-/* Chooses C; the margins of the chosen fit on held rows go to `best_margin`. */
+/* Chooses C, of which two larger ones that are no better end the search: they take longest. The
+ * margins of the chosen fit on held rows go to `best_margin`. */
 static void choose_cost(ngrams *g, const rows *r, double **best_margin) {
     const size_t functions = (size_t)g->functions;
     int16_t *class = mem_alloc((size_t)r->count, sizeof *class);
@@ -246,23 +247,27 @@ static void choose_cost(ngrams *g, const rows *r, double **best_margin) {
         if (r->held[i]) class[held++] = r->class[i];
     }
     double *margin = mem_alloc(COSTS * held * functions, sizeof *margin), *best = margin;
-#pragma omp parallel for schedule(dynamic)
-    for (int i = 0; i < COSTS * g->functions; i++) {
-        const int cost = i / g->functions;
-        try_function(r, g, i % g->functions, costs[cost], margin + (size_t)cost * held * functions);
-    }
-    for (size_t k = 0; k < COSTS; k++) {
-        const double *of = margin + k * held * functions;
+    const int together = g->functions < COSTS ? COSTS : 1; /* enough for threads to share */
+    for (int k = 0, worse = 0; k < COSTS && worse < 2; k++, worse++) {
+        double *of = margin + (size_t)k * held * functions;
         size_t wrong = 0;
+        const int count = k % together == 0 ? together * g->functions : 0;
+#pragma omp parallel for schedule(dynamic)
+        for (int i = 0; i < count; i++) {
+            const int cost = i / g->functions;
+            try_function(r, g, i % g->functions, costs[k + cost],
+                         of + (size_t)cost * held * functions);
+        }
         for (size_t i = 0; i < held; i++) {
             wrong += margin_class(of + i * functions, g->functions) != class[i];
         }
         log_line("n-grams, C = %g: validation error %.2f %%", costs[k],
                  100 * (double)wrong / (double)held);
         if (wrong >= least) continue;
+        worse = -1;
         least = wrong;
         g->cost = costs[k];
-        best = margin + k * held * functions;
+        best = of;
     }
     g->scale = calibrate(best, class, held, g->functions);
     memmove(margin, best, held * functions * sizeof *margin);
