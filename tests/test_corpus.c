@@ -735,30 +735,39 @@ static void test_split_raw_text(void **state) {
     corpus_free(part);
 }
 
+/* Of two columns of a name the first counts; blanks after a label do not; and a quote inside of an
+ * unquoted field is text, also after a backslash. */
+static void test_commas(void **state) {
+    (void)state;
+    const char *name = "given.csv", *const labels[] = {"a", "a", "b"};
+    write_text(path_of(name), "label,text,label\na ,x\\\"\",b\na,y,b\n\"b  \",z,a\n");
+    corpus *c = read_files(&plain_text, 1, &name);
+    assert_int_equal(c->count, 3);
+    for (size_t i = 0; i < 3; i++) {
+        char room[16];
+        assert_string_equal(corpus_label(c, i, room), labels[i]);
+    }
+    size_t length;
+    const uint8_t *text = corpus_text(c, 0, &length);
+    assert_int_equal(length, 4);
+    assert_memory_equal(text, "x\\\"\"", 4);
+    corpus_free(c);
+}
+
 int main(void) {
     alarm(300); /* a test that hangs ends all tests */
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_framing),
-        cmocka_unit_test(test_many_documents),
-        cmocka_unit_test(test_byte_order_mark),
-        cmocka_unit_test(test_long_line),
-        cmocka_unit_test(test_line_at_chunk_end),
-        cmocka_unit_test(test_raw_text),
-        cmocka_unit_test(test_hash),
-        cmocka_unit_test(test_entities),
-        cmocka_unit_test(test_wrong_lines),
-        cmocka_unit_test(test_any_label),
-        cmocka_unit_test(test_tables_of_tabs),
-        cmocka_unit_test(test_unreadable),
-        cmocka_unit_test(test_spool),
-        cmocka_unit_test(test_gzip),
-        cmocka_unit_test(test_gzip_members),
-        cmocka_unit_test(test_gzip_corrupt),
-        cmocka_unit_test(test_gzip_long),
-        cmocka_unit_test(test_exclude),
-        cmocka_unit_test(test_split),
-        cmocka_unit_test(test_split_repeats),
-        cmocka_unit_test(test_split_raw_text),
+        cmocka_unit_test(test_commas),         cmocka_unit_test(test_framing),
+        cmocka_unit_test(test_many_documents), cmocka_unit_test(test_byte_order_mark),
+        cmocka_unit_test(test_long_line),      cmocka_unit_test(test_line_at_chunk_end),
+        cmocka_unit_test(test_raw_text),       cmocka_unit_test(test_hash),
+        cmocka_unit_test(test_entities),       cmocka_unit_test(test_wrong_lines),
+        cmocka_unit_test(test_any_label),      cmocka_unit_test(test_tables_of_tabs),
+        cmocka_unit_test(test_unreadable),     cmocka_unit_test(test_spool),
+        cmocka_unit_test(test_gzip),           cmocka_unit_test(test_gzip_members),
+        cmocka_unit_test(test_gzip_corrupt),   cmocka_unit_test(test_gzip_long),
+        cmocka_unit_test(test_exclude),        cmocka_unit_test(test_split),
+        cmocka_unit_test(test_split_repeats),  cmocka_unit_test(test_split_raw_text),
         cmocka_unit_test(test_names),
     };
     return cmocka_run_group_tests(tests, make_spool, NULL);
