@@ -754,20 +754,49 @@ static void test_commas(void **state) {
     corpus_free(c);
 }
 
+/* Labels of JSON that are numbers are named with all their digits. */
+static void test_numbers_as_labels(void **state) {
+    (void)state;
+    const char *name = "given.jsonl", *const labels[] = {"1234567", "1234568", "0.1", "-2"};
+    write_text(path_of(name), "{\"text\": \"a\", \"label\": 1234567}\n"
+                              "{\"text\": \"b\", \"label\": 1234568.0}\n"
+                              "{\"text\": \"c\", \"label\": 1e-1}\n"
+                              "{\"text\": \"d\", \"label\": -2}\n");
+    corpus *c = read_files(&plain_text, 1, &name);
+    assert_int_equal(c->count, 4);
+    for (size_t i = 0; i < 4; i++) {
+        char room[16];
+        assert_string_equal(corpus_label(c, i, room), labels[i]);
+    }
+    corpus_free(c);
+}
+
 int main(void) {
     alarm(300); /* a test that hangs ends all tests */
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_commas),         cmocka_unit_test(test_framing),
-        cmocka_unit_test(test_many_documents), cmocka_unit_test(test_byte_order_mark),
-        cmocka_unit_test(test_long_line),      cmocka_unit_test(test_line_at_chunk_end),
-        cmocka_unit_test(test_raw_text),       cmocka_unit_test(test_hash),
-        cmocka_unit_test(test_entities),       cmocka_unit_test(test_wrong_lines),
-        cmocka_unit_test(test_any_label),      cmocka_unit_test(test_tables_of_tabs),
-        cmocka_unit_test(test_unreadable),     cmocka_unit_test(test_spool),
-        cmocka_unit_test(test_gzip),           cmocka_unit_test(test_gzip_members),
-        cmocka_unit_test(test_gzip_corrupt),   cmocka_unit_test(test_gzip_long),
-        cmocka_unit_test(test_exclude),        cmocka_unit_test(test_split),
-        cmocka_unit_test(test_split_repeats),  cmocka_unit_test(test_split_raw_text),
+        cmocka_unit_test(test_commas),
+        cmocka_unit_test(test_numbers_as_labels),
+        cmocka_unit_test(test_framing),
+        cmocka_unit_test(test_many_documents),
+        cmocka_unit_test(test_byte_order_mark),
+        cmocka_unit_test(test_long_line),
+        cmocka_unit_test(test_line_at_chunk_end),
+        cmocka_unit_test(test_raw_text),
+        cmocka_unit_test(test_hash),
+        cmocka_unit_test(test_entities),
+        cmocka_unit_test(test_wrong_lines),
+        cmocka_unit_test(test_any_label),
+        cmocka_unit_test(test_tables_of_tabs),
+        cmocka_unit_test(test_unreadable),
+        cmocka_unit_test(test_spool),
+        cmocka_unit_test(test_gzip),
+        cmocka_unit_test(test_gzip_members),
+        cmocka_unit_test(test_gzip_corrupt),
+        cmocka_unit_test(test_gzip_long),
+        cmocka_unit_test(test_exclude),
+        cmocka_unit_test(test_split),
+        cmocka_unit_test(test_split_repeats),
+        cmocka_unit_test(test_split_raw_text),
         cmocka_unit_test(test_names),
     };
     return cmocka_run_group_tests(tests, make_spool, NULL);
