@@ -221,10 +221,11 @@ static void end_of_names(table *t) {
     char what[320];
     t->columns = t->column;
     if (wanted) {
-        snprintf(what, sizeof what,
-                 "expected the names of columns, one of them %.60s, found %.150s; --text-column and "
-                 "--label-column name others",
-                 wanted, names);
+        snprintf(
+            what, sizeof what,
+            "expected the names of columns, one of them %.60s, found %.150s; --text-column and "
+            "--label-column name others",
+            wanted, names);
         refuse(t, what);
     } else if (t->label_rank == NAMES && t->columns > 1) {
         log_line("%s: of its columns, %.200s, none is called label, class, sentiment or the like: "

@@ -501,7 +501,7 @@ static void write_hubs_figure(FILE *out, const wiring *w, int layer) {
         *(g->nodes < g->inputs ? &read : &write) = g;
     }
     if (!read || !write) return;
-    const double x[] = {HUB_MARGIN, RING / 2, RING - HUB_MARGIN};
+    const double x[] = {HUB_MARGIN, RING / 2.0, RING - HUB_MARGIN};
     fputs("<figure>\n", out);
     begin_picture(out, "", RING, RING);
     fprintf(out, "%d nodes of cells, %d of hubs, and the cells a step later\">\n", write->nodes,
