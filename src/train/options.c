@@ -77,8 +77,8 @@ const config_key option_keys[] = {
     {"model.hubs", CONFIG_INTEGER, AT(model.hubs), "0", 0, MAX_HIDDEN, NULL,
      "number of hubs, stateless units through which the cells of an mlstm or deep cell speak with "
      "each other: the width of its internal stages, a multiple of model.block and of "
-     "model.input_stride, at most model.hidden; 0 means as many as that. They pay from a million or "
-     "so parameters on", S | L},
+     "model.input_stride, at most model.hidden; 0 means as many as that. They pay from a million "
+     "or so parameters on", S | L},
     {"model.block", CONFIG_INTEGER, AT(model.block), "32", 8, 128, NULL,
      "side of a block of weights in units, which is the size of a node of the graph: 8, 16, 32, "
      "64 or 128", S},
