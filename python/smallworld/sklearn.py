@@ -18,7 +18,7 @@ import numpy
 from sklearn.base import BaseEstimator, ClassifierMixin, TransformerMixin
 
 from .models import Model
-from .program import Classifier, _run, write_table
+from .program import Classifier, classify, write_table
 
 
 class _OfTexts(BaseEstimator):
@@ -88,10 +88,8 @@ class TextClassifier(ClassifierMixin, _OfTexts):
         with tempfile.TemporaryDirectory(prefix="smallworld-") as here:
             table = Path(here) / "texts.csv"
             write_table(table, texts, [f"class {k}" for k in numpy.searchsorted(self.classes_, labels)])
-            given = ["--train", table, "--out", self._saved.path, "--minutes", self.minutes]
-            for flag, value in ("--text", self.text), ("--model", self.model), ("--device", self.device):
-                given += [flag, value] if value is not None else []
-            self.result_ = _run("classify", *given, "--json")
+            self.result_ = classify(table, self._saved.path, text=self.text, model=self.model, minutes=self.minutes,
+                                    device=self.device)
         return self
 
     def predict_proba(self, texts):

@@ -160,6 +160,7 @@ static bool take_part(void *argument, corpus *c, error *err) {
 static bool run(const arguments *a, const corpus_options *reading, predictor *p, error *err) {
     const cli_documents *d = &a->documents;
     file_writer writer;
+    p->top = a->top;
     p->out = stdout;
     if (a->out && !file_begin(&writer, a->out, err)) return false;
     if (a->out) p->out = writer.stream;
@@ -225,8 +226,7 @@ static bool predict_joined(const arguments *a, error *err) {
                                     .text_column = a->documents.columns.text,
                                     .label_column = a->documents.columns.label};
     ngram_reader *reader = ngram_reader_create(&c.ngrams);
-    predictor p = {
-        .joined = &c, .ngrams = reader, .classes = c.classes, .name = c.name, .top = a->top};
+    predictor p = {.joined = &c, .ngrams = reader, .classes = c.classes, .name = c.name};
     const bool done = c.share > 0 ? predict_features(a, checkpoint_path, probe_path, &p, err)
                                   : run(a, &reading, &p, err);
     ngram_reader_free(reader);
@@ -237,7 +237,7 @@ static bool predict_joined(const arguments *a, error *err) {
 }
 
 static bool predict(const arguments *a, error *err) {
-    predictor p = {.top = a->top};
+    predictor p = {0};
     char *path = mem_format("%s/" CLASSIFIER_FILE, a->checkpoint);
     const bool joined = !a->probe && file_exists(path);
     free(path);

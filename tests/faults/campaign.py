@@ -198,18 +198,24 @@ class Scenario:
     def __init__(self, name, command, files=None):
         self.name, self.command, self.files = name, command, INPUTS | (files or {})
 
+    def prepare(self, tools):
+        """A folder as the command finds it."""
+        self.tools = tools
+        folder = tools.new_folder()
+        fill(folder, self.files)
+        return folder
+
     def count(self, tools):
         """Runs the command without a fault. The outcome is what all runs are compared with; also counts
         the calls."""
-        folder = tools.new_folder()
-        fill(folder, self.files)
+        folder = self.prepare(tools)
         status, out, err = tools.run(folder, self.command, "count")
         if status == 99:
             print(f"skipped: {err.strip()}")
             sys.exit(1 if os.environ.get("SMALLWORLD_REQUIRE_ALL_TESTS") == "1" else 77)
         if status != 0:
             sys.exit(f"campaign.py: {self.name}: fails without a fault: {err}")
-        self.tools, self.expected = tools, self.outcome(folder, out)
+        self.expected = self.outcome(folder, out)
         trace = Path(str(folder) + ".trace").read_text(errors="replace").splitlines()
         self.calls = [line.split("\t") for line in trace]
         self.check_flushes()
@@ -388,10 +394,7 @@ class Features(Scenario):
         return None
 
     def count(self, tools):
-        self.tools = tools
-        before = tools.new_folder()
-        fill(before, self.files)
-        self.old_probe = self.probe(before)
+        self.old_probe = self.probe(self.prepare(tools))
         folder = super().count(tools)
         self.new_probe = self.probe(folder)
         if None in (self.old_probe, self.new_probe) or self.old_probe == self.new_probe:
@@ -420,10 +423,7 @@ class Classifier(Scenario):
         return self.said(folder), files
 
     def count(self, tools):
-        self.tools = tools
-        before = tools.new_folder()
-        fill(before, self.files)
-        self.old = self.said(before)
+        self.old = self.said(self.prepare(tools))
         folder = super().count(tools)
         if self.expected[0] in (None, self.old):
             sys.exit(f"campaign.py: {self.name}: predict does not tell the new classifier from the old one")
