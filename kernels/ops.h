@@ -104,7 +104,6 @@ typedef struct stage {
                      times the normalised raw */
     void *dgain, *dbias; /* real, like gain, bias */
     void *dtable;        /* operand, like table */
-    void *table_sums;    /* real [table_sums_count], scratch, if sums_table */
 } stage;
 
 /* How the table's entries are combined with norm's result. */
@@ -273,7 +272,6 @@ struct backend {
     int product_multiple; /* of the columns of fprop, dgrad and convolutions */
     size_t memory;        /* bytes that were free when the backend was made */
     backend_limits limits;
-    bool sums_tables; /* gates_backward adds to the gradient of the gates' table at each step */
 
     /* Memory of the device. allocate returns NULL if there is not enough. upload returns once
      * `source` may be overwritten, download once `target` is filled. */
@@ -361,8 +359,8 @@ struct backend {
      *   gates              raw[t], c[t] -> sums[t], c[t+1], h[t+1]
      *   gates_backward     dh[t] + dx (dx is left out at the last step unless has_later_steps),
      *                      dc, raw, sums -> dpre[t] if it is kept, dsums[t], dc, and the gradient
-     *                      at W x likewise; adds to table_sums, dgain and dbias
-     *   table_backward     dpre or dentry of all steps, or table_sums -> dtable, summed by byte
+     *                      at W x likewise; adds to dgain and dbias
+     *   table_backward     dpre or dentry of all steps -> dtable, summed by byte
      * cell_backward fills every dgain, dbias and dtable. The gradients of the weights are left to
      * the caller: wgrad of each stage's stage_raw_gradient and the input of its product. Gradients
      * stop at h[0] and c[0] unless has_earlier_steps. */
@@ -467,19 +465,10 @@ static inline int wgrad_multiple(const backend *be) {
     return be->precision == BF16 ? be->column_multiple : be->product_multiple;
 }
 
-/* Whether gates_backward sums the gradient of a stage's table, in table_sums. */
-static inline bool sums_table(const backend *be, const stage *g) {
-    return be->sums_tables && makes_gates(g) && g->table_use == TABLE_ADD;
-}
-
 /* Whether dpre has all steps after backward, since it is the gradient at W x or at what an added
  * table's gradient is summed from; else it is scratch. */
-static inline bool keeps_dpre(const backend *be, const stage *g) {
-    return !g->layer_norm || (g->table_use == TABLE_ADD && !sums_table(be, g));
-}
-
-static inline size_t table_sums_count(int hidden) {
-    return (size_t)(hidden + hidden % 2) * GATES * VOCABULARY;
+static inline bool keeps_dpre(const stage *g) {
+    return !g->layer_norm || g->table_use == TABLE_ADD;
 }
 
 /* The CPU backend; never NULL. `threads` 0 means at most as many as OpenMP takes, $OMP_NUM_THREADS

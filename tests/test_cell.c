@@ -91,7 +91,6 @@ static void run_part(backend *be, const part *how, int hidden, int columns, doub
     s->dgain = put_poison(be, gates * (size_t)hidden, REAL);
     s->dbias = put_poison(be, gates * (size_t)hidden, REAL);
     s->dtable = put_poison(be, gates * entries, OPERAND);
-    s->table_sums = sums_table(be, s) ? put_poison(be, table_sums_count(hidden), REAL) : NULL;
     s->sums = put_poison(be, sums / be->real_size + 1, REAL);
     s->dsums = put_poison(be, sums / be->real_size + 1, REAL);
     void *x = put(be, in[3], plane, OPERAND);
@@ -155,7 +154,6 @@ static void run_part(backend *be, const part *how, int hidden, int columns, doub
                       s->dgain,
                       s->dbias,
                       s->dtable,
-                      s->table_sums,
                       s->sums,
                       s->dsums,
                       x,
@@ -204,7 +202,7 @@ static void check_part(pair *p, const part *how, int hidden, int columns) {
         size_t skip = i == 2 ? plane : 0; /* h[0] is poison */
         const stage kind = {
             .gates = how->gates, .layer_norm = how->layer_norm, .table_use = how->use};
-        const bool made = i != 4 || keeps_dpre(p->be, &kind);
+        const bool made = i != 4 || keeps_dpre(&kind);
         if (sizes[i] > skip && made) {
             pair loose = *p;
             if (i >= 4 && how->relu) {
@@ -345,9 +343,8 @@ typedef struct table_shape {
     text text;
 } table_shape;
 
-/* `gradient` [steps][gates][hidden][columns] -> [gates][hidden / stride][VOCABULARY]. */
 /* Layer norm of small numbers, whose variance is as small as what is added to it, 1e-6: x / sqrt(2)
- * of their deviation. */
+ * of their deviation. On a GPU sums of such squares in fixed point are exact to some per cent. */
 static void test_small_norm(void **state) {
     (void)state;
     enum { UNITS = 8 };
@@ -366,11 +363,12 @@ static void test_small_norm(void **state) {
     s->raw = put(be, raw, count, OPERAND);
     s->out = put_poison(be, count, OPERAND);
     s->sums = put_poison(be, be->sums_bytes(be, 1, columns) / be->real_size + 1, REAL);
+    c.bytes = s->out; /* any: no table reads them */
     be->activate(be, &c, 0, 0);
     double *out = get(be, s->out, count, OPERAND);
     for (size_t i = 0; i < count; i++) {
         const double expected = raw[i] * 1e3 / sqrt(2);
-        if (!(fabs(out[i] - expected) < 1e-4)) fail_msg("%g, expected %g", out[i], expected);
+        if (!(fabs(out[i] - expected) < 0.02)) fail_msg("%g, expected %g", out[i], expected);
     }
     void *const held[] = {(void *)(uintptr_t)s->gain, s->raw, s->out, s->sums};
     for (int i = 0; i < 4; i++) be->release(be, held[i]);
@@ -382,6 +380,7 @@ static void test_small_norm(void **state) {
     be->destroy(be);
 }
 
+/* `gradient` [steps][gates][hidden][columns] -> [gates][hidden / stride][VOCABULARY]. */
 static double *run_table(backend *be, const table_shape *how, int columns, const double *gradient,
                          const uint8_t *bytes) {
     size_t positions = (size_t)(how->steps * columns);
@@ -462,147 +461,29 @@ static void check_tables(precision precision) {
     backend *be = test_backend(precision);
     random_restart(14);
     static const table_shape shapes[] = {
-        {16, 8, 1, 1, 1, 1, ANY_BYTES},     {16, 8, 4, 1, 1, 1, ONE_BYTE},
-        {72, 8, 4, 1, 1, 3, FEW_BYTES},     {96, 32, 4, 1, 2, 9, ALMOST_ASCII},
-        {96, 32, 1, 1, 1, 14, ANY_BYTES},   {64, 64, 4, 1, 3, 13, ONE_BYTE},
-        {64, 32, 4, 2, 2, 7, ALMOST_ASCII}, {64, 64, 1, 4, 1, 13, ANY_BYTES},
-        {40, 8, 1, 8, 1, 5, FEW_BYTES},     {48, 8, 4, 3, 1, 5, ANY_BYTES},
-        {33, 33, 4, 1, 2, 5, ALMOST_ASCII}, {16, 16, 4, 1, 1, 100, ALMOST_ASCII},
-        {48, 8, 1, 3, 1, 5, ANY_BYTES},     {160, 32, 1, 1, 2, 9, ALMOST_ASCII},
-    };
-    for (size_t i = 0; i < sizeof shapes / sizeof shapes[0]; i++) {
-        if (shapes[i].gates == GATES && be->sums_tables) continue; /* see test_gates_table */
-        check_table(be, &shapes[i]);
-    }
-    be->destroy(be);
-}
-
-/* The steps of the gates without layer norm. dpre is then kept whether the table's gradient is
- * summed during backward or after it, and dtable must be the sums of dpre by byte. Returns both. */
-static void run_gates_table(backend *be, const table_shape *how, int columns, const uint8_t *bytes,
-                            double **dpre, double **dtable) {
-    size_t steps = (size_t)how->steps, plane = (size_t)(how->hidden * columns);
-    size_t entries = (size_t)(how->gates * how->hidden / how->stride) * VOCABULARY;
-    size_t count[] = {steps * (size_t)how->gates * plane, (steps + 1) * plane, entries,
-                      steps * plane};
-    cell c = {
-        .hidden = how->hidden, .columns = columns, .steps = how->steps, .keep = true, .stages = 1};
-    stage *s = &c.stage[0];
-    *s = (stage){.units = how->hidden,
-                 .block = how->block,
-                 .gates = how->gates,
-                 .table_use = TABLE_ADD,
-                 .table_stride = how->stride};
-    double *raw = random_values(count[0], -2, 2), *state = random_values(count[1], -1, 1);
-    double *table = random_values(entries, -1, 1), *dh = random_values(count[3], -1, 1);
-    update_arguments arguments = {.update = 1};
-    void *device_bytes = be->allocate(be, steps * (size_t)columns);
-    void *device_arguments = be->allocate(be, sizeof arguments);
-    be->upload(be, device_bytes, bytes, steps * (size_t)columns);
-    be->upload(be, device_arguments, &arguments, sizeof arguments);
-    c.bytes = device_bytes;
-    c.arguments = device_arguments;
-    s->raw = put(be, raw, count[0], OPERAND);
-    s->table = put(be, table, entries, OPERAND);
-    s->dpre = put_poison(be, count[0], OPERAND);
-    s->dbias = put_poison(be, (size_t)(how->gates * how->hidden), REAL);
-    s->dtable = put_poison(be, entries, OPERAND);
-    s->table_sums = sums_table(be, s) ? put_poison(be, table_sums_count(how->hidden), REAL) : NULL;
-    c.c = put(be, state, count[1], REAL);
-    c.h = put_poison(be, count[1], OPERAND);
-    c.dh = put(be, dh, count[3], OPERAND);
-    c.dx = put(be, dh, plane, OPERAND);
-    c.dc = put(be, dh, plane, REAL);
-    c.entries = put_poison(be, entries * GATES / (size_t)how->gates, OPERAND);
-    c.workspace = put_poison(be, TABLE_WORKSPACE * steps * (size_t)columns / be->real_size, REAL);
-    be->prepare_entries(be, &c);
-    for (int t = 0; t < how->steps; t++) be->gates(be, &c, t);
-    for (int t = how->steps - 1; t >= 0; t--) be->gates_backward(be, &c, t);
-    be->table_backward(be, &c, 0);
-    *dpre = get(be, s->dpre, count[0], OPERAND);
-    *dtable = get(be, s->dtable, entries, OPERAND);
-    void *arrays[] = {s->raw,
-                      (void *)(uintptr_t)s->table,
-                      s->dpre,
-                      s->dbias,
-                      s->dtable,
-                      s->table_sums,
-                      c.c,
-                      c.h,
-                      c.dh,
-                      c.dx,
-                      c.dc,
-                      c.entries,
-                      c.workspace,
-                      device_bytes,
-                      device_arguments};
-    release_all(be, arrays, sizeof arrays / sizeof arrays[0]);
-    free(raw);
-    free(state);
-    free(table);
-    free(dh);
-}
-
-/* The tolerance covers rounding the sums to operands, and fp32. */
-static void check_gates_table(backend *be, const table_shape *how) {
-    const int columns = how->columns * be->column_multiple, hidden = how->hidden;
-    const double rounding = be->precision == BF16 ? 1.0 / 256 : 0;
-    double *dpre, *dtable;
-    uint8_t *bytes = mem_alloc((size_t)(how->steps * columns), 1);
-    for (int i = 0; i < how->steps * columns; i++) bytes[i] = draw_byte(how->text);
-    run_gates_table(be, how, columns, bytes, &dpre, &dtable);
-    for (int row = 0; row < how->gates * hidden; row++) {
-        const int node = row / (how->gates * how->block), gate = row / how->block % how->gates;
-        const int unit = node * how->block + row % how->block;
-        double sum[VOCABULARY] = {0}, size[VOCABULARY] = {0};
-        if (unit % how->stride) continue;
-        for (int t = 0; t < how->steps; t++) {
-            const double *d =
-                dpre +
-                ((size_t)t * (size_t)how->gates * (size_t)hidden + (size_t)row) * (size_t)columns;
-            for (int n = 0; n < columns; n++) {
-                sum[bytes[t * columns + n]] += d[n];
-                size[bytes[t * columns + n]] += fabs(d[n]);
-            }
-        }
-        const size_t entry = (size_t)(gate * (hidden / how->stride) + unit / how->stride);
-        for (int byte = 0; byte < VOCABULARY; byte++) {
-            const double made = dtable[entry * VOCABULARY + (size_t)byte];
-            const double allowed = rounding * fabs(sum[byte]) + 1e-5 * size[byte];
-            if (fabs(made - sum[byte]) <= allowed) continue;
-            fail_msg(
-                "dtable of %d units in blocks of %d, %d columns, %d steps, text %d: gate %d, unit "
-                "%d, byte %d is %g instead of %g",
-                hidden, how->block, columns, how->steps, how->text, gate, unit, byte, made,
-                sum[byte]);
-        }
-    }
-    free(bytes);
-    free(dpre);
-    free(dtable);
-}
-
-/* Units: few, and so many that a GPU's warp has several groups of four. Columns: one span and
- * several. Texts: fewer and more bytes than are summed at once. */
-static void test_gates_table(void **state) {
-    (void)state;
-    static const table_shape shapes[] = {
-        {8, 8, GATES, 1, 1, 1, ONE_BYTE},
+        {16, 8, 1, 1, 1, 1, ANY_BYTES},
+        {16, 8, 4, 1, 1, 1, ONE_BYTE},
+        {72, 8, 4, 1, 1, 3, FEW_BYTES},
+        {96, 32, 4, 1, 2, 9, ALMOST_ASCII},
+        {96, 32, 1, 1, 1, 14, ANY_BYTES},
+        {64, 64, 4, 1, 3, 13, ONE_BYTE},
+        {64, 32, 4, 2, 2, 7, ALMOST_ASCII},
+        {64, 64, 1, 4, 1, 13, ANY_BYTES},
+        {40, 8, 1, 8, 1, 5, FEW_BYTES},
+        {48, 8, 4, 3, 1, 5, ANY_BYTES},
+        {33, 33, 4, 1, 2, 5, ALMOST_ASCII},
+        {16, 16, 4, 1, 1, 100, ALMOST_ASCII},
+        {48, 8, 1, 3, 1, 5, ANY_BYTES},
+        {160, 32, 1, 1, 2, 9, ALMOST_ASCII},
         {72, 8, COUPLED_GATES, 3, 2, 7, ANY_BYTES},
         {1104, 8, COUPLED_GATES, 2, 6, 3, ALMOST_ASCII},
-        {72, 8, GATES, 3, 2, 7, ANY_BYTES},
-        {1104, 8, GATES, 2, 6, 3, ALMOST_ASCII},
         {3360, 32, GATES, 1, 6, 2, ANY_BYTES},
         {9728, 64, GATES, 1, 2, 2, FEW_BYTES},
     };
-    random_restart(15);
-    for (int precision = FP32; precision <= BF16; precision++) {
-        backend *be = test_backend((enum precision)precision);
-        for (size_t i = 0; i < sizeof shapes / sizeof shapes[0]; i++) {
-            check_gates_table(be, &shapes[i]);
-        }
-        be->destroy(be);
+    for (size_t i = 0; i < sizeof shapes / sizeof shapes[0]; i++) {
+        check_table(be, &shapes[i]);
     }
+    be->destroy(be);
 }
 
 static void test_table_fp32(void **state) {
@@ -617,10 +498,10 @@ static void test_table_bf16(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_parts_fp32),  cmocka_unit_test(test_parts_bf16),
-        cmocka_unit_test(test_many_units),  cmocka_unit_test(test_coarse_sums),
-        cmocka_unit_test(test_table_fp32),  cmocka_unit_test(test_table_bf16),
-        cmocka_unit_test(test_gates_table), cmocka_unit_test(test_small_norm),
+        cmocka_unit_test(test_parts_fp32), cmocka_unit_test(test_parts_bf16),
+        cmocka_unit_test(test_many_units), cmocka_unit_test(test_coarse_sums),
+        cmocka_unit_test(test_table_fp32), cmocka_unit_test(test_table_bf16),
+        cmocka_unit_test(test_small_norm),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

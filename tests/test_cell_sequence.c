@@ -117,7 +117,7 @@ static void run(backend *be, const sequence_case *how, bool by_steps, results *r
         arrays[count++] = s->raw = put_poison(be, kept * (size_t)gates * width, OPERAND);
         if (!last) arrays[count++] = s->out = put_poison(be, kept * width, OPERAND);
         if (!how->forgets) {
-            const size_t gradients = (keeps_dpre(be, s) ? steps : 1) * (size_t)gates * width;
+            const size_t gradients = (keeps_dpre(s) ? steps : 1) * (size_t)gates * width;
             s->dpre =
                 last && !norm ? s->raw : put_poison(be, gradients, OPERAND); /* as in models */
             if (s->dpre != s->raw) arrays[count++] = s->dpre;
@@ -126,10 +126,6 @@ static void run(backend *be, const sequence_case *how, bool by_steps, results *r
             if (s->gain) arrays[count++] = s->dgain = put_poison(be, features, REAL);
             arrays[count++] = s->dbias = put_poison(be, features, REAL);
             arrays[count++] = s->dtable = put_poison(be, entries, OPERAND);
-            if (sums_table(be, s)) {
-                arrays[count++] = s->table_sums =
-                    put_poison(be, table_sums_count((int)hidden), REAL);
-            }
         }
         free(w);
         free(table);

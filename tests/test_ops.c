@@ -565,7 +565,8 @@ static void check_adam(precision precision, double clip, double weight_decay) {
 static void test_clipping(void **state) {
     (void)state;
     backend *be = test_backend(FP32);
-    const double of[2] = {3, 4}, nothing[2] = {0, 0};
+    enum { COUNT = 4 }; /* a multiple of 4, as in models */
+    const double of[COUNT] = {3, 4}, nothing[COUNT] = {0};
     const update_arguments arguments = {.learning_rate = 0.01,
                                         .beta1 = 0.9,
                                         .beta2 = 0.99,
@@ -578,17 +579,18 @@ static void test_clipping(void **state) {
         update_report report;
         these.clip = clip[k];
         void *a[5];
-        for (int i = 0; i < 5; i++) a[i] = put(be, i == 1 ? of : nothing, 2, REAL);
+        for (int i = 0; i < 5; i++) a[i] = put(be, i == 1 ? of : nothing, COUNT, REAL);
         void *args = be->allocate(be, sizeof these), *told = be->allocate(be, sizeof report);
         uint8_t *where = be->allocate(be, 1);
         be->upload(be, args, &these, sizeof these);
         be->zero(be, told, sizeof report);
         be->zero(be, where, 1);
-        be->adam(be, 2, a[0], a[1], a[2], a[3], a[4], a[0], where, args, told);
+        be->adam(be, COUNT, a[0], a[1], a[2], a[3], a[4], a[0], where, args, told);
         be->download(be, &report, told, sizeof report);
-        double *moment = get(be, a[2], 2, REAL);
+        double *moment = get(be, a[2], COUNT, REAL);
         assert_true(fabs(report.gradient_norm - 2.5) < 1e-6);
-        for (int i = 0; i < 2; i++) assert_true(fabs(moment[i] - of[i] * length[k] / 50) < 1e-6);
+        for (int i = 0; i < COUNT; i++)
+            assert_true(fabs(moment[i] - of[i] * length[k] / 50) < 1e-6);
         free(moment);
         void *const held[] = {a[0], a[1], a[2], a[3], a[4], args, told, where};
         release_all(be, held, 8);

@@ -315,7 +315,6 @@ backend *CPU(backend)(precision precision, int threads) {
         .operand_size = sizeof(real),
         .column_multiple = COLUMN_GROUP,
         .product_multiple = COLUMN_GROUP,
-        .sums_tables = true,
         .memory = available_memory(),
         .limits = {SIZE_MAX, SIZE_MAX, SIZE_MAX, SIZE_MAX}, /* memory ends first */
         .allocate = allocate,

@@ -128,7 +128,7 @@ static view view_step(backend *be, const cell *c, int s, int t, bool forward) {
               .raw = offset(g->raw, kept * gates * plane),
               .sums = offset(g->sums, (size_t)t * 2 * gates * columns),
               .out = offset(g->out, kept * plane),
-              .dpre = offset(g->dpre, keeps_dpre(be, g) ? kept * gates * plane : 0),
+              .dpre = offset(g->dpre, keeps_dpre(g) ? kept * gates * plane : 0),
               .dentry = offset(g->dentry, kept * gates * plane),
               .dsums = offset(g->dsums, (size_t)t * 2 * gates * columns),
               .bytes = c->bytes ? c->bytes + (size_t)t * columns : NULL};
@@ -366,7 +366,7 @@ static inline size_t entries_at(size_t first, size_t count, size_t byte) {
     return (first * VOCABULARY + byte * here) * GATES;
 }
 
-/* The gates' entries of a unit for one byte: in `entries`, or in the sums of their gradient. */
+/* The gates' entries of a unit for one byte. */
 static inline real *entry_of(real *entries, size_t unit, size_t stride, size_t count, size_t byte) {
     size_t i = unit / stride, first = i / RUN * RUN;
     return entries + entries_at(first, count, byte) + (i - first) * GATES;
@@ -434,34 +434,6 @@ static inline void fetch_entries(const cell *c, const view *v, size_t first, siz
             }
             tile_transpose(x);
             tile_store(x, out[k][0] + n, COLUMN_GROUP);
-        }
-    }
-}
-
-/* Adds the gradient at these entries, `d`, to the table's sums, which lie as the entries do. */
-static inline void sum_entries(const cell *c, const view *v, size_t first, size_t n0,
-                               const real d[RUN][GATES][COLUMN_GROUP]) {
-    size_t stride = (size_t)v->g->table_stride, count = gate_entries(c);
-    const uint8_t *bytes = v->bytes + n0;
-    real *sums = v->g->table_sums;
-    if (stride > 1) {
-        for (size_t unit = (first + stride - 1) / stride * stride; unit < first + RUN;
-             unit += stride) {
-            for (size_t n = 0; n < COLUMN_GROUP; n++) {
-                real *sum = entry_of(sums, unit, stride, count, bytes[n]);
-                for (size_t gate = 0; gate < GATES; gate++) sum[gate] += d[unit - first][gate][n];
-            }
-        }
-        return;
-    }
-    for (size_t n = 0; n < COLUMN_GROUP; n += TILE) {
-        for (size_t k = 0; k < RUN; k += TILE / GATES) {
-            octet x[TILE];
-            tile_load(x, d[k][0] + n, COLUMN_GROUP);
-            tile_transpose(x);
-            for (size_t i = 0; i < TILE; i++) {
-                *octets(entry_of(sums, first + k, 1, count, bytes[n + i])) += x[i];
-            }
         }
     }
 }
@@ -564,13 +536,13 @@ typedef struct backward_step {
     bool start;
 } backward_step;
 
-/* `entry` holds the table's entries, and afterwards the gradient at them. */
 static inline void backward_unit(backend *be, const cell *c, const view *v, const backward_step *b,
-                                 size_t unit, size_t n0, int t, real entry[GATES][COLUMN_GROUP],
-                                 shares add[GATES], real *features) {
+                                 size_t unit, size_t n0, int t,
+                                 const real entry[GATES][COLUMN_GROUP], shares add[GATES],
+                                 real *features) {
     size_t at = unit * v->columns + n0;
     gate_values q;
-    real(*d)[COLUMN_GROUP] = entry, gradient[COLUMN_GROUP], later[COLUMN_GROUP] = {0};
+    real d[GATES][COLUMN_GROUP], gradient[COLUMN_GROUP], later[COLUMN_GROUP] = {0};
     real old[COLUMN_GROUP], new[COLUMN_GROUP], state[COLUMN_GROUP];
     /* This is not a function: GCC 12 drops calls of a function that only prefetches. */
     size_t ahead = unit + AHEAD < v->units ? unit + AHEAD : unit;
@@ -630,8 +602,6 @@ void CPU(gates_backward)(backend *be, const cell *c, int t) {
                        .dx = !last || c->has_later_steps ? c->dx : NULL,
                        .dc = c->dc,
                        .start = last};
-    const bool sums = sums_table(be, v.g);
-    if (sums && last) memset(v.g->table_sums, 0, sizeof(real) * table_sums_count(c->hidden));
     real *partials = feature_partials(be, &v);
 #pragma omp parallel for num_threads(cpu_of(be)->threads) firstprivate(v, b)
     for (int chunk = 0; chunk < CHUNKS; chunk++) {
@@ -647,7 +617,6 @@ void CPU(gates_backward)(backend *be, const cell *c, int t) {
                     backward_unit(be, c, &v, &b, unit, n0, t, entry[unit - first],
                                   add[unit - first], features);
                 }
-                if (sums) sum_entries(c, &v, first, n0, (const real(*)[GATES][COLUMN_GROUP])entry);
             }
             for (size_t unit = first; unit < past; unit++) {
                 keep_gates(&v, unit, add[unit - first], b.start);
@@ -667,8 +636,8 @@ enum { STEPS_AHEAD = 4 }; /* how many steps ahead to prefetch, since steps are p
 static inline void add_by_byte(const cell *c, size_t step, const real *const in[TILE],
                                octet sums[VOCABULARY]) {
     size_t columns = (size_t)c->columns, steps = (size_t)c->steps;
-    for (size_t t = 0; t < steps; t++) {
-        size_t ahead = (t + STEPS_AHEAD < steps ? t + STEPS_AHEAD : t) * step;
+    for (size_t t = steps; t-- > 0;) {
+        size_t ahead = (t < STEPS_AHEAD ? t : t - STEPS_AHEAD) * step;
         const uint8_t *bytes = c->bytes + t * columns;
         for (size_t n = 0; n < columns; n += TILE) {
             octet x[TILE];
@@ -682,28 +651,9 @@ static inline void add_by_byte(const cell *c, size_t step, const real *const in[
     }
 }
 
-/* The sums that gates_backward has added up -> dtable. */
-static void keep_table_sums(backend *be, const cell *c, const stage *g) {
-    const size_t count = gate_entries(c), absent = (size_t)first_gate(g);
-#pragma omp parallel for num_threads(cpu_of(be)->threads)
-    for (size_t i = 0; i < count; i++) {
-        for (size_t byte = 0; byte < VOCABULARY; byte++) {
-            real *sum = entry_of(g->table_sums, i, 1, count, byte);
-            round_operands(be, sum, GATES);
-            for (size_t gate = absent; gate < GATES; gate++) {
-                ((real *)g->dtable)[((gate - absent) * count + i) * VOCABULARY + byte] = sum[gate];
-            }
-        }
-    }
-}
-
 void CPU(table_backward)(backend *be, const cell *c, int s) {
     FLUSH_DENORMALS(be);
     const stage *g = &c->stage[s];
-    if (sums_table(be, g)) {
-        keep_table_sums(be, c, g);
-        return;
-    }
     size_t columns = (size_t)c->columns, units = (size_t)g->units;
     size_t stride = (size_t)g->table_stride, entries = units / stride;
     size_t step = (size_t)g->gates * units * columns, rows = (size_t)g->gates * entries;

@@ -197,7 +197,6 @@ static void fill_table(backend *be, precision precision) {
     be->operand_size = precision == BF16 ? sizeof(bf16) : sizeof(float);
     be->column_multiple = COLUMN_MULTIPLE;
     be->product_multiple = PRODUCT_MULTIPLE;
-    be->sums_tables = precision == BF16;
     be->limits.step_values = UINT32_MAX;
     be->limits.positions = be->limits.weight_rows = INT32_MAX;
     be->limits.steps = 65535; /* a grid's second dimension */

@@ -50,7 +50,7 @@ static cost gates_backward(const shape *p, const stage *g) {
     double kept = s + gates * s + r + gates * s;
     double handed = 2 * s + gates * s + table * s + 2 * r + 2 * r + gates * s;
     if (g->layer_norm) { /* raw and dpre stay on chip until the sums are known */
-        kept += keeps_dpre(p->m->be, g) ? gates * s : 0;
+        kept += keeps_dpre(g) ? gates * s : 0;
         handed += gates * s;
     }
     return (cost){p->units * kept, 0, p->units * handed};
@@ -141,7 +141,7 @@ static void add_stage(shape *p, int s) {
         "%s wgrad", name);
     if (g->table_use == TABLE_NONE) return;
     double table = entries * (double)m->config.hidden * VOCABULARY;
-    double gradients = sums_table(m->be, g) ? 0 : entries * p->units * steps;
+    double gradients = entries * p->units * steps;
     add(p, TIME_BACKWARD, 1, (cost){p->s * (gradients + table), 0, 0}, "%s table gradient", name);
 }
 

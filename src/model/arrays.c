@@ -62,11 +62,7 @@ static void plan_stage(model *m, stage *g, bool last) {
     if (!last) ADD(PLAN_ACTIVATIONS, kept * plane, g->out);
     if (!training) return;
     if (!is_in_place(g)) {
-        ADD(PLAN_ACTIVATIONS, (keeps_dpre(be, g) ? kept : 1) * plane * (size_t)g->gates, g->dpre);
-    }
-    if (sums_table(be, g)) {
-        ADD(PLAN_ACTIVATIONS, table_sums_count((int)m->config.hidden) * be->real_size,
-            g->table_sums);
+        ADD(PLAN_ACTIVATIONS, (keeps_dpre(g) ? kept : 1) * plane * (size_t)g->gates, g->dpre);
     }
     if (g->table_use == TABLE_MULTIPLY) ADD(PLAN_ACTIVATIONS, kept * plane, g->dentry);
     if (g->layer_norm) ADD(PLAN_ACTIVATIONS, kept * sums, g->dsums);

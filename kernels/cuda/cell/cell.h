@@ -23,8 +23,8 @@ void gates_backward_run(backend *be, const cell *c, int t, bool early);
 
 void cuda_add_rows(backend *be, const device_layout *l, const void *x, int columns, void *y);
 
-/* The gradient of the table of a one-gate stage, from the gradient at its entries, on tensor cores;
- * see table_gradient_hopper.cu. */
+/* The gradient of a stage's table, from the gradient at its entries, on tensor cores; see
+ * table_gradient_hopper.cu. */
 bool table_gradient_hopper_takes(const backend *be, const stage *g);
 void table_gradient_hopper_run(backend *be, const cell *c, int s, const void *gradient);
 

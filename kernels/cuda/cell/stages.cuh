@@ -14,12 +14,11 @@ template <typename T> struct view {
     int width, columns, gates; /* width: units of the stage */
     int first; /* of the gates i f o u: those before it have no rows, and zeros in registers */
     int units; /* of a thread block */
-    int kept;  /* of these, or backward of a warp's gates: whose rows stay in shared memory */
+    int kept;  /* of these: whose rows stay in shared memory */
     int log_block, node_rows; /* a node's first row lies node_rows after its first unit's number */
     uint32_t gate_rows;       /* elements from one gate of a unit to the next */
     bool layer_norm, relu;
-    bool scratch; /* dpre of this step alone; of the gates, that of a span and the next: [2][unit]
-                     [GATES][columns of a span] */
+    bool scratch;      /* dpre of this step alone */
     bool start, asked; /* dgain and dbias start here; dx asks something of h */
     table_use use;
     int stride;
@@ -31,9 +30,7 @@ template <typename T> struct view {
     const uint8_t *bytes;
     /* gates only */
     const T *entries; /* [width / stride][VOCABULARY][GATES]: the table, interleaved; or NULL */
-    float *table_sums;
-    const void *texts; /* of the step's spans, see gates_table_gradient.cuh */
-    bool lasting;      /* dc stays in the L2 until the next step */
+    bool lasting;     /* dc stays in the L2 until the next step */
     const float *c_before;
     float *c_after, *dc;
     T *h;
@@ -77,9 +74,8 @@ template <typename T> static view<T> view_step(backend *be, const cell *c, int s
     v.table = (const T *)g->table;
     v.raw = offset<T>(g->raw, kept * gates * plane);
     v.out = offset<T>(g->out, kept * plane);
-    v.scratch = !keeps_dpre(be, g);
+    v.scratch = !keeps_dpre(g);
     v.dpre = offset<T>(g->dpre, v.scratch ? 0 : kept * gates * plane);
-    v.table_sums = sums_table(be, g) ? (float *)g->table_sums : NULL;
     v.dentry = offset<T>(g->dentry, kept * gates * plane);
     v.sums = offset<fixed>(g->sums, t * sums);
     v.dsums = offset<fixed>(g->dsums, t * sums);

@@ -10,8 +10,8 @@
  * adds up runs of equal bytes in registers and adds them to the sums. No byte of a chunk belongs to
  * two warps, so the order of every sum is fixed. On Hopper, table_gradient_hopper.cu does bf16. */
 #include "cell/cell.h"
-#include "cell/gates_table_gradient.cuh"
-#include "cell/hubs.h"
+#include "device/layout.h"
+#include "device/ptx.cuh"
 
 enum {
     WARPS = 8,
@@ -224,17 +224,13 @@ static_assert(sizeof(chunk_order<bf16>) <= TABLE_WORKSPACE * COLUMN_MULTIPLE,
 
 void cuda_table_backward(backend *be, const cell *c, int s) {
     const stage *g = &c->stage[s];
-    if (sums_table(be, g) && hubs_lack(be, c)) { /* which keep dpre */
-        cuda_finish_table_sums(be, c);
-        return;
-    }
     const void *gradient = g->table_use == TABLE_MULTIPLY ? g->dentry : g->dpre;
     const bool hopper = table_gradient_hopper_takes(be, g);
     if (cuda_of(be)->explained) {
         cuda_explain(be, hopper ? "gradient of a table: table_gradient_hopper\n"
                                 : "gradient of a table: table_gradient\n"
-                                  "    not table_gradient_hopper, which needs one gate or a dense "
-                                  "matrix, Hopper and bf16\n");
+                                  "    not table_gradient_hopper, which needs Hopper, bf16 and "
+                                  "blocks of whole strides\n");
     }
     if (hopper) {
         table_gradient_hopper_run(be, c, s, gradient);

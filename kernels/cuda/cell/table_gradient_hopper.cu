@@ -6,12 +6,9 @@
  * A box is 64 columns of a step; H has a 1 where a column's byte is, else 0; D [step][row][column]
  * is the gradient at the table's entries, in bf16. Products by 1 and 0 are exact, sums in fp32.
  *
- * It serves stages of one gate, and gates of a dense matrix whose dpre is kept. The table of other
- * gates is summed during backward, see gates_table_gradient.cu.
- *
- * Floor: D once, 18.9 MB a step at 73,728 rows and 128 columns. H, as A, is never stored, see
- * one_hot.cuh. D, as B, is multiplied where it lies. So the multiprocessors read nothing but D and
- * the bytes, and each once.
+ * Floor: D once, 18.9 MB a step at 73,728 rows and 128 columns. H, as A, is never stored: a byte is
+ * made a number in bf16, and one comparison of two such pairs makes a register. D, as B, is
+ * multiplied where it lies. So the multiprocessors read nothing but D and the bytes, and each once.
  *
  * Products with all 256 bytes would take 512 operations for each number of D: 0.9 ms for 128 steps
  * at 700 TFLOP/s, where reading D takes 0.56 ms at 4.3 TB/s. But text seldom has all bytes. They
@@ -28,7 +25,6 @@
  *
  * A gradient that is not finite makes NaN of its row of the table, not of one entry only. */
 #include "cell/cell.h"
-#include "cell/one_hot.cuh"
 #include "products/hopper/hopper.cuh"
 
 enum {
@@ -59,8 +55,26 @@ typedef struct table_arguments {
     const uint8_t *bytes; /* of all boxes */
     bf16 *dtable;
     int boxes, step_boxes; /* of all steps, of one */
-    int rows;              /* of the table */
+    int rows;              /* of D that are read: every stride-th */
+    int entries;           /* of the table's rows of a gate, and of these those of a block */
+    int block_entries;
+    int gates;
 } table_arguments;
+
+/* A byte as a number in bf16, no two the same, none of them 0 or a NaN. */
+static __device__ inline uint32_t label(uint32_t byte) {
+    return 0x3F00 | byte;
+}
+
+static __device__ inline uint32_t label_pair(uint32_t one, uint32_t two) {
+    return label(one) | label(two) << 16;
+}
+
+/* 1 or 0 for each of the two labels of `x`: whether it equals that of `y`. */
+static __device__ inline uint32_t equal(uint32_t x, uint32_t y) {
+    __nv_bfloat162 same = __heq2(*(__nv_bfloat162 *)&x, *(__nv_bfloat162 *)&y);
+    return *(uint32_t *)&same;
+}
 
 /* Each thread reads 16 bytes of the span that begins at box `first`. */
 static __device__ inline void read_text(const table_arguments &p, int first, span_text *text) {
@@ -154,7 +168,9 @@ static __device__ inline void store_table(const table_arguments &p, char *result
     for (int r = warp; r < TABLE_ROWS; r += CONSUMER_WARPS) {
         const int row = blockIdx.x * TABLE_ROWS + r;
         if (row >= p.rows) return;
-        uint4 *to = (uint4 *)(p.dtable + (size_t)row * VOCABULARY);
+        const int part = row / p.block_entries, gate = part % p.gates;
+        const int entry = part / p.gates * p.block_entries + row % p.block_entries;
+        uint4 *to = (uint4 *)(p.dtable + (size_t)(gate * p.entries + entry) * VOCABULARY);
         to[lane] = ((const uint4 *)(result + r * RESULT_ROW))[lane];
     }
 }
@@ -192,7 +208,7 @@ static __global__ void __launch_bounds__(THREADS, 2)
 
 bool table_gradient_hopper_takes(const backend *be, const stage *g) {
     return cuda_of((backend *)(uintptr_t)be)->hopper && be->precision == BF16 &&
-           (g->gates == 1 || g->block == g->units) && g->units % g->table_stride == 0;
+           (g->gates == 1 ? g->units : g->block) % g->table_stride == 0;
 }
 
 void table_gradient_hopper_run(backend *be, const cell *c, int s, const void *gradient) {
@@ -202,7 +218,10 @@ void table_gradient_hopper_run(backend *be, const cell *c, int s, const void *gr
     p.dtable = (bf16 *)g->dtable;
     p.step_boxes = c->columns / BOX;
     p.boxes = c->steps * p.step_boxes;
-    p.rows = g->gates * g->units / g->table_stride;
+    p.gates = g->gates;
+    p.entries = g->units / g->table_stride;
+    p.block_entries = g->gates == 1 ? p.entries : g->block / g->table_stride;
+    p.rows = g->gates * p.entries;
     const uint64_t row_bytes = (uint64_t)c->columns * sizeof(bf16);
     const uint64_t extent[] = {(uint64_t)c->columns, (uint64_t)p.rows, (uint64_t)c->steps};
     const uint64_t stride[] = {row_bytes * g->table_stride, row_bytes * g->gates * g->units};
