@@ -50,7 +50,11 @@ def claims():
     ahead = 100 * (1 - hubs[0] / dense[0])
     ngrams, _, tuned, joined = [number(cell) for cell in
                                 table(RESULTS, "| n-grams | features | tuned | n-grams and tuned |")[0]]
-    yield README, r"predict film reviews ([\d.]+) % better", [ahead]
+    source = {row[0].partition(":")[0].partition(",")[0]: mean([number(row[1]), number(row[2])])
+              for row in table(RESULTS, "| source, 20 M | seed 1 |")}
+    by_source = 100 * (1 - source["hubs"] / source["dense"])
+    yield README, r"predict film reviews ([\d.]+) % and C source ([\d.]+) % better", [ahead, by_source]
+    yield RESULTS, r"hubs are ([\d.]+) % ahead on source", [by_source]
     yield README, r"errs on ([\d.]+) % of IMDB's, where n-grams\s+err on ([\d.]+) %", [joined, ngrams]
     yield RESULTS, r"hubs are ([\d.]+) % ahead in bits, ([\d.]+) points on IMDB and ([\d.]+) on SST", [
         ahead, dense[1] - hubs[1], dense[2] - hubs[2]]
