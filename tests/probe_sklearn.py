@@ -1,4 +1,5 @@
-"""`smallworld probe` against scikit-learn's LogisticRegression(solver='liblinear').
+"""`smallworld probe` against scikit-learn's LogisticRegression: solver='liblinear', and of more than
+two classes multinomial.
 
     /usr/bin/python3 tests/probe_sklearn.py BUILD/smallworld
 
@@ -130,6 +131,42 @@ def compare(program, folder, sets, standardize, valid):
             yield f"C = {cost}: scikit-learn has {errors} for each C"
 
 
+def compare_classes(program, folder, random, classes):
+    """Yields a line for each difference of a probe of several classes, some rare."""
+    mix, direction = random.normal(size=(8, 40)), random.normal(size=(8, classes))
+    sets = []
+    for count in (600, 300):
+        latent = random.normal(size=(count, 8))
+        labels = (latent @ direction - 0.5 * numpy.arange(classes)
+                  + random.gumbel(size=(count, classes))).argmax(1)
+        features = numpy.tanh(0.4 * latent @ mix + 0.7 * random.normal(size=(count, 40)))
+        sets.append((features.astype("float32"), labels.astype("int32")))
+    for name, (features, labels) in zip(("train", "test"), sets):
+        write(folder / name, features, labels)
+    result = run(program, folder, [])
+    weights = numpy.load(folder / "out.weights.npy")
+    (train, labels), (test, test_labels) = sets
+    present = numpy.unique(labels)
+    ones = lambda x: numpy.hstack([x, numpy.ones((len(x), 1))]).astype("float64")
+    theirs = LogisticRegression(C=result["C"], fit_intercept=False, tol=1e-9,
+                                max_iter=20000).fit(ones(train), labels).coef_
+
+    def objective_of(w):
+        z = ones(train) @ w.T
+        own = z[numpy.arange(len(z)), numpy.searchsorted(present, labels)]
+        return result["C"] * (numpy.logaddexp.reduce(z, axis=1) - own).sum() + (w * w).sum() / 2
+    ours, best = objective_of(weights), objective_of(theirs)
+    if ours > best * (1 + TOLERANCE) or abs(result["objective"] / ours - 1) > 1e-5:
+        yield f"objective: {ours}, printed {result['objective']}, scikit-learn has {best}"
+    if result["gap"] < -1e-5 or best < result["objective"] * (1 - result["gap"]) * (1 - 1e-5):
+        yield f"gap: {result['gap']}, scikit-learn has {best}"
+    if numpy.abs(weights - theirs).max() > 0.02 * numpy.abs(theirs).max():
+        yield f"weights differ by {numpy.abs(weights - theirs).max()}"
+    said = present[(ones(test) @ weights.T).argmax(1)]
+    if abs(100 * (said != test_labels).mean() - result["error"]) > 1e-9:
+        yield f"error: {result['error']}"
+
+
 def check_refusals(program, folder):
     """Yields each call that was not refused in one line with the right status."""
     write(folder / "train", numpy.eye(4, dtype="float32"), numpy.array([0, 1, 0, 1], "int32"))
@@ -169,6 +206,11 @@ def main():
                 for what in compare(sys.argv[1], folder, sets, standardize, valid):
                     failed += 1
                     print(f"{kind}{', standardised' * standardize}{', split' * (not valid)}: {what}")
+        for classes in 3, 4, 12:
+            compared += 1
+            for what in compare_classes(sys.argv[1], folder, random, classes):
+                failed += 1
+                print(f"{classes} classes: {what}")
         for what in check_refusals(sys.argv[1], folder):
             failed += 1
             print(what)

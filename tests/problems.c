@@ -107,7 +107,8 @@ double *fit_all(backend *be, const problem *p, bool standardize, fit_report *rep
     const int costs = PROBE_COSTS;
     logistic *l = logistic_create(be, &d, costs, true, &err);
     double *weights = mem_alloc((size_t)costs * (p->units + 1), sizeof *weights);
-    const fit_problem asked = {l, &d, p->sign, &v, costs, problem_costs, NULL};
+    const targets rows = {p->sign, NULL, 1};
+    const fit_problem asked = {l, &d, rows, &v, costs, problem_costs, NULL};
     if (!l || !fit_models(&asked, weights, reports, false, &err)) {
         fail_msg("%s", err.text);
     }

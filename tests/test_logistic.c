@@ -16,6 +16,7 @@ static void check_loss(size_t rows, size_t units, bool resident) {
     double size = 0.5 / sqrt((double)units); /* saturated margins would test little */
     double *w = random_values(MODELS * (units + 1), -size, size);
     for (size_t i = 0; i < MODELS * (units + 1); i++) w[i] = (float)w[i];
+    const targets t = {p.sign, NULL, 1};
     double loss[MODELS], curvature[MODELS], entropy[MODELS];
     double *gradient = mem_alloc(MODELS * (units + 1), sizeof *gradient);
     double *margins = mem_alloc(MODELS * rows, sizeof *margins);
@@ -24,8 +25,8 @@ static void check_loss(size_t rows, size_t units, bool resident) {
     logistic *l = logistic_create(be, &d, MODELS, resident, &err);
     assert_non_null(l);
     assert_true(logistic_margins(l, w, MODELS, margins, &err));
-    assert_true(logistic_evaluate(l, w, MODELS, p.sign, loss, gradient, curvature, &err));
-    logistic_entropy(l, MODELS, p.sign, entropy);
+    assert_true(logistic_evaluate(l, w, MODELS, &t, loss, gradient, curvature, &err));
+    logistic_entropy(l, MODELS, &t, entropy);
     for (size_t k = 0; k < MODELS; k++) {
         const double *weights = w + k * (units + 1);
         double sums[2] = {0}, counted = 0;
@@ -67,21 +68,71 @@ static void test_loss(void **state) {
 static void test_gradient_by_differences(void **state) {
     (void)state;
     problem p = make_problem(60, 4, 1, 0, 3);
+    const targets t = {p.sign, NULL, 1};
     dataset d = as_dataset(&p);
     error err;
     logistic *l = logistic_create(be, &d, 1, true, &err);
     double w[5] = {0.25, -0.5, 0.125, 0.75, -0.25}, gradient[5], ignored[5], up, down, curvature;
-    assert_true(logistic_evaluate(l, w, 1, p.sign, &up, gradient, &curvature, &err));
+    assert_true(logistic_evaluate(l, w, 1, &t, &up, gradient, &curvature, &err));
     for (int j = 0; j < 5; j++) {
         double step = 1.0 / 128, at = w[j];
         w[j] = at + step;
-        assert_true(logistic_evaluate(l, w, 1, p.sign, &up, ignored, &curvature, &err));
+        assert_true(logistic_evaluate(l, w, 1, &t, &up, ignored, &curvature, &err));
         w[j] = at - step;
-        assert_true(logistic_evaluate(l, w, 1, p.sign, &down, ignored, &curvature, &err));
+        assert_true(logistic_evaluate(l, w, 1, &t, &down, ignored, &curvature, &err));
         w[j] = at;
         assert_true(fabs((up - down) / (2 * step) - gradient[j]) < 2e-3);
     }
     logistic_free(l);
+    free_problem(&p);
+}
+
+/* Two models of three classes: losses, their gradient by differences of plain sums in double, the
+ * mean curvature, and the entropy. Some rows are left out. */
+static void test_softmax(void **state) {
+    (void)state;
+    enum { UNITS = 5, CLASSES = 3, MODELS = 2, EACH = CLASSES * (UNITS + 1), ROWS = 700 };
+    problem p = make_problem(ROWS, UNITS, 3, 1, 5);
+    dataset d = as_dataset(&p);
+    int16_t class[ROWS];
+    double *w = random_values(MODELS * EACH, -0.5, 0.5), gradient[MODELS * EACH];
+    double loss[MODELS], curvature[MODELS], entropy[MODELS];
+    for (int i = 0; i < MODELS * EACH; i++) w[i] = (float)w[i];
+    for (int i = 0; i < ROWS; i++) {
+        class[i] = (int16_t)random_below(CLASSES);
+        p.sign[i] = i % 7 != 3;
+    }
+    const targets t = {p.sign, class, CLASSES};
+    error err;
+    logistic *l = logistic_create(be, &d, MODELS * CLASSES, true, &err);
+    assert_true(logistic_evaluate(l, w, MODELS, &t, loss, gradient, curvature, &err));
+    logistic_entropy(l, MODELS, &t, entropy);
+    for (int m = 0; m < MODELS; m++) {
+        double sums[3] = {0}, counted = 0, expected[EACH] = {0};
+        for (size_t i = 0; i < ROWS; i++) {
+            double share[CLASSES], total = 0;
+            if (p.sign[i] == 0) continue;
+            counted++;
+            for (int k = 0; k < CLASSES; k++) {
+                total += share[k] = exp(margin_of(&p, w + m * EACH + k * (UNITS + 1), i));
+            }
+            for (int k = 0; k < CLASSES; k++) {
+                share[k] /= total;
+                sums[1] += share[k] * (1 - share[k]) / CLASSES;
+                sums[2] -= share[k] * log(share[k]);
+                double *slope = expected + k * (UNITS + 1), z = share[k] - (k == class[i]);
+                for (int u = 0; u < UNITS; u++) slope[u] += z * p.x[i * UNITS + (size_t)u];
+                slope[UNITS] += z;
+            }
+            sums[0] -= log(share[class[i]]);
+        }
+        assert_true(fabs(loss[m] / sums[0] - 1) < 1e-6);
+        assert_true(fabs(curvature[m] * counted / sums[1] - 1) < 1e-5);
+        assert_true(fabs(entropy[m] / sums[2] - 1) < 1e-5);
+        assert_true(relative_error(gradient + m * EACH, expected, EACH) < 1e-5);
+    }
+    logistic_free(l);
+    free(w);
     free_problem(&p);
 }
 
@@ -130,6 +181,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_loss),
         cmocka_unit_test(test_gradient_by_differences),
+        cmocka_unit_test(test_softmax),
         cmocka_unit_test(test_curvature_is_that_of_the_moments),
     };
     int failed = cmocka_run_group_tests(tests, NULL, NULL);

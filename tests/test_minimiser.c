@@ -52,7 +52,7 @@ static void minimise(const double *a, const double *c, size_t n, bool coupled, d
     double *zero = mem_alloc(n, sizeof *zero), *gradient = mem_alloc(n, sizeof *gradient);
     double *factor = mem_alloc(n, sizeof *factor);
     for (size_t i = 0; i < n; i++) factor[i] = coupled ? 2 : 0.1; /* a rough guess */
-    minimiser *m = minimiser_create(n, zero, a, factor, 1, 1);
+    minimiser *m = minimiser_create(n, 1, zero, a, factor, 1, 1);
     for (int k = 0; k < 400 && !minimiser_stalled(m); k++) {
         double loss = quadratic(minimiser_trial(m), a, c, n, coupled, gradient);
         minimiser_tell(m, loss, gradient, 1);
@@ -85,7 +85,7 @@ static void test_line_search(void **state) {
     (void)state;
     const double curvature = 3, none = 0, slope = -8, start = 0;
     const double target = -slope / (curvature + 1), expected = slope * target;
-    minimiser *m = minimiser_create(1, &start, &curvature, &none, 1, 1);
+    minimiser *m = minimiser_create(1, 1, &start, &curvature, &none, 1, 1);
     minimiser_tell(m, 10, &slope, 1);
     double at = *minimiser_trial(m), step = 1;
     assert_true(fabs(at - target) < 1e-12);
@@ -120,7 +120,7 @@ static void test_history_meets_the_secant_condition(void **state) {
         factor[2 * i] = random_normal();
         factor[2 * i + 1] = random_normal();
     }
-    history *h = history_create(N, factor, 2);
+    history *h = history_create(N, 1, factor, 2);
     for (int k = 0; k < PAIRS; k++) {
         double sum = 0;
         for (int i = 0; i < N; i++) {

@@ -276,6 +276,47 @@ static void test_calibrates(void **state) {
     free_problem(&p);
 }
 
+/* More than two classes: the saved probe's probabilities are a softmax. A file without the mark of
+ * that, as older versions wrote it, has each class against the rest. */
+static void test_more_classes(void **state) {
+    (void)state;
+    problem p = make_problem(600, 3, 1, 0, 81);
+    for (size_t i = 0; i < p.rows; i++) {
+        p.label[i] = (int32_t)(i % 3) * 5; /* 0, 5 and 10 */
+        p.x[i * 3 + i % 3] += 2;
+    }
+    write_problem("train", &p);
+    write_problem("test", &p);
+    probe_options how = default_options();
+    how.out = path_of("out");
+    run_probe(&how);
+    saved_probe saved, old;
+    error err;
+    assert_true(saved_open(&saved, path_of("out.probe.safetensors"), &err));
+    assert_true(saved.multinomial && saved.models == 3);
+    saved_probe written = saved;
+    written.multinomial = false;
+    assert_true(saved_write(&written, path_of("old.probe.safetensors"), &err));
+    assert_true(saved_open(&old, path_of("old.probe.safetensors"), &err));
+    for (size_t i = 0; i < p.rows; i++) {
+        double probability[3], of_old[3], power[3], logistic[3], sums[2] = {0};
+        const int said = saved_apply(&saved, p.x + i * 3, probability);
+        assert_int_equal(saved_apply(&old, p.x + i * 3, of_old), said);
+        for (int k = 0; k < 3; k++) {
+            const double margin = margin_of(&p, saved.weights + k * 4, i);
+            sums[0] += power[k] = exp(saved.scale * margin);
+            sums[1] += logistic[k] = 1 / (1 + exp(-saved.scale * margin));
+        }
+        for (int k = 0; k < 3; k++) {
+            assert_true(fabs(probability[k] - power[k] / sums[0]) < 1e-9);
+            assert_true(fabs(of_old[k] - logistic[k] / sums[1]) < 1e-9);
+        }
+    }
+    saved_close(&saved);
+    saved_close(&old);
+    free_problem(&p);
+}
+
 static char *bytes_of(const char *name, size_t *size) {
     return read_text(path_of(name), size);
 }
@@ -458,6 +499,7 @@ int main(void) {
         cmocka_unit_test(test_ties_go_to_the_first_class),
         cmocka_unit_test(test_chooses_the_pooling),
         cmocka_unit_test(test_calibrates),
+        cmocka_unit_test(test_more_classes),
         cmocka_unit_test(test_same_seed_same_bytes),
         cmocka_unit_test(test_unlabelled_rows_are_dropped),
         cmocka_unit_test(test_refusals),

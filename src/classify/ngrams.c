@@ -269,7 +269,7 @@ static void choose_cost(ngrams *g, const rows *r, double **best_margin) {
         g->cost = costs[k];
         best = of;
     }
-    g->scale = calibrate(best, class, held, g->functions);
+    g->scale = calibrate(best, class, held, g->functions, false);
     memmove(margin, best, held * functions * sizeof *margin);
     *best_margin = margin;
     free(class);

@@ -23,13 +23,14 @@ void predictions_end(predictions *o) {
     free(o->said);
 }
 
-void predictions_take(predictions *o, const double *margin, size_t rows, int classes, double scale,
-                      const int16_t *class) {
+void predictions_take(predictions *o, const double *margin, size_t rows, int classes,
+                      bool multinomial, double scale, const int16_t *class) {
     const int functions = classes == 2 ? 1 : classes;
     predictions_begin(o, rows, classes);
     for (size_t i = 0; i < rows; i++) {
         const double *of = margin + i * (size_t)functions;
-        margin_probabilities(of, functions, scale, o->probability + i * (size_t)classes);
+        margin_probabilities(of, functions, multinomial, scale,
+                             o->probability + i * (size_t)classes);
         o->said[i] = margin_class(of, functions);
         o->wrong += o->said[i] != class[i];
     }

@@ -2,6 +2,7 @@
 #ifndef SMALLWORLD_CLASSIFY_PREDICTIONS_H
 #define SMALLWORLD_CLASSIFY_PREDICTIONS_H
 
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
@@ -13,9 +14,10 @@ typedef struct predictions {
     size_t wrong;
 } predictions;
 
-/* From margins [rows][functions]. `class` [rows] is the truth. The caller ends the predictions. */
-void predictions_take(predictions *o, const double *margin, size_t rows, int classes, double scale,
-                      const int16_t *class);
+/* From margins [rows][functions] with their scale, see calibration.h. `class` [rows] is the truth.
+ * The caller ends the predictions. */
+void predictions_take(predictions *o, const double *margin, size_t rows, int classes,
+                      bool multinomial, double scale, const int16_t *class);
 
 /* Joins two on the same rows, see classifier_join. */
 void predictions_join(predictions *o, const predictions *by_ngrams, const predictions *by_features,

@@ -275,9 +275,10 @@ static double *apply_ngrams(const ngrams *g, const corpus *c) {
 /* Takes what margins, with their scale, say of the documents held out and for testing. */
 static void take_margins(work *w, int k, const double *valid, const double *test, double scale) {
     way *to = &w->ways.of[k];
-    predictions_take(&to->valid, valid, w->held.texts->count, w->classes.count, scale,
+    const bool multinomial = k != BY_NGRAMS;
+    predictions_take(&to->valid, valid, w->held.texts->count, w->classes.count, multinomial, scale,
                      w->held.class);
-    predictions_take(&to->tested, test, w->test.texts->count, w->classes.count, scale,
+    predictions_take(&to->tested, test, w->test.texts->count, w->classes.count, multinomial, scale,
                      w->test.class);
     to->tried = true;
 }

@@ -136,7 +136,7 @@ static void join_ngrams(predictor *p, const corpus *c, size_t i) {
     size_t length;
     const uint8_t *text = corpus_text(c, i, &length);
     ngram_reader_apply(p->ngrams, text, length, margin);
-    margin_probabilities(margin, g->functions, g->scale, by_ngrams);
+    margin_probabilities(margin, g->functions, false, g->scale, by_ngrams);
     p->class[i] =
         classifier_join(p->classes, by_ngrams, probability, p->joined->share, probability);
 }

@@ -161,11 +161,11 @@ int cmd_probe(int argc, char **argv) {
         option_table,
         parse,
         "--train PREFIX --test PREFIX",
-        "Fit logistic regression to the classes of documents and print its error in per cent; of "
-        "more than two classes, each against the rest. The objective is that of scikit-learn's "
-        "solver='liblinear'; C is chosen from 2^-8 ... 2^4, the smallest on ties. Features of "
-        "several poolings are tried one pooling at a time and together. Rows labelled -1 are "
-        "dropped and counted."
+        "Fit logistic regression to the classes of documents, multinomial where there are more "
+        "than two, and print its error in per cent. The objective is that of scikit-learn's "
+        "solver='liblinear', or its multinomial form; C is chosen from 2^-8 ... 2^4, the smallest "
+        "on ties. Features of several poolings are tried one pooling at a time and together. Rows "
+        "labelled -1 are dropped and counted."
         "\vExample:\n  smallworld probe --train runs/quickstart/train \\\n"
         "      --test runs/quickstart/test",
         NULL,

@@ -13,10 +13,14 @@ int margin_class(const double *margin, int functions) {
     return best;
 }
 
-void margin_probabilities(const double *margin, int functions, double scale, double *probability) {
+void margin_probabilities(const double *margin, int functions, bool multinomial, double scale,
+                          double *probability) {
+    const double most = functions > 1 ? margin[margin_class(margin, functions)] : 0;
     double total = 0;
+    multinomial = multinomial && functions > 1;
     for (int k = 0; k < functions; k++) {
-        probability[k] = 1 / (1 + exp(-scale * margin[k]));
+        probability[k] =
+            multinomial ? exp(scale * (margin[k] - most)) : 1 / (1 + exp(-scale * margin[k]));
         total += probability[k];
     }
     if (functions == 1) {
@@ -29,14 +33,8 @@ void margin_probabilities(const double *margin, int functions, double scale, dou
     }
 }
 
-void softmax_probabilities(const double *logit, int classes, double *probability) {
-    const double most = logit[margin_class(logit, classes)];
-    double total = 0;
-    for (int k = 0; k < classes; k++) total += probability[k] = exp(logit[k] - most);
-    for (int k = 0; k < classes; k++) probability[k] /= total;
-}
-
-double calibrate(const double *margin, const int16_t *class, size_t rows, int functions) {
+double calibrate(const double *margin, const int16_t *class, size_t rows, int functions,
+                 bool multinomial) {
     const int classes = functions == 1 ? 2 : functions;
     size_t of_class[DATASET_MAX_CLASSES] = {0};
     for (size_t i = 0; i < rows; i++) of_class[class[i]]++;
@@ -46,7 +44,8 @@ double calibrate(const double *margin, const int16_t *class, size_t rows, int fu
         double loss = 0;
         for (size_t i = 0; i < rows; i++) {
             double probability[DATASET_MAX_CLASSES];
-            margin_probabilities(margin + i * (size_t)functions, functions, scale, probability);
+            margin_probabilities(margin + i * (size_t)functions, functions, multinomial, scale,
+                                 probability);
             const double other = 1 / ((double)of_class[class[i]] + 2);
             for (int k = 0; k < classes; k++) {
                 const double share = k == class[i] ? 1 - other : other / (classes - 1);

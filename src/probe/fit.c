@@ -13,14 +13,14 @@ static const double enough = 1e-5; /* the gap at which a fit ends */
 
 typedef struct fit {
     fit_problem p;
-    size_t units;
+    size_t units, functions;
     /* [models] The curvature of each model's features is that of its owner, the first model with
      * the same ones. */
     curvature *curvatures;
     int *owner;
     int *open, opened; /* the models that are not done: open[0] to open[opened - 1] */
     /* Of the open models, in the order of `open`, at the latest evaluation. */
-    double *weights, *gradient;      /* [opened][units + 1] */
+    double *weights, *gradient;      /* [opened][functions][units + 1] */
     double *loss, *second, *entropy; /* [opened] */
     double *dual;                    /* [models], the largest so far */
     minimiser **minimisers;
@@ -31,12 +31,17 @@ static bool is_done(const fit *f, int k) {
     return f->reports[k].gap <= enough || minimiser_stalled(f->minimisers[k]);
 }
 
-/* The dual of the problem, in a_i from [0, 1] (the loss's conjugate is the entropy H):
- *     maximise  C sum H(a_i) - q.q / 2,  q = C sum a_i y_i x_i.
+static size_t count_of(const fit *f) {
+    return f->functions * (f->units + 1);
+}
+
+/* The dual of the problem, in a_i from [0, 1], or for a softmax in distributions a_i over the
+ * classes (the loss's conjugate is the entropy H):
+ *     maximise  C sum H(a_i) - q.q / 2,  q = C sum a_i y_i x_i, or C sum (y_ik - a_ik) x_i for all k.
  * The slopes of the loss at any weights give such a_i: no minimum lies below that value. */
 static void find_duals(fit *f) {
-    size_t count = f->units + 1;
-    logistic_entropy(f->p.l, f->opened, f->p.sign, f->entropy);
+    size_t count = count_of(f);
+    logistic_entropy(f->p.l, f->opened, &f->p.rows, f->entropy);
     for (int i = 0; i < f->opened; i++) {
         int k = f->open[i];
         double dual = f->p.cost[k] * f->entropy[i];
@@ -48,7 +53,7 @@ static void find_duals(fit *f) {
     }
 }
 
-/* Leaves only the slopes along a model's own features and its intercept. */
+/* Leaves only the slopes of a function along its model's own features and its intercept. */
 static void keep_span(const fit *f, int k, double *gradient) {
     if (!f->p.span) return;
     for (size_t j = 0; j < f->units; j++) {
@@ -56,23 +61,32 @@ static void keep_span(const fit *f, int k, double *gradient) {
     }
 }
 
+/* Converts a model's functions from scaled features to the features as they are. */
+static void leave(const fit *f, const double *seen, double *weights) {
+    for (size_t at = 0; at < count_of(f); at += f->units + 1) {
+        scaling_leave(f->p.scaling, seen + at, weights + at);
+    }
+}
+
 /* Evaluates every open model once and leaves open those that are still not done. Returns false
  * after an error of the device. */
 static bool evaluate(fit *f, error *err) {
-    size_t count = f->units + 1;
+    size_t count = count_of(f), each = f->units + 1;
 #pragma omp parallel for schedule(dynamic)
     for (int i = 0; i < f->opened; i++) {
-        scaling_leave(f->p.scaling, minimiser_trial(f->minimisers[f->open[i]]),
-                      f->weights + (size_t)i * count);
+        leave(f, minimiser_trial(f->minimisers[f->open[i]]), f->weights + (size_t)i * count);
     }
-    if (!logistic_evaluate(f->p.l, f->weights, f->opened, f->p.sign, f->loss, f->gradient,
+    if (!logistic_evaluate(f->p.l, f->weights, f->opened, &f->p.rows, f->loss, f->gradient,
                            f->second, err)) {
         return false;
     }
+#pragma omp parallel for schedule(dynamic)
     for (int i = 0; i < f->opened; i++) {
         double *gradient = f->gradient + (size_t)i * count;
-        scaling_gradient(f->p.scaling, gradient);
-        keep_span(f, f->open[i], gradient);
+        for (size_t at = 0; at < count; at += each) {
+            scaling_gradient(f->p.scaling, gradient + at);
+            keep_span(f, f->open[i], gradient + at);
+        }
         for (size_t j = 0; j < count; j++) gradient[j] *= f->p.cost[f->open[i]];
     }
     find_duals(f);
@@ -106,7 +120,7 @@ static void show(const fit *f, int evaluations, double *shown) {
 /* Later, a step that overflows counts as one that does not descend. The start has no alternative,
  * so it must be finite. */
 static bool start_is_finite(const fit *f) {
-    for (size_t i = 0; i < (size_t)f->p.models * (f->units + 1); i++) {
+    for (size_t i = 0; i < (size_t)f->p.models * count_of(f); i++) {
         if (!isfinite(f->gradient[i])) return false;
     }
     return true;
@@ -135,7 +149,7 @@ static bool find_curvatures(fit *f, error *err) {
             if (same) f->owner[k] = j;
         }
         if (f->owner[k] == k &&
-            !curvature_find(&f->curvatures[k], f->p.l, f->p.sign, f->p.scaling, span, err)) {
+            !curvature_find(&f->curvatures[k], f->p.l, f->p.rows.sign, f->p.scaling, span, err)) {
             return false;
         }
     }
@@ -145,14 +159,16 @@ static bool find_curvatures(fit *f, error *err) {
 /* Starts the minimisers: all models are open. The logistic loss's second derivative is at most 1/4,
  * its value at 0. */
 static void start(fit *f) {
-    size_t count = f->units + 1;
+    size_t count = count_of(f), each = f->units + 1;
 #pragma omp parallel for schedule(dynamic)
     for (int k = 0; k < f->p.models; k++) {
         const curvature *c = &f->curvatures[f->owner[k]];
         double *seen = mem_alloc(count, sizeof *seen);
-        scaling_enter(f->p.scaling, f->weights + (size_t)k * count, seen);
-        f->minimisers[k] =
-            minimiser_create(count, seen, c->diagonal, c->factor, c->rank, f->p.cost[k] / 4);
+        for (size_t at = 0; at < count; at += each) {
+            scaling_enter(f->p.scaling, f->weights + (size_t)k * count + at, seen + at);
+        }
+        f->minimisers[k] = minimiser_create(each, f->functions, seen, c->diagonal, c->factor,
+                                            c->rank, f->p.cost[k] / 4);
         f->reports[k] = (fit_report){.gap = INFINITY};
         f->dual[k] = -INFINITY;
         f->open[k] = k;
@@ -169,8 +185,7 @@ static void end(fit *f, bool fitted) {
                 "above its minimum",
                 f->p.cost[k], f->reports[k].evaluations, 100 * f->reports[k].gap);
         }
-        scaling_leave(f->p.scaling, minimiser_best(f->minimisers[k]),
-                      f->weights + (size_t)k * (f->units + 1));
+        leave(f, minimiser_best(f->minimisers[k]), f->weights + (size_t)k * count_of(f));
         minimiser_free(f->minimisers[k]);
     }
 }
@@ -178,8 +193,12 @@ static void end(fit *f, bool fitted) {
 bool fit_models(const fit_problem *problem, double *weights, fit_report *reports, bool progress,
                 error *err) {
     size_t count = (size_t)problem->models;
-    fit f = {.p = *problem, .units = problem->d->units, .weights = weights, .reports = reports};
-    f.gradient = mem_alloc(count * (f.units + 1), sizeof *f.gradient);
+    fit f = {.p = *problem,
+             .units = problem->d->units,
+             .functions = (size_t)problem->rows.functions,
+             .weights = weights,
+             .reports = reports};
+    f.gradient = mem_alloc(count * count_of(&f), sizeof *f.gradient);
     f.loss = mem_alloc(4 * count, sizeof *f.loss);
     f.second = f.loss + count;
     f.dual = f.second + count;

@@ -3,6 +3,9 @@
  *
  *     minimise  C sum over i of log(1 + exp(-y_i (w . x_i + b))) + (w . w + b^2) / 2
  *
+ * and for more than two classes the loss of a softmax of a function each, see logistic.h, with the
+ * same penalty on all of them
+ *
  * (Fan et al., "LIBLINEAR: a library for large linear classification", JMLR 2008): the intercept is
  * penalised as the weight of a feature that is always 1.
  *
@@ -24,7 +27,7 @@ typedef struct fit_report {
 typedef struct fit_problem {
     logistic *l;
     const dataset *d;
-    const int8_t *sign; /* rows whose sign is 0 are left out */
+    targets rows;
     const scaling *scaling;
     int models;
     const double *cost;       /* [models]: each model's C */
@@ -32,7 +35,7 @@ typedef struct fit_problem {
                                  gives each model all */
 } fit_problem;
 
-/* weights [models][units + 1]: where to start, then the result. They apply to the features as they
+/* weights [models][functions][units + 1]: where to start, then the result. They apply to the features as they
  * are, standardised or not, the intercept last. A fit ends once its gap is at most 1e-5, or once it
  * stalls (see minimiser.h) at the limit of fp32. A fit that does neither in 2,000 evaluations gives
  * a warning. Fails if sums of features overflow fp32. */

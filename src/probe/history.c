@@ -10,9 +10,9 @@
 enum { PAIRS = 20 };
 
 struct history {
-    size_t count;
+    size_t count, each;       /* all variables, and those of a block */
     double *diagonal, weight; /* of B0 */
-    const double *factor;     /* [count][rank] */
+    const double *factor;     /* [each][rank] */
     int rank;
     double *root; /* [rank][rank], of I / weight + F' diagonal^-1 F: see solve_base */
     double *s[PAIRS], *y[PAIRS]; /* from the oldest on */
@@ -34,33 +34,37 @@ static double dot(const double *a, const double *b, size_t count) {
 static void multiply_factor(const history *h, const double *v, double *x) {
     size_t rank = (size_t)h->rank;
     for (size_t k = 0; k < rank; k++) x[k] = 0;
-    for (size_t i = 0; i < h->count; i++) {
+    for (size_t i = 0; i < h->each; i++) {
         if (v[i] == 0) continue;
         for (size_t k = 0; k < rank; k++) x[k] += v[i] * h->factor[i * rank + k];
     }
 }
 
-/* v becomes B0^-1 v, by Woodbury's identity:
+/* A block v becomes B0^-1 v, by Woodbury's identity:
  *     (D + weight F F')^-1 = D^-1 - D^-1 F (I / weight + F' D^-1 F)^-1 F' D^-1. */
-static void solve_base(const history *h, double *v) {
+static void solve_block(const history *h, double *v) {
     double *x = h->scratch + h->count;
     size_t rank = (size_t)h->rank;
-    for (size_t i = 0; i < h->count; i++) v[i] /= h->diagonal[i];
+    for (size_t i = 0; i < h->each; i++) v[i] /= h->diagonal[i];
     if (h->weight > 0) {
         multiply_factor(h, v, x);
         cholesky_forward(h->root, rank, x, 1);
         cholesky_backward(h->root, rank, x, 1);
-        for (size_t i = 0; i < h->count; i++) {
+        for (size_t i = 0; i < h->each; i++) {
             v[i] -= dot(h->factor + i * rank, x, rank) / h->diagonal[i];
         }
     }
-    for (size_t i = 0; i < h->count; i++) v[i] /= h->scale;
+    for (size_t i = 0; i < h->each; i++) v[i] /= h->scale;
+}
+
+static void solve_base(const history *h, double *v) {
+    for (size_t at = 0; at < h->count; at += h->each) solve_block(h, v + at);
 }
 
 static void find_root(history *h) {
     size_t rank = (size_t)h->rank;
     memset(h->root, 0, rank * rank * sizeof *h->root);
-    for (size_t i = 0; i < h->count; i++) {
+    for (size_t i = 0; i < h->each; i++) {
         const double *row = h->factor + i * rank;
         for (size_t r = 0; r < rank; r++) {
             double left = row[r] / h->diagonal[i];
@@ -83,7 +87,7 @@ static void find_scale(history *h) {
 }
 
 void history_set_base(history *h, const double *diagonal, double weight) {
-    memcpy(h->diagonal, diagonal, h->count * sizeof *diagonal);
+    memcpy(h->diagonal, diagonal, h->each * sizeof *diagonal);
     h->weight = weight;
     find_root(h);
     find_scale(h);
@@ -91,13 +95,14 @@ void history_set_base(history *h, const double *diagonal, double weight) {
 
 /* ---------------------------------------------------------------------------------------- pairs */
 
-history *history_create(size_t count, const double *factor, int rank) {
+history *history_create(size_t each, size_t blocks, const double *factor, int rank) {
     history *h = mem_alloc(1, sizeof *h);
-    *h = (history){.count = count, .factor = factor, .rank = rank, .scale = 1};
-    h->diagonal = mem_alloc(count, sizeof *h->diagonal);
+    const size_t count = each * blocks;
+    *h = (history){.count = count, .each = each, .factor = factor, .rank = rank, .scale = 1};
+    h->diagonal = mem_alloc(each, sizeof *h->diagonal);
     h->scratch = mem_alloc(count + (size_t)rank, sizeof *h->scratch);
     h->root = mem_alloc((size_t)rank * (size_t)rank, sizeof *h->root);
-    for (size_t i = 0; i < count; i++) h->diagonal[i] = 1;
+    for (size_t i = 0; i < each; i++) h->diagonal[i] = 1;
     for (int k = 0; k < PAIRS; k++) {
         h->s[k] = mem_alloc(count, sizeof(double));
         h->y[k] = mem_alloc(count, sizeof(double));

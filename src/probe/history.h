@@ -10,11 +10,12 @@
 
 typedef struct history history;
 
-/* Makes an empty history with diagonal 1 and weight 0. factor [count][rank], F, must outlive it. */
-history *history_create(size_t count, const double *factor, int rank);
+/* Makes an empty history with diagonal 1 and weight 0, of `blocks` neighbouring parts of `each`
+ * variables, which share diagonal and F. factor [each][rank], F, must outlive it. */
+history *history_create(size_t each, size_t blocks, const double *factor, int rank);
 void history_free(history *h);
 
-/* diagonal [count], above 0, is copied; weight above 0. */
+/* diagonal [each], above 0, is copied; weight above 0. */
 void history_set_base(history *h, const double *diagonal, double weight);
 
 /* Adds the pair (to - from, new_gradient - old_gradient), replacing the oldest pair if the history
@@ -24,7 +25,7 @@ void history_add(history *h, const double *from, const double *to, const double 
 void history_forget(history *h);
 bool history_is_empty(const history *h);
 
-/* target [count] = the minimum over u of gradient . (u - w) + (u - w)' B (u - w) / 2. */
+/* target [each x blocks] = the minimum over u of gradient . (u - w) + (u - w)' B (u - w) / 2. */
 void history_newton(const history *h, const double *w, const double *gradient, double *target);
 
 #endif

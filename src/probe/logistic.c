@@ -19,8 +19,8 @@ struct logistic {
     backend *be;
     const dataset *d;
     bool on_host;      /* the device reads the mapped features in place */
-    size_t most;       /* the largest number of models, padded: what is allocated */
-    size_t columns;    /* number of models of this call, padded */
+    size_t most;       /* the largest number of functions, padded: what is allocated */
+    size_t columns;    /* number of functions of this call, padded */
     size_t panel;      /* number of rows of a product */
     layout *layout[2]; /* for a whole panel, and for the remaining rows */
     device_layout *device[2];
@@ -37,9 +37,9 @@ struct logistic {
 
 /* ------------------------------------------------------------------------------------ creation */
 
-static size_t padded(const logistic *l, int models) {
+static size_t padded(const logistic *l, int functions) {
     size_t multiple = (size_t)l->be->column_multiple;
-    return ((size_t)models + multiple - 1) / multiple * multiple;
+    return ((size_t)functions + multiple - 1) / multiple * multiple;
 }
 
 static bool make_layout(logistic *l, int which, size_t rows) {
@@ -64,11 +64,11 @@ static bool take_device_memory(logistic *l) {
            make_layout(l, 1, l->d->rows % l->panel);
 }
 
-logistic *logistic_create(backend *be, const dataset *d, int models, bool resident, error *err) {
+logistic *logistic_create(backend *be, const dataset *d, int functions, bool resident, error *err) {
     logistic *l = mem_alloc(1, sizeof *l);
     *l = (logistic){.be = be, .d = d, .resident = resident};
     l->on_host = strcmp(be->name, "cpu") == 0;
-    l->most = padded(l, models);
+    l->most = padded(l, functions);
     l->panel = MOST_PANEL;
     if (l->on_host && PANEL_NUMBERS / d->units < MOST_PANEL) {
         l->panel = PANEL_NUMBERS / d->units / CHUNK * CHUNK;
@@ -125,12 +125,12 @@ static const float *panel_features(logistic *l, size_t row) {
     return l->x;
 }
 
-static void upload_weights(logistic *l, const double *weights, int models) {
+static void upload_weights(logistic *l, const double *weights, int functions) {
     size_t units = l->d->units;
-    l->columns = padded(l, models);
+    l->columns = padded(l, functions);
 #pragma omp parallel for
     for (size_t u = 0; u < units; u++) {
-        for (size_t k = 0; k < (size_t)models; k++) {
+        for (size_t k = 0; k < (size_t)functions; k++) {
             l->w[u * l->columns + k] = (float)weights[k * (units + 1) + u];
         }
     }
@@ -147,7 +147,7 @@ static void multiply_panel(logistic *l, size_t row) {
 }
 
 /* total += x' z for the panel from `row` on. */
-static void add_gradient(logistic *l, size_t row, int models) {
+static void add_gradient(logistic *l, size_t row, int functions) {
     backend *be = l->be;
     size_t units = l->d->units;
     be->upload(be, l->device_z, l->z + row * l->columns,
@@ -157,19 +157,20 @@ static void add_gradient(logistic *l, size_t row, int models) {
     be->download(be, l->g, l->device_g, units * l->columns * sizeof(float));
 #pragma omp parallel for
     for (size_t u = 0; u < units; u++) {
-        for (size_t i = u * l->columns; i < u * l->columns + (size_t)models; i++) {
+        for (size_t i = u * l->columns; i < u * l->columns + (size_t)functions; i++) {
             l->total[i] += l->g[i];
         }
     }
 }
 
-bool logistic_margins(logistic *l, const double *weights, int models, double *margins, error *err) {
+bool logistic_margins(logistic *l, const double *weights, int functions, double *margins,
+                      error *err) {
     size_t units = l->d->units;
-    upload_weights(l, weights, models);
+    upload_weights(l, weights, functions);
     for (size_t row = 0; row < l->d->rows; row += l->panel) multiply_panel(l, row);
     for (size_t i = 0; i < l->d->rows; i++) {
-        for (size_t k = 0; k < (size_t)models; k++) {
-            margins[i * (size_t)models + k] =
+        for (size_t k = 0; k < (size_t)functions; k++) {
+            margins[i * (size_t)functions + k] =
                 l->z[i * l->columns + k] + weights[k * (units + 1) + units];
         }
     }
@@ -179,24 +180,25 @@ bool logistic_margins(logistic *l, const double *weights, int models, double *ma
 /* Every panel but the last consists of whole chunks. */
 static_assert(LEAST_PANEL % CHUNK == 0 && MOST_PANEL % CHUNK == 0, "a panel is whole chunks");
 
-/* Works on the products of a chunk of rows before they are multiplied back. */
-typedef void chunk_function(logistic *l, size_t chunk, const double *weights, int models,
-                            const int8_t *sign);
+/* Works on the products of a chunk of rows, of `functions` functions in all, before they are
+ * multiplied back. */
+typedef void chunk_function(logistic *l, size_t chunk, const double *weights, int functions,
+                            const targets *t);
 
-static void sweep_panels(logistic *l, const double *weights, int models, const int8_t *sign,
+static void sweep_panels(logistic *l, const double *weights, int functions, const targets *t,
                          chunk_function *work) {
-    upload_weights(l, weights, models);
+    upload_weights(l, weights, functions);
     memset(l->total, 0, l->d->units * l->columns * sizeof *l->total);
     for (size_t row = 0; row < l->d->rows; row += l->panel) {
         size_t first = row / CHUNK, last = (row + panel_rows(l, row) + CHUNK - 1) / CHUNK;
         multiply_panel(l, row);
 #pragma omp parallel for
-        for (size_t chunk = first; chunk < last; chunk++) work(l, chunk, weights, models, sign);
-        add_gradient(l, row, models);
+        for (size_t chunk = first; chunk < last; chunk++) work(l, chunk, weights, functions, t);
+        add_gradient(l, row, functions);
     }
 }
 
-/* The total of one of the sums over all chunks, for model k. */
+/* The total of one of the sums over all chunks, for function k. */
 static double total_of(const logistic *l, int which, int k) {
     double total = 0;
     for (size_t chunk = 0; chunk < l->chunks; chunk++) {
@@ -205,10 +207,10 @@ static double total_of(const logistic *l, int which, int k) {
     return total;
 }
 
-static void collect_gradient(const logistic *l, int models, double *gradient) {
+static void collect_gradient(const logistic *l, int functions, double *gradient) {
     size_t units = l->d->units;
 #pragma omp parallel for
-    for (int k = 0; k < models; k++) {
+    for (int k = 0; k < functions; k++) {
         double *g = gradient + (size_t)k * (units + 1);
         for (size_t u = 0; u < units; u++) g[u] = l->total[u * l->columns + (size_t)k];
         g[units] = total_of(l, SUM_SLOPE, k);
@@ -217,19 +219,20 @@ static void collect_gradient(const logistic *l, int models, double *gradient) {
 
 /* ---------------------------------------------------------------------------------------- loss */
 
-/* Turns the products of a chunk of rows into -y a. Sums these and the losses. */
-static void chunk_loss(logistic *l, size_t chunk, const double *weights, int models,
-                       const int8_t *sign) {
+/* Turns the products of a chunk of rows into -y a, a = 1 / (1 + exp(y z)). Sums these and the
+ * losses. */
+static void chunk_loss(logistic *l, size_t chunk, const double *weights, int functions,
+                       const targets *t) {
     size_t units = l->d->units, first = chunk * CHUNK;
     size_t last = first + CHUNK < l->d->rows ? first + CHUNK : l->d->rows;
     double *loss = l->partial + chunk * SUMS * l->columns, *sum = loss + l->columns;
     double *second = sum + l->columns;
-    for (size_t k = 0; k < (size_t)models; k++) loss[k] = sum[k] = second[k] = 0;
+    for (size_t k = 0; k < (size_t)functions; k++) loss[k] = sum[k] = second[k] = 0;
     for (size_t i = first; i < last; i++) {
         float *z = l->z + i * l->columns;
-        double y = sign[i];
-        for (size_t k = 0; k < (size_t)models; k++) {
-            if (sign[i] == 0) {
+        double y = t->sign[i];
+        for (size_t k = 0; k < (size_t)functions; k++) {
+            if (t->sign[i] == 0) {
                 z[k] = 0;
                 continue;
             }
@@ -243,15 +246,55 @@ static void chunk_loss(logistic *l, size_t chunk, const double *weights, int mod
     }
 }
 
-bool logistic_evaluate(logistic *l, const double *weights, int models, const int8_t *sign,
+/* The same of softmaxes: into their probabilities, less 1 of the row's class. The loss of a model
+ * is that of its first function. */
+static void chunk_softmax(logistic *l, size_t chunk, const double *weights, int functions,
+                          const targets *t) {
+    size_t units = l->d->units, first = chunk * CHUNK, each = (size_t)t->functions;
+    size_t last = first + CHUNK < l->d->rows ? first + CHUNK : l->d->rows;
+    double *loss = l->partial + chunk * SUMS * l->columns, *sum = loss + l->columns;
+    double *second = sum + l->columns, power[DATASET_MAX_CLASSES];
+    for (size_t k = 0; k < (size_t)functions; k++) loss[k] = sum[k] = second[k] = 0;
+    for (size_t i = first; i < last; i++) {
+        float *z = l->z + i * l->columns;
+        if (t->sign[i] == 0) {
+            memset(z, 0, (size_t)functions * sizeof *z);
+            continue;
+        }
+        for (size_t model = 0; model < (size_t)functions; model += each) {
+            const size_t is = model + (size_t)t->class[i];
+            double most = -INFINITY, total = 0;
+            for (size_t k = 0; k < each; k++) {
+                power[k] = z[model + k] + weights[(model + k) * (units + 1) + units];
+                most = fmax(most, power[k]);
+            }
+            loss[model] += most - power[is - model];
+            for (size_t k = 0; k < each; k++) total += power[k] = exp(power[k] - most);
+            loss[model] += log(total);
+            for (size_t k = 0; k < each; k++) {
+                const double share = power[k] / total;
+                z[model + k] = (float)(share - (model + k == is));
+                sum[model + k] += z[model + k];
+                second[model + k] += share * (1 - share);
+            }
+        }
+    }
+}
+
+bool logistic_evaluate(logistic *l, const double *weights, int models, const targets *t,
                        double *loss, double *gradient, double *curvature, error *err) {
+    const int functions = models * t->functions;
     size_t rows = 0;
-    for (size_t i = 0; i < l->d->rows; i++) rows += sign[i] != 0;
-    sweep_panels(l, weights, models, sign, chunk_loss);
-    collect_gradient(l, models, gradient);
-    for (int k = 0; k < models; k++) {
-        loss[k] = total_of(l, SUM_LOSS, k);
-        curvature[k] = total_of(l, SUM_CURVATURE, k) / (double)rows;
+    for (size_t i = 0; i < l->d->rows; i++) rows += t->sign[i] != 0;
+    sweep_panels(l, weights, functions, t, t->functions > 1 ? chunk_softmax : chunk_loss);
+    collect_gradient(l, functions, gradient);
+    for (int m = 0; m < models; m++) {
+        double second = 0;
+        for (int k = 0; k < t->functions; k++) {
+            second += total_of(l, SUM_CURVATURE, m * t->functions + k);
+        }
+        loss[m] = total_of(l, SUM_LOSS, m * t->functions);
+        curvature[m] = second / ((double)rows * t->functions);
     }
     return l->be->finish(l->be, err);
 }
@@ -264,48 +307,63 @@ int logistic_columns(const logistic *l) {
 
 /* Turns the products of a chunk of rows into margins, which are 0 for rows left out, and sums them.
  */
-static void chunk_moments(logistic *l, size_t chunk, const double *weights, int models,
-                          const int8_t *sign) {
+static void chunk_moments(logistic *l, size_t chunk, const double *weights, int functions,
+                          const targets *t) {
     size_t units = l->d->units, first = chunk * CHUNK;
     size_t last = first + CHUNK < l->d->rows ? first + CHUNK : l->d->rows;
     double *sum = l->partial + (chunk * SUMS + SUM_SLOPE) * l->columns;
-    for (size_t k = 0; k < (size_t)models; k++) sum[k] = 0;
+    for (size_t k = 0; k < (size_t)functions; k++) sum[k] = 0;
     for (size_t i = first; i < last; i++) {
         float *z = l->z + i * l->columns;
-        for (size_t k = 0; k < (size_t)models; k++) {
-            z[k] = sign[i] ? (float)(z[k] + weights[k * (units + 1) + units]) : 0;
+        for (size_t k = 0; k < (size_t)functions; k++) {
+            z[k] = t->sign[i] ? (float)(z[k] + weights[k * (units + 1) + units]) : 0;
             sum[k] += z[k];
         }
     }
 }
 
-bool logistic_moments(logistic *l, const double *weights, int models, const int8_t *sign,
+bool logistic_moments(logistic *l, const double *weights, int functions, const int8_t *sign,
                       double *product, error *err) {
-    sweep_panels(l, weights, models, sign, chunk_moments);
-    collect_gradient(l, models, product);
+    const targets t = {.sign = sign, .functions = 1};
+    sweep_panels(l, weights, functions, &t, chunk_moments);
+    collect_gradient(l, functions, product);
     return l->be->finish(l->be, err);
 }
 
 /* ------------------------------------------------------------------------------------- entropy */
 
+/* Of one of two classes' probability. */
 static double entropy_of(double p) {
     return p > 0 && p < 1 ? -p * log(p) - (1 - p) * log1p(-p) : 0;
 }
 
-void logistic_entropy(const logistic *l, int models, const int8_t *sign, double *entropy) {
+/* Of a row, of a model's `functions` slopes, as logistic_evaluate left them. */
+static double entropy_of_row(const float *slope, int functions, int class) {
+    double entropy = 0;
+    if (functions == 1) return entropy_of(fabs((double)slope[0]));
+    for (int k = 0; k < functions; k++) {
+        const double p = (double)slope[k] + (k == class);
+        if (p > 0) entropy -= p * log(p);
+    }
+    return entropy;
+}
+
+void logistic_entropy(const logistic *l, int models, const targets *t, double *entropy) {
+    const size_t each = (size_t)t->functions;
 #pragma omp parallel for
     for (size_t chunk = 0; chunk < l->chunks; chunk++) {
         size_t first = chunk * CHUNK, end = first + CHUNK;
         size_t last = end < l->d->rows ? end : l->d->rows;
         double *sum = l->partial + chunk * SUMS * l->columns;
-        for (size_t k = 0; k < (size_t)models; k++) sum[k] = 0;
+        for (size_t m = 0; m < (size_t)models; m++) sum[m * each] = 0;
         for (size_t i = first; i < last; i++) {
-            if (sign[i] == 0) continue;
+            if (t->sign[i] == 0) continue;
             const float *z = l->z + i * l->columns;
-            for (size_t k = 0; k < (size_t)models; k++) {
-                sum[k] += entropy_of(fabs((double)z[k]));
+            for (size_t m = 0; m < (size_t)models; m++) {
+                sum[m * each] +=
+                    entropy_of_row(z + m * each, t->functions, t->class ? t->class[i] : 0);
             }
         }
     }
-    for (int k = 0; k < models; k++) entropy[k] = total_of(l, SUM_LOSS, k);
+    for (int m = 0; m < models; m++) entropy[m] = total_of(l, SUM_LOSS, m * t->functions);
 }

@@ -1,8 +1,10 @@
-/* The logistic loss of many linear models on one dataset, side by side.
+/* The logistic loss of many linear models on one dataset, side by side. A model of two classes is
+ * one function, a model of more has one for each, the logits of a softmax (multinomial regression):
  *
- *   z_ik = w_k . x_i + b_k        L_k = sum over i of log(1 + exp(-y_i z_ik)),  y_i in {-1, 0, 1},
+ *   z_ik = w_k . x_i + b_k        L = sum over i of log(1 + exp(-y_i z_i)),  y_i in {-1, 1}, or
+ *                                 L = sum over i of log(sum over k of exp(z_ik)) - z_i,class(i)
  *
- * rows with y_i = 0 left out. The models are the columns of one dense product on the backend, with
+ * The functions of all models are the columns of one dense product on the backend, with
  * the features as its weight: margins are its fprop and gradients its dgrad, so that one reading of
  * the features serves all models. Products are in fp32, over panels of documents whose results are
  * summed in double; all else is in double. The same call gives the same bits for any number of
@@ -18,32 +20,41 @@
 
 typedef struct logistic logistic;
 
-/* Makes the loss of up to `models` models. The backend and the dataset must outlive it. If
- * `resident`, the features stay on the device; otherwise each call uploads them. Returns NULL if
- * they do not fit. */
-logistic *logistic_create(backend *be, const dataset *d, int models, bool resident, error *err);
+/* What the rows are. */
+typedef struct targets {
+    const int8_t
+        *sign; /* [rows] y of one function; 0 leaves a row out, also where there are more */
+    const int16_t *class; /* [rows] of more than one function; else NULL */
+    int functions;        /* of a model */
+} targets;
+
+/* Makes the loss of models of up to `functions` functions together. The backend and the dataset
+ * must outlive it. If `resident`, the features stay on the device; otherwise each call uploads
+ * them. Returns NULL if they do not fit. */
+logistic *logistic_create(backend *be, const dataset *d, int functions, bool resident, error *err);
 void logistic_free(logistic *l);
 
-/* Computes margins [rows][models]. Weights are [models][units + 1] with the intercept last; all but
- * the intercept are rounded to float. */
-bool logistic_margins(logistic *l, const double *weights, int models, double *margins, error *err);
+/* Computes margins [rows][functions]. Weights are [functions][units + 1] with the intercept last;
+ * all but the intercept are rounded to float. */
+bool logistic_margins(logistic *l, const double *weights, int functions, double *margins,
+                      error *err);
 
-/* loss [models], its gradient [models][units + 1] and curvature [models], the mean over rows of the
- * loss's second derivative in z, at most 1/4; sign [rows] holds y. */
-bool logistic_evaluate(logistic *l, const double *weights, int models, const int8_t *sign,
+/* loss [models], its gradient [models][functions][units + 1], as the weights are, and curvature
+ * [models], the mean over rows and functions of the loss's second derivative in z, at most 1/4. */
+bool logistic_evaluate(logistic *l, const double *weights, int models, const targets *t,
                        double *loss, double *gradient, double *curvature, error *err);
 
-/* With a_ik = 1 / (1 + exp(y_i z_ik)) from the latest logistic_evaluate, the sum over i of the
- * entropy, in nats, of a_ik: the smooth part of the dual objective, see fit.c. entropy [models]. */
-void logistic_entropy(const logistic *l, int models, const int8_t *sign, double *entropy);
+/* With the probabilities that the latest logistic_evaluate found, the sum over rows of their
+ * entropy, in nats: the smooth part of the dual objective, see fit.c. entropy [models]. */
+void logistic_entropy(const logistic *l, int models, const targets *t, double *entropy);
 
-/* The most models of a call: those asked for at the start, rounded up to a multiple that the
+/* The most functions of a call: those asked for at the start, rounded up to a multiple that the
  * backend takes. */
 int logistic_columns(const logistic *l);
 
-/* product [models][units + 1]: the second moments of the rows whose sign is not 0, each with a last
- * feature of 1, times each model's weights. */
-bool logistic_moments(logistic *l, const double *weights, int models, const int8_t *sign,
+/* product [functions][units + 1]: the second moments of the rows whose sign is not 0, each with a
+ * last feature of 1, times each function's weights. */
+bool logistic_moments(logistic *l, const double *weights, int functions, const int8_t *sign,
                       double *product, error *err);
 
 #endif

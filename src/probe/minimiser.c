@@ -15,7 +15,7 @@ enum {
 static const double armijo = 1e-4, least_progress = 1e-7;
 
 struct minimiser {
-    size_t count;
+    size_t count, each; /* all variables, and those of a block */
     history *past;
     const double *diagonal; /* of the loss's second derivatives, together with `weight` */
     double weight, share;   /* `share`: the one that `past` was scaled with */
@@ -33,14 +33,15 @@ static void set_share(minimiser *m, double share) {
     double *scratch = m->target;
     m->share = fmax(share, 1e-6);
     double weight = m->share * m->weight;
-    for (size_t i = 0; i < m->count; i++) scratch[i] = weight * m->diagonal[i] + 1;
+    for (size_t i = 0; i < m->each; i++) scratch[i] = weight * m->diagonal[i] + 1;
     history_set_base(m->past, scratch, weight);
 }
 
-minimiser *minimiser_create(size_t count, const double *start, const double *diagonal,
+minimiser *minimiser_create(size_t each, size_t blocks, const double *start, const double *diagonal,
                             const double *factor, int rank, double weight) {
     minimiser *m = mem_alloc(1, sizeof *m);
-    *m = (minimiser){.count = count, .diagonal = diagonal, .weight = weight};
+    const size_t count = each * blocks;
+    *m = (minimiser){.count = count, .each = each, .diagonal = diagonal, .weight = weight};
     m->objective = INFINITY;
     double **arrays[] = {&m->w, &m->gradient, &m->target, &m->trial, &m->told};
     for (size_t i = 0; i < sizeof arrays / sizeof arrays[0]; i++) {
@@ -48,7 +49,7 @@ minimiser *minimiser_create(size_t count, const double *start, const double *dia
     }
     memcpy(m->trial, start, count * sizeof *start);
     memcpy(m->w, start, count * sizeof *start);
-    m->past = history_create(count, factor, rank);
+    m->past = history_create(each, blocks, factor, rank);
     set_share(m, 1);
     return m;
 }

@@ -15,25 +15,27 @@
 
 typedef struct minimiser minimiser;
 
-/* start [count], copied. The loss's second derivatives are about
+enum { MINIMISER_COPIES = 46 }; /* of its variables, that it holds at most */
+
+/* start [blocks][each], copied. The loss's second derivatives in each block are about
  *
- *     share weight (diagonal + factor factor'),  diagonal [count] above 0, factor [count][rank],
+ *     share weight (diagonal + factor factor'),  diagonal [each] above 0, factor [each][rank],
  *
  * with a share in (0, 1] that minimiser_tell gives, since a loss flattens on its way down. Both
  * arrays must outlive the minimiser. */
-minimiser *minimiser_create(size_t count, const double *start, const double *diagonal,
+minimiser *minimiser_create(size_t each, size_t blocks, const double *start, const double *diagonal,
                             const double *factor, int rank, double weight);
 void minimiser_free(minimiser *m);
 
-/* Returns the point [count] at which to evaluate the loss next. It is valid until the next
+/* Returns the point [blocks][each] at which to evaluate the loss next. It is valid until the next
  * minimiser_tell. */
 const double *minimiser_trial(const minimiser *m);
 
-/* Takes the loss at the trial point and its gradient [count], both without the penalty, and the
- * share at that point. */
+/* Takes the loss at the trial point and its gradient [blocks][each], both without the penalty, and
+ * the share at that point. */
 void minimiser_tell(minimiser *m, double loss, const double *gradient, double share);
 
-/* Returns the best point so far, [count], and the loss plus penalty there. */
+/* Returns the best point so far, [blocks][each], and the loss plus penalty there. */
 const double *minimiser_best(const minimiser *m);
 double minimiser_objective(const minimiser *m);
 

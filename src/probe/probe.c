@@ -11,7 +11,12 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { SMALLEST_EXPONENT = -8, MOST_MODELS = PROBE_CHOICES * PROBE_COSTS };
+enum {
+    SMALLEST_EXPONENT = -8,
+    MOST_MODELS = PROBE_CHOICES * PROBE_COSTS,
+    MOST_TOGETHER = 1024, /* functions of models that are fitted side by side */
+    FIT_NUMBERS = 1 << 28 /* and their weights, in as many copies as minimisers keep */
+};
 
 /* A dataset with the classes of its rows. */
 typedef struct part {
@@ -28,14 +33,15 @@ typedef struct probe {
     part train, valid, test; /* valid is closed without --valid */
     int32_t classes[DATASET_MAX_CLASSES];
     int class_count, functions; /* functions: 1 for two classes, else one a class */
+    int together;               /* models that are fitted side by side */
     logistic *l;                /* the loss on train */
     feature_span choice[PROBE_CHOICES];
     /* Each choice of features with each C. */
     int models;
     double cost[MOST_MODELS];
     feature_span span[MOST_MODELS];
-    int8_t *sign;        /* [rows of train] for the fit of one function */
-    double *weights;     /* [functions][models][units + 1] */
+    int8_t *sign;        /* [rows of train] see logistic.h */
+    double *weights;     /* [models][functions][units + 1] */
     double *chosen;      /* [functions][units + 1] */
     double *deviation;   /* [units] over the rows of the final fit */
     int32_t *prediction; /* [rows of test] */
@@ -127,25 +133,28 @@ static bool open_parts(probe *p, error *err) {
     return open_part(p, &p->test, how->test, err);
 }
 
-/* The class for which function k is positive. */
-static int positive_class(const probe *p, int k) {
-    return p->functions == 1 ? 1 : k;
-}
-
 /* ------------------------------------------------------------------------------------- margins */
 
-/* Computes the margins [functions][rows][models] of `models` models of each function, whose weights
- * are [functions][stride]. The caller frees them. */
-static double *find_margins(probe *p, const dataset *d, const double *weights, size_t stride,
-                            int models, error *err) {
-    size_t each = d->rows * (size_t)models;
-    double *margins = mem_alloc((size_t)p->functions * each, sizeof *margins);
+/* The models from number `first` on that are computed side by side. */
+static int group_of(const probe *p, int first, int models) {
+    return models - first < p->together ? models - first : p->together;
+}
+
+/* Computes the margins of `models` models by their weights: for each group of models computed side
+ * by side [rows][models][functions], see margin_at. The caller frees them. */
+static double *find_margins(probe *p, const dataset *d, const double *weights, int models,
+                            error *err) {
+    const size_t functions = (size_t)p->functions, length = p->train.d.units + 1;
+    double *margins = mem_alloc(d->rows * (size_t)models * functions, sizeof *margins);
     bool on_train = d == &p->train.d;
-    logistic *l = on_train ? p->l : logistic_create(p->be, d, models, false, err);
+    const int most = group_of(p, 0, models) * p->functions;
+    logistic *l = on_train ? p->l : logistic_create(p->be, d, most, false, err);
     bool found = l != NULL;
-    for (int k = 0; found && k < p->functions; k++) {
-        found = logistic_margins(l, weights + (size_t)k * stride, models,
-                                 margins + (size_t)k * each, err);
+    for (int first = 0; found && first < models; first += p->together) {
+        const size_t before = (size_t)first * functions;
+        found = logistic_margins(l, weights + before * length,
+                                 group_of(p, first, models) * p->functions,
+                                 margins + before * d->rows, err);
     }
     if (!on_train) logistic_free(l);
     if (found) return margins;
@@ -153,17 +162,12 @@ static double *find_margins(probe *p, const dataset *d, const double *weights, s
     return NULL;
 }
 
-/* The class that model `c` gives row i. A margin of 0 between two classes gives the first. */
-static int said_class(const probe *p, const double *margins, size_t rows, size_t i, int models,
-                      int c) {
-    const double *at = margins + i * (size_t)models + (size_t)c;
-    if (p->functions == 1) return *at > 0;
-    int best = 0;
-    for (int k = 1; k < p->functions; k++) {
-        size_t each = rows * (size_t)models;
-        if (at[(size_t)k * each] > at[(size_t)best * each]) best = k;
-    }
-    return best;
+/* The margins [functions] of a model for row i. */
+static const double *margin_at(const probe *p, const double *margins, size_t rows, size_t i,
+                               int model, int models) {
+    const int first = model / p->together * p->together;
+    const size_t here = (size_t)group_of(p, first, models), functions = (size_t)p->functions;
+    return margins + ((size_t)first * rows + i * here + (size_t)(model - first)) * functions;
 }
 
 /* Counts, for each model, the labelled rows that it gets wrong, among all or among those of `held`.
@@ -176,7 +180,8 @@ static size_t count_errors(const probe *p, const double *margins, const part *pa
         if (part->class[i] < 0 || (held && !held[i])) continue;
         rows++;
         for (int c = 0; c < models; c++) {
-            wrong[c] += said_class(p, margins, part->d.rows, i, models, c) != part->class[i];
+            const double *at = margin_at(p, margins, part->d.rows, i, c, models);
+            wrong[c] += margin_class(at, p->functions) != part->class[i];
         }
     }
     return rows;
@@ -184,20 +189,21 @@ static size_t count_errors(const probe *p, const double *margins, const part *pa
 
 /* ------------------------------------------------------------------------------------- choosing */
 
-/* Fits `models` models of one function, from number `first` on, on the rows of train that are not
- * in `held`. */
-static bool fit_on(probe *p, int function, const bool *held, int first, int models, double *weights,
+/* Fits the models from number `first` on, as many as are fitted side by side, on the rows of train
+ * that are not in `held`. */
+static bool fit_on(probe *p, const bool *held, int first, int models, double *weights,
                    fit_report *reports, error *err) {
     const dataset *d = &p->train.d;
-    int yes = positive_class(p, function);
     for (size_t i = 0; i < d->rows; i++) {
         bool used = p->train.class[i] >= 0 && !(held && held[i]);
-        p->sign[i] = (int8_t)(!used ? 0 : p->train.class[i] == yes ? 1 : -1);
+        p->sign[i] = (int8_t)(!used ? 0 : p->train.class[i] == 0 ? -1 : 1);
     }
     scaling v = scaling_create(d, p->sign, p->how->standardize);
     const fit_problem problem = {.l = p->l,
                                  .d = d,
-                                 .sign = p->sign,
+                                 .rows = {.sign = p->sign,
+                                          .class = p->functions > 1 ? p->train.class : NULL,
+                                          .functions = p->functions},
                                  .scaling = &v,
                                  .models = models,
                                  .cost = p->cost + first,
@@ -205,23 +211,12 @@ static bool fit_on(probe *p, int function, const bool *held, int first, int mode
     bool fitted = fit_models(&problem, weights, reports, p->how->progress, err);
     memcpy(p->deviation, v.deviation, d->units * sizeof *p->deviation);
     scaling_free(&v);
-    for (int k = 0, most = 0; fitted && k < models; k++) {
-        if (reports[k].evaluations <= most) continue;
-        p->result->evaluations += reports[k].evaluations - most;
-        most = reports[k].evaluations;
+    int most = 0;
+    for (int k = 0; fitted && k < models; k++) {
+        if (reports[k].evaluations > most) most = reports[k].evaluations;
     }
+    p->result->evaluations += most;
     return fitted;
-}
-
-static void say_function(const probe *p, int function) {
-    if (p->functions == 1 || !p->how->progress) return;
-    const origin *o = &p->train.origin;
-    int32_t label = p->classes[function];
-    if (o->names) {
-        log_line("label %s against the rest", o->names[label]);
-    } else {
-        log_line("label %d against the rest", label);
-    }
 }
 
 /* The poolings of a choice: one of several alone, or all; none if they are not known. */
@@ -241,9 +236,8 @@ static double *margins_of(const probe *p, const double *margins, const part *par
     for (size_t i = 0, at = 0; i < rows; i++) {
         if (part->class[i] < 0 || (held && !held[i])) continue;
         if (class) class[at++] = part->class[i];
-        for (size_t k = 0; k < functions; k++) {
-            *to++ = margins[(k * rows + i) * (size_t)models + (size_t)model];
-        }
+        memcpy(to, margin_at(p, margins, rows, i, model, models), functions * sizeof *to);
+        to += functions;
     }
     return of;
 }
@@ -252,8 +246,7 @@ static double *margins_of(const probe *p, const double *margins, const part *par
  * `held`; -1 on failure. */
 static int choose_model(probe *p, const part *part, const bool *held, const fit_report *reports,
                         error *err) {
-    size_t stride = (size_t)p->models * (p->train.d.units + 1);
-    double *margins = find_margins(p, &part->d, p->weights, stride, p->models, err);
+    double *margins = find_margins(p, &part->d, p->weights, p->models, err);
     if (!margins) return -1;
     size_t wrong[MOST_MODELS];
     size_t rows = count_errors(p, margins, part, held, p->models, wrong);
@@ -279,30 +272,24 @@ static int choose_model(probe *p, const part *part, const bool *held, const fit_
     r->valid_rows = rows;
     int16_t *class = mem_alloc(rows, sizeof *class);
     r->valid_margin = margins_of(p, margins, part, held, best, p->models, class);
-    r->scale = calibrate(r->valid_margin, class, rows, p->functions);
+    r->scale = calibrate(r->valid_margin, class, rows, p->functions, true);
     free(class);
     free(margins);
     return best;
 }
 
-/* Combines the functions' reports of each model. */
-static void add_reports(fit_report *all, const fit_report *one, int models) {
-    for (int c = 0; c < models; c++) {
-        all[c].objective += one[c].objective;
-        if (one[c].gap > all[c].gap) all[c].gap = one[c].gap;
-        all[c].evaluations += one[c].evaluations;
-    }
-}
-
-static bool fit_all(probe *p, const bool *held, fit_report *all, error *err) {
-    size_t stride = (size_t)p->models * (p->train.d.units + 1);
-    for (int k = 0; k < p->functions; k++) {
-        fit_report reports[MOST_MODELS];
-        say_function(p, k);
-        if (!fit_on(p, k, held, 0, p->models, p->weights + (size_t)k * stride, reports, err)) {
+/* Fits all models, groups of them in turn. A model that is fitted alone begins where the last one
+ * of the same features ended. */
+static bool fit_all(probe *p, const bool *held, fit_report *reports, error *err) {
+    const size_t size = (size_t)p->functions * (p->train.d.units + 1);
+    for (int first = 0; first < p->models; first += p->together) {
+        double *weights = p->weights + (size_t)first * size;
+        if (p->together == 1 && first % PROBE_COSTS > 0) {
+            memcpy(weights, weights - size, size * sizeof *weights);
+        }
+        if (!fit_on(p, held, first, group_of(p, first, p->models), weights, reports + first, err)) {
             return false;
         }
-        add_reports(all, reports, p->models);
     }
     return true;
 }
@@ -340,17 +327,10 @@ static int fit_and_choose(probe *p, fit_report *report, error *err) {
     bool again = held != NULL;
     free(held);
     if (best < 0) return -1;
-    *report = again ? (fit_report){0} : reports[best];
-    for (int k = 0; k < p->functions; k++) {
-        double *weights = p->chosen + (size_t)k * length;
-        fit_report one;
-        memcpy(weights, p->weights + (size_t)(k * p->models + best) * length,
-               length * sizeof *weights);
-        if (!again) continue;
-        say_function(p, k);
-        if (!fit_on(p, k, NULL, best, 1, weights, &one, err)) return -1;
-        add_reports(report, &one, 1);
-    }
+    *report = reports[best];
+    memcpy(p->chosen, p->weights + (size_t)best * (size_t)p->functions * length,
+           (size_t)p->functions * length * sizeof *p->chosen);
+    if (again && !fit_on(p, NULL, best, 1, p->chosen, report, err)) return -1;
     return best;
 }
 
@@ -418,12 +398,12 @@ static bool predict(probe *p, error *err) {
     const part *test = &p->test;
     probe_result *r = p->result;
     const size_t classes = (size_t)p->class_count;
-    double *margins = find_margins(p, &test->d, p->chosen, p->train.d.units + 1, 1, err);
+    double *margins = find_margins(p, &test->d, p->chosen, 1, err);
     if (!margins) return false;
     size_t wrong, rows = count_errors(p, margins, test, NULL, 1, &wrong);
     r->confusion = mem_alloc(classes * classes, sizeof *r->confusion);
     for (size_t i = 0; i < test->d.rows; i++) {
-        const int said = said_class(p, margins, test->d.rows, i, 1, 0);
+        const int said = margin_class(margin_at(p, margins, test->d.rows, i, 0, 1), p->functions);
         p->prediction[i] = p->classes[said];
         if (test->class[i] >= 0) r->confusion[(size_t)test->class[i] * classes + (size_t)said]++;
     }
@@ -434,7 +414,7 @@ static bool predict(probe *p, error *err) {
     return true;
 }
 
-/* Lists the models of a function: each choice of features with each C. */
+/* Lists the models: each choice of features with each C. */
 static void make_models(probe *p) {
     const origin *o = &p->train.origin;
     const size_t units = p->train.d.units, pools = o->known ? (size_t)o->pools.count : 1;
@@ -456,7 +436,13 @@ static bool run(probe *p, error *err) {
     name_classes(p);
     make_models(p);
     p->sign = mem_alloc(p->train.d.rows, sizeof *p->sign);
-    p->weights = mem_alloc(functions * (size_t)p->models * (units + 1), sizeof *p->weights);
+    p->together = p->models;
+    while (p->together > 1 &&
+           (p->together * p->functions > MOST_TOGETHER ||
+            (size_t)p->together * functions * (units + 1) > FIT_NUMBERS / MINIMISER_COPIES)) {
+        p->together = (p->together + 1) / 2;
+    }
+    p->weights = mem_alloc((size_t)p->models * functions * (units + 1), sizeof *p->weights);
     p->chosen = mem_alloc(functions * (units + 1), sizeof *p->chosen);
     p->deviation = mem_alloc(units, sizeof *p->deviation);
     p->prediction = mem_alloc(p->test.d.rows, sizeof *p->prediction);
@@ -466,7 +452,7 @@ static bool run(probe *p, error *err) {
                  log_bytes(size, (double)p->train.d.rows * (double)units * sizeof(float)),
                  p->be->device);
     }
-    p->l = logistic_create(p->be, &p->train.d, p->models, true, err);
+    p->l = logistic_create(p->be, &p->train.d, p->together * p->functions, true, err);
     if (!p->l) return false;
     fit_report report;
     int chosen = fit_and_choose(p, &report, err);
@@ -496,6 +482,7 @@ static bool save_probe(const probe *p, const char *path, error *err) {
                        .weights = p->chosen,
                        .deviation = p->deviation,
                        .cost = r->cost,
+                       .multinomial = p->functions > 1,
                        .scale = r->scale,
                        .error = r->error,
                        .documents = (int64_t)r->test_rows};

@@ -1,13 +1,12 @@
 /* The linear probe measures how well linear functions of features separate classes. Two classes
- * have one function, whose sign decides. More classes have one function each, for that class
- * against the rest; the largest decides.
+ * have one function, whose sign decides. More classes have one function each, the logits of a
+ * softmax; the largest decides.
  *
  * The protocol is that of Radford, Jozefowicz, Sutskever, "Learning to generate reviews and
  * discovering sentiment" (2017), but with l2 in place of l1, which validation preferred: logistic
  * regression, whose C is chosen from 2^-8, 2^-7 ... 2^4 by the error on validation; the smallest C
- * wins ties. Of features of several poolings
- * each one alone and all together are tried in the same way; the first of those that err least is
- * taken, and the weights of the others stay 0. */
+ * wins ties. Of features of several poolings each one alone and all together are tried in the same
+ * way; the first of those that err least is taken, and the weights of the others stay 0. */
 #ifndef SMALLWORLD_PROBE_PROBE_H
 #define SMALLWORLD_PROBE_PROBE_H
 
@@ -42,7 +41,7 @@ typedef struct probe_result {
     int choices;               /* number of choices tried, and of each its error on validation */
     pool_list tried[PROBE_CHOICES];
     double choice_error[PROBE_CHOICES];
-    double objective, gap; /* see fit.h: sum and largest over the functions */
+    double objective, gap; /* see fit.h */
     int classes;
     size_t units, nonzero; /* nonzero: number of units with a weight in some function */
     int top_count;         /* number of units of largest |weight x deviation| below */

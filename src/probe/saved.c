@@ -12,7 +12,7 @@
 
 #define PROBE_VERSION "1"
 
-enum { FIXED_ENTRIES = 13 };
+enum { FIXED_ENTRIES = 14 };
 
 /* ---------------------------------------------------------------------------------- writing */
 
@@ -34,6 +34,7 @@ bool saved_write(const saved_probe *p, const char *path, error *err) {
     metadata_add_number(entries, &count, "error", p->error);
     snprintf(text, sizeof text, "%" PRId64, p->documents);
     metadata_add(entries, &count, "documents", text);
+    if (p->multinomial) metadata_add(entries, &count, "multinomial", "true");
     metadata_add_classes(entries, &count, p->name, p->classes);
     const tensor tensors[] = {
         {"weights", TENSOR_F64, 2, {p->models, (int64_t)p->units + 1}, p->weights},
@@ -85,6 +86,7 @@ static bool parse(saved_probe *p) {
     if (*entry(p, "scale") && !(number_real(entry(p, "scale"), &p->scale) && p->scale > 0)) {
         return false;
     }
+    p->multinomial = strcmp(entry(p, "multinomial"), "true") == 0;
     p->origin.known = *entry(p, "state") != '\0';
     snprintf(p->origin.model, sizeof p->origin.model, "%.15s", entry(p, "model"));
     return !p->origin.known || (origin_parse_state(entry(p, "state"), &p->origin.state) &&
@@ -214,10 +216,6 @@ int saved_apply(const saved_probe *p, const float *x, double *probability) {
         margin[k] = w[p->units];
         for (size_t u = 0; u < p->units; u++) margin[k] += w[u] * x[u];
     }
-    if (p->multinomial && p->models > 1) {
-        softmax_probabilities(margin, p->models, probability);
-    } else {
-        margin_probabilities(margin, p->models, p->scale, probability);
-    }
+    margin_probabilities(margin, p->models, p->multinomial, p->scale, probability);
     return margin_class(margin, p->models);
 }

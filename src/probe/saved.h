@@ -6,8 +6,9 @@
  *
  * Metadata: format "smallworld", kind "probe", version, state, pool and model (of the features;
  * model is the checkpoint's checksum; all three empty where the features do not say), penalty, C,
- * error, documents, classes, and class.0, class.1 ...: their names. Two classes have one model,
- * whose positive side is class.1; more have one model each, of that class against the rest.
+ * error, documents, multinomial, classes, and class.0, class.1 ...: their names. Two classes have
+ * one model, whose positive side is class.1; more have one model each, the logits of a softmax, or
+ * without `multinomial`, in older files, of that class against the rest.
  *
  * The class head of a model that was trained with labels is a probe too, on its last h. */
 #ifndef SMALLWORLD_PROBE_SAVED_H

@@ -76,7 +76,7 @@ static void try_classifier(void) {
     double margin[MOST_CLASSES], probability[MOST_CLASSES];
     ngram_reader *r = ngram_reader_create(&c.ngrams);
     ngram_reader_apply(r, text, sizeof text, margin);
-    margin_probabilities(margin, c.ngrams.functions, c.ngrams.scale, probability);
+    margin_probabilities(margin, c.ngrams.functions, false, c.ngrams.scale, probability);
     const int class = classifier_join(c.classes, probability, probability, c.share, probability);
     require(class >= 0 && class < c.classes, "a class that is not there");
     ngram_reader_free(r);
