@@ -47,6 +47,17 @@ static void test_values(void **state) {
     near(sum_of_values("abc", true), half * 3 / sqrt(3)); /* ab, bc, abc */
     near(sum_of_values("one two three", false), half * 5 / sqrt(5));
     near(sum_of_values("a-b", false), half * 3 / sqrt(3)); /* a, b, and their pair */
+    near(sum_of_values("don't", false), half);
+    near(sum_of_values("r2d2", false), half);
+    near(sum_of_values("\xC3\xA9t\xC3\xA9", false), half);
+    near(sum_of_values("Hello hELLO", false), half * (twice + 1) / hypot(twice, 1));
+    /* What follows the first 16 KiB is not read: here a second word. */
+    char *text = mem_alloc(NGRAM_BYTES + 8, 1);
+    memset(text, '.', NGRAM_BYTES);
+    memcpy(text, "one", 3);
+    memcpy(text + NGRAM_BYTES, " two", 4);
+    near(sum_of_values(text, false), half);
+    free(text);
 }
 
 static predictions predictions_of(size_t rows, double (*of)[2], const int16_t *class) {
@@ -86,6 +97,15 @@ static void test_vocabulary(void **state) {
     ngrams g;
     double *valid;
     assert_true(ngrams_fit(&g, c, class, 2, held, &valid, &err));
+    /* "good" and "qqxx", with 6 pieces each, are in 2 of the 10 texts, "bad", with 3, in 5. */
+    int rare = 0, common = 0;
+    for (int64_t i = 0; i < g.count; i++) {
+        rare += fabs(g.idf[i] - log(1 + ROWS / 2.0)) < 1e-6;
+        common += fabs(g.idf[i] - log(1 + ROWS / 5.0)) < 1e-6;
+    }
+    assert_int_equal(rare, 2 * (1 + 6));
+    assert_int_equal(common, 1 + 3);
+    assert_int_equal(g.count, rare + common);
     const double nothing = margin_of_text(&g, "");
     near(margin_of_text(&g, "jjvv"), nothing);
     assert_true(margin_of_text(&g, "qqxx") > nothing + 0.01);

@@ -1,6 +1,7 @@
 /* Corpora: what is read from files, and what is left out of it. */
 #include "core/memory.h"
 #include "corpora.h"
+#include "data/file_kind.h"
 #include "support.h"
 
 #include <dirent.h>
@@ -771,10 +772,47 @@ static void test_numbers_as_labels(void **state) {
     corpus_free(c);
 }
 
+static void check_kind(const void *head, size_t count, const char *expected) {
+    const char *found = file_kind(head, count);
+    if (!found && !expected) return;
+    if (!found || !expected || strstr(found, expected) != found) {
+        fail_msg("%s, expected %s", found ? found : "text", expected ? expected : "text");
+    }
+}
+
+/* What is no text is called by its name; text is not, with accents, controls or a list in it. */
+static void test_file_kinds(void **state) {
+    (void)state;
+    char head[1024];
+    check_kind("PK\x03\x04 and more", 12, "a ZIP archive");
+    check_kind("PAR1 and more", 12, "a Parquet file");
+    check_kind("\xFF\xFEh\0i\0", 6, "UTF-16");
+    check_kind("\xFE\xFF\0h\0i", 6, "UTF-16");
+    check_kind(" [ \n {\"text\": 1}]", 16, "a JSON array");
+    check_kind("[1, 2]", 6, NULL);
+    check_kind("{\"text\": [{}]}", 14, NULL);
+    check_kind("caf\xC3\xA9 \xE2\x98\x95\t\r\n", 12, NULL);
+    for (int order = 0; order < 2; order++) { /* without a mark */
+        for (int i = 0; i < 1024; i++) head[i] = (char)(i % 2 == order ? 'a' + i % 26 : 0);
+        check_kind(head, sizeof head, "UTF-16");
+    }
+    memset(head, 0, sizeof head);
+    check_kind(head, sizeof head, "binary data");
+    /* One control byte in 16, and one in 64. */
+    for (int i = 0; i < 1024; i++) head[i] = (char)(i % 16 ? 'a' + i % 26 : 1);
+    check_kind(head, sizeof head, "binary data");
+    for (int i = 0; i < 1024; i++) head[i] = (char)(i % 64 ? 'a' + i % 26 : 1);
+    check_kind(head, sizeof head, NULL);
+    memset(head, 'a', sizeof head);
+    memcpy(head + 257, "ustar", 5);
+    check_kind(head, sizeof head, "a tar archive");
+}
+
 int main(void) {
     alarm(300); /* a test that hangs ends all tests */
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_commas),
+        cmocka_unit_test(test_file_kinds),
         cmocka_unit_test(test_numbers_as_labels),
         cmocka_unit_test(test_framing),
         cmocka_unit_test(test_many_documents),

@@ -35,10 +35,10 @@ typedef struct fit_problem {
                                  gives each model all */
 } fit_problem;
 
-/* weights [models][functions][units + 1]: where to start, then the result. They apply to the features as they
- * are, standardised or not, the intercept last. A fit ends once its gap is at most 1e-5, or once it
- * stalls (see minimiser.h) at the limit of fp32. A fit that does neither in 2,000 evaluations gives
- * a warning. Fails if sums of features overflow fp32. */
+/* weights [models][functions][units + 1]: where to start, then the result. They apply to the
+ * features as they are, standardised or not, the intercept last. A fit ends once its gap is at most
+ * 1e-5, or once it stalls (see minimiser.h) at the limit of fp32. A fit that does neither in 2,000
+ * evaluations gives a warning. Fails if sums of features overflow fp32. */
 bool fit_models(const fit_problem *problem, double *weights, fit_report *reports, bool progress,
                 error *err);
 
