@@ -1,6 +1,6 @@
 /* From the margins of a linear classifier to the probabilities of its classes. Two classes have one
- * function, whose sign decides; more have one each, the largest of which decides: those of one class
- * against the rest, or if `multinomial` the logits of a softmax. */
+ * function, whose sign decides; more have one each, the largest of which decides: those of one
+ * class against the rest, or if `multinomial` the logits of a softmax. */
 #ifndef SMALLWORLD_PROBE_CALIBRATION_H
 #define SMALLWORLD_PROBE_CALIBRATION_H
 
