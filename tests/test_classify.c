@@ -96,7 +96,7 @@ static void test_vocabulary(void **state) {
     for (int i = 0; i < ROWS; i++) class[i] = (int16_t)(i % 2);
     ngrams g;
     double *valid;
-    assert_true(ngrams_fit(&g, c, class, 2, held, &valid, &err));
+    assert_true(ngrams_fit(&g, c, class, 2, held, INFINITY, &valid, &err));
     /* "good" and "qqxx", with 6 pieces each, are in 2 of the 10 texts, "bad", with 3, in 5. */
     int rare = 0, common = 0;
     for (int64_t i = 0; i < g.count; i++) {
@@ -115,11 +115,46 @@ static void test_vocabulary(void **state) {
 
     /* A class whose documents are all held out: no function speaks for it. */
     for (int i = 0; i < ROWS; i++) held[i] = (class[i] = (int16_t)(i % 3)) == 2;
-    assert_true(ngrams_fit(&g, c, class, 3, held, &valid, &err));
+    assert_true(ngrams_fit(&g, c, class, 3, held, INFINITY, &valid, &err));
     for (int row = 0; row < 3; row++) assert_true(valid[row * 3 + 2] < 0);
     free(valid);
     ngrams_free(&g);
     corpus_free(c);
+}
+
+/* Of many classes the search begins with C = 8, and ends there without time. With time it goes down
+ * where larger ones are no better: some texts of a class say another's word. */
+static void test_many_classes(void **state) {
+    (void)state;
+    enum { CLASSES = 6, ROWS = 240 };
+    static const char *const words[CLASSES] = {"aqua", "bell", "corn", "dusk", "elms", "figs"};
+    char *path = path_of("many.tsv"), *text = mem_alloc(ROWS, 40), *to = text;
+    int16_t class[ROWS];
+    bool held[ROWS];
+    for (int i = 0; i < ROWS; i++) {
+        const int of = i % CLASSES, said = i % 5 == 2 ? i * 7 % CLASSES : of;
+        class[i] = (int16_t)of;
+        held[i] = i % 4 == 1;
+        to +=
+            sprintf(to, "%d\t%s x%dy\n", of, words[i % 7 == 3 ? (of + 1) % CLASSES : said], i / 2);
+    }
+    write_text(path, text);
+    const corpus_options plain = {.html_entities = false};
+    error err;
+    corpus *c = corpus_read(&path, 1, &plain, &err);
+    assert_int_equal(c->count, ROWS);
+    double *valid, cost[2];
+    for (int k = 0; k < 2; k++) {
+        ngrams g;
+        assert_true(ngrams_fit(&g, c, class, CLASSES, held, k ? INFINITY : 0, &valid, &err));
+        cost[k] = g.cost;
+        free(valid);
+        ngrams_free(&g);
+    }
+    near(cost[0], 8);
+    assert_true(cost[1] < 8);
+    corpus_free(c);
+    free(text);
 }
 
 /* The log odds of the right class are joined by (1 - f) of the n-grams' and f of the features'. */
@@ -296,9 +331,10 @@ static void test_scores(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_values),  cmocka_unit_test(test_best_share),
-        cmocka_unit_test(test_choice),  cmocka_unit_test(test_vocabulary),
-        cmocka_unit_test(test_mcnemar), cmocka_unit_test(test_scores),
+        cmocka_unit_test(test_values),       cmocka_unit_test(test_best_share),
+        cmocka_unit_test(test_choice),       cmocka_unit_test(test_vocabulary),
+        cmocka_unit_test(test_many_classes), cmocka_unit_test(test_mcnemar),
+        cmocka_unit_test(test_scores),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,5 +1,6 @@
 #include "classify/ngrams.h"
 
+#include "core/clock.h"
 #include "core/log.h"
 #include "core/memory.h"
 #include "probe/calibration.h"
@@ -237,42 +238,79 @@ static void try_function(const rows *r, const ngrams *g, int function, double co
     free(w);
 }
 
-/* Chooses C, of which two larger ones that are no better end the search: they take longest. The
- * margins of the chosen fit on held rows go to `best_margin`. */
-static void choose_cost(ngrams *g, const rows *r, double **best_margin) {
-    const size_t functions = (size_t)g->functions;
-    int16_t *class = mem_alloc((size_t)r->count, sizeof *class);
-    size_t held = 0, least = SIZE_MAX;
-    for (int i = 0; i < r->count; i++) {
-        if (r->held[i]) class[held++] = r->class[i];
-    }
-    double *margin = mem_alloc(COSTS * held * functions, sizeof *margin), *best = margin;
-    const int together = g->functions < COSTS ? COSTS : 1; /* enough for threads to share */
-    for (int k = 0, worse = 0; k < COSTS && worse < 2; k++, worse++) {
-        double *of = margin + (size_t)k * held * functions;
-        size_t wrong = 0;
-        const int count = k % together == 0 ? together * g->functions : 0;
+/* A search for C. */
+typedef struct search {
+    const rows *r;
+    int16_t *class; /* [held] of the rows that are held */
+    size_t held, least;
+    double *margin, *best;   /* [COSTS][held][functions], and those of the best C */
+    double deadline, latest; /* when the fit on all rows should be done; seconds of a try */
+} search;
+
+/* Tries `count` values of C from number k on, side by side, of which those after two that are no
+ * better do not count. Whether the last one is the best. */
+static bool try_costs(ngrams *g, search *s, int k, int count) {
+    const size_t functions = (size_t)g->functions, each = s->held * functions;
+    const double began = clock_seconds();
+    bool best = false;
 #pragma omp parallel for schedule(dynamic)
-        for (int i = 0; i < count; i++) {
-            const int cost = i / g->functions;
-            try_function(r, g, i % g->functions, costs[k + cost],
-                         of + (size_t)cost * held * functions);
-        }
-        for (size_t i = 0; i < held; i++) {
-            wrong += margin_class(of + i * functions, g->functions) != class[i];
-        }
-        log_line("n-grams, C = %g: validation error %.2f %%", costs[k],
-                 100 * (double)wrong / (double)held);
-        if (wrong >= least) continue;
-        worse = -1;
-        least = wrong;
-        g->cost = costs[k];
-        best = of;
+    for (int i = 0; i < count * g->functions; i++) {
+        const int cost = k + i / g->functions;
+        try_function(s->r, g, i % g->functions, costs[cost], s->margin + (size_t)cost * each);
     }
-    g->scale = calibrate(best, class, held, g->functions, false);
-    memmove(margin, best, held * functions * sizeof *margin);
-    *best_margin = margin;
-    free(class);
+    s->latest = (clock_seconds() - began) / count;
+    for (int cost = k, worse = 0; cost < k + count && worse < 2; cost++, worse++) {
+        const double *of = s->margin + (size_t)cost * each;
+        size_t wrong = 0;
+        for (size_t i = 0; i < s->held; i++) {
+            wrong += margin_class(of + i * functions, g->functions) != s->class[i];
+        }
+        log_line("n-grams, C = %g: validation error %.2f %%", costs[cost],
+                 100 * (double)wrong / (double)s->held);
+        best = wrong < s->least || (wrong == s->least && costs[cost] < g->cost);
+        if (!best) continue;
+        worse = -1;
+        s->least = wrong;
+        g->cost = costs[cost];
+        s->best = s->margin + (size_t)cost * each;
+    }
+    return best;
+}
+
+/* Whether there is time for another try, about as long as the latest, and the fit on all rows. */
+static bool has_time(const search *s) {
+    return clock_seconds() + 2.5 * s->latest < s->deadline;
+}
+
+/* Chooses C. Of few functions all values are tried at once, enough for threads to share; of many
+ * those from the middle on, upwards, or downwards if the next is no better; the smallest wins ties.
+ * The margins of the chosen fit on held rows go to `best_margin`. */
+static void choose_cost(ngrams *g, const rows *r, double deadline, double **best_margin) {
+    search s = {.r = r, .least = SIZE_MAX, .deadline = deadline};
+    s.class = mem_alloc((size_t)r->count, sizeof *s.class);
+    for (int i = 0; i < r->count; i++) {
+        if (r->held[i]) s.class[s.held++] = r->class[i];
+    }
+    const size_t each = s.held * (size_t)g->functions;
+    s.best = s.margin = mem_alloc(COSTS * each, sizeof *s.margin);
+    if (g->functions < COSTS) {
+        try_costs(g, &s, 0, COSTS);
+    } else {
+        int k = COSTS / 2, step = 1;
+        for (try_costs(g, &s, k, 1); k + step >= 0 && k + step < COSTS && has_time(&s);) {
+            if (try_costs(g, &s, k + step, 1)) {
+                k += step;
+            } else if (step > 0 && k == COSTS / 2) {
+                step = -1;
+            } else {
+                break;
+            }
+        }
+    }
+    g->scale = calibrate(s.best, s.class, s.held, g->functions, false);
+    memmove(s.margin, s.best, each * sizeof *s.margin);
+    *best_margin = s.margin;
+    free(s.class);
 }
 
 /* Fits the chosen C on all rows. */
@@ -292,7 +330,8 @@ static void fit_all(ngrams *g, const rows *r) {
 }
 
 bool ngrams_fit(ngrams *g, const corpus *c, const int16_t *class, int classes, const bool *held,
-                double **valid_margin, error *err) {
+                double seconds, double **valid_margin, error *err) {
+    const double deadline = clock_seconds() + seconds;
     vocabulary v;
     counts k;
     rows r;
@@ -303,7 +342,7 @@ bool ngrams_fit(ngrams *g, const corpus *c, const int16_t *class, int classes, c
     if (found) {
         set_print_string_function(say_nothing);
         make_rows(&r, &k, &v, c, class, held);
-        choose_cost(g, &r, valid_margin);
+        choose_cost(g, &r, deadline, valid_margin);
         fit_all(g, &r);
         free_rows(&r);
     }

@@ -27,11 +27,12 @@ typedef struct ngrams {
 } ngrams;
 
 /* Fits the labelled rows of a corpus: class [rows], -1 for those left out. C is chosen by the
- * errors on the rows of `held`, then fitted on all; `valid_margin` [held rows][functions], which
- * the caller frees, are the margins of the former fit. Refuses documents that have nothing in
- * common. The caller frees the arrays by ngrams_free. */
+ * errors on the rows of `held`, then fitted on all, in about `seconds`: of five classes or more
+ * fewer C are tried to keep them. `valid_margin` [held rows][functions], which the caller frees,
+ * are the margins of the former fit. Refuses documents that have nothing in common. The caller
+ * frees the arrays by ngrams_free. */
 bool ngrams_fit(ngrams *g, const corpus *c, const int16_t *class, int classes, const bool *held,
-                double **valid_margin, error *err);
+                double seconds, double **valid_margin, error *err);
 void ngrams_free(ngrams *g);
 
 /* Computes the margins [functions] of documents. One call after the other; made for one model. */

@@ -283,10 +283,14 @@ static void take_margins(work *w, int k, const double *valid, const double *test
     to->tried = true;
 }
 
+/* Of all minutes. */
+static const double ngrams_share = 0.5;
+
 static bool fit_ngrams(work *w, error *err) {
     double *valid, *test, began = clock_seconds();
+    const double seconds = w->a->minutes > 0 ? ngrams_share * w->a->minutes * 60 : INFINITY;
     if (!ngrams_fit(&w->ngrams, w->train.texts, w->train.class, w->classes.count, w->is_held,
-                    &valid, err)) {
+                    seconds, &valid, err)) {
         return false;
     }
     test = apply_ngrams(&w->ngrams, w->test.texts);
