@@ -3,6 +3,7 @@
 
 #include "core/memory.h"
 #include "core/npy.h"
+#include "probe/calibration.h"
 #include "probe/origin.h"
 #include "probe/probe.h"
 #include "probe/saved.h"
@@ -276,6 +277,18 @@ static void test_calibrates(void **state) {
     free_problem(&p);
 }
 
+/* A margin of 0 gives the first class; of equal margins the first is taken. */
+static void test_ties_of_margins(void **state) {
+    (void)state;
+    const double margin[3] = {1, 2, 2}, nothing = 0, more = 1e-300, huge[2] = {1e4, 1e4 - log(3)};
+    double probability[3];
+    assert_int_equal(margin_class(&nothing, 1), 0);
+    assert_int_equal(margin_class(&more, 1), 1);
+    assert_int_equal(margin_class(margin, 3), 1);
+    margin_probabilities(huge, 2, true, 1, probability); /* whose powers overflow */
+    assert_true(fabs(probability[0] - 0.75) < 1e-9 && fabs(probability[1] - 0.25) < 1e-9);
+}
+
 /* More than two classes: the saved probe's probabilities are a softmax. A file without the mark of
  * that, as older versions wrote it, has each class against the rest. */
 static void test_more_classes(void **state) {
@@ -500,6 +513,7 @@ int main(void) {
         cmocka_unit_test(test_chooses_the_pooling),
         cmocka_unit_test(test_calibrates),
         cmocka_unit_test(test_more_classes),
+        cmocka_unit_test(test_ties_of_margins),
         cmocka_unit_test(test_same_seed_same_bytes),
         cmocka_unit_test(test_unlabelled_rows_are_dropped),
         cmocka_unit_test(test_refusals),
