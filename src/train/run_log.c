@@ -4,6 +4,7 @@
 #include "core/memory.h"
 #include "core/number.h"
 
+#include <cjson/cJSON.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -22,85 +23,24 @@ const char *const run_log_names[LOG_COLUMNS] = {"step",
                                                 "valid_label_error",
                                                 "density"};
 
-/* ---------------------------------------------------------------------------------- scanning
- * A line is walked once, and only as far as flat objects of numbers go: a million lines are read in
- * under a second. */
-
-typedef struct token {
-    const char *text;
-    size_t length;
-} token;
-
-static const char *skip_space(const char *at, const char *end) {
-    while (at < end && (*at == ' ' || *at == '\t' || *at == '\r')) at++;
-    return at;
-}
-
-/* Scans a string and returns it without quotes and with its escapes as they are, or NULL. */
-static const char *scan_string(const char *at, const char *end, token *found) {
-    if (at == end || *at != '"') return NULL;
-    const char *start = ++at;
-    while (at < end && *at != '"') at += *at == '\\' && at + 1 < end ? 2 : 1;
-    *found = (token){start, (size_t)(at - start)};
-    return at < end ? at + 1 : NULL;
-}
-
-/* Scans a string, a number or a word. */
-static const char *scan_value(const char *at, const char *end, token *found) {
-    if (at < end && *at == '"') return scan_string(at, end, found);
-    const char *start = at;
-    while (at < end && *at != ',' && *at != '}' && *at != ' ') at++;
-    *found = (token){start, (size_t)(at - start)};
-    return at > start ? at : NULL;
-}
-
-static int column_of(token key, int expected) {
+/* A line's values by column: NaN where it has no such number. Whether it is one JSON object. */
+static bool read_line(const char *at, const char *end, double values[LOG_COLUMNS]) {
+    const char *stop = end;
+    cJSON *line = cJSON_ParseWithLengthOpts(at, (size_t)(end - at), &stop, false);
+    while (stop < end && strchr(" \t\r", *stop)) stop++;
     for (int k = 0; k < LOG_COLUMNS; k++) {
-        int column = (expected + k) % LOG_COLUMNS;
-        if (strlen(run_log_names[column]) == key.length &&
-            memcmp(run_log_names[column], key.text, key.length) == 0) {
-            return column;
-        }
+        const cJSON *value = cJSON_GetObjectItemCaseSensitive(line, run_log_names[k]);
+        values[k] = cJSON_IsNumber(value) ? value->valuedouble : NAN;
     }
-    return -1;
-}
-
-/* Splits a line into its values by column. Missing ones stay empty. */
-static bool scan_line(const char *at, const char *end, token values[LOG_COLUMNS]) {
-    memset(values, 0, LOG_COLUMNS * sizeof *values);
-    at = skip_space(at, end);
-    if (at == end || *at++ != '{') return false;
-    for (int expected = 0;; expected++) {
-        token key, value;
-        at = scan_string(skip_space(at, end), end, &key);
-        if (!at) return false;
-        at = skip_space(at, end);
-        if (at == end || *at++ != ':') return false;
-        at = scan_value(skip_space(at, end), end, &value);
-        if (!at) return false;
-        int column = column_of(key, expected);
-        if (column >= 0) values[column] = value;
-        at = skip_space(at, end);
-        if (at == end) return false;
-        if (*at == '}') return skip_space(at + 1, end) == end;
-        if (*at++ != ',') return false;
-    }
-}
-
-/* Returns NaN if the text is not a number. */
-static double parse_number(token t) {
-    char text[64];
-    double number;
-    if (t.length == 0 || t.length >= sizeof text) return NAN;
-    memcpy(text, t.text, t.length);
-    text[t.length] = '\0';
-    return number_real(text, &number) ? number : NAN;
+    const bool is_object = cJSON_IsObject(line) && stop == end;
+    cJSON_Delete(line);
+    return is_object;
 }
 
 /* ------------------------------------------------------------------------------------- files */
 
 /* Calls `take` for each whole line of FOLDER/metrics.jsonl. */
-static bool each_line(const char *folder, void (*take)(void *argument, token values[LOG_COLUMNS]),
+static bool each_line(const char *folder, void (*take)(void *argument, double values[LOG_COLUMNS]),
                       void *argument, error *err) {
     char *path = mem_format("%s/metrics.jsonl", folder);
     file_map map;
@@ -108,8 +48,8 @@ static bool each_line(const char *folder, void (*take)(void *argument, token val
     if (done) {
         const char *at = (const char *)map.bytes, *end = at + map.size, *stop;
         for (size_t number = 1; done && (stop = memchr(at, '\n', (size_t)(end - at))); number++) {
-            token values[LOG_COLUMNS];
-            done = scan_line(at, stop, values) ||
+            double values[LOG_COLUMNS];
+            done = read_line(at, stop, values) ||
                    error_set(err, "%s:%zu: expected one JSON object of metrics", path, number);
             if (done) take(argument, values);
             at = stop + 1;
@@ -125,13 +65,13 @@ typedef struct collector {
     size_t capacity[LOG_COLUMNS];
 } collector;
 
-static void collect(void *argument, token values[LOG_COLUMNS]) {
+static void collect(void *argument, double values[LOG_COLUMNS]) {
     collector *c = argument;
     run_log *log = c->log;
     for (int k = 0; k < LOG_COLUMNS; k++) {
         log->value[k] =
             mem_grow(log->value[k], &c->capacity[k], log->count + 1, sizeof *log->value[k]);
-        log->value[k][log->count] = parse_number(values[k]);
+        log->value[k][log->count] = values[k];
     }
     log->count++;
 }
@@ -167,7 +107,7 @@ typedef struct csv {
     FILE *out;
 } csv;
 
-static void write_csv(void *argument, token values[LOG_COLUMNS]) {
+static void write_csv(void *argument, double values[LOG_COLUMNS]) {
     const csv *c = argument;
     fputc('"', c->out);
     for (const char *at = c->name; *at; at++) {
@@ -176,8 +116,11 @@ static void write_csv(void *argument, token values[LOG_COLUMNS]) {
     }
     fputc('"', c->out);
     for (int k = 0; k < LOG_COLUMNS; k++) {
+        char text[32];
         fputc(',', c->out);
-        if (!isnan(parse_number(values[k]))) fwrite(values[k].text, 1, values[k].length, c->out);
+        if (isnan(values[k])) continue;
+        number_format(text, values[k]);
+        fputs(text, c->out);
     }
     fputc('\n', c->out);
 }
