@@ -277,6 +277,33 @@ static void test_calibrates(void **state) {
     free_problem(&p);
 }
 
+/* Units weigh by |weight x deviation| in any pool; those of weight 0 are left out. */
+static void test_top_units(void **state) {
+    (void)state;
+    enum { HIDDEN = 4 };
+    const double weights[2 * HIDDEN + 1] = {1, -3, 0, 2, 0, 0, 0, 0.5, 9};
+    const double deviation[2 * HIDDEN] = {1, 1, 1, 1, 1, 1, 1, 8};
+    const saved_probe p = {.models = 1, .units = 8, .weights = weights, .deviation = deviation};
+    size_t units[HIDDEN];
+    assert_int_equal(saved_top_units(&p, HIDDEN, units, HIDDEN), 3);
+    assert_true(units[0] == 3 && units[1] == 1 && units[2] == 0); /* 4, 3, 1 */
+    assert_int_equal(saved_top_units(&p, HIDDEN, units, 1), 1);
+    assert_int_equal(units[0], 3);
+}
+
+/* The commonest class of train is said of all of test. */
+static void test_majority(void **state) {
+    (void)state;
+    problem p = make_problem(200, 3, 1, 0, 82);
+    for (size_t i = 0; i < p.rows; i++) p.label[i] = i % 4 == 0;
+    write_problem("train", &p);
+    for (size_t i = 0; i < p.rows; i++) p.label[i] = i % 5 != 0;
+    write_problem("test", &p);
+    const probe_options how = default_options();
+    assert_true(fabs(run_probe(&how).majority_error - 80) < 1e-9);
+    free_problem(&p);
+}
+
 /* A margin of 0 gives the first class; of equal margins the first is taken. */
 static void test_ties_of_margins(void **state) {
     (void)state;
@@ -514,6 +541,8 @@ int main(void) {
         cmocka_unit_test(test_calibrates),
         cmocka_unit_test(test_more_classes),
         cmocka_unit_test(test_ties_of_margins),
+        cmocka_unit_test(test_top_units),
+        cmocka_unit_test(test_majority),
         cmocka_unit_test(test_same_seed_same_bytes),
         cmocka_unit_test(test_unlabelled_rows_are_dropped),
         cmocka_unit_test(test_refusals),
