@@ -24,7 +24,7 @@ static void check_loss(size_t rows, size_t units, bool resident) {
     error err;
     logistic *l = logistic_create(be, &d, MODELS, resident, &err);
     assert_non_null(l);
-    assert_true(logistic_margins(l, w, MODELS, margins, &err));
+    assert_true(logistic_margins(l, w, MODELS, margins, MODELS, &err));
     assert_true(logistic_evaluate(l, w, MODELS, &t, loss, gradient, curvature, &err));
     logistic_entropy(l, MODELS, &t, entropy);
     for (size_t k = 0; k < MODELS; k++) {

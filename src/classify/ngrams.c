@@ -282,9 +282,19 @@ static bool has_time(const search *s) {
     return clock_seconds() + 2.5 * s->latest < s->deadline;
 }
 
+/* Tries C from the middle on, upwards, or downwards if the next is no better. */
+static void climb(ngrams *g, search *s) {
+    const int middle = COSTS / 2;
+    int k = middle;
+    try_costs(g, s, k, 1);
+    while (k + 1 < COSTS && has_time(s) && try_costs(g, s, k + 1, 1)) k++;
+    if (k > middle) return;
+    while (k > 0 && has_time(s) && try_costs(g, s, k - 1, 1)) k--;
+}
+
 /* Chooses C. Of few functions all values are tried at once, enough for threads to share; of many
- * those from the middle on, upwards, or downwards if the next is no better; the smallest wins ties.
- * The margins of the chosen fit on held rows go to `best_margin`. */
+ * as few as it takes. The smallest wins ties. The margins of the chosen fit on held rows go to
+ * `best_margin`. */
 static void choose_cost(ngrams *g, const rows *r, double deadline, double **best_margin) {
     search s = {.r = r, .least = SIZE_MAX, .deadline = deadline};
     s.class = mem_alloc((size_t)r->count, sizeof *s.class);
@@ -296,16 +306,7 @@ static void choose_cost(ngrams *g, const rows *r, double deadline, double **best
     if (g->functions < COSTS) {
         try_costs(g, &s, 0, COSTS);
     } else {
-        int k = COSTS / 2, step = 1;
-        for (try_costs(g, &s, k, 1); k + step >= 0 && k + step < COSTS && has_time(&s);) {
-            if (try_costs(g, &s, k + step, 1)) {
-                k += step;
-            } else if (step > 0 && k == COSTS / 2) {
-                step = -1;
-            } else {
-                break;
-            }
-        }
+        climb(g, &s);
     }
     g->scale = calibrate(s.best, s.class, s.held, g->functions, false);
     memmove(s.margin, s.best, each * sizeof *s.margin);

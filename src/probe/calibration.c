@@ -15,9 +15,9 @@ int margin_class(const double *margin, int functions) {
 
 void margin_probabilities(const double *margin, int functions, bool multinomial, double scale,
                           double *probability) {
-    const double most = functions > 1 ? margin[margin_class(margin, functions)] : 0;
-    double total = 0;
     multinomial = multinomial && functions > 1;
+    const double most = multinomial ? margin[margin_class(margin, functions)] : 0;
+    double total = 0;
     for (int k = 0; k < functions; k++) {
         probability[k] =
             multinomial ? exp(scale * (margin[k] - most)) : 1 / (1 + exp(-scale * margin[k]));

@@ -35,10 +35,9 @@ static size_t count_of(const fit *f) {
     return f->functions * (f->units + 1);
 }
 
-/* The dual of the problem, in a_i from [0, 1], or for a softmax in distributions a_i over the
- * classes (the loss's conjugate is the entropy H):
- *     maximise  C sum H(a_i) - q.q / 2,  q = C sum a_i y_i x_i, or of each class C sum (y_ik -
- * a_ik) x_i.
+/* The dual of the problem, in a_i from [0, 1] (the loss's conjugate is the entropy H):
+ *     maximise  C sum H(a_i) - q.q / 2,  q = C sum a_i y_i x_i.
+ * Of a softmax each a_i is a distribution over the classes k, and q_k = C sum (y_ik - a_ik) x_i.
  * The slopes of the loss at any weights give such a_i: no minimum lies below that value. */
 static void find_duals(fit *f) {
     size_t count = count_of(f);

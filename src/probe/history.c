@@ -7,16 +7,14 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { PAIRS = 20 };
-
 struct history {
     size_t count, each;       /* all variables, and those of a block */
     double *diagonal, weight; /* of B0 */
     const double *factor;     /* [each][rank] */
     int rank;
     double *root; /* [rank][rank], of I / weight + F' diagonal^-1 F: see solve_base */
-    double *s[PAIRS], *y[PAIRS]; /* from the oldest on */
-    double sy[PAIRS][PAIRS];     /* S' Y */
+    double *s[HISTORY_PAIRS], *y[HISTORY_PAIRS]; /* from the oldest on */
+    double sy[HISTORY_PAIRS][HISTORY_PAIRS];     /* S' Y */
     double scale;
     int pairs;
     double *scratch; /* [count + rank] */
@@ -103,7 +101,7 @@ history *history_create(size_t each, size_t blocks, const double *factor, int ra
     h->scratch = mem_alloc(count + (size_t)rank, sizeof *h->scratch);
     h->root = mem_alloc((size_t)rank * (size_t)rank, sizeof *h->root);
     for (size_t i = 0; i < each; i++) h->diagonal[i] = 1;
-    for (int k = 0; k < PAIRS; k++) {
+    for (int k = 0; k < HISTORY_PAIRS; k++) {
         h->s[k] = mem_alloc(count, sizeof(double));
         h->y[k] = mem_alloc(count, sizeof(double));
     }
@@ -112,7 +110,7 @@ history *history_create(size_t each, size_t blocks, const double *factor, int ra
 
 void history_free(history *h) {
     if (!h) return;
-    for (int k = 0; k < PAIRS; k++) {
+    for (int k = 0; k < HISTORY_PAIRS; k++) {
         free(h->s[k]);
         free(h->y[k]);
     }
@@ -124,15 +122,15 @@ void history_free(history *h) {
 
 static void drop_oldest(history *h) {
     double *s = h->s[0], *y = h->y[0];
-    for (int i = 0; i + 1 < PAIRS; i++) {
+    for (int i = 0; i + 1 < HISTORY_PAIRS; i++) {
         h->s[i] = h->s[i + 1];
         h->y[i] = h->y[i + 1];
-        for (int j = 0; j + 1 < PAIRS; j++) {
+        for (int j = 0; j + 1 < HISTORY_PAIRS; j++) {
             h->sy[i][j] = h->sy[i + 1][j + 1];
         }
     }
-    h->s[PAIRS - 1] = s;
-    h->y[PAIRS - 1] = y;
+    h->s[HISTORY_PAIRS - 1] = s;
+    h->y[HISTORY_PAIRS - 1] = y;
     h->pairs--;
 }
 
@@ -143,7 +141,7 @@ void history_add(history *h, const double *from, const double *to, const double 
         curvature += (to[i] - from[i]) * (new_gradient[i] - old_gradient[i]);
     }
     if (!(curvature > 0)) return;
-    if (h->pairs == PAIRS) drop_oldest(h);
+    if (h->pairs == HISTORY_PAIRS) drop_oldest(h);
     int n = h->pairs++;
     double *s = h->s[n], *y = h->y[n];
     for (size_t i = 0; i < h->count; i++) {
@@ -170,7 +168,7 @@ bool history_is_empty(const history *h) {
 
 /* Uses L-BFGS's two loops. */
 void history_newton(const history *h, const double *w, const double *gradient, double *target) {
-    double alpha[PAIRS];
+    double alpha[HISTORY_PAIRS];
     for (size_t i = 0; i < h->count; i++) target[i] = -gradient[i];
     for (int k = h->pairs - 1; k >= 0; k--) {
         alpha[k] = dot(h->s[k], target, h->count) / h->sy[k][k];

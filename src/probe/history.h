@@ -10,6 +10,8 @@
 
 typedef struct history history;
 
+enum { HISTORY_PAIRS = 20 };
+
 /* Makes an empty history with diagonal 1 and weight 0, of `blocks` neighbouring parts of `each`
  * variables, which share diagonal and F. factor [each][rank], F, must outlive it. */
 history *history_create(size_t each, size_t blocks, const double *factor, int rank);

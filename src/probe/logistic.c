@@ -164,13 +164,13 @@ static void add_gradient(logistic *l, size_t row, int functions) {
 }
 
 bool logistic_margins(logistic *l, const double *weights, int functions, double *margins,
-                      error *err) {
+                      int stride, error *err) {
     size_t units = l->d->units;
     upload_weights(l, weights, functions);
     for (size_t row = 0; row < l->d->rows; row += l->panel) multiply_panel(l, row);
     for (size_t i = 0; i < l->d->rows; i++) {
         for (size_t k = 0; k < (size_t)functions; k++) {
-            margins[i * (size_t)functions + k] =
+            margins[i * (size_t)stride + k] =
                 l->z[i * l->columns + k] + weights[k * (units + 1) + units];
         }
     }
@@ -179,6 +179,22 @@ bool logistic_margins(logistic *l, const double *weights, int functions, double 
 
 /* Every panel but the last consists of whole chunks. */
 static_assert(LEAST_PANEL % CHUNK == 0 && MOST_PANEL % CHUNK == 0, "a panel is whole chunks");
+
+/* A chunk's rows, and its sums [functions]. */
+typedef struct chunk_sums {
+    size_t first, last;
+    double *loss, *slope, *curvature;
+} chunk_sums;
+
+static chunk_sums begin_chunk(logistic *l, size_t chunk, int functions) {
+    double *sums = l->partial + chunk * SUMS * l->columns;
+    const size_t first = chunk * CHUNK, end = first + CHUNK;
+    for (size_t which = 0; which < SUMS; which++) {
+        memset(sums + which * l->columns, 0, (size_t)functions * sizeof *sums);
+    }
+    return (chunk_sums){first, end < l->d->rows ? end : l->d->rows, sums + SUM_LOSS * l->columns,
+                        sums + SUM_SLOPE * l->columns, sums + SUM_CURVATURE * l->columns};
+}
 
 /* Works on the products of a chunk of rows, of `functions` functions in all, before they are
  * multiplied back. */
@@ -223,12 +239,9 @@ static void collect_gradient(const logistic *l, int functions, double *gradient)
  * losses. */
 static void chunk_loss(logistic *l, size_t chunk, const double *weights, int functions,
                        const targets *t) {
-    size_t units = l->d->units, first = chunk * CHUNK;
-    size_t last = first + CHUNK < l->d->rows ? first + CHUNK : l->d->rows;
-    double *loss = l->partial + chunk * SUMS * l->columns, *sum = loss + l->columns;
-    double *second = sum + l->columns;
-    for (size_t k = 0; k < (size_t)functions; k++) loss[k] = sum[k] = second[k] = 0;
-    for (size_t i = first; i < last; i++) {
+    const chunk_sums c = begin_chunk(l, chunk, functions);
+    const size_t units = l->d->units;
+    for (size_t i = c.first; i < c.last; i++) {
         float *z = l->z + i * l->columns;
         double y = t->sign[i];
         for (size_t k = 0; k < (size_t)functions; k++) {
@@ -239,9 +252,9 @@ static void chunk_loss(logistic *l, size_t chunk, const double *weights, int fun
             double margin = y * (z[k] + weights[k * (units + 1) + units]);
             double small = exp(-fabs(margin)); /* cannot overflow */
             z[k] = (float)(-y * (margin < 0 ? 1 : small) / (1 + small));
-            loss[k] += log1p(small) + (margin < 0 ? -margin : 0);
-            sum[k] += z[k];
-            second[k] += small / ((1 + small) * (1 + small));
+            c.loss[k] += log1p(small) + (margin < 0 ? -margin : 0);
+            c.slope[k] += z[k];
+            c.curvature[k] += small / ((1 + small) * (1 + small));
         }
     }
 }
@@ -250,12 +263,10 @@ static void chunk_loss(logistic *l, size_t chunk, const double *weights, int fun
  * is that of its first function. */
 static void chunk_softmax(logistic *l, size_t chunk, const double *weights, int functions,
                           const targets *t) {
-    size_t units = l->d->units, first = chunk * CHUNK, each = (size_t)t->functions;
-    size_t last = first + CHUNK < l->d->rows ? first + CHUNK : l->d->rows;
-    double *loss = l->partial + chunk * SUMS * l->columns, *sum = loss + l->columns;
-    double *second = sum + l->columns, power[DATASET_MAX_CLASSES];
-    for (size_t k = 0; k < (size_t)functions; k++) loss[k] = sum[k] = second[k] = 0;
-    for (size_t i = first; i < last; i++) {
+    const chunk_sums c = begin_chunk(l, chunk, functions);
+    const size_t units = l->d->units, each = (size_t)t->functions;
+    double power[DATASET_MAX_CLASSES];
+    for (size_t i = c.first; i < c.last; i++) {
         float *z = l->z + i * l->columns;
         if (t->sign[i] == 0) {
             memset(z, 0, (size_t)functions * sizeof *z);
@@ -268,14 +279,14 @@ static void chunk_softmax(logistic *l, size_t chunk, const double *weights, int 
                 power[k] = z[model + k] + weights[(model + k) * (units + 1) + units];
                 most = fmax(most, power[k]);
             }
-            loss[model] += most - power[is - model];
+            c.loss[model] += most - power[is - model];
             for (size_t k = 0; k < each; k++) total += power[k] = exp(power[k] - most);
-            loss[model] += log(total);
+            c.loss[model] += log(total);
             for (size_t k = 0; k < each; k++) {
                 const double share = power[k] / total;
                 z[model + k] = (float)(share - (model + k == is));
-                sum[model + k] += z[model + k];
-                second[model + k] += share * (1 - share);
+                c.slope[model + k] += z[model + k];
+                c.curvature[model + k] += share * (1 - share);
             }
         }
     }
@@ -309,15 +320,13 @@ int logistic_columns(const logistic *l) {
  */
 static void chunk_moments(logistic *l, size_t chunk, const double *weights, int functions,
                           const targets *t) {
-    size_t units = l->d->units, first = chunk * CHUNK;
-    size_t last = first + CHUNK < l->d->rows ? first + CHUNK : l->d->rows;
-    double *sum = l->partial + (chunk * SUMS + SUM_SLOPE) * l->columns;
-    for (size_t k = 0; k < (size_t)functions; k++) sum[k] = 0;
-    for (size_t i = first; i < last; i++) {
+    const chunk_sums c = begin_chunk(l, chunk, functions);
+    const size_t units = l->d->units;
+    for (size_t i = c.first; i < c.last; i++) {
         float *z = l->z + i * l->columns;
         for (size_t k = 0; k < (size_t)functions; k++) {
             z[k] = t->sign[i] ? (float)(z[k] + weights[k * (units + 1) + units]) : 0;
-            sum[k] += z[k];
+            c.slope[k] += z[k];
         }
     }
 }

@@ -4,9 +4,9 @@
  *   z_ik = w_k . x_i + b_k        L = sum over i of log(1 + exp(-y_i z_i)),  y_i in {-1, 1}, or
  *                                 L = sum over i of log(sum over k of exp(z_ik)) - z_i,class(i)
  *
- * The functions of all models are the columns of one dense product on the backend, with
- * the features as its weight: margins are its fprop and gradients its dgrad, so that one reading of
- * the features serves all models. Products are in fp32, over panels of documents whose results are
+ * The functions of all models are the columns of one dense product on the backend, with the
+ * features as its weight: margins are its fprop and gradients its dgrad, so that one reading of the
+ * features serves all models. Products are in fp32, over panels of documents whose results are
  * summed in double; all else is in double. The same call gives the same bits for any number of
  * threads.
  *
@@ -22,8 +22,7 @@ typedef struct logistic logistic;
 
 /* What the rows are. */
 typedef struct targets {
-    const int8_t
-        *sign; /* [rows] y of one function; 0 leaves a row out, also where there are more */
+    const int8_t *sign;   /* [rows] 0: left out; else, of one function, y */
     const int16_t *class; /* [rows] of more than one function; else NULL */
     int functions;        /* of a model */
 } targets;
@@ -34,10 +33,11 @@ typedef struct targets {
 logistic *logistic_create(backend *be, const dataset *d, int functions, bool resident, error *err);
 void logistic_free(logistic *l);
 
-/* Computes margins [rows][functions]. Weights are [functions][units + 1] with the intercept last;
- * all but the intercept are rounded to float. */
+/* Computes margins: functions of a row side by side, those of the next row `stride` numbers after
+ * them. Weights are [functions][units + 1] with the intercept last; all but the intercept are
+ * rounded to float. */
 bool logistic_margins(logistic *l, const double *weights, int functions, double *margins,
-                      error *err);
+                      int stride, error *err);
 
 /* loss [models], its gradient [models][functions][units + 1], as the weights are, and curvature
  * [models], the mean over rows and functions of the loss's second derivative in z, at most 1/4. */

@@ -1,7 +1,6 @@
 #include "probe/minimiser.h"
 
 #include "core/memory.h"
-#include "probe/history.h"
 
 #include <math.h>
 #include <stdlib.h>

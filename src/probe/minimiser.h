@@ -10,12 +10,11 @@
 #ifndef SMALLWORLD_PROBE_MINIMISER_H
 #define SMALLWORLD_PROBE_MINIMISER_H
 
-#include <stdbool.h>
-#include <stddef.h>
+#include "probe/history.h"
 
 typedef struct minimiser minimiser;
 
-enum { MINIMISER_COPIES = 46 }; /* of its variables, that it holds at most */
+enum { MINIMISER_COPIES = 2 * HISTORY_PAIRS + 6 }; /* of its variables, that it holds */
 
 /* start [blocks][each], copied. The loss's second derivatives in each block are about
  *

@@ -140,21 +140,22 @@ static int group_of(const probe *p, int first, int models) {
     return models - first < p->together ? models - first : p->together;
 }
 
-/* Computes the margins of `models` models by their weights: for each group of models computed side
- * by side [rows][models][functions], see margin_at. The caller frees them. */
+/* Computes the margins [rows][models][functions] of `models` models by their weights, a group of
+ * them in turn. The caller frees them. */
 static double *find_margins(probe *p, const dataset *d, const double *weights, int models,
                             error *err) {
-    const size_t functions = (size_t)p->functions, length = p->train.d.units + 1;
-    double *margins = mem_alloc(d->rows * (size_t)models * functions, sizeof *margins);
+    const int stride = models * p->functions;
+    const size_t length = p->train.d.units + 1;
+    double *margins = mem_alloc(d->rows * (size_t)stride, sizeof *margins);
     bool on_train = d == &p->train.d;
     const int most = group_of(p, 0, models) * p->functions;
     logistic *l = on_train ? p->l : logistic_create(p->be, d, most, false, err);
     bool found = l != NULL;
     for (int first = 0; found && first < models; first += p->together) {
-        const size_t before = (size_t)first * functions;
+        const size_t before = (size_t)first * (size_t)p->functions;
         found = logistic_margins(l, weights + before * length,
-                                 group_of(p, first, models) * p->functions,
-                                 margins + before * d->rows, err);
+                                 group_of(p, first, models) * p->functions, margins + before,
+                                 stride, err);
     }
     if (!on_train) logistic_free(l);
     if (found) return margins;
@@ -163,11 +164,9 @@ static double *find_margins(probe *p, const dataset *d, const double *weights, i
 }
 
 /* The margins [functions] of a model for row i. */
-static const double *margin_at(const probe *p, const double *margins, size_t rows, size_t i,
-                               int model, int models) {
-    const int first = model / p->together * p->together;
-    const size_t here = (size_t)group_of(p, first, models), functions = (size_t)p->functions;
-    return margins + ((size_t)first * rows + i * here + (size_t)(model - first)) * functions;
+static const double *margin_at(const probe *p, const double *margins, size_t i, int model,
+                               int models) {
+    return margins + (i * (size_t)models + (size_t)model) * (size_t)p->functions;
 }
 
 /* Counts, for each model, the labelled rows that it gets wrong, among all or among those of `held`.
@@ -180,7 +179,7 @@ static size_t count_errors(const probe *p, const double *margins, const part *pa
         if (part->class[i] < 0 || (held && !held[i])) continue;
         rows++;
         for (int c = 0; c < models; c++) {
-            const double *at = margin_at(p, margins, part->d.rows, i, c, models);
+            const double *at = margin_at(p, margins, i, c, models);
             wrong[c] += margin_class(at, p->functions) != part->class[i];
         }
     }
@@ -236,7 +235,7 @@ static double *margins_of(const probe *p, const double *margins, const part *par
     for (size_t i = 0, at = 0; i < rows; i++) {
         if (part->class[i] < 0 || (held && !held[i])) continue;
         if (class) class[at++] = part->class[i];
-        memcpy(to, margin_at(p, margins, rows, i, model, models), functions * sizeof *to);
+        memcpy(to, margin_at(p, margins, i, model, models), functions * sizeof *to);
         to += functions;
     }
     return of;
@@ -403,7 +402,7 @@ static bool predict(probe *p, error *err) {
     size_t wrong, rows = count_errors(p, margins, test, NULL, 1, &wrong);
     r->confusion = mem_alloc(classes * classes, sizeof *r->confusion);
     for (size_t i = 0; i < test->d.rows; i++) {
-        const int said = margin_class(margin_at(p, margins, test->d.rows, i, 0, 1), p->functions);
+        const int said = margin_class(margin_at(p, margins, i, 0, 1), p->functions);
         p->prediction[i] = p->classes[said];
         if (test->class[i] >= 0) r->confusion[(size_t)test->class[i] * classes + (size_t)said]++;
     }
