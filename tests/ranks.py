@@ -298,11 +298,19 @@ class Training(Case):
                                     status=1)
             self.assertIn(f"rank 1: {what} differs from rank 0's", done.stderr)
 
+        os.environ["SMALLWORLD_SILENCE"] = "0.5"
+        self.addCleanup(os.environ.pop, "SMALLWORLD_SILENCE")
         run, ranks = self.start(mpi=True)
+        os.kill(ranks[-1], signal.SIGSTOP)
+        time.sleep(2)
+        os.kill(ranks[-1], signal.SIGCONT)
+        time.sleep(0.5)
         os.kill(ranks[-1], signal.SIGKILL)
         _, told = run.communicate(timeout=30)
         self.assertNotEqual(run.returncode, 0)
-        self.assertIn("rank 1", told)
+        silent = "rank 1 has been silent for 0.5 seconds; the others wait for it"
+        self.assertIn(silent, told)
+        self.assertIn("rank 1", told.replace(silent, ""))
 
 
 class Reading(Case):

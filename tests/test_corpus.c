@@ -753,6 +753,16 @@ static void test_commas(void **state) {
     assert_int_equal(length, 4);
     assert_memory_equal(text, "x\\\"\"", 4);
     corpus_free(c);
+    /* A label of blanks is none; a line may end behind a backslash and two quotes, which are one. */
+    write_text(path_of(name), "label,text\n\"  \",x\na,\"y\\\"\"\nz\"\n");
+    c = read_files(&plain_text, 1, &name);
+    char room[16];
+    assert_int_equal(c->count, 2);
+    assert_null(corpus_label(c, 0, room));
+    text = corpus_text(c, 1, &length);
+    assert_int_equal(length, 5);
+    assert_memory_equal(text, "y\\\" z", 5);
+    corpus_free(c);
 }
 
 /* Labels of JSON that are numbers are named with all their digits. */

@@ -2,6 +2,7 @@
 
 #include "core/integer.h"
 #include "core/memory.h"
+#include "core/number.h"
 #include "core/ranks_start.h"
 #include "core/stop.h"
 
@@ -20,6 +21,12 @@ bool ranks_start(ranks **r, int processes, error *err) {
     }
     if (started > 1) return ranks_join_mpi(r, started, err);
     return processes <= 1 || ranks_fork(r, processes, err);
+}
+
+double ranks_longest_silence(void) {
+    const char *text = getenv("SMALLWORLD_SILENCE");
+    double seconds;
+    return text && number_real(text, &seconds) && seconds > 0 ? seconds : 60;
 }
 
 void ranks_end(ranks *r) {

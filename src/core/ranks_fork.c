@@ -2,7 +2,6 @@
 #include "core/clock.h"
 #include "core/log.h"
 #include "core/memory.h"
-#include "core/number.h"
 #include "core/ranks_start.h"
 
 #include <errno.h>
@@ -141,13 +140,6 @@ static void note_end(watched *w, pid_t process, int status) {
             (int)process, WTERMSIG(status), strsignal(WTERMSIG(status)));
 }
 
-/* The seconds after which a rank that others wait for is named. */
-static double longest_silence(void) {
-    const char *text = getenv("SMALLWORLD_SILENCE");
-    double seconds;
-    return text && number_real(text, &seconds) && seconds > 0 ? seconds : 60;
-}
-
 /* Names the ranks that do not come to an exchange in which others wait, once in a silence. */
 static void watch_silence(watched *w, board *b, double now) {
     const unsigned all = atomic_load(&b->generation);
@@ -156,7 +148,7 @@ static void watch_silence(watched *w, board *b, double now) {
         w->exchanged_at = now;
         return;
     }
-    const double silence = longest_silence();
+    const double silence = ranks_longest_silence();
     if (now - w->exchanged_at < silence || w->exchanged_at == INFINITY) return;
     w->exchanged_at = INFINITY;
     log_end();

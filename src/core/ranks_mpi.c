@@ -56,10 +56,16 @@ const char *ranks_mpi_version(void) {
 
 /* ------------------------------------------------------------------------------------- ranks */
 
+static void name_silent(int rank) {
+    log_end();
+    fprintf(stderr, "smallworld: rank %d has been silent for %g seconds; the others wait for it\n",
+            rank, ranks_longest_silence());
+}
+
 /* Gathering needs no order: every rank adds up what it gathered by itself. */
 static bool exchange(ranks *r, const void *mine, size_t bytes) {
     r->stride = bytes;
-    return module->gather(mine, bytes, (char *)r->all);
+    return module->gather(mine, bytes, (char *)r->all, ranks_longest_silence(), name_silent);
 }
 
 /* A mistake in the config is found by all ranks at once: the others leave it to rank 0 to say. */

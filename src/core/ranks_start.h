@@ -10,6 +10,9 @@ int ranks_launched(void);
 bool ranks_join_mpi(ranks **r, int started, error *err);
 bool ranks_fork(ranks **r, int count, error *err);
 
+/* The seconds after which a rank that others wait for is named. */
+double ranks_longest_silence(void);
+
 /* Ranks other than 0 print nothing: standard output is closed to them and messages are off. */
 void ranks_be_quiet(void);
 

@@ -161,7 +161,6 @@ static void refuse(table *t, const char *what) {
 static void finish_row(table *t) {
     bytes *label = &t->label;
     if (t->failed) return;
-    while (label->size > 0 && label->at[label->size - 1] == ' ') label->size--;
     if (label->size > 0 && memchr(label->at, '\t', label->size)) {
         refuse(t, "expected a label without tabs");
         return;

@@ -1,6 +1,8 @@
 #include "mpi/smallworld_mpi.h"
 
 #include <mpi.h>
+#include <stdlib.h>
+#include <time.h>
 
 static const char *version(void) {
     static char text[MPI_MAX_LIBRARY_VERSION_STRING];
@@ -25,10 +27,55 @@ static bool start(int *rank, int *count, int *local, int *local_count) {
     return true;
 }
 
-static bool gather(const void *mine, size_t bytes, void *all) {
-    const int count = (int)bytes;
-    return MPI_Allgather(mine, count, MPI_BYTE, all, count, MPI_BYTE, MPI_COMM_WORLD) ==
-           MPI_SUCCESS;
+/* Which rank hears that this one has come to a gathering. */
+static int listener_of(int rank) {
+    return rank ? 0 : 1;
+}
+
+/* Waits, at first without giving the processor away. */
+static bool wait_for(MPI_Request *request, MPI_Request *arrivals, double patience,
+                     void (*silent)(int rank)) {
+    enum { SPINS = 2000 };
+    const struct timespec pause = {0, 50000};
+    const double start = MPI_Wtime();
+    int done = 0, count;
+    bool told = false;
+    MPI_Comm_size(MPI_COMM_WORLD, &count);
+    for (int i = 0; !done; i++) {
+        if (MPI_Test(request, &done, MPI_STATUS_IGNORE) != MPI_SUCCESS) return false;
+        if (done || i < SPINS) continue;
+        nanosleep(&pause, NULL);
+        if (told || MPI_Wtime() - start < patience) continue;
+        told = true;
+        for (int k = 0; k < count; k++) {
+            int arrived;
+            MPI_Test(&arrivals[k], &arrived, MPI_STATUS_IGNORE); /* true of no request */
+            if (!arrived) silent(k);
+        }
+    }
+    return MPI_Waitall(count, arrivals, MPI_STATUSES_IGNORE) == MPI_SUCCESS;
+}
+
+static bool gather(const void *mine, size_t bytes, void *all, double patience,
+                   void (*silent)(int rank)) {
+    int rank, ranks;
+    MPI_Request request;
+    MPI_Comm_rank(MPI_COMM_WORLD, &rank);
+    MPI_Comm_size(MPI_COMM_WORLD, &ranks);
+    MPI_Request *arrivals = malloc((size_t)ranks * sizeof *arrivals);
+    if (!arrivals) return false;
+    for (int k = 0; k < ranks; k++) {
+        arrivals[k] = MPI_REQUEST_NULL;
+        if (k != rank && listener_of(k) == rank) {
+            MPI_Irecv(NULL, 0, MPI_BYTE, k, 0, MPI_COMM_WORLD, &arrivals[k]);
+        }
+    }
+    MPI_Send(NULL, 0, MPI_BYTE, listener_of(rank), 0, MPI_COMM_WORLD);
+    const bool gathered = MPI_Iallgather(mine, (int)bytes, MPI_BYTE, all, (int)bytes, MPI_BYTE,
+                                         MPI_COMM_WORLD, &request) == MPI_SUCCESS &&
+                          wait_for(&request, arrivals, patience, silent);
+    free(arrivals);
+    return gathered;
 }
 
 static void end_all(int status) {

@@ -12,8 +12,11 @@ typedef struct mpi_module {
     /* This process among all, and among those of its host. */
     bool (*start)(int *rank, int *count, int *local, int *local_count);
 
-    /* The `bytes` of all processes one after another, in all. */
-    bool (*gather)(const void *mine, size_t bytes, void *all);
+    /* The `bytes` of all processes one after another, in all. Calls `silent` once for each process
+     * that has not come to it after `patience` seconds: rank 1 does so for rank 0, and rank 0 for
+     * all others. */
+    bool (*gather)(const void *mine, size_t bytes, void *all, double patience,
+                   void (*silent)(int rank));
 
     void (*abort)(int status); /* of all processes */
     void (*end)(void);
