@@ -134,6 +134,19 @@ static void test_three_gates(void **state) {
         {.reason = "blocks of 128",
          .nodes = 12, .block = 128, .gates = COUPLED_GATES, .columns = 4, .share = .25,
          .hubs = true},
+        {.reason = "two tiles of 128 columns, of nodes whose lists are cut between thread blocks",
+         .nodes = 71, .block = 32, .gates = COUPLED_GATES, .columns = 8, .share = 0.15},
+        {.reason = "blocks of 32 over several steps, more columns than stages",
+         .nodes = 90, .block = 32, .gates = COUPLED_GATES, .columns = 34, .share = 0.02,
+         .hubs = true},
+        {.reason = "lists of like nodes, shared by many thread blocks; two groups of rows",
+         .nodes = 42, .block = 64, .gates = COUPLED_GATES, .columns = 4, .steps = 3, .share = 0.6},
+        {.reason = "a hub's list, which several thread blocks share",
+         .nodes = 60, .block = 64, .gates = COUPLED_GATES, .columns = 4, .share = 0.1,
+         .hubs = true},
+        {.reason = "long lists of large blocks, and more columns than a tile",
+         .nodes = 13, .block = 128, .gates = COUPLED_GATES, .columns = 20, .share = 0.95,
+         .hubs = true},
     };
     // clang-format on
     check_gpu_shapes(18, shapes, sizeof shapes / sizeof shapes[0]);

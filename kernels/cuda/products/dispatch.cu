@@ -33,7 +33,7 @@ static bool is_sparse(const layout *l) {
     return !layout_is_dense(l);
 }
 
-/* Coupled gates have the portable kernels alone. */
+/* Coupled gates have the portable kernels alone in blocks below 32, and for few columns. */
 static bool is_sparse_of_powers(const layout *l) {
     return is_sparse(l) && l->gates != COUPLED_GATES;
 }
@@ -50,12 +50,8 @@ static bool has_blocks_from_32(const layout *l) {
     return is_sparse(l) && l->in_block >= 32 && l->in_nodes <= most && l->out_nodes <= most;
 }
 
-static bool has_four_gates(const layout *l) {
-    return has_blocks_from_32(l) && l->gates == GATES;
-}
-
-static bool has_one_or_four_gates(const layout *l) {
-    return has_blocks_from_32(l) && (l->gates == 1 || l->gates == GATES);
+static bool has_gates(const layout *l) {
+    return has_blocks_from_32(l) && l->gates > 1;
 }
 
 /* The lists number rows and columns of tiles of 32 x 32 in 16 bits. */
@@ -65,8 +61,8 @@ static bool has_one_gate(const layout *l) {
            l->out_nodes * across <= most;
 }
 
-static bool has_rows_by_128(const layout *l) {
-    return has_blocks_from_32(l) && l->gates != COUPLED_GATES && l->gates * l->in_block % 128 == 0;
+static bool has_many_rows(const layout *l) {
+    return has_blocks_from_32(l) && (l->gates > 1 || l->in_block == 128);
 }
 
 /* Blocks have numbers of 24 bits, nodes with their gates of 16. */
@@ -122,10 +118,10 @@ static const layout_condition
     dense_even =         {"a dense W with an even number of columns", is_dense_even},
     sparse =             {"a block-sparse W", is_sparse},
     sparse_of_powers =   {"a block-sparse W of one or four gates", is_sparse_of_powers},
-    four_gates =         {"four gates in blocks from 32 on", has_four_gates},
-    one_or_four_gates =  {"one or four gates in blocks from 32 on", has_one_or_four_gates},
+    blocks_from_32 =     {"blocks from 32 on", has_blocks_from_32},
+    gates_from_32 =      {"several gates in blocks from 32 on", has_gates},
     one_gate =           {"one gate in blocks from 32 on", has_one_gate},
-    rows_by_128 =        {"one or four gates whose rows fill tiles of 128", has_rows_by_128},
+    many_rows =          {"several gates in blocks from 32 on, or blocks of 128", has_many_rows},
     blocks_of_8_and_16 = {"one or four gates in blocks of 8 or 16", has_small_blocks};
 
 static const call_condition
@@ -172,13 +168,13 @@ static const product_kernel kernels[] = {
         &dense,              &all_calls,         &all_calls,
         NULL,                    cublas_run},
     {"fprop_gates",         F,         HOPPER,  IN_BF16,
-        &four_gates,         &one_step_by_64,    &all_calls,
+        &gates_from_32,      &one_step_by_64,    &all_calls,
         fprop_gates_plan,        fprop_gates_run},
     {"gather",              F | D | TAPS, HOPPER, IN_BF16,
-        &one_or_four_gates,  &gather_calls,      &from_128,
+        &blocks_from_32,     &gather_calls,      &from_128,
         gather_plan,             gather_run},
     {"wgrad_gates",         W,         HOPPER,  IN_BF16,
-        &rows_by_128,        &all_calls,         &all_calls,
+        &many_rows,          &all_calls,         &all_calls,
         wgrad_gates_plan,        wgrad_gates_run},
     {"wgrad_one_gate",      W | TAPS,  HOPPER,  IN_BF16,
         &one_gate,           &all_calls,         &all_calls,

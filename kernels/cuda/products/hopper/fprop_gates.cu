@@ -1,7 +1,10 @@
-/* fprop_gates: fprop of four gates that share a pattern, on Hopper.
+/* fprop_gates: fprop of three or four gates that share a pattern, on Hopper.
  *
  *   y [tiles of 128 rows: 4 gates x 32 units][N columns]
  *       = sum over blocks (i, j)  W_ij [128][b] x_j [b][N]
+ *
+ * Of three gates the rows of a fourth are whatever lies behind the others in shared memory. They
+ * are multiplied, since the tensor cores take 64 rows at once, and not stored.
  *
  * Floors: W, x and y once through memory; into the multiprocessors W once for each N columns, and a
  * tile of x for every tile of W. A stage is one block's weights, or a part of them, and the tile of
@@ -85,7 +88,7 @@ void *fprop_gates_plan(backend *be, device_layout *device, const layout *l) {
 typedef struct fprop_gates_arguments {
     const fprop_gates_source *source;
     const fprop_gates_tile *tile;
-    int columns, b;
+    int columns, b, gates;
     bool overlaps; /* whether it overlaps the previous and the next kernel */
     partial_sums partial;
     int begin[MOST_PARTS + 1]; /* a part's sources ... */
@@ -215,6 +218,7 @@ static __device__ void produce_rows(const CUtensorMap &w_map, const CUtensorMap 
     typedef fprop_gates_shape<KC, N> S;
     const int begin = p.begin[blockIdx.y], end = p.begin[blockIdx.y + 1], lane = threadIdx.x % 32;
     const int slices = p.b / KC, parts = p.b / UNITS;
+    const int bytes = S::X_BYTES + p.gates * UNITS * KC * 2;    /* of a stage */
     fprop_gates_source next = p.source[max(end - 1 - lane, 0)]; /* tables do not wait */
     wait_for_earlier();
 #pragma unroll 1
@@ -229,14 +233,14 @@ static __device__ void produce_rows(const CUtensorMap &w_map, const CUtensorMap 
             for (int slice = 0; slice < slices; slice++, stages.next()) {
                 stages.wait_empty();
                 if (!elected()) continue;
-                const uint32_t barrier = stages.announce(S::STAGE);
+                const uint32_t barrier = stages.announce(bytes);
                 const uint32_t x = base + stages.at * S::STAGE, w = x + S::X_BYTES;
                 tensor_load(x, &x_map, barrier, 0, node * p.b + slice * KC, blockIdx.x * (N / BOX));
                 if (KC == 32) {
-                    tensor_load(w, &w_map, barrier, 0, block * 64);
+                    tensor_load(w, &w_map, barrier, 0, block * p.gates * 16);
                 } else {
                     tensor_load(w, &w_map, barrier, slice * KC, block % parts * 16,
-                                GATES * (block / parts), 0);
+                                p.gates * (block / parts), 0);
                 }
             }
         }
@@ -282,7 +286,7 @@ template <int KC, int N>
 static __device__ void finish_rows(const CUtensorMap &y_map, const fprop_gates_arguments &p,
                                    char *tiles, int finisher) {
     typedef fprop_gates_shape<KC, N> S;
-    const int boxes = GATES * N / BOX, mine = (boxes + FINISHERS - 1) / FINISHERS;
+    const int boxes = p.gates * N / BOX;
     const int begin = p.begin[blockIdx.y], end = p.begin[blockIdx.y + 1], lane = threadIdx.x % 32;
     const int parts = p.b / UNITS;
     const uint32_t base = shared_address(tiles);
@@ -292,15 +296,14 @@ static __device__ void finish_rows(const CUtensorMap &y_map, const fprop_gates_a
         const bool finished = at == p.tile[which + 1].first;
         at = max(tile.first, begin);
         if (!finished) continue;
-#pragma unroll
-        for (int k = 0; k < mine; k++) {
-            const int i = k * FINISHERS + finisher, gate = i % GATES, turn = use + i / GATES;
-            const int column = blockIdx.x * N + i / GATES * BOX;
-            if (i >= boxes) break;
+        for (int i = finisher; i < boxes; i += FINISHERS) {
+            const int gate = i % p.gates, turn = use + i / p.gates;
+            const int column = blockIdx.x * N + i / p.gates * BOX;
             outlet<S::SLOTS> out = outlet_of<S>(base, gate);
             out.wait_full(turn);
             if (lane == 0) {
-                int row = (tile.number / parts * GATES + gate) * p.b + tile.number % parts * UNITS;
+                int row =
+                    (tile.number / parts * p.gates + gate) * p.b + tile.number % parts * UNITS;
                 tensor_store(&y_map, out.box(turn), column, row / 2, 0);
                 store_commit();
                 store_wait<0>();
@@ -349,6 +352,8 @@ static __global__ void __launch_bounds__(THREADS, 1)
     }
     const int group = __shfl_sync(~0u, warp / 4, 0), slices = p.b / KC; /* group: even, odd units */
     const int slot = (blockIdx.y * gridDim.x + blockIdx.x) * 2 + group;
+    const bool has_gate = (int)(warp % 4) < p.gates;
+    const int odd_units = KC == 32 ? 64 : p.gates * UNITS / 2 * KC * 2; /* where they begin */
     int boxes = 0;
     for (int at = end, which = p.last[blockIdx.y]; at > begin; which--) {
         const fprop_gates_tile tile = p.tile[which];
@@ -356,7 +361,7 @@ static __global__ void __launch_bounds__(THREADS, 1)
         float sum[N / 2] = {};
         multiply_stages<1, KC>(stages, (at - first) * slices, [&](int stage, int k) {
             const uint32_t x = base + stage * S::STAGE;
-            const uint32_t w = x + S::X_BYTES + group * (KC == 32 ? 64 : S::W_BYTES / 2);
+            const uint32_t w = x + S::X_BYTES + group * odd_units;
             warpgroup_multiply<0, 1>(
                 sum, matrix_descriptor(w + k * 2, SWIZZLE_128, 16, 1024),
                 matrix_descriptor(x + k * BOX_ROW, SWIZZLE_128, KC * BOX_ROW, 1024));
@@ -369,7 +374,7 @@ static __global__ void __launch_bounds__(THREADS, 1)
         if (at < tile_end) {
             give_tile(p.partial, slot, sum);
             group_arrive(1 + group, GROUP + 32);
-        } else {
+        } else if (has_gate) {
             hand_out<KC, N>(base, boxes, sum);
         }
         at = first;
@@ -393,14 +398,15 @@ typedef struct column_range {
     int columns, first, count;
 } column_range;
 
-/* W for fprop_gates, 32 units of four gates at a time: for b = 32 a whole block, [gate][unit / 2]
+/* W for fprop_gates, 32 units of all gates at a time: for b = 32 a whole block, [gate][unit / 2]
  * [unit % 2][32 of k]; else [unit % 2][gate][unit / 2][64 of k]. */
 static bool map_gates(backend *be, CUtensorMap *map, const layout *l, const void *w) {
-    const uint64_t b = (uint64_t)l->in_block, gates = GATES * (uint64_t)l->blocks;
-    if (b == 32) return map_pairs(be, map, w, gates * 16, 64);
+    const uint64_t b = (uint64_t)l->in_block, gates = (uint64_t)l->gates * l->blocks;
+    const uint32_t here = (uint32_t)l->gates; /* gates of a block */
+    if (b == 32) return map_pairs(be, map, w, gates * 16, here * 16);
     const uint64_t extent[4] = {b, b / 2, gates, 2};
     const uint64_t stride[3] = {b * 4, b * b * 2, b * 2};
-    const uint32_t box[4] = {64, 16, GATES, 2};
+    const uint32_t box[4] = {64, 16, here, 2};
     return make_map(be, map, w, 4, extent, stride, box, CU_TENSOR_MAP_SWIZZLE_128B);
 }
 
@@ -428,8 +434,9 @@ static void launch_rows(backend *be, const device_layout *device, const fprop_ga
     typedef fprop_gates_shape<KC, N> S;
     const layout *l = &device->host;
     CUtensorMap w_map, x_map, y_map;
-    fprop_gates_arguments p = {lists->source,           lists->tile,   of.columns, l->in_block,
-                               of.count <= OVERLAPPING, lists->partial};
+    fprop_gates_arguments p = {lists->source, lists->tile, of.columns,
+                               l->in_block,   l->gates,    of.count <= OVERLAPPING,
+                               lists->partial};
     int parts = min(cuda_of(be)->processors, (int)MOST_PARTS) / (of.count / N);
     parts = min(max(parts, 1), lists->sources);
     cut_lists(lists, parts, &p);

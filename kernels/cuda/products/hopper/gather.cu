@@ -1,10 +1,10 @@
-/* gather: dgrad of one gate and of four gates that share a pattern, and fprop of one gate, on
+/* gather: dgrad of one gate and of three or four that share a pattern, and fprop of one gate, on
  * Hopper; and both of a convolution.
  *
  *   y' [N columns][b units of a node] = sum over sources  x' [N][rows of the source]  W [rows][b]
  *
  * with a source for each block of the node: for fprop the b rows of an input node, with W_ij
- * transposed; for dgrad the rows of an output node, of one or four gates. A stage of the ring
+ * transposed; for dgrad the rows of an output node, of all gates. A stage of the ring
  * brings 32 or 64 of these rows. Nodes are cut into parts of a few nodes each. A thread block loads
  * the union of a part's sources once, while the sums of all its nodes stay in registers.
  * gather_plan.cu cuts the parts in the way that should be faster:
@@ -94,7 +94,8 @@ struct gather_shape {
     static const int B = B_, BOXES = BOXES_;
     static const bool TAPS = TAPS_;
     static const bool FORWARD = FORWARD_, PAIRED = B == 32 && !FORWARD, SHARED = SHARED_;
-    static const int DEPTH = GATES_ == 1 && B < 128 ? 32 : 64; /* rows of a source in a stage */
+    /* Rows of a source in a stage. */
+    static const int DEPTH = (GATES_ == 1 && B < 128) || GATES_ * B % 64 ? 32 : 64;
     static const int NODES = TAPS ? nodes_of_taps(B) : nodes_of_part(B, GATES_, BOXES);
     static const int SLICES = GATES_ * B / DEPTH;
     static const int ALL_BOXES = CONSUMERS / GROUP * BOXES, TILE = ALL_BOXES * BOX;
@@ -821,6 +822,8 @@ void gather_run(backend *be, const device_layout *device, const void *plan, cons
         launch_by_block<1, true>(be, device, &tables->forward, c);
     } else if (device->host.gates == 1) {
         launch_by_block<1, false>(be, device, &tables->backward, c);
+    } else if (device->host.gates == COUPLED_GATES) {
+        launch_by_block<COUPLED_GATES, false>(be, device, &tables->backward, c);
     } else {
         launch_by_block<GATES, false>(be, device, &tables->backward, c);
     }

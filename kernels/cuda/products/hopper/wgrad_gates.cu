@@ -1,5 +1,5 @@
-/* wgrad_gates: wgrad on Hopper in bf16, where a node's rows fill tiles of 128: of four gates, and
- * of one in blocks of 128.
+/* wgrad_gates: wgrad on Hopper in bf16, of three or four gates, and of one in blocks of 128. A
+ * node's rows are cut into tiles of 128; what the last one has of the next node is not stored.
  *
  *   dW [128 rows][up to 256 units of x]
  *       = sum over steps  dy[t] [128][columns]  x[t]' [columns][units]
@@ -51,7 +51,7 @@ static __device__ inline void deep_consume(const wgrad_gates_arguments &p,
 #pragma unroll
     for (int j = 0; j < N / 8; j++) {
         int column = j * 8 + lane % 4 * 2, q = column / p.b;
-        if (q >= count) continue;
+        if (q >= count || row >= p.rows) continue;
         float *to = p.dw + ((size_t)(first + q) * p.rows + row) * p.b + column % p.b;
         *(float2 *)to = make_float2(sum[j * 4], sum[j * 4 + 1]);
         *(float2 *)(to + 8 * p.b) = make_float2(sum[j * 4 + 2], sum[j * 4 + 3]);
@@ -163,7 +163,7 @@ void wgrad_gates_run(backend *be, const device_layout *device, const void *plan,
     p.steps = c->steps;
     p.b = l->in_block;
     p.rows = l->gates * l->in_block;
-    p.down = p.rows / DEEP_M;
+    p.down = (p.rows + DEEP_M - 1) / DEEP_M;
     if (p.down % 2 == 0) {
         launch<2>(be, device, c, p, tables->count * p.down);
     } else {
