@@ -9,6 +9,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 /* -------------------------------------------------------------------------------- denormals */
 
@@ -56,6 +57,10 @@ static void set_modes(const cpu_backend *cpu, uint64_t mode) {
 }
 
 void CPU(flush_begin)(cpu_backend *cpu) {
+    if (cpu->deadline > 0 && cpu->flushing == 0 && clock_seconds() > cpu->deadline) {
+        cpu->threads = cpu->threads_after;
+        cpu->deadline = 0;
+    }
     if (FLUSH == 0 || cpu->flushing++ > 0) return;
     cpu->saved_mode = read_mode();
     set_modes(cpu, cpu->saved_mode | FLUSH);
@@ -115,7 +120,7 @@ static bool finish(backend *be, error *err) {
 
 static recording *record(backend *be, void (*issue)(void *argument), void *argument) {
     recording *r = mem_alloc(1, sizeof *r);
-    *r = (recording){issue, argument, {.threads = cpu_of(be)->threads, .fewer = true}};
+    *r = (recording){issue, argument, {.threads = cpu_of(be)->first_threads, .fewer = true}};
     return r;
 }
 
@@ -123,14 +128,32 @@ static recording *record(backend *be, void (*issue)(void *argument), void *argum
  * Threads meet after each operation, thousands of times a second. On processors that are busy with
  * other work, each meeting waits for whichever thread does not run just then, and two threads can
  * take ten times as long as one; small models gain nothing from a second one anyway. So replays are
- * timed, and from time to time one is tried with half or twice as many threads. */
+ * timed, and from time to time one is tried with half or twice as many threads. They start with as
+ * many as there are processors without other work, and a replay that takes far longer than usual
+ * goes on with fewer: beside eight busy loops on two processors, two threads can take 40 times as
+ * long as one. */
 
 enum { FIRST_PAUSE = 2, TRIES = 3, TRIAL_COST = 20 };
 
 /* The time of a replay has grown so much that the processors must have become busier. */
 static const double slower = 1.3;
 
+/* A replay has so much more time than usual, unless it is a trial. */
+static const double far_slower = 3;
+
 static const double longest_pause = 10; /* seconds */
+
+/* The processors that nothing else runs on just now, of `most`; all, where it is not known. */
+static int idle_processors(int most) {
+    int running = 1; /* this thread */
+    FILE *load = fopen("/proc/loadavg", "re");
+    if (load) {
+        if (fscanf(load, "%*s %*s %*s %d/", &running) != 1) running = 1;
+        fclose(load);
+    }
+    const int idle = (int)sysconf(_SC_NPROCESSORS_ONLN) - (running - 1);
+    return idle < 1 ? 1 : idle < most ? idle : most;
+}
 
 static void begin_trial(thread_choice *c, int most) {
     if (c->threads == 1) c->fewer = false;
@@ -186,11 +209,16 @@ static void replay(backend *be, recording *r) {
         return;
     }
     thread_choice *c = &r->choice;
+    const bool more = c->trial > c->threads;
+    const double start = clock_seconds(), usual = c->seconds;
     cpu->threads = c->trial ? c->trial : c->threads;
-    const double start = clock_seconds();
+    cpu->threads_after = more ? c->threads : (cpu->threads + 1) / 2;
+    cpu->deadline =
+        usual > 0 && cpu->threads > 1 ? start + (more ? slower : far_slower) * usual : 0;
     r->issue(r->argument);
     take_time(c, clock_seconds() - start, cpu->most_threads);
-    cpu->threads = c->threads;
+    cpu->deadline = 0;
+    cpu->threads = cpu->first_threads = c->threads;
 }
 
 static void recording_free(backend *be, recording *r) {
@@ -308,6 +336,7 @@ backend *CPU(backend)(precision precision, int threads) {
     cpu_backend *cpu = mem_alloc(1, sizeof *cpu);
     cpu->most_threads = cpu->threads = threads > 0 ? threads : omp_get_max_threads();
     cpu->adapts = threads == 0 && cpu->most_threads > 1;
+    cpu->first_threads = cpu->adapts ? idle_processors(cpu->most_threads) : cpu->threads;
     cpu->table = (backend){
         .name = "cpu",
         .precision = precision,

@@ -48,7 +48,10 @@ struct recording {
 typedef struct cpu_backend {
     backend table;             /* first: a cpu_backend is a backend */
     int threads, most_threads; /* of an operation now, and at most */
-    bool adapts;               /* whether replays choose their number of threads */
+    bool adapts;               /* whether replays choose their number of threads ... */
+    int first_threads;         /* ... the first one with this many, each as many as the last */
+    double deadline;           /* of a replay, after which it goes on with fewer; 0: none */
+    int threads_after;         /* that many */
     double *partial;           /* scratch of reductions */
     size_t partial_count;
     struct statistics *statistics; /* scratch of layer norm */
