@@ -13,7 +13,7 @@ ROOT = Path(__file__).resolve().parent.parent
 PARTS = ["forward", "recompute", "backward", "weight_gradient", "head", "optimiser"]
 
 KEYS = ["bytes_per_second", "ms_per_update", "forward_bytes_per_second",
-        "features_bytes_per_second", "tflops", "floor_share", "peak_memory"]
+        "tflops", "floor_share", "peak_memory"]
 
 UNEXPLAINED = 0.5
 
@@ -95,8 +95,7 @@ class Train(unittest.TestCase):
         for key in KEYS:
             self.assertGreater(found[key], 0, key)
         parts = found["parts_ms"]
-        self.assertEqual(sorted(parts), sorted(PARTS + ["idle"]))
-        self.assertGreaterEqual(parts["idle"], 0)
+        self.assertEqual(sorted(parts), sorted(PARTS))
         self.assertLess(unexplained(found), UNEXPLAINED)
         self.assertAlmostEqual(sum(found["floor_parts_ms"].values()) / found["floor_ms"], 1,
                                places=6)
@@ -136,8 +135,7 @@ class Train(unittest.TestCase):
     def test_explain(self):
         result = run(*self.SMALL, "--seconds", "0.5", "--explain")
         self.assertEqual(result.returncode, 0, result.stderr)
-        for words in ("gates fprop", "held by", "Adam", "waits a step", "bytes/s", "of the floor",
-                      "a dense layer of 128 units"):
+        for words in ("gates fprop", "held by", "Adam", "waits a step", "bytes/s", "of the floor"):
             self.assertIn(words, result.stdout)
 
     def test_too_little_text(self):

@@ -292,31 +292,6 @@ static int occurrences(const char *text, const char *what) {
     return count;
 }
 
-static void test_csv(void **state) {
-    (void)state;
-    matmul_row rows[ROWS];
-    matmul_results r = made_up(rows);
-    const char *path = path_of("rows.csv");
-    size_t size;
-    error err;
-    assert_true(report_csv(&r, path, &err));
-    char *text = read_text(path, &size), *rest = text;
-    int lines = 0, fields = 0;
-    for (char *line; (line = strsep(&rest, "\n")) && *line; lines++) {
-        int count = occurrences(line, ",") + 1;
-        if (lines == 0) fields = count;
-        assert_int_equal(count, fields);
-        assert_int_equal(strncmp(line, lines ? "bf16,fprop,random,1,32," : "precision,product,",
-                                 lines ? 23 : 18),
-                         0);
-        assert_null(strstr(line, "nan"));
-        assert_non_null(strstr(line, lines ? ",memory,few_columns" : ",held_by,kernel"));
-        if (lines) assert_int_equal(occurrences(line, ",,"), lines > 2); /* cuSPARSE's time */
-    }
-    assert_int_equal(lines, ROWS + 1);
-    free(text);
-}
-
 /* Prints to a file what goes to a stream. */
 static char *printed(void (*print)(const matmul_results *r, FILE *out), const matmul_results *r) {
     char *text = NULL;
@@ -398,7 +373,6 @@ int main(void) {
         cmocka_unit_test(test_median),
         cmocka_unit_test(test_update_floor),
         cmocka_unit_test(test_grid),
-        cmocka_unit_test(test_csv),
         cmocka_unit_test(test_text_and_json),
         cmocka_unit_test(test_time_operation),
     };

@@ -59,7 +59,6 @@ static size_t aligned(double bytes) {
 static int count_sets(const bench *b, const operands *o, size_t weights) {
     double all = (double)(o->left_bytes + o->right_bytes + o->out_bytes);
     double wanted = cold_bytes * (double)b->cache;
-    if (b->options->hot) return 1;
     double least = ceil(wanted / all), most = fmax(least, floor(most_bytes / all));
     return (int)fmin(fmin(ceil(wanted / (double)weights), most), MOST_SETS);
 }
@@ -265,7 +264,6 @@ static void find_floor(bench *b, matmul_row *row) {
     const backend *be = b->be;
     bool wgrad = row->cell.product == PRODUCT_WGRAD;
     ceilings c = b->results->ceilings;
-    if (b->options->hot) c.memory = c.cache;
     bench_math math = bench_precisions[row->cell.precision].math;
     cost work = cost_of_product(l, row->cell.product, row->cell.columns, be->operand_size,
                                 wgrad ? be->real_size : be->operand_size);
@@ -352,7 +350,7 @@ static int reading_order(const void *a, const void *b) {
 bool matmul_run(grid *g, const matmul_options *options, matmul_results *results, error *err) {
     double start = clock_seconds();
     stop_catch();
-    *results = (matmul_results){.units = g->units, .hot = options->hot};
+    *results = (matmul_results){.units = g->units};
     results->rows = mem_alloc(g->count, sizeof *results->rows);
     bench b = {.options = options, .results = results, .g = g, .started = start};
     grid_sort(g);

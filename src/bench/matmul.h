@@ -25,7 +25,7 @@ typedef struct matmul_row {
     const char *kernel;        /* name of our kernel */
     double ours;               /* seconds */
     double library[LIBRARIES]; /* seconds; NAN if it lacks the product */
-    double parts[LIMITS];      /* seconds by limit, hot or cold */
+    double parts[LIMITS];      /* seconds by limit */
     double floor;
     limit by;                         /* the largest part */
     double weight_bytes, table_bytes; /* size of W, and of its layout's tables on the device */
@@ -35,7 +35,6 @@ typedef struct matmul_row {
 typedef struct matmul_results {
     char device[96];
     int units;
-    bool hot;
     ceilings ceilings;
     matmul_row *rows; /* precision, product, gates, pattern, block, N, then falling density */
     size_t count;
@@ -43,8 +42,8 @@ typedef struct matmul_results {
 } matmul_results;
 
 typedef struct matmul_options {
-    bool hot, libraries, progress; /* libraries: measure cuSPARSE too */
-    const char *kernel;            /* kernel to measure; NULL: the one that a model would choose */
+    bool libraries, progress; /* libraries: measure cuSPARSE too */
+    const char *kernel;       /* kernel to measure; NULL: the one that a model would choose */
     timing how;
 } matmul_options;
 

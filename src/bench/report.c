@@ -1,8 +1,5 @@
 #include "bench/report.h"
 
-#include "core/file.h"
-#include "core/number.h"
-
 #include <math.h>
 #include <string.h>
 
@@ -69,8 +66,7 @@ static void print_row(const matmul_results *results, const matmul_row *row, FILE
 void report_text(const matmul_results *results, FILE *out) {
     char text[160];
     fprintf(out, "%s; %d units; %s\nmeasured: %s\n", results->device, results->units,
-            results->hot ? "hot: one set of operands"
-                         : "cold: operands rotated through more than twice the L2",
+            "operands rotated through more than twice the L2",
             ceilings_text(&results->ceilings, text));
     fputs("floor: the larger of memory and arithmetic, and an empty graph node; L2: what must be "
           "gathered from it\n",
@@ -85,7 +81,7 @@ void report_text(const matmul_results *results, FILE *out) {
 
 /* ----------------------------------------------------------------------------------- fields */
 
-/* A row's numbers by name, in the order of the CSV. NAN means none. */
+/* A row's numbers by name. NAN means none. */
 typedef struct field {
     const char *name;
     double value;
@@ -126,7 +122,6 @@ void report_json(const matmul_results *results, FILE *out) {
     json_object_begin(&w, NULL);
     json_string(&w, "device", results->device);
     json_integer(&w, "units", results->units);
-    json_string(&w, "operands", results->hot ? "hot" : "cold");
     ceilings_json(&results->ceilings, &w);
     json_array_begin(&w, "rows");
     for (size_t i = 0; i < results->count; i++) {
@@ -146,29 +141,4 @@ void report_json(const matmul_results *results, FILE *out) {
     json_number(&w, "seconds", results->seconds);
     json_object_end(&w);
     fputc('\n', out);
-}
-
-bool report_csv(const matmul_results *results, const char *path, error *err) {
-    file_writer writer;
-    field fields[FIELDS];
-    if (!file_begin(&writer, path, err)) return false;
-    FILE *out = writer.stream;
-    for (size_t i = 0; i < results->count; i++) {
-        const matmul_row *row = &results->rows[i];
-        fields_of(row, fields);
-        if (i == 0) {
-            fputs("precision,product,pattern", out);
-            for (int k = 0; k < FIELDS; k++) fprintf(out, ",%s", fields[k].name);
-            fputs(",held_by,kernel\n", out);
-        }
-        fprintf(out, "%s,%s,%s", bench_precisions[row->cell.precision].name,
-                bench_product_names[row->cell.product], pattern_name(row));
-        for (int k = 0; k < FIELDS; k++) {
-            char text[32] = "";
-            if (isfinite(fields[k].value)) number_format(text, fields[k].value);
-            fprintf(out, ",%s", text);
-        }
-        fprintf(out, ",%s,%s\n", matmul_limit(results, row), row->kernel);
-    }
-    return file_commit(&writer, err);
 }

@@ -1,4 +1,4 @@
-/* Prints the products' benchmark as tables, as JSON and CSV. */
+/* Prints the products' benchmark as tables and as JSON. */
 #ifndef SMALLWORLD_BENCH_REPORT_H
 #define SMALLWORLD_BENCH_REPORT_H
 
@@ -8,12 +8,8 @@
  * for each density. */
 void report_text(const matmul_results *results, FILE *out);
 
-/* Prints {"device", "units", "operands", "ceilings", "rows": [...], "seconds"} and a line break.
+/* Prints {"device", "units", "ceilings", "rows": [...], "seconds"} and a line break.
  * Times are in microseconds, or null. */
 void report_json(const matmul_results *results, FILE *out);
-
-/* Writes a header and a line for each row, with the fields of the JSON's rows. Missing values are
- * empty. */
-bool report_csv(const matmul_results *results, const char *path, error *err);
 
 #endif

@@ -1,14 +1,13 @@
 #include "bench/update.h"
 
 #include "bench/dense.h"
-#include "bench/text.h"
 #include "bench/timing.h"
 #include "core/clock.h"
 #include "core/file.h"
 #include "core/log.h"
 #include "core/memory.h"
+#include "core/philox.h"
 #include "data/reader.h"
-#include "probe/features.h"
 #include "train/evaluate.h"
 #include "train/schedule.h"
 
@@ -17,39 +16,21 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 #include <unistd.h>
 
 /* Shares of the measuring time. The rest goes to ceilings and to making data. */
-static const double text_share = 0.35, random_share = 0.1, gradient_share = 0.1,
-                    forward_share = 0.1, features_share = 0.15;
+static const double text_share = 0.5, gradient_share = 0.1, forward_share = 0.2;
 
-static const timing dense_timing = {5, 0.01, 1};
+static const timing product_timing = {5, 0.01, 1};
 
-/* Seconds: a dense product that takes longer is not measured; the updates between two waits for the
- * device take so long. */
-static const double dense_most = 0.25, round_seconds = 0.25;
+static const double round_seconds = 0.25; /* of the updates between two waits for the device */
 
 enum {
     TEXT_BYTES = 8 << 20, /* size of the made-up text; at least four minibatches */
     MOST_ROUNDS = 99,
-    MOST_GRADIENTS = 9,   /* runs of the weights' gradient */
-    REVIEWS = 25000,      /* documents that feature extraction stands for */
-    MEAN_DOCUMENT = 1300, /* mean length in bytes, as of film reviews */
-    MOST_GROUPS = 64,     /* groups of documents that are run, each a minibatch */
-    DENSE_DEPTH = 1 << 14,
-    CPU_DENSE_DEPTH = 1 << 8 /* largest depth of a dense wgrad */
+    MOST_GRADIENTS = 9, /* runs of the weights' gradient */
+    WGRAD_DEPTH = 1 << 8
 };
-
-static const double most_features = 1e9; /* bytes that feature extraction may write */
-
-/* An update with marks between its parts. Its marks start at `first`; there is one more mark than
- * there are parts. */
-typedef struct marked_update {
-    struct runner *b;
-    recording *recorded;
-    int first;
-} marked_update;
 
 typedef struct runner {
     const options *o;
@@ -60,13 +41,11 @@ typedef struct runner {
     corpus *text;
     reader *reader;
     int64_t step;
-    marked_update updates[2]; /* run in turn, so that the time between two can be measured */
-    recording *forward, *weight_gradient;
-    update_part *pieces; /* [piece_count] the parts of an update, in order */
+    recording *update, *forward, *weight_gradient;
+    update_part *pieces; /* [piece_count] the parts of an update, in order, a mark before each */
     size_t piece_capacity;
     int piece_count;
-    double samples[UPDATE_PARTS + 1][MOST_ROUNDS]; /* seconds of each part and between updates, once
-                                                      a round */
+    double samples[UPDATE_PARTS][MOST_ROUNDS]; /* seconds of each part, once a round */
     int sample_count;
 } runner;
 
@@ -96,7 +75,7 @@ static void upload_minibatch(runner *b) {
 
 static void run_update(runner *b) {
     upload_minibatch(b);
-    b->be->replay(b->be, b->updates[b->step % 2].recorded);
+    b->be->replay(b->be, b->update);
     b->step++;
 }
 
@@ -142,61 +121,32 @@ static void start_reader(runner *b, const corpus *c) {
     b->reader = reader_start(c, all_streams(b->m->batch), b->m->columns, b->m->steps, 1, 0);
 }
 
-/* The size of the made-up text. */
-static uint64_t text_bytes(const runner *b) {
-    const train_options *t = &b->o->train;
-    const uint64_t needed = 4 * (uint64_t)t->batch * (uint64_t)t->bptt + 1;
-    return needed > TEXT_BYTES ? needed : TEXT_BYTES;
-}
-
-static bool time_random(runner *b, error *err) {
-    say(b, "updates on random bytes");
-    corpus *random = text_corpus(TEXT_RANDOM, text_bytes(b), err);
-    if (!random) return false;
-    start_reader(b, random);
-    bool done =
-        time_rounds(b, run_update, random_share * b->how->seconds, NULL, &b->r->random_update, err);
-    start_reader(b, b->text);
-    corpus_free(random);
-    return done;
-}
-
 /* ------------------------------------------------------------------------------------ parts
  * Marks stand between the parts of the very updates that are timed, at the clocks and with the
  * caches of training. */
 
 static void part_begins(void *argument, update_part part) {
-    const marked_update *u = argument;
-    runner *b = u->b;
+    runner *b = argument;
     size_t needed = (size_t)b->piece_count + 1;
     b->pieces = mem_grow(b->pieces, &b->piece_capacity, needed, sizeof *b->pieces);
     b->pieces[b->piece_count] = part;
-    b->be->mark(b->be, u->first + b->piece_count++);
+    b->be->mark(b->be, b->piece_count++);
 }
 
 static void issue_update(void *argument) {
-    marked_update *u = argument;
-    runner *b = u->b;
+    runner *b = argument;
     b->piece_count = 0;
-    model_update_parts(b->m, part_begins, u);
-    b->be->mark(b->be, u->first + b->piece_count);
+    model_update_parts(b->m, part_begins, b);
+    b->be->mark(b->be, b->piece_count);
 }
 
-static void record_update(runner *b, int which, int first) {
-    marked_update *u = &b->updates[which];
-    *u = (marked_update){.b = b, .first = first};
-    u->recorded = b->be->record(b->be, issue_update, u);
-}
-
-/* Reads the marks of a round's last update, and the time between it and the one before. */
+/* Reads the marks of a round's last update. */
 static void take_sample(runner *b) {
-    int at = b->sample_count++, last = (int)((b->step - 1) % 2), first = b->updates[last].first;
+    int at = b->sample_count++;
     for (int part = 0; part < UPDATE_PARTS; part++) b->samples[part][at] = 0;
     for (int i = 0; i < b->piece_count; i++) {
-        b->samples[b->pieces[i]][at] += b->be->elapsed(b->be, first + i, first + i + 1);
+        b->samples[b->pieces[i]][at] += b->be->elapsed(b->be, i, i + 1);
     }
-    int before = b->updates[1 - last].first + b->piece_count;
-    b->samples[UPDATE_PARTS][at] = b->be->elapsed(b->be, before, first);
 }
 
 /* Computes the recurrent weights' gradient again from the results of backward, for the first
@@ -205,14 +155,14 @@ static void issue_weight_gradient(void *argument) {
     const runner *b = argument;
     backend *be = b->be;
     model *m = b->m;
-    be->mark(be, 2 * b->piece_count + 2);
+    be->mark(be, b->piece_count + 1);
     for (int s = 0; s < model_stages(&m->config); s++) {
         const parameter *p = &m->parameters.items[m->stage_parameters[s].weight];
         const model_wgrad in = model_wgrad_of(m, s);
         be->wgrad(be, m->devices[s], in.dy, in.x, m->segment_steps, m->columns,
                   (char *)m->into + p->offset * be->real_size, m->layer[0].cell.workspace);
     }
-    be->mark(be, 2 * b->piece_count + 3);
+    be->mark(be, b->piece_count + 2);
 }
 
 static bool time_weight_gradient(runner *b, double *seconds, error *err) {
@@ -222,7 +172,7 @@ static bool time_weight_gradient(runner *b, double *seconds, error *err) {
     for (int i = 0; i < runs; i++) {
         run_update(b); /* in training the update comes first */
         b->be->replay(b->be, b->weight_gradient);
-        all[i] = b->be->elapsed(b->be, 2 * b->piece_count + 2, 2 * b->piece_count + 3);
+        all[i] = b->be->elapsed(b->be, b->piece_count + 1, b->piece_count + 2);
     }
     *seconds = median(all, runs) * b->m->steps / b->m->segment_steps;
     return b->be->finish(b->be, err);
@@ -236,106 +186,59 @@ static bool time_updates(runner *b, error *err) {
         !time_weight_gradient(b, &gradient, err)) {
         return false;
     }
-    double typical[UPDATE_PARTS], between = 0;
+    double typical[UPDATE_PARTS];
     for (int part = 0; part < UPDATE_PARTS; part++) {
         typical[part] = median(b->samples[part], b->sample_count);
     }
-    for (int i = 0; i < b->sample_count; i++) between += b->samples[UPDATE_PARTS][i];
     parts[TIME_FORWARD] = typical[UPDATE_FORWARD];
     parts[TIME_RECOMPUTE] = typical[UPDATE_RECOMPUTE];
     parts[TIME_WEIGHT_GRADIENT] = gradient;
     parts[TIME_BACKWARD] = typical[UPDATE_BACKWARD] - gradient;
     parts[TIME_HEAD] = typical[UPDATE_HEAD];
     parts[TIME_OPTIMISER] = typical[UPDATE_OPTIMISER];
-    r->idle = between / b->sample_count;
     return true;
-}
-
-/* --------------------------------------------------------------------------------- features */
-
-static void remove_files(const char *folder) {
-    static const char *const names[] = {"f.npy", "f.npy.tmp", "f.labels.npy", "f.labels.npy.tmp"};
-    for (size_t i = 0; i < sizeof names / sizeof names[0]; i++) {
-        char *path = mem_format("%s/%s", folder, names[i]);
-        unlink(path);
-        free(path);
-    }
-    rmdir(folder);
-}
-
-/* Makes as many minibatches of documents as there is time for, with shorter documents if there is
- * not even time for one. */
-static corpus *make_documents(const runner *b, double seconds, error *err) {
-    double rate = (double)(b->r->batch * b->r->bptt) / b->r->forward, bytes = rate * seconds;
-    double group = (double)b->m->batch * MEAN_DOCUMENT;
-    double row = (double)b->m->config.hidden * sizeof(float);
-    double groups = fmin(floor(bytes / group), MOST_GROUPS);
-    groups = fmax(1, fmin(groups, floor(most_features / (row * b->m->batch))));
-    double mean = bytes < group ? fmax(1, bytes / b->m->batch) : MEAN_DOCUMENT;
-    return text_documents(REVIEWS, b->m->batch, (int)groups, mean, err);
-}
-
-static bool time_features(runner *b, error *err) {
-    const feature_options how = {FEATURE_CELL, {1, {POOL_LAST}}, FORMAT_NPY, false, NULL, NULL};
-    feature_result found;
-    say(b, "feature extraction");
-    corpus *documents = make_documents(b, features_share * b->how->seconds, err);
-    if (!documents) return false;
-    char *folder = mem_format("%s/smallworld-bench-XXXXXX", file_scratch_folder());
-    bool done = mkdtemp(folder) || error_system(err, "make", folder);
-    if (done) {
-        char *prefix = mem_format("%s/f", folder);
-        done = features_extract(b->m, documents, &how, prefix, &found, err);
-        if (done) b->r->features_rate = (double)found.bytes / found.seconds;
-        free(prefix);
-        remove_files(folder);
-    }
-    free(folder);
-    corpus_free(documents);
-    return done;
 }
 
 /* ----------------------------------------------------------------------------------- set-up */
 
+/* Text whose bytes are as frequent as in English, as a file that is read back and removed. */
+static corpus *make_text(uint64_t bytes, error *err) {
+    static const char letters[] =
+        "eeeeeeeeeeeettttttttttaaaaaaaaaooooooooiiiiiiinnnnnnnsssssssrrrrrr"
+        "hhhhhhllllldddduuucccmmmfffwwggyyppbbvk                    .\n";
+    philox_stream random = philox_start(1, PHILOX_BENCH, 1, 0);
+    char *path = mem_format("%s/smallworld-bench-XXXXXX.txt", file_scratch_folder());
+    const int file = mkstemps(path, 4);
+    FILE *out = file >= 0 ? fdopen(file, "wb") : NULL;
+    corpus *c = NULL;
+    for (uint64_t i = 0; out && i < bytes; i++) {
+        fputc(letters[(uint32_t)philox_next(&random) % (sizeof letters - 1)], out);
+    }
+    const bool failed = !out || ferror(out);
+    if ((out && fclose(out) != 0) || failed) {
+        error_system(err, "write", path);
+    } else {
+        c = corpus_read(&path, 1, &(corpus_options){0}, err);
+    }
+    if (file >= 0) unlink(path);
+    free(path);
+    return c;
+}
+
 static bool read_text(runner *b, error *err) {
     const options *o = b->o;
-    double start = clock_seconds();
     uint64_t positions = (uint64_t)o->train.batch * (uint64_t)o->train.bptt;
     if (b->how->count) {
         const corpus_options how = o->data.reading;
         b->text = corpus_read(b->how->files, b->how->count, &how, err);
     } else {
-        b->text = text_corpus(TEXT_ENGLISH, text_bytes(b), err);
+        b->text = make_text(positions > TEXT_BYTES / 4 ? 4 * positions + 1 : TEXT_BYTES, err);
     }
-    b->r->indexing = clock_seconds() - start;
     if (!b->text || reader_epoch_updates(b->text, (int)o->train.batch, (int)o->train.bptt)) {
         return b->text != NULL;
     }
     return error_set(err, "--data: %" PRIu64 " bytes are less than one minibatch of %" PRIu64,
                      b->text->size, positions);
-}
-
-/* The seconds since this process began, or NAN if the system does not say. */
-static double process_age(void) {
-    char line[1024] = "";
-    unsigned long long ticks = 0;
-    struct timespec now;
-    FILE *in = fopen("/proc/self/stat", "r");
-    if (!in) return NAN;
-    size_t length = fread(line, 1, sizeof line - 1, in);
-    fclose(in);
-    line[length] = '\0';
-    const char *after = strrchr(line, ')'); /* the program's name may contain any character */
-    if (!after || sscanf(after + 1,
-                         " %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s "
-                         "%*s %llu",
-                         &ticks) != 1) {
-        return NAN;
-    }
-    clock_gettime(CLOCK_BOOTTIME, &now);
-    double age = (double)now.tv_sec + (double)now.tv_nsec * 1e-9 -
-                 (double)ticks / (double)sysconf(_SC_CLK_TCK);
-    return age >= 0 ? age : NAN;
 }
 
 static void describe(const runner *b) {
@@ -344,7 +247,6 @@ static void describe(const runner *b) {
     const model *m = b->m;
     r->math = math_of(b->be);
     r->hidden = m->config.hidden;
-    r->gates = model_gates(&m->config);
     r->parameters = (int64_t)parameter_scalars(&m->parameters);
     r->batch = m->batch;
     r->bptt = m->steps;
@@ -366,7 +268,7 @@ static void record_explained(runner *b) {
     size_t length = 0;
     FILE *out = b->be->bench ? mem_stream(&b->r->kernels, &length) : NULL;
     if (out) b->be->bench->explain(b->be, out);
-    record_update(b, 0, 0);
+    b->update = b->be->record(b->be, issue_update, b);
     if (!out) return;
     b->be->bench->explain(b->be, NULL);
     mem_stream_end(out);
@@ -386,7 +288,6 @@ static bool start(runner *b, error *err) {
     record_explained(b);
     run_update(b);
     if (!b->be->finish(b->be, err)) return false;
-    b->r->startup = process_age() - b->r->indexing;
     describe(b);
     update_floor_describe(b->m, ceilings_cache_size(b->be), &b->r->floor);
     return true;
@@ -402,8 +303,7 @@ static bool check_report(const runner *b, error *err) {
 }
 
 static void free_model(runner *b) {
-    recording **all[] = {&b->updates[0].recorded, &b->updates[1].recorded, &b->forward,
-                         &b->weight_gradient};
+    recording **all[] = {&b->update, &b->forward, &b->weight_gradient};
     for (size_t i = 0; i < sizeof all / sizeof all[0]; i++) {
         if (*all[i]) b->be->recording_free(b->be, *all[i]);
         *all[i] = NULL;
@@ -416,61 +316,31 @@ static void free_model(runner *b) {
 
 static bool measure_training(runner *b, error *err) {
     if (!start(b, err)) return false;
-    record_update(b, 1, b->piece_count + 1);
     b->weight_gradient = b->be->record(b->be, issue_weight_gradient, b);
-    return time_updates(b, err) && time_random(b, err) && check_report(b, err);
+    return time_updates(b, err) && check_report(b, err);
 }
 
-/* Replaces the model by one for inference. */
-static bool make_for_inference(runner *b, int steps, error *err) {
-    const options *o = b->o;
-    free_model(b);
-    b->m =
-        model_create(b->be, &o->model, NULL, (int)o->train.batch, steps, 1, MODEL_INFERENCE, err);
-    if (b->m) model_initialise(b->m);
-    return b->m != NULL;
-}
-
-/* Measures scoring and features, with models made as eval and features make them. */
-static bool measure_inference(runner *b, error *err) {
+/* Measures scoring, with a model made as eval makes it. */
+static bool measure_scoring(runner *b, error *err) {
     const options *o = b->o;
     int steps = b->m->segment_steps;
     double seconds;
     say(b, "scoring");
-    if (!make_for_inference(b, steps, err)) return false;
+    free_model(b);
+    b->m =
+        model_create(b->be, &o->model, NULL, (int)o->train.batch, steps, 1, MODEL_INFERENCE, err);
+    if (!b->m) return false;
+    model_initialise(b->m);
     start_reader(b, b->text);
     b->forward = evaluate_record(b->m);
     if (!time_rounds(b, run_forward, forward_share * b->how->seconds, NULL, &seconds, err)) {
         return false;
     }
     b->r->forward = seconds * (double)o->train.bptt / steps;
-    return make_for_inference(b, FEATURES_STEPS, err) && time_features(b, err);
+    return true;
 }
 
-/* Measures the dense products. If one is too slow or too large, all become NAN, which is not a
- * failure. */
-static void measure_dense(runner *b) {
-    backend *be = b->be;
-    update_results *r = b->r;
-    int hidden = (int)r->hidden, batch = (int)r->batch;
-    int64_t depth = r->batch * r->bptt, most = be->bench ? DENSE_DEPTH : CPU_DENSE_DEPTH;
-    int measured = (int)(depth < most ? depth : most);
-    layout *l = layout_dense(r->gates * hidden, hidden, 1, 1);
-    say(b, "dense products");
-    for (int product = 0; product < PRODUCTS; product++) {
-        int columns = product == PRODUCT_WGRAD ? measured : batch;
-        double operations = 2 * (double)layout_weights(l) * columns;
-        error none;
-        bool done =
-            operations < dense_most * r->ceilings.rate[r->math] &&
-            dense_time(be, l, product, r->math, columns, &dense_timing, &r->dense[product], &none);
-        if (!done) r->dense[product] = NAN;
-    }
-    r->dense[PRODUCT_WGRAD] *= (double)r->batch / measured;
-    layout_free(l);
-}
-
-/* Measures the model's own recurrent products, each as many times in a row as a dense one. */
+/* Measures the model's recurrent products by themselves, on a CPU. */
 static bool measure_products(runner *b, error *err) {
     update_results *r = b->r;
     for (int product = 0; product < PRODUCTS; product++) r->products[product] = NAN;
@@ -478,12 +348,12 @@ static bool measure_products(runner *b, error *err) {
     say(b, "products");
     for (int product = 0; product < PRODUCTS; product++) {
         const bool sums = product == PRODUCT_WGRAD;
-        const int columns = sums ? CPU_DENSE_DEPTH : (int)r->batch;
+        const int columns = sums ? WGRAD_DEPTH : (int)r->batch;
         r->products[product] = r->product_operations = 0;
         for (int s = 0; s < model_stages(&b->m->config); s++) {
             const layout *l = b->m->layouts[s];
             double seconds;
-            if (!dense_time(b->be, l, product, r->math, columns, &dense_timing, &seconds, err)) {
+            if (!dense_time(b->be, l, product, r->math, columns, &product_timing, &seconds, err)) {
                 return false;
             }
             r->products[product] += seconds * (double)r->batch / columns;
@@ -496,14 +366,12 @@ static bool measure_products(runner *b, error *err) {
 bool update_measure(options *o, const update_options *how, update_results *results, error *err) {
     runner b = {.o = o, .how = how, .r = results};
     *results = (update_results){0};
-    bool done =
-        measure_training(&b, err) && measure_inference(&b, err) && measure_products(&b, err);
+    bool done = measure_training(&b, err) && measure_scoring(&b, err) && measure_products(&b, err);
     free_model(&b); /* the ceilings need its memory */
     if (done) {
         say(&b, "ceilings");
         done = ceilings_measure(b.be, &results->ceilings, err);
     }
-    if (done) measure_dense(&b);
     if (b.be) b.be->destroy(b.be);
     if (b.text) corpus_free(b.text);
     free(b.pieces);

@@ -29,14 +29,7 @@ static double tflops(const update_results *r) {
     return 6 * (double)r->parameters * bytes_per_second(r) * 1e-12;
 }
 
-/* The seconds of an update, or NAN. */
-static double dense_seconds(const update_results *r) {
-    double step = 0;
-    for (int product = 0; product < PRODUCTS; product++) step += r->dense[product];
-    return step * (double)r->bptt;
-}
-
-/* Prints the microseconds of a step in one direction, and their floor including the waits of the
+/* The microseconds of a step in one direction, and their floor including the waits of the
  * chain. */
 static double step_time(const update_results *r, time_part part) {
     return r->parts[part] / (double)r->bptt * 1e6;
@@ -66,7 +59,6 @@ static void text_parts(const update_results *r, FILE *out) {
                 part == TIME_WEIGHT_GRADIENT ? "weight gradient" : time_part_names[part],
                 r->parts[part] * 1e3, 100 * r->parts[part] / r->update, floors[part] * 1e3);
     }
-    fprintf(out, "%-18s %10.3f %6.1f %%\n", "idle", r->idle * 1e3, 100 * r->idle / r->update);
     fprintf(out, "%-18s %10.3f %8s %10.3f\n\n", "update", r->update * 1e3, "", floor * 1e3);
 }
 
@@ -110,20 +102,8 @@ static void text_products(const update_results *r, FILE *out) {
     fputc('\n', out);
 }
 
-static void text_dense(const update_results *r, FILE *out) {
-    double dense = dense_seconds(r);
-    if (isnan(dense)) return;
-    fprintf(
-        out,
-        "a dense layer of %lld units: %.3f ms an update for its recurrent products alone (fprop "
-        "%.1f, dgrad %.1f, wgrad %.1f us a step), %.2f times this update\n",
-        (long long)r->hidden, dense * 1e3, r->dense[PRODUCT_FPROP] * 1e6,
-        r->dense[PRODUCT_DGRAD] * 1e6, r->dense[PRODUCT_WGRAD] * 1e6, dense / r->update);
-}
-
 void update_text(const update_results *r, FILE *out) {
     char text[160];
-    double scoring = bytes_of_update(r) / r->forward;
     fprintf(out, "%s, %s\n%s\nmeasured: %s\n", r->device, math_names[r->math], r->description,
             ceilings_text(&r->ceilings, text));
     fprintf(out, "memory:");
@@ -132,19 +112,13 @@ void update_text(const update_results *r, FILE *out) {
     }
     fprintf(out, " at most %s\n\n", log_bytes(text, peak_memory(r)));
     text_parts(r, out);
-    fprintf(out, "training        %12.0f bytes/s (%.0f on random bytes)\n", bytes_per_second(r),
-            bytes_of_update(r) / r->random_update);
-    fprintf(out, "scoring         %12.0f bytes/s\n", scoring);
-    fprintf(out, "features        %12.0f bytes/s, %.2f times scoring's time\n", r->features_rate,
-            scoring / r->features_rate);
+    fprintf(out, "training        %12.0f bytes/s\n", bytes_per_second(r));
+    fprintf(out, "scoring         %12.0f bytes/s\n", bytes_of_update(r) / r->forward);
     fprintf(out, "%.3g TFLOP/s at 6 operations a parameter and byte; %.0f %% of the floor\n",
             tflops(r), 100 * floor_share(r));
     text_impossible(r, out);
     text_steps(r, out);
     text_products(r, out);
-    text_dense(r, out);
-    fprintf(out, "the first update ended %.2f s after the start, besides %.2f s for the text\n",
-            r->startup, r->indexing);
 }
 
 static void json_steps(const update_results *r, json_writer *w) {
@@ -174,16 +148,13 @@ void update_json(const update_results *r, FILE *out) {
     json_integer(&w, "bptt", r->bptt);
     json_integer(&w, "segments", r->segments);
     json_number(&w, "bytes_per_second", bytes_per_second(r));
-    json_number(&w, "random_bytes_per_second", bytes_of_update(r) / r->random_update);
     json_number(&w, "ms_per_update", r->update * 1e3);
     json_object_begin(&w, "parts_ms");
     for (int part = 0; part < TIME_PARTS; part++) {
         json_number(&w, time_part_names[part], r->parts[part] * 1e3);
     }
-    json_number(&w, "idle", r->idle * 1e3);
     json_object_end(&w);
     json_number(&w, "forward_bytes_per_second", bytes_of_update(r) / r->forward);
-    json_number(&w, "features_bytes_per_second", r->features_rate);
     json_number(&w, "tflops", tflops(r));
     json_number(&w, "floor_ms", floor * 1e3);
     json_object_begin(&w, "floor_parts_ms");
@@ -198,15 +169,12 @@ void update_json(const update_results *r, FILE *out) {
         snprintf(key, sizeof key, "%s_us", bench_product_names[product]);
         json_number(&w, key, r->products[product] * 1e6);
     }
-    json_number(&w, "dense_products_ms", dense_seconds(r) * 1e3);
     json_number(&w, "peak_memory", peak_memory(r));
     json_object_begin(&w, "memory");
     for (int a = 0; a < PLAN_ARENAS; a++) {
         json_integer(&w, arena_keys[a], (int64_t)r->memory[a]);
     }
     json_object_end(&w);
-    json_number(&w, "startup_seconds", r->startup);
-    json_number(&w, "indexing_seconds", r->indexing);
     ceilings_json(&r->ceilings, &w);
     json_object_end(&w);
     fputc('\n', out);

@@ -14,9 +14,9 @@
 
 typedef struct matmul_arguments {
     grid_axes axes;
-    const char *csv, *kernel;
+    const char *kernel;
     int64_t units;
-    bool full, chosen, hot, no_cusparse, json;
+    bool full, chosen, no_cusparse, json;
 } matmul_arguments;
 
 enum {
@@ -29,10 +29,8 @@ enum {
     KEY_DENSITY,
     KEY_COLUMNS,
     KEY_FULL,
-    KEY_HOT,
     KEY_NO_CUSPARSE,
     KEY_JSON,
-    KEY_CSV,
     KEY_KERNEL,
     KEY_FEATURES,
     KEY_FILTER,
@@ -57,13 +55,8 @@ static const struct argp_option matmul_options_table[] = {
      "Measure slices of the whole grid instead, which takes some minutes", 0},
     {"kernel", KEY_KERNEL, "NAME", 0,
      "Measure this kernel instead of the one that a model would use; a wrong name lists all", 0},
-    {"hot", KEY_HOT, NULL, 0,
-     "Use the same operands again and again, so that they stay in the L2 cache, whose "
-     "bandwidth then sets the floor",
-     0},
     {"no-cusparse", KEY_NO_CUSPARSE, NULL, 0, "Compare with cuBLAS alone", 0},
     {"json", KEY_JSON, NULL, 0, "Print one JSON object instead of the table", 0},
-    {"csv", KEY_CSV, "FILE", 0, "Write the rows of the table to FILE", 0},
     {0},
 };
 
@@ -144,10 +137,8 @@ static error_t parse_matmul(int key, char *text, struct argp_state *state) {
         parse_integers(state, "--columns", text, 1, 1 << 16, x->columns, &x->columns_count);
         return 0;
     case KEY_FULL: a->full = true; return 0;
-    case KEY_HOT: a->hot = true; return 0;
     case KEY_NO_CUSPARSE: a->no_cusparse = true; return 0;
     case KEY_JSON: a->json = true; return 0;
-    case KEY_CSV: a->csv = text; return 0;
     case KEY_KERNEL: a->kernel = text; return 0;
     case ARGP_KEY_ARG: cli_refuse(state, "expected no arguments, got '%s'", text); return 0;
     case ARGP_KEY_END:
@@ -173,18 +164,17 @@ static const char matmul_help[] =
     "product), and one empty graph node. L2 is the least that must be gathered from there into the "
     "multiprocessors, given what neighbouring rows of the pattern share, over its measured "
     "bandwidth. wgrad's N is its depth.\n\n"
-    "Examples:\n  smallworld bench matmul --columns 32,512 --csv products.csv\n"
+    "Examples:\n  smallworld bench matmul --columns 32,512\n"
     "  smallworld bench matmul --product fprop,wgrad --gates 4 \\\n"
     "      --columns 128,8192 --json";
 
-static bool report(const matmul_arguments *a, const matmul_results *results, error *err) {
+static void report(const matmul_arguments *a, const matmul_results *results) {
     log_end();
     if (a->json) {
         report_json(results, stdout);
     } else {
         report_text(results, stdout);
     }
-    return !a->csv || report_csv(results, a->csv, err);
 }
 
 static int bench_matmul(int argc, char **argv) {
@@ -195,8 +185,7 @@ static int bench_matmul(int argc, char **argv) {
     error err;
     matmul_results results;
     grid g = {.units = (int)a.units};
-    matmul_options options = {
-        a.hot, !a.no_cusparse, !a.json || log_is_terminal(), a.kernel, {9, 2e-3, 1}};
+    matmul_options options = {!a.no_cusparse, !a.json || log_is_terminal(), a.kernel, {9, 2e-3, 1}};
     if (a.full) {
         options.how = (timing){5, 5e-4, 0.1};
         grid_add_full(&g);
@@ -208,9 +197,7 @@ static int bench_matmul(int argc, char **argv) {
                                          "divide --units, and each row needs at least two blocks");
     if (done) {
         done = matmul_run(&g, &options, &results, &err);
-        /* Report the results from before a failure, but return that failure. */
-        bool told = results.count == 0 || report(&a, &results, done ? &err : &(error){0});
-        done = done && told;
+        if (results.count > 0) report(&a, &results); /* also those from before a failure */
         if (done && results.count < g.count) {
             log_line("stopped after %zu of %zu cells", results.count, g.count);
         }
@@ -358,8 +345,7 @@ static const char train_help[] =
     "files are not needed."
     "\vParts are timed by the device's clock, within updates as training runs them. backward "
     "leaves out the gradient of the recurrent weights, which is timed by computing it once more. "
-    "head counts both directions. recompute appears with train.recompute. idle is the time between "
-    "two updates, in which the device waits for its input.\n\n"
+    "head counts both directions. recompute appears with train.recompute.\n\n"
     "The floor adds up, over steps and products, the largest of memory bytes, operations and bytes "
     "gathered from the L2, each over what is measured here; for gates and layer norm the bytes a "
     "unit and stream; the head; and the optimiser's bytes. --explain prints every line of it, and "
@@ -367,11 +353,8 @@ static const char train_help[] =
     "step's floor also counts an exchange between multiprocessors, as measured, each time that the "
     "chain of stages has to wait for the whole device: for a product's inputs, and for layer "
     "norm's sums.\n\n"
-    "A dense layer of equal width is its recurrent fprop, dgrad and wgrad alone, by cuBLAS or, on "
-    "the CPU, by the same code as the model's, whose own products are then measured too; without "
-    "gates, head and optimiser.\n\n"
-    "tflops counts 6 operations a parameter and byte. forward is scoring as eval does; features is "
-    "smallworld features on groups out of 25,000 made-up reviews, writing included.\n\n"
+    "On the CPU the recurrent products are measured by themselves, too.\n\n"
+    "tflops counts 6 operations a parameter and byte. forward is scoring as eval does.\n\n"
     "Example:\n  smallworld bench train configs/quickstart.yaml --set train.batch=64 \\\n"
     "      --explain";
 
