@@ -280,6 +280,20 @@ class Classify(cli.Case):
         self.assertIn("1 documents have no label", err)
         self.assertIn("1 more documents have no label", self.read("out/index.html").decode())
 
+    def test_class_weight(self):
+        """Balanced, all classes count alike: more of a rare class is found."""
+        draw, rows = random.Random(2), reviews(2000, 8, noise=0.35)
+        self.write("odd.csv", as_csv([row for row in rows if row[1] == "good" or draw.random() < 0.15]))
+        recall = {}
+        for weight in "none", "balanced":
+            made, _ = self.classify("--train", "odd.csv", "--out", weight, "--minutes", "0.15",
+                                    "--class-weight", weight)
+            recall[weight] = made["classes"][0]["recall"]
+            self.assertEqual(made["classes"][0]["class"], "bad")
+        self.assertGreater(recall["balanced"], recall["none"] + 0.1, recall)
+        self.assertIn("--class-weight: expected one of: none balanced", self.run_program(
+            "classify", "--train", "odd.csv", "--out", "none", "--class-weight", "some", status=2)[1])
+
     def test_old_or_new(self):
         """Wherever a second classify ends, predict answers by the old classifier or by the new one."""
         self.train()

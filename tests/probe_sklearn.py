@@ -43,7 +43,7 @@ def make(random, documents, units, change):
     sets = []
     for count in (documents, documents // 2, documents // 2):
         latent = random.normal(size=(count, 8))
-        labels = latent @ direction + random.normal(size=count) > 0
+        labels = latent @ direction + random.normal(size=count) > 1.5  # a fifth to a third
         noise = 0.7 * random.normal(size=(count, units))
         sets.append((change(0.4 * latent @ mix + noise).astype("float32"), labels.astype("int32")))
     return sets
@@ -54,15 +54,20 @@ def write(prefix, features, labels):
     numpy.save(f"{prefix}.labels.npy", labels)
 
 
-def objective(features, labels, weights, cost):
+def balance(labels):
+    """The weight of each row by its class, as class_weight="balanced" has it."""
+    return (len(labels) / 2 / numpy.bincount(labels))[labels]
+
+
+def objective(features, labels, weights, cost, each):
     margins = features @ weights[:-1] + weights[-1]
-    return cost * numpy.logaddexp(0, margins * (1 - 2 * labels)).sum() + weights @ weights / 2
+    return cost * (each * numpy.logaddexp(0, margins * (1 - 2 * labels))).sum() + weights @ weights / 2
 
 
-def fit(features, labels, cost):
+def fit(features, labels, cost, balanced):
     """scikit-learn's weights, the intercept last."""
     model = LogisticRegression(penalty="l2", C=cost, solver="liblinear", tol=1e-7,
-                               max_iter=20000, random_state=0).fit(features, labels)
+                               max_iter=20000, random_state=0, class_weight="balanced" if balanced else None).fit(features, labels)
     return numpy.append(model.coef_[0], model.intercept_[0])
 
 
@@ -75,11 +80,11 @@ def run(program, folder, options):
     return json.loads(done.stdout.splitlines()[-1])
 
 
-def compare(program, folder, sets, standardize, valid):
+def compare(program, folder, sets, standardize, valid, balanced):
     """Yields a line for each difference."""
     for name, (features, labels) in zip(("train", "test", "valid"), sets):
         write(folder / name, features, labels)
-    options = ["--standardize"] * standardize
+    options = ["--standardize"] * standardize + ["--class-weight", "balanced"] * balanced
     result = run(program, folder, options + ["--valid", f"{folder}/valid"] * valid)
     weights = numpy.load(folder / "out.weights.npy")
     predictions = numpy.load(folder / "out.predictions.npy")
@@ -105,10 +110,11 @@ def compare(program, folder, sets, standardize, valid):
         mean, deviation = train.mean(0), train.std(0)
         weights = numpy.append(weights[:-1] * deviation, weights[-1] + mean @ weights[:-1])
         train, test, held = ((part - mean) / deviation for part in (train, test, held))
-    ours = objective(train, labels, weights, cost)
-    fits = {c: fit(train, labels, c) for c in (COSTS if valid else [cost])}
+    each = balance(labels) if balanced else numpy.ones(len(labels))
+    ours = objective(train, labels, weights, cost, each)
+    fits = {c: fit(train, labels, c, balanced) for c in (COSTS if valid else [cost])}
     theirs_weights = fits[cost]
-    theirs = objective(train, labels, theirs_weights, cost)
+    theirs = objective(train, labels, theirs_weights, cost, each)
     if ours > theirs * (1 + TOLERANCE):
         yield f"objective at C = {cost}: {ours}, scikit-learn has {theirs}"
     if abs(result["objective"] / ours - 1) > 1e-5:
@@ -122,7 +128,8 @@ def compare(program, folder, sets, standardize, valid):
 
     # The choice of C is right to within two validation documents.
     if valid:
-        errors = [100 * ((held @ w[:-1] + w[-1] > 0) != held_labels).mean()
+        weigh = (len(labels) / 2 / numpy.bincount(labels))[held_labels] if balanced else numpy.ones(len(held))
+        errors = [100 * numpy.average((held @ w[:-1] + w[-1] > 0) != held_labels, weights=weigh)
                   for w in fits.values()]
         slack = 100 * 2 / len(held)
         if abs(errors[COSTS.index(cost)] - result["valid_error"]) > slack:
@@ -201,11 +208,13 @@ def main():
         folder = Path(name)
         for kind, how in KINDS.items():
             sets = make(random, *how)
-            for standardize, valid in (False, True), (True, True), (False, False), (True, False):  # or the split decides
+            # or the split decides
+            for standardize, valid, balanced in ((False, True, False), (True, True, False), (False, False, False),
+                                                 (True, False, False), (True, True, True), (False, False, True)):
                 compared += 1
-                for what in compare(sys.argv[1], folder, sets, standardize, valid):
+                for what in compare(sys.argv[1], folder, sets, standardize, valid, balanced):
                     failed += 1
-                    print(f"{kind}{', standardised' * standardize}{', split' * (not valid)}: {what}")
+                    print(f"{kind}{', standardised' * standardize}{', split' * (not valid)}{', balanced' * balanced}: {what}")
         for classes in 3, 4, 12:
             compared += 1
             for what in compare_classes(sys.argv[1], folder, random, classes):

@@ -107,7 +107,7 @@ double *fit_all(backend *be, const problem *p, bool standardize, fit_report *rep
     const int costs = PROBE_COSTS;
     logistic *l = logistic_create(be, &d, costs, true, &err);
     double *weights = mem_alloc((size_t)costs * (p->units + 1), sizeof *weights);
-    const targets rows = {p->sign, NULL, 1};
+    const targets rows = {.sign = p->sign, .functions = 1};
     const fit_problem asked = {l, &d, rows, &v, costs, problem_costs, NULL};
     if (!l || !fit_models(&asked, weights, reports, false, &err)) {
         fail_msg("%s", err.text);

@@ -4,6 +4,7 @@
 #include "classify/scores.h"
 #include "classify/ways.h"
 #include "core/memory.h"
+#include "data/classes.h"
 #include "support.h"
 
 #include <math.h>
@@ -96,7 +97,7 @@ static void test_vocabulary(void **state) {
     for (int i = 0; i < ROWS; i++) class[i] = (int16_t)(i % 2);
     ngrams g;
     double *valid;
-    assert_true(ngrams_fit(&g, c, class, 2, held, INFINITY, &valid, &err));
+    assert_true(ngrams_fit(&g, c, class, 2, NULL, held, INFINITY, &valid, &err));
     /* "good" and "qqxx", with 6 pieces each, are in 2 of the 10 texts, "bad", with 3, in 5. */
     int rare = 0, common = 0;
     for (int64_t i = 0; i < g.count; i++) {
@@ -113,9 +114,23 @@ static void test_vocabulary(void **state) {
     free(valid);
     ngrams_free(&g);
 
+    /* Half as many documents of a class with twice the weight: their prior is that of equals. */
+    class[1] = class[3] = class[5] = -1;
+    double weight[2];
+    classes_balance(class, ROWS, 2, weight);
+    near(weight[0], 0.7);
+    near(weight[1], 7.0 / 4);
+    double neutral[2];
+    for (int k = 0; k < 2; k++) {
+        assert_true(ngrams_fit(&g, c, class, 2, k ? weight : NULL, held, INFINITY, &valid, &err));
+        neutral[k] = margin_of_text(&g, "");
+        free(valid);
+        ngrams_free(&g);
+    }
+    assert_true(neutral[1] > neutral[0] + 0.1);
     /* A class whose documents are all held out: no function speaks for it. */
     for (int i = 0; i < ROWS; i++) held[i] = (class[i] = (int16_t)(i % 3)) == 2;
-    assert_true(ngrams_fit(&g, c, class, 3, held, INFINITY, &valid, &err));
+    assert_true(ngrams_fit(&g, c, class, 3, NULL, held, INFINITY, &valid, &err));
     for (int row = 0; row < 3; row++) assert_true(valid[row * 3 + 2] < 0);
     free(valid);
     ngrams_free(&g);
@@ -146,7 +161,7 @@ static void test_many_classes(void **state) {
     double *valid, cost[2];
     for (int k = 0; k < 2; k++) {
         ngrams g;
-        assert_true(ngrams_fit(&g, c, class, CLASSES, held, k ? INFINITY : 0, &valid, &err));
+        assert_true(ngrams_fit(&g, c, class, CLASSES, NULL, held, k ? INFINITY : 0, &valid, &err));
         cost[k] = g.cost;
         free(valid);
         ngrams_free(&g);
@@ -186,7 +201,7 @@ static void test_best_share(void **state) {
         }
         predictions one = predictions_of(3, by[0], class), two = predictions_of(3, by[1], class),
                     both;
-        near(predictions_join_best(&both, &one, &two, 2, class), cases[c].share);
+        near(predictions_join_best(&both, &one, &two, 2, class, NULL), cases[c].share);
         assert_int_equal(both.wrong, cases[c].wrong);
         /* The probabilities are those of the share. */
         const double odds = pow(by[0][0][0] / by[0][0][1], 1 - cases[c].share) *
@@ -236,7 +251,7 @@ static void test_choice(void **state) {
         if (cases[i].features) say(&w.of[BY_FEATURES], cases[i].features, 0.7, class);
         if (cases[i].tuned) say(&w.of[BY_TUNED], cases[i].tuned, 0.7, class);
         /* n-grams, so sure of what they get wrong, spoil each share of theirs. */
-        ways_choose(&w, 2, class, class);
+        ways_choose(&w, 2, NULL, class, class);
         assert_int_equal(w.partner, cases[i].partner);
         assert_int_equal(w.of[BY_BOTH].tried, cases[i].partner != BY_NGRAMS);
         assert_int_equal(w.chosen, cases[i].chosen);
@@ -261,7 +276,7 @@ static void test_choice(void **state) {
         *(k ? &w.of[BY_TUNED].tested : &w.of[BY_TUNED].valid) = predictions_of(4, features, class);
     }
     w.of[BY_NGRAMS].tried = w.of[BY_TUNED].tried = true;
-    ways_choose(&w, 2, class, class);
+    ways_choose(&w, 2, NULL, class, class);
     assert_int_equal(w.chosen, BY_BOTH);
     near(ways_saved_share(&w), 0.5);
     near(w.p_value, 1); /* one document of four */
@@ -275,7 +290,7 @@ static void test_choice(void **state) {
         (way){true, predictions_of(4, sure, class), predictions_of(4, wrong, class), 0};
     w.of[BY_TUNED] =
         (way){true, predictions_of(4, wrong, class), predictions_of(4, sure, class), 0};
-    ways_choose(&w, 2, class, class);
+    ways_choose(&w, 2, NULL, class, class);
     near(w.share, 0.125);
     assert_int_equal(w.of[BY_BOTH].valid.wrong, 0);
     assert_int_equal(w.of[BY_BOTH].tested.wrong, 4);

@@ -753,7 +753,7 @@ static void test_commas(void **state) {
     assert_int_equal(length, 4);
     assert_memory_equal(text, "x\\\"\"", 4);
     corpus_free(c);
-    /* A label of blanks is none; a line may end behind a backslash and two quotes, which are one. */
+    /* A label of blanks is none; a line may end behind a backslash and two quotes: a quote. */
     write_text(path_of(name), "label,text\n\"  \",x\na,\"y\\\"\"\nz\"\n");
     c = read_files(&plain_text, 1, &name);
     char room[16];

@@ -69,8 +69,8 @@ static void assert_refused(const char *more, const char *expected) {
 typedef struct answers {
     const saved_probe *probe;
     const corpus *c;
-    size_t wrong;
-    double loss;
+    const double *weight; /* [classes] of a document by its class, or NULL */
+    double wrong, loss, all;
 } answers;
 
 static void take(void *argument, size_t document, const float *row) {
@@ -81,13 +81,15 @@ static void take(void *argument, size_t document, const float *row) {
     const char *label = corpus_label(a->c, document, room);
     for (int k = 0; k < a->probe->classes; k++) {
         if (strcmp(a->probe->name[k], label) != 0) continue;
-        a->wrong += k != said;
-        a->loss -= log(probability[k]);
+        const double weight = a->weight ? a->weight[k] : 1;
+        if (k != said) a->wrong += weight;
+        a->loss -= weight * log(probability[k]);
+        a->all += weight;
     }
 }
 
 /* What the class head says as a probe on features must be what validation found. */
-static void check_probe(const char *name, char *text) {
+static void check_probe(const char *name, char *text, const double *weight) {
     loaded l;
     saved_probe probe;
     error err;
@@ -95,12 +97,11 @@ static void check_probe(const char *name, char *text) {
     if (!saved_open(&probe, run_file(name, "last.safetensors"), &err)) fail_msg("%s", err.text);
     assert_true(saved_check(&probe, l.m->config.hidden, checkpoint_checksum(&l.c), "", &err));
     corpus *c = read_corpus(text);
-    answers a = {.probe = &probe, .c = c};
+    answers a = {.probe = &probe, .c = c, .weight = weight};
     const feature_options how = {.state = probe.origin.state, .pools = probe.origin.pools};
     if (!features_each(l.m, c, &how, take, &a, &err)) fail_msg("%s", err.text);
-    const double count = (double)c->count;
-    assert_true(fabs((double)a.wrong / count - metric(name, "valid_label_error", true)) < 1e-9);
-    assert_true(fabs(a.loss / count - metric(name, "valid_label_loss", true)) < 2e-3);
+    assert_true(fabs(a.wrong / a.all - metric(name, "valid_label_error", true)) < 1e-6);
+    assert_true(fabs(a.loss / a.all - metric(name, "valid_label_loss", true)) < 2e-3);
     corpus_free(c);
     saved_close(&probe);
     unload(&l);
@@ -116,7 +117,7 @@ static void test_learning(void **state) {
         assert_true(metric("learns", "label_loss", false) > 0.6);
         assert_true(metric("learns", "valid_label_error", true) < 0.1);
         assert_true(metric("learns", "valid_label_loss", true) < 0.3);
-        check_probe("learns", unseen);
+        check_probe("learns", unseen, NULL);
     }
 }
 
@@ -131,7 +132,7 @@ static void test_many_classes(void **state) {
         mem_format("data.train=%s data.valid=%s train.steps=600 train.valid_every=300", text, more);
     run_labelled("three", TRAIN_OVERWRITE, all);
     assert_true(metric("three", "valid_label_error", true) < 0.2);
-    check_probe("three", more);
+    check_probe("three", more, NULL);
     safetensors file;
     const char *name[MOST_CLASSES];
     open_run(&file, "three", "best.safetensors");
@@ -141,6 +142,29 @@ static void test_many_classes(void **state) {
     assert_string_equal(name[2], "200");
     safetensors_close(&file);
     free(all);
+}
+
+/* About a quarter of the documents weighs as much as the rest, in training and in validation. */
+static void test_class_weight(void **state) {
+    (void)state;
+    static const char *const four[] = {"good", "good", "good", "bad"};
+    char *text = path_of("four.tsv");
+    double errors[2], weight[2] = {0}; /* of bad; of good */
+    write_classes(text, four, 4, 400, 0, 7);
+    corpus *c = read_corpus(text);
+    for (size_t i = 0; i < c->count; i++) weight[*corpus_label(c, i, NULL) == 'g'] += 1;
+    for (int k = 0; k < 2; k++) weight[k] = (double)c->count / (2 * weight[k]);
+    corpus_free(c);
+    for (int balanced = 0; balanced < 2; balanced++) {
+        char *all =
+            mem_format("data.train=%s train.steps=60 train.valid_every=60 train.class_weight=%s",
+                       text, balanced ? "balanced" : "none");
+        run_labelled("weighs", TRAIN_OVERWRITE, all);
+        check_probe("weighs", unseen, balanced ? weight : NULL);
+        errors[balanced] = metric("weighs", "valid_label_error", true);
+        free(all);
+    }
+    assert_true(errors[0] != errors[1]);
 }
 
 /* best.safetensors goes by the labels' loss, also where the text's rises. */
@@ -351,8 +375,9 @@ static void test_refused(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        TEST(test_learning), TEST(test_many_classes), TEST(test_best),           TEST(test_resume),
-        TEST(test_init),     TEST(test_held_out),     TEST(test_held_out_class), TEST(test_refused),
+        TEST(test_learning), TEST(test_many_classes),   TEST(test_class_weight),
+        TEST(test_best),     TEST(test_resume),         TEST(test_init),
+        TEST(test_held_out), TEST(test_held_out_class), TEST(test_refused),
     };
     return cmocka_run_group_tests(tests, write_labelled, NULL);
 }

@@ -16,7 +16,7 @@ static void check_loss(size_t rows, size_t units, bool resident) {
     double size = 0.5 / sqrt((double)units); /* saturated margins would test little */
     double *w = random_values(MODELS * (units + 1), -size, size);
     for (size_t i = 0; i < MODELS * (units + 1); i++) w[i] = (float)w[i];
-    const targets t = {p.sign, NULL, 1};
+    const targets t = {.sign = p.sign, .functions = 1};
     double loss[MODELS], curvature[MODELS], entropy[MODELS];
     double *gradient = mem_alloc(MODELS * (units + 1), sizeof *gradient);
     double *margins = mem_alloc(MODELS * rows, sizeof *margins);
@@ -68,7 +68,7 @@ static void test_loss(void **state) {
 static void test_gradient_by_differences(void **state) {
     (void)state;
     problem p = make_problem(60, 4, 1, 0, 3);
-    const targets t = {p.sign, NULL, 1};
+    const targets t = {.sign = p.sign, .functions = 1};
     dataset d = as_dataset(&p);
     error err;
     logistic *l = logistic_create(be, &d, 1, true, &err);
@@ -102,7 +102,7 @@ static void test_softmax(void **state) {
         class[i] = (int16_t)random_below(CLASSES);
         p.sign[i] = i % 7 != 3;
     }
-    const targets t = {p.sign, class, CLASSES};
+    const targets t = {.sign = p.sign, .class = class, .functions = CLASSES};
     error err;
     logistic *l = logistic_create(be, &d, MODELS * CLASSES, true, &err);
     assert_true(logistic_evaluate(l, w, MODELS, &t, loss, gradient, curvature, &err));
@@ -132,6 +132,46 @@ static void test_softmax(void **state) {
         assert_true(relative_error(gradient + m * EACH, expected, EACH) < 1e-5);
     }
     logistic_free(l);
+    free(w);
+    free_problem(&p);
+}
+
+/* Of rows whose class weighs 3 everything counts three times, as a sum over three equal rows. */
+static void test_weights(void **state) {
+    (void)state;
+    enum { UNITS = 5, MOST = 3, ROWS = 300 };
+    problem p = make_problem(ROWS, UNITS, 3, 1, 6);
+    dataset d = as_dataset(&p);
+    int16_t class[ROWS];
+    int8_t some[ROWS];
+    double *w = random_values(MOST * (UNITS + 1), -0.5, 0.5);
+    const double weight[MOST] = {1, 3, 1};
+    error err;
+    for (int functions = 1; functions <= MOST; functions += MOST - 1) {
+        const size_t count = (size_t)functions * (UNITS + 1);
+        double loss[3], curvature[3], entropy[3], gradient[3][MOST * (UNITS + 1)];
+        size_t rows = 0, of_class = 0;
+        for (int i = 0; i < ROWS; i++) {
+            class[i] = functions > 1 ? (int16_t)random_below(MOST) : p.sign[i] > 0;
+            some[i] = class[i] == 1 ? p.sign[i] : 0;
+            rows += p.sign[i] != 0;
+            of_class += some[i] != 0;
+        }
+        logistic *l = logistic_create(be, &d, functions, true, &err);
+        for (int k = 0; k < 3; k++) { /* weighted; all alike; the class alone */
+            const targets t = {k == 2 ? some : p.sign, functions > 1 ? class : NULL,
+                               k ? NULL : weight, functions};
+            assert_true(logistic_evaluate(l, w, 1, &t, &loss[k], gradient[k], &curvature[k], &err));
+            logistic_entropy(l, 1, &t, &entropy[k]);
+        }
+        curvature[2] *= (double)of_class / (double)rows;
+        for (size_t j = 0; j < count; j++) gradient[1][j] += 2 * gradient[2][j];
+        assert_true(fabs(loss[0] / (loss[1] + 2 * loss[2]) - 1) < 1e-6);
+        assert_true(fabs(curvature[0] / (curvature[1] + 2 * curvature[2]) - 1) < 1e-6);
+        assert_true(fabs(entropy[0] / (entropy[1] + 2 * entropy[2]) - 1) < 1e-6);
+        assert_true(relative_error(gradient[0], gradient[1], count) < 1e-5);
+        logistic_free(l);
+    }
     free(w);
     free_problem(&p);
 }
@@ -182,6 +222,7 @@ int main(void) {
         cmocka_unit_test(test_loss),
         cmocka_unit_test(test_gradient_by_differences),
         cmocka_unit_test(test_softmax),
+        cmocka_unit_test(test_weights),
         cmocka_unit_test(test_curvature_is_that_of_the_moments),
     };
     int failed = cmocka_run_group_tests(tests, NULL, NULL);

@@ -29,6 +29,8 @@ static void test_reader_classes(void **state) {
     corpus *c = mixed_corpus();
     c->classes = mem_alloc(c->count, sizeof *c->classes);
     for (size_t i = 0; i < c->count; i++) c->classes[i] = (int16_t)((int)(i % 5) - 1);
+    c->class_weights = mem_alloc(4, sizeof *c->class_weights);
+    for (int k = 0; k < 4; k++) c->class_weights[k] = 1 + k;
     const uint64_t updates = reader_epoch_updates(c, BATCH, STEPS);
     const size_t stripe = (c->size - 1) / BATCH;
     reader *r = reader_start(c, all_streams(BATCH), COLUMNS, STEPS, SEED, 0);
@@ -40,8 +42,9 @@ static void test_reader_classes(void **state) {
         const size_t length = c->documents[s->order[i]].length;
         for (size_t k = 0; k < length; k++, at++) {
             class[at] = c->classes[s->order[i]];
-            weight[at] = (float)(2.0 * (double)(k + 1) / (double)(length + 1));
-            total += weight[at];
+            const double ramp = 2.0 * (double)(k + 1) / (double)(length + 1);
+            weight[at] = (float)(ramp * (class[at] < 0 ? 1 : 1 + class[at]));
+            total += ramp;
         }
     }
     assert_true(total / (double)c->size > 0.9999 && total / (double)c->size < 1.0001);

@@ -152,7 +152,12 @@ typedef struct rows {
     int16_t *class; /* [count] */
     bool *held;     /* [count] */
     int count;
+    const double *weight; /* [classes] or NULL */
 } rows;
+
+static double weight_of(const rows *r, int class) {
+    return r->weight ? r->weight[class] : 1;
+}
 
 static void add_node(void *to, int32_t feature, double value) {
     rows *r = to;
@@ -199,12 +204,23 @@ static void fit_function(const rows *r, int64_t features, bool all, int positive
     double *sign = mem_alloc((size_t)r->count, sizeof *sign);
     struct feature_node **x = mem_alloc((size_t)r->count, sizeof *x);
     struct problem problem = {.n = (int)features + 1, .y = sign, .x = x, .bias = 1};
+    int side_of[2] = {-1, 1}, count[2] = {0};
+    double weight[2] = {0}; /* of a row of the other classes, on average, and of this one */
     for (int i = 0; i < r->count; i++) {
         if (r->held[i] && !all) continue;
-        sign[problem.l] = r->class[i] == positive ? 1 : -1;
+        const int is = r->class[i] == positive;
+        count[is]++;
+        weight[is] += weight_of(r, r->class[i]);
+        sign[problem.l] = side_of[is];
         x[problem.l++] = r->nodes + r->start[i];
     }
-    struct parameter how = {.solver_type = L2R_LR, .eps = TOLERANCE, .C = cost};
+    for (int is = 0; is < 2; is++) weight[is] /= fmax(count[is], 1);
+    struct parameter how = {.solver_type = L2R_LR,
+                            .eps = TOLERANCE,
+                            .C = cost,
+                            .nr_weight = 2,
+                            .weight_label = side_of,
+                            .weight = weight};
     struct model *fitted = train(&problem, &how);
     const int side = fitted->label[0]; /* on which its margins are positive */
     for (int64_t j = 0; j <= features; j++) w[j] = side * fitted->w[j];
@@ -242,7 +258,8 @@ static void try_function(const rows *r, const ngrams *g, int function, double co
 typedef struct search {
     const rows *r;
     int16_t *class; /* [held] of the rows that are held */
-    size_t held, least;
+    size_t held;
+    double least;
     double *margin, *best;   /* [COSTS][held][functions], and those of the best C */
     double deadline, latest; /* when the fit on all rows should be done; seconds of a try */
 } search;
@@ -261,12 +278,13 @@ static bool try_costs(ngrams *g, search *s, int k, int count) {
     s->latest = (clock_seconds() - began) / count;
     for (int cost = k, worse = 0; cost < k + count && worse < 2; cost++, worse++) {
         const double *of = s->margin + (size_t)cost * each;
-        size_t wrong = 0;
+        double wrong = 0, all = 0;
         for (size_t i = 0; i < s->held; i++) {
-            wrong += margin_class(of + i * functions, g->functions) != s->class[i];
+            const double each = weight_of(s->r, s->class[i]);
+            all += each;
+            if (margin_class(of + i * functions, g->functions) != s->class[i]) wrong += each;
         }
-        log_line("n-grams, C = %g: validation error %.2f %%", costs[cost],
-                 100 * (double)wrong / (double)s->held);
+        log_line("n-grams, C = %g: validation error %.2f %%", costs[cost], 100 * wrong / all);
         best = wrong < s->least || (wrong == s->least && costs[cost] < g->cost);
         if (!best) continue;
         worse = -1;
@@ -296,7 +314,7 @@ static void climb(ngrams *g, search *s) {
  * as few as it takes. The smallest wins ties. The margins of the chosen fit on held rows go to
  * `best_margin`. */
 static void choose_cost(ngrams *g, const rows *r, double deadline, double **best_margin) {
-    search s = {.r = r, .least = SIZE_MAX, .deadline = deadline};
+    search s = {.r = r, .least = INFINITY, .deadline = deadline};
     s.class = mem_alloc((size_t)r->count, sizeof *s.class);
     for (int i = 0; i < r->count; i++) {
         if (r->held[i]) s.class[s.held++] = r->class[i];
@@ -330,8 +348,8 @@ static void fit_all(ngrams *g, const rows *r) {
     g->intercepts = intercepts;
 }
 
-bool ngrams_fit(ngrams *g, const corpus *c, const int16_t *class, int classes, const bool *held,
-                double seconds, double **valid_margin, error *err) {
+bool ngrams_fit(ngrams *g, const corpus *c, const int16_t *class, int classes, const double *weight,
+                const bool *held, double seconds, double **valid_margin, error *err) {
     const double deadline = clock_seconds() + seconds;
     vocabulary v;
     counts k;
@@ -343,6 +361,7 @@ bool ngrams_fit(ngrams *g, const corpus *c, const int16_t *class, int classes, c
     if (found) {
         set_print_string_function(say_nothing);
         make_rows(&r, &k, &v, c, class, held);
+        r.weight = weight;
         choose_cost(g, &r, deadline, valid_margin);
         fit_all(g, &r);
         free_rows(&r);

@@ -30,9 +30,10 @@ typedef struct ngrams {
  * errors on the rows of `held`, then fitted on all, in about `seconds`: of five classes or more
  * fewer C are tried to keep them. `valid_margin` [held rows][functions], which the caller frees,
  * are the margins of the former fit. Refuses documents that have nothing in common. The caller
- * frees the arrays by ngrams_free. */
-bool ngrams_fit(ngrams *g, const corpus *c, const int16_t *class, int classes, const bool *held,
-                double seconds, double **valid_margin, error *err);
+ * frees the arrays by ngrams_free. weight [classes] is that of a row by its class, in fits and in
+ * errors; NULL: 1. */
+bool ngrams_fit(ngrams *g, const corpus *c, const int16_t *class, int classes, const double *weight,
+                const bool *held, double seconds, double **valid_margin, error *err);
 void ngrams_free(ngrams *g);
 
 /* Computes the margins [functions] of documents. One call after the other; made for one model. */

@@ -47,18 +47,27 @@ void predictions_join(predictions *o, const predictions *by_ngrams, const predic
     }
 }
 
+double predictions_cost(const predictions *o, const int16_t *class, const double *weight) {
+    double cost = 0;
+    for (size_t i = 0; i < o->rows; i++) {
+        if (o->said[i] != class[i]) cost += weight ? weight[class[i]] : 1;
+    }
+    return cost;
+}
+
 double predictions_join_best(predictions *best, const predictions *by_ngrams,
-                             const predictions *by_features, int classes, const int16_t *class) {
+                             const predictions *by_features, int classes, const int16_t *class,
+                             const double *weight) {
     enum { STEPS = 8 };
-    double chosen = 0;
-    size_t least = SIZE_MAX;
+    double chosen = 0, least = INFINITY;
     for (int k = 1; k < STEPS; k++) {
         const double share = (double)k / STEPS;
         predictions o;
         predictions_join(&o, by_ngrams, by_features, classes, share, class);
+        const double cost = predictions_cost(&o, class, weight);
         const bool nearer = fabs(share - 0.5) < fabs(chosen - 0.5);
-        if (o.wrong < least || (o.wrong == least && nearer)) {
-            least = o.wrong;
+        if (cost < least || (cost == least && nearer)) {
+            least = cost;
             chosen = share;
         }
         predictions_end(&o);

@@ -23,10 +23,14 @@ void predictions_take(predictions *o, const double *margin, size_t rows, int cla
 void predictions_join(predictions *o, const predictions *by_ngrams, const predictions *by_features,
                       int classes, double share, const int16_t *class);
 
-/* Joins two by the share, of the eighths between 0 and 1, with which they err least; of equals that
- * nearest to a half, of those the least. Returns the share. */
+/* The weight of the rows that are wrong, by weight [classes] of a row's class; NULL: 1 each. */
+double predictions_cost(const predictions *o, const int16_t *class, const double *weight);
+
+/* Joins two by the share, of the eighths between 0 and 1, with which they cost least; of equals
+ * that nearest to a half, of those the least. Returns the share. */
 double predictions_join_best(predictions *best, const predictions *by_ngrams,
-                             const predictions *by_features, int classes, const int16_t *class);
+                             const predictions *by_features, int classes, const int16_t *class,
+                             const double *weight);
 void predictions_end(predictions *o);
 
 /* For a caller that fills in `probability` and `said` in between. */

@@ -6,26 +6,29 @@
 
 const char *const way_names[WAYS] = {"n-grams", "features", "tuned", "n-grams and model"};
 
-void ways_choose(ways *w, int classes, const int16_t *valid_class, const int16_t *test_class) {
+void ways_choose(ways *w, int classes, const double *weight, const int16_t *valid_class,
+                 const int16_t *test_class) {
     way *of = w->of;
+    double cost[WAYS];
     w->partner = w->chosen = BY_NGRAMS;
     w->share = 0;
     w->p_value = NAN;
     for (int k = BY_FEATURES; k <= BY_TUNED; k++) {
         if (!of[k].tried) continue;
-        if (w->partner == BY_NGRAMS || of[k].valid.wrong < of[w->partner].valid.wrong) {
-            w->partner = k;
-        }
+        cost[k] = predictions_cost(&of[k].valid, valid_class, weight);
+        if (w->partner == BY_NGRAMS || cost[k] < cost[w->partner]) w->partner = k;
     }
     if (w->partner == BY_NGRAMS) return;
     const way *partner = &of[w->partner];
     w->share = predictions_join_best(&of[BY_BOTH].valid, &of[BY_NGRAMS].valid, &partner->valid,
-                                     classes, valid_class);
+                                     classes, valid_class, weight);
     predictions_join(&of[BY_BOTH].tested, &of[BY_NGRAMS].tested, &partner->tested, classes,
                      w->share, test_class);
     of[BY_BOTH].tried = true;
+    cost[BY_NGRAMS] = predictions_cost(&of[BY_NGRAMS].valid, valid_class, weight);
+    cost[BY_BOTH] = predictions_cost(&of[BY_BOTH].valid, valid_class, weight);
     for (int k = 1; k < WAYS; k++) {
-        if (of[k].tried && of[k].valid.wrong < of[w->chosen].valid.wrong) w->chosen = k;
+        if (of[k].tried && cost[k] < cost[w->chosen]) w->chosen = k;
     }
     if (w->chosen == BY_NGRAMS) return;
     w->p_value = predictions_mcnemar(&of[w->chosen].tested, &of[BY_NGRAMS].tested, test_class);

@@ -25,10 +25,11 @@ typedef struct ways {
     double p_value; /* of its errors against those of n-grams; NaN: it is these */
 } ways;
 
-/* Joins n-grams to the better of the model's ways, and chooses by the errors on held-out documents;
- * of equals the simplest. n-grams must have been tried. valid_class and test_class hold the
- * truth. */
-void ways_choose(ways *w, int classes, const int16_t *valid_class, const int16_t *test_class);
+/* Joins n-grams to the better of the model's ways, and chooses by the errors on held-out documents,
+ * by their class's weight [classes] unless it is NULL; of equals the simplest. n-grams must have
+ * been tried. valid_class and test_class hold the truth. */
+void ways_choose(ways *w, int classes, const double *weight, const int16_t *valid_class,
+                 const int16_t *test_class);
 
 /* The model's share in what the chosen way says, see classifier_join. */
 double ways_saved_share(const ways *w);

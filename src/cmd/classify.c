@@ -34,10 +34,19 @@ typedef struct arguments {
     cli_columns columns;
     const char *train, *text, *test, *given, *out; /* given: a run or checkpoint */
     double minutes;
-    bool json;
+    bool balanced, json;
 } arguments;
 
-enum { KEY_TRAIN = 1, KEY_TEXT, KEY_TEST, KEY_MODEL, KEY_MINUTES, KEY_OUT, KEY_JSON };
+enum {
+    KEY_TRAIN = 1,
+    KEY_TEXT,
+    KEY_TEST,
+    KEY_MODEL,
+    KEY_MINUTES,
+    KEY_CLASS_WEIGHT,
+    KEY_OUT,
+    KEY_JSON
+};
 
 static const struct argp_option option_table[] = {
     {"train", KEY_TRAIN, "FILE", 0,
@@ -57,6 +66,10 @@ static const struct argp_option option_table[] = {
      "Minutes that all may take, about; what cannot be done in them is not tried; 0: n-grams "
      "alone; default 10",
      0},
+    {"class-weight", KEY_CLASS_WEIGHT, "NAME", 0,
+     "balanced: documents weigh by their class so that all classes count alike, in fits and in "
+     "choices; default none",
+     0},
     {"out", KEY_OUT, "DIR", 0, "Folder for the classifier, its page and its table", 0},
     CLI_JSON(KEY_JSON),
     {0},
@@ -70,6 +83,9 @@ static error_t parse(int key, char *text, struct argp_state *state) {
     case KEY_TEST: a->test = text; return 0;
     case KEY_MODEL: a->given = text; return 0;
     case KEY_MINUTES: a->minutes = cli_number(state, "--minutes", text, 0, 1e6); return 0;
+    case KEY_CLASS_WEIGHT:
+        a->balanced = cli_choice(state, "--class-weight", text, CLASS_WEIGHTS);
+        return 0;
     case KEY_OUT: a->out = text; return 0;
     case KEY_JSON: a->json = true; return 0;
     case ARGP_KEY_INIT:
@@ -136,7 +152,9 @@ typedef struct work {
     corpus *text; /* all but the documents for testing, for the model of the text */
     part train, test, held;
     class_names classes;
-    bool *is_held; /* [documents of train] whether it is held out to choose by */
+    double weights[MOST_CLASSES];
+    const double *weight; /* `weights` of the classes, or NULL: all weigh 1 */
+    bool *is_held;        /* [documents of train] whether it is held out to choose by */
     ngrams ngrams;
     pthread_t beside; /* fits the n-grams beside the model, while `fitting` */
     bool fitting, fitted;
@@ -234,6 +252,8 @@ static bool read_documents(work *w, error *err) {
         !find_class(&w->test, &w->classes, test ? test : a->train, a->train, err)) {
         return false;
     }
+    classes_balance(w->train.class, w->train.texts->count, w->classes.count, w->weights);
+    w->weight = a->balanced ? w->weights : NULL;
     say_what_lacks(w);
     return true;
 }
@@ -289,8 +309,8 @@ static const double ngrams_share = 0.5;
 static bool fit_ngrams(work *w, error *err) {
     double *valid, *test, began = clock_seconds();
     const double seconds = w->a->minutes > 0 ? ngrams_share * w->a->minutes * 60 : INFINITY;
-    if (!ngrams_fit(&w->ngrams, w->train.texts, w->train.class, w->classes.count, w->is_held,
-                    seconds, &valid, err)) {
+    if (!ngrams_fit(&w->ngrams, w->train.texts, w->train.class, w->classes.count, w->weight,
+                    w->is_held, seconds, &valid, err)) {
         return false;
     }
     test = apply_ngrams(&w->ngrams, w->test.texts);
@@ -436,7 +456,10 @@ static bool make_tuned(work *w, double seconds, error *err) {
             set_number(&o, "train.warmup", 50, err) && set_number(&o, "train.lr", 0.002, err) &&
             set_number(&o, "train.average", 0.99, err) &&
             set_number(&o, "train.weight_decay", 0.1, err) &&
-            set_number(&o, "train.label_weight", 1, err) && options_check(&o, err);
+            set_number(&o, "train.label_weight", 1, err) &&
+            config_assign_string(&o.config, "train.class_weight", w->weight ? "balanced" : "none",
+                                 err) &&
+            options_check(&o, err);
     if (ready) {
         o.data.given_train = corpus_part(w->train.texts, w->is_held, false);
         o.data.given_valid = corpus_part(w->held.texts, NULL, false);
@@ -535,8 +558,12 @@ static bool fit_features(work *w, error *err) {
     begin_stage(w, what);
     char *train = features_path(w, "train"), *test = features_path(w, "test");
     char *out = features_path(w, "probe"), *folder = features_path(w, "");
-    const probe_options how = {
-        .train = train, .test = test, .held = w->is_held, .out = out, .progress = true};
+    const probe_options how = {.train = train,
+                               .test = test,
+                               .held = w->is_held,
+                               .out = out,
+                               .balanced = w->weight,
+                               .progress = true};
     probe_result probed = {0};
     bool done = file_make_folder(folder, err) && extract(w, &w->train, train, err) &&
                 extract(w, &w->test, test, err);
@@ -859,7 +886,7 @@ static bool run(work *w, error *err) {
         !finish_ngrams(w, err)) {
         return false;
     }
-    ways_choose(&w->ways, w->classes.count, w->held.class, w->test.class);
+    ways_choose(&w->ways, w->classes.count, w->weight, w->held.class, w->test.class);
     return keep_parts(w, err) && save(w, err) && write_results(w, err) && write_page(w, err);
 }
 

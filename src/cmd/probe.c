@@ -18,6 +18,7 @@ enum {
     KEY_TEST,
     KEY_STANDARDIZE,
     KEY_SEED,
+    KEY_CLASS_WEIGHT,
     KEY_OUT,
     KEY_JSON,
     KEY_DEVICE,
@@ -34,6 +35,10 @@ static const struct argp_option option_table[] = {
     {"standardize", KEY_STANDARDIZE, NULL, 0,
      "Subtract each feature's mean and divide by its standard deviation, both found on the "
      "features that are fitted",
+     0},
+    {"class-weight", KEY_CLASS_WEIGHT, "NAME", 0,
+     "balanced: documents weigh by their class so that all classes count alike, in the fits and in "
+     "the choice of C; default none",
      0},
     {"seed", KEY_SEED, "N", 0, "Seed of the split of the training features; default 0", 0},
     {"out", KEY_OUT, "PREFIX", 0,
@@ -54,6 +59,9 @@ static error_t parse(int key, char *text, struct argp_state *state) {
     case KEY_TEST: a->how.test = text; return 0;
     case KEY_VALID: a->how.valid = text; return 0;
     case KEY_STANDARDIZE: a->how.standardize = true; return 0;
+    case KEY_CLASS_WEIGHT:
+        a->how.balanced = cli_choice(state, "--class-weight", text, CLASS_WEIGHTS);
+        return 0;
     case KEY_SEED:
         a->how.seed = (uint64_t)cli_integer(state, "--seed", text, 0, INT64_MAX);
         return 0;

@@ -76,3 +76,15 @@ const char *classes_number(const class_names *k, const corpus *c, int16_t *class
     }
     return NULL;
 }
+
+void classes_balance(const int16_t *class, size_t rows, int classes, double *weight) {
+    size_t of[MOST_CLASSES] = {0}, all = 0;
+    for (size_t i = 0; i < rows; i++) {
+        if (class[i] < 0) continue;
+        of[class[i]]++;
+        all++;
+    }
+    for (int k = 0; k < classes; k++) {
+        weight[k] = of[k] ? (double)all / ((double)classes * (double)of[k]) : 0;
+    }
+}

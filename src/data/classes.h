@@ -23,4 +23,8 @@ int classes_index(const char *const *name, int count, const char *label);
  * none of the classes, of which `room` has place for 16 bytes; else NULL. */
 const char *classes_number(const class_names *k, const corpus *c, int16_t *class, char *room);
 
+/* The weights [classes] with which every class counts alike: rows / (classes of its own rows), on
+ * average 1. class [rows], -1 counts for none. */
+void classes_balance(const int16_t *class, size_t rows, int classes, double *weight);
+
 #endif

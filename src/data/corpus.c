@@ -419,6 +419,7 @@ void corpus_free(corpus *c) {
     free(c->names);
     free(c->documents);
     free(c->classes);
+    free(c->class_weights);
     free(c);
 }
 

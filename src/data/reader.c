@@ -70,8 +70,9 @@ static void put_classes(const reader *r, const sequence *s, minibatch *m, int st
     for (int t = 0; t < r->steps; t++, at += columns, position++) {
         while (position >= s->start[i + 1]) i++;
         const double place = (double)(position - s->start[i] + 1);
+        const double ramp = 2 * place / (double)(s->start[i + 1] - s->start[i] + 1);
         m->classes[at] = r->corpus->classes[s->order[i]];
-        m->weights[at] = (float)(2 * place / (double)(s->start[i + 1] - s->start[i] + 1));
+        m->weights[at] = (float)(ramp * corpus_class_weight(r->corpus, m->classes[at]));
     }
 }
 

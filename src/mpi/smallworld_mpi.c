@@ -32,34 +32,32 @@ static int listener_of(int rank) {
     return rank ? 0 : 1;
 }
 
-/* Waits, at first without giving the processor away. */
-static bool wait_for(MPI_Request *request, MPI_Request *arrivals, double patience,
-                     void (*silent)(int rank)) {
+/* Watches until a gathering is done, at first without giving the processor away. */
+static void watch(MPI_Request *request, MPI_Request *arrivals, int ranks, double patience,
+                  void (*silent)(int rank)) {
     enum { SPINS = 2000 };
     const struct timespec pause = {0, 50000};
     const double start = MPI_Wtime();
-    int done = 0, count;
+    int done = 0;
     bool told = false;
-    MPI_Comm_size(MPI_COMM_WORLD, &count);
     for (int i = 0; !done; i++) {
-        if (MPI_Test(request, &done, MPI_STATUS_IGNORE) != MPI_SUCCESS) return false;
+        if (MPI_Test(request, &done, MPI_STATUS_IGNORE) != MPI_SUCCESS) return;
         if (done || i < SPINS) continue;
         nanosleep(&pause, NULL);
         if (told || MPI_Wtime() - start < patience) continue;
         told = true;
-        for (int k = 0; k < count; k++) {
+        for (int k = 0; k < ranks; k++) {
             int arrived;
             MPI_Test(&arrivals[k], &arrived, MPI_STATUS_IGNORE); /* true of no request */
             if (!arrived) silent(k);
         }
     }
-    return MPI_Waitall(count, arrivals, MPI_STATUSES_IGNORE) == MPI_SUCCESS;
 }
 
 static bool gather(const void *mine, size_t bytes, void *all, double patience,
                    void (*silent)(int rank)) {
     int rank, ranks;
-    MPI_Request request;
+    MPI_Request request = MPI_REQUEST_NULL;
     MPI_Comm_rank(MPI_COMM_WORLD, &rank);
     MPI_Comm_size(MPI_COMM_WORLD, &ranks);
     MPI_Request *arrivals = malloc((size_t)ranks * sizeof *arrivals);
@@ -71,9 +69,10 @@ static bool gather(const void *mine, size_t bytes, void *all, double patience,
         }
     }
     MPI_Send(NULL, 0, MPI_BYTE, listener_of(rank), 0, MPI_COMM_WORLD);
-    const bool gathered = MPI_Iallgather(mine, (int)bytes, MPI_BYTE, all, (int)bytes, MPI_BYTE,
-                                         MPI_COMM_WORLD, &request) == MPI_SUCCESS &&
-                          wait_for(&request, arrivals, patience, silent);
+    MPI_Iallgather(mine, (int)bytes, MPI_BYTE, all, (int)bytes, MPI_BYTE, MPI_COMM_WORLD, &request);
+    watch(&request, arrivals, ranks, patience, silent);
+    const bool gathered = MPI_Wait(&request, MPI_STATUS_IGNORE) == MPI_SUCCESS &&
+                          MPI_Waitall(ranks, arrivals, MPI_STATUSES_IGNORE) == MPI_SUCCESS;
     free(arrivals);
     return gathered;
 }

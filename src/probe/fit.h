@@ -4,7 +4,7 @@
  *     minimise  C sum over i of log(1 + exp(-y_i (w . x_i + b))) + (w . w + b^2) / 2
  *
  * and for more than two classes the loss of a softmax of a function each, see logistic.h, with the
- * same penalty on all of them
+ * same penalty on all of them; rows may weigh differently by their class
  *
  * (Fan et al., "LIBLINEAR: a library for large linear classification", JMLR 2008): the intercept is
  * penalised as the weight of a feature that is always 1.

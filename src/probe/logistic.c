@@ -235,15 +235,19 @@ static void collect_gradient(const logistic *l, int functions, double *gradient)
 
 /* ---------------------------------------------------------------------------------------- loss */
 
-/* Turns the products of a chunk of rows into -y a, a = 1 / (1 + exp(y z)). Sums these and the
- * losses. */
+static double weight_of(const targets *t, size_t i) {
+    return t->weight ? t->weight[t->class ? t->class[i] : t->sign[i] > 0] : 1;
+}
+
+/* Turns the products of a chunk of rows into -y a, a = 1 / (1 + exp(y z)), times the rows' weights.
+ * Sums these and the losses. */
 static void chunk_loss(logistic *l, size_t chunk, const double *weights, int functions,
                        const targets *t) {
     const chunk_sums c = begin_chunk(l, chunk, functions);
     const size_t units = l->d->units;
     for (size_t i = c.first; i < c.last; i++) {
         float *z = l->z + i * l->columns;
-        double y = t->sign[i];
+        const double y = t->sign[i], weight = weight_of(t, i);
         for (size_t k = 0; k < (size_t)functions; k++) {
             if (t->sign[i] == 0) {
                 z[k] = 0;
@@ -251,10 +255,10 @@ static void chunk_loss(logistic *l, size_t chunk, const double *weights, int fun
             }
             double margin = y * (z[k] + weights[k * (units + 1) + units]);
             double small = exp(-fabs(margin)); /* cannot overflow */
-            z[k] = (float)(-y * (margin < 0 ? 1 : small) / (1 + small));
-            c.loss[k] += log1p(small) + (margin < 0 ? -margin : 0);
+            z[k] = (float)(-y * weight * (margin < 0 ? 1 : small) / (1 + small));
+            c.loss[k] += weight * (log1p(small) + (margin < 0 ? -margin : 0));
             c.slope[k] += z[k];
-            c.curvature[k] += small / ((1 + small) * (1 + small));
+            c.curvature[k] += weight * small / ((1 + small) * (1 + small));
         }
     }
 }
@@ -272,6 +276,7 @@ static void chunk_softmax(logistic *l, size_t chunk, const double *weights, int 
             memset(z, 0, (size_t)functions * sizeof *z);
             continue;
         }
+        const double weight = weight_of(t, i);
         for (size_t model = 0; model < (size_t)functions; model += each) {
             const size_t is = model + (size_t)t->class[i];
             double most = -INFINITY, total = 0;
@@ -279,14 +284,14 @@ static void chunk_softmax(logistic *l, size_t chunk, const double *weights, int 
                 power[k] = z[model + k] + weights[(model + k) * (units + 1) + units];
                 most = fmax(most, power[k]);
             }
-            c.loss[model] += most - power[is - model];
+            const double loss = most - power[is - model];
             for (size_t k = 0; k < each; k++) total += power[k] = exp(power[k] - most);
-            c.loss[model] += log(total);
+            c.loss[model] += weight * (loss + log(total));
             for (size_t k = 0; k < each; k++) {
                 const double share = power[k] / total;
-                z[model + k] = (float)(share - (model + k == is));
+                z[model + k] = (float)(weight * (share - (model + k == is)));
                 c.slope[model + k] += z[model + k];
-                c.curvature[model + k] += share * (1 - share);
+                c.curvature[model + k] += weight * share * (1 - share);
             }
         }
     }
@@ -346,15 +351,15 @@ static double entropy_of(double p) {
     return p > 0 && p < 1 ? -p * log(p) - (1 - p) * log1p(-p) : 0;
 }
 
-/* Of a row, of a model's `functions` slopes, as logistic_evaluate left them. */
-static double entropy_of_row(const float *slope, int functions, int class) {
+/* Of a row of this weight, of a model's `functions` slopes, as logistic_evaluate left them. */
+static double entropy_of_row(const float *slope, int functions, int class, double weight) {
     double entropy = 0;
-    if (functions == 1) return entropy_of(fabs((double)slope[0]));
+    if (functions == 1) return weight * entropy_of(fmin(fabs((double)slope[0]) / weight, 1));
     for (int k = 0; k < functions; k++) {
-        const double p = (double)slope[k] + (k == class);
+        const double p = (double)slope[k] / weight + (k == class);
         if (p > 0) entropy -= p * log(p);
     }
-    return entropy;
+    return weight * entropy;
 }
 
 void logistic_entropy(const logistic *l, int models, const targets *t, double *entropy) {
@@ -369,8 +374,8 @@ void logistic_entropy(const logistic *l, int models, const targets *t, double *e
             if (t->sign[i] == 0) continue;
             const float *z = l->z + i * l->columns;
             for (size_t m = 0; m < (size_t)models; m++) {
-                sum[m * each] +=
-                    entropy_of_row(z + m * each, t->functions, t->class ? t->class[i] : 0);
+                sum[m * each] += entropy_of_row(z + m * each, t->functions,
+                                                t->class ? t->class[i] : 0, weight_of(t, i));
             }
         }
     }

@@ -24,6 +24,7 @@ typedef struct logistic logistic;
 typedef struct targets {
     const int8_t *sign;   /* [rows] 0: left out; else, of one function, y */
     const int16_t *class; /* [rows] of more than one function; else NULL */
+    const double *weight; /* [classes] of a row's loss by its class; NULL: 1 */
     int functions;        /* of a model */
 } targets;
 

@@ -3,6 +3,7 @@
 #include "core/clock.h"
 #include "core/log.h"
 #include "core/memory.h"
+#include "data/classes.h"
 #include "probe/calibration.h"
 #include "probe/saved.h"
 #include "probe/split.h"
@@ -40,11 +41,12 @@ typedef struct probe {
     int models;
     double cost[MOST_MODELS];
     feature_span span[MOST_MODELS];
-    int8_t *sign;        /* [rows of train] see logistic.h */
-    double *weights;     /* [models][functions][units + 1] */
-    double *chosen;      /* [functions][units + 1] */
-    double *deviation;   /* [units] over the rows of the final fit */
-    int32_t *prediction; /* [rows of test] */
+    int8_t *sign;                       /* [rows of train] see logistic.h */
+    double weight[DATASET_MAX_CLASSES]; /* of a row by its class */
+    double *weights;                    /* [models][functions][units + 1] */
+    double *chosen;                     /* [functions][units + 1] */
+    double *deviation;                  /* [units] over the rows of the final fit */
+    int32_t *prediction;                /* [rows of test] */
     probe_result *result;
 } probe;
 
@@ -169,18 +171,19 @@ static const double *margin_at(const probe *p, const double *margins, size_t i, 
     return margins + (i * (size_t)models + (size_t)model) * (size_t)p->functions;
 }
 
-/* Counts, for each model, the labelled rows that it gets wrong, among all or among those of `held`.
- * Returns the number of rows. */
-static size_t count_errors(const probe *p, const double *margins, const part *part,
-                           const bool *held, int models, size_t *wrong) {
-    size_t rows = 0;
+/* Counts, for each model, the labelled rows that it gets wrong, among all or among those of `held`,
+ * by their weight unless that is NULL. Returns the weight of all these rows. */
+static double count_errors(const probe *p, const double *margins, const part *part,
+                           const bool *held, int models, const double *weight, double *wrong) {
+    double rows = 0;
     memset(wrong, 0, (size_t)models * sizeof *wrong);
     for (size_t i = 0; i < part->d.rows; i++) {
         if (part->class[i] < 0 || (held && !held[i])) continue;
-        rows++;
+        const double each = weight ? weight[part->class[i]] : 1;
+        rows += each;
         for (int c = 0; c < models; c++) {
             const double *at = margin_at(p, margins, i, c, models);
-            wrong[c] += margin_class(at, p->functions) != part->class[i];
+            if (margin_class(at, p->functions) != part->class[i]) wrong[c] += each;
         }
     }
     return rows;
@@ -202,6 +205,7 @@ static bool fit_on(probe *p, const bool *held, int first, int models, double *we
                                  .d = d,
                                  .rows = {.sign = p->sign,
                                           .class = p->functions > 1 ? p->train.class : NULL,
+                                          .weight = p->how->balanced ? p->weight : NULL,
                                           .functions = p->functions},
                                  .scaling = &v,
                                  .models = models,
@@ -247,13 +251,16 @@ static int choose_model(probe *p, const part *part, const bool *held, const fit_
                         error *err) {
     double *margins = find_margins(p, &part->d, p->weights, p->models, err);
     if (!margins) return -1;
-    size_t wrong[MOST_MODELS];
-    size_t rows = count_errors(p, margins, part, held, p->models, wrong);
+    double wrong[MOST_MODELS];
+    const double all =
+        count_errors(p, margins, part, held, p->models, p->how->balanced ? p->weight : NULL, wrong);
     probe_result *r = p->result;
+    size_t rows = 0;
+    for (size_t i = 0; i < part->d.rows; i++) rows += part->class[i] >= 0 && !(held && !held[i]);
     int best = 0;
     for (int m = 0; m < p->models; m++) {
         const int choice = m / PROBE_COSTS;
-        const double error = 100 * (double)wrong[m] / (double)rows;
+        const double error = 100 * wrong[m] / all;
         const pool_list pools = chosen_pools(p, choice);
         if (p->how->progress) {
             char text[ORIGIN_POOLS_TEXT];
@@ -267,7 +274,7 @@ static int choose_model(probe *p, const part *part, const bool *held, const fit_
         if (m % PROBE_COSTS == 0 || error < *least) *least = error;
         if (wrong[m] < wrong[best]) best = m;
     }
-    r->valid_error = 100 * (double)wrong[best] / (double)rows;
+    r->valid_error = 100 * wrong[best] / all;
     r->valid_rows = rows;
     int16_t *class = mem_alloc(rows, sizeof *class);
     r->valid_margin = margins_of(p, margins, part, held, best, p->models, class);
@@ -399,7 +406,8 @@ static bool predict(probe *p, error *err) {
     const size_t classes = (size_t)p->class_count;
     double *margins = find_margins(p, &test->d, p->chosen, 1, err);
     if (!margins) return false;
-    size_t wrong, rows = count_errors(p, margins, test, NULL, 1, &wrong);
+    double wrong;
+    const double rows = count_errors(p, margins, test, NULL, 1, NULL, &wrong);
     r->confusion = mem_alloc(classes * classes, sizeof *r->confusion);
     for (size_t i = 0; i < test->d.rows; i++) {
         const int said = margin_class(margin_at(p, margins, i, 0, 1), p->functions);
@@ -408,8 +416,8 @@ static bool predict(probe *p, error *err) {
     }
     r->test_margin = margins_of(p, margins, test, NULL, 0, 1, NULL);
     free(margins);
-    r->error = 100 * (double)wrong / (double)rows;
-    find_majority(p, rows);
+    r->error = 100 * wrong / rows;
+    find_majority(p, test->labelled);
     return true;
 }
 
@@ -434,6 +442,7 @@ static bool run(probe *p, error *err) {
     p->result->classes = p->class_count;
     name_classes(p);
     make_models(p);
+    classes_balance(p->train.class, p->train.d.rows, p->class_count, p->weight);
     p->sign = mem_alloc(p->train.d.rows, sizeof *p->sign);
     p->together = p->models;
     while (p->together > 1 &&

@@ -29,6 +29,8 @@ typedef struct probe_options {
                           int32 labels for every row of test, unlabelled ones too;
                           PREFIX.probe.safetensors, see saved.h */
     bool standardize;
+    bool balanced; /* rows weigh by their class so that all classes count alike, where models are
+                      fitted and where they are chosen */
     uint64_t seed;
     bool progress;
 } probe_options;

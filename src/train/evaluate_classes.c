@@ -43,8 +43,9 @@ static void fill(const reader_group *g, uint64_t from) {
         const size_t left = (size_t)(d->length - from), here = left < steps ? left : steps;
         for (size_t t = 0; t < here; t++) g->bytes[t * columns + k] = text[t];
         if (here < left) continue;
-        g->weights[(here - 1) * columns + k] = 1;
-        g->classes[(here - 1) * columns + k] = g->c->classes[g->documents[k]];
+        const int16_t class = g->c->classes[g->documents[k]];
+        g->weights[(here - 1) * columns + k] = (float)corpus_class_weight(g->c, class);
+        g->classes[(here - 1) * columns + k] = class;
     }
 }
 

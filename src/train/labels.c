@@ -14,6 +14,12 @@ static bool number_documents(const options *o, corpus *c, error *err) {
            error_set(err, "data.valid: no document of data.train has its label '%s'", unknown);
 }
 
+static void weigh_classes(const options *o, corpus *c, const corpus *train) {
+    free(c->class_weights);
+    c->class_weights = mem_alloc((size_t)o->classes.count, sizeof *c->class_weights);
+    classes_balance(train->classes, train->count, o->classes.count, c->class_weights);
+}
+
 bool labels_find(options *o, corpus *train, corpus *valid, bool is_share, error *err) {
     const size_t found = classes_find(&o->classes, train, is_share ? valid : NULL);
     o->model.classes = o->classes.count;
@@ -23,7 +29,14 @@ bool labels_find(options *o, corpus *train, corpus *valid, bool is_share, error 
                          "train.label_weight, found %s%zu",
                          MOST_CLASSES, found > MOST_CLASSES ? "at least " : "", found);
     }
-    return number_documents(o, train, err) && (!valid || number_documents(o, valid, err));
+    if (!number_documents(o, train, err) || (valid && !number_documents(o, valid, err))) {
+        return false;
+    }
+    if (o->train.class_weight == CLASS_WEIGHT_BALANCED) {
+        weigh_classes(o, train, train);
+        if (valid) weigh_classes(o, valid, train);
+    }
+    return true;
 }
 
 size_t labels_count(const corpus *c) {

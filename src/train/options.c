@@ -190,6 +190,9 @@ const config_key option_keys[] = {
      "weight of the labels' loss: at every byte of a document with a label, the more the later it "
      "is, the model is asked for the label too; it then learns to classify, and a tenth of these "
      "documents is held out; 0 makes nothing of labels", 0},
+    {"train.class_weight", CONFIG_CHOICE, AT(train.class_weight), "none", 0, 0, CLASS_WEIGHTS,
+     "whether documents of a rare class weigh more in the labels' loss, also in validation, so "
+     "that all classes count alike (balanced)", 0},
     {"train.log_every", CONFIG_INTEGER, AT(train.log_every), "50", 1, 1e9, NULL,
      "number of updates between two lines of metrics.jsonl", R},
     {"train.valid_every", CONFIG_INTEGER, AT(train.valid_every), "1000", 1, 1e9, NULL,

@@ -16,6 +16,9 @@ typedef enum lr_schedule { SCHEDULE_LINEAR, SCHEDULE_COSINE, SCHEDULE_CONSTANT }
 #define PRECISIONS "auto fp32 bf16"
 #define SCHEDULES  "linear cosine constant"
 
+enum { CLASS_WEIGHT_NONE, CLASS_WEIGHT_BALANCED };
+#define CLASS_WEIGHTS "none balanced"
+
 typedef struct run_options {
     int device, precision; /* device_choice, precision_choice */
     int64_t threads;       /* 0: one for each processor */
@@ -40,6 +43,7 @@ typedef struct train_options {
     int64_t warmup;
     double beta1, beta2, epsilon, weight_decay, clip, average;
     double text_weight, label_weight; /* of the losses; label_weight 0: no class head */
+    int class_weight;                 /* of CLASS_WEIGHTS */
     double prune_density;             /* 0: no pruning */
     int64_t prune_every;
     double prune_from, prune_until;
