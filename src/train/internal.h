@@ -11,6 +11,26 @@
 #include "train/run_folder.h"
 #include "train/schedule.h"
 
+/* What the run leaves, by records.c. */
+typedef struct run_records {
+    FILE *metrics;
+    bool has_state;      /* this run has written a state */
+    bool best_due;       /* best.safetensors must be written */
+    bool metrics_failed; /* metrics.jsonl could not be written */
+    double trained_bpc;  /* of the updates up to the last line of metrics; 0: not known */
+    double saved, shown; /* times of the last save and of the last progress line */
+} run_records;
+
+/* How many updates fit into train.minutes, by trainer.c. */
+typedef struct run_plan {
+    double began; /* when the first update began, had the run never been stopped */
+    schedule_times
+        lately;  /* what an update took, and the latest validation and save, 0: not known */
+    double due;  /* when to plan next, in seconds since `began` */
+    double from; /* since when updates are timed, and which was the first */
+    int64_t step;
+} run_plan;
+
 typedef struct trainer {
     options *o;
     ranks *ranks;         /* NULL: the run is this process's alone */
@@ -23,24 +43,13 @@ typedef struct trainer {
     model *m;
     recording *update, *evaluation;
     sequence *valid_text;
-    FILE *metrics;
     run_state state;
     safetensors state_file; /* the state to resume from, while it is loaded */
     int64_t end;            /* the run's last step; INT64_MAX until it is known */
-    bool has_state;         /* this run has written a state */
-    bool best_due;          /* best.safetensors must be written */
-    bool metrics_failed;    /* metrics.jsonl could not be written */
-    double trained_bpc;     /* of the updates up to the last line of metrics; 0: not known */
     double segment_start;   /* when the clock was last started or stopped */
-    double began;           /* when the first update began, had the run never been stopped */
     double changing;        /* seconds that changes of structure have taken in this process */
-    double saved, shown;    /* times of the last save and of the last progress line */
-
-    /* train.minutes: what an update took lately, and the latest validation and save, 0: not known;
-     * when to plan next, in seconds since `began`; and since when updates are timed. */
-    schedule_times lately;
-    double plan_due, plan_from;
-    int64_t plan_step;
+    run_records records;
+    run_plan plan;
 } trainer;
 
 /* Whether this rank writes the run's files: rank 0, or the only process. */

@@ -44,12 +44,13 @@ static void show_progress(trainer *tr, double bpc, double lr) {
     const run_state *s = &tr->state;
     double now = clock_seconds(), rate = trainer_bytes_done(tr) / s->seconds;
     bool last = s->step == tr->end;
-    if (!last && now - tr->shown < (log_is_terminal() ? 0.2 : 5)) return;
-    tr->shown = now;
+    if (!last && now - tr->records.shown < (log_is_terminal() ? 0.2 : 5)) return;
+    tr->records.shown = now;
     char left[48] = "", valid[80] = "";
     double minutes = tr->o->train.minutes, seconds = INFINITY;
     if (tr->end != INT64_MAX) seconds = (double)(tr->end - s->step) * s->seconds / (double)s->step;
-    if (minutes > 0 && s->total == tr->end) seconds = fmax(0, minutes * 60 - (now - tr->began));
+    if (minutes > 0 && s->total == tr->end)
+        seconds = fmax(0, minutes * 60 - (now - tr->plan.began));
     log_duration(left, seconds);
     if (!isnan(s->valid_label_loss)) {
         snprintf(valid, sizeof valid, ", valid %.4f, labels %.4f, %.2f %% wrong", s->valid_bpc,
@@ -71,7 +72,7 @@ static bool write_metrics(trainer *tr, const update_report *report, double bpc, 
                           error *err) {
     run_state *s = &tr->state;
     const char *const *name = run_log_names;
-    json_writer w = {tr->metrics, false};
+    json_writer w = {tr->records.metrics, false};
     json_object_begin(&w, NULL);
     json_integer(&w, name[LOG_STEP], s->step);
     json_integer(&w, name[LOG_BYTES], (int64_t)trainer_bytes_done(tr));
@@ -90,13 +91,13 @@ static bool write_metrics(trainer *tr, const update_report *report, double bpc, 
     if (tr->o->train.prune_density > 0)
         json_number(&w, name[LOG_DENSITY], structure_density(tr->m));
     json_object_end(&w);
-    fputc('\n', tr->metrics);
-    const long length = fflush(tr->metrics) == 0 ? ftell(tr->metrics) : -1;
+    fputc('\n', tr->records.metrics);
+    const long length = fflush(tr->records.metrics) == 0 ? ftell(tr->records.metrics) : -1;
     if (length < 0) {
         char *path = run_folder_file(&tr->run, "metrics.jsonl");
         error_system(err, "write", path);
         free(path);
-        tr->metrics_failed = true;
+        tr->records.metrics_failed = true;
         return false;
     }
     s->metrics_bytes = length;
@@ -110,7 +111,7 @@ bool trainer_log_metrics(trainer *tr, error *err) {
     double bpc = report.loss / ((double)s->loss_updates * (double)trainer_update_bytes(tr) * M_LN2);
     double lr = schedule_lr(&tr->o->train, s->step - 1, tr->end);
     if (trainer_leads(tr) && !write_metrics(tr, &report, bpc, lr, err)) return false;
-    tr->trained_bpc = bpc;
+    tr->records.trained_bpc = bpc;
     s->loss_updates = 0;
     s->validated = false;
     tr->be->zero(tr->be, tr->m->report, sizeof report);
@@ -130,8 +131,8 @@ static bool save_model(trainer *tr, const char *name, error *err) {
 }
 
 bool trainer_save_best(trainer *tr, error *err) {
-    if (tr->best_due && !save_model(tr, "best.safetensors", err)) return false;
-    tr->best_due = false;
+    if (tr->records.best_due && !save_model(tr, "best.safetensors", err)) return false;
+    tr->records.best_due = false;
     return true;
 }
 
@@ -150,18 +151,18 @@ bool trainer_save(trainer *tr, error *err) {
     s->label_loss = report.label_loss;
     s->label_weight = report.label_weight;
     s->gradient_norm = report.gradient_norm;
-    s->elapsed = tr->segment_start - tr->began;
+    s->elapsed = tr->segment_start - tr->plan.began;
     char *path = run_folder_file(&tr->run, "last.state");
     /* the checkpoint is worth saving even if this fails */
-    if (trainer_leads(tr)) fsync(fileno(tr->metrics));
+    if (trainer_leads(tr)) fsync(fileno(tr->records.metrics));
     bool saved = checkpoint_save_state(tr->m, s, path, err) && trainer_save_best(tr, err) &&
                  save_model(tr, "last.safetensors", err);
     if (saved && run_folder_keeps_earlier(&tr->run)) saved = replace_earlier(tr, err);
-    tr->has_state = tr->has_state || saved;
+    tr->records.has_state = tr->records.has_state || saved;
     free(path);
     trainer_clock_start(tr);
-    tr->saved = tr->segment_start;
-    tr->lately.saving = tr->saved - tr->began - s->elapsed;
+    tr->records.saved = tr->segment_start;
+    tr->plan.lately.saving = tr->records.saved - tr->plan.began - s->elapsed;
     return saved;
 }
 
@@ -183,7 +184,7 @@ bool trainer_validate(trainer *tr, error *err) {
     model_use_weights(tr->m);
     model_restore_state(tr->m);
     trainer_clock_start(tr);
-    tr->lately.validation = tr->segment_start - begun;
+    tr->plan.lately.validation = tr->segment_start - begun;
     if (!done && stop_signal()) return false;
     if (!done) {
         error reason = *err;
@@ -198,7 +199,7 @@ bool trainer_validate(trainer *tr, error *err) {
         s->best_bpc = e.bpc;
         s->best_label_loss = classes.loss;
         s->best_step = s->step;
-        tr->best_due = true;
+        tr->records.best_due = true;
     }
     return true;
 }
@@ -228,13 +229,14 @@ bool trainer_repair_models(trainer *tr, error *err) {
     /* Whether the weights have changed since validation. */
     bool changed = t->prune_density > 0 && s->pending != PENDING_ALL;
     if (!best && s->best_step == s->step && !changed) {
-        tr->best_due = true;
+        tr->records.best_due = true;
     } else if (!best) {
         log_warning("%s/best.safetensors: not the model of step %" PRId64
                     ", which validated best; it cannot be made again",
                     tr->run.path, s->best_step);
     }
-    if (tr->best_due) log_line("%s/best.safetensors: made again from last.state", tr->run.path);
+    if (tr->records.best_due)
+        log_line("%s/best.safetensors: made again from last.state", tr->run.path);
     if (!last) log_line("%s/last.safetensors: made again from last.state", tr->run.path);
     return trainer_save_best(tr, err) && (last || save_model(tr, "last.safetensors", err));
 }

@@ -207,7 +207,7 @@ static bool open_state(trainer *tr, error *err) {
         same = error_key(err, "data.valid",
                          "cannot change on resuming: %s was validated on another text", path);
     }
-    tr->has_state = same;
+    tr->records.has_state = same;
     free(path);
     return same;
 }
@@ -338,6 +338,6 @@ bool trainer_set_up(trainer *tr, error *err) {
     if (!structure_check(tr->o, tr->state.start_density, tr->end, err)) return false;
     if (tr->state.finished || !trainer_leads(tr)) return true;
     if (!run_folder_prepare(&tr->run, tr->o, err) || !check_disk(tr, err)) return false;
-    tr->metrics = run_folder_metrics(&tr->run, tr->state.metrics_bytes, err);
-    return tr->metrics != NULL;
+    tr->records.metrics = run_folder_metrics(&tr->run, tr->state.metrics_bytes, err);
+    return tr->records.metrics != NULL;
 }

@@ -78,7 +78,7 @@ static void upload_update(trainer *tr, const minibatch *batch) {
 /* What validation and saving will take, by what they took; before that, as if a byte took a third
  * of what it takes in training, and a parameter's state 40 nanoseconds. */
 static schedule_times expected_times(const trainer *tr) {
-    schedule_times each = tr->lately;
+    schedule_times each = tr->plan.lately;
     if (!tr->valid_text) {
         each.validation = 0;
     } else if (each.validation == 0) {
@@ -97,18 +97,19 @@ static bool plan_steps(trainer *tr, error *err) {
     run_state *s = &tr->state;
     const train_options *t = &tr->o->train;
     if (t->minutes == 0 || s->step >= tr->end) return true;
-    if (clock_of_ranks(tr) - tr->began < tr->plan_due) return true;
+    if (clock_of_ranks(tr) - tr->plan.began < tr->plan.due) return true;
     if (!trainer_clock_stop(tr, err)) return false;
-    const double elapsed = tr->segment_start - tr->began, left = t->minutes * 60 - elapsed;
-    const int64_t steps = s->step - tr->plan_step;
-    const bool timed = tr->plan_step > 0 && steps > 0;
+    const double elapsed = tr->segment_start - tr->plan.began, left = t->minutes * 60 - elapsed;
+    const int64_t steps = s->step - tr->plan.step;
+    const bool timed = tr->plan.step > 0 && steps > 0;
     if (timed) {
-        const double update = (s->seconds - tr->plan_from) / (double)steps;
-        tr->lately.update = tr->lately.update > 0 ? (tr->lately.update + update) / 2 : update;
+        const double update = (s->seconds - tr->plan.from) / (double)steps;
+        tr->plan.lately.update =
+            tr->plan.lately.update > 0 ? (tr->plan.lately.update + update) / 2 : update;
     }
-    tr->plan_step = s->step;
-    tr->plan_from = s->seconds;
-    tr->plan_due = elapsed + fmin(plan_seconds, plan_share * fmax(left, 0));
+    tr->plan.step = s->step;
+    tr->plan.from = s->seconds;
+    tr->plan.due = elapsed + fmin(plan_seconds, plan_share * fmax(left, 0));
     if (!timed && left > 0) return true;
     const schedule_times each = expected_times(tr);
     const bool first = s->total == INT64_MAX;
@@ -157,14 +158,15 @@ static bool after_update(trainer *tr, error *err) {
     if (!metrics_only) s->pending = PENDING_ALL;
     bool valid = !metrics_only && tr->valid_text && (last || s->step % t->valid_every == 0);
     if (valid && !trainer_validate(tr, err)) return stop_signal() != 0;
-    if (tr->best_due && !(tr->has_state ? trainer_save_best(tr, err) : trainer_save(tr, err)))
+    if (tr->records.best_due &&
+        !(tr->records.has_state ? trainer_save_best(tr, err) : trainer_save(tr, err)))
         return false;
     s->pending = PENDING_METRICS;
     bool log = s->loss_updates > 0 && (last || s->step % t->log_every == 0);
     if (log && !trainer_log_metrics(tr, err)) return false;
     s->pending = PENDING_NOTHING;
     s->finished = last;
-    bool due = clock_of_ranks(tr) - tr->saved > t->checkpoint_minutes * 60;
+    bool due = clock_of_ranks(tr) - tr->records.saved > t->checkpoint_minutes * 60;
     return !(last || due) || trainer_save(tr, err);
 }
 
@@ -202,8 +204,8 @@ static bool run_updates(trainer *tr, error *err) {
     bool done = true;
     tr->update = tr->be->record(tr->be, issue_update, m);
     trainer_clock_start(tr);
-    tr->began = tr->segment_start - s->elapsed;
-    tr->saved = tr->segment_start;
+    tr->plan.began = tr->segment_start - s->elapsed;
+    tr->records.saved = tr->segment_start;
     /* A limit that was lowered may already be reached. */
     if (s->pending != PENDING_NOTHING || s->step >= tr->end) done = after_update(tr, err);
     while (done && s->step < tr->end && !ranks_stop(tr->ranks)) {
@@ -214,7 +216,7 @@ static bool run_updates(trainer *tr, error *err) {
         s->loss_updates++;
         done = after_update(tr, err);
     }
-    if (tr->metrics_failed) save_and_fail(tr, err);
+    if (tr->records.metrics_failed) save_and_fail(tr, err);
     /* A signal may arrive between any two of the lines above. */
     if (done && !s->finished) done = stop_here(tr, err);
     reader_stop(r);
@@ -226,7 +228,7 @@ static bool run_updates(trainer *tr, error *err) {
  * untrained model has besides. Its files stay. */
 static bool check_result(const trainer *tr, error *err) {
     static const double most = 9;
-    const double valid = tr->state.valid_bpc, bpc = isnan(valid) ? tr->trained_bpc : valid;
+    const double valid = tr->state.valid_bpc, bpc = isnan(valid) ? tr->records.trained_bpc : valid;
     return stop_signal() || bpc <= most || tr->o->train.text_weight == 0 ||
            error_set(
                err,
@@ -257,7 +259,7 @@ static void tear_down(trainer *tr) {
     if (tr->valid_text) sequence_free(tr->valid_text);
     if (tr->valid) corpus_free(tr->valid);
     if (tr->train) corpus_free(tr->train);
-    if (tr->metrics) fclose(tr->metrics);
+    if (tr->records.metrics) fclose(tr->records.metrics);
     if (tr->state_file.path) safetensors_close(&tr->state_file);
     run_folder_end(&tr->run);
 }
