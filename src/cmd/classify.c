@@ -1,6 +1,6 @@
 /* smallworld classify: from labelled documents to a classifier, beside an n-gram baseline. */
 #include "classify/classifier.h"
-#include "classify/scores.h"
+#include "classify/outcome.h"
 #include "classify/ways.h"
 #include "cmd/cli.h"
 #include "core/clock.h"
@@ -181,15 +181,11 @@ static void skip_stage(work *w, const char *what, double needed) {
              what, log_duration(time, needed), log_duration(there, fmax(0, left(w))));
 }
 
-static double percent(size_t wrong, size_t rows) {
-    return 100 * (double)wrong / (double)rows;
-}
-
 /* Says how often a way errs on the test documents, once it is known. */
 static void say_error(const work *w, int k) {
     const way *of = &w->ways.of[k];
     log_line("%s: %.2f %% of %zu test documents are wrong, after %.0f s", way_names[k],
-             percent(of->tested.wrong, of->tested.rows), of->tested.rows,
+             100 * (double)of->tested.wrong / (double)of->tested.rows, of->tested.rows,
              clock_seconds() - w->began);
 }
 
@@ -608,8 +604,9 @@ static bool keep_parts(work *w, error *err) {
     return w->model_name != NULL;
 }
 
-static double deviation(double error, size_t rows) {
-    return sqrt(error * (100 - error) / (double)rows);
+static outcome outcome_of(const work *w) {
+    return (outcome){&w->ways,       &w->classes,   w->train.texts, w->test.texts,
+                     w->train.class, w->test.class, w->a->out,      w->a->balanced};
 }
 
 static bool save(const work *w, error *err) {
@@ -623,134 +620,6 @@ static bool save(const work *w, error *err) {
     if (!classifier_write(&c, w->a->out, err)) return false;
     classifier_clean(&c, w->a->out);
     return true;
-}
-
-/* The error of always answering the commonest class of the training documents. */
-static double commonest_error(const work *w) {
-    size_t of[DATASET_MAX_CLASSES] = {0}, wrong = 0;
-    int most = 0;
-    for (size_t i = 0; i < w->train.texts->count; i++) of[w->train.class[i]]++;
-    for (int k = 1; k < w->classes.count; k++) most = of[k] > of[most] ? k : most;
-    for (size_t i = 0; i < w->test.texts->count; i++) wrong += w->test.class[i] != most;
-    return percent(wrong, w->test.texts->count);
-}
-
-static void list_contenders(const work *w, contender list[1 + WAYS]) {
-    const size_t rows = w->test.texts->count;
-    const double commonest = commonest_error(w);
-    list[0] = (contender){
-        "always the commonest class", commonest, deviation(commonest, rows), NAN, NAN, false};
-    for (int k = 0; k < WAYS; k++) {
-        const way *of = &w->ways.of[k];
-        const double error = of->tried ? percent(of->tested.wrong, rows) : NAN;
-        const double valid = of->tried ? percent(of->valid.wrong, of->valid.rows) : NAN;
-        list[1 + k] = (contender){way_names[k],
-                                  error,
-                                  deviation(error, rows),
-                                  valid,
-                                  of->tried && k < BY_BOTH ? of->seconds : NAN,
-                                  k == w->ways.chosen};
-    }
-}
-
-/* What the chosen way makes of each class, and what it mixes up. */
-static void write_scores(const work *w, json_writer *j) {
-    size_t *confusion = ways_confusion(&w->ways, w->classes.count, w->test.class);
-    mix_up mixed[MIX_UPS];
-    const int count = score_mix_ups(confusion, w->classes.count, mixed, MIX_UPS);
-    json_number(j, "macro_f1", score_macro_f1(confusion, w->classes.count));
-    json_array_begin(j, "classes");
-    for (int k = 0; k < w->classes.count; k++) {
-        const class_score s = score_class(confusion, w->classes.count, k);
-        json_object_begin(j, NULL);
-        json_string(j, "class", w->classes.name[k]);
-        json_integer(j, "documents", (int64_t)s.documents);
-        json_number(j, "precision", s.precision);
-        json_number(j, "recall", s.recall);
-        json_number(j, "f1", s.f1);
-        json_object_end(j);
-    }
-    json_array_end(j);
-    json_array_begin(j, "mixed_up");
-    for (int i = 0; i < count; i++) {
-        json_object_begin(j, NULL);
-        json_string(j, "class", w->classes.name[mixed[i].class]);
-        json_string(j, "said", w->classes.name[mixed[i].said]);
-        json_integer(j, "documents", (int64_t)mixed[i].documents);
-        json_object_end(j);
-    }
-    json_array_end(j);
-    free(confusion);
-}
-
-static void write_json(const work *w, FILE *out) {
-    static const char *const keys[] = {"commonest_error", "ngram_error", "features_error",
-                                       "tuned_error", "both_error"};
-    contender list[1 + WAYS];
-    json_writer j = {out, false};
-    list_contenders(w, list);
-    json_object_begin(&j, NULL);
-    for (int i = 0; i < 1 + WAYS; i++) json_number(&j, keys[i], list[i].error);
-    json_object_begin(&j, "standard_error");
-    for (int i = 0; i < 1 + WAYS; i++) json_number(&j, keys[i], list[i].deviation);
-    json_object_end(&j);
-    json_object_begin(&j, "valid_error");
-    for (int i = 1; i < 1 + WAYS; i++) json_number(&j, keys[i], list[i].valid_error);
-    json_object_end(&j);
-    json_object_begin(&j, "seconds");
-    for (int i = 1; i < WAYS; i++) json_number(&j, keys[i], list[i].seconds);
-    json_object_end(&j);
-    json_string(&j, "chosen", way_names[w->ways.chosen]);
-    json_string(&j, "joined", way_names[w->ways.partner]);
-    json_number(&j, "share_of_model", w->ways.share);
-    json_number(&j, "p_value", w->ways.p_value);
-    json_array_begin(&j, "class_names");
-    for (int k = 0; k < w->classes.count; k++) json_string(&j, NULL, w->classes.name[k]);
-    json_array_end(&j);
-    write_scores(w, &j);
-    json_integer(&j, "train_documents", (int64_t)w->train.texts->count);
-    json_integer(&j, "test_documents", (int64_t)w->test.texts->count);
-    json_string(&j, "classifier", w->a->out);
-    json_object_end(&j);
-    fputc('\n', out);
-}
-
-static void print_table(const work *w) {
-    contender list[1 + WAYS];
-    list_contenders(w, list);
-    printf("%-28s%12s%16s%20s%10s\n", "classed by", "error, %", "standard error",
-           "validation error, %", "seconds");
-    for (int i = 0; i < 1 + WAYS; i++) {
-        if (isnan(list[i].error)) {
-            printf("%-28s%12s\n", list[i].name, "not tried");
-            continue;
-        }
-        printf("%-28s%12.2f%16.2f", list[i].name, list[i].error, list[i].deviation);
-        if (!isnan(list[i].valid_error)) printf("%20.2f", list[i].valid_error);
-        if (!isnan(list[i].seconds)) printf("%10.0f", list[i].seconds);
-        printf("%s\n", list[i].chosen ? "  saved" : "");
-    }
-    if (!isnan(w->ways.p_value)) printf("saved against n-grams: p = %.2g\n", w->ways.p_value);
-}
-
-static int by_probability(const void *a, const void *b) {
-    const mistake *x = a, *y = b;
-    return (x->probability < y->probability) - (x->probability > y->probability);
-}
-
-/* Lists the documents that the chosen way gets wrong, surest first. Returns their number. */
-static int list_mistakes(const work *w, mistake **list) {
-    const predictions *o = &w->ways.of[w->ways.chosen].tested;
-    int count = 0;
-    *list = mem_alloc(o->wrong + 1, sizeof **list);
-    for (size_t i = 0; i < o->rows; i++) {
-        const int said = o->said[i];
-        if (said == w->test.class[i]) continue;
-        const double probability = o->probability[i * (size_t)w->classes.count + (size_t)said];
-        (*list)[count++] = (mistake){i, w->test.class[i], said, probability};
-    }
-    qsort(*list, (size_t)count, sizeof **list, by_probability);
-    return count < MISTAKES ? count : MISTAKES;
 }
 
 /* Reads the first mistakes as the probe sees them. */
@@ -793,9 +662,10 @@ static bool write_page(work *w, error *err) {
     char *title = mem_format("Classes of %s", w->a->train);
     char *command = mem_format("smallworld predict %s --text FILE", folder);
     size_t *confusion = ways_confusion(&w->ways, w->classes.count, w->test.class);
-    const int count = list_mistakes(w, &mistakes);
     const bool by_model = w->ways.partner != BY_NGRAMS;
-    list_contenders(w, list);
+    const outcome o = outcome_of(w);
+    outcome_list(&o, list);
+    const int count = outcome_mistakes(&o, &mistakes, MISTAKES);
     bool done = !by_model || (saved_open(&probe, path, err) &&
                               read_mistakes(w, mistakes, count, &some, &probe, &read, err));
     if (done) {
@@ -836,7 +706,8 @@ static bool write_results(const work *w, error *err) {
     file_writer writer;
     bool done = file_begin(&writer, path, err);
     if (done) {
-        write_json(w, writer.stream);
+        const outcome o = outcome_of(w);
+        outcome_json(&o, writer.stream);
         done = file_commit(&writer, err);
     }
     free(path);
@@ -941,9 +812,10 @@ int cmd_classify(int argc, char **argv) {
     w->lock = -1;
     const bool done = run(w, &err);
     log_end();
-    if (done && a.json) write_json(w, stdout);
+    const outcome o = outcome_of(w);
+    if (done && a.json) outcome_json(&o, stdout);
     if (done && !a.json) {
-        print_table(w);
+        outcome_text(&o, stdout);
         printf("%s/index.html\n", a.out);
     }
     free_work(w);

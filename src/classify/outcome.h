@@ -1,0 +1,30 @@
+/* What classify finds, as a table, as JSON and for its page. */
+#ifndef SMALLWORLD_CLASSIFY_OUTCOME_H
+#define SMALLWORLD_CLASSIFY_OUTCOME_H
+
+#include "classify/ways.h"
+#include "data/classes.h"
+#include "page/classified.h"
+
+#include <stdio.h>
+
+typedef struct outcome {
+    const ways *ways; /* after ways_choose */
+    const class_names *classes;
+    const corpus *train, *test; /* labelled documents, and their classes */
+    const int16_t *train_class, *test_class;
+    const char *folder; /* of the classifier */
+    bool balanced;      /* --class-weight */
+} outcome;
+
+/* The commonest class, then each way. */
+void outcome_list(const outcome *o, contender list[1 + WAYS]);
+
+void outcome_text(const outcome *o, FILE *out);
+void outcome_json(const outcome *o, FILE *out);
+
+/* The documents that the chosen way gets wrong, surest first. Returns their number, at most `most`;
+ * the caller frees the list. */
+int outcome_mistakes(const outcome *o, mistake **list, int most);
+
+#endif
