@@ -79,7 +79,7 @@ static double margin_of_text(const ngrams *g, const char *text) {
     return margin;
 }
 
-/* Each class weighs as much as the others in all, a row 1 on average; a class without rows nothing. */
+/* Each class weighs as much as the others in all, a class without rows nothing. */
 static void test_balance(void **state) {
     (void)state;
     static const int16_t class[] = {0, 2, 0, -1, 1, 0};
