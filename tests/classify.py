@@ -286,9 +286,13 @@ class Classify(cli.Case):
         self.write("odd.csv", as_csv([row for row in rows if row[1] == "good" or draw.random() < 0.15]))
         recall = {}
         for weight in "none", "balanced":
-            made, _ = self.classify("--train", "odd.csv", "--out", weight, "--minutes", "0.15",
-                                    "--class-weight", weight)
+            made, err = self.classify("--train", "odd.csv", "--out", weight, "--minutes", "0.15",
+                                      "--class-weight", weight)
+            self.assertEqual(made["class_weight"], weight)
             recall[weight] = made["classes"][0]["recall"]
+            tried = [float(found) for found in re.findall(r"n-grams, C = \S+ validation error ([\d.]+) %", err)]
+            far = abs(min(tried) - made["valid_error"]["ngram_error"])  # C is chosen by weighted errors
+            self.assertEqual(far > 1, weight == "balanced", (tried, made["valid_error"]))
             self.assertEqual(made["classes"][0]["class"], "bad")
         self.assertGreater(recall["balanced"], recall["none"] + 0.1, recall)
         self.assertIn("--class-weight: expected one of: none balanced", self.run_program(
