@@ -247,13 +247,17 @@ static void test_choice(void **state) {
         double sure;                           /* of n-grams; the others' is .7 */
         int partner, chosen;
         double share;
+        double weight[2]; /* of the classes; 0: none are given */
     } cases[] = {
-        {"1100", NULL, NULL, 0.7, BY_NGRAMS, BY_NGRAMS, 0},
-        {"1100", "0100", NULL, 0.99, BY_FEATURES, BY_FEATURES, 1},
-        {"1100", "0100", "0000", 0.99, BY_TUNED, BY_TUNED, 1},
-        {"1100", "0000", "0000", 0.99, BY_FEATURES, BY_FEATURES, 1},
-        {"0000", "0100", "1100", 0.7, BY_FEATURES, BY_NGRAMS, 0},
-        {"1000", "0001", NULL, 0.7, BY_FEATURES, BY_NGRAMS, 0},
+        {"1100", NULL, NULL, 0.7, BY_NGRAMS, BY_NGRAMS, 0, {0}},
+        {"1100", "0100", NULL, 0.99, BY_FEATURES, BY_FEATURES, 1, {0}},
+        {"1100", "0100", "0000", 0.99, BY_TUNED, BY_TUNED, 1, {0}},
+        {"1100", "0000", "0000", 0.99, BY_FEATURES, BY_FEATURES, 1, {0}},
+        {"0000", "0100", "1100", 0.7, BY_FEATURES, BY_NGRAMS, 0, {0}},
+        {"1000", "0001", NULL, 0.7, BY_FEATURES, BY_NGRAMS, 0, {0}},
+        {"1111", "1000", "0110", 0.99, BY_FEATURES, BY_FEATURES, 1, {0}},
+        {"1111", "1000", "0110", 0.99, BY_TUNED, BY_TUNED, 1, {3, 1}},
+        {"0110", "1000", NULL, 0.99, BY_FEATURES, BY_NGRAMS, 0, {3, 1}},
     };
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
         ways w = {.chosen = WAYS, .share = 0.5};
@@ -261,7 +265,7 @@ static void test_choice(void **state) {
         if (cases[i].features) say(&w.of[BY_FEATURES], cases[i].features, 0.7, class);
         if (cases[i].tuned) say(&w.of[BY_TUNED], cases[i].tuned, 0.7, class);
         /* n-grams, so sure of what they get wrong, spoil each share of theirs. */
-        ways_choose(&w, 2, NULL, class, class);
+        ways_choose(&w, 2, cases[i].weight[0] > 0 ? cases[i].weight : NULL, class, class);
         assert_int_equal(w.partner, cases[i].partner);
         assert_int_equal(w.of[BY_BOTH].tried, cases[i].partner != BY_NGRAMS);
         assert_int_equal(w.chosen, cases[i].chosen);
