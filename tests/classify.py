@@ -162,7 +162,7 @@ class Classify(cli.Case):
         self.write("test.csv", as_csv(rows(200)))
         self.write("more.csv", as_csv([(text, "odd") for text, _ in rows(300)]))
         made, err = self.classify("--train", "train.csv", "--text", "more.csv", "--test", "test.csv", "--out", "out",
-                                  "--minutes", "0.6")
+                                  "--minutes", "0.6", "--class-weight", "balanced")
         self.assertEqual(made["class_names"], ["bad", "good"])
         self.assertRegex(err, "data: 1200 documents, ")
         self.assertRegex(err, r"labels: 2 classes in 7\d\d documents to train on, 1\d\d to validate on")
@@ -170,6 +170,7 @@ class Classify(cli.Case):
         self.assertLess(made["tuned_error"], 10)
         self.assertNotEqual(made["chosen"], "n-grams")
         tuned, = (self.folder / "out").glob("tuned-*/best.safetensors")
+        self.assertIn("class_weight: balanced", (tuned.parent / "config.yaml").read_text())
         _, err = self.predict(tuned, "test.csv")
         self.assertIn(f"error {made['tuned_error']:.2f} % of 200 labelled documents", err)
         _, err = self.predict("out", "test.csv")
