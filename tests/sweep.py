@@ -127,7 +127,7 @@ class Sweep(unittest.TestCase):
         sys.path.insert(0, str(SWEEP.parent))
         from sweep import read_plan
         plans = sorted((SWEEP.parent.parent / "configs").glob("*.plan"))
-        self.assertGreaterEqual(len(plans), 5)
+        self.assertTrue(plans)
         for plan in plans:
             for name, config, settings in read_plan(plan):
                 sets = [word for setting in settings if "=@" not in setting
