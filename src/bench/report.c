@@ -65,9 +65,8 @@ static void print_row(const matmul_results *results, const matmul_row *row, FILE
 
 void report_text(const matmul_results *results, FILE *out) {
     char text[160];
-    fprintf(out, "%s; %d units; %s\nmeasured: %s\n", results->device, results->units,
-            "operands rotated through more than twice the L2",
-            ceilings_text(&results->ceilings, text));
+    fprintf(out, "%s; %d units; operands rotated through more than twice the L2\nmeasured: %s\n",
+            results->device, results->units, ceilings_text(&results->ceilings, text));
     fputs("floor: the larger of memory and arithmetic, and an empty graph node; L2: what must be "
           "gathered from it\n",
           out);

@@ -220,6 +220,7 @@ static corpus *make_text(uint64_t bytes, error *err) {
     } else {
         c = corpus_read(&path, 1, &(corpus_options){0}, err);
     }
+    if (file >= 0 && !out) close(file);
     if (file >= 0) unlink(path);
     free(path);
     return c;

@@ -3,6 +3,7 @@
 #include "core/clock.h"
 #include "core/log.h"
 #include "core/memory.h"
+#include "data/classes.h"
 #include "probe/calibration.h"
 
 #include <linear.h>
@@ -155,10 +156,6 @@ typedef struct rows {
     const double *weight; /* [classes] or NULL */
 } rows;
 
-static double weight_of(const rows *r, int class) {
-    return r->weight ? r->weight[class] : 1;
-}
-
 static void add_node(void *to, int32_t feature, double value) {
     rows *r = to;
     r->nodes = mem_grow(r->nodes, &r->room, r->used + 1, sizeof *r->nodes);
@@ -210,7 +207,7 @@ static void fit_function(const rows *r, int64_t features, bool all, int positive
         if (r->held[i] && !all) continue;
         const int is = r->class[i] == positive;
         count[is]++;
-        weight[is] += weight_of(r, r->class[i]);
+        weight[is] += class_weight(r->weight, r->class[i]);
         sign[problem.l] = side_of[is];
         x[problem.l++] = r->nodes + r->start[i];
     }
@@ -280,9 +277,9 @@ static bool try_costs(ngrams *g, search *s, int k, int count) {
         const double *of = s->margin + (size_t)cost * each;
         double wrong = 0, all = 0;
         for (size_t i = 0; i < s->held; i++) {
-            const double each = weight_of(s->r, s->class[i]);
-            all += each;
-            if (margin_class(of + i * functions, g->functions) != s->class[i]) wrong += each;
+            const double weight = class_weight(s->r->weight, s->class[i]);
+            all += weight;
+            if (margin_class(of + i * functions, g->functions) != s->class[i]) wrong += weight;
         }
         log_line("n-grams, C = %g: validation error %.2f %%", costs[cost], 100 * wrong / all);
         best = wrong < s->least || (wrong == s->least && costs[cost] < g->cost);

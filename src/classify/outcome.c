@@ -8,10 +8,6 @@
 #include <math.h>
 #include <stdlib.h>
 
-static double percent(size_t wrong, size_t rows) {
-    return 100 * (double)wrong / (double)rows;
-}
-
 static double deviation(double error, size_t rows) {
     return sqrt(error * (100 - error) / (double)rows);
 }
@@ -23,7 +19,7 @@ static double commonest_error(const outcome *o) {
     for (size_t i = 0; i < o->train->count; i++) of[o->train_class[i]]++;
     for (int k = 1; k < o->classes->count; k++) most = of[k] > of[most] ? k : most;
     for (size_t i = 0; i < o->test->count; i++) wrong += o->test_class[i] != most;
-    return percent(wrong, o->test->count);
+    return 100 * (double)wrong / (double)o->test->count;
 }
 
 void outcome_list(const outcome *o, contender list[1 + WAYS]) {
@@ -33,8 +29,8 @@ void outcome_list(const outcome *o, contender list[1 + WAYS]) {
         "always the commonest class", commonest, deviation(commonest, rows), NAN, NAN, false};
     for (int k = 0; k < WAYS; k++) {
         const way *of = &o->ways->of[k];
-        const double error = of->tried ? percent(of->tested.wrong, rows) : NAN;
-        const double valid = of->tried ? percent(of->valid.wrong, of->valid.rows) : NAN;
+        const double error = of->tried ? predictions_error(&of->tested) : NAN;
+        const double valid = of->tried ? predictions_error(&of->valid) : NAN;
         list[1 + k] = (contender){way_names[k],
                                   error,
                                   deviation(error, rows),

@@ -2,6 +2,7 @@
 
 #include "classify/classifier.h"
 #include "core/memory.h"
+#include "data/classes.h"
 #include "probe/calibration.h"
 
 #include <math.h>
@@ -47,10 +48,14 @@ void predictions_join(predictions *o, const predictions *by_ngrams, const predic
     }
 }
 
+double predictions_error(const predictions *o) {
+    return 100 * (double)o->wrong / (double)o->rows;
+}
+
 double predictions_cost(const predictions *o, const int16_t *class, const double *weight) {
     double cost = 0;
     for (size_t i = 0; i < o->rows; i++) {
-        if (o->said[i] != class[i]) cost += weight ? weight[class[i]] : 1;
+        if (o->said[i] != class[i]) cost += class_weight(weight, class[i]);
     }
     return cost;
 }

@@ -23,6 +23,9 @@ void predictions_take(predictions *o, const double *margin, size_t rows, int cla
 void predictions_join(predictions *o, const predictions *by_ngrams, const predictions *by_features,
                       int classes, double share, const int16_t *class);
 
+/* Per cent of the rows that are wrong. */
+double predictions_error(const predictions *o);
+
 /* The weight of the rows that are wrong, by weight [classes] of a row's class; NULL: 1 each. */
 double predictions_cost(const predictions *o, const int16_t *class, const double *weight);
 

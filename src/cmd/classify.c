@@ -152,9 +152,8 @@ typedef struct work {
     corpus *text; /* all but the documents for testing, for the model of the text */
     part train, test, held;
     class_names classes;
-    double weights[MOST_CLASSES];
-    const double *weight; /* `weights` of the classes, or NULL: all weigh 1 */
-    bool *is_held;        /* [documents of train] whether it is held out to choose by */
+    double *weight; /* [classes] or NULL, see class_weight */
+    bool *is_held;  /* [documents of train] whether it is held out to choose by */
     ngrams ngrams;
     pthread_t beside; /* fits the n-grams beside the model, while `fitting` */
     bool fitting, fitted;
@@ -185,8 +184,7 @@ static void skip_stage(work *w, const char *what, double needed) {
 static void say_error(const work *w, int k) {
     const way *of = &w->ways.of[k];
     log_line("%s: %.2f %% of %zu test documents are wrong, after %.0f s", way_names[k],
-             100 * (double)of->tested.wrong / (double)of->tested.rows, of->tested.rows,
-             clock_seconds() - w->began);
+             predictions_error(&of->tested), of->tested.rows, clock_seconds() - w->began);
 }
 
 /* Names what no error will speak of: documents without a label, and classes without a test. */
@@ -248,8 +246,10 @@ static bool read_documents(work *w, error *err) {
         !find_class(&w->test, &w->classes, test ? test : a->train, a->train, err)) {
         return false;
     }
-    classes_balance(w->train.class, w->train.texts->count, w->classes.count, w->weights);
-    w->weight = a->balanced ? w->weights : NULL;
+    if (a->balanced) {
+        w->weight = mem_alloc((size_t)w->classes.count, sizeof *w->weight);
+        classes_balance(w->train.class, w->train.texts->count, w->classes.count, w->weight);
+    }
     say_what_lacks(w);
     return true;
 }
@@ -453,8 +453,8 @@ static bool make_tuned(work *w, double seconds, error *err) {
             set_number(&o, "train.average", 0.99, err) &&
             set_number(&o, "train.weight_decay", 0.1, err) &&
             set_number(&o, "train.label_weight", 1, err) &&
-            config_assign_string(&o.config, "train.class_weight", w->weight ? "balanced" : "none",
-                                 err) &&
+            config_assign_string(&o.config, "train.class_weight",
+                                 w->a->balanced ? "balanced" : "none", err) &&
             options_check(&o, err);
     if (ready) {
         o.data.given_train = corpus_part(w->train.texts, w->is_held, false);
@@ -558,7 +558,7 @@ static bool fit_features(work *w, error *err) {
                                .test = test,
                                .held = w->is_held,
                                .out = out,
-                               .balanced = w->weight,
+                               .balanced = w->a->balanced,
                                .progress = true};
     probe_result probed = {0};
     bool done = file_make_folder(folder, err) && extract(w, &w->train, train, err) &&
@@ -781,6 +781,7 @@ static void free_work(work *w) {
     free(w->model_name);
     free(w->probe_name);
     free(w->is_held);
+    free(w->weight);
     if (w->lock >= 0) close(w->lock);
     free(w);
 }
@@ -812,10 +813,10 @@ int cmd_classify(int argc, char **argv) {
     w->lock = -1;
     const bool done = run(w, &err);
     log_end();
-    const outcome o = outcome_of(w);
-    if (done && a.json) outcome_json(&o, stdout);
+    const outcome found = outcome_of(w);
+    if (done && a.json) outcome_json(&found, stdout);
     if (done && !a.json) {
-        outcome_text(&o, stdout);
+        outcome_text(&found, stdout);
         printf("%s/index.html\n", a.out);
     }
     free_work(w);

@@ -56,16 +56,18 @@ const char *ranks_mpi_version(void) {
 
 /* ------------------------------------------------------------------------------------- ranks */
 
+static double longest_silence; /* seconds */
+
 static void name_silent(int rank) {
     log_end();
     fprintf(stderr, "smallworld: rank %d has been silent for %g seconds; the others wait for it\n",
-            rank, ranks_longest_silence());
+            rank, longest_silence);
 }
 
 /* Gathering needs no order: every rank adds up what it gathered by itself. */
 static bool exchange(ranks *r, const void *mine, size_t bytes) {
     r->stride = bytes;
-    return module->gather(mine, bytes, (char *)r->all, ranks_longest_silence(), name_silent);
+    return module->gather(mine, bytes, (char *)r->all, longest_silence, name_silent);
 }
 
 /* A mistake in the config is found by all ranks at once: the others leave it to rank 0 to say. */
@@ -111,6 +113,7 @@ bool ranks_join_mpi(ranks **joined, int started, error *err) {
         free(r);
         return false;
     }
+    longest_silence = ranks_longest_silence();
     r->gpu = one_gpu_visible() ? 0 : r->local;
     r->all = mem_alloc((size_t)r->count, RANKS_EXCHANGE);
     if (r->rank > 0) ranks_be_quiet();

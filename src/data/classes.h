@@ -23,6 +23,12 @@ int classes_index(const char *const *name, int count, const char *label);
  * none of the classes, of which `room` has place for 16 bytes; else NULL. */
 const char *classes_number(const class_names *k, const corpus *c, int16_t *class, char *room);
 
+/* What a document of a class counts for: weight [classes], or NULL, where all count 1, as one
+ * without a class (-1) does. */
+static inline double class_weight(const double *weight, int class) {
+    return weight && class >= 0 ? weight[class] : 1;
+}
+
 /* The weights [classes] with which every class counts alike: rows / (classes of its own rows), on
  * average 1. class [rows], -1 counts for none. */
 void classes_balance(const int16_t *class, size_t rows, int classes, double *weight);

@@ -36,17 +36,13 @@ typedef struct corpus {
     char **names;  /* [name_count] in alphabetical order if labels, their indices, are names */
     int name_count;
     int16_t *classes; /* [count] what a model is to say of each document, -1: nothing; or NULL */
-    double *class_weights; /* [classes], of a document by its class; or NULL: all weigh 1 */
+    double *class_weights; /* [classes] or NULL, see class_weight */
 } corpus;
 
 /* Reads files. Refuses a file that cannot be read, is empty, or is a damaged gzip, and a TSV line
  * without a tab or with an invalid label. The error names file and line. */
 corpus *corpus_read(char *const *files, int count, const corpus_options *options, error *err);
 void corpus_free(corpus *c);
-
-static inline double corpus_class_weight(const corpus *c, int16_t class) {
-    return c->class_weights && class >= 0 ? c->class_weights[class] : 1;
-}
 
 /* A file, or standard input for "-", each of whose lines, also an empty one, is a document without
  * a label (-1). corpus_next_lines gives the documents of all lines, or, unless `all`, of a pipe

@@ -1,6 +1,7 @@
 #include "data/reader.h"
 
 #include "core/memory.h"
+#include "data/classes.h"
 #include "data/sequence.h"
 
 #include <errno.h>
@@ -72,7 +73,7 @@ static void put_classes(const reader *r, const sequence *s, minibatch *m, int st
         const double place = (double)(position - s->start[i] + 1);
         const double ramp = 2 * place / (double)(s->start[i + 1] - s->start[i] + 1);
         m->classes[at] = r->corpus->classes[s->order[i]];
-        m->weights[at] = (float)(ramp * corpus_class_weight(r->corpus, m->classes[at]));
+        m->weights[at] = (float)(ramp * class_weight(r->corpus->class_weights, m->classes[at]));
     }
 }
 

@@ -2,6 +2,7 @@
 
 #include "core/log.h"
 #include "core/memory.h"
+#include "data/classes.h"
 
 #include <assert.h>
 #include <math.h>
@@ -236,7 +237,7 @@ static void collect_gradient(const logistic *l, int functions, double *gradient)
 /* ---------------------------------------------------------------------------------------- loss */
 
 static double weight_of(const targets *t, size_t i) {
-    return t->weight ? t->weight[t->class ? t->class[i] : t->sign[i] > 0] : 1;
+    return class_weight(t->weight, t->class ? t->class[i] : t->sign[i] > 0);
 }
 
 /* Turns the products of a chunk of rows into -y a, a = 1 / (1 + exp(y z)), times the rows' weights.

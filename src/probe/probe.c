@@ -41,12 +41,12 @@ typedef struct probe {
     int models;
     double cost[MOST_MODELS];
     feature_span span[MOST_MODELS];
-    int8_t *sign;                       /* [rows of train] see logistic.h */
-    double weight[DATASET_MAX_CLASSES]; /* of a row by its class */
-    double *weights;                    /* [models][functions][units + 1] */
-    double *chosen;                     /* [functions][units + 1] */
-    double *deviation;                  /* [units] over the rows of the final fit */
-    int32_t *prediction;                /* [rows of test] */
+    int8_t *sign;        /* [rows of train] see logistic.h */
+    double *weight;      /* [classes] or NULL, see class_weight */
+    double *weights;     /* [models][functions][units + 1] */
+    double *chosen;      /* [functions][units + 1] */
+    double *deviation;   /* [units] over the rows of the final fit */
+    int32_t *prediction; /* [rows of test] */
     probe_result *result;
 } probe;
 
@@ -171,6 +171,11 @@ static const double *margin_at(const probe *p, const double *margins, size_t i, 
     return margins + (i * (size_t)models + (size_t)model) * (size_t)p->functions;
 }
 
+/* Whether a row is labelled and, where `held` says which rows are, among these. */
+static bool is_counted(const part *part, const bool *held, size_t i) {
+    return part->class[i] >= 0 && (!held || held[i]);
+}
+
 /* Counts, for each model, the labelled rows that it gets wrong, among all or among those of `held`,
  * by their weight unless that is NULL. Returns the weight of all these rows. */
 static double count_errors(const probe *p, const double *margins, const part *part,
@@ -178,8 +183,8 @@ static double count_errors(const probe *p, const double *margins, const part *pa
     double rows = 0;
     memset(wrong, 0, (size_t)models * sizeof *wrong);
     for (size_t i = 0; i < part->d.rows; i++) {
-        if (part->class[i] < 0 || (held && !held[i])) continue;
-        const double each = weight ? weight[part->class[i]] : 1;
+        if (!is_counted(part, held, i)) continue;
+        const double each = class_weight(weight, part->class[i]);
         rows += each;
         for (int c = 0; c < models; c++) {
             const double *at = margin_at(p, margins, i, c, models);
@@ -205,7 +210,7 @@ static bool fit_on(probe *p, const bool *held, int first, int models, double *we
                                  .d = d,
                                  .rows = {.sign = p->sign,
                                           .class = p->functions > 1 ? p->train.class : NULL,
-                                          .weight = p->how->balanced ? p->weight : NULL,
+                                          .weight = p->weight,
                                           .functions = p->functions},
                                  .scaling = &v,
                                  .models = models,
@@ -237,7 +242,7 @@ static double *margins_of(const probe *p, const double *margins, const part *par
     const size_t rows = part->d.rows, functions = (size_t)p->functions;
     double *of = mem_alloc(rows * functions, sizeof *of), *to = of;
     for (size_t i = 0, at = 0; i < rows; i++) {
-        if (part->class[i] < 0 || (held && !held[i])) continue;
+        if (!is_counted(part, held, i)) continue;
         if (class) class[at++] = part->class[i];
         memcpy(to, margin_at(p, margins, i, model, models), functions * sizeof *to);
         to += functions;
@@ -252,11 +257,10 @@ static int choose_model(probe *p, const part *part, const bool *held, const fit_
     double *margins = find_margins(p, &part->d, p->weights, p->models, err);
     if (!margins) return -1;
     double wrong[MOST_MODELS];
-    const double all =
-        count_errors(p, margins, part, held, p->models, p->how->balanced ? p->weight : NULL, wrong);
+    const double all = count_errors(p, margins, part, held, p->models, p->weight, wrong);
     probe_result *r = p->result;
     size_t rows = 0;
-    for (size_t i = 0; i < part->d.rows; i++) rows += part->class[i] >= 0 && !(held && !held[i]);
+    for (size_t i = 0; i < part->d.rows; i++) rows += is_counted(part, held, i);
     int best = 0;
     for (int m = 0; m < p->models; m++) {
         const int choice = m / PROBE_COSTS;
@@ -442,7 +446,10 @@ static bool run(probe *p, error *err) {
     p->result->classes = p->class_count;
     name_classes(p);
     make_models(p);
-    classes_balance(p->train.class, p->train.d.rows, p->class_count, p->weight);
+    if (p->how->balanced) {
+        p->weight = mem_alloc((size_t)p->class_count, sizeof *p->weight);
+        classes_balance(p->train.class, p->train.d.rows, p->class_count, p->weight);
+    }
     p->sign = mem_alloc(p->train.d.rows, sizeof *p->sign);
     p->together = p->models;
     while (p->together > 1 &&
@@ -551,6 +558,7 @@ bool probe_run(backend *be, const probe_options *how, probe_result *result, erro
     free(p->chosen);
     free(p->weights);
     free(p->sign);
+    free(p->weight);
     close_part(&p->test);
     close_part(&p->valid);
     close_part(&p->train);

@@ -4,6 +4,7 @@
 #include "core/integer.h"
 #include "core/memory.h"
 #include "core/stop.h"
+#include "data/classes.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -44,7 +45,7 @@ static void fill(const reader_group *g, uint64_t from) {
         for (size_t t = 0; t < here; t++) g->bytes[t * columns + k] = text[t];
         if (here < left) continue;
         const int16_t class = g->c->classes[g->documents[k]];
-        g->weights[(here - 1) * columns + k] = (float)corpus_class_weight(g->c, class);
+        g->weights[(here - 1) * columns + k] = (float)class_weight(g->c->class_weights, class);
         g->classes[(here - 1) * columns + k] = class;
     }
 }

@@ -14,10 +14,10 @@ static bool number_documents(const options *o, corpus *c, error *err) {
            error_set(err, "data.valid: no document of data.train has its label '%s'", unknown);
 }
 
-static void weigh_classes(const options *o, corpus *c, const corpus *train) {
+static void give_weights(corpus *c, const double *weight, size_t classes) {
     free(c->class_weights);
-    c->class_weights = mem_alloc((size_t)o->classes.count, sizeof *c->class_weights);
-    classes_balance(train->classes, train->count, o->classes.count, c->class_weights);
+    c->class_weights = mem_alloc(classes, sizeof *weight);
+    memcpy(c->class_weights, weight, classes * sizeof *weight);
 }
 
 bool labels_find(options *o, corpus *train, corpus *valid, bool is_share, error *err) {
@@ -33,8 +33,10 @@ bool labels_find(options *o, corpus *train, corpus *valid, bool is_share, error 
         return false;
     }
     if (o->train.class_weight == CLASS_WEIGHT_BALANCED) {
-        weigh_classes(o, train, train);
-        if (valid) weigh_classes(o, valid, train);
+        double weight[MOST_CLASSES];
+        classes_balance(train->classes, train->count, o->classes.count, weight);
+        give_weights(train, weight, (size_t)o->classes.count);
+        if (valid) give_weights(valid, weight, (size_t)o->classes.count);
     }
     return true;
 }
