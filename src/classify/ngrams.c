@@ -237,12 +237,34 @@ static double margin_of(const struct feature_node *x, const double *w) {
     return margin;
 }
 
-/* Fits a function with one C on the rows that are not held, and gives the margins of those that
- * are: margin [held rows][functions]. */
-static void try_function(const rows *r, const ngrams *g, int function, double cost,
-                         double *margin) {
+/* The functions of all classes. */
+typedef struct fit {
+    float *weights;     /* [functions][features] */
+    double *intercepts; /* [functions] */
+} fit;
+
+static fit fit_begin(const ngrams *g) {
+    return (fit){mem_alloc((size_t)(g->functions * g->count), sizeof(float)),
+                 mem_alloc((size_t)g->functions, sizeof(double))};
+}
+
+static void fit_end(fit *f) {
+    free(f->weights);
+    free(f->intercepts);
+}
+
+static void fit_take(fit *f, const ngrams *g, int function, const double *w) {
+    for (int64_t j = 0; j < g->count; j++) f->weights[function * g->count + j] = (float)w[j];
+    f->intercepts[function] = w[g->count];
+}
+
+/* Fits a function with one C on the rows that are not held, gives the margins of those that are,
+ * margin [held rows][functions], and leaves it in `kept` unless that is NULL. */
+static void try_function(const rows *r, const ngrams *g, int function, double cost, double *margin,
+                         fit *kept) {
     double *w = mem_alloc((size_t)g->count + 1, sizeof *w), *to = margin + function;
     fit_function(r, g->count, false, positive_class(g, function), cost, w);
+    if (kept) fit_take(kept, g, function, w);
     for (int i = 0; i < r->count; i++) {
         if (!r->held[i]) continue;
         *to = margin_of(r->nodes + r->start[i], w);
@@ -257,8 +279,10 @@ typedef struct search {
     int16_t *class; /* [held] of the rows that are held */
     size_t held;
     double least;
-    double *margin, *best;   /* [COSTS][held][functions], and those of the best C */
-    double deadline, latest; /* when the fit on all rows should be done; seconds of a try */
+    double *margin, *best; /* [COSTS][held][functions], and those of the best C */
+    bool one_by_one;       /* tries one C after the other, and keeps the fit of the best */
+    fit kept;
+    double deadline, end, latest; /* when the search, and all, should be done; seconds of a try */
 } search;
 
 /* Tries `count` values of C from number k on, side by side, of which those after two that are no
@@ -267,10 +291,12 @@ static bool try_costs(ngrams *g, search *s, int k, int count) {
     const size_t functions = (size_t)g->functions, each = s->held * functions;
     const double began = clock_seconds();
     bool best = false;
+    fit tried = s->one_by_one ? fit_begin(g) : (fit){NULL, NULL};
 #pragma omp parallel for schedule(dynamic)
     for (int i = 0; i < count * g->functions; i++) {
         const int cost = k + i / g->functions;
-        try_function(s->r, g, i % g->functions, costs[cost], s->margin + (size_t)cost * each);
+        try_function(s->r, g, i % g->functions, costs[cost], s->margin + (size_t)cost * each,
+                     s->one_by_one ? &tried : NULL);
     }
     s->latest = (clock_seconds() - began) / count;
     for (int cost = k, worse = 0; cost < k + count && worse < 2; cost++, worse++) {
@@ -288,7 +314,11 @@ static bool try_costs(ngrams *g, search *s, int k, int count) {
         s->least = wrong;
         g->cost = costs[cost];
         s->best = s->margin + (size_t)cost * each;
+        const fit before = s->kept;
+        s->kept = tried;
+        tried = before;
     }
+    fit_end(&tried);
     return best;
 }
 
@@ -310,44 +340,52 @@ static void climb(ngrams *g, search *s) {
 /* Chooses C. Of few functions all values are tried at once, enough for threads to share; of many
  * as few as it takes. The smallest wins ties. The margins of the chosen fit on held rows go to
  * `best_margin`. */
-static void choose_cost(ngrams *g, const rows *r, double deadline, double **best_margin) {
-    search s = {.r = r, .least = INFINITY, .deadline = deadline};
-    s.class = mem_alloc((size_t)r->count, sizeof *s.class);
+static void choose_cost(ngrams *g, search *s, double **best_margin) {
+    const rows *r = s->r;
+    s->class = mem_alloc((size_t)r->count, sizeof *s->class);
     for (int i = 0; i < r->count; i++) {
-        if (r->held[i]) s.class[s.held++] = r->class[i];
+        if (r->held[i]) s->class[s->held++] = r->class[i];
     }
-    const size_t each = s.held * (size_t)g->functions;
-    s.best = s.margin = mem_alloc(COSTS * each, sizeof *s.margin);
-    if (g->functions < COSTS) {
-        try_costs(g, &s, 0, COSTS);
+    const size_t each = s->held * (size_t)g->functions;
+    s->best = s->margin = mem_alloc(COSTS * each, sizeof *s->margin);
+    s->one_by_one = g->functions >= COSTS;
+    if (s->one_by_one) {
+        climb(g, s);
     } else {
-        climb(g, &s);
+        try_costs(g, s, 0, COSTS);
     }
-    g->scale = calibrate(s.best, s.class, s.held, g->functions, false);
-    memmove(s.margin, s.best, each * sizeof *s.margin);
-    *best_margin = s.margin;
-    free(s.class);
+    g->scale = calibrate(s->best, s->class, s->held, g->functions, false);
+    memmove(s->margin, s->best, each * sizeof *s->margin);
+    *best_margin = s->margin;
+    free(s->class);
 }
 
-/* Fits the chosen C on all rows. */
-static void fit_all(ngrams *g, const rows *r) {
-    float *weights = mem_alloc((size_t)(g->functions * g->count), sizeof *weights);
-    double *intercepts = mem_alloc((size_t)g->functions, sizeof *intercepts);
+/* Fits the chosen C on all rows, or keeps its fit on those that are not held if no time is left. */
+static void fit_chosen(ngrams *g, search *s) {
+    const bool in_time = clock_seconds() + 1.25 * s->latest < s->end;
+    if (in_time || !s->one_by_one) {
+        fit_end(&s->kept);
+        s->kept = fit_begin(g);
 #pragma omp parallel for schedule(dynamic)
-    for (int f = 0; f < g->functions; f++) {
-        double *w = mem_alloc((size_t)g->count + 1, sizeof *w);
-        fit_function(r, g->count, true, positive_class(g, f), g->cost, w);
-        for (int64_t j = 0; j < g->count; j++) weights[f * g->count + j] = (float)w[j];
-        intercepts[f] = w[g->count];
-        free(w);
+        for (int f = 0; f < g->functions; f++) {
+            double *w = mem_alloc((size_t)g->count + 1, sizeof *w);
+            fit_function(s->r, g->count, true, positive_class(g, f), g->cost, w);
+            fit_take(&s->kept, g, f, w);
+            free(w);
+        }
+    } else {
+        log_line("n-grams: without the documents that C was chosen by, as no time is left");
     }
-    g->weights = weights;
-    g->intercepts = intercepts;
+    g->weights = s->kept.weights;
+    g->intercepts = s->kept.intercepts;
 }
+
+/* Of the seconds, for the search: a model needs the others. */
+static const double search_share = 0.5;
 
 bool ngrams_fit(ngrams *g, const corpus *c, const int16_t *class, int classes, const double *weight,
                 const bool *held, double seconds, double **valid_margin, error *err) {
-    const double deadline = clock_seconds() + seconds;
+    const double began = clock_seconds();
     vocabulary v;
     counts k;
     rows r;
@@ -359,8 +397,12 @@ bool ngrams_fit(ngrams *g, const corpus *c, const int16_t *class, int classes, c
         set_print_string_function(say_nothing);
         make_rows(&r, &k, &v, c, class, held);
         r.weight = weight;
-        choose_cost(g, &r, deadline, valid_margin);
-        fit_all(g, &r);
+        search s = {.r = &r,
+                    .least = INFINITY,
+                    .deadline = began + search_share * seconds,
+                    .end = began + seconds};
+        choose_cost(g, &s, valid_margin);
+        fit_chosen(g, &s);
         free_rows(&r);
     }
     free(v.feature);

@@ -299,12 +299,9 @@ static void take_margins(work *w, int k, const double *valid, const double *test
     to->tried = true;
 }
 
-/* Of all minutes. */
-static const double ngrams_share = 0.5;
-
 static bool fit_ngrams(work *w, error *err) {
     double *valid, *test, began = clock_seconds();
-    const double seconds = w->a->minutes > 0 ? ngrams_share * w->a->minutes * 60 : INFINITY;
+    const double seconds = w->a->minutes > 0 ? left(w) : INFINITY;
     if (!ngrams_fit(&w->ngrams, w->train.texts, w->train.class, w->classes.count, w->weight,
                     w->is_held, seconds, &valid, err)) {
         return false;
