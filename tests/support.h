@@ -36,6 +36,10 @@ double random_uniform(void);
 double random_normal(void);
 void random_restart(uint64_t seed);
 
+/* Whether a test takes its next case. Under a sanitizer, which slows them down, of many like cases
+ * each third is enough. */
+bool takes_case(void);
+
 void assert_contains(const char *text, const char *part);
 
 /* Returns a new folder, which is removed with its content when the program ends, and the path of a

@@ -25,6 +25,7 @@ static double gradient_tolerance(precision precision, int64_t cell) {
  * multiple of what a backend pads to. */
 static void compare(const model_config *config, const char *name, precision precision, int batch,
                     double tolerance) {
+    if (!takes_case()) return;
     backend *be[2] = {test_backend(precision),
                       test_device_is_cuda() ? backend_cpu(precision, 0) : backend_cpu_reference(0)};
     outcome o[2];
@@ -338,6 +339,7 @@ static uint8_t draw(backend *be, const double *logits, const double *bias, sampl
  * bit for bit. */
 static void compare_text(const model_config *config, precision precision, double tolerance) {
     static const int at_once[] = {WRITTEN - 1, 0}, parts[] = {1, 7, 4, 1, 0};
+    if (!takes_case()) return;
     backend *be[2] = {test_backend(precision),
                       test_device_is_cuda() ? backend_cpu(precision, 0) : backend_cpu_reference(0)};
     sampling how = {.temperature = 0.8, .top_p = 0.97, .top_k = 60, .seed = 5, .prompt = GIVEN};

@@ -14,8 +14,9 @@ calls (shim.c), and all others are compared with it. Then each fault has a run, 
 
 After each, the command runs again without a fault, as its user would run it. It must then leave the same
 bytes as the first run, but for measured times. --short makes one fault for each distinct call stack, not
-for each call, and alloc+ at each fourth of these. --only takes SCENARIO or SCENARIO:MODE as a glob; --at takes the number of one call, and
-shows its run.
+for each call, and alloc+ at each fourth of these; an allocation or a call that an earlier scenario had from
+the same stack does not fail again. --only takes SCENARIO or SCENARIO:MODE as a glob; --at takes the number
+of one call, and shows its run.
 
 The list of calls shows whether files survive a power cut: a file may be renamed only after all that was
 written to it has been flushed, and the folder must be flushed after that.
@@ -42,6 +43,7 @@ from collections import Counter
 from pathlib import Path
 
 MODES = ["alloc", "alloc+", "io", "full", "short", "kill", "torn"]
+FAILURES = ["alloc", "alloc+", "io", "short"]  # that a call's code handles, whatever the folder holds
 SECONDS = 60  # a run takes a few hundredths of a second; one that takes this long hangs
 CPU = ["--device", "cpu", "--threads", "1"]
 TIMED = ["seconds", "bytes_per_second", "documents_per_second"]
@@ -248,8 +250,8 @@ class Scenario:
         if unflushed:
             sys.exit(f"campaign.py: {self.name}: folders not flushed after a rename: {unflushed}")
 
-    def points(self, mode, short):
-        """The numbers of the calls at which `mode` makes a fault."""
+    def points(self, mode, short, struck):
+        """The numbers of the calls at which `mode` makes a fault. `struck` collects stacks of all scenarios."""
         kind = "alloc" if mode.startswith("alloc") else "io"
         calls = [c for c in self.calls if c[0] == kind]
         if mode == "torn":
@@ -261,6 +263,9 @@ class Scenario:
         if short:
             stack = 2 if kind == "alloc" else 3
             calls = list({c[stack]: c for c in reversed(calls)}.values())[::-1]
+            if mode in FAILURES:
+                calls = [c for c in calls if (mode, c[stack]) not in struck]
+                struck.update((mode, c[stack]) for c in calls)
             calls = calls[:: self.thin * (4 if mode == "alloc+" else 1)]
         return [int(c[1]) for c in calls]
 
@@ -536,7 +541,7 @@ def main():
 
 
 def campaign(tools, options, start):
-    faults, wrong = Counter(), []
+    faults, wrong, struck = Counter(), [], set()
     with concurrent.futures.ThreadPoolExecutor(options.jobs) as pool:
         for scenario in build_scenarios(tools):
             modes = [mode for mode in MODES if fnmatch.fnmatch(scenario.name, options.only)
@@ -544,7 +549,7 @@ def campaign(tools, options, start):
             if not modes or (options.short and not scenario.in_short and options.only == "*"):
                 continue
             scenario.count(tools)
-            work = [(mode, at) for mode in modes for at in scenario.points(mode, options.short)
+            work = [(mode, at) for mode in modes for at in scenario.points(mode, options.short, struck)
                     if options.at in (None, at)]
             results = pool.map(lambda point: scenario.strike(tools, *point, options.at is not None), work)
             counts = Counter()
