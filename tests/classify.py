@@ -290,6 +290,7 @@ class Classify(cli.Case):
             made, err = self.classify("--train", "odd.csv", "--out", weight, "--minutes", "0",
                                       "--class-weight", weight)
             self.assertEqual(made["class_weight"], weight)
+            self.assertIn(b"No way with a model was tried", self.read(f"{weight}/index.html"))
             recall[weight] = made["classes"][0]["recall"]
             tried = [float(found) for found in re.findall(r"n-grams, C = \S+ validation error ([\d.]+) %", err)]
             far = abs(min(tried) - made["valid_error"]["ngram_error"])  # C is chosen by weighted errors

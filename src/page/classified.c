@@ -118,7 +118,11 @@ static void write_mix_ups(FILE *out, const classified *c) {
 /* In one sentence, whether the chosen way is better than n-grams. */
 static void write_verdict(FILE *out, const classified *c) {
     const double sure = 0.05;
-    if (isnan(c->p_value)) {
+    bool tried = false; /* some way beside the commonest class and n-grams */
+    for (int i = 2; i < c->contender_count; i++) tried |= !isnan(c->contenders[i].error);
+    if (!tried) {
+        fputs("No way with a model was tried, so n-grams are saved.", out);
+    } else if (isnan(c->p_value)) {
         fputs("No way with a model erred less on the documents that were held out to choose by, so "
               "n-grams are saved.",
               out);
