@@ -331,6 +331,13 @@ class Classify(cli.Case):
             process.terminate()
             process.communicate(timeout=60)
 
+    def test_no_time_for_a_model(self):
+        self.write("a.csv", as_csv(reviews(300, 1)))
+        made, err = self.classify("--train", "a.csv", "--out", "out", "--minutes", "0.0001")
+        self.assertRegex(err, "2 of 4: a model of the text: not tried, as it takes about .* and 0:00 are left")
+        self.assertEqual([made["chosen"], made["features_error"], made["tuned_error"]], ["n-grams", None, None])
+        self.assertFalse((self.folder / "out/run").exists())
+
     def test_killed_early(self):
         """What a run left that was killed before its first checkpoint is no run to go on with."""
         self.write("a.csv", as_csv(reviews(60, 1)))

@@ -147,8 +147,8 @@ static void test_vocabulary(void **state) {
     corpus_free(c);
 }
 
-/* Of many classes the search begins with C = 8, and ends there, with this fit, without time. With time
- * it goes down where larger ones are no better: some texts of a class say another's word. */
+/* Of many classes the search begins with C = 8, and ends there, with this fit, without time. With
+ * time it goes down where larger ones are no better: some texts of a class say another's word. */
 static void test_many_classes(void **state) {
     (void)state;
     enum { CLASSES = 6, ROWS = 240 };

@@ -16,14 +16,15 @@ static double deviation(double error, size_t rows) {
 static double commonest_error(const outcome *o) {
     size_t of[DATASET_MAX_CLASSES] = {0}, wrong = 0;
     int most = 0;
-    for (size_t i = 0; i < o->train->count; i++) of[o->train_class[i]]++;
-    for (int k = 1; k < o->classes->count; k++) most = of[k] > of[most] ? k : most;
-    for (size_t i = 0; i < o->test->count; i++) wrong += o->test_class[i] != most;
-    return 100 * (double)wrong / (double)o->test->count;
+    for (size_t i = 0; i < o->examples->train.texts->count; i++) of[o->examples->train.class[i]]++;
+    for (int k = 1; k < o->examples->classes.count; k++) most = of[k] > of[most] ? k : most;
+    for (size_t i = 0; i < o->examples->test.texts->count; i++)
+        wrong += o->examples->test.class[i] != most;
+    return 100 * (double)wrong / (double)o->examples->test.texts->count;
 }
 
 void outcome_list(const outcome *o, contender list[1 + WAYS]) {
-    const size_t rows = o->test->count;
+    const size_t rows = o->examples->test.texts->count;
     const double commonest = commonest_error(o);
     list[0] = (contender){
         "always the commonest class", commonest, deviation(commonest, rows), NAN, NAN, false};
@@ -42,15 +43,16 @@ void outcome_list(const outcome *o, contender list[1 + WAYS]) {
 
 /* What the chosen way makes of each class, and what it mixes up. */
 static void write_scores(const outcome *o, json_writer *j) {
-    size_t *confusion = ways_confusion(o->ways, o->classes->count, o->test_class);
+    size_t *confusion =
+        ways_confusion(o->ways, o->examples->classes.count, o->examples->test.class);
     mix_up mixed[MIX_UPS];
-    const int count = score_mix_ups(confusion, o->classes->count, mixed, MIX_UPS);
-    json_number(j, "macro_f1", score_macro_f1(confusion, o->classes->count));
+    const int count = score_mix_ups(confusion, o->examples->classes.count, mixed, MIX_UPS);
+    json_number(j, "macro_f1", score_macro_f1(confusion, o->examples->classes.count));
     json_array_begin(j, "classes");
-    for (int k = 0; k < o->classes->count; k++) {
-        const class_score s = score_class(confusion, o->classes->count, k);
+    for (int k = 0; k < o->examples->classes.count; k++) {
+        const class_score s = score_class(confusion, o->examples->classes.count, k);
         json_object_begin(j, NULL);
-        json_string(j, "class", o->classes->name[k]);
+        json_string(j, "class", o->examples->classes.name[k]);
         json_integer(j, "documents", (int64_t)s.documents);
         json_number(j, "precision", s.precision);
         json_number(j, "recall", s.recall);
@@ -61,8 +63,8 @@ static void write_scores(const outcome *o, json_writer *j) {
     json_array_begin(j, "mixed_up");
     for (int i = 0; i < count; i++) {
         json_object_begin(j, NULL);
-        json_string(j, "class", o->classes->name[mixed[i].class]);
-        json_string(j, "said", o->classes->name[mixed[i].said]);
+        json_string(j, "class", o->examples->classes.name[mixed[i].class]);
+        json_string(j, "said", o->examples->classes.name[mixed[i].said]);
         json_integer(j, "documents", (int64_t)mixed[i].documents);
         json_object_end(j);
     }
@@ -93,11 +95,12 @@ void outcome_json(const outcome *o, FILE *out) {
     json_number(&j, "share_of_model", o->ways->share);
     json_number(&j, "p_value", o->ways->p_value);
     json_array_begin(&j, "class_names");
-    for (int k = 0; k < o->classes->count; k++) json_string(&j, NULL, o->classes->name[k]);
+    for (int k = 0; k < o->examples->classes.count; k++)
+        json_string(&j, NULL, o->examples->classes.name[k]);
     json_array_end(&j);
     write_scores(o, &j);
-    json_integer(&j, "train_documents", (int64_t)o->train->count);
-    json_integer(&j, "test_documents", (int64_t)o->test->count);
+    json_integer(&j, "train_documents", (int64_t)o->examples->train.texts->count);
+    json_integer(&j, "test_documents", (int64_t)o->examples->test.texts->count);
     json_string(&j, "classifier", o->folder);
     json_object_end(&j);
     fputc('\n', out);
@@ -133,9 +136,10 @@ int outcome_mistakes(const outcome *o, mistake **list, int most) {
     *list = mem_alloc(of->wrong + 1, sizeof **list);
     for (size_t i = 0; i < of->rows; i++) {
         const int said = of->said[i];
-        if (said == o->test_class[i]) continue;
-        const double probability = of->probability[i * (size_t)o->classes->count + (size_t)said];
-        (*list)[count++] = (mistake){i, o->test_class[i], said, probability};
+        if (said == o->examples->test.class[i]) continue;
+        const double probability =
+            of->probability[i * (size_t)o->examples->classes.count + (size_t)said];
+        (*list)[count++] = (mistake){i, o->examples->test.class[i], said, probability};
     }
     qsort(*list, (size_t)count, sizeof **list, by_probability);
     return count < most ? count : most;

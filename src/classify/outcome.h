@@ -2,17 +2,15 @@
 #ifndef SMALLWORLD_CLASSIFY_OUTCOME_H
 #define SMALLWORLD_CLASSIFY_OUTCOME_H
 
+#include "classify/examples.h"
 #include "classify/ways.h"
-#include "data/classes.h"
 #include "page/classified.h"
 
 #include <stdio.h>
 
 typedef struct outcome {
     const ways *ways; /* after ways_choose */
-    const class_names *classes;
-    const corpus *train, *test; /* labelled documents, and their classes */
-    const int16_t *train_class, *test_class;
+    const examples *examples;
     const char *folder; /* of the classifier */
     bool balanced;      /* --class-weight */
 } outcome;

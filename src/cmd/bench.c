@@ -303,7 +303,7 @@ static int bench_conv(int argc, char **argv) {
 /* ------------------------------------------------------------------------------------ train */
 
 typedef struct train_arguments {
-    cli_model model;
+    overrides model;
     const char *config;
     config_list assignments, files;
     double seconds;
@@ -370,7 +370,7 @@ static int bench_train(int argc, char **argv) {
     update_options how = {a.seconds, a.files.items, a.files.count, !a.json || log_is_terminal()};
     options_begin(&o);
     bool done = options_load(&o, a.config, a.assignments.items, a.assignments.count, &err) &&
-                cli_apply(&a.model, &o, &err) && options_check(&o, &err) &&
+                overrides_apply(&a.model, &o, &err) && options_check(&o, &err) &&
                 update_measure(&o, &how, &results, &err);
     options_free(&o);
     free(a.assignments.items);

@@ -1,12 +1,10 @@
 #include "cmd/cli.h"
 
 #include "core/file.h"
-#include "core/integer.h"
 #include "core/log.h"
 #include "core/memory.h"
 #include "core/number.h"
 #include "data/paths.h"
-#include "train/evaluate.h"
 
 #include <errno.h>
 #include <math.h>
@@ -44,7 +42,7 @@ static const struct argp_option model_options[] = {
 };
 
 static error_t parse_model(int key, char *text, struct argp_state *state) {
-    cli_model *given = state->input;
+    overrides *given = state->input;
     switch (key) {
     case KEY_DEVICE: given->device = text; return 0;
     case KEY_PRECISION: given->precision = text; return 0;
@@ -178,87 +176,6 @@ bool cli_choose_features(const cli_features *given, const origin *o, cli_feature
     origin_pools_text(&o->pools, recorded);
     return strcmp(recorded, origin_pools_text(&chosen->pools, other)) == 0 ||
            error_usage(err, "--pool: the probe was fitted on --pool %s", recorded);
-}
-
-bool cli_apply(const cli_model *given, options *o, error *err) {
-    const struct {
-        const char *text, *path, *option;
-    } all[] = {
-        {given->device, "run.device", "--device"},
-        {given->precision, "run.precision", "--precision"},
-        {given->batch, "train.batch", "--batch"},
-        {given->threads, "run.threads", "--threads"},
-    };
-    for (size_t i = 0; i < sizeof all / sizeof all[0]; i++) {
-        if (!all[i].text) continue;
-        if (!config_set(&o->config, all[i].path, all[i].text, all[i].option, err)) {
-            err->status = STATUS_USAGE;
-            return false;
-        }
-    }
-    return true;
-}
-
-backend *cli_probe_backend(const cli_model *given, error *err) {
-    options o;
-    backend *be = NULL;
-    options_begin(&o);
-    if (cli_apply(given, &o, err)) {
-        o.run.precision = PRECISION_FP32;
-        be = options_backend(&o.run, err);
-    }
-    options_free(&o);
-    return be;
-}
-
-/* ------------------------------------------------------------------------------------ models */
-
-bool cli_open(cli_loaded *loaded, const char *path, const cli_model *given, error *err) {
-    memset(loaded, 0, sizeof *loaded);
-    if (!checkpoint_open(&loaded->checkpoint, path, err)) return false;
-    loaded->batch_given = given->batch != NULL;
-    if (cli_apply(given, &loaded->checkpoint.options, err)) return true;
-    cli_unload(loaded);
-    return false;
-}
-
-/* Approximate bytes of activations for each position: h, c, and shares of gates and logits. */
-static double position_bytes(const model_config *config) {
-    return 8.0 * (double)config->hidden * (double)config->layers + 4.0 * 256 + 16;
-}
-
-const cli_text cli_any_text = {INT64_MAX, INT64_MAX / 2}; /* leaves room to add the warm-up */
-
-bool cli_make(cli_loaded *loaded, int batch, int steps, cli_text text, error *err) {
-    const double free_bytes = 0x1p32, share = 16;
-    options *o = &loaded->checkpoint.options;
-    int64_t columns = batch ? batch : o->train.batch, rows = steps ? steps : o->train.bptt;
-    columns = integer_min(columns, text.streams);
-    rows = integer_min(rows, text.bytes / columns + 1 + EVALUATE_WARM_UP);
-    double most = free_bytes + share * (double)loaded->checkpoint.file.map.size;
-    int64_t positions = (int64_t)(most / position_bytes(&o->model));
-    if (rows > positions / columns) rows = positions / columns;
-    if (rows < 1) rows = 1;
-    if (!batch && !loaded->batch_given) columns = integer_min(columns, positions);
-    loaded->be = options_backend(&o->run, err);
-    if (!loaded->be) return false;
-    loaded->m = checkpoint_model(&loaded->checkpoint, loaded->be, (int)columns, (int)rows,
-                                 loaded->use, err);
-    return loaded->m != NULL;
-}
-
-bool cli_load(cli_loaded *loaded, const char *path, const cli_model *given, int batch, int steps,
-              error *err) {
-    if (!cli_open(loaded, path, given, err)) return false;
-    if (cli_make(loaded, batch, steps, cli_any_text, err)) return true;
-    cli_unload(loaded);
-    return false;
-}
-
-void cli_unload(cli_loaded *loaded) {
-    model_free(loaded->m);
-    if (loaded->be) loaded->be->destroy(loaded->be);
-    checkpoint_close(&loaded->checkpoint);
 }
 
 /* ---------------------------------------------------------------------------------- parsing */

@@ -4,7 +4,7 @@
 
 #include "core/json.h"
 #include "probe/origin.h"
-#include "train/checkpoint.h"
+#include "train/loaded.h"
 
 #include <argp.h>
 
@@ -38,20 +38,9 @@ int cmd_report(int argc, char **argv);
 #define CLI_THREADS(key)                                                                           \
     { "threads", key, "N", 0, "Number of CPU threads; 0 means one for each processor", 0 }
 
-/* --device, --precision, --batch and --threads, which override a config or a checkpoint. Use
- * `cli_model_argp`, or `cli_device_argp`, which has no --batch, as an argp child with a cli_model
- * as its input. */
-typedef struct cli_model {
-    const char *device, *precision, *batch, *threads; /* as given, or NULL */
-} cli_model;
-
+/* --device, --precision, --batch and --threads. Use `cli_model_argp`, or `cli_device_argp`, which
+ * has no --batch, as an argp child with `overrides` as its input. */
 extern const struct argp cli_model_argp, cli_device_argp;
-
-/* Sets the options that were given. */
-bool cli_apply(const cli_model *given, options *o, error *err);
-
-/* The backend for a probe: in fp32, whatever precision the device prefers. NULL on failure. */
-backend *cli_probe_backend(const cli_model *given, error *err);
 
 /* --gpus: the processes that share the work. Use `cli_ranks_argp` as an argp child with an int64_t,
  * 0 if not given, as its input. */
@@ -92,35 +81,6 @@ extern const struct argp cli_features_argp;
  */
 bool cli_choose_features(const cli_features *given, const origin *o, cli_features *chosen,
                          error *err);
-
-/* A checkpoint with the options applied, its backend and its model. The caller frees it with
- * cli_unload. */
-typedef struct cli_loaded {
-    checkpoint checkpoint;
-    model_use use;    /* of the model that cli_make makes: inference unless set */
-    bool batch_given; /* whether --batch was given */
-    backend *be;
-    model *m;
-} cli_loaded;
-
-/* Upper limits of the text that a model will read: streams, and bytes over all streams. */
-typedef struct cli_text {
-    int64_t streams, bytes;
-} cli_text;
-
-extern const cli_text cli_any_text;
-
-/* cli_open opens the checkpoint; cli_make makes the backend and the model. With `batch` or `steps`
- * 0 they are as in training, but limited by the text's size, and by 4 GiB plus 16 times the file's
- * size for activations, because a checkpoint may come from a stranger. If cli_make fails, the
- * caller unloads. */
-bool cli_open(cli_loaded *loaded, const char *path, const cli_model *given, error *err);
-bool cli_make(cli_loaded *loaded, int batch, int steps, cli_text text, error *err);
-
-/* Does both, for any text. */
-bool cli_load(cli_loaded *loaded, const char *path, const cli_model *given, int batch, int steps,
-              error *err);
-void cli_unload(cli_loaded *loaded);
 
 /* argp_error, with control characters of the arguments replaced by '?'. */
 void cli_refuse(struct argp_state *state, const char *format, ...)

@@ -11,7 +11,7 @@
 #include <string.h>
 
 typedef struct arguments {
-    cli_model model;
+    overrides model;
     cli_columns columns;
     const char *checkpoint;
     config_list files;
@@ -94,7 +94,7 @@ typedef struct outcome {
     int stripes; /* of dynamic evaluation */
 } outcome;
 
-static bool tune(const arguments *a, cli_loaded *loaded, recording *segment, dynamic_rates *rates,
+static bool tune(const arguments *a, loaded_model *loaded, recording *segment, dynamic_rates *rates,
                  error *err) {
     const corpus_options how = cli_reading(&a->columns, &loaded->checkpoint.options);
     evaluation untuned, tuned;
@@ -112,19 +112,19 @@ static bool tune(const arguments *a, cli_loaded *loaded, recording *segment, dyn
 }
 
 /* Makes the model that learns, with as many streams as stripes. */
-static bool make_dynamic(const arguments *a, cli_loaded *loaded, uint64_t size, error *err) {
+static bool make_dynamic(const arguments *a, loaded_model *loaded, uint64_t size, error *err) {
     options *o = &loaded->checkpoint.options;
     const int64_t usual = (int64_t)((size + dynamic_stripe - 1) / dynamic_stripe);
     int64_t stripes = o->train.batch;
     if (!loaded->batch_given) stripes = integer_min(stripes, a->exact ? 1 : usual);
-    const cli_text most = {evaluate_stripes(size), (int64_t)size};
+    const text_limits most = {evaluate_stripes(size), (int64_t)size};
     loaded->use = MODEL_TRAINING;
     o->model.dropout = 0;
-    return cli_make(loaded, (int)stripes, EVALUATE_SEGMENT, most, err);
+    return loaded_make(loaded, (int)stripes, EVALUATE_SEGMENT, most, err);
 }
 
-static bool score_dynamic(const arguments *a, cli_loaded *loaded, const sequence *s, uint64_t size,
-                          outcome *out, error *err) {
+static bool score_dynamic(const arguments *a, loaded_model *loaded, const sequence *s,
+                          uint64_t size, outcome *out, error *err) {
     dynamic_rates *rates = &out->rates;
     *rates = (dynamic_rates){.rate = isnan(a->rate) ? usual_rate : a->rate,
                              .decay = isnan(a->decay) ? usual_decay : a->decay};
@@ -136,7 +136,7 @@ static bool score_dynamic(const arguments *a, cli_loaded *loaded, const sequence
     return done;
 }
 
-static bool score_static(const arguments *a, cli_loaded *loaded, ranks *r, const sequence *s,
+static bool score_static(const arguments *a, loaded_model *loaded, ranks *r, const sequence *s,
                          uint64_t size, outcome *out, error *err) {
     model *m = loaded->m;
     evaluation *e = &out->result;
@@ -148,16 +148,16 @@ static bool score_static(const arguments *a, cli_loaded *loaded, ranks *r, const
     return done;
 }
 
-static bool score_text(const arguments *a, cli_loaded *loaded, ranks *r, const corpus *text,
+static bool score_text(const arguments *a, loaded_model *loaded, ranks *r, const corpus *text,
                        outcome *out, error *err) {
     uint64_t size = a->limit && (uint64_t)a->limit < text->size ? (uint64_t)a->limit : text->size;
     if (size < 2) {
         return error_set(err, "%s: nothing to score: expected at least 2 bytes, found 1",
                          a->files.items[0]);
     }
-    const cli_text most = {evaluate_stripes(size), (int64_t)size};
+    const text_limits most = {evaluate_stripes(size), (int64_t)size};
     if (!(a->dynamic ? make_dynamic(a, loaded, size, err)
-                     : cli_make(loaded, a->exact ? 1 : 0, 0, most, err))) {
+                     : loaded_make(loaded, a->exact ? 1 : 0, 0, most, err))) {
         return false;
     }
     sequence *s = sequence_in_order(text);
@@ -183,7 +183,7 @@ static bool check_ranks(const arguments *a, const ranks *r, error *err) {
     return true;
 }
 
-static bool same_checkpoint(const cli_loaded *loaded, ranks *r, error *err) {
+static bool same_checkpoint(const loaded_model *loaded, ranks *r, error *err) {
     uint64_t number = 0;
     const char *sum = checkpoint_checksum(&loaded->checkpoint);
     for (; sum && *sum; sum++) number = number * 0x100000001b3 + (unsigned char)*sum;
@@ -192,15 +192,16 @@ static bool same_checkpoint(const cli_loaded *loaded, ranks *r, error *err) {
 }
 
 static bool score(const arguments *a, ranks *r, outcome *out, error *err) {
-    cli_loaded loaded;
-    if (!check_ranks(a, r, err) || !cli_open(&loaded, a->checkpoint, &a->model, err)) return false;
+    loaded_model loaded;
+    if (!check_ranks(a, r, err) || !loaded_open(&loaded, a->checkpoint, &a->model, err))
+        return false;
     loaded.checkpoint.options.run.ranks = r;
     corpus_options how = cli_reading(&a->columns, &loaded.checkpoint.options);
     corpus *text = corpus_read(a->files.items, a->files.count, &how, err);
     bool done = text && ranks_same(r, corpus_hash(text), "the text", err) &&
                 same_checkpoint(&loaded, r, err) && score_text(a, &loaded, r, text, out, err);
     corpus_free(text);
-    cli_unload(&loaded);
+    loaded_free(&loaded);
     return done;
 }
 

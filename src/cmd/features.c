@@ -11,7 +11,7 @@
 #include <stdlib.h>
 
 typedef struct arguments {
-    cli_model model;
+    overrides model;
     cli_columns columns;
     const char *checkpoint, *prefix;
     config_list files;
@@ -99,21 +99,21 @@ static bool check_place(const arguments *a, error *err) {
 }
 
 static bool extract(arguments *a, feature_result *r, error *err) {
-    cli_loaded loaded;
+    loaded_model loaded;
     if (!check_place(a, err)) return false;
-    if (!cli_open(&loaded, a->checkpoint, &a->model, err)) return false;
+    if (!loaded_open(&loaded, a->checkpoint, &a->model, err)) return false;
     loaded.checkpoint.options.run.ranks = a->how.ranks;
     corpus *c = read_documents(a, &loaded.checkpoint.options, err);
     a->how.model = checkpoint_checksum(&loaded.checkpoint);
     bool done = c != NULL;
     if (done) {
-        const cli_text most = {(int64_t)c->count, (int64_t)c->size};
-        done = cli_make(&loaded, 0, FEATURES_STEPS, most, err);
+        const text_limits most = {(int64_t)c->count, (int64_t)c->size};
+        done = loaded_make(&loaded, 0, FEATURES_STEPS, most, err);
         if (done) warn_of_idle(a->how.ranks, c, loaded.m->batch);
         done = done && features_extract(loaded.m, c, &a->how, a->prefix, r, err);
     }
     corpus_free(c);
-    cli_unload(&loaded);
+    loaded_free(&loaded);
     return done;
 }
 

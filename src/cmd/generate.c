@@ -7,7 +7,7 @@
 #include <string.h>
 
 typedef struct arguments {
-    cli_model model;
+    overrides model;
     const char *checkpoint, *prompt;
     generation how;
     bool json;
@@ -74,15 +74,16 @@ int cmd_generate(int argc, char **argv) {
     arguments a = {.how = {.bytes = 500, .temperature = 1, .top_p = 1, .seed = 1}};
     cli_parse(&argp, argc, argv, &a);
     error err;
-    cli_loaded loaded;
-    if (!cli_load(&loaded, a.checkpoint, &a.model, 1, 1, &err)) return cli_fail(&err, "generate");
+    loaded_model loaded;
+    if (!loaded_load(&loaded, a.checkpoint, &a.model, 1, 1, &err))
+        return cli_fail(&err, "generate");
     const char *prompt = a.prompt ? a.prompt : "\n ";
     a.how.prompt = (const uint8_t *)prompt;
     a.how.given = strlen(prompt);
     size_t total = a.how.given + a.how.bytes;
     uint8_t *text = mem_alloc(total, 1);
     bool done = generate(loaded.m, &a.how, text, &err);
-    cli_unload(&loaded);
+    loaded_free(&loaded);
     if (done && a.json) {
         json_writer w = {stdout, false};
         json_object_begin(&w, NULL);

@@ -14,7 +14,7 @@
 #include <string.h>
 
 typedef struct arguments {
-    cli_model model;
+    overrides model;
     cli_documents documents;
     cli_features features;
     const char *checkpoint, *probe, *out;
@@ -191,14 +191,14 @@ static bool has_classes(const char *text) {
 static bool predict_features(const arguments *a, const char *checkpoint_path, const char *path,
                              predictor *p, error *err) {
     saved_probe probe;
-    cli_loaded loaded;
+    loaded_model loaded;
     bool opened = saved_open(&probe, path, err), done = false;
     p->probe = &probe;
     if (opened && p->joined && probe.classes != p->classes) {
         error_set(err, "%s: %d classes, but " CLASSIFIER_FILE " beside it has %d", path,
                   probe.classes, p->classes);
     } else if (opened && choose_features(a, &probe, &p->how, err) &&
-               cli_load(&loaded, checkpoint_path, &a->model, 0, FEATURES_STEPS, err)) {
+               loaded_load(&loaded, checkpoint_path, &a->model, 0, FEATURES_STEPS, err)) {
         const checkpoint *c = &loaded.checkpoint;
         corpus_options reading = cli_reading(&a->documents.columns, &c->options);
         reading.class_folders = p->joined != NULL && has_classes(a->documents.text);
@@ -208,7 +208,7 @@ static bool predict_features(const arguments *a, const char *checkpoint_path, co
         done = saved_check(&probe, c->options.model.hidden * p->how.pools.count,
                            checkpoint_checksum(c), path, err) &&
                run(a, &reading, p, err);
-        cli_unload(&loaded);
+        loaded_free(&loaded);
     }
     if (opened) saved_close(&probe);
     *p = (predictor){0};

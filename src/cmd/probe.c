@@ -7,7 +7,7 @@
 #include <math.h>
 
 typedef struct arguments {
-    cli_model model;
+    overrides model;
     probe_options how;
     bool json;
 } arguments;
@@ -183,7 +183,7 @@ int cmd_probe(int argc, char **argv) {
     cli_parse(&argp, argc, argv, &a);
     error err;
     probe_result r;
-    backend *be = cli_probe_backend(&a.model, &err);
+    backend *be = overrides_backend(&a.model, &err);
     bool done = be && probe_run(be, &a.how, &r, &err);
     if (be) be->destroy(be);
     if (!done) return cli_fail(&err, "probe");

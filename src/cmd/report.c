@@ -19,7 +19,7 @@ enum { TEXT_BYTES = 4000, SAMPLE_BYTES = 300, TOP_UNITS = 8, STREAMS = 16 };
 static const double sample_temperature = 0.7;
 
 typedef struct arguments {
-    cli_model model;
+    overrides model;
     const char *folder, *out, *card, *text, *probe, *features;
     config_list files;
     int64_t sample; /* bytes of generated text; 0: none */
@@ -194,16 +194,16 @@ static void close_material(material *m) {
 
 static bool score_data(const arguments *a, material *m, error *err) {
     const corpus_options how = m->checkpoint.options.data.reading;
-    cli_loaded loaded;
+    loaded_model loaded;
     corpus *c = corpus_read(a->files.items, a->files.count, &how, err);
-    bool done = c && cli_load(&loaded, m->path, &a->model, 0, 0, err);
+    bool done = c && loaded_load(&loaded, m->path, &a->model, 0, 0, err);
     if (done) {
         sequence *s = sequence_in_order(c);
         recording *forward = evaluate_record(loaded.m);
         done = evaluate(loaded.m, forward, s, 0, false, true, &m->score, err);
         loaded.be->recording_free(loaded.be, forward);
         sequence_free(s);
-        cli_unload(&loaded);
+        loaded_free(&loaded);
         m->xz_bpc = 8 * source_xz_bytes(c->bytes, c->size) / (double)c->size;
     }
     if (c) corpus_free(c);
@@ -229,11 +229,11 @@ static bool read_text(const arguments *a, material *m, error *err) {
         how.models = p->models;
         how.weights = p->weights;
     }
-    cli_loaded loaded;
+    loaded_model loaded;
     int streams = m->texts->count < STREAMS ? (int)m->texts->count : STREAMS;
-    if (!cli_load(&loaded, m->path, &a->model, streams, READING_STEPS, err)) return false;
+    if (!loaded_load(&loaded, m->path, &a->model, streams, READING_STEPS, err)) return false;
     bool done = reading_run(loaded.m, m->texts, &how, &m->reading, err);
-    cli_unload(&loaded);
+    loaded_free(&loaded);
     m->show =
         (show_part){m->texts, &m->reading, p, m->has_labelled ? &m->labelled : NULL, &m->origin};
     return done;
@@ -248,12 +248,12 @@ static bool write_sample(const arguments *a, material *m, error *err) {
                             .temperature = sample_temperature,
                             .top_p = 1,
                             .seed = 1};
-    cli_loaded loaded;
-    if (!cli_load(&loaded, m->path, &a->model, 1, 1, err)) return false;
+    loaded_model loaded;
+    if (!loaded_load(&loaded, m->path, &a->model, 1, 1, err)) return false;
     m->sample = mem_alloc(how.given + how.bytes, 1);
     bool done = generate(loaded.m, &how, m->sample, err);
     memmove(m->sample, m->sample + how.given, how.bytes);
-    cli_unload(&loaded);
+    loaded_free(&loaded);
     return done;
 }
 

@@ -14,7 +14,7 @@
 enum { MAX_UNITS = 64, MAX_BATCH = 16, TOP_UNITS = 8 };
 
 typedef struct arguments {
-    cli_model model;
+    overrides model;
     cli_documents documents;
     cli_features features;
     const char *checkpoint, *out, *npy, *probe, *labelled;
@@ -269,18 +269,18 @@ static bool write_page(const arguments *a, const material *m, const reading *r, 
 
 static bool show(const arguments *a, reading *r, material *m, error *err) {
     checkpoint peek;
-    cli_loaded loaded;
+    loaded_model loaded;
     if (!checkpoint_open(&peek, a->checkpoint, err)) return false;
     bool done = read_material(a, m, &peek, err);
     checkpoint_close(&peek);
     if (!done) return false;
     int batch = m->texts->count < MAX_BATCH ? (int)m->texts->count : MAX_BATCH;
-    if (!cli_load(&loaded, a->checkpoint, &a->model, a->model.batch ? 0 : batch, READING_STEPS,
-                  err)) {
+    if (!loaded_load(&loaded, a->checkpoint, &a->model, a->model.batch ? 0 : batch, READING_STEPS,
+                     err)) {
         return false;
     }
     done = reading_run(loaded.m, m->texts, &m->how, r, err);
-    cli_unload(&loaded);
+    loaded_free(&loaded);
     return done && (!a->npy || write_npy(a->npy, m, r, err)) &&
            (!a->out || write_page(a, m, r, err));
 }

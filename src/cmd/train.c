@@ -15,7 +15,7 @@
 #include <string.h>
 
 typedef struct arguments {
-    cli_model model;
+    overrides model;
     const char *config, *folder, *init;
     config_list assignments, data; /* data: files to train on without a config */
     int64_t gpus;
@@ -193,8 +193,8 @@ static bool load(options *o, const arguments *a, error *err) {
     for (int i = 0; i < a->assignments.count; i++) {
         if (!config_assign(&o->config, a->assignments.items[i], err)) return false;
     }
-    return cli_apply(&a->model, o, err) && defaults_choose(o, a->data.items, a->data.count, err) &&
-           options_check(o, err);
+    return overrides_apply(&a->model, o, err) &&
+           defaults_choose(o, a->data.items, a->data.count, err) && options_check(o, err);
 }
 
 static int run(const arguments *a, const char *folder) {
@@ -205,7 +205,8 @@ static int run(const arguments *a, const char *folder) {
     if (!ranks_start(&r, (int)a->gpus, &err)) return cli_fail(&err, "train");
     train_start start = a->resume ? TRAIN_RESUME : a->overwrite ? TRAIN_OVERWRITE : TRAIN_FRESH;
     options_begin(&o);
-    bool done = load(&o, a, &err) && cli_apply(&a->model, &o, &err) && options_check(&o, &err);
+    bool done =
+        load(&o, a, &err) && overrides_apply(&a->model, &o, &err) && options_check(&o, &err);
     if (done && o.data.train.count == 0) {
         done = error_set(&err, "%s: data.train: expected the files to train on", a->config);
     }

@@ -1,0 +1,186 @@
+#include "classify/job.h"
+
+#include "classify/classifier.h"
+#include "classify/model_ways.h"
+#include "classify/result.h"
+#include "core/clock.h"
+#include "core/file.h"
+#include "core/log.h"
+#include "core/memory.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+/* ------------------------------------------------------------------------------------- stages */
+
+double job_left(const job *j) {
+    return j->how->minutes * 60 - (clock_seconds() - j->began);
+}
+
+void job_begin_stage(job *j, const char *what) {
+    char time[32];
+    log_end();
+    log_line("%d of %d: %s; %s left", ++j->stage, j->stages, what,
+             log_duration(time, fmax(0, job_left(j))));
+}
+
+void job_skip_stage(job *j, const char *what, double needed) {
+    char time[32], there[32];
+    log_line("%d of %d: %s: not tried, as it takes about %s and %s are left", ++j->stage, j->stages,
+             what, log_duration(time, needed), log_duration(there, fmax(0, job_left(j))));
+}
+
+void job_say_error(const job *j, int k) {
+    const way *of = &j->ways.of[k];
+    log_line("%s: %.2f %% of %zu test documents are wrong, after %.0f s", way_names[k],
+             predictions_error(&of->tested), of->tested.rows, clock_seconds() - j->began);
+}
+
+void job_take_margins(job *j, int k, const double *valid, const double *test, double scale) {
+    way *to = &j->ways.of[k];
+    const bool multinomial = k != BY_NGRAMS;
+    predictions_take(&to->valid, valid, j->examples.held.texts->count, j->examples.classes.count,
+                     multinomial, scale, j->examples.held.class);
+    predictions_take(&to->tested, test, j->examples.test.texts->count, j->examples.classes.count,
+                     multinomial, scale, j->examples.test.class);
+    to->tried = true;
+}
+
+bool job_has_cpu_alone(const job *j) {
+    const char *device = j->how->device.device;
+    return (device && strcmp(device, "cpu") == 0) || !backend_cuda_expected();
+}
+
+/* ------------------------------------------------------------------------------------ n-grams */
+
+/* The n-grams' margins of the test documents. */
+static double *apply_ngrams(const ngrams *g, const corpus *c) {
+    double *margin = mem_alloc(c->count * (size_t)g->functions, sizeof *margin), *to = margin;
+    ngram_reader *r = ngram_reader_create(g);
+    for (size_t i = 0; i < c->count; i++, to += g->functions) {
+        size_t length;
+        const uint8_t *text = corpus_text(c, i, &length);
+        ngram_reader_apply(r, text, length, to);
+    }
+    ngram_reader_free(r);
+    return margin;
+}
+
+static bool fit_ngrams(job *j, error *err) {
+    double *valid, *test, began = clock_seconds();
+    const double seconds = j->how->minutes > 0 ? job_left(j) : INFINITY;
+    if (!ngrams_fit(&j->ngrams, j->examples.train.texts, j->examples.train.class,
+                    j->examples.classes.count, j->examples.weight, j->examples.is_held, seconds,
+                    &valid, err)) {
+        return false;
+    }
+    test = apply_ngrams(&j->ngrams, j->examples.test.texts);
+    job_take_margins(j, BY_NGRAMS, valid, test, j->ngrams.scale);
+    free(valid);
+    free(test);
+    j->ways.of[BY_NGRAMS].seconds = clock_seconds() - began;
+    job_say_error(j, BY_NGRAMS);
+    return true;
+}
+
+static void *fit_beside(void *argument) {
+    job *j = argument;
+    j->fitted = fit_ngrams(j, &j->why_not_fitted);
+    return NULL;
+}
+
+/* Fits the n-grams, or begins to: where a GPU trains the model, the CPU has time for them. */
+static bool begin_ngrams(job *j, error *err) {
+    job_begin_stage(j, "n-grams");
+    if (job_has_cpu_alone(j)) return fit_ngrams(j, err);
+    j->fitting = pthread_create(&j->beside, NULL, fit_beside, j) == 0;
+    return j->fitting || fit_ngrams(j, err);
+}
+
+static bool finish_ngrams(job *j, error *err) {
+    if (!j->fitting) return true;
+    pthread_join(j->beside, NULL);
+    j->fitting = false;
+    if (!j->fitted) *err = j->why_not_fitted;
+    return j->fitted;
+}
+
+/* ---------------------------------------------------------------------------------------- all */
+
+static bool open_given(job *j, error *err) {
+    if (!j->how->given) return true;
+    j->checkpoint = mem_string(j->how->given);
+    j->is_open = loaded_open(&j->loaded, j->checkpoint, &j->how->device, err);
+    return j->is_open;
+}
+
+/* Makes and locks the folder, and marks it. Refuses one with files of others that this would
+ * replace. */
+static bool take_folder(job *j, error *err) {
+    static const char *const replaced[] = {"index.html", "results.json", "features"};
+    const char *folder = j->how->out;
+    char *mark = mem_format("%s/.classify", folder);
+    char *classifier = mem_format("%s/" CLASSIFIER_FILE, folder);
+    bool taken = file_make_folder(folder, err);
+    if (taken) j->lock = file_lock_folder(folder, err);
+    taken = taken && j->lock >= 0;
+    const bool ours = file_exists(mark) || file_exists(classifier);
+    for (int i = 0; i < 3 && taken && !ours; i++) {
+        char *path = mem_format("%s/%s", folder, replaced[i]);
+        taken = !file_exists(path) ||
+                error_set(
+                    err, "%s: not made by classify, which would replace it; expected another --out",
+                    path);
+        free(path);
+    }
+    taken = taken && file_write_whole(folder, ".classify", "", 0, err);
+    free(classifier);
+    free(mark);
+    return taken;
+}
+
+static bool read_examples(job *j, error *err) {
+    corpus_options how = {.text_column = j->how->text_column, .label_column = j->how->label_column};
+    if (j->is_open) {
+        how.html_entities = j->loaded.checkpoint.options.data.reading.html_entities;
+    }
+    return examples_read(&j->examples, &j->how->files, how, j->how->balanced, err);
+}
+
+outcome job_outcome(const job *j) {
+    return (outcome){&j->ways, &j->examples, j->how->out, j->how->balanced};
+}
+
+bool job_run(job *j, const job_options *how, error *err) {
+    const bool alone = how->minutes == 0;
+    *j = (job){.how = how,
+               .began = clock_seconds(),
+               .lock = -1,
+               .stages = alone        ? 1
+                         : how->given ? 3
+                                      : 4};
+    if (!open_given(j, err) || !read_examples(j, err) || !take_folder(j, err) ||
+        !examples_hold_out(&j->examples, how->files.train, err) || !begin_ngrams(j, err) ||
+        !(alone || (job_train_text(j, err) && job_tune(j, err) && job_fit_features(j, err))) ||
+        !finish_ngrams(j, err)) {
+        return false;
+    }
+    const examples *e = &j->examples;
+    ways_choose(&j->ways, e->classes.count, e->weight, e->held.class, e->test.class);
+    return result_write(j, err);
+}
+
+void job_free(job *j) {
+    if (j->fitting) return; /* the program ends, and nobody waits for n-grams */
+    ways_end(&j->ways);
+    ngrams_free(&j->ngrams);
+    examples_free(&j->examples);
+    if (j->is_open) loaded_free(&j->loaded);
+    if (j->is_tuned) loaded_free(&j->tuned);
+    free(j->checkpoint);
+    free(j->model_name);
+    free(j->probe_name);
+    if (j->lock >= 0) close(j->lock);
+}

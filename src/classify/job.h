@@ -1,0 +1,63 @@
+/* One run of classify: from documents to a classifier in a folder, in the minutes that it has. */
+#ifndef SMALLWORLD_CLASSIFY_JOB_H
+#define SMALLWORLD_CLASSIFY_JOB_H
+
+#include "classify/examples.h"
+#include "classify/ngrams.h"
+#include "classify/outcome.h"
+#include "train/loaded.h"
+
+#include <pthread.h>
+
+typedef struct job_options {
+    example_files files;
+    const char *text_column, *label_column; /* of tables; NULL: found by usual names */
+    const char *given; /* run or checkpoint whose features to use; NULL: one is trained */
+    const char *out;   /* the folder */
+    overrides device;
+    double minutes; /* that all may take, about; 0: n-grams alone */
+    bool balanced;  /* classes weigh alike */
+} job_options;
+
+typedef struct job {
+    const job_options *how;
+    double began;
+    int stage, stages;
+    int lock; /* of the folder; -1: none */
+    examples examples;
+    char *checkpoint;           /* the path of the model of the text */
+    loaded_model loaded, tuned; /* that model, and the one that learnt the labels */
+    bool is_open, is_tuned;
+    double rate; /* bytes of text that training reads in a second; 0: not known */
+    ngrams ngrams;
+    pthread_t beside; /* fits the n-grams beside the model, while `fitting` */
+    bool fitting, fitted;
+    error why_not_fitted;
+    ways ways;
+    char *model_name, *probe_name; /* below the folder, see classifier.h */
+} job;
+
+/* Does all of it. A job that fails leaves an earlier classifier of the folder as it was. job_free
+ * after failure too. */
+bool job_run(job *j, const job_options *how, error *err);
+void job_free(job *j);
+
+outcome job_outcome(const job *j);
+
+/* Seconds that are left of the minutes. */
+double job_left(const job *j);
+
+/* Whether models compute on the CPU, by choice or for want of a GPU. */
+bool job_has_cpu_alone(const job *j);
+
+/* Say which stage begins, or why it does not: the seconds that it needs. */
+void job_begin_stage(job *j, const char *what);
+void job_skip_stage(job *j, const char *what, double needed);
+
+/* Says how often a way errs on the test documents. */
+void job_say_error(const job *j, int way);
+
+/* Takes what margins, with their scale, say of the documents held out and for testing. */
+void job_take_margins(job *j, int way, const double *valid, const double *test, double scale);
+
+#endif

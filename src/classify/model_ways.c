@@ -1,0 +1,266 @@
+#include "classify/model_ways.h"
+
+#include "core/clock.h"
+#include "core/file.h"
+#include "core/log.h"
+#include "core/memory.h"
+#include "probe/probe.h"
+#include "train/defaults.h"
+#include "train/trainer.h"
+
+#include <math.h>
+#include <omp.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* Shares of the time that is left when they begin. */
+static const double text_share = 0.5, tuning_share = 0.6;
+
+enum { TUNING_EPOCHS = 3, TUNING_VALIDATIONS = 6 };
+
+/* Where a run begins: its folder, and the minutes that it was given when it first began, since a
+ * run that goes on is to end where it was to. */
+typedef struct place {
+    char *folder;
+    double minutes;
+    train_start start;
+} place;
+
+static place begin_place(char *folder, double seconds) {
+    /* what a run that was killed before its first checkpoint left is no run to go on with */
+    place p = {folder, fmax(seconds, 0.3) / 60, TRAIN_OVERWRITE};
+    char *state = mem_format("%s/last.state", folder),
+         *config = mem_format("%s/config.yaml", folder);
+    options before;
+    error ignored;
+    options_begin(&before);
+    if (file_exists(state)) p.start = TRAIN_RESUME;
+    if (p.start == TRAIN_RESUME && options_load(&before, config, NULL, 0, &ignored) &&
+        before.train.minutes > 0) {
+        p.minutes = before.train.minutes;
+    }
+    options_free(&before);
+    free(config);
+    free(state);
+    return p;
+}
+
+static bool set_number(options *o, const char *key, double value, error *err) {
+    char text[32];
+    snprintf(text, sizeof text, "%.17g", value);
+    return config_set(&o->config, key, text, "classify", err);
+}
+
+/* Trains, or goes on; then frees options and place. */
+static bool train_at(job *j, options *o, place *p, bool ready, error *err) {
+    train_result trained = {0};
+    bool done = ready && train_run(o, p->folder, p->start, &trained, err);
+    log_end();
+    if (done && trained.signal) {
+        done = error_set(err, "stopped; the same command goes on");
+    } else if (!done && ready && p->start == TRAIN_RESUME) {
+        const error why = *err;
+        error_set(err, "%s; to train anew, remove %s or name another --out", why.text, p->folder);
+    }
+    if (done && trained.bytes_per_second > 0) j->rate = trained.bytes_per_second;
+    corpus_free(o->data.given_train);
+    corpus_free(o->data.given_valid);
+    options_free(o);
+    free(p->folder);
+    return done;
+}
+
+/* Seconds of features and of a probe on them, about, by a rate of training: reading is three times
+ * as fast, and a CPU fits a function of a feature of a document in half a microsecond. */
+static double features_seconds(const job *j, double rate, int64_t hidden, bool cuda) {
+    const examples *e = &j->examples;
+    const double functions = e->classes.count == 2 ? 1 : e->classes.count;
+    const double features = functions * 2 * (double)hidden * (double)e->train.texts->count;
+    const double bytes = (double)(e->train.texts->size + e->test.texts->size);
+    return (rate > 0 ? bytes / (3 * rate) : 0) + (cuda ? 5e-8 : 5e-7) * features;
+}
+
+/* Seconds that a model on a CPU needs at least for something to come of it: half for itself, then
+ * those of tuning or of features at a rate that no model and no processor reaches. */
+static double least_seconds(const job *j) {
+    const double rate = 1e5 * omp_get_num_procs();
+    const double tuning = (double)j->examples.train.texts->size / rate / tuning_share;
+    return fmin(tuning, features_seconds(j, rate, 128, false)) / (1 - text_share);
+}
+
+bool job_train_text(job *j, error *err) {
+    static const char what[] = "a model of the text";
+    const example_files *from = &j->how->files;
+    const overrides *device = &j->how->device;
+    char *files[] = {(char *)(uintptr_t)from->train, (char *)(uintptr_t)from->text};
+    if (j->is_open) return true;
+    place p = begin_place(mem_format("%s/run", j->how->out), text_share * job_left(j));
+    if (p.start != TRAIN_RESUME && job_has_cpu_alone(j) && least_seconds(j) > job_left(j)) {
+        job_skip_stage(j, what, least_seconds(j));
+        free(p.folder);
+        return true;
+    }
+    job_begin_stage(j, what);
+    j->checkpoint = mem_format("%s/last.safetensors", p.folder);
+    options o;
+    options_begin(&o);
+    const bool ready =
+        overrides_apply(device, &o, err) && set_number(&o, "train.minutes", p.minutes, err) &&
+        config_assign(&o.config, "data.valid_fraction=0", err) &&
+        defaults_choose(&o, files, from->text ? 2 : 1, err) && options_check(&o, err);
+    if (ready) o.data.given_train = corpus_part(j->examples.text, NULL, false);
+    if (!train_at(j, &o, &p, ready, err)) return false;
+    j->is_open = loaded_open(&j->loaded, j->checkpoint, device, err);
+    return j->is_open;
+}
+
+/* Whether the run that is there has read this text. */
+static bool is_of_text(const place *p, const corpus *c) {
+    char *path = mem_format("%s/last.state", p->folder);
+    safetensors file;
+    run_state state;
+    error ignored;
+    const bool opened = checkpoint_open_state(&file, &state, path, &ignored);
+    if (opened) safetensors_close(&file);
+    free(path);
+    return opened && state.train_text == corpus_hash(c);
+}
+
+static bool make_tuned(job *j, double seconds, error *err) {
+    const checkpoint *c = &j->loaded.checkpoint;
+    const double bytes = (double)(j->examples.train.texts->size - j->examples.held.texts->size);
+    place p = begin_place(mem_format("%s/tuned-%s", j->how->out, checkpoint_checksum(c)), seconds);
+    char *path = mem_format("%s/best.safetensors", p.folder);
+    options o;
+    options_begin(&o);
+    bool ready =
+        options_from_metadata(&o, &c->file, err) && overrides_apply(&j->how->device, &o, err);
+    const double updates = bytes / (double)(o.train.batch * o.train.bptt);
+    const double every = fmax(1, floor(updates * TUNING_EPOCHS / TUNING_VALIDATIONS));
+    ready = ready && config_assign_string(&o.config, "train.init", c->file.path, err) &&
+            config_assign_string(&o.config, "data.train", j->how->files.train, err) &&
+            set_number(&o, "train.minutes", p.minutes, err) &&
+            set_number(&o, "train.epochs", TUNING_EPOCHS, err) &&
+            set_number(&o, "train.valid_every", every, err) &&
+            set_number(&o, "train.warmup", 50, err) && set_number(&o, "train.lr", 0.002, err) &&
+            set_number(&o, "train.average", 0.99, err) &&
+            set_number(&o, "train.weight_decay", 0.1, err) &&
+            set_number(&o, "train.label_weight", 1, err) &&
+            config_assign_string(&o.config, "train.class_weight",
+                                 j->how->balanced ? "balanced" : "none", err) &&
+            options_check(&o, err);
+    if (ready) {
+        o.data.given_train = corpus_part(j->examples.train.texts, j->examples.is_held, false);
+        o.data.given_valid = corpus_part(j->examples.held.texts, NULL, false);
+        if (p.start == TRAIN_RESUME && !is_of_text(&p, o.data.given_train)) {
+            p.start = TRAIN_OVERWRITE;
+        }
+    }
+    const bool done =
+        train_at(j, &o, &p, ready, err) && loaded_open(&j->tuned, path, &j->how->device, err);
+    j->is_tuned = done;
+    free(path);
+    return done;
+}
+
+/* What a class head says of documents. */
+typedef struct asking {
+    const saved_probe *probe;
+    predictions *to;
+} asking;
+
+static void take_answer(void *argument, size_t document, const float *row) {
+    const asking *k = argument;
+    const size_t at = document * (size_t)k->probe->classes;
+    k->to->said[document] = saved_apply(k->probe, row, k->to->probability + at);
+}
+
+static bool ask(job *j, const saved_probe *probe, const part *p, predictions *to, error *err) {
+    asking k = {probe, to};
+    const feature_options how = {
+        .state = probe->origin.state, .pools = probe->origin.pools, .progress = true};
+    predictions_begin(to, p->texts->count, j->examples.classes.count);
+    const bool done = features_each(j->tuned.m, p->texts, &how, take_answer, &k, err);
+    if (done) predictions_count(to, p->class);
+    return done;
+}
+
+bool job_tune(job *j, error *err) {
+    static const char what[] = "tuning the model on the labels";
+    const double began = clock_seconds(), seconds = tuning_share * job_left(j);
+    if (!j->is_open) return true;
+    const double once = j->rate > 0 ? (double)j->examples.train.texts->size / j->rate : 0;
+    if (once > seconds || seconds <= 0) {
+        job_skip_stage(j, what, once / tuning_share);
+        return true;
+    }
+    job_begin_stage(j, what);
+    if (!make_tuned(j, seconds, err)) return false;
+    saved_probe probe;
+    way *to = &j->ways.of[BY_TUNED];
+    if (!saved_open(&probe, j->tuned.checkpoint.file.path, err)) return false;
+    to->tried = loaded_make(&j->tuned, 0, FEATURES_STEPS, any_text, err) &&
+                ask(j, &probe, &j->examples.held, &to->valid, err) &&
+                ask(j, &probe, &j->examples.test, &to->tested, err);
+    saved_close(&probe);
+    to->seconds = clock_seconds() - began;
+    log_end();
+    if (to->tried) job_say_error(j, BY_TUNED);
+    return to->tried;
+}
+
+/* ----------------------------------------------------------------------------------- features */
+
+char *job_features_path(const job *j, const char *name) {
+    return mem_format("%s/features/%s", j->how->out, name);
+}
+
+static bool extract(job *j, const part *p, const char *prefix, error *err) {
+    const feature_options how = {.pools = FEATURE_POOLS,
+                                 .format = FORMAT_NPY,
+                                 .progress = true,
+                                 .model = checkpoint_checksum(&j->loaded.checkpoint)};
+    feature_result made;
+    return features_extract(j->loaded.m, p->texts, &how, prefix, &made, err);
+}
+
+bool job_fit_features(job *j, error *err) {
+    static const char what[] = "a probe on the model's features";
+    const double began = clock_seconds();
+    if (!j->is_open) return true;
+    if (!loaded_make(&j->loaded, 0, FEATURES_STEPS, any_text, err)) return false;
+    const bool cuda = strcmp(j->loaded.be->name, "cuda") == 0;
+    const double needed =
+        features_seconds(j, j->rate, j->loaded.checkpoint.options.model.hidden, cuda);
+    if (needed > job_left(j)) {
+        job_skip_stage(j, what, needed);
+        return true;
+    }
+    job_begin_stage(j, what);
+    char *train = job_features_path(j, "train"), *test = job_features_path(j, "test");
+    char *out = job_features_path(j, "probe"), *folder = job_features_path(j, "");
+    const probe_options how = {.train = train,
+                               .test = test,
+                               .held = j->examples.is_held,
+                               .out = out,
+                               .balanced = j->how->balanced,
+                               .progress = true};
+    probe_result probed = {0};
+    bool done = file_make_folder(folder, err) && extract(j, &j->examples.train, train, err) &&
+                extract(j, &j->examples.test, test, err);
+    backend *be = done ? overrides_backend(&j->how->device, err) : NULL;
+    done = be && probe_run(be, &how, &probed, err);
+    if (done) {
+        job_take_margins(j, BY_FEATURES, probed.valid_margin, probed.test_margin, probed.scale);
+    }
+    if (be) be->destroy(be);
+    probe_result_free(&probed);
+    free(folder);
+    free(out);
+    free(test);
+    free(train);
+    j->ways.of[BY_FEATURES].seconds = clock_seconds() - began;
+    log_end();
+    if (done) job_say_error(j, BY_FEATURES);
+    return done;
+}
