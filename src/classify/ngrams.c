@@ -337,9 +337,9 @@ static void climb(ngrams *g, search *s) {
     while (k > 0 && has_time(s) && try_costs(g, s, k - 1, 1)) k--;
 }
 
-/* Chooses C. Of few functions all values are tried at once, enough for threads to share; of many
- * as few as it takes. The smallest wins ties. The margins of the chosen fit on held rows go to
- * `best_margin`. */
+/* Chooses C. Of one function all values are tried at once, for threads to share; of several, which
+ * they share too, as few as it takes. The smallest wins ties. The margins of the chosen fit on held
+ * rows go to `best_margin`. */
 static void choose_cost(ngrams *g, search *s, double **best_margin) {
     const rows *r = s->r;
     s->class = mem_alloc((size_t)r->count, sizeof *s->class);
@@ -348,7 +348,7 @@ static void choose_cost(ngrams *g, search *s, double **best_margin) {
     }
     const size_t each = s->held * (size_t)g->functions;
     s->best = s->margin = mem_alloc(COSTS * each, sizeof *s->margin);
-    s->one_by_one = g->functions >= COSTS;
+    s->one_by_one = g->functions > 1;
     if (s->one_by_one) {
         climb(g, s);
     } else {

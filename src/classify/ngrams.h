@@ -27,7 +27,7 @@ typedef struct ngrams {
 } ngrams;
 
 /* Fits the labelled rows of a corpus: class [rows], -1 for those left out. C is chosen by the
- * errors on the rows of `held`, then fitted on all, in about `seconds`: of five classes or more
+ * errors on the rows of `held`, then fitted on all, in about `seconds`: of three classes or more
  * fewer C are tried to keep them, and without time to fit again the first fit stays.
  * `valid_margin` [held rows][functions], which the caller frees, are the margins of the first fit.
  * Refuses documents that have nothing in common. The caller frees the arrays by ngrams_free. weight
