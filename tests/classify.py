@@ -351,13 +351,13 @@ class Classify(cli.Case):
 
     def test_grown_table(self):
         self.write("a.csv", as_csv(reviews(200, 1)))
-        made, _ = self.classify("--train", "a.csv", "--out", "out", "--minutes", "0.1")
+        made, _ = self.classify("--train", "a.csv", "--out", "out", "--minutes", "0.05")
         self.write("a.csv", as_csv(reviews(230, 1)))
-        _, err = self.classify("--train", "a.csv", "--out", "out", "--minutes", "0.1", status=1)
+        _, err = self.classify("--train", "a.csv", "--out", "out", "--minutes", "0.05", status=1)
         self.assertIn("to train anew, remove out/run or name another --out", err)
         self.assertEqual(len(self.predict("out", "a.csv")[0]), 230)
         shutil.rmtree(self.folder / "out/run")
-        self.classify("--train", "a.csv", "--out", "out", "--minutes", "0.1")
+        self.classify("--train", "a.csv", "--out", "out", "--minutes", "0.05")
         self.assertLessEqual(len(list((self.folder / "out").glob("model-*"))), 1)
         self.assertLessEqual(len(list((self.folder / "out").glob("probe-*"))), 1)
 

@@ -2,10 +2,7 @@
 #include "classify/job.h"
 #include "cmd/cli.h"
 #include "core/log.h"
-#include "core/memory.h"
 #include "data/classes.h"
-
-#include <stdlib.h>
 
 typedef struct arguments {
     job_options job;
@@ -100,18 +97,15 @@ int cmd_classify(int argc, char **argv) {
     cli_parse(&argp, argc, argv, &a);
     a.job.text_column = a.columns.text;
     a.job.label_column = a.columns.label;
-    job *j = mem_alloc(1, sizeof *j);
-    const bool done = job_run(j, &a.job, &err);
+    static job j; /* which a thread may still read when the program ends */
+    const bool done = job_run(&j, &a.job, &err);
     log_end();
-    const outcome found = job_outcome(j);
+    const outcome found = job_outcome(&j);
     if (done && a.json) outcome_json(&found, stdout);
     if (done && !a.json) {
         outcome_text(&found, stdout);
         printf("%s/index.html\n", a.job.out);
     }
-    if (!j->fitting) { /* else the program ends, and the n-grams' thread still reads it */
-        job_free(j);
-        free(j);
-    }
+    job_free(&j);
     return done ? STATUS_OK : cli_fail(&err, "classify");
 }

@@ -1,6 +1,6 @@
 /* What the files of src/model share. model.h describes the model; here are its parts:
  *   stages.c    the numbers of stages, and their graphs
- *   places.c    the parameters that a model has, and where they lie in an arena
+ *   tensors.c   the parameters that a model has, and their addresses in an arena
  *   arrays.c    the arrays that a model requests from the plan of its memory
  *   patterns.c  the layouts of the stages' patterns, the norms of blocks, and new patterns
  *   norms.c     weight norm of the gates' rows
@@ -36,10 +36,10 @@ void model_add_parameters(model *m);
 /* Where parameter `number` lies in an arena of elements of `size` bytes, in the operands, in the
  * arena that forward reads, and in the one that backward fills; NULL if the model has no such
  * parameter or no such arena. */
-void *model_place(const model *m, const void *arena, size_t size, int number);
-void *model_operand_place(const model *m, int number);
-void *model_value_place(const model *m, int number);
-void *model_gradient_place(const model *m, int number);
+void *model_address(const model *m, const void *arena, size_t size, int number);
+void *model_operand_address(const model *m, int number);
+void *model_value_address(const model *m, int number);
+void *model_gradient_address(const model *m, int number);
 
 /* With weight norm: makes of the bound arena the operands of the gates' rows; turns the gradient at
  * these into that of weights and gains. */
@@ -84,11 +84,11 @@ size_t model_plane_bytes(const model *m, size_t element);
 size_t model_state_bytes(const model *m);
 
 /* Where a layer's state lies after `step` steps. */
-typedef struct state_place {
+typedef struct state_address {
     void *h, *c;
-} state_place;
+} state_address;
 
-state_place model_state_after(const model *m, int layer, int step);
+state_address model_state_after(const model *m, int layer, int step);
 
 /* Saves the state of all layers after `step` steps, makes a saved one that before the first step,
  * and makes that after `step` steps the one before the first. Arrays have model_state_bytes. */

@@ -25,12 +25,12 @@ static int find_stages(const model *m, int s, int stages[2]) {
 static normed_rows rows_of(const model *m, int s, const void *arena, size_t size, void *of[2]) {
     int stages[2];
     normed_rows rows = {.count = find_stages(m, s, stages),
-                        .gain = model_value_place(m, m->stage_parameters[s].gain)};
+                        .gain = model_value_address(m, m->stage_parameters[s].gain)};
     for (int i = 0; i < rows.count; i++) {
         const int weight = m->stage_parameters[stages[i]].weight;
         rows.layout[i] = m->devices[stages[i]];
-        rows.weight[i] = model_value_place(m, weight);
-        of[i] = model_place(m, arena, size, weight);
+        rows.weight[i] = model_value_address(m, weight);
+        of[i] = model_address(m, arena, size, weight);
     }
     return rows;
 }
@@ -51,7 +51,7 @@ void model_norm_rows_backward(model *m) {
         if (model_normed_stage(m, s) != s) continue;
         const normed_rows rows = rows_of(m, s, m->gradient, size, gradients);
         m->be->norm_rows_backward(m->be, &rows, gradients,
-                                  model_place(m, m->gradient, size, m->stage_parameters[s].gain));
+                                  model_address(m, m->gradient, size, m->stage_parameters[s].gain));
     }
 }
 

@@ -99,8 +99,8 @@ static void forward_table(model *m, model_layer *y) {
     for (int w = 0; w < TABLE_WIDTHS; w++) {
         const input_tables *in = &y->inputs[w];
         if (!in->projected) continue;
-        be->fprop(be, m->projection_devices[w], model_operand_place(m, in->projection),
-                  model_operand_place(m, y->embedding), 1, VOCABULARY, in->projected, OPERAND);
+        be->fprop(be, m->projection_devices[w], model_operand_address(m, in->projection),
+                  model_operand_address(m, y->embedding), 1, VOCABULARY, in->projected, OPERAND);
     }
     for (int i = 0; deep && i < 2; i++) be->activate(be, &y->tables[i], 0, 0);
     be->prepare_entries(be, &y->cell);
@@ -119,7 +119,7 @@ static void forward_layers(model *m, int k, bool keep, bool training) {
         if (!training) c.dropout.threshold = 0;
         if (y > 0) {
             int s = model_below_stage(&m->config, y);
-            be->fprop(be, m->devices[s], model_operand_place(m, m->stage_parameters[s].weight),
+            be->fprop(be, m->devices[s], model_operand_address(m, m->stage_parameters[s].weight),
                       output_of(m, y - 1), c.steps, c.columns, m->below, OPERAND);
         }
         be->cell_forward(be, &c);
@@ -127,7 +127,7 @@ static void forward_layers(model *m, int k, bool keep, bool training) {
 }
 
 static void forward_logits(model *m, const cell *c) {
-    m->be->fprop(m->be, m->head_device, model_operand_place(m, m->head_weight),
+    m->be->fprop(m->be, m->head_device, model_operand_address(m, m->head_weight),
                  output_of(m, m->layers - 1), c->steps, m->columns, m->logits, REAL);
 }
 
@@ -140,7 +140,7 @@ static void forward_head(model *m, const cell *c, void *dlogits) {
                                .rows = m->head_rows,
                                .classes = VOCABULARY,
                                .logits = m->logits,
-                               .bias = model_value_place(m, m->head_bias),
+                               .bias = model_value_address(m, m->head_bias),
                                .targets = m->targets + from,
                                .scale = m->text_weight,
                                .losses = (char *)m->losses + reals,
@@ -151,7 +151,7 @@ static void forward_head(model *m, const cell *c, void *dlogits) {
     softmax_loss class = text;
     class.first = VOCABULARY;
     class.classes = (int)m->config.classes;
-    class.bias = model_value_place(m, m->class_bias);
+    class.bias = model_value_address(m, m->class_bias);
     class.targets = labels->classes + from;
     class.weights = (char *)labels->weights + reals;
     class.scale = m->label_weight;
@@ -174,16 +174,16 @@ static void sum_losses(model *m, update_report *report) {
 static void backward_table(model *m, model_layer *y) {
     backend *be = m->be;
     const bool deep = m->config.cell == CELL_DEEP;
-    void *dembedding = model_gradient_place(m, y->embedding);
+    void *dembedding = model_gradient_address(m, y->embedding);
     bool first = true;
     for (int i = 0; deep && i < 2; i++) be->activate_backward(be, &y->tables[i], 0, 0);
     for (int w = 0; w < TABLE_WIDTHS; w++) {
         const input_tables *in = &y->inputs[w];
         if (!in->projected) continue;
         const void *gradient = deep ? stage_raw_gradient(&y->tables[0].stage[0]) : in->dprojected;
-        be->wgrad(be, m->projection_devices[w], gradient, model_operand_place(m, y->embedding), 1,
-                  VOCABULARY, model_gradient_place(m, in->projection), y->cell.workspace);
-        be->dgrad(be, m->projection_devices[w], model_operand_place(m, in->projection), gradient, 1,
+        be->wgrad(be, m->projection_devices[w], gradient, model_operand_address(m, y->embedding), 1,
+                  VOCABULARY, model_gradient_address(m, in->projection), y->cell.workspace);
+        be->dgrad(be, m->projection_devices[w], model_operand_address(m, in->projection), gradient, 1,
                   VOCABULARY, first ? dembedding : m->dembedding, REAL);
         if (!first) {
             be->add(be, (size_t)m->config.embedding * VOCABULARY, dembedding, m->dembedding);
@@ -195,17 +195,17 @@ static void backward_table(model *m, model_layer *y) {
 static void backward_head(model *m, const cell *c) {
     backend *be = m->be;
     be->row_sums(be, m->dlogits, c->steps, m->head_rows, m->columns,
-                 model_gradient_place(m, m->head_bias));
+                 model_gradient_address(m, m->head_bias));
     be->wgrad(be, m->head_device, m->dlogits, output_of(m, m->layers - 1), c->steps, m->columns,
-              model_gradient_place(m, m->head_weight), c->workspace);
-    be->dgrad(be, m->head_device, model_operand_place(m, m->head_weight), m->dlogits, c->steps,
+              model_gradient_address(m, m->head_weight), c->workspace);
+    be->dgrad(be, m->head_device, model_operand_address(m, m->head_weight), m->dlogits, c->steps,
               m->columns, c->dh, OPERAND);
 }
 
 /* Computes the gradient of the h of the layer below. */
 static void backward_below(model *m, int layer, const cell *c) {
     int s = model_below_stage(&m->config, layer), weight = m->stage_parameters[s].weight;
-    m->be->dgrad(m->be, m->devices[s], model_operand_place(m, weight), model_wgrad_of(m, s).dy,
+    m->be->dgrad(m->be, m->devices[s], model_operand_address(m, weight), model_wgrad_of(m, s).dy,
                  c->steps, c->columns, c->dh, OPERAND);
 }
 
@@ -235,7 +235,7 @@ void model_generate(model *m, sampling *state, uint8_t *text, int count) {
     for (int i = 0; i < count; i++) {
         run_segment(m, 0, false);
         forward_logits(m, &m->layer[0].cell);
-        m->be->sample(m->be, m->logits, model_value_place(m, m->head_bias), m->batch, m->columns,
+        m->be->sample(m->be, m->logits, model_value_address(m, m->head_bias), m->batch, m->columns,
                       state, text, m->bytes);
     }
 }
@@ -287,7 +287,7 @@ static bool sums_in_parts(const model *m, int s) {
 static void stage_wgrad(model *m, int s, const cell *c) {
     const model_wgrad in = model_wgrad_of(m, s);
     m->be->wgrad(m->be, m->devices[s], in.dy, in.x, c->steps, c->columns,
-                 model_gradient_place(m, m->stage_parameters[s].weight), c->workspace);
+                 model_gradient_address(m, m->stage_parameters[s].weight), c->workspace);
 }
 
 static void sum_beside(model *m, size_t from, size_t to) {

@@ -25,8 +25,8 @@ static void *layer_state(const model *m, int layer, model_state_kind kind, int s
     return (char *)(kind == MODEL_H ? c->h : c->c) + (size_t)step * plane;
 }
 
-state_place model_state_after(const model *m, int layer, int step) {
-    return (state_place){layer_state(m, layer, MODEL_H, step),
+state_address model_state_after(const model *m, int layer, int step) {
+    return (state_address){layer_state(m, layer, MODEL_H, step),
                          layer_state(m, layer, MODEL_C, step)};
 }
 
@@ -81,15 +81,15 @@ void model_set_state(model *m, model_state_kind kind, const float *values) {
 }
 
 /* Copies a layer's state between places of h and c. */
-static void copy_state(model *m, state_place to, state_place from) {
+static void copy_state(model *m, state_address to, state_address from) {
     m->be->copy(m->be, to.h, from.h, model_plane_bytes(m, m->be->operand_size));
     m->be->copy(m->be, to.c, from.c, model_plane_bytes(m, m->be->real_size));
 }
 
 /* The place of a layer's state in an array of all layers' states: each one's h, then c. */
-static state_place state_in(const model *m, int layer, void *array) {
+static state_address state_in(const model *m, int layer, void *array) {
     char *h = (char *)array + model_state_bytes(m) / (size_t)m->layers * (size_t)layer;
-    return (state_place){h, h + model_plane_bytes(m, m->be->operand_size)};
+    return (state_address){h, h + model_plane_bytes(m, m->be->operand_size)};
 }
 
 void model_keep_state(model *m, int step, void *to) {

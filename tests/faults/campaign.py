@@ -13,10 +13,11 @@ calls (shim.c), and all others are compared with it. Then each fault has a run, 
     kill    SIGKILL before a call              torn    SIGKILL in the middle of a write
 
 After each, the command runs again without a fault, as its user would run it. It must then leave the same
-bytes as the first run, but for measured times. --short makes one fault for each distinct call stack, not
-for each call, and alloc+ at each fourth of these; an allocation or a call that an earlier scenario had from
-the same stack does not fail again. --only takes SCENARIO or SCENARIO:MODE as a glob; --at takes the number
-of one call, and shows its run.
+bytes as the first run, but for measured times. It runs again once for each content of the folder, and a kill
+comes only after a call that changed something. --short makes one fault for each distinct call stack, not for
+each call, and alloc+ at each fourth of these; an allocation or a call that an earlier scenario had from the
+same stack does not fail again. --only takes SCENARIO or SCENARIO:MODE as a glob; --at takes the number of one
+call, and shows its run.
 
 The list of calls shows whether files survive a power cut: a file may be renamed only after all that was
 written to it has been flushed, and the folder must be flushed after that.
@@ -49,6 +50,8 @@ CPU = ["--device", "cpu", "--threads", "1"]
 TIMED = ["seconds", "bytes_per_second", "documents_per_second"]
 WRITES = ["write", "pwrite"]
 MOVES = WRITES + ["read", "pread"]
+LOOKS = ["read", "pread", "stat", "lstat", "fstat", "newfstatat", "statx", "access", "faccessat", "lseek", "getdents",
+         "mmap", "close"]  # calls that change no file
 
 # -------------------------------------------------------------------------------- programs, folders --
 
@@ -99,6 +102,12 @@ def content(folder):
     """{path: bytes} of a folder, without its tmp/."""
     return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*")
             if path.is_file() and path.parent.name != "tmp"}
+
+
+def state(folder):
+    """All that the next command finds in a folder: names, and what files hold."""
+    return frozenset((str(path.relative_to(folder)), path.is_file() and hashlib.sha256(path.read_bytes()).digest())
+                     for path in folder.rglob("*"))
 
 
 def split_safetensors(data):
@@ -199,6 +208,7 @@ class Scenario:
 
     def __init__(self, name, command, files=None):
         self.name, self.command, self.files = name, command, INPUTS | (files or {})
+        self.recovered = set()  # states of folders after faults from which the command got up again
 
     def prepare(self, tools):
         """A folder as the command finds it."""
@@ -254,6 +264,8 @@ class Scenario:
         """The numbers of the calls at which `mode` makes a fault. `struck` collects stacks of all scenarios."""
         kind = "alloc" if mode.startswith("alloc") else "io"
         calls = [c for c in self.calls if c[0] == kind]
+        if mode == "kill":  # after a call that changes nothing it leaves what an earlier one left
+            calls = [c for before, c in zip([None, *calls], calls) if not before or before[2] not in LOOKS]
         if mode == "torn":
             calls = [c for c in calls if c[2] in WRITES and int(c[7]) > 1]
         if mode == "short":
@@ -283,7 +295,14 @@ class Scenario:
             if tell:
                 report = Path(str(folder) + ".report")
                 print(f"status {status}\n{out}{err}", report.read_text() if report.exists() else "", sep="")
-            return self.judge(tools, folder, mode, at, status, out, err) or self.recover(tools, folder)
+            found = state(folder)
+            wrong = self.judge(tools, folder, mode, at, status, out, err)
+            if wrong or found in self.recovered:  # what follows depends on the folder alone
+                return wrong
+            wrong = self.recover(tools, folder)
+            if not wrong:
+                self.recovered.add(found)
+            return wrong
         finally:
             shutil.rmtree(folder)
             for ending in ".trace", ".report":

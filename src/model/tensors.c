@@ -107,21 +107,21 @@ void model_add_parameters(model *m) {
     m->class_bias = add_of_classes(m, "bias", 1);
 }
 
-void *model_place(const model *m, const void *arena, size_t size, int number) {
+void *model_address(const model *m, const void *arena, size_t size, int number) {
     if (number == NONE || !arena) return NULL;
     return (char *)(uintptr_t)arena + m->parameters.items[number].offset * size;
 }
 
-void *model_operand_place(const model *m, int number) {
-    return model_place(m, m->operands, m->be->operand_size, number);
+void *model_operand_address(const model *m, int number) {
+    return model_address(m, m->operands, m->be->operand_size, number);
 }
 
-void *model_value_place(const model *m, int number) {
-    return model_place(m, m->bound, m->be->real_size, number);
+void *model_value_address(const model *m, int number) {
+    return model_address(m, m->bound, m->be->real_size, number);
 }
 
-void *model_gradient_place(const model *m, int number) {
-    return model_place(m, m->into, m->be->real_size, number);
+void *model_gradient_address(const model *m, int number) {
+    return model_address(m, m->into, m->be->real_size, number);
 }
 
 /* Gains of normed rows are in the operands. */
@@ -130,14 +130,14 @@ static bool has_gains(const model *m, const stage *g) {
 }
 
 static void bind_stage(const model *m, stage *g, const stage_parameters *p) {
-    g->weight = model_operand_place(m, p->weight);
-    g->gain = has_gains(m, g) ? model_value_place(m, p->gain) : NULL;
-    g->bias = model_value_place(m, p->bias);
+    g->weight = model_operand_address(m, p->weight);
+    g->gain = has_gains(m, g) ? model_value_address(m, p->gain) : NULL;
+    g->bias = model_value_address(m, p->bias);
 }
 
 static void bind_stage_gradients(const model *m, stage *g, const stage_parameters *p) {
-    g->dgain = has_gains(m, g) ? model_gradient_place(m, p->gain) : NULL;
-    g->dbias = model_gradient_place(m, p->bias);
+    g->dgain = has_gains(m, g) ? model_gradient_address(m, p->gain) : NULL;
+    g->dbias = model_gradient_address(m, p->bias);
 }
 
 stage *model_find_stage(model *m, int s) {
