@@ -226,6 +226,14 @@ class Classify(cli.Case):
             self.write(name, "".join(f"{label}\t{text}\n" for label, text in part))
         made, _ = self.classify("--train", "train.tsv", "--test", "test.tsv", "--model", "run", "--out", "out")
         self.assertEqual(made["class_names"], ["sea", "town", "wood"])
+        # The page is as sure of what is wrong as predict is.
+        wrong = sorted((max(line["probability"].values()) for line in self.predict("out", "test.tsv")[0]
+                        if line["class"] != line["label"]), reverse=True)
+        page = self.read("out/index.html").decode()
+        sure = re.findall(r'<td class="number">(\d+)</td><td>', page[page.index('id="mistakes"'):])
+        self.assertEqual(len(sure), 20)
+        for found, expected in zip(sure, wrong):
+            self.assertAlmostEqual(int(found), 100 * expected, delta=0.51)
         theirs = make_union(TfidfVectorizer(ngram_range=(1, 2), sublinear_tf=True, min_df=2),
                             TfidfVectorizer(analyzer="char", ngram_range=(2, 5), sublinear_tf=True, min_df=2))
         x = theirs.fit_transform([text for _, text in train])

@@ -94,13 +94,12 @@ bool job_train_text(job *j, error *err) {
     const overrides *device = &j->how->device;
     char *files[] = {(char *)(uintptr_t)from->train, (char *)(uintptr_t)from->text};
     if (j->is_open) return true;
-    place p = begin_place(mem_format("%s/run", j->how->out), text_share * job_left(j));
-    if (p.start != TRAIN_RESUME && job_has_cpu_alone(j) && least_seconds(j) > job_left(j)) {
+    if (job_has_cpu_alone(j) && least_seconds(j) > job_left(j)) {
         job_skip_stage(j, what, least_seconds(j));
-        free(p.folder);
         return true;
     }
     job_begin_stage(j, what);
+    place p = begin_place(mem_format("%s/run", j->how->out), text_share * job_left(j));
     j->checkpoint = mem_format("%s/last.safetensors", p.folder);
     options o;
     options_begin(&o);
