@@ -99,6 +99,7 @@ class Classify(cli.Case):
                    "-1\tnobody says\n")
         made, _ = self.classify("--train", "a.csv", "--test", "b.tsv", "--model", "run", "--out", "out")
         self.assertEqual(made["test_documents"], 200)
+        self.assertIn('<div id="documents">', self.read("out/index.html").decode())  # mistakes, coloured
         kept, = (self.folder / "out").glob("model-*.safetensors")
         if made["joined"] == "features":
             self.assertEqual(kept.read_bytes(), self.read("run/last.safetensors"))
@@ -338,6 +339,17 @@ class Classify(cli.Case):
         finally:
             process.terminate()
             process.communicate(timeout=60)
+
+    def test_reads_as_its_model(self):
+        """Of a model that reads entities, the classifier reads them too: nothing else tells these classes."""
+        self.train("--set", "data.html_entities=true")
+        draw = random.Random(4)
+        text = lambda label: " ".join(draw.choices(COMMON, k=12) + ["&lt;3" if label == "good" else "<3"])
+        self.write("a.csv", as_csv([(text(label), label) for label in ["good", "bad"] * 100]))
+        made, _ = self.classify("--train", "a.csv", "--model", "run", "--out", "out")
+        self.assertGreater(made["ngram_error"], 25)
+        header, _ = cli.split_safetensors(self.read("out/classifier.safetensors"))
+        self.assertEqual(header["__metadata__"]["html_entities"], "true")
 
     def test_no_time_for_a_model(self):
         self.write("a.csv", as_csv(reviews(300, 1)))
