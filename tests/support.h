@@ -36,8 +36,8 @@ double random_uniform(void);
 double random_normal(void);
 void random_restart(uint64_t seed);
 
-/* Whether a test takes its next case: each SMALLWORLD_TEST_EVERYth of many like ones, which is enough
- * where the same code is tested again, by a sanitizer or at another level of instructions. */
+/* Whether a test takes its next case: of many like ones each SMALLWORLD_TEST_EVERYth, which is
+ * enough where the same code is tested again, by a sanitizer or at another level of instructions. */
 bool takes_case(void);
 
 void assert_contains(const char *text, const char *part);

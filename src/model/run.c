@@ -183,8 +183,8 @@ static void backward_table(model *m, model_layer *y) {
         const void *gradient = deep ? stage_raw_gradient(&y->tables[0].stage[0]) : in->dprojected;
         be->wgrad(be, m->projection_devices[w], gradient, model_operand_address(m, y->embedding), 1,
                   VOCABULARY, model_gradient_address(m, in->projection), y->cell.workspace);
-        be->dgrad(be, m->projection_devices[w], model_operand_address(m, in->projection), gradient, 1,
-                  VOCABULARY, first ? dembedding : m->dembedding, REAL);
+        be->dgrad(be, m->projection_devices[w], model_operand_address(m, in->projection), gradient,
+                  1, VOCABULARY, first ? dembedding : m->dembedding, REAL);
         if (!first) {
             be->add(be, (size_t)m->config.embedding * VOCABULARY, dembedding, m->dembedding);
         }

@@ -27,7 +27,7 @@ static void *layer_state(const model *m, int layer, model_state_kind kind, int s
 
 state_address model_state_after(const model *m, int layer, int step) {
     return (state_address){layer_state(m, layer, MODEL_H, step),
-                         layer_state(m, layer, MODEL_C, step)};
+                           layer_state(m, layer, MODEL_C, step)};
 }
 
 void *model_state(const model *m, model_state_kind kind, int step) {
