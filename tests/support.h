@@ -37,7 +37,7 @@ double random_normal(void);
 void random_restart(uint64_t seed);
 
 /* Whether a test takes its next case: of many like ones each SMALLWORLD_TEST_EVERYth, which is
- * enough where the same code is tested again, by a sanitizer or at another level of instructions. */
+ * enough where other tests run the same code, without a sanitizer or at another level. */
 bool takes_case(void);
 
 void assert_contains(const char *text, const char *part);
