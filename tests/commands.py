@@ -117,6 +117,13 @@ class Commands(unittest.TestCase):
 
     outputs = {}
 
+    def test_prose(self):
+        """Commands within sentences have options and keys that exist."""
+        for document in DOCUMENTS:
+            for text in re.findall(r"`([^`\n]*smallworld \w+ [^`]*)`", FENCE.sub("", document.read_text())):
+                with self.subTest(document=document.name, command=text):
+                    self.known(text.replace("\n", " "))
+
     def known(self, text):
         """Options and keys of every command in the block exist."""
         keys = re.findall(r"(?m)^\| `([\w.]+)` \|", (ROOT / "docs" / "config.md").read_text())
