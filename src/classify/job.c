@@ -149,22 +149,23 @@ static bool read_examples(job *j, error *err) {
     return examples_read(&j->examples, &j->how->files, how, j->how->balanced, err);
 }
 
+/* Tries the ways that have a model, if there is one or time for one. */
+static bool try_model_ways(job *j, error *err) {
+    if (!job_train_text(j, err)) return false;
+    return !j->is_open || (job_tune(j, err) && job_fit_features(j, err));
+}
+
 outcome job_outcome(const job *j) {
     return (outcome){&j->ways, &j->examples, j->how->out, j->how->balanced};
 }
 
 bool job_run(job *j, const job_options *how, error *err) {
     const bool alone = how->minutes == 0;
-    *j = (job){.how = how,
-               .began = clock_seconds(),
-               .lock = -1,
-               .stages = alone        ? 1
-                         : how->given ? 3
-                                      : 4};
+    *j = (job){.how = how, .began = clock_seconds(), .lock = -1};
+    j->stages = alone ? 1 : how->given ? 3 : 4;
     if (!open_given(j, err) || !read_examples(j, err) || !take_folder(j, err) ||
         !examples_hold_out(&j->examples, how->files.train, err) || !begin_ngrams(j, err) ||
-        !(alone || (job_train_text(j, err) && job_tune(j, err) && job_fit_features(j, err))) ||
-        !finish_ngrams(j, err)) {
+        !(alone || try_model_ways(j, err)) || !finish_ngrams(j, err)) {
         return false;
     }
     const examples *e = &j->examples;

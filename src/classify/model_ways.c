@@ -94,8 +94,9 @@ bool job_train_text(job *j, error *err) {
     const overrides *device = &j->how->device;
     char *files[] = {(char *)(uintptr_t)from->train, (char *)(uintptr_t)from->text};
     if (j->is_open) return true;
-    if (job_has_cpu_alone(j) && least_seconds(j) > job_left(j)) {
-        job_skip_stage(j, what, least_seconds(j));
+    const double least = job_has_cpu_alone(j) ? least_seconds(j) : 0;
+    if (least > job_left(j)) {
+        job_skip_stage(j, what, least);
         return true;
     }
     job_begin_stage(j, what);
@@ -187,7 +188,6 @@ static bool ask(job *j, const saved_probe *probe, const part *p, predictions *to
 bool job_tune(job *j, error *err) {
     static const char what[] = "tuning the model on the labels";
     const double began = clock_seconds(), seconds = tuning_share * job_left(j);
-    if (!j->is_open) return true;
     const double once = j->rate > 0 ? (double)j->examples.train.texts->size / j->rate : 0;
     if (once > seconds || seconds <= 0) {
         job_skip_stage(j, what, once / tuning_share);
@@ -226,7 +226,6 @@ static bool extract(job *j, const part *p, const char *prefix, error *err) {
 bool job_fit_features(job *j, error *err) {
     static const char what[] = "a probe on the model's features";
     const double began = clock_seconds();
-    if (!j->is_open) return true;
     if (!loaded_make(&j->loaded, 0, FEATURES_STEPS, any_text, err)) return false;
     const bool cuda = strcmp(j->loaded.be->name, "cuda") == 0;
     const double needed =

@@ -9,10 +9,10 @@
  * to do with a given model; not tried where no time would be left to use it. */
 bool job_train_text(job *j, error *err);
 
-/* Goes on training the model of the text with the labels as a second target, and asks it. */
+/* With an open model: goes on training it with the labels as a second target, and asks it. */
 bool job_tune(job *j, error *err);
 
-/* Fits a probe on the model's features. */
+/* With an open model: fits a probe on its features. */
 bool job_fit_features(job *j, error *err);
 
 /* The path of one of the features' files in the job's folder. The caller frees it. */

@@ -279,24 +279,24 @@ typedef struct search {
     int16_t *class; /* [held] of the rows that are held */
     size_t held;
     double least;
-    double *margin, *best; /* [COSTS][held][functions], and those of the best C */
-    bool one_by_one;       /* tries one C after the other, and keeps the fit of the best */
-    fit kept;
+    double *margin, *best;        /* [COSTS][held][functions], and those of the best C */
+    fit kept;                     /* of the best C, where one C is tried after the other */
     double deadline, end, latest; /* when the search, and all, should be done; seconds of a try */
 } search;
 
 /* Tries `count` values of C from number k on, side by side, of which those after two that are no
- * better do not count. Whether the last one is the best. */
+ * better do not count. Of one value, the fit is kept if it is the best. Whether the last one is the
+ * best. */
 static bool try_costs(ngrams *g, search *s, int k, int count) {
     const size_t functions = (size_t)g->functions, each = s->held * functions;
     const double began = clock_seconds();
     bool best = false;
-    fit tried = s->one_by_one ? fit_begin(g) : (fit){NULL, NULL};
+    fit tried = count == 1 ? fit_begin(g) : (fit){NULL, NULL};
 #pragma omp parallel for schedule(dynamic)
     for (int i = 0; i < count * g->functions; i++) {
         const int cost = k + i / g->functions;
         try_function(s->r, g, i % g->functions, costs[cost], s->margin + (size_t)cost * each,
-                     s->one_by_one ? &tried : NULL);
+                     count == 1 ? &tried : NULL);
     }
     s->latest = (clock_seconds() - began) / count;
     for (int cost = k, worse = 0; cost < k + count && worse < 2; cost++, worse++) {
@@ -348,11 +348,10 @@ static void choose_cost(ngrams *g, search *s, double **best_margin) {
     }
     const size_t each = s->held * (size_t)g->functions;
     s->best = s->margin = mem_alloc(COSTS * each, sizeof *s->margin);
-    s->one_by_one = g->functions > 1;
-    if (s->one_by_one) {
-        climb(g, s);
-    } else {
+    if (g->functions == 1) {
         try_costs(g, s, 0, COSTS);
+    } else {
+        climb(g, s);
     }
     g->scale = calibrate(s->best, s->class, s->held, g->functions, false);
     memmove(s->margin, s->best, each * sizeof *s->margin);
@@ -363,7 +362,7 @@ static void choose_cost(ngrams *g, search *s, double **best_margin) {
 /* Fits the chosen C on all rows, or keeps its fit on those that are not held if no time is left. */
 static void fit_chosen(ngrams *g, search *s) {
     const bool in_time = clock_seconds() + 1.25 * s->latest < s->end;
-    if (in_time || !s->one_by_one) {
+    if (in_time || !s->kept.weights) {
         fit_end(&s->kept);
         s->kept = fit_begin(g);
 #pragma omp parallel for schedule(dynamic)

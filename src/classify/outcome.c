@@ -14,13 +14,13 @@ static double deviation(double error, size_t rows) {
 
 /* The error of always answering the commonest class of the training documents. */
 static double commonest_error(const outcome *o) {
+    const part *train = &o->examples->train, *test = &o->examples->test;
     size_t of[DATASET_MAX_CLASSES] = {0}, wrong = 0;
     int most = 0;
-    for (size_t i = 0; i < o->examples->train.texts->count; i++) of[o->examples->train.class[i]]++;
+    for (size_t i = 0; i < train->texts->count; i++) of[train->class[i]]++;
     for (int k = 1; k < o->examples->classes.count; k++) most = of[k] > of[most] ? k : most;
-    for (size_t i = 0; i < o->examples->test.texts->count; i++)
-        wrong += o->examples->test.class[i] != most;
-    return 100 * (double)wrong / (double)o->examples->test.texts->count;
+    for (size_t i = 0; i < test->texts->count; i++) wrong += test->class[i] != most;
+    return 100 * (double)wrong / (double)test->texts->count;
 }
 
 void outcome_list(const outcome *o, contender list[1 + WAYS]) {

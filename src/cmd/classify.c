@@ -2,7 +2,6 @@
 #include "classify/job.h"
 #include "cmd/cli.h"
 #include "core/log.h"
-#include "data/classes.h"
 
 typedef struct arguments {
     job_options job;
