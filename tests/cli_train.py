@@ -379,7 +379,7 @@ class Train(cli.Case):
                           ("generate", "m", f"--{bad}=3"), ("generate", "m", "--seed", bad),
                           ("generate", "m", "--top-k", bad), ("generate", "m", "--temperature", bad),
                           ("eval", "m", "--data", bad), ("eval", bad, "--data", config),
-                          ("features", "m", "--pool", bad), ("features", "m", "--format", bad),
+                          ("features", "m", "--pool", bad), ("features", "m", "--state", bad),
                           ("probe", bad), ("probe", "--train", bad), ("predict", "m", "--probe", bad),
                           ("prune", "m", "--density", bad), ("plot", "run", "--out", bad),
                           ("show", "m", "--unit", bad), ("graph", bad), ("graph", config, "--svg", f"no/{bad}"),

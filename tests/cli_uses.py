@@ -121,20 +121,10 @@ class Uses(cli.Case):
             self.assertTrue((kinds[state, "max"] >= kinds[state, "mean"] - 1e-6).all())
         self.assertTrue((abs(kinds["hidden", "max"]) < 1).all())
         self.assertTrue((kinds["cell", "max"] < 0).any())  # of a cell that is below 0 throughout
-        self.run_program("features", "m.safetensors", "--data", "some.tsv", "--out", "s",
-                         "--format", "svmlight", *self.cpu)
         self.write("some.tsv.xz", lzma.compress(self.read("some.tsv")))
-        self.run_program("features", "m.safetensors", "--data", "some.tsv.xz", "--out", "x",
-                         "--format", "svmlight", *self.cpu)
-        self.assertEqual(self.read("x.svmlight"), self.read("s.svmlight"))
-        lines = self.read("s.svmlight").decode().splitlines()
-        self.assertEqual(len(lines), 4)
-        for line, row, label in zip(lines, features, labels):
-            first, *rest = line.split(" ")
-            self.assertEqual(int(first), label)
-            values = {int(unit): float(value) for unit, value in (pair.split(":") for pair in rest)}
-            self.assertEqual([values.get(unit + 1, 0) for unit in range(64)],
-                             [float(f"{value:.9g}") for value in row])
+        self.run_program("features", "m.safetensors", "--data", "some.tsv.xz", "--out", "x", *self.cpu)
+        numpy.testing.assert_array_equal(numpy.load(self.folder / "x.npy"), features)
+        numpy.testing.assert_array_equal(numpy.load(self.folder / "x.labels.npy"), labels)
         self.refused("config.yaml: expected documents: a .tsv file", "features", "m.safetensors",
                      "--data", "config.yaml", "--out", "f")
         self.write("f.json", '{"kind": "incomplete features"}')  # between the files of a pair

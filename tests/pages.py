@@ -520,8 +520,6 @@ class Report(Page):
         self.run_program("show", nasty, "--npy", "s", "--text", f"{nasty}.txt", *self.cpu)
         self.refused("s.npy: s.units.npy describes states", "features", nasty, "--data", "two.tsv",
                      "--out", "s", *self.cpu)
-        self.run_program("features", nasty, "--data", "two.tsv", "--out", "s", "--format", "svmlight",
-                         *self.cpu)
         self.refused("missing/metrics.jsonl", "report", "missing", *self.cpu)
         self.refused("missing.tsv", "report", nasty, "--data", "missing.tsv", "--card", "card.md",
                      *self.cpu)

@@ -9,7 +9,7 @@
 
 problem make_problem(size_t rows, size_t units, double spread, double mean, uint64_t seed) {
     problem p = {rows, units, mem_alloc(rows * units, sizeof(float)),
-                 mem_alloc(rows, sizeof(int32_t)), mem_alloc(rows, 1)};
+                 mem_alloc(rows, sizeof(int32_t)), mem_alloc(rows, sizeof(int16_t))};
     random_restart(seed);
     double *weight = random_values(units, -1, 1), *center = random_values(units, -mean, mean);
     for (size_t i = 0; i < rows; i++) {
@@ -21,7 +21,7 @@ problem make_problem(size_t rows, size_t units, double spread, double mean, uint
             p.x[i * units + u] = (float)(scale * (x + center[u]));
         }
         p.label[i] = z + random_normal() > 0;
-        p.sign[i] = p.label[i] ? 1 : -1;
+        p.class[i] = (int16_t)p.label[i];
     }
     free(weight);
     free(center);
@@ -31,7 +31,7 @@ problem make_problem(size_t rows, size_t units, double spread, double mean, uint
 void free_problem(problem *p) {
     free(p->x);
     free(p->label);
-    free(p->sign);
+    free(p->class);
 }
 
 dataset as_dataset(const problem *p) {
@@ -69,26 +69,33 @@ double margin_of(const problem *p, const double *w, size_t i) {
     return z;
 }
 
-double loss_of(const problem *p, const double *w, const int8_t *sign) {
+/* The margin on the side of the row's class. */
+static double right_of(const problem *p, const double *w, size_t i) {
+    return p->class[i] == 1 ? margin_of(p, w, i) : -margin_of(p, w, i);
+}
+
+double loss_of(const problem *p, const double *w) {
     double loss = 0;
     for (size_t i = 0; i < p->rows; i++) {
-        double z = sign[i] * margin_of(p, w, i);
-        if (sign[i] != 0) loss += z > 0 ? log1p(exp(-z)) : log1p(exp(z)) - z;
+        if (p->class[i] < 0) continue;
+        const double z = right_of(p, w, i);
+        loss += z > 0 ? log1p(exp(-z)) : log1p(exp(z)) - z;
     }
     return loss;
 }
 
-void slopes_of(const problem *p, const double *w, const int8_t *sign, double *gradient) {
+void slopes_of(const problem *p, const double *w, double *gradient) {
     memset(gradient, 0, (p->units + 1) * sizeof *gradient);
     for (size_t i = 0; i < p->rows; i++) {
-        double r = -sign[i] / (1 + exp(sign[i] * margin_of(p, w, i)));
+        if (p->class[i] < 0) continue;
+        const double r = (p->class[i] == 1 ? -1 : 1) / (1 + exp(right_of(p, w, i)));
         for (size_t u = 0; u < p->units; u++) gradient[u] += r * p->x[i * p->units + u];
         gradient[p->units] += r;
     }
 }
 
 double objective_of(const problem *p, const double *w, double cost) {
-    double sum = cost * loss_of(p, w, p->sign);
+    double sum = cost * loss_of(p, w);
     for (size_t u = 0; u <= p->units; u++) {
         sum += 0.5 * w[u] * w[u];
     }
@@ -100,19 +107,19 @@ double objective_of(const problem *p, const double *w, double cost) {
 const double problem_costs[PROBE_COSTS] = {0x1p-8, 0x1p-7, 0x1p-6, 0x1p-5, 0x1p-4, 0x1p-3, 0x1p-2,
                                            0x1p-1, 1,      2,      4,      8,      16};
 
-double *fit_all(backend *be, const problem *p, bool standardize, fit_report *reports) {
+double *fit_all(backend *be, const problem *p, fit_report *reports) {
     dataset d = as_dataset(p);
     error err;
-    scaling v = scaling_create(&d, p->sign, standardize);
+    moments m = dataset_moments(&d, p->class);
     const int costs = PROBE_COSTS;
     logistic *l = logistic_create(be, &d, costs, true, &err);
     double *weights = mem_alloc((size_t)costs * (p->units + 1), sizeof *weights);
-    const targets rows = {.sign = p->sign, .functions = 1};
-    const fit_problem asked = {l, &d, rows, &v, costs, problem_costs, NULL};
+    const targets rows = {.class = p->class, .functions = 1};
+    const fit_problem asked = {l, &d, rows, &m, costs, problem_costs, NULL};
     if (!l || !fit_models(&asked, weights, reports, false, &err)) {
         fail_msg("%s", err.text);
     }
     logistic_free(l);
-    scaling_free(&v);
+    free(m.mean);
     return weights;
 }

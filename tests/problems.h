@@ -11,7 +11,7 @@ typedef struct problem {
     size_t rows, units;
     float *x;       /* [rows][units] */
     int32_t *label; /* [rows] 0 and 1 */
-    int8_t *sign;   /* [rows] of the label, for the solver: -1 and 1; 0 leaves the row out */
+    int16_t *class; /* [rows] that of the label, for the solver; -1 leaves the row out */
 } problem;
 
 /* Draws two classes that overlap. `spread` is the ratio of the largest to the smallest unit's
@@ -32,13 +32,13 @@ void write_problem(const char *prefix, const problem *p);
 /* Of a model with weights [units + 1], the intercept last: a row's margin, the sum of the rows'
  * losses, its gradient [units + 1], and the objective of a fit. */
 double margin_of(const problem *p, const double *w, size_t i);
-double loss_of(const problem *p, const double *w, const int8_t *sign);
-void slopes_of(const problem *p, const double *w, const int8_t *sign, double *gradient);
+double loss_of(const problem *p, const double *w);
+void slopes_of(const problem *p, const double *w, double *gradient);
 double objective_of(const problem *p, const double *w, double cost);
 
 /* The costs that a probe tries, and fits with them, [costs][units + 1], which the
  * caller frees. */
 extern const double problem_costs[PROBE_COSTS];
-double *fit_all(backend *be, const problem *p, bool standardize, fit_report *reports);
+double *fit_all(backend *be, const problem *p, fit_report *reports);
 
 #endif

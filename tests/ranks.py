@@ -345,9 +345,6 @@ class Reading(Case):
         for ranks in ("2", "3"):
             self.run_program(*self.features(f"fork{ranks}", *flags, "--gpus", ranks))
             self.assert_same_files("one", f"fork{ranks}", *files)
-        self.run_program(*self.features("lines", "--format", "svmlight"))
-        self.run_program(*self.features("fork", "--format", "svmlight", "--gpus", "2"))
-        self.assert_same_files("lines", "fork", ".svmlight")
         told = self.run_program(*self.features("few", "--batch", "100", "--gpus", "3")).stderr
         self.assertIn("only 2 of 3 ranks have work", told)
         self.need_mpi()

@@ -114,7 +114,7 @@ static void test_features(void **state) {
     char *forwards = path_of("mixed.tsv"), *backwards = path_of("backwards.tsv");
     write_mixed(forwards, false);
     write_mixed(backwards, true);
-    const feature_options how = {FEATURE_CELL, {1, {POOL_LAST}}, FORMAT_NPY, false, NULL, NULL};
+    const feature_options how = {FEATURE_CELL, {1, {POOL_LAST}}, false, NULL, NULL};
     for (int i = 0; i < 4; i++) {
         /* A BLAS may sum in another order if the number of columns differs: with cuBLAS the
          * difference at the end of a document was 1.3e-5. This program's own products keep the
@@ -132,8 +132,7 @@ static void test_features(void **state) {
     /* The other kinds of features are only compared between batches and orders. */
     for (int s = 0; s < 2; s++) {
         for (int p = 0; p < 3; p++) {
-            const feature_options kind = {
-                (feature_state)s, {1, {(pooling)p}}, FORMAT_NPY, false, NULL, NULL};
+            const feature_options kind = {(feature_state)s, {1, {(pooling)p}}, false, NULL, NULL};
             char *base = extract("featured", forwards, "base", 2, 16, kind);
             char *other = extract("featured", backwards, "other", 9, 16, kind);
             compare_features("kinds", base, other, true, 1e-5);
@@ -141,41 +140,9 @@ static void test_features(void **state) {
     }
 }
 
-static void test_svmlight(void **state) {
-    (void)state;
-    char *path = path_of("mixed.tsv");
-    write_mixed(path, false);
-    run("svmlight", TRAIN_FRESH, "train.steps=2");
-    const feature_options how = {FEATURE_CELL, {1, {POOL_LAST}}, FORMAT_NPY, false, NULL, NULL};
-    const feature_options text = {FEATURE_CELL, {1, {POOL_LAST}}, FORMAT_SVMLIGHT, false, NULL,
-                                  NULL};
-    char *base = extract("svmlight", path, "rows", 4, 16, how);
-    char *prefix = extract("svmlight", path, "lines", 4, 16, text);
-    npy array = open_npy(base, ".npy");
-    const float *value = array.data;
-    char *file = mem_format("%s.svmlight", prefix);
-    size_t size;
-    char *lines = read_text(file, &size), *next = lines;
-    for (int i = 0; i < array.rows; i++) {
-        assert_int_equal(strtol(next, &next, 10), i - 3);
-        for (int u = 0; u < 64; u++, value++) {
-            if (*value == 0) continue;
-            assert_int_equal(strtol(next, &next, 10), u + 1);
-            assert_int_equal(*next++, ':');
-            assert_true(strtof(next, &next) == *value);
-        }
-        assert_int_equal(*next++, '\n');
-    }
-    assert_int_equal(next - lines, size);
-    npy_close(&array);
-    free(lines);
-    free(file);
-}
-
 int main(void) {
     const struct CMUnitTest tests[] = {
         TEST(test_features),
-        TEST(test_svmlight),
     };
     return cmocka_run_group_tests(tests, write_files, NULL);
 }

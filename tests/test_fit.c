@@ -17,7 +17,7 @@ static void newton(const problem *p, double cost, double *w) {
     double *to = mem_alloc(n, sizeof *to);
     memset(w, 0, n * sizeof *w);
     for (int step = 0; step < 100; step++) {
-        slopes_of(p, w, p->sign, g);
+        slopes_of(p, w, g);
         memset(hessian, 0, n * n * sizeof *hessian);
         for (size_t i = 0; i < p->rows; i++) {
             double a = 1 / (1 + exp(margin_of(p, w, i)));
@@ -61,7 +61,7 @@ static void test_l2_meets_newton(void **state) {
     for (int n = 0; n < 3; n++) {
         problem p = make_problem(300, 6, spread[n], mean[n], 10 + (uint64_t)n);
         fit_report reports[PROBE_COSTS];
-        double *weights = fit_all(be, &p, false, reports), best[7];
+        double *weights = fit_all(be, &p, reports), best[7];
         for (int k = 0; k < PROBE_COSTS; k++) {
             newton(&p, problem_costs[k], best);
             double least = objective_of(&p, best, problem_costs[k]);
@@ -80,33 +80,29 @@ static void test_l2_meets_newton(void **state) {
     }
 }
 
-/* Standardising the features first and then fitting gives the same model. */
-static void test_standardizing(void **state) {
+/* Means and deviations over the rows that are fitted; of a constant feature the deviation is 0. */
+static void test_moments(void **state) {
     (void)state;
-    problem p = make_problem(500, 10, 1e4, 3, 40), q = make_problem(500, 10, 1, 0, 41);
-    for (size_t i = 0; i < p.rows; i++) p.x[i * 10 + 9] = 2.5f; /* constant */
-    memcpy(q.sign, p.sign, p.rows);
+    enum { UNITS = 300 }; /* more than one task sums */
+    problem p = make_problem(50, UNITS, 1e4, 3, 40);
+    for (size_t i = 0; i < p.rows; i++) p.x[i * UNITS + 9] = 2.5f;
+    for (size_t i = 1; i < p.rows; i += 4) p.class[i] = -1;
     dataset d = as_dataset(&p);
-    double mean[10], deviation[10];
-    dataset_moments(&d, p.sign, mean, deviation);
-    assert_true(deviation[9] == 0 && fabs(mean[9] - 2.5) < 1e-12);
-    for (size_t i = 0; i < 500 * 10; i++) {
-        double scale = deviation[i % 10] > 0 ? deviation[i % 10] : 1;
-        q.x[i] = (float)((p.x[i] - mean[i % 10]) / scale);
-    }
-    fit_report mine[PROBE_COSTS], hand[PROBE_COSTS];
-    double *w = fit_all(be, &p, true, mine), *v = fit_all(be, &q, false, hand);
-    for (int k = 0; k < PROBE_COSTS; k++) {
-        assert_true(fabs(mine[k].objective / hand[k].objective - 1) < 2e-5);
-        assert_true(w[k * 11 + 9] == 0);
-        for (int u = 0; u < 9; u++) {
-            assert_true(fabs(w[k * 11 + u] * deviation[u] - v[k * 11 + u]) < 2e-2);
+    moments m = dataset_moments(&d, p.class);
+    assert_true(m.rows == 37 && m.deviation[9] == 0);
+    for (size_t u = 0; u < UNITS; u++) {
+        double mean = 0, square = 0;
+        for (size_t i = 0; i < p.rows; i++) {
+            if (i % 4 != 1) mean += p.x[i * UNITS + u] / m.rows;
         }
+        for (size_t i = 0; i < p.rows; i++) {
+            if (i % 4 != 1) square += pow(p.x[i * UNITS + u] - mean, 2) / m.rows;
+        }
+        assert_true(fabs(m.mean[u] - mean) <= 1e-12 * (fabs(mean) + sqrt(square)));
+        assert_true(fabs(m.deviation[u] - sqrt(square)) <= 1e-9 * sqrt(square) + 1e-12);
     }
-    free(w);
-    free(v);
+    free(m.mean);
     free_problem(&p);
-    free_problem(&q);
 }
 
 static void test_threads_do_not_matter(void **state) {
@@ -114,12 +110,12 @@ static void test_threads_do_not_matter(void **state) {
     if (test_device_is_cuda()) skip();
     problem p = make_problem(1500, 40, 1, 1, 50);
     fit_report reports[PROBE_COSTS];
-    double *first = fit_all(be, &p, false, reports);
+    double *first = fit_all(be, &p, reports);
     const int threads = omp_get_max_threads();
     for (int count = 1; count <= 3; count += 2) {
         backend *other = backend_cpu(FP32, count);
         omp_set_num_threads(count);
-        double *again = fit_all(other, &p, false, reports);
+        double *again = fit_all(other, &p, reports);
         assert_memory_equal(first, again, (size_t)PROBE_COSTS * 41 * sizeof *first);
         free(again);
         other->destroy(other);
@@ -133,7 +129,7 @@ int main(void) {
     be = test_backend(FP32);
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_l2_meets_newton),
-        cmocka_unit_test(test_standardizing),
+        cmocka_unit_test(test_moments),
         cmocka_unit_test(test_threads_do_not_matter),
     };
     int failed = cmocka_run_group_tests(tests, NULL, NULL);

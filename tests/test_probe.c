@@ -118,7 +118,7 @@ static void test_chooses_the_smallest_best_cost(void **state) {
     how.valid = path_of("valid");
     probe_result r = run_probe(&how);
     fit_report reports[PROBE_COSTS];
-    double *weights = fit_all(be, &train, false, reports);
+    double *weights = fit_all(be, &train, reports);
     int best = -1, fewest = 101, test_wrong = 0;
     for (int k = 0; k < PROBE_COSTS; k++) {
         int wrong = 0;
@@ -395,7 +395,6 @@ static void test_unlabelled_rows_are_dropped(void **state) {
     problem train, valid, test;
     write_three(&train, &valid, &test);
     probe_options how = default_options();
-    how.standardize = true;
     how.out = path_of("out");
     probe_result without = run_probe(&how);
     for (int which = 0; which < 2; which++) {

@@ -216,7 +216,6 @@ char *job_features_path(const job *j, const char *name) {
 
 static bool extract(job *j, const part *p, const char *prefix, error *err) {
     const feature_options how = {.pools = FEATURE_POOLS,
-                                 .format = FORMAT_NPY,
                                  .progress = true,
                                  .model = checkpoint_checksum(&j->loaded.checkpoint)};
     feature_result made;

@@ -21,16 +21,14 @@ typedef struct arguments {
     bool json;
 } arguments;
 
-enum { KEY_DATA = 1, KEY_OUT, KEY_FORMAT, KEY_JSON };
+enum { KEY_DATA = 1, KEY_OUT, KEY_JSON };
 
 static const struct argp_option option_table[] = {
     {"data", KEY_DATA, "FILE...", 0,
      "Files of documents: .tsv with a line LABEL<TAB>TEXT for each, tables, .csv or .jsonl, or a "
      "folder with a folder of files for each class",
      0},
-    {"out", KEY_OUT, "PREFIX", 0,
-     "Write PREFIX.npy, PREFIX.labels.npy and PREFIX.json, or PREFIX.svmlight", 0},
-    {"format", KEY_FORMAT, "NAME", 0, "File format: npy (default) or svmlight", 0},
+    {"out", KEY_OUT, "PREFIX", 0, "Write PREFIX.npy, PREFIX.labels.npy and PREFIX.json", 0},
     CLI_JSON(KEY_JSON),
     {0},
 };
@@ -40,9 +38,6 @@ static error_t parse(int key, char *text, struct argp_state *state) {
     switch (key) {
     case KEY_DATA: cli_append(&a->files, text); return 0;
     case KEY_OUT: a->prefix = text; return 0;
-    case KEY_FORMAT:
-        a->how.format = (feature_format)cli_choice(state, "--format", text, FEATURE_FORMATS);
-        return 0;
     case KEY_JSON: a->json = true; return 0;
     case ARGP_KEY_INIT:
         state->child_inputs[0] = &a->features;
@@ -89,7 +84,7 @@ static void warn_of_idle(const ranks *r, const corpus *c, int batch) {
 /* The other way round, `show` leaves features alone. */
 static bool check_place(const arguments *a, error *err) {
     char *units = mem_format("%s.units.npy", a->prefix);
-    const bool taken = a->how.format != FORMAT_SVMLIGHT && file_exists(units);
+    const bool taken = file_exists(units);
     free(units);
     if (!taken) return true;
     return error_set(err,
@@ -134,9 +129,7 @@ int cmd_features(int argc, char **argv) {
         children,
         NULL,
         NULL};
-    arguments a = {
-        .how = {
-            .state = FEATURE_CELL, .pools = FEATURE_POOLS, .format = FORMAT_NPY, .progress = true}};
+    arguments a = {.how = {.state = FEATURE_CELL, .pools = FEATURE_POOLS, .progress = true}};
     cli_parse(&argp, argc, argv, &a);
     if (a.features.state >= 0) a.how.state = (feature_state)a.features.state;
     if (a.features.pools.count > 0) a.how.pools = a.features.pools;

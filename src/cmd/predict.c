@@ -81,10 +81,8 @@ static bool choose_features(const arguments *a, const saved_probe *p, feature_op
                             error *err) {
     cli_features chosen;
     if (!cli_choose_features(&a->features, &p->origin, &chosen, err)) return false;
-    *how = (feature_options){.state = (feature_state)chosen.state,
-                             .pools = chosen.pools,
-                             .format = FORMAT_NPY,
-                             .progress = true};
+    *how = (feature_options){
+        .state = (feature_state)chosen.state, .pools = chosen.pools, .progress = true};
     return true;
 }
 

@@ -16,7 +16,6 @@ enum {
     KEY_TRAIN = 1,
     KEY_VALID,
     KEY_TEST,
-    KEY_STANDARDIZE,
     KEY_SEED,
     KEY_CLASS_WEIGHT,
     KEY_OUT,
@@ -31,10 +30,6 @@ static const struct argp_option option_table[] = {
     {"valid", KEY_VALID, "PREFIX", 0,
      "Features on which C is chosen; default: a stratified fifth of the training features, after "
      "which the probe is fitted again on all of them",
-     0},
-    {"standardize", KEY_STANDARDIZE, NULL, 0,
-     "Subtract each feature's mean and divide by its standard deviation, both found on the "
-     "features that are fitted",
      0},
     {"class-weight", KEY_CLASS_WEIGHT, "NAME", 0,
      "balanced: documents weigh by their class so that all classes count alike, in the fits and in "
@@ -58,7 +53,6 @@ static error_t parse(int key, char *text, struct argp_state *state) {
     case KEY_TRAIN: a->how.train = text; return 0;
     case KEY_TEST: a->how.test = text; return 0;
     case KEY_VALID: a->how.valid = text; return 0;
-    case KEY_STANDARDIZE: a->how.standardize = true; return 0;
     case KEY_CLASS_WEIGHT:
         a->how.balanced = cli_choice(state, "--class-weight", text, CLASS_WEIGHTS);
         return 0;

@@ -35,16 +35,16 @@ static double *random_directions(size_t units, feature_span span, int rank) {
     return q;
 }
 
-static double deviation(const scaling *v, size_t u) {
-    return v->deviation[u] > 0 ? v->deviation[u] : 1;
+static double deviation(const moments *m, size_t u) {
+    return m->deviation[u] > 0 ? m->deviation[u] : 1;
 }
 
-/* moved [rank][units] = directions times the moments of standardised features, scaled or not, and
- * 0 outside the span. */
-static bool multiply_by_moments(logistic *l, const int8_t *sign, const scaling *v,
+/* moved [rank][units] = directions times the moments of standardised features, and 0 outside the
+ * span. */
+static bool multiply_by_moments(logistic *l, size_t units, const int16_t *class, const moments *m,
                                 feature_span span, const double *directions, int rank,
                                 double *moved, error *err) {
-    size_t units = v->units, count = units + 1, group = (size_t)logistic_columns(l);
+    size_t count = units + 1, group = (size_t)logistic_columns(l);
     double *w = mem_alloc(2 * group * count, sizeof *w), *product = w + group * count;
     bool done = true;
     for (size_t from = 0; from < (size_t)rank && done; from += group) {
@@ -53,15 +53,15 @@ static bool multiply_by_moments(logistic *l, const int8_t *sign, const scaling *
             double *to = w + k * count;
             to[units] = 0;
             for (size_t u = 0; u < units; u++) {
-                to[u] = (float)(directions[(from + k) * units + u] / deviation(v, u));
-                to[units] -= v->mean[u] * to[u];
+                to[u] = (float)(directions[(from + k) * units + u] / deviation(m, u));
+                to[units] -= m->mean[u] * to[u];
             }
         }
-        done = logistic_moments(l, w, (int)here, sign, product, err);
+        done = logistic_moments(l, w, (int)here, class, product, err);
         for (size_t k = 0; k < here; k++) {
             const double *g = product + k * count;
             for (size_t u = span.first; u < span.end; u++) {
-                moved[(from + k) * units + u] = (g[u] - v->mean[u] * g[units]) / deviation(v, u);
+                moved[(from + k) * units + u] = (g[u] - m->mean[u] * g[units]) / deviation(m, u);
             }
         }
     }
@@ -99,44 +99,43 @@ static void factorise(const double *q, double *moved, size_t units, int rank, do
     free(core);
 }
 
-/* Converts the factor from standardised features to scaled ones. If these are not standardised,
- * the mean is one more direction, shared with the intercept. */
-static void assemble(curvature *c, const double *moved, int rank, const scaling *v,
+/* Converts the factor from standardised features to those as they are: the mean is one more
+ * direction, shared with the intercept. */
+static void assemble(curvature *c, size_t units, const double *moved, int rank, const moments *m,
                      feature_span span) {
-    size_t units = v->units;
     c->count = units + 1;
-    c->rank = rank + !v->standardize;
+    c->rank = rank + 1;
     c->diagonal = mem_alloc(c->count, sizeof *c->diagonal);
     c->factor = mem_alloc(c->count * (size_t)c->rank, sizeof *c->factor);
     for (size_t u = 0; u < units; u++) {
-        double size = v->deviation[u] / scaling_scale(v, u), mean = v->standardize ? 0 : v->mean[u];
-        if (u < span.first || u >= span.end) mean = 0; /* no part of the shared direction */
-        double *row = c->factor + u * (size_t)c->rank, residual = v->rows;
+        const bool inside = u >= span.first && u < span.end;
+        const double size = m->deviation[u], mean = inside ? m->mean[u] : 0;
+        double *row = c->factor + u * (size_t)c->rank, residual = m->rows;
         for (size_t k = 0; k < (size_t)rank; k++) {
             double f = moved[k * units + u];
             residual -= f * f;
             row[k] = size * f;
         }
-        if (!v->standardize) row[rank] = sqrt(v->rows) * mean;
-        residual = fmax(residual, least_residual * v->rows) * size * size;
-        c->diagonal[u] = fmax(residual, least_residual * least_residual * v->rows * mean * mean);
+        row[rank] = sqrt(m->rows) * mean;
+        residual = fmax(residual, least_residual * m->rows) * size * size;
+        c->diagonal[u] = fmax(residual, least_residual * least_residual * m->rows * mean * mean);
         /* A feature that is always 0 can have any diagonal. */
-        if (!(c->diagonal[u] > 0)) c->diagonal[u] = v->rows;
+        if (!(c->diagonal[u] > 0)) c->diagonal[u] = m->rows;
     }
-    c->diagonal[units] = v->standardize ? v->rows : least_residual * v->rows;
-    if (!v->standardize) c->factor[units * (size_t)c->rank + (size_t)rank] = sqrt(v->rows);
+    c->diagonal[units] = least_residual * m->rows;
+    c->factor[units * (size_t)c->rank + (size_t)rank] = sqrt(m->rows);
 }
 
-bool curvature_find(curvature *c, logistic *l, const int8_t *sign, const scaling *v,
+bool curvature_find(curvature *c, logistic *l, const int16_t *class, const moments *m,
                     feature_span span, error *err) {
-    const size_t width = span.end - span.first;
+    const size_t width = span.end - span.first, units = logistic_units(l);
     int rank = width < DIRECTIONS ? (int)width : DIRECTIONS;
-    double *directions = random_directions(v->units, span, rank);
-    double *moved = mem_alloc((size_t)rank * v->units, sizeof *moved);
-    bool found = multiply_by_moments(l, sign, v, span, directions, rank, moved, err);
+    double *directions = random_directions(units, span, rank);
+    double *moved = mem_alloc((size_t)rank * units, sizeof *moved);
+    bool found = multiply_by_moments(l, units, class, m, span, directions, rank, moved, err);
     if (found) {
-        factorise(directions, moved, v->units, rank, v->rows * (double)width);
-        assemble(c, moved, rank, v, span);
+        factorise(directions, moved, units, rank, m->rows * (double)width);
+        assemble(c, units, moved, rank, m, span);
     }
     free(moved);
     free(directions);

@@ -1,4 +1,4 @@
-/* An upper bound of a logistic loss's curvature: the second moments of scaled features and of the
+/* An upper bound of a logistic loss's curvature: the second moments of features and of the
  * intercept's constant feature, approximated by a diagonal plus a few directions,
  *
  *     sum over i of x_i x_i'  ~  diag(diagonal) + factor factor'.
@@ -10,7 +10,6 @@
 #define SMALLWORLD_PROBE_CURVATURE_H
 
 #include "probe/logistic.h"
-#include "probe/scaling.h"
 
 typedef struct curvature {
     size_t count; /* units + 1 */
@@ -24,9 +23,9 @@ typedef struct feature_span {
     size_t first, end;
 } feature_span;
 
-/* Finds the curvature of a span's features over the rows whose sign is not 0. `l` and `v` are of
- * the same dataset and rows. */
-bool curvature_find(curvature *c, logistic *l, const int8_t *sign, const scaling *v,
+/* Finds the curvature of a span's features over the rows whose class is not -1. `m` is of the same
+ * dataset and rows as `l`. */
+bool curvature_find(curvature *c, logistic *l, const int16_t *class, const moments *m,
                     feature_span span, error *err);
 void curvature_free(curvature *c);
 

@@ -151,15 +151,14 @@ bool dataset_index(const dataset *d, const int32_t *classes, int count, int16_t 
 /* ------------------------------------------------------------------------------------ moments */
 
 /* Sums differences from the first row's values, so that a mean far from 0 costs no precision. */
-static void strip_moments(const dataset *d, const int8_t *sign, size_t from, size_t count,
-                          double *mean, double *deviation) {
-    double sum[STRIP] = {0}, square[STRIP] = {0}, rows = 0;
+static void strip_moments(const dataset *d, const int16_t *class, size_t from, size_t count,
+                          const moments *m) {
+    double sum[STRIP] = {0}, square[STRIP] = {0};
     const float *first = NULL;
     for (size_t i = 0; i < d->rows; i++) {
-        if (sign[i] == 0) continue;
+        if (class[i] < 0) continue;
         const float *x = d->x + i * d->units + from;
         if (!first) first = x;
-        rows++;
         for (size_t u = 0; u < count; u++) {
             double difference = (double)x[u] - first[u];
             sum[u] += difference;
@@ -167,17 +166,21 @@ static void strip_moments(const dataset *d, const int8_t *sign, size_t from, siz
         }
     }
     for (size_t u = 0; u < count && first; u++) {
-        double shift = sum[u] / rows, variance = square[u] / rows - shift * shift;
-        mean[from + u] = first[u] + shift;
-        deviation[from + u] = variance > 0 ? sqrt(variance) : 0;
+        double shift = sum[u] / m->rows, variance = square[u] / m->rows - shift * shift;
+        m->mean[from + u] = first[u] + shift;
+        m->deviation[from + u] = variance > 0 ? sqrt(variance) : 0;
     }
 }
 
-void dataset_moments(const dataset *d, const int8_t *sign, double *mean, double *deviation) {
-    size_t strips = (d->units + STRIP - 1) / STRIP;
+moments dataset_moments(const dataset *d, const int16_t *class) {
+    const size_t strips = (d->units + STRIP - 1) / STRIP;
+    moments m = {.mean = mem_alloc(2 * d->units, sizeof *m.mean)};
+    m.deviation = m.mean + d->units;
+    for (size_t i = 0; i < d->rows; i++) m.rows += class[i] >= 0;
 #pragma omp parallel for schedule(dynamic)
     for (size_t k = 0; k < strips; k++) {
-        size_t from = k * STRIP, left = d->units - from;
-        strip_moments(d, sign, from, left < STRIP ? left : STRIP, mean, deviation);
+        const size_t from = k * STRIP, left = d->units - from;
+        strip_moments(d, class, from, left < STRIP ? left : STRIP, &m);
     }
+    return m;
 }

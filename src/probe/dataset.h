@@ -34,8 +34,14 @@ int dataset_classes(const dataset *d, int32_t *classes, error *err);
 bool dataset_index(const dataset *d, const int32_t *classes, int count, int16_t *class,
                    size_t *dropped, error *err);
 
-/* Computes mean and deviation [units] over the rows whose sign is not 0. The deviation is the root
- * of the mean squared difference, as in scikit-learn's StandardScaler. */
-void dataset_moments(const dataset *d, const int8_t *sign, double *mean, double *deviation);
+/* Mean and deviation [units] of features over some rows. The deviation is the root of the mean
+ * squared difference, as in scikit-learn's StandardScaler. */
+typedef struct moments {
+    double rows;
+    double *mean, *deviation;
+} moments;
+
+/* Finds them over the rows whose class is not -1. The caller frees mean, and deviation with it. */
+moments dataset_moments(const dataset *d, const int16_t *class);
 
 #endif

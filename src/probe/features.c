@@ -316,28 +316,6 @@ static uint64_t set_number(const extractor *e) {
     return number ? number : 1;
 }
 
-/* Rewrites a .npy file of features as svmlight text: "LABEL UNIT:VALUE ...", with units from 1,
- * without zeros, and with enough digits to read the same float back. */
-static bool write_svmlight(const corpus *c, const char *npy_path, const char *path, error *err) {
-    npy features;
-    file_writer writer;
-    if (!npy_open(&features, npy_path, err)) return false;
-    bool written = file_begin(&writer, path, err);
-    if (written) {
-        const float *row = features.data;
-        for (size_t i = 0; i < c->count; i++, row += features.columns) {
-            fprintf(writer.stream, "%d", c->documents[i].label);
-            for (int64_t u = 0; u < features.columns; u++) {
-                if (row[u] != 0) fprintf(writer.stream, " %lld:%.9g", (long long)u + 1, row[u]);
-            }
-            fputc('\n', writer.stream);
-        }
-        written = file_commit(&writer, err);
-    }
-    npy_close(&features);
-    return written;
-}
-
 /* Gives features and labels their names, one after the other. In between PREFIX.json marks them as
  * incomplete. */
 static bool commit_pair(extractor *e, file_writer *labels, const char *prefix, error *err) {
@@ -442,21 +420,6 @@ static bool write_pair(extractor *e, const char *prefix, uint64_t set, error *er
     return done;
 }
 
-/* Writes the features to a temporary file first, and svmlight text from that. */
-static bool write_text(extractor *e, const char *prefix, error *err) {
-    char *path = mem_format("%s.svmlight", prefix), *working = mem_format("%s.features", path);
-    const bool leads = ranks_rank(e->how->ranks) == 0;
-    bool done = begin_rows(e, working, 0, err) && run_groups(e, err) && gather_rows(e, err);
-    if (done && leads) {
-        done =
-            file_flush(&e->features, err) && write_svmlight(e->c, e->features.temporary, path, err);
-    }
-    give_up_rows(e);
-    free(working);
-    free(path);
-    return done;
-}
-
 bool features_extract(model *m, const corpus *c, const feature_options *how, const char *prefix,
                       feature_result *result, error *err) {
     extractor e = {.m = m,
@@ -472,8 +435,7 @@ bool features_extract(model *m, const corpus *c, const feature_options *how, con
     if (done) {
         e.owner = deal(&e);
         e.step = m->be->record(m->be, issue_step, &e);
-        done = how->format == FORMAT_SVMLIGHT ? write_text(&e, prefix, err)
-                                              : write_pair(&e, prefix, set, err);
+        done = write_pair(&e, prefix, set, err);
         m->be->recording_free(m->be, e.step);
         free(e.owner);
     }

@@ -12,13 +12,9 @@
 #include "model/model.h"
 #include "probe/origin.h"
 
-typedef enum feature_format { FORMAT_NPY, FORMAT_SVMLIGHT } feature_format;
-
 /* The best number of steps for feature extraction. If a document ends within a call, the remaining
  * steps of the call are wasted. */
 enum { FEATURES_STEPS = 64 };
-
-#define FEATURE_FORMATS "npy svmlight"
 
 /* What features has unless it is told otherwise: all that a probe needs to choose the better
  * one. */
@@ -27,7 +23,6 @@ enum { FEATURES_STEPS = 64 };
 typedef struct feature_options {
     feature_state state;
     pool_list pools;
-    feature_format format;
     bool progress;
     const char *model; /* the checkpoint's checksum for PREFIX.json; NULL writes no such file */
     ranks *ranks;      /* who share the work, each with the whole corpus; or NULL */
@@ -39,7 +34,7 @@ typedef struct feature_result {
 } feature_result;
 
 /* Writes PREFIX.npy (documents x (pools x units), float32), PREFIX.labels.npy (int32) and
- * PREFIX.json (see origin.h), or PREFIX.svmlight. Rows are in the corpus's order. `m` is made for
+ * PREFIX.json (see origin.h). Rows are in the corpus's order. `m` is made for
  * inference, in one segment, and with the same number of streams on all ranks.
  *
  * Rank 0 begins and commits all files; the others write their rows into its temporary file, so the

@@ -35,9 +35,9 @@ static size_t count_of(const fit *f) {
     return f->functions * (f->units + 1);
 }
 
-/* The dual of the problem, in a_i from [0, 1] (the loss's conjugate is the entropy H):
- *     maximise  C sum H(a_i) - q.q / 2,  q = C sum a_i y_i x_i.
- * Of a softmax each a_i is a distribution over the classes k, and q_k = C sum (y_ik - a_ik) x_i.
+/* The dual of the problem, in a distribution a_i over the classes k of each row (the loss's
+ * conjugate is the entropy H; y_ik is 1 of the row's class, else 0):
+ *     maximise  C sum H(a_i) - q.q / 2,  q_k = C sum (y_ik - a_ik) x_i.
  * The slopes of the loss at any weights give such a_i: no minimum lies below that value. */
 static void find_duals(fit *f) {
     size_t count = count_of(f);
@@ -61,10 +61,10 @@ static void keep_span(const fit *f, int k, double *gradient) {
     }
 }
 
-/* Converts a model's functions from scaled features to the features as they are. */
-static void leave(const fit *f, const double *seen, double *weights) {
-    for (size_t at = 0; at < count_of(f); at += f->units + 1) {
-        scaling_leave(f->p.scaling, seen + at, weights + at);
+/* weights = point, all but the intercepts rounded to float. */
+static void round_weights(const fit *f, const double *point, double *weights) {
+    for (size_t j = 0; j < count_of(f); j++) {
+        weights[j] = (j + 1) % (f->units + 1) == 0 ? point[j] : (float)point[j];
     }
 }
 
@@ -74,7 +74,8 @@ static bool evaluate(fit *f, error *err) {
     size_t count = count_of(f), each = f->units + 1;
 #pragma omp parallel for schedule(dynamic)
     for (int i = 0; i < f->opened; i++) {
-        leave(f, minimiser_trial(f->minimisers[f->open[i]]), f->weights + (size_t)i * count);
+        round_weights(f, minimiser_trial(f->minimisers[f->open[i]]),
+                      f->weights + (size_t)i * count);
     }
     if (!logistic_evaluate(f->p.l, f->weights, f->opened, &f->p.rows, f->loss, f->gradient,
                            f->second, err)) {
@@ -83,10 +84,7 @@ static bool evaluate(fit *f, error *err) {
 #pragma omp parallel for schedule(dynamic)
     for (int i = 0; i < f->opened; i++) {
         double *gradient = f->gradient + (size_t)i * count;
-        for (size_t at = 0; at < count; at += each) {
-            scaling_gradient(f->p.scaling, gradient + at);
-            keep_span(f, f->open[i], gradient + at);
-        }
+        for (size_t at = 0; at < count; at += each) keep_span(f, f->open[i], gradient + at);
         for (size_t j = 0; j < count; j++) gradient[j] *= f->p.cost[f->open[i]];
     }
     find_duals(f);
@@ -149,7 +147,7 @@ static bool find_curvatures(fit *f, error *err) {
             if (same) f->owner[k] = j;
         }
         if (f->owner[k] == k &&
-            !curvature_find(&f->curvatures[k], f->p.l, f->p.rows.sign, f->p.scaling, span, err)) {
+            !curvature_find(&f->curvatures[k], f->p.l, f->p.rows.class, f->p.moments, span, err)) {
             return false;
         }
     }
@@ -163,16 +161,11 @@ static void start(fit *f) {
 #pragma omp parallel for schedule(dynamic)
     for (int k = 0; k < f->p.models; k++) {
         const curvature *c = &f->curvatures[f->owner[k]];
-        double *seen = mem_alloc(count, sizeof *seen);
-        for (size_t at = 0; at < count; at += each) {
-            scaling_enter(f->p.scaling, f->weights + (size_t)k * count + at, seen + at);
-        }
-        f->minimisers[k] = minimiser_create(each, f->functions, seen, c->diagonal, c->factor,
-                                            c->rank, f->p.cost[k] / 4);
+        f->minimisers[k] = minimiser_create(each, f->functions, f->weights + (size_t)k * count,
+                                            c->diagonal, c->factor, c->rank, f->p.cost[k] / 4);
         f->reports[k] = (fit_report){.gap = INFINITY};
         f->dual[k] = -INFINITY;
         f->open[k] = k;
-        free(seen);
     }
     f->opened = f->p.models;
 }
@@ -185,7 +178,7 @@ static void end(fit *f, bool fitted) {
                 "above its minimum",
                 f->p.cost[k], f->reports[k].evaluations, 100 * f->reports[k].gap);
         }
-        leave(f, minimiser_best(f->minimisers[k]), f->weights + (size_t)k * count_of(f));
+        round_weights(f, minimiser_best(f->minimisers[k]), f->weights + (size_t)k * count_of(f));
         minimiser_free(f->minimisers[k]);
     }
 }

@@ -28,7 +28,7 @@ typedef struct fit_problem {
     logistic *l;
     const dataset *d;
     targets rows;
-    const scaling *scaling;
+    const moments *moments; /* over the rows that are fitted */
     int models;
     const double *cost;       /* [models]: each model's C */
     const feature_span *span; /* [models]: its features, outside which its weights stay 0; NULL
@@ -36,7 +36,7 @@ typedef struct fit_problem {
 } fit_problem;
 
 /* weights [models][functions][units + 1]: where to start, then the result. They apply to the
- * features as they are, standardised or not, the intercept last. A fit ends once its gap is at most
+ * features as they are, the intercept last. A fit ends once its gap is at most
  * 1e-5, or once it stalls (see minimiser.h) at the limit of fp32. A fit that does neither in 2,000
  * evaluations gives a warning. Fails if sums of features overflow fp32. */
 bool fit_models(const fit_problem *problem, double *weights, fit_report *reports, bool progress,

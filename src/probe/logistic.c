@@ -30,9 +30,9 @@ struct logistic {
     float *device_w, *device_z,
         *device_g;   /* [units][columns], [panel][columns], [units][columns] */
     float *w, *g;    /* their copies on the host */
-    float *z;        /* [rows][columns]: the products, later -y a */
+    float *z;        /* [rows][columns]: the products, later the loss's slopes */
     double *total;   /* [units][columns]: the gradient over panels */
-    double *partial; /* [chunks][SUMS][columns]: sums of losses, of -y a, and of a (1 - a) */
+    double *partial; /* [chunks][SUMS][columns] */
     size_t chunks;
 };
 
@@ -236,61 +236,41 @@ static void collect_gradient(const logistic *l, int functions, double *gradient)
 
 /* ---------------------------------------------------------------------------------------- loss */
 
-static double weight_of(const targets *t, size_t i) {
-    return class_weight(t->weight, t->class ? t->class[i] : t->sign[i] > 0);
-}
-
-/* Turns the products of a chunk of rows into -y a, a = 1 / (1 + exp(y z)), times the rows' weights.
- * Sums these and the losses. */
+/* Turns the products of a chunk of rows into slopes of the loss, which are the classes'
+ * probabilities, less 1 of the row's class, times the row's weight. Sums these, losses and
+ * curvatures. The loss of a model is that of its first function. */
 static void chunk_loss(logistic *l, size_t chunk, const double *weights, int functions,
                        const targets *t) {
     const chunk_sums c = begin_chunk(l, chunk, functions);
-    const size_t units = l->d->units;
-    for (size_t i = c.first; i < c.last; i++) {
-        float *z = l->z + i * l->columns;
-        const double y = t->sign[i], weight = weight_of(t, i);
-        for (size_t k = 0; k < (size_t)functions; k++) {
-            if (t->sign[i] == 0) {
-                z[k] = 0;
-                continue;
-            }
-            double margin = y * (z[k] + weights[k * (units + 1) + units]);
-            double small = exp(-fabs(margin)); /* cannot overflow */
-            z[k] = (float)(-y * weight * (margin < 0 ? 1 : small) / (1 + small));
-            c.loss[k] += weight * (log1p(small) + (margin < 0 ? -margin : 0));
-            c.slope[k] += z[k];
-            c.curvature[k] += weight * small / ((1 + small) * (1 + small));
-        }
-    }
-}
-
-/* The same of softmaxes: into their probabilities, less 1 of the row's class. The loss of a model
- * is that of its first function. */
-static void chunk_softmax(logistic *l, size_t chunk, const double *weights, int functions,
-                          const targets *t) {
-    const chunk_sums c = begin_chunk(l, chunk, functions);
-    const size_t units = l->d->units, each = (size_t)t->functions;
+    const size_t units = l->d->units, each = (size_t)t->functions, implied = each == 1;
+    const size_t classes = each + implied;
     double power[DATASET_MAX_CLASSES];
     for (size_t i = c.first; i < c.last; i++) {
         float *z = l->z + i * l->columns;
-        if (t->sign[i] == 0) {
+        if (t->class[i] < 0) {
             memset(z, 0, (size_t)functions * sizeof *z);
             continue;
         }
-        const double weight = weight_of(t, i);
+        const size_t is = (size_t)t->class[i];
+        const double weight = class_weight(t->weight, t->class[i]);
         for (size_t model = 0; model < (size_t)functions; model += each) {
-            const size_t is = model + (size_t)t->class[i];
-            double most = -INFINITY, total = 0;
+            size_t top = 0;
+            double others = 0; /* of the sum of powers, but for the largest, which is 1 */
+            power[0] = 0;
             for (size_t k = 0; k < each; k++) {
-                power[k] = z[model + k] + weights[(model + k) * (units + 1) + units];
-                most = fmax(most, power[k]);
+                const double logit = z[model + k] + weights[(model + k) * (units + 1) + units];
+                power[k + implied] = logit;
+                if (logit > power[top]) top = k + implied;
             }
-            const double loss = most - power[is - model];
-            for (size_t k = 0; k < each; k++) total += power[k] = exp(power[k] - most);
-            c.loss[model] += weight * (loss + log(total));
+            const double most = power[top], loss = most - power[is];
+            for (size_t k = 0; k < classes; k++) {
+                power[k] = exp(power[k] - most);
+                if (k != top) others += power[k];
+            }
+            c.loss[model] += weight * (loss + log1p(others));
             for (size_t k = 0; k < each; k++) {
-                const double share = power[k] / total;
-                z[model + k] = (float)(weight * (share - (model + k == is)));
+                const double share = power[k + implied] / (1 + others);
+                z[model + k] = (float)(weight * (share - (k + implied == is)));
                 c.slope[model + k] += z[model + k];
                 c.curvature[model + k] += weight * share * (1 - share);
             }
@@ -302,8 +282,8 @@ bool logistic_evaluate(logistic *l, const double *weights, int models, const tar
                        double *loss, double *gradient, double *curvature, error *err) {
     const int functions = models * t->functions;
     size_t rows = 0;
-    for (size_t i = 0; i < l->d->rows; i++) rows += t->sign[i] != 0;
-    sweep_panels(l, weights, functions, t, t->functions > 1 ? chunk_softmax : chunk_loss);
+    for (size_t i = 0; i < l->d->rows; i++) rows += t->class[i] >= 0;
+    sweep_panels(l, weights, functions, t, chunk_loss);
     collect_gradient(l, functions, gradient);
     for (int m = 0; m < models; m++) {
         double second = 0;
@@ -322,6 +302,10 @@ int logistic_columns(const logistic *l) {
     return (int)l->most;
 }
 
+size_t logistic_units(const logistic *l) {
+    return l->d->units;
+}
+
 /* Turns the products of a chunk of rows into margins, which are 0 for rows left out, and sums them.
  */
 static void chunk_moments(logistic *l, size_t chunk, const double *weights, int functions,
@@ -331,15 +315,15 @@ static void chunk_moments(logistic *l, size_t chunk, const double *weights, int 
     for (size_t i = c.first; i < c.last; i++) {
         float *z = l->z + i * l->columns;
         for (size_t k = 0; k < (size_t)functions; k++) {
-            z[k] = t->sign[i] ? (float)(z[k] + weights[k * (units + 1) + units]) : 0;
+            z[k] = t->class[i] >= 0 ? (float)(z[k] + weights[k * (units + 1) + units]) : 0;
             c.slope[k] += z[k];
         }
     }
 }
 
-bool logistic_moments(logistic *l, const double *weights, int functions, const int8_t *sign,
+bool logistic_moments(logistic *l, const double *weights, int functions, const int16_t *class,
                       double *product, error *err) {
-    const targets t = {.sign = sign, .functions = 1};
+    const targets t = {.class = class, .functions = 1};
     sweep_panels(l, weights, functions, &t, chunk_moments);
     collect_gradient(l, functions, product);
     return l->be->finish(l->be, err);
@@ -347,20 +331,20 @@ bool logistic_moments(logistic *l, const double *weights, int functions, const i
 
 /* ------------------------------------------------------------------------------------- entropy */
 
-/* Of one of two classes' probability. */
 static double entropy_of(double p) {
-    return p > 0 && p < 1 ? -p * log(p) - (1 - p) * log1p(-p) : 0;
+    return p > 0 ? -p * log(p) : 0;
 }
 
 /* Of a row of this weight, of a model's `functions` slopes, as logistic_evaluate left them. */
 static double entropy_of_row(const float *slope, int functions, int class, double weight) {
-    double entropy = 0;
-    if (functions == 1) return weight * entropy_of(fmin(fabs((double)slope[0]) / weight, 1));
+    const int implied = functions == 1;
+    double entropy = 0, rest = 1;
     for (int k = 0; k < functions; k++) {
-        const double p = (double)slope[k] / weight + (k == class);
-        if (p > 0) entropy -= p * log(p);
+        const double p = (double)slope[k] / weight + (k + implied == class);
+        rest -= p;
+        entropy += entropy_of(p);
     }
-    return weight * entropy;
+    return weight * (implied ? entropy + entropy_of(rest) : entropy);
 }
 
 void logistic_entropy(const logistic *l, int models, const targets *t, double *entropy) {
@@ -372,11 +356,11 @@ void logistic_entropy(const logistic *l, int models, const targets *t, double *e
         double *sum = l->partial + chunk * SUMS * l->columns;
         for (size_t m = 0; m < (size_t)models; m++) sum[m * each] = 0;
         for (size_t i = first; i < last; i++) {
-            if (t->sign[i] == 0) continue;
+            if (t->class[i] < 0) continue;
             const float *z = l->z + i * l->columns;
             for (size_t m = 0; m < (size_t)models; m++) {
-                sum[m * each] += entropy_of_row(z + m * each, t->functions,
-                                                t->class ? t->class[i] : 0, weight_of(t, i));
+                sum[m * each] += entropy_of_row(z + m * each, t->functions, t->class[i],
+                                                class_weight(t->weight, t->class[i]));
             }
         }
     }

@@ -1,8 +1,8 @@
 /* The logistic loss of many linear models on one dataset, side by side. A model of two classes is
- * one function, a model of more has one for each, the logits of a softmax (multinomial regression):
+ * one function, a model of more has one for each: the logits of a softmax (multinomial regression),
+ * where of two classes the first has 0:
  *
- *   z_ik = w_k . x_i + b_k        L = sum over i of log(1 + exp(-y_i z_i)),  y_i in {-1, 1}, or
- *                                 L = sum over i of log(sum over k of exp(z_ik)) - z_i,class(i)
+ *   z_ik = w_k . x_i + b_k        L = sum over i of log(sum over k of exp(z_ik)) - z_i,class(i)
  *
  * The functions of all models are the columns of one dense product on the backend, with the
  * features as its weight: margins are its fprop and gradients its dgrad, so that one reading of the
@@ -22,10 +22,9 @@ typedef struct logistic logistic;
 
 /* What the rows are. */
 typedef struct targets {
-    const int8_t *sign;   /* [rows] 0: left out; else, of one function, y */
-    const int16_t *class; /* [rows] of more than one function; else NULL */
+    const int16_t *class; /* [rows] -1: left out */
     const double *weight; /* [classes] of a row's loss by its class; NULL: 1 */
-    int functions;        /* of a model */
+    int functions;        /* of a model: 1 of two classes, else one a class */
 } targets;
 
 /* Makes the loss of models of up to `functions` functions together. The backend and the dataset
@@ -53,9 +52,11 @@ void logistic_entropy(const logistic *l, int models, const targets *t, double *e
  * backend takes. */
 int logistic_columns(const logistic *l);
 
-/* product [functions][units + 1]: the second moments of the rows whose sign is not 0, each with a
+size_t logistic_units(const logistic *l);
+
+/* product [functions][units + 1]: the second moments of the rows whose class is not -1, each with a
  * last feature of 1, times each function's weights. */
-bool logistic_moments(logistic *l, const double *weights, int functions, const int8_t *sign,
+bool logistic_moments(logistic *l, const double *weights, int functions, const int16_t *class,
                       double *product, error *err);
 
 #endif

@@ -41,7 +41,7 @@ typedef struct probe {
     int models;
     double cost[MOST_MODELS];
     feature_span span[MOST_MODELS];
-    int8_t *sign;        /* [rows of train] see logistic.h */
+    int16_t *fitted;     /* [rows of train] the class, or -1: not of this fit */
     double *weight;      /* [classes] or NULL, see class_weight */
     double *weights;     /* [models][functions][units + 1] */
     double *chosen;      /* [functions][units + 1] */
@@ -202,23 +202,19 @@ static bool fit_on(probe *p, const bool *held, int first, int models, double *we
                    fit_report *reports, error *err) {
     const dataset *d = &p->train.d;
     for (size_t i = 0; i < d->rows; i++) {
-        bool used = p->train.class[i] >= 0 && !(held && held[i]);
-        p->sign[i] = (int8_t)(!used ? 0 : p->train.class[i] == 0 ? -1 : 1);
+        p->fitted[i] = held && held[i] ? -1 : p->train.class[i];
     }
-    scaling v = scaling_create(d, p->sign, p->how->standardize);
+    moments m = dataset_moments(d, p->fitted);
     const fit_problem problem = {.l = p->l,
                                  .d = d,
-                                 .rows = {.sign = p->sign,
-                                          .class = p->functions > 1 ? p->train.class : NULL,
-                                          .weight = p->weight,
-                                          .functions = p->functions},
-                                 .scaling = &v,
+                                 .rows = {p->fitted, p->weight, p->functions},
+                                 .moments = &m,
                                  .models = models,
                                  .cost = p->cost + first,
                                  .span = p->span + first};
     bool fitted = fit_models(&problem, weights, reports, p->how->progress, err);
-    memcpy(p->deviation, v.deviation, d->units * sizeof *p->deviation);
-    scaling_free(&v);
+    memcpy(p->deviation, m.deviation, d->units * sizeof *p->deviation);
+    free(m.mean);
     int most = 0;
     for (int k = 0; fitted && k < models; k++) {
         if (reports[k].evaluations > most) most = reports[k].evaluations;
@@ -450,7 +446,7 @@ static bool run(probe *p, error *err) {
         p->weight = mem_alloc((size_t)p->class_count, sizeof *p->weight);
         classes_balance(p->train.class, p->train.d.rows, p->class_count, p->weight);
     }
-    p->sign = mem_alloc(p->train.d.rows, sizeof *p->sign);
+    p->fitted = mem_alloc(p->train.d.rows, sizeof *p->fitted);
     p->together = p->models;
     while (p->together > 1 &&
            (p->together * p->functions > MOST_TOGETHER ||
@@ -557,7 +553,7 @@ bool probe_run(backend *be, const probe_options *how, probe_result *result, erro
     free(p->deviation);
     free(p->chosen);
     free(p->weights);
-    free(p->sign);
+    free(p->fitted);
     free(p->weight);
     close_part(&p->test);
     close_part(&p->valid);

@@ -28,7 +28,6 @@ typedef struct probe_options {
                           [classes][units + 1]; PREFIX.predictions.npy,
                           int32 labels for every row of test, unlabelled ones too;
                           PREFIX.probe.safetensors, see saved.h */
-    bool standardize;
     bool balanced; /* rows weigh by their class so that all classes count alike, where models are
                       fitted and where they are chosen */
     uint64_t seed;

@@ -510,8 +510,6 @@ def build_scenarios(tools):
     return [
         train, resume, overwrite,
         Features("features", [*features, "--data", "test.tsv", "--out", "f"], older | model),
-        Scenario("svmlight", [*features, "--data", "test.tsv", "train.tsv.gz", "--out", "f",
-                              "--format", "svmlight"], model),
         Scenario("probe", ["probe", "--train", "train", "--test", "test", "--out", "p", "--json", *CPU],
                  pairs),
         Scenario("predict", ["predict", "run/last.safetensors", "--probe", "p", "--text", "test.tsv",

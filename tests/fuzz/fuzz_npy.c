@@ -65,23 +65,18 @@ static void read_dataset(void) {
     error err;
     if (!dataset_open(&d, prefix, &err)) return;
     int32_t classes[DATASET_MAX_CLASSES];
-    int8_t *sign = calloc(d.rows, 1);
     int16_t *class = calloc(d.rows, sizeof *class);
-    double *moments = calloc(2 * d.units, sizeof *moments);
     size_t dropped;
-    if (!sign || !class || !moments) abort();
+    if (!class) abort();
     const int count = dataset_classes(&d, classes, &err);
     if (count > 0 && dataset_index(&d, classes, count, class, &dropped, &err)) {
         require(dropped < d.rows, "more rows dropped than there are");
         for (size_t i = 0; i < d.rows; i++) {
             require(class[i] >= -1 && class[i] < count, "a class that is not there");
-            sign[i] = (int8_t)(class[i] < 0 ? 0 : class[i] == 0 ? -1 : 1);
         }
-        dataset_moments(&d, sign, moments, moments + d.units);
+        free(dataset_moments(&d, class).mean);
     }
     free(class);
-    free(sign);
-    free(moments);
     dataset_close(&d);
 }
 
