@@ -1,4 +1,4 @@
-"""Training, eval and features by several ranks, from outside: --gpus and mpirun on the CPU.
+"""Training, eval, features and classify by several ranks, from outside: --gpus and mpirun on the CPU.
 
     /usr/bin/python3 tests/ranks.py BUILD/smallworld [ON|OFF]
 
@@ -422,6 +422,78 @@ class Reading(Case):
                                 *self.features("f"), "--data", "other.tsv", status=1)
         self.assertIn("rank 1: its documents, labels or model differs from rank 0's", done.stderr)
         self.assert_nothing_written()
+
+
+class Classifying(Case):
+    """classify, whose ranks share what a model does."""
+
+    def setUp(self):
+        super().setUp()
+        self.rows("train.tsv", 400, 1)
+        self.rows("test.tsv", 120, 2)
+
+    def rows(self, name, count, seed):
+        """Of three classes, told by one word each, which is sometimes that of another class."""
+        draw = random.Random(seed)
+        with open(self.path / name, "w") as out:
+            for i in range(count):
+                told = i if draw.random() < 0.8 else draw.randrange(3)
+                said = [words(8, draw.random()), ["good", "bad", "odd"][told % 3], words(5, draw.random())]
+                out.write(f"{'ABC'[i % 3]}\t{' '.join(said)}\n")
+
+    def classify(self, out, *flags, start=(), status=0):
+        return self.run_program(*start, PROGRAM, "classify", "--train", "train.tsv", "--test", "test.tsv",
+                                "--out", out, "--device", "cpu", "--minutes", "0.1", "--json", *flags,
+                                status=status)
+
+    def test_same_as_one(self):
+        """From a given model, n-grams and features come out as with one process; what ranks ask of a
+        tuned model, each of its own documents, is what one process asks of it."""
+        self.run_program(PROGRAM, "train", "config.yaml", "--out", "run", "--set", "train.batch=16")
+        given = ["--model", "run/last.safetensors"]
+        one = json.loads(self.classify("one", *given).stdout)
+        starts = [([], ["--gpus", "2"])]
+        if MPI and shutil.which("mpirun"):
+            starts.append(([*MPIRUN, "2"], []))
+        for start, flags in starts:
+            done = self.classify("two", *given, *flags, start=start)
+            two = json.loads(done.stdout)
+            for way in "ngram_error", "features_error":
+                self.assertEqual(two[way], one[way])
+            self.assertEqual(done.stderr.count("ranks: 2, each with about 8 of 16 streams"), 1)
+            tuned, = self.path.glob("two/tuned-*")
+            said = self.run_program(PROGRAM, "predict", tuned, "--text", "test.tsv", "--device", "cpu")
+            wrong = sum(json.loads(line)["class"] != "ABC"[i % 3] for i, line in enumerate(said.stdout.splitlines()))
+            self.assertAlmostEqual(two["tuned_error"], 100 * wrong / 120)
+            shutil.rmtree(self.path / "two")
+
+    def test_from_text(self):
+        """A model of the text first; no rank has fewer streams than it must."""
+        self.rows("train.tsv", 100, 3)
+        done = self.classify("out", "--gpus", "2", "--minutes", "0.15")
+        self.assertIn("ranks: 2, each with about 4 of 8 streams", done.stderr)
+        self.assertIsNotNone(json.loads(done.stdout)["features_error"])
+        said = self.run_program(PROGRAM, "predict", "out", "--text", "test.tsv", "--device", "cpu")
+        self.assertEqual(len(said.stdout.splitlines()), 120)
+
+    def test_ends(self):
+        run = subprocess.Popen([PROGRAM, "classify", "--train", "train.tsv", "--out", "out", "--device", "cpu",
+                                "--gpus", "2"], cwd=self.path, text=True, stdout=subprocess.DEVNULL,
+                               stderr=subprocess.PIPE)
+        self.addCleanup(run.stderr.close)
+        self.addCleanup(run.kill)
+        for _ in range(600):
+            if (self.path / "out/run/metrics.jsonl").exists():
+                break
+            time.sleep(0.05)
+        ranks = self.children(run)
+        os.kill(ranks[1], signal.SIGKILL)
+        _, told = run.communicate(timeout=30)
+        self.assertEqual(run.returncode, 1)
+        self.assertIn(f"rank 1 (process {ranks[1]}) was killed by signal 9", told)
+        self.assertFalse((self.path / "out/classifier.safetensors").exists())
+        done = self.run_program(PROGRAM, "classify", "--train", "-", "--out", "out", "--gpus", "2", status=2)
+        self.assertIn("ranks cannot share standard input", done.stderr)
 
 
 if __name__ == "__main__":

@@ -15,6 +15,15 @@
 
 /* ------------------------------------------------------------------------------------- stages */
 
+bool job_leads(const job *j) {
+    return ranks_rank(j->how->ranks) == 0;
+}
+
+double job_agreed(const job *j, double value) {
+    ranks_broadcast(j->how->ranks, &value, sizeof value);
+    return value;
+}
+
 double job_left(const job *j) {
     return j->how->minutes * 60 - (clock_seconds() - j->began);
 }
@@ -163,11 +172,14 @@ bool job_run(job *j, const job_options *how, error *err) {
     const bool alone = how->minutes == 0;
     *j = (job){.how = how, .began = clock_seconds(), .lock = -1};
     j->stages = alone ? 1 : how->given ? 3 : 4;
-    if (!open_given(j, err) || !read_examples(j, err) || !take_folder(j, err) ||
-        !examples_hold_out(&j->examples, how->files.train, err) || !begin_ngrams(j, err) ||
-        !(alone || try_model_ways(j, err)) || !finish_ngrams(j, err)) {
+    const bool leads = job_leads(j);
+    if (!open_given(j, err) || !read_examples(j, err) || (leads && !take_folder(j, err)) ||
+        !examples_hold_out(&j->examples, how->files.train, err) ||
+        (leads && !begin_ngrams(j, err)) || !(alone || try_model_ways(j, err))) {
         return false;
     }
+    if (!leads) return true;
+    if (!finish_ngrams(j, err)) return false;
     const examples *e = &j->examples;
     ways_choose(&j->ways, e->classes.count, e->weight, e->held.class, e->test.class);
     return result_write(j, err);

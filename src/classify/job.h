@@ -15,6 +15,7 @@ typedef struct job_options {
     const char *given; /* run or checkpoint whose features to use; NULL: one is trained */
     const char *out;   /* the folder */
     overrides device;
+    ranks *ranks;   /* the processes that share what a model does, or NULL */
     double minutes; /* that all may take, about; 0: n-grams alone */
     bool balanced;  /* classes weigh alike */
 } job_options;
@@ -43,6 +44,12 @@ bool job_run(job *j, const job_options *how, error *err);
 void job_free(job *j);
 
 outcome job_outcome(const job *j);
+
+/* Whether this process has what ranks do not share: the folder, the n-grams, the probe. */
+bool job_leads(const job *j);
+
+/* Rank 0's number, on all ranks, so that they decide alike. */
+double job_agreed(const job *j, double value);
 
 /* Seconds that are left of the minutes. */
 double job_left(const job *j);

@@ -26,15 +26,26 @@ typedef struct place {
     train_start start;
 } place;
 
-static place begin_place(char *folder, double seconds) {
-    /* what a run that was killed before its first checkpoint left is no run to go on with */
+/* Whether the run of this state has read this text. */
+static bool is_of_text(const char *path, const corpus *c) {
+    safetensors file;
+    run_state state;
+    error ignored;
+    if (!checkpoint_open_state(&file, &state, path, &ignored)) return false;
+    safetensors_close(&file);
+    return state.train_text == corpus_hash(c);
+}
+
+/* Goes on with a run that is there, and has a checkpoint and read this text, or any if `c` is NULL.
+ */
+static place begin_place(const job *j, char *folder, double seconds, const corpus *c) {
     place p = {folder, fmax(seconds, 0.3) / 60, TRAIN_OVERWRITE};
     char *state = mem_format("%s/last.state", folder),
          *config = mem_format("%s/config.yaml", folder);
     options before;
     error ignored;
     options_begin(&before);
-    if (file_exists(state)) p.start = TRAIN_RESUME;
+    if (file_exists(state) && (!c || is_of_text(state, c))) p.start = TRAIN_RESUME;
     if (p.start == TRAIN_RESUME && options_load(&before, config, NULL, 0, &ignored) &&
         before.train.minutes > 0) {
         p.minutes = before.train.minutes;
@@ -42,6 +53,8 @@ static place begin_place(char *folder, double seconds) {
     options_free(&before);
     free(config);
     free(state);
+    p.start = (train_start)job_agreed(j, p.start); /* others may look when it has begun */
+    p.minutes = job_agreed(j, p.minutes);
     return p;
 }
 
@@ -54,7 +67,9 @@ static bool set_number(options *o, const char *key, double value, error *err) {
 /* Trains, or goes on; then frees options and place. */
 static bool train_at(job *j, options *o, place *p, bool ready, error *err) {
     train_result trained = {0};
+    o->run.ranks = j->how->ranks;
     bool done = ready && train_run(o, p->folder, p->start, &trained, err);
+    if (done) ranks_wait(j->how->ranks); /* until rank 0 has written the model */
     log_end();
     if (done && trained.signal) {
         done = error_set(err, "stopped; the same command goes on");
@@ -62,7 +77,7 @@ static bool train_at(job *j, options *o, place *p, bool ready, error *err) {
         const error why = *err;
         error_set(err, "%s; to train anew, remove %s or name another --out", why.text, p->folder);
     }
-    if (done && trained.bytes_per_second > 0) j->rate = trained.bytes_per_second;
+    if (done && trained.bytes_per_second > 0) j->rate = job_agreed(j, trained.bytes_per_second);
     corpus_free(o->data.given_train);
     corpus_free(o->data.given_valid);
     options_free(o);
@@ -95,15 +110,16 @@ bool job_train_text(job *j, error *err) {
     char *files[] = {(char *)(uintptr_t)from->train, (char *)(uintptr_t)from->text};
     if (j->is_open) return true;
     const double least = job_has_cpu_alone(j) ? least_seconds(j) : 0;
-    if (least > job_left(j)) {
+    if (job_agreed(j, least - job_left(j)) > 0) {
         job_skip_stage(j, what, least);
         return true;
     }
     job_begin_stage(j, what);
-    place p = begin_place(mem_format("%s/run", j->how->out), text_share * job_left(j));
+    place p = begin_place(j, mem_format("%s/run", j->how->out), text_share * job_left(j), NULL);
     j->checkpoint = mem_format("%s/last.safetensors", p.folder);
     options o;
     options_begin(&o);
+    o.run.ranks = j->how->ranks;
     const bool ready =
         overrides_apply(device, &o, err) && set_number(&o, "train.minutes", p.minutes, err) &&
         config_assign(&o.config, "data.valid_fraction=0", err) &&
@@ -114,22 +130,12 @@ bool job_train_text(job *j, error *err) {
     return j->is_open;
 }
 
-/* Whether the run that is there has read this text. */
-static bool is_of_text(const place *p, const corpus *c) {
-    char *path = mem_format("%s/last.state", p->folder);
-    safetensors file;
-    run_state state;
-    error ignored;
-    const bool opened = checkpoint_open_state(&file, &state, path, &ignored);
-    if (opened) safetensors_close(&file);
-    free(path);
-    return opened && state.train_text == corpus_hash(c);
-}
-
 static bool make_tuned(job *j, double seconds, error *err) {
     const checkpoint *c = &j->loaded.checkpoint;
     const double bytes = (double)(j->examples.train.texts->size - j->examples.held.texts->size);
-    place p = begin_place(mem_format("%s/tuned-%s", j->how->out, checkpoint_checksum(c)), seconds);
+    corpus *learned = corpus_part(j->examples.train.texts, j->examples.is_held, false);
+    place p = begin_place(j, mem_format("%s/tuned-%s", j->how->out, checkpoint_checksum(c)),
+                          seconds, learned);
     char *path = mem_format("%s/best.safetensors", p.folder);
     options o;
     options_begin(&o);
@@ -150,11 +156,10 @@ static bool make_tuned(job *j, double seconds, error *err) {
                                  j->how->balanced ? "balanced" : "none", err) &&
             options_check(&o, err);
     if (ready) {
-        o.data.given_train = corpus_part(j->examples.train.texts, j->examples.is_held, false);
+        o.data.given_train = learned;
         o.data.given_valid = corpus_part(j->examples.held.texts, NULL, false);
-        if (p.start == TRAIN_RESUME && !is_of_text(&p, o.data.given_train)) {
-            p.start = TRAIN_OVERWRITE;
-        }
+    } else {
+        corpus_free(learned);
     }
     const bool done =
         train_at(j, &o, &p, ready, err) && loaded_open(&j->tuned, path, &j->how->device, err);
@@ -177,17 +182,22 @@ static void take_answer(void *argument, size_t document, const float *row) {
 
 static bool ask(job *j, const saved_probe *probe, const part *p, predictions *to, error *err) {
     asking k = {probe, to};
-    const feature_options how = {
-        .state = probe->origin.state, .pools = probe->origin.pools, .progress = true};
+    const feature_options how = {.state = probe->origin.state,
+                                 .pools = probe->origin.pools,
+                                 .progress = true,
+                                 .ranks = j->how->ranks};
     predictions_begin(to, p->texts->count, j->examples.classes.count);
     const bool done = features_each(j->tuned.m, p->texts, &how, take_answer, &k, err);
-    if (done) predictions_count(to, p->class);
+    if (done) {
+        predictions_gather(to, j->examples.classes.count, how.ranks);
+        predictions_count(to, p->class);
+    }
     return done;
 }
 
 bool job_tune(job *j, error *err) {
     static const char what[] = "tuning the model on the labels";
-    const double began = clock_seconds(), seconds = tuning_share * job_left(j);
+    const double began = clock_seconds(), seconds = tuning_share * job_agreed(j, job_left(j));
     const double once = j->rate > 0 ? (double)j->examples.train.texts->size / j->rate : 0;
     if (once > seconds || seconds <= 0) {
         job_skip_stage(j, what, once / tuning_share);
@@ -198,6 +208,7 @@ bool job_tune(job *j, error *err) {
     saved_probe probe;
     way *to = &j->ways.of[BY_TUNED];
     if (!saved_open(&probe, j->tuned.checkpoint.file.path, err)) return false;
+    j->tuned.checkpoint.options.run.ranks = j->how->ranks;
     to->tried = loaded_make(&j->tuned, 0, FEATURES_STEPS, any_text, err) &&
                 ask(j, &probe, &j->examples.held, &to->valid, err) &&
                 ask(j, &probe, &j->examples.test, &to->tested, err);
@@ -217,7 +228,8 @@ char *job_features_path(const job *j, const char *name) {
 static bool extract(job *j, const part *p, const char *prefix, error *err) {
     const feature_options how = {.pools = FEATURE_POOLS,
                                  .progress = true,
-                                 .model = checkpoint_checksum(&j->loaded.checkpoint)};
+                                 .model = checkpoint_checksum(&j->loaded.checkpoint),
+                                 .ranks = j->how->ranks};
     feature_result made;
     return features_extract(j->loaded.m, p->texts, &how, prefix, &made, err);
 }
@@ -225,11 +237,12 @@ static bool extract(job *j, const part *p, const char *prefix, error *err) {
 bool job_fit_features(job *j, error *err) {
     static const char what[] = "a probe on the model's features";
     const double began = clock_seconds();
+    j->loaded.checkpoint.options.run.ranks = j->how->ranks;
     if (!loaded_make(&j->loaded, 0, FEATURES_STEPS, any_text, err)) return false;
     const bool cuda = strcmp(j->loaded.be->name, "cuda") == 0;
     const double needed =
         features_seconds(j, j->rate, j->loaded.checkpoint.options.model.hidden, cuda);
-    if (needed > job_left(j)) {
+    if (job_agreed(j, needed - job_left(j)) > 0) {
         job_skip_stage(j, what, needed);
         return true;
     }
@@ -245,9 +258,10 @@ bool job_fit_features(job *j, error *err) {
     probe_result probed = {0};
     bool done = file_make_folder(folder, err) && extract(j, &j->examples.train, train, err) &&
                 extract(j, &j->examples.test, test, err);
-    backend *be = done ? overrides_backend(&j->how->device, err) : NULL;
-    done = be && probe_run(be, &how, &probed, err);
-    if (done) {
+    const bool probes = done && job_leads(j);
+    backend *be = probes ? overrides_backend(&j->how->device, err) : NULL;
+    if (probes) done = be && probe_run(be, &how, &probed, err);
+    if (probes && done) {
         job_take_margins(j, BY_FEATURES, probed.valid_margin, probed.test_margin, probed.scale);
     }
     if (be) be->destroy(be);
@@ -258,6 +272,6 @@ bool job_fit_features(job *j, error *err) {
     free(train);
     j->ways.of[BY_FEATURES].seconds = clock_seconds() - began;
     log_end();
-    if (done) job_say_error(j, BY_FEATURES);
+    if (probes && done) job_say_error(j, BY_FEATURES);
     return done;
 }

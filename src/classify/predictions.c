@@ -14,6 +14,15 @@ void predictions_begin(predictions *o, size_t rows, int classes) {
     o->said = mem_alloc(rows, sizeof *o->said);
 }
 
+void predictions_gather(predictions *o, int classes, ranks *r) {
+    double *said = mem_alloc(o->rows, sizeof *said);
+    for (size_t i = 0; i < o->rows; i++) said[i] = o->said[i];
+    ranks_sum(r, said, o->rows);
+    ranks_sum(r, o->probability, o->rows * (size_t)classes);
+    for (size_t i = 0; i < o->rows; i++) o->said[i] = (int)said[i];
+    free(said);
+}
+
 void predictions_count(predictions *o, const int16_t *class) {
     o->wrong = 0;
     for (size_t i = 0; i < o->rows; i++) o->wrong += o->said[i] != class[i];

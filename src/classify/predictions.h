@@ -2,6 +2,8 @@
 #ifndef SMALLWORLD_CLASSIFY_PREDICTIONS_H
 #define SMALLWORLD_CLASSIFY_PREDICTIONS_H
 
+#include "core/ranks.h"
+
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
@@ -39,6 +41,9 @@ void predictions_end(predictions *o);
 /* For a caller that fills in `probability` and `said` in between. */
 void predictions_begin(predictions *o, size_t rows, int classes);
 void predictions_count(predictions *o, const int16_t *class);
+
+/* Joins what ranks have filled in, each for documents of its own, with zeros for the others. */
+void predictions_gather(predictions *o, int classes, ranks *r);
 
 /* The probability, by McNemar's exact test, that two that err equally often differ at least so
  * much. */

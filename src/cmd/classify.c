@@ -3,9 +3,12 @@
 #include "cmd/cli.h"
 #include "core/log.h"
 
+#include <string.h>
+
 typedef struct arguments {
     job_options job;
     cli_columns columns;
+    int64_t gpus;
     bool json;
 } arguments;
 
@@ -63,6 +66,7 @@ static error_t parse(int key, char *text, struct argp_state *state) {
     case ARGP_KEY_INIT:
         state->child_inputs[0] = &a->columns;
         state->child_inputs[1] = &a->job.device;
+        state->child_inputs[2] = &a->gpus;
         return 0;
     case ARGP_KEY_ARG: cli_refuse(state, "unexpected argument '%s'", text); return 0;
     case ARGP_KEY_END:
@@ -73,9 +77,30 @@ static error_t parse(int key, char *text, struct argp_state *state) {
     }
 }
 
+static bool check_ranks(const job_options *how, error *err) {
+    const char *files[] = {how->files.train, how->files.text, how->files.test};
+    for (int i = 0; i < 3 && ranks_count(how->ranks) > 1; i++) {
+        if (!files[i] || strcmp(files[i], "-") != 0) continue;
+        return error_usage(err, "ranks cannot share standard input: expected files");
+    }
+    return true;
+}
+
+static void print(const job *j, const arguments *a) {
+    const outcome found = job_outcome(j);
+    if (a->json) {
+        outcome_json(&found, stdout);
+        return;
+    }
+    outcome_text(&found, stdout);
+    printf("%s/index.html\n", a->job.out);
+}
+
 int cmd_classify(int argc, char **argv) {
-    static const struct argp_child children[] = {
-        {&cli_columns_argp, 0, NULL, 0}, {&cli_model_argp, 0, "Device:", 0}, {0}};
+    static const struct argp_child children[] = {{&cli_columns_argp, 0, NULL, 0},
+                                                 {&cli_model_argp, 0, "Device:", 0},
+                                                 {&cli_ranks_argp, 0, NULL, 0},
+                                                 {0}};
     static const struct argp argp = {
         option_table,
         parse,
@@ -97,14 +122,13 @@ int cmd_classify(int argc, char **argv) {
     a.job.text_column = a.columns.text;
     a.job.label_column = a.columns.label;
     static job j; /* which a thread may still read when the program ends */
-    const bool done = job_run(&j, &a.job, &err);
+    ranks **r = &a.job.ranks;
+    if (!ranks_start(r, (int)a.gpus, &err)) return cli_fail(&err, "classify");
+    const bool done = check_ranks(&a.job, &err) && job_run(&j, &a.job, &err);
     log_end();
-    const outcome found = job_outcome(&j);
-    if (done && a.json) outcome_json(&found, stdout);
-    if (done && !a.json) {
-        outcome_text(&found, stdout);
-        printf("%s/index.html\n", a.job.out);
-    }
+    if (!done) return cli_fail_rank(*r, &err, "classify");
+    if (ranks_rank(*r) == 0) print(&j, &a);
+    ranks_end(*r);
     job_free(&j);
-    return done ? STATUS_OK : cli_fail(&err, "classify");
+    return STATUS_OK;
 }

@@ -53,12 +53,15 @@ void ranks_broadcast(ranks *r, void *bytes, size_t count) {
     }
 }
 
-void ranks_sum(ranks *r, double *values, int count) {
-    if (!r) return;
-    ranks_exchange(r, values, (size_t)count * sizeof *values);
-    for (int i = 0; i < count; i++) {
-        values[i] = 0;
-        for (int k = 0; k < r->count; k++) values[i] += ((const double *)ranks_part(r, k))[i];
+void ranks_sum(ranks *r, double *values, size_t count) {
+    enum { PART = RANKS_EXCHANGE / sizeof(double) };
+    for (size_t done = 0; r && done < count; done += PART, values += PART) {
+        const size_t part = count - done < PART ? count - done : PART;
+        ranks_exchange(r, values, part * sizeof *values);
+        for (size_t i = 0; i < part; i++) {
+            values[i] = 0;
+            for (int k = 0; k < r->count; k++) values[i] += ((const double *)ranks_part(r, k))[i];
+        }
     }
 }
 

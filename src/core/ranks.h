@@ -66,7 +66,7 @@ void ranks_wait(ranks *r);
 void ranks_broadcast(ranks *r, void *bytes, size_t count);
 
 /* The sum of each value over the ranks, in their order. */
-void ranks_sum(ranks *r, double *values, int count);
+void ranks_sum(ranks *r, double *values, size_t count);
 
 /* The sum of a count over all ranks and, in *before, over the ranks before this one. */
 int64_t ranks_place(ranks *r, int64_t mine, int64_t *before);

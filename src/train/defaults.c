@@ -3,6 +3,7 @@
 #include "core/file.h"
 #include "core/log.h"
 #include "core/memory.h"
+#include "core/number.h"
 #include "data/paths.h"
 
 #include <inttypes.h>
@@ -82,19 +83,37 @@ static bool set_files(options *o, char *const *files, int count, error *err) {
     return done;
 }
 
+/* What depends on the text's size and on the number of ranks. */
+typedef struct sizes {
+    char batch[24], bptt[24], lr[24];
+} sizes;
+
 /* Sets the recipe's minibatches. Halves them for a short text until an epoch has 20 updates or they
- * are very small. */
-static void size_minibatches(const struct recipe *r, double megabytes, char batch[24],
-                             char bptt[24]) {
+ * are very small. Each GPU gets as many streams as one would, or it would have little to do; the
+ * learning rate grows by the root of what they are in all (docs/scaling.md). */
+static sizes size_minibatches(const struct recipe *r, double megabytes, int ranks) {
+    const char *rate = "";
     int64_t streams = 0, steps = 0;
     for (int i = 0; r->settings[i][0]; i++) {
         if (strcmp(r->settings[i][0], "train.batch") == 0) streams = atoll(r->settings[i][1]);
         if (strcmp(r->settings[i][0], "train.bptt") == 0) steps = atoll(r->settings[i][1]);
+        if (strcmp(r->settings[i][0], "train.lr") == 0) rate = r->settings[i][1];
     }
-    while (streams > 2 && 20.0 * (double)(streams * steps) > 1e6 * megabytes) streams /= 2;
+    const int64_t least = ranks > 1 ? (int64_t)STREAM_GROUP * ranks : 2;
+    const double one = (double)streams;
+    if (r->gpu) streams *= ranks;
+    while (streams >= 2 * least && 20.0 * (double)(streams * steps) > 1e6 * megabytes) streams /= 2;
     while (steps > 16 && 20.0 * (double)(streams * steps) > 1e6 * megabytes) steps /= 2;
-    snprintf(batch, 24, "%" PRId64, streams);
-    snprintf(bptt, 24, "%" PRId64, steps);
+    if (streams < least) streams = least;
+    sizes s;
+    snprintf(s.batch, sizeof s.batch, "%" PRId64, streams);
+    snprintf(s.bptt, sizeof s.bptt, "%" PRId64, steps);
+    snprintf(s.lr, sizeof s.lr, "%s", rate);
+    double lr;
+    if ((double)streams > one && number_real(rate, &lr)) {
+        snprintf(s.lr, sizeof s.lr, "%.3g", lr * sqrt((double)streams / one));
+    }
+    return s;
 }
 
 /* Whether keys that are already set determine this one. */
@@ -126,12 +145,13 @@ bool defaults_choose(options *o, char *const *files, int count, error *err) {
     be->destroy(be);
     const struct recipe *r = recipes;
     while (r->gpu != gpu || megabytes < r->least) r++;
-    char chosen[512] = "", batch[24], bptt[24];
-    size_minibatches(r, megabytes, batch, bptt);
+    char chosen[512] = "";
+    const sizes sized = size_minibatches(r, megabytes, ranks_count(o->run.ranks));
     for (int i = 0; r->settings[i][0]; i++) {
         const char *key = r->settings[i][0], *value = r->settings[i][1];
-        if (strcmp(key, "train.batch") == 0) value = batch;
-        if (strcmp(key, "train.bptt") == 0) value = bptt;
+        if (strcmp(key, "train.batch") == 0) value = sized.batch;
+        if (strcmp(key, "train.bptt") == 0) value = sized.bptt;
+        if (strcmp(key, "train.lr") == 0) value = sized.lr;
         if (is_settled(o, key)) continue;
         if (!config_set(&o->config, key, value, "chosen for --data", err)) return false;
         size_t used = strlen(chosen);

@@ -1,5 +1,5 @@
-/* Chooses a config for a text: a model and training settings that suit the size of the text and the
- * device. */
+/* Chooses a config for a text: a model and training settings that suit the size of the text, the
+ * device and the number of ranks. */
 #ifndef SMALLWORLD_TRAIN_DEFAULTS_H
 #define SMALLWORLD_TRAIN_DEFAULTS_H
 

@@ -292,11 +292,8 @@ bool evaluate_tune(model *m, recording *segment, const sequence *s, bool progres
 
 /* The sum of all minibatches' losses in their order, whichever rank has them; on all ranks. */
 static double sum_in_order(ranks *r, double *losses, int64_t count) {
-    enum { PART = RANKS_EXCHANGE / sizeof *losses };
     double sum = 0;
-    for (int64_t from = 0; from < count; from += PART) {
-        ranks_sum(r, losses + from, (int)integer_min(count - from, PART)); /* zero elsewhere */
-    }
+    ranks_sum(r, losses, (size_t)count); /* zero elsewhere */
     for (int64_t i = 0; i < count; i++) sum += losses[i];
     return sum;
 }

@@ -19,6 +19,8 @@ typedef enum lr_schedule { SCHEDULE_LINEAR, SCHEDULE_COSINE, SCHEDULE_CONSTANT }
 enum { CLASS_WEIGHT_NONE, CLASS_WEIGHT_BALANCED };
 #define CLASS_WEIGHTS "none balanced"
 
+enum { STREAM_GROUP = 4 }; /* streams that share draws of dropout; no rank has fewer */
+
 typedef struct run_options {
     int device, precision; /* device_choice, precision_choice */
     int64_t threads;       /* 0: one for each processor */

@@ -18,16 +18,15 @@
 
 /* Shares the streams out over the ranks, in groups that share draws of dropout. */
 static bool share_streams(trainer *tr, error *err) {
-    enum { GROUP = 4 };
     const int rank = ranks_rank(tr->ranks), count = ranks_count(tr->ranks);
-    const int batch = (int)tr->o->train.batch, groups = batch / GROUP;
+    const int batch = (int)tr->o->train.batch, groups = batch / STREAM_GROUP;
     if (count > 1 && groups < count) {
         return config_refuse(&tr->o->config, err, "train.batch",
-                             "expected at least %d, %d for each of %d ranks, got %d", GROUP * count,
-                             GROUP, count, batch);
+                             "expected at least %d, %d for each of %d ranks, got %d",
+                             STREAM_GROUP * count, STREAM_GROUP, count, batch);
     }
-    const int first = GROUP * (groups * rank / count);
-    const int end = rank == count - 1 ? batch : GROUP * (groups * (rank + 1) / count);
+    const int first = STREAM_GROUP * (groups * rank / count);
+    const int end = rank == count - 1 ? batch : STREAM_GROUP * (groups * (rank + 1) / count);
     tr->streams = (stream_share){batch, first, end - first};
     return true;
 }
