@@ -4,7 +4,7 @@
 #include "core/log.h"
 #include "core/overwrite.h"
 #include "core/stop.h"
-#include "page/follow.h"
+#include "page/curves.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -18,6 +18,10 @@ typedef struct arguments {
 } arguments;
 
 enum { KEY_OUT = 1, KEY_CSV, KEY_FOLLOW };
+
+/* The page is written this often, and no sooner than this many times the duration of the last
+ * write. */
+enum { FOLLOW_SECONDS = 10, FOLLOW_FACTOR = 20 };
 
 static const struct argp_option option_table[] = {
     {"out", KEY_OUT, "FILE", 0, "Write a page to FILE.html, or the charts alone to FILE.svg", 0},

@@ -4,7 +4,6 @@
 #include "core/log.h"
 #include "core/memory.h"
 #include "core/utf8.h"
-#include "page/follow.h"
 #include "train/defaults.h"
 #include "train/trainer.h"
 
@@ -19,7 +18,7 @@ typedef struct arguments {
     const char *config, *folder, *init;
     config_list assignments, data; /* data: files to train on without a config */
     int64_t gpus;
-    bool resume, overwrite, plot, json, help_config;
+    bool resume, overwrite, json, help_config;
 } arguments;
 
 enum {
@@ -28,7 +27,6 @@ enum {
     KEY_OUT,
     KEY_RESUME,
     KEY_OVERWRITE,
-    KEY_PLOT,
     KEY_JSON,
     KEY_HELP_CONFIG,
     KEY_INIT,
@@ -52,7 +50,6 @@ static const struct argp_option option_table[] = {
      "from the run",
      0},
     {"overwrite", KEY_OVERWRITE, NULL, 0, "Start over in a folder that holds a run", 0},
-    {"plot", KEY_PLOT, NULL, 0, "Keep the run's curves in its folder as plot.html", 0},
     CLI_JSON(KEY_JSON),
     {"help-config", KEY_HELP_CONFIG, NULL, 0, "List every key of a config and exit", 0},
     {"lr", KEY_OF_CONFIG, "VALUE", OPTION_HIDDEN, NULL, 0},
@@ -92,7 +89,6 @@ static error_t parse(int key, char *text, struct argp_state *state) {
         return 0;
     case KEY_RESUME: a->resume = true; return 0;
     case KEY_OVERWRITE: a->overwrite = true; return 0;
-    case KEY_PLOT: a->plot = true; return 0;
     case KEY_JSON: a->json = true; return 0;
     case KEY_HELP_CONFIG: a->help_config = true; return 0;
     case ARGP_KEY_INIT:
@@ -205,15 +201,13 @@ static int run(const arguments *a, const char *folder) {
     if (!ranks_start(&r, (int)a->gpus, &err)) return cli_fail(&err, "train");
     train_start start = a->resume ? TRAIN_RESUME : a->overwrite ? TRAIN_OVERWRITE : TRAIN_FRESH;
     options_begin(&o);
+    o.run.ranks = r;
     bool done =
         load(&o, a, &err) && overrides_apply(&a->model, &o, &err) && options_check(&o, &err);
     if (done && o.data.train.count == 0) {
         done = error_set(&err, "%s: data.train: expected the files to train on", a->config);
     }
-    o.run.ranks = r;
-    follower *plot = done && a->plot && ranks_rank(r) == 0 ? follow_start(folder) : NULL;
     done = done && train_run(&o, folder, start, &result, &err);
-    if (plot) done = follow_stop(plot, done ? &err : NULL) && done;
     options_free(&o);
     if (!done) return cli_fail_rank(r, &err, "train");
     log_end(); /* the last line of progress stays */
