@@ -46,8 +46,8 @@ bool features_extract(model *m, const corpus *c, const feature_options *how, con
 size_t features_groups(const corpus *c, int batch);
 
 /* Calls `take` with each document's features [pools x units], longest documents first, instead of
- * writing them; of several ranks each takes its own documents. Only one thread calls it at a time, but not the caller's. The row
- * is valid during the call. */
+ * writing them; of several ranks each takes its own documents. Only one thread calls it at a time,
+ * but not the caller's. The row is valid during the call. */
 bool features_each(model *m, const corpus *c, const feature_options *how,
                    void (*take)(void *argument, size_t document, const float *row), void *argument,
                    error *err);
