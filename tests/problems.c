@@ -107,7 +107,7 @@ double objective_of(const problem *p, const double *w, double cost) {
 const double problem_costs[PROBE_COSTS] = {0x1p-8, 0x1p-7, 0x1p-6, 0x1p-5, 0x1p-4, 0x1p-3, 0x1p-2,
                                            0x1p-1, 1,      2,      4,      8,      16};
 
-double *fit_all(backend *be, const problem *p, fit_report *reports) {
+double *fit_span(backend *be, const problem *p, feature_span span, fit_report *reports) {
     dataset d = as_dataset(p);
     error err;
     moments m = dataset_moments(&d, p->class);
@@ -115,11 +115,17 @@ double *fit_all(backend *be, const problem *p, fit_report *reports) {
     logistic *l = logistic_create(be, &d, costs, true, &err);
     double *weights = mem_alloc((size_t)costs * (p->units + 1), sizeof *weights);
     const targets rows = {.class = p->class, .functions = 1};
-    const fit_problem asked = {l, &d, rows, &m, costs, problem_costs, NULL};
+    feature_span spans[PROBE_COSTS];
+    for (int k = 0; k < costs; k++) spans[k] = span;
+    const fit_problem asked = {l, &d, rows, &m, costs, problem_costs, spans};
     if (!l || !fit_models(&asked, weights, reports, false, &err)) {
         fail_msg("%s", err.text);
     }
     logistic_free(l);
     free(m.mean);
     return weights;
+}
+
+double *fit_all(backend *be, const problem *p, fit_report *reports) {
+    return fit_span(be, p, (feature_span){0, p->units}, reports);
 }

@@ -41,4 +41,7 @@ double objective_of(const problem *p, const double *w, double cost);
 extern const double problem_costs[PROBE_COSTS];
 double *fit_all(backend *be, const problem *p, fit_report *reports);
 
+/* The same with the features from `span.first` to `span.end` - 1 alone. */
+double *fit_span(backend *be, const problem *p, feature_span span, fit_report *reports);
+
 #endif

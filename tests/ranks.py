@@ -131,6 +131,14 @@ class Training(Case):
         self.train(2, "--out", "again", *flags)
         self.assert_same_bytes("run2", "again", "best.safetensors")
 
+    def test_chosen(self):
+        """On a CPU ranks share the minibatch that one process would have."""
+        (self.path / "long").write_text(words(30000, 5))
+        for ranks in "1", "2":
+            done = self.run_program(PROGRAM, "train", "--data", "long", "--out", f"run{ranks}", "--device", "cpu",
+                                    "--gpus", ranks, "--set", "train.steps=1", "--set", "train.valid_bytes=1000")
+            self.assertIn("train.batch=16 train.bptt=128 train.lr=0.006", done.stderr)
+
     def test_minutes(self):
         """All ranks end at the same update, with the rate at its end."""
         limits = ["train.steps=null", "train.minutes=0.05", "train.log_every=1", "train.valid_every=7",
@@ -466,6 +474,9 @@ class Classifying(Case):
             wrong = sum(json.loads(line)["class"] != "ABC"[i % 3] for i, line in enumerate(said.stdout.splitlines()))
             self.assertAlmostEqual(two["tuned_error"], 100 * wrong / 120)
             shutil.rmtree(self.path / "two")
+        self.rows("train.tsv", 300, 4)
+        done = self.classify("one", *given, "--gpus", "2")  # a model that was tuned on other rows is no start
+        self.assertIn("300 documents", done.stderr)
 
     def test_from_text(self):
         """A model of the text first; no rank has fewer streams than it must."""

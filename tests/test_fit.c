@@ -80,6 +80,32 @@ static void test_l2_meets_newton(void **state) {
     }
 }
 
+/* A fit of some features is one of a problem that has no others. */
+static void test_span(void **state) {
+    (void)state;
+    enum { ROWS = 300, UNITS = 6, FIRST = 2, HERE = 3 };
+    problem p = make_problem(ROWS, UNITS, 1, 20, 60), q = make_problem(ROWS, HERE, 1, 0, 61);
+    for (size_t i = 0; i < ROWS; i++) {
+        memcpy(q.x + i * HERE, p.x + i * UNITS + FIRST, HERE * sizeof *p.x);
+        q.class[i] = p.class[i];
+    }
+    fit_report some[PROBE_COSTS], alone[PROBE_COSTS];
+    double *w = fit_span(be, &p, (feature_span){FIRST, FIRST + HERE}, some);
+    double *v = fit_all(be, &q, alone);
+    for (int k = 0; k < PROBE_COSTS; k++) {
+        const double *mine = w + k * (UNITS + 1), *theirs = v + k * (HERE + 1);
+        assert_true(fabs(some[k].objective / alone[k].objective - 1) < 2e-5);
+        for (int u = 0; u < UNITS; u++) {
+            const bool inside = u >= FIRST && u < FIRST + HERE;
+            assert_true(inside ? fabs(mine[u] - theirs[u - FIRST]) < 2e-2 : mine[u] == 0);
+        }
+    }
+    free(w);
+    free(v);
+    free_problem(&p);
+    free_problem(&q);
+}
+
 /* Means and deviations over the rows that are fitted; of a constant feature the deviation is 0. */
 static void test_moments(void **state) {
     (void)state;
@@ -129,6 +155,7 @@ int main(void) {
     be = test_backend(FP32);
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_l2_meets_newton),
+        cmocka_unit_test(test_span),
         cmocka_unit_test(test_moments),
         cmocka_unit_test(test_threads_do_not_matter),
     };

@@ -388,6 +388,21 @@ static void test_same_seed_same_bytes(void **state) {
     free_problem(&test);
 }
 
+/* Rows that are held out are not fitted: labels that nothing tells are learned by heart by many
+ * features, and yet half of those held out come out wrong. */
+static void test_held_rows_are_not_fitted(void **state) {
+    (void)state;
+    problem p = make_problem(100, 300, 1, 0, 95);
+    random_restart(96);
+    for (size_t i = 0; i < p.rows; i++) p.label[i] = (int32_t)random_below(2);
+    write_problem("train", &p);
+    write_problem("test", &p);
+    const probe_options how = default_options();
+    const probe_result r = run_probe(&how);
+    assert_true(r.error == 0 && r.valid_error > 20);
+    free_problem(&p);
+}
+
 /* Rows labelled -1 change neither the fit nor the errors, whatever their values. They are still
  * predicted. */
 static void test_unlabelled_rows_are_dropped(void **state) {
@@ -543,6 +558,7 @@ int main(void) {
         cmocka_unit_test(test_top_units),
         cmocka_unit_test(test_majority),
         cmocka_unit_test(test_same_seed_same_bytes),
+        cmocka_unit_test(test_held_rows_are_not_fitted),
         cmocka_unit_test(test_unlabelled_rows_are_dropped),
         cmocka_unit_test(test_refusals),
     };
