@@ -166,14 +166,14 @@ static void test_class_weight(void **state) {
     corpus_free(c);
     for (int balanced = 0; balanced < 2; balanced++) {
         char *all =
-            mem_format("data.train=%s train.steps=60 train.valid_every=60 train.class_weight=%s",
+            mem_format("data.train=%s train.steps=80 train.valid_every=80 train.class_weight=%s",
                        text, balanced ? "balanced" : "none");
         run_labelled("weighs", TRAIN_OVERWRITE, all);
         check_probe("weighs", unseen, balanced ? weight : NULL);
         errors[balanced] = metric("weighs", "valid_label_error", true);
         free(all);
     }
-    assert_true(errors[0] != errors[1]);
+    assert_true(errors[1] < errors[0]); /* the rare class is found */
 }
 
 /* best.safetensors goes by the labels' loss, also where the text's rises. */
