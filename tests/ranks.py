@@ -57,6 +57,18 @@ class Case(unittest.TestCase):
         self.assertEqual(done.returncode == 0, status == 0, done.stderr)
         return done
 
+    def start_until(self, begun, command):
+        """Starts a command, and returns once it has begun its process and those of its ranks in order."""
+        run = subprocess.Popen(command, cwd=self.path, text=True, stdout=subprocess.DEVNULL,
+                               stderr=subprocess.PIPE)
+        self.addCleanup(run.stderr.close)
+        self.addCleanup(run.kill)
+        for _ in range(600):
+            if begun():
+                break
+            time.sleep(0.05)
+        return run, self.children(run)
+
     def children(self, run):
         children = Path(f"/proc/{run.pid}/task/{run.pid}/children").read_text().split()
         return sorted(map(int, children))
@@ -217,19 +229,11 @@ class Training(Case):
                          [(m["step"], m["bpc"]) for m in self.metrics("whole")])
 
     def start(self, *flags, mpi=False):
-        """Starts a long run. Returns, once it has begun, its process and those of its ranks in order."""
+        """Starts a long run."""
         metrics = self.path / "run" / "metrics.jsonl"
         before = metrics.stat().st_size if metrics.exists() else 0
-        run = subprocess.Popen(self.command(2, "--set", "train.steps=1000000", "--out", "run",
-                                            *flags, mpi=mpi), cwd=self.path, text=True,
-                               stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
-        self.addCleanup(run.stderr.close)
-        self.addCleanup(run.kill)
-        for _ in range(600):
-            if metrics.exists() and metrics.stat().st_size > before + 1000:
-                break
-            time.sleep(0.05)
-        return run, self.children(run)
+        return self.start_until(lambda: metrics.exists() and metrics.stat().st_size > before + 1000,
+                                self.command(2, "--set", "train.steps=1000000", "--out", "run", *flags, mpi=mpi))
 
     def test_stop(self):
         """SIGTERM is sent to the command, or to one rank, or to the command while a rank is suspended.
@@ -384,17 +388,9 @@ class Reading(Case):
                              done.stderr)
 
     def start(self, command):
-        """Starts features of many documents, and returns once its files have been begun."""
+        """Starts features of many documents, until its files have been begun."""
         self.documents("documents.tsv", 12000, 5)
-        run = subprocess.Popen(command, cwd=self.path, text=True, stdout=subprocess.DEVNULL,
-                               stderr=subprocess.PIPE)
-        self.addCleanup(run.stderr.close)
-        self.addCleanup(run.kill)
-        for _ in range(600):
-            if (self.path / "f.labels.npy.tmp").exists():
-                break
-            time.sleep(0.05)
-        return run, self.children(run)
+        return self.start_until((self.path / "f.labels.npy.tmp").exists, command)
 
     def assert_nothing_written(self):
         self.assertEqual(list(self.path.glob("f.*")), [])
@@ -488,16 +484,9 @@ class Classifying(Case):
         self.assertEqual(len(said.stdout.splitlines()), 120)
 
     def test_ends(self):
-        run = subprocess.Popen([PROGRAM, "classify", "--train", "train.tsv", "--out", "out", "--device", "cpu",
-                                "--gpus", "2"], cwd=self.path, text=True, stdout=subprocess.DEVNULL,
-                               stderr=subprocess.PIPE)
-        self.addCleanup(run.stderr.close)
-        self.addCleanup(run.kill)
-        for _ in range(600):
-            if (self.path / "out/run/metrics.jsonl").exists():
-                break
-            time.sleep(0.05)
-        ranks = self.children(run)
+        run, ranks = self.start_until((self.path / "out/run/metrics.jsonl").exists,
+                                      [PROGRAM, "classify", "--train", "train.tsv", "--out", "out", "--device", "cpu",
+                                       "--gpus", "2"])
         os.kill(ranks[1], signal.SIGKILL)
         _, told = run.communicate(timeout=30)
         self.assertEqual(run.returncode, 1)

@@ -16,11 +16,11 @@
 /* ------------------------------------------------------------------------------------- stages */
 
 bool job_leads(const job *j) {
-    return ranks_rank(j->how->ranks) == 0;
+    return ranks_rank(j->how->device.ranks) == 0;
 }
 
 double job_agreed(const job *j, double value) {
-    ranks_broadcast(j->how->ranks, &value, sizeof value);
+    ranks_broadcast(j->how->device.ranks, &value, sizeof value);
     return value;
 }
 

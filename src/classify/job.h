@@ -14,10 +14,9 @@ typedef struct job_options {
     const char *text_column, *label_column; /* of tables; NULL: found by usual names */
     const char *given; /* run or checkpoint whose features to use; NULL: one is trained */
     const char *out;   /* the folder */
-    overrides device;
-    ranks *ranks;   /* the processes that share what a model does, or NULL */
-    double minutes; /* that all may take, about; 0: n-grams alone */
-    bool balanced;  /* classes weigh alike */
+    overrides device;  /* its ranks share what a model does */
+    double minutes;    /* that all may take, about; 0: n-grams alone */
+    bool balanced;     /* classes weigh alike */
 } job_options;
 
 typedef struct job {

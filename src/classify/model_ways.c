@@ -67,9 +67,8 @@ static bool set_number(options *o, const char *key, double value, error *err) {
 /* Trains, or goes on; then frees options and place. */
 static bool train_at(job *j, options *o, place *p, bool ready, error *err) {
     train_result trained = {0};
-    o->run.ranks = j->how->ranks;
     bool done = ready && train_run(o, p->folder, p->start, &trained, err);
-    if (done) ranks_wait(j->how->ranks); /* until rank 0 has written the model */
+    if (done) ranks_wait(j->how->device.ranks); /* until rank 0 has written the model */
     log_end();
     if (done && trained.signal) {
         done = error_set(err, "stopped; the same command goes on");
@@ -77,7 +76,7 @@ static bool train_at(job *j, options *o, place *p, bool ready, error *err) {
         const error why = *err;
         error_set(err, "%s; to train anew, remove %s or name another --out", why.text, p->folder);
     }
-    if (done && trained.bytes_per_second > 0) j->rate = job_agreed(j, trained.bytes_per_second);
+    if (done && trained.bytes_per_second > 0) j->rate = trained.bytes_per_second; /* on all ranks */
     corpus_free(o->data.given_train);
     corpus_free(o->data.given_valid);
     options_free(o);
@@ -119,7 +118,6 @@ bool job_train_text(job *j, error *err) {
     j->checkpoint = mem_format("%s/last.safetensors", p.folder);
     options o;
     options_begin(&o);
-    o.run.ranks = j->how->ranks;
     const bool ready =
         overrides_apply(device, &o, err) && set_number(&o, "train.minutes", p.minutes, err) &&
         config_assign(&o.config, "data.valid_fraction=0", err) &&
@@ -139,6 +137,8 @@ static bool make_tuned(job *j, double seconds, error *err) {
     char *path = mem_format("%s/best.safetensors", p.folder);
     options o;
     options_begin(&o);
+    o.data.given_train = learned;
+    o.data.given_valid = corpus_part(j->examples.held.texts, NULL, false);
     bool ready =
         options_from_metadata(&o, &c->file, err) && overrides_apply(&j->how->device, &o, err);
     const double updates = bytes / (double)(o.train.batch * o.train.bptt);
@@ -155,12 +155,6 @@ static bool make_tuned(job *j, double seconds, error *err) {
             config_assign_string(&o.config, "train.class_weight",
                                  j->how->balanced ? "balanced" : "none", err) &&
             options_check(&o, err);
-    if (ready) {
-        o.data.given_train = learned;
-        o.data.given_valid = corpus_part(j->examples.held.texts, NULL, false);
-    } else {
-        corpus_free(learned);
-    }
     const bool done =
         train_at(j, &o, &p, ready, err) && loaded_open(&j->tuned, path, &j->how->device, err);
     j->is_tuned = done;
@@ -185,7 +179,7 @@ static bool ask(job *j, const saved_probe *probe, const part *p, predictions *to
     const feature_options how = {.state = probe->origin.state,
                                  .pools = probe->origin.pools,
                                  .progress = true,
-                                 .ranks = j->how->ranks};
+                                 .ranks = j->how->device.ranks};
     predictions_begin(to, p->texts->count, j->examples.classes.count);
     const bool done = features_each(j->tuned.m, p->texts, &how, take_answer, &k, err);
     if (done) {
@@ -208,7 +202,6 @@ bool job_tune(job *j, error *err) {
     saved_probe probe;
     way *to = &j->ways.of[BY_TUNED];
     if (!saved_open(&probe, j->tuned.checkpoint.file.path, err)) return false;
-    j->tuned.checkpoint.options.run.ranks = j->how->ranks;
     to->tried = loaded_make(&j->tuned, 0, FEATURES_STEPS, any_text, err) &&
                 ask(j, &probe, &j->examples.held, &to->valid, err) &&
                 ask(j, &probe, &j->examples.test, &to->tested, err);
@@ -229,7 +222,7 @@ static bool extract(job *j, const part *p, const char *prefix, error *err) {
     const feature_options how = {.pools = FEATURE_POOLS,
                                  .progress = true,
                                  .model = checkpoint_checksum(&j->loaded.checkpoint),
-                                 .ranks = j->how->ranks};
+                                 .ranks = j->how->device.ranks};
     feature_result made;
     return features_extract(j->loaded.m, p->texts, &how, prefix, &made, err);
 }
@@ -237,7 +230,6 @@ static bool extract(job *j, const part *p, const char *prefix, error *err) {
 bool job_fit_features(job *j, error *err) {
     static const char what[] = "a probe on the model's features";
     const double began = clock_seconds();
-    j->loaded.checkpoint.options.run.ranks = j->how->ranks;
     if (!loaded_make(&j->loaded, 0, FEATURES_STEPS, any_text, err)) return false;
     const bool cuda = strcmp(j->loaded.be->name, "cuda") == 0;
     const double needed =

@@ -2,8 +2,7 @@
 #include "classify/job.h"
 #include "cmd/cli.h"
 #include "core/log.h"
-
-#include <string.h>
+#include "data/paths.h"
 
 typedef struct arguments {
     job_options job;
@@ -78,12 +77,9 @@ static error_t parse(int key, char *text, struct argp_state *state) {
 }
 
 static bool check_ranks(const job_options *how, error *err) {
-    const char *files[] = {how->files.train, how->files.text, how->files.test};
-    for (int i = 0; i < 3 && ranks_count(how->ranks) > 1; i++) {
-        if (!files[i] || strcmp(files[i], "-") != 0) continue;
-        return error_usage(err, "ranks cannot share standard input: expected files");
-    }
-    return true;
+    const char *const files[] = {how->files.train, how->files.text, how->files.test};
+    return ranks_count(how->device.ranks) == 1 || !paths_read_input(files, 3) ||
+           error_usage(err, "ranks cannot share standard input: expected files");
 }
 
 static void print(const job *j, const arguments *a) {
@@ -122,7 +118,7 @@ int cmd_classify(int argc, char **argv) {
     a.job.text_column = a.columns.text;
     a.job.label_column = a.columns.label;
     static job j; /* which a thread may still read when the program ends */
-    ranks **r = &a.job.ranks;
+    ranks **r = &a.job.device.ranks;
     if (!ranks_start(r, (int)a.gpus, &err)) return cli_fail(&err, "classify");
     const bool done = check_ranks(&a.job, &err) && job_run(&j, &a.job, &err);
     log_end();

@@ -8,7 +8,6 @@
 
 #include <math.h>
 #include <stdlib.h>
-#include <string.h>
 
 typedef struct arguments {
     overrides model;
@@ -176,11 +175,8 @@ static bool check_ranks(const arguments *a, const ranks *r, error *err) {
     if (ranks_count(r) == 1) return true;
     if (a->exact) return error_usage(err, "--exact: has one stripe, which ranks cannot share");
     if (a->dynamic) return error_usage(err, "--dynamic: learns as it goes, so expected one GPU");
-    for (int i = 0; i < a->files.count; i++) {
-        if (strcmp(a->files.items[i], "-") != 0) continue;
-        return error_usage(err, "--data: ranks cannot share standard input: expected files");
-    }
-    return true;
+    return !paths_read_input((const char *const *)a->files.items, a->files.count) ||
+           error_usage(err, "--data: ranks cannot share standard input: expected files");
 }
 
 static bool same_checkpoint(const loaded_model *loaded, ranks *r, error *err) {
@@ -191,11 +187,11 @@ static bool same_checkpoint(const loaded_model *loaded, ranks *r, error *err) {
            ranks_same(r, loaded->checkpoint.options.train.batch, "--batch", err);
 }
 
-static bool score(const arguments *a, ranks *r, outcome *out, error *err) {
+static bool score(const arguments *a, outcome *out, error *err) {
     loaded_model loaded;
+    ranks *r = a->model.ranks;
     if (!check_ranks(a, r, err) || !loaded_open(&loaded, a->checkpoint, &a->model, err))
         return false;
-    loaded.checkpoint.options.run.ranks = r;
     corpus_options how = cli_reading(&a->columns, &loaded.checkpoint.options);
     corpus *text = corpus_read(a->files.items, a->files.count, &how, err);
     bool done = text && ranks_same(r, corpus_hash(text), "the text", err) &&
@@ -227,12 +223,12 @@ int cmd_eval(int argc, char **argv) {
     cli_parse(&argp, argc, argv, &a);
     error err;
     outcome out = {0};
-    ranks *r;
-    if (!ranks_start(&r, (int)a.gpus, &err)) return cli_fail(&err, "eval");
-    bool done = score(&a, r, &out, &err);
+    ranks **r = &a.model.ranks;
+    if (!ranks_start(r, (int)a.gpus, &err)) return cli_fail(&err, "eval");
+    bool done = score(&a, &out, &err);
     free(a.files.items);
-    if (!done) return cli_fail_rank(r, &err, "eval");
-    ranks_end(r);
+    if (!done) return cli_fail_rank(*r, &err, "eval");
+    ranks_end(*r);
     log_end();
     const evaluation e = out.result;
     if (a.json) {

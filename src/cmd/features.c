@@ -97,7 +97,6 @@ static bool extract(arguments *a, feature_result *r, error *err) {
     loaded_model loaded;
     if (!check_place(a, err)) return false;
     if (!loaded_open(&loaded, a->checkpoint, &a->model, err)) return false;
-    loaded.checkpoint.options.run.ranks = a->how.ranks;
     corpus *c = read_documents(a, &loaded.checkpoint.options, err);
     a->how.model = checkpoint_checksum(&loaded.checkpoint);
     bool done = c != NULL;
@@ -136,6 +135,7 @@ int cmd_features(int argc, char **argv) {
     error err;
     feature_result r;
     if (!ranks_start(&a.how.ranks, (int)a.gpus, &err)) return cli_fail(&err, "features");
+    a.model.ranks = a.how.ranks;
     bool done = extract(&a, &r, &err);
     free(a.files.items);
     if (!done) return cli_fail_rank(a.how.ranks, &err, "features");

@@ -193,15 +193,14 @@ static bool load(options *o, const arguments *a, error *err) {
            defaults_choose(o, a->data.items, a->data.count, err) && options_check(o, err);
 }
 
-static int run(const arguments *a, const char *folder) {
+static int run(arguments *a, const char *folder) {
     error err;
     options o;
-    ranks *r;
+    ranks **r = &a->model.ranks;
     train_result result;
-    if (!ranks_start(&r, (int)a->gpus, &err)) return cli_fail(&err, "train");
+    if (!ranks_start(r, (int)a->gpus, &err)) return cli_fail(&err, "train");
     train_start start = a->resume ? TRAIN_RESUME : a->overwrite ? TRAIN_OVERWRITE : TRAIN_FRESH;
     options_begin(&o);
-    o.run.ranks = r;
     bool done =
         load(&o, a, &err) && overrides_apply(&a->model, &o, &err) && options_check(&o, &err);
     if (done && o.data.train.count == 0) {
@@ -209,10 +208,10 @@ static int run(const arguments *a, const char *folder) {
     }
     done = done && train_run(&o, folder, start, &result, &err);
     options_free(&o);
-    if (!done) return cli_fail_rank(r, &err, "train");
+    if (!done) return cli_fail_rank(*r, &err, "train");
     log_end(); /* the last line of progress stays */
-    if (ranks_rank(r) == 0) summarise(&result, folder);
-    ranks_end(r);
+    if (ranks_rank(*r) == 0) summarise(&result, folder);
+    ranks_end(*r);
     if (a->json) {
         print_json(&result);
     } else {

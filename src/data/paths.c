@@ -103,6 +103,13 @@ bool paths_each(char *const *paths, int count, paths_visit *visit, void *data, e
     return true;
 }
 
+bool paths_read_input(const char *const *paths, int count) {
+    for (int i = 0; i < count; i++) {
+        if (paths[i] && strcmp(paths[i], "-") == 0) return true;
+    }
+    return false;
+}
+
 bool paths_has_folders(const char *path) {
     DIR *folder = file_is_folder(path) ? opendir(path) : NULL;
     bool found = false;

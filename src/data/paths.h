@@ -11,6 +11,10 @@ typedef bool paths_visit(void *data, const char *path, error *err);
 /* Visits each file in order, until a visit fails. Refuses folders and lists without files. */
 bool paths_each(char *const *paths, int count, paths_visit *visit, void *data, error *err);
 
+/* Whether one of them, which may be NULL, is "-": standard input, which one process alone can
+ * read. */
+bool paths_read_input(const char *const *paths, int count);
+
 /* Whether a folder has folders in it that are not hidden. */
 bool paths_has_folders(const char *path);
 

@@ -420,27 +420,32 @@ static bool write_pair(extractor *e, const char *prefix, uint64_t set, error *er
     return done;
 }
 
+/* Does the work, with files, or without for those who take rows. */
+static bool extract(extractor *e, const char *prefix, uint64_t set, error *err) {
+    backend *be = e->m->be;
+    e->order = corpus_longest_first(e->c);
+    e->plane = (size_t)e->m->config.hidden * (size_t)e->m->columns;
+    bool done = take_memory(e, err);
+    if (done) {
+        e->owner = deal(e);
+        e->step = be->record(be, issue_step, e);
+        done = prefix ? write_pair(e, prefix, set, err) : run_groups(e, err);
+        be->recording_free(be, e->step);
+        free(e->owner);
+    }
+    release_memory(e);
+    free(e->order);
+    return done;
+}
+
 bool features_extract(model *m, const corpus *c, const feature_options *how, const char *prefix,
                       feature_result *result, error *err) {
-    extractor e = {.m = m,
-                   .c = c,
-                   .how = how,
-                   .order = corpus_longest_first(c),
-                   .plane = (size_t)m->config.hidden * (size_t)m->columns};
-    double start = clock_seconds();
+    extractor e = {.m = m, .c = c, .how = how};
+    const double start = clock_seconds();
     const uint64_t set = set_number(&e);
-    bool done = ranks_same(how->ranks, (int64_t)set, "its documents, labels or model", err) &&
-                ranks_same(how->ranks, m->batch, "its number of streams", err) &&
-                take_memory(&e, err);
-    if (done) {
-        e.owner = deal(&e);
-        e.step = m->be->record(m->be, issue_step, &e);
-        done = write_pair(&e, prefix, set, err);
-        m->be->recording_free(m->be, e.step);
-        free(e.owner);
-    }
-    release_memory(&e);
-    free(e.order);
+    const bool done = ranks_same(how->ranks, (int64_t)set, "its documents, labels or model", err) &&
+                      ranks_same(how->ranks, m->batch, "its number of streams", err) &&
+                      extract(&e, prefix, set, err);
     *result = (feature_result){c->count, c->size, (uint64_t)(m->config.hidden * how->pools.count),
                                clock_seconds() - start};
     return done;
@@ -449,22 +454,6 @@ bool features_extract(model *m, const corpus *c, const feature_options *how, con
 bool features_each(model *m, const corpus *c, const feature_options *how,
                    void (*take)(void *argument, size_t document, const float *row), void *argument,
                    error *err) {
-    extractor e = {.m = m,
-                   .c = c,
-                   .how = how,
-                   .order = corpus_longest_first(c),
-                   .plane = (size_t)m->config.hidden * (size_t)m->columns,
-                   .take = take,
-                   .argument = argument};
-    bool done = take_memory(&e, err);
-    if (done) {
-        e.owner = deal(&e);
-        e.step = m->be->record(m->be, issue_step, &e);
-        done = run_groups(&e, err);
-        m->be->recording_free(m->be, e.step);
-        free(e.owner);
-    }
-    release_memory(&e);
-    free(e.order);
-    return done;
+    extractor e = {.m = m, .c = c, .how = how, .take = take, .argument = argument};
+    return extract(&e, NULL, 0, err);
 }

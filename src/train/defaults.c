@@ -90,7 +90,7 @@ typedef struct sizes {
 
 /* Sets the recipe's minibatches. Halves them for a short text until an epoch has 20 updates or they
  * are very small. Each GPU gets as many streams as one would, or it would have little to do; the
- * learning rate grows by the root of what they are in all (docs/scaling.md). */
+ * learning rate grows by the root of their number (docs/scaling.md). */
 static sizes size_minibatches(const struct recipe *r, double megabytes, int ranks) {
     const char *rate = "";
     int64_t streams = 0, steps = 0;

@@ -21,6 +21,7 @@ bool overrides_apply(const overrides *given, options *o, error *err) {
             return false;
         }
     }
+    o->run.ranks = given->ranks;
     return true;
 }
 
@@ -30,6 +31,7 @@ backend *overrides_backend(const overrides *given, error *err) {
     options_begin(&o);
     if (overrides_apply(given, &o, err)) {
         o.run.precision = PRECISION_FP32;
+        o.run.ranks = NULL;
         be = options_backend(&o.run, err);
     }
     options_free(&o);

@@ -5,15 +5,17 @@
 #include "train/checkpoint.h"
 
 /* What a user gave instead of a config's or checkpoint's device, precision, minibatch and threads,
- * as text, or NULL. */
+ * as text, or NULL; and the processes that share the work, or NULL. */
 typedef struct overrides {
     const char *device, *precision, *batch, *threads;
+    ranks *ranks;
 } overrides;
 
 /* Sets the options that were given. */
 bool overrides_apply(const overrides *given, options *o, error *err);
 
-/* The backend for a probe: in fp32, whatever precision the device prefers. NULL on failure. */
+/* The backend for a probe: of this process alone, in fp32, whatever precision the device prefers.
+ * NULL on failure. */
 backend *overrides_backend(const overrides *given, error *err);
 
 /* A checkpoint with the options applied, its backend and its model. The caller frees it with

@@ -4,6 +4,7 @@
 #include "core/integer.h"
 #include "core/log.h"
 #include "core/stop.h"
+#include "data/paths.h"
 #include "graph/metrics.h"
 #include "train/labels.h"
 #include "train/schedule.h"
@@ -32,10 +33,7 @@ static bool share_streams(trainer *tr, error *err) {
 }
 
 static bool reads_input(const config_list *files) {
-    for (int i = 0; i < files->count; i++) {
-        if (strcmp(files->items[i], "-") == 0) return true;
-    }
-    return false;
+    return paths_read_input((const char *const *)files->items, files->count);
 }
 
 static bool read_data(trainer *tr, error *err) {
